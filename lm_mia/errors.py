@@ -1,0 +1,5 @@
+"""The one exception that means "the user can mend this": printed as it is, exit code 2, no traceback."""
+
+
+class UserError(Exception):
+    """Bad input, told as ``field=value: the rule; the way out``, one line for each problem."""

@@ -1,0 +1,1 @@
+"""Statistics: arrays in, arrays out; numpy and scipy only."""
