@@ -1,0 +1,212 @@
+import itertools
+from fractions import Fraction
+from math import comb
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lm_mia.stats import flips
+from lm_mia.stats.binomial import coin_flip_cutoff, p_value
+from lm_mia.stats.roc import tpr_at_fpr
+
+
+def test_votes_by_hand():
+    score_TxN = [[1.0, 2.0, 3.0, np.nan], [1.0, 0.0, 3.0, 4.0], [0.0, 0.0, np.inf, 4.0]]
+    got = flips.votes(score_TxN, [2.0, 1.0, np.inf])
+    np.testing.assert_array_equal(got.votes_N, [1, 1, 3, np.nan])
+    assert (got.replicas, got.left_out) == (3, 1)
+
+
+def test_a_lost_target_is_no_replica():
+    score_TxN = np.array([[1.0, 2.0], [np.nan, np.nan], [3.0, 0.0]])
+    got = flips.votes(score_TxN, [1.5, np.nan, 1.5])
+    np.testing.assert_array_equal(got.votes_N, [1, 1])
+    assert (got.replicas, got.left_out) == (2, 0)
+
+
+def test_votes_of_float32_agree_with_their_thresholds():
+    rng = np.random.default_rng(0)
+    score_TxN = rng.normal(size=(5, 1000)).astype(np.float32)
+    member_N = rng.random(1000) < 0.5
+    tau = tpr_at_fpr(score_TxN, member_N, 0.1).threshold_TxF[:, 0]
+    votes_N = flips.votes(score_TxN, tau).votes_N
+    assert votes_N[~member_N].sum() == 5 * np.floor(0.1 * np.sum(~member_N))
+
+
+@settings(max_examples=50)
+@given(st.integers(2, 12), st.integers(0, 2**32 - 1))
+def test_flip_rate_is_the_share_of_disagreeing_pairs(replicas, seed):
+    rng = np.random.default_rng(seed)
+    score_TxN = rng.integers(0, 3, (replicas, 20)).astype(float)
+    threshold_T = rng.integers(0, 4, replicas).astype(float)
+    decision_TxN = score_TxN >= threshold_T[:, None]
+    pairs = [
+        decision_TxN[i] != decision_TxN[j] for i, j in itertools.combinations(range(replicas), 2)
+    ]
+    votes = flips.votes(score_TxN, threshold_T)
+    rate_N = flips.flip_rate(votes.votes_N, votes.replicas)
+    np.testing.assert_allclose(rate_N, np.mean(pairs, axis=0), atol=1e-15)
+    assert rate_N.max() <= flips.max_flip_rate(replicas)
+    order, cols = rng.permutation(replicas), rng.permutation(20)
+    moved = flips.votes(score_TxN[order][:, cols], threshold_T[order]).votes_N
+    np.testing.assert_array_equal(moved, votes.votes_N[cols])
+
+
+def test_flip_rate_by_hand():
+    np.testing.assert_allclose(flips.flip_rate([0, 1, 2, 4, np.nan], 4), [0, 0.5, 4 / 6, 0, np.nan])
+    assert flips.flip_rate([], 4).shape == (0,)
+    assert flips.flip_rate(63, 127) == flips.max_flip_rate(127)
+
+
+def test_max_flip_rates_of_the_paper():
+    assert round(flips.max_flip_rate(125), 3) == 0.504
+    assert round(flips.max_flip_rate(127), 5) == 0.50394
+    assert flips.max_flip_rate(2) == 1
+
+
+def test_edges_of_the_paper():
+    np.testing.assert_allclose(
+        flips.flip_edges(127), [0, 0.1, 0.25, 0.4, 0.48744, 0.50394], atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("replicas", [*range(2, 60), 125, 126, 127, 128])
+@pytest.mark.parametrize("alpha", [0.01, 0.05, 0.3])
+def test_bins_by_rational_numbers(replicas, alpha):
+    k_low, cutoff = coin_flip_cutoff(replicas, alpha)
+    edges = flips.flip_edges(replicas, alpha)
+    assert np.all(np.diff(edges) >= 0)
+    assert edges[4] == cutoff
+    votes = np.arange(replicas + 1)
+    got = flips.flip_bins(votes, replicas, alpha)
+    np.testing.assert_array_equal(got, got[::-1])
+    np.testing.assert_array_equal(got == 4, p_value(votes, replicas) >= alpha)
+    t = Fraction(2 * k_low * (replicas - k_low), replicas * (replicas - 1))
+    for k in range(replicas + 1):
+        rate = Fraction(2 * k * (replicas - k), replicas * (replicas - 1))
+        inner = [e for e in (Fraction(1, 10), Fraction(1, 4), Fraction(2, 5)) if rate >= e]
+        assert got[k] == (4 if rate >= t else len(inner))
+
+
+def test_a_rate_on_an_edge_belongs_above():
+    # In turn 2 * 20 / 420 = 2/21, 2 * 19 / 380 = 1/10, 4 * 14 / 240 = 7/30, and 2 * 4 / 20 = 2/5.
+    assert flips.flip_bins(1, 21) == 0
+    assert flips.flip_bins(1, 20) == 1
+    assert flips.flip_bins(2, 16) == 1
+    assert flips.flip_bins(2, 5, alpha=0.5) == 4
+    assert flips.flip_bins(1, 5, alpha=0.5) == 3
+
+
+def test_few_replicas():
+    np.testing.assert_array_equal(flips.flip_edges(2), [0, 0, 0, 0, 0, 1])
+    np.testing.assert_array_equal(flips.flip_bins([0, 1, 2], 2), [4, 4, 4])
+    np.testing.assert_allclose(flips.flip_edges(6), [0, 0.1, 0.25, 1 / 3, 1 / 3, 0.6])
+    np.testing.assert_array_equal(flips.flip_bins([0, 1, 3, 6], 6), [0, 4, 4, 0])
+
+
+def test_shares_by_hand():
+    # B = 127: 0 -> bin 0, 10 -> .146, 25 -> .319, 51 and 76 -> .484, 52 and 75 -> coin flip.
+    votes_N = np.array([0, 10, 25, 51, 52, 75, 76, np.nan, 127, 0])
+    member_N = np.array([1, 1, 1, 1, 1, 0, 0, 0, 0, 0], dtype=bool)
+    got = flips.flip_shares(votes_N, member_N, 127)
+    np.testing.assert_allclose(got.member_Fx5, [[0.2] * 5])
+    np.testing.assert_allclose(got.nonmember_Fx5, [[0.5, 0, 0, 0.25, 0.25]])
+    assert (got.members_F[0], got.nonmembers_F[0], got.left_out_F[0]) == (5, 4, 1)
+    np.testing.assert_allclose([got.coin_flip_member_F, got.coin_flip_nonmember_F], [[0.2], [0.25]])
+    assert len(flips.BIN_NAMES) == got.member_Fx5.shape[1]
+
+
+def test_shares_of_several_rates_add_up():
+    rng = np.random.default_rng(0)
+    votes_FxN = rng.integers(0, 21, (3, 500)).astype(float)
+    votes_FxN[0, :7] = np.nan
+    member_N = rng.random(500) < 0.3
+    got = flips.flip_shares(votes_FxN, member_N, 20)
+    np.testing.assert_allclose(got.member_Fx5.sum(axis=1), 1)
+    np.testing.assert_allclose(got.nonmember_Fx5.sum(axis=1), 1)
+    np.testing.assert_array_equal(got.left_out_F, [7, 0, 0])
+    cols = rng.permutation(500)
+    moved = flips.flip_shares(votes_FxN[:, cols], member_N[cols], 20)
+    np.testing.assert_array_equal(moved.member_Fx5, got.member_Fx5)
+    for f in range(3):
+        alone = flips.flip_shares(votes_FxN[f], member_N, 20)
+        np.testing.assert_array_equal(alone.nonmember_Fx5[0], got.nonmember_Fx5[f])
+
+
+def test_shares_without_a_class_are_nan():
+    got = flips.flip_shares([1, 2], np.array([True, True]), 20)
+    assert np.isnan(got.nonmember_Fx5).all()
+    assert not np.isnan(got.member_Fx5).any()
+    assert np.isnan(flips.flip_shares(np.empty((2, 0)), np.zeros(0, bool), 20).member_Fx5).all()
+    all_lost = flips.flip_shares([np.nan, np.nan], np.array([True, False]), 20)
+    assert np.isnan([all_lost.member_Fx5, all_lost.nonmember_Fx5]).all()
+    assert all_lost.left_out_F[0] == 2
+
+
+def test_fair_coins_are_found_at_the_level_of_the_test():
+    votes_N = np.random.default_rng(1).binomial(127, 0.5, 20_000)
+    share = flips.flip_shares(votes_N, np.ones(20_000, bool), 127).coin_flip_member_F[0]
+    # 127 votes: F(51) = 0.0164 in each tail are rejected.
+    np.testing.assert_allclose(share, p_mass(52, 75), atol=0.005)
+    assert share >= 0.95
+
+
+def p_mass(low, high):
+    return sum(comb(127, k) for k in range(low, high + 1)) / 2**127
+
+
+def test_error_rates_by_hand():
+    member_N = np.array([0, 0, 0, 0, 1, 1], dtype=bool)
+    score_TxN = np.array([[1.0, 2, 3, 4, 3.5, 5], [1, 2, 3, 4, 0, 0], [np.nan] * 6])
+    got = flips.error_rates(score_TxN, member_N, [0.25, 1.0])
+    # At 1/4 both thresholds are 4: the first finds one member of two, the second none.
+    np.testing.assert_allclose(got.tpr.mean_F, [0.25, 1])
+    np.testing.assert_allclose(got.tpr.std_F, [0.25, 0])
+    np.testing.assert_allclose(got.fnr.mean_F, [0.75, 0])
+    np.testing.assert_allclose(got.fnr.std_F, [0.25, 0])
+    np.testing.assert_allclose(got.fpr.mean_F, [0.25, 1])
+    np.testing.assert_allclose(got.tnr.mean_F, [0.75, 0])
+    np.testing.assert_allclose(got.fpr.std_F, [0, 0])
+    np.testing.assert_allclose(got.acc.mean_F, [(4 + 3) / 12, 2 / 6])
+    np.testing.assert_allclose(got.acc.std_F, [1 / 12, 0], atol=1e-15)
+    np.testing.assert_array_equal(got.nominal_fpr_F, [0.25, 1])
+    np.testing.assert_array_equal(got.left_out_T, [0, 0, 6])
+    assert got.targets_left_out == 1
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 2**32 - 1), st.booleans())
+def test_error_rates_hang_together(seed, ties):
+    rng = np.random.default_rng(seed)
+    member_N = np.arange(60) < 30
+    score_TxN = rng.normal(size=(4, 60)) + member_N
+    score_TxN = np.round(score_TxN) if ties else score_TxN
+    fprs = np.array([0, 0.1, 0.45, 1.0])
+    got = flips.error_rates(score_TxN, member_N, fprs)
+    assert np.all(got.fpr.mean_F <= fprs + 1e-15)
+    np.testing.assert_allclose(got.acc.mean_F, (got.tpr.mean_F + got.tnr.mean_F) / 2, atol=1e-12)
+    np.testing.assert_allclose(got.tpr.mean_F + got.fnr.mean_F, 1)
+    np.testing.assert_allclose(got.tpr.std_F, got.fnr.std_F, atol=1e-12)
+    if not ties:
+        np.testing.assert_allclose(got.fpr.mean_F, np.floor(fprs * 30 + 1e-9) / 30)
+        assert np.all(got.fpr.std_F < 1e-12)
+
+
+def test_bad_arguments():
+    with pytest.raises(ValueError, match="shape"):
+        flips.votes([[1.0, 2.0]], [1.0, 2.0])
+    with pytest.raises(ValueError, match="shape"):
+        flips.votes([1.0, 2.0], [1.0, 2.0])
+    with pytest.raises(ValueError, match="whole"):
+        flips.flip_rate([5], 4)
+    for function in (flips.max_flip_rate, flips.flip_edges, lambda b: flips.flip_rate([0], b)):
+        with pytest.raises(ValueError, match="2 or more"):
+            function(1)
+    with pytest.raises(ValueError, match="alpha"):
+        flips.flip_bins([1], 4, alpha=0)
+    with pytest.raises(ValueError, match="shape"):
+        flips.flip_shares([1, 2], np.array([True]), 4)
+    with pytest.raises(ValueError, match="booleans"):
+        flips.flip_shares([1, 2], np.array([1, 0]), 4)
