@@ -1,0 +1,143 @@
+"""A stable and a coin-flip sample under references and replicas (StrongMIA Figure 22)."""
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import style
+import workdir
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from scipy import stats
+
+COLUMNS = ("kind", "id", "fpr", "votes", "flip", "text_preview")
+
+
+@dataclasses.dataclass(frozen=True)
+class Archetype:
+    """One sample with everything that its panel shows; losses in nats a token."""
+
+    kind: str
+    sample: int
+    fpr: float
+    votes: int
+    flip: float
+    text: str
+    loss_in: np.ndarray
+    loss_out: np.ndarray
+    loss_replicas: np.ndarray
+
+
+def read(folder: Path) -> list[Archetype]:
+    """The samples of tables/archetypes.csv with their losses from the score store."""
+    rows = workdir.table(folder, "archetypes.csv", COLUMNS)
+    if not rows:
+        return []
+    facts = workdir.read_json(folder, "tables/flips.json")
+    store = workdir.scores(folder)
+    role_M = np.asarray([str(role) for role in store["role"].to_numpy()])
+    # A store may have grown since the attack: its first rows are those that the tables are made of.
+    reference_rows = np.flatnonzero(role_M == "reference")[: int(facts["references"])]
+    replica_rows = np.flatnonzero(role_M == "replica")[: int(facts["replicas"])]
+    found = []
+    for row in rows:
+        sample = int(row["id"])
+        loss_in, loss_out, loss_replicas = _losses(store, sample, reference_rows, replica_rows)
+        text = row["text_preview"] if isinstance(row["text_preview"], str) else ""
+        found.append(
+            Archetype(
+                kind=str(row["kind"]),
+                sample=sample,
+                fpr=float(row["fpr"]),
+                votes=int(row["votes"]),
+                flip=float(row["flip"]),
+                text=text,
+                loss_in=loss_in,
+                loss_out=loss_out,
+                loss_replicas=loss_replicas,
+            )
+        )
+    return found
+
+
+def draw(archetypes: Sequence[Archetype]) -> Figure:
+    """A panel a sample, one above the other."""
+    figure = style.new_figure(6.2, 0.6 + 2.9 * len(archetypes))
+    grid = figure.subplots(len(archetypes), 1, squeeze=False)
+    for axes, archetype in zip(grid.flat, archetypes, strict=True):
+        _panel(axes, archetype)
+    grid[-1, 0].set_xlabel("Loss of the sample (nats a token)")
+    handles, labels = grid[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=2, frameon=False)
+    return figure
+
+
+def figures(folder: Path) -> dict[str, Figure]:
+    """The figure of a workdir; none if no sample qualified."""
+    found = read(folder)
+    return {"archetypes": draw(found)} if found else {}
+
+
+def _losses(
+    store: xr.Dataset, sample: int, reference_rows: np.ndarray, replica_rows: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Losses of one sample: (IN references, OUT references, replicas); NaN left out."""
+    loss_M = store["loss"].isel(sample=sample).to_numpy().astype(float)
+    member_M = store["member"].isel(sample=sample).to_numpy().astype(bool)
+    loss_R, member_R = loss_M[reference_rows], member_M[reference_rows]
+    parts = (loss_R[member_R], loss_R[~member_R], loss_M[replica_rows])
+    loss_in, loss_out, loss_replicas = (part[~np.isnan(part)] for part in parts)
+    return loss_in, loss_out, loss_replicas
+
+
+def _panel(axes: Axes, archetype: Archetype) -> None:
+    everything = np.concatenate([archetype.loss_in, archetype.loss_out, archetype.loss_replicas])
+    low, high = (
+        (float(everything.min()), float(everything.max())) if len(everything) else (0.0, 1.0)
+    )
+    margin = 0.15 * (high - low) or 0.1
+    grid = np.linspace(low - margin, high + margin, 300)
+    bins = np.linspace(low, high, 16) if high > low else np.array([low - margin, high + margin])
+    sides = (
+        ("IN references (trained on it)", archetype.loss_in, style.MEMBER, "-", 0.135),
+        ("OUT references (not trained on it)", archetype.loss_out, style.NONMEMBER, "--", 0.085),
+    )
+    for label, loss, color, dash, rug in sides:
+        if not len(loss):
+            continue
+        axes.hist(loss, bins=bins.tolist(), density=True, color=color, alpha=0.22)
+        if np.ptp(loss) > 0:
+            axes.plot(
+                grid, stats.gaussian_kde(loss)(grid), color=color, linestyle=dash, label=label
+            )
+        _rug(axes, loss, rug, color)
+    if len(archetype.loss_replicas):
+        quarter, median, three = np.quantile(archetype.loss_replicas, [0.25, 0.5, 0.75])
+        axes.axvspan(
+            quarter, three, color=style.GREY, alpha=0.25, linewidth=0, label="Replicas: middle half"
+        )
+        axes.axvline(median, color=style.BLACK, linewidth=1.4, label="Replicas: median")
+        _rug(axes, archetype.loss_replicas, 0.035, style.BLACK)
+    top = axes.get_ylim()[1]
+    axes.set(xlim=(grid[0], grid[-1]), ylim=(-0.2 * top, top), ylabel="Density")
+    axes.set_yticks([])
+    axes.axhline(0, color=style.GREY, linewidth=0.8)
+    count = len(archetype.loss_replicas)
+    kind = archetype.kind[:1].upper() + archetype.kind[1:]
+    axes.set_title(
+        f"{kind} (sample {archetype.sample}): {archetype.votes} of {count} replicas say “member”\n"
+        f"flip rate {archetype.flip:.2f} at FPR {workdir.percent(archetype.fpr)}"
+    )
+
+
+def _rug(axes: Axes, loss: np.ndarray, height: float, color: str) -> None:
+    """Ticks below the zero line, which is at a sixth of the panel; height in parts of the panel."""
+    where = axes.get_xaxis_transform()
+    axes.plot(loss, np.full(len(loss), height), "|", color=color, ms=7, mew=1.1, transform=where)
+
+
+if __name__ == "__main__":
+    sys.exit(workdir.script(__doc__, figures))

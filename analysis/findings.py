@@ -1,0 +1,218 @@
+"""What the tables say, in short sentences: numbers are computed, comparisons made before worded."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from workdir import Record, attack_name, percent
+
+CHANCE_MARGIN = 0.03
+"""How far from 0.5 the mean AUC with shuffled labels may lie."""
+
+
+def plural(count: int, word: str) -> str:
+    """1 sample, 2,000 samples."""
+    return f"{count:,} {word}" + ("" if count == 1 else "s")
+
+
+def plus_minus(mean: float, std: float, digits: int = 3) -> str:
+    """0.831 ± 0.004; a dash for NaN."""
+    if mean is None or math.isnan(mean):
+        return "–"
+    return f"{mean:.{digits}f}" + ("" if math.isnan(std) else f" ± {std:.{digits}f}")
+
+
+def full(attacks: Sequence[Record]) -> list[Record]:
+    """Each attack once, with the most references that it was given; the highest AUC first."""
+    best: dict[str, Record] = {}
+    for row in attacks:
+        if row["attack"] not in best or row["references"] > best[row["attack"]]["references"]:
+            best[row["attack"]] = row
+    return sorted(
+        best.values(),
+        key=lambda r: -math.inf if math.isnan(r["auc_mean"]) else r["auc_mean"],
+        reverse=True,
+    )
+
+
+def pick(rows: Sequence[Record], attack: str) -> Record | None:
+    """The row of an attack among those of full()."""
+    return next((r for r in rows if r["attack"] == attack and not math.isnan(r["auc_mean"])), None)
+
+
+def lira_against_loss(attacks: Sequence[Record]) -> str:
+    """AUC of LiRA with all references, and of the loss attack."""
+    lira, loss = pick(full(attacks), "lira_online"), pick(full(attacks), "loss")
+    if lira is None:
+        return "LiRA has no AUC here: no sample has enough IN and OUT references."
+    said = (
+        f"LiRA with {plural(lira['references'], 'reference')} reaches an AUC of "
+        f"{plus_minus(lira['auc_mean'], lira['auc_std'])} over {plural(lira['targets'], 'target')}"
+    )
+    if loss is None:
+        return said + "."
+    auc = plus_minus(loss["auc_mean"], loss["auc_std"])
+    said += f"; the loss attack, which needs no references, {auc}."
+    ahead = lira["auc_mean"] - loss["auc_mean"]
+    if round(ahead, 3) == 0:
+        return said + " To three digits they are equal."
+    return said + f" {'LiRA' if ahead > 0 else 'The loss attack'} is ahead by {abs(ahead):.3f}."
+
+
+def focus_tpr(attacks: Sequence[Record], focus: float) -> str:
+    """True positive rate at the focus FPR, against guessing."""
+    row = pick(full(attacks), "lira_online")
+    if row is None or math.isnan(row[f"tpr_at_{focus:g}_mean"]):
+        return ""
+    return (
+        f"When at most {percent(focus)} of non-members may be called members, LiRA finds "
+        f"{percent(row[f'tpr_at_{focus:g}_mean'])} of the members on average; "
+        f"a guess that ignores the model would find about {percent(focus)}."
+    )
+
+
+def growth(attacks: Sequence[Record], attack: str = "lira_online") -> str:
+    """How the AUC of an attack changes with the number of references."""
+    rows = [r for r in attacks if r["attack"] == attack and not math.isnan(r["auc_mean"])]
+    rows.sort(key=lambda r: r["references"])
+    if len(rows) < 2:
+        return f"{attack_name(attack)} has an AUC for at most one number of references."
+    first, last = rows[0], rows[-1]
+    said = (
+        f"From {first['references']} to {last['references']} references the AUC of "
+        f"{attack_name(attack)} goes from {first['auc_mean']:.3f} to {last['auc_mean']:.3f}"
+    )
+    if len(rows) == 2:
+        return said + "."
+    steps = np.diff([r["auc_mean"] for r in rows])
+    if (steps > 0).all():
+        return said + "; every step up adds to it."
+    return said + f"; of the {len(steps)} steps up, {int((steps > 0).sum())} raised it."
+
+
+def left_out(attacks: Sequence[Record]) -> str:
+    """How many samples got no score with all references, and how few IN references a sample has."""
+    row = next((r for r in full(attacks) if r["attack"] == "lira_online"), None)
+    if row is None:
+        return ""
+    if row["left_out"]:
+        return (
+            f"{plural(int(row['left_out']), 'sample')} got no LiRA score "
+            "(too few IN or OUT references, or no spread among them); LiRA's numbers omit them."
+        )
+    fewest = row.get("in_references_min", math.nan)
+    if math.isnan(fewest):
+        return "Every sample got a LiRA score."
+    return (
+        "Every sample got a LiRA score; "
+        f"the sample with the fewest IN references has {int(fewest)} of them."
+    )
+
+
+def control(shuffled: Sequence[Record]) -> tuple[bool, str]:
+    """(passed, verdict) of the control with shuffled membership labels."""
+    rows = [r for r in shuffled if not math.isnan(r["auc_mean"])]
+    if not rows:
+        return False, "The control has no result: no attack got an AUC with shuffled labels."
+    worst = max(rows, key=lambda r: abs(r["auc_mean"] - 0.5))
+    references = f" with {plural(worst['references'], 'reference')}" if worst["references"] else ""
+    who = f"{attack_name(worst['attack'])}{references}, AUC {worst['auc_mean']:.3f}"
+    if abs(worst["auc_mean"] - 0.5) <= CHANCE_MARGIN:
+        return True, (
+            "Passed: with shuffled labels every attack's mean AUC lies within "
+            f"{CHANCE_MARGIN:g} of 0.5 (farthest: {who}). The control finds no sign of a leak."
+        )
+    bad = sum(abs(r["auc_mean"] - 0.5) > CHANCE_MARGIN for r in rows)
+    return False, (
+        f"Failed: with shuffled labels {bad} of {plural(len(rows), 'mean AUC')} lie more than "
+        f"{CHANCE_MARGIN:g} from 0.5 (farthest: {who}). Something other than membership may drive "
+        "the scores, or there are too few samples; explain this before you trust the numbers."
+    )
+
+
+def cutoff(flips: Record) -> str:
+    """What counts as a coin flip, with the numbers of this run."""
+    replicas, low = int(flips["replicas"]), int(flips["k_low"])
+    return (
+        f"With {replicas} replicas, a decision counts as a coin flip when {low} to "
+        f"{replicas - low} of them say “member”: an exact two-sided binomial test at level "
+        f"{flips['alpha']:g} cannot tell such a split from a fair coin. "
+        f"That is a flip rate of {flips['cutoff']:.3f} or more; "
+        f"the largest possible is {flips['max_flip_rate']:.3f}."
+    )
+
+
+def coin_flips(shares: Sequence[Record], focus: float) -> str:
+    """Coin-flip shares at the focus FPR, and which class has more over all FPRs."""
+    rows = [r for r in shares if r["bin"] == "coin flip"]
+    said = ""
+    for row in rows:
+        if math.isclose(row["fpr"], focus):
+            said = (
+                f"At an FPR of {percent(focus)}, {row['members_percent']:.1f}% of members and "
+                f"{row['nonmembers_percent']:.1f}% of non-members get a coin-flip decision. "
+            )
+    more = [r["fpr"] for r in rows if r["members_percent"] > r["nonmembers_percent"]]
+    if not rows:
+        return said
+    if len(more) == len(rows):
+        return said + "Members have the larger share at every FPR in the table."
+    if not more:
+        return said + "At no FPR in the table do members have the larger share."
+    where = ", ".join(map(percent, more))
+    return said + f"Members have the larger share at {len(more)} of {len(rows)} FPRs: {where}."
+
+
+def unstable_hits(
+    votes_N: np.ndarray, flip_N: np.ndarray, member_N: np.ndarray, flips: Record, focus: float
+) -> str:
+    """Which part of all correct "member" decisions falls on coin-flip samples."""
+    hits = float(np.nansum(votes_N[member_N]))
+    if not hits:
+        return f"At an FPR of {percent(focus)}, no member was ever called a member."
+    unstable = member_N & (flip_N >= flips["cutoff"] - 1e-9)
+    share = float(np.nansum(votes_N[unstable])) / hits
+    return (
+        f"Of all the times that a replica at an FPR of {percent(focus)} rightly said “member”, "
+        f"{percent(share)} fell on samples whose decision is a coin flip."
+    )
+
+
+def training(
+    curves: Mapping[str, tuple[str, Mapping[int, float]]],
+    trained: Sequence[Record],
+    scored: Sequence[Record],
+) -> str:
+    """First and last training loss, time, and loss of members and others, median over rows.
+
+    Args:
+      curves: role and loss by step of every row.
+      trained: row_trained events.
+      scored: row_scored events.
+    """
+    said = []
+    if curves:
+        first = float(np.median([curve[min(curve)] for _, curve in curves.values()]))
+        last = float(np.median([curve[max(curve)] for _, curve in curves.values()]))
+        verb = "fell" if last < first else "rose" if last > first else "went"
+        said.append(
+            f"The training loss {verb} from {first:.2f} to {last:.2f} nats a token "
+            f"(first and last logged step, median of {plural(len(curves), 'model')})."
+        )
+    seconds = _of_rows(trained, "seconds")
+    if seconds:
+        said.append(f"Training took {np.median(seconds):.1f} seconds a model (median).")
+    members = _of_rows(scored, "member_loss_nats")
+    others = _of_rows(scored, "nonmember_loss_nats")
+    if members and others:
+        said.append(
+            f"Afterwards a model's mean loss is {np.median(members):.2f} on its members and "
+            f"{np.median(others):.2f} on its non-members (medians)."
+        )
+    return " ".join(said)
+
+
+def _of_rows(events: Sequence[Record], field: str) -> list[float]:
+    """The last value that each row reported."""
+    found = {str(e.get("row")): e[field] for e in events if isinstance(e.get(field), int | float)}
+    return list(found.values())

@@ -1,0 +1,59 @@
+"""One look for every figure: colour-blind safe (Okabe-Ito), readable in print, reproducible."""
+
+import os
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+mpl.use("Agg")
+
+BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
+BLUE, VERMILLION, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#666666"
+MEMBER, NONMEMBER = BLUE, VERMILLION
+
+mpl.rcParams.update(
+    {
+        "axes.axisbelow": True,
+        "axes.grid": True,
+        "axes.spines.right": False,
+        "axes.spines.top": False,
+        "axes.titlelocation": "left",
+        "axes.titlesize": 11.5,
+        "figure.constrained_layout.use": True,
+        "figure.dpi": 160,
+        "font.size": 12,
+        "grid.color": "#DDDDDD",
+        "grid.linewidth": 0.6,
+        "legend.fontsize": 10.5,
+        "legend.framealpha": 0.9,
+        "lines.linewidth": 1.8,
+        "pdf.fonttype": 42,
+        "savefig.dpi": 160,
+    }
+)
+
+
+def new_figure(width_in: float = 6.2, height_in: float = 4.2) -> Figure:
+    """An empty figure outside of pyplot's registry, so nothing needs closing."""
+    return Figure(figsize=(width_in, height_in))
+
+
+def shades(count: int) -> list[tuple[float, float, float, float]]:
+    """Ordered colours, light to dark, for an ordered quantity."""
+    ramp = mpl.colormaps["viridis"]
+    return [ramp(0.85 * (1 - i / max(count - 1, 1))) for i in range(count)]
+
+
+def save(figure: Figure, figures_dir: Path, name: str) -> Path:
+    """Writes NAME.png and NAME.pdf, each whole or not at all; returns the path of the PNG."""
+    figures_dir.mkdir(parents=True, exist_ok=True)
+    without_dates = {
+        "png": {"Software": None},
+        "pdf": {"Creator": None, "Producer": None, "CreationDate": None},
+    }
+    for suffix, metadata in without_dates.items():
+        part = figures_dir / f".{name}.{os.getpid()}.part"
+        figure.savefig(part, format=suffix, metadata=metadata)
+        part.replace(figures_dir / f"{name}.{suffix}")
+    return figures_dir / f"{name}.png"
