@@ -1,22 +1,11 @@
-"""The configuration: frozen dataclasses, their rules, and parse() from a Python file plus command-line overrides.
-
-A config file defines ``get_config()``; ``FILE.py:ARG`` calls ``get_config("ARG")``. Every field can be overridden as
-``--config.section.field=value``. Every problem of a command line is collected and told at once.
-"""
+"""The configuration: frozen dataclasses, their rules, and what makes two of them the same run."""
 
 import dataclasses
-import difflib
 import hashlib
-import importlib.util
-import inspect
 import json
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any, Literal, get_type_hints
-
-import tyro
-
-from lm_mia.errors import UserError
+import math
+from collections.abc import Iterator
+from typing import Any, Literal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,18 +142,39 @@ def problems(config: Config) -> list[str]:
     c = config
     samples, half = c.population.samples, c.population.samples // 2
     for field in (
-        *("corpus.min_chars", "tokenizer.vocab_size", "population.samples", "model.layers", "model.width"),
-        *("model.heads", "train.batch_size", "train.epochs", "score.batch_size", "attack.references"),
-        *("attack.replicas", "optimizer.clip_norm", "optimizer.peak_learning_rate", "train.checkpoint_minutes"),
+        *(
+            "corpus.min_chars",
+            "tokenizer.vocab_size",
+            "population.samples",
+            "model.layers",
+            "model.width",
+        ),
+        *(
+            "model.heads",
+            "train.batch_size",
+            "train.epochs",
+            "score.batch_size",
+            "attack.references",
+        ),
+        *(
+            "attack.replicas",
+            "optimizer.clip_norm",
+            "optimizer.peak_learning_rate",
+            "train.checkpoint_minutes",
+        ),
     ):
-        need(_get(c, field) > 0, field, "must be larger than 0")
+        need(math.isfinite(_get(c, field)) and _get(c, field) > 0, field, "must be larger than 0")
     for field in (
         *("population.seed", "train.workers", "optimizer.warmup_steps", "optimizer.weight_decay"),
         *("optimizer.init_learning_rate", "optimizer.final_learning_rate"),
     ):
-        need(_get(c, field) >= 0, field, "must be 0 or larger")
+        need(math.isfinite(_get(c, field)) and _get(c, field) >= 0, field, "must be 0 or larger")
     need(samples % 2 == 0, "population.samples", "must be even (2N)", f"{samples + 1} is")
-    need(c.population.length_tokens >= 3, "population.length_tokens", "must be 3 or more (<bos>, a piece, <eos>)")
+    need(
+        c.population.length_tokens >= 3,
+        "population.length_tokens",
+        "must be 3 or more (<bos>, a piece, <eos>)",
+    )
     need(
         c.train.batch_size <= max(half, 1),
         "train.batch_size",
@@ -181,9 +191,18 @@ def problems(config: Config) -> list[str]:
             f"try --config.model.heads={near}",
         )
     if c.corpus.source == "docstrings":
-        need(not c.corpus.path, "corpus.path", "docstrings need no path", "set --config.corpus.source=text, jsonl or parquet")
+        need(
+            not c.corpus.path,
+            "corpus.path",
+            "docstrings need no path",
+            "set --config.corpus.source=text, jsonl or parquet",
+        )
     else:
-        need(bool(c.corpus.path), "corpus.path", f"corpus.source={c.corpus.source!r} needs a file, a folder or a glob")
+        need(
+            bool(c.corpus.path),
+            "corpus.path",
+            f"corpus.source={c.corpus.source!r} needs a file, a folder or a glob",
+        )
     if min(c.train.batch_size, c.train.epochs, half) > 0:
         steps = c.train.epochs * -(-half // c.train.batch_size)
         need(
@@ -193,8 +212,16 @@ def problems(config: Config) -> list[str]:
             f"try --config.optimizer.warmup_steps={steps // 10}",
         )
     if c.train.subset == "balanced":
-        need(c.attack.references % 2 == 0, "attack.references", "must be even for train.subset='balanced' (pairs)")
-    need(c.attack.references >= 4, "attack.references", "must be 4 or more, for 2 IN and 2 OUT of a sample")
+        need(
+            c.attack.references % 2 == 0,
+            "attack.references",
+            "must be even for train.subset='balanced' (pairs)",
+        )
+    need(
+        c.attack.references >= 4,
+        "attack.references",
+        "must be 4 or more, for 2 IN and 2 OUT of a sample",
+    )
     need(c.attack.replicas >= 2, "attack.replicas", "must be 2 or more, for a flip rate")
     need(0 < c.attack.alpha < 1, "attack.alpha", "must lie between 0 and 1")
     fprs = c.attack.fprs
@@ -205,66 +232,6 @@ def problems(config: Config) -> list[str]:
     )
     need(c.attack.focus_fpr in fprs, "attack.focus_fpr", f"must be one of attack.fprs={fprs}")
     return found
-
-
-def parse(config_arg: str, overrides: Sequence[str] = ()) -> Config:
-    """Config of a file with overrides such as ``--config.model.layers=4`` applied, checked.
-
-    Args:
-      config_arg: ``FILE.py`` or ``FILE.py:ARG``.
-      overrides: ``--config.path.to.field=value``, or the flag and its value(s) as separate items.
-
-    Raises:
-      UserError: with one line for every unknown field, value of a wrong type or broken rule.
-    """
-    config = load(config_arg)
-    kinds = dict(_fields(Config))
-    bad: list[str] = []
-    for name, values in _flags(overrides):
-        if name not in kinds:
-            near = difflib.get_close_matches(name, kinds, n=1, cutoff=0.4)
-            leaf = [k for k in kinds if k.rsplit(".")[-1] == name.rsplit(".")[-1]]
-            hint = f"; did you mean --config.{(leaf or near)[0]}?" if leaf or near else ""
-            bad.append(f"--config.{name}: no such field{hint}")
-            continue
-        try:
-            value = tyro.cli(kinds[name], args=values, console_outputs=False)
-        except SystemExit:
-            said = " ".join(values)
-            bad.append(f"{name}={said!r}: must be {_describe(kinds[name])}")
-            continue
-        config = _set(config, name.split("."), value)
-    bad += problems(config) if not bad else []
-    if bad:
-        raise UserError("\n".join(bad))
-    return config
-
-
-def load(config_arg: str) -> Config:
-    """What ``get_config`` of ``FILE.py[:ARG]`` returns; UserError if there is no such file, function or argument."""
-    name, _, arg = config_arg.partition(":")
-    path = Path(name)
-    if path.suffix != ".py" or not path.is_file():
-        raise UserError(f"--config={config_arg}: no such Python file; try configs/quickstart.py")
-    spec = importlib.util.spec_from_file_location(f"lm_mia_config_{path.stem}", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-        get_config = getattr(module, "get_config", None)
-        if get_config is None:
-            raise UserError(f"--config={config_arg}: the file defines no get_config()")
-        takes_arg = bool(inspect.signature(get_config).parameters)
-        if arg and not takes_arg:
-            raise UserError(f"--config={config_arg}: get_config() takes no argument; drop ':{arg}'")
-        config = get_config(arg) if arg else get_config()
-    except UserError:
-        raise
-    except Exception as error:
-        raise UserError(f"--config={config_arg}: {type(error).__name__}: {error}") from error
-    if not isinstance(config, Config):
-        raise UserError(f"--config={config_arg}: get_config() returned {type(config).__name__}, not a Config")
-    return config
 
 
 def to_dict(config: Config) -> dict[str, Any]:
@@ -284,40 +251,15 @@ def differences(old: dict[str, Any], config: Config) -> list[str]:
 
 def recipe_hash(config: Config, population_sha256: str) -> str:
     """Eight hex digits that name everything that determines a row except its seeds."""
-    parts = {k: v for k, v in _flatten(to_dict(config)) if k.startswith(("model.", "optimizer.", "train."))}
-    parts = {k: v for k, v in parts.items() if not k.startswith(_FREE)} | {"population": population_sha256}
+    parts = {
+        k: v
+        for k, v in _flatten(to_dict(config))
+        if k.startswith(("model.", "optimizer.", "train."))
+    }
+    parts = {k: v for k, v in parts.items() if not k.startswith(_FREE)} | {
+        "population": population_sha256
+    }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:8]
-
-
-def _fields(cls: type, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, kind in get_type_hints(cls).items():
-        if dataclasses.is_dataclass(kind):
-            assert isinstance(kind, type)
-            yield from _fields(kind, f"{prefix}{name}.")
-        else:
-            yield prefix + name, kind
-
-
-def _flags(overrides: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """(field, values) of each flag; a word before any flag is a mistake."""
-    flags: list[tuple[str, list[str]]] = []
-    for word in overrides:
-        if word.startswith("--config."):
-            name, equals, value = word.removeprefix("--config.").partition("=")
-            flags.append((name.replace("-", "_"), value.split(",") if equals else []))
-        elif flags and not word.startswith("--"):
-            flags[-1][1].append(word)
-        else:
-            raise UserError(f"{word}: unknown argument; overrides look like --config.model.layers=4")
-    return iter(flags)
-
-
-def _describe(kind: Any) -> str:
-    choices = getattr(kind, "__args__", None)
-    if choices and not isinstance(choices[0], type):
-        return "one of " + ", ".join(map(str, choices))
-    names = {int: "a whole number", float: "a number", str: "a text", bool: "True or False"}
-    return names.get(kind, "a list of numbers such as 0.01,0.05")
 
 
 def _get(config: Config, field: str) -> Any:
@@ -325,11 +267,6 @@ def _get(config: Config, field: str) -> Any:
     for part in field.split("."):
         value = getattr(value, part)
     return value
-
-
-def _set(node: Any, path: list[str], value: Any) -> Any:
-    new = value if len(path) == 1 else _set(getattr(node, path[0]), path[1:], value)
-    return dataclasses.replace(node, **{path[0]: new})
 
 
 def _flatten(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -1,0 +1,265 @@
+"""The command line: ``lm-mia VERB --config=FILE.py[:ARG] --workdir=DIR [--config.model.layers=3 ...]``.
+
+run = corpus, then train and score row by row, then attack, then report. Every verb makes what is missing and leaves
+what is there, so that the same command goes on where an earlier one stopped, however it stopped.
+"""
+
+import argparse
+import dataclasses
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import filelock
+import pandas as pd
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from lm_mia import attack, config, corpus, progress, subsets, workers
+from lm_mia.config import Config
+from lm_mia.errors import UserError
+from lm_mia.parse import parse
+from lm_mia.population import Population, open_population
+from lm_mia.store import Store
+from lm_mia.workdir import Workdir
+
+VERBS = {
+    "run": "everything below, in order",
+    "corpus": "documents -> vocabulary and population",
+    "train": "train the rows that are missing",
+    "score": "score the rows that are trained",
+    "attack": "scores -> tables",
+    "report": "tables -> figures and report.html",
+    "status": "what is there and what is missing",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A command at work: its config, its folder and its display."""
+
+    config: Config
+    workdir: Workdir
+    display: progress.Display
+
+    def population(self) -> Population:
+        """The corpus stage: the population, built if it is not there."""
+        c = self.config
+        found = corpus.build(
+            c.corpus, c.tokenizer, c.population, self.workdir.population, self.display.update
+        )
+        self.display.say(
+            f"population: {len(found)} samples, {found.vocab_size} pieces, sha256 {found.sha256[:16]}"
+        )
+        return found
+
+    def rows(self) -> list[subsets.Row]:
+        """The rows that the config asks for."""
+        return subsets.rows(self.config.attack.references, self.config.attack.replicas)
+
+    def recipe(self, population: Population) -> Path:
+        """The recipe's folder, with a score store that knows every row asked for."""
+        name = config.recipe_hash(self.config, population.sha256)
+        folder = self.workdir.recipe(name)
+        columns = {k: population.table[k].to_numpy() for k in ("tokens", "unk", "zlib_bytes")}
+        facts = {
+            "recipe": name,
+            "population_sha256": population.sha256,
+            "subset": self.config.train.subset,
+        }
+        folder.mkdir(parents=True, exist_ok=True)
+        Store(folder / "scores.zarr").ensure(self.rows(), columns, facts)
+        return folder
+
+    def make_rows(self, todo: str, recipe: Path) -> None:
+        """Train, score or both, by workers, until no row is missing."""
+        rows = self.rows()
+        missing = workers.missing(todo, self.config, recipe, rows)
+        verb = {"train": "train", "score": "score", "run": "train and score"}[todo]
+        self.display.say(
+            f"rows: {len(rows)} wanted, {len(rows) - len(missing)} present, {len(missing)} to {verb}"
+        )
+        self.workdir.log(
+            {"event": "rows", "todo": todo, "wanted": len(rows), "missing": len(missing)}
+        )
+        if missing:
+            tally = progress.Tally(self.display, todo, len(rows), len(missing))
+
+            def on_event(event: dict[str, Any]) -> None:
+                tally.on_event(event)
+                if event["event"] != "step":
+                    self.workdir.log(event)
+
+            workers.run(todo, self.config, self.workdir.path, recipe, on_event)
+            tally.finish()
+
+    def attack(self, population: Population, recipe: Path) -> None:
+        """Scores -> tables."""
+        store, tables = Store(recipe / "scores.zarr"), self.workdir.path / "tables"
+        attack.run(
+            store, population, self.config.attack, tables, self.display.update, self.display.say
+        )
+
+    def report(self) -> None:
+        """Tables -> figures and report.html, by the script that the config names."""
+        name = Path(self.config.report)
+        places = [name, Path(__file__).parent.parent / name]
+        script = next((p for p in places if p.is_file()), None)
+        if script is None:
+            raise UserError(
+                f"report={self.config.report!r}: no such script here or in the checkout"
+            )
+        self.display.update("report", 0, 1)
+        command = [sys.executable, str(script.absolute()), str(self.workdir.path)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode == 2:
+            raise UserError(done.stderr.strip())
+        if done.returncode:
+            raise RuntimeError(f"{script} failed:\n{done.stderr}")
+        self.display.update("report", 1, 1)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit code: 0, 2 for a user's mistake, 130 or 143 if stopped."""
+    # A SIGTERM unwinds like an exception, so that workers are stopped; nothing on disk needs it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        verb, c, workdir = _arguments(sys.argv[1:] if argv is None else argv)
+        if verb == "status":
+            _status(c, workdir)
+        else:
+            _work(verb, c, workdir)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on from here", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _work(verb: str, c: Config, workdir: Workdir) -> None:
+    workdir.claim(c)
+    stages = 4 if verb == "run" else 1
+    with progress.display(stages) as display:
+        job = Job(c, workdir, display)
+        try:
+            population = (
+                job.population()
+                if verb in ("run", "corpus")
+                else open_population(workdir.population)
+            )
+        except UserError:
+            workdir.disclaim()
+            raise
+        display.stage_done()
+        recipe = job.recipe(population)
+        if verb in ("run", "train", "score"):
+            job.make_rows(verb, recipe)
+            display.stage_done()
+        # Two commands may get here at once; tables and figures are written by one at a time.
+        with filelock.FileLock(workdir.path / ".report.lock"):
+            if verb in ("run", "attack"):
+                job.attack(population, recipe)
+                display.stage_done()
+            if verb in ("run", "report"):
+                job.report()
+                display.stage_done()
+    _summary(verb, workdir, recipe)
+
+
+def _arguments(argv: Sequence[str]) -> tuple[str, Config, Workdir]:
+    parser = _Parser(
+        prog="lm-mia", allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.description = "Membership inference on language models, from text to attack tables."
+    parser.epilog = "\n".join(
+        [
+            *(f"  {verb:8} {what}" for verb, what in VERBS.items()),
+            "",
+            "Fields of the config: lm-mia fields. Example:",
+            "  lm-mia run --config=configs/quickstart.py --workdir=runs/quickstart --config.model.layers=3",
+        ]
+    )
+    parser.add_argument("verb", choices=[*VERBS, "fields"], metavar="VERB")
+    parser.add_argument(
+        "--config", metavar="FILE.py[:ARG]", help="defines get_config(); ARG goes to it"
+    )
+    parser.add_argument(
+        "--workdir", metavar="DIR", help="where everything is written; used again to go on"
+    )
+    known, rest = parser.parse_known_args(argv)
+    if known.verb == "fields":
+        tyro.cli(_Fields, prog="lm-mia VERB", args=["--help"])
+    needed = [
+        f"--{name}: missing; say --{name}={what}"
+        for name, what in (("config", "configs/quickstart.py"), ("workdir", "runs/quickstart"))
+        if not getattr(known, name)
+    ]
+    if needed:
+        raise UserError("\n".join(needed))
+    return known.verb, parse(known.config, rest), Workdir(Path(known.workdir))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Fields:
+    """Every field of a config, its default and what it means; a config file sets its own defaults."""
+
+    config: Config
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"lm-mia: {message}; see lm-mia --help")
+
+
+def _status(c: Config, workdir: Workdir) -> None:
+    """Prints what is there and what is missing; changes nothing."""
+    population = open_population(workdir.population)
+    recipe = workdir.recipe(config.recipe_hash(c, population.sha256))
+    rows = subsets.rows(c.attack.references, c.attack.replicas)
+    unscored = set(workers.missing("score", c, recipe, rows))
+    table = Table(title=str(workdir.path))
+    for column in ("rows", "wanted", "trained", "scored", "missing"):
+        table.add_column(column, justify="left" if column == "rows" else "right")
+    for role in ("reference", "replica"):
+        of = [row for row in rows if row.role == role]
+        scored = [row for row in of if row not in unscored]
+        trained = [row for row in of if row not in unscored or workers.trained(c, recipe, row)]
+        table.add_row(role, *map(str, (len(of), len(trained), len(scored), len(of) - len(scored))))
+    console = Console()
+    console.print(table)
+    console.print(
+        f"population  {len(population)} samples, sha256 {population.sha256}", highlight=False
+    )
+    for name in ("tables", "figures", "report.html"):
+        console.print(
+            f"{name:11} {'present' if (workdir.path / name).exists() else 'missing'}",
+            highlight=False,
+        )
+
+
+def _summary(verb: str, workdir: Workdir, recipe: Path) -> None:
+    """The last words of a command: what came out, and where everything is."""
+    lines = []
+    if verb in ("run", "attack"):
+        best = pd.read_csv(workdir.path / "tables" / "attacks.csv").groupby("attack").last()
+        for name in ("lira_online", "loss"):
+            row = best.loc[name]
+            lines.append(
+                f"AUC of {name}: {row['auc_mean']:.3f} +- {row['auc_std']:.3f} over {row['targets']:.0f} targets"
+            )
+    places = {
+        "population": workdir.population,
+        "scores": recipe / "scores.zarr",
+        "metrics": workdir.path / "metrics.jsonl",
+        "tables": workdir.path / "tables",
+        "figures": workdir.path / "figures",
+        "report": workdir.path / "report.html",
+    }
+    lines += [f"{name:11} {path}" for name, path in places.items() if path.exists()]
+    print("\n".join(lines))

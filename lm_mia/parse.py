@@ -1,0 +1,128 @@
+"""A config from a Python file and command-line overrides, checked, every problem told at once.
+
+A config file defines ``get_config()``; ``FILE.py:ARG`` calls ``get_config("ARG")``. Every field can be overridden as
+``--config.section.field=value``.
+"""
+
+import contextlib
+import dataclasses
+import difflib
+import importlib.util
+import inspect
+import io
+import typing
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import tyro
+
+from lm_mia.config import Config, problems
+from lm_mia.errors import UserError
+
+
+def parse(config_arg: str, overrides: Sequence[str] = ()) -> Config:
+    """Config of a file with overrides such as ``--config.model.layers=4`` applied, checked.
+
+    Args:
+      config_arg: ``FILE.py`` or ``FILE.py:ARG``.
+      overrides: ``--config.path.to.field=value``, or the flag and its value(s) as separate items.
+
+    Raises:
+      UserError: with one line for every unknown field, value of a wrong type or broken rule.
+    """
+    config = load(config_arg)
+    kinds = dict(_fields(Config))
+    bad: list[str] = []
+    for name, values in _flags(overrides):
+        if name not in kinds:
+            near = difflib.get_close_matches(name, kinds, n=1, cutoff=0.4)
+            leaf = [k for k in kinds if k.rsplit(".")[-1] == name.rsplit(".")[-1]]
+            hint = f"; did you mean --config.{(leaf or near)[0]}?" if leaf or near else ""
+            bad.append(f"--config.{name}: no such field{hint}")
+            continue
+        if typing.get_origin(kinds[name]) is tuple:
+            values = [part for value in values for part in value.split(",")]
+        try:
+            with (
+                contextlib.redirect_stderr(io.StringIO()),
+                contextlib.redirect_stdout(io.StringIO()),
+            ):
+                value = tyro.cli(kinds[name], args=values)
+        except SystemExit:
+            said = " ".join(values)
+            bad.append(f"{name}={said!r}: must be {_describe(kinds[name])}")
+            continue
+        config = _set(config, name.split("."), value)
+    bad += problems(config) if not bad else []
+    if bad:
+        raise UserError("\n".join(bad))
+    return config
+
+
+def load(config_arg: str) -> Config:
+    """What ``get_config`` of ``FILE.py[:ARG]`` returns; UserError if there is no such file, function or argument."""
+    name, _, arg = config_arg.partition(":")
+    path = Path(name)
+    if path.suffix != ".py" or not path.is_file():
+        raise UserError(f"--config={config_arg}: no such Python file; try configs/quickstart.py")
+    spec = importlib.util.spec_from_file_location(f"lm_mia_config_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+        get_config = getattr(module, "get_config", None)
+        if get_config is None:
+            raise UserError(f"--config={config_arg}: the file defines no get_config()")
+        takes_arg = bool(inspect.signature(get_config).parameters)
+        if arg and not takes_arg:
+            raise UserError(f"--config={config_arg}: get_config() takes no argument; drop ':{arg}'")
+        config = get_config(arg) if arg else get_config()
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"--config={config_arg}: {type(error).__name__}: {error}") from error
+    if not isinstance(config, Config):
+        raise UserError(
+            f"--config={config_arg}: get_config() returned {type(config).__name__}, not a Config"
+        )
+    return config
+
+
+def _fields(cls: type, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, kind in get_type_hints(cls).items():
+        if dataclasses.is_dataclass(kind):
+            assert isinstance(kind, type)
+            yield from _fields(kind, f"{prefix}{name}.")
+        else:
+            yield prefix + name, kind
+
+
+def _flags(overrides: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """(field, values) of each flag; a word before any flag is a mistake."""
+    flags: list[tuple[str, list[str]]] = []
+    for word in overrides:
+        if word.startswith("--config."):
+            name, equals, value = word.removeprefix("--config.").partition("=")
+            flags.append((name.replace("-", "_"), [value] if equals else []))
+        elif flags and not word.startswith("--"):
+            flags[-1][1].append(word)
+        else:
+            raise UserError(
+                f"{word}: unknown argument; overrides look like --config.model.layers=4"
+            )
+    return iter(flags)
+
+
+def _describe(kind: Any) -> str:
+    choices = getattr(kind, "__args__", None)
+    if choices and not isinstance(choices[0], type):
+        return "one of " + ", ".join(map(str, choices))
+    names = {int: "a whole number", float: "a number", str: "a text", bool: "True or False"}
+    return names.get(kind, "a list of numbers such as 0.01,0.05")
+
+
+def _set(node: Any, path: list[str], value: Any) -> Any:
+    new = value if len(path) == 1 else _set(getattr(node, path[0]), path[1:], value)
+    return dataclasses.replace(node, **{path[0]: new})

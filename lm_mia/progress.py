@@ -1,0 +1,106 @@
+"""What a person sees while a run is at work: bars with time left on a terminal, a line a row elsewhere."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+_LINE_SECONDS = 10  # between lines of one stage where there is no terminal
+
+
+class Display:
+    """An overall bar over the stages of a command and one bar for each stage."""
+
+    def __init__(self, console: Console, progress: Progress, stages: int):
+        self.console = console
+        self._progress = progress
+        self._overall = progress.add_task("overall", total=stages) if stages > 1 else None
+        self._bars: dict[str, TaskID] = {}
+        self._said: dict[str, float] = {}
+
+    def say(self, line: str) -> None:
+        """One line above the bars."""
+        self._progress.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def update(self, label: str, done: float, total: float) -> None:
+        """Moves a stage's bar; a new label starts a new bar."""
+        if label not in self._bars:
+            self._bars[label] = self._progress.add_task(label, total=total)
+        self._progress.update(self._bars[label], completed=done, total=total)
+        now = time.monotonic()
+        if not self.console.is_terminal and now - self._said.setdefault(label, now) > _LINE_SECONDS:
+            self._said[label] = now
+            left = self._progress.tasks[self._bars[label]].time_remaining
+            self.say(
+                f"{label}: {done / max(total, 1):.0%}"
+                + (f", {left:.0f} s left" if left is not None else "")
+            )
+
+    def stage_done(self) -> None:
+        """Moves the overall bar by one stage."""
+        if self._overall is not None:
+            self._progress.advance(self._overall)
+
+
+@contextmanager
+def display(stages: int) -> Iterator[Display]:
+    """Shows bars while the block runs."""
+    console = Console(stderr=True)
+    columns: list[Any] = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn()]
+    columns += [TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn(), TimeRemainingColumn()]
+    with Progress(*columns, console=console, disable=False, refresh_per_second=5) as progress:
+        yield Display(console, progress, stages)
+
+
+class Tally:
+    """Turns the events of workers into bars and lines: how much of the rows is trained, how many are scored."""
+
+    def __init__(self, display: Display, todo: str, wanted: int, missing: int):
+        self._display, self._todo, self._wanted, self._missing = display, todo, wanted, missing
+        self._trained: dict[str, float] = {}
+        self._scored = 0
+        self._show()
+
+    def on_event(self, event: dict[str, Any]) -> None:
+        """Takes in one event of `lm_mia.workers`."""
+        kind = event["event"]
+        if kind == "worker":
+            self._display.say(f"worker {event['index']}: {event['platform']}, {event['device']}")
+        elif kind == "step":
+            self._trained[event["row"]] = event["step"] / event["steps"]
+        elif kind == "row_trained":
+            self._trained[event["row"]] = 1.0
+            since = f" from step {event['resumed_at']}" if event["resumed_at"] else ""
+            self._display.say(
+                f"{event['row']}: trained {event['steps']} steps{since} in {event['seconds']:.1f} s"
+            )
+        elif kind == "row_scored":
+            self._scored += 1
+            self._display.say(
+                f"{event['row']}: scored in {event['seconds']:.1f} s, loss of members "
+                f"{event['member_loss_nats']:.3f}, of non-members {event['nonmember_loss_nats']:.3f} nats a token"
+            )
+        self._show()
+
+    def finish(self) -> None:
+        """Fills the bars: rows that other processes made count too."""
+        self._trained, self._scored = {"": float(self._missing)}, self._missing
+        self._show()
+
+    def _show(self) -> None:
+        present = self._wanted - self._missing
+        if self._todo != "score":
+            self._display.update("train", present + sum(self._trained.values()), self._wanted)
+        if self._todo != "train":
+            self._display.update("score", present + self._scored, self._wanted)

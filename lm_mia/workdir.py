@@ -1,0 +1,123 @@
+"""A run's folder: its config.json, where its parts lie, and its log of metrics."""
+
+import contextlib
+import dataclasses
+import datetime
+import importlib.metadata
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lm_mia import config
+from lm_mia.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Workdir:
+    """Paths of a run."""
+
+    path: Path
+
+    @property
+    def population(self) -> Path:
+        """Tokens, sample table, tokenizer and manifest."""
+        return self.path / "population"
+
+    def recipe(self, name: str) -> Path:
+        """Scores, checkpoints and locks of one recipe."""
+        return self.path / f"recipe_{name}"
+
+    def claim(self, c: config.Config) -> None:
+        """Writes config.json before any work, or checks that the workdir belongs to this config.
+
+        Fields that only say how fast, how many or how shown may change, and so may everything while there is no
+        population yet.
+
+        Raises:
+          UserError: naming every field that differs, or a path that is no writable folder.
+        """
+        stored = self.path / "config.json"
+        if stored.exists() and self.population.exists():
+            try:
+                old = json.loads(stored.read_text())["config"]
+            except (ValueError, KeyError) as error:
+                raise UserError(
+                    f"{stored}: not a config written by lm-mia; choose another --workdir"
+                ) from error
+            if different := config.differences(old, c):
+                lines = "\n".join(f"  {line}" for line in different)
+                raise UserError(
+                    f"--workdir={self.path}: belongs to another config:\n{lines}\n"
+                    "  choose another --workdir, or put these fields back"
+                )
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_atomically(
+                stored, json.dumps({"config": config.to_dict(c), **_provenance()}, indent=1) + "\n"
+            )
+        except OSError as error:
+            raise UserError(
+                f"--workdir={self.path}: {error.strerror}; choose a folder that can be written"
+            ) from error
+
+    def disclaim(self) -> None:
+        """Takes config.json back when the first stage found the input bad; a folder left empty goes too."""
+        if not self.population.exists():
+            (self.path / "config.json").unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                self.path.rmdir()
+
+    def log(self, event: Mapping[str, Any]) -> None:
+        """Appends a line to metrics.jsonl; whole even where several processes append."""
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+        line = json.dumps({"time": now, **event}) + "\n"
+        with open(self.path / "metrics.jsonl", "ab", buffering=0) as file:
+            file.write(line.encode())
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replaces a file's content: a reader sees the old or the new one, whatever happens in between."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text)
+    os.replace(temporary, path)
+
+
+def _provenance() -> dict[str, Any]:
+    names = (
+        "jax",
+        "jaxlib",
+        "optax",
+        "orbax-checkpoint",
+        "tensorstore",
+        "numpy",
+        "scipy",
+        "sentencepiece",
+    )
+    return {
+        "lm_mia": importlib.metadata.version("lm-mia"),
+        "packages": {name: importlib.metadata.version(name) for name in names},
+        "commit": _commit(),
+        "cpu_cores": os.cpu_count(),
+    }
+
+
+def _commit() -> str | None:
+    """The checkout's commit, with "+" if files differ from it; None outside a checkout."""
+    git = ["git", "-C", str(Path(__file__).parent)]
+    try:
+        head = subprocess.run(
+            [*git, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10
+        )
+        dirty = subprocess.run(
+            [*git, "status", "--porcelain"], capture_output=True, text=True, timeout=10
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return (
+        head.stdout.strip() + ("+" if dirty.stdout.strip() else "")
+        if head.returncode == 0
+        else None
+    )

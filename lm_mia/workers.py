@@ -1,0 +1,221 @@
+"""Making sure that rows exist: worker processes that share a recipe's rows, and nothing but files between them.
+
+Any number of workers, of this command or of others, may be at work on one workdir. A row is worked on under a lock
+that the operating system frees when its holder dies, however it dies; whoever finds a row missing and its lock free
+takes it.
+"""
+
+import contextlib
+import importlib.metadata
+import multiprocessing
+import multiprocessing.connection
+import os
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import filelock
+
+from lm_mia import batches, config, subsets
+from lm_mia.errors import UserError
+from lm_mia.population import open_population
+from lm_mia.store import Store
+
+Event = dict[str, Any]
+
+
+def missing(
+    todo: str, c: config.Config, recipe: Path, rows: list[subsets.Row]
+) -> list[subsets.Row]:
+    """The rows that a stage ("train", "score", or "run" for both) has yet to make, in their order.
+
+    A row whose losses are stored needs no training, whether its checkpoint is still there or not.
+    """
+    unscored = Store(recipe / "scores.zarr").missing(rows)
+    return [row for row in unscored if todo != "train" or not trained(c, recipe, row)]
+
+
+def trained(c: config.Config, recipe: Path, row: subsets.Row) -> bool:
+    """Whether a row's last state is saved; reads names only."""
+    return (_checkpoints(recipe, row) / str(total_steps(c, row))).is_dir()
+
+
+def total_steps(c: config.Config, row: subsets.Row) -> int:
+    """Updates of a row from start to end."""
+    members = c.population.samples // 2
+    if c.train.subset == "bernoulli":
+        members = int(subsets.member(row.subset_seed, c.population.samples, c.train.subset).sum())
+    return c.train.epochs * batches.steps_per_epoch(members, c.train.batch_size)
+
+
+def run(
+    todo: str, c: config.Config, workdir: Path, recipe: Path, on_event: Callable[[Event], None]
+) -> None:
+    """Starts the workers, passes on what they report, returns when no row is missing.
+
+    Args:
+      todo: "train", "score", or "run" for both.
+      c: the whole config.
+      workdir: of the run.
+      recipe: folder of the recipe in it.
+      on_event: called in this process with every event of every worker.
+
+    Raises:
+      UserError: what a worker found wrong, or that one was killed; the others are stopped, finished rows stay.
+    """
+    count, threads = worker_count(c.train.workers)
+    if threads:  # read by XLA's CPU client when the worker imports JAX
+        os.environ["NPROC"] = str(threads)
+    context = multiprocessing.get_context("spawn")
+    pipes: list[multiprocessing.connection.Connection] = []
+    processes = []
+    try:
+        for index in range(count):
+            ours, theirs = context.Pipe(duplex=False)
+            process = context.Process(
+                target=_main, args=(theirs, todo, c, workdir, recipe, index), daemon=True
+            )
+            process.start()
+            theirs.close()
+            pipes.append(ours)
+            processes.append(process)
+        for event in _events(pipes):
+            if event["event"] == "user_error":
+                raise UserError(event["message"])
+            if event["event"] == "crash":
+                raise RuntimeError(f"a worker failed:\n{event['message']}")
+            on_event(event)
+        for process in processes:
+            process.join()
+            if process.exitcode:
+                raise UserError(
+                    f"a worker process ended with code {process.exitcode} (killed, or out of memory?); "
+                    "finished rows are kept: run the same command again to go on"
+                )
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+
+
+def worker_count(workers: int) -> tuple[int, int]:
+    """(processes, CPU threads of each; 0 to leave them alone) for ``train.workers``.
+
+    One thread a process on CPU: small models gain more from rows side by side than from threads inside a row, and a
+    row's bits do not depend on the number of cores.
+    """
+    wanted = os.environ.get("JAX_PLATFORMS", "")
+    plugins = importlib.metadata.entry_points(group="jax_plugins")
+    accelerator = wanted not in ("", "cpu") or (not wanted and bool(plugins))
+    if accelerator:
+        return workers or 1, 0
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    workers = workers or cores
+    return workers, max(cores // workers, 1)
+
+
+def _checkpoints(recipe: Path, row: subsets.Row) -> Path:
+    return recipe / "checkpoints" / str(row)
+
+
+def _events(pipes: list[multiprocessing.connection.Connection]) -> Iterator[Event]:
+    """Events of all workers as they come, until every worker has closed its end."""
+    while pipes:
+        for pipe in multiprocessing.connection.wait(pipes):
+            assert isinstance(pipe, multiprocessing.connection.Connection)
+            try:
+                yield pipe.recv()
+            except (EOFError, ConnectionResetError):
+                pipes.remove(pipe)
+
+
+def _main(
+    pipe: multiprocessing.connection.Connection,
+    todo: str,
+    c: config.Config,
+    workdir: Path,
+    recipe: Path,
+    index: int,
+) -> None:
+    """A worker process; when whoever started it dies, the pipe breaks at the next report and it ends too."""
+    with contextlib.suppress(BrokenPipeError, KeyboardInterrupt):
+        try:
+            _work(todo, c, workdir, recipe, index, pipe.send)
+        except UserError as error:
+            pipe.send({"event": "user_error", "message": str(error)})
+        except (BrokenPipeError, KeyboardInterrupt):
+            raise
+        except Exception:
+            pipe.send({"event": "crash", "message": traceback.format_exc()})
+
+
+def _work(
+    todo: str,
+    c: config.Config,
+    workdir: Path,
+    recipe: Path,
+    index: int,
+    report: Callable[[Event], None],
+) -> None:
+    import jax  # here, so that the process that only watches never loads it
+
+    from lm_mia import model, score, train
+
+    population = open_population(workdir / "population")
+    store = Store(recipe / "scores.zarr")
+    shape = model.Shape(
+        **{k: getattr(c.model, k) for k in ("layers", "width", "heads", "dtype")},
+        vocab_size=population.vocab_size,
+        length_tokens=population.length_tokens,
+    )
+    step, scorer = train.make_step(shape, c.optimizer), score.make_score(shape)
+    device = jax.devices()[0]
+    report(
+        {
+            "event": "worker",
+            "index": index,
+            "platform": device.platform,
+            "device": device.device_kind,
+        }
+        | {"cpu_threads": int(os.environ.get("NPROC", "0"))}
+    )
+
+    def make(row: subsets.Row) -> None:
+        folder, steps = _checkpoints(recipe, row), total_steps(c, row)
+        if todo != "score":
+            train.train_row(
+                row, population, shape, c.optimizer, c.train, steps, folder, step, report
+            )
+        if todo != "train":
+            began = time.monotonic()
+            params = score.restore_params(row, steps, shape, folder)
+            loss_N2 = score.score_row(params, population, c.score.batch_size, scorer)
+            member_N2 = subsets.member(row.subset_seed, len(population), c.train.subset)
+            store.write_row(row, loss_N2, member_N2)
+            means = {
+                "member_loss_nats": loss_N2[member_N2],
+                "nonmember_loss_nats": loss_N2[~member_N2],
+            }
+            report(
+                {"event": "row_scored", "row": str(row), "role": row.role}
+                | {"seconds": round(time.monotonic() - began, 3)}
+                | {name: float(values.mean(dtype="float64")) for name, values in means.items()}
+            )
+
+    rows = subsets.rows(c.attack.references, c.attack.replicas)
+    while waiting := missing(todo, c, recipe, rows):
+        took = False
+        # Workers start at different places, so that they rarely ask for the same lock.
+        start = index * len(waiting) // worker_count(c.train.workers)[0]
+        for row in waiting[start:] + waiting[:start]:
+            lock = filelock.FileLock(recipe / "locks" / f"{row}.lock", timeout=0)
+            with contextlib.suppress(filelock.Timeout), lock:
+                if missing(todo, c, recipe, [row]):
+                    make(row)
+                    took = True
+        if not took:  # somebody else is at work on every row that is left
+            time.sleep(0.5)
