@@ -1,14 +1,29 @@
-from lm_mia import config
+"""The whole pipeline on a laptop: 48 small models of real English text, no download.
+
+    lm-mia run --config=configs/quickstart.py --workdir=runs/quickstart
+
+The text is docstrings of the installed packages. 32 references and 16 replicas of one target, each a 2-layer
+transformer of 0.17M parameters, see half of 2,048 samples three times.
+
+Cost: about 4 minutes on 2 cores, 1.5 GB of memory, 110 MB of disk.
+
+Expect (the text, and so every number, moves a little with the versions of the packages): LiRA with all references
+reaches an AUC of about 0.85, the loss attack about 0.6; LiRA's AUC grows from 0.78 with 4 references; at an FPR of 5 %
+about 4 of 10 members, and fewer than 1 of 10 non-members, get a decision that an exact test cannot tell from a coin
+flip. With shuffled labels every attack's AUC is 0.5.
+"""
+
+from lm_mia.config import Attack, Config, Model, Optimizer, Population, Tokenizer, Train
 
 
-def get_config() -> config.Config:
-    return config.Config(
-        tokenizer=config.Tokenizer(vocab_size=1024),
-        population=config.Population(samples=2048, length_tokens=64),
-        model=config.Model(layers=2, width=64, heads=2),
-        optimizer=config.Optimizer(
-            peak_learning_rate=8e-3, final_learning_rate=8e-4, warmup_steps=20
-        ),
-        train=config.Train(subset="balanced", batch_size=16, epochs=3),
-        attack=config.Attack(references=32, replicas=16, variance="pooled"),
+def get_config() -> Config:
+    return Config(
+        tokenizer=Tokenizer(vocab_size=1024),
+        population=Population(samples=2048, length_tokens=64),
+        model=Model(layers=2, width=64, heads=2),
+        # The paper's recipe is for hundreds of thousands of steps; here a row has 192.
+        optimizer=Optimizer(peak_learning_rate=8e-3, final_learning_rate=8e-4, warmup_steps=20),
+        train=Train(subset="balanced", batch_size=16, epochs=3),
+        # 16 IN and 16 OUT losses a sample are too few for a variance of its own.
+        attack=Attack(references=32, replicas=16, variance="pooled"),
     )

@@ -96,6 +96,7 @@ class Job:
 
             workers.run(todo, self.config, self.workdir.path, recipe, on_event)
             tally.finish()
+        self.display.say("rows: all present")
 
     def attack(self, population: Population, recipe: Path) -> None:
         """Scores -> tables."""
@@ -144,9 +145,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _work(verb: str, c: Config, workdir: Workdir) -> None:
     workdir.claim(c)
-    stages = 4 if verb == "run" else 1
-    with progress.display(stages) as display:
+    with progress.display(overall=verb == "run") as display:
         job = Job(c, workdir, display)
+        display.stage(0.1)
         try:
             population = (
                 job.population()
@@ -156,19 +157,18 @@ def _work(verb: str, c: Config, workdir: Workdir) -> None:
         except UserError:
             workdir.disclaim()
             raise
-        display.stage_done()
         recipe = job.recipe(population)
+        display.stage(0.85)
         if verb in ("run", "train", "score"):
             job.make_rows(verb, recipe)
-            display.stage_done()
         # Two commands may get here at once; tables and figures are written by one at a time.
         with filelock.FileLock(workdir.path / ".report.lock"):
+            display.stage(0.01)
             if verb in ("run", "attack"):
                 job.attack(population, recipe)
-                display.stage_done()
+            display.stage(0.04)
             if verb in ("run", "report"):
                 job.report()
-                display.stage_done()
     _summary(verb, workdir, recipe)
 
 
@@ -263,3 +263,7 @@ def _summary(verb: str, workdir: Workdir, recipe: Path) -> None:
     }
     lines += [f"{name:11} {path}" for name, path in places.items() if path.exists()]
     print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

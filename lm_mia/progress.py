@@ -20,14 +20,20 @@ _LINE_SECONDS = 10  # between lines of one stage where there is no terminal
 
 
 class Display:
-    """An overall bar over the stages of a command and one bar for each stage."""
+    """One bar for each stage, and one over all stages of a command that has several."""
 
-    def __init__(self, console: Console, progress: Progress, stages: int):
+    def __init__(self, console: Console, progress: Progress, overall: bool):
         self.console = console
         self._progress = progress
-        self._overall = progress.add_task("overall", total=stages) if stages > 1 else None
+        self._overall = progress.add_task("overall", total=1.0) if overall else None
         self._bars: dict[str, TaskID] = {}
         self._said: dict[str, float] = {}
+        self._before, self._share = 0.0, 0.0
+
+    def stage(self, share: float) -> None:
+        """Begins a stage that takes about this share of the command's time."""
+        self._before, self._share = self._before + self._share, share
+        self._move(0)
 
     def say(self, line: str) -> None:
         """One line above the bars."""
@@ -36,8 +42,9 @@ class Display:
     def update(self, label: str, done: float, total: float) -> None:
         """Moves a stage's bar; a new label starts a new bar."""
         if label not in self._bars:
-            self._bars[label] = self._progress.add_task(label, total=total)
+            self._bars[label] = self._progress.add_task(label, total=total, completed=done)  # pyright: ignore[reportArgumentType]
         self._progress.update(self._bars[label], completed=done, total=total)
+        self._move(done / max(total, 1))
         now = time.monotonic()
         if not self.console.is_terminal and now - self._said.setdefault(label, now) > _LINE_SECONDS:
             self._said[label] = now
@@ -47,20 +54,26 @@ class Display:
                 + (f", {left:.0f} s left" if left is not None else "")
             )
 
-    def stage_done(self) -> None:
-        """Moves the overall bar by one stage."""
+    def _move(self, part: float) -> None:
+        """Moves the overall bar to a part of this stage; never back, whatever step of it reports."""
         if self._overall is not None:
-            self._progress.advance(self._overall)
+            now = self._progress.tasks[self._overall].completed
+            self._progress.update(
+                self._overall, completed=max(now, self._before + self._share * part)
+            )
 
 
 @contextmanager
-def display(stages: int) -> Iterator[Display]:
-    """Shows bars while the block runs."""
+def display(overall: bool) -> Iterator[Display]:
+    """Shows bars while the block runs, one of them over all stages if asked for."""
     console = Console(stderr=True)
     columns: list[Any] = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn()]
     columns += [TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn(), TimeRemainingColumn()]
-    with Progress(*columns, console=console, disable=False, refresh_per_second=5) as progress:
-        yield Display(console, progress, stages)
+    # Rows end in bursts, one a worker: the rate must be taken over more than the usual 30 seconds.
+    with Progress(*columns, console=console, speed_estimate_period=300) as progress:
+        yield Display(console, progress, overall)
+        for task in progress.tasks:
+            progress.update(task.id, completed=task.total)
 
 
 class Tally:

@@ -1,0 +1,135 @@
+"""The arrows between modules go one way; what must not load JAX does not; files stay small."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+# Who may import whom inside the package. A new arrow is a decision: it is made here.
+ALLOWED = {
+    "errors": set(),
+    "seeds": set(),
+    "config": set(),
+    "parse": {"config", "errors"},
+    "tokenizer": {"errors"},
+    "docstrings": {"errors"},
+    "duplicates": set(),
+    "files": {"errors"},
+    "population": {"errors", "seeds"},
+    "corpus": {
+        *("config", "docstrings", "duplicates", "errors", "files", "population", "tokenizer"),
+    },
+    "subsets": {"seeds"},
+    "batches": {"population", "seeds"},
+    "model": set(),
+    "loss": set(),
+    "optimizer": {"config"},
+    "checkpoint": {"model", "seeds"},
+    "train": {
+        *("batches", "checkpoint", "config", "errors", "loss", "model", "optimizer"),
+        *("population", "subsets"),
+    },
+    "score": {"batches", "checkpoint", "errors", "loss", "model", "population", "subsets"},
+    "store": {"errors", "subsets"},
+    "tables": {"config", "population", "stats"},
+    "attack": {
+        *("config", "errors", "population", "seeds", "stats", "store", "subsets", "tables"),
+        "workdir",
+    },
+    "workdir": {"config", "errors"},
+    "workers": {
+        *("batches", "config", "errors", "model", "population", "score", "store", "subsets"),
+        "train",
+    },
+    "progress": set(),
+    "cli": {
+        *("attack", "config", "corpus", "errors", "parse", "population", "progress", "store"),
+        *("subsets", "workdir", "workers"),
+    },
+    "stats": {"stats"},
+    "__init__": set(),
+}
+WITHOUT_JAX = (
+    *("config", "parse", "population", "corpus", "subsets", "batches", "store", "attack", "cli"),
+    *("stats.lira", "stats.roc", "stats.flips", "stats.binomial", "stats.baselines"),
+)
+FORBIDDEN_NAMES = {"utils", "util", "common", "helpers", "helper", "manager"}
+
+
+def python_files(*folders: str) -> list[Path]:
+    return sorted(p for folder in folders for p in (ROOT / folder).rglob("*.py"))
+
+
+def imported(path: Path) -> set[str]:
+    """Full names of what a file imports, at any depth of its code."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            assert node.module is not None
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def arrows(path: Path) -> set[str]:
+    """Modules of the package that a file imports."""
+    return {name.split(".")[1] for name in imported(path) if name.startswith("lm_mia.")}
+
+
+@pytest.mark.parametrize("path", python_files("lm_mia"), ids=str)
+def test_package_imports_only_what_it_may(path):
+    module = path.relative_to(ROOT / "lm_mia").parts[0].removesuffix(".py")
+    assert module in ALLOWED, f"{module}: say in ALLOWED what it may import"
+    assert arrows(path) <= ALLOWED[module], f"new arrows: {arrows(path) - ALLOWED[module]}"
+    outside = {name.split(".")[0] for name in imported(path)}
+    assert not outside & {"analysis", "configs", "launch", "tests", "tensorflow"}
+    if module == "stats":
+        assert outside <= set(sys.stdlib_module_names) | {"numpy", "scipy", "lm_mia"}
+
+
+def test_the_table_has_no_arrow_that_nothing_uses_and_no_cycle():
+    used: dict[str, set[str]] = {module: set() for module in ALLOWED}
+    for path in python_files("lm_mia"):
+        used[path.relative_to(ROOT / "lm_mia").parts[0].removesuffix(".py")] |= arrows(path)
+    assert used == ALLOWED
+    left = {module: needs - {module} for module, needs in ALLOWED.items()}
+    while left:
+        free = {module for module, needs in left.items() if not needs & left.keys()}
+        assert free, f"a cycle among {sorted(left)}"
+        left = {module: needs for module, needs in left.items() if module not in free}
+
+
+def test_jax_is_not_loaded_where_it_is_not_needed():
+    code = "".join(f"import lm_mia.{name}\n" for name in WITHOUT_JAX)
+    code += "import sys; loaded = {'jax', 'tensorflow', 'torch'} & set(sys.modules)\n"
+    code += "sys.exit(f'loaded: {loaded}' if loaded else 0)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_analysis_and_configs_load_no_jax():
+    for path in python_files("analysis", "configs"):
+        assert not {name.split(".")[0] for name in imported(path)} & {"jax", "optax", "orbax"}
+
+
+@pytest.mark.parametrize("path", python_files("lm_mia", "configs", "analysis", "tests"), ids=str)
+def test_files_are_small_and_well_named(path):
+    assert len(path.read_text().splitlines()) <= 300
+    assert path.stem not in FORBIDDEN_NAMES
+    assert len(path.relative_to(ROOT).parts) <= 3
+
+
+def test_every_test_file_has_its_module():
+    modules = {
+        "_".join(p.relative_to(ROOT / "lm_mia").with_suffix("").parts)
+        for p in python_files("lm_mia")
+    }
+    others = {"analysis", "imports", "quickstart"}
+    for path in (ROOT / "tests").glob("*_test.py"):
+        assert path.stem.removesuffix("_test") in modules | others, path.name
