@@ -1,7 +1,7 @@
 """The state of a row, fresh or saved: parameters, optimizer state, and the number of updates as its name.
 
 One whole state at a time, by orbax, in a folder of the row's own. A save is atomic; what a killed one leaves behind is
-removed by the next manager.
+no state, and gone after the next save.
 """
 
 from pathlib import Path
@@ -20,7 +20,8 @@ State = dict[str, Any]
 
 def fresh(init_seed: int, shape: model.Shape, tx: optax.GradientTransformation) -> State:
     """The state of a row before its first update: a pure function of init_seed."""
-    key = jax.random.key(int(rng(init_seed, "initial weights").integers(2**32)))
+    raw = rng(init_seed, "initial weights").bit_generator.random_raw()
+    key = jax.random.key(raw >> 32)
     params = jax.jit(model.init, static_argnums=1)(key, shape)
     return {"params": params, "opt": tx.init(params)}
 

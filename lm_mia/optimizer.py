@@ -4,6 +4,7 @@ import numpy as np
 import optax
 
 from lm_mia import config
+from lm_mia.errors import UserError
 
 # Not printed in the paper; NanoDO's defaults, which it used.
 _B1, _B2, _EPS = 0.9, 0.98, 1e-9
@@ -17,7 +18,14 @@ def learning_rates(recipe: config.Optimizer, steps: int) -> np.ndarray:
 
     Returns:
       learning_rate_T, float32, T = steps.
+
+    Raises:
+      UserError: if the row ends before its warm-up does (a Bernoulli subset may be that small).
     """
+    if steps <= recipe.warmup_steps:
+        raise UserError(
+            f"optimizer.warmup_steps={recipe.warmup_steps}: must be less than the {steps} steps of a row"
+        )
     schedule = optax.warmup_cosine_decay_schedule(
         init_value=recipe.init_learning_rate,
         peak_value=recipe.peak_learning_rate,

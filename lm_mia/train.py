@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 
@@ -71,7 +72,8 @@ def train_row(
       report: called with events ("step" often, "train" with a loss now and then, "row_trained" at the end).
 
     Raises:
-      UserError: if the loss is not finite; the row is named and no checkpoint of it is overwritten.
+      UserError: if a logged loss or a state to be saved is not finite; the row is named, and its newest checkpoint
+        is still a finite one.
     """
     member_ids_N = np.flatnonzero(subsets.member(row.subset_seed, len(population), train.subset))
     members, batch_size = len(member_ids_N), train.batch_size
@@ -100,9 +102,7 @@ def train_row(
             if t % log_every == 0 or t == steps - 1:
                 value = float(loss_nats)
                 if not math.isfinite(value):
-                    raise UserError(
-                        f"row {row}: loss={value} at step {t}; lower optimizer.peak_learning_rate in a new workdir"
-                    )
+                    raise _diverged(row, f"loss={value}", t)
                 rate = tokens / (time.monotonic() - began)
                 report(
                     {
@@ -122,10 +122,11 @@ def train_row(
             if now - reported > _REPORT_SECONDS:
                 report({"event": "step", "row": str(row), "step": t + 1, "steps": steps})
                 reported = now
-            if now - saved > 60 * train.checkpoint_minutes and t + 1 < steps:
+            if now - saved > 60 * train.checkpoint_minutes or t == steps - 1:
+                if not _finite(state):
+                    raise _diverged(row, "weights or moments not finite", t)
                 checkpoint.save(checkpoints, t + 1, state)
                 saved = time.monotonic()
-        checkpoint.save(checkpoints, steps, state)
     report(
         {
             "event": "row_trained",
@@ -136,3 +137,14 @@ def train_row(
         }
         | {"seconds": round(time.monotonic() - began, 3)}
     )
+
+
+@jax.jit
+def _finite(state: State) -> jax.Array:
+    """Whether every number of a state is finite."""
+    return jnp.array([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(state)]).all()
+
+
+def _diverged(row: subsets.Row, what: str, t: int) -> UserError:
+    way_out = "lower optimizer.peak_learning_rate in a new workdir"
+    return UserError(f"row {row}: {what} at step {t}; {way_out}")

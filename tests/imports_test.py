@@ -27,7 +27,7 @@ ALLOWED = {
     "batches": {"population", "seeds"},
     "model": set(),
     "loss": set(),
-    "optimizer": {"config"},
+    "optimizer": {"config", "errors"},
     "checkpoint": {"model", "seeds"},
     "train": {
         *("batches", "checkpoint", "config", "errors", "loss", "model", "optimizer"),

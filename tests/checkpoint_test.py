@@ -1,0 +1,161 @@
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from lm_mia import checkpoint, config, model
+from lm_mia.optimizer import optimizer
+
+SHAPE = model.Shape(layers=2, width=8, heads=2, vocab_size=16, length_tokens=6)
+TX = optimizer(config.Optimizer())
+
+
+def state(seed: int = 0) -> checkpoint.State:
+    """Any state: no two leaves equal, moments and count other than their first values."""
+    fresh = checkpoint.fresh(seed, SHAPE, TX)
+    leaves, tree = jax.tree.flatten(fresh)
+    noise = np.random.default_rng(seed)
+    return jax.tree.unflatten(
+        tree,
+        [
+            leaf + (7 if leaf.dtype == np.int32 else noise.normal(size=leaf.shape).astype("f4"))
+            for leaf in leaves
+        ],
+    )
+
+
+def same(one: Any, other: Any) -> bool:
+    """Structure, types and every bit."""
+    a, b = jax.tree.leaves(one), jax.tree.leaves(other)
+    return jax.tree.structure(one) == jax.tree.structure(other) and all(
+        x.dtype == y.dtype and np.asarray(x).tobytes() == np.asarray(y).tobytes()
+        for x, y in zip(a, b, strict=True)
+    )
+
+
+def test_a_fresh_state_is_a_pure_function_of_its_seed():
+    one = checkpoint.fresh(3, SHAPE, TX)
+    assert same(one, checkpoint.fresh(3, SHAPE, TX))
+    assert not same(one, checkpoint.fresh(4, SHAPE, TX))
+    moments = jax.tree.leaves(one["opt"])
+    assert len(moments) == 1 + 2 * len(jax.tree.leaves(one["params"]))
+    assert not any(np.asarray(leaf).any() for leaf in moments)
+
+
+def test_the_key_of_the_initial_weights_never_changes():
+    params = checkpoint.fresh(0, SHAPE, TX)["params"]
+    expected = jax.jit(model.init, static_argnums=1)(jax.random.key(1576320540), SHAPE)
+    assert same(params, expected)
+
+
+def test_what_is_saved_comes_back_bit_for_bit(tmp_path: Path):
+    with checkpoint.manager(tmp_path / "row") as checkpoints:
+        assert checkpoints.latest_step() is None
+        checkpoint.save(checkpoints, 5, state(1))
+        assert same(checkpoint.restore(checkpoints, 5, state(2)), state(1))
+    with checkpoint.manager(tmp_path / "row") as checkpoints:
+        assert checkpoints.latest_step() == 5
+        assert same(checkpoint.restore(checkpoints, 5, state(2)), state(1))
+        like = jax.eval_shape(lambda: checkpoint.fresh(0, SHAPE, TX))
+        assert same(checkpoint.restore(checkpoints, 5, like), state(1))
+
+
+def test_special_values_come_back(tmp_path: Path):
+    odd = state(1)
+    values = np.array([np.nan, np.inf, -np.inf, -0.0, 1e-45, 3.4e38, 0.1, 1.0], np.float32)
+    odd["params"]["ln_D"] = jax.numpy.asarray(values)
+    with checkpoint.manager(tmp_path) as checkpoints:
+        checkpoint.save(checkpoints, 1, odd)
+        got = checkpoint.restore(checkpoints, 1, state(1))["params"]["ln_D"]
+    assert np.asarray(got).tobytes() == values.tobytes()
+
+
+@pytest.mark.parametrize("part", ["params", "opt"])
+def test_one_part_alone(tmp_path: Path, part: str):
+    with checkpoint.manager(tmp_path) as checkpoints:
+        checkpoint.save(checkpoints, 2, state(1))
+    with checkpoint.manager(tmp_path) as checkpoints:
+        got = checkpoint.restore(checkpoints, 2, {part: state(2)[part]})
+    assert list(got) == [part]
+    assert same(got[part], state(1)[part])
+
+
+def test_the_newest_state_only_is_kept(tmp_path: Path):
+    with checkpoint.manager(tmp_path) as checkpoints:
+        for steps_done in (1, 2, 10):
+            checkpoint.save(checkpoints, steps_done, state(steps_done))
+            assert checkpoints.latest_step() == steps_done
+    assert [p.name for p in tmp_path.iterdir()] == ["10"]
+    with checkpoint.manager(tmp_path) as checkpoints:
+        assert same(checkpoint.restore(checkpoints, 10, state(0)), state(10))
+
+
+def test_a_relative_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    with checkpoint.manager(Path("deep/row")) as checkpoints:
+        checkpoint.save(checkpoints, 3, state())
+    assert (tmp_path / "deep/row/3").is_dir()
+
+
+KILLED = """
+import os, pathlib, signal, sys
+from checkpoint_test import checkpoint, state
+folder = pathlib.Path(sys.argv[1])
+def kill(event, args):
+    if event == "os.rename" and pathlib.Path(args[1]) == folder / "5":
+        os.kill(os.getpid(), signal.SIGKILL)
+with checkpoint.manager(folder) as checkpoints:
+    checkpoint.save(checkpoints, 3, state(3))
+    sys.addaudithook(kill)
+    checkpoint.save(checkpoints, 5, state(5))
+"""
+
+
+def test_a_save_killed_at_its_last_moment_leaves_the_state_before(tmp_path: Path):
+    folder = tmp_path / "row"
+    command = [sys.executable, "-c", KILLED, str(folder)]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    assert subprocess.run(command, env=environment).returncode == -signal.SIGKILL
+    left = sorted(p.name for p in folder.iterdir())
+    assert len(left) == 2
+    assert left[0] == "3"
+    assert left[1].startswith("5.")  # whole but for its name
+    with checkpoint.manager(folder) as checkpoints:
+        assert checkpoints.latest_step() == 3
+        assert same(checkpoint.restore(checkpoints, 3, state(0)), state(3))
+        checkpoint.save(checkpoints, 5, state(5))
+    assert [p.name for p in folder.iterdir()] == ["5"]
+
+
+def test_what_a_kill_halfway_leaves_is_no_checkpoint(tmp_path: Path):
+    with checkpoint.manager(tmp_path) as checkpoints:
+        checkpoint.save(checkpoints, 3, state(3))
+    unfinished = tmp_path / "4.orbax-checkpoint-tmp"
+    shutil.copytree(tmp_path / "3" / "opt", unfinished / "opt.orbax-checkpoint-tmp")
+    with checkpoint.manager(tmp_path) as checkpoints:
+        assert checkpoints.latest_step() == 3
+    shutil.rmtree(tmp_path / "3")
+    unfinished.mkdir(exist_ok=True)
+    with checkpoint.manager(tmp_path) as checkpoints:
+        assert checkpoints.latest_step() is None
+        checkpoint.save(checkpoints, 2, state(2))
+        assert checkpoints.latest_step() == 2
+    assert [p.name for p in tmp_path.iterdir()] == ["2"]
+
+
+def test_an_old_state_half_deleted_does_not_matter(tmp_path: Path):
+    with checkpoint.manager(tmp_path) as checkpoints:
+        checkpoint.save(checkpoints, 3, state(3))
+    shutil.copytree(tmp_path / "3", tmp_path / "5")
+    shutil.rmtree(tmp_path / "3" / "params")
+    with checkpoint.manager(tmp_path) as checkpoints:
+        assert same(checkpoint.restore(checkpoints, 5, state(0)), state(3))
+        checkpoint.save(checkpoints, 6, state(6))
+    assert [p.name for p in tmp_path.iterdir()] == ["6"]

@@ -1,0 +1,148 @@
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lm_mia import loss
+
+
+def case(seed: int, B: int = 4, L: int = 6, V: int = 5) -> tuple[jax.Array, jax.Array, jax.Array]:
+    rng = np.random.default_rng(seed)
+    logits_BxLxV = rng.normal(0, 3, (B, L, V)).astype(np.float32)
+    return (
+        jnp.asarray(logits_BxLxV),
+        jnp.asarray(rng.integers(0, V, (B, L)), jnp.int32),
+        jnp.asarray(rng.integers(0, L + 1, B), jnp.int32),
+    )
+
+
+def slow(logits_BxLxV: jax.Array, x_BxL: jax.Array, length_B: jax.Array) -> list[list[float]]:
+    """Losses of every sample's predicted tokens, float64, one at a time."""
+    logits = np.asarray(logits_BxLxV, np.float64)
+    return [
+        [
+            math.log(sum(math.exp(z - logits[b, i - 1].max()) for z in logits[b, i - 1]))
+            + logits[b, i - 1].max()
+            - logits[b, i - 1, int(x_BxL[b, i])]
+            for i in range(1, int(n))
+        ]
+        for b, n in enumerate(length_B)
+    ]
+
+
+def test_hand_worked():
+    """Probabilities 1/2, 1/4 and 1/4; position l predicts token l + 1."""
+    logits_BxLxV = jnp.log(jnp.array([[[2.0, 1.0, 1.0], [1.0, 1.0, 2.0], [7.0, 0.1, 0.1]]]))
+    x_BxL, length_B = jnp.array([[1, 0, 0]]), jnp.array([3])
+    expected = [math.log(2), math.log(4)]
+    got = loss.token_losses(logits_BxLxV, x_BxL, length_B)
+    np.testing.assert_allclose(got, [expected], rtol=1e-6)
+    assert float(loss.batch_loss(logits_BxLxV, x_BxL, length_B)) == pytest.approx(1.5 * math.log(2))
+    np.testing.assert_allclose(
+        loss.sample_losses(logits_BxLxV, x_BxL, length_B), [1.5 * math.log(2)], rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize("V", [2, 5, 1000])
+def test_uniform_logits_cost_the_log_of_the_vocabulary(V: int):
+    _, x_BxL, _ = case(0)
+    length_B = jnp.array([6, 2, 3, 6])
+    for level in (0.0, -7.5, 1e4):
+        logits_BxLxV = jnp.full((4, 6, V), level)
+        assert float(loss.batch_loss(logits_BxLxV, x_BxL % V, length_B)) == pytest.approx(
+            math.log(V), abs=1e-3 if level == 1e4 else 1e-6 * V
+        )
+
+
+@given(st.integers(0, 10**6))
+@settings(deadline=None, max_examples=40)
+def test_equals_a_slow_reference(seed: int):
+    logits_BxLxV, x_BxL, length_B = case(seed)
+    expected = slow(logits_BxLxV, x_BxL, length_B)
+    got_BxL1 = loss.token_losses(logits_BxLxV, x_BxL, length_B)
+    assert (got_BxL1.dtype, got_BxL1.shape) == (np.float32, (4, 5))
+    padded = [row + [0.0] * (5 - len(row)) for row in expected]
+    np.testing.assert_allclose(got_BxL1, padded, rtol=1e-4, atol=1e-5)
+    means = np.array([sum(row) / len(row) if row else math.nan for row in expected])
+    got_B = loss.sample_losses(logits_BxLxV, x_BxL, length_B)
+    np.testing.assert_allclose(got_B, means, rtol=1e-4, atol=1e-5)
+    every = [value for row in expected for value in row]
+    if every:
+        got = float(loss.batch_loss(logits_BxLxV, x_BxL, length_B))
+        assert got == pytest.approx(np.mean(every), rel=1e-4)
+
+
+def test_padding_counts_exactly_nothing():
+    logits_BxLxV, x_BxL, _ = case(1)
+    length_B = jnp.array([6, 3, 2, 1])
+    losses = np.asarray(loss.token_losses(logits_BxLxV, x_BxL, length_B))
+    assert (losses > 0).tolist() == [[True] * (n - 1) + [False] * (6 - n) for n in (6, 3, 2, 1)]
+    assert losses[3].tolist() == [0.0] * 5
+    # Logits at and after the last real token, and the tokens there, are not read.
+    real_BxL = np.arange(6) < np.asarray(length_B)[:, None]
+    used_BxL = np.arange(6) < np.asarray(length_B)[:, None] - 1
+    other = loss.token_losses(
+        jnp.where(used_BxL[..., None], logits_BxLxV, 99.0), jnp.where(real_BxL, x_BxL, 4), length_B
+    )
+    np.testing.assert_array_equal(other, losses)
+
+
+def test_the_batch_mean_is_over_tokens_not_samples():
+    logits_BxLxV, x_BxL, _ = case(2, B=2)
+    length_B = jnp.array([6, 2])
+    of_each = np.asarray(loss.sample_losses(logits_BxLxV, x_BxL, length_B))
+    got = float(loss.batch_loss(logits_BxLxV, x_BxL, length_B))
+    assert got == pytest.approx((5 * of_each[0] + 1 * of_each[1]) / 6, rel=1e-6)
+    assert abs(got - of_each.mean()) > 0.01
+
+
+def test_fewer_than_two_tokens_and_filler():
+    logits_BxLxV, x_BxL, _ = case(3)
+    got = np.asarray(loss.sample_losses(logits_BxLxV, x_BxL, jnp.array([0, 1, 2, 6])))
+    assert np.isnan(got).tolist() == [True, True, False, False]
+    alone = loss.batch_loss(logits_BxLxV[2:], x_BxL[2:], jnp.array([2, 6]))
+    filled = loss.batch_loss(logits_BxLxV, x_BxL, jnp.array([0, 1, 2, 6]))
+    assert float(filled) == pytest.approx(float(alone), rel=1e-6)
+    for length in (0, 1):
+        assert np.isnan(loss.batch_loss(logits_BxLxV, x_BxL, jnp.full(4, length)))
+
+
+def test_large_logits_stay_finite():
+    logits_BxLxV = jnp.array([[[1e4, -1e4, 0.0], [-1e4, 1e4, 0.0], [1e4, 0.0, 0.0]]])
+    x_BxL, length_B = jnp.array([[2, 0, 0]]), jnp.array([3])
+    got = loss.token_losses(logits_BxLxV, x_BxL, length_B)
+    assert np.asarray(got).tolist() == [[0.0, 2e4]]
+    grads = jax.grad(loss.batch_loss)(logits_BxLxV, x_BxL, length_B)
+    np.testing.assert_allclose(grads, [[[0, 0, 0], [-0.5, 0.5, 0], [0, 0, 0]]])
+
+
+def test_gradient_equals_the_formula_and_finite_differences():
+    """(softmax - one hot) / predicted tokens where a token is predicted, exactly 0 elsewhere."""
+    logits_BxLxV, x_BxL, length_B = case(4)
+    length_B = length_B.at[0].set(0).at[1].set(6)
+    grads = np.asarray(jax.grad(loss.batch_loss)(logits_BxLxV, x_BxL, length_B), np.float64)
+    count = sum(max(int(n) - 1, 0) for n in length_B)
+    expected = np.zeros_like(grads)
+    for b, n in enumerate(length_B):
+        for i in range(1, int(n)):
+            z_V = np.asarray(logits_BxLxV[b, i - 1], np.float64)
+            expected[b, i - 1] = np.exp(z_V) / np.exp(z_V).sum() / count
+            expected[b, i - 1, int(x_BxL[b, i])] -= 1 / count
+    np.testing.assert_allclose(grads, expected, rtol=1e-4, atol=1e-6)
+    assert (grads[expected == 0] == 0).all()
+
+    def slow_mean(logits: np.ndarray) -> float:
+        return sum(map(sum, slow(jnp.asarray(logits), x_BxL, length_B))) / count
+
+    logits = np.asarray(logits_BxLxV, np.float32)
+    for place in [(1, 0, 0), (1, 4, 3), (1, 5, 2), (0, 0, 0)]:
+        up, down = logits.copy(), logits.copy()
+        up[place] += 0.25
+        down[place] -= 0.25
+        step = np.float64(up[place]) - np.float64(down[place])
+        # Central differences of width h err by h^2 / 24 times a third derivative below 1 / 8 a token.
+        assert grads[place] == pytest.approx((slow_mean(up) - slow_mean(down)) / step, abs=1e-3)

@@ -1,0 +1,240 @@
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lm_mia import loss, model
+
+SHAPE = model.Shape(layers=2, width=16, heads=4, vocab_size=23, length_tokens=9)
+FORWARD = jax.jit(model.forward, static_argnames="dtype")
+INIT = jax.jit(model.init, static_argnames="shape")
+
+
+def mean_loss(logits_BxLxV: jax.Array, x_BxL: np.ndarray) -> float:
+    length_B = jnp.full(len(x_BxL), x_BxL.shape[1])
+    return float(loss.batch_loss(logits_BxLxV, jnp.asarray(x_BxL), length_B))
+
+
+def make(seed: int = 0, shape: model.Shape = SHAPE) -> model.Params:
+    """Parameters far enough from their first values that every one of them counts."""
+    params = INIT(jax.random.key(seed), shape)
+    noise = np.random.default_rng(seed)
+    return jax.tree.map(
+        lambda p: p + 0.3 * noise.standard_normal(p.shape).astype(np.float32), params
+    )
+
+
+def tokens(*shape: int, seed: int = 1) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 23, shape).astype(np.int32)
+
+
+def slow_norm(x_D: np.ndarray, scale_D: np.ndarray) -> np.ndarray:
+    return (x_D - x_D.mean()) / math.sqrt(x_D.var() + 1e-6) * scale_D
+
+
+def slow_gelu(x: np.ndarray) -> np.ndarray:
+    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def slow_forward(params: Any, x_L: np.ndarray) -> np.ndarray:
+    """One sample, one position and one head at a time, in float64."""
+    p = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+    h_LxD = [
+        p["embed_VxD"][token] + p["position_LxD"][place] for place, token in enumerate(x_L.tolist())
+    ]
+    for layer in p["layers"]:
+        before = [slow_norm(h_D, layer["ln1_D"]) for h_D in h_LxD]
+        heads, K = layer["query_DxHxK"].shape[1:]
+        for place in range(len(h_LxD)):
+            for h in range(heads):
+                q_K = before[place] @ layer["query_DxHxK"][:, h]
+                logits = [
+                    q_K @ (before[t] @ layer["key_DxHxK"][:, h]) / math.sqrt(K)
+                    for t in range(place + 1)
+                ]
+                weights = np.exp(np.array(logits) - max(logits))
+                weights /= weights.sum()
+                for t, weight in enumerate(weights):
+                    value_K = before[t] @ layer["value_DxHxK"][:, h]
+                    h_LxD[place] = h_LxD[place] + weight * (value_K @ layer["out_HxKxD"][h])
+        h_LxD = [
+            h_D + slow_gelu(slow_norm(h_D, layer["ln2_D"]) @ layer["in_DxF"]) @ layer["out_FxD"]
+            for h_D in h_LxD
+        ]
+    return np.stack([p["embed_VxD"] @ slow_norm(h_D, p["ln_D"]) for h_D in h_LxD])
+
+
+@pytest.mark.parametrize(("layers", "width", "heads"), [(1, 8, 1), (2, 16, 4), (2, 8, 8)])
+def test_forward_equals_a_slow_float64_reference(layers: int, width: int, heads: int):
+    shape = dataclasses.replace(SHAPE, layers=layers, width=width, heads=heads)
+    params, x_BxL = make(3, shape), tokens(3, 7)
+    logits = np.asarray(FORWARD(params, x_BxL))
+    expected = np.stack([slow_forward(params, x_L) for x_L in x_BxL])
+    assert np.abs(expected).max() > 1
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+def test_a_hand_worked_model():
+    """No layers of effect: logits are inner products of embeddings with the normalised sum of two embeddings."""
+    shape = model.Shape(layers=1, width=2, heads=1, vocab_size=3, length_tokens=2)
+    params = jax.tree.map(jnp.zeros_like, INIT(jax.random.key(0), shape))
+    params["embed_VxD"] = jnp.array([[1.0, 0.0], [0.0, 3.0], [2.0, 2.0]])
+    params["position_LxD"] = jnp.array([[0.0, 0.0], [2.0, 0.0]])
+    params["ln_D"] = jnp.array([1.0, 2.0])
+    # Token 1 at place 0 is (0, 3): centred (-1.5, 1.5), normalised (-1, 1), scaled (-1, 2).
+    # Token 0 at place 1 is (3, 0): normalised (1, -1), scaled (1, -2).
+    logits = FORWARD(params, np.array([[1, 0]]))
+    np.testing.assert_allclose(logits, [[[-1, 6, 2], [1, -6, -2]]], rtol=1e-5)
+
+
+def test_shapes_and_dtypes():
+    params = INIT(jax.random.key(0), SHAPE)
+    shapes = {
+        **{"ln1_D": (16,), "ln2_D": (16,), "in_DxF": (16, 64), "out_FxD": (64, 16)},
+        **{f"{name}_DxHxK": (16, 4, 4) for name in ("query", "key", "value")},
+        "out_HxKxD": (4, 4, 16),
+    }
+    assert jax.tree.map(jnp.shape, params) == {
+        "embed_VxD": (23, 16),
+        "position_LxD": (9, 16),
+        "layers": [shapes, shapes],
+        "ln_D": (16,),
+    }
+    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {np.dtype("float32")}
+    for dtype in ("float32", "bfloat16"):
+        for length in (1, 5, 9):
+            x_BxL = tokens(3, length)
+            logits = jax.eval_shape(functools.partial(model.forward, dtype=dtype), params, x_BxL)
+            assert (logits.shape, logits.dtype) == ((3, length, 23), np.float32)
+
+
+def test_initial_values_have_the_stated_scales():
+    shape = dataclasses.replace(SHAPE, layers=1, width=64, vocab_size=400, length_tokens=100)
+    params = INIT(jax.random.key(0), shape)
+    for name in ("embed_VxD", "position_LxD"):
+        assert float(params[name].std()) == pytest.approx(1 / 8, rel=0.05)
+        assert abs(float(params[name].mean())) < 5 / 8 / params[name].size ** 0.5
+    for layer in params["layers"]:
+        for name, kernel in layer.items():
+            if name in ("ln1_D", "ln2_D"):
+                assert (kernel == 1).all()
+                continue
+            fans = 64 + (256 if "F" in name else 64)
+            limit = (6 / fans) ** 0.5
+            assert 0.97 * limit < float(jnp.abs(kernel).max()) <= limit
+            assert float(kernel.std()) == pytest.approx(limit / 3**0.5, rel=0.05)
+    assert (params["ln_D"] == 1).all()
+    # Logits of a token unlike those before are then standard normal: log of the mean of e^z is 1/2.
+    x_BxL = np.random.default_rng(0).integers(0, 400, (8, 50)).astype(np.int32)
+    first = mean_loss(FORWARD(params, x_BxL), x_BxL)
+    assert first == pytest.approx(math.log(400) + 0.5, abs=0.3)
+
+
+def test_initial_values_depend_on_the_key_alone_and_no_two_are_equal():
+    one, again, other = (INIT(jax.random.key(k), SHAPE) for k in (1, 1, 2))
+    jax.tree.map(np.testing.assert_array_equal, one, again)
+    values = [
+        leaf.tobytes()
+        for params in (one, other)
+        for path, leaf in jax.tree.leaves_with_path(jax.device_get(params))
+        if "ln" not in jax.tree_util.keystr(path)
+    ]
+    assert len(set(values)) == len(values) == 2 * (2 + 2 * 6)
+
+
+@given(st.integers(0, 8), st.integers(0, 22), st.integers(0, 5))
+@settings(deadline=None, max_examples=25)
+def test_a_token_leaves_every_logit_before_it_bitwise_unchanged(place: int, token: int, seed: int):
+    params, x_BxL = make(), tokens(2, 9, seed=seed)
+    before = np.asarray(FORWARD(params, x_BxL))
+    changed = x_BxL.copy()
+    changed[0, place] = (changed[0, place] + 1 + token % 22) % 23
+    after = np.asarray(FORWARD(params, changed))
+    assert after[0, :place].tobytes() == before[0, :place].tobytes()
+    assert after[1].tobytes() == before[1].tobytes()
+    assert (np.abs(after[0, place:] - before[0, place:]).max(-1) > 1e-6).all()
+
+
+def test_positions_matter():
+    logits = np.asarray(FORWARD(make(), np.full((1, 4), 5, np.int32)))
+    assert np.abs(np.diff(logits[0], axis=0)).max(-1).min() > 1e-3
+
+
+def test_embeddings_are_tied():
+    """The output of a piece that no input holds depends on its embedding, and on it alone."""
+    params, x_BxL = make(), np.minimum(tokens(2, 6), 21)
+    moved = params | {"embed_VxD": params["embed_VxD"].at[22].multiply(2.0)}
+    before, after = FORWARD(params, x_BxL), FORWARD(moved, x_BxL)
+    np.testing.assert_array_equal(after[..., :22], before[..., :22])
+    np.testing.assert_allclose(after[..., 22], 2 * before[..., 22], rtol=1e-6)
+
+
+@pytest.mark.parametrize("length", [2, 5])
+def test_padding_changes_no_loss(length: int):
+    """Bitwise by what the padding holds; to 1e-6 by how much of it there is, since XLA sums otherwise."""
+    params, x_BxL = make(), tokens(4, 9)
+    length_B = jnp.full(4, length)
+
+    def losses(x_BxL: np.ndarray) -> np.ndarray:
+        return np.asarray(loss.sample_losses(FORWARD(params, x_BxL), jnp.asarray(x_BxL), length_B))
+
+    zeros = np.where(np.arange(9) < length, x_BxL, 0)
+    assert losses(zeros).tobytes() == losses(x_BxL).tobytes()
+    np.testing.assert_allclose(losses(x_BxL[:, :length]), losses(x_BxL), rtol=1e-6)
+
+
+def test_filler_samples_change_no_other():
+    params, x_BxL = make(), tokens(3, 9)
+    filled = np.concatenate([x_BxL, np.zeros((5, 9), np.int32)])
+    np.testing.assert_allclose(
+        FORWARD(params, filled)[:3], FORWARD(params, x_BxL), rtol=0, atol=1e-5
+    )
+
+
+def test_bfloat16_is_near_float32():
+    """8 bits of mantissa: logits within a few percent of their spread, and not equal."""
+    params, x_BxL = make(), tokens(8, 9)
+    exact, rough = FORWARD(params, x_BxL), FORWARD(params, x_BxL, dtype="bfloat16")
+    error = float(jnp.abs(exact - rough).max() / exact.std())
+    assert 1e-4 < error < 0.1
+    assert mean_loss(rough, x_BxL) == pytest.approx(mean_loss(exact, x_BxL), rel=0.01)
+
+
+@given(
+    st.integers(1, 3),
+    st.integers(1, 4),
+    st.integers(1, 4),
+    st.integers(1, 50),
+    st.integers(1, 20),
+)
+@settings(deadline=None, max_examples=20)
+def test_parameter_count_equals_the_formula(layers: int, heads: int, K: int, V: int, L: int):
+    D = heads * K
+    params = jax.eval_shape(
+        lambda: model.init(jax.random.key(0), model.Shape(layers, D, heads, V, L))
+    )
+    expected = 12 * layers * D**2 + 2 * layers * D + D + V * D + L * D
+    assert model.parameter_count(params) == expected
+
+
+@pytest.mark.parametrize(
+    ("millions", "layers", "width"),
+    [
+        *[(10, 3, 512), (44, 14, 512), (85, 12, 768), (140, 20, 768), (302, 24, 1024)],
+        *[(425, 15, 1536), (489, 25, 1280), (604, 48, 1024), (1018, 36, 1536)],
+    ],
+)
+def test_the_papers_sizes(millions: int, layers: int, width: int):
+    """By shape alone: nothing of that size is allocated."""
+    shape = model.Shape(layers, width, width // 64, 32_000, 1024)
+    params = jax.eval_shape(lambda: model.init(jax.random.key(0), shape))
+    without = model.parameter_count(params) - (32_000 + 1024) * width
+    assert without == pytest.approx(1e6 * millions, rel=0.06)
+    assert without == pytest.approx(12 * layers * width**2, rel=0.001)
