@@ -92,10 +92,9 @@ def run(
       say: told, in one line, what a person must know, such as samples without enough references.
 
     Raises:
-      UserError: rows are missing or corrupt, or the references suffice for no sample at all.
+      UserError: rows are missing or corrupt, or the references suffice for no sample of a class; nothing is written.
     """
     rows = read(store, c)
-    folder.mkdir(parents=True, exist_ok=True)
     gaussians = lira.fit(rows.reference_loss_MxN, rows.reference_member_MxN, variance=c.variance)
     in_N, out_N = gaussians.count_in_N, gaussians.count_out_N
     need = 2 if c.variance == "per_sample" else 1
@@ -105,11 +104,14 @@ def run(
             "references; they are left out (NaN) and counted; more references or train.subset='balanced' mend it"
         )
     score_TxN = lira.score(rows.target_loss_TxN, gaussians)
-    if np.isnan(score_TxN).all():
-        raise UserError(
-            f"attack.references={c.references}: no sample has enough IN and OUT references for LiRA; ask for more"
-        )
+    usable_N, member_N = ~np.isnan(score_TxN).any(axis=0), rows.target_member_N
+    for some_N, kind in ((member_N, "member"), (~member_N, "non-member")):
+        if not (usable_N & some_N).any():
+            raise UserError(
+                f"attack.references={c.references}: no {kind} has enough IN and OUT references for LiRA; ask for more"
+            )
 
+    folder.mkdir(parents=True, exist_ok=True)
     settings = list(_settings(c.references))
     total = len(settings) + _SHUFFLES
     attacks, curves = [], []

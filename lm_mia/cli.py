@@ -52,9 +52,16 @@ class Job:
         found = corpus.build(
             c.corpus, c.tokenizer, c.population, self.workdir.population, self.display.update
         )
-        self.display.say(
-            f"population: {len(found)} samples, {found.vocab_size} pieces, sha256 {found.sha256[:16]}"
+        corpus_facts, model = (
+            found.manifest["provenance"],
+            found.manifest["files"]["tokenizer.model"],
         )
+        for line in (
+            f"corpus: {corpus_facts['documents']} documents, sha256 {corpus_facts['corpus_sha256']}",
+            f"vocabulary: {found.vocab_size} pieces, sha256 {model['sha256']}",
+            f"population: {len(found)} samples, sha256 {found.sha256}",
+        ):
+            self.display.say(line)
         return found
 
     def rows(self) -> list[subsets.Row]:
@@ -107,13 +114,7 @@ class Job:
 
     def report(self) -> None:
         """Tables -> figures and report.html, by the script that the config names."""
-        name = Path(self.config.report)
-        places = [name, Path(__file__).parent.parent / name]
-        script = next((p for p in places if p.is_file()), None)
-        if script is None:
-            raise UserError(
-                f"report={self.config.report!r}: no such script here or in the checkout"
-            )
+        script = _report_script(self.config)
         self.display.update("report", 0, 1)
         command = [sys.executable, str(script.absolute()), str(self.workdir.path)]
         done = subprocess.run(command, capture_output=True, text=True)
@@ -144,6 +145,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _work(verb: str, c: Config, workdir: Workdir) -> None:
+    if verb in ("run", "report"):
+        _report_script(c)  # a misspelt name is told now, not after hours of training
     workdir.claim(c)
     with progress.display(overall=verb == "run") as display:
         job = Job(c, workdir, display)
@@ -170,6 +173,14 @@ def _work(verb: str, c: Config, workdir: Workdir) -> None:
             if verb in ("run", "report"):
                 job.report()
     _summary(verb, workdir, recipe)
+
+
+def _report_script(c: Config) -> Path:
+    places = [Path(__file__).parent.parent / c.report, Path(c.report)]
+    script = next((p for p in places if p.is_file()), None)
+    if script is None:
+        raise UserError(f"report={c.report!r}: no such script in the checkout or here")
+    return script
 
 
 def _arguments(argv: Sequence[str]) -> tuple[str, Config, Workdir]:
@@ -234,7 +245,9 @@ def _status(c: Config, workdir: Workdir) -> None:
     console = Console()
     console.print(table)
     console.print(
-        f"population  {len(population)} samples, sha256 {population.sha256}", highlight=False
+        f"population  {len(population)} samples, sha256 {population.sha256}",
+        highlight=False,
+        soft_wrap=True,
     )
     for name in ("tables", "figures", "report.html"):
         console.print(

@@ -123,7 +123,7 @@ class Config:
     score: Score = Score()
     attack: Attack = Attack()
     report: str = "analysis/report.py"
-    """The script that `lm-mia report` runs, relative to the current folder or to the checkout."""
+    """The script that `lm-mia report` runs, relative to the checkout, else to the current folder."""
 
 
 # Fields that say how fast, how many or how shown, never what a row is: they may change in a used workdir.
@@ -141,60 +141,46 @@ def problems(config: Config) -> list[str]:
 
     c = config
     samples, half = c.population.samples, c.population.samples // 2
-    for field in (
-        *(
-            "corpus.min_chars",
-            "tokenizer.vocab_size",
-            "population.samples",
-            "model.layers",
-            "model.width",
-        ),
-        *(
-            "model.heads",
-            "train.batch_size",
-            "train.epochs",
-            "score.batch_size",
-            "attack.references",
-        ),
-        *(
-            "attack.replicas",
-            "optimizer.clip_norm",
-            "optimizer.peak_learning_rate",
-            "train.checkpoint_minutes",
-        ),
-    ):
-        need(math.isfinite(_get(c, field)) and _get(c, field) > 0, field, "must be larger than 0")
-    for field in (
-        *("population.seed", "train.workers", "optimizer.warmup_steps", "optimizer.weight_decay"),
-        *("optimizer.init_learning_rate", "optimizer.final_learning_rate"),
-    ):
-        need(math.isfinite(_get(c, field)) and _get(c, field) >= 0, field, "must be 0 or larger")
-    need(samples % 2 == 0, "population.samples", "must be even (2N)", f"{samples + 1} is")
+    positive = (
+        *("corpus.min_chars", "tokenizer.vocab_size", "population.samples", "model.layers"),
+        *("model.width", "model.heads", "optimizer.peak_learning_rate", "optimizer.clip_norm"),
+        *("train.batch_size", "train.epochs", "train.checkpoint_minutes", "score.batch_size"),
+    )
+    not_negative = (
+        *("population.seed", "optimizer.init_learning_rate", "optimizer.final_learning_rate"),
+        *("optimizer.warmup_steps", "optimizer.weight_decay", "train.workers"),
+    )
+    for field in positive:
+        need(0 < _get(c, field) < math.inf, field, "must be a finite number larger than 0")
+    for field in not_negative:
+        need(0 <= _get(c, field) < math.inf, field, "must be a finite number, 0 or larger")
+    need(
+        samples % 2 == 0 or samples < 0,
+        "population.samples",
+        "must be even (2N)",
+        f"{samples + 1} is",
+    )
     need(
         c.population.length_tokens >= 3,
         "population.length_tokens",
         "must be 3 or more (<bos>, a piece, <eos>)",
     )
     need(
-        c.train.batch_size <= max(half, 1),
+        c.train.batch_size <= half or half < 1,
         "train.batch_size",
         f"must be at most N = population.samples / 2 = {half}, the size of a subset",
         f"try --config.train.batch_size={max(half // 8, 1)}",
     )
-    if c.model.heads > 0 and c.model.width > 0:
+    if c.model.heads > 0 and c.model.width > 0 and c.model.width % c.model.heads:
         good = [h for h in range(1, c.model.width + 1) if c.model.width % h == 0]
         near = min(good, key=lambda h: abs(h - c.model.heads))
-        need(
-            c.model.width % c.model.heads == 0,
-            "model.heads",
-            f"must divide model.width={c.model.width}",
-            f"try --config.model.heads={near}",
-        )
+        rule = f"must divide model.width={c.model.width}"
+        need(False, "model.heads", rule, f"try --config.model.heads={near}")
     if c.corpus.source == "docstrings":
         need(
             not c.corpus.path,
             "corpus.path",
-            "docstrings need no path",
+            "corpus.source='docstrings' needs no path",
             "set --config.corpus.source=text, jsonl or parquet",
         )
     else:
@@ -208,7 +194,8 @@ def problems(config: Config) -> list[str]:
         need(
             c.optimizer.warmup_steps < steps,
             "optimizer.warmup_steps",
-            f"must be less than the {steps} steps of a row",
+            f"must be less than the {steps} steps of a row, which population.samples, train.batch_size and "
+            "train.epochs make",
             f"try --config.optimizer.warmup_steps={steps // 10}",
         )
     if c.train.subset == "balanced":
@@ -226,9 +213,12 @@ def problems(config: Config) -> list[str]:
     need(0 < c.attack.alpha < 1, "attack.alpha", "must lie between 0 and 1")
     fprs = c.attack.fprs
     need(
-        bool(fprs) and all(0 < f < 1 for f in fprs) and list(fprs) == sorted(set(fprs)),
+        bool(fprs)
+        and all(0 < f < 1 for f in fprs)
+        and list(fprs) == sorted(fprs)
+        and len({f"{f:g}" for f in fprs}) == len(fprs),
         "attack.fprs",
-        "must be distinct rates between 0 and 1, in ascending order",
+        "must be rates between 0 and 1 in ascending order, distinct in their first 6 digits",
     )
     need(c.attack.focus_fpr in fprs, "attack.focus_fpr", f"must be one of attack.fprs={fprs}")
     return found
@@ -254,7 +244,7 @@ def recipe_hash(config: Config, population_sha256: str) -> str:
     parts = {
         k: v
         for k, v in _flatten(to_dict(config))
-        if k.startswith(("model.", "optimizer.", "train."))
+        if k.startswith(("model.", "optimizer.", "train.", "population.length_tokens"))
     }
     parts = {k: v for k, v in parts.items() if not k.startswith(_FREE)} | {
         "population": population_sha256

@@ -34,13 +34,16 @@ def parse(config_arg: str, overrides: Sequence[str] = ()) -> Config:
     config = load(config_arg)
     kinds = dict(_fields(Config))
     bad: list[str] = []
+    unsure: set[str] = set()  # fields whose value is not the one that was meant
     for name, values in _flags(overrides):
         if name not in kinds:
             near = difflib.get_close_matches(name, kinds, n=1, cutoff=0.4)
             leaf = [k for k in kinds if k.rsplit(".")[-1] == name.rsplit(".")[-1]]
             hint = f"; did you mean --config.{(leaf or near)[0]}?" if leaf or near else ""
+            unsure |= {*(leaf or near)[:1]}
             bad.append(f"--config.{name}: no such field{hint}")
             continue
+        said = " ".join(values)
         if typing.get_origin(kinds[name]) is tuple:
             values = [part for value in values for part in value.split(",")]
         try:
@@ -50,11 +53,11 @@ def parse(config_arg: str, overrides: Sequence[str] = ()) -> Config:
             ):
                 value = tyro.cli(kinds[name], args=values)
         except SystemExit:
-            said = " ".join(values)
             bad.append(f"{name}={said!r}: must be {_describe(kinds[name])}")
+            unsure.add(name)
             continue
         config = _set(config, name.split("."), value)
-    bad += problems(config) if not bad else []
+    bad += [line for line in problems(config) if not any(name in line for name in unsure)]
     if bad:
         raise UserError("\n".join(bad))
     return config
@@ -82,11 +85,23 @@ def load(config_arg: str) -> Config:
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f"--config={config_arg}: {type(error).__name__}: {error}") from error
+        said = " ".join(str(error).split())
+        raise UserError(f"--config={config_arg}: {type(error).__name__}: {said}") from error
     if not isinstance(config, Config):
         raise UserError(
             f"--config={config_arg}: get_config() returned {type(config).__name__}, not a Config"
         )
+    wrong: list[str] = []
+    for name, kind in _fields(Config):
+        value: Any = config
+        for part in name.split("."):
+            value = getattr(value, part, None)
+        if kind is float and type(value) is int:  # 0 and 0.0 are one value, and one recipe
+            config = _set(config, name.split("."), float(value))
+        elif not _fits(value, kind):
+            wrong.append(f"--config={config_arg}: {name}={value!r}: must be {_describe(kind)}")
+    if wrong:
+        raise UserError("\n".join(wrong))
     return config
 
 
@@ -113,6 +128,14 @@ def _flags(overrides: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
                 f"{word}: unknown argument; overrides look like --config.model.layers=4"
             )
     return iter(flags)
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    if typing.get_origin(kind) is typing.Literal:
+        return value in typing.get_args(kind)
+    if typing.get_origin(kind) is tuple:
+        return isinstance(value, tuple) and all(type(part) in (int, float) for part in value)
+    return type(value) is kind
 
 
 def _describe(kind: Any) -> str:

@@ -100,6 +100,7 @@ class Tally:
             )
         elif kind == "row_scored":
             self._scored += 1
+            self._trained[event["row"]] = 1.0  # by an earlier command, if no event told of it
             self._display.say(
                 f"{event['row']}: scored in {event['seconds']:.1f} s, loss of members "
                 f"{event['member_loss_nats']:.3f}, of non-members {event['nonmember_loss_nats']:.3f} nats a token"

@@ -124,9 +124,10 @@ class Store:
             array = self._open(name, write=True)
             step = _shard_samples(array)
             for low in range(0, len(values_N2), step):
+                high = min(low + step, len(values_N2))
                 with ts.Transaction() as transaction:  # one write a shard, not one a chunk
-                    part = array.with_transaction(transaction)[index, low : low + step]
-                    part.write(values_N2[low : low + step]).result()
+                    part = array.with_transaction(transaction)[index, low:high]
+                    part.write(values_N2[low:high]).result()
 
     def read(self, wanted: Sequence[Row]) -> tuple[np.ndarray, np.ndarray]:
         """(loss_nats_MxN2 float32, member_MxN2 bool) of rows that must be present.
@@ -172,6 +173,8 @@ class Store:
 
     def _open(self, name: str, write: bool = False) -> ts.TensorStore:
         spec = {"driver": "zarr3", "kvstore": _kvstore(self.path / name)}
+        # Else a shard of nothing but fill values would never be written, and its row never be present.
+        spec |= {"store_data_equal_to_fill_value": True}
         return ts.open(spec, read=True, write=write, open=True).result()
 
 

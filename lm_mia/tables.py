@@ -76,7 +76,8 @@ def archetypes(samples: pd.DataFrame, population: Population, c: config.Attack) 
     k_low, _ = binomial.coin_flip_cutoff(c.replicas, c.alpha)
     members = samples[samples["member"] & samples[votes].notna()]
     uneven = (members[votes] - c.replicas / 2).abs()
-    coins = members[(uneven == uneven.min()) & members[votes].between(k_low, c.replicas - k_low)]
+    low = max(k_low, 1)  # with few replicas k_low is 0, but where all agree there is no coin
+    coins = members[(uneven == uneven.min()) & members[votes].between(low, c.replicas - low)]
     found = []
     for kind, group in (
         ("stable member", members[members[votes] == c.replicas]),

@@ -42,12 +42,12 @@ class Workdir:
         stored = self.path / "config.json"
         if stored.exists() and self.population.exists():
             try:
-                old = json.loads(stored.read_text())["config"]
-            except (ValueError, KeyError) as error:
+                different = config.differences(json.loads(stored.read_text())["config"], c)
+            except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
                 raise UserError(
                     f"{stored}: not a config written by lm-mia; choose another --workdir"
                 ) from error
-            if different := config.differences(old, c):
+            if different:
                 lines = "\n".join(f"  {line}" for line in different)
                 raise UserError(
                     f"--workdir={self.path}: belongs to another config:\n{lines}\n"

@@ -1,0 +1,212 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lm_mia import parse
+from lm_mia.config import Config
+from lm_mia.errors import UserError
+
+FILE = """
+from lm_mia import config
+def get_config(size="1"):
+    return config.Config(
+        population=config.Population(samples=16, length_tokens=8),
+        model=config.Model(layers=int(size), width=8, heads=2),
+        optimizer=config.Optimizer(warmup_steps=1, weight_decay=0),
+        train=config.Train(batch_size=4),
+        attack=config.Attack(references=4, replicas=2, fprs=(0.1, 0.5), focus_fpr=0.1),
+    )
+"""
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("configs") / "tiny.py"
+    path.write_text(FILE)
+    return str(path)
+
+
+def wrong(file: str, *overrides: str) -> list[str]:
+    """What is said of a command line, a line each."""
+    with pytest.raises(UserError) as caught:
+        parse.parse(file, overrides)
+    return str(caught.value).split("\n")
+
+
+def test_file_argument_and_overrides(file: str):
+    assert parse.parse(file).model.layers == 1
+    assert parse.parse(f"{file}:3").model.layers == 3
+    flags = ["--config.model.layers=4", "--config.train.subset", "bernoulli", "--config.report="]
+    c = parse.parse(f"{file}:3", flags)
+    assert (c.model.layers, c.train.subset, c.report) == (4, "bernoulli", "")
+    assert c.model.width == 8  # of the file, not the default
+    assert (
+        parse.parse(file, ["--config.train.epochs=2", "--config.train.epochs=5"]).train.epochs == 5
+    )
+    assert parse.parse(file, ["--config.optimizer.peak-learning-rate=1e-3"]).optimizer == (
+        parse.parse(file, ["--config.optimizer.peak_learning_rate=0.001"]).optimizer
+    )
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--config.attack.fprs=0.01,0.1"],
+        ["--config.attack.fprs", "0.01", "0.1"],
+        ["--config.attack.fprs", "0.01,0.1"],
+        ["--config.attack.fprs=0.01", "0.1"],
+    ],
+)
+def test_tuples(file: str, flags: list[str]):
+    assert parse.parse(file, flags).attack.fprs == (0.01, 0.1)
+    single = ["--config.attack.fprs=0.2", "--config.attack.focus_fpr=0.2"]
+    assert parse.parse(file, single).attack.fprs == (0.2,)
+
+
+WRONG = [
+    (
+        "--config.model.layer=3",
+        "--config.model.layer: no such field; did you mean --config.model.layers?",
+    ),
+    (
+        "--config.model.widht=3",
+        "--config.model.widht: no such field; did you mean --config.model.width?",
+    ),
+    ("--config.layers=3", "--config.layers: no such field; did you mean --config.model.layers?"),
+    (
+        "--config.train.samples=4",
+        "--config.train.samples: no such field; did you mean --config.population.samples?",
+    ),
+    ("--config.qqqq=4", "--config.qqqq: no such field"),
+    ("--config.=4", "--config.: no such field"),
+    ("--config.model.layers=two", "model.layers='two': must be a whole number"),
+    ("--config.model.layers=2.0", "model.layers='2.0': must be a whole number"),
+    ("--config.model.layers", "model.layers='': must be a whole number"),
+    ("--config.model.layers=", "model.layers='': must be a whole number"),
+    ("--config.model.layers=--help", "model.layers='--help': must be a whole number"),
+    ("--config.corpus.column=--help", "corpus.column='--help': must be a text"),
+    ("--config.attack.alpha=high", "attack.alpha='high': must be a number"),
+    (
+        "--config.attack.fprs=0.1,x",
+        "attack.fprs='0.1,x': must be a list of numbers such as 0.01,0.05",
+    ),
+    (
+        "--config.attack.fprs=0.1,",
+        "attack.fprs='0.1,': must be a list of numbers such as 0.01,0.05",
+    ),
+    ("--config.model.dtype=float16", "model.dtype='float16': must be one of float32, bfloat16"),
+    (
+        "--config.corpus.source=",
+        "corpus.source='': must be one of docstrings, text, jsonl, parquet",
+    ),
+    ("--config.model.layers=-1", "model.layers=-1: must be a finite number larger than 0"),
+    (
+        "--config.optimizer.peak_learning_rate=nan",
+        "optimizer.peak_learning_rate=nan: must be a finite number larger than 0",
+    ),
+    ("layers=3", "layers=3: unknown argument; overrides look like --config.model.layers=4"),
+    ("--layers=3", "--layers=3: unknown argument; overrides look like --config.model.layers=4"),
+]
+
+
+@pytest.mark.parametrize(("flag", "said"), WRONG)
+def test_a_mistake_is_one_line(file: str, flag: str, said: str):
+    assert wrong(file, flag) == [said]
+
+
+def test_two_values_for_a_number(file: str):
+    assert wrong(file, "--config.model.layers", "3", "4") == [
+        "model.layers='3 4': must be a whole number"
+    ]
+
+
+def test_negative_numbers_as_words_of_their_own(file: str):
+    assert wrong(file, "--config.population.seed", "-1") == [
+        "population.seed=-1: must be a finite number, 0 or larger"
+    ]
+
+
+def test_mistakes_of_every_kind_are_told_at_once(file: str):
+    flags = ["--config.model.layers=x", "--config.train.epoch=2", "--config.attack.replicas=1"]
+    assert wrong(file, *flags) == [
+        "model.layers='x': must be a whole number",
+        "--config.train.epoch: no such field; did you mean --config.train.epochs?",
+        "attack.replicas=1: must be 2 or more, for a flip rate",
+    ]
+
+
+def test_a_rule_is_not_judged_by_a_value_that_was_not_meant(file: str):
+    """With heads=2 of the file, width=7 would break a rule; but heads is about to change."""
+    assert wrong(file, "--config.model.width=7", "--config.model.heads=seven") == [
+        "model.heads='seven': must be a whole number"
+    ]
+    assert wrong(file, "--config.model.width=7", "--config.model.head=7") == [
+        "--config.model.head: no such field; did you mean --config.model.heads?"
+    ]
+    assert wrong(file, "--config.corpus.source=txt", "--config.corpus.path=x") == [
+        "corpus.source='txt': must be one of docstrings, text, jsonl, parquet"
+    ]
+
+
+@pytest.mark.parametrize("name", ["missing.py", "folder.py", "tiny.txt", "", "."])
+def test_no_such_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder.py").mkdir()
+    (tmp_path / "tiny.txt").write_text(FILE)
+    assert wrong(name) == [f"--config={name}: no such Python file; try configs/quickstart.py"]
+
+
+@pytest.mark.parametrize(
+    ("text", "arg", "said"),
+    [
+        ("x = 1", "", "the file defines no get_config()"),
+        ("get_config = 3", "", "TypeError: 3 is not a callable object"),
+        ("def get_config(): return {}", "", "get_config() returned dict, not a Config"),
+        ("def get_config(): return 1 / 0", "", "ZeroDivisionError: division by zero"),
+        ("def get_config(): raise ValueError('a\\nb')", "", "ValueError: a b"),
+        ("import nothing_of_this_name", "", "ModuleNotFoundError: No module named 'nothing_of_this_name'"),
+        (FILE, ":big", "ValueError: invalid literal for int() with base 10: 'big'"),
+        (FILE.replace('size="1"', "").replace("size", "1"), ":gpu", "get_config() takes no argument; drop ':gpu'"),
+        (FILE.replace("8,", "'8',"), "", "model.width='8': must be a whole number"),
+        (FILE.replace("layers=int(size)", "layers=True"), "", "model.layers=True: must be a whole number"),
+        (FILE.replace("warmup_steps=1", "clip_norm='1'"), "", "optimizer.clip_norm='1': must be a number"),
+        (FILE.replace("batch_size=4", "subset='a'"), "", "train.subset='a': must be one of exact, bernoulli, balanced"),
+        (FILE.replace("(0.1, 0.5)", "0.1"), "", "attack.fprs=0.1: must be a list of numbers such as 0.01,0.05"),
+        (FILE.replace("(0.1, 0.5)", "('1',)"), "", "attack.fprs=('1',): must be a list of numbers such as 0.01,0.05"),
+    ],
+)  # fmt: skip
+def test_mistakes_in_the_file(tmp_path: Path, text: str, arg: str, said: str):
+    (tmp_path / "bad.py").write_text(text)
+    name = f"{tmp_path / 'bad.py'}{arg}"
+    assert wrong(name) == [f"--config={name}: {said}"]
+
+
+def test_an_error_of_the_files_syntax_or_fields_is_one_line(tmp_path: Path):
+    for text, word in (
+        ("def get_config(:", "SyntaxError"),
+        (FILE.replace("layers", "layer"), "layer"),
+    ):
+        (tmp_path / "bad.py").write_text(text)
+        [line] = wrong(str(tmp_path / "bad.py"))
+        assert word in line
+
+
+def test_a_whole_number_for_a_number_is_the_same_recipe(file: str):
+    decay = parse.parse(file).optimizer.weight_decay
+    assert (decay, type(decay)) == (0.0, float)
+
+
+def test_the_file_of_the_quickstart_is_sound():
+    path = Path(__file__).parent.parent / "configs" / "quickstart.py"
+    assert isinstance(parse.parse(str(path)), Config)
+
+
+@given(st.integers(-(10**400), 10**400))
+def test_any_whole_number_is_taken_or_refused_in_a_line(file: str, value: int):
+    flag = f"--config.train.workers={value}"
+    if value >= 0:
+        assert parse.parse(file, [flag]).train.workers == value
+    else:
+        assert wrong(file, flag) == [f"train.workers={value}: must be a finite number, 0 or larger"]

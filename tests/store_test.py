@@ -1,0 +1,298 @@
+import multiprocessing
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+
+from lm_mia import store
+from lm_mia.errors import UserError
+from lm_mia.store import Store
+from lm_mia.subsets import Row, rows
+
+SAMPLES = 10
+FOUR, SIX = rows(4, 2), rows(6, 2)
+COLUMNS = {"tokens": np.arange(SAMPLES) + 5, "unk": np.zeros(SAMPLES, np.int64)}
+
+
+@pytest.fixture(autouse=True)
+def _small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three shards a row, the last one short, of two chunks each."""
+    monkeypatch.setattr(store, "_SHARD_SAMPLES", 4)
+    monkeypatch.setattr(store, "_CHUNK_SAMPLES", 2)
+
+
+def values(row: Row) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng([row.subset_seed, row.order_seed])
+    return rng.normal(size=SAMPLES).astype(np.float32), rng.random(SAMPLES) < 0.5
+
+
+def ensure(s: Store, wanted: list[Row]) -> None:
+    s.ensure(wanted, COLUMNS, {"recipe": "abc"})
+
+
+def made(path: Path, wanted: list[Row] = FOUR) -> Store:
+    s = Store(path / "scores.zarr")
+    ensure(s, wanted)
+    for row in wanted:
+        s.write_row(row, *values(row))
+    return s
+
+
+def content(s: Store) -> dict[str, bytes]:
+    """Every file but the leftovers of an atomic write that was cut short, which nothing reads."""
+    files = (p for p in s.path.rglob("*") if p.is_file() and p.suffix != ".partial")
+    return {str(p.relative_to(s.path)): p.read_bytes() for p in files}
+
+
+def check(s: Store, wanted: list[Row]) -> None:
+    loss_MxN, member_MxN = s.read(wanted)
+    assert (loss_MxN.dtype, member_MxN.dtype) == (np.float32, np.bool_)
+    for i, row in enumerate(wanted):
+        loss_N, member_N = values(row)
+        np.testing.assert_array_equal(loss_MxN[i], loss_N)
+        np.testing.assert_array_equal(member_MxN[i], member_N)
+
+
+def test_no_store_has_no_rows(tmp_path: Path):
+    s = Store(tmp_path / "scores.zarr")
+    assert (s.rows(), s.present().tolist(), s.missing(FOUR)) == ([], [], FOUR)
+    with pytest.raises(UserError, match=r"6 of 6 rows absent \(reference_0_0_0, .*, \.\.\.\); run"):
+        s.read(FOUR)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_rows_are_known_then_present(tmp_path: Path):
+    s = Store(tmp_path / "scores.zarr")
+    ensure(s, FOUR)
+    assert s.rows() == FOUR
+    assert not s.present().any()
+    for row in (FOUR[3], FOUR[5]):
+        s.write_row(row, *values(row))
+    assert s.present().tolist() == [False, False, False, True, False, True]
+    assert s.missing(FOUR[::-1]) == [FOUR[i] for i in (4, 2, 1, 0)]
+    check(s, [FOUR[5], FOUR[3]])
+    with pytest.raises(UserError, match=r"1 of 2 rows absent \(reference_1_1_1\)"):
+        s.read([FOUR[3], FOUR[1]])
+
+
+def test_ensure_again_changes_nothing(tmp_path: Path):
+    s = made(tmp_path)
+    before = content(s)
+    ensure(s, FOUR)
+    ensure(s, FOUR[:2])
+    assert content(s) == before
+
+
+def test_growth_appends_and_keeps_every_byte_of_the_rows_there(tmp_path: Path):
+    s = made(tmp_path)
+    before = {k: v for k, v in content(s).items() if k.startswith(("loss/c", "member/c"))}
+    ensure(s, SIX)
+    assert s.rows() == FOUR + SIX[4:6]
+    assert s.missing(SIX) == SIX[4:6]
+    for row in SIX[4:6]:
+        s.write_row(row, *values(row))
+    check(s, SIX)
+    after = content(s)
+    assert {k: after[k] for k in before} == before
+
+
+def test_written_again_a_row_has_the_same_bytes(tmp_path: Path):
+    s = made(tmp_path)
+    before = content(s)
+    s.write_row(FOUR[2], *values(FOUR[2]))
+    assert content(s) == before
+
+
+def test_a_row_of_fill_values_is_present(tmp_path: Path):
+    """Presence is never asked from values: no loss at all, and no member, are values too."""
+    s = Store(tmp_path / "scores.zarr")
+    ensure(s, FOUR)
+    s.write_row(FOUR[0], np.full(SAMPLES, np.nan, np.float32), np.zeros(SAMPLES, bool))
+    assert s.present().tolist() == [True] + [False] * 5
+    loss_MxN, member_MxN = s.read(FOUR[:1])
+    assert np.isnan(loss_MxN).all()
+    assert not member_MxN.any()
+
+
+def test_a_row_is_absent_until_its_last_shard(tmp_path: Path):
+    s, part = made(tmp_path / "a"), Store(tmp_path / "b" / "scores.zarr")
+    part.path.parent.mkdir()
+    ensure(part, FOUR)
+    shards = sorted(p for p in content(s) if p.startswith(("loss/c/1/", "member/c/1/")))
+    assert len(shards) == 6
+    for name in shards:
+        assert not part.present()[1]
+        (part.path / name).parent.mkdir(exist_ok=True, parents=True)
+        shutil.copy(s.path / name, part.path / name)
+    assert part.present()[1]
+
+
+@pytest.mark.parametrize("name", ["loss", "member"])
+@pytest.mark.parametrize("shard", [0, 1, 2])
+def test_a_deleted_shard_makes_the_row_absent(tmp_path: Path, name: str, shard: int):
+    s = made(tmp_path)
+    (s.path / name / "c" / "3" / str(shard)).unlink()
+    assert s.missing(FOUR) == [FOUR[3]]
+    s.write_row(FOUR[3], *values(FOUR[3]))
+    check(s, FOUR)
+
+
+@pytest.mark.parametrize("name", ["loss", "member"])
+def test_any_damaged_byte_is_noticed_and_its_shard_named(tmp_path: Path, name: str):
+    s = made(tmp_path)
+    shard = s.path / name / "c" / "2" / "1"
+    raw = shard.read_bytes()
+    damaged = [raw[:i] + bytes([raw[i] ^ 16]) + raw[i + 1 :] for i in range(len(raw))]
+    for bad in [*damaged, b"", raw[:-1], raw[:3], raw + b"\0"]:
+        shard.write_bytes(bad)
+        with pytest.raises(UserError) as caught:
+            s.read(FOUR)
+        assert str(caught.value) == (
+            f"{shard}: corrupt score shard; delete it and run the same command again"
+        )
+    s.write_row(FOUR[2], *values(FOUR[2]))  # as after deleting it
+    check(s, FOUR)
+
+
+def test_every_damaged_shard_is_named(tmp_path: Path):
+    s = made(tmp_path)
+    bad = [s.path / part for part in ("loss/c/0/0", "loss/c/4/2", "member/c/0/0")]
+    for shard in bad:
+        shard.write_bytes(b"x" * shard.stat().st_size)
+    with pytest.raises(UserError) as caught:
+        s.read(FOUR)
+    assert [line.partition(":")[0] for line in str(caught.value).split("\n")] == list(map(str, bad))
+    check(s, [FOUR[1], FOUR[5]])
+
+
+class Crash(BaseException):
+    """Like a kill: nothing catches it."""
+
+
+def crash(monkeypatch: pytest.MonkeyPatch, at: int, call: Callable[[], None]) -> bool:
+    """Calls `call`, which ends before its at-th step that writes; False if it has fewer."""
+    steps = 0
+
+    def counted(true: Callable) -> Callable:
+        def step(*args: object, **kwargs: object) -> object:
+            nonlocal steps
+            steps += 1
+            if steps == at:
+                raise Crash
+            return true(*args, **kwargs)
+
+        return step
+
+    with monkeypatch.context() as m:
+        for owner, name in (
+            *((store.zarr, "open_group"), (zarr.Group, "create_array"), (zarr.Array, "resize")),
+            *((zarr.Array, "__setitem__"), (store.ts, "open"), (os, "replace")),
+            *((Path, "replace"), (store.zarr, "consolidate_metadata")),
+        ):
+            m.setattr(owner, name, counted(getattr(owner, name)))
+        try:
+            call()
+        except Crash:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("grown", [False, True])
+def test_crashed_at_any_step_ensure_leaves_what_the_next_one_mends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grown: bool
+):
+    (tmp_path / "unbroken").mkdir()
+    before = made(tmp_path / "unbroken") if grown else Store(tmp_path / "unbroken" / "scores.zarr")
+    if grown:
+        shutil.copytree(before.path, tmp_path / "before.zarr")
+    ensure(before, SIX)
+    expected, at, crashed = content(before), 0, True
+    while crashed:
+        at += 1
+        folder = tmp_path / str(at)
+        folder.mkdir()
+        s = Store(folder / "scores.zarr")
+        if grown:
+            shutil.copytree(tmp_path / "before.zarr", s.path)
+        crashed = crash(monkeypatch, at, lambda s=s: ensure(s, SIX))
+        known = s.rows()
+        assert known in ([FOUR, FOUR + SIX[4:6]] if grown else [[], SIX])
+        assert s.missing(FOUR) == ([] if grown else FOUR)  # a reader sees the old state or the new
+        if grown:
+            check(s, FOUR)
+        ensure(s, SIX)
+        assert content(s) == expected
+    assert at > 20
+
+
+def test_crashed_growth_then_another_growth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """First 2 more rows, cut short just before they are made known; then 1 other row."""
+    s, plain = made(tmp_path / "a"), made(tmp_path / "b")
+
+    def cut(*_: object) -> None:
+        raise Crash
+
+    with monkeypatch.context() as m:
+        m.setattr(store.zarr, "consolidate_metadata", cut)
+        with pytest.raises(Crash):
+            ensure(s, SIX)
+    other = Row("reference", 9, 9, 9)
+    for each in (s, plain):
+        ensure(each, [*FOUR, other])
+        assert each.rows() == [*FOUR, other]
+        assert each.missing([*FOUR, other]) == [other]
+        each.write_row(other, *values(other))
+        check(each, [*FOUR, other])
+
+
+def _fill(path: Path, wanted: list[Row], mine: list[Row]) -> None:
+    store._SHARD_SAMPLES, store._CHUNK_SAMPLES = 4, 2
+    s = Store(path)
+    ensure(s, wanted)
+    for row in mine:
+        s.write_row(row, *values(row))
+
+
+def test_two_processes_ensure_and_write_at_once(tmp_path: Path):
+    context, path = multiprocessing.get_context("spawn"), tmp_path / "scores.zarr"
+    processes = [
+        context.Process(target=_fill, args=(path, FOUR, FOUR[:3])),
+        context.Process(target=_fill, args=(path, SIX, SIX[3:])),
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0]
+    s = Store(path)
+    assert set(s.rows()) == set(SIX)
+    assert len(s.rows()) == len(SIX)
+    assert s.missing(SIX) == []
+    check(s, SIX)
+
+
+def test_xarray_opens_it_with_names(tmp_path: Path):
+    s = made(tmp_path)
+    with xr.open_zarr(s.path) as data:
+        assert dict(data.sizes) == {"row": 6, "sample": SAMPLES}
+        assert data.attrs["recipe"] == "abc"
+        assert set(data.data_vars) == {"loss", "member"}
+        assert set(data.coords) == {
+            *("role", "subset_seed", "init_seed", "order_seed", "sample", "tokens", "unk"),
+        }
+        assert data["loss"].dims == data["member"].dims == ("row", "sample")
+        assert data["loss"].attrs["units"] == "nats per token"
+        assert data["role"].values.tolist() == ["reference"] * 4 + ["replica"] * 2
+        assert data["order_seed"].values.tolist() == [0, 1, 2, 3, 0, 1]
+        assert data["subset_seed"].values.tolist() == [0, 1, 2, 3, 2**31, 2**31]
+        assert data["tokens"].values.tolist() == COLUMNS["tokens"].tolist()
+        assert data["sample"].values.tolist() == list(range(SAMPLES))
+        for i, row in enumerate(FOUR):
+            loss_N, member_N = values(row)
+            np.testing.assert_array_equal(data["loss"].values[i], loss_N)
+            np.testing.assert_array_equal(data["member"].values[i], member_N)

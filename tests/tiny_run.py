@@ -1,0 +1,164 @@
+"""One whole tiny run through the command line, shared by tests; those that change something take a copy."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import filelock
+import pytest
+
+_WORDS = (
+    "river stone market winter letter garden captain engine morning silver forest window teacher village harbour "
+    "music copper island doctor mountain bridge summer kitchen paper thunder soldier orange dinner castle valley "
+    "mirror ladder walked carried opened watched followed painted counted gathered promised borrowed crossed answered "
+    "slowly quietly often never under behind through against between beyond every another small bright heavy narrow"
+)
+_CONFIG = """
+from lm_mia import config
+def get_config():
+    return config.Config(
+        corpus=config.Corpus(source="text", path={texts!r}),
+        tokenizer=config.Tokenizer(vocab_size=100),
+        population=config.Population(samples=32, length_tokens=8),
+        model=config.Model(layers=1, width=8, heads=2),
+        optimizer=config.Optimizer(peak_learning_rate=1e-2, warmup_steps=1),
+        train=config.Train(subset="balanced", batch_size=4),
+        attack=config.Attack(references=4, replicas=2, variance="pooled", fprs=(0.1, 0.5), focus_fpr=0.1),
+    )
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Tiny:
+    """A folder with a corpus, a config file, a report script that does nothing, and a finished workdir."""
+
+    folder: Path
+
+    @property
+    def config(self) -> str:
+        return str(self.folder / "tiny.py")
+
+    @property
+    def workdir(self) -> Path:
+        return self.folder / "workdir"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """On CPU, and what one process compiled no other compiles again."""
+        names = ("MIN_COMPILE_TIME_SECS", "MIN_ENTRY_SIZE_BYTES")
+        found = {f"JAX_PERSISTENT_CACHE_{name}": "-1" for name in names}
+        cache = str(self.folder / "compiled")
+        return found | {"JAX_PLATFORMS": "cpu", "JAX_COMPILATION_CACHE_DIR": cache}
+
+    def copy(self, path: Path, rows: bool = True) -> Path:
+        """Of the workdir, with its rows or without."""
+        ignore = None if rows else shutil.ignore_patterns("recipe_*", "metrics.jsonl", "tables")
+        return Path(shutil.copytree(self.workdir, path, ignore=ignore))
+
+    def argv(self, verb: str, workdir: Path, *more: str) -> list[str]:
+        """Arguments of lm-mia, without the slow report."""
+        no_report = f"--config.report={self.folder / 'no_report.py'}"
+        return [verb, f"--config={self.config}", f"--workdir={workdir}", no_report, *more]
+
+    def start(self, argv: list[str]) -> subprocess.Popen[str]:
+        command, out = [sys.executable, "-m", "lm_mia.cli", *argv], subprocess.PIPE
+        return subprocess.Popen(
+            command, stdout=out, stderr=out, text=True, env=os.environ | self.environment
+        )
+
+
+def scores(workdir: Path) -> dict[str, bytes]:
+    """Every shard of the scores."""
+    [store] = workdir.glob("recipe_*/scores.zarr")
+    return {str(p.relative_to(store)): p.read_bytes() for p in store.glob("*/c/*/*")}
+
+
+def events(workdir: Path, kind: str) -> list[str]:
+    """The rows of every event of a kind in the log, sorted."""
+    log = workdir / "metrics.jsonl"
+    found = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    return sorted(event["row"] for event in found if event["event"] == kind)
+
+
+def finished(factory: pytest.TempPathFactory) -> Tiny:
+    """The run, made by whichever test process asks first."""
+    base = factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "tiny_run"
+    with filelock.FileLock(folder.with_suffix(".lock")):
+        tiny = Tiny(folder)
+        if not (folder / "done").exists():
+            _make(tiny)
+        return tiny
+
+
+def _make(tiny: Tiny) -> None:
+    texts = tiny.folder / "texts"
+    texts.mkdir(parents=True)
+    draw = random.Random(0)
+    for i in range(40):
+        words = [draw.choice(_WORDS.split()) for _ in range(45)]
+        (texts / f"{i:02}.txt").write_text(" ".join(words).capitalize() + ".\n")
+    (tiny.folder / "tiny.py").write_text(_CONFIG.format(texts=str(texts)))
+    (tiny.folder / "no_report.py").write_text("")
+    argv = [a for a in tiny.argv("run", tiny.workdir) if not a.startswith("--config.report")]
+    process = tiny.start([*argv, "--config.train.workers=1"])
+    out, said = process.communicate()
+    assert process.returncode == 0, said
+    (tiny.folder / "out").write_text(out)
+    (tiny.folder / "said").write_text(said)
+    (tiny.folder / "done").write_text("")
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def workers_of(pid: int) -> list[int]:
+    """Ids of the worker processes below a process, from /proc."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            if parent == pid and b"spawn_main" in (stat.parent / "cmdline").read_bytes():
+                found.append(int(stat.parent.name))
+    return found
+
+
+# Flags that the command line refuses, and the one line that it says.
+REFUSED = [
+    (["--config.model.layer=2"], "--config.model.layer: no such field; did you mean --config.model.layers?"),
+    (["--config.model.layers=two"], "model.layers='two': must be a whole number"),
+    (["--config.population.samples=31"], "population.samples=31: must be even (2N); 32 is"),
+    (
+        ["--config.population.samples=64"],
+        "population.samples=64: the corpus has 40 documents after deduplication; use at most 40",
+    ),
+    (
+        ["--config.train.batch_size=17", "--config.optimizer.warmup_steps=0"],
+        "train.batch_size=17: must be at most N = population.samples / 2 = 16, the size of a subset; "
+        "try --config.train.batch_size=2",
+    ),
+    (["--config.model.heads=3"], "model.heads=3: must divide model.width=8; try --config.model.heads=2"),
+    (
+        ["--config.tokenizer.vocab_size=9000"],
+        "tokenizer.vocab_size=9000: the corpus supports at most 148 pieces; use at most 148",
+    ),
+    (["--config.corpus.path=/nowhere"], "corpus.path='/nowhere': no such file or folder; check the spelling"),
+    (
+        ["--config.tokenizer.path=/nowhere"],
+        "tokenizer.path='/nowhere': cannot be read (No such file or directory); give a sentencepiece .model "
+        "file, or leave it empty to train one",
+    ),
+    (["--config=/nowhere.py"], "--config=/nowhere.py: no such Python file; try configs/quickstart.py"),
+    (["--verbose"], "--verbose: unknown argument; overrides look like --config.model.layers=4"),
+    (
+        ["--config.report=nowhere.py"],
+        "report='nowhere.py': no such script in the checkout or here",
+    ),
+]  # fmt: skip
