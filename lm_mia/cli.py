@@ -160,6 +160,7 @@ def _work(verb: str, c: Config, workdir: Workdir) -> None:
         except UserError:
             workdir.disclaim()
             raise
+        workdir.claim(c)  # once more: another command may have claimed a new workdir meanwhile
         recipe = job.recipe(population)
         display.stage(0.85)
         if verb in ("run", "train", "score"):

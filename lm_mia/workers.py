@@ -7,6 +7,7 @@ takes it.
 
 import contextlib
 import importlib.metadata
+import importlib.util
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -65,9 +66,9 @@ def run(
     Raises:
       UserError: what a worker found wrong, or that one was killed; the others are stopped, finished rows stay.
     """
-    count, threads = worker_count(c.train.workers)
-    if threads:  # read by XLA's CPU client when the worker imports JAX
-        os.environ["NPROC"] = str(threads)
+    count, on_cpu = worker_count(c.train.workers)
+    if on_cpu:  # read by XLA's CPU client when the worker imports JAX
+        os.environ["NPROC"] = "1"
     context = multiprocessing.get_context("spawn")
     pipes: list[multiprocessing.connection.Connection] = []
     processes = []
@@ -101,21 +102,20 @@ def run(
 
 
 def worker_count(workers: int) -> tuple[int, int]:
-    """(processes, CPU threads of each; 0 to leave them alone) for ``train.workers``.
+    """(number of processes, whether they compute on CPU) for ``train.workers``, told without loading JAX.
 
-    One thread a process on CPU: small models gain more from rows side by side than from threads inside a row, and a
-    row's bits do not depend on the number of cores.
+    Processes on CPU have one thread each: rows side by side gain more than threads inside a row, and so a row's bits
+    depend on neither the number of cores nor that of workers.
     """
     wanted = os.environ.get("JAX_PLATFORMS", "")
-    plugins = importlib.metadata.entry_points(group="jax_plugins")
-    accelerator = wanted not in ("", "cpu") or (not wanted and bool(plugins))
-    if accelerator:
-        return workers or 1, 0
+    plugins = importlib.metadata.entry_points(group="jax_plugins")  # CUDA's; a TPU's has none
+    installed = bool(plugins) or importlib.util.find_spec("libtpu") is not None
+    if wanted not in ("", "cpu") or (not wanted and installed):
+        return workers or 1, False
     cores = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
-    workers = workers or cores
-    return workers, max(cores // workers, 1)
+    return workers or cores, True
 
 
 def _checkpoints(recipe: Path, row: subsets.Row) -> Path:
@@ -181,7 +181,7 @@ def _work(
             "platform": device.platform,
             "device": device.device_kind,
         }
-        | {"cpu_threads": int(os.environ.get("NPROC", "0"))}
+        | {"cpu_cores": os.cpu_count()}
     )
 
     def make(row: subsets.Row) -> None:

@@ -1,5 +1,6 @@
 import dataclasses
 import importlib.metadata
+import importlib.util
 import multiprocessing
 import os
 import signal
@@ -47,16 +48,16 @@ def recipe_of(workdir: Path, like: Path) -> Path:
 @pytest.mark.parametrize(
     ("platforms", "plugins", "workers_", "cores", "expected"),
     [
-        ("cpu", 1, 0, 8, (8, 1)),
-        ("cpu", 0, 2, 8, (2, 4)),
-        ("cpu", 0, 3, 8, (3, 2)),
-        ("cpu", 0, 9, 8, (9, 1)),
-        ("cpu", 0, 0, 1, (1, 1)),
-        ("", 0, 0, 4, (4, 1)),
-        ("", 1, 0, 8, (1, 0)),
-        ("", 1, 3, 8, (3, 0)),
-        ("cuda", 0, 0, 8, (1, 0)),
-        ("cuda,cpu", 1, 2, 8, (2, 0)),
+        ("cpu", 1, 0, 8, (8, True)),
+        ("cpu", 0, 2, 8, (2, True)),
+        ("cpu", 0, 3, 8, (3, True)),
+        ("cpu", 0, 9, 8, (9, True)),
+        ("cpu", 0, 0, 1, (1, True)),
+        ("", 0, 0, 4, (4, True)),
+        ("", 1, 0, 8, (1, False)),
+        ("", 1, 3, 8, (3, False)),
+        ("cuda", 0, 0, 8, (1, False)),
+        ("cuda,cpu", 1, 2, 8, (2, False)),
     ],
 )
 def test_worker_count(
@@ -65,12 +66,20 @@ def test_worker_count(
     plugins: int,
     workers_: int,
     cores: int,
-    expected: tuple[int, int],
+    expected: tuple[int, bool],
 ):
     monkeypatch.setenv("JAX_PLATFORMS", platforms)
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: ["plugin"] * plugins)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)), raising=False)
     assert workers.worker_count(workers_) == expected
+
+
+def test_a_tpu_has_no_plugin_entry_but_its_library(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [])
+    assert workers.worker_count(5) == (5, True)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "libtpu" or None)
+    assert workers.worker_count(0) == (1, False)
 
 
 def test_total_steps_counts_short_batches_and_real_members():
