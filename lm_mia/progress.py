@@ -90,6 +90,11 @@ class Tally:
         kind = event["event"]
         if kind == "worker":
             self._display.say(f"worker {event['index']}: {event['platform']}, {event['device']}")
+        elif kind == "worker_lost":
+            self._display.say(
+                f"a worker ended with code {event['exit_code']} (killed, or out of memory?); "
+                f"{event['left']} left, which make its rows"
+            )
         elif kind == "step":
             self._trained[event["row"]] = event["step"] / event["steps"]
         elif kind == "row_trained":

@@ -10,6 +10,7 @@ import importlib.metadata
 import importlib.util
 import multiprocessing
 import multiprocessing.connection
+import multiprocessing.process
 import os
 import time
 import traceback
@@ -63,15 +64,16 @@ def run(
       recipe: folder of the recipe in it.
       on_event: called in this process with every event of every worker.
 
+    A worker that is killed is lost: the others make its rows.
+
     Raises:
-      UserError: what a worker found wrong, or that one was killed; the others are stopped, finished rows stay.
+      UserError: what a worker found wrong, or that all were killed; finished rows stay.
     """
     count, on_cpu = worker_count(c.train.workers)
     if on_cpu:  # read by XLA's CPU client when the worker imports JAX
         os.environ["NPROC"] = "1"
     context = multiprocessing.get_context("spawn")
-    pipes: list[multiprocessing.connection.Connection] = []
-    processes = []
+    processes: dict[multiprocessing.connection.Connection, multiprocessing.process.BaseProcess] = {}
     try:
         for index in range(count):
             ours, theirs = context.Pipe(duplex=False)
@@ -80,23 +82,20 @@ def run(
             )
             process.start()
             theirs.close()
-            pipes.append(ours)
-            processes.append(process)
-        for event in _events(pipes):
+            processes[ours] = process
+        for event in _events(processes):
             if event["event"] == "user_error":
                 raise UserError(event["message"])
             if event["event"] == "crash":
                 raise RuntimeError(f"a worker failed:\n{event['message']}")
             on_event(event)
-        for process in processes:
-            process.join()
-            if process.exitcode:
-                raise UserError(
-                    f"a worker process ended with code {process.exitcode} (killed, or out of memory?); "
-                    "finished rows are kept: run the same command again to go on"
-                )
+        if left := missing(todo, c, recipe, _rows(c)):
+            raise UserError(
+                f"all workers were lost (killed, or out of memory?) with {len(left)} rows missing; "
+                "finished rows are kept: run the same command again to go on"
+            )
     finally:
-        for process in processes:
+        for process in processes.values():
             process.kill()
             process.join()
 
@@ -118,19 +117,31 @@ def worker_count(workers: int) -> tuple[int, int]:
     return workers or cores, True
 
 
+def _rows(c: config.Config) -> list[subsets.Row]:
+    return subsets.rows(c.attack.references, c.attack.replicas)
+
+
 def _checkpoints(recipe: Path, row: subsets.Row) -> Path:
     return recipe / "checkpoints" / str(row)
 
 
-def _events(pipes: list[multiprocessing.connection.Connection]) -> Iterator[Event]:
-    """Events of all workers as they come, until every worker has closed its end."""
+def _events(
+    processes: dict[multiprocessing.connection.Connection, multiprocessing.process.BaseProcess],
+) -> Iterator[Event]:
+    """Events of all workers as they come, until every worker has ended; a killed one makes an event of its own."""
+    pipes = list(processes)
     while pipes:
         for pipe in multiprocessing.connection.wait(pipes):
             assert isinstance(pipe, multiprocessing.connection.Connection)
             try:
-                yield pipe.recv()
+                event = pipe.recv()
             except (EOFError, ConnectionResetError):
                 pipes.remove(pipe)
+                processes[pipe].join()
+                if code := processes[pipe].exitcode:
+                    yield {"event": "worker_lost", "exit_code": code, "left": len(pipes)}
+            else:
+                yield event
 
 
 def _main(
@@ -206,7 +217,7 @@ def _work(
                 | {name: float(values.mean(dtype="float64")) for name, values in means.items()}
             )
 
-    rows = subsets.rows(c.attack.references, c.attack.replicas)
+    rows = _rows(c)
     while waiting := missing(todo, c, recipe, rows):
         took = False
         # Workers start at different places, so that they rarely ask for the same lock.

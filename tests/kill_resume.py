@@ -2,12 +2,13 @@
 
     python tests/kill_resume.py configs/quickstart.py DIR [--config.field=value ...]
 
-DIR gets unbroken/ and broken/. Each kill is SIGKILL to the command, to one of its workers, or to all of them, at a
-random moment of the stage it is meant for; rows save a checkpoint every 2 seconds, so that rows are resumed in the
-middle. Exits 1 if a byte of the score stores or of the population differs, or if a row that was present was trained
-again.
+DIR gets unbroken/ and broken/. Each kill is SIGKILL to the command, to it and its workers, or to a worker and a little
+later to the command, at a random moment of the stage it is meant for; rows save a checkpoint every 2 seconds, so that
+rows are resumed in the middle. Exits 1 if a byte of the score stores or of the population differs, or if a row that was
+present was trained again.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -55,10 +56,15 @@ def kill_once(
             time.sleep(0.05)
         time.sleep(chance.uniform(0, {"corpus": 12, "rows": 25, "attack": 5}[stage]))
         workers = [pid for pid in children(run.pid) if b"spawn_main" in _cmdline(pid)]
-        victims = chance.choice([[run.pid], workers[:1] or [run.pid], [run.pid, *workers]])
-        print(f"kill -9 in {stage}: {len(victims)} of {1 + len(workers)} processes", flush=True)
-        for pid in victims:
-            os.kill(pid, signal.SIGKILL)
+        how = chance.choice(["the command", "the command and its workers", "a worker"])
+        print(f"kill -9 in {stage}, {len(workers)} workers at work: {how}", flush=True)
+        if how == "a worker" and workers:  # the others go on, until the command is killed too
+            os.kill(workers[0], signal.SIGKILL)
+            time.sleep(chance.uniform(0, 10))
+        run.kill()
+        for pid in workers if how == "the command and its workers" else ():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         run.wait()
         while any(b"spawn_main" in _cmdline(pid) for pid in workers):
             time.sleep(0.1)

@@ -149,14 +149,27 @@ def test_a_crash_is_told_with_its_traceback(monkeypatch: pytest.MonkeyPatch):
     workers._main(broken, "run", C, Path(), Path(), 0)  # whoever started it is gone: nobody to tell
 
 
+class Ended:
+    """A process that has ended with a code."""
+
+    def __init__(self, exitcode: int):
+        self.exitcode = exitcode
+
+    def join(self) -> None:
+        pass
+
+
 def test_events_of_all_workers_until_the_last_has_closed():
     ends = [multiprocessing.Pipe(duplex=False) for _ in range(3)]
     for i, (_, theirs) in enumerate(ends):
         for n in range(i):
             theirs.send({"event": "x", "from": i, "n": n})
         theirs.close()
-    found = list(workers._events([ours for ours, _ in ends]))
-    assert sorted((e["from"], e["n"]) for e in found) == [(1, 0), (2, 0), (2, 1)]
+    processes: Any = {ours: Ended(-9 if i == 1 else 0) for i, (ours, _) in enumerate(ends)}
+    found = list(workers._events(processes))
+    [lost] = [e for e in found if e["event"] == "worker_lost"]
+    assert lost["exit_code"] == -9
+    assert sorted((e["from"], e["n"]) for e in found if e is not lost) == [(1, 0), (2, 0), (2, 1)]
     for ours, _ in ends:
         ours.close()
 
@@ -165,9 +178,12 @@ def test_events_of_all_workers_until_the_last_has_closed():
 def test_a_killed_worker_is_one_line_and_the_next_run_goes_on(tiny: tiny_run.Tiny, tmp_path: Path):
     c = parse.parse(tiny.config, ["--config.train.workers=1"])
     workdir = tiny.copy(tmp_path / "w", rows=False)
-    recipe, seen = recipe_of(workdir, tiny.workdir), []
+    recipe = recipe_of(workdir, tiny.workdir)
+    lost: list[workers.Event] = []
+    seen: list[workers.Event] = []
 
     def kill(event: workers.Event) -> None:
+        lost.extend([event] if event["event"] == "worker_lost" else [])
         if event["event"] == "train":  # in the middle of the first row
             for process in multiprocessing.active_children():
                 assert process.pid is not None
@@ -176,9 +192,10 @@ def test_a_killed_worker_is_one_line_and_the_next_run_goes_on(tiny: tiny_run.Tin
     with pytest.raises(UserError) as caught:
         workers.run("run", c, workdir, recipe, kill)
     assert str(caught.value) == (
-        "a worker process ended with code -9 (killed, or out of memory?); finished rows are kept: "
+        "all workers were lost (killed, or out of memory?) with 6 rows missing; finished rows are kept: "
         "run the same command again to go on"
     )
+    assert lost == [{"event": "worker_lost", "exit_code": -9, "left": 0}]
     assert multiprocessing.active_children() == []
     store, rows = Store(recipe / "scores.zarr"), subsets.rows(4, 2)
     left = store.missing(rows)
@@ -186,6 +203,26 @@ def test_a_killed_worker_is_one_line_and_the_next_run_goes_on(tiny: tiny_run.Tin
     assert store.missing(rows) == []
     assert sorted(e["row"] for e in seen if e["event"] == "row_scored") == sorted(map(str, left))
     assert [e["index"] for e in seen if e["event"] == "worker"] == [0]
+    assert tiny_run.scores(workdir) == tiny_run.scores(tiny.workdir)
+
+
+@pytest.mark.usefixtures("_on_cpu")
+def test_the_others_make_the_rows_of_a_killed_worker(tiny: tiny_run.Tiny, tmp_path: Path):
+    c = parse.parse(tiny.config, ["--config.train.workers=2"])
+    workdir = tiny.copy(tmp_path / "w", rows=False)
+    recipe = recipe_of(workdir, tiny.workdir)
+    lost: list[workers.Event] = []
+
+    def kill_one(event: workers.Event) -> None:
+        lost.extend([event] if event["event"] == "worker_lost" else [])
+        if event["event"] == "train" and len(multiprocessing.active_children()) == 2 and not lost:
+            pid = multiprocessing.active_children()[0].pid
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+
+    workers.run("run", c, workdir, recipe, kill_one)
+    assert lost == [{"event": "worker_lost", "exit_code": -9, "left": 1}]
+    assert Store(recipe / "scores.zarr").missing(subsets.rows(4, 2)) == []
     assert tiny_run.scores(workdir) == tiny_run.scores(tiny.workdir)
 
 
