@@ -8,9 +8,9 @@ transformer of 0.17M parameters, see half of 2,048 samples three times.
 Cost: about 4 minutes on 2 cores, 1.5 GB of memory, 110 MB of disk.
 
 Expect (the text, and so every number, moves a little with the versions of the packages): LiRA with all references
-reaches an AUC of about 0.85, the loss attack about 0.6; LiRA's AUC grows from 0.78 with 4 references; at an FPR of 5 %
-about 4 of 10 members, and fewer than 1 of 10 non-members, get a decision that an exact test cannot tell from a coin
-flip. With shuffled labels every attack's AUC is 0.5.
+reaches an AUC of about 0.86, up from 0.80 with 4, the loss attack 0.6; at an FPR of 5 % about 4 of 10 members, and
+fewer than 1 of 10 non-members, get a decision that an exact test cannot tell from a coin flip. With shuffled labels
+every attack's AUC is 0.5.
 """
 
 from lm_mia.config import Attack, Config, Model, Optimizer, Population, Tokenizer, Train
