@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import rows
 import style
 import workdir
-import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
+from workdir import Record
 
+COIN_FLIP = "coin flip"
 COLUMNS = ("kind", "id", "fpr", "votes", "flip", "text_preview")
 
 
@@ -33,23 +35,17 @@ class Archetype:
 
 def read(folder: Path) -> list[Archetype]:
     """The samples of tables/archetypes.csv with their losses from the score store."""
-    rows = workdir.table(folder, "archetypes.csv", COLUMNS)
-    if not rows:
-        return []
-    facts = workdir.read_json(folder, "tables/flips.json")
-    store = workdir.scores(folder)
-    role_M = np.asarray([str(role) for role in store["role"].to_numpy()])
-    # A store may have grown since the attack: its first rows are those that the tables are made of.
-    reference_rows = np.flatnonzero(role_M == "reference")[: int(facts["references"])]
-    replica_rows = np.flatnonzero(role_M == "replica")[: int(facts["replicas"])]
+    facts, store = workdir.flip_facts(folder), rows.read(folder)
     found = []
-    for row in rows:
-        sample = int(row["id"])
-        loss_in, loss_out, loss_replicas = _losses(store, sample, reference_rows, replica_rows)
+    for row in workdir.table(folder, "archetypes.csv", COLUMNS):
+        kind, sample = str(row["kind"]), int(row["id"])
+        if kind == COIN_FLIP:
+            kind = unstable_kind(facts)
+        loss_in, loss_out, loss_replicas = store.losses(sample)
         text = row["text_preview"] if isinstance(row["text_preview"], str) else ""
         found.append(
             Archetype(
-                kind=str(row["kind"]),
+                kind=kind,
                 sample=sample,
                 fpr=float(row["fpr"]),
                 votes=int(row["votes"]),
@@ -61,6 +57,11 @@ def read(folder: Path) -> list[Archetype]:
             )
         )
     return found
+
+
+def unstable_kind(facts: Record) -> str:
+    """What the sample without a stable decision is called; a coin flip only if a test can say so."""
+    return COIN_FLIP if workdir.decides(facts) else "split decision"
 
 
 def draw(archetypes: Sequence[Archetype]) -> Figure:
@@ -75,22 +76,10 @@ def draw(archetypes: Sequence[Archetype]) -> Figure:
     return figure
 
 
-def figures(folder: Path) -> dict[str, Figure]:
-    """The figure of a workdir; none if no sample qualified."""
+def figures(folder: Path) -> dict[str, Figure | None]:
+    """The figure of a workdir; None if no sample qualified."""
     found = read(folder)
-    return {"archetypes": draw(found)} if found else {}
-
-
-def _losses(
-    store: xr.Dataset, sample: int, reference_rows: np.ndarray, replica_rows: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Losses of one sample: (IN references, OUT references, replicas); NaN left out."""
-    loss_M = store["loss"].isel(sample=sample).to_numpy().astype(float)
-    member_M = store["member"].isel(sample=sample).to_numpy().astype(bool)
-    loss_R, member_R = loss_M[reference_rows], member_M[reference_rows]
-    parts = (loss_R[member_R], loss_R[~member_R], loss_M[replica_rows])
-    loss_in, loss_out, loss_replicas = (part[~np.isnan(part)] for part in parts)
-    return loss_in, loss_out, loss_replicas
+    return {"archetypes": draw(found) if found else None}
 
 
 def _panel(axes: Axes, archetype: Archetype) -> None:

@@ -1,10 +1,13 @@
 """What the tables say, in short sentences: numbers are computed, comparisons made before worded."""
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from workdir import Record, attack_name, percent
+from workdir import Record, attack_name, decides, percent
+
+from lm_mia.stats import binomial
 
 CHANCE_MARGIN = 0.03
 """How far from 0.5 the mean AUC with shuffled labels may lie."""
@@ -40,19 +43,24 @@ def pick(rows: Sequence[Record], attack: str) -> Record | None:
     return next((r for r in rows if r["attack"] == attack and not math.isnan(r["auc_mean"])), None)
 
 
-def lira_against_loss(attacks: Sequence[Record]) -> str:
-    """AUC of LiRA with all references, and of the loss attack."""
+def lira_against_loss(attacks: Sequence[Record], samples: int) -> str:
+    """AUC of LiRA with all references, and of the loss attack, out of so many samples."""
     lira, loss = pick(full(attacks), "lira_online"), pick(full(attacks), "loss")
     if lira is None:
         return "LiRA has no AUC here: no sample has enough IN and OUT references."
     said = (
         f"LiRA with {plural(lira['references'], 'reference')} reaches an AUC of "
-        f"{plus_minus(lira['auc_mean'], lira['auc_std'])} over {plural(lira['targets'], 'target')}"
+        f"{plus_minus(lira['auc_mean'], lira['auc_std'])}"
     )
     if loss is None:
         return said + "."
     auc = plus_minus(loss["auc_mean"], loss["auc_std"])
     said += f"; the loss attack, which needs no references, {auc}."
+    if lira["left_out"] != loss["left_out"]:
+        return said + (
+            f" The two are not of the same samples: {samples - lira['left_out']:,} have a LiRA "
+            f"score, {samples - loss['left_out']:,} a loss."
+        )
     ahead = lira["auc_mean"] - loss["auc_mean"]
     if round(ahead, 3) == 0:
         return said + " To three digits they are equal."
@@ -71,12 +79,45 @@ def focus_tpr(attacks: Sequence[Record], focus: float) -> str:
     )
 
 
-def growth(attacks: Sequence[Record], attack: str = "lira_online") -> str:
-    """How the AUC of an attack changes with the number of references."""
+def spread(replicas: int) -> str:
+    """What ± on the page is, and what it is not."""
+    return (
+        f"The attack's numbers are means over {plural(replicas, 'replica')} of one target (same "
+        "subset, same initial weights, another batch order); ± is the spread over these replicas, "
+        "not over other targets."
+    )
+
+
+def growth(attacks: Sequence[Record], samples: int, attack: str = "lira_online") -> str:
+    """How the AUC of an attack changes with the number of references, on the same samples."""
     rows = [r for r in attacks if r["attack"] == attack and not math.isnan(r["auc_mean"])]
     rows.sort(key=lambda r: r["references"])
     if len(rows) < 2:
         return f"{attack_name(attack)} has an AUC for at most one number of references."
+    # With more references no sample loses its score, so the same number means the same samples.
+    alike = [r for r in rows if r["left_out"] == rows[-1]["left_out"]]
+    others = ", ".join(
+        f"{r['auc_mean']:.3f} with {plural(r['references'], 'reference')} "
+        f"(on {plural(int(samples - r['left_out']), 'sample')})"
+        for r in rows
+        if len(alike) == 1 or r["left_out"] != alike[0]["left_out"]
+    )
+    if len(alike) == 1:
+        return (
+            f"{attack_name(attack)} has an AUC of {others}: not of the same samples, so these "
+            "numbers do not show what references add."
+        )
+    said = _change(alike, attack)
+    if others:
+        said += (
+            f" All of these are on {plural(int(samples - alike[0]['left_out']), 'sample')}. The AUCs with "
+            f"fewer references are of other sets of samples and do not compare: {others}."
+        )
+    return said
+
+
+def _change(rows: Sequence[Record], attack: str) -> str:
+    """From the first AUC to the last, and how many of the steps between raised it."""
     first, last = rows[0], rows[-1]
     said = (
         f"From {first['references']} to {last['references']} references the AUC of "
@@ -91,7 +132,7 @@ def growth(attacks: Sequence[Record], attack: str = "lira_online") -> str:
 
 
 def left_out(attacks: Sequence[Record]) -> str:
-    """How many samples got no score with all references, and how few IN references a sample has."""
+    """How many samples got no score with all references."""
     row = next((r for r in full(attacks) if r["attack"] == "lira_online"), None)
     if row is None:
         return ""
@@ -100,13 +141,7 @@ def left_out(attacks: Sequence[Record]) -> str:
             f"{plural(int(row['left_out']), 'sample')} got no LiRA score "
             "(too few IN or OUT references, or no spread among them); LiRA's numbers omit them."
         )
-    fewest = row.get("in_references_min", math.nan)
-    if math.isnan(fewest):
-        return "Every sample got a LiRA score."
-    return (
-        "Every sample got a LiRA score; "
-        f"the sample with the fewest IN references has {int(fewest)} of them."
-    )
+    return "Every sample got a LiRA score."
 
 
 def control(shuffled: Sequence[Record]) -> tuple[bool, str]:
@@ -131,14 +166,41 @@ def control(shuffled: Sequence[Record]) -> tuple[bool, str]:
 
 
 def cutoff(flips: Record) -> str:
-    """What counts as a coin flip, with the numbers of this run."""
-    replicas, low = int(flips["replicas"]), int(flips["k_low"])
+    """What counts as a coin flip, with the numbers of this run; or that too few replicas cannot say."""
+    low, replicas, alpha = (
+        flips["k_low"],
+        flips["config"]["replicas"],
+        flips["config"]["alpha"],
+    )
+    if not decides(flips):
+        return (
+            f"With {plural(replicas, 'replica')} the exact two-sided binomial test at level "
+            f"{alpha:g} has no power: it cannot tell any decision from a coin flip, not even one "
+            f"on which all agree. {enough(alpha)} or more replicas are needed."
+        )
     return (
         f"With {replicas} replicas, a decision counts as a coin flip when {low} to "
         f"{replicas - low} of them say “member”: an exact two-sided binomial test at level "
-        f"{flips['alpha']:g} cannot tell such a split from a fair coin. "
+        f"{alpha:g} cannot tell such a split from a fair coin. "
         f"That is a flip rate of {flips['cutoff']:.3f} or more; "
         f"the largest possible is {flips['max_flip_rate']:.3f}."
+    )
+
+
+def enough(alpha: float) -> int:
+    """The fewest replicas with which the coin-flip test can reject anything."""
+    return next(b for b in itertools.count(2) if binomial.coin_flip_cutoff(b, alpha)[0])
+
+
+def disagreement(flip_N: np.ndarray, member_N: np.ndarray, focus: float) -> str:
+    """On how many samples the replicas do not all agree."""
+    shares = []
+    for side_N in (member_N, ~member_N):
+        some_N = flip_N[side_N & ~np.isnan(flip_N)]
+        shares.append(f"{100 * (some_N > 0).mean():.1f}%" if len(some_N) else "none")
+    return (
+        f"At an FPR of {percent(focus)} the replicas do not all agree about {shares[0]} of members "
+        f"and {shares[1]} of non-members."
     )
 
 
@@ -199,7 +261,10 @@ def training(
             f"The training loss {verb} from {first:.2f} to {last:.2f} nats a token "
             f"(first and last logged step, median of {plural(len(curves), 'model')})."
         )
-    seconds = _of_rows(trained, "seconds")
+    whole = [
+        e for e in trained if not e.get("resumed_at")
+    ]  # of a resumed row only the rest is timed
+    seconds = _of_rows(whole, "seconds")
     if seconds:
         said.append(f"Training took {np.median(seconds):.1f} seconds a model (median).")
     members = _of_rows(scored, "member_loss_nats")

@@ -54,13 +54,14 @@ def draw_ccdf(flip: Mapping[float, np.ndarray], member_N: np.ndarray, facts: Rec
             end = facts["max_flip_rate"]
             x, y = np.concatenate([[0.0], values, [end]]), np.concatenate([[1.0], share, [0.0]])
             axes.step(x, y, where="pre", color=color, linestyle=dash, label=label)
-        axes.axvline(
-            facts["cutoff"],
-            color=style.GREY,
-            linestyle="-.",
-            linewidth=1.2,
-            label="Coin-flip cutoff",
-        )
+        if workdir.decides(facts):
+            axes.axvline(
+                facts["cutoff"],
+                color=style.GREY,
+                linestyle="-.",
+                linewidth=1.2,
+                label="Coin-flip cutoff",
+            )
         axes.set_title(f"FPR {workdir.percent(fpr)}")
         axes.set(xlim=(0, 1.02 * facts["max_flip_rate"]), ylim=(0, 1.03))
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
@@ -100,16 +101,16 @@ def draw_coin_flips(shares: Sequence[Record]) -> Figure:
     return figure
 
 
-def figures(folder: Path) -> dict[str, Figure]:
-    """Both figures of a workdir."""
-    attack = workdir.read_json(folder, "config.json")["config"]["attack"]
-    facts = workdir.read_json(folder, "tables/flips.json")
-    fprs = panel_fprs(attack["fprs"], attack["focus_fpr"])
+def figures(folder: Path) -> dict[str, Figure | None]:
+    """Both figures of a workdir; the coin-flip shares are None if there are too few replicas to test."""
+    facts = workdir.flip_facts(folder)
+    fprs = panel_fprs(facts["config"]["fprs"], facts["config"]["focus_fpr"])
     columns = workdir.samples(folder, ["member", *(f"flip_{f:g}" for f in fprs)])
     flip = {f: columns[f"flip_{f:g}"].astype(float) for f in fprs}
+    shares = workdir.table(folder, "flip_shares.csv", SHARE_COLUMNS)
     return {
         "flip_ccdf": draw_ccdf(flip, columns["member"].astype(bool), facts),
-        "coin_flip_share": draw_coin_flips(workdir.table(folder, "flip_shares.csv", SHARE_COLUMNS)),
+        "coin_flip_share": draw_coin_flips(shares) if workdir.decides(facts) else None,
     }
 
 

@@ -16,7 +16,6 @@ import jinja2
 import numpy as np
 import references
 import roc
-import style
 import training
 import workdir
 from workdir import Record, percent
@@ -29,7 +28,7 @@ TABLES = {
     "flip_shares.csv": "shares of flip rates at each FPR",
     "samples.parquet": "one row a sample: votes and flip rates",
     "archetypes.csv": "the samples of the archetype figure",
-    "flips.json": "replicas, coin-flip cutoff",
+    "flips.json": "recipe and settings of the attack, coin-flip cutoff",
 }
 _RATES = ("acc", "fnr", "fpr", "tnr", "tpr")
 
@@ -44,10 +43,10 @@ def write(folder: Path) -> Path:
     drawn = {}
     for module in (training, roc, references, flips, archetypes):
         drawn |= module.figures(folder)
-    images = {}
-    for name, figure in drawn.items():
-        png = style.save(figure, folder / "figures", name)
-        images[name] = "data:image/png;base64," + base64.b64encode(png.read_bytes()).decode()
+    images = {
+        name: "data:image/png;base64," + base64.b64encode(png.read_bytes()).decode()
+        for name, png in workdir.save(folder, drawn).items()
+    }
     page = render(page_facts, images)
     part, path = folder / f".report.{os.getpid()}.part", folder / "report.html"
     part.write_text(page, encoding="utf-8")
@@ -69,9 +68,9 @@ def render(page_facts: Mapping[str, Any], images: Mapping[str, str]) -> str:
 
 def facts(folder: Path) -> dict[str, Any]:
     """Everything that the template shows, apart from the images."""
-    run = workdir.read_json(folder, "config.json")
-    config = run["config"]
-    attack = config["attack"]
+    run, flip_facts = workdir.run(folder), workdir.flip_facts(folder)
+    attack = flip_facts["config"]
+    config = run["config"] | {"attack": attack}
     fprs, focus = attack["fprs"], attack["focus_fpr"]
     at_fprs = [f"tpr_at_{f:g}_{what}" for f in fprs for what in ("mean", "std")]
     needed = (*references.COLUMNS, "targets", *at_fprs, "left_out")
@@ -79,18 +78,20 @@ def facts(folder: Path) -> dict[str, Any]:
     shuffled = workdir.table(
         folder,
         "shuffled.csv",
-        ("attack", "references", "shuffles", "auc_mean", "auc_min", "auc_max"),
+        ("attack", "references", "shuffles", "auc_mean", "auc_min", "auc_max", "left_out"),
     )
     rates = workdir.table(
         folder,
         "error_rates.csv",
-        ("fpr", *(f"{r}_{what}" for r in _RATES for what in ("mean", "std"))),
+        ("fpr", "left_out", *(f"{r}_{what}" for r in _RATES for what in ("mean", "std"))),
     )
     shares = workdir.table(folder, "flip_shares.csv", flips.SHARE_COLUMNS)
-    flip_facts = workdir.read_json(folder, "tables/flips.json")
     votes, flip = f"votes_{focus:g}", f"flip_{focus:g}"
     samples = workdir.samples(folder, ["id", "member", "tokens", votes, flip])
     member_N = samples["member"].astype(bool)
+    flip_N, votes_N = samples[flip].astype(float), samples[votes].astype(float)
+    decides = workdir.decides(flip_facts)
+    log = training.read(folder)
     manifest_path = folder / "population" / "manifest.json"
     manifest = (
         workdir.read_json(folder, "population/manifest.json") if manifest_path.is_file() else {}
@@ -104,9 +105,14 @@ def facts(folder: Path) -> dict[str, Any]:
         "lira": findings.pick(strongest, "lira_online"),
         "loss": findings.pick(strongest, "loss"),
         "few": any(r["left_out"] for r in attacks),
+        "some_left_out": any(r["left_out"] for r in strongest),
+        "errors_left_out": max((int(r["left_out"]) for r in rates), default=0),
+        "shuffled_left_out": any(r["left_out"] for r in shuffled),
+        "decides": decides,
+        "unstable": archetypes.unstable_kind(flip_facts),
         "focus": focus,
         "focus_row": next(
-            (r for r in shares if r["bin"] == "coin flip" and abs(r["fpr"] - focus) < 1e-12), None
+            (r for r in shares if r["bin"] == "coin flip" and math.isclose(r["fpr"], focus)), None
         ),
         "attacks": strongest,
         "fprs": fprs,
@@ -116,27 +122,23 @@ def facts(folder: Path) -> dict[str, Any]:
         "shares": _by_fpr(shares),
         "bins": _bins(shares),
         "flips": flip_facts,
+        "attack": attack,
         "passed": passed,
         "verdict": verdict,
         "said": {
-            "lira": findings.lira_against_loss(attacks),
+            "lira": findings.lira_against_loss(attacks, len(member_N)),
             "tpr": findings.focus_tpr(attacks, focus),
-            "growth": findings.growth(attacks),
+            "growth": findings.growth(attacks, len(member_N)),
             "left_out": findings.left_out(attacks),
             "cutoff": findings.cutoff(flip_facts),
-            "coin": findings.coin_flips(shares, focus),
-            "hits": findings.unstable_hits(
-                samples[votes].astype(float),
-                samples[flip].astype(float),
-                member_N,
-                flip_facts,
-                focus,
-            ),
-            "training": findings.training(
-                training.curves(workdir.events(folder, "train")),
-                workdir.events(folder, "row_trained"),
-                workdir.events(folder, "row_scored"),
-            ),
+            "spread": findings.spread(attack["replicas"]),
+            "coin": findings.coin_flips(shares, focus)
+            if decides
+            else findings.disagreement(flip_N, member_N, focus),
+            "hits": findings.unstable_hits(votes_N, flip_N, member_N, flip_facts, focus)
+            if decides
+            else "",
+            "training": findings.training(log.curves, log.trained, log.scored),
         },
         "population": _population(config, manifest, samples["tokens"], member_N),
         "model": config["model"],
@@ -144,9 +146,8 @@ def facts(folder: Path) -> dict[str, Any]:
         "train": config["train"],
         "archetypes": archetypes.read(folder),
         "config": json.dumps(config, indent=2),
-        "packages": run.get("packages") or {},
-        "version": run.get("lm_mia"),
-        "commit": run.get("commit"),
+        "recipe": flip_facts["recipe"],
+        "commands": _commands(run),
         "manifest": {k: v for k, v in manifest.items() if not isinstance(v, dict | list)},
         "manifest_details": json.dumps(details, indent=2) if details else "",
         "nan": math.nan,
@@ -173,6 +174,23 @@ def _population(
         "tokens": int(tokens_N.sum()),
         "median_tokens": float(np.median(tokens_N)) if len(tokens_N) else 0.0,
     }
+
+
+def _commands(run: Record) -> list[Record]:
+    """What the first command and later ones that differed ran on."""
+    found = []
+    for i, entry in enumerate([run, *run["later"]]):
+        cores = entry.get("cpu_cores")
+        found.append(
+            {
+                "who": f"Later command {i}" if i else "First command",
+                "version": entry.get("lm_mia") or "not recorded",
+                "commit": entry.get("commit") or "not recorded",
+                "cores": "not recorded" if cores is None else cores,
+                "packages": entry.get("packages") or {},
+            }
+        )
+    return found
 
 
 def _bins(shares: Sequence[Record]) -> list[Record]:

@@ -57,3 +57,9 @@ def save(figure: Figure, figures_dir: Path, name: str) -> Path:
         figure.savefig(part, format=suffix, metadata=metadata)
         part.replace(figures_dir / f"{name}.{suffix}")
     return figures_dir / f"{name}.png"
+
+
+def remove(figures_dir: Path, name: str) -> None:
+    """Takes away NAME.png and NAME.pdf if they are there."""
+    for suffix in ("png", "pdf"):
+        (figures_dir / f"{name}.{suffix}").unlink(missing_ok=True)

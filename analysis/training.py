@@ -1,10 +1,12 @@
-"""Training loss of every row against the step, from metrics.jsonl."""
+"""Training loss of every row that the tables are about against the step, from metrics.jsonl."""
 
+import dataclasses
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal
 
+import rows
 import style
 import workdir
 from matplotlib.figure import Figure
@@ -18,26 +20,59 @@ _LOOKS: dict[str, tuple[str, str, Literal["-", "--"]]] = {
 Curve = dict[int, float]
 
 
+@dataclasses.dataclass(frozen=True)
+class Log:
+    """What metrics.jsonl says of the rows of the tables; other rows and recipes are left out."""
+
+    curves: dict[str, tuple[str, Curve]]
+    steps: int
+    """Of a row's training; 0 if the log does not say."""
+    trained: list[Record]
+    """Events row_trained, in order."""
+    scored: list[Record]
+    """Events row_scored, in order."""
+
+
+def read(folder: Path) -> Log:
+    """The log of a workdir."""
+    recipe, names = workdir.flip_facts(folder)["recipe"], set(rows.read(folder).names)
+    train, trained, scored = (
+        [
+            e
+            for e in workdir.events(folder, kind)
+            if e.get("recipe") == recipe and e.get("row") in names
+        ]
+        for kind in ("train", "row_trained", "row_scored")
+    )
+    steps = [e["steps"] for e in train if isinstance(e.get("steps"), int)]
+    return Log(curves(train), steps[-1] if steps else 0, trained, scored)
+
+
 def curves(events: Iterable[Record]) -> dict[str, tuple[str, Curve]]:
-    """(role, loss by step) of every row; where a row logged a step twice, the later one counts."""
+    """(role, loss by step) of every row's last training.
+
+    A step that is not after all before it was logged by a later training, begun anew or resumed: what the earlier one
+    said of this step and of those after it no longer counts.
+    """
     found: dict[str, tuple[str, Curve]] = {}
     for event in events:
         try:
             row, step, loss = str(event["row"]), int(event["step"]), float(event["loss_nats"])
         except (KeyError, TypeError, ValueError):
             continue
-        found.setdefault(row, (str(event.get("role", "")), {}))[1][step] = loss
+        role, before = found.get(row, (str(event.get("role", "")), {}))
+        found[row] = role, {s: value for s, value in before.items() if s < step} | {step: loss}
     return found
 
 
-def draw(rows: Mapping[str, tuple[str, Curve]], epoch_steps: float = 0) -> Figure:
+def draw(lines: Mapping[str, tuple[str, Curve]], epoch_steps: float = 0) -> Figure:
     """Thin lines, one a row; dotted lines where an epoch ends, if its length in steps is given."""
     figure = style.new_figure(6.2, 3.8)
     axes = figure.subplots()
     counts: dict[str, int] = {}
-    last = max(max(curve) for _, curve in rows.values())
-    for row in sorted(rows):
-        role, curve = rows[row]
+    last = max(max(curve) for _, curve in lines.values())
+    for row in sorted(lines):
+        role, curve = lines[row]
         _, color, dash = _LOOKS.get(role, (role, style.GREY, "-"))
         steps = sorted(curve)
         axes.plot(
@@ -58,15 +93,13 @@ def draw(rows: Mapping[str, tuple[str, Curve]], epoch_steps: float = 0) -> Figur
     return figure
 
 
-def figures(folder: Path) -> dict[str, Figure]:
-    """The figure of a workdir; none if the log has no training events."""
-    events = workdir.events(folder, "train")
-    rows = curves(events)
-    if not rows:
-        return {}
-    steps = [e["steps"] for e in events if isinstance(e.get("steps"), int)]
-    epochs = workdir.read_json(folder, "config.json")["config"]["train"]["epochs"]
-    return {"training": draw(rows, steps[-1] / epochs if steps else 0)}
+def figures(folder: Path) -> dict[str, Figure | None]:
+    """The figure of a workdir; None if the log has no training events of its rows."""
+    log = read(folder)
+    if not log.curves:
+        return {"training": None}
+    epochs = workdir.run(folder)["config"]["train"]["epochs"]
+    return {"training": draw(log.curves, log.steps / epochs)}
 
 
 if __name__ == "__main__":

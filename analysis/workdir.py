@@ -1,7 +1,8 @@
-"""Reading a finished workdir: tables, log and score store; one clear line if one is missing."""
+"""Reading a finished workdir: tables, settings and log; one clear line if one is missing."""
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +11,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import style
-import xarray as xr
 from matplotlib.figure import Figure
 
 Record = dict[str, Any]
@@ -46,7 +46,7 @@ def table(workdir: Path, name: str, columns: Sequence[str] = ()) -> list[Record]
         raise WorkdirError(
             f"{workdir}: tables/{name} is not a table ({type(error).__name__}); {_AGAIN}"
         ) from error
-    _check(workdir, name, list(frame.columns), columns)
+    _check(workdir, f"tables/{name}", list(frame.columns), columns)
     return [{str(k): v for k, v in row.items()} for row in frame.to_dict("records")]
 
 
@@ -57,16 +57,47 @@ def samples(workdir: Path, columns: Sequence[str]) -> dict[str, np.ndarray]:
         frame = pd.read_parquet(path)
     except (ValueError, OSError) as error:
         raise WorkdirError(f"{workdir}: tables/samples.parquet cannot be read; {_AGAIN}") from error
-    _check(workdir, "samples.parquet", list(frame.columns), columns)
+    _check(workdir, "tables/samples.parquet", list(frame.columns), columns)
     return {c: frame[c].to_numpy() for c in columns}
 
 
-def read_json(workdir: Path, name: str) -> Record:
-    """The object in WORKDIR/NAME."""
+def read_json(workdir: Path, name: str, fields: Sequence[str] = ()) -> Record:
+    """The object in WORKDIR/NAME, which must have these fields."""
     try:
-        return json.loads(_existing(workdir, name).read_text(encoding="utf-8"))
+        found = json.loads(_existing(workdir, name).read_text(encoding="utf-8"))
     except ValueError as error:
         raise WorkdirError(f"{workdir}: {name} is not JSON; {_AGAIN}") from error
+    if not isinstance(found, dict):
+        raise WorkdirError(f"{workdir}: {name} is no JSON object; {_AGAIN}")
+    _check(workdir, name, list(found), fields, "field")
+    return found
+
+
+def flip_facts(workdir: Path) -> Record:
+    """tables/flips.json: what the tables are about; its "config" holds the settings of the attack."""
+    name = "tables/flips.json"
+    facts = read_json(workdir, name, ("recipe", "config", *_FLIP_FACTS))
+    if not isinstance(facts["config"], dict) or not re.fullmatch(
+        r"recipe_\w+", str(facts["recipe"])
+    ):
+        raise WorkdirError(f"{workdir}: {name} names no recipe and settings; {_AGAIN}")
+    _check(workdir, f"{name} config", list(facts["config"]), _SETTINGS, "field")
+    return facts
+
+
+def run(workdir: Path) -> Record:
+    """config.json: the command that began the workdir; its attack section may be older than the tables."""
+    name = "config.json"
+    found = read_json(workdir, name, ("config", "lm_mia", "packages", "commit", "later"))
+    sections = found["config"] if isinstance(found["config"], dict) else {}
+    needed = ("corpus", "tokenizer", "population", "model", "train")
+    _check(workdir, f"{name} config", list(sections), needed, "section")
+    return found
+
+
+def decides(facts: Record) -> bool:
+    """Whether the coin-flip test can tell anything from a coin: with few replicas it rejects no split."""
+    return facts["k_low"] > 0
 
 
 def events(workdir: Path, kind: str) -> list[Record]:
@@ -86,29 +117,23 @@ def events(workdir: Path, kind: str) -> list[Record]:
     return found
 
 
-def scores(workdir: Path) -> xr.Dataset:
-    """The score store of the one recipe in the workdir, opened lazily."""
-    found = sorted(workdir.glob("recipe_*/scores.zarr"))
-    if len(found) != 1:
-        what = (
-            "no recipe_*/scores.zarr"
-            if not found
-            else f"{len(found)} recipe_*/scores.zarr where one is expected"
-        )
-        raise WorkdirError(f"{workdir}: {what}; run lm-mia score first")
-    try:
-        return xr.open_zarr(found[0], chunks=None)
-    except (OSError, ValueError, KeyError) as error:
-        raise WorkdirError(f"{found[0]}: cannot be opened; run lm-mia score again") from error
+def save(workdir: Path, drawn: Mapping[str, Figure | None]) -> dict[str, Path]:
+    """Writes WORKDIR/figures and returns the PNGs; takes away older files of a figure that is None."""
+    written = {}
+    for name, figure in drawn.items():
+        if figure is None:
+            style.remove(workdir / "figures", name)
+        else:
+            written[name] = style.save(figure, workdir / "figures", name)
+    return written
 
 
-def script(description: str | None, figures: Callable[[Path], Mapping[str, Figure]]) -> int:
+def script(description: str | None, figures: Callable[[Path], Mapping[str, Figure | None]]) -> int:
     """Body of a figure script: writes WORKDIR/figures, prints the paths; returns the exit code."""
     workdir = parse_workdir(description)
     try:
-        drawn = figures(workdir)
-        for name, figure in drawn.items():
-            print(style.save(figure, workdir / "figures", name))
+        for path in save(workdir, figures(workdir)).values():
+            print(path)
     except WorkdirError as error:
         print(error, file=sys.stderr)
         return 2
@@ -123,6 +148,8 @@ def parse_workdir(description: str | None) -> Path:
 
 
 _AGAIN = "run lm-mia attack again"
+_FLIP_FACTS = ("k_low", "cutoff", "max_flip_rate", "left_out")
+_SETTINGS = ("references", "replicas", "fprs", "focus_fpr", "alpha", "variance")
 
 
 def _existing(workdir: Path, name: str) -> Path:
@@ -134,7 +161,9 @@ def _existing(workdir: Path, name: str) -> Path:
     return path
 
 
-def _check(workdir: Path, name: str, there: Sequence[str], needed: Sequence[str]) -> None:
-    lacking = [column for column in needed if column not in there]
+def _check(
+    workdir: Path, name: str, there: Sequence[str], needed: Sequence[str], what: str = "column"
+) -> None:
+    lacking = [part for part in needed if part not in there]
     if lacking:
-        raise WorkdirError(f"{workdir}: tables/{name} has no column {', '.join(lacking)}; {_AGAIN}")
+        raise WorkdirError(f"{workdir}: {name} has no {what} {', '.join(lacking)}; {_AGAIN}")

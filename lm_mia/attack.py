@@ -15,7 +15,7 @@ import pandas as pd
 from lm_mia import config, subsets, tables
 from lm_mia.errors import UserError
 from lm_mia.population import Population, Progress
-from lm_mia.seeds import rng
+from lm_mia.seeds import permutation
 from lm_mia.stats import baselines, binomial, flips, lira, roc
 from lm_mia.store import Store
 from lm_mia.workdir import write_atomically
@@ -34,7 +34,7 @@ class Rows:
 
     def shuffled(self, seed: int) -> "Rows":
         """The same losses with membership labels moved to other samples, in all rows alike: pure noise."""
-        order_N = rng(seed, "shuffled labels").permutation(len(self.target_member_N))
+        order_N = permutation(seed, "shuffled labels", len(self.target_member_N))
         return dataclasses.replace(
             self,
             target_member_N=self.target_member_N[order_N],
@@ -135,6 +135,8 @@ def run(
     _csv(folder / "archetypes.csv", tables.archetypes(samples, population, c))
     k_low, cutoff = binomial.coin_flip_cutoff(c.replicas, c.alpha)
     facts = {
+        "recipe": store.path.parent.name,
+        "config": dataclasses.asdict(c),
         "attack": "lira_online",
         "references": c.references,
         "replicas": c.replicas,
@@ -184,6 +186,7 @@ def _attack(
     mean = roc.mean_roc(score_TxN, rows.target_member_N, np.minimum(grid_K, 1))
     curve = pd.DataFrame(
         {"fpr": mean.fpr_F, "tpr_mean": mean.tpr.mean_F, "tpr_std": mean.tpr.std_F}
+        | {"left_out": int(mean.left_out_T.max())}
     )
     curve.insert(0, "attack", attack)
     curve.insert(1, "references", references)
@@ -199,16 +202,18 @@ def _shuffled(rows: Rows, c: config.Attack, progress: Callable[[int], None]) -> 
         "loss": 0,
     }
     auc: dict[str, list[float]] = {attack: [] for attack in attacks}
+    left_out = dict.fromkeys(attacks, 0)
     for shuffle in range(_SHUFFLES):
         noise = rows.shuffled(shuffle)
         for attack in attacks:
-            auc[attack].append(
-                float(roc.auc(scores(attack, noise, c), noise.target_member_N).auc_T.mean())
-            )
+            found = roc.auc(scores(attack, noise, c), noise.target_member_N)
+            auc[attack].append(float(found.auc_T.mean()))
+            left_out[attack] = max(left_out[attack], int(found.left_out_T.max()))
         progress(shuffle + 1)
     return pd.DataFrame(
         {"attack": attack, "references": attacks[attack], "shuffles": _SHUFFLES}
         | {"auc_mean": np.mean(a), "auc_std": np.std(a), "auc_min": np.min(a), "auc_max": np.max(a)}
+        | {"left_out": left_out[attack]}
         for attack, a in auc.items()
     )
 

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 import orbax.checkpoint as ocp
 
 from lm_mia import model
+from lm_mia.errors import UserError
 from lm_mia.seeds import rng
 
 State = dict[str, Any]
@@ -32,18 +34,50 @@ def manager(folder: Path) -> ocp.CheckpointManager:
     return ocp.CheckpointManager(folder.absolute(), options=options)
 
 
+@jax.jit
+def fingerprint(part: Any) -> jax.Array:
+    """A 32-bit sum of all bits of a pytree, each word weighted by an odd number that depends on its place.
+
+    Any one flipped bit changes it, and integer sums do not depend on their order, so it is the same on any devices.
+    """
+    total = jnp.uint32(0)
+    for i, leaf in enumerate(jax.tree.leaves(part)):
+        words_W = jax.lax.bitcast_convert_type(leaf, jnp.uint32).reshape(-1)
+        weights_W = 2 * jnp.arange(words_W.size, dtype=jnp.uint32) + 1
+        total += (2 * i + 1) * (words_W * weights_W).sum(dtype=jnp.uint32)
+    return total
+
+
 def save(checkpoints: ocp.CheckpointManager, steps_done: int, state: State) -> None:
     """Saves a state under the number of updates it has had; returns when it is on disk."""
-    items = {name: ocp.args.StandardSave(part) for name, part in state.items()}
+    prints = {name: int(fingerprint(part)) for name, part in state.items()}
+    items: dict[str, Any] = {name: ocp.args.StandardSave(part) for name, part in state.items()}
+    items["fingerprint"] = ocp.args.JsonSave(prints)
     checkpoints.save(steps_done, args=ocp.args.Composite(**items))
     checkpoints.wait_until_finished()
 
 
 def restore(checkpoints: ocp.CheckpointManager, steps_done: int, like: State) -> State:
-    """The parts of a saved state that ``like`` has, with its structure, shapes and types."""
-    items = {
+    """The parts of a saved state that ``like`` has, with its structure, shapes and types.
+
+    Raises:
+      UserError: naming the folder, if it cannot be read or a bit of it is not what was saved.
+    """
+    items: dict[str, Any] = {
         name: ocp.args.StandardRestore(jax.tree.map(ocp.utils.to_shape_dtype_struct, part))
         for name, part in like.items()
     }
-    restored = checkpoints.restore(steps_done, args=ocp.args.Composite(**items))
+    items["fingerprint"] = ocp.args.JsonRestore()
+    folder = f"{checkpoints.directory}/{steps_done}"
+    try:
+        restored = checkpoints.restore(steps_done, args=ocp.args.Composite(**items))
+        whole = all(int(fingerprint(restored[n])) == restored["fingerprint"][n] for n in like)
+    except Exception as error:  # orbax meets damage with whatever its parts raise
+        raise UserError(_damaged(folder)) from error
+    if not whole:
+        raise UserError(_damaged(folder))
     return {name: restored[name] for name in like}
+
+
+def _damaged(folder: str) -> str:
+    return f"{folder}: damaged checkpoint; delete it and run the same command again"

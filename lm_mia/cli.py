@@ -5,21 +5,20 @@ what is there, so that the same command goes on where an earlier one stopped, ho
 """
 
 import argparse
+import contextlib
 import dataclasses
+import json
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 import filelock
-import pandas as pd
 import tyro
-from rich.console import Console
-from rich.table import Table
 
-from lm_mia import attack, config, corpus, progress, subsets, workers
+from lm_mia import attack, config, corpus, progress, status, subsets, workers
 from lm_mia.config import Config
 from lm_mia.errors import UserError
 from lm_mia.parse import parse
@@ -68,38 +67,33 @@ class Job:
         """The rows that the config asks for."""
         return subsets.rows(self.config.attack.references, self.config.attack.replicas)
 
-    def recipe(self, population: Population) -> Path:
-        """The recipe's folder, with a score store that knows every row asked for."""
-        name = config.recipe_hash(self.config, population.sha256)
-        folder = self.workdir.recipe(name)
+    def make_rows(self, todo: str, population: Population, recipe: Path) -> None:
+        """Train, score or both, by workers, until no row is missing."""
+        rows = self.rows()
         columns = {k: population.table[k].to_numpy() for k in ("tokens", "unk", "zlib_bytes")}
         facts = {
-            "recipe": name,
+            "recipe": recipe.name,
             "population_sha256": population.sha256,
             "subset": self.config.train.subset,
         }
-        folder.mkdir(parents=True, exist_ok=True)
-        Store(folder / "scores.zarr").ensure(self.rows(), columns, facts)
-        return folder
-
-    def make_rows(self, todo: str, recipe: Path) -> None:
-        """Train, score or both, by workers, until no row is missing."""
-        rows = self.rows()
+        recipe.mkdir(exist_ok=True)
+        Store(recipe / "scores.zarr").ensure(rows, columns, facts)
         missing = workers.missing(todo, self.config, recipe, rows)
         verb = {"train": "train", "score": "score", "run": "train and score"}[todo]
         self.display.say(
             f"rows: {len(rows)} wanted, {len(rows) - len(missing)} present, {len(missing)} to {verb}"
         )
+        about = {"recipe": recipe.name}
         self.workdir.log(
-            {"event": "rows", "todo": todo, "wanted": len(rows), "missing": len(missing)}
+            {"event": "rows", "todo": todo, "wanted": len(rows), "missing": len(missing)} | about
         )
         if missing:
             tally = progress.Tally(self.display, todo, len(rows), len(missing))
 
             def on_event(event: dict[str, Any]) -> None:
                 tally.on_event(event)
-                if event["event"] != "step":
-                    self.workdir.log(event)
+                if event["event"] not in ("step", "waiting"):
+                    self.workdir.log(event | about)
 
             workers.run(todo, self.config, self.workdir.path, recipe, on_event)
             tally.finish()
@@ -132,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         verb, c, workdir = _arguments(sys.argv[1:] if argv is None else argv)
         if verb == "status":
-            _status(c, workdir)
+            status.show(c, workdir)
         else:
             _work(verb, c, workdir)
     except UserError as error:
@@ -147,7 +141,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _work(verb: str, c: Config, workdir: Workdir) -> None:
     if verb in ("run", "report"):
         _report_script(c)  # a misspelt name is told now, not after hours of training
-    workdir.claim(c)
+    if verb not in ("run", "corpus"):
+        open_population(workdir.population)  # a verb that comes too early writes nothing
+    if verb == "report":
+        _check_tables(c, workdir)
+    created = workdir.claim(c)
     with progress.display(overall=verb == "run") as display:
         job = Job(c, workdir, display)
         display.stage(0.1)
@@ -158,22 +156,51 @@ def _work(verb: str, c: Config, workdir: Workdir) -> None:
                 else open_population(workdir.population)
             )
         except UserError:
-            workdir.disclaim()
+            workdir.disclaim(created)
             raise
-        workdir.claim(c)  # once more: another command may have claimed a new workdir meanwhile
-        recipe = job.recipe(population)
+        workdir.check(c)  # once more: another command may have claimed a new workdir meanwhile
+        recipe = workdir.recipe(config.recipe_hash(c, population.sha256))
         display.stage(0.85)
         if verb in ("run", "train", "score"):
-            job.make_rows(verb, recipe)
+            job.make_rows(verb, population, recipe)
         # Two commands may get here at once; tables and figures are written by one at a time.
-        with filelock.FileLock(workdir.path / ".report.lock"):
+        with _alone(workdir.path / ".report.lock", display):
             display.stage(0.01)
             if verb in ("run", "attack"):
                 job.attack(population, recipe)
             display.stage(0.04)
             if verb in ("run", "report"):
                 job.report()
-    _summary(verb, workdir, recipe)
+    status.summary(verb, workdir, recipe)
+
+
+@contextlib.contextmanager
+def _alone(path: Path, display: progress.Display) -> Iterator[None]:
+    """Holds a lock; says so if another command has it."""
+    lock = filelock.FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        display.say("waiting for another command, which writes the tables of this workdir")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _check_tables(c: Config, workdir: Workdir) -> None:
+    """UserError if the tables belong to other settings of the attack than the config's."""
+    path = workdir.path / "tables" / "flips.json"
+    if path.exists():
+        made, asked = json.loads(path.read_text())["config"], config.to_dict(c)["attack"]
+        different = [
+            f"attack.{name}={asked[name]!r}: the tables were made with {made.get(name)!r}; run `lm-mia attack` first"
+            for name in asked
+            if made.get(name) != asked[name]
+        ]
+        if different:
+            raise UserError("\n".join(different))
 
 
 def _report_script(c: Config) -> Path:
@@ -227,56 +254,6 @@ class _Fields:
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UserError(f"lm-mia: {message}; see lm-mia --help")
-
-
-def _status(c: Config, workdir: Workdir) -> None:
-    """Prints what is there and what is missing; changes nothing."""
-    population = open_population(workdir.population)
-    recipe = workdir.recipe(config.recipe_hash(c, population.sha256))
-    rows = subsets.rows(c.attack.references, c.attack.replicas)
-    unscored = set(workers.missing("score", c, recipe, rows))
-    table = Table(title=str(workdir.path))
-    for column in ("rows", "wanted", "trained", "scored", "missing"):
-        table.add_column(column, justify="left" if column == "rows" else "right")
-    for role in ("reference", "replica"):
-        of = [row for row in rows if row.role == role]
-        scored = [row for row in of if row not in unscored]
-        trained = [row for row in of if row not in unscored or workers.trained(c, recipe, row)]
-        table.add_row(role, *map(str, (len(of), len(trained), len(scored), len(of) - len(scored))))
-    console = Console()
-    console.print(table)
-    console.print(
-        f"population  {len(population)} samples, sha256 {population.sha256}",
-        highlight=False,
-        soft_wrap=True,
-    )
-    for name in ("tables", "figures", "report.html"):
-        console.print(
-            f"{name:11} {'present' if (workdir.path / name).exists() else 'missing'}",
-            highlight=False,
-        )
-
-
-def _summary(verb: str, workdir: Workdir, recipe: Path) -> None:
-    """The last words of a command: what came out, and where everything is."""
-    lines = []
-    if verb in ("run", "attack"):
-        best = pd.read_csv(workdir.path / "tables" / "attacks.csv").groupby("attack").last()
-        for name in ("lira_online", "loss"):
-            row = best.loc[name]
-            lines.append(
-                f"AUC of {name}: {row['auc_mean']:.3f} +- {row['auc_std']:.3f} over {row['targets']:.0f} targets"
-            )
-    places = {
-        "population": workdir.population,
-        "scores": recipe / "scores.zarr",
-        "metrics": workdir.path / "metrics.jsonl",
-        "tables": workdir.path / "tables",
-        "figures": workdir.path / "figures",
-        "report": workdir.path / "report.html",
-    }
-    lines += [f"{name:11} {path}" for name, path in places.items() if path.exists()]
-    print("\n".join(lines))
 
 
 if __name__ == "__main__":

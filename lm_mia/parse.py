@@ -84,6 +84,8 @@ def load(config_arg: str) -> Config:
         config = get_config(arg) if arg else get_config()
     except UserError:
         raise
+    except SystemExit as error:
+        raise UserError(f"--config={config_arg}: the file called exit({error.code})") from error
     except Exception as error:
         said = " ".join(str(error).split())
         raise UserError(f"--config={config_arg}: {type(error).__name__}: {said}") from error
@@ -142,7 +144,12 @@ def _describe(kind: Any) -> str:
     choices = getattr(kind, "__args__", None)
     if choices and not isinstance(choices[0], type):
         return "one of " + ", ".join(map(str, choices))
-    names = {int: "a whole number", float: "a number", str: "a text", bool: "True or False"}
+    names = {
+        int: "a whole number",
+        float: "a number",
+        str: "a text",
+        bool: "True or False",
+    }
     return names.get(kind, "a list of numbers such as 0.01,0.05")
 
 

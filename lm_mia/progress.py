@@ -83,6 +83,8 @@ class Tally:
         self._display, self._todo, self._wanted, self._missing = display, todo, wanted, missing
         self._trained: dict[str, float] = {}
         self._scored = 0
+        self._started: set[str] = set()
+        self._said_waiting = False
         self._show()
 
     def on_event(self, event: dict[str, Any]) -> None:
@@ -95,6 +97,14 @@ class Tally:
                 f"a worker ended with code {event['exit_code']} (killed, or out of memory?); "
                 f"{event['left']} left, which make its rows"
             )
+        elif kind == "waiting":
+            # Rows that one of our own workers is at work on are no news.
+            others = sorted(set(event["rows"]) - self._started)
+            if others and not self._said_waiting:
+                self._display.say(f"waiting for {', '.join(others)}: another command is at work")
+                self._said_waiting = True
+        elif kind == "row_started":
+            self._started.add(event["row"])
         elif kind == "step":
             self._trained[event["row"]] = event["step"] / event["steps"]
         elif kind == "row_trained":

@@ -31,7 +31,6 @@ def score_row(
     population: Population,
     batch_size: int,
     score: Score,
-    report: Callable[[int], None] = lambda done: None,
 ) -> np.ndarray:
     """loss_nats_N2, float32: the mean loss a token of every sample, in population order.
 
@@ -40,13 +39,11 @@ def score_row(
       population: the samples.
       batch_size: samples a call; the last call is filled up with samples that do not count.
       score: of ``make_score``, shared by rows.
-      report: called with the number of samples done.
     """
     losses: list[jax.Array] = []
     for low in range(0, len(population), batch_size):
         ids_B = np.arange(low, min(low + batch_size, len(population)))
         losses.append(score(params, *batches.padded(population, ids_B, batch_size)))
-        report(int(ids_B[-1]) + 1)
     return np.concatenate(jax.device_get(losses))[: len(population)]
 
 

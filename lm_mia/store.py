@@ -18,6 +18,7 @@ import filelock
 import numpy as np
 import tensorstore as ts
 import zarr
+from zarr.codecs import Crc32cCodec
 from zarr.errors import ZarrUserWarning
 
 from lm_mia.errors import UserError
@@ -86,16 +87,23 @@ class Store:
         """The rows that the store knows, present or not, in store order; empty if there is no store."""
         if not (self.path / "zarr.json").exists():
             return []
-        group = zarr.open_group(self.path, mode="r")
-        known = group.metadata.consolidated_metadata
-        if known is None or "loss" not in known.metadata:
-            return []
-        role_M = np.asarray(cast(zarr.Array, group["role"])[:])
-        seeds_3xM = [np.asarray(cast(zarr.Array, group[name])[:]) for name in _SEEDS]
-        return [
+        try:
+            group = zarr.open_group(self.path, mode="r")
+            known = group.metadata.consolidated_metadata
+            if known is None or "loss" not in known.metadata:
+                return []
+            role_M = np.asarray(cast(zarr.Array, group["role"])[:])
+            seeds_3xM = [np.asarray(cast(zarr.Array, group[name])[:]) for name in _SEEDS]
+        except (ValueError, LookupError, TypeError, OSError) as error:
+            raise self._damaged("zarr.json, role or seeds") from error
+        table = [
             Row(cast(Role, str(role)), *map(int, seeds))
             for role, *seeds in zip(role_M, *seeds_3xM, strict=True)
         ]
+        # A lost chunk of a coordinate reads as its fill value, without an error.
+        if "" in role_M or any((seeds_M < 0).any() for seeds_M in seeds_3xM):
+            raise self._damaged("role or seeds")
+        return table
 
     def present(self) -> np.ndarray:
         """present_M, bool: which rows are whole; a listing of keys, no data read."""
@@ -138,7 +146,7 @@ class Store:
         if absent := self.missing(wanted):
             names = ", ".join(map(str, absent[:5])) + (", ..." if len(absent) > 5 else "")
             raise UserError(
-                f"{self.path}: {len(absent)} of {len(wanted)} rows absent ({names}); run `lm-mia score` first"
+                f"{self.path}: {len(absent)} of {len(wanted)} rows absent ({names}); run `lm-mia run` first"
             )
         table = self.rows()
         found: list[list[np.ndarray]] = []
@@ -155,7 +163,7 @@ class Store:
             found.append(values)
         if bad:
             shards = "\n".join(
-                f"{p}: corrupt score shard; delete it and run the same command again" for p in bad
+                f"{p}: corrupt score shard; delete it and run `lm-mia run` again" for p in bad
             )
             raise UserError(shards)
         return np.stack(found[0]), np.stack(found[1])
@@ -175,7 +183,16 @@ class Store:
         spec = {"driver": "zarr3", "kvstore": _kvstore(self.path / name)}
         # Else a shard of nothing but fill values would never be written, and its row never be present.
         spec |= {"store_data_equal_to_fill_value": True}
-        return ts.open(spec, read=True, write=write, open=True).result()
+        try:
+            return ts.open(spec, read=True, write=write, open=True).result()
+        except ValueError as error:
+            raise self._damaged(f"{name}/zarr.json") from error
+
+    def _damaged(self, what: str) -> UserError:
+        return UserError(
+            f"{self.path}: damaged score store ({what}); delete it and run `lm-mia run` again: "
+            "rows are scored again from their checkpoints"
+        )
 
 
 def _shard_samples(array: ts.TensorStore) -> int:
@@ -228,5 +245,7 @@ def _write_coordinate(group: zarr.Group, name: str, dimension: str, values: np.n
             dtype=dtype,
             chunks=(min(max(4096, len(values)), 2**20),),
             dimension_names=[dimension],
+            compressors=[Crc32cCodec()],
+            fill_value="" if dtype == "str" else -1,  # no coordinate is: a lost chunk shows
         )
     array[:] = values

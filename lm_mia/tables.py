@@ -20,7 +20,7 @@ def error_rates(score_TxN: np.ndarray, member_N: np.ndarray, c: config.Attack) -
     for name in ("acc", "fnr", "fpr", "tnr", "tpr"):
         rate: roc.MeanStd = getattr(rates, name)
         table[f"{name}_mean"], table[f"{name}_std"] = rate.mean_F, rate.std_F
-    return table
+    return table.assign(left_out=int(rates.left_out_T.max()))
 
 
 def votes(score_TxN: np.ndarray, member_N: np.ndarray, c: config.Attack) -> np.ndarray:

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import filelock
+
 from lm_mia import config
 from lm_mia.errors import UserError
 
@@ -30,45 +32,69 @@ class Workdir:
         """Scores, checkpoints and locks of one recipe."""
         return self.path / f"recipe_{name}"
 
-    def claim(self, c: config.Config) -> None:
+    def claim(self, c: config.Config) -> list[Path]:
         """Writes config.json before any work, or checks that the workdir belongs to this config.
 
-        Fields that only say how fast, how many or how shown may change, and so may everything while there is no
-        population yet.
+        Fields that only say how fast, how many or how shown may change, and so may everything while nothing is made.
+        Versions of packages and commit stay those that began the workdir; others that come later are listed.
+
+        Returns:
+          What was created, outermost first, for `disclaim`.
 
         Raises:
-          UserError: naming every field that differs, or a path that is no writable folder.
+          UserError: naming every field that differs, a config.json that is not ours or is lost, or a path that is no
+            writable folder; nothing is written then.
         """
-        stored = self.path / "config.json"
-        if stored.exists() and self.population.exists():
-            try:
-                different = config.differences(json.loads(stored.read_text())["config"], c)
-            except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-                raise UserError(
-                    f"{stored}: not a config written by lm-mia; choose another --workdir"
-                ) from error
-            if different:
-                lines = "\n".join(f"  {line}" for line in different)
-                raise UserError(
-                    f"--workdir={self.path}: belongs to another config:\n{lines}\n"
-                    "  choose another --workdir, or put these fields back"
-                )
+        made_by = _provenance()
+        stored, lock = self.path / "config.json", self.path / ".config.lock"
+        created = [p for p in (*reversed(self.path.parents), self.path) if not p.exists()]
+        created += [p for p in (lock, stored) if not p.exists()]
+        self.check(c)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            write_atomically(
-                stored, json.dumps({"config": config.to_dict(c), **_provenance()}, indent=1) + "\n"
-            )
+            with filelock.FileLock(lock):
+                old = self.check(c)
+                known = [{name: old[name] for name in made_by}, *old["later"]] if old else [made_by]
+                later = [*known[1:], *([] if made_by in known else [made_by])]
+                new = {"config": config.to_dict(c), **known[0], "later": later}
+                write_atomically(stored, json.dumps(new, indent=1) + "\n")
         except OSError as error:
             raise UserError(
                 f"--workdir={self.path}: {error.strerror}; choose a folder that can be written"
             ) from error
+        return created
 
-    def disclaim(self) -> None:
-        """Takes config.json back when the first stage found the input bad; a folder left empty goes too."""
-        if not self.population.exists():
-            (self.path / "config.json").unlink(missing_ok=True)
+    def check(self, c: config.Config) -> dict[str, Any] | None:
+        """The stored config.json, None if there is none yet; errors as of `claim`."""
+        stored = self.path / "config.json"
+        begun = self.population.exists() or any(self.path.glob("recipe_*"))
+        if not stored.exists():
+            if any(self.path.glob("recipe_*")):
+                raise UserError(
+                    f"{stored}: missing, but rows are there; put it back or choose another --workdir"
+                )
+            return None
+        try:
+            old = json.loads(stored.read_text())
+            different = config.differences(old["config"], c)
+            _ = [old[name] for name in ("lm_mia", "packages", "commit", "cpu_cores", "later")]
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise UserError(
+                f"{stored}: not a config written by lm-mia; choose another --workdir"
+            ) from error
+        if different and begun:
+            lines = "\n".join(f"  {line}" for line in different)
+            raise UserError(
+                f"--workdir={self.path}: belongs to another config:\n{lines}\n"
+                "  choose another --workdir, or put these fields back"
+            )
+        return old
+
+    def disclaim(self, created: list[Path]) -> None:
+        """Takes back what `claim` created, when the first stage found the input bad."""
+        for path in () if self.population.exists() else reversed(created):
             with contextlib.suppress(OSError):
-                self.path.rmdir()
+                path.rmdir() if path.is_dir() else path.unlink()
 
     def log(self, event: Mapping[str, Any]) -> None:
         """Appends a line to metrics.jsonl; whole even where several processes append."""

@@ -6,6 +6,7 @@ takes it.
 """
 
 import contextlib
+import functools
 import importlib.metadata
 import importlib.util
 import multiprocessing
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import filelock
+import numpy as np
 
 from lm_mia import batches, config, subsets
 from lm_mia.errors import UserError
@@ -44,6 +46,7 @@ def trained(c: config.Config, recipe: Path, row: subsets.Row) -> bool:
     return (_checkpoints(recipe, row) / str(total_steps(c, row))).is_dir()
 
 
+@functools.cache  # a Bernoulli subset is drawn to be counted
 def total_steps(c: config.Config, row: subsets.Row) -> int:
     """Updates of a row from start to end."""
     members = c.population.samples // 2
@@ -184,7 +187,11 @@ def _work(
         length_tokens=population.length_tokens,
     )
     step, scorer = train.make_step(shape, c.optimizer), score.make_score(shape)
-    device = jax.devices()[0]
+    try:
+        device = jax.devices()[0]
+    except (RuntimeError, AssertionError) as error:
+        wanted = os.environ.get("JAX_PLATFORMS", "")
+        raise UserError(f"JAX_PLATFORMS={wanted!r}: no such device here; unset it") from error
     report(
         {
             "event": "worker",
@@ -197,6 +204,7 @@ def _work(
 
     def make(row: subsets.Row) -> None:
         folder, steps = _checkpoints(recipe, row), total_steps(c, row)
+        report({"event": "row_started", "row": str(row), "role": row.role})
         if todo != "score":
             train.train_row(
                 row, population, shape, c.optimizer, c.train, steps, folder, step, report
@@ -205,6 +213,8 @@ def _work(
             began = time.monotonic()
             params = score.restore_params(row, steps, shape, folder)
             loss_N2 = score.score_row(params, population, c.score.batch_size, scorer)
+            if bad := int((~np.isfinite(loss_N2)).sum()):
+                raise UserError(f"row {row}: {bad} losses are not finite; the row is not stored")
             member_N2 = subsets.member(row.subset_seed, len(population), c.train.subset)
             store.write_row(row, loss_N2, member_N2)
             means = {
@@ -217,11 +227,11 @@ def _work(
                 | {name: float(values.mean(dtype="float64")) for name, values in means.items()}
             )
 
-    rows = _rows(c)
+    rows, (count, _) = _rows(c), worker_count(c.train.workers)
     while waiting := missing(todo, c, recipe, rows):
         took = False
         # Workers start at different places, so that they rarely ask for the same lock.
-        start = index * len(waiting) // worker_count(c.train.workers)[0]
+        start = index * len(waiting) // count
         for row in waiting[start:] + waiting[:start]:
             lock = filelock.FileLock(recipe / "locks" / f"{row}.lock", timeout=0)
             with contextlib.suppress(filelock.Timeout), lock:
@@ -229,4 +239,5 @@ def _work(
                     make(row)
                     took = True
         if not took:  # somebody else is at work on every row that is left
+            report({"event": "waiting", "rows": [str(row) for row in waiting]})
             time.sleep(0.5)

@@ -36,7 +36,8 @@ def rows_of(c: config.Attack, loss_MxN: np.ndarray, member_MxN: np.ndarray) -> a
 
 
 def stored(path: Path, c: config.Attack, loss_MxN: np.ndarray, member_MxN: np.ndarray) -> Store:
-    store, rows = Store(path / "scores.zarr"), subsets.rows(c.references, c.replicas)
+    store, rows = Store(path / "recipe_x" / "scores.zarr"), subsets.rows(c.references, c.replicas)
+    store.path.parent.mkdir()
     store.ensure(rows, {"tokens": np.arange(loss_MxN.shape[1])}, {})
     for row, loss_N, member_N in zip(rows, loss_MxN, member_MxN, strict=True):
         store.write_row(row, loss_N, member_N)
@@ -186,6 +187,7 @@ def test_flips_json_and_files(gaussian: Ran):
     assert facts == {
         "attack": "lira_online", "references": 32, "replicas": 4, "variance": "pooled", "alpha": 0.05,
         "k_low": 0, "cutoff": 0.0, "max_flip_rate": pytest.approx(2 / 3), "left_out": 0,
+        "recipe": "recipe_x", "config": dataclasses.asdict(C) | {"fprs": list(C.fprs)},
     }  # fmt: skip
     assert sorted(p.name for p in gaussian.folder.iterdir()) == [
         *("archetypes.csv", "attacks.csv", "error_rates.csv", "flip_shares.csv", "flips.json"),

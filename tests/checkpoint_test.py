@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -159,3 +160,54 @@ def test_an_old_state_half_deleted_does_not_matter(tmp_path: Path):
         assert same(checkpoint.restore(checkpoints, 5, state(0)), state(3))
         checkpoint.save(checkpoints, 6, state(6))
     assert [p.name for p in tmp_path.iterdir()] == ["6"]
+
+
+def test_one_flipped_bit_anywhere_changes_the_fingerprint():
+    part = {"a": jnp.arange(6, dtype=jnp.float32).reshape(2, 3), "b": jnp.int32(5)}
+    whole, seen = int(checkpoint.fingerprint(part)), []
+    for name, leaf in part.items():
+        words = np.atleast_1d(np.asarray(leaf)).view(np.uint32).reshape(-1)
+        for place in range(words.size):
+            for bit in range(32):
+                flipped = words.copy()
+                flipped[place] ^= np.uint32(1 << bit)
+                damaged = flipped.view(np.asarray(leaf).dtype).reshape(leaf.shape)
+                seen.append(int(checkpoint.fingerprint(part | {name: jnp.asarray(damaged)})))
+    assert len(seen) == 7 * 32
+    assert whole not in seen
+
+
+DAMAGE = """
+import sys
+from pathlib import Path
+import jax, numpy as np
+from checkpoint_test import SHAPE, TX, same
+from lm_mia import checkpoint
+from lm_mia.errors import UserError
+folder = Path(sys.argv[1])
+state = checkpoint.fresh(0, SHAPE, TX)
+with checkpoint.manager(folder) as checkpoints:
+    checkpoint.save(checkpoints, 7, state)
+largest = max((folder / "7/params/d").iterdir(), key=lambda p: p.stat().st_size)
+raw = largest.read_bytes()
+for place in [*range(len(raw) // 10, len(raw), len(raw) // 5), None]:
+    if place is None:
+        largest.unlink()
+    else:
+        largest.write_bytes(raw[:place] + bytes([raw[place] ^ 4]) + raw[place + 1 :])
+    with checkpoint.manager(folder) as checkpoints:
+        try:
+            print("same" if same(checkpoint.restore(checkpoints, 7, state), state) else "WRONG")
+        except UserError as error:
+            print(error)
+"""
+
+
+def test_damage_is_told_and_the_folder_named(tmp_path: Path):
+    # In a process of its own: where orbax fails it leaves coroutines behind, whose warnings would be errors here.
+    command = [sys.executable, "-c", DAMAGE, str(tmp_path / "row")]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, cwd=Path(__file__).parent
+    )
+    said = f"{tmp_path}/row/7: damaged checkpoint; delete it and run the same command again"
+    assert done.stdout.splitlines() == [said] * 6

@@ -75,25 +75,6 @@ def test_the_whole_run(tiny: tiny_run.Tiny):
     assert json.loads((w / "config.json").read_text())["config"]["population"]["samples"] == 32
 
 
-def test_status(tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    w = tiny.copy(tmp_path / "w")
-    [recipe] = w.glob("recipe_*")
-    (recipe / "scores.zarr" / "loss" / "c" / "1" / "0").unlink()
-    shutil.rmtree(recipe / "checkpoints" / "reference_1_1_1")
-    (w / "report.html").unlink()
-    before = tiny_run.content(w)
-    assert cli.main(tiny.argv("status", w, "--config.attack.replicas=3")) == 0
-    out, _ = capsys.readouterr()
-    cells = [line.replace("│", " ").split() for line in out.splitlines()]
-    assert ["reference", "4", "3", "3", "1"] in cells
-    assert ["replica", "3", "2", "2", "1"] in cells
-    assert ["tables", "present"] in cells
-    assert ["report.html", "missing"] in cells
-    sha256 = json.loads((w / "population" / "manifest.json").read_text())["sha256"]
-    assert ["population", "32", "samples,", "sha256", sha256] in cells
-    assert tiny_run.content(w) == before
-
-
 def test_again_nothing_is_trained_and_the_tables_are_the_same(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -240,12 +221,12 @@ def test_a_used_workdir_with_something_wrong(
         raw = bytearray(shard.read_bytes())
         raw[5] ^= 1
         shard.write_bytes(raw)
-        lines = [f"{shard}: corrupt score shard; delete it and run the same command again"]
+        lines = [f"{shard}: corrupt score shard; delete it and run `lm-mia run` again"]
     else:
         verb = "attack"
         shard.unlink()
         lines = [
-            f"{recipe}/scores.zarr: 1 of 6 rows absent (reference_3_3_3); run `lm-mia score` first"
+            f"{recipe}/scores.zarr: 1 of 6 rows absent (reference_3_3_3); run `lm-mia run` first"
         ]
     before = tiny_run.content(w)
     said = refused(tiny.argv(verb, w, *flags), capsys)
@@ -277,6 +258,18 @@ def test_a_corrupt_shard_once_deleted_is_made_again_by_the_same_command(
     assert cli.main(tiny.argv("run", w)) == 0
     assert tiny_run.scores(w) == tiny_run.scores(tiny.workdir)
     assert len(tiny_run.events(w, "row_trained")) == 6  # all by the first run
+
+
+def test_a_report_is_not_drawn_from_tables_of_other_settings(
+    tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    w = tiny.copy(tmp_path / "w")
+    flags = ["--config.attack.alpha=0.2", "--config.attack.references=6"]
+    assert refused(tiny.argv("report", w, *flags), capsys) == [
+        "attack.references=6: the tables were made with 4; run `lm-mia attack` first",
+        "attack.alpha=0.2: the tables were made with 0.05; run `lm-mia attack` first",
+    ]
+    assert cli.main(tiny.argv("report", w)) == 0
 
 
 def test_help_and_fields(capsys: pytest.CaptureFixture[str]):

@@ -117,3 +117,14 @@ def test_display_draws_to_stderr(capsys: pytest.CaptureFixture[str]):
     assert out == ""
     assert "hello" in said
     assert "corpus" in said
+
+
+def test_waiting_for_others_is_said_once_and_not_for_rows_of_our_own():
+    display, out = shown()
+    tally = progress.Tally(display, "run", 3, 3)
+    tally.on_event({"event": "row_started", "row": "a"})
+    tally.on_event({"event": "waiting", "rows": ["a"]})
+    assert out.getvalue() == ""
+    for _ in range(2):
+        tally.on_event({"event": "waiting", "rows": ["a", "b", "c"]})
+    assert out.getvalue() == "waiting for b, c: another command is at work\n"

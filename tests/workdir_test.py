@@ -38,10 +38,11 @@ def test_paths(tmp_path: Path):
 def test_claim_writes_the_config_and_what_made_it(tmp_path: Path):
     w = Workdir(tmp_path / "runs" / "a")
     w.claim(C)
-    assert [p.name for p in w.path.iterdir()] == ["config.json"]
+    assert sorted(p.name for p in w.path.iterdir()) == [".config.lock", "config.json"]
     found = stored(w)
     assert found["config"] == config.to_dict(C)
-    assert set(found) == {"config", "lm_mia", "packages", "commit", "cpu_cores"}
+    assert set(found) == {"config", "lm_mia", "packages", "commit", "cpu_cores", "later"}
+    assert found["later"] == []
     assert found["packages"]["numpy"] == sys.modules["numpy"].__version__
     assert found["cpu_cores"] == os.cpu_count()
 
@@ -74,9 +75,10 @@ def test_everything_may_change_while_there_is_no_population(tmp_path: Path):
     assert stored(w)["config"] == config.to_dict(DEEPER)
 
 
+@pytest.mark.parametrize("begun", [True, False])
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"other": 1}', '{"config": []}', "\x00\xff"])
-def test_a_config_of_somebody_else(tmp_path: Path, text: str):
-    w = used(tmp_path)
+def test_a_config_of_somebody_else(tmp_path: Path, text: str, begun: bool):
+    w = used(tmp_path) if begun else Workdir(tmp_path)
     (tmp_path / "config.json").write_text(text, encoding="latin1")
     with pytest.raises(UserError) as caught:
         w.claim(C)
@@ -108,20 +110,60 @@ def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_disclaim_leaves_nothing_of_its_own_behind(tmp_path: Path):
-    new, mine = Workdir(tmp_path / "new"), Workdir(tmp_path / "mine")
+    new, mine = Workdir(tmp_path / "deep" / "a" / "new"), Workdir(tmp_path / "mine")
     mine.path.mkdir()
     (mine.path / "precious").write_text("kept")
     for w in (new, mine):
-        w.claim(C)
-        w.disclaim()
-        w.disclaim()
-    assert not new.path.exists()
+        created = w.claim(C)
+        w.disclaim(created)
+        w.disclaim(created)
+    assert [p.name for p in tmp_path.iterdir()] == ["mine"]
     assert [p.name for p in mine.path.iterdir()] == ["precious"]
 
 
-def test_disclaim_keeps_the_config_of_a_population(tmp_path: Path):
+def test_disclaim_keeps_what_an_earlier_command_began(tmp_path: Path):
+    w = Workdir(tmp_path)
+    w.claim(C)
+    w.disclaim(w.claim(DEEPER))
+    assert stored(w)["config"] == config.to_dict(DEEPER)
+
+
+def test_rows_without_a_config_are_not_claimed(tmp_path: Path):
+    (tmp_path / "recipe_0123abcd").mkdir()
+    with pytest.raises(UserError, match=r"config.json: missing, but rows are there; put it back"):
+        Workdir(tmp_path).claim(C)
+    assert [p.name for p in tmp_path.iterdir()] == ["recipe_0123abcd"]
+
+
+def test_rows_alone_fix_the_config_too(tmp_path: Path):
     w = used(tmp_path)
-    w.disclaim()
+    (tmp_path / "recipe_0123abcd").mkdir()
+    w.population.rmdir()
+    with pytest.raises(UserError, match=r"model.layers: 12 -> 3"):
+        w.claim(DEEPER)
+
+
+def test_versions_stay_those_that_began_and_others_are_listed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    w = used(tmp_path)
+    first = stored(w)
+    for commit in ("abc", first["commit"], "def", "abc"):
+        monkeypatch.setattr(workdir, "_commit", lambda commit=commit: commit)
+        w.claim(FASTER)
+    found = stored(w)
+    assert [entry["commit"] for entry in found["later"]] == ["abc", "def"]
+    assert found | {"later": [], "config": {}} == first | {"config": {}}
+    assert {tuple(sorted(entry)) for entry in found["later"]} == {
+        ("commit", "cpu_cores", "lm_mia", "packages")
+    }
+
+
+def test_disclaim_keeps_the_config_of_a_population(tmp_path: Path):
+    w = Workdir(tmp_path / "w")
+    created = w.claim(C)
+    w.population.mkdir()
+    w.disclaim(created)
     assert stored(w)["config"] == config.to_dict(C)
 
 

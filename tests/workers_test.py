@@ -267,5 +267,8 @@ def test_a_lost_shard_is_scored_again_from_the_checkpoint(tiny: tiny_run.Tiny, t
     [recipe] = workdir.glob("recipe_*")
     (recipe / "scores.zarr" / "member" / "c" / "2" / "0").unlink()
     workers._work("run", c, workdir, recipe, 0, seen.append)
-    assert [(e["event"], e.get("row")) for e in seen[1:]] == [("row_scored", "reference_2_2_2")]
+    assert [(e["event"], e.get("row")) for e in seen[1:]] == [
+        ("row_started", "reference_2_2_2"),
+        ("row_scored", "reference_2_2_2"),
+    ]
     assert tiny_run.scores(workdir) == tiny_run.scores(tiny.workdir)

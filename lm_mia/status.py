@@ -1,0 +1,63 @@
+"""What a person is told of a workdir: what is there and what is missing, and at the end where everything is."""
+
+from pathlib import Path
+
+import pandas as pd
+from rich.console import Console
+from rich.table import Table
+
+from lm_mia import config, subsets, workers
+from lm_mia.config import Config
+from lm_mia.population import open_population
+from lm_mia.workdir import Workdir
+
+
+def show(c: Config, workdir: Workdir) -> None:
+    """Prints what is there and what is missing; changes nothing."""
+    workdir.check(c)
+    population = open_population(workdir.population)
+    recipe = workdir.recipe(config.recipe_hash(c, population.sha256))
+    rows = subsets.rows(c.attack.references, c.attack.replicas)
+    unscored = set(workers.missing("score", c, recipe, rows))
+    table = Table(title=str(workdir.path))
+    for column in ("rows", "wanted", "trained", "scored", "missing"):
+        table.add_column(column, justify="left" if column == "rows" else "right")
+    for role in ("reference", "replica"):
+        of = [row for row in rows if row.role == role]
+        scored = [row for row in of if row not in unscored]
+        trained = [row for row in of if row not in unscored or workers.trained(c, recipe, row)]
+        table.add_row(role, *map(str, (len(of), len(trained), len(scored), len(of) - len(scored))))
+    console = Console()
+    console.print(table)
+    console.print(
+        f"population  {len(population)} samples, sha256 {population.sha256}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    for name in ("tables", "figures", "report.html"):
+        console.print(
+            f"{name:11} {'present' if (workdir.path / name).exists() else 'missing'}",
+            highlight=False,
+        )
+
+
+def summary(verb: str, workdir: Workdir, recipe: Path) -> None:
+    """The last words of a command: what came out, and where everything is."""
+    lines = []
+    if verb in ("run", "attack"):
+        best = pd.read_csv(workdir.path / "tables" / "attacks.csv").groupby("attack").last()
+        for name in ("lira_online", "loss"):
+            row = best.loc[name]
+            lines.append(
+                f"AUC of {name}: {row['auc_mean']:.3f} +- {row['auc_std']:.3f} over {row['targets']:.0f} targets"
+            )
+    places = {
+        "population": workdir.population,
+        "scores": recipe / "scores.zarr",
+        "metrics": workdir.path / "metrics.jsonl",
+        "tables": workdir.path / "tables",
+        "figures": workdir.path / "figures",
+        "report": workdir.path / "report.html",
+    }
+    lines += [f"{name:11} {path}" for name, path in places.items() if path.exists()]
+    print("\n".join(lines))
