@@ -5,7 +5,7 @@
 The text is docstrings of the installed packages. 32 references and 16 replicas of one target, each a 2-layer
 transformer of 0.17M parameters, see half of 2,048 samples three times.
 
-Cost: about 4 minutes on 2 cores, 1.5 GB of memory, 110 MB of disk.
+Cost: about 4 minutes on 2 cores, 2 GB of memory, 100 MB of disk.
 
 Expect (the text, and so every number, moves a little with the versions of the packages): LiRA with all references
 reaches an AUC of about 0.86, up from 0.80 with 4, the loss attack 0.6; at an FPR of 5 % about 4 of 10 members, and

@@ -73,6 +73,7 @@ def run(
       UserError: what a worker found wrong, or that all were killed; finished rows stay.
     """
     count, on_cpu = worker_count(c.train.workers)
+    count = min(count, len(missing(todo, c, recipe, _rows(c))))
     if on_cpu:  # read by XLA's CPU client when the worker imports JAX
         os.environ["NPROC"] = "1"
     context = multiprocessing.get_context("spawn")
@@ -103,8 +104,8 @@ def run(
             process.join()
 
 
-def worker_count(workers: int) -> tuple[int, int]:
-    """(number of processes, whether they compute on CPU) for ``train.workers``, told without loading JAX.
+def worker_count(workers: int) -> tuple[int, bool]:
+    """(number of processes at most, whether they compute on CPU) for ``train.workers``, told without loading JAX.
 
     Processes on CPU have one thread each: rows side by side gain more than threads inside a row, and so a row's bits
     depend on neither the number of cores nor that of workers.
