@@ -67,6 +67,19 @@ def lira_against_loss(attacks: Sequence[Record], samples: int) -> str:
     return said + f" {'LiRA' if ahead > 0 else 'The loss attack'} is ahead by {abs(ahead):.3f}."
 
 
+def ahead_of_lira(attacks: Sequence[Record]) -> str:
+    """The attacks that do better than online LiRA, if there are any on the same samples."""
+    lira = pick(full(attacks), "lira_online")
+    better = [
+        f"{attack_name(row['attack'])} ({plus_minus(row['auc_mean'], row['auc_std'])})"
+        for row in full(attacks)
+        if lira is not None
+        and row["left_out"] == lira["left_out"]
+        and round(row["auc_mean"] - lira["auc_mean"], 3) > 0
+    ]
+    return f"Ahead of LiRA here: {', '.join(better)}." if better else ""
+
+
 def focus_tpr(attacks: Sequence[Record], focus: float) -> str:
     """True positive rate at the focus FPR, against guessing."""
     row = pick(full(attacks), "lira_online")

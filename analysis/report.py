@@ -127,6 +127,7 @@ def facts(folder: Path) -> dict[str, Any]:
         "verdict": verdict,
         "said": {
             "lira": findings.lira_against_loss(attacks, len(member_N)),
+            "ahead": findings.ahead_of_lira(attacks),
             "tpr": findings.focus_tpr(attacks, focus),
             "growth": findings.growth(attacks, len(member_N)),
             "left_out": findings.left_out(attacks),

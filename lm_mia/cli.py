@@ -148,7 +148,7 @@ def _work(verb: str, c: Config, workdir: Workdir) -> None:
     created = workdir.claim(c)
     with progress.display(overall=verb == "run") as display:
         job = Job(c, workdir, display)
-        display.stage(0.1)
+        display.stage(0.1, steps=4)  # read, find duplicates, train the vocabulary, tokenise
         try:
             population = (
                 job.population()
@@ -160,7 +160,7 @@ def _work(verb: str, c: Config, workdir: Workdir) -> None:
             raise
         workdir.check(c)  # once more: another command may have claimed a new workdir meanwhile
         recipe = workdir.recipe(config.recipe_hash(c, population.sha256))
-        display.stage(0.85)
+        display.stage(0.85, steps=2)  # train, score
         if verb in ("run", "train", "score"):
             job.make_rows(verb, population, recipe)
         # Two commands may get here at once; tables and figures are written by one at a time.

@@ -27,13 +27,15 @@ class Display:
         self._progress = progress
         self._overall = progress.add_task("overall", total=1.0) if overall else None
         self._bars: dict[str, TaskID] = {}
-        self._said: dict[str, float] = {}
-        self._before, self._share = 0.0, 0.0
+        self._said = time.monotonic()
+        self._before, self._share, self._steps = 0.0, 0.0, 1
+        self._parts: dict[str, float] = {}
 
-    def stage(self, share: float) -> None:
-        """Begins a stage that takes about this share of the command's time."""
+    def stage(self, share: float, steps: int = 1) -> None:
+        """Begins a stage that takes about this share of the command's time and shows so many bars."""
         self._before, self._share = self._before + self._share, share
-        self._move(0)
+        self._steps, self._parts = steps, {}
+        self._move()
 
     def say(self, line: str) -> None:
         """One line above the bars."""
@@ -44,23 +46,27 @@ class Display:
         if label not in self._bars:
             self._bars[label] = self._progress.add_task(label, total=total, completed=done)  # pyright: ignore[reportArgumentType]
         self._progress.update(self._bars[label], completed=done, total=total)
-        self._move(done / max(total, 1))
+        self._parts[label] = done / max(total, 1)
+        self._move()
         now = time.monotonic()
-        if not self.console.is_terminal and now - self._said.setdefault(label, now) > _LINE_SECONDS:
-            self._said[label] = now
-            left = self._progress.tasks[self._bars[label]].time_remaining
-            self.say(
-                f"{label}: {done / max(total, 1):.0%}"
-                + (f", {left:.0f} s left" if left is not None else "")
-            )
+        if not self.console.is_terminal and now - self._said > _LINE_SECONDS:
+            self._said = now
+            self.say(", ".join(self._line(name) for name in ("overall", label)))
 
-    def _move(self, part: float) -> None:
-        """Moves the overall bar to a part of this stage; never back, whatever step of it reports."""
+    def _line(self, name: str) -> str:
+        bar = self._overall if name == "overall" else self._bars[name]
+        if bar is None:
+            return "at work"
+        left = self._progress.tasks[bar].time_remaining
+        return f"{name} {self._progress.tasks[bar].percentage:.0f}%" + (
+            f" ({left:.0f} s left)" if left is not None else ""
+        )
+
+    def _move(self) -> None:
+        """Moves the overall bar by what the bars of this stage say."""
         if self._overall is not None:
-            now = self._progress.tasks[self._overall].completed
-            self._progress.update(
-                self._overall, completed=max(now, self._before + self._share * part)
-            )
+            part = min(sum(self._parts.values()) / self._steps, 1)
+            self._progress.update(self._overall, completed=self._before + self._share * part)
 
 
 @contextmanager
@@ -71,7 +77,11 @@ def display(overall: bool) -> Iterator[Display]:
     columns += [TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn(), TimeRemainingColumn()]
     # Rows end in bursts, one a worker: the rate must be taken over more than the usual 30 seconds.
     with Progress(*columns, console=console, speed_estimate_period=300) as progress:
-        yield Display(console, progress, overall)
+        try:
+            yield Display(console, progress, overall)
+        except BaseException:
+            progress.live.transient = True  # bars cut short would only stand in the message's way
+            raise
         for task in progress.tasks:
             progress.update(task.id, completed=task.total)
 

@@ -50,6 +50,10 @@ class Workdir:
         created = [p for p in (*reversed(self.path.parents), self.path) if not p.exists()]
         created += [p for p in (lock, stored) if not p.exists()]
         self.check(c)
+        if self.path.exists() and not self.path.is_dir():
+            raise UserError(
+                f"--workdir={self.path}: is a file; choose a folder that can be written"
+            )
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             with filelock.FileLock(lock):

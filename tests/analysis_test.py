@@ -244,14 +244,15 @@ def test_a_missing_table_is_named_before_anything_is_written(
 
 
 def _row(attack: str, references: int, auc: float, left_out: int = 0) -> dict[str, Any]:
-    row = {"attack": attack, "references": references, "auc_mean": auc, "auc_std": 0.01}
-    return row | {"left_out": left_out}
+    return dict(attack=attack, references=references, auc_mean=auc, auc_std=0.01, left_out=left_out)
 
 
 def test_sentences_stay_true_when_the_numbers_turn() -> None:
     falling = [_row("lira_online", r, auc) for r, auc in ((4, 0.6), (8, 0.65), (16, 0.5))]
     falling.append(_row("loss", 0, 0.7))
     assert "The loss attack is ahead by 0.200." in findings.lira_against_loss(falling, 9)
+    said = [findings.ahead_of_lira(rows) for rows in (falling, falling[:3])]
+    assert said == ["Ahead of LiRA here: Loss (0.700 ± 0.010).", ""]
     assert "of the 2 steps up, 1 raised it." in findings.growth(falling, 9)
     assert "no AUC" in findings.lira_against_loss([_row("lira_online", 4, float("nan"))], 9)
     passed, verdict = findings.control([_row("lira_online", 8, 0.55), _row("loss", 0, 0.51)])

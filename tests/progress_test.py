@@ -31,17 +31,18 @@ def scored(row: str) -> dict[str, object]:
 
 def test_a_bar_for_each_label_and_one_for_all():
     display, _ = shown(overall=True)
-    display.stage(0.25)
+    display.stage(0.25, steps=2)
     display.update("read", 1, 2)
-    assert bars(display) == {"overall": (0.125, 1), "read": (1, 2)}
-    display.update("write", 0, 4)  # another step of the same stage: the overall bar stays
-    assert bars(display)["overall"] == (0.125, 1)
+    assert bars(display) == {"overall": (0.0625, 1), "read": (1, 2)}
+    display.update("read", 2, 2)
+    display.update("write", 1, 4)
+    assert bars(display)["overall"] == (0.25 * (1 + 0.25) / 2, 1)
     display.stage(0.75)
     assert bars(display)["overall"] == (0.25, 1)
     display.update("train", 0, 0)
     display.update("train", 2, 4)
     assert bars(display) == {
-        "overall": (0.625, 1), "read": (1, 2), "write": (0, 4), "train": (2, 4),
+        "overall": (0.625, 1), "read": (2, 2), "write": (1, 4), "train": (2, 4),
     }  # fmt: skip
 
 
@@ -66,8 +67,18 @@ def test_without_a_terminal_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch,
     for seconds, done in ((0, 1), (9, 2), (2, 3), (9, 4), (2, 5)):
         now[0] += seconds
         display.update("train", done, 10)
-    lines = [line.partition(",")[0] for line in out.getvalue().splitlines()]
-    assert lines == ([] if terminal else ["train: 30%", "train: 50%"])
+    lines = [line.partition(" (")[0] for line in out.getvalue().splitlines()]
+    assert lines == ([] if terminal else ["at work, train 30%", "at work, train 50%"])
+
+
+def test_the_line_tells_of_the_whole_command_too(monkeypatch: pytest.MonkeyPatch):
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    display, out = shown(overall=True)
+    display.stage(0.5)
+    now[0] += 11
+    display.update("train", 1, 10)
+    assert out.getvalue() == "overall 5%, train 10%\n"
 
 
 def test_tally_counts_rows_and_parts_of_rows():
