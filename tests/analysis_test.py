@@ -16,10 +16,8 @@ from synthetic_workdir import FAR, LATER, NASTY, OTHER_RECIPE, RECIPE, Page, wri
 
 ANALYSIS = Path(__file__).resolve().parents[1] / "analysis"
 sys.path.append(str(ANALYSIS))  # the scripts import each other by bare name, as when they are run
-_NAMES = "report findings flips training workdir archetypes rows"
-report, findings, flips, training, workdir, archetypes, rows = map(
-    importlib.import_module, _NAMES.split()
-)
+_NAMES = ("report", "findings", "flips", "training", "workdir", "archetypes", "rows")
+report, findings, flips, training, workdir, archetypes, rows = map(importlib.import_module, _NAMES)
 FIGURES = ("training", "roc", "auc_references", "coin_flip_share", "flip_ccdf", "archetypes")
 
 
