@@ -3,7 +3,6 @@
 import base64
 import json
 import math
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,6 +18,8 @@ import roc
 import training
 import workdir
 from workdir import Record, percent
+
+from lm_mia.workdir import write_atomically
 
 TABLES = {
     "attacks.csv": "every attack at every number of references",
@@ -48,9 +49,8 @@ def write(folder: Path) -> Path:
         for name, png in workdir.save(folder, drawn).items()
     }
     page = render(page_facts, images)
-    part, path = folder / f".report.{os.getpid()}.part", folder / "report.html"
-    part.write_text(page, encoding="utf-8")
-    part.replace(path)
+    path = folder / "report.html"
+    write_atomically(path, page)
     return path
 
 

@@ -1,10 +1,11 @@
 """One look for every figure: colour-blind safe (Okabe-Ito), readable in print, reproducible."""
 
-import os
 from pathlib import Path
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
+
+from lm_mia.workdir import replacing
 
 mpl.use("Agg")
 
@@ -53,9 +54,8 @@ def save(figure: Figure, figures_dir: Path, name: str) -> Path:
         "pdf": {"Creator": None, "Producer": None, "CreationDate": None},
     }
     for suffix, metadata in without_dates.items():
-        part = figures_dir / f".{name}.{os.getpid()}.part"
-        figure.savefig(part, format=suffix, metadata=metadata)
-        part.replace(figures_dir / f"{name}.{suffix}")
+        with replacing(figures_dir / f"{name}.{suffix}") as part:
+            figure.savefig(part, format=suffix, metadata=metadata)
     return figures_dir / f"{name}.png"
 
 

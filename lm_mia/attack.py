@@ -5,7 +5,6 @@ T: targets, M: references, N2: samples of the population (2N), F: false positive
 
 import dataclasses
 import json
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from lm_mia.population import Population, Progress
 from lm_mia.seeds import permutation
 from lm_mia.stats import baselines, binomial, flips, lira, roc
 from lm_mia.store import Store
-from lm_mia.workdir import write_atomically
+from lm_mia.workdir import replacing, write_atomically
 
 _SHUFFLES = 10
 
@@ -129,9 +128,8 @@ def run(
     votes_FxN = tables.votes(score_TxN, rows.target_member_N, c)
     _csv(folder / "flip_shares.csv", tables.flip_shares(votes_FxN, rows.target_member_N, c))
     samples = tables.samples(votes_FxN, score_TxN, rows.target_member_N, population, c)
-    part = folder / f".samples.parquet.{os.getpid()}"
-    samples.to_parquet(part, index=False)
-    part.replace(folder / "samples.parquet")
+    with replacing(folder / "samples.parquet") as part:
+        samples.to_parquet(part, index=False)
     _csv(folder / "archetypes.csv", tables.archetypes(samples, population, c))
     k_low, cutoff = binomial.coin_flip_cutoff(c.replicas, c.alpha)
     facts = {
@@ -183,7 +181,7 @@ def _attack(
     summary |= {"left_out": int((~usable_N).sum())}
     nonmembers = int((~rows.target_member_N).sum())
     grid_K = np.geomspace(1 / nonmembers, 1, 100)
-    mean = roc.mean_roc(score_TxN, rows.target_member_N, np.minimum(grid_K, 1))
+    mean = roc.mean_roc(score_TxN, rows.target_member_N, grid_K)
     curve = pd.DataFrame(
         {"fpr": mean.fpr_F, "tpr_mean": mean.tpr.mean_F, "tpr_std": mean.tpr.std_F}
         | {"left_out": int(mean.left_out_T.max())}

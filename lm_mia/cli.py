@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import filelock
 import tyro
 
-from lm_mia import attack, config, corpus, progress, status, subsets, workers
+from lm_mia import attack, config, corpus, progress, status, workers
 from lm_mia.config import Config
 from lm_mia.errors import UserError
 from lm_mia.parse import parse
@@ -63,13 +63,9 @@ class Job:
             self.display.say(line)
         return found
 
-    def rows(self) -> list[subsets.Row]:
-        """The rows that the config asks for."""
-        return subsets.rows(self.config.attack.references, self.config.attack.replicas)
-
     def make_rows(self, todo: str, population: Population, recipe: Path) -> None:
         """Train, score or both, by workers, until no row is missing."""
-        rows = self.rows()
+        rows = workers.rows_of(self.config)
         columns = {k: population.table[k].to_numpy() for k in ("tokens", "unk", "zlib_bytes")}
         facts = {
             "recipe": recipe.name,
@@ -141,8 +137,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _work(verb: str, c: Config, workdir: Workdir) -> None:
     if verb in ("run", "report"):
         _report_script(c)  # a misspelt name is told now, not after hours of training
+    population = None
     if verb not in ("run", "corpus"):
-        open_population(workdir.population)  # a verb that comes too early writes nothing
+        population = open_population(workdir.population)  # a verb too early writes nothing
     if verb == "report":
         _check_tables(c, workdir)
     created = workdir.claim(c)
@@ -150,11 +147,7 @@ def _work(verb: str, c: Config, workdir: Workdir) -> None:
         job = Job(c, workdir, display)
         display.stage(0.1, steps=4)  # read, find duplicates, train the vocabulary, tokenise
         try:
-            population = (
-                job.population()
-                if verb in ("run", "corpus")
-                else open_population(workdir.population)
-            )
+            population = job.population() if population is None else population
         except UserError:
             workdir.disclaim(created)
             raise

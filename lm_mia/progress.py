@@ -16,7 +16,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-_LINE_SECONDS = 10  # between lines of one stage where there is no terminal
+_LINE_SECONDS = 10  # between lines where there is no terminal
 
 
 class Display:

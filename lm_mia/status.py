@@ -6,7 +6,7 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from lm_mia import config, subsets, workers
+from lm_mia import config, workers
 from lm_mia.config import Config
 from lm_mia.population import open_population
 from lm_mia.workdir import Workdir
@@ -17,7 +17,7 @@ def show(c: Config, workdir: Workdir) -> None:
     workdir.check(c)
     population = open_population(workdir.population)
     recipe = workdir.recipe(config.recipe_hash(c, population.sha256))
-    rows = subsets.rows(c.attack.references, c.attack.replicas)
+    rows = workers.rows_of(c)
     unscored = set(workers.missing("score", c, recipe, rows))
     table = Table(title=str(workdir.path))
     for column in ("rows", "wanted", "trained", "scored", "missing"):

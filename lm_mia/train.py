@@ -67,6 +67,7 @@ def train_row(
       shape: of the model.
       recipe: optimizer settings.
       train: batch size, epochs, subset design and time between checkpoints.
+      steps: updates from start to end.
       folder: of this row's checkpoints.
       step: of ``make_step``, shared by rows.
       report: called with events ("step" often, "train" with a loss now and then, "row_trained" at the end).

@@ -7,7 +7,7 @@ import importlib.metadata
 import json
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -71,9 +71,9 @@ class Workdir:
     def check(self, c: config.Config) -> dict[str, Any] | None:
         """The stored config.json, None if there is none yet; errors as of `claim`."""
         stored = self.path / "config.json"
-        begun = self.population.exists() or any(self.path.glob("recipe_*"))
+        rows = any(self.path.glob("recipe_*"))
         if not stored.exists():
-            if any(self.path.glob("recipe_*")):
+            if rows:
                 raise UserError(
                     f"{stored}: missing, but rows are there; put it back or choose another --workdir"
                 )
@@ -86,7 +86,7 @@ class Workdir:
             raise UserError(
                 f"{stored}: not a config written by lm-mia; choose another --workdir"
             ) from error
-        if different and begun:
+        if different and (rows or self.population.exists()):
             lines = "\n".join(f"  {line}" for line in different)
             raise UserError(
                 f"--workdir={self.path}: belongs to another config:\n{lines}\n"
@@ -108,11 +108,18 @@ class Workdir:
             file.write(line.encode())
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replaces a file's content: a reader sees the old or the new one, whatever happens in between."""
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A file to write in the block, which then takes the path's place: a reader sees the old or the new one."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text)
+    yield temporary
     os.replace(temporary, path)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replaces a file's content, whatever happens in between."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def _provenance() -> dict[str, Any]:

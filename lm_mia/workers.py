@@ -73,7 +73,7 @@ def run(
       UserError: what a worker found wrong, or that all were killed; finished rows stay.
     """
     count, on_cpu = worker_count(c.train.workers)
-    count = min(count, len(missing(todo, c, recipe, _rows(c))))
+    count = min(count, len(missing(todo, c, recipe, rows_of(c))))
     if on_cpu:  # read by XLA's CPU client when the worker imports JAX
         os.environ["NPROC"] = "1"
     context = multiprocessing.get_context("spawn")
@@ -93,7 +93,7 @@ def run(
             if event["event"] == "crash":
                 raise RuntimeError(f"a worker failed:\n{event['message']}")
             on_event(event)
-        if left := missing(todo, c, recipe, _rows(c)):
+        if left := missing(todo, c, recipe, rows_of(c)):
             raise UserError(
                 f"all workers were lost (killed, or out of memory?) with {len(left)} rows missing; "
                 "finished rows are kept: run the same command again to go on"
@@ -121,7 +121,8 @@ def worker_count(workers: int) -> tuple[int, bool]:
     return workers or cores, True
 
 
-def _rows(c: config.Config) -> list[subsets.Row]:
+def rows_of(c: config.Config) -> list[subsets.Row]:
+    """The rows that a config asks for."""
     return subsets.rows(c.attack.references, c.attack.replicas)
 
 
@@ -228,7 +229,7 @@ def _work(
                 | {name: float(values.mean(dtype="float64")) for name, values in means.items()}
             )
 
-    rows, (count, _) = _rows(c), worker_count(c.train.workers)
+    rows, (count, _) = rows_of(c), worker_count(c.train.workers)
     while waiting := missing(todo, c, recipe, rows):
         took = False
         # Workers start at different places, so that they rarely ask for the same lock.

@@ -46,10 +46,10 @@ ALLOWED = {
         "train",
     },
     "progress": set(),
-    "status": {"config", "population", "subsets", "workdir", "workers"},
+    "status": {"config", "population", "workdir", "workers"},
     "cli": {
         *("attack", "config", "corpus", "errors", "parse", "population", "progress", "status"),
-        *("store", "subsets", "workdir", "workers"),
+        *("store", "workdir", "workers"),
     },
     "stats": {"stats"},
     "__init__": set(),
