@@ -1,9 +1,10 @@
 """The state of a row, fresh or saved: parameters, optimizer state, and the number of updates as its name.
 
 One whole state at a time, by orbax, in a folder of the row's own. A save is atomic; what a killed one leaves behind is
-no state, and gone after the next save.
+no state, and gone when the folder is next opened.
 """
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,10 @@ def fresh(init_seed: int, shape: model.Shape, tx: optax.GradientTransformation) 
 
 def manager(folder: Path) -> ocp.CheckpointManager:
     """An orbax manager of a row's folder that keeps the newest state only; close it, or use it as a context."""
-    options = ocp.CheckpointManagerOptions(max_to_keep=1, cleanup_tmp_directories=True)
+    # not cleanup_tmp_directories: its thread outlives the manager, and the next one's meets half-removed folders
+    for unfinished in folder.glob(f"*{ocp.utils.TMP_DIR_SUFFIX}*"):
+        shutil.rmtree(unfinished)
+    options = ocp.CheckpointManagerOptions(max_to_keep=1)
     return ocp.CheckpointManager(folder.absolute(), options=options)
 
 

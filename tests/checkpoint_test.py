@@ -142,8 +142,9 @@ def test_what_a_kill_halfway_leaves_is_no_checkpoint(tmp_path: Path):
     shutil.copytree(tmp_path / "3" / "opt", unfinished / "opt.orbax-checkpoint-tmp")
     with checkpoint.manager(tmp_path) as checkpoints:
         assert checkpoints.latest_step() == 3
+        assert not unfinished.exists()  # gone already, not some time later
     shutil.rmtree(tmp_path / "3")
-    unfinished.mkdir(exist_ok=True)
+    unfinished.mkdir()
     with checkpoint.manager(tmp_path) as checkpoints:
         assert checkpoints.latest_step() is None
         checkpoint.save(checkpoints, 2, state(2))
