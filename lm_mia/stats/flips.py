@@ -2,7 +2,8 @@
 
 Shapes: T targets, N samples, F false positive rates, 5 flip bins between 6 edges. Replicas share
 their training subset, so membership is member_N. NaN votes are missing samples: left out and
-counted. StrongMIA Section 5, Appendix E.2.
+counted. Votes and counts of blocks of samples add up to those of all. StrongMIA Section 5,
+Appendix E.2.
 """
 
 import dataclasses
@@ -12,26 +13,49 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lm_mia.stats.binomial import check_replicas, coin_flip_cutoff, whole_votes
-from lm_mia.stats.roc import MeanStd, mean_std, tpr_at_fpr
+from lm_mia.stats.roc import MeanStd, OperatingPoints, mean_std
 
 BIN_NAMES = ("very stable", "low/mid", "mid/high", "very unstable", "coin flip")
 """Of the five flip bins, in order."""
 
 # Inner edges as fractions: a flip rate on an edge falls on its right side whatever the rounding.
 _EDGES = (Fraction(1, 10), Fraction(1, 4), Fraction(2, 5))
-_COIN = 4
+COIN_FLIP = 4
+"""Index of the last bin; the one before it is `VERY_UNSTABLE`."""
+VERY_UNSTABLE = 3
+_CELLS = 2**21  # decisions of one target held at once, in bytes: more costs cache, less costs calls
 
 
 @dataclasses.dataclass(frozen=True)
 class Votes:
-    """Member decisions of each sample, counted over replicas."""
+    """Member decisions of each sample at each rate, counted over replicas."""
 
-    votes_N: NDArray[np.float64]
+    votes_FxN: NDArray[np.float64]
     """Whole numbers from 0 to replicas; NaN for a sample without a score from every replica."""
     replicas: int
-    """B: targets that have a threshold."""
+    """B: targets that have thresholds."""
     left_out: int
     """Samples whose votes are NaN."""
+
+
+@dataclasses.dataclass(frozen=True)
+class FlipCounts:
+    """Samples of a class in each flip bin, one row a rate; counts of blocks of samples add."""
+
+    member_Fx5: NDArray[np.int64]
+    nonmember_Fx5: NDArray[np.int64]
+    left_out_F: NDArray[np.int64]
+    """Samples with NaN votes."""
+
+    def __add__(self, other: "FlipCounts") -> "FlipCounts":
+        """Counts of both blocks; ValueError if they are of different rates."""
+        if self.left_out_F.shape != other.left_out_F.shape:
+            raise ValueError("only counts at the same false positive rates add")
+        return FlipCounts(
+            self.member_Fx5 + other.member_Fx5,
+            self.nonmember_Fx5 + other.nonmember_Fx5,
+            self.left_out_F + other.left_out_F,
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,16 +73,6 @@ class FlipShares:
     left_out_F: NDArray[np.int64]
     """Samples with NaN votes."""
 
-    @property
-    def coin_flip_member_F(self) -> NDArray[np.float64]:
-        """Share of members whose decisions cannot be told from a coin's (StrongMIA Figure 5a)."""
-        return self.member_Fx5[:, _COIN]
-
-    @property
-    def coin_flip_nonmember_F(self) -> NDArray[np.float64]:
-        """The same of non-members."""
-        return self.nonmember_Fx5[:, _COIN]
-
 
 @dataclasses.dataclass(frozen=True)
 class ErrorRates:
@@ -67,7 +81,9 @@ class ErrorRates:
     nominal_fpr_F: NDArray[np.float64]
     """As asked for; ``fpr`` holds what was realised, at most this."""
     acc: MeanStd
-    """(TP + TN) / samples, by counts: with equal classes (TPR + TNR) / 2."""
+    """(TP + TN) / samples, by counts."""
+    balanced_acc: MeanStd
+    """(TPR + TNR) / 2: the same as ``acc`` if the classes are of one size."""
     fnr: MeanStd
     fpr: MeanStd
     tnr: MeanStd
@@ -78,33 +94,61 @@ class ErrorRates:
     """Targets without a score in one of the classes."""
 
 
-def votes(score_TxN: ArrayLike, threshold_T: ArrayLike) -> Votes:
-    """How many replicas call each sample a member, that is, score >= threshold.
+def votes(score_TxN: ArrayLike, threshold_TxF: ArrayLike) -> Votes:
+    """How many replicas call each sample a member, that is, score >= threshold, at each rate.
 
-    A target whose threshold is NaN (a lost run) is not a replica. A sample that misses a score of
+    A target whose thresholds are NaN (a lost run) is not a replica. A sample that misses a score of
     any replica gets NaN rather than fewer votes, so that all votes are out of one B and comparable
     with one cutoff.
 
     Args:
       score_TxN: scores.
-      threshold_T: the threshold of each target, such as a column of `tpr_at_fpr`'s threshold_TxF.
+      threshold_TxF: thresholds of each target, such as of `lm_mia.stats.roc.tpr_at_fpr`; in any
+        order, infinite ones too.
 
     Raises:
-      ValueError: shapes that do not fit.
+      ValueError: as of `live_targets`.
 
     Source: StrongMIA Eqs. 7 and 10 (B1).
     """
-    score_TxN, threshold_T = np.asarray(score_TxN), np.asarray(threshold_T, dtype=np.float64)
-    if score_TxN.ndim != 2 or threshold_T.shape != score_TxN.shape[:1]:
-        raise ValueError(f"scores of shape {score_TxN.shape}, thresholds of {threshold_T.shape}")
-    votes_N = np.zeros(score_TxN.shape[1])
-    missing_N = np.zeros(score_TxN.shape[1], dtype=np.bool_)
-    replicas = np.flatnonzero(~np.isnan(threshold_T))
-    for t in replicas:
-        score_N = score_TxN[t].astype(np.float64)
-        votes_N += score_N >= threshold_T[t]
-        missing_N |= np.isnan(score_N)
-    return Votes(np.where(missing_N, np.nan, votes_N), replicas.size, int(missing_N.sum()))
+    score_TxN, threshold_TxF = np.asarray(score_TxN), np.asarray(threshold_TxF, dtype=np.float64)
+    live_R = live_targets(score_TxN, threshold_TxF)
+    rates, samples = threshold_TxF.shape[1], score_TxN.shape[1]
+    votes_FxN = np.empty((rates, samples))
+    left_out = 0
+    step = max(1, _CELLS // max(1, rates))
+    for start in range(0, samples, step):
+        score_TxC = score_TxN[:, start : start + step]
+        missing_C = np.zeros(score_TxC.shape[1], dtype=np.bool_)
+        # Bytes that hold B are the fastest to add, and comparing all rates at once is faster than
+        # sorting each score into its thresholds, even at a hundred of them.
+        count_FxC = np.zeros((rates, missing_C.size), dtype=np.min_scalar_type(live_R.size))
+        decision_FxC = np.empty(count_FxC.shape, dtype=np.bool_)
+        for t in live_R:
+            score_C = score_TxC[t].astype(np.float64, copy=False)
+            np.greater_equal(score_C, threshold_TxF[t][:, None], out=decision_FxC)
+            np.add(count_FxC, decision_FxC, out=count_FxC)
+            missing_C |= np.isnan(score_C)
+        votes_FxN[:, start : start + step] = count_FxC
+        votes_FxN[:, start : start + step][:, missing_C] = np.nan
+        left_out += int(missing_C.sum())
+    return Votes(votes_FxN, live_R.size, left_out)
+
+
+def live_targets(
+    score_TxN: NDArray[np.number], threshold_TxF: NDArray[np.float64]
+) -> NDArray[np.intp]:
+    """Rows of the targets that have thresholds, the replicas; the others are lost runs.
+
+    Raises:
+      ValueError: shapes that do not fit, or a target with thresholds at some rates only.
+    """
+    if score_TxN.ndim != 2 or threshold_TxF.ndim != 2 or len(score_TxN) != len(threshold_TxF):
+        raise ValueError(f"scores of shape {score_TxN.shape}, thresholds of {threshold_TxF.shape}")
+    lost_TxF = np.isnan(threshold_TxF)
+    if np.any(lost_TxF.any(axis=1) & ~lost_TxF.all(axis=1)):
+        raise ValueError("a target has thresholds at all rates or, if its run is lost, NaN at all")
+    return np.flatnonzero(~lost_TxF.any(axis=1))
 
 
 def flip_rate(votes_N: ArrayLike, replicas: int) -> NDArray[np.float64]:
@@ -159,18 +203,20 @@ def flip_bins(votes_N: ArrayLike, replicas: int, alpha: float = 0.05) -> NDArray
     """
     whole, missing = whole_votes(votes_N, replicas)
     k_low, _ = coin_flip_cutoff(replicas, alpha)
-    disagreeing, pairs = 2 * whole * (replicas - whole), replicas * (replicas - 1)
-    index = np.zeros(whole.shape, dtype=np.int64)
+    # There are few votes and many samples: a bin is looked up.
+    k = np.arange(replicas + 1)
+    disagreeing, pairs = 2 * k * (replicas - k), replicas * (replicas - 1)
+    index = np.zeros(k.size)
     for edge in _EDGES:
         index += disagreeing * edge.denominator >= pairs * edge.numerator
-    index = np.where((whole >= k_low) & (whole <= replicas - k_low), _COIN, index)
-    return np.where(missing, np.nan, index)
+    index[k_low : replicas - k_low + 1] = COIN_FLIP
+    return np.where(missing, np.nan, index[whole])
 
 
-def flip_shares(
+def flip_counts(
     votes_FxN: ArrayLike, member_N: ArrayLike, replicas: int, alpha: float = 0.05
-) -> FlipShares:
-    """Shares of members and of non-members in each flip bin, at one or more false positive rates.
+) -> FlipCounts:
+    """Members and non-members in each flip bin, at one or more false positive rates.
 
     Args:
       votes_FxN: member votes, one row a rate; NaN is missing. A one-dimensional array counts as one
@@ -181,41 +227,60 @@ def flip_shares(
 
     Raises:
       ValueError: as of `flip_rate` and `coin_flip_cutoff`, or shapes that do not fit.
-
-    Source: StrongMIA Tables 3 and 4, Figures 28 and 29.
     """
     bin_FxN, member_N = np.atleast_2d(flip_bins(votes_FxN, replicas, alpha)), np.asarray(member_N)
     if bin_FxN.ndim != 2 or member_N.shape != bin_FxN.shape[1:]:
         raise ValueError(f"votes of shape {bin_FxN.shape}, members of {member_N.shape}")
     if member_N.dtype != np.bool_:
         raise ValueError(f"members must be booleans, not {member_N.dtype}")
-    out_Fx5, in_Fx5 = (
-        np.array([(bin_FxN[:, of_N] == b).sum(axis=1) for b in range(_COIN + 1)]).T
-        for of_N in (~member_N, member_N)
+    bins = len(BIN_NAMES)
+    missing_FxN = np.isnan(bin_FxN)
+    # Non-members' bins, members' bins, and one for what is missing, counted in one go.
+    index_FxN = np.where(missing_FxN, 2 * bins, bin_FxN + bins * member_N).astype(np.int64)
+    count_Fx11 = np.array([np.bincount(row_N, minlength=2 * bins + 1) for row_N in index_FxN])
+    count_Fx11 = count_Fx11.reshape(len(bin_FxN), 2 * bins + 1).astype(np.int64, copy=False)
+    return FlipCounts(
+        member_Fx5=count_Fx11[:, bins : 2 * bins],
+        nonmember_Fx5=count_Fx11[:, :bins],
+        left_out_F=count_Fx11[:, 2 * bins],
     )
+
+
+def flip_shares(counts: FlipCounts, replicas: int, alpha: float = 0.05) -> FlipShares:
+    """Shares of members and of non-members in each flip bin.
+
+    Args:
+      counts: of `flip_counts`, of all samples.
+      replicas: B, and alpha, as the counts were made with; they give the edges.
+
+    Raises:
+      ValueError: as of `coin_flip_cutoff`.
+
+    Source: StrongMIA Tables 3 and 4, Figures 28 and 29.
+    """
     return FlipShares(
         edges_6=flip_edges(replicas, alpha),
-        member_Fx5=_shares(in_Fx5),
-        nonmember_Fx5=_shares(out_Fx5),
-        members_F=in_Fx5.sum(axis=1),
-        nonmembers_F=out_Fx5.sum(axis=1),
-        left_out_F=np.isnan(bin_FxN).sum(axis=1),
+        member_Fx5=_shares(counts.member_Fx5),
+        nonmember_Fx5=_shares(counts.nonmember_Fx5),
+        members_F=counts.member_Fx5.sum(axis=1),
+        nonmembers_F=counts.nonmember_Fx5.sum(axis=1),
+        left_out_F=counts.left_out_F,
     )
 
 
-def error_rates(score_TxN: ArrayLike, member: ArrayLike, fprs: ArrayLike) -> ErrorRates:
+def error_rates(points: OperatingPoints) -> ErrorRates:
     """Rates by class and accuracy at thresholds of each target's own, averaged over targets.
 
-    Arguments and errors as of `lm_mia.stats.roc.tpr_at_fpr`. Source: StrongMIA Tables 1 and 2. The
-    paper prints no STD for FPR and TNR, which it takes as given; here they are realised rates, and
-    ties may make them vary.
+    Targets without a score in one of the classes are left out and counted. Source: StrongMIA Tables
+    1 and 2. The paper prints no STD for FPR and TNR, which it takes as given; here they are
+    realised rates, and ties may make them vary.
     """
-    points = tpr_at_fpr(score_TxN, member, fprs)
     whole_T = (points.members_T > 0) & (points.nonmembers_T > 0)
     tpr_TxF, fpr_TxF = points.tpr_TxF[whole_T], points.realised_fpr_TxF[whole_T]
     return ErrorRates(
         nominal_fpr_F=points.fpr_F,
         acc=mean_std(points.accuracy_TxF[whole_T]),
+        balanced_acc=mean_std(points.balanced_accuracy_TxF[whole_T]),
         fnr=mean_std(1 - tpr_TxF),
         fpr=mean_std(fpr_TxF),
         tnr=mean_std(1 - fpr_TxF),

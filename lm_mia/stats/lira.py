@@ -6,16 +6,17 @@ al. 2022.
 """
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, log_ndtr
 
+from lm_mia.stats.moments import Moments, bits, finite, leave_one_out, moments, pick
+
 Variance = Literal["per_sample", "pooled"]
 
-_CHUNK = 2**12  # samples; M x C states are small beside the losses
+_CHUNK = 2**10  # samples worked on at once: M x C float64 stays in a core's cache
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +41,7 @@ def lira(
     *,
     variance: Variance = "per_sample",
     offline: bool = False,
+    sampled_share: float = 0.0,
 ) -> NDArray[np.float64]:
     """LiRA scores of every target, all of them against one set of references.
 
@@ -60,16 +62,23 @@ def lira(
       variance: of each sample, or one of each class for all samples (better with few references).
       offline: False: log N(t; mean_in, var_in) - log N(t; mean_out, var_out). True: -log Phi((t -
         mean_out) / sd_out), so a loss far below the OUT mean scores high.
+      sampled_share: f in [0, 1), the share of the population that a subset holds (1/2 for N of 2N).
+        Variances are divided by 1 - f: subsets drawn from one finite population overlap, and vary
+        less than independent draws would. 0 leaves them as they are.
 
     Returns:
       score_TxN, a log likelihood ratio (offline: minus the log of a p-value).
 
     Raises:
-      ValueError: shapes that do not fit, members that are not booleans, or infinite losses.
+      ValueError: shapes that do not fit, members that are not booleans, infinite losses, or a
+        sampled_share out of range.
 
-    Source: StrongMIA Appendix A, Eq. 2; the offline tail as in Carlini et al. 2022, Section V-C.
+    Source: StrongMIA Appendix A, Eq. 2; the offline tail as in Carlini et al. 2022, Section V-C;
+    the finite-population factor of Reliability, Eqs. 27 and 28.
     """
-    gaussians = fit(reference_loss_MxN, reference_member_MxN, variance=variance)
+    gaussians = fit(
+        reference_loss_MxN, reference_member_MxN, variance=variance, sampled_share=sampled_share
+    )
     return score(target_loss_TxN, gaussians, offline=offline)
 
 
@@ -78,19 +87,49 @@ def fit(
     reference_member_MxN: ArrayLike,
     *,
     variance: Variance = "per_sample",
+    sampled_share: float = 0.0,
 ) -> Gaussians:
     """IN and OUT Gaussians of every sample; arguments and errors as of `lira`.
 
     Variances of zero are returned as such; `score` is what refuses them.
     """
     loss_MxN, member_MxN = _references(reference_loss_MxN, reference_member_MxN, variance)
-    inside, outside = _Moments(loss_MxN.shape[1]), _Moments(loss_MxN.shape[1])
-    for loss_N, in_N in zip(loss_MxN, member_MxN, strict=True):
-        _add(inside, outside, loss_N, in_N)
-    if variance == "per_sample":
-        return _gaussians(inside, outside, inside.variance(), outside.variance())
-    pooled = [_ratio(np.sum(m.squares), np.sum(m.freedom())) for m in (inside, outside)]
-    return _gaussians(inside, outside, *pooled)
+    enlarge = _enlargement(sampled_share)
+    parts: list[tuple[NDArray, ...]] = []
+    for at in _chunks(loss_MxN.shape[1]):
+        inside, outside, _ = moments(loss_MxN[:, at], member_MxN[:, at])
+        parts.append((*_side(inside, enlarge), *_side(outside, enlarge)))
+    if not parts:
+        parts.append(tuple(np.empty(0, kind) for kind in (float, float, int) * 2))
+    gaussians = Gaussians(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    return pooled(gaussians, scatter(gaussians)) if variance == "pooled" else gaussians
+
+
+def scatter(gaussians: Gaussians) -> NDArray[np.float64]:
+    """scatter_2x2 of per-sample Gaussians: a row a class, IN first; (sum of squares, degrees of freedom).
+
+    Blocks of samples add up; `pooled` makes one variance a class of the total.
+    """
+    rows: list[tuple[float, float]] = []
+    for var_N, count_N in (
+        (gaussians.var_in_N, gaussians.count_in_N),
+        (gaussians.var_out_N, gaussians.count_out_N),
+    ):
+        freedom_N = np.maximum(count_N - 1, 0)
+        squares = np.sum(np.where(freedom_N > 0, var_N * freedom_N, 0.0))
+        rows.append((float(squares), float(freedom_N.sum())))
+    return np.array(rows)
+
+
+def pooled(gaussians: Gaussians, scatter_2x2: NDArray[np.float64]) -> Gaussians:
+    """The same means with the pooled variances of a `scatter`, which may be of more samples than these."""
+    var_in, var_out = _ratio(scatter_2x2[:, 0], scatter_2x2[:, 1])
+    shape = gaussians.mean_in_N.shape
+    return dataclasses.replace(
+        gaussians,
+        var_in_N=np.broadcast_to(var_in, shape),
+        var_out_N=np.broadcast_to(var_out, shape),
+    )
 
 
 def score(
@@ -103,16 +142,13 @@ def score(
         raise ValueError(f"target losses of shape {target_TxN.shape} for {samples} samples")
     score_TxN = np.empty(target_TxN.shape)
     sd_in_N, sd_out_N = _sd(gaussians.var_in_N), _sd(gaussians.var_out_N)
-    log_ratio_N = np.log(sd_out_N) - np.log(sd_in_N)
-    for t, row_N in enumerate(target_TxN):
-        loss_N = _finite(row_N)
-        z_out_N = (loss_N - gaussians.mean_out_N) / sd_out_N
+    for at in _chunks(samples):
+        loss_TxC = finite(target_TxN[:, at])
+        outside = gaussians.mean_out_N[at], sd_out_N[at]
         if offline:
-            score_TxN[t] = -log_ndtr(z_out_N)
+            score_TxN[:, at] = -log_ndtr((loss_TxC - outside[0]) / outside[1])
         else:
-            z_in_N = (loss_N - gaussians.mean_in_N) / sd_in_N
-            # (z_out^2 - z_in^2) / 2 as a product, which keeps its digits where both are large.
-            score_TxN[t] = log_ratio_N + 0.5 * (z_out_N - z_in_N) * (z_out_N + z_in_N)
+            score_TxN[:, at] = _log_ratio(loss_TxC, gaussians.mean_in_N[at], sd_in_N[at], *outside)
     return score_TxN
 
 
@@ -130,6 +166,8 @@ def lira_leave_one_out(
     *,
     variance: Variance = "per_sample",
     offline: bool = False,
+    sampled_share: float = 0.0,
+    scatter_Mx2x2: NDArray[np.float64] | None = None,
 ) -> NDArray[np.float64]:
     """LiRA scores of every row as the target, with all other rows as its references; O(M N).
 
@@ -141,7 +179,9 @@ def lira_leave_one_out(
       loss_MxN: losses of all rows; NaN is a missing model, and its score is NaN.
       member_MxN: booleans, who trained on what.
       variance: as of `lira`; the pooled variances of a row leave out that row too.
-      offline: as of `lira`.
+      offline, sampled_share: as of `lira`.
+      scatter_Mx2x2: of `leave_one_out_scatter`, summed over all blocks of samples, where these
+        samples are one block and the variance is pooled over all; by default of these samples.
 
     Returns:
       score_MxN, each row equal to `lira` of the row against the others.
@@ -150,103 +190,85 @@ def lira_leave_one_out(
       ValueError: as of `lira`.
     """
     loss_MxN, member_MxN = _references(loss_MxN, member_MxN, variance)
-    rows = loss_MxN.shape[0]
-    pooled_Mx2 = np.full((rows, 2), np.nan)
-    if variance == "pooled":
-        sums_Mx2x2 = np.zeros((rows, 2, 2))
-        for m, _, *classes in _others(loss_MxN, member_MxN):
-            for c, moments in enumerate(classes):
-                sums_Mx2x2[m, c] += np.sum(moments.squares), np.sum(moments.freedom())
-        pooled_Mx2 = _ratio(sums_Mx2x2[..., 0], sums_Mx2x2[..., 1])
+    enlarge = _enlargement(sampled_share)
+    if variance == "pooled" and scatter_Mx2x2 is None:
+        scatter_Mx2x2 = leave_one_out_scatter(loss_MxN, member_MxN)
     score_MxN = np.empty(loss_MxN.shape)
-    for m, at, inside, outside in _others(loss_MxN, member_MxN):
-        if variance == "per_sample":
-            gaussians = _gaussians(inside, outside, inside.variance(), outside.variance())
+    for at in _chunks(loss_MxN.shape[1]):
+        own, inside, outside = leave_one_out(loss_MxN[:, at], member_MxN[:, at])
+        bits_MxC = bits(member_MxN[:, at])
+        mean_own_MxC, var_own_MxC, _ = _side(own, enlarge)
+        (mean_in_C, var_in_C, _), (mean_out_C, var_out_C, _) = (
+            _side(whole, enlarge) for whole in (inside, outside)
+        )
+        if variance == "pooled":
+            assert scatter_Mx2x2 is not None
+            var_Mx2 = _ratio(scatter_Mx2x2[..., 0], scatter_Mx2x2[..., 1]) * enlarge
+            var_in_MxC, var_out_MxC = var_Mx2[:, :1], var_Mx2[:, 1:]
         else:
-            gaussians = _gaussians(inside, outside, pooled_Mx2[m, 0], pooled_Mx2[m, 1])
-        score_MxN[m, at] = score(loss_MxN[m, at], gaussians, offline=offline)[0]
+            var_in_MxC = pick(bits_MxC, var_own_MxC, var_in_C)
+            var_out_MxC = pick(bits_MxC, var_out_C, var_own_MxC)
+        loss_MxC = loss_MxN[:, at].astype(np.float64)
+        mean_out_MxC = pick(bits_MxC, mean_out_C, mean_own_MxC)
+        sd_out_MxC = _sd(var_out_MxC)
+        if offline:
+            score_MxN[:, at] = -log_ndtr((loss_MxC - mean_out_MxC) / sd_out_MxC)
+        else:
+            mean_in_MxC = pick(bits_MxC, mean_own_MxC, mean_in_C)
+            score_MxN[:, at] = _log_ratio(
+                loss_MxC, mean_in_MxC, _sd(var_in_MxC), mean_out_MxC, sd_out_MxC
+            )
     return score_MxN
 
 
-class _Moments:
-    """Count, mean and sum of squares about the mean, updated one row at a time (Welford).
-
-    Exact for equal losses, so that a zero variance is zero, and stable for a small spread on a
-    large offset.
-    """
-
-    def __init__(self, samples: int) -> None:
-        self.count = np.zeros(samples)
-        self.mean = np.zeros(samples)
-        self.squares = np.zeros(samples)
-
-    def add(self, loss_N: NDArray[np.float64], there_N: NDArray[np.bool_]) -> None:
-        self.count += there_N
-        delta_N = np.where(there_N, loss_N - self.mean, 0.0)
-        step_N = delta_N / np.maximum(self.count, 1)
-        self.mean += step_N
-        self.squares += delta_N * (delta_N - step_N)
-
-    def copy(self) -> "_Moments":
-        new = _Moments(0)
-        new.count, new.mean, new.squares = self.count.copy(), self.mean.copy(), self.squares.copy()
-        return new
-
-    def merged(self, other: "_Moments") -> "_Moments":
-        new = _Moments(0)
-        new.count = self.count + other.count
-        share_N = other.count / np.maximum(new.count, 1)
-        delta_N = np.where((self.count > 0) & (other.count > 0), other.mean - self.mean, 0.0)
-        new.mean = np.where(self.count > 0, self.mean + share_N * delta_N, other.mean)
-        new.squares = self.squares + other.squares + delta_N**2 * self.count * share_N
-        return new
-
-    def freedom(self) -> NDArray[np.float64]:
-        return np.maximum(self.count - 1, 0)
-
-    def variance(self) -> NDArray[np.float64]:
-        return _ratio(self.squares, self.freedom())
+def leave_one_out_scatter(loss_MxN: ArrayLike, member_MxN: ArrayLike) -> NDArray[np.float64]:
+    """scatter_Mx2x2: the `scatter` of all rows but each one; blocks of samples add up."""
+    loss_MxN, member_MxN = _references(loss_MxN, member_MxN, "pooled")
+    total_Mx2x2 = np.zeros((loss_MxN.shape[0], 2, 2))
+    for at in _chunks(loss_MxN.shape[1]):
+        own, *whole = leave_one_out(loss_MxN[:, at], member_MxN[:, at])
+        for c, (of_MxC, all_C) in enumerate(
+            zip((member_MxN[:, at], ~member_MxN[:, at]), whole, strict=True)
+        ):
+            squares_MxC = np.where(of_MxC, own.squares, all_C.squares)
+            freedom_MxC = np.maximum(np.where(of_MxC, own.count, all_C.count) - 1, 0)
+            total_Mx2x2[:, c, 0] += squares_MxC.sum(axis=1)
+            total_Mx2x2[:, c, 1] += freedom_MxC.sum(axis=1)
+    return total_Mx2x2
 
 
-def _others(
-    loss_MxN: NDArray, member_MxN: NDArray[np.bool_]
-) -> Iterator[tuple[int, slice, _Moments, _Moments]]:
-    """(m, samples, IN and OUT moments without row m): rows before m merged with those after it.
-
-    Taking row m out of the moments of all rows would be shorter, but it cancels where row m is an
-    outlier.
-    """
-    rows, samples = loss_MxN.shape
-    for start in range(0, samples, _CHUNK):
-        at = slice(start, min(start + _CHUNK, samples))
-        size = at.stop - at.start
-        inside, outside = _Moments(size), _Moments(size)
-        before = []
-        for m in range(rows):
-            before.append((inside.copy(), outside.copy()))
-            _add(inside, outside, loss_MxN[m, at], member_MxN[m, at])
-        inside, outside = _Moments(size), _Moments(size)
-        for m in reversed(range(rows)):
-            in_before, out_before = before.pop()
-            yield m, at, in_before.merged(inside), out_before.merged(outside)
-            _add(inside, outside, loss_MxN[m, at], member_MxN[m, at])
+def _log_ratio(
+    loss: NDArray[np.float64],
+    mean_in: NDArray[np.float64],
+    sd_in: NDArray[np.float64],
+    mean_out: NDArray[np.float64],
+    sd_out: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    z_in, z_out = (loss - mean_in) / sd_in, (loss - mean_out) / sd_out
+    # (z_out^2 - z_in^2) / 2 as a product, which keeps its digits where both are large.
+    product = z_out - z_in
+    z_out += z_in
+    product *= z_out
+    product *= 0.5
+    product += np.log(sd_out) - np.log(sd_in)
+    return product
 
 
-def _add(inside: _Moments, outside: _Moments, row_N: NDArray, in_N: NDArray[np.bool_]) -> None:
-    loss_N = _finite(row_N)
-    there_N = ~np.isnan(loss_N)
-    inside.add(loss_N, there_N & in_N)
-    outside.add(loss_N, there_N & ~in_N)
+def _side(moments: Moments, enlarge: float) -> tuple[NDArray, NDArray, NDArray]:
+    """(mean, unbiased variance times enlarge, count) of one class; NaN where undefined."""
+    mean = np.where(moments.count > 0, moments.mean, np.nan)
+    var = _ratio(moments.squares, np.maximum(moments.count - 1, 0)) * enlarge
+    return mean, var, moments.count.astype(np.int64)
 
 
-def _gaussians(
-    inside: _Moments, outside: _Moments, var_in: ArrayLike, var_out: ArrayLike
-) -> Gaussians:
-    def side(moments: _Moments, var: ArrayLike) -> tuple[NDArray, NDArray, NDArray]:
-        mean_N = np.where(moments.count > 0, moments.mean, np.nan)
-        return mean_N, np.broadcast_to(var, mean_N.shape), moments.count.astype(np.int64)
+def _enlargement(sampled_share: float) -> float:
+    if not 0 <= sampled_share < 1:
+        raise ValueError(f"sampled_share={sampled_share}: must lie in [0, 1)")
+    return 1 / (1 - sampled_share)
 
-    return Gaussians(*side(inside, var_in), *side(outside, var_out))
+
+def _chunks(samples: int) -> list[slice]:
+    return [slice(low, min(low + _CHUNK, samples)) for low in range(0, samples, _CHUNK)]
 
 
 def _references(
@@ -260,14 +282,6 @@ def _references(
     if member_MxN.dtype != np.bool_:
         raise ValueError(f"members must be booleans, not {member_MxN.dtype}")
     return loss_MxN, member_MxN
-
-
-def _finite(row_N: NDArray) -> NDArray[np.float64]:
-    """A row in float64: one row at a time, so that float32 stores need no second copy."""
-    loss_N = row_N.astype(np.float64)
-    if np.isinf(loss_N).any():
-        raise ValueError("losses must be finite, or NaN for a missing one")
-    return loss_N
 
 
 def _ratio(top: ArrayLike, bottom: ArrayLike) -> NDArray[np.float64]:

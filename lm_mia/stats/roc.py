@@ -2,19 +2,17 @@
 
 Shapes: T targets, N samples, F false positive rates, K points of a curve. A one-dimensional score
 array counts as one target. ``member`` is member_N, shared by all targets, or member_TxN. A NaN
-score is missing: it is left out and counted. StrongMIA Appendix A.
+score is missing: it is left out and counted. StrongMIA Appendices A and E.2.6.
 """
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from lm_mia.stats.binomial import check_confidence
+from lm_mia.stats import ranking
 from lm_mia.stats.binomial import clopper_pearson as clopper_pearson
-
-_BLOCK = 2**20  # bootstrap weights held at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +27,10 @@ class OperatingPoints:
     """At most fpr_F."""
     accuracy_TxF: NDArray[np.float64]
     """(TP + TN) / samples with a score."""
+    balanced_accuracy_TxF: NDArray[np.float64]
+    """(TPR + 1 - realised FPR) / 2."""
+    auc_T: NDArray[np.float64]
+    """As of `auc`."""
     members_T: NDArray[np.int64]
     """Members with a score."""
     nonmembers_T: NDArray[np.int64]
@@ -53,16 +55,6 @@ class Auc:
 
     auc_T: NDArray[np.float64]
     """NaN where a class has no score."""
-    left_out_T: NDArray[np.int64]
-
-
-@dataclasses.dataclass(frozen=True)
-class AucInterval:
-    """Area under the ROC curve of every target with a bootstrap interval."""
-
-    auc_T: NDArray[np.float64]
-    low_T: NDArray[np.float64]
-    high_T: NDArray[np.float64]
     left_out_T: NDArray[np.int64]
 
 
@@ -106,7 +98,7 @@ def threshold_at_fpr(nonmember_scores: ArrayLike, fpr: float) -> float:
     scores_N = np.asarray(nonmember_scores, dtype=np.float64)
     if scores_N.ndim != 1 or np.isnan(scores_N).any():
         raise ValueError("nonmember_scores must have one dimension and no NaN")
-    return float(_thresholds(np.sort(scores_N), _rates([fpr]))[0])
+    return float(ranking.thresholds(np.sort(scores_N), ranking.rates([fpr]))[0])
 
 
 def tpr_at_fpr(score_TxN: ArrayLike, member: ArrayLike, fprs: ArrayLike) -> OperatingPoints:
@@ -120,40 +112,56 @@ def tpr_at_fpr(score_TxN: ArrayLike, member: ArrayLike, fprs: ArrayLike) -> Oper
     Raises:
       ValueError: shapes that do not fit, non-boolean members, or as of `threshold_at_fpr`.
     """
-    fpr_F = _rates(fprs)
+    fpr_F = ranking.rates(fprs)
     targets = np.atleast_2d(np.asarray(score_TxN)).shape[0]
     threshold_TxF, tpr_TxF, realised_TxF, accuracy_TxF = np.full((4, targets, fpr_F.size), np.nan)
+    auc_T = np.full(targets, np.nan)
     members_T, nonmembers_T, left_out_T = np.zeros((3, targets), dtype=np.int64)
-    for t, (out, ins, left_out) in enumerate(_classes(score_TxN, member)):
+    for t, (out, ins, left_out) in enumerate(ranking.classes(score_TxN, member)):
         members_T[t], nonmembers_T[t], left_out_T[t] = ins.size, out.size, left_out
         if out.size == 0:
             continue
-        threshold_TxF[t] = _thresholds(out, fpr_F)
-        fp_F = out.size - np.searchsorted(out, threshold_TxF[t], side="left")
+        threshold_TxF[t] = ranking.thresholds(out, fpr_F)
+        fp_F = ranking.called(out, threshold_TxF[t])
         realised_TxF[t] = fp_F / out.size
         if ins.size == 0:
             continue
-        tp_F = ins.size - np.searchsorted(ins, threshold_TxF[t], side="left")
+        tp_F = ranking.called(ins, threshold_TxF[t])
         tpr_TxF[t] = tp_F / ins.size
         accuracy_TxF[t] = (tp_F + out.size - fp_F) / (ins.size + out.size)
+        auc_T[t] = ranking.area(out, ins)
     return OperatingPoints(
         fpr_F=fpr_F,
         threshold_TxF=threshold_TxF,
         tpr_TxF=tpr_TxF,
         realised_fpr_TxF=realised_TxF,
         accuracy_TxF=accuracy_TxF,
+        balanced_accuracy_TxF=(tpr_TxF + 1 - realised_TxF) / 2,
+        auc_T=auc_T,
         members_T=members_T,
         nonmembers_T=nonmembers_T,
         left_out_T=left_out_T,
     )
 
 
-def mean_roc(score_TxN: ArrayLike, member: ArrayLike, fprs: ArrayLike) -> MeanRoc:
+def concatenate(points: Sequence[OperatingPoints]) -> OperatingPoints:
+    """The targets of all points, in order, as one; ValueError without any or if the rates differ.
+
+    So targets can be decided one at a time, in threads, without their scores held at once.
+    """
+    if not points or any(not np.array_equal(p.fpr_F, points[0].fpr_F) for p in points):
+        raise ValueError("operating points must be one or more, all at the same rates")
+    along_T = [f.name for f in dataclasses.fields(OperatingPoints) if f.name != "fpr_F"]
+    whole = {name: np.concatenate([getattr(p, name) for p in points]) for name in along_T}
+    return OperatingPoints(fpr_F=points[0].fpr_F, **whole)
+
+
+def mean_roc(points: OperatingPoints) -> MeanRoc:
     """Mean and STD over targets of the TPR at each FPR, conservative with ties.
 
-    Arguments and errors as of `tpr_at_fpr`. Source: StrongMIA Figures 24 and 25.
+    Targets without a score in one of the classes are left out and counted. Source: StrongMIA
+    Figures 24 and 25.
     """
-    points = tpr_at_fpr(score_TxN, member, fprs)
     whole_T = (points.members_T > 0) & (points.nonmembers_T > 0)
     tpr = mean_std(points.tpr_TxF[whole_T])
     return MeanRoc(points.fpr_F, tpr, points.left_out_T, int(np.sum(~whole_T)))
@@ -174,127 +182,73 @@ def roc_curve(score_N: ArrayLike, member_N: ArrayLike) -> Roc:
     """
     if np.ndim(score_N) != 1:
         raise ValueError(f"scores of shape {np.shape(score_N)}: must be one target's")
-    out, ins, left_out = next(_classes(score_N, member_N))
-    threshold_K = np.unique(np.concatenate([out, ins]))[::-1]
+    out, ins, left_out = next(ranking.classes(score_N, member_N))
+    threshold_K = np.unique(np.concatenate([out, ins])).astype(np.float64)[::-1]
 
-    def rate(sorted_scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    def rate(sorted_scores: ranking.Scores) -> NDArray[np.float64]:
         if sorted_scores.size == 0:
             return np.full(threshold_K.size + 1, np.nan)
-        called = sorted_scores.size - np.searchsorted(sorted_scores, threshold_K, side="left")
-        return np.concatenate([[0.0], called / sorted_scores.size])
+        called_K = ranking.called(sorted_scores, threshold_K)
+        return np.concatenate([[0.0], called_K / sorted_scores.size])
 
     return Roc(rate(out), rate(ins), np.concatenate([[np.inf], threshold_K]), left_out)
 
 
 def auc(score_TxN: ArrayLike, member: ArrayLike) -> Auc:
     """Chance that a member scores above a non-member, ties 1/2; errors as of `tpr_at_fpr`."""
-    rows = [(_area(out, ins), left_out) for out, ins, left_out in _classes(score_TxN, member)]
+    rows = [(ranking.area(out, ins), left) for out, ins, left in ranking.classes(score_TxN, member)]
     return Auc(np.array([r[0] for r in rows]), np.array([r[1] for r in rows], dtype=np.int64))
 
 
-def auc_interval(
-    score_TxN: ArrayLike,
-    member: ArrayLike,
-    *,
-    confidence: float = 0.95,
-    replicates: int = 1000,
-    seed: int = 0,
-) -> AucInterval:
-    """Percentile bootstrap of the area: samples are redrawn within each class, the target stays.
-
-    It covers the choice of samples, not the training of the target or its references. Every target
-    sees the same draws for a seed, so its interval does not depend on the other targets given.
+def partial_auc(
+    tpr_K: ArrayLike, fpr_K: ArrayLike, a: float, b: float, *, normalised: bool = False
+) -> float:
+    """Area under a ROC curve between two false positive rates, by trapezoids on its points.
 
     Args:
-      score_TxN, member: as of `tpr_at_fpr`.
-      confidence: share of the replicates inside, in (0, 1).
-      replicates: number of draws, 1 or more; seed: of the draws.
+      tpr_K: true positive rates, of one target or a mean; any curve over fpr_K, so also the
+        coin-flip-free one (StrongMIA Eq. 24).
+      fpr_K: false positive rates, not falling. Points of one rate are a vertical step, which has
+        no area: the curve leaves a by its last point there and reaches b at its first.
+      a, b: ends of the band, 0 <= a < b <= 1; between points the curve is a straight line.
+      normalised: divide by b - a, which gives the mean TPR over the band, in [0, 1].
+
+    Returns:
+      The area; NaN if a TPR in the band or next to it is NaN.
 
     Raises:
-      ValueError: confidence or replicates out of range, or as of `tpr_at_fpr`.
+      ValueError: a band out of order, rates that fall, or a curve that does not span the band.
+
+    Source: StrongMIA Appendix E.2.6, pAUC and pAUC_norm.
     """
-    check_confidence(confidence)
-    if replicates < 1:
-        raise ValueError(f"replicates={replicates}: must be 1 or more")
-    tail = (1 - confidence) / 2
-    rows: list[tuple[float, float, float, int]] = []
-    for out, ins, left_out in _classes(score_TxN, member):
-        low, high = np.nan, np.nan
-        if out.size and ins.size:
-            drawn = _bootstrap_areas(out, ins, replicates, np.random.default_rng(seed))
-            low, high = np.quantile(drawn, [tail, 1 - tail])
-        rows.append((_area(out, ins), float(low), float(high), left_out))
-    auc_T, low_T, high_T = np.array([r[:3] for r in rows]).reshape(len(rows), 3).T
-    return AucInterval(auc_T, low_T, high_T, np.array([r[3] for r in rows], dtype=np.int64))
+    tpr, fpr = np.asarray(tpr_K, dtype=np.float64), np.asarray(fpr_K, dtype=np.float64)
+    if tpr.ndim != 1 or tpr.shape != fpr.shape:
+        raise ValueError(f"TPRs of shape {tpr.shape}, FPRs of {fpr.shape}: must be one curve")
+    if not 0 <= a < b <= 1:
+        raise ValueError(f"band [{a}, {b}]: must satisfy 0 <= a < b <= 1")
+    if not np.all(np.diff(fpr) >= 0):
+        raise ValueError("false positive rates of a curve must not fall, nor be NaN")
+    if not (fpr.size and fpr[0] <= a and b <= fpr[-1]):
+        raise ValueError(f"the curve does not span the band [{a}, {b}]")
+    # Points start .. stop - 1 lie inside the band; the two just outside serve its ends.
+    start, stop = int(np.searchsorted(fpr, a, "right")), int(np.searchsorted(fpr, b, "left"))
+
+    def height(after: int, rate: float) -> float:
+        share = (rate - fpr[after]) / (fpr[after + 1] - fpr[after])
+        return (1 - share) * tpr[after] + share * tpr[after + 1]
+
+    x = np.concatenate([[a], fpr[start:stop], [b]])
+    y = np.concatenate([[height(start - 1, a)], tpr[start:stop], [height(stop - 1, b)]])
+    return float(np.trapezoid(y, x)) / (b - a if normalised else 1.0)
 
 
-def _classes(
-    score_TxN: ArrayLike, member: ArrayLike
-) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64], int]]:
-    """(sorted non-member scores, sorted member scores, NaN left out) of every target."""
-    score_TxN, member_ = np.atleast_2d(np.asarray(score_TxN)), np.asarray(member)
-    if score_TxN.ndim != 2 or member_.shape not in (score_TxN.shape, score_TxN.shape[1:]):
-        raise ValueError(f"scores of shape {score_TxN.shape}, members of {member_.shape}")
-    if member_.dtype != np.bool_:
-        raise ValueError(f"members must be booleans, not {member_.dtype}")
-    for row_N, in_N in zip(score_TxN, np.broadcast_to(member_, score_TxN.shape), strict=True):
-        scores_N = row_N.astype(np.float64)
-        there_N = ~np.isnan(scores_N)
-        out, ins = np.sort(scores_N[there_N & ~in_N]), np.sort(scores_N[there_N & in_N])
-        yield out, ins, scores_N.size - out.size - ins.size
+def lift(
+    tpr_K: ArrayLike, fpr_K: ArrayLike, a: float, b: float, *, normalised: bool = False
+) -> float:
+    """`partial_auc` less that of guessing, (b^2 - a^2) / 2, or (a + b) / 2 where normalised.
 
-
-def _thresholds(sorted_N: NDArray[np.float64], fpr_F: NDArray[np.float64]) -> NDArray[np.float64]:
-    n = sorted_N.size
-    if n == 0:
-        return np.full(fpr_F.size, np.nan)
-    # The largest j with j/n <= fpr; floor(fpr n) alone is one off where the product rounds.
-    allowed_F = np.floor(fpr_F * n)
-    allowed_F += (allowed_F + 1) / n <= fpr_F
-    allowed_F -= allowed_F / n > fpr_F
-    k_F = n - allowed_F.astype(np.int64)
-    kth_F = sorted_N[np.maximum(k_F, 1) - 1]
-    if np.any((kth_F == np.inf) & (k_F > 0)):
-        raise ValueError(
-            "too many non-member scores of +inf: no threshold reaches the false positive rate"
-        )
-    padded = np.append(sorted_N, np.inf)
-    return np.where(k_F == 0, -np.inf, padded[np.searchsorted(sorted_N, kth_F, side="right")])
-
-
-def _area(out: NDArray[np.float64], ins: NDArray[np.float64]) -> float:
-    if not (out.size and ins.size):
-        return float("nan")
-    # Twice the Mann-Whitney count is a whole number, so the area is exact up to the last division.
-    twice = np.searchsorted(out, ins, side="left").sum() + np.searchsorted(out, ins, "right").sum()
-    return float(twice / (2 * out.size * ins.size))
-
-
-def _bootstrap_areas(
-    out: NDArray[np.float64], ins: NDArray[np.float64], replicates: int, rng: np.random.Generator
-) -> NDArray[np.float64]:
-    """Areas of redrawn samples. A draw is a count for every sample, so one sorting serves all."""
-    below, not_above = np.searchsorted(out, ins, "left"), np.searchsorted(out, ins, "right")
-    areas: list[NDArray[np.float64]] = []
-    block = max(1, _BLOCK // (out.size + ins.size))
-    for start in range(0, replicates, block):
-        size = min(block, replicates - start)
-        up_to = np.zeros((size, out.size + 1), dtype=np.int64)
-        np.cumsum(_draws(out.size, size, rng), axis=1, out=up_to[:, 1:])
-        twice = up_to[:, below] + up_to[:, not_above]
-        total = np.sum(_draws(ins.size, size, rng) * twice, axis=1)
-        areas.append(total / (2 * out.size * ins.size))
-    return np.concatenate(areas)
-
-
-def _draws(n: int, replicates: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """How often each of n samples is drawn in n draws with replacement, once a replicate."""
-    drawn = rng.integers(n, size=(replicates, n)) + n * np.arange(replicates)[:, None]
-    return np.bincount(drawn.ravel(), minlength=replicates * n).reshape(replicates, n)
-
-
-def _rates(fprs: ArrayLike) -> NDArray[np.float64]:
-    fpr_F = np.atleast_1d(np.asarray(fprs, dtype=np.float64))
-    if fpr_F.ndim != 1 or not np.all((fpr_F >= 0) & (fpr_F <= 1)):
-        raise ValueError("false positive rates must lie in [0, 1]")
-    return fpr_F
+    0 for a coin; normalised it is the mean gap above chance in the band. Arguments and errors as of
+    `partial_auc`. Source: StrongMIA Appendix E.2.6, Lift and Lift_norm.
+    """
+    gap = partial_auc(tpr_K, fpr_K, a, b) - (b * b - a * a) / 2
+    return gap / (b - a) if normalised else gap
