@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from math import comb
 
 import numpy as np
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from lm_mia.stats import flips
 from lm_mia.stats.binomial import clopper_pearson, coin_flip_cutoff, p_value, whole_votes
 
 
@@ -76,6 +78,28 @@ def test_nan_alpha_is_refused():
 def test_votes_must_be_counts(votes):
     with pytest.raises(ValueError, match="whole numbers"):
         whole_votes([votes], 6)
+
+
+@pytest.mark.parametrize("alpha", [0.01, 0.05, 0.2])
+def test_the_test_keeps_its_level_exactly(alpha):
+    for replicas in range(8, 301):
+        k_low, _ = coin_flip_cutoff(replicas, alpha)
+        rejected = sum(comb(replicas, k) for k in range(k_low)) * 2
+        assert rejected <= alpha * 2**replicas  # whole numbers below 2^1000 compare exactly
+        # And it rejects all that it may: one vote more in each tail would be too much.
+        assert rejected + 2 * comb(replicas, k_low) > alpha * 2**replicas
+
+
+@pytest.mark.parametrize("replicas", [8, 31, 127, 300])
+def test_the_test_keeps_its_level_on_coins(replicas):
+    rng = np.random.default_rng(replicas)
+    votes_N = (rng.random((replicas, 20_000)) < 0.5).sum(axis=0)
+    rejected = p_value(votes_N, replicas) < 0.05
+    np.testing.assert_array_equal(rejected, flips.flip_bins(votes_N, replicas) != flips.COIN_FLIP)
+    k_low, _ = coin_flip_cutoff(replicas)
+    level = sum(comb(replicas, k) for k in range(k_low)) / 2 ** (replicas - 1)
+    assert level <= 0.05
+    np.testing.assert_allclose(rejected.mean(), level, atol=4 * 0.0016)  # 4 standard errors
 
 
 @pytest.mark.parametrize("confidence", [0.5, 0.95, 0.999])

@@ -1,0 +1,213 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lm_mia.stats import flips
+from lm_mia.stats.contributions import (
+    VoteCounts,
+    coin_free_roc,
+    contributions,
+    true_positives,
+    vote_counts,
+)
+from lm_mia.stats.roc import tpr_at_fpr
+
+
+def slowly(score_TxN, threshold_TxF, bin_FxN, member_N):
+    kept = [t for t in range(len(score_TxN)) if not np.isnan(threshold_TxF[t]).any()]
+    tp_RxFx5 = np.zeros((len(kept), threshold_TxF.shape[1], 5), dtype=int)
+    for r, t in enumerate(kept):
+        for f, n in np.ndindex(*bin_FxN.shape):
+            if member_N[n] and not np.isnan(bin_FxN[f, n]):
+                tp_RxFx5[r, f, int(bin_FxN[f, n])] += score_TxN[t, n] >= threshold_TxF[t, f]
+    return tp_RxFx5
+
+
+def attacked(seed, targets=9, samples=150, dtype=np.float64):
+    """Scores, thresholds and members, with ties, missing scores and a lost run."""
+    rng = np.random.default_rng(seed)
+    member_N = rng.random(samples) < 0.5
+    sample_N = rng.normal(size=samples) + member_N
+    score_TxN = (sample_N + rng.normal(size=(targets, samples))).round(1).astype(dtype)
+    score_TxN[rng.integers(targets)] = np.nan
+    score_TxN[rng.random(score_TxN.shape) < 0.01] = np.nan
+    return score_TxN, tpr_at_fpr(score_TxN, member_N, [0.02, 0.2, 0.6, 1]).threshold_TxF, member_N
+
+
+def test_by_hand():
+    # Two replicas; bins 4, 3, 0 for three members, and what a non-member says does not count.
+    score_TxN = np.array([[1.0, 2, 3, 9], [0, 5, 0, 9]])
+    bin_FxN = np.array([[4.0, 3, 0, 0], [4, 4, np.nan, 0]])
+    member_N = np.array([True, True, True, False])
+    tp_RxFx5 = true_positives(score_TxN, [[2.0, 1.0], [5.0, 0.0]], bin_FxN, member_N)
+    np.testing.assert_array_equal(
+        tp_RxFx5, [[[1, 0, 0, 1, 0], [0, 0, 0, 0, 2]], [[0, 0, 0, 1, 0], [0, 0, 0, 0, 2]]]
+    )
+    assert tp_RxFx5.dtype == np.int64
+    got = contributions(tp_RxFx5, [3, 2])
+    np.testing.assert_allclose(got.tp.mean_F, [1.5, 2])
+    np.testing.assert_allclose(got.tp.std_F, [0.5, 0])
+    np.testing.assert_allclose(got.tpr.mean_F, [0.5, 1])
+    np.testing.assert_allclose(got.tpr.std_F, [1 / 6, 0])
+    np.testing.assert_allclose(got.very_unstable.tp.mean_F, [1, 0])
+    # A mean of ratios, (1/2 + 1) / 2, where the ratio of means is 2/3.
+    np.testing.assert_allclose(got.very_unstable.share.mean_F, [0.75, 0])
+    np.testing.assert_allclose(got.very_unstable.share.std_F, [0.25, 0])
+    np.testing.assert_allclose(got.coin_flip.tp.mean_F, [0, 2])
+    np.testing.assert_allclose(got.coin_flip.share.mean_F, [0, 1])
+    np.testing.assert_allclose(got.union.tp.mean_F, [1, 2])
+    np.testing.assert_allclose(got.union.share.mean_F, [0.75, 1])
+    np.testing.assert_array_equal(got.members_F, [3, 2])
+    assert got.replicas == 2
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 2**32 - 1), st.sampled_from([np.float32, np.float64]))
+def test_true_positives_are_the_slow_ones_in_any_order_and_blocks(seed, dtype):
+    score_TxN, threshold_TxF, member_N = attacked(seed, dtype=dtype)
+    votes = flips.votes(score_TxN, threshold_TxF)
+    assert votes.replicas == 8
+    bin_FxN = flips.flip_bins(votes.votes_FxN, votes.replicas)
+    whole = true_positives(score_TxN, threshold_TxF, bin_FxN, member_N)
+    np.testing.assert_array_equal(whole, slowly(score_TxN, threshold_TxF, bin_FxN, member_N))
+    cut = seed % 151
+    parts = [
+        true_positives(score_TxN[:, of], threshold_TxF, bin_FxN[:, of], member_N[of])
+        for of in (slice(cut), slice(cut, None))
+    ]
+    np.testing.assert_array_equal(sum(parts), whole)
+    order = np.random.default_rng(seed).permutation(9)
+    moved = true_positives(score_TxN[order], threshold_TxF[order], bin_FxN, member_N)
+    np.testing.assert_array_equal(moved.sum(axis=0), whole.sum(axis=0))
+    # Every vote for a member with votes is a true positive of one bin.
+    of_members = np.nansum(votes.votes_FxN[:, member_N], axis=1)
+    np.testing.assert_array_equal(whole.sum(axis=(0, 2)), of_members)
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 2**32 - 1))
+def test_shares_add_up_and_their_std_do_not(seed):
+    rng = np.random.default_rng(seed)
+    tp_RxFx5 = rng.integers(0, 30, (6, 3, 5))
+    got = contributions(tp_RxFx5, [150] * 3)
+    total_RxF = tp_RxFx5.sum(axis=2)
+    for part, bins in ((got.very_unstable, [3]), (got.coin_flip, [4]), (got.union, [3, 4])):
+        of_RxF = tp_RxFx5[:, :, bins].sum(axis=2)
+        np.testing.assert_allclose(part.tp.mean_F, of_RxF.mean(axis=0))
+        np.testing.assert_allclose(part.tp.std_F, of_RxF.std(axis=0))
+        np.testing.assert_allclose(part.share.mean_F, (of_RxF / total_RxF).mean(axis=0))
+        np.testing.assert_allclose(part.share.std_F, (of_RxF / total_RxF).std(axis=0))
+    np.testing.assert_allclose(got.tp.mean_F, 150 * got.tpr.mean_F)
+    np.testing.assert_allclose(got.tp.std_F, 150 * got.tpr.std_F)
+    np.testing.assert_allclose(
+        got.union.share.mean_F, got.very_unstable.share.mean_F + got.coin_flip.share.mean_F
+    )
+    moved = contributions(tp_RxFx5[rng.permutation(6)], [150] * 3)
+    np.testing.assert_allclose(moved.union.share.std_F, got.union.share.std_F)
+
+
+def test_without_true_positives_shares_are_nought_or_suppressed():
+    # One replica finds nothing at the first rate, neither does at the second, at the third both.
+    tp_RxFx5 = np.zeros((2, 3, 5), dtype=int)
+    tp_RxFx5[1, 0] = [0, 0, 0, 1, 3]
+    tp_RxFx5[:, 2, 4] = 5
+    got = contributions(tp_RxFx5, [10, 10, 5])
+    np.testing.assert_allclose(got.tpr.mean_F, [0.2, 0, 1])
+    np.testing.assert_allclose(got.coin_flip.share.mean_F, [(0 + 0.75) / 2, np.nan, 1])
+    np.testing.assert_allclose(got.coin_flip.share.std_F, [0.375, np.nan, 0])
+    np.testing.assert_allclose(got.union.share.mean_F, [0.5, np.nan, 1])
+    np.testing.assert_allclose(got.very_unstable.tp.mean_F, [0.5, 0, 0])
+
+
+def test_without_members_or_replicas():
+    got = contributions(np.zeros((2, 1, 5), int), [0])
+    assert np.isnan([got.tpr.mean_F, got.union.share.mean_F]).all()
+    np.testing.assert_array_equal(got.tp.mean_F, [0])
+    nobody = contributions(np.zeros((0, 2, 5), int), [4, 4])
+    assert np.isnan([nobody.tp.mean_F, nobody.tpr.std_F, nobody.coin_flip.share.mean_F]).all()
+    assert nobody.replicas == 0
+    none = np.zeros(0, bool)
+    empty = true_positives(np.empty((3, 0)), np.zeros((3, 2)), np.empty((2, 0)), none)
+    np.testing.assert_array_equal(empty, np.zeros((3, 2, 5)))
+
+
+def test_bins_are_found_in_long_rows():
+    # More than a word of bits, and a number of members that is no multiple of one.
+    member_N = np.arange(1001) % 2 == 0
+    bin_FxN = np.full((1, 1001), 4.0)
+    bin_FxN[0, 1000] = 2
+    tp = true_positives(np.zeros((2, 1001)), [[0.0], [1.0]], bin_FxN, member_N)
+    np.testing.assert_array_equal(tp, [[[0, 0, 1, 0, 500]], [[0, 0, 0, 0, 0]]])
+
+
+def test_vote_counts_by_hand():
+    # B = 6: 1 to 5 votes are like a coin's.
+    votes_KxN = [[0, 1, 5, 6, 3, np.nan], [6, 6, 6, 6, 6, 6]]
+    member_N = np.array([True, True, True, True, False, True])
+    counts = vote_counts(votes_KxN, member_N, 6)
+    np.testing.assert_array_equal(counts.positive_K, [12, 30])
+    np.testing.assert_array_equal(counts.coin_positive_K, [6, 0])
+    np.testing.assert_array_equal(counts.members_K, [4, 5])
+    raw_K, free_K = coin_free_roc(counts, 6)
+    np.testing.assert_allclose(raw_K, [12 / 24, 1])
+    np.testing.assert_allclose(free_K, [6 / 24, 1])
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 2**32 - 1), st.sampled_from([0.01, 0.05, 0.5]))
+def test_coin_free_curve_is_what_the_bins_say(seed, alpha):
+    score_TxN, threshold_TxF, member_N = attacked(seed)
+    votes = flips.votes(score_TxN, threshold_TxF)
+    bin_FxN = flips.flip_bins(votes.votes_FxN, votes.replicas, alpha)
+    tp_RxFx5 = true_positives(score_TxN, threshold_TxF, bin_FxN, member_N)
+    parts = [
+        vote_counts(votes.votes_FxN[:, of], member_N[of], votes.replicas, alpha)
+        for of in (slice(60), slice(60, None))
+    ]
+    counts = parts[0] + parts[1]
+    members_F = np.count_nonzero(~np.isnan(votes.votes_FxN) & member_N, axis=1)
+    np.testing.assert_array_equal(counts.members_K, members_F)
+    np.testing.assert_array_equal(counts.positive_K, tp_RxFx5.sum(axis=(0, 2)))
+    np.testing.assert_array_equal(counts.coin_positive_K, tp_RxFx5[:, :, 4].sum(axis=0))
+    got = contributions(tp_RxFx5, members_F)
+    raw_K, free_K = coin_free_roc(counts, votes.replicas)
+    np.testing.assert_allclose(raw_K, got.tpr.mean_F)
+    np.testing.assert_allclose(free_K, raw_K - got.coin_flip.tp.mean_F / members_F, atol=1e-12)
+
+
+def test_coin_free_curve_is_clipped_and_nan_without_members():
+    counts = VoteCounts(np.array([3, 0]), np.array([4, 0]), np.array([5, 0]))
+    raw_K, free_K = coin_free_roc(counts, 2)
+    np.testing.assert_allclose(raw_K, [0.3, np.nan])
+    np.testing.assert_allclose(free_K, [0, np.nan])
+
+
+def test_bad_arguments():
+    one, member_N = np.zeros((1, 3)), np.ones(3, bool)
+    with pytest.raises(ValueError, match="another"):
+        true_positives(one, [[0.0]], np.zeros((2, 3)), member_N)
+    with pytest.raises(ValueError, match="shape"):
+        true_positives(one, [[0.0], [0.0]], np.zeros((1, 3)), member_N)
+    for bad in (5, -1, 0.5, np.inf):
+        with pytest.raises(ValueError, match="0 to 4"):
+            true_positives(one, [[0.0]], [[0, bad, 1]], member_N)
+    for members in (np.ones(2, bool), np.ones(3)):
+        with pytest.raises(ValueError, match="booleans"):
+            true_positives(one, [[0.0]], np.zeros((1, 3)), members)
+        with pytest.raises(ValueError, match="booleans"):
+            vote_counts(np.zeros((1, 3)), members, 6)
+    with pytest.raises(ValueError, match="one row a rate"):
+        vote_counts(np.zeros(3), member_N, 6)
+    with pytest.raises(ValueError, match="whole"):
+        vote_counts([[7, 0, 0]], member_N, 6)
+    with pytest.raises(ValueError, match="shape"):
+        contributions(np.zeros((2, 1, 5), int), [1, 1])
+    for tp, members in ((1, 0), (-1, 9)):
+        with pytest.raises(ValueError, match="between 0"):
+            contributions(np.full((1, 1, 5), tp), [members])
+    counts = VoteCounts(*np.zeros((3, 2), int))
+    with pytest.raises(ValueError, match="1 or more"):
+        coin_free_roc(counts, 0)
+    with pytest.raises(ValueError, match="same"):
+        _ = counts + VoteCounts(*np.zeros((3, 1), int))
