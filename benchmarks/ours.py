@@ -1,0 +1,151 @@
+"""Our statistics as works to be measured; the counterparts of those in `peers`.
+
+Where a definition of theirs differs, the results hold, beside ours, our code under theirs
+("as_theirs"), so that agreement is a number; that part is not timed.
+
+N samples, M references, T targets, Z population samples; files as `synthetic.write` leaves them.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import synthetic
+from fresh import Clock, Results
+
+from lm_mia.stats import bootstrap, lira, rmia, roc
+
+FPRS = (0.00001, 0.0001, 0.001, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.9)
+"""11 rates; which ones costs nothing."""
+METER_FPRS = (0.01, 0.001, 0.0)
+"""The rates that ml_privacy_meter reports."""
+
+
+def fit_and_score(clock: Clock, folder: Path) -> Results:
+    """Online LiRA of every target from the losses."""
+    target_TxN = synthetic.read(folder, "target_loss")
+    reference_MxN, member_MxN = _references(folder)
+    with clock:
+        gaussians = lira.fit(reference_MxN, member_MxN)
+        score_TxN = lira.score(target_TxN, gaussians)
+    theirs = lira.score(target_TxN, _with_ddof_0(gaussians))
+    return {"score": score_TxN, "as_theirs": theirs}
+
+
+def score(clock: Clock, folder: Path) -> Results:
+    """Online LiRA of every target from the Gaussians."""
+    target_TxN = synthetic.read(folder, "target_loss")
+    gaussians = lira.fit(*_references(folder))
+    with clock:
+        score_TxN = lira.score(target_TxN, gaussians)
+    return {"score": score_TxN}
+
+
+def save_scores(clock: Clock, folder: Path) -> Results:
+    """Leaves score.npy and gaussians.npy in the folder for other works to start from."""
+    target_TxN = synthetic.read(folder, "target_loss")
+    with clock:
+        g = lira.fit(*_references(folder))
+        score_TxN = lira.score(target_TxN, g)
+    sd_in_N, sd_out_N = np.sqrt(g.var_in_N), np.sqrt(g.var_out_N)
+    np.save(folder / "gaussians.npy", np.stack([g.mean_in_N, sd_in_N, g.mean_out_N, sd_out_N]))
+    np.save(folder / "score.npy", score_TxN)
+    return {}
+
+
+def leave_one_out(clock: Clock, folder: Path) -> Results:
+    """LiRA of every reference against the others."""
+    loss_MxN, member_MxN = _references(folder)
+    with clock:
+        score_MxN = lira.lira_leave_one_out(loss_MxN, member_MxN)
+    return {"first": score_MxN[0]}
+
+
+def rmia_online(clock: Clock, folder: Path) -> Results:
+    """RMIA of every target over all references, gamma = 1."""
+    target_TxN, target_TxZ = (-loss for loss in _targets(folder))
+    reference_MxN = -synthetic.read(folder, "reference_loss")
+    reference_MxZ = -synthetic.read(folder, "population_reference")
+    with clock:
+        score_TxN = rmia.rmia(target_TxN, reference_MxN, target_TxZ, reference_MxZ)
+    return {"score": score_TxN}
+
+
+def rmia_offline(clock: Clock, folder: Path, *, a: float) -> Results:
+    """RMIA of every target over OUT references, gamma = 1."""
+    target_TxN, target_TxZ = (-loss for loss in _targets(folder))
+    loss_MxN, member_MxN = _references(folder)
+    reference_MxN = -loss_MxN
+    reference_MxZ = -synthetic.read(folder, "population_reference")
+    nobody_MxZ = np.zeros(reference_MxZ.shape, bool)
+    with clock:
+        score_TxN = rmia.rmia(
+            target_TxN,
+            reference_MxN,
+            target_TxZ,
+            reference_MxZ,
+            reference_member_MxN=member_MxN,
+            reference_member_MxZ=nobody_MxZ,
+            offline=True,
+            a=a,
+        )
+    # Of z they average only the larger half of the probabilities.
+    half = len(reference_MxZ) // 2
+    theirs = rmia.rmia(
+        target_TxN,
+        reference_MxN,
+        target_TxZ,
+        np.where(_rank(-reference_MxZ) < half, reference_MxZ, np.nan),
+        reference_member_MxN=member_MxN,
+        reference_member_MxZ=nobody_MxZ,
+        offline=True,
+        a=a,
+    )
+    return {"score": score_TxN, "as_theirs": theirs}
+
+
+def rates(clock: Clock, folder: Path, *, fprs: Sequence[float] = METER_FPRS) -> Results:
+    """AUC and TPR at rates of every target."""
+    score_TxN, member_N = synthetic.read(folder, "score"), synthetic.read(folder, "target_member")
+    with clock:
+        points = roc.tpr_at_fpr(score_TxN, member_N, fprs)
+    return {"auc_tpr": np.column_stack([points.auc_T, points.tpr_TxF])}
+
+
+def intervals(
+    clock: Clock, folder: Path, *, replicates: int, targets: int, fprs: Sequence[float] = FPRS
+) -> Results:
+    """95 % bootstrap intervals of AUC and TPR of the first targets."""
+    score_TxN = synthetic.read(folder, "score")[:targets]
+    member_N = synthetic.read(folder, "target_member")
+    with clock:
+        found = bootstrap.intervals(score_TxN, member_N, fprs, replicates=replicates)
+    columns = [found.auc_T, found.auc_low_T, found.auc_high_T]
+    return {"auc_low_high": np.column_stack(columns)}
+
+
+def _with_ddof_0(g: lira.Gaussians) -> lira.Gaussians:
+    """As PrivacyGuard's prepare_lira_data has them: ddof 0, and 1e-8 on the standard deviation."""
+
+    def variance(var_N: np.ndarray, count_N: np.ndarray) -> np.ndarray:
+        return (np.sqrt(var_N * (count_N - 1) / count_N) + 1e-8) ** 2
+
+    return dataclasses.replace(
+        g,
+        var_in_N=variance(g.var_in_N, g.count_in_N),
+        var_out_N=variance(g.var_out_N, g.count_out_N),
+    )
+
+
+def _references(folder: Path) -> tuple[np.ndarray, np.ndarray]:
+    return synthetic.read(folder, "reference_loss"), synthetic.read(folder, "reference_member")
+
+
+def _targets(folder: Path) -> tuple[np.ndarray, np.ndarray]:
+    return synthetic.read(folder, "target_loss"), synthetic.read(folder, "population_target")
+
+
+def _rank(loss_MxZ: np.ndarray) -> np.ndarray:
+    """From 0, the lowest loss of each column, on."""
+    return np.argsort(np.argsort(loss_MxZ, axis=0, kind="stable"), axis=0)

@@ -1,0 +1,61 @@
+"""Tables 1-6 of StrongMIA from a score store, as the attack stage makes them."""
+
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import synthetic
+from fresh import Clock, Results
+
+from lm_mia import config, instability, scores, subsets
+from lm_mia.score_file import ScoreFile
+from lm_mia.store import Store
+
+CURVE_POINTS = 200
+"""False positive rates of the ROC curves, beside the 11, as the attack stage has them."""
+
+
+def write_store(
+    clock: Clock, folder: Path, *, samples: int, references: int, targets: int
+) -> Results:
+    """Leaves a store in the folder; timed, as writing is ours too."""
+    with clock:
+        synthetic.write_store(folder, samples, references, targets)
+    return {}
+
+
+def tables(
+    clock: Clock, folder: Path, *, references: int, targets: int, curve_points: int
+) -> Results:
+    """Online LiRA of all targets at 11 FPRs, and every table of decisions with samples.parquet.
+
+    Seconds of the steps come back too: scores (reading, fitting, scoring), rates (sorting,
+    thresholds, AUC) and decisions (votes, flips, tables).
+    """
+    c = config.Attack(references=references, replicas=targets)
+    rows, store = subsets.rows(references, targets), Store(folder / "scores.zarr")
+    seconds = {}
+    with clock, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        start = time.perf_counter()
+        _, member_1xN2 = store.read(rows[references : references + 1])
+        member_N2 = member_1xN2[0]
+        nothing_N2 = np.zeros(len(member_N2))
+        source = scores.Source(store, rows[references:], rows[:references], member_N2, nothing_N2)
+        fitted = scores.fit(source, ["lira_online"], None, c)
+        with ScoreFile(folder, targets, len(member_N2)) as file:
+            scores.fill({"lira_online": file}, source, fitted, c, pool)
+            seconds["scores"] = time.perf_counter() - start
+            grid = np.geomspace(1 / (~member_N2).sum(), 1, curve_points)
+            rates = [*c.fprs, *np.unique([0.0, *c.band, *grid])]
+            points = scores.points(file, member_N2, rates, pool)
+            seconds["rates"] = time.perf_counter() - start - seconds["scores"]
+            instability.write(source, fitted, file, points, {}, c, folder, pool)
+    seconds["decisions"] = clock.seconds - seconds["scores"] - seconds["rates"]
+    shares = pd.read_csv(folder / "flip_shares.csv")
+    return {name: np.array(value) for name, value in seconds.items()} | {
+        "auc": points.auc_T,
+        "rows": np.array(len(shares)),
+    }

@@ -1,0 +1,214 @@
+"""The same work done by PrivacyGuard and by ml_privacy_meter: their own code, from checkouts.
+
+Nothing of theirs is copied or changed: it is imported from the path given. They need torch (CPU
+will do), pandas below 3, scikit-learn, tqdm and matplotlib. Where they leave a choice, the fastest
+one is made: float32 arrays, no aggregation by user, no tuning of `a`, one process a core for the
+bootstrap. Putting our arrays into their data frames is not timed, what their code does with them
+is. Ours runs on one thread in all of these.
+
+N samples, M references, T targets, Z population samples; files as `synthetic.write` leaves them.
+"""
+
+import importlib
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import synthetic
+from fresh import Clock, Results
+
+
+def lira_privacyguard(clock: Clock, folder: Path, *, path: Path) -> Results:
+    """Online LiRA of every target from the losses: their prepare_lira_data and LiraAttack.
+
+    Both are called anew for every target, as theirs is an interface for one. ddof is 0 and 1e-8 is
+    added to standard deviations, where ours has ddof = 1 and nothing added. They compute in the type
+    given: float32, which costs them digits (1e-4 of a score); in float64 they would agree to 1e-14.
+    """
+    attacks, frames = _privacyguard(path, "attacks.lira_attack"), _preparation(path)
+    none = _privacyguard(path, "analysis.mia.aggregate_analysis_input").AggregationType.NONE
+    signal_TxN, member_N = -synthetic.read(folder, "target_loss"), _member(folder)
+    signal_MxNx1 = -synthetic.read(folder, "reference_loss")[:, :, None]
+    # All that they take from a data set is who was in it.
+    shadows = [(None, in_N) for in_N in synthetic.read(folder, "reference_member")]
+    score_TxN = np.empty(signal_TxN.shape)
+    for t, signal_N in enumerate(signal_TxN):
+        with clock:
+            train, test, *_ = frames.prepare_lira_data(
+                signal_N, signal_MxNx1, (None, member_N), shadows
+            )
+            attack = attacks.LiraAttack(train, test, none, online_attack=True)
+            found = attack.run_attack()
+        _put(score_TxN[t], member_N, found)
+    return {"score": score_TxN}
+
+
+def lira_scores_privacyguard(clock: Clock, folder: Path, *, path: Path) -> Results:
+    """LiraAttack alone, given the Gaussians (`gaussians.npy`: mean and sd, IN then OUT, 4 x N)."""
+    attacks, pd = _privacyguard(path, "attacks.lira_attack"), importlib.import_module("pandas")
+    none = _privacyguard(path, "analysis.mia.aggregate_analysis_input").AggregationType.NONE
+    loss_TxN, member_N = synthetic.read(folder, "target_loss").astype(np.float64), _member(folder)
+    names = ("score_mean_in", "score_std_in", "score_mean_out", "score_std_out")
+    columns = dict(zip(names, synthetic.read(folder, "gaussians"), strict=True))
+    score_TxN = np.empty(loss_TxN.shape)
+    for t, loss_N in enumerate(loss_TxN):
+        given = pd.DataFrame({"user_id": np.arange(len(loss_N)), "score_orig": loss_N} | columns)
+        train, test = given[member_N].copy(), given[~member_N].copy()
+        with clock:
+            found = attacks.LiraAttack(train, test, none, online_attack=True).run_attack()
+        _put(score_TxN[t], member_N, found)
+    return {"score": score_TxN}
+
+
+def rmia_privacyguard(clock: Clock, folder: Path, *, path: Path) -> Results:
+    """Online RMIA of every target, gamma = 1: their RmiaAttack with all references.
+
+    N x Z ratios are held at once, for members and then for non-members. They take p, not log p, and
+    call z beaten where the ratio is above 1, not 1 or more.
+    """
+    attacks, pd = _privacyguard(path, "attacks.rmia_attack"), importlib.import_module("pandas")
+    none = _privacyguard(path, "analysis.mia.aggregate_analysis_input").AggregationType.NONE
+    member_N, arrays = _member(folder), _probabilities(folder)
+    references = arrays.reference_NxM.shape[1]
+    names = [f"score_ref_{m}" for m in range(references)]
+    names += [f"member_ref_{m}" for m in range(references)]
+
+    def frame(p_NxM: np.ndarray, in_NxM: np.ndarray) -> Any:
+        columns = [*p_NxM.T, *in_NxM.T]
+        return pd.DataFrame({"score_orig": np.float32(0)} | dict(zip(names, columns, strict=True)))
+
+    train = frame(arrays.reference_NxM[member_N], arrays.member_NxM[member_N])
+    test = frame(arrays.reference_NxM[~member_N], arrays.member_NxM[~member_N])
+    population = frame(arrays.reference_ZxM, np.zeros(arrays.reference_ZxM.shape, bool))
+    train["user_id"], test["user_id"] = np.arange(len(train)), np.arange(len(test))
+    target_TxN, target_TxZ = arrays.target_TxN, arrays.target_TxZ
+    del arrays
+    score_TxN = np.empty(target_TxN.shape)
+    for t, (target_N, target_Z) in enumerate(zip(target_TxN, target_TxZ, strict=True)):
+        train["score_orig"], test["score_orig"] = target_N[member_N], target_N[~member_N]
+        population["score_orig"] = target_Z
+        with clock:
+            attack = attacks.RmiaAttack(
+                train, test, population, none, num_reference_models=references, online=True
+            )
+            found = attack.run_attack()
+        _put(score_TxN[t], member_N, found)
+        del attack, found
+    return {"score": score_TxN}
+
+
+def rmia_privacy_meter(clock: Clock, folder: Path, *, path: Path, a: float) -> Results:
+    """Offline RMIA of every target, gamma = 1: their run_rmia with half of the references.
+
+    N x Z ratios are held at once. Zero marks what is not OUT, and the largest M/2 are averaged: of
+    x the OUT references, as the design is balanced; of z the larger half of all, which ours is not.
+    """
+    attack = _file(path / "modules/mia/attacks/rmia.py")
+    arrays = _probabilities(folder)
+    score_TxN = np.empty(arrays.target_TxN.shape)
+    for t, target_N in enumerate(arrays.target_TxN):
+        with clock:
+            score_TxN[t] = attack.run_rmia(
+                target_N,
+                arrays.reference_NxM,
+                arrays.member_NxM,
+                arrays.target_TxZ[t],
+                arrays.reference_ZxM,
+                a,
+            )
+    return {"score": score_TxN}
+
+
+def rates_privacy_meter(clock: Clock, folder: Path, *, path: Path) -> Results:
+    """AUC and TPR at 1 %, 0.1 % and 0 % FPR of every target: their compute_attack_results.
+
+    Their threshold may be any score, ours is a non-member's, so their TPR is the higher by the members
+    between two neighbouring non-members; at 0 % FPR ours is 0. The AUC is the same.
+    """
+    sys.path.insert(0, str(path))
+    audit = _file(path / "audit.py")
+    score_TxN, member_N = synthetic.read(folder, "score"), _member(folder)
+    rows = []
+    for score_N in score_TxN:
+        with clock:
+            found = audit.compute_attack_results(score_N, member_N)
+        rows.append([found[name] for name in ("auc", "one_fpr", "one_tenth_fpr", "zero_fpr")])
+    return {"auc_tpr": np.array(rows)}
+
+
+def bootstrap_privacyguard(
+    clock: Clock, folder: Path, *, path: Path, replicates: int, targets: int
+) -> Results:
+    """95 % bootstrap interval of the AUC of the first targets: their ParallelAnalysisNode.
+
+    With the AUC it redraws accuracy and epsilon at 100 rates, where ours has the TPR at given ones.
+    """
+    node = _privacyguard(path, "analysis.mia.parallel_analysis_node")
+    made = _privacyguard(path, "analysis.base_analysis_input")
+    pd = importlib.import_module("pandas")
+    score_TxN, member_N = synthetic.read(folder, "score")[:targets], _member(folder)
+    rows = []
+    for score_N in score_TxN:
+        given = made.BaseAnalysisInput(
+            pd.DataFrame({"score": score_N[member_N]}), pd.DataFrame({"score": score_N[~member_N]})
+        )
+        with clock:
+            found = node.ParallelAnalysisNode(
+                given,
+                delta=1e-5,
+                n_users_for_eval=1,
+                eps_computation_tasks_num=os.cpu_count() or 1,
+                num_bootstrap_resampling_times=replicates,
+            ).run_analysis()
+        rows.append([found.auc, *found.auc_ci])
+    return {"auc_low_high": np.array(rows)}
+
+
+def _privacyguard(path: Path, module: str) -> ModuleType:
+    """A module of theirs; PyPI's privacy-guard is another package, so the path must have it."""
+    if not (path / "privacy_guard").is_dir():
+        raise FileNotFoundError(f"{path}: no checkout of facebookresearch/PrivacyGuard")
+    if sys.path[0] != str(path):
+        sys.path.insert(0, str(path))
+    return importlib.import_module(f"privacy_guard.{module}")
+
+
+def _preparation(path: Path) -> ModuleType:
+    """By its file: their package around it imports torchvision for CIFAR-10."""
+    return _file(path / "privacy_guard/shadow_model_training/training.py")
+
+
+def _file(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"peer_{path.stem}", path)
+    if spec is None or spec.loader is None or not path.exists():
+        raise FileNotFoundError(f"{path}: no such file in the checkout")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _member(folder: Path) -> np.ndarray:
+    return synthetic.read(folder, "target_member")
+
+
+def _probabilities(folder: Path) -> SimpleNamespace:
+    """What theirs take: probabilities, samples first."""
+    return SimpleNamespace(
+        target_TxN=np.exp(-synthetic.read(folder, "target_loss")),
+        target_TxZ=np.exp(-synthetic.read(folder, "population_target")),
+        reference_NxM=np.ascontiguousarray(np.exp(-synthetic.read(folder, "reference_loss")).T),
+        reference_ZxM=np.ascontiguousarray(
+            np.exp(-synthetic.read(folder, "population_reference")).T
+        ),
+        member_NxM=np.ascontiguousarray(synthetic.read(folder, "reference_member").T),
+    )
+
+
+def _put(score_N: np.ndarray, member_N: np.ndarray, found: Any) -> None:
+    """Their scores, members and non-members apart, into the order of ours."""
+    score_N[member_N] = found.df_train_user["score"].to_numpy()
+    score_N[~member_N] = found.df_test_user["score"].to_numpy()

@@ -1,0 +1,158 @@
+"""Ours and theirs in turn on the same arrays: seconds, peaks, the ratio, and how far they agree."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fresh
+import numpy as np
+import ours
+import peers
+import synthetic
+from fresh import Measured, Results, Work
+from scipy import stats
+
+HEADER = ("work", "theirs", "theirs s", "ours s", "ratio", "theirs GB", "ours GB", "agreement")
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """A piece of work, theirs and ours."""
+
+    name: str
+    peer: str
+    theirs: Work
+    ours: Work
+    agreement: Callable[[Results, Results], str]
+    """Of their results and ours."""
+    both: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Settings of both works."""
+    population: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """What the works are done on."""
+
+    samples: int
+    references: int
+    targets: int
+    populations: tuple[int, ...]
+    replicates: int
+    repeats: int
+    limit_bytes: int
+    """Memory of their processes."""
+
+
+def table(
+    scratch: Path, size: Size, privacyguard: Path | None, privacy_meter: Path | None
+) -> Iterator[tuple[str, ...]]:
+    """A row as soon as it is measured; one for each pair whose checkout is given."""
+    written = None
+    for pair, path in _pairs(size, privacyguard, privacy_meter):
+        if written != pair.population:
+            synthetic.write(scratch, size.samples, size.references, size.targets, pair.population)
+            fresh.measure(ours.save_scores, scratch)
+            written = pair.population
+        yield _row(pair, path, scratch, size)
+
+
+def _pairs(
+    size: Size, privacyguard: Path | None, privacy_meter: Path | None
+) -> Iterator[tuple[Pair, Path]]:
+    if privacyguard:
+        given = (("LiRA from losses", peers.lira_privacyguard, ours.fit_and_score, _lira),)
+        given += (("LiRA, Gaussians given", peers.lira_scores_privacyguard, ours.score, _same),)
+        for name, theirs, mine, agreement in given:
+            yield Pair(name, "PrivacyGuard", theirs, mine, agreement), privacyguard
+    if privacy_meter:
+        name = f"AUC, TPR at {len(ours.METER_FPRS)} FPRs"
+        yield (
+            Pair(name, "ml_privacy_meter", peers.rates_privacy_meter, ours.rates, _rates),
+            privacy_meter,
+        )
+    if privacyguard:
+        name, both = f"{size.replicates} bootstraps", {"replicates": size.replicates, "targets": 1}
+        theirs, mine = peers.bootstrap_privacyguard, ours.intervals
+        yield Pair(name, "PrivacyGuard", theirs, mine, _intervals, both), privacyguard
+    for population in size.populations:
+        shares = _shares(population)
+        online, offline = (f"RMIA {kind}, Z = {population:,}" for kind in ("online", "offline"))
+        if privacyguard:
+            theirs, mine = peers.rmia_privacyguard, ours.rmia_online
+            pair = Pair(online, "PrivacyGuard", theirs, mine, shares, population=population)
+            yield pair, privacyguard
+        if privacy_meter:
+            theirs, mine, both = peers.rmia_privacy_meter, ours.rmia_offline, {"a": 1.0}
+            pair = Pair(offline, "ml_privacy_meter", theirs, mine, shares, both, population)
+            yield pair, privacy_meter
+
+
+def _row(pair: Pair, path: Path, scratch: Path, size: Size) -> tuple[str, ...]:
+    theirs: list[Measured] = []
+    mine: list[Measured] = []
+    for _ in range(size.repeats):
+        mine.append(fresh.measure(pair.ours, scratch, **pair.both))
+        theirs.append(fresh.measure(pair.theirs, scratch, size.limit_bytes, path=path, **pair.both))
+        if theirs[-1].results is None:
+            break
+    seconds, peak = fresh.median(mine), max(run.peak_bytes for run in mine) / 2**30
+    last = theirs[-1]
+    if last.results is None or mine[-1].results is None:
+        found = ("out of memory", f"{seconds:.3g}", "-", f"> {size.limit_bytes / 2**30:.3g}")
+        return (pair.name, pair.peer, *found, f"{peak:.2f}", "-")
+    their_seconds = fresh.median(theirs)
+    return (
+        pair.name,
+        pair.peer,
+        f"{their_seconds:.3g}",
+        f"{seconds:.3g}",
+        f"{their_seconds / seconds:.3g}",
+        f"{max(run.peak_bytes for run in theirs) / 2**30:.2f}",
+        f"{peak:.2f}",
+        pair.agreement(last.results, mine[-1].results),
+    )
+
+
+def _lira(theirs: Results, mine: Results) -> str:
+    same = _apart(theirs["score"], mine["as_theirs"])
+    correlation = np.corrcoef(theirs["score"].ravel(), mine["score"].ravel())[0, 1]
+    return f"{same} with their ddof 0; correlation {correlation:.6f} with ours (ddof 1)"
+
+
+def _same(theirs: Results, mine: Results) -> str:
+    return _apart(theirs["score"], mine["score"])
+
+
+def _shares(population: int) -> Callable[[Results, Results], str]:
+    """Shares of z, which differ by float32 rounding or, offline, by which references count for z."""
+
+    def agreement(theirs: Results, mine: Results) -> str:
+        same = mine.get("as_theirs", mine["score"])
+        steps = np.abs(theirs["score"] - same) * population
+        text = f"{(steps > 0.5).mean():.2g} of the scores differ, by {steps.max():.0f} z at most"
+        if "as_theirs" in mine:
+            ranks = stats.rankdata(theirs["score"][0]), stats.rankdata(mine["score"][0])
+            rho = np.corrcoef(*ranks)[0, 1]
+            text += f", with their half for z; rank correlation {rho:.4f} with ours"
+        return text
+
+    return agreement
+
+
+def _rates(theirs: Results, mine: Results) -> str:
+    auc_tpr = np.abs(theirs["auc_tpr"] - mine["auc_tpr"]).max(axis=0)
+    shown = ", ".join(f"{x:.1g}" for x in auc_tpr[1:])
+    return f"AUC {_apart(theirs['auc_tpr'][:, 0], mine['auc_tpr'][:, 0])}, TPR {shown}"
+
+
+def _intervals(theirs: Results, mine: Results) -> str:
+    """Both draw at random: the ends differ by a share of the interval's length."""
+    ends, my_ends = theirs["auc_low_high"][:, 1:], mine["auc_low_high"][:, 1:]
+    length_Tx1 = my_ends[:, 1:] - my_ends[:, :1]
+    return f"ends within {np.abs((ends - my_ends) / length_Tx1).max():.2g} interval lengths"
+
+
+def _apart(a: np.ndarray, b: np.ndarray) -> str:
+    return f"max difference {np.abs(a - b).max():.1g}"
