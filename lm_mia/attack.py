@@ -1,75 +1,33 @@
 """Attacks: the score store -> scores, decisions and metrics -> tables.
 
-T: targets, M: references, N2: samples of the population (2N), F: false positive rates.
+T: targets, M: references, F: false positive rates, G: points of a curve, N2: samples of the population (2N).
 """
 
+import contextlib
 import dataclasses
 import json
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from lm_mia import config, subsets, tables
+from lm_mia import archetypes, config, diagnostics, instability, scores, subsets, tables
+from lm_mia.config import NEEDED, AttackName
 from lm_mia.errors import UserError
-from lm_mia.population import Population, Progress
+from lm_mia.population import Population
+from lm_mia.score_file import ScoreFile
 from lm_mia.seeds import permutation
-from lm_mia.stats import baselines, binomial, flips, lira, roc
+from lm_mia.stats import binomial, bootstrap, flips, roc
 from lm_mia.store import Store
-from lm_mia.workdir import replacing, write_atomically
+from lm_mia.tables import write_csv
+from lm_mia.workdir import write_atomically
 
 _SHUFFLES = 10
-
-
-@dataclasses.dataclass(frozen=True)
-class Rows:
-    """Losses and membership of the rows under attack and of the references, all of them present."""
-
-    target_loss_TxN: np.ndarray
-    target_member_N: np.ndarray
-    reference_loss_MxN: np.ndarray
-    reference_member_MxN: np.ndarray
-
-    def shuffled(self, seed: int) -> "Rows":
-        """The same losses with membership labels moved to other samples, in all rows alike: pure noise."""
-        order_N = permutation(seed, "shuffled labels", len(self.target_member_N))
-        return dataclasses.replace(
-            self,
-            target_member_N=self.target_member_N[order_N],
-            reference_member_MxN=self.reference_member_MxN[:, order_N],
-        )
-
-    def first(self, references: int) -> "Rows":
-        """With the first so many references only."""
-        return dataclasses.replace(
-            self,
-            reference_loss_MxN=self.reference_loss_MxN[:references],
-            reference_member_MxN=self.reference_member_MxN[:references],
-        )
-
-
-def read(store: Store, c: config.Attack) -> Rows:
-    """The rows of an attack; UserError if one is absent or corrupt."""
-    rows = subsets.rows(c.references, c.replicas)
-    loss_MxN, member_MxN = store.read(rows)
-    return Rows(
-        target_loss_TxN=loss_MxN[c.references :],
-        target_member_N=member_MxN[c.references],
-        reference_loss_MxN=loss_MxN[: c.references],
-        reference_member_MxN=member_MxN[: c.references],
-    )
-
-
-def scores(attack: str, rows: Rows, c: config.Attack) -> np.ndarray:
-    """score_TxN of a named attack, larger = more member-like; NaN where the references do not suffice."""
-    target_TxN, reference_MxN = rows.target_loss_TxN, rows.reference_loss_MxN
-    if attack == "loss":
-        return baselines.loss_attack(target_TxN)
-    if attack == "reference_calibrated":
-        return baselines.reference_calibrated(target_TxN, reference_MxN)
-    gaussians = lira.fit(reference_MxN, rows.reference_member_MxN, variance=c.variance)
-    return lira.score(target_TxN, gaussians, offline=attack == "lira_offline")
+_CURVE_POINTS = 200
+_REFERENCE_FREE = ("loss", "zlib", "min_k", "min_k_plus_plus", "lowercase")
 
 
 def run(
@@ -77,144 +35,241 @@ def run(
     population: Population,
     c: config.Attack,
     folder: Path,
-    progress: Progress,
+    progress: Callable[[str, float, float], None],
     say: Callable[[str], None],
 ) -> None:
-    """Attacks every target and writes the tables.
+    """Attacks every target that is there and writes the tables.
 
     Args:
-      store: with all rows of the attack present.
+      store: with rows of the attack present; those that are absent are left out, and the tables say so.
       population: for lengths and texts.
-      c: which rows, rates and levels.
+      c: which rows, attacks, rates and levels.
       folder: of the tables.
       progress: called as ``progress("attack", done, total)``.
-      say: told, in one line, what a person must know, such as samples without enough references.
+      say: told, in one line, what a person must know, such as absent rows or samples without enough references.
 
     Raises:
-      UserError: rows are missing or corrupt, or the references suffice for no sample of a class; nothing is written.
+      UserError: too few rows are present or one is corrupt, or the references suffice for no sample of a class.
     """
-    rows = read(store, c)
-    gaussians = lira.fit(rows.reference_loss_MxN, rows.reference_member_MxN, variance=c.variance)
-    in_N, out_N = gaussians.count_in_N, gaussians.count_out_N
-    need = 2 if c.variance == "per_sample" else 1
-    if short := int(((in_N < need) | (out_N < need)).sum()):
-        say(
-            f"attack.references={c.references}: {short} of {len(in_N)} samples have fewer than {need} IN or {need} OUT "
-            "references; they are left out (NaN) and counted; more references or train.subset='balanced' mend it"
-        )
-    score_TxN = lira.score(rows.target_loss_TxN, gaussians)
-    usable_N, member_N = ~np.isnan(score_TxN).any(axis=0), rows.target_member_N
-    for some_N, kind in ((member_N, "member"), (~member_N, "non-member")):
-        if not (usable_N & some_N).any():
-            raise UserError(
-                f"attack.references={c.references}: no {kind} has enough IN and OUT references for LiRA; ask for more"
-            )
-
+    source = open_source(store, population, c, say)
     folder.mkdir(parents=True, exist_ok=True)
-    settings = list(_settings(c.references))
-    total = len(settings) + _SHUFFLES
-    attacks, curves = [], []
-    for done, (attack, references) in enumerate(settings):
-        summary, curve = _attack(attack, references, rows, c)
-        attacks += summary
-        curves.append(curve)
-        progress("attack", done + 1, total)
-    shuffled = _shuffled(rows, c, lambda done: progress("attack", len(settings) + done, total))
-    _csv(folder / "attacks.csv", pd.DataFrame(attacks))
-    _csv(folder / "roc.csv", pd.concat(curves))
-    _csv(folder / "shuffled.csv", shuffled)
-    _csv(folder / "error_rates.csv", tables.error_rates(score_TxN, rows.target_member_N, c))
+    facts_path = folder / "flips.json"  # removed before the first table and written after the last
+    member_N2, references = source.target_member_N2, len(source.references)
+    nonmembers = int((~member_N2).sum())
+    grid_G = np.geomspace(1 / max(nonmembers, 1), 1, _CURVE_POINTS)
+    rates = [*c.fprs, *np.unique([0.0, *c.band, *grid_G])]  # of the tables, then of the curves
+    counts = sorted({2**i for i in range(references.bit_length())} | {references})
+    settings: list[tuple[AttackName, int]] = [
+        (name, count)
+        for name in c.attacks
+        for count in counts
+        if count == references or name not in _REFERENCE_FREE
+    ]
+    steps = len(settings) + _SHUFFLES + 1
+    attacks, curves, intervals, counted = [], [], [], None
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        comparisons = _comparisons(source, c)
+        for step, (name, count) in enumerate(settings):
 
-    votes_FxN = tables.votes(score_TxN, rows.target_member_N, c)
-    _csv(folder / "flip_shares.csv", tables.flip_shares(votes_FxN, rows.target_member_N, c))
-    samples = tables.samples(votes_FxN, score_TxN, rows.target_member_N, population, c)
-    with replacing(folder / "samples.parquet") as part:
-        samples.to_parquet(part, index=False)
-    _csv(folder / "archetypes.csv", tables.archetypes(samples, population, c))
-    k_low, cutoff = binomial.coin_flip_cutoff(c.replicas, c.alpha)
-    facts = {
-        "recipe": store.path.parent.name,
+            def part(share: float, step: int = step) -> None:
+                progress("attack", step + share, steps)
+
+            part(0)
+            whole, used = count == references, 0 if name in _REFERENCE_FREE else count
+            some = source.with_references(range(count))
+            fitted = scores.fit(some, [name], _first(comparisons, count), c)
+            with ScoreFile(folder, len(source.targets), len(member_N2)) as file:
+                scores.fill({name: file}, some, fitted, c, pool, progress=lambda x: part(0.4 * x))
+                points = scores.points(file, member_N2, rates, pool)
+                if whole and name == "lira_online":
+                    _check(points, references, c, say)
+                    part(0.6)
+                    facts_path.unlink(missing_ok=True)
+                    columns = {"tokens": population.lengths_N}
+                    counted = instability.write(
+                        some, fitted, file, points, columns, c, folder, pool
+                    )
+                if not (points.members_T.all() and points.nonmembers_T.all()):
+                    continue  # so few references are enough for no sample of a class
+                part(0.8)
+                attacks.append(tables.attack(name, used, points, c))
+                curves.append(tables.curve(name, used, points, c))
+                if whole and c.bootstraps:
+                    intervals.append(_intervals(name, file.target(0), member_N2, c))
+        assert counted is not None, "lira_online is among the attacks"
+        write_csv(folder / "attacks.csv", pd.DataFrame(attacks))
+        write_csv(folder / "roc.csv", pd.concat(curves))
+        _write_or_remove(folder / "intervals.csv", intervals)
+        _shuffled(source, c, folder, pool, lambda n: progress("attack", len(settings) + n, steps))
+        _diagnose(source, c, folder, pool, say)
+    found = archetypes.find(folder / "samples.parquet", population, len(source.targets), c)
+    write_csv(folder / "archetypes.csv", found)
+    facts = _facts(source, counted, c)
+    write_atomically(facts_path, json.dumps(facts, indent=1) + "\n")
+    progress("attack", steps, steps)
+
+
+def open_source(
+    store: Store, population: Population, c: config.Attack, say: Callable[[str], None]
+) -> scores.Source:
+    """The rows of an attack that are there; UserError if they are too few."""
+    wanted = subsets.rows(c.references, c.replicas)
+    absent = set(store.missing(wanted))
+    rows = [row for row in wanted if row not in absent]
+    references = [row for row in rows if row.role == "reference"]
+    targets = [row for row in rows if row.role == "replica"]
+    if len(references) < 4 or len(targets) < 2:
+        raise UserError(
+            f"{store.path}: {len(references)} of {c.references} references and {len(targets)} of {c.replicas} replicas "
+            "are there, of 4 and 2 that an attack needs at least; run `lm-mia run` first"
+        )
+    if absent:
+        say(
+            f"{len(absent)} of {len(wanted)} rows are absent: attacking {len(targets)} of {c.replicas} replicas with "
+            f"{len(references)} of {c.references} references; `lm-mia run` makes the others"
+        )
+    _, member_1xN2 = store.read(targets[:1])
+    return scores.Source(
+        store,
+        targets,
+        references,
+        member_1xN2[0],
+        population.table["zlib_bytes"].to_numpy(),
+        tuple(NEEDED[a] for a in c.attacks if a in NEEDED),
+    )
+
+
+def _comparisons(source: scores.Source, c: config.Attack) -> scores.Block | None:
+    """The samples that RMIA compares with, drawn by seed from the population, under all rows."""
+    if not {"rmia", "rmia_offline"} & set(c.attacks):
+        return None
+    order_N2 = permutation(0, "samples that RMIA compares with", len(source.target_member_N2))
+    return scores.gather(source, np.sort(order_N2[: c.rmia_samples]))
+
+
+def _first(comparisons: scores.Block | None, references: int) -> scores.Block | None:
+    if comparisons is None:
+        return None
+    return dataclasses.replace(
+        comparisons,
+        reference_loss_MxC=comparisons.reference_loss_MxC[:references],
+        reference_member_MxC=comparisons.reference_member_MxC[:references],
+    )
+
+
+@contextlib.contextmanager
+def _files(
+    folder: Path, names: Sequence[AttackName], targets: int, samples: int
+) -> Iterator[dict[AttackName, ScoreFile]]:
+    with contextlib.ExitStack() as stack:
+        yield {name: stack.enter_context(ScoreFile(folder, targets, samples)) for name in names}
+
+
+def _check(
+    points: roc.OperatingPoints, references: int, c: config.Attack, say: Callable[[str], None]
+) -> None:
+    need, short = 2 if c.variance == "per_sample" else 1, int(points.left_out_T.max())
+    for left, kind in ((points.members_T, "member"), (points.nonmembers_T, "non-member")):
+        if not left.all():
+            raise UserError(
+                f"attack.references={references}: no {kind} has enough IN and OUT references for LiRA; ask for more"
+            )
+    if short:
+        say(
+            f"attack.references={references}: {short} samples have fewer than {need} IN or {need} OUT references; they "
+            "are left out (NaN) and counted; more references or train.subset='balanced' mend it"
+        )
+
+
+def _intervals(
+    name: str, score_N2: np.ndarray, member_N2: np.ndarray, c: config.Attack
+) -> pd.DataFrame:
+    """Rows of intervals.csv, 95 %, over the choice of samples: AUC and TPRs of the first target."""
+    found = bootstrap.intervals(score_N2, member_N2, c.fprs, replicates=c.bootstraps)
+    points = roc.tpr_at_fpr(score_N2, member_N2, c.fprs)
+    members = points.members_T[0]
+    exact = roc.clopper_pearson(np.rint(points.tpr_TxF[0] * members), members)
+    table = pd.DataFrame({"attack": name, "metric": [f"tpr_at_{fpr:g}" for fpr in c.fprs]})
+    table["value"], table["bootstrap_low"] = found.tpr_TxF[0], found.tpr_low_TxF[0]
+    table["bootstrap_high"] = found.tpr_high_TxF[0]
+    table["clopper_pearson_low"], table["clopper_pearson_high"] = exact
+    area = {"attack": name, "metric": "auc", "value": found.auc_T[0]}
+    area |= {"bootstrap_low": found.auc_low_T[0], "bootstrap_high": found.auc_high_T[0]}
+    return pd.concat([pd.DataFrame([area]), table]).assign(left_out=int(found.left_out_T[0]))
+
+
+def _shuffled(
+    source: scores.Source,
+    c: config.Attack,
+    folder: Path,
+    pool: ThreadPoolExecutor,
+    progress: Callable[[int], None],
+) -> None:
+    """AUC of every attack where membership is noise; anything but 0.5 would be a leak in our own machinery."""
+    auc: dict[AttackName, list[float]] = {name: [] for name in c.attacks}
+    left_out = dict.fromkeys(c.attacks, 0)
+    for shuffle in range(_SHUFFLES):
+        noise = source.shuffled(shuffle)
+        fitted = scores.fit(noise, c.attacks, _comparisons(noise, c), c)
+        with _files(folder, c.attacks, 1, len(noise.target_member_N2)) as files:
+            scores.fill(files, noise, fitted, c, pool)
+            for name, file in files.items():
+                found = roc.auc(file.target(0), noise.target_member_N2)
+                auc[name].append(float(found.auc_T[0]))
+                left_out[name] = max(left_out[name], int(found.left_out_T[0]))
+        progress(shuffle + 1)
+    rows = [
+        {"attack": name, "references": 0 if name in _REFERENCE_FREE else len(source.references)}
+        | {"shuffles": _SHUFFLES, "auc_mean": np.mean(a), "auc_std": np.std(a)}
+        | {"auc_min": np.min(a), "auc_max": np.max(a), "left_out": left_out[name]}
+        for name, a in auc.items()
+    ]
+    write_csv(folder / "shuffled.csv", pd.DataFrame(rows))
+
+
+def _diagnose(
+    source: scores.Source,
+    c: config.Attack,
+    folder: Path,
+    pool: ThreadPoolExecutor,
+    say: Callable[[str], None],
+) -> None:
+    """The tables that are made when asked for; what an earlier attack left is removed."""
+    resampled = []
+    if 0 < c.resample_references <= len(source.references) // 2:
+        resampled.append(diagnostics.resampled_references(source, c, folder, pool))
+    elif c.resample_references:
+        say(
+            f"attack.resample_references={c.resample_references}: {len(source.references)} references make no two "
+            "sets; left out"
+        )
+    _write_or_remove(folder / "resampled_references.csv", resampled)
+    probabilities = folder / "true_positive_probability.parquet"
+    if c.leave_one_out:
+        diagnostics.true_positive_probability(source, c, probabilities, pool)
+    else:
+        probabilities.unlink(missing_ok=True)
+
+
+def _write_or_remove(path: Path, parts: list[pd.DataFrame]) -> None:
+    if parts:
+        write_csv(path, pd.concat(parts))
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _facts(source: scores.Source, counted: flips.FlipCounts, c: config.Attack) -> dict[str, object]:
+    """What the tables are about."""
+    replicas = len(source.targets)
+    k_low, cutoff = binomial.coin_flip_cutoff(replicas, c.alpha)
+    return {
+        "recipe": source.store.path.parent.name,
         "config": dataclasses.asdict(c),
         "attack": "lira_online",
-        "references": c.references,
-        "replicas": c.replicas,
-        "variance": c.variance,
-        "alpha": c.alpha,
+        "references": len(source.references),
+        "replicas": replicas,
         "k_low": k_low,
         "cutoff": cutoff,
-        "max_flip_rate": flips.max_flip_rate(c.replicas),
-        "left_out": int(np.isnan(votes_FxN[0]).sum()),
+        "max_flip_rate": flips.max_flip_rate(replicas),
+        "left_out": int(counted.left_out_F[0]),
     }
-    write_atomically(folder / "flips.json", json.dumps(facts, indent=1) + "\n")
-
-
-def _settings(references: int) -> Iterator[tuple[str, int]]:
-    """(attack, number of references used): nested, 1, 2, 4, ... and all."""
-    counts = sorted(
-        {2**i for i in range(references.bit_length()) if 2**i < references} | {references}
-    )
-    for attack in ("lira_online", "lira_offline", "reference_calibrated"):
-        yield from ((attack, count) for count in counts)
-    yield "loss", 0
-
-
-def _attack(
-    attack: str, references: int, rows: Rows, c: config.Attack
-) -> tuple[list[dict], pd.DataFrame]:
-    """Row(s) of attacks.csv and of roc.csv; none where the references suffice for no sample."""
-    some = rows.first(references)
-    score_TxN = scores(attack, some, c)
-    usable_N = ~np.isnan(score_TxN).any(axis=0)
-    if not (usable_N & rows.target_member_N).any() or not (usable_N & ~rows.target_member_N).any():
-        return [], pd.DataFrame()
-    auc_T = roc.auc(score_TxN, rows.target_member_N).auc_T
-    points = roc.tpr_at_fpr(score_TxN, rows.target_member_N, c.fprs)
-    summary = {
-        "attack": attack,
-        "references": references,
-        "targets": len(auc_T),
-        "auc_mean": auc_T.mean(),
-        "auc_std": auc_T.std(),
-    }
-    for fpr, tpr_T in zip(c.fprs, points.tpr_TxF.T, strict=True):
-        summary |= {f"tpr_at_{fpr:g}_mean": tpr_T.mean(), f"tpr_at_{fpr:g}_std": tpr_T.std()}
-    summary |= {"left_out": int((~usable_N).sum())}
-    nonmembers = int((~rows.target_member_N).sum())
-    grid_K = np.geomspace(1 / nonmembers, 1, 100)
-    mean = roc.mean_roc(score_TxN, rows.target_member_N, grid_K)
-    curve = pd.DataFrame(
-        {"fpr": mean.fpr_F, "tpr_mean": mean.tpr.mean_F, "tpr_std": mean.tpr.std_F}
-        | {"left_out": int(mean.left_out_T.max())}
-    )
-    curve.insert(0, "attack", attack)
-    curve.insert(1, "references", references)
-    return [summary], curve
-
-
-def _shuffled(rows: Rows, c: config.Attack, progress: Callable[[int], None]) -> pd.DataFrame:
-    """AUC of every attack where membership is noise; anything but 0.5 would be a leak in our own machinery."""
-    attacks = {
-        "lira_online": c.references,
-        "lira_offline": c.references,
-        "reference_calibrated": c.references,
-        "loss": 0,
-    }
-    auc: dict[str, list[float]] = {attack: [] for attack in attacks}
-    left_out = dict.fromkeys(attacks, 0)
-    for shuffle in range(_SHUFFLES):
-        noise = rows.shuffled(shuffle)
-        for attack in attacks:
-            found = roc.auc(scores(attack, noise, c), noise.target_member_N)
-            auc[attack].append(float(found.auc_T.mean()))
-            left_out[attack] = max(left_out[attack], int(found.left_out_T.max()))
-        progress(shuffle + 1)
-    return pd.DataFrame(
-        {"attack": attack, "references": attacks[attack], "shuffles": _SHUFFLES}
-        | {"auc_mean": np.mean(a), "auc_std": np.std(a), "auc_min": np.min(a), "auc_max": np.max(a)}
-        | {"left_out": left_out[attack]}
-        for attack, a in auc.items()
-    )
-
-
-def _csv(path: Path, table: pd.DataFrame) -> None:
-    write_atomically(path, table.to_csv(index=False))

@@ -23,7 +23,6 @@ from lm_mia.config import Config
 from lm_mia.errors import UserError
 from lm_mia.parse import parse
 from lm_mia.population import Population, open_population
-from lm_mia.store import Store
 from lm_mia.workdir import Workdir
 
 VERBS = {
@@ -73,11 +72,13 @@ class Job:
             "subset": self.config.train.subset,
         }
         recipe.mkdir(exist_ok=True)
-        Store(recipe / "scores.zarr").ensure(rows, columns, facts)
+        workers.scores_of(self.config, recipe).ensure(rows, columns, facts)
         missing = workers.missing(todo, self.config, recipe, rows)
         verb = {"train": "train", "score": "score", "run": "train and score"}[todo]
+        trained = sum(workers.trained(self.config, recipe, row) for row in missing)
         self.display.say(
             f"rows: {len(rows)} wanted, {len(rows) - len(missing)} present, {len(missing)} to {verb}"
+            + (f" ({trained} of them trained already)" if trained and todo == "run" else "")
         )
         about = {"recipe": recipe.name}
         self.workdir.log(
@@ -97,7 +98,7 @@ class Job:
 
     def attack(self, population: Population, recipe: Path) -> None:
         """Scores -> tables."""
-        store, tables = Store(recipe / "scores.zarr"), self.workdir.path / "tables"
+        store, tables = workers.scores_of(self.config, recipe), self.workdir.path / "tables"
         attack.run(
             store, population, self.config.attack, tables, self.display.update, self.display.say
         )

@@ -1,9 +1,8 @@
-"""The configuration: frozen dataclasses, their rules, and what makes two of them the same run."""
+"""The configuration: frozen dataclasses, and what makes two of them the same run."""
 
 import dataclasses
 import hashlib
 import json
-import math
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -90,24 +89,75 @@ class Score:
 
     batch_size: int = 128
     """Samples a call."""
+    statistics: tuple[Literal["min_k", "min_k_plus_plus", "lowercase_loss"], ...] = ()
+    """What is stored of every sample beside its loss, for the attacks that need it."""
+
+
+AttackName = Literal[
+    "lira_online",
+    "lira_offline",
+    "rmia",
+    "rmia_offline",
+    "rmia_simple",
+    "reference_calibrated",
+    "loss",
+    "zlib",
+    "min_k",
+    "min_k_plus_plus",
+    "lowercase",
+]
+
+NEEDED = {
+    "min_k": "min_k",
+    "min_k_plus_plus": "min_k_plus_plus",
+    "lowercase": "lowercase_loss",
+}
+"""The statistic of score.statistics that an attack needs beside the loss."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Attack:
-    """Which rows exist, and which decisions are reported."""
+    """Which rows exist, how they are attacked, and which decisions are reported."""
 
     references: int = 128
     """Rows with subsets of their own, used to learn IN and OUT distributions."""
     replicas: int = 128
     """Targets that share one subset and one initialisation and differ in order_seed."""
-    fprs: tuple[float, ...] = (0.001, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
-    """False positive rates at which thresholds are calibrated."""
-    focus_fpr: float = 0.05
-    """The one of fprs that single-operating-point figures show."""
+    attacks: tuple[AttackName, ...] = (
+        *("lira_online", "lira_offline", "rmia", "rmia_offline", "rmia_simple"),
+        *("reference_calibrated", "loss", "zlib"),
+    )
+    """What is compared; the tables of decisions are lira_online's."""
+    fprs: tuple[float, ...] = (1e-5, 1e-4, 1e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.75, 1.0)
+    """False positive rates at which thresholds are calibrated (StrongMIA Tables 1-6)."""
+    focus_fpr: float = 0.01
+    """The one of fprs that single-operating-point figures and the archetypes show."""
     alpha: float = 0.05
     """Level of the exact binomial test behind the coin-flip cutoff."""
+    band: tuple[float, float] = (1e-4, 0.1)
+    """False positive rates between which partial AUC and lift are taken."""
     variance: Literal["per_sample", "pooled"] = "per_sample"
     """LiRA's IN and OUT variances: of each sample, or one of each for all samples (for few references)."""
+    finite_population: bool = False
+    """Divide LiRA's variances by 1 - N/2N, since subsets of one population vary less (Reliability Eq. 28)."""
+    rmia_samples: int = 10_000
+    """|Z|: samples of the population, drawn by seed, that RMIA compares with; all, if they are fewer."""
+    rmia_gamma: float = 1.0
+    """How many times larger than a comparison's a sample's likelihood ratio must be, to count."""
+    rmia_a: float = 1.0
+    """Of offline RMIA: how close the mean over all references is taken to be to that over OUT ones."""
+    bootstraps: int = 1000
+    """Redrawn sets of samples behind the intervals of the first target; 0: no intervals."""
+    resample_references: int = 0
+    """References a set when one target is attacked with many sets of references; 0: not done."""
+    leave_one_out: bool = False
+    """Also attack every reference with all the others, for true-positive probabilities a sample."""
+    clear_separation: float = 2.0
+    """Clear archetypes: IN and OUT means at least so many standard deviations apart."""
+    ambiguous_separation: float = 0.5
+    """Ambiguous archetypes: at most so many."""
+    stable_flip: float = 0.1
+    """Stable archetypes: a flip rate of at most this."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,101 +177,7 @@ class Config:
 
 
 # Fields that say how fast, how many or how shown, never what a row is: they may change in a used workdir.
-_FREE = ("train.checkpoint_minutes", "train.workers", "attack.", "report")
-
-
-def problems(config: Config) -> list[str]:
-    """Every broken rule of a config, each as ``field=value: the rule; the way out``; empty if it is sound."""
-    found: list[str] = []
-
-    def need(ok: bool, field: str, rule: str, way_out: str = "") -> None:
-        if not ok:
-            tail = f"; {way_out}" if way_out else ""
-            found.append(f"{field}={_get(config, field)!r}: {rule}{tail}")
-
-    c = config
-    samples, half = c.population.samples, c.population.samples // 2
-    positive = (
-        *("corpus.min_chars", "tokenizer.vocab_size", "population.samples", "model.layers"),
-        *("model.width", "model.heads", "optimizer.peak_learning_rate", "optimizer.clip_norm"),
-        *("train.batch_size", "train.epochs", "train.checkpoint_minutes", "score.batch_size"),
-    )
-    not_negative = (
-        *("population.seed", "optimizer.init_learning_rate", "optimizer.final_learning_rate"),
-        *("optimizer.warmup_steps", "optimizer.weight_decay", "train.workers"),
-    )
-    for field in positive:
-        need(0 < _get(c, field) < math.inf, field, "must be a finite number larger than 0")
-    for field in not_negative:
-        need(0 <= _get(c, field) < math.inf, field, "must be a finite number, 0 or larger")
-    need(
-        samples % 2 == 0 or samples < 0,
-        "population.samples",
-        "must be even (2N)",
-        f"{samples + 1} is",
-    )
-    need(
-        c.population.length_tokens >= 3,
-        "population.length_tokens",
-        "must be 3 or more (<bos>, a piece, <eos>)",
-    )
-    need(
-        c.train.batch_size <= half or half < 1,
-        "train.batch_size",
-        f"must be at most N = population.samples / 2 = {half}, the size of a subset",
-        f"try --config.train.batch_size={max(half // 8, 1)}",
-    )
-    if c.model.heads > 0 and c.model.width > 0 and c.model.width % c.model.heads:
-        good = [h for h in range(1, c.model.width + 1) if c.model.width % h == 0]
-        near = min(good, key=lambda h: abs(h - c.model.heads))
-        rule = f"must divide model.width={c.model.width}"
-        need(False, "model.heads", rule, f"try --config.model.heads={near}")
-    if c.corpus.source == "docstrings":
-        need(
-            not c.corpus.path,
-            "corpus.path",
-            "corpus.source='docstrings' needs no path",
-            "set --config.corpus.source=text, jsonl or parquet",
-        )
-    else:
-        need(
-            bool(c.corpus.path),
-            "corpus.path",
-            f"corpus.source={c.corpus.source!r} needs a file, a folder or a glob",
-        )
-    if min(c.train.batch_size, c.train.epochs, half) > 0:
-        steps = c.train.epochs * -(-half // c.train.batch_size)
-        need(
-            c.optimizer.warmup_steps < steps,
-            "optimizer.warmup_steps",
-            f"must be less than the {steps} steps of a row, which population.samples, train.batch_size and "
-            "train.epochs make",
-            f"try --config.optimizer.warmup_steps={steps // 10}",
-        )
-    if c.train.subset == "balanced":
-        need(
-            c.attack.references % 2 == 0,
-            "attack.references",
-            "must be even for train.subset='balanced' (pairs)",
-        )
-    need(
-        c.attack.references >= 4,
-        "attack.references",
-        "must be 4 or more, for 2 IN and 2 OUT of a sample",
-    )
-    need(c.attack.replicas >= 2, "attack.replicas", "must be 2 or more, for a flip rate")
-    need(0 < c.attack.alpha < 1, "attack.alpha", "must lie between 0 and 1")
-    fprs = c.attack.fprs
-    need(
-        bool(fprs)
-        and all(0 < f < 1 for f in fprs)
-        and list(fprs) == sorted(fprs)
-        and len({f"{f:g}" for f in fprs}) == len(fprs),
-        "attack.fprs",
-        "must be rates between 0 and 1 in ascending order, distinct in their first 6 digits",
-    )
-    need(c.attack.focus_fpr in fprs, "attack.focus_fpr", f"must be one of attack.fprs={fprs}")
-    return found
+_FREE = ("train.checkpoint_minutes", "train.workers", "score.statistics", "attack.", "report")
 
 
 def to_dict(config: Config) -> dict[str, Any]:
@@ -250,13 +206,6 @@ def recipe_hash(config: Config, population_sha256: str) -> str:
         "population": population_sha256
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:8]
-
-
-def _get(config: Config, field: str) -> Any:
-    value: Any = config
-    for part in field.split("."):
-        value = getattr(value, part)
-    return value
 
 
 def _flatten(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -17,8 +17,9 @@ from typing import Any, get_type_hints
 
 import tyro
 
-from lm_mia.config import Config, problems
+from lm_mia.config import Config
 from lm_mia.errors import UserError
+from lm_mia.rules import problems
 
 
 def parse(config_arg: str, overrides: Sequence[str] = ()) -> Config:
@@ -45,7 +46,7 @@ def parse(config_arg: str, overrides: Sequence[str] = ()) -> Config:
             continue
         said = " ".join(values)
         if typing.get_origin(kinds[name]) is tuple:
-            values = [part for value in values for part in value.split(",")]
+            values = [part.strip() for value in values for part in value.split(",")]
         try:
             with (
                 contextlib.redirect_stderr(io.StringIO()),
@@ -136,21 +137,32 @@ def _fits(value: Any, kind: Any) -> bool:
     if typing.get_origin(kind) is typing.Literal:
         return value in typing.get_args(kind)
     if typing.get_origin(kind) is tuple:
-        return isinstance(value, tuple) and all(type(part) in (int, float) for part in value)
+        of, *rest = typing.get_args(kind)
+        if not isinstance(value, tuple) or (rest != [...] and len(value) != 1 + len(rest)):
+            return False
+        return all(_fits(part, of) or (of is float and type(part) is int) for part in value)
     return type(value) is kind
 
 
 def _describe(kind: Any) -> str:
-    choices = getattr(kind, "__args__", None)
-    if choices and not isinstance(choices[0], type):
-        return "one of " + ", ".join(map(str, choices))
+    if typing.get_origin(kind) is typing.Literal:
+        return "one of " + ", ".join(map(str, typing.get_args(kind)))
+    if typing.get_origin(kind) is tuple:
+        of, *rest = typing.get_args(kind)
+        if typing.get_origin(of) is typing.Literal:
+            return "some of " + ", ".join(map(str, typing.get_args(of)))
+        return (
+            "a list of numbers such as 0.01,0.05"
+            if rest == [...]
+            else "two numbers such as 0.01,0.05"
+        )
     names = {
         int: "a whole number",
         float: "a number",
         str: "a text",
         bool: "True or False",
     }
-    return names.get(kind, "a list of numbers such as 0.01,0.05")
+    return names[kind]
 
 
 def _set(node: Any, path: list[str], value: Any) -> Any:

@@ -1,20 +1,23 @@
-"""Scoring: the mean token loss of every sample of the population under a row, one forward pass a batch.
+"""Scoring: loss and statistics of every sample of the population under a row, one forward pass a batch.
 
 B: samples of a batch, L: tokens of a sample, N2: samples of the population (2N).
 """
 
-from collections.abc import Callable
+import dataclasses
+import functools
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from lm_mia import batches, checkpoint, loss, model, subsets
+from lm_mia import batches, checkpoint, loss, lowercase, min_k, model, subsets
 from lm_mia.errors import UserError
 from lm_mia.population import Population
 
 Score = Callable[..., jax.Array]
+Scores = Callable[..., dict[str, jax.Array]]
 
 
 def make_score(shape: model.Shape) -> Score:
@@ -26,25 +29,78 @@ def make_score(shape: model.Shape) -> Score:
     return jax.jit(score)
 
 
+@functools.cache
+def make_scores(shape: model.Shape, statistics: frozenset[str]) -> Scores:
+    """The compiled scorer of more than the loss, one a process: (params, x_BxL, length_B) -> {name: value_B}, float32.
+
+    Args:
+      shape: of the model.
+      statistics: of `min_k.statistics`, beside "loss"; all come from one forward pass.
+    """
+
+    def scores(params: model.Params, x_BxL: jax.Array, length_B: jax.Array) -> dict[str, jax.Array]:
+        logits_BxLxV = model.forward(params, x_BxL, shape.dtype)
+        found = {"loss": loss.sample_losses(logits_BxLxV, x_BxL, length_B)}
+        return found | min_k.statistics(statistics, logits_BxLxV, x_BxL, length_B)
+
+    return jax.jit(scores)
+
+
 def score_row(
-    params: model.Params,
-    population: Population,
-    batch_size: int,
-    score: Score,
-) -> np.ndarray:
-    """loss_nats_N2, float32: the mean loss a token of every sample, in population order.
+    params: model.Params, population: Population, batch_size: int, score: Callable[..., Any]
+) -> Any:
+    """What a scorer says of every sample, in population order.
 
     Args:
       params: of the row.
       population: the samples.
       batch_size: samples a call; the last call is filled up with samples that do not count.
-      score: of ``make_score``, shared by rows.
+      score: of ``make_score`` or ``make_scores``, shared by rows.
+
+    Returns:
+      loss_nats_N2, float32, the mean loss a token; or {name: value_N2, float32} for a scorer of ``make_scores``.
     """
-    losses: list[jax.Array] = []
+    found: list[Any] = []
     for low in range(0, len(population), batch_size):
         ids_B = np.arange(low, min(low + batch_size, len(population)))
-        losses.append(score(params, *batches.padded(population, ids_B, batch_size)))
-    return np.concatenate(jax.device_get(losses))[: len(population)]
+        found.append(score(params, *batches.padded(population, ids_B, batch_size)))
+    return jax.tree.map(
+        lambda *value_B: np.concatenate(value_B)[: len(population)], *jax.device_get(found)
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Scorer:
+    """What a worker scores rows with: compiled scorers and the population in lower case, made on first use and kept."""
+
+    shape: model.Shape
+    population: Population
+    batch_size: int
+
+    def values(self, params: model.Params, statistics: Collection[str]) -> dict[str, np.ndarray]:
+        """{name: value_N2}, float32, of every sample under a row: "loss" and the statistics named.
+
+        Loss, "min_k" and "min_k_plus_plus" come from one forward pass, "lowercase_loss" from one more.
+        """
+        of_tokens = frozenset(statistics) - {"lowercase_loss"}
+        if of_tokens:
+            found = self._score(params, self.population, make_scores(self.shape, of_tokens))
+        else:
+            found = {"loss": self._score(params, self.population, self._loss)}
+        if "lowercase_loss" in statistics:
+            found["lowercase_loss"] = self._score(params, self._lowercase, self._loss)
+        return found
+
+    def _score(self, params: model.Params, population: Population, score: Any) -> Any:
+        return score_row(params, population, self.batch_size, score)
+
+    @functools.cached_property
+    def _loss(self) -> Score:
+        return make_score(self.shape)
+
+    @functools.cached_property
+    def _lowercase(self) -> Population:
+        return lowercase.lowercase(self.population)
 
 
 def restore_params(row: subsets.Row, steps: int, shape: model.Shape, folder: Path) -> model.Params:

@@ -35,10 +35,16 @@ def missing(
 ) -> list[subsets.Row]:
     """The rows that a stage ("train", "score", or "run" for both) has yet to make, in their order.
 
-    A row whose losses are stored needs no training, whether its checkpoint is still there or not.
+    A row is scored when its losses and all that ``score.statistics`` asks for are stored. Such a row needs no training,
+    whether its checkpoint is still there or not; one that lacks a statistic is scored again from its checkpoint.
     """
-    unscored = Store(recipe / "scores.zarr").missing(rows)
+    unscored = scores_of(c, recipe).missing(rows)
     return [row for row in unscored if todo != "train" or not trained(c, recipe, row)]
+
+
+def scores_of(c: config.Config, recipe: Path) -> Store:
+    """The recipe's score store, whose rows have what the config asks for."""
+    return Store(recipe / "scores.zarr", c.score.statistics)
 
 
 def trained(c: config.Config, recipe: Path, row: subsets.Row) -> bool:
@@ -182,13 +188,14 @@ def _work(
     from lm_mia import model, score, train
 
     population = open_population(workdir / "population")
-    store = Store(recipe / "scores.zarr")
+    store = scores_of(c, recipe)
     shape = model.Shape(
         **{k: getattr(c.model, k) for k in ("layers", "width", "heads", "dtype")},
         vocab_size=population.vocab_size,
         length_tokens=population.length_tokens,
     )
-    step, scorer = train.make_step(shape, c.optimizer), score.make_score(shape)
+    step = train.make_step(shape, c.optimizer)
+    scorer = score.Scorer(shape, population, c.score.batch_size)
     try:
         device = jax.devices()[0]
     except (RuntimeError, AssertionError) as error:
@@ -214,11 +221,15 @@ def _work(
         if todo != "train":
             began = time.monotonic()
             params = score.restore_params(row, steps, shape, folder)
-            loss_N2 = score.score_row(params, population, c.score.batch_size, scorer)
-            if bad := int((~np.isfinite(loss_N2)).sum()):
-                raise UserError(f"row {row}: {bad} losses are not finite; the row is not stored")
+            lacking = [name for name in store.lacking(row) if name in c.score.statistics]
+            values = scorer.values(params, lacking)
+            for name, values_N2 in values.items():
+                if bad := int((~np.isfinite(values_N2)).sum()):
+                    what = "losses are" if name == "loss" else f"values of {name} are"
+                    raise UserError(f"row {row}: {bad} {what} not finite; the row is not stored")
+            loss_N2 = values.pop("loss")
             member_N2 = subsets.member(row.subset_seed, len(population), c.train.subset)
-            store.write_row(row, loss_N2, member_N2)
+            store.write_row(row, loss_N2, member_N2, values)
             means = {
                 "member_loss_nats": loss_N2[member_N2],
                 "nonmember_loss_nats": loss_N2[~member_N2],

@@ -3,27 +3,37 @@
 import importlib
 import json
 import re
-import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
-from synthetic_workdir import FAR, LATER, NASTY, OTHER_RECIPE, RECIPE, Page, write_workdir
+from synthetic_workdir import ATTACKS, FAR, LATER, NASTY, OTHER_RECIPE, Page, write_workdir
 
 ANALYSIS = Path(__file__).resolve().parents[1] / "analysis"
 sys.path.append(str(ANALYSIS))  # the scripts import each other by bare name, as when they are run
-_NAMES = ("report", "findings", "flips", "training", "workdir", "archetypes", "rows")
-report, findings, flips, training, workdir, archetypes, rows = map(importlib.import_module, _NAMES)
-FIGURES = ("training", "roc", "auc_references", "coin_flip_share", "flip_ccdf", "archetypes")
+_NAMES = ("report", "findings", "training", "workdir", "archetypes", "rows")
+report, findings, training, workdir, archetypes, rows = map(importlib.import_module, _NAMES)
+FIGURES = (
+    *("training", "roc", "roc_attacks", "auc_references", "coin_flip_share", "flip_ccdf"),
+    *("flip_curves", "coin_free_roc", "archetypes", "probability"),
+)
+EVERYTHING = (*ATTACKS, "min_k", "min_k_plus_plus", "lowercase")
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = write_workdir(tmp_path_factory.mktemp("run") / "demo")
+    """With every attack and every table that there is."""
+    folder = write_workdir(
+        tmp_path_factory.mktemp("run") / "demo",
+        attacks=EVERYTHING,
+        resample_references=8,
+        leave_one_out=True,
+        ambiguous_separation=1.0,
+    )
     report.write(folder)
     return folder
 
@@ -34,6 +44,7 @@ def page(finished: Path) -> Page:
 
 
 def test_every_figure_is_written_as_png_and_pdf(finished: Path) -> None:
+    assert {p.stem for p in (finished / "figures").iterdir()} == set(FIGURES)
     for name in FIGURES:
         png = (finished / "figures" / f"{name}.png").read_bytes()
         pdf = (finished / "figures" / f"{name}.pdf").read_bytes()
@@ -52,12 +63,13 @@ def test_page_needs_no_other_file(finished: Path, page: Page) -> None:
         (i["src"] or "").startswith("data:image/png;base64,") and len(i["alt"] or "") > 40
         for i in images
     )
-    assert page.text.count(NASTY) == 2  # texts of samples are escaped
+    assert page.text.count(NASTY) == 4  # texts of samples are escaped
     assert not {tag for tag, _ in page.tags} & {"script", "link", "iframe", "object"}
     assert all("src" not in attrs for tag, attrs in page.tags if tag != "img")
     hrefs = [attrs["href"] or "" for _, attrs in page.tags if "href" in attrs]
-    assert len(hrefs) > 8
     assert all(not re.match(r"[a-z]+:|//|/", h) and (finished / h).is_file() for h in hrefs)
+    made = {str(p.relative_to(finished)) for p in (finished / "tables").iterdir()}
+    assert made == {h for h in hrefs if h.startswith("tables/")}
     assert "url(" not in (finished / "report.html").read_text(encoding="utf-8")
 
 
@@ -68,11 +80,11 @@ def test_headings_are_nested_and_tables_scroll_in_their_own_box(finished: Path, 
     assert max(np.diff(levels)) <= 1
     html = (finished / "report.html").read_text(encoding="utf-8")
     boxed = re.findall(r'<div class="scroll"[^>]*>\s*<table', html)
-    assert html.count("<table") == len(boxed) == 4
+    assert html.count("<table") == len(boxed) == 7
 
 
-def test_numbers_on_the_page_are_those_of_the_tables(finished: Path, page: Page) -> None:
-    text = " ".join(page.text.split())
+def test_numbers_of_attacks_are_those_of_the_tables(finished: Path, page: Page) -> None:
+    text = page.words
     attacks = workdir.table(finished, "attacks.csv")
     lira = max((r for r in attacks if r["attack"] == "lira_online"), key=lambda r: r["references"])
     loss = next(r for r in attacks if r["attack"] == "loss")
@@ -80,14 +92,64 @@ def test_numbers_on_the_page_are_those_of_the_tables(finished: Path, page: Page)
     assert text.count("± is the spread over these replicas, not over other targets") == 2
     assert f"LiRA is ahead by {lira['auc_mean'] - loss['auc_mean']:.3f}." in text
     assert f"LiRA finds {100 * lira['tpr_at_0.05_mean']:.3g}% of the members" in text
+    shown = {workdir.attack_name(name) for name in EVERYTHING}
+    assert len(shown) == 11
+    assert all(text.count(name) >= 2 for name in shown)
+    said = "Not drawn, but in the table: ([^.]*)\\."
+    undrawn = {"Simple RMIA", "Zlib ratio", "Min-K%", "Min-K%++", "Lowercase"}
+    assert set(re.findall(said, text)[0].split(", ")) == undrawn
     for row in workdir.table(finished, "error_rates.csv"):
-        for rate in ("acc", "fnr", "fpr", "tnr", "tpr"):
+        for rate in ("acc", "fnr", "tpr"):
             assert f"{row[f'{rate}_mean']:.3f} ± {row[f'{rate}_std']:.3f}" in text
+    intervals = workdir.table(finished, "intervals.csv")
+    assert len(intervals) == 6 * len(EVERYTHING)
+    for row in intervals:
+        between = f"{row['value']:.3f}[{row['bootstrap_low']:.3f}, {row['bootstrap_high']:.3f}]"
+        assert row["metric"] != "auc" or between in text.replace(" [", "[")
+        exact = f"[{row['clopper_pearson_low']:.3f}, {row['clopper_pearson_high']:.3f}]"
+        assert row["metric"] == "auc" or row["attack"] != "lira_online" or exact in text
+
+
+def test_numbers_of_decisions_are_those_of_the_tables(finished: Path, page: Page) -> None:
+    text = page.words
     for row in workdir.table(finished, "flip_shares.csv"):
         assert f"{row['members_percent']:.1f}%" in text
         assert f"{row['nonmembers_percent']:.1f}%" in text
     assert "when 4 to 12 of them say “member”" in text
     assert "flip rate of 0.400 or more; the largest possible is 0.533" in text
+    for row in workdir.table(finished, "true_positives.csv"):
+        assert f"{row['tp_mean']:,.0f} ± {row['tp_std']:,.0f}" in text
+        mean, std = (row[f"coin_flip_share_percent_{what}"] for what in ("mean", "std"))
+        assert f"{mean:.1f}% ± {std:.1f}%" in text
+    raw, free = workdir.table(finished, "partial_auc.csv")[:2]
+    assert (
+        f"the normalised partial AUC) is {raw['pauc_normalised']:.3f}, and {free['pauc_normalised']:.3f} "
+        in text
+    )
+    assert f": {free['mean_tpr_dropped_percent']:.1f}% of it rests on coin flips" in text
+    assert f"so {free['lift_retained_percent']:.1f}% of the lift remains" in text
+    assert "Disjoint sets (exact)2 sets of 8" in text
+    assert "With so few sets the test has no power; 6 or more are needed." in text
+    assert "Subsampled sets (dependent)16 sets of 8" in text
+    found = pd.read_parquet(finished / "tables" / "true_positive_probability.parquet")
+    mean = found["mean"][found["targets"] > 0].mean()
+    assert f"its posterior of membership is {mean:.3f} on average" in text
+
+
+def test_archetypes_are_those_of_the_table(finished: Path, page: Page) -> None:
+    named = archetypes.read(finished)
+    assert len(named) == 4
+    member_N = workdir.samples(finished, ["member"])["member"]
+    for a in named:
+        assert a.member == member_N[a.sample]
+        assert (len(a.loss_in) + len(a.loss_out), len(a.loss_replicas)) == (16, 16)
+        assert max(*a.loss_in, *a.loss_out, *a.loss_replicas) < FAR / 2
+        shown = f"sample {a.sample}, a {a.label}; “member” by {a.votes} of 16 replicas"
+        assert f"{a.kind.capitalize()}: {shown}" in page.words
+        assert f"{a.rule}. The beginning of its text" in page.words
+    assert [a.label for a in named[:2]] == ["member", "non-member"]
+    assert named[0].votes > 8 > named[1].votes
+    assert "none found" not in page.text
 
 
 def test_tables_and_settings_belong_together(finished: Path, page: Page) -> None:
@@ -112,36 +174,50 @@ def test_only_rows_of_the_tables_are_shown(finished: Path) -> None:
     assert "5.1 seconds" in said
     assert "77" not in said
     assert len({e["row"] for e in log.trained}) == len({e["row"] for e in log.scored}) == 32
-    for a in archetypes.read(finished):
-        assert (len(a.loss_in) + len(a.loss_out), len(a.loss_replicas)) == (16, 16)
-        assert max(*a.loss_in, *a.loss_out, *a.loss_replicas) < FAR / 2
 
 
 def test_few_replicas_from_another_folder_and_the_same_bytes_again(tmp_path: Path) -> None:
-    folder = write_workdir(
-        tmp_path / "demo", samples=100, references=8, replicas=4, coin_flip=False, later=(LATER,)
-    )
+    """Neither the test has power, nor are there intervals, nor does any sample satisfy the rules of clear ones."""
+    settings: dict[str, Any] = {"attacks": ("lira_online", "loss"), "bootstraps": 0}
+    settings |= {
+        "references": 8,
+        "replicas": 4,
+        "clear_separation": 99.0,
+        "ambiguous_separation": 1.5,
+    }
+    folder = write_workdir(tmp_path / "demo", samples=100, later=(LATER,), **settings)
     (folder / "metrics.jsonl").unlink()
     (folder / "figures").mkdir()
-    for name in ("training.png", "coin_flip_share.pdf", "roc.png"):
+    for name in ("training.png", "coin_flip_share.pdf", "probability.pdf", "roc.png"):
         (folder / "figures" / name).write_text("of an earlier report")
     command = [sys.executable, "-W", "error::UserWarning", str(ANALYSIS / "report.py"), str(folder)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     report_path = folder / "report.html"
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{report_path}\n", "")
-    drawn = {"roc", "auc_references", "flip_ccdf", "archetypes"}
+    drawn = {"roc", "roc_attacks", "auc_references", "flip_ccdf", "flip_curves", "archetypes"}
     assert {p.stem for p in (folder / "figures").iterdir()} == drawn
     page = Page(report_path.read_text(encoding="utf-8"))
-    text = " ".join(page.text.split())
+    text = page.words
     assert "The log holds no training curve" in text
-    assert "No split decision is shown" in text
+    rule = "member, separation >= 99"
+    assert (
+        f"Clear stable member: none found. No sample satisfies its rule at an FPR of 5%: {rule}"
+        in text
+    )
+    assert (
+        f"Clear stable non-member: none found. No sample satisfies its rule at an FPR of 5%: non-{rule}"
+        in text
+    )
+    assert page.text.count(NASTY) == 4 - text.count("none found") == 2
     assert "With 4 replicas the exact two-sided binomial test at level 0.05 has no power" in text
     assert "6 or more replicas are needed" in text
     assert "coin-flip decision" not in text
+    assert "bootstrap" not in text.split("4. How it was made")[0].lower()
     assert len([tag for tag, _ in page.tags if tag == "table"]) == 3
     assert "very stable" not in text
     lira = next(r for r in report.facts(folder)["attacks"] if r["attack"] == "lira_online")
     shown = rf"LiRA8{lira['auc_mean']:.3f}± [^A-Z]*\.\d\d\d{lira['left_out']}\n"
+    assert lira["left_out"] > 0
     assert re.search(shown, page.text)
     assert f"{lira['left_out']} samples without a score left out" in text
     assert "made by several versions" in text
@@ -151,149 +227,43 @@ def test_few_replicas_from_another_folder_and_the_same_bytes_again(tmp_path: Pat
     before = {p: p.read_bytes() for p in paths}
     report.write(folder)
     assert {p: p.read_bytes() for p in paths} == before
-    (folder / "tables" / "archetypes.csv").write_text("kind,id,fpr,votes,flip,text_preview\n")
+    table = pd.read_csv(folder / "tables" / "archetypes.csv")
+    labels = [a.member for a in archetypes.read(folder)]
+    table["member"] = table["member"].map({True: False, False: True})
+    table.to_csv(folder / "tables" / "archetypes.csv", index=False)
+    assert [a.member for a in archetypes.read(folder)] == [not label for label in labels]
+    table["id"] = np.nan
+    table.to_csv(folder / "tables" / "archetypes.csv", index=False)
     assert workdir.save(folder, archetypes.figures(folder)) == {}
     assert {p.stem for p in (folder / "figures").iterdir()} == drawn - {"archetypes"}
-    images = {n: "data:," for n in ("roc", "auc_references", "flip_ccdf")}
-    page = Page(report.render(report.facts(folder), images))
-    assert "No sample of this run qualified" in page.text
+    page = Page(report.render(report.facts(folder), dict.fromkeys(drawn, "data:,")))
+    assert page.words.count("none found") == 4
+    assert NASTY not in page.text
 
 
-DAMAGED = r"scores\.zarr: damaged \(\w+\); delete it, then run lm-mia score and attack"
-
-
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
-@pytest.mark.parametrize(
-    ("part", "damage", "said"),
-    [
-        ("", shutil.rmtree, rf"demo: no {RECIPE}/scores\.zarr; run lm-mia score first"),
-        ("zarr.json", cut, DAMAGED),
-        ("zarr.json", Path.unlink, DAMAGED),
-        ("role/c/0", cut, DAMAGED),
-        ("loss/c/3/0", cut, DAMAGED),
-        ("loss/c/3/0", lambda path: path.write_bytes(b""), r"row reference_3_3_3 is absent; .*"),
-        ("loss/c/9", shutil.rmtree, r"row reference_9_9_9 is absent; run lm-mia score first"),
-        ("member/c/3/0", Path.unlink, r"row reference_3_3_3 is absent; run lm-mia score first"),
-    ],
-)
-def test_a_damaged_store_is_said_in_one_line(
-    damage: Callable[[Path], None], part: str, said: str, finished: Path, tmp_path: Path
-) -> None:
-    folder = tmp_path / "demo"
-    shutil.copytree(finished, folder, ignore=shutil.ignore_patterns("figures", "report.html"))
-    damage(folder / RECIPE / "scores.zarr" / part)
-    with pytest.raises(workdir.WorkdirError, match=f"^{tmp_path}[^\n]*{said}$"):
-        report.write(folder)
-    assert not (folder / "figures").exists()
-
-
-def test_a_store_with_fewer_rows_than_the_tables_is_refused(finished: Path, tmp_path: Path) -> None:
-    (tmp_path / RECIPE).symlink_to(finished / RECIPE)
-    (tmp_path / "tables").mkdir()
-    facts = json.loads((finished / "tables" / "flips.json").read_text())
-    for changed, said in (
-        ({"config": facts["config"] | {"references": 21}}, "20 of the 21 reference rows"),
-        ({"config": {}}, "config has no field references"),
-        ({"recipe": "../recipe_1"}, "names no recipe"),
-    ):
-        (tmp_path / "tables" / "flips.json").write_text(json.dumps(facts | changed))
-        with pytest.raises(workdir.WorkdirError, match=said):
-            rows.read(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "script", ["report", "roc", "references", "flips", "archetypes", "training"]
-)
-def test_exits_with_two_and_one_line(
-    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "metrics.jsonl").write_text(
-        '{"event": "train", "row": "a", "step": 0, "loss_nats": 1.0}\n'
-    )
-    monkeypatch.setattr(sys, "argv", [script, str(tmp_path)])
-    module = importlib.import_module(script)
-    run = module.main if script == "report" else lambda: workdir.script("", module.figures)
-    assert run() == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert re.fullmatch(rf"{re.escape(str(tmp_path))}: no \S+; run lm-mia attack first\n", err)
-
-
-@pytest.mark.parametrize("name", report.TABLES)
-def test_a_missing_table_is_named_before_anything_is_written(
-    finished: Path, tmp_path: Path, name: str
-) -> None:
-    for path in ("tables", "config.json", RECIPE):
-        (tmp_path / path).symlink_to(finished / path)
-    (tmp_path / "tables").unlink()
-    (tmp_path / "tables").mkdir()
-    for table in (finished / "tables").iterdir():
-        if table.name != name:
-            (tmp_path / "tables" / table.name).symlink_to(table)
-    with pytest.raises(
-        workdir.WorkdirError, match=rf"no tables/{re.escape(name)}; run lm-mia attack first$"
-    ):
-        report.write(tmp_path)
-    assert not (tmp_path / "report.html").exists()
-    assert not (tmp_path / "figures").exists()
-
-
-def _row(attack: str, references: int, auc: float, left_out: int = 0) -> dict[str, Any]:
-    return dict(attack=attack, references=references, auc_mean=auc, auc_std=0.01, left_out=left_out)
-
-
-def test_sentences_stay_true_when_the_numbers_turn() -> None:
-    falling = [_row("lira_online", r, auc) for r, auc in ((4, 0.6), (8, 0.65), (16, 0.5))]
-    falling.append(_row("loss", 0, 0.7))
-    assert "The loss attack is ahead by 0.200." in findings.lira_against_loss(falling, 9)
-    said = [findings.ahead_of_lira(rows) for rows in (falling, falling[:3])]
-    assert said == ["Ahead of LiRA here: Loss (0.700 ± 0.010).", ""]
-    assert "of the 2 steps up, 1 raised it." in findings.growth(falling, 9)
-    assert "no AUC" in findings.lira_against_loss([_row("lira_online", 4, float("nan"))], 9)
-    passed, verdict = findings.control([_row("lira_online", 8, 0.55), _row("loss", 0, 0.51)])
-    assert not passed
-    assert "1 of 2 mean AUCs" in verdict
-    assert "LiRA with 8 references, AUC 0.550" in verdict
-    coin = {"bin": "coin flip", "fpr": 0.1, "members_percent": 1.0, "nonmembers_percent": 2.0}
-    assert "At no FPR" in findings.coin_flips([coin], 0.1)
-
-
-def test_aucs_of_different_samples_are_not_compared() -> None:
-    results = ((4, 0.61, 40), (8, 0.7, 2), (16, 0.8, 0), (32, 0.9, 0))
-    attacks = [_row("lira_online", *result) for result in results]
-    said = findings.growth(attacks, 100)
-    assert said.startswith("From 16 to 32 references the AUC of LiRA goes from 0.800 to 0.900. All")
-    assert "on 100 samples" in said
-    assert "0.610 with 4 references (on 60 samples), 0.700 with 8 references (on 98" in said
-    said = findings.growth(attacks[:3], 100)
-    assert "From" not in said
-    assert "0.700 with 8 references (on 98 samples), 0.800 with 16 references (on 100" in said
-    said = findings.lira_against_loss([attacks[1], _row("loss", 0, 0.6)], 100)
-    assert "ahead" not in said
-    assert "98 have a LiRA score, 100 a loss" in said
-
-
-def test_the_test_says_when_it_has_no_power() -> None:
-    assert [findings.enough(alpha) for alpha in (0.05, 0.01, 0.5)] == [6, 8, 3]
-    flip_N, member_N = np.array([0, 1, np.nan, 0, 0]), np.array([True, True, True, False, False])
-    said = findings.disagreement(flip_N, member_N, 0.1)
-    assert "about 50.0% of members and 0.0% of non-members" in said
-
-
-def test_ccdf_counts_ties_and_leaves_nan_out() -> None:
-    values, share = flips.ccdf(np.array([0.0, 0.5, 0.5, 0.25, np.nan]))
-    assert values.tolist() == [0.0, 0.25, 0.5]
-    assert share.tolist() == [1.0, 0.75, 0.5]
-
-
-def test_training_curves_are_those_of_the_last_training() -> None:
-    def curve(*steps: int) -> dict[int, float]:
-        of = {"row": "a", "role": "replica"}
-        lines = [of | {"step": step, "loss_nats": float(i)} for i, step in enumerate(steps)]
-        return training.curves([*lines, {"row": "a"}])["a"][1]
-
-    assert curve(0, 5, 10, 0, 5) == {0: 3.0, 5: 4.0}
-    assert curve(0, 5, 10, 5, 10, 15) == {0: 0.0, 5: 3.0, 10: 4.0, 15: 5.0}
+def test_tables_of_fewer_rows_than_asked_for_say_so(tmp_path: Path) -> None:
+    """Cutoffs follow what is there; FPR 1 and rows with a TPR of 0 are shown."""
+    absent = ["reference_3_3_3", *(f"replica_{2**31}_{2**31}_{b}" for b in (0, 7))]
+    settings: dict[str, Any] = {"attacks": ("lira_online", "loss"), "fprs": (0.001, 0.05, 1.0)}
+    folder = write_workdir(tmp_path / "demo", design="bernoulli", absent=absent, **settings)
+    drawn = {name: f for module in report.FIGURES for name, f in module.figures(folder).items()}
+    assert {name for name, figure in drawn.items() if figure is None} == {"probability"}
+    html = report.render(report.facts(folder), dict.fromkeys(FIGURES, "data:,"))
+    read = rows.read(folder)
+    assert (len(read.reference_rows), len(read.replica_rows)) == (15, 14)
+    assert not set(absent) & set(read.names)
+    assert set(training.read(folder).curves) == set(read.names)
+    text = Page(html).words
+    assert text.count("15 of the 16 references that were asked for and 14 of the 16 replicas") == 1
+    assert "15 references and 14 replicas, of 16 and 16 asked for" in text
+    assert "Membership inference on 29 language models" in text
+    assert "With 14 replicas, a decision counts as a coin flip when 3 to 11 of them" in text
+    assert "LiRA15" in text.replace(" ", "")
+    assert "means over 14 replicas of one target" in text
+    assert "Balanced ACC" in text
+    no_tpr, _, everyone = workdir.table(folder, "true_positives.csv")
+    assert no_tpr["tpr_mean"] == 0
+    assert "0.1%0.000 ± 0.0000 ± 0––0 ± 0–0 ± 0–" in text
+    members = everyone["tp_mean"]
+    all_found = f"100%1.000 ± 0.000{members:,.0f} ± 0––0 ± 00.0% ± 0.0%0 ± 00.0% ± 0.0%"
+    assert all_found in text

@@ -1,260 +1,222 @@
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, get_args
 
 import numpy as np
-import pandas as pd
 import pytest
-from scipy.stats import norm
+from conftest import SMALL, Ran, ran, scored
+from scipy.stats import beta, norm
 
-from lm_mia import attack, config, subsets
-from lm_mia.errors import UserError
-from lm_mia.population import Population
-from lm_mia.store import Store
+from lm_mia import attack, config
+from lm_mia.config import AttackName
+from lm_mia.seeds import permutation
+from lm_mia.stats import binomial, bootstrap, lira, rmia, roc
 
-C = config.Attack(references=32, replicas=4, fprs=(0.05, 0.2), focus_fpr=0.05, variance="pooled")
-SD, SPREAD, EFFECT = 0.2, 0.5, 0.3
-ATTACKS = ("lira_online", "lira_offline", "reference_calibrated", "loss")
-
-
-def losses(
-    c: config.Attack, samples: int, design: subsets.Design = "exact", effect: float = EFFECT
-) -> tuple[np.ndarray, np.ndarray]:
-    """(loss_MxN, member_MxN): samples differ by SPREAD, models by SD; members lose `effect`."""
-    rng = np.random.default_rng(0)
-    member_MxN = subsets.members(subsets.rows(c.references, c.replicas), samples, design)
-    level_N = rng.normal(4, SPREAD, samples)
-    noise_MxN = rng.normal(0, SD, member_MxN.shape)
-    return (level_N - effect * member_MxN + noise_MxN).astype(np.float32), member_MxN
+EVERY: tuple[AttackName, ...] = get_args(AttackName)
+FREE = {"loss", "zlib", "min_k", "min_k_plus_plus", "lowercase"}
+TABLES = [
+    *("archetypes.csv", "attacks.csv", "coin_free_roc.csv", "error_rates.csv", "flip_curves.csv"),
+    *("flip_shares.csv", "flips.json", "intervals.csv", "partial_auc.csv", "roc.csv"),
+    *("samples.parquet", "shuffled.csv", "thresholds.csv", "true_positives.csv"),
+]
+ONE: tuple[AttackName, ...] = ("lira_online",)
+FEW = dataclasses.replace(SMALL, attacks=ONE, bootstraps=0)
 
 
-def rows_of(c: config.Attack, loss_MxN: np.ndarray, member_MxN: np.ndarray) -> attack.Rows:
-    r = c.references
-    return attack.Rows(loss_MxN[r:], member_MxN[r], loss_MxN[:r], member_MxN[:r])
+def expected(of: Ran, name: str, count: int) -> np.ndarray:
+    """score_TxN with the first references, by stats on whole arrays."""
+    world = of.of
+    target_TxN, loss_MxN = world.target_TxN, world.reference_MxN[:count]
+    member_MxN = world.reference_member_MxN[:count]
+    z = permutation(0, "samples that RMIA compares with", loss_MxN.shape[1])[: of.c.rmia_samples]
+    log_p = -target_TxN, -loss_MxN, -target_TxN[:, z], -loss_MxN[:, z]
+    out: dict[str, Any] = {
+        "reference_member_MxN": member_MxN,
+        "reference_member_MxZ": member_MxN[:, z],
+    }
+    by: dict[str, Callable[[], np.ndarray]] = {
+        "lira_online": lambda: lira.lira(target_TxN, loss_MxN, member_MxN),
+        "lira_offline": lambda: lira.lira(target_TxN, loss_MxN, member_MxN, offline=True),
+        "rmia": lambda: rmia.rmia(*log_p),
+        "rmia_offline": lambda: rmia.rmia(*log_p, offline=True, **out),
+        "rmia_simple": lambda: rmia.rmia_simple(*log_p[:2]),
+        "reference_calibrated": lambda: loss_MxN.astype(float).mean(axis=0) - target_TxN,
+        "loss": lambda: -target_TxN,
+        "zlib": lambda: -target_TxN / world.population.table["zlib_bytes"].to_numpy(),
+    }
+    return by[name]()
 
 
-def stored(path: Path, c: config.Attack, loss_MxN: np.ndarray, member_MxN: np.ndarray) -> Store:
-    store, rows = Store(path / "recipe_x" / "scores.zarr"), subsets.rows(c.references, c.replicas)
-    store.path.parent.mkdir()
-    store.ensure(rows, {"tokens": np.arange(loss_MxN.shape[1])}, {})
-    for row, loss_N, member_N in zip(rows, loss_MxN, member_MxN, strict=True):
-        store.write_row(row, loss_N, member_N)
-    return store
-
-
-class Texts:
-    """What the tables ask of a population."""
-
-    def __init__(self, samples: int):
-        self.lengths_N = np.arange(samples) % 7 + 3
-
-    def __len__(self) -> int:
-        return len(self.lengths_N)
-
-    def text(self, i: int) -> str:
-        return f"text {i} " + "x" * 500
-
-
-@dataclasses.dataclass
-class Ran:
-    folder: Path
-    said: list[str]
-    progress: list[tuple[str, int, int]]
-
-    def csv(self, name: str) -> pd.DataFrame:
-        return pd.read_csv(self.folder / name)
-
-
-def ran(path: Path, c: config.Attack, loss_MxN: np.ndarray, member_MxN: np.ndarray) -> Ran:
-    store, out = stored(path, c, loss_MxN, member_MxN), Ran(path / "tables", [], [])
-    texts = cast(Population, Texts(loss_MxN.shape[1]))
-    attack.run(store, texts, c, out.folder, lambda *n: out.progress.append(n), out.said.append)
-    return out
-
-
-@pytest.fixture(scope="module")
-def gaussian(tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    return ran(tmp_path_factory.mktemp("gaussian"), C, *losses(C, 1000))
-
-
-def auc(rows: attack.Rows, name: str, c: config.Attack) -> float:
+def area(score_N: np.ndarray, member_N: np.ndarray) -> float:
     """By comparing every member with every non-member."""
-    score_TxN = attack.scores(name, rows, c)
-    ins, out = score_TxN[:, rows.target_member_N], score_TxN[:, ~rows.target_member_N]
-    wins = (ins[:, :, None] > out[:, None, :]).mean() + (
-        ins[:, :, None] == out[:, None, :]
-    ).mean() / 2
-    return float(wins)
+    there_N = ~np.isnan(score_N)
+    ins, out = score_N[member_N & there_N], score_N[~member_N & there_N]
+    above = (ins[:, None] > out).mean()
+    return float(above + (ins[:, None] == out).mean() / 2)
 
 
-def test_auc_is_near_its_closed_form():
-    """With many references LiRA orders samples by loss minus their own level; the loss attack by loss alone."""
-    c = dataclasses.replace(C, references=128)
-    rows = rows_of(c, *losses(c, 1200))
-    expected = {
-        "lira_online": norm.cdf(EFFECT / (SD * 2**0.5)),
-        "lira_offline": norm.cdf(EFFECT / (SD * 2**0.5)),
-        "reference_calibrated": norm.cdf(EFFECT / (SD * 2**0.5)),
-        "loss": norm.cdf(EFFECT / (2 * (SD**2 + SPREAD**2)) ** 0.5),
-    }
-    for name in ATTACKS:
-        assert auc(rows, name, c) == pytest.approx(float(expected[name]), abs=0.03)
+def test_attacks_csv(attacked: Ran):
+    table, member_N = attacked.csv("attacks.csv"), attacked.of.member_N
+    settings = list(zip(table.attack, table.references, strict=True))
+    from_one = {"lira_online": 4, "lira_offline": 2}  # fewer references are enough for no sample
+    assert settings == [
+        (name, count)
+        for name in SMALL.attacks
+        for count in ([0] if name in FREE else [1, 2, 4, 8, 12])
+        if name in FREE or count >= from_one.get(name, 1)
+    ]
+    for row in table.to_dict("records"):
+        score_TxN = expected(attacked, row["attack"], row["references"] or 12)
+        auc_T = [area(score_N, member_N) for score_N in score_TxN]
+        assert row["targets"] == 8
+        assert row["auc_mean"] == pytest.approx(np.mean(auc_T), rel=1e-9)
+        assert row["auc_std"] == pytest.approx(np.std(auc_T), rel=1e-7)
+        assert row["left_out"] == np.isnan(score_TxN[0]).sum()
+        points = roc.tpr_at_fpr(score_TxN, member_N, SMALL.fprs)
+        for f, fpr in enumerate(SMALL.fprs):
+            assert row[f"tpr_at_{fpr:g}_mean"] == pytest.approx(points.tpr_TxF[:, f].mean())
+            assert row[f"tpr_at_{fpr:g}_std"] == pytest.approx(points.tpr_TxF[:, f].std())
 
 
-@pytest.mark.parametrize("design", ["exact", "bernoulli", "balanced"])
-@pytest.mark.parametrize("variance", ["per_sample", "pooled"])
-def test_noise_is_at_chance_under_every_design(design: Any, variance: Any):
-    """A count of IN references that told of the target's membership would show here (DESIGN section 6, traps)."""
-    c = dataclasses.replace(C, references=16, variance=variance)
-    loss_MxN, member_MxN = losses(c, 1600, design, effect=0)
-    aucs = {
-        name: [
-            auc(dataclasses.replace(rows, target_loss_TxN=rows.target_loss_TxN[:1]), name, c)
-            for rows in (rows_of(c, loss_MxN, member_MxN).shuffled(s) for s in range(3))
-        ]
-        for name in ATTACKS
-    }
-    for name in ATTACKS:  # STD of one AUC: 0.0144
-        assert np.mean(aucs[name]) == pytest.approx(0.5, abs=0.035)
+def test_roc_csv(attacked: Ran):
+    table, attacks = attacked.csv("roc.csv"), attacked.csv("attacks.csv")
+    member_N = attacked.of.member_N
+    grid = sorted({0, *SMALL.band, *np.geomspace(1 / (~member_N).sum(), 1, 200)})
+    curves = {key: part for key, part in table.groupby(["attack", "references"], sort=False)}
+    assert list(curves) == list(zip(attacks.attack, attacks.references, strict=True))
+    for (name, count), curve in curves.items():
+        np.testing.assert_allclose(curve.fpr, grid, rtol=1e-12)
+        score_TxN = expected(attacked, str(name), int(str(count)) or 12)
+        tpr_TxF = roc.tpr_at_fpr(score_TxN, member_N, curve.fpr).tpr_TxF
+        np.testing.assert_allclose(curve.tpr_mean, tpr_TxF.mean(axis=0), atol=1e-9)
+        np.testing.assert_allclose(curve.tpr_std, tpr_TxF.std(axis=0), atol=1e-9)
+        assert (curve.left_out == np.isnan(score_TxN[0]).sum()).all()
 
 
-def test_shuffled_moves_labels_of_all_rows_alike_and_no_losses():
-    rows = rows_of(C, *losses(C, 50))
-    moved = rows.shuffled(3)
-    assert moved.target_loss_TxN is rows.target_loss_TxN
-    assert moved.reference_loss_MxN is rows.reference_loss_MxN
-    together = np.vstack([rows.target_member_N, rows.reference_member_MxN])
-    after = np.vstack([moved.target_member_N, moved.reference_member_MxN])
-    assert sorted(map(tuple, together.T)) == sorted(map(tuple, after.T))
-    assert (together != after).any()
-    np.testing.assert_array_equal(rows.shuffled(3).target_member_N, moved.target_member_N)
-    assert (rows.shuffled(4).target_member_N != moved.target_member_N).any()
+def test_intervals_csv(attacked: Ran):
+    table, member_N = attacked.csv("intervals.csv"), attacked.of.member_N
+    metrics = ["auc", *(f"tpr_at_{fpr:g}" for fpr in SMALL.fprs)]
+    assert table.attack.tolist() == [name for name in SMALL.attacks for _ in metrics]
+    assert table.metric.tolist() == metrics * len(SMALL.attacks)
+    for name, part in table.groupby("attack"):
+        score_N = expected(attacked, str(name), 12)[0]
+        found = bootstrap.intervals(score_N, member_N, SMALL.fprs, replicates=30)
+        np.testing.assert_allclose(part.value, [found.auc_T[0], *found.tpr_TxF[0]])
+        low, high = [found.auc_low_T[0], *found.tpr_low_TxF[0]], found.tpr_high_TxF[0]
+        np.testing.assert_allclose(part.bootstrap_low, low)
+        np.testing.assert_allclose(part.bootstrap_high, [found.auc_high_T[0], *high])
+        members = (member_N & ~np.isnan(score_N)).sum()
+        assert part.clopper_pearson_low.isna().tolist() == [True] + [False] * 4
+        for row in part[1:].to_dict("records"):
+            k = round(row["value"] * members)
+            low = beta.ppf(0.025, k, members - k + 1) if k else 0
+            high = beta.ppf(0.975, k + 1, members - k) if k < members else 1
+            assert row["clopper_pearson_low"] == pytest.approx(low)
+            assert row["clopper_pearson_high"] == pytest.approx(high)
+        assert (part.left_out == np.isnan(score_N).sum()).all()
 
 
-def test_first_is_nested():
-    rows = rows_of(C, *losses(C, 20))
-    np.testing.assert_array_equal(rows.first(5).reference_loss_MxN, rows.reference_loss_MxN[:5])
-    assert rows.first(5).reference_member_MxN.shape == (5, 20)
-    assert rows.first(5).target_loss_TxN is rows.target_loss_TxN
-
-
-def test_attacks_csv(gaussian: Ran):
-    table = gaussian.csv("attacks.csv")
-    by = {(row["attack"], row["references"]): row for row in table.to_dict("records")}
-    counts = [1, 2, 4, 8, 16, 32]
-    assert [k[1] for k in by if k[0] == "reference_calibrated"] == counts
-    assert [k[1] for k in by if k[0] == "loss"] == [0]
-    assert [k[1] for k in by if k[0] == "lira_online"] == counts[1:]  # one reference is IN or OUT
-    rows = rows_of(C, *losses(C, 1000))
-    for name, count in (("lira_online", 32), ("lira_offline", 32), ("loss", 0)):
-        row, some = by[name, count], rows.first(count) if count else rows
-        assert row["auc_mean"] == pytest.approx(auc(some, name, C), abs=1e-9)
-        assert (row["targets"], row["left_out"]) == (4, 0)
-    assert by["lira_online", 32]["auc_mean"] > by["loss", 0]["auc_mean"] + 0.15
-    assert by["lira_online", 32]["auc_mean"] > by["lira_online", 4]["auc_mean"]
-    assert by["lira_online", 2]["left_out"] > 300
-    assert (table["tpr_at_0.2_mean"] >= table["tpr_at_0.05_mean"]).all()
-
-
-def test_roc_csv(gaussian: Ran):
-    for _, curve in gaussian.csv("roc.csv").groupby(["attack", "references"]):
-        assert (len(curve), curve.fpr.min(), curve.fpr.max()) == (100, 1 / 500, 1)
-        assert curve.fpr.is_monotonic_increasing
-        assert curve.tpr_mean.is_monotonic_increasing
-        assert curve.tpr_mean.iloc[-1] == 1
-
-
-def test_shuffled_csv(gaussian: Ran):
-    table = gaussian.csv("shuffled.csv").set_index("attack")
-    assert list(table.index) == list(ATTACKS)
+def test_shuffled_csv(attacked: Ran):
+    """Labels that are noise: STD of a mean of 10 AUCs is 0.0075."""
+    table = attacked.csv("shuffled.csv").set_index("attack")
+    assert list(table.index) == list(SMALL.attacks)
+    assert table.references.to_dict() == {n: 0 if n in FREE else 12 for n in SMALL.attacks}
     assert (table.shuffles == 10).all()
-    assert table.auc_mean.between(0.47, 0.53).all()
-    assert ((table.auc_min <= table.auc_mean) & (table.auc_mean <= table.auc_max)).all()
+    assert table.auc_mean.between(0.5 - 0.03, 0.5 + 0.03).all()
+    assert table.auc_std.between(0.01, 0.05).all()
+    assert ((table.auc_min < table.auc_mean) & (table.auc_mean < table.auc_max)).all()
+    assert table.left_out[["lira_online", "rmia", "loss"]].tolist() == [3, 0, 0]
 
 
-def test_progress_and_what_is_said(gaussian: Ran):
-    done = [n for label, n, _ in gaussian.progress if label == "attack"]
-    total = 3 * 6 + 1 + 10
-    assert done == list(range(1, total + 1))
-    assert {t for _, _, t in gaussian.progress} == {total}
-    assert gaussian.said == []
+def test_what_the_tables_are_about(attacked: Ran):
+    assert sorted(path.name for path in attacked.folder.iterdir()) == TABLES  # and nothing else
+    k_low, cutoff = binomial.coin_flip_cutoff(8, 0.05)
+    assert json.loads((attacked.folder / "flips.json").read_text()) == {
+        "recipe": "recipe_x",
+        "config": json.loads(json.dumps(dataclasses.asdict(SMALL))),
+        "attack": "lira_online",
+        "references": 12,
+        "replicas": 8,
+        "k_low": k_low,
+        "cutoff": cutoff,
+        "max_flip_rate": pytest.approx(4 / 7),
+        "left_out": 3,
+    }
 
 
-def test_flips_json_and_files(gaussian: Ran):
-    facts = json.loads((gaussian.folder / "flips.json").read_text())
-    assert facts == {
-        "attack": "lira_online", "references": 32, "replicas": 4, "variance": "pooled", "alpha": 0.05,
-        "k_low": 0, "cutoff": 0.0, "max_flip_rate": pytest.approx(2 / 3), "left_out": 0,
-        "recipe": "recipe_x", "config": dataclasses.asdict(C) | {"fprs": list(C.fprs)},
-    }  # fmt: skip
-    assert sorted(p.name for p in gaussian.folder.iterdir()) == [
-        *("archetypes.csv", "attacks.csv", "error_rates.csv", "flip_shares.csv", "flips.json"),
-        *("roc.csv", "samples.parquet", "shuffled.csv"),
+def test_progress_and_what_is_said(attacked: Ran):
+    assert attacked.said == [
+        "attack.references=12: 3 samples have fewer than 2 IN or 2 OUT references; they are left out (NaN) and "
+        "counted; more references or train.subset='balanced' mend it"
     ]
+    done = [done for _, done, _ in attacked.progress]
+    assert {(label, total) for label, _, total in attacked.progress} == {("attack", done[-1])}
+    assert done == sorted(done)
+    assert done[0] == 0
+    assert max(np.diff(done)) < 1.5
 
 
-def test_the_same_rows_give_the_same_tables(gaussian: Ran, tmp_path: Path):
-    again = ran(tmp_path, C, *losses(C, 1000))
-    for path in gaussian.folder.iterdir():
-        assert (again.folder / path.name).read_bytes() == path.read_bytes()
+def test_the_same_rows_give_the_same_tables(attacked: Ran, tmp_path: Path):
+    again = ran(attacked.of, SMALL, tmp_path / "tables")
+    for name in TABLES:
+        assert (again.folder / name).read_bytes() == (attacked.folder / name).read_bytes(), name
 
 
-def test_too_few_references_are_nan_counted_and_said(tmp_path: Path):
-    c = dataclasses.replace(C, references=6, variance="per_sample")
-    loss_MxN, member_MxN = losses(c, 400)
-    in_N = member_MxN[:6].sum(axis=0)
-    short_N = (in_N < 2) | (in_N > 4)
-    assert 50 < short_N.sum() < 150
-    out = ran(tmp_path, c, loss_MxN, member_MxN)
-    assert out.said == [
-        f"attack.references=6: {short_N.sum()} of 400 samples have fewer than 2 IN or 2 OUT references; they are "
-        "left out (NaN) and counted; more references or train.subset='balanced' mend it"
-    ]
-    samples = pd.read_parquet(out.folder / "samples.parquet")
-    for column in ("mean_score", "votes_0.05", "flip_0.05", "mean_posterior"):
-        np.testing.assert_array_equal(samples[column].isna(), short_N)
-    table = out.csv("attacks.csv").set_index(["attack", "references"])
-    assert table.loc[("lira_online", 6), "left_out"] == short_N.sum()
-    assert (out.csv("flip_shares.csv").left_out == short_N.sum()).all()
-    assert json.loads((out.folder / "flips.json").read_text())["left_out"] == short_N.sum()
-
-
-@pytest.mark.parametrize("usable", ["none", "members", "non-members"])
-def test_references_that_suffice_for_a_class_of_no_sample(tmp_path: Path, usable: str):
-    c = dataclasses.replace(C, references=4)
-    loss_MxN, member_MxN = losses(c, 40)
-    target_N = member_MxN[-1]
-    keep_N = {"none": target_N & False, "members": target_N, "non-members": ~target_N}[usable]
-    member_MxN[:4] = np.where(keep_N, np.arange(4)[:, None] < 2, True)
-    with pytest.raises(UserError) as caught:
-        ran(tmp_path, c, loss_MxN, member_MxN)
-    missing = "non-member" if usable == "members" else "member"
-    assert str(caught.value) == (
-        f"attack.references=4: no {missing} has enough IN and OUT references for LiRA; ask for more"
+def test_auc_is_near_its_closed_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """With many references LiRA orders samples by loss less their own level; the loss attack by loss alone."""
+    monkeypatch.setattr(attack, "_SHUFFLES", 1)
+    c = dataclasses.replace(FEW, references=32, replicas=4, variance="pooled")
+    c = dataclasses.replace(c, attacks=("lira_online", "lira_offline", "loss"))
+    table = ran(scored(tmp_path, c, 1200), c, tmp_path / "t").csv("attacks.csv")
+    auc = table.groupby("attack").auc_mean.last()
+    known, alone = (
+        norm.cdf(0.3 / 0.2 / (2 + 1 / 16) ** 0.5),
+        norm.cdf(0.3 / (2 * (0.2**2 + 0.5**2)) ** 0.5),
     )
-    assert not (tmp_path / "tables").exists()
+    assert auc["lira_online"] == pytest.approx(known, abs=0.025)
+    assert auc["lira_offline"] == pytest.approx(known, abs=0.025)
+    assert auc["loss"] == pytest.approx(alone, abs=0.03)
 
 
-def test_missing_rows_are_named(tmp_path: Path):
-    c = dataclasses.replace(C, references=4, replicas=2)
-    store = stored(tmp_path, c, *losses(c, 20))
-    (store.path / "loss" / "c" / "5" / "0").unlink()
-    with pytest.raises(UserError, match=r"1 of 6 rows absent \(replica_2147483648_2147483648_1\)"):
-        attack.read(store, c)
-    more = dataclasses.replace(c, references=5)
-    with pytest.raises(
-        UserError, match=r"2 of 7 rows absent \(reference_4_4_4, replica_\d+_\d+_1\)"
-    ):
-        attack.run(store, cast(Population, SimpleNamespace()), more, tmp_path / "t", print, print)
-    assert not (tmp_path / "t").exists()
+def test_rows_that_are_absent(tmp_path: Path):
+    """Two replicas and a reference are lost: B and cutoffs follow, the tables say so, and numbers are of the rest."""
+    c = dataclasses.replace(FEW, replicas=10)
+    out = ran(scored(tmp_path, c, 300, absent=(3, 12, 17)), c, tmp_path / "tables")
+    assert out.said[0] == (
+        "3 of 22 rows are absent: attacking 8 of 10 replicas with 11 of 12 references; `lm-mia run` makes the others"
+    )
+    assert len(out.said) == 2
+    facts = json.loads((out.folder / "flips.json").read_text())
+    k_low, cutoff = binomial.coin_flip_cutoff(8, 0.05)
+    assert (facts["references"], facts["replicas"]) == (11, 8)
+    assert (facts["k_low"], facts["cutoff"]) == (k_low, cutoff)
+    assert binomial.coin_flip_cutoff(10, 0.05) != (k_low, cutoff)
+    assert facts["config"]["replicas"] == 10
+    for name in ("flip_shares.csv", "true_positives.csv", "error_rates.csv"):
+        assert out.csv(name).replicas.unique().tolist() == [8], name
+    table = out.csv("attacks.csv")
+    assert table.targets.unique().tolist() == [8]
+    assert table.references.tolist() == [4, 8, 11]
+    for count, auc in zip(table.references, table.auc_mean, strict=True):
+        auc_T = [area(score_N, out.of.member_N) for score_N in expected(out, "lira_online", count)]
+        assert auc == pytest.approx(np.mean(auc_T), rel=1e-9)
+    assert out.csv("thresholds.csv").order_seed.unique().tolist() == [1, 2, 3, 4, 6, 7, 8, 9]
+    assert out.samples()["votes_0.1"].max() <= 8
 
 
-def test_read_splits_targets_from_references(tmp_path: Path):
-    c = dataclasses.replace(C, references=4, replicas=3)
-    loss_MxN, member_MxN = losses(c, 20)
-    rows = attack.read(stored(tmp_path, c, loss_MxN, member_MxN), c)
-    expected = rows_of(c, loss_MxN, member_MxN)
-    for field in dataclasses.fields(attack.Rows):
-        np.testing.assert_array_equal(getattr(rows, field.name), getattr(expected, field.name))
+def test_every_attack_that_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(attack, "_SHUFFLES", 1)
+    c = dataclasses.replace(FEW, attacks=EVERY, references=4, replicas=2, variance="pooled")
+    world = scored(tmp_path, c, 200, statistics=tuple(config.NEEDED.values()))
+    out = ran(world, c, tmp_path / "tables")
+    best = out.csv("attacks.csv").groupby("attack").last()
+    assert set(best.index) == set(EVERY) == set(out.csv("shuffled.csv").attack)
+    assert (best.auc_mean > 0.5).all()
+    assert best.references.to_dict() == {name: 0 if name in FREE else 4 for name in EVERY}
+    member_N, of = world.member_N, {n: v[world.references :] for n, v in world.statistics.items()}
+    of["lowercase"] = of["lowercase_loss"] - world.target_TxN
+    for name in ("min_k", "min_k_plus_plus", "lowercase"):
+        auc_T = [area(score_N, member_N) for score_N in of[name]]
+        assert best.auc_mean[name] == pytest.approx(np.mean(auc_T), abs=1e-4)

@@ -226,7 +226,8 @@ def test_a_used_workdir_with_something_wrong(
         verb = "attack"
         shard.unlink()
         lines = [
-            f"{recipe}/scores.zarr: 1 of 6 rows absent (reference_3_3_3); run `lm-mia run` first"
+            f"{recipe}/scores.zarr: 3 of 4 references and 2 of 2 replicas are there, of 4 and 2 that an attack needs "
+            "at least; run `lm-mia run` first"
         ]
     before = tiny_run.content(w)
     said = refused(tiny.argv(verb, w, *flags), capsys)

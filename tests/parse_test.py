@@ -16,7 +16,9 @@ def get_config(size="1"):
         model=config.Model(layers=int(size), width=8, heads=2),
         optimizer=config.Optimizer(warmup_steps=1, weight_decay=0),
         train=config.Train(batch_size=4),
-        attack=config.Attack(references=4, replicas=2, fprs=(0.1, 0.5), focus_fpr=0.1),
+        attack=config.Attack(
+            references=4, replicas=2, fprs=(0.1, 0.5), focus_fpr=0.1, band=(0, 0.1)
+        ),
     )
 """
 
@@ -65,6 +67,50 @@ def test_tuples(file: str, flags: list[str]):
     assert parse.parse(file, single).attack.fprs == (0.2,)
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--config.attack.attacks=lira_online,loss"],
+        ["--config.attack.attacks=lira_online, loss"],
+        ["--config.attack.attacks=lira_online", "loss"],
+        ["--config.attack.attacks", "lira_online,loss"],
+        ["--config.attack.attacks", "lira_online", "loss"],
+    ],
+)
+def test_tuples_of_choices(file: str, flags: list[str]):
+    assert parse.parse(file, flags).attack.attacks == ("lira_online", "loss")
+
+
+def test_what_an_attack_needs_is_said_as_it_is_typed(file: str):
+    asked = "--config.attack.attacks=lira_online,lowercase,min_k"
+    [line] = wrong(file, asked)
+    assert line.startswith(
+        "attack.attacks=('lira_online', 'lowercase', 'min_k'): lowercase, min_k need"
+    )
+    _, _, way_out = line.partition("; add ")
+    c = parse.parse(file, [asked, *way_out.split(" ")])
+    assert c.score.statistics == ("lowercase_loss", "min_k")
+    assert parse.parse(file, ["--config.score.statistics"]).score.statistics == ()
+
+
+@pytest.mark.parametrize("flags", [["=0.001,0.1"], ["", "0.001", "0.1"], ["=1e-3,1e-1"]])
+def test_a_band_is_two_numbers(file: str, flags: list[str]):
+    assert parse.parse(file).attack.band == (0, 0.1)
+    flags[0] = "--config.attack.band" + flags[0]
+    assert parse.parse(file, flags).attack.band == (0.001, 0.1)
+
+
+def test_booleans_and_choices_of_the_attack(file: str):
+    before = parse.parse(file).attack
+    assert (before.leave_one_out, before.finite_population) == (False, False)
+    flags = ["--config.attack.leave_one_out=True", "--config.attack.finite-population", "True"]
+    after = parse.parse(file, [*flags, "--config.attack.variance=pooled"]).attack
+    assert (after.leave_one_out, after.finite_population, after.variance) == (True, True, "pooled")
+    assert not parse.parse(
+        file, [*flags, "--config.attack.leave_one_out=False"]
+    ).attack.leave_one_out
+
+
 WRONG = [
     (
         "--config.model.layer=3",
@@ -105,6 +151,40 @@ WRONG = [
     (
         "--config.optimizer.peak_learning_rate=nan",
         "optimizer.peak_learning_rate=nan: must be a finite number larger than 0",
+    ),
+    *(
+        (
+            f"--config.attack.attacks{said}",
+            f"attack.attacks={said[1:]!r}: must be some of lira_online, lira_offline, rmia, rmia_offline, "
+            "rmia_simple, reference_calibrated, loss, zlib, min_k, min_k_plus_plus, lowercase",
+        )
+        for said in ("=lira", "=lira_online,LOSS", "=lira_online,,loss", "=lira_online,", "=")
+    ),
+    (
+        "--config.score.statistics=loss",
+        "score.statistics='loss': must be some of min_k, min_k_plus_plus, lowercase_loss",
+    ),
+    *(
+        (
+            f"--config.attack.band{said}",
+            f"attack.band={said[1:]!r}: must be two numbers such as 0.01,0.05",
+        )
+        for said in ("=0.1", "=0.1,0.2,0.3", "=0.1,x", "=", "")
+    ),
+    (
+        "--config.attack.band=0.2,0.1",
+        "attack.band=(0.2, 0.1): must be two rates in [0, 1], the lower first",
+    ),
+    *(
+        (
+            f"--config.attack.leave_one_out{said}",
+            f"attack.leave_one_out={said[1:]!r}: must be True or False",
+        )
+        for said in ("=true", "=1", "=yes", "=", "")
+    ),
+    (
+        "--config.attack.variance=global",
+        "attack.variance='global': must be one of per_sample, pooled",
     ),
     ("layers=3", "layers=3: unknown argument; overrides look like --config.model.layers=4"),
     ("--layers=3", "--layers=3: unknown argument; overrides look like --config.model.layers=4"),
@@ -174,6 +254,14 @@ def test_no_such_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
         (FILE.replace("warmup_steps=1", "clip_norm='1'"), "", "optimizer.clip_norm='1': must be a number"),
         (FILE.replace("batch_size=4", "subset='a'"), "", "train.subset='a': must be one of exact, bernoulli, balanced"),
         (FILE.replace("(0.1, 0.5)", "0.1"), "", "attack.fprs=0.1: must be a list of numbers such as 0.01,0.05"),
+        (FILE.replace("(0, 0.1)", "(0.1,)"), "", "attack.band=(0.1,): must be two numbers such as 0.01,0.05"),
+        (FILE.replace("(0, 0.1)", "[0, 0.1]"), "", "attack.band=[0, 0.1]: must be two numbers such as 0.01,0.05"),
+        (FILE.replace("band=(0, 0.1)", "leave_one_out=0"), "", "attack.leave_one_out=0: must be True or False"),
+        (FILE.replace("band=(0, 0.1)", "attacks='loss'"), "",
+         "attack.attacks='loss': must be some of lira_online, lira_offline, rmia, rmia_offline, rmia_simple, "
+         "reference_calibrated, loss, zlib, min_k, min_k_plus_plus, lowercase"),
+        (FILE.replace("batch_size=4)", "batch_size=4), score=config.Score(statistics=('min',))"), "",
+         "score.statistics=('min',): must be some of min_k, min_k_plus_plus, lowercase_loss"),
         (FILE.replace("(0.1, 0.5)", "('1',)"), "", "attack.fprs=('1',): must be a list of numbers such as 0.01,0.05"),
     ],
 )  # fmt: skip

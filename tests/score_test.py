@@ -1,3 +1,4 @@
+import dataclasses
 import math
 from pathlib import Path
 
@@ -59,6 +60,74 @@ def test_the_batch_size_changes_a_loss_by_rounding_only(tiny: Population, state:
     whole, again, parts = (score.score_row(state["params"], tiny, b, scorer) for b in (20, 20, 7))
     assert whole.tobytes() == again.tobytes()
     np.testing.assert_allclose(parts, whole, rtol=1e-6)
+
+
+STATISTICS = ("min_k", "min_k_plus_plus", "lowercase_loss")
+
+
+def slow_statistics(params: model.Params, tiny: Population) -> dict[str, list[float]]:
+    """One sample at a time, without padding, in float64; at most 7 tokens, so the lowest fifth is one."""
+    found: dict[str, list[float]] = {"min_k": [], "min_k_plus_plus": []}
+    for i in range(len(tiny)):
+        x_L = tiny.sample(i)
+        z_LxV = np.asarray(slow_forward(params, x_L), np.float64)[: len(x_L) - 1]
+        log_p_LxV = z_LxV - np.log(np.exp(z_LxV).sum(1, keepdims=True))
+        mean_L = (np.exp(log_p_LxV) * log_p_LxV).sum(1)
+        square_L = (np.exp(log_p_LxV) * log_p_LxV**2).sum(1)
+        chosen_L = log_p_LxV[range(len(x_L) - 1), x_L[1:]]
+        found["min_k"].append(chosen_L.min())
+        found["min_k_plus_plus"].append(((chosen_L - mean_L) / np.sqrt(square_L - mean_L**2)).min())
+    return found
+
+
+def test_statistics_equal_a_slow_reference_and_leave_the_loss_alone(
+    tiny: Population, state: checkpoint.State
+):
+    params, scorer = state["params"], score.Scorer(SHAPE, tiny, 20)
+    loss_N2 = score.score_row(params, tiny, 20, score.make_score(SHAPE))
+    expected = slow_statistics(params, tiny)
+    for names in ((), ("min_k_plus_plus",), ("min_k", "min_k_plus_plus")):
+        found = scorer.values(params, names)
+        assert set(found) == {"loss", *names}
+        assert found["loss"].tobytes() == loss_N2.tobytes()
+        for name in names:
+            assert (found[name].dtype, found[name].shape) == (np.float32, (20,))
+            np.testing.assert_allclose(found[name], expected[name], rtol=2e-5)
+
+
+def test_one_pass_for_the_tokens_and_one_for_lower_case(
+    tiny: Population, state: checkpoint.State, monkeypatch: pytest.MonkeyPatch
+):
+    """Lower case is made once for all rows, and only if it is asked for; here it is the samples, backwards."""
+    passes, made = [], []
+    score_row = score.score_row
+
+    def backwards(population: Population) -> Population:
+        made.append(population)
+        samples = [population.sample(i) for i in reversed(range(20))]
+        ends_N = np.cumsum([len(sample) for sample in samples])
+        return dataclasses.replace(
+            population, tokens=np.concatenate(samples), offsets_N1=np.append(0, ends_N)
+        )
+
+    def counted(params: model.Params, population: Population, *rest: object) -> object:
+        passes.append(population)
+        return score_row(params, population, *rest)  # pyright: ignore
+
+    monkeypatch.setattr(score.lowercase, "lowercase", backwards)
+    monkeypatch.setattr(score, "score_row", counted)
+    scorer = score.Scorer(SHAPE, tiny, 20)
+    for names, count in (((), 1), (STATISTICS[:2], 1)):
+        scorer.values(state["params"], names)
+        assert (len(passes), passes.pop()) == (count, tiny)
+    assert made == []
+    for names in (STATISTICS[2:], STATISTICS):
+        found = scorer.values(state["params"], names)
+        assert set(found) == {"loss", *names}
+        np.testing.assert_allclose(found["lowercase_loss"], found["loss"][::-1], rtol=1e-6)
+        assert len(passes) == 2
+        passes.clear()
+    assert made == [tiny]
 
 
 def test_params_of_a_trained_row(tmp_path: Path, state: checkpoint.State):

@@ -7,7 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from lm_mia.stats.lira import Gaussians, fit, lira, lira_leave_one_out, posterior, score
+from lm_mia.stats.lira import (
+    Gaussians,
+    fit,
+    lira,
+    lira_leave_one_out,
+    pooled,
+    posterior,
+    scatter,
+    score,
+)
 from lm_mia.stats.roc import auc
 
 MODES: list[Any] = [
@@ -15,14 +24,14 @@ MODES: list[Any] = [
 ]
 
 
-def slow(target_TxN, loss_MxN, member_MxN, variance="per_sample", offline=False):
+def slow(target_TxN, loss_MxN, member_MxN, variance="per_sample", offline=False, sampled_share=0.0):
     """The definition, one sample at a time, in the words of scipy."""
     T, N = target_TxN.shape
     out = np.full((T, N), np.nan)
     ins = [loss_MxN[member_MxN[:, n] & ~np.isnan(loss_MxN[:, n]), n] for n in range(N)]
     outs = [loss_MxN[~member_MxN[:, n] & ~np.isnan(loss_MxN[:, n]), n] for n in range(N)]
 
-    def pooled(groups):
+    def one_variance(groups):
         df = sum(len(g) - 1 for g in groups if len(g))
         return sum(((g - g.mean()) ** 2).sum() for g in groups if len(g)) / df if df else np.nan
 
@@ -30,9 +39,10 @@ def slow(target_TxN, loss_MxN, member_MxN, variance="per_sample", offline=False)
         sides = []
         for group, groups in ((ins[n], ins), (outs[n], outs)):
             if variance == "pooled":
-                var = pooled(groups) if len(group) else np.nan
+                var = one_variance(groups) if len(group) else np.nan
             else:
                 var = group.var(ddof=1) if len(group) >= 2 else np.nan
+            var /= 1 - sampled_share
             mean = group.mean() if len(group) else np.nan
             sides.append(stats.norm(mean, np.sqrt(var if var > 0 else np.nan)))
         if offline:
@@ -84,33 +94,53 @@ def test_against_the_definition(mode, seed):
     assert not np.isnan(got).all()
 
 
+@pytest.mark.parametrize("share", [0.25, 0.5, 0.75])
 @pytest.mark.parametrize("mode", MODES)
-def test_leave_one_out_is_each_row_against_the_others(mode):
-    _, loss_MxN, member_MxN = noisy(7, M=8, missing=0.1)
-    got = lira_leave_one_out(loss_MxN, member_MxN, **mode)
-    for m in range(8):
-        rest = np.arange(8) != m
-        want = lira(loss_MxN[m], loss_MxN[rest], member_MxN[rest], **mode)[0]
-        np.testing.assert_allclose(got[m], want, rtol=1e-8, atol=1e-10)
+def test_a_finite_population_enlarges_variances(mode, share):
+    target_TxN, loss_MxN, member_MxN = noisy(4, missing=0.1)
+    got = lira(target_TxN, loss_MxN, member_MxN, **mode, sampled_share=share)
+    want = slow(target_TxN, loss_MxN, member_MxN, **mode, sampled_share=share)
+    np.testing.assert_allclose(got, want, rtol=1e-9)
+    plain, enlarged = (fit(loss_MxN, member_MxN, sampled_share=f) for f in (0.0, share))
+    np.testing.assert_allclose(enlarged.var_in_N * (1 - share), plain.var_in_N)
+    np.testing.assert_allclose(enlarged.var_out_N * (1 - share), plain.var_out_N)
+    np.testing.assert_array_equal(enlarged.mean_in_N, plain.mean_in_N)
 
 
-def test_leave_one_out_crosses_chunks(monkeypatch):
-    _, loss_MxN, member_MxN = noisy(1)
-    for variance in ("per_sample", "pooled"):
-        whole = lira_leave_one_out(loss_MxN, member_MxN, variance=variance)
-        with monkeypatch.context() as patch:
-            patch.setattr("lm_mia.stats.lira._CHUNK", 7)
-            parts = lira_leave_one_out(loss_MxN, member_MxN, variance=variance)
-        np.testing.assert_allclose(parts, whole, rtol=1e-12)
+@pytest.mark.parametrize("share", [-0.1, 1.0, 2.0, np.nan])
+def test_a_share_that_is_none(share):
+    _, loss_MxN, member_MxN = noisy(4)
+    for call in (fit, lira_leave_one_out):
+        with pytest.raises(ValueError, match=r"sampled_share=.*must lie in \[0, 1\)"):
+            call(loss_MxN, member_MxN, sampled_share=share)
 
 
-def test_leave_one_out_of_an_outlier():
-    # The other IN losses are equal, so without the outlier the variance is zero, not rounding.
-    loss_MxN = np.array([[0.1], [0.1], [0.1], [1e6], [1.0], [2.0], [3.0]])
-    member_MxN = np.array([[True]] * 4 + [[False]] * 3)
-    got = lira_leave_one_out(loss_MxN, member_MxN)
-    assert np.isnan(got[3, 0])
-    assert not np.isnan(got[[0, 1, 2, 4, 5, 6], 0]).any()
+def test_blocks_of_samples_add_up():
+    """What attack does: scatters of blocks are summed, then each block is scored with the whole's variances."""
+    target_TxN, loss_MxN, member_MxN = noisy(6, M=5, N=41, missing=0.2)
+    blocks = [slice(0, 7), slice(7, 8), slice(8, 41)]
+    for share in (0.0, 0.5):
+        whole = lira(target_TxN, loss_MxN, member_MxN, variance="pooled", sampled_share=share)
+        parts = [fit(loss_MxN[:, b], member_MxN[:, b], sampled_share=share) for b in blocks]
+        total_2x2 = np.sum([scatter(part) for part in parts], axis=0)
+        got = [
+            score(target_TxN[:, b], pooled(part, total_2x2))
+            for b, part in zip(blocks, parts, strict=True)
+        ]
+        np.testing.assert_allclose(np.concatenate(got, axis=1), whole, rtol=1e-12)
+
+
+def test_scatter_by_hand():
+    # IN 1, 3 and 5 alone; OUT 4, 6, 8 and none: squares 2 and 8, degrees of freedom 1 and 2.
+    nan = np.nan
+    loss_MxN = np.array([[1.0, 5.0], [3.0, nan], [4.0, nan], [6.0, nan], [8.0, nan]])
+    member_MxN = np.array([[True] * 2] * 2 + [[False] * 2] * 3)
+    gaussians = fit(loss_MxN, member_MxN)
+    np.testing.assert_array_equal(scatter(gaussians), [[2, 1], [8, 2]])
+    common = pooled(gaussians, np.array([[6.0, 2.0], [0.0, 0.0]]))
+    np.testing.assert_array_equal(common.var_in_N, [3, 3])
+    assert np.isnan(common.var_out_N).all()
+    np.testing.assert_array_equal(common.mean_in_N, gaussians.mean_in_N)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -123,7 +153,7 @@ def test_order_of_models_and_samples_is_of_no_consequence(mode, seed):
     rows, cols = rng.permutation(loss_MxN.shape[0]), rng.permutation(loss_MxN.shape[1])
     by_rows = lira(target_TxN, loss_MxN[rows], member_MxN[rows], **mode)
     by_cols = lira(target_TxN[:, cols], loss_MxN[:, cols], member_MxN[:, cols], **mode)
-    np.testing.assert_allclose(by_rows, got, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(by_rows, got, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(by_cols, got[:, cols], rtol=1e-9, atol=1e-11)
 
 
@@ -232,28 +262,6 @@ def test_score_of_known_gaussians():
     g = Gaussians(0 * one, one, n, 2 * one, one, n)
     # Equal unit variances: the log ratio is linear, 2 - 2 t, and zero half-way.
     np.testing.assert_allclose(score([[0.0], [1.0], [3.0]], g), [[2.0], [0.0], [-4.0]], atol=1e-14)
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_noise_gives_no_advantage(mode):
-    rng = np.random.default_rng(11)
-    N, M, T = 20_000, 16, 4
-    member_MxN, member_TxN = rng.random((M, N)) < 0.5, rng.random((T, N)) < 0.5
-    loss_MxN, loss_TxN = rng.normal(3, 1, (M, N)), rng.normal(3, 1, (T, N))
-    found = auc(lira(loss_TxN, loss_MxN, member_MxN, **mode), member_TxN).auc_T
-    np.testing.assert_allclose(found, 0.5, atol=4 * np.sqrt(1 / (6 * N)) * np.sqrt(2))
-    found = auc(lira_leave_one_out(loss_MxN, member_MxN, **mode), member_MxN).auc_T
-    np.testing.assert_allclose(found, 0.5, atol=4 * np.sqrt(1 / (6 * N)) * np.sqrt(2))
-
-
-def test_leave_one_out_of_a_balanced_block_leaks():
-    # Why the docstring warns: each sample is in just half of the rows, so a member's row leaves one
-    # IN reference fewer behind, and noise is told apart.
-    rng = np.random.default_rng(13)
-    first_MxN = rng.random((3, 20_000)) < 0.5
-    member_MxN = np.vstack([first_MxN, ~first_MxN])
-    found = auc(lira_leave_one_out(rng.normal(3, 1, (6, 20_000)), member_MxN), member_MxN).auc_T
-    assert np.all(np.abs(found - 0.5) > 0.05)
 
 
 def test_known_signal_is_found():

@@ -2,10 +2,12 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tiny_run
+import xarray as xr
 
-from lm_mia import cli
+from lm_mia import cli, workers
 
 
 @pytest.fixture(scope="session")
@@ -40,3 +42,52 @@ def test_another_config_is_refused(
     w = tiny.copy(tmp_path / "w")
     assert cli.main(tiny.argv("status", w, "--config.model.width=16")) == 2
     assert "  model.width: 8 -> 16" in capsys.readouterr().err.splitlines()
+
+
+def test_statistics_asked_for_later_are_scored_and_nothing_is_trained(
+    tiny: tiny_run.Tiny,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    def here(todo, c, workdir, recipe, on_event) -> None:  # a worker's work, without the process
+        workers._work(todo, c, workdir, recipe, 0, on_event)
+
+    for name, value in tiny.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(workers, "run", here)
+    w, old = tiny.copy(tmp_path / "w"), tiny_run.scores(tiny.workdir)
+    (w / "metrics.jsonl").unlink()
+
+    def scored() -> list[list[str]]:
+        cells = [line.replace("│", " ").split() for line in capsys.readouterr().out.splitlines()]
+        return [line[1:] for line in cells if line[:1] in (["reference"], ["replica"])]
+
+    one = ["--config.score.statistics", "min_k_plus_plus"]
+    all_three = ["--config.score.statistics", "lowercase_loss,min_k_plus_plus,min_k"]
+    for flags in (one, all_three):
+        assert cli.main(tiny.argv("status", w, *flags)) == 0
+        assert scored() == [["4", "4", "0", "4"], ["2", "2", "0", "2"]]
+        assert cli.main(tiny.argv("run", w, *flags)) == 0
+        said = capsys.readouterr().err
+        assert "rows: 6 wanted, 0 present, 6 to train and score (6 of them trained already)" in said
+    for flags in (one, all_three, []):
+        assert cli.main(tiny.argv("status", w, *flags)) == 0
+        assert scored() == [["4", "4", "4", "0"], ["2", "2", "2", "0"]]
+    assert tiny_run.events(w, "row_trained") == []
+    assert len(tiny_run.events(w, "row_scored")) == 12
+    new = tiny_run.scores(w)
+    assert {k: new[k] for k in old} == old
+    assert len(new) == len(old) + 3 * 6
+    [store] = w.glob("recipe_*/scores.zarr")
+    with xr.open_zarr(store) as data:
+        values = {
+            name: data[name].values
+            for name in ("loss", "min_k", "min_k_plus_plus", "lowercase_loss")
+        }
+    assert all(np.isfinite(value).all() for value in values.values())
+    assert (values["min_k"] <= -values["loss"] + 1e-6).all()
+    assert (values["min_k_plus_plus"] < 0).mean() > 0.9
+    assert (
+        values["lowercase_loss"] != values["loss"]
+    ).mean() > 0.9  # each text begins with a capital

@@ -1,13 +1,20 @@
+import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+import xarray as xr
+import zarr
+from store_test import FOUR, SIX, _small_shards, check, content, ensure, made, values
 
-from lm_mia import subsets
+from lm_mia import store
 from lm_mia.errors import UserError
 from lm_mia.store import Store
+from lm_mia.subsets import Row
 
-FOUR = subsets.rows(3, 1)
+__all__ = ["_small_shards"]  # the fixture, used here too
 
 
 @pytest.mark.parametrize(
@@ -43,3 +50,122 @@ def test_damaged_array_metadata_is_told(tmp_path: Path, text: str | None):
         (s.path / "loss" / "zarr.json").write_text(text)
     with pytest.raises(UserError, match=r"damaged score store \(loss/zarr.json\)"):
         s.present()
+
+
+class Crash(BaseException):
+    """Like a kill: nothing catches it."""
+
+
+def crash(monkeypatch: pytest.MonkeyPatch, at: int, call: Callable[[], None]) -> bool:
+    """Calls `call`, which ends before its at-th step that writes; False if it has fewer."""
+    steps = 0
+
+    def counted(true: Callable) -> Callable:
+        def step(*args: object, **kwargs: object) -> object:
+            nonlocal steps
+            steps += 1
+            if steps == at:
+                raise Crash
+            return true(*args, **kwargs)
+
+        return step
+
+    with monkeypatch.context() as m:
+        for owner, name in (
+            *((store.zarr, "open_group"), (zarr.Group, "create_array"), (zarr.Array, "resize")),
+            *((zarr.Array, "__setitem__"), (store.ts, "open"), (os, "replace")),
+            *((Path, "replace"), (store.zarr, "consolidate_metadata")),
+        ):
+            m.setattr(owner, name, counted(getattr(owner, name)))
+        try:
+            call()
+        except Crash:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("growing", ["nothing", "rows", "rows and statistics"])
+def test_crashed_at_any_step_ensure_leaves_what_the_next_one_mends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, growing: str
+):
+    """What grows is there already, or nothing is."""
+    (tmp_path / "unbroken").mkdir()
+    there = growing != "nothing"
+    before = made(tmp_path / "unbroken") if there else Store(tmp_path / "unbroken" / "scores.zarr")
+    statistics = ("min_k_plus_plus",) if "statistics" in growing else ()
+    if there:
+        shutil.copytree(before.path, tmp_path / "before.zarr")
+    ensure(Store(before.path, statistics), SIX)
+    expected, at, crashed = content(before), 0, True
+    while crashed:
+        at += 1
+        folder = tmp_path / str(at)
+        folder.mkdir()
+        s, asked = Store(folder / "scores.zarr"), Store(folder / "scores.zarr", statistics)
+        if there:
+            shutil.copytree(tmp_path / "before.zarr", s.path)
+        crashed = crash(monkeypatch, at, lambda asked=asked: ensure(asked, SIX))
+        known = s.rows()
+        assert known in ([FOUR, FOUR + SIX[4:6]] if there else [[], SIX])
+        # A reader sees the old state or the new.
+        assert s.missing(FOUR) == ([] if there else FOUR)
+        assert asked.missing(FOUR) == ([] if there and not statistics else FOUR)
+        if there:
+            check(s, FOUR)
+        ensure(asked, SIX)
+        assert content(s) == expected
+    assert at > 20
+
+
+def test_a_crashed_growth_of_statistics_then_rows_without_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The variable that was half made grows with the others, so that the store still opens whole."""
+    s = made(tmp_path)
+
+    def cut(*_: object) -> None:
+        raise Crash
+
+    with monkeypatch.context() as m:
+        m.setattr(store.zarr, "consolidate_metadata", cut)
+        with pytest.raises(Crash):
+            ensure(Store(s.path, ("min_k",)), FOUR)
+    ensure(s, SIX)
+    with xr.open_zarr(s.path) as data:
+        assert data["min_k"].shape == data["loss"].shape == (8, 10)
+    assert Store(s.path, ("min_k",)).missing(SIX) == SIX
+    check(s, FOUR)
+
+
+def test_crashed_growth_then_another_growth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """First 2 more rows, cut short just before they are made known; then 1 other row."""
+    s, plain = made(tmp_path / "a"), made(tmp_path / "b")
+
+    def cut(*_: object) -> None:
+        raise Crash
+
+    with monkeypatch.context() as m:
+        m.setattr(store.zarr, "consolidate_metadata", cut)
+        with pytest.raises(Crash):
+            ensure(s, SIX)
+    other = Row("reference", 9, 9, 9)
+    for each in (s, plain):
+        ensure(each, [*FOUR, other])
+        assert each.rows() == [*FOUR, other]
+        assert each.missing([*FOUR, other]) == [other]
+        each.write_row(other, *values(other))
+        check(each, [*FOUR, other])
+
+
+def test_rows_that_are_appended_while_another_command_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    s, present = made(tmp_path), Store.present
+
+    def then_grow(self: Store, *variables: object) -> np.ndarray:
+        found_M = present(self, *variables)  # pyright: ignore
+        ensure(self, SIX)
+        return found_M
+
+    monkeypatch.setattr(Store, "present", then_grow)
+    assert s.missing(SIX) == SIX[4:6]

@@ -1,15 +1,12 @@
 import multiprocessing
-import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import xarray as xr
-import zarr
 
-from lm_mia import store
+from lm_mia import store_format
 from lm_mia.errors import UserError
 from lm_mia.store import Store
 from lm_mia.subsets import Row, rows
@@ -22,8 +19,8 @@ COLUMNS = {"tokens": np.arange(SAMPLES) + 5, "unk": np.zeros(SAMPLES, np.int64)}
 @pytest.fixture(autouse=True)
 def _small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three shards a row, the last one short, of two chunks each."""
-    monkeypatch.setattr(store, "_SHARD_SAMPLES", 4)
-    monkeypatch.setattr(store, "_CHUNK_SAMPLES", 2)
+    monkeypatch.setattr(store_format, "SHARD_SAMPLES", 4)
+    monkeypatch.setattr(store_format, "CHUNK_SAMPLES", 2)
 
 
 def values(row: Row) -> tuple[np.ndarray, np.ndarray]:
@@ -101,11 +98,18 @@ def test_growth_appends_and_keeps_every_byte_of_the_rows_there(tmp_path: Path):
     assert {k: after[k] for k in before} == before
 
 
-def test_written_again_a_row_has_the_same_bytes(tmp_path: Path):
+def test_what_is_there_is_never_written_again(tmp_path: Path):
+    """A row that lacks a shard of its membership keeps its losses, whatever a second scoring says."""
     s = made(tmp_path)
     before = content(s)
-    s.write_row(FOUR[2], *values(FOUR[2]))
+    loss_N, member_N = values(FOUR[2])
+    s.write_row(FOUR[2], loss_N + 1, ~member_N)
     assert content(s) == before
+    (s.path / "member" / "c" / "2" / "1").unlink()
+    assert s.lacking(FOUR[2]) == ["member"]
+    s.write_row(FOUR[2], loss_N + 1, member_N)
+    assert content(s) == before
+    assert s.lacking(FOUR[2]) == []
 
 
 def test_a_row_of_fill_values_is_present(tmp_path: Path):
@@ -155,7 +159,8 @@ def test_any_damaged_byte_is_noticed_and_its_shard_named(tmp_path: Path, name: s
         assert str(caught.value) == (
             f"{shard}: corrupt score shard; delete it and run `lm-mia run` again"
         )
-    s.write_row(FOUR[2], *values(FOUR[2]))  # as after deleting it
+    shard.unlink()
+    s.write_row(FOUR[2], *values(FOUR[2]))
     check(s, FOUR)
 
 
@@ -170,88 +175,8 @@ def test_every_damaged_shard_is_named(tmp_path: Path):
     check(s, [FOUR[1], FOUR[5]])
 
 
-class Crash(BaseException):
-    """Like a kill: nothing catches it."""
-
-
-def crash(monkeypatch: pytest.MonkeyPatch, at: int, call: Callable[[], None]) -> bool:
-    """Calls `call`, which ends before its at-th step that writes; False if it has fewer."""
-    steps = 0
-
-    def counted(true: Callable) -> Callable:
-        def step(*args: object, **kwargs: object) -> object:
-            nonlocal steps
-            steps += 1
-            if steps == at:
-                raise Crash
-            return true(*args, **kwargs)
-
-        return step
-
-    with monkeypatch.context() as m:
-        for owner, name in (
-            *((store.zarr, "open_group"), (zarr.Group, "create_array"), (zarr.Array, "resize")),
-            *((zarr.Array, "__setitem__"), (store.ts, "open"), (os, "replace")),
-            *((Path, "replace"), (store.zarr, "consolidate_metadata")),
-        ):
-            m.setattr(owner, name, counted(getattr(owner, name)))
-        try:
-            call()
-        except Crash:
-            return True
-    return False
-
-
-@pytest.mark.parametrize("grown", [False, True])
-def test_crashed_at_any_step_ensure_leaves_what_the_next_one_mends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grown: bool
-):
-    (tmp_path / "unbroken").mkdir()
-    before = made(tmp_path / "unbroken") if grown else Store(tmp_path / "unbroken" / "scores.zarr")
-    if grown:
-        shutil.copytree(before.path, tmp_path / "before.zarr")
-    ensure(before, SIX)
-    expected, at, crashed = content(before), 0, True
-    while crashed:
-        at += 1
-        folder = tmp_path / str(at)
-        folder.mkdir()
-        s = Store(folder / "scores.zarr")
-        if grown:
-            shutil.copytree(tmp_path / "before.zarr", s.path)
-        crashed = crash(monkeypatch, at, lambda s=s: ensure(s, SIX))
-        known = s.rows()
-        assert known in ([FOUR, FOUR + SIX[4:6]] if grown else [[], SIX])
-        assert s.missing(FOUR) == ([] if grown else FOUR)  # a reader sees the old state or the new
-        if grown:
-            check(s, FOUR)
-        ensure(s, SIX)
-        assert content(s) == expected
-    assert at > 20
-
-
-def test_crashed_growth_then_another_growth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """First 2 more rows, cut short just before they are made known; then 1 other row."""
-    s, plain = made(tmp_path / "a"), made(tmp_path / "b")
-
-    def cut(*_: object) -> None:
-        raise Crash
-
-    with monkeypatch.context() as m:
-        m.setattr(store.zarr, "consolidate_metadata", cut)
-        with pytest.raises(Crash):
-            ensure(s, SIX)
-    other = Row("reference", 9, 9, 9)
-    for each in (s, plain):
-        ensure(each, [*FOUR, other])
-        assert each.rows() == [*FOUR, other]
-        assert each.missing([*FOUR, other]) == [other]
-        each.write_row(other, *values(other))
-        check(each, [*FOUR, other])
-
-
 def _fill(path: Path, wanted: list[Row], mine: list[Row]) -> None:
-    store._SHARD_SAMPLES, store._CHUNK_SAMPLES = 4, 2
+    store_format.SHARD_SAMPLES, store_format.CHUNK_SAMPLES = 4, 2
     s = Store(path)
     ensure(s, wanted)
     for row in mine:
@@ -296,3 +221,80 @@ def test_xarray_opens_it_with_names(tmp_path: Path):
             loss_N, member_N = values(row)
             np.testing.assert_array_equal(data["loss"].values[i], loss_N)
             np.testing.assert_array_equal(data["member"].values[i], member_N)
+
+
+MORE = ("min_k", "lowercase_loss")
+
+
+def more(row: Row, names: tuple[str, ...] = MORE) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng([row.order_seed, 7])
+    return {name: rng.normal(size=SAMPLES).astype(np.float32) for name in names}
+
+
+def test_a_statistic_asked_for_later_makes_rows_absent_and_moves_nothing(tmp_path: Path):
+    old = made(tmp_path)
+    before = {k: v for k, v in content(old).items() if k.startswith(("loss", "member"))}
+    s = Store(old.path, MORE)
+    assert s.missing(FOUR) == FOUR  # also before the store has grown
+    ensure(s, FOUR)
+    assert (s.missing(FOUR), old.missing(FOUR)) == (FOUR, [])
+    assert s.lacking(FOUR[0]) == list(MORE)
+    for row in FOUR[:3]:
+        loss_N, member_N = values(row)
+        s.write_row(row, loss_N + 1, member_N, more(row))
+    assert s.missing(FOUR) == FOUR[3:]
+    assert {k: v for k, v in content(s).items() if k.startswith(("loss", "member"))} == before
+    [(_, found)] = s.blocks({name: (name, FOUR[:3]) for name in MORE})
+    for name in MORE:
+        assert found[name].dtype == np.float32
+        np.testing.assert_array_equal(found[name], [more(row)[name] for row in FOUR[:3]])
+    after = content(s)
+    for again in (s, old, Store(s.path, MORE[:1])):  # asking for less takes nothing away
+        ensure(again, FOUR)
+    assert content(s) == after
+    check(s, FOUR[3:])  # its losses can be read as ever
+
+
+@pytest.mark.parametrize("name", MORE)
+@pytest.mark.parametrize("shard", [0, 1, 2])
+def test_a_deleted_shard_of_a_statistic_makes_the_row_absent_where_it_is_asked_for(
+    tmp_path: Path, name: str, shard: int
+):
+    s = Store(tmp_path / "scores.zarr", MORE)
+    ensure(s, FOUR)
+    for row in FOUR:
+        s.write_row(row, *values(row), more(row))
+    before = content(s)
+    (s.path / name / "c" / "3" / str(shard)).unlink()
+    assert s.missing(FOUR) == [FOUR[3]]
+    assert s.lacking(FOUR[3]) == [name]
+    [other] = set(MORE) - {name}
+    assert Store(s.path, (other,)).missing(FOUR) == []
+    s.write_row(FOUR[3], *values(FOUR[3]), {name: more(FOUR[3])[name]})
+    assert content(s) == before
+
+
+def test_rows_grow_with_statistics_that_the_command_does_not_ask_for(tmp_path: Path):
+    s = Store(tmp_path / "scores.zarr", MORE)
+    ensure(s, FOUR)
+    for row in FOUR:
+        s.write_row(row, *values(row), more(row))
+    plain = Store(s.path)
+    ensure(plain, SIX)
+    for row in SIX[4:6]:
+        plain.write_row(row, *values(row))
+    assert (plain.missing(SIX), s.missing(SIX)) == ([], SIX[4:6])
+    with xr.open_zarr(s.path) as data:
+        assert set(data.data_vars) == {"loss", "member", *MORE}
+        assert {data[name].dims for name in MORE} == {("row", "sample")}
+        assert data["min_k"].attrs["units"] == "nats per token"
+        assert data["min_k"].isnull().sum("sample").values.tolist() == [0] * 6 + [SAMPLES] * 2
+        np.testing.assert_array_equal(data["lowercase_loss"][2], more(FOUR[2])["lowercase_loss"])
+
+
+def test_a_statistic_that_is_not_given_is_refused(tmp_path: Path):
+    s = Store(tmp_path / "scores.zarr", MORE)
+    ensure(s, FOUR)
+    with pytest.raises(KeyError, match="lowercase_loss"):
+        s.write_row(FOUR[0], *values(FOUR[0]), more(FOUR[0], ("min_k",)))
+    assert s.missing(FOUR) == FOUR

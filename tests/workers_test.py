@@ -105,6 +105,23 @@ def test_missing_rows_of_each_stage(tmp_path: Path):
     assert workers.missing("run", C, tmp_path, [ROWS[5], ROWS[1]]) == [ROWS[5]]
 
 
+def test_a_row_without_a_statistic_is_missing_where_it_is_asked_for(tmp_path: Path):
+    """Trained rows are only scored; one whose checkpoint is gone must be trained once more."""
+    c = dataclasses.replace(C, score=config.Score(statistics=("min_k",)))
+    plain, store = Store(tmp_path / "scores.zarr"), workers.scores_of(c, tmp_path)
+    plain.ensure(ROWS, {"tokens": np.arange(20)}, {})
+    zeros = np.zeros(20, np.float32)
+    for row in ROWS[:3]:
+        plain.write_row(row, zeros, zeros > 0)
+    (tmp_path / "checkpoints" / str(ROWS[0]) / "9").mkdir(parents=True)
+    store.ensure(ROWS, {"tokens": np.arange(20)}, {})
+    store.write_row(ROWS[2], zeros, zeros > 0, {"min_k": zeros})
+    assert workers.missing("run", C, tmp_path, ROWS) == ROWS[3:]
+    assert workers.missing("run", c, tmp_path, ROWS) == [*ROWS[:2], *ROWS[3:]]
+    assert workers.missing("score", c, tmp_path, ROWS) == [*ROWS[:2], *ROWS[3:]]
+    assert workers.missing("train", c, tmp_path, ROWS) == [ROWS[1], *ROWS[3:]]
+
+
 class Pipe:
     """The worker's end of a pipe, here or broken."""
 
@@ -258,17 +275,3 @@ def test_present_rows_are_left_alone(tiny: tiny_run.Tiny, tmp_path: Path):
     [recipe] = workdir.glob("recipe_*")
     workers._work("run", c, workdir, recipe, 0, seen.append)
     assert [event["event"] for event in seen] == ["worker"]
-
-
-@pytest.mark.usefixtures("_on_cpu")
-def test_a_lost_shard_is_scored_again_from_the_checkpoint(tiny: tiny_run.Tiny, tmp_path: Path):
-    c, seen = parse.parse(tiny.config), []
-    workdir = tiny.copy(tmp_path / "w")
-    [recipe] = workdir.glob("recipe_*")
-    (recipe / "scores.zarr" / "member" / "c" / "2" / "0").unlink()
-    workers._work("run", c, workdir, recipe, 0, seen.append)
-    assert [(e["event"], e.get("row")) for e in seen[1:]] == [
-        ("row_started", "reference_2_2_2"),
-        ("row_scored", "reference_2_2_2"),
-    ]
-    assert tiny_run.scores(workdir) == tiny_run.scores(tiny.workdir)

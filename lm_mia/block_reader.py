@@ -1,0 +1,83 @@
+"""Reading rows of score variables, a block of samples at a time.
+
+R: rows of a part, C: samples of a block.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import tensorstore as ts
+
+from lm_mia.errors import UserError
+
+Blocks = Iterator[tuple[slice, dict[str, np.ndarray]]]
+"""Which samples, and each part's values_RxC of them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """Rows of one variable, in the order wanted."""
+
+    folder: Path
+    """Of the variable, for messages."""
+    array: ts.TensorStore
+    index_R: list[int]
+
+
+def blocks(parts: Mapping[str, Part], samples: int, step: int) -> Blocks:
+    """All samples in order, `step` at a time; the next block is read while the caller is at work on one.
+
+    Held at any time: the block that the caller has and the one being read.
+
+    Raises:
+      UserError: naming every shard of the parts whose checksum fails, and how to get it rebuilt.
+    """
+    ahead = _start(parts, 0, min(step, samples))
+    for low in range(0, samples, step):
+        high = min(low + step, samples)
+        try:
+            block = {name: future.result() for name, future in ahead.items()}
+        except ValueError:  # tensorstore's DATA_LOSS
+            if bad := bad_shards(parts):
+                raise _corrupt(bad) from None
+            raise
+        ahead = _start(parts, high, min(high + step, samples))
+        yield slice(low, high), block
+        del block  # else it would outlive the caller's own while the next one is awaited
+
+
+def bad_shards(parts: Mapping[str, Part]) -> list[Path]:
+    """Files of the parts' rows that cannot be read, each once; reads them all, one after another."""
+    bad: dict[Path, None] = {}
+    for part in parts.values():
+        step, samples = shard_samples(part.array), part.array.shape[1]
+        for index in part.index_R:
+            for shard, low in enumerate(range(0, samples, step)):
+                try:
+                    part.array[index, low : min(low + step, samples)].read().result()
+                except ValueError:
+                    bad[part.folder / "c" / str(index) / str(shard)] = None
+    return list(bad)
+
+
+def shard_samples(array: ts.TensorStore) -> int:
+    """Samples of a shard, which is one file."""
+    shape = array.chunk_layout.write_chunk.shape
+    assert shape is not None
+    assert shape[1] is not None
+    return shape[1]
+
+
+def _start(parts: Mapping[str, Part], low: int, high: int) -> dict[str, ts.Future[np.ndarray]]:
+    """Begins to read a block: one read a part, which tensorstore spreads over its threads."""
+    if low >= high:
+        return {}
+    return {name: part.array[part.index_R, low:high].read() for name, part in parts.items()}
+
+
+def _corrupt(bad: list[Path]) -> UserError:
+    return UserError(
+        "\n".join(f"{p}: corrupt score shard; delete it and run `lm-mia run` again" for p in bad)
+    )

@@ -1,0 +1,114 @@
+"""Two further looks at the same rows: other references for one target, and every reference as a target.
+
+S: sets of references, R: references of a set, M: references, C: samples of a block, F: false positive rates.
+"""
+
+import dataclasses
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lm_mia import config, scores, tables
+from lm_mia.score_file import ScoreFile, in_order
+from lm_mia.seeds import rng
+from lm_mia.stats import flips, lira, per_sample, resampling
+
+
+def resampled_references(
+    source: scores.Source, c: config.Attack, folder: Path, pool: ThreadPoolExecutor
+) -> pd.DataFrame:
+    """Flip shares when the first target is fixed and the references vary (StrongMIA Appendix E.2.8).
+
+    Two ways of varying, told apart by the column "how": disjoint sets are independent, and the coin-flip cutoff is
+    exact; subsampled sets, as many as there are targets, overlap: they depend on each other, and their cutoff only
+    describes. Thresholds are calibrated for every set.
+    """
+    size, fprs, samples = c.resample_references, c.fprs, len(source.target_member_N2)
+    draw = rng(0, "subsampled reference sets")
+    many = resampling.subsampled_sets(len(source.references), size, len(source.targets), draw)
+    ways = {
+        "disjoint": resampling.disjoint_sets(len(source.references), size),
+        "subsampled (dependent)": many,
+    }
+    one = dataclasses.replace(source, targets=source.targets[:1])
+    found = []
+    for name, index_SxR in ways.items():
+        sets = len(index_SxR)
+        with ScoreFile(folder, sets, samples) as file:
+            for s, index_R in enumerate(index_SxR):
+                some = one.with_references(index_R)
+                fitted = scores.fit(some, ["lira_online"], None, c)
+                scores.fill({"lira_online": file}, some, fitted, c, pool, row=s)
+            points = scores.points(file, source.target_member_N2, fprs, pool)
+            counts = _flip_counts(file, points.threshold_TxF, source.target_member_N2, c, pool)
+        table = tables.flip_shares(counts, sets, fprs, c.alpha).drop(columns="replicas")
+        for place, (column, value) in enumerate(
+            {"how": name, "sets": sets, "references_a_set": size}.items()
+        ):
+            table.insert(place, column, value)
+        found.append(table)
+    return pd.concat(found)
+
+
+def true_positive_probability(
+    source: scores.Source, c: config.Attack, path: Path, pool: ThreadPoolExecutor
+) -> None:
+    """Writes, for every sample, the posterior of membership over the references that trained on it (Appendix E.1).
+
+    Each reference is attacked with all the others. Columns: id, mean and std (ddof 0) of the posterior, the share of
+    targets whose posterior is above 1/2, and the number of targets.
+    """
+    share = 0.5 if c.finite_population else 0.0
+    source = dataclasses.replace(source, targets=source.targets[:1])
+    scatter_Mx2x2 = None
+    if c.variance == "pooled":
+        scatter_Mx2x2 = np.zeros((len(source.references), 2, 2))
+        for block in source.blocks():
+            scatter_Mx2x2 += lira.leave_one_out_scatter(
+                block.reference_loss_MxC, block.reference_member_MxC
+            )
+
+    def work(block: scores.Block) -> pa.Table:
+        score_MxC = lira.lira_leave_one_out(
+            block.reference_loss_MxC,
+            block.reference_member_MxC,
+            variance=c.variance,
+            sampled_share=share,
+            scatter_Mx2x2=scatter_Mx2x2,
+        )
+        found = per_sample.true_positive_probability(
+            lira.posterior(score_MxC), block.reference_member_MxC
+        )
+        return pa.table(
+            {"id": np.arange(block.samples.start, block.samples.stop), "mean": found.mean_N}
+            | {"std": found.std_N, "share_above_half": found.share_above_half_N}
+            | {"targets": found.targets_N}
+        )
+
+    writer = None
+    with tables.replacing(path) as temporary:
+        for block in source.blocks():
+            table = pa.concat_tables(list(in_order(pool, work, block.parts())))
+            writer = writer or pq.ParquetWriter(temporary, table.schema)
+            writer.write_table(table)
+        assert writer is not None
+        writer.close()
+
+
+def _flip_counts(
+    file: ScoreFile,
+    threshold_SxF: np.ndarray,
+    member_N2: np.ndarray,
+    c: config.Attack,
+    pool: ThreadPoolExecutor,
+) -> flips.FlipCounts:
+    def work(at: slice) -> flips.FlipCounts:
+        votes = flips.votes(file.block(at), threshold_SxF)
+        return flips.flip_counts(votes.votes_FxN, member_N2[at], file.targets, c.alpha)
+
+    found = list(in_order(pool, work, scores.parts(file.samples)))
+    return sum(found[1:], start=found[0])

@@ -1,0 +1,160 @@
+"""What the decisions of many replicas say of classes and of samples: StrongMIA Section 5, Appendix E.2.
+
+One pass over the scores of the targets, a block of samples at a time; counts of blocks add up, and what is known of
+every sample goes to samples.parquet as it comes. T: targets (B replicas), F: false positive rates of the config, G:
+points of the curve, C: samples of a block, N2: samples of the population.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lm_mia import config, scores, tables
+from lm_mia.score_file import ScoreFile, in_order
+from lm_mia.stats import contributions, flips, lira, per_sample
+from lm_mia.stats.roc import OperatingPoints
+from lm_mia.tables import replacing, write_csv
+
+_ROW_GROUP = 2**17  # samples of samples.parquet written at once
+_BINS = 50  # of the curves of flip rate against distance and posterior
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    counts: flips.FlipCounts
+    tp_TxFx5: np.ndarray
+    curve: contributions.VoteCounts
+    samples: pa.Table
+
+
+def write(
+    source: scores.Source,
+    fitted: scores.Fitted,
+    file: ScoreFile,
+    points: OperatingPoints,
+    sample_columns: Mapping[str, np.ndarray],
+    c: config.Attack,
+    folder: Path,
+    pool: ThreadPoolExecutor,
+    progress: Callable[[float], None] = lambda share: None,
+) -> flips.FlipCounts:
+    """Writes every table of decisions (StrongMIA Tables 1-6, Figures 25-30) and samples.parquet.
+
+    Args:
+      source, fitted: the rows, for the references' means and variances.
+      file: online LiRA scores of the targets.
+      points: their operating points, at attack.fprs first and then at the points of the curve.
+      sample_columns: further columns of samples.parquet, each of shape N2.
+      c: rates and levels.
+      folder: of the tables.
+      progress: called with the share done.
+
+    Returns:
+      The counts behind Tables 3 and 4.
+    """
+    rates = len(c.fprs)
+    of_fprs = tables.at_rates(points, slice(rates))
+    write_csv(folder / "error_rates.csv", tables.error_rates(of_fprs))
+    seeds = [row.order_seed for row in source.targets]
+    write_csv(folder / "thresholds.csv", tables.thresholds(of_fprs, seeds))
+    replicas, member_N2 = len(source.targets), source.target_member_N2
+    threshold_posterior_TxF = lira.posterior(of_fprs.threshold_TxF)
+
+    def work(block: scores.Block) -> _Part:
+        at = block.samples
+        score_TxC, member_C = file.block(at), member_N2[at]
+        votes_KxC = flips.votes(score_TxC, points.threshold_TxF).votes_FxN
+        votes_FxC = votes_KxC[:rates]
+        posterior_TxC = lira.posterior(score_TxC)
+        distance_FxC = per_sample.mean_abs_distance(posterior_TxC, threshold_posterior_TxF)
+        columns = {"id": np.arange(at.start, at.stop), "member": member_C}
+        columns |= {name: column_N2[at] for name, column_N2 in sample_columns.items()}
+        columns["mean_score"] = score_TxC.mean(axis=0)
+        columns["mean_posterior"] = posterior_TxC.mean(axis=0)
+        columns["separation"] = scores.separation(block, fitted, c)
+        for f, fpr in enumerate(c.fprs):
+            columns[f"votes_{fpr:g}"] = pa.array(
+                votes_FxC[f].astype(np.float32), mask=np.isnan(votes_FxC[f])
+            ).cast(pa.int16())
+            columns[f"flip_{fpr:g}"] = flips.flip_rate(votes_FxC[f], replicas)
+            columns[f"distance_{fpr:g}"] = distance_FxC[f].astype(np.float32)
+        bin_FxC = flips.flip_bins(votes_FxC, replicas, c.alpha)
+        return _Part(
+            counts=flips.flip_counts(votes_FxC, member_C, replicas, c.alpha),
+            tp_TxFx5=contributions.true_positives(
+                score_TxC, of_fprs.threshold_TxF, bin_FxC, member_C
+            ),
+            curve=contributions.vote_counts(votes_KxC[rates:], member_C, replicas, c.alpha),
+            samples=pa.table(columns),
+        )
+
+    references = dataclasses.replace(source, targets=source.targets[:1])  # scores are on file
+    parts = (part for block in references.blocks() for part in block.parts())
+    total, waiting, rows, writer = None, [], 0, None
+    path = folder / "samples.parquet"
+    with replacing(path) as temporary:
+        for part in in_order(pool, work, parts):
+            total = part if total is None else _add(total, part)
+            waiting.append(part.samples)
+            rows += len(part.samples)
+            writer = writer or pq.ParquetWriter(temporary, part.samples.schema)
+            if len(waiting) * len(part.samples) >= _ROW_GROUP:
+                writer.write_table(pa.concat_tables(waiting))
+                waiting.clear()
+            progress(0.8 * rows / len(member_N2))
+        assert total is not None
+        assert writer is not None
+        if waiting:
+            writer.write_table(pa.concat_tables(waiting))
+        writer.close()
+
+    shares = tables.flip_shares(total.counts, replicas, c.fprs, c.alpha)
+    write_csv(folder / "flip_shares.csv", shares)
+    positives = tables.true_positives(total.tp_TxFx5, total.counts, c.fprs)
+    write_csv(folder / "true_positives.csv", positives)
+    curves = tables.coin_free_roc(points.fpr_F[rates:], total.curve, replicas)
+    write_csv(folder / "coin_free_roc.csv", curves)
+    write_csv(folder / "partial_auc.csv", tables.partial_auc(curves, c.band))
+    write_csv(folder / "flip_curves.csv", _flip_curves(path, c, pool))
+    progress(1)
+    return total.counts
+
+
+def _add(total: _Part, part: _Part) -> _Part:
+    return _Part(
+        total.counts + part.counts,
+        total.tp_TxFx5 + part.tp_TxFx5,
+        total.curve + part.curve,
+        part.samples,
+    )
+
+
+def _flip_curves(path: Path, c: config.Attack, pool: ThreadPoolExecutor) -> pd.DataFrame:
+    """Mean flip rate in equal-count bins of mean distance and of mean posterior, by class (Figures 26 and 27)."""
+    member_N2 = pq.read_table(path, columns=["member"])["member"].to_numpy()
+
+    def one(wanted: tuple[float, str]) -> pd.DataFrame:
+        fpr, against = wanted
+        x, y = (f"distance_{fpr:g}" if against == "distance" else "mean_posterior"), f"flip_{fpr:g}"
+        columns = pq.read_table(path, columns=[x, y])
+        x_N2, y_N2 = columns[x].to_numpy(), columns[y].to_numpy()
+        found = []
+        for of_N2, kind in ((member_N2, "members"), (~member_N2, "nonmembers")):
+            bins = per_sample.equal_count_bins(x_N2[of_N2], y_N2[of_N2], _BINS)
+            found.append(
+                pd.DataFrame(
+                    {"fpr": fpr, "against": against, "class": kind, "x_mean": bins.x_mean_K}
+                    | {"flip_mean": bins.y_mean_K, "samples": bins.count_K}
+                    | {"left_out": bins.left_out}
+                )
+            )
+        return pd.concat(found)
+
+    wanted = [(fpr, against) for fpr in c.fprs for against in ("distance", "posterior")]
+    return pd.concat(list(in_order(pool, one, wanted)))

@@ -1,0 +1,150 @@
+"""The rules of a configuration: ranges of its fields, and pairs of fields that must fit."""
+
+import math
+from typing import Any
+
+from lm_mia import config
+
+
+def problems(c: config.Config) -> list[str]:
+    """Every broken rule of a config, each as ``field=value: the rule; the way out``; empty if it is sound."""
+    found: list[str] = []
+
+    def need(ok: bool, field: str, rule: str, way_out: str = "") -> None:
+        if not ok:
+            tail = f"; {way_out}" if way_out else ""
+            found.append(f"{field}={_get(c, field)!r}: {rule}{tail}")
+
+    samples, half = c.population.samples, c.population.samples // 2
+    positive = (
+        *("corpus.min_chars", "tokenizer.vocab_size", "population.samples", "model.layers"),
+        *("model.width", "model.heads", "optimizer.peak_learning_rate", "optimizer.clip_norm"),
+        *("train.batch_size", "train.epochs", "train.checkpoint_minutes", "score.batch_size"),
+    )
+    not_negative = (
+        *("population.seed", "optimizer.init_learning_rate", "optimizer.final_learning_rate"),
+        *("optimizer.warmup_steps", "optimizer.weight_decay", "train.workers"),
+    )
+    for field in positive:
+        need(0 < _get(c, field) < math.inf, field, "must be a finite number larger than 0")
+    for field in not_negative:
+        need(0 <= _get(c, field) < math.inf, field, "must be a finite number, 0 or larger")
+    need(
+        samples % 2 == 0 or samples < 0,
+        "population.samples",
+        "must be even (2N)",
+        f"{samples + 1} is",
+    )
+    need(
+        c.population.length_tokens >= 3,
+        "population.length_tokens",
+        "must be 3 or more (<bos>, a piece, <eos>)",
+    )
+    need(
+        c.train.batch_size <= half or half < 1,
+        "train.batch_size",
+        f"must be at most N = population.samples / 2 = {half}, the size of a subset",
+        f"try --config.train.batch_size={max(half // 8, 1)}",
+    )
+    if c.model.heads > 0 and c.model.width > 0 and c.model.width % c.model.heads:
+        good = [h for h in range(1, c.model.width + 1) if c.model.width % h == 0]
+        near = min(good, key=lambda h: abs(h - c.model.heads))
+        rule = f"must divide model.width={c.model.width}"
+        need(False, "model.heads", rule, f"try --config.model.heads={near}")
+    if c.corpus.source == "docstrings":
+        need(
+            not c.corpus.path,
+            "corpus.path",
+            "corpus.source='docstrings' needs no path",
+            "set --config.corpus.source=text, jsonl or parquet",
+        )
+    else:
+        need(
+            bool(c.corpus.path),
+            "corpus.path",
+            f"corpus.source={c.corpus.source!r} needs a file, a folder or a glob",
+        )
+    if min(c.train.batch_size, c.train.epochs, half) > 0:
+        steps = c.train.epochs * -(-half // c.train.batch_size)
+        need(
+            c.optimizer.warmup_steps < steps,
+            "optimizer.warmup_steps",
+            f"must be less than the {steps} steps of a row, which population.samples, train.batch_size and "
+            "train.epochs make",
+            f"try --config.optimizer.warmup_steps={steps // 10}",
+        )
+    if c.train.subset == "balanced":
+        need(
+            c.attack.references % 2 == 0,
+            "attack.references",
+            "must be even for train.subset='balanced' (pairs)",
+        )
+    found += _attack_problems(c)
+    return found
+
+
+def _attack_problems(c: config.Config) -> list[str]:
+    a = c.attack
+    lacking = [
+        n for n in a.attacks if config.NEEDED.get(n, "loss") not in (*c.score.statistics, "loss")
+    ]
+    rules: list[tuple[bool, str, str]] = [
+        (a.references >= 4, "references", "must be 4 or more, for 2 IN and 2 OUT of a sample"),
+        (a.replicas >= 2, "replicas", "must be 2 or more, for a flip rate"),
+        (
+            "lira_online" in a.attacks and len(set(a.attacks)) == len(a.attacks),
+            "attacks",
+            "must name lira_online, whose decisions the tables show, and none twice",
+        ),
+        (
+            not lacking,
+            "attacks",
+            f"{', '.join(lacking)} need more than the loss; add "
+            f"--config.score.statistics {' '.join(config.NEEDED[n] for n in lacking)}",
+        ),
+        (0 < a.alpha < 1, "alpha", "must lie between 0 and 1"),
+        (
+            bool(a.fprs)
+            and all(0 < f <= 1 for f in a.fprs)
+            and list(a.fprs) == sorted(a.fprs)
+            and len({f"{f:g}" for f in a.fprs}) == len(a.fprs),
+            "fprs",
+            "must be rates above 0, at most 1, in ascending order, distinct in their first 6 digits",
+        ),
+        (a.focus_fpr in a.fprs, "focus_fpr", f"must be one of attack.fprs={a.fprs}"),
+        (0 <= a.band[0] < a.band[1] <= 1, "band", "must be two rates in [0, 1], the lower first"),
+        (a.rmia_samples >= 1, "rmia_samples", "must be 1 or larger"),
+        (0 < a.rmia_gamma < math.inf, "rmia_gamma", "must be a finite number larger than 0"),
+        (0 <= a.rmia_a <= 1, "rmia_a", "must lie in [0, 1]"),
+        (a.bootstraps >= 0, "bootstraps", "must be 0 or larger"),
+        (
+            a.resample_references == 0 or 4 <= a.resample_references <= a.references // 2,
+            "resample_references",
+            f"must be 0, or from 4 to attack.references / 2 = {a.references // 2}, for two sets",
+        ),
+        (
+            a.resample_references % 2 == 0 or c.train.subset != "balanced",
+            "resample_references",
+            "must be even for train.subset='balanced', so that no pair is split",
+        ),
+        (
+            not (a.leave_one_out and c.train.subset == "balanced"),
+            "leave_one_out",
+            "train.subset='balanced' tells by the other rows whether a sample is in the one left out; set "
+            "--config.train.subset=exact or bernoulli",
+        ),
+        (
+            0 <= a.ambiguous_separation <= a.clear_separation < math.inf,
+            "ambiguous_separation",
+            f"must lie between 0 and attack.clear_separation={a.clear_separation}",
+        ),
+        (0 <= a.stable_flip <= 0.5, "stable_flip", "must lie in [0, 0.5]"),
+    ]
+    return [f"attack.{field}={getattr(a, field)!r}: {rule}" for ok, field, rule in rules if not ok]
+
+
+def _get(c: config.Config, field: str) -> Any:
+    value: Any = c
+    for part in field.split("."):
+        value = getattr(value, part)
+    return value

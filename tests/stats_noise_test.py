@@ -1,0 +1,104 @@
+"""Where losses know nothing of membership, no attack may: AUC 0.5 under every design (DESIGN section 6, traps)."""
+
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lm_mia import subsets
+from lm_mia.stats import baselines, lira, rmia
+from lm_mia.stats.roc import auc
+
+REPETITIONS, SAMPLES, TOKENS = 200, 2048, 6
+NEAR = 0.005  # the STD of one AUC is 0.0128, of the mean of 200 it is 0.0009
+ATTACKS = {
+    *("lira online per_sample", "lira offline per_sample", "lira online pooled"),
+    *("lira offline pooled", "rmia online", "rmia offline", "rmia offline a", "rmia simple"),
+    *("reference-calibrated", "loss", "zlib", "min_k", "min_k_plus_plus", "lowercase"),
+}
+LEFT_OUT = {"left out per_sample", "left out pooled"}
+
+
+def subsets_of(references: int, design: subsets.Design) -> np.ndarray:
+    """member_MxN of the references of an attack."""
+    return subsets.members(subsets.rows(references, 0), SAMPLES, design)
+
+
+def scored(
+    rng: np.random.Generator, member_MxN: np.ndarray, zlib_N: np.ndarray
+) -> dict[str, np.ndarray]:
+    """score_1xN of every attack on one target and its references, all of noise but of hard and easy samples."""
+    level_N = rng.normal(4, 0.5, SAMPLES)
+    loss_MxN = (level_N + rng.normal(0, 0.3, member_MxN.shape)).astype(np.float32)
+    token_NxL = -rng.exponential(level_N[:, None], (SAMPLES, TOKENS))
+    target_N = (-token_NxL.mean(axis=1)).astype(np.float32)
+    found = {}
+    for variance in ("per_sample", "pooled"):
+        gaussians = lira.fit(loss_MxN, member_MxN, variance=variance)
+        found[f"lira online {variance}"] = lira.score(target_N, gaussians)
+        found[f"lira offline {variance}"] = lira.score(target_N, gaussians, offline=True)
+    z = rng.choice(SAMPLES, SAMPLES // 4, replace=False)
+    log_p_N, log_p_MxN = -target_N, -loss_MxN
+    both = log_p_N, log_p_MxN, log_p_N[z], log_p_MxN[:, z]
+    members: Any = {"reference_member_MxN": member_MxN, "reference_member_MxZ": member_MxN[:, z]}
+    return found | {
+        "rmia online": rmia.rmia(*both),
+        "rmia offline": rmia.rmia(*both, **members, offline=True, gamma=2.0),
+        "rmia offline a": rmia.rmia(*both, **members, offline=True, a=0.3),
+        "rmia simple": rmia.rmia_simple(log_p_N, log_p_MxN),
+        "reference-calibrated": baselines.reference_calibrated(target_N, loss_MxN),
+        "loss": baselines.loss_attack(target_N),
+        "zlib": baselines.zlib_ratio(target_N, zlib_N),
+        "min_k": baselines.min_k(token_NxL)[None],
+        "min_k_plus_plus": baselines.min_k_plus_plus(
+            token_NxL, -rng.exponential(4, token_NxL.shape), rng.uniform(1, 2, token_NxL.shape)
+        )[None],
+        "lowercase": baselines.lowercase(target_N, level_N + rng.normal(0, 0.5, SAMPLES)),
+    }
+
+
+def left_out(rng: np.random.Generator, member_MxN: np.ndarray) -> dict[str, np.ndarray]:
+    """score_MxN of every row against the others."""
+    loss_MxN = rng.normal(4, 0.3, member_MxN.shape)
+    return {
+        "left out per_sample": lira.lira_leave_one_out(loss_MxN, member_MxN),
+        "left out pooled": lira.lira_leave_one_out(loss_MxN, member_MxN, variance="pooled"),
+    }
+
+
+@pytest.mark.parametrize("design", ["exact", "bernoulli", "balanced"])
+@pytest.mark.parametrize("references", [8, 16, 64])
+def test_every_attack_is_at_chance(references: int, design: subsets.Design):
+    """The target's subset is drawn as an attack draws it; a count of IN references that told of it would show."""
+    rng = np.random.default_rng([references, len(design)])
+    member_MxN = subsets_of(references, design)
+    zlib_N = rng.integers(40, 400, SAMPLES)
+    found: dict[str, list[float]] = defaultdict(list)
+    for repetition in range(REPETITIONS):
+        member_N = subsets.member(subsets.TARGET_SEED + repetition, SAMPLES, design)
+        for name, score_1xN in scored(rng, member_MxN, zlib_N).items():
+            found[name].append(auc(score_1xN, member_N).auc_T[0])
+        if design == "balanced":
+            continue
+        row = repetition % references
+        for name, score_MxN in left_out(rng, member_MxN).items():
+            found[name].append(auc(score_MxN[row], member_MxN[row]).auc_T[0])
+    assert set(found) == (ATTACKS if design == "balanced" else ATTACKS | LEFT_OUT)
+    for name, auc_R in found.items():
+        assert len(auc_R) == REPETITIONS
+        assert np.mean(auc_R) == pytest.approx(0.5, abs=NEAR), name
+        assert 0.009 < np.std(auc_R) < 0.017, name  # noise, and not a constant
+
+
+@pytest.mark.parametrize("references", [8, 16])
+def test_leaving_a_row_of_a_balanced_design_out_tells_of_it(references: int):
+    """Why attack.leave_one_out is refused there: a member's row leaves one IN reference fewer behind."""
+    rng = np.random.default_rng(references)
+    member_MxN = subsets_of(references, "balanced")
+    found: dict[str, list[float]] = defaultdict(list)
+    for _ in range(10):
+        for name, score_MxN in left_out(rng, member_MxN).items():
+            found[name] += auc(score_MxN, member_MxN).auc_T.tolist()
+    off = {name: abs(np.mean(auc_R) - 0.5) for name, auc_R in found.items()}
+    assert max(off.values()) > 2 * NEAR, off
