@@ -1,6 +1,7 @@
-"""A stable and a coin-flip sample under references and replicas (StrongMIA Figure 22)."""
+"""Samples whose decision is clear or ambiguous, stable or not, under references and replicas (StrongMIA Figure 22)."""
 
 import dataclasses
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,8 +15,10 @@ from matplotlib.figure import Figure
 from scipy import stats
 from workdir import Record
 
-COIN_FLIP = "coin flip"
-COLUMNS = ("kind", "id", "fpr", "votes", "flip", "text_preview")
+COLUMNS = (
+    *("kind", "rule", "candidates", "fpr", "id", "member", "votes", "flip", "separation"),
+    "text_preview",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,34 +26,44 @@ class Archetype:
     """One sample with everything that its panel shows; losses in nats a token."""
 
     kind: str
+    rule: str
+    """What the sample satisfies, the first of so many candidates."""
+    candidates: int
     sample: int
+    member: bool
     fpr: float
     votes: int
     flip: float
+    separation: float
     text: str
     loss_in: np.ndarray
     loss_out: np.ndarray
     loss_replicas: np.ndarray
 
+    @property
+    def label(self) -> str:
+        """What the sample is, whatever the attack says."""
+        return "member" if self.member else "non-member"
+
 
 def read(folder: Path) -> list[Archetype]:
     """The samples of tables/archetypes.csv with their losses from the score store."""
-    facts, store = workdir.flip_facts(folder), rows.read(folder)
-    found = []
-    for row in workdir.table(folder, "archetypes.csv", COLUMNS):
-        kind, sample = str(row["kind"]), int(row["id"])
-        if kind == COIN_FLIP:
-            kind = unstable_kind(facts)
-        loss_in, loss_out, loss_replicas = store.losses(sample)
-        text = row["text_preview"] if isinstance(row["text_preview"], str) else ""
+    named = [row for row in _table(folder) if not _none(row)]
+    store, found = rows.read(folder), []
+    for row in named:
+        loss_in, loss_out, loss_replicas = store.losses(int(row["id"]))
         found.append(
             Archetype(
-                kind=kind,
-                sample=sample,
+                kind=str(row["kind"]),
+                rule=str(row["rule"]),
+                candidates=int(row["candidates"]),
+                sample=int(row["id"]),
+                member=str(row["member"]) == "True",
                 fpr=float(row["fpr"]),
                 votes=int(row["votes"]),
                 flip=float(row["flip"]),
-                text=text,
+                separation=float(row["separation"]),
+                text=row["text_preview"] if isinstance(row["text_preview"], str) else "",
                 loss_in=loss_in,
                 loss_out=loss_out,
                 loss_replicas=loss_replicas,
@@ -59,14 +72,14 @@ def read(folder: Path) -> list[Archetype]:
     return found
 
 
-def unstable_kind(facts: Record) -> str:
-    """What the sample without a stable decision is called; a coin flip only if a test can say so."""
-    return COIN_FLIP if workdir.decides(facts) else "split decision"
+def none_found(folder: Path) -> list[Record]:
+    """The kinds of tables/archetypes.csv whose rule no sample satisfies."""
+    return [row for row in _table(folder) if _none(row)]
 
 
 def draw(archetypes: Sequence[Archetype]) -> Figure:
     """A panel a sample, one above the other."""
-    figure = style.new_figure(6.2, 0.6 + 2.9 * len(archetypes))
+    figure = style.new_figure(6.2, 0.7 + 2.35 * len(archetypes))
     grid = figure.subplots(len(archetypes), 1, squeeze=False)
     for axes, archetype in zip(grid.flat, archetypes, strict=True):
         _panel(axes, archetype)
@@ -82,6 +95,14 @@ def figures(folder: Path) -> dict[str, Figure | None]:
     return {"archetypes": draw(found) if found else None}
 
 
+def _table(folder: Path) -> list[Record]:
+    return workdir.table(folder, "archetypes.csv", COLUMNS)
+
+
+def _none(row: Record) -> bool:
+    return math.isnan(row["id"])
+
+
 def _panel(axes: Axes, archetype: Archetype) -> None:
     everything = np.concatenate([archetype.loss_in, archetype.loss_out, archetype.loss_replicas])
     low, high = (
@@ -90,7 +111,7 @@ def _panel(axes: Axes, archetype: Archetype) -> None:
     margin = 0.15 * (high - low) or 0.1
     grid = np.linspace(low - margin, high + margin, 300)
     bins = np.linspace(low, high, 16) if high > low else np.array([low - margin, high + margin])
-    sides = (
+    sides: tuple[tuple[str, np.ndarray, str, style.Dash, float], ...] = (
         ("IN references (trained on it)", archetype.loss_in, style.MEMBER, "-", 0.135),
         ("OUT references (not trained on it)", archetype.loss_out, style.NONMEMBER, "--", 0.085),
     )
@@ -99,9 +120,8 @@ def _panel(axes: Axes, archetype: Archetype) -> None:
             continue
         axes.hist(loss, bins=bins.tolist(), density=True, color=color, alpha=0.22)
         if np.ptp(loss) > 0:
-            axes.plot(
-                grid, stats.gaussian_kde(loss)(grid), color=color, linestyle=dash, label=label
-            )
+            density = stats.norm.pdf(grid, loss.mean(), loss.std(ddof=1))
+            axes.plot(grid, density, color=color, linestyle=dash, label=label)
         _rug(axes, loss, rug, color)
     if len(archetype.loss_replicas):
         quarter, median, three = np.quantile(archetype.loss_replicas, [0.25, 0.5, 0.75])
@@ -116,9 +136,10 @@ def _panel(axes: Axes, archetype: Archetype) -> None:
     axes.axhline(0, color=style.GREY, linewidth=0.8)
     count = len(archetype.loss_replicas)
     kind = archetype.kind[:1].upper() + archetype.kind[1:]
+    label = "" if archetype.kind.endswith("member") else f", a {archetype.label}"
     axes.set_title(
-        f"{kind} (sample {archetype.sample}): {archetype.votes} of {count} replicas say “member”\n"
-        f"flip rate {archetype.flip:.2f} at FPR {workdir.percent(archetype.fpr)}"
+        f"{kind} (sample {archetype.sample}{label}): flip rate {archetype.flip:.2f},\n"
+        f"{archetype.votes} of {count} replicas say “member” at FPR {workdir.percent(archetype.fpr)}"
     )
 
 

@@ -1,13 +1,10 @@
-"""What the tables say, in short sentences: numbers are computed, comparisons made before worded."""
+"""What the tables say of rows and attacks, in short sentences: comparisons are made before they are worded."""
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from workdir import Record, attack_name, decides, percent
-
-from lm_mia.stats import binomial
+from workdir import Record, attack_name, percent
 
 CHANCE_MARGIN = 0.03
 """How far from 0.5 the mean AUC with shuffled labels may lie."""
@@ -43,6 +40,21 @@ def pick(rows: Sequence[Record], attack: str) -> Record | None:
     return next((r for r in rows if r["attack"] == attack and not math.isnan(r["auc_mean"])), None)
 
 
+def rows_there(facts: Record) -> str:
+    """Which rows the tables lack of those that were asked for; empty if none."""
+    asked, lacking = facts["config"], []
+    for role in ("reference", "replica"):
+        there, wanted = facts[f"{role}s"], asked[f"{role}s"]
+        if there < wanted:
+            lacking.append(f"{there} of the {wanted} {role}s that were asked for")
+    if not lacking:
+        return ""
+    return (
+        f"The tables are of {' and '.join(lacking)}: the other rows were not there. Every number and cutoff is of "
+        f"the {plural(facts['references'], 'reference')} and {plural(facts['replicas'], 'replica')} that were."
+    )
+
+
 def lira_against_loss(attacks: Sequence[Record], samples: int) -> str:
     """AUC of LiRA with all references, and of the loss attack, out of so many samples."""
     lira, loss = pick(full(attacks), "lira_online"), pick(full(attacks), "loss")
@@ -75,9 +87,20 @@ def ahead_of_lira(attacks: Sequence[Record]) -> str:
         for row in full(attacks)
         if lira is not None
         and row["left_out"] == lira["left_out"]
-        and round(row["auc_mean"] - lira["auc_mean"], 3) > 0
+        and round(row["auc_mean"], 3) > round(lira["auc_mean"], 3)
     ]
-    return f"Ahead of LiRA here: {', '.join(better)}." if better else ""
+    return f"Ahead of LiRA here, on average: {', '.join(better)}." if better else ""
+
+
+def interval(intervals: Sequence[Record]) -> str:
+    """95 % interval of LiRA's AUC on the first replica; empty if none was made."""
+    row = next((r for r in intervals if (r["attack"], r["metric"]) == ("lira_online", "auc")), None)
+    if row is None:
+        return ""
+    return (
+        f"Of the first replica alone, LiRA's AUC is {row['value']:.3f}; had other samples been drawn, it could be "
+        f"between {row['bootstrap_low']:.3f} and {row['bootstrap_high']:.3f} (95% bootstrap interval)."
+    )
 
 
 def focus_tpr(attacks: Sequence[Record], focus: float) -> str:
@@ -93,7 +116,7 @@ def focus_tpr(attacks: Sequence[Record], focus: float) -> str:
 
 
 def spread(replicas: int) -> str:
-    """What ± on the page is, and what it is not."""
+    """What ± on the page is, and what it is not, with so many replicas."""
     return (
         f"The attack's numbers are means over {plural(replicas, 'replica')} of one target (same "
         "subset, same initial weights, another batch order); ± is the spread over these replicas, "
@@ -175,81 +198,6 @@ def control(shuffled: Sequence[Record]) -> tuple[bool, str]:
         f"Failed: with shuffled labels {bad} of {plural(len(rows), 'mean AUC')} lie more than "
         f"{CHANCE_MARGIN:g} from 0.5 (farthest: {who}). Something other than membership may drive "
         "the scores, or there are too few samples; explain this before you trust the numbers."
-    )
-
-
-def cutoff(flips: Record) -> str:
-    """What counts as a coin flip, with the numbers of this run; or that too few replicas cannot say."""
-    low, replicas, alpha = (
-        flips["k_low"],
-        flips["config"]["replicas"],
-        flips["config"]["alpha"],
-    )
-    if not decides(flips):
-        return (
-            f"With {plural(replicas, 'replica')} the exact two-sided binomial test at level "
-            f"{alpha:g} has no power: it cannot tell any decision from a coin flip, not even one "
-            f"on which all agree. {enough(alpha)} or more replicas are needed."
-        )
-    return (
-        f"With {replicas} replicas, a decision counts as a coin flip when {low} to "
-        f"{replicas - low} of them say “member”: an exact two-sided binomial test at level "
-        f"{alpha:g} cannot tell such a split from a fair coin. "
-        f"That is a flip rate of {flips['cutoff']:.3f} or more; "
-        f"the largest possible is {flips['max_flip_rate']:.3f}."
-    )
-
-
-def enough(alpha: float) -> int:
-    """The fewest replicas with which the coin-flip test can reject anything."""
-    return next(b for b in itertools.count(2) if binomial.coin_flip_cutoff(b, alpha)[0])
-
-
-def disagreement(flip_N: np.ndarray, member_N: np.ndarray, focus: float) -> str:
-    """On how many samples the replicas do not all agree."""
-    shares = []
-    for side_N in (member_N, ~member_N):
-        some_N = flip_N[side_N & ~np.isnan(flip_N)]
-        shares.append(f"{100 * (some_N > 0).mean():.1f}%" if len(some_N) else "none")
-    return (
-        f"At an FPR of {percent(focus)} the replicas do not all agree about {shares[0]} of members "
-        f"and {shares[1]} of non-members."
-    )
-
-
-def coin_flips(shares: Sequence[Record], focus: float) -> str:
-    """Coin-flip shares at the focus FPR, and which class has more over all FPRs."""
-    rows = [r for r in shares if r["bin"] == "coin flip"]
-    said = ""
-    for row in rows:
-        if math.isclose(row["fpr"], focus):
-            said = (
-                f"At an FPR of {percent(focus)}, {row['members_percent']:.1f}% of members and "
-                f"{row['nonmembers_percent']:.1f}% of non-members get a coin-flip decision. "
-            )
-    more = [r["fpr"] for r in rows if r["members_percent"] > r["nonmembers_percent"]]
-    if not rows:
-        return said
-    if len(more) == len(rows):
-        return said + "Members have the larger share at every FPR in the table."
-    if not more:
-        return said + "At no FPR in the table do members have the larger share."
-    where = ", ".join(map(percent, more))
-    return said + f"Members have the larger share at {len(more)} of {len(rows)} FPRs: {where}."
-
-
-def unstable_hits(
-    votes_N: np.ndarray, flip_N: np.ndarray, member_N: np.ndarray, flips: Record, focus: float
-) -> str:
-    """Which part of all correct "member" decisions falls on coin-flip samples."""
-    hits = float(np.nansum(votes_N[member_N]))
-    if not hits:
-        return f"At an FPR of {percent(focus)}, no member was ever called a member."
-    unstable = member_N & (flip_N >= flips["cutoff"] - 1e-9)
-    share = float(np.nansum(votes_N[unstable])) / hits
-    return (
-        f"Of all the times that a replica at an FPR of {percent(focus)} rightly said “member”, "
-        f"{percent(share)} fell on samples whose decision is a coin flip."
     )
 
 

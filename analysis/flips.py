@@ -92,7 +92,8 @@ def draw_coin_flips(shares: Sequence[Record]) -> Figure:
             clip_on=False,
         )
     axes.set_xscale("log")
-    axes.set_xticks(fpr, [workdir.percent(f) for f in fpr])
+    shown = style.labelled(fpr)
+    axes.set_xticks(shown, [workdir.percent(f) for f in shown])
     axes.minorticks_off()
     axes.set_ylim(bottom=0, top=None if axes.get_ylim()[1] > 1 else 1)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{share:g}%"))

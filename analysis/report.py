@@ -4,17 +4,23 @@ import base64
 import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import archetypes
+import coin_free
 import findings
+import flip_curves
 import flips
 import jinja2
 import numpy as np
+import probability
 import references
 import roc
+import sheets
+import stability
+import style
 import training
 import workdir
 from workdir import Record, percent
@@ -26,12 +32,23 @@ TABLES = {
     "roc.csv": "ROC curves",
     "shuffled.csv": "the control with shuffled labels",
     "error_rates.csv": "error rates at each FPR",
+    "thresholds.csv": "every replica's threshold at each FPR",
     "flip_shares.csv": "shares of flip rates at each FPR",
-    "samples.parquet": "one row a sample: votes and flip rates",
-    "archetypes.csv": "the samples of the archetype figure",
-    "flips.json": "recipe and settings of the attack, coin-flip cutoff",
+    "true_positives.csv": "true positives by flip rate",
+    "coin_free_roc.csv": "the mean ROC curve with and without coin flips",
+    "partial_auc.csv": "partial areas and lifts of both",
+    "flip_curves.csv": "flip rate against distance and posterior",
+    "samples.parquet": "one row a sample: scores, votes, flip rates, distances",
+    "archetypes.csv": "the samples of the archetype figure and their rules",
+    "flips.json": "recipe, rows and settings of the attack, coin-flip cutoff",
 }
-_RATES = ("acc", "fnr", "fpr", "tnr", "tpr")
+MORE_TABLES = {
+    "intervals.csv": "95% intervals of the first replica, bootstrap and Clopper-Pearson",
+    "resampled_references.csv": "flip rates over sets of references, for one target",
+    "true_positive_probability.parquet": "every reference as a target: one row a sample",
+}
+"""Made when attack.bootstraps, resample_references and leave_one_out ask for them."""
+FIGURES = (training, roc, references, flips, flip_curves, coin_free, probability, archetypes)
 
 
 def write(folder: Path) -> Path:
@@ -42,7 +59,7 @@ def write(folder: Path) -> Path:
     """
     page_facts = facts(folder)
     drawn = {}
-    for module in (training, roc, references, flips, archetypes):
+    for module in FIGURES:
         drawn |= module.figures(folder)
     images = {
         name: "data:image/png;base64," + base64.b64encode(png.read_bytes()).decode()
@@ -69,97 +86,135 @@ def render(page_facts: Mapping[str, Any], images: Mapping[str, str]) -> str:
 def facts(folder: Path) -> dict[str, Any]:
     """Everything that the template shows, apart from the images."""
     run, flip_facts = workdir.run(folder), workdir.flip_facts(folder)
+    workdir.require(folder, TABLES)
     attack = flip_facts["config"]
     config = run["config"] | {"attack": attack}
-    fprs, focus = attack["fprs"], attack["focus_fpr"]
-    at_fprs = [f"tpr_at_{f:g}_{what}" for f in fprs for what in ("mean", "std")]
-    needed = (*references.COLUMNS, "targets", *at_fprs, "left_out")
-    attacks = workdir.table(folder, "attacks.csv", needed)
-    shuffled = workdir.table(
-        folder,
-        "shuffled.csv",
-        ("attack", "references", "shuffles", "auc_mean", "auc_min", "auc_max", "left_out"),
-    )
-    rates = workdir.table(
-        folder,
-        "error_rates.csv",
-        ("fpr", "left_out", *(f"{r}_{what}" for r in _RATES for what in ("mean", "std"))),
-    )
-    shares = workdir.table(folder, "flip_shares.csv", flips.SHARE_COLUMNS)
-    votes, flip = f"votes_{focus:g}", f"flip_{focus:g}"
-    samples = workdir.samples(folder, ["id", "member", "tokens", votes, flip])
+    samples = workdir.samples(folder, ["member", "tokens"])
     member_N = samples["member"].astype(bool)
-    flip_N, votes_N = samples[flip].astype(float), samples[votes].astype(float)
-    decides = workdir.decides(flip_facts)
+    found, said = _attacks(folder, flip_facts, len(member_N))
     log = training.read(folder)
+    shown, also_said = _decisions(folder, flip_facts, member_N)
     manifest_path = folder / "population" / "manifest.json"
     manifest = (
         workdir.read_json(folder, "population/manifest.json") if manifest_path.is_file() else {}
     )
     details = {k: v for k, v in manifest.items() if isinstance(v, dict | list)}
-    passed, verdict = findings.control(shuffled)
-    strongest = findings.full(attacks)
-    order = {r["attack"]: i for i, r in enumerate(strongest)}
-    return {
+    page = {
         "name": folder.resolve().name,
-        "lira": findings.pick(strongest, "lira_online"),
-        "loss": findings.pick(strongest, "loss"),
-        "few": any(r["left_out"] for r in attacks),
-        "some_left_out": any(r["left_out"] for r in strongest),
-        "errors_left_out": max((int(r["left_out"]) for r in rates), default=0),
-        "shuffled_left_out": any(r["left_out"] for r in shuffled),
-        "decides": decides,
-        "unstable": archetypes.unstable_kind(flip_facts),
-        "focus": focus,
-        "focus_row": next(
-            (r for r in shares if r["bin"] == "coin flip" and math.isclose(r["fpr"], focus)), None
-        ),
-        "attacks": strongest,
-        "fprs": fprs,
-        "error_rates": rates,
-        "rates": _RATES,
-        "shuffled": sorted(findings.full(shuffled), key=lambda r: order.get(r["attack"], 99)),
-        "shares": _by_fpr(shares),
-        "bins": _bins(shares),
+        "focus": attack["focus_fpr"],
+        "fprs": attack["fprs"],
         "flips": flip_facts,
         "attack": attack,
-        "passed": passed,
-        "verdict": verdict,
-        "said": {
-            "lira": findings.lira_against_loss(attacks, len(member_N)),
-            "ahead": findings.ahead_of_lira(attacks),
-            "tpr": findings.focus_tpr(attacks, focus),
-            "growth": findings.growth(attacks, len(member_N)),
-            "left_out": findings.left_out(attacks),
-            "cutoff": findings.cutoff(flip_facts),
-            "spread": findings.spread(attack["replicas"]),
-            "coin": findings.coin_flips(shares, focus)
-            if decides
-            else findings.disagreement(flip_N, member_N, focus),
-            "hits": findings.unstable_hits(votes_N, flip_N, member_N, flip_facts, focus)
-            if decides
-            else "",
+        "said": said
+        | also_said
+        | {
+            "rows": findings.rows_there(flip_facts),
             "training": findings.training(log.curves, log.trained, log.scored),
         },
         "population": _population(config, manifest, samples["tokens"], member_N),
         "model": config["model"],
         "block_parameters": 12 * config["model"]["layers"] * config["model"]["width"] ** 2,
         "train": config["train"],
-        "archetypes": archetypes.read(folder),
         "config": json.dumps(config, indent=2),
         "recipe": flip_facts["recipe"],
         "commands": _commands(run),
         "manifest": {k: v for k, v in manifest.items() if not isinstance(v, dict | list)},
         "manifest_details": json.dumps(details, indent=2) if details else "",
         "nan": math.nan,
-        "tables": {
-            name: what for name, what in TABLES.items() if (folder / "tables" / name).is_file()
-        },
+        "tables": TABLES | {k: v for k, v in MORE_TABLES.items() if workdir.has(folder, k)},
         "attack_name": workdir.attack_name,
         "percent": percent,
         "plus_minus": findings.plus_minus,
         "plural": findings.plural,
+        "rate": sheets.rate,
+        "count": sheets.count,
+        "share": sheets.share,
     }
+    return page | found | shown
+
+
+def _attacks(folder: Path, facts: Record, samples: int) -> tuple[dict[str, Any], dict[str, str]]:
+    """What the page shows and says of attacks and their error rates."""
+    fprs, focus = facts["config"]["fprs"], facts["config"]["focus_fpr"]
+    at_fprs = [f"tpr_at_{f:g}_{what}" for f in fprs for what in ("mean", "std")]
+    needed = (*references.COLUMNS, "targets", *at_fprs, "left_out")
+    attacks = workdir.table(folder, "attacks.csv", needed)
+    columns = ("shuffles", "auc_mean", "auc_min", "auc_max", "left_out")
+    shuffled = workdir.table(folder, "shuffled.csv", ("attack", "references", *columns))
+    rates = sheets.error_rates(folder)
+    intervals = sheets.intervals(folder, facts)
+    of_lira = [r for r in intervals if r["attack"] == "lira_online"]
+    passed, verdict = findings.control(shuffled)
+    strongest = findings.full(attacks)
+    order = {r["attack"]: i for i, r in enumerate(strongest)}
+    names = [workdir.attack_name(n) for n in order if n not in style.ATTACKS]
+    shown = {
+        "lira": findings.pick(strongest, "lira_online"),
+        "loss": findings.pick(strongest, "loss"),
+        "few": any(r["left_out"] for r in attacks),
+        "some_left_out": any(r["left_out"] for r in strongest),
+        "errors_left_out": max((int(r["left_out"]) for r in rates), default=0),
+        "shuffled_left_out": any(r["left_out"] for r in shuffled),
+        "attacks": strongest,
+        "not_drawn": names,
+        "intervals": bool(intervals),
+        "auc_intervals": sheets.of_metric(intervals, "auc"),
+        "tpr_intervals": {f: r for f in fprs for r in of_lira if r["metric"] == f"tpr_at_{f:g}"},
+        "error_rates": rates,
+        "unequal": any(round(r["acc_mean"] - r["balanced_acc_mean"], 3) for r in rates),
+        "shuffled": sorted(findings.full(shuffled), key=lambda r: order.get(r["attack"], 99)),
+        "passed": passed,
+        "verdict": verdict,
+    }
+    return shown, {
+        "lira": findings.lira_against_loss(attacks, samples),
+        "ahead": findings.ahead_of_lira(attacks),
+        "tpr": findings.focus_tpr(attacks, focus),
+        "growth": findings.growth(attacks, samples),
+        "left_out": findings.left_out(attacks),
+        "spread": findings.spread(facts["replicas"]),
+        "interval": findings.interval(intervals),
+    }
+
+
+def _decisions(
+    folder: Path, facts: Record, member_N: np.ndarray
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the page shows and says of decisions and their stability."""
+    attack, decides = facts["config"], workdir.decides(facts)
+    focus = attack["focus_fpr"]
+    shares = workdir.table(folder, "flip_shares.csv", flips.SHARE_COLUMNS)
+    positives = sheets.true_positives(folder)
+    areas = workdir.table(folder, "partial_auc.csv", coin_free.AREA_COLUMNS)
+    curves = workdir.table(folder, "flip_curves.csv", flip_curves.COLUMNS)
+    resampled, found = sheets.resampled(folder), probability.read(folder)
+    bins = sheets.bins(shares)
+    said: dict[str, Any] = {
+        "cutoff": stability.cutoff(facts),
+        "resampled": stability.resampled(resampled, attack["alpha"], len(member_N)),
+        "probability": found.sentence() if found else "",
+    }
+    if decides:
+        said["coin"] = stability.coin_flips(shares, focus)
+        said["hits"] = stability.hits(positives, focus)
+        said["coin_free"] = stability.without_coins(areas, attack["band"])
+    else:
+        flip_N = workdir.samples(folder, [f"flip_{focus:g}"])[f"flip_{focus:g}"]
+        said["coin"] = stability.disagreement(flip_N.astype(float), member_N, focus)
+    coins = (r for r in shares if r["bin"] == "coin flip" and math.isclose(r["fpr"], focus))
+    shown = {
+        "decides": decides,
+        "focus_row": next(coins, None),
+        "shares": sheets.by_fpr(shares),
+        "bins": bins,
+        "parts": sheets.parts(bins),
+        "positives": positives,
+        "bin_sizes": flip_curves.bin_sizes(flip_curves.at(curves, focus)),
+        "resampled": resampled,
+        "archetypes": archetypes.read(folder),
+        "none_found": archetypes.none_found(folder),
+    }
+    return shown, said
 
 
 def _population(
@@ -192,18 +247,6 @@ def _commands(run: Record) -> list[Record]:
             }
         )
     return found
-
-
-def _bins(shares: Sequence[Record]) -> list[Record]:
-    """Bins in table order, each once."""
-    return list({r["bin"]: {k: r[k] for k in ("bin", "low", "high")} for r in shares}.values())
-
-
-def _by_fpr(shares: Sequence[Record]) -> dict[float, dict[str, Record]]:
-    rows: dict[float, dict[str, Record]] = {}
-    for row in shares:
-        rows.setdefault(row["fpr"], {})[row["bin"]] = row
-    return dict(sorted(rows.items()))
 
 
 def main() -> int:

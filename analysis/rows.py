@@ -11,6 +11,8 @@ import workdir
 import xarray as xr
 from workdir import WorkdirError
 
+from lm_mia.config import NEEDED
+
 _SEEDS = ("subset_seed", "init_seed", "order_seed")
 
 
@@ -49,7 +51,7 @@ def read(folder: Path) -> Rows:
     """The rows of the tables.
 
     Raises:
-      WorkdirError: the store is missing or damaged, or lacks one of these rows.
+      WorkdirError: the store is missing or damaged, lacks one of these rows, or has got more of them since.
     """
     facts = workdir.flip_facts(folder)
     config, path = facts["config"], folder / facts["recipe"] / "scores.zarr"
@@ -59,24 +61,37 @@ def read(folder: Path) -> Rows:
         store = xr.open_zarr(path, chunks=None, consolidated=True)
         role_M = np.array([str(role) for role in store["role"].to_numpy()])
         seeds_Mx3 = np.stack([store[name].to_numpy() for name in _SEEDS], axis=1)
-        steps = {n: _shard_samples(store[n]) for n in ("loss", "member")}
+        extra = {NEEDED[a] for a in config["attacks"] if a in NEEDED}
+        steps = {n: _shard_samples(store[n]) for n in ("loss", "member", *sorted(extra))}
         samples = store.sizes["sample"]
+
+    def there(m: int) -> bool:  # what lacks a file would be read as NaN or False
+        paths = (
+            path / n / "c" / str(m) / str(s)
+            for n, step in steps.items()
+            for s in range(-(-samples // step))
+        )
+        return all(shard.is_file() and shard.stat().st_size for shard in paths)
+
+    names = ["_".join(map(str, row)) for row in zip(role_M, *seeds_Mx3.T, strict=True)]
     found = {}
-    for role, count in (("reference", config["references"]), ("replica", config["replicas"])):
-        found[role] = np.flatnonzero(role_M == role)[:count]
+    for role in ("reference", "replica"):
+        count = facts[f"{role}s"]
+        wanted = np.flatnonzero(role_M == role)[: config[f"{role}s"]]
+        found[role] = np.array([m for m in wanted if there(m)], int)
         if len(found[role]) < count:
+            absent = ", ".join(names[m] for m in wanted if m not in found[role]) or "the others"
             raise WorkdirError(
-                f"{path}: {len(found[role])} of the {count} {role} rows of the tables; "
+                f"{path}: {len(found[role])} of the {count} {role} rows of the tables; absent: {absent}; "
                 "run lm-mia score first"
             )
-    rows = np.concatenate([found["reference"], found["replica"]])
-    names = ["_".join(map(str, (role_M[m], *seeds_Mx3[m]))) for m in rows]
-    for m, name in zip(rows, names, strict=True):
-        for variable, step in steps.items():  # what lacks a file would be read as NaN or False
-            shards = (path / variable / "c" / str(m) / str(s) for s in range(-(-samples // step)))
-            if not all(shard.is_file() and shard.stat().st_size for shard in shards):
-                raise WorkdirError(f"{path}: row {name} is absent; run lm-mia score first")
-    return Rows(path, store, found["reference"], found["replica"], names)
+        if len(found[role]) > count:
+            raise WorkdirError(
+                f"{path}: {len(found[role])} {role} rows, of which the tables know {count}; "
+                "run lm-mia score, then attack again"
+            )
+    of_tables = [names[m] for role in found for m in found[role]]
+    return Rows(path, store, found["reference"], found["replica"], of_tables)
 
 
 def _shard_samples(variable: xr.DataArray) -> int:

@@ -1,9 +1,13 @@
 """One look for every figure: colour-blind safe (Okabe-Ito), readable in print, reproducible."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.figure import Figure
+from scipy.optimize import isotonic_regression
 
 from lm_mia.workdir import replacing
 
@@ -12,6 +16,17 @@ mpl.use("Agg")
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 BLUE, VERMILLION, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#666666"
 MEMBER, NONMEMBER = BLUE, VERMILLION
+
+Dash = Literal["-", "--", "-.", ":"]
+ATTACKS: dict[str, tuple[str, Dash, str]] = {
+    "lira_online": (BLUE, "-", "o"),
+    "lira_offline": (SKY, "--", "o"),
+    "rmia": (GREEN, "-", "s"),
+    "rmia_offline": (ORANGE, "--", "s"),
+    "reference_calibrated": (PURPLE, "-.", "D"),
+    "loss": (VERMILLION, "--", "v"),
+}
+"""Colour, line and marker of the attacks that figures compare; the others are in the tables only."""
 
 mpl.rcParams.update(
     {
@@ -44,6 +59,26 @@ def shades(count: int) -> list[tuple[float, float, float, float]]:
     """Ordered colours, light to dark, for an ordered quantity."""
     ramp = mpl.colormaps["viridis"]
     return [ramp(0.85 * (1 - i / max(count - 1, 1))) for i in range(count)]
+
+
+def spread(wanted: Sequence[float], apart: float, low: float, high: float) -> list[float]:
+    """Heights for labels, as near to the wanted ones as keeps them apart and, if they fit, in [low, high]."""
+    order = np.argsort(wanted, kind="stable")
+    step = apart * np.arange(len(order))
+    moved = isotonic_regression(np.asarray(wanted, float)[order] - step).x
+    heights = np.empty(len(order))
+    heights[order] = np.clip(moved, low, max(high - apart * (len(order) - 1), low)) + step
+    return heights.tolist()
+
+
+def labelled(values: Sequence[float], share: float = 0.08) -> list[float]:
+    """Those of ascending values whose labels do not touch on a log axis of their length, the last among them."""
+    kept = list(values[-1:])
+    length = np.log(values[-1] / values[0]) if values else 0
+    for value in reversed(values[:-1]):
+        if np.log(kept[0] / value) >= share * length:
+            kept.insert(0, value)
+    return kept
 
 
 def save(figure: Figure, figures_dir: Path, name: str) -> Path:

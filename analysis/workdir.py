@@ -4,12 +4,15 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.csv as pc
+import pyarrow.parquet as pq
 import style
 from matplotlib.figure import Figure
 
@@ -17,9 +20,16 @@ Record = dict[str, Any]
 
 ATTACK_NAMES = {
     "lira_online": "LiRA",
-    "lira_offline": "LiRA, offline",
+    "lira_offline": "Offline LiRA",
+    "rmia": "RMIA",
+    "rmia_offline": "Offline RMIA",
+    "rmia_simple": "Simple RMIA",
     "reference_calibrated": "Calibrated loss",
     "loss": "Loss",
+    "zlib": "Zlib ratio",
+    "min_k": "Min-K%",
+    "min_k_plus_plus": "Min-K%++",
+    "lowercase": "Lowercase",
 }
 
 
@@ -41,23 +51,27 @@ def table(workdir: Path, name: str, columns: Sequence[str] = ()) -> list[Record]
     """The rows of tables/NAME, which must have these columns."""
     path = _existing(workdir, f"tables/{name}")
     try:
-        frame = pd.read_csv(path, keep_default_na=False, na_values=["", "nan", "NaN"])
-    except (ValueError, UnicodeDecodeError) as error:
+        frame = pc.read_csv(path, _WHOLE, _LINES, _CELLS).to_pandas()
+    except (ValueError, pa.ArrowException) as error:
         raise WorkdirError(
             f"{workdir}: tables/{name} is not a table ({type(error).__name__}); {_AGAIN}"
         ) from error
     _check(workdir, f"tables/{name}", list(frame.columns), columns)
+    frame = frame.astype(dict.fromkeys(frame.columns[frame.isna().all()], float))
     return [{str(k): v for k, v in row.items()} for row in frame.to_dict("records")]
 
 
-def samples(workdir: Path, columns: Sequence[str]) -> dict[str, np.ndarray]:
-    """These columns of tables/samples.parquet."""
-    path = _existing(workdir, "tables/samples.parquet")
+def samples(
+    workdir: Path, columns: Sequence[str], name: str = "samples.parquet"
+) -> dict[str, np.ndarray]:
+    """These columns of tables/NAME, one number a sample; votes are NaN where there are none."""
+    path = _existing(workdir, f"tables/{name}")
     try:
-        frame = pd.read_parquet(path)
-    except (ValueError, OSError) as error:
-        raise WorkdirError(f"{workdir}: tables/samples.parquet cannot be read; {_AGAIN}") from error
-    _check(workdir, "tables/samples.parquet", list(frame.columns), columns)
+        there = pq.read_schema(path).names
+        _check(workdir, f"tables/{name}", there, columns)
+        frame = pd.read_parquet(path, columns=list(columns))
+    except (ValueError, OSError, pa.ArrowException) as error:
+        raise WorkdirError(f"{workdir}: tables/{name} cannot be read; {_AGAIN}") from error
     return {c: frame[c].to_numpy() for c in columns}
 
 
@@ -74,7 +88,11 @@ def read_json(workdir: Path, name: str, fields: Sequence[str] = ()) -> Record:
 
 
 def flip_facts(workdir: Path) -> Record:
-    """tables/flips.json: what the tables are about; its "config" holds the settings of the attack."""
+    """tables/flips.json: what the tables are about.
+
+    Its "config" holds the settings of the attack; its "references" and "replicas" are those that were there, which may
+    be fewer than the config's.
+    """
     name = "tables/flips.json"
     facts = read_json(workdir, name, ("recipe", "config", *_FLIP_FACTS))
     if not isinstance(facts["config"], dict) or not re.fullmatch(
@@ -93,6 +111,17 @@ def run(workdir: Path) -> Record:
     needed = ("corpus", "tokenizer", "population", "model", "train")
     _check(workdir, f"{name} config", list(sections), needed, "section")
     return found
+
+
+def require(workdir: Path, names: Iterable[str]) -> None:
+    """WorkdirError for the first of these tables that is missing."""
+    for name in names:
+        _existing(workdir, f"tables/{name}")
+
+
+def has(workdir: Path, name: str) -> bool:
+    """Whether there is a tables/NAME, of those that are made when asked for."""
+    return (workdir / "tables" / name).is_file()
 
 
 def decides(facts: Record) -> bool:
@@ -148,8 +177,14 @@ def parse_workdir(description: str | None) -> Path:
 
 
 _AGAIN = "run lm-mia attack again"
-_FLIP_FACTS = ("k_low", "cutoff", "max_flip_rate", "left_out")
-_SETTINGS = ("references", "replicas", "fprs", "focus_fpr", "alpha", "variance")
+# Numbers are read as they were written, to the last digit; types are told from the whole file.
+_WHOLE, _LINES = pc.ReadOptions(block_size=2**28), pc.ParseOptions(newlines_in_values=True)
+_CELLS = pc.ConvertOptions(null_values=["", "nan", "NaN"], strings_can_be_null=True)
+_FLIP_FACTS = ("references", "replicas", "k_low", "cutoff", "max_flip_rate", "left_out")
+_SETTINGS = (
+    *("references", "replicas", "fprs", "focus_fpr", "alpha", "variance", "band", "bootstraps"),
+    *("resample_references", "attacks"),
+)
 
 
 def _existing(workdir: Path, name: str) -> Path:
