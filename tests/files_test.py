@@ -71,7 +71,11 @@ def test_parquet(tmp_path: Path, kind: pa.DataType):
         ("x.jsonl", b'{"text": ""}\n{"text": null}', r"corpus.column='text': all 2 texts .*empty"),
         ("x.jsonl", b"", r"corpus.column='text': all 0 texts"),
         ("x.jsonl.gz", b"plain", r"x.jsonl.gz, line 1: not a sound gzip file"),
-        ("x.jsonl.gz", gzip.compress(b"{}" * 99, mtime=0)[:-9], r"x.jsonl.gz, line 1: not a sound gzip"),
+        (
+            "x.jsonl.gz",
+            gzip.compress(b"{}" * 99, mtime=0)[:-9],
+            r"x.jsonl.gz, line 1: not a sound gzip",
+        ),
         ("x.parquet", b"PAR1 no", r"x.parquet is no sound parquet file"),
     ],
 )
