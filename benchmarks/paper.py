@@ -14,7 +14,7 @@ from lm_mia import config, instability, scores, subsets
 from lm_mia.score_file import ScoreFile
 from lm_mia.store import Store
 
-CURVE_POINTS = 200
+CURVE_POINTS = 100
 """False positive rates of the ROC curves, beside the 11, as the attack stage has them."""
 
 

@@ -26,7 +26,7 @@ from lm_mia.tables import write_csv
 from lm_mia.workdir import write_atomically
 
 _SHUFFLES = 10
-_CURVE_POINTS = 200
+_CURVE_POINTS = 100
 _REFERENCE_FREE = ("loss", "zlib", "min_k", "min_k_plus_plus", "lowercase")
 
 
@@ -236,13 +236,20 @@ def _diagnose(
 ) -> None:
     """The tables that are made when asked for; what an earlier attack left is removed."""
     resampled = []
-    if 0 < c.resample_references <= len(source.references) // 2:
-        resampled.append(diagnostics.resampled_references(source, c, folder, pool))
-    elif c.resample_references:
+    pairs = len(diagnostics.pairs(source))
+    if c.resample_references and 2 * pairs // c.resample_references < 2:
         say(
-            f"attack.resample_references={c.resample_references}: {len(source.references)} references make no two "
-            "sets; left out"
+            f"attack.resample_references={c.resample_references}: the {pairs} pairs of references that are there make "
+            "no two sets; left out"
         )
+    elif c.resample_references:
+        found = diagnostics.resampled_references(source, c, folder, pool)
+        resampled.append(found)
+        if short := found["left_out"].max():
+            say(
+                f"attack.resample_references={c.resample_references}: up to {short} of {len(source.target_member_N2)} "
+                "samples lack IN or OUT references in some set and are left out; larger sets mend it"
+            )
     _write_or_remove(folder / "resampled_references.csv", resampled)
     probabilities = folder / "true_positive_probability.parquet"
     if c.leave_one_out:

@@ -16,6 +16,20 @@ from lm_mia import config, scores, tables
 from lm_mia.score_file import ScoreFile, in_order
 from lm_mia.seeds import rng
 from lm_mia.stats import flips, lira, per_sample, resampling
+from lm_mia.workdir import replacing
+
+
+def pairs(source: scores.Source) -> np.ndarray:
+    """index_Px2 of references with subset seeds 2i and 2i + 1, both there.
+
+    Under the balanced design a pair shares one draw, so that only whole pairs make independent sets, with as many IN as
+    OUT references; under the others any references do, and pairs are as good.
+    """
+    place = {row.subset_seed: i for i, row in enumerate(source.references)}
+    found = [
+        (i, place[seed + 1]) for seed, i in place.items() if not seed % 2 and seed + 1 in place
+    ]
+    return np.array(found, dtype=np.int64).reshape(-1, 2)
 
 
 def resampled_references(
@@ -25,14 +39,16 @@ def resampled_references(
 
     Two ways of varying, told apart by the column "how": disjoint sets are independent, and the coin-flip cutoff is
     exact; subsampled sets, as many as there are targets, overlap: they depend on each other, and their cutoff only
-    describes. Thresholds are calibrated for every set.
+    describes. Sets are made of whole `pairs`; thresholds are calibrated for every set.
     """
-    size, fprs, samples = c.resample_references, c.fprs, len(source.target_member_N2)
+    pair_Px2, half = pairs(source), c.resample_references // 2
+    fprs, samples = c.fprs, len(source.target_member_N2)
     draw = rng(0, "subsampled reference sets")
-    many = resampling.subsampled_sets(len(source.references), size, len(source.targets), draw)
     ways = {
-        "disjoint": resampling.disjoint_sets(len(source.references), size),
-        "subsampled (dependent)": many,
+        "disjoint": resampling.disjoint_sets(len(pair_Px2), half),
+        "subsampled (dependent)": resampling.subsampled_sets(
+            len(pair_Px2), half, len(source.targets), draw
+        ),
     }
     one = dataclasses.replace(source, targets=source.targets[:1])
     found = []
@@ -40,14 +56,14 @@ def resampled_references(
         sets = len(index_SxR)
         with ScoreFile(folder, sets, samples) as file:
             for s, index_R in enumerate(index_SxR):
-                some = one.with_references(index_R)
+                some = one.with_references(pair_Px2[index_R].ravel())
                 fitted = scores.fit(some, ["lira_online"], None, c)
                 scores.fill({"lira_online": file}, some, fitted, c, pool, row=s)
             points = scores.points(file, source.target_member_N2, fprs, pool)
             counts = _flip_counts(file, points.threshold_TxF, source.target_member_N2, c, pool)
         table = tables.flip_shares(counts, sets, fprs, c.alpha).drop(columns="replicas")
         for place, (column, value) in enumerate(
-            {"how": name, "sets": sets, "references_a_set": size}.items()
+            {"how": name, "sets": sets, "references_a_set": 2 * half}.items()
         ):
             table.insert(place, column, value)
         found.append(table)
@@ -90,7 +106,7 @@ def true_positive_probability(
         )
 
     writer = None
-    with tables.replacing(path) as temporary:
+    with replacing(path) as temporary:
         for block in source.blocks():
             table = pa.concat_tables(list(in_order(pool, work, block.parts())))
             writer = writer or pq.ParquetWriter(temporary, table.schema)

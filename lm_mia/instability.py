@@ -19,7 +19,8 @@ from lm_mia import config, scores, tables
 from lm_mia.score_file import ScoreFile, in_order
 from lm_mia.stats import contributions, flips, lira, per_sample
 from lm_mia.stats.roc import OperatingPoints
-from lm_mia.tables import replacing, write_csv
+from lm_mia.tables import write_csv
+from lm_mia.workdir import replacing
 
 _ROW_GROUP = 2**17  # samples of samples.parquet written at once
 _BINS = 50  # of the curves of flip rate against distance and posterior

@@ -79,6 +79,11 @@ def problems(c: config.Config) -> list[str]:
             "attack.references",
             "must be even for train.subset='balanced' (pairs)",
         )
+    need(
+        len(set(c.score.statistics)) == len(c.score.statistics),
+        "score.statistics",
+        "must name none twice",
+    )
     found += _attack_problems(c)
     return found
 
@@ -99,8 +104,8 @@ def _attack_problems(c: config.Config) -> list[str]:
         (
             not lacking,
             "attacks",
-            f"{', '.join(lacking)} need more than the loss; add "
-            f"--config.score.statistics {' '.join(config.NEEDED[n] for n in lacking)}",
+            f"{', '.join(lacking)} need more than the loss; set --config.score.statistics="
+            + ",".join([*c.score.statistics, *(config.NEEDED[n] for n in lacking)]),
         ),
         (0 < a.alpha < 1, "alpha", "must lie between 0 and 1"),
         (
@@ -118,14 +123,10 @@ def _attack_problems(c: config.Config) -> list[str]:
         (0 <= a.rmia_a <= 1, "rmia_a", "must lie in [0, 1]"),
         (a.bootstraps >= 0, "bootstraps", "must be 0 or larger"),
         (
-            a.resample_references == 0 or 4 <= a.resample_references <= a.references // 2,
+            a.resample_references == 0
+            or (4 <= a.resample_references <= a.references // 2 and a.resample_references % 2 == 0),
             "resample_references",
-            f"must be 0, or from 4 to attack.references / 2 = {a.references // 2}, for two sets",
-        ),
-        (
-            a.resample_references % 2 == 0 or c.train.subset != "balanced",
-            "resample_references",
-            "must be even for train.subset='balanced', so that no pair is split",
+            f"must be 0, or even (sets are made of pairs) and from 4 to attack.references / 2 = {a.references // 2}",
         ),
         (
             not (a.leave_one_out and c.train.subset == "balanced"),

@@ -3,33 +3,22 @@
 T: targets, F: false positive rates of the config, G: points of a curve.
 """
 
-import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from lm_mia import config, workdir
+from lm_mia import config
 from lm_mia.stats import contributions, flips, roc
 from lm_mia.stats.roc import MeanStd, OperatingPoints
+from lm_mia.workdir import write_atomically
 
 
 def write_csv(path: Path, table: pd.DataFrame) -> None:
     """Replaces a table on disk, whole."""
-    workdir.write_atomically(path, table.to_csv(index=False))
-
-
-@contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """As of `lm_mia.workdir`, and where the block fails nothing is left beside the path."""
-    with workdir.replacing(path) as temporary:
-        try:
-            yield temporary
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+    write_atomically(path, table.to_csv(index=False))
 
 
 def at_rates(points: OperatingPoints, some: slice) -> OperatingPoints:

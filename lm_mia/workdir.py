@@ -110,10 +110,17 @@ class Workdir:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A file to write in the block, which then takes the path's place: a reader sees the old or the new one."""
+    """A file to write in the block, which then takes the path's place: a reader sees the old or the new one.
+
+    Where the block fails, nothing is left beside the path.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    yield temporary
-    os.replace(temporary, path)
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -83,7 +83,7 @@ def test_attacks_csv(attacked: Ran):
 def test_roc_csv(attacked: Ran):
     table, attacks = attacked.csv("roc.csv"), attacked.csv("attacks.csv")
     member_N = attacked.of.member_N
-    grid = sorted({0, *SMALL.band, *np.geomspace(1 / (~member_N).sum(), 1, 200)})
+    grid = sorted({0, *SMALL.band, *np.geomspace(1 / (~member_N).sum(), 1, attack._CURVE_POINTS)})
     curves = {key: part for key, part in table.groupby(["attack", "references"], sort=False)}
     assert list(curves) == list(zip(attacks.attack, attacks.references, strict=True))
     for (name, count), curve in curves.items():

@@ -81,7 +81,10 @@ def test_resampled_references(world: Scored, changes: dict[str, Any], size: int,
     draw = rng(0, "subsampled reference sets")
     ways = {
         "disjoint": [np.arange(i * size, (i + 1) * size) for i in range(21 // size)],
-        "subsampled (dependent)": [draw.choice(21, size, replace=False) for _ in range(8)],
+        "subsampled (dependent)": [
+            np.concatenate([[2 * p, 2 * p + 1] for p in draw.choice(10, size // 2, replace=False)])
+            for _ in range(8)
+        ],
     }
     assert table.how.unique().tolist() == list(ways)
     for how, sets in ways.items():
@@ -145,6 +148,15 @@ def test_an_attack_writes_both_when_asked(asked: Ran):
     assert (facts["config"]["leave_one_out"], facts["config"]["resample_references"]) == (True, 7)
 
 
+def test_sets_are_made_of_whole_pairs(world: Scored):
+    source = attack.open_source(world.store, world.population, C, pytest.fail)
+    whole = [[2 * p, 2 * p + 1] for p in range(10)]  # the last of 21 references has no partner
+    assert diagnostics.pairs(source).tolist() == whole
+    fewer = source.with_references([0, 1, 3, 4, 5, 8])  # seeds 2, 7, ... are lost
+    assert diagnostics.pairs(fewer).tolist() == [[0, 1], [3, 4]]
+    assert diagnostics.pairs(source.with_references([3])).shape == (0, 2)
+
+
 def test_rows_that_are_absent_may_leave_too_few_for_two_sets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -153,6 +165,6 @@ def test_rows_that_are_absent_may_leave_too_few_for_two_sets(
     c = dataclasses.replace(c, attacks=("lira_online",), resample_references=4)
     out = ran(scored(tmp_path, c, 60, absent=(2,)), c, tmp_path / "tables")
     assert out.said[1:] == [
-        "attack.resample_references=4: 7 references make no two sets; left out",
+        "attack.resample_references=4: the 3 pairs of references that are there make no two sets; left out",
     ]
     assert not (out.folder / "resampled_references.csv").exists()

@@ -47,8 +47,10 @@ ALLOWED = {
     "tables": {"config", "stats", "workdir"},
     "score_file": set(),
     "scores": {"config", "score_file", "seeds", "stats", "store", "subsets"},
-    "instability": {"config", "score_file", "scores", "stats", "tables"},
-    "diagnostics": {"config", "score_file", "scores", "seeds", "stats", "tables"},
+    "instability": {"config", "score_file", "scores", "stats", "tables", "workdir"},
+    "diagnostics": {
+        *("config", "score_file", "scores", "seeds", "stats", "tables", "workdir"),
+    },
     "archetypes": {"config", "population", "stats"},
     "attack": {
         *("archetypes", "config", "diagnostics", "errors", "instability", "population", "seeds"),

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from conftest import SMALL, Ran, ran, scored
 
-from lm_mia import instability, scores
+from lm_mia import attack, instability, scores
 from lm_mia.config import AttackName
 from lm_mia.stats import binomial, lira
 
@@ -204,7 +204,7 @@ def test_true_positives(slow: Slow):
 def test_coin_free_roc_and_partial_auc(slow: Slow):
     table, c = slow.of.csv("coin_free_roc.csv"), slow.of.c
     nonmembers = (~slow.member_N).sum()
-    grid = [0, *c.band, *np.geomspace(1 / nonmembers, 1, 200)]
+    grid = [0, *c.band, *np.geomspace(1 / nonmembers, 1, attack._CURVE_POINTS)]
     np.testing.assert_allclose(table.fpr, sorted(set(grid)), rtol=1e-12)
     in_N = slow.member_N & slow.there_N
     for row in table.iloc[::7].to_dict("records"):

@@ -87,8 +87,8 @@ def test_what_an_attack_needs_is_said_as_it_is_typed(file: str):
     assert line.startswith(
         "attack.attacks=('lira_online', 'lowercase', 'min_k'): lowercase, min_k need"
     )
-    _, _, way_out = line.partition("; add ")
-    c = parse.parse(file, [asked, *way_out.split(" ")])
+    _, _, way_out = line.partition("; set ")
+    c = parse.parse(file, [asked, way_out])
     assert c.score.statistics == ("lowercase_loss", "min_k")
     assert parse.parse(file, ["--config.score.statistics"]).score.statistics == ()
 

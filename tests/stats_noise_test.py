@@ -102,3 +102,16 @@ def test_leaving_a_row_of_a_balanced_design_out_tells_of_it(references: int):
             found[name] += auc(score_MxN, member_MxN).auc_T.tolist()
     off = {name: abs(np.mean(auc_R) - 0.5) for name, auc_R in found.items()}
     assert max(off.values()) > 2 * NEAR, off
+
+
+@pytest.mark.parametrize("references", [8, 16])
+def test_a_target_among_its_references_tells_of_itself(references: int):
+    """The same noise, attacked wrongly: what the tests above would show of such a slip."""
+    rng = np.random.default_rng(references)
+    member_MxN = subsets_of(references, "exact")
+    found: list[float] = []
+    for row in range(references):
+        loss_MxN = rng.normal(4, 0.3, member_MxN.shape)
+        score_1xN = lira.lira(loss_MxN[row], loss_MxN, member_MxN)
+        found += auc(score_1xN, member_MxN[row]).auc_T.tolist()
+    assert np.mean(found) > 0.5 + 4 * NEAR

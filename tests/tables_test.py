@@ -254,21 +254,3 @@ def test_a_table_is_replaced_whole(tmp_path: Path):
     tables.write_csv(path, pd.DataFrame({"a": [0.1 + 0.2]}))
     assert path.read_text() == "a\n0.30000000000000004\n"
     assert list(tmp_path.iterdir()) == [path]
-
-
-@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_a_file_that_is_not_finished_leaves_nothing(tmp_path: Path, error: type[BaseException]):
-    path = tmp_path / "t.parquet"
-    path.write_text("old")
-
-    def half() -> None:
-        with tables.replacing(path) as temporary:
-            temporary.write_text("ha")
-            raise error
-
-    with pytest.raises(error):
-        half()
-    assert (list(tmp_path.iterdir()), path.read_text()) == ([path], "old")
-    with tables.replacing(path) as temporary:
-        temporary.write_text("new")
-    assert (list(tmp_path.iterdir()), path.read_text()) == ([path], "new")

@@ -221,3 +221,21 @@ def test_the_commit_is_recorded_or_none(tmp_path: Path, monkeypatch: pytest.Monk
     w = Workdir(tmp_path)
     w.claim(C)
     assert stored(w)["commit"] is None
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_a_file_that_is_not_finished_leaves_nothing(tmp_path: Path, error: type[BaseException]):
+    path = tmp_path / "t.parquet"
+    path.write_text("old")
+
+    def half() -> None:
+        with workdir.replacing(path) as temporary:
+            temporary.write_text("ha")
+            raise error
+
+    with pytest.raises(error):
+        half()
+    assert (list(tmp_path.iterdir()), path.read_text()) == ([path], "old")
+    with workdir.replacing(path) as temporary:
+        temporary.write_text("new")
+    assert (list(tmp_path.iterdir()), path.read_text()) == ([path], "new")
