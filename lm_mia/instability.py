@@ -138,13 +138,24 @@ def _add(total: _Part, part: _Part) -> _Part:
 
 def _flip_curves(path: Path, c: config.Attack, pool: ThreadPoolExecutor) -> pd.DataFrame:
     """Mean flip rate in equal-count bins of mean distance and of mean posterior, by class (Figures 26 and 27)."""
-    member_N2 = pq.read_table(path, columns=["member"])["member"].to_numpy()
+
+    def column(name: str) -> np.ndarray:
+        # Group by group: a table of the whole column would take several times its size.
+        with pq.ParquetFile(path) as file:
+            dtype = file.schema_arrow.field(name).type.to_pandas_dtype()
+            value_N2, low = np.empty(file.metadata.num_rows, dtype), 0
+            for group in range(file.num_row_groups):
+                part_C = file.read_row_group(group, [name])[name].to_numpy()
+                value_N2[low : low + len(part_C)] = part_C
+                low += len(part_C)
+        return value_N2
+
+    member_N2 = column("member")
 
     def one(wanted: tuple[float, str]) -> pd.DataFrame:
         fpr, against = wanted
         x, y = (f"distance_{fpr:g}" if against == "distance" else "mean_posterior"), f"flip_{fpr:g}"
-        columns = pq.read_table(path, columns=[x, y])
-        x_N2, y_N2 = columns[x].to_numpy(), columns[y].to_numpy()
+        x_N2, y_N2 = column(x), column(y)
         found = []
         for of_N2, kind in ((member_N2, "members"), (~member_N2, "nonmembers")):
             bins = per_sample.equal_count_bins(x_N2[of_N2], y_N2[of_N2], _BINS)

@@ -96,7 +96,10 @@ def equal_count_bins(x_N: ArrayLike, y_N: ArrayLike, bins: int) -> Bins:
 
     Source: StrongMIA Figures 26 and 27, middle and right columns.
     """
-    x_N, y_N = np.asarray(x_N, dtype=np.float64), np.asarray(y_N, dtype=np.float64)
+    x_N, y_N = (
+        v if v.dtype == np.float32 else v.astype(np.float64, copy=False)
+        for v in map(np.asarray, (x_N, y_N))
+    )
     if x_N.ndim != 1 or x_N.shape != y_N.shape:
         raise ValueError(f"x of shape {x_N.shape}, y of {y_N.shape}: must be one number a sample")
     if bins < 1:
@@ -104,17 +107,31 @@ def equal_count_bins(x_N: ArrayLike, y_N: ArrayLike, bins: int) -> Bins:
     if np.isinf(x_N).any() or np.isinf(y_N).any():
         raise ValueError("x and y must be finite, or NaN")
     there_N = ~(np.isnan(x_N) | np.isnan(y_N))
-    order = np.argsort(x_N[there_N], kind="stable")
-    x_S, y_S = x_N[there_N][order], y_N[there_N][order]
-    first_S = np.searchsorted(x_S, x_S, side="left")  # whole numbers, so no quantile is rounded
-    _, start_K = np.unique(first_S * bins // max(1, x_S.size), return_index=True)
-    x_parts, y_parts = (np.split(v_S, start_K[1:]) if v_S.size else [] for v_S in (x_S, y_S))
-    return Bins(
-        x_mean_K=np.array([part.mean() for part in x_parts], dtype=np.float64),
-        y_mean_K=np.array([part.mean() for part in y_parts], dtype=np.float64),
-        count_K=np.array([part.size for part in x_parts], dtype=np.int64),
-        left_out=int(x_N.size - x_S.size),
-    )
+    x_S, y_S = (x_N, y_N) if there_N.all() else (x_N[there_N], y_N[there_N])
+    edge_K = _edges(np.sort(x_S), bins)
+    count_K, sum_2xK = np.zeros(edge_K.size, np.int64), np.zeros((2, edge_K.size))
+    # Samples find their bins a chunk at a time: only the sorted x is as long as the samples.
+    for start in range(0, x_S.size, _CELLS):
+        at = slice(start, start + _CELLS)
+        bin_C = np.searchsorted(edge_K, x_S[at], side="right") - 1
+        count_K += np.bincount(bin_C, minlength=edge_K.size)
+        for of, v_S in enumerate((x_S, y_S)):
+            sum_2xK[of] += np.bincount(bin_C, v_S[at], minlength=edge_K.size)
+    x_mean_K, y_mean_K = sum_2xK / count_K
+    return Bins(x_mean_K, y_mean_K, count_K, left_out=int(x_N.size - x_S.size))
+
+
+def _edges(sorted_S: NDArray, bins: int) -> NDArray:
+    """The lowest x of each bin: sample r, counted from 0, is of bin r bins // S, with all its equals."""
+    if sorted_S.size == 0:
+        return sorted_S
+    first_K = -(-np.arange(bins) * sorted_S.size // bins)  # whole numbers: no quantile is rounded
+    first_K = first_K[first_K < sorted_S.size]
+    x_K = sorted_S[first_K]
+    # Where equals of an earlier bin reach into a bin, it starts at the next x.
+    begins_K = np.searchsorted(sorted_S, x_K, side="left") == first_K
+    start_K = np.where(begins_K, first_K, np.searchsorted(sorted_S, x_K, side="right"))
+    return sorted_S[np.unique(start_K[start_K < sorted_S.size])]
 
 
 def true_positive_probability(posterior_MxN: ArrayLike, member_MxN: ArrayLike) -> TruePositives:
