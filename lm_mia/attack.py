@@ -23,7 +23,7 @@ from lm_mia.seeds import permutation
 from lm_mia.stats import binomial, bootstrap, flips, roc
 from lm_mia.store import Store
 from lm_mia.tables import write_csv
-from lm_mia.workdir import write_atomically
+from lm_mia.workdir import FACTS, write_atomically
 
 _SHUFFLES = 10
 _CURVE_POINTS = 100
@@ -52,8 +52,12 @@ def run(
       UserError: too few rows are present or one is corrupt, or the references suffice for no sample of a class.
     """
     source = open_source(store, population, c, say)
+    if c.leave_one_out:
+        diagnostics.refuse_balanced(source)
     folder.mkdir(parents=True, exist_ok=True)
-    facts_path = folder / "flips.json"  # removed before the first table and written after the last
+    for left in folder.glob(".*.[0-9]*"):  # by a killed attack
+        left.unlink()
+    facts_path = folder / FACTS.name
     member_N2, references = source.target_member_N2, len(source.references)
     nonmembers = int((~member_N2).sum())
     grid_G = np.geomspace(1 / max(nonmembers, 1), 1, _CURVE_POINTS)
@@ -172,12 +176,14 @@ def _check(
     for left, kind in ((points.members_T, "member"), (points.nonmembers_T, "non-member")):
         if not left.all():
             raise UserError(
-                f"attack.references={references}: no {kind} has enough IN and OUT references for LiRA; ask for more"
+                f"attack.references={references}: no {kind} has enough IN and OUT references, with some spread among "
+                "them, for LiRA; ask for more"
             )
     if short:
         say(
-            f"attack.references={references}: {short} samples have fewer than {need} IN or {need} OUT references; they "
-            "are left out (NaN) and counted; more references or train.subset='balanced' mend it"
+            f"attack.references={references}: {short} samples have fewer than {need} IN or {need} OUT references, or "
+            "no spread among them; they are left out (NaN) and counted; more references or train.subset='balanced' "
+            "mend it"
         )
 
 

@@ -23,7 +23,7 @@ from lm_mia.config import Config
 from lm_mia.errors import UserError
 from lm_mia.parse import parse
 from lm_mia.population import Population, open_population
-from lm_mia.workdir import Workdir
+from lm_mia.workdir import FACTS, Workdir
 
 VERBS = {
     "run": "everything below, in order",
@@ -185,9 +185,13 @@ def _alone(path: Path, display: progress.Display) -> Iterator[None]:
 
 def _check_tables(c: Config, workdir: Workdir) -> None:
     """UserError if the tables belong to other settings of the attack than the config's."""
-    path = workdir.path / "tables" / "flips.json"
+    path = workdir.path / FACTS
     if path.exists():
-        made, asked = json.loads(path.read_text())["config"], config.to_dict(c)["attack"]
+        try:
+            made = dict(json.loads(path.read_text())["config"])
+        except (ValueError, LookupError, TypeError) as error:
+            raise UserError(f"{path}: damaged; run `lm-mia attack` again") from error
+        asked = config.to_dict(c)["attack"]
         different = [
             f"attack.{name}={asked[name]!r}: the tables were made with {made.get(name)!r}; run `lm-mia attack` first"
             for name in asked

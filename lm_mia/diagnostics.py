@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lm_mia import config, scores, tables
+from lm_mia.errors import UserError
 from lm_mia.score_file import ScoreFile, in_order
 from lm_mia.seeds import rng
 from lm_mia.stats import flips, lira, per_sample, resampling
@@ -68,6 +69,17 @@ def resampled_references(
             table.insert(place, column, value)
         found.append(table)
     return pd.concat(found)
+
+
+def refuse_balanced(source: scores.Source) -> None:
+    """UserError where each reference has its complement among the others, which tells who is in the one left out."""
+    for pair_2 in pairs(source)[:1]:
+        _, member_2xN2 = source.store.read([source.references[i] for i in pair_2])
+        if (member_2xN2[0] ^ member_2xN2[1]).all():
+            raise UserError(
+                "attack.leave_one_out=True: references are complements of each other (train.subset='balanced'), which "
+                "gives away who is in the one left out; use the exact or the bernoulli design"
+            )
 
 
 def true_positive_probability(

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from lm_mia import config, scores, tables
 from lm_mia.score_file import ScoreFile, in_order
-from lm_mia.stats import contributions, flips, lira, per_sample
+from lm_mia.stats import binomial, contributions, flips, lira, per_sample
 from lm_mia.stats.roc import OperatingPoints
 from lm_mia.tables import write_csv
 from lm_mia.workdir import replacing
@@ -84,6 +84,7 @@ def write(
                 votes_FxC[f].astype(np.float32), mask=np.isnan(votes_FxC[f])
             ).cast(pa.int16())
             columns[f"flip_{fpr:g}"] = flips.flip_rate(votes_FxC[f], replicas)
+            columns[f"p_value_{fpr:g}"] = binomial.p_value(votes_FxC[f], replicas)
             columns[f"distance_{fpr:g}"] = distance_FxC[f].astype(np.float32)
         bin_FxC = flips.flip_bins(votes_FxC, replicas, c.alpha)
         return _Part(

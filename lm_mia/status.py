@@ -9,7 +9,7 @@ from rich.table import Table
 from lm_mia import config, workers
 from lm_mia.config import Config
 from lm_mia.population import open_population
-from lm_mia.workdir import Workdir
+from lm_mia.workdir import FACTS, Workdir
 
 
 def show(c: Config, workdir: Workdir) -> None:
@@ -35,10 +35,10 @@ def show(c: Config, workdir: Workdir) -> None:
         soft_wrap=True,
     )
     for name in ("tables", "figures", "report.html"):
-        console.print(
-            f"{name:11} {'present' if (workdir.path / name).exists() else 'missing'}",
-            highlight=False,
-        )
+        there = "present" if (workdir.path / name).exists() else "missing"
+        if name == "tables" and there == "present" and not (workdir.path / FACTS).exists():
+            there = "unfinished"
+        console.print(f"{name:11} {there}", highlight=False)
 
 
 def summary(verb: str, workdir: Workdir, recipe: Path) -> None:
@@ -46,7 +46,7 @@ def summary(verb: str, workdir: Workdir, recipe: Path) -> None:
     lines = []
     if verb in ("run", "attack"):
         best = pd.read_csv(workdir.path / "tables" / "attacks.csv").groupby("attack").last()
-        for name in ("lira_online", "loss"):
+        for name in best.index.intersection(["lira_online", "loss"], sort=False):
             row = best.loc[name]
             lines.append(
                 f"AUC of {name}: {row['auc_mean']:.3f} +- {row['auc_std']:.3f} over {row['targets']:.0f} targets"

@@ -126,7 +126,7 @@ def partial_auc(curves: pd.DataFrame, band: tuple[float, float]) -> pd.DataFrame
     """Partial areas and lifts of both curves of ``coin_free_roc`` over a band, and over all rates from 0 to 1."""
     fpr_G = curves["fpr"].to_numpy()
     rows = []
-    for low, high in (band, (0.0, 1.0)):
+    for low, high in dict.fromkeys((band, (0.0, 1.0))):
         both = {}
         for name in ("tpr_mean", "tpr_coin_free"):
             tpr_G = curves[name].to_numpy()

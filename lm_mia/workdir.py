@@ -16,6 +16,9 @@ import filelock
 from lm_mia import config
 from lm_mia.errors import UserError
 
+FACTS = Path("tables", "flips.json")
+"""What tables are about: removed before the first of them is written, and written after the last."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Workdir:

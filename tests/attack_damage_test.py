@@ -147,7 +147,8 @@ def test_references_that_suffice_for_a_class_of_no_sample(tmp_path: Path, usable
         ran(scored(tmp_path, c, 40, labels=labels), c, tmp_path / "tables")
     missing = "non-member" if usable == "members" else "member"
     assert str(caught.value) == (
-        f"attack.references=4: no {missing} has enough IN and OUT references for LiRA; ask for more"
+        f"attack.references=4: no {missing} has enough IN and OUT references, with some spread among them, for LiRA; "
+        "ask for more"
     )
     assert list((tmp_path / "tables").iterdir()) == []
 
@@ -161,3 +162,17 @@ def test_a_subset_of_all_or_of_none(tmp_path: Path, member: bool):
 
     with pytest.raises(UserError, match=f"no {'non-member' if member else 'member'} has enough"):
         ran(scored(tmp_path, FEW, 40, labels=labels), FEW, tmp_path / "tables")
+
+
+def test_leave_one_out_of_balanced_references_is_refused(tmp_path: Path):
+    c = dataclasses.replace(FEW, leave_one_out=True)
+    with pytest.raises(UserError, match=r"leave_one_out=True: .* complements .* use the exact or"):
+        ran(scored(tmp_path, c, 40, design="balanced"), c, tmp_path / "tables")
+    assert not (tmp_path / "tables").exists()
+
+
+def test_what_a_killed_attack_left_is_removed(once: Ran, tmp_path: Path):
+    folder = shutil.copytree(once.folder, tmp_path / "tables")
+    (folder / ".samples.parquet.4711").write_text("half")
+    ran(once.of, dataclasses.replace(FEW, references=8), folder)
+    assert sorted(files(folder)) == TABLES

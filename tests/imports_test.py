@@ -49,7 +49,7 @@ ALLOWED = {
     "scores": {"config", "score_file", "seeds", "stats", "store", "subsets"},
     "instability": {"config", "score_file", "scores", "stats", "tables", "workdir"},
     "diagnostics": {
-        *("config", "score_file", "scores", "seeds", "stats", "tables", "workdir"),
+        *("config", "errors", "score_file", "scores", "seeds", "stats", "tables", "workdir"),
     },
     "archetypes": {"config", "population", "stats"},
     "attack": {
@@ -83,7 +83,14 @@ WITHOUT_JAX = (
     ),
     *("archetypes", "attack", "cli", "stats.baselines", "stats.binomial", "stats.bootstrap"),
     *("stats.contributions", "stats.flips", "stats.lira", "stats.moments", "stats.per_sample"),
-    *("stats.ranking", "stats.resampling", "stats.rmia", "stats.roc", "stats.search"),
+    *(
+        "stats.ranking",
+        "stats.resampling",
+        "stats.rmia",
+        "stats.roc",
+        "stats.search",
+        "stats.voting",
+    ),
 )
 # Tests of what several modules do together, and checks of the repository.
 OF_NO_MODULE = {

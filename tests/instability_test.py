@@ -11,6 +11,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from conftest import SMALL, Ran, ran, scored
+from scipy.stats import binomtest
 
 from lm_mia import attack, instability, scores
 from lm_mia.config import AttackName
@@ -129,7 +130,8 @@ def test_thresholds(slow: Slow):
 
 def test_samples(slow: Slow):
     table, c, world = slow.of.samples(), slow.of.c, slow.of.of
-    names = [f"{kind}_{fpr:g}" for fpr in c.fprs for kind in ("votes", "flip", "distance")]
+    kinds = ("votes", "flip", "p_value", "distance")
+    names = [f"{kind}_{fpr:g}" for fpr in c.fprs for kind in kinds]
     assert table.columns.tolist() == [
         *("id", "member", "tokens", "mean_score", "mean_posterior", "separation", *names),
     ]
@@ -146,13 +148,14 @@ def test_samples(slow: Slow):
         votes_N = slow.votes(fpr)
         np.testing.assert_array_equal(table[f"votes_{fpr:g}"].astype(float), votes_N)
         close(table, f"flip_{fpr:g}", [slow.flip(v) for v in votes_N])
+        tests = [v if np.isnan(v) else binomtest(int(v), slow.replicas).pvalue for v in votes_N]
+        close(table, f"p_value_{fpr:g}", tests)
         threshold_T = np.array([slow.threshold(t, fpr) for t in range(slow.replicas)])
         at_T = 1 / (1 + np.exp(-np.clip(threshold_T, -700, 700)))
         distance_N = np.abs(posterior_TxN - at_T[:, None]).mean(axis=0)
         np.testing.assert_allclose(table[f"distance_{fpr:g}"], distance_N, atol=1e-6)
     types = pq.read_schema(slow.of.folder / "samples.parquet")
-    kinds = {name: str(types.field(name).type) for name in names[:3]}
-    assert list(kinds.values()) == ["int16", "double", "float"]
+    assert [str(types.field(n).type) for n in names[:4]] == ["int16", "double", "double", "float"]
 
 
 def test_flip_shares(slow: Slow):

@@ -103,7 +103,10 @@ ATTACKS = (
 LACKING = "attack.attacks={}: {} need more than the loss; set --config.score.statistics={}"
 FPRS = "attack.fprs={}: must be rates above 0, at most 1, in ascending order, distinct in their first 6 digits"
 BAND = "attack.band={}: must be two rates in [0, 1], the lower first"
-RESAMPLED = "attack.resample_references={}: must be 0, or even (sets are made of pairs) and from 4 to attack.references / 2 = 4"
+RESAMPLED = (
+    "attack.resample_references={}: must be 0, or even (sets are made of pairs) and from 4 to "
+    "attack.references / 2 = 4"
+)
 APART = "attack.ambiguous_separation={}: must lie between 0 and attack.clear_separation={}"
 LEFT_OUT = (
     "attack.leave_one_out=True: train.subset='balanced' tells by the other rows whether a sample is in the one "

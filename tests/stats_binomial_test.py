@@ -139,3 +139,17 @@ def test_pytest_can_fail(tmp_path):
     run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert run.returncode == 1, run.stdout
     assert "1 failed" in run.stdout
+
+
+@pytest.mark.parametrize("integer", [np.int64, np.int32, np.uint8, np.int16])
+def test_numbers_of_replicas_of_any_integer_type(integer):
+    assert coin_flip_cutoff(integer(127)) == coin_flip_cutoff(127)
+    assert coin_flip_cutoff(integer(60))[0] == 22
+    np.testing.assert_array_equal(p_value([52, 0], integer(127)), p_value([52, 0], 127))
+    assert flips.max_flip_rate(integer(127)) == flips.max_flip_rate(127)
+    for function in (flips.flip_rate, flips.flip_bins):
+        np.testing.assert_array_equal(function([52, 3], integer(127)), function([52, 3], 127))
+    counts = flips.vote_counts([[52.0, 3.0]], [True, True], integer(127))
+    assert counts.coin_positive_K.tolist() == [52]
+    with pytest.raises(TypeError):
+        coin_flip_cutoff(127.0)  # pyright: ignore[reportArgumentType]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lm_mia.stats import flips
+from lm_mia.stats import flips, voting
 from lm_mia.stats.binomial import coin_flip_cutoff, p_value
 from lm_mia.stats.roc import tpr_at_fpr
 
@@ -55,7 +55,7 @@ def test_votes_are_the_slow_ones(seed, cells, dtype):
     threshold_TxF[np.isnan(threshold_TxF)] = -np.inf
     threshold_TxF[rng.integers(5)] = np.nan
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(flips, "_CELLS", cells)
+        patch.setattr(voting, "_CELLS", cells)
         got = flips.votes(score_TxN, threshold_TxF)
     want_FxN = votes_slowly(score_TxN, threshold_TxF)
     np.testing.assert_array_equal(got.votes_FxN, want_FxN)

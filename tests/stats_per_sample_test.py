@@ -138,7 +138,7 @@ def test_true_positive_probability_is_the_slow_one(seed, cells, dtype):
         patch.setattr(per_sample, "_CELLS", cells)
         got = true_positive_probability(posterior_MxN, member_MxN)
     for n in range(17):
-        p = posterior_MxN[member_MxN[:, n] & ~np.isnan(posterior_MxN[:, n]), n]
+        p = posterior_MxN[member_MxN[:, n] & ~np.isnan(posterior_MxN[:, n]), n].astype(np.float64)
         assert got.targets_N[n] == p.size
         want = (p.mean(), p.std(), np.mean(p > 0.5)) if p.size else [np.nan] * 3
         found = (got.mean_N[n], got.std_N[n], got.share_above_half_N[n])

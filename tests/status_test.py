@@ -34,6 +34,23 @@ def test_what_is_there_and_what_is_missing(
     sha256 = json.loads((w / "population" / "manifest.json").read_text())["sha256"]
     assert ["population", "32", "samples,", "sha256", sha256] in cells
     assert tiny_run.content(w) == before
+    (w / "tables" / "flips.json").unlink()  # as an attack does before it begins to write
+    assert cli.main(tiny.argv("status", w)) == 0
+    assert "tables      unfinished" in capsys.readouterr().out.splitlines()
+
+
+def test_the_last_words_name_the_attacks_that_there_are(
+    tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    w = tiny.copy(tmp_path / "w")
+    for attacks, named in (
+        ("rmia,lira_online", ["lira_online"]),
+        ("loss,lira_online", ["lira_online", "loss"]),
+    ):
+        assert cli.main(tiny.argv("attack", w, f"--config.attack.attacks={attacks}")) == 0
+        lines = capsys.readouterr().out.splitlines()
+        aucs = [line.split(":")[0] for line in lines if line.startswith("AUC of ")]
+        assert sorted(aucs) == [f"AUC of {name}" for name in named]
 
 
 def test_another_config_is_refused(
@@ -91,3 +108,15 @@ def test_statistics_asked_for_later_are_scored_and_nothing_is_trained(
     assert (
         values["lowercase_loss"] != values["loss"]
     ).mean() > 0.9  # each text begins with a capital
+
+
+@pytest.mark.parametrize("damage", ["{", "{}", "[]"])
+def test_damaged_facts_of_the_tables(
+    tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str
+):
+    w = tiny.copy(tmp_path / "w")
+    facts = w / "tables" / "flips.json"
+    facts.write_text(damage)
+    assert cli.main(tiny.argv("report", w)) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert said[-1] == f"{facts}: damaged; run `lm-mia attack` again"

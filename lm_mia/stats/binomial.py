@@ -4,7 +4,9 @@ StrongMIA, Appendix E.2.4. The tails of the test are summed in whole numbers, so
 acceptance region is exact. Shapes: N samples.
 """
 
+import operator
 from itertools import accumulate
+from typing import SupportsIndex
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -35,7 +37,7 @@ def coin_flip_cutoff(replicas: int, alpha: float = 0.05) -> tuple[int, float]:
 
     Source: StrongMIA Eqs. 17, 19 and 23.
     """
-    check_replicas(replicas)
+    replicas = whole_replicas(replicas)
     if not 0 < alpha < 1:
         raise ValueError(f"alpha={alpha}: must lie between 0 and 1, both excluded")
     top, bottom = float(alpha).as_integer_ratio()
@@ -61,6 +63,7 @@ def p_value(k: ArrayLike, replicas: int) -> NDArray[np.float64]:
 
     Source: StrongMIA Eq. 22.
     """
+    replicas = whole_replicas(replicas)
     votes, missing = whole_votes(k, replicas)
     whole = 1 << replicas
     # Tails end at the centre, where twice the tail exceeds 1 for an even B.
@@ -110,7 +113,7 @@ def whole_votes(votes: ArrayLike, replicas: int) -> tuple[NDArray[np.int64], NDA
     Raises:
       ValueError: replicas below 2, or a count that is not a whole number from 0 to replicas.
     """
-    check_replicas(replicas)
+    replicas = whole_replicas(replicas)
     given = np.asarray(votes, dtype=np.float64)
     missing = np.isnan(given)
     filled = np.where(missing, 0.0, given)
@@ -119,10 +122,12 @@ def whole_votes(votes: ArrayLike, replicas: int) -> tuple[NDArray[np.int64], NDA
     return filled.astype(np.int64), missing
 
 
-def check_replicas(replicas: int) -> None:
-    """ValueError unless there are two replicas or more."""
-    if replicas < 2:
-        raise ValueError(f"replicas={replicas}: must be 2 or more, a flip rate compares pairs")
+def whole_replicas(replicas: SupportsIndex) -> int:
+    """The number of replicas as a Python integer, which never overflows; ValueError below two."""
+    whole = operator.index(replicas)
+    if whole < 2:
+        raise ValueError(f"replicas={whole}: must be 2 or more, a flip rate compares pairs")
+    return whole
 
 
 def check_confidence(confidence: float) -> None:

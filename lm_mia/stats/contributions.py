@@ -10,9 +10,9 @@ import dataclasses
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from lm_mia.stats.binomial import coin_flip_cutoff, whole_votes
-from lm_mia.stats.flips import BIN_NAMES, COIN_FLIP, VERY_UNSTABLE, live_targets
+from lm_mia.stats.binomial import coin_flip_cutoff, whole_replicas, whole_votes
 from lm_mia.stats.roc import MeanStd, mean_std
+from lm_mia.stats.voting import BIN_NAMES, COIN_FLIP, VERY_UNSTABLE, live_targets
 
 _WORD = 64  # bits
 
@@ -173,6 +173,7 @@ def vote_counts(
     if votes_KxN.ndim != 2:
         raise ValueError(f"votes of shape {votes_KxN.shape}: must have one row a rate")
     member_C = np.flatnonzero(_checked(member_N, votes_KxN.shape[1:]))
+    replicas = whole_replicas(replicas)
     k_low, _ = coin_flip_cutoff(replicas, alpha)
     count_3xK = np.empty((3, len(votes_KxN)), dtype=np.int64)
     for k, votes_N in enumerate(votes_KxN):

@@ -9,7 +9,7 @@ import dataclasses
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from lm_mia.stats.flips import live_targets
+from lm_mia.stats.voting import live_targets
 
 _CELLS = 2**17  # float64 numbers worked on at once: they fit the cache
 
