@@ -185,19 +185,21 @@ def control(shuffled: Sequence[Record]) -> tuple[bool, str]:
     rows = [r for r in shuffled if not math.isnan(r["auc_mean"])]
     if not rows:
         return False, "The control has no result: no attack got an AUC with shuffled labels."
+    without = [attack_name(r["attack"]) for r in shuffled if math.isnan(r["auc_mean"])]
+    but = f" Without a result: {', '.join(without)}." if without else ""
     worst = max(rows, key=lambda r: abs(r["auc_mean"] - 0.5))
     references = f" with {plural(worst['references'], 'reference')}" if worst["references"] else ""
     who = f"{attack_name(worst['attack'])}{references}, AUC {worst['auc_mean']:.3f}"
     if abs(worst["auc_mean"] - 0.5) <= CHANCE_MARGIN:
         return True, (
-            "Passed: with shuffled labels every attack's mean AUC lies within "
-            f"{CHANCE_MARGIN:g} of 0.5 (farthest: {who}). The control finds no sign of a leak."
+            f"Passed: with shuffled labels every {'other ' if without else ''}attack's mean AUC lies within "
+            f"{CHANCE_MARGIN:g} of 0.5 (farthest: {who}). The control finds no sign of a leak.{but}"
         )
     bad = sum(abs(r["auc_mean"] - 0.5) > CHANCE_MARGIN for r in rows)
     return False, (
         f"Failed: with shuffled labels {bad} of {plural(len(rows), 'mean AUC')} lie more than "
         f"{CHANCE_MARGIN:g} from 0.5 (farthest: {who}). Something other than membership may drive "
-        "the scores, or there are too few samples; explain this before you trust the numbers."
+        f"the scores, or there are too few samples; explain this before you trust the numbers.{but}"
     )
 
 

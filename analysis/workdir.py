@@ -161,6 +161,7 @@ def script(description: str | None, figures: Callable[[Path], Mapping[str, Figur
     """Body of a figure script: writes WORKDIR/figures, prints the paths; returns the exit code."""
     workdir = parse_workdir(description)
     try:
+        flip_facts(workdir)  # there only when all tables are of one attack
         for path in save(workdir, figures(workdir)).values():
             print(path)
     except WorkdirError as error:

@@ -10,6 +10,11 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
+# glibc hands freed memory back beyond twice the largest block that was ever freed, so that without a
+# large one, freed here, the temporaries of every chunk are faulted in anew: twice the time of a fit.
+_large = np.empty(2**21)
+del _large
+
 _HEAD = 16  # references among which the first of a class is sought at first
 _CANCELLED = 1e-6  # share of the sum of squares below which what is left of it is computed anew
 
