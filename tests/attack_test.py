@@ -148,8 +148,8 @@ def test_what_the_tables_are_about(attacked: Ran):
 
 def test_progress_and_what_is_said(attacked: Ran):
     assert attacked.said == [
-        "attack.references=12: 3 samples have fewer than 2 IN or 2 OUT references; they are left out (NaN) and "
-        "counted; more references or train.subset='balanced' mend it"
+        "attack.references=12: 3 samples have fewer than 2 IN or 2 OUT references, or no spread among them; they are "
+        "left out (NaN) and counted; more references or train.subset='balanced' mend it"
     ]
     done = [done for _, done, _ in attacked.progress]
     assert {(label, total) for label, _, total in attacked.progress} == {("attack", done[-1])}
