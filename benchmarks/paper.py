@@ -10,7 +10,7 @@ import pandas as pd
 import synthetic
 from fresh import Clock, Results
 
-from lm_mia import config, instability, scores, subsets
+from lm_mia import config, diagnostics, instability, scores, subsets
 from lm_mia.score_file import ScoreFile
 from lm_mia.store import Store
 
@@ -36,14 +36,11 @@ def tables(
     thresholds, AUC) and decisions (votes, flips, tables).
     """
     c = config.Attack(references=references, replicas=targets)
-    rows, store = subsets.rows(references, targets), Store(folder / "scores.zarr")
     seconds = {}
     with clock, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         start = time.perf_counter()
-        _, member_1xN2 = store.read(rows[references : references + 1])
-        member_N2 = member_1xN2[0]
-        nothing_N2 = np.zeros(len(member_N2))
-        source = scores.Source(store, rows[references:], rows[:references], member_N2, nothing_N2)
+        source = _source(folder, references, targets)
+        member_N2 = source.target_member_N2
         fitted = scores.fit(source, ["lira_online"], None, c)
         with ScoreFile(folder, targets, len(member_N2)) as file:
             scores.fill({"lira_online": file}, source, fitted, c, pool)
@@ -59,3 +56,18 @@ def tables(
         "auc": points.auc_T,
         "rows": np.array(len(shares)),
     }
+
+
+def probabilities(clock: Clock, folder: Path, *, references: int) -> Results:
+    """Every reference attacked with all the others, and its posteriors by sample (Figure 21)."""
+    c, path = config.Attack(references=references), folder / "probabilities.parquet"
+    with clock, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        diagnostics.true_positive_probability(_source(folder, references, 1), c, path, pool)
+    return {"mean": pd.read_parquet(path, columns=["mean"])["mean"].to_numpy()}
+
+
+def _source(folder: Path, references: int, targets: int) -> scores.Source:
+    rows, store = subsets.rows(references, targets), Store(folder / "scores.zarr")
+    _, member_1xN2 = store.read(rows[references : references + 1])
+    nothing_N2 = np.zeros(member_1xN2.shape[1])
+    return scores.Source(store, rows[references:], rows[:references], member_1xN2[0], nothing_N2)

@@ -64,10 +64,20 @@ def rmia(scratch: Path, c: argparse.Namespace) -> Table:
 
 
 def leave_one_out(scratch: Path, c: argparse.Namespace) -> Table:
-    """Leave-one-out LiRA of all references."""
-    synthetic.write(scratch, c.samples, c.references, 1)
-    found = fresh.measure(ours.leave_one_out, scratch)
-    return ("rows", "seconds", "peak GB"), [(str(c.references), *_cost(found))]
+    """Leave-one-out LiRA of all references: of arrays, and streamed from a store to Figure 21's table."""
+
+    def rows() -> Iterator[Sequence[str]]:
+        synthetic.write(scratch, c.samples, c.references, 1)
+        found = fresh.measure(ours.leave_one_out, scratch)
+        yield "arrays", f"{c.samples:,}", str(c.references), *_cost(found)
+        for samples in (c.samples // 4, c.samples, 4 * c.samples):
+            with tempfile.TemporaryDirectory(dir=scratch) as name:
+                folder, size = Path(name), {"samples": samples, "references": c.references}
+                fresh.measure(paper.write_store, folder, **size, targets=1)
+                found = fresh.measure(paper.probabilities, folder, references=c.references)
+                yield "streamed", f"{samples:,}", str(c.references), *_cost(found)
+
+    return ("from", "samples", "rows", "seconds", "peak GB"), rows()
 
 
 def bootstrap(scratch: Path, c: argparse.Namespace) -> Table:
@@ -166,8 +176,6 @@ def _size(name: str, c: argparse.Namespace) -> str:
         case "rmia" | "peers":
             samples = c.samples if name == "rmia" else c.peer_samples
             return f"{samples:,} samples, {c.references} references, targets: {c.targets}"
-        case "leave_one_out":
-            return f"{c.samples:,} samples"
         case _:
             return f"{len(os.sched_getaffinity(0))} CPU cores"
 
