@@ -125,12 +125,12 @@ def open_source(
     if len(references) < 4 or len(targets) < 2:
         raise UserError(
             f"{store.path}: {len(references)} of {c.references} references and {len(targets)} of {c.replicas} replicas "
-            "are there, of 4 and 2 that an attack needs at least; run `lm-mia run` first"
+            f"are there{_with(store)}, of 4 and 2 that an attack needs at least; run `lm-mia run` first"
         )
     if absent:
         say(
-            f"{len(absent)} of {len(wanted)} rows are absent: attacking {len(targets)} of {c.replicas} replicas with "
-            f"{len(references)} of {c.references} references; `lm-mia run` makes the others"
+            f"{len(absent)} of {len(wanted)} rows are absent{_with(store)}: attacking {len(targets)} of {c.replicas} "
+            f"replicas with {len(references)} of {c.references} references; `lm-mia run` makes the others"
         )
     _, member_1xN2 = store.read(targets[:1])
     return scores.Source(
@@ -141,6 +141,10 @@ def open_source(
         population.table["zlib_bytes"].to_numpy(),
         tuple(NEEDED[a] for a in c.attacks if a in NEEDED),
     )
+
+
+def _with(store: Store) -> str:
+    return f" (with {', '.join(store.statistics)})" if store.statistics else ""
 
 
 def _comparisons(source: scores.Source, c: config.Attack) -> scores.Block | None:

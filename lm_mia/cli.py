@@ -23,6 +23,7 @@ from lm_mia.config import Config
 from lm_mia.errors import UserError
 from lm_mia.parse import parse
 from lm_mia.population import Population, open_population
+from lm_mia.store import Store
 from lm_mia.workdir import FACTS, Workdir
 
 VERBS = {
@@ -98,7 +99,9 @@ class Job:
 
     def attack(self, population: Population, recipe: Path) -> None:
         """Scores -> tables."""
-        store, tables = workers.scores_of(self.config, recipe), self.workdir.path / "tables"
+        attacks = self.config.attack.attacks
+        needed = tuple(config.NEEDED[name] for name in attacks if name in config.NEEDED)
+        store, tables = Store(recipe / "scores.zarr", needed), self.workdir.path / "tables"
         attack.run(
             store, population, self.config.attack, tables, self.display.update, self.display.say
         )
@@ -193,7 +196,8 @@ def _check_tables(c: Config, workdir: Workdir) -> None:
             raise UserError(f"{path}: damaged; run `lm-mia attack` again") from error
         asked = config.to_dict(c)["attack"]
         different = [
-            f"attack.{name}={asked[name]!r}: the tables were made with {made.get(name)!r}; run `lm-mia attack` first"
+            f"attack.{name}={asked[name]!r}: the tables were made with {made.get(name)!r}; say that here too, or run "
+            "`lm-mia attack` first"
             for name in asked
             if made.get(name) != asked[name]
         ]

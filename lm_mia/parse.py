@@ -37,6 +37,11 @@ def parse(config_arg: str, overrides: Sequence[str] = ()) -> Config:
     bad: list[str] = []
     unsure: set[str] = set()  # fields whose value is not the one that was meant
     for name, values in _flags(overrides):
+        section, _, leaf_name = name.rpartition(".")
+        positive = f"{section}.{leaf_name.removeprefix('no_')}"
+        if kinds.get(positive) is bool and not values:  # --config.attack.[no-]leave-one-out
+            config = _set(config, positive.split("."), positive == name)
+            continue
         if name not in kinds:
             near = difflib.get_close_matches(name, kinds, n=1, cutoff=0.4)
             leaf = [k for k in kinds if k.rsplit(".")[-1] == name.rsplit(".")[-1]]
@@ -45,6 +50,8 @@ def parse(config_arg: str, overrides: Sequence[str] = ()) -> Config:
             bad.append(f"--config.{name}: no such field{hint}")
             continue
         said = " ".join(values)
+        if kinds[name] is bool:
+            values = [value.capitalize() for value in values]
         if typing.get_origin(kinds[name]) is tuple:
             values = [part.strip() for value in values for part in value.split(",")]
         try:

@@ -267,8 +267,8 @@ def test_a_report_is_not_drawn_from_tables_of_other_settings(
     w = tiny.copy(tmp_path / "w")
     flags = ["--config.attack.alpha=0.2", "--config.attack.references=6"]
     assert refused(tiny.argv("report", w, *flags), capsys) == [
-        "attack.references=6: the tables were made with 4; run `lm-mia attack` first",
-        "attack.alpha=0.2: the tables were made with 0.05; run `lm-mia attack` first",
+        "attack.references=6: the tables were made with 4; say that here too, or run `lm-mia attack` first",
+        "attack.alpha=0.2: the tables were made with 0.05; say that here too, or run `lm-mia attack` first",
     ]
     assert cli.main(tiny.argv("report", w)) == 0
 

@@ -64,7 +64,7 @@ ALLOWED = {
     "status": {"config", "population", "workdir", "workers"},
     "cli": {
         *("attack", "config", "corpus", "errors", "parse", "population", "progress", "status"),
-        *("workdir", "workers"),
+        *("store", "workdir", "workers"),
     },
     "stats": {"stats"},
     "__init__": set(),
