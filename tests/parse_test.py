@@ -101,14 +101,12 @@ def test_a_band_is_two_numbers(file: str, flags: list[str]):
 
 
 def test_booleans_and_choices_of_the_attack(file: str):
-    meant = {"leave-one-out": True, "leave_one_out=true": True, "leave_one_out=False": False}
-    meant["no-leave-one-out"] = False
-    for flag, value in meant.items():
+    flags = ("leave-one-out", "leave_one_out=true", "leave_one_out=False", "no-leave-one-out")
+    for flag, value in zip(flags, (True, True, False, False), strict=True):
         assert parse.parse(file, [f"--config.attack.{flag}"]).attack.leave_one_out is value
-    for flag in ("no-leave-one-out=True", "no-alpha"):
-        assert "no such field" in wrong(file, f"--config.attack.{flag}")[0]
-    flags = ["--config.attack.leave_one_out=True", "--config.attack.finite-population", "True"]
-    after = parse.parse(file, [*flags, "--config.attack.variance=pooled"]).attack
+    assert "no such field" in wrong(file, "--config.attack.no-leave-one-out=True")[0]
+    more = ["--config.attack.finite-population", "True", "--config.attack.variance=pooled"]
+    after = parse.parse(file, ["--config.attack.leave_one_out=True", *more]).attack
     assert (after.leave_one_out, after.finite_population, after.variance) == (True, True, "pooled")
 
 
