@@ -10,12 +10,9 @@ import pandas as pd
 import synthetic
 from fresh import Clock, Results
 
-from lm_mia import config, diagnostics, instability, scores, subsets
+from lm_mia import attack, config, diagnostics, instability, scores, subsets
 from lm_mia.score_file import ScoreFile
 from lm_mia.store import Store
-
-CURVE_POINTS = 100
-"""False positive rates of the ROC curves, beside the 11, as the attack stage has them."""
 
 
 def write_store(
@@ -27,9 +24,7 @@ def write_store(
     return {}
 
 
-def tables(
-    clock: Clock, folder: Path, *, references: int, targets: int, curve_points: int
-) -> Results:
+def tables(clock: Clock, folder: Path, *, references: int, targets: int) -> Results:
     """Online LiRA of all targets at 11 FPRs, and every table of decisions with samples.parquet.
 
     Seconds of the steps come back too: scores (reading, fitting, scoring), rates (sorting,
@@ -45,9 +40,7 @@ def tables(
         with ScoreFile(folder, targets, len(member_N2)) as file:
             scores.fill({"lira_online": file}, source, fitted, c, pool)
             seconds["scores"] = time.perf_counter() - start
-            grid = np.geomspace(1 / (~member_N2).sum(), 1, curve_points)
-            rates = [*c.fprs, *np.unique([0.0, *c.band, *grid])]
-            points = scores.points(file, member_N2, rates, pool)
+            points = scores.points(file, member_N2, attack.rates(c, member_N2), pool)
             seconds["rates"] = time.perf_counter() - start - seconds["scores"]
             instability.write(source, fitted, file, points, {}, c, folder, pool)
     seconds["decisions"] = clock.seconds - seconds["scores"] - seconds["rates"]

@@ -183,7 +183,7 @@ def _size(name: str, c: argparse.Namespace) -> str:
 def _paper(folder: Path, samples: int, references: int, targets: int) -> Sequence[str]:
     rows = {"references": references, "targets": targets}
     fresh.measure(paper.write_store, folder, samples=samples, **rows)
-    found = fresh.measure(paper.tables, folder, **rows, curve_points=paper.CURVE_POINTS)
+    found = fresh.measure(paper.tables, folder, **rows)
     assert found.results is not None
     seconds, peak = _cost(found)
     steps = [f"{float(found.results[name]):.3g}" for name in _STEPS]

@@ -59,9 +59,6 @@ def run(
         left.unlink()
     facts_path = folder / FACTS.name
     member_N2, references = source.target_member_N2, len(source.references)
-    nonmembers = int((~member_N2).sum())
-    grid_G = np.geomspace(1 / max(nonmembers, 1), 1, _CURVE_POINTS)
-    rates = [*c.fprs, *np.unique([0.0, *c.band, *grid_G])]  # of the tables, then of the curves
     counts = sorted({2**i for i in range(references.bit_length())} | {references})
     settings: list[tuple[AttackName, int]] = [
         (name, count)
@@ -84,7 +81,7 @@ def run(
             fitted = scores.fit(some, [name], _first(comparisons, count), c)
             with ScoreFile(folder, len(source.targets), len(member_N2)) as file:
                 scores.fill({name: file}, some, fitted, c, pool, progress=lambda x: part(0.4 * x))
-                points = scores.points(file, member_N2, rates, pool)
+                points = scores.points(file, member_N2, rates(c, member_N2), pool)
                 if whole and name == "lira_online":
                     _check(points, references, c, say)
                     part(0.6)
@@ -99,7 +96,7 @@ def run(
                 attacks.append(tables.attack(name, used, points, c))
                 curves.append(tables.curve(name, used, points, c))
                 if whole and c.bootstraps:
-                    intervals.append(_intervals(name, file.target(0), member_N2, c))
+                    intervals.append(_intervals(name, points, file.target(0), member_N2, c))
         assert counted is not None, "lira_online is among the attacks"
         write_csv(folder / "attacks.csv", pd.DataFrame(attacks))
         write_csv(folder / "roc.csv", pd.concat(curves))
@@ -111,6 +108,12 @@ def run(
     facts = _facts(source, counted, c)
     write_atomically(facts_path, json.dumps(facts, indent=1) + "\n")
     progress("attack", steps, steps)
+
+
+def rates(c: config.Attack, member_N2: np.ndarray) -> list[float]:
+    """False positive rates at which every target is measured: attack.fprs, then the points of the curves."""
+    grid_G = np.geomspace(1 / max(int((~member_N2).sum()), 1), 1, _CURVE_POINTS)
+    return [*c.fprs, *np.unique([0.0, *c.band, *grid_G])]
 
 
 def open_source(
@@ -192,13 +195,16 @@ def _check(
 
 
 def _intervals(
-    name: str, score_N2: np.ndarray, member_N2: np.ndarray, c: config.Attack
+    name: str,
+    points: roc.OperatingPoints,
+    score_N2: np.ndarray,
+    member_N2: np.ndarray,
+    c: config.Attack,
 ) -> pd.DataFrame:
     """Rows of intervals.csv, 95 %, over the choice of samples: AUC and TPRs of the first target."""
     found = bootstrap.intervals(score_N2, member_N2, c.fprs, replicates=c.bootstraps)
-    points = roc.tpr_at_fpr(score_N2, member_N2, c.fprs)
     members = points.members_T[0]
-    exact = roc.clopper_pearson(np.rint(points.tpr_TxF[0] * members), members)
+    exact = roc.clopper_pearson(np.rint(found.tpr_TxF[0] * members), members)
     table = pd.DataFrame({"attack": name, "metric": [f"tpr_at_{fpr:g}" for fpr in c.fprs]})
     table["value"], table["bootstrap_low"] = found.tpr_TxF[0], found.tpr_low_TxF[0]
     table["bootstrap_high"] = found.tpr_high_TxF[0]
