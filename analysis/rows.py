@@ -23,6 +23,7 @@ class Rows:
     path: Path
     """Of the store."""
     store: xr.Dataset
+    """At the score point of the tables."""
     reference_rows: np.ndarray
     """Places in the store; a store may hold more rows than the tables were made of."""
     replica_rows: np.ndarray
@@ -62,14 +63,25 @@ def read(folder: Path) -> Rows:
         role_M = np.array([str(role) for role in store["role"].to_numpy()])
         seeds_Mx3 = np.stack([store[name].to_numpy() for name in _SEEDS], axis=1)
         extra = {NEEDED[a] for a in config["attacks"] if a in NEEDED}
-        steps = {n: _shard_samples(store[n]) for n in ("loss", "member", *sorted(extra))}
+        variables = {n: store[n] for n in ("loss", "member", *sorted(extra))}
+        sizes = {n: _shard_samples(variable) for n, variable in variables.items()}
+        points = store["step"].to_numpy().tolist() if "step" in store.coords else []
         samples = store.sizes["sample"]
+    step = config["step"]
+    if step and step not in points:
+        raise WorkdirError(
+            f"{path}: not scored at step {step}, which the tables are about; run lm-mia attack again"
+        )
+    at = points.index(step) if step else len(points) - 1
+    keys = {n: (at,) * ("checkpoint" in variable.dims) for n, variable in variables.items()}
+    if points:
+        store = store.isel(checkpoint=at)
 
     def there(m: int) -> bool:  # what lacks a file would be read as NaN or False
         paths = (
-            path / n / "c" / str(m) / str(s)
-            for n, step in steps.items()
-            for s in range(-(-samples // step))
+            path.joinpath(n, "c", *map(str, (m, *keys[n], s)))
+            for n, size in sizes.items()
+            for s in range(-(-samples // size))
         )
         return all(shard.is_file() and shard.stat().st_size for shard in paths)
 
@@ -95,8 +107,8 @@ def read(folder: Path) -> Rows:
 
 
 def _shard_samples(variable: xr.DataArray) -> int:
-    """How many samples of a row one file holds."""
-    return (variable.encoding.get("shards") or variable.encoding["chunks"])[1]
+    """How many samples of a row one file holds; they are the last dimension."""
+    return (variable.encoding.get("shards") or variable.encoding["chunks"])[-1]
 
 
 @contextmanager

@@ -184,7 +184,7 @@ _CELLS = pc.ConvertOptions(null_values=["", "nan", "NaN"], strings_can_be_null=T
 _FLIP_FACTS = ("references", "replicas", "k_low", "cutoff", "max_flip_rate", "left_out")
 _SETTINGS = (
     *("references", "replicas", "fprs", "focus_fpr", "alpha", "variance", "band", "bootstraps"),
-    *("resample_references", "attacks"),
+    *("resample_references", "attacks", "step"),
 )
 
 

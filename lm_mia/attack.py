@@ -41,7 +41,7 @@ def run(
     """Attacks every target that is there and writes the tables.
 
     Args:
-      store: with rows of the attack present; those that are absent are left out, and the tables say so.
+      store: with rows of the attack present, at its step; those absent there are left out, and the tables say so.
       population: for lengths and texts.
       c: which rows, attacks, rates and levels.
       folder: of the tables.
@@ -78,7 +78,7 @@ def run(
             part(0)
             whole, used = count == references, 0 if name in _REFERENCE_FREE else count
             some = source.with_references(range(count))
-            fitted = scores.fit(some, [name], _first(comparisons, count), c)
+            fitted = scores.fit(some, [name], scores.first(comparisons, count), c)
             with ScoreFile(folder, len(source.targets), len(member_N2)) as file:
                 scores.fill({name: file}, some, fitted, c, pool, progress=lambda x: part(0.4 * x))
                 points = scores.points(file, member_N2, rates(c, member_N2), pool)
@@ -119,9 +119,10 @@ def rates(c: config.Attack, member_N2: np.ndarray) -> list[float]:
 def open_source(
     store: Store, population: Population, c: config.Attack, say: Callable[[str], None]
 ) -> scores.Source:
-    """The rows of an attack that are there; UserError if they are too few."""
+    """The rows of an attack that are there at its step; UserError if they are too few."""
+    store = dataclasses.replace(store, step=c.step)
     wanted = subsets.rows(c.references, c.replicas)
-    absent = set(store.missing(wanted))
+    absent = set(store.missing(wanted, store.step))
     rows = [row for row in wanted if row not in absent]
     references = [row for row in rows if row.role == "reference"]
     targets = [row for row in rows if row.role == "replica"]
@@ -141,13 +142,15 @@ def open_source(
         targets,
         references,
         member_1xN2[0],
-        population.table["zlib_bytes"].to_numpy(),
+        population.column("zlib_bytes"),
         tuple(NEEDED[a] for a in c.attacks if a in NEEDED),
     )
 
 
 def _with(store: Store) -> str:
-    return f" (with {', '.join(store.statistics)})" if store.statistics else ""
+    said = [f"with {', '.join(store.statistics)}"] if store.statistics else []
+    said += [f"at step {store.step}"] if store.step else []
+    return f" ({', '.join(said)})" if said else ""
 
 
 def _comparisons(source: scores.Source, c: config.Attack) -> scores.Block | None:
@@ -156,16 +159,6 @@ def _comparisons(source: scores.Source, c: config.Attack) -> scores.Block | None
         return None
     order_N2 = permutation(0, "samples that RMIA compares with", len(source.target_member_N2))
     return scores.gather(source, np.sort(order_N2[: c.rmia_samples]))
-
-
-def _first(comparisons: scores.Block | None, references: int) -> scores.Block | None:
-    if comparisons is None:
-        return None
-    return dataclasses.replace(
-        comparisons,
-        reference_loss_MxC=comparisons.reference_loss_MxC[:references],
-        reference_member_MxC=comparisons.reference_member_MxC[:references],
-    )
 
 
 @contextlib.contextmanager

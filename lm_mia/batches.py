@@ -2,10 +2,16 @@
 
 Each epoch visits every member once, in an order of its own. N members in batches of B make ceil(N / B) steps an epoch;
 the last batch of an epoch may be short.
+
+B: samples, L: tokens of a row, M: rows of a micro-batch over all devices, N: micro-batches that a batch may need.
 """
+
+from collections.abc import Collection
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from lm_mia import packing
 from lm_mia.population import Population
 from lm_mia.seeds import permutation
 
@@ -56,3 +62,83 @@ def padded(
     x_BxL[: len(ids_B)] = population.pad(ids_B)
     length_B[: len(ids_B)] = population.lengths_N[ids_B]
     return x_BxL, length_B
+
+
+class Rows(NamedTuple):
+    """A batch as micro-batches of rows: int32 arrays of a fixed shape, of which the first ``trips`` are filled.
+
+    Of numpy here, of JAX once they are on devices.
+    """
+
+    x_NxMxL: Any
+    segment_NxMxL: Any
+    """Which sample of its row a token belongs to: 1, 2, ...; 0 where there is none."""
+    position_NxMxL: Any
+    """Place of a token in its sample."""
+
+
+class Sizes(NamedTuple):
+    """What a batch holds."""
+
+    trips: int
+    """Micro-batches that hold samples."""
+    tokens: int
+    predicted: int
+    """Tokens that have a loss: all but the first of each sample."""
+    square_tokens: int
+    """Sum of the squares of the samples' tokens, which attention costs."""
+
+
+def micro_batches(samples: int, micro_rows: int, devices: int) -> int:
+    """N: the micro-batches that a batch needs at most, when no two samples fit into one row."""
+    return -(-samples // (micro_rows * devices))
+
+
+def rows(
+    population: Population,
+    ids_B: np.ndarray,
+    plan: packing.Plan,
+    micro_batches: int,
+    micro_rows: int,
+    devices: int = 1,
+    mine: Collection[int] | None = None,
+) -> tuple[Rows, Sizes]:
+    """Samples laid out as a plan says; the layout does not depend on the devices, only who holds which rows does.
+
+    Args:
+      population: the samples.
+      ids_B: which.
+      plan: of `packing`, for their lengths.
+      micro_batches: N.
+      micro_rows: rows of one device; M is as many for each device.
+      devices: over which each micro-batch is spread.
+      mine: devices whose rows are wanted, ascending; only their samples are read. All, if None.
+
+    Returns:
+      The arrays, with M of the wanted devices only, and the sizes of the whole batch.
+    """
+    M, L = micro_rows * devices, population.length_tokens
+    wanted = range(devices) if mine is None else sorted(mine)
+    place = {device: i for i, device in enumerate(wanted)}
+    shape = (micro_batches, micro_rows * len(place), L)
+    found = Rows(*(np.zeros(shape, np.int32) for _ in Rows._fields))
+    for i, row, start, segment in zip(
+        *(a.tolist() for a in (ids_B, plan.row_B, plan.start_B, plan.segment_B)), strict=True
+    ):
+        trip, slot = divmod(row, M)
+        device, slot = divmod(slot, micro_rows)
+        if device not in place:
+            continue
+        sample = population.sample(i)
+        at = (trip, place[device] * micro_rows + slot, slice(start, start + len(sample)))
+        found.x_NxMxL[at] = sample
+        found.segment_NxMxL[at] = segment
+        found.position_NxMxL[at] = np.arange(len(sample))
+    length_B = population.lengths_N[ids_B]
+    sizes = Sizes(
+        trips=-(-plan.rows // M),
+        tokens=int(length_B.sum()),
+        predicted=int((length_B - 1).sum()),
+        square_tokens=int((length_B**2).sum()),
+    )
+    return found, sizes

@@ -18,32 +18,35 @@ Blocks = Iterator[tuple[slice, dict[str, np.ndarray]]]
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """Rows of one variable, in the order wanted."""
+    """Rows of one variable, at one score point, in the order wanted."""
 
     folder: Path
     """Of the variable, for messages."""
     array: ts.TensorStore
+    """Rows x samples."""
     index_R: list[int]
+    key: tuple[int, ...] = ()
+    """What stands between row and shard in the files' names."""
 
 
-def blocks(parts: Mapping[str, Part], samples: int, step: int) -> Blocks:
-    """All samples in order, `step` at a time; the next block is read while the caller is at work on one.
+def blocks(parts: Mapping[str, Part], samples: int, size: int) -> Blocks:
+    """All samples in order, `size` at a time; the next block is read while the caller is at work on one.
 
     Held at any time: the block that the caller has and the one being read.
 
     Raises:
       UserError: naming every shard of the parts whose checksum fails, and how to get it rebuilt.
     """
-    ahead = _start(parts, 0, min(step, samples))
-    for low in range(0, samples, step):
-        high = min(low + step, samples)
+    ahead = _start(parts, 0, min(size, samples))
+    for low in range(0, samples, size):
+        high = min(low + size, samples)
         try:
             block = {name: future.result() for name, future in ahead.items()}
         except ValueError:  # tensorstore's DATA_LOSS
             if bad := bad_shards(parts):
                 raise _corrupt(bad) from None
             raise
-        ahead = _start(parts, high, min(high + step, samples))
+        ahead = _start(parts, high, min(high + size, samples))
         yield slice(low, high), block
         del block  # else it would outlive the caller's own while the next one is awaited
 
@@ -52,22 +55,22 @@ def bad_shards(parts: Mapping[str, Part]) -> list[Path]:
     """Files of the parts' rows that cannot be read, each once; reads them all, one after another."""
     bad: dict[Path, None] = {}
     for part in parts.values():
-        step, samples = shard_samples(part.array), part.array.shape[1]
+        size, samples = shard_samples(part.array), part.array.shape[1]
         for index in part.index_R:
-            for shard, low in enumerate(range(0, samples, step)):
+            for shard, low in enumerate(range(0, samples, size)):
                 try:
-                    part.array[index, low : min(low + step, samples)].read().result()
+                    part.array[index, low : min(low + size, samples)].read().result()
                 except ValueError:
-                    bad[part.folder / "c" / str(index) / str(shard)] = None
+                    bad[part.folder.joinpath("c", *map(str, (index, *part.key, shard)))] = None
     return list(bad)
 
 
 def shard_samples(array: ts.TensorStore) -> int:
-    """Samples of a shard, which is one file."""
+    """Samples of a shard, which is one file; they are the last dimension."""
     shape = array.chunk_layout.write_chunk.shape
     assert shape is not None
-    assert shape[1] is not None
-    return shape[1]
+    assert shape[-1] is not None
+    return shape[-1]
 
 
 def _start(parts: Mapping[str, Part], low: int, high: int) -> dict[str, ts.Future[np.ndarray]]:

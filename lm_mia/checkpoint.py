@@ -1,10 +1,13 @@
 """The state of a row, fresh or saved: parameters, optimizer state, and the number of updates as its name.
 
 One whole state at a time, by orbax, in a folder of the row's own. A save is atomic; what a killed one leaves behind is
-no state, and gone when the folder is next opened.
+no state, and gone when the folder is next opened. States may lie on several devices and hosts; one that was saved on
+some can be restored on others.
 """
 
+import functools
 import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +15,9 @@ import jax
 import jax.numpy as jnp
 import optax
 import orbax.checkpoint as ocp
+from jax.experimental import multihost_utils
 
-from lm_mia import model
+from lm_mia import model, sharding
 from lm_mia.errors import UserError
 from lm_mia.seeds import rng
 
@@ -21,21 +25,74 @@ State = dict[str, Any]
 """{"params": model.Params, "opt": the optimizer's state}"""
 
 
-def fresh(init_seed: int, shape: model.Shape, tx: optax.GradientTransformation) -> State:
-    """The state of a row before its first update: a pure function of init_seed."""
+def abstract(
+    shape: model.Shape, tx: optax.GradientTransformation, mesh: jax.sharding.Mesh
+) -> State:
+    """Shapes, types and places of a row's state on a mesh, without the numbers."""
+
+    def state() -> State:
+        params = model.init(jax.random.key(0), shape)
+        return {"params": params, "opt": tx.init(params)}
+
+    shapes = jax.eval_shape(state)
+    return jax.tree.map(
+        lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
+        shapes,
+        sharding.shardings(shapes, mesh),
+    )
+
+
+def fresh(
+    init_seed: int,
+    shape: model.Shape,
+    tx: optax.GradientTransformation,
+    mesh: jax.sharding.Mesh | None = None,
+) -> State:
+    """The state of a row before its first update: a pure function of init_seed, the same on any mesh.
+
+    On the first device, if there is no mesh.
+    """
     raw = rng(init_seed, "initial weights").bit_generator.random_raw()
-    key = jax.random.key(raw >> 32)
-    params = jax.jit(model.init, static_argnums=1)(key, shape)
-    return {"params": params, "opt": tx.init(params)}
+    mesh = mesh or sharding.mesh(jax.local_devices()[:1])
+    return _initial(shape, tx, mesh)(jax.random.key(raw >> 32))
 
 
-def manager(folder: Path) -> ocp.CheckpointManager:
-    """An orbax manager of a row's folder that keeps the newest state only; close it, or use it as a context."""
+@functools.lru_cache(maxsize=8)
+def _initial(
+    shape: model.Shape, tx: optax.GradientTransformation, mesh: jax.sharding.Mesh
+) -> Callable[[jax.Array], State]:
+    """Compiled once for all rows that share their optimizer."""
+
+    def state(key: jax.Array) -> State:
+        params = model.init(key, shape)
+        return {"params": params, "opt": tx.init(params)}
+
+    places = jax.tree.map(lambda leaf: leaf.sharding, abstract(shape, tx, mesh))
+    return jax.jit(state, out_shardings=places)
+
+
+def manager(folder: Path, keep: Sequence[int] = ()) -> ocp.CheckpointManager:
+    """An orbax manager of a row's folder that keeps the newest state and those of certain steps.
+
+    Close it, or use it as a context. Where a job has several processes, all must call this and what follows.
+    """
     # not cleanup_tmp_directories: its thread outlives the manager, and the next one's meets half-removed folders
-    for unfinished in folder.glob(f"*{ocp.utils.TMP_DIR_SUFFIX}*"):
-        shutil.rmtree(unfinished)
-    options = ocp.CheckpointManagerOptions(max_to_keep=1)
-    return ocp.CheckpointManager(folder.absolute(), options=options)
+    if jax.process_index() == 0:
+        for unfinished in folder.glob(f"*{ocp.utils.TMP_DIR_SUFFIX}*"):
+            shutil.rmtree(unfinished)
+    if jax.process_count() > 1:
+        multihost_utils.sync_global_devices(f"leftovers of {folder.name} are gone")
+    policies = ocp.checkpoint_managers
+    kept = policies.AnyPreservationPolicy([policies.LatestN(1), policies.CustomSteps(list(keep))])
+    options = ocp.CheckpointManagerOptions(preservation_policy=kept)
+    return _Manager(folder.absolute(), options=options)
+
+
+class _Manager(ocp.CheckpointManager):
+    """Orbax asks JAX's preemption service with numbers of its own, which must only grow; `preemption` alone does."""
+
+    def reached_preemption(self, step: int) -> bool:
+        return False
 
 
 @jax.jit

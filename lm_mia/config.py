@@ -11,16 +11,20 @@ from typing import Any, Literal
 class Corpus:
     """Where documents come from."""
 
-    source: Literal["docstrings", "text", "jsonl", "parquet"] = "docstrings"
-    """docstrings: of the pinned dependencies, no download; text: one .txt a document; jsonl: .jsonl or .jsonl.gz."""
+    source: Literal["docstrings", "text", "jsonl", "parquet", "c4"] = "docstrings"
+    """docstrings: of the pinned dependencies, no download; text: one .txt a document; jsonl: .jsonl or .jsonl.gz;
+    c4: the TFDS build c4/en:3.1.0, read record by record."""
     path: str = ""
-    """A file, a folder or a glob; empty for docstrings."""
+    """A file, a folder or a glob; empty for docstrings; for c4 the TFDS data folder (empty: TFDS's own default)."""
     column: str = "text"
     """The text column of jsonl and parquet files."""
     min_chars: int = 200
     """Shorter documents are left out."""
-    deduplicate: Literal["near", "exact"] = "near"
-    """near: one document of each cluster that shares half of its 8-word shingles; exact: equal texts only."""
+    deduplicate: Literal["near", "exact", "none"] = "near"
+    """near: one document of each cluster that shares half of its 8-word shingles; exact: equal texts only; none: all
+    documents stay, as they must where there are too many to compare (c4)."""
+    processes: int = 0
+    """Processes that tokenise; 0: one a CPU core."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +35,8 @@ class Tokenizer:
     """A sentencepiece .model file with pad 0, eos 1, bos 2, unk 3; empty: train one on the corpus."""
     vocab_size: int = 32_000
     """Pieces in the vocabulary; with a path, what the file holds."""
+    documents: int = 0
+    """Documents, drawn by population.seed, that a vocabulary is trained on; 0: all."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,22 +49,51 @@ class Population:
     """Which documents are drawn, and in which order they are numbered."""
     length_tokens: int = 1024
     """Samples are cut at this many tokens, <bos> and <eos> included."""
+    distinct_prefix_tokens: int = 0
+    """Samples that share their first so many tokens with one drawn earlier are left out (StrongMIA Figure 16)."""
+    validation_samples: int = 0
+    """Samples drawn after the 2N, which no row trains on, for the validation loss."""
+    frequency_samples: int = 0
+    """Samples, drawn by seed, over which document frequencies are counted (StrongMIA Figure 31); 0: not counted."""
+
+
+SIZES = {  # layers, width; named by parameters without embeddings, 12 layers width^2
+    "10M": (3, 512),
+    "44M": (14, 512),
+    "85M": (12, 768),
+    "140M": (20, 768),
+    "302M": (24, 1024),
+    "425M": (15, 1536),
+    "489M": (25, 1280),
+    "509M": (18, 1536),
+    "604M": (48, 1024),
+    "1018M": (36, 1536),
+}
+HEAD_WIDTH = 64
+Size = Literal[
+    "10M", "44M", "85M", "140M", "302M", "425M", "489M", "509M", "604M", "1018M", "custom"
+]
 
 
 @dataclasses.dataclass(frozen=True)
 class Model:
     """GPT-2-like decoder-only transformer."""
 
-    layers: int = 12
-    width: int = 768
-    heads: int = 12
+    size: Size = "85M"
+    """Of StrongMIA, by parameters without embeddings; custom: whatever layers, width and heads say."""
+    layers: int = 0
+    """0: those of the size."""
+    width: int = 0
+    """0: that of the size."""
+    heads: int = 0
+    """0: one for every 64 of the width."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Of activations; parameters, softmax, loss and optimizer are float32."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Optimizer:
-    """AdamW, linear warm-up, cosine decay (StrongMIA Appendix G)."""
+    """AdamW, linear warm-up, then decay (StrongMIA Appendix G; Figure 15 changes one thing at a time)."""
 
     init_learning_rate: float = 1e-7
     peak_learning_rate: float = 3e-4
@@ -66,6 +101,9 @@ class Optimizer:
     warmup_steps: int = 750
     weight_decay: float = 0.1
     clip_norm: float = 1.0
+    """Gradients are scaled down to this global norm; 0: never."""
+    schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    """How the learning rate goes from its peak to its final value; constant: it stays at its peak."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +118,30 @@ class Train:
     checkpoint_minutes: float = 10.0
     """Time between checkpoints inside a row; the last state is always saved."""
     workers: int = 0
-    """Processes that share the rows; 0: one a CPU core, one where there is an accelerator."""
+    """Processes that share the rows; 0: one a CPU core, or one an accelerator."""
+    validations: int = 0
+    """How often, evenly over a row's training and the last time at its end, the validation loss is taken."""
+    trackers: tuple[Literal["tensorboard", "wandb"], ...] = ()
+    """Where metrics go beside metrics.jsonl."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Compute:
+    """How training is computed: what it costs, and the rounding of its sums, never what a row is."""
+
+    span: Literal["device", "job"] = "device"
+    """device: each row on one device, rows side by side; job: each row over all devices of all hosts of the job."""
+    batching: Literal["packed", "padded"] = "packed"
+    """packed: several samples a row of a batch, none seeing another; padded: one sample a row, for comparison."""
+    micro_rows: int = 0
+    """Rows of length_tokens that a device takes at once; a batch is a sum over such micro-batches; 0: chosen."""
+    attention: Literal["auto", "xla", "cudnn", "pallas"] = "auto"
+    """auto: cudnn on NVIDIA GPUs (bfloat16), pallas on TPUs, where the shapes allow, else xla; the log says which."""
+    layers: Literal["auto", "unrolled", "scanned"] = "auto"
+    """unrolled: compiled one by one, fastest; scanned: one for all; auto: unrolled on CPU, scanned elsewhere."""
+    remat: Literal["auto", "none", "dots", "full"] = "auto"
+    """What a layer computes again in the backward pass; dots: all but matrix products; full: everything; auto: none
+    for unrolled layers, full for scanned ones."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +150,10 @@ class Score:
 
     batch_size: int = 128
     """Samples a call."""
+    at_epochs: tuple[float, ...] = ()
+    """Rows are also scored after so many epochs, such as 0.5 or 1, beside their end."""
+    at_steps: tuple[int, ...] = ()
+    """Rows are also scored after so many steps."""
     statistics: tuple[Literal["min_k", "min_k_plus_plus", "lowercase_loss"], ...] = ()
     """What is stored of every sample beside its loss, for the attacks that need it."""
 
@@ -119,6 +184,8 @@ NEEDED = {
 class Attack:
     """Which rows exist, how they are attacked, and which decisions are reported."""
 
+    step: int = 0
+    """The score point that is attacked: a step of score.at_steps or of score.at_epochs; 0: the end."""
     references: int = 128
     """Rows with subsets of their own, used to learn IN and OUT distributions."""
     replicas: int = 128
@@ -170,6 +237,7 @@ class Config:
     model: Model = Model()
     optimizer: Optimizer = Optimizer()
     train: Train = Train()
+    compute: Compute = Compute()
     score: Score = Score()
     attack: Attack = Attack()
     report: str = "analysis/report.py"
@@ -177,7 +245,21 @@ class Config:
 
 
 # Fields that say how fast, how many or how shown, never what a row is: they may change in a used workdir.
-_FREE = ("train.checkpoint_minutes", "train.workers", "score.statistics", "attack.", "report")
+_FREE = (
+    *("corpus.processes", "train.checkpoint_minutes", "train.workers", "train.validations"),
+    *("train.trackers", "compute.", "score.statistics", "attack.", "report"),
+)
+
+
+def resolve(config: Config) -> Config:
+    """The config with layers, width and heads as numbers, and the size that they have."""
+    m = config.model
+    layers, width = SIZES.get(m.size, (0, 0))
+    layers, width = m.layers or layers, m.width or width
+    heads = m.heads or max(width // HEAD_WIDTH, 1)
+    size: Any = next((name for name, of in SIZES.items() if of == (layers, width)), "custom")
+    model = dataclasses.replace(m, size=size, layers=layers, width=width, heads=heads)
+    return dataclasses.replace(config, model=model)
 
 
 def to_dict(config: Config) -> dict[str, Any]:
@@ -201,6 +283,7 @@ def recipe_hash(config: Config, population_sha256: str) -> str:
         k: v
         for k, v in _flatten(to_dict(config))
         if k.startswith(("model.", "optimizer.", "train.", "population.length_tokens"))
+        and k != "model.size"  # a name for layers and width
     }
     parts = {k: v for k, v in parts.items() if not k.startswith(_FREE)} | {
         "population": population_sha256

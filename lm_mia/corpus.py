@@ -1,20 +1,39 @@
 """The first stage: documents of a source become a population.
 
-Documents come from the docstrings of our dependencies or from files. Another source only has to
-return `Documents`: the rest asks for items, their number, a hash and the provenance, no more.
+Documents come from the docstrings of our dependencies, from files or from C4. Another source only has to return what
+`Corpus` says: the rest asks for items, their number, a hash and the provenance, no more.
 """
 
 import dataclasses
 import hashlib
-from collections.abc import Iterable, Sequence
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from filelock import FileLock
 
-from lm_mia import config, docstrings, duplicates, files, population
+from lm_mia import c4, config, docstrings, documents, duplicates, files, population, vocabulary
+from lm_mia.documents import Progress, silent
 from lm_mia.errors import UserError
-from lm_mia.tokenizer import load_tokenizer, train_tokenizer
+from lm_mia.tokenizer import load_tokenizer
+
+
+class Corpus(documents.Documents, Protocol):
+    """Documents that know what they are."""
+
+    @property
+    def sha256(self) -> str:
+        """Tells one corpus from another."""
+        ...
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """What a manifest says of the corpus; "corpus_sha256" and "documents" at least."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,12 +55,13 @@ class Documents:
         return self.texts[i], self.records[i]
 
 
-def _silent(label: str, done: int, total: int) -> None:
-    pass
+def open_corpus(corpus: config.Corpus, progress: Progress = silent) -> Corpus:
+    """The documents of any source; of C4 they are looked up, not read."""
+    return c4.open_records(corpus.path) if corpus.source == "c4" else read(corpus, progress)
 
 
-def read(corpus: config.Corpus, progress: population.Progress = _silent) -> Documents:
-    """The corpus: texts stripped, short ones and duplicates left out, in a stable order.
+def read(corpus: config.Corpus, progress: Progress = silent) -> Documents:
+    """The documents of docstrings or files: stripped, short ones and duplicates left out, in a stable order.
 
     Raises:
       UserError: if there is no such file, one cannot be read (names it, and the line), the column
@@ -62,7 +82,9 @@ def read(corpus: config.Corpus, progress: population.Progress = _silent) -> Docu
             f"corpus.min_chars={corpus.min_chars}: none of the {len(texts)} documents is that "
             f"long; the longest has {max(map(len, texts), default=0)} characters"
         )
-    distinct = [kept[i] for i in duplicates.distinct([texts[i] for i in kept])]
+    distinct = kept
+    if corpus.deduplicate != "none":
+        distinct = [kept[i] for i in duplicates.distinct([texts[i] for i in kept])]
     final = distinct
     if corpus.deduplicate == "near":
         near = [texts[i] for i in distinct]
@@ -97,23 +119,24 @@ def build(
     config_tokenizer: config.Tokenizer,
     config_population: config.Population,
     folder: Path,
-    progress: population.Progress = _silent,
+    progress: Progress = silent,
+    say: Callable[[str], None] = lambda line: None,
 ) -> population.Population:
     """Makes sure that the folder holds the population of these settings, and opens it.
 
-    A population that is there is checked (its own hashes, the settings and, for docstrings, the
-    versions of the packages) and used as it is: it is the data set for ever, so the source files
-    are not read again and may have changed or gone. Otherwise the corpus is read, all checks are
-    made, the tokenizer is trained, and only then is anything written, even the folder above.
-    Processes that build one folder at once write one after another, and the later ones use what
-    the first one wrote.
+    A population that is there is checked (its own hashes, the settings and, for docstrings, the versions of the
+    packages) and used as it is: it is the data set for ever, so the source files are not read again and may have
+    changed or gone. Otherwise the corpus is read, all checks are made, the tokenizer is trained, and only then is
+    anything written, even the folder above. Processes that build one folder at once write one after another, and the
+    later ones use what the first one wrote; a killed one's vocabulary and samples are used by the next.
 
     Args:
-      config_corpus: where the documents come from.
+      config_corpus: where the documents come from, and how many processes tokenise them.
       config_tokenizer: vocabulary, trained or given.
-      config_population: 2N, seed and length.
+      config_population: 2N, seed, length, and what else is drawn or counted.
       folder: where the population is or goes; beside it lies a hidden lock file.
       progress: called often during every step.
+      say: told what a killed command had left, and of processes lost.
 
     Raises:
       UserError: bad input of any kind, a corrupt population, or one of other settings.
@@ -122,39 +145,71 @@ def build(
         f"{name}.{field}": value
         for name, section in (("corpus", config_corpus), ("tokenizer", config_tokenizer))
         for field, value in dataclasses.asdict(section).items()
+        if f"{name}.{field}" != "corpus.processes"  # says how fast, not what
     }
-    expected = settings | {
-        f"population.{field}": value
-        for field, value in dataclasses.asdict(config_population).items()
-    }
+    p = config_population
+    expected = settings | {f"population.{k}": v for k, v in dataclasses.asdict(p).items()}
     if _occupied(folder):
         return _reuse(folder, expected)
-    model = b""
-    if config_tokenizer.path:
-        path = Path(config_tokenizer.path)
-        load_tokenizer(path, config_tokenizer.vocab_size)
-        model = path.read_bytes()
-    documents = read(config_corpus, progress)
-    population.check_samples(config_population.samples, len(documents))
-    if not model:
-        progress("train tokenizer", 0, 1)
-        model = train_tokenizer(documents.texts, config_tokenizer.vocab_size)
-        progress("train tokenizer", 1, 1)
+    given = Path(config_tokenizer.path) if config_tokenizer.path else None
+    if given:
+        load_tokenizer(given, config_tokenizer.vocab_size)
+    source = open_corpus(config_corpus, progress)
+    population.check_samples(p.samples, p.validation_samples, len(source))
+    min_chars = config_corpus.min_chars if config_corpus.source == "c4" else 0  # else: seen to
+    trained_on = config_tokenizer.vocab_size, config_tokenizer.documents, p.seed, min_chars
+    saved = _saved(folder, [source.sha256, *trained_on, metadata.version("sentencepiece")])
+    if given or saved.exists():
+        if not given:
+            say("vocabulary: trained by an earlier command")
+        model = (given or saved).read_bytes()
+    else:
+        model = vocabulary.train(source, *trained_on, progress)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_name(f".{folder.name}.lock")):
         if _occupied(folder):
             return _reuse(folder, expected)
+        if not given:
+            saved.parent.mkdir(exist_ok=True)
+            saved.with_suffix(".new").write_bytes(model)
+            os.replace(saved.with_suffix(".new"), saved)
         return population.write(
             folder,
-            documents,
+            source,
             model,
-            seed=config_population.seed,
-            samples=config_population.samples,
-            length_tokens=config_population.length_tokens,
+            **dataclasses.asdict(p),
+            min_chars=min_chars,
+            processes=config_corpus.processes,
             settings=settings,
-            provenance=documents.provenance,
+            provenance=source.provenance,
             progress=progress,
+            say=say,
         )
+
+
+def facts(found: population.Population) -> list[str]:
+    """Lines that say what a population is and what it was made of."""
+    of_corpus, model = found.manifest["provenance"], found.manifest["files"]["tokenizer.model"]
+    drawn, k = of_corpus["draw"], found.manifest["settings"]["population.distinct_prefix_tokens"]
+    lines = [
+        f"corpus: {of_corpus['documents']} documents, sha256 {of_corpus['corpus_sha256']}",
+        f"vocabulary: {found.vocab_size} pieces, sha256 {model['sha256']}",
+        f"population: {len(found)} samples, sha256 {found.sha256}",
+    ]
+    if found.validation:
+        lines.append(f"held out: {len(found.validation)} samples, sha256 {found.validation.sha256}")
+    if passed_over := drawn["too_short"] + drawn["prefix_duplicates"]:
+        lines.append(
+            f"drawn: {drawn['documents']} documents, {passed_over} of them left out ({drawn['too_short']} too short, "
+            f"{drawn['prefix_duplicates']} with the first {k} tokens of another)"
+        )
+    return lines
+
+
+def _saved(folder: Path, trained_on: list[Any]) -> Path:
+    """Where a vocabulary is kept until the population is whole; the name says what it was trained on."""
+    digest = hashlib.sha256(json.dumps(trained_on).encode()).hexdigest()[:16]
+    return population.unfinished(folder) / f"vocabulary-{digest}.model"
 
 
 def _occupied(folder: Path) -> bool:
@@ -183,4 +238,6 @@ def _reuse(folder: Path, expected: dict[str, Any]) -> population.Population:
         ]
     if different:
         raise UserError("\n".join(different))
+    # Left by a command that was killed between its last two steps.
+    shutil.rmtree(population.unfinished(folder), ignore_errors=True)
     return found

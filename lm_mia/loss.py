@@ -1,7 +1,11 @@
-"""Next-token loss, masked on padding.
+"""Next-token loss, masked on padding: from logits, and for training from activations, without ever holding all logits.
 
-B: samples, L: tokens of a sample, V: pieces of the vocabulary.
+B: samples, L: tokens of a sample, V: pieces of the vocabulary, T: tokens of any number of rows, C: tokens of a chunk,
+D: width.
 """
+
+import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -35,3 +39,100 @@ def batch_loss(logits_BxLxV: jax.Array, x_BxL: jax.Array, length_B: jax.Array) -
 def sample_losses(logits_BxLxV: jax.Array, x_BxL: jax.Array, length_B: jax.Array) -> jax.Array:
     """loss_nats_B: mean loss a predicted token of each sample; NaN for a sample of fewer than two tokens."""
     return token_losses(logits_BxLxV, x_BxL, length_B).sum(1) / jnp.maximum(length_B - 1, 0)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
+def summed(
+    h_TxD: jax.Array,
+    embed_VxD: jax.Array,
+    target_T: jax.Array,
+    weight_T: jax.Array,
+    chunk_tokens: int,
+) -> jax.Array:
+    """Weighted sum of the cross-entropies of tokens, in nats, float32, a chunk of tokens at a time.
+
+    The gradient is taken with the loss, chunk by chunk: three matrix products of V x D a token, not four, and logits
+    of C x V at most. Differentiable in h_TxD and embed_VxD only.
+
+    Args:
+      h_TxD: activations, of any float type, which is also that of the matrix products.
+      embed_VxD: float32; logits are h @ embed.T, float32.
+      target_T: the pieces to predict.
+      weight_T: float32, 0 where nothing is predicted.
+      chunk_tokens: C at most; T is filled up to a multiple of it.
+    """
+    return _chunks(h_TxD, embed_VxD, target_T, weight_T, chunk_tokens, with_gradient=False)[0]
+
+
+def _chunks(
+    h_TxD: jax.Array,
+    embed_VxD: jax.Array,
+    target_T: jax.Array,
+    weight_T: jax.Array,
+    chunk_tokens: int,
+    with_gradient: bool,
+) -> tuple[jax.Array, Any]:
+    T, D = h_TxD.shape
+    C = min(chunk_tokens, T)
+    n = -(-T // C)
+    fill = n * C - T
+    h_NxCxD = jnp.pad(h_TxD, ((0, fill), (0, 0))).reshape(n, C, D)
+    target_NxC, weight_NxC = (jnp.pad(a, (0, fill)).reshape(n, C) for a in (target_T, weight_T))
+    rough_VxD = embed_VxD.astype(h_TxD.dtype)
+
+    def chunk(
+        carry: tuple[jax.Array, Any], part: tuple[jax.Array, jax.Array, jax.Array]
+    ) -> tuple[tuple[jax.Array, Any], Any]:
+        (total, d_embed_VxD), (h_CxD, target_C, weight_C) = carry, part
+        logits_CxV = jnp.einsum("cd,vd->cv", h_CxD, rough_VxD, preferred_element_type=jnp.float32)
+        log_z_C = jax.nn.logsumexp(logits_CxV, axis=-1)
+        chosen_C = jnp.take_along_axis(logits_CxV, target_C[:, None], axis=-1)[:, 0]
+        total += (weight_C * (log_z_C - chosen_C)).sum()
+        if not with_gradient:
+            return (total, None), None
+        p_CxV = jnp.exp(logits_CxV - log_z_C[:, None])
+        hit_CxV = jnp.arange(p_CxV.shape[1]) == target_C[:, None]
+        d_logits_CxV = (weight_C[:, None] * (p_CxV - hit_CxV)).astype(h_CxD.dtype)
+        d_embed_VxD += jnp.einsum(
+            "cv,cd->vd", d_logits_CxV, h_CxD, preferred_element_type=jnp.float32
+        )
+        return (total, d_embed_VxD), jnp.einsum("cv,vd->cd", d_logits_CxV, rough_VxD)
+
+    zero = jnp.zeros_like(embed_VxD) if with_gradient else None
+    (total, d_embed_VxD), d_h_NxCxD = jax.lax.scan(
+        chunk, (jnp.float32(0), zero), (h_NxCxD, target_NxC, weight_NxC)
+    )
+    if not with_gradient:
+        return total, None
+    return total, (d_h_NxCxD.reshape(n * C, D)[:T], d_embed_VxD)
+
+
+def _summed_forward(*args: Any) -> tuple[jax.Array, Any]:
+    return _chunks(*args, with_gradient=True)
+
+
+def _summed_backward(_: int, gradient: Any, factor: jax.Array) -> tuple[Any, ...]:
+    d_h_TxD, d_embed_VxD = gradient
+    return (factor * d_h_TxD).astype(d_h_TxD.dtype), factor * d_embed_VxD, None, None
+
+
+summed.defvjp(_summed_forward, _summed_backward)
+
+
+def packed_loss(
+    h_RxLxD: jax.Array,
+    embed_VxD: jax.Array,
+    x_RxL: jax.Array,
+    segment_RxL: jax.Array,
+    chunk_tokens: int,
+) -> jax.Array:
+    """Sum, in nats, of the losses of all predicted tokens of packed rows: `token_losses` of their samples, added up.
+
+    A token is predicted where the one before it is of the same sample (segments 1, 2, ...; 0 is no sample).
+    """
+    same_RxL1 = (segment_RxL[:, 1:] == segment_RxL[:, :-1]) & (segment_RxL[:, 1:] > 0)
+    # the last token of a row predicts nothing: its weight is 0, so that the shapes stay round
+    weight_RxL = jnp.pad(same_RxL1, ((0, 0), (0, 1))).astype(jnp.float32)
+    target_RxL = jnp.pad(x_RxL[:, 1:], ((0, 0), (0, 1)))
+    h_TxD = h_RxLxD.reshape(-1, h_RxLxD.shape[-1])
+    return summed(h_TxD, embed_VxD, target_RxL.ravel(), weight_RxL.ravel(), chunk_tokens)

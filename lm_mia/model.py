@@ -1,16 +1,19 @@
 """GPT-2-like decoder-only transformer: pre-layernorm without biases, learned positions, gelu, tied embeddings.
 
-Parameters are a plain pytree of float32 arrays, the forward pass a pure function of them.
+Parameters are a plain pytree of float32 arrays, those of all layers stacked; the forward pass is a pure function of
+them. A row holds one sample or several, each a segment of its own: no token sees another sample's.
 
-B: samples, L: tokens of a sample, D: width, H: heads, K: width of a head (D / H), F: hidden width of the MLP (4D),
+N: layers, R: rows, L: tokens of a row, D: width, H: heads, K: width of a head (D / H), F: hidden width of the MLP (4D),
 V: pieces of the vocabulary.
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+
+from lm_mia.attention import Kind, attention
 
 Params = dict[str, Any]
 
@@ -25,6 +28,17 @@ class Shape:
     vocab_size: int
     length_tokens: int
     dtype: str = "float32"
+
+
+@dataclasses.dataclass(frozen=True)
+class Way:
+    """How the layers are computed: what it costs, and rounding."""
+
+    attention: Kind = "xla"
+    scanned: bool = False
+    """Compiled once for all layers, else one by one."""
+    remat: Literal["none", "dots", "full"] = "none"
+    """What the backward pass computes again: nothing, all but matrix products, everything."""
 
 
 def init(key: jax.Array, shape: Shape) -> Params:
@@ -51,13 +65,71 @@ def init(key: jax.Array, shape: Shape) -> Params:
     return {
         "embed_VxD": embed(k_embed, (V, D)),
         "position_LxD": embed(k_position, (shape.length_tokens, D)),
-        "layers": [layer(k) for k in k_layers],
+        "layers": jax.vmap(layer)(jnp.stack(k_layers)),
         "ln_D": jnp.ones(D),
     }
 
 
+def unstacked(params: Params) -> Params:
+    """The same parameters with a list of layers: the form to differentiate where layers are not scanned."""
+    layers = jax.tree.leaves(params["layers"])[0].shape[0]
+    return params | {
+        "layers": [jax.tree.map(lambda leaf: leaf[i], params["layers"]) for i in range(layers)]  # noqa: B023
+    }
+
+
+def stacked(params: Params) -> Params:
+    """The inverse of `unstacked`."""
+    return params | {"layers": jax.tree.map(lambda *leaf: jnp.stack(leaf), *params["layers"])}
+
+
+def hidden(
+    params: Params,
+    x_RxL: jax.Array,
+    segment_RxL: jax.Array,
+    position_RxL: jax.Array,
+    dtype: str = "float32",
+    way: Way = Way(),
+) -> jax.Array:
+    """What the layers make of each token, for the product with the embeddings.
+
+    Args:
+      params: of ``init``, or `unstacked` where layers are not scanned.
+      x_RxL: int32 token ids, L at most the model's length.
+      segment_RxL: int32; tokens attend to those of their segment only.
+      position_RxL: int32, of each token in its own sample.
+      dtype: of activations; softmax and layernorm are float32.
+      way: how.
+
+    Returns:
+      h_RxLxD, of that dtype.
+    """
+    embedded_RxLxD = params["embed_VxD"][x_RxL] + params["position_LxD"][position_RxL]
+
+    def layer(h_RxLxD: jax.Array, of: Params) -> tuple[jax.Array, None]:
+        normed_RxLxD = _layernorm(h_RxLxD, of["ln1_D"])
+        h_RxLxD += _attention(of, normed_RxLxD, segment_RxL, way.attention)
+        return h_RxLxD + _mlp(of, _layernorm(h_RxLxD, of["ln2_D"])), None
+
+    if way.remat != "none":
+        policies = jax.checkpoint_policies
+        policy = {
+            "dots": policies.dots_with_no_batch_dims_saveable,
+            "full": policies.nothing_saveable,
+        }
+        # a scan keeps XLA from merging the two computations by itself
+        layer = jax.checkpoint(layer, policy=policy[way.remat], prevent_cse=not way.scanned)
+    h_RxLxD = embedded_RxLxD.astype(dtype)
+    if way.scanned:
+        h_RxLxD, _ = jax.lax.scan(layer, h_RxLxD, params["layers"])
+    else:
+        for of in params["layers"]:
+            h_RxLxD, _ = layer(h_RxLxD, of)
+    return _layernorm(h_RxLxD, params["ln_D"])
+
+
 def forward(params: Params, x_BxL: jax.Array, dtype: str = "float32") -> jax.Array:
-    """Logits of the next token at every position.
+    """Logits of the next token at every position, one sample a row: the reference that packing must equal.
 
     Args:
       params: of ``init``.
@@ -67,41 +139,29 @@ def forward(params: Params, x_BxL: jax.Array, dtype: str = "float32") -> jax.Arr
     Returns:
       logits_BxLxV, float32.
     """
-    embed_VxD = params["embed_VxD"]
-    h_BxLxD = (embed_VxD[x_BxL] + params["position_LxD"][: x_BxL.shape[1]]).astype(dtype)
-    for layer in params["layers"]:
-        h_BxLxD += _attention(layer, _layernorm(h_BxLxD, layer["ln1_D"]))
-        h_BxLxD += _mlp(layer, _layernorm(h_BxLxD, layer["ln2_D"]))
-    h_BxLxD = _layernorm(h_BxLxD, params["ln_D"]).astype(jnp.float32)
-    return h_BxLxD @ embed_VxD.T
+    position_BxL = jnp.broadcast_to(jnp.arange(x_BxL.shape[1]), x_BxL.shape)
+    segment_BxL = jnp.ones_like(x_BxL)
+    h_BxLxD = hidden(unstacked(params), x_BxL, segment_BxL, position_BxL, dtype)
+    return h_BxLxD.astype(jnp.float32) @ params["embed_VxD"].T
 
 
-def parameter_count(params: Params) -> int:
-    """Number of parameters, embeddings included."""
-    return sum(p.size for p in jax.tree.leaves(params))
+def _layernorm(x_RxLxD: jax.Array, scale_D: jax.Array) -> jax.Array:
+    x32_RxLxD = x_RxLxD.astype(jnp.float32)
+    centred_RxLxD = x32_RxLxD - x32_RxLxD.mean(-1, keepdims=True)
+    variance_RxLx1 = jnp.square(centred_RxLxD).mean(-1, keepdims=True)
+    return (centred_RxLxD * jax.lax.rsqrt(variance_RxLx1 + 1e-6) * scale_D).astype(x_RxLxD.dtype)
 
 
-def _layernorm(x_BxLxD: jax.Array, scale_D: jax.Array) -> jax.Array:
-    x32_BxLxD = x_BxLxD.astype(jnp.float32)
-    centred_BxLxD = x32_BxLxD - x32_BxLxD.mean(-1, keepdims=True)
-    variance_BxLx1 = jnp.square(centred_BxLxD).mean(-1, keepdims=True)
-    return (centred_BxLxD * jax.lax.rsqrt(variance_BxLx1 + 1e-6) * scale_D).astype(x_BxLxD.dtype)
-
-
-def _attention(layer: Params, x_BxLxD: jax.Array) -> jax.Array:
-    dtype, L = x_BxLxD.dtype, x_BxLxD.shape[1]
-    q_BxLxHxK, k_BxLxHxK, v_BxLxHxK = (
-        jnp.einsum("bld,dhk->blhk", x_BxLxD, layer[name].astype(dtype))
+def _attention(layer: Params, x_RxLxD: jax.Array, segment_RxL: jax.Array, kind: Kind) -> jax.Array:
+    dtype = x_RxLxD.dtype
+    q_RxLxHxK, k_RxLxHxK, v_RxLxHxK = (
+        jnp.einsum("rld,dhk->rlhk", x_RxLxD, layer[name].astype(dtype))
         for name in ("query_DxHxK", "key_DxHxK", "value_DxHxK")
     )
-    q_BxLxHxK *= q_BxLxHxK.shape[-1] ** -0.5
-    a_BxHxLxL = jnp.einsum("bqhk,bthk->bhqt", q_BxLxHxK, k_BxLxHxK).astype(jnp.float32)
-    a_BxHxLxL = jnp.where(jnp.tril(jnp.ones((L, L), bool)), a_BxHxLxL, -jnp.inf)
-    a_BxHxLxL = jax.nn.softmax(a_BxHxLxL).astype(dtype)
-    o_BxLxHxK = jnp.einsum("bhqt,bthk->bqhk", a_BxHxLxL, v_BxLxHxK)
-    return jnp.einsum("bqhk,hkd->bqd", o_BxLxHxK, layer["out_HxKxD"].astype(dtype))
+    o_RxLxHxK = attention(q_RxLxHxK, k_RxLxHxK, v_RxLxHxK, segment_RxL, kind)
+    return jnp.einsum("rqhk,hkd->rqd", o_RxLxHxK, layer["out_HxKxD"].astype(dtype))
 
 
-def _mlp(layer: Params, x_BxLxD: jax.Array) -> jax.Array:
-    dtype = x_BxLxD.dtype
-    return jax.nn.gelu(x_BxLxD @ layer["in_DxF"].astype(dtype)) @ layer["out_FxD"].astype(dtype)
+def _mlp(layer: Params, x_RxLxD: jax.Array) -> jax.Array:
+    dtype = x_RxLxD.dtype
+    return jax.nn.gelu(x_RxLxD @ layer["in_DxF"].astype(dtype)) @ layer["out_FxD"].astype(dtype)

@@ -1,7 +1,7 @@
 """A config from a Python file and command-line overrides, checked, every problem told at once.
 
 A config file defines ``get_config()``; ``FILE.py:ARG`` calls ``get_config("ARG")``. Every field can be overridden as
-``--config.section.field=value``.
+``--config.section.field=value``. A file may also define ``sweep()``, which yields dicts of overrides.
 """
 
 import contextlib
@@ -11,13 +11,14 @@ import importlib.util
 import inspect
 import io
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, get_type_hints
 
 import tyro
 
-from lm_mia.config import Config
+from lm_mia.config import Config, resolve
 from lm_mia.errors import UserError
 from lm_mia.rules import problems
 
@@ -32,21 +33,74 @@ def parse(config_arg: str, overrides: Sequence[str] = ()) -> Config:
     Raises:
       UserError: with one line for every unknown field, value of a wrong type or broken rule.
     """
-    config = load(config_arg)
+    return _checked(*_override(load(config_arg), overrides))
+
+
+def sweep(config_arg: str, overrides: Sequence[str] = ()) -> list[tuple[dict[str, Any], Config]]:
+    """The config, and that of every entry of the file's ``sweep()``, if it has one.
+
+    An entry is a dict of fields and their values, such as ``{"model.size": "10M", "train.epochs": 2}`` (or nested,
+    ``{"model": {"size": "10M"}}``), set after the overrides of the command line.
+
+    Returns:
+      (what the entry sets, the config), first the config itself, for which nothing is set.
+
+    Raises:
+      UserError: as of ``parse``, and with one line, that names the entry, for every mistake in any of them.
+    """
+    module, arg = _module(config_arg)
+    config, bad, unsure = _override(_of_module(config_arg, module, arg), overrides)
+    found: list[tuple[dict[str, Any], Config]] = [({}, _checked(config, bad, unsure))]
+    if not hasattr(module, "sweep"):
+        return found
+    wrong: list[str] = []
+    for number, entry in enumerate(_call(config_arg, module, "sweep", arg), 1):
+        label = f"--config={config_arg}: sweep() entry {number}: "
+        if not isinstance(entry, Mapping):
+            wrong.append(f"{label}{entry!r}: must be a dict of fields and values")
+            continue
+        flat = dict(_flat(entry))
+        changed, mistakes = _entry(config, flat)
+        if not mistakes:
+            changed = resolve(changed)
+            mistakes = problems(changed)
+        wrong += [label + line for line in mistakes]
+        found.append((flat, changed))
+    if wrong:
+        raise UserError("\n".join(wrong))
+    return found
+
+
+def load(config_arg: str) -> Config:
+    """What ``get_config`` of ``FILE.py[:ARG]`` returns; UserError if there is no such file, function or argument."""
+    return _of_module(config_arg, *_module(config_arg))
+
+
+def _checked(config: Config, bad: list[str], unsure: set[str]) -> Config:
+    """The config resolved; UserError with the mistakes so far and the rules that it breaks."""
+    config = resolve(config)
+    bad = bad + [line for line in problems(config) if not any(name in line for name in unsure)]
+    if bad:
+        raise UserError("\n".join(bad))
+    return config
+
+
+def _override(config: Config, overrides: Sequence[str]) -> tuple[Config, list[str], set[str]]:
+    """(config with overrides, mistakes, fields whose value is not the one that was meant)."""
     kinds = dict(_fields(Config))
     bad: list[str] = []
-    unsure: set[str] = set()  # fields whose value is not the one that was meant
-    for name, values in _flags(overrides):
+    unsure: set[str] = set()
+    # A size first: layers and width that are said beside it, in whatever order, are meant to differ from it.
+    for name, values in sorted(_flags(overrides), key=lambda flag: flag[0] != "model.size"):
         section, _, leaf_name = name.rpartition(".")
         positive = f"{section}.{leaf_name.removeprefix('no_')}"
         if kinds.get(positive) is bool and not values:  # --config.attack.[no-]leave-one-out
             config = _set(config, positive.split("."), positive == name)
             continue
         if name not in kinds:
-            near = difflib.get_close_matches(name, kinds, n=1, cutoff=0.4)
-            leaf = [k for k in kinds if k.rsplit(".")[-1] == name.rsplit(".")[-1]]
-            hint = f"; did you mean --config.{(leaf or near)[0]}?" if leaf or near else ""
-            unsure |= {*(leaf or near)[:1]}
+            near = _near(name)
+            hint = f"; did you mean --config.{near[0]}?" if near else ""
+            unsure |= {*near}
             bad.append(f"--config.{name}: no such field{hint}")
             continue
         said = " ".join(values)
@@ -64,15 +118,66 @@ def parse(config_arg: str, overrides: Sequence[str] = ()) -> Config:
             bad.append(f"{name}={said!r}: must be {_describe(kinds[name])}")
             unsure.add(name)
             continue
-        config = _set(config, name.split("."), value)
-    bad += [line for line in problems(config) if not any(name in line for name in unsure)]
-    if bad:
-        raise UserError("\n".join(bad))
-    return config
+        config = _put(config, name, value)
+    return config, bad, unsure
 
 
-def load(config_arg: str) -> Config:
-    """What ``get_config`` of ``FILE.py[:ARG]`` returns; UserError if there is no such file, function or argument."""
+def _entry(config: Config, entry: Mapping[str, Any]) -> tuple[Config, list[str]]:
+    """(config with an entry of a sweep, mistakes in it)."""
+    kinds, bad = dict(_fields(Config)), []
+    for name, value in sorted(entry.items(), key=lambda item: item[0] != "model.size"):
+        value = tuple(value) if isinstance(value, list) else value
+        if name not in kinds:
+            near = _near(name)
+            bad.append(f"{name}: no such field" + (f"; did you mean {near[0]}?" if near else ""))
+        elif kinds[name] is float and type(value) is int:
+            config = _put(config, name, float(value))
+        elif not _fits(value, kinds[name]):
+            bad.append(f"{name}={value!r}: must be {_describe(kinds[name])}")
+        else:
+            config = _put(config, name, value)
+    return config, bad
+
+
+def _put(config: Config, name: str, value: Any) -> Config:
+    """The config with a field set; a size that is asked for is not overruled by numbers that came before it."""
+    if name == "model.size" and value != "custom":
+        model = dataclasses.replace(config.model, size=value, layers=0, width=0, heads=0)
+        return dataclasses.replace(config, model=model)
+    return _set(config, name.split("."), value)
+
+
+def _near(name: str) -> list[str]:
+    """The field that was probably meant, if any: one of the same last name, else one spelt alike."""
+    kinds = dict(_fields(Config))
+    leaf = [k for k in kinds if k.rsplit(".")[-1] == name.rsplit(".")[-1]]
+    return (leaf or difflib.get_close_matches(name, kinds, n=1, cutoff=0.4))[:1]
+
+
+def _flat(entry: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in entry.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+@contextlib.contextmanager
+def _blamed(config_arg: str) -> Iterator[None]:
+    """Whatever the user's file does wrong in the block, as one line."""
+    try:
+        yield
+    except UserError:
+        raise
+    except SystemExit as error:
+        raise UserError(f"--config={config_arg}: the file called exit({error.code})") from error
+    except Exception as error:
+        said = " ".join(str(error).split())
+        raise UserError(f"--config={config_arg}: {type(error).__name__}: {said}") from error
+
+
+def _module(config_arg: str) -> tuple[ModuleType, str]:
+    """(the file, run as a module; ARG)."""
     name, _, arg = config_arg.partition(":")
     path = Path(name)
     if path.suffix != ".py" or not path.is_file():
@@ -81,22 +186,28 @@ def load(config_arg: str) -> Config:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    try:
+    with _blamed(config_arg):
         spec.loader.exec_module(module)
-        get_config = getattr(module, "get_config", None)
-        if get_config is None:
-            raise UserError(f"--config={config_arg}: the file defines no get_config()")
-        takes_arg = bool(inspect.signature(get_config).parameters)
+    return module, arg
+
+
+def _call(config_arg: str, module: ModuleType, name: str, arg: str) -> Any:
+    """What a function of the file returns, given ARG; as a list if it is the sweep, which need not take ARG."""
+    function = getattr(module, name, None)
+    if function is None:
+        raise UserError(f"--config={config_arg}: the file defines no {name}()")
+    with _blamed(config_arg):
+        takes_arg = bool(inspect.signature(function).parameters)
+        if name == "sweep":
+            return list(function(arg) if arg and takes_arg else function())
         if arg and not takes_arg:
-            raise UserError(f"--config={config_arg}: get_config() takes no argument; drop ':{arg}'")
-        config = get_config(arg) if arg else get_config()
-    except UserError:
-        raise
-    except SystemExit as error:
-        raise UserError(f"--config={config_arg}: the file called exit({error.code})") from error
-    except Exception as error:
-        said = " ".join(str(error).split())
-        raise UserError(f"--config={config_arg}: {type(error).__name__}: {said}") from error
+            raise UserError(f"--config={config_arg}: {name}() takes no argument; drop ':{arg}'")
+        return function(arg) if arg else function()
+
+
+def _of_module(config_arg: str, module: ModuleType, arg: str) -> Config:
+    """The config that the file gives, its types checked."""
+    config = _call(config_arg, module, "get_config", arg)
     if not isinstance(config, Config):
         raise UserError(
             f"--config={config_arg}: get_config() returned {type(config).__name__}, not a Config"

@@ -1,8 +1,9 @@
 """The population: the fixed, ordered data set of 2N samples, as token store and sample table.
 
-A folder holds `tokens.npy` (every sample's tokens, one after another), `offsets.npy` (where each
-begins), `samples.parquet` (a row a sample), `tokenizer.model` and `manifest.json` (hashes of the
-others, settings, provenance). It is written once, whole or not at all; every reader checks it.
+A folder holds `tokens.npy` (every sample's tokens, one after another), `offsets.npy` (where each begins),
+`samples.parquet` (a row a sample), `tokenizer.model` and `manifest.json` (hashes of the others, settings, provenance);
+if asked for, the same three of held-out samples, whose names begin with `validation_`, and `document_frequency.npy`.
+It is written once, whole or not at all; every reader checks it.
 """
 
 import dataclasses
@@ -11,38 +12,22 @@ import hashlib
 import json
 import os
 import shutil
-import zlib
 from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pyarrow.parquet as pq
 import sentencepiece
 
+from lm_mia import assemble, draw, frequencies, manifest, tokenise
+from lm_mia.documents import Documents, Progress, silent
 from lm_mia.errors import UserError
-from lm_mia.seeds import rng
 
-Progress = Callable[[str, int, int], None]
-"""``progress(label, done, total)``, called often enough for a progress bar."""
-
-FORMAT, ZLIB_LEVEL = 1, 6
-FILES = ("tokens.npy", "offsets.npy", "samples.parquet", "tokenizer.model")
-_BATCH = 2048
-_SCHEMA = pa.schema(
-    [("id", pa.int64()), ("source_record", pa.string()), ("text_sha256", pa.string())]
-    + [(name, pa.int64()) for name in ("chars", "tokens", "unk", "zlib_bytes")]
-)
-
-
-class Documents(Protocol):
-    """What a population is drawn from: item i is (text, source record); only drawn are read."""
-
-    def __len__(self) -> int: ...
-    def __getitem__(self, i: int, /) -> tuple[str, str]: ...
+FILES = ("tokens.npy", "offsets.npy", "samples.parquet")
+VALIDATION, FREQUENCY = "validation_", "document_frequency.npy"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -55,6 +40,8 @@ class Population:
     offsets_N1: np.ndarray
     """Sample i is ``tokens[offsets_N1[i]:offsets_N1[i + 1]]``; int64."""
     manifest: dict[str, Any]
+    prefix: str = ""
+    """Begins the names of its files; "validation_" for held-out samples."""
 
     def __len__(self) -> int:
         """2N, the number of samples."""
@@ -63,7 +50,7 @@ class Population:
     @property
     def sha256(self) -> str:
         """Names the data set: a hash of tokens, offsets and tokenizer, wherever the folder lies."""
-        return self.manifest["sha256"]
+        return manifest.identity(self.manifest["files"], self.prefix)
 
     @property
     def vocab_size(self) -> int:
@@ -87,7 +74,26 @@ class Population:
         Columns: id, source_record, text_sha256, chars (of the whole text), tokens and unk (of the
         stored, cut sample), zlib_bytes (of the whole text in UTF-8 at level 6).
         """
-        return pd.read_parquet(self.folder / "samples.parquet")
+        return pd.read_parquet(self.folder / f"{self.prefix}samples.parquet")
+
+    def column(self, name: str) -> np.ndarray:
+        """column_N: one column of the table, read alone; int64, or objects where it holds texts."""
+        file = self.folder / f"{self.prefix}samples.parquet"
+        return pq.read_table(file, columns=[name])[name].to_numpy()
+
+    @functools.cached_property
+    def validation(self) -> "Population | None":
+        """Held-out samples, drawn after the 2N, which no row trains on; None if there are none."""
+        if self.prefix or f"{VALIDATION}tokens.npy" not in self.manifest["files"]:
+            return None
+        return _load(self.folder, self.manifest, VALIDATION)
+
+    @functools.cached_property
+    def document_frequency_V(self) -> np.ndarray | None:
+        """In how many of ``population.frequency_samples`` samples each piece occurs, int64; None if not counted."""
+        if FREQUENCY not in self.manifest["files"]:
+            return None
+        return np.load(self.folder / FREQUENCY)
 
     @functools.cached_property
     def tokenizer(self) -> sentencepiece.SentencePieceProcessor:
@@ -124,71 +130,119 @@ def write(
     seed: int,
     samples: int,
     length_tokens: int,
+    min_chars: int = 0,
+    distinct_prefix_tokens: int = 0,
+    validation_samples: int = 0,
+    frequency_samples: int = 0,
+    processes: int = 1,
     settings: Mapping[str, Any] | None = None,
     provenance: Mapping[str, Any] | None = None,
-    progress: Progress = lambda label, done, total: None,
+    progress: Progress = silent,
+    say: Callable[[str], None] = lambda line: None,
 ) -> Population:
-    """Draws 2N documents by seed and writes them; the same arguments give the same bytes.
+    """Draws 2N documents by seed and writes them; the same arguments give the same bytes, however often interrupted.
 
-    Everything goes to a hidden folder beside, manifest last, and one rename makes it visible: a
-    killed process leaves a whole population or none, and the next write removes what it left.
-    One writer at a time: `corpus.build` takes a lock.
+    Everything goes to a hidden folder beside, manifest last, and one rename makes it visible: a killed process leaves a
+    whole population or none. What it had tokenised is used by the next one with the same arguments, and removed by one
+    with others. One writer at a time: `corpus.build` takes a lock.
 
     Args:
       folder: must not exist, or be empty; parents are made.
       documents: a list of (text, source record) will do.
       tokenizer_bytes: a sentencepiece model with pad 0.
-      seed, samples: of the draw; samples is 2N, at most len(documents).
+      seed, samples: of the draw; samples is 2N.
       length_tokens: samples are `<bos> pieces <eos>`, cut at this many tokens.
-      settings, provenance: recorded, the settings with ``population.*``.
-      progress: called after every 2,048 samples.
+      min_chars: documents of fewer characters are left out, and the next ones of the draw taken.
+      distinct_prefix_tokens: so are, if not 0, documents whose first so many tokens an earlier one has.
+      validation_samples: held-out samples, which come next in the draw.
+      frequency_samples: samples over which document frequencies are counted.
+      processes: that tokenise; 0: one a core. Few documents are tokenised in this one.
+      settings, provenance: recorded, the settings with ``population.*``, the provenance with counts of the draw. What a
+        killed process left is used only if the provenance has "corpus_sha256", which tells one corpus from another.
+      progress: called after every few hundred documents.
+      say: told of parts found and of processes lost.
 
     Raises:
-      UserError: if there are too few documents or the folder is taken; nothing is written then.
+      UserError: if there are too few documents or the folder is taken; no population is written then.
     """
-    check_samples(samples, len(documents))
+    wanted = samples + validation_samples
+    check_samples(samples, validation_samples, len(documents))
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder}: exists already; delete it and run `lm-mia corpus` again")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = folder.with_name(f".{folder.name}.unfinished")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
-    index_N = rng(seed, "population/draw").choice(len(documents), samples, replace=False)
     spm = sentencepiece.SentencePieceProcessor(model_proto=tokenizer_bytes)
-    _write_samples(temporary, documents, index_N, spm, length_tokens, progress)
-    (temporary / "tokenizer.model").write_bytes(tokenizer_bytes)
-    files = {
-        name: {"bytes": (temporary / name).stat().st_size, "sha256": _file_sha256(temporary / name)}
-        for name in FILES
-    }
-    identity = "".join(files[n]["sha256"] for n in ("tokens.npy", "offsets.npy", "tokenizer.model"))
-    manifest: dict[str, Any] = {
-        "format": FORMAT,
-        "sha256": hashlib.sha256(identity.encode()).hexdigest(),
+    facts: dict[str, Any] = {
+        "format": manifest.FORMAT,
         "vocab_size": spm.get_piece_size(),
-        "zlib_level": ZLIB_LEVEL,
+        "zlib_level": tokenise.ZLIB_LEVEL,
         "settings": {
             **(settings or {}),
             "population.samples": samples,
             "population.seed": seed,
             "population.length_tokens": length_tokens,
+            "population.distinct_prefix_tokens": distinct_prefix_tokens,
+            "population.validation_samples": validation_samples,
+            "population.frequency_samples": frequency_samples,
         },
         "provenance": dict(provenance or {}),
         "versions": {p: metadata.version(p) for p in ("numpy", "pyarrow", "sentencepiece")},
-        "files": files,
     }
-    manifest["own_sha256"] = _manifest_sha256(manifest)
-    (temporary / "manifest.json").write_bytes(_dump(manifest))
-    os.replace(temporary, folder)
+    parts = _parts_folder(folder, [facts, min_chars, len(documents), tokenizer_bytes.hex()])
+    model = parts / "tokenizer.model"
+    if not model.exists():
+        model.with_suffix(".new").write_bytes(tokenizer_bytes)
+        model.with_suffix(".new").rename(model)
+    rules = tokenise.Rules(model, length_tokens, min_chars, distinct_prefix_tokens)
+    drawn = draw.draw(documents, wanted, seed, rules, parts, processes, progress, say)
+    if len(drawn.position_W) < wanted:
+        shutil.rmtree(unfinished(folder))
+        check_samples(samples, validation_samples, len(drawn.position_W), drawn)
+    new = unfinished(folder) / "population"
+    new.mkdir()
+    (new / "tokenizer.model").write_bytes(tokenizer_bytes)
+    names = ["tokenizer.model", *FILES]
+    sizes = length_tokens, spm.get_piece_size(), progress
+    assemble.write(new, "", drawn.parts, drawn.position_W[:samples], *sizes)
+    if validation_samples:
+        names += [VALIDATION + name for name in FILES]
+        assemble.write(new, VALIDATION, drawn.parts, drawn.position_W[samples:], *sizes)
+    if frequency_samples:
+        names.append(FREQUENCY)
+        made = _load(new, {})
+        counts = made.tokens, made.offsets_N1, spm.get_piece_size(), frequency_samples, seed
+        np.save(new / FREQUENCY, frequencies.count(*counts, progress))
+    facts["files"] = manifest.of_files(new, names)
+    facts["sha256"] = manifest.identity(facts["files"])
+    facts["provenance"]["draw"] = {
+        "documents": drawn.documents,
+        "too_short": drawn.too_short,
+        "prefix_duplicates": drawn.prefix_duplicates,
+    }
+    (new / "manifest.json").write_bytes(manifest.dump(facts))
+    os.replace(new, folder)
+    shutil.rmtree(unfinished(folder), ignore_errors=True)  # whoever finds the population does too
     return open_population(folder, verify=False)
 
 
-def check_samples(samples: int, documents: int) -> None:
-    """UserError if a corpus of that many documents cannot give 2N samples."""
-    if samples > documents:
+def unfinished(folder: Path) -> Path:
+    """The hidden folder in which a population is made."""
+    return folder.with_name(f".{folder.name}.unfinished")
+
+
+def check_samples(
+    samples: int, held_out: int, documents: int, drawn: draw.Drawn | None = None
+) -> None:
+    """UserError if a corpus of that many documents cannot give 2N samples and the held-out ones."""
+    if samples + held_out > documents:
+        also = f" beside population.validation_samples={held_out}" if held_out else ""
+        which = "to draw from"
+        if drawn:
+            which = (
+                f"that can be samples ({drawn.documents} read, {drawn.too_short} too short, {drawn.prefix_duplicates} "
+                "that begin like another)"
+            )
+        way_out = f"use at most {max(documents - held_out, 0) // 2 * 2}{also}"
         raise UserError(
-            f"population.samples={samples}: the corpus has {documents} documents after "
-            f"deduplication; use at most {documents // 2 * 2}"
+            f"population.samples={samples}: the corpus has {documents} documents {which}; {way_out}"
         )
 
 
@@ -202,98 +256,24 @@ def open_population(folder: Path, *, verify: bool = True) -> Population:
     Raises:
       UserError: if there is none, or a file is missing or corrupt: names it and the way out.
     """
-    manifest = _read_manifest(folder)
-    for name, expected in manifest["files"].items():
-        path = folder / name
-        if not path.is_file():
-            raise _corrupt(path, "the file is missing")
-        if path.stat().st_size != expected["bytes"]:
-            raise _corrupt(path, f"the file has not its {expected['bytes']} bytes")
-        if verify and _file_sha256(path) != expected["sha256"]:
-            raise _corrupt(path, "the content does not match the hash in manifest.json")
-    return Population(
-        folder=folder,
-        tokens=np.load(folder / "tokens.npy", mmap_mode="r"),
-        offsets_N1=np.load(folder / "offsets.npy", mmap_mode="r"),
-        manifest=manifest,
+    return _load(folder, manifest.read(folder, verify))
+
+
+def _load(folder: Path, facts: dict[str, Any], prefix: str = "") -> Population:
+    tokens, offsets_N1 = (
+        np.load(folder / f"{prefix}{name}.npy", mmap_mode="r") for name in ("tokens", "offsets")
     )
+    return Population(folder, tokens, offsets_N1, facts, prefix)
 
 
-def _write_samples(
-    folder: Path,
-    documents: Documents,
-    index_N: np.ndarray,
-    spm: sentencepiece.SentencePieceProcessor,
-    length_tokens: int,
-    progress: Progress,
-) -> None:
-    """Streams tokens, offsets and table to the folder."""
-    bos, eos, unk = spm.bos_id(), spm.eos_id(), spm.unk_id()
-    dtype = np.dtype(np.uint16 if spm.get_piece_size() <= 2**16 else np.uint32)
-    header = {"descr": dtype.str, "fortran_order": False, "shape": (0,)}
-    lengths = np.zeros(len(index_N) + 1, np.int64)
-    with (
-        (folder / "tokens.npy").open("wb") as f,
-        pq.ParquetWriter(folder / "samples.parquet", _SCHEMA, compression="zstd") as table,
-    ):
-        # numpy pads headers: this one and the true one, once the length is known, are equally long.
-        np.lib.format.write_array_header_1_0(f, header)
-        for start in range(0, len(index_N), _BATCH):
-            picked = [documents[int(i)] for i in index_N[start : start + _BATCH]]
-            encoded = spm.encode([text for text, _ in picked], out_type=int)
-            rows = [[bos, *pieces, eos][:length_tokens] for pieces in encoded]
-            f.write(np.concatenate([np.asarray(r, dtype) for r in rows]).tobytes())
-            lengths[start + 1 : start + 1 + len(rows)] = [len(r) for r in rows]
-            raws = [text.encode() for text, _ in picked]
-            columns = (
-                range(start, start + len(rows)),
-                [record for _, record in picked],
-                [hashlib.sha256(raw).hexdigest() for raw in raws],
-                [len(text) for text, _ in picked],
-                [len(row) for row in rows],
-                [row.count(unk) for row in rows],
-                [len(zlib.compress(raw, ZLIB_LEVEL)) for raw in raws],
-            )
-            table.write_table(pa.table([*map(pa.array, columns)], schema=_SCHEMA))
-            progress("tokenise samples", start + len(rows), len(index_N))
-        offsets_N1 = np.cumsum(lengths)
-        f.seek(0)
-        np.lib.format.write_array_header_1_0(f, header | {"shape": (int(offsets_N1[-1]),)})
-    np.save(folder / "offsets.npy", offsets_N1)
-
-
-def _file_sha256(path: Path) -> str:
-    with path.open("rb") as f:
-        return hashlib.file_digest(f, "sha256").hexdigest()
-
-
-def _dump(manifest: dict[str, Any]) -> bytes:
-    return (json.dumps(manifest, indent=2, sort_keys=True) + "\n").encode()
-
-
-def _manifest_sha256(manifest: dict[str, Any]) -> str:
-    rest = {k: v for k, v in manifest.items() if k != "own_sha256"}
-    return hashlib.sha256(_dump(rest)).hexdigest()
-
-
-def _read_manifest(folder: Path) -> dict[str, Any]:
-    path = folder / "manifest.json"
-    if not folder.is_dir():
-        raise UserError(f"{folder}: there is no population here; run `lm-mia corpus` first")
-    if not path.is_file():
-        raise _corrupt(path, "the file is missing")
-    raw = path.read_bytes()
-    try:
-        manifest = json.loads(raw)
-        if raw != _dump(manifest) or manifest["own_sha256"] != _manifest_sha256(manifest):
-            raise ValueError
-    except (ValueError, KeyError, TypeError):
-        raise _corrupt(path, "the content was changed or damaged") from None
-    if manifest["format"] != FORMAT:
-        raise _corrupt(path, f"format {manifest['format']}, this version of lm-mia reads {FORMAT}")
-    return manifest
-
-
-def _corrupt(path: Path, what: str) -> UserError:
-    way_out = f"delete the folder {path.parent} and run `lm-mia corpus` again"
-    return UserError(f"{path}: {what}; {way_out}")
+def _parts_folder(folder: Path, identity: list[Any]) -> Path:
+    """The folder of the parts of one population: of this identity, whatever was there of another is removed."""
+    name = "parts-" + hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+    resumable = "corpus_sha256" in identity[0]["provenance"]
+    if unfinished(folder).exists():
+        for path in unfinished(folder).iterdir():
+            if path.is_dir() and not (resumable and path.name == name):
+                shutil.rmtree(path)
+    parts = unfinished(folder) / name
+    parts.mkdir(parents=True, exist_ok=True)
+    return parts

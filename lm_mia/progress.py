@@ -94,14 +94,29 @@ class Tally:
         self._trained: dict[str, float] = {}
         self._scored = 0
         self._started: set[str] = set()
-        self._said_waiting = False
+        self._said_waiting, self._choice = False, ""
         self._show()
 
     def on_event(self, event: dict[str, Any]) -> None:
         """Takes in one event of `lm_mia.workers`."""
         kind = event["event"]
         if kind == "worker":
-            self._display.say(f"worker {event['index']}: {event['platform']}, {event['device']}")
+            several = f" x {event['devices']}" if event["devices"] > 1 else ""
+            several += f" on {event['processes']} processes" if event["processes"] > 1 else ""
+            self._display.say(
+                f"worker {event['index']}: {event['platform']}, {event['device']}{several}"
+            )
+            if event["choice"] != self._choice:  # the same in most workers
+                self._choice = event["choice"]
+                self._display.say(f"{self._choice}; compiled code is kept in {event['cache']}")
+        elif kind == "compiled":
+            self._display.say(
+                f"worker {event['index']}: compiled in {event['seconds']:.1f} s, {event['from_cache']} functions from "
+                f"the cache, {event['anew']} anew"
+            )
+        elif kind == "row_diverged":
+            self._trained.pop(event["row"], None)
+            self._display.say(f"{event['message']}; the other rows go on")
         elif kind == "worker_lost":
             self._display.say(
                 f"a worker ended with code {event['exit_code']} (killed, or out of memory?); "
@@ -123,7 +138,7 @@ class Tally:
             self._display.say(
                 f"{event['row']}: trained {event['steps']} steps{since} in {event['seconds']:.1f} s"
             )
-        elif kind == "row_scored":
+        elif kind == "row_scored" and event["last"]:
             self._scored += 1
             self._trained[event["row"]] = 1.0  # by an earlier command, if no event told of it
             self._display.say(

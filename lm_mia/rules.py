@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from lm_mia import config
+from lm_mia import config, points
 
 
 def problems(c: config.Config) -> list[str]:
@@ -18,12 +18,15 @@ def problems(c: config.Config) -> list[str]:
     samples, half = c.population.samples, c.population.samples // 2
     positive = (
         *("corpus.min_chars", "tokenizer.vocab_size", "population.samples", "model.layers"),
-        *("model.width", "model.heads", "optimizer.peak_learning_rate", "optimizer.clip_norm"),
+        *("model.width", "model.heads", "optimizer.peak_learning_rate"),
         *("train.batch_size", "train.epochs", "train.checkpoint_minutes", "score.batch_size"),
     )
     not_negative = (
         *("population.seed", "optimizer.init_learning_rate", "optimizer.final_learning_rate"),
-        *("optimizer.warmup_steps", "optimizer.weight_decay", "train.workers"),
+        *("optimizer.warmup_steps", "optimizer.weight_decay", "optimizer.clip_norm"),
+        *("corpus.processes", "tokenizer.documents", "population.distinct_prefix_tokens"),
+        *("population.validation_samples", "population.frequency_samples", "train.workers"),
+        *("train.validations", "compute.micro_rows"),
     )
     for field in positive:
         need(0 < _get(c, field) < math.inf, field, "must be a finite number larger than 0")
@@ -51,7 +54,41 @@ def problems(c: config.Config) -> list[str]:
         near = min(good, key=lambda h: abs(h - c.model.heads))
         rule = f"must divide model.width={c.model.width}"
         need(False, "model.heads", rule, f"try --config.model.heads={near}")
-    if c.corpus.source == "docstrings":
+    need(
+        c.population.distinct_prefix_tokens <= max(c.population.length_tokens, 0),
+        "population.distinct_prefix_tokens",
+        f"must be at most population.length_tokens={c.population.length_tokens}",
+    )
+    need(
+        c.population.frequency_samples <= max(samples, 0),
+        "population.frequency_samples",
+        f"must be at most population.samples={samples}",
+    )
+    need(
+        c.train.validations <= 0 or c.population.validation_samples > 0,
+        "train.validations",
+        "needs held-out samples",
+        "try --config.population.validation_samples=1024",
+    )
+    need(
+        len(set(c.train.trackers)) == len(c.train.trackers),
+        "train.trackers",
+        "must name none twice",
+    )
+    if c.corpus.source == "c4":
+        need(
+            c.corpus.deduplicate == "none",
+            "corpus.deduplicate",
+            "corpus.source='c4' has too many documents to compare",
+            "set --config.corpus.deduplicate=none, and population.distinct_prefix_tokens if wanted",
+        )
+        need(
+            bool(c.tokenizer.path) or c.tokenizer.documents > 0,
+            "tokenizer.documents",
+            "corpus.source='c4' has too many documents to train a vocabulary on all",
+            "try --config.tokenizer.documents=1000000, or give tokenizer.path",
+        )
+    elif c.corpus.source == "docstrings":
         need(
             not c.corpus.path,
             "corpus.path",
@@ -65,13 +102,40 @@ def problems(c: config.Config) -> list[str]:
             f"corpus.source={c.corpus.source!r} needs a file, a folder or a glob",
         )
     if min(c.train.batch_size, c.train.epochs, half) > 0:
-        steps = c.train.epochs * -(-half // c.train.batch_size)
+        steps = points.total_steps(c)
         need(
             c.optimizer.warmup_steps < steps,
             "optimizer.warmup_steps",
             f"must be less than the {steps} steps of a row, which population.samples, train.batch_size and "
             "train.epochs make",
             f"try --config.optimizer.warmup_steps={steps // 10}",
+        )
+        unsound = False
+        for field, low, high in (("at_steps", 1, steps), ("at_epochs", 0, c.train.epochs)):
+            asked = getattr(c.score, field)
+            sound = all(low <= p < high and p > 0 for p in asked) and len(set(asked)) == len(asked)
+            unsound |= not sound
+            need(
+                sound,
+                f"score.{field}",
+                f"must lie above 0 and before the end ({high}), which is always scored, none twice",
+            )
+            need(
+                not asked or c.train.subset != "bernoulli",
+                f"score.{field}",
+                "train.subset='bernoulli' gives every row another number of steps",
+                "set --config.train.subset=exact",
+            )
+        there = () if unsound else points.score_steps(c)
+        need(
+            unsound or c.attack.step in (0, *there),
+            "attack.step",
+            f"must be 0 (the end) or a score point, {' or '.join(map(str, there)) or 'of which there are none'}",
+        )
+        need(
+            c.train.validations <= steps,
+            "train.validations",
+            f"must be at most the {steps} steps of a row",
         )
     if c.train.subset == "balanced":
         need(

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from lm_mia import batches, checkpoint, loss, lowercase, min_k, model, subsets
+from lm_mia import batches, checkpoint, loss, lowercase, min_k, model, sharding, subsets
 from lm_mia.errors import UserError
 from lm_mia.population import Population
 
@@ -103,10 +103,25 @@ class Scorer:
         return lowercase.lowercase(self.population)
 
 
-def restore_params(row: subsets.Row, steps: int, shape: model.Shape, folder: Path) -> model.Params:
-    """Parameters of a row after its last update; UserError if it has not been trained to its end."""
-    like: Any = jax.eval_shape(lambda: model.init(jax.random.key(0), shape))
+def restore_params(
+    row: subsets.Row,
+    step: int,
+    shape: model.Shape,
+    folder: Path,
+    mesh: jax.sharding.Mesh | None = None,
+) -> model.Params:
+    """Parameters of a row after so many updates, at a score point or its end; UserError if they are not there.
+
+    All of them on this process's first device of the mesh (or of all), however many devices they were trained on.
+    """
+    mesh = mesh or sharding.mesh(jax.local_devices()[:1])
+    whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    shapes: Any = jax.eval_shape(lambda: model.init(jax.random.key(0), shape))
+    like = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=whole), shapes)
     with checkpoint.manager(folder) as checkpoints:
-        if checkpoints.latest_step() != steps:
-            raise UserError(f"row {row}: not trained yet; run `lm-mia train` first")
-        return checkpoint.restore(checkpoints, steps, {"params": like})["params"]
+        if step not in checkpoints.all_steps():
+            raise UserError(
+                f"row {row}: not trained yet; run `lm-mia train` first (its state after step {step} is not there)"
+            )
+        params = checkpoint.restore(checkpoints, step, {"params": like})["params"]
+    return jax.tree.map(lambda leaf: leaf.addressable_data(0), params)

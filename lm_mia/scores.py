@@ -159,6 +159,17 @@ def gather(source: Source, ids_Z: np.ndarray) -> Block:
     )
 
 
+def first(block: Block | None, references: int) -> Block | None:
+    """The same samples under the first references only; no block stays none."""
+    if block is None:
+        return None
+    return dataclasses.replace(
+        block,
+        reference_loss_MxC=block.reference_loss_MxC[:references],
+        reference_member_MxC=block.reference_member_MxC[:references],
+    )
+
+
 def scores(
     attacks: Iterable[AttackName], block: Block, fitted: Fitted, c: config.Attack
 ) -> dict[AttackName, np.ndarray]:

@@ -1,12 +1,13 @@
 """What a person is told of a workdir: what is there and what is missing, and at the end where everything is."""
 
+import json
 from pathlib import Path
 
 import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from lm_mia import config, workers
+from lm_mia import config, presence
 from lm_mia.config import Config
 from lm_mia.population import open_population
 from lm_mia.workdir import FACTS, Workdir
@@ -17,15 +18,15 @@ def show(c: Config, workdir: Workdir) -> None:
     workdir.check(c)
     population = open_population(workdir.population)
     recipe = workdir.recipe(config.recipe_hash(c, population.sha256))
-    rows = workers.rows_of(c)
-    unscored = set(workers.missing("score", c, recipe, rows))
+    rows = presence.rows_of(c)
+    unscored = set(presence.missing("score", c, recipe, rows))
     table = Table(title=str(workdir.path))
     for column in ("rows", "wanted", "trained", "scored", "missing"):
         table.add_column(column, justify="left" if column == "rows" else "right")
     for role in ("reference", "replica"):
         of = [row for row in rows if row.role == role]
         scored = [row for row in of if row not in unscored]
-        trained = [row for row in of if row not in unscored or workers.trained(c, recipe, row)]
+        trained = [row for row in of if row not in unscored or presence.trained(c, recipe, row)]
         table.add_row(role, *map(str, (len(of), len(trained), len(scored), len(of) - len(scored))))
     console = Console()
     console.print(table)
@@ -45,11 +46,13 @@ def summary(verb: str, workdir: Workdir, recipe: Path) -> None:
     """The last words of a command: what came out, and where everything is."""
     lines = []
     if verb in ("run", "attack"):
+        step = json.loads((workdir.path / FACTS).read_text())["config"]["step"]
+        after = f" after step {step}" if step else ""
         best = pd.read_csv(workdir.path / "tables" / "attacks.csv").groupby("attack").last()
         for name in best.index.intersection(["lira_online", "loss"], sort=False):
             row = best.loc[name]
             lines.append(
-                f"AUC of {name}: {row['auc_mean']:.3f} +- {row['auc_std']:.3f} over {row['targets']:.0f} targets"
+                f"AUC of {name}{after}: {row['auc_mean']:.3f} +- {row['auc_std']:.3f} over {row['targets']:.0f} targets"
             )
     places = {
         "population": workdir.population,

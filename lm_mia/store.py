@@ -1,35 +1,37 @@
 """The score store: loss and statistics of every (row, sample), in Zarr v3, written by many processes, read by xarray.
 
+Rows that are also scored before their end have a dimension more, (row, checkpoint, sample), with the coordinate step.
+
 What makes it safe without a database:
-  * a shard never spans two rows, and one process writes a row's shards, whole and once, each by an atomic rename;
-  * presence is asked from the key listing, never from values: a row is present when all its shards are, of the loss,
-    of membership and of every statistic asked for;
+  * a shard never spans two rows or two score points, and one process writes a row's shards, whole and once, each by
+    an atomic rename;
+  * presence is asked from the key listing, never from values: a row is present when all its shards are, of the loss
+    and of every statistic asked for at every score point, and of membership;
   * rows are only ever appended; the group's consolidated metadata, replaced atomically, says how many there are.
 
-M: rows, N2: samples of the population (2N).
+M: rows, K: score points and the end, which is the last; N2: samples of the population (2N).
 """
 
 import dataclasses
+import itertools
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 
 import filelock
 import numpy as np
 import tensorstore as ts
 import zarr
-from zarr.codecs import Crc32cCodec
 from zarr.errors import ZarrUserWarning
 
-from lm_mia import block_reader
+from lm_mia import block_reader, store_table
 from lm_mia.errors import UserError
-from lm_mia.store_format import CHUNK_SAMPLES, VARIABLES, kvstore, spec
-from lm_mia.subsets import Role, Row
-
-_SEEDS = ("subset_seed", "init_seed", "order_seed")
+from lm_mia.store_format import CHUNK_SAMPLES, VARIABLES, kvstore, points_of, spec
+from lm_mia.store_table import SEEDS, write_coordinate
+from lm_mia.subsets import Row
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +41,17 @@ class Store:
     path: Path
     statistics: tuple[str, ...] = ()
     """Variables beside loss and member that a row must have; a store may hold others too, which stay."""
+    steps: tuple[int, ...] = ()
+    """Score points: the steps, ascending, after which every row is scored beside its end."""
+    total_steps: int = 0
+    """The step that is the end of a row; must be given where there are score points."""
+    step: int = 0
+    """The score point that `read` and `blocks` read: one of `steps`, or 0, the end."""
+
+    def __post_init__(self) -> None:
+        if any(a >= b for a, b in itertools.pairwise((0, *self._points))):
+            raise ValueError(f"{self._points}: score points and the end must ascend from 1")
+        self._place(self.step)
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -58,6 +71,8 @@ class Store:
           sample_columns: int64 coordinates of the sample dimension, each of shape N2.
           attributes: of the group, at creation.
         """
+        points = np.array(self._points, np.int64)
+        step = {"step": points} if len(points) else {}
         with filelock.FileLock(self.path.with_suffix(".lock")):
             old, names = self._table()
             table = list(dict.fromkeys([*old, *wanted]))
@@ -68,25 +83,28 @@ class Store:
                 self.path,
                 mode="a",
                 attributes=attributes
-                | {"coordinates": " ".join(("role", *_SEEDS, "sample", *sample_columns))},
+                | {"coordinates": " ".join(("role", *SEEDS, *step, "sample", *sample_columns))},
             )
             if not old:
                 for name, column_N2 in {"sample": np.arange(samples), **sample_columns}.items():
-                    _write_coordinate(group, name, "sample", column_N2.astype(np.int64))
-            _write_coordinate(group, "role", "row", np.array([r.role for r in table], object))
-            for name in _SEEDS:
-                _write_coordinate(
+                    write_coordinate(group, name, "sample", column_N2.astype(np.int64))
+                for name, points_K in step.items():
+                    write_coordinate(group, name, "checkpoint", points_K)
+            write_coordinate(group, "role", "row", np.array([r.role for r in table], object))
+            for name in SEEDS:
+                write_coordinate(
                     group, name, "row", np.array([getattr(r, name) for r in table], np.int64)
                 )
             for name in VARIABLES:
                 if not (self.path / name / "zarr.json").exists():
                     if name not in self.variables:
                         continue
-                    ts.open(spec(self.path / name, len(table), samples), create=True).result()
+                    new = spec(self.path / name, len(table), len(points), samples)
+                    ts.open(new, create=True).result()
+                array = self._open(name, write=True)
                 # Also undoes a growth that was cut short before it was consolidated: such rows hold nothing yet.
-                self._open(name, write=True).resize(
-                    exclusive_max=[len(table), None], resize_metadata_only=True
-                ).result()
+                top = [len(table), *[None] * (array.rank - 1)]
+                array.resize(exclusive_max=top, resize_metadata_only=True).result()
             with (
                 warnings.catch_warnings()
             ):  # xarray and zarr agree on this extension; it only warns of other readers
@@ -97,17 +115,18 @@ class Store:
         """The rows that the store knows, present or not, in store order; empty if there is no store."""
         return self._table()[0]
 
-    def present(self, variables: Sequence[str] | None = None) -> np.ndarray:
-        """present_M, bool: which rows are whole, in these or all variables; a listing of keys, no data read."""
+    def present(self, step: int | None = None) -> np.ndarray:
+        """present_M, bool: which rows are whole at a score point (0: the end), or at all; lists keys, reads no data."""
         table, names = self._table()
+        at = slice(None) if step is None else [self._place(step)]
         whole_M = np.ones(len(table), bool)
-        for name in (self.variables if variables is None else variables) if table else ():
-            whole_M &= self._whole(name, names, len(table))
+        for name in self.variables if table else ():
+            whole_M &= self._whole(name, names, len(table))[:, at].all(axis=1)
         return whole_M
 
-    def missing(self, wanted: Sequence[Row], variables: Sequence[str] | None = None) -> list[Row]:
-        """Those of the wanted rows that are not present (in these or all variables), in their order."""
-        present_M = self.present(variables)
+    def missing(self, wanted: Sequence[Row], step: int | None = None) -> list[Row]:
+        """Those of the wanted rows that are not present (at a score point, 0: the end; or at all), in their order."""
+        present_M = self.present(step)
         # Not strict: rows that another command appends just now are absent.
         there = {row for row, ok in zip(self.rows(), present_M, strict=False) if ok}
         return [row for row in wanted if row not in there]
@@ -118,8 +137,9 @@ class Store:
         loss_nats_N2: np.ndarray,
         member_N2: np.ndarray,
         statistics: Mapping[str, np.ndarray] = MappingProxyType({}),
+        step: int = 0,
     ) -> None:
-        """Writes what a row that the store knows lacks; it is present once its last shard is.
+        """Writes what a row that the store knows lacks at a score point; it is present there once its last shard is.
 
         A variable whose shards are all there stays as it is: a statistic asked for later moves no loss.
 
@@ -127,40 +147,41 @@ class Store:
           row: known to the store.
           loss_nats_N2, member_N2: of every sample.
           statistics: of every sample, at least those of this Store that the row lacks.
+          step: of the score point; 0: the end.
         """
         index = self.rows().index(row)
         values = {"member": member_N2, "loss": loss_nats_N2, **statistics}
-        for name in self.lacking(row):
-            array = self._open(name, write=True)
-            step = block_reader.shard_samples(array)
-            for low in range(0, len(values[name]), step):
-                high = min(low + step, len(values[name]))
+        for name in self.lacking(row, step):
+            array = self._at(name, step, write=True)
+            size = block_reader.shard_samples(array)
+            for low in range(0, len(values[name]), size):
+                high = min(low + size, len(values[name]))
                 with ts.Transaction() as transaction:  # one write a shard, not one a chunk
                     part = array.with_transaction(transaction)[index, low:high]
                     part.write(values[name][low:high]).result()
 
-    def lacking(self, row: Row) -> list[str]:
-        """The variables of this Store in which a row is not whole."""
+    def lacking(self, row: Row, step: int = 0) -> list[str]:
+        """The variables of this Store in which a row is not whole at a score point (0: the end)."""
         table, names = self._table()
-        index = table.index(row)
-        return [name for name in self.variables if not self._whole(name, names, len(table))[index]]
+        at = table.index(row), self._place(step)
+        return [name for name in self.variables if not self._whole(name, names, len(table))[at]]
 
     def read(self, wanted: Sequence[Row]) -> tuple[np.ndarray, np.ndarray]:
-        """(loss_nats_MxN2 float32, member_MxN2 bool) of rows that must be present; errors as of `blocks`."""
+        """(loss_nats_MxN2 float32, member_MxN2 bool) of rows, all present at `Store.step`; errors as of `blocks`."""
         parts = {name: (name, wanted) for name in ("loss", "member")}
-        [(_, whole)] = self.blocks(parts, step=sys.maxsize)
+        [(_, whole)] = self.blocks(parts, sys.maxsize)
         return whole["loss"], whole["member"]
 
     def blocks(
-        self, parts: Mapping[str, tuple[str, Sequence[Row]]], step: int = CHUNK_SAMPLES
+        self, parts: Mapping[str, tuple[str, Sequence[Row]]], size: int = CHUNK_SAMPLES
     ) -> block_reader.Blocks:
-        """All samples in order, a block at a time, in the memory of two blocks.
+        """All samples at `Store.step` in order, a block at a time, in the memory of two blocks.
 
         The next block is read while the caller is at work on one: about as fast as the files can be read at all.
 
         Args:
           parts: name -> (variable, rows); the rows must be present. Order and repetition are the caller's.
-          step: samples of a block, best a multiple of 2^16, the store's own chunk; the last block may be shorter.
+          size: samples of a block, best a multiple of 2^16, the store's own chunk; the last block may be shorter.
 
         Returns:
           An iterator of (samples, {name: values_RxC}), with the variable's own type: bool or float32.
@@ -169,8 +190,8 @@ class Store:
           UserError: naming each absent row, at once; or, while reading, each shard whose checksum fails. Both say how
             to get it rebuilt.
         """
-        if step < 1:
-            raise ValueError(f"step={step}: must be 1 or larger")
+        if size < 1:
+            raise ValueError(f"size={size}: must be 1 or larger")
         asked: dict[str, list[Row]] = {}
         for variable, wanted in parts.values():
             asked[variable] = list(dict.fromkeys([*asked.get(variable, ()), *wanted]))
@@ -178,91 +199,88 @@ class Store:
         table = {row: index for index, row in enumerate(rows)}
         absent: set[Row] = set()
         for variable, wanted in asked.items():
-            whole_M = self._whole(variable, known, len(rows))
+            whole_M = self._whole(variable, known, len(rows))[:, self._place(self.step)]
             absent |= {row for row in wanted if row not in table or not whole_M[table[row]]}
         if absent:
             everything = list(dict.fromkeys(row for wanted in asked.values() for row in wanted))
             missing = [row for row in everything if row in absent]
             names = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
+            at = f" at step {self.step}" if self.step else ""
             raise UserError(
-                f"{self.path}: {len(missing)} of {len(everything)} rows absent ({names}); run `lm-mia run` first"
+                f"{self.path}: {len(missing)} of {len(everything)} rows absent{at} ({names}); run `lm-mia run` first"
             )
-        arrays = {name: self._open(name) for name in asked}
+        arrays = {name: self._at(name, self.step) for name in asked}
         opened = {
             name: block_reader.Part(
-                self.path / variable, arrays[variable], [table[row] for row in wanted]
+                self.path / variable,
+                arrays[variable],
+                [table[row] for row in wanted],
+                self._key(variable, self.step),
             )
             for name, (variable, wanted) in parts.items()
         }
         samples = max((array.shape[1] for array in arrays.values()), default=0)
-        return block_reader.blocks(opened, samples, step)
+        return block_reader.blocks(opened, samples, size)
 
     def _table(self) -> tuple[list[Row], set[str]]:
         """(rows in store order, names of variables and coordinates) as readers see them; empty if there is no store."""
-        if not (self.path / "zarr.json").exists():
+        if (table := store_table.read(self.path)) is None:
             return [], set()
-        try:
-            group = zarr.open_group(self.path, mode="r")
-            consolidated = group.metadata.consolidated_metadata
-            names = set() if consolidated is None else set(consolidated.metadata)
-            if "loss" not in names:
-                return [], names
-            role_M = np.asarray(cast(zarr.Array, group["role"])[:])
-            seeds_3xM = [np.asarray(cast(zarr.Array, group[name])[:]) for name in _SEEDS]
-        except (ValueError, LookupError, TypeError, OSError) as error:
-            raise self._damaged("zarr.json, role or seeds") from error
-        table = [
-            Row(cast(Role, str(role)), *map(int, seeds))
-            for role, *seeds in zip(role_M, *seeds_3xM, strict=True)
-        ]
-        # A lost chunk of a coordinate reads as its fill value, without an error.
-        if "" in role_M or any((seeds_M < 0).any() for seeds_M in seeds_3xM):
-            raise self._damaged("role or seeds")
-        return table, names
+        if table.points != self._points:
+            there, asked = (
+                f"steps {', '.join(map(str, points))}" if points else "the end alone"
+                for points in (table.points, self._points)
+            )
+            raise UserError(
+                f"{self.path}: its rows are scored at {there}, not at {asked}; put score.at_steps and score.at_epochs "
+                "back, or choose another --workdir"
+            )
+        return table.rows, table.names
 
     def _whole(self, name: str, names: set[str], known: int) -> np.ndarray:
-        """whole_M: which of the known rows have all their shards of a variable."""
-        found_M = np.zeros(known, np.int64)
+        """whole_MxK: which of the known rows have all their shards of a variable at each score point."""
+        found_MxK = np.zeros((known, len(self.steps) + 1), np.int64)
         if name not in names:
-            return found_M.astype(bool)
+            return found_MxK.astype(bool)
         array = self._open(name)
         assert array.kvstore is not None
         for key in array.kvstore.list().result():
             prefix, *place = key.decode().split("/")
-            if prefix == "c" and len(place) == 2 and int(place[0]) < known:
-                found_M[int(place[0])] += 1
-        return found_M == -(-array.shape[1] // block_reader.shard_samples(array))
+            if prefix == "c" and len(place) == array.rank and int(place[0]) < known:
+                at = int(place[1]) if array.rank == 3 else slice(None)
+                found_MxK[int(place[0]), at] += 1
+        return found_MxK == -(-array.shape[-1] // block_reader.shard_samples(array))
+
+    @property
+    def _points(self) -> tuple[int, ...]:
+        """The coordinate step of the checkpoint dimension; empty where there is no such dimension."""
+        return (*self.steps, self.total_steps) if self.steps else ()
+
+    def _place(self, step: int) -> int:
+        """Where a score point is among all of them; the end, 0, is the last."""
+        if step and step not in self.steps:
+            raise ValueError(f"step={step}: must be 0 or one of {self.steps}")
+        return self.steps.index(step) if step else len(self.steps)
+
+    def _key(self, name: str, step: int) -> tuple[int, ...]:
+        """What stands between row and shard in the keys of a variable at a score point."""
+        return (self._place(step),) if points_of(name, len(self._points)) else ()
+
+    def _at(self, name: str, step: int, write: bool = False) -> ts.TensorStore:
+        """A variable at a score point, rows x samples."""
+        array = self._open(name, write)
+        for place in self._key(name, step):
+            array = array[:, place]
+        return array
 
     def _open(self, name: str, write: bool = False) -> ts.TensorStore:
         opening = {"driver": "zarr3", "kvstore": kvstore(self.path / name)}
         # Else a shard of nothing but fill values would never be written, and its row never be present.
         opening |= {"store_data_equal_to_fill_value": True}
         try:
-            return ts.open(opening, read=True, write=write, open=True).result()
+            array = ts.open(opening, read=True, write=write, open=True).result()
         except ValueError as error:
-            raise self._damaged(f"{name}/zarr.json") from error
-
-    def _damaged(self, what: str) -> UserError:
-        return UserError(
-            f"{self.path}: damaged score store ({what}); delete it and run `lm-mia run` again: "
-            "rows are scored again from their checkpoints"
-        )
-
-
-def _write_coordinate(group: zarr.Group, name: str, dimension: str, values: np.ndarray) -> None:
-    """Creates or grows a one-dimensional coordinate; chunks are long enough that growing rewrites one file."""
-    if name in group:
-        array = cast(zarr.Array, group[name])
-        array.resize(values.shape)
-    else:
-        dtype = "str" if values.dtype == object else values.dtype
-        array = group.create_array(
-            name,
-            shape=values.shape,
-            dtype=dtype,
-            chunks=(min(max(4096, len(values)), 2**20),),
-            dimension_names=[dimension],
-            compressors=[Crc32cCodec()],
-            fill_value="" if dtype == "str" else -1,  # no coordinate is: a lost chunk shows
-        )
-    array[:] = values
+            raise store_table.damaged(self.path, f"{name}/zarr.json") from error
+        if array.shape[1:-1] != points_of(name, len(self._points)):
+            raise store_table.damaged(self.path, f"{name}/zarr.json")
+        return array

@@ -1,4 +1,7 @@
-"""How a variable of the score store lies on disk: Zarr v3, a shard a row and 2^22 samples, checked chunks of 2^16."""
+"""How a variable of the score store lies on disk: Zarr v3, checked chunks of 2^16 samples, shards of 2^22.
+
+A shard is of one row, at one score point.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -19,14 +22,24 @@ def kvstore(path: Path) -> dict[str, str]:
     return {"driver": "file", "path": f"{path.absolute()}/"}
 
 
-def spec(path: Path, rows: int, samples: int) -> dict[str, Any]:
-    """Tensorstore's specification of a new variable, named by its path, of so many rows."""
+def points_of(name: str, points: int) -> tuple[int, ...]:
+    """The shape of a variable between its rows and its samples, in a store of so many score points (0: the end alone).
+
+    Membership is the same at all of them.
+    """
+    return (points,) if points and name != "member" else ()
+
+
+def spec(path: Path, rows: int, points: int, samples: int) -> dict[str, Any]:
+    """Tensorstore's specification of a new variable, named by its path, of so many rows and score points."""
+    middle = points_of(path.name, points)
+    ones = [1] * (1 + len(middle))
     dtype, fill, units = VARIABLES[path.name]
     chunk = min(CHUNK_SAMPLES, samples)
     shard = min(SHARD_SAMPLES, -(-samples // chunk) * chunk)
     little = {"name": "bytes", "configuration": {"endian": "little"}}
     sharding = {
-        "chunk_shape": [1, chunk],
+        "chunk_shape": [*ones, chunk],
         "codecs": [little, {"name": "crc32c"}],
         "index_codecs": [little, {"name": "crc32c"}],
         "index_location": "end",
@@ -35,12 +48,12 @@ def spec(path: Path, rows: int, samples: int) -> dict[str, Any]:
         "driver": "zarr3",
         "kvstore": kvstore(path),
         "metadata": {
-            "shape": [rows, samples],
+            "shape": [rows, *middle, samples],
             "data_type": dtype,
             "fill_value": fill,
-            "dimension_names": ["row", "sample"],
+            "dimension_names": ["row", *(["checkpoint"] if middle else []), "sample"],
             "attributes": {"units": units} if units else {},
-            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [1, shard]}},
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [*ones, shard]}},
             "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
             "codecs": [{"name": "sharding_indexed", "configuration": sharding}],
         },

@@ -4,11 +4,15 @@ import importlib
 import json
 import shutil
 import sys
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from synthetic_workdir import RECIPE, write_workdir
+
+from lm_mia.store import Store
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "analysis"))
 report, rows, workdir = map(importlib.import_module, ("report", "rows", "workdir"))
@@ -82,3 +86,63 @@ def test_a_row_without_a_statistic_of_the_attacks_is_not_there(tmp_path: Path) -
     names = rows.read(folder).names
     assert len(names) == 19
     assert "reference_5_5_5" not in names
+
+
+@pytest.fixture
+def at_points(finished: Path, tmp_path: Path) -> Path:
+    """The finished workdir, of rows that are scored after steps 5, 7 and 9, where the tables are about step 7.
+
+    The losses of the finished one are those of step 7; at the other points they are larger.
+    """
+    folder = tmp_path / "demo"
+    shutil.copytree(finished, folder)
+    path = folder / RECIPE / "scores.zarr"
+    plain = Store(path)
+    known = plain.rows()
+    loss_MxN, member_MxN = plain.read(known)
+    shutil.rmtree(path)
+    s = Store(path, (), (5, 7), 9)
+    s.ensure(known, {"tokens": np.arange(loss_MxN.shape[1])}, {})
+    for row, loss_N, member_N in zip(known, loss_MxN, member_MxN, strict=True):
+        for step, more in ((5, 20), (7, 0), (0, 40)):
+            s.write_row(row, loss_N + np.float32(more), member_N, {}, step)
+    about(folder, 7)
+    return folder
+
+
+def about(folder: Path, step: int) -> None:
+    """Makes the tables say that they are about a step."""
+    path = folder / "tables" / "flips.json"
+    facts = json.loads(path.read_text())
+    path.write_text(json.dumps(facts | {"config": facts["config"] | {"step": step}}))
+
+
+def test_rows_are_read_at_the_score_point_of_the_tables(finished: Path, at_points: Path) -> None:
+    expected = rows.read(finished).losses(3)
+    for step, more in ((7, 0), (5, 20), (0, 40)):
+        about(at_points, step)
+        for found, plain in zip(rows.read(at_points).losses(3), expected, strict=True):
+            np.testing.assert_allclose(found, plain + more, rtol=1e-6)
+    about(at_points, 6)
+    with pytest.raises(workdir.WorkdirError, match=r"not scored at step 6, .* run lm-mia attack"):
+        rows.read(at_points)
+    about(shutil.copytree(finished, at_points / "plain"), 7)
+    with pytest.raises(workdir.WorkdirError, match=r"not scored at step 7, .* run lm-mia attack"):
+        rows.read(at_points / "plain")
+
+
+def test_only_shards_of_the_score_point_of_the_tables_count(at_points: Path) -> None:
+    shards = at_points / RECIPE / "scores.zarr" / "loss" / "c" / "3"
+    (shards / "0" / "0").unlink()
+    assert len(rows.read(at_points).names) == 32
+    (shards / "1" / "0").unlink()
+    with pytest.raises(workdir.WorkdirError, match=LOST.format(i=3)):
+        rows.read(at_points)
+
+
+def test_the_page_says_which_score_point(finished: Path, at_points: Path) -> None:
+    page, plain = (
+        report.render(report.facts(folder), defaultdict(str)) for folder in (at_points, finished)
+    )
+    assert "16 replicas, as they were after step 7 of their training</dd>" in page
+    assert "16 replicas</dd>" in plain

@@ -17,7 +17,8 @@ from lm_mia.stats import binomial
 
 # 9 replicas: like a coin from 2 to 7 votes; flip rates of 0.22 with 1 or 8 votes, 0.39 with 2 or 7.
 C = config.Attack(
-    *(4, 9),
+    references=4,
+    replicas=9,
     fprs=(0.1, 0.25),
     focus_fpr=0.25,
     clear_separation=2.0,

@@ -1,18 +1,21 @@
 import dataclasses
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 import pytest
-from conftest import SMALL, Ran, ran, scored
+from conftest import SMALL, Ran, Scored, ran, scored
 from scipy.stats import beta, norm
 
 from lm_mia import attack, config
 from lm_mia.config import AttackName
+from lm_mia.errors import UserError
 from lm_mia.seeds import permutation
 from lm_mia.stats import binomial, bootstrap, lira, rmia, roc
+from lm_mia.store import Store
 
 EVERY: tuple[AttackName, ...] = get_args(AttackName)
 FREE = {"loss", "zlib", "min_k", "min_k_plus_plus", "lowercase"}
@@ -44,7 +47,7 @@ def expected(of: Ran, name: str, count: int) -> np.ndarray:
         "rmia_simple": lambda: rmia.rmia_simple(*log_p[:2]),
         "reference_calibrated": lambda: loss_MxN.astype(float).mean(axis=0) - target_TxN,
         "loss": lambda: -target_TxN,
-        "zlib": lambda: -target_TxN / world.population.table["zlib_bytes"].to_numpy(),
+        "zlib": lambda: -target_TxN / world.population.column("zlib_bytes"),
     }
     return by[name]()
 
@@ -220,3 +223,54 @@ def test_every_attack_that_has_a_name(tmp_path: Path, monkeypatch: pytest.Monkey
     for name in ("min_k", "min_k_plus_plus", "lowercase"):
         auc_T = [area(score_N, member_N) for score_N in of[name]]
         assert best.auc_mean[name] == pytest.approx(np.mean(auc_T), abs=1e-4)
+
+
+def at_points(world: Scored, folder: Path, *, step: int, absent: int) -> Scored:
+    """The same rows scored at steps 3, 6 and 9 (the end): its losses at one step, noise that lacks a row elsewhere."""
+    rows, noise = world.store.rows(), np.random.default_rng(1)
+    store = Store(folder / "recipe_x" / "scores.zarr", world.store.statistics, (3, 6), 9)
+    store.path.parent.mkdir()
+    store.ensure(rows, {"tokens": np.arange(world.loss_MxN.shape[1])}, {})
+    for m, row in enumerate(rows):
+        for at in (3, 6, 0):
+            values = {"loss": world.loss_MxN[m]} | {n: v[m] for n, v in world.statistics.items()}
+            if at != step:
+                values = {n: noise.permutation(v) for n, v in values.items()}
+            if at == step or m != absent:
+                store.write_row(row, values.pop("loss"), world.member_MxN[m], values, at)
+    return dataclasses.replace(world, store=store)
+
+
+@pytest.mark.parametrize("step", [3, 6, 0])
+def test_an_attack_at_a_score_point_is_one_of_its_losses_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+):
+    monkeypatch.setattr(attack, "_SHUFFLES", 1)
+    c = dataclasses.replace(FEW, attacks=(*ONE, "rmia", "zlib", "min_k"), references=8, replicas=4)
+    world = scored(tmp_path / "plain", c, 200, statistics=("min_k",))
+    plain = ran(world, c, tmp_path / "plain" / "tables")
+    points = at_points(world, tmp_path, step=step, absent=5)
+    assert points.store.missing(points.store.rows()) == points.store.rows()[5:6]
+    out = ran(points, dataclasses.replace(c, step=step), tmp_path / "tables")
+    assert out.said == plain.said
+    tables = sorted(path.name for path in plain.folder.iterdir())
+    assert sorted(path.name for path in out.folder.iterdir()) == tables
+    for name in set(tables) - {"flips.json"}:
+        assert (out.folder / name).read_bytes() == (plain.folder / name).read_bytes(), name
+    facts, of_plain = (json.loads((ran.folder / "flips.json").read_text()) for ran in (out, plain))
+    assert facts["config"].pop("step") == step
+    assert of_plain["config"].pop("step") == 0
+    assert facts == of_plain
+
+
+def test_rows_that_are_absent_at_a_score_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(attack, "_SHUFFLES", 1)
+    c = dataclasses.replace(FEW, references=8, replicas=4, step=6)
+    world = at_points(scored(tmp_path / "plain", c, 60), tmp_path, step=0, absent=5)
+    said = ran(world, c, tmp_path / "tables").said[0]
+    assert said.startswith("1 of 12 rows are absent (at step 6): attacking 4 of 4 replicas with 7")
+    some = dataclasses.replace(c, references=20, replicas=99, step=3)
+    shutil.rmtree(world.store.path / "loss" / "c")
+    message = r"0 of 20 references and 0 of 99 replicas are there \(at step 3\), of 4"
+    with pytest.raises(UserError, match=message):
+        ran(world, some, tmp_path / "tables")

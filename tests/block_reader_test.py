@@ -45,10 +45,10 @@ def expected(s: Store, part: str) -> np.ndarray:
     return np.stack([whole[SIX.index(row)] for row in wanted])
 
 
-@pytest.mark.parametrize("step", [1, 3, 4, 8, 16, 22, 23, 24, 2**16, 2**70])
-def test_blocks_in_order_make_up_the_rows(made: Store, step: int):
-    found = list(made.blocks(PARTS, step))
-    edges = [*range(0, SAMPLES, step), SAMPLES]
+@pytest.mark.parametrize("size", [1, 3, 4, 8, 16, 22, 23, 24, 2**16, 2**70])
+def test_blocks_in_order_make_up_the_rows(made: Store, size: int):
+    found = list(made.blocks(PARTS, size))
+    edges = [*range(0, SAMPLES, size), SAMPLES]
     assert [samples for samples, _ in found] == [
         slice(low, high) for low, high in itertools.pairwise(edges)
     ]
@@ -60,7 +60,7 @@ def test_blocks_in_order_make_up_the_rows(made: Store, step: int):
         np.testing.assert_array_equal(np.concatenate(pieces, axis=1), expected(made, part))
 
 
-def test_the_default_step_is_one_block_of_a_small_store(made: Store):
+def test_the_default_size_is_one_block_of_a_small_store(made: Store):
     [(samples, block)] = made.blocks(PARTS)
     assert samples == slice(0, SAMPLES)
     assert {part: block[part].shape for part in block} == {
@@ -77,10 +77,10 @@ def test_one_row_no_row_and_no_part(made: Store):
     assert list(made.blocks({})) == []
 
 
-@pytest.mark.parametrize("step", [0, -1])
-def test_a_step_must_be_positive(made: Store, step: int):
-    with pytest.raises(ValueError, match=f"step={step}: must be 1 or larger"):
-        made.blocks(PARTS, step)
+@pytest.mark.parametrize("size", [0, -1])
+def test_a_size_must_be_positive(made: Store, size: int):
+    with pytest.raises(ValueError, match=f"size={size}: must be 1 or larger"):
+        made.blocks(PARTS, size)
 
 
 def test_absent_rows_are_told_at_once_and_only_of_the_variables_asked(made: Store):

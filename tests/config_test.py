@@ -1,12 +1,14 @@
 import dataclasses
 import json
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from conftest import TINY, change
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lm_mia import config
-from lm_mia.config import Config
+from lm_mia.config import SIZES, Config, Model, resolve
 
 
 def fields() -> list[str]:
@@ -33,8 +35,11 @@ def test_to_dict_is_plain_and_whole():
     assert set(tree) == {f.name for f in dataclasses.fields(Config)}
 
 
-FREE = {"train.workers", "train.checkpoint_minutes", "score.statistics", "report"} | {
-    f"attack.{f.name}" for f in dataclasses.fields(config.Attack)
+FREE = {
+    *("train.workers", "train.checkpoint_minutes", "train.validations", "train.trackers"),
+    *("corpus.processes", "score.statistics", "report"),
+    *(f"attack.{f.name}" for f in dataclasses.fields(config.Attack)),
+    *(f"compute.{f.name}" for f in dataclasses.fields(config.Compute)),
 }
 
 
@@ -61,14 +66,70 @@ def test_differences_says_old_and_new_and_what_is_absent():
 
 def test_recipe_hash_is_what_it_always_was():
     """Another hash would orphan every store there is: change it only with a note in the changelog."""
-    assert config.recipe_hash(TINY, "0" * 64) == "6c3548b8"
+    assert config.recipe_hash(TINY, "0" * 64) == "624e2711"
 
 
 @pytest.mark.parametrize("field", fields())
 def test_recipe_hash_moves_with_what_a_model_is(field: str):
     section = field.partition(".")[0]
-    moves = section in ("model", "optimizer", "train") and field not in FREE
+    moves = section in ("model", "optimizer", "train") and field not in {*FREE, "model.size"}
     moves |= field == "population.length_tokens"  # the model has as many positions
     before, after = (config.recipe_hash(c, "p") for c in (TINY, change(TINY, field, other(field))))
     assert (before != after) == moves
     assert config.recipe_hash(TINY, "q") != before
+
+
+def resolved(**model: Any) -> Model:
+    return resolve(Config(model=Model(**model))).model
+
+
+def test_sizes_are_those_of_the_paper_by_name():
+    assert get_args(config.Size) == (*SIZES, "custom")
+    for name, (layers, width) in SIZES.items():
+        millions = 12 * layers * width**2 / 1e6
+        assert millions == pytest.approx(int(name.removesuffix("M")), rel=0.06), name
+        m = resolved(size=name)
+        assert (m.size, m.layers, m.width, m.heads) == (name, layers, width, width // 64)
+    assert len(set(SIZES.values())) == len(SIZES)  # else a shape would have two names
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        ({}, ("85M", 12, 768, 12)),
+        ({"size": "302M"}, ("302M", 24, 1024, 16)),
+        ({"size": "302M", "layers": 2}, ("custom", 2, 1024, 16)),
+        ({"size": "302M", "width": 512}, ("custom", 24, 512, 8)),
+        ({"size": "302M", "heads": 8}, ("302M", 24, 1024, 8)),
+        ({"layers": 20}, ("140M", 20, 768, 12)),  # it is that size, whatever it was called
+        ({"size": "custom", "layers": 3, "width": 512}, ("10M", 3, 512, 8)),
+        ({"size": "custom", "layers": 2, "width": 48}, ("custom", 2, 48, 1)),
+        ({"size": "custom", "layers": 2, "width": 100}, ("custom", 2, 100, 1)),
+        ({"size": "custom", "layers": 2, "width": 191, "heads": 1}, ("custom", 2, 191, 1)),
+        ({"size": "custom"}, ("custom", 0, 0, 1)),
+    ],
+)
+def test_a_size_gives_what_is_not_said(model: dict[str, Any], expected: tuple[str, int, int, int]):
+    m = resolved(**model)
+    assert (m.size, m.layers, m.width, m.heads) == expected
+
+
+@given(
+    st.sampled_from([*SIZES, "custom"]),
+    st.integers(0, 40),
+    st.sampled_from([0, 8, 512, 768, 1024]),
+    st.integers(0, 20),
+)
+def test_what_is_resolved_stays(size: Any, layers: int, width: int, heads: int):
+    once = resolve(Config(model=Model(size, layers, width, heads)))
+    assert resolve(once) == once
+    m = once.model
+    assert (m.layers, m.width) == (layers or m.layers, width or m.width)
+    assert SIZES.get(m.size, (m.layers, m.width)) == (m.layers, m.width)
+
+
+def test_a_row_is_what_its_numbers_say_not_what_its_size_is_called():
+    plain = Config(model=Model(size="custom", layers=3, width=512, heads=8))
+    assert config.recipe_hash(resolve(plain), "p") == config.recipe_hash(
+        resolve(Config(model=Model(size="10M"))), "p"
+    )

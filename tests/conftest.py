@@ -58,7 +58,10 @@ class Texts:
 
     def __init__(self, samples: int) -> None:
         self.lengths_N = np.arange(samples) % 7 + 3
-        self.table = pd.DataFrame({"zlib_bytes": 40 + np.arange(samples) * 13 % 101})
+        self.columns = {"zlib_bytes": 40 + np.arange(samples) * 13 % 101}
+
+    def column(self, name: str) -> np.ndarray:
+        return self.columns[name]
 
     def __len__(self) -> int:
         return len(self.lengths_N)

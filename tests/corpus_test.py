@@ -75,6 +75,9 @@ def test_counts_and_order_by_hand(tmp_path: Path):
     exact = corpus.read(config.Corpus("text", str(tmp_path), deduplicate="exact"))
     assert exact.texts == [near, long, other]
     assert len(corpus.read(config.Corpus("text", str(tmp_path), min_chars=5))) == 3
+    every = corpus.read(config.Corpus("text", str(tmp_path), deduplicate="none"))
+    assert every.texts == [near, long, long, other]
+    assert every.provenance["exact_duplicates"] == every.provenance["near_duplicates"] == 0
     with pytest.raises(UserError, match=r"corpus.min_chars=999: none of the 6 .* longest has \d+"):
         corpus.read(config.Corpus("text", str(tmp_path), min_chars=999))
 
@@ -96,6 +99,7 @@ def test_build_and_reuse(tmp_path: Path, source: config.Corpus):
     built = corpus.build(source, PIECES, SIZES, folder, lambda label, d, t: labels.append(label))
     assert list(dict.fromkeys(labels)) == [
         *("read files", "find near duplicates", "train tokenizer", "tokenise samples"),
+        "assemble population",
     ]
     assert (len(built), built.vocab_size, built.length_tokens) == (60, 300, 32)
     assert built.manifest["provenance"]["documents"] >= 60
@@ -113,6 +117,8 @@ def test_other_settings_are_never_mixed(tmp_path: Path, source: config.Corpus):
     folder = tmp_path / "population"
     corpus.build(source, PIECES, SIZES, folder)
     before = content(folder)
+    other_processes = dataclasses.replace(source, processes=7)
+    assert corpus.build(other_processes, PIECES, SIZES, folder).sha256
     for changed, message in (
         (
             (dataclasses.replace(source, min_chars=100), PIECES, SIZES),
@@ -177,6 +183,10 @@ def test_bad_input_writes_nothing(tmp_path: Path, source: config.Corpus):
             f"samples=9998: .* has {have} documents",
         ),
         ((source, config.Tokenizer(vocab_size=99_999), SIZES), r"vocab_size=99999: .* at most \d+"),
+        (
+            (source, config.Tokenizer(vocab_size=300, documents=9_999), SIZES),
+            f"tokenizer.documents=9999: the corpus has {have} documents; use at most {have}, or 0",
+        ),
         ((source, config.Tokenizer(path=source.path), SIZES), "tokenizer.path=.*cannot be read"),
         ((dataclasses.replace(source, min_chars=10**6), PIECES, SIZES), "corpus.min_chars=1000000"),
     ):
@@ -207,8 +217,56 @@ def test_two_processes_at_once(tmp_path: Path, source: config.Corpus):
 
 def test_leftovers_of_a_killed_build_are_removed(tmp_path: Path, source: config.Corpus):
     leftover = tmp_path / ".population.unfinished"
-    leftover.mkdir()
-    (leftover / "tokens.npy").write_bytes(b"half")
-    built = corpus.build(source, PIECES, SIZES, tmp_path / "population")
-    assert not leftover.exists()
-    assert population.open_population(built.folder).sha256 == built.sha256
+    for _ in range(2):  # of a build that was killed before the end, and right at the end
+        leftover.mkdir()
+        (leftover / "tokens.npy").write_bytes(b"half")
+        corpus.build(source, PIECES, SIZES, tmp_path / "population")
+        assert not leftover.exists()
+    population.open_population(tmp_path / "population")
+
+
+def stop(label: str, done: int, total: int) -> None:
+    if label == "assemble population":
+        raise KeyboardInterrupt
+
+
+def test_a_stopped_build_goes_on(tmp_path: Path, source: config.Corpus):
+    folder = tmp_path / "population"
+    with pytest.raises(KeyboardInterrupt):
+        corpus.build(source, PIECES, SIZES, folder, stop)
+    said: list[str] = []
+    labels: list[str] = []
+    built = corpus.build(source, PIECES, SIZES, folder, lambda *n: labels.append(n[0]), said.append)
+    assert said == [
+        "vocabulary: trained by an earlier command",
+        "population: 1 of 1 parts were tokenised by an earlier command",
+    ]
+    assert "train tokenizer" not in labels
+    assert content(folder) == content(corpus.build(source, PIECES, SIZES, tmp_path / "q").folder)
+    assert not (tmp_path / ".population.unfinished").exists()
+    assert corpus.facts(built) == [
+        f"corpus: {built.manifest['provenance']['documents']} documents, sha256 "
+        f"{built.manifest['provenance']['corpus_sha256']}",
+        f"vocabulary: 300 pieces, sha256 {built.manifest['files']['tokenizer.model']['sha256']}",
+        f"population: 60 samples, sha256 {built.sha256}",
+    ]
+
+
+@pytest.mark.parametrize("change", ["documents", "vocab_size", "seed", "corpus"])
+def test_a_vocabulary_of_other_settings_is_not_used(
+    tmp_path: Path, source: config.Corpus, change: str
+):
+    with pytest.raises(KeyboardInterrupt):
+        corpus.build(source, PIECES, SIZES, tmp_path / "population", stop)
+    pieces, sizes = PIECES, SIZES
+    if change == "corpus":
+        (Path(source.path) / "000.txt").unlink()
+    elif change == "seed":
+        sizes = dataclasses.replace(SIZES, seed=2)
+    else:
+        pieces = dataclasses.replace(
+            PIECES, **{change: {"documents": 150, "vocab_size": 290}[change]}
+        )
+    said: list[str] = []
+    corpus.build(source, pieces, sizes, tmp_path / "population", say=said.append)
+    assert not [line for line in said if "earlier command" in line]

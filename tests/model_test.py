@@ -49,7 +49,8 @@ def slow_forward(params: Any, x_L: np.ndarray) -> np.ndarray:
     h_LxD = [
         p["embed_VxD"][token] + p["position_LxD"][place] for place, token in enumerate(x_L.tolist())
     ]
-    for layer in p["layers"]:
+    for i in range(len(p["layers"]["ln1_D"])):
+        layer = {name: leaf_N[i] for name, leaf_N in p["layers"].items()}
         before = [slow_norm(h_D, layer["ln1_D"]) for h_D in h_LxD]
         heads, K = layer["query_DxHxK"].shape[1:]
         for place in range(len(h_LxD)):
@@ -104,7 +105,7 @@ def test_shapes_and_dtypes():
     assert jax.tree.map(jnp.shape, params) == {
         "embed_VxD": (23, 16),
         "position_LxD": (9, 16),
-        "layers": [shapes, shapes],
+        "layers": {name: (2, *shape) for name, shape in shapes.items()},
         "ln_D": (16,),
     }
     assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {np.dtype("float32")}
@@ -121,15 +122,14 @@ def test_initial_values_have_the_stated_scales():
     for name in ("embed_VxD", "position_LxD"):
         assert float(params[name].std()) == pytest.approx(1 / 8, rel=0.05)
         assert abs(float(params[name].mean())) < 5 / 8 / params[name].size ** 0.5
-    for layer in params["layers"]:
-        for name, kernel in layer.items():
-            if name in ("ln1_D", "ln2_D"):
-                assert (kernel == 1).all()
-                continue
-            fans = 64 + (256 if "F" in name else 64)
-            limit = (6 / fans) ** 0.5
-            assert 0.97 * limit < float(jnp.abs(kernel).max()) <= limit
-            assert float(kernel.std()) == pytest.approx(limit / 3**0.5, rel=0.05)
+    for name, kernel in params["layers"].items():
+        if name in ("ln1_D", "ln2_D"):
+            assert (kernel == 1).all()
+            continue
+        fans = 64 + (256 if "F" in name else 64)
+        limit = (6 / fans) ** 0.5
+        assert 0.97 * limit < float(jnp.abs(kernel).max()) <= limit
+        assert float(kernel.std()) == pytest.approx(limit / 3**0.5, rel=0.05)
     assert (params["ln_D"] == 1).all()
     # Logits of a token unlike those before are then standard normal: log of the mean of e^z is 1/2.
     x_BxL = np.random.default_rng(0).integers(0, 400, (8, 50)).astype(np.int32)
@@ -143,7 +143,7 @@ def test_initial_values_depend_on_the_key_alone_and_no_two_are_equal():
     values = [
         leaf.tobytes()
         for params in (one, other)
-        for path, leaf in jax.tree.leaves_with_path(jax.device_get(params))
+        for path, leaf in jax.tree.leaves_with_path(model.unstacked(jax.device_get(params)))
         if "ln" not in jax.tree_util.keystr(path)
     ]
     assert len(set(values)) == len(values) == 2 * (2 + 2 * 6)
@@ -207,34 +207,105 @@ def test_bfloat16_is_near_float32():
     assert mean_loss(rough, x_BxL) == pytest.approx(mean_loss(exact, x_BxL), rel=0.01)
 
 
-@given(
-    st.integers(1, 3),
-    st.integers(1, 4),
-    st.integers(1, 4),
-    st.integers(1, 50),
-    st.integers(1, 20),
-)
-@settings(deadline=None, max_examples=20)
-def test_parameter_count_equals_the_formula(layers: int, heads: int, K: int, V: int, L: int):
-    D = heads * K
-    params = jax.eval_shape(
-        lambda: model.init(jax.random.key(0), model.Shape(layers, D, heads, V, L))
+# Two rows of the model's length: samples of 4, 1 and 2 tokens and an unused tail of 2; one of 9.
+SEGMENT_RxL: Any = np.array([[1, 1, 1, 1, 2, 3, 3, 0, 0], [1] * 9], np.int32)
+POSITION_RxL: Any = np.array([[0, 1, 2, 3, 0, 0, 1, 0, 0], range(9)], np.int32)
+WAYS = [
+    model.Way(scanned=scanned, remat=remat)
+    for scanned in (False, True)
+    for remat in ("none", "dots", "full")
+]
+
+
+@functools.partial(jax.jit, static_argnames="way")
+def hidden(params: model.Params, x_RxL: Any, way: model.Way = WAYS[0]) -> jax.Array:
+    params = params if way.scanned else model.unstacked(params)
+    return model.hidden(params, x_RxL, SEGMENT_RxL, POSITION_RxL, way=way)
+
+
+def test_each_sample_of_a_row_is_what_it_is_alone():
+    params, x_RxL = make(), tokens(2, 9)
+    got = np.asarray(hidden(params, x_RxL) @ params["embed_VxD"].T)
+    places = [(0, 0, 4), (0, 4, 5), (0, 5, 7), (1, 0, 9)]
+    for row, low, high in places:
+        alone = slow_forward(params, x_RxL[row, low:high])
+        np.testing.assert_allclose(got[row, low:high], alone, rtol=0, atol=2e-5)
+    assert np.isfinite(got).all()
+
+
+def test_a_neighbour_changes_nothing_bitwise():
+    """Nor a tail; in values, and in the gradient of every parameter."""
+    params, x_RxL = make(), tokens(2, 9)
+    toward_2xD = np.random.default_rng(3).standard_normal((2, 16)).astype(np.float32)
+
+    @jax.jit
+    def third(params: model.Params, x_RxL: Any) -> Any:
+        def total(params: model.Params) -> tuple[jax.Array, jax.Array]:
+            h_2xD = hidden(params, x_RxL)[0, 5:7]
+            return (h_2xD * toward_2xD).sum(), h_2xD
+
+        return jax.grad(total, has_aux=True)(params)
+
+    other = np.where((SEGMENT_RxL == 3) & (np.arange(2)[:, None] == 0), x_RxL, (x_RxL + 7) % 23)
+    for before, after in zip(
+        *(jax.tree.leaves(jax.device_get(third(params, x))) for x in (x_RxL, other)), strict=True
+    ):
+        assert before.tobytes() == after.tobytes()
+    grads, _ = third(params, x_RxL)
+    seen = sorted({*x_RxL[0, 5:7].tolist()})
+    assert np.flatnonzero(np.abs(grads["embed_VxD"]).sum(1)).tolist() == seen
+    assert np.flatnonzero(np.abs(grads["position_LxD"]).sum(1)).tolist() == [0, 1]
+
+
+@functools.cache
+def value_and_gradient(way: model.Way) -> list[np.ndarray]:
+    toward = np.random.default_rng(3).standard_normal((2, 9, 16)).astype(np.float32)
+
+    def total(params: model.Params) -> jax.Array:
+        return (hidden(params, tokens(2, 9), way) * toward).sum()
+
+    return jax.tree.leaves(jax.device_get(jax.jit(jax.value_and_grad(total))(make())))
+
+
+@pytest.mark.parametrize("way", WAYS[1:], ids=str)
+def test_all_ways_give_the_same_values_and_gradients(way: model.Way):
+    for expected, got in zip(value_and_gradient(WAYS[0]), value_and_gradient(way), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=0, atol=2e-6 * np.abs(expected).max())
+
+
+def products(jaxpr: Any) -> int:
+    """Matrix products in a program and in all that it calls; those of a scan's body once."""
+    eqns = getattr(jaxpr, "jaxpr", jaxpr).eqns
+    inner = [p for eqn in eqns for p in jax.tree.leaves(list(eqn.params.values()))]
+    return sum(eqn.primitive.name == "dot_general" for eqn in eqns) + sum(
+        products(p) for p in inner if hasattr(p, "eqns") or hasattr(p, "jaxpr")
     )
-    expected = 12 * layers * D**2 + 2 * layers * D + D + V * D + L * D
-    assert model.parameter_count(params) == expected
 
 
-@pytest.mark.parametrize(
-    ("millions", "layers", "width"),
-    [
-        *[(10, 3, 512), (44, 14, 512), (85, 12, 768), (140, 20, 768), (302, 24, 1024)],
-        *[(425, 15, 1536), (489, 25, 1280), (604, 48, 1024), (1018, 36, 1536)],
-    ],
-)
-def test_the_papers_sizes(millions: int, layers: int, width: int):
-    """By shape alone: nothing of that size is allocated."""
-    shape = model.Shape(layers, width, width // 64, 32_000, 1024)
-    params = jax.eval_shape(lambda: model.init(jax.random.key(0), shape))
-    without = model.parameter_count(params) - (32_000 + 1024) * width
-    assert without == pytest.approx(1e6 * millions, rel=0.06)
-    assert without == pytest.approx(12 * layers * width**2, rel=0.001)
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_the_backward_pass_computes_again_what_it_is_told_to(way: model.Way):
+    """A layer has 8 products, and twice as many in its backward pass.
+
+    Again go the two of attention, which have batch dimensions (dots), or all but the last (full).
+    """
+    grad = jax.grad(lambda params: hidden(params, tokens(2, 9), way).sum())
+    layers = 1 if way.scanned else 2
+    again = {"none": 0, "dots": 2, "full": 7}[way.remat]
+    assert products(jax.make_jaxpr(grad)(make())) == layers * (24 + again)
+
+
+def test_a_scan_compiles_one_layer():
+    deep = make(shape=dataclasses.replace(SHAPE, layers=7))
+    for way, layers in ((WAYS[0], 7), (WAYS[3], 1)):
+        jaxpr = jax.make_jaxpr(functools.partial(hidden, way=way))(deep, tokens(2, 9))
+        assert products(jaxpr) == 8 * layers
+
+
+def test_layers_go_into_a_list_and_back():
+    params = make()
+    apart = model.unstacked(params)
+    assert len(apart["layers"]) == 2
+    for i, layer in enumerate(apart["layers"]):
+        for name, leaf in layer.items():
+            np.testing.assert_array_equal(leaf, params["layers"][name][i])
+    jax.tree.map(np.testing.assert_array_equal, model.stacked(apart), params)

@@ -144,7 +144,7 @@ WRONG = [
     ("--config.model.dtype=float16", "model.dtype='float16': must be one of float32, bfloat16"),
     (
         "--config.corpus.source=",
-        "corpus.source='': must be one of docstrings, text, jsonl, parquet",
+        "corpus.source='': must be one of docstrings, text, jsonl, parquet, c4",
     ),
     ("--config.model.layers=-1", "model.layers=-1: must be a finite number larger than 0"),
     (
@@ -225,7 +225,7 @@ def test_a_rule_is_not_judged_by_a_value_that_was_not_meant(file: str):
         "--config.model.head: no such field; did you mean --config.model.heads?"
     ]
     assert wrong(file, "--config.corpus.source=txt", "--config.corpus.path=x") == [
-        "corpus.source='txt': must be one of docstrings, text, jsonl, parquet"
+        "corpus.source='txt': must be one of docstrings, text, jsonl, parquet, c4"
     ]
 
 

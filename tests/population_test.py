@@ -1,8 +1,6 @@
 import functools
 import hashlib
 import json
-import subprocess
-import sys
 import zlib
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lm_mia import docstrings, population
+from lm_mia import assemble, docstrings, draw, population, seeds, tokenise
 from lm_mia.errors import UserError
 from lm_mia.tokenizer import load_tokenizer, train_tokenizer
 
@@ -102,16 +100,19 @@ def test_every_argument_changes_the_hash(
     assert write(tmp_path / "p", **change).sha256 != written.sha256
 
 
-def test_more_than_one_batch_gives_the_same_samples(
+def test_many_parts_and_segments_give_the_same_samples(
     written: population.Population, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(population, "_BATCH", 7)
+    monkeypatch.setattr(tokenise, "_BATCH", 5)
+    monkeypatch.setattr(draw, "_PART", 7)
+    monkeypatch.setattr(assemble, "_SEGMENT_SAMPLES", 9)
     seen: list[tuple[str, int, int]] = []
     other = write(tmp_path / "p", progress=lambda *n: seen.append(n))
     assert other.sha256 == written.sha256
     pd.testing.assert_frame_equal(other.table, written.table)
-    assert seen[0] == ("tokenise samples", 7, 100)
-    assert seen[-1] == ("tokenise samples", 100, 100)
+    assert seen[:2] == [("tokenise samples", 0, 100), ("tokenise samples", 5, 100)]
+    assert ("tokenise samples", 100, 100) in seen
+    assert seen[-1] == ("assemble population", 100, 100)
 
 
 def test_more_than_65536_pieces_are_stored_in_32_bits(
@@ -126,7 +127,7 @@ def test_more_than_65536_pieces_are_stored_in_32_bits(
         def get_piece_size(self) -> int:
             return 65_537
 
-        def encode(self, texts: list[str], out_type: type) -> list[list[int]]:
+        def encode(self, texts: list[str], **_) -> list[list[int]]:
             return [[65_536, 3, 3] for _ in texts]
 
     monkeypatch.setattr(population.sentencepiece, "SentencePieceProcessor", Large)
@@ -134,6 +135,91 @@ def test_more_than_65536_pieces_are_stored_in_32_bits(
     assert large.tokens.dtype == np.uint32
     assert large.tokens.tolist() == [2, 65_536, 3, 3, 1] * 2
     assert large.table.unk.tolist() == [2, 2]
+
+
+def test_one_column_alone(written: population.Population):
+    for name in ("id", "tokens", "unk", "zlib_bytes"):
+        column_N = written.column(name)
+        assert column_N.dtype == np.int64
+        assert column_N.tolist() == written.table[name].tolist()
+    assert written.column("source_record").tolist() == written.table.source_record.tolist()
+
+
+def test_held_out_samples(written: population.Population, tmp_path: Path):
+    both = write(tmp_path / "p", validation_samples=30)
+    held_out = both.validation
+    assert held_out is not None
+    assert written.validation is None
+    assert held_out.validation is None
+    assert (len(both), len(held_out), held_out.length_tokens) == (100, 30, 64)
+    assert both.sha256 == written.sha256 != held_out.sha256
+    # They are what a larger population would have next.
+    larger = write(tmp_path / "q", samples=130)
+    assert larger.table.source_record.tolist() == [
+        *both.column("source_record"),
+        *held_out.column("source_record"),
+    ]
+    assert held_out.table.id.tolist() == list(range(30))
+    assert held_out.lengths_N.tolist() == held_out.column("tokens").tolist()
+    np.testing.assert_array_equal(held_out.pad(np.arange(30)), larger.pad(np.arange(100, 130)))
+    names = {f"{prefix}{name}" for prefix in ("", "validation_") for name in population.FILES}
+    assert set(both.manifest["files"]) == names | {"tokenizer.model"}
+    assert set(content(both.folder)) == names | {"tokenizer.model", "manifest.json"}
+
+
+def test_document_frequencies(written: population.Population, tmp_path: Path):
+    counted = write(tmp_path / "p", frequency_samples=40)
+    assert counted.sha256 == written.sha256
+    assert written.document_frequency_V is None
+    expected = np.zeros(400, int)
+    for i in seeds.draw(3, "population/frequency", 100, 40):
+        expected[np.unique(counted.sample(i))] += 1
+    assert counted.document_frequency_V is not None
+    assert counted.document_frequency_V.dtype == np.int64
+    assert counted.document_frequency_V.tolist() == expected.tolist()
+    assert expected[2] == 40
+
+
+def test_samples_that_begin_alike_and_short_ones_are_left_out(tmp_path: Path):
+    spm, texts = load_tokenizer(model()), [text for text, _ in documents()]
+    found = write(tmp_path / "p", samples=60, distinct_prefix_tokens=2, min_chars=150)
+    prefixes = [tuple(found.sample(i)[1:3]) for i in range(60)]
+    assert len(set(prefixes)) == 60
+    assert found.column("chars").min() >= 150
+    # All that was passed over is too short, or begins like a sample or a document before it.
+    counts = found.manifest["provenance"]["draw"]
+    order = seeds.draw(3, "population/draw", len(texts), len(texts))[: counts["documents"]]
+    short = [i for i in order if len(texts[i]) < 150]
+    assert counts["documents"] == 60 + counts["too_short"] + counts["prefix_duplicates"]
+    assert counts["too_short"] == len(short) > 0
+    long = [tuple([*spm.encode(texts[i]), 1][:2]) for i in order if len(texts[i]) >= 150]
+    assert list(dict.fromkeys(long)) == prefixes
+    assert counts["prefix_duplicates"] == len(long) - 60 > 0
+
+
+def test_a_corpus_that_runs_out_says_how_many_it_has(tmp_path: Path):
+    texts = [(f"{'long ' * 9}text {i}", str(i)) for i in range(30)]
+    texts += [(f"short {i}", str(i)) for i in range(30, 40)]
+    arguments: dict[str, Any] = {"seed": 0, "length_tokens": 9, "min_chars": 20}
+    small = train_tokenizer([text for text, _ in texts], 25)
+    message = (
+        "population.samples=28: the corpus has 30 documents that can be samples "
+        r"\(40 read, 10 too short, 0 that begin like another\); "
+        "use at most 24 beside population.validation_samples=5"
+    )
+    with pytest.raises(UserError, match=message):
+        population.write(
+            tmp_path / "p", texts, small, samples=28, validation_samples=5, **arguments
+        )
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(UserError, match="has 40 documents to draw from; use at most 34 bes"):
+        population.write(
+            tmp_path / "p", texts, small, samples=36, validation_samples=5, **arguments
+        )
+    enough = population.write(
+        tmp_path / "p", texts, small, samples=24, validation_samples=5, **arguments
+    )
+    assert len(enough) == 24
 
 
 def test_manifest_records_settings_and_provenance(tmp_path: Path):
@@ -145,46 +231,18 @@ def test_manifest_records_settings_and_provenance(tmp_path: Path):
         "population.samples": 100,
         "population.seed": 3,
         "population.length_tokens": 64,
+        "population.distinct_prefix_tokens": 0,
+        "population.validation_samples": 0,
+        "population.frequency_samples": 0,
     }
-    assert manifest["provenance"] == {"files": ["a"]}
+    assert manifest["provenance"] == {
+        "files": ["a"],
+        "draw": {"documents": 100, "too_short": 0, "prefix_duplicates": 0},
+    }
     assert set(manifest["versions"]) == {"numpy", "pyarrow", "sentencepiece"}
     for name, entry in manifest["files"].items():
         raw = (tmp_path / "p" / name).read_bytes()
         assert entry == {"bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
-
-
-@pytest.mark.parametrize("name", [*population.FILES, "manifest.json"])
-@pytest.mark.parametrize("damage", ["flip first", "flip middle", "flip last", "cut", "delete"])
-def test_a_damaged_file_is_named(
-    written: population.Population, tmp_path: Path, name: str, damage: str
-):
-    folder = tmp_path / "p"
-    folder.mkdir()
-    for other, raw in content(written.folder).items():
-        (folder / other).write_bytes(raw)
-    assert population.open_population(folder).sha256 == written.sha256
-    raw = bytearray((folder / name).read_bytes())
-    if damage.startswith("flip"):
-        raw[{"first": 0, "middle": len(raw) // 2, "last": -1}[damage[5:]]] ^= 1
-    (folder / name).write_bytes(raw[:-1] if damage == "cut" else raw)
-    if damage == "delete":
-        (folder / name).unlink()
-    message = f"p/{name}: .*; delete the folder .*/p and run `lm-mia corpus` again"
-    with pytest.raises(UserError, match=message):
-        population.open_population(folder)
-
-
-def test_a_changed_manifest_is_refused(written: population.Population, tmp_path: Path):
-    folder = tmp_path / "p"
-    folder.mkdir()
-    for other, raw in content(written.folder).items():
-        (folder / other).write_bytes(raw)
-    changed = written.manifest | {"vocab_size": 401}
-    (folder / "manifest.json").write_bytes(
-        (json.dumps(changed, indent=2, sort_keys=True) + "\n").encode()
-    )
-    with pytest.raises(UserError, match=r"manifest.json: the content was changed"):
-        population.open_population(folder, verify=False)
 
 
 def test_missing_population(tmp_path: Path):
@@ -208,36 +266,3 @@ def test_bad_arguments_write_nothing(tmp_path: Path):
 def test_an_empty_folder_is_filled(written: population.Population, tmp_path: Path):
     (tmp_path / "p").mkdir()
     assert write(tmp_path / "p").sha256 == written.sha256
-
-
-KILLED = """
-import os, pathlib, signal, sys
-from lm_mia import population
-from lm_mia.tokenizer import train_tokenizer
-folder, moment = pathlib.Path(sys.argv[1]), sys.argv[2]
-def die(*args, **kwargs): os.kill(os.getpid(), signal.SIGKILL)
-population._BATCH = 10
-documents = [(f"the text of number {i}", str(i)) for i in range(40)]
-model = train_tokenizer([text for text, _ in documents], 30)
-if moment == "manifest": population._dump = die
-if moment == "rename": os.replace = die
-if moment == "after": population.open_population = die
-progress = lambda label, done, total: die() if moment == "samples" and done == 20 else None
-population.write(folder, documents, model, seed=0, samples=40, length_tokens=9, progress=progress)
-"""
-
-
-def test_killed_at_any_moment_leaves_a_whole_population_or_none(tmp_path: Path):
-    folder = tmp_path / "p"
-
-    def run(folder: Path, moment: str) -> int:
-        return subprocess.run([sys.executable, "-c", KILLED, str(folder), moment]).returncode
-
-    for moment in ("samples", "manifest", "rename"):
-        assert run(folder, moment) == -9
-        assert [p.name for p in tmp_path.iterdir()] == [".p.unfinished"]
-    assert run(folder, "after") == -9
-    assert [p.name for p in tmp_path.iterdir()] == ["p"]
-    assert run(tmp_path / "q", "never") == 0
-    assert content(folder) == content(tmp_path / "q")
-    population.open_population(folder)

@@ -130,17 +130,30 @@ def test_one_pass_for_the_tokens_and_one_for_lower_case(
     assert made == [tiny]
 
 
-def test_params_of_a_trained_row(tmp_path: Path, state: checkpoint.State):
-    with checkpoint.manager(tmp_path) as checkpoints:
-        checkpoint.save(checkpoints, 9, state)
-    assert same(score.restore_params(ROW, 9, SHAPE, tmp_path), state["params"])
+def test_params_of_a_row_at_a_score_point_and_at_its_end(tmp_path: Path, state: checkpoint.State):
+    def after(step: int) -> checkpoint.State:
+        return state | {"params": jax.tree.map(lambda p: p + step, state["params"])}
+
+    with checkpoint.manager(tmp_path, keep=[6]) as checkpoints:
+        for step in (6, 8, 9):
+            checkpoint.save(checkpoints, step, after(step))
+    for step in (6, 9):
+        assert same(score.restore_params(ROW, step, SHAPE, tmp_path), after(step)["params"])
+    with pytest.raises(UserError, match=r"after step 8 is not there"):  # no score point
+        score.restore_params(ROW, 8, SHAPE, tmp_path)
 
 
-def test_a_row_without_its_last_state_is_refused(tmp_path: Path, state: checkpoint.State):
-    message = "^row replica_4_5_6: not trained yet; run `lm-mia train` first$"
+@pytest.mark.parametrize("step", [6, 9])
+def test_a_row_without_the_state_of_a_step_is_refused(
+    tmp_path: Path, state: checkpoint.State, step: int
+):
+    message = (
+        r"^row replica_4_5_6: not trained yet; run `lm-mia train` first "
+        rf"\(its state after step {step} is not there\)$"
+    )
     with pytest.raises(UserError, match=message):
-        score.restore_params(ROW, 9, SHAPE, tmp_path / "nothing")
+        score.restore_params(ROW, step, SHAPE, tmp_path / "nothing")
     with checkpoint.manager(tmp_path / "half") as checkpoints:
         checkpoint.save(checkpoints, 8, state)
     with pytest.raises(UserError, match=message):
-        score.restore_params(ROW, 9, SHAPE, tmp_path / "half")
+        score.restore_params(ROW, step, SHAPE, tmp_path / "half")

@@ -63,7 +63,7 @@ def expected(world: Scored, c: config.Attack) -> dict[str, np.ndarray]:
         "reference_member_MxZ": member_MxN[:, ids_Z],
     }
     of = {name: value_MxN[world.references :] for name, value_MxN in world.statistics.items()}
-    zlib_N = world.population.table["zlib_bytes"].to_numpy()
+    zlib_N = world.population.column("zlib_bytes")
     return {
         "lira_online": lira.score(target_TxN, gaussians),
         "lira_offline": lira.score(target_TxN, gaussians, offline=True),

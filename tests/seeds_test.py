@@ -1,4 +1,14 @@
-from lm_mia.seeds import rng
+import collections
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lm_mia import seeds
+from lm_mia.seeds import draw, permutation, rng
 
 
 def test_streams_depend_on_seed_and_purpose_alone():
@@ -13,3 +23,74 @@ def test_streams_depend_on_seed_and_purpose_alone():
 
 def test_the_raw_stream_never_changes():
     assert rng(0, "a").bit_generator.random_raw() == 13920770739053282023
+
+
+C4_RECORDS = 364_868_892
+
+
+def test_what_is_drawn_never_changes():
+    assert draw(0, "a", C4_RECORDS, 4).tolist() == [256240522, 208296831, 209198480, 239742229]
+    assert draw(0, "a", 10, 4).tolist() == permutation(0, "a", 10)[:4].tolist() == [6, 7, 2, 3]
+    assert draw(0, "a", 2**22 + 1, 3).tolist() == [3478593, 1987820, 3103469]
+    assert draw(0, "a", 2**22, 3).tolist() == [3478593, 1987820, 3103469]
+
+
+@pytest.fixture
+def nothing_listed(monkeypatch: pytest.MonkeyPatch):
+    """All draws in the way of a large corpus."""
+    monkeypatch.setattr(seeds, "_LISTED", 0)
+
+
+def slow_draw(seed: int, purpose: str, n: int, k: int) -> list[int]:
+    """One number of the raw stream after another."""
+    stream, taken = rng(seed, purpose).bit_generator, dict[int, None]()
+    while len(taken) < k:
+        number = int(stream.random_raw()) >> (64 - (n - 1).bit_length())
+        if number < n:
+            taken.setdefault(number)
+    return list(taken)
+
+
+@given(n=st.integers(2, 300), part=st.floats(0, 1), seed=st.integers(0, 9))
+def test_a_large_corpus_is_drawn_as_a_slow_reference_says(n: int, part: float, seed: int):
+    k = round(n * part)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(seeds, "_LISTED", 0)
+        patch.setattr(seeds, "_BLOCK", 7)
+        drawn = draw(seed, "p", n, k)
+    assert drawn.dtype == np.int64
+    assert drawn.tolist() == slow_draw(seed, "p", n, k)
+
+
+@pytest.mark.parametrize("n", [1000, 2**22 + 3])
+@pytest.mark.parametrize("k", [0, 1, 10, 999])
+def test_a_longer_draw_begins_with_a_shorter_one(n: int, k: int):
+    long = draw(3, "p", n, 1000)
+    assert len(set(long.tolist())) == 1000
+    assert 0 <= long.min() <= long.max() < n
+    assert draw(3, "p", n, k).tolist() == long[:k].tolist()
+
+
+@pytest.mark.usefixtures("nothing_listed")
+def test_all_of_a_large_corpus_can_be_drawn():
+    assert sorted(draw(1, "p", 1000, 1000).tolist()) == list(range(1000))
+
+
+@pytest.mark.usefixtures("nothing_listed")
+def test_every_sequence_is_equally_likely():
+    n, k, times = 5, 3, 6000
+    seen = collections.Counter(tuple(draw(seed, "p", n, k).tolist()) for seed in range(times))
+    assert set(seen) == set(itertools.permutations(range(n), k))
+    expected = times / math.perm(n, k)
+    chi_squared = sum((count - expected) ** 2 / expected for count in seen.values())
+    assert chi_squared < 97  # 59 degrees of freedom: exceeded with a probability of 0.001
+
+
+def test_seed_and_purpose_change_the_draw():
+    assert len({tuple(draw(s, p, 10**9, 5).tolist()) for s in (0, 1) for p in ("a", "b")}) == 4
+
+
+@pytest.mark.parametrize("k", [-1, 11])
+def test_more_than_there_are_cannot_be_drawn(k: int):
+    with pytest.raises(ValueError, match=f"draw {k} of 10"):
+        draw(0, "p", 10, k)

@@ -7,7 +7,8 @@ import pytest
 import tiny_run
 import xarray as xr
 
-from lm_mia import cli, workers
+from lm_mia import cli, status, workers
+from lm_mia.workdir import Workdir
 
 
 @pytest.fixture(scope="session")
@@ -51,6 +52,23 @@ def test_the_last_words_name_the_attacks_that_there_are(
         lines = capsys.readouterr().out.splitlines()
         aucs = [line.split(":")[0] for line in lines if line.startswith("AUC of ")]
         assert sorted(aucs) == [f"AUC of {name}" for name in named]
+
+
+@pytest.mark.parametrize(("step", "after"), [(0, ""), (96, " after step 96")])
+def test_the_last_words_name_the_score_point(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], step: int, after: str
+):
+    tables = tmp_path / "tables"
+    tables.mkdir()
+    (tables / "flips.json").write_text(json.dumps({"config": {"step": step}}))
+    (tables / "attacks.csv").write_text(
+        "attack,auc_mean,auc_std,targets\nlira_online,0.75,0.01,4\n"
+    )
+    status.summary("attack", Workdir(tmp_path), tmp_path / "recipe_x")
+    assert capsys.readouterr().out.splitlines() == [
+        f"AUC of lira_online{after}: 0.750 +- 0.010 over 4 targets",
+        f"tables      {tables}",
+    ]
 
 
 def test_another_config_is_refused(

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import pandas as pd
 
 from lm_mia import attack, config, subsets
 from lm_mia.population import Population
@@ -47,7 +46,10 @@ class Texts:
 
     def __init__(self, samples: int) -> None:
         self.lengths_N = 20 + np.arange(samples) % 108
-        self.table = pd.DataFrame({"zlib_bytes": 100 + np.arange(samples) % 37})
+        self.columns = {"zlib_bytes": 100 + np.arange(samples) % 37}
+
+    def column(self, name: str) -> np.ndarray:
+        return self.columns[name]
 
     def __len__(self) -> int:
         return len(self.lengths_N)

@@ -1,60 +1,20 @@
 import functools
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 from checkpoint_test import same
-from model_test import FORWARD
+from tiny_row import OFTEN, PADDED, RECIPE, ROW, SHAPE, STEPS, newest, run, trainer
 
-from lm_mia import batches, checkpoint, config, loss, model, score, subsets, train
-from lm_mia.errors import UserError
+from lm_mia import batches, checkpoint, config, model, score, subsets, train
+from lm_mia.optimizer import learning_rates, optimizer
 from lm_mia.population import Population
 from lm_mia.subsets import Row
-
-SHAPE = model.Shape(layers=1, width=8, heads=2, vocab_size=32, length_tokens=8)
-RECIPE = config.Optimizer(1e-4, 3e-2, 1e-3, warmup_steps=2)
-# N = 10 members in batches of 4, so 3 steps an epoch, of which the last is short.
-TRAIN = config.Train(batch_size=4, epochs=2)
-ROW, STEPS = Row("reference", 1, 2, 3), 6
-OFTEN = config.Train(batch_size=4, epochs=2, checkpoint_minutes=1e-9)
-
-
-@functools.cache
-def step() -> train.Step:
-    return train.make_step(SHAPE, RECIPE)
-
-
-def run(
-    population: Population,
-    folder: Path,
-    row: Row = ROW,
-    settings: config.Train = TRAIN,
-    recipe: config.Optimizer = RECIPE,
-    step: Callable[..., Any] | None = None,
-    report: Callable[[train.Event], None] | None = None,
-) -> list[train.Event]:
-    """Trains a row of STEPS steps to its end; what it reported."""
-    events: list[train.Event] = []
-    train.train_row(
-        *(row, population, SHAPE, recipe, settings, STEPS, folder),
-        *(step or globals()["step"](), report or events.append),
-    )
-    return events
-
-
-def newest(folder: Path) -> tuple[int | None, checkpoint.State]:
-    """The newest checkpoint of a row; a fresh state if there is none."""
-    state = checkpoint.fresh(0, SHAPE, train.optimizer(RECIPE))
-    with checkpoint.manager(folder) as checkpoints:
-        steps_done = checkpoints.latest_step()
-        if steps_done is None:
-            return None, state
-        return steps_done, checkpoint.restore(checkpoints, steps_done, state)
 
 
 @pytest.fixture(scope="module")
@@ -71,20 +31,26 @@ def slow_gradient(params: model.Params, x_L: jax.Array, i: int) -> jax.Array:
     return -jax.nn.log_softmax(model.forward(params, x_L[None])[0, i - 1])[x_L[i]]
 
 
-def slow_row(population: Population, row: Row, design: subsets.Design, steps: int) -> Any:
-    """Sums of gradients of single tokens, over a walk through the order; optax's own AdamW."""
-    schedule = optax.warmup_cosine_decay_schedule(1e-4, 3e-2, 2, steps, 1e-3)
-    adamw = optax.adamw(schedule, b1=0.9, b2=0.98, eps=1e-9, weight_decay=0.1)
-    tx = optax.chain(optax.clip_by_global_norm(1.0), adamw)
+def plan_of(row: Row, design: subsets.Design) -> list[list[int]]:
+    """Sample ids of every step, by a walk through the order."""
     ids = [i for i, m in enumerate(subsets.member(row.subset_seed, 20, design)) if m]
     plan: list[list[int]] = []
     for epoch in range(2):
         order = batches.epoch_order(row.order_seed, epoch, len(ids)).tolist()
         plan += [[ids[k] for k in order[low : low + 4]] for low in range(0, len(ids), 4)]
-    assert len(plan) == steps
+    return plan
 
-    params = checkpoint.fresh(row.init_seed, SHAPE, train.optimizer(RECIPE))["params"]
-    state, losses = tx.init(params), []
+
+def slow_row(population: Population, row: Row, design: subsets.Design) -> Any:
+    """Sums of gradients of single tokens, over a walk through the order; optax's own AdamW."""
+    schedule = optax.warmup_cosine_decay_schedule(1e-4, 3e-2, 2, STEPS, 1e-3)
+    adamw = optax.adamw(schedule, b1=0.9, b2=0.98, eps=1e-9, weight_decay=0.1)
+    tx = optax.chain(optax.clip_by_global_norm(1.0), adamw)
+    plan = plan_of(row, design)
+    assert len(plan) == STEPS
+
+    params = checkpoint.fresh(row.init_seed, SHAPE, optimizer(RECIPE))["params"]
+    state, losses, norms = tx.init(params), [], []
     update = jax.jit(tx.update)
     for ids_B in plan:
         parts = [
@@ -95,9 +61,10 @@ def slow_row(population: Population, row: Row, design: subsets.Design, steps: in
         losses.append(sum(float(value) for value, _ in parts) / len(parts))
         grads = [jax.device_get(grad) for _, grad in parts]
         grads = jax.tree.map(lambda *g: np.mean(g, axis=0, dtype=np.float32), *grads)
+        norms.append(np.sqrt(sum(np.square(g).sum() for g in jax.tree.leaves(grads))))
         change, state = update(grads, state, params)
         params = optax.apply_updates(params, change)
-    return params, losses
+    return params, losses, norms
 
 
 @pytest.mark.parametrize("design", ["exact", "bernoulli"])
@@ -106,11 +73,35 @@ def test_a_row_equals_a_slow_reference(tiny: Population, tmp_path: Path, design:
     row = Row("reference", {"exact": 1, "bernoulli": 5}[design], 2, 3)
     members = int(subsets.member(row.subset_seed, 20, design).sum())
     assert members == {"exact": 10, "bernoulli": 12}[design]
-    params, losses = slow_row(tiny, row, design, STEPS)
-    events = run(tiny, tmp_path, row, config.Train(subset=design, batch_size=4, epochs=2))
-    logged = [event["loss_nats"] for event in events if event["event"] == "train"]
-    np.testing.assert_allclose(logged, losses, rtol=1e-5)
+    params, losses, norms = slow_row(tiny, row, design)
+    events = run(tiny, tmp_path, row, settings=config.Train(subset=design, batch_size=4, epochs=2))
+    logged = [event for event in events if event["event"] == "train"]
+    np.testing.assert_allclose([e["loss_nats"] for e in logged], losses, rtol=1e-5)
+    np.testing.assert_allclose([e["gradient_norm"] for e in logged], norms, rtol=1e-4)
     got = newest(tmp_path)[1]["params"]
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5), got, params)
+
+
+def test_padded_batches_give_the_same_row(
+    tiny: Population, tmp_path: Path, unbroken: checkpoint.State
+):
+    packed = run(tiny, tmp_path / "packed")
+    padded = run(tiny, tmp_path / "padded", choice=PADDED)
+    for name in ("loss_nats", "gradient_norm"):
+        both = ([e[name] for e in events if e["event"] == "train"] for events in (packed, padded))
+        np.testing.assert_allclose(*both, rtol=1e-5)
+    shares = [
+        [e["padding_share"] for e in events if e["event"] == "train"] for events in (packed, padded)
+    ]
+    # On 8 tokens a row: what a batch's samples leave of 4 rows each, and of as few as they fit into.
+    tokens = [int(tiny.lengths_N[ids].sum()) for ids in plan_of(ROW, "exact")]
+    assert shares[1] == [
+        round(1 - n / (8 * len(ids)), 4)
+        for n, ids in zip(tokens, plan_of(ROW, "exact"), strict=True)
+    ]
+    assert all(a <= b for a, b in zip(*shares, strict=True))
+    assert sum(shares[0]) < sum(shares[1])
+    got, params = newest(tmp_path / "padded")[1]["params"], unbroken["params"]
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5), got, params)
 
 
@@ -118,9 +109,9 @@ def test_k_steps_are_k_updates_and_the_last_state_is_saved(tiny: Population, tmp
     seen: list[Any] = []
 
     def counting(state: Any, *args: Any) -> Any:
-        state, loss_nats = step()(state, *args)
+        state, metrics = trainer(tiny).step(state, *args)
         seen.append(jax.device_get(state))
-        return state, loss_nats
+        return state, metrics
 
     run(tiny, tmp_path, step=counting)
     steps_done, state = newest(tmp_path)
@@ -130,30 +121,7 @@ def test_k_steps_are_k_updates_and_the_last_state_is_saved(tiny: Population, tmp
     assert not same(state, seen[-2])
 
 
-def test_events(tiny: Population, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(train, "_REPORT_SECONDS", -1)
-    monkeypatch.setattr(train, "_LOGGED", 2)
-    events = run(tiny, tmp_path)
-    kinds = {kind: [e for e in events if e["event"] == kind] for kind in ("train", "step")}
-    assert [(e["step"], e["steps"]) for e in kinds["step"]] == [(t, 6) for t in range(1, 7)]
-    assert [(e["step"], e["epoch"]) for e in kinds["train"]] == [(0, 0), (3, 1), (5, 1)]
-    rates = train.learning_rates(RECIPE, STEPS)
-    assert [e["learning_rate"] for e in kinds["train"]] == [float(rates[t]) for t in (0, 3, 5)]
-    assert {e["row"] for e in events} == {"reference_1_2_3"}
-    last = events[-1]
-    assert (last["event"], last["role"], last["steps"]) == ("row_trained", "reference", 6)
-    assert last["resumed_at"] == 0
-    assert last["seconds"] > 0
-
-
-def test_training_twice_is_bitwise_equal(
-    tiny: Population, tmp_path: Path, unbroken: checkpoint.State
-):
-    run(tiny, tmp_path)
-    assert same(newest(tmp_path)[1], unbroken)
-
-
-def test_every_seed_counts_and_the_role_does_not(
+def test_each_seed_counts_and_the_role_does_not(
     tiny: Population, tmp_path: Path, unbroken: checkpoint.State
 ):
     for row in (Row("reference", 0, 2, 3), Row("reference", 1, 0, 3), Row("reference", 1, 2, 0)):
@@ -204,6 +172,37 @@ def test_a_row_stopped_at_any_step_resumes_bit_for_bit(
     assert same(state, unbroken)
 
 
+@pytest.mark.parametrize("at", range(1, STEPS))
+def test_asked_to_stop_a_row_saves_and_goes_on_bit_for_bit(
+    tiny: Population, tmp_path: Path, unbroken: checkpoint.State, at: int
+):
+    asked: list[int] = []
+    events: list[train.Event] = []
+    with pytest.raises(train.PreemptedError):
+        run(tiny, tmp_path, stop=lambda k: asked.append(k) or k == at, report=events.append)
+    assert asked == list(range(1, at + 1))
+    assert newest(tmp_path)[0] == at
+    assert "row_trained" not in [event["event"] for event in events]
+    again = run(tiny, tmp_path)
+    assert again[-1]["resumed_at"] == at
+    assert [e["step"] for e in again if e["event"] == "train"] == list(range(at, STEPS))
+    assert same(newest(tmp_path)[1], unbroken)
+
+
+def test_stopped_again_and_again_and_at_the_end(
+    tiny: Population, tmp_path: Path, unbroken: checkpoint.State
+):
+    """Every start makes a step more; after the last there is nothing to stop."""
+    for at in itertools.count(1):
+        if at == STEPS:
+            run(tiny, tmp_path, stop=lambda k: True)
+            break
+        with pytest.raises(train.PreemptedError):
+            run(tiny, tmp_path, stop=lambda k: True)
+        assert newest(tmp_path)[0] == at
+    assert same(newest(tmp_path)[1], unbroken)
+
+
 def test_a_finished_row_is_not_trained_again(
     tiny: Population, tmp_path: Path, unbroken: checkpoint.State
 ):
@@ -225,47 +224,28 @@ def test_mid_row_checkpoints_change_nothing(
     assert saves[6:] == [6]
 
 
-@pytest.mark.parametrize("settings", [TRAIN, OFTEN])
-def test_a_huge_learning_rate_is_told(tiny: Population, tmp_path: Path, settings: config.Train):
-    recipe = config.Optimizer(1e-4, 1e38, 1e37, warmup_steps=2)
-    message = r"^row reference_1_2_3: .* step \d; lower optimizer.peak_learning_rate"
-    with pytest.raises(UserError, match=message):
-        run(tiny, tmp_path, settings=settings, recipe=recipe)
-    steps_done, state = newest(tmp_path)
-    assert steps_done != STEPS
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state))
-
-
-@pytest.mark.parametrize("bad", range(1, STEPS + 1))
-def test_no_state_that_is_not_finite_is_ever_saved(
-    tiny: Population, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad: int
+@pytest.mark.parametrize("settings", [None, OFTEN])
+def test_states_of_score_points_stay(
+    tiny: Population, tmp_path: Path, unbroken: checkpoint.State, settings: config.Train | None
 ):
-    """Between two logged losses, and after the last of them."""
-    monkeypatch.setattr(train, "_LOGGED", 1)
-    calls = 0
-
-    def spoiling(state: Any, *args: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        state, loss_nats = step()(state, *args)
-        if calls == bad:
-            state["params"]["ln_D"] = state["params"]["ln_D"].at[3].set(jnp.nan)
-        return state, loss_nats
-
-    with pytest.raises(UserError, match=rf"^row reference_1_2_3: .* step {bad - 1}; lower"):
-        run(tiny, tmp_path, settings=OFTEN, step=spoiling)
-    steps_done, state = newest(tmp_path)
-    assert (steps_done or 0) == bad - 1
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state))
+    """Beside the newest, whether others are saved too or not, and over an interruption."""
+    of_trainer = {"settings": settings} if settings else {}
+    with pytest.raises(train.PreemptedError):
+        run(tiny, tmp_path / "a", keep=(2, 5), stop=lambda k: k == 3, **of_trainer)
+    assert sorted(p.name for p in (tmp_path / "a").iterdir()) == ["2", "3"]
+    run(tiny, tmp_path / "a", keep=(2, 5), **of_trainer)
+    assert sorted(p.name for p in (tmp_path / "a").iterdir()) == ["2", "5", "6"]
+    assert same(newest(tmp_path / "a")[1], unbroken)
+    for step in (2, 5):
+        with pytest.raises(train.PreemptedError):
+            run(tiny, tmp_path / str(step), stop=lambda k, step=step: k == step)
+        assert same(newest(tmp_path / "a", step)[1], newest(tmp_path / str(step))[1])
 
 
 def test_the_loss_goes_down_and_members_are_remembered(tiny: Population, tmp_path: Path):
-    settings = config.Train(batch_size=4, epochs=40)
     events: list[train.Event] = []
-    train.train_row(
-        *(ROW, tiny, SHAPE, RECIPE, settings, 120, tmp_path),
-        *(step(), events.append),
-    )
+    settings = config.Train(batch_size=4, epochs=40)
+    train.train_row(trainer(tiny, settings), ROW, 120, tmp_path, events.append)
     losses = [event["loss_nats"] for event in events if event["event"] == "train"]
     assert len(losses) == 21  # 20 and the last
     assert losses[0] > 3
@@ -276,24 +256,61 @@ def test_the_loss_goes_down_and_members_are_remembered(tiny: Population, tmp_pat
     assert loss_N2[member_N2].mean() + 0.5 < loss_N2[~member_N2].mean()
 
 
-def test_the_step_returns_the_loss_before_its_update(tiny: Population):
-    state = checkpoint.fresh(0, SHAPE, train.optimizer(RECIPE))
-    x_BxL, length_B = map(jnp.asarray, batches.padded(tiny, np.arange(4), 4))
-    expected = float(loss.batch_loss(FORWARD(state["params"], x_BxL), x_BxL, length_B))
-    shown = jax.device_get(state["params"])
-    unchanged, loss_nats = step()(state, x_BxL, length_B, np.float32(0))
-    assert float(loss_nats) == pytest.approx(expected, rel=1e-6)
-    assert same(unchanged["params"], shown)
-    assert int(unchanged["opt"][1].count) == 1
+def test_what_is_told_of_training(tiny: Population, tmp_path: Path):
+    events = run(tiny, tmp_path)
+    told = [event for event in events if event["event"] == "train"]
+    assert [event["step"] for event in told] == list(range(STEPS))
+    assert [event["epoch"] for event in told] == [0, 0, 0, 1, 1, 1]
+    rates = [event["learning_rate"] for event in told]
+    assert rates == learning_rates(RECIPE, STEPS).tolist()
+    for event in told:
+        assert (event["row"], event["role"], event["steps"]) == ("reference_1_2_3", "reference", 6)
+        assert event["gradient_norm"] > 0
+        assert event["mfu"] is None  # nobody knows a CPU's peak
+        assert event["memory_bytes"] > 2**20
+    # The seconds of the first step are those of compiling.
+    assert [event["tokens_per_second"] is None for event in told] == [True] + [False] * 5
+    assert all(event["tokens_per_second"] > 0 for event in told[1:])
+    assert [event["event"] for event in events][-1] == "row_trained"
+    assert set(events[-1]) == {"event", "row", "role", "steps", "resumed_at", "seconds"}
 
 
-def test_bfloat16_keeps_weights_and_moments_in_float32(tiny: Population):
-    rough = train.make_step(model.Shape(1, 8, 2, 32, 8, dtype="bfloat16"), RECIPE)
-    x_BxL, length_B = batches.padded(tiny, np.arange(4), 4)
-    states = [checkpoint.fresh(0, SHAPE, train.optimizer(RECIPE)) for _ in range(2)]
-    state, loss_nats = rough(states[0], x_BxL, length_B, np.float32(0.01))
-    _, exact = step()(states[1], x_BxL, length_B, np.float32(0.01))
-    floats = [leaf for leaf in jax.tree.leaves(state) if leaf.ndim]
-    assert {leaf.dtype for leaf in [*floats, loss_nats]} == {np.dtype("float32")}
-    assert float(loss_nats) == pytest.approx(float(exact), rel=0.01)
-    assert float(loss_nats) != float(exact)
+def test_rates_are_useful_tokens_and_flops_over_the_peak(
+    tiny: Population, monkeypatch: pytest.MonkeyPatch
+):
+    counts = np.array([4000.0, 24_000.0, 9999.0])
+    assert trainer(tiny).rates(counts, 2.0) == {"tokens_per_second": 2000, "mfu": None}
+    monkeypatch.setattr(train.flops, "peak", lambda kind: 1e9 if kind == "cpu" else None)
+    # 12 D^2 + V D weights at 6 FLOPs a token; 6 D n^2 of causal attention.
+    useful = 6 * (12 * 8 * 8 + 32 * 8) * 4000 + 6 * 8 * 24_000
+    rates = trainer(tiny).rates(counts, 2.0)
+    assert rates["mfu"] == pytest.approx(useful / 2 / 1e9)
+
+
+@functools.cache
+def held_out(population: Population) -> Population:
+    """Six samples of the population, as its held-out ones."""
+    offsets_N1 = population.offsets_N1[3:10]
+    return Population(population.folder, population.tokens, offsets_N1, population.manifest)
+
+
+@pytest.mark.parametrize("validations", [1, 2, 4, 6])
+def test_validation_losses_equal_a_slow_reference(
+    tiny: Population, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, validations: int
+):
+    assert len(held_out(tiny)) == 6  # more than a batch
+    monkeypatch.setattr(Population, "validation", property(held_out))
+    settings = config.Train(batch_size=4, epochs=2, validations=validations)
+    events = run(tiny, tmp_path, settings=settings, keep=range(1, STEPS))
+    told = [event for event in events if event["event"] == "validation"]
+    steps = {1: [6], 2: [3, 6], 4: [2, 3, 4, 6], 6: [1, 2, 3, 4, 5, 6]}[validations]
+    assert [event["step"] for event in told] == steps
+    for event in told:
+        assert set(event) == {"event", "row", "role", "step", "steps", "validation_loss_nats"}
+        params = newest(tmp_path, event["step"])[1]["params"]
+        parts = [
+            float(slow_gradient(params, tiny.pad(np.array([i]))[0], place)[0])
+            for i in range(3, 9)
+            for place in range(1, len(tiny.sample(i)))
+        ]
+        assert event["validation_loss_nats"] == pytest.approx(np.mean(parts), rel=1e-5)

@@ -1,0 +1,226 @@
+"""A sweep of references of the quickstart's size, trained and scored, from process start to end.
+
+    python benchmarks/sweep.py [--nanodo PATH]
+
+Ours is two commands, `lm-mia train` and `lm-mia score`, with one worker or two (of one thread each, as
+always on CPU), on a population that is there, with an empty compilation cache. NanoDO
+(github.com/google-deepmind/nanodo, from a checkout) has no sweep: it is a process a reference, one
+after another with all cores, or two at a time with a core each; then also with JAX's compilation
+cache, which it does not turn on by itself, filled by an earlier process. See `nanodo_peer` for what it
+needs, and for where its loop is called otherwise, always in its favour.
+
+Both train on the same members in the same order and score the whole population. Of NanoDO's processes
+two are run a round, and their seconds multiplied. "Without imports" takes off the seconds that its
+imports last (TensorFlow's above all), while ours keeps its own. Losses are means over samples and
+references, from other initial weights.
+
+Aim: 10 times faster than one NanoDO process a reference.
+"""
+
+import argparse
+import dataclasses
+import functools
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import nanodo_peer
+import numpy as np
+
+from lm_mia import batches, config, model, parse, points, subsets
+from lm_mia.population import open_population
+from lm_mia.store import Store
+
+CONFIG = Path(__file__).parent.parent / "configs" / "quickstart.py"
+_REPLICAS = 2  # the fewest; they are trained and scored like references, and counted as such
+_AT_ONCE = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One way, once."""
+
+    seconds: float
+    """Of all references."""
+    without_imports: float
+    loss_nats: float
+
+
+def ours(base: Path, scratch: Path, c: config.Config, flags: Sequence[str], workers: int) -> Run:
+    """Trains and scores all rows in a fresh copy of the workdir."""
+    workdir = scratch / "ours"
+    shutil.copytree(base, workdir)
+    flags = [*flags, f"--config.train.workers={workers}"]
+    began = time.perf_counter()
+    for verb in ("train", "score"):
+        _lm_mia(verb, workdir, flags, cache=workdir / "cache")
+    seconds = time.perf_counter() - began
+    (store,) = workdir.glob("recipe_*/scores.zarr")
+    rows = subsets.rows(c.attack.references, c.attack.replicas)
+    loss_nats = float(np.mean(Store(store).read(rows)[0]))
+    shutil.rmtree(workdir)
+    return Run(seconds, seconds, loss_nats)
+
+
+def theirs(
+    nanodo: Path, folders: Sequence[Path], references: int, at_once: int, cache: Path | None
+) -> Run:
+    """A process for each folder's reference, so many at a time; seconds as if for all references."""
+    cores = sorted(os.sched_getaffinity(0))
+    # the same number for each that is at work, or all for the only one
+    share = [set(cores[i::at_once]) for i in range(at_once)]
+    imports: list[float] = []
+    began = time.perf_counter()
+    for i in range(0, len(folders), at_once):
+        running = [
+            _reference(nanodo, folder, core, cache)
+            for folder, core in zip(folders[i : i + at_once], share, strict=True)
+        ]
+        for process in running:
+            said, complaint = process.communicate()
+            if process.returncode:
+                raise RuntimeError(f"NanoDO failed:\n{complaint}")
+            imports.append(float(said.splitlines()[-1]))
+    seconds = time.perf_counter() - began
+    loss_nats = float(np.mean([np.load(folder / "losses.npy") for folder in folders]))
+    held_up = statistics.mean(imports) * len(folders) / at_once
+    factor = references / len(folders)
+    return Run(seconds * factor, (seconds - held_up) * factor, loss_nats)
+
+
+def _reference(
+    nanodo: Path, folder: Path, cores: set[int], cache: Path | None
+) -> subprocess.Popen[str]:
+    command = [sys.executable, nanodo_peer.__file__, f"--nanodo={nanodo}", f"--folder={folder}"]
+    return subprocess.Popen(
+        [*command, f"--out={folder / 'losses.npy'}"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=_environment(cache),
+        preexec_fn=functools.partial(os.sched_setaffinity, 0, cores),
+    )
+
+
+def write_reference(folder: Path, base: Path, c: config.Config, row: subsets.Row) -> None:
+    """What `nanodo_peer.train_reference` reads: batches as our row has them, padded, and the population."""
+    population = open_population(base / "population")
+    ids_N = np.flatnonzero(subsets.member(row.subset_seed, len(population), c.train.subset))
+    B, found = c.train.batch_size, []
+    for epoch in range(c.train.epochs):
+        order_N = batches.epoch_order(row.order_seed, epoch, len(ids_N))
+        for step in range(batches.steps_per_epoch(len(ids_N), B)):
+            ids_B = batches.batch(order_N, ids_N, step, B)
+            found.append(batches.padded(population, ids_B, B)[0])
+    shape = model.Shape(
+        *(c.model.layers, c.model.width, c.model.heads),
+        vocab_size=population.vocab_size,
+        length_tokens=population.length_tokens,
+        dtype=c.model.dtype,
+    )
+    folder.mkdir()
+    given = nanodo_peer.settings(shape, c.optimizer, B, points.total_steps(c))
+    (folder / "settings.json").write_text(json.dumps(given))
+    np.save(folder / "batches.npy", np.stack(found))
+    np.save(folder / "population.npy", population.pad(np.arange(len(population))))
+    shutil.copy(base / "population" / "tokenizer.model", folder)
+
+
+def ways(scratch: Path, given: argparse.Namespace) -> dict[str, Callable[[], Run]]:
+    """Every way by name, ready to run; makes the population and NanoDO's input."""
+    references, base = given.references, scratch / "base"
+    flags = [
+        f"--config.attack.references={references - _REPLICAS}",
+        f"--config.attack.replicas={_REPLICAS}",
+        "--config.attack.resample_references=0",
+    ]
+    c = parse.parse(str(CONFIG), flags)
+    _lm_mia("corpus", base, flags)
+    found = {
+        f"ours, {workers} worker{'s' * (workers > 1)}": functools.partial(
+            ours, base, scratch, c, flags, workers
+        )
+        for workers in (2, 1)
+    }
+    if not given.nanodo:
+        return found
+    folders = [scratch / f"reference_{i}" for i in range(_AT_ONCE)]
+    for folder, row in zip(folders, subsets.rows(_AT_ONCE, 0), strict=True):
+        write_reference(folder, base, c, row)
+    theirs(given.nanodo, folders[:1], 1, 1, scratch / "cache")  # fills it; loads files into memory
+    run = functools.partial(theirs, given.nanodo, folders, references)
+    names = ("NanoDO, one at a time", "NanoDO, two at a time, a core each")
+    for at_once, name in enumerate(names, 1):
+        found[name] = functools.partial(run, at_once, None)
+    for at_once, name in enumerate(names, 1):
+        found[f"{name}, cached"] = functools.partial(run, at_once, scratch / "cache")
+    return found
+
+
+def main() -> None:
+    """Prints one table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--nanodo", type=Path, help="a checkout of google-deepmind/nanodo")
+    parser.add_argument("--references", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=3, help="of all ways in turn; medians")
+    given = parser.parse_args()
+    if given.references < 6 or given.references % 2:
+        parser.error(f"--references={given.references}: must be even, and 6 or more")
+    if given.nanodo:
+        nanodo_peer.check(given.nanodo)
+    with tempfile.TemporaryDirectory(prefix="lm_mia_sweep_") as scratch:
+        found = ways(Path(scratch), given)
+        runs: dict[str, list[Run]] = {name: [] for name in found}
+        for i in range(given.rounds):
+            names = list(found)
+            for name in names[i % len(names) :] + names[: i % len(names)]:
+                runs[name].append(found[name]())
+                print(f"round {i + 1}: {name}: {runs[name][-1].seconds:.1f} s", file=sys.stderr)
+    medians = {name: statistics.median(r.seconds for r in of) for name, of in runs.items()}
+    best = min((name for name in runs if name.startswith("ours")), key=lambda name: medians[name])
+    print(f"### {given.references} references on {len(os.sched_getaffinity(0))} CPU cores\n")
+    print(f"| way | seconds | to {best} | in rounds | without imports | loss |\n|{'---|' * 6}")
+    for name, of in runs.items():
+        ratios = [run.seconds / o.seconds for run, o in zip(of, runs[best], strict=True)]
+        bare = [run.without_imports / o.seconds for run, o in zip(of, runs[best], strict=True)]
+        print(
+            f"| {name} | {medians[name]:.1f} | {statistics.median(ratios):.2f} "
+            f"| {min(ratios):.2f} to {max(ratios):.2f} | {statistics.median(bare):.2f} "
+            f"| {statistics.mean(run.loss_nats for run in of):.3f} |"
+        )
+
+
+def _lm_mia(verb: str, workdir: Path, flags: Sequence[str], cache: Path | None = None) -> None:
+    command = [sys.executable, "-m", "lm_mia.cli", verb, f"--config={CONFIG}"]
+    done = subprocess.run(
+        [*command, f"--workdir={workdir}", *flags],
+        capture_output=True,
+        text=True,
+        env=_environment(cache),
+    )
+    if done.returncode:
+        raise RuntimeError(f"lm-mia {verb} failed:\n{done.stderr}")
+
+
+def _environment(cache: Path | None) -> dict[str, str]:
+    """This process's, with JAX's compilation cache at a place for all that is compiled; none, if None."""
+    names = ("MIN_COMPILE_TIME_SECS", "MIN_ENTRY_SIZE_BYTES")
+    found = {k: v for k, v in os.environ.items() if not k.startswith("JAX_COMPILATION_CACHE")}
+    found["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    if cache:
+        found["JAX_COMPILATION_CACHE_DIR"] = str(cache)
+        found |= {f"JAX_PERSISTENT_CACHE_{name}": "-1" for name in names}
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,197 @@
+"""Training steps: tokens/s, memory and FLOPs, packed and padded, and beside NanoDO's; in Markdown tables.
+
+    python benchmarks/trainer.py [SECTION ...] [--nanodo PATH]
+
+Sections, all by default: speed, memory, flops. Samples have C4-like lengths (`c4_like`): 400 of 1,024
+tokens on average; in "speed" both are --scale times smaller, so that it takes minutes on 2 CPU cores
+(--scale 1 for the real ones). Every batch holds the same samples on both sides; model, AdamW, schedule
+and clipping are the same too, and so must be the loss of the first batch, or it fails.
+
+Aims: 3 times the useful tokens/s of NanoDO's padded step on a CPU, and 1 / 2.4 of its FLOPs.
+
+NanoDO (github.com/google-deepmind/nanodo) comes from a checkout; see `nanodo_peer` for how it is
+called and what it needs. Its padded step has one sample a row. Its own packing concatenates samples,
+which then see each other and are cut anywhere: other work, named beside. Arrays are in memory on both
+sides; ours plans and fills its rows within the time.
+"""
+
+import argparse
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import c4_like
+import fresh
+import jax
+import nanodo_peer
+import numpy as np
+import steps
+from steps import CONCATENATED, PACKED, PADDED, THEIRS, Step
+
+from lm_mia import config, flops, packing
+
+Table = tuple[Sequence[str], Iterable[Sequence[str]]]
+PAPER_BATCH = 128
+_PLANNED = 200  # batches whose micro-batches are counted
+_ROUNDING = {"float32": 1e-5, "bfloat16": 1e-2}  # relative, of the loss of a batch
+
+
+def speed(scratch: Path, c: argparse.Namespace) -> Table:
+    """Useful tokens/s of whole steps in turn: medians of steps, medians of the ratios of each round"""
+    names = (PACKED, PADDED, *((THEIRS, CONCATENATED) if c.nanodo else ()))
+    base = THEIRS if c.nanodo else PADDED
+    header = ("model", "L", "B", "step", "tokens/s", f"to {base}", "in rounds", "first loss")
+
+    def rows() -> Iterator[Sequence[str]]:
+        for size in c.sizes:
+            shape, B = steps.shape_of(size, c.scale, c.dtype), c.batch_size
+            L, count = shape.length_tokens, c.rounds + 2  # two to warm up: NanoDO compiles twice
+            # B x L tokens are about 2.6 B samples
+            population = c4_like.population(4 * count * B, shape.vocab_size, c.scale)
+            tokens_C = population.lengths_N[: count * B].reshape(count, B).sum(1)
+            run = {n: steps.make_step(n, population, shape, B, c.nanodo) for n in names}
+            seconds, loss = _in_turn(run, count, B)
+            same = [of for name, of in loss.items() if name != CONCATENATED]
+            if not np.allclose(same, same[0], rtol=_ROUNDING[c.dtype], atol=0):
+                raise AssertionError(f"not the same model: losses of the first batch are {loss}")
+            rates = {n: (B * L if n == CONCATENATED else tokens_C) / seconds[n] for n in names}
+            for name in names:
+                rate_C, ratio_C = rates[name][2:], (rates[name] / rates[base])[2:]
+                cells = (f"{np.median(rate_C):,.0f}", f"{np.median(ratio_C):.2f}")
+                spread = f"{ratio_C.min():.2f} to {ratio_C.max():.2f}"
+                yield (size, str(L), str(B), name, *cells, spread, f"{loss[name]:.6f}")
+
+    return header, rows()
+
+
+def _in_turn(
+    run: dict[str, Step], count: int, batch_size: int
+) -> tuple[dict[str, np.ndarray], dict[str, float]]:
+    """Seconds of every step on so many batches, and its loss on the first; who begins a round changes."""
+    names = list(run)
+    seconds, loss = {name: np.zeros(count) for name in names}, {}
+    for i in range(count):
+        ids_B = np.arange(i * batch_size, (i + 1) * batch_size)
+        for name in names[i % len(names) :] + names[: i % len(names)]:
+            began = time.perf_counter()
+            metrics = jax.block_until_ready(run[name](ids_B))
+            seconds[name][i] = time.perf_counter() - began
+            loss.setdefault(name, float(metrics.get("loss_nats", metrics.get("train_loss"))))
+    return seconds, loss
+
+
+def memory(scratch: Path, c: argparse.Namespace) -> Table:
+    """Memory of a step of the 10M model, L = 1,024, V = 32,000
+
+    Measured: the peak of a fresh process that does two steps, with Python and libraries. Compiled: arguments and
+    temporary arrays, by XLA's analysis for this device.
+    """
+    names = (*((THEIRS,) if c.nanodo else ()), PADDED, PACKED)
+    base = f"{names[0]} / this"
+    header = ("B", "step", "measured GB", base, "compiled GB", base)
+
+    def rows() -> Iterator[Sequence[str]]:
+        shape = steps.shape_of("10M")
+        for B in (c.memory_batch_size, PAPER_BATCH):
+            first: dict[str, int] = {}
+            for name in names:
+                given = {"name": name, "shape": shape, "batch_size": B, "nanodo": c.nanodo}
+                found = {"compiled": steps.compiled_bytes(steps.lowered(**given))}
+                if c.memory_batch_size == B:
+                    measured = fresh.measure(steps.two_steps, scratch, **given)
+                    found["measured"] = measured.peak_bytes
+                first = first or found
+                cells = [
+                    cell
+                    for kind in ("measured", "compiled")
+                    for cell in _cells(found.get(kind), first.get(kind))
+                ]
+                yield (str(B), name, *cells)
+
+    return header, rows()
+
+
+def _cells(found: float | None, first: float | None) -> tuple[str, str]:
+    if found is None or first is None:
+        return "--", "--"
+    return f"{found / 2**30:.2f}", f"{first / found:.1f}"
+
+
+def arithmetic(scratch: Path, c: argparse.Namespace) -> Table:
+    """FLOPs of a step, B = 128, L = 1,024, V = 32,000, in units of 1e12
+
+    As XLA counts them in the lowered program. It counts a loop's body once: ours is one micro-batch, times the mean
+    number of micro-batches that batches make (the optimizer's few FLOPs are so counted as often). Useful: matrix
+    products over the tokens of samples alone.
+    """
+    header = ("model", THEIRS, PADDED, PACKED, f"{THEIRS} / packed", "useful", "micro-batches")
+
+    def rows() -> Iterator[Sequence[str]]:
+        length_IxB = c4_like.lengths(_PLANNED * PAPER_BATCH).reshape(_PLANNED, PAPER_BATCH)
+        rows_I = np.array([packing.packed(n_B, c4_like.LENGTH_TOKENS).rows for n_B in length_IxB])
+        for size in ("10M", "85M", "302M"):
+            shape = steps.shape_of(size)
+            given = {"shape": shape, "batch_size": PAPER_BATCH, "nanodo": c.nanodo}
+            nothing = c4_like.population(0, shape.vocab_size)
+            M = steps.ours(nothing, shape, PAPER_BATCH, PACKED).choice.micro_rows
+            one = _tera(steps.lowered(name=PACKED, whole_chunks=True, **given))
+            trips = float(np.mean(-(-rows_I // M)))
+            mine, padded = one * trips, one * (PAPER_BATCH / M)
+            theirs = _tera(steps.lowered(name=THEIRS, **given)) if c.nanodo else float("nan")
+            sums = length_IxB.sum() / _PLANNED, (length_IxB**2).sum() / _PLANNED
+            useful = flops.training(shape.layers, shape.width, shape.vocab_size, *sums) / 1e12
+            cells = (f"{x:,.2f}" for x in (theirs, padded, mine, theirs / mine, useful))
+            yield (size, *cells, f"{trips:.1f} of {M}")
+
+    return header, rows()
+
+
+def _tera(step: Any) -> float:
+    return step.cost_analysis()["flops"] / 1e12
+
+
+SECTIONS = {"speed": speed, "memory": memory, "flops": arithmetic}
+
+
+def main() -> None:
+    """Prints one table a section."""
+    c = _arguments()
+    for name in c.sections or SECTIONS:
+        title, _, notes = (SECTIONS[name].__doc__ or name).partition("\n\n")
+        with tempfile.TemporaryDirectory(prefix="lm_mia_trainer_") as scratch:
+            header, rows = SECTIONS[name](Path(scratch), c)
+            print(f"\n### {title}\n\n{' '.join(notes.split())}\n")
+            print(f"| {' | '.join(header)} |\n|{'---|' * len(header)}", flush=True)
+            for cells in rows:
+                print(f"| {' | '.join(cells)} |", flush=True)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("sections", nargs="*", metavar="SECTION", help=", ".join(SECTIONS))
+    add("--nanodo", type=Path, help="a checkout of google-deepmind/nanodo")
+    add("--sizes", type=lambda text: text.split(","), default=["small", "10M"], help="of speed")
+    add("--scale", type=int, default=4, help="of speed: 1,024 and 400 tokens are divided by it")
+    add("--batch-size", type=int, default=32, help="of speed")
+    add("--dtype", choices=list(_ROUNDING), default="float32", help="of activations, in speed")
+    add("--rounds", type=int, default=7, help="of speed, after two to warm up")
+    add("--memory-batch-size", type=int, default=8, help="of the memory that is measured")
+    c = parser.parse_args()
+    if unknown := set(c.sections) - set(SECTIONS):
+        parser.error(f"no such section: {', '.join(sorted(unknown))}")
+    if unknown := set(c.sizes) - {"small", *config.SIZES}:
+        parser.error(f"--sizes: no such size: {', '.join(sorted(unknown))}")
+    if c.scale < 1 or c4_like.LENGTH_TOKENS % c.scale:
+        parser.error(f"--scale={c.scale}: must divide {c4_like.LENGTH_TOKENS}")
+    if c.nanodo:
+        nanodo_peer.check(c.nanodo)
+    return c
+
+
+if __name__ == "__main__":
+    main()

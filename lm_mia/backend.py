@@ -1,0 +1,139 @@
+"""JAX as a worker finds it: devices, the processes of a job, and the cache of compiled code."""
+
+import dataclasses
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh
+
+from lm_mia import sharding
+from lm_mia.errors import UserError
+
+_HEARTBEAT_SECONDS = 60  # without which a process of a job is taken for dead
+
+
+@dataclasses.dataclass(frozen=True)
+class Backend:
+    """What a worker computes on."""
+
+    mesh: Mesh
+    """The devices that share each row."""
+    about: dict[str, Any]
+    """For the log: platform, device, numbers of devices and processes, CPU cores, and the cache's folder."""
+    compiled: Callable[[], dict[str, Any]]
+    """What has been compiled since it was last asked: seconds, functions taken from the cache and compiled anew;
+    empty, if nothing."""
+
+    @property
+    def lead(self) -> bool:
+        """Whether this is the process of its job that decides, stores and reports."""
+        return jax.process_index() == 0
+
+    def agreed(self, number: int) -> int:
+        """The leading process's number, in all processes of the job."""
+        if jax.process_count() == 1:
+            return number
+        return int(multihost_utils.broadcast_one_to_all(np.int32(number)))
+
+    def part(self, samples: int) -> slice:
+        """Of so many samples, those that this process of the job is to score."""
+        each = -(-samples // jax.process_count())
+        low = min(jax.process_index() * each, samples)
+        return slice(low, min(low + each, samples))
+
+    def joined(self, value_C: np.ndarray, samples: int) -> np.ndarray:
+        """value_N2 from the parts of all processes, in all of them."""
+        if jax.process_count() == 1:
+            return value_C
+        each = -(-samples // jax.process_count())
+        filled = np.pad(value_C, (0, each - len(value_C)))
+        return np.asarray(multihost_utils.process_allgather(filled)).reshape(-1)[:samples]
+
+
+def start(span: Literal["device", "job"]) -> Backend:
+    """Joins the job, if rows span it, and takes its devices; else takes the first device that this process sees.
+
+    Code is compiled once and kept in JAX_COMPILATION_CACHE_DIR, or lm_mia's folder in the user's cache folder.
+
+    A job's processes find each other by JAX_COORDINATOR_ADDRESS (host:port), JAX_NUM_PROCESSES and JAX_PROCESS_ID, or
+    as `jax.distributed.initialize` does under SLURM, Open MPI, Kubernetes and on TPU pods; else there is one process.
+
+    Raises:
+      UserError: if there is no such device, or the processes do not find each other.
+    """
+    cache = _cache()
+    compiled = _count_compilations()
+    if span == "job":
+        _join()
+    try:
+        devices = jax.devices() if span == "job" else jax.local_devices()[:1]
+    except (RuntimeError, AssertionError) as error:
+        wanted = os.environ.get("JAX_PLATFORMS", "")
+        raise UserError(f"JAX_PLATFORMS={wanted!r}: no such device here; unset it") from error
+    about = {"platform": devices[0].platform, "device": devices[0].device_kind}
+    about |= {"devices": len(devices), "processes": jax.process_count()}
+    about |= {"cpu_cores": os.cpu_count(), "cache": cache}
+    return Backend(sharding.mesh(devices), about, compiled)
+
+
+def memory_bytes() -> int | None:
+    """Of this process's first device; None if it does not tell (a CPU)."""
+    return (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
+
+
+def _join() -> None:
+    names = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
+    said = [os.environ.get(name, "") for name in names]
+    if any(said) and not (all(said) and said[1].isdigit() and said[2].isdigit()):
+        told = ", ".join(f"{name}={value!r}" for name, value in zip(names, said, strict=True))
+        raise UserError(f"{told}: must all be set, the last two to whole numbers, or none be")
+    address, count, index = (said[0], int(said[1]), int(said[2])) if all(said) else (None,) * 3
+    try:
+        jax.distributed.initialize(
+            address, count, index, heartbeat_timeout_seconds=_HEARTBEAT_SECONDS
+        )
+    except (RuntimeError, ValueError) as error:
+        if not address and "coordinator_address should be defined" in str(error):
+            return  # no cluster that JAX knows: a job of one process
+        raise UserError(
+            f"compute.span='job': the processes of the job did not find each other ({error})"
+        ) from error
+
+
+def _cache() -> str:
+    """Turns the cache on, and says where it is."""
+    folder = os.environ.get("JAX_COMPILATION_CACHE_DIR") or str(
+        Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lm_mia" / "jax"
+    )
+    jax.config.update("jax_compilation_cache_dir", folder)
+    # even small functions: hundreds of processes would compile them again
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    return folder
+
+
+def _count_compilations() -> Callable[[], dict[str, Any]]:
+    counts = {"seconds": 0.0, "from_cache": 0, "anew": 0}
+
+    def on_event(event: str, **_: Any) -> None:
+        counts["from_cache"] += event == "/jax/compilation_cache/cache_hits"
+        counts["anew"] += event == "/jax/compilation_cache/cache_misses"
+
+    def on_duration(event: str, duration_secs: float, **_: Any) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            counts["seconds"] += duration_secs
+
+    jax.monitoring.register_event_listener(on_event)
+    jax.monitoring.register_event_duration_secs_listener(on_duration)
+
+    def since() -> dict[str, Any]:
+        found = counts | {"seconds": round(counts["seconds"], 3)}
+        counts.update(seconds=0.0, from_cache=0, anew=0)
+        return found if found["from_cache"] or found["anew"] else {}
+
+    return since

@@ -1,0 +1,170 @@
+"""Which documents are samples: drawn by seed, tokenised in parts, left out if too short or begun like an earlier one.
+
+A document stands in the draw at its position: 0, 1, ... in the order in which the seed names them. A sample is a
+document that is long enough and whose first tokens no earlier long enough document has; the first W samples are taken.
+That depends on the seed and the corpus alone, not on how many documents were tokenised at a time, or by whom.
+"""
+
+import contextlib
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from lm_mia import parallel, seeds, tokenise
+from lm_mia.documents import Documents, Progress, lend
+
+_PART = 4096
+_LARGE_PART, _LARGE = 16_384, 2**22  # parts of a draw of so many documents: fewer files
+_ALONE = 4  # parts that one process has done before others would have started
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawn:
+    """The samples, and what was passed over before the last of them."""
+
+    position_W: np.ndarray
+    """Places of the samples in the draw, ascending, int64."""
+    parts: list[Path]
+    """Files that hold them, among others."""
+    documents: int
+    """Documents looked at, up to the last sample."""
+    too_short: int
+    prefix_duplicates: int
+
+
+def draw(
+    documents: Documents,
+    wanted: int,
+    seed: int,
+    rules: tokenise.Rules,
+    folder: Path,
+    processes: int,
+    progress: Progress,
+    say: Callable[[str], None],
+) -> Drawn:
+    """The first samples of a draw, tokenised into parts in the folder; parts that are there are used.
+
+    Time and memory (about 130 bytes a document) go with the documents drawn, not with the corpus.
+
+    Args:
+      documents: the corpus.
+      wanted: W, the number of samples.
+      seed: of the draw.
+      rules: how documents become samples, and which do not.
+      folder: of the parts, of this corpus and these arguments alone.
+      processes: that tokenise; 0: one a core.
+      progress: called after every few hundred documents.
+      say: told of parts that were there and of processes that died.
+
+    Returns:
+      The samples; fewer than wanted if the corpus has no more.
+    """
+    some_drop_out = rules.min_chars > 0 or rules.prefix_tokens > 0
+    total = min(len(documents), wanted + (wanted // 32 + 64 if some_drop_out else 0))
+    looked, parts = 0, []
+    while True:
+        index_K = seeds.draw(seed, "population/draw", len(documents), total)
+        size = _PART if total < _LARGE else _LARGE_PART
+        tasks = list(_split(index_K, looked, size, folder))
+        _make(tasks, looked, total, documents, rules, processes, progress, say)
+        parts += [path for path, _, _ in tasks]
+        position_S, first_S = _samples(parts, rules.prefix_tokens > 0)
+        position_W = position_S[first_S][:wanted]
+        if len(position_W) == wanted or total == len(documents):
+            last = int(position_W[-1]) if len(position_W) == wanted else total - 1
+            long_enough = int(np.searchsorted(position_S, last, side="right"))
+            duplicates = long_enough - len(position_W)
+            return Drawn(position_W, parts, last + 1, last + 1 - long_enough, duplicates)
+        # As many more as the share of samples so far makes likely to do, at most four times as many.
+        enough = math.ceil(1.02 * wanted * total / max(len(position_W), 1)) + 64
+        looked, total = total, min(enough, 4 * total, len(documents))
+
+
+_Task = tuple[Path, np.ndarray, np.ndarray]
+"""File of a part; its positions, ascending, and the indices of its documents."""
+
+
+def _split(index_K: np.ndarray, start: int, size: int, folder: Path) -> Iterator[_Task]:
+    """The documents from position start on, in parts that lie close together in the corpus.
+
+    So a part reads one or two shards of it, and not all.
+    """
+    order = start + np.argsort(index_K[start:], kind="stable")
+    for number, low in enumerate(range(0, len(order), size)):
+        position_P = np.sort(order[low : low + size])
+        yield folder / f"{start}-{number}.arrow", position_P, index_K[position_P]
+
+
+def _make(
+    tasks: list[_Task],
+    looked: int,
+    total: int,
+    documents: Documents,
+    rules: tokenise.Rules,
+    processes: int,
+    progress: Progress,
+    say: Callable[[str], None],
+) -> None:
+    """Writes the parts that are missing."""
+    missing = [task for task in tasks if not tokenise.whole(task[0])]
+    if found := len(tasks) - len(missing):
+        say(f"population: {found} of {len(tasks)} parts were tokenised by an earlier command")
+    done = total - sum(len(position_P) for _, position_P, _ in missing)
+    at_work: dict[int, int] = {}
+
+    def on_report(index: int, amount: int) -> None:
+        at_work[index] = amount
+        progress("tokenise samples", done + sum(at_work.values()), total)
+
+    def on_lost(exit_code: int) -> None:
+        say(f"a process that tokenises ended with code {exit_code}; its part is done again")
+
+    progress("tokenise samples", done, total)
+    start = time.perf_counter()
+    parts = (tokenise.Part(p, at, lend(documents, index), rules) for p, at, index in missing)
+    alone = len(missing) < _ALONE
+    count = 1 if alone else min(parallel.processes(processes), len(missing))
+    with contextlib.closing(
+        parallel.run(tokenise.write, parts, count, on_report, on_lost)
+    ) as results:
+        for index, _ in results:
+            at_work.pop(index, None)
+            done += len(missing[index][1])
+            progress("tokenise samples", done, total)
+    made, seconds = sum(len(at) for _, at, _ in missing), time.perf_counter() - start
+    if made:
+        say(
+            f"population: {made} documents tokenised in {seconds:.1f} s by {count} process(es), "
+            f"{made / seconds:.0f} a second"
+        )
+
+
+def _samples(parts: list[Path], compare: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Positions of the long enough documents, ascending; which of them begin like none before (bool)."""
+    names = ["position", "prefix"] if compare else ["position"]
+    tables = [tokenise.read(part, names) for part in parts]
+    position_S = np.concatenate([table["position"].to_numpy() for table in tables])
+    order = np.argsort(position_S)
+    if not compare:
+        return position_S[order], np.ones(len(order), bool)
+    prefix_Sx2 = np.concatenate([_as_numbers(table) for table in tables])[order]
+    by_prefix = np.lexsort(prefix_Sx2.T)  # stable: of equal ones, the first position comes first
+    sorted_Sx2 = prefix_Sx2[by_prefix]
+    first_S = np.ones(len(order), bool)
+    first_S[by_prefix[1:]] = (sorted_Sx2[1:] != sorted_Sx2[:-1]).any(axis=1)
+    return position_S[order], first_S
+
+
+def _as_numbers(table: pa.Table) -> np.ndarray:
+    """The 128 bits of every prefix as two uint64."""
+    chunks = [
+        np.frombuffer(c.buffers()[1], np.uint64).reshape(-1, 2)
+        for c in table["prefix"].chunks
+        if len(c)
+    ]
+    return np.concatenate([*chunks, np.empty((0, 2), np.uint64)])

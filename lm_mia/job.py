@@ -1,0 +1,197 @@
+"""A command at work: the stages that a verb names, in order, each making what is missing."""
+
+import contextlib
+import dataclasses
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import filelock
+
+from lm_mia import attack, config, corpus, hf_shards, presence, progress, status, trackers, workers
+from lm_mia.config import Config
+from lm_mia.errors import UserError
+from lm_mia.population import Population, open_population
+from lm_mia.workdir import FACTS, Workdir
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A command at work: its config, its folder and its display."""
+
+    config: Config
+    workdir: Workdir
+    display: progress.Display
+    from_hf_shards: str = ""
+    """A glob of files that C4 is made of before it is read."""
+
+    def population(self) -> Population:
+        """The corpus stage: the population, built if it is not there."""
+        c = self.config
+        show = self.display.update, self.display.say
+        if self.from_hf_shards:
+            hf_shards.convert(self.from_hf_shards, c.corpus.path, c.corpus.processes, *show)
+        found = corpus.build(c.corpus, c.tokenizer, c.population, self.workdir.population, *show)
+        for line in corpus.facts(found):
+            self.display.say(line)
+        return found
+
+    def make_rows(self, todo: str, population: Population, recipe: Path) -> bool:
+        """Train, score or both, by workers, until no row is missing; whether to go on with what comes after."""
+        rows = presence.rows_of(self.config)
+        columns = {k: population.column(k) for k in ("tokens", "unk", "zlib_bytes")}
+        facts = {
+            "recipe": recipe.name,
+            "population_sha256": population.sha256,
+            "subset": self.config.train.subset,
+        }
+        recipe.mkdir(exist_ok=True)
+        presence.scores_of(self.config, recipe).ensure(rows, columns, facts)
+        missing, lead = presence.missing(todo, self.config, recipe, rows), True
+        verb = {"train": "train", "score": "score", "run": "train and score"}[todo]
+        trained = sum(presence.trained(self.config, recipe, row) for row in missing)
+        self.display.say(
+            f"rows: {len(rows)} wanted, {len(rows) - len(missing)} present, {len(missing)} to {verb}"
+            + (f" ({trained} of them trained already)" if trained and todo == "run" else "")
+        )
+        about = {"recipe": recipe.name}
+        self.workdir.log(
+            {"event": "rows", "todo": todo, "wanted": len(rows), "missing": len(missing)} | about
+        )
+        if missing:
+            tally = progress.Tally(self.display, todo, len(rows), len(missing))
+            settings = config.to_dict(self.config)
+            opened = trackers.open(
+                self.config.train.trackers,
+                self.workdir.path,
+                recipe.name,
+                settings,
+                self.display.say,
+            )
+            with opened as track:
+
+                def on_event(event: dict[str, Any]) -> None:
+                    tally.on_event(event)
+                    track(event)
+                    if event["event"] not in ("step", "waiting"):
+                        self.workdir.log(event | about)
+
+                lead = workers.run(todo, self.config, self.workdir.path, recipe, on_event)
+            tally.finish()
+        workers.check_diverged(recipe, rows)
+        self.display.say("rows: all present")
+        return lead
+
+    def attack(self, population: Population, recipe: Path) -> None:
+        """Scores -> tables."""
+        attacks = self.config.attack.attacks
+        needed = tuple(config.NEEDED[name] for name in attacks if name in config.NEEDED)
+        store = dataclasses.replace(presence.scores_of(self.config, recipe), statistics=needed)
+        tables = self.workdir.path / "tables"
+        attack.run(
+            store, population, self.config.attack, tables, self.display.update, self.display.say
+        )
+
+    def report(self) -> None:
+        """Tables -> figures and report.html, by the script that the config names."""
+        script = _report_script(self.config)
+        self.display.update("report", 0, 1)
+        command = [sys.executable, str(script.absolute()), str(self.workdir.path)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode == 2:
+            raise UserError(done.stderr.strip())
+        if done.returncode:
+            raise RuntimeError(f"{script} failed:\n{done.stderr}")
+        self.display.update("report", 1, 1)
+
+
+def work(verb: str, c: Config, workdir: Workdir, from_hf_shards: str = "") -> None:
+    """Does what a verb other than plan and status says.
+
+    Args:
+      verb: of `lm_mia.cli`.
+      c: the config.
+      workdir: the run's folder.
+      from_hf_shards: files that C4 is made of first, for "corpus".
+
+    Raises:
+      UserError: bad input of any kind.
+      SystemExit: with code 143, if a worker was stopped from outside.
+    """
+    if verb in ("run", "report"):
+        _report_script(c)  # a misspelt name is told now, not after hours of training
+    if verb in ("run", "train", "score"):
+        trackers.check(c.train.trackers)
+    population = None
+    if verb not in ("run", "corpus"):
+        population = open_population(workdir.population)  # a verb too early writes nothing
+    if verb == "report":
+        _check_tables(c, workdir)
+    created = workdir.claim(c)
+    with progress.display(overall=verb == "run") as display:
+        job = Job(c, workdir, display, from_hf_shards)
+        display.stage(0.1, steps=4)  # read, find duplicates, train the vocabulary, tokenise
+        try:
+            population = job.population() if population is None else population
+        except UserError:
+            workdir.disclaim(created)
+            raise
+        workdir.check(c)  # once more: another command may have claimed a new workdir meanwhile
+        recipe = workdir.recipe(config.recipe_hash(c, population.sha256))
+        display.stage(0.85, steps=2)  # train, score
+        if verb in ("run", "train", "score") and not job.make_rows(verb, population, recipe):
+            return  # the first process of the job does the rest
+        # Two commands may get here at once; tables and figures are written by one at a time.
+        with _alone(workdir.path / ".report.lock", display):
+            display.stage(0.01)
+            if verb in ("run", "attack"):
+                job.attack(population, recipe)
+            display.stage(0.04)
+            if verb in ("run", "report"):
+                job.report()
+    status.summary(verb, workdir, recipe)
+
+
+@contextlib.contextmanager
+def _alone(path: Path, display: progress.Display) -> Iterator[None]:
+    """Holds a lock; says so if another command has it."""
+    lock = filelock.FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        display.say("waiting for another command, which writes the tables of this workdir")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _check_tables(c: Config, workdir: Workdir) -> None:
+    """UserError if the tables belong to other settings of the attack than the config's."""
+    path = workdir.path / FACTS
+    if path.exists():
+        try:
+            made = dict(json.loads(path.read_text())["config"])
+        except (ValueError, LookupError, TypeError) as error:
+            raise UserError(f"{path}: damaged; run `lm-mia attack` again") from error
+        asked = config.to_dict(c)["attack"]
+        different = [
+            f"attack.{name}={asked[name]!r}: the tables were made with {made.get(name)!r}; say that here too, or run "
+            "`lm-mia attack` first"
+            for name in asked
+            if made.get(name) != asked[name]
+        ]
+        if different:
+            raise UserError("\n".join(different))
+
+
+def _report_script(c: Config) -> Path:
+    places = [Path(__file__).parent.parent / c.report, Path(c.report)]
+    script = next((p for p in places if p.is_file()), None)
+    if script is None:
+        raise UserError(f"report={c.report!r}: no such script in the checkout or here")
+    return script

@@ -1,0 +1,55 @@
+"""Being asked to stop (SIGTERM): at the end of a step where a row trains, at once elsewhere."""
+
+import contextlib
+import dataclasses
+import itertools
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+import jax
+from jax.experimental import multihost_utils
+
+from lm_mia.errors import STOPPED
+
+
+@dataclasses.dataclass
+class Stop:
+    """What a worker knows of being asked to stop."""
+
+    asked: bool = False
+    deferred: bool = False
+
+    def install(self) -> None:
+        """Takes SIGTERM, unless the processes of a job agree on a step by JAX's own service, which takes it then.
+
+        Ctrl-C is left to the command that started the worker and sends SIGTERM.
+        """
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        if jax.process_count() == 1:
+            signal.signal(signal.SIGTERM, self._on_signal)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.asked = True
+        if not self.deferred:
+            sys.exit(STOPPED)
+
+    @contextlib.contextmanager
+    def while_training(self) -> Iterator[Callable[[int], bool]]:
+        """A block in which SIGTERM is only noted, and what says so after every step."""
+        self.deferred = True
+        try:
+            yield lambda step: self.now()
+        finally:
+            self.deferred = False
+
+    def now(self) -> bool:
+        """Whether to stop here; all processes of a job must ask at the same places, and hear the same."""
+        if jax.process_count() > 1:
+            # Places are counted over rows: the service wants numbers that only grow. It says yes at one of them only.
+            self.asked |= multihost_utils.reached_preemption_sync_point(next(_PLACES))
+        return self.asked
+
+
+_PLACES = itertools.count(1)

@@ -1,0 +1,59 @@
+"""Which rows there are, and which are missing: asked of files alone."""
+
+import functools
+from pathlib import Path
+
+from lm_mia import batches, config, points, subsets
+from lm_mia.store import Store
+
+
+def rows_of(c: config.Config) -> list[subsets.Row]:
+    """The rows that a config asks for."""
+    return subsets.rows(c.attack.references, c.attack.replicas)
+
+
+def missing(
+    todo: str, c: config.Config, recipe: Path, rows: list[subsets.Row]
+) -> list[subsets.Row]:
+    """The rows that a stage ("train", "score", or "run" for both) has yet to make, in their order.
+
+    A row is scored when its losses and all that ``score.statistics`` asks for are stored, at every score point. Such a
+    row needs no training, whether its checkpoints are still there or not; one that lacks a statistic is scored again
+    from its checkpoints. A row that diverged is not missing: it would diverge again.
+    """
+    unscored = scores_of(c, recipe).missing(rows)
+    return [
+        row
+        for row in unscored
+        if not diverged(recipe, row).exists() and (todo != "train" or not trained(c, recipe, row))
+    ]
+
+
+def scores_of(c: config.Config, recipe: Path) -> Store:
+    """The recipe's score store, whose rows have what the config asks for."""
+    steps, total = points.score_steps(c), points.total_steps(c)
+    return Store(recipe / "scores.zarr", c.score.statistics, steps, total)
+
+
+def trained(c: config.Config, recipe: Path, row: subsets.Row) -> bool:
+    """Whether a row's last state is saved; reads names only."""
+    return (checkpoints(recipe, row) / str(total_steps(c, row))).is_dir()
+
+
+@functools.cache  # a Bernoulli subset is drawn to be counted
+def total_steps(c: config.Config, row: subsets.Row) -> int:
+    """Updates of a row from start to end."""
+    if c.train.subset != "bernoulli":
+        return points.total_steps(c)
+    members = int(subsets.member(row.subset_seed, c.population.samples, c.train.subset).sum())
+    return c.train.epochs * batches.steps_per_epoch(members, c.train.batch_size)
+
+
+def checkpoints(recipe: Path, row: subsets.Row) -> Path:
+    """Folder of a row's states."""
+    return recipe / "checkpoints" / str(row)
+
+
+def diverged(recipe: Path, row: subsets.Row) -> Path:
+    """Where it is written how a row diverged; there is such a file if it did."""
+    return recipe / "diverged" / f"{row}.json"

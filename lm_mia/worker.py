@@ -1,0 +1,190 @@
+"""A worker process: takes rows that nobody is at work on, trains and scores them, and reports to who started it.
+
+Rows are locked by files, so any number of workers, of any commands and hosts, may share a recipe. Where a row spans a
+job, the job's processes work as one: the first of them takes the locks and tells the others, and writes what is stored.
+"""
+
+import contextlib
+import dataclasses
+import json
+import multiprocessing.connection
+import os
+import signal
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import filelock
+import numpy as np
+
+from lm_mia import config, points, presence, subsets
+from lm_mia.errors import UserError
+from lm_mia.population import open_population
+from lm_mia.workdir import write_atomically
+
+Event = dict[str, Any]
+Report = Callable[[Event], None]
+
+_DONE, _WAIT = -1, -2  # in place of a row's number
+_WAIT_SECONDS = 0.5
+
+
+def main(
+    pipe: multiprocessing.connection.Connection,
+    todo: str,
+    c: config.Config,
+    workdir: Path,
+    recipe: Path,
+    place: tuple[int, int],
+    environment: dict[str, str],
+) -> None:
+    """The process; when whoever started it dies, the pipe breaks at the next report and it ends too.
+
+    Args:
+      pipe: to which events are sent.
+      todo: "train", "score", or "run" for both.
+      c: the whole config.
+      workdir, recipe: folders.
+      place: index among the workers of the command, and their number.
+      environment: set before JAX is loaded.
+    """
+    os.environ |= environment
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started us sends SIGTERM
+    with contextlib.suppress(BrokenPipeError):
+        try:
+            _work(todo, c, workdir, recipe, place, pipe.send)
+        except UserError as error:
+            pipe.send({"event": "user_error", "message": str(error)})
+        except BrokenPipeError:
+            raise
+        except Exception:
+            pipe.send({"event": "crash", "message": traceback.format_exc()})
+
+
+def _work(
+    todo: str,
+    c: config.Config,
+    workdir: Path,
+    recipe: Path,
+    place: tuple[int, int],
+    report: Report,
+) -> None:
+    # here, so that the process that only watches never loads JAX
+    from lm_mia import backend, compute, model, preemption, score, train
+
+    here = backend.start(c.compute.span)
+    stop = preemption.Stop()
+    stop.install()
+    tell: Report = report if here.lead else lambda event: None
+    population = open_population(workdir / "population")
+    shape = model.Shape(
+        **{k: getattr(c.model, k) for k in ("layers", "width", "heads", "dtype")},
+        vocab_size=population.vocab_size,
+        length_tokens=population.length_tokens,
+    )
+    choice = compute.choose(
+        c.compute, shape, c.train.batch_size, here.about["platform"], backend.memory_bytes()
+    )
+    trainer = train.Trainer(population, shape, c.optimizer, c.train, choice, here.mesh)
+    mine = here.part(len(population))
+    offsets_N1 = population.offsets_N1[mine.start : mine.stop + 1]
+    scored = dataclasses.replace(population, offsets_N1=offsets_N1)
+    scorer = score.Scorer(shape, scored, c.score.batch_size)
+    report(
+        {"event": "worker", "index": place[0], "lead": here.lead, **here.about}
+        | {"choice": str(choice)}
+    )
+    store, keep = presence.scores_of(c, recipe), points.score_steps(c)
+
+    def make(row: subsets.Row) -> None:
+        folder, steps = presence.checkpoints(recipe, row), presence.total_steps(c, row)
+        tell({"event": "row_started", "row": str(row), "role": row.role})
+        if todo != "score":
+            with stop.while_training() as asked:
+                train.train_row(trainer, row, steps, folder, tell, keep, asked)
+        if stop.now():  # asked at the row's last step, which is no place to stop for train_row
+            raise train.PreemptedError
+        for at in (*keep, steps) if todo != "train" else ():
+            score_point(row, at, steps, folder)
+            if stop.now():
+                raise train.PreemptedError
+        if compiled := here.compiled():
+            report({"event": "compiled", "index": place[0], **compiled})
+
+    def score_point(row: subsets.Row, at: int, steps: int, folder: Path) -> None:
+        point = 0 if at == steps else at
+        lacking = store.lacking(row, point)
+        if not here.agreed(len(lacking)):
+            return
+        began = time.monotonic()
+        params = score.restore_params(row, at, shape, folder, here.mesh)
+        values = {
+            name: here.joined(value_C, len(population))
+            for name, value_C in scorer.values(
+                params, [name for name in lacking if name in c.score.statistics]
+            ).items()
+        }
+        for name, values_N2 in values.items():
+            if bad := int((~np.isfinite(values_N2)).sum()):
+                what = "losses are" if name == "loss" else f"values of {name} are"
+                raise UserError(f"row {row}: {bad} {what} not finite; the row is not stored")
+        loss_N2 = values.pop("loss")
+        member_N2 = subsets.member(row.subset_seed, len(population), c.train.subset)
+        if here.lead:
+            store.write_row(row, loss_N2, member_N2, values, point)
+        means = {
+            "member_loss_nats": loss_N2[member_N2],
+            "nonmember_loss_nats": loss_N2[~member_N2],
+        }
+        tell(
+            {"event": "row_scored", "row": str(row), "role": row.role, "step": at}
+            | {"last": at == steps, "seconds": round(time.monotonic() - began, 3)}
+            | {name: float(values.mean(dtype="float64")) for name, values in means.items()}
+        )
+
+    rows = presence.rows_of(c)
+    locked = _locked(todo, c, recipe, place, rows, tell) if here.lead else iter(())
+    while (number := here.agreed(next(locked, _DONE))) != _DONE:
+        try:
+            if number == _WAIT:  # in turns of all, since collectives do not wait for long
+                time.sleep(_WAIT_SECONDS)
+                if stop.now():
+                    raise train.PreemptedError
+            else:
+                make(rows[number])
+        except train.DivergedError as error:
+            if here.lead:
+                path = presence.diverged(recipe, rows[number])
+                path.parent.mkdir(exist_ok=True)
+                write_atomically(path, json.dumps(error.evidence) + "\n")
+            tell({"event": "row_diverged", **error.evidence, "message": f"{error}"})
+        except train.PreemptedError:
+            report({"event": "preempted"})
+            return
+
+
+def _locked(
+    todo: str,
+    c: config.Config,
+    recipe: Path,
+    place: tuple[int, int],
+    rows: list[subsets.Row],
+    tell: Report,
+) -> Iterator[int]:
+    """Which row is missing, while its lock is held, until none is; _WAIT, while others are at work on all of them."""
+    index, count = place
+    while waiting := presence.missing(todo, c, recipe, rows):
+        took = False
+        # Workers start at different places, so that they rarely ask for the same lock.
+        start = index * len(waiting) // count
+        for row in waiting[start:] + waiting[:start]:
+            lock = filelock.FileLock(recipe / "locks" / f"{row}.lock", timeout=0)
+            with contextlib.suppress(filelock.Timeout), lock:
+                if presence.missing(todo, c, recipe, [row]):
+                    took = True
+                    yield rows.index(row)
+        if not took:  # somebody else is at work on every row that is left
+            tell({"event": "waiting", "rows": [str(row) for row in waiting]})
+            yield _WAIT
