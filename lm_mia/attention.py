@@ -65,6 +65,10 @@ def choose(
             (dtype == "bfloat16", f"it needs model.dtype=bfloat16, not {dtype}"),
             (head_width % 8 == 0, f"it needs heads of a width divisible by 8, not {head_width}"),
             (head_width <= 128, f"it needs heads of a width of at most 128, not {head_width}"),
+            (
+                length_tokens % 2 == 0,
+                f"it needs an even population.length_tokens, not {length_tokens}",
+            ),
         ],
         "pallas": [
             (platform == "tpu", f"it needs a TPU, this is a {platform}"),
@@ -124,7 +128,12 @@ def _pallas(
 
     _, L, H, _ = q_RxLxHxK.shape
     causal = splash_attention_mask.MultiHeadMask([splash_attention_mask.CausalMask((L, L))] * H)
-    kernel = splash_attention_kernel.make_splash_mha_single_device(causal)
+    # the kernel's own blocks of 128 are marked as untuned; larger ones read keys and values less often
+    block = next(size for size in (512, 256, 128) if L % size == 0)
+    names = ("q", "kv", "kv_compute", "q_dkv", "kv_dkv", "kv_dkv_compute", "q_dq", "kv_dq")
+    blocks: Any = {f"block_{name}": block for name in names}
+    sizes = splash_attention_kernel.BlockSizes(**blocks)
+    kernel = splash_attention_kernel.make_splash_mha_single_device(causal, block_sizes=sizes)
 
     def row(q: jax.Array, k: jax.Array, v: jax.Array, segment_L: jax.Array) -> Any:
         return kernel(q, k, v, splash_attention_kernel.SegmentIds(segment_L, segment_L))

@@ -1,5 +1,7 @@
 """AdamW with linear warm-up and decay: StrongMIA Appendix G's recipe and the variants of its Figure 15, on optax."""
 
+import functools
+
 import numpy as np
 import optax
 
@@ -40,6 +42,7 @@ def learning_rates(recipe: config.Optimizer, steps: int) -> np.ndarray:
     return np.broadcast_to(rate_T, (steps,))
 
 
+@functools.cache  # so that what is compiled with it is found again
 def optimizer(recipe: config.Optimizer) -> optax.GradientTransformation:
     """AdamW on gradients clipped by their global norm, up to the learning rate.
 

@@ -114,7 +114,7 @@ def _prefix(row: list[int], tokens: int) -> bytes | None:
     """128 bits that stand for the first tokens after <bos>: all of them, if there are fewer."""
     if not tokens:
         return None
-    prefix = np.asarray(row[:tokens], np.uint32).tobytes()
+    prefix = np.asarray(row[1 : 1 + tokens], np.uint32).tobytes()
     return hashlib.blake2b(prefix, digest_size=16).digest()
 
 

@@ -98,8 +98,8 @@ def test_a_token_of_another_sample_or_later_changes_nothing_bitwise(L: int):
 
     @jax.jit
     def of_mine(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, Any]:
-        def total(*qkv: jax.Array) -> tuple[jax.Array, jax.Array]:
-            o = attention(*qkv, segment_RxL)[0, mine][: last - third + 1]
+        def total(q: Any, k: Any, v: Any) -> tuple[jax.Array, jax.Array]:
+            o = attention(q, k, v, segment_RxL)[0, mine][: last - third + 1]
             return jnp.square(o).sum(), o
 
         grads, o = jax.grad(total, argnums=(0, 1, 2), has_aux=True)(q, k, v)
@@ -120,7 +120,11 @@ def test_a_token_of_another_sample_or_later_changes_nothing_bitwise(L: int):
 def test_the_unused_tail_is_finite_and_so_is_a_row_of_nothing_else():
     q, k, v = (30 * x for x in case(12))
     segment_RxL = jnp.zeros((2, 12), jnp.int32).at[0, :5].set(1)
-    total = jax.value_and_grad(lambda *x: attention(*x, segment_RxL).sum(), argnums=(0, 1, 2))
+
+    def sum_of(q: Any, k: Any, v: Any) -> jax.Array:
+        return attention(q, k, v, segment_RxL).sum()
+
+    total = jax.value_and_grad(sum_of, argnums=(0, 1, 2))
     found = jax.device_get(jax.jit(total)(q, k, v))
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found))
 
@@ -135,7 +139,7 @@ def test_activations_keep_their_type_and_the_softmax_is_float32():
     q, k, v = (x.astype(jnp.bfloat16) for x in case(300))
     out = attention(q, k, v, segments(300))
     assert out.dtype == jnp.bfloat16
-    exact = slow(*(x.astype(jnp.float32) for x in (q, k, v)), segments(300))
+    exact = slow(q, k, v, segments(300))
     error = np.abs(out.astype(jnp.float32) - exact).max()
     assert 1e-4 < error < 0.03
     jaxpr = str(jax.make_jaxpr(attention)(q, k, v, segments(300)))

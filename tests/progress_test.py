@@ -25,8 +25,22 @@ def trained(row: str, resumed_at: int = 0) -> dict[str, object]:
     return event("row_trained", row, steps=40, resumed_at=resumed_at, seconds=1.25)
 
 
-def scored(row: str) -> dict[str, object]:
-    return event("row_scored", row, seconds=2, member_loss_nats=3.5, nonmember_loss_nats=4.25)
+def scored(row: str, step: int = 40) -> dict[str, object]:
+    means = {"member_loss_nats": 3.5, "nonmember_loss_nats": 4.25}
+    return event("row_scored", row, step=step, last=step == 40, seconds=2, **means)
+
+
+def worker(
+    index: int = 0, devices: int = 1, processes: int = 1, choice: str = "padded"
+) -> dict[str, object]:
+    about = {"platform": "cpu", "device": "cpu", "devices": devices, "processes": processes}
+    return {
+        "event": "worker",
+        "index": index,
+        "choice": choice,
+        "cache": "/c",
+        "lead": True,
+    } | about
 
 
 def test_a_bar_for_each_label_and_one_for_all():
@@ -85,7 +99,7 @@ def test_tally_counts_rows_and_parts_of_rows():
     display, out = shown(overall=True)
     tally = progress.Tally(display, "run", wanted=6, missing=4)
     assert bars(display) == {"overall": (0, 1), "train": (2, 6), "score": (2, 6)}
-    tally.on_event({"event": "worker", "index": 0, "platform": "cpu", "device": "cpu"})
+    tally.on_event(worker())
     tally.on_event(event("step", "a", step=10, steps=40))
     tally.on_event(event("step", "b", step=20, steps=40))
     tally.on_event(event("train", "b", step=20, steps=40, loss_nats=1.0))
@@ -96,6 +110,7 @@ def test_tally_counts_rows_and_parts_of_rows():
     assert bars(display) == {"overall": (0, 1), "train": (4, 6), "score": (3, 6)}
     assert out.getvalue().splitlines() == [
         "worker 0: cpu, cpu",
+        "padded; compiled code is kept in /c",
         "a: trained 40 steps in 1.2 s",
         "b: trained 40 steps from step 30 in 1.2 s",
         "a: scored in 2.0 s, loss of members 3.500, of non-members 4.250 nats a token",
@@ -139,3 +154,50 @@ def test_waiting_for_others_is_said_once_and_not_for_rows_of_our_own():
     for _ in range(2):
         tally.on_event({"event": "waiting", "rows": ["a", "b", "c"]})
     assert out.getvalue() == "waiting for b, c: another command is at work\n"
+
+
+def test_workers_say_what_they_are_and_what_they_share_once():
+    display, out = shown()
+    tally = progress.Tally(display, "run", 3, 3)
+    tally.on_event(worker(0))
+    tally.on_event(worker(1))
+    tally.on_event(worker(2, devices=8, processes=2, choice="packed"))
+    tally.on_event({"event": "compiled", "index": 1, "seconds": 2.25, "from_cache": 7, "anew": 1})
+    assert out.getvalue().splitlines() == [
+        "worker 0: cpu, cpu",
+        "padded; compiled code is kept in /c",
+        "worker 1: cpu, cpu",
+        "worker 2: cpu, cpu x 8 on 2 processes",
+        "packed; compiled code is kept in /c",
+        "worker 1: compiled in 2.2 s, 7 functions from the cache, 1 anew",
+    ]
+
+
+def test_a_row_is_scored_when_its_last_score_point_is():
+    display, out = shown()
+    tally = progress.Tally(display, "score", wanted=2, missing=2)
+    tally.on_event(scored("a", step=10))
+    assert bars(display) == {"score": (0, 2)}
+    assert out.getvalue() == ""
+    tally.on_event(scored("a"))
+    assert bars(display) == {"score": (1, 2)}
+    assert out.getvalue().startswith("a: scored")
+
+
+def test_a_row_that_diverged_counts_no_longer():
+    display, out = shown()
+    tally = progress.Tally(display, "train", wanted=2, missing=2)
+    tally.on_event(event("step", "a", step=20, steps=40))
+    tally.on_event(event("row_diverged", "a", message="row a: loss=nan at step 21; lower it"))
+    assert bars(display) == {"train": (0, 2)}
+    assert out.getvalue() == "row a: loss=nan at step 21; lower it; the other rows go on\n"
+
+
+def test_a_lost_worker_is_one_line():
+    display, out = shown()
+    progress.Tally(display, "run", 3, 3).on_event(
+        {"event": "worker_lost", "exit_code": -9, "left": 1}
+    )
+    assert out.getvalue() == (
+        "a worker ended with code -9 (killed, or out of memory?); 1 left, which make its rows\n"
+    )

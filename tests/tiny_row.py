@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from lm_mia import checkpoint, compute, config, model, sharding, train
+from lm_mia import batches, checkpoint, compute, config, model, sharding, subsets, train, update
 from lm_mia.optimizer import optimizer
 from lm_mia.population import Population
 from lm_mia.subsets import Row
@@ -20,6 +20,7 @@ TRAIN = config.Train(batch_size=4, epochs=2)
 OFTEN = config.Train(batch_size=4, epochs=2, checkpoint_minutes=1e-9)
 ROW, STEPS = Row("reference", 1, 2, 3), 6
 CHOICE = compute.choose(config.Compute(micro_rows=2), SHAPE, 4, "cpu")
+PACKED = compute.choose(config.Compute(), SHAPE, 4, "cpu")
 PADDED = compute.choose(config.Compute(batching="padded"), SHAPE, 4, "cpu")
 
 
@@ -28,25 +29,24 @@ def mesh() -> jax.sharding.Mesh:
     return sharding.mesh(jax.local_devices()[:1])
 
 
-_TRAINERS: dict[Any, train.Trainer] = {}
+@functools.cache
+def update_of(recipe: config.Optimizer, choice: compute.Choice) -> update.Step:
+    """Compiled once for all trainers."""
+    return update.make_step(SHAPE, recipe, choice, mesh())
 
 
+@functools.cache
 def trainer(
     population: Population,
     settings: config.Train = TRAIN,
     recipe: config.Optimizer = RECIPE,
     choice: compute.Choice = CHOICE,
-    shape: model.Shape = SHAPE,
+    step: Callable[..., Any] | None = None,
 ) -> train.Trainer:
-    """One for each choice of arguments, so that each is compiled once."""
-    key = str(population.folder), settings, recipe, choice, shape
-    if key not in _TRAINERS:
-        new = train.Trainer(population, shape, recipe, settings, choice, mesh())
-        for (_, _, *others), made in _TRAINERS.items():  # compiled code does not depend on the rest
-            if others == [recipe, choice, shape]:
-                new.__dict__["step"] = made.step
-        _TRAINERS[key] = new
-    return _TRAINERS[key]
+    """Of a tiny row, with another update if given."""
+    new = train.Trainer(population, SHAPE, recipe, settings, choice, mesh())
+    new.__dict__["step"] = step or update_of(recipe, choice)
+    return new
 
 
 def run(
@@ -57,16 +57,13 @@ def run(
     report: Callable[[train.Event], None] | None = None,
     keep: Sequence[int] = (),
     stop: Callable[[int], bool] = lambda step: False,
-    **of_trainer: Any,
+    settings: config.Train = TRAIN,
+    recipe: config.Optimizer = RECIPE,
+    choice: compute.Choice = CHOICE,
 ) -> list[train.Event]:
     """Trains a row of STEPS steps to its end, with another update if given; what it reported."""
     events: list[train.Event] = []
-    used = trainer(population, **of_trainer)
-    if step:
-        used = train.Trainer(
-            *(used.population, used.shape, used.recipe, used.train, used.choice, used.mesh)
-        )
-        used.__dict__["step"] = step
+    used = trainer(population, settings, recipe, choice, step)
     train.train_row(used, row, STEPS, folder, report or events.append, keep, stop)
     return events
 
@@ -83,3 +80,20 @@ def newest(folder: Path, step: int | None = None) -> tuple[int | None, checkpoin
 
 def finite(state: checkpoint.State) -> bool:
     return all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state))
+
+
+@jax.jit
+@jax.value_and_grad
+def slow_gradient(params: model.Params, x_L: jax.Array, i: int) -> jax.Array:
+    """Of the loss of token i alone."""
+    return -jax.nn.log_softmax(model.forward(params, x_L[None])[0, i - 1])[x_L[i]]
+
+
+def plan_of(row: Row, design: subsets.Design) -> list[list[int]]:
+    """Sample ids of every step, by a walk through the order."""
+    ids = [i for i, m in enumerate(subsets.member(row.subset_seed, 20, design)) if m]
+    plan: list[list[int]] = []
+    for epoch in range(2):
+        order = batches.epoch_order(row.order_seed, epoch, len(ids)).tolist()
+        plan += [[ids[k] for k in order[low : low + 4]] for low in range(0, len(ids), 4)]
+    return plan

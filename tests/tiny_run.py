@@ -6,12 +6,20 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import filelock
+import jax
+import numpy as np
 import pytest
+
+from lm_mia.store import Store
 
 _WORDS = (
     "river stone market winter letter garden captain engine morning silver forest window teacher village harbour "
@@ -66,11 +74,46 @@ class Tiny:
         no_report = f"--config.report={self.folder / 'no_report.py'}"
         return [verb, f"--config={self.config}", f"--workdir={workdir}", no_report, *more]
 
-    def start(self, argv: list[str]) -> subprocess.Popen[str]:
+    def start(
+        self, argv: list[str], more: Mapping[str, str] = MappingProxyType({})
+    ) -> subprocess.Popen[str]:
+        """The command, in a group of processes of its own, with more in its environment."""
         command, out = [sys.executable, "-m", "lm_mia.cli", *argv], subprocess.PIPE
+        environment = {**os.environ, **self.environment, **more}
         return subprocess.Popen(
-            command, stdout=out, stderr=out, text=True, env=os.environ | self.environment
+            command, stdout=out, stderr=out, text=True, env=environment, start_new_session=True
         )
+
+    def recipe(self, workdir: Path) -> Path:
+        """The folder of a recipe in another workdir, whose store knows the rows, as `lm_mia.job` makes it."""
+        [made] = self.workdir.glob("recipe_*")
+        recipe = workdir / made.name
+        recipe.mkdir(exist_ok=True)
+        known = Store(made / "scores.zarr").rows()
+        Store(recipe / "scores.zarr").ensure(known, {"tokens": np.arange(32)}, {})
+        return recipe
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
+    return finished(tmp_path_factory)
+
+
+@pytest.fixture
+def _on_cpu(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """For what starts workers, or does their work here: it leaves no setting and no signal handler behind."""
+    for name, value in tiny.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("NPROC", "1")
+    names = ("min_compile_time_secs", "min_entry_size_bytes")
+    settings = ("jax_compilation_cache_dir", *(f"jax_persistent_cache_{name}" for name in names))
+    before = {name: getattr(jax.config, name) for name in settings}
+    handlers = {kind: signal.getsignal(kind) for kind in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+    for kind, handler in handlers.items():
+        signal.signal(kind, handler)
 
 
 def scores(workdir: Path) -> dict[str, bytes]:
@@ -79,11 +122,16 @@ def scores(workdir: Path) -> dict[str, bytes]:
     return {str(p.relative_to(store)): p.read_bytes() for p in store.glob("*/c/*/*")}
 
 
-def events(workdir: Path, kind: str) -> list[str]:
-    """The rows of every event of a kind in the log, sorted."""
+def logged(workdir: Path, kind: str) -> list[dict[str, Any]]:
+    """Every event of a kind in the log."""
     log = workdir / "metrics.jsonl"
     found = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
-    return sorted(event["row"] for event in found if event["event"] == kind)
+    return [event for event in found if event["event"] == kind]
+
+
+def events(workdir: Path, kind: str) -> list[str]:
+    """The rows of every event of a kind in the log, sorted."""
+    return sorted(event["row"] for event in logged(workdir, kind))
 
 
 def finished(factory: pytest.TempPathFactory) -> Tiny:

@@ -1,4 +1,3 @@
-import functools
 import itertools
 from collections.abc import Callable
 from pathlib import Path
@@ -9,10 +8,25 @@ import numpy as np
 import optax
 import pytest
 from checkpoint_test import same
-from tiny_row import OFTEN, PADDED, RECIPE, ROW, SHAPE, STEPS, newest, run, trainer
+from tiny_row import (
+    CHOICE,
+    OFTEN,
+    PACKED,
+    PADDED,
+    RECIPE,
+    ROW,
+    SHAPE,
+    STEPS,
+    TRAIN,
+    newest,
+    plan_of,
+    run,
+    slow_gradient,
+    trainer,
+)
 
-from lm_mia import batches, checkpoint, config, model, score, subsets, train
-from lm_mia.optimizer import learning_rates, optimizer
+from lm_mia import checkpoint, config, score, subsets, train
+from lm_mia.optimizer import optimizer
 from lm_mia.population import Population
 from lm_mia.subsets import Row
 
@@ -22,23 +36,6 @@ def unbroken(tiny: Population, tmp_path_factory: pytest.TempPathFactory) -> chec
     folder = tmp_path_factory.mktemp("unbroken")
     run(tiny, folder)
     return newest(folder)[1]
-
-
-@jax.jit
-@jax.value_and_grad
-def slow_gradient(params: model.Params, x_L: jax.Array, i: int) -> jax.Array:
-    """Of the loss of token i alone."""
-    return -jax.nn.log_softmax(model.forward(params, x_L[None])[0, i - 1])[x_L[i]]
-
-
-def plan_of(row: Row, design: subsets.Design) -> list[list[int]]:
-    """Sample ids of every step, by a walk through the order."""
-    ids = [i for i, m in enumerate(subsets.member(row.subset_seed, 20, design)) if m]
-    plan: list[list[int]] = []
-    for epoch in range(2):
-        order = batches.epoch_order(row.order_seed, epoch, len(ids)).tolist()
-        plan += [[ids[k] for k in order[low : low + 4]] for low in range(0, len(ids), 4)]
-    return plan
 
 
 def slow_row(population: Population, row: Row, design: subsets.Design) -> Any:
@@ -82,27 +79,43 @@ def test_a_row_equals_a_slow_reference(tiny: Population, tmp_path: Path, design:
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5), got, params)
 
 
-def test_padded_batches_give_the_same_row(
-    tiny: Population, tmp_path: Path, unbroken: checkpoint.State
-):
-    packed = run(tiny, tmp_path / "packed")
-    padded = run(tiny, tmp_path / "padded", choice=PADDED)
-    for name in ("loss_nats", "gradient_norm"):
-        both = ([e[name] for e in events if e["event"] == "train"] for events in (packed, padded))
-        np.testing.assert_allclose(*both, rtol=1e-5)
-    shares = [
-        [e["padding_share"] for e in events if e["event"] == "train"] for events in (packed, padded)
+def test_padded_batches_give_the_same_row(tiny: Population, tmp_path: Path):
+    row = Row("reference", 3, 2, 0)
+    plan = plan_of(row, "exact")
+    runs = [
+        run(tiny, tmp_path / name, row, choice=choice)
+        for name, choice in (("two", CHOICE), ("packed", PACKED), ("padded", PADDED))
     ]
-    # On 8 tokens a row: what a batch's samples leave of 4 rows each, and of as few as they fit into.
-    tokens = [int(tiny.lengths_N[ids].sum()) for ids in plan_of(ROW, "exact")]
-    assert shares[1] == [
-        round(1 - n / (8 * len(ids)), 4)
-        for n, ids in zip(tokens, plan_of(ROW, "exact"), strict=True)
-    ]
-    assert all(a <= b for a, b in zip(*shares, strict=True))
-    assert sum(shares[0]) < sum(shares[1])
-    got, params = newest(tmp_path / "padded")[1]["params"], unbroken["params"]
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5), got, params)
+    told = [[event for event in events if event["event"] == "train"] for events in runs]
+    for events in told[:2]:
+        for name in ("loss_nats", "gradient_norm"):
+            both = ([event[name] for event in which] for which in (events, told[2]))
+            np.testing.assert_allclose(*both, rtol=1e-5)
+    states = [newest(tmp_path / name)[1]["params"] for name in ("two", "packed", "padded")]
+    for state in states[:2]:
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5), state, states[2]
+        )
+    # What samples leave of a row of 8 tokens each; and of as few rows, or pairs of rows, as they fit into.
+    for events, rows_of in zip(told, (fewest_pairs, fewest, len), strict=True):
+        lengths = [tiny.lengths_N[ids].tolist() for ids in plan]
+        room = [8 * rows_of(length_B) for length_B in lengths]
+        shares = [round(1 - sum(of) / tokens, 4) for of, tokens in zip(lengths, room, strict=True)]
+        assert [event["padding_share"] for event in events] == shares
+    assert sum(e["padding_share"] for e in told[1]) < sum(e["padding_share"] for e in told[2])
+
+
+def fewest(lengths: list[int]) -> int:
+    """Rows of 8 tokens that samples fit into, by trying all ways."""
+    return min(
+        len(set(rows))
+        for rows in itertools.product(range(len(lengths)), repeat=len(lengths))
+        if all(sum(n for n, r in zip(lengths, rows, strict=True) if r == k) <= 8 for k in rows)
+    )
+
+
+def fewest_pairs(lengths: list[int]) -> int:
+    return 2 * -(-fewest(lengths) // 2)
 
 
 def test_k_steps_are_k_updates_and_the_last_state_is_saved(tiny: Population, tmp_path: Path):
@@ -224,16 +237,15 @@ def test_mid_row_checkpoints_change_nothing(
     assert saves[6:] == [6]
 
 
-@pytest.mark.parametrize("settings", [None, OFTEN])
+@pytest.mark.parametrize("settings", [TRAIN, OFTEN])
 def test_states_of_score_points_stay(
-    tiny: Population, tmp_path: Path, unbroken: checkpoint.State, settings: config.Train | None
+    tiny: Population, tmp_path: Path, unbroken: checkpoint.State, settings: config.Train
 ):
     """Beside the newest, whether others are saved too or not, and over an interruption."""
-    of_trainer = {"settings": settings} if settings else {}
     with pytest.raises(train.PreemptedError):
-        run(tiny, tmp_path / "a", keep=(2, 5), stop=lambda k: k == 3, **of_trainer)
+        run(tiny, tmp_path / "a", keep=(2, 5), stop=lambda k: k == 3, settings=settings)
     assert sorted(p.name for p in (tmp_path / "a").iterdir()) == ["2", "3"]
-    run(tiny, tmp_path / "a", keep=(2, 5), **of_trainer)
+    run(tiny, tmp_path / "a", keep=(2, 5), settings=settings)
     assert sorted(p.name for p in (tmp_path / "a").iterdir()) == ["2", "5", "6"]
     assert same(newest(tmp_path / "a")[1], unbroken)
     for step in (2, 5):
@@ -254,63 +266,3 @@ def test_the_loss_goes_down_and_members_are_remembered(tiny: Population, tmp_pat
     loss_N2 = score.score_row(params, tiny, 20, score.make_score(SHAPE))
     member_N2 = subsets.member(1, 20, "exact")
     assert loss_N2[member_N2].mean() + 0.5 < loss_N2[~member_N2].mean()
-
-
-def test_what_is_told_of_training(tiny: Population, tmp_path: Path):
-    events = run(tiny, tmp_path)
-    told = [event for event in events if event["event"] == "train"]
-    assert [event["step"] for event in told] == list(range(STEPS))
-    assert [event["epoch"] for event in told] == [0, 0, 0, 1, 1, 1]
-    rates = [event["learning_rate"] for event in told]
-    assert rates == learning_rates(RECIPE, STEPS).tolist()
-    for event in told:
-        assert (event["row"], event["role"], event["steps"]) == ("reference_1_2_3", "reference", 6)
-        assert event["gradient_norm"] > 0
-        assert event["mfu"] is None  # nobody knows a CPU's peak
-        assert event["memory_bytes"] > 2**20
-    # The seconds of the first step are those of compiling.
-    assert [event["tokens_per_second"] is None for event in told] == [True] + [False] * 5
-    assert all(event["tokens_per_second"] > 0 for event in told[1:])
-    assert [event["event"] for event in events][-1] == "row_trained"
-    assert set(events[-1]) == {"event", "row", "role", "steps", "resumed_at", "seconds"}
-
-
-def test_rates_are_useful_tokens_and_flops_over_the_peak(
-    tiny: Population, monkeypatch: pytest.MonkeyPatch
-):
-    counts = np.array([4000.0, 24_000.0, 9999.0])
-    assert trainer(tiny).rates(counts, 2.0) == {"tokens_per_second": 2000, "mfu": None}
-    monkeypatch.setattr(train.flops, "peak", lambda kind: 1e9 if kind == "cpu" else None)
-    # 12 D^2 + V D weights at 6 FLOPs a token; 6 D n^2 of causal attention.
-    useful = 6 * (12 * 8 * 8 + 32 * 8) * 4000 + 6 * 8 * 24_000
-    rates = trainer(tiny).rates(counts, 2.0)
-    assert rates["mfu"] == pytest.approx(useful / 2 / 1e9)
-
-
-@functools.cache
-def held_out(population: Population) -> Population:
-    """Six samples of the population, as its held-out ones."""
-    offsets_N1 = population.offsets_N1[3:10]
-    return Population(population.folder, population.tokens, offsets_N1, population.manifest)
-
-
-@pytest.mark.parametrize("validations", [1, 2, 4, 6])
-def test_validation_losses_equal_a_slow_reference(
-    tiny: Population, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, validations: int
-):
-    assert len(held_out(tiny)) == 6  # more than a batch
-    monkeypatch.setattr(Population, "validation", property(held_out))
-    settings = config.Train(batch_size=4, epochs=2, validations=validations)
-    events = run(tiny, tmp_path, settings=settings, keep=range(1, STEPS))
-    told = [event for event in events if event["event"] == "validation"]
-    steps = {1: [6], 2: [3, 6], 4: [2, 3, 4, 6], 6: [1, 2, 3, 4, 5, 6]}[validations]
-    assert [event["step"] for event in told] == steps
-    for event in told:
-        assert set(event) == {"event", "row", "role", "step", "steps", "validation_loss_nats"}
-        params = newest(tmp_path, event["step"])[1]["params"]
-        parts = [
-            float(slow_gradient(params, tiny.pad(np.array([i]))[0], place)[0])
-            for i in range(3, 9)
-            for place in range(1, len(tiny.sample(i)))
-        ]
-        assert event["validation_loss_nats"] == pytest.approx(np.mean(parts), rel=1e-5)

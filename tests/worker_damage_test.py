@@ -3,12 +3,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny_run
-from workers_test import _on_cpu, tiny
+from tiny_run import _on_cpu, tiny
+from worker_test import work
 
-from lm_mia import parse, score, subsets, workers
+from lm_mia import parse, presence, score, subsets
 from lm_mia.errors import UserError
 
-__all__ = ["_on_cpu", "tiny"]  # fixtures, used here too
+__all__ = ["_on_cpu", "tiny"]  # fixtures
 
 
 @pytest.mark.usefixtures("_on_cpu")
@@ -17,10 +18,11 @@ def test_a_lost_shard_is_scored_again_from_the_checkpoint(tiny: tiny_run.Tiny, t
     workdir = tiny.copy(tmp_path / "w")
     [recipe] = workdir.glob("recipe_*")
     (recipe / "scores.zarr" / "member" / "c" / "2" / "0").unlink()
-    workers._work("run", c, workdir, recipe, 0, seen.append)
+    work("run", c, workdir, seen.append)
     assert [(e["event"], e.get("row")) for e in seen[1:]] == [
         ("row_started", "reference_2_2_2"),
         ("row_scored", "reference_2_2_2"),
+        ("compiled", None),
     ]
     assert tiny_run.scores(workdir) == tiny_run.scores(tiny.workdir)
 
@@ -32,7 +34,7 @@ def test_a_statistic_that_is_not_finite_is_not_stored(
     c = parse.parse(tiny.config, ["--config.score.statistics=min_k"])
     workdir = tiny.copy(tmp_path / "w")
     [recipe] = workdir.glob("recipe_*")
-    workers.scores_of(c, recipe).ensure(subsets.rows(4, 2), {"tokens": np.arange(32)}, {})
+    presence.scores_of(c, recipe).ensure(subsets.rows(4, 2), {"tokens": np.arange(32)}, {})
     bad = {
         "loss": np.ones(32, np.float32),
         "min_k": np.array([np.nan, np.inf, *range(30)], np.float32),
@@ -40,7 +42,7 @@ def test_a_statistic_that_is_not_finite_is_not_stored(
     monkeypatch.setattr(score.Scorer, "values", lambda *_: dict(bad))
     for message in ("2 values of min_k are", "3 losses are"):
         with pytest.raises(UserError) as caught:
-            workers._work("score", c, workdir, recipe, 0, lambda event: None)
+            work("score", c, workdir, lambda event: None)
         assert str(caught.value) == (
             f"row reference_0_0_0: {message} not finite; the row is not stored"
         )

@@ -1,0 +1,73 @@
+"""A small batch with every edge that packing has, and what the compiled step makes of it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from lm_mia import batches, checkpoint, config, model, packing, sharding, update
+from lm_mia.compute import Choice
+from lm_mia.optimizer import optimizer
+from lm_mia.population import Population
+
+SHAPE = model.Shape(layers=2, width=16, heads=2, vocab_size=64, length_tokens=32)
+ONE_BY_ONE = model.Way()
+RECIPE = config.Optimizer(warmup_steps=0, weight_decay=0.1, clip_norm=0.5)
+# Whole rows, single tokens, pairs, and samples that leave tails: 8 packed rows.
+LENGTHS = (32, 5, 9, 1, 20, 31, 2, 14, 7, 7, 3, 11, 30, 32, 1, 25)
+
+
+def population(length_N: Sequence[int] = LENGTHS, seed: int = 0) -> Population:
+    """Samples of such lengths and of random pieces, in memory."""
+    tokens = np.random.default_rng(seed).integers(1, SHAPE.vocab_size, sum(length_N))
+    settings = {"population.length_tokens": SHAPE.length_tokens}
+    manifest = {"settings": settings, "vocab_size": SHAPE.vocab_size}
+    return Population(Path(), tokens.astype(np.uint16), np.append(0, np.cumsum(length_N)), manifest)
+
+
+def choice(
+    way: model.Way = ONE_BY_ONE, micro_rows: int = 2, chunk_tokens: int = 24, packed: bool = True
+) -> Choice:
+    return Choice(way, micro_rows, chunk_tokens, packed, "for a test")
+
+
+def parameters(shape: model.Shape = SHAPE, seed: int = 0) -> model.Params:
+    """Far enough from their first values that every one of them counts."""
+    noise = np.random.default_rng(seed)
+    return jax.tree.map(
+        lambda p: p + 0.1 * noise.standard_normal(p.shape).astype(np.float32),
+        model.init(jax.random.key(seed), shape),
+    )
+
+
+def state(
+    mesh: Mesh, recipe: config.Optimizer = RECIPE, shape: model.Shape = SHAPE
+) -> checkpoint.State:
+    """The state before the first update, on a mesh."""
+    params = parameters(shape)
+    whole = {"params": params, "opt": optimizer(recipe).init(params)}
+    return jax.device_put(whole, sharding.shardings(whole, mesh))
+
+
+def laid_out(
+    samples: Population, ids_B: np.ndarray, chosen: Choice, mesh: Mesh, most: int = 0
+) -> tuple[batches.Rows, batches.Sizes]:
+    """Samples as rows in memory, room for ``most`` of them at least."""
+    length_B = samples.lengths_N[ids_B]
+    plan = packing.padded(length_B)
+    if chosen.packed:
+        plan = packing.packed(length_B, samples.length_tokens)
+    count = batches.micro_batches(max(most, len(ids_B)), chosen.micro_rows, mesh.size)
+    return batches.rows(samples, ids_B, plan, count, chosen.micro_rows, mesh.size)
+
+
+def arguments(rows: batches.Rows, sizes: batches.Sizes, mesh: Mesh) -> tuple[Any, ...]:
+    """What a step or a loss takes between state and learning rate."""
+    return update.place(rows, mesh), np.int32(sizes.trips), np.float32(sizes.predicted)
+
+
+def one_device() -> Mesh:
+    return sharding.mesh(jax.devices()[:1])
