@@ -101,7 +101,7 @@ def compiled_bytes(step: Any) -> int:
     """What a lowered step, once compiled, needs at most: arguments, and all that is computed from them."""
     found = step.compile().memory_analysis()
     outputs = found.output_size_in_bytes - found.alias_size_in_bytes
-    return found.argument_size_in_bytes + outputs
+    return found.argument_size_in_bytes + outputs + found.temp_size_in_bytes
 
 
 def lowered(

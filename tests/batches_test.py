@@ -1,9 +1,11 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lm_mia import batches
+from lm_mia import batches, packing
 from lm_mia.population import Population
 
 quick = settings(deadline=None, max_examples=60)
@@ -102,3 +104,106 @@ def test_padded_edges(tiny: Population):
     assert length_B.min() < 8 == length_B.max()  # the fixture has short samples and cut ones
     with pytest.raises(ValueError, match="broadcast"):
         batches.padded(tiny, np.arange(3), 2)
+
+
+def of_lengths(length_N: list[int], length_tokens: int) -> Population:
+    """Samples of so many tokens: 100, 101, ... in the first, 200, 201, ... in the second."""
+    tokens = np.concatenate([100 * (i + 1) + np.arange(n) for i, n in enumerate(length_N)])
+    settings = {"population.length_tokens": length_tokens}
+    offsets_N1 = np.append(0, np.cumsum(length_N))
+    return Population(Path(), tokens.astype(np.uint32), offsets_N1, {"settings": settings})
+
+
+def test_hand_worked_rows():
+    """Samples of 2, 4 and 1 tokens (ids 2, 0, 1) in rows of 4: the longest alone, the others together."""
+    samples = of_lengths([4, 1, 2], 4)
+    ids_B = np.array([2, 0, 1])
+    plan = packing.packed(samples.lengths_N[ids_B], 4)
+    rows, sizes = batches.rows(samples, ids_B, plan, micro_batches=3, micro_rows=1)
+    none = [0, 0, 0, 0]
+    assert rows.x_NxMxL.tolist() == [[[100, 101, 102, 103]], [[300, 301, 200, 0]], [none]]
+    assert rows.segment_NxMxL.tolist() == [[[1, 1, 1, 1]], [[1, 1, 2, 0]], [none]]
+    assert rows.position_NxMxL.tolist() == [[[0, 1, 2, 3]], [[0, 1, 0, 0]], [none]]
+    assert {a.dtype for a in rows} == {np.dtype("int32")}
+    assert sizes == batches.Sizes(trips=2, tokens=7, predicted=4, square_tokens=16 + 4 + 1)
+    assert all(type(size) is int for size in sizes)
+
+
+def test_padded_rows_hold_one_sample_each(tiny: Population):
+    ids_B = np.array([7, 0, 19])
+    plan = packing.padded(tiny.lengths_N[ids_B])
+    rows, sizes = batches.rows(tiny, ids_B, plan, micro_batches=2, micro_rows=2)
+    x_BxL, length_B = batches.padded(tiny, ids_B, 4)
+    np.testing.assert_array_equal(rows.x_NxMxL.reshape(4, 8), x_BxL)
+    real_BxL = np.arange(8) < length_B[:, None]
+    np.testing.assert_array_equal(rows.segment_NxMxL.reshape(4, 8), real_BxL)
+    np.testing.assert_array_equal(rows.position_NxMxL.reshape(4, 8), real_BxL * np.arange(8))
+    assert sizes.trips == 2
+
+
+packable = st.lists(st.integers(1, 9), min_size=1, max_size=30)
+
+
+@given(packable, st.integers(1, 4), st.integers(1, 4), st.randoms(use_true_random=False))
+@quick
+def test_rows_hold_every_sample_once_wherever_the_devices_are(
+    lengths: list[int], micro_rows: int, devices: int, random
+):
+    samples, length_B = of_lengths(lengths, 9), np.array(lengths)
+    ids_B = np.arange(len(lengths))
+    plan = packing.packed(length_B, 9)
+    count = batches.micro_batches(len(lengths), micro_rows, devices)
+    rows, sizes = batches.rows(samples, ids_B, plan, count, micro_rows, devices)
+    M = micro_rows * devices
+    assert rows.x_NxMxL.shape == (count, M, 9)
+    assert sizes.trips <= count
+    # The layout is the plan's, row after row.
+    x_RxL, segment_RxL, position_RxL = (a.reshape(count * M, 9) for a in rows)
+    assert not segment_RxL[plan.rows :].any()
+    assert not segment_RxL[sizes.trips * M :].any()
+    assert segment_RxL[(sizes.trips - 1) * M :].any()
+    for i, n in enumerate(lengths):
+        at = plan.row_B[i], slice(plan.start_B[i], plan.start_B[i] + n)
+        assert x_RxL[at].tolist() == samples.sample(i).tolist()
+        assert position_RxL[at].tolist() == list(range(n))
+        assert (segment_RxL[at] == plan.segment_B[i]).all()
+    assert (segment_RxL > 0).sum() == sum(lengths) == sizes.tokens
+    # A host has the rows of its devices, and sizes of the whole batch.
+    mine = sorted(random.sample(range(devices), random.randint(1, devices)))
+    own, of_all = batches.rows(samples, ids_B, plan, count, micro_rows, devices, mine)
+    assert of_all == sizes
+    for whole_NxMxL, own_NxMxL in zip(rows, own, strict=True):
+        by_device = whole_NxMxL.reshape(count, devices, micro_rows, 9)[:, mine]
+        np.testing.assert_array_equal(own_NxMxL, by_device.reshape(own_NxMxL.shape))
+
+
+def test_a_host_reads_no_sample_of_another():
+    read: list[int] = []
+
+    class Watched(Population):
+        def sample(self, i: int) -> np.ndarray:
+            read.append(i)
+            return super().sample(i)
+
+    whole = of_lengths([4] * 8, 4)
+    samples = Watched(Path(), whole.tokens, whole.offsets_N1, whole.manifest)
+    plan = packing.packed(samples.lengths_N, 4)
+    # Micro-batches of 2 devices x 1 row: even rows are the first device's.
+    batches.rows(samples, np.arange(8), plan, 4, 1, 2, mine=[1])
+    assert read == [1, 3, 5, 7]
+
+
+@pytest.mark.parametrize(
+    ("samples", "micro_rows", "devices", "count"),
+    [(128, 2, 1, 64), (128, 8, 8, 2), (129, 8, 8, 3), (1, 8, 8, 1), (7, 1, 1, 7)],
+)
+def test_micro_batches_are_enough_for_rows_of_one_sample(
+    samples: int, micro_rows: int, devices: int, count: int
+):
+    assert batches.micro_batches(samples, micro_rows, devices) == count
+
+
+def test_too_many_rows_for_the_micro_batches_are_refused():
+    samples = of_lengths([4, 4, 4], 4)
+    with pytest.raises(IndexError):
+        batches.rows(samples, np.arange(3), packing.padded(samples.lengths_N), 2, 1)

@@ -12,6 +12,7 @@ import pytest
 from lm_mia import config, flops, model
 
 SHAPE = model.Shape(layers=2, width=128, heads=2, vocab_size=512, length_tokens=64)
+SMALL = model.Shape(layers=1, width=32, heads=1, vocab_size=512, length_tokens=64)
 
 
 @pytest.fixture(scope="module")
@@ -22,10 +23,10 @@ def steps() -> Iterator[ModuleType]:
 
 
 def test_packed_and_padded_steps_do_the_same(steps: ModuleType):
-    population = steps.c4_like.population(64, SHAPE.vocab_size, scale=16)
+    population = steps.c4_like.population(64, SMALL.vocab_size, scale=16)
     losses = {}
     for name in (steps.PACKED, steps.PADDED):
-        step = steps.make_step(name, population, SHAPE, 32, None)
+        step = steps.make_step(name, population, SMALL, 32, None)
         batches = np.arange(64).reshape(2, 32)
         losses[name] = [float(step(ids_B)["loss_nats"]) for ids_B in batches]
     assert losses[steps.PACKED] == pytest.approx(losses[steps.PADDED], rel=1e-5)
@@ -35,22 +36,23 @@ def test_packed_and_padded_steps_do_the_same(steps: ModuleType):
 def test_flops_are_those_of_one_micro_batch(steps: ModuleType):
     """What the table multiplies by their number: if the compiler began to count loops otherwise, this would fail."""
     nothing = steps.c4_like.population(0, SHAPE.vocab_size, scale=16)
-    rows = steps.ours(nothing, SHAPE, 64, steps.PACKED).choice.micro_rows
+    rows = steps.ours(nothing, SHAPE, 256, steps.PACKED).choice.micro_rows
     lowered = steps.lowered(
-        name=steps.PACKED, shape=SHAPE, batch_size=64, nanodo=None, whole_chunks=True
+        name=steps.PACKED, shape=SHAPE, batch_size=256, nanodo=None, whole_chunks=True
     )
     L = SHAPE.length_tokens
     # a block of 256 queries meets all keys, so attention costs twice the half that counts as useful
     useful = flops.training(SHAPE.layers, SHAPE.width, SHAPE.vocab_size, rows * L, 2 * rows * L**2)
-    assert rows == 8
+    assert rows == 32  # 2,048 tokens, so that logits would be held in four chunks
     assert 1 < lowered.cost_analysis()["flops"] / useful < 1.25  # softmax, layernorm, optimizer
 
 
-def test_compiled_bytes_hold_the_state_and_grow_by_rows_alone(steps: ModuleType):
-    given = {"name": steps.PACKED, "shape": SHAPE, "batch_size": 256, "nanodo": None}
+def test_compiled_bytes_hold_state_and_gradients_and_grow_by_rows_alone(steps: ModuleType):
+    given = {"name": steps.PACKED, "shape": SMALL, "batch_size": 256, "nanodo": None}
     small = steps.compiled_bytes(steps.lowered(**given))
-    state = 3 * 4 * flops.parameters(SHAPE.layers, SHAPE.width, SHAPE.vocab_size, 64)
-    assert state < small
+    parameters = flops.parameters(SMALL.layers, SMALL.width, SMALL.vocab_size, 64)
+    # weights, two moments and gradients, and three arrays of rows
+    assert small > 4 * 4 * parameters + 3 * 4 * 64 * 256
     # micro-batches are of 32 rows: twice the batch is more rows of int32, and nothing else
     large = steps.compiled_bytes(steps.lowered(**given | {"batch_size": 512}))
     assert large - small == pytest.approx(3 * 4 * 64 * (512 - 256), abs=4096)

@@ -1,32 +1,31 @@
 import json
 import shutil
-import signal
-import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 import tiny_run
 import xarray as xr
+from tiny_run import _on_cpu, tiny
 
-from lm_mia import cli, workers
+from lm_mia import checkpoint, cli, job, train, worker, workers
+from lm_mia.config import Config
 
-
-@pytest.fixture(scope="session")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> tiny_run.Tiny:
-    return tiny_run.finished(tmp_path_factory)
+__all__ = ["_on_cpu", "tiny"]  # fixtures
+pytestmark = pytest.mark.usefixtures("_on_cpu")
 
 
 @pytest.fixture(autouse=True)
-def _on_cpu_signals_kept(tiny: tiny_run.Tiny, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name, value in tiny.environment.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("NPROC", "1")
+def _narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    old = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, old)
+
+
+def here(todo: str, c: Config, workdir: Path, recipe: Path, on_event: Callable[..., None]) -> bool:
+    """`workers.run`, but a worker's work is done in this process."""
+    worker._work(todo, c, workdir, recipe, (0, 1), on_event)
+    return True
 
 
 def refused(argv: list[str], capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -108,35 +107,6 @@ def test_more_references_train_only_the_new_ones(
     assert {k: new[k] for k in old} == old
     assert len(new) == len(old) + 4
     assert pd.read_csv(w / "tables" / "attacks.csv").references.max() == 6
-
-
-def test_stopped_then_two_at_once_give_what_an_unbroken_run_gives(
-    tiny: tiny_run.Tiny, tmp_path: Path
-):
-    """SIGTERM after the first row is trained leaves no process; two commands then share the rows that are left."""
-    w = tmp_path / "w"
-    process = tiny.start(tiny.argv("run", w, "--config.train.workers=2"))
-    while not tiny_run.events(w, "row_trained"):
-        assert process.poll() is None
-        time.sleep(0.02)
-    below = tiny_run.workers_of(process.pid)
-    assert len(below) == 2
-    process.terminate()
-    assert "Traceback" not in process.communicate()[1]
-    assert process.returncode == 143
-    assert [pid for pid in below if Path(f"/proc/{pid}").exists()] == []
-    done = tiny_run.events(w, "row_trained")
-    pair = [tiny.start(tiny.argv("run", w, "--config.train.workers=1")) for _ in range(2)]
-    said = [each.communicate()[1] for each in pair]
-    assert [each.returncode for each in pair] == [0, 0], said
-    after, expected = (tiny_run.events(d, "row_trained") for d in (w, tiny.workdir))
-    # A row that ended just before SIGTERM may be missing from the log, never from the store.
-    assert len(after) == len(set(after))
-    assert set(done) <= set(after) <= set(expected)
-    assert tiny_run.scores(w) == tiny_run.scores(tiny.workdir)
-    assert tiny_run.content(w / "population") == tiny_run.content(tiny.workdir / "population")
-    for name in ("attacks.csv", "flip_shares.csv", "samples.parquet"):
-        assert (w / "tables" / name).read_bytes() == (tiny.workdir / "tables" / name).read_bytes()
 
 
 @pytest.mark.parametrize(("flags", "line"), tiny_run.REFUSED, ids=str)
@@ -252,13 +222,44 @@ def test_a_corrupt_shard_once_deleted_is_made_again_by_the_same_command(
     [*_, line] = refused(tiny.argv("run", w), capsys)
     Path(line.partition(":")[0]).unlink()
 
-    def here(todo, c, workdir, recipe, on_event) -> None:  # a worker's work, without the process
-        workers._work(todo, c, workdir, recipe, 0, on_event)
-
     monkeypatch.setattr(workers, "run", here)
     assert cli.main(tiny.argv("run", w)) == 0
     assert tiny_run.scores(w) == tiny_run.scores(tiny.workdir)
     assert len(tiny_run.events(w, "row_trained")) == 6  # all by the first run
+
+
+def test_a_row_that_diverged_is_told_by_every_run_until_its_evidence_is_deleted(
+    tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):  # fmt: skip
+    w, fresh = tiny.copy(tmp_path / "w", rows=False), checkpoint.fresh
+
+    def spoilt(init_seed: int, *of: Any) -> checkpoint.State:
+        state = fresh(init_seed, *of)
+        if init_seed == 1:
+            state["params"]["ln_D"] = state["params"]["ln_D"].at[0].set(float("nan"))
+        return state
+
+    monkeypatch.setattr(workers, "run", here)
+    line = "1 of 6 rows diverged (reference_1_1_1): {} says where; lower optimizer.peak_learning_rate in a new "
+    line += "workdir, or delete those files to try again"
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "fresh", spoilt)
+        said = refused(tiny.argv("run", w), capsys)
+        [recipe] = w.glob("recipe_*")
+        assert said[-1] == line.format(recipe / "diverged")
+        told = "row reference_1_1_1: loss=nan at step 0; lower optimizer.peak_learning_rate in a new workdir"
+        assert f"{told}; the other rows go on" in said
+        assert len(tiny_run.events(w, "row_scored")) == 5
+        [logged] = tiny_run.logged(w, "row_diverged")
+        evidence = json.loads((recipe / "diverged" / "reference_1_1_1.json").read_text())
+        assert evidence.items() < logged.items()
+        patch.setattr(train, "train_row", pytest.fail)
+        for verb in ("run", "train", "score"):
+            assert refused(tiny.argv(verb, w), capsys)[-1] == said[-1]
+    assert not (w / "tables").exists()
+    (recipe / "diverged" / "reference_1_1_1.json").unlink()
+    assert cli.main(tiny.argv("run", w)) == 0
+    assert tiny_run.scores(w) == tiny_run.scores(tiny.workdir)
 
 
 def test_a_report_is_not_drawn_from_tables_of_other_settings(
@@ -288,7 +289,7 @@ def test_ctrl_c_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     def stopped(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "_work", stopped)
+    monkeypatch.setattr(job, "work", stopped)
     file = Path(cli.__file__).parent.parent / "configs" / "quickstart.py"
     assert cli.main(["run", f"--config={file}", "--workdir=/nowhere"]) == 130
     assert capsys.readouterr().err == "stopped; the same command goes on from here\n"

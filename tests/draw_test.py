@@ -77,7 +77,7 @@ def test_the_same_as_one_after_another(
     model: Path, monkeypatch: pytest.MonkeyPatch, part: int, min_chars: int, prefix_tokens: int
 ):
     monkeypatch.setattr(draw, "_PART", part)
-    rules = {"min_chars": min_chars, "prefix_tokens": prefix_tokens}
+    rules: dict[str, Any] = {"min_chars": min_chars, "prefix_tokens": prefix_tokens}
     for wanted in (1, 20, 90):
         for path in (model.parent / "parts").iterdir():
             path.unlink()

@@ -144,7 +144,7 @@ WITHOUT_JAX = (
 # Tests of what several modules do together, and checks of the repository.
 OF_NO_MODULE = {
     *("analysis", "imports", "stats_coverage", "stats_noise", "stats_paper", "stats_partial_auc"),
-    *("store_points", "train_events", "multi_process", "worker_run", "compiled_once"),
+    *("store_points", "train_events", "multi_process", "stopped"),
     *("rules_attack", "parse_sweep"),
 }
 FORBIDDEN_NAMES = {"utils", "util", "common", "helpers", "helper", "manager"}

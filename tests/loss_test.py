@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -146,3 +147,125 @@ def test_gradient_equals_the_formula_and_finite_differences():
         step = np.float64(up[place]) - np.float64(down[place])
         # Central differences of width h err by h^2 / 24 times a third derivative below 1 / 8 a token.
         assert grads[place] == pytest.approx((slow_mean(up) - slow_mean(down)) / step, abs=1e-3)
+
+
+summed: Any = loss.summed
+
+
+def chunk_case(T: int, seed: int = 0, V: int = 13, D: int = 6) -> tuple[Any, Any, Any, Any]:
+    """Activations, embeddings, targets and weights, some of which are 0."""
+    rng = np.random.default_rng(seed)
+    weight_T = rng.uniform(0.5, 2, T) * (rng.random(T) < 0.7)
+    return (
+        jnp.asarray(rng.normal(0, 1, (T, D)), jnp.float32),
+        jnp.asarray(rng.normal(0, 1, (V, D)), jnp.float32),
+        jnp.asarray(rng.integers(0, V, T), jnp.int32),
+        jnp.asarray(weight_T, jnp.float32),
+    )
+
+
+def slow_summed(h_TxD: Any, embed_VxD: Any, target_T: Any, weight_T: Any) -> tuple[float, Any, Any]:
+    """Value and both gradients, float64, a token at a time."""
+    h, e, w = (np.asarray(a, np.float64) for a in (h_TxD, embed_VxD, weight_T))
+    total, d_h, d_e = 0.0, np.zeros_like(h), np.zeros_like(e)
+    for t, target in enumerate(np.asarray(target_T).tolist()):
+        logits_V = e @ h[t]
+        p_V = np.exp(logits_V - logits_V.max())
+        p_V /= p_V.sum()
+        total -= w[t] * math.log(p_V[target])
+        p_V[target] -= 1
+        d_h[t] = w[t] * p_V @ e
+        d_e += w[t] * np.outer(p_V, h[t])
+    return total, d_h, d_e
+
+
+# T = 30: chunks of a token, that divide it, that do not, of all, of more than all
+@pytest.mark.parametrize("chunk_tokens", [1, 6, 7, 29, 30, 31, 4096])
+def test_summed_equals_a_slow_reference_whatever_the_chunks(chunk_tokens: int):
+    args = chunk_case(30)
+    total, d_h_TxD, d_embed_VxD = slow_summed(*args)
+    plain = summed(*args, chunk_tokens)
+    assert (plain.dtype, plain.shape) == (np.float32, ())
+    assert float(plain) == pytest.approx(total, rel=1e-6)
+    grad = jax.value_and_grad(lambda *a: 3 * summed(*a, chunk_tokens), argnums=(0, 1))
+    value, (got_h_TxD, got_embed_VxD) = grad(*args)
+    assert float(value) == pytest.approx(3 * total, rel=1e-6)
+    np.testing.assert_allclose(got_h_TxD, 3 * d_h_TxD, rtol=0, atol=3e-6 * np.abs(d_h_TxD).max())
+    np.testing.assert_allclose(
+        got_embed_VxD, 3 * d_embed_VxD, rtol=0, atol=3e-6 * np.abs(d_embed_VxD).max()
+    )
+    assert (np.asarray(got_h_TxD)[np.asarray(args[3]) == 0] == 0).all()
+
+
+def plain_formula(h_TxD: Any, embed_VxD: Any, target_T: Any, weight_T: Any) -> jax.Array:
+    log_p_TxV = jax.nn.log_softmax(h_TxD.astype(jnp.float32) @ embed_VxD.T)
+    return -(weight_T * log_p_TxV[jnp.arange(len(target_T)), target_T]).sum()
+
+
+@given(st.integers(1, 40), st.integers(1, 50), st.integers(0, 10**6))
+@settings(deadline=None, max_examples=10)
+def test_gradient_equals_that_of_the_plain_formula(T: int, chunk_tokens: int, seed: int):
+    args = chunk_case(T, seed)
+    expected = jax.grad(plain_formula, argnums=(0, 1))(*args)
+    got = jax.grad(lambda *a: summed(*a, chunk_tokens), argnums=(0, 1))(*args)
+    for a, b in zip(got, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-5)
+
+
+def test_bfloat16_activations_have_a_float32_loss_and_a_near_gradient():
+    """Rounded by 2^-9 before the products, which are added up in float32."""
+    h_TxD, *rest = chunk_case(400)
+    total, d_h_TxD, d_embed_VxD = slow_summed(h_TxD, *rest)
+    grad = jax.value_and_grad(summed, argnums=(0, 1))
+    value, (got_h_TxD, got_embed_VxD) = grad(h_TxD.astype(jnp.bfloat16), *rest, 64)
+    types = (value.dtype, got_h_TxD.dtype, got_embed_VxD.dtype)
+    assert types == (np.float32, jnp.bfloat16, np.float32)
+    assert float(value) == pytest.approx(total, rel=1e-3)
+    assert float(value) != pytest.approx(total, rel=1e-7)
+    np.testing.assert_allclose(
+        got_h_TxD.astype(np.float32), d_h_TxD, rtol=0, atol=0.02 * np.abs(d_h_TxD).max()
+    )
+    np.testing.assert_allclose(
+        got_embed_VxD, d_embed_VxD, rtol=0, atol=0.02 * np.abs(d_embed_VxD).max()
+    )
+
+
+def test_tokens_without_weight_count_exactly_nothing():
+    """Whatever they hold; a sum of none is 0, and so is its gradient."""
+    h_TxD, embed_VxD, target_T, weight_T = chunk_case(30)
+    none_T = np.asarray(weight_T) == 0
+    assert none_T.any()
+    other_TxD = jnp.where(none_T[:, None], 50.0, h_TxD)
+    grad = jax.value_and_grad(lambda *a: summed(*a, 7), argnums=(0, 1))
+    both = [
+        grad(h, embed_VxD, jnp.where(none_T, 0, target_T), weight_T) for h in (h_TxD, other_TxD)
+    ]
+    jax.tree.map(np.testing.assert_array_equal, *both)
+    for leaf in jax.tree.leaves(grad(h_TxD, embed_VxD, target_T, jnp.zeros(30))):
+        assert not leaf.any()
+
+
+def test_a_hand_worked_packed_row():
+    """Uniform probabilities over 4: log 4 for each token that follows one of its own sample.
+
+    2 of 3 tokens, 0 of 1, 1 of 2 and none of the tail; 2 of 3; and 7 of 8, a whole row.
+    """
+    segment_RxL = jnp.array([[1, 1, 1, 2, 3, 3, 0, 0], [1, 1, 1, 0, 0, 0, 0, 0], [1] * 8])
+    h_RxLxD, x_RxL = jnp.ones((3, 8, 2)), jnp.zeros((3, 8), jnp.int32)
+    for chunk_tokens in (5, 8, 100):
+        got = loss.packed_loss(h_RxLxD, jnp.zeros((4, 2)), x_RxL, segment_RxL, chunk_tokens)
+        assert float(got) == pytest.approx((3 + 2 + 7) * math.log(4), rel=1e-6)
+
+
+def test_packed_loss_is_the_sum_of_token_losses():
+    """Samples of 6, 2 and 3 tokens in two rows, and each in a row of its own."""
+    rng = np.random.default_rng(0)
+    embed_VxD = jnp.asarray(rng.normal(0, 1, (5, 4)), jnp.float32)
+    h_BxLxD = jnp.asarray(rng.normal(0, 1, (3, 6, 4)), jnp.float32)
+    x_BxL, length_B = jnp.asarray(rng.integers(0, 5, (3, 6))), jnp.array([6, 2, 3])
+    expected = loss.token_losses(h_BxLxD @ embed_VxD.T, x_BxL, length_B).sum()
+    both = [jnp.concatenate([a[1, :2], a[2, :4]]) for a in (h_BxLxD, x_BxL)]
+    h_RxLxD, x_RxL = (jnp.stack([a[0], b]) for a, b in zip((h_BxLxD, x_BxL), both, strict=True))
+    segment_RxL = jnp.array([[1] * 6, [1, 1, 2, 2, 2, 0]])
+    got = loss.packed_loss(h_RxLxD, embed_VxD, x_RxL, segment_RxL, 5)
+    assert float(got) == pytest.approx(float(expected), rel=1e-6)

@@ -24,9 +24,14 @@ def slow_rates(recipe: config.Optimizer, steps: int) -> list[float]:
         low, high, end = dataclasses.astuple(recipe)[:3]
         if t < recipe.warmup_steps:
             rates.append(low + (high - low) * t / recipe.warmup_steps)
-        else:
-            share = (t - recipe.warmup_steps) / (steps - recipe.warmup_steps)
-            rates.append(end + (high - end) * (1 + math.cos(math.pi * share)) / 2)
+            continue
+        share = (t - recipe.warmup_steps) / (steps - recipe.warmup_steps)
+        left = {
+            "cosine": (1 + math.cos(math.pi * share)) / 2,
+            "linear": 1 - share,
+            "constant": 1,
+        }[recipe.schedule]
+        rates.append(end + (high - end) * left)
     return rates
 
 
@@ -58,12 +63,44 @@ def test_the_papers_schedule():
     assert (np.diff(rate_T[750:]) <= 0).all()
 
 
-@given(st.floats(0, 1e-3), st.floats(1e-3, 1), st.floats(0, 1e-3), st.integers(0, 39))
-@settings(deadline=None, max_examples=30)
-def test_schedule_equals_a_slow_reference(low: float, high: float, end: float, warmup: int):
-    recipe = config.Optimizer(low, high, end, warmup_steps=warmup)
+SCHEDULES = ("cosine", "linear", "constant")
+
+
+@given(
+    *(st.floats(0, 1e-3), st.floats(1e-3, 1), st.floats(0, 1e-3), st.integers(0, 39)),
+    st.sampled_from(SCHEDULES),
+)
+@settings(deadline=None, max_examples=40)
+def test_schedules_equal_a_slow_reference(
+    low: float, high: float, end: float, warmup: int, schedule: Any
+):
+    recipe = config.Optimizer(low, high, end, warmup_steps=warmup, schedule=schedule)
     rates = learning_rates(recipe, 40)
     np.testing.assert_allclose(rates, slow_rates(recipe, 40), rtol=1e-4, atol=1e-6 * high)
+
+
+def test_hand_worked_schedules():
+    """Two steps of warm-up from 0 to 8, then four toward 0, of which the last is never reached."""
+    recipe = config.Optimizer(0, 8, 0, warmup_steps=2, schedule="linear")
+    assert learning_rates(recipe, 6).tolist() == [0, 4, 8, 6, 4, 2]
+    recipe = dataclasses.replace(recipe, schedule="constant", final_learning_rate=5)
+    assert learning_rates(recipe, 6).tolist() == [0, 4, 8, 8, 8, 8]
+    recipe = dataclasses.replace(recipe, schedule="cosine", final_learning_rate=0)
+    half = 4 * math.sqrt(0.5)
+    np.testing.assert_allclose(
+        learning_rates(recipe, 6), [0, 4, 8, 4 + half, 4, 4 - half], rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_without_warm_up_the_first_rate_is_the_peak(schedule: Any):
+    recipe = dataclasses.replace(PAPER, warmup_steps=0, schedule=schedule)
+    for steps in (1, 2, 9):
+        rate_T = learning_rates(recipe, steps)
+        assert (rate_T.dtype, rate_T.shape) == (np.float32, (steps,))
+        assert rate_T[0] == pytest.approx(3e-4, rel=1e-6)
+        assert (rate_T[1:] == rate_T[0]).all() == (schedule == "constant" or steps == 1)
+        np.testing.assert_allclose(rate_T, slow_rates(recipe, steps), rtol=1e-5)
 
 
 def test_schedule_edges():
@@ -126,6 +163,22 @@ def test_the_first_update_is_the_sign_of_the_gradient_and_the_decay():
     (made,) = ours(FAST, params, [{"w": jnp.array([0.3, -0.2, 0.0])}], 8)
     expected = [2 - 1e-3 * (1 + 0.4), -1 - 1e-3 * (-1 - 0.2), 0.5 - 1e-3 * 0.1]
     np.testing.assert_allclose(made["w"], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("clip_norm", "factor"), [(0, 1), (1e9, 1), (1.5, 1.5 / 400)])
+def test_gradients_are_clipped_by_their_norm_and_by_0_not_at_all(clip_norm: float, factor: float):
+    """The first moment is a tenth of what came through: of a gradient of norm 400."""
+    grads = {
+        "a": jnp.full((3, 2), 400 / math.sqrt(16)),
+        "b": [jnp.full(9, 100.0), jnp.array(-100.0)],
+    }
+    params = jax.tree.map(jnp.zeros_like, grads)
+    tx = optimizer(dataclasses.replace(FAST, clip_norm=clip_norm))
+    _, state = tx.update(grads, tx.init(params), params)
+    moment = optax.tree_utils.tree_get(state, "mu")
+    jax.tree.map(
+        lambda m, g: np.testing.assert_allclose(m, 0.1 * factor * g, rtol=1e-5), moment, grads
+    )
 
 
 def test_zero_gradients_only_decay():

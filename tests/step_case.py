@@ -1,10 +1,12 @@
 """A small batch with every edge that packing has, and what the compiled step makes of it."""
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
@@ -34,12 +36,13 @@ def choice(
     return Choice(way, micro_rows, chunk_tokens, packed, "for a test")
 
 
-def parameters(shape: model.Shape = SHAPE, seed: int = 0) -> model.Params:
-    """Far enough from their first values that every one of them counts."""
-    noise = np.random.default_rng(seed)
+@functools.cache
+def parameters(shape: model.Shape = SHAPE) -> model.Params:
+    """Of numpy; far enough from their first values that every one of them counts."""
+    noise = np.random.default_rng(0)
     return jax.tree.map(
         lambda p: p + 0.1 * noise.standard_normal(p.shape).astype(np.float32),
-        model.init(jax.random.key(seed), shape),
+        jax.device_get(jax.jit(lambda: model.init(jax.random.key(0), shape))()),
     )
 
 
@@ -47,7 +50,7 @@ def state(
     mesh: Mesh, recipe: config.Optimizer = RECIPE, shape: model.Shape = SHAPE
 ) -> checkpoint.State:
     """The state before the first update, on a mesh."""
-    params = parameters(shape)
+    params = jax.tree.map(jnp.asarray, parameters(shape))
     whole = {"params": params, "opt": optimizer(recipe).init(params)}
     return jax.device_put(whole, sharding.shardings(whole, mesh))
 

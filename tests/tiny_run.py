@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -69,6 +70,11 @@ class Tiny:
         ignore = None if rows else shutil.ignore_patterns("recipe_*", "metrics.jsonl", "tables")
         return Path(shutil.copytree(self.workdir, path, ignore=ignore))
 
+    def population(self, path: Path) -> Path:
+        """A workdir of no config yet, with the population alone."""
+        shutil.copytree(self.workdir / "population", path / "population")
+        return path
+
     def argv(self, verb: str, workdir: Path, *more: str) -> list[str]:
         """Arguments of lm-mia, without the slow report."""
         no_report = f"--config.report={self.folder / 'no_report.py'}"
@@ -83,6 +89,26 @@ class Tiny:
         return subprocess.Popen(
             command, stdout=out, stderr=out, text=True, env=environment, start_new_session=True
         )
+
+    def start_job(
+        self, workdir: Path, processes: int, devices: int, *more: str
+    ) -> list[subprocess.Popen[str]]:
+        """`lm-mia run` in every process of a job, each of so many CPU devices, with rows over all of them."""
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{free.getsockname()[1]}"
+        argv = self.argv("run", workdir, "--config.compute.span=job", *more)
+        found = []
+        for index in range(processes):
+            more_environment = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+            if processes > 1:
+                more_environment |= {
+                    "JAX_COORDINATOR_ADDRESS": address,
+                    "JAX_NUM_PROCESSES": str(processes),
+                    "JAX_PROCESS_ID": str(index),
+                }
+            found.append(self.start(argv, more_environment))
+        return found
 
     def recipe(self, workdir: Path) -> Path:
         """The folder of a recipe in another workdir, whose store knows the rows, as `lm_mia.job` makes it."""
@@ -185,7 +211,7 @@ REFUSED = [
     (["--config.population.samples=31"], "population.samples=31: must be even (2N); 32 is"),
     (
         ["--config.population.samples=64"],
-        "population.samples=64: the corpus has 40 documents after deduplication; use at most 40",
+        "population.samples=64: the corpus has 40 documents to draw from; use at most 40",
     ),
     (
         ["--config.train.batch_size=17", "--config.optimizer.warmup_steps=0"],

@@ -112,14 +112,14 @@ def test_a_part_that_is_not_whole_is_known(model: Path, damage: str):
 
 
 def test_a_failed_part_is_not_there(model: Path):
-    class Failing:
+    class Failing(list[tuple[str, str]]):
         def __iter__(self):
             yield TEXTS[0], "0"
             raise OSError("gone")
 
     part = tokenise.Part(
         model.with_name("part"), np.arange(2), Failing(), tokenise.Rules(model, 20)
-    )  # pyright: ignore[reportArgumentType]
+    )
     with pytest.raises(OSError, match="gone"):
         tokenise.write(part, lambda done: None)
     assert os.listdir(model.parent) == ["tokenizer.model"]

@@ -1,0 +1,155 @@
+"""Rows over the devices of a job of several processes: real ones, on this machine, which are also stopped and killed."""
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny_run
+from tiny_run import _on_cpu, tiny
+
+from lm_mia import subsets
+from lm_mia.store import Store
+
+__all__ = ["_on_cpu", "tiny"]  # fixtures
+pytestmark = pytest.mark.usefixtures("_on_cpu")
+
+POINTS = (2, 6, 7, 12, 13, 14, 15)  # of 24 steps
+FLAGS = (
+    *("--config.population.length_tokens=24", "--config.train.epochs=6"),
+    f"--config.score.at_steps={','.join(map(str, POINTS))}",
+    "--config.score.statistics=min_k",
+)
+
+
+def ended(job: list[subprocess.Popen[str]], seconds: float = 150) -> list[tuple[int, str]]:
+    """The exit code of every process of a job and what it said; all must end in that time."""
+    try:
+        said = [process.communicate(timeout=seconds) for process in job]
+    finally:
+        for process in job:
+            process.kill()
+    return [(process.returncode, "".join(text)) for process, text in zip(job, said, strict=True)]
+
+
+def stores(workdir: Path) -> list[Store]:
+    """The scores at every score point and at the end."""
+    [path] = workdir.glob("recipe_*/scores.zarr")
+    return [Store(path, ("min_k",), POINTS, 24, step) for step in (*POINTS, 0)]
+
+
+@pytest.fixture(scope="module")
+def texts(tiny: tiny_run.Tiny, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Texts of all lengths, so that samples share rows."""
+    folder = tmp_path_factory.mktemp("texts")
+    for i, path in enumerate(sorted((tiny.folder / "texts").glob("*.txt"))):
+        (folder / path.name).write_text(path.read_text()[: 4 + 5 * i])
+    return f"--config.corpus.path={folder}"
+
+
+@pytest.fixture(scope="module")
+def flags(texts: str) -> tuple[str, ...]:
+    return (*FLAGS, texts, "--config.corpus.min_chars=1", "--config.corpus.deduplicate=none")
+
+
+@pytest.fixture(scope="module")
+def unbroken(
+    tiny: tiny_run.Tiny, flags: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """Made by two processes of two devices each, corpus and tables too."""
+    w = tmp_path_factory.mktemp("unbroken") / "w"
+    (code, said), (other_code, other_said) = ended(tiny.start_job(w, 2, 2, *flags))
+    assert (code, other_code) == (0, 0), said + other_said
+    assert "worker 0: cpu, cpu x 4 on 2 processes" in said
+    assert "\ntables " in said
+    assert "\ntables " not in other_said  # one of them makes the tables
+    return w
+
+
+def test_two_processes_of_two_devices_equal_one_of_one(
+    tiny: tiny_run.Tiny, flags: tuple[str, ...], unbroken: Path, tmp_path: Path
+):
+    w = tmp_path / "w"
+    [(code, said)] = ended(tiny.start_job(w, 1, 1, *flags))
+    assert code == 0, said
+    rows = subsets.rows(4, 2)
+    for one, two in zip(stores(w), stores(unbroken), strict=True):
+        for variable in ("loss", "min_k"):
+            [(_, a)] = one.blocks({"values": (variable, rows)})
+            [(_, b)] = two.blocks({"values": (variable, rows)})
+            np.testing.assert_allclose(a["values"], b["values"], rtol=2e-5)
+        np.testing.assert_array_equal(one.read(rows)[1], two.read(rows)[1])
+    end, first = stores(w)[-1].read(rows)[0], stores(w)[0].read(rows)[0]
+    assert np.abs(end / first - 1).max() > 0.05
+    for name in ("row_started", "row_trained"):
+        assert tiny_run.events(unbroken, name) == sorted(map(str, rows))
+    for kind, keys in (
+        ("train", ("loss_nats", "gradient_norm")),
+        ("row_scored", ("member_loss_nats",)),
+    ):
+        both = [
+            sorted(
+                (e["row"], e["step"], *(e[key] for key in keys))
+                for e in tiny_run.logged(which, kind)
+            )
+            for which in (w, unbroken)
+        ]
+        assert [e[:2] for e in both[0]] == [e[:2] for e in both[1]]
+        assert len(both[0]) == 6 * (24 if kind == "train" else len(POINTS) + 1)
+        np.testing.assert_allclose(*([e[2:] for e in events] for events in both), rtol=1e-4)
+    rooms = [
+        [e["padding_share"] for e in tiny_run.logged(which, "train")] for which in (w, unbroken)
+    ]
+    assert 0 < np.mean(rooms[0]) < np.mean(rooms[1]) < 0.9  # packed; more devices, more empty rows
+
+
+def started(workdir: Path, job: list[subprocess.Popen[str]], row: str, step: int) -> list[int]:
+    """Waits until a row has come so far; the worker of every process."""
+    while not any(e["row"] == row and e["step"] >= step for e in tiny_run.logged(workdir, "train")):
+        assert all(process.poll() is None for process in job), ended(job)
+        time.sleep(0.01)
+    below = [tiny_run.workers_of(process.pid) for process in job]
+    assert [len(workers) for workers in below] == [1, 1]
+    return [workers[0] for workers in below]
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended, waited for by its parent or not."""
+    stat = Path(f"/proc/{pid}/stat")
+    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_a_job_stopped_and_killed_ends_as_the_unbroken_one_bit_for_bit(
+    tiny: tiny_run.Tiny, flags: tuple[str, ...], unbroken: Path, tmp_path: Path
+):
+    w = tmp_path / "w"
+    job = tiny.start_job(w, 2, 2, *flags)
+    # In the second row, just after a save, where two counts of steps might be mixed up.
+    workers = started(w, job, "reference_1_1_1", 12)
+    os.kill(job[1].pid, signal.SIGTERM)
+    for code, said in ended(job):
+        assert code == 143, said
+        assert said.splitlines()[-1] == "stopped; the same command goes on from here"
+    assert all(map(gone, workers))
+    [folder] = w.glob("recipe_*/checkpoints/reference_1_1_1")
+    step = max(int(p.name) for p in folder.iterdir())
+    assert 12 < step < 24
+
+    job = tiny.start_job(w, 2, 2, *flags)
+    workers = started(w, job, "reference_3_3_3", 8)
+    job[0].kill()
+    os.kill(workers[0], signal.SIGKILL)
+    (code, _), (other_code, said) = ended(job)
+    assert code == -signal.SIGKILL
+    assert other_code in (1, 2), said
+    assert all(map(gone, workers))
+
+    for code, said in ended(tiny.start_job(w, 2, 2, *flags)):
+        assert code == 0, said
+    assert tiny_run.scores(w) == tiny_run.scores(unbroken)
+    resumed = {e["row"]: e["resumed_at"] for e in tiny_run.logged(w, "row_trained")}
+    assert resumed["reference_1_1_1"] == step
+    assert resumed["reference_3_3_3"] == 7  # the last score point before the kill
