@@ -175,6 +175,8 @@ def main() -> None:
     given = parser.parse_args()
     if given.references < 6 or given.references % 2:
         parser.error(f"--references={given.references}: must be even, and 6 or more")
+    if given.rounds < 1:
+        parser.error(f"--rounds={given.rounds}: must be 1 or more")
     if given.nanodo:
         nanodo_peer.check(given.nanodo)
     with tempfile.TemporaryDirectory(prefix="lm_mia_sweep_") as scratch:

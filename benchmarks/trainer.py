@@ -46,7 +46,8 @@ def speed(scratch: Path, c: argparse.Namespace) -> Table:
 
     def rows() -> Iterator[Sequence[str]]:
         for size in c.sizes:
-            shape, B = steps.shape_of(size, c.scale, c.dtype), c.batch_size
+            shape = steps.shape_of(size, c.scale, c.dtype)
+            B = c.batch_size or (PAPER_BATCH if size == "small" else 32)
             L, count = shape.length_tokens, c.rounds + 2  # two to warm up: NanoDO compiles twice
             # B x L tokens are about 2.6 B samples
             population = c4_like.population(4 * count * B, shape.vocab_size, c.scale)
@@ -177,7 +178,7 @@ def _arguments() -> argparse.Namespace:
     add("--nanodo", type=Path, help="a checkout of google-deepmind/nanodo")
     add("--sizes", type=lambda text: text.split(","), default=["small", "10M"], help="of speed")
     add("--scale", type=int, default=4, help="of speed: 1,024 and 400 tokens are divided by it")
-    add("--batch-size", type=int, default=32, help="of speed")
+    add("--batch-size", type=int, help='of speed; 128 for "small", else 32')
     add("--dtype", choices=list(_ROUNDING), default="float32", help="of activations, in speed")
     add("--rounds", type=int, default=7, help="of speed, after two to warm up")
     add("--memory-batch-size", type=int, default=8, help="of the memory that is measured")
@@ -186,6 +187,8 @@ def _arguments() -> argparse.Namespace:
         parser.error(f"no such section: {', '.join(sorted(unknown))}")
     if unknown := set(c.sizes) - {"small", *config.SIZES}:
         parser.error(f"--sizes: no such size: {', '.join(sorted(unknown))}")
+    if min(c.rounds, c.memory_batch_size, 1 if c.batch_size is None else c.batch_size) < 1:
+        parser.error("--rounds, --batch-size, --memory-batch-size: must be 1 or more")
     if c.scale < 1 or c4_like.LENGTH_TOKENS % c.scale:
         parser.error(f"--scale={c.scale}: must divide {c4_like.LENGTH_TOKENS}")
     if c.nanodo:

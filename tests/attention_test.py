@@ -169,10 +169,11 @@ def test_the_xla_path_looks_at_little_over_half_of_all_pairs():
         ("cpu", "float32", 64, 1024, "xla", "the one for CPUs"),
         ("cpu", "bfloat16", 7, 9, "xla", "the one for CPUs"),
         ("gpu", "bfloat16", 64, 1024, "cudnn", "fastest on gpu"),
-        ("cuda", "bfloat16", 128, 9, "cudnn", "fastest on cuda"),
+        ("cuda", "bfloat16", 128, 10, "cudnn", "fastest on cuda"),
         ("gpu", "float32", 64, 1024, "xla", "model.dtype=bfloat16, not float32"),
         ("gpu", "bfloat16", 60, 1024, "xla", "divisible by 8, not 60"),
         ("gpu", "bfloat16", 136, 1024, "xla", "at most 128, not 136"),
+        ("gpu", "bfloat16", 64, 9, "xla", "even population.length_tokens, not 9"),
         ("tpu", "float32", 64, 1024, "pallas", "fastest on tpu"),
         ("tpu", "bfloat16", 60, 128, "pallas", "fastest on tpu"),
         ("tpu", "bfloat16", 64, 1000, "xla", "divisible by 128, not 1000"),
@@ -196,11 +197,11 @@ def test_what_is_asked_for_is_taken(platform: str):
 
 def test_what_does_not_exist_here_is_refused_with_all_reasons_in_one_line():
     with pytest.raises(UserError) as error:
-        choose("cudnn", "cpu", "float32", 132, 1024)
+        choose("cudnn", "cpu", "float32", 132, 1023)
     assert str(error.value) == (
         "compute.attention='cudnn': it needs an NVIDIA GPU, this is a cpu; it needs model.dtype=bfloat16, "
         "not float32; it needs heads of a width divisible by 8, not 132; it needs heads of a width of at most "
-        "128, not 132; set --config.compute.attention=auto"
+        "128, not 132; it needs an even population.length_tokens, not 1023; set --config.compute.attention=auto"
     )
     with pytest.raises(UserError, match=r"it needs a TPU, this is a gpu; it .* by 128, not 100;"):
         choose("pallas", "gpu", "bfloat16", 64, 100)

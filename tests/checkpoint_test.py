@@ -1,3 +1,4 @@
+import json
 import os
 import shutil
 import signal
@@ -10,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import multihost_utils
 
 from lm_mia import checkpoint, config, model
 from lm_mia.optimizer import optimizer
@@ -212,3 +214,71 @@ def test_damage_is_told_and_the_folder_named(tmp_path: Path):
     )
     said = f"{tmp_path}/row/7: damaged checkpoint; delete it and run the same command again"
     assert done.stdout.splitlines() == [said] * 6
+
+
+def test_states_to_keep_stay_beside_the_newest(tmp_path: Path):
+    with checkpoint.manager(tmp_path, (2, 5)) as checkpoints:
+        for steps_done in (1, 2, 3):
+            checkpoint.save(checkpoints, steps_done, state(steps_done))
+    with checkpoint.manager(tmp_path, (2, 5)) as checkpoints:
+        for steps_done in (4, 5, 6, 7):
+            checkpoint.save(checkpoints, steps_done, state(steps_done))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["2", "5", "7"]
+    with checkpoint.manager(tmp_path) as checkpoints:  # who only reads deletes nothing
+        assert same(checkpoint.restore(checkpoints, 2, state(0)), state(2))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["2", "5", "7"]
+
+
+def test_a_save_leaves_the_preemption_service_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Whose numbers must only grow: those of rows' steps, which orbax would give it, start again with every row."""
+    monkeypatch.setattr(multihost_utils, "reached_preemption_sync_point", pytest.fail)
+    with checkpoint.manager(tmp_path) as checkpoints:
+        checkpoint.save(checkpoints, 1, state(1))
+        assert not checkpoints.reached_preemption(1)
+
+
+OVER_DEVICES = """
+import json, sys
+from pathlib import Path
+import jax, numpy as np
+from checkpoint_test import SHAPE, TX, same
+from lm_mia import checkpoint, model, score, sharding, subsets
+
+meshes = {n: sharding.mesh(jax.devices()[:n]) for n in (1, 2, 4)}
+states = {n: checkpoint.fresh(3, SHAPE, TX, mesh) for n, mesh in meshes.items()}
+found = {"fresh": [same(states[1], states[n]) for n in (2, 4)]}
+prints = {int(checkpoint.fingerprint(part)) for s in states.values() for part in [s["params"]]}
+found["fingerprints"] = len(prints)
+row = subsets.Row("reference", 1, 2, 3)
+for saved in (4, 1):
+    folder = Path(sys.argv[1]) / str(saved)
+    parts = {leaf.addressable_shards[0].data.size / leaf.size for leaf in jax.tree.leaves(states[saved])}
+    with checkpoint.manager(folder) as checkpoints:
+        checkpoint.save(checkpoints, 6, states[saved])
+    with checkpoint.manager(folder) as checkpoints:
+        for n, mesh in meshes.items():
+            got = checkpoint.restore(checkpoints, 6, checkpoint.abstract(SHAPE, TX, mesh))
+            places = [a.sharding == b.sharding for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(states[n]))]
+            found[f"{saved} on {n}"] = [same(got, states[1]), all(places)]
+            params = score.restore_params(row, 6, SHAPE, folder, mesh)
+            on = {d.id for leaf in jax.tree.leaves(params) for d in leaf.devices()}
+            found[f"{saved} scored on {n}"] = [same(params, states[1]["params"]), on == {0}]
+    found[f"smallest part of {saved}"] = min(parts)
+print(json.dumps(found))
+"""
+
+
+def test_a_state_saved_on_some_devices_is_restored_on_others(tmp_path: Path):
+    command = [sys.executable, "-c", OVER_DEVICES, str(tmp_path)]
+    four = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=Path(__file__).parent, env=os.environ | four
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found.pop("fingerprints") == 1
+    assert (found.pop("smallest part of 4"), found.pop("smallest part of 1")) == (0.25, 1)
+    assert len(found) == 1 + 2 * 3 * 2
+    assert set(map(tuple, found.values())) == {(True, True)}, found

@@ -94,7 +94,7 @@ def case(name: str, devices: int) -> dict[str, Any]:
     return out | {
         "metrics": metrics,
         "params": numbers(now["params"]),
-        "moments": numbers(optax.tree_utils.tree_get(now["opt"], "nu")),
+        "moments": numbers(optax.tree.get(now["opt"], "nu")),
     }
 
 

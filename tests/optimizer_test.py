@@ -175,10 +175,16 @@ def test_gradients_are_clipped_by_their_norm_and_by_0_not_at_all(clip_norm: floa
     params = jax.tree.map(jnp.zeros_like, grads)
     tx = optimizer(dataclasses.replace(FAST, clip_norm=clip_norm))
     _, state = tx.update(grads, tx.init(params), params)
-    moment = optax.tree_utils.tree_get(state, "mu")
+    moment = optax.tree.get(state, "mu")
     jax.tree.map(
         lambda m, g: np.testing.assert_allclose(m, 0.1 * factor * g, rtol=1e-5), moment, grads
     )
+
+
+def test_equal_recipes_share_one_optimizer():
+    """So that functions compiled with it are found again."""
+    assert optimizer(PAPER) is optimizer(config.Optimizer())
+    assert optimizer(PAPER) is not optimizer(FAST)
 
 
 def test_zero_gradients_only_decay():

@@ -145,7 +145,9 @@ def _on_cpu(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def scores(workdir: Path) -> dict[str, bytes]:
     """Every shard of the scores."""
     [store] = workdir.glob("recipe_*/scores.zarr")
-    return {str(p.relative_to(store)): p.read_bytes() for p in store.glob("*/c/*/*")}
+    return {
+        str(p.relative_to(store)): p.read_bytes() for p in store.glob("*/c/**/*") if p.is_file()
+    }
 
 
 def logged(workdir: Path, kind: str) -> list[dict[str, Any]]:
@@ -167,11 +169,12 @@ def finished(factory: pytest.TempPathFactory) -> Tiny:
     with filelock.FileLock(folder.with_suffix(".lock")):
         tiny = Tiny(folder)
         if not (folder / "done").exists():
-            _make(tiny)
+            make(tiny)
         return tiny
 
 
-def _make(tiny: Tiny) -> None:
+def make(tiny: Tiny) -> None:
+    """The corpus, the config and the finished run."""
     texts = tiny.folder / "texts"
     texts.mkdir(parents=True)
     draw = random.Random(0)
@@ -202,6 +205,12 @@ def workers_of(pid: int) -> list[int]:
             if parent == pid and b"spawn_main" in (stat.parent / "cmdline").read_bytes():
                 found.append(int(stat.parent.name))
     return found
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended, waited for by its parent or not."""
+    stat = Path(f"/proc/{pid}/stat")
+    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
 
 
 # Flags that the command line refuses, and the one line that it says.

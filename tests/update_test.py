@@ -53,7 +53,7 @@ def run(
     rows, sizes = laid_out(samples or population(), ids_B, chosen, MESH, len(ALL))
     args = arguments(rows, sizes, MESH)
     new, metrics = step(chosen, recipe)(state(MESH, recipe), *args, RATE)
-    moment = optax.tree_utils.tree_get(new["opt"], "mu")
+    moment = optax.tree.get(new["opt"], "mu")
     grads = jax.tree.map(lambda m: np.asarray(m, np.float64) / 0.1, moment)
     return {k: float(v) for k, v in metrics.items()}, grads, jax.device_get(new["params"])
 
@@ -270,7 +270,7 @@ def test_bfloat16_is_of_activations_only(scanned: bool):
     value, expected = reference()
     assert float(metrics["loss_nats"]) == pytest.approx(value, rel=0.01)
     assert float(metrics["loss_nats"]) != pytest.approx(value, rel=1e-7)
-    moment = optax.tree_utils.tree_get(new["opt"], "mu")
+    moment = optax.tree.get(new["opt"], "mu")
     assert difference(jax.tree.map(lambda m: m / 0.1, moment), expected) < 0.05
 
 
