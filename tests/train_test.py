@@ -144,6 +144,20 @@ def test_each_seed_counts_and_the_role_does_not(
     assert same(newest(tmp_path / "replica")[1], unbroken)
 
 
+def test_another_row_compiles_nothing(tiny: Population, tmp_path: Path):
+    compiled: list[float] = []
+
+    def on_duration(event: str, duration_secs: float, **_: Any) -> None:
+        compiled.extend([duration_secs] * (event == "/jax/core/compile/backend_compile_duration"))
+
+    run(tiny, tmp_path / "a", Row("reference", 0, 0, 0), settings=OFTEN)
+    jax.monitoring.register_event_duration_secs_listener(on_duration)
+    run(tiny, tmp_path / "b", Row("reference", 2, 5, 7), settings=OFTEN)
+    assert compiled == []
+    jax.jit(lambda x: x + len(compiled) + 12345)(1)
+    assert len(compiled) == 1  # it would have been noticed
+
+
 class Stopped(Exception):
     """Stands for Ctrl-C."""
 
