@@ -96,7 +96,16 @@ ALLOWED = {
     "progress": set(),
     "status": {"config", "population", "presence", "workdir"},
     "job": {
-        *("attack", "config", "corpus", "errors", "hf_shards", "population", "presence", "progress"),
+        *(
+            "attack",
+            "config",
+            "corpus",
+            "errors",
+            "hf_shards",
+            "population",
+            "presence",
+            "progress",
+        ),
         *("status", "trackers", "workdir", "workers"),
     },
     "cli": {"config", "errors", "job", "parse", "plan", "status", "workdir"},

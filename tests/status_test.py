@@ -7,7 +7,7 @@ import pytest
 import tiny_run
 import xarray as xr
 
-from lm_mia import cli, status, workers
+from lm_mia import cli, status, worker, workers
 from lm_mia.workdir import Workdir
 
 
@@ -85,8 +85,9 @@ def test_statistics_asked_for_later_are_scored_and_nothing_is_trained(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ):
-    def here(todo, c, workdir, recipe, on_event) -> None:  # a worker's work, without the process
-        workers._work(todo, c, workdir, recipe, 0, on_event)
+    def here(todo, c, workdir, recipe, on_event) -> bool:  # a worker's work, without the process
+        worker._work(todo, c, workdir, recipe, (0, 1), on_event)
+        return True
 
     for name, value in tiny.environment.items():
         monkeypatch.setenv(name, value)
@@ -125,7 +126,7 @@ def test_statistics_asked_for_later_are_scored_and_nothing_is_trained(
     assert (values["min_k_plus_plus"] < 0).mean() > 0.9
     assert (
         values["lowercase_loss"] != values["loss"]
-    ).mean() > 0.9  # each text begins with a capital
+    ).mean() > 0.8  # each text begins with a capital, most of them known
 
 
 @pytest.mark.parametrize("damage", ["{", "{}", "[]"])

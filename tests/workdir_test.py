@@ -61,7 +61,7 @@ def test_another_config_is_refused_with_the_fields_that_differ(tmp_path: Path):
         w.claim(DEEPER)
     assert str(caught.value).split("\n") == [
         f"--workdir={tmp_path}: belongs to another config:",
-        "  model.layers: 12 -> 3",
+        "  model.layers: 0 -> 3",
         "  score.batch_size: 128 -> 1",
         "  choose another --workdir, or put these fields back",
     ]
@@ -139,7 +139,7 @@ def test_rows_alone_fix_the_config_too(tmp_path: Path):
     w = used(tmp_path)
     (tmp_path / "recipe_0123abcd").mkdir()
     w.population.rmdir()
-    with pytest.raises(UserError, match=r"model.layers: 12 -> 3"):
+    with pytest.raises(UserError, match=r"model.layers: 0 -> 3"):
         w.claim(DEEPER)
 
 

@@ -1,6 +1,8 @@
 import dataclasses
 import json
 import os
+import time
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -116,7 +118,8 @@ def test_rows_of_another_worker_are_waited_for(
         if len(slept) == 2:
             lock.release()
 
-    monkeypatch.setattr(worker.time, "sleep", sleep)
+    clock = types.SimpleNamespace(sleep=sleep, monotonic=time.monotonic)
+    monkeypatch.setattr(worker, "time", clock)  # the worker's alone: threads of orbax sleep too
     work("run", c, workdir, seen.append)
     assert [(event["event"], event.get("row") or event.get("rows")) for event in seen[1:]] == [
         ("row_started", NAMES[4]), ("row_scored", NAMES[4]), ("compiled", None),
