@@ -138,7 +138,7 @@ class Compute:
     attention: Literal["auto", "xla", "cudnn", "pallas"] = "auto"
     """auto: cudnn on NVIDIA GPUs (bfloat16), pallas on TPUs, where the shapes allow, else xla; the log says which."""
     layers: Literal["auto", "unrolled", "scanned"] = "auto"
-    """unrolled: compiled one by one, fastest; scanned: one for all; auto: unrolled on CPU, scanned elsewhere."""
+    """unrolled: compiled one by one, fastest; scanned: one for all; auto: unrolled where memory allows."""
     remat: Literal["auto", "none", "dots", "full"] = "auto"
     """What a layer computes again in the backward pass; dots: all but matrix products; full: everything; auto: none
     for unrolled layers, full for scanned ones."""
