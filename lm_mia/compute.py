@@ -36,11 +36,13 @@ def choose(
     batch_size: int,
     platform: str,
     memory_bytes: int | None = None,
+    devices: int = 1,
 ) -> Choice:
     """What is done on a platform ("cpu", "gpu" or "tpu").
 
     Micro-batches: small ones fit memory and leave few empty rows in the last one of a batch; large ones keep a device
-    busy. About 2,048 tokens on CPU and 8,192 elsewhere, and at most an eighth of the batch's samples, did best.
+    busy. About 2,048 tokens on CPU and 8,192 elsewhere, and at most an eighth of a device's share of the batch's samples,
+    did best.
 
     Layers: unrolled and kept, which is fastest, where what they keep for the backward pass fits in half of the memory;
     else scanned and computed again.
@@ -51,6 +53,7 @@ def choose(
       batch_size: samples a step.
       platform: as JAX names it.
       memory_bytes: of a device, if known.
+      devices: that share each batch.
 
     Raises:
       UserError: if an attention is asked for that does not exist here.
@@ -61,8 +64,9 @@ def choose(
     )
     on_cpu = platform == "cpu"
     tokens = _CPU_TOKENS if on_cpu else _DEVICE_TOKENS
-    rows = max(min(tokens // shape.length_tokens, batch_size // 8), 1)
-    micro_rows = min(asked.micro_rows or rows, batch_size)
+    share = -(-batch_size // devices)
+    rows = max(min(tokens // shape.length_tokens, share // 8), 1)
+    micro_rows = min(asked.micro_rows or rows, share)
     fits = kept_bytes(shape, kind, micro_rows) < (memory_bytes or _UNKNOWN_BYTES) / 2
     scanned = {"auto": not (on_cpu or fits), "scanned": True, "unrolled": False}[asked.layers]
     remat = asked.remat

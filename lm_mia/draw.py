@@ -135,7 +135,7 @@ def _make(
         for index, _ in results:
             at_work.pop(index, None)
             done += len(missing[index][1])
-            progress("tokenise samples", done, total)
+            progress("tokenise samples", done + sum(at_work.values()), total)
     made, seconds = sum(len(at) for _, at, _ in missing), time.perf_counter() - start
     if made:
         say(

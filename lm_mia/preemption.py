@@ -31,8 +31,9 @@ class Stop:
             signal.signal(signal.SIGTERM, self._on_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self.asked = True
-        if not self.deferred:
+        # Asked twice (by a scheduler, then by the command), it is on its way out already: let it clean up.
+        again, self.asked = self.asked, True
+        if not (again or self.deferred):
             sys.exit(STOPPED)
 
     @contextlib.contextmanager

@@ -85,7 +85,8 @@ def _work(
         length_tokens=population.length_tokens,
     )
     choice = compute.choose(
-        c.compute, shape, c.train.batch_size, here.about["platform"], backend.memory_bytes()
+        *(c.compute, shape, c.train.batch_size, here.about["platform"]),
+        *(backend.memory_bytes(), here.mesh.size),
     )
     trainer = train.Trainer(population, shape, c.optimizer, c.train, choice, here.mesh)
     mine = here.part(len(population))

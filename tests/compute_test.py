@@ -36,6 +36,15 @@ def test_micro_rows_that_are_asked_for_are_taken_up_to_the_batch(asked: int, row
     assert got.micro_rows == rows
 
 
+@pytest.mark.parametrize(
+    ("devices", "asked", "rows"), [(1, 0, 8), (2, 0, 8), (4, 0, 4), (8, 0, 2), (64, 0, 1), (48, 8, 3)]
+)
+def test_devices_share_a_batch(devices: int, asked: int, rows: int):
+    """Else most of their rows would be empty ones."""
+    c = config.Compute(micro_rows=asked)
+    assert compute.choose(c, SMALL, 128, "gpu", None, devices).micro_rows == rows
+
+
 def test_layers_are_unrolled_where_what_they_keep_fits_half_of_the_memory():
     for shape in (SMALL, LARGE):
         need = compute.kept_bytes(shape, "cudnn", 8)

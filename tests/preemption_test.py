@@ -39,8 +39,8 @@ def test_sigterm_is_noted_while_a_row_trains_and_not_forgotten():
         assert asked(2)
         assert asked(3)
     assert stop.now()
-    with pytest.raises(SystemExit):
-        ask()
+    ask()  # by the command too: it is on its way out, and goes on with that
+    assert stop.now()
 
 
 def test_training_that_fails_ends_the_block_too():

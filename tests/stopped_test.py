@@ -73,7 +73,7 @@ def test_rows_stopped_in_the_middle_are_saved_and_go_on_bit_for_bit(
         assert len(below) == 2
         way(process.pid)
         said = process.communicate()[1]
-        assert process.returncode == code
+        assert process.returncode == code, said
         assert said.splitlines()[-1] == "stopped; the same command goes on from here"
         assert "Traceback" not in said
         assert [pid for pid in below if Path(f"/proc/{pid}").exists()] == []

@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 
 from lm_mia.store import Store
+from lm_mia.store_format import VARIABLES
 
 _WORDS = (
     "river stone market winter letter garden captain engine morning silver forest window teacher village harbour "
@@ -145,9 +146,8 @@ def _on_cpu(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def scores(workdir: Path) -> dict[str, bytes]:
     """Every shard of the scores."""
     [store] = workdir.glob("recipe_*/scores.zarr")
-    return {
-        str(p.relative_to(store)): p.read_bytes() for p in store.glob("*/c/**/*") if p.is_file()
-    }
+    shards = (p for name in VARIABLES for p in store.glob(f"{name}/c/**/*"))
+    return {str(p.relative_to(store)): p.read_bytes() for p in shards if p.is_file()}
 
 
 def logged(workdir: Path, kind: str) -> list[dict[str, Any]]:
