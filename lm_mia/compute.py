@@ -41,8 +41,7 @@ def choose(
     """What is done on a platform ("cpu", "gpu" or "tpu").
 
     Micro-batches: small ones fit memory and leave few empty rows in the last one of a batch; large ones keep a device
-    busy. About 2,048 tokens on CPU and 8,192 elsewhere, and at most an eighth of a device's share of the batch's samples,
-    did best.
+    busy. About 2,048 tokens on CPU and 8,192 elsewhere, and at most an eighth of a device's samples, did best.
 
     Layers: unrolled and kept, which is fastest, where what they keep for the backward pass fits in half of the memory;
     else scanned and computed again.

@@ -37,7 +37,8 @@ def test_micro_rows_that_are_asked_for_are_taken_up_to_the_batch(asked: int, row
 
 
 @pytest.mark.parametrize(
-    ("devices", "asked", "rows"), [(1, 0, 8), (2, 0, 8), (4, 0, 4), (8, 0, 2), (64, 0, 1), (48, 8, 3)]
+    ("devices", "asked", "rows"),
+    [(1, 0, 8), (2, 0, 8), (4, 0, 4), (8, 0, 2), (64, 0, 1), (48, 8, 3)],
 )
 def test_devices_share_a_batch(devices: int, asked: int, rows: int):
     """Else most of their rows would be empty ones."""
