@@ -161,19 +161,26 @@ def concatenated(
     return np.stack([record.data for record in pack(records)])
 
 
-def train_reference(nanodo: SimpleNamespace, given: Settings, folder: Path, out: Path) -> None:
+def train_reference(
+    nanodo: SimpleNamespace, given: Settings, folder: Path, out: Path, as_it_comes: bool
+) -> None:
     """Trains by its real loop on given batches, scores the population; the losses go to a file.
 
     The folder has batches.npy (T x B x L), population.npy (N2 x L) and tokenizer.model. In NanoDO's favour: batches
-    come from memory, where it would tokenise on the fly; nothing is saved or evaluated on the way; metrics are
-    written every T / 20 steps. It makes one step more than it is told, which ends here as the batches have run out.
+    come from memory, where it would tokenise on the fly; nothing is saved or evaluated on the way. It makes one step
+    more than it is told, which ends here as the batches have run out.
+
+    As it comes, it writes metrics after every step (the default of its configs), and traces steps 10 to 15 (which no
+    setting turns off); else it writes them every T / 20 steps, and traces nothing.
     """
     c = config_of(nanodo, given)
     c.vocab_path, c.workdir = str(folder / "tokenizer.model"), str(out.with_suffix(""))
     c.train_epochs, c.checkpoint = 1, False
     steps = given["opt"]["num_train_steps"]
     c.eval_every_steps = c.checkpoint_every_steps = c.write_perf_metrics_every_steps = steps + 1
-    c.write_train_metrics_every_steps = max(steps // 20, 1)
+    if not as_it_comes:
+        c.write_train_metrics_every_steps = max(steps // 20, 1)
+        nanodo.train.periodic_actions.Profile = lambda **_: lambda step: None
     _stand_ins(nanodo, folder, out)
     nanodo.train.train_and_evaluate(c)
 
@@ -182,7 +189,6 @@ def _stand_ins(nanodo: SimpleNamespace, folder: Path, out: Path) -> None:
     """Replaces, in this process, what its loop calls and cannot be told otherwise.
 
     - Input: the loop always concatenates samples; a trainer of references needs one sample a row.
-    - Profiler: the loop always traces steps 10 to 15, for seconds; here it does not.
     - Evaluator: it fails (a float mask where clu wants booleans), keeps no loss of single samples and is also run at
       step 0; here the same forward pass and loss score the whole population once, at the end.
     """
@@ -214,7 +220,6 @@ def _stand_ins(nanodo: SimpleNamespace, folder: Path, out: Path) -> None:
         return SimpleNamespace(eval=evaluate)
 
     nanodo.data.py_batched_tfds = batches
-    nanodo.train.periodic_actions.Profile = lambda **_: lambda step: None
     nanodo.evaluate.Evaluator = evaluator
 
 
@@ -223,12 +228,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=main.__doc__)
     for name in ("nanodo", "folder", "out"):
         parser.add_argument(f"--{name}", type=Path, required=True)
+    parser.add_argument("--as-it-comes", action="store_true")
     c = parser.parse_args()
     began = time.perf_counter()
     nanodo = load(c.nanodo)
     print(time.perf_counter() - began)
     given = json.loads((c.folder / "settings.json").read_text())
-    train_reference(nanodo, given, c.folder, c.out)
+    train_reference(nanodo, given, c.folder, c.out, c.as_it_comes)
 
 
 if __name__ == "__main__":

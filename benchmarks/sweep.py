@@ -5,9 +5,10 @@
 Ours is two commands, `lm-mia train` and `lm-mia score`, with one worker or two (of one thread each, as
 always on CPU), on a population that is there, with an empty compilation cache. NanoDO
 (github.com/google-deepmind/nanodo, from a checkout) has no sweep: it is a process a reference, one
-after another with all cores, or two at a time with a core each; then also with JAX's compilation
-cache, which it does not turn on by itself, filled by an earlier process. See `nanodo_peer` for what it
-needs, and for where its loop is called otherwise, always in its favour.
+after another with all cores: as it comes, and "lean", with metrics every T / 20 steps and no trace;
+then lean and two at a time, with a core each; then these two also with JAX's compilation cache, which
+it does not turn on by itself, filled by an earlier process. See `nanodo_peer` for what it needs, and
+for where its loop is called otherwise, always in its favour.
 
 Both train on the same members in the same order and score the whole population. Of NanoDO's processes
 two are run a round, and their seconds multiplied. "Without imports" takes off the seconds that its
@@ -70,7 +71,12 @@ def ours(base: Path, scratch: Path, c: config.Config, flags: Sequence[str], work
 
 
 def theirs(
-    nanodo: Path, folders: Sequence[Path], references: int, at_once: int, cache: Path | None
+    nanodo: Path,
+    folders: Sequence[Path],
+    references: int,
+    at_once: int,
+    cache: Path | None,
+    as_it_comes: bool = False,
 ) -> Run:
     """A process for each folder's reference, so many at a time; seconds as if for all references."""
     cores = sorted(os.sched_getaffinity(0))
@@ -80,7 +86,7 @@ def theirs(
     began = time.perf_counter()
     for i in range(0, len(folders), at_once):
         running = [
-            _reference(nanodo, folder, core, cache)
+            _reference(nanodo, folder, core, cache, as_it_comes)
             for folder, core in zip(folders[i : i + at_once], share, strict=True)
         ]
         for process in running:
@@ -96,11 +102,11 @@ def theirs(
 
 
 def _reference(
-    nanodo: Path, folder: Path, cores: set[int], cache: Path | None
+    nanodo: Path, folder: Path, cores: set[int], cache: Path | None, as_it_comes: bool
 ) -> subprocess.Popen[str]:
     command = [sys.executable, nanodo_peer.__file__, f"--nanodo={nanodo}", f"--folder={folder}"]
     return subprocess.Popen(
-        [*command, f"--out={folder / 'losses.npy'}"],
+        [*command, f"--out={folder / 'losses.npy'}", *(["--as-it-comes"] if as_it_comes else [])],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -156,7 +162,8 @@ def ways(scratch: Path, given: argparse.Namespace) -> dict[str, Callable[[], Run
         write_reference(folder, base, c, row)
     theirs(given.nanodo, folders[:1], 1, 1, scratch / "cache")  # fills it; loads files into memory
     run = functools.partial(theirs, given.nanodo, folders, references)
-    names = ("NanoDO, one at a time", "NanoDO, two at a time, a core each")
+    found["NanoDO as it comes"] = functools.partial(run, 1, None, as_it_comes=True)
+    names = ("NanoDO, lean", "NanoDO, lean, two at a time, a core each")
     for at_once, name in enumerate(names, 1):
         found[name] = functools.partial(run, at_once, None)
     for at_once, name in enumerate(names, 1):

@@ -19,14 +19,14 @@ def problems(c: config.Config) -> list[str]:
     positive = (
         *("corpus.min_chars", "tokenizer.vocab_size", "population.samples", "model.layers"),
         *("model.width", "model.heads", "optimizer.peak_learning_rate"),
-        *("train.batch_size", "train.epochs", "train.checkpoint_minutes", "score.batch_size"),
+        *("train.batch_size", "train.epochs", "train.checkpoint_minutes"),
     )
     not_negative = (
         *("population.seed", "optimizer.init_learning_rate", "optimizer.final_learning_rate"),
         *("optimizer.warmup_steps", "optimizer.weight_decay", "optimizer.clip_norm"),
         *("corpus.processes", "tokenizer.documents", "population.distinct_prefix_tokens"),
         *("population.validation_samples", "population.frequency_samples", "train.workers"),
-        *("train.validations", "compute.micro_rows"),
+        *("train.validations", "compute.micro_rows", "score.batch_size"),
     )
     for field in positive:
         need(0 < _get(c, field) < math.inf, field, "must be a finite number larger than 0")

@@ -19,6 +19,8 @@ from lm_mia.population import Population
 Score = Callable[..., jax.Array]
 Scores = Callable[..., dict[str, jax.Array]]
 
+_CPU_TOKENS, _DEVICE_TOKENS = 1024, 65_536  # of a call
+
 
 def make_score(shape: model.Shape) -> Score:
     """The compiled scorer: (params, x_BxL, length_B) -> loss_nats_B, float32."""
@@ -27,6 +29,11 @@ def make_score(shape: model.Shape) -> Score:
         return loss.sample_losses(model.forward(params, x_BxL, shape.dtype), x_BxL, length_B)
 
     return jax.jit(score)
+
+
+def batch_size(asked: int, length_tokens: int, platform: str) -> int:
+    """Samples a call: as many as asked for, or what did best on a platform ("cpu" or another), if 0."""
+    return asked or max((_CPU_TOKENS if platform == "cpu" else _DEVICE_TOKENS) // length_tokens, 1)
 
 
 @functools.cache

@@ -92,7 +92,8 @@ def _work(
     mine = here.part(len(population))
     offsets_N1 = population.offsets_N1[mine.start : mine.stop + 1]
     scored = dataclasses.replace(population, offsets_N1=offsets_N1)
-    scorer = score.Scorer(shape, scored, c.score.batch_size)
+    B = score.batch_size(c.score.batch_size, shape.length_tokens, here.about["platform"])
+    scorer = score.Scorer(shape, scored, B)
     report(
         {"event": "worker", "index": place[0], "lead": here.lead, **here.about}
         | {"choice": str(choice)}

@@ -25,7 +25,7 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
         ({field: bad}, f"{field}={bad!r}: must be a finite number larger than 0")
         for field in (
             *("corpus.min_chars", "tokenizer.vocab_size", "model.layers", "model.width"),
-            *("model.heads", "train.batch_size", "train.epochs", "score.batch_size"),
+            *("model.heads", "train.batch_size", "train.epochs"),
             *("optimizer.peak_learning_rate", "train.checkpoint_minutes"),
         )
         for bad in ((0, -1, math.nan, math.inf) if "optimizer" in field else (0, -1))
@@ -37,7 +37,7 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
             *("optimizer.init_learning_rate", "optimizer.final_learning_rate"),
             *("corpus.processes", "tokenizer.documents", "population.validation_samples"),
             *("population.distinct_prefix_tokens", "population.frequency_samples"),
-            *("train.validations", "compute.micro_rows"),
+            *("train.validations", "compute.micro_rows", "score.batch_size"),
         )
         for bad in ((-1, math.nan, math.inf) if "optimizer" in field else (-1,))
     ),

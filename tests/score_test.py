@@ -54,6 +54,12 @@ def test_scores_equal_a_slow_reference_at_any_batch_size(
     assert loss_N2.argsort().tolist() == expected_N2.argsort().tolist()
 
 
+def test_the_batch_size_follows_the_platform_unless_asked_for():
+    sizes = [score.batch_size(0, L, kind) for kind in ("cpu", "gpu") for L in (64, 1024, 4096)]
+    assert sizes == [16, 1, 1, 1024, 64, 16]
+    assert score.batch_size(7, 64, "gpu") == 7
+
+
 def test_the_batch_size_changes_a_loss_by_rounding_only(tiny: Population, state: checkpoint.State):
     """By 1e-6 of its value at most; the same batch size gives the same bits."""
     scorer = score.make_score(SHAPE)

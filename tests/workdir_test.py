@@ -62,7 +62,7 @@ def test_another_config_is_refused_with_the_fields_that_differ(tmp_path: Path):
     assert str(caught.value).split("\n") == [
         f"--workdir={tmp_path}: belongs to another config:",
         "  model.layers: 0 -> 3",
-        "  score.batch_size: 128 -> 1",
+        "  score.batch_size: 0 -> 1",
         "  choose another --workdir, or put these fields back",
     ]
     assert (w.path / "config.json").read_bytes() == before
