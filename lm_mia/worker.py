@@ -52,7 +52,7 @@ def main(
     """
     os.environ |= environment
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started us sends SIGTERM
-    with contextlib.suppress(BrokenPipeError):
+    try:
         try:
             _work(todo, c, workdir, recipe, place, pipe.send)
         except UserError as error:
@@ -61,6 +61,9 @@ def main(
             raise
         except Exception:
             pipe.send({"event": "crash", "message": traceback.format_exc()})
+    except BrokenPipeError:
+        # At once: leaving a job in order waits for its other processes, and they are waiting for this one.
+        os._exit(1)
 
 
 def _work(

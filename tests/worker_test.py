@@ -62,8 +62,11 @@ def test_how_a_worker_ends(monkeypatch: pytest.MonkeyPatch, error: Any, said: An
     monkeypatch.setenv("LM_MIA_TEST", "unseen")
     monkeypatch.setattr(worker, "_work", failing)
     pipe: Any = Pipe()
+    left: list[int] = []
+    monkeypatch.setattr(os, "_exit", left.append)  # which waits for no other process of a job
     worker.main(pipe, "run", C, Path(), Path(), (0, 1), {"LM_MIA_TEST": "seen"})
     assert pipe.sent == ([] if said is None else [said])
+    assert left == ([1] if isinstance(error, BrokenPipeError) else [])
 
 
 @pytest.mark.usefixtures("_on_cpu")
@@ -74,8 +77,11 @@ def test_a_crash_is_told_with_its_traceback(monkeypatch: pytest.MonkeyPatch):
     [event] = pipe.sent
     assert event["event"] == "crash"
     assert "ZeroDivisionError" in event["message"]
+    left: list[int] = []
+    monkeypatch.setattr(os, "_exit", left.append)
     broken: Any = Pipe(broken=True)
     worker.main(broken, "run", C, Path(), Path(), (0, 1), {})  # nobody to tell
+    assert left == [1]
 
 
 @pytest.mark.usefixtures("_on_cpu")
