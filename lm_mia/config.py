@@ -148,14 +148,25 @@ class Compute:
 class Score:
     """How rows are scored."""
 
-    batch_size: int = 0
-    """Samples a call; 0: about 1,024 tokens on CPUs, which their caches hold, and 65,536 elsewhere."""
+    micro_rows: int = 0
+    """Rows of ``population.length_tokens`` that a device takes at once; 0: about 1,024 tokens on CPUs, whose caches
+    hold them, and 65,536 elsewhere."""
     at_epochs: tuple[float, ...] = ()
     """Rows are also scored after so many epochs, such as 0.5 or 1, beside their end."""
     at_steps: tuple[int, ...] = ()
     """Rows are also scored after so many steps."""
-    statistics: tuple[Literal["min_k", "min_k_plus_plus", "lowercase_loss"], ...] = ()
-    """What is stored of every sample beside its loss, for the attacks that need it."""
+    statistics: tuple[
+        Literal[
+            "summed_loss",
+            "target_logit",
+            "greedy_match",
+            "min_k",
+            "min_k_plus_plus",
+            "lowercase_loss",
+        ],
+        ...,
+    ] = ()
+    """What is stored of every sample beside its loss: for the attacks that need it, and for figures."""
 
 
 AttackName = Literal[
@@ -178,6 +189,28 @@ NEEDED = {
     "lowercase": "lowercase_loss",
 }
 """The statistic of score.statistics that an attack needs beside the loss."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Extract:
+    """Whether the samples that look most like members can be extracted from the first replica (Figure 7)."""
+
+    samples: int = 0
+    """So many with the highest scores of lira_online; 0: none."""
+    prefix_tokens: int = 50
+    """The first tokens of a sample, which are given, <bos> included."""
+    suffix_tokens: int = 50
+    """The tokens after them, which are asked for."""
+    temperature: float = 1.0
+    """Of the sampling scheme whose probabilities are reported beside greedy and plain sampling; 0: greedy."""
+    top_k: int = 40
+    """Pieces that the scheme draws from; 0: all."""
+    top_p: float = 1.0
+    """And of these the likeliest, up to this sum."""
+    generations: int = 1
+    """Texts that are drawn for each sample, beside the greedy one."""
+    written_tokens: int = 0
+    """Tokens of a text, in which the suffix is looked for; 0: as many as the suffix has."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -240,6 +273,7 @@ class Config:
     compute: Compute = Compute()
     score: Score = Score()
     attack: Attack = Attack()
+    extract: Extract = Extract()
     report: str = "analysis/report.py"
     """The script that `lm-mia report` runs, relative to the checkout, else to the current folder."""
 
@@ -247,7 +281,8 @@ class Config:
 # Fields that say how fast, how many or how shown, never what a row is: they may change in a used workdir.
 _FREE = (
     *("corpus.processes", "train.checkpoint_minutes", "train.workers", "train.validations"),
-    *("train.trackers", "compute.", "score.statistics", "attack.", "report"),
+    *("train.trackers", "compute.", "score.statistics", "attack.", "extract."),
+    "report",
 )
 
 
