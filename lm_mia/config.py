@@ -1,9 +1,7 @@
-"""The configuration: frozen dataclasses, and what makes two of them the same run."""
+"""The configuration: frozen dataclasses."""
 
 import dataclasses
-import hashlib
 import json
-from collections.abc import Iterator
 from typing import Any, Literal
 
 
@@ -278,14 +276,6 @@ class Config:
     """The script that `lm-mia report` runs, relative to the checkout, else to the current folder."""
 
 
-# Fields that say how fast, how many or how shown, never what a row is: they may change in a used workdir.
-_FREE = (
-    *("corpus.processes", "train.checkpoint_minutes", "train.workers", "train.validations"),
-    *("train.trackers", "compute.", "score.statistics", "attack.", "extract."),
-    "report",
-)
-
-
 def resolve(config: Config) -> Config:
     """The config with layers, width and heads as numbers, and the size that they have."""
     m = config.model
@@ -300,35 +290,3 @@ def resolve(config: Config) -> Config:
 def to_dict(config: Config) -> dict[str, Any]:
     """The config as nested plain values, ready for JSON."""
     return json.loads(json.dumps(dataclasses.asdict(config)))
-
-
-def differences(old: dict[str, Any], config: Config) -> list[str]:
-    """Fields, other than those free to change, in which a stored config differs: ``field: old -> new``."""
-    new, was = dict(_flatten(to_dict(config))), dict(_flatten(old))
-    return [
-        f"{k}: {was.get(k, 'absent')!r} -> {new.get(k, 'absent')!r}"
-        for k in sorted(new.keys() | was.keys())
-        if not k.startswith(_FREE) and was.get(k) != new.get(k)
-    ]
-
-
-def recipe_hash(config: Config, population_sha256: str) -> str:
-    """Eight hex digits that name everything that determines a row except its seeds."""
-    parts = {
-        k: v
-        for k, v in _flatten(to_dict(config))
-        if k.startswith(("model.", "optimizer.", "train.", "population.length_tokens"))
-        and k != "model.size"  # a name for layers and width
-    }
-    parts = {k: v for k, v in parts.items() if not k.startswith(_FREE)} | {
-        "population": population_sha256
-    }
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:8]
-
-
-def _flatten(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            yield from _flatten(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value

@@ -19,6 +19,7 @@ from lm_mia import (
     corpus,
     devices,
     hf_shards,
+    identity,
     presence,
     progress,
     status,
@@ -203,7 +204,7 @@ def work(
             workdir.disclaim(created)
             raise
         workdir.check(c)  # once more: another command may have claimed a new workdir meanwhile
-        recipe = workdir.recipe(config.recipe_hash(c, population.sha256))
+        recipe = workdir.recipe(identity.recipe_hash(c, population.sha256))
         display.stage(0.85, steps=2)  # train, score
         if verb in ("run", "train", "score") and not job.make_rows(verb, population, recipe):
             return  # the first process of the job does the rest

@@ -7,7 +7,7 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from lm_mia import config, presence, progress, store_check
+from lm_mia import identity, presence, progress, store_check
 from lm_mia.config import Config
 from lm_mia.errors import UserError
 from lm_mia.population import open_population
@@ -27,7 +27,7 @@ def show(c: Config, workdir: Workdir, verify: bool = False) -> None:
     """
     workdir.check(c)
     population = open_population(workdir.population)
-    recipe = workdir.recipe(config.recipe_hash(c, population.sha256))
+    recipe = workdir.recipe(identity.recipe_hash(c, population.sha256))
     rows = presence.rows_of(c)
     unscored = set(presence.missing("score", c, recipe, rows))
     table = Table(title=str(workdir.path))

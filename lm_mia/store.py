@@ -27,7 +27,7 @@ import tensorstore as ts
 import zarr
 from zarr.errors import ZarrUserWarning
 
-from lm_mia import block_reader, store_table
+from lm_mia import block_reader, store_keys, store_table
 from lm_mia.errors import UserError
 from lm_mia.store_format import CHUNK_SAMPLES, VARIABLES, kvstore, points_of, spec
 from lm_mia.store_table import SEEDS, write_coordinate
@@ -175,20 +175,8 @@ class Store:
 
         The variables are of this Store, in the order in which they are written.
         """
-        index = self.rows().index(row)
-        found: dict[int, list[str]] = {}
-        size = samples = 0
-        for name in self.variables:
-            array = self._open(name)
-            size, samples = block_reader.shard_samples(array), array.shape[-1]
-            assert array.kvstore is not None
-            folder = "/".join(("c", *map(str, (index, *self.key(name, step))), ""))
-            keys = array.kvstore.list(ts.KvStore.KeyRange(folder, folder[:-1] + "0")).result()
-            there = {int(key.decode().rpartition("/")[2]) for key in keys}
-            for shard in range(-(-samples // size)):
-                if shard not in there:
-                    found.setdefault(shard, []).append(name)
-        return [(n * size, min((n + 1) * size, samples), found[n]) for n in sorted(found)]
+        place = {name: (self.rows().index(row), *self.key(name, step)) for name in self.variables}
+        return store_keys.lacking({name: self._open(name) for name in place}, place)
 
     def read(self, wanted: Sequence[Row]) -> tuple[np.ndarray, np.ndarray]:
         """(loss_nats_MxN2 float32, member_MxN2 bool) of rows, all present at `Store.step`; errors as of `blocks`."""
@@ -263,17 +251,8 @@ class Store:
 
     def _whole(self, name: str, names: set[str], known: int) -> np.ndarray:
         """whole_MxK: which of the known rows have all their shards of a variable at each score point."""
-        found_MxK = np.zeros((known, len(self.steps) + 1), np.int64)
-        if name not in names:
-            return found_MxK.astype(bool)
-        array = self._open(name)
-        assert array.kvstore is not None
-        for key in array.kvstore.list().result():
-            prefix, *place = key.decode().split("/")
-            if prefix == "c" and len(place) == array.rank and int(place[0]) < known:
-                at = int(place[1]) if array.rank == 3 else slice(None)
-                found_MxK[int(place[0]), at] += 1
-        return found_MxK == -(-array.shape[-1] // block_reader.shard_samples(array))
+        array = self._open(name) if name in names else None
+        return store_keys.whole(array, known, len(self.steps) + 1)
 
     @property
     def _points(self) -> tuple[int, ...]:

@@ -8,61 +8,32 @@ import numpy as np
 import pytest
 import xarray as xr
 from store_damage_test import Crash, crash
-from store_test import (
+from tiny_store import (
     COLUMNS,
+    EACH,
+    END,
     FOUR,
+    POINTS,
     SAMPLES,
     SIX,
+    STATISTICS,
     _small_shards,
+    asked,
     content,
     ensure,
+    filled,
     lacking,
+    loss,
     made,
     values,
+    write,
 )
 
 from lm_mia import store
 from lm_mia.errors import UserError
 from lm_mia.store import Store
-from lm_mia.subsets import Row
 
 __all__ = ["_small_shards"]  # the fixture, used here too
-
-POINTS, END = (3, 6), 9
-EACH = (*POINTS, 0)
-STATISTICS = ("min_k",)
-
-
-def asked(path: Path, statistics: tuple[str, ...] = (), step: int = 0) -> Store:
-    return Store(path, statistics, POINTS, END, step)
-
-
-def loss(row: Row, step: int, name: str = "loss") -> np.ndarray:
-    """Other values at every score point."""
-    noise = np.random.default_rng([row.subset_seed, row.order_seed, step, len(name)])
-    return noise.normal(size=SAMPLES).astype(np.float32)
-
-
-def write(s: Store, row: Row, step: int) -> None:
-    more = {name: loss(row, step, name) for name in s.statistics}
-    s.write_row(row, loss(row, step), values(row)[1], more, step)
-
-
-def filled(path: Path, wanted: list[Row] = FOUR, statistics: tuple[str, ...] = ()) -> Store:
-    path.mkdir(exist_ok=True)
-    s = asked(path / "scores.zarr", statistics)
-    ensure(s, wanted)
-    for row in wanted:
-        for step in EACH:
-            write(s, row, step)
-    return s
-
-
-def check(s: Store, wanted: list[Row], steps: tuple[int, ...] = EACH) -> None:
-    for step in steps:
-        loss_MxN, member_MxN = asked(s.path, step=step).read(wanted)
-        np.testing.assert_array_equal(loss_MxN, [loss(row, step) for row in wanted])
-        np.testing.assert_array_equal(member_MxN, [values(row)[1] for row in wanted])
 
 
 def test_xarray_opens_it_with_names(tmp_path: Path):
