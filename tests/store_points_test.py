@@ -36,6 +36,13 @@ from lm_mia.store import Store
 __all__ = ["_small_shards"]  # the fixture, used here too
 
 
+def check(s: Store, wanted: list[Row], steps: tuple[int, ...] = EACH) -> None:
+    for step in steps:
+        loss_MxN, member_MxN = asked(s.path, step=step).read(wanted)
+        np.testing.assert_array_equal(loss_MxN, [loss(row, step) for row in wanted])
+        np.testing.assert_array_equal(member_MxN, [values(row)[1] for row in wanted])
+
+
 def test_xarray_opens_it_with_names(tmp_path: Path):
     s = filled(tmp_path, statistics=STATISTICS)
     with xr.open_zarr(s.path) as data:

@@ -87,10 +87,3 @@ def filled(path: Path, wanted: list[Row] = FOUR, statistics: tuple[str, ...] = (
         for step in EACH:
             write(s, row, step)
     return s
-
-
-def check(s: Store, wanted: list[Row], steps: tuple[int, ...] = EACH) -> None:
-    for step in steps:
-        loss_MxN, member_MxN = asked(s.path, step=step).read(wanted)
-        np.testing.assert_array_equal(loss_MxN, [loss(row, step) for row in wanted])
-        np.testing.assert_array_equal(member_MxN, [values(row)[1] for row in wanted])
