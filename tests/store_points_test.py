@@ -32,6 +32,7 @@ from tiny_store import (
 from lm_mia import store
 from lm_mia.errors import UserError
 from lm_mia.store import Store
+from lm_mia.subsets import Row
 
 __all__ = ["_small_shards"]  # the fixture, used here too
 
