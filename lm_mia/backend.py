@@ -1,6 +1,7 @@
 """JAX as a worker finds it: devices, the processes of a job, and the cache of compiled code."""
 
 import dataclasses
+import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -40,11 +41,17 @@ class Backend:
             return number
         return int(multihost_utils.broadcast_one_to_all(np.int32(number)))
 
-    def part(self, samples: int) -> slice:
-        """Of so many samples, those that this process of the job is to score."""
-        each = -(-samples // jax.process_count())
-        low = min(jax.process_index() * each, samples)
-        return slice(low, min(low + each, samples))
+    @functools.cached_property
+    def own(self) -> Mesh:
+        """Those of the devices that are this process's."""
+        devices = self.mesh.devices.flat
+        return sharding.mesh([d for d in devices if d.process_index == jax.process_index()])
+
+    def part(self, low: int, high: int) -> range:
+        """Of samples low to high (exclusive), those that this process of the job is to score."""
+        each = -(-(high - low) // jax.process_count())
+        begin = min(low + jax.process_index() * each, high)
+        return range(begin, min(begin + each, high))
 
     def joined(self, value_C: np.ndarray, samples: int) -> np.ndarray:
         """value_N2 from the parts of all processes, in all of them."""

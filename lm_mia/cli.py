@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import tyro
 
@@ -27,6 +27,7 @@ VERBS = {
     "train": "train the rows that are missing",
     "score": "score the rows that are trained",
     "attack": "scores -> tables",
+    "extract": "the highest scores -> how far these samples can be extracted",
     "report": "tables -> figures and report.html",
     "status": "what is there and what is missing",
 }
@@ -43,11 +44,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         # here, since they take seconds to load: plan, --help and mistakes are told at once
         from lm_mia import job, status
 
-        verb, c, workdir, from_hf_shards = arguments
-        if verb == "status":
-            status.show(c, workdir)
+        of = arguments
+        if of.verb == "status":
+            status.show(of.config, of.workdir, of.verify)
         else:
-            job.work(verb, c, workdir, from_hf_shards)
+            job.work(of.verb, of.config, of.workdir, of.from_hf_shards, of.repair)
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
@@ -61,8 +62,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _arguments(argv: Sequence[str]) -> tuple[str, Config, Workdir, str] | None:
-    """Verb, config, workdir, --from-hf-shards; None once a verb that needs no more (fields, plan) has printed all."""
+class _Arguments(NamedTuple):
+    verb: str
+    config: Config
+    workdir: Workdir
+    from_hf_shards: str
+    verify: bool
+    repair: bool
+
+
+def _arguments(argv: Sequence[str]) -> _Arguments | None:
+    """What is asked for; None once a verb that needs no more (fields, plan) has printed all."""
     parser = _Parser(
         prog="lm-mia", allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -88,6 +98,16 @@ def _arguments(argv: Sequence[str]) -> tuple[str, Config, Workdir, str] | None:
         default="",
         help="corpus: make C4 at corpus.path of these json.gz files of allenai/c4 first",
     )
+    parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="status: read every score, and name what is missing or corrupt",
+    )
+    parser.add_argument(
+        "--repair",
+        action="store_true",
+        help="score: also remove what is corrupt, and make it again",
+    )
     of_plan = plan.flags(parser)
     known, rest = parser.parse_known_args(argv)
     if known.verb == "fields":
@@ -102,6 +122,11 @@ def _arguments(argv: Sequence[str]) -> tuple[str, Config, Workdir, str] | None:
         for name in of_plan
         if known.verb != "plan" and getattr(known, name) is not None
     ]
+    needed += [
+        f"--{flag}: only for `lm-mia {verb}`"
+        for flag, verb in (("verify", "status"), ("repair", "score"))
+        if getattr(known, flag) and known.verb != verb
+    ]
     if needed:
         raise UserError("\n".join(needed))
     if known.verb == "plan":
@@ -112,7 +137,8 @@ def _arguments(argv: Sequence[str]) -> tuple[str, Config, Workdir, str] | None:
         raise UserError(
             f"--from-hf-shards={known.from_hf_shards!r}: only for `lm-mia corpus` with --config.corpus.source=c4"
         )
-    return known.verb, c, Workdir(Path(known.workdir)), known.from_hf_shards
+    flags = known.from_hf_shards, known.verify, known.repair
+    return _Arguments(known.verb, c, Workdir(Path(known.workdir)), *flags)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,9 +1,7 @@
-"""The configuration: frozen dataclasses, and what makes two of them the same run."""
+"""The configuration: frozen dataclasses."""
 
 import dataclasses
-import hashlib
 import json
-from collections.abc import Iterator
 from typing import Any, Literal
 
 
@@ -148,14 +146,25 @@ class Compute:
 class Score:
     """How rows are scored."""
 
-    batch_size: int = 0
-    """Samples a call; 0: about 1,024 tokens on CPUs, which their caches hold, and 65,536 elsewhere."""
+    micro_rows: int = 0
+    """Rows of ``population.length_tokens`` that a device takes at once; 0: about 1,024 tokens on CPUs, whose caches
+    hold them, and 65,536 elsewhere."""
     at_epochs: tuple[float, ...] = ()
     """Rows are also scored after so many epochs, such as 0.5 or 1, beside their end."""
     at_steps: tuple[int, ...] = ()
     """Rows are also scored after so many steps."""
-    statistics: tuple[Literal["min_k", "min_k_plus_plus", "lowercase_loss"], ...] = ()
-    """What is stored of every sample beside its loss, for the attacks that need it."""
+    statistics: tuple[
+        Literal[
+            "summed_loss",
+            "target_logit",
+            "greedy_match",
+            "min_k",
+            "min_k_plus_plus",
+            "lowercase_loss",
+        ],
+        ...,
+    ] = ()
+    """What is stored of every sample beside its loss: for the attacks that need it, and for figures."""
 
 
 AttackName = Literal[
@@ -178,6 +187,28 @@ NEEDED = {
     "lowercase": "lowercase_loss",
 }
 """The statistic of score.statistics that an attack needs beside the loss."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Extract:
+    """Whether the samples that look most like members can be extracted from the first replica (Figure 7)."""
+
+    samples: int = 0
+    """So many with the highest scores of lira_online; 0: none."""
+    prefix_tokens: int = 50
+    """The first tokens of a sample, which are given, <bos> included."""
+    suffix_tokens: int = 50
+    """The tokens after them, which are asked for."""
+    temperature: float = 1.0
+    """Of the sampling scheme whose probabilities are reported beside greedy and plain sampling; 0: greedy."""
+    top_k: int = 40
+    """Pieces that the scheme draws from; 0: all."""
+    top_p: float = 1.0
+    """And of these the likeliest, up to this sum."""
+    generations: int = 1
+    """Texts that are drawn for each sample, beside the greedy one."""
+    written_tokens: int = 0
+    """Tokens of a text, in which the suffix is looked for; 0: as many as the suffix has."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -240,15 +271,9 @@ class Config:
     compute: Compute = Compute()
     score: Score = Score()
     attack: Attack = Attack()
+    extract: Extract = Extract()
     report: str = "analysis/report.py"
     """The script that `lm-mia report` runs, relative to the checkout, else to the current folder."""
-
-
-# Fields that say how fast, how many or how shown, never what a row is: they may change in a used workdir.
-_FREE = (
-    *("corpus.processes", "train.checkpoint_minutes", "train.workers", "train.validations"),
-    *("train.trackers", "compute.", "score.statistics", "attack.", "report"),
-)
 
 
 def resolve(config: Config) -> Config:
@@ -265,35 +290,3 @@ def resolve(config: Config) -> Config:
 def to_dict(config: Config) -> dict[str, Any]:
     """The config as nested plain values, ready for JSON."""
     return json.loads(json.dumps(dataclasses.asdict(config)))
-
-
-def differences(old: dict[str, Any], config: Config) -> list[str]:
-    """Fields, other than those free to change, in which a stored config differs: ``field: old -> new``."""
-    new, was = dict(_flatten(to_dict(config))), dict(_flatten(old))
-    return [
-        f"{k}: {was.get(k, 'absent')!r} -> {new.get(k, 'absent')!r}"
-        for k in sorted(new.keys() | was.keys())
-        if not k.startswith(_FREE) and was.get(k) != new.get(k)
-    ]
-
-
-def recipe_hash(config: Config, population_sha256: str) -> str:
-    """Eight hex digits that name everything that determines a row except its seeds."""
-    parts = {
-        k: v
-        for k, v in _flatten(to_dict(config))
-        if k.startswith(("model.", "optimizer.", "train.", "population.length_tokens"))
-        and k != "model.size"  # a name for layers and width
-    }
-    parts = {k: v for k, v in parts.items() if not k.startswith(_FREE)} | {
-        "population": population_sha256
-    }
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:8]
-
-
-def _flatten(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            yield from _flatten(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value

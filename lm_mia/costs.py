@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from lm_mia import config, flops, points
+from lm_mia import config, flops, identity, points
 from lm_mia.config import Config
 
 # Lengths of C4 samples as assumed: lognormal, whose logarithms have this mean and standard deviation; cut at 1,024
@@ -114,7 +114,7 @@ def recipes(
     """
     merged: dict[tuple[str, tuple[int, ...]], tuple[list[int], dict[str, Any], Config]] = {}
     for number, (sets, c) in enumerate(entries):
-        key = config.recipe_hash(c, population_name(c)), points.score_steps(c)
+        key = identity.recipe_hash(c, population_name(c)), points.score_steps(c)
         if key in merged:
             numbers, first, other = merged[key]
             merged[key] = [*numbers, number], first, _union(other, c)

@@ -76,6 +76,7 @@ def write(
         distance_FxC = per_sample.mean_abs_distance(posterior_TxC, threshold_posterior_TxF)
         columns = {"id": np.arange(at.start, at.stop), "member": member_C}
         columns |= {name: column_N2[at] for name, column_N2 in sample_columns.items()}
+        columns["score"] = score_TxC[0]
         columns["mean_score"] = score_TxC.mean(axis=0)
         columns["mean_posterior"] = posterior_TxC.mean(axis=0)
         columns["separation"] = scores.separation(block, fitted, c)

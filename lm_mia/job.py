@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,11 +11,26 @@ from pathlib import Path
 from typing import Any
 
 import filelock
+import pandas as pd
 
-from lm_mia import attack, config, corpus, hf_shards, presence, progress, status, trackers, workers
+from lm_mia import (
+    attack,
+    config,
+    corpus,
+    devices,
+    hf_shards,
+    identity,
+    presence,
+    progress,
+    status,
+    store_check,
+    trackers,
+    workers,
+)
 from lm_mia.config import Config
 from lm_mia.errors import UserError
 from lm_mia.population import Population, open_population
+from lm_mia.tables import write_csv
 from lm_mia.workdir import FACTS, Workdir
 
 
@@ -25,6 +41,8 @@ class Job:
     config: Config
     workdir: Workdir
     display: progress.Display
+    repair: bool = False
+    """Whether corrupt scores are removed, and made again."""
     from_hf_shards: str = ""
     """A glob of files that C4 is made of before it is read."""
 
@@ -50,6 +68,8 @@ class Job:
         }
         recipe.mkdir(exist_ok=True)
         presence.scores_of(self.config, recipe).ensure(rows, columns, facts)
+        if self.repair:
+            self._remove_corrupt(recipe)
         missing, lead = presence.missing(todo, self.config, recipe, rows), True
         verb = {"train": "train", "score": "score", "run": "train and score"}[todo]
         trained = sum(presence.trained(self.config, recipe, row) for row in missing)
@@ -76,7 +96,7 @@ class Job:
                 def on_event(event: dict[str, Any]) -> None:
                     tally.on_event(event)
                     track(event)
-                    if event["event"] not in ("step", "waiting"):
+                    if event["event"] not in ("step", "scoring", "waiting"):
                         self.workdir.log(event | about)
 
                 lead = workers.run(todo, self.config, self.workdir.path, recipe, on_event)
@@ -84,6 +104,18 @@ class Job:
         workers.check_diverged(recipe, rows)
         self.display.say("rows: all present")
         return lead
+
+    def _remove_corrupt(self, recipe: Path) -> None:
+        store = presence.scores_of(self.config, recipe)
+        found = store_check.check(
+            store, store.rows(), lambda done, of: self.display.update("verify", done, of)
+        )
+        for path in found.corrupt:
+            self.display.say(f"{path}: corrupt; made again")
+            path.unlink()
+        self.display.say(
+            f"scores: {found.shards} shards, {len(found.missing)} missing, {len(found.corrupt)} were corrupt"
+        )
 
     def attack(self, population: Population, recipe: Path) -> None:
         """Scores -> tables."""
@@ -94,6 +126,33 @@ class Job:
         attack.run(
             store, population, self.config.attack, tables, self.display.update, self.display.say
         )
+
+    def extract(self, population: Population, recipe: Path) -> None:
+        """The first replica and the tables -> how far the samples with the highest scores can be extracted."""
+        c, tables = self.config, self.workdir.path / "tables"
+        [environment, *_] = devices.environments(1, "device")[1]
+        os.environ |= environment
+        from lm_mia import (
+            backend,
+            extract,
+            model,
+            score,
+        )  # load JAX, which no other stage needs here
+
+        replicas = presence.rows_of(c)[c.attack.references :]
+        absent = {*presence.missing("score", c, recipe, replicas)}
+        row = next(row for row in replicas if row not in absent)  # as in the tables
+        shape = model.Shape.of(c.model, population.vocab_size, population.length_tokens)
+        samples = pd.read_parquet(tables / "samples.parquet", columns=["id", "member", "score"])
+        chosen = extract.chosen(samples, population, c.extract)
+        here = backend.start("device")
+        step = c.attack.step or presence.total_steps(c, row)
+        folder = presence.checkpoints(recipe, row)
+        params = score.restore_params(row, step, shape, folder, here.mesh, here.own)
+        found = extract.extract(params, shape, population, chosen, c.extract, self.display.update)
+        write_csv(tables / "extraction.csv", found)
+        write_csv(tables / "extraction_curves.csv", extract.curves(found))
+        self.display.say(extract.summary(found))
 
     def report(self) -> None:
         """Tables -> figures and report.html, by the script that the config names."""
@@ -108,7 +167,9 @@ class Job:
         self.display.update("report", 1, 1)
 
 
-def work(verb: str, c: Config, workdir: Workdir, from_hf_shards: str = "") -> None:
+def work(
+    verb: str, c: Config, workdir: Workdir, from_hf_shards: str = "", repair: bool = False
+) -> None:
     """Does what a verb other than plan and status says.
 
     Args:
@@ -116,6 +177,7 @@ def work(verb: str, c: Config, workdir: Workdir, from_hf_shards: str = "") -> No
       c: the config.
       workdir: the run's folder.
       from_hf_shards: files that C4 is made of first, for "corpus".
+      repair: whether corrupt scores are made again, for "score".
 
     Raises:
       UserError: bad input of any kind.
@@ -128,11 +190,13 @@ def work(verb: str, c: Config, workdir: Workdir, from_hf_shards: str = "") -> No
     population = None
     if verb not in ("run", "corpus"):
         population = open_population(workdir.population)  # a verb too early writes nothing
-    if verb == "report":
+    if verb == "extract" and not c.extract.samples:
+        raise UserError("extract.samples=0: nothing to extract; try --config.extract.samples=1000")
+    if verb in ("extract", "report"):
         _check_tables(c, workdir)
     created = workdir.claim(c)
     with progress.display(overall=verb == "run") as display:
-        job = Job(c, workdir, display, from_hf_shards)
+        job = Job(c, workdir, display, repair, from_hf_shards)
         display.stage(0.1, steps=4)  # read, find duplicates, train the vocabulary, tokenise
         try:
             population = job.population() if population is None else population
@@ -140,7 +204,7 @@ def work(verb: str, c: Config, workdir: Workdir, from_hf_shards: str = "") -> No
             workdir.disclaim(created)
             raise
         workdir.check(c)  # once more: another command may have claimed a new workdir meanwhile
-        recipe = workdir.recipe(config.recipe_hash(c, population.sha256))
+        recipe = workdir.recipe(identity.recipe_hash(c, population.sha256))
         display.stage(0.85, steps=2)  # train, score
         if verb in ("run", "train", "score") and not job.make_rows(verb, population, recipe):
             return  # the first process of the job does the rest
@@ -149,6 +213,8 @@ def work(verb: str, c: Config, workdir: Workdir, from_hf_shards: str = "") -> No
             display.stage(0.01)
             if verb in ("run", "attack"):
                 job.attack(population, recipe)
+            if verb == "extract" or (verb == "run" and c.extract.samples):
+                job.extract(population, recipe)
             display.stage(0.04)
             if verb in ("run", "report"):
                 job.report()

@@ -5,10 +5,13 @@ D: width.
 """
 
 import functools
+from collections.abc import Collection
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+
+from lm_mia import min_k
 
 
 def token_losses(logits_BxLxV: jax.Array, x_BxL: jax.Array, length_B: jax.Array) -> jax.Array:
@@ -136,3 +139,57 @@ def packed_loss(
     target_RxL = jnp.pad(x_RxL[:, 1:], ((0, 0), (0, 1)))
     h_TxD = h_RxLxD.reshape(-1, h_RxLxD.shape[-1])
     return summed(h_TxD, embed_VxD, target_RxL.ravel(), weight_RxL.ravel(), chunk_tokens)
+
+
+def token_statistics(
+    h_RxLxD: jax.Array,
+    embed_VxD: jax.Array,
+    x_RxL: jax.Array,
+    names: Collection[str],
+    chunk_tokens: int,
+) -> dict[str, jax.Array]:
+    """What a model says of every token of packed rows given those before it, a chunk of tokens at a time.
+
+    Args:
+      h_RxLxD: activations, of any float type, which is also that of the matrix product.
+      embed_VxD: float32; logits are h @ embed.T, float32.
+      x_RxL: token ids.
+      names: of what is wanted; see below.
+      chunk_tokens: logits of so many tokens at most are held at once.
+
+    Returns:
+      {name: value_RxL}, float32. At a place stands the value of the token there, which the place before it predicts;
+      what stands at the first token of a sample means nothing.
+        loss: nats.
+        target_logit: the token's own logit.
+        z_score: of its log-probability, as of `min_k.z_scores`.
+        greedy: 1 where no other piece is likelier.
+    """
+    R, L, D = h_RxLxD.shape
+    T, C = R * L, min(chunk_tokens, R * L)
+    n = -(-T // C)
+    # the place before a token predicts it; what that is for the first of all is never looked at
+    target_T = jnp.pad(x_RxL[:, 1:], ((0, 0), (0, 1))).ravel()
+    h_NxCxD = jnp.pad(h_RxLxD.reshape(T, D), ((0, n * C - T), (0, 0))).reshape(n, C, D)
+    target_NxC = jnp.pad(target_T, (0, n * C - T)).reshape(n, C)
+    rough_VxD = embed_VxD.astype(h_RxLxD.dtype)
+
+    def chunk(part: tuple[jax.Array, jax.Array]) -> dict[str, jax.Array]:
+        h_CxD, target_C = part
+        logits_CxV = jnp.einsum("cd,vd->cv", h_CxD, rough_VxD, preferred_element_type=jnp.float32)
+        log_z_C = jax.nn.logsumexp(logits_CxV, axis=-1)
+        chosen_C = jnp.take_along_axis(logits_CxV, target_C[:, None], axis=-1)[:, 0]
+        found = {"loss": log_z_C - chosen_C}
+        if "target_logit" in names:
+            found["target_logit"] = chosen_C
+        if "z_score" in names:
+            found["z_score"] = min_k.z_scores(logits_CxV - log_z_C[:, None], target_C)
+        if "greedy" in names:
+            found["greedy"] = (chosen_C >= logits_CxV.max(axis=-1)).astype(jnp.float32)
+        return found
+
+    found = jax.lax.map(chunk, (h_NxCxD, target_NxC))
+    return {
+        name: jnp.pad(value_NxC.ravel()[:T].reshape(R, L)[:, :-1], ((0, 0), (1, 0)))
+        for name, value_NxC in found.items()
+    }

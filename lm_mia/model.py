@@ -13,6 +13,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
+from lm_mia import config
 from lm_mia.attention import Kind, attention
 
 Params = dict[str, Any]
@@ -28,6 +29,12 @@ class Shape:
     vocab_size: int
     length_tokens: int
     dtype: str = "float32"
+
+    @classmethod
+    def of(cls, model: config.Model, vocab_size: int, length_tokens: int) -> "Shape":
+        """Of a resolved config, on a population."""
+        sizes = model.layers, model.width, model.heads
+        return cls(*sizes, vocab_size, length_tokens, model.dtype)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,9 +114,9 @@ def hidden(
     embedded_RxLxD = params["embed_VxD"][x_RxL] + params["position_LxD"][position_RxL]
 
     def layer(h_RxLxD: jax.Array, of: Params) -> tuple[jax.Array, None]:
-        normed_RxLxD = _layernorm(h_RxLxD, of["ln1_D"])
+        normed_RxLxD = layernorm(h_RxLxD, of["ln1_D"])
         h_RxLxD += _attention(of, normed_RxLxD, segment_RxL, way.attention)
-        return h_RxLxD + _mlp(of, _layernorm(h_RxLxD, of["ln2_D"])), None
+        return h_RxLxD + mlp(of, layernorm(h_RxLxD, of["ln2_D"])), None
 
     if way.remat != "none":
         policies = jax.checkpoint_policies
@@ -125,7 +132,7 @@ def hidden(
     else:
         for of in params["layers"]:
             h_RxLxD, _ = layer(h_RxLxD, of)
-    return _layernorm(h_RxLxD, params["ln_D"])
+    return layernorm(h_RxLxD, params["ln_D"])
 
 
 def forward(params: Params, x_BxL: jax.Array, dtype: str = "float32") -> jax.Array:
@@ -145,23 +152,29 @@ def forward(params: Params, x_BxL: jax.Array, dtype: str = "float32") -> jax.Arr
     return h_BxLxD.astype(jnp.float32) @ params["embed_VxD"].T
 
 
-def _layernorm(x_RxLxD: jax.Array, scale_D: jax.Array) -> jax.Array:
+def layernorm(x_RxLxD: jax.Array, scale_D: jax.Array) -> jax.Array:
+    """x in its own type, each token's values centred and scaled to a variance of 1, in float32; no bias."""
     x32_RxLxD = x_RxLxD.astype(jnp.float32)
     centred_RxLxD = x32_RxLxD - x32_RxLxD.mean(-1, keepdims=True)
     variance_RxLx1 = jnp.square(centred_RxLxD).mean(-1, keepdims=True)
     return (centred_RxLxD * jax.lax.rsqrt(variance_RxLx1 + 1e-6) * scale_D).astype(x_RxLxD.dtype)
 
 
-def _attention(layer: Params, x_RxLxD: jax.Array, segment_RxL: jax.Array, kind: Kind) -> jax.Array:
-    dtype = x_RxLxD.dtype
-    q_RxLxHxK, k_RxLxHxK, v_RxLxHxK = (
-        jnp.einsum("rld,dhk->rlhk", x_RxLxD, layer[name].astype(dtype))
+def projected(layer: Params, x_RxLxD: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Queries, keys and values, each RxLxHxK, of normed activations."""
+    query, key, value = (
+        jnp.einsum("rld,dhk->rlhk", x_RxLxD, layer[name].astype(x_RxLxD.dtype))
         for name in ("query_DxHxK", "key_DxHxK", "value_DxHxK")
     )
-    o_RxLxHxK = attention(q_RxLxHxK, k_RxLxHxK, v_RxLxHxK, segment_RxL, kind)
-    return jnp.einsum("rqhk,hkd->rqd", o_RxLxHxK, layer["out_HxKxD"].astype(dtype))
+    return query, key, value
 
 
-def _mlp(layer: Params, x_RxLxD: jax.Array) -> jax.Array:
+def _attention(layer: Params, x_RxLxD: jax.Array, segment_RxL: jax.Array, kind: Kind) -> jax.Array:
+    o_RxLxHxK = attention(*projected(layer, x_RxLxD), segment_RxL, kind)
+    return jnp.einsum("rqhk,hkd->rqd", o_RxLxHxK, layer["out_HxKxD"].astype(x_RxLxD.dtype))
+
+
+def mlp(layer: Params, x_RxLxD: jax.Array) -> jax.Array:
+    """What the two dense products of a layer make of normed activations."""
     dtype = x_RxLxD.dtype
     return jax.nn.gelu(x_RxLxD @ layer["in_DxF"].astype(dtype)) @ layer["out_FxD"].astype(dtype)

@@ -12,7 +12,7 @@ import rich.box
 from rich.console import Console
 from rich.table import Table
 
-from lm_mia import config, costs, flops, parse
+from lm_mia import costs, flops, identity, parse
 from lm_mia.config import Config
 from lm_mia.costs import Lengths, Recipe
 from lm_mia.errors import UserError
@@ -134,7 +134,7 @@ def _stored(path: str | None) -> tuple[Workdir, dict[str, Any]] | None:
 def _measured(workdir: Workdir, stored: dict[str, Any], c: Config) -> Lengths | None:
     """Lengths of the workdir's samples, if they are of the config's corpus, vocabulary and length."""
     of = ("corpus.", "tokenizer.", "population.length_tokens")
-    if any(line.startswith(of) for line in config.differences(stored, c)):
+    if any(line.startswith(of) for line in identity.differences(stored, c)):
         return None
     from lm_mia.population import open_population  # here: pandas and pyarrow take a second
 
@@ -146,13 +146,13 @@ def _measured(workdir: Workdir, stored: dict[str, Any], c: Config) -> Lengths | 
 
 def _present(workdir: Workdir, stored: dict[str, Any], c: Config) -> int:
     """How many of a config's rows are trained and scored in the workdir; by names of files only."""
-    if config.differences(stored, c):
+    if identity.differences(stored, c):
         return 0
     from lm_mia import presence  # here: tensorstore and zarr take half a second
     from lm_mia.population import open_population
 
     sha256 = open_population(workdir.population, verify=False).sha256
-    recipe = workdir.recipe(config.recipe_hash(c, sha256))
+    recipe = workdir.recipe(identity.recipe_hash(c, sha256))
     rows = presence.rows_of(c)
     return len(rows) - len(presence.missing("run", c, recipe, rows))
 

@@ -92,7 +92,7 @@ class Tally:
     def __init__(self, display: Display, todo: str, wanted: int, missing: int):
         self._display, self._todo, self._wanted, self._missing = display, todo, wanted, missing
         self._trained: dict[str, float] = {}
-        self._scored = 0
+        self._scored: dict[str, float] = {}
         self._started: set[str] = set()
         self._said_waiting, self._choice = False, ""
         self._show()
@@ -138,8 +138,10 @@ class Tally:
             self._display.say(
                 f"{event['row']}: trained {event['steps']} steps{since} in {event['seconds']:.1f} s"
             )
+        elif kind == "scoring":
+            self._scored[event["row"]] = event["share"]
         elif kind == "row_scored" and event["last"]:
-            self._scored += 1
+            self._scored[event["row"]] = 1.0
             self._trained[event["row"]] = 1.0  # by an earlier command, if no event told of it
             self._display.say(
                 f"{event['row']}: scored in {event['seconds']:.1f} s, loss of members "
@@ -149,7 +151,7 @@ class Tally:
 
     def finish(self) -> None:
         """Fills the bars: rows that other processes made count too."""
-        self._trained, self._scored = {"": float(self._missing)}, self._missing
+        self._trained = self._scored = {"": float(self._missing)}
         self._show()
 
     def _show(self) -> None:
@@ -157,4 +159,4 @@ class Tally:
         if self._todo != "score":
             self._display.update("train", present + sum(self._trained.values()), self._wanted)
         if self._todo != "train":
-            self._display.update("score", present + self._scored, self._wanted)
+            self._display.update("score", present + sum(self._scored.values()), self._wanted)

@@ -26,7 +26,7 @@ def problems(c: config.Config) -> list[str]:
         *("optimizer.warmup_steps", "optimizer.weight_decay", "optimizer.clip_norm"),
         *("corpus.processes", "tokenizer.documents", "population.distinct_prefix_tokens"),
         *("population.validation_samples", "population.frequency_samples", "train.workers"),
-        *("train.validations", "compute.micro_rows", "score.batch_size"),
+        *("train.validations", "compute.micro_rows", "score.micro_rows"),
     )
     for field in positive:
         need(0 < _get(c, field) < math.inf, field, "must be a finite number larger than 0")
@@ -148,8 +148,39 @@ def problems(c: config.Config) -> list[str]:
         "score.statistics",
         "must name none twice",
     )
-    found += _attack_problems(c)
+    found += _attack_problems(c) + _extract_problems(c)
     return found
+
+
+def _extract_problems(c: config.Config) -> list[str]:
+    e, length = c.extract, c.population.length_tokens
+    whole = e.prefix_tokens + e.suffix_tokens
+    rules: list[tuple[bool, str, str]] = [
+        (e.samples >= 0, "samples", "must be 0 or larger"),
+        (e.prefix_tokens >= 1, "prefix_tokens", "must be 1 or larger"),
+        (e.suffix_tokens >= 1, "suffix_tokens", "must be 1 or larger"),
+        (
+            not e.samples or whole <= length,
+            "suffix_tokens",
+            f"with extract.prefix_tokens={e.prefix_tokens} must be at most population.length_tokens={length}; try "
+            f"--config.extract.prefix_tokens={length // 2} --config.extract.suffix_tokens={length // 2}",
+        ),
+        (0 <= e.temperature < math.inf, "temperature", "must be a finite number, 0 or larger"),
+        (e.top_k >= 0, "top_k", "must be 0 or larger"),
+        (0 < e.top_p <= 1, "top_p", "must lie above 0 and be at most 1"),
+        (e.generations >= 0, "generations", "must be 0 or larger"),
+        (
+            e.written_tokens == 0 or e.written_tokens >= e.suffix_tokens,
+            "written_tokens",
+            f"must be 0, or extract.suffix_tokens={e.suffix_tokens} or more",
+        ),
+        (
+            not e.samples or e.prefix_tokens + e.written_tokens <= length,
+            "written_tokens",
+            f"with extract.prefix_tokens={e.prefix_tokens} must be at most population.length_tokens={length}",
+        ),
+    ]
+    return [f"extract.{name}={getattr(e, name)!r}: {rule}" for ok, name, rule in rules if not ok]
 
 
 def _attack_problems(c: config.Config) -> list[str]:

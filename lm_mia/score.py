@@ -1,78 +1,70 @@
-"""Scoring: loss and statistics of every sample of the population under a row, one forward pass a batch.
+"""Scoring: loss and statistics of every sample of the population under a row, one forward pass over packed rows.
 
-B: samples of a batch, L: tokens of a sample, N2: samples of the population (2N).
+Values of tokens come back from the devices and are reduced to samples here, in float64 and always in the same order.
+
+C: samples of a window, T: their tokens, W: rows of a window, R: rows of a call, L: tokens of a row.
 """
 
 import dataclasses
 import functools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from lm_mia import batches, checkpoint, loss, lowercase, min_k, model, sharding, subsets
+from lm_mia import checkpoint, loss, lowercase, min_k, model, sharding, subsets
 from lm_mia.errors import UserError
 from lm_mia.population import Population
+from lm_mia.windows import Window, windows
 
-Score = Callable[..., jax.Array]
-Scores = Callable[..., dict[str, jax.Array]]
+_CPU_TOKENS, _DEVICE_TOKENS = 1024, 65_536  # of a call, on each device
+_TOKEN_VALUES = {
+    "target_logit": "target_logit",
+    "greedy_match": "greedy",
+    "min_k_plus_plus": "z_score",
+}
 
-_CPU_TOKENS, _DEVICE_TOKENS = 1024, 65_536  # of a call
-
-
-def make_score(shape: model.Shape) -> Score:
-    """The compiled scorer: (params, x_BxL, length_B) -> loss_nats_B, float32."""
-
-    def score(params: model.Params, x_BxL: jax.Array, length_B: jax.Array) -> jax.Array:
-        return loss.sample_losses(model.forward(params, x_BxL, shape.dtype), x_BxL, length_B)
-
-    return jax.jit(score)
+Score = Callable[..., dict[str, jax.Array]]
 
 
-def batch_size(asked: int, length_tokens: int, platform: str) -> int:
-    """Samples a call: as many as asked for, or what did best on a platform ("cpu" or another), if 0."""
+def micro_rows(asked: int, length_tokens: int, platform: str) -> int:
+    """Rows a call on a device: as many as asked for, or what did best on a platform ("cpu" or another), if 0."""
     return asked or max((_CPU_TOKENS if platform == "cpu" else _DEVICE_TOKENS) // length_tokens, 1)
 
 
 @functools.cache
-def make_scores(shape: model.Shape, statistics: frozenset[str]) -> Scores:
-    """The compiled scorer of more than the loss, one a process: (params, x_BxL, length_B) -> {name: value_B}, float32.
+def make_score(
+    shape: model.Shape, way: model.Way, chunk_tokens: int, names: frozenset[str], mesh: Mesh
+) -> Score:
+    """The compiled scorer: (params, x_RxL, segment_RxL, position_RxL) -> {name: value_RxL}, float32.
 
     Args:
       shape: of the model.
-      statistics: of `min_k.statistics`, beside "loss"; all come from one forward pass.
+      way: how layers are computed.
+      chunk_tokens: whose logits are held at once.
+      names: of `loss.token_statistics`.
+      mesh: this process's devices, each with whole parameters and its part of the rows.
     """
 
-    def scores(params: model.Params, x_BxL: jax.Array, length_B: jax.Array) -> dict[str, jax.Array]:
-        logits_BxLxV = model.forward(params, x_BxL, shape.dtype)
-        found = {"loss": loss.sample_losses(logits_BxLxV, x_BxL, length_B)}
-        return found | min_k.statistics(statistics, logits_BxLxV, x_BxL, length_B)
+    def score(
+        params: Any, x_RxL: jax.Array, segment_RxL: jax.Array, position_RxL: jax.Array
+    ) -> Any:
+        whole = params if way.scanned else model.unstacked(params)
+        h_RxLxD = model.hidden(whole, x_RxL, segment_RxL, position_RxL, shape.dtype, way)
+        return loss.token_statistics(h_RxLxD, params["embed_VxD"], x_RxL, names, chunk_tokens)
 
-    return jax.jit(scores)
-
-
-def score_row(
-    params: model.Params, population: Population, batch_size: int, score: Callable[..., Any]
-) -> Any:
-    """What a scorer says of every sample, in population order.
-
-    Args:
-      params: of the row.
-      population: the samples.
-      batch_size: samples a call; the last call is filled up with samples that do not count.
-      score: of ``make_score`` or ``make_scores``, shared by rows.
-
-    Returns:
-      loss_nats_N2, float32, the mean loss a token; or {name: value_N2, float32} for a scorer of ``make_scores``.
-    """
-    found: list[Any] = []
-    for low in range(0, len(population), batch_size):
-        ids_B = np.arange(low, min(low + batch_size, len(population)))
-        found.append(score(params, *batches.padded(population, ids_B, batch_size)))
-    return jax.tree.map(
-        lambda *value_B: np.concatenate(value_B)[: len(population)], *jax.device_get(found)
+    split, whole = PartitionSpec(sharding.AXIS), PartitionSpec()
+    return jax.jit(
+        jax.shard_map(
+            score,
+            mesh=mesh,
+            in_specs=(whole, split, split, split),
+            out_specs=split,
+            check_vma=False,
+        )
     )
 
 
@@ -82,47 +74,150 @@ class Scorer:
 
     shape: model.Shape
     population: Population
-    batch_size: int
+    way: model.Way
+    chunk_tokens: int
+    micro_rows: int
+    """Rows a call on each device."""
+    mesh: Mesh
+    """This process's devices."""
 
-    def values(self, params: model.Params, statistics: Collection[str]) -> dict[str, np.ndarray]:
-        """{name: value_N2}, float32, of every sample under a row: "loss" and the statistics named.
+    def values(
+        self,
+        params: model.Params,
+        statistics: Collection[str],
+        low: int,
+        high: int,
+        progress: Callable[[float], None] = lambda share: None,
+    ) -> dict[str, np.ndarray]:
+        """{name: value_C}, float32, of samples low to high (exclusive) under a row: "loss" and the statistics named.
 
-        Loss, "min_k" and "min_k_plus_plus" come from one forward pass, "lowercase_loss" from one more.
+        All but "lowercase_loss" come from one forward pass, and that from one more.
+
+        Args:
+          params: of `restore_params`.
+          statistics: of `config.Score.statistics`.
+          low, high: best multiples of `windows.SAMPLES`.
+          progress: told which share of the samples is done.
         """
-        of_tokens = frozenset(statistics) - {"lowercase_loss"}
-        if of_tokens:
-            found = self._score(params, self.population, make_scores(self.shape, of_tokens))
-        else:
-            found = {"loss": self._score(params, self.population, self._loss)}
-        if "lowercase_loss" in statistics:
-            found["lowercase_loss"] = self._score(params, self._lowercase, self._loss)
+        names = {"loss", *statistics} - {"lowercase_loss"}
+        passes = 2 if "lowercase_loss" in statistics else 1
+        found = self._samples(
+            params, self.population, names, low, high, lambda share: progress(share / passes)
+        )
+        if passes == 2:
+            of_lowercase = self._samples(
+                *(params, self._lowercase, {"loss"}, low, high),
+                lambda share: progress((1 + share) / passes),
+            )
+            found["lowercase_loss"] = of_lowercase["loss"]
         return found
 
-    def _score(self, params: model.Params, population: Population, score: Any) -> Any:
-        return score_row(params, population, self.batch_size, score)
+    def _samples(
+        self,
+        params: model.Params,
+        population: Population,
+        names: set[str],
+        low: int,
+        high: int,
+        progress: Callable[[float], None],
+    ) -> dict[str, np.ndarray]:
+        parts: dict[str, list[np.ndarray]] = {name: [] for name in names}
+        for window, value_T in self.tokens(params, population, names, low, high):
+            for name, value_C in reduced(window.length_C, value_T, names).items():
+                parts[name].append(value_C)
+            progress((window.low + len(window.length_C) - low) / (high - low))
+        empty = np.zeros(0, np.float32)
+        return {name: np.concatenate([empty, *of]) for name, of in parts.items()}
 
-    @functools.cached_property
-    def _loss(self) -> Score:
-        return make_score(self.shape)
+    def tokens(
+        self,
+        params: model.Params,
+        population: Population,
+        names: Collection[str],
+        low: int,
+        high: int,
+    ) -> Iterator[tuple[Window, dict[str, np.ndarray]]]:
+        """Windows of samples, and {name of `loss.token_statistics`: value_T} of all their tokens, in their order.
+
+        A window is packed, and the one before it reduced, while the devices are at work.
+        """
+        wanted = frozenset(_TOKEN_VALUES[name] for name in names if name in _TOKEN_VALUES)
+        score = make_score(self.shape, self.way, self.chunk_tokens, wanted, self.mesh)
+        R = self.micro_rows * self.mesh.size
+        split = NamedSharding(self.mesh, PartitionSpec(sharding.AXIS))
+
+        def start(window: Window) -> list[dict[str, jax.Array]]:
+            rows = window.x_WxL, window.segment_WxL, window.position_WxL
+            return [
+                score(params, *(jax.device_put(array[at : at + R], split) for array in rows))
+                for at in range(0, len(window.x_WxL), R)
+            ]
+
+        def end(window: Window, calls: list[dict[str, jax.Array]]) -> Any:
+            value_WxL = jax.tree.map(lambda *of: np.concatenate(of), *jax.device_get(calls))
+            return window, {name: window.in_order(value) for name, value in value_WxL.items()}
+
+        before = None
+        for window in windows(population, low, high, R):
+            calls = start(window)
+            if before:
+                yield end(*before)
+            before = window, calls
+        if before:
+            yield end(*before)
 
     @functools.cached_property
     def _lowercase(self) -> Population:
         return lowercase.lowercase(self.population)
 
 
+def reduced(
+    length_C: np.ndarray, value_T: dict[str, np.ndarray], names: Collection[str]
+) -> dict[str, np.ndarray]:
+    """{name: value_C}, float32: statistics of samples from values of their tokens, sums in float64.
+
+    Args:
+      length_C: tokens of each sample, 2 or more; the first is never predicted, and left out.
+      value_T: {name of `loss.token_statistics`: values of all tokens, sample after sample}.
+      names: "loss" (mean, nats a token), "summed_loss" (nats), "target_logit" (mean), "greedy_match" (share of the
+        tokens that were the likeliest), "min_k" (nats), "min_k_plus_plus".
+    """
+    count_C = length_C - 1
+    predicted_T = np.ones(int(length_C.sum()), bool)
+    predicted_T[np.cumsum(length_C) - length_C] = False
+    of = {name: value[predicted_T] for name, value in value_T.items()}
+    begin_C = np.cumsum(count_C) - count_C
+
+    def total(name: str) -> np.ndarray:
+        return np.add.reduceat(of[name], begin_C, dtype=np.float64)
+
+    make = {
+        "loss": lambda: total("loss") / count_C,
+        "summed_loss": lambda: total("loss"),
+        "target_logit": lambda: total("target_logit") / count_C,
+        "greedy_match": lambda: total("greedy") / count_C,
+        "min_k": lambda: min_k.lowest_mean(-of["loss"], count_C),
+        "min_k_plus_plus": lambda: min_k.lowest_mean(of["z_score"], count_C),
+    }
+    return {name: make[name]().astype(np.float32) for name in names}
+
+
 def restore_params(
-    row: subsets.Row,
-    step: int,
-    shape: model.Shape,
-    folder: Path,
-    mesh: jax.sharding.Mesh | None = None,
+    row: subsets.Row, step: int, shape: model.Shape, folder: Path, mesh: Mesh, local: Mesh
 ) -> model.Params:
     """Parameters of a row after so many updates, at a score point or its end; UserError if they are not there.
 
-    All of them on this process's first device of the mesh (or of all), however many devices they were trained on.
+    Whole on each of this process's devices, however many they were trained on.
+
+    Args:
+      row: for messages.
+      step: of the state.
+      shape: of the model.
+      folder: of the row's states.
+      mesh: all devices of the job, which restore together.
+      local: this process's.
     """
-    mesh = mesh or sharding.mesh(jax.local_devices()[:1])
-    whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    whole = NamedSharding(mesh, PartitionSpec())
     shapes: Any = jax.eval_shape(lambda: model.init(jax.random.key(0), shape))
     like = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=whole), shapes)
     with checkpoint.manager(folder) as checkpoints:
@@ -131,4 +226,5 @@ def restore_params(
                 f"row {row}: not trained yet; run `lm-mia train` first (its state after step {step} is not there)"
             )
         params = checkpoint.restore(checkpoints, step, {"params": like})["params"]
-    return jax.tree.map(lambda leaf: leaf.addressable_data(0), params)
+    here = NamedSharding(local, PartitionSpec())
+    return jax.tree.map(lambda leaf: jax.device_put(leaf.addressable_data(0), here), params)

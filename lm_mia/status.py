@@ -7,17 +7,27 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from lm_mia import config, presence
+from lm_mia import identity, presence, progress, store_check
 from lm_mia.config import Config
+from lm_mia.errors import UserError
 from lm_mia.population import open_population
 from lm_mia.workdir import FACTS, Workdir
 
 
-def show(c: Config, workdir: Workdir) -> None:
-    """Prints what is there and what is missing; changes nothing."""
+def show(c: Config, workdir: Workdir, verify: bool = False) -> None:
+    """Prints what is there and what is missing; changes nothing.
+
+    Args:
+      c: the config.
+      workdir: of a run.
+      verify: also read every score of the rows that the store knows, and name shards that are missing or corrupt.
+
+    Raises:
+      UserError: if the workdir is another config's, the store is damaged, or (if asked to verify) a shard is corrupt.
+    """
     workdir.check(c)
     population = open_population(workdir.population)
-    recipe = workdir.recipe(config.recipe_hash(c, population.sha256))
+    recipe = workdir.recipe(identity.recipe_hash(c, population.sha256))
     rows = presence.rows_of(c)
     unscored = set(presence.missing("score", c, recipe, rows))
     table = Table(title=str(workdir.path))
@@ -40,6 +50,28 @@ def show(c: Config, workdir: Workdir) -> None:
         if name == "tables" and there == "present" and not (workdir.path / FACTS).exists():
             there = "unfinished"
         console.print(f"{name:11} {there}", highlight=False)
+    if verify:
+        _verify(c, recipe, console)
+
+
+def _verify(c: Config, recipe: Path, console: Console) -> None:
+    store = presence.scores_of(c, recipe)
+    with progress.display(overall=False) as display:
+        found = store_check.check(
+            store, store.rows(), lambda done, of: display.update("verify", done, of)
+        )
+    for path in found.missing:
+        console.print(f"missing     {path}", highlight=False, soft_wrap=True)
+    for path in found.corrupt:
+        console.print(f"corrupt     {path}", highlight=False, soft_wrap=True)
+    console.print(
+        f"scores      {found.shards} shards wanted, {len(found.missing)} missing, {len(found.corrupt)} corrupt",
+        highlight=False,
+    )
+    if found.corrupt:
+        raise UserError(
+            f"{store.path}: {len(found.corrupt)} corrupt shards; run `lm-mia score --repair` to make them again"
+        )
 
 
 def summary(verb: str, workdir: Workdir, recipe: Path) -> None:

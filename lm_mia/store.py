@@ -27,7 +27,7 @@ import tensorstore as ts
 import zarr
 from zarr.errors import ZarrUserWarning
 
-from lm_mia import block_reader, store_table
+from lm_mia import block_reader, store_keys, store_table
 from lm_mia.errors import UserError
 from lm_mia.store_format import CHUNK_SAMPLES, VARIABLES, kvstore, points_of, spec
 from lm_mia.store_table import SEEDS, write_coordinate
@@ -141,7 +141,7 @@ class Store:
     ) -> None:
         """Writes what a row that the store knows lacks at a score point; it is present there once its last shard is.
 
-        A variable whose shards are all there stays as it is: a statistic asked for later moves no loss.
+        A shard that is there stays as it is: a statistic asked for later moves no loss.
 
         Args:
           row: known to the store.
@@ -149,22 +149,34 @@ class Store:
           statistics: of every sample, at least those of this Store that the row lacks.
           step: of the score point; 0: the end.
         """
-        index = self.rows().index(row)
         values = {"member": member_N2, "loss": loss_nats_N2, **statistics}
-        for name in self.lacking(row, step):
-            array = self._at(name, step, write=True)
-            size = block_reader.shard_samples(array)
-            for low in range(0, len(values[name]), size):
-                high = min(low + size, len(values[name]))
-                with ts.Transaction() as transaction:  # one write a shard, not one a chunk
-                    part = array.with_transaction(transaction)[index, low:high]
-                    part.write(values[name][low:high]).result()
+        for low, high, names in self.lacking(row, step):
+            self.write_shards(row, low, {n: values[n][low:high] for n in names}, step)
 
-    def lacking(self, row: Row, step: int = 0) -> list[str]:
-        """The variables of this Store in which a row is not whole at a score point (0: the end)."""
-        table, names = self._table()
-        at = table.index(row), self._place(step)
-        return [name for name in self.variables if not self._whole(name, names, len(table))[at]]
+    def write_shards(
+        self, row: Row, low: int, values: Mapping[str, np.ndarray], step: int = 0
+    ) -> None:
+        """Writes one shard of some variables of a row that the store knows, each by one atomic rename.
+
+        Args:
+          row: known to the store.
+          low: where the shard begins.
+          values: name -> values_C of all its samples.
+          step: of the score point; 0: the end.
+        """
+        index = self.rows().index(row)
+        for name, value_C in values.items():
+            with ts.Transaction() as transaction:  # one write a shard, not one a chunk
+                array = self.array(name, step, write=True).with_transaction(transaction)
+                array[index, low : low + len(value_C)].write(value_C).result()
+
+    def lacking(self, row: Row, step: int = 0) -> list[tuple[int, int, list[str]]]:
+        """(low, high, variables) of every shard of samples, in order, that a row lacks at a score point (0: the end).
+
+        The variables are of this Store, in the order in which they are written.
+        """
+        place = {name: (self.rows().index(row), *self.key(name, step)) for name in self.variables}
+        return store_keys.lacking({name: self._open(name) for name in place}, place)
 
     def read(self, wanted: Sequence[Row]) -> tuple[np.ndarray, np.ndarray]:
         """(loss_nats_MxN2 float32, member_MxN2 bool) of rows, all present at `Store.step`; errors as of `blocks`."""
@@ -209,13 +221,13 @@ class Store:
             raise UserError(
                 f"{self.path}: {len(missing)} of {len(everything)} rows absent{at} ({names}); run `lm-mia run` first"
             )
-        arrays = {name: self._at(name, self.step) for name in asked}
+        arrays = {name: self.array(name, self.step) for name in asked}
         opened = {
             name: block_reader.Part(
                 self.path / variable,
                 arrays[variable],
                 [table[row] for row in wanted],
-                self._key(variable, self.step),
+                self.key(variable, self.step),
             )
             for name, (variable, wanted) in parts.items()
         }
@@ -239,17 +251,8 @@ class Store:
 
     def _whole(self, name: str, names: set[str], known: int) -> np.ndarray:
         """whole_MxK: which of the known rows have all their shards of a variable at each score point."""
-        found_MxK = np.zeros((known, len(self.steps) + 1), np.int64)
-        if name not in names:
-            return found_MxK.astype(bool)
-        array = self._open(name)
-        assert array.kvstore is not None
-        for key in array.kvstore.list().result():
-            prefix, *place = key.decode().split("/")
-            if prefix == "c" and len(place) == array.rank and int(place[0]) < known:
-                at = int(place[1]) if array.rank == 3 else slice(None)
-                found_MxK[int(place[0]), at] += 1
-        return found_MxK == -(-array.shape[-1] // block_reader.shard_samples(array))
+        array = self._open(name) if name in names else None
+        return store_keys.whole(array, known, len(self.steps) + 1)
 
     @property
     def _points(self) -> tuple[int, ...]:
@@ -262,14 +265,14 @@ class Store:
             raise ValueError(f"step={step}: must be 0 or one of {self.steps}")
         return self.steps.index(step) if step else len(self.steps)
 
-    def _key(self, name: str, step: int) -> tuple[int, ...]:
+    def key(self, name: str, step: int) -> tuple[int, ...]:
         """What stands between row and shard in the keys of a variable at a score point."""
         return (self._place(step),) if points_of(name, len(self._points)) else ()
 
-    def _at(self, name: str, step: int, write: bool = False) -> ts.TensorStore:
+    def array(self, name: str, step: int, write: bool = False) -> ts.TensorStore:
         """A variable at a score point, rows x samples."""
         array = self._open(name, write)
-        for place in self._key(name, step):
+        for place in self.key(name, step):
             array = array[:, place]
         return array
 

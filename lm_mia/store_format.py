@@ -11,6 +11,9 @@ _NATS = "nats per token"
 VARIABLES = {  # name -> type, fill value and units
     "member": ("bool", False, ""),
     "loss": ("float32", "NaN", _NATS),
+    "summed_loss": ("float32", "NaN", "nats"),
+    "target_logit": ("float32", "NaN", ""),
+    "greedy_match": ("float32", "NaN", "share of tokens"),
     "min_k": ("float32", "NaN", _NATS),
     "min_k_plus_plus": ("float32", "NaN", "standard deviations"),
     "lowercase_loss": ("float32", "NaN", _NATS),

@@ -13,7 +13,7 @@ from typing import Any
 
 import filelock
 
-from lm_mia import config
+from lm_mia import config, identity
 from lm_mia.errors import UserError
 
 FACTS = Path("tables", "flips.json")
@@ -83,7 +83,7 @@ class Workdir:
             return None
         try:
             old = json.loads(stored.read_text())
-            different = config.differences(old["config"], c)
+            different = identity.differences(old["config"], c)
             _ = [old[name] for name in ("lm_mia", "packages", "commit", "cpu_cores", "later")]
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise UserError(

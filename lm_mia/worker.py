@@ -22,6 +22,7 @@ import numpy as np
 from lm_mia import config, points, presence, subsets
 from lm_mia.errors import UserError
 from lm_mia.population import open_population
+from lm_mia.store import Store
 from lm_mia.workdir import write_atomically
 
 Event = dict[str, Any]
@@ -82,21 +83,15 @@ def _work(
     stop.install()
     tell: Report = report if here.lead else lambda event: None
     population = open_population(workdir / "population")
-    shape = model.Shape(
-        **{k: getattr(c.model, k) for k in ("layers", "width", "heads", "dtype")},
-        vocab_size=population.vocab_size,
-        length_tokens=population.length_tokens,
-    )
+    shape = model.Shape.of(c.model, population.vocab_size, population.length_tokens)
     choice = compute.choose(
         *(c.compute, shape, c.train.batch_size, here.about["platform"]),
         *(backend.memory_bytes(), here.mesh.size),
     )
     trainer = train.Trainer(population, shape, c.optimizer, c.train, choice, here.mesh)
-    mine = here.part(len(population))
-    offsets_N1 = population.offsets_N1[mine.start : mine.stop + 1]
-    scored = dataclasses.replace(population, offsets_N1=offsets_N1)
-    B = score.batch_size(c.score.batch_size, shape.length_tokens, here.about["platform"])
-    scorer = score.Scorer(shape, scored, B)
+    rows_a_call = score.micro_rows(c.score.micro_rows, shape.length_tokens, here.about["platform"])
+    forward = dataclasses.replace(choice.way, remat="none")  # nothing is kept for a backward pass
+    scorer = score.Scorer(*(shape, population, forward, choice.chunk_tokens, rows_a_call, here.own))
     report(
         {"event": "worker", "index": place[0], "lead": here.lead, **here.about}
         | {"choice": str(choice)}
@@ -120,34 +115,47 @@ def _work(
 
     def score_point(row: subsets.Row, at: int, steps: int, folder: Path) -> None:
         point = 0 if at == steps else at
-        lacking = store.lacking(row, point)
-        if not here.agreed(len(lacking)):
+        # The leading process's list: another one may see a shared folder a little later.
+        lacking = store.lacking(row, point) if here.lead else []
+        count = here.agreed(len(lacking))
+        if not count:
             return
-        began = time.monotonic()
-        params = score.restore_params(row, at, shape, folder, here.mesh)
-        values = {
-            name: here.joined(value_C, len(population))
-            for name, value_C in scorer.values(
-                params, [name for name in lacking if name in c.score.statistics]
-            ).items()
-        }
-        for name, values_N2 in values.items():
-            if bad := int((~np.isfinite(values_N2)).sum()):
-                what = "losses are" if name == "loss" else f"values of {name} are"
-                raise UserError(f"row {row}: {bad} {what} not finite; the row is not stored")
-        loss_N2 = values.pop("loss")
-        member_N2 = subsets.member(row.subset_seed, len(population), c.train.subset)
+        began, of = time.monotonic(), len(population)
+        before, all_points = (*keep, steps).index(at), len(keep) + 1
+        member_N2 = subsets.member(row.subset_seed, of, c.train.subset)
+        params = score.restore_params(row, at, shape, folder, here.mesh, here.own)
+        for i in range(count):
+            low, high, names = lacking[i] if here.lead else (0, 0, [])
+            low, high = here.agreed(low), here.agreed(high)
+            asked = here.agreed(
+                sum(2**n for n, name in enumerate(store.variables) if name in names)
+            )
+            names = [name for n, name in enumerate(store.variables) if asked >> n & 1]
+
+            mine = here.part(low, high)
+
+            def on_samples(done: float, low: int = low, high: int = high) -> None:
+                share = (before + (low + (high - low) * done) / of) / all_points
+                tell({"event": "scoring", "row": str(row), "share": share})
+
+            statistics = [name for name in names if name not in ("member", "loss")]
+            found = scorer.values(params, statistics, mine.start, mine.stop, on_samples)
+            values = {name: here.joined(found[name], high - low) for name in found if name in names}
+            for name, value_C in values.items():
+                if bad := int((~np.isfinite(value_C)).sum()):
+                    what = "losses are" if name == "loss" else f"values of {name} are"
+                    raise UserError(f"row {row}: {bad} {what} not finite; the row is not stored")
+            if here.lead:
+                values = {name: values.get(name, member_N2[low:high]) for name in names}
+                store.write_shards(row, low, values, point)
+            if stop.now():
+                raise train.PreemptedError
         if here.lead:
-            store.write_row(row, loss_N2, member_N2, values, point)
-        means = {
-            "member_loss_nats": loss_N2[member_N2],
-            "nonmember_loss_nats": loss_N2[~member_N2],
-        }
-        tell(
-            {"event": "row_scored", "row": str(row), "role": row.role, "step": at}
-            | {"last": at == steps, "seconds": round(time.monotonic() - began, 3)}
-            | {name: float(values.mean(dtype="float64")) for name, values in means.items()}
-        )
+            tell(
+                {"event": "row_scored", "row": str(row), "role": row.role, "step": at}
+                | {"last": at == steps, "seconds": round(time.monotonic() - began, 3)}
+                | _mean_losses(dataclasses.replace(store, step=point), row)
+            )
 
     rows = presence.rows_of(c)
     locked = _locked(todo, c, recipe, place, rows, tell) if here.lead else iter(())
@@ -168,6 +176,17 @@ def _work(
         except train.PreemptedError:
             report({"event": "preempted"})
             return
+
+
+def _mean_losses(store: Store, row: subsets.Row) -> dict[str, float]:
+    """Of members and of others, from the store, since another process may have scored a part of the row."""
+    total_2, count_2 = np.zeros(2), np.zeros(2)
+    for _, block in store.blocks({name: (name, [row]) for name in ("loss", "member")}):
+        member_C = block["member"][0]
+        total_2 += [block["loss"][0][of_C].sum(dtype="float64") for of_C in (member_C, ~member_C)]
+        count_2 += [member_C.sum(), (~member_C).sum()]
+    names = ("member_loss_nats", "nonmember_loss_nats")
+    return dict(zip(names, (total_2 / count_2).tolist(), strict=True))
 
 
 def _locked(

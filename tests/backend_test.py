@@ -21,10 +21,14 @@ def in_job(monkeypatch: pytest.MonkeyPatch, index: int, count: int) -> None:
     monkeypatch.setattr(jax, "process_count", lambda: count)
 
 
+def _ends(of: range) -> tuple[int, int]:
+    return of.start, of.stop
+
+
 def test_alone_a_process_leads_and_has_everything():
     assert HERE.lead
     assert HERE.agreed(-7) == -7
-    assert HERE.part(20) == slice(0, 20)
+    assert HERE.part(4, 20) == range(4, 20)
     value_C = np.arange(20)
     assert HERE.joined(value_C, 20) is value_C
 
@@ -40,7 +44,8 @@ def test_parts_of_processes_are_all_samples_once_and_come_back_joined(
     for index in range(count):
         in_job(monkeypatch, index, count)
         assert HERE.lead == (index == 0)
-        parts.append(value_N[HERE.part(samples)])
+        parts.append(value_N[HERE.part(0, samples)])
+        assert HERE.part(7, 7 + samples) == range(*(i + 7 for i in _ends(HERE.part(0, samples))))
     np.testing.assert_array_equal(np.concatenate(parts), value_N)
     sent: list[np.ndarray] = []
 

@@ -7,7 +7,7 @@ from conftest import TINY, change
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lm_mia import config
+from lm_mia import config, identity
 from lm_mia.config import SIZES, Config, Model, resolve
 
 
@@ -40,6 +40,7 @@ FREE = {
     *("corpus.processes", "score.statistics", "report"),
     *(f"attack.{f.name}" for f in dataclasses.fields(config.Attack)),
     *(f"compute.{f.name}" for f in dataclasses.fields(config.Compute)),
+    *(f"extract.{f.name}" for f in dataclasses.fields(config.Extract)),
 }
 
 
@@ -47,8 +48,8 @@ FREE = {
 def test_differences_tells_every_field_that_is_not_free(field: str):
     stored = config.to_dict(TINY)
     new = change(TINY, field, other(field))
-    assert len(config.differences(stored, TINY)) == 0
-    found = config.differences(stored, new)
+    assert len(identity.differences(stored, TINY)) == 0
+    found = identity.differences(stored, new)
     assert [line.partition(":")[0] for line in found] == ([] if field in FREE else [field])
 
 
@@ -57,7 +58,7 @@ def test_differences_says_old_and_new_and_what_is_absent():
     del stored["model"]["width"]
     stored["model"]["depth"] = 3
     stored["train"]["epochs"] = 2
-    assert config.differences(stored, TINY) == [
+    assert identity.differences(stored, TINY) == [
         "model.depth: 3 -> 'absent'",
         "model.width: 'absent' -> 8",
         "train.epochs: 2 -> 1",
@@ -66,7 +67,7 @@ def test_differences_says_old_and_new_and_what_is_absent():
 
 def test_recipe_hash_is_what_it_always_was():
     """Another hash would orphan every store there is: change it only with a note in the changelog."""
-    assert config.recipe_hash(TINY, "0" * 64) == "624e2711"
+    assert identity.recipe_hash(TINY, "0" * 64) == "624e2711"
 
 
 @pytest.mark.parametrize("field", fields())
@@ -74,9 +75,11 @@ def test_recipe_hash_moves_with_what_a_model_is(field: str):
     section = field.partition(".")[0]
     moves = section in ("model", "optimizer", "train") and field not in {*FREE, "model.size"}
     moves |= field == "population.length_tokens"  # the model has as many positions
-    before, after = (config.recipe_hash(c, "p") for c in (TINY, change(TINY, field, other(field))))
+    before, after = (
+        identity.recipe_hash(c, "p") for c in (TINY, change(TINY, field, other(field)))
+    )
     assert (before != after) == moves
-    assert config.recipe_hash(TINY, "q") != before
+    assert identity.recipe_hash(TINY, "q") != before
 
 
 def resolved(**model: Any) -> Model:
@@ -130,6 +133,6 @@ def test_what_is_resolved_stays(size: Any, layers: int, width: int, heads: int):
 
 def test_a_row_is_what_its_numbers_say_not_what_its_size_is_called():
     plain = Config(model=Model(size="custom", layers=3, width=512, heads=8))
-    assert config.recipe_hash(resolve(plain), "p") == config.recipe_hash(
+    assert identity.recipe_hash(resolve(plain), "p") == identity.recipe_hash(
         resolve(Config(model=Model(size="10M"))), "p"
     )

@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +12,35 @@ from lm_mia import loss, min_k
 from lm_mia.stats import baselines
 
 BOTH = ("min_k", "min_k_plus_plus")
-STATISTICS = jax.jit(lambda *a: min_k.statistics(BOTH, *a))
-Z_SCORES, LOWEST_MEAN = jax.jit(min_k.z_scores), jax.jit(min_k.lowest_mean)
 LOSSES = jax.jit(loss.sample_losses)
+
+
+@jax.jit
+def Z_SCORES(logits_BxLxV: jax.Array, x_BxL: jax.Array) -> jax.Array:
+    """z_BxL1 of all predicted tokens."""
+    log_p_BxL1xV = jax.nn.log_softmax(logits_BxLxV[:, :-1])
+    z_T = min_k.z_scores(log_p_BxL1xV.reshape(-1, log_p_BxL1xV.shape[-1]), x_BxL[:, 1:].ravel())
+    return z_T.reshape(len(x_BxL), -1)
+
+
+def LOWEST_MEAN(value_BxL1: Any, length_B: Any) -> np.ndarray:
+    """mean_B, NaN for samples without a predicted token, which no population has."""
+    value_BxL1, length_B = np.asarray(value_BxL1), np.asarray(length_B)
+    has_B = length_B > 1
+    real_BxL1 = np.arange(value_BxL1.shape[1]) < (length_B - 1)[:, None]
+    found_B = np.full(len(length_B), np.nan)
+    found_B[has_B] = min_k.lowest_mean(value_BxL1[real_BxL1], length_B[has_B] - 1)
+    return found_B
+
+
+def STATISTICS(logits_BxLxV: Any, x_BxL: Any, length_B: Any) -> dict[str, np.ndarray]:
+    """Both, as the scorer has them."""
+    nats_BxL1 = loss.token_losses(logits_BxLxV, jnp.asarray(x_BxL), jnp.asarray(length_B))
+    z_BxL1 = Z_SCORES(logits_BxLxV, x_BxL)
+    return {
+        name: LOWEST_MEAN(value_BxL1, length_B).astype(np.float32)
+        for name, value_BxL1 in zip(BOTH, (-nats_BxL1, z_BxL1), strict=True)
+    }
 
 
 def case(
@@ -163,14 +190,6 @@ def test_where_one_piece_is_certain_and_what_it_rules_out():
     of_rare, of_sure = (float(Z_SCORES(nearly, jnp.array([[0, piece]]))[0, 0]) for piece in (0, 2))
     assert of_rare == pytest.approx(-math.exp(15) / 2, rel=1e-4)  # p = e ** -30 each, of four
     assert 0 <= of_sure < 1e-5
-
-
-@pytest.mark.parametrize("names", [(), ("lowercase_loss",), ("min_k",), ("min_k_plus_plus",)])
-def test_only_what_is_asked_for(names: tuple[str, ...]):
-    found = jax.eval_shape(lambda *a: min_k.statistics(names, *a), *case(0))
-    assert {name: value.shape for name, value in found.items()} == {
-        name: (6,) for name in names if name in BOTH
-    }
 
 
 def test_an_offset_of_all_logits_changes_next_to_nothing():

@@ -37,7 +37,7 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
             *("optimizer.init_learning_rate", "optimizer.final_learning_rate"),
             *("corpus.processes", "tokenizer.documents", "population.validation_samples"),
             *("population.distinct_prefix_tokens", "population.frequency_samples"),
-            *("train.validations", "compute.micro_rows", "score.batch_size"),
+            *("train.validations", "compute.micro_rows", "score.micro_rows"),
         )
         for bad in ((-1, math.nan, math.inf) if "optimizer" in field else (-1,))
     ),

@@ -1,6 +1,8 @@
 import dataclasses
+import itertools
 import math
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -8,7 +10,7 @@ import pytest
 from checkpoint_test import same
 from model_test import slow_forward
 
-from lm_mia import checkpoint, config, model, score
+from lm_mia import checkpoint, config, model, score, sharding, windows
 from lm_mia.errors import UserError
 from lm_mia.optimizer import optimizer
 from lm_mia.population import Population
@@ -16,6 +18,7 @@ from lm_mia.subsets import Row
 
 SHAPE = model.Shape(layers=2, width=8, heads=2, vocab_size=32, length_tokens=8)
 ROW = Row("replica", 4, 5, 6)
+MESH = sharding.mesh(jax.devices()[:1])
 
 
 @pytest.fixture(scope="module")
@@ -43,37 +46,62 @@ def expected_N2(tiny: Population, state: checkpoint.State) -> np.ndarray:
     return np.array(means)
 
 
-@pytest.mark.parametrize("batch_size", [1, 3, 7, 20, 64])
-def test_scores_equal_a_slow_reference_at_any_batch_size(
-    tiny: Population, state: checkpoint.State, expected_N2: np.ndarray, batch_size: int
+def scorer(population: Population, micro_rows: int = 4, chunk_tokens: int = 16) -> score.Scorer:
+    return score.Scorer(SHAPE, population, model.Way(), chunk_tokens, micro_rows, MESH)
+
+
+@pytest.mark.parametrize("micro_rows", [1, 3, 7, 64])
+@pytest.mark.parametrize("chunk_tokens", [1, 13, 4096])
+def test_scores_equal_a_slow_reference_however_they_are_computed(
+    tiny: Population,
+    state: checkpoint.State,
+    expected_N2: np.ndarray,
+    micro_rows: int,
+    chunk_tokens: int,
 ):
-    scorer = score.make_score(SHAPE)
-    loss_N2 = score.score_row(state["params"], tiny, batch_size, scorer)
+    of = scorer(tiny, micro_rows, chunk_tokens)
+    loss_N2 = of.values(state["params"], (), 0, 20)["loss"]
     assert (loss_N2.dtype, loss_N2.shape) == (np.float32, (20,))
     np.testing.assert_allclose(loss_N2, expected_N2, rtol=1e-5)
     assert loss_N2.argsort().tolist() == expected_N2.argsort().tolist()
 
 
-def test_the_batch_size_follows_the_platform_unless_asked_for():
-    sizes = [score.batch_size(0, L, kind) for kind in ("cpu", "gpu") for L in (64, 1024, 4096)]
+def test_rows_a_call_follow_the_platform_unless_asked_for():
+    sizes = [score.micro_rows(0, L, kind) for kind in ("cpu", "gpu") for L in (64, 1024, 4096)]
     assert sizes == [16, 1, 1, 1024, 64, 16]
-    assert score.batch_size(7, 64, "gpu") == 7
+    assert score.micro_rows(7, 64, "gpu") == 7
 
 
-def test_the_batch_size_changes_a_loss_by_rounding_only(tiny: Population, state: checkpoint.State):
-    """By 1e-6 of its value at most; the same batch size gives the same bits."""
-    scorer = score.make_score(SHAPE)
-    whole, again, parts = (score.score_row(state["params"], tiny, b, scorer) for b in (20, 20, 7))
-    assert whole.tobytes() == again.tobytes()
-    np.testing.assert_allclose(parts, whole, rtol=1e-6)
+@pytest.mark.parametrize("window", [1, 6, 20])
+def test_neither_packing_nor_the_number_of_hosts_changes_a_loss_by_more_than_rounding(
+    tiny: Population, state: checkpoint.State, monkeypatch: pytest.MonkeyPatch, window: int
+):
+    """By 1e-6 of its value at most, and never their order; asked again, the bits are the same."""
+    whole, again = (scorer(tiny).values(state["params"], STATISTICS[:2], 0, 20) for _ in range(2))
+    monkeypatch.setattr(windows, "SAMPLES", window)
+    for cuts in ((0, 20), (0, 9, 20), (0, 6, 12, 18, 20)):
+        seen: list[float] = []
+        parts = [
+            scorer(tiny, 3).values(state["params"], STATISTICS[:2], low, high, seen.append)
+            for low, high in itertools.pairwise(cuts)
+        ]
+        assert seen.count(1.0) == len(parts)
+        for name, whole_N2 in whole.items():
+            assert again[name].tobytes() == whole_N2.tobytes()
+            found_N2 = np.concatenate([part[name] for part in parts])
+            np.testing.assert_allclose(found_N2, whole_N2, rtol=2e-6)
+            assert found_N2.argsort().tolist() == whole_N2.argsort().tolist()
 
 
-STATISTICS = ("min_k", "min_k_plus_plus", "lowercase_loss")
+STATISTICS = (
+    *("min_k", "min_k_plus_plus", "summed_loss", "target_logit", "greedy_match"),
+    "lowercase_loss",
+)
 
 
 def slow_statistics(params: model.Params, tiny: Population) -> dict[str, list[float]]:
     """One sample at a time, without padding, in float64; at most 7 tokens, so the lowest fifth is one."""
-    found: dict[str, list[float]] = {"min_k": [], "min_k_plus_plus": []}
+    found: dict[str, list[float]] = {name: [] for name in STATISTICS[:-1]}
     for i in range(len(tiny)):
         x_L = tiny.sample(i)
         z_LxV = np.asarray(slow_forward(params, x_L), np.float64)[: len(x_L) - 1]
@@ -81,6 +109,10 @@ def slow_statistics(params: model.Params, tiny: Population) -> dict[str, list[fl
         mean_L = (np.exp(log_p_LxV) * log_p_LxV).sum(1)
         square_L = (np.exp(log_p_LxV) * log_p_LxV**2).sum(1)
         chosen_L = log_p_LxV[range(len(x_L) - 1), x_L[1:]]
+        logit_L = z_LxV[range(len(x_L) - 1), x_L[1:]]
+        found["summed_loss"].append(-chosen_L.sum())
+        found["target_logit"].append(logit_L.mean())
+        found["greedy_match"].append((logit_L == z_LxV.max(1)).mean())
         found["min_k"].append(chosen_L.min())
         found["min_k_plus_plus"].append(((chosen_L - mean_L) / np.sqrt(square_L - mean_L**2)).min())
     return found
@@ -89,11 +121,11 @@ def slow_statistics(params: model.Params, tiny: Population) -> dict[str, list[fl
 def test_statistics_equal_a_slow_reference_and_leave_the_loss_alone(
     tiny: Population, state: checkpoint.State
 ):
-    params, scorer = state["params"], score.Scorer(SHAPE, tiny, 20)
-    loss_N2 = score.score_row(params, tiny, 20, score.make_score(SHAPE))
+    params, of = state["params"], scorer(tiny)
+    loss_N2 = of.values(params, (), 0, 20)["loss"]
     expected = slow_statistics(params, tiny)
-    for names in ((), ("min_k_plus_plus",), ("min_k", "min_k_plus_plus")):
-        found = scorer.values(params, names)
+    for names in ((), ("min_k_plus_plus",), STATISTICS[:2], STATISTICS[:-1]):
+        found = of.values(params, names, 0, 20)
         assert set(found) == {"loss", *names}
         assert found["loss"].tobytes() == loss_N2.tobytes()
         for name in names:
@@ -106,7 +138,7 @@ def test_one_pass_for_the_tokens_and_one_for_lower_case(
 ):
     """Lower case is made once for all rows, and only if it is asked for; here it is the samples, backwards."""
     passes, made = [], []
-    score_row = score.score_row
+    tokens = score.Scorer.tokens
 
     def backwards(population: Population) -> Population:
         made.append(population)
@@ -116,19 +148,19 @@ def test_one_pass_for_the_tokens_and_one_for_lower_case(
             population, tokens=np.concatenate(samples), offsets_N1=np.append(0, ends_N)
         )
 
-    def counted(params: model.Params, population: Population, *rest: object) -> object:
+    def counted(self: score.Scorer, params: Any, population: Population, *rest: Any) -> Any:
         passes.append(population)
-        return score_row(params, population, *rest)  # pyright: ignore
+        return tokens(self, params, population, *rest)
 
     monkeypatch.setattr(score.lowercase, "lowercase", backwards)
-    monkeypatch.setattr(score, "score_row", counted)
-    scorer = score.Scorer(SHAPE, tiny, 20)
-    for names, count in (((), 1), (STATISTICS[:2], 1)):
-        scorer.values(state["params"], names)
+    monkeypatch.setattr(score.Scorer, "tokens", counted)
+    of = scorer(tiny)
+    for names, count in (((), 1), (STATISTICS[:-1], 1)):
+        of.values(state["params"], names, 0, 20)
         assert (len(passes), passes.pop()) == (count, tiny)
     assert made == []
-    for names in (STATISTICS[2:], STATISTICS):
-        found = scorer.values(state["params"], names)
+    for names in (STATISTICS[-1:], STATISTICS):
+        found = of.values(state["params"], names, 0, 20)
         assert set(found) == {"loss", *names}
         np.testing.assert_allclose(found["lowercase_loss"], found["loss"][::-1], rtol=1e-6)
         assert len(passes) == 2
@@ -144,9 +176,11 @@ def test_params_of_a_row_at_a_score_point_and_at_its_end(tmp_path: Path, state: 
         for step in (6, 8, 9):
             checkpoint.save(checkpoints, step, after(step))
     for step in (6, 9):
-        assert same(score.restore_params(ROW, step, SHAPE, tmp_path), after(step)["params"])
+        assert same(
+            score.restore_params(ROW, step, SHAPE, tmp_path, MESH, MESH), after(step)["params"]
+        )
     with pytest.raises(UserError, match=r"after step 8 is not there"):  # no score point
-        score.restore_params(ROW, 8, SHAPE, tmp_path)
+        score.restore_params(ROW, 8, SHAPE, tmp_path, MESH, MESH)
 
 
 @pytest.mark.parametrize("step", [6, 9])
@@ -158,8 +192,8 @@ def test_a_row_without_the_state_of_a_step_is_refused(
         rf"\(its state after step {step} is not there\)$"
     )
     with pytest.raises(UserError, match=message):
-        score.restore_params(ROW, step, SHAPE, tmp_path / "nothing")
+        score.restore_params(ROW, step, SHAPE, tmp_path / "nothing", MESH, MESH)
     with checkpoint.manager(tmp_path / "half") as checkpoints:
         checkpoint.save(checkpoints, 8, state)
     with pytest.raises(UserError, match=message):
-        score.restore_params(ROW, step, SHAPE, tmp_path / "half")
+        score.restore_params(ROW, step, SHAPE, tmp_path / "half", MESH, MESH)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import xarray as xr
 import zarr
-from store_test import FOUR, SIX, _small_shards, check, content, ensure, made, values
+from tiny_store import FOUR, SIX, _small_shards, check, content, ensure, made, values
 
 from lm_mia import store
 from lm_mia.errors import UserError

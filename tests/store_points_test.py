@@ -8,7 +8,26 @@ import numpy as np
 import pytest
 import xarray as xr
 from store_damage_test import Crash, crash
-from store_test import COLUMNS, FOUR, SAMPLES, SIX, _small_shards, content, ensure, made, values
+from tiny_store import (
+    COLUMNS,
+    EACH,
+    END,
+    FOUR,
+    POINTS,
+    SAMPLES,
+    SIX,
+    STATISTICS,
+    _small_shards,
+    asked,
+    content,
+    ensure,
+    filled,
+    lacking,
+    loss,
+    made,
+    values,
+    write,
+)
 
 from lm_mia import store
 from lm_mia.errors import UserError
@@ -16,35 +35,6 @@ from lm_mia.store import Store
 from lm_mia.subsets import Row
 
 __all__ = ["_small_shards"]  # the fixture, used here too
-
-POINTS, END = (3, 6), 9
-EACH = (*POINTS, 0)
-STATISTICS = ("min_k",)
-
-
-def asked(path: Path, statistics: tuple[str, ...] = (), step: int = 0) -> Store:
-    return Store(path, statistics, POINTS, END, step)
-
-
-def loss(row: Row, step: int, name: str = "loss") -> np.ndarray:
-    """Other values at every score point."""
-    noise = np.random.default_rng([row.subset_seed, row.order_seed, step, len(name)])
-    return noise.normal(size=SAMPLES).astype(np.float32)
-
-
-def write(s: Store, row: Row, step: int) -> None:
-    more = {name: loss(row, step, name) for name in s.statistics}
-    s.write_row(row, loss(row, step), values(row)[1], more, step)
-
-
-def filled(path: Path, wanted: list[Row] = FOUR, statistics: tuple[str, ...] = ()) -> Store:
-    path.mkdir(exist_ok=True)
-    s = asked(path / "scores.zarr", statistics)
-    ensure(s, wanted)
-    for row in wanted:
-        for step in EACH:
-            write(s, row, step)
-    return s
 
 
 def check(s: Store, wanted: list[Row], steps: tuple[int, ...] = EACH) -> None:
@@ -85,10 +75,10 @@ def test_a_row_is_whole_when_all_its_score_points_are(tmp_path: Path):
     assert (s.missing(FOUR), s.missing(FOUR, 3), s.missing(FOUR, 0)) == (FOUR, FOUR, FOUR)
     ensure(s, FOUR)
     row, others = FOUR[1], [FOUR[0], *FOUR[2:]]
-    assert [s.lacking(row, step) for step in EACH] == [["member", "loss", "min_k"]] * 3
+    assert [lacking(s, row, step) for step in EACH] == [["member", "loss", "min_k"]] * 3
     write(s, row, 6)
-    assert s.lacking(row) == s.lacking(row, 3) == ["loss", "min_k"]
-    assert s.lacking(row, 6) == []
+    assert lacking(s, row) == lacking(s, row, 3) == ["loss", "min_k"]
+    assert lacking(s, row, 6) == []
     assert [s.missing(FOUR, step) for step in EACH] == [FOUR, others, FOUR]
     write(s, row, 0)
     assert [s.missing(FOUR, step) for step in EACH] == [FOUR, others, others]
@@ -113,7 +103,7 @@ def test_a_deleted_shard_is_missed_at_its_score_point_alone(tmp_path: Path, name
     (s.path / name / "c" / "3" / str(EACH.index(step)) / "1").unlink()
     assert s.missing(FOUR) == s.missing(FOUR, step) == [FOUR[3]]
     for at in EACH:
-        assert s.lacking(FOUR[3], at) == ([name] if at == step else [])
+        assert lacking(s, FOUR[3], at) == ([name] if at == step else [])
     more = {name: loss(FOUR[3], step, name) for name in ("loss", "min_k")}
     s.write_row(FOUR[3], more.pop("loss"), values(FOUR[3])[1], more, step)
     assert content(s) == before
@@ -123,7 +113,7 @@ def test_a_deleted_shard_of_membership_is_missed_everywhere(tmp_path: Path):
     s = filled(tmp_path)
     before = content(s)
     (s.path / "member" / "c" / "3" / "2").unlink()
-    assert all(s.lacking(FOUR[3], step) == ["member"] for step in EACH)
+    assert all(lacking(s, FOUR[3], step) == ["member"] for step in EACH)
     s.write_row(FOUR[3], np.zeros(SAMPLES, np.float32), values(FOUR[3])[1], {}, 6)
     assert content(s) == before  # the losses that were there are not written again
 
@@ -147,7 +137,7 @@ def test_a_damaged_byte_is_noticed_and_its_shard_named(tmp_path: Path, step: int
 def test_a_write_cut_short_before_any_shard_is_gone_on_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Three shards each of membership, loss and a statistic; the next write makes those that lack."""
+    """Shard by shard of membership, loss and a statistic, three each; the next write makes those that lack."""
     row, transaction = FOUR[4], store.ts.Transaction
     whole = asked(tmp_path / "scores.zarr", STATISTICS)
     ensure(whole, FOUR)
@@ -167,8 +157,8 @@ def test_a_write_cut_short_before_any_shard_is_gone_on_with(
             with pytest.raises(Crash):
                 write(s, row, 6)
         assert s.missing(FOUR, 6) == FOUR
-        assert s.lacking(row, 6) == ["member", "loss", "min_k"][cut // 3 :]
-        assert s.lacking(row, 3) == ["member", "loss", "min_k"][cut >= 3 :]
+        assert lacking(s, row, 6) == ["member", "loss", "min_k"][max(cut - 6, 0) :]
+        assert lacking(s, row, 3) == ["member", "loss", "min_k"][cut >= 7 :]
         write(s, row, 6)
         assert content(s) == content(whole)
 
@@ -292,7 +282,7 @@ def test_a_step_that_is_no_score_point_is_refused(tmp_path: Path):
     s = asked(tmp_path / "scores.zarr")
     s.ensure(FOUR, COLUMNS, {})
     before = content(s)
-    bad = (lambda: write(s, FOUR[0], 4), lambda: s.lacking(FOUR[0], 9), lambda: s.missing(FOUR, 1))
+    bad = (lambda: write(s, FOUR[0], 4), lambda: lacking(s, FOUR[0], 9), lambda: s.missing(FOUR, 1))
     for ask in bad:
         with pytest.raises(ValueError, match="must be 0 or one of"):
             ask()

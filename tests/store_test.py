@@ -5,54 +5,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray as xr
+from tiny_store import (
+    COLUMNS,
+    FOUR,
+    SAMPLES,
+    SIX,
+    _small_shards,
+    check,
+    content,
+    ensure,
+    lacking,
+    made,
+    values,
+)
 
 from lm_mia import store_format
 from lm_mia.errors import UserError
 from lm_mia.store import Store
-from lm_mia.subsets import Row, rows
+from lm_mia.subsets import Row
 
-SAMPLES = 10
-FOUR, SIX = rows(4, 2), rows(6, 2)
-COLUMNS = {"tokens": np.arange(SAMPLES) + 5, "unk": np.zeros(SAMPLES, np.int64)}
-
-
-@pytest.fixture(autouse=True)
-def _small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three shards a row, the last one short, of two chunks each."""
-    monkeypatch.setattr(store_format, "SHARD_SAMPLES", 4)
-    monkeypatch.setattr(store_format, "CHUNK_SAMPLES", 2)
-
-
-def values(row: Row) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng([row.subset_seed, row.order_seed])
-    return rng.normal(size=SAMPLES).astype(np.float32), rng.random(SAMPLES) < 0.5
-
-
-def ensure(s: Store, wanted: list[Row]) -> None:
-    s.ensure(wanted, COLUMNS, {"recipe": "abc"})
-
-
-def made(path: Path, wanted: list[Row] = FOUR) -> Store:
-    s = Store(path / "scores.zarr")
-    ensure(s, wanted)
-    for row in wanted:
-        s.write_row(row, *values(row))
-    return s
-
-
-def content(s: Store) -> dict[str, bytes]:
-    """Every file but the leftovers of an atomic write that was cut short, which nothing reads."""
-    files = (p for p in s.path.rglob("*") if p.is_file() and p.suffix != ".partial")
-    return {str(p.relative_to(s.path)): p.read_bytes() for p in files}
-
-
-def check(s: Store, wanted: list[Row]) -> None:
-    loss_MxN, member_MxN = s.read(wanted)
-    assert (loss_MxN.dtype, member_MxN.dtype) == (np.float32, np.bool_)
-    for i, row in enumerate(wanted):
-        loss_N, member_N = values(row)
-        np.testing.assert_array_equal(loss_MxN[i], loss_N)
-        np.testing.assert_array_equal(member_MxN[i], member_N)
+__all__ = ["_small_shards"]  # fixture
 
 
 def test_no_store_has_no_rows(tmp_path: Path):
@@ -106,10 +78,10 @@ def test_what_is_there_is_never_written_again(tmp_path: Path):
     s.write_row(FOUR[2], loss_N + 1, ~member_N)
     assert content(s) == before
     (s.path / "member" / "c" / "2" / "1").unlink()
-    assert s.lacking(FOUR[2]) == ["member"]
+    assert lacking(s, FOUR[2]) == ["member"]
     s.write_row(FOUR[2], loss_N + 1, member_N)
     assert content(s) == before
-    assert s.lacking(FOUR[2]) == []
+    assert lacking(s, FOUR[2]) == []
 
 
 def test_a_row_of_fill_values_is_present(tmp_path: Path):
@@ -238,7 +210,7 @@ def test_a_statistic_asked_for_later_makes_rows_absent_and_moves_nothing(tmp_pat
     assert s.missing(FOUR) == FOUR  # also before the store has grown
     ensure(s, FOUR)
     assert (s.missing(FOUR), old.missing(FOUR)) == (FOUR, [])
-    assert s.lacking(FOUR[0]) == list(MORE)
+    assert lacking(s, FOUR[0]) == list(MORE)
     for row in FOUR[:3]:
         loss_N, member_N = values(row)
         s.write_row(row, loss_N + 1, member_N, more(row))
@@ -267,7 +239,7 @@ def test_a_deleted_shard_of_a_statistic_makes_the_row_absent_where_it_is_asked_f
     before = content(s)
     (s.path / name / "c" / "3" / str(shard)).unlink()
     assert s.missing(FOUR) == [FOUR[3]]
-    assert s.lacking(FOUR[3]) == [name]
+    assert lacking(s, FOUR[3]) == [name]
     [other] = set(MORE) - {name}
     assert Store(s.path, (other,)).missing(FOUR) == []
     s.write_row(FOUR[3], *values(FOUR[3]), {name: more(FOUR[3])[name]})

@@ -25,7 +25,7 @@ from tiny_row import (
     trainer,
 )
 
-from lm_mia import checkpoint, config, score, subsets, train
+from lm_mia import checkpoint, config, model, score, sharding, subsets, train
 from lm_mia.optimizer import optimizer
 from lm_mia.population import Population
 from lm_mia.subsets import Row
@@ -276,7 +276,9 @@ def test_the_loss_goes_down_and_members_are_remembered(tiny: Population, tmp_pat
     assert len(losses) == 21  # 20 and the last
     assert losses[0] > 3
     assert losses[-1] < 0.6 * losses[0]
-    params = score.restore_params(ROW, 120, SHAPE, tmp_path)
-    loss_N2 = score.score_row(params, tiny, 20, score.make_score(SHAPE))
+    mesh = sharding.mesh(jax.devices()[:1])
+    params = score.restore_params(ROW, 120, SHAPE, tmp_path, mesh, mesh)
+    of = score.Scorer(SHAPE, tiny, model.Way(), 64, 4, mesh)
+    loss_N2 = of.values(params, (), 0, 20)["loss"]
     member_N2 = subsets.member(1, 20, "exact")
     assert loss_N2[member_N2].mean() + 0.5 < loss_N2[~member_N2].mean()

@@ -12,7 +12,7 @@ from lm_mia.errors import UserError
 from lm_mia.workdir import Workdir
 
 C = config.Config()
-DEEPER = dataclasses.replace(C, model=config.Model(layers=3), score=config.Score(batch_size=1))
+DEEPER = dataclasses.replace(C, model=config.Model(layers=3), score=config.Score(micro_rows=1))
 FASTER = dataclasses.replace(
     C, train=config.Train(workers=3), attack=config.Attack(references=6), report="other.py"
 )
@@ -62,7 +62,7 @@ def test_another_config_is_refused_with_the_fields_that_differ(tmp_path: Path):
     assert str(caught.value).split("\n") == [
         f"--workdir={tmp_path}: belongs to another config:",
         "  model.layers: 0 -> 3",
-        "  score.batch_size: 0 -> 1",
+        "  score.micro_rows: 0 -> 1",
         "  choose another --workdir, or put these fields back",
     ]
     assert (w.path / "config.json").read_bytes() == before

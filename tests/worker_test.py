@@ -127,7 +127,8 @@ def test_rows_of_another_worker_are_waited_for(
     clock = types.SimpleNamespace(sleep=sleep, monotonic=time.monotonic)
     monkeypatch.setattr(worker, "time", clock)  # the worker's alone: threads of orbax sleep too
     work("run", c, workdir, seen.append)
-    assert [(event["event"], event.get("row") or event.get("rows")) for event in seen[1:]] == [
+    told = [event for event in seen[1:] if event["event"] != "scoring"]
+    assert [(event["event"], event.get("row") or event.get("rows")) for event in told] == [
         ("row_started", NAMES[4]), ("row_scored", NAMES[4]), ("compiled", None),
         ("waiting", [NAMES[1]]), ("waiting", [NAMES[1]]),
         ("row_started", NAMES[1]), ("row_scored", NAMES[1]),
@@ -209,8 +210,9 @@ def test_rows_are_scored_at_every_score_point_and_present_when_all_are(
     shard.unlink()
     seen.clear()
     work("run", c, workdir, seen.append)
-    assert [(e["event"], e.get("step")) for e in seen[1:3]] == [
+    assert [(e["event"], e.get("step", e.get("share"))) for e in seen[1:4]] == [
         ("row_started", None),
+        ("scoring", 2 / 3),  # the second of three points
         ("row_scored", 3),
     ]
     assert shard.read_bytes() == before
@@ -245,7 +247,7 @@ def test_asked_to_stop_where_no_step_follows(
 
     monkeypatch.setattr(train, "train_row", asked)
     work("run", c, workdir, report)
-    last = [event["event"] for event in seen if event["event"] not in ("train", "step")]
+    last = [event["event"] for event in seen if event["event"] not in ("train", "step", "scoring")]
     scored = ["row_scored"] if moment == "while a row is scored" else []
     assert last == ["worker", "row_started", "row_trained", *scored, "preempted"]
     assert presence.trained(c, recipe, ROWS[0])
