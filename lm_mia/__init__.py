@@ -1,6 +1,6 @@
 """lm_mia: membership inference on language models, one way, stages meeting in files.
 
-corpus      documents (docstrings, text files, jsonl, parquet) and a sentencepiece vocabulary
+corpus      documents (docstrings, text files, jsonl, parquet, C4) and a sentencepiece vocabulary
 population  2N token sequences drawn by seed, stored once, ids 0..2N-1 for ever
 subsets     (subset_seed, 2N, design) -> which samples a row trains on
 batches     (order_seed, epoch, step) -> which members a step sees

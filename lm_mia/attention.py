@@ -8,6 +8,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
+from lm_mia import rules
 from lm_mia.errors import UserError
 
 Kind = Literal["xla", "cudnn", "pallas"]
@@ -59,27 +60,13 @@ def choose(
     Raises:
       UserError: if the way that is asked for does not exist here.
     """
-    hurdles: dict[Kind, list[tuple[bool, str]]] = {
-        "cudnn": [
-            (platform in ("gpu", "cuda"), f"it needs an NVIDIA GPU, this is a {platform}"),
-            (dtype == "bfloat16", f"it needs model.dtype=bfloat16, not {dtype}"),
-            (head_width % 8 == 0, f"it needs heads of a width divisible by 8, not {head_width}"),
-            (head_width <= 128, f"it needs heads of a width of at most 128, not {head_width}"),
-            (
-                length_tokens % 2 == 0,
-                f"it needs an even population.length_tokens, not {length_tokens}",
-            ),
-        ],
-        "pallas": [
-            (platform == "tpu", f"it needs a TPU, this is a {platform}"),
-            (
-                length_tokens % 128 == 0,
-                f"it needs population.length_tokens divisible by 128, not {length_tokens}",
-            ),
-        ],
-        "xla": [],
-    }
-    why_not = {kind: [why for ok, why in of if not ok] for kind, of in hurdles.items()}
+    why_not: dict[Kind, list[str]] = {"cudnn": [], "pallas": [], "xla": []}
+    if platform not in ("gpu", "cuda"):
+        why_not["cudnn"].append(f"it needs an NVIDIA GPU, this is a {platform}")
+    if platform != "tpu":
+        why_not["pallas"].append(f"it needs a TPU, this is a {platform}")
+    for kind, hurdles in why_not.items():
+        hurdles += rules.attention_hurdles(kind, dtype, head_width, length_tokens)
     if asked != "auto":
         if why_not[asked]:
             raise UserError(

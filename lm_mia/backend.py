@@ -96,10 +96,12 @@ def memory_bytes() -> int | None:
 def _join() -> None:
     names = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
     said = [os.environ.get(name, "") for name in names]
-    if any(said) and not (all(said) and said[1].isdigit() and said[2].isdigit()):
+    if any(said) and not (all(said) and said[1].isdecimal() and said[2].isdecimal()):
         told = ", ".join(f"{name}={value!r}" for name, value in zip(names, said, strict=True))
         raise UserError(f"{told}: must all be set, the last two to whole numbers, or none be")
     address, count, index = (said[0], int(said[1]), int(said[2])) if all(said) else (None,) * 3
+    if address is not None and count is not None and index is not None:
+        _check_job(address, count, index)
     try:
         jax.distributed.initialize(
             address, count, index, heartbeat_timeout_seconds=_HEARTBEAT_SECONDS
@@ -110,6 +112,22 @@ def _join() -> None:
         raise UserError(
             f"compute.span='job': the processes of the job did not find each other ({error})"
         ) from error
+
+
+def _check_job(address: str, count: int, index: int) -> None:
+    """UserError, if no job can have such an address and such a process, at which JAX fails in ways of its own."""
+    host, _, port = address.rpartition(":")
+    bad = []
+    if not (host and port.isdecimal() and 0 < int(port) < 2**16):
+        rule = "must be host:port, the port a whole number from 1 to 65535"
+        bad.append(f"JAX_COORDINATOR_ADDRESS={address!r}: {rule}; try 10.0.0.1:8476")
+    if count < 1:
+        bad.append(f"JAX_NUM_PROCESSES={count}: must be 1 or larger")
+    elif index >= count:
+        rule = f"must be less than JAX_NUM_PROCESSES={count}, since the first is 0"
+        bad.append(f"JAX_PROCESS_ID={index}: {rule}")
+    if bad:
+        raise UserError("\n".join(bad))
 
 
 def _cache() -> str:

@@ -76,7 +76,7 @@ class _Lent(Sequence[tuple[str, str]]):
         for k, raw in zip(order, _read(self.records, self.index_K[order]), strict=True):
             raws[k] = raw
         for i, raw in zip(self.index_K.tolist(), raws, strict=True):
-            yield _text(raw), f"{self.records.split}:{i}"
+            yield _text(self.records, i, raw), f"{self.records.split}:{i}"
 
 
 def open_records(path: str, split: str = "train") -> Records:
@@ -102,13 +102,13 @@ def open_records(path: str, split: str = "train") -> Records:
         versions = f"there is {', '.join(there)}" if there else "there is no C4 at all"
         raise UserError(f"{told}: no {NAME.as_posix()}/{VERSION} in it ({versions}); {_WAY_OUT}")
     info = _info(folder, told)
-    formats = [info.get("fileFormat", "tfrecord"), *info.get("alternativeFileFormats", ())]
+    formats = info["formats"]
     if "array_record" not in formats:
         raise UserError(
             f"{told}: its C4 is in {formats[0]} files, which cannot be read by index; write it as array_record with "
             f"`tfds convert_format --dataset_version_path={folder} --out_file_format=array_record`, or {_WAY_OUT}"
         )
-    splits = {s["name"]: [int(n) for n in s.get("shardLengths", ())] for s in info["splits"]}
+    splits = info["splits"]
     lengths = splits.get(split, [])
     if not sum(lengths):
         have = ", ".join(name for name, records in splits.items() if sum(records)) or "none"
@@ -116,7 +116,8 @@ def open_records(path: str, split: str = "train") -> Records:
             f"{told}: its C4 has no records in split {split!r} (there are: {have}); {_WAY_OUT}"
         )
     names = [f"c4-{split}.array_record-{k:05d}-of-{len(lengths):05d}" for k in range(len(lengths))]
-    present = {p.name: p.stat().st_size for p in folder.iterdir()}
+    # A link to a file that is gone is not there either.
+    present = {p.name: p.stat().st_size for p in folder.iterdir() if p.is_file()}
     if missing := [name for name in names if name not in present]:
         raise UserError(
             f"{told}: {len(missing)} of the {len(names)} files of split {split!r} are missing from {folder}: "
@@ -134,19 +135,23 @@ def data_folder(path: str) -> Path:
 
 
 def _info(folder: Path, told: str) -> dict[str, Any]:
-    """dataset_info.json."""
+    """Of dataset_info.json: the formats, and the numbers of records in the files of each split."""
     try:
         info = json.loads((folder / "dataset_info.json").read_bytes())
         if (
             "text"
             not in json.loads((folder / "features.json").read_bytes())["featuresDict"]["features"]
         ):
-            raise KeyError("features have no 'text'")
-        return {"splits": [], **info}
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise UserError(
-            f"{told}: {folder} is unfinished or damaged ({error}); {_WAY_OUT}"
-        ) from None
+            raise ValueError("features have no 'text'")
+        info = {"splits": [], **info}
+        lengths = {s["name"]: [int(n) for n in s.get("shardLengths", ())] for s in info["splits"]}
+        if any(n < 0 for of_split in lengths.values() for n in of_split):
+            raise ValueError("shardLengths below 0")
+        formats = [info.get("fileFormat", "tfrecord"), *info.get("alternativeFileFormats", ())]
+        return {"splits": lengths, "formats": formats}
+    except (OSError, ValueError, OverflowError, LookupError, TypeError, AttributeError) as error:
+        what = f"no field {error}" if isinstance(error, KeyError) else error
+        raise UserError(f"{told}: {folder} is unfinished or damaged ({what}); {_WAY_OUT}") from None
 
 
 def _read(records: Records, index_K: np.ndarray) -> Iterator[bytes]:
@@ -196,11 +201,26 @@ def _source(data_dir: Path, split: str, sha256: str) -> Any:
     )
 
 
-def _text(raw: bytes) -> str:
-    """The text of a record, and nothing else of it decoded."""
+def _text(records: Records, i: int, raw: bytes) -> str:
+    """The text of record i, and nothing else of it decoded; UserError if it has none."""
+    from google.protobuf.message import DecodeError
+
     record = example()
-    record.ParseFromString(raw)
-    return record.features.feature["text"].bytes_list.value[0].decode().strip()
+    try:
+        record.ParseFromString(raw)
+        return record.features.feature["text"].bytes_list.value[0].decode().strip()
+    except DecodeError:
+        what = "is no tf.train.Example"
+    except IndexError:
+        what = "has no text"
+    except UnicodeDecodeError as error:
+        what = f"has a text that is not UTF-8 ({error.reason})"
+    ends = np.cumsum([n for _, n in records.shards])
+    name, _ = records.shards[int(np.searchsorted(ends, i, side="right"))]
+    raise UserError(
+        f"corpus.path={str(records.data_dir)!r}: record {records.split}:{i}, in {name} of {NAME / VERSION}, {what}; "
+        f"copy the file again, or make C4 anew: {_WAY_OUT}"
+    )
 
 
 def example() -> Any:

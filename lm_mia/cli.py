@@ -17,7 +17,7 @@ import tyro
 from lm_mia import plan
 from lm_mia.config import Config
 from lm_mia.errors import STOPPED, UserError
-from lm_mia.parse import parse
+from lm_mia.parse import parse, sweep
 from lm_mia.workdir import Workdir
 
 VERBS = {
@@ -95,7 +95,6 @@ def _arguments(argv: Sequence[str]) -> _Arguments | None:
     parser.add_argument(
         *("--from-hf-shards", "--from_hf_shards"),
         metavar="GLOB",
-        default="",
         help="corpus: make C4 at corpus.path of these json.gz files of allenai/c4 first",
     )
     parser.add_argument(
@@ -112,32 +111,43 @@ def _arguments(argv: Sequence[str]) -> _Arguments | None:
     known, rest = parser.parse_known_args(argv)
     if known.verb == "fields":
         tyro.cli(_Fields, prog="lm-mia VERB", args=["--help"])
-    needed = [
+    wrong = [
         f"--{name}: missing; say --{name}={what}"
         for name, what in (("config", "configs/quickstart.py"), ("workdir", "runs/quickstart"))
         if not getattr(known, name) and (known.verb, name) != ("plan", "workdir")
     ]
-    needed += [
+    wrong += [
         f"--{name.replace('_', '-')}: only for `lm-mia plan`"
         for name in of_plan
         if known.verb != "plan" and getattr(known, name) is not None
     ]
-    needed += [
+    wrong += [
         f"--{flag}: only for `lm-mia {verb}`"
         for flag, verb in (("verify", "status"), ("repair", "score"))
         if getattr(known, flag) and known.verb != verb
     ]
-    if needed:
-        raise UserError("\n".join(needed))
+    shards = known.from_hf_shards
+    not_here = (
+        f"--from-hf-shards={shards!r}: only for `lm-mia corpus` with --config.corpus.source=c4"
+    )
+    if shards is not None and known.verb != "corpus":
+        wrong.append(not_here)
+    elif shards == "":
+        wrong.append("--from-hf-shards='': must name files; try 'hf/c4-*.json.gz'")
+    if wrong and known.config:  # the mistakes in the config too
+        try:
+            (sweep if known.verb == "plan" else parse)(known.config, rest)
+        except UserError as error:
+            wrong.append(str(error))
+    if wrong:
+        raise UserError("\n".join(wrong))
     if known.verb == "plan":
         plan.show(known, rest)
         return None
     c = parse(known.config, rest)
-    if known.from_hf_shards and (known.verb, c.corpus.source) != ("corpus", "c4"):
-        raise UserError(
-            f"--from-hf-shards={known.from_hf_shards!r}: only for `lm-mia corpus` with --config.corpus.source=c4"
-        )
-    flags = known.from_hf_shards, known.verify, known.repair
+    if shards and c.corpus.source != "c4":
+        raise UserError(not_here)
+    flags = shards or "", known.verify, known.repair
     return _Arguments(known.verb, c, Workdir(Path(known.workdir)), *flags)
 
 

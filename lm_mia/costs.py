@@ -64,7 +64,7 @@ class Recipe:
     checkpoint_bytes: int
     """The last state of every row."""
     score_point_bytes: int
-    """States at score points, which stay until they are scored, if all rows are trained before any is scored."""
+    """States at score points, which stay for statistics that are asked for later."""
     store_bytes: int
     population: str
     """Recipes of one population have the same name here."""

@@ -20,6 +20,7 @@ from lm_mia.documents import Documents, Progress, lend
 
 _PART = 4096
 _LARGE_PART, _LARGE = 16_384, 2**22  # parts of a draw of so many documents: fewer files
+_SAY_SECONDS = 30  # between lines that say how fast it goes
 _ALONE = 4  # parts that one process has done before others would have started
 
 
@@ -46,6 +47,7 @@ def draw(
     processes: int,
     progress: Progress,
     say: Callable[[str], None],
+    clock: Callable[[], float] = time.perf_counter,
 ) -> Drawn:
     """The first samples of a draw, tokenised into parts in the folder; parts that are there are used.
 
@@ -59,7 +61,8 @@ def draw(
       folder: of the parts, of this corpus and these arguments alone.
       processes: that tokenise; 0: one a core.
       progress: called after every few hundred documents.
-      say: told of parts that were there and of processes that died.
+      say: told of parts that were there, of processes that died and, now and then, of samples a second.
+      clock: gives the time in seconds.
 
     Returns:
       The samples; fewer than wanted if the corpus has no more.
@@ -71,7 +74,7 @@ def draw(
         index_K = seeds.draw(seed, "population/draw", len(documents), total)
         size = _PART if total < _LARGE else _LARGE_PART
         tasks = list(_split(index_K, looked, size, folder))
-        _make(tasks, looked, total, documents, rules, processes, progress, say)
+        _make(tasks, total, documents, rules, processes, progress, say, clock)
         parts += [path for path, _, _ in tasks]
         position_S, first_S = _samples(parts, rules.prefix_tokens > 0)
         position_W = position_S[first_S][:wanted]
@@ -102,30 +105,39 @@ def _split(index_K: np.ndarray, start: int, size: int, folder: Path) -> Iterator
 
 def _make(
     tasks: list[_Task],
-    looked: int,
     total: int,
     documents: Documents,
     rules: tokenise.Rules,
     processes: int,
     progress: Progress,
     say: Callable[[str], None],
+    clock: Callable[[], float],
 ) -> None:
     """Writes the parts that are missing."""
     missing = [task for task in tasks if not tokenise.whole(task[0])]
     if found := len(tasks) - len(missing):
         say(f"population: {found} of {len(tasks)} parts were tokenised by an earlier command")
-    done = total - sum(len(position_P) for _, position_P, _ in missing)
+    done = before = total - sum(len(position_P) for _, position_P, _ in missing)
     at_work: dict[int, int] = {}
+    start = said = clock()
+
+    def show() -> None:
+        nonlocal said
+        so_far, now = done + sum(at_work.values()), clock()
+        progress("tokenise samples", so_far, total)
+        if now - said >= _SAY_SECONDS:
+            said = now
+            rate = (so_far - before) / (now - start)
+            say(f"tokenise samples: {so_far:,} of {total:,}, {rate:,.0f} a second")
 
     def on_report(index: int, amount: int) -> None:
         at_work[index] = amount
-        progress("tokenise samples", done + sum(at_work.values()), total)
+        show()
 
     def on_lost(exit_code: int) -> None:
         say(f"a process that tokenises ended with code {exit_code}; its part is done again")
 
-    progress("tokenise samples", done, total)
-    start = time.perf_counter()
+    show()
     parts = (tokenise.Part(p, at, lend(documents, index), rules) for p, at, index in missing)
     alone = len(missing) < _ALONE
     count = 1 if alone else min(parallel.processes(processes), len(missing))
@@ -135,8 +147,8 @@ def _make(
         for index, _ in results:
             at_work.pop(index, None)
             done += len(missing[index][1])
-            progress("tokenise samples", done + sum(at_work.values()), total)
-    made, seconds = sum(len(at) for _, at, _ in missing), time.perf_counter() - start
+            show()
+    made, seconds = sum(len(at) for _, at, _ in missing), clock() - start
     if made:
         say(
             f"population: {made} documents tokenised in {seconds:.1f} s by {count} process(es), "

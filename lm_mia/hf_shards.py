@@ -1,7 +1,8 @@
 """The json.gz files of Hugging Face's allenai/c4 -> the layout of TFDS's c4/en:3.1.0, which `lm_mia.c4` reads.
 
 One file of records for each file of lines, each written under a name of its own and renamed, all in a hidden folder
-beside; a killed conversion goes on with the files that it lacks, and one rename makes the whole visible.
+beside; a killed conversion goes on with the files that it lacks, or that were made of a file of another size (one that
+was cut short, say, and got again), and one rename makes the whole visible.
 """
 
 import contextlib
@@ -54,7 +55,7 @@ def convert(
       say: told what was found.
 
     Raises:
-      UserError: if there is no such file, one is broken (names it and the line), or the folder holds something else.
+      UserError: if there is no such file, one is broken (says where), the folder holds something else or is read-only.
     """
     data_dir = c4.data_folder(path)
     folder = data_dir / c4.NAME / c4.VERSION
@@ -62,8 +63,10 @@ def convert(
     plan = {name: source.stat().st_size for name, source in sources.items()}
     unfinished = folder.with_name(f".{folder.name}.unfinished")
     way_out = "name another corpus.path, give the same files, or delete the folder"
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder.with_name(f".{folder.name}.lock")):
+    with _writing(data_dir):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder.with_name(f".{folder.name}.lock")).acquire()
+    with lock:
         if folder.exists():
             if _load(folder / "hf_shards.json") != plan:
                 raise UserError(
@@ -71,22 +74,30 @@ def convert(
                 )
             say(f"C4: {folder} was made of these {len(plan)} files before")
             return folder
-        if _load(unfinished / "hf_shards.json") not in (None, plan):
+        before = _load(unfinished / "hf_shards.json")
+        # The names alone: a file that was got again has another size, and costs its own shard, not all.
+        if before is not None and set(before) != set(plan):
             raise UserError(
                 f"{_FLAG}={pattern!r}: {unfinished} is of a conversion of other files; {way_out}"
             )
-        unfinished.mkdir(exist_ok=True)
-        _save(unfinished / "hf_shards.json", plan)
-        splits = _shards(sources, unfinished)
-        if not (unfinished / "dataset_info.json").exists():
-            _make([s for shards in splits.values() for s in shards], processes, progress, say)
-            _describe(unfinished, splits)
-        kept = {shard.target.name for shards in splits.values() for shard in shards}
-        kept |= {"hf_shards.json", "features.json", "dataset_info.json"}
-        for file in unfinished.iterdir():  # notes, and what a killed process left
-            if file.name not in kept:
-                file.unlink()
-        os.replace(unfinished, folder)
+        splits = _shards(sources, plan, unfinished)
+        all_shards = [shard for shards in splits.values() for shard in shards]
+        info = unfinished / "dataset_info.json"
+        # Written when all is made; the notes, which say of what, may be gone then.
+        if not (info.exists() and before == plan and all(s.target.exists() for s in all_shards)):
+            with _writing(data_dir):
+                unfinished.mkdir(exist_ok=True)
+                info.unlink(missing_ok=True)
+                _save(unfinished / "hf_shards.json", plan)
+            _make(all_shards, processes, progress, say)
+            with _writing(data_dir):
+                _describe(unfinished, splits)
+        kept = {"hf_shards.json", "features.json", info.name, *(s.target.name for s in all_shards)}
+        with _writing(data_dir):
+            for file in unfinished.iterdir():  # notes, and what a killed process left
+                if file.name not in kept:
+                    file.unlink()
+            os.replace(unfinished, folder)
     say(f"C4: {folder} made of {len(plan)} files")
     return folder
 
@@ -110,7 +121,19 @@ def _find(pattern: str) -> dict[str, Path]:
     return {file.name: file for file in files}
 
 
-def _shards(sources: dict[str, Path], folder: Path) -> dict[str, list[_Shard]]:
+@contextlib.contextmanager
+def _writing(data_dir: Path) -> Iterator[None]:
+    """Turns what goes wrong in writing to the folder (ArrayRecord raises RuntimeError) into a UserError."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        raise UserError(
+            f"corpus.path={str(data_dir)!r}: cannot be written ({error}); name a folder that you may write to, or "
+            "make room there: what is converted is kept"
+        ) from error
+
+
+def _shards(sources: dict[str, Path], sizes: dict[str, int], to: Path) -> dict[str, list[_Shard]]:
     """The work of each split."""
     splits: dict[str, list[Path]] = {}
     for name, source in sources.items():
@@ -119,8 +142,8 @@ def _shards(sources: dict[str, Path], folder: Path) -> dict[str, list[_Shard]]:
         split: [
             _Shard(
                 source,
-                source.stat().st_size,
-                folder / f"c4-{split}.array_record-{k:05d}-of-{len(files):05d}",
+                sizes[source.name],
+                to / f"c4-{split}.array_record-{k:05d}-of-{len(files):05d}",
             )
             for k, source in enumerate(files)
         ]
@@ -132,7 +155,7 @@ def _make(
     shards: list[_Shard], processes: int, progress: Progress, say: Callable[[str], None]
 ) -> None:
     """Writes the files that are missing."""
-    missing = [shard for shard in shards if not _note(shard).exists()]
+    missing = [shard for shard in shards if not _made(shard)]
     if len(missing) < len(shards):
         say(f"C4: {len(shards) - len(missing)} of {len(shards)} files were converted before")
     total = sum(shard.bytes for shard in shards)
@@ -156,24 +179,28 @@ def _make(
 
 
 def _convert(shard: _Shard, report: parallel.Report) -> None:
-    """One file of lines -> one of records, and a note of their number beside it."""
+    """One file of lines -> one of records, and a note beside it of their number and of both files' sizes."""
     from array_record.python.array_record_module import ArrayRecordWriter
 
     temporary = shard.target.with_suffix(f".{os.getpid()}")
-    # group_size:1 is one record a chunk, as TFDS writes: the cheapest to read by index.
-    writer = ArrayRecordWriter(str(temporary), "group_size:1")
-    records = size = 0
-    try:
-        for raw in _records(shard, report):
-            writer.write(raw)
-            records, size = records + 1, size + len(raw)
-    except BaseException:
-        writer.close()
-        temporary.unlink()
-        raise
-    writer.close()
-    os.replace(temporary, shard.target)
-    _save(_note(shard), {"records": records, "bytes": size})
+    with _writing(shard.target.parents[3]):  # of DATA_DIR/c4/en/.3.1.0.unfinished/NAME
+        _note(shard).unlink(missing_ok=True)  # it may tell of another file of this name
+        # group_size:1 is one record a chunk, as TFDS writes: the cheapest to read by index.
+        writer = ArrayRecordWriter(str(temporary), "group_size:1")
+        records = size = 0
+        try:
+            for raw in _records(shard, report):
+                writer.write(raw)
+                records, size = records + 1, size + len(raw)
+            writer.close()
+        except BaseException:
+            with contextlib.suppress(RuntimeError):  # says again what writing said
+                writer.close()
+            temporary.unlink(missing_ok=True)
+            raise
+        os.replace(temporary, shard.target)
+        sizes = {"source_bytes": shard.bytes, "file_bytes": shard.target.stat().st_size}
+        _save(_note(shard), {"records": records, "bytes": size, **sizes})
 
 
 def _records(shard: _Shard, report: parallel.Report) -> Iterator[bytes]:
@@ -241,6 +268,13 @@ def _describe(folder: Path, splits: dict[str, list[_Shard]]) -> None:
         ],
     }
     _save(folder / "dataset_info.json", info)
+
+
+def _made(shard: _Shard) -> bool:
+    """Whether the file of records is there, whole, and of a file of lines of this size."""
+    note = _load(_note(shard)) or {}
+    noted = note.get("source_bytes"), note.get("file_bytes")
+    return shard.target.exists() and noted == (shard.bytes, shard.target.stat().st_size)
 
 
 def _note(shard: _Shard) -> Path:

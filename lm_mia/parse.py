@@ -108,6 +108,7 @@ def _override(config: Config, overrides: Sequence[str]) -> tuple[Config, list[st
             values = [value.capitalize() for value in values]
         if typing.get_origin(kinds[name]) is tuple:
             values = [part.strip() for value in values for part in value.split(",")]
+            values = [] if values == [""] else values  # --config.score.at_steps= empties it
         try:
             with (
                 contextlib.redirect_stderr(io.StringIO()),
@@ -269,11 +270,9 @@ def _describe(kind: Any) -> str:
         of, *rest = typing.get_args(kind)
         if typing.get_origin(of) is typing.Literal:
             return "some of " + ", ".join(map(str, typing.get_args(of)))
-        return (
-            "a list of numbers such as 0.01,0.05"
-            if rest == [...]
-            else "two numbers such as 0.01,0.05"
-        )
+        if of is int:
+            return "a list of whole numbers such as 100,200"
+        return ("a list of" if rest == [...] else "two") + " numbers such as 0.01,0.05"
     names = {
         int: "a whole number",
         float: "a number",

@@ -51,11 +51,20 @@ def show(known: argparse.Namespace, overrides: Sequence[str]) -> None:
       overrides: ``--config.section.field=value``, for all entries of the sweep.
 
     Raises:
-      UserError: naming every flag whose value is wrong, or every mistake in the config and its sweep.
+      UserError: naming every flag whose value is wrong, and every mistake in the config and its sweep.
     """
-    chip = _chip(known.device, known.mfu)
-    entries = parse.sweep(known.config, overrides)
-    _check_tokens(known.tokens_per_sample, entries)
+    chip, entries, wrong = None, [], []
+    try:
+        chip = _chip(known.device, known.mfu)
+    except UserError as error:
+        wrong.append(str(error))
+    try:
+        entries = parse.sweep(known.config, overrides)
+        _check_tokens(known.tokens_per_sample, entries)
+    except UserError as error:
+        wrong.append(str(error))
+    if wrong or chip is None:
+        raise UserError("\n".join(wrong))
     there, mean = _stored(known.workdir), known.tokens_per_sample
 
     def lengths(c: Config) -> Lengths:
@@ -86,7 +95,7 @@ def as_json(found: Sequence[Recipe], chip: Chip) -> dict[str, Any]:
 
 
 def _chip(device: str | None, mfu: float | None) -> Chip:
-    name, share = device or "h100", 0.4 if mfu is None else mfu
+    name, share = "h100" if device is None else device, 0.4 if mfu is None else mfu
     bad = []
     if not 0 < share <= 1:
         bad.append(f"--mfu={share}: must be above 0 and at most 1; try --mfu=0.4")
@@ -227,8 +236,8 @@ def _notes(found: Sequence[Recipe], chip: Chip, entries: int, total: dict[str, f
     ]
     if total["score_point_bytes"]:
         lines.append(
-            f"             and at score points, until they are scored: {_bytes(total['score_point_bytes'])} if all "
-            "rows are trained before any is scored"
+            f"             and at score points, for statistics asked for later: "
+            f"{_bytes(total['score_point_bytes'])} more"
         )
     if total["present_rows"]:
         lines.append(

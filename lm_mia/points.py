@@ -10,8 +10,12 @@ def total_steps(c: config.Config) -> int:
 
 def score_steps(c: config.Config) -> tuple[int, ...]:
     """Steps, ascending, after which rows are scored beside their end: ``score.at_steps`` and ``score.at_epochs``."""
-    of_epochs = {max(round(epochs * _per_epoch(c)), 1) for epochs in c.score.at_epochs}
-    return tuple(sorted({*c.score.at_steps, *of_epochs} - {total_steps(c)}))
+    return tuple(sorted({*c.score.at_steps, *epoch_steps(c)} - {total_steps(c)}))
+
+
+def epoch_steps(c: config.Config) -> list[int]:
+    """The step that each of ``score.at_epochs`` is rounded to, the first at the earliest."""
+    return [max(round(epochs * _per_epoch(c)), 1) for epochs in c.score.at_epochs]
 
 
 def _per_epoch(c: config.Config) -> int:

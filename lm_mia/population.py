@@ -240,6 +240,12 @@ def check_samples(
                 f"that can be samples ({drawn.documents} read, {drawn.too_short} too short, {drawn.prefix_duplicates} "
                 "that begin like another)"
             )
+        if held_out and documents - held_out < 2 <= documents:
+            beside = samples if samples <= documents else 2
+            raise UserError(
+                f"population.validation_samples={held_out}: the corpus has {documents} documents {which}; use at most "
+                f"{documents - beside} beside population.samples={beside}"
+            )
         way_out = f"use at most {max(documents - held_out, 0) // 2 * 2}{also}"
         raise UserError(
             f"population.samples={samples}: the corpus has {documents} documents {which}; {way_out}"

@@ -54,6 +54,23 @@ def problems(c: config.Config) -> list[str]:
         near = min(good, key=lambda h: abs(h - c.model.heads))
         rule = f"must divide model.width={c.model.width}"
         need(False, "model.heads", rule, f"try --config.model.heads={near}")
+    m, head_width = c.model, 8  # which suits every attention: heads that do not fit are told above
+    if m.heads > 0 and m.width > 0 and m.width % m.heads == 0:
+        head_width = m.width // m.heads
+    length, asked = c.population.length_tokens, c.compute.attention
+    hurdles = attention_hurdles(asked, m.dtype, head_width, length)
+    need(
+        not hurdles,
+        "compute.attention",
+        "; ".join(hurdles),
+        "set --config.compute.attention=auto",
+    )
+    need(
+        c.compute.span == "device" or c.train.workers <= 1,
+        "train.workers",
+        "must be 0 or 1 for compute.span='job', where one process takes all devices",
+        "set --config.train.workers=0",
+    )
     need(
         c.population.distinct_prefix_tokens <= max(c.population.length_tokens, 0),
         "population.distinct_prefix_tokens",
@@ -110,28 +127,7 @@ def problems(c: config.Config) -> list[str]:
             "train.epochs make",
             f"try --config.optimizer.warmup_steps={steps // 10}",
         )
-        unsound = False
-        for field, low, high in (("at_steps", 1, steps), ("at_epochs", 0, c.train.epochs)):
-            asked = getattr(c.score, field)
-            sound = all(low <= p < high and p > 0 for p in asked) and len(set(asked)) == len(asked)
-            unsound |= not sound
-            need(
-                sound,
-                f"score.{field}",
-                f"must lie above 0 and before the end ({high}), which is always scored, none twice",
-            )
-            need(
-                not asked or c.train.subset != "bernoulli",
-                f"score.{field}",
-                "train.subset='bernoulli' gives every row another number of steps",
-                "set --config.train.subset=exact",
-            )
-        there = () if unsound else points.score_steps(c)
-        need(
-            unsound or c.attack.step in (0, *there),
-            "attack.step",
-            f"must be 0 (the end) or a score point, {' or '.join(map(str, there)) or 'of which there are none'}",
-        )
+        found += _point_problems(c, steps)
         need(
             c.train.validations <= steps,
             "train.validations",
@@ -149,6 +145,54 @@ def problems(c: config.Config) -> list[str]:
         "must name none twice",
     )
     found += _attack_problems(c) + _extract_problems(c)
+    return found
+
+
+def attention_hurdles(kind: str, dtype: str, head_width: int, length_tokens: int) -> list[str]:
+    """Why a kind of ``compute.attention`` cannot compute such a model on any platform; empty if it can."""
+    hurdles: dict[str, list[tuple[bool, str]]] = {
+        "cudnn": [
+            (dtype == "bfloat16", f"model.dtype=bfloat16, not {dtype}"),
+            (head_width % 8 == 0, f"model.width / model.heads divisible by 8, not {head_width}"),
+            (head_width <= 128, f"model.width / model.heads of at most 128, not {head_width}"),
+            (length_tokens % 2 == 0, f"an even population.length_tokens, not {length_tokens}"),
+        ],
+        "pallas": [
+            (
+                length_tokens % 128 == 0,
+                f"population.length_tokens divisible by 128, not {length_tokens}",
+            ),
+        ],
+    }
+    return [f"it needs {what}" for ok, what in hurdles.get(kind, []) if not ok]
+
+
+def _point_problems(c: config.Config, steps: int) -> list[str]:
+    """What is wrong with the score points of a row of so many steps, and with the one that is attacked."""
+    found: list[str] = []
+    rule = "must lie above 0 and before the end ({}), which is always scored, none twice"
+    for field, end in (("at_steps", steps), ("at_epochs", c.train.epochs)):
+        asked, said = getattr(c.score, field), f"score.{field}={getattr(c.score, field)!r}: "
+        if not all(0 < p < end for p in asked) or len(set(asked)) < len(asked):
+            found.append(said + rule.format(end))
+        elif field == "at_epochs":
+            rounded = points.epoch_steps(c)
+            if steps in rounded or len(set(rounded)) < len(rounded):
+                told = ", ".join(map(str, rounded))
+                rounds = "must be steps before the end ({}), which is always scored, none twice"
+                found.append(f"{said}{rounds.format(steps)}; rounded they are {told}")
+        if asked and c.train.subset == "bernoulli":
+            found.append(
+                f"{said}train.subset='bernoulli' gives every row another number of steps; "
+                "set --config.train.subset=exact"
+            )
+    said = f"attack.step={c.attack.step!r}: must be 0 (the end) or a score point, "
+    if all(0 < p < c.train.epochs for p in c.score.at_epochs):
+        there = [p for p in sorted({*c.score.at_steps, *points.epoch_steps(c)}) if 0 < p < steps]
+        if c.attack.step not in (0, *there):
+            found.append(said + (" or ".join(map(str, there)) or "of which there are none"))
+    elif not 0 <= c.attack.step < steps:  # any other may be what a broken at_epochs was meant to be
+        found.append(f"{said}all before step {steps}")
     return found
 
 

@@ -221,7 +221,12 @@ def restore_params(
     shapes: Any = jax.eval_shape(lambda: model.init(jax.random.key(0), shape))
     like = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=whole), shapes)
     with checkpoint.manager(folder) as checkpoints:
-        if step not in checkpoints.all_steps():
+        if step not in (there := checkpoints.all_steps()):
+            if max(there, default=0) > step:
+                raise UserError(
+                    f"row {row}: its state after step {step} is lost; delete {folder} and run `lm-mia run` again, "
+                    "which trains the row anew"
+                )
             raise UserError(
                 f"row {row}: not trained yet; run `lm-mia train` first (its state after step {step} is not there)"
             )

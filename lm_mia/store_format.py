@@ -22,7 +22,7 @@ VARIABLES = {  # name -> type, fill value and units
 
 def kvstore(path: Path) -> dict[str, str]:
     """Tensorstore's specification of a folder."""
-    return {"driver": "file", "path": f"{path.absolute()}/"}
+    return {"driver": "file", "path": f"{path.resolve()}/"}  # it takes no ".."
 
 
 def points_of(name: str, points: int) -> tuple[int, ...]:

@@ -55,7 +55,10 @@ def main(
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started us sends SIGTERM
     try:
         try:
-            _work(todo, c, workdir, recipe, place, pipe.send)
+            try:
+                _work(todo, c, workdir, recipe, place, pipe.send)
+            finally:
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is on its way out
         except UserError as error:
             pipe.send({"event": "user_error", "message": str(error)})
         except BrokenPipeError:
@@ -82,7 +85,7 @@ def _work(
     stop = preemption.Stop()
     stop.install()
     tell: Report = report if here.lead else lambda event: None
-    population = open_population(workdir / "population")
+    population = open_population(workdir / "population", verify=False)  # the command has
     shape = model.Shape.of(c.model, population.vocab_size, population.length_tokens)
     choice = compute.choose(
         *(c.compute, shape, c.train.batch_size, here.about["platform"]),

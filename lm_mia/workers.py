@@ -20,7 +20,7 @@ from lm_mia.errors import STOPPED, UserError
 Event = dict[str, Any]
 
 _ASKED = (STOPPED, -signal.SIGTERM)  # exit codes of a worker that SIGTERM ended outside of training
-_GRACE_SECONDS = 30  # in which a worker saves; schedulers give as much or more
+_GRACE_SECONDS = 120  # in which a worker saves, also a large state to a slow disk
 
 
 def run(

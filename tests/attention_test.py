@@ -200,8 +200,9 @@ def test_what_does_not_exist_here_is_refused_with_all_reasons_in_one_line():
         choose("cudnn", "cpu", "float32", 132, 1023)
     assert str(error.value) == (
         "compute.attention='cudnn': it needs an NVIDIA GPU, this is a cpu; it needs model.dtype=bfloat16, "
-        "not float32; it needs heads of a width divisible by 8, not 132; it needs heads of a width of at most "
-        "128, not 132; it needs an even population.length_tokens, not 1023; set --config.compute.attention=auto"
+        "not float32; it needs model.width / model.heads divisible by 8, not 132; it needs "
+        "model.width / model.heads of at most 128, not 132; it needs an even population.length_tokens, "
+        "not 1023; set --config.compute.attention=auto"
     )
     with pytest.raises(UserError, match=r"it needs a TPU, this is a gpu; it .* by 128, not 100;"):
         choose("pallas", "gpu", "bfloat16", 64, 100)

@@ -83,7 +83,8 @@ ADDRESS = {
 
 @pytest.mark.parametrize(
     "change",
-    [{name: ""} for name in ADDRESS] + [{"JAX_NUM_PROCESSES": "two"}, {"JAX_PROCESS_ID": "-1"}],
+    [{name: ""} for name in ADDRESS]
+    + [{"JAX_NUM_PROCESSES": "two"}, {"JAX_PROCESS_ID": "-1"}, {"JAX_PROCESS_ID": "\u00b2"}],
 )
 def test_half_an_address_is_told(monkeypatch: pytest.MonkeyPatch, change: dict[str, str]):
     said = ADDRESS | change
@@ -96,6 +97,50 @@ def test_half_an_address_is_told(monkeypatch: pytest.MonkeyPatch, change: dict[s
     assert str(caught.value) == (
         f"{told}: must all be set, the last two to whole numbers, or none be"
     )
+
+
+HOST_PORT = (
+    "JAX_COORDINATOR_ADDRESS={!r}: must be host:port, the port a whole number from 1 to 65535; "
+    "try 10.0.0.1:8476"
+)
+TOO_LARGE = "JAX_PROCESS_ID=5: must be less than JAX_NUM_PROCESSES=2, since the first is 0"
+
+
+@pytest.mark.parametrize(
+    ("said", "lines"),
+    [
+        *(
+            ((address, "1", "0"), [HOST_PORT.format(address)])
+            for address in ("nonsense", "host:", ":1234", "host:http", "host:0", "host:65536", "1")
+        ),
+        (("host:1234", "2", "5"), [TOO_LARGE]),
+        (
+            ("host:1234", "2", "2"),
+            ["JAX_PROCESS_ID=2: must be less than JAX_NUM_PROCESSES=2, since the first is 0"],
+        ),
+        (("host:1234", "0", "0"), ["JAX_NUM_PROCESSES=0: must be 1 or larger"]),
+        (("host", "2", "5"), [HOST_PORT.format("host"), TOO_LARGE]),
+    ],
+)
+def test_a_job_that_cannot_be_is_told(
+    monkeypatch: pytest.MonkeyPatch, said: tuple[str, str, str], lines: list[str]
+):
+    for name, value in zip(ADDRESS, said, strict=True):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(jax.distributed, "initialize", pytest.fail)
+    with pytest.raises(UserError) as caught:
+        backend._join()
+    assert str(caught.value).split("\n") == lines
+
+
+@pytest.mark.parametrize("address", ["a.b-c:65535", "[::1]:1", "10.0.0.1:8476"])
+def test_addresses_that_can_be(monkeypatch: pytest.MonkeyPatch, address: str):
+    asked: list[Any] = []
+    for name, value in (ADDRESS | {"JAX_COORDINATOR_ADDRESS": address}).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(jax.distributed, "initialize", lambda *args, **_: asked.append(args))
+    backend._join()
+    assert asked == [(address, 2, 1)]
 
 
 def test_processes_that_do_not_find_each_other(monkeypatch: pytest.MonkeyPatch):

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import fake_c4
 import numpy as np
@@ -162,6 +163,61 @@ def test_unfinished_and_damaged_folders(changed: Path, name: str, content: str |
         refused(changed, "in tfrecord files")
     else:
         refused(changed, r"c4/en/3.1.0 is unfinished or damaged \(.+\); set corpus.path")
+
+
+@pytest.mark.parametrize(
+    ("splits", "what"),
+    [
+        ([{"shardLengths": ["5"]}], "no field 'name'"),
+        ([{"name": "train", "shardLengths": ["x"]}], "invalid literal for int"),
+        ([{"name": "train", "shardLengths": [1e999]}], "infinity"),
+        ([{"name": "train", "shardLengths": ["-5"]}], "shardLengths below 0"),
+        ([{"name": "train", "shardLengths": None}], "not iterable"),
+        (["train"], "indices"),
+        (None, "not iterable"),
+    ],
+)
+def test_damaged_splits(changed: Path, splits: Any, what: str):
+    edit(changed, splits=splits)
+    refused(changed, rf"c4/en/3.1.0 is unfinished or damaged \(.*{what}.*\); set corpus.path")
+
+
+def test_links_to_nowhere_are_not_there(changed: Path):
+    folder = changed / "c4/en/3.1.0"
+    whole = c4.open_records(str(changed))
+    (folder / "notes").symlink_to("nowhere")
+    assert c4.open_records(str(changed)) == whole
+    (folder / "c4-train.array_record-00001-of-00004").unlink()
+    (folder / "c4-train.array_record-00001-of-00004").symlink_to("nowhere")
+    refused(
+        changed, r"1 of the 4 files of split 'train' are missing .* c4-train.array_record-00001"
+    )
+
+
+@pytest.mark.parametrize(
+    ("raw", "what"),
+    [
+        (b"no example", "is no tf.train.Example"),
+        (b"", "has no text"),
+        (
+            fake_c4._example("naïve").replace("ï".encode(), b"\xff\xfe"),
+            "has a text that is not UTF-8",
+        ),
+        (fake_c4._example("a").replace(b"text", b"tixt"), "has no text"),
+    ],
+)
+def test_a_record_without_a_text_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raw: bytes, what: str
+):
+    example = fake_c4._example
+    monkeypatch.setattr(fake_c4, "_example", lambda t: raw if t == "broken" else example(t))
+    fake_c4.tfds(tmp_path, {"train": ["a", "b", "c", "broken", "d"]})
+    records = c4.open_records(str(tmp_path))
+    assert records[4] == ("d", "train:4")
+    message = f"record train:3, in c4-train.array_record-00001-of-00002 of c4/en/3.1.0, {what}.*; copy the file again"
+    with pytest.raises(UserError, match=message) as caught:
+        list(records.lend(np.array([4, 3, 0])))
+    assert str(caught.value).startswith(f"corpus.path={str(tmp_path)!r}: ")
 
 
 @pytest.mark.parametrize("damage", ["cut", "fewer", "other"])

@@ -1,5 +1,6 @@
 import itertools
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ def drawn(
     corpus: Sequence[tuple[str, str]] = CORPUS,
     seed: int = 3,
     processes: int = 1,
+    clock: Callable[[], float] = time.perf_counter,
     **rules: int,
 ) -> tuple[draw.Drawn, list[str], list[tuple[str, int, int]]]:
     said: list[str] = []
@@ -40,7 +42,7 @@ def drawn(
     of = tokenise.Rules(model, 16, **rules)
     folder = model.parent / "parts"
     found = draw.draw(
-        corpus, wanted, seed, of, folder, processes, lambda *n: seen.append(n), said.append
+        corpus, wanted, seed, of, folder, processes, lambda *n: seen.append(n), said.append, clock
     )
     return found, said, seen
 
@@ -133,6 +135,23 @@ def test_no_more_is_tokenised_than_needed_where_none_is_left_out(model: Path):
     assert seen[-1] == ("tokenise samples", 50, 50)
     assert len(said) == 1
     assert said[0].startswith("population: 50 documents tokenised in ")
+
+
+def test_the_rate_is_told_every_half_minute(model: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(draw, "_PART", 60)
+    monkeypatch.setattr(tokenise, "_BATCH", 30)
+    made, _, _ = drawn(model, 300)
+    made.parts[0].unlink()
+    made.parts[3].unlink()
+    seconds = itertools.count(step=10)
+    _, said, seen = drawn(model, 300, clock=lambda: float(next(seconds)))
+    # After 10, 20, ... 70 s; what was there before is not of the rate.
+    assert [done for _, done, _ in seen] == [180, 210, 240, 240, 270, 300, 300]
+    assert said[1:] == [
+        "tokenise samples: 240 of 300, 2 a second",
+        "tokenise samples: 300 of 300, 2 a second",
+        "population: 120 documents tokenised in 80.0 s by 1 process(es), 2 a second",
+    ]
 
 
 def test_parts_lie_close_together_in_the_corpus(model: Path, monkeypatch: pytest.MonkeyPatch):

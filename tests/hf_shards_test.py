@@ -143,40 +143,6 @@ def test_files_that_are_none_of_c4(tmp_path: Path, pattern: str):
     assert not (tmp_path / "out").exists()
 
 
-GOOD = b'{"text": "a", "url": "u", "timestamp": "t"}\n'
-
-
-@pytest.mark.parametrize(
-    ("raw", "message"),
-    [
-        (b"plain text, which nobody compressed\n", "line 1: not a sound gzip file .*Not a gzipped"),
-        (gzip.compress(GOOD * 9000, mtime=0)[:-200], r"line \d+: not a sound gzip file"),
-        (gzip.compress(GOOD + b'{"text": "a\n', mtime=0), "line 2: not JSON .* at column"),
-        (
-            gzip.compress(GOOD + b"\n" + b'{"url": "a"}\n', mtime=0),
-            "line 3: no field 'text', only 'url'",
-        ),
-        (gzip.compress(b'["text"]\n', mtime=0), "line 1: not a JSON object"),
-        (gzip.compress(b'{"text": null}\n', mtime=0), "line 1: field 'text' is not a text"),
-        (gzip.compress(b'{"text": "a", "url": 3}\n', mtime=0), "line 1: field 'url' is not a text"),
-        (gzip.compress(GOOD + b'{"text": "\xff"}\n', mtime=0), "line 2: not UTF-8"),
-        (gzip.compress(b'{"text": "\\ud800"}\n', mtime=0), "line 1: not UTF-8"),
-    ],
-)
-def test_a_broken_file_is_named_with_its_line(
-    tmp_path: Path, pattern: str, raw: bytes, message: str
-):
-    broken = tmp_path / "hf/c4-train.00001-of-01024.json.gz"
-    sound = broken.read_bytes()
-    broken.write_bytes(raw)
-    refused(pattern, tmp_path / "out", f"00001-of-01024.json.gz, {message}.*; get the file again$")
-    left = [p.name for p in (tmp_path / "out/c4/en/.3.1.0.unfinished").iterdir()]
-    assert not [name for name in left if name.startswith("c4-train.array_record-00001")]
-    # The mended file has another size: what was converted is of other files.
-    broken.write_bytes(sound)
-    refused(pattern, tmp_path / "out", "is of a conversion of other files; .* delete the folder")
-
-
 def test_fields_that_are_missing_are_empty(tmp_path: Path):
     pattern = fake_c4.hugging_face(tmp_path / "hf", {"train": [[]]})
     with gzip.open(tmp_path / "hf/c4-train.00000-of-01024.json.gz", "wb") as lines:

@@ -49,7 +49,7 @@ ALLOWED = {
     "subsets": {"seeds"},
     "packing": set(),
     "batches": {"packing", "population", "seeds"},
-    "attention": {"errors"},
+    "attention": {"errors", "rules"},
     "model": {"attention", "config"},
     "sharding": set(),
     "compute": {"attention", "config", "model"},
@@ -171,8 +171,8 @@ WITHOUT_JAX = (
 # Tests of what several modules do together, and checks of the repository.
 OF_NO_MODULE = {
     *("analysis", "imports", "stats_coverage", "stats_noise", "stats_paper", "stats_partial_auc"),
-    *("store_points", "train_events", "multi_process", "stopped"),
-    *("rules_attack", "parse_sweep"),
+    *("store_points", "train_events", "multi_process", "stopped", "extract_stage"),
+    *("rules_attack", "parse_sweep", "parse_tuples"),
 }
 FORBIDDEN_NAMES = {"utils", "util", "common", "helpers", "helper", "manager"}
 

@@ -52,35 +52,6 @@ def test_file_argument_and_overrides(file: str):
     )
 
 
-@pytest.mark.parametrize(
-    "flags",
-    [
-        ["--config.attack.fprs=0.01,0.1"],
-        ["--config.attack.fprs", "0.01", "0.1"],
-        ["--config.attack.fprs", "0.01,0.1"],
-        ["--config.attack.fprs=0.01", "0.1"],
-    ],
-)
-def test_tuples(file: str, flags: list[str]):
-    assert parse.parse(file, flags).attack.fprs == (0.01, 0.1)
-    single = ["--config.attack.fprs=0.2", "--config.attack.focus_fpr=0.2"]
-    assert parse.parse(file, single).attack.fprs == (0.2,)
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [
-        ["--config.attack.attacks=lira_online,loss"],
-        ["--config.attack.attacks=lira_online, loss"],
-        ["--config.attack.attacks=lira_online", "loss"],
-        ["--config.attack.attacks", "lira_online,loss"],
-        ["--config.attack.attacks", "lira_online", "loss"],
-    ],
-)
-def test_tuples_of_choices(file: str, flags: list[str]):
-    assert parse.parse(file, flags).attack.attacks == ("lira_online", "loss")
-
-
 def test_what_an_attack_needs_is_said_as_it_is_typed(file: str):
     asked = "--config.attack.attacks=lira_online,lowercase,min_k"
     [line] = wrong(file, asked)
@@ -91,13 +62,6 @@ def test_what_an_attack_needs_is_said_as_it_is_typed(file: str):
     c = parse.parse(file, [asked, way_out])
     assert c.score.statistics == ("lowercase_loss", "min_k")
     assert parse.parse(file, ["--config.score.statistics"]).score.statistics == ()
-
-
-@pytest.mark.parametrize("flags", [["=0.001,0.1"], ["", "0.001", "0.1"], ["=1e-3,1e-1"]])
-def test_a_band_is_two_numbers(file: str, flags: list[str]):
-    assert parse.parse(file).attack.band == (0, 0.1)
-    flags[0] = "--config.attack.band" + flags[0]
-    assert parse.parse(file, flags).attack.band == (0.001, 0.1)
 
 
 def test_booleans_and_choices_of_the_attack(file: str):
@@ -141,6 +105,13 @@ WRONG = [
         "--config.attack.fprs=0.1,",
         "attack.fprs='0.1,': must be a list of numbers such as 0.01,0.05",
     ),
+    *(
+        (
+            f"--config.score.at_steps={said}",
+            f"score.at_steps={said!r}: must be a list of whole numbers such as 100,200",
+        )
+        for said in ("1.5", "1,x", "1,", ",")
+    ),
     ("--config.model.dtype=float16", "model.dtype='float16': must be one of float32, bfloat16"),
     (
         "--config.corpus.source=",
@@ -157,11 +128,12 @@ WRONG = [
             f"attack.attacks={said[1:]!r}: must be some of lira_online, lira_offline, rmia, rmia_offline, "
             "rmia_simple, reference_calibrated, loss, zlib, min_k, min_k_plus_plus, lowercase",
         )
-        for said in ("=lira", "=lira_online,LOSS", "=lira_online,,loss", "=lira_online,", "=")
+        for said in ("=lira", "=lira_online,LOSS", "=lira_online,,loss", "=lira_online,", "=,")
     ),
     (
         "--config.score.statistics=loss",
-        "score.statistics='loss': must be some of min_k, min_k_plus_plus, lowercase_loss",
+        "score.statistics='loss': must be some of summed_loss, target_logit, greedy_match, "
+        "min_k, min_k_plus_plus, lowercase_loss",
     ),
     *(
         (
@@ -260,7 +232,8 @@ def test_no_such_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
          "attack.attacks='loss': must be some of lira_online, lira_offline, rmia, rmia_offline, rmia_simple, "
          "reference_calibrated, loss, zlib, min_k, min_k_plus_plus, lowercase"),
         (FILE.replace("batch_size=4)", "batch_size=4), score=config.Score(statistics=('min',))"), "",
-         "score.statistics=('min',): must be some of min_k, min_k_plus_plus, lowercase_loss"),
+         "score.statistics=('min',): must be some of summed_loss, target_logit, greedy_match, "
+         "min_k, min_k_plus_plus, lowercase_loss"),
         (FILE.replace("(0.1, 0.5)", "('1',)"), "", "attack.fprs=('1',): must be a list of numbers such as 0.01,0.05"),
     ],
 )  # fmt: skip

@@ -97,7 +97,7 @@ def test_a_person_reads_a_table(file: str, capsys: pytest.CaptureFixture[str]):
     said = "\n".join(lines)
     assert "of h100, 989 TFLOP/s of dense bfloat16, at an MFU of 0.4" in said
     assert "20 a sample, as said" in said
-    assert "and at score points, until they are scored: 2.27 GB" in said
+    assert "and at score points, for statistics asked for later: 2.27 GB more" in said
     assert "1 of 3 entries ask for rows of a recipe that is there already" in said
 
 
@@ -130,6 +130,48 @@ def test_mistakes_are_told_and_nothing_is_printed(
     assert wrong(capsys, *run, "--mfu=0.4", "--json") == [
         *("--mfu: only for `lm-mia plan`", "--json: only for `lm-mia plan`"),
     ]
+
+
+def test_mistakes_of_the_command_line_and_of_the_config_are_told_at_once(
+    file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    config = (f"--config={file}", "--config.model.layer=3", "--config.attack.replicas=1")
+    in_config = [
+        "--config.model.layer: no such field; did you mean --config.model.layers?",
+        "attack.replicas=1: must be 2 or more, for a flip rate",
+    ]
+    mfu = "--mfu=40.0: must be above 0 and at most 1; try --mfu=0.4"
+    assert wrong(capsys, "plan", *config, "--mfu=40") == [mfu, *in_config]
+    sound = ("plan", f"--config={file}", "--mfu=40", "--tokens-per-sample=65")
+    first, second = wrong(capsys, *sound)
+    assert (first, second.partition(":")[0]) == (mfu, "--tokens-per-sample=65")
+    verify = "--verify: only for `lm-mia status`"
+    assert wrong(capsys, "plan", *config, "--verify") == [verify, *in_config]
+    workdir = f"--workdir={tmp_path / 'w'}"
+    of_plan = "--mfu: only for `lm-mia plan`"
+    assert wrong(capsys, "run", *config, workdir, "--mfu=1") == [of_plan, *in_config]
+    missing = "--workdir: missing; say --workdir=runs/quickstart"
+    assert wrong(capsys, "run", *config) == [missing, *in_config]
+
+
+def test_options_that_would_do_nothing_are_refused(
+    file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    config, workdir = f"--config={file}", f"--workdir={tmp_path / 'w'}"
+    shards = "--from-hf-shards={!r}: only for `lm-mia corpus` with --config.corpus.source=c4"
+    for verb in ("plan", "run", "train"):
+        for value in ("", "x/*.json.gz"):
+            said = wrong(capsys, verb, config, workdir, f"--from-hf-shards={value}")
+            assert said == [shards.format(value)]
+    flags = ("corpus", config, workdir)
+    assert wrong(capsys, *flags, "--from-hf-shards=x") == [shards.format("x")]
+    assert wrong(capsys, *flags, "--from-hf-shards=") == [
+        "--from-hf-shards='': must name files; try 'hf/c4-*.json.gz'"
+    ]
+    for value in ("", " "):
+        [line] = wrong(capsys, "plan", config, f"--device={value}")
+        assert line.startswith(f"--device={value}: no peak known; say one of ")
+    assert [p.name for p in tmp_path.iterdir()] == ["plan.py"]
 
 
 def test_a_workdir_tells_lengths_and_rows(

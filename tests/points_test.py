@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from lm_mia import batches
 from lm_mia.config import Config
-from lm_mia.points import score_steps, total_steps
+from lm_mia.points import epoch_steps, score_steps, total_steps
 
 
 def row_of(samples: int, batch_size: int, epochs: int) -> Config:
@@ -42,6 +42,11 @@ def test_the_last_batch_of_an_epoch_may_be_short(samples, batch_size, epochs, st
 )
 def test_score_points_are_steps_in_order(steps, epochs, expected):
     assert points(row_of(80, 4, 3), steps, epochs) == expected
+
+
+def test_the_steps_of_epochs_are_told_one_by_one_in_the_order_that_they_are_asked_for():
+    c = change(row_of(80, 4, 3), "score.at_epochs", (2.99, 0.001, 0.1, 1.0))
+    assert epoch_steps(c) == [30, 1, 1, 10]
 
 
 @given(

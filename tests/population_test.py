@@ -216,6 +216,17 @@ def test_a_corpus_that_runs_out_says_how_many_it_has(tmp_path: Path):
         population.write(
             tmp_path / "p", texts, small, samples=36, validation_samples=5, **arguments
         )
+    for samples, held_out, way_out in (
+        (28, 29, "2 beside population.samples=28"),
+        (99, 1000, "28 beside population.samples=2"),
+    ):
+        with pytest.raises(
+            UserError, match=f"^population.validation_samples={held_out}: .*most {way_out}$"
+        ):
+            population.check_samples(samples, held_out, 30)
+    population.check_samples(28, 2, 30)
+    with pytest.raises(UserError, match=r"^population.samples=4: .*at most 2 beside .*samples=28$"):
+        population.check_samples(4, 28, 30)
     enough = population.write(
         tmp_path / "p", texts, small, samples=24, validation_samples=5, **arguments
     )

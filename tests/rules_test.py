@@ -19,6 +19,9 @@ def test_sound_configs_have_no_problems():
 
 
 POINTS = "must lie above 0 and before the end ({}), which is always scored, none twice"
+ROUNDED = "must be steps before the end (8), which is always scored, none twice; rounded they are "
+AUTO = "set --config.compute.attention=auto"
+CUDNN = {"compute.attention": "cudnn", "model.dtype": "bfloat16", "model.heads": 1}  # heads of 8
 # Each: what is changed, and all that is said of it.
 BROKEN: list[tuple[dict[str, Any], str]] = [
     *(
@@ -124,6 +127,19 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
         ({"score.at_epochs": bad}, f"score.at_epochs={bad}: {POINTS.format(1)}")
         for bad in ((0.0,), (-0.5,), (1.0,), (math.nan,), (math.inf,), (0.5, 0.5))
     ),
+    # With 2 epochs of 4 steps.
+    *(
+        (
+            {"train.batch_size": 2, "train.epochs": 2, "score.at_epochs": bad},
+            f"score.at_epochs={bad}: {ROUNDED}{told}",
+        )
+        for bad, told in (
+            ((1.99,), "8"),
+            ((0.5, 1.875), "2, 8"),
+            ((0.001, 0.1), "1, 1"),
+            ((1.4, 1.0, 1.5), "6, 4, 6"),
+        )
+    ),
     # A score point that is none says nothing of the one that is attacked.
     (
         {"score.at_epochs": (math.nan,), "attack.step": 1},
@@ -142,6 +158,30 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     (
         {"score.at_steps": (1,), "attack.step": 2},
         "attack.step=2: must be 0 (the end) or a score point, 1",
+    ),
+    (
+        {"train.workers": 2, "compute.span": "job"},
+        (
+            "train.workers=2: must be 0 or 1 for compute.span='job', where one process takes all devices; "
+            "set --config.train.workers=0"
+        ),
+    ),
+    *(
+        (CUDNN | more, f"compute.attention='cudnn': it needs {told}; {AUTO}")
+        for more, told in (
+            ({"model.dtype": "float32"}, "model.dtype=bfloat16, not float32"),
+            ({"model.heads": 2}, "model.width / model.heads divisible by 8, not 4"),
+            ({"model.width": 136}, "model.width / model.heads of at most 128, not 136"),
+            ({"population.length_tokens": 9}, "an even population.length_tokens, not 9"),
+            (
+                {"model.dtype": "float32", "population.length_tokens": 9},
+                "model.dtype=bfloat16, not float32; it needs an even population.length_tokens, not 9",
+            ),
+        )
+    ),
+    (
+        {"compute.attention": "pallas"},
+        f"compute.attention='pallas': it needs population.length_tokens divisible by 128, not 8; {AUTO}",
     ),
     (
         {"score.statistics": ("min_k", "lowercase_loss", "min_k")},
@@ -174,7 +214,14 @@ def test_rules_that_just_hold():
         {"population.distinct_prefix_tokens": 8, "population.frequency_samples": 16},
         {"train.validations": 2, "population.validation_samples": 1},
         {"train.trackers": ("wandb", "tensorboard")},
-        {"score.at_steps": (1,), "score.at_epochs": (0.5, 0.9), "train.subset": "balanced"},
+        {"score.at_steps": (1,), "score.at_epochs": (0.5,), "train.subset": "balanced"},
+        {"train.batch_size": 2, "train.epochs": 2, "score.at_epochs": (0.001, 0.4, 1.87)},
+        CUDNN,
+        CUDNN | {"model.width": 128},
+        {"compute.attention": "pallas", "population.length_tokens": 256},
+        {"compute.attention": "xla", "population.length_tokens": 9},
+        {"train.workers": 1, "compute.span": "job"},
+        {"train.workers": 99},
     ):
         sound = TINY
         for field, value in changes.items():
@@ -189,6 +236,42 @@ def test_all_problems_are_told_at_once():
         "model.heads",
         "attack.replicas",
     ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "step", "told"),
+    [
+        ({"score.at_steps": (0, 1)}, 3, "1"),
+        ({"score.at_steps": (99,)}, 99, "of which there are none"),
+        ({"score.at_steps": (3, 3, 99)}, 2, "3"),
+        ({"score.at_steps": (3, 3)}, 3, None),
+        ({"score.at_epochs": (0.001, 0.1)}, 2, "1"),
+        ({"score.at_epochs": (0.001, 0.1)}, 1, None),
+        # Which step is meant, nobody knows; but it is none of these.
+        ({"score.at_epochs": (math.nan,)}, 4, "all before step 4"),
+        ({"score.at_epochs": (2.0,), "score.at_steps": (1,)}, -1, "all before step 4"),
+        ({"score.at_epochs": (2.0,), "score.at_steps": (1,)}, 3, None),
+    ],
+)
+def test_broken_score_points_do_not_hide_a_step_that_is_none(
+    changes: dict[str, Any], step: int, told: str | None
+):
+    broken = change(change(TINY, "train.batch_size", 2), "attack.step", step)
+    for field, value in changes.items():
+        broken = change(broken, field, value)
+    first, *rest = problems(broken)
+    assert first.startswith(tuple(changes))
+    said = f"attack.step={step}: must be 0 (the end) or a score point, {told}"
+    assert rest == ([] if told is None else [said])
+
+
+def test_heads_that_do_not_fit_hide_no_other_hurdle_of_an_attention():
+    broken = change(change(TINY, "compute.attention", "cudnn"), "model.heads", 3)
+    first, second = problems(broken)
+    assert first.startswith("model.heads=3: ")
+    assert (
+        second == f"compute.attention='cudnn': it needs model.dtype=bfloat16, not float32; {AUTO}"
+    )
 
 
 @given(st.integers(-50, 50), st.integers(-50, 50), st.integers(-50, 50), st.integers(-50, 50))

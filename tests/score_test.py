@@ -93,6 +93,23 @@ def test_neither_packing_nor_the_number_of_hosts_changes_a_loss_by_more_than_rou
             assert found_N2.argsort().tolist() == whole_N2.argsort().tolist()
 
 
+def test_a_host_without_samples_has_nothing_to_say(tiny: Population, state: checkpoint.State):
+    found = scorer(tiny).values(state["params"], STATISTICS, 7, 7)
+    assert {name: (of.dtype, of.shape) for name, of in found.items()} == {
+        name: (np.float32, (0,)) for name in ("loss", *STATISTICS)
+    }
+
+
+def test_a_lost_state_of_a_score_point_is_told_with_the_way_out(
+    tmp_path: Path, state: checkpoint.State
+):
+    with checkpoint.manager(tmp_path, keep=[6]) as checkpoints:
+        checkpoint.save(checkpoints, 9, state)
+    message = f"row replica_4_5_6: its state after step 6 is lost; delete {tmp_path} and run `lm-mia run` again"
+    with pytest.raises(UserError, match=message):
+        score.restore_params(ROW, 6, SHAPE, tmp_path, MESH, MESH)
+
+
 STATISTICS = (
     *("min_k", "min_k_plus_plus", "summed_loss", "target_logit", "greedy_match"),
     "lowercase_loss",
@@ -179,7 +196,7 @@ def test_params_of_a_row_at_a_score_point_and_at_its_end(tmp_path: Path, state: 
         assert same(
             score.restore_params(ROW, step, SHAPE, tmp_path, MESH, MESH), after(step)["params"]
         )
-    with pytest.raises(UserError, match=r"after step 8 is not there"):  # no score point
+    with pytest.raises(UserError, match=r"after step 8 is lost"):  # no score point
         score.restore_params(ROW, 8, SHAPE, tmp_path, MESH, MESH)
 
 
@@ -194,6 +211,6 @@ def test_a_row_without_the_state_of_a_step_is_refused(
     with pytest.raises(UserError, match=message):
         score.restore_params(ROW, step, SHAPE, tmp_path / "nothing", MESH, MESH)
     with checkpoint.manager(tmp_path / "half") as checkpoints:
-        checkpoint.save(checkpoints, 8, state)
+        checkpoint.save(checkpoints, 5, state)
     with pytest.raises(UserError, match=message):
         score.restore_params(ROW, step, SHAPE, tmp_path / "half", MESH, MESH)

@@ -1,0 +1,63 @@
+"""`lm-mia extract`, and scores that are damaged and made again, by the command line."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import tiny_run
+from tiny_run import _on_cpu, tiny
+
+from lm_mia import cli
+
+__all__ = ["_on_cpu", "tiny"]  # fixtures
+
+
+@pytest.mark.usefixtures("_on_cpu")
+def test_the_stage_by_the_command_line(
+    tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    w = tiny.copy(tmp_path / "w")
+    assert cli.main(tiny.argv("extract", w)) == 2
+    assert capsys.readouterr().err.startswith("extract.samples=0: nothing to extract")
+    flags = ("--config.extract.samples=9", "--config.extract.prefix_tokens=4")
+    assert cli.main(tiny.argv("extract", w, *flags, "--config.extract.suffix_tokens=5")) == 2
+    assert "extract.suffix_tokens=5: with extract.prefix_tokens=4 must be at most" in (
+        capsys.readouterr().err
+    )
+    assert cli.main(tiny.argv("extract", w, *flags, "--config.extract.suffix_tokens=3")) == 0
+    assert "extraction: of the 9 samples with the highest scores" in capsys.readouterr().err
+    found = pd.read_csv(w / "tables" / "extraction.csv")
+    samples = pd.read_parquet(w / "tables" / "samples.parquet")
+    assert found["score"].is_monotonic_decreasing
+    assert found["score"].max() == samples["score"].max()
+    assert (found["log_p_sampled"] < 0).all()
+    curves = pd.read_csv(w / "tables" / "extraction_curves.csv")
+    assert set(curves["scheme"]) == {"greedy", "sampled", "chosen"}
+
+
+@pytest.mark.usefixtures("_on_cpu")
+def test_damaged_scores_are_named_and_made_again_bit_for_bit(
+    tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    w = tiny.copy(tmp_path / "w")
+    before = tiny_run.scores(w)
+    [store] = w.glob("recipe_*/scores.zarr")
+    flipped, cut, gone = (store / f"loss/c/{row}/0" for row in (0, 2, 5))
+    whole = flipped.read_bytes()
+    flipped.write_bytes(whole[:9] + bytes([whole[9] ^ 64]) + whole[10:])
+    cut.write_bytes(cut.read_bytes()[:-3])
+    gone.unlink()
+    assert cli.main(tiny.argv("status", w, "--verify")) == 2
+    shown = capsys.readouterr()
+    for path, word in ((flipped, "corrupt"), (cut, "corrupt"), (gone, "missing")):
+        assert f"{word}     {path}" in shown.out
+    assert "12 shards wanted, 1 missing, 2 corrupt" in shown.out
+    assert shown.err.splitlines()[-1] == (
+        f"{store}: 2 corrupt shards; run `lm-mia score --repair` to make them again"
+    )
+    assert cli.main(tiny.argv("score", w, "--repair", "--config.train.workers=1")) == 0
+    assert tiny_run.scores(w) == before
+    assert cli.main(tiny.argv("status", w, "--verify")) == 0
+    for verb, flag in (("run", "repair"), ("score", "verify")):
+        assert cli.main(tiny.argv(verb, w, f"--{flag}")) == 2
+        assert f"--{flag}: only for `lm-mia" in capsys.readouterr().err
