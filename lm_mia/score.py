@@ -99,14 +99,15 @@ class Scorer:
           low, high: best multiples of `windows.SAMPLES`.
           progress: told which share of the samples is done.
         """
-        names = {"loss", *statistics} - {"lowercase_loss"}
+        # in one order in all processes of a job, which then exchange one after another
+        names = ["loss", *(name for name in statistics if name != "lowercase_loss")]
         passes = 2 if "lowercase_loss" in statistics else 1
         found = self._samples(
             params, self.population, names, low, high, lambda share: progress(share / passes)
         )
         if passes == 2:
             of_lowercase = self._samples(
-                *(params, self._lowercase, {"loss"}, low, high),
+                *(params, self._lowercase, ["loss"], low, high),
                 lambda share: progress((1 + share) / passes),
             )
             found["lowercase_loss"] = of_lowercase["loss"]
@@ -116,7 +117,7 @@ class Scorer:
         self,
         params: model.Params,
         population: Population,
-        names: set[str],
+        names: list[str],
         low: int,
         high: int,
         progress: Callable[[float], None],

@@ -262,9 +262,9 @@ for saved in (4, 1):
             got = checkpoint.restore(checkpoints, 6, checkpoint.abstract(SHAPE, TX, mesh))
             places = [a.sharding == b.sharding for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(states[n]))]
             found[f"{saved} on {n}"] = [same(got, states[1]), all(places)]
-            params = score.restore_params(row, 6, SHAPE, folder, mesh)
+            params = score.restore_params(row, 6, SHAPE, folder, mesh, mesh)
             on = {d.id for leaf in jax.tree.leaves(params) for d in leaf.devices()}
-            found[f"{saved} scored on {n}"] = [same(params, states[1]["params"]), on == {0}]
+            found[f"{saved} scored on {n}"] = [same(params, states[1]["params"]), on == {*range(n)}]
     found[f"smallest part of {saved}"] = min(parts)
 print(json.dumps(found))
 """

