@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +14,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from lm_mia import sharding
+from lm_mia.devices import gpus
 from lm_mia.errors import UserError
 
 _HEARTBEAT_SECONDS = 60  # without which a process of a job is taken for dead
@@ -104,7 +106,7 @@ def _join() -> None:
         _check_job(address, count, index)
     try:
         jax.distributed.initialize(
-            address, count, index, heartbeat_timeout_seconds=_HEARTBEAT_SECONDS
+            *(address, count, index, _local_gpus()), heartbeat_timeout_seconds=_HEARTBEAT_SECONDS
         )
     except (RuntimeError, ValueError) as error:
         if not address and "coordinator_address should be defined" in str(error):
@@ -112,6 +114,16 @@ def _join() -> None:
         raise UserError(
             f"compute.span='job': the processes of the job did not find each other ({error})"
         ) from error
+
+
+def _local_gpus() -> list[int] | None:
+    """All of this machine's, where SLURM runs one task a node: JAX would take the first of them alone."""
+    tasks = os.environ.get("SLURM_STEP_TASKS_PER_NODE") or os.environ.get(
+        "SLURM_TASKS_PER_NODE", ""
+    )
+    if not re.fullmatch(r"1(\(x\d+\))?", tasks):
+        return None
+    return list(range(len(gpus()))) or None
 
 
 def _check_job(address: str, count: int, index: int) -> None:

@@ -46,7 +46,7 @@ def _devices() -> tuple[Kind, list[dict[str, str]]]:
         return "cpu", []
     if tpu and (wanted == "tpu" or not plugins):
         return "accelerator", [_one_chip(chip) for chip in _tpu_chips()]
-    return "accelerator", [{"CUDA_VISIBLE_DEVICES": name} for name in _gpus()]
+    return "accelerator", [{"CUDA_VISIBLE_DEVICES": name} for name in gpus()]
 
 
 def _cores() -> int:
@@ -55,8 +55,8 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-def _gpus() -> Sequence[str]:
-    """As CUDA_VISIBLE_DEVICES names them, or as the driver lists them."""
+def gpus() -> Sequence[str]:
+    """NVIDIA GPUs, as CUDA_VISIBLE_DEVICES names them, or as the driver lists them."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return [name.strip() for name in visible.split(",") if name.strip()]

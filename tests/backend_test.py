@@ -219,3 +219,23 @@ def test_a_device_that_is_not_there_is_told():
     done = start("device", JAX_PLATFORMS="cuda")
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == "JAX_PLATFORMS='cuda': no such device here; unset it"
+
+
+@pytest.mark.parametrize(
+    ("tasks", "gpus", "found"),
+    [
+        ("1", "0,1,2,3", [0, 1, 2, 3]),
+        ("1(x16)", "0,1", [0, 1]),
+        ("4(x2)", "0,1,2,3", None),  # a task a GPU: JAX gives each its own
+        ("1,2", "0,1", None),
+        ("1", "", None),
+        ("", "0,1", None),
+    ],
+)
+def test_one_task_a_node_takes_all_of_its_gpus(
+    monkeypatch: pytest.MonkeyPatch, tasks: str, gpus: str, found: list[int] | None
+):
+    monkeypatch.delenv("SLURM_STEP_TASKS_PER_NODE", raising=False)
+    monkeypatch.setenv("SLURM_TASKS_PER_NODE", tasks)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
+    assert backend._local_gpus() == found

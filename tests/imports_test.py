@@ -97,7 +97,7 @@ ALLOWED = {
     },
     "presence": {"batches", "config", "points", "store", "subsets"},
     "devices": set(),
-    "backend": {"errors", "sharding"},
+    "backend": {"devices", "errors", "sharding"},
     "preemption": {"errors"},
     "worker": {
         *("backend", "compute", "config", "errors", "model", "points", "population", "preemption"),
