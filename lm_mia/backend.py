@@ -106,7 +106,9 @@ def _join() -> None:
         _check_job(address, count, index)
     try:
         jax.distributed.initialize(
-            *(address, count, index, _local_gpus()), heartbeat_timeout_seconds=_HEARTBEAT_SECONDS
+            *(address, count, index),
+            local_device_ids=_local_gpus(),
+            heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
         )
     except (RuntimeError, ValueError) as error:
         if not address and "coordinator_address should be defined" in str(error):

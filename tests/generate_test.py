@@ -64,7 +64,7 @@ def test_tokens_are_drawn_as_often_as_the_model_says(params: model.Params):
     )
     first_V = np.asarray(jax.nn.softmax(model.forward(params, prefix_P[None])[0, -1]))
     for a in range(11):
-        after = np.append(prefix_P, a)[None]
+        after = jnp.append(prefix_P, a)[None]
         second_V = np.asarray(jax.nn.softmax(model.forward(params, after)[0, -1]))
         for b in range(11):
             p = float(first_V[a] * second_V[b])
