@@ -87,9 +87,14 @@ class Tiny:
         """The command, in a group of processes of its own, with more in its environment."""
         command, out = [sys.executable, "-m", "lm_mia.cli", *argv], subprocess.PIPE
         environment = {**os.environ, **self.environment, **more}
-        return subprocess.Popen(
-            command, stdout=out, stderr=out, text=True, env=environment, start_new_session=True
-        )
+        # It would inherit that Ctrl-C is ignored, as it is here once a test has done a worker's work in this process.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            return subprocess.Popen(
+                command, stdout=out, stderr=out, text=True, env=environment, start_new_session=True
+            )
+        finally:
+            signal.signal(signal.SIGINT, before)
 
     def start_job(
         self, workdir: Path, processes: int, devices: int, *more: str
