@@ -96,7 +96,7 @@ class Job:
                 def on_event(event: dict[str, Any]) -> None:
                     tally.on_event(event)
                     track(event)
-                    if event["event"] not in ("step", "scoring", "waiting"):
+                    if event["event"] not in ("step", "scoring", "waiting", "stopping"):
                         self.workdir.log(event | about)
 
                 lead = workers.run(todo, self.config, self.workdir.path, recipe, on_event)
@@ -111,10 +111,10 @@ class Job:
             store, store.rows(), lambda done, of: self.display.update("verify", done, of)
         )
         for path in found.corrupt:
-            self.display.say(f"{path}: corrupt; made again")
+            self.display.say(f"{path}: corrupt; removed, to be made again")
             path.unlink()
         self.display.say(
-            f"scores: {found.shards} shards, {len(found.missing)} missing, {len(found.corrupt)} were corrupt"
+            f"scores: {found.shards} shards, {len(found.missing)} missing, {len(found.corrupt)} corrupt"
         )
 
     def attack(self, population: Population, recipe: Path) -> None:

@@ -122,6 +122,10 @@ class Tally:
                 f"a worker ended with code {event['exit_code']} (killed, or out of memory?); "
                 f"{event['left']} left, which make its rows"
             )
+        elif kind == "stopping":
+            self._display.say(
+                "stopping: workers end what cannot be cut short, and save rows in training"
+            )
         elif kind == "waiting":
             # Rows that one of our own workers is at work on are no news.
             others = sorted(set(event["rows"]) - self._started)

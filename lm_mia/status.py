@@ -70,7 +70,8 @@ def _verify(c: Config, recipe: Path, console: Console) -> None:
     )
     if found.corrupt:
         raise UserError(
-            f"{store.path}: {len(found.corrupt)} corrupt shards; run `lm-mia score --repair` to make them again"
+            f"{store.path}: corrupt shards ({len(found.corrupt)}); `lm-mia score --repair` makes these, and missing ones, "
+            "again"
         )
 
 

@@ -79,6 +79,9 @@ def run(
                 f"all workers were lost (killed, or out of memory?) with {len(left)} rows missing; "
                 "finished rows are kept: run the same command again to go on"
             )
+    except (KeyboardInterrupt, SystemExit):
+        on_event({"event": "stopping"})
+        raise
     finally:
         _stop(list(processes.values()))
     return lead

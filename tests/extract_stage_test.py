@@ -53,7 +53,7 @@ def test_damaged_scores_are_named_and_made_again_bit_for_bit(
         assert f"{word}     {path}" in shown.out
     assert "12 shards wanted, 1 missing, 2 corrupt" in shown.out
     assert shown.err.splitlines()[-1] == (
-        f"{store}: 2 corrupt shards; run `lm-mia score --repair` to make them again"
+        f"{store}: corrupt shards (2); `lm-mia score --repair` makes these, and missing ones, again"
     )
     assert cli.main(tiny.argv("score", w, "--repair", "--config.train.workers=1")) == 0
     assert tiny_run.scores(w) == before
