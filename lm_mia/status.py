@@ -70,8 +70,8 @@ def _verify(c: Config, recipe: Path, console: Console) -> None:
     )
     if found.corrupt:
         raise UserError(
-            f"{store.path}: corrupt shards ({len(found.corrupt)}); `lm-mia score --repair` makes these, and missing ones, "
-            "again"
+            f"{store.path}: corrupt shards ({len(found.corrupt)}); `lm-mia score --repair` makes these, and "
+            "missing ones, again"
         )
 
 
