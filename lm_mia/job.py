@@ -132,15 +132,11 @@ class Job:
         c, tables = self.config, self.workdir.path / "tables"
         [environment, *_] = devices.environments(1, "device")[1]
         os.environ |= environment
-        from lm_mia import (
-            backend,
-            extract,
-            model,
-            score,
-        )  # load JAX, which no other stage needs here
+        # here, since they load JAX, which no other stage needs in this process
+        from lm_mia import backend, extract, model, score
 
         replicas = presence.rows_of(c)[c.attack.references :]
-        absent = {*presence.missing("score", c, recipe, replicas)}
+        absent = {*presence.scores_of(c, recipe).missing(replicas)}
         row = next(row for row in replicas if row not in absent)  # as in the tables
         shape = model.Shape.of(c.model, population.vocab_size, population.length_tokens)
         samples = pd.read_parquet(tables / "samples.parquet", columns=["id", "member", "score"])
