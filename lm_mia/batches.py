@@ -41,12 +41,32 @@ def batch(order_N: np.ndarray, member_ids_N: np.ndarray, step: int, batch_size: 
     return member_ids_N[order_N[step * batch_size : (step + 1) * batch_size]]
 
 
-def step_of_members(order_seed: int, epoch: int, members: int, batch_size: int) -> np.ndarray:
-    """step_N: the training step (counted over all epochs) at which each member is seen in an epoch; needs no data."""
-    step_N = np.empty(members, np.int64)
+def last_seen(order_seed: int, member_2N: np.ndarray, batch_size: int, steps: int) -> np.ndarray:
+    """When a row last saw each sample of the population in its first steps; needs no data (StrongMIA Figure 6).
+
+    Args:
+      order_seed: of the row.
+      member_2N: bool, of the row.
+      batch_size: B.
+      steps: so many updates were made, in one epoch or in several, of which the last may be cut.
+
+    Returns:
+      step_2N, int64: counted from 0 over all epochs; -1: never, as non-members and members that were still to come.
+    """
+    members = int(np.count_nonzero(member_2N))
+    step_N = np.full(members, -1, np.int64)
+    per_epoch = steps_per_epoch(members, batch_size)
+    whole, rest = divmod(steps, per_epoch) if members else (0, 0)
     place_N = np.arange(members) // batch_size
-    step_N[epoch_order(order_seed, epoch, members)] = place_N
-    return step_N + epoch * steps_per_epoch(members, batch_size)
+    if whole:
+        step_N[epoch_order(order_seed, whole - 1, members)] = (whole - 1) * per_epoch + place_N
+    if rest:
+        seen_N = place_N < rest
+        order_N = epoch_order(order_seed, whole, members)
+        step_N[order_N[seen_N]] = whole * per_epoch + place_N[seen_N]
+    step_2N = np.full(len(member_2N), -1, np.int64)
+    step_2N[np.flatnonzero(member_2N)] = step_N
+    return step_2N
 
 
 def padded(

@@ -29,7 +29,9 @@ def test_steps_per_epoch(members: int, batch_size: int, steps: int):
 )
 def test_the_order_never_changes(seed: int, epoch: int, order: list[int], steps: list[int]):
     assert batches.epoch_order(seed, epoch, 8).tolist() == order
-    assert batches.step_of_members(seed, epoch, 8, 3).tolist() == steps
+    member_2N = np.array([0, *[1] * 8, 0], bool)
+    seen_2N = batches.last_seen(seed, member_2N, 3, 3 * (epoch + 1))
+    assert seen_2N.tolist() == [-1, *steps, -1]
 
 
 def test_hand_worked_batches():
@@ -63,25 +65,31 @@ def test_every_member_is_equally_often_at_every_place():
 
 @given(seeds, sizes, st.integers(1, 60), st.integers(0, 3))
 @quick
-def test_step_of_members_equals_a_walk(seed: int, members: int, batch_size: int, epoch: int):
+def test_an_epoch_sees_every_member_once(seed: int, members: int, batch_size: int, epoch: int):
     ids_N = np.sort(np.random.default_rng(members).choice(200, members, replace=False))
-    seen: dict[int, int] = {}
-    t = sizes_seen = 0
-    for e in range(epoch + 1):
-        order_N = batches.epoch_order(seed, e, members)
-        for step in range(batches.steps_per_epoch(members, batch_size)):
-            ids_B = batches.batch(order_N, ids_N, step, batch_size)
-            left = members - step * batch_size
-            assert len(ids_B) == min(batch_size, left)
-            if e == epoch:
-                assert not seen.keys() & set(ids_B.tolist())
-                seen |= dict.fromkeys(ids_B.tolist(), t)
-                sizes_seen += len(ids_B)
-            t += 1
-    assert sizes_seen == members
-    step_N = batches.step_of_members(seed, epoch, members, batch_size)
-    assert step_N.dtype == np.int64
-    assert step_N.tolist() == [seen[i] for i in ids_N.tolist()]
+    order_N = batches.epoch_order(seed, epoch, members)
+    parts = [
+        batches.batch(order_N, ids_N, step, batch_size).tolist()
+        for step in range(batches.steps_per_epoch(members, batch_size))
+    ]
+    assert sorted(i for part in parts for i in part) == ids_N.tolist()
+    assert all(len(part) == batch_size for part in parts[:-1])
+
+
+@given(seeds, st.integers(0, 30), st.integers(1, 12), st.integers(0, 40))
+@quick
+def test_last_seen_equals_a_walk(seed: int, members: int, batch_size: int, steps: int):
+    member_2N = np.zeros(60, bool)
+    ids_N = np.sort(np.random.default_rng(members).choice(60, members, replace=False))
+    member_2N[ids_N] = True
+    expected_2N, per_epoch = np.full(60, -1), batches.steps_per_epoch(members, batch_size)
+    for t in range(steps if members else 0):
+        epoch, step = divmod(t, per_epoch)
+        order_N = batches.epoch_order(seed, epoch, members)
+        expected_2N[batches.batch(order_N, ids_N, step, batch_size)] = t
+    step_2N = batches.last_seen(seed, member_2N, batch_size, steps)
+    assert step_2N.dtype == np.int64
+    np.testing.assert_array_equal(step_2N, expected_2N)
 
 
 def test_padded_holds_the_samples_and_fills_up(tiny: Population):
