@@ -1,6 +1,6 @@
 """Parts -> the files of a population, a segment of samples at a time, in memory that grows little with their number."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -89,3 +89,18 @@ def _gather(
     position_R = rows["position"].to_numpy()
     order = np.argsort(position_R)
     return rows.take(order[np.searchsorted(position_R, position_S, sorter=order)])
+
+
+def add_columns(path: Path, columns: Mapping[str, np.ndarray]) -> None:
+    """Adds columns, each of shape N, to a sample table, some rows at a time."""
+    new, low = path.with_suffix(".new"), 0
+    with pq.ParquetFile(path) as file:
+        schema = file.schema_arrow
+        for name, column_N in columns.items():
+            schema = schema.append(pa.field(name, pa.from_numpy_dtype(column_N.dtype)))
+        with pq.ParquetWriter(new, schema, compression="zstd") as table:
+            for batch in file.iter_batches(_SEGMENT_SAMPLES):
+                at = slice(low, low := low + len(batch))
+                more = [pa.array(column_N[at]) for column_N in columns.values()]
+                table.write_batch(pa.record_batch([*batch.columns, *more], schema))
+    new.replace(path)

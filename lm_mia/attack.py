@@ -17,7 +17,7 @@ import pandas as pd
 from lm_mia import archetypes, config, diagnostics, instability, scores, subsets, tables
 from lm_mia.config import NEEDED, AttackName
 from lm_mia.errors import UserError
-from lm_mia.population import Population
+from lm_mia.population import MEASURES, Population
 from lm_mia.score_file import ScoreFile
 from lm_mia.seeds import permutation
 from lm_mia.stats import binomial, bootstrap, flips, roc
@@ -86,7 +86,7 @@ def run(
                     _check(points, references, c, say)
                     part(0.6)
                     facts_path.unlink(missing_ok=True)
-                    columns = {"tokens": population.lengths_N}
+                    columns = {name: population.column(name) for name in MEASURES}
                     counted = instability.write(
                         some, fitted, file, points, columns, c, folder, pool
                     )

@@ -51,8 +51,11 @@ class Population:
     """Samples that share their first so many tokens with one drawn earlier are left out (StrongMIA Figure 16)."""
     validation_samples: int = 0
     """Samples drawn after the 2N, which no row trains on, for the validation loss."""
-    frequency_samples: int = 0
-    """Samples, drawn by seed, over which document frequencies are counted (StrongMIA Figure 31); 0: not counted."""
+    frequency_samples: int = 2**16
+    """Samples, drawn by seed, over which document frequencies are counted, for TF-IDF (StrongMIA Figure 31); all, if
+    they are fewer."""
+    group_prefix_tokens: int = 50
+    """Samples whose first so many tokens after <bos> are the same are of one group in the sample table."""
 
 
 SIZES = {  # layers, width; named by parameters without embeddings, 12 layers width^2

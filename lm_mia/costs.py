@@ -131,7 +131,7 @@ def population_name(c: Config) -> str:
     named = {k: parts[k] for k in ("corpus", "tokenizer", "population")}
     for section, field in (
         *(("corpus", "processes"), ("population", "validation_samples")),
-        ("population", "frequency_samples"),
+        *(("population", "frequency_samples"), ("population", "group_prefix_tokens")),
     ):
         del named[section][field]
     return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:8]

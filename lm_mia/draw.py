@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from lm_mia import parallel, seeds, tokenise
+from lm_mia import parallel, prefixes, seeds, tokenise
 from lm_mia.documents import Documents, Progress, lend
 
 _PART = 4096
@@ -165,10 +165,7 @@ def _samples(parts: list[Path], compare: bool) -> tuple[np.ndarray, np.ndarray]:
     if not compare:
         return position_S[order], np.ones(len(order), bool)
     prefix_Sx2 = np.concatenate([_as_numbers(table) for table in tables])[order]
-    by_prefix = np.lexsort(prefix_Sx2.T)  # stable: of equal ones, the first position comes first
-    sorted_Sx2 = prefix_Sx2[by_prefix]
-    first_S = np.ones(len(order), bool)
-    first_S[by_prefix[1:]] = (sorted_Sx2[1:] != sorted_Sx2[:-1]).any(axis=1)
+    first_S = prefixes.first_alike(prefix_Sx2) == np.arange(len(order))
     return position_S[order], first_S
 
 

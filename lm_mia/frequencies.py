@@ -1,4 +1,7 @@
-"""Document frequencies: in how many of a population's samples each piece of the vocabulary occurs."""
+"""Document frequencies of a population's pieces, and how distinctive the pieces of each sample are (TF-IDF).
+
+N: samples, V: pieces, T: tokens of some samples.
+"""
 
 import numpy as np
 
@@ -6,6 +9,7 @@ from lm_mia import seeds
 from lm_mia.documents import Progress
 
 _CELLS = 2**24  # samples x pieces that are marked at once
+_TOKENS = 2**22  # that are counted at once
 
 
 def count(
@@ -39,3 +43,46 @@ def count(
         frequency_V += there_BxV.sum(axis=0)
         progress("count document frequencies", low + len(ids_B), samples)
     return frequency_V
+
+
+def mean_tfidf(
+    tokens: np.ndarray,
+    offsets_N1: np.ndarray,
+    frequency_V: np.ndarray,
+    samples: int,
+    left_out: tuple[int, ...],
+    progress: Progress,
+) -> np.ndarray:
+    """tfidf_N, float64: of each sample the mean TF-IDF of its distinct pieces; NaN of a sample without any.
+
+    TF-IDF of a piece is how often the sample has it, times log((1 + n) / (1 + f)) + 1, where f of n samples have it:
+    not normalised (StrongMIA Figure 31; smoothed as scikit-learn's `TfidfVectorizer(norm=None)`).
+
+    Args:
+      tokens: of all samples, one after another.
+      offsets_N1: where each begins, and the end.
+      frequency_V: f, of `count`.
+      samples: n, over which it was counted.
+      left_out: pieces that are not of the text, as <bos> and <eos>.
+      progress: called after every few million tokens.
+    """
+    N, V = len(offsets_N1) - 1, len(frequency_V)
+    idf_V = np.log((1 + samples) / (1 + frequency_V)) + 1
+    idf_V[list(left_out)] = np.nan
+    tfidf_N = np.full(N, np.nan)
+    low = 0
+    while low < N:
+        # as many samples as have so many tokens, and one at least
+        high = int(np.searchsorted(offsets_N1, offsets_N1[low] + _TOKENS, side="right")) - 1
+        high = min(max(high, low + 1), N)
+        begin, end = int(offsets_N1[low]), int(offsets_N1[high])
+        of_T = np.repeat(np.arange(high - low), np.diff(offsets_N1[low : high + 1]))
+        cell, times = np.unique(of_T * V + tokens[begin:end], return_counts=True)
+        value = times * idf_V[cell % V]
+        text = ~np.isnan(value)
+        of, value = cell[text] // V, value[text]
+        total, distinct = np.bincount(of, value, high - low), np.bincount(of, minlength=high - low)
+        np.divide(total, distinct, out=tfidf_N[low:high], where=distinct > 0)
+        progress("TF-IDF", high, N)
+        low = high
+    return tfidf_N

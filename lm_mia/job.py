@@ -29,7 +29,7 @@ from lm_mia import (
 )
 from lm_mia.config import Config
 from lm_mia.errors import UserError
-from lm_mia.population import Population, open_population
+from lm_mia.population import MEASURES, Population, open_population
 from lm_mia.tables import write_csv
 from lm_mia.workdir import FACTS, Workdir
 
@@ -60,7 +60,7 @@ class Job:
     def make_rows(self, todo: str, population: Population, recipe: Path) -> bool:
         """Train, score or both, by workers, until no row is missing; whether to go on with what comes after."""
         rows = presence.rows_of(self.config)
-        columns = {k: population.column(k) for k in ("tokens", "unk", "zlib_bytes")}
+        columns = {name: population.column(name) for name in MEASURES}
         facts = {
             "recipe": recipe.name,
             "population_sha256": population.sha256,

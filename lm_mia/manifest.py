@@ -8,7 +8,7 @@ from typing import Any
 
 from lm_mia.errors import UserError
 
-FORMAT = 1
+FORMAT = 2
 
 
 def of_files(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:

@@ -1,8 +1,8 @@
 """The population: the fixed, ordered data set of 2N samples, as token store and sample table.
 
 A folder holds `tokens.npy` (every sample's tokens, one after another), `offsets.npy` (where each begins),
-`samples.parquet` (a row a sample), `tokenizer.model` and `manifest.json` (hashes of the others, settings, provenance);
-if asked for, the same three of held-out samples, whose names begin with `validation_`, and `document_frequency.npy`.
+`samples.parquet` (a row a sample), `document_frequency.npy`, `tokenizer.model` and `manifest.json` (hashes of the
+others, settings, provenance); if asked for, the first three of held-out samples, whose names begin with `validation_`.
 It is written once, whole or not at all; every reader checks it.
 """
 
@@ -22,11 +22,13 @@ import pandas as pd
 import pyarrow.parquet as pq
 import sentencepiece
 
-from lm_mia import assemble, draw, frequencies, manifest, tokenise
+from lm_mia import assemble, draw, frequencies, manifest, prefixes, tokenise
 from lm_mia.documents import Documents, Progress, silent
 from lm_mia.errors import UserError
 
 FILES = ("tokens.npy", "offsets.npy", "samples.parquet")
+MEASURES = ("tokens", "unk", "zlib_bytes", "tfidf", "prefix_group")
+"""Columns of the sample table that attacks and figures ask for."""
 VALIDATION, FREQUENCY = "validation_", "document_frequency.npy"
 
 
@@ -71,13 +73,15 @@ class Population:
     def table(self) -> pd.DataFrame:
         """The sample table, read on first use; row i is sample i.
 
-        Columns: id, source_record, text_sha256, chars (of the whole text), tokens and unk (of the
-        stored, cut sample), zlib_bytes (of the whole text in UTF-8 at level 6).
+        Columns: id, source_record, text_sha256, chars (of the whole text), tokens and unk (of the stored, cut sample),
+        zlib_bytes (of the whole text in UTF-8 at level 6); and, but of held-out samples, tfidf (mean over the distinct
+        pieces, of `frequencies.mean_tfidf`; NaN without any) and prefix_group (the id of the first sample that begins
+        with the same ``population.group_prefix_tokens`` tokens).
         """
         return pd.read_parquet(self.folder / f"{self.prefix}samples.parquet")
 
     def column(self, name: str) -> np.ndarray:
-        """column_N: one column of the table, read alone; int64, or objects where it holds texts."""
+        """column_N: one column of the table, read alone; int64, float64 ("tfidf"), or objects where it holds texts."""
         file = self.folder / f"{self.prefix}samples.parquet"
         return pq.read_table(file, columns=[name])[name].to_numpy()
 
@@ -89,10 +93,8 @@ class Population:
         return _load(self.folder, self.manifest, VALIDATION)
 
     @functools.cached_property
-    def document_frequency_V(self) -> np.ndarray | None:
-        """In how many of ``population.frequency_samples`` samples each piece occurs, int64; None if not counted."""
-        if FREQUENCY not in self.manifest["files"]:
-            return None
+    def document_frequency_V(self) -> np.ndarray:
+        """In how many of ``population.frequency_samples`` samples (or of all) each piece occurs, int64."""
         return np.load(self.folder / FREQUENCY)
 
     @functools.cached_property
@@ -133,7 +135,8 @@ def write(
     min_chars: int = 0,
     distinct_prefix_tokens: int = 0,
     validation_samples: int = 0,
-    frequency_samples: int = 0,
+    frequency_samples: int = 2**16,
+    group_prefix_tokens: int = 50,
     processes: int = 1,
     settings: Mapping[str, Any] | None = None,
     provenance: Mapping[str, Any] | None = None,
@@ -155,7 +158,8 @@ def write(
       min_chars: documents of fewer characters are left out, and the next ones of the draw taken.
       distinct_prefix_tokens: so are, if not 0, documents whose first so many tokens an earlier one has.
       validation_samples: held-out samples, which come next in the draw.
-      frequency_samples: samples over which document frequencies are counted.
+      frequency_samples: samples over which document frequencies are counted; all, if there are fewer.
+      group_prefix_tokens: samples that share so many first tokens are of one group.
       processes: that tokenise; 0: one a core. Few documents are tokenised in this one.
       settings, provenance: recorded, the settings with ``population.*``, the provenance with counts of the draw. What a
         killed process left is used only if the provenance has "corpus_sha256", which tells one corpus from another.
@@ -182,6 +186,7 @@ def write(
             "population.distinct_prefix_tokens": distinct_prefix_tokens,
             "population.validation_samples": validation_samples,
             "population.frequency_samples": frequency_samples,
+            "population.group_prefix_tokens": group_prefix_tokens,
         },
         "provenance": dict(provenance or {}),
         "versions": {p: metadata.version(p) for p in ("numpy", "pyarrow", "sentencepiece")},
@@ -199,17 +204,23 @@ def write(
     new = unfinished(folder) / "population"
     new.mkdir()
     (new / "tokenizer.model").write_bytes(tokenizer_bytes)
-    names = ["tokenizer.model", *FILES]
+    names = ["tokenizer.model", *FILES, FREQUENCY]
     sizes = length_tokens, spm.get_piece_size(), progress
     assemble.write(new, "", drawn.parts, drawn.position_W[:samples], *sizes)
     if validation_samples:
         names += [VALIDATION + name for name in FILES]
         assemble.write(new, VALIDATION, drawn.parts, drawn.position_W[samples:], *sizes)
-    if frequency_samples:
-        names.append(FREQUENCY)
-        made = _load(new, {})
-        counts = made.tokens, made.offsets_N1, spm.get_piece_size(), frequency_samples, seed
-        np.save(new / FREQUENCY, frequencies.count(*counts, progress))
+    made, counted = _load(new, {}), min(frequency_samples, samples)
+    flat = made.tokens, made.offsets_N1
+    frequency_V = frequencies.count(*flat, spm.get_piece_size(), counted, seed, progress)
+    np.save(new / FREQUENCY, frequency_V)
+    columns = {
+        "tfidf": frequencies.mean_tfidf(
+            *flat, frequency_V, counted, (spm.bos_id(), spm.eos_id()), progress
+        ),
+        "prefix_group": prefixes.groups(*flat, group_prefix_tokens, progress),
+    }
+    assemble.add_columns(new / "samples.parquet", columns)
     facts["files"] = manifest.of_files(new, names)
     facts["sha256"] = manifest.identity(facts["files"])
     facts["provenance"]["draw"] = {

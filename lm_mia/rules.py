@@ -18,6 +18,7 @@ def problems(c: config.Config) -> list[str]:
     samples, half = c.population.samples, c.population.samples // 2
     positive = (
         *("corpus.min_chars", "tokenizer.vocab_size", "population.samples", "model.layers"),
+        *("population.frequency_samples", "population.group_prefix_tokens"),
         *("model.width", "model.heads", "optimizer.peak_learning_rate"),
         *("train.batch_size", "train.epochs", "train.checkpoint_minutes"),
     )
@@ -25,7 +26,7 @@ def problems(c: config.Config) -> list[str]:
         *("population.seed", "optimizer.init_learning_rate", "optimizer.final_learning_rate"),
         *("optimizer.warmup_steps", "optimizer.weight_decay", "optimizer.clip_norm"),
         *("corpus.processes", "tokenizer.documents", "population.distinct_prefix_tokens"),
-        *("population.validation_samples", "population.frequency_samples", "train.workers"),
+        *("population.validation_samples", "train.workers"),
         *("train.validations", "compute.micro_rows", "score.micro_rows"),
     )
     for field in positive:
@@ -75,11 +76,6 @@ def problems(c: config.Config) -> list[str]:
         c.population.distinct_prefix_tokens <= max(c.population.length_tokens, 0),
         "population.distinct_prefix_tokens",
         f"must be at most population.length_tokens={c.population.length_tokens}",
-    )
-    need(
-        c.population.frequency_samples <= max(samples, 0),
-        "population.frequency_samples",
-        f"must be at most population.samples={samples}",
     )
     need(
         c.train.validations <= 0 or c.population.validation_samples > 0,

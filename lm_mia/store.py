@@ -68,7 +68,7 @@ class Store:
 
         Args:
           wanted: rows, in the order in which new ones are appended.
-          sample_columns: int64 coordinates of the sample dimension, each of shape N2.
+          sample_columns: coordinates of the sample dimension, whole numbers from 0 or float64, each of shape N2.
           attributes: of the group, at creation.
         """
         points = np.array(self._points, np.int64)
@@ -87,7 +87,7 @@ class Store:
             )
             if not old:
                 for name, column_N2 in {"sample": np.arange(samples), **sample_columns}.items():
-                    write_coordinate(group, name, "sample", column_N2.astype(np.int64))
+                    write_coordinate(group, name, "sample", column_N2)
                 for name, points_K in step.items():
                     write_coordinate(group, name, "checkpoint", points_K)
             write_coordinate(group, "role", "row", np.array([r.role for r in table], object))

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import sentencepiece
 
+from lm_mia import prefixes
 from lm_mia.documents import Pairs
 from lm_mia.parallel import Report
 
@@ -62,7 +63,7 @@ def write(part: Part, report: Report) -> None:
     """Tokenises the documents of a part and writes its file under a name of its own, then renames it."""
     spm = _load(part.rules.model)
     bos, eos, unk = spm.bos_id(), spm.eos_id(), spm.unk_id()
-    columns = schema(spm.get_piece_size())
+    columns, k = schema(spm.get_piece_size()), part.rules.prefix_tokens
     # Another process, of a run that was killed a moment ago, may be at work on the same part: the same bytes.
     temporary = part.path.with_suffix(f".{os.getpid()}")
     documents = zip(part.position_K.tolist(), part.documents, strict=True)
@@ -83,7 +84,7 @@ def write(part: Part, report: Report) -> None:
             [len(text) for text in texts],
             [row.count(unk) for row in rows],
             [len(zlib.compress(raw, ZLIB_LEVEL)) for raw in raws],
-            [_prefix(row, part.rules.prefix_tokens) for row in rows],
+            [prefixes.digest(row, k) if k else None for row in rows],
             rows,
         )
         arrays = [pa.array(v, t) for v, t in zip(values, columns.types, strict=True)]
@@ -108,14 +109,6 @@ def read(path: Path, names: list[str]) -> pa.Table:
     """Columns of a part; memory-mapped, so that only what is used is read."""
     with pa.memory_map(str(path)) as source:
         return pa.ipc.open_file(source).read_all().select(names)
-
-
-def _prefix(row: list[int], tokens: int) -> bytes | None:
-    """128 bits that stand for the first tokens after <bos>: all of them, if there are fewer."""
-    if not tokens:
-        return None
-    prefix = np.asarray(row[1 : 1 + tokens], np.uint32).tobytes()
-    return hashlib.blake2b(prefix, digest_size=16).digest()
 
 
 @functools.lru_cache(maxsize=1)

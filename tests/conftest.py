@@ -62,7 +62,10 @@ class Texts:
 
     def __init__(self, samples: int) -> None:
         self.lengths_N = np.arange(samples) % 7 + 3
-        self.columns = {"zlib_bytes": 40 + np.arange(samples) * 13 % 101}
+        number_N = np.arange(samples)
+        self.columns = {"tokens": self.lengths_N, "unk": number_N % 3}
+        self.columns |= {"zlib_bytes": 40 + number_N * 13 % 101}
+        self.columns |= {"tfidf": 1 + number_N % 5 / 4, "prefix_group": number_N // 2 * 2}
 
     def column(self, name: str) -> np.ndarray:
         return self.columns[name]

@@ -99,7 +99,7 @@ def test_build_and_reuse(tmp_path: Path, source: config.Corpus):
     built = corpus.build(source, PIECES, SIZES, folder, lambda label, d, t: labels.append(label))
     assert list(dict.fromkeys(labels)) == [
         *("read files", "find near duplicates", "train tokenizer", "tokenise samples"),
-        "assemble population",
+        *("assemble population", "count document frequencies", "TF-IDF", "compare beginnings"),
     ]
     assert (len(built), built.vocab_size, built.length_tokens) == (60, 300, 32)
     assert built.manifest["provenance"]["documents"] >= 60

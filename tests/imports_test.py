@@ -34,13 +34,15 @@ ALLOWED = {
     "c4": {"documents", "errors"},
     "hf_shards": {"c4", "documents", "errors", "parallel"},
     "vocabulary": {"documents", "errors", "seeds", "tokenizer"},
-    "tokenise": {"documents", "parallel"},
-    "draw": {"documents", "parallel", "seeds", "tokenise"},
+    "prefixes": {"documents"},
+    "tokenise": {"documents", "parallel", "prefixes"},
+    "draw": {"documents", "parallel", "prefixes", "seeds", "tokenise"},
     "assemble": {"documents", "tokenise"},
     "frequencies": {"documents", "seeds"},
     "manifest": {"errors"},
     "population": {
-        *("assemble", "documents", "draw", "errors", "frequencies", "manifest", "tokenise"),
+        *("assemble", "documents", "draw", "errors", "frequencies", "manifest", "prefixes"),
+        "tokenise",
     },
     "corpus": {
         *("c4", "config", "docstrings", "documents", "duplicates", "errors", "files", "population"),
@@ -129,7 +131,7 @@ ALLOWED = {
 }
 WITHOUT_JAX = (
     *("assemble", "c4", "documents", "draw", "frequencies", "hf_shards", "manifest", "parallel"),
-    *("tokenise", "vocabulary"),
+    *("prefixes", "tokenise", "vocabulary"),
     *("packing", "presence", "devices", "worker", "workers"),
     *(
         "config",

@@ -133,11 +133,14 @@ def test_samples(slow: Slow):
     kinds = ("votes", "flip", "p_value", "distance")
     names = [f"{kind}_{fpr:g}" for fpr in c.fprs for kind in kinds]
     assert table.columns.tolist() == [
-        *("id", "member", "tokens", "score", "mean_score", "mean_posterior", "separation", *names),
+        *("id", "member", "tokens", "unk", "zlib_bytes", "tfidf", "prefix_group"),
+        *("score", "mean_score", "mean_posterior", "separation", *names),
     ]
     assert table.id.tolist() == list(range(len(slow.member_N)))
     assert table.member.tolist() == slow.member_N.tolist()
     assert table.tokens.tolist() == world.population.lengths_N.tolist()
+    for name in ("unk", "zlib_bytes", "tfidf", "prefix_group"):
+        assert table[name].tolist() == world.population.column(name).tolist()
     posterior_TxN = 1 / (1 + np.exp(-np.clip(slow.score_TxN, -700, 700)))
     close(table, "score", slow.score_TxN[0])
     close(table, "mean_score", slow.score_TxN.mean(axis=0))
