@@ -168,6 +168,8 @@ class Score:
         ...,
     ] = ()
     """What is stored of every sample beside its loss: for the attacks that need it, and for figures."""
+    token_samples: tuple[int, ...] = ()
+    """Ids of samples whose log-probability is stored token by token too."""
 
 
 AttackName = Literal[

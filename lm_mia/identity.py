@@ -10,8 +10,8 @@ from lm_mia import config
 # Fields that say how fast, how many or how shown, never what a row is: they may change in a used workdir.
 _FREE = (
     *("corpus.processes", "train.checkpoint_minutes", "train.workers", "train.validations"),
-    *("train.trackers", "compute.", "score.statistics", "attack.", "extract."),
-    "report",
+    *("train.trackers", "compute.", "score.statistics", "score.token_samples", "attack."),
+    *("extract.", "report"),
 )
 
 

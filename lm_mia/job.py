@@ -15,6 +15,7 @@ import pandas as pd
 
 from lm_mia import (
     attack,
+    chosen,
     config,
     corpus,
     devices,
@@ -30,6 +31,7 @@ from lm_mia import (
 from lm_mia.config import Config
 from lm_mia.errors import UserError
 from lm_mia.population import MEASURES, Population, open_population
+from lm_mia.store import Store
 from lm_mia.tables import write_csv
 from lm_mia.workdir import FACTS, Workdir
 
@@ -67,7 +69,8 @@ class Job:
             "subset": self.config.train.subset,
         }
         recipe.mkdir(exist_ok=True)
-        presence.scores_of(self.config, recipe).ensure(rows, columns, facts)
+        of_tokens = chosen.token_columns(population, self.config.score.token_samples)
+        presence.scores_of(self.config, recipe).ensure(rows, columns, facts, of_tokens)
         if self.repair:
             self._remove_corrupt(recipe)
         missing, lead = presence.missing(todo, self.config, recipe, rows), True
@@ -119,13 +122,18 @@ class Job:
 
     def attack(self, population: Population, recipe: Path) -> None:
         """Scores -> tables."""
-        attacks = self.config.attack.attacks
-        needed = tuple(config.NEEDED[name] for name in attacks if name in config.NEEDED)
-        store = dataclasses.replace(presence.scores_of(self.config, recipe), statistics=needed)
         tables = self.workdir.path / "tables"
         attack.run(
-            store, population, self.config.attack, tables, self.display.update, self.display.say
+            *(self._attacked(recipe), population, self.config.attack, tables),
+            *(self.display.update, self.display.say),
         )
+
+    def _attacked(self, recipe: Path) -> Store:
+        """The score store, whose rows have what the attacks need, and perhaps not all that the config asks for."""
+        attacks = self.config.attack.attacks
+        needed = tuple(config.NEEDED[name] for name in attacks if name in config.NEEDED)
+        store = presence.scores_of(self.config, recipe)
+        return dataclasses.replace(store, statistics=needed, token_samples=())
 
     def extract(self, population: Population, recipe: Path) -> None:
         """The first replica and the tables -> how far the samples with the highest scores can be extracted."""
@@ -136,7 +144,7 @@ class Job:
         from lm_mia import backend, extract, model, score
 
         replicas = presence.rows_of(c)[c.attack.references :]
-        absent = {*presence.scores_of(c, recipe).missing(replicas)}
+        absent = {*self._attacked(recipe).missing(replicas, c.attack.step)}
         row = next(row for row in replicas if row not in absent)  # as in the tables
         shape = model.Shape.of(c.model, population.vocab_size, population.length_tokens)
         samples = pd.read_parquet(tables / "samples.parquet", columns=["id", "member", "score"])

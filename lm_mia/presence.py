@@ -32,7 +32,8 @@ def missing(
 def scores_of(c: config.Config, recipe: Path) -> Store:
     """The recipe's score store, whose rows have what the config asks for."""
     steps, total = points.score_steps(c), points.total_steps(c)
-    return Store(recipe / "scores.zarr", c.score.statistics, steps, total)
+    asked = c.score.token_samples
+    return Store(recipe / "scores.zarr", c.score.statistics, steps, total, token_samples=asked)
 
 
 def trained(c: config.Config, recipe: Path, row: subsets.Row) -> bool:

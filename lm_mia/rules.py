@@ -140,6 +140,12 @@ def problems(c: config.Config) -> list[str]:
         "score.statistics",
         "must name none twice",
     )
+    chosen = c.score.token_samples
+    need(
+        len(set(chosen)) == len(chosen) and all(0 <= i < max(samples, 0) for i in chosen),
+        "score.token_samples",
+        f"must be ids of samples, from 0 to population.samples - 1 = {samples - 1}, none twice",
+    )
     found += _attack_problems(c) + _extract_problems(c)
     return found
 

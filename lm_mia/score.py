@@ -7,7 +7,7 @@ C: samples of a window, T: their tokens, W: rows of a window, R: rows of a call,
 
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from lm_mia import checkpoint, loss, lowercase, min_k, model, sharding, subsets
+from lm_mia import checkpoint, chosen, loss, lowercase, min_k, model, sharding, subsets
 from lm_mia.errors import UserError
 from lm_mia.population import Population
 from lm_mia.windows import Window, windows
@@ -112,6 +112,17 @@ class Scorer:
             )
             found["lowercase_loss"] = of_lowercase["loss"]
         return found
+
+    def token_log_probs(self, params: model.Params, ids_S: Sequence[int]) -> np.ndarray:
+        """log_prob_T, float32, nats: of every token of some samples, one after another, given those before it.
+
+        NaN of the first token of each, which nothing predicts.
+        """
+        some = chosen.subset(self.population, ids_S)
+        parts = self.tokens(params, some, ["loss"], 0, len(some))
+        log_prob_T = np.concatenate([-value_T["loss"] for _, value_T in parts])
+        log_prob_T[some.offsets_N1[:-1]] = np.nan
+        return log_prob_T
 
     def _samples(
         self,

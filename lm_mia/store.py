@@ -15,7 +15,6 @@ M: rows, K: score points and the end, which is the last; N2: samples of the popu
 import dataclasses
 import itertools
 import sys
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -24,13 +23,19 @@ from typing import Any
 import filelock
 import numpy as np
 import tensorstore as ts
-import zarr
-from zarr.errors import ZarrUserWarning
 
 from lm_mia import block_reader, store_keys, store_table
+from lm_mia.block_reader import shard_samples
 from lm_mia.errors import UserError
-from lm_mia.store_format import CHUNK_SAMPLES, VARIABLES, kvstore, points_of, spec
-from lm_mia.store_table import SEEDS, write_coordinate
+from lm_mia.store_format import (
+    CHUNK_SAMPLES,
+    TOKENS,
+    VARIABLES,
+    dimension_of,
+    kvstore,
+    points_of,
+    spec,
+)
 from lm_mia.subsets import Row
 
 
@@ -47,6 +52,8 @@ class Store:
     """The step that is the end of a row; must be given where there are score points."""
     step: int = 0
     """The score point that `read` and `blocks` read: one of `steps`, or 0, the end."""
+    token_samples: tuple[int, ...] = ()
+    """Samples of whose tokens a row must have log-probabilities, one sample after another."""
 
     def __post_init__(self) -> None:
         if any(a >= b for a, b in itertools.pairwise((0, *self._points))):
@@ -56,60 +63,50 @@ class Store:
     @property
     def variables(self) -> tuple[str, ...]:
         """What a row must have, in the order in which it is written."""
-        return ("member", "loss", *self.statistics)
+        return ("member", "loss", *self.statistics, *((TOKENS,) if self.token_samples else ()))
 
     def ensure(
         self,
         wanted: Sequence[Row],
         sample_columns: Mapping[str, np.ndarray],
         attributes: dict[str, Any],
+        token_columns: Mapping[str, np.ndarray] = MappingProxyType({}),
     ) -> None:
         """Creates the store if need be and appends what it lacks: wanted rows (absent as yet), statistics.
 
         Args:
           wanted: rows, in the order in which new ones are appended.
           sample_columns: coordinates of the sample dimension, whole numbers from 0 or float64, each of shape N2.
-          attributes: of the group, at creation.
+          attributes: of the group.
+          token_columns: of `chosen.token_columns`, where the store has `token_samples`.
         """
         points = np.array(self._points, np.int64)
-        step = {"step": points} if len(points) else {}
         with filelock.FileLock(self.path.with_suffix(".lock")):
             old, names = self._table()
             table = list(dict.fromkeys([*old, *wanted]))
             if table == old and names.issuperset(self.variables):
                 return
-            samples = len(next(iter(sample_columns.values())))
-            group = zarr.open_group(
-                self.path,
-                mode="a",
-                attributes=attributes
-                | {"coordinates": " ".join(("role", *SEEDS, *step, "sample", *sample_columns))},
-            )
+            size = {"sample": len(next(iter(sample_columns.values())))}
+            size |= {"token": len(next(iter(token_columns.values()), ()))}
+            coordinates = {"row": store_table.row_columns(table)}
             if not old:
-                for name, column_N2 in {"sample": np.arange(samples), **sample_columns}.items():
-                    write_coordinate(group, name, "sample", column_N2)
-                for name, points_K in step.items():
-                    write_coordinate(group, name, "checkpoint", points_K)
-            write_coordinate(group, "role", "row", np.array([r.role for r in table], object))
-            for name in SEEDS:
-                write_coordinate(
-                    group, name, "row", np.array([getattr(r, name) for r in table], np.int64)
-                )
+                coordinates |= {"checkpoint": {"step": points} if len(points) else {}}
+                coordinates["sample"] = {"sample": np.arange(size["sample"]), **sample_columns}
+            if TOKENS not in names:
+                coordinates["token"] = dict(token_columns)
+            store_table.write(self.path, coordinates, attributes)
             for name in VARIABLES:
                 if not (self.path / name / "zarr.json").exists():
                     if name not in self.variables:
                         continue
-                    new = spec(self.path / name, len(table), len(points), samples)
+                    of = size[dimension_of(name)]
+                    new = spec(self.path / name, len(table), len(points), of)
                     ts.open(new, create=True).result()
                 array = self._open(name, write=True)
                 # Also undoes a growth that was cut short before it was consolidated: such rows hold nothing yet.
                 top = [len(table), *[None] * (array.rank - 1)]
                 array.resize(exclusive_max=top, resize_metadata_only=True).result()
-            with (
-                warnings.catch_warnings()
-            ):  # xarray and zarr agree on this extension; it only warns of other readers
-                warnings.simplefilter("ignore", ZarrUserWarning)
-                zarr.consolidate_metadata(self.path)
+            store_table.consolidate(self.path)
 
     def rows(self) -> list[Row]:
         """The rows that the store knows, present or not, in store order; empty if there is no store."""
@@ -170,12 +167,26 @@ class Store:
                 array = self.array(name, step, write=True).with_transaction(transaction)
                 array[index, low : low + len(value_C)].write(value_C).result()
 
+    def write_tokens(self, row: Row, log_prob_T: np.ndarray, step: int = 0) -> None:
+        """Writes the log-probabilities of the chosen samples' tokens under a row, at a score point (0: the end)."""
+        size = shard_samples(self._open(TOKENS))
+        for low in range(0, len(log_prob_T), size):
+            self.write_shards(row, low, {TOKENS: log_prob_T[low : low + size]}, step)
+
+    def lacks_tokens(self, row: Row, step: int = 0) -> bool:
+        """Whether a row lacks log-probabilities of tokens that this Store asks for, at a score point (0: the end)."""
+        if not self.token_samples:
+            return False
+        place = {TOKENS: (self.rows().index(row), *self.key(TOKENS, step))}
+        return bool(store_keys.lacking({TOKENS: self._open(TOKENS)}, place))
+
     def lacking(self, row: Row, step: int = 0) -> list[tuple[int, int, list[str]]]:
         """(low, high, variables) of every shard of samples, in order, that a row lacks at a score point (0: the end).
 
-        The variables are of this Store, in the order in which they are written.
+        The variables are of this Store, in the order in which they are written; `lacks_tokens` tells of tokens.
         """
-        place = {name: (self.rows().index(row), *self.key(name, step)) for name in self.variables}
+        names, index = (n for n in self.variables if n != TOKENS), self.rows().index(row)
+        place = {name: (index, *self.key(name, step)) for name in names}
         return store_keys.lacking({name: self._open(name) for name in place}, place)
 
     def read(self, wanted: Sequence[Row]) -> tuple[np.ndarray, np.ndarray]:
@@ -238,15 +249,7 @@ class Store:
         """(rows in store order, names of variables and coordinates) as readers see them; empty if there is no store."""
         if (table := store_table.read(self.path)) is None:
             return [], set()
-        if table.points != self._points:
-            there, asked = (
-                f"steps {', '.join(map(str, points))}" if points else "the end alone"
-                for points in (table.points, self._points)
-            )
-            raise UserError(
-                f"{self.path}: its rows are scored at {there}, not at {asked}; put score.at_steps and score.at_epochs "
-                "back, or choose another --workdir"
-            )
+        store_table.check(self.path, table, self._points, self.token_samples)
         return table.rows, table.names
 
     def _whole(self, name: str, names: set[str], known: int) -> np.ndarray:

@@ -7,6 +7,10 @@ from pathlib import Path
 from typing import Any
 
 SHARD_SAMPLES, CHUNK_SAMPLES = 2**22, 2**16
+TOKENS = "token_log_prob"
+"""The one variable that is not of samples, but of the tokens of chosen ones."""
+TOKEN_COLUMNS = ("token_sample", "token_position", "token_piece")
+"""What is known of these tokens: of which sample, where in it (0: <bos>), and which piece of the vocabulary."""
 _NATS = "nats per token"
 VARIABLES = {  # name -> type, fill value and units
     "member": ("bool", False, ""),
@@ -17,12 +21,18 @@ VARIABLES = {  # name -> type, fill value and units
     "min_k": ("float32", "NaN", _NATS),
     "min_k_plus_plus": ("float32", "NaN", "standard deviations"),
     "lowercase_loss": ("float32", "NaN", _NATS),
+    TOKENS: ("float32", "NaN", "nats"),
 }
 
 
 def kvstore(path: Path) -> dict[str, str]:
     """Tensorstore's specification of a folder."""
     return {"driver": "file", "path": f"{path.resolve()}/"}  # it takes no ".."
+
+
+def dimension_of(name: str) -> str:
+    """The last dimension of a variable."""
+    return "token" if name == TOKENS else "sample"
 
 
 def points_of(name: str, points: int) -> tuple[int, ...]:
@@ -34,7 +44,10 @@ def points_of(name: str, points: int) -> tuple[int, ...]:
 
 
 def spec(path: Path, rows: int, points: int, samples: int) -> dict[str, Any]:
-    """Tensorstore's specification of a new variable, named by its path, of so many rows and score points."""
+    """Tensorstore's specification of a new variable, named by its path, of so many rows, score points and samples.
+
+    `TOKENS` has tokens for samples.
+    """
     middle = points_of(path.name, points)
     ones = [1] * (1 + len(middle))
     dtype, fill, units = VARIABLES[path.name]
@@ -54,7 +67,7 @@ def spec(path: Path, rows: int, points: int, samples: int) -> dict[str, Any]:
             "shape": [rows, *middle, samples],
             "data_type": dtype,
             "fill_value": fill,
-            "dimension_names": ["row", *(["checkpoint"] if middle else []), "sample"],
+            "dimension_names": ["row", *["checkpoint"] * len(middle), dimension_of(path.name)],
             "attributes": {"units": units} if units else {},
             "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [*ones, shard]}},
             "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},

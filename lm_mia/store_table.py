@@ -1,14 +1,18 @@
 """What the score store knows beside its variables: rows, score points, and coordinates of its dimensions."""
 
 import dataclasses
+import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import zarr
 from zarr.codecs import Crc32cCodec
+from zarr.errors import ZarrUserWarning
 
 from lm_mia.errors import UserError
+from lm_mia.store_format import TOKEN_COLUMNS, TOKENS
 from lm_mia.subsets import Role, Row
 
 SEEDS = ("subset_seed", "init_seed", "order_seed")
@@ -24,6 +28,8 @@ class Table:
     """Of variables and coordinates."""
     points: tuple[int, ...]
     """Steps after which rows are scored, the end last; empty: at the end alone, and there is no such dimension."""
+    token_samples: tuple[int, ...]
+    """Samples of which there are token log-probabilities, in their order."""
 
 
 def read(path: Path) -> Table | None:
@@ -34,11 +40,14 @@ def read(path: Path) -> Table | None:
         group = zarr.open_group(path, mode="r")
         consolidated = group.metadata.consolidated_metadata
         names = set() if consolidated is None else set(consolidated.metadata)
+        if not (path / TOKENS).exists():
+            names.discard(TOKENS)  # deleted, to make room for those of other samples
         if "loss" not in names:
             return None
         role_M = _values(group, "role")
         seeds_3xM = [_values(group, name) for name in SEEDS]
         step_K = _values(group, "step") if "step" in names else np.zeros(0, np.int64)
+        of_tokens = {name: _values(group, name) for name in TOKEN_COLUMNS if TOKENS in names}
     except (ValueError, LookupError, TypeError, OSError) as error:
         raise damaged(path, "zarr.json, role or seeds") from error
     rows = [
@@ -50,7 +59,28 @@ def read(path: Path) -> Table | None:
         raise damaged(path, "role or seeds")
     if (step_K < 0).any():
         raise damaged(path, "step")
-    return Table(rows, names, tuple(map(int, step_K)))
+    if any((column_T < 0).any() for column_T in of_tokens.values()):
+        raise damaged(path, "token_sample, token_position or token_piece")
+    of = dict.fromkeys(map(int, of_tokens.get("token_sample", ())))
+    return Table(rows, names, tuple(map(int, step_K)), tuple(of))
+
+
+def check(path: Path, table: Table, points: tuple[int, ...], samples: tuple[int, ...]) -> None:
+    """UserError if a store has other score points, or token log-probabilities of other samples (if of any)."""
+    if table.points != points:
+        there, asked = (
+            f"steps {', '.join(map(str, points))}" if points else "the end alone"
+            for points in (table.points, points)
+        )
+        raise UserError(
+            f"{path}: its rows are scored at {there}, not at {asked}; put score.at_steps and score.at_epochs "
+            "back, or choose another --workdir"
+        )
+    if samples and TOKENS in table.names and table.token_samples != samples:
+        raise UserError(
+            f"score.token_samples={samples}: {path} has log-probabilities of the tokens of {table.token_samples}; "
+            f"ask for these, or delete {path / TOKENS} to have the others instead"
+        )
 
 
 def damaged(path: Path, what: str) -> UserError:
@@ -61,7 +91,40 @@ def damaged(path: Path, what: str) -> UserError:
     )
 
 
-def write_coordinate(group: zarr.Group, name: str, dimension: str, values: np.ndarray) -> None:
+def row_columns(rows: Sequence[Row]) -> dict[str, np.ndarray]:
+    """Coordinates of the row dimension: role and seeds."""
+    seeds = {name: np.array([getattr(row, name) for row in rows], np.int64) for name in SEEDS}
+    return {"role": np.array([row.role for row in rows], object), **seeds}
+
+
+def write(
+    path: Path, coordinates: Mapping[str, Mapping[str, np.ndarray]], attributes: Mapping[str, Any]
+) -> None:
+    """Creates the group if need be, and creates, grows or replaces coordinates; readers see them once consolidated.
+
+    Args:
+      path: of the store.
+      coordinates: dimension -> name -> values; others that are there stay.
+      attributes: of the group.
+    """
+    group = zarr.open_group(path, mode="a")
+    names = {name: None for columns in coordinates.values() for name in columns}
+    there = dict.fromkeys(str(group.attrs.get("coordinates", "")).split())
+    for dimension, columns in coordinates.items():
+        for name, values in columns.items():
+            _write_coordinate(group, name, dimension, values)
+    group.update_attributes({**attributes, "coordinates": " ".join(there | names)})
+
+
+def consolidate(path: Path) -> None:
+    """Lets readers see what was written: one atomic rename."""
+    with warnings.catch_warnings():
+        # xarray and zarr agree on this extension; it only warns of other readers
+        warnings.simplefilter("ignore", ZarrUserWarning)
+        zarr.consolidate_metadata(path)
+
+
+def _write_coordinate(group: zarr.Group, name: str, dimension: str, values: np.ndarray) -> None:
     """Creates or grows a one-dimensional coordinate; chunks are long enough that growing rewrites one file."""
     if name in group:
         array = cast(zarr.Array, group[name])

@@ -121,7 +121,8 @@ def _work(
         # The leading process's list: another one may see a shared folder a little later.
         lacking = store.lacking(row, point) if here.lead else []
         count = here.agreed(len(lacking))
-        if not count:
+        tokens = here.agreed(here.lead and store.lacks_tokens(row, point))
+        if not (count or tokens):
             return
         began, of = time.monotonic(), len(population)
         before, all_points = (*keep, steps).index(at), len(keep) + 1
@@ -154,6 +155,9 @@ def _work(
             if stop.now():
                 raise train.PreemptedError
         if here.lead:
+            if tokens:  # of few samples: the others wait
+                log_prob_T = scorer.token_log_probs(params, store.token_samples)
+                store.write_tokens(row, log_prob_T, point)
             tell(
                 {"event": "row_scored", "row": str(row), "role": row.role, "step": at}
                 | {"last": at == steps, "seconds": round(time.monotonic() - began, 3)}

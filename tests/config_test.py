@@ -37,7 +37,7 @@ def test_to_dict_is_plain_and_whole():
 
 FREE = {
     *("train.workers", "train.checkpoint_minutes", "train.validations", "train.trackers"),
-    *("corpus.processes", "score.statistics", "report"),
+    *("corpus.processes", "score.statistics", "score.token_samples", "report"),
     *(f"attack.{f.name}" for f in dataclasses.fields(config.Attack)),
     *(f"compute.{f.name}" for f in dataclasses.fields(config.Compute)),
     *(f"extract.{f.name}" for f in dataclasses.fields(config.Extract)),

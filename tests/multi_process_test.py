@@ -24,6 +24,7 @@ FLAGS = (
     "--config.train.epochs=3",
     f"--config.score.at_steps={','.join(map(str, POINTS))}",
     "--config.score.statistics=min_k",
+    "--config.score.token_samples=3,17",
 )
 
 
