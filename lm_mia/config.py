@@ -205,13 +205,13 @@ class Extract:
     suffix_tokens: int = 50
     """The tokens after them, which are asked for."""
     temperature: float = 1.0
-    """Of the sampling scheme whose probabilities are reported beside greedy and plain sampling; 0: greedy."""
+    """Of the sampling scheme that is asked beside greedy and plain sampling; 0: greedy."""
     top_k: int = 40
     """Pieces that the scheme draws from; 0: all."""
     top_p: float = 1.0
     """And of these the likeliest, up to this sum."""
     generations: int = 1
-    """Texts that are drawn for each sample, beside the greedy one."""
+    """Texts that are drawn for each sample under each scheme; of greedy there is one."""
     written_tokens: int = 0
     """Tokens of a text, in which the suffix is looked for; 0: as many as the suffix has."""
 

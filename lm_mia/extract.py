@@ -73,10 +73,9 @@ def extract(
       progress: told of samples.
 
     Returns:
-      ``samples`` with log_p_NAME (nats, -inf for never) of each of `schemes`; and for NAME "greedy" and "sampled"
-      exact_NAME (written at the place of the suffix), contained_NAME (anywhere in what was written), overlap_NAME
-      (length of the longest common subsequence of suffix and what was written, over S): of sampled texts the best of
-      ``c.generations``.
+      ``samples`` with, for each of `schemes`, log_p_NAME (nats, -inf for never), exact_NAME (written at the place of
+      the suffix), contained_NAME (anywhere in what was written) and overlap_NAME (length of the longest common
+      subsequence of suffix and what was written, over S): of drawn texts the best of ``c.generations``.
     """
     rows: list[dict[str, Any]] = []
     B = max(_TOKENS // (c.prefix_tokens + c.suffix_tokens), 1)
@@ -116,22 +115,26 @@ def texts(
     ids_B: np.ndarray,
     c: config.Extract,
 ) -> dict[str, list[list[np.ndarray]]]:
-    """{"greedy", "sampled": texts of every sample}: one greedy text, and ``c.generations`` drawn ones.
+    """{name of a scheme: texts of every sample}: ``c.generations`` each, or one where nothing is drawn.
 
     What is drawn depends on the sample's id and the number of the text alone.
     """
     tokens = c.written_tokens or c.suffix_tokens
 
-    def write(number: int, greedy: bool) -> np.ndarray:
+    def write(scheme: extraction.Scheme, number: int) -> np.ndarray:
         drawn = seeds.rng(number, "extraction").bit_generator.random_raw() >> 32
         key_B = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(int(drawn)), ids_B)
-        return np.asarray(generate.write(params, prefix_BxP, key_B, shape, tokens, greedy))
+        return np.asarray(generate.write(params, prefix_BxP, key_B, shape, tokens, scheme))
 
-    greedy_BxG = write(0, greedy=True)
-    drawn = [write(number, greedy=False) for number in range(c.generations)]
-    return {"greedy": [[text] for text in greedy_BxG]} | (
-        {"sampled": [list(of) for of in zip(*drawn, strict=True)]} if drawn else {}
-    )
+    written = {
+        name: [write(scheme, n) for n in range(c.generations if scheme.temperature else 1)]
+        for name, scheme in schemes(c).items()
+    }
+    return {
+        name: [list(of) for of in zip(*texts, strict=True)]
+        for name, texts in written.items()
+        if texts
+    }
 
 
 def curves(found: pd.DataFrame) -> pd.DataFrame:

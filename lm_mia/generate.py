@@ -13,18 +13,19 @@ import jax
 import jax.numpy as jnp
 
 from lm_mia import model
+from lm_mia.stats.extraction import Scheme
 
 
-@functools.partial(jax.jit, static_argnames=("shape", "tokens", "greedy"))
+@functools.partial(jax.jit, static_argnames=("shape", "tokens", "scheme"))
 def write(
     params: model.Params,
     prefix_BxP: jax.Array,
     key_B: jax.Array,
     shape: model.Shape,
     tokens: int,
-    greedy: bool,
+    scheme: Scheme,
 ) -> jax.Array:
-    """written_BxG, int32: the likeliest next token each time, or one drawn at temperature 1.
+    """written_BxG, int32: each next token drawn, or taken, as a scheme says.
 
     Args:
       params: of `model.init`.
@@ -32,7 +33,7 @@ def write(
       key_B: of `jax.random`, one a sample, so that what is drawn for it does not depend on the others.
       shape: of the model.
       tokens: G.
-      greedy: of equally likely pieces the one with the lowest number.
+      scheme: of equally likely pieces, greedy takes the one with the lowest number.
     """
     P = prefix_BxP.shape[1]
     if P + tokens > shape.length_tokens:
@@ -41,15 +42,15 @@ def write(
     empty_BxTxHxK = jnp.zeros(
         (len(prefix_BxP), P + tokens, shape.heads, shape.width // shape.heads), shape.dtype
     )
-    kept = [(empty_BxTxHxK, empty_BxTxHxK) for _ in layers]
+    caches = [(empty_BxTxHxK, empty_BxTxHxK) for _ in layers]
 
-    def see(x_BxQ: jax.Array, at: jax.Array, kept: Any) -> tuple[jax.Array, Any]:
+    def see(x_BxQ: jax.Array, at: jax.Array, caches: Any) -> tuple[jax.Array, Any]:
         """Logits after the last of Q tokens that begin at a place, and keys and values with theirs."""
         Q = x_BxQ.shape[1]
         position_Q = at + jnp.arange(Q)
         h_BxQxD = params["embed_VxD"][x_BxQ] + params["position_LxD"][position_Q]
         h_BxQxD, new = h_BxQxD.astype(shape.dtype), []
-        for of, (k_BxTxHxK, v_BxTxHxK) in zip(layers, kept, strict=True):
+        for of, (k_BxTxHxK, v_BxTxHxK) in zip(layers, caches, strict=True):
             q_BxQxHxK, k_BxQxHxK, v_BxQxHxK = model.projected(
                 of, model.layernorm(h_BxQxD, of["ln1_D"])
             )
@@ -69,16 +70,36 @@ def write(
         return last_BxD.astype(jnp.float32) @ params["embed_VxD"].T, new
 
     def choose(logits_BxV: jax.Array, i: jax.Array) -> jax.Array:
-        if greedy:
+        if scheme.temperature == 0:
             return logits_BxV.argmax(-1).astype(jnp.int32)
         keys_B = jax.vmap(jax.random.fold_in, (0, None))(key_B, i)
-        return jax.vmap(jax.random.categorical)(keys_B, logits_BxV).astype(jnp.int32)
+        kept_BxV = kept(logits_BxV / scheme.temperature, scheme)
+        return jax.vmap(jax.random.categorical)(keys_B, kept_BxV).astype(jnp.int32)
 
     def step(carry: tuple[jax.Array, Any], i: jax.Array) -> tuple[tuple[jax.Array, Any], jax.Array]:
-        logits_BxV, kept = carry
+        logits_BxV, caches = carry
         token_B = choose(logits_BxV, i)
-        return see(token_B[:, None], P + i, kept), token_B
+        return see(token_B[:, None], P + i, caches), token_B
 
-    first = see(prefix_BxP, jnp.int32(0), kept)
+    first = see(prefix_BxP, jnp.int32(0), caches)
     _, written_GxB = jax.lax.scan(step, first, jnp.arange(tokens))
     return written_GxB.T
+
+
+def kept(logits_BxV: jax.Array, scheme: Scheme) -> jax.Array:
+    """Logits of the pieces that a scheme draws from, after its temperature; -inf of the others.
+
+    As `stats.extraction.token_log_probs` has it, in float32: pieces as likely as the k-th are kept, and the piece that
+    reaches top_p is the last.
+    """
+    if 0 < scheme.top_k < logits_BxV.shape[-1]:
+        least_Bx1 = jax.lax.top_k(logits_BxV, scheme.top_k)[0][..., -1:]
+        logits_BxV = jnp.where(logits_BxV >= least_Bx1, logits_BxV, -jnp.inf)
+    if scheme.top_p < 1:
+        order_BxV = jnp.argsort(-logits_BxV, axis=-1, stable=True)
+        p_BxV = jax.nn.softmax(jnp.take_along_axis(logits_BxV, order_BxV, -1))
+        whole_BxV = jnp.cumsum(p_BxV, -1) - p_BxV < scheme.top_p
+        rank_BxV = jnp.argsort(order_BxV, axis=-1)
+        whole_BxV = jnp.take_along_axis(whole_BxV, rank_BxV, -1)
+        logits_BxV = jnp.where(whole_BxV, logits_BxV, -jnp.inf)
+    return logits_BxV

@@ -62,7 +62,7 @@ def test_probabilities_equal_a_slow_reference(tiny: Population, params: model.Pa
         assert row.exact_greedy == greedy
     alone = extract.extract(params, SHAPE, tiny, samples[3:4], ASKED, lambda *_: None)
     texts = [c for c in map(str, found) if c.startswith(("exact", "contained", "overlap"))]
-    assert len(texts) == 6
+    assert len(texts) == 9
     assert alone[texts].iloc[0].equals(found[texts].iloc[3])
     np.testing.assert_allclose(alone["log_p_chosen"][0], found["log_p_chosen"][3], rtol=1e-6)
 

@@ -67,7 +67,7 @@ ALLOWED = {
     },
     "min_k": set(),
     "windows": {"packing", "population"},
-    "generate": {"model"},
+    "generate": {"model", "stats"},
     "extract": {
         *("config", "documents", "errors", "generate", "model", "population", "seeds", "stats"),
     },
