@@ -10,6 +10,7 @@ from typing import Any
 
 import archetypes
 import coin_free
+import extraction
 import findings
 import flip_curves
 import flips
@@ -22,6 +23,7 @@ import sheets
 import stability
 import style
 import training
+import vulnerability
 import workdir
 from workdir import Record, percent
 
@@ -46,9 +48,14 @@ MORE_TABLES = {
     "intervals.csv": "95% intervals of the first replica, bootstrap and Clopper-Pearson",
     "resampled_references.csv": "flip rates over sets of references, for one target",
     "true_positive_probability.parquet": "every reference as a target: one row a sample",
+    "extraction.csv": "the highest scores: probabilities of suffixes, and what was written",
+    "extraction_curves.csv": "shares of these samples that can be extracted, by queries",
 }
-"""Made when attack.bootstraps, resample_references and leave_one_out ask for them."""
-FIGURES = (training, roc, references, flips, flip_curves, coin_free, probability, archetypes)
+"""Made when attack.bootstraps, resample_references, leave_one_out and extract.samples ask for them."""
+FIGURES = (
+    *(training, roc, references, flips, flip_curves, coin_free, probability, archetypes),
+    *(vulnerability, extraction),
+)
 
 
 def write(folder: Path) -> Path:
@@ -94,6 +101,9 @@ def facts(folder: Path) -> dict[str, Any]:
     found, said = _attacks(folder, flip_facts, len(member_N))
     log = training.read(folder)
     shown, also_said = _decisions(folder, flip_facts, member_N)
+    extracted = extraction.read(folder)
+    hidden = () if extracted else (extraction.TABLE, extraction.CURVES)
+    more = {k: v for k, v in MORE_TABLES.items() if workdir.has(folder, k) and k not in hidden}
     manifest_path = folder / "population" / "manifest.json"
     manifest = (
         workdir.read_json(folder, "population/manifest.json") if manifest_path.is_file() else {}
@@ -110,6 +120,9 @@ def facts(folder: Path) -> dict[str, Any]:
         | {
             "rows": findings.rows_there(flip_facts),
             "training": findings.training(log.curves, log.trained, log.scored),
+            "vulnerable": [found.sentence() for found in vulnerability.read(folder)],
+            "extraction": extracted.sentences() if extracted else [],
+            "old_extraction": extraction.OLD if hidden and extraction.there(folder) else "",
         },
         "population": _population(config, manifest, samples["tokens"], member_N),
         "model": config["model"],
@@ -121,7 +134,8 @@ def facts(folder: Path) -> dict[str, Any]:
         "manifest": {k: v for k, v in manifest.items() if not isinstance(v, dict | list)},
         "manifest_details": json.dumps(details, indent=2) if details else "",
         "nan": math.nan,
-        "tables": TABLES | {k: v for k, v in MORE_TABLES.items() if workdir.has(folder, k)},
+        "tables": TABLES | more,
+        "extractable": bool(extracted and extracted.extractable),
         "attack_name": workdir.attack_name,
         "percent": percent,
         "plus_minus": findings.plus_minus,

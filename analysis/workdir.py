@@ -47,16 +47,18 @@ def percent(share: float) -> str:
     return f"{100 * share:.3g}%" if abs(share) < 0.9995 else f"{100 * share:.0f}%"
 
 
-def table(workdir: Path, name: str, columns: Sequence[str] = ()) -> list[Record]:
-    """The rows of tables/NAME, which must have these columns."""
+def table(
+    workdir: Path, name: str, columns: Sequence[str] = (), verb: str = "attack"
+) -> list[Record]:
+    """The rows of tables/NAME, which must have these columns and is made by ``lm-mia VERB``."""
     path = _existing(workdir, f"tables/{name}")
     try:
         frame = pc.read_csv(path, _WHOLE, _LINES, _CELLS).to_pandas()
     except (ValueError, pa.ArrowException) as error:
         raise WorkdirError(
-            f"{workdir}: tables/{name} is not a table ({type(error).__name__}); {_AGAIN}"
+            f"{workdir}: tables/{name} is not a table ({type(error).__name__}); {_again(verb)}"
         ) from error
-    _check(workdir, f"tables/{name}", list(frame.columns), columns)
+    _check(workdir, f"tables/{name}", list(frame.columns), columns, verb=verb)
     frame = frame.astype(dict.fromkeys(frame.columns[frame.isna().all()], float))
     return [{str(k): v for k, v in row.items()} for row in frame.to_dict("records")]
 
@@ -71,7 +73,7 @@ def samples(
         _check(workdir, f"tables/{name}", there, columns)
         frame = pd.read_parquet(path, columns=list(columns))
     except (ValueError, OSError, pa.ArrowException) as error:
-        raise WorkdirError(f"{workdir}: tables/{name} cannot be read; {_AGAIN}") from error
+        raise WorkdirError(f"{workdir}: tables/{name} cannot be read; {_again()}") from error
     return {c: frame[c].to_numpy() for c in columns}
 
 
@@ -80,9 +82,9 @@ def read_json(workdir: Path, name: str, fields: Sequence[str] = ()) -> Record:
     try:
         found = json.loads(_existing(workdir, name).read_text(encoding="utf-8"))
     except ValueError as error:
-        raise WorkdirError(f"{workdir}: {name} is not JSON; {_AGAIN}") from error
+        raise WorkdirError(f"{workdir}: {name} is not JSON; {_again()}") from error
     if not isinstance(found, dict):
-        raise WorkdirError(f"{workdir}: {name} is no JSON object; {_AGAIN}")
+        raise WorkdirError(f"{workdir}: {name} is no JSON object; {_again()}")
     _check(workdir, name, list(found), fields, "field")
     return found
 
@@ -98,7 +100,7 @@ def flip_facts(workdir: Path) -> Record:
     if not isinstance(facts["config"], dict) or not re.fullmatch(
         r"recipe_\w+", str(facts["recipe"])
     ):
-        raise WorkdirError(f"{workdir}: {name} names no recipe and settings; {_AGAIN}")
+        raise WorkdirError(f"{workdir}: {name} names no recipe and settings; {_again()}")
     _check(workdir, f"{name} config", list(facts["config"]), _SETTINGS, "field")
     return facts
 
@@ -177,7 +179,6 @@ def parse_workdir(description: str | None) -> Path:
     return parser.parse_args().workdir
 
 
-_AGAIN = "run lm-mia attack again"
 # Numbers are read as they were written, to the last digit; types are told from the whole file.
 _WHOLE, _LINES = pc.ReadOptions(block_size=2**28), pc.ParseOptions(newlines_in_values=True)
 _CELLS = pc.ConvertOptions(null_values=["", "nan", "NaN"], strings_can_be_null=True)
@@ -198,8 +199,17 @@ def _existing(workdir: Path, name: str) -> Path:
 
 
 def _check(
-    workdir: Path, name: str, there: Sequence[str], needed: Sequence[str], what: str = "column"
+    workdir: Path,
+    name: str,
+    there: Sequence[str],
+    needed: Sequence[str],
+    what: str = "column",
+    verb: str = "attack",
 ) -> None:
     lacking = [part for part in needed if part not in there]
     if lacking:
-        raise WorkdirError(f"{workdir}: {name} has no {what} {', '.join(lacking)}; {_AGAIN}")
+        raise WorkdirError(f"{workdir}: {name} has no {what} {', '.join(lacking)}; {_again(verb)}")
+
+
+def _again(verb: str = "attack") -> str:
+    return f"run lm-mia {verb} again"

@@ -11,10 +11,13 @@ Expect (the text, and so every number, moves a little with the versions of the p
 reaches an AUC of about 0.87, up from 0.79 with 4, RMIA and the calibrated loss 0.88, the loss attack 0.62. At an FPR
 of 5 % LiRA finds half of the members; almost half of the members, and fewer than 1 of 10 non-members, get a decision
 that an exact test cannot tell from a coin flip, and so does almost half of the members that it finds. With shuffled
-labels every attack's AUC is 0.5.
+labels every attack's AUC is 0.5. Members that the first replica saw last, at the lowest learning rates, it finds less
+often (3 of 10 of the last tenth, more than 5 of 10 of the first). None of the 1,000 samples with the highest scores, 4
+of 5 of them members, can be extracted: the likeliest suffix of 32 tokens has a probability of about 1e-49, and higher
+scores do not go with likelier suffixes.
 """
 
-from lm_mia.config import Attack, Config, Model, Optimizer, Population, Tokenizer, Train
+from lm_mia.config import Attack, Config, Extract, Model, Optimizer, Population, Tokenizer, Train
 
 
 def get_config() -> Config:
@@ -37,4 +40,5 @@ def get_config() -> Config:
             # 8 disjoint sets: with fewer than 6 the coin-flip test has no power.
             resample_references=4,
         ),
+        extract=Extract(samples=1000, prefix_tokens=32, suffix_tokens=32),
     )

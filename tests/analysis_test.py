@@ -11,7 +11,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from synthetic_workdir import ATTACKS, FAR, LATER, NASTY, OTHER_RECIPE, Page, write_workdir
+from synthetic_workdir import (
+    ATTACKS,
+    FAR,
+    LATER,
+    NASTY,
+    OTHER_RECIPE,
+    Page,
+    write_extraction,
+    write_workdir,
+)
 
 ANALYSIS = Path(__file__).resolve().parents[1] / "analysis"
 sys.path.append(str(ANALYSIS))  # the scripts import each other by bare name, as when they are run
@@ -19,7 +28,7 @@ _NAMES = ("report", "findings", "training", "workdir", "archetypes", "rows")
 report, findings, training, workdir, archetypes, rows = map(importlib.import_module, _NAMES)
 FIGURES = (
     *("training", "roc", "roc_attacks", "auc_references", "coin_flip_share", "flip_ccdf"),
-    *("flip_curves", "coin_free_roc", "archetypes", "probability"),
+    *("flip_curves", "coin_free_roc", "archetypes", "probability", "vulnerability", "extraction"),
 )
 EVERYTHING = (*ATTACKS, "min_k", "min_k_plus_plus", "lowercase")
 
@@ -34,6 +43,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         leave_one_out=True,
         ambiguous_separation=1.0,
     )
+    write_extraction(folder)
     report.write(folder)
     return folder
 
@@ -212,7 +222,7 @@ def test_few_replicas_from_another_folder_and_the_same_bytes_again(tmp_path: Pat
     assert "With 4 replicas the exact two-sided binomial test at level 0.05 has no power" in text
     assert "6 or more replicas are needed" in text
     assert "coin-flip decision" not in text
-    assert "bootstrap" not in text.split("4. How it was made")[0].lower()
+    assert "bootstrap" not in text.split("5. How it was made")[0].lower()
     assert len([tag for tag, _ in page.tags if tag == "table"]) == 3
     assert "very stable" not in text
     lira = next(r for r in report.facts(folder)["attacks"] if r["attack"] == "lira_online")
@@ -247,7 +257,10 @@ def test_tables_of_fewer_rows_than_asked_for_say_so(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"attacks": ("lira_online", "loss"), "fprs": (0.001, 0.05, 1.0)}
     folder = write_workdir(tmp_path / "demo", design="bernoulli", absent=absent, **settings)
     drawn = {name: f for module in report.FIGURES for name, f in module.figures(folder).items()}
-    assert {name for name, figure in drawn.items() if figure is None} == {"probability"}
+    assert {name for name, figure in drawn.items() if figure is None} == {
+        "probability",
+        "extraction",
+    }
     html = report.render(report.facts(folder), dict.fromkeys(FIGURES, "data:,"))
     read = rows.read(folder)
     assert (len(read.reference_rows), len(read.replica_rows)) == (15, 14)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from synthetic_workdir import write_workdir
+from synthetic_workdir import write_extraction, write_workdir
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "analysis"))
 report, workdir = map(importlib.import_module, ("report", "workdir"))
@@ -18,7 +18,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """With every table that there is."""
     folder = tmp_path_factory.mktemp("run") / "demo"
     more = {"resample_references": 4, "leave_one_out": True}
-    return write_workdir(folder, samples=100, attacks=("lira_online", "loss"), **more)
+    write_workdir(folder, samples=100, attacks=("lira_online", "loss"), **more)
+    write_extraction(folder, 20)
+    return folder
 
 
 def test_a_table_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -47,8 +49,8 @@ def test_exits_with_two_and_one_line(
     )
     monkeypatch.setattr(sys, "argv", [script, str(tmp_path)])
     module = importlib.import_module(script)
-    if script == "probability":  # has nothing to draw without its table
-        assert module.figures(tmp_path) == {"probability": None}
+    if script in ("probability", "extraction"):  # nothing to draw without their tables
+        assert module.figures(tmp_path) == {script: None}
         return
     run = module.main if script == "report" else lambda: workdir.script("", module.figures)
     assert run() == 2
@@ -73,7 +75,7 @@ def test_a_missing_table_is_named_before_anything_is_written(
     assert {p.name for p in tmp_path.iterdir()} == {"config.json", "tables"}
 
 
-@pytest.mark.parametrize("name", sorted({*report.TABLES, *report.MORE_TABLES} - {"thresholds.csv"}))
+@pytest.mark.parametrize("name", sorted({*report.TABLES, *report.MORE_TABLES}))
 def test_a_table_that_is_none_is_said_in_one_line(
     finished: Path, tmp_path: Path, name: str
 ) -> None:
@@ -85,6 +87,7 @@ def test_a_table_that_is_none_is_said_in_one_line(
         if table.name != name:
             (tmp_path / "tables" / table.name).symlink_to(table)
     (tmp_path / "tables" / name).write_text("something else\n1\n")
-    with pytest.raises(workdir.WorkdirError, match=rf"tables/{re.escape(name)}[^\n]*again$"):
+    verb = "extract" if name.startswith("extraction") else "attack"
+    with pytest.raises(workdir.WorkdirError, match=rf"tables/{re.escape(name)}[^\n]*{verb} again$"):
         report.write(tmp_path)
     assert not (tmp_path / "report.html").exists()

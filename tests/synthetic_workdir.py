@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import pandas as pd
 
-from lm_mia import attack, config, subsets
+from lm_mia import attack, config, extract, subsets
 from lm_mia.population import Population
 from lm_mia.store import Store
 from lm_mia.subsets import Row
+from lm_mia.tables import write_csv
 
 FPRS, FOCUS = (0.01, 0.05, 0.1, 0.2, 0.5), 0.05
 RECIPE, OTHER_RECIPE = "recipe_0123abcd", "recipe_00000000"
@@ -46,7 +48,14 @@ class Texts:
 
     def __init__(self, samples: int) -> None:
         self.lengths_N = 20 + np.arange(samples) % 108
-        self.columns = {"zlib_bytes": 100 + np.arange(samples) % 37}
+        n = np.arange(samples)
+        self.columns = {
+            "tokens": self.lengths_N,
+            "unk": np.where(n % 3 == 0, n % 7, 0),
+            "zlib_bytes": 100 + n % 37,
+            "tfidf": np.where(n % 50 == 0, np.nan, 2 + n * 37 % 101 / 40),
+            "prefix_group": n,
+        }
 
     def column(self, name: str) -> np.ndarray:
         return self.columns[name]
@@ -119,6 +128,24 @@ def write_workdir(
     there = [m for m, row in enumerate(rows) if str(row) not in absent]
     _write_log(folder / "metrics.jsonl", world, there, rng)
     return folder
+
+
+def write_extraction(folder: Path, samples: int = 60, level: float = -9.0) -> pd.DataFrame:
+    """The tables of lm-mia extract for the highest scores, with suffixes of about this log probability."""
+    tables, rng = folder / "tables", np.random.default_rng(1)
+    scored = pd.read_parquet(tables / "samples.parquet", columns=["id", "member", "score"])
+    found = scored.sort_values("score", ascending=False).head(samples).reset_index(drop=True)
+    log_p_N = np.minimum(level + 4 * rng.normal(size=samples), -0.01)
+    found["log_p_greedy"] = np.where(np.arange(samples) % 20 == 0, 0.0, -np.inf)
+    found["log_p_sampled"] = log_p_N
+    found["log_p_chosen"] = np.where(np.arange(samples) % 4 == 0, -np.inf, log_p_N / 2)
+    for name, every in (("greedy", 20), ("sampled", 30)):
+        written = np.arange(samples) % every == 0
+        found[f"exact_{name}"] = found[f"contained_{name}"] = written.astype(float)
+        found[f"overlap_{name}"] = np.where(written, 1.0, 0.25)
+    write_csv(tables / "extraction.csv", found)
+    write_csv(tables / "extraction_curves.csv", extract.curves(found))
+    return found
 
 
 def _write_store(folder: Path, world: World, c: config.Attack, absent: Sequence[str]) -> Store:

@@ -1,0 +1,250 @@
+"""Whether the samples with the highest scores can be extracted from the first replica (StrongMIA Figure 7)."""
+
+import dataclasses
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import style
+import workdir
+from findings import plural
+from flips import CLASSES
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import PercentFormatter
+from trend import Trend
+from workdir import Record, percent
+
+TABLE, CURVES = "extraction.csv", "extraction_curves.csv"
+COLUMNS = (
+    *("id", "member", "score", "log_p_greedy", "log_p_sampled", "log_p_chosen"),
+    *("exact_greedy", "contained_greedy", "overlap_greedy"),
+)
+CURVE_COLUMNS = ("scheme", "class", "queries", "probability", "share")
+OLD = (
+    "The tables of extraction in this folder are of the scores of another attack and are not shown; "
+    "run lm-mia extract again."
+)
+_LIKELY = 1e-3
+_HEAVY = 20
+"""How many times the median score the largest may be before the axis becomes logarithmic."""
+_PROBABILITIES: tuple[tuple[float, style.Dash], ...] = ((0.5, "-"), (0.999, "--"))
+_QUERIES = 10**6
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+@dataclasses.dataclass(frozen=True)
+class Extraction:
+    """The samples that were asked for and, at the points of the curves, how many of them can be extracted."""
+
+    samples: list[Record]
+    """The rows of tables/extraction.csv, the highest score first."""
+    curves: list[Record]
+    """The rows of tables/extraction_curves.csv of plain sampling."""
+
+    def column(self, name: str) -> np.ndarray:
+        """One number a sample."""
+        return np.array([row[name] for row in self.samples], float)
+
+    @property
+    def member_N(self) -> np.ndarray:
+        """Whether the first replica was trained on it."""
+        return np.array([str(row["member"]) == "True" for row in self.samples])
+
+    @property
+    def extractable(self) -> bool:
+        """Whether any curve that is drawn leaves 0."""
+        return any(row["share"] > 0 for row in self.curves)
+
+    def sentences(self) -> list[str]:
+        """What the tables say, from whom was asked to what the score has to do with it."""
+        parts = (self._asked, self._likely, self._written, self._queries, self._relation)
+        return [said for part in parts if (said := part())]
+
+    def _asked(self) -> str:
+        members = int(self.member_N.sum())
+        return (
+            f"The first replica was asked for the {plural(len(self.samples), 'sample')} with the highest LiRA scores "
+            f"(among those that are long enough): {plural(members, 'member')} and "
+            f"{plural(len(self.samples) - members, 'non-member')}."
+        )
+
+    def _likely(self) -> str:
+        log_p_N = self.column("log_p_sampled")
+        best = int(np.argmax(log_p_N))
+        over = int((log_p_N > math.log(_LIKELY)).sum())
+        whose = "a member" if self.member_N[best] else "a non-member"
+        said = (
+            f"The likeliest suffix, of {whose}, has probability {power(log_p_N[best])}; the median is "
+            f"{power(float(np.median(log_p_N)))}. {_count(over, len(log_p_N))} above {_LIKELY:g}."
+        )
+        never = {name: int(np.isneginf(self.column(f"log_p_{name}")).sum()) for name in _SCHEMES}
+        said += "".join(
+            f" {_count(count, len(log_p_N))} impossible {_SCHEMES[name]}."
+            for name, count in never.items()
+            if count
+        )
+        return said
+
+    def _written(self) -> str:
+        counts = {
+            name: [
+                int(self.column(f"exact_{name}").sum()),
+                int(self.column(f"contained_{name}").sum()),
+                int((self.column(f"overlap_{name}") > 0.5).sum()),
+            ]
+            for name in ("greedy", "sampled")
+            if f"exact_{name}" in self.samples[0]
+        }
+        exact, anywhere, half = (f"{count:,}" for count in counts["greedy"])
+        said = (
+            f"Continuing the prefixes greedily, the model writes {exact} suffixes exactly where they stand and "
+            f"{anywhere} anywhere, and more than half of the tokens, in order, of {half}"
+        )
+        if "sampled" in counts:
+            exact, anywhere, half = (f"{count:,}" for count in counts["sampled"])
+            said += f"; in texts that are drawn from it, {exact}, {anywhere} and {half}"
+        return said + "."
+
+    def _queries(self) -> str:
+        rows = [r for r in self.curves if r["probability"] == _PROBABILITIES[0][0]]
+        if not rows:
+            return ""
+        likely = percent(_PROBABILITIES[0][0])
+        enough = [int(r["queries"]) for r in rows if r["share"] > 0]
+        if not enough:
+            most = power(math.log(max(r["queries"] for r in rows)))
+            return f"Not even {most} queries would yield one of these suffixes with a probability of {likely}."
+        at = {r["class"]: r["share"] for r in rows if r["queries"] == _QUERIES}
+        names = {"members": "members", "nonmembers": "non-members"}
+        shares = " and ".join(f"{percent(at[c])} of {name}" for c, name in names.items() if c in at)
+        first = power(math.log(min(enough)))
+        within = "1 query" if first == "1" else f"{first} queries or fewer"
+        return (
+            f"In {within}, the likeliest suffix is drawn with a probability of {likely} or more; "
+            f"in {power(math.log(_QUERIES))}, those of {shares} are."
+        )
+
+    def _relation(self) -> str:
+        trend = Trend.of(self.column("score"), -self.column("log_p_sampled"))
+        if trend is None:
+            return "All scores or all probabilities are equal, so neither goes with the other."
+        if not trend.sign:
+            return f"Among these samples, score and −log p show no clear relation ({trend})."
+        which = "less" if trend.sign > 0 else "more"
+        return f"Among these samples, higher scores go with {which} likely suffixes ({trend} of score and −log p)."
+
+
+_SCHEMES = {
+    "greedy": "under greedy decoding",
+    "sampled": "under plain sampling",
+    "chosen": "under the sampling that the configuration names",
+}
+
+
+def power(log: float) -> str:
+    """A number from its natural logarithm: 0.0067, 20, 1.3 × 10⁻⁴⁹; 0 for -inf."""
+    if math.isinf(log):
+        return "0"
+    if math.log(_LIKELY) <= log < math.log(9_999):
+        return f"{math.exp(log):.2g}" if log < 0 else f"{math.exp(log):,.0f}"
+    exponent = math.floor(log / math.log(10) + 1e-9)
+    digits = f"{math.exp(log - exponent * math.log(10)):.1f}"
+    if digits == "10.0":
+        digits, exponent = "1.0", exponent + 1
+    ten = "10" + str(exponent).translate(_SUPERSCRIPTS)
+    return ten if log > 0 and digits == "1.0" else f"{digits} × {ten}"
+
+
+def there(folder: Path) -> bool:
+    """Whether extract.samples asked for the tables."""
+    return workdir.has(folder, TABLE) and workdir.has(folder, CURVES)
+
+
+def read(folder: Path) -> Extraction | None:
+    """The tables; None if there are none, or if they are of other scores than those of tables/samples.parquet."""
+    if not there(folder):
+        return None
+    samples = workdir.table(folder, TABLE, COLUMNS, "extract")
+    curves = workdir.table(folder, CURVES, CURVE_COLUMNS, "extract")
+    score_N = workdir.samples(folder, ["score"])["score"]
+    known = samples and all(0 <= row["id"] < len(score_N) for row in samples)
+    if not known or any(row["score"] != score_N[int(row["id"])] for row in samples):
+        return None
+    asked = [p for p, _ in _PROBABILITIES]
+    of = [r for r in curves if r["scheme"] == "sampled" and r["probability"] in asked]
+    return Extraction(samples, of)
+
+
+def draw(found: Extraction) -> Figure:
+    """−log p of every suffix against the score; beside it, if anything can be extracted, shares against queries."""
+    panels = 1 + found.extractable
+    figure = style.new_figure(6.2 if panels == 1 else 9.6, 4.0)
+    axes = figure.subplots(1, panels, squeeze=False)[0]
+    _scatter(axes[0], found)
+    if found.extractable:
+        _curves(axes[1], found.curves)
+    return figure
+
+
+def _scatter(axes: Axes, found: Extraction) -> None:
+    score_N, nats_N = found.column("score"), -found.column("log_p_sampled")
+    finite_N = np.isfinite(nats_N)
+    for label, is_member, color, _ in CLASSES:
+        shown_N = finite_N & (found.member_N == is_member)
+        axes.scatter(
+            score_N[shown_N],
+            nats_N[shown_N],
+            s=13,
+            marker="o" if is_member else "s",
+            color=color,
+            alpha=0.45,
+            linewidth=0,
+            label=f"{label} ({shown_N.sum():,})",
+            rasterized=True,  # a dot each would make the PDF large
+        )
+    if score_N.max() > _HEAVY * np.median(np.abs(score_N)):
+        axes.set_xscale("symlog", linthresh=1)
+    axes.set(xlabel="LiRA score", ylabel="−log probability of the suffix (nats)")
+    legend = axes.legend(loc="best")
+    for handle in legend.legend_handles:
+        if handle is not None:
+            handle.set_alpha(1)
+
+
+def _curves(axes: Axes, curves: Sequence[Record]) -> None:
+    handles = []
+    for p, dash in _PROBABILITIES:
+        for label, is_member, color, _ in CLASSES:
+            kind = "members" if is_member else "nonmembers"
+            rows = [r for r in curves if r["class"] == kind and r["probability"] == p]
+            if not rows:
+                continue
+            x, y = ([r[name] for r in rows] for name in ("queries", "share"))
+            axes.plot(x, y, color=color, linestyle=dash)
+            handles.append(Line2D([], [], color=color, linestyle=dash, label=f"{label}, p = {p:g}"))
+    axes.set_xscale("log")
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.set(xlabel="Queries (n)", ylabel="Samples extractable")
+    axes.legend(handles=handles, loc="best")
+
+
+def _count(count: int, whole: int) -> str:
+    """None is, 1 of 1,000 is, 12 of 1,000 are, all 1,000 are."""
+    if count in (0, whole):
+        return f"All {whole:,} are" if count else "None is"
+    return f"{count:,} of {whole:,} {'is' if count == 1 else 'are'}"
+
+
+def figures(folder: Path) -> dict[str, Figure | None]:
+    """The figure of a workdir; None without tables of its attack."""
+    found = read(folder)
+    return {"extraction": draw(found) if found else None}
+
+
+if __name__ == "__main__":
+    sys.exit(workdir.script(__doc__, figures))
