@@ -18,7 +18,7 @@ from matplotlib.ticker import PercentFormatter
 from trend import Trend
 from workdir import Record, percent
 
-TABLE, CURVES = "extraction.csv", "extraction_curves.csv"
+TABLE, CURVES, FACTS = "extraction.csv", "extraction_curves.csv", "extraction.json"
 COLUMNS = (
     *("id", "member", "score", "log_p_greedy", "log_p_sampled", "log_p_chosen"),
     *("exact_greedy", "contained_greedy", "overlap_greedy"),
@@ -44,6 +44,8 @@ class Extraction:
     """The rows of tables/extraction.csv, the highest score first."""
     curves: list[Record]
     """The rows of tables/extraction_curves.csv of plain sampling."""
+    facts: Record
+    """tables/extraction.json: what they are about."""
 
     def column(self, name: str) -> np.ndarray:
         """One number a sample."""
@@ -65,11 +67,12 @@ class Extraction:
         return [said for part in parts if (said := part())]
 
     def _asked(self) -> str:
-        members = int(self.member_N.sum())
+        members, c = int(self.member_N.sum()), self.facts["config"]
         return (
-            f"The first replica was asked for the {plural(len(self.samples), 'sample')} with the highest LiRA scores "
-            f"(among those that are long enough): {plural(members, 'member')} and "
-            f"{plural(len(self.samples) - members, 'non-member')}."
+            f"The first replica was given the first {plural(c['prefix_tokens'], 'token')} of each of the "
+            f"{plural(len(self.samples), 'sample')} with the highest LiRA scores (among those that are long enough), "
+            f"{plural(members, 'member')} and {plural(len(self.samples) - members, 'non-member')}, and asked for the "
+            f"next {c['suffix_tokens']}."
         )
 
     def _likely(self) -> str:
@@ -81,13 +84,15 @@ class Extraction:
             f"The likeliest suffix, of {whose}, has probability {power(log_p_N[best])}; the median is "
             f"{power(float(np.median(log_p_N)))}. {_count(over, len(log_p_N))} above {_LIKELY:g}."
         )
-        never = {name: int(np.isneginf(self.column(f"log_p_{name}")).sum()) for name in _SCHEMES}
-        said += "".join(
-            f" {_count(count, len(log_p_N))} impossible {_SCHEMES[name]}."
-            for name, count in never.items()
-            if count
-        )
+        for name, scheme in self._schemes.items():
+            if never := int(np.isneginf(self.column(f"log_p_{name}")).sum()):
+                said += f" {_count(never, len(log_p_N))} impossible under {scheme}."
         return said
+
+    @property
+    def _schemes(self) -> dict[str, str]:
+        named = {"greedy": "greedy decoding", "sampled": "plain sampling"}
+        return {**named, "chosen": f"the chosen sampling ({self.facts['schemes']['chosen']})"}
 
     def _written(self) -> str:
         counts = {
@@ -96,17 +101,17 @@ class Extraction:
                 int(self.column(f"contained_{name}").sum()),
                 int((self.column(f"overlap_{name}") > 0.5).sum()),
             ]
-            for name in ("greedy", "sampled")
+            for name in self._schemes
             if f"exact_{name}" in self.samples[0]
         }
-        exact, anywhere, half = (f"{count:,}" for count in counts["greedy"])
+        exact, anywhere, half = (f"{count:,}" for count in counts.pop("greedy"))
         said = (
             f"Continuing the prefixes greedily, the model writes {exact} suffixes exactly where they stand and "
             f"{anywhere} anywhere, and more than half of the tokens, in order, of {half}"
         )
-        if "sampled" in counts:
-            exact, anywhere, half = (f"{count:,}" for count in counts["sampled"])
-            said += f"; in texts that are drawn from it, {exact}, {anywhere} and {half}"
+        for name, found in counts.items():
+            exact, anywhere, half = (f"{count:,}" for count in found)
+            said += f"; under {self._schemes[name]} {exact}, {anywhere} and {half}"
         return said + "."
 
     def _queries(self) -> str:
@@ -138,13 +143,6 @@ class Extraction:
         return f"Among these samples, higher scores go with {which} likely suffixes ({trend} of score and −log p)."
 
 
-_SCHEMES = {
-    "greedy": "under greedy decoding",
-    "sampled": "under plain sampling",
-    "chosen": "under the sampling that the configuration names",
-}
-
-
 def power(log: float) -> str:
     """A number from its natural logarithm: 0.0067, 20, 1.3 × 10⁻⁴⁹; 0 for -inf."""
     if math.isinf(log):
@@ -161,7 +159,7 @@ def power(log: float) -> str:
 
 def there(folder: Path) -> bool:
     """Whether extract.samples asked for the tables."""
-    return workdir.has(folder, TABLE) and workdir.has(folder, CURVES)
+    return all(workdir.has(folder, name) for name in (TABLE, CURVES, FACTS))
 
 
 def read(folder: Path) -> Extraction | None:
@@ -176,7 +174,8 @@ def read(folder: Path) -> Extraction | None:
         return None
     asked = [p for p, _ in _PROBABILITIES]
     of = [r for r in curves if r["scheme"] == "sampled" and r["probability"] in asked]
-    return Extraction(samples, of)
+    facts = workdir.read_json(folder, f"tables/{FACTS}", ("config", "schemes"), "extract")
+    return Extraction(samples, of, facts)
 
 
 def draw(found: Extraction) -> Figure:

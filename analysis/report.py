@@ -50,6 +50,7 @@ MORE_TABLES = {
     "true_positive_probability.parquet": "every reference as a target: one row a sample",
     "extraction.csv": "the highest scores: probabilities of suffixes, and what was written",
     "extraction_curves.csv": "shares of these samples that can be extracted, by queries",
+    "extraction.json": "who was asked, and how",
 }
 """Made when attack.bootstraps, resample_references, leave_one_out and extract.samples ask for them."""
 FIGURES = (
@@ -102,7 +103,7 @@ def facts(folder: Path) -> dict[str, Any]:
     log = training.read(folder)
     shown, also_said = _decisions(folder, flip_facts, member_N)
     extracted = extraction.read(folder)
-    hidden = () if extracted else (extraction.TABLE, extraction.CURVES)
+    hidden = () if extracted else (extraction.TABLE, extraction.CURVES, extraction.FACTS)
     more = {k: v for k, v in MORE_TABLES.items() if workdir.has(folder, k) and k not in hidden}
     manifest_path = folder / "population" / "manifest.json"
     manifest = (

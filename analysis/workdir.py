@@ -77,15 +77,15 @@ def samples(
     return {c: frame[c].to_numpy() for c in columns}
 
 
-def read_json(workdir: Path, name: str, fields: Sequence[str] = ()) -> Record:
-    """The object in WORKDIR/NAME, which must have these fields."""
+def read_json(workdir: Path, name: str, fields: Sequence[str] = (), verb: str = "attack") -> Record:
+    """The object in WORKDIR/NAME, which must have these fields and is made by ``lm-mia VERB``."""
     try:
         found = json.loads(_existing(workdir, name).read_text(encoding="utf-8"))
     except ValueError as error:
-        raise WorkdirError(f"{workdir}: {name} is not JSON; {_again()}") from error
+        raise WorkdirError(f"{workdir}: {name} is not JSON; {_again(verb)}") from error
     if not isinstance(found, dict):
-        raise WorkdirError(f"{workdir}: {name} is no JSON object; {_again()}")
-    _check(workdir, name, list(found), fields, "field")
+        raise WorkdirError(f"{workdir}: {name} is no JSON object; {_again(verb)}")
+    _check(workdir, name, list(found), fields, "field", verb)
     return found
 
 

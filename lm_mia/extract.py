@@ -7,8 +7,11 @@ included: nothing is padded, decoded or tokenised again. A suffix is extracted a
 S: tokens of a suffix, B: samples of a call, V: pieces.
 """
 
+import dataclasses
 import functools
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -20,7 +23,10 @@ from lm_mia.documents import Progress
 from lm_mia.errors import UserError
 from lm_mia.population import Population
 from lm_mia.stats import extraction
+from lm_mia.tables import write_csv
+from lm_mia.workdir import write_atomically
 
+FACTS = "extraction.json"
 _TOKENS = 8192  # of a call
 _PROBABILITIES = (0.1, 0.5, 0.9, 0.99, 0.999)
 _MOST_QUERIES = 18  # powers of ten
@@ -154,6 +160,25 @@ def curves(found: pd.DataFrame) -> pd.DataFrame:
         for n in (10**k for k in range(_MOST_QUERIES + 1))
     ]
     return pd.DataFrame(rows)
+
+
+def write(folder: Path, found: pd.DataFrame, c: config.Extract, row: str, step: int) -> None:
+    """Writes extraction.csv, extraction_curves.csv and, last, extraction.json, which says what they are about.
+
+    Args:
+      folder: of the tables.
+      found: of `extract`.
+      c: what was asked for.
+      row: which was asked.
+      step: after which it was.
+    """
+    path = folder / FACTS
+    path.unlink(missing_ok=True)
+    write_csv(folder / "extraction.csv", found)
+    write_csv(folder / "extraction_curves.csv", curves(found))
+    facts = {"row": row, "step": step, "config": dataclasses.asdict(c)}
+    facts |= {"schemes": {name: str(scheme) for name, scheme in schemes(c).items()}}
+    write_atomically(path, json.dumps(facts, indent=1) + "\n")
 
 
 def summary(found: pd.DataFrame) -> str:

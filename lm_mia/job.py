@@ -32,7 +32,6 @@ from lm_mia.config import Config
 from lm_mia.errors import UserError
 from lm_mia.population import MEASURES, Population, open_population
 from lm_mia.store import Store
-from lm_mia.tables import write_csv
 from lm_mia.workdir import FACTS, Workdir
 
 
@@ -154,8 +153,7 @@ class Job:
         folder = presence.checkpoints(recipe, row)
         params = score.restore_params(row, step, shape, folder, here.mesh, here.own)
         found = extract.extract(params, shape, population, chosen, c.extract, self.display.update)
-        write_csv(tables / "extraction.csv", found)
-        write_csv(tables / "extraction_curves.csv", extract.curves(found))
+        extract.write(tables, found, c.extract, str(row), step)
         self.display.say(extract.summary(found))
 
     def report(self) -> None:

@@ -40,13 +40,16 @@ def rows(log_p: list[float], score: list[float] | None = None, **more: Any) -> l
     ]
 
 
+FACTS = {"config": {"prefix_tokens": 32, "suffix_tokens": 1}, "schemes": {"chosen": "top 40"}}
+
+
 def curve(*shares: tuple[int, float], kind: str = "members") -> list[dict[str, Any]]:
     of = {"scheme": "sampled", "class": kind, "probability": 0.5}
     return [of | {"queries": n, "share": share} for n, share in shares]
 
 
 def said(samples: list[dict[str, Any]], curves: list[dict[str, Any]] | None = None) -> str:
-    return " ".join(extraction.Extraction(samples, curves or []).sentences())
+    return " ".join(extraction.Extraction(samples, curves or [], FACTS).sentences())
 
 
 @pytest.mark.parametrize(
@@ -73,7 +76,7 @@ def test_numbers_are_shown_from_their_logarithms(log: float, shown: str) -> None
 def test_who_was_asked_and_what_is_likely() -> None:
     text = said(rows([math.log(0.0067), -100.0, -105.0]))
     assert "the 3 samples with the highest LiRA scores" in text
-    assert "2 members and 1 non-member." in text
+    assert "2 members and 1 non-member, and asked for the next 1." in text
     assert (
         "The likeliest suffix, of a member, has probability 0.0067; the median is 3.7 × 10⁻⁴⁴"
         in text
@@ -90,8 +93,8 @@ def test_what_is_never_drawn_is_counted() -> None:
     samples[0]["log_p_chosen"] = -INF
     text = said(samples)
     assert "2 of 5 are impossible under plain sampling." in text
-    assert "1 of 5 is impossible under the sampling that the configuration names." in text
-    figure = extraction.draw(extraction.Extraction(samples, []))
+    assert "1 of 5 is impossible under the chosen sampling (top 40)." in text
+    figure = extraction.draw(extraction.Extraction(samples, [], FACTS))
     labels = [t.get_text() for t in figure.axes[0].get_legend().get_texts()]
     assert labels == ["Members (1)", "Non-members (2)"]
     text = said(rows([-INF, -INF]))
@@ -107,9 +110,11 @@ def test_what_was_written_is_counted() -> None:
     text = said(samples)
     assert (
         "writes 1 suffixes exactly where they stand and 2 anywhere, and more than half of the tokens, in order, of 3; "
-        "in texts that are drawn from it, 0, 0 and 1." in text
+        "under plain sampling 0, 0 and 1." in text
     )
-    assert "drawn from it" not in said(rows([-1.0] * 4))
+    assert "under plain" not in said(rows([-1.0] * 4))
+    also = rows([-1.0] * 4, exact_chosen=1.0, contained_chosen=1.0, overlap_chosen=1.0)
+    assert "; under the chosen sampling (top 40) 4, 4 and 4." in said(also)
 
 
 def test_how_many_queries_it_takes() -> None:
@@ -166,12 +171,12 @@ def test_members_alone_are_drawn(finished: Path) -> None:
     read = extraction.read(finished)
     assert read.member_N.all()
     assert len(extraction.draw(read).axes[1].get_lines()) == 2
-    assert "and 0 non-members." in read.sentences()[0]
+    assert "and 0 non-members, and asked for the next 30." in read.sentences()[0]
 
 
 def test_heavy_tails_get_a_logarithmic_axis() -> None:
     for scores, scale in (([9.0, 3, 1], "linear"), ([9000.0, 3, 1], "symlog")):
-        found = extraction.Extraction(rows([-5.0, -6, -7], scores), [])
+        found = extraction.Extraction(rows([-5.0, -6, -7], scores), [], FACTS)
         assert extraction.draw(found).axes[0].get_xscale() == scale
 
 

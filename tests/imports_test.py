@@ -70,6 +70,7 @@ ALLOWED = {
     "generate": {"model", "stats"},
     "extract": {
         *("config", "documents", "errors", "generate", "model", "population", "seeds", "stats"),
+        *("tables", "workdir"),
     },
     "chosen": {"population"},
     "lowercase": {"population"},
@@ -144,7 +145,7 @@ ALLOWED = {
             *("status", "store"),
             "store_check",
         ),
-        *("tables", "trackers", "workdir", "workers"),
+        *("trackers", "workdir", "workers"),
     },
     "cli": {"config", "errors", "job", "parse", "plan", "status", "workdir"},
     "stats": {"stats"},

@@ -18,7 +18,6 @@ from lm_mia import attack, config, extract, subsets
 from lm_mia.population import Population
 from lm_mia.store import Store
 from lm_mia.subsets import Row
-from lm_mia.tables import write_csv
 
 FPRS, FOCUS = (0.01, 0.05, 0.1, 0.2, 0.5), 0.05
 RECIPE, OTHER_RECIPE = "recipe_0123abcd", "recipe_00000000"
@@ -143,8 +142,8 @@ def write_extraction(folder: Path, samples: int = 60, level: float = -9.0) -> pd
         written = np.arange(samples) % every == 0
         found[f"exact_{name}"] = found[f"contained_{name}"] = written.astype(float)
         found[f"overlap_{name}"] = np.where(written, 1.0, 0.25)
-    write_csv(tables / "extraction.csv", found)
-    write_csv(tables / "extraction_curves.csv", extract.curves(found))
+    c = config.Extract(samples=samples, prefix_tokens=20, suffix_tokens=30)
+    extract.write(tables, found, c, "replica_0_0_0", 7)
     return found
 
 
