@@ -74,10 +74,13 @@ def mean_tfidf(
     while low < N:
         # as many samples as have so many tokens, and one at least
         high = int(np.searchsorted(offsets_N1, offsets_N1[low] + _TOKENS, side="right")) - 1
-        high = min(max(high, low + 1), N)
+        high = min(max(high, low + 1), low + 2**32 // V, N)
         begin, end = int(offsets_N1[low]), int(offsets_N1[high])
-        of_T = np.repeat(np.arange(high - low), np.diff(offsets_N1[low : high + 1]))
-        cell, times = np.unique(of_T * V + tokens[begin:end], return_counts=True)
+        # 32 bits, which are sorted several times as fast as 64
+        of_T = np.repeat(
+            np.arange(high - low, dtype=np.uint32), np.diff(offsets_N1[low : high + 1])
+        )
+        cell, times = np.unique(of_T * np.uint32(V) + tokens[begin:end], return_counts=True)
         value = times * idf_V[cell % V]
         text = ~np.isnan(value)
         of, value = cell[text] // V, value[text]
