@@ -93,6 +93,21 @@ def test_neither_packing_nor_the_number_of_hosts_changes_a_loss_by_more_than_rou
             assert found_N2.argsort().tolist() == whole_N2.argsort().tolist()
 
 
+def test_in_bfloat16_rounding_is_that_of_bfloat16(
+    tiny: Population, state: checkpoint.State, monkeypatch: pytest.MonkeyPatch
+):
+    shape = dataclasses.replace(SHAPE, dtype="bfloat16")
+
+    def losses(micro_rows: int) -> np.ndarray:
+        of = dataclasses.replace(scorer(tiny, micro_rows), shape=shape)
+        return of.values(state["params"], (), 0, 20)["loss"]
+
+    whole_N2 = losses(4)
+    for micro_rows in (1, 3):
+        monkeypatch.setattr(windows, "SAMPLES", 2 * micro_rows)
+        np.testing.assert_allclose(losses(micro_rows), whole_N2, rtol=5e-3)
+
+
 def test_a_host_without_samples_has_nothing_to_say(tiny: Population, state: checkpoint.State):
     found = scorer(tiny).values(state["params"], STATISTICS, 7, 7)
     assert {name: (of.dtype, of.shape) for name, of in found.items()} == {
