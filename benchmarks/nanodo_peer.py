@@ -148,6 +148,31 @@ def use(trainer: Any, params: "model.Params") -> None:
     trainer.state = trainer.state.replace(params=boxed)
 
 
+def sample_losses(nanodo: SimpleNamespace, given: Settings) -> Any:
+    """Compiled: (params, x_BxL) -> loss_B, nats a token, by its model and by its evaluator's inputs and loss.
+
+    Not by its Evaluator, for what `_stand_ins` says of it. Parameters are of `theirs`, and are not donated, as there,
+    so that they can score the next batch. B is free; padding is 0.
+    """
+    c = config_of(nanodo, given)
+    return _sample_losses(
+        nanodo, nanodo.model_factory.get_model_and_loss(c, given["vocab_size"])[0]
+    )
+
+
+def _sample_losses(nanodo: SimpleNamespace, module: Any) -> Any:
+    import jax
+
+    cross_entropy = nanodo.evaluate.losses.softmax_cross_entropy_with_integer_labels
+
+    def losses(params: Any, in_BxL: Any) -> Any:
+        x_BxL, y_BxL, weights_BxL = nanodo.data.get_in_out(in_BxL)
+        losses_BxL = cross_entropy(module.apply({"params": params}, x_BxL), y_BxL)
+        return (losses_BxL * weights_BxL).sum(1) / weights_BxL.sum(1)
+
+    return jax.jit(losses)
+
+
 def concatenated(
     nanodo: SimpleNamespace, samples: Sequence[np.ndarray], length_tokens: int
 ) -> np.ndarray:
@@ -197,16 +222,7 @@ def _stand_ins(nanodo: SimpleNamespace, folder: Path, out: Path) -> None:
         yield from np.load(folder / "batches.npy") if split == "train" else ()
 
     def evaluator(c: Any, module: Any, *_: object) -> SimpleNamespace:
-        import jax
-
-        def sample_losses(params: Any, in_BxL: Any) -> Any:
-            x_BxL, y_BxL, weights_BxL = nanodo.data.get_in_out(in_BxL)
-            logits_BxLxV = module.apply({"params": params}, x_BxL)
-            cross_entropy = nanodo.evaluate.losses.softmax_cross_entropy_with_integer_labels
-            losses_BxL = cross_entropy(logits_BxLxV, y_BxL)
-            return (losses_BxL * weights_BxL).sum(1) / weights_BxL.sum(1)
-
-        compiled, calls = jax.jit(sample_losses), iter(range(2))
+        compiled, calls = _sample_losses(nanodo, module), iter(range(2))
 
         def evaluate(params: Any) -> dict[str, float]:
             if next(calls) == 0:

@@ -1,0 +1,238 @@
+"""GPT-2 of Hugging Face transformers on PyTorch, and the two loops by which samples are scored with it.
+
+Neither is a dependency: `pip install torch transformers`. They run in a process of their own, since
+triton, which torch loads, and TensorFlow, which NanoDO loads, crash in one. The model is its GPT2LMHeadModel with our
+parameters, biases of zero and our layernorms' epsilon, so that losses agree to float rounding. As it
+comes, it is set up as `GPT2Config()` and torch are, and scores a sample at a time. Otherwise in its
+favour: gelu in one kernel (the same function; GPT-2's own setting computes it in eight), no cache of
+keys and values, one thread or one a core, whichever is faster for a loop and batch size. It takes a
+GPU if torch finds one; weights and activations are of the type asked for.
+
+B: samples of a batch, L: tokens of the longest of them, D: width.
+"""
+
+import importlib
+import importlib.util
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing.connection import Connection
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from lm_mia import model
+
+IGNORED = -100  # the label of a token that is not predicted
+_TRIED = 32  # samples with which threads are chosen
+
+
+def check() -> None:
+    """SystemExit where torch or transformers is not installed."""
+    names = ("torch", "transformers")
+    if missing := [name for name in names if not importlib.util.find_spec(name)]:
+        sys.exit(f"--transformers: no {' and no '.join(missing)}; pip install torch transformers")
+
+
+def scorer(
+    shape: "model.Shape", params: "model.Params", samples: Sequence[np.ndarray]
+) -> Callable[[str, int, int], np.ndarray]:
+    """(loop, N, batch size) -> loss_N, nats a token, of the first N samples, by another process, started here.
+
+    Loops are "as_it_comes", "one_by_one" and "padded". The process ends when what is returned is no longer held.
+    """
+    spawn = multiprocessing.get_context("spawn")
+    here, there = spawn.Pipe()
+    given = there, shape, theirs(params), samples
+    spawn.Process(target=_serve, args=given, daemon=True).start()
+    there.close()
+
+    def losses(loop: str, count: int, batch_size: int) -> np.ndarray:
+        here.send((loop, count, batch_size))
+        found = here.recv()
+        if isinstance(found, RuntimeError):
+            raise found
+        return found
+
+    return losses
+
+
+def _serve(
+    pipe: Connection,
+    shape: "model.Shape",
+    weights: Mapping[str, np.ndarray],
+    samples: Sequence[np.ndarray],
+) -> None:
+    peer = _load()
+    plain, gpt = (gpt2(peer, shape, weights, tuned) for tuned in (False, True))
+    default = peer.torch.get_num_threads()
+    threads: dict[tuple[str, int], int] = {}
+    while True:
+        try:
+            loop, count, batch_size = pipe.recv()
+        except EOFError:
+            return
+        score = {
+            "as_it_comes": lambda N: one_by_one(peer, plain, samples[:N]),
+            "one_by_one": lambda N: one_by_one(peer, gpt, samples[:N]),
+            "padded": lambda N, B=batch_size: padded(peer, gpt, samples[:N], B),
+        }[loop]
+        try:
+            kind = loop, batch_size
+            if loop == "as_it_comes":
+                threads[kind] = default
+            elif kind not in threads:
+                threads[kind] = _threads(peer, score, max(_TRIED, batch_size))
+            peer.torch.set_num_threads(threads[kind])
+            pipe.send(score(count))
+        except RuntimeError as error:  # no memory; by itself it would make the reader load torch
+            pipe.send(RuntimeError(str(error)))
+
+
+def _threads(peer: SimpleNamespace, score: Callable[[int], Any], samples: int) -> int:
+    """One thread, or one a core: its threads wait for each other after every product, busily."""
+    seconds = {}
+    for threads in (1, len(os.sched_getaffinity(0))):
+        peer.torch.set_num_threads(threads)
+        score(samples)
+        began = time.perf_counter()
+        score(samples)
+        seconds[threads] = time.perf_counter() - began
+    return min(seconds, key=lambda threads: seconds[threads])
+
+
+def _load() -> SimpleNamespace:
+    found: dict[str, Any] = {n: importlib.import_module(n) for n in ("torch", "transformers")}
+    found["transformers"].logging.set_verbosity_error()  # it warns of a default that it sets itself
+    return SimpleNamespace(**found)
+
+
+def gpt2(
+    peer: SimpleNamespace,
+    shape: "model.Shape",
+    weights: Mapping[str, np.ndarray] | None,
+    tuned: bool = True,
+) -> Any:
+    """Its GPT-2, ready to score, with the weights of `theirs`; without any values or device, if there are none."""
+    torch, transformers = peer.torch, peer.transformers
+    config = transformers.GPT2Config(
+        vocab_size=shape.vocab_size,
+        n_positions=shape.length_tokens,
+        n_embd=shape.width,
+        n_layer=shape.layers,
+        n_head=shape.heads,
+        activation_function="gelu_pytorch_tanh" if tuned else "gelu_new",
+        layer_norm_epsilon=1e-6,
+        use_cache=not tuned,
+        bos_token_id=None,
+        eos_token_id=None,
+        # FLOPs of products alone are counted, and not those of a fused kernel
+        attn_implementation="eager" if weights is None else "sdpa",
+    )
+    with torch.device("meta" if weights is None else "cpu"):
+        made = transformers.GPT2LMHeadModel(config).eval()
+    if weights is None:
+        return made
+    given = {name: torch.from_numpy(np.array(leaf)) for name, leaf in weights.items()}
+    biases = {name: torch.zeros_like(leaf) for name, leaf in made.state_dict().items()}
+    made.load_state_dict(biases | given)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return made.to(device, getattr(torch, shape.dtype))
+
+
+def theirs(params: "model.Params") -> dict[str, np.ndarray]:
+    """Our parameters as GPT-2 names and lays them out; its biases are not among them."""
+    width = params["embed_VxD"].shape[1]
+    found = {
+        "transformer.wte.weight": params["embed_VxD"],
+        "lm_head.weight": params["embed_VxD"],
+        "transformer.wpe.weight": params["position_LxD"],
+        "transformer.ln_f.weight": params["ln_D"],
+    }
+    for i in range(len(params["layers"]["ln1_D"])):
+        of = {name: np.asarray(leaf[i]) for name, leaf in params["layers"].items()}
+        inputs = [
+            of[name].reshape(width, -1) for name in ("query_DxHxK", "key_DxHxK", "value_DxHxK")
+        ]
+        found |= {
+            f"transformer.h.{i}.{name}.weight": leaf
+            for name, leaf in {
+                "ln_1": of["ln1_D"],
+                "attn.c_attn": np.concatenate(inputs, axis=1),
+                "attn.c_proj": of["out_HxKxD"].reshape(-1, width),
+                "ln_2": of["ln2_D"],
+                "mlp.c_fc": of["in_DxF"],
+                "mlp.c_proj": of["out_FxD"],
+            }.items()
+        }
+    return {name: np.asarray(leaf) for name, leaf in found.items()}
+
+
+def one_by_one(peer: SimpleNamespace, gpt: Any, samples: Sequence[np.ndarray]) -> np.ndarray:
+    """loss_N, nats a token, float32, of samples scored one at a time, unpadded, by the model's own loss."""
+    found = []
+    with peer.torch.inference_mode():
+        for ids in samples:
+            x_1xL = peer.torch.tensor(ids[None].astype(np.int64), device=gpt.device)
+            found.append(gpt(input_ids=x_1xL, labels=x_1xL).loss.item())
+    return np.array(found, np.float32)
+
+
+def padded(
+    peer: SimpleNamespace, gpt: Any, samples: Sequence[np.ndarray], batch_size: int
+) -> np.ndarray:
+    """loss_N, nats a token, float32, of samples in batches, each padded to the longest of its samples."""
+    found = []
+    with peer.torch.inference_mode():
+        for low in range(0, len(samples), batch_size):
+            batch = samples[low : low + batch_size]
+            x_BxL, real_BxL = np.zeros((2, len(batch), max(len(ids) for ids in batch)), np.int64)
+            for i, ids in enumerate(batch):
+                x_BxL[i, : len(ids)], real_BxL[i, : len(ids)] = ids, 1
+            x, real = (peer.torch.from_numpy(a).to(gpt.device) for a in (x_BxL, real_BxL))
+            found.append(_losses(peer, gpt, x, real).float().cpu().numpy())
+    return np.concatenate(found)
+
+
+def _losses(peer: SimpleNamespace, gpt: Any, x_BxL: Any, real_BxL: Any) -> Any:
+    labels_BxL = x_BxL.masked_fill(real_BxL == 0, IGNORED)
+    logits_BxLxV = gpt(input_ids=x_BxL, attention_mask=real_BxL).logits
+    target_BxL1 = labels_BxL[:, 1:]
+    losses_BL1 = peer.torch.nn.functional.cross_entropy(
+        logits_BxLxV[:, :-1].flatten(0, 1).float(),
+        target_BxL1.flatten(),
+        ignore_index=IGNORED,
+        reduction="none",
+    )
+    return losses_BL1.view(target_BxL1.shape).sum(1) / (target_BxL1 != IGNORED).sum(1)
+
+
+def sample_flops(shape: "model.Shape", length_N: np.ndarray) -> np.ndarray:
+    """FLOPs_N of the forward pass over rows of so many tokens, matrix products alone, as torch counts them.
+
+    They are a n + b n^2 of n tokens: counted of two lengths, without any array, the rest follow.
+    """
+    L = shape.length_tokens
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        counted = pool.submit(_counted, shape, (L // 2, L)).result()
+    a, b = np.linalg.solve([[L // 2, (L // 2) ** 2], [L, L**2]], counted)
+    return a * length_N + b * length_N.astype(np.float64) ** 2
+
+
+def _counted(shape: "model.Shape", lengths: Sequence[int]) -> list[int]:
+    peer = _load()
+    gpt, found = gpt2(peer, shape, None), []
+    for n in lengths:
+        x_1xL = peer.torch.zeros((1, n), dtype=peer.torch.int64, device="meta")
+        # of four axes, since it would look into any other, where there are no values
+        mask_1x1xLxL = peer.torch.zeros((1, 1, n, n), device="meta")
+        counter = importlib.import_module("torch.utils.flop_counter").FlopCounterMode(display=False)
+        with counter, peer.torch.inference_mode():
+            gpt(input_ids=x_1xL, attention_mask=mask_1x1xLxL)
+        found.append(counter.get_total_flops())
+    return found

@@ -1,0 +1,148 @@
+"""The benchmark of scoring, without torch and without NanoDO: what is timed, tuned and counted."""
+
+import argparse
+import importlib
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lm_mia import flops, loss, model, packing
+
+SHAPE = model.Shape(layers=2, width=128, heads=2, vocab_size=512, length_tokens=64)
+
+
+@pytest.fixture(scope="module")
+def scoring() -> Iterator[ModuleType]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(Path(__file__).parent.parent / "benchmarks")
+        yield importlib.import_module("scoring")
+
+
+def test_ours_and_padded_batches_give_the_losses_of_the_plain_forward_pass(scoring: ModuleType):
+    population = scoring.c4_like.population(21, SHAPE.vocab_size, scale=16)
+    c = argparse.Namespace(nanodo=None, transformers=False, micro_rows=2)
+    scorer, found = scoring.ways(population, SHAPE, c)
+    assert scorer.micro_rows == 2
+    assert list(found) == [scoring.PACKED]
+    params = model.init(jax.random.key(0), SHAPE)
+
+    def plain(padded_BxL: np.ndarray) -> jax.Array:
+        x_BxL = jnp.asarray(padded_BxL)
+        length_B = (x_BxL > 0).sum(1)
+        return loss.sample_losses(model.forward(params, x_BxL), x_BxL, length_B)
+
+    want_N = plain(population.pad(np.arange(21)))
+    np.testing.assert_allclose(found[scoring.PACKED](21, 1), want_N, rtol=1e-5)
+    for batch_size in (1, 8, 32):  # the last batch is filled, and what fills it dropped
+        loss_N = scoring.padded(plain, population, 21, batch_size)
+        np.testing.assert_allclose(loss_N, want_N, rtol=1e-5)
+
+
+def fake(
+    monkeypatch: pytest.MonkeyPatch, scoring: ModuleType, seconds: dict[int, float]
+) -> tuple[Callable[[int, int], np.ndarray], list[tuple[int, int]]]:
+    """A way that takes so many seconds a sample by its batch size, on a clock of its own; and its calls."""
+    now: list[float] = [0.0]
+    calls: list[tuple[int, int]] = []
+    monkeypatch.setattr(scoring.time, "perf_counter", lambda: now[0])
+
+    def losses(samples: int, batch_size: int) -> np.ndarray:
+        if batch_size not in seconds:
+            raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 5 bytes")
+        calls.append((samples, batch_size))
+        now[0] += samples * seconds[batch_size]
+        return np.zeros(samples, np.float32)
+
+    return losses, calls
+
+
+def test_the_best_batch_size_is_followed_by_two_slower_ones(scoring, monkeypatch):
+    seconds = {1: 4.0, 2: 5.0, 4: 2.0, 8: 3.0, 16: 2.5, 32: 1.0}
+    losses, calls = fake(monkeypatch, scoring, seconds)
+    best, rates = scoring.best_batch(losses, 1000)
+    assert best == 4
+    assert rates == {1: 0.25, 2: 0.2, 4: 0.5, 8: pytest.approx(1 / 3), 16: 0.4}
+    assert calls[:3] == [(1, 1), (64, 1), (64, 1)]  # a batch to warm up, then two that count
+
+
+def test_no_batch_is_larger_than_memory_or_samples(scoring, monkeypatch):
+    losses, _ = fake(monkeypatch, scoring, {1: 4.0, 2: 3.0})
+    assert scoring.best_batch(losses, 100)[0] == 2
+    losses, calls = fake(monkeypatch, scoring, {2**k: 2.0**-k for k in range(9)})
+    assert scoring.best_batch(losses, 100)[0] == 64
+    assert max(samples for samples, _ in calls) == 64
+    losses, _ = fake(monkeypatch, scoring, {})
+    with pytest.raises(RuntimeError, match="Out of memory"):  # not even one sample fits
+        scoring.best_batch(losses, 100)
+
+
+def test_who_begins_a_round_changes(scoring: ModuleType):
+    calls: list[str] = []
+
+    def way(name: str):
+        def run() -> np.ndarray:
+            calls.append(name)
+            time.sleep({"a": 0.0, "b": 0.02, "c": 0.0}[name])
+            return np.array([len(calls)])
+
+        return run
+
+    seconds, found = scoring.in_turn({name: way(name) for name in "abc"}, 4)
+    assert "".join(calls) == "abcbcacababc"
+    assert all(len(of) == 4 for of in seconds.values())
+    assert (seconds["b"] > 0.02).all()
+    assert {name: int(of[0]) for name, of in found.items()} == {"a": 1, "b": 2, "c": 3}
+
+
+def test_flops_are_those_of_the_rows_that_calls_have(scoring: ModuleType):
+    length_N = scoring.c4_like.lengths(100, scale=16)
+    found = scoring.packed_flops(
+        SHAPE, length_N, micro_rows=16
+    )  # two chunks of tokens, were it run
+    L, rows = SHAPE.length_tokens, -(-packing.packed(length_N, SHAPE.length_tokens).rows // 16) * 16
+    # a block of queries meets all keys, so attention costs twice the half that counts as useful
+    hand = flops.scoring(SHAPE.layers, SHAPE.width, SHAPE.vocab_size, rows * L, 2 * rows * L**2)
+    assert 1 < found / (hand / 100) < 1.15  # softmax and layernorm
+
+
+def test_our_parameters_as_gpt_2_has_them(scoring: ModuleType):
+    params = model.init(jax.random.key(0), SHAPE)
+    told = scoring.transformers_peer.theirs(params)
+    assert sum(leaf.size for leaf in told.values()) == (
+        flops.parameters(2, 128, 512, 64) + 512 * 128  # the tied embedding has two names
+    )
+    x_D = np.random.default_rng(0).normal(size=128)
+    query_HxK = np.einsum("d,dhk->hk", x_D, params["layers"]["query_DxHxK"][1])
+    value_HxK = np.einsum("d,dhk->hk", x_D, params["layers"]["value_DxHxK"][1])
+    all_D3 = x_D @ told["transformer.h.1.attn.c_attn.weight"]
+    np.testing.assert_allclose(all_D3[:128], query_HxK.ravel(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(all_D3[256:], value_HxK.ravel(), rtol=1e-4, atol=1e-5)
+    out_D = np.einsum("hk,hkd->d", value_HxK, params["layers"]["out_HxKxD"][1])
+    theirs_D = value_HxK.ravel() @ told["transformer.h.1.attn.c_proj.weight"]
+    np.testing.assert_allclose(theirs_D, out_D, rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_not_installed_is_told_in_a_line(scoring, monkeypatch):
+    monkeypatch.setattr(scoring.transformers_peer.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit, match="no torch and no transformers; pip install torch"):
+        scoring.transformers_peer.check()
+
+
+def test_flags_that_cannot_be_are_told_in_a_line(scoring, monkeypatch, capsys):
+    for flag, said in {
+        "--scale=3": "--scale=3: must divide 1024",
+        "--sizes=11M": "--sizes: no such size: 11M",
+        "--rounds=0": "--rounds, --samples: must be 1 or more",
+        "--micro-rows=-1": "must be 1 or more; --micro-rows: 0 or more",
+        "memory": "no such section: memory",
+    }.items():
+        monkeypatch.setattr("sys.argv", ["scoring.py", flag])
+        with pytest.raises(SystemExit):
+            scoring.main()
+        assert said in capsys.readouterr().err
