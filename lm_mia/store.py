@@ -147,8 +147,9 @@ class Store:
           step: of the score point; 0: the end.
         """
         values = {"member": member_N2, "loss": loss_nats_N2, **statistics}
-        for low, high, names in self.lacking(row, step):
-            self.write_shards(row, low, {n: values[n][low:high] for n in names}, step)
+        index = self.rows().index(row)
+        for low, high, names in self._lacking(index, step):
+            self._write(index, low, {n: values[n][low:high] for n in names}, step)
 
     def write_shards(
         self, row: Row, low: int, values: Mapping[str, np.ndarray], step: int = 0
@@ -161,7 +162,9 @@ class Store:
           values: name -> values_C of all its samples.
           step: of the score point; 0: the end.
         """
-        index = self.rows().index(row)
+        self._write(self.rows().index(row), low, values, step)
+
+    def _write(self, index: int, low: int, values: Mapping[str, np.ndarray], step: int) -> None:
         for name, value_C in values.items():
             with ts.Transaction() as transaction:  # one write a shard, not one a chunk
                 array = self.array(name, step, write=True).with_transaction(transaction)
@@ -185,7 +188,10 @@ class Store:
 
         The variables are of this Store, in the order in which they are written; `lacks_tokens` tells of tokens.
         """
-        names, index = (n for n in self.variables if n != TOKENS), self.rows().index(row)
+        return self._lacking(self.rows().index(row), step)
+
+    def _lacking(self, index: int, step: int) -> list[tuple[int, int, list[str]]]:
+        names = (n for n in self.variables if n != TOKENS)
         place = {name: (index, *self.key(name, step)) for name in names}
         return store_keys.lacking({name: self._open(name) for name in place}, place)
 

@@ -3,10 +3,10 @@ import itertools
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-import tensorstore as ts
 
 from lm_mia import block_reader, store_format
 from lm_mia.errors import UserError
@@ -148,7 +148,7 @@ def test_the_next_block_is_under_way_and_no_other(made: Store, monkeypatch: pyte
 
     @dataclasses.dataclass
     class Noted:
-        future: ts.Future
+        future: Any
 
         def result(self) -> np.ndarray:
             assert not any(ref() is not None for ref in alive)
