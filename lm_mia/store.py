@@ -96,12 +96,13 @@ class Store:
                 coordinates["token"] = dict(token_columns)
             store_table.write(self.path, coordinates, attributes)
             for name in VARIABLES:
-                if not (self.path / name / "zarr.json").exists():
-                    if name not in self.variables:
-                        continue
-                    of = size[dimension_of(name)]
-                    new = spec(self.path / name, len(table), len(points), of)
-                    ts.open(new, create=True).result()
+                there = (self.path / name / "zarr.json").exists()
+                if name in self.variables and not (there and name in names):
+                    new = spec(self.path / name, len(table), len(points), size[dimension_of(name)])
+                    # what was created and never consolidated holds nothing, and may be of other tokens
+                    ts.open(new, create=True, delete_existing=name not in names).result()
+                elif not there:
+                    continue
                 array = self._open(name, write=True)
                 # Also undoes a growth that was cut short before it was consolidated: such rows hold nothing yet.
                 top = [len(table), *[None] * (array.rank - 1)]

@@ -9,7 +9,7 @@ import xarray as xr
 from tiny_run import _on_cpu, tiny
 from tiny_store import COLUMNS, FOUR, _small_shards, asked, content, ensure, values
 
-from lm_mia import chosen, cli, store_check, store_format
+from lm_mia import chosen, cli, store_check, store_format, store_table
 from lm_mia.errors import UserError
 from lm_mia.population import Population, open_population
 from lm_mia.store import Store
@@ -118,6 +118,22 @@ def test_tokens_asked_for_later_and_of_other_samples(tmp_path: Path):
     with xr.open_zarr(s.path) as data:
         assert data["token_log_prob"].shape == (6, 15)
         assert data["token_sample"].values.tolist() == more["token_sample"].tolist()
+
+
+@pytest.mark.usefixtures("_small_shards")
+def test_other_tokens_after_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Those of the command that crashed were never seen, and hold nothing."""
+    s, other = store(tmp_path), store(tmp_path, (4,))
+    more = {name: of[:2] for name, of in TOKENS.items()}
+    with monkeypatch.context() as patch:
+        patch.setattr(store_table, "consolidate", lambda path: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            s.ensure(FOUR, COLUMNS, {}, TOKENS)
+    other.ensure(FOUR, COLUMNS, {}, more)
+    other.write_tokens(FOUR[0], np.zeros(2, np.float32))
+    with xr.open_zarr(s.path) as data:
+        assert data["token_log_prob"].shape == (6, 2)
+        assert data["token_sample"].values.tolist() == [4, 4]
 
 
 @pytest.mark.usefixtures("_small_shards")
