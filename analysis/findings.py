@@ -129,7 +129,8 @@ def growth(attacks: Sequence[Record], samples: int, attack: str = "lira_online")
     rows = [r for r in attacks if r["attack"] == attack and not math.isnan(r["auc_mean"])]
     rows.sort(key=lambda r: r["references"])
     if len(rows) < 2:
-        return f"{attack_name(attack)} has an AUC for at most one number of references."
+        few = "only one number" if rows else "no number"
+        return f"{attack_name(attack)} has an AUC for {few} of references, so nothing is known of more or fewer."
     # With more references no sample loses its score, so the same number means the same samples.
     alike = [r for r in rows if r["left_out"] == rows[-1]["left_out"]]
     others = ", ".join(

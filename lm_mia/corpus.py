@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
@@ -155,7 +155,8 @@ def build(
     if given:
         load_tokenizer(given, config_tokenizer.vocab_size)
     source = open_corpus(config_corpus, progress)
-    population.check_samples(p.samples, p.validation_samples, len(source))
+    which = "to draw from" + _left_out(source.provenance)
+    population.check_samples(p.samples, p.validation_samples, len(source), which=which)
     min_chars = config_corpus.min_chars if config_corpus.source == "c4" else 0  # else: seen to
     trained_on = config_tokenizer.vocab_size, config_tokenizer.documents, p.seed, min_chars
     saved = _saved(folder, [source.sha256, *trained_on, metadata.version("sentencepiece")])
@@ -185,6 +186,13 @@ def build(
             progress=progress,
             say=say,
         )
+
+
+def _left_out(provenance: Mapping[str, Any]) -> str:
+    """How many documents were read, and why not all of them are drawn from; nothing if all are."""
+    kinds = ("too_short", "exact_duplicates", "near_duplicates")
+    lost = [f"{kind.replace('_', ' ')}: {n}" for kind in kinds if (n := provenance.get(kind, 0))]
+    return f" ({provenance['documents_read']} read; {', '.join(lost)})" if lost else ""
 
 
 def facts(found: population.Population) -> list[str]:

@@ -24,9 +24,8 @@ from lm_mia.errors import UserError
 from lm_mia.population import Population
 from lm_mia.stats import extraction
 from lm_mia.tables import write_csv
-from lm_mia.workdir import write_atomically
+from lm_mia.workdir import EXTRACTION, write_atomically
 
-FACTS = "extraction.json"
 _TOKENS = 8192  # of a call
 _PROBABILITIES = (0.1, 0.5, 0.9, 0.99, 0.999)
 _MOST_QUERIES = 18  # powers of ten
@@ -172,7 +171,7 @@ def write(folder: Path, found: pd.DataFrame, c: config.Extract, row: str, step: 
       row: which was asked.
       step: after which it was.
     """
-    path = folder / FACTS
+    path = folder / EXTRACTION.name
     path.unlink(missing_ok=True)
     write_csv(folder / "extraction.csv", found)
     write_csv(folder / "extraction_curves.csv", curves(found))

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import json
 import os
 import subprocess
 import sys
@@ -32,7 +31,7 @@ from lm_mia.config import Config
 from lm_mia.errors import UserError
 from lm_mia.population import MEASURES, Population, open_population
 from lm_mia.store import Store
-from lm_mia.workdir import FACTS, Workdir
+from lm_mia.workdir import Workdir
 
 
 @dataclasses.dataclass(frozen=True)
@@ -240,21 +239,15 @@ def _alone(path: Path, display: progress.Display) -> Iterator[None]:
 
 def _check_tables(c: Config, workdir: Workdir) -> None:
     """UserError if the tables belong to other settings of the attack than the config's."""
-    path = workdir.path / FACTS
-    if path.exists():
-        try:
-            made = dict(json.loads(path.read_text())["config"])
-        except (ValueError, LookupError, TypeError) as error:
-            raise UserError(f"{path}: damaged; run `lm-mia attack` again") from error
-        asked = config.to_dict(c)["attack"]
-        different = [
-            f"attack.{name}={asked[name]!r}: the tables were made with {made.get(name)!r}; say that here too, or run "
-            "`lm-mia attack` first"
-            for name in asked
-            if made.get(name) != asked[name]
-        ]
-        if different:
-            raise UserError("\n".join(different))
+    made, asked = workdir.table_settings(), config.to_dict(c)["attack"]
+    different = [
+        f"attack.{name}={asked[name]!r}: the tables were made with {made.get(name)!r}; say that here too, or run "
+        "`lm-mia attack` first"
+        for name in asked
+        if made is not None and made.get(name) != asked[name]
+    ]
+    if different:
+        raise UserError("\n".join(different))
 
 
 def _report_script(c: Config) -> Path:

@@ -240,12 +240,15 @@ def unfinished(folder: Path) -> Path:
 
 
 def check_samples(
-    samples: int, held_out: int, documents: int, drawn: draw.Drawn | None = None
+    samples: int,
+    held_out: int,
+    documents: int,
+    drawn: draw.Drawn | None = None,
+    which: str = "to draw from",
 ) -> None:
-    """UserError if a corpus of that many documents cannot give 2N samples and the held-out ones."""
+    """UserError if a corpus of that many documents, which are said to be so, cannot give 2N samples and the others."""
     if samples + held_out > documents:
         also = f" beside population.validation_samples={held_out}" if held_out else ""
-        which = "to draw from"
         if drawn:
             which = (
                 f"that can be samples ({drawn.documents} read, {drawn.too_short} too short, {drawn.prefix_duplicates} "

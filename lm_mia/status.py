@@ -7,11 +7,13 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from lm_mia import identity, presence, progress, store_check
+from lm_mia import config, identity, presence, progress, store_check
 from lm_mia.config import Config
 from lm_mia.errors import UserError
 from lm_mia.population import open_population
 from lm_mia.workdir import FACTS, Workdir
+
+_OLD = "older than the tables: `lm-mia report` makes it again"
 
 
 def show(c: Config, workdir: Workdir, verify: bool = False) -> None:
@@ -47,11 +49,24 @@ def show(c: Config, workdir: Workdir, verify: bool = False) -> None:
     )
     for name in ("tables", "figures", "report.html"):
         there = "present" if (workdir.path / name).exists() else "missing"
-        if name == "tables" and there == "present" and not (workdir.path / FACTS).exists():
-            there = "unfinished"
+        if name == "tables" and there == "present":
+            there = _tables(c, workdir)
+        if name == "report.html" and workdir.report_is_old():
+            there = f"present, {_OLD}"
         console.print(f"{name:11} {there}", highlight=False)
     if verify:
         _verify(c, recipe, console)
+
+
+def _tables(c: Config, workdir: Workdir) -> str:
+    """What is to be said of tables that are there."""
+    made, asked = workdir.table_settings(), config.to_dict(c)["attack"]
+    if made is None:
+        return "unfinished"
+    others = [
+        f"attack.{name}={made.get(name)!r}" for name in asked if made.get(name) != asked[name]
+    ]
+    return f"present, of other settings: {', '.join(others)}" if others else "present"
 
 
 def _verify(c: Config, recipe: Path, console: Console) -> None:
@@ -95,5 +110,6 @@ def summary(verb: str, workdir: Workdir, recipe: Path) -> None:
         "figures": workdir.path / "figures",
         "report": workdir.path / "report.html",
     }
-    lines += [f"{name:11} {path}" for name, path in places.items() if path.exists()]
+    old = {"report": f" ({_OLD})"} if workdir.report_is_old() else {}
+    lines += [f"{n:11} {path}{old.get(n, '')}" for n, path in places.items() if path.exists()]
     print("\n".join(lines))

@@ -19,6 +19,9 @@ from lm_mia.errors import UserError
 FACTS = Path("tables", "flips.json")
 """What tables are about: removed before the first of them is written, and written after the last."""
 
+EXTRACTION = Path("tables", "extraction.json")
+"""What the tables of `lm-mia extract` are about, in the same way."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Workdir:
@@ -102,6 +105,22 @@ class Workdir:
         for path in () if self.population.exists() else reversed(created):
             with contextlib.suppress(OSError):
                 path.rmdir() if path.is_dir() else path.unlink()
+
+    def table_settings(self) -> dict[str, Any] | None:
+        """Settings of the attack that the tables are of; None if there are none, or unfinished ones."""
+        path = self.path / FACTS
+        if not path.exists():
+            return None
+        try:
+            return dict(json.loads(path.read_text())["config"])
+        except (ValueError, LookupError, TypeError) as error:
+            raise UserError(f"{path}: damaged; run `lm-mia attack` again") from error
+
+    def report_is_old(self) -> bool:
+        """Whether tables were made after the report."""
+        report, facts = self.path / "report.html", (self.path / FACTS, self.path / EXTRACTION)
+        there = [path.stat().st_mtime for path in facts if path.exists()]
+        return report.exists() and bool(there) and report.stat().st_mtime < max(there)
 
     def log(self, event: Mapping[str, Any]) -> None:
         """Appends a line to metrics.jsonl; whole even where several processes append."""

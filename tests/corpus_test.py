@@ -93,6 +93,21 @@ def test_the_hash_depends_on_order_and_boundaries():
     assert len(hashes) == 5
 
 
+def test_too_few_documents_say_where_the_others_are(tmp_path: Path):
+    words = " ".join(f"w{i}" for i in range(60))
+    texts = [words, words, words.replace("w0 ", "v0 "), "short", " ".join(words.split()[::-1])]
+    (tmp_path / "source").mkdir()
+    for i, text in enumerate(texts):
+        (tmp_path / f"source/{i}.txt").write_text(text)
+    source, sizes = config.Corpus("text", str(tmp_path / "source")), config.Population(samples=4)
+    with pytest.raises(UserError) as caught:
+        corpus.build(source, PIECES, sizes, tmp_path / "population")
+    assert str(caught.value) == (
+        "population.samples=4: the corpus has 2 documents to draw from (5 read; too short: 1, exact duplicates: 1, "
+        "near duplicates: 1); use at most 2"
+    )
+
+
 def test_build_and_reuse(tmp_path: Path, source: config.Corpus):
     folder = tmp_path / "work" / "population"
     labels: list[str] = []

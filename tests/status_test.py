@@ -1,4 +1,5 @@
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -30,7 +31,7 @@ def test_what_is_there_and_what_is_missing(
     cells = [line.replace("│", " ").split() for line in out.splitlines()]
     assert ["reference", "4", "3", "3", "1"] in cells
     assert ["replica", "3", "2", "2", "1"] in cells
-    assert ["tables", "present"] in cells
+    assert "tables      present, of other settings: attack.replicas=2" in out.splitlines()
     assert ["report.html", "missing"] in cells
     sha256 = json.loads((w / "population" / "manifest.json").read_text())["sha256"]
     assert ["population", "32", "samples,", "sha256", sha256] in cells
@@ -38,6 +39,26 @@ def test_what_is_there_and_what_is_missing(
     (w / "tables" / "flips.json").unlink()  # as an attack does before it begins to write
     assert cli.main(tiny.argv("status", w)) == 0
     assert "tables      unfinished" in capsys.readouterr().out.splitlines()
+
+
+def test_tables_of_other_settings_and_an_old_report(
+    tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    w = tiny.copy(tmp_path / "w")
+    assert cli.main(tiny.argv("status", w, "--config.attack.alpha=0.1")) == 0
+    assert "tables      present, of other settings: attack.alpha=0.05" in (
+        capsys.readouterr().out.splitlines()
+    )
+    report = w / "report.html"
+    report.touch()
+    assert cli.main(tiny.argv("status", w)) == 0
+    assert "report.html present" in capsys.readouterr().out.splitlines()
+    os.utime(report, (0, 0))
+    old = "older than the tables: `lm-mia report` makes it again"
+    assert cli.main(tiny.argv("status", w)) == 0
+    assert f"report.html present, {old}" in capsys.readouterr().out.splitlines()
+    assert cli.main(tiny.argv("attack", w)) == 0
+    assert f"report      {report} ({old})" in capsys.readouterr().out.splitlines()
 
 
 def test_the_last_words_name_the_attacks_that_there_are(
