@@ -163,7 +163,9 @@ def _present(workdir: Workdir, stored: dict[str, Any], c: Config) -> int:
     sha256 = open_population(workdir.population, verify=False).sha256
     recipe = workdir.recipe(identity.recipe_hash(c, sha256))
     rows = presence.rows_of(c)
-    return len(rows) - len(presence.missing("run", c, recipe, rows))
+    return len(rows) - len(
+        presence.scores_of(c, recipe).missing(rows)
+    )  # a diverged row is not there
 
 
 def _print(found: Sequence[Recipe], chip: Chip, entries: int) -> None:

@@ -207,6 +207,18 @@ def test_a_workdir_tells_lengths_and_rows(
     ]
 
 
+def test_a_row_that_diverged_is_not_there(
+    tiny: Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    workdir = tiny.copy(tmp_path / "w")
+    [recipe] = workdir.glob("recipe_*")
+    (recipe / "scores.zarr" / "loss" / "c" / "2" / "0").unlink()
+    (recipe / "diverged").mkdir()
+    (recipe / "diverged" / "reference_2_2_2.json").write_text("{}")
+    [found] = planned(capsys, f"--config={tiny.config}", f"--workdir={workdir}")["recipes"]
+    assert (found["rows"], found["present_rows"]) == (6, 5)
+
+
 def test_a_workdir_that_is_not_there_yet_is_none(
     file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
