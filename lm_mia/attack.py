@@ -282,6 +282,7 @@ def _facts(source: scores.Source, counted: flips.FlipCounts, c: config.Attack) -
         "recipe": source.store.path.parent.name,
         "config": dataclasses.asdict(c),
         "attack": "lira_online",
+        "first_target": str(source.targets[0]),
         "references": len(source.references),
         "replicas": replicas,
         "k_low": k_low,

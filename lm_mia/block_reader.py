@@ -99,5 +99,5 @@ def _start(parts: Mapping[str, Part], low: int, high: int) -> dict[str, _Reading
 
 def _corrupt(bad: list[Path]) -> UserError:
     return UserError(
-        "\n".join(f"{p}: corrupt score shard; delete it and run `lm-mia run` again" for p in bad)
+        "\n".join(f"{p}: corrupt score shard; `lm-mia score --repair` makes it again" for p in bad)
     )

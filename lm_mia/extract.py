@@ -80,10 +80,11 @@ def extract(
     Returns:
       ``samples`` with, for each of `schemes`, log_p_NAME (nats, -inf for never), exact_NAME (written at the place of
       the suffix), contained_NAME (anywhere in what was written) and overlap_NAME (length of the longest common
-      subsequence of suffix and what was written, over S): of drawn texts the best of ``c.generations``.
+      subsequence of suffix and what was written, over S): of drawn texts the best of ``c.generations``, and none of
+      the three where that is 0.
     """
     rows: list[dict[str, Any]] = []
-    B = max(_TOKENS // (c.prefix_tokens + c.suffix_tokens), 1)
+    B = max(_TOKENS // (c.prefix_tokens + max(c.suffix_tokens, c.written_tokens)), 1)
     for low in range(0, len(samples), B):
         ids = samples["id"].to_numpy()[low : low + B]
         P, end = c.prefix_tokens, c.prefix_tokens + c.suffix_tokens
@@ -122,17 +123,17 @@ def texts(
 ) -> dict[str, list[list[np.ndarray]]]:
     """{name of a scheme: texts of every sample}: ``c.generations`` each, or one where nothing is drawn.
 
-    What is drawn depends on the sample's id and the number of the text alone.
+    What is drawn depends on the scheme's name, the sample's id and the number of the text alone.
     """
     tokens = c.written_tokens or c.suffix_tokens
 
-    def write(scheme: extraction.Scheme, number: int) -> np.ndarray:
-        drawn = seeds.rng(number, "extraction").bit_generator.random_raw() >> 32
+    def write(name: str, scheme: extraction.Scheme, number: int) -> np.ndarray:
+        drawn = seeds.rng(number, f"extraction, {name}").bit_generator.random_raw() >> 32
         key_B = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(int(drawn)), ids_B)
         return np.asarray(generate.write(params, prefix_BxP, key_B, shape, tokens, scheme))
 
     written = {
-        name: [write(scheme, n) for n in range(c.generations if scheme.temperature else 1)]
+        name: [write(name, scheme, n) for n in range(c.generations if scheme.temperature else 1)]
         for name, scheme in schemes(c).items()
     }
     return {

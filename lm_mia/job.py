@@ -31,7 +31,7 @@ from lm_mia.config import Config
 from lm_mia.errors import UserError
 from lm_mia.population import MEASURES, Population, open_population
 from lm_mia.store import Store
-from lm_mia.workdir import Workdir
+from lm_mia.workdir import FACTS, Workdir
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,10 +74,10 @@ class Job:
         missing, lead = presence.missing(todo, self.config, recipe, rows), True
         verb = {"train": "train", "score": "score", "run": "train and score"}[todo]
         trained = sum(presence.trained(self.config, recipe, row) for row in missing)
-        self.display.say(
-            f"rows: {len(rows)} wanted, {len(rows) - len(missing)} present, {len(missing)} to {verb}"
-            + (f" ({trained} of them trained already)" if trained and todo == "run" else "")
-        )
+        left = f"{len(missing)} to {verb}"
+        if todo == "run" and trained:
+            left = f"{len(missing) - trained} to train, {len(missing)} to score"
+        self.display.say(f"rows: {len(rows)} wanted, {len(rows) - len(missing)} present, {left}")
         about = {"recipe": recipe.name}
         self.workdir.log(
             {"event": "rows", "todo": todo, "wanted": len(rows), "missing": len(missing)} | about
@@ -141,12 +141,16 @@ class Job:
         # here, since they load JAX, which no other stage needs in this process
         from lm_mia import backend, extract, model, score
 
-        replicas = presence.rows_of(c)[c.attack.references :]
-        absent = {*self._attacked(recipe).missing(replicas, c.attack.step)}
-        row = next(row for row in replicas if row not in absent)  # as in the tables
+        facts = self.workdir.table_facts()
+        assert facts is not None, "checked before, or just written"
+        [row] = [row for row in presence.rows_of(c) if str(row) == facts["first_target"]]
         shape = model.Shape.of(c.model, population.vocab_size, population.length_tokens)
-        samples = pd.read_parquet(tables / "samples.parquet", columns=["id", "member", "score"])
-        chosen = extract.chosen(samples, population, c.extract)
+        chosen = extract.chosen(_scored(tables / "samples.parquet"), population, c.extract)
+        if len(chosen) < c.extract.samples:
+            self.display.say(
+                f"extract.samples={c.extract.samples}: {len(chosen)} samples have a score and are long enough; all are "
+                "asked"
+            )
         here = backend.start("device")
         step = c.attack.step or presence.total_steps(c, row)
         folder = presence.checkpoints(recipe, row)
@@ -206,6 +210,8 @@ def work(
             raise
         workdir.check(c)  # once more: another command may have claimed a new workdir meanwhile
         recipe = workdir.recipe(identity.recipe_hash(c, population.sha256))
+        if repair:
+            job = dataclasses.replace(job, config=presence.with_stored(c, recipe))
         display.stage(0.85, steps=2)  # train, score
         if verb in ("run", "train", "score") and not job.make_rows(verb, population, recipe):
             return  # the first process of the job does the rest
@@ -239,15 +245,31 @@ def _alone(path: Path, display: progress.Display) -> Iterator[None]:
 
 def _check_tables(c: Config, workdir: Workdir) -> None:
     """UserError if the tables belong to other settings of the attack than the config's."""
-    made, asked = workdir.table_settings(), config.to_dict(c)["attack"]
+    facts, asked = workdir.table_facts(), config.to_dict(c)["attack"]
+    if facts is None:
+        raise UserError(f"{workdir.path / FACTS}: no finished tables; run `lm-mia attack` first")
+    made = facts["config"]
     different = [
-        f"attack.{name}={asked[name]!r}: the tables were made with {made.get(name)!r}; say that here too, or run "
-        "`lm-mia attack` first"
+        f"attack.{name}={_said(asked[name])}: the tables were made with {_said(made.get(name))}; say that here too, or "
+        "run `lm-mia attack` first"
         for name in asked
-        if made is not None and made.get(name) != asked[name]
+        if made.get(name) != asked[name]
     ]
     if different:
         raise UserError("\n".join(different))
+
+
+def _said(value: object) -> str:
+    """As a flag takes it."""
+    return ",".join(map(str, value)) if isinstance(value, list) else repr(value)
+
+
+def _scored(path: Path) -> pd.DataFrame:
+    """The samples of the tables with their scores."""
+    try:
+        return pd.read_parquet(path, columns=["id", "member", "score"])
+    except (OSError, ValueError) as error:  # of pyarrow too
+        raise UserError(f"{path}: missing or damaged; run `lm-mia attack` again") from error
 
 
 def _report_script(c: Config) -> Path:

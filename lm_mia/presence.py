@@ -1,10 +1,13 @@
 """Which rows there are, and which are missing: asked of files alone."""
 
+import dataclasses
 import functools
 from pathlib import Path
+from typing import Any
 
-from lm_mia import batches, config, points, subsets
+from lm_mia import batches, config, points, store_table, subsets
 from lm_mia.store import Store
+from lm_mia.store_format import TOKENS, VARIABLES
 
 
 def rows_of(c: config.Config) -> list[subsets.Row]:
@@ -34,6 +37,18 @@ def scores_of(c: config.Config, recipe: Path) -> Store:
     steps, total = points.score_steps(c), points.total_steps(c)
     asked = c.score.token_samples
     return Store(recipe / "scores.zarr", c.score.statistics, steps, total, token_samples=asked)
+
+
+def with_stored(c: config.Config, recipe: Path) -> config.Config:
+    """The config, asking also for all that the recipe's score store has: statistics, and tokens of samples."""
+    path = recipe / "scores.zarr"
+    if (table := store_table.read(path)) is None:
+        return c
+    more = [n for n in VARIABLES if n in table.names and n not in ("member", "loss", TOKENS)]
+    statistics: Any = tuple(dict.fromkeys([*c.score.statistics, *more]))
+    ids = store_table.token_samples(path) if TOKENS in table.names else c.score.token_samples
+    score = dataclasses.replace(c.score, statistics=statistics, token_samples=ids)
+    return dataclasses.replace(c, score=score)
 
 
 def trained(c: config.Config, recipe: Path, row: subsets.Row) -> bool:

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from lm_mia import config, points
+from lm_mia import config, extract_rules, points
 
 
 def problems(c: config.Config) -> list[str]:
@@ -140,13 +140,7 @@ def problems(c: config.Config) -> list[str]:
         "score.statistics",
         "must name none twice",
     )
-    chosen = c.score.token_samples
-    need(
-        len(set(chosen)) == len(chosen) and all(0 <= i < max(samples, 0) for i in chosen),
-        "score.token_samples",
-        f"must be ids of samples, from 0 to population.samples - 1 = {samples - 1}, none twice",
-    )
-    found += _attack_problems(c) + _extract_problems(c)
+    found += extract_rules.tokens(c) + _attack_problems(c) + extract_rules.extraction(c)
     return found
 
 
@@ -198,37 +192,6 @@ def _point_problems(c: config.Config, steps: int) -> list[str]:
     return found
 
 
-def _extract_problems(c: config.Config) -> list[str]:
-    e, length = c.extract, c.population.length_tokens
-    whole = e.prefix_tokens + e.suffix_tokens
-    rules: list[tuple[bool, str, str]] = [
-        (e.samples >= 0, "samples", "must be 0 or larger"),
-        (e.prefix_tokens >= 1, "prefix_tokens", "must be 1 or larger"),
-        (e.suffix_tokens >= 1, "suffix_tokens", "must be 1 or larger"),
-        (
-            not e.samples or whole <= length,
-            "suffix_tokens",
-            f"with extract.prefix_tokens={e.prefix_tokens} must be at most population.length_tokens={length}; try "
-            f"--config.extract.prefix_tokens={length // 2} --config.extract.suffix_tokens={length // 2}",
-        ),
-        (0 <= e.temperature < math.inf, "temperature", "must be a finite number, 0 or larger"),
-        (e.top_k >= 0, "top_k", "must be 0 or larger"),
-        (0 < e.top_p <= 1, "top_p", "must lie above 0 and be at most 1"),
-        (e.generations >= 0, "generations", "must be 0 or larger"),
-        (
-            e.written_tokens == 0 or e.written_tokens >= e.suffix_tokens,
-            "written_tokens",
-            f"must be 0, or extract.suffix_tokens={e.suffix_tokens} or more",
-        ),
-        (
-            not e.samples or e.prefix_tokens + e.written_tokens <= length,
-            "written_tokens",
-            f"with extract.prefix_tokens={e.prefix_tokens} must be at most population.length_tokens={length}",
-        ),
-    ]
-    return [f"extract.{name}={getattr(e, name)!r}: {rule}" for ok, name, rule in rules if not ok]
-
-
 def _attack_problems(c: config.Config) -> list[str]:
     a = c.attack
     lacking = [
@@ -245,7 +208,7 @@ def _attack_problems(c: config.Config) -> list[str]:
         (
             not lacking,
             "attacks",
-            f"{', '.join(lacking)} need more than the loss; set --config.score.statistics="
+            f"for {', '.join(lacking)} the loss is not enough; set --config.score.statistics="
             + ",".join([*c.score.statistics, *(config.NEEDED[n] for n in lacking)]),
         ),
         (0 < a.alpha < 1, "alpha", "must lie between 0 and 1"),

@@ -22,7 +22,8 @@ def show(c: Config, workdir: Workdir, verify: bool = False) -> None:
     Args:
       c: the config.
       workdir: of a run.
-      verify: also read every score of the rows that the store knows, and name shards that are missing or corrupt.
+      verify: also read every score of the rows that the store knows, of statistics that it has whether the config asks
+        for them or not, and name shards that are missing or corrupt.
 
     Raises:
       UserError: if the workdir is another config's, the store is damaged, or (if asked to verify) a shard is corrupt.
@@ -60,9 +61,10 @@ def show(c: Config, workdir: Workdir, verify: bool = False) -> None:
 
 def _tables(c: Config, workdir: Workdir) -> str:
     """What is to be said of tables that are there."""
-    made, asked = workdir.table_settings(), config.to_dict(c)["attack"]
-    if made is None:
+    facts, asked = workdir.table_facts(), config.to_dict(c)["attack"]
+    if facts is None:
         return "unfinished"
+    made = facts["config"]
     others = [
         f"attack.{name}={made.get(name)!r}" for name in asked if made.get(name) != asked[name]
     ]
@@ -70,7 +72,7 @@ def _tables(c: Config, workdir: Workdir) -> str:
 
 
 def _verify(c: Config, recipe: Path, console: Console) -> None:
-    store = presence.scores_of(c, recipe)
+    store = presence.scores_of(presence.with_stored(c, recipe), recipe)
     with progress.display(overall=False) as display:
         found = store_check.check(
             store, store.rows(), lambda done, of: display.update("verify", done, of)
@@ -85,8 +87,8 @@ def _verify(c: Config, recipe: Path, console: Console) -> None:
     )
     if found.corrupt:
         raise UserError(
-            f"{store.path}: corrupt shards ({len(found.corrupt)}); `lm-mia score --repair` makes these, and "
-            "missing ones, again"
+            f"{store.path}: {len(found.corrupt)} corrupt shards; `lm-mia score --repair` makes these, and "
+            f"{len(found.missing)} missing ones, again"
         )
 
 

@@ -80,31 +80,33 @@ class Store:
           attributes: of the group.
           token_columns: of `chosen.token_columns`, where the store has `token_samples`.
         """
-        points = np.array(self._points, np.int64)
         with filelock.FileLock(self.path.with_suffix(".lock")):
+            store_table.forget_tokens(self.path)
             old, names = self._table()
             table = list(dict.fromkeys([*old, *wanted]))
             if table == old and names.issuperset(self.variables):
                 return
-            size = {"sample": len(next(iter(sample_columns.values())))}
-            size |= {"token": len(next(iter(token_columns.values()), ()))}
+            columns = {"sample": sample_columns, "token": token_columns}
+            size = {of: len(next(iter(named.values()), ())) for of, named in columns.items()}
             coordinates = {"row": store_table.row_columns(table)}
             if not old:
-                coordinates |= {"checkpoint": {"step": points} if len(points) else {}}
+                coordinates["checkpoint"] = {"step": np.array(self._points, np.int64)}
                 coordinates["sample"] = {"sample": np.arange(size["sample"]), **sample_columns}
             if TOKENS not in names:
                 coordinates["token"] = dict(token_columns)
             store_table.write(self.path, coordinates, attributes)
             for name in VARIABLES:
                 there = (self.path / name / "zarr.json").exists()
-                if name in self.variables and not (there and name in names):
-                    new = spec(self.path / name, len(table), len(points), size[dimension_of(name)])
-                    # what was created and never consolidated holds nothing, and may be of other tokens
-                    ts.open(new, create=True, delete_existing=name not in names).result()
+                again = name == TOKENS and name not in names
+                if name in self.variables and (not there or again):
+                    of = size[dimension_of(name)], self.token_samples
+                    new = spec(self.path / name, len(table), len(self._points), *of)
+                    # again: what was never consolidated holds nothing, and may be of other tokens
+                    ts.open(new, create=True, delete_existing=again).result()
                 elif not there:
                     continue
                 array = self._open(name, write=True)
-                # Also undoes a growth that was cut short before it was consolidated: such rows hold nothing yet.
+                # also undoes a growth that was cut short, whose rows hold nothing yet
                 top = [len(table), *[None] * (array.rank - 1)]
                 array.resize(exclusive_max=top, resize_metadata_only=True).result()
             store_table.consolidate(self.path)

@@ -43,10 +43,12 @@ def points_of(name: str, points: int) -> tuple[int, ...]:
     return (points,) if points and name != "member" else ()
 
 
-def spec(path: Path, rows: int, points: int, samples: int) -> dict[str, Any]:
+def spec(
+    path: Path, rows: int, points: int, samples: int, token_samples: tuple[int, ...] = ()
+) -> dict[str, Any]:
     """Tensorstore's specification of a new variable, named by its path, of so many rows, score points and samples.
 
-    `TOKENS` has tokens for samples.
+    `TOKENS` has tokens for samples, and says in its attributes of which samples they are.
     """
     middle = points_of(path.name, points)
     ones = [1] * (1 + len(middle))
@@ -68,7 +70,8 @@ def spec(path: Path, rows: int, points: int, samples: int) -> dict[str, Any]:
             "data_type": dtype,
             "fill_value": fill,
             "dimension_names": ["row", *["checkpoint"] * len(middle), dimension_of(path.name)],
-            "attributes": {"units": units} if units else {},
+            "attributes": ({"units": units} if units else {})
+            | ({"samples": list(token_samples)} if path.name == TOKENS else {}),
             "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [*ones, shard]}},
             "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
             "codecs": [{"name": "sharding_indexed", "configuration": sharding}],

@@ -1,6 +1,8 @@
 """What the score store knows beside its variables: rows, score points, and coordinates of its dimensions."""
 
 import dataclasses
+import json
+import shutil
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,8 +30,6 @@ class Table:
     """Of variables and coordinates."""
     points: tuple[int, ...]
     """Steps after which rows are scored, the end last; empty: at the end alone, and there is no such dimension."""
-    token_samples: tuple[int, ...]
-    """Samples of which there are token log-probabilities, in their order."""
 
 
 def read(path: Path) -> Table | None:
@@ -40,14 +40,13 @@ def read(path: Path) -> Table | None:
         group = zarr.open_group(path, mode="r")
         consolidated = group.metadata.consolidated_metadata
         names = set() if consolidated is None else set(consolidated.metadata)
-        if not (path / TOKENS).exists():
+        if not (path / TOKENS / "zarr.json").exists():
             names.discard(TOKENS)  # deleted, to make room for those of other samples
         if "loss" not in names:
             return None
         role_M = _values(group, "role")
         seeds_3xM = [_values(group, name) for name in SEEDS]
         step_K = _values(group, "step") if "step" in names else np.zeros(0, np.int64)
-        of_tokens = {name: _values(group, name) for name in TOKEN_COLUMNS if TOKENS in names}
     except (ValueError, LookupError, TypeError, OSError) as error:
         raise damaged(path, "zarr.json, role or seeds") from error
     rows = [
@@ -59,10 +58,7 @@ def read(path: Path) -> Table | None:
         raise damaged(path, "role or seeds")
     if (step_K < 0).any():
         raise damaged(path, "step")
-    if any((column_T < 0).any() for column_T in of_tokens.values()):
-        raise damaged(path, "token_sample, token_position or token_piece")
-    of = dict.fromkeys(map(int, of_tokens.get("token_sample", ())))
-    return Table(rows, names, tuple(map(int, step_K)), tuple(of))
+    return Table(rows, names, tuple(map(int, step_K)))
 
 
 def check(path: Path, table: Table, points: tuple[int, ...], samples: tuple[int, ...]) -> None:
@@ -76,11 +72,37 @@ def check(path: Path, table: Table, points: tuple[int, ...], samples: tuple[int,
             f"{path}: its rows are scored at {there}, not at {asked}; put score.at_steps and score.at_epochs "
             "back, or choose another --workdir"
         )
-    if samples and TOKENS in table.names and table.token_samples != samples:
+    if samples and TOKENS in table.names and (there := token_samples(path)) != samples:
+        few = ", ".join(map(str, there[:5])) + (", ..." if there[5:] else "")
         raise UserError(
-            f"score.token_samples={samples}: {path} has log-probabilities of the tokens of {table.token_samples}; "
-            f"ask for these, or delete {path / TOKENS} to have the others instead"
+            f"score.token_samples: {path} has log-probabilities of the tokens of other samples, or in another order "
+            f"({len(there)}: {few}); ask for these, or delete {path / TOKENS} to have those asked for instead"
         )
+
+
+def token_samples(path: Path) -> tuple[int, ...]:
+    """Samples of which a store has token log-probabilities, in their order; UserError if that is damaged."""
+    file = path / TOKENS / "zarr.json"
+    try:
+        return tuple(map(int, json.loads(file.read_text())["attributes"]["samples"]))
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise UserError(
+            f"{file}: damaged; delete {file.parent} and run `lm-mia score` again: these are made again from checkpoints"
+        ) from error
+
+
+def forget_tokens(path: Path) -> None:
+    """Forgets tokens whose variable was deleted, and their coordinates, so that readers no longer expect them."""
+    if not (path / "zarr.json").exists() or (path / TOKENS / "zarr.json").exists():
+        return
+    group = zarr.open_group(path, mode="a")
+    known = group.metadata.consolidated_metadata
+    if known is not None and TOKENS in known.metadata:
+        for name in (TOKENS, *TOKEN_COLUMNS):
+            shutil.rmtree(path / name, ignore_errors=True)
+        names = str(group.attrs["coordinates"]).split()
+        group.attrs["coordinates"] = " ".join(n for n in names if n not in TOKEN_COLUMNS)
+        consolidate(path)
 
 
 def damaged(path: Path, what: str) -> UserError:
@@ -104,15 +126,17 @@ def write(
 
     Args:
       path: of the store.
-      coordinates: dimension -> name -> values; others that are there stay.
+      coordinates: dimension -> name -> values, where there are any; others that are there stay.
       attributes: of the group.
     """
     group = zarr.open_group(path, mode="a")
-    names = {name: None for columns in coordinates.values() for name in columns}
+    names: dict[str, None] = {}
     there = dict.fromkeys(str(group.attrs.get("coordinates", "")).split())
     for dimension, columns in coordinates.items():
         for name, values in columns.items():
-            _write_coordinate(group, name, dimension, values)
+            if len(values):
+                names[name] = None
+                _write_coordinate(path / name, dimension, values)
     group.update_attributes({**attributes, "coordinates": " ".join(there | names)})
 
 
@@ -124,15 +148,16 @@ def consolidate(path: Path) -> None:
         zarr.consolidate_metadata(path)
 
 
-def _write_coordinate(group: zarr.Group, name: str, dimension: str, values: np.ndarray) -> None:
+def _write_coordinate(path: Path, dimension: str, values: np.ndarray) -> None:
     """Creates or grows a one-dimensional coordinate; chunks are long enough that growing rewrites one file."""
-    if name in group:
-        array = cast(zarr.Array, group[name])
+    # asked of files: a command that crashed may have left one that readers do not see
+    if (path / "zarr.json").exists():
+        array = zarr.open_array(path, mode="r+")
         array.resize(values.shape)
     else:
         dtype = "str" if values.dtype == object else values.dtype
-        array = group.create_array(
-            name,
+        array = zarr.create_array(
+            path,
             shape=values.shape,
             dtype=dtype,
             chunks=(min(max(4096, len(values)), 2**20),),

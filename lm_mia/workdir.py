@@ -106,13 +106,17 @@ class Workdir:
             with contextlib.suppress(OSError):
                 path.rmdir() if path.is_dir() else path.unlink()
 
-    def table_settings(self) -> dict[str, Any] | None:
-        """Settings of the attack that the tables are of; None if there are none, or unfinished ones."""
+    def table_facts(self) -> dict[str, Any] | None:
+        """What the tables are about: flips.json, with at least "config" (of the attack) and "first_target".
+
+        None if there are no tables, or unfinished ones.
+        """
         path = self.path / FACTS
         if not path.exists():
             return None
         try:
-            return dict(json.loads(path.read_text())["config"])
+            found = json.loads(path.read_text())
+            return {**found, "config": dict(found["config"]), "first_target": found["first_target"]}
         except (ValueError, LookupError, TypeError) as error:
             raise UserError(f"{path}: damaged; run `lm-mia attack` again") from error
 

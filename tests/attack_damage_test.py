@@ -66,7 +66,7 @@ def test_a_corrupt_shard_leaves_tables_as_they_were(once: Ran, variable: str, tm
     with pytest.raises(UserError) as caught:
         ran(world, FEW, folder)
     assert str(caught.value) == (
-        f"{shard}: corrupt score shard; delete it and run `lm-mia run` again"
+        f"{shard}: corrupt score shard; `lm-mia score --repair` makes it again"
     )
     assert files(folder) == files(once.folder)
 

@@ -116,7 +116,7 @@ def test_corrupt_shards_end_it_where_they_are_and_all_are_named(made: Store):
     with pytest.raises(UserError) as caught:
         next(found)
     assert str(caught.value).split("\n") == [
-        f"{path}: corrupt score shard; delete it and run `lm-mia run` again" for path in bad
+        f"{path}: corrupt score shard; `lm-mia score --repair` makes it again" for path in bad
     ]
     for path in [*bad, *other]:
         path.unlink()

@@ -1,5 +1,6 @@
 """Log-probabilities of the tokens of chosen samples: from the command line to the store, and back."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from tiny_run import _on_cpu, tiny
 from tiny_store import COLUMNS, FOUR, _small_shards, asked, content, ensure, values
 
 from lm_mia import chosen, cli, store_check, store_format, store_table
+from lm_mia import store as store_module
 from lm_mia.errors import UserError
 from lm_mia.population import Population, open_population
 from lm_mia.store import Store
@@ -103,12 +105,10 @@ def test_tokens_asked_for_later_and_of_other_samples(tmp_path: Path):
     with pytest.raises(UserError) as caught:
         other.missing(FOUR)
     assert str(caught.value) == (
-        f"score.token_samples=(3, 1, 4): {s.path} has log-probabilities of the tokens of (4, 1, 3); ask for these, "
-        f"or delete {s.path / 'token_log_prob'} to have the others instead"
+        f"score.token_samples: {s.path} has log-probabilities of the tokens of other samples, or in another order (3: "
+        f"4, 1, 3); ask for these, or delete {s.path / 'token_log_prob'} to have those asked for instead"
     )
-    for path in sorted((s.path / "token_log_prob").rglob("*"), reverse=True):
-        path.rmdir() if path.is_dir() else path.unlink()
-    (s.path / "token_log_prob").rmdir()
+    shutil.rmtree(s.path / "token_log_prob")
     assert (plain.missing(FOUR), other.missing(FOUR)) == ([], FOUR)
     more = {"token_sample": np.repeat([3, 1, 4], [4, 5, 6])}
     more |= {name: np.arange(15) for name in store_format.TOKEN_COLUMNS[1:]}
@@ -136,13 +136,69 @@ def test_other_tokens_after_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert data["token_sample"].values.tolist() == [4, 4]
 
 
+def columns(samples: tuple[int, ...]) -> dict[str, np.ndarray]:
+    """Two tokens a sample."""
+    of = {"token_sample": np.repeat(samples, 2)}
+    return of | {name: np.arange(2 * len(samples)) for name in store_format.TOKEN_COLUMNS[1:]}
+
+
+@pytest.mark.parametrize("old", [(), (0, 1), (0,)])
+@pytest.mark.parametrize("new", [(0,), (2,), (0, 1), (3, 4, 5)])
+@pytest.mark.parametrize("crash", ["write", "spec", "consolidate"])
+def test_a_crash_while_the_list_changes(
+    tmp_path: Path,
+    old: tuple[int, ...],
+    new: tuple[int, ...],
+    crash: str,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Whatever list is asked for next, it can be had, and losses are never in question."""
+    s, plain = store(tmp_path, old), store(tmp_path, ())
+    s.ensure(FOUR, COLUMNS, {}, columns(old) if old else {})
+    for row in FOUR:
+        plain.write_row(row, *values(row))
+    shutil.rmtree(s.path / "token_log_prob", ignore_errors=True)
+    owner = store_module if crash == "spec" else store_table
+    with monkeypatch.context() as patch:
+        true, calls = getattr(owner, crash), []
+
+        def crashing(*args: object) -> object:
+            calls.append(args)  # the first consolidation only forgets the old list
+            return 1 / 0 if crash != "consolidate" or len(calls) > bool(old) else true(*args)
+
+        patch.setattr(owner, crash, crashing)
+        with pytest.raises(ZeroDivisionError):
+            store(tmp_path, new).ensure(FOUR, COLUMNS, {}, columns(new))
+    for asked_for in (new, (9, 8)):
+        assert plain.missing(FOUR) == []
+        again = store(tmp_path, asked_for)
+        again.ensure(FOUR, COLUMNS, {}, columns(asked_for))
+        again.write_tokens(FOUR[0], np.zeros(2 * len(asked_for), np.float32))
+        assert again.missing(FOUR) == FOUR[1:]
+        with xr.open_zarr(s.path) as data:
+            assert data["token_log_prob"].shape == (6, 2 * len(asked_for))
+            assert data["token_log_prob"].values[0].tolist() == [0] * 2 * len(asked_for)
+            assert data["token_sample"].values.tolist() == np.repeat(asked_for, 2).tolist()
+        shutil.rmtree(s.path / "token_log_prob")
+    plain.ensure(FOUR, COLUMNS, {})
+    with xr.open_zarr(s.path) as data:
+        assert not [name for name in data.variables if str(name).startswith("token_")]
+
+
 @pytest.mark.usefixtures("_small_shards")
-def test_a_lost_token_coordinate_is_told(tmp_path: Path):
-    s = store(tmp_path)
+def test_damaged_tokens_are_no_concern_of_losses(tmp_path: Path):
+    s, plain = store(tmp_path), store(tmp_path, ())
     s.ensure(FOUR, COLUMNS, {}, TOKENS)
+    file = s.path / "token_log_prob" / "zarr.json"
     (s.path / "token_position" / "c" / "0").unlink()
-    with pytest.raises(UserError, match="token_sample, token_position"):
-        s.present()
+    assert plain.missing(FOUR) == s.missing(FOUR) == FOUR
+    file.write_text("{")
+    assert plain.missing(FOUR) == FOUR
+    with pytest.raises(UserError) as caught:
+        s.missing(FOUR)
+    assert str(caught.value) == (
+        f"{file}: damaged; delete {file.parent} and run `lm-mia score` again: these are made again from checkpoints"
+    )
 
 
 @pytest.mark.usefixtures("_small_shards")
@@ -189,9 +245,18 @@ def test_by_the_command_line(
     assert "48 shards wanted, 0 missing, 0 corrupt" in capsys.readouterr().out
     assert cli.main(tiny.argv("attack", w, *flags)) == 0
     capsys.readouterr()
-    for bad in (("32",), ("5", "5"), ("-1",)):
+    for bad, named in ((("32", "3"), "32"), (("5", "5"), "5"), (("-1",), "-1")):
         assert cli.main(tiny.argv("score", w, flags[0], *bad)) == 2
-        assert "score.token_samples=" in (said := capsys.readouterr().err)
-        assert "must be ids of samples, from 0 to population.samples - 1 = 31" in said
+        assert capsys.readouterr().err.splitlines()[-1] == (
+            f"score.token_samples: {named}: must be at most 8192 ids of samples, from 0 to population.samples - 1 = "
+            "31, none twice"
+        )
     assert cli.main(tiny.argv("score", w, flags[0], "5")) == 2
-    assert "has log-probabilities of the tokens of (5, 31, 2)" in capsys.readouterr().err
+    assert "or in another order (3: 5, 31, 2); ask for these" in capsys.readouterr().err
+    # damage is found and mended without being asked for by name
+    [bad] = path.glob("token_log_prob/c/3/0")
+    bad.write_bytes(b"x" + bad.read_bytes()[1:])
+    assert cli.main(tiny.argv("status", w, "--verify")) == 2
+    assert f"corrupt     {bad}" in capsys.readouterr().out
+    assert cli.main(tiny.argv("score", w, "--repair")) == 0
+    assert tiny_run.scores(w) == after

@@ -191,7 +191,7 @@ def test_a_used_workdir_with_something_wrong(
         raw = bytearray(shard.read_bytes())
         raw[5] ^= 1
         shard.write_bytes(raw)
-        lines = [f"{shard}: corrupt score shard; delete it and run `lm-mia run` again"]
+        lines = [f"{shard}: corrupt score shard; `lm-mia score --repair` makes it again"]
     else:
         verb = "attack"
         shard.unlink()

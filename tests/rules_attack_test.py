@@ -14,7 +14,7 @@ FIELDS = [name for name, _ in parse._fields(Config)]
 ATTACKS = (
     "attack.attacks={}: must name lira_online, whose decisions the tables show, and none twice"
 )
-LACKING = "attack.attacks={}: {} need more than the loss; set --config.score.statistics={}"
+LACKING = "attack.attacks={}: for {} the loss is not enough; set --config.score.statistics={}"
 FPRS = "attack.fprs={}: must be rates above 0, at most 1, in ascending order, distinct in their first 6 digits"
 BAND = "attack.band={}: must be two rates in [0, 1], the lower first"
 RESAMPLED = (

@@ -72,7 +72,7 @@ def crash(monkeypatch: pytest.MonkeyPatch, at: int, call: Callable[[], None]) ->
 
     with monkeypatch.context() as m:
         for owner, name in (
-            *((zarr, "open_group"), (zarr.Group, "create_array"), (zarr.Array, "resize")),
+            *((zarr, "open_group"), (zarr, "create_array"), (zarr.Array, "resize")),
             *((zarr.Array, "__setitem__"), (store.ts, "open"), (os, "replace")),
             *((Path, "replace"), (zarr, "consolidate_metadata")),
             (zarr.Group, "update_attributes"),

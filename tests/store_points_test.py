@@ -129,7 +129,7 @@ def test_a_damaged_byte_is_noticed_and_its_shard_named(tmp_path: Path, step: int
         with pytest.raises(UserError) as caught:
             asked(s.path, step=step).read(FOUR)
         assert str(caught.value) == (
-            f"{shard}: corrupt score shard; delete it and run `lm-mia run` again"
+            f"{shard}: corrupt score shard; `lm-mia score --repair` makes it again"
         )
     check(s, FOUR, tuple(at for at in EACH if at != step))
 

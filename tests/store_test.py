@@ -129,7 +129,7 @@ def test_any_damaged_byte_is_noticed_and_its_shard_named(tmp_path: Path, name: s
         with pytest.raises(UserError) as caught:
             s.read(FOUR)
         assert str(caught.value) == (
-            f"{shard}: corrupt score shard; delete it and run `lm-mia run` again"
+            f"{shard}: corrupt score shard; `lm-mia score --repair` makes it again"
         )
     shard.unlink()
     s.write_row(FOUR[2], *values(FOUR[2]))

@@ -53,7 +53,9 @@ def token_log_probs(
     if scheme.top_p < 1:
         masked = np.where(kept, logits, -np.inf)
         order = np.argsort(-masked, axis=-1, kind="stable")
-        p = np.exp(np.take_along_axis(masked, order, -1) - _log_sum(masked)[..., None])
+        sorted_ = np.take_along_axis(masked, order, -1)
+        p = np.exp(sorted_ - sorted_[..., :1])  # of the likeliest exactly 1, so that ties stay ties
+        p /= p.sum(-1, keepdims=True)
         # the piece that reaches top_p is the last one kept
         whole = np.cumsum(p, -1) - p < scheme.top_p
         np.put_along_axis(kept, order, whole & np.take_along_axis(kept, order, -1), -1)
