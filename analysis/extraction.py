@@ -68,9 +68,14 @@ class Extraction:
 
     def _asked(self) -> str:
         members, c = int(self.member_N.sum()), self.facts["config"]
+        which = f"{plural(len(self.samples), 'sample')} with the highest LiRA scores (among those that are long enough)"
+        if len(self.samples) < c["samples"]:
+            which = (
+                f"{plural(len(self.samples), 'sample')} that have a LiRA score and are long enough (fewer than the "
+                f"{c['samples']:,} asked for, so whatever their score)"
+            )
         return (
-            f"The first replica was given the first {plural(c['prefix_tokens'], 'token')} of each of the "
-            f"{plural(len(self.samples), 'sample')} with the highest LiRA scores (among those that are long enough), "
+            f"The first replica was given the first {plural(c['prefix_tokens'], 'token')} of each of the {which}, "
             f"{plural(members, 'member')} and {plural(len(self.samples) - members, 'non-member')}, and asked for the "
             f"next {c['suffix_tokens']}."
         )
@@ -91,7 +96,7 @@ class Extraction:
 
     @property
     def _schemes(self) -> dict[str, str]:
-        named = {"greedy": "greedy decoding", "sampled": "plain sampling"}
+        named = {"greedy": "greedy decoding", "sampled": "plain sampling (temperature 1)"}
         return {**named, "chosen": f"the chosen sampling ({self.facts['schemes']['chosen']})"}
 
     def _written(self) -> str:
@@ -104,6 +109,13 @@ class Extraction:
             for name in self._schemes
             if f"exact_{name}" in self.samples[0]
         }
+        if not any(any(found) for found in counts.values()):
+            *others, last = (self._schemes[name] for name in counts)
+            ways = f"{', '.join(others)} or {last}" if others else last
+            return (
+                "Continuing the prefixes, the model writes none of the suffixes, and of none more than half of the "
+                f"tokens in order, under {ways}."
+            )
         exact, anywhere, half = (f"{count:,}" for count in counts.pop("greedy"))
         said = (
             f"Continuing the prefixes greedily, the model writes {exact} suffixes exactly where they stand and "
@@ -163,7 +175,7 @@ def there(folder: Path) -> bool:
 
 
 def read(folder: Path) -> Extraction | None:
-    """The tables; None if there are none, or if they are of other scores than those of tables/samples.parquet."""
+    """The tables; None if there are none, or if they are of another replica or of other scores than the attack's."""
     if not there(folder):
         return None
     samples = workdir.table(folder, TABLE, COLUMNS, "extract")
@@ -172,9 +184,11 @@ def read(folder: Path) -> Extraction | None:
     known = samples and all(0 <= row["id"] < len(score_N) for row in samples)
     if not known or any(row["score"] != score_N[int(row["id"])] for row in samples):
         return None
+    facts = workdir.read_json(folder, f"tables/{FACTS}", ("row", "config", "schemes"), "extract")
+    if facts["row"] != workdir.flip_facts(folder)["first_target"]:
+        return None
     asked = [p for p, _ in _PROBABILITIES]
     of = [r for r in curves if r["scheme"] == "sampled" and r["probability"] in asked]
-    facts = workdir.read_json(folder, f"tables/{FACTS}", ("config", "schemes"), "extract")
     return Extraction(samples, of, facts)
 
 

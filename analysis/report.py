@@ -96,13 +96,15 @@ def facts(folder: Path) -> dict[str, Any]:
     run, flip_facts = workdir.run(folder), workdir.flip_facts(folder)
     workdir.require(folder, TABLES)
     attack = flip_facts["config"]
+    extracted = extraction.read(folder)
     config = run["config"] | {"attack": attack}
+    if extracted:  # of their own commands, which may be later than the one that config.json is of
+        config |= {"extract": extracted.facts["config"]}
     samples = workdir.samples(folder, ["member", "tokens"])
     member_N = samples["member"].astype(bool)
     found, said = _attacks(folder, flip_facts, len(member_N))
     log = training.read(folder)
     shown, also_said = _decisions(folder, flip_facts, member_N)
-    extracted = extraction.read(folder)
     hidden = () if extracted else (extraction.TABLE, extraction.CURVES, extraction.FACTS)
     more = {k: v for k, v in MORE_TABLES.items() if workdir.has(folder, k) and k not in hidden}
     manifest_path = folder / "population" / "manifest.json"

@@ -96,7 +96,7 @@ def flip_facts(workdir: Path) -> Record:
     be fewer than the config's.
     """
     name = "tables/flips.json"
-    facts = read_json(workdir, name, ("recipe", "config", *_FLIP_FACTS))
+    facts = read_json(workdir, name, ("recipe", "config", "first_target", *_FLIP_FACTS))
     if not isinstance(facts["config"], dict) or not re.fullmatch(
         r"recipe_\w+", str(facts["recipe"])
     ):

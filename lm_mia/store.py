@@ -3,8 +3,7 @@
 Rows that are also scored before their end have a dimension more, (row, checkpoint, sample), with the coordinate step.
 
 What makes it safe without a database:
-  * a shard never spans two rows or two score points, and one process writes a row's shards, whole and once, each by
-    an atomic rename;
+  * a shard never spans two rows or score points; one process writes a row's, whole and once, each by an atomic rename;
   * presence is asked from the key listing, never from values: a row is present when all its shards are, of the loss
     and of every statistic asked for at every score point, and of membership;
   * rows are only ever appended; the group's consolidated metadata, replaced atomically, says how many there are.

@@ -1,6 +1,7 @@
 """What the page says and draws of extraction."""
 
 import importlib
+import json
 import math
 import sys
 from pathlib import Path
@@ -40,7 +41,10 @@ def rows(log_p: list[float], score: list[float] | None = None, **more: Any) -> l
     ]
 
 
-FACTS = {"config": {"prefix_tokens": 32, "suffix_tokens": 1}, "schemes": {"chosen": "top 40"}}
+FACTS = {
+    "config": {"samples": 3, "prefix_tokens": 32, "suffix_tokens": 1},
+    "schemes": {"chosen": "top 40"},
+}
 
 
 def curve(*shares: tuple[int, float], kind: str = "members") -> list[dict[str, Any]]:
@@ -92,7 +96,7 @@ def test_what_is_never_drawn_is_counted() -> None:
     samples = rows([-INF, -5.0, -INF, -7.0, -9.0], log_p_greedy=0.0)
     samples[0]["log_p_chosen"] = -INF
     text = said(samples)
-    assert "2 of 5 are impossible under plain sampling." in text
+    assert "2 of 5 are impossible under plain sampling (temperature 1)." in text
     assert "1 of 5 is impossible under the chosen sampling (top 40)." in text
     figure = extraction.draw(extraction.Extraction(samples, [], FACTS))
     labels = [t.get_text() for t in figure.axes[0].get_legend().get_texts()]
@@ -110,11 +114,23 @@ def test_what_was_written_is_counted() -> None:
     text = said(samples)
     assert (
         "writes 1 suffixes exactly where they stand and 2 anywhere, and more than half of the tokens, in order, of 3; "
-        "under plain sampling 0, 0 and 1." in text
+        "under plain sampling (temperature 1) 0, 0 and 1." in text
     )
-    assert "under plain" not in said(rows([-1.0] * 4))
+    assert "under plain" not in said(rows([-1.0] * 4, exact_greedy=1.0))
     also = rows([-1.0] * 4, exact_chosen=1.0, contained_chosen=1.0, overlap_chosen=1.0)
     assert "; under the chosen sampling (top 40) 4, 4 and 4." in said(also)
+
+
+def test_nothing_written_is_one_sentence() -> None:
+    text = said(rows([-1.0] * 4, exact_chosen=0.0, contained_chosen=0.0, overlap_chosen=0.5))
+    assert (
+        "the model writes none of the suffixes, and of none more than half of the tokens in order, under greedy "
+        "decoding or the chosen sampling (top 40)." in text
+    )
+    assert (
+        "the 2 samples that have a LiRA score and are long enough (fewer than the 3 asked"
+        in said(rows([-1.0, -2.0]))
+    )
 
 
 def test_how_many_queries_it_takes() -> None:
@@ -189,13 +205,17 @@ def test_without_tables_there_is_no_section(finished: Path) -> None:
     assert "extract" not in page(finished).words
 
 
-@pytest.mark.parametrize("what", ["scores", "ids", "none"])
+@pytest.mark.parametrize("what", ["scores", "ids", "none", "replica"])
 def test_extraction_of_another_attack_is_not_shown(finished: Path, what: str) -> None:
     table = write_extraction(finished, 40)
     if what == "scores":
         table["score"] += np.where(np.arange(40) == 39, 1e-6, 0)
     elif what == "ids":
         table["id"] += 90
+    elif what == "replica":
+        facts = finished / "tables" / extraction.FACTS
+        row = json.loads(facts.read_text())["row"]
+        facts.write_text(facts.read_text().replace(row, "replica_9_9_9"))
     else:
         table = table[:0]
     table.to_csv(finished / "tables" / extraction.TABLE, index=False)

@@ -168,7 +168,8 @@ def test_tables_and_settings_belong_together(finished: Path, page: Page) -> None
     shown = json.JSONDecoder().raw_decode(page.text, page.text.rindex('{\n  "corpus"'))[0]
     older = json.loads((finished / "config.json").read_text())["config"]
     assert older["attack"] != settings
-    assert shown == older | {"attack": settings}
+    asked = json.loads((finished / "tables" / "extraction.json").read_text())["config"]
+    assert shown == older | {"attack": settings, "extract": asked}
     assert "Membership inference on 32 language models" in page.text
 
 

@@ -1,5 +1,6 @@
 """`lm-mia extract`, and scores that are damaged and made again, by the command line."""
 
+import json
 from pathlib import Path
 
 import pandas as pd
@@ -35,6 +36,47 @@ def test_the_stage_by_the_command_line(
     assert set(curves["scheme"]) == {"greedy", "sampled", "chosen"}
 
 
+FLAGS = tuple(
+    f"--config.extract.{field}=3" for field in ("samples", "prefix_tokens", "suffix_tokens")
+)
+
+
+@pytest.mark.usefixtures("_on_cpu")
+def test_the_replica_that_the_scores_are_of_is_asked(tiny: tiny_run.Tiny, tmp_path: Path):
+    """Not another one that has come, or gone, since."""
+    w = tiny.copy(tmp_path / "w")
+    facts = w / "tables" / "flips.json"
+    made = facts.read_text()
+    assert json.loads(made)["first_target"] == "replica_2147483648_2147483648_0"
+    found = []
+    for order in (0, 1):
+        row = f"replica_2147483648_2147483648_{order}"
+        facts.write_text(made.replace("replica_2147483648_2147483648_0", row))
+        assert cli.main(tiny.argv("extract", w, *FLAGS)) == 0
+        assert json.loads((w / "tables" / "extraction.json").read_text())["row"] == row
+        found.append((w / "tables" / "extraction.csv").read_text())
+    assert found[0] != found[1]
+
+
+@pytest.mark.usefixtures("_on_cpu")
+def test_tables_that_are_not_there_are_told(
+    tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    w = tiny.copy(tmp_path / "w")
+    samples, facts = w / "tables" / "samples.parquet", w / "tables" / "flips.json"
+    for damage in (lambda: samples.write_text("junk"), samples.unlink):
+        damage()
+        assert cli.main(tiny.argv("extract", w, *FLAGS)) == 2
+        assert capsys.readouterr().err.splitlines()[-1] == (
+            f"{samples}: missing or damaged; run `lm-mia attack` again"
+        )
+    facts.unlink()  # as an attack that was killed leaves it
+    assert cli.main(tiny.argv("extract", w, *FLAGS)) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        f"{facts}: no finished tables; run `lm-mia attack` first"
+    )
+
+
 @pytest.mark.usefixtures("_on_cpu")
 def test_damaged_scores_are_named_and_made_again_bit_for_bit(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -53,7 +95,7 @@ def test_damaged_scores_are_named_and_made_again_bit_for_bit(
         assert f"{word}     {path}" in shown.out
     assert "12 shards wanted, 1 missing, 2 corrupt" in shown.out
     assert shown.err.splitlines()[-1] == (
-        f"{store}: corrupt shards (2); `lm-mia score --repair` makes these, and missing ones, again"
+        f"{store}: 2 corrupt shards; `lm-mia score --repair` makes these, and 1 missing ones, again"
     )
     assert cli.main(tiny.argv("score", w, "--repair", "--config.train.workers=1")) == 0
     assert tiny_run.scores(w) == before

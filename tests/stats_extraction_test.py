@@ -150,3 +150,15 @@ def test_edges():
     assert extraction.extracted_share([0.0, -1.0, -50.0], 1, 0.3) == pytest.approx(2 / 3)
     assert str(Scheme(0)) == "greedy"
     assert str(Scheme(0.5, 40, 0.9)) == "temperature 0.5, top 40, top p 0.9"
+
+
+@pytest.mark.parametrize("shift", [0.0, 1.0, 0.1, -7.3, 1e3])
+def test_ties_at_top_p_do_not_depend_on_a_constant(shift: float):
+    """Of two equally likely pieces the first reaches a half, and the other is never drawn."""
+    logits_SxV = np.full((2, 2), shift)
+    found = extraction.token_log_probs(logits_SxV, [0, 1], extraction.Scheme(1, 0, 0.5))
+    assert found.tolist() == [0.0, -np.inf]
+    four = extraction.token_log_probs(
+        np.full((4, 4), shift), range(4), extraction.Scheme(1, 0, 0.5)
+    )
+    np.testing.assert_allclose(four, [-np.log(2), -np.log(2), -np.inf, -np.inf], atol=1e-15)

@@ -143,7 +143,8 @@ def write_extraction(folder: Path, samples: int = 60, level: float = -9.0) -> pd
         found[f"exact_{name}"] = found[f"contained_{name}"] = written.astype(float)
         found[f"overlap_{name}"] = np.where(written, 1.0, 0.25)
     c = config.Extract(samples=samples, prefix_tokens=20, suffix_tokens=30)
-    extract.write(tables, found, c, "replica_0_0_0", 7)
+    row = json.loads((tables / "flips.json").read_text())["first_target"]
+    extract.write(tables, found, c, row, 7)
     return found
 
 
