@@ -56,7 +56,7 @@ def test_what_an_attack_needs_is_said_as_it_is_typed(file: str):
     asked = "--config.attack.attacks=lira_online,lowercase,min_k"
     [line] = wrong(file, asked)
     assert line.startswith(
-        "attack.attacks=('lira_online', 'lowercase', 'min_k'): lowercase, min_k need"
+        "attack.attacks=('lira_online', 'lowercase', 'min_k'): for lowercase, min_k the loss"
     )
     _, _, way_out = line.partition("; set ")
     c = parse.parse(file, [asked, way_out])

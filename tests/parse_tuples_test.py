@@ -54,7 +54,7 @@ def test_a_band_is_two_numbers(file: str, flags: list[str]):
 FULL = FILE.replace(
     "batch_size=4)",
     """batch_size=4, epochs=2, trackers=("wandb",)),
-        score=config.Score(at_steps=(1,), at_epochs=(1.0,), statistics=("min_k",))""",
+        score=config.Score(at_steps=(1,), at_epochs=(1.0,), statistics=("min_k",), token_samples=(3,))""",
 )
 LISTS = [name for name, kind in parse._fields(config.Config) if typing.get_origin(kind) is tuple]
 ONE_LINE = {
