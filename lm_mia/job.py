@@ -145,17 +145,17 @@ class Job:
         assert facts is not None, "checked before, or just written"
         [row] = [row for row in presence.rows_of(c) if str(row) == facts["first_target"]]
         shape = model.Shape.of(c.model, population.vocab_size, population.length_tokens)
-        chosen = extract.chosen(_scored(tables / "samples.parquet"), population, c.extract)
-        if len(chosen) < c.extract.samples:
+        asked = extract.chosen(_scored(tables / "samples.parquet"), population, c.extract)
+        if len(asked) < c.extract.samples:
             self.display.say(
-                f"extract.samples={c.extract.samples}: {len(chosen)} samples have a score and are long enough; all are "
+                f"extract.samples={c.extract.samples}: {len(asked)} samples have a score and are long enough; all are "
                 "asked"
             )
         here = backend.start("device")
         step = c.attack.step or presence.total_steps(c, row)
         folder = presence.checkpoints(recipe, row)
         params = score.restore_params(row, step, shape, folder, here.mesh, here.own)
-        found = extract.extract(params, shape, population, chosen, c.extract, self.display.update)
+        found = extract.extract(params, shape, population, asked, c.extract, self.display.update)
         extract.write(tables, found, c.extract, str(row), step)
         self.display.say(extract.summary(found))
 
