@@ -80,8 +80,8 @@ class Store:
           token_columns: of `chosen.token_columns`, where the store has `token_samples`.
         """
         with filelock.FileLock(self.path.with_suffix(".lock")):
+            old, names = self._table()  # which tells of damage
             store_table.forget_tokens(self.path)
-            old, names = self._table()
             table = list(dict.fromkeys([*old, *wanted]))
             if table == old and names.issuperset(self.variables):
                 return

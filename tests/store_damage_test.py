@@ -33,12 +33,13 @@ def test_damaged_metadata_and_coordinates_are_told(tmp_path: Path, damage: str, 
         path.write_text("{")
     elif path.exists():
         path.unlink()
-    with pytest.raises(UserError) as caught:
-        s.present()
-    assert str(caught.value) == (
-        f"{s.path}: damaged score store ({what}); delete it and run `lm-mia run` again: "
-        "rows are scored again from their checkpoints"
-    )
+    for ask in (s.present, lambda: s.ensure(SIX, {"tokens": np.arange(5)}, {})):
+        with pytest.raises(UserError) as caught:
+            ask()
+        assert str(caught.value) == (
+            f"{s.path}: damaged score store ({what}); delete it and run `lm-mia run` again: "
+            "rows are scored again from their checkpoints"
+        )
 
 
 @pytest.mark.parametrize("text", [None, "{"])
