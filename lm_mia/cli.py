@@ -8,7 +8,7 @@ import argparse
 import dataclasses
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -16,7 +16,7 @@ import tyro
 
 from lm_mia import plan
 from lm_mia.config import Config
-from lm_mia.errors import STOPPED, UserError
+from lm_mia.errors import DISK_WAY_OUT, STOPPED, UserError, disk_problem
 from lm_mia.parse import parse, sweep
 from lm_mia.workdir import Workdir
 
@@ -34,21 +34,16 @@ VERBS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit code: 0, 2 for a user's mistake, 130 or 143 if stopped."""
+    """Entry point; returns the exit code of `exit_code`."""
+    return exit_code(lambda: _act(sys.argv[1:] if argv is None else argv))
+
+
+def exit_code(act: Callable[[], int]) -> int:
+    """What an action returns; 2 for a user's mistake or a full disk, told in a line; 130 or 143 if it was stopped."""
     # A SIGTERM unwinds like an exception, so that workers save what they are at.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))
     try:
-        arguments = _arguments(sys.argv[1:] if argv is None else argv)
-        if arguments is None:
-            return 0
-        # here, since they take seconds to load: plan, --help and mistakes are told at once
-        from lm_mia import job, status
-
-        of = arguments
-        if of.verb == "status":
-            status.show(of.config, of.workdir, of.verify)
-        else:
-            job.work(of.verb, of.config, of.workdir, of.from_hf_shards, of.repair)
+        return act()
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
@@ -59,6 +54,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.code == STOPPED:
             print("stopped; the same command goes on from here", file=sys.stderr)
         raise
+    except Exception as error:
+        if not (problem := disk_problem(error)):
+            raise
+        where = getattr(error, "filename", None)
+        print(f"{where or 'disk'}: {problem}; {DISK_WAY_OUT}", file=sys.stderr)
+        return 2
+
+
+def _act(argv: Sequence[str]) -> int:
+    arguments = _arguments(argv)
+    if arguments is None:
+        return 0
+    # here, since they take seconds to load: plan, --help and mistakes are told at once
+    from lm_mia import job, status
+
+    of = arguments
+    if of.verb == "status":
+        status.show(of.config, of.workdir, of.verify)
+    else:
+        job.work(of.verb, of.config, of.workdir, of.from_hf_shards, of.repair)
     return 0
 
 

@@ -100,29 +100,46 @@ def _cut(log_mean: float, length_tokens: int) -> tuple[float, float]:
     return mean, square
 
 
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """What a sweep asks of one recipe: entries that differ in rows or statistics alone share it."""
+
+    key: str
+    """Eight hex digits that tell recipes of a sweep apart before there is a population."""
+    entries: tuple[int, ...]
+    sets: dict[str, Any]
+    """By the first of these entries."""
+    config: Config
+    """Which asks for all that any of them does."""
+
+
+def asked(entries: Sequence[Entry]) -> list[Asked]:
+    """The recipes of a sweep (of `lm_mia.parse.sweep`), each once."""
+    found: dict[str, Asked] = {}
+    for number, (sets, c) in enumerate(entries):
+        parts = [identity.recipe_hash(c, population_name(c)), points.score_steps(c)]
+        key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:8]
+        if old := found.get(key):
+            both = _union(old.config, c)
+            found[key] = dataclasses.replace(old, entries=(*old.entries, number), config=both)
+        else:
+            found[key] = Asked(key, (number,), sets, c)
+    return list(found.values())
+
+
 def recipes(
     entries: Sequence[Entry],
     lengths: Callable[[Config], Lengths],
     present: Callable[[Config], int] = lambda c: 0,
 ) -> list[Recipe]:
-    """What a sweep comes to, each recipe once: entries that differ in rows or statistics alone share their rows.
+    """What a sweep comes to, each recipe once.
 
     Args:
       entries: as of `lm_mia.parse.sweep`.
       lengths: of a config's samples.
       present: rows that a config asks for and that are there.
     """
-    merged: dict[tuple[str, tuple[int, ...]], tuple[list[int], dict[str, Any], Config]] = {}
-    for number, (sets, c) in enumerate(entries):
-        key = identity.recipe_hash(c, population_name(c)), points.score_steps(c)
-        if key in merged:
-            numbers, first, other = merged[key]
-            merged[key] = [*numbers, number], first, _union(other, c)
-        else:
-            merged[key] = [number], sets, c
-    return [
-        _recipe(numbers, sets, c, lengths(c), present(c)) for numbers, sets, c in merged.values()
-    ]
+    return [recipe(a, lengths(a.config), present(a.config)) for a in asked(entries)]
 
 
 def population_name(c: Config) -> str:
@@ -145,7 +162,8 @@ def _union(a: Config, b: Config) -> Config:
         replicas=max(a.attack.replicas, b.attack.replicas),
     )
     both = dict.fromkeys([*a.score.statistics, *b.score.statistics])
-    score = dataclasses.replace(a.score, statistics=tuple(both))
+    ids = dict.fromkeys([*a.score.token_samples, *b.score.token_samples])
+    score = dataclasses.replace(a.score, statistics=tuple(both), token_samples=tuple(ids))
     validations = max(a.train.validations, b.train.validations)
     held_out = max(a.population.validation_samples, b.population.validation_samples)
     return dataclasses.replace(
@@ -157,9 +175,9 @@ def _union(a: Config, b: Config) -> Config:
     )
 
 
-def _recipe(
-    numbers: list[int], sets: dict[str, Any], c: Config, lengths: Lengths, present_rows: int
-) -> Recipe:
+def recipe(of: Asked, lengths: Lengths, present_rows: int) -> Recipe:
+    """What the rows of one recipe come to; of them, so many are there."""
+    c = of.config
     m, samples, vocab_size = c.model, c.population.samples, c.tokenizer.vocab_size
     held_out = c.population.validation_samples
     rows = c.attack.references + c.attack.replicas
@@ -173,8 +191,8 @@ def _recipe(
     token_bytes = 2 if vocab_size <= 2**16 else 4
     sample_bytes = token_bytes * lengths.mean_tokens + 8 + _TABLE_BYTES  # 8: where it begins
     return Recipe(
-        entries=tuple(numbers),
-        sets=sets,
+        entries=of.entries,
+        sets=of.sets,
         size=m.size,
         layers=m.layers,
         width=m.width,

@@ -1,4 +1,7 @@
-"""The one exception that means "the user can mend this": printed as it is, exit code 2, no traceback."""
+"""The exceptions that mean "the user can mend this": printed as they are, exit code 2, no traceback."""
+
+import errno
+import os
 
 
 class UserError(Exception):
@@ -7,3 +10,27 @@ class UserError(Exception):
 
 STOPPED = 143
 """The exit code of a command or process that SIGTERM stopped, once it has saved what it was at."""
+
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+
+DISK_WAY_OUT = (
+    "make room, or make it writable, and run the same command again: what is finished is kept"
+)
+
+
+class DiskError(UserError):
+    """A disk that is full or cannot be written, at no fault of what was being made."""
+
+
+def disk_problem(error: BaseException) -> str:
+    """What the system says of a disk that is full or cannot be written, if that is behind an error; else ""."""
+    chain: list[BaseException] = [error]
+    while following := chain[-1].__cause__ or chain[-1].__context__:
+        if following in chain:
+            break
+        chain.append(following)
+    for number in _DISK:
+        said = os.strerror(number)  # tensorstore and orbax pass it on in errors of their own
+        if any(getattr(e, "errno", None) == number or said in str(e) for e in chain):
+            return said
+    return ""

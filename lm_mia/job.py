@@ -5,7 +5,7 @@ import dataclasses
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from lm_mia.config import Config
 from lm_mia.errors import UserError
 from lm_mia.population import MEASURES, Population, open_population
 from lm_mia.store import Store
+from lm_mia.subsets import Row
 from lm_mia.workdir import FACTS, Workdir
 
 
@@ -45,6 +46,8 @@ class Job:
     """Whether corrupt scores are removed, and made again."""
     from_hf_shards: str = ""
     """A glob of files that C4 is made of before it is read."""
+    about: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """What every line of the log also says, such as who is at work."""
 
     def population(self) -> Population:
         """The corpus stage: the population, built if it is not there."""
@@ -53,12 +56,26 @@ class Job:
         if self.from_hf_shards:
             hf_shards.convert(self.from_hf_shards, c.corpus.path, c.corpus.processes, *show)
         found = corpus.build(c.corpus, c.tokenizer, c.population, self.workdir.population, *show)
-        for line in corpus.facts(found):
-            self.display.say(line)
+        self.display.say("\n".join(corpus.facts(found)))
         return found
 
-    def make_rows(self, todo: str, population: Population, recipe: Path) -> bool:
-        """Train, score or both, by workers, until no row is missing; whether to go on with what comes after."""
+    def make_rows(
+        self,
+        todo: str,
+        population: Population,
+        recipe: Path,
+        only: Sequence[Row] | None = None,
+        watch: Callable[[dict[str, Any]], None] = lambda event: None,
+    ) -> bool:
+        """Train, score or both, by workers, until no row is missing; whether to go on with what comes after.
+
+        Args:
+          todo: "train", "score", or "run" for both.
+          population: which the store's samples are.
+          recipe: folder in the workdir.
+          only: as of `workers.run`, whose errors are raised too.
+          watch: also called with every event.
+        """
         rows = presence.rows_of(self.config)
         columns = {name: population.column(name) for name in MEASURES}
         facts = {
@@ -71,6 +88,7 @@ class Job:
         presence.scores_of(self.config, recipe).ensure(rows, columns, facts, of_tokens)
         if self.repair:
             self._remove_corrupt(recipe)
+        rows = rows if only is None else list(only)
         missing, lead = presence.missing(todo, self.config, recipe, rows), True
         verb = {"train": "train", "score": "score", "run": "train and score"}[todo]
         trained = sum(presence.trained(self.config, recipe, row) for row in missing)
@@ -78,7 +96,7 @@ class Job:
         if todo == "run" and trained:
             left = f"{len(missing) - trained} to train, {len(missing)} to score"
         self.display.say(f"rows: {len(rows)} wanted, {len(rows) - len(missing)} present, {left}")
-        about = {"recipe": recipe.name}
+        about = {"recipe": recipe.name, **self.about}
         self.workdir.log(
             {"event": "rows", "todo": todo, "wanted": len(rows), "missing": len(missing)} | about
         )
@@ -99,11 +117,11 @@ class Job:
                     track(event)
                     if event["event"] not in ("step", "scoring", "waiting", "stopping"):
                         self.workdir.log(event | about)
+                    watch(event)
 
-                lead = workers.run(todo, self.config, self.workdir.path, recipe, on_event)
-            tally.finish()
-        workers.check_diverged(recipe, rows)
-        self.display.say("rows: all present")
+                lead = workers.run(todo, self.config, self.workdir.path, recipe, on_event, only)
+            if only is None:
+                tally.finish()  # others may have made some
         return lead
 
     def _remove_corrupt(self, recipe: Path) -> None:
@@ -213,8 +231,12 @@ def work(
         if repair:
             job = dataclasses.replace(job, config=presence.with_stored(c, recipe))
         display.stage(0.85, steps=2)  # train, score
-        if verb in ("run", "train", "score") and not job.make_rows(verb, population, recipe):
-            return  # the first process of the job does the rest
+        if verb in ("run", "train", "score"):
+            lead = job.make_rows(verb, population, recipe)
+            workers.check_diverged(recipe, presence.rows_of(c))
+            display.say("rows: all present")
+            if not lead:
+                return  # the first process of the job does the rest
         # Two commands may get here at once; tables and figures are written by one at a time.
         with _alone(workdir.path / ".report.lock", display):
             display.stage(0.01)
@@ -245,15 +267,12 @@ def _alone(path: Path, display: progress.Display) -> Iterator[None]:
 
 def _check_tables(c: Config, workdir: Workdir) -> None:
     """UserError if the tables belong to other settings of the attack than the config's."""
-    facts, asked = workdir.table_facts(), config.to_dict(c)["attack"]
-    if facts is None:
+    if workdir.table_facts() is None:
         raise UserError(f"{workdir.path / FACTS}: no finished tables; run `lm-mia attack` first")
-    made = facts["config"]
     different = [
-        f"attack.{name}={_said(asked[name])}: the tables were made with {_said(made.get(name))}; say that here too, or "
+        f"attack.{name}={_said(asked)}: the tables were made with {_said(made)}; say that here too, or "
         "run `lm-mia attack` first"
-        for name in asked
-        if made.get(name) != asked[name]
+        for name, (asked, made) in workdir.other_settings(c).items()
     ]
     if different:
         raise UserError("\n".join(different))

@@ -55,12 +55,12 @@ def show(known: argparse.Namespace, overrides: Sequence[str]) -> None:
     """
     chip, entries, wrong = None, [], []
     try:
-        chip = _chip(known.device, known.mfu)
+        chip = chip_of(known.device, known.mfu)
     except UserError as error:
         wrong.append(str(error))
     try:
         entries = parse.sweep(known.config, overrides)
-        _check_tokens(known.tokens_per_sample, entries)
+        check_tokens(known.tokens_per_sample, entries)
     except UserError as error:
         wrong.append(str(error))
     if wrong or chip is None:
@@ -94,7 +94,8 @@ def as_json(found: Sequence[Recipe], chip: Chip) -> dict[str, Any]:
     }
 
 
-def _chip(device: str | None, mfu: float | None) -> Chip:
+def chip_of(device: str | None, mfu: float | None) -> Chip:
+    """What --device and --mfu say; UserError with a line for each that is wrong."""
     name, share = "h100" if device is None else device, 0.4 if mfu is None else mfu
     bad = []
     if not 0 < share <= 1:
@@ -117,7 +118,8 @@ def _chip(device: str | None, mfu: float | None) -> Chip:
     return Chip(name, rate, share)
 
 
-def _check_tokens(mean: float | None, entries: Sequence[costs.Entry]) -> None:
+def check_tokens(mean: float | None, entries: Sequence[costs.Entry]) -> None:
+    """UserError if samples of no entry can have --tokens-per-sample tokens on average."""
     shortest = min(c.population.length_tokens for _, c in entries)
     if mean is not None and not 3 <= mean <= shortest:
         raise UserError(
@@ -145,11 +147,16 @@ def _measured(workdir: Workdir, stored: dict[str, Any], c: Config) -> Lengths | 
     of = ("corpus.", "tokenizer.", "population.length_tokens")
     if any(line.startswith(of) for line in identity.differences(stored, c)):
         return None
+    return lengths_of(workdir.population)
+
+
+def lengths_of(population: Path) -> Lengths:
+    """Lengths of the samples of a population."""
     from lm_mia.population import open_population  # here: pandas and pyarrow take a second
 
-    offsets_N1 = open_population(workdir.population, verify=False).offsets_N1
+    offsets_N1 = open_population(population, verify=False).offsets_N1
     lengths_N = np.diff(offsets_N1[: _LOOKED_AT + 1]).astype(float)
-    said = f"measured in {workdir.population}"
+    said = f"measured in {population}"
     return Lengths(float(lengths_N.mean()), float((lengths_N**2).mean()), said)
 
 
@@ -206,7 +213,7 @@ def _numbers(of: dict[str, Any], some_present: bool, steps: str) -> list[str]:
         *([f"{of['present_rows']:,}"] if some_present else []),
         *(steps, _short(of["train_tokens"], "kMBT")),
         *(f"{of[name]:.2e}" for name in ("train_flops", "score_flops")),
-        *(_bytes(of[name]) for name in ("checkpoint_bytes", "store_bytes", "population_bytes")),
+        *(in_bytes(of[name]) for name in ("checkpoint_bytes", "store_bytes", "population_bytes")),
         f"{hours:,.0f}" if hours >= 100 else f"{hours:.3g}",
     ]
 
@@ -221,7 +228,8 @@ def _short(amount: float, prefixes: str, unit: str = "") -> str:
     return f"{amount:.3g} {prefix}{unit}".rstrip()
 
 
-def _bytes(amount: float) -> str:
+def in_bytes(amount: float) -> str:
+    """Three digits and a prefix, for people."""
     return _short(amount, "kMGTP", "B")
 
 
@@ -239,7 +247,7 @@ def _notes(found: Sequence[Recipe], chip: Chip, entries: int, total: dict[str, f
     if total["score_point_bytes"]:
         lines.append(
             f"             and at score points, for statistics asked for later: "
-            f"{_bytes(total['score_point_bytes'])} more"
+            f"{in_bytes(total['score_point_bytes'])} more"
         )
     if total["present_rows"]:
         lines.append(

@@ -7,7 +7,7 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from lm_mia import config, identity, presence, progress, store_check
+from lm_mia import identity, presence, progress, store_check
 from lm_mia.config import Config
 from lm_mia.errors import UserError
 from lm_mia.population import open_population
@@ -61,13 +61,10 @@ def show(c: Config, workdir: Workdir, verify: bool = False) -> None:
 
 def _tables(c: Config, workdir: Workdir) -> str:
     """What is to be said of tables that are there."""
-    facts, asked = workdir.table_facts(), config.to_dict(c)["attack"]
-    if facts is None:
+    if workdir.table_facts() is None:
         return "unfinished"
-    made = facts["config"]
-    others = [
-        f"attack.{name}={made.get(name)!r}" for name in asked if made.get(name) != asked[name]
-    ]
+    different = workdir.other_settings(c).items()
+    others = [f"attack.{name}={made!r}" for name, (_, made) in different]
     return f"present, of other settings: {', '.join(others)}" if others else "present"
 
 

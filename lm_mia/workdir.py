@@ -51,7 +51,7 @@ class Workdir:
           UserError: naming every field that differs, a config.json that is not ours or is lost, or a path that is no
             writable folder; nothing is written then.
         """
-        made_by = _provenance()
+        made_by = provenance()
         stored, lock = self.path / "config.json", self.path / ".config.lock"
         created = [p for p in (*reversed(self.path.parents), self.path) if not p.exists()]
         created += [p for p in (lock, stored) if not p.exists()]
@@ -120,6 +120,12 @@ class Workdir:
         except (ValueError, LookupError, TypeError) as error:
             raise UserError(f"{path}: damaged; run `lm-mia attack` again") from error
 
+    def other_settings(self, c: config.Config) -> dict[str, tuple[Any, Any]]:
+        """Settings of the attack in which finished tables differ from a config: name -> (the config's, the tables')."""
+        facts, asked = self.table_facts(), config.to_dict(c)["attack"]
+        made = facts["config"] if facts else asked
+        return {n: (asked[n], made.get(n)) for n in asked if made.get(n) != asked[n]}
+
     def report_is_old(self) -> bool:
         """Whether tables were made after the report."""
         report, facts = self.path / "report.html", (self.path / FACTS, self.path / EXTRACTION)
@@ -155,7 +161,8 @@ def write_atomically(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def _provenance() -> dict[str, Any]:
+def provenance() -> dict[str, Any]:
+    """What is at work here: versions of lm_mia and packages, commit and CPU cores."""
     names = (
         "jax",
         "jaxlib",

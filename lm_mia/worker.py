@@ -12,14 +12,14 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import filelock
 import numpy as np
 
-from lm_mia import config, points, presence, subsets
+from lm_mia import config, errors, points, presence, subsets
 from lm_mia.errors import UserError
 from lm_mia.population import open_population
 from lm_mia.store import Store
@@ -40,6 +40,7 @@ def main(
     recipe: Path,
     place: tuple[int, int],
     environment: dict[str, str],
+    only: Sequence[subsets.Row] | None = None,
 ) -> None:
     """The process; when whoever started it dies, the pipe breaks at the next report and it ends too.
 
@@ -50,20 +51,25 @@ def main(
       workdir, recipe: folders.
       place: index among the workers of the command, and their number.
       environment: set before JAX is loaded.
+      only: the rows to make, but for those that others are at work on; None: all, waiting for others' too.
     """
     os.environ |= environment
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started us sends SIGTERM
     try:
         try:
             try:
-                _work(todo, c, workdir, recipe, place, pipe.send)
+                _work(todo, c, workdir, recipe, place, pipe.send, only)
             finally:
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is on its way out
         except UserError as error:
             pipe.send({"event": "user_error", "message": str(error)})
         except BrokenPipeError:
             raise
-        except Exception:
+        except Exception as error:
+            if problem := errors.disk_problem(error):
+                message = f"{workdir}: {problem}; {errors.DISK_WAY_OUT}"
+                pipe.send({"event": "disk", "message": message})
+                return
             pipe.send({"event": "crash", "message": traceback.format_exc()})
     except BrokenPipeError:
         # At once: leaving a job in order waits for its other processes, and they are waiting for this one.
@@ -77,6 +83,7 @@ def _work(
     recipe: Path,
     place: tuple[int, int],
     report: Report,
+    only: Sequence[subsets.Row] | None,
 ) -> None:
     # here, so that the process that only watches never loads JAX
     from lm_mia import backend, compute, model, preemption, score, train
@@ -164,8 +171,8 @@ def _work(
                 | _mean_losses(dataclasses.replace(store, step=point), row)
             )
 
-    rows = presence.rows_of(c)
-    locked = _locked(todo, c, recipe, place, rows, tell) if here.lead else iter(())
+    rows = presence.rows_of(c)  # numbered alike in all processes of the job
+    locked = _locked(todo, c, recipe, place, only, tell) if here.lead else iter(())
     while (number := here.agreed(next(locked, _DONE))) != _DONE:
         try:
             if number == _WAIT:  # in turns of all, since collectives do not wait for long
@@ -201,12 +208,15 @@ def _locked(
     c: config.Config,
     recipe: Path,
     place: tuple[int, int],
-    rows: list[subsets.Row],
+    only: Sequence[subsets.Row] | None,
     tell: Report,
 ) -> Iterator[int]:
-    """Which row is missing, while its lock is held, until none is; _WAIT, while others are at work on all of them."""
-    index, count = place
-    while waiting := presence.missing(todo, c, recipe, rows):
+    """Which row is missing, while its lock is held, until none is; _WAIT, while others are at work on all of them.
+
+    Of certain rows only: until none is that others are not at work on.
+    """
+    rows, (index, count) = presence.rows_of(c), place
+    while waiting := presence.missing(todo, c, recipe, rows if only is None else list(only)):
         took = False
         # Workers start at different places, so that they rarely ask for the same lock.
         start = index * len(waiting) // count
@@ -216,6 +226,8 @@ def _locked(
                 if presence.missing(todo, c, recipe, [row]):
                     took = True
                     yield rows.index(row)
+        if not took and only is not None:
+            return
         if not took:  # somebody else is at work on every row that is left
             tell({"event": "waiting", "rows": [str(row) for row in waiting]})
             yield _WAIT

@@ -10,21 +10,27 @@ import multiprocessing.connection
 import multiprocessing.process
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from lm_mia import config, devices, presence, subsets, worker
-from lm_mia.errors import STOPPED, UserError
+from lm_mia.errors import STOPPED, DiskError, UserError
 
 Event = dict[str, Any]
 
 _ASKED = (STOPPED, -signal.SIGTERM)  # exit codes of a worker that SIGTERM ended outside of training
+_BAD = ("user_error", "disk", "crash", "preempted")  # after which all workers are stopped
 _GRACE_SECONDS = 120  # in which a worker saves, also a large state to a slow disk
 
 
 def run(
-    todo: str, c: config.Config, workdir: Path, recipe: Path, on_event: Callable[[Event], None]
+    todo: str,
+    c: config.Config,
+    workdir: Path,
+    recipe: Path,
+    on_event: Callable[[Event], None],
+    only: Sequence[subsets.Row] | None = None,
 ) -> bool:
     """Starts the workers, passes on what they report, returns when no row is missing.
 
@@ -33,7 +39,8 @@ def run(
       c: the whole config.
       workdir: of the run.
       recipe: folder of the recipe in it.
-      on_event: called in this process with every event of every worker.
+      on_event: called in this process with every event of every worker, whose number is its "index".
+      only: the rows to make, but for those that others are at work on; None: all, waiting for others' too.
 
     A worker that is killed is lost: the others make its rows. When this process is asked to stop, it asks its workers,
     which save the rows that they are at.
@@ -42,11 +49,12 @@ def run(
       Whether to go on with what comes after the rows: not so in processes of a job other than the first.
 
     Raises:
-      UserError: what a worker found wrong, or that all workers were killed; finished rows stay.
+      UserError: what a worker found wrong, or that all workers were killed; finished rows stay. DiskError, if the disk
+        is full or cannot be written.
       SystemExit: with code 143, if a worker was asked to stop from outside.
     """
     _, environments = devices.environments(c.train.workers, c.compute.span)
-    rows, lead = presence.rows_of(c), True
+    rows, lead = list(presence.rows_of(c) if only is None else only), True
     if c.compute.span == "device":
         environments = environments[: len(presence.missing(todo, c, recipe, rows))]
     context = multiprocessing.get_context("spawn")
@@ -57,13 +65,17 @@ def run(
             place = (index, len(environments))
             process = context.Process(
                 target=worker.main,
-                args=(theirs, todo, c, workdir, recipe, place, environment),
+                args=(theirs, todo, c, workdir, recipe, place, environment, only),
                 daemon=True,
             )
             process.start()
             theirs.close()
             processes[ours] = process
         for event in _events(processes):
+            if event["event"] in _BAD:
+                on_event(event)
+            if event["event"] == "disk":
+                raise DiskError(event["message"])
             if event["event"] == "user_error":
                 raise UserError(event["message"])
             if event["event"] == "crash":
@@ -74,7 +86,8 @@ def run(
                 raise SystemExit(STOPPED)
             lead = event.get("lead", lead)
             on_event(event)
-        if left := presence.missing(todo, c, recipe, rows):
+        lost = all(process.exitcode for process in processes.values())
+        if lost and (left := presence.missing(todo, c, recipe, rows)):
             raise UserError(
                 f"all workers were lost (killed, or out of memory?) with {len(left)} rows missing; "
                 "finished rows are kept: run the same command again to go on"
@@ -112,16 +125,17 @@ def _events(
     processes: dict[multiprocessing.connection.Connection, multiprocessing.process.BaseProcess],
 ) -> Iterator[Event]:
     """Events of all workers as they come, until every worker has ended; a killed one makes an event of its own."""
-    pipes = list(processes)
+    pipes = {pipe: index for index, pipe in enumerate(processes)}
     while pipes:
         for pipe in multiprocessing.connection.wait(pipes):
             assert isinstance(pipe, multiprocessing.connection.Connection)
             try:
                 event = pipe.recv()
             except (EOFError, ConnectionResetError):
-                pipes.remove(pipe)
+                index = pipes.pop(pipe)
                 processes[pipe].join()
                 if code := processes[pipe].exitcode:
-                    yield {"event": "worker_lost", "exit_code": code, "left": len(pipes)}
+                    about = {"event": "worker_lost", "index": index}
+                    yield about | {"exit_code": code, "left": len(pipes)}
             else:
-                yield event
+                yield {**event, "index": pipes[pipe]}

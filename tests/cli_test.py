@@ -22,9 +22,11 @@ def _narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
 
 
-def here(todo: str, c: Config, workdir: Path, recipe: Path, on_event: Callable[..., None]) -> bool:
+def here(
+    todo: str, c: Config, workdir: Path, recipe: Path, on_event: Callable[..., None], only: None
+) -> bool:
     """`workers.run`, but a worker's work is done in this process."""
-    worker._work(todo, c, workdir, recipe, (0, 1), on_event)
+    worker._work(todo, c, workdir, recipe, (0, 1), on_event, only)
     return True
 
 

@@ -146,7 +146,7 @@ ALLOWED = {
             "progress",
             "score",
             *("status", "store"),
-            "store_check",
+            *("store_check", "subsets"),
         ),
         *("trackers", "workdir", "workers"),
     },
@@ -262,12 +262,12 @@ def test_jax_is_not_loaded_where_it_is_not_needed():
     assert done.returncode == 0, done.stderr
 
 
-def test_analysis_and_configs_load_no_jax():
-    for path in python_files("analysis", "configs"):
+def test_analysis_configs_and_launch_load_no_jax():
+    for path in python_files("analysis", "configs", "launch"):
         assert not {name.split(".")[0] for name in imported(path)} & {"jax", "optax", "orbax"}
 
 
-OURS = python_files("lm_mia", "configs", "analysis", "benchmarks", "tests")
+OURS = python_files("lm_mia", "launch", "configs", "analysis", "benchmarks", "tests")
 
 
 @pytest.mark.parametrize("path", OURS, ids=str)
@@ -280,7 +280,9 @@ def test_files_are_small_and_well_named(path):
 def test_every_test_file_has_its_module():
     package = python_files("lm_mia")
     modules = {"_".join(p.relative_to(ROOT / "lm_mia").with_suffix("").parts) for p in package}
-    modules |= {f"{p.parent.name}_{p.stem}" for p in python_files("analysis", "benchmarks")}
+    modules |= {
+        f"{p.parent.name}_{p.stem}" for p in python_files("analysis", "benchmarks", "launch")
+    }
     for path in (ROOT / "tests").glob("*_test.py"):
         name = path.stem.removesuffix("_test")
         about = name.removesuffix("_damage")

@@ -106,8 +106,10 @@ def test_statistics_asked_for_later_are_scored_and_nothing_is_trained(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ):
-    def here(todo, c, workdir, recipe, on_event) -> bool:  # a worker's work, without the process
-        worker._work(todo, c, workdir, recipe, (0, 1), on_event)
+    def here(
+        todo, c, workdir, recipe, on_event, only
+    ) -> bool:  # a worker's work, without the process
+        worker._work(todo, c, workdir, recipe, (0, 1), on_event, only)
         return True
 
     for name, value in tiny.environment.items():

@@ -14,7 +14,7 @@ import tiny_run
 from tiny_run import _on_cpu, tiny
 
 from lm_mia import checkpoint, config, parse, presence, subsets, worker
-from lm_mia.errors import UserError
+from lm_mia.errors import DISK_WAY_OUT, UserError
 from lm_mia.train import DivergedError, PreemptedError
 
 __all__ = ["_on_cpu", "tiny"]  # fixtures
@@ -41,13 +41,17 @@ class Pipe:
 def work(todo: str, c: config.Config, workdir: Path, report: Callable[[Event], None]) -> None:
     """What `worker.main` does, in this process."""
     [recipe] = workdir.glob("recipe_*")
-    worker._work(todo, c, workdir, recipe, (0, 1), report)
+    worker._work(todo, c, workdir, recipe, (0, 1), report, None)
 
 
 @pytest.mark.parametrize(
     ("error", "said"),
     [
         (UserError("field=1: rule"), {"event": "user_error", "message": "field=1: rule"}),
+        (
+            OSError(28, "No space left on device"),
+            {"event": "disk", "message": f".: No space left on device; {DISK_WAY_OUT}"},
+        ),
         (BrokenPipeError(), None),
         (None, None),
     ],

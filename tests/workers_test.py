@@ -6,12 +6,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import filelock
 import pytest
 import tiny_run
 from tiny_run import _on_cpu, tiny
 
 from lm_mia import config, parse, presence, subsets, workers
-from lm_mia.errors import UserError
+from lm_mia.errors import DiskError, UserError
 from lm_mia.store import Store
 
 __all__ = ["_on_cpu", "tiny"]  # fixtures
@@ -38,8 +39,10 @@ def test_events_of_all_workers_until_the_last_has_closed():
     processes: Any = {ours: Ended(-9 if i == 1 else 0) for i, (ours, _) in enumerate(ends)}
     found = list(workers._events(processes))
     [lost] = [e for e in found if e["event"] == "worker_lost"]
-    assert lost["exit_code"] == -9
-    assert sorted((e["from"], e["n"]) for e in found if e is not lost) == [(1, 0), (2, 0), (2, 1)]
+    assert (lost["exit_code"], lost["index"]) == (-9, 1)
+    others = [e for e in found if e is not lost]
+    assert sorted((e["from"], e["n"]) for e in others) == [(1, 0), (2, 0), (2, 1)]
+    assert all(e["index"] == e["from"] for e in others)
     for ours, _ in ends:
         ours.close()
 
@@ -84,7 +87,7 @@ def test_a_killed_worker_is_one_line_and_the_next_run_goes_on(tiny: tiny_run.Tin
         "all workers were lost (killed, or out of memory?) with 6 rows missing; finished rows are kept: "
         "run the same command again to go on"
     )
-    assert lost == [{"event": "worker_lost", "exit_code": -9, "left": 0}]
+    assert lost == [{"event": "worker_lost", "index": 0, "exit_code": -9, "left": 0}]
     assert multiprocessing.active_children() == []
     store = Store(recipe / "scores.zarr")
     left = store.missing(ROWS)
@@ -110,9 +113,42 @@ def test_the_others_make_the_rows_of_a_killed_worker(tiny: tiny_run.Tiny, tmp_pa
             os.kill(pid, signal.SIGKILL)
 
     workers.run("run", c, workdir, recipe, kill_one)
-    assert lost == [{"event": "worker_lost", "exit_code": -9, "left": 1}]
+    [one] = lost
+    assert (one["exit_code"], one["left"]) == (-9, 1)
+    assert one["index"] in (0, 1)
     assert Store(recipe / "scores.zarr").missing(ROWS) == []
     assert tiny_run.scores(workdir) == tiny_run.scores(tiny.workdir)
+
+
+@pytest.mark.usefixtures("_on_cpu")
+def test_some_rows_only_and_those_in_other_hands_are_left(tiny: tiny_run.Tiny, tmp_path: Path):
+    c = parse.parse(tiny.config, ["--config.train.workers=1"])
+    workdir = tiny.copy(tmp_path / "w", rows=False)
+    recipe = tiny.recipe(workdir)
+    seen: list[workers.Event] = []
+    (recipe / "locks").mkdir(exist_ok=True)
+    with filelock.FileLock(recipe / "locks" / f"{ROWS[2]}.lock"):
+        assert workers.run("run", c, workdir, recipe, seen.append, only=ROWS[1:3])
+    scored = [(e["row"], e["index"]) for e in seen if e["event"] == "row_scored"]
+    assert scored == [(str(ROWS[1]), 0)]
+    assert Store(recipe / "scores.zarr").missing(ROWS) == [*ROWS[:1], *ROWS[2:]]
+
+
+@pytest.mark.usefixtures("_on_cpu")
+def test_a_full_disk_is_a_line_of_its_own_kind(
+    tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    c = parse.parse(tiny.config, ["--config.train.workers=1"])
+    workdir = tiny.copy(tmp_path / "w", rows=False)
+
+    def full(processes: Any):
+        yield {"event": "disk", "message": "w: No space left on device; make room", "index": 0}
+
+    monkeypatch.setattr(workers, "_events", full)
+    seen: list[workers.Event] = []
+    with pytest.raises(DiskError, match="w: No space left on device; make room"):
+        workers.run("run", c, workdir, tiny.recipe(workdir), seen.append)
+    assert [e["event"] for e in seen] == ["disk"]
 
 
 @pytest.mark.parametrize("moment", ["worker", "row_scored", "before it is up"])
