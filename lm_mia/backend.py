@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 
 from lm_mia import sharding
 from lm_mia.devices import gpus
-from lm_mia.errors import UserError
+from lm_mia.errors import ApartError, UserError
 
 _HEARTBEAT_SECONDS = 60  # without which a process of a job is taken for dead
 
@@ -113,7 +113,7 @@ def _join() -> None:
     except (RuntimeError, ValueError) as error:
         if not address and "coordinator_address should be defined" in str(error):
             return  # no cluster that JAX knows: a job of one process
-        raise UserError(
+        raise ApartError(
             f"compute.span='job': the processes of the job did not find each other ({error})"
         ) from error
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from filelock import FileLock
 
-from lm_mia import c4, config, docstrings, documents, duplicates, files, population, vocabulary
+from lm_mia import c4, config, docstrings, documents, files, population, vocabulary
 from lm_mia.documents import Progress, silent
 from lm_mia.errors import UserError
 from lm_mia.tokenizer import load_tokenizer
@@ -83,6 +83,10 @@ def read(corpus: config.Corpus, progress: Progress = silent) -> Documents:
             f"long; the longest has {max(map(len, texts), default=0)} characters"
         )
     distinct = kept
+    from lm_mia import (
+        duplicates,
+    )  # here: scipy takes half a second, and most commands find a population
+
     if corpus.deduplicate != "none":
         distinct = [kept[i] for i in duplicates.distinct([texts[i] for i in kept])]
     final = distinct

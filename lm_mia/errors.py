@@ -22,6 +22,10 @@ class DiskError(UserError):
     """A disk that is full or cannot be written, at no fault of what was being made."""
 
 
+class ApartError(UserError):
+    """Processes of a job that did not find each other: they may, when they are started again."""
+
+
 def disk_problem(error: BaseException) -> str:
     """What the system says of a disk that is full or cannot be written, if that is behind an error; else ""."""
     chain: list[BaseException] = [error]

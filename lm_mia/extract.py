@@ -32,6 +32,14 @@ _MOST_QUERIES = 18  # powers of ten
 _GREEDY, _SAMPLED = extraction.Scheme(temperature=0), extraction.Scheme()
 
 
+def scored(path: Path) -> pd.DataFrame:
+    """The samples of the tables, as `chosen` takes them; UserError if they cannot be read."""
+    try:
+        return pd.read_parquet(path, columns=["id", "member", "score"])
+    except (OSError, ValueError) as error:  # of pyarrow too
+        raise UserError(f"{path}: missing or damaged; run `lm-mia attack` again") from error
+
+
 def chosen(samples: pd.DataFrame, population: Population, c: config.Extract) -> pd.DataFrame:
     """The samples that are asked for: id, member and score of those with the highest scores, best first.
 

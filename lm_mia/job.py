@@ -10,19 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import filelock
-import pandas as pd
 
 from lm_mia import (
-    attack,
     chosen,
     config,
     corpus,
     devices,
-    hf_shards,
     identity,
     presence,
     progress,
-    status,
     store_check,
     trackers,
     workers,
@@ -54,6 +50,8 @@ class Job:
         c = self.config
         show = self.display.update, self.display.say
         if self.from_hf_shards:
+            from lm_mia import hf_shards
+
             hf_shards.convert(self.from_hf_shards, c.corpus.path, c.corpus.processes, *show)
         found = corpus.build(c.corpus, c.tokenizer, c.population, self.workdir.population, *show)
         self.display.say("\n".join(corpus.facts(found)))
@@ -138,6 +136,10 @@ class Job:
 
     def attack(self, population: Population, recipe: Path) -> None:
         """Scores -> tables."""
+        from lm_mia import (
+            attack,
+        )  # here: scipy and pandas take a second, and most jobs make rows alone
+
         tables = self.workdir.path / "tables"
         attack.run(
             *(self._attacked(recipe), population, self.config.attack, tables),
@@ -163,7 +165,7 @@ class Job:
         assert facts is not None, "checked before, or just written"
         [row] = [row for row in presence.rows_of(c) if str(row) == facts["first_target"]]
         shape = model.Shape.of(c.model, population.vocab_size, population.length_tokens)
-        asked = extract.chosen(_scored(tables / "samples.parquet"), population, c.extract)
+        asked = extract.chosen(extract.scored(tables / "samples.parquet"), population, c.extract)
         if len(asked) < c.extract.samples:
             self.display.say(
                 f"extract.samples={c.extract.samples}: {len(asked)} samples have a score and are long enough; all are "
@@ -247,6 +249,8 @@ def work(
             display.stage(0.04)
             if verb in ("run", "report"):
                 job.report()
+    from lm_mia import status  # here: pandas
+
     status.summary(verb, workdir, recipe)
 
 
@@ -281,14 +285,6 @@ def _check_tables(c: Config, workdir: Workdir) -> None:
 def _said(value: object) -> str:
     """As a flag takes it."""
     return ",".join(map(str, value)) if isinstance(value, list) else repr(value)
-
-
-def _scored(path: Path) -> pd.DataFrame:
-    """The samples of the tables with their scores."""
-    try:
-        return pd.read_parquet(path, columns=["id", "member", "score"])
-    except (OSError, ValueError) as error:  # of pyarrow too
-        raise UserError(f"{path}: missing or damaged; run `lm-mia attack` again") from error
 
 
 def _report_script(c: Config) -> Path:

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow.parquet as pq
 import sentencepiece
 
@@ -69,19 +68,14 @@ class Population:
         """Tokens of each sample, `<bos>` and `<eos>` included; int64."""
         return np.diff(self.offsets_N1)
 
-    @functools.cached_property
-    def table(self) -> pd.DataFrame:
-        """The sample table, read on first use; row i is sample i.
-
-        Columns: id, source_record, text_sha256, chars (of the whole text), tokens and unk (of the stored, cut sample),
-        zlib_bytes (of the whole text in UTF-8 at level 6); and, but of held-out samples, tfidf (mean over the distinct
-        pieces, of `frequencies.mean_tfidf`; NaN without any) and prefix_group (the id of the first sample that begins
-        with the same ``population.group_prefix_tokens`` tokens).
-        """
-        return pd.read_parquet(self.folder / f"{self.prefix}samples.parquet")
-
     def column(self, name: str) -> np.ndarray:
-        """column_N: one column of the table, read alone; int64, float64 ("tfidf"), or objects where it holds texts."""
+        """column_N: one column of the sample table (samples.parquet), read alone.
+
+        Texts: source_record, text_sha256. int64: id, chars (of the whole text), tokens and unk (of the stored, cut
+        sample), zlib_bytes (of the whole text in UTF-8 at level 6); and, but of held-out samples, prefix_group (the id
+        of the first sample that begins with the same ``population.group_prefix_tokens`` tokens). float64, but of
+        held-out samples: tfidf (mean over the distinct pieces, of `frequencies.mean_tfidf`; NaN without any).
+        """
         file = self.folder / f"{self.prefix}samples.parquet"
         return pq.read_table(file, columns=[name])[name].to_numpy()
 

@@ -62,7 +62,8 @@ def main(
             finally:
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is on its way out
         except UserError as error:
-            pipe.send({"event": "user_error", "message": str(error)})
+            kind = "apart" if isinstance(error, errors.ApartError) else "user_error"
+            pipe.send({"event": kind, "message": str(error)})
         except BrokenPipeError:
             raise
         except Exception as error:

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from lm_mia import config, devices, presence, subsets, worker
-from lm_mia.errors import STOPPED, DiskError, UserError
+from lm_mia.errors import STOPPED, ApartError, DiskError, UserError
 
 Event = dict[str, Any]
 
 _ASKED = (STOPPED, -signal.SIGTERM)  # exit codes of a worker that SIGTERM ended outside of training
-_BAD = ("user_error", "disk", "crash", "preempted")  # after which all workers are stopped
+_RAISED = {"user_error": UserError, "disk": DiskError, "apart": ApartError}
+_BAD = (*_RAISED, "crash", "preempted")  # after which all workers are stopped
 _GRACE_SECONDS = 120  # in which a worker saves, also a large state to a slow disk
 
 
@@ -50,7 +51,7 @@ def run(
 
     Raises:
       UserError: what a worker found wrong, or that all workers were killed; finished rows stay. DiskError, if the disk
-        is full or cannot be written.
+        is full or cannot be written; ApartError, if the processes of a job did not find each other.
       SystemExit: with code 143, if a worker was asked to stop from outside.
     """
     _, environments = devices.environments(c.train.workers, c.compute.span)
@@ -74,10 +75,8 @@ def run(
         for event in _events(processes):
             if event["event"] in _BAD:
                 on_event(event)
-            if event["event"] == "disk":
-                raise DiskError(event["message"])
-            if event["event"] == "user_error":
-                raise UserError(event["message"])
+            if raised := _RAISED.get(event["event"]):
+                raise raised(event["message"])
             if event["event"] == "crash":
                 raise RuntimeError(f"a worker failed:\n{event['message']}")
             if event["event"] == "preempted":

@@ -57,6 +57,11 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> population.Population:
     )
 
 
+def table_of(of: population.Population) -> pd.DataFrame:
+    """The sample table; row i is sample i."""
+    return pd.read_parquet(of.folder / f"{of.prefix}samples.parquet")
+
+
 class Texts:
     """What an attack asks of a population."""
 

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import table_of
 
 from lm_mia import lowercase, population
 from lm_mia.population import Population
@@ -67,7 +68,7 @@ def test_unknown_tokens_stay_unknown(tmp_path: Path):
     p = written(
         tmp_path / "p", ["a\u4e2d cat", "\u4e2d\u6587", "the ?\u6587\ue000? dog \u6587", "a"]
     )
-    assert sorted(p.table["unk"]) == [0, 1, 1, 2]  # a run of unknown characters is one
+    assert sorted(table_of(p)["unk"]) == [0, 1, 1, 2]  # a run of unknown characters is one
     low = lowercase.lowercase(p)
     np.testing.assert_array_equal(low.tokens, p.tokens)
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from conftest import table_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -43,7 +44,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> population.Population:
 
 def test_samples_are_the_documents_drawn(written: population.Population):
     spm, text_of = load_tokenizer(model()), {record: text for text, record in documents()}
-    table = written.table
+    table = table_of(written)
     assert len(written) == len(table) == table.source_record.nunique() == 100
     assert table.id.tolist() == list(range(100))
     for row in table.itertuples():
@@ -66,7 +67,7 @@ def test_sizes_dtypes_and_text(written: population.Population):
     assert isinstance(written.tokens, np.memmap)
     assert not written.tokens.flags.writeable
     short = int(np.argmin(written.lengths_N))
-    text = dict((r, t) for t, r in documents())[written.table.source_record[short]]
+    text = dict((r, t) for t, r in documents())[table_of(written).source_record[short]]
     assert written.text(short).split() == text.split()
     for i in (-1, 100):
         with pytest.raises(IndexError):
@@ -109,7 +110,7 @@ def test_many_parts_and_segments_give_the_same_samples(
     seen: list[tuple[str, int, int]] = []
     other = write(tmp_path / "p", progress=lambda *n: seen.append(n))
     assert other.sha256 == written.sha256
-    pd.testing.assert_frame_equal(other.table, written.table)
+    pd.testing.assert_frame_equal(table_of(other), table_of(written))
     assert seen[:2] == [("tokenise samples", 0, 100), ("tokenise samples", 5, 100)]
     assert ("tokenise samples", 100, 100) in seen
     assert ("assemble population", 100, 100) in seen
@@ -135,15 +136,15 @@ def test_more_than_65536_pieces_are_stored_in_32_bits(
     large = write(tmp_path / "p", samples=2)
     assert large.tokens.dtype == np.uint32
     assert large.tokens.tolist() == [2, 65_536, 3, 3, 1] * 2
-    assert large.table.unk.tolist() == [2, 2]
+    assert table_of(large).unk.tolist() == [2, 2]
 
 
 def test_one_column_alone(written: population.Population):
     for name in ("id", "tokens", "unk", "zlib_bytes"):
         column_N = written.column(name)
         assert column_N.dtype == np.int64
-        assert column_N.tolist() == written.table[name].tolist()
-    assert written.column("source_record").tolist() == written.table.source_record.tolist()
+        assert column_N.tolist() == table_of(written)[name].tolist()
+    assert written.column("source_record").tolist() == table_of(written).source_record.tolist()
 
 
 def test_held_out_samples(written: population.Population, tmp_path: Path):
@@ -156,11 +157,11 @@ def test_held_out_samples(written: population.Population, tmp_path: Path):
     assert both.sha256 == written.sha256 != held_out.sha256
     # They are what a larger population would have next.
     larger = write(tmp_path / "q", samples=130)
-    assert larger.table.source_record.tolist() == [
+    assert table_of(larger).source_record.tolist() == [
         *both.column("source_record"),
         *held_out.column("source_record"),
     ]
-    assert held_out.table.id.tolist() == list(range(30))
+    assert table_of(held_out).id.tolist() == list(range(30))
     assert held_out.lengths_N.tolist() == held_out.column("tokens").tolist()
     np.testing.assert_array_equal(held_out.pad(np.arange(30)), larger.pad(np.arange(100, 130)))
     names = {f"{prefix}{name}" for prefix in ("", "validation_") for name in population.FILES}

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import table_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from population_test import write
@@ -69,4 +70,4 @@ def test_groups_of_samples_that_begin_alike(
     group_N = found.column("prefix_group")
     assert group_N.tolist() == [begin.index(b) for b in begin]
     assert (group_N < np.arange(100)).any() == (tokens == 2)
-    assert list(found.table.columns[-2:]) == ["tfidf", "prefix_group"]
+    assert list(table_of(found).columns[-2:]) == ["tfidf", "prefix_group"]

@@ -14,7 +14,7 @@ import tiny_run
 from tiny_run import _on_cpu, tiny
 
 from lm_mia import checkpoint, config, parse, presence, subsets, worker
-from lm_mia.errors import DISK_WAY_OUT, UserError
+from lm_mia.errors import DISK_WAY_OUT, ApartError, UserError
 from lm_mia.train import DivergedError, PreemptedError
 
 __all__ = ["_on_cpu", "tiny"]  # fixtures
@@ -48,6 +48,7 @@ def work(todo: str, c: config.Config, workdir: Path, report: Callable[[Event], N
     ("error", "said"),
     [
         (UserError("field=1: rule"), {"event": "user_error", "message": "field=1: rule"}),
+        (ApartError("not found"), {"event": "apart", "message": "not found"}),
         (
             OSError(28, "No space left on device"),
             {"event": "disk", "message": f".: No space left on device; {DISK_WAY_OUT}"},

@@ -1,0 +1,72 @@
+"""What `launch local` adds to the training of tiny rows: wall time against the rows' own, cold and warm.
+
+    python benchmarks/launch.py DIR [--rows 64]
+
+Runs the quickstart's rows (2 layers of 64, 192 steps, 2,048 samples) through `launch local`, a process a core, twice,
+into folders of their own: first with an empty cache of compiled code, then with the one that this left. The population
+is made before. A row's own seconds are those of training and scoring in the log; the wall time runs from the start of
+the command to its end, its imports and those of its jobs included.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from launch import sweep
+from lm_mia import devices
+
+ROOT = Path(__file__).parent.parent
+
+
+def main() -> None:
+    """Prints a line a run."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("dir", type=Path)
+    parser.add_argument("--rows", type=int, default=64)
+    known = parser.parse_args()
+    config = str(ROOT / "configs" / "quickstart.py")
+    overrides = [
+        f"--config.attack.references={known.rows - 16}",
+        "--config.attack.resample-references=0",
+    ]
+    cache = known.dir / "compiled"
+    shutil.rmtree(cache, ignore_errors=True)
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_COMPILATION_CACHE_DIR": str(cache)}
+    _, slots = devices.environments(0, "device")
+    populations = None
+    for name in ("cold", "warm"):
+        folder = known.dir / name
+        shutil.rmtree(folder, ignore_errors=True)
+        of = sweep.read(config, str(folder), overrides)
+        if populations is None:
+            corpus = of.command([sys.executable], "corpus")
+            subprocess.run(corpus, check=True, env=environment, capture_output=True)
+            populations = folder / "population"
+        else:
+            folder.mkdir()
+            shutil.copytree(populations, folder / "population")
+        began = time.monotonic()
+        local = of.command([sys.executable], "local")
+        subprocess.run(local, check=True, env=environment, capture_output=True)
+        wall_seconds = time.monotonic() - began
+        lines = (folder / "metrics.jsonl").read_text().splitlines()
+        events = [json.loads(line) for line in lines]
+        own_seconds = sum(
+            e["seconds"] for e in events if e["event"] in ("row_trained", "row_scored")
+        )
+        compiled = sum(e["seconds"] for e in events if e["event"] == "compiled")
+        print(
+            f"{name}: {known.rows} rows on {len(slots)} cores: {wall_seconds:.1f} s of wall time, "
+            f"{own_seconds:.1f} s of rows ({compiled:.1f} s to compile): "
+            f"{wall_seconds * len(slots) / own_seconds:.3f}x",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Sweeps on one machine or many: a config's ``sweep()`` -> jobs -> an engine that the user already has."""

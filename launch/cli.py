@@ -1,0 +1,173 @@
+"""The command line: ``python -m launch VERB --config=FILE.py[:ARG] --workdir=DIR [--config.model.layers=3 ...]``.
+
+Every engine makes the rows that are missing, by the same jobs; rows that are there stay. The same command goes on where
+an earlier one stopped, and engines may be mixed.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from launch import estimate, plan, sweep
+from launch.sweep import Sweep
+from lm_mia.cli import exit_code
+from lm_mia.errors import UserError
+
+VERBS = {
+    "plan": "jobs, chip-hours and bytes of what is missing; writes nothing",
+    "local": "make the rows on this machine, a process a device",
+    "slurm": "write SLURM array scripts, and submit them",
+    "jobset": "write Kubernetes JobSets",
+    "worker": "take jobs from a shared folder or bucket until none is left",
+    "status": "rows done, running, failed and missing, and the time left",
+    "corpus": "make the populations alone",
+    "rows": "one job: what the engines run",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit code: 1 if rows were set aside or diverged, else that of `lm-mia`."""
+    return exit_code(lambda: _act(list(sys.argv[1:] if argv is None else argv)))
+
+
+def _act(argv: list[str]) -> int:
+    if not argv or argv[0] not in VERBS:
+        _top().parse_args(argv[:1])  # --help, or what is wrong
+        return 2
+    verb, parser = argv[0], _of_verb(argv[0])
+    known, overrides = parser.parse_known_args(argv[1:])
+    wrong = [
+        f"--{name}: missing; say --{name}={what}"
+        for name, what in (("config", "configs/quickstart.py"), ("workdir", "runs/quickstart"))
+        if not getattr(known, name) and (verb, name) != ("plan", "workdir")
+    ]
+    of_engine = _or(wrong, lambda: _options(verb, known))
+    sizes = _or(wrong, lambda: estimate.sizes(known)) if verb in _SIZED else None
+    found = None
+    if known.config:
+        found = _or(wrong, lambda: sweep.read(known.config, known.workdir or "", overrides))
+    if wrong or found is None:
+        raise UserError("\n".join(wrong))
+    return _run(verb, known, found, sizes, of_engine)
+
+
+_SIZED = ("plan", "slurm", "jobset", "worker")  # verbs that make jobs
+
+
+def _or(wrong: list[str], read: Callable[[], Any]) -> Any:
+    """What is read; None, and a line more, if it is wrong."""
+    try:
+        return read()
+    except UserError as error:
+        wrong.append(str(error))
+        return None
+
+
+def _options(verb: str, known: argparse.Namespace) -> Any:
+    """What the flags of an engine say."""
+    if verb == "slurm":
+        from launch import slurm
+
+        return slurm.slurm(known)
+    if verb == "jobset":
+        from launch import jobset
+
+        return jobset.pods(known)
+    if verb == "worker":
+        from launch import worker
+
+        return worker.options(known)
+    return None
+
+
+def _run(verb: str, known: argparse.Namespace, found: Sweep, sizes: Any, of: Any) -> int:
+    # here, so that plan and mistakes are told at once
+    if verb == "plan":
+        plan.show(found, sizes, known.json)
+        return 0
+    if verb == "status":
+        from launch import status
+
+        status.show(found, known.json, known.watch)
+        return 0
+    if verb == "local":
+        from launch import local
+
+        return local.run(found)
+    if verb == "worker":
+        from launch import worker
+
+        return worker.run(found, sizes, of)
+    if verb == "rows":
+        from launch import rows
+
+        return rows.run(sweep.task_of(found, known.recipe), known.rows, known.job, known.log)
+    from launch import submit
+
+    if verb == "corpus":
+        return submit.corpus(found)
+    if verb == "slurm":
+        return submit.slurm_scripts(found, sizes, of, known.submit)
+    return submit.jobsets(found, sizes, of, Path(known.output), known.crd)
+
+
+def _top() -> argparse.ArgumentParser:
+    parser = _Parser(
+        *("launch",),
+        description="Sweeps of lm_mia on one machine or many.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.epilog = "\n".join(
+        [
+            *(f"  {verb:8} {what}" for verb, what in VERBS.items()),
+            "",
+            "`launch VERB --help` lists the flags of a verb. Example:",
+            "  launch plan --config=configs/c4.py --device=h100",
+        ]
+    )
+    parser.add_argument("verb", choices=VERBS, metavar="VERB")
+    return parser
+
+
+def _of_verb(verb: str) -> argparse.ArgumentParser:
+    parser = _Parser(f"launch {verb}", allow_abbrev=False, description=VERBS[verb])
+    config = "may define sweep(); its fields are flags: --config.section.field=value"
+    parser.add_argument("--config", metavar="FILE.py[:ARG]", help=config)
+    folder = "of the sweep; used again to go on"
+    parser.add_argument("--workdir", metavar="DIR", help=folder)
+    if verb in ("plan", "status"):
+        parser.add_argument("--json", action="store_true", help="for scripts")
+    if verb == "status":
+        parser.add_argument("--watch", action="store_true", help="until no row is left")
+    if verb == "rows":
+        parser.add_argument("--recipe", required=True, metavar="KEY", help="eight hex digits")
+        parser.add_argument("--rows", required=True, metavar="BEGIN:END", help="of the recipe")
+        parser.add_argument("--job", default="", metavar="NAME", help="for status")
+        parser.add_argument("--log", default="", metavar="PLACE", help="of the output, for status")
+    if verb in _SIZED:
+        estimate.flags(parser)
+    if verb == "slurm":
+        from launch import slurm
+
+        slurm.flags(parser)
+        parser.add_argument("--submit", action="store_true", help="by sbatch")
+    if verb == "jobset":
+        from launch import jobset
+
+        jobset.flags(parser)
+        crd = "of jobsets.jobset.x-k8s.io, which manifests are checked with"
+        parser.add_argument("--crd", metavar="FILE", help=crd)
+        output = "of the manifests, here; jobset"
+        parser.add_argument("--output", metavar="DIR", default="jobset", help=output)
+    if verb == "worker":
+        from launch import worker
+
+        worker.flags(parser)
+    return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{self.prog}: {message}; see {self.prog} --help")

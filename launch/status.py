@@ -1,0 +1,248 @@
+"""``launch status``: rows done, running, failed and missing, by recipe, from what is in the folders alone."""
+
+import contextlib
+import json
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+from launch import records, sweep
+from launch.sweep import Sweep, Task
+from lm_mia import presence
+from lm_mia.subsets import Row
+
+_LINE_SECONDS = 10.0  # between lines where there is no terminal
+_LAST = 32  # rows over which the rate is taken
+
+
+def of_task(task: Task) -> dict[str, Any]:
+    """What is known of a recipe, as plain values.
+
+    Returns:
+      ``rows`` wanted, ``done``, ``missing``; ``running``: a dict each, with row, job, host, since; ``vanished``: the
+      same of jobs that no longer say that they are alive; ``failing``: failed and to be tried again; ``set_aside`` and
+      ``diverged``, each with reason and log; ``rows_per_hour`` and ``seconds_left``, None where unknown; ``hosts``:
+      rows and failures by machine; ``made_by``: the versions that made rows.
+    """
+    rows, recipe = task.rows, task.recipe()
+    found: dict[str, Any] = {**sweep.as_json(task), "rows": len(rows), "done": 0}
+    found |= {name: [] for name in ("running", "vanished", "failing", "set_aside", "diverged")}
+    found |= {"missing": len(rows), "rows_per_hour": None, "seconds_left": None, "hosts": {}}
+    found |= {"made_by": [], "population": task.population.exists()}
+    if recipe is None:
+        return found
+    stored = task.workdir.check(task.config)
+    if stored is not None:
+        made_by = [stored, *stored["later"]]
+        found["made_by"] = [f"{m['lm_mia']} {(m['commit'] or '')[:9]}".strip() for m in made_by]
+    unscored = {str(row) for row in presence.scores_of(task.config, recipe).missing(rows)}
+    found["done"] = len(rows) - len(unscored)
+    for _, record, age_seconds in records.running(recipe):
+        kind = "running" if age_seconds < records.LOST_SECONDS else "vanished"
+        found[kind] += [
+            {"row": row, "since": since, **{k: record[k] for k in ("job", "host", "pid", "log")}}
+            for row, since in record["rows"].items()
+            if row in unscored
+        ]
+    for row in rows:
+        _failures(found, recipe, row, str(row) in unscored)
+    given_up = {f["row"] for f in found["set_aside"] + found["diverged"]}
+    found["missing"] = len(unscored - given_up - {r["row"] for r in found["running"]})
+    _rate(found, task, recipe)
+    return found
+
+
+def _failures(found: dict[str, Any], recipe: Path, row: Row, unscored: bool) -> None:
+    """Adds how a row failed, if it did."""
+    failures = records.failures(recipe, row)
+    for failure in failures:
+        _host(found, failure["host"])["failures"] += 1
+    if not unscored:
+        return
+    diverged = presence.diverged(recipe, row)
+    if diverged.exists():
+        found["diverged"].append({"row": str(row), "reason": "diverged", "log": str(diverged)})
+    elif failures:
+        kind = "set_aside" if records.set_aside(recipe, row) else "failing"
+        last = {k: failures[-1][k] for k in ("reason", "log", "host", "job", "time")}
+        found[kind].append({"row": str(row), "failures": len(failures), **last})
+
+
+def _host(found: dict[str, Any], name: str) -> dict[str, int]:
+    return found["hosts"].setdefault(name, {"rows": 0, "failures": 0})
+
+
+def _rate(found: dict[str, Any], task: Task, recipe: Path) -> None:
+    """Adds rows an hour of late, the time left, and the rows of each machine, from the log."""
+    ended: list[datetime] = []
+    with contextlib.suppress(OSError), open(task.folder / "metrics.jsonl", "rb") as lines:
+        for line in lines:
+            if b'"row_scored"' not in line:
+                continue
+            event = json.loads(line)
+            if event.get("last") and event["recipe"] == recipe.name:
+                ended.append(datetime.fromisoformat(event["time"]))
+                if "host" in event:
+                    _host(found, event["host"])["rows"] += 1
+    ended = sorted(ended)[-_LAST:]
+    if len(ended) > 1 and (hours := (ended[-1] - ended[0]).total_seconds() / 3600) > 0:
+        found["rows_per_hour"] = (len(ended) - 1) / hours
+        left = found["missing"] + len(found["running"])
+        found["seconds_left"] = left / found["rows_per_hour"] * 3600
+
+
+def gather(of: Sweep) -> dict[str, Any]:
+    """{"recipes": one a recipe, as of `of_task`; "others": folders of recipes that the config does not ask for now}."""
+    ours = {task.folder.name for task in of.tasks}
+    others = [
+        str(p.parent) for p in sorted(of.folder.glob("*/config.json")) if p.parent.name not in ours
+    ]
+    return {"recipes": [of_task(task) for task in of.tasks], "others": others}
+
+
+def show(of: Sweep, as_json: bool, watch: bool) -> None:
+    """Prints where a sweep stands, once or until all rows are there or given up; changes nothing."""
+    if as_json:
+        print(json.dumps(gather(of), indent=1))
+        return
+    if not watch:
+        _console().print(_picture(gather(of)))
+        return
+    with view(of) as refresh:
+        while refresh():
+            time.sleep(2)
+
+
+def summary(of: Sweep) -> int:
+    """The last words of an engine: what was made, what was not, and what to do next; 1 if rows were given up."""
+    found = gather(of)
+    _console().print(_picture(found))
+    given_up = any(r["set_aside"] or r["diverged"] for r in found["recipes"])
+    if not given_up and all(r["done"] == r["rows"] for r in found["recipes"]):
+        print("all rows are there; attack and report:")
+        for task in of.tasks:
+            sets = [f"--config.{k}={_said(v)}" for k, v in task.asked.sets.items()]
+            flags = [f"--config={of.config}", f"--workdir={task.folder}", *of.overrides, *sets]
+            print("  " + shlex.join(["lm-mia", "run", *flags]))
+    return int(given_up)
+
+
+def _said(value: Any) -> str:
+    """As a flag takes it."""
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+@contextlib.contextmanager
+def view(of: Sweep) -> Iterator[Callable[[], bool]]:
+    """A live view while the block runs: what is to be called now and then, which says whether rows are left."""
+    console, said = _console(), 0.0
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+
+        def refresh() -> bool:
+            nonlocal said
+            found = gather(of)
+            if console.is_terminal:
+                live.update(_picture(found), refresh=True)
+            elif time.monotonic() - said > _LINE_SECONDS:
+                said = time.monotonic()
+                print("; ".join(map(_line, found["recipes"])), file=sys.stderr, flush=True)
+            return any(r["missing"] or r["running"] for r in found["recipes"])
+
+        yield refresh
+
+
+def _console() -> Console:
+    console = Console()
+    return console if console.is_terminal else Console(width=160)
+
+
+def _line(r: dict[str, Any]) -> str:
+    """A recipe in a line."""
+    sets = ", ".join(f"{k.rpartition('.')[2]}={v}" for k, v in r["sets"].items())
+    left = f", {_time(r['seconds_left'])} left" if r["seconds_left"] is not None else ""
+    bad = len(r["set_aside"]) + len(r["diverged"])
+    given_up = f", {bad} given up" if bad else ""
+    return f"{sets or 'rows'}: {r['done']} of {r['rows']} done, {len(r['running'])} running{given_up}{left}"
+
+
+def _picture(found: dict[str, Any]) -> Group:
+    """Tables and lines for a person."""
+    table = Table()
+    for name in (
+        "recipe",
+        "",
+        "done",
+        "running",
+        "failing",
+        "given up",
+        "missing",
+        "rows/h",
+        "left",
+    ):
+        table.add_column(name, justify="left" if name in ("recipe", "") else "right", no_wrap=True)
+    for r in found["recipes"]:
+        label = ", ".join(f"{k.rpartition('.')[2]}={v}" for k, v in r["sets"].items())
+        rate = f"{r['rows_per_hour']:,.3g}" if r["rows_per_hour"] else ""
+        table.add_row(
+            label or "the config",
+            ProgressBar(total=r["rows"], completed=r["done"], width=20),
+            f"{r['done']} of {r['rows']}",
+            *(str(len(r[kind])) for kind in ("running", "failing")),
+            *(str(len(r["set_aside"]) + len(r["diverged"])), str(r["missing"]), rate),
+            _time(r["seconds_left"]) if r["seconds_left"] is not None else "",
+        )
+    return Group(table, *_notes(found))
+
+
+def _notes(found: dict[str, Any]) -> list[str]:
+    """A line for every row that is running or failed, for bad machines, and for what does not fit together."""
+    lines = []
+    for r in found["recipes"]:
+        lines += [
+            f"running   {x['row']} by {x['job']} on {x['host']} since {x['since']}"
+            for x in r["running"]
+        ]
+        lines += [
+            f"vanished  {x['row']} by {x['job']} on {x['host']} since {x['since']}; log: {x['log']}"
+            for x in r["vanished"]
+        ]
+        lines += [
+            f"failing   {x['row']} {x['failures']} times, last on {x['host']}: {x['reason']}; log: {x['log']}"
+            for x in r["failing"]
+        ]
+        lines += [
+            f"set aside {x['row']} after {x['failures']} failures, last on {x['host']}: {x['reason']}; log: {x['log']}"
+            for x in r["set_aside"]
+        ]
+        lines += [f"diverged  {x['row']}: {x['log']}" for x in r["diverged"]]
+        lines += [
+            f"machine   {host}: {n['failures']} failures, {n['rows']} rows"
+            for host, n in sorted(r["hosts"].items())
+            if n["failures"]
+        ]
+        if len(r["made_by"]) > 1:
+            lines.append(
+                f"versions  {r['workdir']}: its rows are by lm_mia {', then '.join(r['made_by'])}"
+            )
+        if not r["population"]:
+            lines.append(f"no population yet for {r['workdir']}")
+    lines += [
+        f"other     {path}: a recipe that the config does not ask for now"
+        for path in found["others"]
+    ]
+    return lines
+
+
+def _time(seconds: float) -> str:
+    """Hours, minutes and seconds; days where it takes days."""
+    days, rest = divmod(round(seconds), 86_400)
+    return f"{days} d " * bool(days) + f"{rest // 3600}:{rest // 60 % 60:02}:{rest % 60:02}"

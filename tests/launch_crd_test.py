@@ -1,0 +1,169 @@
+import copy
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from launch import crd
+from lm_mia.errors import UserError
+
+GOLDEN = Path(__file__).parent / "golden"
+TYPOS = [  # field, what it is renamed to
+    ("spec.suspend", "suspended"),
+    ("spec.failurePolicy.maxRestarts", "maxRestart"),
+    ("spec.failurePolicy.rules[0].onJobFailureReasons", "onJobFailureReason"),
+    ("spec.replicatedJobs[0].template.spec.podFailurePolicy", "podFailurePolicies"),
+    ("spec.replicatedJobs[0].template.spec.template.spec.containers[0].command", "comand"),
+    ("metadata.labels", "lables"),
+]
+
+
+def golden(kind: str) -> dict[str, Any]:
+    [manifest] = yaml.safe_load_all((GOLDEN / f"jobset_{kind}.yaml").read_text())
+    return manifest
+
+
+def renamed(manifest: dict[str, Any], field: str, name: str) -> tuple[dict[str, Any], str]:
+    """The manifest with a field of another name, and where that now is."""
+    manifest = copy.deepcopy(manifest)
+    at: Any = manifest
+    *parents, last = re.findall(r"\w+", field)
+    for part in parents:
+        at = at[int(part) if part.isdecimal() else part]
+    at[name] = at.pop(last)
+    return manifest, field.removesuffix(last) + name
+
+
+def schema_of(value: Any) -> dict[str, Any]:
+    """As controller-gen would write it of a type that has just the fields of a value."""
+    if isinstance(value, dict):
+        schema: dict[str, Any] = {"type": "object", "description": "..."}
+        if any("/" in key for key in value):  # labels and the like
+            return schema | {"additionalProperties": {"type": "string"}}
+        return schema | {"properties": {k: schema_of(v) for k, v in value.items()}}
+    if isinstance(value, list):
+        return {"type": "array", "items": schema_of(value[0])}
+    kind = {bool: "boolean", int: "integer", str: "string"}[type(value)]
+    return {"type": kind} | ({"format": "int32"} if kind == "integer" else {})
+
+
+@pytest.fixture
+def definition(tmp_path: Path) -> Path:
+    """A CustomResourceDefinition that has the fields of the golden manifests and no others."""
+    root = schema_of(golden("tpu"))
+    root["properties"]["metadata"] = {"type": "object"}
+    job = root["properties"]["spec"]["properties"]["replicatedJobs"]["items"]["properties"]
+    job = job["template"]["properties"]["spec"]["properties"]
+    both = {"type": "object", "properties": {"onPodConditions": {"type": "array"}}}
+    both["properties"]["action"] = {"type": "string"}
+    both["properties"]["onExitCodes"] = {"x-kubernetes-preserve-unknown-fields": True}
+    job["podFailurePolicy"]["properties"]["rules"]["items"] = both
+    pod = job["template"]["properties"]["spec"]
+    container = pod["properties"]["containers"]["items"]
+    container["required"] = ["name"]
+    quantity: dict[str, Any] = {
+        "anyOf": [{"type": "integer"}, {"type": "string"}],
+        "pattern": "^[0-9]+[MG]?$",
+    }
+    quantity["x-kubernetes-int-or-string"] = True
+    limits = {"type": "object", "additionalProperties": quantity}
+    container["properties"]["resources"]["properties"]["limits"] = limits
+    env: dict[str, Any] = {
+        "name": {"type": "string"},
+        "value": {"type": "string"},
+        "valueFrom": {"type": "object"},
+    }
+    env["valueFrom"]["x-kubernetes-preserve-unknown-fields"] = True
+    container["properties"]["env"]["items"] = {"type": "object", "properties": env}
+    versions = [{"name": "v1alpha2", "schema": {"openAPIV3Schema": root}}]
+    other = {"kind": "Deployment", "spec": {"replicas": 1}}
+    document: dict[str, Any] = {"kind": "CustomResourceDefinition"}
+    document["spec"] = {"names": {"kind": "JobSet"}, "versions": versions}
+    path = tmp_path / "crd.yaml"
+    path.write_text(yaml.safe_dump_all([other, None, document]))  # as in a release's manifests.yaml
+    return path
+
+
+@pytest.fixture
+def real() -> Path:
+    if not (path := os.environ.get("JOBSET_CRD")):
+        pytest.skip("JOBSET_CRD does not name a jobset.x-k8s.io_jobsets.yaml")
+    return Path(path)
+
+
+def refused(manifests: list[dict[str, Any]], path: Path) -> list[str]:
+    with pytest.raises(UserError) as caught:
+        crd.check(manifests, path)
+    return str(caught.value).splitlines()
+
+
+@pytest.mark.parametrize("kind", ["tpu", "gpu"])
+def test_manifests_fit(kind: str, definition: Path):
+    crd.check([golden(kind)], definition)
+
+
+@pytest.mark.parametrize(("field", "name"), TYPOS)
+def test_a_typo_is_refused(field: str, name: str, definition: Path):
+    manifest, where = renamed(golden("tpu"), field, name)
+    called = "lm-mia-12345e67-8-16"
+    [line] = refused([golden("gpu"), manifest], definition)
+    assert line.startswith(f"{called}: {where}: no such field; ")
+
+
+@pytest.mark.parametrize("kind", ["tpu", "gpu"])
+def test_manifests_fit_the_real_definition(kind: str, real: Path):
+    crd.check([golden(kind)], real)
+
+
+@pytest.mark.parametrize(("field", "name"), TYPOS)
+@pytest.mark.parametrize("kind", ["tpu", "gpu"])
+def test_the_real_definition_refuses_a_typo(kind: str, field: str, name: str, real: Path):
+    manifest, where = renamed(golden(kind), field, name)
+    assert any(f": {where}: no such field; " in line for line in refused([manifest], real))
+
+
+def test_every_problem_has_a_line(definition: Path):
+    manifest = golden("tpu")
+    manifest["spec"]["failurePolicy"] |= {"maxRestarts": "many", "a": 1, "b": 2}
+    spec = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    del spec["containers"][0]["name"]
+    spec["containers"][0]["resources"]["limits"]["google.com/tpu"] = "x"
+    lines = refused([manifest], definition)
+    told = sorted(line.split(": ", 1)[1].split(";")[0] for line in lines)
+    container = "spec.replicatedJobs[0].template.spec.template.spec.containers[0]"
+    assert told == [
+        "spec.failurePolicy.a: no such field",
+        "spec.failurePolicy.b: no such field",
+        "spec.failurePolicy.maxRestarts='many': must be of type integer",
+        f"{container}.name: missing",
+        f"{container}.resources.limits.google.com/tpu: 'x' does not match '^[0-9]+[MG]?$'",
+    ]
+
+
+def test_another_version_is_refused(definition: Path):
+    [line] = refused([golden("gpu") | {"apiVersion": "jobset.x-k8s.io/v1"}], definition)
+    assert f"apiVersion=v1: {definition} defines v1alpha2" in line
+
+
+@pytest.mark.parametrize("text", ["", "a: [", "kind: Deployment", "- 1", "\x00", None])
+def test_a_file_that_defines_no_jobset_is_told_in_one_line(text: str | None, tmp_path: Path):
+    path = tmp_path / "crd.yaml"
+    if text is not None:
+        path.write_text(text)
+    [line] = refused([golden("gpu")], path)
+    assert line.startswith(f"--crd={path}: ")
+
+
+def test_a_folder_is_no_definition(tmp_path: Path):
+    [line] = refused([golden("gpu")], tmp_path)
+    assert line.startswith(f"--crd={tmp_path}: Is a directory")
+
+
+def test_without_jsonschema_the_way_out_is_told(definition: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "jsonschema", None)
+    [line] = refused([golden("gpu")], definition)
+    assert line == f"--crd={definition}: needs jsonschema; pip install jsonschema"

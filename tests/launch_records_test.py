@@ -1,0 +1,117 @@
+import dataclasses
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from launch import records
+
+BY = records.By("job-1", "node-1", 7, "logs/job-1.log", "0.1.0 abc")
+ROW = "reference_0_0_0"
+
+
+def saved(recipe: Path, step: int) -> None:
+    (recipe / "checkpoints" / ROW / str(step)).mkdir(parents=True)
+
+
+def test_a_failure_says_what_where_and_how_far(tmp_path: Path):
+    saved(tmp_path, 8)
+    saved(tmp_path, 16)
+    (tmp_path / "checkpoints" / ROW / "24.orbax-tmp").mkdir()
+    records.failed(tmp_path, ROW, "out of memory", BY)
+    [found] = records.failures(tmp_path, ROW)
+    assert found.pop("time").endswith("+00:00")
+    assert found == {"reason": "out of memory", "saved_step": 16, **dataclasses.asdict(BY)}
+
+
+def test_three_failures_set_a_row_aside_until_they_are_deleted(tmp_path: Path):
+    for n in range(3):
+        assert not records.set_aside(tmp_path, ROW), n
+        records.failed(tmp_path, ROW, "x", BY)
+    assert records.set_aside(tmp_path, ROW)
+    assert not records.set_aside(tmp_path, "reference_1_1_1")
+    [_, path, *_] = records.way_out(tmp_path, ROW).split()
+    Path(path).unlink()
+    assert not records.set_aside(tmp_path, ROW)
+
+
+def test_a_row_that_gets_further_between_failures_is_not_set_aside(tmp_path: Path):
+    for step in (1, 2, 3, 4):
+        records.failed(tmp_path, ROW, "killed", BY)
+        saved(tmp_path, step)
+    assert not records.set_aside(tmp_path, ROW)
+    for _ in range(3):
+        records.failed(tmp_path, ROW, "killed", BY)
+    assert records.set_aside(tmp_path, ROW)
+
+
+def test_a_line_that_was_cut_short_is_no_failure(tmp_path: Path):
+    records.failed(tmp_path, ROW, "x", BY)
+    with open(tmp_path / "failures" / f"{ROW}.jsonl", "a") as file:
+        file.write('{"time": "20')
+    assert len(records.failures(tmp_path, ROW)) == 1
+
+
+def test_a_record_is_there_while_the_job_is_alive(tmp_path: Path):
+    state = records.Running(tmp_path, BY)
+    with state.alive():
+        state.begin(ROW)
+        [(path, record, age_seconds)] = records.running(tmp_path)
+        assert record["rows"].keys() == {ROW}
+        assert (record["job"], record["host"], record["pid"]) == ("job-1", "node-1", 7)
+        assert age_seconds < 5
+        state.end(ROW)
+        assert json.loads(path.read_text())["rows"] == {}
+    assert list(records.running(tmp_path)) == []
+
+
+def test_a_record_is_touched_and_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(records, "BEAT_SECONDS", 0.05)
+    with records.Running(tmp_path, BY).alive():
+        [path] = (tmp_path / "running").iterdir()
+        os.utime(path, (0, 0))
+        deadline = time.monotonic() + 10
+        while path.stat().st_mtime == 0 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert path.stat().st_mtime > 0
+        path.unlink()  # another job took it for lost
+        while not path.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert path.exists()
+
+
+def test_an_odd_name_is_a_plain_file(tmp_path: Path):
+    with records.Running(tmp_path, dataclasses.replace(BY, job="../a b$(c)/7_[1]")).alive():
+        assert [p.name for p in (tmp_path / "running").iterdir()] == [".._a_b__c__7__1_.json"]
+
+
+def left_behind(recipe: Path, job: str, rows: dict[str, str], age_seconds: float) -> Path:
+    path = recipe / "running" / f"{job}.json"
+    path.parent.mkdir(exist_ok=True)
+    by = dataclasses.asdict(dataclasses.replace(BY, job=job))
+    path.write_text(json.dumps({**by, "since": "x", "rows": rows}))
+    then = time.time() - age_seconds
+    os.utime(path, (then, then))
+    return path
+
+
+def test_jobs_that_vanished_are_failures_of_the_rows_they_had_not_finished(tmp_path: Path):
+    left_behind(tmp_path, "old", {ROW: "x", "reference_1_1_1": "x"}, 1000)
+    live = left_behind(tmp_path, "live", {"reference_2_2_2": "x"}, 1)
+    [said] = records.bury(tmp_path, "me", {ROW, "reference_2_2_2"})
+    assert (
+        said
+        == f"{ROW}: its job vanished (killed, out of memory, or the machine lost?): job old on node-1"
+    )
+    assert [f["job"] for f in records.failures(tmp_path, ROW)] == ["old"]
+    assert records.failures(tmp_path, "reference_1_1_1") == []
+    assert [path for path, *_ in records.running(tmp_path)] == [live]
+    assert records.bury(tmp_path, "me", {ROW}) == []  # counted once
+
+
+def test_an_earlier_life_of_a_job_is_buried_at_once(tmp_path: Path):
+    left_behind(tmp_path, "me", {ROW: "x"}, 1)
+    assert len(records.bury(tmp_path, "me", {ROW})) == 1
+    assert list(records.running(tmp_path)) == []

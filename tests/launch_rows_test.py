@@ -1,0 +1,254 @@
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_run
+import tiny_sweep
+from tiny_run import _on_cpu, tiny
+
+from launch import cli, records, rows, sweep
+from lm_mia import subsets, workers
+from lm_mia.errors import ApartError, DiskError, UserError
+
+__all__ = ["_on_cpu", "tiny"]  # fixtures
+
+ROWS = [str(row) for row in subsets.rows(4, 2)]
+Run = Callable[..., bool]
+
+
+def test_some_rows_of_a_sweep_as_the_engines_run_them(tiny: tiny_run.Tiny, tmp_path: Path):
+    """Twice, which changes nothing; the scores are those of `lm-mia run`."""
+    config, folder = tiny_sweep.config_file(tiny, tmp_path), tmp_path / "s"
+    of = sweep.read(config, str(folder), ())
+    task = of.tasks[0]
+    log = tmp_path / "log"
+    about = "--recipe=" + task.key, "--rows=1:3", "--job=j$(x)", f"--log={log}"
+    for _ in range(2):
+        process = start(tiny, of, *about)
+        _, said = process.communicate()
+        assert process.returncode == 0, said
+    assert task.missing() == [0, 3, 4, 5]
+    [scored, again] = tiny_run.logged(task.folder, "row_scored")
+    assert sorted([scored["row"], again["row"]]) == ROWS[1:3]
+    assert scored["job"] == "j$(x)"
+    whole = tiny_run.scores(tiny.workdir)
+    found = tiny_run.scores(task.folder)
+    assert found == {name: whole[name] for name in found}
+    assert len(found) == 4  # loss and member of two rows
+    assert not list(task.folder.glob("recipe_*/running/*"))
+    process = start(tiny, of, "--recipe=" + of.tasks[1].key, "--rows=0:1")
+    _, said = process.communicate()
+    assert process.returncode == 0, said
+    assert (of.tasks[1].folder / "population").resolve() == task.population.resolve()
+    assert of.tasks[1].missing() == [1, 2, 3, 4, 5]
+
+
+def start(tiny: tiny_run.Tiny, of: sweep.Sweep, *about: str) -> Any:
+    """`launch rows`, as `tiny.start` starts `lm-mia`."""
+    import subprocess
+    import sys
+
+    command = of.command([sys.executable], "rows", *about)
+    environment = {**os.environ, **tiny.environment}
+    out = subprocess.PIPE
+    return subprocess.Popen(command, stdout=out, stderr=out, text=True, env=environment)
+
+
+@pytest.fixture
+def task(tiny: tiny_run.Tiny, tmp_path: Path) -> sweep.Task:
+    """The tiny run without its rows."""
+    workdir = tiny.copy(tmp_path / "w", rows=False)
+    return sweep.read(tiny.config, str(workdir), ()).tasks[0]
+
+
+def recipe_of(task: sweep.Task) -> Path:
+    found = task.recipe()
+    assert found is not None
+    return found
+
+
+def failing(*events: dict[str, Any], error: Exception | None = None) -> Run:
+    """`workers.run` whose worker begins the first row and then does so."""
+
+    def run(todo: Any, c: Any, workdir: Any, recipe: Any, on_event: Any, only: Any) -> bool:
+        on_event({"event": "row_started", "row": str(only[0]), "role": "reference", "index": 0})
+        for event in events:
+            on_event({"index": 0, **event})
+        if error is not None:
+            raise error
+        return True
+
+    return run
+
+
+CRASH = {"event": "crash", "message": "Traceback ...\n  line 1\nValueError: no such thing\n"}
+
+
+def test_a_row_that_fails_three_times_is_set_aside_and_the_others_are_made(
+    task: sweep.Task, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """The first row's worker crashes; the others only begin."""
+    asked: list[list[str]] = []
+
+    def run(todo: Any, c: Any, workdir: Any, recipe: Any, on_event: Any, only: Any) -> bool:
+        asked.append([str(row) for row in only])
+        crash = failing(CRASH, error=RuntimeError("a worker failed"))
+        return (crash if str(only[0]) == ROWS[0] else failing())(
+            todo, c, workdir, recipe, on_event, only
+        )
+
+    monkeypatch.setattr(workers, "run", run)
+    assert rows.run(task, "0:2", "job", "the/log") == 1
+    assert asked == [ROWS[:2], ROWS[:2], ROWS[:2], ROWS[1:2]]
+    failures = records.failures(recipe_of(task), ROWS[0])
+    assert [(f["reason"], f["log"], f["job"]) for f in failures] == [
+        ("ValueError: no such thing", "the/log", "job")
+    ] * 3
+    said = capsys.readouterr().err
+    assert f"{ROWS[0]}: set aside after 3 failures: ValueError: no such thing; delete " in said
+    assert list(records.running(recipe_of(task))) == []
+
+
+@pytest.mark.parametrize(
+    ("event", "reason"),
+    [
+        ({"event": "user_error", "message": "loss=1: not finite"}, "loss=1: not finite"),
+        (
+            {"event": "worker_lost", "exit_code": -9, "left": 1},
+            "its worker ended with code -9 (killed, or out of memory?)",
+        ),
+    ],
+)
+def test_what_counts_as_a_failure_of_a_row(
+    task: sweep.Task, monkeypatch: pytest.MonkeyPatch, event: dict[str, Any], reason: str
+):
+    monkeypatch.setattr(workers, "run", failing(event, error=UserError("x")))
+    assert rows.run(task, "3:4", "job", "") == 1
+    assert [f["reason"] for f in records.failures(recipe_of(task), ROWS[3])] == [reason] * 3
+
+
+def test_a_worker_that_was_asked_to_stop_did_not_fail(
+    task: sweep.Task, monkeypatch: pytest.MonkeyPatch
+):
+    lost = {"event": "worker_lost", "exit_code": -signal.SIGTERM, "left": 0}
+    monkeypatch.setattr(workers, "run", failing(lost, error=None))
+    assert rows.run(task, "3:4", "job", "") == 0
+    assert records.failures(recipe_of(task), ROWS[3]) == []
+
+
+def test_a_full_disk_is_no_failure_of_a_row(task: sweep.Task, monkeypatch: pytest.MonkeyPatch):
+    full = {"event": "disk", "message": "w: No space left on device"}
+    monkeypatch.setattr(workers, "run", failing(full, error=DiskError("w: No space")))
+    with pytest.raises(DiskError, match="w: No space"):
+        rows.run(task, "0:1", "job", "")
+    assert records.failures(recipe_of(task), ROWS[0]) == []
+    assert list(records.running(recipe_of(task))) == []
+
+
+def test_processes_that_did_not_find_each_other_are_to_be_started_again(
+    task: sweep.Task, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def run(*_: Any) -> bool:
+        raise ApartError("compute.span='job': the processes of the job did not find each other")
+
+    monkeypatch.setattr(workers, "run", run)
+    assert rows.run(task, "0:1", "job", "") == 200
+    assert "did not find each other" in capsys.readouterr().err
+
+
+def test_what_is_wrong_before_any_row_is_the_users(
+    task: sweep.Task, monkeypatch: pytest.MonkeyPatch
+):
+    def run(*_: Any) -> bool:
+        raise UserError("JAX_PLATFORMS='x': no such device here; unset it")
+
+    monkeypatch.setattr(workers, "run", run)
+    with pytest.raises(UserError, match="no such device"):
+        rows.run(task, "0:1", "job", "")
+
+
+def test_a_row_over_several_processes_is_tried_again_by_the_engine(
+    tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    workdir = tiny.copy(tmp_path / "w", rows=False)
+    [task] = sweep.read(tiny.config, str(workdir), ["--config.compute.span=job"]).tasks
+    monkeypatch.setattr(workers, "run", failing(CRASH, error=RuntimeError("x")))
+    with pytest.raises(SystemExit) as ended:
+        rows.run(task, "0:1", "job", "")
+    assert ended.value.code == 143
+    assert len(records.failures(recipe_of(task), ROWS[0])) == 1
+
+
+def test_another_process_of_a_job_blames_the_row_of_the_first(
+    tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    workdir = tiny.copy(tmp_path / "w", rows=False)
+    [task] = sweep.read(tiny.config, str(workdir), ["--config.compute.span=job"]).tasks
+    recipe = recipe_of(task)
+    recipe.mkdir()
+    first = records.Running(recipe, rows.who("17_3", ""))
+    monkeypatch.setenv("SLURM_PROCID", "1")
+
+    def run(todo: Any, c: Any, workdir: Any, recipe: Any, on_event: Any, only: Any) -> bool:
+        on_event({"event": "worker_lost", "exit_code": -9, "left": 0, "index": 0})
+        raise AssertionError("the watch stops it")
+
+    monkeypatch.setattr(workers, "run", run)
+    with first.alive():
+        first.begin(ROWS[4])
+        with pytest.raises(SystemExit):
+            rows.run(task, "0:6", "17_3", "")
+    [failure] = records.failures(recipe, ROWS[4])
+    assert failure["job"] == "17_3.1"
+
+
+def test_a_node_is_called_as_its_scheduler_calls_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("SLURMD_NODENAME", "gpu007")
+    assert rows.who("a", "b").host == "gpu007"
+    assert rows.who("", "").job == f"gpu007-{os.getpid()}"
+
+
+def test_an_earlier_life_that_was_killed_is_counted(
+    task: sweep.Task, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    recipe = recipe_of(task)
+    recipe.mkdir()
+    state = records.Running(recipe, rows.who("17_3", "old.log"))
+    state.begin(ROWS[1])
+    monkeypatch.setattr(workers, "run", failing())
+    assert rows.run(task, "0:2", "17_3", "new.log") == 0
+    [failure] = records.failures(recipe, ROWS[1])
+    assert failure["log"] == "old.log"
+    assert "its job vanished" in capsys.readouterr().err
+
+
+def test_a_misspelt_recipe_or_row_is_a_line(
+    tiny: tiny_run.Tiny, capsys: pytest.CaptureFixture[str]
+):
+    flags = f"--config={tiny.config}", f"--workdir={tiny.workdir}"
+    [task] = sweep.read(tiny.config, str(tiny.workdir), ()).tasks
+    assert cli.main(["rows", *flags, "--recipe=x", "--rows=0:1"]) == 2
+    assert capsys.readouterr().err.startswith("--recipe=x: ")
+    assert cli.main(["rows", *flags, f"--recipe={task.key}", "--rows=5:7"]) == 2
+    assert capsys.readouterr().err.startswith("--rows=5:7: must be BEGIN:END")
+
+
+def test_the_versions_of_who_made_rows_are_in_the_log(
+    task: sweep.Task, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(
+        workers,
+        "run",
+        failing(
+            {"event": "row_trained", "row": ROWS[0], "steps": 1, "resumed_at": 0, "seconds": 1.0}
+        ),
+    )
+    rows.run(task, "0:1", "job", "")
+    [event] = tiny_run.logged(task.folder, "row_trained")
+    made_by = json.loads((task.folder / "config.json").read_text())
+    assert event["version"].split()[0] == made_by["lm_mia"]
+    assert event["host"] == rows.who("", "").host

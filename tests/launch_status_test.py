@@ -1,0 +1,150 @@
+import datetime
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_run
+import tiny_sweep
+from tiny_run import tiny
+
+from launch import cli, records, rows, status, sweep
+from lm_mia import subsets
+
+__all__ = ["tiny"]  # a fixture
+
+ROWS = [str(row) for row in subsets.rows(4, 2)]
+
+
+@pytest.fixture
+def of(tiny: tiny_run.Tiny, tmp_path: Path) -> sweep.Sweep:
+    """A sweep whose first recipe has all rows but the last three, and whose second has none."""
+    found = sweep.read(tiny_sweep.config_file(tiny, tmp_path), str(tmp_path / "s"), ())
+    task = found.tasks[0]
+    shutil.copytree(tiny.workdir, task.folder)
+    shutil.move(task.folder / "population", task.population)
+    sweep.link(task)
+    for shard in task.folder.glob("recipe_*/scores.zarr/loss/c/[345]/*"):
+        shard.unlink()
+    return found
+
+
+def recipe_of(of: sweep.Sweep) -> Path:
+    found = of.tasks[0].recipe()
+    assert found is not None
+    return found
+
+
+def told(of: sweep.Sweep, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    capsys.readouterr()
+    argv = ["status", f"--config={of.config}", f"--workdir={of.folder}", "--json"]
+    assert cli.main(argv) == 0
+    return json.loads(capsys.readouterr().out)["recipes"]
+
+
+def test_where_a_sweep_stands(of: sweep.Sweep, capsys: pytest.CaptureFixture[str]):
+    before = tiny_run.content(of.folder)
+    state = records.Running(recipe_of(of), rows.who("17_3", "a.log"))
+    with state.alive():
+        state.begin(ROWS[3])
+        state.begin(ROWS[0])  # present already
+        first, second = told(of, capsys)
+    assert (first["rows"], first["done"], first["missing"]) == (6, 3, 2)
+    [running] = first["running"]
+    assert (running["row"], running["job"], running["log"]) == (ROWS[3], "17_3", "a.log")
+    assert datetime.datetime.fromisoformat(running["since"]).tzinfo is not None
+    assert (second["rows"], second["done"], second["missing"]) == (6, 0, 6)
+    assert second["workdir"] == str(of.tasks[1].folder)
+    after = tiny_run.content(of.folder)
+    assert {k: v for k, v in after.items() if not k.endswith(".lock")} == {
+        k: v for k, v in before.items() if not k.endswith(".lock")
+    }
+
+
+def test_failures_by_row_and_by_machine(of: sweep.Sweep, capsys: pytest.CaptureFixture[str]):
+    recipe, by = recipe_of(of), records.By("j", "bad7", 1, "j.log", "0.1")
+    records.failed(recipe, ROWS[0], "x", by)  # made since
+    records.failed(recipe, ROWS[3], "ValueError: a", by)
+    for reason in ("b", "c", "out of memory"):
+        records.failed(recipe, ROWS[4], reason, by)
+    (recipe / "diverged").mkdir()
+    (recipe / "diverged" / f"{ROWS[5]}.json").write_text("{}")
+    first, _ = told(of, capsys)
+    [failing], [aside], [diverged] = first["failing"], first["set_aside"], first["diverged"]
+    assert (failing["row"], failing["failures"], failing["reason"]) == (ROWS[3], 1, "ValueError: a")
+    assert (aside["row"], aside["failures"], aside["reason"]) == (ROWS[4], 3, "out of memory")
+    assert aside["log"] == "j.log"
+    assert diverged["row"] == ROWS[5]
+    assert first["missing"] == 1
+    assert first["hosts"] == {"bad7": {"rows": 0, "failures": 5}}
+    assert status.show(of, as_json=False, watch=False) is None
+    out = " ".join(capsys.readouterr().out.split())
+    assert "machine bad7: 5 failures, 0 rows" in out
+    assert f"set aside {ROWS[4]} after 3 failures, last on bad7: out of memory; log: j.log" in out
+    assert status.summary(of) == 1
+
+
+def test_a_job_that_vanished(
+    of: sweep.Sweep, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    recipe = recipe_of(of)
+    records.Running(recipe, rows.who("17_3", "a.log")).begin(ROWS[3])
+    monkeypatch.setattr(records, "LOST_SECONDS", 0.0)
+    first, _ = told(of, capsys)
+    assert [r["row"] for r in first["vanished"]] == [ROWS[3]]
+    assert first["running"] == []
+    assert first["missing"] == 3
+
+
+def test_rate_and_time_left_are_of_the_log(of: sweep.Sweep, capsys: pytest.CaptureFixture[str]):
+    lines = [
+        {"event": "row_scored", "row": row, "last": last, "recipe": name, "host": "h"}
+        | {"time": f"2026-01-01T00:{minute:02}:00.000+00:00"}
+        for row, last, name, minute in (
+            (ROWS[0], True, recipe_of(of).name, 0),
+            (ROWS[1], False, recipe_of(of).name, 1),  # a score point
+            (ROWS[1], True, recipe_of(of).name, 10),
+            (ROWS[1], True, "recipe_other", 11),
+            (ROWS[2], True, recipe_of(of).name, 20),
+        )
+    ]
+    path = of.tasks[0].folder / "metrics.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    first, second = told(of, capsys)
+    assert first["rows_per_hour"] == pytest.approx(6)
+    assert first["seconds_left"] == pytest.approx(3 * 600)
+    assert first["hosts"] == {"h": {"rows": 3, "failures": 0}}
+    assert (second["rows_per_hour"], second["seconds_left"]) == (None, None)
+
+
+def test_versions_that_differ_and_folders_of_other_recipes_are_told(
+    of: sweep.Sweep, capsys: pytest.CaptureFixture[str]
+):
+    path = of.tasks[0].folder / "config.json"
+    found = json.loads(path.read_text())
+    found["later"] = [
+        {**{k: found[k] for k in ("lm_mia", "packages", "commit", "cpu_cores")}, "lm_mia": "9.9.9"}
+    ]
+    path.write_text(json.dumps(found))
+    shutil.copytree(of.tasks[0].folder, of.folder / "old_12345678", symlinks=True)
+    status.show(of, as_json=False, watch=False)
+    out = " ".join(capsys.readouterr().out.split())
+    assert f"versions {of.tasks[0].folder}: its rows are by lm_mia {found['lm_mia']}" in out
+    assert ", then 9.9.9" in out
+    assert (
+        f"other {of.folder / 'old_12345678'}: a recipe that the config does not ask for now" in out
+    )
+
+
+def test_watching_ends_when_no_row_is_left(tiny: tiny_run.Tiny, capsys: pytest.CaptureFixture[str]):
+    argv = ["status", f"--config={tiny.config}", f"--workdir={tiny.workdir}", "--watch"]
+    assert cli.main(argv) == 0
+    assert "6 of 6 done" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(0.4, "0:00:00"), (59.6, "0:01:00"), (3 * 86400 + 3661, "3 d 1:01:01")]
+)
+def test_time_for_people(seconds: float, said: str):
+    assert status._time(seconds) == said
