@@ -82,7 +82,7 @@ def _begin(
     for task in of.tasks:
         busy = sum(s.task == task for s in slots if s.at_work is not None)
         if left[task.key] > busy and time.monotonic() >= not_before.get(task.key, 0):
-            name = f"{rows.who('', '').host}-{slot.number}"
+            name = f"{rows.who('', '').job}-{slot.number}"
             slot.log = of.folder / "logs" / f"{name}.log"
             about = [f"--recipe={task.key}", f"--rows=0:{len(task.rows)}", f"--job={name}"]
             command = of.command([sys.executable], "rows", *about, f"--log={slot.log}")

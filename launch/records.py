@@ -12,6 +12,7 @@ import json
 import os
 import re
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -72,7 +73,7 @@ class Running:
         write_atomically(self._path, json.dumps(self._record) + "\n")
 
     def _beat(self, over: threading.Event) -> None:
-        parent = int(os.environ.get(PARENT, "0"))
+        parent, touched = int(os.environ.get(PARENT, "0")), time.monotonic()
         while not over.wait(BEAT_SECONDS / 5):
             if parent and os.getppid() != parent:  # whoever would have stopped us was killed
                 os.kill(os.getpid(), signal.SIGTERM)
@@ -80,8 +81,9 @@ class Running:
             with self._changing, contextlib.suppress(OSError):
                 if not self._path.exists():
                     self._write()  # somebody took us for lost
-                elif time.time() - self._path.stat().st_mtime > BEAT_SECONDS:
+                elif time.monotonic() - touched > BEAT_SECONDS:
                     os.utime(self._path)
+                    touched = time.monotonic()
 
     @contextlib.contextmanager
     def alive(self) -> Iterator[None]:
@@ -99,10 +101,17 @@ class Running:
 
 
 def running(recipe: Path) -> Iterator[tuple[Path, dict[str, Any], float]]:
-    """(file, record, seconds since it was touched) of every job that is at work or vanished."""
+    """(file, record, when it was touched, in seconds since 1970) of every job that is at work or vanished."""
     for path in sorted(recipe.glob("running/*.json")):
         with contextlib.suppress(OSError, ValueError):
-            yield path, json.loads(path.read_text()), time.time() - path.stat().st_mtime
+            yield path, json.loads(path.read_text()), path.stat().st_mtime
+
+
+def _time_there(folder: Path) -> float:
+    """The time by the clock that touches the folder's files, which may be another machine's."""
+    folder.mkdir(exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=".clock") as file:
+        return os.fstat(file.fileno()).st_mtime
 
 
 def bury(recipe: Path, job: str, unfinished: set[str]) -> list[str]:
@@ -116,9 +125,9 @@ def bury(recipe: Path, job: str, unfinished: set[str]) -> list[str]:
     Returns:
       Lines that say what was found.
     """
-    said = []
-    for path, record, age_seconds in list(running(recipe)):
-        if record["job"] != job and age_seconds < LOST_SECONDS:
+    said, now_seconds = [], _time_there(recipe / "running")
+    for path, record, touched_seconds in list(running(recipe)):
+        if record["job"] != job and now_seconds - touched_seconds < LOST_SECONDS:
             continue
         grave = path.with_suffix(f".{os.getpid()}.lost")
         try:

@@ -46,8 +46,9 @@ def of_task(task: Task) -> dict[str, Any]:
         found["made_by"] = [f"{m['lm_mia']} {(m['commit'] or '')[:9]}".strip() for m in made_by]
     unscored = {str(row) for row in presence.scores_of(task.config, recipe).missing(rows)}
     found["done"] = len(rows) - len(unscored)
-    for _, record, age_seconds in records.running(recipe):
-        kind = "running" if age_seconds < records.LOST_SECONDS else "vanished"
+    for _, record, touched_seconds in records.running(recipe):
+        lost = time.time() - touched_seconds > records.LOST_SECONDS
+        kind = "vanished" if lost else "running"
         found[kind] += [
             {"row": row, "since": since, **{k: record[k] for k in ("job", "host", "pid", "log")}}
             for row, since in record["rows"].items()

@@ -109,7 +109,8 @@ def test_what_a_job_finds_wrong_is_the_last_word(tiny: tiny_run.Tiny, tmp_path: 
     assert done.returncode == 2
     *_, said, place = done.stderr.strip().splitlines()
     assert said.startswith("JAX_PLATFORMS='abacus': no such device here")
-    assert place == f"({workdir}/logs/{local.rows.who('', '').host}-0.log has more)"
+    [log] = (workdir / "logs").iterdir()
+    assert place == f"({log} has more)"
 
 
 def test_jobs_that_die_at_once_are_not_started_for_ever(
@@ -121,7 +122,7 @@ def test_jobs_that_die_at_once_are_not_started_for_ever(
     monkeypatch.setattr(sweep.Sweep, "command", lambda *_: [sys.executable, "-c", code])
     with pytest.raises(UserError) as caught:
         local.run(of)
-    log = workdir / "logs" / f"{local.rows.who('', '').host}-0.log"
+    [log] = (workdir / "logs").iterdir()
     assert str(caught.value).startswith(
         f"{log}: its job ended with code -9 3 times without a row between"
     )
