@@ -7,6 +7,7 @@ from typing import Any
 import rich.box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from launch import estimate, sweep
 from launch.estimate import Sizes
@@ -70,10 +71,10 @@ def show(of: Sweep, sizes: Sizes, as_json: bool) -> None:
     for j, t in zip(found, told, strict=True):
         r = j.cost
         table.add_row(
-            j.task.label,
+            Text(j.task.label),  # a plain string would be read as markup
             r.size if r.size != "custom" else f"{r.layers}x{r.width}",
             *(f"{r.rows:,}", f"{j.missing:,}", f"{len(j.blocks):,}", f"{j.rows_per_job:,}"),
-            *_hours(t["job_hours"], t["missing_chip_hours"], t["chip_hours"]),
+            *map(plan.three_digits, (t["job_hours"], t["missing_chip_hours"], t["chip_hours"])),
             *map(plan.in_bytes, (r.checkpoint_bytes, r.store_bytes, r.population_bytes)),
         )
     if len(found) > 1:
@@ -86,7 +87,8 @@ def show(of: Sweep, sizes: Sizes, as_json: bool) -> None:
                 f"{total['missing_rows']:,}",
                 f"{total['jobs']:,}",
             ),
-            *("", "", *_hours(total["missing_chip_hours"], total["chip_hours"])),
+            *("", ""),
+            *(plan.three_digits(total[name]) for name in ("missing_chip_hours", "chip_hours")),
             *(
                 plan.in_bytes(total[f"{name}_bytes"])
                 for name in ("checkpoint", "store", "population")
@@ -120,7 +122,3 @@ def _numbers(j: Jobs, sizes: Sizes) -> dict[str, Any]:
         "missing_chip_hours": hours * j.missing,
         "chip_hours": hours * j.cost.rows,
     }
-
-
-def _hours(*hours: float) -> list[str]:
-    return [f"{h:,.0f}" if h >= 100 else f"{h:.3g}" for h in hours]

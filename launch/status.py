@@ -14,13 +14,15 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
+from rich.text import Text
 
 from launch import records, sweep
 from launch.sweep import Sweep, Task
-from lm_mia import presence
+from lm_mia import plan, presence
 from lm_mia.subsets import Row
 
 _LINE_SECONDS = 10.0  # between lines where there is no terminal
+_KINDS = ("running", "failing", "set_aside", "diverged")
 _LAST = 32  # rows over which the rate is taken
 
 
@@ -192,16 +194,27 @@ def _picture(found: dict[str, Any]) -> Group:
         table.add_column(name, justify="left" if name in ("recipe", "") else "right", no_wrap=True)
     for r in found["recipes"]:
         label = ", ".join(f"{k.rpartition('.')[2]}={v}" for k, v in r["sets"].items())
-        rate = f"{r['rows_per_hour']:,.3g}" if r["rows_per_hour"] else ""
+        rate = plan.three_digits(r["rows_per_hour"]) if r["rows_per_hour"] else ""
         table.add_row(
-            label or "the config",
+            Text(label or "the config"),  # a plain string would be read as markup
             ProgressBar(total=r["rows"], completed=r["done"], width=20),
             f"{r['done']} of {r['rows']}",
             *(str(len(r[kind])) for kind in ("running", "failing")),
             *(str(len(r["set_aside"]) + len(r["diverged"])), str(r["missing"]), rate),
             _time(r["seconds_left"]) if r["seconds_left"] is not None else "",
         )
-    return Group(table, *_notes(found))
+    if len(found["recipes"]) > 1:
+        sums = {n: sum(r[n] for r in found["recipes"]) for n in ("rows", "done", "missing")}
+        counts = [sum(len(r[kind]) for r in found["recipes"]) for kind in _KINDS]
+        running, failing, *given_up = counts
+        table.add_section()
+        table.add_row(
+            "all",
+            ProgressBar(total=sums["rows"], completed=sums["done"], width=20),
+            f"{sums['done']} of {sums['rows']}",
+            *map(str, (running, failing, sum(given_up), sums["missing"])),
+        )
+    return Group(table, *map(Text, _notes(found)))
 
 
 def _notes(found: dict[str, Any]) -> list[str]:

@@ -214,8 +214,13 @@ def _numbers(of: dict[str, Any], some_present: bool, steps: str) -> list[str]:
         *(steps, _short(of["train_tokens"], "kMBT")),
         *(f"{of[name]:.2e}" for name in ("train_flops", "score_flops")),
         *(in_bytes(of[name]) for name in ("checkpoint_bytes", "store_bytes", "population_bytes")),
-        f"{hours:,.0f}" if hours >= 100 else f"{hours:.3g}",
+        three_digits(hours),
     ]
+
+
+def three_digits(value: float) -> str:
+    """A number for people, without a prefix."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _short(amount: float, prefixes: str, unit: str = "") -> str:

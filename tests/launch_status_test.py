@@ -65,14 +65,18 @@ def test_where_a_sweep_stands(of: sweep.Sweep, capsys: pytest.CaptureFixture[str
 def test_failures_by_row_and_by_machine(of: sweep.Sweep, capsys: pytest.CaptureFixture[str]):
     recipe, by = recipe_of(of), records.By("j", "bad7", 1, "j.log", "0.1")
     records.failed(recipe, ROWS[0], "x", by)  # made since
-    records.failed(recipe, ROWS[3], "ValueError: a", by)
+    records.failed(recipe, ROWS[3], "ValueError: [/a]", by)
     for reason in ("b", "c", "out of memory"):
         records.failed(recipe, ROWS[4], reason, by)
     (recipe / "diverged").mkdir()
     (recipe / "diverged" / f"{ROWS[5]}.json").write_text("{}")
     first, _ = told(of, capsys)
     [failing], [aside], [diverged] = first["failing"], first["set_aside"], first["diverged"]
-    assert (failing["row"], failing["failures"], failing["reason"]) == (ROWS[3], 1, "ValueError: a")
+    assert (failing["row"], failing["failures"], failing["reason"]) == (
+        ROWS[3],
+        1,
+        "ValueError: [/a]",
+    )
     assert (aside["row"], aside["failures"], aside["reason"]) == (ROWS[4], 3, "out of memory")
     assert aside["log"] == "j.log"
     assert diverged["row"] == ROWS[5]
@@ -81,6 +85,7 @@ def test_failures_by_row_and_by_machine(of: sweep.Sweep, capsys: pytest.CaptureF
     assert status.show(of, as_json=False, watch=False) is None
     out = " ".join(capsys.readouterr().out.split())
     assert "machine bad7: 5 failures, 0 rows" in out
+    assert f"failing {ROWS[3]} 1 times, last on bad7: ValueError: [/a]; log: j.log" in out
     assert f"set aside {ROWS[4]} after 3 failures, last on bad7: out of memory; log: j.log" in out
     assert status.summary(of) == 1
 
