@@ -28,7 +28,7 @@ VERBS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit code: 1 if rows were set aside or diverged, else that of `lm-mia`."""
+    """Entry point; returns the exit code: 3 if rows were set aside or diverged, else that of `lm-mia`."""
     return exit_code(lambda: _act(list(sys.argv[1:] if argv is None else argv)))
 
 
@@ -43,6 +43,8 @@ def _act(argv: list[str]) -> int:
         for name, what in (("config", "configs/quickstart.py"), ("workdir", "runs/quickstart"))
         if not getattr(known, name) and (verb, name) != ("plan", "workdir")
     ]
+    if verb == "status" and known.json and known.watch:
+        wrong.append("--json --watch: say one of them")
     of_engine = _or(wrong, lambda: _options(verb, known))
     sizes = _or(wrong, lambda: estimate.sizes(known)) if verb in _SIZED else None
     found = None
@@ -85,7 +87,7 @@ def _options(verb: str, known: argparse.Namespace) -> Any:
 def _run(verb: str, known: argparse.Namespace, found: Sweep, sizes: Any, of: Any) -> int:
     # here, so that plan and mistakes are told at once
     if verb == "plan":
-        plan.show(found, sizes, known.json)
+        plan.show(found, sizes, known.json, there=known.workdir is not None)
         return 0
     if verb == "status":
         from launch import status

@@ -53,13 +53,12 @@ def check_tokens(of: Sizes, sweep: Sweep) -> None:
     plan.check_tokens(of.tokens_per_sample, [(t.asked.sets, t.config) for t in sweep.tasks])
 
 
-def cost(task: Task, of: Sizes, present_rows: int) -> Recipe:
-    """What all rows of a task come to, of which so many are there."""
+def cost(task: Task, of: Sizes, present_rows: int, there: bool) -> Recipe:
+    """What all rows of a task come to, of which so many are there; samples are measured, if there is such a folder."""
     c, mean = task.config, of.tokens_per_sample
-    measured = (
-        plan.lengths_of(task.population) if mean is None and task.population.exists() else None
-    )
-    lengths = measured or costs.assumed(c.population.length_tokens, mean)
+    lengths = costs.assumed(c.population.length_tokens, mean)
+    if there and mean is None and task.population.exists():
+        lengths = plan.lengths_of(task.population)
     return costs.recipe(task.asked, lengths, present_rows)
 
 

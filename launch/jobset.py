@@ -1,6 +1,6 @@
 """Kubernetes: a JobSet for each job, on a TPU slice or on GPU nodes, that Kueue admits.
 
-How a job ends decides what becomes of its JobSet. 0: it is complete. 1 and 2 fail it, since running it again cannot
+How a job ends decides what becomes of its JobSet. 0: it is complete. 2 and 3 fail it, since running it again cannot
 help. Any other code, 143 and those of kills among them, starts all its pods anew, so many times; so does a node that is
 taken away, and that is not counted. Needs JobSet 0.10 or later, the first that tells the last two apart.
 """
@@ -22,7 +22,7 @@ _CONTAINER = "rows"
 _PORT = 8476  # of JAX's coordinator
 _KEPT_SECONDS = 86400  # that a JobSet, and its output, can be looked at when it has ended
 _DISRUPTED = {"type": "DisruptionTarget", "status": "True"}
-_ENDED = {"containerName": _CONTAINER, "operator": "In", "values": [1, 2]}
+_ENDED = {"containerName": _CONTAINER, "operator": "In", "values": [2, 3]}
 _RULES = [  # after these: RestartJobSet, which is counted
     {
         "name": "disrupted",

@@ -12,8 +12,7 @@ from lm_mia import devices, progress
 from lm_mia.errors import UserError
 
 _LOOK_SECONDS = 0.2
-_AGAIN_SECONDS = 10.0  # before a task is tried again, all rows of which others were at work on
-_MOST_DEATHS = 3  # of a process, without a row between, after which it is not started again
+_AGAIN_SECONDS = 60.0  # before a task is tried again, all rows of which others were at work on
 
 
 @dataclasses.dataclass
@@ -34,16 +33,21 @@ def run(of: Sweep) -> int:
     """Makes every row of a sweep.
 
     Returns:
-      0, or 1 if rows were set aside or diverged: the summary says which.
+      0, or 3 if rows were set aside or diverged: the summary says which.
 
     Raises:
       UserError: a user's mistake that a job found, or jobs that die before they have a row.
       SystemExit: when stopped; jobs save what they are at.
     """
+    span = of.tasks[0].config.compute.span
+    if any(t.config.compute.span != span for t in of.tasks):
+        raise UserError(
+            "compute.span: must be the same in all entries of a sweep here, since devices are shared out once; "
+            "launch them one after another"
+        )
     with progress.display(overall=False) as display:
         for task in of.tasks:
             rows.population(task, display)
-    span = "job" if any(t.config.compute.span == "job" for t in of.tasks) else "device"
     workers = max(t.config.train.workers for t in of.tasks)
     _, environments = devices.environments(workers, span)
     slots = [_Slot(i, environment) for i, environment in enumerate(environments)]
@@ -98,17 +102,7 @@ def _ended(slot: _Slot, not_before: dict[str, float]) -> None:
     assert slot.task is not None
     code, task = slot.at_work.returncode, slot.task
     slot.at_work = slot.task = None
-    if code == 2:
-        raise UserError(f"{process.last_line(slot.log)}\n({slot.log} has more)")
     progressed = len(task.missing()) < slot.missing
-    if code in (0, 1):
-        slot.deaths = 0
-        if not progressed:
-            not_before[task.key] = time.monotonic() + _AGAIN_SECONDS
-        return
-    slot.deaths = 0 if progressed else slot.deaths + 1
-    if slot.deaths == _MOST_DEATHS:
-        raise UserError(
-            f"{slot.log}: its job ended with code {code} {_MOST_DEATHS} times without a row between; it said last: "
-            f"{process.last_line(slot.log)}"
-        )
+    slot.deaths = process.deaths(code, slot.log, 0 if progressed else slot.deaths)
+    if code == 0 and not progressed:  # others, that are not ours, are at work on all of its rows
+        not_before[task.key] = time.monotonic() + _AGAIN_SECONDS

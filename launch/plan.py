@@ -33,8 +33,8 @@ class Jobs:
         return [sweep.slice_of(b, self.rows_per_job, self.cost.rows) for b in self.blocks]
 
 
-def jobs(of: Sweep, sizes: Sizes, chips: int = 1) -> list[Jobs]:
-    """The jobs of every task of a sweep, on so many chips each.
+def jobs(of: Sweep, sizes: Sizes, chips: int = 1, there: bool = True) -> list[Jobs]:
+    """The jobs of every task of a sweep, on so many chips each; of all rows, if no folder is there to be looked into.
 
     Raises:
       UserError: if a workdir belongs to another config, or its files are damaged.
@@ -42,17 +42,17 @@ def jobs(of: Sweep, sizes: Sizes, chips: int = 1) -> list[Jobs]:
     estimate.check_tokens(sizes, of)
     found = []
     for task in of.tasks:
-        missing = task.missing()
-        cost = estimate.cost(task, sizes, len(task.rows) - len(missing))
+        missing = task.missing() if there else list(range(len(task.rows)))
+        cost = estimate.cost(task, sizes, len(task.rows) - len(missing), there)
         size = estimate.rows_per_job(cost, sizes, chips, task.config.compute.span)
         blocks = tuple(sorted({i // size for i in missing}))
         found.append(Jobs(task, cost, size, blocks, len(missing)))
     return found
 
 
-def show(of: Sweep, sizes: Sizes, as_json: bool) -> None:
+def show(of: Sweep, sizes: Sizes, as_json: bool, there: bool) -> None:
     """Prints the jobs, as a table or as JSON; writes nothing."""
-    found = jobs(of, sizes)
+    found = jobs(of, sizes, there=there)
     told = [_numbers(j, sizes) for j in found]
     total = costs.totals([j.cost for j in found])
     names = ("missing_rows", "jobs", "missing_chip_hours", "chip_hours")

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from launch import records
-from lm_mia.errors import STOPPED
+from lm_mia.errors import UserError
 
 _GRACE_SECONDS = 150  # its workers save in 120
+_MOST_DEATHS = 3  # of jobs, without a row between
 
 
 def start(
@@ -40,9 +41,21 @@ def stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
         process.wait()
 
 
-def stopped(code: int) -> bool:
-    """Whether a job ended since it was asked to."""
-    return code in (STOPPED, -15)
+def deaths(code: int, log: Path, before: int) -> int:
+    """How many jobs in a row have died, this one with it, if it did.
+
+    Raises:
+      UserError: what a job found wrong (code 2), or that this is the third to die.
+    """
+    if code == 2:
+        raise UserError(f"{last_line(log)}\n({log} has more)")
+    if code in (0, records.GIVEN_UP):
+        return 0
+    if before + 1 == _MOST_DEATHS:
+        raise UserError(
+            f"{log}: its job ended with code {code}, the third in a row; it said last: {last_line(log)}"
+        )
+    return before + 1
 
 
 def last_line(log: Path) -> str:

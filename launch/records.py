@@ -8,6 +8,7 @@ vanished: killed, out of memory, or its machine lost.
 import contextlib
 import dataclasses
 import datetime
+import hashlib
 import json
 import os
 import re
@@ -15,7 +16,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from lm_mia import subsets
 from lm_mia.workdir import write_atomically
 
 MOST_FAILURES = 3
+GIVEN_UP = 3
+"""The exit code of a job, or of an engine, that set rows aside, or has rows that diverged."""
 BEAT_SECONDS = 5.0
 LOST_SECONDS = 90.0
 """A job that did not touch its record for so long has vanished."""
@@ -41,6 +44,9 @@ class By:
     """Where its output is."""
     version: str
     """Of lm_mia, and the commit."""
+
+
+_BY = tuple(field.name for field in dataclasses.fields(By))
 
 
 def now() -> str:
@@ -103,8 +109,10 @@ class Running:
 def running(recipe: Path) -> Iterator[tuple[Path, dict[str, Any], float]]:
     """(file, record, when it was touched, in seconds since 1970) of every job that is at work or vanished."""
     for path in sorted(recipe.glob("running/*.json")):
-        with contextlib.suppress(OSError, ValueError):
-            yield path, json.loads(path.read_text()), path.stat().st_mtime
+        with contextlib.suppress(OSError):
+            record = _record(path.read_bytes(), (*_BY, "since", "rows"))
+            if record is not None and isinstance(record["rows"], dict):
+                yield path, record, path.stat().st_mtime
 
 
 def _time_there(folder: Path) -> float:
@@ -127,14 +135,14 @@ def bury(recipe: Path, job: str, unfinished: set[str]) -> list[str]:
     """
     said, now_seconds = [], _time_there(recipe / "running")
     for path, record, touched_seconds in list(running(recipe)):
-        if record["job"] != job and now_seconds - touched_seconds < LOST_SECONDS:
+        if record["job"] != job and abs(now_seconds - touched_seconds) < LOST_SECONDS:
             continue
         grave = path.with_suffix(f".{os.getpid()}.lost")
         try:
             path.rename(grave)  # one of those who see it takes it
         except FileNotFoundError:
             continue
-        by = By(**{f.name: record[f.name] for f in dataclasses.fields(By)})
+        by = By(**{name: record[name] for name in _BY})
         reason = "its job vanished (killed, out of memory, or the machine lost?)"
         for row in record["rows"]:
             if row in unfinished:
@@ -155,12 +163,21 @@ def failed(recipe: Path, row: str, reason: str, by: By) -> None:
 
 def failures(recipe: Path, row: subsets.Row | str) -> list[dict[str, Any]]:
     """How a row failed, in order."""
-    found = []
-    with contextlib.suppress(FileNotFoundError):
-        for line in _failures(recipe, row).read_text().splitlines():
-            with contextlib.suppress(ValueError):  # one that a full disk cut short
-                found.append(json.loads(line))
-    return found
+    try:
+        lines = _failures(recipe, row).read_bytes().splitlines()
+    except FileNotFoundError:
+        return []
+    found = [_record(line, (*_BY, "time", "reason", "saved_step")) for line in lines]
+    return [failure for failure in found if failure is not None]
+
+
+def _record(text: bytes, names: Sequence[str]) -> dict[str, Any] | None:
+    """An object that has the names; None for another, such as one that a full disk cut short."""
+    try:
+        record = json.loads(text)
+    except ValueError:  # of UTF-8 too
+        return None
+    return record if isinstance(record, dict) and record.keys() >= set(names) else None
 
 
 def set_aside(recipe: Path, row: subsets.Row | str) -> bool:
@@ -185,4 +202,7 @@ def _saved_step(recipe: Path, row: str) -> int:
 
 
 def _file_name(job: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]", "_", job)
+    plain = re.sub(r"[^A-Za-z0-9._-]", "_", job)
+    if plain == job and len(job) <= 120:
+        return job
+    return f"{plain[:100]}-{hashlib.sha256(job.encode()).hexdigest()[:8]}"

@@ -1,11 +1,11 @@
 """A job: some rows of one recipe, made by this process's workers; any number of times, anywhere, in any order.
 
-Exit codes: 0: the rows are present, or in other hands. 1: some were set aside, and the others are present. 2: a user's
-mistake. 143: run me again: it was stopped and has saved what it was at, or a row that spans several processes failed.
-200: the same, but not for ever: the processes of the job did not find each other.
+Exit codes. 0: the rows are present, or in other hands. 2: a user's mistake. 3: some were set aside, or diverged, and
+the others are present. 143: run me again: it was stopped and has saved what it was at, or a row that spans several
+processes failed. 200: the same, but not for ever: its processes were killed before they had a row, or did not find each
+other.
 """
 
-import contextlib
 import dataclasses
 import os
 import socket
@@ -16,13 +16,13 @@ from launch import records, sweep
 from launch.sweep import Task
 from lm_mia import corpus, identity, job, presence, progress, trackers, workdir
 from lm_mia.config import Config
-from lm_mia.errors import STOPPED, ApartError, DiskError, UserError
+from lm_mia.errors import STOPPED, ApartError, DiskError, LostError, UserError
 from lm_mia.population import Population
 from lm_mia.subsets import Row
 
 Event = dict[str, Any]
 
-APART = 200
+AGAIN = 200
 
 
 def run(task: Task, said: str, name: str, log: str) -> int:
@@ -61,9 +61,10 @@ def run(task: Task, said: str, name: str, log: str) -> int:
                     work.make_rows("run", found, recipe, left, watch.on_event)
                 except DiskError:
                     raise
-                except ApartError as error:
-                    display.say(str(error))
-                    return APART
+                except (ApartError, LostError) as error:
+                    if not watch.failed:
+                        display.say(str(error))
+                        return AGAIN
                 except (UserError, RuntimeError):
                     if not watch.failed:
                         raise
@@ -78,14 +79,13 @@ def run(task: Task, said: str, name: str, log: str) -> int:
 def population(task: Task, display: progress.Display) -> Population:
     """The samples of a task, made if they are not there; its workdir is claimed for its config."""
     c, created = task.config, task.workdir.claim(task.config)
-    sweep.link(task)
+    linked = sweep.link(task)
     show = display.update, display.say
     try:
         found = corpus.build(c.corpus, c.tokenizer, c.population, task.population, *show)
     except UserError:
-        with contextlib.suppress(OSError):
-            if task.shared is not None:
-                task.workdir.population.unlink()
+        if linked:
+            task.workdir.population.unlink(missing_ok=True)
         task.workdir.disclaim(created)
         raise
     task.workdir.check(c)  # once more: another command may have claimed a new workdir meanwhile
@@ -174,4 +174,4 @@ def _summary(c: Config, recipe: Path, rows: list[Row], display: progress.Display
     bad = [row for row in rows if presence.diverged(recipe, row).exists()]
     for row in bad:
         display.say(f"{row}: diverged; {presence.diverged(recipe, row)} says where")
-    return 1 if aside or bad else 0
+    return records.GIVEN_UP if aside or bad else 0

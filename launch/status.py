@@ -1,6 +1,7 @@
 """``launch status``: rows done, running, failed and missing, by recipe, from what is in the folders alone."""
 
 import contextlib
+import itertools
 import json
 import shlex
 import sys
@@ -33,19 +34,16 @@ def of_task(task: Task) -> dict[str, Any]:
       ``rows`` wanted, ``done``, ``missing``; ``running``: a dict each, with row, job, host, since; ``vanished``: the
       same of jobs that no longer say that they are alive; ``failing``: failed and to be tried again; ``set_aside`` and
       ``diverged``, each with reason and log; ``rows_per_hour`` and ``seconds_left``, None where unknown; ``hosts``:
-      rows and failures by machine; ``made_by``: the versions that made rows.
+      rows and failures by machine; ``made_by``: rows by version of lm_mia.
     """
     rows, recipe = task.rows, task.recipe()
     found: dict[str, Any] = {**sweep.as_json(task), "rows": len(rows), "done": 0}
     found |= {name: [] for name in ("running", "vanished", "failing", "set_aside", "diverged")}
     found |= {"missing": len(rows), "rows_per_hour": None, "seconds_left": None, "hosts": {}}
-    found |= {"made_by": [], "population": task.population.exists()}
+    found |= {"made_by": {}, "population": task.population.exists()}
     if recipe is None:
         return found
     stored = task.workdir.check(task.config)
-    if stored is not None:
-        made_by = [stored, *stored["later"]]
-        found["made_by"] = [f"{m['lm_mia']} {(m['commit'] or '')[:9]}".strip() for m in made_by]
     unscored = {str(row) for row in presence.scores_of(task.config, recipe).missing(rows)}
     found["done"] = len(rows) - len(unscored)
     for _, record, touched_seconds in records.running(recipe):
@@ -60,7 +58,7 @@ def of_task(task: Task) -> dict[str, Any]:
         _failures(found, recipe, row, str(row) in unscored)
     given_up = {f["row"] for f in found["set_aside"] + found["diverged"]}
     found["missing"] = len(unscored - given_up - {r["row"] for r in found["running"]})
-    _rate(found, task, recipe)
+    _log(found, task, recipe, stored)
     return found
 
 
@@ -84,31 +82,46 @@ def _host(found: dict[str, Any], name: str) -> dict[str, int]:
     return found["hosts"].setdefault(name, {"rows": 0, "failures": 0})
 
 
-def _rate(found: dict[str, Any], task: Task, recipe: Path) -> None:
-    """Adds rows an hour of late, the time left, and the rows of each machine, from the log."""
-    ended: list[datetime] = []
-    with contextlib.suppress(OSError), open(task.folder / "metrics.jsonl", "rb") as lines:
-        for line in lines:
-            if b'"row_scored"' not in line:
-                continue
-            event = json.loads(line)
-            if event.get("last") and event["recipe"] == recipe.name:
-                ended.append(datetime.fromisoformat(event["time"]))
-                if "host" in event:
-                    _host(found, event["host"])["rows"] += 1
+def _log(found: dict[str, Any], task: Task, recipe: Path, stored: dict[str, Any] | None) -> None:
+    """Adds what the log tells: rows an hour of late, the time left, and rows by machine and by version."""
+    ended, longest_seconds = [], 0.0
+    began = f"{stored['lm_mia']} {(stored['commit'] or '')[:9]}".strip() if stored else "unknown"
+    for event in _events(task.folder / "metrics.jsonl", recipe.name):
+        if event["event"] == "row_trained":
+            longest_seconds = max(longest_seconds, event["seconds"])
+        elif event.get("last"):
+            ended.append(datetime.fromisoformat(event["time"]))
+            version = event.get("version", began)  # `lm-mia run` says its own in config.json alone
+            found["made_by"][version] = found["made_by"].get(version, 0) + 1
+            if "host" in event:
+                _host(found, event["host"])["rows"] += 1
     ended = sorted(ended)[-_LAST:]
-    if len(ended) > 1 and (hours := (ended[-1] - ended[0]).total_seconds() / 3600) > 0:
-        found["rows_per_hour"] = (len(ended) - 1) / hours
-        left = found["missing"] + len(found["running"])
-        found["seconds_left"] = left / found["rows_per_hour"] * 3600
+    # Not over a pause, in which nothing was at work.
+    gaps = [(b - a).total_seconds() for a, b in itertools.pairwise(ended)]
+    pauses = [i for i, gap in enumerate(gaps) if gap > 3 * longest_seconds + 60]
+    gaps = gaps[pauses[-1] + 1 :] if pauses else gaps
+    if sum(gaps) > 0:
+        found["rows_per_hour"] = len(gaps) / sum(gaps) * 3600
+        if left := found["missing"] + len(found["running"]):
+            found["seconds_left"] = left / found["rows_per_hour"] * 3600
+
+
+def _events(path: Path, recipe: str) -> Iterator[dict[str, Any]]:
+    """Rows that were trained and scored, by the log of a workdir."""
+    with contextlib.suppress(FileNotFoundError), open(path, "rb") as lines:
+        for line in lines:
+            if b'"row_scored"' in line or b'"row_trained"' in line:
+                with contextlib.suppress(ValueError):  # cut short by a full disk
+                    event = json.loads(line)
+                    if event.get("recipe") == recipe:
+                        yield event
 
 
 def gather(of: Sweep) -> dict[str, Any]:
     """{"recipes": one a recipe, as of `of_task`; "others": folders of recipes that the config does not ask for now}."""
-    ours = {task.folder.name for task in of.tasks}
-    others = [
-        str(p.parent) for p in sorted(of.folder.glob("*/config.json")) if p.parent.name not in ours
-    ]
+    ours = {task.folder for task in of.tasks}
+    places = [of.folder / "config.json", *sorted(of.folder.glob("*/config.json"))]
+    others = [str(p.parent) for p in places if p.exists() and p.parent not in ours]
     return {"recipes": [of_task(task) for task in of.tasks], "others": others}
 
 
@@ -123,10 +136,11 @@ def show(of: Sweep, as_json: bool, watch: bool) -> None:
     with view(of) as refresh:
         while refresh():
             time.sleep(2)
+    _console().print(_picture(gather(of)))
 
 
 def summary(of: Sweep) -> int:
-    """The last words of an engine: what was made, what was not, and what to do next; 1 if rows were given up."""
+    """The last words of an engine: what was made, what was not, and what to do next; 3 if rows were given up."""
     found = gather(of)
     _console().print(_picture(found))
     given_up = any(r["set_aside"] or r["diverged"] for r in found["recipes"])
@@ -136,7 +150,7 @@ def summary(of: Sweep) -> int:
             sets = [f"--config.{k}={_said(v)}" for k, v in task.asked.sets.items()]
             flags = [f"--config={of.config}", f"--workdir={task.folder}", *of.overrides, *sets]
             print("  " + shlex.join(["lm-mia", "run", *flags]))
-    return int(given_up)
+    return records.GIVEN_UP if given_up else 0
 
 
 def _said(value: Any) -> str:
@@ -244,9 +258,8 @@ def _notes(found: dict[str, Any]) -> list[str]:
             if n["failures"]
         ]
         if len(r["made_by"]) > 1:
-            lines.append(
-                f"versions  {r['workdir']}: its rows are by lm_mia {', then '.join(r['made_by'])}"
-            )
+            by = ", ".join(f"{version} ({rows})" for version, rows in r["made_by"].items())
+            lines.append(f"versions  {r['workdir']}: its rows are by several of lm_mia: {by}")
         if not r["population"]:
             lines.append(f"no population yet for {r['workdir']}")
     lines += [

@@ -1,5 +1,6 @@
 """From the missing jobs of a sweep to what a scheduler takes: files in the sweep's folder, submitted if asked."""
 
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -48,19 +49,25 @@ def slurm_scripts(of: Sweep, sizes: Sizes, asked: Slurm, submitted: bool) -> int
         )
     for j in found:
         command = of.command(python, "rows", f"--recipe={j.task.key}")
-        texts[scripts / f"{j.task.folder.name}.sbatch"] = slurm.script(
+        texts[scripts / f"rows_{j.task.folder.name}.sbatch"] = slurm.script(
             *(f"lm_mia-{j.task.key}", command, j.blocks, j.rows_per_job, j.cost.rows),
             *(logs, here, asked, limit),
         )
     for folder in (scripts, logs):
         folder.mkdir(parents=True, exist_ok=True)
     after: list[str] = []
+    numbers: list[str] = []
     for path, text in texts.items():
         write_atomically(path, text)
         if not submitted:
             print(path)
             continue
-        number = slurm.submit(path, after)
+        try:
+            number = slurm.submit(path, after)
+        except UserError as error:
+            sent = "; what is named above was submitted" if numbers else ""
+            raise UserError(f"{path}: not submitted{sent}: {error}") from error
+        numbers.append(number)
         print(f"{path}: job {number}")
         if path == first:
             after = [number]
@@ -85,7 +92,7 @@ def jobsets(of: Sweep, sizes: Sizes, asked: Pods, output: Path, crd_path: str | 
     """
     found = [j for j in plan.jobs(of, sizes, asked.chips) if j.blocks]
     wrong = _apart(found, asked.hosts, f"a job has {asked.hosts} hosts")
-    if not of.folder.is_relative_to(asked.mount):
+    if not Path(os.path.normpath(of.folder)).is_relative_to(asked.mount):
         wrong.append(
             f"--workdir={of.folder}: must be below --mount={asked.mount}, where all pods have the same volume"
         )

@@ -1,6 +1,5 @@
 """What a sweep is made of: a task for each recipe, its folder, and the blocks of rows that jobs are."""
 
-import contextlib
 import dataclasses
 import hashlib
 import json
@@ -120,6 +119,8 @@ def of_entries(
 ) -> Sweep:
     """As `read`, with the entries that `lm_mia.parse.sweep` found."""
     where, tasks = Path(folder), []
+    if where.exists() and not where.is_dir():
+        raise UserError(f"--workdir={folder}: is a file; choose a folder that can be written")
     for asked in costs.asked(entries):
         if len(entries) == 1:
             tasks.append(Task(asked, where, None))
@@ -158,12 +159,16 @@ def task_of(of: Sweep, key: str) -> Task:
     )
 
 
-def link(task: Task) -> None:
-    """Lets the task's workdir show the population that it shares."""
-    if task.shared is not None:
-        task.folder.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileExistsError):
-            os.symlink(Path("..", "populations", task.shared.name), task.workdir.population)
+def link(task: Task) -> bool:
+    """Lets the task's workdir show the population that it shares; whether it did not before."""
+    if task.shared is None:
+        return False
+    task.folder.mkdir(parents=True, exist_ok=True)
+    try:
+        os.symlink(Path("..", "populations", task.shared.name), task.workdir.population)
+    except FileExistsError:
+        return False
+    return True
 
 
 def blocks(task: Task, rows_per_job: int) -> list[int]:

@@ -19,7 +19,7 @@ from launch.sweep import Sweep, Task
 from lm_mia.errors import UserError
 
 _LOOK_SECONDS = 0.1
-_MOST_DEATHS = 3
+_AGAIN_SECONDS = 60.0  # before a job is tried again, whose rows others than workers were at work on
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +56,7 @@ def run(of: Sweep, sizes: Sizes, o: Options) -> int:
     """Takes jobs until no row is left.
 
     Returns:
-      0, or 1 if rows were set aside or diverged.
+      0, or 3 if rows were set aside or diverged.
 
     Raises:
       UserError: a user's mistake that a job found, leases that cannot be opened, or jobs that die at once.
@@ -64,26 +64,25 @@ def run(of: Sweep, sizes: Sizes, o: Options) -> int:
     """
     name = rows.who("", "").job
     held = leases.open_leases(o.leases or str(of.folder / "leases"), o.seconds, name)
+    not_before: dict[str, float] = {}  # jobs whose rows are in other hands
     deaths, said = 0, False
     while todo := _todo(of, sizes):
         random.shuffle(todo)  # so that workers rarely ask for the same
         took = False
         for task, size, block in todo:
             key = f"{task.key}/{size}/{block}"
-            if (lease := held.claim(key)) is None:
+            if time.monotonic() < not_before.get(key, 0) or (lease := held.claim(key)) is None:
                 continue
-            took, said = True, False
-            if block in sweep.blocks(task, size):  # still, for the list may be old
+            try:
+                if block not in sweep.blocks(task, size):  # any more: the list may be old
+                    continue
+                took, said = True, False
                 code, log = _work(of, task, size, block, held, lease, name)
-                if code == 2:
-                    raise UserError(f"{process.last_line(log)}\n({log} has more)")
-                deaths = 0 if code in (0, 1) else deaths + 1
-                if deaths == _MOST_DEATHS:
-                    raise UserError(
-                        f"{log}: jobs ended with code {code} {_MOST_DEATHS} times in a row; the last one said: "
-                        f"{process.last_line(log)}"
-                    )
-            held.release(lease)
+                if code == 0 and block in sweep.blocks(task, size):
+                    not_before[key] = time.monotonic() + _AGAIN_SECONDS
+            finally:
+                held.release(lease)
+            deaths = process.deaths(code, log, deaths)
         if not took:
             if not said:
                 by = {key: holder["owner"] for key, holder in held.holders().items()}
@@ -123,7 +122,6 @@ def _work(
                     process.stop([at_work])
     except BaseException:
         process.stop([at_work])
-        held.release(lease)
         raise
     code = at_work.returncode
     ended = {"event": "job_ended", "worker": name, "recipe": task.key, "rows": said, "code": code}

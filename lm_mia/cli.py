@@ -6,6 +6,7 @@ what is there, so that the same command goes on where an earlier one stopped, ho
 
 import argparse
 import dataclasses
+import errno
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -33,6 +34,9 @@ VERBS = {
 }
 
 
+_NO_PLACE = (NotADirectoryError, FileExistsError)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit code of `exit_code`."""
     return exit_code(lambda: _act(sys.argv[1:] if argv is None else argv))
@@ -54,12 +58,21 @@ def exit_code(act: Callable[[], int]) -> int:
         if error.code == STOPPED:
             print("stopped; the same command goes on from here", file=sys.stderr)
         raise
+    except OSError as error:
+        if isinstance(error, _NO_PLACE) or error.errno == errno.ENAMETOOLONG:
+            print(f"{error.filename}: {error.strerror}; choose another path", file=sys.stderr)
+            return 2
+        return _full(error, error.filename)
     except Exception as error:
-        if not (problem := disk_problem(error)):
-            raise
-        where = getattr(error, "filename", None)
-        print(f"{where or 'disk'}: {problem}; {DISK_WAY_OUT}", file=sys.stderr)
-        return 2
+        return _full(error, "disk")
+
+
+def _full(error: Exception, where: str) -> int:
+    """2 for a disk that is full or may not be written, told in a line; else it is raised again."""
+    if not (problem := disk_problem(error)):
+        raise error
+    print(f"{where}: {problem}; {DISK_WAY_OUT}", file=sys.stderr)
+    return 2
 
 
 def _act(argv: Sequence[str]) -> int:

@@ -151,6 +151,8 @@ def build(
         for field, value in dataclasses.asdict(section).items()
         if f"{name}.{field}" != "corpus.processes"  # says how fast, not what
     }
+    if folder.is_symlink():  # to a population that several workdirs share
+        folder = folder.resolve()
     p = config_population
     expected = settings | {f"population.{k}": v for k, v in dataclasses.asdict(p).items()}
     if _occupied(folder):

@@ -102,7 +102,7 @@ def _cut(log_mean: float, length_tokens: int) -> tuple[float, float]:
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-    """What a sweep asks of one recipe: entries that differ in rows or statistics alone share it."""
+    """What a sweep asks of one recipe, on one population: entries that differ in rows or statistics alone share it."""
 
     key: str
     """Eight hex digits that tell recipes of a sweep apart before there is a population."""
@@ -117,7 +117,9 @@ def asked(entries: Sequence[Entry]) -> list[Asked]:
     """The recipes of a sweep (of `lm_mia.parse.sweep`), each once."""
     found: dict[str, Asked] = {}
     for number, (sets, c) in enumerate(entries):
-        parts = [identity.recipe_hash(c, population_name(c)), points.score_steps(c)]
+        p = c.population
+        also = p.validation_samples, p.frequency_samples, p.group_prefix_tokens
+        parts = [identity.recipe_hash(c, population_name(c)), points.score_steps(c), also]
         key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:8]
         if old := found.get(key):
             both = _union(old.config, c)
@@ -165,13 +167,11 @@ def _union(a: Config, b: Config) -> Config:
     ids = dict.fromkeys([*a.score.token_samples, *b.score.token_samples])
     score = dataclasses.replace(a.score, statistics=tuple(both), token_samples=tuple(ids))
     validations = max(a.train.validations, b.train.validations)
-    held_out = max(a.population.validation_samples, b.population.validation_samples)
     return dataclasses.replace(
         a,
         attack=attack,
         score=score,
         train=dataclasses.replace(a.train, validations=validations),
-        population=dataclasses.replace(a.population, validation_samples=held_out),
     )
 
 

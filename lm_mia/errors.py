@@ -11,7 +11,7 @@ class UserError(Exception):
 STOPPED = 143
 """The exit code of a command or process that SIGTERM stopped, once it has saved what it was at."""
 
-_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 
 DISK_WAY_OUT = (
     "make room, or make it writable, and run the same command again: what is finished is kept"
@@ -19,15 +19,19 @@ DISK_WAY_OUT = (
 
 
 class DiskError(UserError):
-    """A disk that is full or cannot be written, at no fault of what was being made."""
+    """A disk that is full or may not be written, at no fault of what was being made."""
 
 
 class ApartError(UserError):
     """Processes of a job that did not find each other: they may, when they are started again."""
 
 
+class LostError(UserError):
+    """All workers were killed, or out of memory, with rows left to make."""
+
+
 def disk_problem(error: BaseException) -> str:
-    """What the system says of a disk that is full or cannot be written, if that is behind an error; else ""."""
+    """What the system says of a disk that is full or may not be written, if that is behind an error; else ""."""
     chain: list[BaseException] = [error]
     while following := chain[-1].__cause__ or chain[-1].__context__:
         if following in chain:

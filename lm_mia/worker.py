@@ -56,25 +56,41 @@ def main(
     os.environ |= environment
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started us sends SIGTERM
     try:
-        try:
-            try:
-                _work(todo, c, workdir, recipe, place, pipe.send, only)
-            finally:
-                signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is on its way out
-        except UserError as error:
-            kind = "apart" if isinstance(error, errors.ApartError) else "user_error"
-            pipe.send({"event": kind, "message": str(error)})
-        except BrokenPipeError:
-            raise
-        except Exception as error:
-            if problem := errors.disk_problem(error):
-                message = f"{workdir}: {problem}; {errors.DISK_WAY_OUT}"
-                pipe.send({"event": "disk", "message": message})
-                return
-            pipe.send({"event": "crash", "message": traceback.format_exc()})
+        if (problem := _problem(todo, c, workdir, recipe, place, pipe.send, only)) is None:
+            return
+        pipe.send(problem)
     except BrokenPipeError:
-        # At once: leaving a job in order waits for its other processes, and they are waiting for this one.
-        os._exit(1)
+        pass
+    # At once: leaving in order waits for a save that failed, or for other processes of the job, which wait for us.
+    os._exit(1)
+
+
+def _problem(
+    todo: str,
+    c: config.Config,
+    workdir: Path,
+    recipe: Path,
+    place: tuple[int, int],
+    report: Report,
+    only: Sequence[subsets.Row] | None,
+) -> Event | None:
+    """Does the work; what went wrong, as an event, if anything did."""
+    try:
+        try:
+            _work(todo, c, workdir, recipe, place, report, only)
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is on its way out
+    except UserError as error:
+        kind = "apart" if isinstance(error, errors.ApartError) else "user_error"
+        return {"event": kind, "message": str(error)}
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        if problem := errors.disk_problem(error):
+            message = f"{workdir}: {problem}; {errors.DISK_WAY_OUT}"
+            return {"event": "disk", "message": message}
+        return {"event": "crash", "message": traceback.format_exc()}
+    return None
 
 
 def _work(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lm_mia import config, devices, presence, subsets, worker
-from lm_mia.errors import STOPPED, ApartError, DiskError, UserError
+from lm_mia.errors import STOPPED, ApartError, DiskError, LostError, UserError
 
 Event = dict[str, Any]
 
@@ -50,8 +50,8 @@ def run(
       Whether to go on with what comes after the rows: not so in processes of a job other than the first.
 
     Raises:
-      UserError: what a worker found wrong, or that all workers were killed; finished rows stay. DiskError, if the disk
-        is full or cannot be written; ApartError, if the processes of a job did not find each other.
+      UserError: what a worker found wrong; finished rows stay. DiskError, if the disk is full or cannot be written;
+        ApartError, if the processes of a job did not find each other; LostError, if all workers were killed.
       SystemExit: with code 143, if a worker was asked to stop from outside.
     """
     _, environments = devices.environments(c.train.workers, c.compute.span)
@@ -87,7 +87,7 @@ def run(
             on_event(event)
         lost = all(process.exitcode for process in processes.values())
         if lost and (left := presence.missing(todo, c, recipe, rows)):
-            raise UserError(
+            raise LostError(
                 f"all workers were lost (killed, or out of memory?) with {len(left)} rows missing; "
                 "finished rows are kept: run the same command again to go on"
             )
@@ -114,10 +114,13 @@ def _stop(processes: list[multiprocessing.process.BaseProcess]) -> None:
     for process in processes:
         process.terminate()
     deadline = time.monotonic() + _GRACE_SECONDS
-    for process in processes:
-        process.join(max(deadline - time.monotonic(), 0))
-        process.kill()
-        process.join()
+    try:
+        for process in processes:
+            process.join(max(deadline - time.monotonic(), 0))
+    finally:  # also when this process is told to stop once more
+        for process in processes:
+            process.kill()
+            process.join()
 
 
 def _events(

@@ -85,7 +85,7 @@ def test_a_recipe_is_counted_once_with_all_of_its_rows():
             changed(("attack.references", 10), ("score.statistics", ("min_k",))),
             changed(("optimizer.weight_decay", 0.5)),
             changed(("attack.replicas", 7), ("score.statistics", ("lowercase_loss",))),
-            changed(("train.workers", 3), ("compute.micro_rows", 2), ("population.frequency_samples", 4)),
+            changed(("train.workers", 3), ("compute.micro_rows", 2)),
             changed(("score.at_steps", (1,))),
         ),
         lambda _: FIVE,
@@ -103,6 +103,14 @@ def test_a_recipe_is_counted_once_with_all_of_its_rows():
     )
     alone = dataclasses.replace(one(both), entries=(0, 1, 3, 4), present_rows=10, sets={"n": 0})
     assert found[0] == alone
+
+
+@pytest.mark.parametrize(
+    "field", ["validation_samples", "frequency_samples", "group_prefix_tokens"]
+)
+def test_another_population_is_another_task_even_if_its_samples_are_the_same(field: str):
+    found = costs.asked(entries(BASE, changed((f"population.{field}", 4))))
+    assert [a.entries for a in found] == [(0,), (1,)]
 
 
 def test_totals_count_a_population_once():

@@ -152,7 +152,7 @@ def action(manifest: dict[str, Any], code: int, disrupted: bool) -> str:
 @pytest.mark.parametrize(
     ("code", "disrupted", "expected"),
     [
-        (1, False, "FailJobSet"),
+        (3, False, "FailJobSet"),
         (2, False, "FailJobSet"),
         (143, False, "RestartJobSet"),
         (137, False, "RestartJobSet"),

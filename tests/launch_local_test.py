@@ -124,6 +124,6 @@ def test_jobs_that_die_at_once_are_not_started_for_ever(
         local.run(of)
     [log] = (workdir / "logs").iterdir()
     assert str(caught.value).startswith(
-        f"{log}: its job ended with code -9 3 times without a row between"
+        f"{log}: its job ended with code -9, the third in a row; it said last: "
     )
     assert len(log.read_text().splitlines()) in (0, 3)

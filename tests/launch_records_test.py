@@ -84,7 +84,27 @@ def test_a_record_is_touched_and_comes_back(tmp_path: Path, monkeypatch: pytest.
 
 def test_an_odd_name_is_a_plain_file(tmp_path: Path):
     with records.Running(tmp_path, dataclasses.replace(BY, job="../a b$(c)/7_[1]")).alive():
-        assert [p.name for p in (tmp_path / "running").iterdir()] == [".._a_b__c__7__1_.json"]
+        [path] = (tmp_path / "running").iterdir()
+        assert path.name.startswith(".._a_b__c__7__1_-")
+    with records.Running(tmp_path, dataclasses.replace(BY, job="x" * 300)).alive():
+        assert len(list(records.running(tmp_path))) == 1
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"{}", b"null", b"[1]", b"\xff", b'{"job": "x"', b'{"rows": 1}']
+)
+def test_records_that_are_garbage_are_passed_over(tmp_path: Path, text: bytes):
+    for folder, name in (("running", "x.json"), ("failures", f"{ROW}.jsonl")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / name).write_bytes(text)
+    assert list(records.running(tmp_path)) == []
+    assert records.failures(tmp_path, ROW) == []
+    assert records.bury(tmp_path, "me", {ROW}) == []
+
+
+def test_a_record_from_the_future_is_buried(tmp_path: Path):
+    left_behind(tmp_path, "old", {ROW: "x"}, -86_400)
+    assert len(records.bury(tmp_path, "me", {ROW})) == 1
 
 
 def left_behind(recipe: Path, job: str, rows: dict[str, str], age_seconds: float) -> Path:

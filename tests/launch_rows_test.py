@@ -1,6 +1,7 @@
 import json
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from tiny_run import _on_cpu, tiny
 
 from launch import cli, records, rows, sweep
 from lm_mia import subsets, workers
-from lm_mia.errors import ApartError, DiskError, UserError
+from lm_mia.errors import ApartError, DiskError, LostError, UserError
 
 __all__ = ["_on_cpu", "tiny"]  # fixtures
 
@@ -102,7 +103,7 @@ def test_a_row_that_fails_three_times_is_set_aside_and_the_others_are_made(
         )
 
     monkeypatch.setattr(workers, "run", run)
-    assert rows.run(task, "0:2", "job", "the/log") == 1
+    assert rows.run(task, "0:2", "job", "the/log") == 3
     assert asked == [ROWS[:2], ROWS[:2], ROWS[:2], ROWS[1:2]]
     failures = records.failures(recipe_of(task), ROWS[0])
     assert [(f["reason"], f["log"], f["job"]) for f in failures] == [
@@ -127,7 +128,7 @@ def test_what_counts_as_a_failure_of_a_row(
     task: sweep.Task, monkeypatch: pytest.MonkeyPatch, event: dict[str, Any], reason: str
 ):
     monkeypatch.setattr(workers, "run", failing(event, error=UserError("x")))
-    assert rows.run(task, "3:4", "job", "") == 1
+    assert rows.run(task, "3:4", "job", "") == 3
     assert [f["reason"] for f in records.failures(recipe_of(task), ROWS[3])] == [reason] * 3
 
 
@@ -149,15 +150,40 @@ def test_a_full_disk_is_no_failure_of_a_row(task: sweep.Task, monkeypatch: pytes
     assert list(records.running(recipe_of(task))) == []
 
 
-def test_processes_that_did_not_find_each_other_are_to_be_started_again(
-    task: sweep.Task, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    "error", [ApartError("did not find each other"), LostError("all workers were lost")]
+)
+def test_what_may_pass_is_to_be_started_again(
+    task: sweep.Task,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: UserError,
 ):
     def run(*_: Any) -> bool:
-        raise ApartError("compute.span='job': the processes of the job did not find each other")
+        raise error
 
     monkeypatch.setattr(workers, "run", run)
     assert rows.run(task, "0:1", "job", "") == 200
-    assert "did not find each other" in capsys.readouterr().err
+    assert str(error) in capsys.readouterr().err
+    assert records.failures(recipe_of(task), ROWS[0]) == []
+
+
+def test_a_crash_while_saving_ends_soon_and_leaves_no_process(tiny: tiny_run.Tiny, tmp_path: Path):
+    """A file stands where the checkpoints of a row belong; orbax would wait for minutes."""
+    workdir = tiny.copy(tmp_path / "w", rows=False)
+    of = sweep.read(tiny.config, str(workdir), ["--config.train.workers=1"])
+    [task] = of.tasks
+    recipe = tiny.recipe(workdir)
+    (recipe / "checkpoints").mkdir()
+    (recipe / "checkpoints" / ROWS[1]).write_text("")
+    began = time.monotonic()
+    process = start(tiny, of, f"--recipe={task.key}", "--rows=0:2", "--job=j")
+    _, said = process.communicate()
+    assert process.returncode == 3, said
+    assert time.monotonic() - began < 90  # of four starts; a wait alone would take 120
+    assert len(records.failures(recipe, ROWS[1])) == 3
+    assert task.missing() == [2, 3, 4, 5]
+    assert tiny_run.workers_of(process.pid) == []
 
 
 def test_what_is_wrong_before_any_row_is_the_users(

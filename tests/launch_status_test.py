@@ -87,7 +87,7 @@ def test_failures_by_row_and_by_machine(of: sweep.Sweep, capsys: pytest.CaptureF
     assert "machine bad7: 5 failures, 0 rows" in out
     assert f"failing {ROWS[3]} 1 times, last on bad7: ValueError: [/a]; log: j.log" in out
     assert f"set aside {ROWS[4]} after 3 failures, last on bad7: out of memory; log: j.log" in out
-    assert status.summary(of) == 1
+    assert status.summary(of) == 3
 
 
 def test_a_job_that_vanished(
@@ -114,29 +114,34 @@ def test_rate_and_time_left_are_of_the_log(of: sweep.Sweep, capsys: pytest.Captu
             (ROWS[2], True, recipe_of(of).name, 20),
         )
     ]
-    path = of.tasks[0].folder / "metrics.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    path, trained = of.tasks[0].folder / "metrics.jsonl", {"event": "row_trained", "seconds": 300}
+    lines = [{**lines[0], "time": "2025-12-31T00:00:00.000+00:00"}, *lines]  # before a pause
+    lines.append({**trained, "recipe": recipe_of(of).name})
+    path.write_text(
+        "".join(json.dumps(line) + "\n" for line in lines) + '{"event": "row_scored", "ti'
+    )
     first, second = told(of, capsys)
     assert first["rows_per_hour"] == pytest.approx(6)
     assert first["seconds_left"] == pytest.approx(3 * 600)
-    assert first["hosts"] == {"h": {"rows": 3, "failures": 0}}
+    assert first["hosts"] == {"h": {"rows": 4, "failures": 0}}
     assert (second["rows_per_hour"], second["seconds_left"]) == (None, None)
 
 
 def test_versions_that_differ_and_folders_of_other_recipes_are_told(
     of: sweep.Sweep, capsys: pytest.CaptureFixture[str]
 ):
-    path = of.tasks[0].folder / "config.json"
-    found = json.loads(path.read_text())
-    found["later"] = [
-        {**{k: found[k] for k in ("lm_mia", "packages", "commit", "cpu_cores")}, "lm_mia": "9.9.9"}
-    ]
-    path.write_text(json.dumps(found))
+    task, began = of.tasks[0], json.loads((of.tasks[0].folder / "config.json").read_text())
+    scored = tiny_run.logged(task.folder, "row_scored")
+    with open(task.folder / "metrics.jsonl", "a") as file:
+        file.write(json.dumps({**scored[0], "version": "9.9.9 abc"}) + "\n")
     shutil.copytree(of.tasks[0].folder, of.folder / "old_12345678", symlinks=True)
     status.show(of, as_json=False, watch=False)
     out = " ".join(capsys.readouterr().out.split())
-    assert f"versions {of.tasks[0].folder}: its rows are by lm_mia {found['lm_mia']}" in out
-    assert ", then 9.9.9" in out
+    first = f"{began['lm_mia']} {(began['commit'] or '')[:9]}".strip()
+    assert (
+        f"versions {task.folder}: its rows are by several of lm_mia: {first} (6), 9.9.9 abc (1)"
+        in out
+    )
     assert (
         f"other {of.folder / 'old_12345678'}: a recipe that the config does not ask for now" in out
     )

@@ -37,7 +37,7 @@ def test_an_array_a_recipe_of_the_blocks_that_lack_rows(
 ):
     more = "--time=10", "--rows-per-job=2", "--at-once=1", "--config.report=a 'b' $(c)"
     assert cli.main(["slurm", *flags(of, *more)]) == 0
-    paths = [of.folder / "slurm" / f"{task.folder.name}.sbatch" for task in of.tasks]
+    paths = [of.folder / "slurm" / f"rows_{task.folder.name}.sbatch" for task in of.tasks]
     assert capsys.readouterr().out.splitlines()[:2] == [str(path) for path in paths]
     first, second = (path.read_text() for path in paths)
     assert "#SBATCH --array=1-2%1\n" in first
@@ -63,7 +63,7 @@ def test_the_corpus_comes_first_where_there_is_none(
 
     monkeypatch.setattr("launch.slurm.submit", submit)
     assert cli.main(["slurm", *flags(of, "--time=10", "--submit")]) == 0
-    names = [f"{task.folder.name}.sbatch" for task in of.tasks]
+    names = [f"rows_{task.folder.name}.sbatch" for task in of.tasks]
     assert sent == [("corpus.sbatch", []), (names[0], ["1"]), (names[1], ["1"])]
     assert "job 3" in capsys.readouterr().out
 

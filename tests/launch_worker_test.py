@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 
+import filelock
 import pytest
 import s3_server
 import tiny_run
@@ -65,6 +66,37 @@ def test_leases_in_a_bucket(tiny: tiny_run.Tiny, tmp_path: Path):
     ended = [str(e["rows"]) for out, _ in told for e in events(out, "job_ended")]
     assert sorted(ended) == ["0:2", "2:4", "4:6"]  # each by one of them
     assert not (of.folder / "leases").exists()
+
+
+def test_jobs_that_crash_are_not_tried_for_ever_and_leases_are_given_back(
+    tiny: tiny_run.Tiny, tmp_path: Path
+):
+    workdir = tiny.copy(tmp_path / "w", rows=False)
+    (tiny.recipe(workdir) / "locks").write_text("")  # where a folder belongs
+    of = sweep.read(tiny.config, str(workdir), ())
+    process = start(tiny, of)
+    out, said = process.communicate()
+    assert process.returncode == 2
+    assert said.strip().splitlines()[-1].count(": its job ended with code ") == 1
+    assert len(events(out, "job_ended")) == 3
+    assert not list((of.folder / "leases").glob("*.lease"))
+
+
+def test_rows_in_other_hands_are_not_asked_for_again_and_again(tiny: tiny_run.Tiny, tmp_path: Path):
+    workdir = tiny.copy(tmp_path / "w", rows=False)
+    recipe, of = tiny.recipe(workdir), sweep.read(tiny.config, str(workdir), ())
+    (recipe / "locks").mkdir()
+    with filelock.FileLock(recipe / "locks" / "replica_2147483648_2147483648_1.lock"):
+        process = start(tiny, of)
+        deadline = time.monotonic() + 60
+        while of.tasks[0].missing() != [5] and time.monotonic() < deadline:
+            time.sleep(0.1)
+        time.sleep(8)  # in which jobs could be started and end
+        process.terminate()
+        out, _ = process.communicate()
+    asked = [str(e["rows"]) for e in events(out, "job_started")]
+    assert sorted(asked) == ["0:2", "2:4", "4:6"]
+    assert events(out, "waiting")
 
 
 def test_a_stopped_worker_gives_its_lease_back(tiny: tiny_run.Tiny, tmp_path: Path):

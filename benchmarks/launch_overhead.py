@@ -1,6 +1,6 @@
 """What `launch local` adds to the training of tiny rows: wall time against the rows' own, cold and warm.
 
-    python benchmarks/launch.py DIR [--rows 64]
+    python benchmarks/launch_overhead.py DIR [--rows 64]
 
 Runs the quickstart's rows (2 layers of 64, 192 steps, 2,048 samples) through `launch local`, a process a core, twice,
 into folders of their own: first with an empty cache of compiled code, then with the one that this left. The population
