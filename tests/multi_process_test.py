@@ -82,7 +82,8 @@ def test_two_processes_of_two_devices_equal_one_of_one(
     for name in tiny_run.scores(w):
         (recipe / "scores.zarr" / name).unlink()
     c = parse.parse(tiny.config, list(flags))
-    worker._work("run", c, w, recipe, (0, 1), lambda e: events.setdefault(e["event"], []).append(e))
+    report = lambda e: events.setdefault(e["event"], []).append(e)  # noqa: E731
+    worker._work("run", c, w, recipe, (0, 1), report, None)
     for one, two in zip(stores(w), stores(unbroken), strict=True):
         for variable in ("loss", "min_k"):
             [(_, a)] = one.blocks({"values": (variable, rows)})
