@@ -117,7 +117,7 @@ def _run(verb: str, known: argparse.Namespace, found: Sweep, sizes: Any, of: Any
 
 def _top() -> argparse.ArgumentParser:
     parser = _Parser(
-        *("launch",),
+        *("python -m launch",),
         description="Sweeps of lm_mia on one machine or many.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -125,8 +125,8 @@ def _top() -> argparse.ArgumentParser:
         [
             *(f"  {verb:8} {what}" for verb, what in VERBS.items()),
             "",
-            "`launch VERB --help` lists the flags of a verb. Example:",
-            "  launch plan --config=configs/c4.py --device=h100",
+            "`python -m launch VERB --help` lists the flags of a verb. Example:",
+            "  python -m launch plan --config=configs/c4.py --device=h100",
         ]
     )
     parser.add_argument("verb", choices=VERBS, metavar="VERB")
@@ -134,7 +134,7 @@ def _top() -> argparse.ArgumentParser:
 
 
 def _of_verb(verb: str) -> argparse.ArgumentParser:
-    parser = _Parser(f"launch {verb}", allow_abbrev=False, description=VERBS[verb])
+    parser = _Parser(f"python -m launch {verb}", allow_abbrev=False, description=VERBS[verb])
     config = "may define sweep(); its fields are flags: --config.section.field=value"
     parser.add_argument("--config", metavar="FILE.py[:ARG]", help=config)
     folder = "of the sweep; used again to go on"

@@ -14,6 +14,7 @@ import contextlib
 import dataclasses
 import json
 import math
+import os
 import re
 import urllib.parse
 import uuid
@@ -166,7 +167,7 @@ def _spec(where: str) -> dict[str, Any]:
         elif "://" in where:
             spec = ts.KvStore.Spec(where).to_json()
         else:
-            spec = {"driver": "file", "path": str(Path(where).expanduser().absolute())}
+            spec = {"driver": "file", "path": os.path.abspath(Path(where).expanduser())}
     except json.JSONDecodeError as error:
         raise _problem(where, f"not JSON ({error.msg} at column {error.colno})") from error
     except ValueError as error:
@@ -180,7 +181,11 @@ def _spec(where: str) -> dict[str, Any]:
 
 def _open(where: str, spec: dict[str, Any], **retries: object) -> ts.KvStore:
     context = ts.Context({f"{name}_request_retries": r for name, r in retries.items()})
-    return _answer(where, ts.KvStore.open(spec, context=context), _TRIAL_SECONDS)
+    try:
+        opening = ts.KvStore.open(spec, context=context)
+    except ValueError as error:
+        raise _problem(where, _said(error)) from error
+    return _answer(where, opening, _TRIAL_SECONDS)
 
 
 def _try(where: str, spec: dict[str, Any]) -> None:

@@ -100,10 +100,16 @@ def show(of: Sweep, sizes: Sizes, as_json: bool, there: bool) -> None:
     console.print(table)
     chip, lengths = sizes.chip, {(j.cost.mean_sample_tokens, j.cost.lengths) for j in found}
     samples = "; ".join(f"{mean:.0f} a sample, {said}" for mean, said in sorted(lengths))
+    shared = [
+        f"shared  {j.task.label}: asked for by entries {', '.join(map(str, j.task.asked.entries))} (0: the config)"
+        for j in found
+        if len(j.task.asked.entries) > 1
+    ]
     for line in (
         f"hours   of {chip.name}, {chip.flops / 1e12:g} TFLOP/s of dense bfloat16, at an MFU of {chip.mfu:g}; "
         "a job has one of it here",
         f"tokens  useful ones, {samples}",
+        *shared,
     ):
         console.print(line, highlight=False, soft_wrap=True, markup=False)
 

@@ -23,7 +23,8 @@ from lm_mia import plan, presence
 from lm_mia.subsets import Row
 
 _LINE_SECONDS = 10.0  # between lines where there is no terminal
-_KINDS = ("running", "failing", "set_aside", "diverged")
+_BAD = ("vanished", "failing", "set_aside", "diverged")
+_WIDE = 100  # characters of a console that has room for bars
 _LAST = 32  # rows over which the rate is taken
 
 
@@ -102,7 +103,8 @@ def _log(found: dict[str, Any], task: Task, recipe: Path, stored: dict[str, Any]
     gaps = gaps[pauses[-1] + 1 :] if pauses else gaps
     if sum(gaps) > 0:
         found["rows_per_hour"] = len(gaps) / sum(gaps) * 3600
-        if left := found["missing"] + len(found["running"]):
+        if found["running"]:
+            left = found["missing"] + len(found["running"])
             found["seconds_left"] = left / found["rows_per_hour"] * 3600
 
 
@@ -131,18 +133,18 @@ def show(of: Sweep, as_json: bool, watch: bool) -> None:
         print(json.dumps(gather(of), indent=1))
         return
     if not watch:
-        _console().print(_picture(gather(of)))
+        _console().print(_picture(gather(of), _console().width))
         return
     with view(of) as refresh:
         while refresh():
             time.sleep(2)
-    _console().print(_picture(gather(of)))
+    _console().print(_picture(gather(of), _console().width))
 
 
 def summary(of: Sweep) -> int:
     """The last words of an engine: what was made, what was not, and what to do next; 3 if rows were given up."""
-    found = gather(of)
-    _console().print(_picture(found))
+    found, console = gather(of), _console()
+    console.print(_picture(found, console.width))
     given_up = any(r["set_aside"] or r["diverged"] for r in found["recipes"])
     if not given_up and all(r["done"] == r["rows"] for r in found["recipes"]):
         print("all rows are there; attack and report:")
@@ -168,10 +170,14 @@ def view(of: Sweep) -> Iterator[Callable[[], bool]]:
             nonlocal said
             found = gather(of)
             if console.is_terminal:
-                live.update(_picture(found), refresh=True)
+                live.update(_picture(found, console.width), refresh=True)
             elif time.monotonic() - said > _LINE_SECONDS:
                 said = time.monotonic()
-                print("; ".join(map(_line, found["recipes"])), file=sys.stderr, flush=True)
+                lines = [_line(r) for r in found["recipes"]]
+                if len(lines) > 1:
+                    done, rows = (sum(r[n] for r in found["recipes"]) for n in ("done", "rows"))
+                    lines.insert(0, f"{done} of {rows} done in all")
+                print("; ".join(lines), file=sys.stderr, flush=True)
             return any(r["missing"] or r["running"] for r in found["recipes"])
 
         yield refresh
@@ -182,52 +188,46 @@ def _console() -> Console:
     return console if console.is_terminal else Console(width=160)
 
 
+def _label(r: dict[str, Any]) -> str:
+    return ", ".join(f"{k.rpartition('.')[2]}={v}" for k, v in r["sets"].items()) or "the config"
+
+
 def _line(r: dict[str, Any]) -> str:
     """A recipe in a line."""
-    sets = ", ".join(f"{k.rpartition('.')[2]}={v}" for k, v in r["sets"].items())
     left = f", {_time(r['seconds_left'])} left" if r["seconds_left"] is not None else ""
     bad = len(r["set_aside"]) + len(r["diverged"])
     given_up = f", {bad} given up" if bad else ""
-    return f"{sets or 'rows'}: {r['done']} of {r['rows']} done, {len(r['running'])} running{given_up}{left}"
+    return (
+        f"{_label(r)}: {r['done']} of {r['rows']} done, {len(r['running'])} running{given_up}{left}"
+    )
 
 
-def _picture(found: dict[str, Any]) -> Group:
-    """Tables and lines for a person."""
-    table = Table()
-    for name in (
-        "recipe",
-        "",
-        "done",
+def _picture(found: dict[str, Any], width: int) -> Group:
+    """Tables and lines for a person, on a console of so many characters."""
+    recipes = found["recipes"]
+    kinds = (
         "running",
-        "failing",
-        "given up",
-        "missing",
-        "rows/h",
-        "left",
-    ):
-        table.add_column(name, justify="left" if name in ("recipe", "") else "right", no_wrap=True)
-    for r in found["recipes"]:
-        label = ", ".join(f"{k.rpartition('.')[2]}={v}" for k, v in r["sets"].items())
-        rate = plan.three_digits(r["rows_per_hour"]) if r["rows_per_hour"] else ""
+        *(k for k in _BAD if any(r[k] for r in recipes)),
+    )  # the others need no column
+    names = ("recipe", "done", *(k.replace("_", " ") for k in kinds), "missing", "rows/h", "left")
+    table = Table(*names, *[""] * (width >= _WIDE))
+    for column in table.columns[1:]:
+        column.justify, column.no_wrap = "right", True  # where room is short, labels are wrapped
+    rows = [(_label(r), [r], r["rows_per_hour"], r["seconds_left"]) for r in recipes]
+    for label, of, rate, left_seconds in [*rows, *[("all", recipes, None, None)] * (len(rows) > 1)]:
+        wanted, done, missing = (sum(r[n] for r in of) for n in ("rows", "done", "missing"))
+        bar = ProgressBar(total=wanted, completed=done, width=20)
         table.add_row(
-            Text(label or "the config"),  # a plain string would be read as markup
-            ProgressBar(total=r["rows"], completed=r["done"], width=20),
-            f"{r['done']} of {r['rows']}",
-            *(str(len(r[kind])) for kind in ("running", "failing")),
-            *(str(len(r["set_aside"]) + len(r["diverged"])), str(r["missing"]), rate),
-            _time(r["seconds_left"]) if r["seconds_left"] is not None else "",
+            Text(label),  # a plain string would be read as markup
+            f"{done} of {wanted}",
+            *(str(sum(len(r[kind]) for r in of)) for kind in kinds),
+            str(missing),
+            plan.three_digits(rate) if rate else "",
+            _time(left_seconds) if left_seconds is not None else "",
+            *[bar] * (width >= _WIDE),
         )
-    if len(found["recipes"]) > 1:
-        sums = {n: sum(r[n] for r in found["recipes"]) for n in ("rows", "done", "missing")}
-        counts = [sum(len(r[kind]) for r in found["recipes"]) for kind in _KINDS]
-        running, failing, *given_up = counts
-        table.add_section()
-        table.add_row(
-            "all",
-            ProgressBar(total=sums["rows"], completed=sums["done"], width=20),
-            f"{sums['done']} of {sums['rows']}",
-            *map(str, (running, failing, sum(given_up), sums["missing"])),
-        )
+        if len(table.rows) == len(recipes):
+            table.add_section()
     return Group(table, *map(Text, _notes(found)))
 
 
@@ -235,8 +235,9 @@ def _notes(found: dict[str, Any]) -> list[str]:
     """A line for every row that is running or failed, for bad machines, and for what does not fit together."""
     lines = []
     for r in found["recipes"]:
+        of = f" of {_label(r)}" if len(found["recipes"]) > 1 else ""
         lines += [
-            f"running   {x['row']} by {x['job']} on {x['host']} since {x['since']}"
+            f"running   {x['row']}{of} by {x['job']} on {x['host']} since {x['since'][:19]} UTC"
             for x in r["running"]
         ]
         lines += [

@@ -60,7 +60,8 @@ def slurm_scripts(of: Sweep, sizes: Sizes, asked: Slurm, submitted: bool) -> int
     for path, text in texts.items():
         write_atomically(path, text)
         if not submitted:
-            print(path)
+            after = ["--dependency=afterok:CORPUS"] * (first in texts and path != first)
+            print(shlex.join(["sbatch", *after, str(path)]))
             continue
         try:
             number = slurm.submit(path, after)
@@ -72,7 +73,8 @@ def slurm_scripts(of: Sweep, sizes: Sizes, asked: Slurm, submitted: bool) -> int
         if path == first:
             after = [number]
     if not submitted:
-        print("written, not submitted: --submit does" + " (the corpus first)" * (first in texts))
+        which = "; CORPUS is the number of the first" * (first in texts)
+        print(f"written, not submitted: --submit does{which}")
     return 0
 
 
@@ -95,6 +97,11 @@ def jobsets(of: Sweep, sizes: Sizes, asked: Pods, output: Path, crd_path: str | 
     if not Path(os.path.normpath(of.folder)).is_relative_to(asked.mount):
         wrong.append(
             f"--workdir={of.folder}: must be below --mount={asked.mount}, where all pods have the same volume"
+        )
+    name = of.config.split(":")[0]
+    if not Path(os.path.abspath(name)).is_relative_to(Path.cwd()):
+        wrong.append(
+            f"--config={of.config}: must be below the current folder, which is to be the image's checkout"
         )
     if wrong:
         raise UserError("\n".join(wrong))

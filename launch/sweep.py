@@ -121,6 +121,11 @@ def of_entries(
     where, tasks = Path(folder), []
     if where.exists() and not where.is_dir():
         raise UserError(f"--workdir={folder}: is a file; choose a folder that can be written")
+    ran = folder and (where / "config.json").exists() and not (where / "populations").exists()
+    if len(entries) > 1 and ran:
+        raise UserError(
+            f"--workdir={folder}: has the rows of one config, not of a sweep; choose another folder for the sweep"
+        )
     for asked in costs.asked(entries):
         if len(entries) == 1:
             tasks.append(Task(asked, where, None))
@@ -140,11 +145,15 @@ def absolute(of: Sweep) -> Sweep:
     """The same, with paths that hold wherever a process is started."""
     name, *arg = of.config.split(":", 1)
     tasks = tuple(
-        dataclasses.replace(t, folder=t.folder.absolute(), shared=t.shared and t.shared.absolute())
+        dataclasses.replace(t, folder=_absolute(t.folder), shared=t.shared and _absolute(t.shared))
         for t in of.tasks
     )
-    config_arg = ":".join([str(Path(name).absolute()), *arg])
-    return dataclasses.replace(of, config=config_arg, folder=of.folder.absolute(), tasks=tasks)
+    config_arg = ":".join([os.path.abspath(name), *arg])
+    return dataclasses.replace(of, config=config_arg, folder=_absolute(of.folder), tasks=tasks)
+
+
+def _absolute(path: Path) -> Path:
+    return Path(os.path.abspath(path))
 
 
 def task_of(of: Sweep, key: str) -> Task:

@@ -200,7 +200,12 @@ def _call(config_arg: str, module: ModuleType, name: str, arg: str) -> Any:
     with _blamed(config_arg):
         takes_arg = bool(inspect.signature(function).parameters)
         if name == "sweep":
-            return list(function(arg) if arg and takes_arg else function())
+            found: Any = function(arg) if arg and takes_arg else function()
+            if found is None:
+                raise UserError(
+                    f"--config={config_arg}: sweep() must yield dicts; it returned None"
+                )
+            return list(found)
         if arg and not takes_arg:
             raise UserError(f"--config={config_arg}: {name}() takes no argument; drop ':{arg}'")
         return function(arg) if arg else function()

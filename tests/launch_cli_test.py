@@ -15,7 +15,7 @@ def test_every_verb_tells_its_flags(verb: str, capsys: pytest.CaptureFixture[str
     with pytest.raises(SystemExit) as ended:
         cli.main([verb, "--help"])
     assert ended.value.code == 0
-    assert capsys.readouterr().out.startswith(f"usage: launch {verb} ")
+    assert capsys.readouterr().out.startswith(f"usage: python -m launch {verb} ")
 
 
 def test_help_names_the_verbs(capsys: pytest.CaptureFixture[str]):
@@ -28,13 +28,13 @@ def test_help_names_the_verbs(capsys: pytest.CaptureFixture[str]):
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        ([], "launch: the following arguments are required: VERB; see launch --help"),
-        (["pla"], "launch: argument VERB: invalid choice: 'pla'"),
+        ([], "python -m launch: the following arguments are required: VERB; see python -m launch --help"),
+        (["pla"], "python -m launch: argument VERB: invalid choice: 'pla'"),
         (["local", "--config=configs/quickstart.py"], "--workdir: missing; say --workdir=runs/quickstart"),
         (["plan"], "--config: missing; say --config=configs/quickstart.py"),
         (["plan", "--config=/nowhere.py"], "--config=/nowhere.py: no such Python file"),
-        (["rows", "--config=x", "--workdir=y"], "launch rows: the following arguments are required: --recipe, --rows"),
-        (["plan", "--rows-per-job=x"], "launch plan: argument --rows-per-job: invalid int value: 'x'"),
+        (["rows", "--config=x", "--workdir=y"], "python -m launch rows: the following arguments are required"),
+        (["plan", "--rows-per-job=x"], "python -m launch plan: argument --rows-per-job: invalid int value: 'x'"),
     ],
 )  # fmt: skip
 def test_mistakes_are_lines(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]):

@@ -3,6 +3,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from s3_server import Server, s3
@@ -74,3 +75,10 @@ def test_of_six_processes_none_takes_over_at_once(raced: Raced) -> None:
 
 def test_of_six_processes_one_takes_over_each_key_left(raced: Raced) -> None:
     assert _times(raced, 2) == dict.fromkeys(LEFT, 1)
+
+
+def test_a_folder_is_found_however_it_is_written(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    held = leases.open_leases(f"{tmp_path}/a/../b", 60, "ours")
+    assert held.claim("k")
+    assert [path.name for path in (tmp_path / "b").iterdir()] == ["k.lease"]

@@ -122,6 +122,11 @@ def test_rate_and_time_left_are_of_the_log(of: sweep.Sweep, capsys: pytest.Captu
     )
     first, second = told(of, capsys)
     assert first["rows_per_hour"] == pytest.approx(6)
+    assert first["seconds_left"] is None  # nothing is running
+    state = records.Running(recipe_of(of), rows.who("j", ""))
+    with state.alive():
+        state.begin(ROWS[3])
+        first, second = told(of, capsys)
     assert first["seconds_left"] == pytest.approx(3 * 600)
     assert first["hosts"] == {"h": {"rows": 4, "failures": 0}}
     assert (second["rows_per_hour"], second["seconds_left"]) == (None, None)

@@ -1,3 +1,4 @@
+import shlex
 import shutil
 from pathlib import Path
 
@@ -38,7 +39,8 @@ def test_an_array_a_recipe_of_the_blocks_that_lack_rows(
     more = "--time=10", "--rows-per-job=2", "--at-once=1", "--config.report=a 'b' $(c)"
     assert cli.main(["slurm", *flags(of, *more)]) == 0
     paths = [of.folder / "slurm" / f"rows_{task.folder.name}.sbatch" for task in of.tasks]
-    assert capsys.readouterr().out.splitlines()[:2] == [str(path) for path in paths]
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == [shlex.join(["sbatch", str(path)]) for path in paths]
     first, second = (path.read_text() for path in paths)
     assert "#SBATCH --array=1-2%1\n" in first
     assert "#SBATCH --array=0-2%1\n" in second
@@ -90,9 +92,13 @@ def test_nothing_is_written_where_every_row_is_there(
 
 
 def test_a_jobset_a_job_with_the_command_as_pods_see_it(
-    tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny: tiny_run.Tiny,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ):
-    config = tiny_sweep.config_file(tiny, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    config = Path(tiny_sweep.config_file(tiny, tmp_path)).name
     argv = [
         f"--config={config}",
         "--workdir=/data/s",
@@ -121,8 +127,7 @@ def test_pods_that_cannot_work_are_told_at_once(
     assert cli.main(["jobset", *flags(of, *PODS, "--nodes=2")]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert [line.split("=")[0].split(",")[0] for line in lines] == [
-        "a job has 2 hosts",
-        "--workdir",
+        *("a job has 2 hosts", "--workdir", "--config"),
     ]
 
 

@@ -152,3 +152,14 @@ def test_the_population_is_linked_once(of: sweep.Sweep):
     sweep.link(task)
     sweep.link(task)
     assert os.readlink(task.folder / "population") == f"../populations/{task.population.name}"
+
+
+def test_a_folder_of_one_config_takes_no_sweep(tiny: tiny_run.Tiny, tmp_path: Path):
+    config = tiny_sweep.config_file(tiny, tmp_path)
+    with pytest.raises(UserError, match="has the rows of one config, not of a sweep"):
+        sweep.read(config, str(tiny.workdir), ())
+
+
+def test_a_file_is_no_folder(tiny: tiny_run.Tiny):
+    with pytest.raises(UserError, match="is a file; choose a folder"):
+        sweep.read(tiny.config, tiny.config, ())
