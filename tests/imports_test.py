@@ -199,7 +199,7 @@ WITHOUT_JAX = (
 OF_NO_MODULE = {
     *("analysis", "imports", "stats_coverage", "stats_noise", "stats_paper", "stats_partial_auc"),
     *("store_points", "train_events", "multi_process", "stopped", "extract_stage"),
-    *("rules_attack", "parse_sweep", "parse_tuples", "launch_leases_race"),
+    *("rules_attack", "parse_sweep", "parse_tuples", "launch_leases_race", "launch_disk"),
 }
 FORBIDDEN_NAMES = {"utils", "util", "common", "helpers", "helper", "manager"}
 
