@@ -188,18 +188,12 @@ def _console() -> Console:
     return console if console.is_terminal else Console(width=160)
 
 
-def _label(r: dict[str, Any]) -> str:
-    return ", ".join(f"{k.rpartition('.')[2]}={v}" for k, v in r["sets"].items()) or "the config"
-
-
 def _line(r: dict[str, Any]) -> str:
     """A recipe in a line."""
     left = f", {_time(r['seconds_left'])} left" if r["seconds_left"] is not None else ""
     bad = len(r["set_aside"]) + len(r["diverged"])
     given_up = f", {bad} given up" if bad else ""
-    return (
-        f"{_label(r)}: {r['done']} of {r['rows']} done, {len(r['running'])} running{given_up}{left}"
-    )
+    return f"{r['label']}: {r['done']} of {r['rows']} done, {len(r['running'])} running{given_up}{left}"
 
 
 def _picture(found: dict[str, Any], width: int) -> Group:
@@ -213,7 +207,7 @@ def _picture(found: dict[str, Any], width: int) -> Group:
     table = Table(*names, *[""] * (width >= _WIDE))
     for column in table.columns[1:]:
         column.justify, column.no_wrap = "right", True  # where room is short, labels are wrapped
-    rows = [(_label(r), [r], r["rows_per_hour"], r["seconds_left"]) for r in recipes]
+    rows = [(r["label"], [r], r["rows_per_hour"], r["seconds_left"]) for r in recipes]
     for label, of, rate, left_seconds in [*rows, *[("all", recipes, None, None)] * (len(rows) > 1)]:
         wanted, done, missing = (sum(r[n] for r in of) for n in ("rows", "done", "missing"))
         bar = ProgressBar(total=wanted, completed=done, width=20)
@@ -235,7 +229,7 @@ def _notes(found: dict[str, Any]) -> list[str]:
     """A line for every row that is running or failed, for bad machines, and for what does not fit together."""
     lines = []
     for r in found["recipes"]:
-        of = f" of {_label(r)}" if len(found["recipes"]) > 1 else ""
+        of = f" of {r['label']}" if len(found["recipes"]) > 1 else ""
         lines += [
             f"running   {x['row']}{of} by {x['job']} on {x['host']} since {x['since'][:19]} UTC"
             for x in r["running"]

@@ -207,6 +207,7 @@ def as_json(task: Task) -> dict[str, Any]:
     """What scripts are told of a task."""
     return {
         "recipe": task.key,
+        "label": task.label,
         "sets": task.asked.sets,
         "entries": list(task.asked.entries),
         "workdir": str(task.folder),
