@@ -45,7 +45,7 @@ def jobs(of: Sweep, sizes: Sizes, chips: int = 1, there: bool = True) -> list[Jo
         missing = task.missing() if there else list(range(len(task.rows)))
         cost = estimate.cost(task, sizes, len(task.rows) - len(missing), there)
         size = estimate.rows_per_job(cost, sizes, chips, task.config.compute.span)
-        blocks = tuple(sorted({i // size for i in missing}))
+        blocks = tuple(sweep.blocks(missing, size))
         found.append(Jobs(task, cost, size, blocks, len(missing)))
     return found
 

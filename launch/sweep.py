@@ -180,9 +180,9 @@ def link(task: Task) -> bool:
     return True
 
 
-def blocks(task: Task, rows_per_job: int) -> list[int]:
-    """Numbers of the blocks that have rows to be made: block k is rows k n to (k + 1) n."""
-    return sorted({i // rows_per_job for i in task.missing()})
+def blocks(missing: Sequence[int], rows_per_job: int) -> list[int]:
+    """Numbers of the blocks that rows are in: block k is rows k n to (k + 1) n."""
+    return sorted({i // rows_per_job for i in missing})
 
 
 def slice_of(block: int, rows_per_job: int, rows: int) -> str:

@@ -74,11 +74,11 @@ def run(of: Sweep, sizes: Sizes, o: Options) -> int:
             if time.monotonic() < not_before.get(key, 0) or (lease := held.claim(key)) is None:
                 continue
             try:
-                if block not in sweep.blocks(task, size):  # any more: the list may be old
+                if block not in sweep.blocks(task.missing(), size):  # any more: the list may be old
                     continue
                 took, said = True, False
                 code, log = _work(of, task, size, block, held, lease, name)
-                if code == 0 and block in sweep.blocks(task, size):
+                if code == 0 and block in sweep.blocks(task.missing(), size):
                     not_before[key] = time.monotonic() + _AGAIN_SECONDS
             finally:
                 held.release(lease)

@@ -6,6 +6,7 @@ job, the job's processes work as one: the first of them takes the locks and tell
 
 import contextlib
 import dataclasses
+import functools
 import json
 import multiprocessing.connection
 import os
@@ -56,7 +57,8 @@ def main(
     os.environ |= environment
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started us sends SIGTERM
     try:
-        if (problem := _problem(todo, c, workdir, recipe, place, pipe.send, only)) is None:
+        work = functools.partial(_work, todo, c, workdir, recipe, place, pipe.send, only)
+        if (problem := _problem(work, workdir)) is None:
             return
         pipe.send(problem)
     except BrokenPipeError:
@@ -65,19 +67,11 @@ def main(
     os._exit(1)
 
 
-def _problem(
-    todo: str,
-    c: config.Config,
-    workdir: Path,
-    recipe: Path,
-    place: tuple[int, int],
-    report: Report,
-    only: Sequence[subsets.Row] | None,
-) -> Event | None:
+def _problem(work: Callable[[], None], workdir: Path) -> Event | None:
     """Does the work; what went wrong, as an event, if anything did."""
     try:
         try:
-            _work(todo, c, workdir, recipe, place, report, only)
+            work()
         finally:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is on its way out
     except UserError as error:

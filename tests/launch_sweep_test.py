@@ -61,7 +61,7 @@ def test_a_folder_keeps_its_name_when_its_entry_says_more(of: sweep.Sweep, tmp_p
 
 def test_all_rows_are_missing_before_there_is_a_population(of: sweep.Sweep):
     assert of.tasks[0].missing() == [*range(6)]
-    assert sweep.blocks(of.tasks[0], 4) == [0, 1]
+    assert sweep.blocks(of.tasks[0].missing(), 4) == [0, 1]
 
 
 def test_rows_that_are_there_or_set_aside_are_not_missing(tiny: tiny_run.Tiny, tmp_path: Path):
@@ -72,12 +72,12 @@ def test_rows_that_are_there_or_set_aside_are_not_missing(tiny: tiny_run.Tiny, t
     for shard in recipe.glob("scores.zarr/loss/c/[25]/*"):
         shard.unlink()
     assert task.missing() == [2, 5]
-    assert sweep.blocks(task, 3) == [0, 1]
+    assert sweep.blocks(task.missing(), 3) == [0, 1]
     by = records.By("j", "h", 1, "log", "0.1")
     for _ in range(3):
         records.failed(recipe, str(row), "reason", by)
     assert task.missing() == [5]
-    assert sweep.blocks(task, 3) == [1]
+    assert sweep.blocks(task.missing(), 3) == [1]
 
 
 def test_a_workdir_of_another_config_is_refused(tiny: tiny_run.Tiny):
