@@ -62,6 +62,6 @@ def samples(size: str) -> int:
     return 2 * (20 * parameters // 400)
 
 
-def sweep() -> Iterator[dict[str, Any]]:
-    for size in SIZES:
-        yield {"model.size": size, "population.samples": samples(size)}
+def sweep(size: str = "") -> Iterator[dict[str, Any]]:
+    for one in [] if size else SIZES:
+        yield {"model.size": one, "population.samples": samples(one)}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from launch import process, rows, status
 from launch.sweep import Sweep, Task
-from lm_mia import devices, progress
+from lm_mia import devices, progress, sweep_job
 from lm_mia.errors import UserError
 
 _LOOK_SECONDS = 0.2
@@ -47,7 +47,7 @@ def run(of: Sweep) -> int:
         )
     with progress.display(overall=False) as display:
         for task in of.tasks:
-            rows.population(task, display)
+            sweep_job.population(task, display)
     workers = max(t.config.train.workers for t in of.tasks)
     _, environments = devices.environments(workers, span)
     slots = [_Slot(i, environment) for i, environment in enumerate(environments)]

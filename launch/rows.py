@@ -14,11 +14,11 @@ from typing import Any
 
 from launch import records, sweep
 from launch.sweep import Task
-from lm_mia import corpus, identity, job, presence, progress, trackers, workdir
+from lm_mia import identity, job, presence, progress, trackers, workdir
 from lm_mia.config import Config
 from lm_mia.errors import STOPPED, ApartError, DiskError, LostError, UserError
-from lm_mia.population import Population
 from lm_mia.subsets import Row
+from lm_mia.sweep_job import population
 
 Event = dict[str, Any]
 
@@ -74,22 +74,6 @@ def run(task: Task, said: str, name: str, log: str) -> int:
                 if c.compute.span == "job":  # its other processes cannot go on without this one
                     raise SystemExit(STOPPED)
         return _summary(c, recipe, rows, display)
-
-
-def population(task: Task, display: progress.Display) -> Population:
-    """The samples of a task, made if they are not there; its workdir is claimed for its config."""
-    c, created = task.config, task.workdir.claim(task.config)
-    linked = sweep.link(task)
-    show = display.update, display.say
-    try:
-        found = corpus.build(c.corpus, c.tokenizer, c.population, task.population, *show)
-    except UserError:
-        if linked:
-            task.workdir.population.unlink(missing_ok=True)
-        task.workdir.disclaim(created)
-        raise
-    task.workdir.check(c)  # once more: another command may have claimed a new workdir meanwhile
-    return found
 
 
 def who(name: str, log: str) -> records.By:

@@ -6,13 +6,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from launch import crd, jobset, plan, rows, slurm, sweep
+from launch import crd, jobset, plan, slurm, sweep
 from launch.estimate import Sizes
 from launch.jobset import Pods
 from launch.plan import Jobs
 from launch.slurm import Slurm
 from launch.sweep import Sweep
-from lm_mia import progress
+from lm_mia import progress, sweep_job
 from lm_mia.errors import UserError
 from lm_mia.workdir import write_atomically
 
@@ -21,7 +21,7 @@ def corpus(of: Sweep) -> int:
     """Makes the populations of a sweep that are not there."""
     with progress.display(overall=False) as display:
         for task in of.tasks:
-            found = rows.population(task, display)
+            found = sweep_job.population(task, display)
             display.say(f"{task.population}: {len(found)} samples, sha256 {found.sha256}")
     return 0
 

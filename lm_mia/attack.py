@@ -69,7 +69,7 @@ def run(
     steps = len(settings) + _SHUFFLES + 1
     attacks, curves, intervals, counted = [], [], [], None
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        comparisons = _comparisons(source, c)
+        of_rmia = comparisons(source, c)
         for step, (name, count) in enumerate(settings):
 
             def part(share: float, step: int = step) -> None:
@@ -78,7 +78,7 @@ def run(
             part(0)
             whole, used = count == references, 0 if name in _REFERENCE_FREE else count
             some = source.with_references(range(count))
-            fitted = scores.fit(some, [name], scores.first(comparisons, count), c)
+            fitted = scores.fit(some, [name], scores.first(of_rmia, count), c)
             with ScoreFile(folder, len(source.targets), len(member_N2)) as file:
                 scores.fill({name: file}, some, fitted, c, pool, progress=lambda x: part(0.4 * x))
                 points = scores.points(file, member_N2, rates(c, member_N2), pool)
@@ -153,7 +153,7 @@ def _with(store: Store) -> str:
     return f" ({', '.join(said)})" if said else ""
 
 
-def _comparisons(source: scores.Source, c: config.Attack) -> scores.Block | None:
+def comparisons(source: scores.Source, c: config.Attack) -> scores.Block | None:
     """The samples that RMIA compares with, drawn by seed from the population, under all rows."""
     if not {"rmia", "rmia_offline"} & set(c.attacks):
         return None
@@ -219,7 +219,7 @@ def _shuffled(
     left_out = dict.fromkeys(c.attacks, 0)
     for shuffle in range(_SHUFFLES):
         noise = source.shuffled(shuffle)
-        fitted = scores.fit(noise, c.attacks, _comparisons(noise, c), c)
+        fitted = scores.fit(noise, c.attacks, comparisons(noise, c), c)
         with _files(folder, c.attacks, 1, len(noise.target_member_N2)) as files:
             scores.fill(files, noise, fitted, c, pool)
             for name, file in files.items():

@@ -15,10 +15,10 @@ from typing import NamedTuple, NoReturn
 
 import tyro
 
-from lm_mia import plan
+from lm_mia import parse, plan, sweep
 from lm_mia.config import Config
+from lm_mia.costs import Entry
 from lm_mia.errors import DISK_WAY_OUT, STOPPED, UserError, disk_problem
-from lm_mia.parse import parse, sweep
 from lm_mia.workdir import Workdir
 
 VERBS = {
@@ -80,20 +80,28 @@ def _act(argv: Sequence[str]) -> int:
     if arguments is None:
         return 0
     # here, since they take seconds to load: plan, --help and mistakes are told at once
-    from lm_mia import job, status
+    from lm_mia import job, status, sweep_job
 
     of = arguments
+    if not sweep.is_alone(of.entries):
+        tasks, c = sweep.tasks(str(of.workdir), of.entries), of.entries[0][1]
+        if of.verb == "status":
+            sweep_job.status(tasks, of.workdir, of.verify)
+        else:
+            sweep_job.work(of.verb, tasks, of.workdir, c, of.repair)
+        return 0
+    [(_, c)], workdir = of.entries, Workdir(of.workdir)
     if of.verb == "status":
-        status.show(of.config, of.workdir, of.verify)
+        status.show(c, workdir, of.verify)
     else:
-        job.work(of.verb, of.config, of.workdir, of.from_hf_shards, of.repair)
+        job.work(of.verb, c, workdir, of.from_hf_shards, of.repair)
     return 0
 
 
 class _Arguments(NamedTuple):
     verb: str
-    config: Config
-    workdir: Workdir
+    entries: list[Entry]
+    workdir: Path
     from_hf_shards: str
     verify: bool
     repair: bool
@@ -164,7 +172,7 @@ def _arguments(argv: Sequence[str]) -> _Arguments | None:
         wrong.append("--from-hf-shards='': must name files; try 'hf/c4-*.json.gz'")
     if wrong and known.config:  # the mistakes in the config too
         try:
-            (sweep if known.verb == "plan" else parse)(known.config, rest)
+            parse.sweep(known.config, rest)
         except UserError as error:
             wrong.append(str(error))
     if wrong:
@@ -172,11 +180,11 @@ def _arguments(argv: Sequence[str]) -> _Arguments | None:
     if known.verb == "plan":
         plan.show(known, rest)
         return None
-    c = parse(known.config, rest)
-    if shards and c.corpus.source != "c4":
+    entries = parse.sweep(known.config, rest)
+    if shards and (entries[0][1].corpus.source != "c4" or not sweep.is_alone(entries)):
         raise UserError(not_here)
     flags = shards or "", known.verify, known.repair
-    return _Arguments(known.verb, c, Workdir(Path(known.workdir)), *flags)
+    return _Arguments(known.verb, entries, Path(known.workdir), *flags)
 
 
 @dataclasses.dataclass(frozen=True)

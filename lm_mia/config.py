@@ -145,6 +145,11 @@ class Compute:
     for unrolled layers, full for scanned ones."""
 
 
+Statistic = Literal[
+    "summed_loss", "target_logit", "greedy_match", "min_k", "min_k_plus_plus", "lowercase_loss"
+]
+
+
 @dataclasses.dataclass(frozen=True)
 class Score:
     """How rows are scored."""
@@ -156,17 +161,7 @@ class Score:
     """Rows are also scored after so many epochs, such as 0.5 or 1, beside their end."""
     at_steps: tuple[int, ...] = ()
     """Rows are also scored after so many steps."""
-    statistics: tuple[
-        Literal[
-            "summed_loss",
-            "target_logit",
-            "greedy_match",
-            "min_k",
-            "min_k_plus_plus",
-            "lowercase_loss",
-        ],
-        ...,
-    ] = ()
+    statistics: tuple[Statistic, ...] = ()
     """What is stored of every sample beside its loss: for the attacks that need it, and for figures."""
     token_samples: tuple[int, ...] = ()
     """Ids of samples whose log-probability is stored token by token too."""
@@ -186,11 +181,7 @@ AttackName = Literal[
     "lowercase",
 ]
 
-NEEDED = {
-    "min_k": "min_k",
-    "min_k_plus_plus": "min_k_plus_plus",
-    "lowercase": "lowercase_loss",
-}
+NEEDED = {"min_k": "min_k", "min_k_plus_plus": "min_k_plus_plus", "lowercase": "lowercase_loss"}
 """The statistic of score.statistics that an attack needs beside the loss."""
 
 
@@ -224,8 +215,10 @@ class Attack:
     """The score point that is attacked: a step of score.at_steps or of score.at_epochs; 0: the end."""
     references: int = 128
     """Rows with subsets of their own, used to learn IN and OUT distributions."""
+    targets: int = 0
+    """So many of these, the last ones, are what figures attack with all others: targets of different subsets."""
     replicas: int = 128
-    """Targets that share one subset and one initialisation and differ in order_seed."""
+    """Targets that share one subset and one initialisation and differ in order_seed; 0: no tables of decisions."""
     attacks: tuple[AttackName, ...] = (
         *("lira_online", "lira_offline", "rmia", "rmia_offline", "rmia_simple"),
         *("reference_calibrated", "loss", "zlib"),
@@ -279,6 +272,10 @@ class Config:
     extract: Extract = Extract()
     report: str = "analysis/report.py"
     """The script that `lm-mia report` runs, relative to the checkout, else to the current folder."""
+    name: str = ""
+    """What figures call the recipe; a named one has a folder of its own in the workdir, which several share."""
+    figures: tuple[str, ...] = ()
+    """Of a report of several recipes: scripts beside it, without .py, in the order in which the page shows them."""
 
 
 def resolve(config: Config) -> Config:

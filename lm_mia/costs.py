@@ -43,6 +43,7 @@ class Recipe:
     """Of the sweep, from 1; 0 is the config itself."""
     sets: dict[str, Any]
     """By the first of these entries."""
+    name: str
     size: str
     layers: int
     width: int
@@ -162,15 +163,21 @@ def _union(a: Config, b: Config) -> Config:
         a.attack,
         references=max(a.attack.references, b.attack.references),
         replicas=max(a.attack.replicas, b.attack.replicas),
+        targets=max(a.attack.targets, b.attack.targets),
+        leave_one_out=a.attack.leave_one_out or b.attack.leave_one_out,
     )
+    extract = max(a.extract, b.extract, key=lambda e: e.samples)
+    names = dict.fromkeys(name for c in (a, b) for name in c.name.split("+") if name)
     both = dict.fromkeys([*a.score.statistics, *b.score.statistics])
     ids = dict.fromkeys([*a.score.token_samples, *b.score.token_samples])
     score = dataclasses.replace(a.score, statistics=tuple(both), token_samples=tuple(ids))
     validations = max(a.train.validations, b.train.validations)
     return dataclasses.replace(
         a,
+        name="+".join(names),
         attack=attack,
         score=score,
+        extract=extract,
         train=dataclasses.replace(a.train, validations=validations),
     )
 
@@ -193,6 +200,7 @@ def recipe(of: Asked, lengths: Lengths, present_rows: int) -> Recipe:
     return Recipe(
         entries=of.entries,
         sets=of.sets,
+        name=c.name,
         size=m.size,
         layers=m.layers,
         width=m.width,

@@ -1,9 +1,10 @@
 """What makes two configs the same run, and two rows of the same kind."""
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_type_hints
 
 from lm_mia import config
 
@@ -11,7 +12,7 @@ from lm_mia import config
 _FREE = (
     *("corpus.processes", "train.checkpoint_minutes", "train.workers", "train.validations"),
     *("train.trackers", "compute.", "score.statistics", "score.token_samples", "attack."),
-    *("extract.", "report"),
+    *("extract.", "report", "name", "figures"),
 )
 
 
@@ -23,6 +24,19 @@ def differences(old: dict[str, Any], c: config.Config) -> list[str]:
         for k in sorted(new.keys() | was.keys())
         if not k.startswith(_FREE) and was.get(k) != new.get(k)
     ]
+
+
+def from_dict(stored: dict[str, Any]) -> config.Config:
+    """The config that `config.to_dict` made; TypeError if it is of other fields."""
+
+    def build(kind: Any, value: Any) -> Any:
+        if dataclasses.is_dataclass(kind):
+            assert isinstance(kind, type)
+            kinds = get_type_hints(kind)
+            return kind(**{k: build(kinds.get(k), v) for k, v in dict(value).items()})
+        return tuple(value) if isinstance(value, list) else value
+
+    return build(config.Config, stored)
 
 
 def recipe_hash(c: config.Config, population_sha256: str) -> str:

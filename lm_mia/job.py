@@ -1,15 +1,10 @@
 """A command at work: the stages that a verb names, in order, each making what is missing."""
 
-import contextlib
 import dataclasses
 import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import filelock
 
 from lm_mia import (
     chosen,
@@ -19,6 +14,7 @@ from lm_mia import (
     identity,
     presence,
     progress,
+    report,
     store_check,
     trackers,
     workers,
@@ -181,15 +177,7 @@ class Job:
 
     def report(self) -> None:
         """Tables -> figures and report.html, by the script that the config names."""
-        script = _report_script(self.config)
-        self.display.update("report", 0, 1)
-        command = [sys.executable, str(script.absolute()), str(self.workdir.path)]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode == 2:
-            raise UserError(done.stderr.strip())
-        if done.returncode:
-            raise RuntimeError(f"{script} failed:\n{done.stderr}")
-        self.display.update("report", 1, 1)
+        report.run(report.script(self.config), [str(self.workdir.path)], self.display)
 
 
 def work(
@@ -208,8 +196,7 @@ def work(
       UserError: bad input of any kind.
       SystemExit: with code 143, if a worker was stopped from outside.
     """
-    if verb in ("run", "report"):
-        _report_script(c)  # a misspelt name is told now, not after hours of training
+    report.script(c, verb in ("run", "report"))
     if verb in ("run", "train", "score"):
         trackers.check(c.train.trackers)
     population = None
@@ -240,7 +227,7 @@ def work(
             if not lead:
                 return  # the first process of the job does the rest
         # Two commands may get here at once; tables and figures are written by one at a time.
-        with _alone(workdir.path / ".report.lock", display):
+        with report.alone(workdir.path / ".report.lock", display):
             display.stage(0.01)
             if verb in ("run", "attack"):
                 job.attack(population, recipe)
@@ -252,21 +239,6 @@ def work(
     from lm_mia import status  # here: pandas
 
     status.summary(verb, workdir, recipe)
-
-
-@contextlib.contextmanager
-def _alone(path: Path, display: progress.Display) -> Iterator[None]:
-    """Holds a lock; says so if another command has it."""
-    lock = filelock.FileLock(path)
-    try:
-        lock.acquire(timeout=0)
-    except filelock.Timeout:
-        display.say("waiting for another command, which writes the tables of this workdir")
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _check_tables(c: Config, workdir: Workdir) -> None:
@@ -285,11 +257,3 @@ def _check_tables(c: Config, workdir: Workdir) -> None:
 def _said(value: object) -> str:
     """As a flag takes it."""
     return ",".join(map(str, value)) if isinstance(value, list) else repr(value)
-
-
-def _report_script(c: Config) -> Path:
-    places = [Path(__file__).parent.parent / c.report, Path(c.report)]
-    script = next((p for p in places if p.is_file()), None)
-    if script is None:
-        raise UserError(f"report={c.report!r}: no such script in the checkout or here")
-    return script

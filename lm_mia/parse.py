@@ -10,6 +10,7 @@ import difflib
 import importlib.util
 import inspect
 import io
+import sys
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -187,6 +188,9 @@ def _module(config_arg: str) -> tuple[ModuleType, str]:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    folder = str(path.parent.absolute())
+    if folder not in sys.path:
+        sys.path.append(folder)  # a config may import those beside it
     with _blamed(config_arg):
         spec.loader.exec_module(module)
     return module, arg

@@ -188,7 +188,9 @@ def _print(found: Sequence[Recipe], chip: Chip, entries: int) -> None:
         table.add_column(name, justify="right", no_wrap=True)
     for r in plan["recipes"]:
         table.add_row(
-            ", ".join(f"{k.rpartition('.')[2]}={v}" for k, v in r["sets"].items()) or "the config",
+            r["name"].replace("+", ", ")
+            or ", ".join(f"{k.rpartition('.')[2]}={v}" for k, v in r["sets"].items())
+            or "the config",
             r["size"] if r["size"] != "custom" else f"{r['layers']}x{r['width']}",
             _short(r["parameters"], "kMB"),
             *_numbers(r, some, f"{r['row_steps']:,}"),

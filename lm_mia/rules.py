@@ -1,6 +1,7 @@
 """The rules of a configuration: ranges of its fields, and pairs of fields that must fit."""
 
 import math
+import re
 from typing import Any
 
 from lm_mia import config, extract_rules, points
@@ -33,6 +34,8 @@ def problems(c: config.Config) -> list[str]:
         need(0 < _get(c, field) < math.inf, field, "must be a finite number larger than 0")
     for field in not_negative:
         need(0 <= _get(c, field) < math.inf, field, "must be a finite number, 0 or larger")
+    plain = re.compile(r"[A-Za-z0-9.+-]*")
+    need(bool(plain.fullmatch(c.name)), "name", "must be letters, digits, '.', '+' and '-'")
     need(
         samples % 2 == 0 or samples < 0,
         "population.samples",
@@ -199,7 +202,21 @@ def _attack_problems(c: config.Config) -> list[str]:
     ]
     rules: list[tuple[bool, str, str]] = [
         (a.references >= 4, "references", "must be 4 or more, for 2 IN and 2 OUT of a sample"),
-        (a.replicas >= 2, "replicas", "must be 2 or more, for a flip rate"),
+        (
+            0 <= a.targets <= a.references - 4,
+            "targets",
+            f"must leave 4 of attack.references={a.references} or more",
+        ),
+        (
+            c.train.subset != "balanced" or not (a.targets % 2 or (a.targets and a.references % 2)),
+            "targets",
+            "must be even, as attack.references, under train.subset='balanced', where references come in pairs",
+        ),
+        (
+            a.replicas >= 2 or (a.replicas == 0 and bool(c.name)),
+            "replicas",
+            "must be 2 or more, for a flip rate, or, where the config has a name, 0",
+        ),
         (
             "lira_online" in a.attacks and len(set(a.attacks)) == len(a.attacks),
             "attacks",

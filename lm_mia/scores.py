@@ -6,6 +6,7 @@ T: targets, M: references, C: samples of a block, Z: samples that RMIA compares 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Literal
 
 import numpy as np
 
@@ -60,12 +61,14 @@ class Source:
     statistics: tuple[str, ...] = ()
     labels: int | None = None
     """A seed: membership labels moved to other samples of their block, in all rows alike, which makes them noise."""
+    observed: Literal["loss", "target_logit"] = "loss"
+    """What attacks see of a sample; of the logit, its negative takes the loss's place (StrongMIA Figure 8)."""
 
     def blocks(self) -> Iterator[Block]:
         """All samples in order; raises UserError for a corrupt shard."""
         parts: dict[str, tuple[str, Sequence[Row]]] = {
-            "target_loss": ("loss", self.targets),
-            "reference_loss": ("loss", self.references),
+            "target_loss": (self.observed, self.targets),
+            "reference_loss": (self.observed, self.references),
             "reference_member": ("member", self.references),
         }
         parts |= {name: (name, self.targets) for name in self.statistics}
@@ -73,6 +76,8 @@ class Source:
             member_MxC = value["reference_member"]
             if self.labels is not None:
                 member_MxC = member_MxC[:, _moved(self.labels, at)]
+            if self.observed == "target_logit":
+                value |= {k: -value[k] for k in ("target_loss", "reference_loss")}
             yield Block(
                 at,
                 value["target_loss"],

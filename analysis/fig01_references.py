@@ -1,0 +1,58 @@
+"""Figure 1: ROC curves of LiRA with more and more references."""
+
+import sys
+
+import figures
+import pandas as pd
+import series
+from claims import above, difference, every
+from drawn import Drawn
+from measured import Recipes, attacked, powers
+
+TITLE = "Figure 1: LiRA with different numbers of references"
+PAPER = (
+    "The AUC of a 140M model grows with the number of references, with diminishing returns: by 13.3% from 1 to 8 IN "
+    "references, by 7.6% from 8 to 64, and by 0.2% from 128 to 256; it never reaches 0.7."
+)
+STATEMENTS = (
+    "The AUC of LiRA grows with the number of references.",
+    "Its growth has diminishing returns.",
+)
+
+
+def draw(recipes: Recipes) -> Drawn:
+    """Curves, means over targets, and the growth of the AUC."""
+    main = recipes["main"]
+    counts = powers(main)
+    found = {count: attacked(main, references=count) for count in counts}
+    lines = [series.Line(f"{count} references", found[count]) for count in counts]
+    few, middle, many = counts[0], counts[len(counts) // 2], counts[-1]
+    auc = {count: found[count].auc_T for count in counts}
+    early, late = auc[middle] - auc[few], auc[many] - auc[middle]
+    grows = [
+        above("", f"AUC with {b} less with {a} references", difference(auc[b], auc[a], paired=True))
+        for a, b in ((few, middle), (middle, many))
+    ]
+    times = (
+        f"x{middle // few} from {few} to {middle} than x{many // middle} from {middle} to {many}"
+    )
+    claims = (
+        every(STATEMENTS[0], grows),
+        above(STATEMENTS[1], f"AUC gained {times}", difference(early, late, paired=True)),
+    )
+    ours = {
+        f"growth_{a}_{b}": (100 * float((auc[2 * b] / auc[2 * a] - 1).mean()), float("nan"))
+        for a, b in ((1, 8), (8, 64), (128, 256))
+        if 2 * a in auc and 2 * b in auc
+    }
+    return Drawn(
+        data=pd.concat([line.data() for line in lines]),
+        figure=series.roc(lines),
+        claims=claims,
+        ours=ours,
+        notes=(series.left_out(lines),),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(figures.script(__file__))

@@ -1,0 +1,186 @@
+"""Draws figures and tables of StrongMIA from the rows of a sweep, and writes WORKDIR/report.html, a page of them.
+
+    python analysis/figures.py runs/paper [--figure=fig01_references ...] [--recipe=runs/paper/main_0a1b2c3d ...]
+
+`lm-mia report` does this for the figures and recipes of its config; by itself the script takes all that are there.
+"""
+
+import argparse
+import base64
+import dataclasses
+import importlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import published
+import workdir
+from claims import Claim, untested
+from drawn import Drawn, write
+from measured import Absent, Recipe, Recipes
+
+from lm_mia.workdir import write_atomically
+
+HERE = Path(__file__).resolve().parent
+
+
+@dataclasses.dataclass(frozen=True)
+class Shown:
+    """A figure on the page."""
+
+    name: str
+    title: str
+    paper: str
+    """What the paper found."""
+    drawn: Drawn | None
+    absent: str
+    """Why it is not drawn."""
+    claims: Sequence[Claim]
+    image: str
+    """As a data URI."""
+    used: frozenset[Path]
+    """Folders of the recipes that it is of."""
+
+    @property
+    def html(self) -> str:
+        """The table, as markup; its texts are escaped."""
+        assert self.drawn is not None
+        assert self.drawn.table is not None
+        return self.drawn.table.to_html(border=0, escape=True)
+
+    @property
+    def compared(self) -> list[dict[str, Any]]:
+        """Published numbers beside ours."""
+        ours = self.drawn.ours if self.drawn else {}
+        return [
+            {"what": n.what, "place": n.place, "paper": _number(n.value, n.std)}
+            | {"ours": _number(*ours[key]) if key in ours else "–"}
+            for key, n in published.numbers(self.name.partition("_")[0]).items()
+        ]
+
+
+def names() -> list[str]:
+    """All scripts of figures and tables, in the order of the paper."""
+    found = [p.stem for p in (*HERE.glob("fig[0-9]*.py"), *HERE.glob("tab[0-9]*.py"))]
+    return sorted(found, key=lambda name: (name[:3] != "fig", name))
+
+
+def show(name: str, recipes: Recipes, folder: Path) -> Shown:
+    """Draws and writes one figure or table; where rows are lacking, says so instead."""
+    module = importlib.import_module(name)
+    recipes.used = set()
+    drawn, absent, image = None, "", ""
+    try:
+        drawn = module.draw(recipes)
+        claims: Sequence[Claim] = drawn.claims
+        if png := write(folder, name, drawn):
+            image = "data:image/png;base64," + base64.b64encode(png.read_bytes()).decode()
+    except (Absent, workdir.WorkdirError) as error:
+        absent = str(error)
+        claims = [untested(said, absent) for said in module.STATEMENTS]
+    used = frozenset(recipes.used)
+    return Shown(name, module.TITLE, module.PAPER, drawn, absent, claims, image, used)
+
+
+def page(folder: Path, recipes: Recipes, wanted: Sequence[str]) -> Path:
+    """Draws all and writes the page; returns its path."""
+    shown = []
+    for number, name in enumerate(wanted):
+        print(f"{number} of {len(wanted)} figures: {name}", flush=True)
+        shown.append(show(name, recipes, folder))
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    used = frozenset[Path]().union(*(s.used for s in shown))
+    verdicts = [claim.verdict for s in shown for claim in s.claims]
+    text = environment.get_template("figures.html.j2").render(
+        name=folder.resolve().name,
+        shown=shown,
+        recipes=[_of_recipe(r) for r in recipes.all],
+        asked=sum(_rows(r) for s in shown for r in recipes.all if r.folder in s.used),
+        trained=sum(_rows(r) for r in recipes.all if r.folder in used),
+        verdicts={v: verdicts.count(v) for v in ("seen", "not seen", "not tested")},
+    )
+    write_atomically(folder / "report.html", text)
+    print(f"{len(wanted)} of {len(wanted)} figures", flush=True)
+    return folder / "report.html"
+
+
+def script(file: str) -> int:
+    """Body of a figure's own script; returns the exit code."""
+    return main([*sys.argv[1:], f"--figure={Path(file).stem}"], one=True)
+
+
+def main(argv: Sequence[str], one: bool = False) -> int:
+    """Entry point: 0, or 2 with one line on stderr."""
+    parser = argparse.ArgumentParser(
+        description="Figures and tables of StrongMIA from the rows of a sweep."
+    )
+    parser.add_argument("workdir", type=Path, help="of a sweep")
+    parser.add_argument(
+        "--figure", action="append", metavar="NAME", help="a script here, without .py; all"
+    )
+    parser.add_argument(
+        "--recipe", action="append", type=Path, metavar="DIR", help="in the workdir; all"
+    )
+    known = parser.parse_args(argv)
+    try:
+        folders = known.recipe or sorted(p.parent for p in known.workdir.glob("*/config.json"))
+        if not folders:
+            raise workdir.WorkdirError(f"{known.workdir}: no recipe in it; run lm-mia run first")
+        recipes, wanted = Recipes(folders), known.figure or names()
+        if wrong := [name for name in wanted if name not in names()]:
+            raise workdir.WorkdirError(
+                f"--figure={wrong[0]}: no such script; say one of {', '.join(names())}"
+            )
+        if not one:
+            print(page(known.workdir, recipes, wanted))
+            return 0
+        shown = show(wanted[0], recipes, known.workdir)
+        if shown.absent:
+            raise workdir.WorkdirError(f"{wanted[0]}: {shown.absent}")
+        for claim in shown.claims:
+            print(f"{claim.verdict}: {claim.statement} {claim.said}")
+    except workdir.WorkdirError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+def _rows(recipe: Recipe) -> int:
+    return sum(map(len, recipe.rows))
+
+
+def _of_recipe(recipe: Recipe) -> dict[str, Any]:
+    c = recipe.config
+    references, targets, replicas = map(len, recipe.rows)
+    return {
+        "names": ", ".join(recipe.names),
+        "model": f"{c.model.layers}x{c.model.width}",
+        "parameters": f"{recipe.parameters:,}",
+        "samples": f"{recipe.samples:,}",
+        "epochs": c.train.epochs,
+        "tokens_per_parameter": f"{recipe.tokens_per_parameter:.3g}",
+        "references": references,
+        "targets": targets,
+        "replicas": replicas,
+    }
+
+
+def _number(value: float, std: float) -> str:
+    if value != value:
+        return "–"
+    digits = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    if std != std:
+        return digits
+    return f"{digits} ± " + (f"{std:,.0f}" if abs(value) >= 1000 else f"{std:.2g}")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

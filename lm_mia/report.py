@@ -1,0 +1,70 @@
+"""The last stage: tables -> figures and report.html, by the script that the config names."""
+
+import contextlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import filelock
+
+from lm_mia.config import Config
+from lm_mia.errors import UserError
+from lm_mia.progress import Display
+
+
+def script(c: Config, wanted: bool = True) -> Path:
+    """The script that the config names; a misspelt name is told before hours of training, if a report is wanted."""
+    places = [Path(__file__).parent.parent / c.report, Path(c.report)]
+    script = next((p for p in places if p.is_file()), places[0])
+    bad = (
+        [] if script.is_file() else [f"report={c.report!r}: no such script in the checkout or here"]
+    )
+    bad += [
+        f"figures={name!r}: no {name}.py beside {c.report}"
+        for name in c.figures
+        if not (script.parent / f"{name}.py").is_file()
+    ]
+    if wanted and bad:
+        raise UserError("\n".join(bad))
+    return script
+
+
+def run(script: Path, arguments: Sequence[str], display: Display) -> None:
+    """Runs a script of figures, whose lines ``DONE OF WHAT`` move a bar; UserError with what it says of bad input."""
+    command = [sys.executable, str(script.absolute()), *arguments]
+    display.update("report", 0, 1)
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as at_work:
+        assert at_work.stdout is not None
+        assert at_work.stderr is not None
+        with ThreadPoolExecutor(1) as pool:
+            said = pool.submit(at_work.stderr.read)
+            for line in at_work.stdout:
+                if found := re.match(r"(\d+) of (\d+)\b", line):
+                    display.update("report", *map(int, found.groups()))
+    if at_work.returncode == 2:
+        raise UserError(said.result().strip())
+    if at_work.returncode:
+        raise RuntimeError(f"{script} failed:\n{said.result()}")
+    display.update("report", 1, 1)
+
+
+@contextlib.contextmanager
+def alone(path: Path, display: Display) -> Iterator[None]:
+    """Holds a lock; says so if another command has it."""
+    lock = filelock.FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        display.say("waiting for another command, which writes the tables of this workdir")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+

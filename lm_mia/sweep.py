@@ -1,0 +1,122 @@
+"""What a sweep is made of: a task for each recipe, and its folder in the sweep's workdir."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from lm_mia import config, costs, identity, subsets
+from lm_mia.config import Config
+from lm_mia.costs import Asked
+from lm_mia.errors import UserError
+from lm_mia.workdir import Workdir
+
+_LABEL = 48  # characters of a folder's name that say what an entry sets
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What is to be made of one recipe."""
+
+    asked: Asked
+    folder: Path
+    """A workdir of `lm-mia`; the sweep's own folder, if the config is alone and has no name."""
+    shared: Path | None
+    """The population that tasks with the same samples share; None: it is the workdir's own."""
+
+    @property
+    def key(self) -> str:
+        """What jobs call the recipe."""
+        return self.asked.key
+
+    @property
+    def config(self) -> Config:
+        """Of all rows that the sweep wants of the recipe."""
+        return self.asked.config
+
+    @property
+    def label(self) -> str:
+        """Its name or else what its entry of the sweep sets, for people."""
+        if self.config.name:
+            return self.config.name.partition("+")[0]
+        sets = self.asked.sets.items()
+        return ", ".join(f"{k.rpartition('.')[2]}={v}" for k, v in sets) or "the config"
+
+    @property
+    def rows(self) -> list[subsets.Row]:
+        """All rows that are wanted, in the order in which they are numbered."""
+        return subsets.rows(self.config.attack.references, self.config.attack.replicas)
+
+    @property
+    def workdir(self) -> Workdir:
+        """The folder, as `lm-mia` sees it."""
+        return Workdir(self.folder)
+
+    @property
+    def population(self) -> Path:
+        """Where the samples are, or will be."""
+        return self.shared or self.workdir.population
+
+    def recipe(self) -> Path | None:
+        """The folder of scores and checkpoints; None before there is a population, which is a part of its name."""
+        if not self.population.exists():
+            return None
+        from lm_mia.population import open_population  # here: pandas and pyarrow take a second
+
+        sha256 = open_population(self.population, verify=False).sha256
+        return self.workdir.recipe(identity.recipe_hash(self.config, sha256))
+
+
+def tasks(folder: str, entries: Sequence[costs.Entry]) -> list[Task]:
+    """The recipes of a sweep, each once, and where they are.
+
+    A config that is alone and has no name has the folder to itself. Otherwise each recipe has a workdir of its own in
+    it, found again by its key whatever its label is by now, and recipes of the same samples share a population.
+
+    Args:
+      folder: where everything is written; it need not exist.
+      entries: of `lm_mia.parse.sweep`.
+
+    Raises:
+      UserError: the folder is a file, or has the rows of one config.
+    """
+    where = Path(folder)
+    if where.exists() and not where.is_dir():
+        raise UserError(f"--workdir={folder}: is a file; choose a folder that can be written")
+    if is_alone(entries):
+        return [Task(asked, where, None) for asked in costs.asked(entries)]
+    if folder and (where / "config.json").exists() and not (where / "populations").exists():
+        raise UserError(
+            f"--workdir={folder}: has the rows of one config, not of a sweep; choose another folder for the sweep"
+        )
+    found = []
+    for asked in costs.asked(entries):
+        parts = config.to_dict(asked.config)
+        named = {k: parts[k] for k in ("corpus", "tokenizer", "population")}
+        del named["corpus"]["processes"]
+        samples = hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:8]
+        name = re.sub(r"[^A-Za-z0-9.+-]+", "_", Task(asked, where, None).label).strip("_")
+        there = sorted(where.glob(f"*_{asked.key}"))  # its entry may have had another name
+        path = there[0] if there else where / f"{name[:_LABEL]}_{asked.key}"
+        found.append(Task(asked, path, where / "populations" / samples))
+    return found
+
+
+def is_alone(entries: Sequence[costs.Entry]) -> bool:
+    """Whether a config has the workdir to itself."""
+    return len(entries) == 1 and not entries[0][1].name
+
+
+def link(task: Task) -> bool:
+    """Lets the task's workdir show the population that it shares; whether it did not before."""
+    if task.shared is None:
+        return False
+    task.folder.mkdir(parents=True, exist_ok=True)
+    try:
+        os.symlink(Path("..", "populations", task.shared.name), task.workdir.population)
+    except FileExistsError:
+        return False
+    return True

@@ -1,0 +1,150 @@
+"""A command at work on a sweep: a verb done for every recipe, and one report of all."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from lm_mia import (
+    corpus,
+    costs,
+    identity,
+    presence,
+    progress,
+    report,
+    store_check,
+    sweep,
+    trackers,
+    workers,
+)
+from lm_mia.config import Config
+from lm_mia.errors import UserError
+from lm_mia.job import Job
+from lm_mia.population import Population, open_population
+from lm_mia.sweep import Task
+
+
+def work(verb: str, tasks: Sequence[Task], folder: Path, c: Config, repair: bool = False) -> None:
+    """Does what a verb other than plan and status says, recipe by recipe.
+
+    Rows of all recipes come before the tables of any, so that a report can be made as soon as the last row is there.
+
+    Args:
+      verb: of `lm_mia.cli`.
+      tasks: the recipes.
+      folder: of the sweep.
+      c: the config itself, for what is not of a recipe: the report.
+      repair: whether corrupt scores are made again, for "score".
+
+    Raises:
+      UserError: bad input of any kind, or rows that diverged, once all others are there.
+      SystemExit: with code 143, if a worker was stopped from outside.
+    """
+    script = report.script(c, verb in ("run", "report"))
+    extracts = [t for t in tasks if t.config.extract.samples and t.config.attack.replicas]
+    if verb == "extract" and not extracts:
+        raise UserError("extract.samples=0: nothing to extract; try --config.extract.samples=1000")
+    if verb in ("run", "train", "score"):
+        trackers.check(c.train.trackers)
+    with progress.display(overall=verb == "run") as display:
+        jobs, lead = [], True
+        for number, task in enumerate(tasks, 1):
+            display.stage(0.1 / len(tasks), steps=4)
+            display.say(f"recipe {number} of {len(tasks)}: {task.label}, in {task.folder}")
+            if verb not in ("run", "corpus"):
+                open_population(task.population, verify=False)  # a verb too early writes nothing
+            found = population(task, display)
+            recipe = task.workdir.recipe(identity.recipe_hash(task.config, found.sha256))
+            jobs.append((task, Job(task.config, task.workdir, display, repair), found, recipe))
+        if verb in ("run", "train", "score"):
+            lead = _rows(verb, jobs, display)
+        if not lead:
+            return  # the first process of the job does the rest
+        with report.alone(folder / ".report.lock", display):
+            for task, at_work, found, recipe in jobs:
+                display.stage(0.06 / len(jobs), steps=2)
+                if verb in ("run", "attack") and task.config.attack.replicas:
+                    display.say(f"attack: {task.label}")
+                    at_work.attack(found, recipe)
+                if verb in ("run", "extract") and task in extracts:
+                    at_work.extract(found, recipe)
+            display.stage(0.04)
+            if verb in ("run", "report"):
+                recipes = [f"--recipe={task.folder}" for task in tasks]
+                figures = [f"--figure={name}" for name in c.figures]
+                report.run(script, [str(folder), *recipes, *figures], display)
+    if verb in ("run", "report"):
+        print(f"figures     {folder / 'figures'}\nreport      {folder / 'report.html'}")
+
+
+_Jobs = list[tuple[Task, Job, Population, Path]]
+
+
+def _rows(verb: str, jobs: _Jobs, display: progress.Display) -> bool:
+    """The rows of all recipes; whether to go on with what comes after."""
+    lengths = [
+        costs.recipe(t.asked, costs.assumed(t.config.population.length_tokens), 0) for t, *_ in jobs
+    ]
+    flops = [r.train_flops + r.score_flops for r in lengths]
+    lead, diverged = True, []
+    for number, ((task, at_work, found, recipe), share) in enumerate(
+        zip(jobs, flops, strict=True), 1
+    ):
+        display.stage(0.8 * share / sum(flops), steps=2)
+        display.say(f"recipe {number} of {len(jobs)}: {task.label}")
+        if at_work.repair:
+            at_work = dataclasses.replace(at_work, config=presence.with_stored(task.config, recipe))
+        lead = at_work.make_rows(verb, found, recipe) and lead
+        try:
+            workers.check_diverged(recipe, task.rows)
+        except UserError as error:
+            diverged.append(str(error))
+    if diverged:
+        raise UserError("\n".join(diverged))
+    return lead
+
+
+def population(task: Task, display: progress.Display) -> Population:
+    """The samples of a task, made if they are not there; its workdir is claimed for its config."""
+    c, created = task.config, task.workdir.claim(task.config)
+    linked = sweep.link(task)
+    show = display.update, display.say
+    try:
+        found = corpus.build(c.corpus, c.tokenizer, c.population, task.population, *show)
+    except UserError:
+        if linked:
+            task.workdir.population.unlink(missing_ok=True)
+        task.workdir.disclaim(created)
+        raise
+    task.workdir.check(c)  # once more: another command may have claimed a new workdir meanwhile
+    return found
+
+
+def status(tasks: Sequence[Task], folder: Path, verify: bool) -> None:
+    """Prints a line a recipe: which rows and tables are there; reads every score if asked to verify."""
+    table = Table(title=str(folder))
+    for column in ("recipe", "rows wanted", "trained", "scored", "missing", "tables"):
+        table.add_column(column, justify="left" if column == "recipe" else "right")
+    corrupt: list[str] = []
+    for task in tasks:
+        c, rows, recipe = task.config, task.rows, task.recipe()
+        if recipe is None:
+            table.add_row(task.label, str(len(rows)), "0", "0", str(len(rows)), "")
+            continue
+        task.workdir.check(c)
+        unscored = set(presence.missing("score", c, recipe, rows))
+        trained = [r for r in rows if r not in unscored or presence.trained(c, recipe, r)]
+        there = "present" if task.workdir.table_facts() else "missing"
+        tables = there if c.attack.replicas else "none asked"
+        counts = len(rows), len(trained), len(rows) - len(unscored), len(unscored)
+        table.add_row(task.label, *map(str, counts), tables)
+        if verify:
+            store = presence.scores_of(presence.with_stored(c, recipe), recipe)
+            found = store_check.check(store, store.rows(), lambda done, of: None)
+            corrupt += [f"{path}: corrupt" for path in found.corrupt]
+    Console().print(table)
+    print(f"report      {'present' if (folder / 'report.html').exists() else 'missing'}")
+    if corrupt:
+        raise UserError("\n".join([*corrupt, "`lm-mia score --repair` makes these again"]))
