@@ -82,7 +82,7 @@ def draw(archetypes: Sequence[Archetype]) -> Figure:
     figure = style.new_figure(6.2, 0.7 + 2.35 * len(archetypes))
     grid = figure.subplots(len(archetypes), 1, squeeze=False)
     for axes, archetype in zip(grid.flat, archetypes, strict=True):
-        _panel(axes, archetype)
+        panel(axes, archetype)
     grid[-1, 0].set_xlabel("Loss of the sample (nats a token)")
     handles, labels = grid[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=2, frameon=False)
@@ -103,7 +103,8 @@ def _none(row: Record) -> bool:
     return math.isnan(row["id"])
 
 
-def _panel(axes: Axes, archetype: Archetype) -> None:
+def panel(axes: Axes, archetype: Archetype) -> None:
+    """Losses of a sample: of references with and without it, with fitted normals, and of replicas."""
     everything = np.concatenate([archetype.loss_in, archetype.loss_out, archetype.loss_replicas])
     low, high = (
         (float(everything.min()), float(everything.max())) if len(everything) else (0.0, 1.0)

@@ -33,6 +33,14 @@ def draw(curves: Sequence[Record], band: tuple[float, float]) -> Figure:
     """
     figure = style.new_figure(6.2, 3.9)
     left, right = figure.subplots(1, 2)
+    panels(left, right, curves, band)
+    handles, labels = left.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=2, frameon=False)
+    return figure
+
+
+def panels(left: Axes, right: Axes, curves: Sequence[Record], band: tuple[float, float]) -> None:
+    """Both curves, on the left on logarithmic axes and on the right on linear ones; as of ``draw``."""
     fpr = np.array([r["fpr"] for r in curves], float)
     lowest = []
     for axes, log in ((left, True), (right, False)):
@@ -44,9 +52,6 @@ def draw(curves: Sequence[Record], band: tuple[float, float]) -> Figure:
         axes.axvspan(*band, color=style.GREY, alpha=0.13, linewidth=0, label=_band(band))
     roc.finish(left, lowest)
     _linear(right)
-    handles, labels = left.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=2, frameon=False)
-    return figure
 
 
 def _linear(axes: Axes) -> None:

@@ -64,7 +64,7 @@ class Shown:
 def names() -> list[str]:
     """All scripts of figures and tables, in the order of the paper."""
     found = [p.stem for p in (*HERE.glob("fig[0-9]*.py"), *HERE.glob("tab[0-9]*.py"))]
-    return sorted(found, key=lambda name: (name[:3] != "fig", name))
+    return [*sorted(found, key=lambda name: (name[:3] != "fig", name)), "scaling"]
 
 
 def show(name: str, recipes: Recipes, folder: Path) -> Shown:

@@ -179,7 +179,29 @@ def attacked(
     replicas: bool = False,
     **settings: Any,
 ) -> Attacked:
-    """An attack on every target of a recipe.
+    """An attack on every target of a recipe; arguments and errors as of `scored`."""
+    c = dataclasses.replace(recipe.config.attack, **settings)
+    how = {"step": step, "observed": observed, "replicas": replicas, **settings}
+    targets, found, rates = [], [], []
+    for row, member_N2, score_N2 in scored(recipe, name, references, **how):
+        rates = rates or attack.rates(c, member_N2)
+        targets.append(row)
+        found.append(roc.tpr_at_fpr(score_N2, member_N2, rates))
+    used = references or len(recipe.rows[0])
+    return Attacked(roc.concatenate(found), len(c.fprs), used, tuple(targets))
+
+
+def scored(
+    recipe: Recipe,
+    name: AttackName = "lira_online",
+    references: int = 0,
+    *,
+    step: int = 0,
+    observed: Literal["loss", "target_logit"] = "loss",
+    replicas: bool = False,
+    **settings: Any,
+) -> Iterator[tuple[Row, np.ndarray, np.ndarray]]:
+    """(target, member_N2, score_N2) of every target of a recipe; a score is NaN where the references do not suffice.
 
     Args:
       recipe: with some rows.
@@ -221,18 +243,14 @@ def attacked(
     )
     of_rmia = attack.comparisons(source, c) if name in ("rmia", "rmia_offline") else None
     fitted = scores.fit(source, [name], of_rmia, c)
-    rates = attack.rates(c, member_TxN2[0])
     with (
         tempfile.TemporaryDirectory(dir=recipe.folder) as scratch,
         ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool,
         ScoreFile(Path(scratch), len(targets), member_TxN2.shape[1]) as file,
     ):
         scores.fill({name: file}, source, fitted, c, pool)
-        found = [
-            roc.tpr_at_fpr(file.target(t), member_N2, rates)
-            for t, member_N2 in enumerate(member_TxN2)
-        ]
-    return Attacked(roc.concatenate(found), len(c.fprs), len(some), tuple(targets))
+        for t, row in enumerate(targets):
+            yield row, member_TxN2[t], file.target(t)
 
 
 def powers(recipe: Recipe, least: int = 4) -> list[int]:

@@ -1,6 +1,8 @@
 """Attacks drawn together: ROC curves on log-log axes, AUC and TPR against a quantity, with bands over targets."""
 
 import dataclasses
+import math
+import string
 from collections.abc import Sequence
 
 import numpy as np
@@ -8,9 +10,15 @@ import pandas as pd
 import roc as roc_figure
 import style
 import workdir
+from claims import Claim, Estimate, untested
+from drawn import Drawn
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from measured import Attacked
+from matplotlib.ticker import FixedLocator, NullLocator
+from measured import Attacked, Recipe, attacked, fewest_references, size_of
+
+MOST_REFERENCES = 128
+"""With which the paper attacks where it does not count references."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +55,7 @@ def panels(
     """A panel of ROC curves for each title; ``every``: each target has a line, as in Figures 18 to 20."""
     columns = min(columns, len(titled))
     rows = -(-len(titled) // columns)
-    figure = style.new_figure(min(4.6 * columns, 12.4), 3.9 * rows)
+    figure = style.new_figure(min(4.8 * columns, 12.4), 4.3 * rows)
     grid = figure.subplots(rows, columns, squeeze=False)
     for axes, (title, lines) in zip(grid.flat, titled, strict=False):
         (draw_targets if every else draw_roc)(axes, lines, title)
@@ -67,27 +75,27 @@ def draw_roc(axes: Axes, lines: Sequence[Line], title: str = "") -> None:
         if not at.any():
             continue
         lowest.append(float(fpr_G[at].min()))
-        label = f"{line.label} (AUC {_auc(line.found)})"
+        label = f"{line.label} (AUC {auc_text(line.found)})"
         axes.plot(fpr_G[at], mean_G[at], color=color, linestyle=line.dash, label=label)
         low_G, high_G = np.maximum(mean_G - std_G, 1e-12), np.minimum(mean_G + std_G, 1)
         axes.fill_between(fpr_G[at], low_G[at], high_G[at], color=color, alpha=0.15, linewidth=0)
     roc_figure.finish(axes, lowest)
     axes.set_title(title)
-    axes.legend(loc="lower right", fontsize=8.5)
+    axes.legend(loc="lower right", fontsize=8, handlelength=1.5, borderpad=0.3, labelspacing=0.3)
 
 
-def draw_targets(axes: Axes, lines: Sequence[Line], title: str = "") -> None:
-    """A thin line a target, on given axes; the mean AUC in the title."""
+def draw_targets(axes: Axes, lines: Sequence[Line], title: str = "", low: float = 0.0) -> None:
+    """A thin line a target, on given axes, from the lowest rate or ``low`` on; the mean AUC in the title."""
     [line] = lines
     fpr_G, tpr_TxG = line.found.curve
-    lowest = []
+    lowest = [low]
     for tpr_G, shade in zip(tpr_TxG, style.shades(len(tpr_TxG)), strict=True):
         at = (fpr_G > 0) & (tpr_G > 0)
         if at.any():
             lowest.append(float(fpr_G[at].min()))
             axes.plot(fpr_G[at], tpr_G[at], color=shade, linewidth=1)
     roc_figure.finish(axes, lowest)
-    axes.set_title(f"{title} AUC {_auc(line.found)}".strip())
+    axes.set_title(f"{title}: AUC {auc_text(line.found)}".removeprefix(": "))
 
 
 def against(
@@ -104,6 +112,32 @@ def against(
     std_K = np.array([np.std(v) for v in values_KxT])
     axes.plot(x_K, mean_K, color=color, linestyle=dash, marker=marker, label=label, markersize=4)
     axes.fill_between(x_K, mean_K - std_K, mean_K + std_K, color=color, alpha=0.15, linewidth=0)
+    axes.set_xscale("log")
+
+
+def only(axes: Axes, ticks: Sequence[tuple[float, str]]) -> None:
+    """These ticks on the x axis, and no others."""
+    axes.xaxis.set_major_locator(FixedLocator([at for at, _ in ticks]))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xticklabels([text for _, text in ticks])
+
+
+def at_rates(axes: Axes, found: Sequence[tuple[Recipe, Attacked]], title: str = "") -> None:
+    """TPR at fixed FPRs by the size of the model, a line a rate: those that a target of fewest samples can have."""
+    fewest = min(recipe.samples for recipe, _ in found)
+    rates = [f for f in found[0][0].config.attack.fprs if 1 / fewest <= f <= 0.2]
+    x_K = [recipe.parameters for recipe, _ in found]
+    lowest = 1.0
+    for rate, color in zip(reversed(rates), reversed(style.shades(len(rates))), strict=True):
+        tpr_KxT = [one.tpr_T(rate) for _, one in found]
+        against(axes, x_K, tpr_KxT, f"FPR {workdir.percent(rate)}", color)
+        lowest = min([lowest, *(float(t.mean()) for t in tpr_KxT if t.mean() > 0)])
+    axes.set(yscale="log", ylim=(0.6 * lowest, 1), title=title)
+    axes.set(xlabel="Parameters, without embeddings", ylabel="True positive rate")
+    percent_axis(axes)
+    labels = style.labelled(x_K)
+    only(axes, [(r.parameters, size_of(r)) for r, _ in found if r.parameters in labels])
+    axes.legend(loc="lower left", ncols=2, fontsize=8.5)
 
 
 def by_target(found: Attacked, **about: object) -> pd.DataFrame:
@@ -127,6 +161,102 @@ def by_target(found: Attacked, **about: object) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def data(titled: Sequence[tuple[str, Sequence[Line]]]) -> pd.DataFrame:
+    """The curves of panels: rows as of `Line.data`, with the panel."""
+    return pd.concat([line.data().assign(panel=title) for title, lines in titled for line in lines])
+
+
+def every_target(recipes: Sequence[Recipe]) -> Drawn:
+    """A panel a recipe, by its size, a line a target."""
+    some = alike(recipes)
+    count = references(some)
+    titled = [
+        (
+            f"({letter}) {size_of(recipe)}, {recipe.samples:,} samples",
+            [Line(size_of(recipe), attacked(recipe, references=count))],
+        )
+        for letter, recipe in zip(string.ascii_lowercase, some, strict=False)
+    ]
+    frames = [by_target(line.found, size=line.label, references=count) for _, [line] in titled]
+    return Drawn(
+        data=pd.concat(frames, ignore_index=True),
+        figure=panels(titled, columns=3, every=True),
+        notes=(f"A line is a target. Attacks use {count} references.",),
+    )
+
+
+def alike(recipes: Sequence[Recipe]) -> list[Recipe]:
+    """The recipes with the rows of the one that asks for fewest: as many references, and targets of the same seeds."""
+    attacks = [recipe.config.attack for recipe in recipes]
+    fewest = {
+        "references": min(a.references for a in attacks),
+        "targets": min(a.targets for a in attacks),
+    }
+    return [
+        dataclasses.replace(
+            recipe,
+            config=dataclasses.replace(
+                recipe.config, attack=dataclasses.replace(recipe.config.attack, **fewest)
+            ),
+        )
+        for recipe in recipes
+    ]
+
+
+def paired(new: Recipe, old: Recipe) -> bool:
+    """Whether the targets of two recipes are trained on the same subsets of one population."""
+    subsets = [[target.subset_seed for target in recipe.rows[1]] for recipe in (new, old)]
+    return new.population.sha256 == old.population.sha256 and subsets[0] == subsets[1]
+
+
+def references(recipes: Sequence[Recipe]) -> int:
+    """How many references all recipes have, at most those of the paper."""
+    return min(MOST_REFERENCES, fewest_references(recipes))
+
+
+def auc_of(found: Attacked) -> tuple[float, float]:
+    """Mean and deviation of the AUC over targets; NaN for the deviation of one."""
+    several = len(found.auc_T) > 1
+    return float(found.auc_T.mean()), float(found.auc_T.std()) if several else math.nan
+
+
+def lowest_rate(recipe: Recipe) -> float:
+    """The lowest FPR of the config at which ten non-members of a target are taken for members."""
+    return min(f for f in recipe.config.attack.fprs if f * recipe.samples >= 10)
+
+
+def comparisons(recipe: Recipe) -> list[int]:
+    """|Z| of RMIA's studies: 10,000 to 300,000 of the paper's 2^20 samples, and as large shares of fewer."""
+    shares = (10_000, 30_000, 100_000, 300_000)
+    return [round(recipe.config.population.samples * z / 2**20) for z in shares]
+
+
+def unreached(recipe: Recipe, compared: int) -> float:
+    """The highest FPR of the config too low for RMIA: at most a quarter of 1 / |Z|, the share of its highest score."""
+    return max(f for f in recipe.config.attack.fprs if 4 * compared * f <= 1)
+
+
+def compared(recipe: Recipe) -> int:
+    """|Z| of RMIA where nothing else is said."""
+    return min(recipe.config.attack.rmia_samples, recipe.config.population.samples)
+
+
+def by_epoch(recipe: Recipe) -> dict[float, Attacked]:
+    """LiRA after every epoch at which the rows were scored, with the references of the paper."""
+    epochs = sorted({*recipe.config.score.at_epochs, float(recipe.config.train.epochs)})
+    count = references([recipe])
+    return {e: attacked(recipe, references=count, step=recipe.step(e)) for e in epochs}
+
+
+def both_ways(statement: str, steps: Sequence[tuple[str, Estimate]]) -> Claim:
+    """Seen if one step is up and one is down, each with its whole interval."""
+    said = "; ".join(f"{what}: {step}" for what, step in steps)
+    if len(steps) < 2 or any(math.isnan(step.low) for _, step in steps):
+        return untested(statement, said or "one recipe")
+    up, down = any(s.low > 0 for _, s in steps), any(s.high < 0 for _, s in steps)
+    return Claim(statement, "seen" if up and down else "not seen", said)
+
+
 def left_out(lines: Sequence[Line]) -> str:
     """How many samples have no score, and how many targets the bands are over."""
     n = sorted({len(line.found.auc_T) for line in lines})
@@ -142,7 +272,8 @@ def left_out(lines: Sequence[Line]) -> str:
     return said
 
 
-def _auc(found: Attacked) -> str:
+def auc_text(found: Attacked) -> str:
+    """The mean over targets and its deviation, as text."""
     std = f" ± {found.auc_T.std():.3f}" if len(found.auc_T) > 1 else ""
     return f"{found.auc_T.mean():.3f}{std}"
 

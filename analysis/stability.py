@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from findings import plural
+from findings import plural, rows_there, spread
 from workdir import Record, decides, percent
 
 from lm_mia.stats import binomial
@@ -31,6 +31,19 @@ def cutoff(flips: Record) -> str:
         f"That is a flip rate of {flips['cutoff']:.3f} or more; "
         f"the largest possible is {flips['max_flip_rate']:.3f}."
     )
+
+
+def notes(facts: Record) -> tuple[str, ...]:
+    """What a figure of replicas is of: their number, references, samples left out, and what is like a coin flip."""
+    left_out = facts["left_out"]
+    said = (
+        spread(facts["replicas"]),
+        rows_there(facts)
+        or f"Every replica is attacked with the same {facts['references']} references.",
+        f"{plural(left_out, 'sample')} got no LiRA score and are left out." if left_out else "",
+        cutoff(facts),
+    )
+    return tuple(sentence for sentence in said if sentence)
 
 
 def enough(alpha: float) -> int:

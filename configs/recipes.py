@@ -65,81 +65,81 @@ CHINCHILLA = {
         "1018M": 50_900_000,
     },
     "gpu": {
-        "10M": 4_096,
-        "44M": 13_824,
-        "85M": 32_768,
-        "140M": 49_152,
-        "302M": 110_592,
-        "489M": 165_888,
+        "10M": 2_048,
+        "44M": 6_912,
+        "85M": 16_384,
+        "140M": 24_576,
+        "302M": 55_296,
+        "489M": 82_944,
     },
     "cpu": {"10M": 192, "44M": 768, "140M": 1_536, "302M": 3_456},
 }
 # N of the sweep over data sets (Figure 4(a)).
 DATA = {
     "paper": (50_000, 100_000, 500_000, 1_000_000, 5_000_000, 10_000_000),
-    "gpu": (2_048, 8_192, 49_152, 131_072),
+    "gpu": (2_048, 8_192, 24_576, 65_536),
     "cpu": (192, 384, 768, 1_536, 3_456),
 }
 # References; targets with subsets of their own beside them; replicas of a target of the flip rates.
 ROWS = {"paper": (128, 16, 128), "gpu": (32, 4, 32), "cpu": (32, 4, 32)}
 MOST_REFERENCES = {"paper": 512, "gpu": 64, "cpu": 64}
 FLIP_N = {"paper": 2**19, "gpu": 2**14, "cpu": 1_024}
-FIXED_N = {"paper": 2**23, "gpu": 49_152, "cpu": 1_536}
+FIXED_N = {"paper": 2**23, "gpu": 24_576, "cpu": 1_536}
 EPOCHS = {"paper": (10, 20), "gpu": (4, 8), "cpu": (4, 8)}
 
 
 def base(setting: Setting) -> Config:
-    """What all recipes of a setting share: 140M on its compute-optimal data, once."""
+    """What all recipes of a setting share: 140M on its compute-optimal data, seen once; no rows."""
     if setting not in get_args(Setting):
         raise UserError(f":{setting}: no such setting; say one of {', '.join(get_args(Setting))}")
-    c = Config(
-        report="analysis/paper.py",
-        attack=Attack(references=0, replicas=0, attacks=("lira_online", "rmia", "loss")),
+    c = {"paper": _paper, "gpu": _gpu, "cpu": _cpu}[setting]()
+    attack = dataclasses.replace(
+        c.attack, references=0, replicas=0, attacks=("lira_online",), bootstraps=0
     )
-    if setting == "cpu":
-        # 64 tokens, steps of 8 samples: as many updates as two cores make in a few seconds
-        c = _with(
-            c,
-            corpus=Corpus(deduplicate="exact"),
-            tokenizer=Tokenizer(vocab_size=1_024),
-            population=Population(length_tokens=64, validation_samples=256),
-            model=_model(setting, "140M"),
-            optimizer=Optimizer(peak_learning_rate=8e-3, final_learning_rate=8e-4, warmup_steps=20),
-            train=Train(batch_size=8, validations=8),
-            attack=dataclasses.replace(
-                c.attack,
-                # 16 IN losses a sample are too few for a variance of its own
-                variance="pooled",
-                # with 1,000 non-members the lowest rate above 0 is about 0.001
-                fprs=(0.001, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.75, 1.0),
-                focus_fpr=0.05,
-                band=(0.001, 0.1),
-                bootstraps=0,
-            ),
-        )
-    else:
-        small = setting == "gpu"
-        c = _with(
-            c,
-            # near duplicates stay, as in the paper
-            corpus=Corpus(source="c4", deduplicate="none"),
-            tokenizer=Tokenizer(vocab_size=8_192 if small else 32_000, documents=1_000_000),
-            population=Population(length_tokens=256 if small else 1_024, validation_samples=8_192),
-            model=_model(setting, "140M"),
-            train=Train(batch_size=128, validations=20),
-            optimizer=Optimizer(
-                **(
-                    {"peak_learning_rate": 2e-3, "final_learning_rate": 2e-4, "warmup_steps": 40}
-                    if small
-                    else {}
-                )
-            ),
-            attack=dataclasses.replace(c.attack, bootstraps=0),
-        )
-        if small:
-            attack = dataclasses.replace(c.attack, fprs=c.attack.fprs[1:], variance="pooled")
-            c = _with(c, attack=attack)
+    c = _with(c, model=_model(setting, "140M"), attack=attack, report="analysis/figures.py")
     return _sized(c, CHINCHILLA[setting]["140M"])
+
+
+def _paper() -> Config:
+    return Config(
+        # near duplicates stay, as in the paper
+        corpus=Corpus(source="c4", deduplicate="none"),
+        tokenizer=Tokenizer(vocab_size=32_000, documents=1_000_000),
+        population=Population(length_tokens=1_024, validation_samples=8_192),
+        train=Train(batch_size=128, validations=20),
+    )
+
+
+def _gpu() -> Config:
+    return Config(
+        corpus=Corpus(source="c4", deduplicate="none"),
+        tokenizer=Tokenizer(vocab_size=8_192, documents=1_000_000),
+        population=Population(length_tokens=256, validation_samples=1_024),
+        optimizer=Optimizer(peak_learning_rate=2e-3, final_learning_rate=2e-4, warmup_steps=40),
+        train=Train(batch_size=64, validations=20),
+        # 16 IN losses a sample are too few for a variance of its own
+        attack=Attack(
+            variance="pooled", fprs=(1e-4, 1e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.75, 1.0)
+        ),
+    )
+
+
+def _cpu() -> Config:
+    return Config(
+        corpus=Corpus(deduplicate="exact"),
+        tokenizer=Tokenizer(vocab_size=1_024),
+        population=Population(length_tokens=64, validation_samples=256),
+        optimizer=Optimizer(peak_learning_rate=8e-3, final_learning_rate=8e-4, warmup_steps=20),
+        # as many updates as two cores make in a few seconds
+        train=Train(batch_size=8, validations=8),
+        attack=Attack(
+            variance="pooled",
+            # with 1,000 non-members the lowest rate above 0 is about 0.001
+            fprs=(0.001, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.75, 1.0),
+            focus_fpr=0.05,
+            band=(0.001, 0.1),
+        ),
+    )
 
 
 def recipe(setting: Setting, name: str) -> Config:
@@ -202,9 +202,11 @@ def recipe(setting: Setting, name: str) -> Config:
     return _with(c, name=name)
 
 
-def of(
-    file: str, names: Callable[[Setting], Sequence[str]]
-) -> tuple[Callable[[Setting], Config], Callable[[Setting], Iterator[dict[str, Any]]]]:
+Pair = tuple[Callable[[Setting], Config], Callable[[Setting], Iterator[dict[str, Any]]]]
+"""get_config and sweep, of a setting."""
+
+
+def of(file: str, names: Callable[[Setting], Sequence[str]]) -> Pair:
     """get_config and sweep of a figure: its first recipe, and what the others change in it.
 
     Args:
@@ -214,9 +216,7 @@ def of(
     return several([Path(file).stem], names)
 
 
-def several(
-    figures: Sequence[str], names: Callable[[Setting], Sequence[str]]
-) -> tuple[Callable[[Setting], Config], Callable[[Setting], Iterator[dict[str, Any]]]]:
+def several(figures: Sequence[str], names: Callable[[Setting], Sequence[str]]) -> Pair:
     """As `of`, of several figures."""
 
     def get_config(setting: Setting = "paper") -> Config:

@@ -37,6 +37,8 @@ def run(
     folder: Path,
     progress: Callable[[str, float, float], None],
     say: Callable[[str], None],
+    *,
+    decisions_only: bool = False,
 ) -> None:
     """Attacks every target that is there and writes the tables.
 
@@ -47,6 +49,8 @@ def run(
       folder: of the tables.
       progress: called as ``progress("attack", done, total)``.
       say: told, in one line, what a person must know, such as absent rows or samples without enough references.
+      decisions_only: LiRA with all references and no more: other attacks, fewer references and shuffled labels are left
+        out, which figures of several recipes measure themselves.
 
     Raises:
       UserError: too few rows are present or one is corrupt, or the references suffice for no sample of a class.
@@ -59,17 +63,18 @@ def run(
         left.unlink()
     facts_path = folder / FACTS.name
     member_N2, references = source.target_member_N2, len(source.references)
-    counts = sorted({2**i for i in range(references.bit_length())} | {references})
+    counts = {references, *(2**i for i in range(references.bit_length()))}
     settings: list[tuple[AttackName, int]] = [
         (name, count)
         for name in c.attacks
-        for count in counts
+        for count in sorted(counts)
         if count == references or name not in _REFERENCE_FREE
     ]
+    settings = [("lira_online", references)] if decisions_only else settings
     steps = len(settings) + _SHUFFLES + 1
     attacks, curves, intervals, counted = [], [], [], None
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        of_rmia = comparisons(source, c)
+        of_rmia = None if decisions_only else comparisons(source, c)
         for step, (name, count) in enumerate(settings):
 
             def part(share: float, step: int = step) -> None:
@@ -101,7 +106,10 @@ def run(
         write_csv(folder / "attacks.csv", pd.DataFrame(attacks))
         write_csv(folder / "roc.csv", pd.concat(curves))
         _write_or_remove(folder / "intervals.csv", intervals)
-        _shuffled(source, c, folder, pool, lambda n: progress("attack", len(settings) + n, steps))
+        if decisions_only:
+            (folder / "shuffled.csv").unlink(missing_ok=True)
+        else:
+            _shuffled(source, c, folder, pool, lambda n: progress("attack", step + 1 + n, steps))
         _diagnose(source, c, folder, pool, say)
     found = archetypes.find(folder / "samples.parquet", population, len(source.targets), c)
     write_csv(folder / "archetypes.csv", found)

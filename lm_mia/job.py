@@ -130,8 +130,8 @@ class Job:
             f"scores: {found.shards} shards, {len(found.missing)} missing, {len(found.corrupt)} corrupt"
         )
 
-    def attack(self, population: Population, recipe: Path) -> None:
-        """Scores -> tables."""
+    def attack(self, population: Population, recipe: Path, *, decisions_only: bool = False) -> None:
+        """Scores -> tables, as of `lm_mia.attack.run`."""
         from lm_mia import (
             attack,
         )  # here: scipy and pandas take a second, and most jobs make rows alone
@@ -140,6 +140,7 @@ class Job:
         attack.run(
             *(self._attacked(recipe), population, self.config.attack, tables),
             *(self.display.update, self.display.say),
+            decisions_only=decisions_only,
         )
 
     def _attacked(self, recipe: Path) -> Store:

@@ -66,5 +66,3 @@ def alone(path: Path, display: Display) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-

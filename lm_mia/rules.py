@@ -203,19 +203,19 @@ def _attack_problems(c: config.Config) -> list[str]:
     rules: list[tuple[bool, str, str]] = [
         (a.references >= 4, "references", "must be 4 or more, for 2 IN and 2 OUT of a sample"),
         (
-            0 <= a.targets <= a.references - 4,
+            a.targets == 0 or 0 < a.targets <= a.references - 4,
             "targets",
             f"must leave 4 of attack.references={a.references} or more",
         ),
         (
-            c.train.subset != "balanced" or not (a.targets % 2 or (a.targets and a.references % 2)),
+            c.train.subset != "balanced" or a.targets % 2 == 0,
             "targets",
-            "must be even, as attack.references, under train.subset='balanced', where references come in pairs",
+            "must be even under train.subset='balanced', where references come in pairs",
         ),
         (
             a.replicas >= 2 or (a.replicas == 0 and bool(c.name)),
             "replicas",
-            "must be 2 or more, for a flip rate, or, where the config has a name, 0",
+            "must be 2 or more, for a flip rate" + (", or 0" if c.name else ""),
         ),
         (
             "lira_online" in a.attacks and len(set(a.attacks)) == len(a.attacks),

@@ -67,7 +67,7 @@ def work(verb: str, tasks: Sequence[Task], folder: Path, c: Config, repair: bool
                 display.stage(0.06 / len(jobs), steps=2)
                 if verb in ("run", "attack") and task.config.attack.replicas:
                     display.say(f"attack: {task.label}")
-                    at_work.attack(found, recipe)
+                    at_work.attack(found, recipe, decisions_only=True)
                 if verb in ("run", "extract") and task in extracts:
                     at_work.extract(found, recipe)
             display.stage(0.04)

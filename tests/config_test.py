@@ -12,9 +12,12 @@ from lm_mia.config import SIZES, Config, Model, resolve
 
 
 def fields() -> list[str]:
-    sections = [f.name for f in dataclasses.fields(Config) if f.name != "report"]
+    whole = [f.name for f in dataclasses.fields(Config)]
+    sections = [s for s in whole if dataclasses.is_dataclass(getattr(TINY, s))]
     names = {s: [f.name for f in dataclasses.fields(getattr(TINY, s))] for s in sections}
-    return [f"{s}.{name}" for s in sections for name in names[s]] + ["report"]
+    return [f"{s}.{name}" for s in sections for name in names[s]] + [
+        name for name in whole if name not in sections
+    ]
 
 
 def other(field: str) -> Any:
@@ -37,7 +40,8 @@ def test_to_dict_is_plain_and_whole():
 
 FREE = {
     *("train.workers", "train.checkpoint_minutes", "train.validations", "train.trackers"),
-    *("corpus.processes", "score.statistics", "score.token_samples", "report"),
+    *("corpus.processes", "score.statistics", "score.token_samples", "report", "name"),
+    "figures",
     *(f"attack.{f.name}" for f in dataclasses.fields(config.Attack)),
     *(f"compute.{f.name}" for f in dataclasses.fields(config.Compute)),
     *(f"extract.{f.name}" for f in dataclasses.fields(config.Extract)),

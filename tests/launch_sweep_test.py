@@ -147,13 +147,6 @@ def test_paths_become_absolute_and_the_argument_stays(tiny: tiny_run.Tiny, tmp_p
     assert with_arg.config.endswith("/a/b.py:c:d")
 
 
-def test_the_population_is_linked_once(of: sweep.Sweep):
-    task = of.tasks[0]
-    sweep.link(task)
-    sweep.link(task)
-    assert os.readlink(task.folder / "population") == f"../populations/{task.population.name}"
-
-
 def test_a_folder_of_one_config_takes_no_sweep(tiny: tiny_run.Tiny, tmp_path: Path):
     config = tiny_sweep.config_file(tiny, tmp_path)
     with pytest.raises(UserError, match="has the rows of one config, not of a sweep"):

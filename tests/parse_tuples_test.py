@@ -54,7 +54,8 @@ def test_a_band_is_two_numbers(file: str, flags: list[str]):
 FULL = FILE.replace(
     "batch_size=4)",
     """batch_size=4, epochs=2, trackers=("wandb",)),
-        score=config.Score(at_steps=(1,), at_epochs=(1.0,), statistics=("min_k",), token_samples=(3,))""",
+        score=config.Score(at_steps=(1,), at_epochs=(1.0,), statistics=("min_k",), token_samples=(3,)),
+        figures=("fig01_references",)""",
 )
 LISTS = [name for name, kind in parse._fields(config.Config) if typing.get_origin(kind) is tuple]
 ONE_LINE = {
@@ -69,10 +70,12 @@ def test_nothing_empties_a_list_of_the_file(tmp_path: Path, name: str, said: str
     path = tmp_path / "full.py"
     path.write_text(FULL)
     before, flag = parse.parse(str(path)), f"--config.{name}{said}"
-    section, leaf = name.split(".")
-    assert getattr(getattr(before, section), leaf)
+    section, _, leaf = name.rpartition(".")
+    assert getattr(getattr(before, section) if section else before, leaf)
     if name in ONE_LINE:
         assert wrong(str(path), flag)[0] == f"{name}=(): {ONE_LINE[name]}"
         return
-    emptied = dataclasses.replace(getattr(before, section), **{leaf: ()})
-    assert parse.parse(str(path), [flag]) == dataclasses.replace(before, **{section: emptied})
+    changed = {leaf: ()}
+    if section:
+        changed = {section: dataclasses.replace(getattr(before, section), **changed)}
+    assert parse.parse(str(path), [flag]) == dataclasses.replace(before, **changed)

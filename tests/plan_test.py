@@ -126,6 +126,7 @@ def test_mistakes_are_told_and_nothing_is_printed(
         "entry 1: model.layer: no such field; did you mean model.layers?",
         "entry 2: train.epochs=0: must be a finite number larger than 0",
     ]
+    Path(file).write_text(FILE)
     run = ("run", f"--config={file}", f"--workdir={tmp_path / 'w'}")
     assert wrong(capsys, *run, "--mfu=0.4", "--json") == [
         *("--mfu: only for `lm-mia plan`", "--json: only for `lm-mia plan`"),

@@ -37,6 +37,25 @@ OF_ATTACK: list[tuple[Changes, str, list[Changes]]] = [
         [{"step": 1, "score.at_steps": (1,)}, {"step": 1, "score.at_epochs": (0.5,)}, {"score.at_steps": (1,)}],
     ),
     ({"replicas": 1}, "attack.replicas=1: must be 2 or more, for a flip rate", [{"replicas": 3}]),
+    ({"replicas": 0}, "attack.replicas=0: must be 2 or more, for a flip rate", [{"replicas": 0, "name": "a"}]),
+    (
+        {"replicas": 1, "name": "a"},
+        "attack.replicas=1: must be 2 or more, for a flip rate, or 0",
+        [{"replicas": 2, "name": "a"}],
+    ),
+    *(
+        (
+            {"references": 8, "targets": bad, "train.subset": "exact"},
+            f"attack.targets={bad}: must leave 4 of attack.references=8 or more",
+            [{"references": 8, "targets": good, "train.subset": "exact"} for good in (1, 4)],
+        )
+        for bad in (-1, 5)
+    ),
+    (
+        {"references": 8, "targets": 3, "train.subset": "balanced"},
+        "attack.targets=3: must be even under train.subset='balanced', where references come in pairs",
+        [{"references": 8, "targets": 2, "train.subset": "balanced"}],
+    ),
     *(
         ({"attacks": bad}, ATTACKS.format(bad), [{"attacks": ("lira_online",)}, {"attacks": ("loss", "lira_online")}])
         for bad in ((), ("loss",), ("lira_online", "loss", "loss"))
@@ -127,7 +146,8 @@ def changed(changes: Changes) -> Config:
     """TINY with fields of the attack changed, and others that are named in full."""
     new = TINY
     for field, value in changes.items():
-        new = change(new, field if "." in field else f"attack.{field}", value)
+        whole = "." in field or field == "name"
+        new = change(new, field if whole else f"attack.{field}", value)
     return new
 
 

@@ -1,0 +1,96 @@
+"""Figure 4: LiRA by the size of the data, and by the size of the model on the same data."""
+
+import itertools
+import sys
+from collections.abc import Sequence
+
+import figures
+import pandas as pd
+import series
+import style
+from claims import Claim, above, difference, every
+from drawn import Drawn
+from measured import Attacked, Recipe, Recipes, attacked, size_of
+from workdir import percent
+
+TITLE = "Figure 4: LiRA by the size of the data and of the model"
+PAPER = (
+    "140M models on 50K to 10M samples: the AUC is highest, 0.753, at about 1M samples, and below 0.7 at both ends. "
+    "On the same 2^23 samples larger models, from 10M to 1018M, are attacked with a higher TPR at each FPR."
+)
+STATEMENTS = (
+    "The AUC is not monotone in the number of training samples.",
+    "On the same data a larger model has a higher AUC.",
+    "On the same data a larger model has a higher TPR at fixed false positive rates.",
+    "On the same data every step up in size raises the AUC.",
+)
+
+
+def draw(recipes: Recipes) -> Drawn:
+    """(a) Curves, a number of samples each. (b) TPR at fixed FPRs by the size of the model."""
+    by_data = series.alike([recipe for _, recipe in recipes.family("data")])
+    by_size = series.alike([recipe for _, recipe in recipes.family("fixed")])
+    count = series.references([*by_data, *by_size])
+    data = [(recipe, attacked(recipe, references=count)) for recipe in by_data]
+    size = [(recipe, attacked(recipe, references=count)) for recipe in by_size]
+    lines = [series.Line(f"{recipe.samples:,} samples", one) for recipe, one in data]
+    models = [series.Line(size_of(recipe), one) for recipe, one in size]
+    figure = style.new_figure(10.4, 4.4)
+    left, right = figure.subplots(1, 2)
+    series.draw_roc(left, lines, f"(a) {size_of(by_data[0])} on different data")
+    series.at_rates(right, size, f"(b) Models on the same {by_size[0].samples:,} samples")
+    steps = [
+        (
+            f"AUC on {new.samples:,} less on {old.samples:,} samples",
+            difference(y.auc_T, x.auc_T, paired=False),
+        )
+        for (old, x), (new, y) in itertools.pairwise(data)
+    ]
+    return Drawn(
+        data=pd.concat(
+            [line.data().assign(panel=p) for p, of in (("a", lines), ("b", models)) for line in of]
+        ),
+        figure=figure,
+        claims=(series.both_ways(STATEMENTS[0], steps), *_of_sizes(size)),
+        ours={"highest": max(series.auc_of(one) for _, one in data)},
+        notes=(f"Attacks use {count} references.", series.left_out([*lines, *models])),
+    )
+
+
+def _of_sizes(size: Sequence[tuple[Recipe, Attacked]]) -> tuple[Claim, ...]:
+    (small, of_small), (large, of_large) = size[0], size[-1]
+    same = series.paired(large, small)
+    ends = f"at {size_of(large)} less at {size_of(small)}"
+    fewest = min(recipe.samples for recipe, _ in size)
+    rates = [f for f in small.config.attack.fprs if 10 / fewest <= f <= 0.2]
+    return (
+        above(
+            STATEMENTS[1], f"AUC {ends}", difference(of_large.auc_T, of_small.auc_T, paired=same)
+        ),
+        every(
+            STATEMENTS[2],
+            [
+                above(
+                    "",
+                    f"TPR at an FPR of {percent(rate)} {ends}",
+                    difference(of_large.tpr_T(rate), of_small.tpr_T(rate), paired=same),
+                )
+                for rate in rates
+            ],
+        ),
+        every(
+            STATEMENTS[3],
+            [
+                above(
+                    "",
+                    f"AUC at {size_of(new)} less at {size_of(old)}",
+                    difference(y.auc_T, x.auc_T, paired=series.paired(new, old)),
+                )
+                for (old, x), (new, y) in itertools.pairwise(size)
+            ],
+        ),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(figures.script(__file__))

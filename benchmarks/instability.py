@@ -1,0 +1,79 @@
+"""StrongMIA's figures and tables of decisions at paper scale: 2^20 samples, 128 references, 127 replicas, drawn losses.
+
+    python benchmarks/instability.py DIR [--samples 1048576] [--references 128] [--replicas 127]
+
+Makes a store in DIR once (1.4 GB, some minutes), then times, each in a process of its own, what a user runs: the attack
+stage, and the script that draws Figures 5, 22, 24-30 and Tables 1-6. One store stands for both sizes of models, so that
+every figure is drawn of it twice where the paper has two. Prints a table for docs/results/figures.md.
+"""
+
+import argparse
+import os
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import synthetic_sweep
+
+from lm_mia import parse
+
+ROOT = Path(__file__).resolve().parent.parent
+FIGURES = (
+    "fig05",
+    *(f"fig{n}" for n in (22, 24, 25, 26, 27, 28, 29, 30)),
+    *(f"tab0{n}" for n in range(1, 7)),
+)
+CONFIG = """
+from lm_mia.config import Attack, Config, Corpus, Model, Population, Tokenizer
+
+def get_config():
+    return Config(
+        name="flip-140M+flip-302M",
+        figures={figures!r},
+        report="analysis/figures.py",
+        corpus=Corpus(source="parquet", path={corpus!r}, deduplicate="none"),
+        tokenizer=Tokenizer(vocab_size=150, documents=2_000),
+        population=Population(samples={samples}, length_tokens=32),
+        model=Model(size="custom", layers=2, width=64, heads=2),
+        attack=Attack(references={references}, replicas={replicas}),
+    )
+"""
+
+
+def main() -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--samples", type=int, default=2**20)
+    parser.add_argument("--references", type=int, default=128)
+    parser.add_argument("--replicas", type=int, default=127)
+    known = parser.parse_args()
+    folder, file = known.folder, known.folder / "paper_scale.py"
+    if not file.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        corpus = folder / "corpus.parquet"
+        synthetic_sweep.corpus(corpus, known.samples + 2_000)
+        scripts = [p.stem for name in FIGURES for p in (ROOT / "analysis").glob(f"{name}_*.py")]
+        new = folder / "new.py"
+        sizes = {n: getattr(known, n) for n in ("samples", "references", "replicas")}
+        new.write_text(CONFIG.format(figures=tuple(scripts), corpus=str(corpus), **sizes))
+        synthetic_sweep.write(folder / "sweep", parse.sweep(str(new)))
+        os.replace(new, file)
+    about = [f"--config={file}", f"--workdir={folder / 'sweep'}"]
+    print("| stage | seconds | peak memory, GiB |\n|---|---:|---:|")
+    total = 0.0
+    for verb in ("attack", "report"):
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "lm_mia.cli", verb, *about], check=True)
+        seconds = time.perf_counter() - start
+        total += seconds
+        # of the largest child so far: the stages come in the order of their needs
+        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
+        print(f"| `lm-mia {verb}` | {seconds:.0f} | {peak:.1f} |", flush=True)
+    print(f"| both | {total:.0f} | {peak:.1f} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""A sweep whose populations are real, made of random words, and whose losses are drawn: no row is trained.
+
+N2: samples of the population (2N).
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lm_mia import attack, identity, points, presence, sweep, sweep_job
+from lm_mia.config import Config
+from lm_mia.costs import Entry
+from lm_mia.population import MEASURES
+from lm_mia.progress import Display
+from lm_mia.seeds import rng
+from lm_mia.subsets import Row, member
+from lm_mia.sweep import Task
+
+_LEVEL_NATS, _SPREAD_NATS = 4.0, 0.1
+
+
+def corpus(path: Path, documents: int, words: int = 40) -> None:
+    """A parquet file of so many documents of random words."""
+    draw = rng(0, "words of documents")
+    known = np.array([f"{a}{b}" for a in _ONSETS for b in _ENDS])
+    schema = pa.schema([("text", pa.string())])
+    with pq.ParquetWriter(path, schema) as writer:
+        for low in range(0, documents, 2**14):
+            drawn = known[draw.integers(0, len(known), (min(2**14, documents - low), words))]
+            writer.write_table(pa.table({"text": [" ".join(row) for row in drawn]}, schema))
+
+
+_ONSETS = ("ri", "sto", "ma", "win", "let", "gar", "cap", "eng", "mor", "sil", "for", "tea")
+_ENDS = ("ver", "ne", "ket", "ter", "den", "tain", "ine", "ning", "est", "cher", "bour", "per")
+
+
+def write(folder: Path, entries: Sequence[Entry], gain: float = 1.0) -> list[Task]:
+    """The workdirs of a sweep as after training and scoring.
+
+    Training on a sample lowers its loss the more, the larger the model, the more often it was seen and the later;
+    larger models have lower losses. Replicas draw their noise anew.
+
+    Args:
+      folder: of the sweep.
+      entries: of `lm_mia.parse.sweep`; corpora must be there.
+      gain: times this; 0: members and others are alike.
+
+    Returns:
+      Its recipes.
+    """
+    display = cast(Display, SimpleNamespace(update=lambda *_: None, say=lambda _: None))
+    tasks = sweep.tasks(str(folder), entries)
+    for task in tasks:
+        found = sweep_job.population(task, display)
+        c, name = task.config, identity.recipe_hash(task.config, found.sha256)
+        recipe = task.workdir.recipe(name)
+        recipe.mkdir(exist_ok=True)
+        store = presence.scores_of(c, recipe)
+        store.ensure(task.rows, {n: found.column(n) for n in MEASURES}, {"recipe": recipe.name})
+        at = [*points.score_steps(c), 0]
+        for row in task.rows:
+            member_N2 = member(row.subset_seed, len(found), c.train.subset)
+            for step in at:
+                loss_N2 = _losses(c, row, member_N2, step, gain)
+                logit_N2 = -loss_N2 + 0.2 * _noise(row, "logit", len(loss_N2))
+                extra = {str(name): logit_N2 for name in c.score.statistics}
+                store.write_row(row, loss_N2, member_N2, extra, step)
+            _log(task, recipe, row)
+    return tasks
+
+
+def attacked(tasks: Sequence[Task]) -> None:
+    """Decision tables of every recipe that has replicas, by the attack stage."""
+    for task in tasks:
+        recipe, population = task.recipe(), sweep_job.open_population(task.population, verify=False)
+        if not task.config.attack.replicas or recipe is None:
+            continue
+        store = presence.scores_of(task.config, recipe)
+        tables = task.folder / "tables"
+        silent: Any = lambda *_: None  # noqa: E731
+        attack.run(
+            *(store, population, task.config.attack, tables, silent, silent), decisions_only=True
+        )
+
+
+def _losses(c: Config, row: Row, member_N2: np.ndarray, step: int, gain: float) -> np.ndarray:
+    n, total = len(member_N2), points.total_steps(c)
+    size = 12 * c.model.layers * c.model.width**2
+    epochs = c.train.epochs * (step or total) / total
+    per_sample_N2 = rng(1, "gain of a sample").gamma(2, 0.5, n)
+    gained_N2 = gain * _SPREAD_NATS * 0.8 * (size / 1e5) ** 0.3 * epochs * per_sample_N2
+    level_N2 = _LEVEL_NATS - 0.2 * np.log(size) / 10 + rng(1, "level of a sample").normal(0, 0.5, n)
+    noise_N2 = _SPREAD_NATS * _noise(row, f"loss {step}", n)
+    return (level_N2 - gained_N2 * member_N2 + noise_N2).clip(0.01).astype(np.float32)
+
+
+def _noise(row: Row, purpose: str, n: int) -> np.ndarray:
+    return rng(row.order_seed, f"{row.role} {purpose}").standard_normal(n).astype(np.float32)
+
+
+def _log(task: Task, recipe: Path, row: Row) -> None:
+    """What training says of a row, as far as figures read it."""
+    c, total = task.config, points.total_steps(task.config)
+    about = {"recipe": recipe.name, "row": str(row), "role": row.role, "steps": total}
+    size = 12 * c.model.layers * c.model.width**2
+    for i in range(1, c.train.validations + 1):
+        step = -(-i * total // c.train.validations)
+        loss = 3 - 0.1 * np.log(size) + 3 * np.exp(-4 * step / total)
+        event = {"event": "validation", "step": step, "validation_loss_nats": loss}
+        task.workdir.log(json.loads(json.dumps(about | event)))

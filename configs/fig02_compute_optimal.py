@@ -1,0 +1,21 @@
+"""Figure 2: LiRA on models of several sizes, each on its compute-optimal data (StrongMIA Section 3.2).
+
+    lm-mia run --config=configs/fig02_compute_optimal.py:cpu --workdir=runs/paper
+
+Cost:
+
+The paper attacks six sizes with 128 references. The AUC is 0.592 at 10M, 0.699 at 85M, 0.689 at 302M, 0.547 at 489M,
+0.654 at 604M and 0.553 at 1018M (0.678 at 140M, Figure 1): all below 0.7, and not monotone in size.
+
+Expect EXP02
+"""
+
+import recipes
+from recipes import CHINCHILLA, Setting
+
+
+def names(setting: Setting) -> list[str]:
+    return [f"chinchilla-{size}" for size in CHINCHILLA[setting]]
+
+
+get_config, sweep = recipes.of(__file__, names)

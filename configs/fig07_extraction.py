@@ -1,0 +1,20 @@
+"""Figure 7: whether the samples with the highest scores can be extracted (StrongMIA Section 6.2).
+
+    lm-mia run --config=configs/fig07_extraction.py:cpu --workdir=runs/paper
+
+Cost:
+
+The paper gives a 140M model of 7M samples the first 50 tokens of the 1,000 samples with the highest LiRA scores, 713 of
+them members, and asks for the next 50: the likeliest suffix has a probability of 0.0067, most are below 1e-43, and
+vulnerable samples are no easier to extract.
+"""
+
+import recipes
+from recipes import Setting
+
+
+def names(setting: Setting) -> list[str]:
+    return ["main"]
+
+
+get_config, sweep = recipes.of(__file__, names)

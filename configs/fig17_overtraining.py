@@ -1,0 +1,21 @@
+"""Figure 17: LiRA after each epoch of over-training (StrongMIA Appendix D).
+
+    lm-mia run --config=configs/fig17_overtraining.py:cpu --workdir=runs/paper
+
+Cost:
+
+A 140M model of 7M samples goes from an AUC of 0.573 after one epoch to 0.797 after ten; of 2^19 samples from 0.604
+after one, 0.864 after two and 0.944 after three to about 1 after thirteen.
+
+Expect EXP17
+"""
+
+import recipes
+from recipes import Setting
+
+
+def names(setting: Setting) -> list[str]:
+    return ["epochs-140M", "epochs-140M-small"]
+
+
+get_config, sweep = recipes.of(__file__, names)

@@ -1,0 +1,19 @@
+"""Figure 31: which members are found, by TF-IDF and by unknown tokens (StrongMIA Appendix F).
+
+    lm-mia run --config=configs/fig31_text_properties.py:cpu --workdir=runs/paper
+
+Cost:
+
+The paper attacks a 140M model of 7M samples: the most vulnerable members tend to have a higher mean TF-IDF than the
+least vulnerable, and more of them have an unknown token.
+"""
+
+import recipes
+from recipes import Setting
+
+
+def names(setting: Setting) -> list[str]:
+    return ["main"]
+
+
+get_config, sweep = recipes.of(__file__, names)

@@ -1,0 +1,19 @@
+"""Figure 32: losses of three samples under references and a target of several sizes (StrongMIA Appendix F.2).
+
+    lm-mia run --config=configs/fig32_losses_by_size.py:cpu --workdir=runs/paper
+
+Cost:
+
+The paper shows 10M to 302M models of 2^23 samples, as a check: the loss of a sample falls as the model grows, while the
+IN and OUT distributions of these three stay about as far apart.
+"""
+
+import recipes
+from recipes import SIZES, Setting
+
+
+def names(setting: Setting) -> list[str]:
+    return [f"fixed-{size}" for size in SIZES[setting]]
+
+
+get_config, sweep = recipes.of(__file__, names)

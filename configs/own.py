@@ -1,0 +1,24 @@
+"""Every figure of the paper, of your own texts.
+
+    lm-mia run --config=configs/own.py --workdir=runs/own --config.corpus.path=texts
+
+`texts` is a folder of .txt files, a document each: at least 7,168 of 200 characters, for all figures. With fewer, name
+the figures in FIGURES: 2,304 are enough for fig05_instability and the tables, 3,328 for fig01_references.
+"""
+
+import dataclasses
+
+import paper
+
+from lm_mia.config import Config, Corpus
+
+FIGURES = paper.FIGURES
+get_paper, sweep_paper = paper.of(FIGURES)
+
+
+def get_config() -> Config:
+    return dataclasses.replace(get_paper("cpu"), corpus=Corpus(source="text", path="texts"))
+
+
+def sweep():
+    return sweep_paper("cpu")

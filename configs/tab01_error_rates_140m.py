@@ -1,0 +1,16 @@
+"""Table 1: accuracy and error rates of LiRA on 140M replicas at fixed false positive rates (StrongMIA E.2.5).
+
+    lm-mia run --config=configs/tab01_error_rates_140m.py:cpu --workdir=runs/paper
+
+Cost:
+"""
+
+import recipes
+from recipes import Setting
+
+
+def names(setting: Setting) -> list[str]:
+    return ["flip-140M"]
+
+
+get_config, sweep = recipes.of(__file__, names)

@@ -1,0 +1,114 @@
+from pathlib import Path
+
+import pytest
+import tiny_run
+from cli_test import here, refused
+from tiny_run import _on_cpu, tiny
+
+from lm_mia import cli, workers
+
+__all__ = ["_on_cpu", "tiny"]  # fixtures
+pytestmark = pytest.mark.usefixtures("_on_cpu")
+
+SWEEP = """
+import dataclasses
+
+_alone = get_config
+
+
+def get_config():
+    c = dataclasses.replace(_alone(), name="main", report={report!r}, figures=("fig01_x",))
+    return dataclasses.replace(c, attack=dataclasses.replace(c.attack, attacks=("lira_online", "rmia")))
+
+
+def sweep():
+    yield {{"name": "twice", "attack.replicas": 0, "attack.targets": 2, "attack.references": 6, "train.epochs": 2}}
+    yield {{"name": "again", "attack.replicas": 0}}
+"""
+REPORT = """
+import pathlib, sys
+print("1 of 1 figures")
+(pathlib.Path(sys.argv[1]) / "report.html").write_text(" ".join(sys.argv[2:]))
+"""
+
+
+@pytest.fixture(autouse=True)
+def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "run", here)
+    monkeypatch.setenv("COLUMNS", "100")
+
+
+@pytest.fixture
+def config(tiny: tiny_run.Tiny, tmp_path: Path) -> str:
+    (tmp_path / "page.py").write_text(REPORT)
+    (tmp_path / "fig01_x.py").write_text("")
+    text = Path(tiny.config).read_text() + SWEEP.format(report=str(tmp_path / "page.py"))
+    (tmp_path / "several.py").write_text(text)
+    return str(tmp_path / "several.py")
+
+
+def argv(verb: str, config: str, folder: Path, *more: str) -> list[str]:
+    return [verb, f"--config={config}", f"--workdir={folder}", "--config.train.workers=1", *more]
+
+
+def test_a_sweep_is_run_whole_and_goes_on_where_it_was(
+    config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    folder = tmp_path / "w"
+    assert cli.main(argv("run", config, folder)) == 0
+    [main], [twice] = folder.glob("main_*"), folder.glob("twice_*")
+    assert len(tiny_run.events(main, "row_trained")) == 6  # 4 references and 2 replicas
+    assert len(tiny_run.events(twice, "row_trained")) == 6  # references, 2 of them targets
+    assert (main / "tables" / "flips.json").is_file()
+    assert not (main / "tables" / "shuffled.csv").exists()  # decisions only
+    assert not (twice / "tables").exists()
+    assert (main / "population").resolve() == (twice / "population").resolve()
+    said = (folder / "report.html").read_text()
+    assert said == f"--recipe={main} --recipe={twice} --figure=fig01_x"
+    out, err = capsys.readouterr()
+    assert f"report      {folder / 'report.html'}" in out
+    assert "recipe 1 of 2: main" in err
+
+    before = tiny_run.scores(main), tiny_run.scores(twice)
+    assert cli.main(argv("run", config, folder)) == 0
+    assert (tiny_run.scores(main), tiny_run.scores(twice)) == before
+    assert len(tiny_run.events(main, "row_trained")) == 6
+    capsys.readouterr()
+    assert cli.main(argv("status", config, folder, "--verify")) == 0
+    out = capsys.readouterr().out
+    assert [line.split() for line in out.splitlines() if "│ main" in line or "│ twice" in line] == [
+        ["│", "main", "│", "6", "│", "6", "│", "6", "│", "0", "│", "present", "│"],
+        ["│", "twice", "│", "6", "│", "6", "│", "6", "│", "0", "│", "none", "asked", "│"],
+    ]
+    [shard] = twice.glob("recipe_*/scores.zarr/loss/c/3/*")
+    shard.write_bytes(shard.read_bytes()[::-1])
+    assert cli.main(argv("status", config, folder, "--verify")) == 2
+    bad, way_out = capsys.readouterr().err.splitlines()[-2:]
+    assert bad == f"{shard}: corrupt"
+    assert way_out == "`lm-mia score --repair` makes these again"
+    assert cli.main(argv("score", config, folder, "--repair")) == 0
+    assert tiny_run.scores(twice) == before[1]
+
+
+def test_verbs_too_early_and_mistakes_write_nothing(
+    config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    folder = tmp_path / "w"
+    for verb in ("train", "score", "attack", "report"):
+        assert len(refused(argv(verb, config, folder), capsys)) >= 1
+    [line] = refused(argv("extract", config, folder), capsys)
+    assert line.startswith("extract.samples=0: nothing to extract")
+    [line] = refused(argv("run", config, folder, "--config.figures=fig99_y"), capsys)
+    assert line.startswith("figures='fig99_y': no fig99_y.py beside ")
+    lines = refused(argv("run", config, folder, "--config.train.epochs=0"), capsys)
+    assert "train.epochs=0: must be a finite number larger than 0" in lines
+    assert not folder.exists()
+
+
+def test_what_the_report_says_of_bad_input_is_one_line(
+    config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    Path(config).with_name("page.py").write_text(
+        "import sys\nprint('no rows', file=sys.stderr)\nsys.exit(2)"
+    )
+    assert refused(argv("run", config, tmp_path / "w"), capsys)[-1] == "no rows"

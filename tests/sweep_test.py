@@ -1,0 +1,61 @@
+import dataclasses
+import os
+from pathlib import Path
+
+import pytest
+from conftest import TINY, change
+
+from lm_mia import sweep
+from lm_mia.config import Config
+from lm_mia.errors import UserError
+
+
+def named(name: str, **changes: object) -> Config:
+    c = dataclasses.replace(TINY, name=name)
+    for field, value in changes.items():
+        c = change(c, field.replace("__", "."), value)
+    return c
+
+
+def test_a_config_alone_has_the_folder_unless_it_has_a_name(tmp_path: Path):
+    [alone] = sweep.tasks(str(tmp_path), [({}, TINY)])
+    assert (alone.folder, alone.shared, alone.label) == (tmp_path, None, "the config")
+    [task] = sweep.tasks(str(tmp_path), [({}, named("main"))])
+    assert (task.folder, task.label) == (tmp_path / f"main_{task.key}", "main")
+    assert task.shared is not None
+    assert task.shared.parent == tmp_path / "populations"
+    assert alone.key == task.key
+
+
+def test_recipes_that_come_out_the_same_are_one_with_all_names_and_rows():
+    a = named("main", attack__references=8, attack__targets=2)
+    b = named("fixed-1", attack__references=6, attack__targets=4, extract__samples=3)
+    other = named("small", model__layers=2)
+    first, second = sweep.tasks("w", [({}, a), ({"x": 1}, b), ({"y": 2}, other)])
+    assert first.config.name == "main+fixed-1"
+    assert first.label == "main"
+    assert (first.config.attack.references, first.config.attack.targets) == (8, 4)
+    assert first.config.extract.samples == 3
+    assert second.config.name == "small"
+
+
+def test_a_folder_is_found_again_by_its_key(tmp_path: Path):
+    [task] = sweep.tasks(str(tmp_path), [({}, named("old"))])
+    task.folder.mkdir()
+    [again] = sweep.tasks(str(tmp_path), [({}, named("new"))])
+    assert again.folder == task.folder
+
+
+def test_the_population_is_linked_once(tmp_path: Path):
+    [task] = sweep.tasks(str(tmp_path), [({}, named("main"))])
+    assert sweep.link(task)
+    assert not sweep.link(task)
+    assert os.readlink(task.folder / "population") == f"../populations/{task.population.name}"
+    [alone] = sweep.tasks(str(tmp_path / "w"), [({}, TINY)])
+    assert not sweep.link(alone)
+
+
+def test_a_folder_of_one_config_takes_no_sweep(tmp_path: Path):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(UserError, match="has the rows of one config, not of a sweep"):
+        sweep.tasks(str(tmp_path), [({}, named("main"))])
