@@ -55,17 +55,15 @@ def difference(
     """Mean of new minus mean of old: of the differences of the same targets, or (Welch) of targets of two recipes."""
     if paired:
         return mean(np.asarray(new_T) - np.asarray(old_T), over)
-    a, b = mean(new_T, over), mean(old_T, over)
-    value, n = a.value - b.value, (len(new_T), len(old_T))
-    counts = f"{n[0]} and {n[1]} {over}"
-    if min(n) < 2:
+    new, old = (np.asarray(v, float)[~np.isnan(v)] for v in (new_T, old_T))
+    counts = f"{len(new)} and {len(old)} {over}"
+    value = float(new.mean() - old.mean()) if len(new) and len(old) else math.nan
+    if min(len(new), len(old)) < 2:
         return Estimate(value, math.nan, math.nan, counts)
-    va, vb = np.var(new_T, ddof=1) / n[0], np.var(old_T, ddof=1) / n[1]
-    if va + vb == 0:
+    if new.var() + old.var() == 0:
         return Estimate(value, value, value, counts)
-    df = (va + vb) ** 2 / (va**2 / (n[0] - 1) + vb**2 / (n[1] - 1))
-    far = float(stats.t.ppf(0.975, df) * math.sqrt(va + vb))
-    return Estimate(value, value - far, value + far, counts)
+    interval = stats.ttest_ind(new, old, equal_var=False).confidence_interval(0.95)
+    return Estimate(value, float(interval.low), float(interval.high), counts)
 
 
 def above(statement: str, what: str, estimate: Estimate, level: float = 0.0) -> Claim:

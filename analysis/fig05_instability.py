@@ -19,7 +19,7 @@ from workdir import Record, percent
 
 TITLE = "Figure 5: Decision instability of 302M replicas"
 PAPER = (
-    "Over 127 replicas of a 302M model the AUC is stable (0.752 ± 0.007), and yet at an FPR of 2% the decisions on 18.4% "
+    "Over 127 replicas of a 302M model the AUC is stable (0.752 ± 0.007). Yet at an FPR of 2% the decisions on 18.4% "
     "of members and on 0.03% of non-members are like coin flips; of the true positives at an FPR of 0.1%, 15.4% are."
 )
 STATEMENTS = (

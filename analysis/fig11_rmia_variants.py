@@ -32,7 +32,7 @@ def draw(recipes: Recipes) -> Drawn:
     lines = [
         series.Line("LiRA", lira, style.BLUE),
         series.Line("Simple RMIA", simple, style.PURPLE, "-."),
-        series.Line(f"RMIA, {few:,} comparison samples", rmia, style.GREEN, "--"),
+        series.Line(f"RMIA, |Z| = {few:,}", rmia, style.GREEN, "--"),
     ]
     low = series.unreached(small, few)
     at = f"TPR at an FPR of {low:g}"
@@ -61,7 +61,10 @@ def draw(recipes: Recipes) -> Drawn:
                 difference(lira.tpr_T(low), rmia.tpr_T(low), paired=True),
             ),
         ),
-        notes=(f"Attacks use {count} references.", series.left_out(lines)),
+        notes=(
+            f"Attacks use {count} references; |Z| counts the samples that RMIA compares with.",
+            series.left_out(lines),
+        ),
     )
 
 

@@ -31,16 +31,7 @@ def draw(recipes: Recipes) -> Drawn:
         name, found = size_of(recipe), [attacked(recipe, references=c) for c in counts]
         for axes, one in zip(row, found, strict=True):
             series.draw_targets(axes, [series.Line("", one)], low=low)
-            axes.set_title("")
             axes.set(xlabel="", ylabel="")
-            axes.text(
-                0.95,
-                0.06,
-                f"AUC {series.auc_text(one)}",
-                size=8,
-                ha="right",
-                transform=axes.transAxes,
-            )
             frames.append(series.by_target(one, size=name, references=one.references))
         row[0].set_ylabel(name)
         gain = difference(found[-1].auc_T, found[0].auc_T, paired=True)

@@ -40,8 +40,8 @@ def of(recipe: Recipe) -> Drawn:
         for loss in losses
     ]
     picked = [
-        f"{a.kind.capitalize()} ({a.rule}): the first of {plural(a.candidates, 'sample')}, a {a.label}. It begins: "
-        f"“{a.text}”"
+        f"{a.kind.capitalize()} ({a.rule}): {plural(a.candidates, 'sample')}. "
+        f"The first, a {a.label}, begins: “{a.text}”"
         for a in found
     ]
     lacking = [

@@ -87,10 +87,11 @@ def _panels(left: Axes, right: Axes, rows: pd.DataFrame) -> None:
     low, high = rows["threshold_25"], rows["threshold_75"]
     right.vlines(fpr, low, high, color=style.SKY, linewidth=7, label="Middle half")
     right.plot(fpr, rows["threshold_50"], "_", color=style.BLACK, ms=9, mew=1.6, label="Median")
-    shown = style.labelled(fpr.tolist(), 0.12)
+    shown = style.labelled(fpr.tolist())
     for axes in (left, right):
         axes.set(xscale="log", ylim=(0, 1.02))
         axes.set_xticks(shown, [percent(f) for f in shown])
+        axes.tick_params(axis="x", labelsize=10)
         axes.minorticks_off()
     left.set_ylabel("True positive rate")
     right.set_ylabel("Posterior at the threshold")
@@ -98,15 +99,13 @@ def _panels(left: Axes, right: Axes, rows: pd.DataFrame) -> None:
 
 def _varies(size: str, threshold_TxF: pd.DataFrame) -> Claim:
     """By distances from the median, as the test of Brown and Forsythe; those of a replica are paired."""
-    lowest, high = (
-        next((f for f in threshold_TxF if math.isclose(f, wanted)), None)
-        for wanted in (min(threshold_TxF), _HIGH)
-    )
-    if lowest is None or high is None or high <= lowest:
+    fprs = sorted(map(float, threshold_TxF.columns.to_list()))
+    high = next((f for f in fprs[1:] if math.isclose(f, _HIGH)), None)
+    if high is None:
         return untested("", f"{size}: the run lacks an FPR of {percent(_HIGH)} or one below")
     far_TxF = (threshold_TxF - threshold_TxF.median()).abs()
-    what = f"{size}, distance from the median threshold at an FPR of {percent(high)} less at {percent(lowest)}"
-    new_T, old_T = (far_TxF[fpr].to_numpy() for fpr in (high, lowest))
+    what = f"{size}, distance from the median threshold at an FPR of {percent(high)} less at {percent(fprs[0])}"
+    new_T, old_T = (far_TxF[fpr].to_numpy() for fpr in (high, fprs[0]))
     return above("", what, difference(new_T, old_T, paired=True, over="replicas of one target"))
 
 

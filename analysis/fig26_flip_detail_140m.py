@@ -19,8 +19,8 @@ from workdir import Record, percent
 
 TITLE = "Figure 26: Flip rates in detail, 140M"
 PAPER = (
-    "Flip rates rise with the FPR, more for members: at an FPR of 10%, 49% of members and 8% of non-members have one of "
-    "0.4 or more. They fall with the distance of a sample's scores to the threshold."
+    "Flip rates rise with the FPR, more for members: at an FPR of 10%, 49% of members and 8% of non-members have one "
+    "of 0.4 or more. They fall with the distance of a sample's scores to the threshold."
 )
 STATEMENTS = ("The flip rate of members falls with the distance to the threshold.",)
 FPRS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)

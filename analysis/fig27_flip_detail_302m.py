@@ -15,8 +15,8 @@ from workdir import percent
 
 TITLE = "Figure 27: Flip rates in detail, 302M"
 PAPER = (
-    "As Figure 26, and members flip still more: at an FPR of 10%, 70% of members and 7% of non-members have a flip rate "
-    "of 0.4 or more. The gap between the classes grows with the size of the model."
+    "As Figure 26, and members flip still more: at an FPR of 10%, 70% of members and 7% of non-members have a flip "
+    "rate of 0.4 or more. The gap between the classes grows with the size of the model."
 )
 STATEMENTS = (
     *OF_BOTH,

@@ -62,7 +62,7 @@ def _figure(shares: list[Record], rates: list[Record]) -> Figure:
 def _gap(recipe: Recipe, fpr: float) -> Claim:
     members, nonmembers = flips.split(recipe.folder, f"flip_{fpr:g}")
     gap = difference(members, nonmembers, paired=False, over="samples")
-    return above("", f"gap of the flip rate at an FPR of {percent(fpr)}", gap)
+    return above("", f"Gap of flip rates at an FPR of {percent(fpr)}", gap)
 
 
 if __name__ == "__main__":

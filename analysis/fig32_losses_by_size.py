@@ -8,6 +8,7 @@ import figures
 import measured
 import numpy as np
 import pandas as pd
+import series
 import style
 from claims import above, mean
 from drawn import Drawn
@@ -45,7 +46,7 @@ class Losses:
 
 def draw(recipes: Recipes) -> Drawn:
     """A row a size and a column a sample: histograms of reference losses with normals, and the target's loss."""
-    family = [recipe for _, recipe in recipes.family("fixed")]
+    family = series.alike([recipe for _, recipe in recipes.family("fixed")])
     references, target = _shared_rows(family)
     rows, ids_3 = [*references, target], len(family[0].population) - np.array(_FROM_END)
     found = [_losses(recipe, rows, ids_3) for recipe in family]
@@ -74,18 +75,14 @@ def draw(recipes: Recipes) -> Drawn:
 
 
 def _shared_rows(family: Sequence[Recipe]) -> tuple[list[Row], Row]:
-    """(references that all have, another row that all have, as a target or as one more reference)."""
-    if len({recipe.population.sha256 for recipe in family}) > 1:
-        raise Absent("the recipes fixed-... are not of one population")
+    """(references, one target) that all sizes have; Absent without them."""
+    if lacking := [r.config.name for r in family if len(r.rows[0]) < 4 or not r.rows[1]]:
+        raise Absent(f"too few references or no target of {', '.join(lacking)}")
     references = family[0].rows[0][: measured.fewest_references(family)]
-    there = [{*recipe.rows[0], *recipe.rows[1]} for recipe in family]
-    targets = [row for recipe in family for row in recipe.rows[1]]
-    shared = [row for row in targets if row not in references and all(row in r for r in there)]
-    alike = all(row in rows for rows in there for row in references)
-    if not shared or not alike or len(references) < measured.FEWEST_REFERENCES:
-        lacking = ", ".join(r.config.name for r in family if not r.rows[1])
-        raise Absent(f"no target and references that all sizes have (none of {lacking or 'one'})")
-    return references, shared[0]
+    target = family[0].rows[1][0]
+    if any(not {*references, target} <= {*r.rows[0], *r.rows[1]} for r in family):
+        raise Absent("fixed-...: rows of some sizes are of other subsets, or absent")
+    return references, target
 
 
 def _losses(recipe: Recipe, rows: Sequence[Row], ids_3: np.ndarray) -> Losses:
@@ -111,7 +108,7 @@ def _draw(found: Sequence[Losses], ids_3: np.ndarray) -> Figure:
         known = "member" if found[0].member_Rx3[-1, k] else "non-member"
         axes.set_title(f"Sample {sample:,}, {known}")
     figure.supxlabel("Loss (nats a token)", fontsize="medium")
-    figure.supylabel("Density of reference losses, by model size", fontsize="medium")
+    figure.supylabel("Reference models of a size (density)", fontsize="medium")
     handles, labels = grid[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=3, frameon=False)
     return figure

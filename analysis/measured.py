@@ -180,7 +180,7 @@ def attacked(
     **settings: Any,
 ) -> Attacked:
     """An attack on every target of a recipe; arguments and errors as of `scored`."""
-    c = dataclasses.replace(recipe.config.attack, **settings)
+    c = dataclasses.replace(recipe.config.attack, **settings, attacks=(name,))
     how = {"step": step, "observed": observed, "replicas": replicas, **settings}
     targets, found, rates = [], [], []
     for row, member_N2, score_N2 in scored(recipe, name, references, **how):
@@ -215,7 +215,7 @@ def scored(
     Raises:
       Absent: without a target or with fewer references than asked for.
     """
-    c = dataclasses.replace(recipe.config.attack, **settings)
+    c = dataclasses.replace(recipe.config.attack, **settings, attacks=(name,))
     some, of_own, alike = recipe.rows
     targets = alike if replicas else of_own
     kind = "replicas" if replicas else "targets"
@@ -241,7 +241,7 @@ def scored(
         recipe.population.column("zlib_bytes"),
         observed=observed,
     )
-    of_rmia = attack.comparisons(source, c) if name in ("rmia", "rmia_offline") else None
+    of_rmia = attack.comparisons(source, c)
     fitted = scores.fit(source, [name], of_rmia, c)
     with (
         tempfile.TemporaryDirectory(dir=recipe.folder) as scratch,

@@ -14,7 +14,7 @@ from claims import Claim, Estimate, untested
 from drawn import Drawn
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullLocator
+from matplotlib.ticker import FixedLocator, LogLocator, NullFormatter, NullLocator
 from measured import Attacked, Recipe, attacked, fewest_references, size_of
 
 MOST_REFERENCES = 128
@@ -55,7 +55,8 @@ def panels(
     """A panel of ROC curves for each title; ``every``: each target has a line, as in Figures 18 to 20."""
     columns = min(columns, len(titled))
     rows = -(-len(titled) // columns)
-    figure = style.new_figure(min(4.8 * columns, 12.4), 4.3 * rows)
+    width = min(4.8 * columns, 12.4)
+    figure = style.new_figure(width, 0.9 * width / columns * rows)
     grid = figure.subplots(rows, columns, squeeze=False)
     for axes, (title, lines) in zip(grid.flat, titled, strict=False):
         (draw_targets if every else draw_roc)(axes, lines, title)
@@ -85,7 +86,7 @@ def draw_roc(axes: Axes, lines: Sequence[Line], title: str = "") -> None:
 
 
 def draw_targets(axes: Axes, lines: Sequence[Line], title: str = "", low: float = 0.0) -> None:
-    """A thin line a target, on given axes, from the lowest rate or ``low`` on; the mean AUC in the title."""
+    """A thin line a target, on given axes, from the lowest rate or ``low`` on, with the mean AUC."""
     [line] = lines
     fpr_G, tpr_TxG = line.found.curve
     lowest = [low]
@@ -95,7 +96,9 @@ def draw_targets(axes: Axes, lines: Sequence[Line], title: str = "", low: float 
             lowest.append(float(fpr_G[at].min()))
             axes.plot(fpr_G[at], tpr_G[at], color=shade, linewidth=1)
     roc_figure.finish(axes, lowest)
-    axes.set_title(f"{title}: AUC {auc_text(line.found)}".removeprefix(": "))
+    axes.set_title(title)
+    said, corner = f"AUC\n{auc_text(line.found)}", (0.97, 0.04)
+    axes.text(*corner, said, size=8, ha="right", va="bottom", transform=axes.transAxes)
 
 
 def against(
@@ -134,10 +137,12 @@ def at_rates(axes: Axes, found: Sequence[tuple[Recipe, Attacked]], title: str = 
         lowest = min([lowest, *(float(t.mean()) for t in tpr_KxT if t.mean() > 0)])
     axes.set(yscale="log", ylim=(0.6 * lowest, 1), title=title)
     axes.set(xlabel="Parameters, without embeddings", ylabel="True positive rate")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if lowest > 0.01 else (1,)))
+    axes.yaxis.set_minor_formatter(NullFormatter())
     percent_axis(axes)
     labels = style.labelled(x_K)
     only(axes, [(r.parameters, size_of(r)) for r, _ in found if r.parameters in labels])
-    axes.legend(loc="lower left", ncols=2, fontsize=8.5)
+    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=8.5, frameon=False)
 
 
 def by_target(found: Attacked, **about: object) -> pd.DataFrame:
@@ -180,7 +185,7 @@ def every_target(recipes: Sequence[Recipe]) -> Drawn:
     frames = [by_target(line.found, size=line.label, references=count) for _, [line] in titled]
     return Drawn(
         data=pd.concat(frames, ignore_index=True),
-        figure=panels(titled, columns=3, every=True),
+        figure=panels(titled, columns=2 if len(titled) in (2, 4) else 3, every=True),
         notes=(f"A line is a target. Attacks use {count} references.",),
     )
 

@@ -7,6 +7,9 @@ Cost:
 The paper gives a 140M model of 7M samples the first 50 tokens of the 1,000 samples with the highest LiRA scores, 713 of
 them members, and asks for the next 50: the likeliest suffix has a probability of 0.0067, most are below 1e-43, and
 vulnerable samples are no easier to extract.
+
+Expect about as many members at cpu, and no suffix that could be extracted: the likeliest of 32 tokens has 1e-53. There
+the 1,000 samples are a third of all.
 """
 
 import recipes

@@ -96,5 +96,5 @@ def test_score_points_are_found_by_epochs(recipes: Any):
 
 
 def test_a_folder_of_no_recipe_is_told(tmp_path: Path):
-    with pytest.raises(importlib.import_module("workdir").WorkdirError, match="config.json"):
+    with pytest.raises(importlib.import_module("workdir").WorkdirError, match=r"config\.json"):
         measured.read(tmp_path)

@@ -1,0 +1,285 @@
+"""Compares recipes by model size, training samples, epochs and tokens a parameter: AUC, TPR and coin-flip shares.
+
+    python analysis/scaling.py runs/paper [--x=parameters|samples|epochs|tokens_per_parameter] [--out=DIR]
+
+A FOLDER is a workdir of one recipe or of a sweep. Writes DIR/tables/scaling.csv and DIR/figures/scaling.png and .pdf,
+where DIR is the first folder unless it is said. All recipes are attacked with the same number of references.
+"""
+
+import argparse
+import dataclasses
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import measured
+import numpy as np
+import pandas as pd
+import series
+import style
+import workdir
+from drawn import Drawn, write
+from findings import plural
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from measured import Absent, Attacked, Recipe, Recipes
+from workdir import Record, WorkdirError
+
+from lm_mia import config, identity
+from lm_mia.errors import UserError
+
+TITLE = "Scaling: attacks by model size, training samples and epochs"
+PAPER = (
+    "On compute-optimal data, vulnerability does not rise steadily with the size of the model; on the same data it "
+    "does. It is highest for moderately many samples, about a million for 140M, and grows with every epoch."
+)
+STATEMENTS = ()
+
+QUANTITIES = {
+    "parameters": "Parameters without embeddings",
+    "samples": "Training samples",
+    "epochs": "Epochs",
+    "tokens_per_parameter": "Tokens trained on per parameter",
+}
+LINES: dict[str, tuple[str, style.Dash]] = {
+    "parameters": ("model size alone differs", "-"),
+    "samples": ("samples alone differ", "--"),
+    "epochs": ("epochs alone differ", ":"),
+}
+"""What joined recipes differ in."""
+_FIELDS = {
+    "parameters": ("model.size", "model.layers", "model.width", "model.heads"),
+    "samples": ("population.samples", "optimizer.warmup_steps"),  # a warm-up is cut to few steps
+    "epochs": ("train.epochs", "score."),
+}
+_APART = 0.2
+"""Of the length of an axis, between two labels of it."""
+SHARES = {"coin_flip_members": ("coin flips, members", "D")}
+SHARES |= {"coin_flip_nonmembers": ("coin flips, non-members", "v")}
+
+Colors = Mapping[int, tuple[float, float, float, float]]
+"""Of models, by their parameters."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """One recipe, attacked."""
+
+    recipe: Recipe
+    found: Attacked
+    replicas: bool
+    """Whether replicas were attacked, where targets of different subsets are not asked for."""
+    shares: list[Record]
+    """Coin-flip shares of its tables: references, target, metric, fpr and value."""
+
+    @property
+    def x(self) -> dict[str, float]:
+        """Every one of `QUANTITIES`."""
+        r = self.recipe
+        of = r.parameters, r.samples, r.config.train.epochs, r.tokens_per_parameter
+        return dict(zip(QUANTITIES, of, strict=True))
+
+    def values(self, metric: str, fpr: float) -> np.ndarray:
+        """Of every target, of a coin-flip share one; none where it has none."""
+        if metric in SHARES:
+            rows = (r for r in self.shares if r["metric"] == metric)
+            return np.array([r["value"] for r in rows if math.isclose(r["fpr"], fpr)])
+        value_T = self.found.auc_T if metric == "auc" else self.found.tpr_T(fpr)
+        return value_T[~np.isnan(value_T)]
+
+    def data(self) -> pd.DataFrame:
+        """Tidy rows: what the recipe is, then references, target, metric, fpr and value."""
+        m = self.recipe.config.model
+        about = {"recipe": label(self.recipe), "layers": m.layers, "width": m.width, **self.x}
+        about |= {"flops_a_row": measured.flops_a_row(self.recipe)}
+        attacks = series.by_target(self.found, **about, references=self.found.references)
+        return pd.concat([attacks, pd.DataFrame({**about, **row} for row in self.shares)])
+
+
+def draw(recipes: Recipes, x: str = "") -> Drawn:
+    """All recipes whose targets or replicas are there, against one quantity or against all."""
+    recipes.used |= {recipe.folder for recipe in recipes.all}
+    with_targets = [recipe for recipe in recipes.all if recipe.config.attack.targets]
+    others = [recipe for recipe in recipes.all if recipe not in with_targets]
+    all_recipes = [*(series.alike(with_targets) if with_targets else []), *others]
+    usable = [recipe for recipe in all_recipes if _usable(recipe)]
+    if not usable:
+        raise Absent("no recipe has a target and two references yet")
+    references = measured.fewest_references(usable)
+    points = [_point(recipe, references) for recipe in usable]
+    said = f"{plural(len(points), 'recipe')} attacked with {references} references each"
+    notes = [
+        f"{said}. Bars are one standard deviation over targets; a line joins recipes that differ in one thing alone."
+    ]
+    if of := [label(point.recipe) for point in points if point.replicas]:
+        notes.append(f"Replicas of one target are attacked in {', '.join(of)}.")
+    if of := sorted({row["references"] for point in points for row in point.shares}):
+        counts = " or ".join(map(str, of))
+        notes.append(f"Coin-flip shares are of tables of attacks with {counts} references.")
+    if of := [label(recipe) for recipe in all_recipes if recipe not in usable]:
+        notes.append(f"Left out, as their rows are not there: {', '.join(of)}.")
+    fpr = usable[0].config.attack.focus_fpr
+    return Drawn(
+        data=pd.concat([point.data() for point in points]),
+        figure=_figure(points, [x] if x else list(QUANTITIES), fpr),
+        notes=tuple(notes),
+    )
+
+
+def label(recipe: Recipe) -> str:
+    """Its names, or its folder's where it has none."""
+    return ", ".join(recipe.names) if recipe.config.name else recipe.folder.resolve().name
+
+
+def families(points: Sequence[Point], quantity: str) -> list[list[Point]]:
+    """Points that differ in one of `LINES` and in nothing else that makes a row, in its order."""
+    found: list[list[Point]] = []
+    for point in sorted(points, key=lambda p: p.x[quantity]):
+        family = next((f for f in found if _alike(f[0], point, quantity)), None)
+        found += [] if family else [[]]
+        (family or found[-1]).append(point)
+    return [family for family in found if len({p.x[quantity] for p in family}) > 1]
+
+
+def _alike(one: Point, other: Point, quantity: str) -> bool:
+    told = identity.differences(config.to_dict(one.recipe.config), other.recipe.config)
+    return one.replicas == other.replicas and all(t.startswith(_FIELDS[quantity]) for t in told)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Entry point: 0, or 2 with one line on stderr."""
+    parser = argparse.ArgumentParser(description="Compares recipes by size, samples and epochs.")
+    parser.add_argument("folder", type=Path, nargs="*", help="of a recipe or of a sweep")
+    parser.add_argument("--x", default="", help=f"one of {', '.join(QUANTITIES)}; all")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="the first folder")
+    known = parser.parse_args(argv)
+    try:
+        if known.x not in ("", *QUANTITIES):
+            raise WorkdirError(f"--x={known.x}: must be one of {', '.join(QUANTITIES)}")
+        drawn = draw(Recipes(_folders(known.folder)), known.x)
+        out = known.out or known.folder[0]
+        png = write(out, "scaling", drawn)
+    except (Absent, UserError, WorkdirError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(out / "tables" / "scaling.csv", png, *drawn.notes, sep="\n")
+    return 0
+
+
+def _folders(asked: Sequence[Path]) -> list[Path]:
+    """Workdirs of recipes, each once; WorkdirError for a folder that has none."""
+    if not asked:
+        raise WorkdirError("no folder; say one of a recipe or of a sweep, such as runs/paper")
+    found: dict[Path, Path] = {}
+    for folder in asked:
+        of_sweep = sorted(path.parent for path in folder.glob("*/config.json"))
+        recipes = [folder] if (folder / "config.json").is_file() else of_sweep
+        if not recipes:
+            raise WorkdirError(f"{folder}: no recipe in it; run lm-mia run first")
+        found |= {recipe.resolve(): recipe for recipe in recipes}
+    return list(found.values())
+
+
+def _usable(recipe: Recipe) -> bool:
+    references, targets, replicas = recipe.rows
+    enough = len(references) >= measured.FEWEST_REFERENCES
+    return enough and bool(targets if recipe.config.attack.targets else replicas)
+
+
+def _point(recipe: Recipe, references: int) -> Point:
+    replicas = not recipe.config.attack.targets
+    found = measured.attacked(recipe, references=references, replicas=replicas)
+    return Point(recipe, found, replicas, _shares(recipe))
+
+
+def _shares(recipe: Recipe) -> list[Record]:
+    """As of `Point.shares`; none where replicas are too few to tell a decision from a coin flip."""
+    if not workdir.has(recipe.folder, "flip_shares.csv"):
+        return []
+    facts = workdir.flip_facts(recipe.folder)
+    columns = ("fpr", "bin", "members_percent", "nonmembers_percent")
+    table = workdir.table(recipe.folder, "flip_shares.csv", columns)
+    return [
+        {"references": facts["references"], "target": "all replicas"}
+        | {"metric": metric, "fpr": row["fpr"]}
+        | {"value": row[f"{metric.removeprefix('coin_flip_')}_percent"] / 100}
+        for row in table
+        if row["bin"] == "coin flip" and workdir.decides(facts)
+        for metric in SHARES
+    ]
+
+
+def _figure(points: Sequence[Point], quantities: Sequence[str], fpr: float) -> Figure:
+    """A row a metric and a column a quantity."""
+    at = f"at {workdir.percent(fpr)} FPR"
+    rows: dict[str, tuple[str, ...]] = {"AUC": ("auc",), f"TPR {at}": ("tpr",)}
+    if any(point.shares for point in points):
+        rows[f"Coin flips {at}"] = tuple(SHARES)
+    figure = style.new_figure(1.4 + 3.0 * max(len(quantities), 2), 1.6 + 2.4 * len(rows))
+    grid = figure.subplots(len(rows), len(quantities), sharex="col", sharey="row", squeeze=False)
+    parameters = sorted({point.recipe.parameters for point in points})
+    colors = dict(zip(parameters, style.shades(len(parameters)), strict=True))
+    joined = {of: families(points, of) for of in LINES}
+    for (title, metrics), line in zip(rows.items(), grid, strict=True):
+        for quantity, axes in zip(quantities, line, strict=True):
+            axes.set_xscale("log")
+            shown = {of: f for of, f in joined.items() if quantity in (of, "tokens_per_parameter")}
+            for metric in metrics:
+                _panel(axes, points, shown, quantity, metric, fpr, colors)
+        line[0].set_ylabel(title)
+        if title != "AUC":
+            series.percent_axis(line[0])
+    for quantity, axes in zip(quantities, grid[-1], strict=True):
+        axes.set_xlabel(QUANTITIES[quantity])
+        labels = style.labelled(sorted({point.x[quantity] for point in points}), _APART)
+        series.only(axes, [(x, _short(x)) for x in labels])
+    _legend(figure, points, colors, [of for of in joined if joined[of]])
+    return figure
+
+
+def _panel(
+    axes: Axes,
+    points: Sequence[Point],
+    joined: Mapping[str, list[list[Point]]],
+    quantity: str,
+    metric: str,
+    fpr: float,
+    colors: Colors,
+) -> None:
+    for family, dash in ((f, LINES[of][1]) for of, found in joined.items() for f in found):
+        there = [(p.x[quantity], v.mean()) for p in family if len(v := p.values(metric, fpr))]
+        axes.plot(*np.reshape(there, (-1, 2)).T, color=style.GREY, linestyle=dash, linewidth=1)
+    for point in points:
+        if len(value_T := point.values(metric, fpr)):
+            at = point.x[quantity], value_T.mean(), value_T.std()
+            color, marker = colors[point.recipe.parameters], _marker(point, metric)
+            axes.errorbar(*at, color=color, marker=marker, markersize=5, capsize=2, linewidth=1)
+
+
+def _short(number: float) -> str:
+    """1,536 -> 1.54k, 7,000,000 -> 7M."""
+    unit, letter = next(((u, a) for u, a in ((1e6, "M"), (1e3, "k")) if number >= u), (1, ""))
+    return f"{number / unit:.3g}{letter}"
+
+
+def _marker(point: Point, metric: str) -> str:
+    return SHARES[metric][1] if metric in SHARES else "s" if point.replicas else "o"
+
+
+def _legend(figure: Figure, points: Sequence[Point], colors: Colors, of: Sequence[str]) -> None:
+    sizes = {point.recipe.parameters: measured.size_of(point.recipe) for point in points}
+    told = [("o", colors[n], f"{sizes[n]} parameters") for n in sorted(sizes)]
+    told += [("o", style.BLACK, "targets")] if any(not p.replicas for p in points) else []
+    told += [("s", style.BLACK, "replicas")] if any(p.replicas for p in points) else []
+    if any(point.shares for point in points):
+        told += [(marker, style.BLACK, said) for said, marker in SHARES.values()]
+    handles = [Line2D([], [], color=c, marker=m, linestyle="", label=said) for m, c, said in told]
+    for said, dash in (LINES[name] for name in of):
+        handles.append(Line2D([], [], color=style.GREY, linestyle=dash, label=said, linewidth=1.2))
+    figure.legend(handles=handles, loc="outside upper center", ncols=6, frameon=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,128 @@
+"""Table 7: the recipes that the figures ask for at the published setting, and those of this sweep beside them."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import figures
+import measured
+import pandas as pd
+from drawn import Drawn
+from measured import Recipe, Recipes
+
+from lm_mia import parse
+from lm_mia.config import Config
+
+TITLE = "Table 7: Settings of the figures"
+PAPER = (
+    "Models of 10M to 1018M parameters are trained on 50,000 to 50.9M samples of C4, with AdamW, 750 warm-up steps and "
+    "a cosine schedule, and attacked with 128 references unless a row says otherwise."
+)
+STATEMENTS = ()
+_CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+_HEADS = (
+    *(("published setting", head) for head in ("samples", "model", "otherwise than by default")),
+    *(("this run", head) for head in ("samples", "model", "rows")),
+)
+
+
+def draw(recipes: Recipes) -> Drawn:
+    """A row a recipe, with the figures that ask for it."""
+    asked, known = published_setting(), set(recipes)
+    here = [recipes[name] if name in known else None for name in asked]
+    rows = [
+        {
+            "recipe": name,
+            "figures": " ".join(of),
+            **_facts(c),
+            **({f"here_{k}": v for k, v in _facts(r.config).items()} if r else {}),
+        }
+        for (name, (of, c)), r in zip(asked.items(), here, strict=True)
+    ]
+    cells = [
+        (f"{c.population.samples // 2:,}", c.model.size, "; ".join(_otherwise(c)), *_here(r))
+        for (_, c), r in zip(asked.values(), here, strict=True)
+    ]
+    index = pd.Index([", ".join(of) for of, _ in asked.values()], name="Figures")
+    return Drawn(
+        data=pd.DataFrame(rows),
+        table=pd.DataFrame(cells, index, pd.MultiIndex.from_tuples(_HEADS)),
+        notes=(
+            "Made of the configs of the figures at the published setting; a row is a recipe, and the figures that ask "
+            "for it. Recipes of which this run has one of the same name are shown beside it.",
+            "By default: 128 references and 16 targets of subsets of their own (the paper often has one), batches of "
+            "128 samples of at most 1,024 tokens, one epoch, AdamW with a peak learning rate of 3e-4 that falls to "
+            "3e-5 by a cosine after 750 steps of warm-up, weight decay 0.1, gradients clipped to norm 1.",
+        ),
+    )
+
+
+def published_setting() -> dict[str, tuple[list[str], Config]]:
+    """Recipe -> (the figures that ask for it, such as 4, and its config at ``paper``), in the order of the figures."""
+    found: dict[str, tuple[list[str], Config]] = {}
+    for path in sorted(_CONFIGS.glob("fig*.py")):
+        number = path.stem.partition("_")[0].removeprefix("fig").lstrip("0")
+        for _, c in parse.sweep(f"{path}:paper"):
+            found.setdefault(c.name, ([], c))[0].append(number)
+    return found
+
+
+def _otherwise(c: Config) -> Iterator[str]:
+    """In words, what is not by default, as the note of the table says."""
+    a, o, t = c.attack, c.optimizer, c.train
+    if a.references - a.targets != 128:
+        yield f"{a.references - a.targets} references"
+    if a.targets not in (0, 16):
+        yield f"{a.targets} targets"
+    if a.replicas:
+        yield f"{a.replicas} replicas of a target"
+    if t.epochs != 1:
+        yield f"{t.epochs} epochs"
+    if t.batch_size != 128:
+        yield f"batches of {t.batch_size}"
+    if o.schedule != "cosine":
+        yield f"{o.schedule} schedule"
+    if o.warmup_steps != 750:
+        yield f"{o.warmup_steps} warm-up steps"
+    if o.weight_decay != 0.1:
+        yield f"weight decay {o.weight_decay:g}"
+    if o.clip_norm != 1:
+        yield f"clip norm {o.clip_norm:g}" if o.clip_norm else "no clipping"
+    if c.population.distinct_prefix_tokens:
+        yield f"no two samples share their first {c.population.distinct_prefix_tokens} tokens"
+
+
+def _here(recipe: Recipe | None) -> tuple[str, str, str]:
+    if recipe is None:
+        return "–", "–", "–"
+    m = recipe.config.model
+    counts = zip(recipe.rows, ("references", "targets", "replicas"), strict=True)
+    return (
+        f"{recipe.samples:,}",
+        f"{measured.size_of(recipe)} ({m.layers}x{m.width})",
+        ", ".join(f"{len(rows)} {kind}" for rows, kind in counts if rows) or "none yet",
+    )
+
+
+def _facts(c: Config) -> dict[str, object]:
+    a, o = c.attack, c.optimizer
+    return {
+        "samples": c.population.samples // 2,
+        "layers": c.model.layers,
+        "width": c.model.width,
+        "epochs": c.train.epochs,
+        "batch_size": c.train.batch_size,
+        "length_tokens": c.population.length_tokens,
+        "references": a.references - a.targets,
+        "targets": a.targets,
+        "replicas": a.replicas,
+        "schedule": o.schedule,
+        "peak_learning_rate": o.peak_learning_rate,
+        "warmup_steps": o.warmup_steps,
+        "weight_decay": o.weight_decay,
+        "clip_norm": o.clip_norm,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(figures.script(__file__))

@@ -1,0 +1,137 @@
+"""Every figure and table of the paper, drawn of a synthetic sweep, and the page of them."""
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from synthetic_figures import ROOT, folder, make
+from synthetic_workdir import Page
+
+__all__ = ["folder"]  # a fixture
+sys.path.append(str(ROOT / "analysis"))
+figures, drawn = importlib.import_module("figures"), importlib.import_module("drawn")
+measured = importlib.import_module("measured")
+NOT_HERE = {"fig07_extraction"}  # nothing was extracted: there are no models
+OF_MORE_REFERENCES = {"fig01_references", "fig10_auc_by_references"}  # than there are here
+EFFECTS = (
+    "On the same data a larger model has a higher AUC.",
+    "The loss tells members better than the logit.",
+    "More epochs raise the AUC.",
+)
+
+
+def recipes_of(folder: Path) -> Any:
+    return measured.Recipes(sorted(p.parent for p in folder.glob("*/config.json")))
+
+
+@pytest.fixture(scope="module")
+def recipes(folder: Path) -> Any:
+    return recipes_of(folder)
+
+
+def test_every_figure_has_its_config_and_none_is_missing():
+    configs = {p.stem for p in (ROOT / "configs").glob("[ft]?[gb][0-9]*.py")}
+    assert configs == {*figures.names()} - {"scaling"}
+    numbers = [name.partition("_")[0] for name in figures.names()]
+    wanted = [
+        *(f"fig{n:02}" for n in range(1, 33)),
+        *(f"tab{n:02}" for n in range(1, 8)),
+        "scaling",
+    ]
+    assert numbers == wanted
+
+
+@pytest.mark.parametrize("name", figures.names())
+def test_a_figure_is_drawn(name: str, recipes: Any, tmp_path: Path):
+    shown = figures.show(name, recipes, tmp_path)
+    assert shown.title
+    assert shown.paper
+    if name in NOT_HERE:
+        assert "extraction" in shown.absent
+        return
+    assert shown.absent == ""
+    data = pd.read_csv(tmp_path / "tables" / f"{name}.csv")
+    assert len(data) > 0
+    if shown.drawn.figure is None:
+        assert (tmp_path / "tables" / f"{name}.tex").read_text().startswith(r"\begin{tabular}")
+        assert (tmp_path / "tables" / f"{name}.md").read_text().startswith("| ")
+    else:
+        assert shown.image.startswith("data:image/png;base64,")
+        assert (tmp_path / "figures" / f"{name}.pdf").read_bytes().startswith(b"%PDF")
+    module = importlib.import_module(name)
+    assert {c.statement for c in shown.claims} <= set(module.STATEMENTS)
+    keys = importlib.import_module("published").numbers(name.partition("_")[0])
+    assert not keys or set(shown.drawn.ours) & set(keys) or name in OF_MORE_REFERENCES
+
+
+@pytest.mark.parametrize("name", figures.names())
+def test_a_figure_says_which_rows_it_lacks(name: str, tmp_path: Path):
+    shown = figures.show(name, measured.Recipes([]), tmp_path)
+    if name != "tab07_settings":  # of the configs alone
+        assert shown.absent
+        assert [c.verdict for c in shown.claims] == ["not tested"] * len(shown.claims)
+
+
+@pytest.fixture(scope="module")
+def verdicts(recipes: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    some = ("fig01_references", "fig04_data_and_size", "fig08_statistic", "fig17_overtraining")
+    shown = [figures.show(n, recipes, tmp_path_factory.mktemp("some")) for n in some]
+    return {claim.statement: claim.verdict for s in shown for claim in s.claims}
+
+
+def test_effects_that_are_there_are_seen(verdicts: dict[str, str]):
+    assert [verdicts[statement] for statement in EFFECTS] == ["seen"] * len(EFFECTS)
+
+
+def test_noise_shows_no_effect(tmp_path: Path):
+    make(tmp_path, gain=0)
+    recipes = recipes_of(tmp_path / "sweep")
+    told = {}
+    for name in (
+        "fig01_references",
+        "fig04_data_and_size",
+        "fig08_statistic",
+        "fig17_overtraining",
+    ):
+        shown = figures.show(name, recipes, tmp_path)
+        told |= {claim.statement: claim.verdict for claim in shown.claims}
+    assert [told[statement] for statement in EFFECTS] == ["not seen"] * len(EFFECTS)
+    auc = measured.attacked(recipes["main"]).auc_T
+    assert abs(auc.mean() - 0.5) < 0.05
+
+
+def test_the_page_has_every_figure_and_its_claims(folder: Path, recipes: Any, tmp_path: Path):
+    some = ["fig01_references", "fig05_instability", "tab01_error_rates_140m", "fig07_extraction"]
+    path = figures.page(tmp_path, recipes, some)
+    page = Page(path.read_text())
+    ids = {attributes.get("id") for _, attributes in page.tags}
+    assert {*some, "claims", "recipes"} <= ids
+    assert "The AUC of LiRA grows with the number of references." in page.words
+    assert "Not drawn: " in page.words
+    links = [a["href"] for tag, a in page.tags if tag == "a" and a.get("href")]
+    assert all(
+        (tmp_path / h).is_file() for h in links if h and not h.startswith("#") and "fig07" not in h
+    )
+
+
+def test_scripts_by_themselves(folder: Path, tmp_path: Path):
+    def run(name: str, *argv: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, str(ROOT / "analysis" / f"{name}.py"), *argv]
+        return subprocess.run(command, capture_output=True, text=True)
+
+    done = run("fig01_references", str(folder))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(("seen: ", "not seen: "))
+    for name, argv, said in (
+        ("fig01_references", [str(tmp_path)], "no recipe in it; run lm-mia run first"),
+        ("figures", [str(folder), "--figure=fig99"], "--figure=fig99: no such script"),
+        ("fig07_extraction", [str(folder)], "no tables of extraction"),
+    ):
+        done = run(name, *argv)
+        assert done.returncode == 2
+        assert said in done.stderr
+        assert len(done.stderr.splitlines()) == 1
