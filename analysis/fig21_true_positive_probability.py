@@ -31,8 +31,7 @@ _OVER = "samples, which share their models"
 
 def draw(recipes: Recipes) -> Drawn:
     """Sorted means with a band of one deviation, and histograms of both."""
-    main = recipes["main"]
-    columns = workdir.samples(main.folder, _COLUMNS, _TABLE)
+    columns = workdir.samples(recipes["fixed-140M"].folder, _COLUMNS, _TABLE)
     known_N = columns["targets"] > 1
     mean_S, std_S = columns["mean"][known_N], columns["std"][known_N]
     order_S = np.argsort(mean_S, kind="stable")

@@ -21,6 +21,7 @@ from claims import Claim, untested
 from drawn import Drawn, write
 from measured import Absent, Recipe, Recipes
 
+from lm_mia.errors import UserError
 from lm_mia.workdir import write_atomically
 
 HERE = Path(__file__).resolve().parent
@@ -77,7 +78,7 @@ def show(name: str, recipes: Recipes, folder: Path) -> Shown:
         claims: Sequence[Claim] = drawn.claims
         if png := write(folder, name, drawn):
             image = "data:image/png;base64," + base64.b64encode(png.read_bytes()).decode()
-    except (Absent, workdir.WorkdirError) as error:
+    except (Absent, UserError, workdir.WorkdirError) as error:
         absent = str(error)
         claims = [untested(said, absent) for said in module.STATEMENTS]
     used = frozenset(recipes.used)
@@ -147,7 +148,7 @@ def main(argv: Sequence[str], one: bool = False) -> int:
             raise workdir.WorkdirError(f"{wanted[0]}: {shown.absent}")
         for claim in shown.claims:
             print(f"{claim.verdict}: {claim.statement} {claim.said}")
-    except workdir.WorkdirError as error:
+    except (UserError, workdir.WorkdirError) as error:
         print(error, file=sys.stderr)
         return 2
     return 0

@@ -109,6 +109,9 @@ class Recipes(Mapping[str, Recipe]):
                 return recipe
         raise Absent(f"no recipe {name} in this sweep")
 
+    def __contains__(self, name: object) -> bool:
+        return any(name in recipe.names for recipe in self.all)
+
     def __iter__(self) -> Iterator[str]:
         return (name for recipe in self.all for name in recipe.names)
 

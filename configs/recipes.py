@@ -81,7 +81,7 @@ DATA = {
     "cpu": (192, 384, 768, 1_536, 3_456),
 }
 # References; targets with subsets of their own beside them; replicas of a target of the flip rates.
-ROWS = {"paper": (128, 16, 128), "gpu": (32, 4, 32), "cpu": (32, 4, 32)}
+ROWS = {"paper": (128, 16, 128), "gpu": (32, 4, 32), "cpu": (32, 8, 32)}
 MOST_REFERENCES = {"paper": 512, "gpu": 64, "cpu": 64}
 FLIP_N = {"paper": 2**19, "gpu": 2**14, "cpu": 1_024}
 FIXED_N = {"paper": 2**23, "gpu": 24_576, "cpu": 1_536}
@@ -126,9 +126,10 @@ def _gpu() -> Config:
 
 def _cpu() -> Config:
     return Config(
-        corpus=Corpus(deduplicate="exact"),
+        # short texts too, so that lengths differ: half of the samples are cut at 96 tokens
+        corpus=Corpus(min_chars=20, deduplicate="exact"),
         tokenizer=Tokenizer(vocab_size=1_024),
-        population=Population(length_tokens=64, validation_samples=256),
+        population=Population(length_tokens=96, validation_samples=256),
         optimizer=Optimizer(peak_learning_rate=8e-3, final_learning_rate=8e-4, warmup_steps=20),
         # as many updates as two cores make in a few seconds
         train=Train(batch_size=8),
@@ -156,19 +157,23 @@ def recipe(setting: Setting, name: str) -> Config:
         more = MOST_REFERENCES[setting]
         # two replicas, for the tables that extraction begins with
         c = _rows(c, more + targets, targets, replicas=2)
-        attack = dataclasses.replace(c.attack, leave_one_out=True)
         prefix = {"paper": 50, "gpu": 50, "cpu": 32}[setting]
         extract = Extract(samples=1_000, prefix_tokens=prefix, suffix_tokens=prefix)
         score = Score(statistics=("target_logit",))
-        c = _validated(setting, _with(c, attack=attack, extract=extract, score=score))
+        c = _validated(setting, _with(c, extract=extract, score=score))
     elif kind == "chinchilla":
         c = _rows(_sized(c, CHINCHILLA[setting][of]), references + targets, targets)
         c = _validated(setting, _with(c, model=_model(setting, of)))
     elif kind == "fixed":
-        c = _rows(_sized(c, FIXED_N[setting]), references + targets, targets)
-        c = _with(c, model=_model(setting, of))
+        of_figure_21 = of == "140M"
+        c = _sized(c, FIXED_N[setting])
+        c = _rows(c, references + targets, targets, replicas=2 * of_figure_21)
+        attack = dataclasses.replace(c.attack, leave_one_out=of_figure_21)
+        c = _with(c, model=_model(setting, of), attack=attack)
     elif kind == "data":
         c = _rows(_sized(c, int(of)), references + targets, targets)
+        if setting == "paper":
+            c = _with(c, optimizer=dataclasses.replace(c.optimizer, warmup_steps=80))
     elif kind == "flip":
         c = _rows(_sized(c, FLIP_N[setting]), references, 0, replicas)
         c = _with(c, model=_model(setting, of))
