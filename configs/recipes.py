@@ -96,7 +96,7 @@ def base(setting: Setting) -> Config:
     attack = dataclasses.replace(
         c.attack, references=0, replicas=0, attacks=("lira_online",), bootstraps=0
     )
-    c = _with(c, model=_model(setting, "140M"), attack=attack, report="analysis/figures.py")
+    c = _with(c, model=_model(setting, "140M"), attack=attack)
     return _sized(c, CHINCHILLA[setting]["140M"])
 
 

@@ -271,7 +271,8 @@ class Config:
     attack: Attack = Attack()
     extract: Extract = Extract()
     report: str = "analysis/report.py"
-    """The script that `lm-mia report` runs, relative to the checkout, else to the current folder."""
+    """The script that `lm-mia report` runs, relative to the checkout, else to the current folder; of several recipes
+    analysis/figures.py, if nothing else is said."""
     name: str = ""
     """What figures call the recipe; a named one has a folder of its own in the workdir, which several share."""
     figures: tuple[str, ...] = ()

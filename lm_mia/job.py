@@ -206,7 +206,7 @@ def work(
     if verb == "extract" and not c.extract.samples:
         raise UserError("extract.samples=0: nothing to extract; try --config.extract.samples=1000")
     if verb in ("extract", "report"):
-        _check_tables(c, workdir)
+        check_tables(c, workdir)
     created = workdir.claim(c)
     with progress.display(overall=verb == "run") as display:
         job = Job(c, workdir, display, repair, from_hf_shards)
@@ -242,7 +242,7 @@ def work(
     status.summary(verb, workdir, recipe)
 
 
-def _check_tables(c: Config, workdir: Workdir) -> None:
+def check_tables(c: Config, workdir: Workdir) -> None:
     """UserError if the tables belong to other settings of the attack than the config's."""
     if workdir.table_facts() is None:
         raise UserError(f"{workdir.path / FACTS}: no finished tables; run `lm-mia attack` first")

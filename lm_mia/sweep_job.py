@@ -11,6 +11,7 @@ from lm_mia import (
     corpus,
     costs,
     identity,
+    job,
     presence,
     progress,
     report,
@@ -42,10 +43,18 @@ def work(verb: str, tasks: Sequence[Task], folder: Path, c: Config, repair: bool
       UserError: bad input of any kind, or rows that diverged, once all others are there.
       SystemExit: with code 143, if a worker was stopped from outside.
     """
-    script = report.script(c, verb in ("run", "report"))
+    drawn = verb in ("run", "report") and bool(c.figures)
+    if verb == "report" and not drawn:
+        raise UserError("figures=(): nothing to draw; try --config.figures=scaling")
+    if c.report == Config.report:  # which is of one recipe
+        c = dataclasses.replace(c, report="analysis/figures.py")
+    script = report.script(c, drawn)
     extracts = [t for t in tasks if t.config.extract.samples and t.config.attack.replicas]
     if verb == "extract" and not extracts:
         raise UserError("extract.samples=0: nothing to extract; try --config.extract.samples=1000")
+    if verb == "extract":
+        for task in extracts:
+            job.check_tables(task.config, task.workdir)
     if verb in ("run", "train", "score"):
         trackers.check(c.train.trackers)
     with progress.display(overall=verb == "run") as display:
@@ -71,11 +80,11 @@ def work(verb: str, tasks: Sequence[Task], folder: Path, c: Config, repair: bool
                 if verb in ("run", "extract") and task in extracts:
                     at_work.extract(found, recipe)
             display.stage(0.04)
-            if verb in ("run", "report"):
+            if drawn:
                 recipes = [f"--recipe={task.folder}" for task in tasks]
                 figures = [f"--figure={name}" for name in c.figures]
                 report.run(script, [str(folder), *recipes, *figures], display)
-    if verb in ("run", "report"):
+    if drawn:
         print(f"figures     {folder / 'figures'}\nreport      {folder / 'report.html'}")
 
 

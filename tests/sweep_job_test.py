@@ -98,11 +98,21 @@ def test_verbs_too_early_and_mistakes_write_nothing(
         assert len(refused(argv(verb, config, folder), capsys)) >= 1
     [line] = refused(argv("extract", config, folder), capsys)
     assert line.startswith("extract.samples=0: nothing to extract")
+    [line] = refused(argv("report", config, folder, "--config.figures="), capsys)
+    assert line == "figures=(): nothing to draw; try --config.figures=scaling"
+    tokens = ("--config.extract.prefix_tokens=4", "--config.extract.suffix_tokens=4")
+    [line] = refused(argv("extract", config, folder, "--config.extract.samples=3", *tokens), capsys)
+    assert "no finished tables; run `lm-mia attack` first" in line
     [line] = refused(argv("run", config, folder, "--config.figures=fig99_y"), capsys)
     assert line.startswith("figures='fig99_y': no fig99_y.py beside ")
     lines = refused(argv("run", config, folder, "--config.train.epochs=0"), capsys)
     assert "train.epochs=0: must be a finite number larger than 0" in lines
     assert not folder.exists()
+
+
+def test_without_figures_there_is_no_report(config: str, tmp_path: Path):
+    assert cli.main(argv("run", config, tmp_path / "w", "--config.figures=")) == 0
+    assert not (tmp_path / "w" / "report.html").exists()
 
 
 def test_what_the_report_says_of_bad_input_is_one_line(
