@@ -129,7 +129,7 @@ def _same(some: Sequence[Recipe], found: Sequence[Attacked]) -> Claim:
         [
             near(
                 "",
-                f"AUC, {label}, less cosine",
+                f"AUC, {label.lower()}, less cosine",
                 difference(one.auc_T, cosine.auc_T, paired=series.paired(recipe, some[0])),
                 MARGIN,
             )

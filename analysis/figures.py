@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+import pandas as pd
 import published
 import workdir
 from claims import Claim, untested
@@ -22,6 +23,7 @@ from drawn import Drawn, write
 from measured import Absent, Recipe, Recipes
 
 from lm_mia.errors import UserError
+from lm_mia.tables import write_csv
 from lm_mia.workdir import write_atomically
 
 HERE = Path(__file__).resolve().parent
@@ -98,16 +100,20 @@ def page(folder: Path, recipes: Recipes, wanted: Sequence[str]) -> Path:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    used = frozenset[Path]().union(*(s.used for s in shown))
+    of_paper = [s for s in shown if s.name != "scaling"]  # which asks for no row of its own
+    used = frozenset[Path]().union(*(s.used for s in of_paper))
     verdicts = [claim.verdict for s in shown for claim in s.claims]
     text = environment.get_template("figures.html.j2").render(
         name=folder.resolve().name,
         shown=shown,
         recipes=[_of_recipe(r) for r in recipes.all],
-        asked=sum(_rows(r) for s in shown for r in recipes.all if r.folder in s.used),
+        asked=sum(_rows(r) for s in of_paper for r in recipes.all if r.folder in s.used),
         trained=sum(_rows(r) for r in recipes.all if r.folder in used),
         verdicts={v: verdicts.count(v) for v in ("seen", "not seen", "not tested")},
     )
+    told = [{"figure": s.name, **dataclasses.asdict(c)} for s in shown for c in s.claims]
+    columns = ["figure", "statement", "verdict", "said"]
+    write_csv(folder / "tables" / "claims.csv", pd.DataFrame(told, columns=columns))
     write_atomically(folder / "report.html", text)
     print(f"{len(wanted)} of {len(wanted)} figures", flush=True)
     return folder / "report.html"

@@ -112,6 +112,9 @@ def test_the_page_has_every_figure_and_its_claims(folder: Path, recipes: Any, tm
     assert {*some, "claims", "recipes"} <= ids
     assert "The AUC of LiRA grows with the number of references." in page.words
     assert "Not drawn: " in page.words
+    claims = pd.read_csv(tmp_path / "tables" / "claims.csv")
+    assert set(claims["figure"]) == {"fig01_references", "fig05_instability", "fig07_extraction"}
+    assert claims.notna().all(axis=None)
     links = [a["href"] for tag, a in page.tags if tag == "a" and a.get("href")]
     assert all(
         (tmp_path / h).is_file() for h in links if h and not h.startswith("#") and "fig07" not in h

@@ -11,6 +11,7 @@ from tiny_run import tiny
 
 from launch import cli, records, rows, status, sweep
 from lm_mia import subsets
+from lm_mia.sweep import link
 
 __all__ = ["tiny"]  # a fixture
 
@@ -24,7 +25,7 @@ def of(tiny: tiny_run.Tiny, tmp_path: Path) -> sweep.Sweep:
     task = found.tasks[0]
     shutil.copytree(tiny.workdir, task.folder)
     shutil.move(task.folder / "population", task.population)
-    sweep.link(task)
+    link(task)
     for shard in task.folder.glob("recipe_*/scores.zarr/loss/c/[345]/*"):
         shard.unlink()
     return found

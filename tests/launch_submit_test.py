@@ -10,6 +10,7 @@ from tiny_run import tiny
 
 from launch import cli, slurm, sweep
 from lm_mia.errors import UserError
+from lm_mia.sweep import link
 
 __all__ = ["tiny"]  # a fixture
 
@@ -23,7 +24,7 @@ def of(tiny: tiny_run.Tiny, tmp_path: Path) -> sweep.Sweep:
     task = found.tasks[0]
     shutil.copytree(tiny.workdir, task.folder)
     shutil.move(task.folder / "population", task.population)
-    sweep.link(task)
+    link(task)
     for shard in task.folder.glob("recipe_*/scores.zarr/loss/c/[2345]/*"):
         shard.unlink()
     return found

@@ -83,7 +83,7 @@ def filled(source: scores.Source, c: config.Attack, folder: Path) -> dict[str, n
     """score_TxN of every attack, as an attack makes them."""
     shares: list[float] = []
     with ThreadPoolExecutor(2) as pool:
-        fitted = scores.fit(source, c.attacks, attack._comparisons(source, c), c)
+        fitted = scores.fit(source, c.attacks, attack.comparisons(source, c), c)
         with attack._files(folder, c.attacks, len(source.targets), SAMPLES) as files:
             scores.fill(files, source, fitted, c, pool, progress=shares.append)
             found = {name: file.block(slice(0, SAMPLES)) for name, file in files.items()}
