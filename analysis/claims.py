@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -12,18 +13,20 @@ Verdict = Literal["seen", "not seen", "not tested"]
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """A number with its 95 % interval; NaN where there is none."""
+    """A number with its interval; NaN where there is none."""
 
     value: float
     low: float
     high: float
     over: str
     """What the interval is over, such as "8 targets"."""
+    level: float = 0.95
 
     def __str__(self) -> str:
         if math.isnan(self.low):
             return f"{self.value:.3f}, without an interval"
-        return f"{self.value:.3f}, 95% interval {self.low:.3f} to {self.high:.3f} over {self.over}"
+        ends = f"{self.low:.3f} to {self.high:.3f}"
+        return f"{self.value:.3f}, {100 * self.level:.3g}% interval {ends} over {self.over}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,33 +40,65 @@ class Claim:
     estimate: Estimate | None = None
 
 
+Part = tuple[float, float]
+"""A variance of a mean, and the degrees of freedom that it was estimated with."""
+
+
 def mean(values_T: np.ndarray, over: str = "targets") -> Estimate:
-    """The mean of independent values, by Student's t; one value or none has no interval."""
-    known_T = np.asarray(values_T, float)
-    known_T = known_T[~np.isnan(known_T)]
-    if len(known_T) < 2:
-        value = float(known_T[0]) if len(known_T) else math.nan
-        return Estimate(value, math.nan, math.nan, f"{len(known_T)} {over}")
-    far = stats.t.ppf(0.975, len(known_T) - 1) * known_T.std(ddof=1) / math.sqrt(len(known_T))
-    value = float(known_T.mean())
-    return Estimate(value, float(value - far), float(value + far), f"{len(known_T)} {over}")
+    """The mean of independent values, by Student's t; one value or none has no interval. NaN are left out."""
+    known_T = _known(values_T)
+    value = float(known_T.mean()) if len(known_T) else math.nan
+    return interval(value, [_part(known_T)], f"{len(known_T)} {over}")
 
 
 def difference(
-    new_T: np.ndarray, old_T: np.ndarray, *, paired: bool, over: str = "targets"
+    new_T: np.ndarray,
+    old_T: np.ndarray,
+    *,
+    paired: bool,
+    over: str = "targets",
+    also: Part | None = None,
+    level: float = 0.95,
 ) -> Estimate:
-    """Mean of new minus mean of old: of the differences of the same targets, or (Welch) of targets of two recipes."""
+    """Mean of new less mean of old: of the differences of the same targets, or (Welch) of targets of two recipes.
+
+    Args:
+      new_T, old_T: one a target; the same targets in the same order, if they are paired.
+      paired: whether they are.
+      over: what they are, for people.
+      also: a further part of the variance, which all targets share: that over references.
+      level: of the interval.
+    """
     if paired:
-        return mean(np.asarray(new_T) - np.asarray(old_T), over)
-    new, old = (np.asarray(v, float)[~np.isnan(v)] for v in (new_T, old_T))
-    counts = f"{len(new)} and {len(old)} {over}"
-    value = float(new.mean() - old.mean()) if len(new) and len(old) else math.nan
-    if min(len(new), len(old)) < 2:
-        return Estimate(value, math.nan, math.nan, counts)
-    if new.var() + old.var() == 0:
-        return Estimate(value, value, value, counts)
-    interval = stats.ttest_ind(new, old, equal_var=False).confidence_interval(0.95)
-    return Estimate(value, float(interval.low), float(interval.high), counts)
+        new_T, old_T = np.asarray(new_T) - np.asarray(old_T), np.zeros(0)
+    new, old = _known(new_T), _known(old_T)
+    value = (float(new.mean()) if len(new) else math.nan) - (float(old.mean()) if len(old) else 0.0)
+    counts = f"{len(new)} {over}" if paired else f"{len(new)} and {len(old)} {over}"
+    counts += " and their references" if also else ""
+    parts = [_part(new), *([] if paired else [_part(old)]), *([also] if also else [])]
+    return interval(value if paired or len(old) else math.nan, parts, counts, level)
+
+
+def interval(value: float, parts: Sequence[Part], over: str, level: float = 0.95) -> Estimate:
+    """Student's interval of a value whose variance is the sum of parts (Welch and Satterthwaite)."""
+    variance = sum(v for v, _ in parts)
+    if math.isnan(variance) or math.isnan(value):
+        return Estimate(value, math.nan, math.nan, over)
+    if variance == 0:
+        return Estimate(value, value, value, over)
+    df = variance**2 / sum(v**2 / n for v, n in parts)
+    far = float(stats.t.ppf((1 + level) / 2, df) * math.sqrt(variance))
+    return Estimate(value, value - far, value + far, over, level)
+
+
+def _part(known_T: np.ndarray) -> Part:
+    n = len(known_T)
+    return (float(known_T.var(ddof=1)) / n, n - 1) if n > 1 else (math.nan, 1)
+
+
+def _known(values_T: np.ndarray) -> np.ndarray:
+    values_T = np.asarray(values_T, float)
+    return values_T[~np.isnan(values_T)]
 
 
 def above(statement: str, what: str, estimate: Estimate, level: float = 0.0) -> Claim:

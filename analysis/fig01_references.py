@@ -1,5 +1,6 @@
 """Figure 1: ROC curves of LiRA with more and more references."""
 
+import math
 import sys
 
 import figures
@@ -28,17 +29,17 @@ def draw(recipes: Recipes) -> Drawn:
     lines = [series.Line(f"{count} references", found[count]) for count in counts]
     few, middle, many = counts[0], counts[len(counts) // 2], counts[-1]
     auc = {count: found[count].auc_T for count in counts}
-    early, late = auc[middle] - auc[few], auc[many] - auc[middle]
     grows = [
         above("", f"AUC with {b} less with {a} references", difference(auc[b], auc[a], paired=True))
         for a, b in ((few, middle), (middle, many))
     ]
-    times = (
-        f"x{middle // few} from {few} to {middle} than x{many // middle} from {middle} to {many}"
+    early, late = ((auc[b] - auc[a]) / math.log2(b / a) for a, b in ((few, middle), (middle, many)))
+    doubling = (
+        f"AUC gained a doubling from {few} to {middle} references less from {middle} to {many}"
     )
     claims = (
         every(STATEMENTS[0], grows),
-        above(STATEMENTS[1], f"AUC gained {times}", difference(early, late, paired=True)),
+        above(STATEMENTS[1], doubling, difference(early, late, paired=True)),
     )
     ours = {
         f"growth_{a}_{b}": (100 * float((auc[2 * b] / auc[2 * a] - 1).mean()), float("nan"))

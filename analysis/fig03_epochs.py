@@ -6,6 +6,7 @@ import figures
 import series
 import style
 from claims import above, difference, every
+from comparisons import compared
 from drawn import Drawn
 from measured import Recipes, attacked, fewest_references
 
@@ -53,7 +54,7 @@ def draw(recipes: Recipes) -> Drawn:
             above(
                 STATEMENTS[0],
                 "AUC after epoch 2 of 2 less after epoch 1 of 1",
-                difference(second.auc_T, one.auc_T, paired=False),
+                compared(half, whole, count),
             ),
             every(
                 STATEMENTS[1],

@@ -1,5 +1,6 @@
 """Figure 4: LiRA by the size of the data, and by the size of the model on the same data."""
 
+import functools
 import itertools
 import sys
 from collections.abc import Sequence
@@ -8,7 +9,8 @@ import figures
 import pandas as pd
 import series
 import style
-from claims import Claim, above, difference, every
+from claims import Claim, above, every
+from comparisons import compared
 from drawn import Drawn
 from measured import Attacked, Recipe, Recipes, attacked, size_of
 from workdir import percent
@@ -39,41 +41,39 @@ def draw(recipes: Recipes) -> Drawn:
     left, right = figure.subplots(1, 2)
     series.draw_roc(left, lines, f"(a) {size_of(by_data[0])} on different data")
     series.at_rates(right, size, f"(b) Models on the same {by_size[0].samples:,} samples")
+    level = 1 - 0.05 / max(len(data) - 1, 1)  # any step may show it
     steps = [
         (
             f"AUC on {new.samples:,} less on {old.samples:,} samples",
-            difference(y.auc_T, x.auc_T, paired=False),
+            compared(new, old, count, level=level),
         )
-        for (old, x), (new, y) in itertools.pairwise(data)
+        for (old, _), (new, _) in itertools.pairwise(data)
     ]
     return Drawn(
         data=pd.concat(
             [line.data().assign(panel=p) for p, of in (("a", lines), ("b", models)) for line in of]
         ),
         figure=figure,
-        claims=(series.both_ways(STATEMENTS[0], steps), *_of_sizes(size)),
+        claims=(series.both_ways(STATEMENTS[0], steps), *_of_sizes(by_size, count)),
         ours={"highest": max(series.auc_of(one) for _, one in data)},
         notes=(f"Attacks use {count} references.", series.left_out([*lines, *models])),
     )
 
 
-def _of_sizes(size: Sequence[tuple[Recipe, Attacked]]) -> tuple[Claim, ...]:
-    (small, of_small), (large, of_large) = size[0], size[-1]
-    same = series.paired(large, small)
+def _of_sizes(size: Sequence[Recipe], count: int) -> tuple[Claim, ...]:
+    small, large = size[0], size[-1]
     ends = f"at {size_of(large)} less at {size_of(small)}"
-    fewest = min(recipe.samples for recipe, _ in size)
+    fewest = min(recipe.samples for recipe in size)
     rates = [f for f in small.config.attack.fprs if 10 / fewest <= f <= 0.2]
     return (
-        above(
-            STATEMENTS[1], f"AUC {ends}", difference(of_large.auc_T, of_small.auc_T, paired=same)
-        ),
+        above(STATEMENTS[1], f"AUC {ends}", compared(large, small, count)),
         every(
             STATEMENTS[2],
             [
                 above(
                     "",
                     f"TPR at an FPR of {percent(rate)} {ends}",
-                    difference(of_large.tpr_T(rate), of_small.tpr_T(rate), paired=same),
+                    compared(large, small, count, functools.partial(Attacked.tpr_T, fpr=rate)),
                 )
                 for rate in rates
             ],
@@ -84,9 +84,9 @@ def _of_sizes(size: Sequence[tuple[Recipe, Attacked]]) -> tuple[Claim, ...]:
                 above(
                     "",
                     f"AUC at {size_of(new)} less at {size_of(old)}",
-                    difference(y.auc_T, x.auc_T, paired=series.paired(new, old)),
+                    compared(new, old, count),
                 )
-                for (old, x), (new, y) in itertools.pairwise(size)
+                for old, new in itertools.pairwise(size)
             ],
         ),
     )

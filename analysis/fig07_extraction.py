@@ -18,7 +18,7 @@ PAPER = (
     "50 have a probability of 0.0067 at most (a member), and of the order of 1e-44 or less for most, members or not."
 )
 STATEMENTS = ("How vulnerable a sample is says little about how well it can be extracted.",)
-_MARGIN = 0.2
+_MARGIN, _SUFFIX_TOKENS = 0.2, 50
 _COLUMNS = ["id", "member", "score", "log_p_sampled"]
 
 
@@ -36,15 +36,15 @@ def draw(recipes: Recipes) -> Drawn:
         over = f"{len(score_N):,} samples"
         estimate = Estimate(trend.r, trend.low, trend.high, over)
         claim = near(STATEMENTS[0], said, estimate, _MARGIN)
+    ours = {"members_of_1000": (1000 * float(found.member_N.mean()), math.nan)}
+    if main.config.extract.suffix_tokens == _SUFFIX_TOKENS:
+        ours["largest_probability"] = (math.exp(-nats_N.min()), math.nan)
+        ours["smallest_nats"] = (float(nats_N.min()), math.nan)
     return Drawn(
         data=pd.DataFrame(found.samples)[_COLUMNS],
         figure=extraction.draw(dataclasses.replace(found, curves=[])),
         claims=(claim,),
-        ours={
-            "members_of_1000": (1000 * float(found.member_N.mean()), math.nan),
-            "largest_probability": (math.exp(-nats_N.min()), math.nan),
-            "smallest_nats": (float(nats_N.min()), math.nan),
-        },
+        ours=ours,
         notes=(
             *found.sentences(),
             f"These are {len(score_N) / len(main.population):.2g} of all samples (the paper's: 0.00007).",

@@ -5,6 +5,7 @@ import sys
 import figures
 import series
 from claims import above, difference, every, near
+from comparisons import gained
 from drawn import Drawn
 from measured import Recipes
 
@@ -40,7 +41,9 @@ def draw(recipes: Recipes) -> Drawn:
         )
         for recipe, epochs in zip(both, found, strict=True)
     ]
-    faster = difference(less[2].auc_T - less[1].auc_T, more[2].auc_T - more[1].auc_T, paired=False)
+    count = min(more[1].references, less[1].references)
+    steps = tuple((recipe.step(1), recipe.step(2)) for recipe in reversed(both))
+    faster = gained(both[1], both[0], count, steps)
     last = max(less)
     perfect = difference(less[last].auc_T, 1 + 0 * less[last].auc_T, paired=True)
     return Drawn(

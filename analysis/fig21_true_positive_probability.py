@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import style
 import workdir
-from claims import above, mean
 from drawn import Drawn
 from matplotlib.axes import Axes
 from measured import Recipes
@@ -19,14 +18,9 @@ PAPER = (
     "has a mean of 0.543 and a standard deviation of 0.143, averaged over 2^24 samples; many means are above 0.6 and "
     "many deviations above 0.2."
 )
-STATEMENTS = (
-    "Members are called members with a probability above one half on average.",
-    "The probability of one member varies considerably from model to model.",
-)
+STATEMENTS = ()
 _TABLE, _COLUMNS = "true_positive_probability.parquet", ("mean", "std", "targets")
 _CURVE_BINS, _BINS = 400, 40
-_CONSIDERABLE = 0.1
-_OVER = "samples, which share their models"
 
 
 def draw(recipes: Recipes) -> Drawn:
@@ -55,10 +49,6 @@ def draw(recipes: Recipes) -> Drawn:
     return Drawn(
         data=pd.concat([curve, *histograms]),
         figure=figure,
-        claims=(
-            above(STATEMENTS[0], "mean posterior", mean(mean_S, _OVER), level=0.5),
-            above(STATEMENTS[1], "deviation", mean(std_S, _OVER), level=_CONSIDERABLE),
-        ),
         ours={
             "mean": (float(mean_S.mean()), math.nan),
             "std": (float(std_S.mean()), math.nan),
@@ -66,8 +56,7 @@ def draw(recipes: Recipes) -> Drawn:
         notes=(
             f"Each of the references is attacked with all others; a sample is in {models.min()} to {models.max()} of "
             f"them. {int((~known_N).sum()):,} samples are left out, which are in fewer than two.",
-            f"Intervals are over samples only, which share their models, and are too narrow for that. Considerable is "
-            f"a deviation above {_CONSIDERABLE:g}, which is our choice; the paper gives no level.",
+            "All samples share their models, so that these averages have no interval here, and no verdict.",
             f"(a) has a point for every {len(mean_S) / len(parts):.3g} samples, with the mean of their deviations.",
         ),
     )

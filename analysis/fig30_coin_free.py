@@ -22,6 +22,7 @@ PAPER = (
     "53% of the lift over chance, and the mean TPR falls by 39.4%. The effect is greater for 302M than for 140M."
 )
 STATEMENTS = ("Coin flips carry more of the true positive rate of the larger model.",)
+_BAND = (1e-4, 0.1)
 _NO_INTERVAL = "Without some positives a curve can only fall, so that it does is no claim; how far has no interval."
 
 
@@ -59,9 +60,13 @@ def _areas(areas: list[Record], band: tuple[float, ...]) -> dict[str, float]:
     inside = {r["curve"]: r for r in areas if (r["low"], r["high"]) == band}
     whole = {r["curve"]: r for r in areas if (r["low"], r["high"]) == (0, 1)}
     raw, free = inside["raw"], inside["coin-free"]
-    return {
+    found = {
         "auc": whole["raw"]["pauc"],
         "auc lost": whole["raw"]["pauc"] - whole["coin-free"]["pauc"],
+    }
+    if band != _BAND:
+        return found  # the other numbers are of other rates, and in the notes
+    return found | {
         "pauc": raw["pauc_normalised"],
         "pauc coin-free": free["pauc_normalised"],
         "lift": raw["lift_normalised"],

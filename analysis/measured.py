@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import workdir
 
-from lm_mia import attack, flops, identity, points, presence, scores
+from lm_mia import attack, identity, points, presence, scores
 from lm_mia.config import AttackName, Config
 from lm_mia.population import Population, open_population
 from lm_mia.score_file import ScoreFile
@@ -24,6 +24,8 @@ from lm_mia.store import Store
 from lm_mia.subsets import Row
 
 FEWEST_REFERENCES = 2
+GROUPS = 8
+"""Of references, of which one is left out at a time where their choice is to show."""
 
 
 class Absent(Exception):
@@ -180,11 +182,13 @@ def attacked(
     step: int = 0,
     observed: Literal["loss", "target_logit"] = "loss",
     replicas: bool = False,
+    without: int | None = None,
     **settings: Any,
 ) -> Attacked:
     """An attack on every target of a recipe; arguments and errors as of `scored`."""
     c = dataclasses.replace(recipe.config.attack, **settings, attacks=(name,))
-    how = {"step": step, "observed": observed, "replicas": replicas, **settings}
+    how = {"step": step, "observed": observed, "replicas": replicas, "without": without}
+    how |= settings
     targets, found, rates = [], [], []
     for row, member_N2, score_N2 in scored(recipe, name, references, **how):
         rates = rates or attack.rates(c, member_N2)
@@ -202,6 +206,7 @@ def scored(
     step: int = 0,
     observed: Literal["loss", "target_logit"] = "loss",
     replicas: bool = False,
+    without: int | None = None,
     **settings: Any,
 ) -> Iterator[tuple[Row, np.ndarray, np.ndarray]]:
     """(target, member_N2, score_N2) of every target of a recipe; a score is NaN where the references do not suffice.
@@ -213,6 +218,7 @@ def scored(
       step: a score point; 0: the end.
       observed: what the attack sees of a sample.
       replicas: whether the replicas are attacked, which share a subset, and not the targets of different subsets.
+      without: one of `GROUPS` groups of the references that is left out, by whole pairs (2i, 2i + 1); None: none is.
       settings: other values of fields of `lm_mia.config.Attack`.
 
     Raises:
@@ -227,6 +233,10 @@ def scored(
             f"{recipe.config.name}: {len(some)} references and {len(targets)} {kind} are there"
         )
     some = some[: references or len(some)]
+    if without is not None:
+        some = [row for i, row in enumerate(some) if i // 2 % GROUPS != without]
+        if len(some) < FEWEST_REFERENCES or references < 2 * GROUPS:
+            raise Absent(f"{recipe.config.name}: too few references to leave some out")
     store = dataclasses.replace(
         recipe.store,
         statistics=() if observed == "loss" else (observed,),
@@ -247,18 +257,20 @@ def scored(
     of_rmia = attack.comparisons(source, c)
     fitted = scores.fit(source, [name], of_rmia, c)
     with (
-        tempfile.TemporaryDirectory(dir=recipe.folder) as scratch,
         ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool,
-        ScoreFile(Path(scratch), len(targets), member_TxN2.shape[1]) as file,
+        ScoreFile(Path(tempfile.gettempdir()), len(targets), member_TxN2.shape[1]) as file,
     ):
         scores.fill({name: file}, source, fitted, c, pool)
         for t, row in enumerate(targets):
             yield row, member_TxN2[t], file.target(t)
 
 
-def powers(recipe: Recipe, least: int = 4) -> list[int]:
-    """Numbers of references of a study: powers of two from the least on, and all that are there."""
-    most = len(recipe.rows[0])
+def powers(recipe: Recipe) -> list[int]:
+    """Numbers of references of a study: powers of two, and all that are there.
+
+    From 2 on where variances are pooled (a sample needs one IN and one OUT reference), else from 4.
+    """
+    most, least = len(recipe.rows[0]), 2 if recipe.config.attack.variance == "pooled" else 4
     return sorted({least * 2**i for i in range(12) if least * 2**i <= most} | {most})
 
 
@@ -274,16 +286,3 @@ def size_of(recipe: Recipe) -> str:
         return size
     n = recipe.parameters
     return f"{n / 1e6:.3g}M" if n >= 1e6 else f"{n / 1e3:.3g}k"
-
-
-def flops_a_row(recipe: Recipe) -> float:
-    """Of training; useful ones."""
-    m, lengths_N = recipe.config.model, np.diff(recipe.population.offsets_N1).astype(float)
-    per_sample = flops.training(
-        m.layers,
-        m.width,
-        recipe.config.tokenizer.vocab_size,
-        lengths_N.mean(),
-        (lengths_N**2).mean(),
-    )
-    return recipe.samples * recipe.config.train.epochs * per_sample

@@ -24,6 +24,8 @@ GROUPS: dict[str, tuple[str, style.Dash]] = {
     "most vulnerable": (style.VERMILLION, "-"),
 }
 """Members with the lowest posterior, nearest to one half, and with the highest: colour and line."""
+_ALIKE = 0.9
+"""Of a target's members, with the same of a property: more leave too few others to compare."""
 _MOST, _SHARE = 1_000, 5
 """A group has so many members, and at most one of so many of a target's."""
 
@@ -54,9 +56,9 @@ class Target:
 
 @functools.cache
 def of(recipe: Recipe) -> list[Target]:
-    """Every target of a recipe, attacked with all references; errors as of `measured.scored`."""
-    found = []
-    for row, member_N2, score_N2 in scored(recipe):
+    """Every target of a recipe, attacked with all references, at most those of the paper; errors as of `scored`."""
+    found, count = [], series.references([recipe])
+    for row, member_N2, score_N2 in scored(recipe, references=count):
         ids_S = np.flatnonzero(member_N2 & ~np.isnan(score_N2))
         found.append(Target(row, member_N2, ids_S, lira.posterior(score_N2[ids_S])))
     return found
@@ -74,13 +76,13 @@ def rises(
 ) -> Claim:
     """Whether members that have more of a property have higher posteriors, by a rank correlation a target.
 
-    Not tested where most members of a target have the same of it, such as samples cut at one length.
+    Not tested where nearly all members of a target have the same of it, such as samples cut at one length.
     """
     r_T = []
     for target, x_N2 in zip(targets, x_TxN2, strict=True):
         x_S = x_N2[target.ids_S].astype(float)
         same = np.unique(x_S[~np.isnan(x_S)], return_counts=True)[1].max(initial=0)
-        if 2 * same > len(x_S):
+        if same > _ALIKE * len(x_S):
             return untested(
                 statement, f"{same:,} of {len(x_S):,} members of {target.row} have the same {what}"
             )
@@ -112,5 +114,5 @@ def groups_said(targets: Sequence[Target], recipe: Recipe) -> str:
     size, members = targets[0].group_size, len(targets[0].ids_S)
     return (
         f"Each group has {size:,} of the {members:,} members of each of {len(targets)} targets, which are "
-        f"attacked with {len(recipe.rows[0])} references; the paper shows 1,000 members of one target."
+        f"attacked with {series.references([recipe])} references; the paper shows 1,000 members of one target."
     )

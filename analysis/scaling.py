@@ -27,7 +27,7 @@ from matplotlib.lines import Line2D
 from measured import Absent, Attacked, Recipe, Recipes
 from workdir import Record, WorkdirError
 
-from lm_mia import config, identity
+from lm_mia import config, flops, identity
 from lm_mia.errors import UserError
 
 TITLE = "Scaling: attacks by model size, training samples and epochs"
@@ -93,7 +93,7 @@ class Point:
         """Tidy rows: what the recipe is, then references, target, metric, fpr and value."""
         m = self.recipe.config.model
         about = {"recipe": label(self.recipe), "layers": m.layers, "width": m.width, **self.x}
-        about |= {"flops_a_row": measured.flops_a_row(self.recipe)}
+        about |= {"flops_a_row": flops_a_row(self.recipe)}
         attacks = series.by_target(self.found, **about, references=self.found.references)
         return pd.concat([attacks, pd.DataFrame({**about, **row} for row in self.shares)])
 
@@ -279,6 +279,19 @@ def _legend(figure: Figure, points: Sequence[Point], colors: Colors, of: Sequenc
     for said, dash in (LINES[name] for name in of):
         handles.append(Line2D([], [], color=style.GREY, linestyle=dash, label=said, linewidth=1.2))
     figure.legend(handles=handles, loc="outside upper center", ncols=6, frameon=False)
+
+
+def flops_a_row(recipe: Recipe) -> float:
+    """Of training; useful ones."""
+    m, lengths_N = recipe.config.model, np.diff(recipe.population.offsets_N1).astype(float)
+    per_sample = flops.training(
+        m.layers,
+        m.width,
+        recipe.config.tokenizer.vocab_size,
+        lengths_N.mean(),
+        (lengths_N**2).mean(),
+    )
+    return recipe.samples * recipe.config.train.epochs * per_sample
 
 
 if __name__ == "__main__":

@@ -82,7 +82,7 @@ def draw_roc(axes: Axes, lines: Sequence[Line], title: str = "") -> None:
         axes.fill_between(fpr_G[at], low_G[at], high_G[at], color=color, alpha=0.15, linewidth=0)
     roc_figure.finish(axes, lowest)
     axes.set_title(title)
-    axes.legend(loc="lower right", fontsize=8, handlelength=1.5, borderpad=0.3, labelspacing=0.3)
+    axes.legend(loc="lower right", fontsize=8, handlelength=2, borderpad=0.3, labelspacing=0.3)
 
 
 def draw_targets(axes: Axes, lines: Sequence[Line], title: str = "", low: float = 0.0) -> None:
@@ -227,7 +227,8 @@ def auc_of(found: Attacked) -> tuple[float, float]:
 
 def lowest_rate(recipe: Recipe) -> float:
     """The lowest FPR of the config at which ten non-members of a target are taken for members."""
-    return min(f for f in recipe.config.attack.fprs if f * recipe.samples >= 10)
+    fprs = recipe.config.attack.fprs
+    return min((f for f in fprs if f * recipe.samples >= 10), default=max(fprs))
 
 
 def comparisons(recipe: Recipe) -> list[int]:
@@ -238,7 +239,8 @@ def comparisons(recipe: Recipe) -> list[int]:
 
 def unreached(recipe: Recipe, compared: int) -> float:
     """The highest FPR of the config too low for RMIA: at most a quarter of 1 / |Z|, the share of its highest score."""
-    return max(f for f in recipe.config.attack.fprs if 4 * compared * f <= 1)
+    fprs = recipe.config.attack.fprs
+    return max((f for f in fprs if 4 * compared * f <= 1), default=min(fprs))
 
 
 def compared(recipe: Recipe) -> int:

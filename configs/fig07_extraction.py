@@ -2,7 +2,11 @@
 
     lm-mia run --config=configs/fig07_extraction.py:cpu --workdir=runs/paper
 
-Cost:
+Cost, by `lm-mia plan` (chip-hours of an H100 at an MFU of 0.4, which small models do not reach):
+
+    paper    530 rows  1,842 hours
+    gpu       70 rows  0.021 hours
+    cpu       74 rows  about 4 minutes of 2 cores
 
 The paper gives a 140M model of 7M samples the first 50 tokens of the 1,000 samples with the highest LiRA scores, 713 of
 them members, and asks for the next 50: the likeliest suffix has a probability of 0.0067, most are below 1e-43, and

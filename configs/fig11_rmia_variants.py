@@ -2,12 +2,17 @@
 
     lm-mia run --config=configs/fig11_rmia_variants.py:cpu --workdir=runs/paper
 
-Cost:
+Cost, by `lm-mia plan` (chip-hours of an H100 at an MFU of 0.4, which small models do not reach):
+
+    paper    144 rows  5.7 hours
+    gpu       68 rows  0.0024 hours
+    cpu       72 rows  about 1 minutes of 2 cores
 
 On a 10M model of 2^19 samples with 128 references all three have about the same AUC. RMIA compares with 10,000 samples,
 so its scores take few values, and it tells nothing at the lowest false positive rates.
 
-Expect EXP11
+Expect the staircase of RMIA at cpu, which compares with 1% of the samples, as in the paper, and hence with about 20.
+LiRA is a little behind both RMIAs there.
 """
 
 import recipes

@@ -2,12 +2,16 @@
 
     lm-mia run --config=configs/fig20_targets_by_references.py:cpu --workdir=runs/paper
 
-Cost:
+Cost, by `lm-mia plan` (chip-hours of an H100 at an MFU of 0.4, which small models do not reach):
+
+    paper  1,152 rows  39,285 hours
+    gpu      216 rows  0.15 hours
+    cpu      160 rows  about 11 minutes of 2 cores
 
 LiRA on 8 targets of each size on its compute-optimal data, with up to 128 references: more references help at every
 size.
 
-Expect EXP20
+Expect the same at cpu, with up to 32 references: the AUC grows by 0.07 to 0.1 from 4 references on.
 """
 
 import recipes

@@ -2,7 +2,11 @@
 
     lm-mia run --config=configs/fig24_mean_roc.py:cpu --workdir=runs/paper
 
-Cost:
+Cost, by `lm-mia plan` (chip-hours of an H100 at an MFU of 0.4, which small models do not reach):
+
+    paper    508 rows  197 hours
+    gpu      128 rows  0.032 hours
+    cpu      128 rows  about 5 minutes of 2 cores
 
 On the same 2^19 samples the mean AUC is 0.706 ± 0.004 over 125 replicas of 140M and 0.752 ± 0.007 over 127 of 302M.
 

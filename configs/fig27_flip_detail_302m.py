@@ -2,7 +2,11 @@
 
     lm-mia run --config=configs/fig27_flip_detail_302m.py:cpu --workdir=runs/paper
 
-Cost:
+Cost, by `lm-mia plan` (chip-hours of an H100 at an MFU of 0.4, which small models do not reach):
+
+    paper    508 rows  197 hours
+    gpu      128 rows  0.032 hours
+    cpu      128 rows  about 5 minutes of 2 cores
 
 As Figure 26, of 127 replicas: at an FPR of 0.1, 70% of members and 7% of non-members have a flip rate of 0.4 or more.
 The gap between the classes is wider than for 140M.

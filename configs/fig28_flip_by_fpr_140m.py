@@ -2,7 +2,11 @@
 
     lm-mia run --config=configs/fig28_flip_by_fpr_140m.py:cpu --workdir=runs/paper
 
-Cost:
+Cost, by `lm-mia plan` (chip-hours of an H100 at an MFU of 0.4, which small models do not reach):
+
+    paper    253 rows  66 hours
+    gpu       64 rows  0.011 hours
+    cpu       64 rows  about 2 minutes of 2 cores
 
 As the FPR grows to about 20%, decisions on members pass from very stable to coin flips; members flip far more than non-
 members. At an FPR of 20%, 24.3% of members and 8.95% of non-members are like coin flips.

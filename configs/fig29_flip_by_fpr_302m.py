@@ -2,7 +2,11 @@
 
     lm-mia run --config=configs/fig29_flip_by_fpr_302m.py:cpu --workdir=runs/paper
 
-Cost:
+Cost, by `lm-mia plan` (chip-hours of an H100 at an MFU of 0.4, which small models do not reach):
+
+    paper    508 rows  197 hours
+    gpu      128 rows  0.032 hours
+    cpu      128 rows  about 5 minutes of 2 cores
 
 As Figure 28, with wider gaps between members and non-members, and more coin flips: 32.49% of members and 8.66% of non-
 members at an FPR of 20%.

@@ -2,7 +2,11 @@
 
     lm-mia run --config=configs/fig30_coin_free.py:cpu --workdir=runs/paper
 
-Cost:
+Cost, by `lm-mia plan` (chip-hours of an H100 at an MFU of 0.4, which small models do not reach):
+
+    paper    508 rows  197 hours
+    gpu      128 rows  0.032 hours
+    cpu      128 rows  about 5 minutes of 2 cores
 
 Of the AUC of 302M about 0.059 rests on coin flips. Between FPRs of 1e-4 and 0.1 the curve without them keeps 53% of the
 lift over chance and the mean TPR falls by 39.4%. The effect is greater for 302M than for 140M.

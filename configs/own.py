@@ -3,7 +3,7 @@
     lm-mia run --config=configs/own.py --workdir=runs/own --config.corpus.path=texts
 
 `texts` is a folder of .txt files, a document each: at least 7,168 of 200 characters, for all figures. With fewer, name
-the figures in FIGURES: 2,304 are enough for fig05_instability and the tables, 3,328 for fig01_references.
+the figures in FIGURES: 2,304 are enough for fig05_instability and tables 1 to 6, 3,328 for fig01_references.
 """
 
 import dataclasses

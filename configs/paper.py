@@ -4,10 +4,14 @@
 
 Figures that are of the same models share their rows: trained once, whichever figure asks first.
 
-Cost:
+Cost, by `lm-mia plan` (chip-hours of an H100 at an MFU of 0.4, which small models do not reach):
 
-At `cpu` the text is docstrings of the installed packages, samples have 64 tokens and models 12 thousand to 0.6 million
-parameters without embeddings. What of the paper is seen there, and what not: docs/results/figures.md.
+    paper  5,504 rows  63,600 hours
+    gpu    1,130 rows  0.54 hours
+    cpu      994 rows  about 54 minutes of 2 cores
+
+At `cpu` the text is docstrings of the installed packages, samples have up to 96 tokens, and models 12 thousand to 0.6
+million parameters without embeddings. What of the paper is seen there, and what not: docs/results/figures.md.
 """
 
 import runpy

@@ -44,13 +44,7 @@ SIZES: dict[str, dict[str, tuple[int, int]]] = {
         "604M": (7, 512),
         "1018M": (10, 512),
     },
-    "cpu": {
-        "10M": (1, 32),
-        "44M": (1, 64),
-        "140M": (2, 64),
-        "302M": (2, 96),
-        "1018M": (3, 128),
-    },
+    "cpu": {"10M": (1, 32), "44M": (1, 64), "140M": (2, 64), "302M": (2, 96), "1018M": (3, 128)},
 }
 # Training samples, N, of each size where they follow its parameters (Figure 2).
 CHINCHILLA = {
@@ -170,11 +164,17 @@ def recipe(setting: Setting, name: str) -> Config:
         c = _rows(c, references + targets, targets, replicas=2 * of_figure_21)
         attack = dataclasses.replace(c.attack, leave_one_out=of_figure_21)
         c = _with(c, model=_model(setting, of), attack=attack)
+        if of_figure_21 and FIXED_N[setting] == CHINCHILLA[setting][of]:
+            c = _validated(setting, c)  # the same rows as main
     elif kind == "data":
         c = _rows(_sized(c, int(of)), references + targets, targets)
         if setting == "paper":
             c = _with(c, optimizer=dataclasses.replace(c.optimizer, warmup_steps=80))
+        if int(of) == CHINCHILLA[setting]["140M"]:
+            c = _validated(setting, c)  # the same rows as main
     elif kind == "flip":
+        if setting == "paper":  # some of its 128 crashed
+            replicas = {"140M": 125, "302M": 127}[of]
         c = _rows(_sized(c, FLIP_N[setting]), references, 0, replicas)
         c = _with(c, model=_model(setting, of))
     elif name == "small":

@@ -2,7 +2,11 @@
 
     lm-mia run --config=configs/tab04_flip_shares_302m.py:cpu --workdir=runs/paper
 
-Cost:
+Cost, by `lm-mia plan` (chip-hours of an H100 at an MFU of 0.4, which small models do not reach):
+
+    paper    255 rows  132 hours
+    gpu       64 rows  0.021 hours
+    cpu       64 rows  about 3 minutes of 2 cores
 
 Of 127 replicas a flip rate of 0.487 or more counts as a coin flip: 12.55% of members and 0.00% of non-members at an FPR
 of 0.01, 33.39% and 1.56% at 0.1.

@@ -90,6 +90,7 @@ def _act(argv: Sequence[str]) -> int:
         else:
             sweep_job.work(of.verb, tasks, of.workdir, c, of.repair)
         return 0
+    sweep.check_alone(of.workdir)
     [(_, c)], workdir = of.entries, Workdir(of.workdir)
     if of.verb == "status":
         status.show(c, workdir, of.verify)

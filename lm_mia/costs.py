@@ -123,7 +123,7 @@ def asked(entries: Sequence[Entry]) -> list[Asked]:
         parts = [identity.recipe_hash(c, population_name(c)), points.score_steps(c), also]
         key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:8]
         if old := found.get(key):
-            both = _union(old.config, c)
+            both = union(old.config, c)
             found[key] = dataclasses.replace(old, entries=(*old.entries, number), config=both)
         else:
             found[key] = Asked(key, (number,), sets, c)
@@ -157,7 +157,7 @@ def population_name(c: Config) -> str:
     return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:8]
 
 
-def _union(a: Config, b: Config) -> Config:
+def union(a: Config, b: Config) -> Config:
     """A config that asks for the rows and statistics of both."""
     attack = dataclasses.replace(
         a.attack,

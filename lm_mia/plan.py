@@ -12,7 +12,7 @@ import rich.box
 from rich.console import Console
 from rich.table import Table
 
-from lm_mia import costs, flops, identity, parse
+from lm_mia import costs, flops, identity, parse, sweep
 from lm_mia.config import Config
 from lm_mia.costs import Lengths, Recipe
 from lm_mia.errors import UserError
@@ -65,13 +65,18 @@ def show(known: argparse.Namespace, overrides: Sequence[str]) -> None:
         wrong.append(str(error))
     if wrong or chip is None:
         raise UserError("\n".join(wrong))
-    there, mean = _stored(known.workdir), known.tokens_per_sample
+    stored, mean = _stored(known.workdir, entries), known.tokens_per_sample
 
     def lengths(c: Config) -> Lengths:
+        there = stored.get(c)
         measured = _measured(*there, c) if there and mean is None else None
         return measured or costs.assumed(c.population.length_tokens, mean)
 
-    found = costs.recipes(entries, lengths, lambda c: _present(*there, c) if there else 0)
+    def present(c: Config) -> int:
+        there = stored.get(c)
+        return _present(*there, c) if there else 0
+
+    found = costs.recipes(entries, lengths, present)
     if known.json:
         print(json.dumps(as_json(found, chip), indent=1))
     else:
@@ -128,18 +133,29 @@ def check_tokens(mean: float | None, entries: Sequence[costs.Entry]) -> None:
         )
 
 
-def _stored(path: str | None) -> tuple[Workdir, dict[str, Any]] | None:
-    """The workdir and its config, if it has a population."""
-    if not path or not Workdir(Path(path)).population.exists():
-        return None
-    workdir = Workdir(Path(path))
-    file = workdir.path / "config.json"
-    try:
-        return workdir, dict(json.loads(file.read_text())["config"])
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise UserError(
-            f"{file}: not a config written by lm-mia; choose another --workdir"
-        ) from error
+_Stored = tuple[Workdir, dict[str, Any]]
+
+
+def _stored(path: str | None, entries: Sequence[costs.Entry]) -> dict[Config, _Stored]:
+    """Of the recipes that have a population in the folder, or in folders of their own in it: workdir and config."""
+    if not path:
+        return {}
+    alone = Workdir(Path(path)).population.exists()  # of one config, whatever its sweep is
+    folders = {a.config: Path(path) for a in costs.asked(entries)}
+    if not alone:
+        folders = {task.config: task.folder for task in sweep.tasks(path, entries)}
+    found = {}
+    for c, folder in folders.items():
+        workdir, file = Workdir(folder), folder / "config.json"
+        if not workdir.population.exists():
+            continue
+        try:
+            found[c] = workdir, dict(json.loads(file.read_text())["config"])
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise UserError(
+                f"{file}: not a config written by lm-mia; choose another --workdir"
+            ) from error
+    return found
 
 
 def _measured(workdir: Workdir, stored: dict[str, Any], c: Config) -> Lengths | None:

@@ -23,13 +23,17 @@ def script(c: Config, wanted: bool = True) -> Path:
         [] if script.is_file() else [f"report={c.report!r}: no such script in the checkout or here"]
     )
     bad += [
-        f"figures={name!r}: no {name}.py beside {c.report}"
+        f"figures={name!r}: no {name}.py with a draw() beside {c.report}"
         for name in c.figures
-        if not (script.parent / f"{name}.py").is_file()
+        if not _draws(script.parent / f"{name}.py")
     ]
     if wanted and bad:
         raise UserError("\n".join(bad))
     return script
+
+
+def _draws(path: Path) -> bool:
+    return path.is_file() and "\ndef draw(" in path.read_text(encoding="utf-8")
 
 
 def run(script: Path, arguments: Sequence[str], display: Display) -> None:
@@ -43,9 +47,13 @@ def run(script: Path, arguments: Sequence[str], display: Display) -> None:
         assert at_work.stderr is not None
         with ThreadPoolExecutor(1) as pool:
             said = pool.submit(at_work.stderr.read)
-            for line in at_work.stdout:
-                if found := re.match(r"(\d+) of (\d+)\b", line):
-                    display.update("report", *map(int, found.groups()))
+            try:
+                for line in at_work.stdout:
+                    if found := re.match(r"(\d+) of (\d+)\b", line):
+                        display.update("report", *map(int, found.groups()))
+            except BaseException:  # Ctrl-C or SIGTERM: what is drawn so far stays
+                at_work.kill()
+                raise
     if at_work.returncode == 2:
         raise UserError(said.result().strip())
     if at_work.returncode:

@@ -87,13 +87,19 @@ def tasks(folder: str, entries: Sequence[costs.Entry]) -> list[Task]:
     if where.exists() and not where.is_dir():
         raise UserError(f"--workdir={folder}: is a file; choose a folder that can be written")
     if is_alone(entries):
+        check_alone(where)
         return [Task(asked, where, None) for asked in costs.asked(entries)]
     if folder and (where / "config.json").exists() and not (where / "populations").exists():
         raise UserError(
             f"--workdir={folder}: has the rows of one config, not of a sweep; choose another folder for the sweep"
         )
-    found = []
+    found, names = [], set[str]()
     for asked in costs.asked(entries):
+        if twice := names & {*filter(None, asked.config.name.split("+"))}:
+            raise UserError(
+                f"name={min(twice)!r}: is the name of two recipes; give each entry of the sweep one of its own"
+            )
+        names |= {*asked.config.name.split("+")}
         parts = config.to_dict(asked.config)
         named = {k: parts[k] for k in ("corpus", "tokenizer", "population")}
         del named["corpus"]["processes"]
@@ -103,6 +109,14 @@ def tasks(folder: str, entries: Sequence[costs.Entry]) -> list[Task]:
         path = there[0] if there else where / f"{name[:_LABEL]}_{asked.key}"
         found.append(Task(asked, path, where / "populations" / samples))
     return found
+
+
+def check_alone(folder: Path) -> None:
+    """UserError if a folder that one config wants for itself is a sweep's."""
+    if (folder / "populations").exists():
+        raise UserError(
+            f"--workdir={folder}: has the recipes of a sweep; choose another folder, or give the config a name"
+        )
 
 
 def is_alone(entries: Sequence[costs.Entry]) -> bool:

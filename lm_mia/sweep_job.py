@@ -52,9 +52,9 @@ def work(verb: str, tasks: Sequence[Task], folder: Path, c: Config, repair: bool
     extracts = [t for t in tasks if t.config.extract.samples and t.config.attack.replicas]
     if verb == "extract" and not extracts:
         raise UserError("extract.samples=0: nothing to extract; try --config.extract.samples=1000")
-    if verb == "extract":
-        for task in extracts:
-            job.check_tables(task.config, task.workdir)
+    for task in extracts if verb == "extract" else tasks if verb == "report" else []:
+        if verb == "extract" or task.workdir.table_facts():
+            job.check_tables(with_stored(task), task.workdir)
     if verb in ("run", "train", "score"):
         trackers.check(c.train.trackers)
     with progress.display(overall=verb == "run") as display:
@@ -74,11 +74,12 @@ def work(verb: str, tasks: Sequence[Task], folder: Path, c: Config, repair: bool
         with report.alone(folder / ".report.lock", display):
             for task, at_work, found, recipe in jobs:
                 display.stage(0.06 / len(jobs), steps=2)
+                whole = dataclasses.replace(at_work, config=with_stored(task))
                 if verb in ("run", "attack") and task.config.attack.replicas:
                     display.say(f"attack: {task.label}")
-                    at_work.attack(found, recipe, decisions_only=True)
+                    whole.attack(found, recipe, decisions_only=True)
                 if verb in ("run", "extract") and task in extracts:
-                    at_work.extract(found, recipe)
+                    whole.extract(found, recipe)
             display.stage(0.04)
             if drawn:
                 recipes = [f"--recipe={task.folder}" for task in tasks]
@@ -117,7 +118,7 @@ def _rows(verb: str, jobs: _Jobs, display: progress.Display) -> bool:
 
 def population(task: Task, display: progress.Display) -> Population:
     """The samples of a task, made if they are not there; its workdir is claimed for its config."""
-    c, created = task.config, task.workdir.claim(task.config)
+    c, created = task.config, task.workdir.claim(with_stored(task))
     linked = sweep.link(task)
     show = display.update, display.say
     try:
@@ -129,6 +130,17 @@ def population(task: Task, display: progress.Display) -> Population:
         raise
     task.workdir.check(c)  # once more: another command may have claimed a new workdir meanwhile
     return found
+
+
+def with_stored(task: Task) -> Config:
+    """The task's config, asking also for what earlier commands asked of the recipe: names, rows, statistics.
+
+    So a figure that needs fewer rows of a recipe leaves what others have of it.
+    """
+    stored = task.workdir.check(task.config)
+    if stored is None or task.shared is None:
+        return task.config
+    return costs.union(task.config, identity.from_dict(stored["config"]))
 
 
 def status(tasks: Sequence[Task], folder: Path, verify: bool) -> None:

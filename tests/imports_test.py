@@ -21,7 +21,7 @@ ALLOWED = {
     "costs": {"config", "flops", "identity", "points"},
     "plan": {
         *("config", "costs", "errors", "flops", "identity", "parse", "population", "presence"),
-        "workdir",
+        *("sweep", "workdir"),
     },
     "extract_rules": {"config"},
     "rules": {"config", "extract_rules", "points"},
@@ -188,7 +188,14 @@ WITHOUT_JAX = (
 OF_NO_MODULE = {
     *("analysis", "imports", "stats_coverage", "stats_noise", "stats_paper", "stats_partial_auc"),
     *("store_points", "train_events", "multi_process", "stopped", "extract_stage"),
-    *("rules_attack", "parse_sweep", "parse_tuples", "launch_leases_race", "launch_disk"),
+    *(
+        "configs",
+        "rules_attack",
+        "parse_sweep",
+        "parse_tuples",
+        "launch_leases_race",
+        "launch_disk",
+    ),
 }
 FORBIDDEN_NAMES = {"utils", "util", "common", "helpers", "helper", "manager"}
 

@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,7 @@ def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def config(tiny: tiny_run.Tiny, tmp_path: Path) -> str:
     (tmp_path / "page.py").write_text(REPORT)
-    (tmp_path / "fig01_x.py").write_text("")
+    (tmp_path / "fig01_x.py").write_text("\ndef draw(recipes): ...\n")
     text = Path(tiny.config).read_text() + SWEEP.format(report=str(tmp_path / "page.py"))
     (tmp_path / "several.py").write_text(text)
     return str(tmp_path / "several.py")
@@ -90,6 +91,24 @@ def test_a_sweep_is_run_whole_and_goes_on_where_it_was(
     assert tiny_run.scores(twice) == before[1]
 
 
+def test_a_narrower_command_leaves_what_others_asked_for(config: str, tmp_path: Path):
+    folder = tmp_path / "w"
+    assert cli.main(argv("run", config, folder)) == 0
+    [main] = folder.glob("main_*")
+    stored = json.loads((main / "config.json").read_text())["config"]
+    assert stored["name"] == "main+again"
+    facts = (main / "tables" / "flips.json").read_text()
+    narrow = Path(config).with_name("narrow.py")
+    alone = "c = dataclasses.replace(_alone(), name='other')\n    return c\n"
+    text = Path(config).read_text().partition("    c = ")[0]
+    narrow.write_text(f"{text}    {alone}")
+    assert cli.main(argv("run", str(narrow), folder)) == 0
+    assert json.loads((main / "config.json").read_text())["config"]["name"] == "other+main+again"
+    assert json.loads((main / "tables" / "flips.json").read_text())["references"] == 4
+    assert json.loads(facts)["references"] == 4
+    assert len(tiny_run.events(main, "row_trained")) == 6
+
+
 def test_verbs_too_early_and_mistakes_write_nothing(
     config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -104,7 +123,7 @@ def test_verbs_too_early_and_mistakes_write_nothing(
     [line] = refused(argv("extract", config, folder, "--config.extract.samples=3", *tokens), capsys)
     assert "no finished tables; run `lm-mia attack` first" in line
     [line] = refused(argv("run", config, folder, "--config.figures=fig99_y"), capsys)
-    assert line.startswith("figures='fig99_y': no fig99_y.py beside ")
+    assert line.startswith("figures='fig99_y': no fig99_y.py with a draw() beside ")
     lines = refused(argv("run", config, folder, "--config.train.epochs=0"), capsys)
     assert "train.epochs=0: must be a finite number larger than 0" in lines
     assert not folder.exists()

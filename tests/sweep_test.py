@@ -59,3 +59,16 @@ def test_a_folder_of_one_config_takes_no_sweep(tmp_path: Path):
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(UserError, match="has the rows of one config, not of a sweep"):
         sweep.tasks(str(tmp_path), [({}, named("main"))])
+
+
+def test_a_config_alone_takes_no_folder_of_a_sweep(tmp_path: Path):
+    (tmp_path / "populations").mkdir()
+    with pytest.raises(UserError, match="has the recipes of a sweep; choose another folder"):
+        sweep.tasks(str(tmp_path), [({}, TINY)])
+    assert len(sweep.tasks(str(tmp_path), [({}, named("main"))])) == 1
+
+
+def test_two_recipes_of_one_name_are_refused():
+    entries = [({}, named("wide")), ({"model.layers": 2}, named("wide", model__layers=2))]
+    with pytest.raises(UserError, match="name='wide': is the name of two recipes"):
+        sweep.tasks("w", entries)
