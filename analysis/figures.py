@@ -47,6 +47,11 @@ class Shown:
     """Folders of the recipes that it is of."""
 
     @property
+    def short(self) -> str:
+        """Figure 1, Table 7, Scaling."""
+        return self.title.partition(":")[0]
+
+    @property
     def html(self) -> str:
         """The table, as markup; its texts are escaped."""
         assert self.drawn is not None
@@ -107,7 +112,6 @@ def page(folder: Path, recipes: Recipes, wanted: Sequence[str]) -> Path:
         name=folder.resolve().name,
         shown=shown,
         recipes=[_of_recipe(r) for r in recipes.all],
-        asked=sum(_rows(r) for s in of_paper for r in recipes.all if r.folder in s.used),
         trained=sum(_rows(r) for r in recipes.all if r.folder in used),
         verdicts={v: verdicts.count(v) for v in ("seen", "not seen", "not tested")},
     )

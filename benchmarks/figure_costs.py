@@ -40,6 +40,11 @@ def block(path: Path) -> str:
     return "\n".join(lines)
 
 
+def _rows(config: str) -> int:
+    entries = parse.sweep(config)
+    return sum(a.config.attack.references + a.config.attack.replicas for a in costs.asked(entries))
+
+
 def _hours(hours: float) -> str:
     return f"{hours:,.0f} hours" if hours >= 100 else f"{hours:.2g} hours"
 
@@ -65,6 +70,10 @@ def main() -> int:
             if not known.check:
                 path.write_text(new)
     print("\n".join(old) or "all as planned")
+    for setting in ("paper", "gpu", "cpu"):
+        each = sum(_rows(f"{p}:{setting}") for p in files() if p.stem != "paper")
+        together = _rows(f"{CONFIGS / 'paper.py'}:{setting}")
+        print(f"{setting}: {each:,} rows asked for figure by figure, {together:,} together")
     return int(known.check and bool(old))
 
 
