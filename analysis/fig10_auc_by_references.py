@@ -59,8 +59,8 @@ def draw(recipes: Recipes) -> Drawn:
         ours=ours,
         notes=(
             "References are IN and OUT ones together; the paper counts IN ones, which are half of them.",
-            f"RMIA compares with {series.compared(main):,} samples. Bands are one standard deviation over "
-            f"{len(lira[counts[-1]].auc_T)} targets.",
+            f"RMIA compares with {series.compared(main):,} samples.",
+            series.left_out([series.Line(f"LiRA, {n} references", one) for n, one in lira.items()]),
         ),
     )
 

@@ -111,7 +111,7 @@ def _lower(losses: Mapping[Recipe, pd.DataFrame]) -> Claim:
 def _same(some: Sequence[Recipe], count: int) -> Claim:
     _, *labels = (label for label, *_ in SCHEDULES.values())
     parts = [
-        near("", f"AUC, {label}, less cosine", compared(recipe, some[0], count), MARGIN)
+        near("", f"AUC, {label.lower()}, less cosine", compared(recipe, some[0], count), MARGIN)
         for label, recipe in zip(labels, some[1:], strict=True)
     ]
     return every(STATEMENTS[1], parts)

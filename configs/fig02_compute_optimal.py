@@ -11,8 +11,8 @@ Cost, by `lm-mia plan` (chip-hours of an H100 at an MFU of 0.4, which small mode
 The paper attacks six sizes with 128 references. The AUC is 0.592 at 10M, 0.699 at 85M, 0.689 at 302M, 0.547 at 489M,
 0.654 at 604M and 0.553 at 1018M (0.678 at 140M, Figure 1): all below 0.7, and not monotone in size.
 
-Expect the AUC to fall with size at cpu, with no rise again: the smallest data are the most exposed, and the AUC of the
-smallest model lies above 0.7. With few targets, steps between sizes are often too small to tell.
+Expect the AUC to fall with size at cpu, with no rise again: the smallest data are the most exposed, with an AUC of
+about 0.7. Single steps between sizes are too small to tell.
 """
 
 import recipes

@@ -12,7 +12,8 @@ Cost, by `lm-mia plan` (chip-hours of an H100 at an MFU of 0.4, which small mode
 10M to 1018M on the same 2^23 samples: the TPR at fixed FPRs grows with the model, and varies more for large ones.
 
 Expect (a) the AUC to fall with the data at cpu, without the paper's fall at the small end: even 192 samples train this
-model for long enough. (b) the largest models to be ahead of the smallest at every FPR, while single steps go both ways.
+model for long enough. (b) the largest model to be ahead of the smallest at FPRs of 1% and more, while single steps go
+both ways.
 """
 
 import recipes

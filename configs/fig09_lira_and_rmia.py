@@ -11,7 +11,7 @@ Cost, by `lm-mia plan` (chip-hours of an H100 at an MFU of 0.4, which small mode
 On a 140M model of 7M samples LiRA keeps gaining as references are added, and RMIA, with 10,000 samples to compare with,
 levels off; neither reaches an AUC of 0.7.
 
-Expect the same shapes at cpu: LiRA gains about 0.1 from 4 to 64 references, RMIA about 0.02.
+Expect the same shapes at cpu: LiRA gains about 0.15 from 2 to 64 references, RMIA about 0.04.
 """
 
 import recipes

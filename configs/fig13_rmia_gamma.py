@@ -11,8 +11,8 @@ Cost, by `lm-mia plan` (chip-hours of an H100 at an MFU of 0.4, which small mode
 On a 10M model of 2^19 samples the AUC hardly depends on gamma. With 10,000 comparison samples the TPR at an FPR of
 0.0001 falls as gamma grows, to 0 from 1.1 on; with 300,000 it does not.
 
-Expect the same at cpu with many comparison samples. With about 20 of them a large gamma leaves too few that a sample
-can beat, and the AUC falls; at low FPRs a gamma above 1 helps, since it parts the highest scores.
+Expect the same at cpu with many comparison samples. With about 20 of them the AUC falls at a gamma of 1.2, which leaves
+too few that a sample can beat; at low FPRs such scores differ too much between targets to tell.
 """
 
 import recipes

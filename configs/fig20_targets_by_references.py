@@ -11,7 +11,7 @@ Cost, by `lm-mia plan` (chip-hours of an H100 at an MFU of 0.4, which small mode
 LiRA on 8 targets of each size on its compute-optimal data, with up to 128 references: more references help at every
 size.
 
-Expect the same at cpu, with up to 32 references: the AUC grows by 0.07 to 0.1 from 4 references on.
+Expect the same at cpu, with up to 32 references: the AUC grows by about 0.1 from 2 references on.
 """
 
 import recipes

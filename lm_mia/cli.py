@@ -182,8 +182,12 @@ def _arguments(argv: Sequence[str]) -> _Arguments | None:
         plan.show(known, rest)
         return None
     entries = parse.sweep(known.config, rest)
-    if shards and (entries[0][1].corpus.source != "c4" or not sweep.is_alone(entries)):
+    if shards and entries[0][1].corpus.source != "c4":
         raise UserError(not_here)
+    if shards and not sweep.is_alone(entries):
+        raise UserError(
+            f"--from-hf-shards={shards!r}: takes one config, not a sweep; try --config=configs/c4.py:140M"
+        )
     flags = shards or "", known.verify, known.repair
     return _Arguments(known.verb, entries, Path(known.workdir), *flags)
 

@@ -25,8 +25,8 @@ def recipes(folder: Path) -> Any:
 def test_targets_are_attacked_with_the_references_before_them(recipes: Any):
     main = recipes["main"]
     references, targets, replicas = main.rows
-    assert [r.subset_seed for r in references] == [*range(20)]
-    assert [r.subset_seed for r in targets] == [20, 21, 22, 23]
+    assert [r.subset_seed for r in references] == [*range(24)]
+    assert [r.subset_seed for r in targets] == [24, 25, 26, 27]
     assert len(replicas) == 2
     loss_TxN2, member_TxN2 = main.store.read(targets)
     reference_MxN2, reference_member_MxN2 = main.store.read(references[:8])
@@ -72,8 +72,8 @@ def test_what_is_not_there_is_said(recipes: Any):
         recipes["nonsense"]
     with pytest.raises(measured.Absent, match="0 targets"):
         measured.attacked(recipes["flip-140M"])
-    with pytest.raises(measured.Absent, match="20 references"):
-        measured.attacked(recipes["main"], references=21)
+    with pytest.raises(measured.Absent, match="24 references"):
+        measured.attacked(recipes["main"], references=25)
     with pytest.raises(measured.Absent, match="target_logit at step 0"):
         measured.attacked(recipes["small"], observed="target_logit")
 

@@ -23,15 +23,15 @@ def recipes(folder: Path) -> Any:
 def test_the_table_is_tidy_and_every_recipe_has_as_many_references(recipes: Any):
     drawn = scaling.draw(recipes)
     data = drawn.data
-    assert set(data["references"][data["metric"] != "coin_flip_members"]) >= {12}
+    assert set(data["references"][data["metric"] != "coin_flip_members"]) >= {16}
     of_attacks = data[data["metric"].isin(["auc", "tpr"])]
-    assert of_attacks["references"].unique().tolist() == [12]
+    assert of_attacks["references"].unique().tolist() == [16]
     assert of_attacks["recipe"].nunique() == len(recipes.all)
     of_one = data[(data["recipe"] == "fixed-10M") & (data["metric"] == "auc")]
     row, recipe = of_one.to_dict("records")[0], recipes["fixed-10M"]
     assert (row["layers"], row["width"], row["parameters"]) == (1, 32, 12 * 32**2)
     assert row["samples"] == recipe.samples
-    found = measured.attacked(recipe, references=12)
+    found = measured.attacked(recipe, references=16)
     assert row["value"] == pytest.approx(found.auc_T[0], abs=1e-12)
     per_sample = len(recipe.population.tokens) / (2 * row["samples"])
     assert row["tokens_per_parameter"] == pytest.approx(
@@ -44,7 +44,7 @@ def test_the_table_is_tidy_and_every_recipe_has_as_many_references(recipes: Any)
 
 def test_lines_join_recipes_that_differ_in_one_thing(recipes: Any):
     points = [
-        scaling._point(recipes[n], 12)
+        scaling._point(recipes[n], 16)
         for n in ("main", "fixed-10M", "fixed-302M", "data-384", "epochs-140M", "schedule-linear")
     ]
     names = {
@@ -65,7 +65,7 @@ def test_any_set_of_folders_and_one_quantity(
     data = pd.read_csv(tmp_path / "tables" / "scaling.csv")
     assert data["recipe"].unique().tolist() == ["fixed-10M", "fixed-302M"]
     assert (tmp_path / "figures" / "scaling.pdf").is_file()
-    assert "2 recipes attacked with 12 references each" in capsys.readouterr().out
+    assert "2 recipes attacked with 16 references each" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

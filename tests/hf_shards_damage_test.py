@@ -150,7 +150,7 @@ def test_folders_that_cannot_be_written(
     for path in (Path("/proc/x"), tmp_path / "file"):
         message = r"cannot be written \(.*\); name a folder that you may write to, or make room"
         refused(pattern, path, message, f"corpus.path={str(path)!r}: ")
-    argv = ["corpus", "--config=configs/c4.py", f"--workdir={tmp_path}/w"]
+    argv = ["corpus", "--config=configs/c4.py:140M", f"--workdir={tmp_path}/w"]
     assert cli.main([*argv, "--config.corpus.path=/proc/x", f"--from-hf-shards={pattern}"]) == 2
     said = capfd.readouterr().err
     assert "corpus.path='/proc/x': cannot be written" in said

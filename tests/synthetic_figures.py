@@ -27,7 +27,7 @@ def smaller(c: Config, corpus: Path) -> Config:
     population = dataclasses.replace(c.population, samples=2 * n, validation_samples=8)
     attack = dataclasses.replace(
         a,
-        references=12 + 4 * bool(a.targets) + 8 * (a.references > 40),
+        references=16 + 4 * bool(a.targets) + 8 * (a.references > 40),
         targets=4 * bool(a.targets),
         replicas=min(a.replicas, 8),
     )
