@@ -175,27 +175,16 @@ class Attacked:
 
 @functools.cache
 def attacked(
-    recipe: Recipe,
-    name: AttackName = "lira_online",
-    references: int = 0,
-    *,
-    step: int = 0,
-    observed: Literal["loss", "target_logit"] = "loss",
-    replicas: bool = False,
-    without: int | None = None,
-    **settings: Any,
+    recipe: Recipe, name: AttackName = "lira_online", references: int = 0, **how: Any
 ) -> Attacked:
     """An attack on every target of a recipe; arguments and errors as of `scored`."""
-    c = dataclasses.replace(recipe.config.attack, **settings, attacks=(name,))
-    how = {"step": step, "observed": observed, "replicas": replicas, "without": without}
-    how |= settings
     targets, found, rates = [], [], []
     for row, member_N2, score_N2 in scored(recipe, name, references, **how):
-        rates = rates or attack.rates(c, member_N2)
+        rates = rates or attack.rates(recipe.config.attack, member_N2)
         targets.append(row)
         found.append(roc.tpr_at_fpr(score_N2, member_N2, rates))
-    used = references or len(recipe.rows[0])
-    return Attacked(roc.concatenate(found), len(c.fprs), used, tuple(targets))
+    used, fprs = references or len(recipe.rows[0]), recipe.config.attack.fprs
+    return Attacked(roc.concatenate(found), len(fprs), used, tuple(targets))
 
 
 def scored(

@@ -145,7 +145,8 @@ def recipe(setting: Setting, name: str) -> Config:
     epochs-44M, epochs-140M, epochs-140M-small: seen several times. schedule-linear, -nodecay, -noclip; distinct: no two
     samples begin alike.
     """
-    c, (references, targets, replicas) = base(setting), ROWS[setting]
+    references, targets, replicas = ROWS[setting]
+    c = _rows(base(setting), references + targets, targets)
     kind, _, of = name.partition("-")
     if name == "main":
         more = MOST_REFERENCES[setting]
@@ -156,18 +157,18 @@ def recipe(setting: Setting, name: str) -> Config:
         score = Score(statistics=("target_logit",))
         c = _validated(setting, _with(c, extract=extract, score=score))
     elif kind == "chinchilla":
-        c = _rows(_sized(c, CHINCHILLA[setting][of]), references + targets, targets)
+        c = _sized(c, CHINCHILLA[setting][of])
         c = _validated(setting, _with(c, model=_model(setting, of)))
     elif kind == "fixed":
         of_figure_21 = of == "140M"
-        c = _sized(c, FIXED_N[setting])
-        c = _rows(c, references + targets, targets, replicas=2 * of_figure_21)
-        attack = dataclasses.replace(c.attack, leave_one_out=of_figure_21)
-        c = _with(c, model=_model(setting, of), attack=attack)
+        attack = dataclasses.replace(
+            c.attack, replicas=2 * of_figure_21, leave_one_out=of_figure_21
+        )
+        c = _with(_sized(c, FIXED_N[setting]), model=_model(setting, of), attack=attack)
         if of_figure_21 and FIXED_N[setting] == CHINCHILLA[setting][of]:
             c = _validated(setting, c)  # the same rows as main
     elif kind == "data":
-        c = _rows(_sized(c, int(of)), references + targets, targets)
+        c = _sized(c, int(of))
         if setting == "paper":
             c = _with(c, optimizer=dataclasses.replace(c.optimizer, warmup_steps=80))
         if int(of) == CHINCHILLA[setting]["140M"]:
@@ -182,26 +183,24 @@ def recipe(setting: Setting, name: str) -> Config:
         c = _rows(_sized(c, FLIP_N[setting]), more + targets, targets)
         c = _with(c, model=_model(setting, "10M"))
     elif name == "epochs-44M":
-        c = _rows(_sized(c, CHINCHILLA[setting]["44M"] // 2), references + targets, targets)
+        c = _sized(c, CHINCHILLA[setting]["44M"] // 2)
         c = _with(_epochs(c, 2), model=_model(setting, "44M"))
     elif name == "epochs-140M":
-        c = _rows(_epochs(c, EPOCHS[setting][0]), references + targets, targets)
+        c = _epochs(c, EPOCHS[setting][0])
     elif name == "epochs-140M-small":
         small = 512 if setting == "cpu" else FLIP_N[setting]
-        c = _rows(_sized(c, small), references + targets, targets)
-        c = _epochs(c, EPOCHS[setting][1])
+        c = _epochs(_sized(c, small), EPOCHS[setting][1])
     elif kind == "schedule":
         changed: dict[str, Any] = {
             "linear": {"schedule": "linear"},
             "nodecay": {"weight_decay": 0.0},
             "noclip": {"clip_norm": 0.0},
         }[of]
-        c = _rows(c, references + targets, targets)
         c = _with(c, optimizer=dataclasses.replace(c.optimizer, **changed))
     elif name == "distinct":
         prefix = {"paper": 50, "gpu": 50, "cpu": 16}[setting]
         population = dataclasses.replace(c.population, distinct_prefix_tokens=prefix)
-        c = _rows(_with(c, population=population), references + targets, targets)
+        c = _with(c, population=population)
     else:
         raise ValueError(name)
     return _with(c, name=name)
