@@ -11,6 +11,7 @@ from lm_mia import identity, presence, progress, store_check
 from lm_mia.config import Config
 from lm_mia.errors import UserError
 from lm_mia.population import open_population
+from lm_mia.subsets import Row
 from lm_mia.workdir import FACTS, Workdir
 
 _OLD = "older than the tables: `lm-mia report` makes it again"
@@ -32,15 +33,12 @@ def show(c: Config, workdir: Workdir, verify: bool = False) -> None:
     population = open_population(workdir.population)
     recipe = workdir.recipe(identity.recipe_hash(c, population.sha256))
     rows = presence.rows_of(c)
-    unscored = set(presence.missing("score", c, recipe, rows))
     table = Table(title=str(workdir.path))
     for column in ("rows", "wanted", "trained", "scored", "missing"):
         table.add_column(column, justify="left" if column == "rows" else "right")
     for role in ("reference", "replica"):
         of = [row for row in rows if row.role == role]
-        scored = [row for row in of if row not in unscored]
-        trained = [row for row in of if row not in unscored or presence.trained(c, recipe, row)]
-        table.add_row(role, *map(str, (len(of), len(trained), len(scored), len(of) - len(scored))))
+        table.add_row(role, *counts(c, recipe, of))
     console = Console()
     console.print(table)
     console.print(
@@ -57,6 +55,14 @@ def show(c: Config, workdir: Workdir, verify: bool = False) -> None:
         console.print(f"{name:11} {there}", highlight=False)
     if verify:
         _verify(c, recipe, console)
+
+
+def counts(c: Config, recipe: Path, rows: list[Row]) -> list[str]:
+    """How many of some rows are wanted, trained, scored and missing."""
+    unscored = set(presence.missing("score", c, recipe, rows))
+    trained = [row for row in rows if row not in unscored or presence.trained(c, recipe, row)]
+    found = len(rows), len(trained), len(rows) - len(unscored), len(unscored)
+    return [str(count) for count in found]
 
 
 def _tables(c: Config, workdir: Workdir) -> str:

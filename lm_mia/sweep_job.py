@@ -20,6 +20,7 @@ from lm_mia import (
     trackers,
     workers,
 )
+from lm_mia import status as of_run
 from lm_mia.config import Config
 from lm_mia.errors import UserError
 from lm_mia.job import Job
@@ -155,12 +156,9 @@ def status(tasks: Sequence[Task], folder: Path, verify: bool) -> None:
             table.add_row(task.label, str(len(rows)), "0", "0", str(len(rows)), "")
             continue
         task.workdir.check(c)
-        unscored = set(presence.missing("score", c, recipe, rows))
-        trained = [r for r in rows if r not in unscored or presence.trained(c, recipe, r)]
         there = "present" if task.workdir.table_facts() else "missing"
         tables = there if c.attack.replicas else "none asked"
-        counts = len(rows), len(trained), len(rows) - len(unscored), len(unscored)
-        table.add_row(task.label, *map(str, counts), tables)
+        table.add_row(task.label, *of_run.counts(c, recipe, rows), tables)
         if verify:
             store = presence.scores_of(presence.with_stored(c, recipe), recipe)
             found = store_check.check(store, store.rows(), lambda done, of: None)

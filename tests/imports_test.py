@@ -114,13 +114,13 @@ ALLOWED = {
     "progress": set(),
     "status": {
         *("config", "errors", "identity", "population", "presence", "progress", "store_check"),
-        "workdir",
+        *("subsets", "workdir"),
     },
     "report": {"config", "errors", "progress"},
     "sweep": {*("config", "costs", "errors", "identity", "population", "subsets", "workdir")},
     "sweep_job": {
         *("config", "corpus", "costs", "errors", "identity", "job", "population", "presence"),
-        *("progress", "report", "store_check", "sweep", "trackers", "workers"),
+        *("progress", "report", "status", "store_check", "sweep", "trackers", "workers"),
     },
     "job": {
         *("attack", "backend", "chosen", "config", "corpus", "devices", "errors", "extract"),
