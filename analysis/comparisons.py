@@ -2,6 +2,9 @@
 
 Another set of references would move all targets of a recipe together, which targets alone do not show. So the variance
 over references is added, by the jackknife: references are taken away in eight groups of whole pairs, one at a time.
+
+Of recipes that are alike, 1 to 5 % of these 95 % intervals missed 0, and 2 to 9 % of those over targets alone: 400
+draws of 400 samples in each of ten settings, 16 to 64 references and 2 to 8 targets, paired or not.
 """
 
 import math

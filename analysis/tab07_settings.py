@@ -19,6 +19,14 @@ PAPER = (
     "a cosine schedule, and attacked with 128 references unless a row says otherwise."
 )
 STATEMENTS = ()
+DEPARTURES = (
+    "Otherwise than in the paper's Table 7 (its numbers in brackets): Figures 5 and 22-30 have 2^19 training samples, "
+    "as its text says (7M); Figures 11-13 share those of Figure 14, 2^19 (500K), and Figures 12 and 13 its 128 "
+    "references (64); Figures 9 and 10 go up to 512 references, the models of Figure 1 (256, for RMIA 64); Figure 7 "
+    "has the scores of all 528 (128); Figure 15(b) is of 7M samples, as its text says (50K, 50 warm-up steps); Figure "
+    "20 has the 16 targets of Figure 18 (8 in its text); Figure 21 attacks each of 144 models with the others (64 "
+    "targets, 64 references)."
+)
 _CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 _HEADS = (
     *(("published setting", head) for head in ("samples", "model", "otherwise than by default")),
@@ -53,6 +61,7 @@ def draw(recipes: Recipes) -> Drawn:
             "By default: 128 references and 16 targets of subsets of their own (the paper often has one), batches of "
             "128 samples of at most 1,024 tokens, one epoch, AdamW with a peak learning rate of 3e-4 that falls to "
             "3e-5 by a cosine after 750 steps of warm-up, weight decay 0.1, gradients clipped to norm 1.",
+            DEPARTURES,
         ),
     )
 

@@ -193,9 +193,20 @@ def _existing(workdir: Path, name: str) -> Path:
     if not workdir.is_dir():
         raise WorkdirError(f"{workdir}: no such folder; run lm-mia run first")
     path = workdir / name
-    if not path.is_file():
-        raise WorkdirError(f"{workdir}: no {name}; run lm-mia attack first")
-    return path
+    if path.is_file():
+        return path
+    if name.startswith("tables/") and _replicas(workdir) == 0:
+        raise WorkdirError(
+            f"{workdir}: attack.replicas=0, and tables of decisions are of replicas; run again with some"
+        )
+    raise WorkdirError(f"{workdir}: no {name}; run lm-mia attack first")
+
+
+def _replicas(workdir: Path) -> object:
+    """How many the last command asked for; None if that is not known."""
+    if not (workdir / "config.json").is_file():
+        return None
+    return run(workdir)["config"].get("attack", {}).get("replicas")
 
 
 def _check(

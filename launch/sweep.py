@@ -64,7 +64,7 @@ def of_entries(
     config_arg: str, folder: str, overrides: Sequence[str], entries: Sequence[costs.Entry]
 ) -> Sweep:
     """As `read`, with the entries that `lm_mia.parse.sweep` found."""
-    tasks = tuple(Task(t.asked, t.folder, t.shared) for t in sweep.tasks(folder, entries))
+    tasks = tuple(Task(t.asked, t.home, t.shared) for t in sweep.tasks(folder, entries))
     return Sweep(config_arg, Path(folder), tuple(overrides), tasks)
 
 
@@ -72,7 +72,7 @@ def absolute(of: Sweep) -> Sweep:
     """The same, with paths that hold wherever a process is started."""
     name, *arg = of.config.split(":", 1)
     tasks = tuple(
-        dataclasses.replace(t, folder=_absolute(t.folder), shared=t.shared and _absolute(t.shared))
+        dataclasses.replace(t, home=_absolute(t.home), shared=t.shared and _absolute(t.shared))
         for t in of.tasks
     )
     config_arg = ":".join([os.path.abspath(name), *arg])

@@ -92,6 +92,10 @@ def _act(argv: Sequence[str]) -> int:
         return 0
     sweep.check_alone(of.workdir)
     [(_, c)], workdir = of.entries, Workdir(of.workdir)
+    if c.figures and of.verb in ("run", "report"):
+        raise UserError(
+            f"figures={c.figures!r}: are of a sweep, or of a config with a name; try --config.name=main"
+        )
     if of.verb == "status":
         status.show(c, workdir, of.verify)
     else:

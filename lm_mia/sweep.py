@@ -22,8 +22,8 @@ class Task:
     """What is to be made of one recipe."""
 
     asked: Asked
-    folder: Path
-    """A workdir of `lm-mia`; the sweep's own folder, if the config is alone and has no name."""
+    home: Path
+    """The sweep's folder."""
     shared: Path | None
     """The population that tasks with the same samples share; None: it is the workdir's own."""
 
@@ -44,6 +44,18 @@ class Task:
             return self.config.name.partition("+")[0]
         sets = self.asked.sets.items()
         return ", ".join(f"{k.rpartition('.')[2]}={v}" for k, v in sets) or "the config"
+
+    @property
+    def folder(self) -> Path:
+        """A workdir of `lm-mia`: in the sweep's folder, or that folder itself if the config is alone and has no name.
+
+        Asked of the disk each time: who makes it first, under whatever label, names it for all.
+        """
+        if self.shared is None:
+            return self.home
+        there = sorted(self.home.glob(f"*_{self.key}"))
+        name = re.sub(r"[^A-Za-z0-9.+-]+", "_", self.label).strip("_")
+        return there[0] if there else self.home / f"{name[:_LABEL]}_{self.key}"
 
     @property
     def rows(self) -> list[subsets.Row]:
@@ -104,10 +116,7 @@ def tasks(folder: str, entries: Sequence[costs.Entry]) -> list[Task]:
         named = {k: parts[k] for k in ("corpus", "tokenizer", "population")}
         del named["corpus"]["processes"]
         samples = hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:8]
-        name = re.sub(r"[^A-Za-z0-9.+-]+", "_", Task(asked, where, None).label).strip("_")
-        there = sorted(where.glob(f"*_{asked.key}"))  # its entry may have had another name
-        path = there[0] if there else where / f"{name[:_LABEL]}_{asked.key}"
-        found.append(Task(asked, path, where / "populations" / samples))
+        found.append(Task(asked, where, where / "populations" / samples))
     return found
 
 
@@ -128,7 +137,6 @@ def link(task: Task) -> bool:
     """Lets the task's workdir show the population that it shares; whether it did not before."""
     if task.shared is None:
         return False
-    task.folder.mkdir(parents=True, exist_ok=True)
     try:
         os.symlink(Path("..", "populations", task.shared.name), task.workdir.population)
     except FileExistsError:

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
+import filelock
 from rich.console import Console
 from rich.table import Table
 
@@ -41,7 +42,7 @@ def work(verb: str, tasks: Sequence[Task], folder: Path, c: Config, repair: bool
       repair: whether corrupt scores are made again, for "score".
 
     Raises:
-      UserError: bad input of any kind, or rows that diverged, once all others are there.
+      UserError: bad input of any kind; what is so of one recipe, such as rows that diverged, once all others are done.
       SystemExit: with code 143, if a worker was stopped from outside.
     """
     drawn = verb in ("run", "report") and bool(c.figures)
@@ -50,16 +51,21 @@ def work(verb: str, tasks: Sequence[Task], folder: Path, c: Config, repair: bool
     if c.report == Config.report:  # which is of one recipe
         c = dataclasses.replace(c, report="analysis/figures.py")
     script = report.script(c, drawn)
-    extracts = [t for t in tasks if t.config.extract.samples and t.config.attack.replicas]
+    asked = [t for t in tasks if t.config.extract.samples]
+    extracts = [t for t in asked if t.config.attack.replicas]
     if verb == "extract" and not extracts:
-        raise UserError("extract.samples=0: nothing to extract; try --config.extract.samples=1000")
+        raise UserError(
+            "attack.replicas=0: extraction is from the first replica; try --config.attack.replicas=2"
+            if asked
+            else "extract.samples=0: nothing to extract; try --config.extract.samples=1000"
+        )
     for task in extracts if verb == "extract" else tasks if verb == "report" else []:
         if verb == "extract" or task.workdir.table_facts():
             job.check_tables(with_stored(task), task.workdir)
     if verb in ("run", "train", "score"):
         trackers.check(c.train.trackers)
     with progress.display(overall=verb == "run") as display:
-        jobs, lead = [], True
+        jobs, lead, wrong = [], True, list[str]()
         for number, task in enumerate(tasks, 1):
             display.stage(0.1 / len(tasks), steps=4)
             display.say(f"recipe {number} of {len(tasks)}: {task.label}, in {task.folder}")
@@ -69,18 +75,21 @@ def work(verb: str, tasks: Sequence[Task], folder: Path, c: Config, repair: bool
             recipe = task.workdir.recipe(identity.recipe_hash(task.config, found.sha256))
             jobs.append((task, Job(task.config, task.workdir, display, repair), found, recipe))
         if verb in ("run", "train", "score"):
-            lead = _rows(verb, jobs, display)
+            lead, wrong = _rows(verb, jobs, display)
         if not lead:
             return  # the first process of the job does the rest
         with report.alone(folder / ".report.lock", display):
             for task, at_work, found, recipe in jobs:
                 display.stage(0.06 / len(jobs), steps=2)
                 whole = dataclasses.replace(at_work, config=with_stored(task))
-                if verb in ("run", "attack") and task.config.attack.replicas:
-                    display.say(f"attack: {task.label}")
-                    whole.attack(found, recipe, decisions_only=True)
-                if verb in ("run", "extract") and task in extracts:
-                    whole.extract(found, recipe)
+                try:
+                    if verb in ("run", "attack") and task.config.attack.replicas:
+                        display.say(f"attack: {task.label}")
+                        whole.attack(found, recipe, decisions_only=True)
+                    if verb in ("run", "extract") and task in extracts:
+                        whole.extract(found, recipe)
+                except UserError as error:  # such as too few rows, where some diverged
+                    wrong.append(f"{task.label}: {error}")
             display.stage(0.04)
             if drawn:
                 recipes = [f"--recipe={task.folder}" for task in tasks]
@@ -88,13 +97,15 @@ def work(verb: str, tasks: Sequence[Task], folder: Path, c: Config, repair: bool
                 report.run(script, [str(folder), *recipes, *figures], display)
     if drawn:
         print(f"figures     {folder / 'figures'}\nreport      {folder / 'report.html'}")
+    if wrong:
+        raise UserError("\n".join(wrong))
 
 
 _Jobs = list[tuple[Task, Job, Population, Path]]
 
 
-def _rows(verb: str, jobs: _Jobs, display: progress.Display) -> bool:
-    """The rows of all recipes; whether to go on with what comes after."""
+def _rows(verb: str, jobs: _Jobs, display: progress.Display) -> tuple[bool, list[str]]:
+    """The rows of all recipes; whether to go on with what comes after, and a line a recipe of rows that diverged."""
     lengths = [
         costs.recipe(t.asked, costs.assumed(t.config.population.length_tokens), 0) for t, *_ in jobs
     ]
@@ -111,16 +122,13 @@ def _rows(verb: str, jobs: _Jobs, display: progress.Display) -> bool:
         try:
             workers.check_diverged(recipe, task.rows)
         except UserError as error:
-            diverged.append(str(error))
-    if diverged:
-        raise UserError("\n".join(diverged))
-    return lead
+            diverged.append(f"{task.label}: {error}")
+    return lead, diverged
 
 
 def population(task: Task, display: progress.Display) -> Population:
     """The samples of a task, made if they are not there; its workdir is claimed for its config."""
-    c, created = task.config, task.workdir.claim(with_stored(task))
-    linked = sweep.link(task)
+    c, (created, linked) = task.config, _claim(task)
     show = display.update, display.say
     try:
         found = corpus.build(c.corpus, c.tokenizer, c.population, task.population, *show)
@@ -131,6 +139,21 @@ def population(task: Task, display: progress.Display) -> Population:
         raise
     task.workdir.check(c)  # once more: another command may have claimed a new workdir meanwhile
     return found
+
+
+def _claim(task: Task) -> tuple[list[Path], bool]:
+    """What was created of the task's workdir, and whether it was linked to its population.
+
+    One command of a sweep does so at a time, so that two that begin at once share a folder, and its config.json has the
+    names and rows of both.
+    """
+    if task.shared is None:
+        return task.workdir.claim(task.config), False
+    lock = task.home / ".sweep.lock"
+    created = [p for p in (*reversed(task.home.parents), task.home, lock) if not p.exists()]
+    task.home.mkdir(parents=True, exist_ok=True)
+    with filelock.FileLock(lock):
+        return created + task.workdir.claim(with_stored(task)), sweep.link(task)
 
 
 def with_stored(task: Task) -> Config:

@@ -4,12 +4,16 @@ import importlib
 import math
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 from synthetic_figures import ROOT, folder
+
+from lm_mia import subsets
+from lm_mia.stats import lira, roc
 
 __all__ = ["folder"]  # a fixture
 sys.path.append(str(ROOT / "analysis"))
@@ -58,3 +62,40 @@ def test_groups_are_whole_pairs_and_take_turns(recipes: Any):
         measured.attacked(main, references=15, without=0)
     variance, _ = comparisons.jackknifed(lambda g: math.nan)
     assert math.isnan(variance)
+
+
+class Drawn:
+    """A recipe of drawn losses: training lowers those of members, and nothing else differs."""
+
+    def __init__(self, rng: np.random.Generator, references: int, first_seed: int):
+        rows = range(first_seed, first_seed + references + 4)  # 4 targets
+        self.member_MxN = np.array([subsets.member(row, 128, "balanced") for row in rows])
+        self.loss_MxN = rng.normal(size=self.member_MxN.shape) - 0.5 * self.member_MxN
+        self.references = references
+
+    def attacked(self, references: int, step: int, without: int | None) -> Any:
+        kept = [i for i in range(references) if without is None or i // 2 % 8 != without]
+        score_TxN = lira.lira(
+            self.loss_MxN[references:],
+            self.loss_MxN[kept],
+            self.member_MxN[kept],
+            variance="pooled",
+        )
+        pairs = zip(score_TxN, self.member_MxN[references:], strict=True)
+        return SimpleNamespace(auc_T=np.array([roc.auc(s[None], m).auc_T[0] for s, m in pairs]))
+
+
+@pytest.mark.parametrize("paired", [True, False])
+def test_an_interval_of_recipes_that_are_alike_has_0_in_it(
+    paired: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """Of 100 draws a good interval misses 5, and 12 or more in 1 of 230."""
+    monkeypatch.setattr(comparisons, "attacked", lambda recipe, **how: recipe.attacked(**how))
+    monkeypatch.setattr(comparisons.series, "paired", lambda new, old: paired)
+    rng, missed = np.random.default_rng(0), 0
+    for draw in range(100):
+        new = Drawn(rng, 16, 1_000 * draw)
+        old = Drawn(rng, 16, 1_000 * draw + (0 if paired else 500))
+        found = comparisons.compared(new, old, 16)
+        missed += not found.low <= 0 <= found.high
+    assert missed < 12

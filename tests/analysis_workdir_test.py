@@ -1,8 +1,10 @@
 """What the scripts of analysis say of a workdir that lacks something, or holds something else."""
 
 import importlib
+import json
 import math
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -91,3 +93,13 @@ def test_a_table_that_is_none_is_said_in_one_line(
     with pytest.raises(workdir.WorkdirError, match=rf"tables/{re.escape(name)}[^\n]*{verb} again$"):
         report.write(tmp_path)
     assert not (tmp_path / "report.html").exists()
+
+
+def test_tables_without_replicas_are_not_promised(finished: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(finished, tmp_path / "w")
+    stored = json.loads((copy / "config.json").read_text())
+    stored["config"]["attack"]["replicas"] = 0
+    (copy / "config.json").write_text(json.dumps(stored))
+    (copy / "tables" / "flips.json").unlink()
+    with pytest.raises(workdir.WorkdirError, match=r"attack.replicas=0, and tables of decisions"):
+        workdir.flip_facts(copy)

@@ -1,12 +1,14 @@
+import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny_run
 from cli_test import here, refused
 from tiny_run import _on_cpu, tiny
 
-from lm_mia import cli, workers
+from lm_mia import checkpoint, cli, parse, progress, sweep, sweep_job, workers
 
 __all__ = ["_on_cpu", "tiny"]  # fixtures
 pytestmark = pytest.mark.usefixtures("_on_cpu")
@@ -120,6 +122,9 @@ def test_verbs_too_early_and_mistakes_write_nothing(
     [line] = refused(argv("report", config, folder, "--config.figures="), capsys)
     assert line == "figures=(): nothing to draw; try --config.figures=scaling"
     tokens = ("--config.extract.prefix_tokens=4", "--config.extract.suffix_tokens=4")
+    none = ("--config.attack.replicas=0", "--config.extract.samples=3")
+    [line] = refused(argv("extract", config, folder, *none, *tokens), capsys)
+    assert line.startswith("attack.replicas=0: extraction is from the first replica")
     [line] = refused(argv("extract", config, folder, "--config.extract.samples=3", *tokens), capsys)
     assert "no finished tables; run `lm-mia attack` first" in line
     [line] = refused(argv("run", config, folder, "--config.figures=fig99_y"), capsys)
@@ -127,6 +132,56 @@ def test_verbs_too_early_and_mistakes_write_nothing(
     lines = refused(argv("run", config, folder, "--config.train.epochs=0"), capsys)
     assert "train.epochs=0: must be a finite number larger than 0" in lines
     assert not folder.exists()
+
+
+def test_two_commands_that_begin_at_once_share_a_folder_that_has_the_names_of_both(
+    tiny: tiny_run.Tiny, tmp_path: Path
+):
+    [(_, c)] = parse.sweep(tiny.config, ())
+    both = [
+        sweep.tasks(str(tmp_path / "w"), [({}, dataclasses.replace(c, name=name))])[0]
+        for name in ("a", "b")
+    ]
+    with progress.display(overall=False) as display:
+        for task in both:
+            sweep_job.population(task, display)
+    [folder] = (tmp_path / "w").glob("*_*/")
+    assert folder.name == f"a_{both[0].key}"
+    assert json.loads((folder / "config.json").read_text())["config"]["name"] == "b+a"
+
+
+def test_a_row_that_diverged_leaves_the_report_of_the_others(
+    config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    folder, fresh = tmp_path / "w", checkpoint.fresh
+
+    def spoilt(init_seed: int, *of: Any) -> checkpoint.State:
+        state = fresh(init_seed, *of)
+        if init_seed == 1:
+            state["params"]["ln_D"] = state["params"]["ln_D"].at[0].set(float("nan"))
+        return state
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "fresh", spoilt)
+        assert cli.main(argv("run", config, folder, "--config.attack.references=6")) == 2
+    out, said = capsys.readouterr()
+    assert out.endswith(f"report      {folder / 'report.html'}\n")
+    assert [line.partition(" (")[0] for line in said.splitlines()[-2:]] == [
+        "main: 1 of 8 rows diverged",
+        "twice: 1 of 6 rows diverged",
+    ]
+    [main] = folder.glob("main_*")
+    assert json.loads((main / "tables" / "flips.json").read_text())["references"] == 5
+    assert (folder / "report.html").is_file()
+
+
+def test_a_figure_of_a_config_that_has_no_name_is_refused(
+    tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    argv = tiny.argv("run", tmp_path / "w", "--config.figures=scaling")
+    [line] = refused(argv, capsys)
+    assert line.startswith("figures=('scaling',): are of a sweep, or of a config with a name;")
+    assert not (tmp_path / "w").exists()
 
 
 def test_without_figures_there_is_no_report(config: str, tmp_path: Path):

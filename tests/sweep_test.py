@@ -46,8 +46,17 @@ def test_a_folder_is_found_again_by_its_key(tmp_path: Path):
     assert again.folder == task.folder
 
 
+def test_of_two_commands_that_begin_at_once_the_first_names_the_folder(tmp_path: Path):
+    [a] = sweep.tasks(str(tmp_path), [({}, named("a"))])
+    [b] = sweep.tasks(str(tmp_path), [({}, named("b"))])
+    assert (a.folder.name, b.folder.name) == (f"a_{a.key}", f"b_{a.key}")
+    b.folder.mkdir()
+    assert a.folder == b.folder == tmp_path / f"b_{a.key}"
+
+
 def test_the_population_is_linked_once(tmp_path: Path):
     [task] = sweep.tasks(str(tmp_path), [({}, named("main"))])
+    task.folder.mkdir()
     assert sweep.link(task)
     assert not sweep.link(task)
     assert os.readlink(task.folder / "population") == f"../populations/{task.population.name}"
