@@ -38,6 +38,7 @@ class Claim:
     said: str
     """The numbers behind the verdict, or why there are none."""
     estimate: Estimate | None = None
+    """None where there are several, or none."""
 
 
 Part = tuple[float, float]
@@ -80,9 +81,12 @@ def difference(
 
 
 def interval(value: float, parts: Sequence[Part], over: str, level: float = 0.95) -> Estimate:
-    """Student's interval of a value whose variance is the sum of parts (Welch and Satterthwaite)."""
+    """Student's interval of a value whose variance is the sum of parts (Welch and Satterthwaite).
+
+    Values that are all the same have one only at 0, where nothing differs: elsewhere they are ties of a few targets.
+    """
     variance = sum(v for v, _ in parts)
-    if math.isnan(variance) or math.isnan(value):
+    if math.isnan(variance) or math.isnan(value) or (variance == 0 and value != 0):
         return Estimate(value, math.nan, math.nan, over)
     if variance == 0:
         return Estimate(value, value, value, over)

@@ -2,13 +2,15 @@
 
 import math
 import sys
+from collections.abc import Mapping
 
 import figures
+import numpy as np
 import pandas as pd
 import series
-from claims import above, difference, every
+from claims import Claim, above, difference, every, untested
 from drawn import Drawn
-from measured import Recipes, attacked, powers
+from measured import Recipes, attacked
 
 TITLE = "Figure 1: LiRA with different numbers of references"
 PAPER = (
@@ -24,23 +26,10 @@ STATEMENTS = (
 def draw(recipes: Recipes) -> Drawn:
     """Curves, means over targets, and the growth of the AUC."""
     main = recipes["main"]
-    counts = powers(main)
+    counts = series.powers(main)
     found = {count: attacked(main, references=count) for count in counts}
     lines = [series.Line(f"{count} references", found[count]) for count in counts]
-    few, middle, many = counts[0], counts[len(counts) // 2], counts[-1]
     auc = {count: found[count].auc_T for count in counts}
-    grows = [
-        above("", f"AUC with {b} less with {a} references", difference(auc[b], auc[a], paired=True))
-        for a, b in ((few, middle), (middle, many))
-    ]
-    early, late = ((auc[b] - auc[a]) / math.log2(b / a) for a, b in ((few, middle), (middle, many)))
-    doubling = (
-        f"AUC gained a doubling from {few} to {middle} references less from {middle} to {many}"
-    )
-    claims = (
-        every(STATEMENTS[0], grows),
-        above(STATEMENTS[1], doubling, difference(early, late, paired=True)),
-    )
     ours = {
         f"growth_{a}_{b}": (100 * float((auc[2 * b] / auc[2 * a] - 1).mean()), float("nan"))
         for a, b in ((1, 8), (8, 64), (128, 256))
@@ -49,9 +38,30 @@ def draw(recipes: Recipes) -> Drawn:
     return Drawn(
         data=pd.concat([line.data() for line in lines]),
         figure=series.roc(lines),
-        claims=claims,
+        claims=_claims(auc),
         ours=ours,
         notes=(series.left_out(lines),),
+    )
+
+
+def _claims(auc: Mapping[int, np.ndarray]) -> tuple[Claim, ...]:
+    """From the fewest references to the middle number of them, and from there to the most."""
+    counts = list(auc)
+    if len(counts) < 3:
+        why = f"{counts[-1]} references are there, too few to compare three numbers of them"
+        return tuple(untested(said, why) for said in STATEMENTS)
+    few, middle, many = counts[0], counts[len(counts) // 2], counts[-1]
+    grows = [
+        above("", f"AUC with {b} less with {a} references", difference(auc[b], auc[a], paired=True))
+        for a, b in ((few, middle), (middle, many))
+    ]
+    early, late = ((auc[b] - auc[a]) / math.log2(b / a) for a, b in ((few, middle), (middle, many)))
+    doubling = (
+        f"AUC gained a doubling from {few} to {middle} references less from {middle} to {many}"
+    )
+    return (
+        every(STATEMENTS[0], grows),
+        above(STATEMENTS[1], doubling, difference(early, late, paired=True)),
     )
 
 

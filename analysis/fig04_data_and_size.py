@@ -22,8 +22,8 @@ PAPER = (
 )
 STATEMENTS = (
     "The AUC is not monotone in the number of training samples.",
-    "On the same data a larger model has a higher AUC.",
-    "On the same data a larger model has a higher TPR at fixed false positive rates.",
+    "On the same data the largest model has a higher AUC than the smallest.",
+    "On the same data the largest model has a higher TPR than the smallest at fixed false positive rates.",
     "On the same data every step up in size raises the AUC.",
 )
 

@@ -1,4 +1,4 @@
-"""Figure 5: coin-flip decisions against the false positive rate, and one unstable member."""
+"""Figure 5: coin-flip decisions against the false positive rate, and one unstable sample."""
 
 import sys
 

@@ -3,10 +3,11 @@
 import sys
 
 import figures
+import rmia_z
 import series
 from claims import above, difference
 from drawn import Drawn
-from measured import Recipes, attacked, powers
+from measured import Recipes, attacked
 
 TITLE = "Figure 9: LiRA and RMIA with different numbers of references"
 PAPER = (
@@ -22,7 +23,7 @@ STATEMENTS = (
 def draw(recipes: Recipes) -> Drawn:
     """A panel an attack, a curve a number of references."""
     main = recipes["main"]
-    counts = powers(main)
+    counts = series.powers(main)
     found = {
         name: [attacked(main, name, references=count) for count in counts]
         for name in ("lira_online", "rmia")
@@ -43,7 +44,7 @@ def draw(recipes: Recipes) -> Drawn:
         claims=tuple(claims),
         notes=(
             "References are IN and OUT ones together; the paper counts IN ones, which are half of them.",
-            f"RMIA compares with {series.compared(main):,} samples.",
+            f"RMIA compares with {rmia_z.compared(main):,} samples.",
             series.left_out([line for _, lines in titled for line in lines]),
         ),
     )

@@ -5,12 +5,13 @@ import sys
 import figures
 import numpy as np
 import pandas as pd
+import rmia_z
 import series
 import style
 import workdir
 from claims import Claim, above, difference, untested
 from drawn import Drawn
-from measured import Attacked, Recipes, attacked, powers
+from measured import Attacked, Recipes, attacked
 
 TITLE = "Figure 10: AUC of LiRA and RMIA by the number of references"
 PAPER = (
@@ -28,7 +29,7 @@ FEW, SOME = 8, 16
 def draw(recipes: Recipes) -> Drawn:
     """A line an attack, with a band over targets."""
     main = recipes["main"]
-    counts = powers(main)
+    counts = series.powers(main)
     lira = {count: attacked(main, references=count) for count in counts}
     rmia = {count: attacked(main, "rmia", references=count) for count in counts}
     figure = style.new_figure(6.2, 4.4)
@@ -59,7 +60,7 @@ def draw(recipes: Recipes) -> Drawn:
         ours=ours,
         notes=(
             "References are IN and OUT ones together; the paper counts IN ones, which are half of them.",
-            f"RMIA compares with {series.compared(main):,} samples.",
+            f"RMIA compares with {rmia_z.compared(main):,} samples.",
             series.left_out([series.Line(f"LiRA, {n} references", one) for n, one in lira.items()]),
         ),
     )

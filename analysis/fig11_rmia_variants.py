@@ -3,6 +3,7 @@
 import sys
 
 import figures
+import rmia_z
 import series
 import style
 from claims import above, difference, every, near
@@ -25,7 +26,7 @@ MARGIN = 0.02
 def draw(recipes: Recipes) -> Drawn:
     """Curves of the three, of the same rows."""
     small = recipes["small"]
-    count, few = series.references([small]), series.comparisons(small)[0]
+    count, few = series.references([small]), rmia_z.comparisons(small)[0]
     lira = attacked(small, references=count)
     simple = attacked(small, "rmia_simple", references=count)
     rmia = attacked(small, "rmia", references=count, rmia_samples=few)
@@ -34,7 +35,7 @@ def draw(recipes: Recipes) -> Drawn:
         series.Line("Simple RMIA", simple, style.PURPLE, "-."),
         series.Line(f"RMIA, |Z| = {few:,}", rmia, style.GREEN, "--"),
     ]
-    low = series.unreached(small, few)
+    low = rmia_z.unreached(small, few)
     at = f"TPR at an FPR of {low:g}"
     return Drawn(
         data=series.data([("", lines)]),
@@ -63,6 +64,7 @@ def draw(recipes: Recipes) -> Drawn:
         ),
         notes=(
             f"Attacks use {count} references; |Z| counts the samples that RMIA compares with.",
+            rmia_z.ONE_Z,
             series.left_out(lines),
         ),
     )

@@ -3,6 +3,7 @@
 import sys
 
 import figures
+import rmia_z
 import series
 import style
 from claims import above, difference, near
@@ -25,7 +26,7 @@ MARGIN = 0.02
 def draw(recipes: Recipes) -> Drawn:
     """A curve a number of comparison samples, and those of simple RMIA and LiRA."""
     small = recipes["small"]
-    count, sizes = series.references([small]), series.comparisons(small)
+    count, sizes = series.references([small]), rmia_z.comparisons(small)
     rmia = [attacked(small, "rmia", references=count, rmia_samples=z) for z in sizes]
     lira = attacked(small, references=count)
     simple = attacked(small, "rmia_simple", references=count)
@@ -34,7 +35,7 @@ def draw(recipes: Recipes) -> Drawn:
         series.Line("Simple RMIA", simple, style.VERMILLION, "--"),
         series.Line("LiRA", lira, style.BLACK, "-."),
     ]
-    low = series.unreached(small, sizes[0])
+    low = rmia_z.unreached(small, sizes[0])
     at = f"TPR at an FPR of {low:g}"
     return Drawn(
         data=series.data([("", lines)]),
@@ -59,6 +60,7 @@ def draw(recipes: Recipes) -> Drawn:
         ),
         notes=(
             f"Attacks use {count} references; |Z| counts the samples that RMIA compares with.",
+            rmia_z.ONE_Z,
             series.left_out(lines),
         ),
     )

@@ -3,8 +3,10 @@
 import sys
 
 import figures
+import numpy as np
+import rmia_z
 import series
-from claims import above, difference, every, near
+from claims import Claim, above, difference, every, near, untested
 from drawn import Drawn
 from measured import Recipes, attacked
 
@@ -25,7 +27,7 @@ MARGIN = 0.02
 def draw(recipes: Recipes) -> Drawn:
     """A panel a number of comparison samples, a curve a gamma."""
     small = recipes["small"]
-    count, sizes = series.references([small]), series.comparisons(small)
+    count, sizes = series.references([small]), rmia_z.comparisons(small)
     few, many = sizes[0], sizes[-1]
     found = {
         z: [
@@ -41,7 +43,7 @@ def draw(recipes: Recipes) -> Drawn:
         )
         for letter, (z, ones) in zip("ab", found.items(), strict=True)
     ]
-    low = series.unreached(small, few)
+    low = rmia_z.reached(small, few)
     at = f"TPR at an FPR of {low:g}"
     stable = [
         near(
@@ -57,11 +59,7 @@ def draw(recipes: Recipes) -> Drawn:
         figure=series.panels(titled),
         claims=(
             every(STATEMENTS[0], stable),
-            above(
-                STATEMENTS[1],
-                f"{at} with gamma 1 less with {GAMMAS[-1]:g}, {few:,} comparison samples",
-                difference(found[few][0].tpr_T(low), found[few][-1].tpr_T(low), paired=True),
-            ),
+            _lowered(found[few][0].tpr_T(low), found[few][-1].tpr_T(low), few, at),
             above(
                 STATEMENTS[2],
                 f"{at} with {many:,} less with {few:,} comparison samples, gamma {GAMMAS[-1]:g}",
@@ -70,9 +68,18 @@ def draw(recipes: Recipes) -> Drawn:
         ),
         notes=(
             f"Attacks use {count} references.",
+            rmia_z.ONE_Z,
             series.left_out([line for _, lines in titled for line in lines]),
         ),
     )
+
+
+def _lowered(least_T: np.ndarray, most_T: np.ndarray, few: int, at: str) -> Claim:
+    """Nothing is lower than a TPR of 0, so that with gamma 1 there must be some."""
+    what = f"{at} with gamma 1 less with {GAMMAS[-1]:g}, {few:,} comparison samples"
+    if not least_T.any():
+        return untested(STATEMENTS[1], f"{at} is 0 with gamma 1")
+    return above(STATEMENTS[1], what, difference(least_T, most_T, paired=True))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import sys
 
 import figures
+import rmia_z
 import series
 import style
 from claims import above, difference, near
@@ -26,7 +27,7 @@ MARGIN = 0.02
 def draw(recipes: Recipes) -> Drawn:
     """A panel a setting, a curve an attack."""
     small = recipes["small"]
-    count, many = series.references([small]), series.comparisons(small)[-1]
+    count, many = series.references([small]), rmia_z.comparisons(small)[-1]
     whole = small.config.population.samples
     lira_off = attacked(small, "lira_offline", references=count)
     rmia_off = attacked(small, "rmia_offline", references=count, rmia_samples=many)

@@ -25,7 +25,10 @@ MARGIN = 0.01
 def draw(recipes: Recipes) -> Drawn:
     """A panel a number of samples, a curve an epoch."""
     both = [recipes["epochs-140M"], recipes["epochs-140M-small"]]
-    more, less = found = [series.by_epoch(recipe) for recipe in both]
+    more, less = found = [
+        series.by_epoch(both[0], needed=(1, 2)),
+        series.by_epoch(both[1], needed=(1, 2, 3)),
+    ]
     titled = [
         (
             f"({letter}) {recipe.samples:,} samples",

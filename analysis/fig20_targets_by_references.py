@@ -8,7 +8,7 @@ import series
 import style
 from claims import above, difference, every
 from drawn import Drawn
-from measured import Recipes, attacked, powers, size_of
+from measured import Recipes, attacked, size_of
 
 TITLE = "Figure 20: Targets of Figure 2 by the number of references"
 PAPER = (
@@ -22,7 +22,7 @@ def draw(recipes: Recipes) -> Drawn:
     """A row of panels a size, a column a number of references, a line a target."""
     some = series.alike([recipe for _, recipe in recipes.family("chinchilla")])
     most = series.references(some)
-    counts = [count for count in powers(some[0]) if count <= most]
+    counts = [count for count in series.powers(some[0]) if count <= most]
     low = 1 / max(recipe.samples for recipe in some)
     figure = style.new_figure(1.9 * len(counts) + 0.6, 1.8 * len(some) + 0.4)
     grid = figure.subplots(len(some), len(counts), squeeze=False, sharex=True, sharey=True)

@@ -39,7 +39,11 @@ def draw(recipes: Recipes) -> Drawn:
             f"auc {size}": (float(f.auc_T.mean()), float(f.auc_T.std()))
             for size, f in found.items()
         },
-        notes=(*told, f"Both sizes are attacked with {count} references."),
+        notes=(
+            *told,
+            f"Both sizes are attacked with {count} references. The interval is over replicas: these references and the "
+            "target's training subset are held fixed.",
+        ),
     )
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import figures
 import pandas as pd
+import series
 import sheets
 import style
 import workdir
@@ -41,7 +42,7 @@ def draw(recipes: Recipes) -> Drawn:
         _panels(left, right, rows)
         left.set_title(titled(size, recipe))
         data.append(rows.reset_index().assign(size=size))
-        parts.append(_varies(size, threshold_TxF))
+        parts.append(_varies(size, threshold_TxF, series.lowest_rate(recipe)))
         replicas.append(len(threshold_TxF))
     for axes in grid[-1]:
         axes.set_xlabel("False positive rate")
@@ -97,15 +98,18 @@ def _panels(left: Axes, right: Axes, rows: pd.DataFrame) -> None:
     right.set_ylabel("Posterior at the threshold")
 
 
-def _varies(size: str, threshold_TxF: pd.DataFrame) -> Claim:
+def _varies(size: str, threshold_TxF: pd.DataFrame, lowest: float) -> Claim:
     """By distances from the median, as the test of Brown and Forsythe; those of a replica are paired."""
-    fprs = sorted(map(float, threshold_TxF.columns.to_list()))
-    high = next((f for f in fprs[1:] if math.isclose(f, _HIGH)), None)
-    if high is None:
-        return untested("", f"{size}: the run lacks an FPR of {percent(_HIGH)} or one below")
+    fprs = [f for f in map(float, threshold_TxF.columns) if f >= lowest]
+    high = next((f for f in fprs if math.isclose(f, _HIGH)), None)
+    if high is None or high == min(fprs):
+        return untested(
+            "", f"{size}: the run lacks an FPR of {percent(_HIGH)} or one below that takes ten"
+        )
+    low = min(fprs)
     far_TxF = (threshold_TxF - threshold_TxF.median()).abs()
-    what = f"{size}, distance from the median threshold at an FPR of {percent(high)} less at {percent(fprs[0])}"
-    new_T, old_T = (far_TxF[fpr].to_numpy() for fpr in (high, fprs[0]))
+    what = f"{size}, distance from the median threshold at an FPR of {percent(high)} less at {percent(low)}"
+    new_T, old_T = (far_TxF[fpr].to_numpy() for fpr in (high, low))
     return above("", what, difference(new_T, old_T, paired=True, over="replicas of one target"))
 
 

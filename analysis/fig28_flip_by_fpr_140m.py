@@ -5,6 +5,7 @@ import sys
 import figures
 import flips
 import pandas as pd
+import series
 import sheets
 import stability
 import style
@@ -34,13 +35,17 @@ def of(recipe: Recipe) -> Drawn:
     facts = flips.decisive(recipe.folder)
     shares = workdir.table(recipe.folder, "flip_shares.csv", flips.SHARE_COLUMNS)
     rates = sheets.error_rates(recipe.folder)
-    parts = [_gap(recipe, f) for f in facts["config"]["fprs"] if f <= 1.001 * _MOST_FPR]
+    low, fprs = series.lowest_rate(recipe), facts["config"]["fprs"]
+    parts = [_gap(recipe, f) for f in fprs if low <= f <= 1.001 * _MOST_FPR]
     columns = ["fpr", "tpr_mean", "tpr_std"]
     return Drawn(
         data=pd.DataFrame(shares).merge(pd.DataFrame(rates)[columns], on="fpr"),
         figure=_figure(shares, rates),
         claims=(every(STATEMENTS[0], parts),),
-        notes=stability.notes(facts),
+        notes=(
+            *stability.notes(facts),
+            f"The claim is tested from an FPR of {percent(low)} on, where ten non-members or more are called members.",
+        ),
     )
 
 

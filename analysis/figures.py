@@ -22,6 +22,7 @@ from claims import Claim, untested
 from drawn import Drawn, write
 from measured import Absent, Recipe, Recipes
 
+from lm_mia import report
 from lm_mia.errors import UserError
 from lm_mia.tables import write_csv
 from lm_mia.workdir import write_atomically
@@ -115,8 +116,13 @@ def page(folder: Path, recipes: Recipes, wanted: Sequence[str]) -> Path:
         trained=sum(_rows(r) for r in recipes.all if r.folder in used),
         verdicts={v: verdicts.count(v) for v in ("seen", "not seen", "not tested")},
     )
-    told = [{"figure": s.name, **dataclasses.asdict(c)} for s in shown for c in s.claims]
-    columns = ["figure", "statement", "verdict", "said"]
+    told = [
+        {"figure": s.name, "statement": c.statement, "verdict": c.verdict, "said": c.said}
+        | (dataclasses.asdict(c.estimate) if c.estimate else {})
+        for s in shown
+        for c in s.claims
+    ]
+    columns = ["figure", "statement", "verdict", "value", "low", "high", "level", "over", "said"]
     write_csv(folder / "tables" / "claims.csv", pd.DataFrame(told, columns=columns))
     write_atomically(folder / "report.html", text)
     print(f"{len(wanted)} of {len(wanted)} figures", flush=True)
@@ -146,7 +152,7 @@ def main(argv: Sequence[str], one: bool = False) -> int:
         if not folders:
             raise workdir.WorkdirError(f"{known.workdir}: no recipe in it; run lm-mia run first")
         recipes, wanted = Recipes(folders), known.figure or names()
-        if wrong := [name for name in wanted if name not in names()]:
+        if wrong := [name for name in wanted if not report.draws(HERE / f"{name}.py")]:
             raise workdir.WorkdirError(
                 f"--figure={wrong[0]}: no such script; say one of {', '.join(names())}"
             )
@@ -158,7 +164,7 @@ def main(argv: Sequence[str], one: bool = False) -> int:
             raise workdir.WorkdirError(f"{wanted[0]}: {shown.absent}")
         for claim in shown.claims:
             print(f"{claim.verdict}: {claim.statement} {claim.said}")
-    except (UserError, workdir.WorkdirError) as error:
+    except (UserError, workdir.WorkdirError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
     return 0

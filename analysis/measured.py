@@ -78,13 +78,25 @@ class Recipe:
 
     @functools.cached_property
     def rows(self) -> tuple[list[Row], list[Row], list[Row]]:
-        """(references, targets of their own subsets, replicas) that are there at the end of their training."""
+        """(references, targets of their own subsets, replicas) that are there at the end of their training.
+
+        Targets are the last of the references that the config asks for, or, while these are lacking, of as many as are
+        there: in whole pairs, whose rows are complements in a balanced design.
+        """
         c = self.config.attack
         plain = dataclasses.replace(self.store, statistics=(), token_samples=())
         wanted = presence.rows_of(self.config)
         absent = set(plain.missing(wanted))
-        kept = c.references - c.targets
-        parts = wanted[:kept], wanted[kept : c.references], wanted[c.references :]
+
+        def lacks(end: int) -> int:
+            return len(absent.intersection(wanted[end - c.targets : end]))
+
+        end = c.references
+        if (
+            2 * lacks(end) > c.targets
+        ):  # more were asked for and are not made yet: those before them stay targets
+            end = next((k for k in range(end, c.targets, -2) if not lacks(k)), end)
+        parts = wanted[: end - c.targets], wanted[end - c.targets : end], wanted[c.references :]
         references, targets, replicas = ([r for r in part if r not in absent] for part in parts)
         return references, targets, replicas
 
@@ -94,15 +106,30 @@ class Recipe:
             return 0
         whole = dataclasses.replace(self.config.score, at_epochs=(epochs,), at_steps=())
         [step] = points.score_steps(dataclasses.replace(self.config, score=whole))
+        if step not in points.score_steps(self.config):
+            raise Absent(f"{self.config.name}: not scored after epoch {epochs:g}")
         return step
 
 
 class Recipes(Mapping[str, Recipe]):
-    """The recipes of a sweep by their names; remembers which were asked for."""
+    """The recipes of a sweep by their names, those that have a population; remembers which were asked for.
+
+    WorkdirError if two have one name.
+    """
 
     def __init__(self, folders: Sequence[Path]):
-        self.all = [read(folder) for folder in folders]
+        found = [read(folder) for folder in folders]
+        self.all = [r for r in found if (r.folder / "population" / "manifest.json").is_file()]
         self.used: set[Path] = set()
+        first: dict[str, Recipe] = {}
+        for recipe in self.all:
+            for name in filter(None, recipe.names):
+                if name in first:
+                    raise workdir.WorkdirError(
+                        f"name={name!r}: {first[name].folder} and {recipe.folder} have it; say which recipes are meant "
+                        "(figures.py: --recipe=DIR, scaling.py: DIR ...), or give each command a workdir of its own"
+                    )
+                first[name] = recipe
 
     def __getitem__(self, name: str) -> Recipe:
         for recipe in self.all:
@@ -252,15 +279,6 @@ def scored(
         scores.fill({name: file}, source, fitted, c, pool)
         for t, row in enumerate(targets):
             yield row, member_TxN2[t], file.target(t)
-
-
-def powers(recipe: Recipe) -> list[int]:
-    """Numbers of references of a study: powers of two, and all that are there.
-
-    From 2 on where variances are pooled (a sample needs one IN and one OUT reference), else from 4.
-    """
-    most, least = len(recipe.rows[0]), 2 if recipe.config.attack.variance == "pooled" else 4
-    return sorted({least * 2**i for i in range(12) if least * 2**i <= most} | {most})
 
 
 def fewest_references(recipes: Sequence[Recipe]) -> int:

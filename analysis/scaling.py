@@ -161,7 +161,7 @@ def main(argv: Sequence[str]) -> int:
         drawn = draw(Recipes(_folders(known.folder)), known.x)
         out = known.out or known.folder[0]
         png = write(out, "scaling", drawn)
-    except (Absent, UserError, WorkdirError) as error:
+    except (Absent, UserError, WorkdirError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
     print(out / "tables" / "scaling.csv", png, *drawn.notes, sep="\n")

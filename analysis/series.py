@@ -15,7 +15,7 @@ from drawn import Drawn
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, LogLocator, NullFormatter, NullLocator
-from measured import Attacked, Recipe, attacked, fewest_references, size_of
+from measured import Absent, Attacked, Recipe, attacked, fewest_references, size_of
 
 MOST_REFERENCES = 128
 """With which the paper attacks where it does not count references."""
@@ -214,6 +214,20 @@ def paired(new: Recipe, old: Recipe) -> bool:
     return new.population.sha256 == old.population.sha256 and subsets[0] == subsets[1]
 
 
+def powers(recipe: Recipe) -> list[int]:
+    """Numbers of references of a study: powers of two, and all that are there.
+
+    From 2 on where variances are pooled (a sample needs one IN and one OUT reference), else from 4.
+    """
+    most, least = len(recipe.rows[0]), 2 if recipe.config.attack.variance == "pooled" else 4
+    counts = sorted({least * 2**i for i in range(12) if least * 2**i <= most} | {most})
+    if len(counts) < 2:
+        raise Absent(
+            f"{recipe.config.name}: {most} references are there, too few to study their number"
+        )
+    return counts
+
+
 def references(recipes: Sequence[Recipe]) -> int:
     """How many references all recipes have, at most those of the paper."""
     return min(MOST_REFERENCES, fewest_references(recipes))
@@ -231,26 +245,11 @@ def lowest_rate(recipe: Recipe) -> float:
     return min((f for f in fprs if f * recipe.samples >= 10), default=max(fprs))
 
 
-def comparisons(recipe: Recipe) -> list[int]:
-    """|Z| of RMIA's studies: 10,000 to 300,000 of the paper's 2^20 samples, and as large shares of fewer."""
-    shares = (10_000, 30_000, 100_000, 300_000)
-    return [round(recipe.config.population.samples * z / 2**20) for z in shares]
-
-
-def unreached(recipe: Recipe, compared: int) -> float:
-    """The highest FPR of the config too low for RMIA: at most a quarter of 1 / |Z|, the share of its highest score."""
-    fprs = recipe.config.attack.fprs
-    return max((f for f in fprs if 4 * compared * f <= 1), default=min(fprs))
-
-
-def compared(recipe: Recipe) -> int:
-    """|Z| of RMIA where nothing else is said."""
-    return min(recipe.config.attack.rmia_samples, recipe.config.population.samples)
-
-
-def by_epoch(recipe: Recipe) -> dict[float, Attacked]:
-    """LiRA after every epoch at which the rows were scored, with the references of the paper."""
+def by_epoch(recipe: Recipe, needed: Sequence[float] = (1,)) -> dict[float, Attacked]:
+    """LiRA after every epoch at which the rows were scored, with the references of the paper; Absent without some."""
     epochs = sorted({*recipe.config.score.at_epochs, float(recipe.config.train.epochs)})
+    if lacking := [f"{epoch:g}" for epoch in needed if epoch not in epochs]:
+        raise Absent(f"{recipe.config.name}: not scored after epoch {', '.join(lacking)}")
     count = references([recipe])
     return {e: attacked(recipe, references=count, step=recipe.step(e)) for e in epochs}
 

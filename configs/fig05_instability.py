@@ -1,4 +1,4 @@
-"""Figure 5: coin-flip decisions by false positive rate, and one unstable member (StrongMIA Section 5.2).
+"""Figure 5: coin-flip decisions by false positive rate, and one unstable sample (StrongMIA Section 5.2).
 
     lm-mia run --config=configs/fig05_instability.py:cpu --workdir=runs/paper
 
@@ -12,7 +12,7 @@ Over 127 replicas of a 302M model trained on 2^19 samples the AUC is 0.752 ± 0.
 and 0.03% of non-members have decisions like coin flips (flip rate 0.487 or more), 39.8% and 0.2% if very unstable ones
 are added.
 
-Expect, at cpu, an AUC near 0.70 ± 0.01 and coin flips on about 11% of members and 1% of non-members at an FPR of 2%;
+Expect, at cpu, an AUC near 0.69 ± 0.02 and coin flips on about 7% of members and 1% of non-members at an FPR of 2%;
 most, about half of members, at 20%. With 32 replicas a flip rate of 0.444 counts as a coin flip already.
 """
 

@@ -11,7 +11,7 @@ Cost, by `lm-mia plan` (chip-hours of an H100 at an MFU of 0.4, which small mode
 The paper attacks a 140M model of 7M samples: the most vulnerable members tend to have a higher mean TF-IDF than the
 least vulnerable, and more of them have an unknown token.
 
-Expect a weak rise with TF-IDF at cpu, and nothing of unknown tokens, which one sample in 25 has there.
+Expect a weak rise with TF-IDF at cpu, and a weaker one with unknown tokens, which one sample in 25 has there.
 """
 
 import recipes

@@ -19,7 +19,9 @@ from recipes import SIZES, Setting
 
 
 def names(setting: Setting) -> list[str]:
-    return [f"fixed-{size}" for size in SIZES[setting]]
+    return [
+        f"fixed-{size}" for size in ("10M", "44M", "85M", "140M", "302M") if size in SIZES[setting]
+    ]
 
 
 get_config, sweep = recipes.of(__file__, names)

@@ -64,7 +64,7 @@ def of_entries(
     config_arg: str, folder: str, overrides: Sequence[str], entries: Sequence[costs.Entry]
 ) -> Sweep:
     """As `read`, with the entries that `lm_mia.parse.sweep` found."""
-    tasks = tuple(Task(t.asked, t.home, t.shared) for t in sweep.tasks(folder, entries))
+    tasks = tuple(Task(t.asked, t.home, t.shared, t.others) for t in sweep.tasks(folder, entries))
     return Sweep(config_arg, Path(folder), tuple(overrides), tasks)
 
 

@@ -49,8 +49,7 @@ def run(
       folder: of the tables.
       progress: called as ``progress("attack", done, total)``.
       say: told, in one line, what a person must know, such as absent rows or samples without enough references.
-      decisions_only: LiRA with all references and no more: other attacks, fewer references and shuffled labels are left
-        out, which figures of several recipes measure themselves.
+      decisions_only: LiRA with all references and no more, for figures of several recipes, which measure the rest.
 
     Raises:
       UserError: too few rows are present or one is corrupt, or the references suffice for no sample of a class.
@@ -64,13 +63,14 @@ def run(
     facts_path = folder / FACTS.name
     member_N2, references = source.target_member_N2, len(source.references)
     counts = {references, *(2**i for i in range(references.bit_length()))}
+    if decisions_only:
+        c, counts = dataclasses.replace(c, attacks=("lira_online",)), {references}
     settings: list[tuple[AttackName, int]] = [
         (name, count)
         for name in c.attacks
         for count in sorted(counts)
         if count == references or name not in _REFERENCE_FREE
     ]
-    settings = [("lira_online", references)] if decisions_only else settings
     steps = len(settings) + _SHUFFLES + 1
     attacks, curves, intervals, counted = [], [], [], None
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:

@@ -12,6 +12,7 @@ from typing import Any
 
 from lm_mia import config, flops, identity, points
 from lm_mia.config import Config
+from lm_mia.errors import UserError
 
 # Lengths of C4 samples as assumed: lognormal, whose logarithms have this mean and standard deviation; cut at 1,024
 # tokens the mean is 400 (StrongMIA Appendix G), and a tenth of the samples is cut.
@@ -20,6 +21,9 @@ _STATE_BYTES = 3 * 4  # a parameter and its two moments, float32
 _TABLE_BYTES = (
     52  # a sample in samples.parquet, compressed, nearly all of it two names that look random
 )
+
+_MERGED = ("references", "replicas", "targets", "leave_one_out")
+"""Fields of an attack of which a union has the most."""
 
 Entry = tuple[dict[str, Any], Config]
 """What an entry of a sweep sets (nothing: the config itself), and its config."""
@@ -115,7 +119,11 @@ class Asked:
 
 
 def asked(entries: Sequence[Entry]) -> list[Asked]:
-    """The recipes of a sweep (of `lm_mia.parse.sweep`), each once."""
+    """The recipes of a sweep (of `lm_mia.parse.sweep`), each once.
+
+    Raises:
+      UserError: entries want the same rows and attack or extract them otherwise, which one set of tables cannot be of.
+    """
     found: dict[str, Asked] = {}
     for number, (sets, c) in enumerate(entries):
         p = c.population
@@ -123,11 +131,28 @@ def asked(entries: Sequence[Entry]) -> list[Asked]:
         parts = [identity.recipe_hash(c, population_name(c)), points.score_steps(c), also]
         key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:8]
         if old := found.get(key):
+            _check_alike(old, number, c)
             both = union(old.config, c)
             found[key] = dataclasses.replace(old, entries=(*old.entries, number), config=both)
         else:
             found[key] = Asked(key, (number,), sets, c)
     return list(found.values())
+
+
+def _check_alike(old: Asked, number: int, c: Config) -> None:
+    told = []
+    for section, merged in (("attack", _MERGED), ("extract", ("samples",))):
+        a, b = getattr(old.config, section), getattr(c, section)
+        if section == "extract" and not (a.samples and b.samples):
+            continue
+        told += [
+            f"{section}.{f.name}: entries {old.entries[0]} and {number} of the sweep want the same rows with "
+            f"{getattr(a, f.name)!r} and {getattr(b, f.name)!r}; say one for both, or give one a workdir of its own"
+            for f in dataclasses.fields(a)
+            if f.name not in merged and getattr(a, f.name) != getattr(b, f.name)
+        ]
+    if told:
+        raise UserError("\n".join(told))
 
 
 def recipes(

@@ -37,8 +37,8 @@ class Stop:
             sys.exit(STOPPED)
 
     @contextlib.contextmanager
-    def while_training(self) -> Iterator[Callable[[int], bool]]:
-        """A block in which SIGTERM is only noted, and what says so after every step."""
+    def noting(self) -> Iterator[Callable[[int], bool]]:
+        """A block in which SIGTERM is only noted; what says so, to be asked after every step."""
         self.deferred = True
         try:
             yield lambda step: self.now()

@@ -23,17 +23,21 @@ def script(c: Config, wanted: bool = True) -> Path:
         [] if script.is_file() else [f"report={c.report!r}: no such script in the checkout or here"]
     )
     bad += [
-        f"figures={name!r}: no {name}.py with a draw() beside {c.report}"
+        f"figures={name!r}: no {name}.py with TITLE, PAPER, STATEMENTS and draw() beside {c.report}"
         for name in c.figures
-        if not _draws(script.parent / f"{name}.py")
+        if not draws(script.parent / f"{name}.py")
     ]
     if wanted and bad:
         raise UserError("\n".join(bad))
     return script
 
 
-def _draws(path: Path) -> bool:
-    return path.is_file() and "\ndef draw(" in path.read_text(encoding="utf-8")
+def draws(path: Path) -> bool:
+    """Whether a script draws a figure of recipes."""
+    if not path.is_file():
+        return False
+    text = path.read_text(encoding="utf-8")
+    return all(f"\n{part}" in text for part in ("TITLE = ", "PAPER = ", "STATEMENTS", "def draw("))
 
 
 def run(script: Path, arguments: Sequence[str], display: Display) -> None:

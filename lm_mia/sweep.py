@@ -26,6 +26,8 @@ class Task:
     """The sweep's folder."""
     shared: Path | None
     """The population that tasks with the same samples share; None: it is the workdir's own."""
+    others: frozenset[str] = frozenset()
+    """Names of the sweep's other recipes."""
 
     @property
     def key(self) -> str:
@@ -117,7 +119,9 @@ def tasks(folder: str, entries: Sequence[costs.Entry]) -> list[Task]:
         del named["corpus"]["processes"]
         samples = hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:8]
         found.append(Task(asked, where, where / "populations" / samples))
-    return found
+    return [
+        dataclasses.replace(t, others=frozenset(names - {*t.config.name.split("+")})) for t in found
+    ]
 
 
 def check_alone(folder: Path) -> None:

@@ -61,7 +61,9 @@ def work(verb: str, tasks: Sequence[Task], folder: Path, c: Config, repair: bool
         )
     for task in extracts if verb == "extract" else tasks if verb == "report" else []:
         if verb == "extract" or task.workdir.table_facts():
-            job.check_tables(with_stored(task), task.workdir)
+            c_tables = with_stored(task)
+            of_lira = dataclasses.replace(c_tables.attack, attacks=("lira_online",))
+            job.check_tables(dataclasses.replace(c_tables, attack=of_lira), task.workdir)
     if verb in ("run", "train", "score"):
         trackers.check(c.train.trackers)
     with progress.display(overall=verb == "run") as display:
@@ -159,12 +161,15 @@ def _claim(task: Task) -> tuple[list[Path], bool]:
 def with_stored(task: Task) -> Config:
     """The task's config, asking also for what earlier commands asked of the recipe: names, rows, statistics.
 
-    So a figure that needs fewer rows of a recipe leaves what others have of it.
+    So a figure that needs fewer rows of a recipe leaves what others have of it. A name that the sweep now gives to
+    another recipe is that one's.
     """
     stored = task.workdir.check(task.config)
     if stored is None or task.shared is None:
         return task.config
-    return costs.union(task.config, identity.from_dict(stored["config"]))
+    both = costs.union(task.config, identity.from_dict(stored["config"]))
+    names = [name for name in both.name.split("+") if name not in task.others]
+    return dataclasses.replace(both, name="+".join(names))
 
 
 def status(tasks: Sequence[Task], folder: Path, verify: bool) -> None:
@@ -172,7 +177,7 @@ def status(tasks: Sequence[Task], folder: Path, verify: bool) -> None:
     table = Table(title=str(folder))
     for column in ("recipe", "rows wanted", "trained", "scored", "missing", "tables"):
         table.add_column(column, justify="left" if column == "recipe" else "right")
-    corrupt: list[str] = []
+    missing, corrupt = list[str](), list[str]()
     for task in tasks:
         c, rows, recipe = task.config, task.rows, task.recipe()
         if recipe is None:
@@ -185,8 +190,10 @@ def status(tasks: Sequence[Task], folder: Path, verify: bool) -> None:
         if verify:
             store = presence.scores_of(presence.with_stored(c, recipe), recipe)
             found = store_check.check(store, store.rows(), lambda done, of: None)
+            missing += [f"missing     {path}" for path in found.missing]
             corrupt += [f"{path}: corrupt" for path in found.corrupt]
     Console().print(table)
+    print(*missing, sep="\n", end="\n" if missing else "")
     print(f"report      {'present' if (folder / 'report.html').exists() else 'missing'}")
     if corrupt:
         raise UserError("\n".join([*corrupt, "`lm-mia score --repair` makes these again"]))

@@ -123,7 +123,7 @@ def _work(
         folder, steps = presence.checkpoints(recipe, row), presence.total_steps(c, row)
         tell({"event": "row_started", "row": str(row), "role": row.role})
         if todo != "score":
-            with stop.while_training() as asked:
+            with stop.noting() as asked:
                 train.train_row(trainer, row, steps, folder, tell, keep, asked)
         if stop.now():  # asked at the row's last step, which is no place to stop for train_row
             raise train.PreemptedError
@@ -145,7 +145,12 @@ def _work(
         began, of = time.monotonic(), len(population)
         before, all_points = (*keep, steps).index(at), len(keep) + 1
         member_N2 = subsets.member(row.subset_seed, of, c.train.subset)
-        params = score.restore_params(row, at, shape, folder, here.mesh, here.own)
+        with (
+            stop.noting()
+        ):  # a signal that cut orbax short would leave its threads with a closed loop
+            params = score.restore_params(row, at, shape, folder, here.mesh, here.own)
+        if stop.now():
+            raise train.PreemptedError
         for i in range(count):
             low, high, names = lacking[i] if here.lead else (0, 0, [])
             low, high = here.agreed(low), here.agreed(high)

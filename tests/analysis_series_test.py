@@ -13,7 +13,7 @@ from synthetic_figures import ROOT, folder
 
 __all__ = ["folder"]  # a fixture
 sys.path.append(str(ROOT / "analysis"))
-series, measured = importlib.import_module("series"), importlib.import_module("measured")
+series, measured, rmia_z = map(importlib.import_module, ("series", "measured", "rmia_z"))
 Estimate = importlib.import_module("claims").Estimate
 UP, DOWN, FLAT, NONE = (
     Estimate(sum(ends) / 2, *ends, "8 targets")
@@ -59,15 +59,15 @@ def test_the_lowest_rate_has_ten_non_members():
 
 
 def test_a_rate_that_rmia_cannot_reach_is_a_quarter_of_its_highest_share():
-    assert series.unreached(of(1_000, 0.001, 0.01, 0.1), 250) == 0.001  # exactly 1 / (4 |Z|)
-    assert series.unreached(of(1_000, 0.001, 0.01, 0.1), 25) == 0.01
-    assert series.unreached(of(1_000, 0.001, 0.01, 0.1), 10_000) == 0.001  # none is: the lowest
+    assert rmia_z.unreached(of(1_000, 0.001, 0.01, 0.1), 250) == 0.001  # exactly 1 / (4 |Z|)
+    assert rmia_z.unreached(of(1_000, 0.001, 0.01, 0.1), 25) == 0.01
+    assert rmia_z.unreached(of(1_000, 0.001, 0.01, 0.1), 10_000) == 0.001  # none is: the lowest
 
 
 def test_rmia_compares_with_the_papers_shares_of_the_population():
-    assert series.comparisons(of(2**19)) == [10_000, 30_000, 100_000, 300_000]
-    assert series.comparisons(of(1_024)) == [20, 59, 195, 586]
-    assert (series.compared(of(100)), series.compared(of(1_000))) == (200, 300)
+    assert rmia_z.comparisons(of(2**19)) == [10_000, 30_000, 100_000, 300_000]
+    assert rmia_z.comparisons(of(1_024)) == [20, 59, 195, 586]
+    assert (rmia_z.compared(of(100)), rmia_z.compared(of(1_000))) == (200, 300)
 
 
 def test_recipes_alike_have_the_rows_of_the_smallest(recipes: Any):

@@ -18,7 +18,7 @@ ALLOWED = {
     "points": {"config"},
     "flops": set(),
     "trackers": {"errors"},
-    "costs": {"config", "flops", "identity", "points"},
+    "costs": {"config", "errors", "flops", "identity", "points"},
     "plan": {
         *("config", "costs", "errors", "flops", "identity", "parse", "population", "presence"),
         *("sweep", "workdir"),

@@ -33,7 +33,7 @@ def test_sigterm_ends_the_process_at_once_where_nothing_trains():
 def test_sigterm_is_noted_while_a_row_trains_and_not_forgotten():
     stop = preemption.Stop()
     stop.install()
-    with stop.while_training() as asked:
+    with stop.noting() as asked:
         assert not asked(1)
         ask()
         assert asked(2)
@@ -46,7 +46,7 @@ def test_sigterm_is_noted_while_a_row_trains_and_not_forgotten():
 def test_training_that_fails_ends_the_block_too():
     stop = preemption.Stop()
     stop.install()
-    with pytest.raises(ZeroDivisionError), stop.while_training():
+    with pytest.raises(ZeroDivisionError), stop.noting():
         raise ZeroDivisionError
     assert not stop.now()
     with pytest.raises(SystemExit):
@@ -72,10 +72,10 @@ def test_in_a_job_the_service_is_asked_with_numbers_that_only_grow(monkeypatch: 
     stop = preemption.Stop()
     stop.install()
     assert signal.getsignal(signal.SIGTERM) is before  # the service takes it
-    with stop.while_training() as asked:
+    with stop.noting() as asked:
         assert [asked(1), asked(2)] == [False, False]
     assert not stop.now()
-    with stop.while_training() as asked:
+    with stop.noting() as asked:
         assert [asked(1), asked(2), asked(3)] == [False, True, True]
     assert stop.now()
     assert len(numbers) == 7

@@ -50,8 +50,9 @@ def test_what_goes_wrong_in_a_script(tmp_path: Path):
 
 def test_figures_must_be_scripts_that_draw(tmp_path: Path):
     path = script(tmp_path, "")
-    (tmp_path / "fig01_x.py").write_text("def draw(recipes): ...")
-    (tmp_path / "fig02_x.py").write_text("\ndef draw(recipes): ...")
+    (tmp_path / "fig01_x.py").write_text("\ndef draw(recipes): ...")
+    parts = ("", 'TITLE = ""', 'PAPER = ""', "STATEMENTS = ()", "def draw(recipes): ...")
+    (tmp_path / "fig02_x.py").write_text("\n".join(parts))
     c = change(change(TINY, "report", str(path)), "figures", ("fig01_x", "fig02_x", "fig03_x"))
     with pytest.raises(UserError) as caught:
         report.script(c)

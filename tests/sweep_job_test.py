@@ -28,6 +28,12 @@ def sweep():
     yield {{"name": "twice", "attack.replicas": 0, "attack.targets": 2, "attack.references": 6, "train.epochs": 2}}
     yield {{"name": "again", "attack.replicas": 0}}
 """
+FIGURE = """
+TITLE = ""
+PAPER = ""
+STATEMENTS = ()
+def draw(recipes): ...
+"""
 REPORT = """
 import pathlib, sys
 print("1 of 1 figures")
@@ -44,7 +50,7 @@ def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def config(tiny: tiny_run.Tiny, tmp_path: Path) -> str:
     (tmp_path / "page.py").write_text(REPORT)
-    (tmp_path / "fig01_x.py").write_text("\ndef draw(recipes): ...\n")
+    (tmp_path / "fig01_x.py").write_text(FIGURE)
     text = Path(tiny.config).read_text() + SWEEP.format(report=str(tmp_path / "page.py"))
     (tmp_path / "several.py").write_text(text)
     return str(tmp_path / "several.py")
@@ -128,7 +134,9 @@ def test_verbs_too_early_and_mistakes_write_nothing(
     [line] = refused(argv("extract", config, folder, "--config.extract.samples=3", *tokens), capsys)
     assert "no finished tables; run `lm-mia attack` first" in line
     [line] = refused(argv("run", config, folder, "--config.figures=fig99_y"), capsys)
-    assert line.startswith("figures='fig99_y': no fig99_y.py with a draw() beside ")
+    assert line.startswith(
+        "figures='fig99_y': no fig99_y.py with TITLE, PAPER, STATEMENTS and draw() beside "
+    )
     lines = refused(argv("run", config, folder, "--config.train.epochs=0"), capsys)
     assert "train.epochs=0: must be a finite number larger than 0" in lines
     assert not folder.exists()
