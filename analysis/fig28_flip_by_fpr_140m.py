@@ -10,7 +10,7 @@ import sheets
 import stability
 import style
 import workdir
-from claims import Claim, above, difference, every
+from claims import Claim, above, difference, every, untested
 from drawn import Drawn
 from matplotlib.figure import Figure
 from measured import Recipe, Recipes
@@ -41,7 +41,11 @@ def of(recipe: Recipe) -> Drawn:
     return Drawn(
         data=pd.DataFrame(shares).merge(pd.DataFrame(rates)[columns], on="fpr"),
         figure=_figure(shares, rates),
-        claims=(every(STATEMENTS[0], parts),),
+        claims=(
+            every(STATEMENTS[0], parts)
+            if parts
+            else untested(STATEMENTS[0], "no FPR up to 20% takes ten non-members"),
+        ),
         notes=(
             *stability.notes(facts),
             f"The claim is tested from an FPR of {percent(low)} on, where ten non-members or more are called members.",

@@ -4,9 +4,9 @@
 
 Cost, by `lm-mia plan` (chip-hours of an H100 at an MFU of 0.4, which small models do not reach):
 
-    paper  1,442 rows  14,000 hours
-    gpu      362 rows  0.2 hours
-    cpu      202 rows  about 14 minutes of 2 cores
+    paper    722 rows  2,498 hours
+    gpu      182 rows  0.042 hours
+    cpu      162 rows  about 7 minutes of 2 cores
 
 The paper shows 10M to 302M models of 2^23 samples, as a check: the loss of a sample falls as the model grows, while the
 IN and OUT distributions of these three stay about as far apart.

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from synthetic_figures import ROOT, folder, make
@@ -121,6 +122,30 @@ def test_the_page_has_every_figure_and_its_claims(folder: Path, recipes: Any, tm
     assert all(
         (tmp_path / h).is_file() for h in links if h and not h.startswith("#") and "fig07" not in h
     )
+
+
+def test_gamma_lowers_nothing_from_0():
+    fig13 = importlib.import_module("fig13_rmia_gamma")
+    none, some, more = np.zeros(3), np.array([0.1, 0.12, 0.11]), np.array([0.3, 0.29, 0.32])
+    verdicts = [fig13._lowered(*pair, 20, "TPR").verdict for pair in ((none, some), (more, some))]
+    assert verdicts == ["not tested", "seen"]
+
+
+def test_few_references_test_no_growth():
+    fig01 = importlib.import_module("fig01_references")
+    auc = {count: np.array([0.6, 0.61]) + count / 100 for count in (2, 4)}
+    assert [claim.verdict for claim in fig01._claims(auc)] == ["not tested"] * 2
+
+
+def test_a_figure_of_ones_own(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    text = (ROOT / "analysis" / "fig08_statistic.py").read_text().replace("Figure 8:", "Mine:")
+    (tmp_path / "mine.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(figures, "HERE", tmp_path)
+    assert figures.main([str(folder), "--figure=mine"], one=True) == 0
+    assert figures.main([str(folder), "--figure=yours"], one=True) == 2
+    shown = figures.show("mine", recipes_of(folder), tmp_path)
+    assert (shown.absent, shown.short) == ("", "Mine")
 
 
 def test_scripts_by_themselves(folder: Path, tmp_path: Path):

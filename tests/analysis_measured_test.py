@@ -1,6 +1,9 @@
 """Attacks measured from stores, against the statistics themselves and against the attack stage."""
 
+import dataclasses
 import importlib
+import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -98,3 +101,36 @@ def test_score_points_are_found_by_epochs(recipes: Any):
 def test_a_folder_of_no_recipe_is_told(tmp_path: Path):
     with pytest.raises(importlib.import_module("workdir").WorkdirError, match=r"config\.json"):
         measured.read(tmp_path)
+
+
+def test_targets_stay_while_more_references_are_made(recipes: Any):
+    main = recipes["main"]
+    attack = dataclasses.replace(main.config.attack, references=92)
+    grown = dataclasses.replace(main, config=dataclasses.replace(main.config, attack=attack))
+    assert grown.rows[:2] == main.rows[:2]
+    assert grown.rows[2] == main.rows[2]
+
+
+def test_two_folders_of_one_name_are_told(folder: Path, tmp_path: Path):
+    [one] = folder.glob("data-384_*")
+    for name in ("a_1", "b_2"):
+        (tmp_path / name / "population").mkdir(parents=True)
+        (tmp_path / name / "population" / "manifest.json").write_text("{}")
+        shutil.copy(one / "config.json", tmp_path / name)
+    both = [tmp_path / "a_1", tmp_path / "b_2"]
+    with pytest.raises(measured.workdir.WorkdirError, match=r"name='data-384': .*a_1 and .*b_2"):
+        measured.Recipes(both)
+    assert list(measured.Recipes(both[:1])) == ["data-384"]
+    shutil.rmtree(both[0] / "population")  # as a command leaves it that was stopped before
+    assert [r.folder for r in measured.Recipes(both).all] == both[1:]
+
+
+def test_an_epoch_that_was_not_scored_is_said(recipes: Any):
+    recipe = recipes["epochs-140M"]
+    stored = json.loads((recipe.folder / "config.json").read_text())["config"]
+    assert 1 in stored["score"]["at_epochs"]
+    score = dataclasses.replace(recipe.config.score, at_epochs=(2.0,))
+    later = dataclasses.replace(recipe, config=dataclasses.replace(recipe.config, score=score))
+    with pytest.raises(measured.Absent, match="epochs-140M: not scored after epoch 1"):
+        later.step(1)
+    assert later.step(2) > 0

@@ -64,6 +64,14 @@ def test_a_rate_that_rmia_cannot_reach_is_a_quarter_of_its_highest_share():
     assert rmia_z.unreached(of(1_000, 0.001, 0.01, 0.1), 10_000) == 0.001  # none is: the lowest
 
 
+def test_the_rate_that_rmia_just_reaches_is_nearest_to_its_highest_share():
+    assert rmia_z.reached(of(1_000, 0.001, 0.01, 0.1), 100) == 0.01
+    assert (
+        rmia_z.reached(of(1_000, 0.0, 0.01, 0.1), 20) == 0.1
+    )  # 2 times 0.05, and 0.01 a fifth of it
+    assert rmia_z.reached(of(1_000, 0.001, 0.01), 10_000) == 0.001
+
+
 def test_rmia_compares_with_the_papers_shares_of_the_population():
     assert rmia_z.comparisons(of(2**19)) == [10_000, 30_000, 100_000, 300_000]
     assert rmia_z.comparisons(of(1_024)) == [20, 59, 195, 586]

@@ -158,6 +158,22 @@ def test_two_commands_that_begin_at_once_share_a_folder_that_has_the_names_of_bo
     assert json.loads((folder / "config.json").read_text())["config"]["name"] == "b+a"
 
 
+def test_a_name_moves_with_its_recipe(tiny: tiny_run.Tiny, tmp_path: Path):
+    [(_, c)] = parse.sweep(tiny.config, ())
+    deeper = dataclasses.replace(c, train=dataclasses.replace(c.train, epochs=2))
+    for names in (("a", "b"), ("b", "a")):
+        entries = [({}, dataclasses.replace(c, name=names[0]))]
+        entries += [({"train.epochs": 2}, dataclasses.replace(deeper, name=names[1]))]
+        with progress.display(overall=False) as display:
+            for task in sweep.tasks(str(tmp_path / "w"), entries):
+                sweep_job.population(task, display)
+    found = {
+        folder.name[0]: json.loads((folder / "config.json").read_text())["config"]["name"]
+        for folder in (tmp_path / "w").glob("?_*")
+    }
+    assert found == {"a": "b", "b": "a"}  # by the folders' first names
+
+
 def test_a_row_that_diverged_leaves_the_report_of_the_others(
     config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):

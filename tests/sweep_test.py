@@ -81,3 +81,23 @@ def test_two_recipes_of_one_name_are_refused():
     entries = [({}, named("wide")), ({"model.layers": 2}, named("wide", model__layers=2))]
     with pytest.raises(UserError, match="name='wide': is the name of two recipes"):
         sweep.tasks("w", entries)
+
+
+def test_entries_that_attack_the_same_rows_otherwise_are_refused():
+    entries = [({}, named("a")), ({"attack.alpha": 0.1}, named("b", attack__alpha=0.1))]
+    said = r"attack.alpha: entries 0 and 1 of the sweep want the same rows with 0.05 and 0.1; say one for both"
+    with pytest.raises(UserError, match=said):
+        sweep.tasks("w", entries)
+
+
+def test_entries_that_extract_the_same_rows_otherwise_are_refused():
+    a = named("a", extract__samples=3)
+    b = named("b", extract__samples=4, extract__prefix_tokens=2)
+    assert len(sweep.tasks("w", [({}, a), ({"x": 1}, named("c"))])) == 1
+    with pytest.raises(UserError, match=r"extract.prefix_tokens: entries 0 and 1 of the sweep"):
+        sweep.tasks("w", [({}, a), ({"x": 1}, b)])
+
+
+def test_a_task_knows_the_names_of_the_others():
+    entries = [({}, named("a")), ({"x": 1}, named("b")), ({"y": 2}, named("c", model__layers=2))]
+    assert [task.others for task in sweep.tasks("w", entries)] == [{"c"}, {"a", "b"}]
