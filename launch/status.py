@@ -147,17 +147,9 @@ def summary(of: Sweep) -> int:
     console.print(_picture(found, console.width))
     given_up = any(r["set_aside"] or r["diverged"] for r in found["recipes"])
     if not given_up and all(r["done"] == r["rows"] for r in found["recipes"]):
-        print("all rows are there; attack and report:")
-        for task in of.tasks:
-            sets = [f"--config.{k}={_said(v)}" for k, v in task.asked.sets.items()]
-            flags = [f"--config={of.config}", f"--workdir={task.folder}", *of.overrides, *sets]
-            print("  " + shlex.join(["lm-mia", "run", *flags]))
+        flags = [f"--config={of.config}", f"--workdir={of.folder}", *of.overrides]
+        print(f"all rows are there; attack and report:\n  {shlex.join(['lm-mia', 'run', *flags])}")
     return records.GIVEN_UP if given_up else 0
-
-
-def _said(value: Any) -> str:
-    """As a flag takes it."""
-    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 @contextlib.contextmanager

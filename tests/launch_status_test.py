@@ -1,5 +1,6 @@
 import datetime
 import json
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from tiny_run import tiny
 
 from launch import cli, records, rows, status, sweep
 from lm_mia import subsets
+from lm_mia.cli import main as run
 from lm_mia.sweep import link
 
 __all__ = ["tiny"]  # a fixture
@@ -164,3 +166,19 @@ def test_watching_ends_when_no_row_is_left(tiny: tiny_run.Tiny, capsys: pytest.C
 )
 def test_time_for_people(seconds: float, said: str):
     assert status._time(seconds) == said
+
+
+def test_when_all_is_there_one_command_attacks_and_reports(
+    tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    found = sweep.read(
+        tiny.config, str(tiny.copy(tmp_path / "s x")), ("--config.attack.alpha=0.1",)
+    )
+    assert status.summary(found) == 0
+    said, command = capsys.readouterr().out.splitlines()[-2:]
+    assert said == "all rows are there; attack and report:"
+    verb, *argv = shlex.split(command)
+    assert verb == "lm-mia"
+    assert argv[0] == "run"
+    assert argv[3:] == ["--config.attack.alpha=0.1"]
+    assert run([*argv, "--config.train.workers=1"]) == 0
