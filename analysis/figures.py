@@ -99,6 +99,8 @@ def page(folder: Path, recipes: Recipes, wanted: Sequence[str]) -> Path:
     for number, name in enumerate(wanted):
         print(f"{number} of {len(wanted)} figures: {name}", flush=True)
         shown.append(show(name, recipes, folder))
+        if why := shown[-1].absent:
+            print(f"not drawn: {name}: {why}", flush=True)
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE),
         autoescape=True,
@@ -150,7 +152,7 @@ def main(argv: Sequence[str], one: bool = False) -> int:
     try:
         folders = known.recipe or sorted(p.parent for p in known.workdir.glob("*/config.json"))
         if not folders:
-            raise workdir.WorkdirError(f"{known.workdir}: no recipe in it; run lm-mia run first")
+            raise workdir.WorkdirError(_without_recipes(known.workdir))
         recipes, wanted = Recipes(folders), known.figure or names()
         if wrong := [name for name in wanted if not report.draws(HERE / f"{name}.py")]:
             raise workdir.WorkdirError(
@@ -168,6 +170,14 @@ def main(argv: Sequence[str], one: bool = False) -> int:
         print(error, file=sys.stderr)
         return 2
     return 0
+
+
+def _without_recipes(folder: Path) -> str:
+    if not folder.is_dir():
+        return f"{folder}: no such folder; run lm-mia run first"
+    if (folder / "config.json").is_file():
+        return f"{folder}: has the rows of one config, not of a sweep; say --recipe={folder}, and a folder to write to"
+    return f"{folder}: no recipe in it; run lm-mia run first"
 
 
 def _rows(recipe: Recipe) -> int:

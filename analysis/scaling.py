@@ -110,8 +110,10 @@ def draw(recipes: Recipes, x: str = "") -> Drawn:
     references = measured.fewest_references(usable)
     points = [_point(recipe, references) for recipe in usable]
     said = f"{plural(len(points), 'recipe')} attacked with {references} references each"
+    over = sorted({"replicas of one target" if p.replicas else "targets" for p in points})
     notes = [
-        f"{said}. Bars are one standard deviation over targets; a line joins recipes that differ in one thing alone."
+        f"{said}. Bars are one standard deviation over {' or '.join(over)}; a line joins recipes that differ in one "
+        "thing alone."
     ]
     if of := [label(point.recipe) for point in points if point.replicas]:
         notes.append(f"Replicas of one target are attacked in {', '.join(of)}.")

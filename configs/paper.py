@@ -21,12 +21,21 @@ from pathlib import Path
 import recipes
 from recipes import Setting
 
+from lm_mia.errors import UserError
+
 HERE = Path(__file__).parent
-FIGURES = [p.stem for p in sorted([*HERE.glob("fig[0-9]*.py"), *HERE.glob("tab[0-9]*.py")])]
+ALL = [p.stem for p in sorted([*HERE.glob("fig[0-9]*.py"), *HERE.glob("tab[0-9]*.py")])]
 
 
 def of(figures: Sequence[str]) -> recipes.Pair:
-    """get_config and sweep of some figures, and of the comparison of all their recipes."""
+    """get_config and sweep of some figures, and of the comparison of all their recipes; UserError if they are none."""
+    wrong = (
+        [figures]
+        if isinstance(figures, str) or not figures
+        else [f for f in figures if f not in ALL]
+    )
+    if wrong:
+        raise UserError(f"FIGURES: {wrong[0]!r}: no such figure; name some of {', '.join(ALL)}")
 
     def names(setting: Setting) -> list[str]:
         found = [runpy.run_path(str(HERE / f"{f}.py"))["names"](setting) for f in figures]
@@ -35,4 +44,5 @@ def of(figures: Sequence[str]) -> recipes.Pair:
     return recipes.several([*figures, "scaling"], names)
 
 
+FIGURES = ALL
 get_config, sweep = of(FIGURES)

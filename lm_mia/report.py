@@ -41,7 +41,10 @@ def draws(path: Path) -> bool:
 
 
 def run(script: Path, arguments: Sequence[str], display: Display) -> None:
-    """Runs a script of figures, whose lines ``DONE OF WHAT`` move a bar; UserError with what it says of bad input."""
+    """Runs a script of figures, whose lines ``DONE of WHAT`` move a bar, and those ``not drawn...`` are said.
+
+    UserError with what it says of bad input.
+    """
     command = [sys.executable, str(script.absolute()), *arguments]
     display.update("report", 0, 1)
     with subprocess.Popen(
@@ -55,6 +58,8 @@ def run(script: Path, arguments: Sequence[str], display: Display) -> None:
                 for line in at_work.stdout:
                     if found := re.match(r"(\d+) of (\d+)\b", line):
                         display.update("report", *map(int, found.groups()))
+                    elif line.startswith("not drawn"):
+                        display.say(line.strip())
             except BaseException:  # Ctrl-C or SIGTERM: what is drawn so far stays
                 at_work.kill()
                 raise

@@ -68,6 +68,11 @@ def work(verb: str, tasks: Sequence[Task], folder: Path, c: Config, repair: bool
         trackers.check(c.train.trackers)
     with progress.display(overall=verb == "run") as display:
         jobs, lead, wrong = [], True, list[str]()
+        if verb in (
+            "run",
+            "corpus",
+        ):  # what asks for most first: a corpus may have too few documents
+            population(max(tasks, key=lambda t: t.config.population.samples), display)
         for number, task in enumerate(tasks, 1):
             display.stage(0.1 / len(tasks), steps=4)
             display.say(f"recipe {number} of {len(tasks)}: {task.label}, in {task.folder}")
@@ -134,10 +139,14 @@ def population(task: Task, display: progress.Display) -> Population:
     show = display.update, display.say
     try:
         found = corpus.build(c.corpus, c.tokenizer, c.population, task.population, *show)
-    except UserError:
+    except UserError as error:
         if linked:
             task.workdir.population.unlink(missing_ok=True)
         task.workdir.disclaim(created)
+        if task.shared is not None and str(error).startswith("population.samples="):
+            raise UserError(
+                f"{task.label}: {error}; or, where the sweep sets it, leave out figures or entries that want as many"
+            ) from error
         raise
     task.workdir.check(c)  # once more: another command may have claimed a new workdir meanwhile
     return found

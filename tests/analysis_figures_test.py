@@ -124,6 +124,15 @@ def test_the_page_has_every_figure_and_its_claims(folder: Path, recipes: Any, tm
     )
 
 
+def test_a_page_without_claims_has_no_table_of_them(
+    recipes: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    page = Page(figures.page(tmp_path, recipes, ["tab01_error_rates_140m"]).read_text())
+    assert "claims" not in {attributes.get("id") for _, attributes in page.tags}
+    figures.page(tmp_path, recipes, ["fig07_extraction"])
+    assert "not drawn: fig07_extraction: " in capsys.readouterr().out
+
+
 def test_gamma_lowers_nothing_from_0():
     fig13 = importlib.import_module("fig13_rmia_gamma")
     none, some, more = np.zeros(3), np.array([0.1, 0.12, 0.11]), np.array([0.3, 0.29, 0.32])
@@ -158,6 +167,12 @@ def test_scripts_by_themselves(folder: Path, tmp_path: Path):
     assert done.stdout.startswith(("seen: ", "not seen: "))
     for name, argv, said in (
         ("fig01_references", [str(tmp_path)], "no recipe in it; run lm-mia run first"),
+        ("figures", [str(tmp_path / "none")], "no such folder; run lm-mia run first"),
+        (
+            "figures",
+            [str(next(folder.glob("main_*")))],
+            "has the rows of one config, not of a sweep",
+        ),
         ("figures", [str(folder), "--figure=fig99"], "--figure=fig99: no such script"),
         ("fig07_extraction", [str(folder)], "no tables of extraction"),
     ):

@@ -1,11 +1,13 @@
 """The recipes of the paper's figures: the published numbers, and every setting of every figure parses."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from lm_mia import costs, parse, points
 from lm_mia.config import SIZES, Config
+from lm_mia.errors import UserError
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 FILES = sorted([*CONFIGS.glob("fig[0-9]*.py"), *CONFIGS.glob("tab[0-9]*.py"), CONFIGS / "paper.py"])
@@ -79,6 +81,26 @@ def test_figures_of_one_folder_share_recipes():
     for file in FILES:
         assert set(recipes_of(file, "cpu")) <= set(together)
     assert together["main"] == together["fixed-140M"]  # and so its rows are trained once
+
+
+@pytest.mark.parametrize(
+    ("figures", "named"),
+    [
+        ('("fig01_references", "tab09_x")', "'tab09_x'"),
+        ('"fig01_references"', "'fig01"),
+        ("[]", r"\[\]"),
+    ],
+)
+def test_figures_that_are_none_are_told(figures: str, named: str, tmp_path: Path):
+    shutil.copytree(CONFIGS, tmp_path / "configs")
+    text = (
+        (CONFIGS / "own.py").read_text().replace("FIGURES = paper.FIGURES", f"FIGURES = {figures}")
+    )
+    (tmp_path / "configs" / "mine.py").write_text(text)
+    with pytest.raises(
+        UserError, match=rf"^FIGURES: {named}.*: no such figure; name some of fig01"
+    ):
+        parse.sweep(f"{tmp_path}/configs/mine.py")
 
 
 def test_the_example_of_own_texts_asks_for_the_same_recipes(tmp_path: Path):

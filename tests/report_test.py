@@ -11,8 +11,8 @@ from lm_mia.errors import UserError
 from lm_mia.progress import Display
 
 
-def display(update: Any = lambda *_: None) -> Display:
-    return cast(Display, SimpleNamespace(update=update, say=lambda _: None))
+def display(update: Any = lambda *_: None, say: Any = lambda _: None) -> Display:
+    return cast(Display, SimpleNamespace(update=update, say=say))
 
 
 def script(folder: Path, text: str) -> Path:
@@ -22,9 +22,11 @@ def script(folder: Path, text: str) -> Path:
 
 
 def test_lines_of_the_script_move_the_bar(tmp_path: Path):
-    seen: list[Any] = []
-    text = "import sys\nprint('1 of 2 figures: a')\nprint('no bar')\nprint(sys.argv[1])"
-    report.run(script(tmp_path, text), ["2 of 2 figures"], display(lambda *u: seen.append(u)))
+    seen, said = list[Any](), list[str]()
+    text = "import sys\nprint('1 of 2 figures: a')\nprint('not drawn: a: b')\nprint('no bar')\nprint(sys.argv[1])"
+    shown = display(lambda *u: seen.append(u), said.append)
+    report.run(script(tmp_path, text), ["2 of 2 figures"], shown)
+    assert said == ["not drawn: a: b"]
     assert seen == [("report", 0, 1), ("report", 1, 2), ("report", 2, 2), ("report", 1, 1)]
 
 

@@ -208,6 +208,24 @@ def test_a_figure_of_a_config_that_has_no_name_is_refused(
     assert not (tmp_path / "w").exists()
 
 
+def test_too_few_documents_for_any_recipe_are_told_before_anything_is_made(
+    config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    many = (
+        Path(config).read_text()
+        + """
+    yield {"name": "large", "population.samples": 1000}
+"""
+    )
+    Path(config).with_name("many.py").write_text(many)
+    said = refused(argv("run", config.replace("several", "many"), tmp_path / "w"), capsys)
+    assert said[-1].startswith("large: population.samples=1000: the corpus has ")
+    assert said[-1].endswith(
+        "or, where the sweep sets it, leave out figures or entries that want as many"
+    )
+    assert not (tmp_path / "w").exists()
+
+
 def test_without_figures_there_is_no_report(config: str, tmp_path: Path):
     assert cli.main(argv("run", config, tmp_path / "w", "--config.figures=")) == 0
     assert not (tmp_path / "w" / "report.html").exists()
