@@ -162,9 +162,14 @@ def _claim(task: Task) -> tuple[list[Path], bool]:
         return task.workdir.claim(task.config), False
     lock = task.home / ".sweep.lock"
     created = [p for p in (*reversed(task.home.parents), task.home, lock) if not p.exists()]
-    task.home.mkdir(parents=True, exist_ok=True)
-    with filelock.FileLock(lock):
-        return created + task.workdir.claim(with_stored(task)), sweep.link(task)
+    try:
+        task.home.mkdir(parents=True, exist_ok=True)
+        with filelock.FileLock(lock):
+            return created + task.workdir.claim(with_stored(task)), sweep.link(task)
+    except OSError as error:
+        raise UserError(
+            f"--workdir={task.home}: {error.strerror}; choose a folder that can be written"
+        ) from error
 
 
 def with_stored(task: Task) -> Config:

@@ -208,6 +208,20 @@ def test_a_figure_of_a_config_that_has_no_name_is_refused(
     assert not (tmp_path / "w").exists()
 
 
+def test_a_sweep_where_nothing_can_be_written_is_a_line(
+    config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    def refuse(path: Path, *_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    [line] = refused(argv("run", config, tmp_path / "w"), capsys)
+    assert (
+        line
+        == f"--workdir={tmp_path / 'w'}: Permission denied; choose a folder that can be written"
+    )
+
+
 def test_too_few_documents_for_any_recipe_are_told_before_anything_is_made(
     config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
