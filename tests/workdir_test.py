@@ -239,3 +239,10 @@ def test_a_file_that_is_not_finished_leaves_nothing(tmp_path: Path, error: type[
     with workdir.replacing(path) as temporary:
         temporary.write_text("new")
     assert (list(tmp_path.iterdir()), path.read_text()) == ([path], "new")
+
+
+def test_a_name_stays_where_a_later_command_has_none(tmp_path: Path):
+    w = Workdir(tmp_path)
+    w.claim(dataclasses.replace(C, name="main"))
+    w.claim(C)
+    assert json.loads((tmp_path / "config.json").read_text())["config"]["name"] == "main"
