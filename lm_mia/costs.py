@@ -184,13 +184,8 @@ def population_name(c: Config) -> str:
 
 def union(a: Config, b: Config) -> Config:
     """A config that asks for the rows and statistics of both."""
-    attack = dataclasses.replace(
-        a.attack,
-        references=max(a.attack.references, b.attack.references),
-        replicas=max(a.attack.replicas, b.attack.replicas),
-        targets=max(a.attack.targets, b.attack.targets),
-        leave_one_out=a.attack.leave_one_out or b.attack.leave_one_out,
-    )
+    most = {name: max(getattr(a.attack, name), getattr(b.attack, name)) for name in _MERGED}
+    attack = dataclasses.replace(a.attack, **most)
     extract = max(a.extract, b.extract, key=lambda e: e.samples)
     names = dict.fromkeys(name for c in (a, b) for name in c.name.split("+") if name)
     both = dict.fromkeys([*a.score.statistics, *b.score.statistics])

@@ -68,11 +68,10 @@ def work(verb: str, tasks: Sequence[Task], folder: Path, c: Config, repair: bool
         trackers.check(c.train.trackers)
     with progress.display(overall=verb == "run") as display:
         jobs, lead, wrong = [], True, list[str]()
-        if verb in (
-            "run",
-            "corpus",
-        ):  # what asks for most first: a corpus may have too few documents
-            population(max(tasks, key=lambda t: t.config.population.samples), display)
+        # what asks for most first: a corpus may have too few documents
+        largest = max(tasks, key=lambda t: t.config.population.samples)
+        if verb in ("run", "corpus") and not largest.population.exists():
+            population(largest, display)
         for number, task in enumerate(tasks, 1):
             display.stage(0.1 / len(tasks), steps=4)
             display.say(f"recipe {number} of {len(tasks)}: {task.label}, in {task.folder}")
@@ -83,8 +82,10 @@ def work(verb: str, tasks: Sequence[Task], folder: Path, c: Config, repair: bool
             jobs.append((task, Job(task.config, task.workdir, display, repair), found, recipe))
         if verb in ("run", "train", "score"):
             lead, wrong = _rows(verb, jobs, display)
-        if not lead:
-            return  # the first process of the job does the rest
+        if not lead:  # the first process of the job does the rest
+            if wrong:
+                raise UserError("\n".join(wrong))
+            return
         with report.alone(folder / ".report.lock", display):
             for task, at_work, found, recipe in jobs:
                 display.stage(0.06 / len(jobs), steps=2)

@@ -64,9 +64,8 @@ class Workdir:
             self.path.mkdir(parents=True, exist_ok=True)
             with filelock.FileLock(lock):
                 old = self.check(c)
-                if (
-                    old and not c.name
-                ):  # a recipe of a sweep, at work on by itself, is still called so
+                # a recipe of a sweep that is at work on by itself is still called so
+                if old and not c.name:
                     c = dataclasses.replace(c, name=old["config"].get("name", ""))
                 known = [{name: old[name] for name in made_by}, *old["later"]] if old else [made_by]
                 later = [*known[1:], *([] if made_by in known else [made_by])]

@@ -145,9 +145,8 @@ def _work(
         began, of = time.monotonic(), len(population)
         before, all_points = (*keep, steps).index(at), len(keep) + 1
         member_N2 = subsets.member(row.subset_seed, of, c.train.subset)
-        with (
-            stop.noting()
-        ):  # a signal that cut orbax short would leave its threads with a closed loop
+        # a signal that cut orbax short would leave its threads with a closed loop
+        with stop.noting():
             params = score.restore_params(row, at, shape, folder, here.mesh, here.own)
         if stop.now():
             raise train.PreemptedError
