@@ -156,9 +156,10 @@ def scores(workdir: Path) -> dict[str, bytes]:
 
 
 def logged(workdir: Path, kind: str) -> list[dict[str, Any]]:
-    """Every event of a kind in the log."""
+    """Every event of a kind in the log; a line that is still being written is not there yet."""
     log = workdir / "metrics.jsonl"
-    found = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    lines = log.read_bytes().splitlines(keepends=True) if log.exists() else []
+    found = [json.loads(line) for line in lines if line.endswith(b"\n")]
     return [event for event in found if event["event"] == kind]
 
 
