@@ -9,6 +9,7 @@ from pathlib import Path
 from launch import process, rows, status
 from launch.sweep import Sweep, Task
 from lm_mia import devices, progress, sweep_job
+from lm_mia.corpus import remembering
 from lm_mia.errors import UserError
 
 _LOOK_SECONDS = 0.2
@@ -46,8 +47,10 @@ def run(of: Sweep) -> int:
             "launch them one after another"
         )
     with progress.display(overall=False) as display:
+        opens = remembering()
         for task in of.tasks:
-            sweep_job.population(task, display)
+            sweep_job.population(task, display, opens)
+        del opens  # and the texts, before hours of training
     workers = max(t.config.train.workers for t in of.tasks)
     _, environments = devices.environments(workers, span)
     slots = [_Slot(i, environment) for i, environment in enumerate(environments)]

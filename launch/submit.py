@@ -13,6 +13,7 @@ from launch.plan import Jobs
 from launch.slurm import Slurm
 from launch.sweep import Sweep
 from lm_mia import progress, sweep_job
+from lm_mia.corpus import remembering
 from lm_mia.errors import UserError
 from lm_mia.workdir import write_atomically
 
@@ -20,8 +21,9 @@ from lm_mia.workdir import write_atomically
 def corpus(of: Sweep) -> int:
     """Makes the populations of a sweep that are not there."""
     with progress.display(overall=False) as display:
+        opens = remembering()
         for task in of.tasks:
-            found = sweep_job.population(task, display)
+            found = sweep_job.population(task, display, opens)
             display.say(f"{task.population}: {len(found)} samples, sha256 {found.sha256}")
     return 0
 

@@ -4,7 +4,9 @@ Documents come from the docstrings of our dependencies, from files or from C4. A
 `Corpus` says: the rest asks for items, their number, a hash and the provenance, no more.
 """
 
+import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -58,6 +60,14 @@ class Documents:
 def open_corpus(corpus: config.Corpus, progress: Progress = silent) -> Corpus:
     """The documents of any source; of C4 they are looked up, not read."""
     return c4.open_records(corpus.path) if corpus.source == "c4" else read(corpus, progress)
+
+
+Opens = Callable[[config.Corpus, Progress], Corpus]
+
+
+def remembering() -> Opens:
+    """`open_corpus` for populations of one corpus: as long as it is asked for the same one, it reads that once."""
+    return functools.lru_cache(maxsize=1)(open_corpus)
 
 
 def read(corpus: config.Corpus, progress: Progress = silent) -> Documents:
@@ -125,6 +135,7 @@ def build(
     folder: Path,
     progress: Progress = silent,
     say: Callable[[str], None] = lambda line: None,
+    opens: Opens = open_corpus,
 ) -> population.Population:
     """Makes sure that the folder holds the population of these settings, and opens it.
 
@@ -132,7 +143,8 @@ def build(
     packages) and used as it is: it is the data set for ever, so the source files are not read again and may have
     changed or gone. Otherwise the corpus is read, all checks are made, the tokenizer is trained, and only then is
     anything written, even the folder above. Processes that build one folder at once write one after another, and the
-    later ones use what the first one wrote; a killed one's vocabulary and samples are used by the next.
+    later ones use what the first one wrote; a killed one's vocabulary and samples are used by the next, and so is the
+    vocabulary of a population beside (the sweep's others) that was trained on the same.
 
     Args:
       config_corpus: where the documents come from, and how many processes tokenise them.
@@ -141,6 +153,7 @@ def build(
       folder: where the population is or goes; beside it lies a hidden lock file.
       progress: called often during every step.
       say: told what a killed command had left, and of processes lost.
+      opens: `open_corpus`, or what `remembering` gives.
 
     Raises:
       UserError: bad input of any kind, a corrupt population, or one of other settings.
@@ -160,16 +173,21 @@ def build(
     given = Path(config_tokenizer.path) if config_tokenizer.path else None
     if given:
         load_tokenizer(given, config_tokenizer.vocab_size)
-    source = open_corpus(config_corpus, progress)
+    source = opens(config_corpus, progress)
     which = "to draw from" + _left_out(source.provenance)
     population.check_samples(p.samples, p.validation_samples, len(source), which=which)
     min_chars = config_corpus.min_chars if config_corpus.source == "c4" else 0  # else: seen to
     trained_on = config_tokenizer.vocab_size, config_tokenizer.documents, p.seed, min_chars
-    saved = _saved(folder, [source.sha256, *trained_on, metadata.version("sentencepiece")])
-    if given or saved.exists():
-        if not given:
-            say("vocabulary: trained by an earlier command")
-        model = (given or saved).read_bytes()
+    of_vocabulary = [source.sha256, *trained_on, metadata.version("sentencepiece")]
+    saved = _saved(folder, of_vocabulary)
+    if given:
+        model = given.read_bytes()
+    elif saved.exists():
+        say("vocabulary: trained by an earlier command")
+        model = saved.read_bytes()
+    elif beside := _beside(folder, of_vocabulary):
+        say(f"vocabulary: that of {beside.parent}, which was trained on the same documents")
+        model = beside.read_bytes()
     else:
         model = vocabulary.train(source, *trained_on, progress)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -224,6 +242,26 @@ def _saved(folder: Path, trained_on: list[Any]) -> Path:
     """Where a vocabulary is kept until the population is whole; the name says what it was trained on."""
     digest = hashlib.sha256(json.dumps(trained_on).encode()).hexdigest()[:16]
     return population.unfinished(folder) / f"vocabulary-{digest}.model"
+
+
+def _beside(folder: Path, of_vocabulary: list[Any]) -> Path | None:
+    """The vocabulary of a population beside, if one was trained on the same."""
+    for path in sorted(folder.parent.glob("*/manifest.json")):
+        # One that is damaged is told of where it is used; `build` made none without these settings.
+        with contextlib.suppress(UserError, KeyError):
+            found = population.open_population(path.parent, verify=False)
+            made, versions = found.manifest["settings"], found.manifest["versions"]
+            is_c4 = made["corpus.source"] == "c4"
+            alike = [
+                found.manifest["provenance"]["corpus_sha256"],
+                *(made[f"tokenizer.{name}"] for name in ("vocab_size", "documents")),
+                *(made["population.seed"], made["corpus.min_chars"] if is_c4 else 0),
+                versions["sentencepiece"],
+            ]
+            if alike == of_vocabulary and not made["tokenizer.path"]:
+                population.open_population(path.parent)  # now every byte of it
+                return path.with_name("tokenizer.model")
+    return None
 
 
 def _occupied(folder: Path) -> bool:

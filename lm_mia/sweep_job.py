@@ -70,16 +70,18 @@ def work(verb: str, tasks: Sequence[Task], folder: Path, c: Config, repair: bool
         jobs, lead, wrong = [], True, list[str]()
         # what asks for most first: a corpus may have too few documents
         largest = max(tasks, key=lambda t: t.config.population.samples)
+        opens = corpus.remembering()
         if verb in ("run", "corpus") and not largest.population.exists():
-            population(largest, display)
+            population(largest, display, opens)
         for number, task in enumerate(tasks, 1):
             display.stage(0.1 / len(tasks), steps=4)
             display.say(f"recipe {number} of {len(tasks)}: {task.label}, in {task.folder}")
             if verb not in ("run", "corpus"):
                 open_population(task.population, verify=False)  # a verb too early writes nothing
-            found = population(task, display)
+            found = population(task, display, opens)
             recipe = task.workdir.recipe(identity.recipe_hash(task.config, found.sha256))
             jobs.append((task, Job(task.config, task.workdir, display, repair), found, recipe))
+        del opens  # and the texts, before hours of training
         if verb in ("run", "train", "score"):
             lead, wrong = _rows(verb, jobs, display)
         if not lead:  # the first process of the job does the rest
@@ -134,12 +136,14 @@ def _rows(verb: str, jobs: _Jobs, display: progress.Display) -> tuple[bool, list
     return lead, diverged
 
 
-def population(task: Task, display: progress.Display) -> Population:
+def population(
+    task: Task, display: progress.Display, opens: corpus.Opens = corpus.open_corpus
+) -> Population:
     """The samples of a task, made if they are not there; its workdir is claimed for its config."""
     c, (created, linked) = task.config, _claim(task)
     show = display.update, display.say
     try:
-        found = corpus.build(c.corpus, c.tokenizer, c.population, task.population, *show)
+        found = corpus.build(c.corpus, c.tokenizer, c.population, task.population, *show, opens)
     except UserError as error:
         if linked:
             task.workdir.population.unlink(missing_ok=True)

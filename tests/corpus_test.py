@@ -265,23 +265,3 @@ def test_a_stopped_build_goes_on(tmp_path: Path, source: config.Corpus):
         f"vocabulary: 300 pieces, sha256 {built.manifest['files']['tokenizer.model']['sha256']}",
         f"population: 60 samples, sha256 {built.sha256}",
     ]
-
-
-@pytest.mark.parametrize("change", ["documents", "vocab_size", "seed", "corpus"])
-def test_a_vocabulary_of_other_settings_is_not_used(
-    tmp_path: Path, source: config.Corpus, change: str
-):
-    with pytest.raises(KeyboardInterrupt):
-        corpus.build(source, PIECES, SIZES, tmp_path / "population", stop)
-    pieces, sizes = PIECES, SIZES
-    if change == "corpus":
-        (Path(source.path) / "000.txt").unlink()
-    elif change == "seed":
-        sizes = dataclasses.replace(SIZES, seed=2)
-    else:
-        pieces = dataclasses.replace(
-            PIECES, **{change: {"documents": 150, "vocab_size": 290}[change]}
-        )
-    said: list[str] = []
-    corpus.build(source, pieces, sizes, tmp_path / "population", say=said.append)
-    assert not [line for line in said if "earlier command" in line]

@@ -190,6 +190,7 @@ OF_NO_MODULE = {
     *("store_points", "train_events", "multi_process", "stopped", "extract_stage"),
     *(
         "configs",
+        "corpus_vocabulary",
         "rules_attack",
         "parse_sweep",
         "parse_tuples",

@@ -8,7 +8,7 @@ import tiny_run
 from cli_test import here, refused
 from tiny_run import _on_cpu, tiny
 
-from lm_mia import checkpoint, cli, parse, progress, sweep, sweep_job, workers
+from lm_mia import checkpoint, cli, corpus, parse, progress, sweep, sweep_job, workers
 
 __all__ = ["_on_cpu", "tiny"]  # fixtures
 pytestmark = pytest.mark.usefixtures("_on_cpu")
@@ -97,6 +97,23 @@ def test_a_sweep_is_run_whole_and_goes_on_where_it_was(
     assert way_out == "`lm-mia score --repair` makes these again"
     assert cli.main(argv("score", config, folder, "--repair")) == 0
     assert tiny_run.scores(twice) == before[1]
+
+
+def test_recipes_share_corpus_and_vocabulary(
+    config: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    read = []
+    reads = corpus.read
+    monkeypatch.setattr(corpus, "read", lambda *a: read.append(a[0]) or reads(*a))
+    short = "{'name': 'short', 'population.length_tokens': 12}"
+    with Path(config).open("a") as file:
+        file.write(f"\n\n_more = sweep\ndef sweep():\n    yield from _more()\n    yield {short}\n")
+    assert cli.main(argv("corpus", config, tmp_path / "w")) == 0
+    assert len(read) == 1
+    models = [p.read_bytes() for p in tmp_path.glob("w/populations/*/tokenizer.model")]
+    assert len(models) == 2
+    assert models[0] == models[1]
+    assert "which was trained on the same documents" in capsys.readouterr().err
 
 
 def test_a_narrower_command_leaves_what_others_asked_for(config: str, tmp_path: Path):
