@@ -176,8 +176,7 @@ def build(
     source = opens(config_corpus, progress)
     which = "to draw from" + _left_out(source.provenance)
     population.check_samples(p.samples, p.validation_samples, len(source), which=which)
-    min_chars = config_corpus.min_chars if config_corpus.source == "c4" else 0  # else: seen to
-    trained_on = config_tokenizer.vocab_size, config_tokenizer.documents, p.seed, min_chars
+    *_, min_chars = trained_on = _trained_on(expected)
     of_vocabulary = [source.sha256, *trained_on, metadata.version("sentencepiece")]
     saved = _saved(folder, of_vocabulary)
     if given:
@@ -238,9 +237,17 @@ def facts(found: population.Population) -> list[str]:
     return lines
 
 
-def _saved(folder: Path, trained_on: list[Any]) -> Path:
+def _trained_on(settings: Mapping[str, Any]) -> tuple[int, int, int, int]:
+    """What `vocabulary.train` asks for beside documents, of a population's settings."""
+    # Of other sources short documents were left out when they were read.
+    min_chars = settings["corpus.min_chars"] if settings["corpus.source"] == "c4" else 0
+    of_tokenizer = settings["tokenizer.vocab_size"], settings["tokenizer.documents"]
+    return *of_tokenizer, settings["population.seed"], min_chars
+
+
+def _saved(folder: Path, of_vocabulary: list[Any]) -> Path:
     """Where a vocabulary is kept until the population is whole; the name says what it was trained on."""
-    digest = hashlib.sha256(json.dumps(trained_on).encode()).hexdigest()[:16]
+    digest = hashlib.sha256(json.dumps(of_vocabulary).encode()).hexdigest()[:16]
     return population.unfinished(folder) / f"vocabulary-{digest}.model"
 
 
@@ -250,14 +257,8 @@ def _beside(folder: Path, of_vocabulary: list[Any]) -> Path | None:
         # One that is damaged is told of where it is used; `build` made none without these settings.
         with contextlib.suppress(UserError, KeyError):
             found = population.open_population(path.parent, verify=False)
-            made, versions = found.manifest["settings"], found.manifest["versions"]
-            is_c4 = made["corpus.source"] == "c4"
-            alike = [
-                found.manifest["provenance"]["corpus_sha256"],
-                *(made[f"tokenizer.{name}"] for name in ("vocab_size", "documents")),
-                *(made["population.seed"], made["corpus.min_chars"] if is_c4 else 0),
-                versions["sentencepiece"],
-            ]
+            made, sha256 = found.manifest["settings"], found.manifest["provenance"]["corpus_sha256"]
+            alike = [sha256, *_trained_on(made), found.manifest["versions"]["sentencepiece"]]
             if alike == of_vocabulary and not made["tokenizer.path"]:
                 population.open_population(path.parent)  # now every byte of it
                 return path.with_name("tokenizer.model")
