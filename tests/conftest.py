@@ -1,4 +1,5 @@
 import dataclasses
+import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,13 @@ from lm_mia import attack, config, population, subsets
 from lm_mia.config import Config
 from lm_mia.store import Store
 from lm_mia.tokenizer import train_tokenizer
+
+# Set before any test imports JAX: all test processes, and those that they start, share one cache of compiled code,
+# which is kept between runs.
+CACHE = Path(__file__).resolve().parent.parent / ".pytest_cache" / "jax"
+os.environ["JAX_COMPILATION_CACHE_DIR"] = str(CACHE)
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 # A shell starts what it puts in the background with Ctrl-C ignored, and so are then all commands that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
