@@ -1,5 +1,6 @@
 """Draws every figure of a finished workdir and writes WORKDIR/report.html, a page on its own."""
 
+import argparse
 import base64
 import json
 import math
@@ -8,25 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import archetypes
-import coin_free
-import extraction
-import findings
-import flip_curves
-import flips
 import jinja2
 import numpy as np
-import probability
-import references
-import roc
-import sheets
-import stability
-import style
-import training
-import vulnerability
-import workdir
-from workdir import Record, percent
+from matplotlib.figure import Figure
 
+from analysis import archetype_panels, flip_panels, io, plotting, sentences, tables, vulnerability
+from analysis.figures import extraction, references, samples, training
+from analysis.io import Record, percent
 from lm_mia.workdir import write_atomically
 
 TABLES = {
@@ -54,24 +43,25 @@ MORE_TABLES = {
 }
 """Made when attack.bootstraps, resample_references, leave_one_out and extract.samples ask for them."""
 FIGURES = (
-    *(training, roc, references, flips, flip_curves, coin_free, probability, archetypes),
+    *(training, references, flip_panels, samples, archetype_panels),
     *(vulnerability, extraction),
 )
+"""Modules with figures of a run."""
 
 
 def write(folder: Path) -> Path:
     """Draws the figures, writes the page, returns its path.
 
     Raises:
-      workdir.WorkdirError: a table or the store is missing or unreadable; nothing is written.
+      io.WorkdirError: a table or the store is missing or unreadable; nothing is written.
     """
     page_facts = facts(folder)
     drawn = {}
     for module in FIGURES:
-        drawn |= module.figures(folder)
+        drawn |= module.run_figures(folder)
     images = {
         name: "data:image/png;base64," + base64.b64encode(png.read_bytes()).decode()
-        for name, png in workdir.save(folder, drawn).items()
+        for name, png in save(folder, drawn).items()
     }
     page = render(page_facts, images)
     path = folder / "report.html"
@@ -82,7 +72,7 @@ def write(folder: Path) -> Path:
 def render(page_facts: Mapping[str, Any], images: Mapping[str, str]) -> str:
     """The page: report.html.j2 filled with facts() and with data URIs of the figures there are."""
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).resolve().parent),
+        loader=jinja2.FileSystemLoader(Path(__file__).resolve().parent / "templates"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -93,24 +83,22 @@ def render(page_facts: Mapping[str, Any], images: Mapping[str, str]) -> str:
 
 def facts(folder: Path) -> dict[str, Any]:
     """Everything that the template shows, apart from the images."""
-    run, flip_facts = workdir.run(folder), workdir.flip_facts(folder)
-    workdir.require(folder, TABLES)
+    run, flip_facts = io.run(folder), io.flip_facts(folder)
+    io.require(folder, TABLES)
     attack = flip_facts["config"]
     extracted = extraction.read(folder)
     config = run["config"] | {"attack": attack}
     if extracted:  # of their own commands, which may be later than the one that config.json is of
         config |= {"extract": extracted.facts["config"]}
-    samples = workdir.samples(folder, ["member", "tokens"])
+    samples = io.samples(folder, ["member", "tokens"])
     member_N = samples["member"].astype(bool)
     found, said = _attacks(folder, flip_facts, len(member_N))
-    log = training.read(folder)
+    log = training.read_log(folder)
     shown, also_said = _decisions(folder, flip_facts, member_N)
     hidden = () if extracted else (extraction.TABLE, extraction.CURVES, extraction.FACTS)
-    more = {k: v for k, v in MORE_TABLES.items() if workdir.has(folder, k) and k not in hidden}
+    more = {k: v for k, v in MORE_TABLES.items() if io.has(folder, k) and k not in hidden}
     manifest_path = folder / "population" / "manifest.json"
-    manifest = (
-        workdir.read_json(folder, "population/manifest.json") if manifest_path.is_file() else {}
-    )
+    manifest = io.read_json(folder, "population/manifest.json") if manifest_path.is_file() else {}
     details = {k: v for k, v in manifest.items() if isinstance(v, dict | list)}
     page = {
         "name": folder.resolve().name,
@@ -121,8 +109,8 @@ def facts(folder: Path) -> dict[str, Any]:
         "said": said
         | also_said
         | {
-            "rows": findings.rows_there(flip_facts),
-            "training": findings.training(log.curves, log.trained, log.scored),
+            "rows": sentences.rows_there(flip_facts),
+            "training": sentences.training(log.curves, log.trained, log.scored),
             "vulnerable": [found.sentence() for found in vulnerability.read(folder)],
             "extraction": extracted.sentences() if extracted else [],
             "old_extraction": extraction.OLD if hidden and extraction.there(folder) else "",
@@ -139,13 +127,13 @@ def facts(folder: Path) -> dict[str, Any]:
         "nan": math.nan,
         "tables": TABLES | more,
         "extractable": bool(extracted and extracted.extractable),
-        "attack_name": workdir.attack_name,
+        "attack_name": io.attack_name,
         "percent": percent,
-        "plus_minus": findings.plus_minus,
-        "plural": findings.plural,
-        "rate": sheets.rate,
-        "count": sheets.count,
-        "share": sheets.share,
+        "plus_minus": sentences.plus_minus,
+        "plural": sentences.plural,
+        "rate": tables.rate,
+        "count": tables.count,
+        "share": tables.share,
     }
     return page | found | shown
 
@@ -154,20 +142,20 @@ def _attacks(folder: Path, facts: Record, samples: int) -> tuple[dict[str, Any],
     """What the page shows and says of attacks and their error rates."""
     fprs, focus = facts["config"]["fprs"], facts["config"]["focus_fpr"]
     at_fprs = [f"tpr_at_{f:g}_{what}" for f in fprs for what in ("mean", "std")]
-    needed = (*references.COLUMNS, "targets", *at_fprs, "left_out")
-    attacks = workdir.table(folder, "attacks.csv", needed)
+    needed = (*references.AUC_COLUMNS, "targets", *at_fprs, "left_out")
+    attacks = io.table(folder, "attacks.csv", needed)
     columns = ("shuffles", "auc_mean", "auc_min", "auc_max", "left_out")
-    shuffled = workdir.table(folder, "shuffled.csv", ("attack", "references", *columns))
-    rates = sheets.error_rates(folder)
-    intervals = sheets.intervals(folder, facts)
+    shuffled = io.table(folder, "shuffled.csv", ("attack", "references", *columns))
+    rates = tables.error_rates(folder)
+    intervals = tables.intervals(folder, facts)
     of_lira = [r for r in intervals if r["attack"] == "lira_online"]
-    passed, verdict = findings.control(shuffled)
-    strongest = findings.full(attacks)
+    passed, verdict = sentences.control(shuffled)
+    strongest = sentences.full(attacks)
     order = {r["attack"]: i for i, r in enumerate(strongest)}
-    names = [workdir.attack_name(n) for n in order if n not in style.ATTACKS]
+    names = [io.attack_name(n) for n in order if n not in plotting.ATTACKS]
     shown = {
-        "lira": findings.pick(strongest, "lira_online"),
-        "loss": findings.pick(strongest, "loss"),
+        "lira": sentences.pick(strongest, "lira_online"),
+        "loss": sentences.pick(strongest, "loss"),
         "few": any(r["left_out"] for r in attacks if r["attack"] in ("lira_online", "loss")),
         "few_points": any(r["left_out"] for r in attacks),
         "some_left_out": any(r["left_out"] for r in strongest),
@@ -176,22 +164,22 @@ def _attacks(folder: Path, facts: Record, samples: int) -> tuple[dict[str, Any],
         "attacks": strongest,
         "not_drawn": names,
         "intervals": bool(intervals),
-        "auc_intervals": sheets.of_metric(intervals, "auc"),
+        "auc_intervals": tables.of_metric(intervals, "auc"),
         "tpr_intervals": {f: r for f in fprs for r in of_lira if r["metric"] == f"tpr_at_{f:g}"},
         "error_rates": rates,
         "unequal": any(round(r["acc_mean"] - r["balanced_acc_mean"], 3) for r in rates),
-        "shuffled": sorted(findings.full(shuffled), key=lambda r: order.get(r["attack"], 99)),
+        "shuffled": sorted(sentences.full(shuffled), key=lambda r: order.get(r["attack"], 99)),
         "passed": passed,
         "verdict": verdict,
     }
     return shown, {
-        "lira": findings.lira_against_loss(attacks, samples),
-        "ahead": findings.ahead_of_lira(attacks),
-        "tpr": findings.focus_tpr(attacks, focus),
-        "growth": findings.growth(attacks, samples),
-        "left_out": findings.left_out(attacks),
-        "spread": findings.spread(facts["replicas"]),
-        "interval": findings.interval(intervals),
+        "lira": sentences.lira_against_loss(attacks, samples),
+        "ahead": sentences.ahead_of_lira(attacks),
+        "tpr": sentences.focus_tpr(attacks, focus),
+        "growth": sentences.growth(attacks, samples),
+        "left_out": sentences.left_out(attacks),
+        "spread": sentences.spread(facts["replicas"]),
+        "interval": sentences.interval(intervals),
     }
 
 
@@ -199,38 +187,38 @@ def _decisions(
     folder: Path, facts: Record, member_N: np.ndarray
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """What the page shows and says of decisions and their stability."""
-    attack, decides = facts["config"], workdir.decides(facts)
+    attack, decides = facts["config"], io.decides(facts)
     focus = attack["focus_fpr"]
-    shares = workdir.table(folder, "flip_shares.csv", flips.SHARE_COLUMNS)
-    positives = sheets.true_positives(folder)
-    areas = workdir.table(folder, "partial_auc.csv", coin_free.AREA_COLUMNS)
-    curves = workdir.table(folder, "flip_curves.csv", flip_curves.COLUMNS)
-    resampled, found = sheets.resampled(folder), probability.read(folder)
-    bins = sheets.bins(shares)
+    shares = io.table(folder, "flip_shares.csv", tables.SHARE_COLUMNS)
+    positives = tables.true_positives(folder)
+    areas = io.table(folder, "partial_auc.csv", flip_panels.AREA_COLUMNS)
+    curves = io.table(folder, "flip_curves.csv", flip_panels.CURVE_COLUMNS)
+    resampled, found = tables.resampled(folder), samples.read_probabilities(folder)
+    bins = tables.bins(shares)
     said: dict[str, Any] = {
-        "cutoff": stability.cutoff(facts),
-        "resampled": stability.resampled(resampled, attack["alpha"], len(member_N)),
+        "cutoff": sentences.cutoff(facts),
+        "resampled": sentences.resampled(resampled, attack["alpha"], len(member_N)),
         "probability": found.sentence() if found else "",
     }
     if decides:
-        said["coin"] = stability.coin_flips(shares, focus)
-        said["hits"] = stability.hits(positives, focus)
-        said["coin_free"] = stability.without_coins(areas, attack["band"])
+        said["coin"] = sentences.coin_flips(shares, focus)
+        said["hits"] = sentences.hits(positives, focus)
+        said["coin_free"] = sentences.without_coins(areas, attack["band"])
     else:
-        flip_N = workdir.samples(folder, [f"flip_{focus:g}"])[f"flip_{focus:g}"]
-        said["coin"] = stability.disagreement(flip_N.astype(float), member_N, focus)
+        flip_N = io.samples(folder, [f"flip_{focus:g}"])[f"flip_{focus:g}"]
+        said["coin"] = sentences.disagreement(flip_N.astype(float), member_N, focus)
     coins = (r for r in shares if r["bin"] == "coin flip" and math.isclose(r["fpr"], focus))
     shown = {
         "decides": decides,
         "focus_row": next(coins, None),
-        "shares": sheets.by_fpr(shares),
+        "shares": tables.by_fpr(shares),
         "bins": bins,
-        "parts": sheets.parts(bins),
+        "parts": tables.parts(bins),
         "positives": positives,
-        "bin_sizes": flip_curves.bin_sizes(flip_curves.at(curves, focus)),
+        "bin_sizes": flip_panels.bin_sizes(flip_panels.curves_at(curves, focus)),
         "resampled": resampled,
-        "archetypes": archetypes.read(folder),
-        "none_found": archetypes.none_found(folder),
+        "archetypes": archetype_panels.read(folder),
+        "none_found": archetype_panels.none_found(folder),
     }
     return shown, said
 
@@ -267,12 +255,30 @@ def _commands(run: Record) -> list[Record]:
     return found
 
 
+def save(workdir: Path, drawn: Mapping[str, Figure | None]) -> dict[str, Path]:
+    """Writes WORKDIR/figures and returns the PNGs; takes away older files of a figure that is None."""
+    written = {}
+    for name, figure in drawn.items():
+        if figure is None:
+            plotting.remove(workdir / "figures", name)
+        else:
+            written[name] = plotting.save(figure, workdir / "figures", name)
+    return written
+
+
+def parse_workdir(description: str | None) -> Path:
+    """The one argument."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("workdir", type=Path, help="a workdir in which lm-mia attack has finished")
+    return parser.parse_args().workdir
+
+
 def main() -> int:
     """Entry point: 0, or 2 with one line on stderr."""
-    folder = workdir.parse_workdir(__doc__)
+    folder = parse_workdir(__doc__)
     try:
         path = write(folder)
-    except workdir.WorkdirError as error:
+    except io.WorkdirError as error:
         print(error, file=sys.stderr)
         return 2
     print(path)

@@ -13,29 +13,19 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import measured
 import numpy as np
 import pandas as pd
-import series
-import style
-import workdir
-from drawn import Drawn, write
-from findings import plural
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from measured import Absent, Attacked, Recipe, Recipes
-from workdir import Record, WorkdirError
 
+from analysis import attacks, io, plotting
+from analysis.attacks import Attacked
+from analysis.io import Absent, Recipe, Recipes, Record, WorkdirError
+from analysis.paper_figure import Drawn, PaperFigure, write
+from analysis.sentences import plural
 from lm_mia import config, flops, identity
 from lm_mia.errors import UserError
-
-TITLE = "Scaling: attacks by model size, training samples and epochs"
-PAPER = (
-    "On compute-optimal data, vulnerability does not rise steadily with the size of the model; on the same data it "
-    "does. It is highest for moderately many samples, about a million for 140M, and grows with every epoch."
-)
-STATEMENTS = ()
 
 QUANTITIES = {
     "parameters": "Parameters without embeddings",
@@ -43,7 +33,7 @@ QUANTITIES = {
     "epochs": "Epochs",
     "tokens_per_parameter": "Tokens trained on per parameter",
 }
-LINES: dict[str, tuple[str, style.Dash]] = {
+LINES: dict[str, tuple[str, plotting.Dash]] = {
     "parameters": ("model size alone differs", "-"),
     "samples": ("samples alone differ", "--"),
     "epochs": ("epochs alone differ", ":"),
@@ -94,7 +84,7 @@ class Point:
         m = self.recipe.config.model
         about = {"recipe": label(self.recipe), "layers": m.layers, "width": m.width, **self.x}
         about |= {"flops_a_row": flops_a_row(self.recipe)}
-        attacks = series.by_target(self.found, **about, references=self.found.references)
+        attacks = plotting.by_target(self.found, **about, references=self.found.references)
         return pd.concat([attacks, pd.DataFrame({**about, **row} for row in self.shares)])
 
 
@@ -103,11 +93,11 @@ def draw(recipes: Recipes, x: str = "") -> Drawn:
     recipes.used |= {recipe.folder for recipe in recipes.all}
     with_targets = [recipe for recipe in recipes.all if recipe.config.attack.targets]
     others = [recipe for recipe in recipes.all if recipe not in with_targets]
-    all_recipes = [*(series.alike(with_targets) if with_targets else []), *others]
+    all_recipes = [*(attacks.alike(with_targets) if with_targets else []), *others]
     usable = [recipe for recipe in all_recipes if _usable(recipe)]
     if not usable:
         raise Absent("no recipe has a target and two references yet")
-    references = measured.fewest_references(usable)
+    references = io.fewest_references(usable)
     points = [_point(recipe, references) for recipe in usable]
     said = f"{plural(len(points), 'recipe')} attacked with {references} references each"
     over = sorted({"replicas of one target" if p.replicas else "targets" for p in points})
@@ -186,43 +176,43 @@ def _folders(asked: Sequence[Path]) -> list[Path]:
 
 def _usable(recipe: Recipe) -> bool:
     references, targets, replicas = recipe.rows
-    enough = len(references) >= measured.FEWEST_REFERENCES
+    enough = len(references) >= attacks.FEWEST_REFERENCES
     return enough and bool(targets if recipe.config.attack.targets else replicas)
 
 
 def _point(recipe: Recipe, references: int) -> Point:
     replicas = not recipe.config.attack.targets
-    found = measured.attacked(recipe, references=references, replicas=replicas)
+    found = attacks.attacked(recipe, references=references, replicas=replicas)
     return Point(recipe, found, replicas, _shares(recipe))
 
 
 def _shares(recipe: Recipe) -> list[Record]:
     """As of `Point.shares`; none where replicas are too few to tell a decision from a coin flip."""
-    if not workdir.has(recipe.folder, "flip_shares.csv"):
+    if not io.has(recipe.folder, "flip_shares.csv"):
         return []
-    facts = workdir.flip_facts(recipe.folder)
+    facts = io.flip_facts(recipe.folder)
     columns = ("fpr", "bin", "members_percent", "nonmembers_percent")
-    table = workdir.table(recipe.folder, "flip_shares.csv", columns)
+    table = io.table(recipe.folder, "flip_shares.csv", columns)
     return [
         {"references": facts["references"], "target": "all replicas"}
         | {"metric": metric, "fpr": row["fpr"]}
         | {"value": row[f"{metric.removeprefix('coin_flip_')}_percent"] / 100}
         for row in table
-        if row["bin"] == "coin flip" and workdir.decides(facts)
+        if row["bin"] == "coin flip" and io.decides(facts)
         for metric in SHARES
     ]
 
 
 def _figure(points: Sequence[Point], quantities: Sequence[str], fpr: float) -> Figure:
     """A row a metric and a column a quantity."""
-    at = f"at {workdir.percent(fpr)} FPR"
+    at = f"at {io.percent(fpr)} FPR"
     rows: dict[str, tuple[str, ...]] = {"AUC": ("auc",), f"TPR {at}": ("tpr",)}
     if any(point.shares for point in points):
         rows[f"Coin flips {at}"] = tuple(SHARES)
-    figure = style.new_figure(1.4 + 3.0 * max(len(quantities), 2), 1.6 + 2.4 * len(rows))
+    figure = plotting.new_figure(1.4 + 3.0 * max(len(quantities), 2), 1.6 + 2.4 * len(rows))
     grid = figure.subplots(len(rows), len(quantities), sharex="col", sharey="row", squeeze=False)
     parameters = sorted({point.recipe.parameters for point in points})
-    colors = dict(zip(parameters, style.shades(len(parameters)), strict=True))
+    colors = dict(zip(parameters, plotting.shades(len(parameters)), strict=True))
     joined = {of: families(points, of) for of in LINES}
     for (title, metrics), line in zip(rows.items(), grid, strict=True):
         for quantity, axes in zip(quantities, line, strict=True):
@@ -232,11 +222,11 @@ def _figure(points: Sequence[Point], quantities: Sequence[str], fpr: float) -> F
                 _panel(axes, points, shown, quantity, metric, fpr, colors)
         line[0].set_ylabel(title)
         if title != "AUC":
-            series.percent_axis(line[0])
+            plotting.percent_axis(line[0])
     for quantity, axes in zip(quantities, grid[-1], strict=True):
         axes.set_xlabel(QUANTITIES[quantity])
-        labels = style.labelled(sorted({point.x[quantity] for point in points}), _APART)
-        series.only(axes, [(x, _short(x)) for x in labels])
+        labels = plotting.labelled(sorted({point.x[quantity] for point in points}), _APART)
+        plotting.only(axes, [(x, _short(x)) for x in labels])
     _legend(figure, points, colors, [of for of in joined if joined[of]])
     return figure
 
@@ -252,7 +242,7 @@ def _panel(
 ) -> None:
     for family, dash in ((f, LINES[of][1]) for of, found in joined.items() for f in found):
         there = [(p.x[quantity], v.mean()) for p in family if len(v := p.values(metric, fpr))]
-        axes.plot(*np.reshape(there, (-1, 2)).T, color=style.GREY, linestyle=dash, linewidth=1)
+        axes.plot(*np.reshape(there, (-1, 2)).T, color=plotting.GREY, linestyle=dash, linewidth=1)
     for point in points:
         if len(value_T := point.values(metric, fpr)):
             at = point.x[quantity], value_T.mean(), value_T.std()
@@ -271,15 +261,17 @@ def _marker(point: Point, metric: str) -> str:
 
 
 def _legend(figure: Figure, points: Sequence[Point], colors: Colors, of: Sequence[str]) -> None:
-    sizes = {point.recipe.parameters: measured.size_of(point.recipe) for point in points}
+    sizes = {point.recipe.parameters: io.size_of(point.recipe) for point in points}
     told = [("o", colors[n], f"{sizes[n]} parameters") for n in sorted(sizes)]
-    told += [("o", style.BLACK, "targets")] if any(not p.replicas for p in points) else []
-    told += [("s", style.BLACK, "replicas")] if any(p.replicas for p in points) else []
+    told += [("o", plotting.BLACK, "targets")] if any(not p.replicas for p in points) else []
+    told += [("s", plotting.BLACK, "replicas")] if any(p.replicas for p in points) else []
     if any(point.shares for point in points):
-        told += [(marker, style.BLACK, said) for said, marker in SHARES.values()]
+        told += [(marker, plotting.BLACK, said) for said, marker in SHARES.values()]
     handles = [Line2D([], [], color=c, marker=m, linestyle="", label=said) for m, c, said in told]
     for said, dash in (LINES[name] for name in of):
-        handles.append(Line2D([], [], color=style.GREY, linestyle=dash, label=said, linewidth=1.2))
+        handles.append(
+            Line2D([], [], color=plotting.GREY, linestyle=dash, label=said, linewidth=1.2)
+        )
     figure.legend(handles=handles, loc="outside upper center", ncols=6, frameon=False)
 
 
@@ -295,6 +287,19 @@ def flops_a_row(recipe: Recipe) -> float:
     )
     return recipe.samples * recipe.config.train.epochs * per_sample
 
+
+FIGURES = {
+    "scaling": PaperFigure(
+        title="Scaling: attacks by model size, training samples and epochs",
+        paper=(
+            "On compute-optimal data, vulnerability does not rise steadily with the size of the model; on the same "
+            "data it does. It is highest for moderately many samples, about a million for 140M, and grows with every "
+            "epoch."
+        ),
+        statements=(),
+        draw=draw,
+    ),
+}
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import synthetic_sweep
 
+from analysis.figures import MODULES
 from lm_mia import parse
 
-ROOT = Path(__file__).resolve().parent.parent
 FIGURES = (
     "fig05",
     *(f"fig{n}" for n in (22, 24, 25, 26, 27, 28, 29, 30)),
@@ -32,7 +32,6 @@ def get_config():
     return Config(
         name="flip-140M+flip-302M",
         figures={figures!r},
-        report="analysis/figures.py",
         corpus=Corpus(source="parquet", path={corpus!r}, deduplicate="none"),
         tokenizer=Tokenizer(vocab_size=150, documents=2_000),
         population=Population(samples={samples}, length_tokens=32),
@@ -55,7 +54,7 @@ def main() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         corpus = folder / "corpus.parquet"
         synthetic_sweep.corpus(corpus, known.samples + 2_000)
-        scripts = [p.stem for name in FIGURES for p in (ROOT / "analysis").glob(f"{name}_*.py")]
+        scripts = [full for name in FIGURES for full in MODULES if full.startswith(f"{name}_")]
         new = folder / "new.py"
         sizes = {n: getattr(known, n) for n in ("samples", "references", "replicas")}
         new.write_text(CONFIG.format(figures=tuple(scripts), corpus=str(corpus), **sizes))

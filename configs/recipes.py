@@ -214,7 +214,7 @@ def of(file: str, names: Callable[[Setting], Sequence[str]]) -> Pair:
     """get_config and sweep of a figure: its first recipe, and what the others change in it.
 
     Args:
-      file: of the config; the script of analysis/ has its name.
+      file: of the config; the figure of analysis/figures has its name.
       names: the recipes at a setting.
     """
     return several([Path(file).stem], names)

@@ -7,5 +7,5 @@ batches     (order_seed, epoch, step) -> which members a step sees
 train       a block of rows, one after another, with one compiled step
 score       rows -> mean token loss of all 2N samples -> the score store
 attack      score store -> scores, decisions, flip rates -> tables
-analysis    tables -> figures and one report page (outside the package)
+analysis    tables -> figures and one report page (a package of its own)
 """

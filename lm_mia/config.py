@@ -272,11 +272,11 @@ class Config:
     extract: Extract = Extract()
     report: str = "analysis/report.py"
     """The script that `lm-mia report` runs, relative to the checkout, else to the current folder; of several recipes
-    analysis/figures.py, if nothing else is said."""
+    analysis/page.py, if nothing else is said."""
     name: str = ""
     """What figures call the recipe; a named one has a folder of its own in the workdir, which several share."""
     figures: tuple[str, ...] = ()
-    """Of a report of several recipes: scripts beside it, without .py, in the order in which the page shows them."""
+    """Of a report of several recipes: names of figures, or of scripts beside it, in the order of the page."""
 
 
 def resolve(config: Config) -> Config:

@@ -17,27 +17,30 @@ from lm_mia.progress import Display
 
 def script(c: Config, wanted: bool = True) -> Path:
     """The script that the config names; a misspelt name is told before hours of training, if a report is wanted."""
+    from analysis.figures import MODULES, draws
+
     places = [Path(__file__).parent.parent / c.report, Path(c.report)]
     script = next((p for p in places if p.is_file()), places[0])
+    built_in = MODULES if _module(script) else {}
     bad = (
         [] if script.is_file() else [f"report={c.report!r}: no such script in the checkout or here"]
     )
     bad += [
         f"figures={name!r}: no {name}.py with TITLE, PAPER, STATEMENTS and draw() beside {c.report}"
         for name in c.figures
-        if not draws(script.parent / f"{name}.py")
+        if name not in built_in and not draws(script.parent / f"{name}.py")
     ]
     if wanted and bad:
         raise UserError("\n".join(bad))
     return script
 
 
-def draws(path: Path) -> bool:
-    """Whether a script draws a figure of recipes."""
-    if not path.is_file():
-        return False
-    text = path.read_text(encoding="utf-8")
-    return all(f"\n{part}" in text for part in ("TITLE = ", "PAPER = ", "STATEMENTS", "def draw("))
+def _module(script: Path) -> str | None:
+    """The full name of a script that is a module of `analysis`; None for a script of the user's own."""
+    import analysis
+
+    ours = Path(analysis.__file__).resolve().parent
+    return f"analysis.{script.stem}" if script.resolve().parent == ours else None
 
 
 def run(script: Path, arguments: Sequence[str], display: Display) -> None:
@@ -45,7 +48,10 @@ def run(script: Path, arguments: Sequence[str], display: Display) -> None:
 
     UserError with what it says of bad input.
     """
-    command = [sys.executable, str(script.absolute()), *arguments]
+    module = _module(script)
+    # -P: neither the script's folder nor the current one comes before the standard library
+    of_python = ["-P", "-m", module] if module else [str(script.absolute())]
+    command = [sys.executable, *of_python, *arguments]
     display.update("report", 0, 1)
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

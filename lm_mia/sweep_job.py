@@ -49,7 +49,7 @@ def work(verb: str, tasks: Sequence[Task], folder: Path, c: Config, repair: bool
     if verb == "report" and not drawn:
         raise UserError("figures=(): nothing to draw; try --config.figures=scaling")
     if c.report == Config.report:  # which is of one recipe
-        c = dataclasses.replace(c, report="analysis/figures.py")
+        c = dataclasses.replace(c, report="analysis/page.py")
     script = report.script(c, drawn)
     asked = [t for t in tasks if t.config.extract.samples]
     extracts = [t for t in asked if t.config.attack.replicas]

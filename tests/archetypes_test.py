@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import SMALL, Ran, Texts
+from synthetic_scores import SMALL, Ran, Texts
 
 from lm_mia import archetypes, config
 from lm_mia.population import Population

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import SMALL, Ran, ran, scored
+from synthetic_scores import SMALL, Ran, ran, scored
 
 from lm_mia import attack, diagnostics, instability, scores
 from lm_mia.errors import UserError

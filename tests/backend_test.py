@@ -186,35 +186,43 @@ def start(span: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, env=environment)
 
 
+@pytest.mark.process
 def test_what_a_process_compiled_the_next_one_takes_from_the_cache(tmp_path: Path):
     two = "--xla_force_host_platform_device_count=2"
-    runs = [
-        start("device", JAX_COMPILATION_CACHE_DIR=str(tmp_path / "a"), XLA_FLAGS=two),
-        start("device", JAX_COMPILATION_CACHE_DIR=str(tmp_path / "a"), XLA_FLAGS=two),
-        start("job", XDG_CACHE_HOME=str(tmp_path), XLA_FLAGS=two),
-    ]
     found = []
-    for done in runs:
+    for span in ("device", "job"):
+        done = start(span, XDG_CACHE_HOME=str(tmp_path), XLA_FLAGS=two)
         assert done.returncode == 0, done.stderr
         found.append(json.loads(done.stdout))
-    for (about, lead, size, compiled, again), devices in zip(found, (1, 1, 2), strict=True):
+    for (about, lead, size, compiled, again), devices in zip(found, (1, 2), strict=True):
         assert (about["platform"], about["device"]) == ("cpu", "cpu")
         assert (about["devices"], size, about["processes"], lead) == (devices, devices, 1, True)
         assert about["cpu_cores"] == os.cpu_count()
+        assert about["cache"] == str(tmp_path / "lm_mia" / "jax")
         assert compiled["seconds"] > 0
         assert again == {}  # nothing new
-    assert [about["cache"] for about, *_ in found] == [
-        *([str(tmp_path / "a")] * 2), str(tmp_path / "lm_mia" / "jax"),
-    ]  # fmt: skip
-    counts = [(compiled["from_cache"], compiled["anew"]) for *_, compiled, _ in found]
-    (hits, misses), (later_hits, later_misses), (job_hits, job_misses) = counts
-    assert (hits, later_misses, job_hits) == (0, 0, 0)
-    assert misses > 0
-    assert job_misses > 0
-    assert later_hits == misses
+    (hits, misses), (later_hits, later_misses) = [
+        (compiled["from_cache"], compiled["anew"]) for *_, compiled, _ in found
+    ]
+    assert (hits, later_misses) == (0, 0)
+    assert later_hits == misses > 0
     assert list((tmp_path / "lm_mia" / "jax").iterdir())
 
 
+def test_the_cache_is_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    settings: dict[str, Any] = {}
+    monkeypatch.setattr(jax.config, "update", settings.__setitem__)
+    for name in ("XDG_CACHE_HOME", "JAX_COMPILATION_CACHE_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+    assert backend._cache() == str(tmp_path / "JAX_COMPILATION_CACHE_DIR")
+    assert settings == {
+        "jax_compilation_cache_dir": str(tmp_path / "JAX_COMPILATION_CACHE_DIR"),
+        "jax_persistent_cache_min_compile_time_secs": 0,  # even small functions
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+
+
+@pytest.mark.process
 def test_a_device_that_is_not_there_is_told():
     done = start("device", JAX_PLATFORMS="cuda")
     assert done.returncode == 1

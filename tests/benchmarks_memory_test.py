@@ -9,8 +9,12 @@ from typing import Any
 
 import jax
 import pytest
+from quick_compilation import quickly_compiled
 
 from lm_mia import compute, config, model
+
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
+__all__ = ["quickly_compiled"]  # a fixture
 
 SHAPE = model.Shape(layers=3, width=64, heads=2, vocab_size=128, length_tokens=64)
 

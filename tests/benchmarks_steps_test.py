@@ -8,11 +8,16 @@ from types import ModuleType
 import jax
 import numpy as np
 import pytest
+from quick_compilation import quickly_compiled
+from slow_model import parameters
 
 from lm_mia import config, flops, model
 
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
+__all__ = ["quickly_compiled"]  # a fixture
+
 SHAPE = model.Shape(layers=2, width=128, heads=2, vocab_size=512, length_tokens=64)
-SMALL = model.Shape(layers=1, width=32, heads=1, vocab_size=512, length_tokens=64)
+SMALL = model.Shape(layers=1, width=8, heads=1, vocab_size=512, length_tokens=64)
 
 
 @pytest.fixture(scope="module")
@@ -50,9 +55,9 @@ def test_flops_are_those_of_one_micro_batch(steps: ModuleType):
 def test_compiled_bytes_hold_state_and_gradients_and_grow_by_rows_alone(steps: ModuleType):
     given = {"name": steps.PACKED, "shape": SMALL, "batch_size": 256, "nanodo": None}
     small = steps.compiled_bytes(steps.lowered(**given))
-    parameters = flops.parameters(SMALL.layers, SMALL.width, SMALL.vocab_size, 64)
+    count = flops.parameters(SMALL.layers, SMALL.width, SMALL.vocab_size, 64)
     # weights, two moments and gradients, and three arrays of rows
-    assert small > 4 * 4 * parameters + 3 * 4 * 64 * 256
+    assert small > 4 * 4 * count + 3 * 4 * 64 * 256
     # micro-batches are of 32 rows: twice the batch is more rows of int32, and nothing else
     large = steps.compiled_bytes(steps.lowered(**given | {"batch_size": 512}))
     assert large - small == pytest.approx(3 * 4 * 64 * (512 - 256), abs=4096)
@@ -69,7 +74,7 @@ def test_a_batch_is_told_to_nanodo_with_our_recipe(steps: ModuleType):
 
 
 def test_our_parameters_under_their_names(steps: ModuleType):
-    params = model.init(jax.random.key(0), SHAPE)
+    params = parameters(SHAPE)
     told = steps.nanodo_peer.theirs(params)
     of = told["blocks_1"]
     assert set(told) == {"embed", "pos_embed", "blocks_0", "blocks_1", "out_ln"}

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from conftest import TINY, change
+from tiny_config import TINY, change
 
 from lm_mia import subsets
 from lm_mia.population import Population

@@ -118,6 +118,10 @@ def test_corrupt_shards_end_it_where_they_are_and_all_are_named(made: Store):
     assert str(caught.value).split("\n") == [
         f"{path}: corrupt score shard; `lm-mia score --repair` makes it again" for path in bad
     ]
+    whole = [SIX[3]]  # rows without damage are read as ever
+    [(_, block)] = made.blocks({"loss": ("loss", whole), "member": ("member", whole)})
+    np.testing.assert_array_equal(block["loss"], made._open("loss")[3:4].read().result())
+    np.testing.assert_array_equal(block["member"], made._open("member")[3:4].read().result())
     for path in [*bad, *other]:
         path.unlink()
     assert made.missing(SIX) == [SIX[i] for i in (0, 1, 2, 4, 5)]

@@ -66,7 +66,7 @@ def test_files_are_closed_after_reading(data_dir: Path):
         for fd in os.listdir("/proc/self/fd")
         if os.path.exists(f"/proc/self/fd/{fd}")
     ]
-    assert not [name for name in names if "array_record" in name]
+    assert not [name for name in names if name.startswith(str(data_dir))]
 
 
 def test_the_hash_tells_builds_apart(data_dir: Path, tmp_path: Path):
@@ -240,17 +240,28 @@ def test_a_damaged_file_is_named_when_it_is_read(changed: Path, damage: str):
         records[17]
 
 
-def test_the_default_folder_is_that_of_tfds(data_dir: Path):
-    code = "from lm_mia import c4; print(c4.data_folder(''), len(c4.open_records('')))"
+OPEN = """
+import sys
+from lm_mia import c4
+assert not {"tensorflow_datasets", "array_record"} & set(sys.modules)
+records = c4.open_records("")
+records[3]
+assert not {"tensorflow", "jax"} & set(sys.modules)
+print(c4.data_folder(""), len(records))
+"""
 
-    def run(**environment: str) -> str:
-        argv = [sys.executable, "-c", code]
+
+@pytest.mark.process
+def test_the_default_folder_is_that_of_tfds_and_tensorflow_is_never_loaded(data_dir: Path):
+    def run(**environment: str) -> subprocess.CompletedProcess[str]:
+        argv = [sys.executable, "-W", "error", "-c", OPEN]
         env = {k: v for k, v in os.environ.items() if k != "TFDS_DATA_DIR"} | environment
-        done = subprocess.run(argv, env=env, capture_output=True, text=True)
-        return done.stdout or done.stderr.splitlines()[-1]
+        return subprocess.run(argv, env=env, capture_output=True, text=True)
 
-    assert run(TFDS_DATA_DIR=str(data_dir)) == f"{data_dir} 25\n"
-    assert "/home/tensorflow_datasets': no such folder" in run(HOME=str(data_dir / "home"))
+    there = run(TFDS_DATA_DIR=str(data_dir))
+    assert (there.stdout, there.stderr) == (f"{data_dir} 25\n", "")
+    missing = run(HOME=str(data_dir / "home")).stderr.splitlines()[-1]
+    assert "/home/tensorflow_datasets': no such folder" in missing
 
 
 @pytest.mark.parametrize("module", ["tensorflow_datasets", "array_record"])
@@ -260,17 +271,3 @@ def test_the_extra_must_be_installed(data_dir: Path, monkeypatch: pytest.MonkeyP
         UserError, match=rf"'c4': {module} is not installed; .*uv run --extra c4 lm-mia"
     ):
         c4.open_records(str(data_dir))
-
-
-def test_tensorflow_is_never_loaded(data_dir: Path):
-    code = f"""
-import sys
-from lm_mia import c4
-assert not {{"tensorflow_datasets", "array_record"}} & set(sys.modules)
-c4.open_records({str(data_dir)!r})[3]
-assert not {{"tensorflow", "jax"}} & set(sys.modules)
-"""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True
-    )
-    assert (done.returncode, done.stderr) == (0, "")

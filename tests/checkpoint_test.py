@@ -1,46 +1,23 @@
-import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from checkpoint_case import SHAPE, TX, state
 from jax.experimental import multihost_utils
+from quick_compilation import quickly_compiled
+from same_bits import same
 
-from lm_mia import checkpoint, config, model
-from lm_mia.optimizer import optimizer
+from lm_mia import checkpoint, model
 
-SHAPE = model.Shape(layers=2, width=8, heads=2, vocab_size=16, length_tokens=6)
-TX = optimizer(config.Optimizer())
-
-
-def state(seed: int = 0) -> checkpoint.State:
-    """Any state: no two leaves equal, moments and count other than their first values."""
-    fresh = checkpoint.fresh(seed, SHAPE, TX)
-    leaves, tree = jax.tree.flatten(fresh)
-    noise = np.random.default_rng(seed)
-    return jax.tree.unflatten(
-        tree,
-        [
-            leaf + (7 if leaf.dtype == np.int32 else noise.normal(size=leaf.shape).astype("f4"))
-            for leaf in leaves
-        ],
-    )
-
-
-def same(one: Any, other: Any) -> bool:
-    """Structure, types and every bit."""
-    a, b = jax.tree.leaves(one), jax.tree.leaves(other)
-    return jax.tree.structure(one) == jax.tree.structure(other) and all(
-        x.dtype == y.dtype and np.asarray(x).tobytes() == np.asarray(y).tobytes()
-        for x, y in zip(a, b, strict=True)
-    )
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
+__all__ = ["quickly_compiled"]  # a fixture
 
 
 def test_a_fresh_state_is_a_pure_function_of_its_seed():
@@ -73,7 +50,7 @@ def test_what_is_saved_comes_back_bit_for_bit(tmp_path: Path):
 def test_special_values_come_back(tmp_path: Path):
     odd = state(1)
     values = np.array([np.nan, np.inf, -np.inf, -0.0, 1e-45, 3.4e38, 0.1, 1.0], np.float32)
-    odd["params"]["ln_D"] = jax.numpy.asarray(values)
+    odd["params"]["ln_D"] = jnp.asarray(values)
     with checkpoint.manager(tmp_path) as checkpoints:
         checkpoint.save(checkpoints, 1, odd)
         got = checkpoint.restore(checkpoints, 1, state(1))["params"]["ln_D"]
@@ -109,7 +86,7 @@ def test_a_relative_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 KILLED = """
 import os, pathlib, signal, sys
-from checkpoint_test import checkpoint, state
+from checkpoint_case import checkpoint, state
 folder = pathlib.Path(sys.argv[1])
 def kill(event, args):
     if event == "os.rename" and pathlib.Path(args[1]) == folder / "5":
@@ -121,6 +98,7 @@ with checkpoint.manager(folder) as checkpoints:
 """
 
 
+@pytest.mark.process
 def test_a_save_killed_at_its_last_moment_leaves_the_state_before(tmp_path: Path):
     folder = tmp_path / "row"
     command = [sys.executable, "-c", KILLED, str(folder)]
@@ -183,12 +161,11 @@ def test_one_flipped_bit_anywhere_changes_the_fingerprint():
 DAMAGE = """
 import sys
 from pathlib import Path
-import jax, numpy as np
-from checkpoint_test import SHAPE, TX, same
-from lm_mia import checkpoint
+from checkpoint_case import checkpoint, state
+from same_bits import same
 from lm_mia.errors import UserError
 folder = Path(sys.argv[1])
-state = checkpoint.fresh(0, SHAPE, TX)
+state = state()
 with checkpoint.manager(folder) as checkpoints:
     checkpoint.save(checkpoints, 7, state)
 largest = max((folder / "7/params/d").iterdir(), key=lambda p: p.stat().st_size)
@@ -206,6 +183,7 @@ for place in [*range(len(raw) // 10, len(raw), len(raw) // 5), None]:
 """
 
 
+@pytest.mark.process
 def test_damage_is_told_and_the_folder_named(tmp_path: Path):
     # In a process of its own: where orbax fails it leaves coroutines behind, whose warnings would be errors here.
     command = [sys.executable, "-c", DAMAGE, str(tmp_path / "row")]
@@ -237,48 +215,3 @@ def test_a_save_leaves_the_preemption_service_alone(
     with checkpoint.manager(tmp_path) as checkpoints:
         checkpoint.save(checkpoints, 1, state(1))
         assert not checkpoints.reached_preemption(1)
-
-
-OVER_DEVICES = """
-import json, sys
-from pathlib import Path
-import jax, numpy as np
-from checkpoint_test import SHAPE, TX, same
-from lm_mia import checkpoint, model, score, sharding, subsets
-
-meshes = {n: sharding.mesh(jax.devices()[:n]) for n in (1, 2, 4)}
-states = {n: checkpoint.fresh(3, SHAPE, TX, mesh) for n, mesh in meshes.items()}
-found = {"fresh": [same(states[1], states[n]) for n in (2, 4)]}
-prints = {int(checkpoint.fingerprint(part)) for s in states.values() for part in [s["params"]]}
-found["fingerprints"] = len(prints)
-row = subsets.Row("reference", 1, 2, 3)
-for saved in (4, 1):
-    folder = Path(sys.argv[1]) / str(saved)
-    parts = {leaf.addressable_shards[0].data.size / leaf.size for leaf in jax.tree.leaves(states[saved])}
-    with checkpoint.manager(folder) as checkpoints:
-        checkpoint.save(checkpoints, 6, states[saved])
-    with checkpoint.manager(folder) as checkpoints:
-        for n, mesh in meshes.items():
-            got = checkpoint.restore(checkpoints, 6, checkpoint.abstract(SHAPE, TX, mesh))
-            places = [a.sharding == b.sharding for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(states[n]))]
-            found[f"{saved} on {n}"] = [same(got, states[1]), all(places)]
-            params = score.restore_params(row, 6, SHAPE, folder, mesh, mesh)
-            on = {d.id for leaf in jax.tree.leaves(params) for d in leaf.devices()}
-            found[f"{saved} scored on {n}"] = [same(params, states[1]["params"]), on == {*range(n)}]
-    found[f"smallest part of {saved}"] = min(parts)
-print(json.dumps(found))
-"""
-
-
-def test_a_state_saved_on_some_devices_is_restored_on_others(tmp_path: Path):
-    command = [sys.executable, "-c", OVER_DEVICES, str(tmp_path)]
-    four = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(
-        command, capture_output=True, text=True, cwd=Path(__file__).parent, env=os.environ | four
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found.pop("fingerprints") == 1
-    assert (found.pop("smallest part of 4"), found.pop("smallest part of 1")) == (0.25, 1)
-    assert len(found) == 1 + 2 * 3 * 2
-    assert set(map(tuple, found.values())) == {(True, True)}, found

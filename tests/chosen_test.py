@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import tiny_run
 import xarray as xr
-from tiny_run import _on_cpu, tiny
+from tiny_run import _on_cpu, here, tiny
 from tiny_store import COLUMNS, FOUR, _small_shards, asked, content, ensure, values
 
-from lm_mia import chosen, cli, store_check, store_format, store_table
+from lm_mia import chosen, cli, store_check, store_format, store_table, workers
 from lm_mia import store as store_module
 from lm_mia.errors import UserError
 from lm_mia.population import Population, open_population
@@ -142,8 +142,14 @@ def columns(samples: tuple[int, ...]) -> dict[str, np.ndarray]:
     return of | {name: np.arange(2 * len(samples)) for name in store_format.TOKEN_COLUMNS[1:]}
 
 
-@pytest.mark.parametrize("old", [(), (0, 1), (0,)])
-@pytest.mark.parametrize("new", [(0,), (2,), (0, 1), (3, 4, 5)])
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ((), (0,)), ((), (3, 4, 5)),
+        ((0, 1), (0,)), ((0, 1), (0, 1)), ((0, 1), (3, 4, 5)),
+        ((0,), (2,)), ((0,), (0, 1)),
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize("crash", ["write", "spec", "consolidate"])
 def test_a_crash_while_the_list_changes(
     tmp_path: Path,
@@ -215,11 +221,12 @@ def test_tokens_at_every_score_point(tmp_path: Path):
 
 @pytest.mark.usefixtures("_on_cpu")
 def test_by_the_command_line(
-    tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+    tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):  # fmt: skip
     """Rows that are there get them from their checkpoints; their sums are the samples' losses."""
     w = tiny.copy(tmp_path / "w")
     before, population = tiny_run.scores(w), open_population(w / "population")
+    monkeypatch.setattr(workers, "run", here)
     flags = ("--config.score.token_samples", "5", "31", "2")
     assert cli.main(tiny.argv("score", w, *flags)) == 0
     assert "rows: 6 wanted, 0 present, 6 to score" in capsys.readouterr().err

@@ -1,6 +1,5 @@
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +7,9 @@ import pandas as pd
 import pytest
 import tiny_run
 import xarray as xr
-from tiny_run import _on_cpu, tiny
+from tiny_run import _on_cpu, here, refused, tiny
 
-from lm_mia import checkpoint, cli, job, train, worker, workers
-from lm_mia.config import Config
+from lm_mia import checkpoint, cli, job, train, workers
 
 __all__ = ["_on_cpu", "tiny"]  # fixtures
 pytestmark = pytest.mark.usefixtures("_on_cpu")
@@ -20,27 +18,6 @@ pytestmark = pytest.mark.usefixtures("_on_cpu")
 @pytest.fixture(autouse=True)
 def _narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-
-
-def here(
-    todo: str, c: Config, workdir: Path, recipe: Path, on_event: Callable[..., None], only: None
-) -> bool:
-    """`workers.run`, but a worker's work is done in this process."""
-    worker._work(todo, c, workdir, recipe, (0, 1), on_event, only)
-    return True
-
-
-def refused(argv: list[str], capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """What a command that is refused says, a line each, without the bars that were drawn so far."""
-    assert cli.main(argv) == 2
-    out, said = capsys.readouterr()
-    assert out == ""
-    assert "Traceback" not in said
-    return [
-        line
-        for line in said.splitlines()
-        if line.strip() and "0:00:0" not in line and "%" not in line
-    ]
 
 
 def test_the_whole_run(tiny: tiny_run.Tiny):
@@ -94,8 +71,9 @@ def test_again_nothing_is_trained_and_the_tables_are_the_same(
 
 
 def test_more_references_train_only_the_new_ones(
-    tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+    tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):  # fmt: skip
+    monkeypatch.setattr(workers, "run", here)
     w, old = tiny.copy(tmp_path / "w"), tiny_run.scores(tiny.workdir)
     (w / "metrics.jsonl").unlink()
     assert (
@@ -111,7 +89,32 @@ def test_more_references_train_only_the_new_ones(
     assert pd.read_csv(w / "tables" / "attacks.csv").references.max() == 6
 
 
-@pytest.mark.parametrize(("flags", "line"), tiny_run.REFUSED, ids=str)
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        # what the config says, what the corpus says once it is read, and what is of the command itself
+        (["--config.model.heads=3"], "model.heads=3: must divide model.width=8; try --config.model.heads=2"),
+        (
+            ["--config.population.samples=64"],
+            "population.samples=64: the corpus has 40 documents to draw from; use at most 40",
+        ),
+        (
+            ["--config.tokenizer.vocab_size=9000"],
+            "tokenizer.vocab_size=9000: the corpus supports at most 148 pieces; use at most 148",
+        ),
+        (["--config.corpus.path=/nowhere"], "corpus.path='/nowhere': no such file or folder; check the spelling"),
+        (
+            ["--config.tokenizer.path=/nowhere"],
+            "tokenizer.path='/nowhere': cannot be read (No such file or directory); give a sentencepiece .model "
+            "file, or leave it empty to train one",
+        ),
+        (
+            ["--config.report=nowhere.py"],
+            "report='nowhere.py': no such script in the checkout or here",
+        ),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)  # fmt: skip
 def test_bad_input_is_one_line_and_nothing_is_written(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], line: str
 ):  # fmt: skip

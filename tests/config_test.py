@@ -3,9 +3,9 @@ import json
 from typing import Any, get_args
 
 import pytest
-from conftest import TINY, change
 from hypothesis import given
 from hypothesis import strategies as st
+from tiny_config import TINY, change
 
 from lm_mia import config, identity
 from lm_mia.config import SIZES, Config, Model, resolve

@@ -1,13 +1,12 @@
 """Builds of a population of C4, whole and killed; nothing but the files of a data set is made up."""
 
-import contextlib
 import dataclasses
 import hashlib
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import fake_c4
@@ -22,7 +21,9 @@ TEXTS = fake_c4.texts(3000)
 SOURCE = config.Corpus("c4", min_chars=50, deduplicate="none", processes=2)
 PIECES = config.Tokenizer(vocab_size=60, documents=500)
 SIZES = config.Population(
-    *(1000, 1, 32),
+    samples=1000,
+    seed=1,
+    length_tokens=32,
     distinct_prefix_tokens=10,
     validation_samples=100,
     frequency_samples=300,
@@ -139,74 +140,61 @@ def test_a_broken_file_is_told(
 
 
 BUILD = """
-import pathlib, sys
+import os, pathlib, signal, sys
 from lm_mia import config, corpus, draw
 draw._PART = 150
+folder, enough, who = pathlib.Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+def kill_when_enough_parts_are_there(*_):
+    if len(list(folder.parent.glob(".population.unfinished/parts-*/*.arrow"))) >= enough:
+        os.killpg(0, signal.SIGKILL) if who == "all" else os.kill(os.getpid(), signal.SIGKILL)
 if __name__ == "__main__":
     corpus.build(
         config.Corpus("c4", sys.argv[1], min_chars=50, deduplicate="none", processes=2),
         config.Tokenizer(vocab_size=60, documents=500),
         config.Population(1000, 1, 32, distinct_prefix_tokens=10, validation_samples=100,
             frequency_samples=300),
-        pathlib.Path(sys.argv[2]),
-        say=lambda line: print(line, flush=True),
+        folder,
+        kill_when_enough_parts_are_there,
     )
 """
 
 
-def start(script: Path, source: config.Corpus, folder: Path) -> subprocess.Popen[str]:
+def killed(script: Path, source: config.Corpus, folder: Path, enough: int, who: str) -> int:
+    """The exit code of a build that is killed once there are enough parts: "all" its processes, or the "parent"."""
     script.write_text(BUILD)
     argv = [sys.executable, "-W", "error", str(script), source.path, str(folder)]
-    return subprocess.Popen(argv, text=True, stdout=subprocess.PIPE, start_new_session=True)
+    return subprocess.run([*argv, str(enough), who], start_new_session=True).returncode
 
 
-def parts(folder: Path) -> list[Path]:
-    return list((folder / ".population.unfinished").glob("parts-*/*.arrow"))
-
-
-def workers(pid: int) -> list[int]:
-    """Children of a process that were spawned to tokenise."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    found = []
-    for child in children:
-        with contextlib.suppress(OSError):
-            if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
-                found.append(int(child))
-    return found
-
-
-def test_killed_builds_go_on(tmp_path: Path, source: config.Corpus, built: population.Population):
+@pytest.mark.process
+def test_killed_builds_go_on(
+    tmp_path: Path,
+    source: config.Corpus,
+    built: population.Population,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Twice, and the third build has a process of its own killed, which another one replaces."""
     folder = tmp_path / "work" / "population"
     for enough, who in ((1, "all"), (3, "parent")):
-        run = start(tmp_path / "build.py", source, folder)
-        while len(parts(folder.parent)) < enough and run.poll() is None:
-            time.sleep(0.005)
-        if who == "all":
-            os.killpg(run.pid, signal.SIGKILL)
-        run.kill()
-        run.communicate()
-        assert run.returncode == -9
+        assert killed(tmp_path / "build.py", source, folder, enough, who) == -9
         assert not folder.exists()
-    run = start(tmp_path / "build.py", source, folder)
-    said, _ = run.communicate()
-    assert run.returncode == 0
-    assert said.startswith("vocabulary: trained by an earlier command\npopulation: ")
-    assert "parts were tokenised by an earlier command" in said
-    assert content(folder) == content(built.folder)
+    lost: list[int] = []
+    said: list[str] = []
+
+    def kill_one(label: str, done: int, total: int) -> None:
+        children = [p.pid for p in multiprocessing.active_children() if p.pid is not None]
+        if label == "tokenise samples" and children and not lost:
+            lost.append(children[0])
+            os.kill(children[0], signal.SIGKILL)
+
+    monkeypatch.setattr(draw, "_PART", 150)
+    found = corpus.build(source, PIECES, SIZES, folder, kill_one, said.append)
+    assert said[0] == "vocabulary: trained by an earlier command"
+    assert said[1].startswith("population: ")
+    assert said[1].endswith(" parts were tokenised by an earlier command")
+    assert "a process that tokenises ended with code -9; " in "\n".join(said)
+    assert content(found.folder) == content(built.folder)
     assert not (folder.parent / ".population.unfinished").exists()
-
-
-def test_a_killed_process_of_a_build_is_replaced(
-    tmp_path: Path, source: config.Corpus, built: population.Population
-):
-    run = start(tmp_path / "build.py", source, tmp_path / "population")
-    while not (pids := workers(run.pid)) and run.poll() is None:
-        time.sleep(0.005)
-    os.kill(pids[0], signal.SIGKILL)
-    said, _ = run.communicate()
-    assert run.returncode == 0
-    assert "a process that tokenises ended with code -9; " in said
-    assert content(tmp_path / "population") == content(built.folder)
 
 
 def test_parts_of_another_size_give_the_same(

@@ -1,5 +1,4 @@
 import dataclasses
-import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -7,29 +6,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from docstring_corpus import PIECES, SIZES, content, source, stop, texts
 
 from lm_mia import config, corpus, docstrings, population
 from lm_mia.errors import UserError
 
-SIZES = config.Population(samples=60, seed=1, length_tokens=32)
-PIECES = config.Tokenizer(vocab_size=300)
-
-
-@functools.cache
-def texts() -> list[str]:
-    return [text for text in docstrings.read(["rich"])[0] if len(text) >= 200]
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> config.Corpus:
-    (tmp_path / "source").mkdir()
-    for i, text in enumerate(texts()):
-        (tmp_path / f"source/{i:03}.txt").write_text(text, "utf-8")
-    return config.Corpus("text", str(tmp_path / "source"))
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    return {p.name: p.read_bytes() for p in folder.iterdir()}
+__all__ = ["source"]  # a fixture
 
 
 def test_the_default_corpus(monkeypatch: pytest.MonkeyPatch):
@@ -213,6 +195,7 @@ def test_bad_input_writes_nothing(tmp_path: Path, source: config.Corpus):
 BUILD = """
 import sys, pathlib
 from lm_mia import config, corpus
+print("up", flush=True)
 corpus.build(
     config.Corpus("text", sys.argv[1]), config.Tokenizer(vocab_size=300),
     config.Population(samples=60, seed=1, length_tokens=32), pathlib.Path(sys.argv[2]),
@@ -220,11 +203,22 @@ corpus.build(
 """
 
 
+@pytest.mark.process
 def test_two_processes_at_once(tmp_path: Path, source: config.Corpus):
+    """The other process asks for the population while this one is building it."""
     folder = tmp_path / "w" / "population"
     argv = [sys.executable, "-W", "error", "-c", BUILD, source.path, str(folder)]
-    running = [subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    assert [(p.communicate()[1], p.returncode) for p in running] == [("", 0)] * 2
+    out = subprocess.PIPE
+    other = subprocess.Popen(argv, stdout=out, stderr=out, text=True)
+    said: list[str] = []
+
+    def wait(label: str, done: int, total: int) -> None:
+        if not said:
+            assert other.stdout is not None
+            said.append(other.stdout.readline())
+
+    corpus.build(source, PIECES, SIZES, folder, wait)
+    assert (said, other.communicate(), other.returncode) == (["up\n"], ("", ""), 0)
     alone = corpus.build(source, PIECES, SIZES, tmp_path / "alone")
     assert content(folder) == content(alone.folder)
     assert {p.name for p in folder.parent.iterdir()} <= {"population", ".population.lock"}
@@ -238,11 +232,6 @@ def test_leftovers_of_a_killed_build_are_removed(tmp_path: Path, source: config.
         corpus.build(source, PIECES, SIZES, tmp_path / "population")
         assert not leftover.exists()
     population.open_population(tmp_path / "population")
-
-
-def stop(label: str, done: int, total: int) -> None:
-    if label == "assemble population":
-        raise KeyboardInterrupt
 
 
 def test_a_stopped_build_goes_on(tmp_path: Path, source: config.Corpus):

@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from corpus_test import PIECES, SIZES, content, source, stop
+from docstring_corpus import PIECES, SIZES, content, source, stop
 
 from lm_mia import config, corpus
 

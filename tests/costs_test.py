@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import TINY, change
 from hypothesis import given
 from hypothesis import strategies as st
+from tiny_config import TINY, change
 
 from lm_mia import costs, flops, parse
 from lm_mia.config import Config, resolve

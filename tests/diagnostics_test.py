@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import SMALL, Ran, Scored, ran, scored
+from synthetic_scores import SMALL, Ran, Scored, ran, scored
 
 from lm_mia import attack, config, diagnostics, scores
 from lm_mia.seeds import rng

@@ -58,6 +58,7 @@ def test_read_is_ordered_by_path_and_line_whatever_the_order_of_packages():
     assert [done for done, _ in seen] == list(range(1, seen[-1][1] + 1))
 
 
+@pytest.mark.process
 def test_reading_imports_no_package():
     code = (
         "import sys; from lm_mia import docstrings; docstrings.read(['zarr', 'xarray']); "

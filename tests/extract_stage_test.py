@@ -11,6 +11,10 @@ from tiny_run import _on_cpu, tiny
 from lm_mia import cli
 
 __all__ = ["_on_cpu", "tiny"]  # fixtures
+pytestmark = pytest.mark.process  # the finished run is made by one
+# The same for all tests, so that text is written by functions that are compiled once.
+SIZES = {"samples": 9, "prefix_tokens": 4, "suffix_tokens": 3}
+FLAGS = tuple(f"--config.extract.{field}={size}" for field, size in SIZES.items())
 
 
 @pytest.mark.usefixtures("_on_cpu")
@@ -20,12 +24,11 @@ def test_the_stage_by_the_command_line(
     w = tiny.copy(tmp_path / "w")
     assert cli.main(tiny.argv("extract", w)) == 2
     assert capsys.readouterr().err.startswith("extract.samples=0: nothing to extract")
-    flags = ("--config.extract.samples=9", "--config.extract.prefix_tokens=4")
-    assert cli.main(tiny.argv("extract", w, *flags, "--config.extract.suffix_tokens=5")) == 2
+    assert cli.main(tiny.argv("extract", w, *FLAGS[:2], "--config.extract.suffix_tokens=5")) == 2
     assert "extract.suffix_tokens=5: with extract.prefix_tokens=4 must be at most" in (
         capsys.readouterr().err
     )
-    assert cli.main(tiny.argv("extract", w, *flags, "--config.extract.suffix_tokens=3")) == 0
+    assert cli.main(tiny.argv("extract", w, *FLAGS)) == 0
     assert "extraction: of the 9 samples with the highest scores" in capsys.readouterr().err
     found = pd.read_csv(w / "tables" / "extraction.csv")
     samples = pd.read_parquet(w / "tables" / "samples.parquet")
@@ -34,11 +37,6 @@ def test_the_stage_by_the_command_line(
     assert (found["log_p_sampled"] < 0).all()
     curves = pd.read_csv(w / "tables" / "extraction_curves.csv")
     assert set(curves["scheme"]) == {"greedy", "sampled", "chosen"}
-
-
-FLAGS = tuple(
-    f"--config.extract.{field}=3" for field in ("samples", "prefix_tokens", "suffix_tokens")
-)
 
 
 @pytest.mark.usefixtures("_on_cpu")

@@ -1,11 +1,17 @@
+from typing import Any
+
 import jax
-import jax.numpy as jnp
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from quick_compilation import quickly_compiled
+from slow_model import shapes
 
 from lm_mia import flops, loss, model
 from lm_mia.config import SIZES
+
+__all__ = ["quickly_compiled"]  # a fixture
 
 
 def by_hand(layers: int, width: int, vocab_size: int, lengths: list[int]) -> float:
@@ -36,14 +42,16 @@ def test_training_and_scoring_are_what_the_products_add_up_to(layers, width, voc
 SHAPE = model.Shape(layers=3, width=256, heads=4, vocab_size=2048, length_tokens=128)
 
 
+@pytest.mark.usefixtures("quickly_compiled")
 @pytest.mark.parametrize("what", ["training", "scoring"])
 def test_the_compiler_counts_the_same(what: str):
     """Of padded rows, in which XLA computes attention between all pairs of tokens: twice the causal ones.
 
     What it counts beyond that are sums, exponentials and the like, some percent here and less in wider models.
     """
-    x_BxL, length_B = jnp.ones((2, 128), jnp.int32), jnp.full(2, 128)
-    params = jax.eval_shape(lambda key: model.init(key, SHAPE), jax.random.key(0))
+    x_BxL: Any = np.ones((2, 128), np.int32)
+    length_B: Any = np.full(2, 128)
+    params = shapes(SHAPE)
 
     def mean_loss(params: model.Params) -> jax.Array:
         return loss.batch_loss(model.forward(params, x_BxL), x_BxL, length_B)
@@ -60,7 +68,7 @@ def test_the_compiler_counts_the_same(what: str):
 
 @pytest.mark.parametrize("shape", [SHAPE, model.Shape(1, 8, 2, 11, 5), model.Shape(2, 48, 1, 7, 3)])
 def test_parameters_are_as_many_as_the_model_has(shape: model.Shape):
-    params = jax.eval_shape(lambda key: model.init(key, shape), jax.random.key(0))
+    params = shapes(shape)
     sizes = {name: sum(p.size for p in jax.tree.leaves(of)) for name, of in params.items()}
     assert sum(sizes.values()) == flops.parameters(
         shape.layers, shape.width, shape.vocab_size, shape.length_tokens

@@ -1,13 +1,19 @@
-"""What rows over 1, 2 and 4 devices come to, as JSON: run by sharding_test.py in a process with 4 CPU devices."""
+"""What rows over 1, 2 and 4 devices come to, as JSON: run by sharding_test.py in a process with 4 CPU devices.
+
+Its argument is an empty folder for states that are saved on some devices and restored on others.
+"""
 
 import dataclasses
 import json
 import re
+import sys
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import optax
+from same_bits import same
 from step_case import (
     LENGTHS,
     RECIPE,
@@ -19,15 +25,15 @@ from step_case import (
     state,
 )
 
-from lm_mia import checkpoint, model, sharding, update
+from lm_mia import checkpoint, model, score, sharding, subsets, update
 from lm_mia.optimizer import optimizer
 
+EVEN = dataclasses.replace(SHAPE, layers=1)
 # Of 6 numbers, none of its layernorms is divisible by 4; nor is the vocabulary.
 ODD = dataclasses.replace(SHAPE, width=6, heads=1, vocab_size=66, length_tokens=32)
-# one micro-batch for all; several, one device idle in some; scanned and computed again
+# several micro-batches, devices idle in some; scanned and computed again; one micro-batch for all
 CASES = {
-    "even": (SHAPE, choice(micro_rows=4), (1, 2, 4)),
-    "few rows": (SHAPE, choice(micro_rows=1), (1, 4)),
+    "even": (EVEN, choice(micro_rows=1), (1, 2, 4)),
     "scanned": (SHAPE, choice(model.Way(scanned=True, remat="full")), (1, 2)),
     "odd": (ODD, choice(), (1, 4)),
 }
@@ -98,15 +104,41 @@ def case(name: str, devices: int) -> dict[str, Any]:
     }
 
 
-def fresh(devices: int) -> list[Any]:
-    mesh = sharding.mesh(jax.devices()[:devices])
-    return numbers(checkpoint.fresh(5, SHAPE, optimizer(RECIPE), mesh))
+def checkpoints(folder: Path) -> dict[str, Any]:
+    """Fresh states on any devices, and states saved on some of them and restored on others."""
+    tx = optimizer(RECIPE)
+    meshes = {n: sharding.mesh(jax.devices()[:n]) for n in (1, 2, 4)}
+    states = {n: checkpoint.fresh(5, EVEN, tx, mesh) for n, mesh in meshes.items()}
+    found: dict[str, Any] = {"leaves": len(jax.tree.leaves(states[1]))}
+    found["fresh"] = [same(states[1], states[n]) for n in (2, 4)]
+    prints = {int(checkpoint.fingerprint(state["params"])) for state in states.values()}
+    found["fingerprints"] = len(prints)
+    found["restored"] = {}
+    for saved in (4, 1):
+        of = folder / str(saved)
+        leaves = jax.tree.leaves(states[saved])
+        parts = [leaf.addressable_shards[0].data.size / leaf.size for leaf in leaves]
+        found[f"smallest part of {saved}"] = min(parts)
+        with checkpoint.manager(of) as manager:
+            checkpoint.save(manager, 6, states[saved])
+        with checkpoint.manager(of) as manager:
+            for n, mesh in meshes.items():
+                got = checkpoint.restore(manager, 6, checkpoint.abstract(EVEN, tx, mesh))
+                pairs = zip(*map(jax.tree.leaves, (got, states[n])), strict=True)
+                placed = all(a.sharding == b.sharding for a, b in pairs)
+                found["restored"][f"{saved} on {n}"] = [same(got, states[1]), placed]
+                row = subsets.Row("reference", 1, 2, 3)
+                params = score.restore_params(row, 6, EVEN, of, mesh, mesh)
+                on = {d.id for leaf in jax.tree.leaves(params) for d in leaf.devices()}
+                right = [same(params, states[1]["params"]), on == {*range(n)}]
+                found["restored"][f"{saved} scored on {n}"] = right
+    return found
 
 
 def main() -> None:
     assert len(jax.devices()) == 4
     cases = {name: {n: case(name, n) for n in of[2]} for name, of in CASES.items()}
-    print(json.dumps({"cases": cases, "fresh": [fresh(n) for n in (1, 2, 4)]}))
+    print(json.dumps({"cases": cases, "checkpoints": checkpoints(Path(sys.argv[1]))}))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from population_test import write
+from docstring_population import write
 
 from lm_mia import frequencies, seeds
 

@@ -2,6 +2,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from quick_compilation import quickly_compiled
+from slow_model import parameters, slow_forward
 
 from lm_mia import generate, model
 from lm_mia.stats.extraction import Scheme, token_log_probs
@@ -9,12 +11,10 @@ from lm_mia.stats.extraction import Scheme, token_log_probs
 SHAPE = model.Shape(layers=2, width=8, heads=2, vocab_size=11, length_tokens=12)
 GREEDY, SAMPLED = Scheme(temperature=0), Scheme()
 KEYS = jax.random.split(jax.random.key(5), 6)
-
-
-@pytest.fixture(scope="module")
-def params() -> model.Params:
-    """Less sure of itself than after training, and less unsure than when fresh."""
-    return jax.tree.map(lambda p: 3 * p, model.init(jax.random.key(0), SHAPE))
+# Less sure of itself than after training, and less unsure than when fresh.
+PARAMS: model.Params = jax.tree.map(lambda p: 3 * p, parameters(SHAPE))
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
+__all__ = ["quickly_compiled"]  # a fixture
 
 
 def prefixes(B: int = 6, P: int = 4) -> np.ndarray:
@@ -24,61 +24,74 @@ def prefixes(B: int = 6, P: int = 4) -> np.ndarray:
     return x_BxP
 
 
-def slow(params: model.Params, prefix_P: np.ndarray, tokens: int) -> list[int]:
+def slow(prefix_P: np.ndarray, tokens: int) -> list[int]:
     """Everything computed anew for every token."""
-    x = prefix_P.tolist()
+    x = prefix_P
     for _ in range(tokens):
-        logits_V = np.asarray(model.forward(params, jnp.array([x])))[0, -1]
-        x.append(int(logits_V.argmax()))
-    return x[len(prefix_P) :]
+        x = np.append(x, slow_forward(PARAMS, x)[-1].argmax())
+    return x[len(prefix_P) :].tolist()
 
 
 @pytest.mark.parametrize("P", [1, 4, 7])
-def test_greedy_text_is_that_of_a_model_without_a_cache(params: model.Params, P: int):
+def test_greedy_text_is_that_of_a_model_without_a_cache(P: int):
     x_BxP = prefixes(P=max(P, 3))[:, :P]
-    written_BxG = generate.write(params, x_BxP, KEYS, SHAPE, 5, GREEDY)
-    assert written_BxG.tolist() == [slow(params, prefix_P, 5) for prefix_P in x_BxP]
+    written_BxG = generate.write(PARAMS, x_BxP, KEYS, SHAPE, 5, GREEDY)
+    assert written_BxG.tolist() == [slow(prefix_P, 5) for prefix_P in x_BxP]
     assert len({tuple(text) for text in written_BxG.tolist()}) > 1
 
 
 SCHEMES = [GREEDY, SAMPLED, Scheme(0.7), Scheme(1.3, 4), Scheme(1, 0, 0.6), Scheme(0.8, 5, 0.7)]
+MANY = 4000
+
+
+def many(x_BxP: np.ndarray, keys_B: jax.Array, scheme: Scheme) -> np.ndarray:
+    """Three tokens after each of MANY prefixes: one shape for all tests, so that each scheme is compiled once."""
+    assert len(x_BxP) == len(keys_B) == MANY
+    return np.asarray(generate.write(PARAMS, x_BxP, keys_B, SHAPE, 3, scheme))
 
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
-def test_what_is_written_does_not_depend_on_the_others(params: model.Params, scheme: Scheme):
-    x_BxP = prefixes()
-    whole = np.asarray(generate.write(params, x_BxP, KEYS, SHAPE, 8, scheme))
-    for order in ([3], [5, 0, 2], [4, 4, 1]):
-        part = generate.write(params, x_BxP[order], KEYS[np.array(order)], SHAPE, 8, scheme)
+def test_what_is_written_does_not_depend_on_the_others(scheme: Scheme):
+    """Neither on which they are, nor on where among them a sample is; one comes twice."""
+    x_BxP, keys_B = np.resize(prefixes(), (MANY, 4)), jax.random.split(jax.random.key(5), MANY)
+    whole = many(x_BxP, keys_B, scheme)
+    order = np.random.default_rng(1).integers(0, MANY, MANY)
+    assert len(set(order.tolist())) < 0.7 * MANY
+    np.testing.assert_array_equal(many(x_BxP[order], keys_B[order], scheme), whole[order])
+
+
+@pytest.mark.parametrize("B", [1, 3])
+def test_what_is_written_does_not_depend_on_how_many_there_are(B: int):
+    whole = np.asarray(generate.write(PARAMS, prefixes(), KEYS, SHAPE, 8, SAMPLED))
+    for order in {1: ([3], [0]), 3: ([5, 0, 2], [4, 4, 1])}[B]:
+        part = generate.write(PARAMS, prefixes()[order], KEYS[np.array(order)], SHAPE, 8, SAMPLED)
         np.testing.assert_array_equal(part, whole[order])
 
 
-def test_longer_text_begins_like_shorter(params: model.Params):
+def test_longer_text_begins_like_shorter():
     short, long = (
-        np.asarray(generate.write(params, prefixes(), KEYS, SHAPE, n, SAMPLED)) for n in (3, 8)
+        np.asarray(generate.write(PARAMS, prefixes(), KEYS, SHAPE, n, SAMPLED)) for n in (3, 8)
     )
     np.testing.assert_array_equal(long[:, :3], short)
 
 
+@pytest.mark.montecarlo
 @pytest.mark.parametrize("scheme", SCHEMES[1:], ids=str)
-def test_tokens_are_drawn_as_often_as_the_scheme_says(params: model.Params, scheme: Scheme):
+def test_tokens_are_drawn_as_often_as_the_scheme_says(scheme: Scheme):
     """Pairs of tokens after one prefix, drawn 4,000 times: never one that cannot be; 5 standard deviations."""
-    n, prefix_P = 4000, prefixes()[1]
-    keys = jax.random.split(jax.random.key(1), n)
-    drawn_Nx2 = np.asarray(
-        generate.write(params, np.tile(prefix_P, (n, 1)), keys, SHAPE, 2, scheme)
-    )
-    every_V = np.arange(11)
-    logits_V = np.asarray(model.forward(params, prefix_P[None])[0, -1])
-    first_V = np.exp(token_log_probs(np.tile(logits_V, (11, 1)), every_V, scheme))
-    for a in range(11):
-        after = jnp.append(prefix_P, a)[None]
-        logits_V = np.asarray(model.forward(params, after)[0, -1])
-        second_V = np.exp(token_log_probs(np.tile(logits_V, (11, 1)), every_V, scheme))
-        for b in range(11):
-            p = float(first_V[a] * second_V[b])
-            seen = ((drawn_Nx2[:, 0] == a) & (drawn_Nx2[:, 1] == b)).mean()
-            assert (seen == 0) if p == 0 else abs(seen - p) <= 5 * (p * (1 - p) / n) ** 0.5 + 1 / n
+    prefix_P, keys_B = prefixes()[1], jax.random.split(jax.random.key(1), MANY)
+    drawn_Bx3 = many(np.tile(prefix_P, (MANY, 1)), keys_B, scheme)
+
+    def probabilities(x_L: np.ndarray) -> np.ndarray:
+        logits_V = slow_forward(PARAMS, x_L)[-1]
+        return np.exp(token_log_probs(np.tile(logits_V, (11, 1)), np.arange(11), scheme))
+
+    first_V = probabilities(prefix_P)
+    p_VxV = np.stack([p * probabilities(np.append(prefix_P, a)) for a, p in enumerate(first_V)])
+    seen_VxV = np.zeros((11, 11))
+    np.add.at(seen_VxV, (drawn_Bx3[:, 0], drawn_Bx3[:, 1]), 1 / MANY)
+    assert (seen_VxV[p_VxV == 0] == 0).all()
+    assert (np.abs(seen_VxV - p_VxV) <= 5 * (p_VxV * (1 - p_VxV) / MANY) ** 0.5 + 1 / MANY).all()
 
 
 @pytest.mark.parametrize("scheme", SCHEMES[1:], ids=str)
@@ -92,6 +105,6 @@ def test_the_pieces_that_are_kept_are_those_of_the_statistics(scheme: Scheme):
         np.testing.assert_allclose(found_V, expected_V, atol=1e-5)
 
 
-def test_text_longer_than_the_model_takes_is_refused(params: model.Params):
+def test_text_longer_than_the_model_takes_is_refused():
     with pytest.raises(ValueError, match="4 \\+ 9 tokens: the model takes 12"):
-        generate.write(params, prefixes(), KEYS, SHAPE, 9, GREEDY)
+        generate.write(PARAMS, prefixes(), KEYS, SHAPE, 9, GREEDY)

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from conftest import SMALL, Ran, ran, scored
 from scipy.stats import binomtest
+from synthetic_scores import SMALL, Ran, ran, scored
 
 from lm_mia import attack, instability, scores
 from lm_mia.config import AttackName

@@ -52,6 +52,7 @@ def test_mistakes_of_flags_and_config_are_told_together(capsys: pytest.CaptureFi
     ]
 
 
+@pytest.mark.process
 def test_plan_loads_neither_jax_nor_pandas_nor_tensorstore():
     code = (
         "import sys; from launch import cli; "

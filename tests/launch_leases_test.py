@@ -1,16 +1,25 @@
+import collections
 import json
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import fake_jobs
 import pytest
 import tensorstore as ts
-from s3_server import Server, s3
+import tiny_run
+from fake_jobs import jobs
+from s3_server import HEEDLESS, Server, s3
+from tiny_run import tiny
 
-from launch import leases
+from launch import cli, leases, sweep, worker
 from lm_mia.errors import UserError
+
+__all__ = ["jobs", "tiny"]  # fixtures
 
 ODD = ["a/b", "", ".", "..", "../../etc", "ü %?#&+~:*\n'\"", "a%2Fb", "A.lease", "-x__lock.__lock"]
 
@@ -39,7 +48,7 @@ def server() -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture(params=["folder", "s3"])
+@pytest.fixture(params=["folder", pytest.param("s3", marks=pytest.mark.process)])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "folder":
         return str(tmp_path / "leases")
@@ -245,6 +254,7 @@ def test_a_release_out_of_reach_leaves_the_lease_to_run_out(
     assert (tmp_path / "k.lease").is_symlink()
 
 
+@pytest.mark.process
 def test_no_answer_is_one_line(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
     monkeypatch.setattr(leases, "_TRIAL_SECONDS", 0.2)
     with socket.socket() as silent:
@@ -289,12 +299,127 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
         leases.open_leases(str(tmp_path), 60, "ours")
 
 
+@pytest.mark.process
 def test_no_such_bucket_is_one_line(server: Server) -> None:
     spec = json.dumps(json.loads(server.spec) | {"bucket": "another"})
     with pytest.raises(UserError, match=r"^--leases=.*bucket does not exist; name [^\n]*$"):
         leases.open_leases(spec, 60, "ours")
 
 
+@pytest.mark.process
 def test_a_bucket_that_ignores_conditions_is_refused(server: Server) -> None:
-    with s3(conditions=False) as heedless, pytest.raises(UserError, match="takes no heed"):
-        leases.open_leases(heedless.spec, 60, "ours")
+    spec = json.dumps(json.loads(server.spec) | {"bucket": HEEDLESS})
+    with pytest.raises(UserError, match="takes no heed"):
+        leases.open_leases(spec, 60, "ours")
+
+
+KEYS = [f"recipe/8/{block}" for block in range(50)]
+LEFT = [f"left/{block}" for block in range(15)]
+Raced = list[list[list[str]]]
+"""Of every process: the keys that it won of KEYS, those of LEFT that it took over at once, and those later."""
+
+RACER = """\
+import json, sys, time
+from launch import leases
+def together():
+    print("ready", flush=True)
+    sys.stdin.readline()
+places, keys, left = json.loads(sys.argv[1])
+found = []
+for place in places:
+    held = leases.open_leases(place, 0.2, "racer")
+    together()
+    won = [key for key in keys if held.claim(key)]
+    early = [key for key in left if held.claim(key)]
+    together()  # all have seen what is left, before any takes it over
+    time.sleep(0.2)
+    found.append([won, early, [key for key in left if held.claim(key)]])
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def raced_at(server: Server, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Raced]:
+    """What six processes got that all asked for the same leases: free ones, and ones whose holder is dead."""
+    spec = json.dumps({**json.loads(server.spec), "path": "raced"})
+    places = [str(tmp_path_factory.mktemp("raced")), spec]
+    for place in places:
+        dead = leases.open_leases(place, 60, "dead")
+        assert all(dead.claim(key) for key in LEFT)
+    command = [sys.executable, "-c", RACER, json.dumps([places, KEYS, LEFT])]
+    racers = [
+        subprocess.Popen(command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        for _ in range(6)
+    ]
+    for _ in range(2 * len(places)):
+        for racer in racers:
+            assert racer.stdout
+            assert racer.stdout.readline() == "ready\n"
+        for racer in racers:
+            assert racer.stdin
+            racer.stdin.write("go\n")
+            racer.stdin.flush()
+    told = [json.loads(racer.communicate()[0]) for racer in racers]
+    return {name: [of[k] for of in told] for k, name in enumerate(("folder", "s3"))}
+
+
+def times(raced: Raced, what: int) -> dict[str, int]:
+    return dict(collections.Counter(key for won in raced for key in won[what]))
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("where", ["folder", "s3"])
+def test_of_six_processes_one_gets_each_key_and_none_or_one_takes_over(
+    raced_at: dict[str, Raced], where: str
+) -> None:
+    """None takes a lease over at once, and one takes over each lease that was left, once its time has passed."""
+    raced = raced_at[where]
+    assert times(raced, 0) == dict.fromkeys(KEYS, 1)
+    assert times(raced, 1) == {}
+    assert times(raced, 2) == dict.fromkeys(LEFT, 1)
+
+
+def test_a_folder_is_found_however_it_is_written(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    held = leases.open_leases(f"{tmp_path}/a/../b", 60, "ours")
+    assert held.claim("k")
+    assert [path.name for path in (tmp_path / "b").iterdir()] == ["k.lease"]
+
+
+class Waiting(BaseException):
+    """Ends a worker that waits for another, which cannot go on before it has ended."""
+
+
+@pytest.mark.process
+def test_two_workers_whose_leases_are_in_a_bucket(
+    server: Server,
+    tiny: tiny_run.Tiny,
+    tmp_path: Path,
+    jobs: fake_jobs.FakeJobs,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While the first is at its first job, the second does all others; each job is done by one of them."""
+    of = sweep.read(tiny.config, str(tiny.copy(tmp_path / "w", rows=False)), ())
+    clock = fake_jobs.Clock()
+    monkeypatch.setattr(worker, "time", clock)
+    place = json.dumps({**json.loads(server.spec), "path": "workers"})
+    flags = [f"--config={of.config}", f"--workdir={of.folder}", "--rows-per-job=2"]
+    by_second: list[str] = []
+
+    def wait() -> None:
+        raise Waiting
+
+    def second_worker(first_job: dict[str, str]) -> None:
+        jobs.before = lambda job: by_second.append(job["rows"])
+        clock.on_sleep = wait
+        with pytest.raises(Waiting):
+            cli.main(["worker", *flags, f"--leases={place}"])
+        assert first_job["rows"] not in by_second
+
+    jobs.before = second_worker
+    assert cli.main(["worker", *flags, f"--leases={place}"]) == 0
+    assert len(by_second) == 2
+    assert sorted(job["rows"] for job in jobs.started) == ["0:2", "2:4", "4:6"]
+    assert tiny_run.scores(of.folder) == tiny_run.scores(tiny.workdir)
+    assert not (of.folder / "leases").exists()
+    assert leases.open_leases(place, 60, "ours").holders() == {}

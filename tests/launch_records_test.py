@@ -55,13 +55,13 @@ def test_a_line_that_was_cut_short_is_no_failure(tmp_path: Path):
 
 
 def test_a_record_is_there_while_the_job_is_alive(tmp_path: Path):
-    state = records.Running(tmp_path, BY)
+    state, began = records.Running(tmp_path, BY), time.time()
     with state.alive():
         state.begin(ROW)
         [(path, record, touched_seconds)] = records.running(tmp_path)
         assert record["rows"].keys() == {ROW}
         assert (record["job"], record["host"], record["pid"]) == ("job-1", "node-1", 7)
-        assert abs(time.time() - touched_seconds) < 5
+        assert began - 1 < touched_seconds < time.time() + 1  # file systems round
         state.end(ROW)
         assert json.loads(path.read_text())["rows"] == {}
     assert list(records.running(tmp_path)) == []
@@ -72,14 +72,11 @@ def test_a_record_is_touched_and_comes_back(tmp_path: Path, monkeypatch: pytest.
     with records.Running(tmp_path, BY).alive():
         [path] = (tmp_path / "running").iterdir()
         os.utime(path, (0, 0))
-        deadline = time.monotonic() + 10
-        while path.stat().st_mtime == 0 and time.monotonic() < deadline:
+        while path.stat().st_mtime == 0:
             time.sleep(0.01)
-        assert path.stat().st_mtime > 0
         path.unlink()  # another job took it for lost
-        while not path.exists() and time.monotonic() < deadline:
+        while not path.exists():
             time.sleep(0.01)
-        assert path.exists()
 
 
 def test_an_odd_name_is_a_plain_file(tmp_path: Path):

@@ -1,7 +1,7 @@
 import json
+import multiprocessing
 import os
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,17 +21,17 @@ ROWS = [str(row) for row in subsets.rows(4, 2)]
 Run = Callable[..., bool]
 
 
-def test_some_rows_of_a_sweep_as_the_engines_run_them(tiny: tiny_run.Tiny, tmp_path: Path):
+@pytest.mark.process
+@pytest.mark.usefixtures("_on_cpu")
+def test_some_rows_of_a_sweep_as_the_engines_run_them(
+    tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """Twice, which changes nothing; the scores are those of `lm-mia run`."""
     config, folder = tiny_sweep.config_file(tiny, tmp_path), tmp_path / "s"
-    of = sweep.read(config, str(folder), ())
+    of = sweep.read(config, str(folder), ["--config.train.workers=1"])
     task = of.tasks[0]
     log = tmp_path / "log"
-    about = "--recipe=" + task.key, "--rows=1:3", "--job=j$(x)", f"--log={log}"
-    for _ in range(2):
-        process = start(tiny, of, *about)
-        _, said = process.communicate()
-        assert process.returncode == 0, said
+    assert start(of, f"--recipe={task.key}", "--rows=1:3", "--job=j$(x)", f"--log={log}") == 0
     assert task.missing() == [0, 3, 4, 5]
     [scored, again] = tiny_run.logged(task.folder, "row_scored")
     assert sorted([scored["row"], again["row"]]) == ROWS[1:3]
@@ -41,22 +41,25 @@ def test_some_rows_of_a_sweep_as_the_engines_run_them(tiny: tiny_run.Tiny, tmp_p
     assert found == {name: whole[name] for name in found}
     assert len(found) == 4  # loss and member of two rows
     assert not list(task.folder.glob("recipe_*/running/*"))
-    process = start(tiny, of, "--recipe=" + of.tasks[1].key, "--rows=0:1")
-    _, said = process.communicate()
-    assert process.returncode == 0, said
+    before = tiny_run.content(task.folder / recipe_of(task).name)
+    monkeypatch.setattr(workers, "run", lambda *_: pytest.fail("nothing is to be made"))
+    assert start(of, f"--recipe={task.key}", "--rows=1:3", "--job=j$(x)", f"--log={log}") == 0
+    assert tiny_run.content(task.folder / recipe_of(task).name) == before
+    asked: list[str] = []
+
+    def run(todo: Any, c: Any, workdir: Any, recipe: Any, on_event: Any, only: Any) -> bool:
+        asked.extend(f"{recipe.name} {row}" for row in only)
+        return True
+
+    monkeypatch.setattr(workers, "run", run)
+    assert start(of, f"--recipe={of.tasks[1].key}", "--rows=0:1") == 0
+    assert asked == [f"{recipe_of(of.tasks[1]).name} {ROWS[0]}"]
     assert (of.tasks[1].folder / "population").resolve() == task.population.resolve()
-    assert of.tasks[1].missing() == [1, 2, 3, 4, 5]
 
 
-def start(tiny: tiny_run.Tiny, of: sweep.Sweep, *about: str) -> Any:
-    """`launch rows`, as `tiny.start` starts `lm-mia`."""
-    import subprocess
-    import sys
-
-    command = of.command([sys.executable], "rows", *about)
-    environment = {**os.environ, **tiny.environment}
-    out = subprocess.PIPE
-    return subprocess.Popen(command, stdout=out, stderr=out, text=True, env=environment)
+def start(of: sweep.Sweep, *about: str) -> int:
+    """The exit code of a job: `launch rows` in this process, whose workers are processes of their own."""
+    return cli.main(of.command(["python"], "rows", *about)[3:])
 
 
 @pytest.fixture
@@ -168,33 +171,50 @@ def test_what_may_pass_is_to_be_started_again(
     assert records.failures(recipe_of(task), ROWS[0]) == []
 
 
-def test_a_crash_while_saving_ends_soon_and_leaves_no_process(tiny: tiny_run.Tiny, tmp_path: Path):
-    """A file stands where the checkpoints of a row belong; orbax would wait for minutes."""
+@pytest.mark.process
+@pytest.mark.usefixtures("_on_cpu")
+def test_a_worker_that_crashes_while_saving_ends_at_once(
+    tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A file stands where the checkpoints of a row belong; orbax would wait for minutes, and then be killed."""
     workdir = tiny.copy(tmp_path / "w", rows=False)
     of = sweep.read(tiny.config, str(workdir), ["--config.train.workers=1"])
     [task] = of.tasks
     recipe = tiny.recipe(workdir)
     (recipe / "checkpoints").mkdir()
     (recipe / "checkpoints" / ROWS[1]).write_text("")
-    began = time.monotonic()
-    process = start(tiny, of, f"--recipe={task.key}", "--rows=0:2", "--job=j")
-    _, said = process.communicate()
-    assert process.returncode == 3, said
-    assert time.monotonic() - began < 90  # of four starts; a wait alone would take 120
-    assert len(records.failures(recipe, ROWS[1])) == 3
+    for _ in range(2):  # so that the next failure is its last
+        records.failed(recipe, ROWS[1], "an earlier one", rows.who("j", ""))
+    stopped: list[Any] = []
+    stop = workers._stop
+    monkeypatch.setattr(workers, "_stop", lambda found: stop(stopped.extend(found) or found))
+    assert start(of, f"--recipe={task.key}", "--rows=0:2", "--job=j") == 3
+    assert [process.exitcode for process in stopped] == [1]  # by itself: not killed
+    first, second, third = records.failures(recipe, ROWS[1])
+    assert first["reason"] == second["reason"] == "an earlier one" != third["reason"]
     assert task.missing() == [2, 3, 4, 5]
-    assert tiny_run.workers_of(process.pid) == []
+    assert multiprocessing.active_children() == []
 
 
-def test_what_is_wrong_before_any_row_is_the_users(
-    task: sweep.Task, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "error",
+    [
+        UserError("JAX_PLATFORMS='x': no such device here; unset it"),
+        RuntimeError("a worker failed:\nNotADirectoryError: locks"),
+    ],
+)
+def test_what_is_wrong_before_any_row_is_of_no_row(
+    task: sweep.Task, monkeypatch: pytest.MonkeyPatch, error: Exception
 ):
     def run(*_: Any) -> bool:
-        raise UserError("JAX_PLATFORMS='x': no such device here; unset it")
+        raise error
 
     monkeypatch.setattr(workers, "run", run)
-    with pytest.raises(UserError, match="no such device"):
+    with pytest.raises(type(error)) as caught:
         rows.run(task, "0:1", "job", "")
+    assert caught.value is error
+    assert records.failures(recipe_of(task), ROWS[0]) == []
+    assert list(records.running(recipe_of(task))) == []
 
 
 def test_a_row_over_several_processes_is_tried_again_by_the_engine(

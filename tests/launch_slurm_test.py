@@ -81,6 +81,7 @@ def array(folder: Path, of: Slurm = ONE, command: list[str] = COMMAND) -> str:
     return slurm.script("name", command, range(5), 8, 35, folder / "logs", folder, of)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("element", "rows"), [(0, "0:8"), (2, "16:24"), (4, "32:35")])
 def test_an_element_makes_the_rows_of_its_block(cluster: Cluster, element: int, rows: str):
     assert cluster.run(array(cluster.folder), element=element) == 0
@@ -88,6 +89,7 @@ def test_an_element_makes_the_rows_of_its_block(cluster: Cluster, element: int, 
     assert cluster.called("srun")[2:] == [*COMMAND, f"--rows={rows}", f"--job=17_{element}", log]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", NASTY)
 def test_an_argument_arrives_as_it_is(cluster: Cluster, name: str):
     command = [*COMMAND, name, f"--config.corpus.path={name}"]
@@ -96,6 +98,7 @@ def test_an_argument_arrives_as_it_is(cluster: Cluster, name: str):
     assert not (cluster.folder / "hit").exists()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", [name for name in NASTY if name and "\\" not in name])
 def test_folders_of_any_name_are_entered_and_named(cluster: Cluster, name: str):
     folder = cluster.folder / name
@@ -114,6 +117,7 @@ def test_the_name_of_the_output_is_escaped_as_sbatch_reads_it():
     assert '\n#SBATCH --output="/a \\"b\\" 5%%A $c/%A_%a.out"\n' in said
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("code", "restarts"), [(143, ""), (137, ""), (139, "1"), (134, "19"), (143, "1000")]
 )
@@ -122,6 +126,7 @@ def test_a_job_that_was_stopped_or_killed_is_put_back(cluster: Cluster, code: in
     assert cluster.called("scontrol") == ["requeue", "17_3"]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("code", "restarts"), [(0, ""), (1, ""), (2, ""), (2, "1"), (127, ""), (137, "20")]
 )
@@ -130,11 +135,13 @@ def test_any_other_code_is_that_of_the_job(cluster: Cluster, code: int, restarts
     assert cluster.called("scontrol") == []
 
 
+@pytest.mark.process
 def test_a_script_that_stands_nowhere_starts_nothing(cluster: Cluster):
     assert cluster.run(array(cluster.folder / "nowhere")) == 1
     assert cluster.called("srun") == []
 
 
+@pytest.mark.process
 def test_a_setup_file_that_fails_is_told_and_nothing_is_started(
     cluster: Cluster, capfd: pytest.CaptureFixture[str]
 ):
@@ -153,6 +160,7 @@ def test_a_corpus_has_one_node_and_no_gpus():
     assert "gpus" not in said
 
 
+@pytest.mark.process
 def test_a_corpus_that_was_stopped_is_put_back(cluster: Cluster):
     logs = folder = cluster.folder
     cluster.run(slurm.corpus_script("corpus", ["python", "x y"], logs, folder, ONE), 143)
@@ -179,6 +187,7 @@ def test_a_block_beyond_the_limit_of_arrays_is_refused_with_a_way_out_that_works
     assert slurm.script("name", COMMAND, [1000], 2, 2002, *PLACES, ONE, limit=1001)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("bad", ["a\nb", "a\rb", "a\0b", "\u2028", "\ud800"])
 @pytest.mark.parametrize("where", ["command", "logs", "folder"])
 def test_line_breaks_and_such_are_refused(bad: str, where: str):
@@ -203,9 +212,18 @@ def test_flags_are_what_jobs_ask_for(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     Path("setup.sh").touch()
     assert asked(
-        *("--time=90", "--nodes=2", "--gpus-per-node=8", "--cpus-per-task=16", "--memory=64G"),
-        *("--partition=a", "--account=b", "--qos=c", "--constraint=[x|y]&z*2", "--at-once=9"),
-        *("--setup=setup.sh", "--grace-seconds=60"),
+        "--time=90",
+        "--nodes=2",
+        "--gpus-per-node=8",
+        "--cpus-per-task=16",
+        "--memory=64G",
+        "--partition=a",
+        "--account=b",
+        "--qos=c",
+        "--constraint=[x|y]&z*2",
+        "--at-once=9",
+        "--setup=setup.sh",
+        "--grace-seconds=60",
     ) == Slurm("90", 2, 8, 16, "64G", "a", "b", "c", "[x|y]&z*2", 9, str(tmp_path / "setup.sh"), 60)
 
 
@@ -268,12 +286,14 @@ def test_a_script_is_submitted(cluster: Cluster, after: tuple[str, ...], flags: 
     assert cluster.called("sbatch") == ["--parsable", *flags, str(path)]
 
 
+@pytest.mark.process
 def test_what_sbatch_refuses_is_told_in_its_words(cluster: Cluster):
     cluster.answers("sbatch", "echo 'sbatch: error: Invalid account' >&2; echo no >&2; exit 1")
     with pytest.raises(UserError, match=r"x: sbatch: error: Invalid account; no$"):
         slurm.submit(cluster.folder / "x")
 
 
+@pytest.mark.process
 def test_a_machine_without_slurm_is_told(cluster: Cluster, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PATH", str(cluster.folder))
     with pytest.raises(UserError, match=r"^sbatch: No such file or directory; SLURM's commands"):
@@ -281,6 +301,7 @@ def test_a_machine_without_slurm_is_told(cluster: Cluster, monkeypatch: pytest.M
     assert slurm.array_limit() is None
 
 
+@pytest.mark.process
 def test_a_new_job_takes_nothing_over_from_the_one_that_submits_it(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ):
@@ -290,6 +311,7 @@ def test_a_new_job_takes_nothing_over_from_the_one_that_submits_it(
     assert slurm.submit(cluster.folder / "x") == ",/etc/other.conf"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("answer", "limit"), [("echo 'MaxArraySize      = 4001'", 4001), ("echo MaxJobs = 7", None)]
 )

@@ -2,29 +2,44 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
+import types
 from pathlib import Path
 
-import filelock
+import fake_jobs
 import pytest
-import s3_server
 import tiny_run
 import tiny_sweep
-from tiny_run import tiny
+from fake_jobs import jobs
+from tiny_run import _on_cpu, tiny
 
-from launch import cli, sweep
+from launch import cli, estimate, leases, process, sweep, worker
+from lm_mia import subsets
 
-__all__ = ["tiny"]  # a fixture
+__all__ = ["_on_cpu", "jobs", "tiny"]  # fixtures
 
 
-def start(tiny: tiny_run.Tiny, of: sweep.Sweep, **environment: str) -> subprocess.Popen[str]:
-    """A worker whose jobs are two rows, and whose leases last two seconds."""
-    flags = "--rows-per-job=2", "--lease-seconds=2", "--config.train.workers=1"
-    command = of.command([sys.executable], "worker", *flags)
-    command += [f"--leases={environment.pop('LEASES')}"] if "LEASES" in environment else []
-    everything, out = {**os.environ, **tiny.environment, **environment}, subprocess.PIPE
-    return subprocess.Popen(command, stdout=out, stderr=out, text=True, env=everything)
+class Killed(BaseException):
+    """In place of SIGKILL: nothing that the worker would do after it is done."""
+
+
+class Stopped(BaseException):
+    """Ends a worker that would go on for ever."""
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> fake_jobs.Clock:
+    """The time of workers and of their leases."""
+    clock = fake_jobs.Clock()
+    monkeypatch.setattr(worker, "time", clock)
+    monkeypatch.setattr(leases, "monotonic", clock.monotonic)
+    return clock
+
+
+def work(of: sweep.Sweep, lease_seconds: float = 2.0) -> int:
+    """A worker whose jobs are two rows."""
+    sizes = estimate.Sizes(estimate.plan.chip_of("h100", 0.5), 2, 4.0, None)
+    return worker.run(of, sizes, worker.Options("", lease_seconds))
 
 
 def events(out: str, kind: str) -> list[dict[str, object]]:
@@ -33,81 +48,186 @@ def events(out: str, kind: str) -> list[dict[str, object]]:
     return [event for event in found if event["event"] == kind]
 
 
-def test_two_workers_one_of_which_is_killed(tiny: tiny_run.Tiny, tmp_path: Path):
-    """The other one takes its job over; scores are those of `lm-mia run`, and no row is made twice."""
+def test_the_job_of_a_worker_that_was_killed_is_taken_over(
+    tiny: tiny_run.Tiny,
+    tmp_path: Path,
+    jobs: fake_jobs.FakeJobs,
+    clock: fake_jobs.Clock,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """After its lease has run out, by the one that is left; scores are all there, and no row is made twice."""
     of = sweep.read(tiny_sweep.config_file(tiny, tmp_path), str(tmp_path / "s"), ())
-    first = start(tiny, of)
-    assert first.stdout is not None
-    line = first.stdout.readline()
-    second = start(tiny, of)
-    os.kill(first.pid, signal.SIGKILL)
-    first.communicate()
-    out, said = second.communicate()
-    assert second.returncode == 0, said
+
+    def kill(flags: dict[str, str]) -> None:
+        begin, end = flags["rows"].split(":")
+        argv = [f"--{name}={value}" for name, value in flags.items() if name != "rows"]
+        assert cli.main(["rows", *argv, f"--rows={begin}:{int(end) - 1}"]) == 0  # one of its two
+        raise Killed
+
+    jobs.before = kill
+    with monkeypatch.context() as patch:
+        patch.setattr(leases.Leases, "release", lambda *_: None)
+        with pytest.raises(Killed):
+            work(of)
+    assert len(list((of.folder / "leases").glob("*.lease"))) == 1
+    [killed] = jobs.started
+    jobs.before = lambda flags: None
+    began = clock.seconds
+    assert work(of) == 0
+    assert clock.seconds - began >= 2
     assert [task.missing() for task in of.tasks] == [[], []]
     assert tiny_run.scores(of.tasks[0].folder) == tiny_run.scores(tiny.workdir)
     for task in of.tasks:
         scored = tiny_run.events(task.folder, "row_scored")
-        assert len(set(scored)) == len(scored)
-    begun = json.loads(line)
-    ended = {(e["recipe"], e["rows"]) for e in events(out, "job_ended")}
-    assert len(ended) >= 5  # of six jobs; the killed worker's job may have ended by itself
-    assert begun["event"] == "job_started"
+        assert len(scored) == len(set(scored)) == 6
+    out = capsys.readouterr().out
+    ended = [(e["recipe"], e["rows"]) for e in events(out, "job_ended")]
+    everything = {(task.key, rows) for task in of.tasks for rows in ("0:2", "2:4", "4:6")}
+    assert len(ended) == 6
+    assert set(ended) == everything
+    assert ended[-1] == (killed["recipe"], killed["rows"])
+    [waiting] = events(out, "waiting")
+    assert waiting["jobs"] == 1
+    assert len(events(out, "job_started")) == 7
     assert not list((of.folder / "leases").glob("*.lease"))
 
 
-def test_leases_in_a_bucket(tiny: tiny_run.Tiny, tmp_path: Path):
+def test_a_lease_is_renewed_while_its_job_runs(
+    tiny: tiny_run.Tiny, tmp_path: Path, jobs: fake_jobs.FakeJobs, clock: fake_jobs.Clock
+):
     of = sweep.read(tiny.config, str(tiny.copy(tmp_path / "w", rows=False)), ())
-    with s3_server.s3() as server:
-        both = [start(tiny, of, LEASES=server.spec, **server.environment) for _ in range(2)]
-        told = [process.communicate() for process in both]
-    assert [process.returncode for process in both] == [0, 0], told
-    assert tiny_run.scores(of.folder) == tiny_run.scores(tiny.workdir)
-    ended = [str(e["rows"]) for out, _ in told for e in events(out, "job_ended")]
-    assert sorted(ended) == ["0:2", "2:4", "4:6"]  # each by one of them
-    assert not (of.folder / "leases").exists()
+    others = leases.open_leases(str(of.folder / "leases"), 2.0, "others")
+    job = fake_jobs.Job(None)
+    jobs.before = lambda flags: job
+
+    def look() -> None:
+        if job.poll() is None:
+            [(key, holder)] = others.holders().items()
+            assert others.claim(key) is None
+            if holder["beat"] == 6:  # every half second
+                job.returncode = 0
+                jobs.before = lambda flags: None
+
+    clock.on_sleep = look
+    assert work(of) == 0
+    assert clock.seconds >= 1003
+
+
+def test_a_job_whose_lease_was_taken_over_is_stopped(
+    tiny: tiny_run.Tiny,
+    tmp_path: Path,
+    jobs: fake_jobs.FakeJobs,
+    clock: fake_jobs.Clock,
+    capsys: pytest.CaptureFixture[str],
+):
+    """And whoever has taken it over keeps it."""
+    of = sweep.read(tiny.config, str(tiny.copy(tmp_path / "w", rows=False)), ())
+    others = leases.open_leases(str(of.folder / "leases"), 2.0, "others")
+    job = fake_jobs.Job(None)
+    jobs.before = lambda flags: None if taken else job
+    taken: list[leases.Lease] = []
+
+    def take_over() -> None:
+        if taken:
+            raise Stopped  # it waits for the rows of the lease that is theirs
+        [key] = others.holders()
+        assert others.claim(key) is None
+        clock.seconds += 3  # in which the worker was suspended
+        taken.extend(filter(None, [others.claim(key)]))
+        assert taken
+
+    clock.on_sleep = take_over
+    with pytest.raises(Stopped):
+        work(of)
+    assert job.returncode == 143
+    first, *others_ended = events(capsys.readouterr().out, "job_ended")
+    assert first["code"] == 143
+    assert [e["code"] for e in others_ended] == [0, 0]
+    assert others.renew(taken[0])
 
 
 def test_jobs_that_crash_are_not_tried_for_ever_and_leases_are_given_back(
-    tiny: tiny_run.Tiny, tmp_path: Path
+    tiny: tiny_run.Tiny,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ):
-    workdir = tiny.copy(tmp_path / "w", rows=False)
-    (tiny.recipe(workdir) / "locks").write_text("")  # where a folder belongs
-    of = sweep.read(tiny.config, str(workdir), ())
-    process = start(tiny, of)
-    out, said = process.communicate()
-    assert process.returncode == 2
-    assert said.strip().splitlines()[-1].count(": its job ended with code ") == 1
-    assert len(events(out, "job_ended")) == 3
+    of = sweep.read(tiny.config, str(tiny.copy(tmp_path / "w", rows=False)), ())
+    crash = ["sh", "-c", "echo ValueError: no such thing; exit 1"]
+    monkeypatch.setattr(sweep.Sweep, "command", lambda *_: crash)
+    flags = [f"--config={of.config}", f"--workdir={of.folder}", "--rows-per-job=2"]
+    assert cli.main(["worker", *flags]) == 2
+    out, said = capsys.readouterr()
+    [line] = said.strip().splitlines()
+    assert line.endswith(
+        ": its job ended with code 1, the third in a row; it said last: ValueError: no such thing"
+    )
+    assert [e["code"] for e in events(out, "job_ended")] == [1, 1, 1]
     assert not list((of.folder / "leases").glob("*.lease"))
 
 
-def test_rows_in_other_hands_are_not_asked_for_again_and_again(tiny: tiny_run.Tiny, tmp_path: Path):
-    workdir = tiny.copy(tmp_path / "w", rows=False)
-    recipe, of = tiny.recipe(workdir), sweep.read(tiny.config, str(workdir), ())
-    (recipe / "locks").mkdir()
-    with filelock.FileLock(recipe / "locks" / "replica_2147483648_2147483648_1.lock"):
-        process = start(tiny, of)
-        deadline = time.monotonic() + 120
-        while of.tasks[0].missing() != [5] and time.monotonic() < deadline:
-            time.sleep(0.1)
-        time.sleep(20)  # in which jobs could be started and end
-        process.terminate()
-        out, _ = process.communicate()
-    asked = [str(e["rows"]) for e in events(out, "job_started")]
-    assert sorted(asked) == ["0:2", "2:4", "4:6"]
-    assert events(out, "waiting")
+def test_rows_in_other_hands_are_not_asked_for_again_and_again(
+    tiny: tiny_run.Tiny,
+    tmp_path: Path,
+    jobs: fake_jobs.FakeJobs,
+    clock: fake_jobs.Clock,
+    capsys: pytest.CaptureFixture[str],
+):
+    """But once a minute."""
+    of = sweep.read(tiny.config, str(tiny.copy(tmp_path / "w", rows=False)), ())
+    jobs.not_made = {subsets.rows(4, 2)[5]}
+
+    def free_at_last() -> None:
+        asked = sorted(flags["rows"] for flags in jobs.started)
+        if clock.seconds <= 1060:
+            assert asked == ["0:2", "2:4", "4:6"]
+            assert of.tasks[0].missing() == [5]
+        else:
+            assert asked == ["0:2", "2:4", "4:6", "4:6"]
+            jobs.not_made = set()
+
+    clock.on_sleep = free_at_last
+    assert work(of, lease_seconds=50) == 0
+    assert clock.seconds == 1120  # it looks every five seconds
+    assert [flags["rows"] for flags in jobs.started].count("4:6") == 3
+    assert len(events(capsys.readouterr().out, "waiting")) == 2
 
 
-def test_a_stopped_worker_gives_its_lease_back(tiny: tiny_run.Tiny, tmp_path: Path):
-    of = sweep.read(tiny.config, str(tmp_path / "w"), ["--config.train.epochs=500"])
-    process = start(tiny, of)
-    assert process.stdout is not None
-    process.stdout.readline()
-    time.sleep(1)
-    process.terminate()
-    _, said = process.communicate()
-    assert process.returncode == 143, said
+@pytest.mark.process
+@pytest.mark.usefixtures("_on_cpu")
+def test_a_stopped_worker_stops_its_job_and_gives_its_lease_back(
+    tiny: tiny_run.Tiny,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    of = sweep.read(tiny.config, str(tiny.copy(tmp_path / "w", rows=False)), ())
+    saves = [
+        "sh",
+        "-c",
+        "trap 'echo saved; exit 143' TERM; echo up; while kill -0 $PPID; do sleep 0.05; done",
+    ]
+    monkeypatch.setattr(sweep.Sweep, "command", lambda *_: saves)
+    started: list[subprocess.Popen[bytes]] = []
+    start = process.start
+    monkeypatch.setattr(process, "start", lambda *a: started.append(start(*a)) or started[-1])
+
+    def sleep(seconds: float) -> None:
+        time.sleep(0.01)
+        if any("up" in log.read_text() for log in of.folder.glob("logs/*")):
+            assert len(list((of.folder / "leases").glob("*.lease"))) == 1
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    patched = types.SimpleNamespace(sleep=sleep, monotonic=time.monotonic)
+    monkeypatch.setattr(worker, "time", patched)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["worker", f"--config={of.config}", f"--workdir={of.folder}"])
+    assert ended.value.code == 143
+    assert capsys.readouterr().err == "stopped; the same command goes on from here\n"
+    assert [job.returncode for job in started] == [143]
+    [log] = (of.folder / "logs").iterdir()
+    assert log.read_text() == "up\nsaved\n"
     assert not list((of.folder / "leases").glob("*.lease"))
 
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import table_of
+from sample_table import table_of
 
 from lm_mia import lowercase, population
 from lm_mia.population import Population

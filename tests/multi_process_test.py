@@ -1,5 +1,6 @@
 """Rows over the devices of a job of several processes: real ones, on this machine, also stopped and killed."""
 
+import json
 import os
 import shutil
 import signal
@@ -16,25 +17,22 @@ from lm_mia import parse, subsets, worker
 from lm_mia.store import Store
 
 __all__ = ["_on_cpu", "tiny"]  # fixtures
-pytestmark = pytest.mark.usefixtures("_on_cpu")
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("_on_cpu")]
 
-POINTS, STEPS = (3,), 12
+POINTS, STEPS = (3, 6), 8
+KILLED, STOPPED = "reference_1_1_1", "reference_3_3_3"
 FLAGS = (
     *("--config.population.length_tokens=24", "--config.tokenizer.vocab_size=70"),
-    "--config.train.epochs=3",
+    "--config.train.epochs=2",
     f"--config.score.at_steps={','.join(map(str, POINTS))}",
     "--config.score.statistics=min_k",
     "--config.score.token_samples=3,17",
 )
 
 
-def ended(job: list[subprocess.Popen[str]], seconds: float = 150) -> list[tuple[int, str]]:
-    """The exit code of every process of a job and what it said; all must end in that time."""
-    try:
-        said = [process.communicate(timeout=seconds) for process in job]
-    finally:
-        for process in job:
-            process.kill()
+def ended(job: list[subprocess.Popen[str]]) -> list[tuple[int, str]]:
+    """The exit code of every process of a job and what it said; all must end by themselves."""
+    said = [process.communicate() for process in job]
     return [(process.returncode, "".join(text)) for process, text in zip(job, said, strict=True)]
 
 
@@ -113,42 +111,63 @@ def test_two_processes_of_two_devices_equal_one_of_one(
 
 
 def started(workdir: Path, job: list[subprocess.Popen[str]], row: str, step: int) -> list[int]:
-    """Waits until a row has come so far; the worker of every process."""
-    while not any(e["row"] == row and e["step"] >= step for e in tiny_run.logged(workdir, "train")):
+    """Waits until a row is held at a step, as the log says; the worker of every process."""
+    while not any(
+        e["row"] == row and e["step"] == step - 1 for e in tiny_run.logged(workdir, "train")
+    ):
         assert all(process.poll() is None for process in job), ended(job)
-        time.sleep(0.01)
+        time.sleep(0.02)
     below = [tiny_run.workers_of(process.pid) for process in job]
     assert [len(workers) for workers in below] == [1, 1]
     return [workers[0] for workers in below]
 
 
-def test_a_job_stopped_and_killed_ends_as_the_unbroken_one_bit_for_bit(
+def fingerprint(workdir: Path, row: str, step: int) -> str:
+    """Of a saved state, a number of 32 bits for its weights and another one for its moments."""
+    [file] = workdir.glob(f"recipe_*/checkpoints/{row}/{step}/fingerprint/metadata")
+    assert set(json.loads(file.read_text())) == {"params", "opt"}
+    return file.read_text()
+
+
+def test_a_job_killed_and_stopped_goes_on_as_the_unbroken_one_bit_for_bit(
     tiny: tiny_run.Tiny, flags: tuple[str, ...], unbroken: Path, tmp_path: Path
 ):
-    w = tmp_path / "w"
-    job = tiny.start_job(w, 2, 2, *flags)
-    workers = started(w, job, "reference_1_1_1", 4)
+    """Of the unbroken job's rows two are made again: one is killed at step 5, the other one is stopped at step 6."""
+    w, release = tmp_path / "w", tmp_path / "release"
+    missing = shutil.ignore_patterns(KILLED, STOPPED, "metrics.jsonl", "tables")
+    shutil.copytree(unbroken, w, ignore=missing)
+    [store] = w.glob("recipe_*/scores.zarr")
+    for number in (1, 3):
+        for shards in store.glob(f"*/c/{number}"):
+            shutil.rmtree(shards)
+
+    hold = {"HOLD_ROW": KILLED, "HOLD_STEP": "5", "HOLD_RELEASE": str(release)}
+    job = tiny.start_job(w, 2, 2, *flags, environment=hold)
+    workers = started(w, job, KILLED, 5)
+    job[0].kill()
+    release.touch()  # its worker finds nobody to report to, and leaves without waiting for the others
+    (code, _), (other_code, said) = ended(job)
+    assert code == -signal.SIGKILL
+    assert other_code in (1, 2), said
+    while not all(map(tiny_run.gone, workers)):
+        time.sleep(0.02)
+
+    hold = {"HOLD_ROW": STOPPED, "HOLD_STEP": "6"}
+    job = tiny.start_job(w, 2, 2, *flags, environment=hold)
+    workers = started(w, job, STOPPED, 6)
     os.kill(job[1].pid, signal.SIGTERM)
     for code, said in ended(job):
         assert code == 143, said
         assert said.splitlines()[-1] == "stopped; the same command goes on from here"
     assert all(map(tiny_run.gone, workers))
-    [folder] = w.glob("recipe_*/checkpoints/reference_1_1_1")
-    step = max(int(p.name) for p in folder.iterdir())
-    assert 4 < step <= STEPS
 
-    job = tiny.start_job(w, 2, 2, *flags)
-    workers = started(w, job, "reference_3_3_3", 4)
-    job[0].kill()  # its worker finds nobody to report to, and leaves without waiting for the others
-    (code, _), (other_code, said) = ended(job)
-    assert code == -signal.SIGKILL
-    assert other_code in (1, 2), said
-    assert all(map(tiny_run.gone, workers))
-
-    for code, said in ended(tiny.start_job(w, 2, 2, *flags)):
-        assert code == 0, said
-    assert tiny_run.scores(w) == tiny_run.scores(unbroken)
-    resumed = {e["row"]: e["resumed_at"] for e in tiny_run.logged(w, "row_trained")}
-    if step < STEPS:
-        assert resumed["reference_1_1_1"] == step
-    assert resumed["reference_3_3_3"] == POINTS[0]  # saved before the kill
+    [trained] = tiny_run.logged(w, "row_trained")
+    assert (trained["row"], trained["resumed_at"]) == (KILLED, POINTS[0])  # saved before the kill
+    assert fingerprint(w, KILLED, STEPS) == fingerprint(unbroken, KILLED, STEPS)
+    made, expected = tiny_run.scores(w), tiny_run.scores(unbroken)
+    assert made == {name: of for name, of in expected.items() if "/c/3/" not in name}
+    # Saved where it was stopped, as the unbroken job saved it there for a score point.
+    [states] = w.glob(f"recipe_*/checkpoints/{STOPPED}")
+    assert sorted(path.name for path in states.iterdir()) == ["3", "6"]
+    assert fingerprint(w, STOPPED, 6) == fingerprint(unbroken, STOPPED, 6)
+    assert fingerprint(w, STOPPED, 6) != fingerprint(unbroken, KILLED, 6)

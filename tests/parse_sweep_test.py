@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from parse_test import FILE, wrong
+from tiny_config import FILE, wrong
 
 from lm_mia import parse
 from lm_mia.errors import UserError

@@ -3,24 +3,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tiny_config import FILE, wrong
 
 from lm_mia import parse
 from lm_mia.config import Config
-from lm_mia.errors import UserError
-
-FILE = """
-from lm_mia import config
-def get_config(size="1"):
-    return config.Config(
-        population=config.Population(samples=16, length_tokens=8),
-        model=config.Model(layers=int(size), width=8, heads=2),
-        optimizer=config.Optimizer(warmup_steps=1, weight_decay=0),
-        train=config.Train(batch_size=4),
-        attack=config.Attack(
-            references=4, replicas=2, fprs=(0.1, 0.5), focus_fpr=0.1, band=(0, 0.1)
-        ),
-    )
-"""
 
 
 @pytest.fixture(scope="module")
@@ -28,13 +14,6 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("configs") / "tiny.py"
     path.write_text(FILE)
     return str(path)
-
-
-def wrong(file: str, *overrides: str) -> list[str]:
-    """What is said of a command line, a line each."""
-    with pytest.raises(UserError) as caught:
-        parse.parse(file, overrides)
-    return str(caught.value).split("\n")
 
 
 def test_file_argument_and_overrides(file: str):

@@ -3,7 +3,7 @@ import typing
 from pathlib import Path
 
 import pytest
-from parse_test import FILE, wrong
+from tiny_config import FILE, wrong
 
 from lm_mia import config, parse
 

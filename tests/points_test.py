@@ -1,7 +1,7 @@
 import pytest
-from conftest import TINY, change
 from hypothesis import given
 from hypothesis import strategies as st
+from tiny_config import TINY, change
 
 from lm_mia import batches
 from lm_mia.config import Config

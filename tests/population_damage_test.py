@@ -2,13 +2,15 @@
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from population_test import content, write
+from docstring_population import content, write
 
 from lm_mia import draw, population
 from lm_mia.errors import UserError
@@ -68,30 +70,55 @@ KILLED = """
 import os, pathlib, signal, sys
 from lm_mia import draw, manifest, population
 from lm_mia.tokenizer import train_tokenizer
-folder, moment, identity, seed = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
 def die(*args, **kwargs): os.kill(os.getpid(), signal.SIGKILL)
-draw._PART = 10
-documents = [(f"the text of number {i}", str(i)) for i in range(60)]
-model = train_tokenizer([text for text, _ in documents], 30)
-if moment == "manifest": manifest.dump = die
 replace = os.replace
-if moment == "rename": os.replace = lambda a, b: die() if b == folder else replace(a, b)
-if moment == "after": population.open_population = die
-progress = lambda label, done, total: die() if moment == "samples" and done == 20 else None
-provenance = {"corpus_sha256": identity} if identity else {}
-population.write(folder, documents, model, seed=seed, samples=40, length_tokens=9, validation_samples=10,
-                 provenance=provenance, progress=progress, say=print)
+def write(folder, moment):
+    if moment == "manifest": manifest.dump = die
+    if moment == "rename": os.replace = lambda a, b: die() if b == folder else replace(a, b)
+    if moment == "after": population.open_population = die
+    progress = lambda label, done, total: die() if moment == "samples" and done == 20 else None
+    draw._PART = 10
+    documents = [(f"the text of number {i}", str(i)) for i in range(60)]
+    model = train_tokenizer([text for text, _ in documents], 30)
+    population.write(folder, documents, model, seed=0, samples=40, length_tokens=9, validation_samples=10,
+                     provenance={"corpus_sha256": "a"}, progress=progress, say=lambda line: print(line, flush=True))
+for line in sys.stdin:
+    name, moment = line.split()
+    child = os.fork()  # each moment in a process of its own, which need not load everything again
+    if not child:
+        write(pathlib.Path(name), moment)
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), "end", flush=True)
 """
 
 
-def run_killed(folder: Path, moment: str, identity: str = "a", seed: int = 0) -> tuple[int, str]:
-    argv = [sys.executable, "-c", KILLED, str(folder), moment, identity, str(seed)]
-    done = subprocess.run(argv, capture_output=True, text=True)
-    return done.returncode, done.stdout
+@pytest.fixture
+def run_killed() -> Iterator[Callable[[Path, str], tuple[int, str]]]:
+    """Writes a population in a process that is killed at a moment: its exit code, and what it said."""
+    one_thread = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # it forks
+    argv, pipe = [sys.executable, "-c", KILLED], subprocess.PIPE
+    server = subprocess.Popen(argv, stdin=pipe, stdout=pipe, text=True, env=one_thread)
+
+    def run(folder: Path, moment: str) -> tuple[int, str]:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        server.stdin.write(f"{folder} {moment}\n")
+        server.stdin.flush()
+        said = ""
+        while not (line := server.stdout.readline()).endswith(" end\n"):
+            assert line, "it ended"
+            said += line
+        return int(line.split()[0]), said
+
+    yield run
+    server.communicate()
 
 
-def test_killed_at_any_moment_leaves_a_whole_population_or_none(tmp_path: Path):
-    folder = tmp_path / "p"
+@pytest.mark.process
+def test_killed_at_any_moment_leaves_a_whole_population_or_none(
+    tmp_path: Path, run_killed: Callable[[Path, str], tuple[int, str]]
+):
+    folder, said = tmp_path / "p", ""
     for moment in ("samples", "manifest", "rename"):
         code, said = run_killed(folder, moment)
         assert code == -9

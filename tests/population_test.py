@@ -1,4 +1,3 @@
-import functools
 import hashlib
 import json
 import zlib
@@ -8,33 +7,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import table_of
+from docstring_population import content, documents, model, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sample_table import table_of
 
-from lm_mia import assemble, docstrings, draw, population, seeds, tokenise
+from lm_mia import assemble, draw, population, seeds, tokenise
 from lm_mia.errors import UserError
 from lm_mia.tokenizer import load_tokenizer, train_tokenizer
-
-
-@functools.cache
-def documents() -> list[tuple[str, str]]:
-    texts, records = docstrings.read(["rich"])
-    return [(t, r) for t, r in zip(texts, records, strict=True) if len(t) >= 100]
-
-
-@functools.cache
-def model() -> bytes:
-    return train_tokenizer([text for text, _ in documents()], 400)
-
-
-def write(folder: Path, **changes: Any) -> population.Population:
-    kwargs: dict[str, Any] = {"seed": 3, "samples": 100, "length_tokens": 64} | changes
-    return population.write(folder, documents(), model(), **kwargs)
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    return {p.name: p.read_bytes() for p in folder.iterdir()}
 
 
 @pytest.fixture(scope="module")

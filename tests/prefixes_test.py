@@ -2,10 +2,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import table_of
+from docstring_population import write
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from population_test import write
+from sample_table import table_of
 
 from lm_mia import assemble, prefixes
 

@@ -2,7 +2,7 @@ import math
 from typing import Any, get_args
 
 import pytest
-from conftest import TINY, change
+from tiny_config import TINY, change
 
 from lm_mia import config, parse, store_format
 from lm_mia.config import Config

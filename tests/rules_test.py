@@ -2,9 +2,9 @@ import math
 from typing import Any
 
 import pytest
-from conftest import TINY, change
 from hypothesis import given
 from hypothesis import strategies as st
+from tiny_config import TINY, change
 
 from lm_mia import config, parse
 from lm_mia.config import Config

@@ -22,19 +22,26 @@ class Server:
     """What a process that uses it has to have."""
 
 
+HEEDLESS = "heedless"
+"""A bucket that ignores the conditions of writes (If-None-Match and If-Match)."""
+
+
 @contextlib.contextmanager
-def s3(bucket: str = "bucket", conditions: bool = True) -> Iterator[Server]:
-    """The server with an empty bucket, while the block runs; one that knows no conditions of writes, if so asked."""
-    command = [sys.executable, __file__, str(conditions)]
+def s3() -> Iterator[Server]:
+    """The server while the block runs, with an empty bucket as S3 has them and one that is heedless."""
+    command = [sys.executable, __file__]
     server = subprocess.Popen(command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         assert server.stdout
         port = int(server.stdout.readline())
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-        connection.request("PUT", f"/{bucket}")
-        assert connection.getresponse().status == 200
+        for bucket in ("bucket", HEEDLESS):
+            connection.request("PUT", f"/{bucket}")
+            answer = connection.getresponse()
+            assert answer.status == 200
+            answer.read()
         connection.close()
-        spec = {"driver": "s3", "bucket": bucket, "path": "leases", "aws_region": "us-east-1"}
+        spec = {"driver": "s3", "bucket": "bucket", "path": "leases", "aws_region": "us-east-1"}
         spec |= {"endpoint": f"http://127.0.0.1:{port}", "aws_credentials": {"type": "environment"}}
         environment = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
         yield Server(json.dumps(spec), {**environment, "NO_PROXY": "127.0.0.1"})
@@ -43,7 +50,7 @@ def s3(bucket: str = "bucket", conditions: bool = True) -> Iterator[Server]:
         server.communicate()
 
 
-def _serve(conditions: bool) -> None:
+def _serve() -> None:
     """Says the port, then serves until standard input ends: also when whoever started it was killed."""
     from moto.moto_server.werkzeug_app import (
         DomainDispatcherApplication,
@@ -57,7 +64,8 @@ def _serve(conditions: bool) -> None:
     def one_at_a_time(environ: dict[str, Any], start_response: Any) -> Any:
         # Moto looks whether an object is there, then writes it: in threads both of two may find none. S3 is atomic.
         body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
-        kept = {k: v for k, v in environ.items() if conditions or not k.startswith("HTTP_IF_")}
+        heedless = environ["PATH_INFO"].startswith(f"/{HEEDLESS}/")
+        kept = {k: v for k, v in environ.items() if not (heedless and k.startswith("HTTP_IF_"))}
         with one:
             return moto({**kept, "wsgi.input": io.BytesIO(body)}, start_response)
 
@@ -72,4 +80,4 @@ def _serve(conditions: bool) -> None:
 
 
 if __name__ == "__main__":
-    _serve(sys.argv[1] == "True")
+    _serve()

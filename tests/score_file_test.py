@@ -65,14 +65,19 @@ def test_the_file_has_no_name_and_is_gone_when_closed(tmp_path: Path):
 
 
 def test_results_come_in_the_order_of_the_items():
-    def slow(i: int) -> int:
-        time.sleep(0.002 * (i % 3))
+    ended = [threading.Event() for _ in range(40)]
+
+    def after_the_next(i: int) -> int:
+        """An even item ends only when the odd one after it has ended."""
+        if i % 2 == 0:
+            assert ended[i + 1].wait(60)
+        ended[i].set()
         return i * i
 
     with ThreadPoolExecutor(4) as pool:
-        assert list(in_order(pool, slow, range(40))) == [i * i for i in range(40)]
-        assert list(in_order(pool, slow, [])) == []
-        assert list(in_order(pool, slow, [3])) == [9]
+        assert list(in_order(pool, after_the_next, range(40))) == [i * i for i in range(40)]
+        assert list(in_order(pool, after_the_next, [])) == []
+        assert list(in_order(pool, after_the_next, [3])) == [9]
 
 
 def test_few_items_are_taken_ahead():
@@ -94,14 +99,17 @@ def test_few_items_are_taken_ahead():
 @pytest.mark.parametrize("who", ["call", "items", "caller"])
 def test_an_error_comes_when_no_call_is_under_way(who: str):
     """Else threads would go on to write into files that are closed."""
-    under_way, most, lock = 0, 0, threading.Lock()
+    begun, under_way, lock = 0, 0, threading.Lock()
+    two_at_once = threading.Barrier(2)
 
     def call(i: int) -> int:
-        nonlocal under_way, most
+        nonlocal begun, under_way
         with lock:
+            begun += 1
             under_way += 1
-            most = max(most, under_way)
-        time.sleep(0.02)
+        if i < 2:
+            two_at_once.wait(60)
+        time.sleep(0.02)  # long enough to be under way still, if nothing waited for it
         with lock:
             under_way -= 1
         if who == "call" and i == 3:
@@ -123,6 +131,7 @@ def test_an_error_comes_when_no_call_is_under_way(who: str):
         with pytest.raises(KeyError, match="here"):
             consume(pool)
         assert under_way == 0
-        time.sleep(0.05)
-        assert under_way == 0  # nor does one begin
-        assert most > 1
+        before = begun
+    assert (
+        begun == before
+    )  # nor does one begin, though the pool ends only when nothing waits for a thread

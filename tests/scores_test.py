@@ -5,7 +5,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
-from conftest import SMALL, Scored, scored
+from synthetic_scores import SMALL, Scored, scored
 
 from lm_mia import attack, config, scores
 from lm_mia.config import AttackName

@@ -76,6 +76,7 @@ def test_all_of_a_large_corpus_can_be_drawn():
     assert sorted(draw(1, "p", 1000, 1000).tolist()) == list(range(1000))
 
 
+@pytest.mark.montecarlo
 @pytest.mark.usefixtures("nothing_listed")
 def test_every_sequence_is_equally_likely():
     n, k, times = 5, 3, 6000

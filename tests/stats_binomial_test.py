@@ -90,10 +90,11 @@ def test_the_test_keeps_its_level_exactly(alpha):
         assert rejected + 2 * comb(replicas, k_low) > alpha * 2**replicas
 
 
+@pytest.mark.montecarlo
 @pytest.mark.parametrize("replicas", [8, 31, 127, 300])
 def test_the_test_keeps_its_level_on_coins(replicas):
     rng = np.random.default_rng(replicas)
-    votes_N = (rng.random((replicas, 20_000)) < 0.5).sum(axis=0)
+    votes_N = rng.binomial(replicas, 0.5, 20_000)
     rejected = p_value(votes_N, replicas) < 0.05
     np.testing.assert_array_equal(rejected, flips.flip_bins(votes_N, replicas) != flips.COIN_FLIP)
     k_low, _ = coin_flip_cutoff(replicas)
@@ -129,6 +130,7 @@ def test_clopper_pearson_covers_exactly_summed(rate):
     assert covered >= 0.9
 
 
+@pytest.mark.process
 def test_pytest_can_fail(tmp_path):
     broken = tmp_path / "broken_test.py"
     broken.write_text(

@@ -105,6 +105,7 @@ def test_exact_however_it_is_cut(digits, block, dtype, monkeypatch):
     np.testing.assert_array_equal(got.fpr_F, fprs)
 
 
+@pytest.mark.montecarlo
 def test_against_resampling_with_another_generator():
     score_TxN, member_N = noisy(6, T=1, N=80, digits=1)
     got = bootstrap.intervals(score_TxN, member_N, [0.2], replicates=3000, confidence=0.9)

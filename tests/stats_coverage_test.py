@@ -14,6 +14,7 @@ def share_covered(low, high, truth):
     return np.mean((low <= truth) & (truth <= high))
 
 
+@pytest.mark.montecarlo
 def test_bootstrap_of_auc_and_tpr():
     rng = np.random.default_rng(0)
     member_N = np.arange(800) < 400
@@ -35,6 +36,7 @@ def test_bootstrap_of_auc_and_tpr():
     assert 0.93 <= tpr <= 0.97
 
 
+@pytest.mark.montecarlo
 @pytest.mark.parametrize(("n", "rate"), [(200, 0.3), (1000, 0.1), (2000, 0.5)])
 def test_clopper_pearson(n, rate):
     hits = np.random.default_rng(n).binomial(n, rate, EXPERIMENTS)

@@ -264,6 +264,7 @@ def test_score_of_known_gaussians():
     np.testing.assert_allclose(score([[0.0], [1.0], [3.0]], g), [[2.0], [0.0], [-4.0]], atol=1e-14)
 
 
+@pytest.mark.montecarlo
 def test_known_signal_is_found():
     # With many references the score is monotone in the loss: AUC = Phi(gap / sqrt 2).
     rng = np.random.default_rng(12)

@@ -3,19 +3,14 @@
 Where rows of the paper contradict themselves the tests name them, and hold that no others do.
 """
 
-import importlib
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
+from analysis import published
 from lm_mia.stats import binomial, flips
 from lm_mia.stats.contributions import contributions
 from lm_mia.stats.roc import tpr_at_fpr
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "analysis"))
-published = importlib.import_module("published")
 N = 524_288  # samples of a class
 REPLICAS = {"140M": 125, "302M": 127}
 

@@ -38,6 +38,7 @@ def test_subsampled_sets_have_no_reference_twice(references, size, sets, seed):
     np.testing.assert_array_equal(again, index_SxR)
 
 
+@pytest.mark.montecarlo
 def test_subsampled_sets_draw_every_reference_equally():
     index_SxR = resampling.subsampled_sets(10, 4, 5000, np.random.default_rng(0))
     # 2,000 times each, give or take 35; every pair of sets shares 1.6 on average.

@@ -7,14 +7,12 @@ import numpy as np
 import pytest
 import tiny_run
 import xarray as xr
+from tiny_run import _on_cpu, here, tiny
 
-from lm_mia import cli, status, worker, workers
+from lm_mia import cli, status, workers
 from lm_mia.workdir import Workdir
 
-
-@pytest.fixture(scope="session")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> tiny_run.Tiny:
-    return tiny_run.finished(tmp_path_factory)
+__all__ = ["_on_cpu", "tiny"]  # fixtures
 
 
 def test_what_is_there_and_what_is_missing(
@@ -100,20 +98,13 @@ def test_another_config_is_refused(
     assert "  model.width: 8 -> 16" in capsys.readouterr().err.splitlines()
 
 
+@pytest.mark.usefixtures("_on_cpu")
 def test_statistics_asked_for_later_are_scored_and_nothing_is_trained(
     tiny: tiny_run.Tiny,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ):
-    def here(
-        todo, c, workdir, recipe, on_event, only
-    ) -> bool:  # a worker's work, without the process
-        worker._work(todo, c, workdir, recipe, (0, 1), on_event, only)
-        return True
-
-    for name, value in tiny.environment.items():
-        monkeypatch.setenv(name, value)
     monkeypatch.setattr(workers, "run", here)
     w, old = tiny.copy(tmp_path / "w"), tiny_run.scores(tiny.workdir)
     (w / "metrics.jsonl").unlink()

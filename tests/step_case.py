@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+import slow_model
 from jax.sharding import Mesh
 
 from lm_mia import batches, checkpoint, config, model, packing, sharding, update
@@ -38,20 +38,20 @@ def choice(
 
 @functools.cache
 def parameters(shape: model.Shape = SHAPE) -> model.Params:
-    """Of numpy; far enough from their first values that every one of them counts."""
-    noise = np.random.default_rng(0)
-    return jax.tree.map(
-        lambda p: p + 0.1 * noise.standard_normal(p.shape).astype(np.float32),
-        jax.device_get(jax.jit(lambda: model.init(jax.random.key(0), shape))()),
-    )
+    """Far enough from their first values that every one of them counts."""
+    return slow_model.parameters(shape, noise=0.1)
 
 
 def state(
     mesh: Mesh, recipe: config.Optimizer = RECIPE, shape: model.Shape = SHAPE
 ) -> checkpoint.State:
-    """The state before the first update, on a mesh."""
-    params = jax.tree.map(jnp.asarray, parameters(shape))
-    whole = {"params": params, "opt": optimizer(recipe).init(params)}
+    """The state before the first update, on a mesh: moments and the count of updates are 0."""
+    params = jax.tree.map(
+        np.array, parameters(shape)
+    )  # copies, since an update writes over its state
+    moments = jax.eval_shape(optimizer(recipe).init, params)
+    zeros = jax.tree.map(lambda of: np.zeros(of.shape, of.dtype), moments)
+    whole = {"params": params, "opt": zeros}
     return jax.device_put(whole, sharding.shardings(whole, mesh))
 
 

@@ -1,12 +1,14 @@
+import contextlib
 import dataclasses
+import io
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tiny_run
-from cli_test import here, refused
-from tiny_run import _on_cpu, tiny
+from tiny_run import _on_cpu, here, refused, tiny
 
 from lm_mia import checkpoint, cli, corpus, parse, progress, sweep, sweep_job, workers
 
@@ -47,13 +49,41 @@ def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
 
 
+def write_config(tiny: tiny_run.Tiny, folder: Path) -> str:
+    """The file of a sweep of two recipes, and beside it a figure and a report script that says what it is given."""
+    (folder / "page.py").write_text(REPORT)
+    (folder / "fig01_x.py").write_text(FIGURE)
+    text = Path(tiny.config).read_text() + SWEEP.format(report=str(folder / "page.py"))
+    (folder / "several.py").write_text(text)
+    return str(folder / "several.py")
+
+
 @pytest.fixture
 def config(tiny: tiny_run.Tiny, tmp_path: Path) -> str:
-    (tmp_path / "page.py").write_text(REPORT)
-    (tmp_path / "fig01_x.py").write_text(FIGURE)
-    text = Path(tiny.config).read_text() + SWEEP.format(report=str(tmp_path / "page.py"))
-    (tmp_path / "several.py").write_text(text)
-    return str(tmp_path / "several.py")
+    return write_config(tiny, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def finished(tiny: tiny_run.Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sweep, run whole; tests take a copy. What it printed is in the files out and err beside it."""
+    folder = tmp_path_factory.mktemp("sweep")
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        tiny_run.on_cpu() as patch,
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        patch.setattr(workers, "run", here)
+        patch.setenv("COLUMNS", "100")
+        assert cli.main(argv("run", write_config(tiny, folder), folder / "w")) == 0
+    (folder / "out").write_text(out.getvalue())
+    (folder / "err").write_text(err.getvalue())
+    return folder / "w"
+
+
+def copy(finished: Path, folder: Path) -> Path:
+    """Of the finished sweep, whose recipes have links to their populations."""
+    return Path(shutil.copytree(finished, folder, symlinks=True))
 
 
 def argv(verb: str, config: str, folder: Path, *more: str) -> list[str]:
@@ -61,10 +91,9 @@ def argv(verb: str, config: str, folder: Path, *more: str) -> list[str]:
 
 
 def test_a_sweep_is_run_whole_and_goes_on_where_it_was(
-    config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    config: str, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    folder = tmp_path / "w"
-    assert cli.main(argv("run", config, folder)) == 0
+    folder = copy(finished, tmp_path / "w")
     [main], [twice] = folder.glob("main_*"), folder.glob("twice_*")
     assert len(tiny_run.events(main, "row_trained")) == 6  # 4 references and 2 replicas
     assert len(tiny_run.events(twice, "row_trained")) == 6  # references, 2 of them targets
@@ -72,10 +101,10 @@ def test_a_sweep_is_run_whole_and_goes_on_where_it_was(
     assert not (main / "tables" / "shuffled.csv").exists()  # decisions only
     assert not (twice / "tables").exists()
     assert (main / "population").resolve() == (twice / "population").resolve()
-    said = (folder / "report.html").read_text()
-    assert said == f"--recipe={main} --recipe={twice} --figure=fig01_x"
-    out, err = capsys.readouterr()
-    assert f"report      {folder / 'report.html'}" in out
+    recipes = f"--recipe={finished / main.name} --recipe={finished / twice.name}"
+    assert (folder / "report.html").read_text() == f"{recipes} --figure=fig01_x"
+    out, err = ((finished.parent / name).read_text() for name in ("out", "err"))
+    assert f"report      {finished / 'report.html'}" in out
     assert "recipe 1 of 2: main" in err
 
     before = tiny_run.scores(main), tiny_run.scores(twice)
@@ -116,9 +145,10 @@ def test_recipes_share_corpus_and_vocabulary(
     assert "which was trained on the same documents" in capsys.readouterr().err
 
 
-def test_a_narrower_command_leaves_what_others_asked_for(config: str, tmp_path: Path):
-    folder = tmp_path / "w"
-    assert cli.main(argv("run", config, folder)) == 0
+def test_a_narrower_command_leaves_what_others_asked_for(
+    config: str, finished: Path, tmp_path: Path
+):
+    folder = copy(finished, tmp_path / "w")
     [main] = folder.glob("main_*")
     stored = json.loads((main / "config.json").read_text())["config"]
     assert stored["name"] == "main+again"
@@ -257,15 +287,17 @@ def test_too_few_documents_for_any_recipe_are_told_before_anything_is_made(
     assert not (tmp_path / "w").exists()
 
 
-def test_without_figures_there_is_no_report(config: str, tmp_path: Path):
+def test_without_figures_there_is_no_report(config: str, finished: Path, tmp_path: Path):
+    (copy(finished, tmp_path / "w") / "report.html").unlink()
     assert cli.main(argv("run", config, tmp_path / "w", "--config.figures=")) == 0
     assert not (tmp_path / "w" / "report.html").exists()
 
 
 def test_what_the_report_says_of_bad_input_is_one_line(
-    config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    config: str, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     Path(config).with_name("page.py").write_text(
         "import sys\nprint('no rows', file=sys.stderr)\nsys.exit(2)"
     )
-    assert refused(argv("run", config, tmp_path / "w"), capsys)[-1] == "no rows"
+    folder = copy(finished, tmp_path / "w")
+    assert refused(argv("run", config, folder), capsys)[-1] == "no rows"

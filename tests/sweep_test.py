@@ -3,7 +3,7 @@ import os
 from pathlib import Path
 
 import pytest
-from conftest import TINY, change
+from tiny_config import TINY, change
 
 from lm_mia import sweep
 from lm_mia.config import Config

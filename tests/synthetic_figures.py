@@ -54,13 +54,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found / "sweep"
 
 
-def make(folder: Path, gain: float = 1.0) -> list[Task]:
+def make(folder: Path, gain: float = 1.0, only: tuple[str, ...] = ("",)) -> list[Task]:
+    """A sweep, of the recipes whose names begin with one of these."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(ROOT / "benchmarks")
         synthetic_sweep = importlib.import_module("synthetic_sweep")
         folder.mkdir(parents=True, exist_ok=True)
         synthetic_sweep.corpus(folder / "corpus.parquet", 1000)
-        tasks = synthetic_sweep.write(folder / "sweep", entries(folder / "corpus.parquet"), gain)
+        some = [e for e in entries(folder / "corpus.parquet") if e[1].name.startswith(only)]
+        tasks = synthetic_sweep.write(folder / "sweep", some, gain)
         synthetic_sweep.attacked(tasks)
     return tasks
 

@@ -1,5 +1,6 @@
 """One tiny row, trained in this process: what tests of training share."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -29,10 +30,9 @@ def mesh() -> jax.sharding.Mesh:
     return sharding.mesh(jax.local_devices()[:1])
 
 
-@functools.cache
-def update_of(recipe: config.Optimizer, choice: compute.Choice) -> update.Step:
-    """Compiled once for all trainers."""
-    return update.make_step(SHAPE, recipe, choice, mesh())
+# Compiled once for all trainers.
+_step = functools.cache(update.make_step)
+_loss = functools.cache(update.make_loss)
 
 
 @functools.cache
@@ -45,7 +45,9 @@ def trainer(
 ) -> train.Trainer:
     """Of a tiny row, with another update if given."""
     new = train.Trainer(population, SHAPE, recipe, settings, choice, mesh())
-    new.__dict__["step"] = step or update_of(recipe, choice)
+    compiled = dataclasses.replace(choice, packed=True)  # which is about rows alone
+    new.__dict__["step"] = step or _step(SHAPE, recipe, compiled, mesh())
+    new.__dict__["_loss"] = _loss(SHAPE, compiled, mesh())
     return new
 
 

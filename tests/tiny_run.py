@@ -10,18 +10,21 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import filelock
+import held_command
 import jax
 import numpy as np
 import pytest
 
+from lm_mia import cli, config, worker
 from lm_mia.store import Store
 from lm_mia.store_format import VARIABLES
+from lm_mia.subsets import Row
 
 _WORDS = (
     "river stone market winter letter garden captain engine morning silver forest window teacher village harbour "
@@ -81,8 +84,12 @@ class Tiny:
     def start(
         self, argv: list[str], more: Mapping[str, str] = MappingProxyType({})
     ) -> subprocess.Popen[str]:
-        """The command, in a group of processes of its own, with more in its environment."""
-        command, out = [sys.executable, "-m", "lm_mia.cli", *argv], subprocess.PIPE
+        """The command, in a group of processes of its own, with more in its environment.
+
+        With HOLD_STEP among this, workers hold their rows at that step: `held_command` says how.
+        """
+        module = [str(Path(held_command.__file__))] if "HOLD_STEP" in more else ["-m", "lm_mia.cli"]
+        command, out = [sys.executable, *module, *argv], subprocess.PIPE
         environment = {**os.environ, **self.environment, **more}
         # It would inherit that Ctrl-C is ignored, as it is here once a test has done a worker's work in this process.
         before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -94,7 +101,12 @@ class Tiny:
             signal.signal(signal.SIGINT, before)
 
     def start_job(
-        self, workdir: Path, processes: int, devices: int, *more: str
+        self,
+        workdir: Path,
+        processes: int,
+        devices: int,
+        *more: str,
+        environment: Mapping[str, str] = MappingProxyType({}),
     ) -> list[subprocess.Popen[str]]:
         """`lm-mia run` in every process of a job, each of so many CPU devices, with rows over all of them."""
         with socket.socket() as free:
@@ -104,6 +116,7 @@ class Tiny:
         found = []
         for index in range(processes):
             more_environment = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+            more_environment |= environment
             if processes > 1:
                 more_environment |= {
                     "JAX_COORDINATOR_ADDRESS": address,
@@ -128,21 +141,27 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
     return finished(tmp_path_factory)
 
 
-@pytest.fixture
-def _on_cpu(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+@contextlib.contextmanager
+def on_cpu() -> Iterator[pytest.MonkeyPatch]:
     """For what starts workers, or does their work here: it leaves no setting and no signal handler behind."""
-    for name, value in tiny.environment.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("NPROC", "1")
     names = ("min_compile_time_secs", "min_entry_size_bytes")
     settings = ("jax_compilation_cache_dir", *(f"jax_persistent_cache_{name}" for name in names))
     before = {name: getattr(jax.config, name) for name in settings}
     handlers = {kind: signal.getsignal(kind) for kind in (signal.SIGTERM, signal.SIGINT)}
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAX_PLATFORMS", "cpu")
+        patch.setenv("NPROC", "1")
+        yield patch
     for name, value in before.items():
         jax.config.update(name, value)
     for kind, handler in handlers.items():
         signal.signal(kind, handler)
+
+
+@pytest.fixture
+def _on_cpu() -> Iterator[None]:
+    with on_cpu():
+        yield
 
 
 def scores(workdir: Path) -> dict[str, bytes]:
@@ -216,35 +235,39 @@ def gone(pid: int) -> bool:
     return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
 
 
-# Flags that the command line refuses, and the one line that it says.
-REFUSED = [
-    (["--config.model.layer=2"], "--config.model.layer: no such field; did you mean --config.model.layers?"),
-    (["--config.model.layers=two"], "model.layers='two': must be a whole number"),
-    (["--config.population.samples=31"], "population.samples=31: must be even (2N); 32 is"),
-    (
-        ["--config.population.samples=64"],
-        "population.samples=64: the corpus has 40 documents to draw from; use at most 40",
-    ),
-    (
-        ["--config.train.batch_size=17", "--config.optimizer.warmup_steps=0"],
-        "train.batch_size=17: must be at most N = population.samples / 2 = 16, the size of a subset; "
-        "try --config.train.batch_size=2",
-    ),
-    (["--config.model.heads=3"], "model.heads=3: must divide model.width=8; try --config.model.heads=2"),
-    (
-        ["--config.tokenizer.vocab_size=9000"],
-        "tokenizer.vocab_size=9000: the corpus supports at most 148 pieces; use at most 148",
-    ),
-    (["--config.corpus.path=/nowhere"], "corpus.path='/nowhere': no such file or folder; check the spelling"),
-    (
-        ["--config.tokenizer.path=/nowhere"],
-        "tokenizer.path='/nowhere': cannot be read (No such file or directory); give a sentencepiece .model "
-        "file, or leave it empty to train one",
-    ),
-    (["--config=/nowhere.py"], "--config=/nowhere.py: no such Python file; try configs/quickstart.py"),
-    (["--verbose"], "--verbose: unknown argument; overrides look like --config.model.layers=4"),
-    (
-        ["--config.report=nowhere.py"],
-        "report='nowhere.py': no such script in the checkout or here",
-    ),
-]  # fmt: skip
+def work(
+    todo: str,
+    c: config.Config,
+    workdir: Path,
+    report: Callable[[worker.Event], None],
+    only: Sequence[Row] | None = None,
+) -> None:
+    """What `worker.main` does, in this process."""
+    [recipe] = workdir.glob("recipe_*")
+    worker._work(todo, c, workdir, recipe, (0, 1), report, only)
+
+
+def here(
+    todo: str,
+    c: config.Config,
+    workdir: Path,
+    recipe: Path,
+    on_event: Callable[[worker.Event], None],
+    only: Sequence[Row] | None,
+) -> bool:
+    """`workers.run`, but a worker's work is done in this process."""
+    worker._work(todo, c, workdir, recipe, (0, 1), on_event, only)
+    return True
+
+
+def refused(argv: list[str], capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """What a command that is refused says, a line each, without the bars that were drawn so far."""
+    assert cli.main(argv) == 2
+    out, said = capsys.readouterr()
+    assert out == ""
+    assert "Traceback" not in said
+    return [
+        line
+        for line in said.splitlines()
+        if line.strip() and "0:00:0" not in line and "%" not in line
+    ]

@@ -1,11 +1,14 @@
 """A store of six rows of ten samples, in small shards, shared by tests."""
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+import zarr
 
-from lm_mia import store_format
+from lm_mia import store, store_format
 from lm_mia.store import Store
 from lm_mia.subsets import Row, rows
 
@@ -87,3 +90,41 @@ def filled(path: Path, wanted: list[Row] = FOUR, statistics: tuple[str, ...] = (
         for step in EACH:
             write(s, row, step)
     return s
+
+
+class Crash(BaseException):
+    """Like a kill: nothing catches it."""
+
+
+def crash(monkeypatch: pytest.MonkeyPatch, at: int, call: Callable[[], None]) -> bool:
+    """Calls `call`, which ends before its at-th step that writes; False if it has fewer."""
+    steps = 0
+
+    def counted(true: Callable) -> Callable:
+        def step(*args: object, **kwargs: object) -> object:
+            nonlocal steps
+            steps += 1
+            if steps == at:
+                raise Crash
+            return true(*args, **kwargs)
+
+        return step
+
+    with monkeypatch.context() as m:
+        for owner, name in (
+            (zarr, "open_group"),
+            (zarr, "create_array"),
+            (zarr.Array, "resize"),
+            (zarr.Array, "__setitem__"),
+            (store.ts, "open"),
+            (os, "replace"),
+            (Path, "replace"),
+            (zarr, "consolidate_metadata"),
+            (zarr.Group, "update_attributes"),
+        ):
+            m.setattr(owner, name, counted(getattr(owner, name)))
+        try:
+            call()
+        except Crash:
+            return True
+    return False

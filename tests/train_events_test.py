@@ -1,7 +1,9 @@
 """What a row tells of its training: metrics, rates and validation losses."""
 
 import functools
+import itertools
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +14,13 @@ from lm_mia.optimizer import learning_rates
 from lm_mia.population import Population
 
 
-def test_what_is_told_of_training(tiny: Population, tmp_path: Path):
+def test_what_is_told_of_training(
+    tiny: Population, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    clock = SimpleNamespace(
+        monotonic=itertools.count().__next__
+    )  # a second later whenever it is read
+    monkeypatch.setattr(train, "time", clock)
     events = run(tiny, tmp_path)
     told = [event for event in events if event["event"] == "train"]
     assert [event["step"] for event in told] == list(range(STEPS))

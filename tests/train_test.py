@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import optax
 import pytest
-from checkpoint_test import same
+from same_bits import same
 from tiny_row import (
     CHOICE,
     OFTEN,
@@ -47,8 +47,13 @@ def slow_row(population: Population, row: Row, design: subsets.Design) -> Any:
     assert len(plan) == STEPS
 
     params = checkpoint.fresh(row.init_seed, SHAPE, optimizer(RECIPE))["params"]
-    state, losses, norms = tx.init(params), [], []
-    update = jax.jit(tx.update)
+    state, losses, norms = jax.jit(tx.init)(params), [], []
+
+    @jax.jit
+    def update(grads: Any, state: Any, params: Any) -> tuple[Any, Any]:
+        change, state = tx.update(grads, state, params)
+        return optax.apply_updates(params, change), state
+
     for ids_B in plan:
         parts = [
             slow_gradient(params, population.pad(np.array([i]))[0], place)
@@ -59,8 +64,7 @@ def slow_row(population: Population, row: Row, design: subsets.Design) -> Any:
         grads = [jax.device_get(grad) for _, grad in parts]
         grads = jax.tree.map(lambda *g: np.mean(g, axis=0, dtype=np.float32), *grads)
         norms.append(np.sqrt(sum(np.square(g).sum() for g in jax.tree.leaves(grads))))
-        change, state = update(grads, state, params)
-        params = optax.apply_updates(params, change)
+        params, state = update(grads, state, params)
     return params, losses, norms
 
 

@@ -201,6 +201,7 @@ for i in range(300):
 """
 
 
+@pytest.mark.process
 def test_lines_of_several_processes_are_whole(tmp_path: Path):
     writers = [
         subprocess.Popen([sys.executable, "-c", APPEND, str(tmp_path), name]) for name in "abc"

@@ -3,8 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny_run
-from tiny_run import _on_cpu, tiny
-from worker_test import work
+from tiny_run import _on_cpu, tiny, work
 
 from lm_mia import parse, presence, score, subsets
 from lm_mia.errors import UserError

@@ -1,9 +1,9 @@
 import dataclasses
 import json
 import os
+import signal
 import time
 import types
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,11 @@ import filelock
 import numpy as np
 import pytest
 import tiny_run
-from tiny_run import _on_cpu, tiny
+from tiny_run import _on_cpu, tiny, work
 
-from lm_mia import checkpoint, config, parse, presence, subsets, worker
+from lm_mia import checkpoint, config, parse, preemption, presence, subsets, worker
 from lm_mia.errors import DISK_WAY_OUT, ApartError, UserError
+from lm_mia.store import Store
 from lm_mia.train import DivergedError, PreemptedError
 
 __all__ = ["_on_cpu", "tiny"]  # fixtures
@@ -36,12 +37,6 @@ class Pipe:
         if self._broken:
             raise BrokenPipeError
         self.sent.append(event)
-
-
-def work(todo: str, c: config.Config, workdir: Path, report: Callable[[Event], None]) -> None:
-    """What `worker.main` does, in this process."""
-    [recipe] = workdir.glob("recipe_*")
-    worker._work(todo, c, workdir, recipe, (0, 1), report, None)
 
 
 @pytest.mark.parametrize(
@@ -99,6 +94,46 @@ def test_untrained_rows_are_not_scored(tiny: tiny_run.Tiny, tmp_path: Path):
         UserError, match=r"row reference_0_0_0: not trained yet; run `lm-mia train`"
     ):
         work("score", c, workdir, lambda event: None)
+
+
+@pytest.mark.usefixtures("_on_cpu")
+def test_a_worker_that_is_asked_to_stop_ends_with_its_code(monkeypatch: pytest.MonkeyPatch):
+    """Where no row trains; from then on another SIGTERM changes nothing."""
+
+    def asked(*_: Any) -> None:
+        stop = preemption.Stop()
+        stop.install()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(worker, "_work", asked)
+    pipe: Any = Pipe()
+    with pytest.raises(SystemExit) as ended:
+        worker.main(pipe, "run", C, Path(), Path(), (0, 1), {})
+    assert ended.value.code == 143
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert pipe.sent == []
+
+
+@pytest.mark.usefixtures("_on_cpu")
+def test_certain_rows_only_and_those_in_other_hands_are_left(tiny: tiny_run.Tiny, tmp_path: Path):
+    workdir = tiny.copy(tmp_path / "w", rows=False)
+    recipe, seen = tiny.recipe(workdir), list[Event]()
+    (recipe / "locks").mkdir(exist_ok=True)
+    with filelock.FileLock(recipe / "locks" / f"{ROWS[2]}.lock"):
+        work("run", parse.parse(tiny.config), workdir, seen.append, only=ROWS[1:3])
+    assert [event["row"] for event in seen if event["event"] == "row_scored"] == NAMES[1:2]
+    assert Store(recipe / "scores.zarr").missing(ROWS) == [*ROWS[:1], *ROWS[2:]]
+
+
+@pytest.mark.usefixtures("_on_cpu")
+def test_a_damaged_population_is_told(tiny: tiny_run.Tiny, tmp_path: Path):
+    workdir = tiny.copy(tmp_path / "w", rows=False)
+    tiny.recipe(workdir)
+    (workdir / "population" / "tokens.npy").write_bytes(b"")
+    with pytest.raises(
+        UserError, match=r"tokens.npy: .*; delete the folder .* run `lm-mia corpus`"
+    ):
+        work("run", parse.parse(tiny.config), workdir, print)
 
 
 @pytest.mark.usefixtures("_on_cpu")
@@ -231,7 +266,7 @@ def test_asked_to_stop_where_no_step_follows(
     tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ):
     """In a job, and where SIGTERM comes too late for `train_row`, the worker stops before what comes next."""
-    from lm_mia import preemption, train
+    from lm_mia import train
 
     c, seen = parse.parse(tiny.config), []
     workdir = tiny.copy(tmp_path / "w", rows=False)

@@ -1,0 +1,62 @@
+"""Figures 22 and 23: losses of a clear and of ambiguous samples, of references and replicas."""
+
+import pandas as pd
+
+from analysis import archetype_panels, io, sentences
+from analysis.io import Recipe
+from analysis.paper_figure import Drawn, PaperFigure
+from analysis.sentences import plural
+
+
+def _archetypes(recipe: Recipe) -> Drawn:
+    """A panel for each kind that has a sample, of one recipe, with their rules and texts as notes."""
+    facts = io.decisive(recipe.folder)
+    found = archetype_panels.read(recipe.folder)
+    rows = [
+        {"kind": a.kind, "sample": a.sample, "member": a.member, "votes": a.votes, "flip": a.flip}
+        | {"of": of, "loss": loss}
+        for a in found
+        for of, losses in (
+            ("in", a.loss_in),
+            ("out", a.loss_out),
+            ("replica", a.loss_replicas),
+        )
+        for loss in losses
+    ]
+    picked = [
+        f"{a.kind.capitalize()} ({a.rule}): {plural(a.candidates, 'sample')}. "
+        f"The first, a {a.label}, begins: “{a.text}”"
+        for a in found
+    ]
+    lacking = [
+        f"{row['kind'].capitalize()} ({row['rule']}): no sample."
+        for row in archetype_panels.none_found(recipe.folder)
+    ]
+    columns = ["kind", "sample", "member", "votes", "flip", "of", "loss"]
+    return Drawn(
+        data=pd.DataFrame(rows, columns=pd.Index(columns)),
+        figure=archetype_panels.draw(found) if found else None,
+        notes=(*picked, *lacking, *sentences.notes(facts)),
+    )
+
+
+FIGURES = {
+    "fig22_archetypes_140m": PaperFigure(
+        title="Figure 22: Sample archetypes, 140M",
+        paper=(
+            "At an FPR of 1% of 125 replicas there are clear, stable members and non-members, and ambiguous samples, "
+            "stable or not. A stable member was found only once flip rates up to 0.2 counted as stable."
+        ),
+        statements=(),
+        draw=lambda recipes: _archetypes(recipes["flip-140M"]),
+    ),
+    "fig23_archetypes_302m": PaperFigure(
+        title="Figure 23: Sample archetypes, 302M",
+        paper=(
+            "At an FPR of 1% of 127 replicas there are clear, stable non-members and ambiguous samples, stable or "
+            "not; a clear member with a flip rate of 0.2 or less was not found."
+        ),
+        statements=(),
+        draw=lambda recipes: _archetypes(recipes["flip-302M"]),
+    ),
+}

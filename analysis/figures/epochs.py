@@ -1,0 +1,169 @@
+"""Figures 3 and 17: LiRA after more and more epochs."""
+
+from analysis import attacks, plotting
+from analysis.attacks import attacked
+from analysis.compare import above, compared, difference, every, gained, near
+from analysis.io import Recipes, fewest_references
+from analysis.paper_figure import Drawn, PaperFigure
+
+# Figure 3: LiRA after one and more epochs.
+FIG03_STATEMENTS = (
+    "Two epochs on half of the data give a higher AUC than one epoch on all of it.",
+    "More epochs raise the AUC.",
+    "At low false positive rates the second epoch is attacked less well than the first.",
+)
+
+
+def draw_fig03(recipes: Recipes) -> Drawn:
+    """(a) As many samples seen, of two data sizes. (b) After each epoch of many."""
+    whole, half = attacks.alike([recipes["chinchilla-44M"], recipes["epochs-44M"]])
+    long = recipes["epochs-140M"]
+    count = min(attacks.MOST_REFERENCES, fewest_references([whole, half]))
+    one = attacked(whole, references=count)
+    first = attacked(half, references=count, step=half.step(1))
+    second = attacked(half, references=count)
+    epochs = attacks.by_epoch(long)
+    titled = [
+        (
+            "(a) All or half of the data",
+            [
+                plotting.Line(f"{whole.samples:,} samples, epoch 1 of 1", one, plotting.VERMILLION),
+                plotting.Line(f"{half.samples:,} samples, epoch 1 of 2", first, plotting.SKY, "--"),
+                plotting.Line(f"{half.samples:,} samples, epoch 2 of 2", second, plotting.BLUE),
+            ],
+        ),
+        (
+            f"(b) {long.samples:,} samples, {long.config.train.epochs} epochs",
+            [plotting.Line(f"Epoch {epoch:g}", found) for epoch, found in epochs.items()],
+        ),
+    ]
+    low, last = attacks.lowest_rate(half), max(epochs)
+    return Drawn(
+        data=plotting.data(titled),
+        figure=plotting.panels(titled),
+        claims=(
+            above(
+                FIG03_STATEMENTS[0],
+                "AUC after epoch 2 of 2 less after epoch 1 of 1",
+                compared(half, whole, count),
+            ),
+            every(
+                FIG03_STATEMENTS[1],
+                [
+                    above("", f"AUC after epoch {b} less after epoch 1", gain)
+                    for b, gain in (
+                        ("2 of 2", difference(second.auc_T, first.auc_T, paired=True)),
+                        (
+                            f"{last:g} of {last:g}",
+                            difference(epochs[last].auc_T, epochs[1].auc_T, paired=True),
+                        ),
+                    )
+                ],
+            ),
+            above(
+                FIG03_STATEMENTS[2],
+                f"TPR at an FPR of {low:g} after epoch 1 less after epoch 2 of 2",
+                difference(first.tpr_T(low), second.tpr_T(low), paired=True),
+            ),
+        ),
+        ours={
+            "1_of_1": plotting.auc_of(one),
+            "1_of_2": plotting.auc_of(first),
+            "2_of_2": plotting.auc_of(second),
+            "140M_first": plotting.auc_of(epochs[1]),
+            "140M_last": plotting.auc_of(epochs[last]),
+        },
+        notes=(
+            f"Attacks use {count} references in (a) and {epochs[1].references} in (b).",
+            plotting.left_out([line for _, lines in titled for line in lines]),
+        ),
+    )
+
+
+# Figure 17: LiRA after each epoch of over-training, with more and with less data.
+FIG17_STATEMENTS = (
+    "More epochs raise the AUC.",
+    "With less data the second epoch raises it more.",
+    "With less data and many epochs the attack is near perfect.",
+)
+MARGIN = 0.01
+
+
+def draw_fig17(recipes: Recipes) -> Drawn:
+    """A panel a number of samples, a curve an epoch."""
+    both = [recipes["epochs-140M"], recipes["epochs-140M-small"]]
+    more, less = found = [
+        attacks.by_epoch(both[0], needed=(1, 2)),
+        attacks.by_epoch(both[1], needed=(1, 2, 3)),
+    ]
+    titled = [
+        (
+            f"({letter}) {recipe.samples:,} samples",
+            [plotting.Line(f"Epoch {epoch:g}", one) for epoch, one in epochs.items()],
+        )
+        for letter, recipe, epochs in zip("ab", both, found, strict=True)
+    ]
+    grows = [
+        above(
+            "",
+            f"AUC on {recipe.samples:,} samples after epoch {max(epochs):g} less after epoch 1",
+            difference(epochs[max(epochs)].auc_T, epochs[1].auc_T, paired=True),
+        )
+        for recipe, epochs in zip(both, found, strict=True)
+    ]
+    count = min(more[1].references, less[1].references)
+    steps = tuple((recipe.step(1), recipe.step(2)) for recipe in reversed(both))
+    faster = gained(both[1], both[0], count, steps)
+    last = max(less)
+    perfect = difference(less[last].auc_T, 1 + 0 * less[last].auc_T, paired=True)
+    return Drawn(
+        data=plotting.data(titled),
+        figure=plotting.panels(titled),
+        claims=(
+            every(FIG17_STATEMENTS[0], grows),
+            above(
+                FIG17_STATEMENTS[1],
+                f"AUC gained in epoch 2 on {both[1].samples:,} less on {both[0].samples:,} samples",
+                faster,
+            ),
+            near(
+                FIG17_STATEMENTS[2],
+                f"AUC after epoch {last:g} on {both[1].samples:,} samples less 1",
+                perfect,
+                MARGIN,
+            ),
+        ),
+        ours={
+            "more_first": plotting.auc_of(more[1]),
+            "more_last": plotting.auc_of(more[max(more)]),
+            **{f"less_{e}": plotting.auc_of(less[e]) for e in (1, 2, 3)},
+            "less_last": plotting.auc_of(less[last]),
+        },
+        notes=(
+            f"Attacks use {more[1].references} references in (a) and {less[1].references} in (b).",
+            plotting.left_out([line for _, lines in titled for line in lines]),
+        ),
+    )
+
+
+FIGURES = {
+    "fig03_epochs": PaperFigure(
+        title="Figure 3: LiRA after more epochs",
+        paper=(
+            "A 44M model has an AUC of 0.620 after one epoch of its compute-optimal data, and on half of it 0.628 "
+            "after one epoch and 0.744 after two, though not at low FPRs. A 140M model goes from 0.573 after one "
+            "epoch to 0.797 after ten."
+        ),
+        statements=FIG03_STATEMENTS,
+        draw=draw_fig03,
+    ),
+    "fig17_overtraining": PaperFigure(
+        title="Figure 17: LiRA after each epoch of over-training",
+        paper=(
+            "A 140M model of 7M samples goes from an AUC of 0.573 after one epoch to 0.797 after ten; of 2^19 samples "
+            "from 0.604 after one, 0.864 after two and 0.944 after three to about 1 after thirteen."
+        ),
+        statements=FIG17_STATEMENTS,
+        draw=draw_fig17,
+    ),
+}

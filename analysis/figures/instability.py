@@ -1,0 +1,589 @@
+"""Figures 5 and 26 to 30, and Tables 1 to 6: decisions that replicas disagree about."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from analysis import archetype_panels, attacks, flip_panels, io, plotting, sentences, tables
+from analysis.compare import Claim, Estimate, Trend, above, difference, every, untested
+from analysis.io import REPLICA_SIZES, Absent, Recipe, Recipes, Record, percent, titled
+from analysis.paper_figure import Drawn, PaperFigure
+from analysis.sentences import plus_minus, rows_there, spread
+
+# Figure 5: coin-flip decisions against the false positive rate, and one unstable sample.
+FIG05_STATEMENTS = (
+    "Members have more coin-flip decisions than non-members.",
+    "The flip rate of members rises with the FPR.",
+)
+_RISE = (0.01, 0.1)
+
+
+def draw_fig05(recipes: Recipes) -> Drawn:
+    """Shares of coin flips with the TPR above, and losses of the sample that stands for the unstable ones."""
+    recipe = recipes["flip-302M"]
+    facts = io.decisive(recipe.folder)
+    shares = io.table(recipe.folder, "flip_shares.csv", tables.SHARE_COLUMNS)
+    rates = tables.error_rates(recipe.folder)
+    found = [a for a in archetype_panels.read(recipe.folder) if a.kind == "ambiguous unstable"]
+    lacking = "No sample is both ambiguous and like a coin flip, so there is no right panel."
+    data = pd.DataFrame([r for r in shares if r["bin"] == "coin flip"])
+    return Drawn(
+        data=data.merge(pd.DataFrame(rates)[["fpr", "tpr_mean", "tpr_std"]], on="fpr"),
+        figure=_fig05_figure(shares, rates, found),
+        claims=(_more_of_members(recipe, facts), _rises(recipe, facts)),
+        ours=_ours(recipe, shares),
+        notes=(*sentences.notes(facts), *([] if found else [lacking])),
+    )
+
+
+def _fig05_figure(
+    shares: list[Record], rates: list[Record], found: list[archetype_panels.Archetype]
+) -> Figure:
+    figure = plotting.new_figure(6.2 * (1 + len(found)), 4.9)
+    parts = figure.subfigures(1, 1 + len(found), squeeze=False)[0]
+    axes = parts[0].subplots()
+    flip_panels.shares_panel(axes, shares, "coin flip")
+    flip_panels.annotate_tpr(axes, rates)
+    axes.set(xlabel="False positive rate (above: mean TPR ± STD)", ylabel="Coin-flip decisions")
+    for part, archetype in zip(parts[1:], found, strict=True):
+        panel = part.subplots()
+        archetype_panels.panel(panel, archetype)
+        panel.set_xlabel("Loss of the sample (nats a token)")
+    for part in parts:
+        handles, labels = part.axes[0].get_legend_handles_labels()
+        part.legend(handles, labels, loc="outside upper center", ncols=2, frameon=False)
+    return figure
+
+
+def _more_of_members(recipe: Recipe, facts: Record) -> Claim:
+    focus = facts["config"]["focus_fpr"]
+    members, nonmembers = (
+        100 * flip_panels.like_coins(votes_N, facts)
+        for votes_N in flip_panels.split(recipe.folder, f"votes_{focus:g}")
+    )
+    return above(
+        FIG05_STATEMENTS[0],
+        f"Percentage points of coin flips, members less non-members, at an FPR of {percent(focus)}",
+        difference(members, nonmembers, paired=False, over="samples of these models"),
+    )
+
+
+def _rises(recipe: Recipe, facts: Record) -> Claim:
+    if flip_panels.shown_fprs(facts, _RISE) != list(_RISE):
+        return untested(
+            FIG05_STATEMENTS[1], f"the run lacks an FPR of {_RISE[0]:g} or {_RISE[1]:g}"
+        )
+    columns = [f"flip_{fpr:g}" for fpr in _RISE]
+    found = io.samples(recipe.folder, ["member", *columns])
+    low, high = (found[name][found["member"].astype(bool)].astype(float) for name in columns)
+    return above(
+        FIG05_STATEMENTS[1],
+        f"Flip rate at an FPR of {percent(_RISE[1])} less at {percent(_RISE[0])}",
+        difference(high, low, paired=True, over="members of these models"),
+    )
+
+
+def _ours(recipe: Recipe, shares: list[Record]) -> dict[str, tuple[float, float]]:
+    attacks = io.table(recipe.folder, "attacks.csv", ("attack", "auc_mean", "auc_std"))
+    lira = next(row for row in attacks if row["attack"] == "lira_online")
+    ours = {"auc": (lira["auc_mean"], lira["auc_std"])}
+    for fpr, row in tables.by_fpr(shares).items():
+        for of in ("members", "nonmembers"):
+            coin, very = (row[name][f"{of}_percent"] for name in ("coin flip", "very unstable"))
+            ours[f"fpr={fpr:g} coin {of}"] = (coin, np.nan)
+            ours[f"fpr={fpr:g} unstable {of}"] = (coin + very, np.nan)
+    for row in tables.true_positives(recipe.folder):
+        for part in ("coin_flip", "union"):
+            share = f"{part}_share_percent"
+            ours[f"fpr={row['fpr']:g} {part} of tp"] = row[f"{share}_mean"], row[f"{share}_std"]
+    return ours
+
+
+# Figure 26: flip rates of 140M replicas in detail: their distribution, and against distance and posterior.
+FIG26_STATEMENTS = ("The flip rate of members falls with the distance to the threshold.",)
+FPRS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
+"""Those of the paper's rows."""
+
+
+def draw_fig26(recipes: Recipes) -> Drawn:
+    """A row an FPR; columns as of the paper."""
+    return _flip_detail(recipes["flip-140M"])
+
+
+def _flip_detail(recipe: Recipe) -> Drawn:
+    """The figure of one recipe, with the claim that Figures 26 and 27 share."""
+    facts = io.decisive(recipe.folder)
+    fprs = flip_panels.shown_fprs(facts, FPRS)
+    if not fprs:
+        raise Absent(f"{recipe.config.name}: attack.fprs has none of {', '.join(map(str, FPRS))}")
+    columns = io.samples(recipe.folder, ["member", *(f"flip_{f:g}" for f in fprs)])
+    member_N = columns["member"].astype(bool)
+    flip = {f: columns[f"flip_{f:g}"].astype(float) for f in fprs}
+    curves = io.table(recipe.folder, "flip_curves.csv", flip_panels.CURVE_COLUMNS)
+    curves = {f: flip_panels.curves_at(curves, f) for f in fprs}
+    fewest, most = flip_panels.bin_sizes([row for rows in curves.values() for row in rows])
+    return Drawn(
+        data=_flip_detail_data(flip, member_N, curves),
+        figure=_flip_detail_figure(flip, member_N, curves, facts),
+        claims=(_falls(recipe, facts),),
+        ours={
+            f"fpr={f:g} from_0.4 {name}": (100 * share, np.nan)
+            for f, flip_N in flip.items()
+            for name, of_N in (("members", member_N), ("nonmembers", ~member_N))
+            for share in [float(np.mean(flip_N[of_N & ~np.isnan(flip_N)] >= 0.4))]
+        },
+        notes=(
+            f"Points in the middle and on the right are means of {fewest:,} to {most:,} samples.",
+            *sentences.notes(facts),
+        ),
+    )
+
+
+def _flip_detail_figure(
+    flip: dict[float, np.ndarray],
+    member_N: np.ndarray,
+    curves: dict[float, list[Record]],
+    facts: Record,
+) -> Figure:
+    figure = plotting.new_figure(11, 0.9 + 2.6 * len(flip))
+    grid = figure.subplots(len(flip), 3, squeeze=False, sharex="col")
+    for (first, *others), (fpr, flip_N) in zip(grid, flip.items(), strict=True):
+        flip_panels.ccdf_panel(first, flip_N, member_N, facts)
+        first.set_ylabel(f"FPR {percent(fpr)}\nShare of samples")
+        for axes, (against, _) in zip(others, flip_panels.CURVE_PANELS, strict=True):
+            flip_panels.curves_panel(axes, curves[fpr], against, facts)
+            axes.set_ylabel("Mean flip rate")
+    grid[-1, 0].set_xlabel("Flip rate, at least")
+    for axes, (_, title) in zip(grid[-1, 1:], flip_panels.CURVE_PANELS, strict=True):
+        axes.set_xlabel(title + "\n(mean over replicas)")
+    handles, labels = grid[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=3, frameon=False)
+    return figure
+
+
+def _flip_detail_data(
+    flip: dict[float, np.ndarray], member_N: np.ndarray, curves: dict[float, list[Record]]
+) -> pd.DataFrame:
+    """Rows (fpr, against, class, x, y, samples): of a CCDF, y is the share of the class from a flip rate x on."""
+    rows = []
+    for fpr, flip_N in flip.items():
+        for name, of_N in (("members", member_N), ("nonmembers", ~member_N)):
+            x, y = flip_panels.ccdf(flip_N[of_N])
+            about = {"fpr": fpr, "against": "ccdf", "class": name, "samples": int(of_N.sum())}
+            rows += [about | {"x": a, "y": b} for a, b in zip(x, y, strict=True)]
+        rows += [
+            {name: r[name] for name in ("fpr", "against", "class", "samples")}
+            | {"x": r["x_mean"], "y": r["flip_mean"]}
+            for r in curves[fpr]
+        ]
+    return pd.DataFrame(rows)
+
+
+def _falls(recipe: Recipe, facts: Record) -> Claim:
+    fpr = facts["config"]["focus_fpr"]
+    found = io.samples(recipe.folder, ["member", f"distance_{fpr:g}", f"flip_{fpr:g}"])
+    member_N = found["member"].astype(bool)
+    x, y = (found[f"{name}_{fpr:g}"][member_N].astype(float) for name in ("distance", "flip"))
+    trend = Trend.of(x, y)
+    if trend is None:
+        return untested(FIG26_STATEMENTS[0], f"all members are alike at an FPR of {percent(fpr)}")
+    over = f"{int((~np.isnan(x + y)).sum())} members of these models"
+    return above(
+        FIG26_STATEMENTS[0],
+        f"Rank correlation of flip rate and nearness to the threshold at an FPR of {percent(fpr)}",
+        Estimate(-trend.r, -trend.high, -trend.low, over),
+    )
+
+
+# Figure 27: flip rates of 302M replicas in detail, and against those of 140M.
+FIG27_STATEMENTS = (
+    *FIG26_STATEMENTS,
+    "Members flip more than non-members.",
+    "The gap between members and non-members is larger for the larger model.",
+)
+
+
+def draw_fig27(recipes: Recipes) -> Drawn:
+    """A row an FPR; columns as of the paper."""
+    large, small = recipes["flip-302M"], recipes["flip-140M"]
+    drawn = _flip_detail(large)
+    return dataclasses.replace(drawn, claims=(*drawn.claims, *_gaps(large, small)))
+
+
+def _gaps(large: Recipe, small: Recipe) -> tuple[Claim, Claim]:
+    fpr = io.flip_facts(large.folder)["config"]["focus_fpr"]
+    at, column = f"at an FPR of {percent(fpr)}", f"flip_{fpr:g}"
+    members, nonmembers = flip_panels.split(large.folder, column)
+    gap = difference(members, nonmembers, paired=False, over="samples of these models")
+    # the same samples under both sizes: each one's own growth, and then the classes
+    large_N, small_N, member_N = flip_panels.both(large.folder, small.folder, column)
+    growth_N = large_N - small_N
+    there_N = growth_N == growth_N
+    wider = difference(
+        growth_N[there_N & member_N],
+        growth_N[there_N & ~member_N],
+        paired=False,
+        over="samples of these models",
+    )
+    return (
+        above(FIG27_STATEMENTS[1], f"Flip rate of members less of non-members {at}", gap),
+        above(FIG27_STATEMENTS[2], f"That gap, 302M less 140M, {at}", wider),
+    )
+
+
+# Figure 28: shares of samples in each range of flip rates against the false positive rate, 140M.
+FIG28_STATEMENTS = ("At all FPRs up to 20% members flip more than non-members.",)
+_MOST_FPR = 0.2
+
+
+def draw_fig28(recipes: Recipes) -> Drawn:
+    """A panel for each of five ranges, with the TPR above."""
+    return _flip_by_fpr(recipes["flip-140M"])
+
+
+def _flip_by_fpr(recipe: Recipe) -> Drawn:
+    """The figure of one recipe, with the claim that Figures 28 and 29 share."""
+    facts = io.decisive(recipe.folder)
+    shares = io.table(recipe.folder, "flip_shares.csv", tables.SHARE_COLUMNS)
+    rates = tables.error_rates(recipe.folder)
+    low, fprs = attacks.lowest_rate(recipe), facts["config"]["fprs"]
+    parts = [_gap(recipe, f) for f in fprs if low <= f <= 1.001 * _MOST_FPR]
+    columns = ["fpr", "tpr_mean", "tpr_std"]
+    return Drawn(
+        data=pd.DataFrame(shares).merge(pd.DataFrame(rates)[columns], on="fpr"),
+        figure=_flip_by_fpr_figure(shares, rates),
+        claims=(
+            every(FIG28_STATEMENTS[0], parts)
+            if parts
+            else untested(FIG28_STATEMENTS[0], "no FPR up to 20% takes ten non-members"),
+        ),
+        notes=(
+            *sentences.notes(facts),
+            f"The claim is tested from an FPR of {percent(low)} on, where ten non-members or more are called members.",
+        ),
+    )
+
+
+def _flip_by_fpr_figure(shares: list[Record], rates: list[Record]) -> Figure:
+    bins = tables.bins(shares)
+    figure = plotting.new_figure(6.6, 1.9 + 1.75 * len(bins))
+    grid = figure.subplots(len(bins), 1, sharex=True)
+    for axes, one in zip(grid, bins, strict=True):
+        flip_panels.shares_panel(axes, shares, one["bin"])
+        axes.set_ylabel(f"{one['bin'].capitalize()}\n{one['range']}", fontsize=10.5)
+    figure.align_ylabels()
+    flip_panels.annotate_tpr(grid[0], rates)
+    grid[-1].set_xlabel("False positive rate (at the top: mean TPR ± STD)")
+    handles, labels = grid[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=2, frameon=False)
+    return figure
+
+
+def _gap(recipe: Recipe, fpr: float) -> Claim:
+    members, nonmembers = flip_panels.split(recipe.folder, f"flip_{fpr:g}")
+    gap = difference(members, nonmembers, paired=False, over="samples")
+    return above("", f"Gap of flip rates at an FPR of {percent(fpr)}", gap)
+
+
+# Figure 29: shares of samples in each range of flip rates against the false positive rate, 302M.
+FIG29_STATEMENTS = (
+    *FIG28_STATEMENTS,
+    "More decisions on members are like coin flips for the larger model.",
+)
+
+
+def draw_fig29(recipes: Recipes) -> Drawn:
+    """A panel for each of five ranges, with the TPR above."""
+    large, small = recipes["flip-302M"], recipes["flip-140M"]
+    drawn = _flip_by_fpr(large)
+    return dataclasses.replace(drawn, claims=(*drawn.claims, _more_coin_flips(large, small)))
+
+
+def _more_coin_flips(large: Recipe, small: Recipe) -> Claim:
+    of_large, of_small = (io.decisive(recipe.folder) for recipe in (large, small))
+    fpr = of_large["config"]["focus_fpr"]
+    large_N, small_N, member_N = flip_panels.both(large.folder, small.folder, f"votes_{fpr:g}")
+    new_N = 100 * flip_panels.like_coins(large_N, of_large)[member_N]
+    old_N = 100 * flip_panels.like_coins(small_N, of_small)[member_N]
+    return above(
+        FIG29_STATEMENTS[-1],
+        f"Percentage points of coin flips, 302M less 140M, at an FPR of {percent(fpr)}",
+        difference(new_N, old_N, paired=True, over="members of these models"),
+    )
+
+
+# Figure 30: mean ROC curves of two sizes, with and without true positives that are like coin flips.
+FIG30_STATEMENTS = ("Coin flips carry more of the true positive rate of the larger model.",)
+_BAND = (1e-4, 0.1)
+_NO_INTERVAL = "Without some positives a curve can only fall, so that it does is no claim; how far has no interval."
+
+
+def draw_fig30(recipes: Recipes) -> Drawn:
+    """A row a size: both curves on logarithmic and on linear axes."""
+    of = {size: recipes[f"flip-{size}"] for size in REPLICA_SIZES}
+    facts = {size: io.decisive(recipe.folder) for size, recipe in of.items()}
+    figure = plotting.new_figure(8.4, 7.4)
+    grid = figure.subplots(2, 2)
+    data, notes, ours = [], [], {}
+    for (left, right), (size, recipe) in zip(grid, of.items(), strict=True):
+        band = tuple(facts[size]["config"]["band"])
+        curves = io.table(recipe.folder, "coin_free_roc.csv", flip_panels.COIN_FREE_COLUMNS)
+        areas = io.table(recipe.folder, "partial_auc.csv", flip_panels.AREA_COLUMNS)
+        flip_panels.coin_free_panels(left, right, curves, band)
+        raw, free = (r["pauc"] for r in areas if (r["low"], r["high"]) == (0, 1))
+        left.set_title(f"{titled(size, recipe)}: area {raw:.3f}, {free:.3f} without coin flips")
+        data.append(pd.DataFrame(curves).assign(size=size))
+        notes.append(f"{size}: {sentences.without_coins(areas, band)}")
+        ours |= {f"{size} {name}": (value, np.nan) for name, value in _areas(areas, band).items()}
+    handles, labels = grid[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=2, frameon=False)
+    told = [sentence for size in REPLICA_SIZES for sentence in sentences.notes(facts[size])]
+    return Drawn(
+        data=pd.concat(data),
+        figure=figure,
+        claims=(_more_of_the_tpr(of, facts),),
+        ours=ours,
+        notes=(*notes, _NO_INTERVAL, *dict.fromkeys(told)),
+    )
+
+
+def _areas(areas: list[Record], band: tuple[float, ...]) -> dict[str, float]:
+    """The numbers of the paper's example, of one size."""
+    inside = {r["curve"]: r for r in areas if (r["low"], r["high"]) == band}
+    whole = {r["curve"]: r for r in areas if (r["low"], r["high"]) == (0, 1)}
+    raw, free = inside["raw"], inside["coin-free"]
+    found = {
+        "auc": whole["raw"]["pauc"],
+        "auc lost": whole["raw"]["pauc"] - whole["coin-free"]["pauc"],
+    }
+    if band != _BAND:
+        return found  # the other numbers are of other rates, and in the notes
+    return found | {
+        "pauc": raw["pauc_normalised"],
+        "pauc coin-free": free["pauc_normalised"],
+        "lift": raw["lift_normalised"],
+        "lift coin-free": free["lift_normalised"],
+        "lift retained": free["lift_retained_percent"],
+        "tpr dropped": free["mean_tpr_dropped_percent"],
+    }
+
+
+def _more_of_the_tpr(of: dict[str, Recipe], facts: dict[str, Record]) -> Claim:
+    """By what each member adds to the TPR while its decision is like a coin flip."""
+    small, large = REPLICA_SIZES
+    fpr = facts[large]["config"]["focus_fpr"]
+    votes = flip_panels.both(of[large].folder, of[small].folder, f"votes_{fpr:g}")
+    parts = {
+        size: flip_panels.like_coins(votes_N, facts[size])[votes[2]]
+        * votes_N[votes[2]]
+        / facts[size]["replicas"]
+        for size, votes_N in zip((large, small), votes[:2], strict=True)
+    }
+    return above(
+        FIG30_STATEMENTS[0],
+        f"Part of the TPR that coin flips carry at an FPR of {percent(fpr)}, {large} less {small}",
+        difference(parts[large], parts[small], paired=True, over="members of these models"),
+    )
+
+
+# Tables 1 and 2: accuracy and error rates of LiRA on replicas at fixed false positive rates.
+_RATES_OF = {"acc": "All", "fnr": "Members", "tpr": "Members"}
+
+
+def _error_rates(recipe: Recipe) -> Drawn:
+    """A row an FPR, of one recipe."""
+    facts = io.flip_facts(recipe.folder)
+    rows = tables.error_rates(recipe.folder)
+    heads = [(name.upper(), _RATES_OF.get(name, "Non-members")) for name in tables.RATES]
+    table = pd.DataFrame(
+        [[tables.rate(row, name) for name in tables.RATES] for row in rows],
+        index=pd.Index([f"{row['fpr']:g}" for row in rows], name="FPR"),
+        columns=pd.MultiIndex.from_tuples(heads),
+    )
+    ours = {
+        f"fpr={row['fpr']:g} {name}": (
+            row[f"{name}_mean"],
+            math.nan if name in ("fpr", "tnr") else row[f"{name}_std"],
+        )
+        for row in rows
+        for name in tables.RATES
+    }
+    told = (spread(facts["replicas"]), rows_there(facts))
+    return Drawn(pd.DataFrame(rows), table=table, ours=ours, notes=tuple(filter(None, told)))
+
+
+# Tables 3 and 4: shares of members and of non-members in each range of flip rates.
+
+
+def _flip_shares(recipe: Recipe) -> Drawn:
+    """A row an FPR, of one recipe."""
+    facts = io.flip_facts(recipe.folder)
+    shares = io.table(recipe.folder, "flip_shares.csv", tables.SHARE_COLUMNS)
+    bins, by_fpr = tables.bins(shares), tables.by_fpr(shares)
+    classes = {"members_percent": "Mem.", "nonmembers_percent": "Non-mem."}
+    heads = [(f"{b['bin']} {b['range']}", name) for b in bins for name in classes.values()]
+    table = pd.DataFrame(
+        [
+            [f"{of_bin[b['bin']][column]:.2f}%" for b in bins for column in classes]
+            for of_bin in by_fpr.values()
+        ],
+        index=pd.Index([f"{fpr:g}" for fpr in by_fpr], name="FPR"),
+        columns=pd.MultiIndex.from_tuples(heads),
+    )
+    ours = {
+        f"fpr={r['fpr']:g} {r['bin']} {name}": (r[f"{name}_percent"], math.nan)
+        for r in shares
+        for name in ("members", "nonmembers")
+    }
+    return Drawn(pd.DataFrame(shares), table=table, ours=ours, notes=sentences.notes(facts))
+
+
+# Tables 5 and 6: true positives on members whose decisions are very unstable or like coin flips.
+
+
+def _true_positives(recipe: Recipe) -> Drawn:
+    """A row an FPR, of one recipe; shares are means of those of the replicas."""
+    facts = io.flip_facts(recipe.folder)
+    rows = tables.true_positives(recipe.folder)
+    shares = io.table(recipe.folder, "flip_shares.csv", tables.SHARE_COLUMNS)
+    parts = tables.parts(tables.bins(shares))
+    heads = [("TPR", "mean ± STD"), ("TP", "mean ± STD")]
+    for part in parts:
+        heads += [(f"{part['title']} {part['range']}", of) for of in ("TPs", "Share of TPR")]
+    cells, ours = [], {}
+    for row in rows:
+        at = f"fpr={row['fpr']:g}"
+        cells.append([plus_minus(row["tpr_mean"], row["tpr_std"]), tables.count(row, "tp")])
+        for part in tables.PARTS:
+            cells[-1] += [
+                tables.count(row, f"{part}_tp"),
+                tables.share(row, f"{part}_share_percent"),
+            ]
+        names = [f"{part}_{of}" for part in tables.PARTS for of in ("tp", "share_percent")]
+        for name in ("tpr", "tp", *names):
+            ours[f"{at} {name}"] = row[f"{name}_mean"], row[f"{name}_std"]
+    table = pd.DataFrame(
+        cells,
+        index=pd.Index([f"{row['fpr']:g}" for row in rows], name="FPR"),
+        columns=pd.MultiIndex.from_tuples(heads),
+    )
+    return Drawn(pd.DataFrame(rows), table=table, ours=ours, notes=sentences.notes(facts))
+
+
+FIGURES = {
+    "fig05_instability": PaperFigure(
+        title="Figure 5: Decision instability of 302M replicas",
+        paper=(
+            "Over 127 replicas of a 302M model the AUC is stable (0.752 ± 0.007). Yet at an FPR of 2% the decisions "
+            "on 18.4% of members and on 0.03% of non-members are like coin flips; of the true positives at an FPR of "
+            "0.1%, 15.4% are."
+        ),
+        statements=FIG05_STATEMENTS,
+        draw=draw_fig05,
+    ),
+    "fig26_flip_detail_140m": PaperFigure(
+        title="Figure 26: Flip rates in detail, 140M",
+        paper=(
+            "Flip rates rise with the FPR, more for members: at an FPR of 10%, 49% of members and 8% of non-members "
+            "have one of 0.4 or more. They fall with the distance of a sample's scores to the threshold."
+        ),
+        statements=FIG26_STATEMENTS,
+        draw=draw_fig26,
+    ),
+    "fig27_flip_detail_302m": PaperFigure(
+        title="Figure 27: Flip rates in detail, 302M",
+        paper=(
+            "As Figure 26, and members flip still more: at an FPR of 10%, 70% of members and 7% of non-members have a "
+            "flip rate of 0.4 or more. The gap between the classes grows with the size of the model."
+        ),
+        statements=FIG27_STATEMENTS,
+        draw=draw_fig27,
+    ),
+    "fig28_flip_by_fpr_140m": PaperFigure(
+        title="Figure 28: Flip rates by FPR, 140M",
+        paper=(
+            "As the FPR grows, fewer decisions are very stable and more are like coin flips. At FPRs up to about 20% "
+            "members flip far more than non-members."
+        ),
+        statements=FIG28_STATEMENTS,
+        draw=draw_fig28,
+    ),
+    "fig29_flip_by_fpr_302m": PaperFigure(
+        title="Figure 29: Flip rates by FPR, 302M",
+        paper=(
+            "As Figure 28, with larger gaps between members and non-members and more decisions that are like coin "
+            "flips than for 140M."
+        ),
+        statements=FIG29_STATEMENTS,
+        draw=draw_fig29,
+    ),
+    "fig30_coin_free": PaperFigure(
+        title="Figure 30: ROC curves without coin flips",
+        paper=(
+            "Of the AUC of 302M about 0.059 rests on coin flips. Between FPRs of 0.01% and 10% the curve without them "
+            "keeps 53% of the lift over chance, and the mean TPR falls by 39.4%. The effect is greater for 302M than "
+            "for 140M."
+        ),
+        statements=FIG30_STATEMENTS,
+        draw=draw_fig30,
+    ),
+    "tab01_error_rates_140m": PaperFigure(
+        title="Table 1: Error rates, 140M",
+        paper=(
+            "Accuracy and error rates of classes, means ± STD over 125 replicas: they hardly vary. What a threshold "
+            "fixes for all replicas alike, the FPR and the TNR, has no deviation."
+        ),
+        statements=(),
+        draw=lambda recipes: _error_rates(recipes["flip-140M"]),
+    ),
+    "tab02_error_rates_302m": PaperFigure(
+        title="Table 2: Error rates, 302M",
+        paper=(
+            "As Table 1, over 127 replicas: TPRs at low FPRs are about twice those of 140M or more, and vary somewhat "
+            "more."
+        ),
+        statements=(),
+        draw=lambda recipes: _error_rates(recipes["flip-302M"]),
+    ),
+    "tab03_flip_shares_140m": PaperFigure(
+        title="Table 3: Flip rates, 140M",
+        paper=(
+            "Of 125 replicas, with 0.490 as the cutoff: at an FPR of 1% a share of 57.48% of members and 94.88% of "
+            "non-members is very stable, and 5.00% and 0.00% are like coin flips."
+        ),
+        statements=(),
+        draw=lambda recipes: _flip_shares(recipes["flip-140M"]),
+    ),
+    "tab04_flip_shares_302m": PaperFigure(
+        title="Table 4: Flip rates, 302M",
+        paper=(
+            "Of 127 replicas, with 0.487 as the cutoff: at an FPR of 1% a share of 35.27% of members and 95.41% of "
+            "non-members is very stable, and 12.55% and 0.00% are like coin flips."
+        ),
+        statements=(),
+        draw=lambda recipes: _flip_shares(recipes["flip-302M"]),
+    ),
+    "tab05_true_positives_140m": PaperFigure(
+        title="Table 5: What unstable members contribute to the TPR, 140M",
+        paper=(
+            "Over 125 replicas at an FPR of 0.1%, 6.8% ± 0.3% of the true positives are on members whose decisions "
+            "are like coin flips, and 19.9% ± 0.8% on those or very unstable ones; at 10%, 31.4% ± 0.9% and 70.5% ± "
+            "2.7%."
+        ),
+        statements=(),
+        draw=lambda recipes: _true_positives(recipes["flip-140M"]),
+    ),
+    "tab06_true_positives_302m": PaperFigure(
+        title="Table 6: What unstable members contribute to the TPR, 302M",
+        paper=(
+            "Over 127 replicas at an FPR of 0.1%, 15.4% ± 0.6% of the true positives are on members whose decisions "
+            "are like coin flips, and 42.2% ± 0.9% on those or very unstable ones; at 10%, 38.6% ± 1.4% and 81.5% ± "
+            "2.0%."
+        ),
+        statements=(),
+        draw=lambda recipes: _true_positives(recipes["flip-302M"]),
+    ),
+}

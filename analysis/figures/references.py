@@ -1,0 +1,418 @@
+"""Figures 1, 10 and 14: attacks with more and more references, and with OUT references only.
+
+Also the ROC curves, and the AUC against the number of references, of a run's own page.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
+
+from analysis import attacks, io, plotting
+from analysis.attacks import Attacked, attacked
+from analysis.compare import Claim, above, difference, every, near, untested
+from analysis.io import Recipes, Record
+from analysis.paper_figure import Drawn, PaperFigure
+from analysis.plotting import finish
+
+ROC_COLUMNS = ("attack", "references", "fpr", "tpr_mean", "tpr_std")
+Key = tuple[str, int]
+"""An attack and its number of references."""
+
+
+def draw_roc_references(
+    roc: Mapping[Key, list[Record]], attacks: Sequence[Record], attack: str = "lira_online"
+) -> Figure:
+    """Curves of ``attack`` per number of references and of the loss: mean over targets, band of one deviation.
+
+    Args:
+      roc: of ``by_curve``.
+      attacks: rows of tables/attacks.csv, for the AUC in the legend.
+      attack: which attack has a curve per number of references.
+    """
+    counts = _spread(sorted({count for name, count in roc if name == attack}), 6)
+    figure = plotting.new_figure(6.2, 4.9)
+    axes = figure.subplots()
+    shades = dict(zip(counts, plotting.shades(len(counts)), strict=True))
+    lowest = [
+        _curve(axes, roc[attack, count], shades[count], "-", _label(attack, count, attacks), True)
+        for count in reversed(counts)
+    ]
+    if ("loss", 0) in roc:
+        color, dash, _ = plotting.ATTACKS["loss"]
+        lowest.append(
+            _curve(axes, roc["loss", 0], color, dash, _label("loss", 0, attacks), band=True)
+        )
+    finish(axes, lowest)
+    axes.legend(loc="lower right")
+    return figure
+
+
+def draw_roc_attacks(roc: Mapping[Key, list[Record]], attacks: Sequence[Record]) -> Figure:
+    """One mean curve for each of the main attacks, with the most references that it has."""
+    most = {name: max(count for n, count in roc if n == name) for name, _ in roc}
+    figure = plotting.new_figure(6.2, 5.3)
+    axes, lowest = figure.subplots(), []
+    for name, (color, dash, _) in plotting.ATTACKS.items():
+        if name in most:
+            key = name, most[name]
+            label = io.attack_name(name) + _auc(*key, attacks)
+            lowest.append(_curve(axes, roc[key], color, dash, label, band=False))
+    finish(axes, lowest)
+    figure.legend(loc="outside upper center", ncols=2, frameon=False)
+    return figure
+
+
+def by_curve(rows: Sequence[Record]) -> dict[Key, list[Record]]:
+    """The rows of tables/roc.csv, taken apart."""
+    found: dict[Key, list[Record]] = {}
+    for row in rows:
+        found.setdefault((row["attack"], row["references"]), []).append(row)
+    return found
+
+
+def run_figures(folder: Path) -> dict[str, Figure]:
+    """Both ROC figures of a run, and its AUC by the number of references."""
+    attacks = io.table(folder, "attacks.csv", ("attack", "references", "auc_mean", "auc_std"))
+    roc = by_curve(io.table(folder, "roc.csv", ROC_COLUMNS))
+    figures = {
+        "roc": draw_roc_references(roc, attacks),
+        "roc_attacks": draw_roc_attacks(roc, attacks),
+    }
+    by_count = io.table(folder, "attacks.csv", AUC_COLUMNS)
+    return figures | {"auc_references": draw_auc_references(by_count)}
+
+
+def _curve(
+    axes: Axes,
+    curve: Sequence[Record],
+    color: str | tuple[float, ...],
+    dash: plotting.Dash,
+    label: str,
+    band: bool,
+) -> float:
+    """Draws what log axes can show of a curve; returns its lowest FPR there, 0 if it has none."""
+    fpr, mean, std = (np.array([r[c] for r in curve], float) for c in ROC_COLUMNS[2:])
+    shown = (fpr > 0) & (mean > 0)
+    if not shown.any():
+        return 0.0
+    axes.plot(fpr[shown], mean[shown], color=color, linestyle=dash, label=label)
+    if band:
+        low, high = np.maximum(mean - std, 1e-12)[shown], np.minimum(mean + std, 1)[shown]
+        axes.fill_between(fpr[shown], low, high, color=color, alpha=0.18, linewidth=0)
+    return float(fpr[shown].min())
+
+
+def _label(attack: str, references: int, attacks: Sequence[Record]) -> str:
+    name = io.attack_name(attack) + (f", {references} references" if references else " attack")
+    return name + _auc(attack, references, attacks)
+
+
+def _auc(attack: str, references: int, attacks: Sequence[Record]) -> str:
+    auc = {(r["attack"], r["references"]): (r["auc_mean"], r["auc_std"]) for r in attacks}
+    mean, std = auc.get((attack, references), (math.nan, math.nan))
+    return "" if math.isnan(mean) else f" (AUC {mean:.3f} ± {0 if math.isnan(std) else std:.3f})"
+
+
+def _spread(values: list[int], most: int) -> list[int]:
+    """At most ``most`` of the values, the first and the last among them."""
+    if len(values) <= most:
+        return values
+    return [values[i] for i in sorted({round(p) for p in np.linspace(0, len(values) - 1, most)})]
+
+
+AUC_COLUMNS = ("attack", "references", "auc_mean", "auc_std")
+_NAMES_AT = 1.35
+"""Where names begin, as a multiple of the largest number of references."""
+
+
+def draw_auc_references(attacks: Sequence[Record]) -> Figure:
+    """Mean AUC over targets and its deviation, named at the right; the loss attack is a level line."""
+    rows = [r for r in attacks if r["attack"] in plotting.ATTACKS and not math.isnan(r["auc_mean"])]
+    counts = sorted({r["references"] for r in rows if r["references"] > 0}) or [1]
+    names = [n for n in plotting.ATTACKS if any(r["attack"] == n for r in rows)]
+    figure = plotting.new_figure(6.2, 4.6)
+    axes = figure.subplots()
+    ends = {}
+    for i, name in enumerate(names):
+        color, dash, marker = plotting.ATTACKS[name]
+        mine = sorted((r for r in rows if r["attack"] == name), key=lambda r: r["references"])
+        count, mean, std = (np.array([r[c] for r in mine], float) for c in AUC_COLUMNS[1:])
+        std, ends[name] = np.nan_to_num(std), float(mean[-1])
+        if not count.any():
+            axes.axhline(mean[-1], color=color, linestyle=dash)
+            low, high = mean[-1] - std[-1], mean[-1] + std[-1]
+            axes.axhspan(low, high, color=color, alpha=0.15, linewidth=0)
+            continue
+        apart = 2 ** (0.06 * (i - (len(names) - 1) / 2))
+        axes.errorbar(
+            count * apart,
+            mean,
+            yerr=std,
+            color=color,
+            marker=marker,
+            linestyle=dash,
+            capsize=2.5,
+            markersize=4.5,
+            markerfacecolor="white" if dash != "-" else color,
+        )
+    axes.axhline(0.5, color=plotting.GREY, linestyle=":")
+    axes.set_xscale("log", base=2)
+    shown = plotting.labelled(counts)
+    axes.set_xticks(shown, [str(c) for c in shown])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set(xlabel="Reference models", ylabel="AUC", xlim=(counts[0] / 1.2, counts[-1] * 1.2))
+    low, high = axes.get_ylim()
+    low, high = min(low, 0.48), max(high, 0.52)
+    axes.set_ylim(low, high)
+    labels = [(io.attack_name(n), y, *plotting.ATTACKS[n][:2]) for n, y in ends.items()]
+    labels.append(("Chance", 0.5, plotting.GREY, ":"))
+    heights = plotting.spread([y for _, y, _, _ in labels], 0.062 * (high - low), low, high)
+    line = {"arrowstyle": "-", "linewidth": 1.6, "shrinkA": 2, "shrinkB": 0, "relpos": (0, 0.5)}
+    for (label, y, color, dash), height in zip(labels, heights, strict=True):
+        axes.annotate(
+            label,
+            xy=(counts[-1] * 1.2, y),
+            xytext=(counts[-1] * 1.2 * _NAMES_AT, height),
+            va="center",
+            fontsize=10.5,
+            annotation_clip=False,
+            arrowprops=line | {"color": color, "linestyle": dash},
+        )
+    return figure
+
+
+# Figure 1: ROC curves of LiRA with more and more references.
+FIG01_STATEMENTS = (
+    "The AUC of LiRA grows with the number of references.",
+    "Its growth has diminishing returns.",
+)
+
+
+def draw_fig01(recipes: Recipes) -> Drawn:
+    """Curves, means over targets, and the growth of the AUC."""
+    main = recipes["main"]
+    counts = attacks.powers(main)
+    found = {count: attacked(main, references=count) for count in counts}
+    lines = [plotting.Line(f"{count} references", found[count]) for count in counts]
+    auc = {count: found[count].auc_T for count in counts}
+    ours = {
+        f"growth_{a}_{b}": (100 * float((auc[2 * b] / auc[2 * a] - 1).mean()), float("nan"))
+        for a, b in ((1, 8), (8, 64), (128, 256))
+        if 2 * a in auc and 2 * b in auc
+    }
+    return Drawn(
+        data=pd.concat([line.data() for line in lines]),
+        figure=plotting.roc(lines),
+        claims=_fig01_claims(auc),
+        ours=ours,
+        notes=(plotting.left_out(lines),),
+    )
+
+
+def _fig01_claims(auc: Mapping[int, np.ndarray]) -> tuple[Claim, ...]:
+    """From the fewest references to the middle number of them, and from there to the most."""
+    counts = list(auc)
+    if len(counts) < 3:
+        why = f"{counts[-1]} references are there, too few to compare three numbers of them"
+        return tuple(untested(said, why) for said in FIG01_STATEMENTS)
+    few, middle, many = counts[0], counts[len(counts) // 2], counts[-1]
+    grows = [
+        above("", f"AUC with {b} less with {a} references", difference(auc[b], auc[a], paired=True))
+        for a, b in ((few, middle), (middle, many))
+    ]
+    early, late = ((auc[b] - auc[a]) / math.log2(b / a) for a, b in ((few, middle), (middle, many)))
+    doubling = (
+        f"AUC gained a doubling from {few} to {middle} references less from {middle} to {many}"
+    )
+    return (
+        every(FIG01_STATEMENTS[0], grows),
+        above(FIG01_STATEMENTS[1], doubling, difference(early, late, paired=True)),
+    )
+
+
+# Figure 10: AUC of LiRA and RMIA against the number of references.
+FIG10_STATEMENTS = (
+    "With few references RMIA is ahead of LiRA.",
+    "With many references LiRA is ahead of RMIA.",
+    "As references are added, LiRA gains more than RMIA.",
+)
+FEW, SOME = 8, 16
+
+
+def draw_fig10(recipes: Recipes) -> Drawn:
+    """A line an attack, with a band over targets."""
+    main = recipes["main"]
+    counts = attacks.powers(main)
+    lira = {count: attacked(main, references=count) for count in counts}
+    rmia = {count: attacked(main, "rmia", references=count) for count in counts}
+    figure = plotting.new_figure(6.2, 4.4)
+    axes = figure.subplots()
+    for name, found in (("lira_online", lira), ("rmia", rmia)):
+        color, dash, marker = plotting.ATTACKS[name]
+        auc_KxT = [one.auc_T for one in found.values()]
+        plotting.against(axes, counts, auc_KxT, io.attack_name(name), color, dash, marker)
+    axes.set(xlabel="References, IN and OUT", ylabel="AUC")
+    plotting.only(axes, [(count, str(count)) for count in counts])
+    axes.legend(loc="upper left")
+    frames = [
+        plotting.by_target(one, attack=name, references=count)
+        for name, found in (("lira_online", lira), ("rmia", rmia))
+        for count, one in found.items()
+    ]
+    published = {4: FEW, 64: min(2 * 64, counts[-1])}  # IN references -> all of them, here
+    ours = {
+        f"{name}_{in_references}": plotting.auc_of(found[count])
+        for name, found in (("lira", lira), ("rmia", rmia))
+        for in_references, count in published.items()
+        if count in found
+    }
+    return Drawn(
+        data=pd.concat(frames, ignore_index=True),
+        figure=figure,
+        claims=_fig10_claims(lira, rmia),
+        ours=ours,
+        notes=(
+            "References are IN and OUT ones together; the paper counts IN ones, which are half of them.",
+            f"RMIA compares with {attacks.rmia_compared(main):,} samples.",
+            plotting.left_out(
+                [plotting.Line(f"LiRA, {n} references", one) for n, one in lira.items()]
+            ),
+        ),
+    )
+
+
+def _fig10_claims(lira: dict[int, Attacked], rmia: dict[int, Attacked]) -> tuple[Claim, ...]:
+    most = max(lira)
+    if most <= SOME or not {FEW, SOME} <= set(lira):
+        return tuple(untested(said, f"{most} references are too few") for said in FIG10_STATEMENTS)
+
+    def lead(count: int) -> np.ndarray:
+        return lira[count].auc_T - rmia[count].auc_T
+
+    return (
+        above(
+            FIG10_STATEMENTS[0],
+            f"AUC of RMIA less of LiRA with {FEW} references",
+            difference(rmia[FEW].auc_T, lira[FEW].auc_T, paired=True),
+        ),
+        above(
+            FIG10_STATEMENTS[1],
+            f"AUC of LiRA less of RMIA with {most} references",
+            difference(lira[most].auc_T, rmia[most].auc_T, paired=True),
+        ),
+        above(
+            FIG10_STATEMENTS[2],
+            f"what LiRA gains from {SOME} to {most} references, less what RMIA gains",
+            difference(lead(most), lead(SOME), paired=True),
+        ),
+    )
+
+
+# Figure 14: LiRA, simple RMIA and RMIA with OUT references only, and with all.
+FIG14_STATEMENTS = (
+    "Offline, RMIA has a higher AUC than LiRA.",
+    "Offline, RMIA is ahead of LiRA at low false positive rates.",
+    "Online, LiRA and RMIA have about the same AUC.",
+    "Online, LiRA is ahead of RMIA at low false positive rates.",
+)
+MARGIN = 0.02
+
+
+def draw_fig14(recipes: Recipes) -> Drawn:
+    """A panel a setting, a curve an attack."""
+    small = recipes["small"]
+    count, many = attacks.references([small]), attacks.rmia_comparisons(small)[-1]
+    whole = small.config.population.samples
+    lira_off = attacked(small, "lira_offline", references=count)
+    rmia_off = attacked(small, "rmia_offline", references=count, rmia_samples=many)
+    # compared with every sample, an attack of gamma 1 ranks samples by their ratio alone, as simple RMIA does
+    simple_off = attacked(small, "rmia_offline", references=count, rmia_samples=whole)
+    lira = attacked(small, references=count)
+    rmia = attacked(small, "rmia", references=count, rmia_samples=many)
+    simple = attacked(small, "rmia_simple", references=count)
+    titled = [
+        (
+            title,
+            [
+                plotting.Line("LiRA", a, plotting.BLUE),
+                plotting.Line("Simple RMIA", b, plotting.PURPLE, "-."),
+                plotting.Line("RMIA", c, plotting.GREEN, "--"),
+            ],
+        )
+        for title, a, b, c in (
+            ("(a) Offline", lira_off, simple_off, rmia_off),
+            ("(b) Online", lira, simple, rmia),
+        )
+    ]
+    low = attacks.lowest_rate(small)
+    at = f"TPR at an FPR of {low:g}"
+    return Drawn(
+        data=plotting.data(titled),
+        figure=plotting.panels(titled),
+        claims=(
+            above(
+                FIG14_STATEMENTS[0],
+                "AUC of offline RMIA less of offline LiRA",
+                difference(rmia_off.auc_T, lira_off.auc_T, paired=True),
+            ),
+            above(
+                FIG14_STATEMENTS[1],
+                f"{at} of offline RMIA less of offline LiRA",
+                difference(rmia_off.tpr_T(low), lira_off.tpr_T(low), paired=True),
+            ),
+            near(
+                FIG14_STATEMENTS[2],
+                "AUC of LiRA less of RMIA",
+                difference(lira.auc_T, rmia.auc_T, paired=True),
+                MARGIN,
+            ),
+            above(
+                FIG14_STATEMENTS[3],
+                f"{at} of LiRA less of RMIA",
+                difference(lira.tpr_T(low), rmia.tpr_T(low), paired=True),
+            ),
+        ),
+        notes=(
+            f"Attacks use {count} references online and those of them that are OUT, half on average, offline.",
+            f"RMIA compares with {many:,} samples; offline simple RMIA is drawn as RMIA that compares with all "
+            f"{whole:,}, which ranks samples in the same order.",
+            plotting.left_out([line for _, lines in titled for line in lines]),
+        ),
+    )
+
+
+FIGURES = {
+    "fig01_references": PaperFigure(
+        title="Figure 1: LiRA with different numbers of references",
+        paper=(
+            "The AUC of a 140M model grows with the number of references, with diminishing returns: by 13.3% from 1 "
+            "to 8 IN references, by 7.6% from 8 to 64, and by 0.2% from 128 to 256; it never reaches 0.7."
+        ),
+        statements=FIG01_STATEMENTS,
+        draw=draw_fig01,
+    ),
+    "fig10_auc_by_references": PaperFigure(
+        title="Figure 10: AUC of LiRA and RMIA by the number of references",
+        paper=(
+            "On a 140M model of 7M samples RMIA is ahead with 4 to 16 IN references (at 4: AUC 0.643 against 0.594), "
+            "LiRA with more (at 64: 0.678 against 0.658) and with 1 or 2. LiRA goes on gaining where RMIA levels off."
+        ),
+        statements=FIG10_STATEMENTS,
+        draw=draw_fig10,
+    ),
+    "fig14_offline": PaperFigure(
+        title="Figure 14: Offline and online attacks",
+        paper=(
+            "On a 10M model of 2^19 samples RMIA beats LiRA offline, in AUC and in TPR at low FPRs. Online, with 128 "
+            "references, their AUCs are about the same, and LiRA is ahead at low FPRs."
+        ),
+        statements=FIG14_STATEMENTS,
+        draw=draw_fig14,
+    ),
+}

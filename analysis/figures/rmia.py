@@ -1,0 +1,261 @@
+"""Figures 9, 11, 12 and 13: RMIA beside LiRA, by its number of comparison samples and by gamma."""
+
+import numpy as np
+
+from analysis import attacks, plotting
+from analysis.attacks import attacked
+from analysis.compare import Claim, above, difference, every, near, untested
+from analysis.io import Recipes
+from analysis.paper_figure import Drawn, PaperFigure
+
+# Figure 9: ROC curves of LiRA and RMIA with more and more references.
+FIG09_STATEMENTS = (
+    "The AUC of LiRA grows with the number of references.",
+    "The AUC of RMIA grows with the number of references.",
+)
+
+
+def draw_fig09(recipes: Recipes) -> Drawn:
+    """A panel an attack, a curve a number of references."""
+    main = recipes["main"]
+    counts = attacks.powers(main)
+    found = {
+        name: [attacked(main, name, references=count) for count in counts]
+        for name in ("lira_online", "rmia")
+    }
+    titles = ("(a) LiRA", "(b) RMIA")
+    titled = [
+        (title, [plotting.Line(f"{one.references} references", one) for one in ones])
+        for title, ones in zip(titles, found.values(), strict=True)
+    ]
+    what = f"AUC with {counts[-1]} less with {counts[0]} references"
+    claims = [
+        above(statement, what, difference(ones[-1].auc_T, ones[0].auc_T, paired=True))
+        for statement, ones in zip(FIG09_STATEMENTS, found.values(), strict=True)
+    ]
+    return Drawn(
+        data=plotting.data(titled),
+        figure=plotting.panels(titled),
+        claims=tuple(claims),
+        notes=(
+            "References are IN and OUT ones together; the paper counts IN ones, which are half of them.",
+            f"RMIA compares with {attacks.rmia_compared(main):,} samples.",
+            plotting.left_out([line for _, lines in titled for line in lines]),
+        ),
+    )
+
+
+# Figure 11: LiRA, simple RMIA and RMIA with few samples to compare with.
+FIG11_STATEMENTS = (
+    "LiRA, simple RMIA and RMIA have about the same AUC.",
+    "With few samples to compare with, RMIA is behind simple RMIA at low false positive rates.",
+    "LiRA is ahead of RMIA at low false positive rates.",
+)
+MARGIN = 0.02
+
+
+def draw_fig11(recipes: Recipes) -> Drawn:
+    """Curves of the three, of the same rows."""
+    small = recipes["small"]
+    count, few = attacks.references([small]), attacks.rmia_comparisons(small)[0]
+    lira = attacked(small, references=count)
+    simple = attacked(small, "rmia_simple", references=count)
+    rmia = attacked(small, "rmia", references=count, rmia_samples=few)
+    lines = [
+        plotting.Line("LiRA", lira, plotting.BLUE),
+        plotting.Line("Simple RMIA", simple, plotting.PURPLE, "-."),
+        plotting.Line(f"RMIA, |Z| = {few:,}", rmia, plotting.GREEN, "--"),
+    ]
+    low = attacks.rmia_unreached(small, few)
+    at = f"TPR at an FPR of {low:g}"
+    return Drawn(
+        data=plotting.data([("", lines)]),
+        figure=plotting.roc(lines),
+        claims=(
+            every(
+                FIG11_STATEMENTS[0],
+                [
+                    near("", f"AUC of {a} less of {b}", difference(x, y, paired=True), MARGIN)
+                    for a, x, b, y in (
+                        ("LiRA", lira.auc_T, "simple RMIA", simple.auc_T),
+                        ("RMIA", rmia.auc_T, "simple RMIA", simple.auc_T),
+                    )
+                ],
+            ),
+            above(
+                FIG11_STATEMENTS[1],
+                f"{at} of simple RMIA less of RMIA",
+                difference(simple.tpr_T(low), rmia.tpr_T(low), paired=True),
+            ),
+            above(
+                FIG11_STATEMENTS[2],
+                f"{at} of LiRA less of RMIA",
+                difference(lira.tpr_T(low), rmia.tpr_T(low), paired=True),
+            ),
+        ),
+        notes=(
+            f"Attacks use {count} references; |Z| counts the samples that RMIA compares with.",
+            attacks.RMIA_ONE_Z,
+            plotting.left_out(lines),
+        ),
+    )
+
+
+# Figure 12: RMIA with more and more samples to compare with.
+FIG12_STATEMENTS = (
+    "The AUC of RMIA does not depend on the number of comparison samples.",
+    "More comparison samples raise the TPR of RMIA at low false positive rates.",
+    "With the most comparison samples, too, LiRA is ahead at low false positive rates.",
+)
+
+
+def draw_fig12(recipes: Recipes) -> Drawn:
+    """A curve a number of comparison samples, and those of simple RMIA and LiRA."""
+    small = recipes["small"]
+    count, sizes = attacks.references([small]), attacks.rmia_comparisons(small)
+    rmia = [attacked(small, "rmia", references=count, rmia_samples=z) for z in sizes]
+    lira = attacked(small, references=count)
+    simple = attacked(small, "rmia_simple", references=count)
+    lines = [
+        *(plotting.Line(f"|Z| = {z:,}", one) for z, one in zip(sizes, rmia, strict=True)),
+        plotting.Line("Simple RMIA", simple, plotting.VERMILLION, "--"),
+        plotting.Line("LiRA", lira, plotting.BLACK, "-."),
+    ]
+    low = attacks.rmia_unreached(small, sizes[0])
+    at = f"TPR at an FPR of {low:g}"
+    return Drawn(
+        data=plotting.data([("", lines)]),
+        figure=plotting.roc(lines),
+        claims=(
+            near(
+                FIG12_STATEMENTS[0],
+                f"AUC with {sizes[-1]:,} less with {sizes[0]:,} comparison samples",
+                difference(rmia[-1].auc_T, rmia[0].auc_T, paired=True),
+                MARGIN,
+            ),
+            above(
+                FIG12_STATEMENTS[1],
+                f"{at} with {sizes[-1]:,} less with {sizes[0]:,} comparison samples",
+                difference(rmia[-1].tpr_T(low), rmia[0].tpr_T(low), paired=True),
+            ),
+            above(
+                FIG12_STATEMENTS[2],
+                f"{at} of LiRA less of RMIA with {sizes[-1]:,} comparison samples",
+                difference(lira.tpr_T(low), rmia[-1].tpr_T(low), paired=True),
+            ),
+        ),
+        notes=(
+            f"Attacks use {count} references; |Z| counts the samples that RMIA compares with.",
+            attacks.RMIA_ONE_Z,
+            plotting.left_out(lines),
+        ),
+    )
+
+
+# Figure 13: RMIA with different gamma, with few and with many samples to compare with.
+FIG13_STATEMENTS = (
+    "The AUC of RMIA is stable as gamma grows.",
+    "With few comparison samples a larger gamma lowers the TPR at low false positive rates.",
+    "With a large gamma, many comparison samples are ahead of few at low false positive rates.",
+)
+GAMMAS = (1.0, 1.02, 1.05, 1.1, 1.2)
+
+
+def draw_fig13(recipes: Recipes) -> Drawn:
+    """A panel a number of comparison samples, a curve a gamma."""
+    small = recipes["small"]
+    count, sizes = attacks.references([small]), attacks.rmia_comparisons(small)
+    few, many = sizes[0], sizes[-1]
+    found = {
+        z: [
+            attacked(small, "rmia", references=count, rmia_samples=z, rmia_gamma=gamma)
+            for gamma in GAMMAS
+        ]
+        for z in (few, many)
+    }
+    titled = [
+        (
+            f"({letter}) {z:,} comparison samples",
+            [plotting.Line(f"γ = {g:g}", one) for g, one in zip(GAMMAS, ones, strict=True)],
+        )
+        for letter, (z, ones) in zip("ab", found.items(), strict=True)
+    ]
+    low = attacks.rmia_reached(small, few)
+    at = f"TPR at an FPR of {low:g}"
+    stable = [
+        near(
+            "",
+            f"AUC with gamma {GAMMAS[-1]:g} less with 1, {z:,} comparison samples",
+            difference(ones[-1].auc_T, ones[0].auc_T, paired=True),
+            MARGIN,
+        )
+        for z, ones in found.items()
+    ]
+    return Drawn(
+        data=plotting.data(titled),
+        figure=plotting.panels(titled),
+        claims=(
+            every(FIG13_STATEMENTS[0], stable),
+            _lowered(found[few][0].tpr_T(low), found[few][-1].tpr_T(low), few, at),
+            above(
+                FIG13_STATEMENTS[2],
+                f"{at} with {many:,} less with {few:,} comparison samples, gamma {GAMMAS[-1]:g}",
+                difference(found[many][-1].tpr_T(low), found[few][-1].tpr_T(low), paired=True),
+            ),
+        ),
+        notes=(
+            f"Attacks use {count} references.",
+            attacks.RMIA_ONE_Z,
+            plotting.left_out([line for _, lines in titled for line in lines]),
+        ),
+    )
+
+
+def _lowered(least_T: np.ndarray, most_T: np.ndarray, few: int, at: str) -> Claim:
+    """Nothing is lower than a TPR of 0, so that with gamma 1 there must be some."""
+    what = f"{at} with gamma 1 less with {GAMMAS[-1]:g}, {few:,} comparison samples"
+    if not least_T.any():
+        return untested(FIG13_STATEMENTS[1], f"{at} is 0 with gamma 1")
+    return above(FIG13_STATEMENTS[1], what, difference(least_T, most_T, paired=True))
+
+
+FIGURES = {
+    "fig09_lira_and_rmia": PaperFigure(
+        title="Figure 9: LiRA and RMIA with different numbers of references",
+        paper=(
+            "On a 140M model of 7M samples both attacks gain from more references. LiRA goes on gaining where RMIA, "
+            "with 10,000 samples to compare with, levels off. Neither reaches an AUC of 0.7."
+        ),
+        statements=FIG09_STATEMENTS,
+        draw=draw_fig09,
+    ),
+    "fig11_rmia_variants": PaperFigure(
+        title="Figure 11: LiRA, simple RMIA and RMIA",
+        paper=(
+            "On a 10M model of 2^19 samples with 128 references the three attacks have about the same AUC. RMIA "
+            "compares with 10,000 samples, so that its scores take few values and tell nothing at the lowest false "
+            "positive rates."
+        ),
+        statements=FIG11_STATEMENTS,
+        draw=draw_fig11,
+    ),
+    "fig12_rmia_population": PaperFigure(
+        title="Figure 12: RMIA by the number of samples that it compares with",
+        paper=(
+            "On a 10M model of 2^19 samples RMIA has about the same AUC with 10,000 to 300,000 comparison samples. "
+            "Its TPR at low FPRs grows with their number, and LiRA stays ahead there."
+        ),
+        statements=FIG12_STATEMENTS,
+        draw=draw_fig12,
+    ),
+    "fig13_rmia_gamma": PaperFigure(
+        title="Figure 13: RMIA by gamma",
+        paper=(
+            "On a 10M model of 2^19 samples the AUC of RMIA is stable as gamma grows. With 10,000 comparison samples "
+            "the TPR at an FPR of 0.0001 falls, to 0 from a gamma of 1.1 on; with 300,000 it keeps a meaningful "
+            "value."
+        ),
+        statements=FIG13_STATEMENTS,
+        draw=draw_fig13,
+    ),
+}

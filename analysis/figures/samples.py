@@ -1,0 +1,473 @@
+"""Figures 6, 21 and 31: how surely each sample is found, and what goes with it.
+
+Also the figure of true-positive probabilities of a run's own page.
+T: targets, N2: samples of the population, S: members of a target that have a posterior, G: members of a group.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis import attacks, io, plotting, vulnerability
+from analysis.attacks import scored
+from analysis.compare import Claim, Curve, Trend, above, mean, untested
+from analysis.io import Recipe, Recipes
+from analysis.paper_figure import Drawn, PaperFigure
+from lm_mia.stats import lira
+from lm_mia.subsets import Row
+
+GROUPS: dict[str, tuple[str, plotting.Dash]] = {
+    "least vulnerable": (plotting.SKY, "-"),
+    "most ambiguous": (plotting.GREY, "--"),
+    "most vulnerable": (plotting.VERMILLION, "-"),
+}
+"""Members with the lowest posterior, nearest to one half, and with the highest: colour and line."""
+_ALIKE = 0.9
+"""Of a target's members, with the same of a property: more leave too few others to compare."""
+_MOST, _SHARE = 1_000, 5
+"""A group has so many members, and at most one of so many of a target's."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """The members of one target that LiRA can score, and the posterior of their membership."""
+
+    row: Row
+    member_N2: np.ndarray
+    ids_S: np.ndarray
+    posterior_S: np.ndarray
+    """p_in / (p_in + p_out)."""
+
+    @property
+    def group_size(self) -> int:
+        """G."""
+        return min(_MOST, len(self.ids_S) // _SHARE)
+
+    def groups(self) -> dict[str, np.ndarray]:
+        """ids_G of each of `GROUPS`."""
+        size = self.group_size
+        order_S = np.argsort(self.posterior_S, kind="stable")
+        near_S = np.argsort(np.abs(self.posterior_S - 0.5), kind="stable")
+        found = order_S[:size], near_S[:size], order_S[len(order_S) - size :]
+        return {name: self.ids_S[at_G] for name, at_G in zip(GROUPS, found, strict=True)}
+
+
+@functools.cache
+def target_posteriors(recipe: Recipe) -> list[Target]:
+    """Every target of a recipe, attacked with all references, at most those of the paper; errors as of `scored`."""
+    found, count = [], attacks.references([recipe])
+    for row, member_N2, score_N2 in scored(recipe, references=count):
+        ids_S = np.flatnonzero(member_N2 & ~np.isnan(score_N2))
+        found.append(Target(row, member_N2, ids_S, lira.posterior(score_N2[ids_S])))
+    return found
+
+
+def grouped(targets: Sequence[Target], x_N2: np.ndarray) -> dict[str, np.ndarray]:
+    """A property of the members of each of `GROUPS`, of all targets one after another; those without it left out."""
+    ids = [target.groups() for target in targets]
+    values = {name: np.concatenate([x_N2[of[name]] for of in ids]) for name in GROUPS}
+    return {name: x[~np.isnan(x)] for name, x in values.items()}
+
+
+def rises(
+    statement: str, what: str, targets: Sequence[Target], x_TxN2: Sequence[np.ndarray]
+) -> Claim:
+    """Whether members that have more of a property have higher posteriors, by a rank correlation a target.
+
+    Not tested where nearly all members of a target have the same of it, such as samples cut at one length.
+    """
+    r_T = []
+    for target, x_N2 in zip(targets, x_TxN2, strict=True):
+        x_S = x_N2[target.ids_S].astype(float)
+        same = np.unique(x_S[~np.isnan(x_S)], return_counts=True)[1].max(initial=0)
+        if same > _ALIKE * len(x_S):
+            return untested(
+                statement, f"{same:,} of {len(x_S):,} members of {target.row} have the same {what}"
+            )
+        trend = Trend.of(x_S, target.posterior_S)
+        r_T.append(np.nan if trend is None else trend.r)
+    said = f"rank correlation of {what} and posterior among the members of a target"
+    return above(statement, said, mean(np.array(r_T)))
+
+
+def draw_shares(axes: Axes, values: Mapping[str, np.ndarray], edges_K1: np.ndarray) -> None:
+    """A histogram of each group as a line, in shares of the group; on a log axis where one bin has nearly all."""
+    for name, x_G in values.items():
+        color, dash = GROUPS[name]
+        share_K = shares(x_G, edges_K1)
+        axes.stairs(share_K, edges_K1, color=color, linestyle=dash, label=name, linewidth=1.8)
+        if share_K.max() > 0.5:
+            axes.set_yscale("log")
+    plotting.percent_axis(axes)
+    axes.set_ylabel("Share of the group")
+
+
+def shares(x_G: np.ndarray, edges_K1: np.ndarray) -> np.ndarray:
+    """share_K of a group in each bin; what lies outside is in none."""
+    return np.histogram(x_G, edges_K1)[0] / max(len(x_G), 1)
+
+
+def groups_said(targets: Sequence[Target], recipe: Recipe) -> str:
+    """Which members the groups are of, and with how many references."""
+    size, members = targets[0].group_size, len(targets[0].ids_S)
+    return (
+        f"Each group has {size:,} of the {members:,} members of each of {len(targets)} targets, which are "
+        f"attacked with {attacks.references([recipe])} references; the paper shows 1,000 members of one target."
+    )
+
+
+PROBABILITY_TABLE = "true_positive_probability.parquet"
+PROBABILITY_COLUMNS = ("mean", "std", "share_above_half", "targets")
+_PROBABILITY_POINTS = 400  # of the sorted curve
+
+
+@dataclasses.dataclass(frozen=True)
+class Probabilities:
+    """Posterior of membership over the targets that have a sample; one number a sample, samples without left out."""
+
+    mean_N: np.ndarray
+    std_N: np.ndarray
+    share_above_half_N: np.ndarray
+    targets_N: np.ndarray
+    left_out: int
+
+    def sentence(self) -> str:
+        """What the table says on average."""
+        if not len(self.mean_N):
+            return "No sample has a reference that was trained on it and a score under it."
+        few, most = int(self.targets_N.min()), int(self.targets_N.max())
+        targets = f"{few}" if few == most else f"{few} to {most}"
+        rest = f" {self.left_out:,} samples have none and are left out." if self.left_out else ""
+        return (
+            f"Each reference is attacked with all the others. Over the {targets} references that were trained "
+            f"on a sample, its posterior of membership is {self.mean_N.mean():.3f} on average; it varies from "
+            f"reference to reference with a standard deviation of {self.std_N.mean():.3f} (mean over "
+            f"{len(self.mean_N):,} samples), and {io.percent(float(self.share_above_half_N.mean()))} of "
+            f"these posteriors are above 1/2.{rest}"
+        )
+
+
+def read_probabilities(folder: Path) -> Probabilities | None:
+    """The table, or None if attack.leave_one_out did not ask for it."""
+    if not io.has(folder, PROBABILITY_TABLE):
+        return None
+    found = io.samples(folder, PROBABILITY_COLUMNS, PROBABILITY_TABLE)
+    has_N = found["targets"] > 0
+    columns = (found[name][has_N] for name in PROBABILITY_COLUMNS)
+    return Probabilities(*columns, left_out=int((~has_N).sum()))
+
+
+def draw_probabilities(found: Probabilities) -> Figure:
+    """Means in ascending order with a band of one deviation, and histograms of means and of deviations."""
+    figure = plotting.new_figure(6.2, 5.6)
+    grid = figure.add_gridspec(2, 2, height_ratios=(1.15, 1))
+    axes = figure.add_subplot(grid[0, :])
+    order = np.argsort(found.mean_N, kind="stable")
+    parts = np.array_split(order, min(_PROBABILITY_POINTS, len(order)))
+    mean, std = (np.array([v[part].mean() for part in parts]) for v in (found.mean_N, found.std_N))
+    x = (np.arange(len(parts)) + 0.5) / len(parts)
+    low, high = np.clip(mean - std, 0, 1), np.clip(mean + std, 0, 1)
+    axes.fill_between(
+        x, low, high, color=plotting.SKY, alpha=0.4, linewidth=0, label="± one deviation"
+    )
+    axes.plot(x, mean, color=plotting.BLUE, label="Mean over references")
+    axes.axhline(0.5, color=plotting.GREY, linestyle=":", linewidth=1.2)
+    axes.set(xlim=(0, 1), ylim=(0, 1), ylabel="Posterior of\nmembership")
+    axes.set_xlabel("Samples in the order of their mean (share of all)")
+    axes.legend(loc="lower right")
+    for column, (values, label) in enumerate(
+        ((found.mean_N, "Mean"), (found.std_N, "Standard deviation"))
+    ):
+        axes = figure.add_subplot(grid[1, column])
+        span = (0.0, 1.0 - 0.5 * column)  # numbers in [0, 1] deviate by 1/2 at most
+        axes.hist(values, bins=40, range=span, color=plotting.BLUE)
+        axes.axvline(float(values.mean()), color=plotting.BLACK, linestyle="--", linewidth=1.2)
+        axes.set(xlabel=label, ylabel="Samples" if column == 0 else "", xlim=span)
+    return figure
+
+
+def run_figures(folder: Path) -> dict[str, Figure | None]:
+    """The figure of a workdir; None without the table."""
+    found = read_probabilities(folder)
+    return {"probability": draw_probabilities(found) if found and len(found.mean_N) else None}
+
+
+# Figure 6: how surely members are found, by when they were last seen and by length.
+FIG06_STATEMENTS = (
+    "Members seen later in training are more vulnerable.",
+    "Longer members are more vulnerable.",
+)
+_STEP_POINTS, _STEP_BINS, _LENGTHS = 5_000, 20, 32
+
+
+def draw_fig06(recipes: Recipes) -> Drawn:
+    """Posteriors against steps with means of bins, and lengths of three groups of members."""
+    main = recipes["main"]
+    targets, longest = target_posteriors(main), main.population.length_tokens
+    train = dataclasses.asdict(main.config.train)
+    seen_TxN2 = [
+        vulnerability.last_seen(t.row.order_seed, t.member_N2, train, 0).astype(float)
+        for t in targets
+    ]
+    step_P = np.concatenate([s[t.ids_S] for s, t in zip(seen_TxN2, targets, strict=True)])
+    posterior_P = np.concatenate([t.posterior_S for t in targets])
+    some = np.unique(np.linspace(0, len(step_P) - 1, _STEP_POINTS).astype(int))
+    points = pd.DataFrame({"x": step_P[some], "y": posterior_P[some]})
+    curve = Curve.of(step_P, posterior_P, _STEP_BINS)
+    means = pd.DataFrame({"x": curve.x_K, "y": curve.y_K, "low": curve.low_K, "high": curve.high_K})
+    tokens_N2 = main.population.lengths_N.astype(float)
+    lengths = grouped(targets, tokens_N2)
+    edges_K1 = _edges(float(tokens_N2.min()), longest)
+    by_length = [
+        pd.DataFrame({"x": edges_K1[:-1], "y": shares(x_G, edges_K1)}).assign(
+            panel="b", series=name
+        )
+        for name, x_G in lengths.items()
+    ]
+    figure = plotting.new_figure(10.2, 4.2)
+    left, right = figure.subplots(1, 2)
+    _draw_steps(left, points, means)
+    draw_shares(right, lengths, edges_K1)
+    right.set(xlabel="Tokens", title="(b) Lengths by vulnerability")
+    right.legend(loc="upper left")
+    at_most = float((tokens_N2 == longest).mean())
+    return Drawn(
+        data=pd.concat(
+            [
+                points.assign(panel="a", series="member"),
+                means.assign(panel="a", series="mean"),
+                *by_length,
+            ]
+        ),
+        figure=figure,
+        claims=(
+            rises(FIG06_STATEMENTS[0], "step", targets, seen_TxN2),
+            rises(FIG06_STATEMENTS[1], "length", targets, [tokens_N2] * len(targets)),
+        ),
+        notes=(
+            f"(a) shows {len(some):,} of the {len(step_P):,} pairs of a target and a member, and means of all of them "
+            "in bins of steps.",
+            f"{groups_said(targets, main)} {at_most:.1%} of the samples are cut at {longest:,} tokens.",
+        ),
+    )
+
+
+def _edges(shortest: float, longest: int) -> np.ndarray:
+    """Bins of whole tokens, about `_LENGTHS` of them, of which the last begins at most at the longest."""
+    width = max(round((longest + 1 - shortest) / _LENGTHS), 1)
+    return np.arange(longest + 1, shortest - width, -width)[::-1] - 0.5
+
+
+def _draw_steps(axes: Axes, points: pd.DataFrame, means: pd.DataFrame) -> None:
+    axes.scatter(
+        *(points["x"], points["y"]),
+        s=6,
+        color=plotting.SKY,
+        alpha=0.35,
+        linewidth=0,
+        rasterized=True,  # a dot each would make the PDF large
+    )
+    axes.plot(means["x"], means["y"], color=plotting.BLACK, label="mean")
+    axes.fill_between(
+        means["x"], means["low"], means["high"], color=plotting.BLACK, alpha=0.2, linewidth=0
+    )
+    axes.axhline(0.5, color=plotting.VERMILLION, linestyle="--", linewidth=1, label="undecided")
+    axes.set(
+        xlabel="Step at which the member was last seen",
+        ylabel="Probability of membership",
+        title="(a) Members by step",
+        ylim=(0, 1),
+    )
+    axes.legend(loc="lower left", ncols=2)
+
+
+# Figure 21: mean and deviation, over the models that saw a sample, of how surely it is found.
+_FIG21_COLUMNS = ("mean", "std", "targets")
+_CURVE_BINS, _HISTOGRAM_BINS = 400, 40
+
+
+def draw_fig21(recipes: Recipes) -> Drawn:
+    """Sorted means with a band of one deviation, and histograms of both."""
+    columns = io.samples(recipes["fixed-140M"].folder, _FIG21_COLUMNS, PROBABILITY_TABLE)
+    known_N = columns["targets"] > 1
+    mean_S, std_S = columns["mean"][known_N], columns["std"][known_N]
+    order_S = np.argsort(mean_S, kind="stable")
+    parts = np.array_split(order_S, min(_CURVE_BINS, len(order_S)))
+    at = np.cumsum([len(part) for part in parts]) - [len(part) / 2 for part in parts]
+    curve = pd.DataFrame(
+        {"panel": "a", "x": at}
+        | {"y": [mean_S[p].mean() for p in parts], "std": [std_S[p].mean() for p in parts]}
+    )
+    histograms = [
+        pd.DataFrame({"panel": panel, "x": edges[:-1], "y": count})
+        for panel, x_S in (("b", mean_S), ("c", std_S))
+        for count, edges in [np.histogram(x_S, _HISTOGRAM_BINS)]
+    ]
+    figure = plotting.new_figure(12.4, 3.9)
+    left, middle, right = figure.subplots(1, 3)
+    _draw_curve(left, curve)
+    _draw_histogram(middle, mean_S, "Mean over the models that saw the sample", "(b) Means")
+    _draw_histogram(right, std_S, "Deviation over the models that saw it", "(c) Deviations")
+    models = columns["targets"][known_N]
+    return Drawn(
+        data=pd.concat([curve, *histograms]),
+        figure=figure,
+        ours={
+            "mean": (float(mean_S.mean()), math.nan),
+            "std": (float(std_S.mean()), math.nan),
+        },
+        notes=(
+            f"Each of the references is attacked with all others; a sample is in {models.min()} to {models.max()} of "
+            f"them. {int((~known_N).sum()):,} samples are left out, which are in fewer than two.",
+            "All samples share their models, so that these averages have no interval here, and no verdict.",
+            f"(a) has a point for every {len(mean_S) / len(parts):.3g} samples, with the mean of their deviations.",
+        ),
+    )
+
+
+def _draw_curve(axes: Axes, curve: pd.DataFrame) -> None:
+    low, high = (np.clip(curve["y"] + sign * curve["std"], 0, 1) for sign in (-1, 1))
+    axes.fill_between(
+        curve["x"], low, high, color=plotting.SKY, alpha=0.5, linewidth=0, label="± 1 STD"
+    )
+    axes.plot(curve["x"], curve["y"], color=plotting.BLUE, label="mean")
+    axes.axhline(0.5, color=plotting.GREY, linestyle="--", linewidth=1)
+    axes.set(
+        xlabel="Samples, sorted by their means",
+        ylabel="Probability of membership",
+        title="(a) Each sample",
+        ylim=(0, 1),
+    )
+    axes.legend(loc="upper left")
+
+
+def _draw_histogram(axes: Axes, x_S: np.ndarray, label: str, title: str) -> None:
+    axes.hist(x_S, _HISTOGRAM_BINS, color=plotting.BLUE, alpha=0.8)
+    average = float(x_S.mean())
+    axes.axvline(average, color=plotting.VERMILLION, linestyle="--", label=f"average {average:.3f}")
+    axes.set(xlabel=label, ylabel="Samples", title=title)
+    axes.legend(loc="upper right")
+
+
+# Figure 31: how surely members are found, by TF-IDF and by unknown tokens.
+FIG31_STATEMENTS = (
+    "Members with a higher mean TF-IDF are more vulnerable.",
+    "Members with an unknown token are more vulnerable.",
+)
+_TFIDF_BINS, _MOST_UNKNOWN, _FEWEST = 30, 3, 20
+
+
+def draw_fig31(recipes: Recipes) -> Drawn:
+    """Mean TF-IDF and counts of unknown tokens of three groups of members."""
+    main = recipes["main"]
+    targets, population = target_posteriors(main), main.population
+    tfidf_N2, unk_N2 = population.column("tfidf"), population.column("unk").astype(float)
+    tfidf, unk = (grouped(targets, x_N2) for x_N2 in (tfidf_N2, unk_N2))
+    # the highest hundredth would leave no room for the others
+    edges_K1 = np.linspace(np.nanmin(tfidf_N2), np.nanquantile(tfidf_N2, 0.99), _TFIDF_BINS + 1)
+    figure = plotting.new_figure(10.2, 4.2)
+    left, right = figure.subplots(1, 2)
+    draw_shares(left, tfidf, edges_K1)
+    left.set(xlabel="Mean TF-IDF of a sample's tokens", title="(a) TF-IDF by vulnerability")
+    left.legend(loc="upper right")
+    counted = _draw_unknown(right, unk)
+    parts = [
+        pd.DataFrame({"x": edges_K1[:-1], "y": shares(x_G, edges_K1)}).assign(
+            panel="a", series=name
+        )
+        for name, x_G in tfidf.items()
+    ]
+    having = int((unk_N2 > 0).sum())
+    return Drawn(
+        data=pd.concat([*parts, counted.assign(panel="b")]),
+        figure=figure,
+        claims=(
+            rises(FIG31_STATEMENTS[0], "mean TF-IDF", targets, [tfidf_N2] * len(targets)),
+            _unknown(targets, unk_N2 > 0),
+        ),
+        notes=(
+            groups_said(targets, main),
+            f"{having:,} of {len(unk_N2):,} samples have an unknown token. The hundredth of the samples with the "
+            "highest TF-IDF lies beyond the axis.",
+        ),
+    )
+
+
+def _unknown(targets: Sequence[Target], has_N2: np.ndarray) -> Claim:
+    """Whether members with an unknown token have higher posteriors on average."""
+    more_T = []
+    for target in targets:
+        has_S = has_N2[target.ids_S]
+        if min(has_S.sum(), (~has_S).sum()) < _FEWEST:
+            return untested(
+                FIG31_STATEMENTS[1],
+                f"{has_S.sum():,} of {len(has_S):,} members of {target.row} have an unknown token",
+            )
+        more_T.append(target.posterior_S[has_S].mean() - target.posterior_S[~has_S].mean())
+    said = "posterior of members with an unknown token less of those without"
+    return above(FIG31_STATEMENTS[1], said, mean(np.array(more_T)))
+
+
+def _draw_unknown(axes: Axes, unk: Mapping[str, np.ndarray]) -> pd.DataFrame:
+    """Shares of each group with at least so many unknown tokens; rows (series, x, y)."""
+    at_least_K = np.arange(1, _MOST_UNKNOWN + 1)
+    width, found = 0.8 / len(unk), []
+    for place, (name, x_G) in enumerate(unk.items()):
+        share_K = np.array([(x_G >= k).mean() for k in at_least_K])
+        color = GROUPS[name][0]
+        axes.bar(
+            at_least_K + (place - (len(unk) - 1) / 2) * width,
+            share_K,
+            width,
+            color=color,
+            label=name,
+        )
+        found.append(pd.DataFrame({"series": name, "x": at_least_K, "y": share_K}))
+    axes.set_xticks(at_least_K, [f"≥ {k}" for k in at_least_K])
+    plotting.percent_axis(axes)
+    axes.set(
+        xlabel="Unknown tokens of a sample",
+        ylabel="Share of the group",
+        title="(b) Unknown tokens by vulnerability",
+    )
+    axes.legend(loc="upper right")
+    return pd.concat(found)
+
+
+FIGURES = {
+    "fig06_vulnerability": PaperFigure(
+        title="Figure 6: Vulnerability of members, by the step they were last seen at and by length",
+        paper=(
+            "Most members of a 140M model have a probability of membership near 0.5; members seen near the end of "
+            "training (from about step 60,000 on) are found more surely, and so are longer ones."
+        ),
+        statements=FIG06_STATEMENTS,
+        draw=draw_fig06,
+    ),
+    "fig21_true_positive_probability": PaperFigure(
+        title="Figure 21: True-positive probability of every sample",
+        paper=(
+            "Over the models of 140M parameters that saw a sample, about 64, the probability with which it is called "
+            "a member has a mean of 0.543 and a standard deviation of 0.143, averaged over 2^24 samples; many means "
+            "are above 0.6 and many deviations above 0.2."
+        ),
+        statements=(),
+        draw=draw_fig21,
+    ),
+    "fig31_text_properties": PaperFigure(
+        title="Figure 31: TF-IDF and unknown tokens of members by vulnerability",
+        paper=(
+            "Of a 140M model, the most vulnerable members tend to have a higher mean TF-IDF than the least "
+            "vulnerable, and are likelier to have an unknown token."
+        ),
+        statements=FIG31_STATEMENTS,
+        draw=draw_fig31,
+    ),
+}

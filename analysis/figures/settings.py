@@ -1,0 +1,140 @@
+"""Table 7: the recipes that the figures ask for at the published setting, and those of this sweep beside them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+
+from analysis import io
+from analysis.io import Recipe, Recipes
+from analysis.paper_figure import Drawn, PaperFigure
+from lm_mia import parse
+from lm_mia.config import Config
+
+# Table 7: the recipes that the figures ask for at the published setting, and those of this sweep beside them.
+DEPARTURES = (
+    "Otherwise than in the paper's Table 7 (its numbers in brackets): Figures 5 and 22-30 have 2^19 training samples, "
+    "as its text says (7M); Figures 11-13 share those of Figure 14, 2^19 (500K), and Figures 12 and 13 its 128 "
+    "references (64); Figures 9 and 10 go up to 512 references, the models of Figure 1 (256, for RMIA 64); Figure 7 "
+    "has the scores of all 528 (128); Figure 15(b) is of 7M samples, as its text says (50K, 50 warm-up steps); Figure "
+    "20 has the 16 targets of Figure 18 (8 in its text); Figure 21 attacks each of 144 models with the others (64 "
+    "targets, 64 references)."
+)
+_ROOT = Path(__file__).resolve().parents[2]
+_CONFIGS = next((p for p in (_ROOT / "lm_mia" / "configs", _ROOT / "configs") if p.is_dir()), _ROOT)
+_HEADS = (
+    *(("published setting", head) for head in ("samples", "model", "otherwise than by default")),
+    *(("this run", head) for head in ("samples", "model", "rows")),
+)
+
+
+def draw_tab07(recipes: Recipes) -> Drawn:
+    """A row a recipe, with the figures that ask for it."""
+    asked, known = published_setting(), set(recipes)
+    here = [recipes[name] if name in known else None for name in asked]
+    rows = [
+        {
+            "recipe": name,
+            "figures": " ".join(of),
+            **_facts(c),
+            **({f"here_{k}": v for k, v in _facts(r.config).items()} if r else {}),
+        }
+        for (name, (of, c)), r in zip(asked.items(), here, strict=True)
+    ]
+    cells = [
+        (f"{c.population.samples // 2:,}", c.model.size, "; ".join(_otherwise(c)), *_here(r))
+        for (_, c), r in zip(asked.values(), here, strict=True)
+    ]
+    index = pd.Index([", ".join(of) for of, _ in asked.values()], name="Figures")
+    return Drawn(
+        data=pd.DataFrame(rows),
+        table=pd.DataFrame(cells, index, pd.MultiIndex.from_tuples(_HEADS)),
+        notes=(
+            "Made of the configs of the figures at the published setting; a row is a recipe, and the figures that ask "
+            "for it. Recipes of which this run has one of the same name are shown beside it.",
+            "By default: 128 references and 16 targets of subsets of their own (the paper often has one), batches of "
+            "128 samples of at most 1,024 tokens, one epoch, AdamW with a peak learning rate of 3e-4 that falls to "
+            "3e-5 by a cosine after 750 steps of warm-up, weight decay 0.1, gradients clipped to norm 1.",
+            DEPARTURES,
+        ),
+    )
+
+
+def published_setting() -> dict[str, tuple[list[str], Config]]:
+    """Recipe -> (the figures that ask for it, such as 4, and its config at ``paper``), in the order of the figures."""
+    found: dict[str, tuple[list[str], Config]] = {}
+    for path in sorted(_CONFIGS.glob("fig*.py")):
+        number = path.stem.partition("_")[0].removeprefix("fig").lstrip("0")
+        for _, c in parse.sweep(f"{path}:paper"):
+            found.setdefault(c.name, ([], c))[0].append(number)
+    return found
+
+
+def _otherwise(c: Config) -> Iterator[str]:
+    """In words, what is not by default, as the note of the table says."""
+    a, o, t = c.attack, c.optimizer, c.train
+    if a.references - a.targets != 128:
+        yield f"{a.references - a.targets} references"
+    if a.targets not in (0, 16):
+        yield f"{a.targets} targets"
+    if a.replicas:
+        yield f"{a.replicas} replicas of a target"
+    if t.epochs != 1:
+        yield f"{t.epochs} epochs"
+    if t.batch_size != 128:
+        yield f"batches of {t.batch_size}"
+    if o.schedule != "cosine":
+        yield f"{o.schedule} schedule"
+    if o.warmup_steps != 750:
+        yield f"{o.warmup_steps} warm-up steps"
+    if o.weight_decay != 0.1:
+        yield f"weight decay {o.weight_decay:g}"
+    if o.clip_norm != 1:
+        yield f"clip norm {o.clip_norm:g}" if o.clip_norm else "no clipping"
+    if c.population.distinct_prefix_tokens:
+        yield f"no two samples share their first {c.population.distinct_prefix_tokens} tokens"
+
+
+def _here(recipe: Recipe | None) -> tuple[str, str, str]:
+    if recipe is None:
+        return "–", "–", "–"
+    m = recipe.config.model
+    counts = zip(recipe.rows, ("references", "targets", "replicas"), strict=True)
+    return (
+        f"{recipe.samples:,}",
+        f"{io.size_of(recipe)} ({m.layers}x{m.width})",
+        ", ".join(f"{len(rows)} {kind}" for rows, kind in counts if rows) or "none yet",
+    )
+
+
+def _facts(c: Config) -> dict[str, object]:
+    a, o = c.attack, c.optimizer
+    return {
+        "samples": c.population.samples // 2,
+        "layers": c.model.layers,
+        "width": c.model.width,
+        "epochs": c.train.epochs,
+        "batch_size": c.train.batch_size,
+        "length_tokens": c.population.length_tokens,
+        "references": a.references - a.targets,
+        "targets": a.targets,
+        "replicas": a.replicas,
+        "schedule": o.schedule,
+        "peak_learning_rate": o.peak_learning_rate,
+        "warmup_steps": o.warmup_steps,
+        "weight_decay": o.weight_decay,
+        "clip_norm": o.clip_norm,
+    }
+
+
+FIGURES = {
+    "tab07_settings": PaperFigure(
+        title="Table 7: Settings of the figures",
+        paper=(
+            "Models of 10M to 1018M parameters are trained on 50,000 to 50.9M samples of C4, with AdamW, 750 warm-up "
+            "steps and a cosine schedule, and attacked with 128 references unless a row says otherwise."
+        ),
+        statements=(),
+        draw=draw_tab07,
+    ),
+}

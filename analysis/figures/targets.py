@@ -1,0 +1,247 @@
+"""Figures 18, 19, 20, 24 and 25: every target and every replica, their mean, and their thresholds."""
+
+import math
+import string
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.axes import Axes
+
+from analysis import attacks, io, plotting, tables
+from analysis.attacks import alike, attacked, references
+from analysis.compare import Claim, above, difference, every, untested
+from analysis.io import REPLICA_SIZES, Recipes, fewest_references, percent, size_of, titled
+from analysis.paper_figure import Drawn, PaperFigure
+from analysis.plotting import Line, by_target, panels
+from analysis.sentences import spread
+from lm_mia.stats import lira
+
+
+def _every_target(recipes: Recipes, family: str) -> Drawn:
+    """A panel a recipe of a family, by its size, a line a target."""
+    some = alike([recipe for _, recipe in recipes.family(family)])
+    count = references(some)
+    titled = [
+        (
+            f"({letter}) {size_of(recipe)}, {recipe.samples:,} samples",
+            [Line(size_of(recipe), attacked(recipe, references=count))],
+        )
+        for letter, recipe in zip(string.ascii_lowercase, some, strict=False)
+    ]
+    frames = [by_target(line.found, size=line.label, references=count) for _, [line] in titled]
+    return Drawn(
+        data=pd.concat(frames, ignore_index=True),
+        figure=panels(titled, columns=2 if len(titled) in (2, 4) else 3, every=True),
+        notes=(f"A line is a target. Attacks use {count} references.",),
+    )
+
+
+# Figure 20: ROC curves of targets of Figure 2, by size and by the number of references.
+FIG20_STATEMENTS = ("At every size the AUC grows with the number of references.",)
+
+
+def draw_fig20(recipes: Recipes) -> Drawn:
+    """A row of panels a size, a column a number of references, a line a target."""
+    some = attacks.alike([recipe for _, recipe in recipes.family("chinchilla")])
+    most = attacks.references(some)
+    counts = [count for count in attacks.powers(some[0]) if count <= most]
+    low = 1 / max(recipe.samples for recipe in some)
+    figure = plotting.new_figure(1.9 * len(counts) + 0.6, 1.8 * len(some) + 0.4)
+    grid = figure.subplots(len(some), len(counts), squeeze=False, sharex=True, sharey=True)
+    frames, grows = [], []
+    for recipe, row in zip(some, grid, strict=True):
+        name, found = size_of(recipe), [attacked(recipe, references=c) for c in counts]
+        for axes, one in zip(row, found, strict=True):
+            plotting.draw_targets(axes, [plotting.Line("", one)], low=low)
+            axes.set(xlabel="", ylabel="")
+            frames.append(plotting.by_target(one, size=name, references=one.references))
+        row[0].set_ylabel(name)
+        gain = difference(found[-1].auc_T, found[0].auc_T, paired=True)
+        what = f"AUC at {name} with {counts[-1]} less with {counts[0]} references"
+        grows.append(above("", what, gain))
+    for axes, count in zip(grid[0], counts, strict=True):
+        axes.set_title(f"{count} references", fontsize=10)
+    figure.supxlabel("False positive rate", fontsize=11)
+    figure.supylabel("True positive rate", fontsize=11)
+    return Drawn(
+        data=pd.concat(frames, ignore_index=True),
+        figure=figure,
+        claims=(every(FIG20_STATEMENTS[0], grows),),
+        notes=("Rows are sizes. References are IN and OUT ones together.",),
+    )
+
+
+# Figure 24: mean ROC curves over the replicas of a target, for two sizes on the same data.
+FIG24_STATEMENTS = ("On the same data the larger model has the higher AUC.",)
+
+
+def draw_fig24(recipes: Recipes) -> Drawn:
+    """A panel a size; bands over replicas."""
+    of = {size: recipes[f"flip-{size}"] for size in REPLICA_SIZES}
+    count = fewest_references(list(of.values()))
+    found = {size: attacked(r, references=count, replicas=True) for size, r in of.items()}
+    lines = {
+        titled(size, of[size]): plotting.Line("LiRA", found[size], plotting.BLUE)
+        for size in REPLICA_SIZES
+    }
+    small, large = (found[size].auc_T for size in REPLICA_SIZES)
+    gain = difference(large, small, paired=False, over="replicas of one target")
+    rows = [line.data().assign(series=title) for title, line in lines.items()]
+    replicas = {size: len(found[size].auc_T) for size in REPLICA_SIZES}
+    told = {spread(n): None for n in replicas.values()}
+    return Drawn(
+        data=pd.concat(rows),
+        figure=plotting.panels([(title, [line]) for title, line in lines.items()]),
+        claims=(
+            above(
+                FIG24_STATEMENTS[0], f"AUC of {REPLICA_SIZES[1]} less of {REPLICA_SIZES[0]}", gain
+            ),
+        ),
+        ours={
+            f"auc {size}": (float(f.auc_T.mean()), float(f.auc_T.std()))
+            for size, f in found.items()
+        },
+        notes=(
+            *told,
+            f"Both sizes are attacked with {count} references. The interval is over replicas: these references and the "
+            "target's training subset are held fixed.",
+        ),
+    )
+
+
+# Figure 25: TPR and decision thresholds of replicas at fixed false positive rates, for two sizes.
+FIG25_STATEMENTS = ("At higher FPRs the thresholds of replicas vary more.",)
+_HIGH = 0.1
+
+
+def draw_fig25(recipes: Recipes) -> Drawn:
+    """A row a size: mean TPR ± STD, and range and middle half of the thresholds, as posteriors."""
+    figure = plotting.new_figure(9.6, 6.8)
+    grid = figure.subplots(2, 2, sharex=True, sharey="col")
+    data, parts, replicas = [], [], []
+    for (left, right), size in zip(grid, REPLICA_SIZES, strict=True):
+        recipe = recipes[f"flip-{size}"]
+        threshold_TxF = _thresholds(recipe.folder)
+        rates = pd.DataFrame(tables.error_rates(recipe.folder)).set_index("fpr")
+        rows = rates[["tpr_mean", "tpr_std"]].join(_summary(threshold_TxF), how="inner")
+        _panels(left, right, rows)
+        left.set_title(titled(size, recipe))
+        data.append(rows.reset_index().assign(size=size))
+        parts.append(_varies(size, threshold_TxF, attacks.lowest_rate(recipe)))
+        replicas.append(len(threshold_TxF))
+    for axes in grid[-1]:
+        axes.set_xlabel("False positive rate")
+    for axes in grid[0]:
+        axes.legend(loc="upper left" if axes is grid[0, 0] else "lower left")
+    return Drawn(
+        data=pd.concat(data),
+        figure=figure,
+        claims=(every(FIG25_STATEMENTS[0], parts),),
+        notes=(
+            *dict.fromkeys(map(spread, replicas)),
+            "A threshold is drawn as the posterior of a sample whose score is the threshold.",
+        ),
+    )
+
+
+def _thresholds(folder: Path) -> pd.DataFrame:
+    """Posterior at the threshold: a row a replica, a column an FPR; without FPR 1, where all are called members."""
+    rows = pd.DataFrame(io.table(folder, "thresholds.csv", ("order_seed", "fpr", "threshold")))
+    rows["threshold"] = lira.posterior(rows["threshold"].to_numpy(float))
+    return rows[rows["fpr"] < 1].pivot(index="order_seed", columns="fpr", values="threshold")
+
+
+def _summary(threshold_TxF: pd.DataFrame) -> pd.DataFrame:
+    quantiles = threshold_TxF.quantile([0, 0.25, 0.5, 0.75, 1]).T
+    return quantiles.set_axis([f"threshold_{q}" for q in ("min", "25", "50", "75", "max")], axis=1)
+
+
+def _panels(left: Axes, right: Axes, rows: pd.DataFrame) -> None:
+    fpr = rows.index.to_numpy(float)
+    left.errorbar(
+        fpr,
+        rows["tpr_mean"],
+        rows["tpr_std"],
+        color=plotting.BLUE,
+        marker="o",
+        markersize=4,
+        capsize=3,
+        label="Mean ± STD",
+    )
+    low, high = rows["threshold_min"], rows["threshold_max"]
+    right.vlines(fpr, low, high, color=plotting.GREY, linewidth=1.4, label="Range")
+    low, high = rows["threshold_25"], rows["threshold_75"]
+    right.vlines(fpr, low, high, color=plotting.SKY, linewidth=7, label="Middle half")
+    right.plot(fpr, rows["threshold_50"], "_", color=plotting.BLACK, ms=9, mew=1.6, label="Median")
+    shown = plotting.labelled(fpr.tolist())
+    for axes in (left, right):
+        axes.set(xscale="log", ylim=(0, 1.02))
+        axes.set_xticks(shown, [percent(f) for f in shown])
+        axes.tick_params(axis="x", labelsize=10)
+        axes.minorticks_off()
+    left.set_ylabel("True positive rate")
+    right.set_ylabel("Posterior at the threshold")
+
+
+def _varies(size: str, threshold_TxF: pd.DataFrame, lowest: float) -> Claim:
+    """By distances from the median, as the test of Brown and Forsythe; those of a replica are paired."""
+    fprs = [f for f in map(float, threshold_TxF.columns) if f >= lowest]
+    high = next((f for f in fprs if math.isclose(f, _HIGH)), None)
+    if high is None or high == min(fprs):
+        return untested(
+            "", f"{size}: the run lacks an FPR of {percent(_HIGH)} or one below that takes ten"
+        )
+    low = min(fprs)
+    far_TxF = (threshold_TxF - threshold_TxF.median()).abs()
+    what = f"{size}, distance from the median threshold at an FPR of {percent(high)} less at {percent(low)}"
+    new_T, old_T = (far_TxF[fpr].to_numpy() for fpr in (high, low))
+    return above("", what, difference(new_T, old_T, paired=True, over="replicas of one target"))
+
+
+FIGURES = {
+    "fig18_compute_optimal_targets": PaperFigure(
+        title="Figure 18: Every target of Figure 2",
+        paper=(
+            "LiRA on 16 targets of each size on its compute-optimal data, each target with a subset of its own: "
+            "targets of some large models differ more from each other."
+        ),
+        statements=(),
+        draw=lambda recipes: _every_target(recipes, "chinchilla"),
+    ),
+    "fig19_fixed_data_targets": PaperFigure(
+        title="Figure 19: Every target of Figure 4(b)",
+        paper=(
+            "LiRA on 16 targets of each size on the same 2^23 samples: the AUCs of a size are close, and at low FPRs "
+            "the attack on one target of 604M fails altogether."
+        ),
+        statements=(),
+        draw=lambda recipes: _every_target(recipes, "fixed"),
+    ),
+    "fig20_targets_by_references": PaperFigure(
+        title="Figure 20: Targets of Figure 2 by the number of references",
+        paper=(
+            "LiRA on 8 targets of each size on its compute-optimal data: at every size more references, up to 128, "
+            "help, and targets of one size differ."
+        ),
+        statements=FIG20_STATEMENTS,
+        draw=draw_fig20,
+    ),
+    "fig24_mean_roc": PaperFigure(
+        title="Figure 24: Mean ROC curves over replicas",
+        paper=(
+            "The mean AUC is 0.706 ± 0.004 over 125 replicas of 140M and 0.752 ± 0.007 over 127 of 302M, both trained "
+            "on 2^19 samples: stable over the order of batches, and higher than for compute-optimal models."
+        ),
+        statements=FIG24_STATEMENTS,
+        draw=draw_fig24,
+    ),
+    "fig25_thresholds": PaperFigure(
+        title="Figure 25: TPR and decision thresholds at fixed FPR",
+        paper=(
+            "The TPR at a fixed FPR hardly varies between replicas. The threshold is very high and varies little at "
+            "very low FPRs; as the FPR grows, thresholds of replicas that are equally good differ considerably."
+        ),
+        statements=FIG25_STATEMENTS,
+        draw=draw_fig25,
+    ),
+}

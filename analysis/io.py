@@ -1,0 +1,490 @@
+"""Reading a finished workdir: its tables, settings, log and score store; one clear line if something is missing."""
+
+import dataclasses
+import functools
+import json
+import logging
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.csv as pc
+import pyarrow.parquet as pq
+import xarray as xr
+
+from lm_mia import identity, points, presence
+from lm_mia.config import NEEDED, Config
+from lm_mia.population import Population, open_population
+from lm_mia.store import Store
+from lm_mia.subsets import Row
+
+Record = dict[str, Any]
+
+ATTACK_NAMES = {
+    "lira_online": "LiRA",
+    "lira_offline": "Offline LiRA",
+    "rmia": "RMIA",
+    "rmia_offline": "Offline RMIA",
+    "rmia_simple": "Simple RMIA",
+    "reference_calibrated": "Calibrated loss",
+    "loss": "Loss",
+    "zlib": "Zlib ratio",
+    "min_k": "Min-K%",
+    "min_k_plus_plus": "Min-K%++",
+    "lowercase": "Lowercase",
+}
+
+
+REPLICA_SIZES = ("140M", "302M")
+"""Of the models that the paper trains replicas of."""
+
+
+class WorkdirError(Exception):
+    """Something in the workdir is missing or broken; printed as one line, exit code 2."""
+
+
+def attack_name(attack: str) -> str:
+    """What figures and the page call an attack of the tables."""
+    return ATTACK_NAMES.get(attack, attack.replace("_", " "))
+
+
+def percent(share: float) -> str:
+    """0.05 -> 5%, 0.001 -> 0.1%, 0.12345 -> 12.3%."""
+    return f"{100 * share:.3g}%" if abs(share) < 0.9995 else f"{100 * share:.0f}%"
+
+
+def table(
+    workdir: Path, name: str, columns: Sequence[str] = (), verb: str = "attack"
+) -> list[Record]:
+    """The rows of tables/NAME, which must have these columns and is made by ``lm-mia VERB``."""
+    path = _existing(workdir, f"tables/{name}")
+    try:
+        frame = pc.read_csv(path, _WHOLE, _LINES, _CELLS).to_pandas()
+    except (ValueError, pa.ArrowException) as error:
+        raise WorkdirError(
+            f"{workdir}: tables/{name} is not a table ({type(error).__name__}); {_again(verb)}"
+        ) from error
+    _check(workdir, f"tables/{name}", list(frame.columns), columns, verb=verb)
+    frame = frame.astype(dict.fromkeys(frame.columns[frame.isna().all()], float))
+    return [{str(k): v for k, v in row.items()} for row in frame.to_dict("records")]
+
+
+def samples(
+    workdir: Path, columns: Sequence[str], name: str = "samples.parquet"
+) -> dict[str, np.ndarray]:
+    """These columns of tables/NAME, one number a sample; votes are NaN where there are none."""
+    path = _existing(workdir, f"tables/{name}")
+    try:
+        there = pq.read_schema(path).names
+        _check(workdir, f"tables/{name}", there, columns)
+        frame = pd.read_parquet(path, columns=list(columns))
+    except (ValueError, OSError, pa.ArrowException) as error:
+        raise WorkdirError(f"{workdir}: tables/{name} cannot be read; {_again()}") from error
+    return {c: frame[c].to_numpy() for c in columns}
+
+
+def read_json(workdir: Path, name: str, fields: Sequence[str] = (), verb: str = "attack") -> Record:
+    """The object in WORKDIR/NAME, which must have these fields and is made by ``lm-mia VERB``."""
+    try:
+        found = json.loads(_existing(workdir, name).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise WorkdirError(f"{workdir}: {name} is not JSON; {_again(verb)}") from error
+    if not isinstance(found, dict):
+        raise WorkdirError(f"{workdir}: {name} is no JSON object; {_again(verb)}")
+    _check(workdir, name, list(found), fields, "field", verb)
+    return found
+
+
+def flip_facts(workdir: Path) -> Record:
+    """tables/flips.json: what the tables are about.
+
+    Its "config" holds the settings of the attack; its "references" and "replicas" are those that were there, which may
+    be fewer than the config's.
+    """
+    name = "tables/flips.json"
+    facts = read_json(workdir, name, ("recipe", "config", "first_target", *_FLIP_FACTS))
+    if not isinstance(facts["config"], dict) or not re.fullmatch(
+        r"recipe_\w+", str(facts["recipe"])
+    ):
+        raise WorkdirError(f"{workdir}: {name} names no recipe and settings; {_again()}")
+    _check(workdir, f"{name} config", list(facts["config"]), _SETTINGS, "field")
+    return facts
+
+
+def run(workdir: Path) -> Record:
+    """config.json: the command that began the workdir; its attack section may be older than the tables."""
+    name = "config.json"
+    found = read_json(workdir, name, ("config", "lm_mia", "packages", "commit", "later"))
+    sections = found["config"] if isinstance(found["config"], dict) else {}
+    needed = ("corpus", "tokenizer", "population", "model", "train")
+    _check(workdir, f"{name} config", list(sections), needed, "section")
+    return found
+
+
+def require(workdir: Path, names: Iterable[str]) -> None:
+    """WorkdirError for the first of these tables that is missing."""
+    for name in names:
+        _existing(workdir, f"tables/{name}")
+
+
+def has(workdir: Path, name: str) -> bool:
+    """Whether there is a tables/NAME, of those that are made when asked for."""
+    return (workdir / "tables" / name).is_file()
+
+
+def decides(facts: Record) -> bool:
+    """Whether the coin-flip test can tell anything from a coin: with few replicas it rejects no split."""
+    return facts["k_low"] > 0
+
+
+def decisive(folder: Path) -> Record:
+    """flips.json of a workdir; WorkdirError if it has too few replicas to tell a decision from a coin flip."""
+    facts = flip_facts(folder)
+    if not decides(facts):
+        raise WorkdirError(
+            f"{folder}: {facts['replicas']} replicas are too few to tell a decision from a coin flip"
+        )
+    return facts
+
+
+# Figure 24: mean ROC curves over the replicas of a target, for two sizes on the same data.
+
+
+def events(workdir: Path, kind: str) -> list[Record]:
+    """The lines of metrics.jsonl of one event, in order; broken lines are skipped."""
+    path = workdir / "metrics.jsonl"
+    found: list[Record] = []
+    if not path.is_file():
+        return found
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(event, dict) and event.get("event") == kind:
+                found.append(event)
+    return found
+
+
+# Numbers are read as they were written, to the last digit; types are told from the whole file.
+_WHOLE, _LINES = pc.ReadOptions(block_size=2**28), pc.ParseOptions(newlines_in_values=True)
+_CELLS = pc.ConvertOptions(null_values=["", "nan", "NaN"], strings_can_be_null=True)
+_FLIP_FACTS = ("references", "replicas", "k_low", "cutoff", "max_flip_rate", "left_out")
+_SETTINGS = (
+    *("references", "replicas", "fprs", "focus_fpr", "alpha", "variance", "band", "bootstraps"),
+    *("resample_references", "attacks", "step"),
+)
+
+
+def _existing(workdir: Path, name: str) -> Path:
+    if not workdir.is_dir():
+        raise WorkdirError(f"{workdir}: no such folder; run lm-mia run first")
+    path = workdir / name
+    if path.is_file():
+        return path
+    if name.startswith("tables/") and _replicas(workdir) == 0:
+        raise WorkdirError(
+            f"{workdir}: attack.replicas=0, and tables of decisions are of replicas; run again with some"
+        )
+    raise WorkdirError(f"{workdir}: no {name}; run lm-mia attack first")
+
+
+def _replicas(workdir: Path) -> object:
+    """How many the last command asked for; None if that is not known."""
+    if not (workdir / "config.json").is_file():
+        return None
+    return run(workdir)["config"].get("attack", {}).get("replicas")
+
+
+def _check(
+    workdir: Path,
+    name: str,
+    there: Sequence[str],
+    needed: Sequence[str],
+    what: str = "column",
+    verb: str = "attack",
+) -> None:
+    lacking = [part for part in needed if part not in there]
+    if lacking:
+        raise WorkdirError(f"{workdir}: {name} has no {what} {', '.join(lacking)}; {_again(verb)}")
+
+
+def _again(verb: str = "attack") -> str:
+    return f"run lm-mia {verb} again"
+
+
+_SEEDS = ("subset_seed", "init_seed", "order_seed")
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """References and replicas of one recipe, among the rows of its store."""
+
+    path: Path
+    """Of the store."""
+    store: xr.Dataset
+    """At the score point of the tables."""
+    reference_rows: np.ndarray
+    """Places in the store; a store may hold more rows than the tables were made of."""
+    replica_rows: np.ndarray
+    names: list[str]
+    """What the log calls the references and then the replicas."""
+
+    def losses(self, sample: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Losses of one sample, nats a token: (IN references, OUT references, replicas)."""
+        with _readable(self.path):
+            loss_R, member_R, loss_B = (
+                self.store[name].isel(row=rows, sample=sample).to_numpy()
+                for name, rows in (
+                    ("loss", self.reference_rows),
+                    ("member", self.reference_rows),
+                    ("loss", self.replica_rows),
+                )
+            )
+            if np.isnan(loss_R).any() or np.isnan(loss_B).any():
+                raise ValueError("a stored loss is never NaN")
+        parts = (loss_R[member_R], loss_R[~member_R], loss_B)
+        loss_in, loss_out, loss_replicas = (part.astype(float) for part in parts)
+        return loss_in, loss_out, loss_replicas
+
+
+def read_rows(folder: Path) -> Rows:
+    """The rows of the tables.
+
+    Raises:
+      WorkdirError: the store is missing or damaged, lacks one of these rows, or has got more of them since.
+    """
+    facts = flip_facts(folder)
+    config, path = facts["config"], folder / facts["recipe"] / "scores.zarr"
+    if not path.is_dir():
+        raise WorkdirError(f"{folder}: no {facts['recipe']}/scores.zarr; run lm-mia score first")
+    with _readable(path):
+        store = xr.open_zarr(path, chunks=None, consolidated=True)
+        role_M = np.array([str(role) for role in store["role"].to_numpy()])
+        seeds_Mx3 = np.stack([store[name].to_numpy() for name in _SEEDS], axis=1)
+        extra = {NEEDED[a] for a in config["attacks"] if a in NEEDED}
+        variables = {n: store[n] for n in ("loss", "member", *sorted(extra))}
+        sizes = {n: _shard_samples(variable) for n, variable in variables.items()}
+        points = store["step"].to_numpy().tolist() if "step" in store.coords else []
+        samples = store.sizes["sample"]
+    step = config["step"]
+    if step and step not in points:
+        raise WorkdirError(
+            f"{path}: not scored at step {step}, which the tables are about; run lm-mia attack again"
+        )
+    at = points.index(step) if step else len(points) - 1
+    keys = {n: (at,) * ("checkpoint" in variable.dims) for n, variable in variables.items()}
+    if points:
+        store = store.isel(checkpoint=at)
+
+    def there(m: int) -> bool:  # what lacks a file would be read as NaN or False
+        paths = (
+            path.joinpath(n, "c", *map(str, (m, *keys[n], s)))
+            for n, size in sizes.items()
+            for s in range(-(-samples // size))
+        )
+        return all(shard.is_file() and shard.stat().st_size for shard in paths)
+
+    names = ["_".join(map(str, row)) for row in zip(role_M, *seeds_Mx3.T, strict=True)]
+    found = {}
+    for role in ("reference", "replica"):
+        count = facts[f"{role}s"]
+        wanted = np.flatnonzero(role_M == role)[: config[f"{role}s"]]
+        found[role] = np.array([m for m in wanted if there(m)], int)
+        if len(found[role]) < count:
+            absent = ", ".join(names[m] for m in wanted if m not in found[role]) or "the others"
+            raise WorkdirError(
+                f"{path}: {len(found[role])} of the {count} {role} rows of the tables; absent: {absent}; "
+                "run lm-mia score first"
+            )
+        if len(found[role]) > count:
+            raise WorkdirError(
+                f"{path}: {len(found[role])} {role} rows, of which the tables know {count}; "
+                "run lm-mia score, then attack again"
+            )
+    of_tables = [names[m] for role in found for m in found[role]]
+    return Rows(path, store, found["reference"], found["replica"], of_tables)
+
+
+def _shard_samples(variable: xr.DataArray) -> int:
+    """How many samples of a row one file holds; they are the last dimension."""
+    return (variable.encoding.get("shards") or variable.encoding["chunks"])[-1]
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Whatever goes wrong with the files of a store is said in one line."""
+    try:
+        yield
+    except Exception as error:  # damaged files make zarr and its codecs raise nearly anything
+        # zarr leaves its other reads pending, of which asyncio would complain at exit
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+        raise WorkdirError(
+            f"{path}: damaged ({type(error).__name__}); delete it, then run lm-mia score and attack"
+        ) from error
+
+
+class Absent(Exception):
+    """A figure lacks rows or recipes; said in one line in its place."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """One recipe of a sweep: a workdir of its own."""
+
+    folder: Path
+    config: Config
+    """As of its last command."""
+
+    @property
+    def names(self) -> list[str]:
+        """What figures call it."""
+        return self.config.name.split("+")
+
+    @property
+    def samples(self) -> int:
+        """N, of which a row is trained."""
+        return self.config.population.samples // 2
+
+    @property
+    def parameters(self) -> int:
+        """Without embeddings, as the paper's sizes: 12 layers width^2."""
+        return 12 * self.config.model.layers * self.config.model.width**2
+
+    @functools.cached_property
+    def population(self) -> Population:
+        """Its samples."""
+        return open_population(self.folder / "population", verify=False)
+
+    @functools.cached_property
+    def path(self) -> Path:
+        """Of scores and checkpoints."""
+        return self.folder / f"recipe_{identity.recipe_hash(self.config, self.population.sha256)}"
+
+    @functools.cached_property
+    def store(self) -> Store:
+        """Its scores."""
+        return presence.scores_of(self.config, self.path)
+
+    @property
+    def tokens_per_parameter(self) -> float:
+        """Tokens that a row is trained on, all epochs, of each of its parameters without embeddings."""
+        mean = float(np.diff(self.population.offsets_N1).mean())
+        return self.samples * self.config.train.epochs * mean / self.parameters
+
+    @functools.cached_property
+    def rows(self) -> tuple[list[Row], list[Row], list[Row]]:
+        """(references, targets of their own subsets, replicas) that are there at the end of their training.
+
+        Targets are the last of the references that the config asks for, or, while these are lacking, of as many as are
+        there: in whole pairs, whose rows are complements in a balanced design.
+        """
+        c = self.config.attack
+        plain = dataclasses.replace(self.store, statistics=(), token_samples=())
+        wanted = presence.rows_of(self.config)
+        absent = set(plain.missing(wanted))
+
+        def lacks(end: int) -> int:
+            return len(absent.intersection(wanted[end - c.targets : end]))
+
+        end = c.references
+        if (
+            2 * lacks(end) > c.targets
+        ):  # more were asked for and are not made yet: those before them stay targets
+            end = next((k for k in range(end, c.targets, -2) if not lacks(k)), end)
+        parts = wanted[: end - c.targets], wanted[end - c.targets : end], wanted[c.references :]
+        references, targets, replicas = ([r for r in part if r not in absent] for part in parts)
+        return references, targets, replicas
+
+    def step(self, epochs: float) -> int:
+        """The score point after so many epochs; 0 for the end."""
+        if epochs >= self.config.train.epochs:
+            return 0
+        whole = dataclasses.replace(self.config.score, at_epochs=(epochs,), at_steps=())
+        [step] = points.score_steps(dataclasses.replace(self.config, score=whole))
+        if step not in points.score_steps(self.config):
+            raise Absent(f"{self.config.name}: not scored after epoch {epochs:g}")
+        return step
+
+
+class Recipes(Mapping[str, Recipe]):
+    """The recipes of a sweep by their names, those that have a population; remembers which were asked for.
+
+    WorkdirError if two have one name.
+    """
+
+    def __init__(self, folders: Sequence[Path]):
+        found = [read_recipe(folder) for folder in folders]
+        self.all = [r for r in found if (r.folder / "population" / "manifest.json").is_file()]
+        self.used: set[Path] = set()
+        first: dict[str, Recipe] = {}
+        for recipe in self.all:
+            for name in filter(None, recipe.names):
+                if name in first:
+                    raise WorkdirError(
+                        f"name={name!r}: {first[name].folder} and {recipe.folder} have it; say which recipes are meant "
+                        "(python -m analysis: --recipe=DIR, scaling.py: DIR ...), or give each command a workdir "
+                        "of its own"
+                    )
+                first[name] = recipe
+
+    def __getitem__(self, name: str) -> Recipe:
+        for recipe in self.all:
+            if name in recipe.names:
+                self.used.add(recipe.folder)
+                return recipe
+        raise Absent(f"no recipe {name} in this sweep")
+
+    def __contains__(self, name: object) -> bool:
+        return any(name in recipe.names for recipe in self.all)
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for recipe in self.all for name in recipe.names)
+
+    def __len__(self) -> int:
+        return sum(len(recipe.names) for recipe in self.all)
+
+    def family(self, kind: str) -> list[tuple[str, Recipe]]:
+        """What follows ``KIND-`` in a name, and the recipe, by parameters, samples."""
+        of = [n.removeprefix(f"{kind}-") for n in self if n.startswith(f"{kind}-")]
+        if not of:
+            raise Absent(f"no recipe {kind}-... in this sweep")
+        found = [(name, self[f"{kind}-{name}"]) for name in of]
+        return sorted(found, key=lambda item: (item[1].parameters, item[1].samples))
+
+
+def read_recipe(folder: Path) -> Recipe:
+    """The recipe of a workdir; WorkdirError if it has none."""
+    stored = read_json(folder, "config.json", ("config",), verb="train")["config"]
+    try:
+        return Recipe(folder, identity.from_dict(stored))
+    except (TypeError, ValueError) as error:
+        raise WorkdirError(
+            f"{folder}: config.json is of another version of lm_mia ({error}); run it again"
+        ) from error
+
+
+def fewest_references(recipes: Sequence[Recipe]) -> int:
+    """How many references all recipes have, so that a comparison of them is of nothing else."""
+    return min(len(recipe.rows[0]) for recipe in recipes)
+
+
+def size_of(recipe: Recipe) -> str:
+    """A model's parameters without embeddings, for a legend: 98k, 140M."""
+    size = recipe.config.model.size
+    if size != "custom":
+        return size
+    n = recipe.parameters
+    return f"{n / 1e6:.3g}M" if n >= 1e6 else f"{n / 1e3:.3g}k"
+
+
+def titled(size: str, recipe: Recipe) -> str:
+    """A size of the paper, and what it is in this run if that is something else."""
+    here = size_of(recipe)
+    return size if here == size else f"{size} (here {here})"

@@ -1,0 +1,147 @@
+"""The tables of a workdir, shaped for the rows and columns of a page; numbers are those of the tables on disk."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from analysis import io, sentences
+from analysis.io import Record
+
+RATES = ("acc", "fnr", "fpr", "tnr", "tpr")
+"""Of StrongMIA Tables 1 and 2, in their order."""
+PARTS = {
+    "very_unstable": ("Very unstable", 3, 3),
+    "coin_flip": ("Coin flip", 4, 4),
+    "union": ("Very unstable + coin flip", 3, 4),
+}
+"""Of StrongMIA Tables 5 and 6: name and the first and last flip bin of each."""
+INTERVAL_COLUMNS = (
+    *("attack", "metric", "value", "bootstrap_low", "bootstrap_high"),
+    *("clopper_pearson_low", "clopper_pearson_high", "left_out"),
+)
+_RESAMPLED = "resampled_references.csv"
+
+
+def error_rates(folder: Path) -> list[Record]:
+    """Rows of StrongMIA Tables 1 and 2."""
+    rates = (*RATES, "balanced_acc")
+    columns = [f"{r}_{what}" for r in rates for what in ("mean", "std")]
+    return io.table(folder, "error_rates.csv", ("fpr", "replicas", "left_out", *columns))
+
+
+def rate(row: Record, name: str) -> str:
+    """A cell of Tables 1 and 2; what the threshold fixes alike for all replicas has no deviation."""
+    mean, std = row[f"{name}_mean"], row[f"{name}_std"]
+    if name in ("fpr", "tnr") and std == 0:
+        return sentences.plus_minus(mean, math.nan) if name == "tnr" else f"{mean:.3g}"
+    return sentences.plus_minus(mean, std)
+
+
+def true_positives(folder: Path) -> list[Record]:
+    """Rows of StrongMIA Tables 5 and 6."""
+    parts = [f"{part}_{what}" for part in PARTS for what in ("tp", "share_percent")]
+    columns = [f"{name}_{what}" for name in ("tpr", "tp", *parts) for what in ("mean", "std")]
+    return io.table(folder, "true_positives.csv", ("fpr", "replicas", "left_out", *columns))
+
+
+def count(row: Record, name: str) -> str:
+    """1,114 ± 305, a cell of Tables 5 and 6."""
+    return f"{row[f'{name}_mean']:,.0f} ± {row[f'{name}_std']:,.0f}"
+
+
+def share(row: Record, name: str) -> str:
+    """5.8% ± 1.4%; a dash where it is suppressed since no member was found."""
+    mean, std = row[f"{name}_mean"], row[f"{name}_std"]
+    return "–" if math.isnan(mean) else f"{mean:.1f}% ± {std:.1f}%"
+
+
+def bins(shares: Sequence[Record]) -> list[Record]:
+    """The flip bins in table order, each once, with their range in words."""
+    found = list({r["bin"]: {k: r[k] for k in ("bin", "low", "high")} for r in shares}.values())
+    for b in found:
+        b["last"] = b is found[-1]
+        b["empty"] = b["low"] >= b["high"] and not b["last"]
+        b["range"] = between(b["low"], b["high"], b["last"])
+    return found
+
+
+def between(low: float, high: float, closed: bool) -> str:
+    """A range of flip rates as in the heads of Tables 3 to 6."""
+    if low >= high and not closed:
+        return "(empty range)"
+    return f"[{low:.3g}, {high:.3g}{']' if closed else ')'}"
+
+
+def by_fpr(shares: Sequence[Record]) -> dict[float, dict[str, Record]]:
+    """Rows of StrongMIA Tables 3 and 4: bins by FPR."""
+    rows: dict[float, dict[str, Record]] = {}
+    for row in shares:
+        rows.setdefault(row["fpr"], {})[row["bin"]] = row
+    return dict(sorted(rows.items()))
+
+
+def parts(bins: Sequence[Record]) -> list[Record]:
+    """The groups of columns of Tables 5 and 6, with the range of flip rates of each."""
+    found = []
+    for name, (title, first, last) in PARTS.items():
+        low, high, closed = bins[first]["low"], bins[last]["high"], bins[last]["last"]
+        empty = low >= high and not closed
+        found.append(
+            {"name": name, "title": title, "range": between(low, high, closed), "empty": empty}
+        )
+    return found
+
+
+def intervals(folder: Path, facts: Record) -> list[Record]:
+    """Rows of tables/intervals.csv; none if attack.bootstraps is 0."""
+    if not facts["config"]["bootstraps"]:
+        return []
+    return io.table(folder, "intervals.csv", INTERVAL_COLUMNS)
+
+
+def of_metric(rows: Sequence[Record], metric: str) -> Mapping[str, Record]:
+    """The intervals of one metric by attack."""
+    return {r["attack"]: r for r in rows if r["metric"] == metric}
+
+
+def resampled(folder: Path) -> list[Record]:
+    """One entry for each way of choosing sets of references (StrongMIA E.2.8); none if not asked for.
+
+    Each has "how", "title", "sets", "references_a_set", "decides" (whether the test has power), "cutoff", "left_out"
+    and "shares", bins by FPR.
+    """
+    if not io.has(folder, _RESAMPLED):
+        return []
+    columns = ("how", "sets", "references_a_set", *SHARE_COLUMNS, "left_out")
+    ways: dict[str, list[Record]] = {}
+    for row in io.table(folder, _RESAMPLED, columns):
+        ways.setdefault(row["how"], []).append(row)
+    found = []
+    for how, rows in ways.items():
+        low = next(r["low"] for r in rows if r["bin"] == "coin flip")
+        found.append(
+            {
+                "how": how,
+                "title": "Disjoint sets" if how == "disjoint" else "Subsampled sets",
+                "kind": "exact" if how == "disjoint" else "dependent",
+                "sets": int(rows[0]["sets"]),
+                "references_a_set": int(rows[0]["references_a_set"]),
+                "decides": low > 0,
+                "cutoff": low,
+                "left_out": max(int(r["left_out"]) for r in rows),
+                "shares": by_fpr(rows),
+            }
+        )
+    return found
+
+
+SHARE_COLUMNS = (
+    "fpr",
+    "bin",
+    "low",
+    "high",
+    "members_percent",
+    "nonmembers_percent",
+    "members",
+    "nonmembers",
+)

@@ -1,0 +1,115 @@
+"""Attacks from stores, against the statistics and against the attack stage; which rows and rates figures compare."""
+
+import dataclasses
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis import attacks, io
+from lm_mia.stats import lira, rmia, roc
+
+
+def of(samples: int, *fprs: float) -> Any:
+    """What the rates are chosen from: a recipe whose rows have so many non-members."""
+    attack = SimpleNamespace(fprs=fprs, rmia_samples=300)
+    config = SimpleNamespace(attack=attack, population=SimpleNamespace(samples=2 * samples))
+    return SimpleNamespace(samples=samples, config=config)
+
+
+def test_the_lowest_rate_has_ten_non_members():
+    assert attacks.lowest_rate(of(1_000, 0.001, 0.01, 0.1)) == 0.01  # exactly ten
+    assert attacks.lowest_rate(of(999, 0.001, 0.01, 0.1)) == 0.1
+    assert attacks.lowest_rate(of(20, 0.001, 0.01, 0.1)) == 0.1  # none has: the highest
+
+
+def test_a_rate_that_rmia_cannot_reach_is_a_quarter_of_its_highest_share():
+    assert attacks.rmia_unreached(of(1_000, 0.001, 0.01, 0.1), 250) == 0.001  # exactly 1 / (4 |Z|)
+    assert attacks.rmia_unreached(of(1_000, 0.001, 0.01, 0.1), 25) == 0.01
+    assert (
+        attacks.rmia_unreached(of(1_000, 0.001, 0.01, 0.1), 10_000) == 0.001
+    )  # none is: the lowest
+
+
+def test_the_rate_that_rmia_just_reaches_is_nearest_to_its_highest_share():
+    assert attacks.rmia_reached(of(1_000, 0.001, 0.01, 0.1), 100) == 0.01
+    assert (
+        attacks.rmia_reached(of(1_000, 0.0, 0.01, 0.1), 20) == 0.1
+    )  # 2 times 0.05, and 0.01 a fifth of it
+    assert attacks.rmia_reached(of(1_000, 0.001, 0.01), 10_000) == 0.001
+
+
+def test_rmia_compares_with_the_papers_shares_of_the_population():
+    assert attacks.rmia_comparisons(of(2**19)) == [10_000, 30_000, 100_000, 300_000]
+    assert attacks.rmia_comparisons(of(1_024)) == [20, 59, 195, 586]
+    assert (attacks.rmia_compared(of(100)), attacks.rmia_compared(of(1_000))) == (200, 300)
+
+
+def test_recipes_alike_have_the_rows_of_the_smallest(recipes: Any):
+    main, small = recipes["main"], recipes["small"]
+    a = dataclasses.replace(main.config.attack, references=12, targets=2)
+    narrow = dataclasses.replace(main, config=dataclasses.replace(main.config, attack=a))
+    assert small.config.attack.references > 12
+    alike = attacks.alike([narrow, small])
+    assert [len(r.rows[0]) for r in alike] == [10, 10]
+    targets = [[row.subset_seed for row in r.rows[1]] for r in alike]
+    assert targets == [[10, 11], [10, 11]]
+    assert [r.folder for r in alike] == [main.folder, small.folder]
+
+
+def test_targets_are_attacked_with_the_references_before_them(recipes: Any):
+    main = recipes["main"]
+    references, targets, replicas = main.rows
+    assert [r.subset_seed for r in references] == [*range(24)]
+    assert [r.subset_seed for r in targets] == [24, 25, 26, 27]
+    assert len(replicas) == 2
+    loss_TxN2, member_TxN2 = main.store.read(targets)
+    reference_MxN2, reference_member_MxN2 = main.store.read(references[:8])
+    found = attacks.attacked(main, references=8)
+    score_TxN2 = lira.lira(loss_TxN2, reference_MxN2, reference_member_MxN2, variance="pooled")
+    auc = [roc.auc(s, m).auc_T[0] for s, m in zip(score_TxN2, member_TxN2, strict=True)]
+    assert found.auc_T == pytest.approx(auc, abs=1e-12)
+    assert found.left_out == np.isnan(score_TxN2).sum(axis=1).max() > 0
+    tpr = [
+        roc.tpr_at_fpr(s, m, [0.1]).tpr_TxF[0, 0]
+        for s, m in zip(score_TxN2, member_TxN2, strict=True)
+    ]
+    assert found.tpr_T(0.1) == pytest.approx(tpr)
+    assert np.isnan(found.tpr_T(0.123)).all()
+
+
+def test_rmia_and_logits_are_those_of_the_statistics(recipes: Any):
+    main = recipes["main"]
+    references, targets, _ = main.rows
+    loss_TxN2, member_TxN2 = main.store.read(targets)
+    reference_MxN2, _ = main.store.read(references)
+    alpha_TxN2 = rmia.rmia_simple(-loss_TxN2, -reference_MxN2)
+    auc = [roc.auc(s, m).auc_T[0] for s, m in zip(alpha_TxN2, member_TxN2, strict=True)]
+    assert attacks.attacked(main, "rmia_simple").auc_T == pytest.approx(auc, abs=1e-12)
+    logits = attacks.attacked(main, observed="target_logit").auc_T
+    assert (logits > 0.5).all()  # a higher logit is more member-like
+    assert (logits < attacks.attacked(main).auc_T).all()  # it is the loss and noise
+
+
+def test_replicas_are_those_of_the_attack_stage(recipes: Any):
+    flip = recipes["flip-140M"]
+    found = attacks.attacked(flip, replicas=True)
+    table = pd.read_csv(flip.folder / "tables" / "attacks.csv")
+    [row] = table[table["attack"] == "lira_online"].to_dict("records")
+    assert row["references"] == found.references
+    assert found.auc_T.mean() == pytest.approx(row["auc_mean"], abs=1e-12)
+    assert found.auc_T.std() == pytest.approx(row["auc_std"], abs=1e-12)
+    assert found.tpr_T(0.05).mean() == pytest.approx(row["tpr_at_0.05_mean"], abs=1e-12)
+
+
+def test_what_is_not_there_is_said(recipes: Any):
+    with pytest.raises(io.Absent, match="no recipe nonsense in this sweep"):
+        recipes["nonsense"]
+    with pytest.raises(io.Absent, match="0 targets"):
+        attacks.attacked(recipes["flip-140M"])
+    with pytest.raises(io.Absent, match="24 references"):
+        attacks.attacked(recipes["main"], references=25)
+    with pytest.raises(io.Absent, match="target_logit at step 0"):
+        attacks.attacked(recipes["small"], observed="target_logit")

@@ -1,0 +1,274 @@
+"""Intervals, verdicts and rank correlations, by hand and by how often they hold; differences between recipes."""
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from analysis import attacks, compare, io
+from analysis.compare import Estimate
+from lm_mia import subsets
+from lm_mia.stats import lira, roc
+
+INF = float("inf")
+NAN = float("nan")
+
+
+def test_the_mean_has_students_interval():
+    values = np.array([0.1, 0.2, 0.4, 0.3])
+    found = compare.mean(values)
+    low, high = stats.t.interval(0.95, 3, values.mean(), stats.sem(values))
+    assert (found.value, found.low, found.high) == pytest.approx((values.mean(), low, high))
+    assert found.over == "4 targets"
+
+
+def test_one_value_has_no_interval_and_nan_is_no_value():
+    assert math.isnan(compare.mean(np.array([0.5, np.nan])).low)
+    assert compare.mean(np.array([0.5, np.nan])).value == 0.5
+    assert math.isnan(compare.mean(np.array([])).value)
+
+
+def test_a_difference_is_paired_or_welchs():
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(1, 1, 8), rng.normal(0, 2, 5)
+    va, vb = a.var(ddof=1) / 8, b.var(ddof=1) / 5
+    far = stats.t.ppf(0.975, (va + vb) ** 2 / (va**2 / 7 + vb**2 / 4)) * math.sqrt(va + vb)
+    gap = a.mean() - b.mean()
+    found = compare.difference(np.append(a, np.nan), b, paired=False)
+    assert (found.low, found.high) == pytest.approx((gap - far, gap + far))
+    paired = stats.ttest_rel(a[:5], b).confidence_interval()
+    found = compare.difference(a[:5], b, paired=True)
+    assert (found.low, found.high) == pytest.approx((paired.low, paired.high))
+    assert math.isnan(compare.difference(a, b[:1], paired=False).low)
+    same = compare.difference(np.ones(3), np.zeros(2), paired=False)
+    assert math.isnan(same.low)
+
+
+@pytest.mark.montecarlo
+def test_intervals_of_differences_cover_what_they_should():
+    rng, misses = np.random.default_rng(1), 0
+    for _ in range(2000):
+        found = compare.difference(rng.normal(0.3, 1, 5), rng.normal(0, 2, 9), paired=False)
+        misses += not found.low <= 0.3 <= found.high
+    assert abs(misses / 2000 - 0.05) < 4 * math.sqrt(0.05 * 0.95 / 2000)
+
+
+def estimate(low: float, high: float) -> Any:
+    return compare.Estimate((low + high) / 2, low, high, "9 targets")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [
+        (0.1, 0.2, "seen"),
+        (0.0, 0.2, "not seen"),
+        (-0.1, 0.2, "not seen"),
+        (-0.2, -0.1, "not seen"),
+        (math.nan, math.nan, "not tested"),
+    ],
+)
+def test_above(low: float, high: float, verdict: str):
+    found = compare.above("It grows.", "gain", estimate(low, high))
+    assert (found.statement, found.verdict) == ("It grows.", verdict)
+    assert ("the opposite" in found.said) == (high < 0)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [
+        (-0.1, 0.1, "seen"),
+        (-0.2, 0.1, "not seen"),
+        (0.3, 0.4, "not seen"),
+        (0.05, 0.19, "seen"),
+        (math.nan, math.nan, "not tested"),
+    ],
+)
+def test_near(low: float, high: float, verdict: str):
+    assert compare.near("", "", estimate(low, high), 0.2).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "whole"),
+    [
+        (("seen", "seen"), "seen"),
+        (("seen", "not seen"), "not seen"),
+        (("not tested", "not seen"), "not seen"),
+        (("seen", "not tested"), "not tested"),
+        ((), "not tested"),
+    ],
+)
+def test_every(verdicts: tuple[compare.Verdict, ...], whole: str):
+    parts = [compare.Claim("", v, v) for v in verdicts]
+    assert compare.every("All.", parts).verdict == whole
+
+
+def test_ties_of_a_few_targets_are_no_interval():
+    tied = compare.difference(np.array([0.013, 0.013]), np.zeros(2), paired=True)
+    assert compare.above("", "x", tied).verdict == "not tested"
+    equal = compare.difference(np.ones(2), np.ones(2), paired=True)
+    assert compare.near("", "x", equal, 0.01).verdict == "seen"
+
+
+def test_the_jackknife_of_a_mean_is_its_variance_by_groups():
+    effect_G = np.random.default_rng(0).normal(size=attacks.GROUPS)
+    variance, df = compare.jackknifed(lambda g: float(np.delete(effect_G, g).mean()))
+    assert variance == pytest.approx(effect_G.var(ddof=1) / attacks.GROUPS)
+    assert df == attacks.GROUPS - 1
+
+
+def test_a_difference_has_the_variance_of_targets_and_of_references(recipes: Any):
+    main, small = recipes["main"], recipes["small"]
+    found = compare.compared(main, small, 20)
+    a, b = (attacks.attacked(r, references=20).auc_T for r in (main, small))
+    assert found.value == pytest.approx(float(a.mean() - b.mean()))
+    assert found.over == "4 and 4 targets and their references"
+    gap_G = [
+        attacks.attacked(main, references=20, without=g).auc_T.mean()
+        - attacks.attacked(small, references=20, without=g).auc_T.mean()
+        for g in range(8)
+    ]
+    parts = (a.var(ddof=1) / 4, 3), (b.var(ddof=1) / 4, 3), (7 * np.var(gap_G), 7)
+    assert parts[2][0] > 0
+    variance = sum(v for v, _ in parts)
+    far = stats.t.ppf(0.975, variance**2 / sum(v**2 / n for v, n in parts)) * math.sqrt(variance)
+    assert (found.high - found.low) / 2 == pytest.approx(far)
+    assert math.isnan(compare.compared(main, small, 12).low)  # too few to leave some out
+
+
+def test_groups_are_whole_pairs_and_take_turns(recipes: Any):
+    main = recipes["main"]
+    whole = attacks.attacked(main, references=16)
+    parts = [attacks.attacked(main, references=16, without=g) for g in range(attacks.GROUPS)]
+    assert len({round(float(p.auc_T.mean()), 12) for p in parts}) == attacks.GROUPS
+    assert all(p.targets == whole.targets for p in parts)
+    assert np.mean([p.auc_T.mean() for p in parts]) == pytest.approx(whole.auc_T.mean(), abs=0.05)
+    with pytest.raises(io.Absent, match="too few references to leave some out"):
+        attacks.attacked(main, references=15, without=0)
+    variance, _ = compare.jackknifed(lambda g: math.nan)
+    assert math.isnan(variance)
+
+
+class Drawn:
+    """A recipe of drawn losses: training lowers those of members, and nothing else differs."""
+
+    def __init__(self, rng: np.random.Generator, references: int, first_seed: int):
+        rows = range(first_seed, first_seed + references + 4)  # 4 targets
+        self.member_MxN = np.array([subsets.member(row, 128, "balanced") for row in rows])
+        self.loss_MxN = rng.normal(size=self.member_MxN.shape) - 0.5 * self.member_MxN
+        self.references = references
+
+    def attacked(self, references: int, step: int, without: int | None) -> Any:
+        kept = [i for i in range(references) if without is None or i // 2 % 8 != without]
+        score_TxN = lira.lira(
+            self.loss_MxN[references:],
+            self.loss_MxN[kept],
+            self.member_MxN[kept],
+            variance="pooled",
+        )
+        pairs = zip(score_TxN, self.member_MxN[references:], strict=True)
+        return SimpleNamespace(auc_T=np.array([roc.auc(s[None], m).auc_T[0] for s, m in pairs]))
+
+
+@pytest.mark.montecarlo
+@pytest.mark.parametrize("paired", [True, False])
+def test_an_interval_of_recipes_that_are_alike_has_0_in_it(
+    paired: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """Of 100 draws a good interval misses 5, and 12 or more in 1 of 230."""
+    monkeypatch.setattr(compare, "attacked", lambda recipe, **how: recipe.attacked(**how))
+    monkeypatch.setattr(compare, "paired", lambda new, old: paired)
+    rng, missed = np.random.default_rng(0), 0
+    for draw in range(100):
+        new: Any = Drawn(rng, 16, 1_000 * draw)
+        old: Any = Drawn(rng, 16, 1_000 * draw + (0 if paired else 500))
+        found = compare.compared(new, old, 16)
+        missed += not found.low <= 0 <= found.high
+    assert missed < 12
+
+
+def test_the_interval_is_fishers_with_the_deviation_for_ranks() -> None:
+    x_N, y_N = np.array([1, 2, 3, 4, 5.0]), np.array([2, 1, 4, 3, 5.0])
+    found = compare.Trend.of(x_N, y_N)
+    assert found is not None
+    assert found.r == pytest.approx(1 - 6 * 4 / (5 * 24))  # by the squares of differences of ranks
+    far = stats.norm.ppf(0.975) * math.sqrt((1 + 0.8**2 / 2) / 2)
+    assert found.low == pytest.approx(math.tanh(math.atanh(0.8) - far))
+    assert found.high == pytest.approx(math.tanh(math.atanh(0.8) + far))
+    assert found.sign == 0
+    assert str(found) == "rank correlation 0.80, 95% interval −0.46 to 0.99"
+
+
+def test_infinite_numbers_have_ranks_and_missing_ones_are_left_out() -> None:
+    x_N = np.array([-INF, 1, 2, INF, NAN, 3])
+    y_N = np.array([0, 1, 2, 5, -77, NAN])
+    found = compare.Trend.of(x_N, y_N)
+    assert found is not None
+    assert (found.r, found.low, found.high, found.sign) == (1, 1, 1, 1)
+    falling = compare.Trend.of(-x_N, y_N)
+    assert falling is not None
+    assert falling.sign == -1
+
+
+@pytest.mark.parametrize(
+    ("x", "y"),
+    [([1, 1, 1, 1, 1], [1, 2, 3, 4, 5]), ([1, 2, 3, 4, 5], [INF] * 5), ([1, 2, 3], [1, 2, 3])],
+)
+def test_without_variation_there_is_no_trend(x: list[float], y: list[float]) -> None:
+    assert compare.Trend.of(np.array(x, float), np.array(y, float)) is None
+
+
+@pytest.mark.montecarlo
+def test_noise_has_no_trend_19_times_of_20() -> None:
+    rng = np.random.default_rng(0)
+    found = [compare.Trend.of(*rng.normal(size=(2, 50))) for _ in range(1000)]
+    assert 25 <= sum(trend is None or trend.sign != 0 for trend in found) <= 75
+
+
+def test_bands_of_decisions_are_exact_and_of_shares_normal() -> None:
+    x_N = np.arange(40.0)
+    found = compare.Curve.of(x_N, (x_N >= 20).astype(float), 2)
+    assert found.x_K.tolist() == [9.5, 29.5]
+    assert (found.y_K.tolist(), found.count_K.tolist()) == ([0, 1], [20, 20])
+    assert found.high_K[0] == pytest.approx(1 - 0.025 ** (1 / 20))
+    assert found.low_K[1] == pytest.approx(0.025 ** (1 / 20))
+    share_N = np.tile([0.25, 0.75], 20)
+    found = compare.Curve.of(x_N, share_N, 2)
+    far = stats.norm.ppf(0.975) * share_N[:20].std(ddof=1) / math.sqrt(20)
+    assert found.low_K == pytest.approx([0.5 - far] * 2)
+    assert found.high_K == pytest.approx([0.5 + far] * 2)
+
+
+def test_a_band_of_one_sample_is_not_known() -> None:
+    found = compare.Curve.of(np.array([1.0, 2.0]), np.array([0.5, 0.25]), 2)
+    assert np.isnan(found.low_K).all()
+    assert len(compare.Curve.of(np.full(3, NAN), np.ones(3), 2).x_K) == 0
+
+
+UP, DOWN, FLAT, NONE = (
+    Estimate(sum(ends) / 2, *ends, "8 targets")
+    for ends in ((0.1, 0.3), (-0.3, -0.1), (-0.1, 0.1), (math.nan, math.nan))
+)
+
+
+@pytest.mark.parametrize(
+    ("steps", "verdict"),
+    [
+        ([UP, DOWN], "seen"),
+        ([DOWN, FLAT, UP], "seen"),
+        ([UP, UP], "not seen"),
+        ([UP, FLAT], "not seen"),
+        ([DOWN, DOWN], "not seen"),
+        ([UP], "not tested"),
+        ([], "not tested"),
+        ([UP, DOWN, NONE], "not tested"),
+    ],
+)
+def test_up_and_down_takes_a_step_of_each(steps: list[Any], verdict: str):
+    claim = compare.both_ways(
+        "It rises and falls.", [(f"step {i}", s) for i, s in enumerate(steps)]
+    )
+    assert claim.verdict == verdict
+    assert all(f"step {i}" in claim.said for i in range(len(steps)))

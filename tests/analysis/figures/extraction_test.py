@@ -1,0 +1,256 @@
+"""What the page says and draws of extraction."""
+
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from synthetic_workdir import Page, write_extraction, write_workdir
+
+from analysis import io, report
+from analysis.figures import extraction
+
+INF = float("inf")
+
+
+@pytest.fixture(scope="module")
+def attacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run") / "demo"
+    return write_workdir(folder, samples=100, attacks=("lira_online",), references=8, bootstraps=0)
+
+
+@pytest.fixture
+def finished(attacked: Path, tmp_path: Path) -> Path:
+    """A copy of its own, in which nothing is extracted yet."""
+    return shutil.copytree(attacked, tmp_path / "demo")
+
+
+EXTRACTED = ("extraction",)
+OTHERS = (
+    *("training", "roc", "roc_attacks", "auc_references", "coin_flip_share", "flip_ccdf"),
+    *("flip_curves", "coin_free_roc", "archetypes", "vulnerability"),
+)
+"""The other figures of a run."""
+
+
+def page(folder: Path) -> Page:
+    drawn = extraction.run_figures(folder)["extraction"] is not None
+    return Page(
+        report.render(report.facts(folder), {name: "data:," for name in OTHERS + EXTRACTED * drawn})
+    )
+
+
+def rows(log_p: list[float], score: list[float] | None = None, **more: Any) -> list[dict[str, Any]]:
+    """Every other sample is a member."""
+    of = {"log_p_greedy": -INF, "log_p_chosen": -1.0}
+    of |= {f"{what}_greedy": 0.0 for what in ("exact", "contained", "overlap")} | more
+    score = score or list(map(float, range(len(log_p), 0, -1)))
+    return [
+        of | {"id": i, "member": i % 2 == 0, "score": s, "log_p_sampled": log_p[i]}
+        for i, s in enumerate(score)
+    ]
+
+
+FACTS = {
+    "config": {"samples": 3, "prefix_tokens": 32, "suffix_tokens": 1},
+    "schemes": {"chosen": "top 40"},
+}
+
+
+def curve(*shares: tuple[int, float], kind: str = "members") -> list[dict[str, Any]]:
+    of = {"scheme": "sampled", "class": kind, "probability": 0.5}
+    return [of | {"queries": n, "share": share} for n, share in shares]
+
+
+def said(samples: list[dict[str, Any]], curves: list[dict[str, Any]] | None = None) -> str:
+    return " ".join(extraction.Extraction(samples, curves or [], FACTS).sentences())
+
+
+@pytest.mark.parametrize(
+    ("log", "shown"),
+    [
+        (math.log(0.0067), "0.0067"),
+        (math.log(0.001), "0.001"),
+        (math.log(0.99), "0.99"),
+        (0.0, "1"),
+        (-112.673650, "1.2 × 10⁻⁴⁹"),
+        (math.log(9.96e-5), "1.0 × 10⁻⁴"),
+        (-300 * math.log(10), "1.0 × 10⁻³⁰⁰"),
+        (-1e4, "1.1 × 10⁻⁴³⁴³"),  # far below what a float64 holds
+        (-INF, "0"),
+        (math.log(10), "10"),
+        (math.log(10**6), "10⁶"),
+        (math.log(10**18), "10¹⁸"),
+    ],
+)
+def test_numbers_are_shown_from_their_logarithms(log: float, shown: str) -> None:
+    assert extraction.power(log) == shown
+
+
+def test_who_was_asked_and_what_is_likely() -> None:
+    text = said(rows([math.log(0.0067), -100.0, -105.0]))
+    assert "the 3 samples with the highest LiRA scores" in text
+    assert "2 members and 1 non-member, and asked for the next 1." in text
+    assert (
+        "The likeliest suffix, of a member, has probability 0.0067; the median is 3.7 × 10⁻⁴⁴"
+        in text
+    )
+    assert "1 of 3 is above 0.001. All 3 are impossible under greedy decoding." in text
+    text = said(rows([-100.0, -50.0, -105.0], log_p_greedy=0.0))
+    assert "The likeliest suffix, of a non-member, has" in text
+    assert "None is above 0.001." in text
+    assert "impossible" not in text
+
+
+def test_what_is_never_drawn_is_counted() -> None:
+    samples = rows([-INF, -5.0, -INF, -7.0, -9.0], log_p_greedy=0.0)
+    samples[0]["log_p_chosen"] = -INF
+    text = said(samples)
+    assert "2 of 5 are impossible under plain sampling (temperature 1)." in text
+    assert "1 of 5 is impossible under the chosen sampling (top 40)." in text
+    figure = extraction.draw(extraction.Extraction(samples, [], FACTS))
+    legend = figure.axes[0].get_legend()
+    assert legend is not None
+    labels = [t.get_text() for t in legend.get_texts()]
+    assert labels == ["Members (1)", "Non-members (2)"]
+    text = said(rows([-INF, -INF]))
+    assert "of a member, has probability 0; the median is 0. None" in text
+    assert "All scores or all probabilities are equal" in text
+
+
+def test_what_was_written_is_counted() -> None:
+    samples = rows([-1.0] * 4, exact_sampled=0.0, contained_sampled=0.0, overlap_sampled=0.5)
+    samples[0] |= {"exact_greedy": 1.0, "contained_greedy": 1.0, "overlap_greedy": 1.0}
+    samples[1] |= {"contained_greedy": 1.0, "overlap_greedy": 1.0}
+    samples[2] |= {"overlap_greedy": 0.53125, "overlap_sampled": 0.51}
+    text = said(samples)
+    assert (
+        "writes 1 suffixes exactly where they stand and 2 anywhere, and more than half of the tokens, in order, of 3; "
+        "under plain sampling (temperature 1) 0, 0 and 1." in text
+    )
+    assert "under plain" not in said(rows([-1.0] * 4, exact_greedy=1.0))
+    also = rows([-1.0] * 4, exact_chosen=1.0, contained_chosen=1.0, overlap_chosen=1.0)
+    assert "; under the chosen sampling (top 40) 4, 4 and 4." in said(also)
+
+
+def test_nothing_written_is_one_sentence() -> None:
+    text = said(rows([-1.0] * 4, exact_chosen=0.0, contained_chosen=0.0, overlap_chosen=0.5))
+    assert (
+        "the model writes none of the suffixes, and of none more than half of the tokens in order, under greedy "
+        "decoding or the chosen sampling (top 40)." in text
+    )
+    assert (
+        "the 2 samples that have a LiRA score and are long enough (fewer than the 3 asked"
+        in said(rows([-1.0, -2.0]))
+    )
+
+
+def test_how_many_queries_it_takes() -> None:
+    none = curve((1, 0.0), (10**18, 0.0))
+    assert "Not even 10¹⁸ queries would yield one of these suffixes" in said(rows([-99.0]), none)
+    some = curve((1, 0.0), (10, 0.01), (10**6, 0.25))
+    others = curve((1, 0.0), (10, 0.0), (10**6, 0.125), kind="nonmembers")
+    assert (
+        "In 10 queries or fewer, the likeliest suffix is drawn with a probability of 50% or more; in 10⁶, those of "
+        "25% of members and 12.5% of non-members are." in said(rows([-3.0]), some + others)
+    )
+    at_once = curve((1, 0.5), (10**6, 1.0))
+    assert "In 1 query, the likeliest" in said(rows([-0.1]), at_once)
+    assert "those of 100% of members are." in said(rows([-0.1]), at_once)
+
+
+def test_a_relation_is_said_only_where_there_is_one() -> None:
+    n = list(map(float, range(1, 31)))
+    falling, rising = [-x for x in n], [x - 40 for x in n]
+    assert "higher scores go with more likely suffixes (rank correlation −1.00" in said(
+        rows(falling, n[::-1])
+    )
+    assert "higher scores go with less likely suffixes (rank correlation 1.00" in said(
+        rows(rising, n[::-1])
+    )
+    shuffled = [-float(i * 7 % 31) for i in range(1, 31)]
+    assert "show no clear relation" in said(rows(shuffled, n[::-1]))
+
+
+def test_curves_are_drawn_where_anything_can_be_extracted(finished: Path) -> None:
+    found = write_extraction(finished, 40)
+    read = extraction.read(finished)
+    assert read is not None
+    assert read.extractable
+    assert (len(read.samples), int(read.member_N.sum())) == (40, int(found.member.sum()))
+    assert len(extraction.draw(read).axes) == 2
+    text = page(finished).words
+    assert "5. Can they be extracted?" in text
+    assert "6. How it was made" in text
+    assert "n queries with probability p" in text
+    assert all(sentence in text for sentence in read.sentences())
+    write_extraction(finished, 40, level=-150.0)
+    hopeless = extraction.read(finished)
+    assert hopeless is not None
+    assert not hopeless.extractable
+    assert len(extraction.draw(hopeless).axes) == 1
+    assert "n queries with probability p" not in page(finished).words
+
+
+def test_members_alone_are_drawn(finished: Path) -> None:
+    write_extraction(finished, 40)
+    for name in (extraction.TABLE, extraction.CURVES):
+        table = pd.read_csv(finished / "tables" / name)
+        of = table["member"] if "member" in table else table["class"] == "members"
+        table[of].to_csv(finished / "tables" / name, index=False)
+    read = extraction.read(finished)
+    assert read is not None
+    assert read.member_N.all()
+    assert len(extraction.draw(read).axes[1].get_lines()) == 2
+    assert "and 0 non-members, and asked for the next 30." in read.sentences()[0]
+
+
+def test_heavy_tails_get_a_logarithmic_axis() -> None:
+    for scores, scale in (([9.0, 3, 1], "linear"), ([9000.0, 3, 1], "symlog")):
+        found = extraction.Extraction(rows([-5.0, -6, -7], scores), [], FACTS)
+        assert extraction.draw(found).axes[0].get_xscale() == scale
+
+
+def test_without_tables_there_is_no_section(finished: Path) -> None:
+    text = page(finished).words
+    assert "extract" not in text
+    assert "5. How it was made" in text
+    write_extraction(finished, 40)
+    (finished / "tables" / extraction.CURVES).unlink()  # killed between the two
+    assert "extract" not in page(finished).words
+
+
+@pytest.mark.parametrize("what", ["scores", "ids", "none", "replica"])
+def test_extraction_of_another_attack_is_not_shown(finished: Path, what: str) -> None:
+    table = write_extraction(finished, 40)
+    if what == "scores":
+        table["score"] += np.where(np.arange(40) == 39, 1e-6, 0)
+    elif what == "ids":
+        table["id"] += 90
+    elif what == "replica":
+        facts = finished / "tables" / extraction.FACTS
+        row = json.loads(facts.read_text())["row"]
+        facts.write_text(facts.read_text().replace(row, "replica_9_9_9"))
+    else:
+        table = table[:0]
+    table.to_csv(finished / "tables" / extraction.TABLE, index=False)
+    assert extraction.run_figures(finished) == {"extraction": None}
+    shown = page(finished)
+    text = shown.words
+    assert (
+        "are of the scores of another attack and are not shown; run lm-mia extract again." in text
+    )
+    assert "Can they be extracted?" not in text
+    assert "5. How it was made" in text
+    assert not [a for _, a in shown.tags if "extraction" in (a.get("href") or "")]
+
+
+def test_a_broken_table_is_to_be_made_again_by_extract(finished: Path) -> None:
+    write_extraction(finished, 40)
+    (finished / "tables" / extraction.CURVES).write_text("x\n1\n")
+    with pytest.raises(io.WorkdirError, match=r"run lm-mia extract again$"):
+        extraction.read(finished)

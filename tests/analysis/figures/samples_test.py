@@ -1,0 +1,72 @@
+"""Groups of members by how surely they are called members, and what goes with it."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from analysis.figures import samples
+from lm_mia.subsets import Row
+
+
+def test_true_positive_probabilities_leave_out_samples_without_a_target() -> None:
+    columns = [np.array(v, float) for v in ([0.2, 0.8], [0.1, 0.3], [0.0, 1.0], [3, 5])]
+    said = samples.Probabilities(*columns, left_out=2).sentence()
+    assert "Over the 3 to 5 references" in said
+    assert "is 0.500 on average" in said
+    assert "standard deviation of 0.200" in said
+    assert "50% of these posteriors" in said
+    assert said.endswith("2 samples have none and are left out.")
+    none = samples.Probabilities(*(c[:0] for c in columns), left_out=4).sentence()
+    assert "No sample" in none
+
+
+def target(posterior_S: np.ndarray, count: int = 40) -> Any:
+    ids_S = np.arange(len(posterior_S)) * 2
+    member_N2 = np.zeros(count, bool)
+    member_N2[ids_S] = True
+    return samples.Target(Row("reference", 1, 1, 1), member_N2, ids_S, posterior_S)
+
+
+def test_groups_are_the_ends_and_the_middle():
+    of = target(np.array([0.9, 0.1, 0.45, 0.7, 0.2, 0.52, 0.8, 0.3, 0.95, 0.05]))
+    assert of.group_size == 2
+    found = {name: sorted(ids.tolist()) for name, ids in of.groups().items()}
+    assert found == {
+        "least vulnerable": [2, 18],
+        "most ambiguous": [4, 10],
+        "most vulnerable": [0, 16],
+    }
+    x_N2 = np.arange(40.0)
+    x_N2[18] = np.nan
+    values = samples.grouped([of], x_N2)
+    assert values["least vulnerable"].tolist() == [2]
+
+
+def test_a_property_that_goes_with_the_posterior_is_seen_and_noise_is_not():
+    rng = np.random.default_rng(0)
+    targets = [target(rng.random(300), 800) for _ in range(6)]
+
+    def with_noise(weight: float) -> list[np.ndarray]:
+        found = []
+        for t in targets:
+            x_N2 = rng.random(800)
+            x_N2[t.ids_S] = weight * t.posterior_S + rng.random(300)
+            found.append(x_N2)
+        return found
+
+    assert samples.rises("", "length", targets, with_noise(0.5)).verdict == "seen"
+    assert samples.rises("", "length", targets, with_noise(-0.5)).verdict == "not seen"
+    assert samples.rises("", "length", targets, with_noise(0)).verdict == "not seen"
+
+
+def test_what_most_have_alike_is_not_tested():
+    x_N2 = np.zeros(40)
+    found = samples.rises("Longer.", "length", [target(np.linspace(0, 1, 10))], [x_N2])
+    assert found.verdict == "not tested"
+    assert found.said == "10 of 10 members of reference_1_1_1 have the same length"
+
+
+def test_shares_add_up_to_what_lies_inside():
+    share_K = samples.shares(np.array([1.0, 2.0, 2.5, 99.0]), np.array([0.0, 2.0, 4.0]))
+    assert share_K == pytest.approx([0.25, 0.5])

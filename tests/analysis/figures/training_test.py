@@ -1,0 +1,111 @@
+"""What the figure of training shows of a log, and what it leaves out."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib.axes import Axes
+from synthetic_workdir import OTHER_RECIPE, RECIPE, write_workdir
+
+from analysis import io
+from analysis.figures import training
+
+
+def test_training_curves_are_those_of_the_last_training() -> None:
+    def curve(*steps: int) -> dict[int, float]:
+        of = {"row": "a", "role": "replica"}
+        lines = [of | {"step": step, "loss_nats": float(i)} for i, step in enumerate(steps)]
+        return training.curves([*lines, {"row": "a"}])["a"][1]
+
+    assert curve(0, 5, 10, 0, 5) == {0: 3.0, 5: 4.0}
+    assert curve(0, 5, 10, 5, 10, 15) == {0: 0.0, 5: 3.0, 10: 4.0, 15: 5.0}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run") / "demo"
+    return write_workdir(folder, samples=100, attacks=("lira_online", "loss"), bootstraps=0)
+
+
+@pytest.fixture
+def copied(finished: Path, tmp_path: Path) -> Path:
+    """A copy of its own, to whose log more can be added."""
+    return shutil.copytree(finished, tmp_path / "demo")
+
+
+def log(folder: Path, *events: dict[str, Any]) -> None:
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write("\n")  # its last line was cut short
+        file.writelines(json.dumps(event) + "\n" for event in events)
+
+
+def validation(row: str, step: int, value: float, recipe: str = RECIPE) -> dict[str, Any]:
+    about = {"event": "validation", "row": row, "role": row.partition("_")[0], "recipe": recipe}
+    return about | {"step": step, "steps": 16, "validation_loss_nats": value}
+
+
+def thin_lines(axes: Axes) -> list[tuple[list[float], list[float]]]:
+    """(steps, losses) of the lines of rows: neither dotted ends of epochs nor the legend's."""
+    found = [line for line in axes.get_lines() if line.get_linestyle() != ":"]
+    return [([*map(float, x.get_xdata())], [*map(float, x.get_ydata())]) for x in found]  # pyright: ignore[reportArgumentType]
+
+
+def test_without_validation_there_is_one_panel(finished: Path) -> None:
+    figure = training.run_figures(finished)["training"]
+    assert figure is not None
+    [axes] = figure.axes
+    assert axes.get_ylabel() == "Training loss (nats a token)"
+    assert len(thin_lines(axes)) == 32
+    assert training.read_log(finished).validation == {}
+
+
+def test_validation_losses_stand_beside_training_losses(copied: Path) -> None:
+    first, second, *_, replica = io.read_rows(copied).names
+    log(
+        copied,
+        *(validation(first, step, 9.0) for step in (4, 8, 12)),
+        *(validation(first, 8, 4.5), validation(first, 16, 3.5)),  # after it went on from step 4
+        *(validation(second, 8, 4.25), validation(second, 16, 3.25)),
+        validation(replica, 16, 3.0),
+        validation("reference_99_99_99", 16, 77.0),  # no row of the tables
+        validation(second, 12, 77.0, OTHER_RECIPE),
+        {"event": "validation", "row": second, "recipe": RECIPE, "step": 16},  # cut short
+    )
+    read = training.read_log(copied)
+    assert read.validation == {
+        first: ("reference", {4: 9.0, 8: 4.5, 16: 3.5}),
+        second: ("reference", {8: 4.25, 16: 3.25}),
+        replica: ("replica", {16: 3.0}),
+    }
+    figure = training.run_figures(copied)["training"]
+    assert figure is not None
+    train_axes, axes = figure.axes
+    assert (train_axes.get_ylabel(), axes.get_ylabel()) == (
+        *("Training loss (nats a token)", "Validation loss (nats a token)"),
+    )
+    assert len(thin_lines(train_axes)) == 32
+    assert thin_lines(axes) == [
+        ([4, 8, 16], [9.0, 4.5, 3.5]),
+        ([8, 16], [4.25, 3.25]),
+        ([16], [3.0]),
+    ]
+    legend = axes.get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == [
+        *("References (2)", "Replicas (1)"),
+    ]
+    assert axes.get_ylim() == train_axes.get_ylim()  # one scale
+    assert axes.get_xlim() == train_axes.get_xlim()
+
+
+def test_only_the_ends_of_rows_count_as_scored(copied: Path) -> None:
+    before = training.read_log(copied).scored
+    about = {"event": "row_scored", "row": io.read_rows(copied).names[0], "recipe": RECIPE}
+    log(
+        copied,
+        about | {"step": 16, "last": True, "member_loss_nats": 1.0},
+        about | {"step": 8, "last": False, "member_loss_nats": 77.0},  # a score point
+    )
+    assert [e["member_loss_nats"] for e in training.read_log(copied).scored[len(before) :]] == [1.0]

@@ -1,0 +1,360 @@
+"""Figures and page of a synthetic workdir, and what is said of one that lacks something."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from synthetic_workdir import (
+    ATTACKS,
+    FAR,
+    LATER,
+    NASTY,
+    OTHER_RECIPE,
+    Page,
+    write_extraction,
+    write_workdir,
+)
+
+from analysis import archetype_panels, io, report, sentences
+from analysis.figures import extraction, samples, training
+
+
+@pytest.fixture(scope="module")
+def complete(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With every table that there is."""
+    folder = tmp_path_factory.mktemp("run") / "demo"
+    more = {"resample_references": 4, "leave_one_out": True}
+    write_workdir(folder, samples=100, attacks=("lira_online", "loss"), **more)
+    write_extraction(folder, 20)
+    return folder
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Path:
+    """A folder with a log, and no tables."""
+    (tmp_path / "metrics.jsonl").write_text(
+        '{"event": "train", "row": "a", "step": 0, "loss_nats": 1.0}\n'
+    )
+    return tmp_path
+
+
+LACKING = r"{}: no \S+; run lm-mia attack first"
+
+
+def test_exits_with_two_and_one_line(
+    empty: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["report", str(empty)])
+    assert report.main() == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert re.fullmatch(LACKING.format(re.escape(str(empty))) + "\n", err)
+
+
+@pytest.mark.parametrize("module", report.FIGURES, ids=lambda module: module.__name__)
+def test_figures_of_a_run_need_its_tables(module: ModuleType, empty: Path) -> None:
+    if module in (samples, extraction):  # nothing to draw without their tables
+        assert set(module.run_figures(empty).values()) == {None}
+        return
+    with pytest.raises(io.WorkdirError) as caught:
+        module.run_figures(empty)
+    assert re.fullmatch(LACKING.format(re.escape(str(empty))), str(caught.value))
+
+
+@pytest.mark.parametrize("name", [*report.TABLES, "intervals.csv"])
+def test_a_missing_table_is_named_before_anything_is_written(
+    complete: Path, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "config.json").symlink_to(complete / "config.json")
+    (tmp_path / "tables").mkdir()
+    for table in (complete / "tables").iterdir():
+        if table.name != name:
+            (tmp_path / "tables" / table.name).symlink_to(table)
+    with pytest.raises(
+        io.WorkdirError, match=rf"no tables/{re.escape(name)}; run lm-mia attack first$"
+    ):
+        report.write(tmp_path)
+    assert {p.name for p in tmp_path.iterdir()} == {"config.json", "tables"}
+
+
+@pytest.mark.parametrize("name", sorted({*report.TABLES, *report.MORE_TABLES}))
+def test_a_table_that_is_none_is_said_in_one_line(
+    complete: Path, tmp_path: Path, name: str
+) -> None:
+    for path in complete.iterdir():
+        if path.name.startswith(("recipe", "config", "population", "metrics")):
+            (tmp_path / path.name).symlink_to(path)
+    (tmp_path / "tables").mkdir()
+    for table in (complete / "tables").iterdir():
+        if table.name != name:
+            (tmp_path / "tables" / table.name).symlink_to(table)
+    (tmp_path / "tables" / name).write_text("something else\n1\n")
+    verb = "extract" if name.startswith("extraction") else "attack"
+    with pytest.raises(io.WorkdirError, match=rf"tables/{re.escape(name)}[^\n]*{verb} again$"):
+        report.write(tmp_path)
+    assert not (tmp_path / "report.html").exists()
+
+
+FIGURES = (
+    *("training", "roc", "roc_attacks", "auc_references", "coin_flip_share", "flip_ccdf"),
+    *("flip_curves", "coin_free_roc", "archetypes", "probability", "vulnerability", "extraction"),
+)
+EVERYTHING = (*ATTACKS, "min_k", "min_k_plus_plus", "lowercase")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With every attack and every table that there is."""
+    folder = write_workdir(
+        tmp_path_factory.mktemp("run") / "demo",
+        attacks=EVERYTHING,
+        resample_references=8,
+        leave_one_out=True,
+        ambiguous_separation=1.0,
+    )
+    write_extraction(folder)
+    report.write(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(finished: Path) -> Page:
+    return Page((finished / "report.html").read_text(encoding="utf-8"))
+
+
+def test_every_figure_is_written_as_png_and_pdf(finished: Path) -> None:
+    assert {p.stem for p in (finished / "figures").iterdir()} == set(FIGURES)
+    for name in FIGURES:
+        png = (finished / "figures" / f"{name}.png").read_bytes()
+        pdf = (finished / "figures" / f"{name}.pdf").read_bytes()
+        assert png.startswith(b"\x89PNG")
+        assert len(png) > 10_000
+        assert pdf.startswith(b"%PDF")
+        assert len(pdf) > 5_000
+        assert b"CreationDate" not in pdf
+    assert not list(finished.rglob("*.part"))
+
+
+def test_page_needs_no_other_file(finished: Path, page: Page) -> None:
+    images = [attrs for tag, attrs in page.tags if tag == "img"]
+    assert len(images) == len(FIGURES)
+    assert all(
+        (i["src"] or "").startswith("data:image/png;base64,") and len(i["alt"] or "") > 40
+        for i in images
+    )
+    assert page.text.count(NASTY) == 4  # texts of samples are escaped
+    assert not {tag for tag, _ in page.tags} & {"script", "link", "iframe", "object"}
+    assert all("src" not in attrs for tag, attrs in page.tags if tag != "img")
+    hrefs = [attrs["href"] or "" for _, attrs in page.tags if "href" in attrs]
+    assert all(not re.match(r"[a-z]+:|//|/", h) and (finished / h).is_file() for h in hrefs)
+    made = {str(p.relative_to(finished)) for p in (finished / "tables").iterdir()}
+    assert made == {h for h in hrefs if h.startswith("tables/")}
+    assert "url(" not in (finished / "report.html").read_text(encoding="utf-8")
+
+
+def test_headings_are_nested_and_tables_scroll_in_their_own_box(finished: Path, page: Page) -> None:
+    levels = [int(tag[1]) for tag, _ in page.tags if re.fullmatch(r"h[1-6]", tag)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert max(np.diff(levels)) <= 1
+    html = (finished / "report.html").read_text(encoding="utf-8")
+    boxed = re.findall(r'<div class="scroll"[^>]*>\s*<table', html)
+    assert html.count("<table") == len(boxed) == 7
+
+
+def test_numbers_of_attacks_are_those_of_the_tables(finished: Path, page: Page) -> None:
+    text = page.words
+    attacks = io.table(finished, "attacks.csv")
+    lira = max((r for r in attacks if r["attack"] == "lira_online"), key=lambda r: r["references"])
+    loss = next(r for r in attacks if r["attack"] == "loss")
+    assert f"an AUC of {lira['auc_mean']:.3f} ± {lira['auc_std']:.3f};" in text
+    assert text.count("± is the spread over these replicas, not over other targets") == 2
+    assert f"LiRA is ahead by {lira['auc_mean'] - loss['auc_mean']:.3f}." in text
+    assert f"LiRA finds {100 * lira['tpr_at_0.05_mean']:.3g}% of the members" in text
+    shown = {io.attack_name(name) for name in EVERYTHING}
+    assert len(shown) == 11
+    assert all(text.count(name) >= 2 for name in shown)
+    said = "Not drawn, but in the table: ([^.]*)\\."
+    undrawn = {"Simple RMIA", "Zlib ratio", "Min-K%", "Min-K%++", "Lowercase"}
+    assert set(re.findall(said, text)[0].split(", ")) == undrawn
+    for row in io.table(finished, "error_rates.csv"):
+        for rate in ("acc", "fnr", "tpr"):
+            assert f"{row[f'{rate}_mean']:.3f} ± {row[f'{rate}_std']:.3f}" in text
+    intervals = io.table(finished, "intervals.csv")
+    assert len(intervals) == 6 * len(EVERYTHING)
+    for row in intervals:
+        between = f"{row['value']:.3f}[{row['bootstrap_low']:.3f}, {row['bootstrap_high']:.3f}]"
+        assert row["metric"] != "auc" or between in text.replace(" [", "[")
+        exact = f"[{row['clopper_pearson_low']:.3f}, {row['clopper_pearson_high']:.3f}]"
+        assert row["metric"] == "auc" or row["attack"] != "lira_online" or exact in text
+
+
+def test_numbers_of_decisions_are_those_of_the_tables(finished: Path, page: Page) -> None:
+    text = page.words
+    for row in io.table(finished, "flip_shares.csv"):
+        assert f"{row['members_percent']:.1f}%" in text
+        assert f"{row['nonmembers_percent']:.1f}%" in text
+    assert "when 4 to 12 of them say “member”" in text
+    assert "flip rate of 0.400 or more; the largest possible is 0.533" in text
+    for row in io.table(finished, "true_positives.csv"):
+        assert f"{row['tp_mean']:,.0f} ± {row['tp_std']:,.0f}" in text
+        mean, std = (row[f"coin_flip_share_percent_{what}"] for what in ("mean", "std"))
+        assert f"{mean:.1f}% ± {std:.1f}%" in text
+    raw, free = io.table(finished, "partial_auc.csv")[:2]
+    assert (
+        f"the normalised partial AUC) is {raw['pauc_normalised']:.3f}, and {free['pauc_normalised']:.3f} "
+        in text
+    )
+    assert f": {free['mean_tpr_dropped_percent']:.1f}% of it rests on coin flips" in text
+    assert f"so {free['lift_retained_percent']:.1f}% of the lift remains" in text
+    assert "Disjoint sets (exact)2 sets of 8" in text
+    assert "With so few sets the test has no power; 6 or more are needed." in text
+    assert "Subsampled sets (dependent)16 sets of 8" in text
+    found = pd.read_parquet(finished / "tables" / "true_positive_probability.parquet")
+    mean = found["mean"][found["targets"] > 0].mean()
+    assert f"its posterior of membership is {mean:.3f} on average" in text
+
+
+def test_archetypes_are_those_of_the_table(finished: Path, page: Page) -> None:
+    named = archetype_panels.read(finished)
+    assert len(named) == 4
+    member_N = io.samples(finished, ["member"])["member"]
+    for a in named:
+        assert a.member == member_N[a.sample]
+        assert (len(a.loss_in) + len(a.loss_out), len(a.loss_replicas)) == (16, 16)
+        assert max(*a.loss_in, *a.loss_out, *a.loss_replicas) < FAR / 2
+        shown = f"sample {a.sample}, a {a.label}; “member” by {a.votes} of 16 replicas"
+        assert f"{a.kind.capitalize()}: {shown}" in page.words
+        assert f"{a.rule}. The beginning of its text" in page.words
+    assert [a.label for a in named[:2]] == ["member", "non-member"]
+    assert named[0].votes > 8 > named[1].votes
+    assert "none found" not in page.text
+
+
+def test_tables_and_settings_belong_together(finished: Path, page: Page) -> None:
+    """config.json has the attack section of another attack than that of the tables."""
+    settings = json.loads((finished / "tables" / "flips.json").read_text())["config"]
+    shown = json.JSONDecoder().raw_decode(page.text, page.text.rindex('{\n  "corpus"'))[0]
+    older = json.loads((finished / "config.json").read_text())["config"]
+    assert older["attack"] != settings
+    asked = json.loads((finished / "tables" / "extraction.json").read_text())["config"]
+    assert shown == older | {"attack": settings, "extract": asked}
+    assert "Membership inference on 32 language models" in page.text
+
+
+def test_only_rows_of_the_tables_are_shown(finished: Path) -> None:
+    """The store holds more rows, the log more rows and trainings, and there is another recipe."""
+    assert (finished / OTHER_RECIPE / "scores.zarr").is_dir()
+    read, log = io.read_rows(finished), training.read_log(finished)
+    assert (read.names[1], read.names[-1]) == ("reference_1_1_1", f"replica_{2**31}_{2**31}_15")
+    assert len(read.names) == 32
+    assert set(log.curves) == set(read.names)
+    assert max(max(curve.values()) for _, curve in log.curves.values()) < 10
+    said = sentences.training(log.curves, log.trained, log.scored)
+    assert "5.1 seconds" in said
+    assert "77" not in said
+    assert len({e["row"] for e in log.trained}) == len({e["row"] for e in log.scored}) == 32
+
+
+@pytest.mark.process
+def test_few_replicas_from_another_folder_and_the_same_bytes_again(tmp_path: Path) -> None:
+    """Neither the test has power, nor are there intervals, nor does any sample satisfy the rules of clear ones."""
+    settings: dict[str, Any] = {"attacks": ("lira_online", "loss"), "bootstraps": 0}
+    settings |= {
+        "references": 8,
+        "replicas": 4,
+        "clear_separation": 99.0,
+        "ambiguous_separation": 1.5,
+    }
+    folder = write_workdir(tmp_path / "demo", samples=100, later=(LATER,), **settings)
+    (folder / "metrics.jsonl").unlink()
+    (folder / "figures").mkdir()
+    for name in ("training.png", "coin_flip_share.pdf", "probability.pdf", "roc.png"):
+        (folder / "figures" / name).write_text("of an earlier report")
+    command = [sys.executable, "-W", "error::UserWarning", report.__file__, str(folder)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    report_path = folder / "report.html"
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{report_path}\n", "")
+    drawn = {"roc", "roc_attacks", "auc_references", "flip_ccdf", "flip_curves", "archetypes"}
+    assert {p.stem for p in (folder / "figures").iterdir()} == drawn
+    page = Page(report_path.read_text(encoding="utf-8"))
+    text = page.words
+    assert "The log holds no training curve" in text
+    rule = "member, separation >= 99"
+    assert (
+        f"Clear stable member: none found. No sample satisfies its rule at an FPR of 5%: {rule}"
+        in text
+    )
+    assert (
+        f"Clear stable non-member: none found. No sample satisfies its rule at an FPR of 5%: non-{rule}"
+        in text
+    )
+    assert page.text.count(NASTY) == 4 - text.count("none found") == 2
+    assert "With 4 replicas the exact two-sided binomial test at level 0.05 has no power" in text
+    assert "6 or more replicas are needed" in text
+    assert "coin-flip decision" not in text
+    assert "bootstrap" not in text.split("5. How it was made")[0].lower()
+    assert len([tag for tag, _ in page.tags if tag == "table"]) == 3
+    assert "very stable" not in text
+    lira = next(r for r in report.facts(folder)["attacks"] if r["attack"] == "lira_online")
+    shown = rf"LiRA8{lira['auc_mean']:.3f}± [^A-Z]*\.\d\d\d{lira['left_out']}\n"
+    assert lira["left_out"] > 0
+    assert re.search(shown, page.text)
+    assert f"{lira['left_out']} samples without a score left out" in text
+    assert "made by several versions" in text
+    for part in ("0.1.0", "0.2.0", "abc123+", "0.10.2", "9.9.9", "CPU cores96"):
+        assert part in page.text.replace("\n", "")
+    paths = [report_path, *(folder / "figures").iterdir()]
+    before = {p: p.read_bytes() for p in paths}
+    report.write(folder)
+    assert {p: p.read_bytes() for p in paths} == before
+    table = pd.read_csv(folder / "tables" / "archetypes.csv")
+    labels = [a.member for a in archetype_panels.read(folder)]
+    table["member"] = table["member"].map({True: False, False: True})
+    table.to_csv(folder / "tables" / "archetypes.csv", index=False)
+    assert [a.member for a in archetype_panels.read(folder)] == [not label for label in labels]
+    table["id"] = np.nan
+    table.to_csv(folder / "tables" / "archetypes.csv", index=False)
+    assert report.save(folder, archetype_panels.run_figures(folder)) == {}
+    assert {p.stem for p in (folder / "figures").iterdir()} == drawn - {"archetypes"}
+    page = Page(report.render(report.facts(folder), dict.fromkeys(drawn, "data:,")))
+    assert page.words.count("none found") == 4
+    assert NASTY not in page.text
+
+
+def test_tables_of_fewer_rows_than_asked_for_say_so(tmp_path: Path) -> None:
+    """Cutoffs follow what is there; FPR 1 and rows with a TPR of 0 are shown."""
+    absent = ["reference_3_3_3", *(f"replica_{2**31}_{2**31}_{b}" for b in (0, 7))]
+    settings: dict[str, Any] = {"attacks": ("lira_online", "loss"), "fprs": (0.001, 0.05, 1.0)}
+    folder = write_workdir(tmp_path / "demo", design="bernoulli", absent=absent, **settings)
+    drawn = {name: f for module in report.FIGURES for name, f in module.run_figures(folder).items()}
+    assert {name for name, figure in drawn.items() if figure is None} == {
+        "probability",
+        "extraction",
+    }
+    html = report.render(report.facts(folder), dict.fromkeys(FIGURES, "data:,"))
+    read = io.read_rows(folder)
+    assert (len(read.reference_rows), len(read.replica_rows)) == (15, 14)
+    assert not set(absent) & set(read.names)
+    assert set(training.read_log(folder).curves) == set(read.names)
+    text = Page(html).words
+    assert text.count("15 of the 16 references that were asked for and 14 of the 16 replicas") == 1
+    assert "15 references and 14 replicas, of 16 and 16 asked for" in text
+    assert "Membership inference on 29 language models" in text
+    assert "With 14 replicas, a decision counts as a coin flip when 3 to 11 of them" in text
+    assert "LiRA15" in text.replace(" ", "")
+    assert "means over 14 replicas of one target" in text
+    assert "Balanced ACC" in text
+    no_tpr, _, everyone = io.table(folder, "true_positives.csv")
+    assert no_tpr["tpr_mean"] == 0
+    assert "0.1%0.000 ± 0.0000 ± 0––0 ± 0–0 ± 0–" in text
+    members = everyone["tp_mean"]
+    all_found = f"100%1.000 ± 0.000{members:,.0f} ± 0––0 ± 00.0% ± 0.0%0 ± 00.0% ± 0.0%"
+    assert all_found in text

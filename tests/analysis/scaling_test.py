@@ -1,0 +1,86 @@
+"""The comparison of recipes, of a synthetic sweep."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from analysis import attacks, io, scaling
+
+
+def test_the_table_is_tidy_and_every_recipe_has_as_many_references(recipes: Any):
+    drawn = scaling.draw(recipes)
+    data = drawn.data
+    assert set(data["references"][data["metric"] != "coin_flip_members"]) >= {16}
+    of_attacks = data[data["metric"].isin(["auc", "tpr"])]
+    assert of_attacks["references"].unique().tolist() == [16]
+    assert of_attacks["recipe"].nunique() == len(recipes.all)
+    of_one = data[(data["recipe"] == "fixed-10M") & (data["metric"] == "auc")]
+    row, recipe = of_one.to_dict("records")[0], recipes["fixed-10M"]
+    assert (row["layers"], row["width"], row["parameters"]) == (1, 32, 12 * 32**2)
+    assert row["samples"] == recipe.samples
+    found = attacks.attacked(recipe, references=16)
+    assert row["value"] == pytest.approx(found.auc_T[0], abs=1e-12)
+    per_sample = len(recipe.population.tokens) / (2 * row["samples"])
+    assert row["tokens_per_parameter"] == pytest.approx(
+        row["samples"] * per_sample / 12288, rel=0.2
+    )
+    flips = data[data["metric"] == "coin_flip_members"]
+    assert {"flip-140M", "flip-302M"} <= set(flips["recipe"])
+    assert flips["value"].between(0, 1).all()
+
+
+def test_lines_join_recipes_that_differ_in_one_thing(recipes: Any):
+    points = [
+        scaling._point(recipes[n], 16)
+        for n in ("main", "fixed-10M", "fixed-302M", "data-384", "epochs-140M", "schedule-linear")
+    ]
+    names = {
+        of: [[p.recipe.names[0] for p in family] for family in scaling.families(points, of)]
+        for of in scaling.LINES
+    }
+    main = points[0].recipe.names[0]
+    assert names["parameters"] == [["fixed-10M", main, "fixed-302M"]]
+    assert names["samples"] == [["data-384", main]]
+    assert names["epochs"] == [[main, "epochs-140M"]]
+
+
+def test_any_set_of_folders_and_one_quantity(
+    recipes: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    some = [str(recipes[name].folder) for name in ("fixed-10M", "fixed-302M")]
+    assert scaling.main([*some, "--x=parameters", f"--out={tmp_path}"]) == 0
+    data = pd.read_csv(tmp_path / "tables" / "scaling.csv")
+    assert data["recipe"].unique().tolist() == ["fixed-10M", "fixed-302M"]
+    assert (tmp_path / "figures" / "scaling.pdf").is_file()
+    assert "2 recipes attacked with 16 references each" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ([], "no folder; say one of a recipe or of a sweep, such as runs/paper"),
+        (["{here}"], "{here}: no recipe in it; run lm-mia run first"),
+        (["{sweep}", "--x=size"], "--x=size: must be one of parameters, samples, epochs"),
+    ],
+)
+def test_bad_input_is_one_line(
+    argv: list[str], said: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    at = {"here": tmp_path, "sweep": folder}
+    assert scaling.main([a.format(**at) for a in argv]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(said.format(**at))
+
+
+def test_rows_that_are_not_there_are_named(recipes: Any, tmp_path: Path):
+    left = tmp_path / "small"
+    shutil.copytree(recipes["small"].folder, left, symlinks=False)
+    for shard in left.glob("recipe_*/scores.zarr/loss/c/*"):
+        shutil.rmtree(shard)
+    drawn = scaling.draw(io.Recipes([recipes["fixed-10M"].folder, left]))
+    assert drawn.notes[-1] == "Left out, as their rows are not there: small."
+    with pytest.raises(io.Absent, match="no recipe has a target"):
+        scaling.draw(io.Recipes([left]))
