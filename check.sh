@@ -6,4 +6,4 @@ ruff check .
 ruff format --check .
 pyright
 pytest
-bash tests/slurm_integration.sh
+bash tests/slurm/slurm_integration.sh

@@ -14,7 +14,15 @@ from analysis import io, plotting
 from analysis.io import Record
 
 COLUMNS = (
-    *("kind", "rule", "candidates", "fpr", "id", "member", "votes", "flip", "separation"),
+    "kind",
+    "rule",
+    "candidates",
+    "fpr",
+    "id",
+    "member",
+    "votes",
+    "flip",
+    "separation",
     "text_preview",
 )
 

@@ -16,11 +16,11 @@ from typing import Any, Literal
 import numpy as np
 
 from analysis.io import Absent, Recipe, fewest_references
-from lm_mia import attack, scores
+from lm_mia.attacks import runner, score_matrix, signals
+from lm_mia.attacks.score_matrix import ScoreFile
 from lm_mia.config import AttackName
-from lm_mia.score_file import ScoreFile
+from lm_mia.data.subsets import Row
 from lm_mia.stats import roc
-from lm_mia.subsets import Row
 
 FEWEST_REFERENCES = 2
 GROUPS = 8
@@ -67,7 +67,7 @@ def attacked(
     """An attack on every target of a recipe; arguments and errors as of `scored`."""
     targets, found, rates = [], [], []
     for row, member_N2, score_N2 in scored(recipe, name, references, **how):
-        rates = rates or attack.rates(recipe.config.attack, member_N2)
+        rates = rates or runner.rates(recipe.config.attack, member_N2)
         targets.append(row)
         found.append(roc.tpr_at_fpr(score_N2, member_N2, rates))
     used, fprs = references or len(recipe.rows[0]), recipe.config.attack.fprs
@@ -95,7 +95,7 @@ def scored(
       observed: what the attack sees of a sample.
       replicas: whether the replicas are attacked, which share a subset, and not the targets of different subsets.
       without: one of `GROUPS` groups of the references that is left out, by whole pairs (2i, 2i + 1); None: none is.
-      settings: other values of fields of `lm_mia.config.Attack`.
+      settings: other values of fields of `lm_mia.config.schema.Attack`.
 
     Raises:
       Absent: without a target or with fewer references than asked for.
@@ -122,7 +122,7 @@ def scored(
     if lacking := store.missing([*some, *targets], step):
         raise Absent(f"{recipe.config.name}: {len(lacking)} rows lack {observed} at step {step}")
     _, member_TxN2 = store.read(targets)
-    source = scores.Source(
+    source = signals.Source(
         store,
         targets,
         some,
@@ -130,13 +130,13 @@ def scored(
         recipe.population.column("zlib_bytes"),
         observed=observed,
     )
-    of_rmia = attack.comparisons(source, c)
-    fitted = scores.fit(source, [name], of_rmia, c)
+    of_rmia = runner.comparisons(source, c)
+    fitted = signals.fit(source, [name], of_rmia, c)
     with (
         ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool,
         ScoreFile(Path(tempfile.gettempdir()), len(targets), member_TxN2.shape[1]) as file,
     ):
-        scores.fill({name: file}, source, fitted, c, pool)
+        score_matrix.fill({name: file}, source, fitted, c, pool)
         for t, row in enumerate(targets):
             yield row, member_TxN2[t], file.target(t)
 

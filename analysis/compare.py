@@ -20,7 +20,7 @@ from scipy import stats
 
 from analysis.attacks import GROUPS, Attacked, attacked
 from analysis.io import Absent, Recipe
-from lm_mia.stats import binomial, per_sample
+from lm_mia.stats import intervals, per_sample
 
 Verdict = Literal["seen", "not seen", "not tested"]
 
@@ -289,7 +289,7 @@ class Curve:
         found = per_sample.equal_count_bins(x_N, y_N, bins)
         y_K, count_K = found.y_mean_K, found.count_K
         if np.isin(y_N[~np.isnan(y_N)], (0, 1)).all():
-            low_K, high_K = binomial.clopper_pearson(np.rint(y_K * count_K), count_K)
+            low_K, high_K = intervals.clopper_pearson(np.rint(y_K * count_K), count_K)
         else:
             square_K = per_sample.equal_count_bins(x_N, y_N**2, bins).y_mean_K
             # the variance within a bin, over samples - 1; of one sample it is not known

@@ -212,8 +212,15 @@ def draw_curves(rows: Sequence[Record], facts: Record) -> Figure:
 
 COIN_FREE_COLUMNS = ("fpr", "tpr_mean", "tpr_coin_free")
 AREA_COLUMNS = (
-    *("low", "high", "curve", "pauc", "pauc_normalised", "lift", "lift_normalised"),
-    *("lift_retained_percent", "mean_tpr_dropped_percent"),
+    "low",
+    "high",
+    "curve",
+    "pauc",
+    "pauc_normalised",
+    "lift",
+    "lift_normalised",
+    "lift_retained_percent",
+    "mean_tpr_dropped_percent",
 )
 _CURVES: tuple[tuple[str, str, str, plotting.Dash], ...] = (
     ("tpr_mean", "All true positives", plotting.BLUE, "-"),

@@ -17,11 +17,13 @@ import pyarrow.csv as pc
 import pyarrow.parquet as pq
 import xarray as xr
 
-from lm_mia import identity, points, presence
+from lm_mia import config
 from lm_mia.config import NEEDED, Config
-from lm_mia.population import Population, open_population
-from lm_mia.store import Store
-from lm_mia.subsets import Row
+from lm_mia.config.recipe import from_dict, recipe_hash
+from lm_mia.data import subsets
+from lm_mia.data.population import Population, open_population
+from lm_mia.data.subsets import Row
+from lm_mia.store.store import Store, scores_of
 
 Record = dict[str, Any]
 
@@ -177,8 +179,17 @@ _WHOLE, _LINES = pc.ReadOptions(block_size=2**28), pc.ParseOptions(newlines_in_v
 _CELLS = pc.ConvertOptions(null_values=["", "nan", "NaN"], strings_can_be_null=True)
 _FLIP_FACTS = ("references", "replicas", "k_low", "cutoff", "max_flip_rate", "left_out")
 _SETTINGS = (
-    *("references", "replicas", "fprs", "focus_fpr", "alpha", "variance", "band", "bootstraps"),
-    *("resample_references", "attacks", "step"),
+    "references",
+    "replicas",
+    "fprs",
+    "focus_fpr",
+    "alpha",
+    "variance",
+    "band",
+    "bootstraps",
+    "resample_references",
+    "attacks",
+    "step",
 )
 
 
@@ -365,12 +376,12 @@ class Recipe:
     @functools.cached_property
     def path(self) -> Path:
         """Of scores and checkpoints."""
-        return self.folder / f"recipe_{identity.recipe_hash(self.config, self.population.sha256)}"
+        return self.folder / f"recipe_{recipe_hash(self.config, self.population.sha256)}"
 
     @functools.cached_property
     def store(self) -> Store:
         """Its scores."""
-        return presence.scores_of(self.config, self.path)
+        return scores_of(self.config, self.path)
 
     @property
     def tokens_per_parameter(self) -> float:
@@ -387,7 +398,7 @@ class Recipe:
         """
         c = self.config.attack
         plain = dataclasses.replace(self.store, statistics=(), token_samples=())
-        wanted = presence.rows_of(self.config)
+        wanted = subsets.rows_of(self.config)
         absent = set(plain.missing(wanted))
 
         def lacks(end: int) -> int:
@@ -407,8 +418,8 @@ class Recipe:
         if epochs >= self.config.train.epochs:
             return 0
         whole = dataclasses.replace(self.config.score, at_epochs=(epochs,), at_steps=())
-        [step] = points.score_steps(dataclasses.replace(self.config, score=whole))
-        if step not in points.score_steps(self.config):
+        [step] = config.score_steps(dataclasses.replace(self.config, score=whole))
+        if step not in config.score_steps(self.config):
             raise Absent(f"{self.config.name}: not scored after epoch {epochs:g}")
         return step
 
@@ -463,7 +474,7 @@ def read_recipe(folder: Path) -> Recipe:
     """The recipe of a workdir; WorkdirError if it has none."""
     stored = read_json(folder, "config.json", ("config",), verb="train")["config"]
     try:
-        return Recipe(folder, identity.from_dict(stored))
+        return Recipe(folder, from_dict(stored))
     except (TypeError, ValueError) as error:
         raise WorkdirError(
             f"{folder}: config.json is of another version of lm_mia ({error}); run it again"

@@ -23,9 +23,8 @@ from analysis.compare import Claim, untested
 from analysis.figures import MODULES, draws
 from analysis.io import Absent, Recipe, Recipes
 from analysis.paper_figure import Drawn, PaperFigure, write
+from lm_mia.atomic import write_atomically, write_csv
 from lm_mia.errors import UserError
-from lm_mia.tables import write_csv
-from lm_mia.workdir import write_atomically
 
 HERE = Path(__file__).resolve().parent
 

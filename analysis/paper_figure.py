@@ -10,8 +10,7 @@ from matplotlib.figure import Figure
 from analysis import plotting
 from analysis.compare import Claim
 from analysis.io import Recipes
-from lm_mia.tables import write_csv
-from lm_mia.workdir import write_atomically
+from lm_mia.atomic import write_atomically, write_csv
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,7 +20,7 @@ from scipy.optimize import isotonic_regression
 from analysis import io
 from analysis.attacks import Attacked
 from analysis.io import Recipe, size_of
-from lm_mia.workdir import replacing
+from lm_mia.atomic import replacing
 
 mpl.use("Agg")
 

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from analysis import archetype_panels, flip_panels, io, plotting, sentences, tables, vulnerability
 from analysis.figures import extraction, references, samples, training
 from analysis.io import Record, percent
-from lm_mia.workdir import write_atomically
+from lm_mia.atomic import write_atomically
 
 TABLES = {
     "attacks.csv": "every attack at every number of references",
@@ -43,8 +43,13 @@ MORE_TABLES = {
 }
 """Made when attack.bootstraps, resample_references, leave_one_out and extract.samples ask for them."""
 FIGURES = (
-    *(training, references, flip_panels, samples, archetype_panels),
-    *(vulnerability, extraction),
+    training,
+    references,
+    flip_panels,
+    samples,
+    archetype_panels,
+    vulnerability,
+    extraction,
 )
 """Modules with figures of a run."""
 

@@ -24,8 +24,10 @@ from analysis.attacks import Attacked
 from analysis.io import Absent, Recipe, Recipes, Record, WorkdirError
 from analysis.paper_figure import Drawn, PaperFigure, write
 from analysis.sentences import plural
-from lm_mia import config, flops, identity
+from lm_mia import config
+from lm_mia.config.recipe import differences
 from lm_mia.errors import UserError
+from lm_mia.model import flops
 
 QUANTITIES = {
     "parameters": "Parameters without embeddings",
@@ -136,7 +138,7 @@ def families(points: Sequence[Point], quantity: str) -> list[list[Point]]:
 
 
 def _alike(one: Point, other: Point, quantity: str) -> bool:
-    told = identity.differences(config.to_dict(one.recipe.config), other.recipe.config)
+    told = differences(config.to_dict(one.recipe.config), other.recipe.config)
     return one.replicas == other.replicas and all(t.startswith(_FIELDS[quantity]) for t in told)
 
 

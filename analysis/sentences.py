@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from analysis.io import Record, attack_name, decides, percent
-from lm_mia.stats import binomial
+from lm_mia.stats import coin_flip
 
 CHANCE_MARGIN = 0.03
 """How far from 0.5 the mean AUC with shuffled labels may lie."""
@@ -290,7 +290,7 @@ def notes(facts: Record) -> tuple[str, ...]:
 
 def enough(alpha: float) -> int:
     """The fewest replicas with which the coin-flip test can reject anything."""
-    return next(b for b in itertools.count(2) if binomial.coin_flip_cutoff(b, alpha)[0])
+    return next(b for b in itertools.count(2) if coin_flip.coin_flip_cutoff(b, alpha)[0])
 
 
 def disagreement(flip_N: np.ndarray, member_N: np.ndarray, focus: float) -> str:

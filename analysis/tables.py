@@ -16,8 +16,14 @@ PARTS = {
 }
 """Of StrongMIA Tables 5 and 6: name and the first and last flip bin of each."""
 INTERVAL_COLUMNS = (
-    *("attack", "metric", "value", "bootstrap_low", "bootstrap_high"),
-    *("clopper_pearson_low", "clopper_pearson_high", "left_out"),
+    "attack",
+    "metric",
+    "value",
+    "bootstrap_low",
+    "bootstrap_high",
+    "clopper_pearson_low",
+    "clopper_pearson_high",
+    "left_out",
 )
 _RESAMPLED = "resampled_references.csv"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from scipy import optimize, stats
 
-from lm_mia.population import Population
+from lm_mia.data.population import Population
 
 LENGTH_TOKENS, MEAN_TOKENS = 1024, 400
 _SIGMA = 1.0  # of log lengths: a tenth of the samples is cut

@@ -11,7 +11,10 @@ import re
 import sys
 from pathlib import Path
 
-from lm_mia import costs, flops, parse
+from lm_mia.config import load
+from lm_mia.config.recipe import asked
+from lm_mia.model import flops
+from lm_mia.run import plan
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 MFU = 0.4
@@ -30,8 +33,8 @@ def block(path: Path) -> str:
     """The lines of a docstring that say what its rows cost at each setting."""
     lines = [_HEAD, ""]
     for setting in ("paper", "gpu", "cpu"):
-        entries = parse.sweep(f"{path}:{setting}")
-        found = costs.recipes(entries, lambda c: costs.assumed(c.population.length_tokens))
+        entries = load.sweep(f"{path}:{setting}")
+        found = plan.recipes(entries, lambda c: plan.assumed(c.population.length_tokens))
         rows, work = sum(r.rows for r in found), sum(r.train_flops + r.score_flops for r in found)
         cost = _hours(work / (MFU * (flops.chip_peak("h100") or 0)) / 3600)
         if setting == "cpu":
@@ -41,8 +44,8 @@ def block(path: Path) -> str:
 
 
 def _rows(config: str) -> int:
-    entries = parse.sweep(config)
-    return sum(a.config.attack.references + a.config.attack.replicas for a in costs.asked(entries))
+    entries = load.sweep(config)
+    return sum(a.config.attack.references + a.config.attack.replicas for a in asked(entries))
 
 
 def _hours(hours: float) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 import synthetic_sweep
 
 from analysis.figures import MODULES
-from lm_mia import parse
+from lm_mia.config import load
 
 FIGURES = (
     "fig05",
@@ -58,7 +58,7 @@ def main() -> None:
         new = folder / "new.py"
         sizes = {n: getattr(known, n) for n in ("samples", "references", "replicas")}
         new.write_text(CONFIG.format(figures=tuple(scripts), corpus=str(corpus), **sizes))
-        synthetic_sweep.write(folder / "sweep", parse.sweep(str(new)))
+        synthetic_sweep.write(folder / "sweep", load.sweep(str(new)))
         os.replace(new, file)
     about = [f"--config={file}", f"--workdir={folder / 'sweep'}"]
     print("| stage | seconds | peak memory, GiB |\n|---|---:|---:|")

@@ -17,8 +17,8 @@ import sys
 import time
 from pathlib import Path
 
-from launch import sweep
-from lm_mia import devices
+from launch import jobs
+from lm_mia.run import devices
 
 ROOT = Path(__file__).parent.parent
 
@@ -42,7 +42,7 @@ def main() -> None:
     for name in ("cold", "warm"):
         folder = known.dir / name
         shutil.rmtree(folder, ignore_errors=True)
-        of = sweep.read(config, str(folder), overrides)
+        of = jobs.read(config, str(folder), overrides)
         if populations is None:
             corpus = of.command([sys.executable], "corpus")
             subprocess.run(corpus, check=True, env=environment, capture_output=True)

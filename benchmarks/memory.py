@@ -2,7 +2,7 @@
 
     python benchmarks/memory.py [--platform=cuda|tpu|cpu] [--sizes=302M,1018M] [--attention=cudnn,xla] ...
 
-Lowers the step that training uses (`lm_mia.update`), from shapes alone, for one NVIDIA H100 of 80 GB
+Lowers the step that training uses (`lm_mia.train.step`), from shapes alone, for one NVIDIA H100 of 80 GB
 (cuda), one chip of a TPU v5p (tpu) or this CPU, compiles it, and prints in Markdown what the
 compiler will allocate. cuda needs `jax[cuda13]` (the extra cuda) and tpu `jax[tpu]` (the extra tpu);
 no driver, no device. A compilation takes 10 to 60 s and 1 to 3 GB of memory here.
@@ -34,9 +34,12 @@ import jax.numpy as jnp
 from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from lm_mia import batches, checkpoint, compute, config, model, sharding, update
-from lm_mia.attention import Kind
-from lm_mia.optimizer import optimizer
+from lm_mia import config
+from lm_mia.model import transformer
+from lm_mia.model.attention import Kind
+from lm_mia.train import batching, checkpoint, execution, sharding
+from lm_mia.train.optimizer import optimizer
+from lm_mia.train.step import make_step
 
 Platform = Literal["cuda", "tpu", "cpu"]
 
@@ -119,13 +122,13 @@ def mesh(platform: Platform) -> Mesh:
     return sharding.mesh(found.devices[:1])
 
 
-def plan(shape: model.Shape, choice: compute.Choice, batch_size: int, mesh: Mesh) -> Plan:
+def plan(shape: transformer.Shape, choice: execution.Choice, batch_size: int, mesh: Mesh) -> Plan:
     """Compiles the train step of a model for the mesh's device.
 
     Raises:
       jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED, if the compiler itself says that it does not fit.
     """
-    rows = batches.micro_batches(batch_size, choice.micro_rows, mesh.size)
+    rows = batching.micro_batches(batch_size, choice.micro_rows, mesh.size)
     size = (rows, choice.micro_rows * mesh.size, shape.length_tokens)
 
     def leaf(size: Sequence[int], dtype: Any, *axes: str | None) -> jax.ShapeDtypeStruct:
@@ -133,10 +136,10 @@ def plan(shape: model.Shape, choice: compute.Choice, batch_size: int, mesh: Mesh
         return jax.ShapeDtypeStruct(tuple(size), dtype, sharding=place)
 
     state = checkpoint.abstract(shape, optimizer(_RECIPE), mesh)
-    batch = batches.Rows(*(leaf(size, jnp.int32, None, sharding.AXIS) for _ in range(3)))
+    batch = batching.Rows(*(leaf(size, jnp.int32, None, sharding.AXIS) for _ in range(3)))
     numbers = (leaf((), jnp.int32), leaf((), jnp.int32), leaf((), jnp.float32))
     start = time.perf_counter()
-    step: Any = update.make_step(shape, _RECIPE, choice, mesh)
+    step: Any = make_step(shape, _RECIPE, choice, mesh)
     found = step.lower(state, batch, *numbers).compile().memory_analysis()
     return Plan(
         arguments=found.argument_size_in_bytes,
@@ -147,7 +150,7 @@ def plan(shape: model.Shape, choice: compute.Choice, batch_size: int, mesh: Mesh
     )
 
 
-def workspace(shape: model.Shape, choice: compute.Choice) -> int:
+def workspace(shape: transformer.Shape, choice: execution.Choice) -> int:
     """Bytes that cuDNN's attention asks for beside what the compiler plans."""
     if choice.way.attention != "cudnn":
         return 0
@@ -164,21 +167,23 @@ def fits(total_bytes: int, platform: Platform) -> str:
     return f"{_LARGE_SHARE:.2f}"[1:] if total_bytes <= _LARGE_SHARE * DEVICE_BYTES else "no"
 
 
-def choices(c: argparse.Namespace, shape: model.Shape) -> Iterator[tuple[compute.Choice, bool]]:
+def choices(
+    c: argparse.Namespace, shape: transformer.Shape
+) -> Iterator[tuple[execution.Choice, bool]]:
     """The settings asked for, and whether "auto" would take them."""
     kind = "gpu" if c.platform == "cuda" else c.platform
     memory = None if kind == "cpu" else int(_DEFAULT_SHARE * DEVICE_BYTES)
-    auto = compute.choose(config.Compute(), shape, c.batch_size, kind, memory)
+    auto = execution.choose(config.Compute(), shape, c.batch_size, kind, memory)
     for attention, layers, remat, rows in itertools.product(
         c.attention, c.layers, c.remat, c.micro_rows
     ):
         asked = config.Compute(attention=attention, layers=layers, remat=remat, micro_rows=rows)
-        choice = compute.choose(asked, shape, c.batch_size, kind, memory)
+        choice = execution.choose(asked, shape, c.batch_size, kind, memory)
         same = (choice.way, choice.micro_rows) == (auto.way, auto.micro_rows)
         yield choice, same
 
 
-def row(size: str, choice: compute.Choice, auto: bool, c: argparse.Namespace, on: Mesh) -> str:
+def row(size: str, choice: execution.Choice, auto: bool, c: argparse.Namespace, on: Mesh) -> str:
     """A line of the table."""
     cells = [size, choice.way.attention, "scanned" if choice.way.scanned else "unrolled"]
     cells += [choice.way.remat, str(choice.micro_rows)]
@@ -195,12 +200,12 @@ def row(size: str, choice: compute.Choice, auto: bool, c: argparse.Namespace, on
     return f"| {' | '.join([*cells, 'auto' if auto else ''])} |"
 
 
-def shape_of(size: str) -> model.Shape:
+def shape_of(size: str) -> transformer.Shape:
     """The model of that size in bfloat16, with the paper's vocabulary and lengths."""
     of: Any = size
     sized = config.resolve(config.Config(model=config.Model(size=of)))
     m, pieces, tokens = sized.model, sized.tokenizer.vocab_size, sized.population.length_tokens
-    return model.Shape(m.layers, m.width, m.heads, pieces, tokens, "bfloat16")
+    return transformer.Shape(m.layers, m.width, m.heads, pieces, tokens, "bfloat16")
 
 
 def main() -> None:

@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from lm_mia import config, model
+    from lm_mia import config
+    from lm_mia.model import transformer
 
 Settings = dict[str, Any]
 
@@ -51,7 +52,7 @@ def load(path: Path) -> SimpleNamespace:
 
 
 def settings(
-    shape: "model.Shape", recipe: "config.Optimizer", batch_size: int, steps: int
+    shape: "transformer.Shape", recipe: "config.Optimizer", batch_size: int, steps: int
 ) -> Settings:
     """What NanoDO is told, to train our model by our recipe; plain values, ready for JSON."""
     return {
@@ -114,7 +115,7 @@ def lowered(nanodo: SimpleNamespace, given: Settings) -> Any:
     return made[0].step_fn.lower(abstract, jax.ShapeDtypeStruct(shape, np.int32))
 
 
-def theirs(params: "model.Params") -> Settings:
+def theirs(params: "transformer.Params") -> Settings:
     """Our parameters as NanoDO names and lays them out."""
     layers = params["layers"]
     found: Settings = {
@@ -141,7 +142,7 @@ def theirs(params: "model.Params") -> Settings:
     return found
 
 
-def use(trainer: Any, params: "model.Params") -> None:
+def use(trainer: Any, params: "transformer.Params") -> None:
     """Gives its Trainer our parameters."""
     meta = importlib.import_module("flax.core.meta")
     boxed = meta.replace_boxed(trainer.state.params, theirs(params))

@@ -10,9 +10,11 @@ import pandas as pd
 import synthetic
 from fresh import Clock, Results
 
-from lm_mia import attack, config, diagnostics, instability, scores, subsets
-from lm_mia.score_file import ScoreFile
-from lm_mia.store import Store
+from lm_mia import config
+from lm_mia.attacks import decisions, resampling, runner, score_matrix, signals
+from lm_mia.attacks.score_matrix import ScoreFile
+from lm_mia.data import subsets
+from lm_mia.store.store import Store
 
 
 def write_store(
@@ -36,13 +38,13 @@ def tables(clock: Clock, folder: Path, *, references: int, targets: int) -> Resu
         start = time.perf_counter()
         source = _source(folder, references, targets)
         member_N2 = source.target_member_N2
-        fitted = scores.fit(source, ["lira_online"], None, c)
+        fitted = signals.fit(source, ["lira_online"], None, c)
         with ScoreFile(folder, targets, len(member_N2)) as file:
-            scores.fill({"lira_online": file}, source, fitted, c, pool)
+            score_matrix.fill({"lira_online": file}, source, fitted, c, pool)
             seconds["scores"] = time.perf_counter() - start
-            points = scores.points(file, member_N2, attack.rates(c, member_N2), pool)
+            points = score_matrix.points(file, member_N2, runner.rates(c, member_N2), pool)
             seconds["rates"] = time.perf_counter() - start - seconds["scores"]
-            instability.write(source, fitted, file, points, {}, c, folder, pool)
+            decisions.write(source, fitted, file, points, {}, c, folder, pool)
     seconds["decisions"] = clock.seconds - seconds["scores"] - seconds["rates"]
     shares = pd.read_csv(folder / "flip_shares.csv")
     return {name: np.array(value) for name, value in seconds.items()} | {
@@ -55,12 +57,12 @@ def probabilities(clock: Clock, folder: Path, *, references: int) -> Results:
     """Every reference attacked with all the others, and its posteriors by sample (Figure 21)."""
     c, path = config.Attack(references=references), folder / "probabilities.parquet"
     with clock, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        diagnostics.true_positive_probability(_source(folder, references, 1), c, path, pool)
+        resampling.true_positive_probability(_source(folder, references, 1), c, path, pool)
     return {"mean": pd.read_parquet(path, columns=["mean"])["mean"].to_numpy()}
 
 
-def _source(folder: Path, references: int, targets: int) -> scores.Source:
+def _source(folder: Path, references: int, targets: int) -> signals.Source:
     rows, store = subsets.rows(references, targets), Store(folder / "scores.zarr")
     _, member_1xN2 = store.read(rows[references : references + 1])
     nothing_N2 = np.zeros(member_1xN2.shape[1])
-    return scores.Source(store, rows[references:], rows[:references], member_1xN2[0], nothing_N2)
+    return signals.Source(store, rows[references:], rows[:references], member_1xN2[0], nothing_N2)

@@ -36,8 +36,12 @@ import numpy as np
 import steps
 import transformers_peer
 
-from lm_mia import backend, compute, config, flops, model, packing, score, sharding, windows
-from lm_mia.population import Population
+from lm_mia import config
+from lm_mia.data.population import Population
+from lm_mia.model import flops, transformer
+from lm_mia.run import backend
+from lm_mia.score.scorer import Scorer, make_score, micro_rows
+from lm_mia.train import batching, execution, sharding
 
 Table = tuple[Sequence[str], Iterable[Sequence[str]]]
 Losses = Callable[[int, int], np.ndarray]
@@ -55,24 +59,30 @@ _TORCH_BATCH = 8  # of its FLOPs: of padding to the longest of so many
 _ROUNDING = {"float32": 1e-5, "bfloat16": 1e-2}  # relative, of the loss of a sample
 
 
-def ours(population: Population, shape: model.Shape, micro_rows: int = 0) -> score.Scorer:
+def ours(population: Population, shape: transformer.Shape, rows_per_call: int = 0) -> Scorer:
     """Our scorer on the first device, as a worker makes it; rows a call as it chooses, if 0."""
     device = jax.local_devices()[0]
-    choice = compute.choose(
-        *(config.Compute(), shape, config.Train().batch_size, device.platform),
+    choice = execution.choose(
+        config.Compute(),
+        shape,
+        config.Train().batch_size,
+        device.platform,
         backend.memory_bytes(),
     )
-    rows = score.micro_rows(micro_rows, shape.length_tokens, device.platform)
+    rows = micro_rows(rows_per_call, shape.length_tokens, device.platform)
     forward = dataclasses.replace(choice.way, remat="none")
     mesh = sharding.mesh([device])
-    return score.Scorer(shape, population, forward, choice.chunk_tokens, rows, mesh)
+    return Scorer(shape, population, forward, choice.chunk_tokens, rows, mesh)
 
 
 def ways(
-    population: Population, shape: model.Shape, c: argparse.Namespace
-) -> tuple[score.Scorer, dict[str, Losses]]:
+    population: Population, shape: transformer.Shape, c: argparse.Namespace
+) -> tuple[Scorer, dict[str, Losses]]:
     """Our scorer, and all ways to score a population by their names, ours first; all of the same parameters."""
-    params, scorer = model.init(jax.random.key(0), shape), ours(population, shape, c.micro_rows)
+    params, scorer = (
+        transformer.init(jax.random.key(0), shape),
+        ours(population, shape, c.micro_rows),
+    )
     found: dict[str, Losses] = {PACKED: lambda N, _: scorer.values(params, [], 0, N)["loss"]}
     if c.nanodo:
         bound = functools.partial(_nanodo(c.nanodo, shape), nanodo_peer.theirs(params))
@@ -84,7 +94,7 @@ def ways(
     return scorer, found
 
 
-def _nanodo(path: Path, shape: model.Shape) -> Any:
+def _nanodo(path: Path, shape: transformer.Shape) -> Any:
     given = nanodo_peer.settings(shape, config.Optimizer(), 1, 1)
     return nanodo_peer.sample_losses(nanodo_peer.load(path), given)
 
@@ -190,7 +200,7 @@ def speed(c: argparse.Namespace) -> Table:
 
 def _samples(size: str) -> int:
     if jax.local_devices()[0].platform != "cpu":
-        return windows.SAMPLES
+        return batching.SAMPLES
     return 512 if size == "small" else 128
 
 
@@ -205,7 +215,7 @@ def arithmetic(c: argparse.Namespace) -> Table:
     header = ("model", PACKED, "useful", *(cell for n in names for cell in (n, f"{n} / packed")))
 
     def rows() -> Iterator[Sequence[str]]:
-        length_N = c4_like.lengths(windows.SAMPLES)
+        length_N = c4_like.lengths(batching.SAMPLES)
         squares = (length_N.astype(np.float64) ** 2).mean()
         for size in ("10M", "85M", "302M"):
             shape = steps.shape_of(size)
@@ -219,24 +229,28 @@ def arithmetic(c: argparse.Namespace) -> Table:
     return header, rows()
 
 
-def packed_flops(shape: model.Shape, length_N: np.ndarray, micro_rows: int = 0) -> float:
+def packed_flops(shape: transformer.Shape, length_N: np.ndarray, micro_rows: int = 0) -> float:
     """FLOPs a sample of our scorer on samples of such lengths, as one window; attention is XLA's, all of it counted."""
     R = ours(c4_like.population(0, shape.vocab_size), shape, micro_rows).micro_rows
     L = shape.length_tokens
     # XLA counts a loop's body once, so there is none: neither over layers nor over chunks of tokens
     mesh = sharding.mesh(jax.local_devices()[:1])
-    scorer: Any = score.make_score(shape, model.Way(), R * L, frozenset(), mesh)
-    params = jax.eval_shape(lambda: model.init(jax.random.key(0), shape))
+    scorer: Any = make_score(shape, transformer.Way(), R * L, frozenset(), mesh)
+    params = jax.eval_shape(lambda: transformer.init(jax.random.key(0), shape))
     one = scorer.lower(params, *[jax.ShapeDtypeStruct((R, L), np.int32)] * 3)
-    calls = -(-packing.packed(length_N, L).rows // R)
+    calls = -(-batching.packed_plan(length_N, L).rows // R)
     return one.cost_analysis()["flops"] * calls / len(length_N)
 
 
-def peer_flops(shape: model.Shape, length_N: np.ndarray, c: argparse.Namespace) -> dict[str, float]:
+def peer_flops(
+    shape: transformer.Shape, length_N: np.ndarray, c: argparse.Namespace
+) -> dict[str, float]:
     """FLOPs a sample of the others, by name."""
     found = {}
     if c.nanodo:
-        params = jax.eval_shape(lambda: nanodo_peer.theirs(model.init(jax.random.key(0), shape)))
+        params = jax.eval_shape(
+            lambda: nanodo_peer.theirs(transformer.init(jax.random.key(0), shape))
+        )
         x_1xL = jax.ShapeDtypeStruct((1, shape.length_tokens), np.int32)
         one = _nanodo(c.nanodo, shape).lower(params, x_1xL)
         found[THEIRS] = one.cost_analysis()["flops"]

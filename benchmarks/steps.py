@@ -16,9 +16,11 @@ import jax
 import nanodo_peer
 import numpy as np
 
-from lm_mia import batches, checkpoint, compute, config, model, sharding, train
-from lm_mia.optimizer import learning_rates, optimizer
-from lm_mia.population import Population
+from lm_mia import config
+from lm_mia.data.population import Population
+from lm_mia.model import transformer
+from lm_mia.train import batching, checkpoint, execution, loop, sharding
+from lm_mia.train.optimizer import learning_rates, optimizer
 
 Step = Callable[[np.ndarray], dict[str, Any]]
 """Trains on samples, by their ids, and returns metrics, which may not be there yet."""
@@ -29,24 +31,30 @@ PACKED, PADDED = "packed", "padded"
 THEIRS, CONCATENATED = "NanoDO padded", "NanoDO concatenated"
 
 
-def shape_of(size: str, scale: int = 1, dtype: str = "float32") -> model.Shape:
+def shape_of(size: str, scale: int = 1, dtype: str = "float32") -> transformer.Shape:
     """A size by name, with 32,000 pieces; "small" is 2 layers of 256, with 4,096."""
     layers, width = (2, 256) if size == "small" else config.SIZES[size]
     vocab_size, heads = 4096 if size == "small" else 32_000, width // config.HEAD_WIDTH
-    return model.Shape(layers, width, heads, vocab_size, c4_like.LENGTH_TOKENS // scale, dtype)
+    return transformer.Shape(
+        layers, width, heads, vocab_size, c4_like.LENGTH_TOKENS // scale, dtype
+    )
 
 
-def ours(population: Population, shape: model.Shape, batch_size: int, batching: Any) -> Any:
+def ours(population: Population, shape: transformer.Shape, batch_size: int, batching: Any) -> Any:
     """Our trainer on the first device, as a worker makes it."""
     device = jax.local_devices()[0]
     asked = config.Compute(batching=batching)
-    choice = compute.choose(asked, shape, batch_size, device.platform)
+    choice = execution.choose(asked, shape, batch_size, device.platform)
     settings, mesh = config.Train(batch_size=batch_size), sharding.mesh([device])
-    return train.Trainer(population, shape, RECIPE, settings, choice, mesh)
+    return loop.Trainer(population, shape, RECIPE, settings, choice, mesh)
 
 
 def make_step(
-    name: str, population: Population, shape: model.Shape, batch_size: int, nanodo: Path | None
+    name: str,
+    population: Population,
+    shape: transformer.Shape,
+    batch_size: int,
+    nanodo: Path | None,
 ) -> Step:
     """A step by its name, from the same parameters each time; NanoDO's two share a state and an executable."""
     if name in (PACKED, PADDED):
@@ -72,7 +80,9 @@ def make_step(
 
 
 @functools.cache
-def _their_trainer(nanodo: Path, shape: model.Shape, batch_size: int) -> tuple[Any, Iterator[int]]:
+def _their_trainer(
+    nanodo: Path, shape: transformer.Shape, batch_size: int
+) -> tuple[Any, Iterator[int]]:
     given = nanodo_peer.settings(shape, RECIPE, batch_size, STEPS)
     theirs = nanodo_peer.trainer(nanodo_peer.load(nanodo), given)
     nanodo_peer.use(theirs, checkpoint.fresh(0, shape, optimizer(RECIPE))["params"])
@@ -84,7 +94,7 @@ def two_steps(
     folder: Path,
     *,
     name: str,
-    shape: model.Shape,
+    shape: transformer.Shape,
     batch_size: int,
     nanodo: Path | None,
 ) -> fresh.Results:
@@ -107,7 +117,7 @@ def compiled_bytes(step: Any) -> int:
 def lowered(
     *,
     name: str,
-    shape: model.Shape,
+    shape: transformer.Shape,
     batch_size: int,
     nanodo: Path | None,
     whole_chunks: bool = False,
@@ -127,9 +137,9 @@ def lowered(
     if whole_chunks:
         choice = dataclasses.replace(t.choice, chunk_tokens=M * shape.length_tokens)
         t = dataclasses.replace(t, choice=choice)
-    micro_batches = batches.micro_batches(batch_size, M, devices=1)
+    micro_batches = batching.micro_batches(batch_size, M, devices=1)
     x_NxMxL = jax.ShapeDtypeStruct((micro_batches, M, shape.length_tokens), np.int32)
     state = checkpoint.abstract(shape, optimizer(RECIPE), t.mesh)
     return t.step.lower(
-        state, batches.Rows(*[x_NxMxL] * 3), np.int32(1), np.float32(1), np.float32(0)
+        state, batching.Rows(*[x_NxMxL] * 3), np.int32(1), np.float32(1), np.float32(0)
     )

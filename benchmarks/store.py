@@ -43,9 +43,9 @@ import numpy as np
 from fresh import Clock, Results
 from numpy.lib.stride_tricks import sliding_window_view
 
-from lm_mia import subsets
-from lm_mia.store import Store
-from lm_mia.store_format import CHUNK_SAMPLES
+from lm_mia.data import subsets
+from lm_mia.store.schema import CHUNK_SAMPLES
+from lm_mia.store.store import Store
 
 WRITERS = 4
 _SHIFT = 61  # samples between what two rows begin with

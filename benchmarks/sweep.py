@@ -35,9 +35,13 @@ from pathlib import Path
 import nanodo_peer
 import numpy as np
 
-from lm_mia import batches, config, model, parse, points, subsets
-from lm_mia.population import open_population
-from lm_mia.store import Store
+from lm_mia import config
+from lm_mia.config import load
+from lm_mia.data import subsets
+from lm_mia.data.population import open_population
+from lm_mia.model import transformer
+from lm_mia.store.store import Store
+from lm_mia.train import batching
 
 CONFIG = Path(__file__).parent.parent / "configs" / "quickstart.py"
 _REPLICAS = 2  # the fewest; they are trained and scored like references, and counted as such
@@ -121,18 +125,20 @@ def write_reference(folder: Path, base: Path, c: config.Config, row: subsets.Row
     ids_N = np.flatnonzero(subsets.member(row.subset_seed, len(population), c.train.subset))
     B, found = c.train.batch_size, []
     for epoch in range(c.train.epochs):
-        order_N = batches.epoch_order(row.order_seed, epoch, len(ids_N))
-        for step in range(batches.steps_per_epoch(len(ids_N), B)):
-            ids_B = batches.batch(order_N, ids_N, step, B)
-            found.append(batches.padded(population, ids_B, B)[0])
-    shape = model.Shape(
-        *(c.model.layers, c.model.width, c.model.heads),
+        order_N = batching.epoch_order(row.order_seed, epoch, len(ids_N))
+        for step in range(batching.steps_per_epoch(len(ids_N), B)):
+            ids_B = batching.batch(order_N, ids_N, step, B)
+            found.append(batching.padded(population, ids_B, B)[0])
+    shape = transformer.Shape(
+        c.model.layers,
+        c.model.width,
+        c.model.heads,
         vocab_size=population.vocab_size,
         length_tokens=population.length_tokens,
         dtype=c.model.dtype,
     )
     folder.mkdir()
-    given = nanodo_peer.settings(shape, c.optimizer, B, points.total_steps(c))
+    given = nanodo_peer.settings(shape, c.optimizer, B, config.total_steps(c))
     (folder / "settings.json").write_text(json.dumps(given))
     np.save(folder / "batches.npy", np.stack(found))
     np.save(folder / "population.npy", population.pad(np.arange(len(population))))
@@ -147,7 +153,7 @@ def ways(scratch: Path, given: argparse.Namespace) -> dict[str, Callable[[], Run
         f"--config.attack.replicas={_REPLICAS}",
         "--config.attack.resample_references=0",
     ]
-    c = parse.parse(str(CONFIG), flags)
+    c = load.parse(str(CONFIG), flags)
     _lm_mia("corpus", base, flags)
     found = {
         f"ours, {workers} worker{'s' * (workers > 1)}": functools.partial(

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from lm_mia import subsets
-from lm_mia.store import Store
+from lm_mia.data import subsets
+from lm_mia.store.store import Store
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,14 +13,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lm_mia import attack, identity, points, presence, sweep, sweep_job
+from lm_mia import config
+from lm_mia.attacks import runner
 from lm_mia.config import Config
-from lm_mia.costs import Entry
-from lm_mia.population import MEASURES
-from lm_mia.progress import Display
+from lm_mia.config.recipe import Entry, recipe_hash
+from lm_mia.data.population import MEASURES, open_population
+from lm_mia.data.subsets import Row, member
+from lm_mia.run import sweep, sweep_pipeline
+from lm_mia.run.progress import Display
+from lm_mia.run.sweep import Task
 from lm_mia.seeds import rng
-from lm_mia.subsets import Row, member
-from lm_mia.sweep import Task
+from lm_mia.store.store import scores_of
 
 _LEVEL_NATS, _SPREAD_NATS = 4.0, 0.1
 
@@ -48,7 +51,7 @@ def write(folder: Path, entries: Sequence[Entry], gain: float = 1.0) -> list[Tas
 
     Args:
       folder: of the sweep.
-      entries: of `lm_mia.parse.sweep`; corpora must be there.
+      entries: of `lm_mia.config.load.sweep`; corpora must be there.
       gain: times this; 0: members and others are alike.
 
     Returns:
@@ -57,13 +60,13 @@ def write(folder: Path, entries: Sequence[Entry], gain: float = 1.0) -> list[Tas
     display = cast(Display, SimpleNamespace(update=lambda *_: None, say=lambda _: None))
     tasks = sweep.tasks(str(folder), entries)
     for task in tasks:
-        found = sweep_job.population(task, display)
-        c, name = task.config, identity.recipe_hash(task.config, found.sha256)
+        found = sweep_pipeline.population(task, display)
+        c, name = task.config, recipe_hash(task.config, found.sha256)
         recipe = task.workdir.recipe(name)
         recipe.mkdir(exist_ok=True)
-        store = presence.scores_of(c, recipe)
+        store = scores_of(c, recipe)
         store.ensure(task.rows, {n: found.column(n) for n in MEASURES}, {"recipe": recipe.name})
-        at = [*points.score_steps(c), 0]
+        at = [*config.score_steps(c), 0]
         for row in task.rows:
             member_N2 = member(row.subset_seed, len(found), c.train.subset)
             for step in at:
@@ -78,19 +81,19 @@ def write(folder: Path, entries: Sequence[Entry], gain: float = 1.0) -> list[Tas
 def attacked(tasks: Sequence[Task]) -> None:
     """Decision tables of every recipe that has replicas, by the attack stage."""
     for task in tasks:
-        recipe, population = task.recipe(), sweep_job.open_population(task.population, verify=False)
+        recipe, population = task.recipe(), open_population(task.population, verify=False)
         if not task.config.attack.replicas or recipe is None:
             continue
-        store = presence.scores_of(task.config, recipe)
+        store = scores_of(task.config, recipe)
         tables = task.folder / "tables"
         silent: Any = lambda *_: None  # noqa: E731
-        attack.run(
-            *(store, population, task.config.attack, tables, silent, silent), decisions_only=True
+        runner.run(
+            store, population, task.config.attack, tables, silent, silent, decisions_only=True
         )
 
 
 def _losses(c: Config, row: Row, member_N2: np.ndarray, step: int, gain: float) -> np.ndarray:
-    n, total = len(member_N2), points.total_steps(c)
+    n, total = len(member_N2), config.total_steps(c)
     size = 12 * c.model.layers * c.model.width**2
     epochs = c.train.epochs * (step or total) / total
     per_sample_N2 = rng(1, "gain of a sample").gamma(2, 0.5, n)
@@ -106,7 +109,7 @@ def _noise(row: Row, purpose: str, n: int) -> np.ndarray:
 
 def _log(task: Task, recipe: Path, row: Row) -> None:
     """What training says of a row, as far as figures read it."""
-    c, total = task.config, points.total_steps(task.config)
+    c, total = task.config, config.total_steps(task.config)
     about = {"recipe": recipe.name, "row": str(row), "role": row.role, "steps": total}
     size = 12 * c.model.layers * c.model.width**2
     for i in range(1, c.train.validations + 1):

@@ -30,7 +30,9 @@ import numpy as np
 import steps
 from steps import CONCATENATED, PACKED, PADDED, THEIRS, Step
 
-from lm_mia import config, flops, packing
+from lm_mia import config
+from lm_mia.model import flops
+from lm_mia.train import batching
 
 Table = tuple[Sequence[str], Iterable[Sequence[str]]]
 PAPER_BATCH = 128
@@ -131,7 +133,9 @@ def arithmetic(scratch: Path, c: argparse.Namespace) -> Table:
 
     def rows() -> Iterator[Sequence[str]]:
         length_IxB = c4_like.lengths(_PLANNED * PAPER_BATCH).reshape(_PLANNED, PAPER_BATCH)
-        rows_I = np.array([packing.packed(n_B, c4_like.LENGTH_TOKENS).rows for n_B in length_IxB])
+        rows_I = np.array(
+            [batching.packed_plan(n_B, c4_like.LENGTH_TOKENS).rows for n_B in length_IxB]
+        )
         for size in ("10M", "85M", "302M"):
             shape = steps.shape_of(size)
             given = {"shape": shape, "batch_size": PAPER_BATCH, "nanodo": c.nanodo}

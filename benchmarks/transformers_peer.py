@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from lm_mia import model
+    from lm_mia.model import transformer
 
 IGNORED = -100  # the label of a token that is not predicted
 _TRIED = 32  # samples with which threads are chosen
@@ -40,7 +40,7 @@ def check() -> None:
 
 
 def scorer(
-    shape: "model.Shape", params: "model.Params", samples: Sequence[np.ndarray]
+    shape: "transformer.Shape", params: "transformer.Params", samples: Sequence[np.ndarray]
 ) -> Callable[[str, int, int], np.ndarray]:
     """(loop, N, batch size) -> loss_N, nats a token, of the first N samples, by another process, started here.
 
@@ -64,7 +64,7 @@ def scorer(
 
 def _serve(
     pipe: Connection,
-    shape: "model.Shape",
+    shape: "transformer.Shape",
     weights: Mapping[str, np.ndarray],
     samples: Sequence[np.ndarray],
 ) -> None:
@@ -114,7 +114,7 @@ def _load() -> SimpleNamespace:
 
 def gpt2(
     peer: SimpleNamespace,
-    shape: "model.Shape",
+    shape: "transformer.Shape",
     weights: Mapping[str, np.ndarray] | None,
     tuned: bool = True,
 ) -> Any:
@@ -145,7 +145,7 @@ def gpt2(
     return made.to(device, getattr(torch, shape.dtype))
 
 
-def theirs(params: "model.Params") -> dict[str, np.ndarray]:
+def theirs(params: "transformer.Params") -> dict[str, np.ndarray]:
     """Our parameters as GPT-2 names and lays them out; its biases are not among them."""
     width = params["embed_VxD"].shape[1]
     found = {
@@ -212,7 +212,7 @@ def _losses(peer: SimpleNamespace, gpt: Any, x_BxL: Any, real_BxL: Any) -> Any:
     return losses_BL1.view(target_BxL1.shape).sum(1) / (target_BxL1 != IGNORED).sum(1)
 
 
-def sample_flops(shape: "model.Shape", length_N: np.ndarray) -> np.ndarray:
+def sample_flops(shape: "transformer.Shape", length_N: np.ndarray) -> np.ndarray:
     """FLOPs_N of the forward pass over rows of so many tokens, matrix products alone, as torch counts them.
 
     They are a n + b n^2 of n tokens: counted of two lengths, without any array, the rest follow.
@@ -224,7 +224,7 @@ def sample_flops(shape: "model.Shape", length_N: np.ndarray) -> np.ndarray:
     return a * length_N + b * length_N.astype(np.float64) ** 2
 
 
-def _counted(shape: "model.Shape", lengths: Sequence[int]) -> list[int]:
+def _counted(shape: "transformer.Shape", lengths: Sequence[int]) -> list[int]:
     peer = _load()
     gpt, found = gpt2(peer, shape, None), []
     for n in lengths:

@@ -27,17 +27,7 @@ target of a size (Figure 20). Figure 15(a) is the validation loss, which 8,192 h
 from collections.abc import Iterator
 from typing import Any
 
-from lm_mia.config import (
-    SIZES,
-    Attack,
-    Config,
-    Corpus,
-    Model,
-    Population,
-    Size,
-    Tokenizer,
-    Train,
-)
+from lm_mia.config import SIZES, Attack, Config, Corpus, Model, Population, Size, Tokenizer, Train
 from lm_mia.errors import UserError
 
 

@@ -10,10 +10,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from launch import estimate, plan, sweep
-from launch.sweep import Sweep
-from lm_mia.cli import exit_code
-from lm_mia.errors import UserError
+from launch import jobs
+from launch.jobs import Sweep
+from lm_mia.errors import UserError, exit_code
 
 VERBS = {
     "plan": "jobs, chip-hours and bytes of what is missing; writes nothing",
@@ -46,10 +45,10 @@ def _act(argv: list[str]) -> int:
     if verb == "status" and known.json and known.watch:
         wrong.append("--json --watch: say one of them")
     of_engine = _or(wrong, lambda: _options(verb, known))
-    sizes = _or(wrong, lambda: estimate.sizes(known)) if verb in _SIZED else None
+    sizes = _or(wrong, lambda: jobs.sizes(known)) if verb in _SIZED else None
     found = None
     if known.config:
-        found = _or(wrong, lambda: sweep.read(known.config, known.workdir or "", overrides))
+        found = _or(wrong, lambda: jobs.read(known.config, known.workdir or "", overrides))
     if wrong or found is None:
         raise UserError("\n".join(wrong))
     return _run(verb, known, found, sizes, of_engine)
@@ -74,9 +73,9 @@ def _options(verb: str, known: argparse.Namespace) -> Any:
 
         return slurm.slurm(known)
     if verb == "jobset":
-        from launch import jobset
+        from launch import kubernetes
 
-        return jobset.pods(known)
+        return kubernetes.pods(known)
     if verb == "worker":
         from launch import worker
 
@@ -87,7 +86,7 @@ def _options(verb: str, known: argparse.Namespace) -> Any:
 def _run(verb: str, known: argparse.Namespace, found: Sweep, sizes: Any, of: Any) -> int:
     # here, so that plan and mistakes are told at once
     if verb == "plan":
-        plan.show(found, sizes, known.json, there=known.workdir is not None)
+        jobs.show(found, sizes, known.json, there=known.workdir is not None)
         return 0
     if verb == "status":
         from launch import status
@@ -103,21 +102,21 @@ def _run(verb: str, known: argparse.Namespace, found: Sweep, sizes: Any, of: Any
 
         return worker.run(found, sizes, of)
     if verb == "rows":
-        from launch import rows
+        from launch import model_block
 
-        return rows.run(sweep.task_of(found, known.recipe), known.rows, known.job, known.log)
-    from launch import submit
+        return model_block.run(jobs.task_of(found, known.recipe), known.rows, known.job, known.log)
+    from launch import kubernetes, slurm
 
     if verb == "corpus":
-        return submit.corpus(found)
+        return jobs.corpus(found)
     if verb == "slurm":
-        return submit.slurm_scripts(found, sizes, of, known.submit)
-    return submit.jobsets(found, sizes, of, Path(known.output), known.crd)
+        return slurm.slurm_scripts(found, sizes, of, known.submit)
+    return kubernetes.jobsets(found, sizes, of, Path(known.output), known.crd)
 
 
 def _top() -> argparse.ArgumentParser:
     parser = _Parser(
-        *("python -m launch",),
+        "python -m launch",
         description="Sweeps of lm_mia on one machine or many.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -149,16 +148,16 @@ def _of_verb(verb: str) -> argparse.ArgumentParser:
         parser.add_argument("--job", default="", metavar="NAME", help="for status")
         parser.add_argument("--log", default="", metavar="PLACE", help="of the output, for status")
     if verb in _SIZED:
-        estimate.flags(parser)
+        jobs.flags(parser)
     if verb == "slurm":
         from launch import slurm
 
         slurm.flags(parser)
         parser.add_argument("--submit", action="store_true", help="by sbatch")
     if verb == "jobset":
-        from launch import jobset
+        from launch import kubernetes
 
-        jobset.flags(parser)
+        kubernetes.flags(parser)
         crd = "of jobsets.jobset.x-k8s.io, which manifests are checked with"
         parser.add_argument("--crd", metavar="FILE", help=crd)
         output = "of the manifests, here; jobset"

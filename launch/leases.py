@@ -24,7 +24,7 @@ from typing import Any
 
 import tensorstore as ts
 
-from launch import records
+from launch import heartbeats
 from lm_mia.errors import UserError
 
 _DRIVERS = ("file", "gcs", "s3")  # others have no conditional writes, or no other process sees them
@@ -76,7 +76,7 @@ class Leases:
             if asked - seen[1] < self.seconds:
                 return None
         lease = Lease(key, uuid.uuid4().hex)
-        begun = {"owner": self.owner, "since": records.now(), "beat": 0, "token": lease.token}
+        begun = {"owner": self.owner, "since": heartbeats.now(), "beat": 0, "token": lease.token}
         return lease if self._put(lease, begun, found, _PATIENCE_SECONDS) else None
 
     def renew(self, lease: Lease) -> bool:

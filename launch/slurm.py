@@ -11,9 +11,13 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from launch import jobs
+from launch.jobs import Sizes, Sweep, _apart
+from lm_mia.atomic import write_atomically
 from lm_mia.errors import STOPPED, UserError
 
 MOST_RESTARTS = 20
@@ -227,7 +231,9 @@ def _text(
     srun = f"srun --kill-on-bad-exit=0 --wait={of.grace_seconds}"
     srun += f" --cpus-per-task={of.cpus_per_task}" * (of.cpus_per_task > 0)
     lines = [
-        *("#!/bin/bash", f"#SBATCH --job-name={name}", *(f"#SBATCH {line}" for line in head)),
+        "#!/bin/bash",
+        f"#SBATCH --job-name={name}",
+        *(f"#SBATCH {line}" for line in head),
         f'#SBATCH --output="{output}"',
         "",
         f"cd -- {shlex.quote(str(folder))} || exit 1",
@@ -298,3 +304,62 @@ def _say(argv: Sequence[str]) -> str:
         why = "; ".join(done.stderr.split("\n")).strip("; ") or f"code {done.returncode}"
         raise UserError(f"{shlex.join(argv)}: {why}")
     return done.stdout
+
+
+def slurm_scripts(of: Sweep, sizes: Sizes, asked: Slurm, submitted: bool) -> int:
+    """Writes an array script a recipe into ``DIR/slurm``, and one of the corpus if need be; submits them if asked.
+
+    Raises:
+      UserError: if several nodes are asked for where rows do not span them, or as of `script` and `submit`.
+    """
+    of = jobs.absolute(of)
+    found = [j for j in jobs.jobs(of, sizes, asked.nodes * max(asked.gpus_per_node, 1)) if j.blocks]
+    if wrong := _apart(found, asked.nodes, f"--nodes={asked.nodes}"):
+        raise UserError(wrong[0])
+    if not found:
+        print("every row is there")
+        return 0
+    scripts, logs = of.folder / "slurm", of.folder / "logs"
+    python, here, limit = [sys.executable], Path.cwd(), array_limit()
+    texts: dict[Path, str] = {}
+    first = scripts / "corpus.sbatch"
+    if any(not j.task.population.exists() for j in found):
+        texts[first] = corpus_script(
+            "lm_mia-corpus", of.command(python, "corpus"), logs, here, asked
+        )
+    for j in found:
+        command = of.command(python, "rows", f"--recipe={j.task.key}")
+        texts[scripts / f"rows_{j.task.folder.name}.sbatch"] = script(
+            f"lm_mia-{j.task.key}",
+            command,
+            j.blocks,
+            j.rows_per_job,
+            j.cost.rows,
+            logs,
+            here,
+            asked,
+            limit,
+        )
+    for folder in (scripts, logs):
+        folder.mkdir(parents=True, exist_ok=True)
+    after: list[str] = []
+    numbers: list[str] = []
+    for path, text in texts.items():
+        write_atomically(path, text)
+        if not submitted:
+            after = ["--dependency=afterok:CORPUS"] * (first in texts and path != first)
+            print(shlex.join(["sbatch", *after, str(path)]))
+            continue
+        try:
+            number = submit(path, after)
+        except UserError as error:
+            sent = "; what is named above was submitted" if numbers else ""
+            raise UserError(f"{path}: not submitted{sent}: {error}") from error
+        numbers.append(number)
+        print(f"{path}: job {number}")
+        if path == first:
+            after = [number]
+    if not submitted:
+        which = "; CORPUS is the number of the first" * (first in texts)
+        print(f"written, not submitted: --submit does{which}")
+    return 0

@@ -17,10 +17,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from launch import records, sweep
-from launch.sweep import Sweep, Task
-from lm_mia import plan, presence
-from lm_mia.subsets import Row
+from launch import heartbeats, jobs
+from launch.jobs import Sweep, Task
+from lm_mia.data.subsets import Row
+from lm_mia.run import inventory, plan
 
 _LINE_SECONDS = 10.0  # between lines where there is no terminal
 _BAD = ("vanished", "failing", "set_aside", "diverged")
@@ -38,17 +38,17 @@ def of_task(task: Task) -> dict[str, Any]:
       rows and failures by machine; ``made_by``: rows by version of lm_mia.
     """
     rows, recipe = task.rows, task.recipe()
-    found: dict[str, Any] = {**sweep.as_json(task), "rows": len(rows), "done": 0}
+    found: dict[str, Any] = {**jobs.as_json(task), "rows": len(rows), "done": 0}
     found |= {name: [] for name in ("running", "vanished", "failing", "set_aside", "diverged")}
     found |= {"missing": len(rows), "rows_per_hour": None, "seconds_left": None, "hosts": {}}
     found |= {"made_by": {}, "population": task.population.exists()}
     if recipe is None:
         return found
     stored = task.workdir.check(task.config)
-    unscored = {str(row) for row in presence.scores_of(task.config, recipe).missing(rows)}
+    unscored = {str(row) for row in inventory.unscored(task.config, recipe, rows)}
     found["done"] = len(rows) - len(unscored)
-    for _, record, touched_seconds in records.running(recipe):
-        lost = time.time() - touched_seconds > records.LOST_SECONDS
+    for _, record, touched_seconds in heartbeats.running(recipe):
+        lost = time.time() - touched_seconds > heartbeats.LOST_SECONDS
         kind = "vanished" if lost else "running"
         found[kind] += [
             {"row": row, "since": since, **{k: record[k] for k in ("job", "host", "pid", "log")}}
@@ -65,16 +65,16 @@ def of_task(task: Task) -> dict[str, Any]:
 
 def _failures(found: dict[str, Any], recipe: Path, row: Row, unscored: bool) -> None:
     """Adds how a row failed, if it did."""
-    failures = records.failures(recipe, row)
+    failures = heartbeats.failures(recipe, row)
     for failure in failures:
         _host(found, failure["host"])["failures"] += 1
     if not unscored:
         return
-    diverged = presence.diverged(recipe, row)
+    diverged = inventory.diverged(recipe, row)
     if diverged.exists():
         found["diverged"].append({"row": str(row), "reason": "diverged", "log": str(diverged)})
     elif failures:
-        kind = "set_aside" if records.set_aside(recipe, row) else "failing"
+        kind = "set_aside" if heartbeats.set_aside(recipe, row) else "failing"
         last = {k: failures[-1][k] for k in ("reason", "log", "host", "job", "time")}
         found[kind].append({"row": str(row), "failures": len(failures), **last})
 
@@ -149,7 +149,7 @@ def summary(of: Sweep) -> int:
     if not given_up and all(r["done"] == r["rows"] for r in found["recipes"]):
         flags = [f"--config={of.config}", f"--workdir={of.folder}", *of.overrides]
         print(f"all rows are there; attack and report:\n  {shlex.join(['lm-mia', 'run', *flags])}")
-    return records.GIVEN_UP if given_up else 0
+    return heartbeats.GIVEN_UP if given_up else 0
 
 
 @contextlib.contextmanager

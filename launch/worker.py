@@ -13,9 +13,8 @@ import sys
 import time
 from pathlib import Path
 
-from launch import leases, plan, process, records, rows, status, sweep
-from launch.estimate import Sizes
-from launch.sweep import Sweep, Task
+from launch import heartbeats, jobs, leases, local, model_block, status
+from launch.jobs import Sizes, Sweep, Task
 from lm_mia.errors import UserError
 
 _LOOK_SECONDS = 0.1
@@ -62,7 +61,7 @@ def run(of: Sweep, sizes: Sizes, o: Options) -> int:
       UserError: a user's mistake that a job found, leases that cannot be opened, or jobs that die at once.
       SystemExit: when stopped; the job saves what it is at, and its lease is given back.
     """
-    name = rows.who("", "").job
+    name = model_block.who("", "").job
     held = leases.open_leases(o.leases or str(of.folder / "leases"), o.seconds, name)
     not_before: dict[str, float] = {}  # jobs whose rows are in other hands
     deaths, said = 0, False
@@ -74,15 +73,15 @@ def run(of: Sweep, sizes: Sizes, o: Options) -> int:
             if time.monotonic() < not_before.get(key, 0) or (lease := held.claim(key)) is None:
                 continue
             try:
-                if block not in sweep.blocks(task.missing(), size):  # any more: the list may be old
+                if block not in jobs.blocks(task.missing(), size):  # any more: the list may be old
                     continue
                 took, said = True, False
                 code, log = _work(of, task, size, block, held, lease, name)
-                if code == 0 and block in sweep.blocks(task.missing(), size):
+                if code == 0 and block in jobs.blocks(task.missing(), size):
                     not_before[key] = time.monotonic() + _AGAIN_SECONDS
             finally:
                 held.release(lease)
-            deaths = process.deaths(code, log, deaths)
+            deaths = local.deaths(code, log, deaths)
         if not took:
             if not said:
                 by = {key: holder["owner"] for key, holder in held.holders().items()}
@@ -94,7 +93,7 @@ def run(of: Sweep, sizes: Sizes, o: Options) -> int:
 
 def _todo(of: Sweep, sizes: Sizes) -> list[tuple[Task, int, int]]:
     """(task, rows a job, block) of all that have rows to be made."""
-    return [(j.task, j.rows_per_job, b) for j in plan.jobs(of, sizes) for b in j.blocks]
+    return [(j.task, j.rows_per_job, b) for j in jobs.jobs(of, sizes) for b in j.blocks]
 
 
 def _work(
@@ -107,11 +106,11 @@ def _work(
     name: str,
 ) -> tuple[int, Path]:
     """A job from start to end, its lease renewed all the while; (exit code, log)."""
-    said = sweep.slice_of(block, size, len(task.rows))
+    said = jobs.slice_of(block, size, len(task.rows))
     log = of.folder / "logs" / f"{task.key}_{said.replace(':', '-')}.log"
     _say({"event": "job_started", "worker": name, "recipe": task.key, "rows": said})
     about = [f"--recipe={task.key}", f"--rows={said}", f"--job={name}-{said}", f"--log={log}"]
-    at_work = process.start(of.command([sys.executable], "rows", *about), log, {})
+    at_work = local.start(of.command([sys.executable], "rows", *about), log, {})
     renewed = time.monotonic()
     try:
         while at_work.poll() is None:
@@ -119,9 +118,9 @@ def _work(
             if time.monotonic() - renewed > held.seconds / 4:
                 renewed = time.monotonic()
                 if not held.renew(lease):  # we were thought dead: whoever has it now makes the rows
-                    process.stop([at_work])
+                    local.stop([at_work])
     except BaseException:
-        process.stop([at_work])
+        local.stop([at_work])
         raise
     code = at_work.returncode
     ended = {"event": "job_ended", "worker": name, "recipe": task.key, "rows": said, "code": code}
@@ -131,4 +130,4 @@ def _work(
 
 def _say(event: dict[str, object]) -> None:
     """A line, for people and scripts."""
-    print(json.dumps({"time": records.now(), **event}), flush=True)
+    print(json.dumps({"time": heartbeats.now(), **event}), flush=True)

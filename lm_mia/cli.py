@@ -6,20 +6,18 @@ what is there, so that the same command goes on where an earlier one stopped, ho
 
 import argparse
 import dataclasses
-import errno
-import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 import tyro
 
-from lm_mia import parse, plan, sweep
-from lm_mia.config import Config
-from lm_mia.costs import Entry
-from lm_mia.errors import DISK_WAY_OUT, STOPPED, UserError, disk_problem
-from lm_mia.workdir import Workdir
+from lm_mia.config import Config, load
+from lm_mia.config.recipe import Entry
+from lm_mia.errors import UserError, exit_code
+from lm_mia.run import plan, sweep
+from lm_mia.run.workdir import Workdir
 
 VERBS = {
     "plan": "what the config and its sweep cost; runs nothing",
@@ -34,45 +32,9 @@ VERBS = {
 }
 
 
-_NO_PLACE = (NotADirectoryError, FileExistsError)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit code of `exit_code`."""
     return exit_code(lambda: _act(sys.argv[1:] if argv is None else argv))
-
-
-def exit_code(act: Callable[[], int]) -> int:
-    """What an action returns; 2 for a user's mistake or a full disk, told in a line; 130 or 143 if it was stopped."""
-    # A SIGTERM unwinds like an exception, so that workers save what they are at.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))
-    try:
-        return act()
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("stopped; the same command goes on from here", file=sys.stderr)
-        return 130
-    except SystemExit as error:
-        if error.code == STOPPED:
-            print("stopped; the same command goes on from here", file=sys.stderr)
-        raise
-    except OSError as error:
-        if isinstance(error, _NO_PLACE) or error.errno == errno.ENAMETOOLONG:
-            print(f"{error.filename}: {error.strerror}; choose another path", file=sys.stderr)
-            return 2
-        return _full(error, error.filename)
-    except Exception as error:
-        return _full(error, "disk")
-
-
-def _full(error: Exception, where: str) -> int:
-    """2 for a disk that is full or may not be written, told in a line; else it is raised again."""
-    if not (problem := disk_problem(error)):
-        raise error
-    print(f"{where}: {problem}; {DISK_WAY_OUT}", file=sys.stderr)
-    return 2
 
 
 def _act(argv: Sequence[str]) -> int:
@@ -80,15 +42,15 @@ def _act(argv: Sequence[str]) -> int:
     if arguments is None:
         return 0
     # here, since they take seconds to load: plan, --help and mistakes are told at once
-    from lm_mia import job, status, sweep_job
+    from lm_mia.run import inventory, pipeline, sweep_pipeline
 
     of = arguments
     if not sweep.is_alone(of.entries):
         tasks, c = sweep.tasks(str(of.workdir), of.entries), of.entries[0][1]
         if of.verb == "status":
-            sweep_job.status(tasks, of.workdir, of.verify)
+            sweep_pipeline.status(tasks, of.workdir, of.verify)
         else:
-            sweep_job.work(of.verb, tasks, of.workdir, c, of.repair)
+            sweep_pipeline.work(of.verb, tasks, of.workdir, c, of.repair)
         return 0
     sweep.check_alone(of.workdir)
     [(_, c)], workdir = of.entries, Workdir(of.workdir)
@@ -97,9 +59,9 @@ def _act(argv: Sequence[str]) -> int:
             f"figures={c.figures!r}: are of a sweep, or of a config with a name; try --config.name=main"
         )
     if of.verb == "status":
-        status.show(c, workdir, of.verify)
+        inventory.show(c, workdir, of.verify)
     else:
-        job.work(of.verb, c, workdir, of.from_hf_shards, of.repair)
+        pipeline.work(of.verb, c, workdir, of.from_hf_shards, of.repair)
     return 0
 
 
@@ -134,7 +96,8 @@ def _arguments(argv: Sequence[str]) -> _Arguments | None:
         "--workdir", metavar="DIR", help="where everything is written; used again to go on"
     )
     parser.add_argument(
-        *("--from-hf-shards", "--from_hf_shards"),
+        "--from-hf-shards",
+        "--from_hf_shards",
         metavar="GLOB",
         help="corpus: make C4 at corpus.path of these json.gz files of allenai/c4 first",
     )
@@ -177,7 +140,7 @@ def _arguments(argv: Sequence[str]) -> _Arguments | None:
         wrong.append("--from-hf-shards='': must name files; try 'hf/c4-*.json.gz'")
     if wrong and known.config:  # the mistakes in the config too
         try:
-            parse.sweep(known.config, rest)
+            load.sweep(known.config, rest)
         except UserError as error:
             wrong.append(str(error))
     if wrong:
@@ -185,7 +148,7 @@ def _arguments(argv: Sequence[str]) -> _Arguments | None:
     if known.verb == "plan":
         plan.show(known, rest)
         return None
-    entries = parse.sweep(known.config, rest)
+    entries = load.sweep(known.config, rest)
     if shards and entries[0][1].corpus.source != "c4":
         raise UserError(not_here)
     if shards and not sweep.is_alone(entries):

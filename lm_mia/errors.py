@@ -2,6 +2,11 @@
 
 import errno
 import os
+import signal
+import sys
+from collections.abc import Callable
+
+_NO_PLACE = (NotADirectoryError, FileExistsError)
 
 
 class UserError(Exception):
@@ -42,3 +47,36 @@ def disk_problem(error: BaseException) -> str:
         if any(getattr(e, "errno", None) == number or said in str(e) for e in chain):
             return said
     return ""
+
+
+def exit_code(act: Callable[[], int]) -> int:
+    """What an action returns; 2 for a user's mistake or a full disk, told in a line; 130 or 143 if it was stopped."""
+    # A SIGTERM unwinds like an exception, so that workers save what they are at.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))
+    try:
+        return act()
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on from here", file=sys.stderr)
+        return 130
+    except SystemExit as error:
+        if error.code == STOPPED:
+            print("stopped; the same command goes on from here", file=sys.stderr)
+        raise
+    except OSError as error:
+        if isinstance(error, _NO_PLACE) or error.errno == errno.ENAMETOOLONG:
+            print(f"{error.filename}: {error.strerror}; choose another path", file=sys.stderr)
+            return 2
+        return _full(error, error.filename)
+    except Exception as error:
+        return _full(error, "disk")
+
+
+def _full(error: Exception, where: str) -> int:
+    """2 for a disk that is full or may not be written, told in a line; else it is raised again."""
+    if not (problem := disk_problem(error)):
+        raise error
+    print(f"{where}: {problem}; {DISK_WAY_OUT}", file=sys.stderr)
+    return 2

@@ -9,7 +9,9 @@ import tiny_run
 import xarray as xr
 from tiny_run import _on_cpu, here, refused, tiny
 
-from lm_mia import checkpoint, cli, job, train, workers
+from lm_mia import cli
+from lm_mia.run import pipeline, supervisor
+from lm_mia.train import checkpoint, loop
 
 __all__ = ["_on_cpu", "tiny"]  # fixtures
 pytestmark = pytest.mark.usefixtures("_on_cpu")
@@ -73,7 +75,7 @@ def test_again_nothing_is_trained_and_the_tables_are_the_same(
 def test_more_references_train_only_the_new_ones(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):  # fmt: skip
-    monkeypatch.setattr(workers, "run", here)
+    monkeypatch.setattr(supervisor, "run", here)
     w, old = tiny.copy(tmp_path / "w"), tiny_run.scores(tiny.workdir)
     (w / "metrics.jsonl").unlink()
     assert (
@@ -227,7 +229,7 @@ def test_a_corrupt_shard_once_deleted_is_made_again_by_the_same_command(
     [*_, line] = refused(tiny.argv("run", w), capsys)
     Path(line.partition(":")[0]).unlink()
 
-    monkeypatch.setattr(workers, "run", here)
+    monkeypatch.setattr(supervisor, "run", here)
     assert cli.main(tiny.argv("run", w)) == 0
     assert tiny_run.scores(w) == tiny_run.scores(tiny.workdir)
     assert len(tiny_run.events(w, "row_trained")) == 6  # all by the first run
@@ -244,7 +246,7 @@ def test_a_row_that_diverged_is_told_by_every_run_until_its_evidence_is_deleted(
             state["params"]["ln_D"] = state["params"]["ln_D"].at[0].set(float("nan"))
         return state
 
-    monkeypatch.setattr(workers, "run", here)
+    monkeypatch.setattr(supervisor, "run", here)
     line = "1 of 6 rows diverged (reference_1_1_1): {} says where; lower optimizer.peak_learning_rate in a new "
     line += "workdir, or delete those files to try again"
     with monkeypatch.context() as patch:
@@ -258,7 +260,7 @@ def test_a_row_that_diverged_is_told_by_every_run_until_its_evidence_is_deleted(
         [logged] = tiny_run.logged(w, "row_diverged")
         evidence = json.loads((recipe / "diverged" / "reference_1_1_1.json").read_text())
         assert evidence.items() < logged.items()
-        patch.setattr(train, "train_row", pytest.fail)
+        patch.setattr(loop, "train_row", pytest.fail)
         for verb in ("run", "train", "score"):
             assert refused(tiny.argv(verb, w), capsys)[-1] == said[-1]
     assert not (w / "tables").exists()
@@ -294,7 +296,7 @@ def test_ctrl_c_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     def stopped(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(job, "work", stopped)
+    monkeypatch.setattr(pipeline, "work", stopped)
     file = Path(cli.__file__).parent.parent / "configs" / "quickstart.py"
     assert cli.main(["run", f"--config={file}", "--workdir=/nowhere"]) == 130
     assert capsys.readouterr().err == "stopped; the same command goes on from here\n"

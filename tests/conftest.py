@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from synthetic_scores import SMALL, Ran, ran, scored
 
-from lm_mia import population
-from lm_mia.tokenizer import train_tokenizer
+from lm_mia.data import build
+from lm_mia.data.population import Population
+from lm_mia.data.tokenizer import train_tokenizer
 
 # Set before any test imports JAX: all test processes, and those that they start, share one cache of compiled code,
 # which is kept between runs.
@@ -26,14 +27,14 @@ hypothesis.settings.load_profile("house")
 
 
 @pytest.fixture(scope="session")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> population.Population:
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Population:
     """A real population: 2N = 20 texts of 1-9 words, cut at L = 8 tokens of a vocabulary of 32 pieces."""
     sentence = "the model learns which sample it saw in training and forgets all others"
     words = sentence.split()
     draw = np.random.default_rng(5)
     drawn = (" ".join(draw.choice(words, draw.integers(1, 10))) for _ in range(26))
     texts = list(dict.fromkeys(drawn))
-    return population.write(
+    return build.write(
         tmp_path_factory.mktemp("tiny") / "population",
         [(text, str(i)) for i, text in enumerate(texts)],
         train_tokenizer(texts, 32),

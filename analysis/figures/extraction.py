@@ -21,8 +21,15 @@ from analysis.sentences import plural
 
 TABLE, CURVES, FACTS = "extraction.csv", "extraction_curves.csv", "extraction.json"
 COLUMNS = (
-    *("id", "member", "score", "log_p_greedy", "log_p_sampled", "log_p_chosen"),
-    *("exact_greedy", "contained_greedy", "overlap_greedy"),
+    "id",
+    "member",
+    "score",
+    "log_p_greedy",
+    "log_p_sampled",
+    "log_p_chosen",
+    "exact_greedy",
+    "contained_greedy",
+    "overlap_greedy",
 )
 CURVE_COLUMNS = ("scheme", "class", "queries", "probability", "share")
 OLD = (

@@ -20,8 +20,8 @@ from analysis.attacks import scored
 from analysis.compare import Claim, Curve, Trend, above, mean, untested
 from analysis.io import Recipe, Recipes
 from analysis.paper_figure import Drawn, PaperFigure
-from lm_mia.stats import lira
-from lm_mia.subsets import Row
+from lm_mia.data.subsets import Row
+from lm_mia.stats import likelihood_ratio
 
 GROUPS: dict[str, tuple[str, plotting.Dash]] = {
     "least vulnerable": (plotting.SKY, "-"),
@@ -65,7 +65,7 @@ def target_posteriors(recipe: Recipe) -> list[Target]:
     found, count = [], attacks.references([recipe])
     for row, member_N2, score_N2 in scored(recipe, references=count):
         ids_S = np.flatnonzero(member_N2 & ~np.isnan(score_N2))
-        found.append(Target(row, member_N2, ids_S, lira.posterior(score_N2[ids_S])))
+        found.append(Target(row, member_N2, ids_S, likelihood_ratio.posterior(score_N2[ids_S])))
     return found
 
 
@@ -267,7 +267,8 @@ def _edges(shortest: float, longest: int) -> np.ndarray:
 
 def _draw_steps(axes: Axes, points: pd.DataFrame, means: pd.DataFrame) -> None:
     axes.scatter(
-        *(points["x"], points["y"]),
+        points["x"],
+        points["y"],
         s=6,
         color=plotting.SKY,
         alpha=0.35,

@@ -8,8 +8,7 @@ import pandas as pd
 from analysis import io
 from analysis.io import Recipe, Recipes
 from analysis.paper_figure import Drawn, PaperFigure
-from lm_mia import parse
-from lm_mia.config import Config
+from lm_mia.config import Config, load
 
 # Table 7: the recipes that the figures ask for at the published setting, and those of this sweep beside them.
 DEPARTURES = (
@@ -65,7 +64,7 @@ def published_setting() -> dict[str, tuple[list[str], Config]]:
     found: dict[str, tuple[list[str], Config]] = {}
     for path in sorted(_CONFIGS.glob("fig*.py")):
         number = path.stem.partition("_")[0].removeprefix("fig").lstrip("0")
-        for _, c in parse.sweep(f"{path}:paper"):
+        for _, c in load.sweep(f"{path}:paper"):
             found.setdefault(c.name, ([], c))[0].append(number)
     return found
 

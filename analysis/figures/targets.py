@@ -14,7 +14,7 @@ from analysis.io import REPLICA_SIZES, Recipes, fewest_references, percent, size
 from analysis.paper_figure import Drawn, PaperFigure
 from analysis.plotting import Line, by_target, panels
 from analysis.sentences import spread
-from lm_mia.stats import lira
+from lm_mia.stats import likelihood_ratio
 
 
 def _every_target(recipes: Recipes, family: str) -> Drawn:
@@ -147,7 +147,7 @@ def draw_fig25(recipes: Recipes) -> Drawn:
 def _thresholds(folder: Path) -> pd.DataFrame:
     """Posterior at the threshold: a row a replica, a column an FPR; without FPR 1, where all are called members."""
     rows = pd.DataFrame(io.table(folder, "thresholds.csv", ("order_seed", "fpr", "threshold")))
-    rows["threshold"] = lira.posterior(rows["threshold"].to_numpy(float))
+    rows["threshold"] = likelihood_ratio.posterior(rows["threshold"].to_numpy(float))
     return rows[rows["fpr"] < 1].pivot(index="order_seed", columns="fpr", values="threshold")
 
 

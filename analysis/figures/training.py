@@ -23,8 +23,8 @@ from analysis.attacks import attacked
 from analysis.compare import Claim, above, compared, difference, every, mean, near, untested
 from analysis.io import Absent, Recipe, Recipes, Record, size_of
 from analysis.paper_figure import Drawn, PaperFigure
-from lm_mia import points
-from lm_mia.subsets import Row
+from lm_mia import config
+from lm_mia.data.subsets import Row
 
 _LOOKS: dict[str, tuple[str, str, Literal["-", "--"]]] = {
     "reference": ("References", plotting.BLUE, "-"),
@@ -196,7 +196,7 @@ def validation(recipe: Recipe) -> pd.DataFrame:
         for e in io.events(recipe.folder, "validation")
         if e.get("recipe") == recipe.path.name and e.get("row") in names
     ]
-    total = points.total_steps(recipe.config)
+    total = config.total_steps(recipe.config)
     found = [
         {"row": row, "share": step / total, "loss_nats": loss}
         for row, (_, curve) in curves(events, "validation_loss_nats").items()

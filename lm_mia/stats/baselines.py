@@ -13,6 +13,8 @@ _CHUNK = 2**18  # tokens at a time
 _ROUNDING = 1e-3  # nats; float32 softmaxes are off by far less, and tokens differ by far more
 _NO_SPREAD = 1e-12  # nats; the certainty of a model whose second choice has p = 3e-28
 
+_ONE_IN = 5  # 20 %, in whole numbers
+
 
 def loss_attack(target_loss_TxN: ArrayLike) -> NDArray[np.float64]:
     """Score of the loss attack: minus the loss.
@@ -226,3 +228,22 @@ def _same_samples(target_TxN: NDArray, other_KxN: NDArray) -> None:
         raise ValueError(
             f"not over the same samples: shapes {target_TxN.shape} and {other_KxN.shape}"
         )
+
+
+def lowest_mean(value_T: np.ndarray, count_S: np.ndarray) -> np.ndarray:
+    """mean_S, float64, of the lowest fifth of each sample's values (rounded down, at least one), in numpy.
+
+    Min-K% of log-probabilities in nats (Shi et al. 2024, Detecting pretraining data from large language models), and
+    Min-K%++ of z-scores.
+
+    Args:
+      value_T: of the samples' predicted tokens, one sample after another.
+      count_S: values of each sample, 1 or more.
+    """
+    sample_T = np.repeat(np.arange(len(count_S)), count_S)
+    sorted_T = value_T[np.lexsort((value_T, sample_T))]
+    begin_S = np.cumsum(count_S) - count_S
+    lowest_S = np.maximum(count_S // _ONE_IN, 1)
+    place_T = np.arange(len(value_T)) - np.repeat(begin_S, count_S)
+    kept_T = np.where(place_T < np.repeat(lowest_S, count_S), sorted_T, 0.0)
+    return np.add.reduceat(kept_T, begin_S, dtype=np.float64) / lowest_S

@@ -10,9 +10,9 @@ import dataclasses
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from lm_mia.stats.binomial import coin_flip_cutoff, whole_replicas, whole_votes
+from lm_mia.stats.coin_flip import coin_flip_cutoff, whole_replicas, whole_votes
+from lm_mia.stats.flips import BIN_NAMES, COIN_FLIP, VERY_UNSTABLE, live_targets
 from lm_mia.stats.roc import MeanStd, mean_std
-from lm_mia.stats.voting import BIN_NAMES, COIN_FLIP, VERY_UNSTABLE, live_targets
 
 _WORD = 64  # bits
 

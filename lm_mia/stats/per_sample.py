@@ -9,8 +9,6 @@ import dataclasses
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from lm_mia.stats.voting import live_targets
-
 _CELLS = 2**17  # float64 numbers worked on at once: they fit the cache
 
 
@@ -38,46 +36,6 @@ class TruePositives:
     """Of these rows, those whose posterior is above 1/2, which call the sample a member."""
     targets_N: NDArray[np.int64]
     """Rows that have the sample as a member and a posterior for it."""
-
-
-def mean_abs_distance(
-    posterior_TxN: ArrayLike, threshold_posterior_TxF: ArrayLike
-) -> NDArray[np.float64]:
-    """Mean over replicas of how far a sample's posterior is from the target's threshold.
-
-    Both are on the scale of the posterior, in [0, 1], where `lm_mia.stats.lira.posterior` takes a
-    threshold of +inf to 1 and -inf to 0. As with votes, a target with NaN thresholds (a lost run)
-    is no replica, and a sample that misses a posterior of any replica gets NaN.
-
-    Args:
-      posterior_TxN: posteriors of membership.
-      threshold_posterior_TxF: thresholds of each target.
-
-    Returns:
-      distance_FxN, in [0, 1]; NaN without replicas.
-
-    Raises:
-      ValueError: as of `live_targets`, or a number outside [0, 1].
-
-    Source: StrongMIA Appendix E.2.5, Figures 26 and 27.
-    """
-    posterior_TxN = np.asarray(posterior_TxN)
-    threshold_TxF = np.asarray(threshold_posterior_TxF, dtype=np.float64)
-    live_R = live_targets(posterior_TxN, threshold_TxF)
-    rates, samples = threshold_TxF.shape[1], posterior_TxN.shape[1]
-    _check_posterior(threshold_TxF)
-    distance_FxN = np.full((rates, samples), 0.0 if live_R.size else np.nan)
-    step = max(1, _CELLS // max(1, rates))
-    for start in range(0, samples, step):
-        sum_FxC = distance_FxN[:, start : start + step]
-        apart_FxC = np.empty(sum_FxC.shape)
-        for t in live_R:
-            posterior_C = posterior_TxN[t, start : start + step].astype(np.float64, copy=False)
-            _check_posterior(posterior_C)
-            np.subtract(posterior_C, threshold_TxF[t][:, None], out=apart_FxC)
-            np.abs(apart_FxC, out=apart_FxC)
-            sum_FxC += apart_FxC
-    return distance_FxN / max(1, live_R.size)
 
 
 def equal_count_bins(x_N: ArrayLike, y_N: ArrayLike, bins: int) -> Bins:
@@ -139,7 +97,7 @@ def true_positive_probability(posterior_MxN: ArrayLike, member_MxN: ArrayLike) -
 
     Args:
       posterior_MxN: p_in / (p_in + p_out) of every row as the target, such as the
-        `lm_mia.stats.lira.posterior` of `lira_leave_one_out`; NaN is missing and left out.
+        `lm_mia.stats.likelihood_ratio.posterior` of `lira_leave_one_out`; NaN is missing and left out.
       member_MxN: booleans.
 
     Returns:
@@ -164,7 +122,7 @@ def true_positive_probability(posterior_MxN: ArrayLike, member_MxN: ArrayLike) -
         given_MxC = posterior_MxN[:, part].astype(np.float64, copy=False)
         counts_MxC = member_MxN[:, part] & ~np.isnan(given_MxC)
         posterior_MxC = np.where(counts_MxC, given_MxC, 0.0)
-        _check_posterior(posterior_MxC)
+        check_posterior(posterior_MxC)
         targets_N[part] = counts_MxC.sum(axis=0)
         mean_N[part] = _over(posterior_MxC.sum(axis=0), targets_N[part])
         above_N[part] = _over((posterior_MxC > 0.5).sum(axis=0), targets_N[part])
@@ -179,7 +137,8 @@ def _over(total_C: NDArray, targets_C: NDArray[np.int64]) -> NDArray[np.float64]
     return np.divide(total_C, targets_C, out=nan_C, where=targets_C > 0)
 
 
-def _check_posterior(posterior: NDArray[np.float64]) -> None:
+def check_posterior(posterior: NDArray[np.float64]) -> None:
+    """Raises ValueError where a posterior is not NaN and lies outside [0, 1]."""
     if np.any((posterior < 0) | (posterior > 1)):
         raise ValueError(
             "posteriors must lie in [0, 1]: scores are turned into them by posterior()"

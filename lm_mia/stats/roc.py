@@ -12,8 +12,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lm_mia.stats import ranking
-from lm_mia.stats.binomial import clopper_pearson as clopper_pearson
-from lm_mia.stats.bootstrap import intervals as intervals
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from analysis import attacks, io
-from lm_mia.stats import lira, rmia, roc
+from lm_mia.stats import likelihood_ratio, robust_mia, roc
 
 
 def of(samples: int, *fprs: float) -> Any:
@@ -68,7 +68,9 @@ def test_targets_are_attacked_with_the_references_before_them(recipes: Any):
     loss_TxN2, member_TxN2 = main.store.read(targets)
     reference_MxN2, reference_member_MxN2 = main.store.read(references[:8])
     found = attacks.attacked(main, references=8)
-    score_TxN2 = lira.lira(loss_TxN2, reference_MxN2, reference_member_MxN2, variance="pooled")
+    score_TxN2 = likelihood_ratio.lira(
+        loss_TxN2, reference_MxN2, reference_member_MxN2, variance="pooled"
+    )
     auc = [roc.auc(s, m).auc_T[0] for s, m in zip(score_TxN2, member_TxN2, strict=True)]
     assert found.auc_T == pytest.approx(auc, abs=1e-12)
     assert found.left_out == np.isnan(score_TxN2).sum(axis=1).max() > 0
@@ -85,7 +87,7 @@ def test_rmia_and_logits_are_those_of_the_statistics(recipes: Any):
     references, targets, _ = main.rows
     loss_TxN2, member_TxN2 = main.store.read(targets)
     reference_MxN2, _ = main.store.read(references)
-    alpha_TxN2 = rmia.rmia_simple(-loss_TxN2, -reference_MxN2)
+    alpha_TxN2 = robust_mia.rmia_simple(-loss_TxN2, -reference_MxN2)
     auc = [roc.auc(s, m).auc_T[0] for s, m in zip(alpha_TxN2, member_TxN2, strict=True)]
     assert attacks.attacked(main, "rmia_simple").auc_T == pytest.approx(auc, abs=1e-12)
     logits = attacks.attacked(main, observed="target_logit").auc_T

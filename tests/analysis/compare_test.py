@@ -10,8 +10,8 @@ from scipy import stats
 
 from analysis import attacks, compare, io
 from analysis.compare import Estimate
-from lm_mia import subsets
-from lm_mia.stats import lira, roc
+from lm_mia.data import subsets
+from lm_mia.stats import likelihood_ratio, roc
 
 INF = float("inf")
 NAN = float("nan")
@@ -162,7 +162,7 @@ class Drawn:
 
     def attacked(self, references: int, step: int, without: int | None) -> Any:
         kept = [i for i in range(references) if without is None or i // 2 % 8 != without]
-        score_TxN = lira.lira(
+        score_TxN = likelihood_ratio.lira(
             self.loss_MxN[references:],
             self.loss_MxN[kept],
             self.member_MxN[kept],

@@ -14,8 +14,8 @@ import pytest
 from synthetic_workdir import RECIPE, write_workdir
 
 from analysis import attacks, io, report
-from lm_mia import points
-from lm_mia.store import Store
+from lm_mia import config
+from lm_mia.store.store import Store
 
 
 def test_families_are_ordered_and_names_are_shared(recipes: Any):
@@ -30,7 +30,7 @@ def test_families_are_ordered_and_names_are_shared(recipes: Any):
 def test_score_points_are_found_by_epochs(recipes: Any):
     epochs = recipes["epochs-140M"]
     assert epochs.step(4) == 0
-    assert epochs.step(1) * 4 == points.total_steps(epochs.config)
+    assert epochs.step(1) * 4 == config.total_steps(epochs.config)
     aucs = [attacks.attacked(epochs, step=epochs.step(e)).auc_T.mean() for e in (1, 2, 3, 4)]
     assert aucs == sorted(aucs)
 

@@ -15,10 +15,10 @@ from synthetic_workdir import Page
 from analysis import attacks, page, plotting, published
 from analysis.figures import MODULES
 from analysis.io import Recipes
-from lm_mia import report
 from lm_mia.config import Config
 from lm_mia.errors import UserError
-from lm_mia.progress import Display
+from lm_mia.run import report
+from lm_mia.run.progress import Display
 
 NOT_HERE = {"fig07_extraction"}  # nothing was extracted: there are no models
 AS_PDF = {"fig01_references", "fig06_vulnerability", "scaling"}

@@ -103,8 +103,18 @@ def test_a_table_that_is_none_is_said_in_one_line(
 
 
 FIGURES = (
-    *("training", "roc", "roc_attacks", "auc_references", "coin_flip_share", "flip_ccdf"),
-    *("flip_curves", "coin_free_roc", "archetypes", "probability", "vulnerability", "extraction"),
+    "training",
+    "roc",
+    "roc_attacks",
+    "auc_references",
+    "coin_flip_share",
+    "flip_ccdf",
+    "flip_curves",
+    "coin_free_roc",
+    "archetypes",
+    "probability",
+    "vulnerability",
+    "extraction",
 )
 EVERYTHING = (*ATTACKS, "min_k", "min_k_plus_plus", "lowercase")
 

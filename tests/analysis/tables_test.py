@@ -17,11 +17,17 @@ def test_heads_of_tables_3_to_6() -> None:
     ]
     bins = tables.bins(shares)
     assert [b["range"] for b in bins] == [
-        *("[0, 0.1)", "[0.1, 0.25)", "[0.25, 0.4)", "[0.4, 0.49)", "[0.49, 0.504]"),
+        "[0, 0.1)",
+        "[0.1, 0.25)",
+        "[0.25, 0.4)",
+        "[0.4, 0.49)",
+        "[0.49, 0.504]",
     ]
     assert not any(b["empty"] for b in bins)
     assert [p["range"] for p in tables.parts(bins)] == [
-        *("[0.4, 0.49)", "[0.49, 0.504]", "[0.4, 0.504]"),
+        "[0.4, 0.49)",
+        "[0.49, 0.504]",
+        "[0.4, 0.504]",
     ]
     assert list(tables.by_fpr(shares)) == [0.01, 0.1]
     for row in shares:  # with 16 replicas the cutoff is 0.4
@@ -29,7 +35,9 @@ def test_heads_of_tables_3_to_6() -> None:
     bins = tables.bins(shares)
     assert [b["empty"] for b in bins] == [False, False, False, True, False]
     assert [p["range"] for p in tables.parts(bins)] == [
-        *("(empty range)", "[0.4, 0.504]", "[0.4, 0.504]"),
+        "(empty range)",
+        "[0.4, 0.504]",
+        "[0.4, 0.504]",
     ]
 
 

@@ -31,8 +31,16 @@ def finished(attacked: Path, tmp_path: Path) -> Path:
 
 EXTRACTED = ("extraction",)
 OTHERS = (
-    *("training", "roc", "roc_attacks", "auc_references", "coin_flip_share", "flip_ccdf"),
-    *("flip_curves", "coin_free_roc", "archetypes", "vulnerability"),
+    "training",
+    "roc",
+    "roc_attacks",
+    "auc_references",
+    "coin_flip_share",
+    "flip_ccdf",
+    "flip_curves",
+    "coin_free_roc",
+    "archetypes",
+    "vulnerability",
 )
 """The other figures of a run."""
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from analysis.figures import samples
-from lm_mia.subsets import Row
+from lm_mia.data.subsets import Row
 
 
 def test_true_positive_probabilities_leave_out_samples_without_a_target() -> None:

@@ -66,8 +66,10 @@ def test_validation_losses_stand_beside_training_losses(copied: Path) -> None:
     log(
         copied,
         *(validation(first, step, 9.0) for step in (4, 8, 12)),
-        *(validation(first, 8, 4.5), validation(first, 16, 3.5)),  # after it went on from step 4
-        *(validation(second, 8, 4.25), validation(second, 16, 3.25)),
+        validation(first, 8, 4.5),
+        validation(first, 16, 3.5),  # after it went on from step 4
+        validation(second, 8, 4.25),
+        validation(second, 16, 3.25),
         validation(replica, 16, 3.0),
         validation("reference_99_99_99", 16, 77.0),  # no row of the tables
         validation(second, 12, 77.0, OTHER_RECIPE),
@@ -83,7 +85,8 @@ def test_validation_losses_stand_beside_training_losses(copied: Path) -> None:
     assert figure is not None
     train_axes, axes = figure.axes
     assert (train_axes.get_ylabel(), axes.get_ylabel()) == (
-        *("Training loss (nats a token)", "Validation loss (nats a token)"),
+        "Training loss (nats a token)",
+        "Validation loss (nats a token)",
     )
     assert len(thin_lines(train_axes)) == 32
     assert thin_lines(axes) == [
@@ -94,7 +97,8 @@ def test_validation_losses_stand_beside_training_losses(copied: Path) -> None:
     legend = axes.get_legend()
     assert legend is not None
     assert [text.get_text() for text in legend.get_texts()] == [
-        *("References (2)", "Replicas (1)"),
+        "References (2)",
+        "Replicas (1)",
     ]
     assert axes.get_ylim() == train_axes.get_ylim()  # one scale
     assert axes.get_xlim() == train_axes.get_xlim()

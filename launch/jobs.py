@@ -1,0 +1,356 @@
+"""A sweep as jobs see it: its command lines, the blocks of rows that make one job each, and what they cost."""
+
+import argparse
+import dataclasses
+import json
+import math
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import rich.box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from launch import heartbeats
+from lm_mia.config import load
+from lm_mia.config.recipe import Entry
+from lm_mia.data import subsets
+from lm_mia.data.corpus import remembering
+from lm_mia.errors import UserError
+from lm_mia.run import plan, progress, sweep, sweep_pipeline
+from lm_mia.run.plan import Recipe
+
+
+class Task(sweep.Task):
+    """What is to be made of one recipe, apart from rows that were set aside."""
+
+    def missing(self) -> list[int]:
+        """Numbers of the rows that are to be made: neither present, nor diverged, nor set aside."""
+        rows, recipe = self.rows, self.recipe()
+        if recipe is None:
+            return list(range(len(rows)))
+        from lm_mia.run import inventory  # here: tensorstore takes half a second
+
+        self.workdir.check(self.config)
+        left = set(inventory.missing("run", self.config, recipe, rows))
+        return [
+            i for i, row in enumerate(rows) if row in left and not heartbeats.set_aside(recipe, row)
+        ]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+    """A config with its `sweep()`, as given on the command line, and its folder."""
+
+    config: str
+    """FILE.py[:ARG]."""
+    folder: Path
+    overrides: tuple[str, ...]
+    """``--config.section.field=value``, for all entries."""
+    tasks: tuple[Task, ...]
+
+    def command(self, python: Sequence[str], verb: str, *more: str) -> list[str]:
+        """The arguments of a process that is at work on this sweep."""
+        about = [f"--config={self.config}", f"--workdir={self.folder}"]
+        return [*python, "-m", "launch", verb, *about, *more, *self.overrides]
+
+
+def read(config_arg: str, folder: str, overrides: Sequence[str]) -> Sweep:
+    """The sweep of a config file.
+
+    Args:
+      config_arg: ``FILE.py`` or ``FILE.py:ARG``.
+      folder: where everything is written.
+      overrides: as of `lm_mia.config.load.sweep`.
+
+    Raises:
+      UserError: a line for every mistake in the config and its sweep.
+    """
+    return of_entries(config_arg, folder, overrides, load.sweep(config_arg, overrides))
+
+
+def of_entries(
+    config_arg: str, folder: str, overrides: Sequence[str], entries: Sequence[Entry]
+) -> Sweep:
+    """As `read`, with the entries that `lm_mia.config.load.sweep` found."""
+    tasks = tuple(Task(t.asked, t.home, t.shared, t.others) for t in sweep.tasks(folder, entries))
+    return Sweep(config_arg, Path(folder), tuple(overrides), tasks)
+
+
+def absolute(of: Sweep) -> Sweep:
+    """The same, with paths that hold wherever a process is started."""
+    name, *arg = of.config.split(":", 1)
+    tasks = tuple(
+        dataclasses.replace(t, home=_absolute(t.home), shared=t.shared and _absolute(t.shared))
+        for t in of.tasks
+    )
+    file = name if load.is_bare(name) else os.path.abspath(name)
+    config_arg = ":".join([file, *arg])
+    return dataclasses.replace(of, config=config_arg, folder=_absolute(of.folder), tasks=tasks)
+
+
+def _absolute(path: Path) -> Path:
+    return Path(os.path.abspath(path))
+
+
+def task_of(of: Sweep, key: str) -> Task:
+    """The task of a recipe; UserError if the sweep has no such recipe any more."""
+    for task in of.tasks:
+        if task.key == key:
+            return task
+    known = ", ".join(f"{task.key} ({task.label})" for task in of.tasks)
+    raise UserError(
+        f"--recipe={key}: {of.config} asks for no such recipe, so the config is not the one that the job was written "
+        f"for; put it back, or write the jobs again; it asks for {known}"
+    )
+
+
+def blocks(missing: Sequence[int], rows_per_job: int) -> list[int]:
+    """Numbers of the blocks that rows are in: block k is rows k n to (k + 1) n."""
+    return sorted({i // rows_per_job for i in missing})
+
+
+def slice_of(block: int, rows_per_job: int, rows: int) -> str:
+    """The rows of a block, as ``--rows`` takes them."""
+    return f"{block * rows_per_job}:{min((block + 1) * rows_per_job, rows)}"
+
+
+def rows_of(said: str, task: Task) -> list[subsets.Row]:
+    """The rows that ``--rows=BEGIN:END`` names; UserError if they are no rows of the task."""
+    rows = task.rows
+    found = re.fullmatch(r"(\d+):(\d+)", said)
+    begin, end = map(int, found.groups()) if found else (0, 0)
+    if not begin < end <= len(rows):
+        raise UserError(
+            f"--rows={said}: must be BEGIN:END, the first and the one after the last of {len(rows)} rows; try "
+            f"--rows=0:{len(rows)}"
+        )
+    return rows[begin:end]
+
+
+def as_json(task: Task) -> dict[str, Any]:
+    """What scripts are told of a task."""
+    return {
+        "recipe": task.key,
+        "label": task.label,
+        "sets": task.asked.sets,
+        "entries": list(task.asked.entries),
+        "workdir": str(task.folder),
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """How jobs are made."""
+
+    chip: plan.Chip
+    rows_per_job: int
+    """0: as many as take `job_hours`."""
+    job_hours: float
+    tokens_per_sample: float | None
+    """Mean after the cut; None: measured, or that of C4."""
+
+
+def flags(parser: argparse.ArgumentParser) -> None:
+    """Adds what `sizes` reads."""
+    group = parser.add_argument_group("size of jobs")
+    group.add_argument("--rows-per-job", type=int, default=0, metavar="N", help="instead of hours")
+    group.add_argument("--job-hours", type=float, default=4.0, metavar="H", help="about; 4")
+    group.add_argument("--device", metavar="NAME", help="such as h100 or 'tpu v5p', or TFLOP/s")
+    group.add_argument("--mfu", type=float, help="useful share of its dense bfloat16 FLOP/s; 0.4")
+    group.add_argument("--tokens-per-sample", type=float, metavar="N", help="mean after the cut")
+
+
+def sizes(known: argparse.Namespace) -> Sizes:
+    """What the flags say; UserError with a line for each that is wrong."""
+    wrong, chip = [], None
+    try:
+        chip = plan.chip_of(known.device, known.mfu)
+    except UserError as error:
+        wrong.append(str(error))
+    if known.rows_per_job < 0:
+        wrong.append(f"--rows-per-job={known.rows_per_job}: must be 1 or larger; or 0, by hours")
+    if not (0 < known.job_hours < math.inf):
+        wrong.append(f"--job-hours={known.job_hours:g}: must be above 0; try --job-hours=4")
+    if wrong or chip is None:
+        raise UserError("\n".join(wrong))
+    return Sizes(chip, known.rows_per_job, known.job_hours, known.tokens_per_sample)
+
+
+def check_tokens(of: Sizes, sweep: Sweep) -> None:
+    """UserError if samples of a recipe cannot have so many tokens on average."""
+    plan.check_tokens(of.tokens_per_sample, [(t.asked.sets, t.config) for t in sweep.tasks])
+
+
+def cost(task: Task, of: Sizes, present_rows: int, there: bool) -> Recipe:
+    """What all rows of a task come to, of which so many are there; samples are measured, if there is such a folder."""
+    c, mean = task.config, of.tokens_per_sample
+    lengths = plan.assumed(c.population.length_tokens, mean)
+    if there and mean is None and task.population.exists():
+        lengths = plan.lengths_of(task.population)
+    return plan.recipe(task.asked, lengths, present_rows)
+
+
+def row_hours(found: Recipe, of: Sizes) -> float:
+    """Chip-hours of one row."""
+    return plan.chip_hours(found, of.chip.flops * of.chip.mfu)[0] / found.rows
+
+
+def rows_per_job(found: Recipe, of: Sizes, chips: int, span: str) -> int:
+    """Rows of a job of about `job_hours` on so many chips; where rows run side by side, a row a chip at least."""
+    if of.rows_per_job:
+        return min(of.rows_per_job, found.rows)
+    side_by_side = chips if span == "device" else 1
+    in_time = of.job_hours * chips / row_hours(found, of) / side_by_side
+    return min(max(int(min(in_time, found.rows)), 1) * side_by_side, found.rows)
+
+
+@dataclasses.dataclass(frozen=True)
+class Jobs:
+    """The jobs of a task."""
+
+    task: Task
+    cost: plan.Recipe
+    """Of all rows that are wanted."""
+    rows_per_job: int
+    blocks: tuple[int, ...]
+    """Numbers of the blocks that have rows to be made, a job each."""
+    missing: int
+    """Rows to be made."""
+
+    def slices(self) -> list[str]:
+        """The rows of each job, as ``--rows`` takes them."""
+        return [slice_of(b, self.rows_per_job, self.cost.rows) for b in self.blocks]
+
+
+def jobs(of: Sweep, sizes: Sizes, chips: int = 1, there: bool = True) -> list[Jobs]:
+    """The jobs of every task of a sweep, on so many chips each; of all rows, if no folder is there to be looked into.
+
+    Raises:
+      UserError: if a workdir belongs to another config, or its files are damaged.
+    """
+    check_tokens(sizes, of)
+    found = []
+    for task in of.tasks:
+        missing = task.missing() if there else list(range(len(task.rows)))
+        recipe_cost = cost(task, sizes, len(task.rows) - len(missing), there)
+        size = rows_per_job(recipe_cost, sizes, chips, task.config.compute.span)
+        job_blocks = tuple(blocks(missing, size))
+        found.append(Jobs(task, recipe_cost, size, job_blocks, len(missing)))
+    return found
+
+
+def show(of: Sweep, sizes: Sizes, as_json: bool, there: bool) -> None:
+    """Prints the jobs, as a table or as JSON; writes nothing."""
+    found = jobs(of, sizes, there=there)
+    told = [_numbers(j, sizes) for j in found]
+    total = plan.totals([j.cost for j in found])
+    names = ("missing_rows", "jobs", "missing_chip_hours", "chip_hours")
+    total |= {name: sum(t[name] for t in told) for name in names}
+    if as_json:
+        chip = dataclasses.asdict(sizes.chip)
+        print(json.dumps({"chip": chip, "recipes": told, "total": total}, indent=1))
+        return
+    table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("recipe", no_wrap=True)
+    for name in (
+        "model",
+        "rows",
+        "missing",
+        "jobs",
+        "rows\na job",
+        "hours\na job",
+        "chip-hours\nleft",
+        "of all",
+        "bytes:\ncheckpoints",
+        "\nscores",
+        "\npopulation",
+    ):
+        table.add_column(name, justify="right", no_wrap=True)
+    for j, t in zip(found, told, strict=True):
+        r = j.cost
+        table.add_row(
+            Text(j.task.label),  # a plain string would be read as markup
+            r.size if r.size != "custom" else f"{r.layers}x{r.width}",
+            f"{r.rows:,}",
+            f"{j.missing:,}",
+            f"{len(j.blocks):,}",
+            f"{j.rows_per_job:,}",
+            *map(plan.three_digits, (t["job_hours"], t["missing_chip_hours"], t["chip_hours"])),
+            *map(plan.in_bytes, (r.checkpoint_bytes, r.store_bytes, r.population_bytes)),
+        )
+    if len(found) > 1:
+        table.add_section()
+        table.add_row(
+            "total",
+            "",
+            f"{total['rows']:,}",
+            f"{total['missing_rows']:,}",
+            f"{total['jobs']:,}",
+            "",
+            "",
+            *(plan.three_digits(total[name]) for name in ("missing_chip_hours", "chip_hours")),
+            *(
+                plan.in_bytes(total[f"{name}_bytes"])
+                for name in ("checkpoint", "store", "population")
+            ),
+        )
+    console = Console()
+    needed = console.measure(table, options=console.options.update(width=400)).maximum
+    console = Console(width=max(console.width, needed))  # a figure cut short would be worse
+    console.print(table)
+    chip, lengths = sizes.chip, {(j.cost.mean_sample_tokens, j.cost.lengths) for j in found}
+    samples = "; ".join(f"{mean:.0f} a sample, {said}" for mean, said in sorted(lengths))
+    shared = [
+        f"shared  {j.task.label}: asked for by entries {', '.join(map(str, j.task.asked.entries))} (0: the config)"
+        for j in found
+        if len(j.task.asked.entries) > 1
+    ]
+    for line in (
+        f"hours   of {chip.name}, {chip.flops / 1e12:g} TFLOP/s of dense bfloat16, at an MFU of {chip.mfu:g}; "
+        "a job has one of it here",
+        f"tokens  useful ones, {samples}",
+        *shared,
+    ):
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
+
+
+def _numbers(j: Jobs, sizes: Sizes) -> dict[str, Any]:
+    """What scripts are told, units in names."""
+    hours = row_hours(j.cost, sizes)
+    return {
+        "recipe": j.task.key,
+        "workdir": str(j.task.folder),
+        **dataclasses.asdict(j.cost),
+        "missing_rows": j.missing,
+        "jobs": len(j.blocks),
+        "rows_per_job": j.rows_per_job,
+        "job_hours": hours * j.rows_per_job,
+        "missing_chip_hours": hours * j.missing,
+        "chip_hours": hours * j.cost.rows,
+    }
+
+
+def corpus(of: Sweep) -> int:
+    """Makes the populations of a sweep that are not there."""
+    with progress.display(overall=False) as display:
+        opens = remembering()
+        for task in of.tasks:
+            found = sweep_pipeline.population(task, display, opens)
+            display.say(f"{task.population}: {len(found)} samples, sha256 {found.sha256}")
+    return 0
+
+
+def _apart(found: Sequence[Jobs], machines: int, said: str) -> list[str]:
+    """A line, if jobs have several machines and there are recipes whose rows cannot span them."""
+    labels = [j.task.label for j in found if j.task.config.compute.span == "device"]
+    if machines == 1 or not labels:
+        return []
+    return [
+        f"{said}, but rows of {', '.join(labels)} are made on one device each: say --config.compute.span=job, or take "
+        "one machine a job and have more jobs at once"
+    ]

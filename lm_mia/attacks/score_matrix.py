@@ -1,0 +1,127 @@
+"""Scores of many targets on disk, so that memory does not grow with targets x samples.
+
+T: targets, C: samples of a block, N2: samples of the population.
+"""
+
+import collections
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+import numpy as np
+
+from lm_mia import config
+from lm_mia.attacks.signals import Block, Fitted, Source, scores
+from lm_mia.config import AttackName
+from lm_mia.stats import roc
+
+_AHEAD = 8  # items waiting for a thread
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+
+
+class ScoreFile:
+    """score_TxN2 float64 in an unnamed file, gone with the process: written by blocks, read by target or by block."""
+
+    def __init__(self, folder: Path, targets: int, samples: int) -> None:
+        self.targets, self.samples = targets, samples
+        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115, closed by __exit__
+        self._file.truncate(8 * targets * samples)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._file.close()
+
+    def write(self, row: int, samples: slice, score_TxC: np.ndarray) -> None:
+        """Scores of some samples under consecutive targets, the first of which is given."""
+        for t, score_C in enumerate(np.ascontiguousarray(score_TxC, np.float64), row):
+            left, offset = score_C.data.cast("B"), 8 * (t * self.samples + samples.start)
+            while left:  # a disk that is nearly full takes a part, and the next call says so
+                done = os.pwrite(self._file.fileno(), left, offset)
+                left, offset = left[done:], offset + done
+
+    def target(self, t: int) -> np.ndarray:
+        """score_N2 of one target."""
+        return self._read(t, slice(0, self.samples))
+
+    def block(self, samples: slice) -> np.ndarray:
+        """score_TxC of all targets."""
+        return np.stack([self._read(t, samples) for t in range(self.targets)])
+
+    def _read(self, t: int, samples: slice) -> np.ndarray:
+        score_C = np.empty(samples.stop - samples.start)
+        wanted, done = score_C.data.cast("B"), 0
+        offset = 8 * (t * self.samples + samples.start)
+        while done < len(wanted):  # one call moves 2 GiB at most
+            got = os.preadv(self._file.fileno(), [wanted[done:]], offset + done)
+            assert got, "scores end early"
+            done += got
+        return score_C
+
+
+def in_order(
+    pool: ThreadPoolExecutor, function: Callable[[In], Out], items: Iterable[In]
+) -> Iterator[Out]:
+    """Results in the order of the items, of which only a few are taken ahead: memory stays bounded.
+
+    An error, of a call or of the caller, comes out when no call is under way any more.
+    """
+    pending: collections.deque[Future[Out]] = collections.deque()
+    try:
+        for item in items:
+            pending.append(pool.submit(function, item))
+            if len(pending) > _AHEAD:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    finally:
+        for future in pending:
+            future.cancel()
+        wait(pending)
+
+
+def fill(
+    files: Mapping[AttackName, ScoreFile],
+    source: Source,
+    fitted: Fitted,
+    c: config.Attack,
+    pool: ThreadPoolExecutor,
+    *,
+    row: int = 0,
+    progress: Callable[[float], None] = lambda share: None,
+) -> None:
+    """Writes the scores of every target of the source under every attack of the files, from their given row on.
+
+    ``progress`` is called with the share done.
+    """
+
+    def work(part: Block) -> int:
+        for attack, score_TxC in scores(files, part, fitted, c).items():
+            files[attack].write(row, part.samples, score_TxC)
+        return part.samples.stop
+
+    for done in in_order(pool, work, (part for block in source.blocks() for part in block.parts())):
+        progress(done / len(source.target_member_N2))
+
+
+def points(
+    file: ScoreFile, member_N2: np.ndarray, fprs: Sequence[float], pool: ThreadPoolExecutor
+) -> roc.OperatingPoints:
+    """Operating points and AUC of every target of a file."""
+
+    def one(t: int) -> roc.OperatingPoints:
+        return roc.tpr_at_fpr(file.target(t), member_N2, fprs)
+
+    return roc.concatenate(list(in_order(pool, one, range(file.targets))))

@@ -1,0 +1,249 @@
+"""Scores of attacks, a block of samples of the score store at a time.
+
+T: targets, M: references, C: samples of a block, Z: samples that RMIA compares with, N2: samples of the population.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+
+from lm_mia import config
+from lm_mia.config import AttackName
+from lm_mia.data.subsets import Row
+from lm_mia.seeds import permutation
+from lm_mia.stats import baselines, likelihood_ratio, robust_mia
+from lm_mia.store.store import Store
+
+BLOCK_SAMPLES = 2**16
+"""Read at once: a chunk of the store."""
+_PART_SAMPLES = 2**13  # worked on at once by a thread
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """What the rows say of some samples, consecutive ones of the population or any."""
+
+    samples: slice
+    target_loss_TxC: np.ndarray
+    reference_loss_MxC: np.ndarray
+    reference_member_MxC: np.ndarray
+    statistics: Mapping[str, np.ndarray]
+    """Name of a statistic beside the loss -> its values under the targets, TxC."""
+    zlib_bytes_C: np.ndarray
+
+    def parts(self) -> Iterator["Block"]:
+        """The block, cut for threads."""
+        low = self.samples.start
+        for at in parts(self.samples.stop - low):
+            yield Block(
+                slice(low + at.start, low + at.stop),
+                self.target_loss_TxC[:, at],
+                self.reference_loss_MxC[:, at],
+                self.reference_member_MxC[:, at],
+                {name: value_TxC[:, at] for name, value_TxC in self.statistics.items()},
+                self.zlib_bytes_C[at],
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Rows of a store that are all present: targets that share one subset, and references."""
+
+    store: Store
+    targets: Sequence[Row]
+    references: Sequence[Row]
+    target_member_N2: np.ndarray
+    zlib_bytes_N2: np.ndarray
+    statistics: tuple[str, ...] = ()
+    labels: int | None = None
+    """A seed: membership labels moved to other samples of their block, in all rows alike, which makes them noise."""
+    observed: Literal["loss", "target_logit"] = "loss"
+    """What attacks see of a sample; of the logit, its negative takes the loss's place (StrongMIA Figure 8)."""
+
+    def blocks(self) -> Iterator[Block]:
+        """All samples in order; raises UserError for a corrupt shard."""
+        parts: dict[str, tuple[str, Sequence[Row]]] = {
+            "target_loss": (self.observed, self.targets),
+            "reference_loss": (self.observed, self.references),
+            "reference_member": ("member", self.references),
+        }
+        parts |= {name: (name, self.targets) for name in self.statistics}
+        for at, value in self.store.blocks(parts, BLOCK_SAMPLES):
+            member_MxC = value["reference_member"]
+            if self.labels is not None:
+                member_MxC = member_MxC[:, _moved(self.labels, at)]
+            if self.observed == "target_logit":
+                value |= {k: -value[k] for k in ("target_loss", "reference_loss")}
+            yield Block(
+                at,
+                value["target_loss"],
+                value["reference_loss"],
+                member_MxC,
+                {name: value[name] for name in self.statistics},
+                self.zlib_bytes_N2[at],
+            )
+
+    def with_references(self, index_R: Iterable[int]) -> "Source":
+        """With these references only."""
+        return dataclasses.replace(self, references=[self.references[i] for i in index_R])
+
+    def shuffled(self, seed: int) -> "Source":
+        """The first target with labels that are pure noise; losses stay where they are."""
+        member_N2 = self.target_member_N2.copy()
+        for low in range(0, len(member_N2), BLOCK_SAMPLES):
+            at = slice(low, min(low + BLOCK_SAMPLES, len(member_N2)))
+            member_N2[at] = member_N2[at][_moved(seed, at)]
+        return dataclasses.replace(
+            self, targets=self.targets[:1], target_member_N2=member_N2, labels=seed
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Fitted:
+    """What scoring a block needs to know of all other blocks."""
+
+    scatter_2x2: np.ndarray | None
+    """Of the pooled variances; None for per-sample ones."""
+    comparisons_TxZ: Mapping[str, np.ndarray]
+    """Variant of RMIA -> log alpha of its comparison samples under each target, sorted."""
+
+
+def parts(samples: int) -> Iterator[slice]:
+    """Slices of so many samples, each for one thread at a time."""
+    for low in range(0, samples, _PART_SAMPLES):
+        yield slice(low, min(low + _PART_SAMPLES, samples))
+
+
+def fit(
+    source: Source, attacks: Iterable[str], comparisons: Block | None, c: config.Attack
+) -> Fitted:
+    """What must be known before any block is scored; one pass where variances are pooled, none otherwise.
+
+    Args:
+      source: the rows.
+      attacks: that will be asked for.
+      comparisons: of ``gather``, over the same rows as the source; RMIA needs them.
+      c: settings of the attacks.
+    """
+    scatter_2x2 = None
+    if c.variance == "pooled" and {"lira_online", "lira_offline"} & set(attacks):
+        scatter_2x2 = np.zeros((2, 2))
+        for block in source.blocks():
+            scatter_2x2 += likelihood_ratio.scatter(_gaussians(block, None, c))
+    sorted_TxZ = {}
+    for name in {"rmia", "rmia_offline"} & set(attacks):
+        assert comparisons is not None
+        sorted_TxZ[name] = np.sort(_log_alpha(name, comparisons, c), axis=1)
+    return Fitted(scatter_2x2, sorted_TxZ)
+
+
+def gather(source: Source, ids_Z: np.ndarray) -> Block:
+    """A block of chosen samples, by one pass; ids ascending."""
+    found: list[Block] = []
+    for block in source.blocks():
+        at, stop = np.searchsorted(ids_Z, (block.samples.start, block.samples.stop))
+        here = ids_Z[at:stop] - block.samples.start
+        found.append(
+            dataclasses.replace(
+                block,
+                target_loss_TxC=block.target_loss_TxC[:, here],
+                reference_loss_MxC=block.reference_loss_MxC[:, here],
+                reference_member_MxC=block.reference_member_MxC[:, here],
+            )
+        )
+    return dataclasses.replace(
+        found[0],
+        samples=slice(0, len(ids_Z)),
+        target_loss_TxC=np.concatenate([b.target_loss_TxC for b in found], axis=1),
+        reference_loss_MxC=np.concatenate([b.reference_loss_MxC for b in found], axis=1),
+        reference_member_MxC=np.concatenate([b.reference_member_MxC for b in found], axis=1),
+    )
+
+
+def first(block: Block | None, references: int) -> Block | None:
+    """The same samples under the first references only; no block stays none."""
+    if block is None:
+        return None
+    return dataclasses.replace(
+        block,
+        reference_loss_MxC=block.reference_loss_MxC[:references],
+        reference_member_MxC=block.reference_member_MxC[:references],
+    )
+
+
+def scores(
+    attacks: Iterable[AttackName], block: Block, fitted: Fitted, c: config.Attack
+) -> dict[AttackName, np.ndarray]:
+    """score_TxC of named attacks, larger = more member-like; NaN where the references do not suffice."""
+    attacks, target_TxC = list(attacks), block.target_loss_TxC
+    gaussians, log_alpha_TxC = None, None
+    if {"lira_online", "lira_offline"} & set(attacks):
+        gaussians = _gaussians(block, fitted.scatter_2x2, c)
+    if {"rmia", "rmia_simple"} & set(attacks):
+        log_alpha_TxC = _log_alpha("rmia", block, c)
+
+    def one(attack: AttackName) -> np.ndarray:
+        match attack:
+            case "lira_online" | "lira_offline":
+                assert gaussians is not None
+                return likelihood_ratio.score(
+                    target_TxC, gaussians, offline=attack == "lira_offline"
+                )
+            case "rmia" | "rmia_offline":
+                alpha_TxC = log_alpha_TxC if attack == "rmia" else _log_alpha(attack, block, c)
+                assert alpha_TxC is not None
+                return robust_mia.share_beaten(
+                    alpha_TxC, fitted.comparisons_TxZ[attack], c.rmia_gamma
+                )
+            case "rmia_simple":
+                assert log_alpha_TxC is not None
+                return log_alpha_TxC
+            case "reference_calibrated":
+                return baselines.reference_calibrated(target_TxC, block.reference_loss_MxC)
+            case "loss":
+                return baselines.loss_attack(target_TxC)
+            case "zlib":
+                return baselines.zlib_ratio(target_TxC, block.zlib_bytes_C)
+            case "lowercase":
+                return baselines.lowercase(target_TxC, block.statistics["lowercase_loss"])
+            case "min_k" | "min_k_plus_plus":
+                return block.statistics[attack].astype(np.float64)
+
+    return {attack: one(attack) for attack in attacks}
+
+
+def separation(block: Block, fitted: Fitted, c: config.Attack) -> np.ndarray:
+    """separation_C: how far the IN mean lies below the OUT mean, in roots of the mean of both variances."""
+    g = _gaussians(block, fitted.scatter_2x2, c)
+    variance_C = (g.var_in_N + g.var_out_N) / 2
+    sd_C = np.sqrt(np.where(variance_C > 0, variance_C, np.nan))
+    return (g.mean_out_N - g.mean_in_N) / sd_C
+
+
+def _gaussians(
+    block: Block, scatter_2x2: np.ndarray | None, c: config.Attack
+) -> likelihood_ratio.Gaussians:
+    """Of each sample; with a scatter, its pooled variances instead of their own."""
+    gaussians = likelihood_ratio.fit(
+        block.reference_loss_MxC,
+        block.reference_member_MxC,
+        sampled_share=0.5 if c.finite_population else 0.0,
+    )
+    return gaussians if scatter_2x2 is None else likelihood_ratio.pooled(gaussians, scatter_2x2)
+
+
+def _log_alpha(attack: str, block: Block, c: config.Attack) -> np.ndarray:
+    offline = attack == "rmia_offline"
+    return robust_mia.log_alpha(
+        -block.target_loss_TxC,
+        -block.reference_loss_MxC,
+        reference_member_MxN=block.reference_member_MxC if offline else None,
+        offline=offline,
+        a=c.rmia_a if offline else 1.0,
+    )
+
+
+def _moved(seed: int, at: slice) -> np.ndarray:
+    return permutation(seed, f"shuffled labels {at.start}", at.stop - at.start)

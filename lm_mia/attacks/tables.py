@@ -1,0 +1,138 @@
+"""A run's folder: its config.json, where its parts lie, and its log of metrics."""
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+
+from lm_mia import config
+from lm_mia.stats import contributions, flips, roc
+from lm_mia.stats.roc import MeanStd, OperatingPoints
+
+
+def at_rates(points: OperatingPoints, some: slice) -> OperatingPoints:
+    """The same targets at some of the rates."""
+    fields = {field.name: getattr(points, field.name) for field in dataclasses.fields(points)}
+    return OperatingPoints(
+        **{
+            name: value[..., some] if name.endswith("F") else value
+            for name, value in fields.items()
+        }
+    )
+
+
+def attack(
+    name: str, references: int, points: OperatingPoints, c: config.Attack
+) -> Mapping[str, object]:
+    """A row of attacks.csv; the first rates of the points are attack.fprs."""
+    summary = {
+        "attack": name,
+        "references": references,
+        "targets": len(points.auc_T),
+        "auc_mean": points.auc_T.mean(),
+        "auc_std": points.auc_T.std(),
+    }
+    for f, fpr in enumerate(c.fprs):
+        tpr_T = points.tpr_TxF[:, f]
+        summary |= {f"tpr_at_{fpr:g}_mean": tpr_T.mean(), f"tpr_at_{fpr:g}_std": tpr_T.std()}
+    return summary | {"left_out": int(points.left_out_T.max())}
+
+
+def curve(name: str, references: int, points: OperatingPoints, c: config.Attack) -> pd.DataFrame:
+    """Rows of roc.csv: mean and STD over targets of the TPR at each rate after attack.fprs."""
+    mean = roc.mean_roc(at_rates(points, slice(len(c.fprs), None)))
+    table = pd.DataFrame(
+        {"attack": name, "references": references, "fpr": mean.fpr_F}
+        | {"tpr_mean": mean.tpr.mean_F, "tpr_std": mean.tpr.std_F}
+    )
+    return table.assign(left_out=int(points.left_out_T.max()))
+
+
+def error_rates(points: OperatingPoints) -> pd.DataFrame:
+    """StrongMIA Tables 1 and 2, with the balanced accuracy."""
+    rates = flips.error_rates(points)
+    table = pd.DataFrame({"attack": "lira_online", "fpr": rates.nominal_fpr_F})
+    for name in ("acc", "balanced_acc", "fnr", "fpr", "tnr", "tpr"):
+        rate: MeanStd = getattr(rates, name)
+        table[f"{name}_mean"], table[f"{name}_std"] = rate.mean_F, rate.std_F
+    return table.assign(replicas=len(points.auc_T), left_out=int(rates.left_out_T.max()))
+
+
+def thresholds(points: OperatingPoints, order_seed_T: list[int]) -> pd.DataFrame:
+    """Every target's threshold at every rate (StrongMIA Figure 25)."""
+    return pd.DataFrame(
+        {"order_seed": seed, "fpr": fpr, "threshold": points.threshold_TxF[t, f]}
+        | {"tpr": points.tpr_TxF[t, f], "realised_fpr": points.realised_fpr_TxF[t, f]}
+        for t, seed in enumerate(order_seed_T)
+        for f, fpr in enumerate(points.fpr_F)
+    )
+
+
+def flip_shares(
+    counts: flips.FlipCounts, replicas: int, fprs: tuple[float, ...], alpha: float
+) -> pd.DataFrame:
+    """StrongMIA Tables 3 and 4, one row a (rate, bin)."""
+    shares = flips.flip_shares(counts, replicas, alpha)
+    return pd.DataFrame(
+        {"fpr": fpr, "bin": label, "low": shares.edges_6[b], "high": shares.edges_6[b + 1]}
+        | {"members_percent": 100 * shares.member_Fx5[f, b]}
+        | {"nonmembers_percent": 100 * shares.nonmember_Fx5[f, b]}
+        | {"members": counts.member_Fx5[f, b], "nonmembers": counts.nonmember_Fx5[f, b]}
+        | {"replicas": replicas, "left_out": counts.left_out_F[f]}
+        for f, fpr in enumerate(fprs)
+        for b, label in enumerate(flips.BIN_NAMES)
+    )
+
+
+def true_positives(
+    tp_TxFx5: np.ndarray, counts: flips.FlipCounts, fprs: tuple[float, ...]
+) -> pd.DataFrame:
+    """StrongMIA Tables 5 and 6: how many true positives come from members whose decisions flip much."""
+    found = contributions.contributions(tp_TxFx5, counts.member_Fx5.sum(axis=1))
+    table = pd.DataFrame({"fpr": fprs})
+
+    def add(name: str, value: MeanStd, scale: float = 1) -> None:
+        table[f"{name}_mean"], table[f"{name}_std"] = scale * value.mean_F, scale * value.std_F
+
+    add("tpr", found.tpr)
+    add("tp", found.tp)
+    for name in ("very_unstable", "coin_flip", "union"):
+        part: contributions.Part = getattr(found, name)
+        add(f"{name}_tp", part.tp)
+        add(f"{name}_share_percent", part.share, 100)
+    return table.assign(replicas=found.replicas, left_out=counts.left_out_F)
+
+
+def coin_free_roc(
+    fpr_G: np.ndarray, counts: contributions.VoteCounts, replicas: int
+) -> pd.DataFrame:
+    """The mean ROC curve with and without true positives that are like coin flips (StrongMIA Figure 30)."""
+    raw_G, free_G = contributions.coin_free_roc(counts, replicas)
+    return pd.DataFrame({"fpr": fpr_G, "tpr_mean": raw_G, "tpr_coin_free": free_G})
+
+
+def partial_auc(curves: pd.DataFrame, band: tuple[float, float]) -> pd.DataFrame:
+    """Partial areas and lifts of both curves of ``coin_free_roc`` over a band, and over all rates from 0 to 1."""
+    fpr_G = curves["fpr"].to_numpy()
+    rows = []
+    for low, high in dict.fromkeys((band, (0.0, 1.0))):
+        both = {}
+        for name in ("tpr_mean", "tpr_coin_free"):
+            tpr_G = curves[name].to_numpy()
+            both[name] = {
+                "pauc": roc.partial_auc(tpr_G, fpr_G, low, high),
+                "pauc_normalised": roc.partial_auc(tpr_G, fpr_G, low, high, normalised=True),
+                "lift": roc.lift(tpr_G, fpr_G, low, high),
+                "lift_normalised": roc.lift(tpr_G, fpr_G, low, high, normalised=True),
+            }
+        raw, free = both["tpr_mean"], both["tpr_coin_free"]
+        retained = 100 * free["lift"] / raw["lift"] if raw["lift"] > 0 else np.nan
+        dropped = 100 * (1 - free["pauc"] / raw["pauc"]) if raw["pauc"] > 0 else np.nan
+        rows.append({"low": low, "high": high, "curve": "raw"} | raw)
+        rows.append(
+            {"low": low, "high": high, "curve": "coin-free"}
+            | free
+            | {"lift_retained_percent": retained, "mean_tpr_dropped_percent": dropped}
+        )
+    return pd.DataFrame(rows)

@@ -1,0 +1,52 @@
+"""The configuration: its fields, its rules, how a file and flags become one, and which configs are one recipe.
+
+from lm_mia.config import Config, Model, Train
+"""
+
+from lm_mia.config.schema import (
+    HEAD_WIDTH,
+    NEEDED,
+    SIZES,
+    Attack,
+    AttackName,
+    Compute,
+    Config,
+    Corpus,
+    Extract,
+    Model,
+    Optimizer,
+    Population,
+    Score,
+    Size,
+    Tokenizer,
+    Train,
+    epoch_steps,
+    resolve,
+    score_steps,
+    to_dict,
+    total_steps,
+)
+
+__all__ = [
+    "HEAD_WIDTH",
+    "NEEDED",
+    "SIZES",
+    "Attack",
+    "AttackName",
+    "Compute",
+    "Config",
+    "Corpus",
+    "Extract",
+    "Model",
+    "Optimizer",
+    "Population",
+    "Score",
+    "Size",
+    "Tokenizer",
+    "Train",
+    "epoch_steps",
+    "resolve",
+    "score_steps",
+    "to_dict",
+    "total_steps",
+]

@@ -1,0 +1,316 @@
+"""A config from a Python file and command-line overrides, checked, every problem told at once.
+
+A config file defines ``get_config()``; ``FILE.py:ARG`` calls ``get_config("ARG")``. A bare name, such as ``quickstart``
+or ``fig05_instability:cpu``, is one of the configs that come with lm_mia. Every field can be overridden as
+``--config.section.field=value``. A file may also define ``sweep()``, which yields dicts of overrides.
+"""
+
+import contextlib
+import dataclasses
+import difflib
+import importlib.util
+import inspect
+import io
+import re
+import sys
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, get_type_hints
+
+import tyro
+
+from lm_mia.config.schema import Config, resolve
+from lm_mia.config.validate import problems
+from lm_mia.errors import UserError
+
+
+def parse(config_arg: str, overrides: Sequence[str] = ()) -> Config:
+    """Config of a file with overrides such as ``--config.model.layers=4`` applied, checked.
+
+    Args:
+      config_arg: ``FILE.py``, the bare name of a config that comes with lm_mia, or either followed by ``:ARG``.
+      overrides: ``--config.path.to.field=value``, or the flag and its value(s) as separate items.
+
+    Raises:
+      UserError: with one line for every unknown field, value of a wrong type or broken rule.
+    """
+    return _checked(*_override(load(config_arg), overrides))
+
+
+def sweep(config_arg: str, overrides: Sequence[str] = ()) -> list[tuple[dict[str, Any], Config]]:
+    """The config, and that of every entry of the file's ``sweep()``, if it has one.
+
+    An entry is a dict of fields and their values, such as ``{"model.size": "10M", "train.epochs": 2}`` (or nested,
+    ``{"model": {"size": "10M"}}``), set after the overrides of the command line.
+
+    Returns:
+      (what the entry sets, the config), first the config itself, for which nothing is set.
+
+    Raises:
+      UserError: as of ``parse``, and with one line, that names the entry, for every mistake in any of them.
+    """
+    module, arg = _module(config_arg)
+    config, bad, unsure = _override(_of_module(config_arg, module, arg), overrides)
+    found: list[tuple[dict[str, Any], Config]] = [({}, _checked(config, bad, unsure))]
+    if not hasattr(module, "sweep"):
+        return found
+    wrong: list[str] = []
+    for number, entry in enumerate(_call(config_arg, module, "sweep", arg), 1):
+        label = f"--config={config_arg}: sweep() entry {number}: "
+        if not isinstance(entry, Mapping):
+            wrong.append(f"{label}{entry!r}: must be a dict of fields and values")
+            continue
+        flat = dict(_flat(entry))
+        changed, mistakes = _entry(config, flat)
+        if not mistakes:
+            changed = resolve(changed)
+            mistakes = problems(changed)
+        wrong += [label + line for line in mistakes]
+        found.append((flat, changed))
+    if wrong:
+        raise UserError("\n".join(wrong))
+    return found
+
+
+def load(config_arg: str) -> Config:
+    """What ``get_config`` of ``FILE.py[:ARG]`` returns; UserError if there is no such file, function or argument."""
+    return _of_module(config_arg, *_module(config_arg))
+
+
+def _checked(config: Config, bad: list[str], unsure: set[str]) -> Config:
+    """The config resolved; UserError with the mistakes so far and the rules that it breaks."""
+    config = resolve(config)
+    bad = bad + [line for line in problems(config) if not any(name in line for name in unsure)]
+    if bad:
+        raise UserError("\n".join(bad))
+    return config
+
+
+def _override(config: Config, overrides: Sequence[str]) -> tuple[Config, list[str], set[str]]:
+    """(config with overrides, mistakes, fields whose value is not the one that was meant)."""
+    kinds = dict(_fields(Config))
+    bad: list[str] = []
+    unsure: set[str] = set()
+    # A size first: layers and width that are said beside it, in whatever order, are meant to differ from it.
+    for name, values in sorted(_flags(overrides), key=lambda flag: flag[0] != "model.size"):
+        section, _, leaf_name = name.rpartition(".")
+        positive = f"{section}.{leaf_name.removeprefix('no_')}"
+        if kinds.get(positive) is bool and not values:  # --config.attack.[no-]leave-one-out
+            config = _set(config, positive.split("."), positive == name)
+            continue
+        if name not in kinds:
+            near = _near(name)
+            hint = f"; did you mean --config.{near[0]}?" if near else ""
+            unsure |= {*near}
+            bad.append(f"--config.{name}: no such field{hint}")
+            continue
+        said = " ".join(values)
+        if kinds[name] is bool:
+            values = [value.capitalize() for value in values]
+        if typing.get_origin(kinds[name]) is tuple:
+            values = [part.strip() for value in values for part in value.split(",")]
+            values = [] if values == [""] else values  # --config.score.at_steps= empties it
+        try:
+            with (
+                contextlib.redirect_stderr(io.StringIO()),
+                contextlib.redirect_stdout(io.StringIO()),
+            ):
+                value = tyro.cli(kinds[name], args=values)
+        except SystemExit:
+            bad.append(f"{name}={said!r}: must be {_describe(kinds[name])}")
+            unsure.add(name)
+            continue
+        config = _put(config, name, value)
+    return config, bad, unsure
+
+
+def _entry(config: Config, entry: Mapping[str, Any]) -> tuple[Config, list[str]]:
+    """(config with an entry of a sweep, mistakes in it)."""
+    kinds, bad = dict(_fields(Config)), []
+    for name, value in sorted(entry.items(), key=lambda item: item[0] != "model.size"):
+        value = tuple(value) if isinstance(value, list) else value
+        if name not in kinds:
+            near = _near(name)
+            bad.append(f"{name}: no such field" + (f"; did you mean {near[0]}?" if near else ""))
+        elif kinds[name] is float and type(value) is int:
+            config = _put(config, name, float(value))
+        elif not _fits(value, kinds[name]):
+            bad.append(f"{name}={value!r}: must be {_describe(kinds[name])}")
+        else:
+            config = _put(config, name, value)
+    return config, bad
+
+
+def _put(config: Config, name: str, value: Any) -> Config:
+    """The config with a field set; a size that is asked for is not overruled by numbers that came before it."""
+    if name == "model.size" and value != "custom":
+        model = dataclasses.replace(config.model, size=value, layers=0, width=0, heads=0)
+        return dataclasses.replace(config, model=model)
+    return _set(config, name.split("."), value)
+
+
+def _near(name: str) -> list[str]:
+    """The field that was probably meant, if any: one of the same last name, else one spelt alike."""
+    kinds = dict(_fields(Config))
+    leaf = [k for k in kinds if k.rsplit(".")[-1] == name.rsplit(".")[-1]]
+    return (leaf or difflib.get_close_matches(name, kinds, n=1, cutoff=0.4))[:1]
+
+
+def _flat(entry: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in entry.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def shipped() -> Path:
+    """The folder of the configs that come with lm_mia: in the installed package, or in the checkout beside it."""
+    package = Path(__file__).resolve().parents[1]
+    installed = package / "configs"
+    return installed if installed.is_dir() else package.parent / "configs"
+
+
+def is_bare(name: str) -> bool:
+    """Whether ``--config`` names a config that comes with lm_mia, such as ``quickstart``, rather than a file."""
+    return re.fullmatch(r"\w+", name) is not None
+
+
+@contextlib.contextmanager
+def _blamed(config_arg: str) -> Iterator[None]:
+    """Whatever the user's file does wrong in the block, as one line."""
+    try:
+        yield
+    except UserError:
+        raise
+    except SystemExit as error:
+        raise UserError(f"--config={config_arg}: the file called exit({error.code})") from error
+    except Exception as error:
+        said = " ".join(str(error).split())
+        raise UserError(f"--config={config_arg}: {type(error).__name__}: {said}") from error
+
+
+def _module(config_arg: str) -> tuple[ModuleType, str]:
+    """(the file, run as a module; ARG)."""
+    name, _, arg = config_arg.partition(":")
+    path = shipped() / f"{name}.py" if is_bare(name) else Path(name)
+    if path.suffix != ".py" or not path.is_file():
+        known = [p.stem for p in shipped().glob("*.py")]
+        near = difflib.get_close_matches(name, known, n=1) if is_bare(name) else []
+        hint = f"did you mean {near[0]}?" if near else "try --config=quickstart, which does"
+        rule = "no config of that name comes with lm_mia"
+        if not is_bare(name):
+            rule, hint = "no such Python file", "try --config=quickstart, which comes with lm_mia"
+        raise UserError(f"--config={config_arg}: {rule}; {hint}")
+    spec = importlib.util.spec_from_file_location(f"lm_mia_config_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    folder = str(path.parent.absolute())
+    if folder not in sys.path:
+        sys.path.append(folder)  # a config may import those beside it
+    with _blamed(config_arg):
+        spec.loader.exec_module(module)
+    return module, arg
+
+
+def _call(config_arg: str, module: ModuleType, name: str, arg: str) -> Any:
+    """What a function of the file returns, given ARG; as a list if it is the sweep, which need not take ARG."""
+    function = getattr(module, name, None)
+    if function is None:
+        raise UserError(f"--config={config_arg}: the file defines no {name}()")
+    with _blamed(config_arg):
+        takes_arg = bool(inspect.signature(function).parameters)
+        if name == "sweep":
+            found: Any = function(arg) if arg and takes_arg else function()
+            if found is None:
+                raise UserError(
+                    f"--config={config_arg}: sweep() must yield dicts; it returned None"
+                )
+            return list(found)
+        if arg and not takes_arg:
+            raise UserError(f"--config={config_arg}: {name}() takes no argument; drop ':{arg}'")
+        return function(arg) if arg else function()
+
+
+def _of_module(config_arg: str, module: ModuleType, arg: str) -> Config:
+    """The config that the file gives, its types checked."""
+    config = _call(config_arg, module, "get_config", arg)
+    if not isinstance(config, Config):
+        raise UserError(
+            f"--config={config_arg}: get_config() returned {type(config).__name__}, not a Config"
+        )
+    wrong: list[str] = []
+    for name, kind in _fields(Config):
+        value: Any = config
+        for part in name.split("."):
+            value = getattr(value, part, None)
+        if kind is float and type(value) is int:  # 0 and 0.0 are one value, and one recipe
+            config = _set(config, name.split("."), float(value))
+        elif not _fits(value, kind):
+            wrong.append(f"--config={config_arg}: {name}={value!r}: must be {_describe(kind)}")
+    if wrong:
+        raise UserError("\n".join(wrong))
+    return config
+
+
+def _fields(cls: type, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, kind in get_type_hints(cls).items():
+        if dataclasses.is_dataclass(kind):
+            assert isinstance(kind, type)
+            yield from _fields(kind, f"{prefix}{name}.")
+        else:
+            yield prefix + name, kind
+
+
+def _flags(overrides: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """(field, values) of each flag; a word before any flag is a mistake."""
+    flags: list[tuple[str, list[str]]] = []
+    for word in overrides:
+        if word.startswith("--config."):
+            name, equals, value = word.removeprefix("--config.").partition("=")
+            flags.append((name.replace("-", "_"), [value] if equals else []))
+        elif flags and not word.startswith("--"):
+            flags[-1][1].append(word)
+        else:
+            raise UserError(
+                f"{word}: unknown argument; overrides look like --config.model.layers=4"
+            )
+    return iter(flags)
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    if typing.get_origin(kind) is typing.Literal:
+        return value in typing.get_args(kind)
+    if typing.get_origin(kind) is tuple:
+        of, *rest = typing.get_args(kind)
+        if not isinstance(value, tuple) or (rest != [...] and len(value) != 1 + len(rest)):
+            return False
+        return all(_fits(part, of) or (of is float and type(part) is int) for part in value)
+    return type(value) is kind
+
+
+def _describe(kind: Any) -> str:
+    if typing.get_origin(kind) is typing.Literal:
+        return "one of " + ", ".join(map(str, typing.get_args(kind)))
+    if typing.get_origin(kind) is tuple:
+        of, *rest = typing.get_args(kind)
+        if typing.get_origin(of) is typing.Literal:
+            return "some of " + ", ".join(map(str, typing.get_args(of)))
+        if of is int:
+            return "a list of whole numbers such as 100,200"
+        return ("a list of" if rest == [...] else "two") + " numbers such as 0.01,0.05"
+    names = {
+        int: "a whole number",
+        float: "a number",
+        str: "a text",
+        bool: "True or False",
+    }
+    return names[kind]
+
+
+def _set(node: Any, path: list[str], value: Any) -> Any:
+    new = value if len(path) == 1 else _set(getattr(node, path[0]), path[1:], value)
+    return dataclasses.replace(node, **{path[0]: new})

@@ -1,0 +1,1 @@
+"""From documents to a population: corpora, vocabulary, tokenised samples, and who is a member."""

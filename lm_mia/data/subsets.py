@@ -1,0 +1,78 @@
+"""Who is a member: rows, their seeds, and membership as a pure function of (subset_seed, 2N, design).
+
+A row is one trained model of a recipe. References have subsets of their own; replicas of a target share the subset and
+the initial weights and differ in the order of their batches.
+"""
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Literal
+
+import numpy as np
+
+from lm_mia import config
+from lm_mia.seeds import coins, permutation
+
+Design = Literal["exact", "bernoulli", "balanced"]
+Role = Literal["reference", "replica"]
+
+# Subset and init seeds of targets start here, out of the way of any number of references. It is even, so that under
+# the balanced design a target is the first of a pair of its own, never the complement of a reference.
+TARGET_SEED = 2**31
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One model of a recipe; the three seeds are its identity, the role says what it is for."""
+
+    role: Role
+    subset_seed: int
+    init_seed: int
+    order_seed: int
+
+    def __str__(self) -> str:
+        return f"{self.role}_{self.subset_seed}_{self.init_seed}_{self.order_seed}"
+
+
+def rows(references: int, replicas: int) -> list[Row]:
+    """The rows of an attack: references 0, 1, ..., then the replicas of one target.
+
+    Growing either number keeps every row that was there before.
+    """
+    return [Row("reference", i, i, i) for i in range(references)] + [
+        Row("replica", TARGET_SEED, TARGET_SEED, b) for b in range(replicas)
+    ]
+
+
+def member(subset_seed: int, samples: int, design: Design) -> np.ndarray:
+    """Membership of every sample in one row's training subset.
+
+    exact: a uniformly drawn half. bernoulli: each sample with probability 1/2, so that the size varies. balanced:
+    seeds 2i and 2i+1 are an exact half and its complement, so that in any block of references that starts at an even
+    seed and has an even number of rows every sample is IN exactly half of them (and every row still has N members).
+
+    Returns:
+      member_N2, bool over the 2N samples.
+    """
+    if design == "bernoulli":
+        return coins(subset_seed, "subset bernoulli", samples)
+    if design == "balanced":
+        first, complement = subset_seed - subset_seed % 2, subset_seed % 2 == 1
+        return _half(first, "subset balanced", samples) ^ complement
+    return _half(subset_seed, "subset exact", samples)
+
+
+def members(rows: Iterable[Row], samples: int, design: Design) -> np.ndarray:
+    """member_MxN2, bool: ``member`` of every row."""
+    return np.stack([member(row.subset_seed, samples, design) for row in rows])
+
+
+def _half(seed: int, purpose: str, samples: int) -> np.ndarray:
+    member_N2 = np.zeros(samples, bool)
+    member_N2[permutation(seed, purpose, samples)[: samples // 2]] = True
+    return member_N2
+
+
+def rows_of(c: config.Config) -> list[Row]:
+    """The rows that a config asks for."""
+    return rows(c.attack.references, c.attack.replicas)

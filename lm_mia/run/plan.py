@@ -1,0 +1,463 @@
+"""``lm-mia plan``: what a config and its sweep cost, told before anything runs, in about a second and without JAX.
+
+FLOPs, tokens, bytes and chip-hours are computed from the config; only the lengths of samples must be measured or
+assumed.
+"""
+
+import argparse
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import rich.box
+from rich.console import Console
+from rich.table import Table
+
+from lm_mia import config
+from lm_mia.config import Config, load
+from lm_mia.config.recipe import Asked, Entry, asked, differences, population_name, recipe_hash
+from lm_mia.errors import UserError
+from lm_mia.model import flops
+from lm_mia.run import sweep
+from lm_mia.run.workdir import Workdir
+
+# Lengths of C4 samples as assumed: lognormal, whose logarithms have this mean and standard deviation; cut at 1,024
+# tokens the mean is 400 (StrongMIA Appendix G), and a tenth of the samples is cut.
+_LOG_MEAN, _LOG_STD = 5.689, 1.0
+_STATE_BYTES = 3 * 4  # a parameter and its two moments, float32
+_TABLE_BYTES = (
+    52  # a sample in samples.parquet, compressed, nearly all of it two names that look random
+)
+
+_LOOKED_AT = 2**20  # samples whose lengths are looked at; their order is random
+_WIDEST = 400  # characters of a table
+
+
+@dataclasses.dataclass(frozen=True)
+class Lengths:
+    """Means over samples of their numbers of tokens and of the squares of these."""
+
+    mean_tokens: float
+    mean_square_tokens: float
+    said: str
+    """Where they come from, for people."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """What the rows of one recipe come to, all of them together unless it says otherwise."""
+
+    entries: tuple[int, ...]
+    """Of the sweep, from 1; 0 is the config itself."""
+    sets: dict[str, Any]
+    """By the first of these entries."""
+    name: str
+    size: str
+    layers: int
+    width: int
+    parameters: int
+    rows: int
+    present_rows: int
+    """Of these, the ones that are trained and scored in the workdir."""
+    row_steps: int
+    """Of one row."""
+    score_points: int
+    """Of one row, its end among them."""
+    mean_sample_tokens: float
+    lengths: str
+    train_tokens: float
+    """Useful tokens trained on, epochs counted."""
+    train_flops: float
+    score_flops: float
+    """At every score point and the end, of all samples, and for validation."""
+    checkpoint_bytes: int
+    """The last state of every row."""
+    score_point_bytes: int
+    """States at score points, which stay for statistics that are asked for later."""
+    store_bytes: int
+    population: str
+    """Recipes of one population have the same name here."""
+    population_bytes: int
+
+
+def assumed(length_tokens: int, mean_tokens: float | None = None) -> Lengths:
+    """Lengths of C4-like samples cut at length_tokens, or such that their mean, after the cut, is another."""
+    if mean_tokens is None:
+        mean, square = _cut(_LOG_MEAN, length_tokens)
+        return Lengths(mean, square, "assumed as in C4")
+    low, high = math.log(mean_tokens) - _LOG_STD, math.log(length_tokens) + 9 * _LOG_STD
+    for _ in range(60):  # the mean grows with that of the logarithms
+        middle = (low + high) / 2
+        low, high = (
+            (middle, high) if _cut(middle, length_tokens)[0] < mean_tokens else (low, middle)
+        )
+    return Lengths(mean_tokens, _cut(low, length_tokens)[1], "as said")
+
+
+def _cut(log_mean: float, length_tokens: int) -> tuple[float, float]:
+    """First and second moment of lognormal lengths cut at length_tokens."""
+
+    def below(z: float) -> float:
+        return math.erfc(-z / math.sqrt(2)) / 2
+
+    z = (math.log(length_tokens) - log_mean) / _LOG_STD
+    mean, square = (
+        math.exp(k * log_mean + (k * _LOG_STD) ** 2 / 2) * below(z - k * _LOG_STD)
+        + length_tokens**k * below(-z)
+        for k in (1, 2)
+    )
+    return mean, square
+
+
+def recipes(
+    entries: Sequence[Entry],
+    lengths: Callable[[Config], Lengths],
+    present: Callable[[Config], int] = lambda c: 0,
+) -> list[Recipe]:
+    """What a sweep comes to, each recipe once.
+
+    Args:
+      entries: as of `lm_mia.config.load.sweep`.
+      lengths: of a config's samples.
+      present: rows that a config asks for and that are there.
+    """
+    return [recipe(a, lengths(a.config), present(a.config)) for a in asked(entries)]
+
+
+def recipe(of: Asked, lengths: Lengths, present_rows: int) -> Recipe:
+    """What the rows of one recipe come to; of them, so many are there."""
+    c = of.config
+    m, samples, vocab_size = c.model, c.population.samples, c.tokenizer.vocab_size
+    held_out = c.population.validation_samples
+    rows = c.attack.references + c.attack.replicas
+    at = len(config.score_steps(c)) + 1
+    per_sample = (m.layers, m.width, vocab_size, lengths.mean_tokens, lengths.mean_square_tokens)
+    trained = c.train.epochs * samples / 2
+    # the lower-cased text is a second pass; all other statistics come with the loss
+    passes = at * (2 if "lowercase_loss" in c.score.statistics else 1)
+    scored = passes * samples + c.train.validations * held_out
+    parameters = flops.parameters(m.layers, m.width, vocab_size, c.population.length_tokens)
+    token_bytes = 2 if vocab_size <= 2**16 else 4
+    sample_bytes = token_bytes * lengths.mean_tokens + 8 + _TABLE_BYTES  # 8: where it begins
+    return Recipe(
+        entries=of.entries,
+        sets=of.sets,
+        name=c.name,
+        size=m.size,
+        layers=m.layers,
+        width=m.width,
+        parameters=parameters,
+        rows=rows,
+        present_rows=present_rows,
+        row_steps=config.total_steps(c),
+        score_points=at,
+        mean_sample_tokens=lengths.mean_tokens,
+        lengths=lengths.said,
+        train_tokens=rows * trained * lengths.mean_tokens,
+        train_flops=rows * trained * flops.training(*per_sample),
+        score_flops=rows * scored * flops.scoring(*per_sample),
+        checkpoint_bytes=rows * _STATE_BYTES * parameters,
+        score_point_bytes=rows * (at - 1) * _STATE_BYTES * parameters,
+        store_bytes=rows * samples * (1 + at * 4 * (1 + len(c.score.statistics))),
+        population=population_name(c),
+        population_bytes=round((samples + held_out) * sample_bytes),
+    )
+
+
+def chip_hours(found: Recipe, flops_per_second: float) -> tuple[float, float]:
+    """(hours of all rows, hours of those that are not present) of a chip that does so many useful FLOP/s."""
+    hours = (found.train_flops + found.score_flops) / flops_per_second / 3600
+    return hours, hours * (found.rows - found.present_rows) / found.rows
+
+
+def totals(found: Sequence[Recipe]) -> dict[str, float]:
+    """Sums over recipes; a population that several share is counted once."""
+    names = (
+        "rows",
+        "present_rows",
+        "train_tokens",
+        "train_flops",
+        "score_flops",
+        "checkpoint_bytes",
+        "score_point_bytes",
+        "store_bytes",
+    )
+    largest: dict[str, int] = {}
+    for r in found:
+        largest[r.population] = max(largest.get(r.population, 0), r.population_bytes)
+    sums: Mapping[str, float] = {name: sum(getattr(r, name) for r in found) for name in names}
+    return {**sums, "population_bytes": sum(largest.values())}
+
+
+@dataclasses.dataclass(frozen=True)
+class Chip:
+    """What computes; hours of one are told, however many work."""
+
+    name: str
+    flops: float
+    """Dense bfloat16 FLOP/s of one."""
+    mfu: float
+    """The share of them that is useful work."""
+
+
+def flags(parser: argparse.ArgumentParser) -> list[str]:
+    """Adds the flags of this verb; returns their names."""
+    group = parser.add_argument_group("plan only")
+    group.add_argument("--device", metavar="NAME", help="such as h100 or 'tpu v5p', or TFLOP/s")
+    group.add_argument("--mfu", type=float, help="useful share of its dense bfloat16 FLOP/s; 0.4")
+    group.add_argument("--tokens-per-sample", type=float, metavar="N", help="mean after the cut")
+    group.add_argument("--json", action="store_true", default=None, help="for scripts")
+    return ["device", "mfu", "tokens_per_sample", "json"]
+
+
+def show(known: argparse.Namespace, overrides: Sequence[str]) -> None:
+    """Prints the plan of ``known.config``, as a table or as JSON; writes nothing.
+
+    Args:
+      known: of a parser with `flags`, and with ``config`` and ``workdir``.
+      overrides: ``--config.section.field=value``, for all entries of the sweep.
+
+    Raises:
+      UserError: naming every flag whose value is wrong, and every mistake in the config and its sweep.
+    """
+    chip, entries, wrong = None, [], []
+    try:
+        chip = chip_of(known.device, known.mfu)
+    except UserError as error:
+        wrong.append(str(error))
+    try:
+        entries = load.sweep(known.config, overrides)
+        check_tokens(known.tokens_per_sample, entries)
+    except UserError as error:
+        wrong.append(str(error))
+    if wrong or chip is None:
+        raise UserError("\n".join(wrong))
+    stored, mean = _stored(known.workdir, entries), known.tokens_per_sample
+
+    def lengths(c: Config) -> Lengths:
+        there = stored.get(c)
+        measured = _measured(*there, c) if there and mean is None else None
+        return measured or assumed(c.population.length_tokens, mean)
+
+    def present(c: Config) -> int:
+        there = stored.get(c)
+        return _present(*there, c) if there else 0
+
+    found = recipes(entries, lengths, present)
+    if known.json:
+        print(json.dumps(as_json(found, chip), indent=1))
+    else:
+        _print(found, chip, len(entries))
+
+
+def as_json(found: Sequence[Recipe], chip: Chip) -> dict[str, Any]:
+    """The plan as plain values: {"chip", "recipes": one a recipe, "total"}, names with their units."""
+    total = totals(found)
+    rate = chip.flops * chip.mfu
+    hours = [chip_hours(r, rate) for r in found]
+    return {
+        "chip": {"name": chip.name, "flops_per_second": chip.flops, "mfu": chip.mfu},
+        "recipes": [
+            dataclasses.asdict(r) | {"chip_hours": all_rows, "missing_chip_hours": missing}
+            for r, (all_rows, missing) in zip(found, hours, strict=True)
+        ],
+        "total": total
+        | {"chip_hours": sum(h[0] for h in hours), "missing_chip_hours": sum(h[1] for h in hours)},
+    }
+
+
+def chip_of(device: str | None, mfu: float | None) -> Chip:
+    """What --device and --mfu say; UserError with a line for each that is wrong."""
+    name, share = "h100" if device is None else device, 0.4 if mfu is None else mfu
+    bad = []
+    if not 0 < share <= 1:
+        bad.append(f"--mfu={share}: must be above 0 and at most 1; try --mfu=0.4")
+    rate = flops.chip_peak(name)
+    if rate is None:
+        try:
+            rate, name = float(name) * 1e12, f"a chip of {float(name):g} TFLOP/s"
+        except ValueError:
+            known = ", ".join(flops.DEVICES)
+            bad.append(
+                f"--device={name}: no peak known; say one of {known}, or its dense bfloat16 rate in TFLOP/s"
+            )
+        else:
+            if not 0 < rate < float("inf"):
+                bad.append(f"--device={device}: must be a finite rate above 0, in TFLOP/s")
+    if bad:
+        raise UserError("\n".join(bad))
+    assert rate is not None
+    return Chip(name, rate, share)
+
+
+def check_tokens(mean: float | None, entries: Sequence[Entry]) -> None:
+    """UserError if samples of no entry can have --tokens-per-sample tokens on average."""
+    shortest = min(c.population.length_tokens for _, c in entries)
+    if mean is not None and not 3 <= mean <= shortest:
+        raise UserError(
+            f"--tokens-per-sample={mean:g}: must lie between 3 and population.length_tokens={shortest}, at which "
+            "samples are cut"
+        )
+
+
+_Stored = tuple[Workdir, dict[str, Any]]
+
+
+def _stored(path: str | None, entries: Sequence[Entry]) -> dict[Config, _Stored]:
+    """Of the recipes that have a population in the folder, or in folders of their own in it: workdir and config."""
+    if not path:
+        return {}
+    alone = Workdir(Path(path)).population.exists()  # of one config, whatever its sweep is
+    folders = {a.config: Path(path) for a in asked(entries)}
+    if not alone:
+        folders = {task.config: task.folder for task in sweep.tasks(path, entries)}
+    found = {}
+    for c, folder in folders.items():
+        workdir, file = Workdir(folder), folder / "config.json"
+        if not workdir.population.exists():
+            continue
+        try:
+            found[c] = workdir, dict(json.loads(file.read_text())["config"])
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise UserError(
+                f"{file}: not a config written by lm-mia; choose another --workdir"
+            ) from error
+    return found
+
+
+def _measured(workdir: Workdir, stored: dict[str, Any], c: Config) -> Lengths | None:
+    """Lengths of the workdir's samples, if they are of the config's corpus, vocabulary and length."""
+    of = ("corpus.", "tokenizer.", "population.length_tokens")
+    if any(line.startswith(of) for line in differences(stored, c)):
+        return None
+    return lengths_of(workdir.population)
+
+
+def lengths_of(population: Path) -> Lengths:
+    """Lengths of the samples of a population."""
+    from lm_mia.data.population import open_population  # here: pandas and pyarrow take a second
+
+    offsets_N1 = open_population(population, verify=False).offsets_N1
+    lengths_N = np.diff(offsets_N1[: _LOOKED_AT + 1]).astype(float)
+    said = f"measured in {population}"
+    return Lengths(float(lengths_N.mean()), float((lengths_N**2).mean()), said)
+
+
+def _present(workdir: Workdir, stored: dict[str, Any], c: Config) -> int:
+    """How many of a config's rows are trained and scored in the workdir; by names of files only."""
+    if differences(stored, c):
+        return 0
+    from lm_mia.data import subsets
+    from lm_mia.data.population import open_population
+    from lm_mia.store.store import scores_of  # here: tensorstore and zarr take half a second
+
+    sha256 = open_population(workdir.population, verify=False).sha256
+    recipe = workdir.recipe(recipe_hash(c, sha256))
+    rows = subsets.rows_of(c)
+    return len(rows) - len(scores_of(c, recipe).missing(rows))  # a diverged row is not there
+
+
+def _print(found: Sequence[Recipe], chip: Chip, entries: int) -> None:
+    plan = as_json(found, chip)
+    some = plan["total"]["present_rows"] > 0
+    table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("recipe", no_wrap=True)
+    for name in (
+        "model",
+        "params",
+        "rows",
+        *(["present"] if some else []),
+        "steps\na row",
+        "tokens",
+        "FLOPs:\ntrain",
+        "\nscore",
+        "bytes:\ncheckpoints",
+        "\nscores",
+        "\npopulation",
+        "chip-hours",
+    ):
+        table.add_column(name, justify="right", no_wrap=True)
+    for r in plan["recipes"]:
+        table.add_row(
+            r["name"].replace("+", ", ")
+            or ", ".join(f"{k.rpartition('.')[2]}={v}" for k, v in r["sets"].items())
+            or "the config",
+            r["size"] if r["size"] != "custom" else f"{r['layers']}x{r['width']}",
+            _short(r["parameters"], "kMB"),
+            *_numbers(r, some, f"{r['row_steps']:,}"),
+        )
+    if len(found) > 1:
+        table.add_section()
+        table.add_row("total", "", "", *_numbers(plan["total"], some, ""))
+    console = Console()
+    # A figure cut short would be worse than a line that wraps.
+    needed = console.measure(table, options=console.options.update(width=_WIDEST)).maximum
+    console = Console(width=max(console.width, needed))
+    console.print(table)
+    for line in _notes(found, chip, entries, plan["total"]):
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
+
+
+def _numbers(of: dict[str, Any], some_present: bool, steps: str) -> list[str]:
+    """The cells from rows to chip-hours."""
+    hours = of["chip_hours"]
+    return [
+        f"{of['rows']:,}",
+        *([f"{of['present_rows']:,}"] if some_present else []),
+        steps,
+        _short(of["train_tokens"], "kMBT"),
+        *(f"{of[name]:.2e}" for name in ("train_flops", "score_flops")),
+        *(in_bytes(of[name]) for name in ("checkpoint_bytes", "store_bytes", "population_bytes")),
+        three_digits(hours),
+    ]
+
+
+def three_digits(value: float) -> str:
+    """A number for people, without a prefix."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _short(amount: float, prefixes: str, unit: str = "") -> str:
+    """Three digits and a prefix: 12.3 k."""
+    prefix = ""
+    for larger in prefixes:
+        if amount < 999.5:
+            break
+        amount, prefix = amount / 1000, larger
+    return f"{amount:.3g} {prefix}{unit}".rstrip()
+
+
+def in_bytes(amount: float) -> str:
+    """Three digits and a prefix, for people."""
+    return _short(amount, "kMGTP", "B")
+
+
+def _notes(found: Sequence[Recipe], chip: Chip, entries: int, total: dict[str, float]) -> list[str]:
+    where = {(r.mean_sample_tokens, r.lengths) for r in found}
+    samples = "; ".join(f"{mean:.0f} a sample, {said}" for mean, said in sorted(where))
+    counted = sum(len(r.entries) for r in found) - len(found)
+    left = total["missing_chip_hours"]
+    lines = [
+        f"chip-hours   of {chip.name}, {chip.flops / 1e12:g} TFLOP/s of dense bfloat16, at an MFU of {chip.mfu:g}",
+        f"tokens       useful ones, {samples} (--tokens-per-sample says another mean)",
+        "FLOPs        useful ones; scoring takes all samples, at every score point",
+        "checkpoints  the last state of every row: parameters and two moments, float32",
+    ]
+    if total["score_point_bytes"]:
+        lines.append(
+            f"             and at score points, for statistics asked for later: "
+            f"{in_bytes(total['score_point_bytes'])} more"
+        )
+    if total["present_rows"]:
+        lines.append(
+            f"left         {left:,.3g} chip-hours, for the {total['rows'] - total['present_rows']} missing rows"
+        )
+    if counted:
+        lines.append(
+            f"counted once {counted} of {entries} entries ask for rows of a recipe that is there already"
+        )
+    return lines

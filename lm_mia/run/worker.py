@@ -1,0 +1,257 @@
+"""A worker process: takes rows that nobody is at work on, trains and scores them, and reports to who started it.
+
+Rows are locked by files, so any number of workers, of any commands and hosts, may share a recipe. Where a row spans a
+job, the job's processes work as one: the first of them takes the locks and tells the others, and writes what is stored.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import json
+import multiprocessing.connection
+import os
+import signal
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import filelock
+import numpy as np
+
+from lm_mia import config, errors
+from lm_mia.atomic import write_atomically
+from lm_mia.data import subsets
+from lm_mia.data.population import open_population
+from lm_mia.errors import UserError
+from lm_mia.run import inventory
+from lm_mia.store.store import Store, scores_of
+
+Event = dict[str, Any]
+Report = Callable[[Event], None]
+
+_DONE, _WAIT = -1, -2  # in place of a row's number
+_WAIT_SECONDS = 0.5
+
+
+def main(
+    pipe: multiprocessing.connection.Connection,
+    todo: str,
+    c: config.Config,
+    workdir: Path,
+    recipe: Path,
+    place: tuple[int, int],
+    environment: dict[str, str],
+    only: Sequence[subsets.Row] | None = None,
+) -> None:
+    """The process; when whoever started it dies, the pipe breaks at the next report and it ends too.
+
+    Args:
+      pipe: to which events are sent.
+      todo: "train", "score", or "run" for both.
+      c: the whole config.
+      workdir, recipe: folders.
+      place: index among the workers of the command, and their number.
+      environment: set before JAX is loaded.
+      only: the rows to make, but for those that others are at work on; None: all, waiting for others' too.
+    """
+    os.environ |= environment
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started us sends SIGTERM
+    try:
+        work = functools.partial(_work, todo, c, workdir, recipe, place, pipe.send, only)
+        if (problem := _problem(work, workdir)) is None:
+            return
+        pipe.send(problem)
+    except BrokenPipeError:
+        pass
+    # At once: leaving in order waits for a save that failed, or for other processes of the job, which wait for us.
+    os._exit(1)
+
+
+def _problem(work: Callable[[], None], workdir: Path) -> Event | None:
+    """Does the work; what went wrong, as an event, if anything did."""
+    try:
+        try:
+            work()
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is on its way out
+    except UserError as error:
+        kind = "apart" if isinstance(error, errors.ApartError) else "user_error"
+        return {"event": kind, "message": str(error)}
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        if problem := errors.disk_problem(error):
+            message = f"{workdir}: {problem}; {errors.DISK_WAY_OUT}"
+            return {"event": "disk", "message": message}
+        return {"event": "crash", "message": traceback.format_exc()}
+    return None
+
+
+def _work(
+    todo: str,
+    c: config.Config,
+    workdir: Path,
+    recipe: Path,
+    place: tuple[int, int],
+    report: Report,
+    only: Sequence[subsets.Row] | None,
+) -> None:
+    # here, so that the process that only watches never loads JAX
+    from lm_mia.model import transformer
+    from lm_mia.run import backend, preemption
+    from lm_mia.score.scorer import Scorer, micro_rows, restore_params
+    from lm_mia.train import execution, loop
+
+    here = backend.start(c.compute.span)
+    stop = preemption.Stop()
+    stop.install()
+    tell: Report = report if here.lead else lambda event: None
+    population = open_population(workdir / "population", verify=False)  # the command has
+    shape = transformer.Shape.of(c.model, population.vocab_size, population.length_tokens)
+    choice = execution.choose(
+        c.compute,
+        shape,
+        c.train.batch_size,
+        here.about["platform"],
+        backend.memory_bytes(),
+        here.mesh.size,
+    )
+    trainer = loop.Trainer(population, shape, c.optimizer, c.train, choice, here.mesh)
+    rows_a_call = micro_rows(c.score.micro_rows, shape.length_tokens, here.about["platform"])
+    forward = dataclasses.replace(choice.way, remat="none")  # nothing is kept for a backward pass
+    scorer = Scorer(shape, population, forward, choice.chunk_tokens, rows_a_call, here.own)
+    report(
+        {"event": "worker", "index": place[0], "lead": here.lead, **here.about}
+        | {"choice": str(choice)}
+    )
+    store, keep = scores_of(c, recipe), config.score_steps(c)
+
+    def make(row: subsets.Row) -> None:
+        folder, steps = inventory.checkpoints(recipe, row), inventory.total_steps(c, row)
+        tell({"event": "row_started", "row": str(row), "role": row.role})
+        if todo != "score":
+            with stop.noting() as asked:
+                loop.train_row(trainer, row, steps, folder, tell, keep, asked)
+        if stop.now():  # asked at the row's last step, which is no place to stop for train_row
+            raise loop.PreemptedError
+        for at in (*keep, steps) if todo != "train" else ():
+            score_point(row, at, steps, folder)
+            if stop.now():
+                raise loop.PreemptedError
+        if compiled := here.compiled():
+            report({"event": "compiled", "index": place[0], **compiled})
+
+    def score_point(row: subsets.Row, at: int, steps: int, folder: Path) -> None:
+        point = 0 if at == steps else at
+        # The leading process's list: another one may see a shared folder a little later.
+        lacking = store.lacking(row, point) if here.lead else []
+        count = here.agreed(len(lacking))
+        tokens = here.agreed(here.lead and store.lacks_tokens(row, point))
+        if not (count or tokens):
+            return
+        began, of = time.monotonic(), len(population)
+        before, all_points = (*keep, steps).index(at), len(keep) + 1
+        member_N2 = subsets.member(row.subset_seed, of, c.train.subset)
+        # a signal that cut orbax short would leave its threads with a closed loop
+        with stop.noting():
+            params = restore_params(row, at, shape, folder, here.mesh, here.own)
+        if stop.now():
+            raise loop.PreemptedError
+        for i in range(count):
+            low, high, names = lacking[i] if here.lead else (0, 0, [])
+            low, high = here.agreed(low), here.agreed(high)
+            asked = here.agreed(
+                sum(2**n for n, name in enumerate(store.variables) if name in names)
+            )
+            names = [name for n, name in enumerate(store.variables) if asked >> n & 1]
+
+            mine = here.part(low, high)
+
+            def on_samples(done: float, low: int = low, high: int = high) -> None:
+                share = (before + (low + (high - low) * done) / of) / all_points
+                tell({"event": "scoring", "row": str(row), "share": share})
+
+            statistics = [name for name in names if name not in ("member", "loss")]
+            found = scorer.values(params, statistics, mine.start, mine.stop, on_samples)
+            values = {name: here.joined(found[name], high - low) for name in names if name in found}
+            for name, value_C in values.items():
+                if bad := int((~np.isfinite(value_C)).sum()):
+                    what = "losses are" if name == "loss" else f"values of {name} are"
+                    raise UserError(f"row {row}: {bad} {what} not finite; the row is not stored")
+            if here.lead:
+                values = {name: values.get(name, member_N2[low:high]) for name in names}
+                store.write_shards(row, low, values, point)
+            if stop.now():
+                raise loop.PreemptedError
+        if here.lead:
+            if tokens:  # of few samples: the others wait
+                log_prob_T = scorer.token_log_probs(params, store.token_samples)
+                store.write_tokens(row, log_prob_T, point)
+            tell(
+                {"event": "row_scored", "row": str(row), "role": row.role, "step": at}
+                | {"last": at == steps, "seconds": round(time.monotonic() - began, 3)}
+                | _mean_losses(dataclasses.replace(store, step=point), row)
+            )
+
+    rows = subsets.rows_of(c)  # numbered alike in all processes of the job
+    locked = _locked(todo, c, recipe, place, only, tell) if here.lead else iter(())
+    while (number := here.agreed(next(locked, _DONE))) != _DONE:
+        try:
+            if number == _WAIT:  # in turns of all, since collectives do not wait for long
+                time.sleep(_WAIT_SECONDS)
+                if stop.now():
+                    raise loop.PreemptedError
+            else:
+                make(rows[number])
+        except loop.DivergedError as error:
+            if here.lead:
+                path = inventory.diverged(recipe, rows[number])
+                path.parent.mkdir(exist_ok=True)
+                write_atomically(path, json.dumps(error.evidence) + "\n")
+            tell({"event": "row_diverged", **error.evidence, "message": f"{error}"})
+        except loop.PreemptedError:
+            report({"event": "preempted"})
+            return
+
+
+def _mean_losses(store: Store, row: subsets.Row) -> dict[str, float]:
+    """Of members and of others, from the store, since another process may have scored a part of the row."""
+    total_2, count_2 = np.zeros(2), np.zeros(2)
+    for _, block in store.blocks({name: (name, [row]) for name in ("loss", "member")}):
+        member_C = block["member"][0]
+        total_2 += [block["loss"][0][of_C].sum(dtype="float64") for of_C in (member_C, ~member_C)]
+        count_2 += [member_C.sum(), (~member_C).sum()]
+    names = ("member_loss_nats", "nonmember_loss_nats")
+    return dict(zip(names, (total_2 / count_2).tolist(), strict=True))
+
+
+def _locked(
+    todo: str,
+    c: config.Config,
+    recipe: Path,
+    place: tuple[int, int],
+    only: Sequence[subsets.Row] | None,
+    tell: Report,
+) -> Iterator[int]:
+    """Which row is missing, while its lock is held, until none is; _WAIT, while others are at work on all of them.
+
+    Of certain rows only: until none is that others are not at work on.
+    """
+    rows, (index, count) = subsets.rows_of(c), place
+    while waiting := inventory.missing(todo, c, recipe, rows if only is None else list(only)):
+        took = False
+        # Workers start at different places, so that they rarely ask for the same lock.
+        start = index * len(waiting) // count
+        for row in waiting[start:] + waiting[:start]:
+            lock = filelock.FileLock(recipe / "locks" / f"{row}.lock", timeout=0)
+            with contextlib.suppress(filelock.Timeout), lock:
+                if inventory.missing(todo, c, recipe, [row]):
+                    took = True
+                    yield rows.index(row)
+        if not took and only is not None:
+            return
+        if not took:  # somebody else is at work on every row that is left
+            tell({"event": "waiting", "rows": [str(row) for row in waiting]})
+            yield _WAIT

@@ -1,0 +1,1 @@
+"""What a trained model says of every sample: losses, statistics, and extraction."""

@@ -1,0 +1,1 @@
+"""Training one model: packed batches, the compiled update, checkpoints, and devices that share the work."""

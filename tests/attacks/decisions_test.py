@@ -1,0 +1,296 @@
+"""The tables of decisions against slow counting over whole arrays."""
+
+import dataclasses
+import functools
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from scipy.stats import binomtest
+from synthetic_scores import SMALL, Ran, ran, scored
+
+from lm_mia.attacks import decisions, runner, signals
+from lm_mia.config import AttackName
+from lm_mia.stats import coin_flip, likelihood_ratio
+
+# Enough replicas that every flip bin has samples.
+MANY = dataclasses.replace(
+    SMALL, replicas=40, variance="pooled", attacks=("lira_online",), bootstraps=0, fprs=(0.1, 0.3)
+)
+BINS = ["very stable", "low/mid", "mid/high", "very unstable", "coin flip"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Slow:
+    """Whole arrays of an attack that was run, by other code than the package's."""
+
+    of: Ran
+
+    @functools.cached_property
+    def score_TxN(self) -> np.ndarray:
+        world, c = self.of.of, self.of.c
+        references = world.reference_MxN, world.reference_member_MxN
+        return likelihood_ratio.lira(world.target_TxN, *references, variance=c.variance)
+
+    @property
+    def member_N(self) -> np.ndarray:
+        return self.of.of.member_N
+
+    @property
+    def there_N(self) -> np.ndarray:
+        return np.asarray(~np.isnan(self.score_TxN).any(axis=0))
+
+    @property
+    def replicas(self) -> int:
+        return len(self.score_TxN)
+
+    @functools.cached_property
+    def called_TxC(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Of each target: scores of non-members, and how many of them are at or above each."""
+        out_TxN = [score_N[~self.member_N] for score_N in self.score_TxN]
+        outs = [out_N[~np.isnan(out_N)] for out_N in out_TxN]
+        return [(out_C, (out_C[:, None] >= out_C).sum(axis=0)) for out_C in outs]
+
+    def threshold(self, t: int, fpr: float) -> float:
+        """The lowest non-member score that calls few enough non-members; lower still if all may be."""
+        out_C, called_C = self.called_TxC[t]
+        if fpr == 1:
+            return -math.inf
+        return min(out_C[called_C <= fpr * len(out_C) + 1e-9], default=math.inf)
+
+    @functools.cache  # noqa: B019, as many as there are rates
+    def decisions(self, fpr: float) -> np.ndarray:
+        """decision_TxN, False without a score."""
+        threshold_T = np.array([self.threshold(t, fpr) for t in range(self.replicas)])
+        return self.score_TxN >= threshold_T[:, None]
+
+    def votes(self, fpr: float) -> np.ndarray:
+        return np.where(self.there_N, self.decisions(fpr).sum(axis=0), np.nan)
+
+    def bin(self, votes: float) -> int:
+        k_low, _ = coin_flip.coin_flip_cutoff(self.replicas, self.of.c.alpha)
+        if k_low <= votes <= self.replicas - k_low:
+            return 4
+        return sum(self.flip(votes) >= edge - 1e-12 for edge in (0.1, 0.25, 0.4))
+
+    def flip(self, votes: float) -> float:
+        agree = self.replicas * (self.replicas - 1)
+        return 2 * votes * (self.replicas - votes) / agree
+
+
+@pytest.fixture(scope="module", params=["few", "many"])
+def slow(
+    request: pytest.FixtureRequest, attacked: Ran, tmp_path_factory: pytest.TempPathFactory
+) -> Slow:
+    if request.param == "few":
+        return Slow(attacked)
+    folder = tmp_path_factory.mktemp("many")
+    return Slow(ran(scored(folder, MANY, 300, "balanced"), MANY, folder / "tables"))
+
+
+def close(table: pd.DataFrame, column: str, want: Any) -> None:
+    np.testing.assert_allclose(table[column], want, rtol=1e-11, atol=1e-13, err_msg=column)
+
+
+def test_error_rates(slow: Slow):
+    table, there_N = slow.of.csv("error_rates.csv"), slow.there_N
+    assert (table.attack == "lira_online").all()
+    assert table.fpr.tolist() == list(slow.of.c.fprs)
+    assert (table.replicas == slow.replicas).all()
+    assert (table.left_out == (~there_N).sum()).all()
+    for f, fpr in enumerate(slow.of.c.fprs):
+        decision_TxN, row = slow.decisions(fpr), table.iloc[[f]]
+        tpr_T = decision_TxN[:, slow.member_N & there_N].mean(axis=1)
+        fpr_T = decision_TxN[:, ~slow.member_N & there_N].mean(axis=1)
+        right_T = (decision_TxN == slow.member_N)[:, there_N].mean(axis=1)
+        for name, rate_T in {
+            "tpr": tpr_T, "fpr": fpr_T, "acc": right_T, "fnr": 1 - tpr_T, "tnr": 1 - fpr_T,
+            "balanced_acc": (tpr_T + 1 - fpr_T) / 2,
+        }.items():  # fmt: skip
+            close(row, f"{name}_mean", rate_T.mean())
+            close(row, f"{name}_std", rate_T.std())
+        assert (fpr_T <= fpr).all()
+
+
+def test_thresholds(slow: Slow):
+    table, fprs = slow.of.csv("thresholds.csv"), slow.of.c.fprs
+    assert len(table) == slow.replicas * len(fprs)
+    for row in table.to_dict("records"):
+        t, fpr = row["order_seed"], row["fpr"]
+        assert row["threshold"] == pytest.approx(slow.threshold(t, fpr), rel=1e-12)
+        decision_N = slow.decisions(fpr)[t]
+        assert row["tpr"] == pytest.approx(decision_N[slow.member_N & slow.there_N].mean())
+        called = decision_N[~slow.member_N & slow.there_N].mean()
+        assert row["realised_fpr"] == pytest.approx(called)
+
+
+def test_samples(slow: Slow):
+    table, c, world = slow.of.samples(), slow.of.c, slow.of.of
+    kinds = ("votes", "flip", "p_value", "distance")
+    names = [f"{kind}_{fpr:g}" for fpr in c.fprs for kind in kinds]
+    assert table.columns.tolist() == [
+        "id",
+        "member",
+        "tokens",
+        "unk",
+        "zlib_bytes",
+        "tfidf",
+        "prefix_group",
+        "score",
+        "mean_score",
+        "mean_posterior",
+        "separation",
+        *names,
+    ]
+    assert table.id.tolist() == list(range(len(slow.member_N)))
+    assert table.member.tolist() == slow.member_N.tolist()
+    assert table.tokens.tolist() == world.population.lengths_N.tolist()
+    for name in ("unk", "zlib_bytes", "tfidf", "prefix_group"):
+        assert table[name].tolist() == world.population.column(name).tolist()
+    posterior_TxN = 1 / (1 + np.exp(-np.clip(slow.score_TxN, -700, 700)))
+    close(table, "score", slow.score_TxN[0])
+    close(table, "mean_score", slow.score_TxN.mean(axis=0))
+    close(table, "mean_posterior", posterior_TxN.mean(axis=0))
+    g = likelihood_ratio.fit(world.reference_MxN, world.reference_member_MxN, variance=c.variance)
+    apart_N = (g.mean_out_N - g.mean_in_N) / np.sqrt((g.var_in_N + g.var_out_N) / 2)
+    close(table, "separation", apart_N)
+    for fpr in c.fprs:
+        votes_N = slow.votes(fpr)
+        np.testing.assert_array_equal(table[f"votes_{fpr:g}"].astype(float), votes_N)
+        close(table, f"flip_{fpr:g}", [slow.flip(v) for v in votes_N])
+        tests = [v if np.isnan(v) else binomtest(int(v), slow.replicas).pvalue for v in votes_N]
+        close(table, f"p_value_{fpr:g}", tests)
+        threshold_T = np.array([slow.threshold(t, fpr) for t in range(slow.replicas)])
+        at_T = 1 / (1 + np.exp(-np.clip(threshold_T, -700, 700)))
+        distance_N = np.abs(posterior_TxN - at_T[:, None]).mean(axis=0)
+        np.testing.assert_allclose(table[f"distance_{fpr:g}"], distance_N, atol=1e-6)
+    types = pq.read_schema(slow.of.folder / "samples.parquet")
+    assert [str(types.field(n).type) for n in names[:4]] == ["int16", "double", "double", "float"]
+
+
+def test_flip_shares(slow: Slow):
+    table = slow.of.csv("flip_shares.csv")
+    _, cutoff = coin_flip.coin_flip_cutoff(slow.replicas, slow.of.c.alpha)
+    most = slow.flip(slow.replicas // 2)
+    assert table.replicas.unique().tolist() == [slow.replicas]
+    assert table.left_out.unique().tolist() == [(~slow.there_N).sum()]
+    full = set()
+    for fpr in slow.of.c.fprs:
+        part = table[table.fpr == fpr]
+        assert part.bin.tolist() == BINS
+        edges = [min(edge, cutoff) for edge in (0, 0.1, 0.25, 0.4)] + [cutoff, most]
+        np.testing.assert_allclose(part.low, edges[:-1])
+        np.testing.assert_allclose(part.high, edges[1:])
+        for kind, of_N in (("members", slow.member_N), ("nonmembers", ~slow.member_N)):
+            found = [slow.bin(v) for v in slow.votes(fpr)[of_N & slow.there_N]]
+            counted = [found.count(b) for b in range(5)]
+            assert part[kind].tolist() == counted
+            close(part, f"{kind}_percent", [100 * n / len(found) for n in counted])
+            full |= {b for b, n in enumerate(counted) if n}
+    assert full == ({0, 1, 2, 3, 4} if slow.replicas == 40 else {0, 4})
+
+
+def test_true_positives(slow: Slow):
+    table = slow.of.csv("true_positives.csv")
+    assert table.fpr.tolist() == list(slow.of.c.fprs)
+    assert table.replicas.unique().tolist() == [slow.replicas]
+    assert table.left_out.unique().tolist() == [(~slow.there_N).sum()]
+    in_N = slow.member_N & slow.there_N
+    for f, fpr in enumerate(slow.of.c.fprs):
+        row = table.iloc[[f]]
+        bin_N = np.array([slow.bin(v) for v in slow.votes(fpr)[in_N]])
+        decision_TxN = slow.decisions(fpr)[:, in_N]
+        tp_T = decision_TxN.sum(axis=1)
+        close(row, "tp_mean", tp_T.mean())
+        close(row, "tp_std", tp_T.std())
+        close(row, "tpr_mean", (tp_T / in_N.sum()).mean())
+        close(row, "tpr_std", (tp_T / in_N.sum()).std())
+        for name, bins in (("very_unstable", [3]), ("coin_flip", [4]), ("union", [3, 4])):
+            part_T = decision_TxN[:, np.isin(bin_N, bins)].sum(axis=1)
+            shares = [100 * p / tp if tp else 0 for p, tp in zip(part_T, tp_T, strict=True)]
+            close(row, f"{name}_tp_mean", part_T.mean())
+            close(row, f"{name}_tp_std", part_T.std())
+            close(row, f"{name}_share_percent_mean", np.mean(shares))
+            close(row, f"{name}_share_percent_std", np.std(shares))
+
+
+def test_coin_free_roc_and_partial_auc(slow: Slow):
+    table, c = slow.of.csv("coin_free_roc.csv"), slow.of.c
+    nonmembers = (~slow.member_N).sum()
+    grid = [0, *c.band, *np.geomspace(1 / nonmembers, 1, runner._CURVE_POINTS)]
+    np.testing.assert_allclose(table.fpr, sorted(set(grid)), rtol=1e-12)
+    in_N = slow.member_N & slow.there_N
+    for row in table.iloc[::7].to_dict("records"):
+        votes = slow.votes(row["fpr"])[in_N]
+        assert row["tpr_mean"] == pytest.approx(votes.mean() / slow.replicas)
+        free = [0 if slow.bin(v) == 4 else v for v in votes]
+        assert row["tpr_coin_free"] == pytest.approx(np.mean(free) / slow.replicas)
+    areas = slow.of.csv("partial_auc.csv")
+    assert areas[["low", "high"]].to_numpy().tolist() == [[*c.band]] * 2 + [[0, 1]] * 2
+    assert areas.curve.tolist() == ["raw", "coin-free"] * 2
+    for (_, raw), (_, free) in zip(areas[::2].iterrows(), areas[1::2].iterrows(), strict=True):
+        for row, name in ((raw, "tpr_mean"), (free, "tpr_coin_free")):
+            low, high = row["low"], row["high"]
+            x = np.linspace(low, high, 400_001)
+            area = np.trapezoid(np.interp(x, table.fpr, table[name]), x)
+            assert row["pauc"] == pytest.approx(area, rel=1e-5)
+            assert row["pauc_normalised"] == pytest.approx(area / (high - low), rel=1e-5)
+            lift = area - (high**2 - low**2) / 2
+            assert row["lift"] == pytest.approx(lift, rel=1e-4)
+            assert row["lift_normalised"] == pytest.approx(lift / (high - low), rel=1e-4)
+        assert free["lift_retained_percent"] == pytest.approx(100 * free["lift"] / raw["lift"])
+        dropped = 100 * (1 - free["pauc"] / raw["pauc"])
+        assert free["mean_tpr_dropped_percent"] == pytest.approx(dropped)
+        assert math.isnan(raw["lift_retained_percent"])
+
+
+def test_flip_curves(slow: Slow):
+    curves, samples = slow.of.csv("flip_curves.csv"), slow.of.samples()
+    pairs = [(fpr, against) for fpr in slow.of.c.fprs for against in ("distance", "posterior")]
+    assert list(dict.fromkeys(zip(curves.fpr, curves.against, strict=True))) == pairs
+    for (fpr, against, kind), curve in curves.groupby(["fpr", "against", "class"]):
+        x = f"distance_{fpr:g}" if against == "distance" else "mean_posterior"
+        part = samples[samples.member == (kind == "members")][[x, f"flip_{fpr:g}"]].astype(float)
+        there = sorted(part.dropna().itertuples(index=False, name=None))
+        assert (curve.left_out == len(part) - len(there)).all()
+        bins: dict[int, list[tuple[float, float]]] = {}
+        for x_value, y_value in there:  # tied x go where the first of them goes
+            rank = next(i for i, pair in enumerate(there) if pair[0] == x_value)
+            bins.setdefault(rank * 50 // len(there), []).append((x_value, y_value))
+        assert curve.samples.tolist() == [len(b) for b in bins.values()]
+        np.testing.assert_allclose(
+            curve.x_mean, [np.mean([p[0] for p in b]) for b in bins.values()]
+        )
+        close(curve, "flip_mean", [np.mean([p[1] for p in b]) for b in bins.values()])
+
+
+@pytest.mark.parametrize("variance", ["per_sample", "pooled"])
+def test_blocks_change_nothing(
+    attacked: Ran, variance: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    names: tuple[AttackName, ...] = ("lira_online", "rmia_offline")
+    c = dataclasses.replace(SMALL, variance=variance, attacks=names, bootstraps=0)
+    whole = ran(attacked.of, c, tmp_path / "whole")
+    monkeypatch.setattr(signals, "BLOCK_SAMPLES", 128)
+    monkeypatch.setattr(signals, "_PART_SAMPLES", 50)
+    monkeypatch.setattr(decisions, "_ROW_GROUP", 120)
+    blocks = ran(attacked.of, c, tmp_path / "blocks")
+    assert pq.ParquetFile(blocks.folder / "samples.parquet").num_row_groups > 3
+    assert blocks.said == whole.said
+    near = {"per_sample": 0, "pooled": 1e-12}[variance]
+    pd.testing.assert_frame_equal(blocks.samples(), whole.samples(), rtol=near, atol=near)
+    files = {path.name for path in whole.folder.iterdir()}
+    assert files == {path.name for path in blocks.folder.iterdir()}
+    for name in files - {"samples.parquet", "shuffled.csv"}:  # labels are shuffled block by block
+        if variance == "per_sample" or name.endswith("json"):
+            texts = [(folder / name).read_bytes() for folder in (blocks.folder, whole.folder)]
+            assert texts[0] == texts[1], name
+        else:
+            pd.testing.assert_frame_equal(blocks.csv(name), whole.csv(name), rtol=1e-12, atol=1e-12)
+    shuffled = blocks.csv("shuffled.csv").auc_mean
+    assert shuffled.between(0.45, 0.55).all()
+    assert (shuffled != whole.csv("shuffled.csv").auc_mean).any()

@@ -1,0 +1,88 @@
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lm_mia.attacks import resampling
+from lm_mia.stats import flips, likelihood_ratio, roc
+
+
+def test_disjoint_by_hand():
+    np.testing.assert_array_equal(resampling.disjoint_sets(7, 3), [[0, 1, 2], [3, 4, 5]])
+    np.testing.assert_array_equal(resampling.disjoint_sets(3, 3), [[0, 1, 2]])
+    assert resampling.disjoint_sets(128, 16).shape == (8, 16)
+
+
+@given(st.integers(1, 60), st.integers(1, 60))
+def test_disjoint_sets_share_nothing(references, size):
+    if size > references:
+        with pytest.raises(ValueError, match="size"):
+            resampling.disjoint_sets(references, size)
+        return
+    index_SxR = resampling.disjoint_sets(references, size)
+    assert index_SxR.shape == (references // size, size)
+    assert len(set(index_SxR.ravel().tolist())) == index_SxR.size
+    assert 0 <= index_SxR.min() <= index_SxR.max() < references
+    assert references - index_SxR.size < size
+
+
+@given(st.integers(1, 30), st.integers(1, 30), st.integers(1, 9), st.integers(0, 2**32 - 1))
+def test_subsampled_sets_have_no_reference_twice(references, size, sets, seed):
+    size = min(size, references)
+    index_SxR = resampling.subsampled_sets(references, size, sets, np.random.default_rng(seed))
+    assert index_SxR.shape == (sets, size)
+    assert np.all(np.diff(index_SxR, axis=1) > 0)
+    assert 0 <= index_SxR.min() <= index_SxR.max() < references
+    again = resampling.subsampled_sets(references, size, sets, np.random.default_rng(seed))
+    np.testing.assert_array_equal(again, index_SxR)
+
+
+@pytest.mark.montecarlo
+def test_subsampled_sets_draw_every_reference_equally():
+    index_SxR = resampling.subsampled_sets(10, 4, 5000, np.random.default_rng(0))
+    # 2,000 times each, give or take 35; every pair of sets shares 1.6 on average.
+    np.testing.assert_allclose(np.bincount(index_SxR.ravel()), 2000, atol=140)
+    shared = [np.intersect1d(a, b).size for a, b in itertools.pairwise(index_SxR)]
+    np.testing.assert_allclose(np.mean(shared), 1.6, atol=0.05)
+
+
+def test_bad_arguments():
+    rng = np.random.default_rng(0)
+    for size in (0, 5):
+        with pytest.raises(ValueError, match="from 1 to"):
+            resampling.subsampled_sets(4, size, 1, rng)
+        with pytest.raises(ValueError, match="from 1 to"):
+            resampling.disjoint_sets(4, size)
+    with pytest.raises(ValueError, match="1 or more"):
+        resampling.subsampled_sets(4, 2, 0, rng)
+
+
+def test_the_diagnosis_of_references_end_to_end():
+    # Noise: the references alone decide, so disjoint sets behave as coins of the rate asked for,
+    # and overlapping sets agree with one another more often.
+    rng = np.random.default_rng(0)
+    references, samples = 64, 4000
+    loss_MxN = rng.normal(size=(references, samples))
+    reference_member_MxN = rng.random((references, samples)) < 0.5
+    target_N, member_N = rng.normal(size=samples), rng.random(samples) < 0.5
+
+    def flip_rate(index_SxR):
+        score_SxN = np.concatenate(
+            [
+                likelihood_ratio.lira(
+                    target_N[None], loss_MxN[i], reference_member_MxN[i], variance="pooled"
+                )
+                for i in index_SxR
+            ]
+        )
+        points = roc.tpr_at_fpr(score_SxN, member_N, [0.5])
+        votes = flips.votes(score_SxN, points.threshold_TxF)
+        assert votes.replicas == len(index_SxR)
+        return np.nanmean(flips.flip_rate(votes.votes_FxN, votes.replicas))
+
+    apart = flip_rate(resampling.disjoint_sets(references, 8))
+    together = flip_rate(resampling.subsampled_sets(references, 48, 8, rng))
+    assert 0.4 < apart < 0.52
+    assert together < apart - 0.1

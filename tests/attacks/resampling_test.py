@@ -1,0 +1,171 @@
+import dataclasses
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from synthetic_scores import SMALL, Ran, Scored, ran, scored
+
+from lm_mia import config
+from lm_mia.attacks import resampling, runner, signals
+from lm_mia.seeds import rng
+from lm_mia.stats import coin_flip, likelihood_ratio
+
+SAMPLES = 300
+VARIANTS: list[dict[str, Any]] = [
+    {"variance": "per_sample"},
+    {"variance": "pooled"},
+    {"variance": "pooled", "finite_population": True},
+    {"variance": "per_sample", "finite_population": True},
+]
+C = dataclasses.replace(SMALL, references=21, fprs=(0.1, 0.3))
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Scored:
+    return scored(tmp_path_factory.mktemp("diagnostics"), C, SAMPLES)
+
+
+@pytest.fixture(params=["one block", "many blocks"])
+def _blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "many blocks":
+        monkeypatch.setattr(signals, "BLOCK_SAMPLES", 128)
+        monkeypatch.setattr(signals, "_PART_SAMPLES", 50)
+
+
+def lira_mode(c: config.Attack) -> Any:
+    return {"variance": c.variance, "sampled_share": 0.5 if c.finite_population else 0.0}
+
+
+def counted(world: Scored, sets: list[np.ndarray], c: config.Attack) -> list[dict[str, Any]]:
+    """Flip shares over sets of references of the first target, by counting."""
+    members_N, S = world.member_N, len(sets)
+    references = [(world.reference_MxN[s], world.reference_member_MxN[s]) for s in sets]
+    score_SxN = np.array(
+        [likelihood_ratio.lira(world.target_TxN[:1], *r, **lira_mode(c))[0] for r in references]
+    )
+    k_low, cutoff = coin_flip.coin_flip_cutoff(S, c.alpha)
+    there_N, rows = ~np.isnan(score_SxN).any(axis=0), []
+    for fpr in c.fprs:
+        votes_N = np.zeros(SAMPLES)
+        for score_N in score_SxN:
+            outs = score_N[~members_N & ~np.isnan(score_N)]
+            good = [s for s in outs if np.mean(outs >= s) <= fpr]
+            votes_N += score_N >= min(good)
+        edges = [0.0, *(min(e, cutoff) for e in (0.1, 0.25, 0.4)), cutoff]
+        for b in range(5):
+            row: dict[str, Any] = {"fpr": fpr, "low": edges[b]}
+            for kind, of_N in (("members", members_N), ("nonmembers", ~members_N)):
+                bins = []
+                for v in votes_N[of_N & there_N]:
+                    flip = 2 * v * (S - v) / (S * (S - 1))
+                    coin = k_low <= v <= S - k_low
+                    bins.append(4 if coin else sum(flip >= e - 1e-12 for e in (0.1, 0.25, 0.4)))
+                row[kind] = bins.count(b)
+                row[f"{kind}_percent"] = 100 * bins.count(b) / len(bins) if bins else np.nan
+            rows.append(row | {"left_out": (~there_N).sum()})
+    return rows
+
+
+@pytest.mark.usefixtures("_blocks")
+@pytest.mark.parametrize("size", [4, 10])
+@pytest.mark.parametrize("changes", VARIANTS[1:], ids=str)
+def test_resampled_references(world: Scored, changes: dict[str, Any], size: int, tmp_path: Path):
+    c = dataclasses.replace(C, **changes, resample_references=size)
+    source = runner.open_source(world.store, world.population, c, pytest.fail)
+    with ThreadPoolExecutor(2) as pool:
+        table = resampling.resampled_references(source, c, tmp_path, pool)
+    assert list(tmp_path.iterdir()) == []
+    draw = rng(0, "subsampled reference sets")
+    ways = {
+        "disjoint": [np.arange(i * size, (i + 1) * size) for i in range(21 // size)],
+        "subsampled (dependent)": [
+            np.concatenate([[2 * p, 2 * p + 1] for p in draw.choice(10, size // 2, replace=False)])
+            for _ in range(8)
+        ],
+    }
+    assert table.how.unique().tolist() == list(ways)
+    for how, sets in ways.items():
+        part, want = table[table.how == how], counted(world, sets, c)
+        assert part.sets.tolist() == [len(sets)] * 10
+        assert part.references_a_set.tolist() == [size] * 10
+        assert "replicas" not in part  # the sets are
+        for row, expected in zip(part.to_dict("records"), want, strict=True):
+            for name, value in expected.items():
+                assert row[name] == pytest.approx(value, nan_ok=True), (how, name)
+    # Few references a set leave no sample to per-sample variances; that is counted, not hidden.
+    assert (table.left_out < SAMPLES).all() or (size, c.variance) == (4, "per_sample")
+
+
+@pytest.mark.usefixtures("_blocks")
+@pytest.mark.parametrize("changes", VARIANTS, ids=str)
+def test_true_positive_probability(world: Scored, changes: dict[str, Any], tmp_path: Path):
+    c = dataclasses.replace(C, **changes)
+    source = runner.open_source(world.store, world.population, c, pytest.fail)
+    path = tmp_path / "p.parquet"
+    with ThreadPoolExecutor(2) as pool:
+        resampling.true_positive_probability(source, c, path, pool)
+    assert list(tmp_path.iterdir()) == [path]
+    table = pd.read_parquet(path)
+    assert table.columns.tolist() == ["id", "mean", "std", "share_above_half", "targets"]
+    assert table.id.tolist() == list(range(SAMPLES))
+    found = [[] for _ in range(SAMPLES)]
+    for m in range(21):
+        rest = np.arange(21) != m
+        references = world.reference_MxN[rest], world.reference_member_MxN[rest]
+        [score_N] = likelihood_ratio.lira(world.reference_MxN[m], *references, **lira_mode(c))
+        for n in np.flatnonzero(world.reference_member_MxN[m] & ~np.isnan(score_N)):
+            found[n].append(1 / (1 + np.exp(-score_N[n])))
+    assert table.targets.tolist() == [len(p) for p in found]
+    some = [p if p else [np.nan] for p in found]
+    np.testing.assert_allclose(table["mean"], [np.mean(p) for p in some], rtol=1e-9)
+    np.testing.assert_allclose(table["std"], [np.std(p) for p in some], rtol=1e-7, atol=1e-12)
+    above = [float(np.mean(np.array(p) > 0.5)) if p else np.nan for p in found]
+    np.testing.assert_allclose(table["share_above_half"], above)
+    assert table["mean"].mean() > 0.6
+
+
+@pytest.fixture
+def asked(world: Scored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ran:
+    monkeypatch.setattr(runner, "_SHUFFLES", 1)
+    c = dataclasses.replace(C, variance="pooled", attacks=("lira_online",), bootstraps=0)
+    c = dataclasses.replace(c, resample_references=7, leave_one_out=True)
+    return ran(world, c, tmp_path / "tables")
+
+
+def test_an_attack_writes_both_when_asked(asked: Ran):
+    table = asked.csv("resampled_references.csv")
+    sets = [np.arange(0, 7), np.arange(7, 14), np.arange(14, 21)]
+    part = table[table.how == "disjoint"].reset_index()
+    want = pd.DataFrame(counted(asked.of, sets, asked.c))
+    np.testing.assert_allclose(part.members_percent, want.members_percent)
+    np.testing.assert_allclose(part.nonmembers_percent, want.nonmembers_percent)
+    probability = pd.read_parquet(asked.folder / "true_positive_probability.parquet")
+    assert len(probability) == SAMPLES
+    facts = json.loads((asked.folder / "flips.json").read_text())
+    assert (facts["config"]["leave_one_out"], facts["config"]["resample_references"]) == (True, 7)
+
+
+def test_sets_are_made_of_whole_pairs(world: Scored):
+    source = runner.open_source(world.store, world.population, C, pytest.fail)
+    whole = [[2 * p, 2 * p + 1] for p in range(10)]  # the last of 21 references has no partner
+    assert resampling.pairs(source).tolist() == whole
+    fewer = source.with_references([0, 1, 3, 4, 5, 8])  # seeds 2, 7, ... are lost
+    assert resampling.pairs(fewer).tolist() == [[0, 1], [3, 4]]
+    assert resampling.pairs(source.with_references([3])).shape == (0, 2)
+
+
+def test_rows_that_are_absent_may_leave_too_few_for_two_sets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(runner, "_SHUFFLES", 1)
+    c = dataclasses.replace(SMALL, references=8, replicas=2, variance="pooled", bootstraps=0)
+    c = dataclasses.replace(c, attacks=("lira_online",), resample_references=4)
+    out = ran(scored(tmp_path, c, 60, absent=(2,)), c, tmp_path / "tables")
+    assert out.said[1:] == [
+        "attack.resample_references=4: the 3 pairs of references that are there make no two sets; left out",
+    ]
+    assert not (out.folder / "resampled_references.csv").exists()

@@ -1,0 +1,191 @@
+"""Attacks on stores that lack something, and attacks that are cut short."""
+
+import dataclasses
+import shutil
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from synthetic_scores import SMALL, Ran, ran, scored
+
+from lm_mia.attacks import decisions, runner, signals
+from lm_mia.errors import UserError
+from lm_mia.stats import contributions, intervals, likelihood_ratio, per_sample, roc
+from lm_mia.store.store import Store
+
+FEW = dataclasses.replace(
+    SMALL, references=4, replicas=3, variance="pooled", attacks=("lira_online",), bootstraps=0
+)
+TABLES = [
+    "archetypes.csv",
+    "attacks.csv",
+    "coin_free_roc.csv",
+    "error_rates.csv",
+    "flip_curves.csv",
+    "flip_shares.csv",
+    "flips.json",
+    "partial_auc.csv",
+    "roc.csv",
+    "samples.parquet",
+    "shuffled.csv",
+    "thresholds.csv",
+    "true_positives.csv",
+]
+MORE = ["intervals.csv", "resampled_references.csv", "true_positive_probability.parquet"]
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "_SHUFFLES", 2)
+
+
+@pytest.fixture(scope="module")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    """An attack of 8 references with every table there is."""
+    c = dataclasses.replace(
+        FEW, references=8, leave_one_out=True, resample_references=4, bootstraps=2
+    )
+    folder = tmp_path_factory.mktemp("once")
+    return ran(scored(folder, c, 100), c, folder / "tables")
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("absent", [(1,), (4, 6)])
+def test_too_few_rows(tmp_path: Path, absent: tuple[int, ...]):
+    with pytest.raises(UserError) as caught:
+        ran(scored(tmp_path, FEW, 40, absent=absent), FEW, tmp_path / "tables")
+    references, replicas = (3, 3) if absent == (1,) else (4, 1)
+    assert str(caught.value) == (
+        f"{tmp_path}/recipe_x/scores.zarr: {references} of 4 references and {replicas} of 3 replicas are there, of 4 "
+        "and 2 that an attack needs at least; run `lm-mia run` first"
+    )
+    assert not (tmp_path / "tables").exists()
+
+
+@pytest.mark.parametrize("variable", ["loss", "member"])
+def test_a_corrupt_shard_leaves_tables_as_they_were(once: Ran, variable: str, tmp_path: Path):
+    folder = shutil.copytree(once.folder, tmp_path / "tables")
+    world = scored(tmp_path, FEW, 40)
+    shard = world.store.path / variable / "c" / "3" / "0"
+    shard.write_bytes(bytes(40) + shard.read_bytes()[40:])
+    with pytest.raises(UserError) as caught:
+        ran(world, FEW, folder)
+    assert str(caught.value) == (
+        f"{shard}: corrupt score shard; `lm-mia score --repair` makes it again"
+    )
+    assert files(folder) == files(once.folder)
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "late"),
+    [
+        (likelihood_ratio, "score", 3),
+        (contributions, "true_positives", 2),
+        (decisions.pa, "concat_tables", 2),
+        (per_sample, "equal_count_bins", 5),
+        (intervals, "intervals", 1),
+        (roc, "auc", 2),
+        (per_sample, "true_positive_probability", 2),
+        (decisions, "find", 1),
+    ],
+)
+def test_an_error_in_the_middle(
+    once: Ran,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    module: ModuleType,
+    name: str,
+    late: int,
+):
+    """Each table is an old one or a whole new one, none says that all are of one attack, and nothing else is left."""
+    folder = shutil.copytree(once.folder, tmp_path / "tables")
+    monkeypatch.setattr(signals, "_PART_SAMPLES", 20)
+    monkeypatch.setattr(decisions, "_ROW_GROUP", 40)
+    whole, calls = getattr(module, name), 0
+
+    def fails(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls >= late:
+            raise OSError("no space left on device")
+        return whole(*args, **kwargs)
+
+    monkeypatch.setattr(module, name, fails)
+    with pytest.raises(OSError, match="no space left"):
+        ran(once.of, once.c, folder)
+    begun = module is not likelihood_ratio  # whether a table was written
+    assert sorted(files(folder)) == sorted({*TABLES, *MORE} - ({"flips.json"} if begun else set()))
+    for path in folder.iterdir():
+        if path.suffix == ".parquet":
+            assert len(pd.read_parquet(path)) == 100
+        elif path.suffix == ".csv":
+            assert len(pd.read_csv(path)) > 0
+
+
+def test_tables_that_are_not_asked_for_are_removed(once: Ran, tmp_path: Path):
+    folder = shutil.copytree(once.folder, tmp_path / "tables")
+    assert sorted(files(folder)) == sorted([*TABLES, *MORE])
+    ran(once.of, dataclasses.replace(FEW, references=8), folder)
+    assert sorted(files(folder)) == TABLES
+
+
+def test_a_statistic_that_is_not_stored(tmp_path: Path):
+    c = dataclasses.replace(FEW, attacks=("lira_online", "min_k"))
+    world = scored(tmp_path, c, 40)
+    with pytest.raises(UserError, match=r"rows absent .*run `lm-mia run` first"):
+        ran(world, c, tmp_path / "tables")
+    asked = dataclasses.replace(world, store=Store(world.store.path, ("min_k",)))
+    with pytest.raises(
+        UserError, match=r"0 of 4 references and 0 of 3 replicas are there \(with min_k\)"
+    ):
+        ran(asked, c, tmp_path / "tables")
+
+
+@pytest.mark.parametrize("usable", ["none", "members", "non-members"])
+def test_references_that_suffice_for_a_class_of_no_sample(tmp_path: Path, usable: str):
+    c = dataclasses.replace(FEW, variance="per_sample")
+
+    def labels(member_MxN: np.ndarray) -> None:
+        target_N = member_MxN[-1]
+        keep = {"none": target_N & False, "members": target_N, "non-members": ~target_N}[usable]
+        member_MxN[:4] = np.where(keep, np.arange(4)[:, None] < 2, True)
+
+    with pytest.raises(UserError) as caught:
+        ran(scored(tmp_path, c, 40, labels=labels), c, tmp_path / "tables")
+    missing = "non-member" if usable == "members" else "member"
+    assert str(caught.value) == (
+        f"attack.references=4: no {missing} has enough IN and OUT references, with some spread among them, for LiRA; "
+        "ask for more"
+    )
+    assert list((tmp_path / "tables").iterdir()) == []
+
+
+@pytest.mark.parametrize("member", [True, False])
+def test_a_subset_of_all_or_of_none(tmp_path: Path, member: bool):
+    """As a draw of coins may be, of very few samples."""
+
+    def labels(member_MxN: np.ndarray) -> None:
+        member_MxN[FEW.references :] = member
+
+    with pytest.raises(UserError, match=f"no {'non-member' if member else 'member'} has enough"):
+        ran(scored(tmp_path, FEW, 40, labels=labels), FEW, tmp_path / "tables")
+
+
+def test_leave_one_out_of_balanced_references_is_refused(tmp_path: Path):
+    c = dataclasses.replace(FEW, leave_one_out=True)
+    with pytest.raises(UserError, match=r"leave_one_out=True: .* complements .* use the exact or"):
+        ran(scored(tmp_path, c, 40, design="balanced"), c, tmp_path / "tables")
+    assert not (tmp_path / "tables").exists()
+
+
+def test_what_a_killed_attack_left_is_removed(once: Ran, tmp_path: Path):
+    folder = shutil.copytree(once.folder, tmp_path / "tables")
+    (folder / ".samples.parquet.4711").write_text("half")
+    ran(once.of, dataclasses.replace(FEW, references=8), folder)
+    assert sorted(files(folder)) == TABLES

@@ -1,0 +1,294 @@
+import dataclasses
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+from scipy.stats import beta, norm
+from synthetic_scores import SMALL, Ran, Scored, ran, scored
+
+from lm_mia import config
+from lm_mia.attacks import runner
+from lm_mia.config import AttackName
+from lm_mia.errors import UserError
+from lm_mia.seeds import permutation
+from lm_mia.stats import coin_flip, intervals, likelihood_ratio, robust_mia, roc
+from lm_mia.store.store import Store
+
+EVERY: tuple[AttackName, ...] = get_args(AttackName)
+FREE = {"loss", "zlib", "min_k", "min_k_plus_plus", "lowercase"}
+TABLES = [
+    "archetypes.csv",
+    "attacks.csv",
+    "coin_free_roc.csv",
+    "error_rates.csv",
+    "flip_curves.csv",
+    "flip_shares.csv",
+    "flips.json",
+    "intervals.csv",
+    "partial_auc.csv",
+    "roc.csv",
+    "samples.parquet",
+    "shuffled.csv",
+    "thresholds.csv",
+    "true_positives.csv",
+]
+ONE: tuple[AttackName, ...] = ("lira_online",)
+FEW = dataclasses.replace(SMALL, attacks=ONE, bootstraps=0)
+
+
+def expected(of: Ran, name: str, count: int) -> np.ndarray:
+    """score_TxN with the first references, by stats on whole arrays."""
+    world = of.of
+    target_TxN, loss_MxN = world.target_TxN, world.reference_MxN[:count]
+    member_MxN = world.reference_member_MxN[:count]
+    z = permutation(0, "samples that RMIA compares with", loss_MxN.shape[1])[: of.c.rmia_samples]
+    log_p = -target_TxN, -loss_MxN, -target_TxN[:, z], -loss_MxN[:, z]
+    out: dict[str, Any] = {
+        "reference_member_MxN": member_MxN,
+        "reference_member_MxZ": member_MxN[:, z],
+    }
+    by: dict[str, Callable[[], np.ndarray]] = {
+        "lira_online": lambda: likelihood_ratio.lira(target_TxN, loss_MxN, member_MxN),
+        "lira_offline": lambda: likelihood_ratio.lira(
+            target_TxN, loss_MxN, member_MxN, offline=True
+        ),
+        "rmia": lambda: robust_mia.rmia(*log_p),
+        "rmia_offline": lambda: robust_mia.rmia(*log_p, offline=True, **out),
+        "rmia_simple": lambda: robust_mia.rmia_simple(*log_p[:2]),
+        "reference_calibrated": lambda: loss_MxN.astype(float).mean(axis=0) - target_TxN,
+        "loss": lambda: -target_TxN,
+        "zlib": lambda: -target_TxN / world.population.column("zlib_bytes"),
+    }
+    return by[name]()
+
+
+def area(score_N: np.ndarray, member_N: np.ndarray) -> float:
+    """By comparing every member with every non-member."""
+    there_N = ~np.isnan(score_N)
+    ins, out = score_N[member_N & there_N], score_N[~member_N & there_N]
+    above = (ins[:, None] > out).mean()
+    return float(above + (ins[:, None] == out).mean() / 2)
+
+
+def test_attacks_csv(attacked: Ran):
+    table, member_N = attacked.csv("attacks.csv"), attacked.of.member_N
+    settings = list(zip(table.attack, table.references, strict=True))
+    from_one = {"lira_online": 4, "lira_offline": 2}  # fewer references are enough for no sample
+    assert settings == [
+        (name, count)
+        for name in SMALL.attacks
+        for count in ([0] if name in FREE else [1, 2, 4, 8, 12])
+        if name in FREE or count >= from_one.get(name, 1)
+    ]
+    for row in table.to_dict("records"):
+        score_TxN = expected(attacked, row["attack"], row["references"] or 12)
+        auc_T = [area(score_N, member_N) for score_N in score_TxN]
+        assert row["targets"] == 8
+        assert row["auc_mean"] == pytest.approx(np.mean(auc_T), rel=1e-9)
+        assert row["auc_std"] == pytest.approx(np.std(auc_T), rel=1e-7)
+        assert row["left_out"] == np.isnan(score_TxN[0]).sum()
+        points = roc.tpr_at_fpr(score_TxN, member_N, SMALL.fprs)
+        for f, fpr in enumerate(SMALL.fprs):
+            assert row[f"tpr_at_{fpr:g}_mean"] == pytest.approx(points.tpr_TxF[:, f].mean())
+            assert row[f"tpr_at_{fpr:g}_std"] == pytest.approx(points.tpr_TxF[:, f].std())
+
+
+def test_roc_csv(attacked: Ran):
+    table, attacks = attacked.csv("roc.csv"), attacked.csv("attacks.csv")
+    member_N = attacked.of.member_N
+    grid = sorted({0, *SMALL.band, *np.geomspace(1 / (~member_N).sum(), 1, runner._CURVE_POINTS)})
+    curves = {key: part for key, part in table.groupby(["attack", "references"], sort=False)}
+    assert list(curves) == list(zip(attacks.attack, attacks.references, strict=True))
+    for (name, count), curve in curves.items():
+        np.testing.assert_allclose(curve.fpr, grid, rtol=1e-12)
+        score_TxN = expected(attacked, str(name), int(str(count)) or 12)
+        tpr_TxF = roc.tpr_at_fpr(score_TxN, member_N, curve.fpr).tpr_TxF
+        np.testing.assert_allclose(curve.tpr_mean, tpr_TxF.mean(axis=0), atol=1e-9)
+        np.testing.assert_allclose(curve.tpr_std, tpr_TxF.std(axis=0), atol=1e-9)
+        assert (curve.left_out == np.isnan(score_TxN[0]).sum()).all()
+
+
+def test_intervals_csv(attacked: Ran):
+    table, member_N = attacked.csv("intervals.csv"), attacked.of.member_N
+    metrics = ["auc", *(f"tpr_at_{fpr:g}" for fpr in SMALL.fprs)]
+    assert table.attack.tolist() == [name for name in SMALL.attacks for _ in metrics]
+    assert table.metric.tolist() == metrics * len(SMALL.attacks)
+    for name, part in table.groupby("attack"):
+        score_N = expected(attacked, str(name), 12)[0]
+        found = intervals.intervals(score_N, member_N, SMALL.fprs, replicates=30)
+        np.testing.assert_allclose(part.value, [found.auc_T[0], *found.tpr_TxF[0]])
+        low, high = [found.auc_low_T[0], *found.tpr_low_TxF[0]], found.tpr_high_TxF[0]
+        np.testing.assert_allclose(part.bootstrap_low, low)
+        np.testing.assert_allclose(part.bootstrap_high, [found.auc_high_T[0], *high])
+        members = (member_N & ~np.isnan(score_N)).sum()
+        assert part.clopper_pearson_low.isna().tolist() == [True] + [False] * 4
+        for row in part[1:].to_dict("records"):
+            k = round(row["value"] * members)
+            low = beta.ppf(0.025, k, members - k + 1) if k else 0
+            high = beta.ppf(0.975, k + 1, members - k) if k < members else 1
+            assert row["clopper_pearson_low"] == pytest.approx(low)
+            assert row["clopper_pearson_high"] == pytest.approx(high)
+        assert (part.left_out == np.isnan(score_N).sum()).all()
+
+
+def test_shuffled_csv(attacked: Ran):
+    """Labels that are noise: STD of a mean of 10 AUCs is 0.0075."""
+    table = attacked.csv("shuffled.csv").set_index("attack")
+    assert list(table.index) == list(SMALL.attacks)
+    assert table.references.to_dict() == {n: 0 if n in FREE else 12 for n in SMALL.attacks}
+    assert (table.shuffles == 10).all()
+    assert table.auc_mean.between(0.5 - 0.03, 0.5 + 0.03).all()
+    assert table.auc_std.between(0.01, 0.05).all()
+    assert ((table.auc_min < table.auc_mean) & (table.auc_mean < table.auc_max)).all()
+    assert table.left_out[["lira_online", "rmia", "loss"]].tolist() == [3, 0, 0]
+
+
+def test_what_the_tables_are_about(attacked: Ran):
+    assert sorted(path.name for path in attacked.folder.iterdir()) == TABLES  # and nothing else
+    k_low, cutoff = coin_flip.coin_flip_cutoff(8, 0.05)
+    assert json.loads((attacked.folder / "flips.json").read_text()) == {
+        "recipe": "recipe_x",
+        "config": json.loads(json.dumps(dataclasses.asdict(SMALL))),
+        "attack": "lira_online",
+        "first_target": f"replica_{2**31}_{2**31}_0",
+        "references": 12,
+        "replicas": 8,
+        "k_low": k_low,
+        "cutoff": cutoff,
+        "max_flip_rate": pytest.approx(4 / 7),
+        "left_out": 3,
+    }
+
+
+def test_progress_and_what_is_said(attacked: Ran):
+    assert attacked.said == [
+        "attack.references=12: 3 samples have fewer than 2 IN or 2 OUT references, or no spread among them; they are "
+        "left out (NaN) and counted; more references or train.subset='balanced' mend it"
+    ]
+    done = [done for _, done, _ in attacked.progress]
+    assert {(label, total) for label, _, total in attacked.progress} == {("attack", done[-1])}
+    assert done == sorted(done)
+    assert done[0] == 0
+    assert max(np.diff(done)) < 1.5
+
+
+def test_the_same_rows_give_the_same_tables(attacked: Ran, tmp_path: Path):
+    again = ran(attacked.of, SMALL, tmp_path / "tables")
+    for name in TABLES:
+        assert (again.folder / name).read_bytes() == (attacked.folder / name).read_bytes(), name
+
+
+def test_auc_is_near_its_closed_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """With many references LiRA orders samples by loss less their own level; the loss attack by loss alone."""
+    monkeypatch.setattr(runner, "_SHUFFLES", 1)
+    c = dataclasses.replace(FEW, references=32, replicas=4, variance="pooled")
+    c = dataclasses.replace(c, attacks=("lira_online", "lira_offline", "loss"))
+    table = ran(scored(tmp_path, c, 1200), c, tmp_path / "t").csv("attacks.csv")
+    auc = table.groupby("attack").auc_mean.last()
+    known, alone = (
+        norm.cdf(0.3 / 0.2 / (2 + 1 / 16) ** 0.5),
+        norm.cdf(0.3 / (2 * (0.2**2 + 0.5**2)) ** 0.5),
+    )
+    assert auc["lira_online"] == pytest.approx(known, abs=0.025)
+    assert auc["lira_offline"] == pytest.approx(known, abs=0.025)
+    assert auc["loss"] == pytest.approx(alone, abs=0.03)
+
+
+def test_rows_that_are_absent(tmp_path: Path):
+    """Two replicas and a reference are lost: B and cutoffs follow, the tables say so, and numbers are of the rest."""
+    c = dataclasses.replace(FEW, replicas=10)
+    out = ran(scored(tmp_path, c, 300, absent=(3, 12, 17)), c, tmp_path / "tables")
+    assert out.said[0] == (
+        "3 of 22 rows are absent: attacking 8 of 10 replicas with 11 of 12 references; `lm-mia run` makes the others"
+    )
+    assert len(out.said) == 2
+    facts = json.loads((out.folder / "flips.json").read_text())
+    k_low, cutoff = coin_flip.coin_flip_cutoff(8, 0.05)
+    assert (facts["references"], facts["replicas"]) == (11, 8)
+    assert (facts["k_low"], facts["cutoff"]) == (k_low, cutoff)
+    assert coin_flip.coin_flip_cutoff(10, 0.05) != (k_low, cutoff)
+    assert facts["config"]["replicas"] == 10
+    for name in ("flip_shares.csv", "true_positives.csv", "error_rates.csv"):
+        assert out.csv(name).replicas.unique().tolist() == [8], name
+    table = out.csv("attacks.csv")
+    assert table.targets.unique().tolist() == [8]
+    assert table.references.tolist() == [4, 8, 11]
+    for count, auc in zip(table.references, table.auc_mean, strict=True):
+        auc_T = [area(score_N, out.of.member_N) for score_N in expected(out, "lira_online", count)]
+        assert auc == pytest.approx(np.mean(auc_T), rel=1e-9)
+    assert out.csv("thresholds.csv").order_seed.unique().tolist() == [1, 2, 3, 4, 6, 7, 8, 9]
+    assert out.samples()["votes_0.1"].max() <= 8
+
+
+def test_every_attack_that_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(runner, "_SHUFFLES", 1)
+    c = dataclasses.replace(FEW, attacks=EVERY, references=4, replicas=2, variance="pooled")
+    world = scored(tmp_path, c, 200, statistics=tuple(config.NEEDED.values()))
+    out = ran(world, c, tmp_path / "tables")
+    best = out.csv("attacks.csv").groupby("attack").last()
+    assert set(best.index) == set(EVERY) == set(out.csv("shuffled.csv").attack)
+    assert (best.auc_mean > 0.5).all()
+    assert best.references.to_dict() == {name: 0 if name in FREE else 4 for name in EVERY}
+    member_N, of = world.member_N, {n: v[world.references :] for n, v in world.statistics.items()}
+    of["lowercase"] = of["lowercase_loss"] - world.target_TxN
+    for name in ("min_k", "min_k_plus_plus", "lowercase"):
+        auc_T = [area(score_N, member_N) for score_N in of[name]]
+        assert best.auc_mean[name] == pytest.approx(np.mean(auc_T), abs=1e-4)
+
+
+def at_points(world: Scored, folder: Path, *, step: int, absent: int) -> Scored:
+    """The same rows scored at steps 3, 6 and 9 (the end): its losses at one step, noise that lacks a row elsewhere."""
+    rows, noise = world.store.rows(), np.random.default_rng(1)
+    store = Store(folder / "recipe_x" / "scores.zarr", world.store.statistics, (3, 6), 9)
+    store.path.parent.mkdir()
+    store.ensure(rows, {"tokens": np.arange(world.loss_MxN.shape[1])}, {})
+    for m, row in enumerate(rows):
+        for at in (3, 6, 0):
+            values = {"loss": world.loss_MxN[m]} | {n: v[m] for n, v in world.statistics.items()}
+            if at != step:
+                values = {n: noise.permutation(v) for n, v in values.items()}
+            if at == step or m != absent:
+                store.write_row(row, values.pop("loss"), world.member_MxN[m], values, at)
+    return dataclasses.replace(world, store=store)
+
+
+def test_an_attack_at_a_score_point_is_one_of_its_losses_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(runner, "_SHUFFLES", 1)
+    c = dataclasses.replace(FEW, attacks=(*ONE, "rmia", "zlib", "min_k"), references=8, replicas=4)
+    world = scored(tmp_path / "plain", c, 200, statistics=("min_k",))
+    plain = ran(world, c, tmp_path / "plain" / "tables")
+    of_plain = json.loads((plain.folder / "flips.json").read_text())
+    assert of_plain["config"].pop("step") == 0
+    tables = sorted(path.name for path in plain.folder.iterdir())
+    for step in (3, 6, 0):
+        folder = tmp_path / f"step {step}"
+        folder.mkdir()
+        points = at_points(world, folder, step=step, absent=5)
+        assert points.store.missing(points.store.rows()) == points.store.rows()[5:6]
+        out = ran(points, dataclasses.replace(c, step=step), folder / "tables")
+        assert out.said == plain.said
+        assert sorted(path.name for path in out.folder.iterdir()) == tables
+        for name in set(tables) - {"flips.json"}:
+            assert (out.folder / name).read_bytes() == (plain.folder / name).read_bytes(), name
+        facts = json.loads((out.folder / "flips.json").read_text())
+        assert facts["config"].pop("step") == step
+        assert facts == of_plain
+
+
+def test_rows_that_are_absent_at_a_score_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(runner, "_SHUFFLES", 1)
+    c = dataclasses.replace(FEW, references=8, replicas=4, step=6)
+    world = at_points(scored(tmp_path / "plain", c, 60), tmp_path, step=0, absent=5)
+    said = ran(world, c, tmp_path / "tables").said[0]
+    assert said.startswith("1 of 12 rows are absent (at step 6): attacking 4 of 4 replicas with 7")
+    some = dataclasses.replace(c, references=20, replicas=99, step=3)
+    shutil.rmtree(world.store.path / "loss" / "c")
+    message = r"0 of 20 references and 0 of 99 replicas are there \(at step 3\), of 4"
+    with pytest.raises(UserError, match=message):
+        ran(world, some, tmp_path / "tables")

@@ -1,0 +1,137 @@
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lm_mia.attacks import score_matrix
+from lm_mia.attacks.score_matrix import ScoreFile, in_order
+
+RNG = np.random.default_rng(0)
+
+
+def test_what_is_written_by_blocks_is_read_by_target_and_by_block(tmp_path: Path):
+    score_TxN = RNG.normal(size=(5, 103))
+    score_TxN[2, 7], score_TxN[0, 1] = np.nan, -np.inf
+    with ScoreFile(tmp_path, 5, 103) as file:
+        assert (file.targets, file.samples) == (5, 103)
+        for at in (slice(60, 103), slice(0, 10), slice(11, 60), slice(10, 11)):  # in any order
+            file.write(0, at, score_TxN[:, at])
+        for t in range(5):
+            np.testing.assert_array_equal(file.target(t), score_TxN[t])
+        for at in (slice(0, 103), slice(9, 12), slice(102, 103), slice(5, 5)):
+            np.testing.assert_array_equal(file.block(at), score_TxN[:, at])
+
+
+def test_targets_are_written_from_a_row_on(tmp_path: Path):
+    score_TxN = RNG.normal(size=(4, 20))
+    with ScoreFile(tmp_path, 4, 20) as file:
+        file.write(3, slice(0, 20), score_TxN[3:])
+        file.write(0, slice(0, 20), score_TxN[:1])
+        file.write(1, slice(5, 20), score_TxN[1:3, 5:])
+        file.write(1, slice(0, 5), score_TxN[1:3, :5])
+        np.testing.assert_array_equal(file.block(slice(0, 20)), score_TxN)
+
+
+def test_any_layout_and_type_of_scores(tmp_path: Path):
+    score_NxT = RNG.normal(size=(20, 3)).astype(np.float32)
+    with ScoreFile(tmp_path, 3, 20) as file:
+        file.write(0, slice(0, 20), score_NxT.T)
+        np.testing.assert_array_equal(file.block(slice(0, 20)), score_NxT.T)
+        file.write(0, slice(4, 6), np.broadcast_to(np.float64(7), (3, 2)))
+        np.testing.assert_array_equal(file.target(2)[3:7], [score_NxT[3, 2], 7, 7, score_NxT[6, 2]])
+
+
+def test_calls_that_move_a_part_are_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Systems move 2 GiB at most, and less when a disk is full."""
+    pwrite, preadv = score_matrix.os.pwrite, score_matrix.os.preadv
+    monkeypatch.setattr(score_matrix.os, "pwrite", lambda f, data, at: pwrite(f, data[:100], at))
+    monkeypatch.setattr(score_matrix.os, "preadv", lambda f, to, at: preadv(f, [to[0][:72]], at))
+    score_TxN = RNG.normal(size=(2, 50))
+    with ScoreFile(tmp_path, 2, 50) as file:
+        file.write(0, slice(0, 50), score_TxN)
+        np.testing.assert_array_equal(file.block(slice(0, 50)), score_TxN)
+
+
+def test_the_file_has_no_name_and_is_gone_when_closed(tmp_path: Path):
+    with ScoreFile(tmp_path, 2, 10) as file:
+        file.write(0, slice(0, 10), np.ones((2, 10)))
+        assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ValueError, match="closed file"):
+        file.target(0)
+
+
+def test_results_come_in_the_order_of_the_items():
+    ended = [threading.Event() for _ in range(40)]
+
+    def after_the_next(i: int) -> int:
+        """An even item ends only when the odd one after it has ended."""
+        if i % 2 == 0:
+            assert ended[i + 1].wait(60)
+        ended[i].set()
+        return i * i
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(in_order(pool, after_the_next, range(40))) == [i * i for i in range(40)]
+        assert list(in_order(pool, after_the_next, [])) == []
+        assert list(in_order(pool, after_the_next, [3])) == [9]
+
+
+def test_few_items_are_taken_ahead():
+    taken, returned = 0, 0
+
+    def items() -> Iterator[int]:
+        nonlocal taken
+        for i in range(50):
+            taken += 1
+            yield i
+
+    with ThreadPoolExecutor(2) as pool:
+        for _ in in_order(pool, lambda i: i, items()):
+            returned += 1
+            assert taken <= returned + score_matrix._AHEAD
+    assert returned == 50
+
+
+@pytest.mark.parametrize("who", ["call", "items", "caller"])
+def test_an_error_comes_when_no_call_is_under_way(who: str):
+    """Else threads would go on to write into files that are closed."""
+    begun, under_way, lock = 0, 0, threading.Lock()
+    two_at_once = threading.Barrier(2)
+
+    def call(i: int) -> int:
+        nonlocal begun, under_way
+        with lock:
+            begun += 1
+            under_way += 1
+        if i < 2:
+            two_at_once.wait(60)
+        time.sleep(0.02)  # long enough to be under way still, if nothing waited for it
+        with lock:
+            under_way -= 1
+        if who == "call" and i == 3:
+            raise KeyError("here")
+        return i
+
+    def items() -> Iterator[int]:
+        yield from range(6)
+        if who == "items":
+            raise KeyError("here")
+        yield from range(6, 30)
+
+    def consume(pool: ThreadPoolExecutor) -> None:
+        for i in in_order(pool, call, items()):
+            if who == "caller" and i == 3:
+                raise KeyError("here")
+
+    with ThreadPoolExecutor(3) as pool:
+        with pytest.raises(KeyError, match="here"):
+            consume(pool)
+        assert under_way == 0
+        before = begun
+    assert (
+        begun == before
+    )  # nor does one begin, though the pool ends only when nothing waits for a thread

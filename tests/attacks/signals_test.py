@@ -1,0 +1,246 @@
+import dataclasses
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+from synthetic_scores import SMALL, Scored, scored
+
+from lm_mia import config
+from lm_mia.attacks import runner, score_matrix, signals
+from lm_mia.attacks.score_matrix import ScoreFile
+from lm_mia.config import AttackName
+from lm_mia.seeds import permutation
+from lm_mia.stats import baselines, likelihood_ratio, robust_mia, roc
+
+EVERY: tuple[AttackName, ...] = get_args(AttackName)
+C = dataclasses.replace(SMALL, attacks=EVERY)
+SAMPLES = 600
+VARIANTS: list[dict[str, Any]] = [
+    {},
+    {"variance": "pooled"},
+    {"finite_population": True},
+    {"finite_population": True, "variance": "pooled"},
+    {"rmia_gamma": 1.3, "rmia_a": 0.4},
+    {"rmia_gamma": 0.5, "rmia_samples": SAMPLES + 1},
+]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Scored:
+    folder = tmp_path_factory.mktemp("scores")
+    return scored(folder, C, SAMPLES, statistics=tuple(config.NEEDED.values()))
+
+
+@pytest.fixture(params=["one block", "many blocks"])
+def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """All samples in one block and part, or in five blocks of three parts, the last ones shorter."""
+    if request.param == "many blocks":
+        monkeypatch.setattr(signals, "BLOCK_SAMPLES", 128)
+        monkeypatch.setattr(signals, "_PART_SAMPLES", 50)
+    return request.param
+
+
+def source_of(world: Scored, c: config.Attack = C) -> signals.Source:
+    return runner.open_source(world.store, world.population, c, pytest.fail)
+
+
+def expected(world: Scored, c: config.Attack) -> dict[str, np.ndarray]:
+    """score_TxN of every attack, by the functions of stats on whole arrays."""
+    target_TxN, reference_MxN = world.target_TxN, world.reference_MxN
+    member_MxN = world.reference_member_MxN
+    ids_Z = permutation(0, "samples that RMIA compares with", SAMPLES)[: c.rmia_samples]
+    gaussians = likelihood_ratio.fit(
+        reference_MxN,
+        member_MxN,
+        variance=c.variance,
+        sampled_share=0.5 if c.finite_population else 0.0,
+    )
+    log_p = -target_TxN, -reference_MxN
+    x_and_z = *log_p, *(log_p_RxN[:, ids_Z] for log_p_RxN in log_p)
+    out: dict[str, Any] = {
+        "reference_member_MxN": member_MxN,
+        "reference_member_MxZ": member_MxN[:, ids_Z],
+    }
+    of = {name: value_MxN[world.references :] for name, value_MxN in world.statistics.items()}
+    zlib_N = world.population.column("zlib_bytes")
+    return {
+        "lira_online": likelihood_ratio.score(target_TxN, gaussians),
+        "lira_offline": likelihood_ratio.score(target_TxN, gaussians, offline=True),
+        "rmia": robust_mia.rmia(*x_and_z, gamma=c.rmia_gamma),
+        "rmia_offline": robust_mia.rmia(
+            *x_and_z, gamma=c.rmia_gamma, offline=True, a=c.rmia_a, **out
+        ),
+        "rmia_simple": robust_mia.rmia_simple(*log_p),
+        "reference_calibrated": baselines.reference_calibrated(target_TxN, reference_MxN),
+        "loss": -target_TxN.astype(np.float64),
+        "zlib": -target_TxN.astype(np.float64) / zlib_N,
+        "min_k": of["min_k"].astype(np.float64),
+        "min_k_plus_plus": of["min_k_plus_plus"].astype(np.float64),
+        "lowercase": of["lowercase_loss"].astype(np.float64) - target_TxN,
+    }
+
+
+def filled(source: signals.Source, c: config.Attack, folder: Path) -> dict[str, np.ndarray]:
+    """score_TxN of every attack, as an attack makes them."""
+    shares: list[float] = []
+    with ThreadPoolExecutor(2) as pool:
+        fitted = signals.fit(source, c.attacks, runner.comparisons(source, c), c)
+        with runner._files(folder, c.attacks, len(source.targets), SAMPLES) as files:
+            score_matrix.fill(files, source, fitted, c, pool, progress=shares.append)
+            found = {name: file.block(slice(0, SAMPLES)) for name, file in files.items()}
+    assert shares == sorted(shares)
+    assert (min(shares) > 0, shares[-1]) == (True, 1)
+    return found
+
+
+@pytest.mark.parametrize("changes", VARIANTS, ids=str)
+def test_every_attack_is_what_stats_says_of_whole_arrays(
+    world: Scored, blocks: str, changes: dict[str, Any], tmp_path: Path
+):
+    c = dataclasses.replace(C, **changes)
+    got, want = filled(source_of(world), c, tmp_path), expected(world, c)
+    assert set(got) == set(EVERY)
+    for name in EVERY:
+        if "lira" in name and c.variance == "pooled":
+            np.testing.assert_allclose(got[name], want[name], 1e-12, 1e-12, err_msg=name)
+        else:
+            np.testing.assert_array_equal(got[name], want[name], err_msg=name)
+
+
+def test_larger_is_more_member_like(world: Scored, tmp_path: Path):
+    for name, score_TxN in filled(source_of(world), C, tmp_path).items():
+        assert roc.auc(score_TxN, world.member_N).auc_T.min() > 0.55, name
+
+
+def test_finite_populations_move_lira_and_nothing_else(world: Scored):
+    plain, moved = (expected(world, dataclasses.replace(C, finite_population=f)) for f in (0, 1))
+    assert {n for n in EVERY if not np.array_equal(plain[n], moved[n], equal_nan=True)} == {
+        "lira_online",
+        "lira_offline",
+    }
+
+
+def test_blocks_are_the_store(world: Scored, blocks: str):
+    source, low = source_of(world), 0
+    for block in source.blocks():
+        at = block.samples
+        assert at.start == low
+        low = at.stop
+        np.testing.assert_array_equal(block.target_loss_TxC, world.target_TxN[:, at])
+        np.testing.assert_array_equal(block.reference_loss_MxC, world.reference_MxN[:, at])
+        in_MxN = world.reference_member_MxN
+        np.testing.assert_array_equal(block.reference_member_MxC, in_MxN[:, at])
+        assert set(block.statistics) == set(config.NEEDED.values())
+        for name, value_TxC in block.statistics.items():
+            of_targets = world.statistics[name][world.references :]
+            np.testing.assert_array_equal(value_TxC, of_targets[:, at])
+        parts = list(block.parts())
+        assert [parts[0].samples.start, parts[-1].samples.stop] == [at.start, at.stop]
+        for name in ("target_loss_TxC", "reference_loss_MxC", "reference_member_MxC"):
+            whole = np.concatenate([getattr(part, name) for part in parts], axis=1)
+            np.testing.assert_array_equal(whole, getattr(block, name))
+        zlib_C = np.concatenate([part.zlib_bytes_C for part in parts])
+        np.testing.assert_array_equal(zlib_C, source.zlib_bytes_N2[at])
+        assert len(parts) == (1 if blocks == "one block" else -(-(at.stop - at.start) // 50))
+    assert low == SAMPLES
+    np.testing.assert_array_equal(source.target_member_N2, world.member_N)
+
+
+def test_with_references_are_these_in_this_order(world: Scored):
+    [block] = source_of(world).with_references([7, 2, 0]).blocks()
+    np.testing.assert_array_equal(block.reference_loss_MxC, world.reference_MxN[[7, 2, 0]])
+    in_MxN = world.reference_member_MxN
+    np.testing.assert_array_equal(block.reference_member_MxC, in_MxN[[7, 2, 0]])
+
+
+def test_shuffled_moves_labels_of_all_rows_alike_and_no_losses(world: Scored, blocks: str):
+    source = source_of(world)
+    noise = source.shuffled(3)
+    assert noise.targets == source.targets[:1]
+    read = list(noise.blocks())
+    loss_MxN = np.concatenate([b.reference_loss_MxC for b in read], axis=1)
+    np.testing.assert_array_equal(loss_MxN, world.reference_MxN)
+    loss_TxN = np.concatenate([b.target_loss_TxC for b in read], axis=1)
+    np.testing.assert_array_equal(loss_TxN, world.target_TxN[:1])
+    moved_MxN = np.concatenate([b.reference_member_MxC for b in read], axis=1)
+    before = np.vstack([world.member_N, world.reference_member_MxN])
+    after = np.vstack([noise.target_member_N2, moved_MxN])
+    for block in read:  # the same columns, in another order, block by block
+        pair = before[:, block.samples], after[:, block.samples]
+        assert sorted(map(tuple, pair[0].T)) == sorted(map(tuple, pair[1].T))
+        assert (pair[0] != pair[1]).any()
+    again, other = source.shuffled(3), source.shuffled(4)
+    np.testing.assert_array_equal(again.target_member_N2, noise.target_member_N2)
+    assert (other.target_member_N2 != noise.target_member_N2).any()
+    np.testing.assert_array_equal(source.target_member_N2, world.member_N)  # not in place
+
+
+def test_gather_is_these_samples_of_all_rows(world: Scored, blocks: str):
+    for ids_Z in (np.array([0, 3, 127, 128, 130, 599]), np.array([300]), np.arange(SAMPLES)):
+        block = signals.gather(source_of(world), ids_Z)
+        assert block.samples == slice(0, len(ids_Z))
+        np.testing.assert_array_equal(block.target_loss_TxC, world.target_TxN[:, ids_Z])
+        np.testing.assert_array_equal(block.reference_loss_MxC, world.reference_MxN[:, ids_Z])
+        in_MxN = world.reference_member_MxN
+        np.testing.assert_array_equal(block.reference_member_MxC, in_MxN[:, ids_Z])
+
+
+@pytest.mark.parametrize("changes", VARIANTS[:4], ids=str)
+def test_separation(world: Scored, blocks: str, changes: dict[str, Any]):
+    c = dataclasses.replace(C, **changes)
+    source = source_of(world)
+    fitted = signals.fit(source, ["lira_online"], None, c)
+    got = np.concatenate(
+        [signals.separation(p, fitted, c) for b in source.blocks() for p in b.parts()]
+    )
+    ins = [
+        world.reference_MxN[m, n].astype(float) for n, m in enumerate(world.reference_member_MxN.T)
+    ]
+    outs = [
+        world.reference_MxN[~m, n].astype(float) for n, m in enumerate(world.reference_member_MxN.T)
+    ]
+
+    def variances(groups: list[np.ndarray]) -> np.ndarray:
+        own_N = np.array([g.var(ddof=1) if len(g) > 1 else np.nan for g in groups])
+        if c.variance == "pooled":
+            squares = sum(((g - g.mean()) ** 2).sum() for g in groups if len(g))
+            own_N[:] = squares / sum(max(len(g) - 1, 0) for g in groups)
+        return own_N * (2 if c.finite_population else 1)
+
+    means_in, means_out = (
+        np.array([g.mean() if len(g) else np.nan for g in x]) for x in (ins, outs)
+    )
+    want = (means_out - means_in) / np.sqrt((variances(ins) + variances(outs)) / 2)
+    np.testing.assert_allclose(got, want, rtol=1e-9)
+    assert np.isnan(got).sum() == (1 if c.variance == "pooled" else 3)
+    assert np.nanmean(got) > 0.5
+
+
+def test_no_spread_is_no_separation():
+    one = np.ones((4, 1))
+    in_MxC = np.array([[True], [True], [False], [False]])
+    block = signals.Block(slice(0, 1), one, one, in_MxC, {}, np.ones(1))
+    assert np.isnan(signals.separation(block, signals.Fitted(None, {}), C)).all()
+
+
+def test_points_are_those_of_each_target(tmp_path: Path):
+    rng = np.random.default_rng(0)
+    score_TxN, member_N = rng.normal(size=(11, 90)), rng.random(90) < 0.5
+    score_TxN[3, :9] = np.nan
+    with ScoreFile(tmp_path, 11, 90) as file, ThreadPoolExecutor(2) as pool:
+        file.write(0, slice(0, 90), score_TxN)
+        got = score_matrix.points(file, member_N, [0.1, 0.5], pool)
+    want = roc.tpr_at_fpr(score_TxN, member_N, [0.1, 0.5])
+    for field in dataclasses.fields(want):
+        name = field.name
+        np.testing.assert_array_equal(getattr(got, name), getattr(want, name), err_msg=name)
+
+
+def test_nothing_is_fitted_that_is_not_asked_for(world: Scored, monkeypatch: pytest.MonkeyPatch):
+    pooled = dataclasses.replace(C, variance="pooled")
+    monkeypatch.setattr(signals.Source, "blocks", lambda self: pytest.fail("a pass over the store"))
+    fitted = signals.fit(source_of(world), ["loss", "rmia_simple"], None, pooled)
+    assert (fitted.scatter_2x2, dict(fitted.comparisons_TxZ)) == (None, {})
+    assert signals.fit(source_of(world), ["lira_online"], None, C).scatter_2x2 is None

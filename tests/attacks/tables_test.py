@@ -1,0 +1,278 @@
+import dataclasses
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lm_mia import atomic, config
+from lm_mia.attacks import tables
+from lm_mia.stats import coin_flip, contributions, flips, roc
+
+C = config.Attack(references=4, replicas=9, fprs=(0.1, 0.25), focus_fpr=0.25)
+T, N2 = C.replicas, 40
+RNG = np.random.default_rng(1)
+MEMBER_N = np.arange(N2) % 2 == 0
+SCORE_TxN = RNG.normal(size=(T, N2)) + 2 * MEMBER_N * RNG.random(N2)
+HOLES_TxN = np.where(np.arange(N2) == 6, np.nan, SCORE_TxN)
+CURVE = (0.0, 0.05, 0.5, 1.0)
+BINS = ["very stable", "low/mid", "mid/high", "very unstable", "coin flip"]
+
+
+def points(
+    score_TxN: np.ndarray = HOLES_TxN, member_N: np.ndarray = MEMBER_N
+) -> roc.OperatingPoints:
+    """At the rates of the config, then of a curve."""
+    return roc.tpr_at_fpr(score_TxN, member_N, (*C.fprs, *CURVE))
+
+
+def slow_decisions(score_TxN: np.ndarray, fpr: float) -> np.ndarray:
+    """decision_TxN: threshold just above as many non-members as must stay below."""
+    decisions = np.zeros(score_TxN.shape, bool)
+    for t, score_N in enumerate(score_TxN):
+        outs = score_N[~MEMBER_N & ~np.isnan(score_N)]
+        best = min(s for s in (*outs, math.inf) if np.mean(outs >= s) <= fpr)
+        decisions[t] = score_N >= best
+    return decisions
+
+
+def test_rates_of_points():
+    both = points()
+    first, rest = tables.at_rates(both, slice(2)), tables.at_rates(both, slice(2, None))
+    for some, rates in ((first, C.fprs), (rest, CURVE)):
+        want = roc.tpr_at_fpr(HOLES_TxN, MEMBER_N, rates)
+        for field in dataclasses.fields(want):
+            got = getattr(some, field.name)
+            np.testing.assert_array_equal(got, getattr(want, field.name), err_msg=field.name)
+
+
+def test_a_row_of_attacks():
+    row = tables.attack("loss", 3, points(), C)
+    assert list(row) == [
+        "attack",
+        "references",
+        "targets",
+        "auc_mean",
+        "auc_std",
+        "tpr_at_0.1_mean",
+        "tpr_at_0.1_std",
+        "tpr_at_0.25_mean",
+        "tpr_at_0.25_std",
+        "left_out",
+    ]
+    assert [row[k] for k in ("attack", "references", "targets", "left_out")] == ["loss", 3, T, 1]
+    there_N = ~np.isnan(HOLES_TxN[0])
+    ins, out = (HOLES_TxN[:, of_N & there_N] for of_N in (MEMBER_N, ~MEMBER_N))
+    auc_T = (ins[:, :, None] > out[:, None]).mean(axis=(1, 2))
+    assert row["auc_mean"] == pytest.approx(auc_T.mean())
+    assert row["auc_std"] == pytest.approx(auc_T.std())
+    for fpr in C.fprs:
+        tpr_T = slow_decisions(HOLES_TxN, fpr)[:, MEMBER_N & there_N].mean(axis=1)
+        assert row[f"tpr_at_{fpr}_mean"] == pytest.approx(tpr_T.mean())
+        assert row[f"tpr_at_{fpr}_std"] == pytest.approx(tpr_T.std())
+
+
+def test_left_out_is_the_most_of_any_target():
+    score_TxN = SCORE_TxN.copy()
+    score_TxN[0, 0] = score_TxN[4, 2] = score_TxN[4, 3] = np.nan
+    assert tables.attack("loss", 0, points(score_TxN), C)["left_out"] == 2
+    assert (tables.curve("loss", 0, points(score_TxN), C).left_out == 2).all()
+    assert (tables.error_rates(points(score_TxN)).left_out == 2).all()
+
+
+def test_a_curve_is_of_the_rates_after_those_of_the_config():
+    curve = tables.curve("rmia", 8, points(), C)
+    assert curve.columns.tolist() == [
+        "attack",
+        "references",
+        "fpr",
+        "tpr_mean",
+        "tpr_std",
+        "left_out",
+    ]
+    assert curve.fpr.tolist() == list(CURVE)
+    assert (curve.attack == "rmia").all()
+    assert (curve.references == 8).all()
+    assert curve.tpr_mean.tolist()[::3] == [0, 1]
+    there_N = MEMBER_N & ~np.isnan(HOLES_TxN[0])
+    tpr_T = slow_decisions(HOLES_TxN, 0.5)[:, there_N].mean(axis=1)
+    assert curve.tpr_mean[2] == pytest.approx(tpr_T.mean())
+    assert curve.tpr_std[2] == pytest.approx(tpr_T.std())
+
+
+@pytest.mark.parametrize("score_TxN", [SCORE_TxN, HOLES_TxN], ids=["whole", "holes"])
+def test_error_rates(score_TxN: np.ndarray):
+    table = tables.error_rates(tables.at_rates(points(score_TxN), slice(2)))
+    assert table.fpr.tolist() == [0.1, 0.25]
+    assert (table.attack == "lira_online").all()
+    assert (table.replicas == T).all()
+    there_N = ~np.isnan(score_TxN[0])
+    for row, fpr in zip(table.to_dict("records"), C.fprs, strict=True):
+        decisions = slow_decisions(score_TxN, fpr)
+        tpr_T = decisions[:, MEMBER_N & there_N].mean(axis=1)
+        fpr_T = decisions[:, ~MEMBER_N & there_N].mean(axis=1)
+        right_T = (decisions == MEMBER_N)[:, there_N].mean(axis=1)
+        balanced_T = (tpr_T + 1 - fpr_T) / 2
+        for name, rate_T in (
+            ("tpr", tpr_T),
+            ("fpr", fpr_T),
+            ("acc", right_T),
+            ("balanced_acc", balanced_T),
+            ("fnr", 1 - tpr_T),
+            ("tnr", 1 - fpr_T),
+        ):
+            assert row[f"{name}_mean"] == pytest.approx(rate_T.mean())
+            assert row[f"{name}_std"] == pytest.approx(rate_T.std(), abs=1e-12)
+        assert row["fpr_mean"] <= fpr
+    if score_TxN is SCORE_TxN:  # classes of one size
+        np.testing.assert_allclose(table.acc_mean, table.balanced_acc_mean)
+
+
+def test_thresholds():
+    table = tables.thresholds(tables.at_rates(points(), slice(2)), [7, *range(1, T)])
+    assert table.order_seed.tolist() == [s for s in [7, *range(1, T)] for _ in C.fprs]
+    assert table.fpr.tolist() == list(C.fprs) * T
+    for i, row in enumerate(table.to_dict("records")):
+        called_N = HOLES_TxN[i // 2] >= row["threshold"]
+        np.testing.assert_array_equal(called_N, slow_decisions(HOLES_TxN, row["fpr"])[i // 2])
+        assert row["tpr"] == pytest.approx(called_N[MEMBER_N].sum() / 19)
+        assert row["realised_fpr"] == pytest.approx(called_N[~MEMBER_N].sum() / 20)
+
+
+def counted() -> tuple[np.ndarray, flips.FlipCounts]:
+    threshold_TxF = tables.at_rates(points(), slice(2)).threshold_TxF
+    votes_FxN = flips.votes(HOLES_TxN, threshold_TxF).votes_FxN
+    bin_FxN = flips.flip_bins(votes_FxN, T, C.alpha)
+    tp = contributions.true_positives(HOLES_TxN, threshold_TxF, bin_FxN, MEMBER_N)
+    return tp, flips.flip_counts(votes_FxN, MEMBER_N, T, C.alpha)
+
+
+def slow_bins(fpr: float) -> list[int]:
+    """Bin of every sample, -1 of the one without votes."""
+    k_low, _ = coin_flip.coin_flip_cutoff(T, C.alpha)
+    assert k_low > 0  # so that the bins are not all coin flips
+    bins = []
+    for n, v in enumerate(slow_decisions(HOLES_TxN, fpr).sum(axis=0)):
+        flip = 2 * v * (T - v) / (T * (T - 1))
+        inner = sum(flip >= edge - 1e-12 for edge in (0.1, 0.25, 0.4))
+        bins.append(-1 if n == 6 else 4 if k_low <= v <= T - k_low else inner)
+    return bins
+
+
+def test_flip_shares():
+    table = tables.flip_shares(counted()[1], T, C.fprs, C.alpha)
+    _, cutoff = coin_flip.coin_flip_cutoff(T, C.alpha)
+    assert (table.left_out == 1).all()
+    assert (table.replicas == T).all()
+    for fpr in C.fprs:
+        part = table[table.fpr == fpr]
+        assert part.bin.tolist() == BINS
+        assert part.low.tolist()[1:] == part.high.tolist()[:-1]
+        assert (part.low.iloc[0], part.low.iloc[-1]) == (0, cutoff)
+        assert part.high.iloc[-1] == pytest.approx(2 * 4 * 5 / 72)
+        for kind, of_N in (("members", MEMBER_N), ("nonmembers", ~MEMBER_N)):
+            found = [b for b, of in zip(slow_bins(fpr), of_N, strict=True) if of and b >= 0]
+            assert part[kind].tolist() == [found.count(b) for b in range(5)]
+            percent = [100 * found.count(b) / len(found) for b in range(5)]
+            np.testing.assert_allclose(part[f"{kind}_percent"], percent)
+
+
+def test_true_positives():
+    tp_TxFx5, counts = counted()
+    table = tables.true_positives(tp_TxFx5, counts, C.fprs)
+    assert table.columns.tolist() == [
+        "fpr",
+        *(f"{name}_{kind}" for name in ("tpr", "tp") for kind in ("mean", "std")),
+        *(
+            f"{part}_{name}_{kind}"
+            for part in ("very_unstable", "coin_flip", "union")
+            for name in ("tp", "share_percent")
+            for kind in ("mean", "std")
+        ),
+        "replicas",
+        "left_out",
+    ]
+    assert (table.replicas == T).all()
+    assert (table.left_out == 1).all()
+    for f, fpr in enumerate(C.fprs):
+        row, bin_N = table.iloc[f], np.array(slow_bins(fpr))
+        decision_TxN = slow_decisions(HOLES_TxN, fpr) & MEMBER_N
+        tp_T = decision_TxN.sum(axis=1)
+        assert row["tp_mean"] == pytest.approx(tp_T.mean())
+        assert row["tp_std"] == pytest.approx(tp_T.std())
+        assert row["tpr_mean"] == pytest.approx(tp_T.mean() / 19)
+        for name, bins in (("very_unstable", [3]), ("coin_flip", [4]), ("union", [3, 4])):
+            part_T = decision_TxN[:, np.isin(bin_N, bins)].sum(axis=1)
+            share_T = 100 * part_T / np.maximum(tp_T, 1)
+            assert row[f"{name}_tp_mean"] == pytest.approx(part_T.mean())
+            assert row[f"{name}_share_percent_mean"] == pytest.approx(share_T.mean())
+            assert row[f"{name}_share_percent_std"] == pytest.approx(share_T.std())
+
+
+def test_shares_are_suppressed_where_nothing_is_found():
+    counts = flips.FlipCounts(np.full((1, 5), 4), np.full((1, 5), 4), np.zeros(1, int))
+    table = tables.true_positives(np.zeros((T, 1, 5), int), counts, (0.1,))
+    assert table["coin_flip_share_percent_mean"].isna().all()
+    assert table["tpr_mean"].tolist() == [0]
+
+
+def test_coin_free_roc():
+    votes_KxN = np.array([[9.0, 4, 0, 9], [9, 9, 5, np.nan]])
+    member_N = np.array([True, True, True, False])
+    counts = contributions.vote_counts(votes_KxN, member_N, T, 0.05)
+    table = tables.coin_free_roc(np.array([0.1, 0.2]), counts, T)
+    assert table.fpr.tolist() == [0.1, 0.2]
+    np.testing.assert_allclose(table.tpr_mean, [13 / 27, 23 / 27])
+    np.testing.assert_allclose(table.tpr_coin_free, [9 / 27, 18 / 27])
+
+
+def test_partial_auc_by_hand():
+    # Raw: straight from (0, 0) by (0.5, 0.8) to (1, 1); coin-free: half of it.
+    fpr, raw = np.array([0.0, 0.1, 0.5, 1.0]), np.array([0.0, 0.16, 0.8, 1.0])
+    curves = pd.DataFrame({"fpr": fpr, "tpr_mean": raw, "tpr_coin_free": raw / 2})
+    table = tables.partial_auc(curves, (0.1, 0.5))
+    assert table[["low", "high", "curve"]].to_numpy().tolist() == [
+        [0.1, 0.5, "raw"],
+        [0.1, 0.5, "coin-free"],
+        [0.0, 1.0, "raw"],
+        [0.0, 1.0, "coin-free"],
+    ]
+    np.testing.assert_allclose(table.pauc, [0.192, 0.096, 0.65, 0.325])
+    np.testing.assert_allclose(table.pauc_normalised, [0.48, 0.24, 0.65, 0.325])
+    np.testing.assert_allclose(table.lift, [0.072, -0.024, 0.15, -0.175])
+    np.testing.assert_allclose(table.lift_normalised, [0.18, -0.06, 0.15, -0.175])
+    retained = [np.nan, -100 / 3, np.nan, -350 / 3]
+    np.testing.assert_allclose(table.lift_retained_percent, retained)
+    np.testing.assert_allclose(table.mean_tpr_dropped_percent, [np.nan, 50, np.nan, 50])
+
+
+def test_what_is_retained_of_the_papers_example():
+    """StrongMIA Appendix E.2.6: normalised areas 0.314748 and 0.190810 over [1e-4, 0.1]: 53 % and 39.4 %."""
+    fpr = np.array([0.0, 1e-4, 0.1, 1.0])
+    heights = {"tpr_mean": 0.314748, "tpr_coin_free": 0.190810}
+    table = tables.partial_auc(
+        pd.DataFrame({"fpr": fpr} | {name: [0, h, h, 1] for name, h in heights.items()}),
+        (1e-4, 0.1),
+    )
+    np.testing.assert_allclose(table.pauc_normalised[:2], [*heights.values()])
+    np.testing.assert_allclose(table.lift_normalised[:2], [0.264698, 0.140760], atol=5e-7)
+    assert table.lift_retained_percent[1] == pytest.approx(53, abs=0.5)
+    assert table.mean_tpr_dropped_percent[1] == pytest.approx(39.4, abs=0.05)
+
+
+def test_no_share_of_no_lift():
+    fpr = np.array([0.0, 0.5, 1.0])
+    flat = pd.DataFrame({"fpr": fpr, "tpr_mean": 0.0 * fpr, "tpr_coin_free": 0.0 * fpr})
+    table = tables.partial_auc(flat, (0.1, 0.5))
+    assert table.lift_retained_percent.isna().all()
+    assert table.mean_tpr_dropped_percent.isna().all()
+
+
+def test_a_table_is_replaced_whole(tmp_path: Path):
+    path = tmp_path / "t.csv"
+    atomic.write_csv(path, pd.DataFrame({"a": [1, 2], "b": ["x,\n", None]}, index=[5, 6]))
+    assert path.read_text() == 'a,b\n1,"x,\n"\n2,\n'
+    atomic.write_csv(path, pd.DataFrame({"a": [0.1 + 0.2]}))
+    assert path.read_text() == "a\n0.30000000000000004\n"
+    assert list(tmp_path.iterdir()) == [path]

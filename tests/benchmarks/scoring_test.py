@@ -1,0 +1,171 @@
+"""The benchmark of scoring, without torch and without NanoDO: what is timed, tuned and counted."""
+
+import argparse
+import importlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from quick_compilation import quickly_compiled
+from slow_model import parameters, slow_forward, slow_losses
+
+from lm_mia.model import flops, transformer
+from lm_mia.train import batching
+
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
+__all__ = ["quickly_compiled"]  # a fixture
+SMALL = transformer.Shape(layers=1, width=8, heads=2, vocab_size=40, length_tokens=64)
+SHAPE = transformer.Shape(layers=2, width=128, heads=2, vocab_size=512, length_tokens=64)
+
+
+@pytest.fixture(scope="module")
+def scoring() -> Iterator[ModuleType]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(Path(__file__).resolve().parents[2] / "benchmarks")
+        yield importlib.import_module("scoring")
+
+
+def test_ours_and_padded_batches_give_the_losses_of_the_plain_forward_pass(
+    scoring: ModuleType, monkeypatch: pytest.MonkeyPatch
+):
+    population = scoring.c4_like.population(21, SMALL.vocab_size, scale=16)
+    params = parameters(SMALL)
+    monkeypatch.setattr(scoring.transformer, "init", lambda key, shape: params)
+    c = argparse.Namespace(nanodo=None, transformers=False, micro_rows=2)
+    scorer, found = scoring.ways(population, SMALL, c)
+    assert scorer.micro_rows == 2
+    assert list(found) == [scoring.PACKED]
+
+    def plain(padded_BxL: np.ndarray) -> np.ndarray:
+        samples = (x_L[: (x_L > 0).sum()] for x_L in padded_BxL)
+        return np.array([slow_losses(slow_forward(params, x), x).mean() for x in samples])
+
+    want_N = plain(population.pad(np.arange(21)))
+    np.testing.assert_allclose(found[scoring.PACKED](21, 1), want_N, rtol=1e-5)
+    seen: list[int] = []
+
+    def known(padded_BxL: np.ndarray) -> np.ndarray:
+        """What `plain` would say of samples that are all among the 21."""
+        seen.append(len(padded_BxL))
+        equal_BxN = (padded_BxL[:, None] == population.pad(np.arange(21))).all(-1)
+        return want_N[equal_BxN.argmax(1)]
+
+    for batch_size in (1, 8, 32):  # the last batch is filled, and what fills it dropped
+        seen.clear()
+        loss_N = scoring.padded(known, population, 21, batch_size)
+        np.testing.assert_array_equal(loss_N, want_N)
+        assert seen == [batch_size] * -(-21 // batch_size)
+
+
+def fake(
+    monkeypatch: pytest.MonkeyPatch, scoring: ModuleType, seconds: dict[int, float]
+) -> tuple[Callable[[int, int], np.ndarray], list[tuple[int, int]]]:
+    """A way that takes so many seconds a sample by its batch size, on a clock of its own; and its calls."""
+    now: list[float] = [0.0]
+    calls: list[tuple[int, int]] = []
+    monkeypatch.setattr(scoring.time, "perf_counter", lambda: now[0])
+
+    def losses(samples: int, batch_size: int) -> np.ndarray:
+        if batch_size not in seconds:
+            raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 5 bytes")
+        calls.append((samples, batch_size))
+        now[0] += samples * seconds[batch_size]
+        return np.zeros(samples, np.float32)
+
+    return losses, calls
+
+
+def test_the_best_batch_size_is_followed_by_two_slower_ones(scoring, monkeypatch):
+    seconds = {1: 4.0, 2: 5.0, 4: 2.0, 8: 3.0, 16: 2.5, 32: 1.0}
+    losses, calls = fake(monkeypatch, scoring, seconds)
+    best, rates = scoring.best_batch(losses, 1000)
+    assert best == 4
+    assert rates == {1: 0.25, 2: 0.2, 4: 0.5, 8: pytest.approx(1 / 3), 16: 0.4}
+    assert calls[:3] == [(1, 1), (64, 1), (64, 1)]  # a batch to warm up, then two that count
+
+
+def test_no_batch_is_larger_than_memory_or_samples(scoring, monkeypatch):
+    losses, _ = fake(monkeypatch, scoring, {1: 4.0, 2: 3.0})
+    assert scoring.best_batch(losses, 100)[0] == 2
+    losses, calls = fake(monkeypatch, scoring, {2**k: 2.0**-k for k in range(9)})
+    assert scoring.best_batch(losses, 100)[0] == 64
+    assert max(samples for samples, _ in calls) == 64
+    losses, _ = fake(monkeypatch, scoring, {})
+    with pytest.raises(RuntimeError, match="Out of memory"):  # not even one sample fits
+        scoring.best_batch(losses, 100)
+
+
+def test_who_begins_a_round_changes(scoring: ModuleType, monkeypatch: pytest.MonkeyPatch):
+    calls: list[str] = []
+    now = [0.0]
+    monkeypatch.setattr(scoring.time, "perf_counter", lambda: now[0])
+
+    def way(name: str):
+        def run() -> np.ndarray:
+            calls.append(name)
+            now[0] += {"a": 1.0, "b": 3.0, "c": 2.0}[name]
+            return np.array([len(calls)])
+
+        return run
+
+    seconds, found = scoring.in_turn({name: way(name) for name in "abc"}, 4)
+    assert "".join(calls) == "abcbcacababc"
+    assert {name: of.tolist() for name, of in seconds.items()} == {
+        "a": [1.0] * 4,
+        "b": [3.0] * 4,
+        "c": [2.0] * 4,
+    }
+    assert {name: int(of[0]) for name, of in found.items()} == {"a": 1, "b": 2, "c": 3}
+
+
+def test_flops_are_those_of_the_rows_that_calls_have(scoring: ModuleType):
+    length_N = scoring.c4_like.lengths(100, scale=16)
+    found = scoring.packed_flops(
+        SHAPE, length_N, micro_rows=16
+    )  # two chunks of tokens, were it run
+    L, rows = (
+        SHAPE.length_tokens,
+        -(-batching.packed_plan(length_N, SHAPE.length_tokens).rows // 16) * 16,
+    )
+    # a block of queries meets all keys, so attention costs twice the half that counts as useful
+    hand = flops.scoring(SHAPE.layers, SHAPE.width, SHAPE.vocab_size, rows * L, 2 * rows * L**2)
+    assert 1 < found / (hand / 100) < 1.15  # softmax and layernorm
+
+
+def test_our_parameters_as_gpt_2_has_them(scoring: ModuleType):
+    params = parameters(SHAPE)
+    told = scoring.transformers_peer.theirs(params)
+    assert sum(leaf.size for leaf in told.values()) == (
+        flops.parameters(2, 128, 512, 64) + 512 * 128  # the tied embedding has two names
+    )
+    x_D = np.random.default_rng(0).normal(size=128)
+    query_HxK = np.einsum("d,dhk->hk", x_D, params["layers"]["query_DxHxK"][1])
+    value_HxK = np.einsum("d,dhk->hk", x_D, params["layers"]["value_DxHxK"][1])
+    all_D3 = x_D @ told["transformer.h.1.attn.c_attn.weight"]
+    np.testing.assert_allclose(all_D3[:128], query_HxK.ravel(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(all_D3[256:], value_HxK.ravel(), rtol=1e-4, atol=1e-5)
+    out_D = np.einsum("hk,hkd->d", value_HxK, params["layers"]["out_HxKxD"][1])
+    theirs_D = value_HxK.ravel() @ told["transformer.h.1.attn.c_proj.weight"]
+    np.testing.assert_allclose(theirs_D, out_D, rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_not_installed_is_told_in_a_line(scoring, monkeypatch):
+    monkeypatch.setattr(scoring.transformers_peer.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit, match="no torch and no transformers; pip install torch"):
+        scoring.transformers_peer.check()
+
+
+def test_flags_that_cannot_be_are_told_in_a_line(scoring, monkeypatch, capsys):
+    for flag, said in {
+        "--scale=3": "--scale=3: must divide 1024",
+        "--sizes=11M": "--sizes: no such size: 11M",
+        "--rounds=0": "--rounds, --samples: must be 1 or more",
+        "--micro-rows=-1": "must be 1 or more; --micro-rows: 0 or more",
+        "memory": "no such section: memory",
+    }.items():
+        monkeypatch.setattr("sys.argv", ["scoring.py", flag])
+        with pytest.raises(SystemExit):
+            scoring.main()
+        assert said in capsys.readouterr().err

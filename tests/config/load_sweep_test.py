@@ -1,0 +1,131 @@
+from pathlib import Path
+
+import pytest
+from tiny_config import FILE, wrong
+
+from lm_mia.config import load
+from lm_mia.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("configs") / "tiny.py"
+    path.write_text(FILE)
+    return str(path)
+
+
+def shape(file: str, *flags: str) -> tuple[str, int, int, int]:
+    m = load.parse(file, flags).model
+    return m.size, m.layers, m.width, m.heads
+
+
+def test_a_size_that_is_asked_for_overrules_the_numbers_of_the_file(file: str):
+    assert shape(file) == ("custom", 1, 8, 2)
+    assert shape(file, "--config.model.size=10M") == ("10M", 3, 512, 8)
+    assert shape(file, "--config.model.size=custom") == ("custom", 1, 8, 2)
+    for flags in (["size=10M", "layers=4"], ["layers=4", "size=10M"]):
+        assert shape(file, *(f"--config.model.{flag}" for flag in flags)) == ("custom", 4, 512, 8)
+    assert shape(file, "--config.model.layers=3", "--config.model.width=512")[::3] == ("10M", 2)
+
+
+def test_heads_that_are_not_said_follow_the_width(file: str):
+    assert shape(file, "--config.model.width=100", "--config.model.heads=0")[2:] == (100, 1)
+    assert wrong(file, "--config.model.size=10M", "--config.model.width=200") == [
+        "model.heads=3: must divide model.width=200; try --config.model.heads=2"
+    ]
+    assert wrong(file, "--config.model.size=140m") == [
+        "model.size='140m': must be one of 10M, 44M, 85M, 140M, 302M, 425M, 489M, 509M, 604M, 1018M, custom"
+    ]
+
+
+def with_sweep(folder: Path, text: str) -> str:
+    path = folder / "sweep.py"
+    path.write_text(f"{FILE}\n{text}\n")
+    return str(path)
+
+
+def test_a_sweep_is_the_config_and_its_entries(tmp_path: Path):
+    file = with_sweep(
+        tmp_path,
+        """
+def sweep():
+    yield {"model.size": "10M"}
+    yield {"model": {"layers": 5, "size": "10M"}, "optimizer.weight_decay": 2}
+    for n in (4, 6):
+        yield {"attack.references": n, "attack.fprs": [0.1, n / 10], "report": "x"}
+""",
+    )
+    found = load.sweep(file, ["--config.attack.replicas=3", "--config.attack.references=9"])
+    sets, configs = zip(*found, strict=True)
+    assert sets[0] == {}
+    assert sets[2] == {"model.layers": 5, "model.size": "10M", "optimizer.weight_decay": 2}
+    assert [c.attack.references for c in configs] == [
+        9,
+        9,
+        9,
+        4,
+        6,
+    ]  # the entry's, where it has one
+    assert {c.attack.replicas for c in configs} == {3}
+    shapes = [(c.model.size, c.model.layers, c.model.width, c.model.heads) for c in configs]
+    assert shapes == [
+        ("custom", 1, 8, 2),
+        ("10M", 3, 512, 8),
+        ("custom", 5, 512, 8),
+        *[("custom", 1, 8, 2)] * 2,
+    ]
+    assert type(configs[2].optimizer.weight_decay) is float
+    assert configs[4].attack.fprs == (0.1, 0.6)
+    assert configs[0] == load.parse(
+        file, ["--config.attack.replicas=3", "--config.attack.references=9"]
+    )
+
+
+def test_a_file_without_a_sweep_is_one_config(file: str):
+    assert load.sweep(f"{file}:3") == [({}, load.parse(f"{file}:3"))]
+
+
+def test_a_sweep_may_take_the_argument(tmp_path: Path):
+    taking = with_sweep(tmp_path, "def sweep(arg='2'): return [{'train.epochs': int(arg)}]")
+    assert [c.train.epochs for _, c in load.sweep(taking)] == [1, 2]
+    assert [c.train.epochs for _, c in load.sweep(f"{taking}:4")] == [1, 4]
+
+
+def test_mistakes_of_all_entries_are_told_at_once(tmp_path: Path):
+    file = with_sweep(
+        tmp_path,
+        """
+def sweep():
+    return [{"model.layer": 2, "train.epochs": "2"}, {"train.epochs": 2}, ["x"], {"train.epochs": 0},
+            {"attack.fprs": [1]}, {"qq": 1, "train": {"workers": True}}, {"widht": 3}]
+""",
+    )
+    with pytest.raises(UserError) as caught:
+        load.sweep(file)
+    label = f"--config={file}: sweep() entry "
+    assert str(caught.value).split("\n") == [
+        label + line
+        for line in (
+            "1: model.layer: no such field; did you mean model.layers?",
+            "1: train.epochs='2': must be a whole number",
+            "3: ['x']: must be a dict of fields and values",
+            "4: train.epochs=0: must be a finite number larger than 0",
+            "5: attack.focus_fpr=0.1: must be one of attack.fprs=(1,)",
+            "6: qq: no such field",
+            "6: train.workers=True: must be a whole number",
+            "7: widht: no such field; did you mean model.width?",
+        )
+    ]
+
+
+def test_a_sweep_that_fails_is_one_line(tmp_path: Path):
+    for text, said in (
+        ("def sweep(): yield {}; raise ValueError('no')", "ValueError: no"),
+        ("sweep = 3", "TypeError: 3 is not a callable object"),
+        ("def sweep(): return 3", "TypeError: 'int' object is not iterable"),
+    ):
+        file = with_sweep(tmp_path, text)
+        with pytest.raises(UserError) as caught:
+            load.sweep(file)
+        assert str(caught.value) == f"--config={file}: {said}"
+        assert load.parse(file)  # which does not ask for it

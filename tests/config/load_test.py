@@ -1,0 +1,266 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_config import FILE, wrong
+
+from lm_mia.config import Config, load
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("configs") / "tiny.py"
+    path.write_text(FILE)
+    return str(path)
+
+
+def test_file_argument_and_overrides(file: str):
+    assert load.parse(file).model.layers == 1
+    assert load.parse(f"{file}:3").model.layers == 3
+    flags = ["--config.model.layers=4", "--config.train.subset", "bernoulli", "--config.report="]
+    c = load.parse(f"{file}:3", flags)
+    assert (c.model.layers, c.train.subset, c.report) == (4, "bernoulli", "")
+    assert c.model.width == 8  # of the file, not the default
+    assert (
+        load.parse(file, ["--config.train.epochs=2", "--config.train.epochs=5"]).train.epochs == 5
+    )
+    assert load.parse(file, ["--config.optimizer.peak-learning-rate=1e-3"]).optimizer == (
+        load.parse(file, ["--config.optimizer.peak_learning_rate=0.001"]).optimizer
+    )
+
+
+def test_what_an_attack_needs_is_said_as_it_is_typed(file: str):
+    asked = "--config.attack.attacks=lira_online,lowercase,min_k"
+    [line] = wrong(file, asked)
+    assert line.startswith(
+        "attack.attacks=('lira_online', 'lowercase', 'min_k'): for lowercase, min_k the loss"
+    )
+    _, _, way_out = line.partition("; set ")
+    c = load.parse(file, [asked, way_out])
+    assert c.score.statistics == ("lowercase_loss", "min_k")
+    assert load.parse(file, ["--config.score.statistics"]).score.statistics == ()
+
+
+def test_booleans_and_choices_of_the_attack(file: str):
+    flags = ("leave-one-out", "leave_one_out=true", "leave_one_out=False", "no-leave-one-out")
+    for flag, value in zip(flags, (True, True, False, False), strict=True):
+        assert load.parse(file, [f"--config.attack.{flag}"]).attack.leave_one_out is value
+    assert "no such field" in wrong(file, "--config.attack.no-leave-one-out=True")[0]
+    more = ["--config.attack.finite-population", "True", "--config.attack.variance=pooled"]
+    after = load.parse(file, ["--config.attack.leave_one_out=True", *more]).attack
+    assert (after.leave_one_out, after.finite_population, after.variance) == (True, True, "pooled")
+
+
+WRONG = [
+    (
+        "--config.model.layer=3",
+        "--config.model.layer: no such field; did you mean --config.model.layers?",
+    ),
+    (
+        "--config.model.widht=3",
+        "--config.model.widht: no such field; did you mean --config.model.width?",
+    ),
+    ("--config.layers=3", "--config.layers: no such field; did you mean --config.model.layers?"),
+    (
+        "--config.train.samples=4",
+        "--config.train.samples: no such field; did you mean --config.population.samples?",
+    ),
+    ("--config.qqqq=4", "--config.qqqq: no such field"),
+    ("--config.=4", "--config.: no such field"),
+    ("--config.model.layers=two", "model.layers='two': must be a whole number"),
+    ("--config.model.layers=2.0", "model.layers='2.0': must be a whole number"),
+    ("--config.model.layers", "model.layers='': must be a whole number"),
+    ("--config.model.layers=", "model.layers='': must be a whole number"),
+    ("--config.model.layers=--help", "model.layers='--help': must be a whole number"),
+    ("--config.corpus.column=--help", "corpus.column='--help': must be a text"),
+    ("--config.attack.alpha=high", "attack.alpha='high': must be a number"),
+    (
+        "--config.attack.fprs=0.1,x",
+        "attack.fprs='0.1,x': must be a list of numbers such as 0.01,0.05",
+    ),
+    (
+        "--config.attack.fprs=0.1,",
+        "attack.fprs='0.1,': must be a list of numbers such as 0.01,0.05",
+    ),
+    *(
+        (
+            f"--config.score.at_steps={said}",
+            f"score.at_steps={said!r}: must be a list of whole numbers such as 100,200",
+        )
+        for said in ("1.5", "1,x", "1,", ",")
+    ),
+    ("--config.model.dtype=float16", "model.dtype='float16': must be one of float32, bfloat16"),
+    (
+        "--config.corpus.source=",
+        "corpus.source='': must be one of docstrings, text, jsonl, parquet, c4",
+    ),
+    ("--config.model.layers=-1", "model.layers=-1: must be a finite number larger than 0"),
+    (
+        "--config.optimizer.peak_learning_rate=nan",
+        "optimizer.peak_learning_rate=nan: must be a finite number larger than 0",
+    ),
+    *(
+        (
+            f"--config.attack.attacks{said}",
+            f"attack.attacks={said[1:]!r}: must be some of lira_online, lira_offline, rmia, rmia_offline, "
+            "rmia_simple, reference_calibrated, loss, zlib, min_k, min_k_plus_plus, lowercase",
+        )
+        for said in ("=lira", "=lira_online,LOSS", "=lira_online,,loss", "=lira_online,", "=,")
+    ),
+    (
+        "--config.score.statistics=loss",
+        "score.statistics='loss': must be some of summed_loss, target_logit, greedy_match, "
+        "min_k, min_k_plus_plus, lowercase_loss",
+    ),
+    *(
+        (
+            f"--config.attack.band{said}",
+            f"attack.band={said[1:]!r}: must be two numbers such as 0.01,0.05",
+        )
+        for said in ("=0.1", "=0.1,0.2,0.3", "=0.1,x", "=", "")
+    ),
+    (
+        "--config.attack.band=0.2,0.1",
+        "attack.band=(0.2, 0.1): must be two rates in [0, 1], the lower first",
+    ),
+    *(
+        (
+            f"--config.attack.leave_one_out{said}",
+            f"attack.leave_one_out={said[1:]!r}: must be True or False",
+        )
+        for said in ("=1", "=yes", "=")
+    ),
+    (
+        "--config.attack.variance=global",
+        "attack.variance='global': must be one of per_sample, pooled",
+    ),
+    ("layers=3", "layers=3: unknown argument; overrides look like --config.model.layers=4"),
+    ("--layers=3", "--layers=3: unknown argument; overrides look like --config.model.layers=4"),
+]
+
+
+@pytest.mark.parametrize(("flag", "said"), WRONG)
+def test_a_mistake_is_one_line(file: str, flag: str, said: str):
+    assert wrong(file, flag) == [said]
+
+
+def test_two_values_for_a_number(file: str):
+    assert wrong(file, "--config.model.layers", "3", "4") == [
+        "model.layers='3 4': must be a whole number"
+    ]
+
+
+def test_negative_numbers_as_words_of_their_own(file: str):
+    assert wrong(file, "--config.population.seed", "-1") == [
+        "population.seed=-1: must be a finite number, 0 or larger"
+    ]
+
+
+def test_mistakes_of_every_kind_are_told_at_once(file: str):
+    flags = ["--config.model.layers=x", "--config.train.epoch=2", "--config.attack.replicas=1"]
+    assert wrong(file, *flags) == [
+        "model.layers='x': must be a whole number",
+        "--config.train.epoch: no such field; did you mean --config.train.epochs?",
+        "attack.replicas=1: must be 2 or more, for a flip rate",
+    ]
+
+
+def test_a_rule_is_not_judged_by_a_value_that_was_not_meant(file: str):
+    """With heads=2 of the file, width=7 would break a rule; but heads is about to change."""
+    assert wrong(file, "--config.model.width=7", "--config.model.heads=seven") == [
+        "model.heads='seven': must be a whole number"
+    ]
+    assert wrong(file, "--config.model.width=7", "--config.model.head=7") == [
+        "--config.model.head: no such field; did you mean --config.model.heads?"
+    ]
+    assert wrong(file, "--config.corpus.source=txt", "--config.corpus.path=x") == [
+        "corpus.source='txt': must be one of docstrings, text, jsonl, parquet, c4"
+    ]
+
+
+@pytest.mark.parametrize("name", ["missing.py", "folder.py", "tiny.txt", "", "."])
+def test_no_such_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder.py").mkdir()
+    (tmp_path / "tiny.txt").write_text(FILE)
+    rule = "no such Python file; try --config=quickstart, which comes with lm_mia"
+    assert wrong(name) == [f"--config={name}: {rule}"]
+
+
+def test_a_bare_name_is_a_config_that_comes_with_lm_mia(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)  # wherever the command is run, and whatever lies there
+    (tmp_path / "quickstart").write_text("")
+    assert load.parse("quickstart") == load.parse(str(load.shipped() / "quickstart.py"))
+    assert load.parse("c4:140M").model.size == "140M"
+    assert load.parse("quickstart", ["--config.train.epochs=2"]).train.epochs == 2
+    rule = "no config of that name comes with lm_mia"
+    assert wrong("quikstart") == [f"--config=quikstart: {rule}; did you mean quickstart?"]
+    assert wrong("fig99:cpu") == [
+        f"--config=fig99:cpu: {rule}; try --config=quickstart, which does"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "arg", "said"),
+    [
+        ("x = 1", "", "the file defines no get_config()"),
+        ("get_config = 3", "", "TypeError: 3 is not a callable object"),
+        ("def get_config(): return {}", "", "get_config() returned dict, not a Config"),
+        ("def get_config(): return 1 / 0", "", "ZeroDivisionError: division by zero"),
+        ("def get_config(): raise ValueError('a\\nb')", "", "ValueError: a b"),
+        ("import nothing_of_this_name", "", "ModuleNotFoundError: No module named 'nothing_of_this_name'"),
+        (FILE, ":big", "ValueError: invalid literal for int() with base 10: 'big'"),
+        (FILE.replace('size="1"', "").replace("size", "1"), ":gpu", "get_config() takes no argument; drop ':gpu'"),
+        (FILE.replace("8,", "'8',"), "", "model.width='8': must be a whole number"),
+        (FILE.replace("layers=int(size)", "layers=True"), "", "model.layers=True: must be a whole number"),
+        (FILE.replace("warmup_steps=1", "clip_norm='1'"), "", "optimizer.clip_norm='1': must be a number"),
+        (FILE.replace("batch_size=4", "subset='a'"), "", "train.subset='a': must be one of exact, bernoulli, balanced"),
+        (FILE.replace("(0.1, 0.5)", "0.1"), "", "attack.fprs=0.1: must be a list of numbers such as 0.01,0.05"),
+        (FILE.replace("(0, 0.1)", "(0.1,)"), "", "attack.band=(0.1,): must be two numbers such as 0.01,0.05"),
+        (FILE.replace("(0, 0.1)", "[0, 0.1]"), "", "attack.band=[0, 0.1]: must be two numbers such as 0.01,0.05"),
+        (FILE.replace("band=(0, 0.1)", "leave_one_out=0"), "", "attack.leave_one_out=0: must be True or False"),
+        (FILE.replace("band=(0, 0.1)", "attacks='loss'"), "",
+         "attack.attacks='loss': must be some of lira_online, lira_offline, rmia, rmia_offline, rmia_simple, "
+         "reference_calibrated, loss, zlib, min_k, min_k_plus_plus, lowercase"),
+        (FILE.replace("batch_size=4)", "batch_size=4), score=config.Score(statistics=('min',))"), "",
+         "score.statistics=('min',): must be some of summed_loss, target_logit, greedy_match, "
+         "min_k, min_k_plus_plus, lowercase_loss"),
+        (FILE.replace("(0.1, 0.5)", "('1',)"), "", "attack.fprs=('1',): must be a list of numbers such as 0.01,0.05"),
+    ],
+)  # fmt: skip
+def test_mistakes_in_the_file(tmp_path: Path, text: str, arg: str, said: str):
+    (tmp_path / "bad.py").write_text(text)
+    name = f"{tmp_path / 'bad.py'}{arg}"
+    assert wrong(name) == [f"--config={name}: {said}"]
+
+
+def test_an_error_of_the_files_syntax_or_fields_is_one_line(tmp_path: Path):
+    for text, word in (
+        ("def get_config(:", "SyntaxError"),
+        (FILE.replace("layers", "layer"), "layer"),
+    ):
+        (tmp_path / "bad.py").write_text(text)
+        [line] = wrong(str(tmp_path / "bad.py"))
+        assert word in line
+
+
+def test_a_whole_number_for_a_number_is_the_same_recipe(file: str):
+    decay = load.parse(file).optimizer.weight_decay
+    assert (decay, type(decay)) == (0.0, float)
+
+
+def test_the_file_of_the_quickstart_is_sound():
+    path = Path(__file__).resolve().parents[2] / "configs" / "quickstart.py"
+    assert isinstance(load.parse(str(path)), Config)
+
+
+@given(st.integers(-(10**400), 10**400))
+def test_any_whole_number_is_taken_or_refused_in_a_line(file: str, value: int):
+    flag = f"--config.train.workers={value}"
+    if value >= 0:
+        assert load.parse(file, [flag]).train.workers == value
+    else:
+        assert wrong(file, flag) == [f"train.workers={value}: must be a finite number, 0 or larger"]

@@ -1,0 +1,82 @@
+import dataclasses
+import typing
+from pathlib import Path
+
+import pytest
+from tiny_config import FILE, wrong
+
+from lm_mia import config
+from lm_mia.config import load
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("configs") / "tiny.py"
+    path.write_text(FILE)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--config.attack.fprs=0.01,0.1"],
+        ["--config.attack.fprs", "0.01", "0.1"],
+        ["--config.attack.fprs", "0.01,0.1"],
+        ["--config.attack.fprs=0.01", "0.1"],
+    ],
+)
+def test_tuples(file: str, flags: list[str]):
+    assert load.parse(file, flags).attack.fprs == (0.01, 0.1)
+    single = ["--config.attack.fprs=0.2", "--config.attack.focus_fpr=0.2"]
+    assert load.parse(file, single).attack.fprs == (0.2,)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--config.attack.attacks=lira_online,loss"],
+        ["--config.attack.attacks=lira_online, loss"],
+        ["--config.attack.attacks=lira_online", "loss"],
+        ["--config.attack.attacks", "lira_online,loss"],
+        ["--config.attack.attacks", "lira_online", "loss"],
+    ],
+)
+def test_tuples_of_choices(file: str, flags: list[str]):
+    assert load.parse(file, flags).attack.attacks == ("lira_online", "loss")
+
+
+@pytest.mark.parametrize("flags", [["=0.001,0.1"], ["", "0.001", "0.1"], ["=1e-3,1e-1"]])
+def test_a_band_is_two_numbers(file: str, flags: list[str]):
+    assert load.parse(file).attack.band == (0, 0.1)
+    flags[0] = "--config.attack.band" + flags[0]
+    assert load.parse(file, flags).attack.band == (0.001, 0.1)
+
+
+FULL = FILE.replace(
+    "batch_size=4)",
+    """batch_size=4, epochs=2, trackers=("wandb",)),
+        score=config.Score(at_steps=(1,), at_epochs=(1.0,), statistics=("min_k",), token_samples=(3,)),
+        figures=("fig01_references",)""",
+)
+LISTS = [name for name, kind in load._fields(config.Config) if typing.get_origin(kind) is tuple]
+ONE_LINE = {
+    "attack.attacks": "must name lira_online, whose decisions the tables show, and none twice",
+    "attack.fprs": "must be rates above 0, at most 1, in ascending order, distinct in their first 6 digits",
+}
+
+
+@pytest.mark.parametrize("name", [name for name in LISTS if name != "attack.band"])
+@pytest.mark.parametrize("said", ["=", "= ", ""])
+def test_nothing_empties_a_list_of_the_file(tmp_path: Path, name: str, said: str):
+    path = tmp_path / "full.py"
+    path.write_text(FULL)
+    before, flag = load.parse(str(path)), f"--config.{name}{said}"
+    section, _, leaf = name.rpartition(".")
+    assert getattr(getattr(before, section) if section else before, leaf)
+    if name in ONE_LINE:
+        assert wrong(str(path), flag)[0] == f"{name}=(): {ONE_LINE[name]}"
+        return
+    changed = {leaf: ()}
+    if section:
+        changed = {section: dataclasses.replace(getattr(before, section), **changed)}
+    assert load.parse(str(path), [flag]) == dataclasses.replace(before, **changed)

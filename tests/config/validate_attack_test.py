@@ -1,0 +1,176 @@
+import math
+from typing import Any, get_args
+
+import pytest
+from tiny_config import TINY, change
+
+from lm_mia import config
+from lm_mia.config import Config, load
+from lm_mia.config.validate import problems
+from lm_mia.store import schema
+
+FIELDS = [name for name, _ in load._fields(Config)]
+
+# Rules of the attack: what is changed, what is said, and the nearest changes that are sound.
+ATTACKS = (
+    "attack.attacks={}: must name lira_online, whose decisions the tables show, and none twice"
+)
+LACKING = "attack.attacks={}: for {} the loss is not enough; set --config.score.statistics={}"
+FPRS = "attack.fprs={}: must be rates above 0, at most 1, in ascending order, distinct in their first 6 digits"
+BAND = "attack.band={}: must be two rates in [0, 1], the lower first"
+RESAMPLED = (
+    "attack.resample_references={}: must be 0, or even (sets are made of pairs) and from 4 to "
+    "attack.references / 2 = 4"
+)
+APART = "attack.ambiguous_separation={}: must lie between 0 and attack.clear_separation={}"
+LEFT_OUT = (
+    "attack.leave_one_out=True: train.subset='balanced' tells by the other rows whether a sample is in the one "
+    "left out; set --config.train.subset=exact or bernoulli"
+)
+NAN, INF = math.nan, math.inf
+MORE = ("lira_online", "lowercase", "min_k", "min_k_plus_plus")
+Changes = dict[str, Any]
+OF_ATTACK: list[tuple[Changes, str, list[Changes]]] = [
+    ({"references": 3}, "attack.references=3: must be 4 or more, for 2 IN and 2 OUT of a sample", [{"references": 5}]),
+    (
+        {"step": 1},
+        "attack.step=1: must be 0 (the end) or a score point, of which there are none",
+        [{"step": 1, "score.at_steps": (1,)}, {"step": 1, "score.at_epochs": (0.5,)}, {"score.at_steps": (1,)}],
+    ),
+    ({"replicas": 1}, "attack.replicas=1: must be 2 or more, for a flip rate", [{"replicas": 3}]),
+    ({"replicas": 0}, "attack.replicas=0: must be 2 or more, for a flip rate", [{"replicas": 0, "name": "a"}]),
+    (
+        {"replicas": 1, "name": "a"},
+        "attack.replicas=1: must be 2 or more, for a flip rate, or 0",
+        [{"replicas": 2, "name": "a"}],
+    ),
+    *(
+        (
+            {"references": 8, "targets": bad, "train.subset": "exact"},
+            f"attack.targets={bad}: must leave 4 of attack.references=8 or more",
+            [{"references": 8, "targets": good, "train.subset": "exact"} for good in (1, 4)],
+        )
+        for bad in (-1, 5)
+    ),
+    (
+        {"references": 8, "targets": 3, "train.subset": "balanced"},
+        "attack.targets=3: must be even under train.subset='balanced', where references come in pairs",
+        [{"references": 8, "targets": 2, "train.subset": "balanced"}],
+    ),
+    *(
+        ({"attacks": bad}, ATTACKS.format(bad), [{"attacks": ("lira_online",)}, {"attacks": ("loss", "lira_online")}])
+        for bad in ((), ("loss",), ("lira_online", "loss", "loss"))
+    ),
+    *(
+        (
+            {"attacks": ("lira_online", name)},
+            LACKING.format(("lira_online", name), name, needed),
+            [{"attacks": ("lira_online", name), "score.statistics": (needed,)}, {"score.statistics": (needed,)}],
+        )
+        for name, needed in config.NEEDED.items()
+    ),
+    (
+        {"attacks": MORE, "score.statistics": ("min_k",)},
+        LACKING.format(MORE, "lowercase, min_k_plus_plus", "min_k,lowercase_loss,min_k_plus_plus"),
+        [{"attacks": MORE, "score.statistics": tuple(config.NEEDED.values())}],
+    ),
+    *(
+        ({"alpha": bad}, f"attack.alpha={bad!r}: must lie between 0 and 1", [{"alpha": 1e-9}, {"alpha": 0.999}])
+        for bad in (0.0, 1.0, NAN, -1.0)
+    ),
+    *(
+        (
+            {"fprs": bad, "focus_fpr": bad[0]},
+            FPRS.format(bad),
+            [{"fprs": (0.1, 1.0)}, {"fprs": (1e-9, 0.1, 0.100001)}, {"fprs": (0.1,)}],
+        )
+        for bad in ((0.0, 0.1), (-0.1, 0.1), (0.1, 1.1), (0.2, 0.1), (0.1, 0.1), (0.1, 0.10000001), (0.1, NAN))
+    ),
+    ({"focus_fpr": 0.3}, "attack.focus_fpr=0.3: must be one of attack.fprs=(0.1, 0.5)", [{"focus_fpr": 0.5}]),
+    *(
+        ({"band": bad}, BAND.format(bad), [{"band": (0.0, 1.0)}, {"band": (0.2, 0.200001)}])
+        for bad in ((0.1, 0.1), (0.2, 0.1), (-0.1, 0.1), (0.1, 1.1), (NAN, 0.1), (0.1, NAN))
+    ),
+    *(
+        (
+            {"rmia_samples": bad},
+            f"attack.rmia_samples={bad}: must be 1 or larger",
+            [{"rmia_samples": 1}, {"rmia_samples": 10**6}],
+        )
+        for bad in (0, -1)
+    ),
+    *(
+        (
+            {"rmia_gamma": bad},
+            f"attack.rmia_gamma={bad!r}: must be a finite number larger than 0",
+            [{"rmia_gamma": 1e-9}, {"rmia_gamma": 100.0}],
+        )
+        for bad in (0.0, -1.0, INF, NAN)
+    ),
+    *(
+        ({"rmia_a": bad}, f"attack.rmia_a={bad!r}: must lie in [0, 1]", [{"rmia_a": 0.0}, {"rmia_a": 1.0}])
+        for bad in (-0.1, 1.1, NAN)
+    ),
+    ({"bootstraps": -1}, "attack.bootstraps=-1: must be 0 or larger", [{"bootstraps": 0}, {"bootstraps": 1}]),
+    *(
+        (
+            {"resample_references": bad, "references": 9},
+            RESAMPLED.format(bad),
+            [
+                {"resample_references": 4, "references": 8},
+                {"resample_references": 4, "references": 10},
+            ],
+        )
+        for bad in (-4, 1, 3, 5)
+    ),
+    (
+        {"leave_one_out": True, "train.subset": "balanced"},
+        LEFT_OUT,
+        [{"leave_one_out": True}, {"leave_one_out": True, "train.subset": "bernoulli"}],
+    ),
+    *(
+        (
+            {"ambiguous_separation": low, "clear_separation": high},
+            APART.format(low, high),
+            [{"ambiguous_separation": x, "clear_separation": x} for x in (0.0, 1.0)],
+        )
+        for low, high in ((-0.1, 2.0), (2.1, 2.0), (NAN, 2.0), (0.5, INF), (0.5, NAN))
+    ),
+    *(
+        ({"stable_flip": bad}, f"attack.stable_flip={bad!r}: must lie in [0, 0.5]", [{"stable_flip": 0.0}])
+        for bad in (-0.1, 0.51, NAN)
+    ),
+]  # fmt: skip
+
+
+def changed(changes: Changes) -> Config:
+    """TINY with fields of the attack changed, and others that are named in full."""
+    new = TINY
+    for field, value in changes.items():
+        whole = "." in field or field == "name"
+        new = change(new, field if whole else f"attack.{field}", value)
+    return new
+
+
+@pytest.mark.parametrize(
+    ("changes", "said", "sound"), OF_ATTACK, ids=[str(r[0]) for r in OF_ATTACK]
+)
+def test_every_rule_of_the_attack(changes: Changes, said: str, sound: list[Changes]):
+    assert problems(changed(changes)) == [said]
+    for good in sound:
+        assert problems(changed(good)) == []
+
+
+def test_a_field_of_the_attack_without_a_rule_would_show_here():
+    ruled = {line.partition("=")[0] for _, line, _ in OF_ATTACK}
+    free = {"attack.variance", "attack.finite_population", "attack.clear_separation"}
+    assert ruled | free == {field for field in FIELDS if field.startswith("attack.")}
+
+
+def test_what_attacks_need_is_what_the_store_can_hold():
+    kinds = dict(load._fields(Config))
+    assert set(config.NEEDED) < set(get_args(config.AttackName))
+    [choices, _] = get_args(kinds["score.statistics"])
+    assert set(config.NEEDED.values()) < set(get_args(choices))  # the others are for figures
+    assert set(get_args(choices)) <= set(schema.VARIABLES)
+    assert not set(config.NEEDED) & set(Config().attack.attacks)  # the default needs no more

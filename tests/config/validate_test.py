@@ -1,0 +1,303 @@
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_config import TINY, change
+
+from lm_mia import config
+from lm_mia.config import Config, load
+from lm_mia.config.validate import problems
+
+FIELDS = [name for name, _ in load._fields(Config)]
+
+
+def test_sound_configs_have_no_problems():
+    assert problems(TINY) == []
+    assert problems(config.resolve(Config())) == []
+
+
+POINTS = "must lie above 0 and before the end ({}), which is always scored, none twice"
+ROUNDED = "must be steps before the end (8), which is always scored, none twice; rounded they are "
+AUTO = "set --config.compute.attention=auto"
+CUDNN = {"compute.attention": "cudnn", "model.dtype": "bfloat16", "model.heads": 1}  # heads of 8
+# Each: what is changed, and all that is said of it.
+BROKEN: list[tuple[dict[str, Any], str]] = [
+    *(
+        ({field: bad}, f"{field}={bad!r}: must be a finite number larger than 0")
+        for field in (
+            "corpus.min_chars",
+            "tokenizer.vocab_size",
+            "model.layers",
+            "model.width",
+            "model.heads",
+            "train.batch_size",
+            "train.epochs",
+            "optimizer.peak_learning_rate",
+            "train.checkpoint_minutes",
+            "population.frequency_samples",
+            "population.group_prefix_tokens",
+        )
+        for bad in ((0, -1, math.nan, math.inf) if "optimizer" in field else (0, -1))
+    ),
+    *(
+        ({field: bad}, f"{field}={bad!r}: must be a finite number, 0 or larger")
+        for field in (
+            "population.seed",
+            "train.workers",
+            "optimizer.weight_decay",
+            "optimizer.clip_norm",
+            "optimizer.init_learning_rate",
+            "optimizer.final_learning_rate",
+            "corpus.processes",
+            "tokenizer.documents",
+            "population.validation_samples",
+            "population.distinct_prefix_tokens",
+            "train.validations",
+            "compute.micro_rows",
+            "score.micro_rows",
+        )
+        for bad in ((-1, math.nan, math.inf) if "optimizer" in field else (-1,))
+    ),
+    ({"population.samples": 17}, "population.samples=17: must be even (2N); 18 is"),
+    ({"population.samples": 0}, "population.samples=0: must be a finite number larger than 0"),
+    ({"population.samples": -3}, "population.samples=-3: must be a finite number larger than 0"),
+    (
+        {"population.length_tokens": 2},
+        "population.length_tokens=2: must be 3 or more (<bos>, a piece, <eos>)",
+    ),
+    (
+        {"train.batch_size": 9, "optimizer.warmup_steps": 0},
+        (
+            "train.batch_size=9: must be at most N = population.samples / 2 = 8, the size of a subset; "
+            "try --config.train.batch_size=1"
+        ),
+    ),
+    ({"model.heads": 3}, "model.heads=3: must divide model.width=8; try --config.model.heads=2"),
+    (
+        {"model.heads": 100},
+        "model.heads=100: must divide model.width=8; try --config.model.heads=8",
+    ),
+    (
+        {"corpus.path": "x"},
+        (
+            "corpus.path='x': corpus.source='docstrings' needs no path; "
+            "set --config.corpus.source=text, jsonl or parquet"
+        ),
+    ),
+    (
+        {"corpus.source": "text"},
+        "corpus.path='': corpus.source='text' needs a file, a folder or a glob",
+    ),
+    (
+        {"optimizer.warmup_steps": 2},
+        (
+            "optimizer.warmup_steps=2: must be less than the 2 steps of a row, which population.samples, "
+            "train.batch_size and train.epochs make; try --config.optimizer.warmup_steps=0"
+        ),
+    ),
+    (
+        {"train.subset": "balanced", "attack.references": 5},
+        "attack.references=5: must be even for train.subset='balanced' (pairs)",
+    ),
+    (
+        {"population.distinct_prefix_tokens": 9},
+        "population.distinct_prefix_tokens=9: must be at most population.length_tokens=8",
+    ),
+    (
+        {"train.validations": 1},
+        "train.validations=1: needs held-out samples; try --config.population.validation_samples=1024",
+    ),
+    (
+        {"train.validations": 3, "population.validation_samples": 1},
+        "train.validations=3: must be at most the 2 steps of a row",
+    ),
+    (
+        {"train.trackers": ("wandb", "tensorboard", "wandb")},
+        "train.trackers=('wandb', 'tensorboard', 'wandb'): must name none twice",
+    ),
+    (
+        {"corpus.source": "c4", "tokenizer.documents": 5},
+        (
+            "corpus.deduplicate='near': corpus.source='c4' has too many documents to compare; "
+            "set --config.corpus.deduplicate=none, and population.distinct_prefix_tokens if wanted"
+        ),
+    ),
+    (
+        {"corpus.source": "c4", "corpus.deduplicate": "none"},
+        (
+            "tokenizer.documents=0: corpus.source='c4' has too many documents to train a vocabulary on all; "
+            "try --config.tokenizer.documents=1000000, or give tokenizer.path"
+        ),
+    ),
+    *(
+        ({"score.at_steps": bad}, f"score.at_steps={bad}: {POINTS.format(2)}")
+        for bad in ((0,), (-1,), (2,), (1, 1))
+    ),
+    *(
+        ({"score.at_epochs": bad}, f"score.at_epochs={bad}: {POINTS.format(1)}")
+        for bad in ((0.0,), (-0.5,), (1.0,), (math.nan,), (math.inf,), (0.5, 0.5))
+    ),
+    # With 2 epochs of 4 steps.
+    *(
+        (
+            {"train.batch_size": 2, "train.epochs": 2, "score.at_epochs": bad},
+            f"score.at_epochs={bad}: {ROUNDED}{told}",
+        )
+        for bad, told in (
+            ((1.99,), "8"),
+            ((0.5, 1.875), "2, 8"),
+            ((0.001, 0.1), "1, 1"),
+            ((1.4, 1.0, 1.5), "6, 4, 6"),
+        )
+    ),
+    # A score point that is none says nothing of the one that is attacked.
+    (
+        {"score.at_epochs": (math.nan,), "attack.step": 1},
+        f"score.at_epochs=(nan,): {POINTS.format(1)}",
+    ),
+    *(
+        (
+            {f"score.{field}": asked, "train.subset": "bernoulli"},
+            (
+                f"score.{field}={asked}: train.subset='bernoulli' gives every row another number of steps; "
+                "set --config.train.subset=exact"
+            ),
+        )
+        for field, asked in (("at_steps", (1,)), ("at_epochs", (0.5,)))
+    ),
+    (
+        {"score.at_steps": (1,), "attack.step": 2},
+        "attack.step=2: must be 0 (the end) or a score point, 1",
+    ),
+    (
+        {"train.workers": 2, "compute.span": "job"},
+        (
+            "train.workers=2: must be 0 or 1 for compute.span='job', where one process takes all devices; "
+            "set --config.train.workers=0"
+        ),
+    ),
+    *(
+        (CUDNN | more, f"compute.attention='cudnn': it needs {told}; {AUTO}")
+        for more, told in (
+            ({"model.dtype": "float32"}, "model.dtype=bfloat16, not float32"),
+            ({"model.heads": 2}, "model.width / model.heads divisible by 8, not 4"),
+            ({"model.width": 136}, "model.width / model.heads of at most 128, not 136"),
+            ({"population.length_tokens": 9}, "an even population.length_tokens, not 9"),
+            (
+                {"model.dtype": "float32", "population.length_tokens": 9},
+                "model.dtype=bfloat16, not float32; it needs an even population.length_tokens, not 9",
+            ),
+        )
+    ),
+    (
+        {"compute.attention": "pallas"},
+        f"compute.attention='pallas': it needs population.length_tokens divisible by 128, not 8; {AUTO}",
+    ),
+    (
+        {"score.statistics": ("min_k", "lowercase_loss", "min_k")},
+        "score.statistics=('min_k', 'lowercase_loss', 'min_k'): must name none twice",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "said"), BROKEN, ids=[str(c) for c, _ in BROKEN])
+def test_every_broken_rule_is_one_line(changes: dict[str, Any], said: str):
+    broken = TINY
+    for field, value in changes.items():
+        broken = change(broken, field, value)
+    assert problems(broken) == [said]
+
+
+def test_rules_that_just_hold():
+    for changes in (
+        {"train.batch_size": 8, "optimizer.warmup_steps": 0},
+        {"population.length_tokens": 3},
+        {"optimizer.warmup_steps": 0},
+        {"optimizer.init_learning_rate": 0.0, "optimizer.weight_decay": 0.0},
+        {"train.subset": "balanced"},
+        {"train.subset": "bernoulli", "attack.references": 5},
+        {"corpus.source": "jsonl", "corpus.path": "x"},
+        {"corpus.source": "c4", "corpus.deduplicate": "none", "tokenizer.documents": 1},
+        {"corpus.source": "c4", "corpus.deduplicate": "none", "tokenizer.path": "x"},
+        {"corpus.deduplicate": "none", "corpus.processes": 3, "compute.micro_rows": 2},
+        {"optimizer.clip_norm": 0.0, "optimizer.schedule": "constant"},
+        {"population.distinct_prefix_tokens": 8, "population.frequency_samples": 17},
+        {"train.validations": 2, "population.validation_samples": 1},
+        {"train.trackers": ("wandb", "tensorboard")},
+        {"score.at_steps": (1,), "score.at_epochs": (0.5,), "train.subset": "balanced"},
+        {"train.batch_size": 2, "train.epochs": 2, "score.at_epochs": (0.001, 0.4, 1.87)},
+        CUDNN,
+        CUDNN | {"model.width": 128},
+        {"compute.attention": "pallas", "population.length_tokens": 256},
+        {"compute.attention": "xla", "population.length_tokens": 9},
+        {"train.workers": 1, "compute.span": "job"},
+        {"train.workers": 99},
+    ):
+        sound = TINY
+        for field, value in changes.items():
+            sound = change(sound, field, value)
+        assert problems(sound) == []
+
+
+def test_all_problems_are_told_at_once():
+    broken = change(change(change(TINY, "train.epochs", 0), "model.heads", 3), "attack.replicas", 1)
+    assert [line.partition("=")[0] for line in problems(broken)] == [
+        "train.epochs",
+        "model.heads",
+        "attack.replicas",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "step", "told"),
+    [
+        ({"score.at_steps": (0, 1)}, 3, "1"),
+        ({"score.at_steps": (99,)}, 99, "of which there are none"),
+        ({"score.at_steps": (3, 3, 99)}, 2, "3"),
+        ({"score.at_steps": (3, 3)}, 3, None),
+        ({"score.at_epochs": (0.001, 0.1)}, 2, "1"),
+        ({"score.at_epochs": (0.001, 0.1)}, 1, None),
+        # Which step is meant, nobody knows; but it is none of these.
+        ({"score.at_epochs": (math.nan,)}, 4, "all before step 4"),
+        ({"score.at_epochs": (2.0,), "score.at_steps": (1,)}, -1, "all before step 4"),
+        ({"score.at_epochs": (2.0,), "score.at_steps": (1,)}, 3, None),
+    ],
+)
+def test_broken_score_points_do_not_hide_a_step_that_is_none(
+    changes: dict[str, Any], step: int, told: str | None
+):
+    broken = change(change(TINY, "train.batch_size", 2), "attack.step", step)
+    for field, value in changes.items():
+        broken = change(broken, field, value)
+    first, *rest = problems(broken)
+    assert first.startswith(tuple(changes))
+    said = f"attack.step={step}: must be 0 (the end) or a score point, {told}"
+    assert rest == ([] if told is None else [said])
+
+
+def test_heads_that_do_not_fit_hide_no_other_hurdle_of_an_attention():
+    broken = change(change(TINY, "compute.attention", "cudnn"), "model.heads", 3)
+    first, second = problems(broken)
+    assert first.startswith("model.heads=3: ")
+    assert (
+        second == f"compute.attention='cudnn': it needs model.dtype=bfloat16, not float32; {AUTO}"
+    )
+
+
+@given(st.integers(-50, 50), st.integers(-50, 50), st.integers(-50, 50), st.integers(-50, 50))
+def test_problems_never_raises_and_names_a_field(samples: int, batch: int, width: int, heads: int):
+    c = TINY
+    for field, value in (
+        ("population.samples", samples),
+        ("train.batch_size", batch),
+        ("model.width", width),
+        ("model.heads", heads),
+        ("optimizer.warmup_steps", 0),
+    ):
+        c = change(c, field, value)
+    found = problems(c)
+    assert all(line.partition("=")[0] in FIELDS for line in found)
+    sound = samples > 0 and samples % 2 == 0 and 0 < batch <= samples // 2
+    assert (found == []) == (sound and width > 0 and heads > 0 and width % heads == 0)

@@ -1,0 +1,87 @@
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lm_mia.data import build, tokenize
+
+ROWS = {
+    position: {
+        "position": position,
+        "source_record": f"record {position}",
+        "text_sha256": f"{position:064x}",
+        "chars": 10 * position,
+        "unk": position % 3,
+        "zlib_bytes": 7 * position,
+        "prefix": None,
+        "tokens": [2, *range(10, 10 + position % 6), 1],
+    }
+    for position in range(40)
+}
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> list[Path]:
+    """Three parts whose positions interleave, one of them without rows."""
+    paths = []
+    for name, positions in (("a", range(0, 40, 2)), ("b", []), ("c", range(1, 40, 2))):
+        paths.append(tmp_path / name)
+        rows = [ROWS[position] for position in positions]
+        table = pa.Table.from_pylist(rows, schema=tokenize.schema(300))
+        with pa.OSFile(str(paths[-1]), "wb") as sink, pa.ipc.new_file(sink, table.schema) as file:
+            file.write_table(table)
+    return paths
+
+
+def write(
+    folder: Path, parts: list[Path], positions: list[int], prefix: str = "", vocab_size: int = 300
+) -> None:
+    seen: list[tuple[str, int, int]] = []
+    build.write_files(
+        folder, prefix, parts, np.array(positions), 8, vocab_size, lambda *n: seen.append(n)
+    )
+    assert seen[-1] == ("assemble population", len(positions), len(positions))
+
+
+@pytest.mark.parametrize("segment", [1, 3, 2**18])
+def test_samples_in_the_order_of_their_positions(
+    tmp_path: Path, parts: list[Path], monkeypatch: pytest.MonkeyPatch, segment: int
+):
+    monkeypatch.setattr(build, "_SEGMENT_SAMPLES", segment)
+    wanted = [0, 1, 2, 5, 6, 7, 20, 21, 22, 39]
+    write(tmp_path, parts, wanted, "some_")
+    tokens, offsets = np.load(tmp_path / "some_tokens.npy"), np.load(tmp_path / "some_offsets.npy")
+    assert (tokens.dtype, offsets.dtype, offsets[0]) == (np.uint16, np.int64, 0)
+    rows = pq.read_table(tmp_path / "some_samples.parquet")
+    assert rows.schema == build.SCHEMA
+    assert rows.num_rows == len(wanted)
+    for i, (row, position) in enumerate(zip(rows.to_pylist(), wanted, strict=True)):
+        expected = ROWS[position]
+        assert tokens[offsets[i] : offsets[i + 1]].tolist() == expected["tokens"]
+        names = ("source_record", "text_sha256", "chars", "unk", "zlib_bytes")
+        assert row == {name: expected[name] for name in names} | {
+            "id": i,
+            "tokens": len(expected["tokens"]),
+        }
+
+
+def test_segments_leave_no_trace_in_the_tokens(
+    tmp_path: Path, parts: list[Path], monkeypatch: pytest.MonkeyPatch
+):
+    write(tmp_path, parts, list(range(40)))
+    monkeypatch.setattr(build, "_SEGMENT_TOKENS", 24)
+    write(tmp_path, parts[::-1], list(range(40)), "again_")
+    for name in ("tokens.npy", "offsets.npy"):
+        assert (tmp_path / name).read_bytes() == (tmp_path / f"again_{name}").read_bytes()
+    assert pq.ParquetFile(tmp_path / "again_samples.parquet").num_row_groups == 14
+
+
+def test_wide_tokens(tmp_path: Path):
+    table = pa.Table.from_pylist([ROWS[5] | {"tokens": [2, 70_000, 1]}], tokenize.schema(70_001))
+    with pa.OSFile(str(tmp_path / "a"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as file:
+        file.write_table(table)
+    write(tmp_path, [tmp_path / "a"], [5], vocab_size=70_001)
+    assert np.load(tmp_path / "tokens.npy").dtype == np.uint32
+    assert np.load(tmp_path / "tokens.npy").tolist() == [2, 70_000, 1]

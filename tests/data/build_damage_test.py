@@ -1,0 +1,208 @@
+"""Builds of a population of C4, whole and killed; nothing but the files of a data set is made up."""
+
+import dataclasses
+import hashlib
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import fake_c4
+import pytest
+
+from lm_mia import config, seeds
+from lm_mia.data import build, c4, hf_c4, tokenize
+from lm_mia.data.documents import silent
+from lm_mia.data.population import Population
+from lm_mia.data.tokenizer import load_tokenizer
+from lm_mia.errors import UserError
+
+TEXTS = fake_c4.texts(3000)
+SOURCE = config.Corpus("c4", min_chars=50, deduplicate="none", processes=2)
+PIECES = config.Tokenizer(vocab_size=60, documents=500)
+SIZES = config.Population(
+    samples=1000,
+    seed=1,
+    length_tokens=32,
+    distinct_prefix_tokens=10,
+    validation_samples=100,
+    frequency_samples=300,
+)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> config.Corpus:
+    """C4 made of five files of Hugging Face's."""
+    folder = tmp_path_factory.mktemp("c4")
+    files = [TEXTS[low : low + 600] for low in range(0, 3000, 600)]
+    pattern = fake_c4.hugging_face(folder / "hf", {"train": files})
+    hf_c4.convert(pattern, str(folder / "tfds"), 1, silent, lambda line: None)
+    return dataclasses.replace(SOURCE, path=str(folder / "tfds"))
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory, source: config.Corpus) -> Population:
+    """The population, by one process."""
+    return build.build(source, PIECES, SIZES, tmp_path_factory.mktemp("built") / "population")
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in folder.iterdir()}
+
+
+def test_a_population_of_c4(source: config.Corpus, built: Population):
+    spm = load_tokenizer(built.folder / "tokenizer.model")
+    order = seeds.draw(1, "population/draw", 3000, 3000)
+    prefixes: set[tuple[int, ...]] = set()
+    expected: list[int] = []
+    looked = 0
+    for i in order:
+        if len(expected) == 1100:
+            break
+        looked += 1
+        prefix = tuple([*spm.encode(TEXTS[i]), 1][:31][:10])
+        if len(TEXTS[i]) >= 50 and prefix not in prefixes:
+            prefixes.add(prefix)
+            expected.append(int(i))
+    assert built.column("source_record").tolist() == [f"train:{i}" for i in expected[:1000]]
+    assert built.validation is not None
+    held_out = built.validation.column("source_record").tolist()
+    assert held_out == [f"train:{i}" for i in expected[1000:]]
+    for sample, i in enumerate(expected[:1000]):
+        assert built.sample(sample).tolist() == [2, *spm.encode(TEXTS[i]), 1][:32]
+    hashes = [hashlib.sha256(TEXTS[i].encode()).hexdigest() for i in expected[:1000]]
+    assert built.column("text_sha256").tolist() == hashes
+    counts = built.manifest["provenance"]["draw"]
+    assert counts["documents"] == looked
+    short = sum(len(TEXTS[i]) < 50 for i in order[:looked])
+    assert (counts["too_short"], counts["prefix_duplicates"]) == (short, looked - 1100 - short)
+    assert min(counts.values()) > 0
+    assert built.document_frequency_V is not None
+    assert built.document_frequency_V[2] == 300
+    lines = build.facts(built)
+    assert lines[0].startswith("corpus: 3000 documents, sha256 ")
+    assert lines[-2].startswith("held out: 100 samples, sha256 ")
+    assert lines[-1] == (
+        f"drawn: {looked} documents, {looked - 1100} of them left out ({short} too short, "
+        f"{looked - 1100 - short} with the first 10 tokens of another)"
+    )
+    provenance = built.manifest["provenance"]
+    assert provenance == {**c4.open_records(source.path).provenance, "draw": counts}
+
+
+def test_nothing_of_the_corpus_is_needed_again(
+    tmp_path: Path, source: config.Corpus, built: Population
+):
+    gone = dataclasses.replace(source, path=str(tmp_path / "gone"))
+    with pytest.raises(UserError, match=r"corpus.path=.*: the population in .* was built with"):
+        build.build(gone, PIECES, SIZES, built.folder)
+    assert build.build(source, PIECES, SIZES, built.folder).sha256 == built.sha256
+
+
+def test_the_vocabulary_is_trained_on_documents_drawn_by_seed(
+    tmp_path: Path, source: config.Corpus, built: Population
+):
+    other = dataclasses.replace(PIECES, documents=499)
+    assert build.build(source, other, SIZES, tmp_path / "p").sha256 != built.sha256
+
+
+def test_bad_input_writes_nothing(tmp_path: Path, source: config.Corpus):
+    folder = tmp_path / "work" / "population"
+    for change, message in (
+        (
+            {"samples": 2950},
+            "population.samples=2950: the corpus has 3000 documents to draw from; use at most 2900",
+        ),
+        (
+            {"samples": 2800},
+            r"population.samples=2800: the corpus has \d+ documents that can be samples \(3000 read",
+        ),
+    ):
+        with pytest.raises(UserError, match=message):
+            build.build(source, PIECES, dataclasses.replace(SIZES, **change), folder)
+        assert not folder.exists()
+        assert not (tmp_path / "work" / ".population.unfinished").exists()
+
+
+@pytest.mark.parametrize("when", ["vocabulary", "samples"])
+def test_a_broken_file_is_told(tmp_path: Path, source: config.Corpus, built: Population, when: str):
+    folder = fake_c4.tfds(tmp_path, {"train": TEXTS[:40]}, shards=2)
+    path = folder / "c4-train.array_record-00001-of-00002"
+    path.write_bytes(path.read_bytes()[:-60_000])
+    pieces = config.Tokenizer(vocab_size=60, documents=30)
+    if when == "samples":
+        pieces = config.Tokenizer(str(built.folder / "tokenizer.model"), 60)
+    broken = dataclasses.replace(source, path=str(tmp_path))
+    with pytest.raises(UserError, match=r"a record of c4-train.array_record-00001-of-00002 in"):
+        build.build(broken, pieces, config.Population(20, 0, 32), tmp_path / "p")
+
+
+BUILD = """
+import os, pathlib, signal, sys
+from lm_mia import config, corpus, draw
+draw._PART = 150
+folder, enough, who = pathlib.Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+def kill_when_enough_parts_are_there(*_):
+    if len(list(folder.parent.glob(".population.unfinished/parts-*/*.arrow"))) >= enough:
+        os.killpg(0, signal.SIGKILL) if who == "all" else os.kill(os.getpid(), signal.SIGKILL)
+if __name__ == "__main__":
+    corpus.build(
+        config.Corpus("c4", sys.argv[1], min_chars=50, deduplicate="none", processes=2),
+        config.Tokenizer(vocab_size=60, documents=500),
+        config.Population(1000, 1, 32, distinct_prefix_tokens=10, validation_samples=100,
+            frequency_samples=300),
+        folder,
+        kill_when_enough_parts_are_there,
+    )
+"""
+
+
+def killed(script: Path, source: config.Corpus, folder: Path, enough: int, who: str) -> int:
+    """The exit code of a build that is killed once there are enough parts: "all" its processes, or the "parent"."""
+    script.write_text(BUILD)
+    argv = [sys.executable, "-W", "error", str(script), source.path, str(folder)]
+    return subprocess.run([*argv, str(enough), who], start_new_session=True).returncode
+
+
+@pytest.mark.process
+def test_killed_builds_go_on(
+    tmp_path: Path,
+    source: config.Corpus,
+    built: Population,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Twice, and the third build has a process of its own killed, which another one replaces."""
+    folder = tmp_path / "work" / "population"
+    for enough, who in ((1, "all"), (3, "parent")):
+        assert killed(tmp_path / "build.py", source, folder, enough, who) == -9
+        assert not folder.exists()
+    lost: list[int] = []
+    said: list[str] = []
+
+    def kill_one(label: str, done: int, total: int) -> None:
+        children = [p.pid for p in multiprocessing.active_children() if p.pid is not None]
+        if label == "tokenise samples" and children and not lost:
+            lost.append(children[0])
+            os.kill(children[0], signal.SIGKILL)
+
+    monkeypatch.setattr(tokenize, "_PART", 150)
+    found = build.build(source, PIECES, SIZES, folder, kill_one, said.append)
+    assert said[0] == "vocabulary: trained by an earlier command"
+    assert said[1].startswith("population: ")
+    assert said[1].endswith(" parts were tokenised by an earlier command")
+    assert "a process that tokenises ended with code -9; " in "\n".join(said)
+    assert content(found.folder) == content(built.folder)
+    assert not (folder.parent / ".population.unfinished").exists()
+
+
+def test_parts_of_another_size_give_the_same(
+    tmp_path: Path,
+    source: config.Corpus,
+    built: Population,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(tokenize, "_PART", 97)
+    found = build.build(dataclasses.replace(source, processes=1), PIECES, SIZES, tmp_path / "p")
+    assert content(found.folder) == content(built.folder)

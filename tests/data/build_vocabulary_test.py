@@ -1,0 +1,95 @@
+"""Which population is made with a vocabulary that another one, or a killed command, had trained."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from docstring_corpus import PIECES, SIZES, content, source, stop
+
+from lm_mia import config
+from lm_mia.data import build, corpus
+
+__all__ = ["source"]  # a fixture
+
+
+def changed(change: str, source: config.Corpus) -> tuple[config.Tokenizer, config.Population]:
+    """Settings of another vocabulary."""
+    pieces, sizes = PIECES, SIZES
+    if change == "corpus":
+        (Path(source.path) / "000.txt").unlink()
+    elif change == "seed":
+        sizes = dataclasses.replace(SIZES, seed=2)
+    else:
+        pieces = dataclasses.replace(
+            PIECES, **{change: {"documents": 150, "vocab_size": 290}[change]}
+        )
+    return pieces, sizes
+
+
+OF_VOCABULARY = ["documents", "vocab_size", "seed", "corpus"]
+
+
+@pytest.mark.parametrize("change", OF_VOCABULARY)
+def test_a_vocabulary_of_other_settings_is_not_used(
+    tmp_path: Path, source: config.Corpus, change: str
+):
+    with pytest.raises(KeyboardInterrupt):
+        build.build(source, PIECES, SIZES, tmp_path / "population", stop)
+    said: list[str] = []
+    pieces, sizes = changed(change, source)
+    build.build(source, pieces, sizes, tmp_path / "population", say=said.append)
+    assert not [line for line in said if "earlier command" in line]
+
+
+def test_a_vocabulary_of_a_population_beside_is_used(tmp_path: Path, source: config.Corpus):
+    build.build(source, PIECES, SIZES, tmp_path / "a")
+    (tmp_path / "strange").mkdir()
+    (tmp_path / "strange" / "manifest.json").write_text("{}")
+    sizes = dataclasses.replace(SIZES, samples=40, length_tokens=8)
+    said: list[str] = []
+    labels: list[str] = []
+    found = build.build(
+        source, PIECES, sizes, tmp_path / "b", lambda *n: labels.append(n[0]), said.append
+    )
+    assert said[:-1] == [
+        f"vocabulary: that of {tmp_path / 'a'}, which was trained on the same documents"
+    ]
+    assert "train tokenizer" not in labels
+    alone = build.build(source, PIECES, sizes, tmp_path / "alone" / "b")
+    assert content(found.folder) == content(alone.folder)
+
+
+@pytest.mark.parametrize("change", [*OF_VOCABULARY, "given", "damaged"])
+def test_a_vocabulary_beside_of_other_settings_is_not_used(
+    tmp_path: Path, source: config.Corpus, change: str
+):
+    first = PIECES
+    if change == "given":  # of the same bytes as would be trained, by chance
+        model = build.build(source, PIECES, SIZES, tmp_path / "g" / "p").folder / "tokenizer.model"
+        first = dataclasses.replace(PIECES, path=str(model))
+    beside = build.build(source, first, SIZES, tmp_path / "a").folder / "tokenizer.model"
+    pieces, sizes = PIECES, SIZES
+    if change == "damaged":
+        raw = beside.read_bytes()
+        beside.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
+    elif change != "given":
+        pieces, sizes = changed(change, source)
+    labels: list[str] = []
+    found = build.build(source, pieces, sizes, tmp_path / "b", lambda *n: labels.append(n[0]))
+    assert "train tokenizer" in labels
+    alone = build.build(source, pieces, sizes, tmp_path / "alone" / "b")
+    assert content(found.folder) == content(alone.folder)
+
+
+def test_a_corpus_of_many_populations_is_read_once(tmp_path: Path, source: config.Corpus):
+    labels: list[str] = []
+    opens = corpus.remembering()
+    progress = lambda *n: labels.append(n[0])  # noqa: E731
+    read = []
+    for seed in (1, 2):
+        sizes = dataclasses.replace(SIZES, seed=seed)
+        found = build.build(source, PIECES, sizes, tmp_path / f"p{seed}", progress, opens=opens)
+        alone = build.build(source, PIECES, sizes, tmp_path / f"alone{seed}" / "p")
+        assert content(found.folder) == content(alone.folder)
+        read.append(labels.count("read files"))
+    assert read[0] == read[1] > 0

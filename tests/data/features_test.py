@@ -1,0 +1,99 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from docstring_population import write
+
+from lm_mia import seeds
+from lm_mia.data import features
+
+TOKENS = np.array([2, 5, 5, 1, 2, 1, 2, 6, 5, 1, 2, 6, 6], np.uint16)
+OFFSETS = np.array([0, 4, 6, 10, 13])
+
+
+def count(samples: int, seed: int = 0, vocab_size: int = 8) -> list[int]:
+    seen: list[tuple[str, int, int]] = []
+    found = features.count(TOKENS, OFFSETS, vocab_size, samples, seed, lambda *n: seen.append(n))
+    assert seen[-1] == ("count document frequencies", samples, samples)
+    assert found.dtype == np.int64
+    return found.tolist()
+
+
+def test_by_hand():
+    assert count(4) == [0, 3, 4, 0, 0, 2, 2, 0]
+
+
+@pytest.mark.parametrize("cells", [1, 16, 24])
+def test_a_few_samples_at_a_time(monkeypatch: pytest.MonkeyPatch, cells: int):
+    monkeypatch.setattr(features, "_CELLS", cells)
+    assert count(4) == [0, 3, 4, 0, 0, 2, 2, 0]
+
+
+def test_some_samples_are_drawn_by_seed():
+    found = set()
+    for seed in range(20):
+        expected = np.zeros(8, int)
+        for i in seeds.draw(seed, "population/frequency", 4, 2):
+            expected[np.unique(TOKENS[OFFSETS[i] : OFFSETS[i + 1]])] += 1
+        assert count(2, seed) == expected.tolist()
+        found.add(tuple(expected.tolist()))
+    assert len(found) > 3
+
+
+def tfidf(frequency_V: list[int], samples: int) -> np.ndarray:
+    of = TOKENS, OFFSETS, np.array(frequency_V)
+    return features.mean_tfidf(*of, samples, (1, 2), lambda *_: None)
+
+
+def test_mean_tfidf_by_hand():
+    # idf of 5 and of 6, both in 2 of 4: log(5 / 3) + 1; 2 x 5; none; 6 and 5; 2 x 6
+    idf = np.log(5 / 3) + 1
+    found = tfidf([0, 3, 4, 0, 0, 2, 2, 0], 4)
+    assert found.dtype == np.float64
+    np.testing.assert_allclose(found, [2 * idf, np.nan, idf, 2 * idf], rtol=1e-15)
+    # of others: a piece in all of 3 has 1, one in none of them log(4) + 1
+    np.testing.assert_allclose(
+        tfidf([0, 3, 3, 0, 0, 3, 0, 0], 3),
+        [2, np.nan, (1 + np.log(4) + 1) / 2, 2 * (np.log(4) + 1)],
+    )
+
+
+@pytest.mark.parametrize("tokens", [1, 7, 100, 2**22])
+def test_mean_tfidf_equals_a_slow_reference(monkeypatch: pytest.MonkeyPatch, tokens: int):
+    monkeypatch.setattr(features, "_TOKENS", tokens)
+    rng = np.random.default_rng(3)
+    length_N = rng.integers(2, 40, 50)
+    offsets_N1 = np.append(0, np.cumsum(length_N))
+    flat = rng.integers(0, 30, offsets_N1[-1]).astype(np.uint16)
+    frequency_V = features.count(flat, offsets_N1, 30, 20, 0, lambda *_: None)
+    seen: list[tuple[str, int, int]] = []
+    found = features.mean_tfidf(
+        flat, offsets_N1, frequency_V, 20, (1, 2), lambda *n: seen.append(n)
+    )
+    assert seen[-1] == ("TF-IDF", 50, 50)
+    for n, begin in enumerate(offsets_N1[:-1]):
+        text = [int(t) for t in flat[begin : offsets_N1[n + 1]] if t not in (1, 2)]
+        values = [text.count(t) * (np.log(21 / (1 + frequency_V[t])) + 1) for t in set(text)]
+        np.testing.assert_allclose(found[n], np.mean(values) if values else np.nan, rtol=1e-13)
+
+
+def test_document_frequencies_and_tfidf(tmp_path: Path):
+    written = write(tmp_path / "whole")
+    counted = write(tmp_path / "p", frequency_samples=40)
+    assert counted.sha256 == written.sha256
+    for found, ids in (
+        (counted, seeds.draw(3, "population/frequency", 100, 40)),
+        (written, range(100)),
+    ):
+        expected = np.zeros(400, int)
+        for i in ids:
+            expected[np.unique(found.sample(i))] += 1
+        assert found.document_frequency_V.dtype == np.int64
+        assert found.document_frequency_V.tolist() == expected.tolist()
+        idf_V = np.log((1 + len(ids)) / (1 + expected)) + 1
+        pieces, times = np.unique(found.sample(7)[1:], return_counts=True)
+        text = pieces != 1
+        np.testing.assert_allclose(
+            found.column("tfidf")[7], (times * idf_V[pieces])[text].mean(), rtol=1e-13
+        )
+    assert (counted.column("tfidf") != written.column("tfidf")).all()

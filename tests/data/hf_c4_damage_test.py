@@ -1,0 +1,170 @@
+import gzip
+import os
+from pathlib import Path
+
+import fake_c4
+import pytest
+
+from lm_mia import cli
+from lm_mia.data import c4, hf_c4
+from lm_mia.errors import UserError
+
+TRAIN = [["one", "two"], ["three"], ["four", "five"]]
+
+
+@pytest.fixture
+def pattern(tmp_path: Path) -> str:
+    return fake_c4.hugging_face(tmp_path / "hf", {"train": TRAIN, "validation": [["six"]]})
+
+
+def convert(pattern: str, path: Path, processes: int = 1) -> list[str]:
+    """Converts; what was said."""
+    said: list[str] = []
+    hf_c4.convert(pattern, str(path), processes, lambda *n: None, said.append)
+    return said
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in sorted(folder.iterdir())}
+
+
+def refused(
+    pattern: str, path: Path, message: str, field: str = "--from-hf-shards", processes: int = 1
+) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        convert(pattern, path, processes)
+    assert len(str(caught.value).splitlines()) == 1
+    assert str(caught.value).startswith(field)
+
+
+GOOD = b'{"text": "a", "url": "u", "timestamp": "t"}\n'
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        (b"plain text, which nobody compressed\n", "line 1: not a sound gzip file .*Not a gzipped"),
+        (gzip.compress(GOOD * 9000, mtime=0)[:-200], r"line \d+: not a sound gzip file"),
+        (gzip.compress(GOOD + b'{"text": "a\n', mtime=0), "line 2: not JSON .* at column"),
+        (
+            gzip.compress(GOOD + b"\n" + b'{"url": "a"}\n', mtime=0),
+            "line 3: no field 'text', only 'url'",
+        ),
+        (gzip.compress(b'["text"]\n', mtime=0), "line 1: not a JSON object"),
+        (gzip.compress(b'{"text": null}\n', mtime=0), "line 1: field 'text' is not a text"),
+        (gzip.compress(b'{"text": "a", "url": 3}\n', mtime=0), "line 1: field 'url' is not a text"),
+        (gzip.compress(GOOD + b'{"text": "\xff"}\n', mtime=0), "line 2: not UTF-8"),
+        (gzip.compress(b'{"text": "\\ud800"}\n', mtime=0), "line 1: not UTF-8"),
+    ],
+)
+def test_a_broken_file_is_named_with_its_line(
+    tmp_path: Path, pattern: str, raw: bytes, message: str
+):
+    broken = tmp_path / "hf/c4-train.00001-of-01024.json.gz"
+    sound = broken.read_bytes()
+    broken.write_bytes(raw)
+    refused(pattern, tmp_path / "out", f"00001-of-01024.json.gz, {message}.*; get the file again$")
+    left = [p.name for p in (tmp_path / "out/c4/en/.3.1.0.unfinished").iterdir()]
+    assert not [name for name in left if name.startswith("c4-train.array_record-00001")]
+    # The mended file has another size, and costs itself alone.
+    broken.write_bytes(sound)
+    said = convert(pattern, tmp_path / "out")
+    assert said[0] == "C4: 1 of 4 files were converted before"
+    convert(pattern, tmp_path / "whole")
+    assert content(tmp_path / "out/c4/en/3.1.0") == content(tmp_path / "whole/c4/en/3.1.0")
+
+
+@pytest.fixture
+def interrupted(tmp_path: Path, pattern: str) -> Path:
+    """The hidden folder of a conversion that stopped at its last file."""
+    last = tmp_path / "hf/c4-validation.00000-of-01024.json.gz"
+    sound = last.read_bytes()
+    last.write_bytes(sound[:-9])
+    refused(pattern, tmp_path / "out", "not a sound gzip file")
+    last.write_bytes(sound)
+    return tmp_path / "out/c4/en/.3.1.0.unfinished"
+
+
+def texts(path: Path) -> list[str]:
+    return [text for text, _ in c4.open_records(str(path))]
+
+
+def test_only_files_of_another_size_are_made_again(tmp_path: Path, pattern: str, interrupted: Path):
+    made = {p: p.stat().st_mtime_ns for p in interrupted.glob("c4-train.array_record-*-of-00003")}
+    assert len(made) == 3
+    with gzip.open(tmp_path / "hf/c4-train.00001-of-01024.json.gz", "at") as lines:
+        lines.write('{"text": "more"}\n')
+    assert convert(pattern, tmp_path / "out")[0] == "C4: 2 of 4 files were converted before"
+    assert texts(tmp_path / "out") == ["one", "two", "three", "more", "four", "five"]
+    finished = tmp_path / "out/c4/en/3.1.0"
+    again = [p.name for p in made if (finished / p.name).stat().st_mtime_ns != made[p]]
+    assert again == ["c4-train.array_record-00001-of-00003"]
+
+
+@pytest.mark.parametrize("damage", ["note", "no note", "other note", "file", "no file"])
+def test_files_that_are_not_as_noted_are_made_again(
+    tmp_path: Path, pattern: str, interrupted: Path, damage: str
+):
+    file = interrupted / "c4-train.array_record-00001-of-00003"
+    note = interrupted / f"{file.name}.made.json"
+    if damage.startswith("no "):
+        (note if damage == "no note" else file).unlink()
+    elif damage == "file":
+        file.write_bytes(file.read_bytes()[:-1])
+    else:
+        note.write_text('{"records": 1, "bytes": 9}' if damage == "other note" else "{")
+    assert convert(pattern, tmp_path / "out")[0] == "C4: 2 of 4 files were converted before"
+    assert texts(tmp_path / "out") == [text for of_file in TRAIN for text in of_file]
+
+
+def test_all_made_and_described_but_not_renamed(
+    tmp_path: Path, pattern: str, monkeypatch: pytest.MonkeyPatch
+):
+    replace = os.replace
+
+    def stop(source: Path, target: Path) -> None:
+        if Path(target).name == "3.1.0":
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", stop)
+    with pytest.raises(KeyboardInterrupt):
+        convert(pattern, tmp_path / "out")
+    with gzip.open(tmp_path / "hf/c4-train.00001-of-01024.json.gz", "at") as lines:
+        lines.write('{"text": "more"}\n')
+    monkeypatch.undo()
+    convert(pattern, tmp_path / "out")  # what was described is no more
+    assert texts(tmp_path / "out") == ["one", "two", "three", "more", "four", "five"]
+
+
+def test_other_names_are_another_conversion(tmp_path: Path, pattern: str, interrupted: Path):
+    before = content(interrupted)
+    other = pattern.replace("c4-*", "c4-train.*")
+    refused(other, tmp_path / "out", "is of a conversion of other files; .* or delete the folder")
+    assert content(interrupted) == before
+
+
+def test_folders_that_cannot_be_written(
+    tmp_path: Path, pattern: str, capfd: pytest.CaptureFixture[str]
+):
+    (tmp_path / "file").write_text("mine")
+    for path in (Path("/proc/x"), tmp_path / "file"):
+        message = r"cannot be written \(.*\); name a folder that you may write to, or make room"
+        refused(pattern, path, message, f"corpus.path={str(path)!r}: ")
+    argv = ["corpus", "--config=configs/c4.py:140M", f"--workdir={tmp_path}/w"]
+    assert cli.main([*argv, "--config.corpus.path=/proc/x", f"--from-hf-shards={pattern}"]) == 2
+    said = capfd.readouterr().err
+    assert "corpus.path='/proc/x': cannot be written" in said
+    assert "Traceback" not in said
+
+
+def test_a_full_disk(tmp_path: Path, pattern: str):
+    """Where the file of records is written, /dev/full lies."""
+    unfinished = tmp_path / "out/c4/en/.3.1.0.unfinished"
+    unfinished.mkdir(parents=True)
+    (unfinished / f"c4-train.{os.getpid()}").symlink_to("/dev/full")
+    message = r"cannot be written \(.*No space left on device.*\)"
+    refused(pattern, tmp_path / "out", message, f"corpus.path={str(tmp_path / 'out')!r}: ")
+    assert not list(unfinished.glob("*array_record*"))
+    convert(pattern, tmp_path / "out")  # there is room now
+    assert texts(tmp_path / "out") == [text for of_file in TRAIN for text in of_file]

@@ -1,0 +1,255 @@
+import gzip
+import itertools
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import fake_c4
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+
+from lm_mia import cli
+from lm_mia.data import c4, hf_c4
+from lm_mia.data.population import open_population
+from lm_mia.errors import UserError
+
+TRAIN = [fake_c4.texts(9, seed=1), fake_c4.texts(5, seed=2), fake_c4.texts(6, seed=3)]
+HELD_OUT = [fake_c4.texts(4, seed=4)]
+
+
+@pytest.fixture
+def pattern(tmp_path: Path) -> str:
+    return fake_c4.hugging_face(tmp_path / "hf", {"train": TRAIN, "validation": HELD_OUT})
+
+
+def convert(pattern: str, path: Path, processes: int = 1) -> list[str]:
+    """Converts; what was said."""
+    said: list[str] = []
+    folder = hf_c4.convert(pattern, str(path), processes, lambda *n: None, said.append)
+    assert folder == path / "c4/en/3.1.0"
+    return said
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in sorted(folder.iterdir())}
+
+
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.process)])
+def test_tfds_opens_what_is_written(tmp_path: Path, pattern: str, processes: int):
+    said = convert(pattern, tmp_path / "out", processes)
+    assert said == [f"C4: {tmp_path}/out/c4/en/3.1.0 made of 4 files"]
+    names = [f"c4-train.array_record-{k:05d}-of-00003" for k in range(3)]
+    names.append("c4-validation.array_record-00000-of-00001")
+    assert list(content(tmp_path / "out/c4/en/3.1.0")) == [
+        *names,
+        "dataset_info.json",
+        "features.json",
+        "hf_shards.json",
+    ]
+    for split, files in (("train", TRAIN), ("validation", HELD_OUT)):
+        records = tfds.data_source("c4/en:3.1.0", split=split, data_dir=tmp_path / "out")
+        expected = [
+            {
+                "text": text.encode(),
+                "url": f"https://example.org/{split}/{number}/{i}".encode(),
+                "timestamp": b"2019-04-25T12:57:54Z",
+                "content-type": b"",
+                "content-length": b"",
+            }
+            for number, of_file in enumerate(files)
+            for i, text in enumerate(of_file)
+        ]
+        assert list(records) == expected
+    assert [t for t, _ in c4.open_records(str(tmp_path / "out"))] == [*itertools.chain(*TRAIN)]
+    info = tfds.builder("c4/en:3.1.0", data_dir=tmp_path / "out").info
+    assert info.splits["train"].num_examples == 20
+    assert info.splits["train"].num_bytes == sum(
+        len(raw) for raw in raw_records(tmp_path / "out", "train")
+    )
+
+
+def raw_records(path: Path, split: str) -> list[bytes]:
+    raw = tfds.decode.DeserializeMethod.RAW_BYTES
+    return list(tfds.data_source("c4/en:3.1.0", split=split, data_dir=path, deserialize_method=raw))
+
+
+def test_any_files_in_the_order_of_their_names(tmp_path: Path):
+    folder = tmp_path / "hf"
+    pattern = fake_c4.hugging_face(folder, {"train": [["zero"], ["one"], ["two"], ["three"]]})
+    (folder / "c4-train.00001-of-01024.json.gz").unlink()
+    (folder / "deeper").mkdir()
+    moved = "c4-train.00000-of-01024.json.gz"
+    (folder / moved).rename(folder / "deeper" / moved)
+    pattern = str(folder / "**" / "c4-train.*")
+    convert(pattern, tmp_path / "out")
+    assert [t for t, _ in c4.open_records(str(tmp_path / "out"))] == ["zero", "two", "three"]
+
+
+def test_progress_in_bytes(tmp_path: Path, pattern: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(hf_c4, "_REPORT_LINES", 2)
+    seen: list[tuple[str, int, int]] = []
+    hf_c4.convert(pattern, str(tmp_path / "out"), 1, lambda *n: seen.append(n), lambda line: None)
+    total = sum(p.stat().st_size for p in (tmp_path / "hf").iterdir())
+    assert {(label, of) for label, _, of in seen} == {("convert C4 (bytes)", total)}
+    done = [n for _, n, _ in seen]
+    assert (done[0], done[-1]) == (0, total)
+    assert done == sorted(done)
+    assert len(done) > 6
+
+
+def test_a_conversion_is_used_again(tmp_path: Path, pattern: str):
+    convert(pattern, tmp_path / "out")
+    before = content(tmp_path / "out/c4/en/3.1.0")
+    said = convert(pattern, tmp_path / "out")
+    assert said == [f"C4: {tmp_path}/out/c4/en/3.1.0 was made of these 4 files before"]
+    assert content(tmp_path / "out/c4/en/3.1.0") == before
+    assert [p.name for p in (tmp_path / "out/c4/en").iterdir() if p.suffix != ".lock"] == ["3.1.0"]
+
+
+def refused(pattern: str, path: Path, message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        convert(pattern, path)
+    assert len(str(caught.value).splitlines()) == 1
+    assert str(caught.value).startswith("--from-hf-shards")
+
+
+def test_other_content_is_never_mixed(tmp_path: Path, pattern: str):
+    fake_c4.tfds(tmp_path / "tfds", {"train": ["a"]})
+    before = content(tmp_path / "tfds/c4/en/3.1.0")
+    refused(pattern, tmp_path / "tfds", "was made of something else; name another corpus.path")
+    assert content(tmp_path / "tfds/c4/en/3.1.0") == before
+    convert(pattern, tmp_path / "out")
+    refused(pattern.replace("c4-*", "c4-train.*"), tmp_path / "out", "was made of something else")
+    with gzip.open(tmp_path / "hf/c4-train.00000-of-01024.json.gz", "at") as lines:
+        lines.write('{"text": "more"}\n')
+    refused(pattern, tmp_path / "out", "was made of something else")
+
+
+def test_files_that_are_none_of_c4(tmp_path: Path, pattern: str):
+    folder = tmp_path / "hf"
+    refused(str(folder / "*.gzip"), tmp_path / "out", "no such file; quote the glob")
+    refused(pattern.replace("c4-*", "c4-val*"), tmp_path / "out", r"no c4-train.\* file among 1")
+    (folder / "twice").mkdir()
+    shutil.copy(folder / "c4-train.00001-of-01024.json.gz", folder / "twice")
+    refused(
+        str(folder / "**/c4*.gz"), tmp_path / "out", r"00001-of-01024.json.gz and .* are the same"
+    )
+    (folder / "c4-mine.json.gz").write_bytes(b"")
+    refused(pattern, tmp_path / "out", r"c4-mine.json.gz has no name like c4-train.00000-of-01024")
+    assert not (tmp_path / "out").exists()
+
+
+def test_fields_that_are_missing_are_empty(tmp_path: Path):
+    pattern = fake_c4.hugging_face(tmp_path / "hf", {"train": [[]]})
+    with gzip.open(tmp_path / "hf/c4-train.00000-of-01024.json.gz", "wb") as lines:
+        lines.write('{"text": "naïve"}'.encode())  # no new line at the end
+    convert(pattern, tmp_path / "out")
+    (record,) = tfds.data_source("c4/en:3.1.0", split="train", data_dir=tmp_path / "out")
+    assert record == dict.fromkeys(fake_c4.FIELDS, b"") | {"text": "naïve".encode()}
+
+
+CONVERT = """
+import os, pathlib, signal, sys
+from lm_mia import hf_shards
+moment, pattern, path = sys.argv[1:]
+def die(*_): os.kill(os.getpid(), signal.SIGKILL)
+replaced, replace = [], os.replace
+def counted(source, target):
+    replaced.append(str(target))
+    if moment == "start" or moment == "second" and str(target).endswith("00001-of-00003"): die()
+    if moment == "never" and ".array_record-" in str(target): sys.exit("all were made before")
+    if moment == "rename" and str(target).endswith("3.1.0"): die()
+    replace(source, target)
+os.replace = counted
+hf_shards.convert(pattern, path, 1, lambda *n: None, print)
+"""
+
+
+@pytest.mark.process
+def test_a_killed_conversion_goes_on(tmp_path: Path, pattern: str):
+    def run(moment: str) -> subprocess.CompletedProcess[str]:
+        argv = [sys.executable, "-c", CONVERT, moment, pattern, str(tmp_path / "out")]
+        return subprocess.run(argv, capture_output=True, text=True)
+
+    for moment in ("start", "second", "rename"):
+        done = run(moment)
+        assert done.returncode == -9
+        assert not (tmp_path / "out/c4/en/3.1.0").exists()
+    assert "C4: 1 of 4 files were converted before" in done.stdout
+    assert run("never").stdout == f"C4: {tmp_path}/out/c4/en/3.1.0 made of 4 files\n"
+    convert(pattern, tmp_path / "whole")
+    made = content(tmp_path / "out/c4/en/3.1.0")
+    assert made == content(tmp_path / "whole/c4/en/3.1.0")
+
+
+CONVERT_BY_TWO = """
+import os, pathlib, signal, sys
+from lm_mia import hf_shards
+hf_shards._REPORT_LINES = 100
+unfinished = pathlib.Path(sys.argv[2], "c4/en/.3.1.0.unfinished")
+def kill_all_when_a_file_is_made(*_):
+    if any(unfinished.glob("*.made.json")):
+        os.killpg(0, signal.SIGKILL)
+if __name__ == "__main__":
+    hf_shards.convert(sys.argv[1], sys.argv[2], 2, kill_all_when_a_file_is_made, print)
+"""
+
+
+@pytest.mark.process
+def test_all_killed_in_the_middle_of_files(tmp_path: Path):
+    big = [[f"text {i} of file {k}" * 5 for i in range(4_000)] for k in range(4)]
+    pattern = fake_c4.hugging_face(tmp_path / "hf", {"train": big})
+    script = tmp_path / "convert.py"
+    script.write_text(CONVERT_BY_TWO)
+    argv = [sys.executable, str(script), pattern, str(tmp_path / "out")]
+    assert subprocess.run(argv, start_new_session=True).returncode == -9
+    unfinished = tmp_path / "out/c4/en/.3.1.0.unfinished"
+    finished = len(list(unfinished.glob("*.made.json")))
+    assert 1 <= finished < 4
+    said = convert(pattern, tmp_path / "out", 2)
+    assert said[0] == f"C4: {finished} of 4 files were converted before"
+    records = c4.open_records(str(tmp_path / "out"))
+    assert [t for t, _ in records.lend(np.arange(len(records)))] == [*itertools.chain(*big)]
+    made = content(tmp_path / "out/c4/en/3.1.0")
+    assert len(made) == 7
+    assert json.loads(made["hf_shards.json"]).keys() == {
+        p.name for p in (tmp_path / "hf").iterdir()
+    }
+
+
+CONFIG = """
+from lm_mia import config
+def get_config(folder):
+    return config.Config(
+        corpus=config.Corpus("c4", folder, min_chars=20, deduplicate="none", processes=1),
+        tokenizer=config.Tokenizer(vocab_size=40, documents=15),
+        population=config.Population(samples=16, length_tokens=16),
+        train=config.Train(batch_size=4), optimizer=config.Optimizer(warmup_steps=1),
+    )
+"""
+
+
+def test_the_command_converts_and_goes_on_with_the_population(
+    tmp_path: Path, pattern: str, capfd: pytest.CaptureFixture[str]
+):
+    (tmp_path / "c.py").write_text(CONFIG)
+    argv = [f"--config={tmp_path}/c.py:{tmp_path}/out", f"--workdir={tmp_path}/work"]
+    assert cli.main(["corpus", *argv, f"--from-hf-shards={pattern}"]) == 0
+    said = capfd.readouterr().err
+    assert f"C4: {tmp_path}/out/c4/en/3.1.0 made of 4 files" in said
+    assert "corpus: 20 documents, sha256 " in said
+    assert len(open_population(tmp_path / "work/population")) == 16
+    assert cli.main(["corpus", *argv, f"--from_hf_shards={pattern}"]) == 0
+
+    for arguments in (["train", *argv], ["corpus", *argv, "--config.corpus.source=docstrings"]):
+        arguments += ["--config.corpus.path=", "--config.tokenizer.vocab_size=300"]
+        capfd.readouterr()
+        assert cli.main([*arguments, f"--from-hf-shards={pattern}"]) == 2
+        assert capfd.readouterr().err == (
+            f"--from-hf-shards={pattern!r}: only for `lm-mia corpus` with --config.corpus.source=c4\n"
+        )
+    assert cli.main(["corpus", *argv, "--from-hf-shards=none/*.gz"]) == 2
+    assert capfd.readouterr().err.lstrip().startswith("--from-hf-shards='none/*.gz': no")

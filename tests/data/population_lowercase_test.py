@@ -1,0 +1,94 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sample_table import table_of
+
+from lm_mia.data import build, population
+from lm_mia.data.population import Population, lowercase
+from lm_mia.data.tokenizer import train_tokenizer
+
+NAMES = ["The", "CAT", "Sat", "On", "A", "Mat", "Dog", "RAN", "Far", "Ask", "Ö"]
+WORDS = [word for name in NAMES for word in (name, name.lower())]
+L = 8
+
+
+def texts() -> list[str]:
+    draw = np.random.default_rng(3)
+    return list(
+        dict.fromkeys(" ".join(draw.choice(WORDS, draw.integers(1, 12))) for _ in range(90))
+    )
+
+
+def written(folder: Path, documents: list[str]) -> Population:
+    return build.write(
+        folder,
+        [(text, str(i)) for i, text in enumerate(documents)],
+        train_tokenizer(texts(), 50),
+        seed=0,
+        samples=len(documents),
+        length_tokens=L,
+    )
+
+
+def test_is_the_tokens_of_the_text_in_lower_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(population, "_BATCH", 7)
+    p = written(tmp_path / "p", texts())
+    low = lowercase(p)
+    assert (len(low), low.length_tokens, low.tokens.dtype) == (len(p), L, p.tokens.dtype)
+    cut = np.array([p.sample(i)[-1] != 1 for i in range(len(p))])
+    assert 10 < cut.sum() < len(p) - 10
+    changed = 0
+    for i in range(len(p)):
+        whole = [
+            2,
+            *p.tokenizer.encode(p.text(i).lower()),
+            *([] if cut[i] else [1]),
+        ]  # <bos>, <eos>
+        assert low.sample(i).tolist() == whole[:L]
+        changed += whole[:L] != p.sample(i).tolist()
+    assert changed > 40
+    np.testing.assert_array_equal(low.lengths_N, np.diff(low.offsets_N1))
+    assert max(low.lengths_N) == L
+
+
+def test_what_is_in_lower_case_keeps_its_tokens(tmp_path: Path):
+    """Cut or not: the tokens of a beginning are the beginning of the tokens, but for a space at its end."""
+    p = written(tmp_path / "p", list(dict.fromkeys(text.lower() for text in texts())))
+    low, space, spaces = lowercase(p), p.tokenizer.piece_to_id("\u2581"), 0
+    assert (p.lengths_N == L).sum() > 20
+    for i in range(len(p)):
+        tokens = p.sample(i).tolist()
+        spaces += tokens[-1] == space
+        assert low.sample(i).tolist() == (tokens[:-1] if tokens[-1] == space else tokens)
+    assert spaces < 10
+
+
+def test_unknown_tokens_stay_unknown(tmp_path: Path):
+    p = written(
+        tmp_path / "p", ["a\u4e2d cat", "\u4e2d\u6587", "the ?\u6587\ue000? dog \u6587", "a"]
+    )
+    assert sorted(table_of(p)["unk"]) == [0, 1, 1, 2]  # a run of unknown characters is one
+    low = lowercase(p)
+    np.testing.assert_array_equal(low.tokens, p.tokens)
+
+
+def test_a_text_of_nothing_still_has_something_to_predict(tmp_path: Path):
+    """A sample that was cut so early that its tokens spell nothing."""
+    p = written(tmp_path / "p", ["a", "on"])
+    blank = p.tokenizer.piece_to_id("\u2581")
+    odd = Population(
+        p.folder, np.array([2, blank, 2, 1], p.tokens.dtype), np.array([0, 2, 4]), p.manifest
+    )
+    low = lowercase(odd)
+    assert low.tokens.tolist() == [2, 1, 2, 1]
+    assert low.offsets_N1.tolist() == [0, 2, 4]
+
+
+def test_the_original_is_left_alone(tmp_path: Path):
+    p = written(tmp_path / "p", texts())
+    before = {f.name: f.read_bytes() for f in p.folder.iterdir()}
+    low = lowercase(p)
+    assert low is not p
+    assert low.sha256 == p.sha256
+    assert {f.name: f.read_bytes() for f in p.folder.iterdir()} == before

@@ -1,0 +1,248 @@
+import hashlib
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from docstring_population import content, documents, model, write
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sample_table import table_of
+
+from lm_mia import seeds
+from lm_mia.data import build, population, tokenize
+from lm_mia.data.population import FILES, Population, open_population
+from lm_mia.data.tokenizer import load_tokenizer, train_tokenizer
+from lm_mia.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Population:
+    return write(tmp_path_factory.mktemp("workdir") / "population")
+
+
+def test_samples_are_the_documents_drawn(written: Population):
+    spm, text_of = load_tokenizer(model()), {record: text for text, record in documents()}
+    table = table_of(written)
+    assert len(written) == len(table) == table.source_record.nunique() == 100
+    assert table.id.tolist() == list(range(100))
+    for row in table.itertuples():
+        text = text_of[str(row.source_record)]
+        tokens = [2, *spm.encode(text), 1][:64]
+        sample = written.sample(int(str(row.id)))
+        assert sample.tolist() == tokens
+        raw = text.encode()
+        assert row.text_sha256 == hashlib.sha256(raw).hexdigest()
+        measures = (row.chars, row.tokens, row.unk, row.zlib_bytes)
+        assert measures == (len(text), len(tokens), tokens.count(3), len(zlib.compress(raw, 6)))
+    assert written.lengths_N.tolist() == table.tokens.tolist()
+    assert 64 in written.lengths_N
+    assert written.lengths_N.min() < 64
+
+
+def test_sizes_dtypes_and_text(written: Population):
+    assert (written.vocab_size, written.length_tokens) == (400, 64)
+    assert (written.tokens.dtype, written.offsets_N1.dtype) == (np.uint16, np.int64)
+    assert isinstance(written.tokens, np.memmap)
+    assert not written.tokens.flags.writeable
+    short = int(np.argmin(written.lengths_N))
+    text = dict((r, t) for t, r in documents())[table_of(written).source_record[short]]
+    assert written.text(short).split() == text.split()
+    for i in (-1, 100):
+        with pytest.raises(IndexError):
+            written.sample(i)
+
+
+@given(st.lists(st.integers(0, 99), max_size=20))
+@settings(deadline=None, max_examples=50)
+def test_pad_equals_a_slow_reference(written: Population, ids: list[int]):
+    ids_B = np.array(ids, np.int64)
+    expected = np.zeros((len(ids), 64), np.int32)
+    for b, i in enumerate(ids):
+        for k, token in enumerate(written.sample(i)):
+            expected[b, k] = token
+    x_BxL = written.pad(ids_B)
+    assert x_BxL.dtype == np.int32
+    np.testing.assert_array_equal(x_BxL, expected)
+
+
+def test_the_same_arguments_give_the_same_bytes(written: Population, tmp_path: Path):
+    again = write(tmp_path / "deep" / "elsewhere")
+    assert content(again.folder) == content(written.folder)
+    assert again.sha256 == written.sha256
+    assert [p.name for p in (tmp_path / "deep").iterdir()] == ["elsewhere"]
+
+
+@pytest.mark.parametrize("change", [{"seed": 4}, {"samples": 98}, {"length_tokens": 63}])
+def test_every_argument_changes_the_hash(
+    written: Population, tmp_path: Path, change: dict[str, int]
+):
+    assert write(tmp_path / "p", **change).sha256 != written.sha256
+
+
+def test_many_parts_and_segments_give_the_same_samples(
+    written: Population, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(tokenize, "_BATCH", 5)
+    monkeypatch.setattr(tokenize, "_PART", 7)
+    monkeypatch.setattr(build, "_SEGMENT_SAMPLES", 9)
+    seen: list[tuple[str, int, int]] = []
+    other = write(tmp_path / "p", progress=lambda *n: seen.append(n))
+    assert other.sha256 == written.sha256
+    pd.testing.assert_frame_equal(table_of(other), table_of(written))
+    assert seen[:2] == [("tokenise samples", 0, 100), ("tokenise samples", 5, 100)]
+    assert ("tokenise samples", 100, 100) in seen
+    assert ("assemble population", 100, 100) in seen
+    assert seen[-1] == ("compare beginnings", 100, 100)
+
+
+def test_more_than_65536_pieces_are_stored_in_32_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    class Large:
+        bos_id, eos_id, unk_id = (lambda self, i=i: i for i in (2, 1, 3))
+
+        def __init__(self, **_):
+            pass
+
+        def get_piece_size(self) -> int:
+            return 65_537
+
+        def encode(self, texts: list[str], **_) -> list[list[int]]:
+            return [[65_536, 3, 3] for _ in texts]
+
+    monkeypatch.setattr(population.sentencepiece, "SentencePieceProcessor", Large)
+    large = write(tmp_path / "p", samples=2)
+    assert large.tokens.dtype == np.uint32
+    assert large.tokens.tolist() == [2, 65_536, 3, 3, 1] * 2
+    assert table_of(large).unk.tolist() == [2, 2]
+
+
+def test_one_column_alone(written: Population):
+    for name in ("id", "tokens", "unk", "zlib_bytes"):
+        column_N = written.column(name)
+        assert column_N.dtype == np.int64
+        assert column_N.tolist() == table_of(written)[name].tolist()
+    assert written.column("source_record").tolist() == table_of(written).source_record.tolist()
+
+
+def test_held_out_samples(written: Population, tmp_path: Path):
+    both = write(tmp_path / "p", validation_samples=30)
+    held_out = both.validation
+    assert held_out is not None
+    assert written.validation is None
+    assert held_out.validation is None
+    assert (len(both), len(held_out), held_out.length_tokens) == (100, 30, 64)
+    assert both.sha256 == written.sha256 != held_out.sha256
+    # They are what a larger population would have next.
+    larger = write(tmp_path / "q", samples=130)
+    assert table_of(larger).source_record.tolist() == [
+        *both.column("source_record"),
+        *held_out.column("source_record"),
+    ]
+    assert table_of(held_out).id.tolist() == list(range(30))
+    assert held_out.lengths_N.tolist() == held_out.column("tokens").tolist()
+    np.testing.assert_array_equal(held_out.pad(np.arange(30)), larger.pad(np.arange(100, 130)))
+    names = {f"{prefix}{name}" for prefix in ("", "validation_") for name in FILES}
+    names |= {"tokenizer.model", "document_frequency.npy"}
+    assert set(both.manifest["files"]) == names
+    assert set(content(both.folder)) == names | {"manifest.json"}
+
+
+def test_samples_that_begin_alike_and_short_ones_are_left_out(tmp_path: Path):
+    spm, texts = load_tokenizer(model()), [text for text, _ in documents()]
+    found = write(tmp_path / "p", samples=60, distinct_prefix_tokens=2, min_chars=150)
+    prefixes = [tuple(found.sample(i)[1:3]) for i in range(60)]
+    assert len(set(prefixes)) == 60
+    assert found.column("chars").min() >= 150
+    # All that was passed over is too short, or begins like a sample or a document before it.
+    counts = found.manifest["provenance"]["draw"]
+    order = seeds.draw(3, "population/draw", len(texts), len(texts))[: counts["documents"]]
+    short = [i for i in order if len(texts[i]) < 150]
+    assert counts["documents"] == 60 + counts["too_short"] + counts["prefix_duplicates"]
+    assert counts["too_short"] == len(short) > 0
+    long = [tuple([*spm.encode(texts[i]), 1][:2]) for i in order if len(texts[i]) >= 150]
+    assert list(dict.fromkeys(long)) == prefixes
+    assert counts["prefix_duplicates"] == len(long) - 60 > 0
+
+
+def test_a_corpus_that_runs_out_says_how_many_it_has(tmp_path: Path):
+    texts = [(f"{'long ' * 9}text {i}", str(i)) for i in range(30)]
+    texts += [(f"short {i}", str(i)) for i in range(30, 40)]
+    arguments: dict[str, Any] = {"seed": 0, "length_tokens": 9, "min_chars": 20}
+    small = train_tokenizer([text for text, _ in texts], 25)
+    message = (
+        "population.samples=28: the corpus has 30 documents that can be samples "
+        r"\(40 read, 10 too short, 0 that begin like another\); "
+        "use at most 24 beside population.validation_samples=5"
+    )
+    with pytest.raises(UserError, match=message):
+        build.write(tmp_path / "p", texts, small, samples=28, validation_samples=5, **arguments)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(UserError, match="has 40 documents to draw from; use at most 34 bes"):
+        build.write(tmp_path / "p", texts, small, samples=36, validation_samples=5, **arguments)
+    for samples, held_out, way_out in (
+        (28, 29, "2 beside population.samples=28"),
+        (99, 1000, "28 beside population.samples=2"),
+    ):
+        with pytest.raises(
+            UserError, match=f"^population.validation_samples={held_out}: .*most {way_out}$"
+        ):
+            build.check_samples(samples, held_out, 30)
+    build.check_samples(28, 2, 30)
+    with pytest.raises(UserError, match=r"^population.samples=4: .*at most 2 beside .*samples=28$"):
+        build.check_samples(4, 28, 30)
+    enough = build.write(
+        tmp_path / "p", texts, small, samples=24, validation_samples=5, **arguments
+    )
+    assert len(enough) == 24
+
+
+def test_manifest_records_settings_and_provenance(tmp_path: Path):
+    made = write(tmp_path / "p", settings={"corpus.source": "text"}, provenance={"files": ["a"]})
+    manifest = json.loads((tmp_path / "p/manifest.json").read_text())
+    assert manifest == made.manifest
+    assert manifest["settings"] == {
+        "corpus.source": "text",
+        "population.samples": 100,
+        "population.seed": 3,
+        "population.length_tokens": 64,
+        "population.distinct_prefix_tokens": 0,
+        "population.validation_samples": 0,
+        "population.frequency_samples": 2**16,
+        "population.group_prefix_tokens": 50,
+    }
+    assert manifest["provenance"] == {
+        "files": ["a"],
+        "draw": {"documents": 100, "too_short": 0, "prefix_duplicates": 0},
+    }
+    assert set(manifest["versions"]) == {"numpy", "pyarrow", "sentencepiece"}
+    for name, entry in manifest["files"].items():
+        raw = (tmp_path / "p" / name).read_bytes()
+        assert entry == {"bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
+
+
+def test_missing_population(tmp_path: Path):
+    with pytest.raises(UserError, match=r"no population here; run `lm-mia corpus` first"):
+        open_population(tmp_path / "p")
+
+
+def test_bad_arguments_write_nothing(tmp_path: Path):
+    have = len(documents())
+    message = f"population.samples=9998: the corpus has {have} documents .* at most {have // 2 * 2}"
+    with pytest.raises(UserError, match=message):
+        write(tmp_path / "w/p", samples=9998)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "p").mkdir()
+    (tmp_path / "p/mine").write_text("precious")
+    with pytest.raises(UserError, match="exists already"):
+        write(tmp_path / "p")
+    assert [p.name for p in tmp_path.iterdir()] == ["p"]
+
+
+def test_an_empty_folder_is_filled(written: Population, tmp_path: Path):
+    (tmp_path / "p").mkdir()
+    assert write(tmp_path / "p").sha256 == written.sha256

@@ -1,0 +1,131 @@
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pool_tasks
+import pytest
+
+from lm_mia.data import process_pool
+from lm_mia.errors import UserError
+
+
+@pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.process)])
+def test_every_task_is_done_once(count: int):
+    reports: list[tuple[int, int]] = []
+    found = list(process_pool.run(pool_tasks.square, range(4), count, lambda *r: reports.append(r)))
+    assert sorted(found) == [(0, 0), (1, 1), (2, 4), (3, 9)]
+    assert sorted(reports) == [(0, 0), (1, 1), (2, 2), (3, 3)]
+    if count == 1:
+        assert found == sorted(found)
+
+
+@pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.process)])
+def test_no_tasks(count: int):
+    assert list(process_pool.run(pool_tasks.square, [], count)) == []
+
+
+@pytest.mark.process
+def test_tasks_are_taken_when_a_process_is_free():
+    taken: list[int] = []
+
+    def tasks():
+        for task in range(20):
+            taken.append(task)
+            yield task
+
+    with contextlib.closing(process_pool.run(pool_tasks.square, tasks(), 2)) as results:
+        next(results)
+        assert len(taken) <= 4
+
+
+@pytest.mark.process
+def test_what_a_dead_process_had_in_hand_is_done_again(tmp_path: Path):
+    tasks = [tmp_path / name for name in ("a", "dies", "b", "dies too", "c")]
+    reports: list[tuple[int, int]] = []
+    lost: list[int] = []
+    found = list(
+        process_pool.run(pool_tasks.die_once, tasks, 2, lambda *r: reports.append(r), lost.append)
+    )
+    assert sorted(found) == [(i, task.name) for i, task in enumerate(tasks)]
+    assert lost == [-9, -9]
+    assert [amount for index, amount in reports if index == 1] == [5, 0, 5]
+
+
+@pytest.mark.process
+def test_a_task_that_kills_every_process_is_given_up():
+    with pytest.raises(UserError, match=r"ended with code -9 twice at the same work .*again"):
+        list(process_pool.run(pool_tasks.die, range(6), 2))
+
+
+@pytest.mark.process
+def test_errors_are_passed_on():
+    with pytest.raises(UserError, match=r"^path=x: broken; mend it$"):
+        list(process_pool.run(pool_tasks.fail, [0, 1], 2))
+    with pytest.raises(RuntimeError, match=r"(?s)in fail\n.*ZeroDivisionError: by nought"):
+        list(process_pool.run(pool_tasks.fail, [0, 2], 2))
+    with pytest.raises(UserError, match=r"^path=x: broken; mend it$"):
+        list(process_pool.run(pool_tasks.fail, [0, 1], 1))
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        time.sleep(0.02)
+
+
+def pids(folder: Path) -> list[int]:
+    return [int(path.name) for path in folder.iterdir() if path.name.isdecimal()]
+
+
+def started(work: str, folder: Path) -> subprocess.Popen[bytes]:
+    """A process that spreads work over two others, which have both begun."""
+    folder.mkdir()
+    argv = [sys.executable, pool_tasks.__file__, work, str(folder)]
+    run = subprocess.Popen(argv, stderr=subprocess.DEVNULL, start_new_session=True)
+    until(lambda: len(pids(folder)) == 2 or run.poll() is not None)
+    assert run.poll() is None
+    return run
+
+
+@pytest.mark.process
+def test_no_process_outlives_the_end_of_a_run(tmp_path: Path):
+    tasks = [None, tmp_path]
+    with contextlib.closing(process_pool.run(pool_tasks.wait, tasks, 2)) as results:
+        next(results)
+        until(lambda: len(pids(tmp_path)) == 1)
+    until(lambda: not any(alive(pid) for pid in pids(tmp_path)))
+
+
+@pytest.mark.process
+def test_no_process_outlives_a_run_that_is_interrupted(tmp_path: Path):
+    run = started("wait", tmp_path / "seen")
+    os.killpg(run.pid, signal.SIGINT)  # as Ctrl-C does, to all of them
+    assert run.wait() != 0
+    until(lambda: not any(alive(pid) for pid in pids(tmp_path / "seen")))
+
+
+@pytest.mark.process
+def test_processes_end_after_their_task_when_the_parent_is_killed(tmp_path: Path):
+    folder = tmp_path / "seen"
+    run = started("wait_for_file", folder)
+    run.kill()
+    run.wait()
+    (folder / "end").touch()
+    until(lambda: not any(alive(pid) for pid in pids(folder)))
+
+
+def test_number_of_processes():
+    assert process_pool.processes(7) == 7
+    assert 1 <= process_pool.processes(0) <= (os.cpu_count() or 1)

@@ -1,0 +1,125 @@
+import hashlib
+import os
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from lm_mia.data import tokenize
+from lm_mia.data.tokenizer import load_tokenizer, train_tokenizer
+
+TEXTS = [f"{'short ' * (i % 5)}text of number {i}, naïve and all" for i in range(40)]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    (tmp_path / "tokenizer.model").write_bytes(train_tokenizer(TEXTS, 38))
+    return tmp_path / "tokenizer.model"
+
+
+def write(path: Path, rules: tokenize.Rules, texts: list[str] = TEXTS) -> pa.Table:
+    """Positions 7, 10, 13, ..."""
+    positions = np.arange(len(texts)) * 3 + 7
+    pairs = [(text, f"record {i}") for i, text in enumerate(texts)]
+    reports: list[int] = []
+    tokenize.write(tokenize.Part(path, positions, pairs, rules), reports.append)
+    assert reports[-1:] == [len(texts)][: len(reports)]
+    assert {p.name for p in path.parent.iterdir()} == {"tokenizer.model", path.name}
+    assert tokenize.whole(path)
+    return tokenize.read(path, ["position", "tokens", *MEASURES])
+
+
+MEASURES = ("source_record", "text_sha256", "chars", "unk", "zlib_bytes")
+
+
+@pytest.mark.parametrize("batch", [512, 7])
+def test_a_row_a_document(model: Path, monkeypatch: pytest.MonkeyPatch, batch: int):
+    monkeypatch.setattr(tokenize, "_BATCH", batch)
+    texts = [*TEXTS, "漢字 unknown", "漢" * 30]
+    rows = write(model.with_name("part"), tokenize.Rules(model, 20), texts).to_pylist()
+    spm = load_tokenizer(model)
+    assert len(rows) == len(texts)
+    for i, (row, text) in enumerate(zip(rows, texts, strict=True)):
+        tokens = [2, *spm.encode(text), 1][:20]
+        assert row == {
+            "position": 7 + 3 * i,
+            "tokens": tokens,
+            "source_record": f"record {i}",
+            "text_sha256": hashlib.sha256(text.encode()).hexdigest(),
+            "chars": len(text),
+            "unk": tokens.count(3),
+            "zlib_bytes": len(zlib.compress(text.encode(), 6)),
+        }
+    assert rows[-2]["unk"] > 0
+    assert max(len(row["tokens"]) for row in rows) == 20
+
+
+def test_short_documents_have_no_row(model: Path):
+    rules = tokenize.Rules(model, 20, min_chars=40)
+    rows = write(model.with_name("part"), rules).to_pylist()
+    long = [i for i, text in enumerate(TEXTS) if len(text) >= 40]
+    assert 0 < len(long) < 40
+    assert [row["position"] for row in rows] == [7 + 3 * i for i in long]
+    none = write(model.with_name("part"), tokenize.Rules(model, 20, min_chars=400))
+    assert none.num_rows == 0
+
+
+def prefixes(model: Path, tokens: int, length: int, texts: list[str]) -> list[bytes | None]:
+    write(model.with_name("part"), tokenize.Rules(model, length, prefix_tokens=tokens), texts)
+    return tokenize.read(model.with_name("part"), ["prefix"])["prefix"].to_pylist()
+
+
+def test_prefixes_are_the_first_tokens_after_bos(model: Path):
+    spm = load_tokenizer(model)
+    one, other, more = "text of number one", "text of number two", "text of number one and all"
+    same = next(
+        k
+        for k, pair in enumerate(zip(spm.encode(one), spm.encode(other), strict=False))
+        if len(set(pair)) > 1
+    )
+    texts = [one, other, more]
+    assert len(set(prefixes(model, same, 64, texts))) == 1
+    assert len(set(prefixes(model, same + 1, 64, texts))) == 2
+    length = len(spm.encode(one))
+    assert len(set(prefixes(model, length, 64, [one, more]))) == 1
+    assert len(set(prefixes(model, length + 1, 64, [one, more]))) == 2  # <eos> is part of it
+    assert len(set(prefixes(model, 64, 64, [one, one, more]))) == 2  # shorter ones as a whole
+    assert len(set(prefixes(model, 64, length + 1, [one, more]))) == 1  # as they are cut
+    expected = np.array(spm.encode(one)[:2], np.uint32).tobytes()
+    assert prefixes(model, 2, 64, [one]) == [hashlib.blake2b(expected, digest_size=16).digest()]
+    assert prefixes(model, 0, 64, [one]) == [None]
+
+
+def test_width_of_tokens():
+    assert tokenize.schema(2**16).field("tokens").type == pa.list_(pa.uint16())
+    assert tokenize.schema(2**16 + 1).field("tokens").type == pa.list_(pa.uint32())
+
+
+@pytest.mark.parametrize("damage", ["missing", "empty", "cut", "zeros"])
+def test_a_part_that_is_not_whole_is_known(model: Path, damage: str):
+    path = model.with_name("part")
+    write(path, tokenize.Rules(model, 20))
+    raw = path.read_bytes()
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(
+            {"empty": b"", "cut": raw[: len(raw) // 2], "zeros": bytes(len(raw))}[damage]
+        )
+    assert not tokenize.whole(path)
+
+
+def test_a_failed_part_is_not_there(model: Path):
+    class Failing(list[tuple[str, str]]):
+        def __iter__(self):
+            yield TEXTS[0], "0"
+            raise OSError("gone")
+
+    part = tokenize.Part(
+        model.with_name("part"), np.arange(2), Failing(), tokenize.Rules(model, 20)
+    )
+    with pytest.raises(OSError, match="gone"):
+        tokenize.write(part, lambda done: None)
+    assert os.listdir(model.parent) == ["tokenizer.model"]

@@ -1,0 +1,74 @@
+import numpy as np
+import pytest
+
+from lm_mia import seeds
+from lm_mia.data import tokenizer
+from lm_mia.data.documents import silent
+from lm_mia.data.tokenizer import train_tokenizer
+from lm_mia.errors import UserError
+
+CORPUS = [(f"text number {i} of many " + "and more " * (i % 6), str(i)) for i in range(300)]
+TEXTS = [text for text, _ in CORPUS]
+
+
+def test_all_documents():
+    assert tokenizer.train(CORPUS, 35, 0, 0, 0, silent) == train_tokenizer(TEXTS, 35)
+
+
+@pytest.mark.parametrize("read", [4096, 7])
+def test_documents_drawn_by_seed(monkeypatch: pytest.MonkeyPatch, read: int):
+    monkeypatch.setattr(tokenizer, "_READ", read)
+    seen: list[tuple[str, int, int]] = []
+    made = tokenizer.train(CORPUS, 35, 80, 5, 0, lambda *n: seen.append(n))
+    drawn = np.sort(seeds.draw(5, "tokenizer/documents", 300, 80))
+    assert made == train_tokenizer([TEXTS[i] for i in drawn], 35)
+    assert ("read for the vocabulary", 80, 80) in seen
+    assert tokenizer.train(CORPUS, 35, 80, 6, 0, silent) != made
+
+
+def test_short_documents_are_replaced_by_the_next_of_the_draw():
+    order = seeds.draw(5, "tokenizer/documents", 300, 300)
+    long = [i for i in order if len(TEXTS[i]) >= 40][:80]
+    used: list[str] = []
+    list(used.append(t) for t in tokenizer._drawn(CORPUS, 80, 5, 40, silent))
+    assert sorted(used) == sorted(TEXTS[i] for i in long)
+    assert order.tolist().index(long[-1]) > 80
+
+
+def test_too_few_documents():
+    long = sum(len(text) >= 40 for text in TEXTS)
+    for documents, message in (
+        (
+            301,
+            "tokenizer.documents=301: the corpus has 300 documents; use at most 300, or 0 for all",
+        ),
+        (
+            290,
+            f"tokenizer.documents=290: the corpus has {long} documents of corpus.min_chars=40 or more; use",
+        ),
+    ):
+        with pytest.raises(UserError, match=message):
+            tokenizer.train(CORPUS, 35, documents, 5, 40, silent)
+
+
+@pytest.mark.parametrize(
+    "error", [UserError("shard 3 is broken"), KeyboardInterrupt(), SystemExit(143)]
+)
+def test_what_stops_the_reading_is_passed_on(error: BaseException):
+    class Broken:
+        def __len__(self) -> int:
+            return 300
+
+        def __getitem__(self, i: int) -> tuple[str, str]:
+            if i == 200:
+                raise error
+            return CORPUS[i]
+
+    with pytest.raises(type(error)) as caught:
+        tokenizer.train(Broken(), 35, 0, 0, 0, silent)
+    assert caught.value is error
+
+
+def test_a_vocabulary_that_is_too_large():
+    with pytest.raises(UserError, match=r"tokenizer.vocab_size=9999: the corpus supports at most"):
+        tokenizer.train(CORPUS, 9999, 100, 0, 0, silent)

@@ -1,0 +1,68 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launch import cli
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("verb", cli.VERBS)
+def test_every_verb_tells_its_flags(verb: str, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as ended:
+        cli.main([verb, "--help"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: python -m launch {verb} ")
+
+
+def test_help_names_the_verbs(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    out = capsys.readouterr().out
+    assert all(f"\n  {verb} " in out for verb in cli.VERBS)
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ([], "python -m launch: the following arguments are required: VERB; see python -m launch --help"),
+        (["pla"], "python -m launch: argument VERB: invalid choice: 'pla'"),
+        (["local", "--config=configs/quickstart.py"], "--workdir: missing; say --workdir=runs/quickstart"),
+        (["plan"], "--config: missing; say --config=configs/quickstart.py"),
+        (["plan", "--config=/nowhere.py"], "--config=/nowhere.py: no such Python file"),
+        (["rows", "--config=x", "--workdir=y"], "python -m launch rows: the following arguments are required"),
+        (["plan", "--rows-per-job=x"], "python -m launch plan: argument --rows-per-job: invalid int value: 'x'"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_lines(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]):
+    assert cli.main(argv) == 2
+    assert capsys.readouterr().err.startswith(said)
+
+
+def test_mistakes_of_flags_and_config_are_told_together(capsys: pytest.CaptureFixture[str]):
+    config = f"--config={ROOT / 'configs' / 'quickstart.py'}"
+    flags = "--time=x", "--mfu=2", "--config.model.layer=1"
+    assert cli.main(["slurm", config, *flags]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert [line.split(":")[0].split("=")[0] for line in said] == [
+        "--workdir",
+        "--time",
+        "--mfu",
+        "--config.model.layer",
+    ]
+
+
+@pytest.mark.process
+def test_plan_loads_neither_jax_nor_pandas_nor_tensorstore():
+    code = (
+        "import sys; from launch import cli; "
+        f"assert cli.main(['plan', '--config={ROOT / 'configs' / 'c4.py'}']) == 0; "
+        "sys.exit(' '.join({'jax', 'pandas', 'tensorstore', 'zarr'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ}
+    )
+    assert done.stderr == "\n"

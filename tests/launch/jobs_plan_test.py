@@ -1,0 +1,111 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_run
+import tiny_sweep
+from tiny_run import tiny
+
+from launch import cli, jobs
+from lm_mia.config import load
+from lm_mia.run import plan
+
+__all__ = ["tiny"]  # a fixture
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def told(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
+    assert cli.main(["plan", "--json", *argv]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_jobs_are_the_blocks_that_lack_rows(
+    tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    workdir = tiny.copy(tmp_path / "w")
+    [recipe] = workdir.glob("recipe_*")
+    for shard in recipe.glob("scores.zarr/loss/c/5/*"):
+        shard.unlink()
+    flags = f"--config={tiny.config}", f"--workdir={workdir}", "--rows-per-job=2"
+    found = told(capsys, *flags)
+    [r] = found["recipes"]
+    assert (r["rows"], r["present_rows"], r["missing_rows"], r["jobs"]) == (6, 5, 1, 1)
+    assert r["lengths"] == f"measured in {workdir / 'population'}"
+    assert r["missing_chip_hours"] == pytest.approx(r["chip_hours"] / 6)
+    assert found["total"]["jobs"] == 1
+    [j] = jobs.jobs(jobs.read(tiny.config, str(workdir), ()), sizes(rows_per_job=2))
+    assert (j.blocks, j.slices()) == ((2,), ["4:6"])
+
+
+def sizes(device: str = "h100", rows_per_job: int = 0, job_hours: float = 4.0) -> jobs.Sizes:
+    chip = plan.chip_of(device, 0.5)
+    return jobs.Sizes(chip, rows_per_job, job_hours, None)
+
+
+def cost_of(row_hours: float, rows: int, of: jobs.Sizes) -> plan.Recipe:
+    """A recipe whose rows take so long on a chip."""
+    [entry] = plan.recipes(
+        [({}, load.parse(str(ROOT / "configs" / "quickstart.py")))],
+        lambda c: plan.assumed(c.population.length_tokens),
+    )
+    flops = row_hours * 3600 * of.chip.flops * of.chip.mfu * rows
+    return jobs.dataclasses.replace(entry, rows=rows, train_flops=flops, score_flops=0.0)
+
+
+@pytest.mark.parametrize(
+    ("row_hours", "chips", "span", "rows"),
+    [
+        (0.5, 1, "device", 8),  # 4 hours
+        (0.5, 8, "device", 64),  # 8 chips, each 8 rows
+        (3.0, 8, "device", 8),  # one a chip
+        (100.0, 8, "device", 8),  # no chip idle, however long a row takes
+        (100.0, 8, "job", 1),  # 12.5 hours
+        (4.0, 8, "job", 8),  # each half an hour on all
+        (1e-9, 1, "device", 130),  # all of them
+        (1e-9, 8, "device", 130),
+    ],
+)
+def test_rows_of_a_job_suit_the_hours_and_the_chips(
+    row_hours: float, chips: int, span: str, rows: int
+):
+    of = sizes()
+    assert jobs.rows_per_job(cost_of(row_hours, 130, of), of, chips, span) == rows
+
+
+def test_rows_of_a_job_as_said(tmp_path: Path):
+    of = sizes(rows_per_job=200)
+    assert jobs.rows_per_job(cost_of(1.0, 130, of), of, 8, "device") == 130
+
+
+def test_hours_are_those_of_lm_mia_plan(capsys: pytest.CaptureFixture[str]):
+    found = told(capsys, f"--config={ROOT / 'configs' / 'c4.py'}", "--device=h100")
+    hours = {r["size"]: r["chip_hours"] for r in found["recipes"]}
+    assert hours["140M"] == pytest.approx(452, abs=1)
+    assert hours["1018M"] == pytest.approx(20_528, abs=1)
+    assert found["total"]["chip_hours"] == pytest.approx(sum(hours.values()))
+    assert sum(r["jobs"] for r in found["recipes"]) == found["total"]["jobs"]
+
+
+def test_a_table_for_people(
+    tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    config = tiny_sweep.config_file(tiny, tmp_path)
+    assert cli.main(["plan", f"--config={config}"]) == 0
+    out = capsys.readouterr().out
+    assert [line.split()[0] for line in out.splitlines() if "1x8" in line] == ["the", "epochs=2"]
+    assert "total" in out
+    assert not (tmp_path / "s").exists()
+
+
+def test_all_that_is_wrong_is_told_at_once(capsys: pytest.CaptureFixture[str]):
+    flags = "--device=abacus", "--rows-per-job=-1", "--job-hours=nan", "--config=/nowhere.py"
+    assert cli.main(["plan", *flags]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert [line.split("=")[0] for line in said] == [
+        "--device",
+        "--rows-per-job",
+        "--job-hours",
+        "--config",
+    ]

@@ -1,0 +1,157 @@
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+import tiny_run
+import tiny_sweep
+import yaml
+from tiny_run import tiny
+
+from launch import cli, jobs, slurm
+from lm_mia.errors import UserError
+from lm_mia.run.sweep import link
+
+__all__ = ["tiny"]  # a fixture
+
+PODS = "--image=i", "--gpus=8", "--claim=c", "--mount=/data"
+
+
+@pytest.fixture
+def of(tiny: tiny_run.Tiny, tmp_path: Path) -> jobs.Sweep:
+    """A sweep of two recipes whose population is there, and the first two rows of the first."""
+    found = jobs.read(tiny_sweep.config_file(tiny, tmp_path), str(tmp_path / "s x"), ())
+    task = found.tasks[0]
+    shutil.copytree(tiny.workdir, task.folder)
+    shutil.move(task.folder / "population", task.population)
+    link(task)
+    for shard in task.folder.glob("recipe_*/scores.zarr/loss/c/[2345]/*"):
+        shard.unlink()
+    return found
+
+
+def flags(of: jobs.Sweep, *more: str) -> list[str]:
+    return [f"--config={of.config}", f"--workdir={of.folder}", *more]
+
+
+def test_an_array_a_recipe_of_the_blocks_that_lack_rows(
+    of: jobs.Sweep, capsys: pytest.CaptureFixture[str]
+):
+    more = "--time=10", "--rows-per-job=2", "--at-once=1", "--config.report=a 'b' $(c)"
+    assert cli.main(["slurm", *flags(of, *more)]) == 0
+    paths = [of.folder / "slurm" / f"rows_{task.folder.name}.sbatch" for task in of.tasks]
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == [shlex.join(["sbatch", str(path)]) for path in paths]
+    first, second = (path.read_text() for path in paths)
+    assert "#SBATCH --array=1-2%1\n" in first
+    assert "#SBATCH --array=0-2%1\n" in second
+    assert f"--recipe={of.tasks[0].key} " in first
+    assert """'--config.report=a '"'"'b'"'"' $(c)'""" in first
+    assert not (of.folder / "slurm" / "corpus.sbatch").exists()
+    assert (of.folder / "logs").is_dir()  # SLURM makes none
+
+
+def test_the_corpus_comes_first_where_there_is_none(
+    tiny: tiny_run.Tiny,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    of = jobs.read(tiny_sweep.config_file(tiny, tmp_path), str(tmp_path / "s"), ())
+    sent: list[tuple[str, list[str]]] = []
+
+    def submit(path: Path, after: list[str]) -> str:
+        sent.append((path.name, list(after)))
+        return str(len(sent))
+
+    monkeypatch.setattr("launch.slurm.submit", submit)
+    assert cli.main(["slurm", *flags(of, "--time=10", "--submit")]) == 0
+    names = [f"rows_{task.folder.name}.sbatch" for task in of.tasks]
+    assert sent == [("corpus.sbatch", []), (names[0], ["1"]), (names[1], ["1"])]
+    assert "job 3" in capsys.readouterr().out
+
+
+def test_nodes_that_rows_cannot_span_are_refused(
+    of: jobs.Sweep, capsys: pytest.CaptureFixture[str]
+):
+    assert cli.main(["slurm", *flags(of, "--time=10", "--nodes=2")]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(
+        "--nodes=2, but rows of the config, epochs=2 are made on one device each"
+    )
+    assert not (of.folder / "slurm").exists()
+
+
+def test_nothing_is_written_where_every_row_is_there(
+    tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    workdir = tiny.copy(tmp_path / "w")
+    argv = [f"--config={tiny.config}", f"--workdir={workdir}"]
+    assert cli.main(["slurm", *argv, "--time=10", "--submit"]) == 0
+    assert capsys.readouterr().out == "every row is there\n"
+    assert not (workdir / "slurm").exists()
+
+
+def test_a_jobset_a_job_with_the_command_as_pods_see_it(
+    tiny: tiny_run.Tiny,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.chdir(tmp_path)
+    config = Path(tiny_sweep.config_file(tiny, tmp_path)).name
+    argv = [
+        f"--config={config}",
+        "--workdir=/data/s",
+        "--rows-per-job=4",
+        f"--output={tmp_path}/js",
+    ]
+    assert cli.main(["jobset", *argv, *PODS]) == 0
+    paths = [Path(line.split()[-1]) for line in capsys.readouterr().out.splitlines()]
+    assert len(paths) == 2
+    [task, _] = jobs.read(config, "/data/s", ()).tasks
+    found = list(yaml.safe_load_all(paths[0].read_text()))
+    names = [m["metadata"]["name"] for m in found]
+    assert names == [f"lm-mia-{task.key}-0-4", f"lm-mia-{task.key}-4-6"]
+    job = found[1]["spec"]["replicatedJobs"][0]["template"]["spec"]
+    [container] = job["template"]["spec"]["containers"]
+    assert container["command"][:6] == [
+        "python",
+        "-m",
+        "launch",
+        "rows",
+        f"--config={config}",
+        "--workdir=/data/s",
+    ]
+    assert "--rows=4:6" in container["command"]
+    assert not Path("/data/s").exists()
+
+
+def test_pods_that_cannot_work_are_told_at_once(of: jobs.Sweep, capsys: pytest.CaptureFixture[str]):
+    assert cli.main(["jobset", *flags(of, *PODS, "--nodes=2")]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split("=")[0].split(",")[0] for line in lines] == [
+        "a job has 2 hosts",
+        "--workdir",
+        "--config",
+    ]
+
+
+def test_a_definition_that_is_none_is_a_line(
+    tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    argv = [
+        f"--config={tiny.config}",
+        "--workdir=/data/s",
+        f"--output={tmp_path}/js",
+        "--crd=/nowhere",
+    ]
+    assert cli.main(["jobset", *argv, *PODS]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert not (tmp_path / "js").exists()
+
+
+def test_an_error_of_sbatch_is_the_users(of: jobs.Sweep, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(UserError, match="sbatch"):
+        slurm.submit(of.folder / "x.sbatch")

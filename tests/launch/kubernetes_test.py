@@ -1,0 +1,260 @@
+import argparse
+import dataclasses
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from launch import kubernetes
+from launch.kubernetes import Pods
+from lm_mia.errors import UserError
+
+GOLDEN = Path(__file__).parent / "golden"
+VOLUME: dict[str, Any] = {"queue": "lm-mia", "claim": "lm-mia-data", "mount": "/data"}
+TPU = Pods("registry/lm_mia:1", tpu_type="tpu-v5-lite-podslice", topology="4x4", **VOLUME)
+GPU = Pods("registry/lm_mia:1", gpus=8, gpu_type="nvidia-h100-80gb", namespace="research", **VOLUME)
+NAME = "lm-mia-12345e67-8-16"  # of which 12345e67 would be a number
+COMMAND = [
+    "python",
+    "-m",
+    "launch",
+    "rows",
+    "--config=configs/c4.py",
+    "--workdir=/data/sweep",
+    "--recipe=12345e67",
+    "--rows=8:16",
+    f"--log={kubernetes.logs(NAME, TPU)}",
+]
+AWKWARD = [
+    '--x=it\'s "so"',
+    " a b ",
+    "two\nlines",
+    "$(x)",
+    "$(JAX_PROCESS_ID)",
+    "$$",
+    "$",
+    "é\u2028",
+]
+AWKWARD += [
+    "",
+    "12345e67",
+    "0x1f",
+    "1_000",
+    "12:30:45",
+    "yes",
+    "no",
+    "y",
+    "~",
+    "null",
+    "# a",
+    "- b",
+]
+
+
+def made(pods: Pods, name: str = NAME, command: list[str] = COMMAND) -> dict[str, Any]:
+    return kubernetes.manifest(name, command, pods, {"lm-mia/recipe": "12345e67"})
+
+
+def job_of(manifest: dict[str, Any]) -> dict[str, Any]:
+    return manifest["spec"]["replicatedJobs"][0]["template"]["spec"]
+
+
+def pod_of(manifest: dict[str, Any]) -> dict[str, Any]:
+    return job_of(manifest)["template"]["spec"]
+
+
+def parsed(*argv: str) -> Pods:
+    parser = argparse.ArgumentParser()
+    kubernetes.flags(parser)
+    return kubernetes.pods(parser.parse_args(argv))
+
+
+@pytest.mark.parametrize(("kind", "pods"), [("tpu", TPU), ("gpu", GPU)])
+def test_manifests_are_the_golden_ones(kind: str, pods: Pods):
+    path, text = GOLDEN / f"jobset_{kind}.yaml", kubernetes.dump([made(pods)])
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+def test_flags_make_the_same_pods():
+    volume = [f"--{k}={v}" for k, v in VOLUME.items()]
+    tpu = "--tpu-type=tpu-v5-lite-podslice", "--topology=4x4"
+    assert parsed("--image=registry/lm_mia:1", *tpu, *volume) == TPU
+    gpu = "--gpus=8", "--gpu-type=nvidia-h100-80gb", "--namespace=research"
+    assert parsed("--image=registry/lm_mia:1", *gpu, *volume) == GPU
+
+
+@pytest.mark.parametrize(
+    ("pods", "kind", "hosts", "chips"),
+    [
+        (TPU, "tpu", 4, 16),
+        (dataclasses.replace(TPU, topology="2x2x2"), "tpu", 2, 8),
+        (dataclasses.replace(TPU, topology="2x4", chips_per_host=8), "tpu", 1, 8),
+        (GPU, "gpu", 1, 8),
+        (dataclasses.replace(GPU, nodes=3), "gpu", 3, 24),
+    ],
+)
+def test_hosts_and_chips(pods: Pods, kind: str, hosts: int, chips: int):
+    assert (pods.accelerator, pods.hosts, pods.chips) == (kind, hosts, chips)
+    job = job_of(made(pods))
+    assert job["parallelism"] == job["completions"] == hosts
+    [limit] = pod_of(made(pods))["containers"][0]["resources"]["limits"].values()
+    assert limit * hosts == chips
+
+
+def test_processes_of_several_hosts_find_each_other():
+    three = dataclasses.replace(GPU, nodes=3)
+    [address, count, index] = pod_of(made(three))["containers"][0]["env"]
+    # what JobSet calls pods: <jobset>-<replicated job>-<its index>-<pod's index>.<jobset>
+    job = made(three)["spec"]["replicatedJobs"][0]["name"]
+    assert address["value"] == f"{NAME}-{job}-0-0.{NAME}:8476"
+    assert count["value"] == "3"
+    path = index["valueFrom"]["fieldRef"]["fieldPath"]
+    assert path == "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+    assert "env" not in pod_of(made(GPU))["containers"][0]
+
+
+def test_only_a_slice_of_several_hosts_has_a_node_pool_of_its_own():
+    one = dataclasses.replace(TPU, topology="2x2")
+    assert ["annotations" in made(pods)["metadata"] for pods in (TPU, one, GPU)] == [1, 0, 0]
+
+
+def test_without_a_queue_nothing_waits_for_kueue():
+    alone = made(dataclasses.replace(TPU, queue=""))
+    assert "suspend" not in alone["spec"]
+    assert alone["metadata"]["labels"] == {"lm-mia/recipe": "12345e67"}
+
+
+def action(manifest: dict[str, Any], code: int, disrupted: bool) -> str:
+    """What Kubernetes and JobSet do when a container ends so, by the rules of their documentation."""
+    reason, said = "BackoffLimitExceeded", "Job has reached the specified backoff limit"
+    for index, rule in enumerate(job_of(manifest)["podFailurePolicy"]["rules"]):
+        assert rule["action"] == "FailJob"
+        matching = f"matching FailJob rule at index {index}"
+        if "onPodConditions" in rule and disrupted:
+            [condition] = rule["onPodConditions"]
+            assert condition == {"type": "DisruptionTarget", "status": "True"}
+            reason, said = "PodFailurePolicy", f"Pod n/p has condition DisruptionTarget {matching}"
+            break
+        codes = rule.get("onExitCodes", {"values": []})
+        if code in codes["values"]:
+            assert codes["operator"] == "In"
+            assert codes["containerName"] == pod_of(manifest)["containers"][0]["name"]
+            reason = "PodFailurePolicy"
+            said = f"Container rows for pod n/p failed with exit code {code} {matching}"
+            break
+    for rule in manifest["spec"]["failurePolicy"]["rules"]:
+        patterns = rule.get("onJobFailureMessagePatterns", [""])
+        if reason in rule["onJobFailureReasons"] and any(re.search(p, said) for p in patterns):
+            return rule["action"]
+    return "RestartJobSet"
+
+
+@pytest.mark.parametrize(
+    ("code", "disrupted", "expected"),
+    [
+        (3, False, "FailJobSet"),
+        (2, False, "FailJobSet"),
+        (143, False, "RestartJobSet"),
+        (137, False, "RestartJobSet"),
+        (134, False, "RestartJobSet"),
+        (143, True, "RestartJobSetAndIgnoreMaxRestarts"),
+        (137, True, "RestartJobSetAndIgnoreMaxRestarts"),
+        (1, True, "RestartJobSetAndIgnoreMaxRestarts"),
+    ],
+)
+def test_what_becomes_of_a_job_that_ends(code: int, disrupted: bool, expected: str):
+    assert action(made(TPU), code, disrupted) == expected
+
+
+@pytest.mark.parametrize("pods", [TPU, dataclasses.replace(TPU, topology="8x16"), GPU])
+@pytest.mark.parametrize("name", ["a" * 100, "A_b/c", "9", "", "-", "x" * 49, "é", "a-" * 40])
+def test_names_are_such_that_pods_can_be_called_by_them(name: str, pods: Pods):
+    called = kubernetes.name_of(name, pods)
+    assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", called)  # DNS-1035, which services need
+    assert len(f"{called}-job-0-{pods.hosts - 1}-abcde") <= 63
+    assert kubernetes.name_of(called, pods) == called
+
+
+def test_names_that_fit_stay_and_others_do_not_become_the_same():
+    assert kubernetes.name_of(NAME, TPU) == NAME
+    longest = 63 - len("-job-0-0-abcde")
+    assert kubernetes.name_of("a" * longest, GPU) == "a" * longest
+    alike = ["a" * 60 + "b", "a" * 60 + "c", "a_b", "a.b", "A-b", "a-b"]
+    assert len({kubernetes.name_of(name, GPU) for name in alike}) == len(alike)
+
+
+def expanded(said: str, environment: dict[str, str]) -> str:
+    """As kubelet expands an argument: $$ is $, $(NAME) a variable if there is one."""
+
+    def of(match: re.Match[str]) -> str:
+        return "$" if match[0] == "$$" else environment.get(match[1], match[0])
+
+    return re.sub(r"\$\$|\$\(([^)]*)\)", of, said)
+
+
+def test_arguments_arrive_as_they_were_said():
+    manifest = made(TPU, command=AWKWARD)
+    assert list(yaml.safe_load_all(kubernetes.dump([manifest]))) == [manifest]
+    command = pod_of(manifest)["containers"][0]["command"]
+    assert [expanded(said, {"x": "1", "JAX_PROCESS_ID": "3"}) for said in command] == AWKWARD
+
+
+@pytest.mark.parametrize("word", ["12345e67", "0o17", "1e3", "y", "0x1f", "12:30:45"])
+def test_words_that_others_take_for_numbers_are_quoted(word: str):
+    assert f'- "{word}"\n' in kubernetes.dump([made(GPU, command=[word])])
+
+
+def test_dump_has_all_manifests_in_order_and_no_aliases():
+    both = [made(TPU, "b"), made(TPU, "a")]
+    text = kubernetes.dump(both)
+    assert text.splitlines()[0] == "# kubectl apply -f FILE"
+    assert list(yaml.safe_load_all(text)) == both
+    assert not any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text))
+
+
+def test_logs_are_those_of_the_name_in_the_cluster():
+    said = kubernetes.logs("A_b", GPU)
+    assert f"jobset-name={kubernetes.name_of('A_b', GPU)} " in said
+    assert "--namespace=research" in said
+
+
+@pytest.mark.parametrize(
+    ("argv", "lines"),
+    [
+        (
+            [
+                "--image=a b",
+                "--tpu-type=v5litepod-16",
+                "--topology=4y4",
+                "--gpus=-1",
+                "--nodes=0",
+                "--queue=A_b",
+                "--namespace=-x",
+                "--claim=a..b",
+                "--mount=data",
+                "--restarts=-1",
+                "--grace-seconds=0",
+                "--chips-per-host=0",
+            ],
+            "image tpu-type topology queue namespace claim mount chips-per-host gpus nodes "
+            "restarts grace-seconds",
+        ),
+        ([], "image claim mount tpu-type"),
+        (["--gpu-type=x"], "image claim mount gpu-type"),
+        (["--claim=a", "--gpus=1"], "image mount"),
+        (["--mount=/data", "--gpus=1"], "image claim"),
+        (["--gpus=1", "--tpu-type=tpu7x", "--topology=4x4"], "image claim mount tpu-type"),
+        (["--tpu-type=tpu7x"], "image claim mount tpu-type"),
+        (["--tpu-type=tpu7x", "--topology=2x3", "--nodes=2"], "image claim mount nodes topology"),
+    ],
+)
+def test_all_that_is_wrong_is_told_at_once(argv: list[str], lines: str):
+    with pytest.raises(UserError) as caught:
+        parsed(*argv)
+    told = [re.split("[:=,]", line)[0] for line in str(caught.value).splitlines()]
+    assert told == [f"--{name}" for name in lines.split()]

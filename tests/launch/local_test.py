@@ -1,0 +1,232 @@
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import types
+from pathlib import Path
+
+import fake_jobs
+import pytest
+import tiny_run
+import tiny_sweep
+from fake_jobs import jobs
+from tiny_run import _on_cpu, tiny
+
+from launch import cli, heartbeats, local, model_block
+from launch import jobs as launch_jobs
+from lm_mia.data import subsets
+from lm_mia.errors import UserError
+
+__all__ = ["_on_cpu", "jobs", "tiny"]  # fixtures
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> fake_jobs.Clock:
+    clock = fake_jobs.Clock()
+    monkeypatch.setattr(local, "time", clock)
+    return clock
+
+
+def running(of: launch_jobs.Sweep) -> list[dict[str, object]]:
+    """The records of all jobs of a sweep that are at work on a row."""
+    found = [r for p in of.folder.glob("recipe_*") for _, r, _ in heartbeats.running(p)]
+    return [record for record in found if record["rows"]]
+
+
+def wait_for(of: launch_jobs.Sweep, process: subprocess.Popen[str]) -> dict[str, object]:
+    """The record of a job that is at work on a row."""
+    while process.poll() is None:
+        with contextlib.suppress(IndexError, OSError):
+            return running(of)[0]
+        time.sleep(0.01)
+    raise AssertionError(process.communicate())
+
+
+@pytest.mark.process
+def test_a_job_that_is_killed_is_started_again(tiny: tiny_run.Tiny, tmp_path: Path):
+    """For real: every row is made, bit for bit as by `lm-mia run`, and what to do next is said."""
+    workdir = tiny.copy(tmp_path / "w", rows=False)
+    of = launch_jobs.read(tiny.config, str(workdir), ["--config.train.workers=1"])
+    command, out = of.command([sys.executable], "local"), subprocess.PIPE
+    environment = {**os.environ, **tiny.environment}
+    process = subprocess.Popen(command, stdout=out, stderr=out, text=True, env=environment)
+    with contextlib.suppress(ProcessLookupError):  # where we were too slow to see it alive
+        os.kill(int(str(wait_for(of, process)["pid"])), signal.SIGKILL)
+    out, said = process.communicate()
+    assert process.returncode == 0, said
+    [task] = of.tasks
+    assert task.missing() == []
+    assert tiny_run.scores(workdir) == tiny_run.scores(tiny.workdir)
+    # None where the killed job's worker had time to end its row.
+    failures = [
+        json.loads(line)
+        for path in workdir.glob("recipe_*/failures/*.jsonl")
+        for line in path.read_text().splitlines()
+    ]
+    assert len(failures) <= 1
+    assert all(failure["log"].startswith(str(workdir / "logs")) for failure in failures)
+    scored = tiny_run.events(workdir, "row_scored")  # every row by one process
+    assert len(scored) in (5, 6)  # 5: killed between the row's last shard and the line
+    assert len(set(scored)) == len(scored)
+    assert f"lm-mia run --config={tiny.config} --workdir={workdir} --config.train.workers=1" in out
+    assert not running(of)
+
+
+def test_a_sweep_one_job_of_which_dies(
+    tiny: tiny_run.Tiny,
+    tmp_path: Path,
+    jobs: fake_jobs.FakeJobs,
+    clock: fake_jobs.Clock,
+    capsys: pytest.CaptureFixture[str],
+):
+    """The rows of all recipes are made, by as many jobs at once as workers are asked for."""
+    config = tiny_sweep.config_file(tiny, tmp_path)
+    of = launch_jobs.read(config, str(tmp_path / "s"), ["--config.train.workers=2"])
+
+    def die(flags: dict[str, str]) -> fake_jobs.Job | None:
+        return fake_jobs.Job(-9) if len(jobs.started) == 2 else None
+
+    jobs.before = die
+    assert local.run(of) == 0
+    assert [task.missing() for task in of.tasks] == [[], []]
+    assert tiny_run.scores(of.tasks[0].folder) == tiny_run.scores(tiny.workdir)
+    first, second = [task.key for task in of.tasks]
+    assert [flags["recipe"] for flags in jobs.started] == [first, first, second, second]
+    here = model_block.who("", "").job
+    assert [flags["job"] for flags in jobs.started] == [f"{here}-0", f"{here}-1"] * 2
+    assert {flags["rows"] for flags in jobs.started} == {"0:6"}
+    assert {flags["config.train.workers"] for flags in jobs.started} == {"1"}
+    out = capsys.readouterr().out
+    assert f"lm-mia run --config={config} --workdir={of.folder} --config.train.workers=2" in out
+
+
+def test_a_recipe_whose_rows_are_in_other_hands_is_asked_for_again_after_a_minute(
+    tiny: tiny_run.Tiny, tmp_path: Path, jobs: fake_jobs.FakeJobs, clock: fake_jobs.Clock
+):
+    workdir = tiny.copy(tmp_path / "w", rows=False)
+    of = launch_jobs.read(tiny.config, str(workdir), ["--config.train.workers=1"])
+    jobs.not_made = {subsets.rows(4, 2)[5]}
+
+    def free_at_last() -> None:
+        if clock.seconds > 1059:
+            jobs.not_made = set()
+
+    clock.on_sleep = free_at_last
+    assert local.run(of) == 0
+    # The first made five rows, the second none, and the third the last one.
+    assert len(jobs.started) == 3
+    assert 1060 <= clock.seconds < 1064
+
+
+@pytest.mark.process
+@pytest.mark.usefixtures("_on_cpu")
+def test_jobs_are_stopped_with_the_command(
+    tiny: tiny_run.Tiny,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    workdir = tiny.copy(tmp_path / "w", rows=False)
+    saves = [
+        "sh",
+        "-c",
+        "trap 'echo saved; exit 143' TERM; echo up; while kill -0 $PPID; do sleep 0.05; done",
+    ]
+    monkeypatch.setattr(launch_jobs.Sweep, "command", lambda *_: saves.copy())
+    started: list[subprocess.Popen[bytes]] = []
+    start = local.start
+    monkeypatch.setattr(local, "start", lambda *a: started.append(start(*a)) or started[-1])
+
+    def sleep(seconds: float) -> None:
+        time.sleep(0.01)
+        logs = [log.read_text() for log in workdir.glob("logs/*")]
+        if sum("up" in log for log in logs) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    patched = types.SimpleNamespace(sleep=sleep, monotonic=time.monotonic)
+    monkeypatch.setattr(local, "time", patched)
+    flags = [f"--config={tiny.config}", f"--workdir={workdir}", "--config.train.workers=2"]
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["local", *flags])
+    assert ended.value.code == 143
+    said = capsys.readouterr().err
+    assert said.strip().endswith("stopped; the same command goes on from here")
+    assert [job.returncode for job in started] == [143, 143]
+    assert [log.read_text() for log in (workdir / "logs").iterdir()] == ["up\nsaved\n"] * 2
+
+
+LAUNCHER = """
+import sys, time
+from pathlib import Path
+from launch import process
+process.start([sys.executable, "-c", *sys.argv[1:]], Path(sys.argv[2]) / "log", {})
+time.sleep(600)
+"""
+JOB = """
+import os, sys, time
+from pathlib import Path
+from launch import records
+recipe = Path(sys.argv[1])
+with records.Running(recipe, records.By("job", "host", os.getpid(), "log", "0.1")).alive():
+    time.sleep(600)
+"""
+
+
+@pytest.mark.process
+def test_a_launcher_that_is_killed_takes_its_jobs_along(tmp_path: Path):
+    """A job that has said that it is alive, as all do, stops itself once its launcher is gone."""
+    launcher = subprocess.Popen([sys.executable, "-c", LAUNCHER, JOB, str(tmp_path)])
+    while not (found := list(heartbeats.running(tmp_path))) and launcher.poll() is None:
+        time.sleep(0.01)
+    [(_, record, _)] = found
+    assert not tiny_run.gone(record["pid"])
+    launcher.kill()
+    launcher.communicate()
+    while not tiny_run.gone(record["pid"]):
+        time.sleep(0.01)
+
+
+def test_what_a_job_finds_wrong_is_the_last_word(
+    tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    workdir = tiny.copy(tmp_path / "w", rows=False)
+    of = launch_jobs.read(tiny.config, str(workdir), ["--config.train.workers=1"])
+    told = [
+        "sh",
+        "-c",
+        "echo rows: 6 wanted; echo \"JAX_PLATFORMS='abacus': unset it\" >&2; exit 2",
+    ]
+    monkeypatch.setattr(launch_jobs.Sweep, "command", lambda *_: told.copy())
+    with pytest.raises(UserError) as caught:
+        local.run(of)
+    [log] = (workdir / "logs").iterdir()
+    assert str(caught.value) == f"JAX_PLATFORMS='abacus': unset it\n({log} has more)"
+
+
+def test_jobs_that_die_at_once_are_not_started_for_ever(
+    tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    workdir = tiny.copy(tmp_path / "w", rows=False)
+    of = launch_jobs.read(tiny.config, str(workdir), ["--config.train.workers=1"])
+    dies = ["sh", "-c", "echo it said so; kill -9 $$"]
+    monkeypatch.setattr(launch_jobs.Sweep, "command", lambda *_: dies.copy())
+    with pytest.raises(UserError) as caught:
+        local.run(of)
+    [log] = (workdir / "logs").iterdir()
+    assert str(caught.value) == (
+        f"{log}: its job ended with code -9, the third in a row; it said last: it said so"
+    )
+    assert log.read_text() == "it said so\n" * 3
+
+
+def test_recipes_that_share_devices_in_other_ways_are_refused(tiny: tiny_run.Tiny, tmp_path: Path):
+    path = tmp_path / "c.py"
+    more = "\ndef sweep():\n    yield {'compute.span': 'job', 'train.epochs': 2}\n"
+    path.write_text(Path(tiny.config).read_text() + more)
+    of = launch_jobs.read(str(path), str(tmp_path / "s"), ())
+    assert len(of.tasks) == 2
+    with pytest.raises(UserError, match=r"^compute.span: must be the same in all entries"):
+        local.run(of)

@@ -1,0 +1,301 @@
+import json
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_run
+import tiny_sweep
+from tiny_run import _on_cpu, tiny
+
+from launch import cli, heartbeats, jobs, model_block
+from lm_mia.data import subsets
+from lm_mia.errors import ApartError, DiskError, LostError, UserError
+from lm_mia.run import supervisor
+
+__all__ = ["_on_cpu", "tiny"]  # fixtures
+
+ROWS = [str(row) for row in subsets.rows(4, 2)]
+Run = Callable[..., bool]
+
+
+@pytest.mark.process
+@pytest.mark.usefixtures("_on_cpu")
+def test_some_rows_of_a_sweep_as_the_engines_run_them(
+    tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Twice, which changes nothing; the scores are those of `lm-mia run`."""
+    config, folder = tiny_sweep.config_file(tiny, tmp_path), tmp_path / "s"
+    of = jobs.read(config, str(folder), ["--config.train.workers=1"])
+    task = of.tasks[0]
+    log = tmp_path / "log"
+    assert start(of, f"--recipe={task.key}", "--rows=1:3", "--job=j$(x)", f"--log={log}") == 0
+    assert task.missing() == [0, 3, 4, 5]
+    [scored, again] = tiny_run.logged(task.folder, "row_scored")
+    assert sorted([scored["row"], again["row"]]) == ROWS[1:3]
+    assert scored["job"] == "j$(x)"
+    whole = tiny_run.scores(tiny.workdir)
+    found = tiny_run.scores(task.folder)
+    assert found == {name: whole[name] for name in found}
+    assert len(found) == 4  # loss and member of two rows
+    assert not list(task.folder.glob("recipe_*/running/*"))
+    before = tiny_run.content(task.folder / recipe_of(task).name)
+    monkeypatch.setattr(supervisor, "run", lambda *_: pytest.fail("nothing is to be made"))
+    assert start(of, f"--recipe={task.key}", "--rows=1:3", "--job=j$(x)", f"--log={log}") == 0
+    assert tiny_run.content(task.folder / recipe_of(task).name) == before
+    asked: list[str] = []
+
+    def run(todo: Any, c: Any, workdir: Any, recipe: Any, on_event: Any, only: Any) -> bool:
+        asked.extend(f"{recipe.name} {row}" for row in only)
+        return True
+
+    monkeypatch.setattr(supervisor, "run", run)
+    assert start(of, f"--recipe={of.tasks[1].key}", "--rows=0:1") == 0
+    assert asked == [f"{recipe_of(of.tasks[1]).name} {ROWS[0]}"]
+    assert (of.tasks[1].folder / "population").resolve() == task.population.resolve()
+
+
+def start(of: jobs.Sweep, *about: str) -> int:
+    """The exit code of a job: `launch rows` in this process, whose workers are processes of their own."""
+    return cli.main(of.command(["python"], "rows", *about)[3:])
+
+
+@pytest.fixture
+def task(tiny: tiny_run.Tiny, tmp_path: Path) -> jobs.Task:
+    """The tiny run without its rows."""
+    workdir = tiny.copy(tmp_path / "w", rows=False)
+    return jobs.read(tiny.config, str(workdir), ()).tasks[0]
+
+
+def recipe_of(task: jobs.Task) -> Path:
+    found = task.recipe()
+    assert found is not None
+    return found
+
+
+def failing(*events: dict[str, Any], error: Exception | None = None) -> Run:
+    """`supervisor.run` whose worker begins the first row and then does so."""
+
+    def run(todo: Any, c: Any, workdir: Any, recipe: Any, on_event: Any, only: Any) -> bool:
+        on_event({"event": "row_started", "row": str(only[0]), "role": "reference", "index": 0})
+        for event in events:
+            on_event({"index": 0, **event})
+        if error is not None:
+            raise error
+        return True
+
+    return run
+
+
+CRASH = {"event": "crash", "message": "Traceback ...\n  line 1\nValueError: no such thing\n"}
+
+
+def test_a_row_that_fails_three_times_is_set_aside_and_the_others_are_made(
+    task: jobs.Task, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """The first row's worker crashes; the others only begin."""
+    asked: list[list[str]] = []
+
+    def run(todo: Any, c: Any, workdir: Any, recipe: Any, on_event: Any, only: Any) -> bool:
+        asked.append([str(row) for row in only])
+        crash = failing(CRASH, error=RuntimeError("a worker failed"))
+        return (crash if str(only[0]) == ROWS[0] else failing())(
+            todo, c, workdir, recipe, on_event, only
+        )
+
+    monkeypatch.setattr(supervisor, "run", run)
+    assert model_block.run(task, "0:2", "job", "the/log") == 3
+    assert asked == [ROWS[:2], ROWS[:2], ROWS[:2], ROWS[1:2]]
+    failures = heartbeats.failures(recipe_of(task), ROWS[0])
+    assert [(f["reason"], f["log"], f["job"]) for f in failures] == [
+        ("ValueError: no such thing", "the/log", "job")
+    ] * 3
+    said = capsys.readouterr().err
+    assert f"{ROWS[0]}: set aside after 3 failures: ValueError: no such thing; delete " in said
+    assert list(heartbeats.running(recipe_of(task))) == []
+
+
+@pytest.mark.parametrize(
+    ("event", "reason"),
+    [
+        ({"event": "user_error", "message": "loss=1: not finite"}, "loss=1: not finite"),
+        (
+            {"event": "worker_lost", "exit_code": -9, "left": 1},
+            "its worker ended with code -9 (killed, or out of memory?)",
+        ),
+    ],
+)
+def test_what_counts_as_a_failure_of_a_row(
+    task: jobs.Task, monkeypatch: pytest.MonkeyPatch, event: dict[str, Any], reason: str
+):
+    monkeypatch.setattr(supervisor, "run", failing(event, error=UserError("x")))
+    assert model_block.run(task, "3:4", "job", "") == 3
+    assert [f["reason"] for f in heartbeats.failures(recipe_of(task), ROWS[3])] == [reason] * 3
+
+
+def test_a_worker_that_was_asked_to_stop_did_not_fail(
+    task: jobs.Task, monkeypatch: pytest.MonkeyPatch
+):
+    lost = {"event": "worker_lost", "exit_code": -signal.SIGTERM, "left": 0}
+    monkeypatch.setattr(supervisor, "run", failing(lost, error=None))
+    assert model_block.run(task, "3:4", "job", "") == 0
+    assert heartbeats.failures(recipe_of(task), ROWS[3]) == []
+
+
+def test_a_full_disk_is_no_failure_of_a_row(task: jobs.Task, monkeypatch: pytest.MonkeyPatch):
+    full = {"event": "disk", "message": "w: No space left on device"}
+    monkeypatch.setattr(supervisor, "run", failing(full, error=DiskError("w: No space")))
+    with pytest.raises(DiskError, match="w: No space"):
+        model_block.run(task, "0:1", "job", "")
+    assert heartbeats.failures(recipe_of(task), ROWS[0]) == []
+    assert list(heartbeats.running(recipe_of(task))) == []
+
+
+@pytest.mark.parametrize(
+    "error", [ApartError("did not find each other"), LostError("all workers were lost")]
+)
+def test_what_may_pass_is_to_be_started_again(
+    task: jobs.Task,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: UserError,
+):
+    def run(*_: Any) -> bool:
+        raise error
+
+    monkeypatch.setattr(supervisor, "run", run)
+    assert model_block.run(task, "0:1", "job", "") == 200
+    assert str(error) in capsys.readouterr().err
+    assert heartbeats.failures(recipe_of(task), ROWS[0]) == []
+
+
+@pytest.mark.process
+@pytest.mark.usefixtures("_on_cpu")
+def test_a_worker_that_crashes_while_saving_ends_at_once(
+    tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A file stands where the checkpoints of a row belong; orbax would wait for minutes, and then be killed."""
+    workdir = tiny.copy(tmp_path / "w", rows=False)
+    of = jobs.read(tiny.config, str(workdir), ["--config.train.workers=1"])
+    [task] = of.tasks
+    recipe = tiny.recipe(workdir)
+    (recipe / "checkpoints").mkdir()
+    (recipe / "checkpoints" / ROWS[1]).write_text("")
+    for _ in range(2):  # so that the next failure is its last
+        heartbeats.failed(recipe, ROWS[1], "an earlier one", model_block.who("j", ""))
+    stopped: list[Any] = []
+    stop = supervisor._stop
+    monkeypatch.setattr(supervisor, "_stop", lambda found: stop(stopped.extend(found) or found))
+    assert start(of, f"--recipe={task.key}", "--rows=0:2", "--job=j") == 3
+    assert [process.exitcode for process in stopped] == [1]  # by itself: not killed
+    first, second, third = heartbeats.failures(recipe, ROWS[1])
+    assert first["reason"] == second["reason"] == "an earlier one" != third["reason"]
+    assert task.missing() == [2, 3, 4, 5]
+    assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        UserError("JAX_PLATFORMS='x': no such device here; unset it"),
+        RuntimeError("a worker failed:\nNotADirectoryError: locks"),
+    ],
+)
+def test_what_is_wrong_before_any_row_is_of_no_row(
+    task: jobs.Task, monkeypatch: pytest.MonkeyPatch, error: Exception
+):
+    def run(*_: Any) -> bool:
+        raise error
+
+    monkeypatch.setattr(supervisor, "run", run)
+    with pytest.raises(type(error)) as caught:
+        model_block.run(task, "0:1", "job", "")
+    assert caught.value is error
+    assert heartbeats.failures(recipe_of(task), ROWS[0]) == []
+    assert list(heartbeats.running(recipe_of(task))) == []
+
+
+def test_a_row_over_several_processes_is_tried_again_by_the_engine(
+    tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    workdir = tiny.copy(tmp_path / "w", rows=False)
+    [task] = jobs.read(tiny.config, str(workdir), ["--config.compute.span=job"]).tasks
+    monkeypatch.setattr(supervisor, "run", failing(CRASH, error=RuntimeError("x")))
+    with pytest.raises(SystemExit) as ended:
+        model_block.run(task, "0:1", "job", "")
+    assert ended.value.code == 143
+    assert len(heartbeats.failures(recipe_of(task), ROWS[0])) == 1
+
+
+def test_another_process_of_a_job_blames_the_row_of_the_first(
+    tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    workdir = tiny.copy(tmp_path / "w", rows=False)
+    [task] = jobs.read(tiny.config, str(workdir), ["--config.compute.span=job"]).tasks
+    recipe = recipe_of(task)
+    recipe.mkdir()
+    first = heartbeats.Running(recipe, model_block.who("17_3", ""))
+    monkeypatch.setenv("SLURM_PROCID", "1")
+
+    def run(todo: Any, c: Any, workdir: Any, recipe: Any, on_event: Any, only: Any) -> bool:
+        on_event({"event": "worker_lost", "exit_code": -9, "left": 0, "index": 0})
+        raise AssertionError("the watch stops it")
+
+    monkeypatch.setattr(supervisor, "run", run)
+    with first.alive():
+        first.begin(ROWS[4])
+        with pytest.raises(SystemExit):
+            model_block.run(task, "0:6", "17_3", "")
+    [failure] = heartbeats.failures(recipe, ROWS[4])
+    assert failure["job"] == "17_3.1"
+
+
+def test_a_node_is_called_as_its_scheduler_calls_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("SLURMD_NODENAME", "gpu007")
+    assert model_block.who("a", "b").host == "gpu007"
+    assert model_block.who("", "").job == f"gpu007-{os.getpid()}"
+
+
+def test_an_earlier_life_that_was_killed_is_counted(
+    task: jobs.Task, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    recipe = recipe_of(task)
+    recipe.mkdir()
+    state = heartbeats.Running(recipe, model_block.who("17_3", "old.log"))
+    state.begin(ROWS[1])
+    monkeypatch.setattr(supervisor, "run", failing())
+    assert model_block.run(task, "0:2", "17_3", "new.log") == 0
+    [failure] = heartbeats.failures(recipe, ROWS[1])
+    assert failure["log"] == "old.log"
+    assert "its job vanished" in capsys.readouterr().err
+
+
+def test_a_misspelt_recipe_or_row_is_a_line(
+    tiny: tiny_run.Tiny, capsys: pytest.CaptureFixture[str]
+):
+    flags = f"--config={tiny.config}", f"--workdir={tiny.workdir}"
+    [task] = jobs.read(tiny.config, str(tiny.workdir), ()).tasks
+    assert cli.main(["rows", *flags, "--recipe=x", "--rows=0:1"]) == 2
+    assert capsys.readouterr().err.startswith("--recipe=x: ")
+    assert cli.main(["rows", *flags, f"--recipe={task.key}", "--rows=5:7"]) == 2
+    assert capsys.readouterr().err.startswith("--rows=5:7: must be BEGIN:END")
+
+
+def test_the_versions_of_who_made_rows_are_in_the_log(
+    task: jobs.Task, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(
+        supervisor,
+        "run",
+        failing(
+            {"event": "row_trained", "row": ROWS[0], "steps": 1, "resumed_at": 0, "seconds": 1.0}
+        ),
+    )
+    model_block.run(task, "0:1", "job", "")
+    [event] = tiny_run.logged(task.folder, "row_trained")
+    made_by = json.loads((task.folder / "config.json").read_text())
+    assert event["version"].split()[0] == made_by["lm_mia"]
+    assert event["host"] == model_block.who("", "").host

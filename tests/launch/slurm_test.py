@@ -1,0 +1,345 @@
+import argparse
+import dataclasses
+import os
+import subprocess
+from pathlib import Path
+
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+
+from launch import slurm
+from launch.slurm import Slurm
+from lm_mia.errors import UserError
+
+GOLDEN = Path(__file__).parent / "golden"
+COMMAND = [
+    "/opt/env/bin/python",
+    "-m",
+    "launch",
+    "rows",
+    "--config=/home/me/sweep.py:big",
+    "--workdir=/scratch/me/sweep",
+    "--recipe=ab12cd34",
+    "--config.train.epochs=3",
+]
+PLACES = (Path("/scratch/me/sweep/logs"), Path("/home/me/lm_mia"))
+ONE = Slurm("4:00:00")
+NASTY = [
+    "a b",
+    " both ends ",
+    "100% %A %%j",
+    'dq"x',
+    "sq'x",
+    "$HOME $(touch hit) `touch hit`",
+    "#x",
+    "a #b",
+    ";touch hit;",
+    "&& touch hit",
+    "*",
+    "[a-z]?",
+    "{a,b}",
+    "~",
+    "-n",
+    "!!",
+    "café",
+    "'\"'\"'",
+    "\\\\",
+    "\\",
+    "",
+]
+
+
+def test_an_array_script_is_the_golden_one():
+    asked = ("gpu,gpu-long", "physics", "normal", "h100|h200")
+    of = Slurm("1-12:00:00", 1, 8, 32, "400G", *asked, at_once=40)
+    said = slurm.script("lm_mia-ab12cd34", COMMAND, [0, 1, 2, 5, 7, 8], 8, 70, *PLACES, of)
+    assert said == (GOLDEN / "slurm_array.sbatch").read_text()
+
+
+def test_a_script_of_jobs_of_two_nodes_is_the_golden_one():
+    of = Slurm("30", nodes=2, setup="/home/me/modules 1.sh", grace_seconds=300)
+    command = [*COMMAND, "--config.compute.span=job"]
+    said = slurm.script("lm_mia-ab12cd34", command, [0, 1], 1, 2, *PLACES, of)
+    assert said == (GOLDEN / "slurm_nodes.sbatch").read_text()
+
+
+@dataclasses.dataclass(frozen=True)
+class Cluster:
+    """Commands of SLURM that only write down how they were called, and what they are to answer."""
+
+    folder: Path
+
+    def answers(self, command: str, answer: str) -> None:
+        (self.folder / "bin").mkdir(exist_ok=True)
+        path, told = self.folder / "bin" / command, self.folder / f"{command}.called"
+        path.write_text(f"#!/bin/bash\nprintf '%s\\0' \"$@\" >'{told}'\n{answer}\n")
+        path.chmod(0o755)
+
+    def called(self, command: str) -> list[str]:
+        """Arguments of the last call; none if there was none."""
+        told = self.folder / f"{command}.called"
+        return told.read_text().split("\0")[:-1] if told.exists() else []
+
+    def run(self, text: str, code: int = 0, element: int = 0, restarts: str = "") -> int:
+        """The exit code of a script in which srun ends with a code."""
+        self.answers("srun", f"exit {code}")
+        self.answers("scontrol", "exit 0")
+        path = self.folder / "script"
+        path.write_text(text)
+        subprocess.run(["bash", "-n", str(path)], check=True)
+        about = {"SLURM_ARRAY_JOB_ID": "17", "SLURM_ARRAY_TASK_ID": str(element)}
+        about |= {"SLURM_JOB_ID": "21"} | ({"SLURM_RESTART_COUNT": restarts} if restarts else {})
+        return subprocess.run(["/bin/bash", str(path)], env={**os.environ, **about}).returncode
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    found = Cluster(tmp_path)
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    return found
+
+
+def array(folder: Path, of: Slurm = ONE, command: list[str] = COMMAND) -> str:
+    return slurm.script("name", command, range(5), 8, 35, folder / "logs", folder, of)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("element", "rows"), [(0, "0:8"), (2, "16:24"), (4, "32:35")])
+def test_an_element_makes_the_rows_of_its_block(cluster: Cluster, element: int, rows: str):
+    assert cluster.run(array(cluster.folder), element=element) == 0
+    log = f"--log={cluster.folder}/logs/17_{element}.out"
+    assert cluster.called("srun")[2:] == [*COMMAND, f"--rows={rows}", f"--job=17_{element}", log]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("name", NASTY)
+def test_an_argument_arrives_as_it_is(cluster: Cluster, name: str):
+    command = [*COMMAND, name, f"--config.corpus.path={name}"]
+    assert cluster.run(array(cluster.folder, command=command)) == 0
+    assert cluster.called("srun")[-5:-3] == command[-2:]
+    assert not (cluster.folder / "hit").exists()
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("name", [name for name in NASTY if name and "\\" not in name])
+def test_folders_of_any_name_are_entered_and_named(cluster: Cluster, name: str):
+    folder = cluster.folder / name
+    folder.mkdir(exist_ok=True)
+    setup = folder / f"{name}.sh"
+    setup.write_text(f"pwd -P >'{cluster.folder}/where'\n")
+    of = dataclasses.replace(ONE, setup=str(setup))
+    assert cluster.run(slurm.script("name", COMMAND, [0], 8, 35, folder, folder, of)) == 0
+    assert (cluster.folder / "where").read_text() == f"{folder.resolve()}\n"
+    assert cluster.called("srun")[-1] == f"--log={folder}/17_0.out"
+    assert not list(cluster.folder.rglob("hit"))
+
+
+def test_the_name_of_the_output_is_escaped_as_sbatch_reads_it():
+    said = slurm.script("name", COMMAND, [0], 8, 35, Path('/a "b" 5%A $c'), PLACES[1], ONE)
+    assert '\n#SBATCH --output="/a \\"b\\" 5%%A $c/%A_%a.out"\n' in said
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("code", "restarts"), [(143, ""), (137, ""), (139, "1"), (134, "19"), (143, "1000")]
+)
+def test_a_job_that_was_stopped_or_killed_is_put_back(cluster: Cluster, code: int, restarts: str):
+    cluster.run(array(cluster.folder), code, 3, restarts)
+    assert cluster.called("scontrol") == ["requeue", "17_3"]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("code", "restarts"), [(0, ""), (1, ""), (2, ""), (2, "1"), (127, ""), (137, "20")]
+)
+def test_any_other_code_is_that_of_the_job(cluster: Cluster, code: int, restarts: str):
+    assert cluster.run(array(cluster.folder), code, 3, restarts) == code
+    assert cluster.called("scontrol") == []
+
+
+@pytest.mark.process
+def test_a_script_that_stands_nowhere_starts_nothing(cluster: Cluster):
+    assert cluster.run(array(cluster.folder / "nowhere")) == 1
+    assert cluster.called("srun") == []
+
+
+@pytest.mark.process
+def test_a_setup_file_that_fails_is_told_and_nothing_is_started(
+    cluster: Cluster, capfd: pytest.CaptureFixture[str]
+):
+    (cluster.folder / "x.sh").write_text("(exit 3)\n")
+    of = dataclasses.replace(ONE, setup=str(cluster.folder / "x.sh"))
+    assert cluster.run(array(cluster.folder, of)) == 1
+    assert cluster.called("srun") == []
+    assert "--setup: code 3" in capfd.readouterr().err
+
+
+def test_a_corpus_has_one_node_and_no_gpus():
+    of = Slurm("4:00:00", nodes=4, gpus_per_node=8, partition="gpu")
+    said = slurm.corpus_script("corpus", COMMAND, *PLACES, of)
+    assert "#SBATCH --nodes=1\n#SBATCH --ntasks-per-node=1\n#SBATCH --partition=gpu\n" in said
+    assert '#SBATCH --output="/scratch/me/sweep/logs/%j.out"' in said
+    assert "gpus" not in said
+
+
+@pytest.mark.process
+def test_a_corpus_that_was_stopped_is_put_back(cluster: Cluster):
+    logs = folder = cluster.folder
+    cluster.run(slurm.corpus_script("corpus", ["python", "x y"], logs, folder, ONE), 143)
+    assert cluster.called("scontrol") == ["requeue", "21"]
+    assert cluster.called("srun")[-2:] == ["python", "x y"]
+
+
+@hypothesis.given(st.sets(st.integers(0, 40), min_size=1))
+def test_ranges_name_these_numbers_and_no_others(numbers: set[int]):
+    said: list[int] = []
+    for part in slurm.ranges(list(numbers)).split(","):
+        low, _, high = part.partition("-")
+        said += range(int(low), int(high or low) + 1)
+    assert said == sorted(numbers)
+
+
+def test_ranges_are_as_few_as_can_be():
+    assert slurm.ranges([12, 0, 1, 2, 3, 7, 9, 10, 11, 7]) == "0-3,7,9-12"
+
+
+def test_a_block_beyond_the_limit_of_arrays_is_refused_with_a_way_out_that_works():
+    with pytest.raises(UserError, match=r"than 1001 .MaxArraySize.; try --rows-per-job=2$"):
+        slurm.script("name", COMMAND, [1001], 1, 2000, *PLACES, ONE, limit=1001)
+    assert slurm.script("name", COMMAND, [1000], 2, 2002, *PLACES, ONE, limit=1001)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("bad", ["a\nb", "a\rb", "a\0b", "\u2028", "\ud800"])
+@pytest.mark.parametrize("where", ["command", "logs", "folder"])
+def test_line_breaks_and_such_are_refused(bad: str, where: str):
+    command = [bad] if where == "command" else COMMAND
+    logs, folder = (Path("/", bad) if where == of else Path("/") for of in ("logs", "folder"))
+    with pytest.raises(UserError, match="must have no line breaks"):
+        slurm.script("name", command, [0], 1, 1, logs, folder, ONE)
+
+
+def test_a_backslash_in_the_name_of_a_log_is_refused():
+    with pytest.raises(UserError, match="choose another --workdir"):
+        slurm.script("name", COMMAND, [0], 1, 1, Path("/a\\b"), PLACES[1], ONE)
+
+
+def asked(*argv: str) -> Slurm:
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    slurm.flags(parser)
+    return slurm.slurm(parser.parse_args(argv))
+
+
+def test_flags_are_what_jobs_ask_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    Path("setup.sh").touch()
+    assert asked(
+        "--time=90",
+        "--nodes=2",
+        "--gpus-per-node=8",
+        "--cpus-per-task=16",
+        "--memory=64G",
+        "--partition=a",
+        "--account=b",
+        "--qos=c",
+        "--constraint=[x|y]&z*2",
+        "--at-once=9",
+        "--setup=setup.sh",
+        "--grace-seconds=60",
+    ) == Slurm("90", 2, 8, 16, "64G", "a", "b", "c", "[x|y]&z*2", 9, str(tmp_path / "setup.sh"), 60)
+
+
+def test_only_the_time_must_be_said():
+    assert asked("--time=4:00:00") == ONE
+
+
+TIMES = {"5": 300, "5:30": 330, "1:00:05": 3605, "0-3": 10800, "0-1:30": 5400, "2-0": 65536}
+
+
+@pytest.mark.parametrize(("time", "seconds"), TIMES.items())
+def test_the_grace_is_less_than_the_time_limit_in_every_format(time: str, seconds: int):
+    assert asked(f"--time={time}", f"--grace-seconds={seconds - 1}").time == time
+    with pytest.raises(UserError, match="--grace-seconds"):
+        asked(f"--time={time}", f"--grace-seconds={seconds}")
+
+
+@pytest.mark.parametrize(
+    ("flag", "said"),
+    [
+        ("--time=", "--time: missing; say --time=4:00:00"),
+        ("--time=4h", "--time='4h': must be M, M:S, H:M:S, D-H, D-H:M or D-H:M:S, and above 0; try --time=4:00:00"),
+        ("--time=0", "--time='0': must be M"),
+        ("--time=1:2:3:4", "--time='1:2:3:4': must be M"),
+        ("--time=4\n#SBATCH --uid=0", "must be M"),
+        ("--nodes=0", "--nodes=0: must be 1 or larger"),
+        ("--gpus-per-node=-1", "--gpus-per-node=-1: must be 0 or larger"),
+        ("--cpus-per-task=-1", "--cpus-per-task=-1: must be 0 or larger"),
+        ("--at-once=-1", "--at-once=-1: must be 0 or larger"),
+        ("--memory=64 GB", "--memory='64 GB': must be a whole number, then K, M, G or T; try --memory=64G"),
+        ("--partition=a b", "--partition='a b': must be a partition"),
+        ("--account=a\n#SBATCH -w x", "--account='a\\n#SBATCH -w x': must be the name of an account"),
+        ("--qos=$(id)", "--qos='$(id)': must be the name of a quality of service"),
+        ('--constraint=a" -w x', "--constraint='a\" -w x': must be features"),
+        ("--setup=/nowhere.sh", "--setup='/nowhere.sh': no such file; check the spelling"),
+        ("--grace-seconds=0", "--grace-seconds=0: must be from 1 to 14399, so that jobs can run"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_told_in_a_line(flag: str, said: str):
+    argv = [flag] if flag.startswith("--time") else ["--time=4:00:00", flag]
+    with pytest.raises(UserError) as told:
+        asked(*argv)
+    [line] = str(told.value).splitlines()
+    assert said in line
+
+
+def test_all_mistakes_are_told_at_once():
+    with pytest.raises(UserError, match=r"^--time.*\n--nodes.*\n--memory.*\n--partition.*$"):
+        asked("--nodes=0", "--memory=x", "--partition= ")
+
+
+WAIT = ["--dependency=afterok:16:17", "--kill-on-invalid-dep=yes"]
+
+
+@pytest.mark.parametrize(("after", "flags"), [((), []), (("16", "17"), WAIT)])
+def test_a_script_is_submitted(cluster: Cluster, after: tuple[str, ...], flags: list[str]):
+    cluster.answers("sbatch", "echo '18;somewhere'")
+    path = cluster.folder / "a b.sbatch"
+    assert slurm.submit(path, after) == "18"
+    assert cluster.called("sbatch") == ["--parsable", *flags, str(path)]
+
+
+@pytest.mark.process
+def test_what_sbatch_refuses_is_told_in_its_words(cluster: Cluster):
+    cluster.answers("sbatch", "echo 'sbatch: error: Invalid account' >&2; echo no >&2; exit 1")
+    with pytest.raises(UserError, match=r"x: sbatch: error: Invalid account; no$"):
+        slurm.submit(cluster.folder / "x")
+
+
+@pytest.mark.process
+def test_a_machine_without_slurm_is_told(cluster: Cluster, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PATH", str(cluster.folder))
+    with pytest.raises(UserError, match=r"^sbatch: No such file or directory; SLURM's commands"):
+        slurm.submit(cluster.folder / "x")
+    assert slurm.array_limit() is None
+
+
+@pytest.mark.process
+def test_a_new_job_takes_nothing_over_from_the_one_that_submits_it(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("SLURM_MEM_PER_CPU", "100")
+    monkeypatch.setenv("SLURM_CONF", "/etc/other.conf")
+    cluster.answers("sbatch", 'echo "$SLURM_MEM_PER_CPU,$SLURM_CONF"')
+    assert slurm.submit(cluster.folder / "x") == ",/etc/other.conf"
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("answer", "limit"), [("echo 'MaxArraySize      = 4001'", 4001), ("echo MaxJobs = 7", None)]
+)
+def test_the_limit_of_arrays_is_asked_of_slurm(cluster: Cluster, answer: str, limit: int | None):
+    cluster.answers("scontrol", answer)
+    assert slurm.array_limit() == limit
+    assert cluster.called("scontrol") == ["show", "config"]

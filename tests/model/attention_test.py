@@ -1,0 +1,210 @@
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel
+
+from lm_mia.errors import UserError
+from lm_mia.model.attention import Kind, attention
+from lm_mia.train.execution import choose_attention
+
+KINDS: list[Kind] = ["xla", "cudnn", "pallas"]
+
+
+def case(L: int, K: int = 4, H: int = 2, seed: int = 0) -> list[np.ndarray]:
+    """Queries, keys and values of two rows, of unit variance."""
+    rng = np.random.default_rng(seed)
+    return [rng.normal(0, 1, (2, L, H, K)).astype(np.float32) for _ in range(3)]
+
+
+def segments(L: int) -> Any:
+    """Two samples and an unused tail; and three samples, the second of one token, without a tail."""
+    third, half = L // 3, L // 2
+    rows = [
+        np.repeat([1, 2, 0], [third, half - third, L - half]),
+        np.repeat([1, 2, 3], [third, 1, L - third - 1]),
+    ]
+    return np.stack(rows).astype(np.int32)
+
+
+def slow(q: Any, k: Any, v: Any, segment_RxL: np.ndarray) -> np.ndarray:
+    """A token at a time, float64."""
+    q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
+    out = np.empty_like(q)
+    for r, segment_L in enumerate(segment_RxL):
+        for i in range(len(segment_L)):
+            seen = np.flatnonzero(segment_L[: i + 1] == segment_L[i])
+            a_HxT = np.einsum("thk,hk->ht", k[r, seen], q[r, i]) / math.sqrt(q.shape[-1])
+            weights_HxT = np.exp(a_HxT - a_HxT.max(1, keepdims=True))
+            weights_HxT /= weights_HxT.sum(1, keepdims=True)
+            out[r, i] = np.einsum("ht,thk->hk", weights_HxT, v[r, seen])
+    return out
+
+
+def emulated(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets a way for an accelerator run on CPU: its own kernel interpreted (pallas), or XLA in its place (cudnn)."""
+    whole = jax.nn.dot_product_attention
+
+    def on_cpu(*args: Any, implementation: str, **kwargs: Any) -> jax.Array:
+        assert implementation == "cudnn"
+        return whole(*args, implementation="xla", **kwargs)
+
+    make = splash_attention_kernel.make_splash_mha_single_device
+    interpreted = functools.partial(make, interpret=True)
+    if kind == "cudnn":
+        monkeypatch.setattr(jax.nn, "dot_product_attention", on_cpu)
+    if kind == "pallas":
+        monkeypatch.setattr(splash_attention_kernel, "make_splash_mha_single_device", interpreted)
+
+
+# One block of queries of the XLA path, two blocks of which the second is short, two whole ones.
+@pytest.mark.parametrize("L", [1, 7, 256, 257, 512])
+def test_equals_a_slow_reference(L: int):
+    q, k, v = case(L)
+    got = jax.jit(attention)(q, k, v, segments(L))
+    np.testing.assert_allclose(got, slow(q, k, v, segments(L)), rtol=0, atol=3e-6)
+
+
+@pytest.mark.parametrize("kind", ["cudnn", "pallas"])
+def test_other_ways_are_given_what_makes_them_equal(kind: Kind, monkeypatch: pytest.MonkeyPatch):
+    """In values and gradients: the same mask, the same scale, the same order of axes."""
+    emulated(kind, monkeypatch)
+    L = 256
+    q, k, v = case(L, K=64)
+    toward = case(L, K=64, seed=1)[0]
+
+    def value(kind: Kind, q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
+        o = attention(q, k, v, segments(L), kind)
+        return (o * toward).sum(), o
+
+    grad = jax.jit(jax.grad(value, argnums=(1, 2, 3), has_aux=True), static_argnums=0)
+    expected, got = grad("xla", q, k, v), grad(kind, q, k, v)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=5e-6), got, expected)
+
+
+@pytest.mark.parametrize("L", [20, 300])
+def test_a_token_of_another_sample_or_later_changes_nothing_bitwise(L: int):
+    """Neither a value nor a gradient, not even where it is huge."""
+    q, k, v = case(L)
+    segment_RxL = segments(L)
+    third = L // 3
+    mine = slice(third, L // 2)  # the second sample of the first row
+    last = L // 2 - 2
+
+    @jax.jit
+    def of_mine(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, Any]:
+        def total(q: Any, k: Any, v: Any) -> tuple[jax.Array, jax.Array]:
+            o = attention(q, k, v, segment_RxL)[0, mine][: last - third + 1]
+            return jnp.square(o).sum(), o
+
+        grads, o = jax.grad(total, argnums=(0, 1, 2), has_aux=True)(q, k, v)
+        return o, grads
+
+    outside = np.ones((2, L, 1, 1), bool)
+    outside[0, third : last + 1] = False
+    before, grads = of_mine(q, k, v)
+    changed = [np.where(outside, 1e4 * x + 3, x).astype(np.float32) for x in (q, k, v)]
+    after, grads_after = of_mine(*changed)
+    assert np.asarray(after).tobytes() == np.asarray(before).tobytes()
+    for g, g_after in zip(grads, grads_after, strict=True):
+        np.testing.assert_array_equal(np.where(outside, g, 0), 0)
+        assert np.asarray(g_after).tobytes() == np.asarray(g).tobytes()
+        assert (np.abs(g[0, third + 1 : last + 1]).max((-1, -2)) > 0).all()
+
+
+def test_the_unused_tail_is_finite_and_so_is_a_row_of_nothing_else():
+    q, k, v = (30 * x for x in case(12))
+    segment_RxL: Any = np.zeros((2, 12), np.int32)
+    segment_RxL[0, :5] = 1
+
+    def sum_of(q: Any, k: Any, v: Any) -> jax.Array:
+        return attention(q, k, v, segment_RxL).sum()
+
+    total = jax.value_and_grad(sum_of, argnums=(0, 1, 2))
+    found = jax.device_get(jax.jit(total)(q, k, v))
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found))
+
+
+def test_a_sample_of_one_token_is_its_own_value():
+    q, k, v = case(9)
+    out = jax.jit(attention)(q, k, v, np.arange(18).reshape(2, 9) + 1)
+    np.testing.assert_array_equal(out, v)
+
+
+def test_activations_keep_their_type_and_the_softmax_is_float32():
+    q, k, v = (x.astype(jnp.bfloat16) for x in case(300))
+    out = jax.jit(attention)(q, k, v, segments(300))
+    assert out.dtype == jnp.bfloat16
+    exact = slow(q, k, v, segments(300))
+    error = np.abs(np.asarray(out, np.float64) - exact).max()
+    assert 1e-4 < error < 0.03
+    jaxpr = str(jax.make_jaxpr(attention)(q, k, v, segments(300)))
+    exponentials = [line for line in jaxpr.splitlines() if "= exp " in line]
+    assert exponentials
+    assert all(":f32[" in line for line in exponentials)
+
+
+def test_the_xla_path_looks_at_little_over_half_of_all_pairs():
+    """L = 1,024: 256 (256 + 512 + 768 + 1,024) = 5/8 of L^2, and never L x L at once."""
+    q, k, v = (jax.ShapeDtypeStruct((2, 1024, 2, 4), jnp.float32) for _ in range(3))
+    segment_RxL = jax.ShapeDtypeStruct((2, 1024), jnp.int32)
+    jaxpr = jax.make_jaxpr(attention)(q, k, v, segment_RxL)
+    shapes = [out.aval.shape for eqn in jaxpr.eqns for out in eqn.outvars]  # type: ignore[attr-defined]
+    scores = [
+        eqn.outvars[0].aval.shape[-2:]  # type: ignore[attr-defined]
+        for eqn in jaxpr.eqns
+        if eqn.primitive.name == "dot_general" and 4 not in eqn.outvars[0].aval.shape  # type: ignore[attr-defined]
+    ]
+    assert sum(a * b for a, b in scores) == 1024**2 * 5 // 8
+    assert not any(shape[-2:] == (1024, 1024) for shape in shapes)
+
+
+@pytest.mark.parametrize(
+    ("platform", "dtype", "head_width", "length_tokens", "kind", "because"),
+    [
+        ("cpu", "float32", 64, 1024, "xla", "the one for CPUs"),
+        ("cpu", "bfloat16", 7, 9, "xla", "the one for CPUs"),
+        ("gpu", "bfloat16", 64, 1024, "cudnn", "fastest on gpu"),
+        ("cuda", "bfloat16", 128, 10, "cudnn", "fastest on cuda"),
+        ("gpu", "float32", 64, 1024, "xla", "model.dtype=bfloat16, not float32"),
+        ("gpu", "bfloat16", 60, 1024, "xla", "divisible by 8, not 60"),
+        ("gpu", "bfloat16", 136, 1024, "xla", "at most 128, not 136"),
+        ("gpu", "bfloat16", 64, 9, "xla", "even population.length_tokens, not 9"),
+        ("tpu", "float32", 64, 1024, "pallas", "fastest on tpu"),
+        ("tpu", "bfloat16", 60, 128, "pallas", "fastest on tpu"),
+        ("tpu", "bfloat16", 64, 1000, "xla", "divisible by 128, not 1000"),
+    ],
+)
+def test_auto_takes_what_the_platform_and_the_shapes_allow_and_says_why(
+    platform: str, dtype: str, head_width: int, length_tokens: int, kind: str, because: str
+):
+    assert (got := choose_attention("auto", platform, dtype, head_width, length_tokens))[0] == kind
+    assert because in got[1]
+    if kind == "xla" and platform != "cpu":
+        assert got[1].startswith(f"slower than {'pallas' if platform == 'tpu' else 'cudnn'}, but ")
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
+def test_what_is_asked_for_is_taken(platform: str):
+    own: dict[str, Kind] = {"gpu": "cudnn", "tpu": "pallas", "cpu": "xla"}
+    for kind in {"xla", own[platform]}:
+        assert choose_attention(kind, platform, "bfloat16", 64, 1024) == (kind, "asked for")  # type: ignore[arg-type]
+
+
+def test_what_does_not_exist_here_is_refused_with_all_reasons_in_one_line():
+    with pytest.raises(UserError) as error:
+        choose_attention("cudnn", "cpu", "float32", 132, 1023)
+    assert str(error.value) == (
+        "compute.attention='cudnn': it needs an NVIDIA GPU, this is a cpu; it needs model.dtype=bfloat16, "
+        "not float32; it needs model.width / model.heads divisible by 8, not 132; it needs "
+        "model.width / model.heads of at most 128, not 132; it needs an even population.length_tokens, "
+        "not 1023; set --config.compute.attention=auto"
+    )
+    with pytest.raises(UserError, match=r"it needs a TPU, this is a gpu; it .* by 128, not 100;"):
+        choose_attention("pallas", "gpu", "bfloat16", 64, 100)
+    with pytest.raises(UserError, match=r"compute.attention='pallas': .*divisible by 128, not 100"):
+        choose_attention("pallas", "tpu", "bfloat16", 64, 100)

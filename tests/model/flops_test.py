@@ -1,0 +1,135 @@
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from quick_compilation import quickly_compiled
+from slow_model import shapes
+
+from lm_mia.config import SIZES
+from lm_mia.model import flops, losses, transformer
+
+__all__ = ["quickly_compiled"]  # a fixture
+
+
+def by_hand(layers: int, width: int, vocab_size: int, lengths: list[int]) -> float:
+    """FLOPs of a forward pass, one matrix product after another."""
+    total = 0.0
+    for n in lengths:
+        for _ in range(layers):
+            total += 4 * 2 * n * width * width  # queries, keys, values, output
+            total += 2 * 2 * n * width * (4 * width)  # into the MLP and out of it
+            total += 2 * 2 * (n * n / 2) * width  # q k and p v, earlier tokens only
+        total += 2 * n * width * vocab_size
+    return total
+
+
+@given(
+    st.integers(1, 9),
+    st.integers(1, 999),
+    st.integers(1, 99_999),
+    st.lists(st.integers(2, 1024), min_size=1),
+)
+def test_training_and_scoring_are_what_the_products_add_up_to(layers, width, vocab, lengths):
+    sums = sum(lengths), sum(n * n for n in lengths)
+    expected = by_hand(layers, width, vocab, lengths)
+    assert flops.scoring(layers, width, vocab, *sums) == pytest.approx(expected, rel=1e-12)
+    assert flops.training(layers, width, vocab, *sums) == pytest.approx(3 * expected, rel=1e-12)
+
+
+SHAPE = transformer.Shape(layers=3, width=256, heads=4, vocab_size=2048, length_tokens=128)
+
+
+@pytest.mark.usefixtures("quickly_compiled")
+@pytest.mark.parametrize("what", ["training", "scoring"])
+def test_the_compiler_counts_the_same(what: str):
+    """Of padded rows, in which XLA computes attention between all pairs of tokens: twice the causal ones.
+
+    What it counts beyond that are sums, exponentials and the like, some percent here and less in wider models.
+    """
+    x_BxL: Any = np.ones((2, 128), np.int32)
+    length_B: Any = np.full(2, 128)
+    params = shapes(SHAPE)
+
+    def mean_loss(params: transformer.Params) -> jax.Array:
+        return losses.batch_loss(transformer.forward(params, x_BxL), x_BxL, length_B)
+
+    function = jax.value_and_grad(mean_loss) if what == "training" else mean_loss
+    compiled = jax.jit(function).lower(params).compile()
+    costs = compiled.cost_analysis()
+    assert costs is not None
+    counted = costs["flops"]
+    tokens, pairs = 2 * 128, 2 * 128**2
+    ours = getattr(flops, what)(SHAPE.layers, SHAPE.width, SHAPE.vocab_size, tokens, 2 * pairs)
+    assert 1.0 < counted / ours < 1.04
+
+
+@pytest.mark.parametrize(
+    "shape", [SHAPE, transformer.Shape(1, 8, 2, 11, 5), transformer.Shape(2, 48, 1, 7, 3)]
+)
+def test_parameters_are_as_many_as_the_model_has(shape: transformer.Shape):
+    params = shapes(shape)
+    sizes = {name: sum(p.size for p in jax.tree.leaves(of)) for name, of in params.items()}
+    assert sum(sizes.values()) == flops.parameters(
+        shape.layers, shape.width, shape.vocab_size, shape.length_tokens
+    )
+    blocks = sizes["layers"] + sizes["ln_D"]
+    assert blocks == flops.without_embeddings(shape.layers, shape.width)
+
+
+def test_sizes_are_named_by_their_parameters_without_embeddings():
+    for name, (layers, width) in SIZES.items():
+        millions = flops.without_embeddings(layers, width) / 1e6
+        assert millions == pytest.approx(int(name.removesuffix("M")), rel=0.06), name
+
+
+@pytest.mark.parametrize(
+    ("kind", "tera"),
+    [
+        ("NVIDIA H200", 989),
+        ("NVIDIA H100 80GB HBM3", 989),
+        ("NVIDIA H100 PCIe", 756),
+        ("h100-pcie", 756),
+        ("NVIDIA H100 NVL", 835),
+        ("NVIDIA H200 NVL", 835),
+        ("NVIDIA A100-SXM4-40GB", 312),
+        ("NVIDIA A100 80GB PCIe", 312),
+        ("NVIDIA GH200 480GB", 989),
+        ("NVIDIA GB200", 2500),
+        ("NVIDIA L4", 121),
+        ("NVIDIA L40S", 362),
+        ("NVIDIA A10G", 70),
+        ("NVIDIA A10", 125),
+        ("NVIDIA RTX A6000", 154.8),
+        ("NVIDIA RTX 6000 Ada Generation", 364.2),
+        ("NVIDIA GeForce RTX 4090", 165.2),
+        ("TPU v2", 23),
+        ("TPU v3", 61.5),
+        ("TPU v4", 275),
+        ("TPU v4 lite", 138),
+        ("TPU v5 lite", 197),
+        ("TPU v5", 459),
+        ("TPU v5p", 459),
+        ("TPU v6 lite", 918),
+        ("TPU7x", 1153.5),
+        *((name, None) for name in ("cpu", "Tesla V100-SXM2-16GB", "Tesla T4", "", "AMD Instinct MI300X")),
+        # another device than the one whose name it has
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
+        ("NVIDIA GeForce RTX 3090 Ti", None),
+        ("NVIDIA GeForce RTX 4090 D", None),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None),
+        ("NVIDIA RTX 6000", None),
+    ],
+)  # fmt: skip
+def test_peaks_by_the_name_that_jax_gives(kind: str, tera: float | None):
+    assert flops.peak(kind) == (None if tera is None else pytest.approx(tera * 1e12))
+
+
+def test_peaks_of_whole_chips():
+    assert flops.chip_peak("TPU7x") == 2307e12  # two devices, to JAX
+    assert flops.chip_peak("h100") == 989e12
+    assert flops.chip_peak("cpu") is None
+    for name in flops.DEVICES:
+        assert (flops.chip_peak(name) or 0) / (flops.peak(name) or 1) in (1, 2)

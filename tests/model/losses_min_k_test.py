@@ -1,0 +1,204 @@
+import math
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from quick_compilation import quickly_compiled
+
+from lm_mia.model import losses
+from lm_mia.stats import baselines
+
+BOTH = ("min_k", "min_k_plus_plus")
+LOSSES = jax.jit(losses.sample_losses)
+TOKEN_LOSSES = jax.jit(losses.token_losses)
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
+__all__ = ["quickly_compiled"]  # a fixture
+
+
+@jax.jit
+def Z_SCORES(logits_BxLxV: jax.Array, x_BxL: jax.Array) -> jax.Array:
+    """z_BxL1 of all predicted tokens."""
+    log_p_BxL1xV = jax.nn.log_softmax(logits_BxLxV[:, :-1])
+    z_T = losses.z_scores(log_p_BxL1xV.reshape(-1, log_p_BxL1xV.shape[-1]), x_BxL[:, 1:].ravel())
+    return z_T.reshape(len(x_BxL), -1)
+
+
+def LOWEST_MEAN(value_BxL1: Any, length_B: Any) -> np.ndarray:
+    """mean_B, NaN for samples without a predicted token, which no population has."""
+    value_BxL1, length_B = np.asarray(value_BxL1), np.asarray(length_B)
+    has_B = length_B > 1
+    real_BxL1 = np.arange(value_BxL1.shape[1]) < (length_B - 1)[:, None]
+    found_B = np.full(len(length_B), np.nan)
+    found_B[has_B] = baselines.lowest_mean(value_BxL1[real_BxL1], length_B[has_B] - 1)
+    return found_B
+
+
+def STATISTICS(logits_BxLxV: Any, x_BxL: Any, length_B: Any) -> dict[str, np.ndarray]:
+    """Both, as the scorer has them."""
+    nats_BxL1 = np.asarray(TOKEN_LOSSES(logits_BxLxV, x_BxL, length_B))
+    z_BxL1 = np.asarray(Z_SCORES(logits_BxLxV, x_BxL))
+    return {
+        name: LOWEST_MEAN(value_BxL1, length_B).astype(np.float32)
+        for name, value_BxL1 in zip(BOTH, (-nats_BxL1, z_BxL1), strict=True)
+    }
+
+
+def case(
+    seed: int, B: int = 6, L: int = 18, V: int = 7
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    logits_BxLxV = rng.normal(0, 3, (B, L, V)).astype(np.float32)
+    x_BxL = rng.integers(0, V, (B, L)).astype(np.int32)
+    return logits_BxLxV, x_BxL, rng.integers(2, L + 1, B).astype(np.int32)
+
+
+def log_probs(logits_V: np.ndarray) -> list[float]:
+    z = [float(v) for v in logits_V]
+    log_z = max(z) + math.log(math.fsum(math.exp(v - max(z)) for v in z))
+    return [v - log_z for v in z]
+
+
+def slow(logits_BxLxV: np.ndarray, x_BxL: np.ndarray, length_B: np.ndarray) -> dict[str, list]:
+    """Token by token in double precision, the lowest fifth by hand."""
+    found: dict[str, list] = {name: [] for name in BOTH}
+    for logits_LxV, x_L, length in zip(logits_BxLxV, x_BxL, length_B, strict=True):
+        chosen, z = [], []
+        for i in range(1, length):
+            log_p = log_probs(logits_LxV[i - 1])
+            mu = math.fsum(math.exp(v) * v for v in log_p)
+            sigma = math.sqrt(math.fsum(math.exp(v) * (v - mu) ** 2 for v in log_p))
+            chosen.append(log_p[x_L[i]])
+            z.append((log_p[x_L[i]] - mu) / sigma)
+        k = max(1, (length - 1) // 5)
+        for name, values in (("min_k", chosen), ("min_k_plus_plus", z)):
+            found[name].append(math.fsum(sorted(values)[:k]) / k)
+    return found
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**31))
+def test_equals_a_slow_reference(seed: int):
+    arguments = case(seed)
+    found, expected = STATISTICS(*arguments), slow(*arguments)
+    assert set(found) == set(BOTH)
+    for name in BOTH:
+        assert found[name].dtype == np.float32
+        np.testing.assert_allclose(found[name], expected[name], rtol=2e-5, atol=1e-5)
+
+
+def test_equals_the_functions_of_stored_log_probabilities():
+    logits_BxLxV, x_BxL, length_B = case(3, B=40, L=60, V=50)
+    log_p_BxLxV = np.array([[log_probs(v) for v in of] for of in logits_BxLxV[:, :-1]])
+    mean_BxL = (np.exp(log_p_BxLxV) * log_p_BxLxV).sum(-1)
+    std_BxL = np.sqrt((np.exp(log_p_BxLxV) * (log_p_BxLxV - mean_BxL[..., None]) ** 2).sum(-1))
+    chosen_BxL = np.take_along_axis(log_p_BxLxV, x_BxL[:, 1:, None], -1)[..., 0]
+    padding_BxL = np.arange(1, 60) >= length_B[:, None]
+    log_p_BxL, mu_BxL, sigma_BxL = (
+        np.where(padding_BxL, np.nan, a) for a in (chosen_BxL, mean_BxL, std_BxL)
+    )
+    found = STATISTICS(logits_BxLxV, x_BxL, length_B)
+    expected = baselines.min_k(log_p_BxL), baselines.min_k_plus_plus(log_p_BxL, mu_BxL, sigma_BxL)
+    for name, value_B in zip(BOTH, expected, strict=True):
+        np.testing.assert_allclose(found[name], value_B, rtol=2e-5)
+
+
+def test_hand_worked():
+    """Probabilities 3/4 and 1/4: mu = -0.5623, sigma = (3 ** 0.5 / 4) ln 3, z of the rarer piece -3 ** 0.5."""
+    logits_BxLxV = np.log([[[3.0, 1.0]] * 3]).astype(np.float32)
+    for rarer_at, first_z in ((1, -math.sqrt(3)), (2, -math.sqrt(3)), (None, 1 / math.sqrt(3))):
+        x_BxL = np.zeros((1, 3), np.int32)
+        if rarer_at is not None:
+            x_BxL[0, rarer_at] = 1
+        found = STATISTICS(logits_BxLxV, x_BxL, np.array([3]))
+        lowest = 3 / 4 if rarer_at is None else 1 / 4
+        assert float(found["min_k"][0]) == pytest.approx(math.log(lowest), rel=1e-6)
+        assert float(found["min_k_plus_plus"][0]) == pytest.approx(first_z, rel=1e-6)
+
+
+@pytest.mark.parametrize("values", range(1, 32))
+def test_a_fifth_is_rounded_down_and_never_nothing(values: int):
+    """The lowest k of 0, 1, ..., shuffled, have the mean (k - 1) / 2."""
+    k = max(1, sum(5 * i <= values for i in range(1, 10)))
+    value_L1 = np.full(31, -50.0, np.float32)  # behind the end: lower than all, never counted
+    value_L1[:values] = np.random.default_rng(values).permutation(values)
+    [found] = LOWEST_MEAN(value_L1[None], np.array([values + 1]))
+    assert float(found) == (k - 1) / 2
+
+
+def test_two_tokens_make_one_value_and_fewer_none():
+    logits_BxLxV, x_BxL, _ = case(1)
+    length_B = np.array([0, 1, 2, 2, 0, 1], np.int32)
+    found = STATISTICS(logits_BxLxV, x_BxL, length_B)
+    for name in BOTH:
+        assert np.isnan(found[name]).tolist() == [True, True, False, False, True, True]
+    nats = LOSSES(logits_BxLxV, x_BxL, length_B)
+    assert float(found["min_k"][2]) == -float(nats[2])
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 2**31))
+def test_neither_padding_nor_the_other_samples_change_a_bit(seed: int):
+    logits_BxLxV, x_BxL, length_B = case(seed)
+    found = STATISTICS(logits_BxLxV, x_BxL, length_B)
+    rng = np.random.default_rng(seed)
+    padding_BxL = np.arange(18) >= length_B[:, None]
+    other_BxLxV, other_BxL = logits_BxLxV.copy(), x_BxL.copy()
+    other_BxL[padding_BxL] = rng.integers(0, 7, padding_BxL.sum())
+    # The logits of a sample's last token, too, predict nothing that is there.
+    unused_BxL = np.arange(1, 19) >= length_B[:, None]
+    other_BxLxV[unused_BxL] = rng.normal(0, 30, (unused_BxL.sum(), 7))
+    order_B = rng.permutation(6)
+    moved = STATISTICS(other_BxLxV[order_B], other_BxL[order_B], length_B[order_B])
+    alone_BxLxV, alone_BxL = np.zeros_like(logits_BxLxV), np.zeros_like(x_BxL)
+    alone_BxLxV[0], alone_BxL[0] = logits_BxLxV[4], x_BxL[4]
+    alone = STATISTICS(alone_BxLxV, alone_BxL, np.array([length_B[4], 0, 0, 0, 0, 0], np.int32))
+    for name in BOTH:
+        np.testing.assert_array_equal(moved[name], found[name][order_B])
+        assert alone[name][0] == found[name][4]
+
+
+@pytest.mark.parametrize("V", [2, 5, 1000])
+@pytest.mark.parametrize("level", [0.0, -7.5, 1e4])
+def test_where_all_pieces_are_equally_likely_z_is_0(V: int, level: float):
+    logits_BxLxV, x_BxL = np.full((4, 6, V), level, np.float32), case(0)[1][:4, :6] % V
+    assert not np.asarray(Z_SCORES(logits_BxLxV, x_BxL)).any()
+
+
+def test_a_small_difference_is_not_taken_for_none():
+    """Two nearly even pieces lie one sigma below and above the mean."""
+    logits_BxLxV = np.tile(np.array([0.0, 2e-3], np.float32), (1, 2, 1))
+    for piece, z in ((0, -1), (1, 1)):
+        assert float(Z_SCORES(logits_BxLxV, np.array([[0, piece]]))[0, 0]) == pytest.approx(
+            z, rel=5e-3
+        )
+
+
+def test_where_one_piece_is_certain_and_what_it_rules_out():
+    """float32 cannot tell e ** -200 from 0, and e ** -30 squared neither."""
+    logits_BxLxV = np.zeros((1, 2, 5), np.float32)
+    logits_BxLxV[0, 0, 2] = 200
+    for piece in range(5):
+        [[z]] = Z_SCORES(logits_BxLxV, np.array([[0, piece]])).tolist()
+        assert z == (0.0 if piece == 2 else pytest.approx(-math.exp(80), rel=1e-4))
+    ruled_out = STATISTICS(
+        np.repeat(logits_BxLxV, 999, 1), np.ones((1, 1998), np.int32), np.array([1998])
+    )
+    assert -math.inf < float(ruled_out["min_k_plus_plus"][0]) < -1e34
+    almost = Z_SCORES(
+        logits_BxLxV * np.float32(0.475), np.array([[0, 0]])
+    )  # e ** -95, of which sigma underflows
+    assert float(almost[0, 0]) == pytest.approx(-math.exp(47.5), rel=1e-3)
+    nearly = np.where(logits_BxLxV > 0, np.float32(30), logits_BxLxV)
+    of_rare, of_sure = (float(Z_SCORES(nearly, np.array([[0, piece]]))[0, 0]) for piece in (0, 2))
+    assert of_rare == pytest.approx(-math.exp(15) / 2, rel=1e-4)  # p = e ** -30 each, of four
+    assert 0 <= of_sure < 1e-5
+
+
+def test_an_offset_of_all_logits_changes_next_to_nothing():
+    logits_BxLxV, x_BxL, length_B = case(5)
+    one, other = (STATISTICS(logits_BxLxV + at, x_BxL, length_B) for at in (0, 1000))
+    for name in BOTH:
+        np.testing.assert_allclose(one[name], other[name], rtol=1e-3)

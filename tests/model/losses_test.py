@@ -1,0 +1,269 @@
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from quick_compilation import quickly_compiled
+
+from lm_mia.model import losses
+
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
+__all__ = ["quickly_compiled"]  # a fixture
+BATCH_GRADIENT = jax.jit(jax.grad(losses.batch_loss))
+
+
+@jax.jit
+def all_losses(
+    logits_BxLxV: jax.Array, x_BxL: jax.Array, length_B: jax.Array
+) -> tuple[Any, Any, Any]:
+    """Of tokens, of samples and of the batch."""
+    args = logits_BxLxV, x_BxL, length_B
+    return losses.token_losses(*args), losses.sample_losses(*args), losses.batch_loss(*args)
+
+
+def case(
+    seed: int, B: int = 4, L: int = 6, V: int = 5
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    logits_BxLxV = rng.normal(0, 3, (B, L, V)).astype(np.float32)
+    x_BxL = rng.integers(0, V, (B, L)).astype(np.int32)
+    return logits_BxLxV, x_BxL, rng.integers(0, L + 1, B).astype(np.int32)
+
+
+def slow(logits_BxLxV: np.ndarray, x_BxL: np.ndarray, length_B: np.ndarray) -> list[list[float]]:
+    """Losses of every sample's predicted tokens, float64, one at a time."""
+    logits = np.asarray(logits_BxLxV, np.float64)
+    return [
+        [
+            math.log(sum(math.exp(z - logits[b, i - 1].max()) for z in logits[b, i - 1]))
+            + logits[b, i - 1].max()
+            - logits[b, i - 1, int(x_BxL[b, i])]
+            for i in range(1, int(n))
+        ]
+        for b, n in enumerate(length_B)
+    ]
+
+
+def test_hand_worked():
+    """Probabilities 1/2, 1/4 and 1/4; position l predicts token l + 1."""
+    logits_BxLxV = np.log([[[2.0, 1.0, 1.0], [1.0, 1.0, 2.0], [7.0, 0.1, 0.1]]]).astype(np.float32)
+    tokens_BxL1, sample_B, batch = all_losses(logits_BxLxV, np.array([[1, 0, 0]]), np.array([3]))
+    np.testing.assert_allclose(tokens_BxL1, [[math.log(2), math.log(4)]], rtol=1e-6)
+    assert float(batch) == pytest.approx(1.5 * math.log(2))
+    np.testing.assert_allclose(sample_B, [1.5 * math.log(2)], rtol=1e-6)
+
+
+@pytest.mark.parametrize("V", [2, 5, 1000])
+def test_uniform_logits_cost_the_log_of_the_vocabulary(V: int):
+    _, x_BxL, _ = case(0)
+    for level in (0.0, -7.5, 1e4):
+        logits_BxLxV = np.full((4, 6, V), level, np.float32)
+        _, _, batch = all_losses(logits_BxLxV, x_BxL % V, np.array([6, 2, 3, 6]))
+        assert float(batch) == pytest.approx(math.log(V), abs=1e-3 if level == 1e4 else 1e-6 * V)
+
+
+@given(st.integers(0, 10**6))
+@settings(deadline=None, max_examples=40)
+def test_equals_a_slow_reference(seed: int):
+    logits_BxLxV, x_BxL, length_B = case(seed)
+    expected = slow(logits_BxLxV, x_BxL, length_B)
+    got_BxL1, got_B, got = all_losses(logits_BxLxV, x_BxL, length_B)
+    assert (got_BxL1.dtype, got_BxL1.shape) == (np.float32, (4, 5))
+    padded = [row + [0.0] * (5 - len(row)) for row in expected]
+    np.testing.assert_allclose(got_BxL1, padded, rtol=1e-4, atol=1e-5)
+    means = np.array([sum(row) / len(row) if row else math.nan for row in expected])
+    np.testing.assert_allclose(got_B, means, rtol=1e-4, atol=1e-5)
+    every = [value for row in expected for value in row]
+    if every:
+        assert float(got) == pytest.approx(np.mean(every), rel=1e-4)
+
+
+def test_padding_counts_exactly_nothing():
+    logits_BxLxV, x_BxL, _ = case(1)
+    length_B = np.array([6, 3, 2, 1])
+    found = np.asarray(all_losses(logits_BxLxV, x_BxL, length_B)[0])
+    assert (found > 0).tolist() == [[True] * (n - 1) + [False] * (6 - n) for n in (6, 3, 2, 1)]
+    assert found[3].tolist() == [0.0] * 5
+    # Logits at and after the last real token, and the tokens there, are not read.
+    real_BxL = np.arange(6) < length_B[:, None]
+    used_BxL = np.arange(6) < length_B[:, None] - 1
+    other_BxLxV = np.where(used_BxL[..., None], logits_BxLxV, np.float32(99))
+    other = all_losses(other_BxLxV, np.where(real_BxL, x_BxL, np.int32(4)), length_B)[0]
+    np.testing.assert_array_equal(other, found)
+
+
+def test_the_batch_mean_is_over_tokens_not_samples():
+    logits_BxLxV, x_BxL, _ = case(2)
+    _, of_each, batch = all_losses(logits_BxLxV, x_BxL, np.array([6, 2, 0, 0]))
+    of_each = np.asarray(of_each)
+    assert float(batch) == pytest.approx((5 * of_each[0] + 1 * of_each[1]) / 6, rel=1e-6)
+    assert abs(float(batch) - of_each[:2].mean()) > 0.01
+
+
+def test_fewer_than_two_tokens_and_filler():
+    logits_BxLxV, x_BxL, _ = case(3)
+    _, of_each, filled = all_losses(logits_BxLxV, x_BxL, np.array([0, 1, 2, 6]))
+    assert np.isnan(of_each).tolist() == [True, True, False, False]
+    _, _, alone = all_losses(logits_BxLxV[2:], x_BxL[2:], np.array([2, 6]))
+    assert float(filled) == pytest.approx(float(alone), rel=1e-6)
+    for length in (0, 1):
+        assert np.isnan(all_losses(logits_BxLxV, x_BxL, np.full(4, length))[2])
+
+
+def test_large_logits_stay_finite():
+    logits_BxLxV = np.array([[[1e4, -1e4, 0.0], [-1e4, 1e4, 0.0], [1e4, 0.0, 0.0]]], np.float32)
+    args = logits_BxLxV, np.array([[2, 0, 0]]), np.array([3])
+    assert np.asarray(all_losses(*args)[0]).tolist() == [[0.0, 2e4]]
+    grads = BATCH_GRADIENT(*args)
+    np.testing.assert_allclose(grads, [[[0, 0, 0], [-0.5, 0.5, 0], [0, 0, 0]]])
+
+
+def test_gradient_equals_the_formula_and_finite_differences():
+    """(softmax - one hot) / predicted tokens where a token is predicted, exactly 0 elsewhere."""
+    logits_BxLxV, x_BxL, length_B = case(4)
+    length_B[:2] = 0, 6
+    grads = np.asarray(BATCH_GRADIENT(logits_BxLxV, x_BxL, length_B), np.float64)
+    count = sum(max(int(n) - 1, 0) for n in length_B)
+    expected = np.zeros_like(grads)
+    for b, n in enumerate(length_B):
+        for i in range(1, int(n)):
+            z_V = np.asarray(logits_BxLxV[b, i - 1], np.float64)
+            expected[b, i - 1] = np.exp(z_V) / np.exp(z_V).sum() / count
+            expected[b, i - 1, int(x_BxL[b, i])] -= 1 / count
+    np.testing.assert_allclose(grads, expected, rtol=1e-4, atol=1e-6)
+    assert (grads[expected == 0] == 0).all()
+
+    def slow_mean(logits: np.ndarray) -> float:
+        return sum(map(sum, slow(logits, x_BxL, length_B))) / count
+
+    logits = np.asarray(logits_BxLxV, np.float32)
+    for place in [(1, 0, 0), (1, 4, 3), (1, 5, 2), (0, 0, 0)]:
+        up, down = logits.copy(), logits.copy()
+        up[place] += 0.25
+        down[place] -= 0.25
+        step = np.float64(up[place]) - np.float64(down[place])
+        # Central differences of width h err by h^2 / 24 times a third derivative below 1 / 8 a token.
+        assert grads[place] == pytest.approx((slow_mean(up) - slow_mean(down)) / step, abs=1e-3)
+
+
+@functools.cache
+def summed(chunk_tokens: int) -> Callable[..., Any]:
+    return jax.jit(lambda *args: losses.summed(*args, chunk_tokens))
+
+
+@functools.cache
+def gradient(chunk_tokens: int) -> Callable[..., Any]:
+    """Of three times the sum: the value, and what of it is of activations and of embeddings."""
+    summed: Any = losses.summed
+    return jax.jit(
+        jax.value_and_grad(lambda *args: 3 * summed(*args, chunk_tokens), argnums=(0, 1))
+    )
+
+
+def chunk_case(T: int, seed: int = 0, V: int = 13, D: int = 6) -> tuple[Any, Any, Any, Any]:
+    """Activations, embeddings, targets and weights, some of which are 0."""
+    rng = np.random.default_rng(seed)
+    weight_T = rng.uniform(0.5, 2, T) * (rng.random(T) < 0.7)
+    return (
+        rng.normal(0, 1, (T, D)).astype(np.float32),
+        rng.normal(0, 1, (V, D)).astype(np.float32),
+        rng.integers(0, V, T).astype(np.int32),
+        weight_T.astype(np.float32),
+    )
+
+
+def slow_summed(h_TxD: Any, embed_VxD: Any, target_T: Any, weight_T: Any) -> tuple[float, Any, Any]:
+    """Value and both gradients, float64, a token at a time."""
+    h, e, w = (np.asarray(a, np.float64) for a in (h_TxD, embed_VxD, weight_T))
+    total, d_h, d_e = 0.0, np.zeros_like(h), np.zeros_like(e)
+    for t, target in enumerate(np.asarray(target_T).tolist()):
+        logits_V = e @ h[t]
+        p_V = np.exp(logits_V - logits_V.max())
+        p_V /= p_V.sum()
+        total -= w[t] * math.log(p_V[target])
+        p_V[target] -= 1
+        d_h[t] = w[t] * p_V @ e
+        d_e += w[t] * np.outer(p_V, h[t])
+    return total, d_h, d_e
+
+
+# chunks of a token, that divide the tokens, that do not, that leave one, of more than all; and a single token
+@pytest.mark.parametrize(
+    ("T", "chunk_tokens"), [(30, 1), (30, 6), (30, 7), (30, 29), (30, 31), (1, 1), (1, 7)]
+)
+def test_summed_equals_a_slow_reference_whatever_the_chunks(T: int, chunk_tokens: int):
+    for seed in (0, 4, 5):
+        args = chunk_case(T, seed)
+        total, d_h_TxD, d_embed_VxD = slow_summed(*args)
+        plain = summed(chunk_tokens)(*args)
+        assert (plain.dtype, plain.shape) == (np.float32, ())
+        assert float(plain) == pytest.approx(total, rel=2e-6)
+        value, (got_h_TxD, got_embed_VxD) = gradient(chunk_tokens)(*args)
+        assert float(value) == pytest.approx(3 * total, rel=2e-6)
+        for got, expected in ((got_h_TxD, d_h_TxD), (got_embed_VxD, d_embed_VxD)):
+            atol = 3e-6 * max(np.abs(expected).max(), 1e-9)
+            np.testing.assert_allclose(got, 3 * expected, rtol=0, atol=atol)
+        assert (np.asarray(got_h_TxD)[args[3] == 0] == 0).all()
+
+
+def test_bfloat16_activations_have_an_exact_loss_and_a_near_gradient():
+    """Products are added up in float32, and logits stay so; only what goes into a product is rounded, by 2^-9."""
+    h_TxD, embed_VxD, *rest = chunk_case(400)
+    rough_TxD = h_TxD.astype(jnp.bfloat16)  # of numpy too
+    embed_VxD = embed_VxD.astype(jnp.bfloat16).astype(np.float32)
+    total, d_h_TxD, d_embed_VxD = slow_summed(rough_TxD, embed_VxD, *rest)
+    value, (got_h_TxD, got_embed_VxD) = gradient(64)(rough_TxD, embed_VxD, *rest)
+    types = (value.dtype, got_h_TxD.dtype, got_embed_VxD.dtype)
+    assert types == (np.float32, jnp.bfloat16, np.float32)
+    assert float(value) == pytest.approx(3 * total, rel=1e-6)
+    for got, expected in ((got_h_TxD, 3 * d_h_TxD), (got_embed_VxD, 3 * d_embed_VxD)):
+        error = np.abs(np.asarray(got, np.float64) - expected).max() / np.abs(expected).max()
+        assert error < 0.01
+
+
+def test_tokens_without_weight_count_exactly_nothing():
+    """Whatever they hold; a sum of none is 0, and so is its gradient."""
+    h_TxD, embed_VxD, target_T, weight_T = chunk_case(30)
+    none_T = weight_T == 0
+    assert none_T.any()
+    other_TxD = np.where(none_T[:, None], np.float32(50), h_TxD)
+    target_T = np.where(none_T, np.int32(0), target_T)
+    both = [gradient(7)(h, embed_VxD, target_T, weight_T) for h in (h_TxD, other_TxD)]
+    jax.tree.map(np.testing.assert_array_equal, *both)
+    for leaf in jax.tree.leaves(gradient(7)(h_TxD, embed_VxD, target_T, np.zeros_like(weight_T))):
+        assert not leaf.any()
+
+
+PACKED = jax.jit(losses.packed_loss, static_argnums=4)
+
+
+def test_a_hand_worked_packed_row():
+    """Uniform probabilities over 4: log 4 for each token that follows one of its own sample.
+
+    2 of 3 tokens, 0 of 1, 1 of 2 and none of the tail; 2 of 3; and 7 of 8, a whole row.
+    """
+    segment_RxL = np.array([[1, 1, 1, 2, 3, 3, 0, 0], [1, 1, 1, 0, 0, 0, 0, 0], [1] * 8])
+    h_RxLxD, x_RxL = np.ones((3, 8, 2), np.float32), np.zeros((3, 8), np.int32)
+    for chunk_tokens in (5, 8, 100):
+        got = PACKED(h_RxLxD, np.zeros((4, 2), np.float32), x_RxL, segment_RxL, chunk_tokens)
+        assert float(got) == pytest.approx((3 + 2 + 7) * math.log(4), rel=1e-6)
+
+
+def test_packed_loss_is_the_sum_of_token_losses():
+    """Samples of 6, 2 and 3 tokens in two rows, and each in a row of its own."""
+    rng = np.random.default_rng(0)
+    embed_VxD = rng.normal(0, 1, (5, 4)).astype(np.float32)
+    h_BxLxD = rng.normal(0, 1, (3, 6, 4)).astype(np.float32)
+    x_BxL, length_B = rng.integers(0, 5, (3, 6)).astype(np.int32), np.array([6, 2, 3])
+    expected = sum(map(sum, slow(h_BxLxD @ embed_VxD.T, x_BxL, length_B)))
+    both = [np.concatenate([a[1, :2], a[2, :4]]) for a in (h_BxLxD, x_BxL)]
+    h_RxLxD, x_RxL = (np.stack([a[0], b]) for a, b in zip((h_BxLxD, x_BxL), both, strict=True))
+    segment_RxL = np.array([[1] * 6, [1, 1, 2, 2, 2, 0]])
+    got = PACKED(h_RxLxD, embed_VxD, x_RxL, segment_RxL, 5)
+    assert float(got) == pytest.approx(expected, rel=1e-6)

@@ -1,0 +1,66 @@
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import tiny_run
+from tiny_run import _on_cpu, tiny
+
+from launch import cli, jobs
+from lm_mia.errors import DISK_WAY_OUT
+
+__all__ = ["_on_cpu", "tiny"]  # fixtures
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A small disk of its own."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(path)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("needs to mount a small disk, as root")
+    yield path
+    subprocess.run(["umount", "--lazy", str(path)], check=True)
+
+
+@pytest.mark.usefixtures("_on_cpu")
+def test_a_full_disk_is_one_line_and_nothing_is_lost(tiny: tiny_run.Tiny, disk: Path):
+    workdir = tiny.copy(disk / "w", rows=False)
+    of = jobs.read(tiny.config, str(workdir), ["--config.train.workers=1"])
+    room = os.statvfs(disk)
+    left_bytes = 120_000
+    (disk / "filler").write_bytes(bytes(room.f_bavail * room.f_frsize - left_bytes))
+    command = of.command([sys.executable], "local")
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 2
+    said = done.stderr.strip().splitlines()
+    full = [line for line in said if "No space left on device" in line]
+    assert full == [f"{full[0].split(':')[0]}: No space left on device; {DISK_WAY_OUT}"]
+    (disk / "filler").unlink()
+    [task] = of.tasks
+    assert task.missing()
+    # One job makes what is missing, as the same command would have it do.
+    assert cli.main(of.command(["python"], "rows", f"--recipe={task.key}", "--rows=0:6")[3:]) == 0
+    assert task.missing() == []
+    assert tiny_run.scores(workdir) == tiny_run.scores(tiny.workdir)
+    assert not list(workdir.glob("recipe_*/failures/*"))
+
+
+@pytest.mark.usefixtures("_on_cpu")
+def test_a_disk_that_cannot_be_written_is_one_line(
+    tiny: tiny_run.Tiny, disk: Path, capsys: pytest.CaptureFixture[str]
+):
+    workdir = tiny.copy(disk / "w", rows=False)
+    before = tiny_run.content(workdir)
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    assert cli.main(["local", f"--config={tiny.config}", f"--workdir={workdir}"]) == 2
+    assert capsys.readouterr().err.strip() == (
+        f"--workdir={workdir}: Read-only file system; choose a folder that can be written"
+    )
+    assert tiny_run.content(workdir) == before

@@ -1,0 +1,176 @@
+"""Rows over the devices of a job of several processes: real ones, on this machine, also stopped and killed."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny_run
+from tiny_run import _on_cpu, tiny
+
+from lm_mia.config import load
+from lm_mia.data import subsets
+from lm_mia.run import worker
+from lm_mia.store.store import Store
+
+__all__ = ["_on_cpu", "tiny"]  # fixtures
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("_on_cpu")]
+
+POINTS, STEPS = (3, 6), 8
+KILLED, STOPPED = "reference_1_1_1", "reference_3_3_3"
+FLAGS = (
+    "--config.population.length_tokens=24",
+    "--config.tokenizer.vocab_size=70",
+    "--config.train.epochs=2",
+    f"--config.score.at_steps={','.join(map(str, POINTS))}",
+    "--config.score.statistics=min_k",
+    "--config.score.token_samples=3,17",
+)
+
+
+def ended(job: list[subprocess.Popen[str]]) -> list[tuple[int, str]]:
+    """The exit code of every process of a job and what it said; all must end by themselves."""
+    said = [process.communicate() for process in job]
+    return [(process.returncode, "".join(text)) for process, text in zip(job, said, strict=True)]
+
+
+def stores(workdir: Path) -> list[Store]:
+    """The scores at every score point and at the end."""
+    [path] = workdir.glob("recipe_*/scores.zarr")
+    return [Store(path, ("min_k",), POINTS, STEPS, step) for step in (*POINTS, 0)]
+
+
+@pytest.fixture(scope="module")
+def texts(tiny: tiny_run.Tiny, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Texts of all lengths, so that samples share rows."""
+    folder = tmp_path_factory.mktemp("texts")
+    for i, path in enumerate(sorted((tiny.folder / "texts").glob("*.txt"))):
+        (folder / path.name).write_text(path.read_text()[: 4 + 3 * (i % 20)])
+    return f"--config.corpus.path={folder}"
+
+
+@pytest.fixture(scope="module")
+def flags(texts: str) -> tuple[str, ...]:
+    return (*FLAGS, texts, "--config.corpus.min_chars=1", "--config.corpus.deduplicate=none")
+
+
+@pytest.fixture(scope="module")
+def unbroken(
+    tiny: tiny_run.Tiny, flags: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """Made by two processes of two devices each, corpus and tables too."""
+    w = tmp_path_factory.mktemp("unbroken") / "w"
+    (code, said), (other_code, other_said) = ended(tiny.start_job(w, 2, 2, *flags))
+    assert (code, other_code) == (0, 0), said + other_said
+    assert "worker 0: cpu, cpu x 4 on 2 processes" in said
+    assert "\ntables " in said
+    assert "\ntables " not in other_said  # one of them makes the tables
+    return w
+
+
+def test_two_processes_of_two_devices_equal_one_of_one(
+    tiny: tiny_run.Tiny, flags: tuple[str, ...], unbroken: Path, tmp_path: Path
+):
+    """The one is this process, whose rows are made as those of a worker with one device."""
+    w, rows, events = tmp_path / "w", subsets.rows(4, 2), {"train": [], "row_scored": []}
+    shutil.copytree(unbroken, w, ignore=shutil.ignore_patterns("checkpoints", "tables"))
+    [recipe] = w.glob("recipe_*")
+    for name in tiny_run.scores(w):
+        (recipe / "scores.zarr" / name).unlink()
+    c = load.parse(tiny.config, list(flags))
+    report = lambda e: events.setdefault(e["event"], []).append(e)  # noqa: E731
+    worker._work("run", c, w, recipe, (0, 1), report, None)
+    for one, two in zip(stores(w), stores(unbroken), strict=True):
+        for variable in ("loss", "min_k"):
+            [(_, a)] = one.blocks({"values": (variable, rows)})
+            [(_, b)] = two.blocks({"values": (variable, rows)})
+            np.testing.assert_allclose(a["values"], b["values"], rtol=2e-5)
+        np.testing.assert_array_equal(one.read(rows)[1], two.read(rows)[1])
+    end, first = stores(w)[-1].read(rows)[0], stores(w)[0].read(rows)[0]
+    assert np.abs(end / first - 1).max() > 0.05
+    for name in ("row_started", "row_trained"):
+        assert tiny_run.events(unbroken, name) == sorted(map(str, rows))
+    for kind, keys in (
+        ("train", ("loss_nats", "gradient_norm")),
+        ("row_scored", ("member_loss_nats",)),
+    ):
+        both = [
+            sorted((e["row"], e["step"], *(e[key] for key in keys)) for e in found)
+            for found in (events[kind], tiny_run.logged(unbroken, kind))
+        ]
+        assert [e[:2] for e in both[0]] == [e[:2] for e in both[1]]
+        assert len(both[0]) == 6 * (STEPS if kind == "train" else len(POINTS) + 1)
+        np.testing.assert_allclose(*([e[2:] for e in found] for found in both), rtol=1e-4)
+    shares = [
+        np.mean([event["padding_share"] for event in found])
+        for found in (events["train"], tiny_run.logged(unbroken, "train"))
+    ]
+    assert 0 < shares[0] < shares[1] < 0.9  # packed; more devices, more empty rows
+
+
+def started(workdir: Path, job: list[subprocess.Popen[str]], row: str, step: int) -> list[int]:
+    """Waits until a row is held at a step, as the log says; the worker of every process."""
+    while not any(
+        e["row"] == row and e["step"] == step - 1 for e in tiny_run.logged(workdir, "train")
+    ):
+        assert all(process.poll() is None for process in job), ended(job)
+        time.sleep(0.02)
+    below = [tiny_run.workers_of(process.pid) for process in job]
+    assert [len(workers) for workers in below] == [1, 1]
+    return [workers[0] for workers in below]
+
+
+def fingerprint(workdir: Path, row: str, step: int) -> str:
+    """Of a saved state, a number of 32 bits for its weights and another one for its moments."""
+    [file] = workdir.glob(f"recipe_*/checkpoints/{row}/{step}/fingerprint/metadata")
+    assert set(json.loads(file.read_text())) == {"params", "opt"}
+    return file.read_text()
+
+
+def test_a_job_killed_and_stopped_goes_on_as_the_unbroken_one_bit_for_bit(
+    tiny: tiny_run.Tiny, flags: tuple[str, ...], unbroken: Path, tmp_path: Path
+):
+    """Of the unbroken job's rows two are made again: one is killed at step 5, the other one is stopped at step 6."""
+    w, release = tmp_path / "w", tmp_path / "release"
+    missing = shutil.ignore_patterns(KILLED, STOPPED, "metrics.jsonl", "tables")
+    shutil.copytree(unbroken, w, ignore=missing)
+    [store] = w.glob("recipe_*/scores.zarr")
+    for number in (1, 3):
+        for shards in store.glob(f"*/c/{number}"):
+            shutil.rmtree(shards)
+
+    hold = {"HOLD_ROW": KILLED, "HOLD_STEP": "5", "HOLD_RELEASE": str(release)}
+    job = tiny.start_job(w, 2, 2, *flags, environment=hold)
+    workers = started(w, job, KILLED, 5)
+    job[0].kill()
+    release.touch()  # its worker finds nobody to report to, and leaves without waiting for the others
+    (code, _), (other_code, said) = ended(job)
+    assert code == -signal.SIGKILL
+    assert other_code in (1, 2), said
+    while not all(map(tiny_run.gone, workers)):
+        time.sleep(0.02)
+
+    hold = {"HOLD_ROW": STOPPED, "HOLD_STEP": "6"}
+    job = tiny.start_job(w, 2, 2, *flags, environment=hold)
+    workers = started(w, job, STOPPED, 6)
+    os.kill(job[1].pid, signal.SIGTERM)
+    for code, said in ended(job):
+        assert code == 143, said
+        assert said.splitlines()[-1] == "stopped; the same command goes on from here"
+    assert all(map(tiny_run.gone, workers))
+
+    [trained] = tiny_run.logged(w, "row_trained")
+    assert (trained["row"], trained["resumed_at"]) == (KILLED, POINTS[0])  # saved before the kill
+    assert fingerprint(w, KILLED, STEPS) == fingerprint(unbroken, KILLED, STEPS)
+    made, expected = tiny_run.scores(w), tiny_run.scores(unbroken)
+    assert made == {name: of for name, of in expected.items() if "/c/3/" not in name}
+    # Saved where it was stopped, as the unbroken job saved it there for a score point.
+    [states] = w.glob(f"recipe_*/checkpoints/{STOPPED}")
+    assert sorted(path.name for path in states.iterdir()) == ["3", "6"]
+    assert fingerprint(w, STOPPED, 6) == fingerprint(unbroken, STOPPED, 6)
+    assert fingerprint(w, STOPPED, 6) != fingerprint(unbroken, KILLED, 6)

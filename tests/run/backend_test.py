@@ -1,0 +1,250 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax.experimental import multihost_utils
+
+from lm_mia.errors import UserError
+from lm_mia.run import backend
+from lm_mia.train import sharding
+
+HERE = backend.Backend(sharding.mesh(jax.local_devices()[:1]), {}, dict)
+
+
+def in_job(monkeypatch: pytest.MonkeyPatch, index: int, count: int) -> None:
+    monkeypatch.setattr(jax, "process_index", lambda: index)
+    monkeypatch.setattr(jax, "process_count", lambda: count)
+
+
+def _ends(of: range) -> tuple[int, int]:
+    return of.start, of.stop
+
+
+def test_alone_a_process_leads_and_has_everything():
+    assert HERE.lead
+    assert HERE.agreed(-7) == -7
+    assert HERE.part(4, 20) == range(4, 20)
+    value_C = np.arange(20)
+    assert HERE.joined(value_C, 20) is value_C
+
+
+@pytest.mark.parametrize(
+    ("samples", "count"), [(20, 2), (20, 3), (21, 4), (7, 7), (1000, 64), (5, 4), (2, 4)]
+)
+def test_parts_of_processes_are_all_samples_once_and_come_back_joined(
+    monkeypatch: pytest.MonkeyPatch, samples: int, count: int
+):
+    value_N = np.random.default_rng(0).normal(size=samples).astype(np.float32)
+    parts = []
+    for index in range(count):
+        in_job(monkeypatch, index, count)
+        assert HERE.lead == (index == 0)
+        parts.append(value_N[HERE.part(0, samples)])
+        assert HERE.part(7, 7 + samples) == range(*(i + 7 for i in _ends(HERE.part(0, samples))))
+    np.testing.assert_array_equal(np.concatenate(parts), value_N)
+    sent: list[np.ndarray] = []
+
+    def gather(own: np.ndarray) -> np.ndarray:
+        sent.append(own)
+        return np.zeros((count, len(own)))
+
+    monkeypatch.setattr(multihost_utils, "process_allgather", gather)
+    for part in parts:
+        HERE.joined(part, samples)
+    # np.stack holds what is gathered to one shape, as JAX does.
+    monkeypatch.setattr(multihost_utils, "process_allgather", lambda own: np.stack(sent))
+    np.testing.assert_array_equal(HERE.joined(parts[0], samples), value_N)
+
+
+def test_the_first_process_decides(monkeypatch: pytest.MonkeyPatch):
+    in_job(monkeypatch, 1, 2)
+    seen: list[Any] = []
+
+    def broadcast(value: np.ndarray) -> np.int32:
+        seen.append(value)
+        return np.int32(-2)
+
+    monkeypatch.setattr(multihost_utils, "broadcast_one_to_all", broadcast)
+    assert HERE.agreed(5) == -2
+    assert seen == [5]
+
+
+ADDRESS = {
+    "JAX_COORDINATOR_ADDRESS": "127.0.0.1:1",
+    "JAX_NUM_PROCESSES": "2",
+    "JAX_PROCESS_ID": "1",
+}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{name: ""} for name in ADDRESS]
+    + [{"JAX_NUM_PROCESSES": "two"}, {"JAX_PROCESS_ID": "-1"}, {"JAX_PROCESS_ID": "\u00b2"}],
+)
+def test_half_an_address_is_told(monkeypatch: pytest.MonkeyPatch, change: dict[str, str]):
+    said = ADDRESS | change
+    for name, value in said.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(jax.distributed, "initialize", pytest.fail)
+    with pytest.raises(UserError) as caught:
+        backend._join()
+    told = ", ".join(f"{name}={value!r}" for name, value in said.items())
+    assert str(caught.value) == (
+        f"{told}: must all be set, the last two to whole numbers, or none be"
+    )
+
+
+HOST_PORT = (
+    "JAX_COORDINATOR_ADDRESS={!r}: must be host:port, the port a whole number from 1 to 65535; "
+    "try 10.0.0.1:8476"
+)
+TOO_LARGE = "JAX_PROCESS_ID=5: must be less than JAX_NUM_PROCESSES=2, since the first is 0"
+
+
+@pytest.mark.parametrize(
+    ("said", "lines"),
+    [
+        *(
+            ((address, "1", "0"), [HOST_PORT.format(address)])
+            for address in ("nonsense", "host:", ":1234", "host:http", "host:0", "host:65536", "1")
+        ),
+        (("host:1234", "2", "5"), [TOO_LARGE]),
+        (
+            ("host:1234", "2", "2"),
+            ["JAX_PROCESS_ID=2: must be less than JAX_NUM_PROCESSES=2, since the first is 0"],
+        ),
+        (("host:1234", "0", "0"), ["JAX_NUM_PROCESSES=0: must be 1 or larger"]),
+        (("host", "2", "5"), [HOST_PORT.format("host"), TOO_LARGE]),
+    ],
+)
+def test_a_job_that_cannot_be_is_told(
+    monkeypatch: pytest.MonkeyPatch, said: tuple[str, str, str], lines: list[str]
+):
+    for name, value in zip(ADDRESS, said, strict=True):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(jax.distributed, "initialize", pytest.fail)
+    with pytest.raises(UserError) as caught:
+        backend._join()
+    assert str(caught.value).split("\n") == lines
+
+
+@pytest.mark.parametrize("address", ["a.b-c:65535", "[::1]:1", "10.0.0.1:8476"])
+def test_addresses_that_can_be(monkeypatch: pytest.MonkeyPatch, address: str):
+    asked: list[Any] = []
+    for name, value in (ADDRESS | {"JAX_COORDINATOR_ADDRESS": address}).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(jax.distributed, "initialize", lambda *args, **_: asked.append(args))
+    backend._join()
+    assert asked == [(address, 2, 1)]
+
+
+def test_processes_that_do_not_find_each_other(monkeypatch: pytest.MonkeyPatch):
+    asked: list[Any] = []
+
+    def failing(*args: Any, **options: Any) -> None:
+        asked.append((args, options))
+        raise RuntimeError("DEADLINE_EXCEEDED: barrier")
+
+    for name, value in ADDRESS.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(jax.distributed, "initialize", failing)
+    with pytest.raises(UserError) as caught:
+        backend._join()
+    assert str(caught.value) == (
+        "compute.span='job': the processes of the job did not find each other (DEADLINE_EXCEEDED: barrier)"
+    )
+    [(args, options)] = asked
+    assert args == ("127.0.0.1:1", 2, 1)
+    assert 0 < options["heartbeat_timeout_seconds"] <= 100
+
+
+STARTS = """
+import json, sys
+from lm_mia import backend
+from lm_mia.errors import UserError
+try:
+    here = backend.start(sys.argv[1])
+except UserError as error:
+    sys.exit(str(error))
+import jax
+assert here.compiled() == {}
+jax.jit(lambda x: x * 3 + 1)(2.0)
+print(json.dumps([here.about, here.lead, here.mesh.size, here.compiled(), here.compiled()]))
+"""
+
+
+def start(span: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    names = (*ADDRESS, "JAX_COMPILATION_CACHE_DIR", "XDG_CACHE_HOME", "XLA_FLAGS")
+    bare = {name: value for name, value in os.environ.items() if name not in names}
+    command = [sys.executable, "-c", STARTS, span]
+    environment = bare | {"JAX_PLATFORMS": "cpu"} | environment
+    return subprocess.run(command, capture_output=True, text=True, env=environment)
+
+
+@pytest.mark.process
+def test_what_a_process_compiled_the_next_one_takes_from_the_cache(tmp_path: Path):
+    two = "--xla_force_host_platform_device_count=2"
+    found = []
+    for span in ("device", "job"):
+        done = start(span, XDG_CACHE_HOME=str(tmp_path), XLA_FLAGS=two)
+        assert done.returncode == 0, done.stderr
+        found.append(json.loads(done.stdout))
+    for (about, lead, size, compiled, again), devices in zip(found, (1, 2), strict=True):
+        assert (about["platform"], about["device"]) == ("cpu", "cpu")
+        assert (about["devices"], size, about["processes"], lead) == (devices, devices, 1, True)
+        assert about["cpu_cores"] == os.cpu_count()
+        assert about["cache"] == str(tmp_path / "lm_mia" / "jax")
+        assert compiled["seconds"] > 0
+        assert again == {}  # nothing new
+    (hits, misses), (later_hits, later_misses) = [
+        (compiled["from_cache"], compiled["anew"]) for *_, compiled, _ in found
+    ]
+    assert (hits, later_misses) == (0, 0)
+    assert later_hits == misses > 0
+    assert list((tmp_path / "lm_mia" / "jax").iterdir())
+
+
+def test_the_cache_is_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    settings: dict[str, Any] = {}
+    monkeypatch.setattr(jax.config, "update", settings.__setitem__)
+    for name in ("XDG_CACHE_HOME", "JAX_COMPILATION_CACHE_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+    assert backend._cache() == str(tmp_path / "JAX_COMPILATION_CACHE_DIR")
+    assert settings == {
+        "jax_compilation_cache_dir": str(tmp_path / "JAX_COMPILATION_CACHE_DIR"),
+        "jax_persistent_cache_min_compile_time_secs": 0,  # even small functions
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+
+
+@pytest.mark.process
+def test_a_device_that_is_not_there_is_told():
+    done = start("device", JAX_PLATFORMS="cuda")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "JAX_PLATFORMS='cuda': no such device here; unset it"
+
+
+@pytest.mark.parametrize(
+    ("tasks", "gpus", "found"),
+    [
+        ("1", "0,1,2,3", [0, 1, 2, 3]),
+        ("1(x16)", "0,1", [0, 1]),
+        ("4(x2)", "0,1,2,3", None),  # a task a GPU: JAX gives each its own
+        ("1,2", "0,1", None),
+        ("1", "", None),
+        ("", "0,1", None),
+    ],
+)
+def test_one_task_a_node_takes_all_of_its_gpus(
+    monkeypatch: pytest.MonkeyPatch, tasks: str, gpus: str, found: list[int] | None
+):
+    monkeypatch.delenv("SLURM_STEP_TASKS_PER_NODE", raising=False)
+    monkeypatch.setenv("SLURM_TASKS_PER_NODE", tasks)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
+    assert backend._local_gpus() == found

@@ -1,0 +1,218 @@
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_config import TINY, change
+
+from lm_mia.config import Config, load, resolve
+from lm_mia.config.recipe import Entry, asked, population_name
+from lm_mia.model import flops
+from lm_mia.run import plan
+from lm_mia.run.plan import Lengths
+
+BASE = resolve(
+    TINY
+)  # 16 samples of at most 8 tokens, 1 layer of 8, 2 steps, 4 references and 2 replicas
+C4 = Path(__file__).resolve().parents[2] / "configs" / "c4.py"
+FIVE = Lengths(5.0, 27.0, "by hand")
+
+
+def one(c: Config, lengths: Lengths = FIVE) -> plan.Recipe:
+    [found] = plan.recipes([({}, c)], lambda _: lengths)
+    return found
+
+
+def changed(*changes: tuple[str, Any]) -> Config:
+    c = BASE
+    for field, value in changes:
+        c = change(c, field, value)
+    return c
+
+
+def test_a_tiny_recipe_by_hand():
+    vocab = 32_000  # of the default
+    found = one(changed(("train.epochs", 3)))
+    per_token = 6 * (12 * 8**2 + 8 * vocab)
+    train_sample, score_sample = (share * (per_token * 5 + 6 * 8 * 27) for share in (1, 1 / 3))
+    parameters = 12 * 8**2 + 3 * 8 + (vocab + 8) * 8
+    assert (found.rows, found.row_steps, found.parameters) == (6, 6, parameters)
+    assert found.train_tokens == 6 * 3 * 8 * 5
+    assert found.train_flops == pytest.approx(6 * 3 * 8 * train_sample)
+    assert found.score_flops == pytest.approx(6 * 16 * score_sample)
+    assert found.checkpoint_bytes == 6 * 12 * parameters
+    assert found.score_point_bytes == 0
+    assert found.store_bytes == 6 * 16 * (4 + 1)
+    assert found.population_bytes == 16 * (5 * 2 + 8 + 52)
+    total = found.train_flops + found.score_flops
+    assert plan.chip_hours(found, 1e3) == pytest.approx((total / 3.6e6, total / 3.6e6))
+
+
+def test_what_is_scored_more_often_costs_more():
+    plain = one(BASE)
+    points = one(changed(("score.at_steps", (1,))))
+    assert points.score_points == 2
+    assert points.score_flops == pytest.approx(2 * plain.score_flops)
+    assert points.store_bytes == 6 * 16 * (2 * 4 + 1)  # who is a member is the same at both
+    assert points.score_point_bytes == points.checkpoint_bytes == plain.checkpoint_bytes
+    more = one(
+        changed(("score.at_steps", (1,)), ("score.statistics", ("min_k", "min_k_plus_plus")))
+    )
+    assert more.store_bytes == 6 * 16 * (2 * 3 * 4 + 1)
+    assert more.score_flops == points.score_flops  # from the same pass
+    lower = one(changed(("score.statistics", ("lowercase_loss",))))
+    assert lower.score_flops == pytest.approx(2 * plain.score_flops)
+    held_out = (("population.validation_samples", 8), ("train.validations", 2))
+    assert one(changed(*held_out)).score_flops == pytest.approx(2 * plain.score_flops)
+    assert one(changed(*held_out)).population_bytes == 24 * (5 * 2 + 8 + 52)
+    assert all(other.train_flops == plain.train_flops for other in (points, more, lower))
+
+
+def test_a_large_vocabulary_takes_wider_tokens():
+    sizes = [one(changed(("tokenizer.vocab_size", v))).population_bytes for v in (2**16, 2**16 + 1)]
+    assert sizes == [16 * (5 * 2 + 60), 16 * (5 * 4 + 60)]
+
+
+def entries(*configs: Config) -> list[Entry]:
+    return [({"n": i}, c) for i, c in enumerate(configs)]
+
+
+def test_a_recipe_is_counted_once_with_all_of_its_rows():
+    found = plan.recipes(
+        entries(
+            BASE,
+            changed(("attack.references", 10), ("score.statistics", ("min_k",))),
+            changed(("optimizer.weight_decay", 0.5)),
+            changed(("attack.replicas", 7), ("score.statistics", ("lowercase_loss",))),
+            changed(("train.workers", 3), ("compute.micro_rows", 2)),
+            changed(("score.at_steps", (1,))),
+        ),
+        lambda _: FIVE,
+        lambda c: c.attack.references,
+    )  # fmt: skip
+    assert [(r.entries, r.sets) for r in found] == [
+        ((0, 1, 3, 4), {"n": 0}),
+        ((2,), {"n": 2}),
+        ((5,), {"n": 5}),
+    ]
+    assert [r.rows for r in found] == [10 + 7, 6, 6]
+    assert [r.present_rows for r in found] == [10, 4, 4]
+    both = changed(
+        ("attack.references", 10),
+        ("attack.replicas", 7),
+        ("score.statistics", ("min_k", "lowercase_loss")),
+    )
+    alone = dataclasses.replace(one(both), entries=(0, 1, 3, 4), present_rows=10, sets={"n": 0})
+    assert found[0] == alone
+
+
+@pytest.mark.parametrize(
+    "field", ["validation_samples", "frequency_samples", "group_prefix_tokens"]
+)
+def test_another_population_is_another_task_even_if_its_samples_are_the_same(field: str):
+    found = asked(entries(BASE, changed((f"population.{field}", 4))))
+    assert [a.entries for a in found] == [(0,), (1,)]
+
+
+def test_totals_count_a_population_once():
+    found = plan.recipes(
+        entries(
+            BASE,
+            changed(("model.layers", 2)),
+            changed(("population.samples", 32), ("model.layers", 2)),
+            changed(("population.validation_samples", 4), ("model.layers", 3)),
+        ),
+        lambda _: FIVE,
+    )
+    assert len({r.population for r in found}) == 2
+    total = plan.totals(found)
+    assert total["population_bytes"] == (16 + 4 + 32) * (5 * 2 + 8 + 52)
+    assert total["rows"] == 24
+    assert total["train_flops"] == sum(r.train_flops for r in found)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "same"),
+    [
+        ("corpus.processes", 3, True),
+        ("population.validation_samples", 3, True),
+        ("population.frequency_samples", 3, True),
+        ("model.layers", 3, True),
+        ("corpus.path", "x", False),
+        ("tokenizer.vocab_size", 99, False),
+        ("population.seed", 3, False),
+        ("population.distinct_prefix_tokens", 3, False),
+    ],
+)
+def test_populations_have_a_name(field: str, value: Any, same: bool):
+    names = population_name(BASE), population_name(change(BASE, field, value))
+    assert (names[0] == names[1]) == same
+
+
+def test_part_of_the_rows_is_left():
+    found = dataclasses.replace(one(BASE), present_rows=4)
+    all_rows, missing = plan.chip_hours(found, 1.0)
+    assert missing == pytest.approx(all_rows / 3)
+
+
+def test_lengths_are_assumed_as_in_c4():
+    draw = np.random.default_rng(0).lognormal(5.689, 1.0, 10**6)
+    for length in (16, 64, 1024, 10**6):
+        cut_N = np.minimum(draw, length)
+        found = plan.assumed(length)
+        assert found.mean_tokens == pytest.approx(cut_N.mean(), rel=0.01)
+        assert found.mean_square_tokens == pytest.approx((cut_N**2).mean(), rel=0.03)
+    assert plan.assumed(1024).mean_tokens == pytest.approx(400, abs=0.1)
+
+
+@given(st.integers(4, 4096), st.floats(0.01, 1.0))
+def test_another_mean_keeps_the_form(length: int, share: float):
+    mean = max(share * length, 3)
+    found = plan.assumed(length, mean)
+    assert found.mean_tokens == mean
+    assert mean**2 * (1 - 1e-6) <= found.mean_square_tokens <= mean * length * (1 + 1e-6)
+
+
+def test_the_assumed_mean_said_aloud_changes_nothing():
+    said, unsaid = plan.assumed(1024, plan.assumed(1024).mean_tokens), plan.assumed(1024)
+    assert said.mean_square_tokens == pytest.approx(unsaid.mean_square_tokens, rel=1e-6)
+
+
+def test_chip_hours_of_the_paper_by_hand():
+    """140M on C4: 7,000,000 samples of 400 tokens a row, 14,000,000 scored, 128 references and 2 replicas."""
+    [(_, c), *_] = load.sweep(f"{C4}:140M")
+    found = one(c, plan.assumed(1024))
+    draw_N = np.minimum(np.random.default_rng(1).lognormal(5.689, 1.0, 10**6), 1024)
+    weights = 141_557_760 + 24_576_000  # 12 x 20 x 768^2, and the head: 768 x 32,000
+    sample = 6 * weights * 400 + 6 * 20 * 768 * (draw_N**2).mean()
+    row = sample * (7_000_000 + (14_000_000 + 20 * 8_192) / 3)
+    hours = 130 * row / (0.4 * 989e12) / 3600
+    assert plan.chip_hours(found, 0.4 * 989e12)[0] == pytest.approx(hours, rel=0.005)
+    assert hours == pytest.approx(452, abs=3)
+    assert found.train_tokens == pytest.approx(130 * 2.8e9, rel=1e-3)  # StrongMIA 3.1: 2.8B a row
+    assert found.row_steps == 54_688
+
+
+def test_the_sweep_of_c4_is_the_papers():
+    """StrongMIA Table 7: training set sizes in millions, for Figure 2."""
+    found = load.sweep(str(C4))
+    members = {c.model.size: c.population.samples / 2e6 for _, c in found[1:]}
+    table = {
+        "10M": 0.5,
+        "44M": 2.2,
+        "85M": 4.25,
+        "140M": 7,
+        "302M": 15.1,
+        "489M": 24.4,
+        "604M": 30.2,
+        "1018M": 50.9,
+    }
+    assert {name: members[name] for name in table} == pytest.approx(table, abs=0.051)
+    assert len(found) == 11
+    tokens = [one(c, plan.assumed(1024)) for _, c in found[1:]]
+    for r in tokens:  # 20 tokens a parameter without embeddings
+        per_row = r.train_tokens / r.rows
+        assert per_row / flops.without_embeddings(r.layers, r.width) == pytest.approx(20, rel=0.07)

@@ -1,0 +1,238 @@
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny_run import Tiny, finished
+
+from lm_mia import cli
+from lm_mia.data.population import open_population
+from lm_mia.model import flops
+
+FILE = """
+from lm_mia import config
+def get_config():
+    return config.Config(
+        population=config.Population(samples=1000, length_tokens=64),
+        model=config.Model(layers=2, width=64),
+        optimizer=config.Optimizer(warmup_steps=1),
+        train=config.Train(batch_size=10),
+        attack=config.Attack(references=4, replicas=2),
+    )
+"""
+SWEEP = """
+def sweep():
+    yield {"attack.references": 14}
+    yield {"model.size": "10M"}
+"""
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
+    return finished(tmp_path_factory)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "plan.py"
+    path.write_text(FILE + SWEEP)
+    return str(path)
+
+
+def planned(capsys: pytest.CaptureFixture[str], *flags: str) -> dict[str, Any]:
+    assert cli.main(["plan", *flags, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def wrong(capsys: pytest.CaptureFixture[str], *flags: str) -> list[str]:
+    assert cli.main([*flags]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    return said.err.splitlines()
+
+
+def test_json_says_everything_with_units(file: str, capsys: pytest.CaptureFixture[str]):
+    plan = planned(capsys, f"--config={file}")
+    assert plan["chip"] == {"name": "h100", "flops_per_second": 989e12, "mfu": 0.4}
+    small, large = plan["recipes"]
+    assert (small["entries"], small["rows"], small["sets"]) == ([0, 1], 16, {})
+    assert (large["entries"], large["rows"], large["sets"]) == ([2], 6, {"model.size": "10M"})
+    assert large["parameters"] == flops.parameters(3, 512, 32_000, 64)
+    work = large["train_flops"] + large["score_flops"]
+    assert large["chip_hours"] == pytest.approx(work / (0.4 * 989e12 * 3600))
+    assert small["missing_chip_hours"] == small["chip_hours"]
+    total = plan["total"]
+    assert total["chip_hours"] == small["chip_hours"] + large["chip_hours"]
+    assert total["rows"] == 22
+
+
+def test_overrides_and_assumptions(file: str, capsys: pytest.CaptureFixture[str]):
+    before = planned(capsys, f"--config={file}")
+    after = planned(
+        capsys, f"--config={file}", "--config.train.epochs=3", "--mfu=0.2", "--device=1978"
+    )
+    for a, b in zip(before["recipes"], after["recipes"], strict=True):
+        assert b["train_flops"] == pytest.approx(3 * a["train_flops"])
+        work = b["train_flops"] + b["score_flops"]
+        assert b["chip_hours"] == pytest.approx(work / (0.2 * 1978e12 * 3600))
+    assert after["chip"]["name"] == "a chip of 1978 TFLOP/s"
+    few = planned(capsys, f"--config={file}", "--tokens-per-sample=20", "--device=tpu v5 lite")
+    assert few["chip"]["flops_per_second"] == 197e12
+    assert few["recipes"][0]["train_tokens"] == 16 * 500 * 20
+    assert few["recipes"][0]["lengths"] == "as said"
+
+
+def test_a_person_reads_a_table(file: str, capsys: pytest.CaptureFixture[str]):
+    flags = [f"--config={file}", "--tokens-per-sample=20", "--config.score.at_epochs=0.5"]
+    assert cli.main(["plan", *flags]) == 0
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    [row] = [re.split(r"  +", line) for line in lines if line.startswith("the config")]
+    assert row[:6] == ["the config", "2x64", "2.15 M", "16", "50", "160 k"]
+    assert row[8:11] == ["413 MB", "144 kB", "100 kB"]
+    assert any(line.startswith("size=10M") and " 10M " in line for line in lines)
+    assert any(line.startswith("total") and " 22 " in line for line in lines)
+    said = "\n".join(lines)
+    assert "of h100, 989 TFLOP/s of dense bfloat16, at an MFU of 0.4" in said
+    assert "20 a sample, as said" in said
+    assert "and at score points, for statistics asked for later: 2.27 GB more" in said
+    assert "1 of 3 entries ask for rows of a recipe that is there already" in said
+
+
+def test_mistakes_are_told_and_nothing_is_printed(
+    file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    plan = ("plan", f"--config={file}")
+    assert wrong(capsys, "plan") == ["--config: missing; say --config=configs/quickstart.py"]
+    first, second = wrong(capsys, *plan, "--mfu=40", "--device=h300")
+    assert first == "--mfu=40.0: must be above 0 and at most 1; try --mfu=0.4"
+    assert second.startswith("--device=h300: no peak known; say one of ")
+    for bad in ("--mfu=0", "--mfu=nan", "--mfu=-1"):
+        assert len(wrong(capsys, *plan, bad)) == 1
+    for bad in ("0", "-3", "nan", "inf"):
+        assert wrong(capsys, *plan, f"--device={bad}") == [
+            f"--device={bad}: must be a finite rate above 0, in TFLOP/s"
+        ]
+    for bad in ("2", "65", "nan"):
+        [line] = wrong(capsys, *plan, f"--tokens-per-sample={bad}")
+        assert "must lie between 3 and population.length_tokens=64" in line
+    assert wrong(capsys, *plan, "--config.model.layer=3") == [
+        "--config.model.layer: no such field; did you mean --config.model.layers?"
+    ]
+    Path(file).write_text(FILE + "def sweep(): return [{'model.layer': 1}, {'train.epochs': 0}]")
+    assert [line.partition("sweep() ")[2] for line in wrong(capsys, *plan)] == [
+        "entry 1: model.layer: no such field; did you mean model.layers?",
+        "entry 2: train.epochs=0: must be a finite number larger than 0",
+    ]
+    Path(file).write_text(FILE)
+    run = ("run", f"--config={file}", f"--workdir={tmp_path / 'w'}")
+    assert wrong(capsys, *run, "--mfu=0.4", "--json") == [
+        "--mfu: only for `lm-mia plan`",
+        "--json: only for `lm-mia plan`",
+    ]
+
+
+def test_mistakes_of_the_command_line_and_of_the_config_are_told_at_once(
+    file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    config = (f"--config={file}", "--config.model.layer=3", "--config.attack.replicas=1")
+    in_config = [
+        "--config.model.layer: no such field; did you mean --config.model.layers?",
+        "attack.replicas=1: must be 2 or more, for a flip rate",
+    ]
+    mfu = "--mfu=40.0: must be above 0 and at most 1; try --mfu=0.4"
+    assert wrong(capsys, "plan", *config, "--mfu=40") == [mfu, *in_config]
+    sound = ("plan", f"--config={file}", "--mfu=40", "--tokens-per-sample=65")
+    first, second = wrong(capsys, *sound)
+    assert (first, second.partition(":")[0]) == (mfu, "--tokens-per-sample=65")
+    verify = "--verify: only for `lm-mia status`"
+    assert wrong(capsys, "plan", *config, "--verify") == [verify, *in_config]
+    workdir = f"--workdir={tmp_path / 'w'}"
+    of_plan = "--mfu: only for `lm-mia plan`"
+    assert wrong(capsys, "run", *config, workdir, "--mfu=1") == [of_plan, *in_config]
+    missing = "--workdir: missing; say --workdir=runs/quickstart"
+    assert wrong(capsys, "run", *config) == [missing, *in_config]
+
+
+def test_options_that_would_do_nothing_are_refused(
+    file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    config, workdir = f"--config={file}", f"--workdir={tmp_path / 'w'}"
+    shards = "--from-hf-shards={!r}: only for `lm-mia corpus` with --config.corpus.source=c4"
+    for verb in ("plan", "run", "train"):
+        for value in ("", "x/*.json.gz"):
+            said = wrong(capsys, verb, config, workdir, f"--from-hf-shards={value}")
+            assert said == [shards.format(value)]
+    flags = ("corpus", config, workdir)
+    assert wrong(capsys, *flags, "--from-hf-shards=x") == [shards.format("x")]
+    assert wrong(capsys, *flags, "--from-hf-shards=") == [
+        "--from-hf-shards='': must name files; try 'hf/c4-*.json.gz'"
+    ]
+    for value in ("", " "):
+        [line] = wrong(capsys, "plan", config, f"--device={value}")
+        assert line.startswith(f"--device={value}: no peak known; say one of ")
+    assert [p.name for p in tmp_path.iterdir()] == ["plan.py"]
+
+
+def test_a_workdir_tells_lengths_and_rows(
+    tiny: Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    workdir = tiny.copy(tmp_path / "w")
+    before = sorted(tmp_path.rglob("*"))
+    flags = [f"--config={tiny.config}", f"--workdir={workdir}", "--config.attack.references=10"]
+    plan = planned(capsys, *flags)
+    [found] = plan["recipes"]
+    lengths_N = open_population(workdir / "population").lengths_N
+    assert found["mean_sample_tokens"] == pytest.approx(lengths_N.mean())
+    assert found["train_tokens"] == pytest.approx(12 * 16 * lengths_N.mean())
+    square = (np.asarray(lengths_N, float) ** 2).sum()
+    expected = flops.training(1, 8, 100, lengths_N.sum(), square)
+    assert found["train_flops"] == pytest.approx(12 / 2 * expected)
+    assert found["lengths"] == f"measured in {workdir / 'population'}"
+    assert (found["rows"], found["present_rows"]) == (12, 6)
+    assert plan["total"]["missing_chip_hours"] == pytest.approx(plan["total"]["chip_hours"] / 2)
+    # Another recipe: the same samples, but no rows of it; another corpus: not even these.
+    [other] = planned(capsys, *flags, "--config.model.layers=2")["recipes"]
+    assert (other["present_rows"], other["lengths"]) == (0, found["lengths"])
+    [more] = planned(capsys, *flags, "--config.population.samples=64")["recipes"]
+    assert (more["present_rows"], more["lengths"]) == (0, found["lengths"])
+    [stranger] = planned(capsys, *flags, "--config.corpus.min_chars=1")["recipes"]
+    assert (stranger["present_rows"], stranger["lengths"]) == (0, "assumed as in C4")
+    assert cli.main(["plan", *flags]) == 0
+    assert "for the 6 missing rows" in capsys.readouterr().out
+    assert sorted(tmp_path.rglob("*")) == before
+    (workdir / "config.json").write_text("{}")
+    assert wrong(capsys, "plan", *flags) == [
+        f"{workdir / 'config.json'}: not a config written by lm-mia; choose another --workdir"
+    ]
+
+
+def test_a_row_that_diverged_is_not_there(
+    tiny: Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    workdir = tiny.copy(tmp_path / "w")
+    [recipe] = workdir.glob("recipe_*")
+    (recipe / "scores.zarr" / "loss" / "c" / "2" / "0").unlink()
+    (recipe / "diverged").mkdir()
+    (recipe / "diverged" / "reference_2_2_2.json").write_text("{}")
+    [found] = planned(capsys, f"--config={tiny.config}", f"--workdir={workdir}")["recipes"]
+    assert (found["rows"], found["present_rows"]) == (6, 5)
+
+
+def test_a_workdir_that_is_not_there_yet_is_none(
+    file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    flags = [f"--config={file}", f"--workdir={tmp_path / 'new'}"]
+    assert planned(capsys, *flags)["total"]["present_rows"] == 0
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.process
+def test_the_module_needs_neither_jax_nor_pandas_nor_the_store():
+    heavy = {"jax", "pandas", "zarr", "tensorstore", "scipy", "pyarrow", "matplotlib"}
+    code = f"import lm_mia.plan, sys; sys.exit(', '.join({heavy} & set(sys.modules)) or 0)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

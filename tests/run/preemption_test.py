@@ -1,0 +1,82 @@
+import itertools
+import os
+import signal
+from collections.abc import Iterator
+
+import jax
+import pytest
+from jax.experimental import multihost_utils
+
+from lm_mia.run import preemption
+
+
+@pytest.fixture(autouse=True)
+def _handlers_kept() -> Iterator[None]:
+    before = {kind: signal.getsignal(kind) for kind in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for kind, handler in before.items():
+        signal.signal(kind, handler)
+
+
+def ask() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_sigterm_ends_the_process_at_once_where_nothing_trains():
+    stop = preemption.Stop()
+    stop.install()
+    with pytest.raises(SystemExit) as ended:
+        ask()
+    assert ended.value.code == 143
+
+
+def test_sigterm_is_noted_while_a_row_trains_and_not_forgotten():
+    stop = preemption.Stop()
+    stop.install()
+    with stop.noting() as asked:
+        assert not asked(1)
+        ask()
+        assert asked(2)
+        assert asked(3)
+    assert stop.now()
+    ask()  # by the command too: it is on its way out, and goes on with that
+    assert stop.now()
+
+
+def test_training_that_fails_ends_the_block_too():
+    stop = preemption.Stop()
+    stop.install()
+    with pytest.raises(ZeroDivisionError), stop.noting():
+        raise ZeroDivisionError
+    assert not stop.now()
+    with pytest.raises(SystemExit):
+        ask()
+
+
+def test_ctrl_c_is_left_to_the_command():
+    preemption.Stop().install()
+    os.kill(os.getpid(), signal.SIGINT)  # would raise KeyboardInterrupt
+
+
+def test_in_a_job_the_service_is_asked_with_numbers_that_only_grow(monkeypatch: pytest.MonkeyPatch):
+    """Over rows, and between them; its answer, which it gives once, is kept."""
+    numbers: list[int] = []
+
+    def reached(number: int) -> bool:
+        numbers.append(number)
+        return len(numbers) == 5
+
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(multihost_utils, "reached_preemption_sync_point", reached)
+    before = signal.getsignal(signal.SIGTERM)
+    stop = preemption.Stop()
+    stop.install()
+    assert signal.getsignal(signal.SIGTERM) is before  # the service takes it
+    with stop.noting() as asked:
+        assert [asked(1), asked(2)] == [False, False]
+    assert not stop.now()
+    with stop.noting() as asked:
+        assert [asked(1), asked(2), asked(3)] == [False, True, True]
+    assert stop.now()
+    assert len(numbers) == 7
+    assert all(a < b for a, b in itertools.pairwise(numbers))

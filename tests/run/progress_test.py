@@ -1,0 +1,203 @@
+import io
+
+import pytest
+from rich.console import Console
+from rich.progress import Progress
+
+from lm_mia.run import progress
+
+
+def shown(overall: bool = False, terminal: bool = False) -> tuple[progress.Display, io.StringIO]:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=terminal, width=100)
+    return progress.Display(console, Progress(console=console, auto_refresh=False), overall), out
+
+
+def bars(display: progress.Display) -> dict[str, tuple[float, float | None]]:
+    return {task.description: (task.completed, task.total) for task in display._progress.tasks}
+
+
+def event(kind: str, row: str, **more: object) -> dict[str, object]:
+    return {"event": kind, "row": row, **more}
+
+
+def trained(row: str, resumed_at: int = 0) -> dict[str, object]:
+    return event("row_trained", row, steps=40, resumed_at=resumed_at, seconds=1.25)
+
+
+def scored(row: str, step: int = 40) -> dict[str, object]:
+    means = {"member_loss_nats": 3.5, "nonmember_loss_nats": 4.25}
+    return event("row_scored", row, step=step, last=step == 40, seconds=2, **means)
+
+
+def worker(
+    index: int = 0, devices: int = 1, processes: int = 1, choice: str = "padded"
+) -> dict[str, object]:
+    about = {"platform": "cpu", "device": "cpu", "devices": devices, "processes": processes}
+    return {
+        "event": "worker",
+        "index": index,
+        "choice": choice,
+        "cache": "/c",
+        "lead": True,
+    } | about
+
+
+def test_a_bar_for_each_label_and_one_for_all():
+    display, _ = shown(overall=True)
+    display.stage(0.25, steps=2)
+    display.update("read", 1, 2)
+    assert bars(display) == {"overall": (0.0625, 1), "read": (1, 2)}
+    display.update("read", 2, 2)
+    display.update("write", 1, 4)
+    assert bars(display)["overall"] == (0.25 * (1 + 0.25) / 2, 1)
+    display.stage(0.75)
+    assert bars(display)["overall"] == (0.25, 1)
+    display.update("train", 0, 0)
+    display.update("train", 2, 4)
+    assert bars(display) == {
+        "overall": (0.625, 1), "read": (2, 2), "write": (1, 4), "train": (2, 4),
+    }  # fmt: skip
+
+
+def test_one_stage_has_no_overall_bar():
+    display, _ = shown()
+    display.stage(0.5)
+    assert bars(display) == {}
+
+
+def test_lines_are_printed_as_they_are():
+    display, out = shown()
+    line = "x=[red]1[/red]: " + "long " * 50
+    display.say(line)
+    assert out.getvalue() == line + "\n"
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_without_a_terminal_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch, terminal: bool):
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    display, out = shown(terminal=terminal)
+    for seconds, done in ((0, 1), (9, 2), (2, 3), (9, 4), (2, 5)):
+        now[0] += seconds
+        display.update("train", done, 10)
+    lines = [line.partition(" (")[0] for line in out.getvalue().splitlines()]
+    assert lines == ([] if terminal else ["at work, train 30%", "at work, train 50%"])
+
+
+def test_the_line_tells_of_the_whole_command_too(monkeypatch: pytest.MonkeyPatch):
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    display, out = shown(overall=True)
+    display.stage(0.5)
+    now[0] += 11
+    display.update("train", 1, 10)
+    assert out.getvalue() == "overall 5%, train 10%\n"
+
+
+def test_tally_counts_rows_and_parts_of_rows():
+    display, out = shown(overall=True)
+    tally = progress.Tally(display, "run", wanted=6, missing=4)
+    assert bars(display) == {"overall": (0, 1), "train": (2, 6), "score": (2, 6)}
+    tally.on_event(worker())
+    tally.on_event(event("step", "a", step=10, steps=40))
+    tally.on_event(event("step", "b", step=20, steps=40))
+    tally.on_event(event("train", "b", step=20, steps=40, loss_nats=1.0))
+    assert bars(display)["train"] == (2.75, 6)
+    tally.on_event(trained("a"))
+    tally.on_event(trained("b", resumed_at=30))
+    tally.on_event(scored("a"))
+    assert bars(display) == {"overall": (0, 1), "train": (4, 6), "score": (3, 6)}
+    assert out.getvalue().splitlines() == [
+        "worker 0: cpu, cpu",
+        "padded; compiled code is kept in /c",
+        "a: trained 40 steps in 1.2 s",
+        "b: trained 40 steps from step 30 in 1.2 s",
+        "a: scored in 2.0 s, loss of members 3.500, of non-members 4.250 nats a token",
+    ]
+    tally.finish()  # other processes made the rest
+    assert bars(display) == {"overall": (0, 1), "train": (6, 6), "score": (6, 6)}
+
+
+@pytest.mark.parametrize(("todo", "label"), [("train", "train"), ("score", "score")])
+def test_a_stage_alone_has_its_bar_only(todo: str, label: str):
+    display, _ = shown()
+    tally = progress.Tally(display, todo, wanted=3, missing=3)
+    tally.on_event(trained("a") if todo == "train" else scored("a"))
+    assert bars(display) == {label: (1, 3)}
+
+
+def test_a_row_scored_from_its_checkpoint_counts_as_trained_too():
+    """Its training was done by an earlier command, so no row_trained event tells of it."""
+    display, _ = shown()
+    tally = progress.Tally(display, "run", wanted=2, missing=2)
+    tally.on_event(scored("a"))
+    assert bars(display) == {"train": (1, 2), "score": (1, 2)}
+
+
+def test_display_draws_to_stderr(capsys: pytest.CaptureFixture[str]):
+    with progress.display(overall=True) as display:
+        display.update("corpus", 1, 1)
+        display.say("hello")
+    out, said = capsys.readouterr()
+    assert out == ""
+    assert "hello" in said
+    assert "corpus" in said
+
+
+def test_waiting_for_others_is_said_once_and_not_for_rows_of_our_own():
+    display, out = shown()
+    tally = progress.Tally(display, "run", 3, 3)
+    tally.on_event({"event": "row_started", "row": "a"})
+    tally.on_event({"event": "waiting", "rows": ["a"]})
+    assert out.getvalue() == ""
+    for _ in range(2):
+        tally.on_event({"event": "waiting", "rows": ["a", "b", "c"]})
+    assert out.getvalue() == "waiting for b, c: another command is at work\n"
+
+
+def test_workers_say_what_they_are_and_what_they_share_once():
+    display, out = shown()
+    tally = progress.Tally(display, "run", 3, 3)
+    tally.on_event(worker(0))
+    tally.on_event(worker(1))
+    tally.on_event(worker(2, devices=8, processes=2, choice="packed"))
+    tally.on_event({"event": "compiled", "index": 1, "seconds": 2.25, "from_cache": 7, "anew": 1})
+    assert out.getvalue().splitlines() == [
+        "worker 0: cpu, cpu",
+        "padded; compiled code is kept in /c",
+        "worker 1: cpu, cpu",
+        "worker 2: cpu, cpu x 8 on 2 processes",
+        "packed; compiled code is kept in /c",
+        "worker 1: compiled in 2.2 s, 7 functions from the cache, 1 anew",
+    ]
+
+
+def test_a_row_is_scored_when_its_last_score_point_is():
+    display, out = shown()
+    tally = progress.Tally(display, "score", wanted=2, missing=2)
+    tally.on_event(scored("a", step=10))
+    assert bars(display) == {"score": (0, 2)}
+    assert out.getvalue() == ""
+    tally.on_event(scored("a"))
+    assert bars(display) == {"score": (1, 2)}
+    assert out.getvalue().startswith("a: scored")
+
+
+def test_a_row_that_diverged_counts_no_longer():
+    display, out = shown()
+    tally = progress.Tally(display, "train", wanted=2, missing=2)
+    tally.on_event(event("step", "a", step=20, steps=40))
+    tally.on_event(event("row_diverged", "a", message="row a: loss=nan at step 21; lower it"))
+    assert bars(display) == {"train": (0, 2)}
+    assert out.getvalue() == "row a: loss=nan at step 21; lower it; the other rows go on\n"
+
+
+def test_a_lost_worker_is_one_line():
+    display, out = shown()
+    progress.Tally(display, "run", 3, 3).on_event(
+        {"event": "worker_lost", "exit_code": -9, "left": 1}
+    )
+    assert out.getvalue() == (
+        "a worker ended with code -9 (killed, or out of memory?); 1 left, which make its rows\n"
+    )

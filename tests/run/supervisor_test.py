@@ -1,0 +1,288 @@
+import json
+import multiprocessing
+import os
+import signal
+import types
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_run
+from tiny_run import _on_cpu, tiny
+
+from lm_mia import config
+from lm_mia.config import load
+from lm_mia.data import subsets
+from lm_mia.errors import ApartError, DiskError, LostError, UserError
+from lm_mia.run import inventory, supervisor, worker
+from lm_mia.store.store import Store
+
+__all__ = ["_on_cpu", "tiny"]  # fixtures
+
+ROWS = subsets.rows(4, 2)
+
+
+class Ended:
+    """A process that has ended with a code."""
+
+    def __init__(self, exitcode: int):
+        self.exitcode = exitcode
+
+    def join(self) -> None:
+        pass
+
+
+def test_events_of_all_workers_until_the_last_has_closed():
+    ends = [multiprocessing.Pipe(duplex=False) for _ in range(3)]
+    for i, (_, theirs) in enumerate(ends):
+        for n in range(i):
+            theirs.send({"event": "x", "from": i, "n": n})
+        theirs.close()
+    processes: Any = {ours: Ended(-9 if i == 1 else 0) for i, (ours, _) in enumerate(ends)}
+    found = list(supervisor._events(processes))
+    [lost] = [e for e in found if e["event"] == "worker_lost"]
+    assert (lost["exit_code"], lost["index"]) == (-9, 1)
+    others = [e for e in found if e is not lost]
+    assert sorted((e["from"], e["n"]) for e in others) == [(1, 0), (2, 0), (2, 1)]
+    assert all(e["index"] == e["from"] for e in others)
+    for ours, _ in ends:
+        ours.close()
+
+
+class Scripted:
+    """A worker process that only sends certain events and ends with a code; a log of what is done to it."""
+
+    def __init__(self, args: tuple[Any, ...], events: Sequence[supervisor.Event], exitcode: int):
+        self.args = args
+        self.exitcode = exitcode
+        self.done: list[str] = []
+        self._events = events
+
+    def start(self) -> None:
+        pipe, *_ = self.args
+        for event in self._events:
+            pipe.send(event)
+
+    def terminate(self) -> None:
+        self.done.append("terminate")
+
+    def join(self, timeout: float | None = None) -> None:
+        self.done.append("join" if timeout is None else f"join for {timeout:g} s")
+
+    def kill(self) -> None:
+        self.done.append("kill")
+
+
+def scripted(
+    monkeypatch: pytest.MonkeyPatch, *scripts: tuple[Sequence[supervisor.Event], int]
+) -> list[Scripted]:
+    """Makes the processes that `supervisor.run` starts scripted ones, of these events and exit codes, in order."""
+    made: list[Scripted] = []
+
+    def process(target: Any, args: tuple[Any, ...], daemon: bool) -> Scripted:
+        assert (target, daemon) == (worker.main, True)
+        made.append(Scripted(args, *scripts[len(made)]))
+        return made[-1]
+
+    monkeypatch.setattr(supervisor, "time", types.SimpleNamespace(monotonic=lambda: 0.0))
+    context = types.SimpleNamespace(Pipe=multiprocessing.Pipe, Process=process)
+    monkeypatch.setattr(multiprocessing, "get_context", lambda kind: context)
+    return made
+
+
+def run_here(
+    folder: Path, seen: list[supervisor.Event], count: int = 1, only: Any = None
+) -> tuple[bool, config.Config]:
+    """`supervisor.run` where all rows are missing; whether to go on, and its config."""
+    c = config.Config(
+        population=config.Population(samples=32, length_tokens=8),
+        train=config.Train(batch_size=4, workers=count),
+        attack=config.Attack(references=4, replicas=2),
+    )
+    return supervisor.run("run", c, folder, folder, seen.append, only), c
+
+
+ASKED = ["terminate", "join for 120 s", "kill", "join"]  # to save and end; killed if it does not
+
+
+def test_a_worker_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch):
+    """All workers are asked first, and share the time in which they save."""
+    now = [100.0]
+    monkeypatch.setattr(supervisor, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+
+    class Slow(Scripted):
+        def join(self, timeout: float | None = None) -> None:
+            super().join(timeout)
+            now[0] += 50
+
+    three: list[Any] = [Slow((), [], 0) for _ in range(3)]
+    supervisor._stop(three)
+    assert [process.done for process in three] == [
+        ["terminate", f"join for {left} s", "kill", "join"] for left in (120, 70, 20)
+    ]
+
+
+def test_a_second_signal_while_workers_save_kills_them(monkeypatch: pytest.MonkeyPatch):
+    class Interrupted(Scripted):
+        def join(self, timeout: float | None = None) -> None:
+            super().join(timeout)
+            if timeout is not None:
+                raise KeyboardInterrupt
+
+    two: list[Any] = [Interrupted((), [], 0), Scripted((), [], 0)]
+    with pytest.raises(KeyboardInterrupt):
+        supervisor._stop(two)
+    assert [process.done[-2:] for process in two] == [["kill", "join"]] * 2
+
+
+def test_all_workers_lost_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    made, seen = scripted(monkeypatch, ([{"event": "step"}], -9)), list[supervisor.Event]()
+    with pytest.raises(LostError) as caught:
+        run_here(tmp_path, seen)
+    assert str(caught.value) == (
+        "all workers were lost (killed, or out of memory?) with 6 rows missing; finished rows are kept: "
+        "run the same command again to go on"
+    )
+    lost = {"event": "worker_lost", "index": 0, "exit_code": -9, "left": 0}
+    assert seen == [{"event": "step", "index": 0}, lost]
+    assert made[0].done == ["join", *ASKED]
+
+
+@pytest.mark.parametrize(
+    ("event", "error", "said"),
+    [
+        ({"event": "user_error", "message": "a=1: bad"}, UserError, r"^a=1: bad$"),
+        ({"event": "apart", "message": "not found"}, ApartError, r"^not found$"),
+        ({"event": "crash", "message": "Traceback: x"}, RuntimeError, r"a worker failed:\nTraceback"),
+        ({"event": "disk", "message": "w: No space left; make room"}, DiskError, r"^w: No space left; make room$"),
+    ],
+)  # fmt: skip
+def test_what_a_worker_finds_wrong_ends_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, event: supervisor.Event, error: Any, said: str
+):
+    made, seen = scripted(monkeypatch, ([], 0), ([event], 1)), list[supervisor.Event]()
+    with pytest.raises(error, match=said):
+        run_here(tmp_path, seen, count=2)
+    assert seen == [event | {"index": 1}]
+    assert ["terminate" in process.done for process in made] == [True, True]
+
+
+@pytest.mark.parametrize("exit_code", [143, -signal.SIGTERM, None])
+def test_a_worker_that_was_asked_to_stop_stops_the_command_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exit_code: int | None
+):
+    """Whether it ends with a code of its own, is too young to know of signals, or has saved its row first."""
+    script = ([], exit_code) if exit_code else ([{"event": "preempted"}], 0)
+    made, seen = scripted(monkeypatch, script), list[supervisor.Event]()
+    with pytest.raises(SystemExit) as ended:
+        run_here(tmp_path, seen)
+    assert ended.value.code == 143
+    own_event = [] if exit_code else ["preempted"]
+    assert [event["event"] for event in seen] == [*own_event, "stopping"]
+    assert made[0].done[-4:] == ASKED
+
+
+def test_ctrl_c_is_passed_on_once_the_workers_have_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    made, seen = scripted(monkeypatch, ([{"event": "step"}], 0)), list[str]()
+
+    def on_event(event: supervisor.Event) -> None:
+        seen.append(event["event"])
+        if event["event"] == "step":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(inventory, "missing", lambda *_: ROWS)
+    c = config.Config(train=config.Train(workers=1))
+    with pytest.raises(KeyboardInterrupt):
+        supervisor.run("run", c, tmp_path, tmp_path, on_event)
+    assert seen == ["step", "stopping"]
+    assert made[0].done == ASKED
+
+
+def test_what_workers_are_started_with_and_who_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """As many as rows are missing; rows of a job are gone on from by its first process only."""
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    made = scripted(monkeypatch, ([{"event": "worker", "lead": True}], 0), ([], 0))
+    seen: list[supervisor.Event] = []
+    lead, c = run_here(tmp_path, seen, count=9, only=ROWS[1:3])
+    assert lead
+    assert [process.args[1:] for process in made] == [
+        ("run", c, tmp_path, tmp_path, (index, 2), {"NPROC": "1"}, ROWS[1:3]) for index in (0, 1)
+    ]
+    assert seen == [{"event": "worker", "lead": True, "index": 0}]
+    scripted(monkeypatch, ([{"event": "worker", "lead": False}], 0))
+    assert run_here(tmp_path, seen)[0] is False
+
+
+@pytest.mark.process
+@pytest.mark.usefixtures("_on_cpu")
+def test_the_others_make_the_rows_of_a_killed_worker(tiny: tiny_run.Tiny, tmp_path: Path):
+    c = load.parse(tiny.config, ["--config.train.workers=2"])
+    workdir = tiny.copy(tmp_path / "w", rows=False)
+    recipe = tiny.recipe(workdir)
+    seen: list[supervisor.Event] = []
+
+    def kill_one(event: supervisor.Event) -> None:
+        seen.append(event)
+        if [event["event"] for event in seen].count("train") == 1 and event["event"] == "train":
+            at_work = sorted(multiprocessing.active_children(), key=lambda process: process.name)
+            pid = at_work[event["index"]].pid
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+
+    assert supervisor.run("run", c, workdir, recipe, kill_one)
+    [killed] = [event["index"] for event in seen if event["event"] == "train"][:1]
+    [lost] = [event for event in seen if event["event"] == "worker_lost"]
+    assert lost == {"event": "worker_lost", "index": killed, "exit_code": -9, "left": 1}
+    assert multiprocessing.active_children() == []
+    assert Store(recipe / "scores.zarr").missing(ROWS) == []
+    assert tiny_run.scores(workdir) == tiny_run.scores(tiny.workdir)
+
+
+@pytest.mark.process
+@pytest.mark.usefixtures("_on_cpu")
+def test_sigterm_to_a_worker_that_is_not_up_yet(
+    tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    c = load.parse(tiny.config, ["--config.train.workers=1"])
+    workdir = tiny.copy(tmp_path / "w", rows=False)
+    recipe, events = tiny.recipe(workdir), supervisor._events
+
+    def ask(processes: Any) -> Iterator[supervisor.Event]:
+        [process] = multiprocessing.active_children()
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGTERM)
+        return events(processes)
+
+    monkeypatch.setattr(supervisor, "_events", ask)
+    with pytest.raises(SystemExit) as ended:
+        supervisor.run("run", c, workdir, recipe, lambda event: None)
+    assert ended.value.code == 143
+    assert multiprocessing.active_children() == []
+
+
+def test_rows_that_diverged_are_told(tmp_path: Path):
+    supervisor.check_diverged(tmp_path, ROWS)
+    for row in ROWS[1:]:
+        inventory.diverged(tmp_path, row).parent.mkdir(exist_ok=True)
+        inventory.diverged(tmp_path, row).write_text(json.dumps({}))
+    with pytest.raises(UserError) as caught:
+        supervisor.check_diverged(tmp_path, ROWS[:2])
+    tail = (
+        f": {tmp_path}/diverged says where; lower optimizer.peak_learning_rate in a new workdir, or delete those "
+        "files to try again"
+    )
+    assert str(caught.value) == f"1 of 2 rows diverged (reference_1_1_1){tail}"
+    with pytest.raises(UserError) as caught:
+        supervisor.check_diverged(tmp_path, ROWS)
+    names = ", ".join(map(str, ROWS[1:4]))
+    assert str(caught.value) == f"5 of 6 rows diverged ({names}, ...){tail}"
+
+
+def test_no_worker_starts_where_nothing_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(inventory, "missing", lambda *_: [])
+    assert supervisor.run("run", config.Config(), tmp_path, tmp_path, print)

@@ -1,0 +1,255 @@
+import importlib.util
+import json
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lm_mia.errors import UserError
+from lm_mia.run import trackers
+
+Events = list[dict[str, Any]]
+
+
+def train(row: str, step: int, loss: float, **more: Any) -> dict[str, Any]:
+    about = {"event": "train", "row": row, "role": "reference", "steps": 8, "epoch": 0}
+    rates = {"learning_rate": 0.1, "tokens_per_second": None, "mfu": None, "memory_bytes": 5}
+    return about | {"step": step, "loss_nats": loss} | rates | more
+
+
+def scored(row: str, step: int, last: bool) -> dict[str, Any]:
+    losses = {"member_loss_nats": 1.0, "nonmember_loss_nats": 2.0, "seconds": 3.0}
+    return {
+        "event": "row_scored",
+        "row": row,
+        "role": "replica",
+        "step": step,
+        "last": last,
+    } | losses
+
+
+EVENTS: Events = [
+    {"event": "worker", "index": 0},
+    {"event": "row_started", "row": "a", "role": "reference"},
+    train("a", 0, 3.5),
+    train("b", 0, 4.5),
+    {"event": "step", "row": "a", "step": 3, "steps": 8},
+    train("a", 7, 2.5, mfu=0.25),
+    {"event": "validation", "row": "a", "role": "reference", "step": 8, "validation_loss_nats": 2.75},
+    scored("a", 4, last=False),
+    scored("a", 8, last=True),
+    {"event": "row_diverged", "row": "b", "role": "reference", "step": 3, "what": "loss=nan", "loss_nats": "nan"},
+    {"event": "waiting", "rows": []},
+]  # fmt: skip
+EXPECTED = {  # of row a: metric -> (step, value)
+    "loss_nats": [(0, 3.5), (7, 2.5)],
+    "learning_rate": [(0, 0.1), (7, 0.1)],
+    "memory_bytes": [(0, 5), (7, 5)],
+    "mfu": [(7, 0.25)],
+    "validation_loss_nats": [(8, 2.75)],
+    "member_loss_nats": [(4, 1.0), (8, 1.0)],
+    "nonmember_loss_nats": [(4, 2.0), (8, 2.0)],
+}
+
+
+def tracked(names: list[str], folder: Path, events: Events) -> list[str]:
+    """What is said while events are tracked."""
+    said: list[str] = []
+    with trackers.open(names, folder, "recipe_x", {"train": {"epochs": 1}}, said.append) as track:
+        for event in events:
+            track(event)
+    return said
+
+
+def read_tensorboard(folder: Path) -> dict[str, Any]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    found = EventAccumulator(str(folder))
+    found.Reload()
+    return {
+        name: [(e.step, pytest.approx(e.tensor_proto.float_val[0])) for e in found.Tensors(name)]
+        for name in found.Tags()["tensors"]
+    }
+
+
+def records(file: Path) -> Iterator[bytes]:
+    """Of W&B's log: after 7 bytes, (checksum, length, kind, data) in blocks of 32 kB, which records may span."""
+    data, at, parts = file.read_bytes(), 7, []
+    while at + 7 <= len(data):
+        if (left := 2**15 - at % 2**15) < 7:  # too little for a head: filled up
+            at += left
+            continue
+        length, kind = struct.unpack("<HB", data[at + 4 : at + 7])
+        parts.append(data[at + 7 : at + 7 + length])
+        at += 7 + length
+        if kind in (1, 4):  # whole, or the last part
+            yield b"".join(parts)
+            parts = []
+
+
+def read_wandb(run: Path) -> tuple[Any, dict[str, list[tuple[int, float]]]]:
+    """What an offline run's file holds: its record, and the history of every metric, all of them by step."""
+    import wandb
+    from wandb.proto import wandb_internal_pb2
+
+    wandb.teardown()  # the end of its service process, which writes the file
+    about, history, by = None, {}, []
+    [path] = run.glob("*.wandb")
+    for data in records(path):
+        record = getattr(wandb_internal_pb2, "Record")()  # noqa: B009 (made at run time: pyright sees none)
+        record.ParseFromString(data)
+        kind = record.WhichOneof("record_type")
+        about = record.run if kind == "run" else about
+        by += [record.metric.glob_name, record.metric.step_metric] if kind == "metric" else []
+        items = {i.key or i.nested_key[0]: json.loads(i.value_json) for i in record.history.item}
+        for name in items.keys() - {"step", "_step", "_runtime", "_timestamp"}:
+            history.setdefault(name, []).append((items["step"], items[name]))
+    assert by == [
+        "*",
+        "step",
+    ]  # not W&B's own step, below which nothing of a resumed row would be taken
+    return about, history
+
+
+def test_tensorboard_reads_what_was_tracked(tmp_path: Path):
+    assert tracked(["tensorboard"], tmp_path, EVENTS) == []
+    folder = tmp_path / "tensorboard" / "recipe_x"
+    assert read_tensorboard(folder / "a") == EXPECTED
+    assert read_tensorboard(folder / "b")["loss_nats"] == [(0, 4.5)]
+    assert {path.name for path in folder.iterdir()} == {"a", "b"}
+
+
+def test_a_row_that_goes_on_goes_on_in_its_folder(tmp_path: Path):
+    tracked(["tensorboard"], tmp_path, EVENTS[:4])
+    tracked(["tensorboard"], tmp_path, EVENTS[4:])
+    assert read_tensorboard(tmp_path / "tensorboard" / "recipe_x" / "a") == EXPECTED
+
+
+@pytest.mark.process
+def test_what_was_tracked_is_there_when_the_process_is_killed(tmp_path: Path):
+    code = f"""
+import os, signal, pathlib
+from lm_mia import trackers
+with trackers.open(["tensorboard"], pathlib.Path({str(tmp_path)!r}), "recipe_x", {{}}, print) as track:
+    for step in range(3):
+        track({{"event": "validation", "row": "a", "role": "replica", "step": step, "validation_loss_nats": 1.5}})
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    assert subprocess.run([sys.executable, "-c", code]).returncode == -9
+    found = read_tensorboard(tmp_path / "tensorboard" / "recipe_x" / "a")
+    assert found == {"validation_loss_nats": [(0, 1.5), (1, 1.5), (2, 1.5)]}
+
+
+@pytest.mark.process
+def test_wandb_holds_what_was_tracked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Offline, where it needs no login; its service is a process of its own."""
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))  # so that no login of this machine counts
+    monkeypatch.delenv("WANDB_PROJECT", raising=False)
+    assert tracked(["wandb"], tmp_path, EVENTS) == []
+    runs = {
+        path.name.rpartition("recipe_x-")[2][0]: path
+        for path in (tmp_path / "wandb").glob("*-run-*")
+    }
+    assert set(runs) == {"a", "b"}
+    about, history = read_wandb(runs["a"])
+    assert history == EXPECTED
+    assert (about.run_group, about.display_name, about.job_type) == ("recipe_x", "a", "reference")
+    assert about.project == "lm-mia"
+    told = {item.key: item.value_json for item in about.config.update}
+    assert (told["row"], told["train"]) == ('"a"', '{"epochs":1}')
+    again, _ = read_wandb(runs["b"])
+    assert again.run_id != about.run_id
+    tracked(["wandb"], tmp_path, EVENTS[3:4])  # a row that goes on is the same run
+    assert {read_wandb(path)[0].run_id for path in (tmp_path / "wandb").glob("*recipe_x-b*")} == {
+        again.run_id
+    }
+
+
+def test_only_so_many_rows_are_open_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    log: list[str] = []
+
+    def fake(*_: Any) -> Callable[[str, str], trackers.Run]:
+        def begin(row: str, role: str) -> trackers.Run:
+            log.append(f"+{row}")
+            return trackers.Run(lambda step, values: None, lambda: log.append(f"-{row}"))
+
+        return begin
+
+    monkeypatch.setattr(trackers, "_tensorboard", fake)
+    monkeypatch.setattr(trackers, "_MOST_OPEN", 2)
+    events = [train(row, 0, 1.0) for row in "abacba"]
+    tracked(["tensorboard"], tmp_path, [*events, scored("b", 8, last=True)])
+    # a is opened, then b, then a speaks again: when c comes, b has been silent for longest, and so on
+    assert " ".join(log) == "+a +b -b +c -a +b -c +a -b -a"
+
+
+def test_a_tracker_that_fails_is_told_of_once_and_rows_go_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    def broken(*_: Any) -> Callable[[str, str], trackers.Run]:
+        def begin(row: str, role: str) -> trackers.Run:
+            raise OSError("no space\nleft")
+
+        return begin
+
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setattr(trackers, "_wandb", broken)
+    assert tracked(["wandb", "tensorboard"], tmp_path, EVENTS) == [
+        "wandb failed and is left out from here on (OSError: no space left); metrics.jsonl has everything"
+    ]
+    assert read_tensorboard(tmp_path / "tensorboard" / "recipe_x" / "a") == EXPECTED
+
+
+def test_an_error_of_the_work_is_not_swallowed(tmp_path: Path):
+    def fails() -> None:
+        with trackers.open(["tensorboard"], tmp_path, "recipe_x", {}, print) as track:
+            track(EVENTS[2])
+            raise KeyError("of the work")
+
+    with pytest.raises(KeyError):
+        fails()
+    assert "loss_nats" in read_tensorboard(tmp_path / "tensorboard" / "recipe_x" / "a")
+
+
+def test_a_missing_extra_is_told_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError) as caught:
+        tracked(["tensorboard", "wandb"], tmp_path, EVENTS)
+    assert str(caught.value).split("\n") == [
+        f"train.trackers={name!r}: not installed; run it with its extra, `uv run --extra {name} lm-mia ...`"
+        for name in ("tensorboard", "wandb")
+    ]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.process
+def test_wandb_needs_a_login_unless_it_is_offline(tmp_path: Path):
+    """In a process and a home of its own, so that no login of this machine counts."""
+    code = "from lm_mia import trackers\ntry:\n    trackers.check(['wandb'])\nexcept Exception as e: print(e)"
+    environment = {
+        "HOME": str(tmp_path),
+        "WANDB_MODE": "online",
+        "PATH": "",
+        "WANDB_SILENT": "true",
+    }
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("train.trackers='wandb': nobody is logged in;")
+
+
+@pytest.mark.process
+def test_none_asked_for_is_free(tmp_path: Path):
+    code = (
+        "from lm_mia import trackers\nfrom pathlib import Path\nimport sys\n"
+        f"with trackers.open((), Path({str(tmp_path)!r}), 'x', {{}}, print) as track:\n"
+        "    track({'event': 'worker'})\n"
+        "sys.exit(len({'tensorboard', 'wandb', 'tensorflow', 'jax'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+    assert list(tmp_path.iterdir()) == []

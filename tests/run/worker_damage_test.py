@@ -1,0 +1,56 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny_run
+from tiny_run import _on_cpu, tiny, work
+
+from lm_mia.config import load
+from lm_mia.data import subsets
+from lm_mia.errors import UserError
+from lm_mia.score.scorer import Scorer
+from lm_mia.store.store import scores_of
+
+__all__ = ["_on_cpu", "tiny"]  # fixtures
+
+
+@pytest.mark.usefixtures("_on_cpu")
+def test_a_lost_shard_is_scored_again_from_the_checkpoint(tiny: tiny_run.Tiny, tmp_path: Path):
+    c, seen = load.parse(tiny.config), []
+    workdir = tiny.copy(tmp_path / "w")
+    [recipe] = workdir.glob("recipe_*")
+    (recipe / "scores.zarr" / "member" / "c" / "2" / "0").unlink()
+    work("run", c, workdir, seen.append)
+    told = [event for event in seen[1:] if event["event"] != "compiled"]
+    assert [(e["event"], e.get("row")) for e in told] == [
+        ("row_started", "reference_2_2_2"),
+        ("scoring", "reference_2_2_2"),
+        ("row_scored", "reference_2_2_2"),
+    ]
+    assert tiny_run.scores(workdir) == tiny_run.scores(tiny.workdir)
+
+
+@pytest.mark.usefixtures("_on_cpu")
+def test_a_statistic_that_is_not_finite_is_not_stored(
+    tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    c = load.parse(tiny.config, ["--config.score.statistics=min_k"])
+    workdir = tiny.copy(tmp_path / "w")
+    [recipe] = workdir.glob("recipe_*")
+    scores_of(c, recipe).ensure(subsets.rows(4, 2), {"tokens": np.arange(32)}, {})
+    bad = {
+        "loss": np.ones(32, np.float32),
+        "min_k": np.array([np.nan, np.inf, *range(30)], np.float32),
+    }
+    monkeypatch.setattr(Scorer, "values", lambda *_: dict(bad))
+    for message in ("2 values of min_k are", "3 losses are"):
+        with pytest.raises(UserError) as caught:
+            work("score", c, workdir, lambda event: None)
+        assert str(caught.value) == (
+            f"row reference_0_0_0: {message} not finite; the row is not stored"
+        )
+        bad["loss"][:3] = np.nan
+        (recipe / "scores.zarr" / "loss/c/0/0").unlink(missing_ok=True)
+    there = tiny_run.scores(tiny.workdir)
+    there.pop("loss/c/0/0")
+    assert tiny_run.scores(workdir) == there

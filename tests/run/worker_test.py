@@ -1,0 +1,305 @@
+import dataclasses
+import json
+import os
+import signal
+import time
+import types
+from pathlib import Path
+from typing import Any
+
+import filelock
+import numpy as np
+import pytest
+import tiny_run
+from tiny_run import _on_cpu, tiny, work
+
+from lm_mia import config
+from lm_mia.config import load
+from lm_mia.data import subsets
+from lm_mia.errors import DISK_WAY_OUT, ApartError, UserError
+from lm_mia.run import inventory, preemption, worker
+from lm_mia.store.store import Store, scores_of
+from lm_mia.train import checkpoint
+from lm_mia.train.loop import DivergedError, PreemptedError
+
+__all__ = ["_on_cpu", "tiny"]  # fixtures
+
+Event = worker.Event
+C = config.Config()
+ROWS = subsets.rows(4, 2)
+NAMES = [str(row) for row in ROWS]
+
+
+class Pipe:
+    """The worker's end of a pipe, here or broken."""
+
+    def __init__(self, broken: bool = False):
+        self.sent: list[Event] = []
+        self._broken = broken
+
+    def send(self, event: Event) -> None:
+        if self._broken:
+            raise BrokenPipeError
+        self.sent.append(event)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (UserError("field=1: rule"), {"event": "user_error", "message": "field=1: rule"}),
+        (ApartError("not found"), {"event": "apart", "message": "not found"}),
+        (
+            OSError(28, "No space left on device"),
+            {"event": "disk", "message": f".: No space left on device; {DISK_WAY_OUT}"},
+        ),
+        (BrokenPipeError(), None),
+        (None, None),
+    ],
+)
+@pytest.mark.usefixtures("_on_cpu")
+def test_how_a_worker_ends(monkeypatch: pytest.MonkeyPatch, error: Any, said: Any):
+    def failing(*_: Any) -> None:
+        assert os.environ["LM_MIA_TEST"] == "seen"
+        if error is not None:
+            raise error
+
+    monkeypatch.setenv("LM_MIA_TEST", "unseen")
+    monkeypatch.setattr(worker, "_work", failing)
+    pipe: Any = Pipe()
+    left: list[int] = []
+    monkeypatch.setattr(os, "_exit", left.append)  # which waits for nothing
+    worker.main(pipe, "run", C, Path(), Path(), (0, 1), {"LM_MIA_TEST": "seen"})
+    assert pipe.sent == ([] if said is None else [said])
+    assert left == ([] if error is None else [1])
+
+
+@pytest.mark.usefixtures("_on_cpu")
+def test_a_crash_is_told_with_its_traceback(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(worker, "_work", lambda *_: 1 / 0)
+    left: list[int] = []
+    monkeypatch.setattr(os, "_exit", left.append)
+    pipe: Any = Pipe()
+    worker.main(pipe, "run", C, Path(), Path(), (0, 1), {})
+    [event] = pipe.sent
+    assert event["event"] == "crash"
+    assert "ZeroDivisionError" in event["message"]
+    assert left == [1]
+    broken: Any = Pipe(broken=True)
+    worker.main(broken, "run", C, Path(), Path(), (0, 1), {})  # nobody to tell
+    assert left == [1, 1]
+
+
+@pytest.mark.usefixtures("_on_cpu")
+def test_untrained_rows_are_not_scored(tiny: tiny_run.Tiny, tmp_path: Path):
+    c = load.parse(tiny.config)
+    workdir = tiny.copy(tmp_path / "w", rows=False)
+    tiny.recipe(workdir)
+    with pytest.raises(
+        UserError, match=r"row reference_0_0_0: not trained yet; run `lm-mia train`"
+    ):
+        work("score", c, workdir, lambda event: None)
+
+
+@pytest.mark.usefixtures("_on_cpu")
+def test_a_worker_that_is_asked_to_stop_ends_with_its_code(monkeypatch: pytest.MonkeyPatch):
+    """Where no row trains; from then on another SIGTERM changes nothing."""
+
+    def asked(*_: Any) -> None:
+        stop = preemption.Stop()
+        stop.install()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(worker, "_work", asked)
+    pipe: Any = Pipe()
+    with pytest.raises(SystemExit) as ended:
+        worker.main(pipe, "run", C, Path(), Path(), (0, 1), {})
+    assert ended.value.code == 143
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert pipe.sent == []
+
+
+@pytest.mark.usefixtures("_on_cpu")
+def test_certain_rows_only_and_those_in_other_hands_are_left(tiny: tiny_run.Tiny, tmp_path: Path):
+    workdir = tiny.copy(tmp_path / "w", rows=False)
+    recipe, seen = tiny.recipe(workdir), list[Event]()
+    (recipe / "locks").mkdir(exist_ok=True)
+    with filelock.FileLock(recipe / "locks" / f"{ROWS[2]}.lock"):
+        work("run", load.parse(tiny.config), workdir, seen.append, only=ROWS[1:3])
+    assert [event["row"] for event in seen if event["event"] == "row_scored"] == NAMES[1:2]
+    assert Store(recipe / "scores.zarr").missing(ROWS) == [*ROWS[:1], *ROWS[2:]]
+
+
+@pytest.mark.usefixtures("_on_cpu")
+def test_a_damaged_population_is_told(tiny: tiny_run.Tiny, tmp_path: Path):
+    workdir = tiny.copy(tmp_path / "w", rows=False)
+    tiny.recipe(workdir)
+    (workdir / "population" / "tokens.npy").write_bytes(b"")
+    with pytest.raises(
+        UserError, match=r"tokens.npy: .*; delete the folder .* run `lm-mia corpus`"
+    ):
+        work("run", load.parse(tiny.config), workdir, print)
+
+
+@pytest.mark.usefixtures("_on_cpu")
+def test_present_rows_are_left_alone(tiny: tiny_run.Tiny, tmp_path: Path):
+    seen: list[Event] = []
+    work("run", load.parse(tiny.config), tiny.copy(tmp_path / "w"), seen.append)
+    assert [event["event"] for event in seen] == ["worker"]
+    assert seen[0]["lead"] is True
+    assert (seen[0]["index"], seen[0]["devices"], seen[0]["processes"]) == (0, 1, 1)
+    assert seen[0]["choice"].startswith("attention xla (the one for CPUs), layers unrolled")
+
+
+@pytest.mark.usefixtures("_on_cpu")
+def test_rows_of_another_worker_are_waited_for(
+    tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """And made here once its lock is free and they still are not there; then nothing is left."""
+    c, seen = load.parse(tiny.config), []
+    workdir = tiny.copy(tmp_path / "w")
+    [recipe] = workdir.glob("recipe_*")
+    for index in (1, 4):
+        (recipe / "scores.zarr" / "loss" / "c" / str(index) / "0").unlink()
+    lock = filelock.FileLock(recipe / "locks" / f"{NAMES[1]}.lock")
+    lock.acquire()
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 2:
+            lock.release()
+
+    clock = types.SimpleNamespace(sleep=sleep, monotonic=time.monotonic)
+    monkeypatch.setattr(worker, "time", clock)  # the worker's alone: threads of orbax sleep too
+    work("run", c, workdir, seen.append)
+    # what an earlier test had compiled is not compiled again
+    told = [event for event in seen[1:] if event["event"] not in ("scoring", "compiled")]
+    assert [(event["event"], event.get("row") or event.get("rows")) for event in told] == [
+        ("row_started", NAMES[4]), ("row_scored", NAMES[4]),
+        ("waiting", [NAMES[1]]), ("waiting", [NAMES[1]]),
+        ("row_started", NAMES[1]), ("row_scored", NAMES[1]),
+    ]  # fmt: skip
+    assert len(slept) == 2
+    assert tiny_run.scores(workdir) == tiny_run.scores(tiny.workdir)
+
+
+@pytest.mark.usefixtures("_on_cpu")
+def test_a_row_that_diverges_leaves_evidence_and_the_others_are_made(
+    tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    c = load.parse(tiny.config)
+    workdir = tiny.copy(tmp_path / "w", rows=False)
+    recipe = tiny.recipe(workdir)
+    fresh, seen = checkpoint.fresh, []
+
+    def spoilt(init_seed: int, *of: Any) -> checkpoint.State:
+        state = fresh(init_seed, *of)
+        if init_seed == 2:
+            state["params"]["embed_VxD"] = state["params"]["embed_VxD"].at[5, 1].set(np.inf)
+        return state
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "fresh", spoilt)
+        work("run", c, workdir, seen.append)
+    [told] = [event for event in seen if event["event"] == "row_diverged"]
+    assert told["message"].startswith("row reference_2_2_2: loss=nan at step 0; lower optimizer.")
+    evidence = json.loads(inventory.diverged(recipe, ROWS[2]).read_text())
+    assert {k: v for k, v in told.items() if k not in ("event", "message")} == evidence
+    assert (evidence["step"], evidence["loss_nats"]) == (0, "nan")
+    members = set(np.flatnonzero(subsets.members(ROWS, 32, "balanced")[2]))
+    assert len(evidence["samples"]) == 4
+    assert set(evidence["samples"]) <= members
+    others = [name for name in NAMES if name != "reference_2_2_2"]
+    assert [event["row"] for event in seen if event["event"] == "row_scored"] == others
+    work("run", c, workdir, lambda event: pytest.fail(str(event)) if "row" in event else None)
+    inventory.diverged(recipe, ROWS[2]).unlink()
+    seen.clear()
+    work("run", c, workdir, seen.append)
+    assert [event["row"] for event in seen if event["event"] == "row_trained"] == [NAMES[2]]
+    assert tiny_run.scores(workdir) == tiny_run.scores(tiny.workdir)
+
+
+@pytest.mark.usefixtures("_on_cpu")
+def test_rows_are_scored_at_every_score_point_and_present_when_all_are(
+    tiny: tiny_run.Tiny, tmp_path: Path
+):
+    """A row's end is that of a row without score points; a point that is lost is made again alone."""
+    c = load.parse(tiny.config, ["--config.score.at_steps=1,3", "--config.attack.step=3"])
+    workdir = tiny.copy(tmp_path / "w", rows=False)
+    [made] = tiny.workdir.glob("recipe_*")
+    recipe, seen = workdir / made.name, []
+    recipe.mkdir()
+    store = scores_of(c, recipe)
+    store.ensure(ROWS, {"tokens": np.arange(32)}, {})
+    work("run", c, workdir, seen.append)
+    scored = [event for event in seen if event["event"] == "row_scored"]
+    assert [(e["row"], e["step"], e["last"]) for e in scored] == [
+        (name, step, step == 4) for name in NAMES for step in (1, 3, 4)
+    ]
+    for name in NAMES:
+        kept = sorted(p.name for p in (recipe / "checkpoints" / name).iterdir())
+        assert kept == ["1", "3", "4"]
+    assert store.missing(ROWS) == []
+    end, _ = store.read(ROWS)
+    expected, _ = scores_of(load.parse(tiny.config), made).read(ROWS)
+    np.testing.assert_array_equal(end, expected)
+    at = [dataclasses.replace(store, step=step).read(ROWS)[0] for step in (1, 3)]
+    assert (at[0].mean(), at[1].mean()) != (end.mean(), end.mean())
+    assert len({values.tobytes() for values in (*at, end)}) == 3
+    means = {(e["row"], e["step"]): e["nonmember_loss_nats"] for e in scored}
+    _, member_MxN = store.read(ROWS)
+    for values, step in ((at[0], 1), (at[1], 3), (end, 4)):
+        for m, name in enumerate(NAMES):
+            assert means[name, step] == pytest.approx(values[m][~member_MxN[m]].mean(), rel=1e-6)
+    [shard] = (recipe / "scores.zarr" / "loss" / "c" / "1" / "1").iterdir()
+    before = shard.read_bytes()
+    shard.unlink()
+    seen.clear()
+    work("run", c, workdir, seen.append)
+    assert [(e["event"], e.get("step", e.get("share"))) for e in seen[1:4]] == [
+        ("row_started", None),
+        ("scoring", 2 / 3),  # the second of three points
+        ("row_scored", 3),
+    ]
+    assert shard.read_bytes() == before
+
+
+@pytest.mark.parametrize("moment", ["while the last step is done", "while a row is scored"])
+@pytest.mark.usefixtures("_on_cpu")
+def test_asked_to_stop_where_no_step_follows(
+    tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+):
+    """In a job, and where SIGTERM comes too late for `train_row`, the worker stops before what comes next."""
+    from lm_mia.train import loop
+
+    c, seen = load.parse(tiny.config), []
+    workdir = tiny.copy(tmp_path / "w", rows=False)
+    recipe = tiny.recipe(workdir)
+    row_of: list[preemption.Stop] = []
+    install, trained = preemption.Stop.install, loop.train_row
+    monkeypatch.setattr(
+        preemption.Stop, "install", lambda self: row_of.append(self) or install(self)
+    )
+
+    def asked(*args: Any) -> None:
+        trained(*args)
+        if moment == "while the last step is done":
+            row_of[0].asked = True
+
+    def report(event: Event) -> None:
+        seen.append(event)
+        if event["event"] == "row_scored" and moment == "while a row is scored":
+            row_of[0].asked = True
+
+    monkeypatch.setattr(loop, "train_row", asked)
+    work("run", c, workdir, report)
+    last = [event["event"] for event in seen if event["event"] not in ("train", "step", "scoring")]
+    scored = ["row_scored"] if moment == "while a row is scored" else []
+    assert last == ["worker", "row_started", "row_trained", *scored, "preempted"]
+    assert inventory.trained(c, recipe, ROWS[0])
+    assert bool(inventory.missing("run", c, recipe, ROWS[:1])) == (not scored)
+
+
+def test_how_training_ends_early_is_told_apart():
+    assert issubclass(DivergedError, UserError)
+    assert not issubclass(PreemptedError, UserError)

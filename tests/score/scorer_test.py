@@ -1,0 +1,230 @@
+import dataclasses
+import itertools
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from same_bits import same
+from slow_model import parameters, slow_forward, slow_losses
+
+from lm_mia import config
+from lm_mia.data.population import Population
+from lm_mia.data.subsets import Row
+from lm_mia.errors import UserError
+from lm_mia.model import transformer
+from lm_mia.score import scorer as scorer_module
+from lm_mia.score.scorer import Scorer, micro_rows, restore_params
+from lm_mia.train import batching, checkpoint, sharding
+from lm_mia.train.optimizer import optimizer
+
+SHAPE = transformer.Shape(layers=2, width=8, heads=2, vocab_size=32, length_tokens=8)
+ROW = Row("replica", 4, 5, 6)
+MESH = sharding.mesh(jax.devices()[:1])
+
+
+@pytest.fixture(scope="module")
+def state() -> checkpoint.State:
+    """Unlike a fresh one, it does not give every piece nearly the same probability."""
+    like = checkpoint.abstract(SHAPE, optimizer(config.Optimizer()), MESH)
+    zeros = jax.tree.map(lambda of: np.zeros(of.shape, of.dtype), like["opt"])
+    numbers = {"params": parameters(SHAPE, noise=0.5), "opt": zeros}
+    return jax.device_put(numbers, jax.tree.map(lambda of: of.sharding, like))
+
+
+@pytest.fixture(scope="module")
+def logits(tiny: Population, state: checkpoint.State) -> list[np.ndarray]:
+    """Of every sample, one at a time, without padding, in float64."""
+    return [slow_forward(state["params"], tiny.sample(i)) for i in range(len(tiny))]
+
+
+@pytest.fixture(scope="module")
+def expected_N2(tiny: Population, logits: list[np.ndarray]) -> np.ndarray:
+    return np.array([slow_losses(z_LxV, tiny.sample(i)).mean() for i, z_LxV in enumerate(logits)])
+
+
+def scorer(population: Population, micro_rows: int = 4, chunk_tokens: int = 16) -> Scorer:
+    return Scorer(SHAPE, population, transformer.Way(), chunk_tokens, micro_rows, MESH)
+
+
+# of a row of 8 tokens at once, of three, of more than there are; in chunks of a token, of some, of all
+@pytest.mark.parametrize(("micro_rows", "chunk_tokens"), [(1, 1), (1, 13), (3, 13), (64, 4096)])
+def test_scores_equal_a_slow_reference_however_they_are_computed(
+    tiny: Population,
+    state: checkpoint.State,
+    expected_N2: np.ndarray,
+    micro_rows: int,
+    chunk_tokens: int,
+):
+    of = scorer(tiny, micro_rows, chunk_tokens)
+    loss_N2 = of.values(state["params"], (), 0, 20)["loss"]
+    assert (loss_N2.dtype, loss_N2.shape) == (np.float32, (20,))
+    np.testing.assert_allclose(loss_N2, expected_N2, rtol=1e-5)
+    assert loss_N2.argsort().tolist() == expected_N2.argsort().tolist()
+
+
+def test_rows_a_call_follow_the_platform_unless_asked_for():
+    sizes = [micro_rows(0, L, kind) for kind in ("cpu", "gpu") for L in (64, 1024, 4096)]
+    assert sizes == [16, 1, 1, 1024, 64, 16]
+    assert micro_rows(7, 64, "gpu") == 7
+
+
+@pytest.mark.parametrize("window", [1, 6, 20])
+def test_neither_packing_nor_the_number_of_hosts_changes_a_loss_by_more_than_rounding(
+    tiny: Population, state: checkpoint.State, monkeypatch: pytest.MonkeyPatch, window: int
+):
+    """By 1e-6 of its value at most, and never their order; asked again, the bits are the same."""
+    whole, again = (scorer(tiny).values(state["params"], STATISTICS[:2], 0, 20) for _ in range(2))
+    monkeypatch.setattr(batching, "SAMPLES", window)
+    for cuts in ((0, 20), (0, 9, 20), (0, 6, 12, 18, 20)):
+        seen: list[float] = []
+        parts = [
+            scorer(tiny, 3).values(state["params"], STATISTICS[:2], low, high, seen.append)
+            for low, high in itertools.pairwise(cuts)
+        ]
+        assert seen.count(1.0) == len(parts)
+        for name, whole_N2 in whole.items():
+            assert again[name].tobytes() == whole_N2.tobytes()
+            found_N2 = np.concatenate([part[name] for part in parts])
+            np.testing.assert_allclose(found_N2, whole_N2, rtol=2e-6)
+            assert found_N2.argsort().tolist() == whole_N2.argsort().tolist()
+
+
+def test_in_bfloat16_rounding_is_that_of_bfloat16(
+    tiny: Population, state: checkpoint.State, monkeypatch: pytest.MonkeyPatch
+):
+    shape = dataclasses.replace(SHAPE, dtype="bfloat16")
+
+    def losses(rows: int) -> np.ndarray:
+        of = dataclasses.replace(scorer(tiny, rows), shape=shape)
+        return of.values(state["params"], (), 0, 20)["loss"]
+
+    whole_N2 = losses(4)
+    monkeypatch.setattr(batching, "SAMPLES", 6)
+    np.testing.assert_allclose(losses(3), whole_N2, rtol=5e-3)
+
+
+def test_a_host_without_samples_has_nothing_to_say(tiny: Population, state: checkpoint.State):
+    found = scorer(tiny).values(state["params"], STATISTICS, 7, 7)
+    assert {name: (of.dtype, of.shape) for name, of in found.items()} == {
+        name: (np.float32, (0,)) for name in ("loss", *STATISTICS)
+    }
+
+
+def test_a_lost_state_of_a_score_point_is_told_with_the_way_out(
+    tmp_path: Path, state: checkpoint.State
+):
+    with checkpoint.manager(tmp_path, keep=[6]) as checkpoints:
+        checkpoint.save(checkpoints, 9, state)
+    message = f"row replica_4_5_6: its state after step 6 is lost; delete {tmp_path} and run `lm-mia run` again"
+    with pytest.raises(UserError, match=message):
+        restore_params(ROW, 6, SHAPE, tmp_path, MESH, MESH)
+
+
+STATISTICS = (
+    "min_k",
+    "min_k_plus_plus",
+    "summed_loss",
+    "target_logit",
+    "greedy_match",
+    "lowercase_loss",
+)
+
+
+def slow_statistics(logits: list[np.ndarray], tiny: Population) -> dict[str, list[float]]:
+    """One sample at a time; at most 7 tokens, so the lowest fifth is one."""
+    found: dict[str, list[float]] = {name: [] for name in STATISTICS[:-1]}
+    for i, of_sample in enumerate(logits):
+        x_L = tiny.sample(i)
+        z_LxV = of_sample[: len(x_L) - 1]
+        log_p_LxV = z_LxV - np.log(np.exp(z_LxV).sum(1, keepdims=True))
+        mean_L = (np.exp(log_p_LxV) * log_p_LxV).sum(1)
+        square_L = (np.exp(log_p_LxV) * log_p_LxV**2).sum(1)
+        chosen_L = log_p_LxV[range(len(x_L) - 1), x_L[1:]]
+        logit_L = z_LxV[range(len(x_L) - 1), x_L[1:]]
+        found["summed_loss"].append(-chosen_L.sum())
+        found["target_logit"].append(logit_L.mean())
+        found["greedy_match"].append((logit_L == z_LxV.max(1)).mean())
+        found["min_k"].append(chosen_L.min())
+        found["min_k_plus_plus"].append(((chosen_L - mean_L) / np.sqrt(square_L - mean_L**2)).min())
+    return found
+
+
+def test_statistics_equal_a_slow_reference_and_leave_the_loss_alone(
+    tiny: Population, state: checkpoint.State, logits: list[np.ndarray]
+):
+    params, of = state["params"], scorer(tiny)
+    loss_N2 = of.values(params, (), 0, 20)["loss"]
+    expected = slow_statistics(logits, tiny)
+    for names in ((), ("min_k_plus_plus",), STATISTICS[:2], STATISTICS[:-1]):
+        found = of.values(params, names, 0, 20)
+        assert set(found) == {"loss", *names}
+        assert found["loss"].tobytes() == loss_N2.tobytes()
+        for name in names:
+            assert (found[name].dtype, found[name].shape) == (np.float32, (20,))
+            np.testing.assert_allclose(found[name], expected[name], rtol=2e-5)
+
+
+def test_one_pass_for_the_tokens_and_one_for_lower_case(
+    tiny: Population, state: checkpoint.State, monkeypatch: pytest.MonkeyPatch
+):
+    """Lower case is made once for all rows, and only if it is asked for; here it is the samples, backwards."""
+    passes, made = [], []
+    tokens = Scorer.tokens
+
+    def backwards(population: Population) -> Population:
+        made.append(population)
+        samples = [population.sample(i) for i in reversed(range(20))]
+        ends_N = np.cumsum([len(sample) for sample in samples])
+        return dataclasses.replace(
+            population, tokens=np.concatenate(samples), offsets_N1=np.append(0, ends_N)
+        )
+
+    def counted(self: Scorer, params: Any, population: Population, *rest: Any) -> Any:
+        passes.append(population)
+        return tokens(self, params, population, *rest)
+
+    monkeypatch.setattr(scorer_module, "lowercase", backwards)
+    monkeypatch.setattr(Scorer, "tokens", counted)
+    of = scorer(tiny)
+    for names, count in (((), 1), (STATISTICS[:-1], 1)):
+        of.values(state["params"], names, 0, 20)
+        assert (len(passes), passes.pop()) == (count, tiny)
+    assert made == []
+    for names in (STATISTICS[-1:], STATISTICS):
+        found = of.values(state["params"], names, 0, 20)
+        assert set(found) == {"loss", *names}
+        np.testing.assert_allclose(found["lowercase_loss"], found["loss"][::-1], rtol=1e-6)
+        assert len(passes) == 2
+        passes.clear()
+    assert made == [tiny]
+
+
+def test_params_of_a_row_at_a_score_point_and_at_its_end(tmp_path: Path, state: checkpoint.State):
+    def after(step: int) -> checkpoint.State:
+        return state | {"params": jax.tree.map(lambda p: p + step, state["params"])}
+
+    with checkpoint.manager(tmp_path, keep=[6]) as checkpoints:
+        for step in (6, 8, 9):
+            checkpoint.save(checkpoints, step, after(step))
+    for step in (6, 9):
+        assert same(restore_params(ROW, step, SHAPE, tmp_path, MESH, MESH), after(step)["params"])
+    with pytest.raises(UserError, match=r"after step 8 is lost"):  # no score point
+        restore_params(ROW, 8, SHAPE, tmp_path, MESH, MESH)
+
+
+@pytest.mark.parametrize("step", [6, 9])
+def test_a_row_without_the_state_of_a_step_is_refused(
+    tmp_path: Path, state: checkpoint.State, step: int
+):
+    message = (
+        r"^row replica_4_5_6: not trained yet; run `lm-mia train` first "
+        rf"\(its state after step {step} is not there\)$"
+    )
+    with pytest.raises(UserError, match=message):
+        restore_params(ROW, step, SHAPE, tmp_path / "nothing", MESH, MESH)
+    with checkpoint.manager(tmp_path / "half") as checkpoints:
+        checkpoint.save(checkpoints, 5, state)
+    with pytest.raises(UserError, match=message):
+        restore_params(ROW, step, SHAPE, tmp_path / "half", MESH, MESH)

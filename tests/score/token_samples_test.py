@@ -1,0 +1,271 @@
+"""Log-probabilities of the tokens of chosen samples: from the command line to the store, and back."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny_run
+import xarray as xr
+from tiny_run import _on_cpu, here, tiny
+from tiny_store import COLUMNS, FOUR, _small_shards, asked, content, ensure, values
+
+from lm_mia import cli
+from lm_mia.data.population import Population, open_population, subset, token_columns
+from lm_mia.errors import UserError
+from lm_mia.run import supervisor
+from lm_mia.store import check, schema
+from lm_mia.store import store as store_module
+from lm_mia.store.store import Store
+
+__all__ = ["_on_cpu", "_small_shards", "tiny"]  # fixtures
+
+IDS = (7, 0, 19)
+T = 9
+TOKENS = {name: np.arange(T) + 10 * n for n, name in enumerate(schema.TOKEN_COLUMNS)}
+TOKENS["token_sample"] = np.repeat([4, 1, 3], [2, 3, 4])
+
+
+def test_some_samples_alone(tiny_population: Population):
+    some = subset(tiny_population, IDS)
+    assert len(some) == 3
+    for place, i in enumerate(IDS):
+        assert some.sample(place).tolist() == tiny_population.sample(i).tolist()
+    columns = token_columns(tiny_population, IDS)
+    rows = list(zip(*(columns[name].tolist() for name in schema.TOKEN_COLUMNS), strict=True))
+    assert rows == [
+        (i, place, int(piece)) for i in IDS for place, piece in enumerate(tiny_population.sample(i))
+    ]
+    assert all(column_T.dtype == np.int64 for column_T in columns.values())
+    assert token_columns(tiny_population, ()) == {}
+
+
+@pytest.fixture(scope="module")
+def tiny_population(tiny: tiny_run.Tiny) -> Population:
+    return open_population(tiny.workdir / "population")
+
+
+def store(path: Path, samples: tuple[int, ...] = (4, 1, 3)) -> Store:
+    return Store(path / "scores.zarr", token_samples=samples)
+
+
+def log_probs(row: int) -> np.ndarray:
+    return np.where(np.arange(T) % 4, -row - np.arange(T), np.nan).astype(np.float32)
+
+
+@pytest.mark.usefixtures("_small_shards")
+def test_tokens_have_a_dimension_of_their_own(tmp_path: Path):
+    s = store(tmp_path)
+    s.ensure(FOUR, COLUMNS, {}, TOKENS)
+    for row in FOUR:
+        s.write_row(row, *values(row))
+    assert s.missing(FOUR) == FOUR
+    assert s.lacking(FOUR[0]) == []
+    for m, row in enumerate(FOUR):
+        assert s.lacks_tokens(row)
+        s.write_tokens(row, log_probs(m))
+        assert not s.lacks_tokens(row)
+    assert s.missing(FOUR) == []
+    with xr.open_zarr(s.path) as data:
+        assert data["token_log_prob"].dims == ("row", "token")
+        assert data["token_log_prob"].attrs["units"] == "nats"
+        of = data["token_log_prob"].isel(row=2).set_xindex("token_sample").sel(token_sample=3)
+        np.testing.assert_array_equal(of, log_probs(2)[5:])
+        for name in schema.TOKEN_COLUMNS:
+            np.testing.assert_array_equal(data[name], TOKENS[name])
+    # by blocks, as any other variable
+    blocks = list(s.blocks({"x": ("token_log_prob", FOUR[::-1])}, 4))
+    found = np.concatenate([block["x"] for _, block in blocks], axis=1)
+    np.testing.assert_array_equal(found, [log_probs(m) for m in range(len(FOUR))][::-1])
+    # of three shards a row, one is lost and one damaged
+    gone, bad = (s.path / "token_log_prob" / "c" / part for part in ("1/2", "2/0"))
+    before = content(s)
+    gone.unlink()
+    bad.write_bytes(b"x" + bad.read_bytes()[1:])
+    found = check.check(s, FOUR)
+    assert (found.shards, found.missing, found.corrupt) == (6 * 9, [gone], [bad])
+    assert s.missing(FOUR) == [FOUR[1]]
+    bad.unlink()
+    for m in (1, 2):
+        s.write_tokens(FOUR[m], log_probs(m))
+    assert content(s) == before
+
+
+@pytest.mark.usefixtures("_small_shards")
+def test_tokens_asked_for_later_and_of_other_samples(tmp_path: Path):
+    plain = store(tmp_path, ())
+    ensure(plain, FOUR)
+    for row in FOUR:
+        plain.write_row(row, *values(row))
+    s = store(tmp_path)
+    assert s.missing(FOUR) == FOUR
+    s.ensure(FOUR, COLUMNS, {}, TOKENS)
+    assert (plain.missing(FOUR), s.missing(FOUR)) == ([], FOUR)
+    s.write_tokens(FOUR[0], log_probs(0))
+    assert s.missing(FOUR) == FOUR[1:]
+    other = store(tmp_path, (3, 1, 4))
+    with pytest.raises(UserError) as caught:
+        other.missing(FOUR)
+    assert str(caught.value) == (
+        f"score.token_samples: {s.path} has log-probabilities of the tokens of other samples, or in another order (3: "
+        f"4, 1, 3); ask for these, or delete {s.path / 'token_log_prob'} to have those asked for instead"
+    )
+    shutil.rmtree(s.path / "token_log_prob")
+    assert (plain.missing(FOUR), other.missing(FOUR)) == ([], FOUR)
+    more = {"token_sample": np.repeat([3, 1, 4], [4, 5, 6])}
+    more |= {name: np.arange(15) for name in schema.TOKEN_COLUMNS[1:]}
+    other.ensure(FOUR, COLUMNS, {}, more)
+    other.write_tokens(FOUR[1], np.zeros(15, np.float32))
+    assert other.missing(FOUR) == [FOUR[0], *FOUR[2:]]
+    with xr.open_zarr(s.path) as data:
+        assert data["token_log_prob"].shape == (6, 15)
+        assert data["token_sample"].values.tolist() == more["token_sample"].tolist()
+
+
+@pytest.mark.usefixtures("_small_shards")
+def test_other_tokens_after_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Those of the command that crashed were never seen, and hold nothing."""
+    s, other = store(tmp_path), store(tmp_path, (4,))
+    more = {name: of[:2] for name, of in TOKENS.items()}
+    with monkeypatch.context() as patch:
+        patch.setattr(schema, "consolidate", lambda path: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            s.ensure(FOUR, COLUMNS, {}, TOKENS)
+    other.ensure(FOUR, COLUMNS, {}, more)
+    other.write_tokens(FOUR[0], np.zeros(2, np.float32))
+    with xr.open_zarr(s.path) as data:
+        assert data["token_log_prob"].shape == (6, 2)
+        assert data["token_sample"].values.tolist() == [4, 4]
+
+
+def columns(samples: tuple[int, ...]) -> dict[str, np.ndarray]:
+    """Two tokens a sample."""
+    of = {"token_sample": np.repeat(samples, 2)}
+    return of | {name: np.arange(2 * len(samples)) for name in schema.TOKEN_COLUMNS[1:]}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ((), (0,)), ((), (3, 4, 5)),
+        ((0, 1), (0,)), ((0, 1), (0, 1)), ((0, 1), (3, 4, 5)),
+        ((0,), (2,)), ((0,), (0, 1)),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("crash", ["write", "spec", "consolidate"])
+def test_a_crash_while_the_list_changes(
+    tmp_path: Path,
+    old: tuple[int, ...],
+    new: tuple[int, ...],
+    crash: str,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Whatever list is asked for next, it can be had, and losses are never in question."""
+    s, plain = store(tmp_path, old), store(tmp_path, ())
+    s.ensure(FOUR, COLUMNS, {}, columns(old) if old else {})
+    for row in FOUR:
+        plain.write_row(row, *values(row))
+    shutil.rmtree(s.path / "token_log_prob", ignore_errors=True)
+    owner = store_module if crash == "spec" else schema
+    with monkeypatch.context() as patch:
+        true, calls = getattr(owner, crash), []
+
+        def crashing(*args: object) -> object:
+            calls.append(args)  # the first consolidation only forgets the old list
+            return 1 / 0 if crash != "consolidate" or len(calls) > bool(old) else true(*args)
+
+        patch.setattr(owner, crash, crashing)
+        with pytest.raises(ZeroDivisionError):
+            store(tmp_path, new).ensure(FOUR, COLUMNS, {}, columns(new))
+    for asked_for in (new, (9, 8)):
+        assert plain.missing(FOUR) == []
+        again = store(tmp_path, asked_for)
+        again.ensure(FOUR, COLUMNS, {}, columns(asked_for))
+        again.write_tokens(FOUR[0], np.zeros(2 * len(asked_for), np.float32))
+        assert again.missing(FOUR) == FOUR[1:]
+        with xr.open_zarr(s.path) as data:
+            assert data["token_log_prob"].shape == (6, 2 * len(asked_for))
+            assert data["token_log_prob"].values[0].tolist() == [0] * 2 * len(asked_for)
+            assert data["token_sample"].values.tolist() == np.repeat(asked_for, 2).tolist()
+        shutil.rmtree(s.path / "token_log_prob")
+    plain.ensure(FOUR, COLUMNS, {})
+    with xr.open_zarr(s.path) as data:
+        assert not [name for name in data.variables if str(name).startswith("token_")]
+
+
+@pytest.mark.usefixtures("_small_shards")
+def test_damaged_tokens_are_no_concern_of_losses(tmp_path: Path):
+    s, plain = store(tmp_path), store(tmp_path, ())
+    s.ensure(FOUR, COLUMNS, {}, TOKENS)
+    file = s.path / "token_log_prob" / "zarr.json"
+    (s.path / "token_position" / "c" / "0").unlink()
+    assert plain.missing(FOUR) == s.missing(FOUR) == FOUR
+    file.write_text("{")
+    assert plain.missing(FOUR) == FOUR
+    with pytest.raises(UserError) as caught:
+        s.missing(FOUR)
+    assert str(caught.value) == (
+        f"{file}: damaged; delete {file.parent} and run `lm-mia score` again: these are made again from checkpoints"
+    )
+
+
+@pytest.mark.usefixtures("_small_shards")
+def test_tokens_at_every_score_point(tmp_path: Path):
+    plain = asked(tmp_path / "scores.zarr")
+    s = Store(plain.path, (), plain.steps, plain.total_steps, token_samples=(4, 1, 3))
+    s.ensure(FOUR, COLUMNS, {}, TOKENS)
+    s.write_tokens(FOUR[0], log_probs(5), 6)
+    assert [s.lacks_tokens(FOUR[0], step) for step in (*s.steps, 0)] == [True, False, True]
+    with xr.open_zarr(s.path) as data:
+        assert data["token_log_prob"].dims == ("row", "checkpoint", "token")
+        np.testing.assert_array_equal(data["token_log_prob"][0, 1], log_probs(5))
+
+
+@pytest.mark.usefixtures("_on_cpu")
+def test_by_the_command_line(
+    tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):  # fmt: skip
+    """Rows that are there get them from their checkpoints; their sums are the samples' losses."""
+    w = tiny.copy(tmp_path / "w")
+    before, population = tiny_run.scores(w), open_population(w / "population")
+    monkeypatch.setattr(supervisor, "run", here)
+    flags = ("--config.score.token_samples", "5", "31", "2")
+    assert cli.main(tiny.argv("score", w, *flags)) == 0
+    assert "rows: 6 wanted, 0 present, 6 to score" in capsys.readouterr().err
+    [path] = w.glob("recipe_*/scores.zarr")
+    with xr.open_zarr(path) as data:
+        log_prob_MxT = data["token_log_prob"].values
+        sample_T, position_T = data["token_sample"].values, data["token_position"].values
+        np.testing.assert_array_equal(
+            data["token_piece"], np.concatenate([population.sample(i) for i in (5, 31, 2)])
+        )
+        assert np.isnan(log_prob_MxT[:, position_T == 0]).all()
+        assert (log_prob_MxT[:, position_T > 0] < 0).all()
+        for i in (5, 31, 2):
+            mean_M = np.nanmean(log_prob_MxT[:, sample_T == i], axis=1)
+            np.testing.assert_allclose(-mean_M, data["loss"][:, i], rtol=2e-6)
+    after = tiny_run.scores(w)
+    assert {name: after[name] for name in before if "/c/" in str(name)} == {
+        name: of for name, of in before.items() if "/c/" in str(name)
+    }
+    assert cli.main(tiny.argv("score", w, *flags)) == 0
+    assert "6 present, 0 to score" in capsys.readouterr().err
+    assert cli.main(tiny.argv("status", w, *flags, "--verify")) == 0
+    assert "48 shards wanted, 0 missing, 0 corrupt" in capsys.readouterr().out
+    assert cli.main(tiny.argv("attack", w, *flags)) == 0
+    capsys.readouterr()
+    for bad, named in ((("32", "3"), "32"), (("5", "5"), "5"), (("-1",), "-1")):
+        assert cli.main(tiny.argv("score", w, flags[0], *bad)) == 2
+        assert capsys.readouterr().err.splitlines()[-1] == (
+            f"score.token_samples: {named}: must be at most 8192 ids of samples, from 0 to population.samples - 1 = "
+            "31, none twice"
+        )
+    assert cli.main(tiny.argv("score", w, flags[0], "5")) == 2
+    assert "or in another order (3: 5, 31, 2); ask for these" in capsys.readouterr().err
+    # damage is found and mended without being asked for by name
+    [bad] = path.glob("token_log_prob/c/3/0")
+    bad.write_bytes(b"x" + bad.read_bytes()[1:])
+    assert cli.main(tiny.argv("status", w, "--verify")) == 2
+    assert f"corrupt     {bad}" in capsys.readouterr().out
+    assert cli.main(tiny.argv("score", w, "--repair")) == 0
+    assert tiny_run.scores(w) == after

@@ -1,0 +1,25 @@
+"""A small state to save, for tests of checkpoints and for the processes that they start."""
+
+import jax
+import numpy as np
+
+from lm_mia import config
+from lm_mia.model import transformer
+from lm_mia.train import checkpoint, sharding
+from lm_mia.train.optimizer import optimizer
+
+SHAPE = transformer.Shape(layers=2, width=8, heads=2, vocab_size=16, length_tokens=6)
+TX = optimizer(config.Optimizer())
+
+
+def state(seed: int = 0) -> checkpoint.State:
+    """Any state: no two leaves equal, moments and count other than their first values."""
+    like = checkpoint.abstract(SHAPE, TX, sharding.mesh(jax.local_devices()[:1]))
+    noise = np.random.default_rng(seed)
+
+    def leaf(of: jax.ShapeDtypeStruct) -> jax.Array:
+        is_count = of.dtype == np.int32
+        values = np.full(of.shape, 7 + seed) if is_count else noise.normal(size=of.shape)
+        return jax.device_put(values.astype(of.dtype), of.sharding)
+
+    return jax.tree.map(leaf, like)

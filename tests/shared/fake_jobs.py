@@ -1,0 +1,110 @@
+"""Jobs of launch that run inside the test's process, for tests of the engines that start them.
+
+The command line of a job is parsed and obeyed as in a process of its own; only training is replaced: the scores of a
+row are copied from the tiny run.
+"""
+
+import dataclasses
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_run import Tiny
+
+from launch import cli, local
+from lm_mia import config
+from lm_mia.data import subsets
+from lm_mia.run import inventory, supervisor
+from lm_mia.store.store import Store, scores_of
+
+
+class Job:
+    """What `launch.local.start` returns: a job that has ended, or one that runs until it is asked to stop."""
+
+    def __init__(self, exit_code: int | None) -> None:
+        self.returncode = exit_code
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def terminate(self) -> None:
+        if self.returncode is None:
+            self.returncode = 143
+
+    def kill(self) -> None:
+        assert self.returncode is not None, "it ends when it is asked to"
+
+    def wait(self, timeout: float | None = None) -> int:
+        assert self.returncode is not None, "it was neither over nor asked to stop"
+        return self.returncode
+
+
+@dataclasses.dataclass
+class FakeJobs:
+    """The jobs that an engine started, in order, and what becomes of them."""
+
+    started: list[dict[str, str]] = dataclasses.field(default_factory=list)
+    """The flags of every job by name, such as ``{"rows": "0:2", "recipe": "12345e67", ...}``."""
+    not_made: set[subsets.Row] = dataclasses.field(default_factory=set)
+    """Rows that jobs leave missing, as if another command held their locks."""
+    before: Callable[[dict[str, str]], Job | None] = lambda flags: None
+    """Called with the flags of a job before it does its work; the Job that it returns, if any, takes its place."""
+
+    def start(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> Any:
+        """In place of `launch.local.start`."""
+        assert list(command[:4]) == [sys.executable, "-m", "launch", "rows"]
+        flags = dict(argument.removeprefix("--").split("=", 1) for argument in command[4:])
+        assert Path(flags["log"]) == log
+        self.started.append(flags)
+        return self.before(flags) or Job(cli.main(command[3:]))
+
+
+@pytest.fixture
+def jobs(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> FakeJobs:
+    """Jobs run inside this process while the test runs, and their rows are those of the tiny run."""
+    fake = FakeJobs()
+    [made] = tiny.workdir.glob("recipe_*")
+    known = Store(made / "scores.zarr")
+    loss_MxN, member_MxN = known.read(known.rows())
+    scores = dict(zip(known.rows(), zip(loss_MxN, member_MxN, strict=True), strict=True))
+
+    def run(
+        todo: str,
+        c: config.Config,
+        workdir: Path,
+        recipe: Path,
+        on_event: Callable[[dict[str, Any]], None],
+        only: Sequence[subsets.Row],
+    ) -> bool:
+        for row in inventory.missing(todo, c, recipe, list(only)):
+            if row in fake.not_made:
+                continue
+            about = {"row": str(row), "role": row.role, "index": 0}
+            on_event({"event": "row_started", **about})
+            scores_of(c, recipe).write_row(row, *scores[row])
+            ended = {"event": "row_scored", "step": inventory.total_steps(c, row), "last": True}
+            means = dict.fromkeys(("seconds", "member_loss_nats", "nonmember_loss_nats"), 0.0)
+            on_event(ended | about | means)
+        return True
+
+    monkeypatch.setattr(supervisor, "run", run)
+    monkeypatch.setattr(local, "start", fake.start)
+    return fake
+
+
+class Clock:
+    """A clock in place of the module `time`: it stands still but for sleeps."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+        self.on_sleep: Callable[[], None] = lambda: None
+        """Called after every sleep."""
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+        self.on_sleep()

@@ -1,0 +1,149 @@
+"""What rows over 1, 2 and 4 devices come to, as JSON: run by sharding_test.py in a process with 4 CPU devices.
+
+Its argument is an empty folder for states that are saved on some devices and restored on others.
+"""
+
+import dataclasses
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+from same_bits import same
+from step_case import (
+    LENGTHS,
+    RECIPE,
+    SHAPE,
+    arguments,
+    choice,
+    laid_out,
+    population,
+    state,
+)
+
+from lm_mia.data import subsets
+from lm_mia.model import transformer
+from lm_mia.score.scorer import restore_params
+from lm_mia.train import checkpoint, sharding
+from lm_mia.train.optimizer import optimizer
+from lm_mia.train.step import make_loss, make_step
+
+EVEN = dataclasses.replace(SHAPE, layers=1)
+# Of 6 numbers, none of its layernorms is divisible by 4; nor is the vocabulary.
+ODD = dataclasses.replace(SHAPE, width=6, heads=1, vocab_size=66, length_tokens=32)
+# several micro-batches, devices idle in some; scanned and computed again; one micro-batch for all
+CASES = {
+    "even": (EVEN, choice(micro_rows=1), (1, 2, 4)),
+    "scanned": (SHAPE, choice(transformer.Way(scanned=True, remat="full")), (1, 2)),
+    "odd": (ODD, choice(), (1, 4)),
+}
+COLLECTIVES = ("all-gather", "reduce-scatter", "all-reduce", "collective-permute", "all-to-all")
+
+
+def numbers(tree: Any) -> list[Any]:
+    return [np.asarray(leaf, np.float64).tolist() for leaf in jax.tree.leaves(tree)]
+
+
+def collectives(text: str) -> list[dict[str, Any]]:
+    """Every collective of a compiled program: its kind, how it groups devices, whether it lies inside a loop."""
+    found, calls, loops, name = [], {}, set(), ""
+    for line in text.splitlines():
+        if opened := re.match(r"(?:ENTRY )?%([\w.-]+) \(.*\{$", line):
+            name = opened[1]
+            calls[name] = set()
+        here = re.findall(r"(?:calls|to_apply|body|condition)=%([\w.-]+)", line)
+        calls.setdefault(name, set()).update(here)
+        if " while(" in line:
+            loops |= set(here)
+        if kind := re.search(rf"= .*?\b({'|'.join(COLLECTIVES)})(?:-start)?\(", line):
+            groups = re.search(r"replica_groups=(\S+),", line)
+            found.append({"kind": kind[1], "in": name, "groups": groups and groups[1]})
+    while new := {c for n in loops for c in calls.get(n, ())} - loops:
+        loops |= new
+    assert loops, "the loop over micro-batches"
+    return [c | {"looped": c["in"] in loops} for c in found]
+
+
+def case(name: str, devices: int) -> dict[str, Any]:
+    shape, chosen, _ = CASES[name]
+    mesh = sharding.mesh(jax.devices()[:devices])
+    samples = population()
+    step = make_step(shape, RECIPE, chosen, mesh)
+    now = state(mesh, shape=shape)
+    at = [
+        arguments(*laid_out(samples, ids_B, chosen, mesh, len(LENGTHS)), mesh)
+        for ids_B in (np.arange(16), np.arange(1), np.arange(3, 14))
+    ]
+    compiled = step.lower(now, *at[0], np.float32(0.01)).compile()  # type: ignore[attr-defined]
+    leaves = jax.tree.leaves(now)
+    out: dict[str, Any] = {
+        "collectives": collectives(compiled.as_text()),
+        "parameters": len(jax.tree.leaves(now["params"])),
+        "split": sum(
+            sharding.AXIS in leaf.sharding.spec for leaf in jax.tree.leaves(now["params"])
+        ),
+        "share": [
+            [shard.data.size for shard in leaf.addressable_shards] + [leaf.size] for leaf in leaves
+        ],
+    }
+    if name == "odd":
+        mean = make_loss(shape, chosen, mesh)
+        out["loss"] = [float(mean(now["params"], *args)) for args in at]
+    metrics = []
+    for args in at:  # one executable for all of them
+        now, of_step = compiled(now, *args, np.float32(0.01))
+        metrics.append({key: float(value) for key, value in of_step.items()})
+    out["same places"] = all(
+        a.sharding == b
+        for a, b in zip(jax.tree.leaves(now), (x.sharding for x in leaves), strict=True)
+    )
+    return out | {
+        "metrics": metrics,
+        "params": numbers(now["params"]),
+        "moments": numbers(optax.tree.get(now["opt"], "nu")),
+    }
+
+
+def checkpoints(folder: Path) -> dict[str, Any]:
+    """Fresh states on any devices, and states saved on some of them and restored on others."""
+    tx = optimizer(RECIPE)
+    meshes = {n: sharding.mesh(jax.devices()[:n]) for n in (1, 2, 4)}
+    states = {n: checkpoint.fresh(5, EVEN, tx, mesh) for n, mesh in meshes.items()}
+    found: dict[str, Any] = {"leaves": len(jax.tree.leaves(states[1]))}
+    found["fresh"] = [same(states[1], states[n]) for n in (2, 4)]
+    prints = {int(checkpoint.fingerprint(state["params"])) for state in states.values()}
+    found["fingerprints"] = len(prints)
+    found["restored"] = {}
+    for saved in (4, 1):
+        of = folder / str(saved)
+        leaves = jax.tree.leaves(states[saved])
+        parts = [leaf.addressable_shards[0].data.size / leaf.size for leaf in leaves]
+        found[f"smallest part of {saved}"] = min(parts)
+        with checkpoint.manager(of) as manager:
+            checkpoint.save(manager, 6, states[saved])
+        with checkpoint.manager(of) as manager:
+            for n, mesh in meshes.items():
+                got = checkpoint.restore(manager, 6, checkpoint.abstract(EVEN, tx, mesh))
+                pairs = zip(*map(jax.tree.leaves, (got, states[n])), strict=True)
+                placed = all(a.sharding == b.sharding for a, b in pairs)
+                found["restored"][f"{saved} on {n}"] = [same(got, states[1]), placed]
+                row = subsets.Row("reference", 1, 2, 3)
+                params = restore_params(row, 6, EVEN, of, mesh, mesh)
+                on = {d.id for leaf in jax.tree.leaves(params) for d in leaf.devices()}
+                right = [same(params, states[1]["params"]), on == {*range(n)}]
+                found["restored"][f"{saved} scored on {n}"] = right
+    return found
+
+
+def main() -> None:
+    assert len(jax.devices()) == 4
+    cases = {name: {n: case(name, n) for n in of[2]} for name, of in CASES.items()}
+    print(json.dumps({"cases": cases, "checkpoints": checkpoints(Path(sys.argv[1]))}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""The command `lm-mia`, whose workers hold a row at a certain step, so that a test meets it there on any machine.
+
+A worker that has done HOLD_STEP steps of a row waits there until it is asked to stop, or until the file HOLD_RELEASE
+exists. Only of the row HOLD_ROW, if that is set. Workers are spawned, so they run this module too before they begin.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def hold_rows() -> None:
+    """Patches training in this process, a worker; JAX is loaded when the worker itself does."""
+    from lm_mia.run import worker
+
+    work = worker._work
+
+    def holding(*args: Any) -> None:
+        from lm_mia.train import loop
+
+        train_row = loop.train_row
+
+        def train_held(
+            trainer: Any, row: Any, steps: Any, folder: Any, report: Any, keep: Any, asked: Any
+        ) -> None:
+            held = os.environ.get("HOLD_ROW") in (None, str(row))
+            stop = waiting(asked) if held else asked
+            train_row(trainer, row, steps, folder, report, keep, stop)
+
+        setattr(loop, "train_row", train_held)  # noqa: B010 (a plain assignment is none to pyright)
+        work(*args)
+
+    setattr(worker, "_work", holding)  # noqa: B010
+
+
+def waiting(asked: Callable[[int], bool]) -> Callable[[int], bool]:
+    """Whether to stop after a step, asked again and again at the step where the row is held."""
+    release = os.environ.get("HOLD_RELEASE")
+
+    def ask(step: int) -> bool:
+        while step == int(os.environ["HOLD_STEP"]) and not asked(step):
+            if release is not None and Path(release).exists():
+                break
+            time.sleep(0.01)
+        return asked(step)
+
+    return ask
+
+
+if __name__ == "__mp_main__":
+    hold_rows()
+if __name__ == "__main__":
+    from lm_mia import cli
+
+    sys.exit(cli.main())

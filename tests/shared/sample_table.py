@@ -1,0 +1,10 @@
+"""The sample table of a population, for tests."""
+
+import pandas as pd
+
+from lm_mia.data.population import Population
+
+
+def table_of(of: Population) -> pd.DataFrame:
+    """The sample table; row i is sample i."""
+    return pd.read_parquet(of.folder / f"{of.prefix}samples.parquet")

@@ -1,0 +1,82 @@
+"""A small batch with every edge that packing has, and what the compiled step makes of it."""
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import slow_model
+from jax.sharding import Mesh
+
+from lm_mia import config
+from lm_mia.data.population import Population
+from lm_mia.model import transformer
+from lm_mia.train import batching, checkpoint, sharding
+from lm_mia.train.execution import Choice
+from lm_mia.train.optimizer import optimizer
+from lm_mia.train.step import place
+
+SHAPE = transformer.Shape(layers=2, width=16, heads=2, vocab_size=64, length_tokens=32)
+ONE_BY_ONE = transformer.Way()
+RECIPE = config.Optimizer(warmup_steps=0, weight_decay=0.1, clip_norm=0.5)
+# Whole rows, single tokens, pairs, and samples that leave tails: 8 packed rows.
+LENGTHS = (32, 5, 9, 1, 20, 31, 2, 14, 7, 7, 3, 11, 30, 32, 1, 25)
+
+
+def population(length_N: Sequence[int] = LENGTHS, seed: int = 0) -> Population:
+    """Samples of such lengths and of random pieces, in memory."""
+    tokens = np.random.default_rng(seed).integers(1, SHAPE.vocab_size, sum(length_N))
+    settings = {"population.length_tokens": SHAPE.length_tokens}
+    manifest = {"settings": settings, "vocab_size": SHAPE.vocab_size}
+    return Population(Path(), tokens.astype(np.uint16), np.append(0, np.cumsum(length_N)), manifest)
+
+
+def choice(
+    way: transformer.Way = ONE_BY_ONE,
+    micro_rows: int = 2,
+    chunk_tokens: int = 24,
+    packed: bool = True,
+) -> Choice:
+    return Choice(way, micro_rows, chunk_tokens, packed, "for a test")
+
+
+@functools.cache
+def parameters(shape: transformer.Shape = SHAPE) -> transformer.Params:
+    """Far enough from their first values that every one of them counts."""
+    return slow_model.parameters(shape, noise=0.1)
+
+
+def state(
+    mesh: Mesh, recipe: config.Optimizer = RECIPE, shape: transformer.Shape = SHAPE
+) -> checkpoint.State:
+    """The state before the first update, on a mesh: moments and the count of updates are 0."""
+    params = jax.tree.map(
+        np.array, parameters(shape)
+    )  # copies, since an update writes over its state
+    moments = jax.eval_shape(optimizer(recipe).init, params)
+    zeros = jax.tree.map(lambda of: np.zeros(of.shape, of.dtype), moments)
+    whole = {"params": params, "opt": zeros}
+    return jax.device_put(whole, sharding.shardings(whole, mesh))
+
+
+def laid_out(
+    samples: Population, ids_B: np.ndarray, chosen: Choice, mesh: Mesh, most: int = 0
+) -> tuple[batching.Rows, batching.Sizes]:
+    """Samples as rows in memory, room for ``most`` of them at least."""
+    length_B = samples.lengths_N[ids_B]
+    plan = batching.padded_plan(length_B)
+    if chosen.packed:
+        plan = batching.packed_plan(length_B, samples.length_tokens)
+    count = batching.micro_batches(max(most, len(ids_B)), chosen.micro_rows, mesh.size)
+    return batching.rows(samples, ids_B, plan, count, chosen.micro_rows, mesh.size)
+
+
+def arguments(rows: batching.Rows, sizes: batching.Sizes, mesh: Mesh) -> tuple[Any, ...]:
+    """What a step or a loss takes between state and learning rate."""
+    return place(rows, mesh), np.int32(sizes.trips), np.float32(sizes.predicted)
+
+
+def one_device() -> Mesh:
+    return sharding.mesh(jax.devices()[:1])

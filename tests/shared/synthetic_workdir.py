@@ -1,0 +1,221 @@
+"""A synthetic workdir: lm_mia's own attack on Gaussian losses, so that the tables are what an attack writes.
+
+There is more in it than the tables are about: rows of an attack that was larger, another recipe, and an earlier
+training of the first row. All of these have losses that no row of the tables comes near.
+"""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+
+from lm_mia import config
+from lm_mia.attacks import runner
+from lm_mia.data import subsets
+from lm_mia.data.population import Population
+from lm_mia.data.subsets import Row
+from lm_mia.score import extraction
+from lm_mia.store.store import Store
+
+FPRS, FOCUS = (0.01, 0.05, 0.1, 0.2, 0.5), 0.05
+RECIPE, OTHER_RECIPE = "recipe_0123abcd", "recipe_00000000"
+FAR, TARGET_SEED = 77.0, 2**31
+LATER = {"lm_mia": "0.2.0", "packages": {"jax": "9.9.9"}, "commit": "abc123+", "cpu_cores": 96}
+NASTY = "<script>alert('x & y')</script>\n\"quoted\", " + "long" * 40
+ATTACKS = (
+    "lira_online",
+    "lira_offline",
+    "rmia",
+    "rmia_offline",
+    "rmia_simple",
+    "reference_calibrated",
+    "loss",
+    "zlib",
+)
+STATISTICS = {"min_k": "min_k", "min_k_plus_plus": "min_k_plus_plus", "lowercase": "lowercase_loss"}
+
+
+@dataclasses.dataclass(frozen=True)
+class World:
+    """Losses of the rows of an attack on N samples."""
+
+    rows: Sequence[Row]
+    loss_MxN: np.ndarray
+    member_MxN: np.ndarray
+    larger: Sequence[Row]
+    """Rows of an attack of earlier that had more of both roles."""
+
+
+class Texts:
+    """What an attack asks of a population."""
+
+    def __init__(self, samples: int) -> None:
+        self.lengths_N = 20 + np.arange(samples) % 108
+        n = np.arange(samples)
+        self.columns = {
+            "tokens": self.lengths_N,
+            "unk": np.where(n % 3 == 0, n % 7, 0),
+            "zlib_bytes": 100 + n % 37,
+            "tfidf": np.where(n % 50 == 0, np.nan, 2 + n * 37 % 101 / 40),
+            "prefix_group": n,
+        }
+
+    def column(self, name: str) -> np.ndarray:
+        return self.columns[name]
+
+    def __len__(self) -> int:
+        return len(self.lengths_N)
+
+    def text(self, i: int) -> str:
+        return NASTY
+
+
+class Page(HTMLParser):
+    """Collects tags with their attributes, and the text."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    @property
+    def words(self) -> str:
+        """The text, whatever its line breaks."""
+        return " ".join(self.text.split())
+
+
+def write_workdir(
+    folder: Path,
+    *,
+    samples: int = 300,
+    effect: float = 0.6,
+    design: subsets.Design = "exact",
+    absent: Sequence[str] = (),
+    later: tuple[dict[str, Any], ...] = (),
+    **settings: Any,
+) -> Path:
+    """A workdir as after lm-mia attack; training on a sample lowers its loss by about ``effect``.
+
+    Args:
+      folder: to make.
+      samples: of the population.
+      effect: mean gain of a member.
+      design: of the subsets.
+      absent: names of rows that are not in the store.
+      later: later commands of config.json.
+      settings: of the attack, beside or instead of those here.
+    """
+    defaults = {"references": 16, "replicas": 16, "fprs": FPRS, "focus_fpr": FOCUS}
+    defaults |= {"attacks": ATTACKS, "bootstraps": 40, "rmia_samples": 100, "band": (0.01, 0.2)}
+    c = config.Attack(**(defaults | settings))
+    rng = np.random.default_rng(0)
+    rows = subsets.rows(c.references, c.replicas)
+    member_MxN = subsets.members(rows, samples, design)
+    level_N, gain_N = rng.normal(4, 0.6, samples), effect * rng.gamma(2, 0.5, samples)
+    loss_MxN = level_N - gain_N * member_MxN + rng.normal(0, 0.25, member_MxN.shape)
+    larger = [r for r in subsets.rows(c.references + 4, c.replicas + 1) if r not in rows]
+    world = World(rows, loss_MxN.astype(np.float32), member_MxN, larger)
+    store = _write_store(folder / RECIPE, world, c, absent)
+    far = dataclasses.replace(world, rows=rows[:1], loss_MxN=world.loss_MxN[:1] + FAR, larger=[])
+    _write_store(folder / OTHER_RECIPE, far, c, ())
+    population = cast(Population, Texts(samples))
+    runner.run(store, population, c, folder / "tables", lambda *_: None, lambda _: None)
+    _write_config(folder, samples, later)
+    there = [m for m, row in enumerate(rows) if str(row) not in absent]
+    _write_log(folder / "metrics.jsonl", world, there, rng)
+    return folder
+
+
+def write_extraction(folder: Path, samples: int = 60, level: float = -9.0) -> pd.DataFrame:
+    """The tables of lm-mia extract for the highest scores, with suffixes of about this log probability."""
+    tables, rng = folder / "tables", np.random.default_rng(1)
+    scored = pd.read_parquet(tables / "samples.parquet", columns=["id", "member", "score"])
+    found = scored.sort_values("score", ascending=False).head(samples).reset_index(drop=True)
+    log_p_N = np.minimum(level + 4 * rng.normal(size=samples), -0.01)
+    found["log_p_greedy"] = np.where(np.arange(samples) % 20 == 0, 0.0, -np.inf)
+    found["log_p_sampled"] = log_p_N
+    found["log_p_chosen"] = np.where(np.arange(samples) % 4 == 0, -np.inf, log_p_N / 2)
+    for name, every in (("greedy", 20), ("sampled", 30)):
+        written = np.arange(samples) % every == 0
+        found[f"exact_{name}"] = found[f"contained_{name}"] = written.astype(float)
+        found[f"overlap_{name}"] = np.where(written, 1.0, 0.25)
+    c = config.Extract(samples=samples, prefix_tokens=20, suffix_tokens=30)
+    row = json.loads((tables / "flips.json").read_text())["first_target"]
+    extraction.write(tables, found, c, row, 7)
+    return found
+
+
+def _write_store(folder: Path, world: World, c: config.Attack, absent: Sequence[str]) -> Store:
+    """The rows of the larger attack are at the end of it."""
+    folder.mkdir(parents=True)
+    statistics = tuple(STATISTICS[a] for a in c.attacks if a in STATISTICS)
+    store = Store(folder / "scores.zarr", statistics)
+    samples = world.loss_MxN.shape[1]
+    store.ensure([*world.rows, *world.larger], {"tokens": np.arange(samples)}, {})
+    for row, loss_N, member_N in zip(world.rows, world.loss_MxN, world.member_MxN, strict=False):
+        if str(row) not in absent:
+            values = {name: loss_N + 0.01 * i for i, name in enumerate(statistics, 1)}
+            store.write_row(row, loss_N, member_N, values)
+    far_N, all_N = np.full(samples, FAR, np.float32), np.ones(samples, bool)
+    for row in world.larger:
+        store.write_row(row, far_N, all_N, dict.fromkeys(statistics, far_N))
+    return store
+
+
+def _write_config(folder: Path, samples: int, later: tuple[dict[str, Any], ...]) -> None:
+    """With the attack section of another attack than that of the tables."""
+    older = {"references": 777, "replicas": 888, "focus_fpr": 0.125, "fprs": [0.125], "alpha": 0.9}
+    sections = {
+        "corpus": {"source": "docstrings", "path": ""},
+        "tokenizer": {"path": "", "vocab_size": 1024},
+        "population": {"samples": samples, "seed": 0, "length_tokens": 128},
+        "model": {"layers": 2, "width": 64, "heads": 4, "dtype": "float32"},
+        "train": {"subset": "exact", "batch_size": 16, "epochs": 4},
+        "attack": older | {"variance": "pooled"},
+    }
+    run = {"config": sections, "packages": {"jax": "0.10.2"}, "lm_mia": "0.1.0", "commit": None}
+    run |= {"cpu_cores": 2, "later": later}
+    (folder / "config.json").write_text(json.dumps(run))
+    manifest = {"sha256": "f" * 64, "vocab_size": 1024, "provenance": {"corpus_sha256": "0" * 64}}
+    (folder / "population").mkdir()
+    (folder / "population" / "manifest.json").write_text(json.dumps(manifest))
+
+
+def _write_log(path: Path, world: World, there: list[int], rng: np.random.Generator) -> None:
+    steps = 4 * -(-world.loss_MxN.shape[1] // 2 // 16)
+    with path.open("w") as log:
+
+        def write(names: dict[str, Any], loss: float, member: float, nonmember: float) -> None:
+            row = {"time": "2026-01-01T00:00:00", **names}
+            for t in [*range(0, steps - 1, 5), steps - 1]:
+                now = loss + 4 * np.exp(-3 * t / steps) + rng.normal(0, 0.1)
+                event = {"event": "train", "step": t, "steps": steps, "loss_nats": now}
+                log.write(json.dumps(row | event) + "\n")
+            log.write(json.dumps(row | {"event": "row_trained", "seconds": 1.7 * loss}) + "\n")
+            means = {"member_loss_nats": member, "nonmember_loss_nats": nonmember}
+            log.write(json.dumps(row | {"event": "row_scored"} | means) + "\n")
+
+        def named(row: Row) -> dict[str, Any]:
+            return {"row": str(row), "role": row.role, "recipe": RECIPE}
+
+        for row in (world.rows[0], *world.larger):  # the first is trained again below
+            write(named(row), FAR, FAR, FAR)
+        for m in there:
+            loss_N, member_N = world.loss_MxN[m], world.member_MxN[m]
+            means = float(loss_N[member_N].mean()), float(loss_N[~member_N].mean())
+            write(named(world.rows[m]), 3, *means)
+            write(named(world.rows[m]) | {"recipe": OTHER_RECIPE}, FAR, FAR, FAR)
+        log.write('{"event": "worker_lost"}\n{"event": "waiting", "rows": 3}\n')
+        log.write('{"event": "train", "row": "refer')

@@ -1,0 +1,274 @@
+"""One whole tiny run through the command line, shared by tests; those that change something take a copy."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import filelock
+import held_command
+import jax
+import numpy as np
+import pytest
+
+from lm_mia import cli, config
+from lm_mia.data.subsets import Row
+from lm_mia.run import worker
+from lm_mia.store.schema import VARIABLES
+from lm_mia.store.store import Store
+
+_WORDS = (
+    "river stone market winter letter garden captain engine morning silver forest window teacher village harbour "
+    "music copper island doctor mountain bridge summer kitchen paper thunder soldier orange dinner castle valley "
+    "mirror ladder walked carried opened watched followed painted counted gathered promised borrowed crossed answered "
+    "slowly quietly often never under behind through against between beyond every another small bright heavy narrow"
+)
+_CONFIG = """
+from lm_mia import config
+def get_config():
+    return config.Config(
+        corpus=config.Corpus(source="text", path={texts!r}),
+        tokenizer=config.Tokenizer(vocab_size=100),
+        population=config.Population(samples=32, length_tokens=8),
+        model=config.Model(layers=1, width=8, heads=2),
+        optimizer=config.Optimizer(peak_learning_rate=1e-2, warmup_steps=1),
+        train=config.Train(subset="balanced", batch_size=4),
+        attack=config.Attack(references=4, replicas=2, variance="pooled", fprs=(0.1, 0.5), focus_fpr=0.1),
+    )
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Tiny:
+    """A folder with a corpus, a config file, a report script that does nothing, and a finished workdir."""
+
+    folder: Path
+
+    @property
+    def config(self) -> str:
+        return str(self.folder / "tiny.py")
+
+    @property
+    def workdir(self) -> Path:
+        return self.folder / "workdir"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Computes on the CPU; the cache of compiled code is the one that conftest.py names."""
+        return {"JAX_PLATFORMS": "cpu"}
+
+    def copy(self, path: Path, rows: bool = True) -> Path:
+        """Of the workdir, with its rows or without."""
+        ignore = None if rows else shutil.ignore_patterns("recipe_*", "metrics.jsonl", "tables")
+        return Path(shutil.copytree(self.workdir, path, ignore=ignore))
+
+    def population(self, path: Path) -> Path:
+        """A workdir of no config yet, with the population alone."""
+        shutil.copytree(self.workdir / "population", path / "population")
+        return path
+
+    def argv(self, verb: str, workdir: Path, *more: str) -> list[str]:
+        """Arguments of lm-mia, without the slow report."""
+        no_report = f"--config.report={self.folder / 'no_report.py'}"
+        return [verb, f"--config={self.config}", f"--workdir={workdir}", no_report, *more]
+
+    def start(
+        self, argv: list[str], more: Mapping[str, str] = MappingProxyType({})
+    ) -> subprocess.Popen[str]:
+        """The command, in a group of processes of its own, with more in its environment.
+
+        With HOLD_STEP among this, workers hold their rows at that step: `held_command` says how.
+        """
+        module = [str(Path(held_command.__file__))] if "HOLD_STEP" in more else ["-m", "lm_mia.cli"]
+        command, out = [sys.executable, *module, *argv], subprocess.PIPE
+        environment = {**os.environ, **self.environment, **more}
+        # It would inherit that Ctrl-C is ignored, as it is here once a test has done a worker's work in this process.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            return subprocess.Popen(
+                command, stdout=out, stderr=out, text=True, env=environment, start_new_session=True
+            )
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def start_job(
+        self,
+        workdir: Path,
+        processes: int,
+        devices: int,
+        *more: str,
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> list[subprocess.Popen[str]]:
+        """`lm-mia run` in every process of a job, each of so many CPU devices, with rows over all of them."""
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{free.getsockname()[1]}"
+        argv = self.argv("run", workdir, "--config.compute.span=job", *more)
+        found = []
+        for index in range(processes):
+            more_environment = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+            more_environment |= environment
+            if processes > 1:
+                more_environment |= {
+                    "JAX_COORDINATOR_ADDRESS": address,
+                    "JAX_NUM_PROCESSES": str(processes),
+                    "JAX_PROCESS_ID": str(index),
+                }
+            found.append(self.start(argv, more_environment))
+        return found
+
+    def recipe(self, workdir: Path) -> Path:
+        """The folder of a recipe in another workdir, whose store knows the rows, as `lm_mia.run.pipeline` makes it."""
+        [made] = self.workdir.glob("recipe_*")
+        recipe = workdir / made.name
+        recipe.mkdir(exist_ok=True)
+        known = Store(made / "scores.zarr").rows()
+        Store(recipe / "scores.zarr").ensure(known, {"tokens": np.arange(32)}, {})
+        return recipe
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
+    return finished(tmp_path_factory)
+
+
+@contextlib.contextmanager
+def on_cpu() -> Iterator[pytest.MonkeyPatch]:
+    """For what starts workers, or does their work here: it leaves no setting and no signal handler behind."""
+    names = ("min_compile_time_secs", "min_entry_size_bytes")
+    settings = ("jax_compilation_cache_dir", *(f"jax_persistent_cache_{name}" for name in names))
+    before = {name: getattr(jax.config, name) for name in settings}
+    handlers = {kind: signal.getsignal(kind) for kind in (signal.SIGTERM, signal.SIGINT)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAX_PLATFORMS", "cpu")
+        patch.setenv("NPROC", "1")
+        yield patch
+    for name, value in before.items():
+        jax.config.update(name, value)
+    for kind, handler in handlers.items():
+        signal.signal(kind, handler)
+
+
+@pytest.fixture
+def _on_cpu() -> Iterator[None]:
+    with on_cpu():
+        yield
+
+
+def scores(workdir: Path) -> dict[str, bytes]:
+    """Every shard of the scores."""
+    [store] = workdir.glob("recipe_*/scores.zarr")
+    shards = (p for name in VARIABLES for p in store.glob(f"{name}/c/**/*"))
+    return {str(p.relative_to(store)): p.read_bytes() for p in shards if p.is_file()}
+
+
+def logged(workdir: Path, kind: str) -> list[dict[str, Any]]:
+    """Every event of a kind in the log; a line that is still being written is not there yet."""
+    log = workdir / "metrics.jsonl"
+    lines = log.read_bytes().splitlines(keepends=True) if log.exists() else []
+    found = [json.loads(line) for line in lines if line.endswith(b"\n")]
+    return [event for event in found if event["event"] == kind]
+
+
+def events(workdir: Path, kind: str) -> list[str]:
+    """The rows of every event of a kind in the log, sorted."""
+    return sorted(event["row"] for event in logged(workdir, kind))
+
+
+def finished(factory: pytest.TempPathFactory) -> Tiny:
+    """The run, made by whichever test process asks first."""
+    base = factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "tiny_run"
+    with filelock.FileLock(folder.with_suffix(".lock")):
+        tiny = Tiny(folder)
+        if not (folder / "done").exists():
+            make(tiny)
+        return tiny
+
+
+def make(tiny: Tiny) -> None:
+    """The corpus, the config and the finished run."""
+    texts = tiny.folder / "texts"
+    texts.mkdir(parents=True)
+    draw = random.Random(0)
+    for i in range(40):
+        words = [draw.choice(_WORDS.split()) for _ in range(45)]
+        (texts / f"{i:02}.txt").write_text(" ".join(words).capitalize() + ".\n")
+    (tiny.folder / "tiny.py").write_text(_CONFIG.format(texts=str(texts)))
+    (tiny.folder / "no_report.py").write_text("")
+    argv = [a for a in tiny.argv("run", tiny.workdir) if not a.startswith("--config.report")]
+    process = tiny.start([*argv, "--config.train.workers=1"])
+    out, said = process.communicate()
+    assert process.returncode == 0, said
+    (tiny.folder / "out").write_text(out)
+    (tiny.folder / "said").write_text(said)
+    (tiny.folder / "done").write_text("")
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def workers_of(pid: int) -> list[int]:
+    """Ids of the worker processes below a process, from /proc."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            if parent == pid and b"spawn_main" in (stat.parent / "cmdline").read_bytes():
+                found.append(int(stat.parent.name))
+    return found
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended, waited for by its parent or not."""
+    stat = Path(f"/proc/{pid}/stat")
+    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def work(
+    todo: str,
+    c: config.Config,
+    workdir: Path,
+    report: Callable[[worker.Event], None],
+    only: Sequence[Row] | None = None,
+) -> None:
+    """What `worker.main` does, in this process."""
+    [recipe] = workdir.glob("recipe_*")
+    worker._work(todo, c, workdir, recipe, (0, 1), report, only)
+
+
+def here(
+    todo: str,
+    c: config.Config,
+    workdir: Path,
+    recipe: Path,
+    on_event: Callable[[worker.Event], None],
+    only: Sequence[Row] | None,
+) -> bool:
+    """`supervisor.run`, but a worker's work is done in this process."""
+    worker._work(todo, c, workdir, recipe, (0, 1), on_event, only)
+    return True
+
+
+def refused(argv: list[str], capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """What a command that is refused says, a line each, without the bars that were drawn so far."""
+    assert cli.main(argv) == 2
+    out, said = capsys.readouterr()
+    assert out == ""
+    assert "Traceback" not in said
+    return [
+        line
+        for line in said.splitlines()
+        if line.strip() and "0:00:0" not in line and "%" not in line
+    ]

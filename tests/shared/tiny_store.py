@@ -1,0 +1,130 @@
+"""A store of six rows of ten samples, in small shards, shared by tests."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+
+from lm_mia.data.subsets import Row, rows
+from lm_mia.store import schema, store
+from lm_mia.store.store import Store
+
+SAMPLES = 10
+FOUR, SIX = rows(4, 2), rows(6, 2)
+COLUMNS = {"tokens": np.arange(SAMPLES) + 5, "unk": np.zeros(SAMPLES, np.int64)}
+
+
+@pytest.fixture(autouse=True)
+def _small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three shards a row, the last one short, of two chunks each."""
+    monkeypatch.setattr(schema, "SHARD_SAMPLES", 4)
+    monkeypatch.setattr(schema, "CHUNK_SAMPLES", 2)
+
+
+def values(row: Row) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng([row.subset_seed, row.order_seed])
+    return rng.normal(size=SAMPLES).astype(np.float32), rng.random(SAMPLES) < 0.5
+
+
+def ensure(s: Store, wanted: list[Row]) -> None:
+    s.ensure(wanted, COLUMNS, {"recipe": "abc"})
+
+
+def made(path: Path, wanted: list[Row] = FOUR) -> Store:
+    s = Store(path / "scores.zarr")
+    ensure(s, wanted)
+    for row in wanted:
+        s.write_row(row, *values(row))
+    return s
+
+
+def content(s: Store) -> dict[str, bytes]:
+    """Every file but the leftovers of an atomic write that was cut short, which nothing reads."""
+    files = (p for p in s.path.rglob("*") if p.is_file() and p.suffix != ".partial")
+    return {str(p.relative_to(s.path)): p.read_bytes() for p in files}
+
+
+def check(s: Store, wanted: list[Row]) -> None:
+    loss_MxN, member_MxN = s.read(wanted)
+    assert (loss_MxN.dtype, member_MxN.dtype) == (np.float32, np.bool_)
+    for i, row in enumerate(wanted):
+        loss_N, member_N = values(row)
+        np.testing.assert_array_equal(loss_MxN[i], loss_N)
+        np.testing.assert_array_equal(member_MxN[i], member_N)
+
+
+def lacking(s: Store, row: Row, step: int = 0) -> list[str]:
+    """The variables of which a row lacks a shard."""
+    found = {name for _, _, names in s.lacking(row, step) for name in names}
+    return [name for name in s.variables if name in found]
+
+
+POINTS, END = (3, 6), 9
+EACH = (*POINTS, 0)
+STATISTICS = ("min_k",)
+
+
+def asked(path: Path, statistics: tuple[str, ...] = (), step: int = 0) -> Store:
+    return Store(path, statistics, POINTS, END, step)
+
+
+def loss(row: Row, step: int, name: str = "loss") -> np.ndarray:
+    """Other values at every score point."""
+    noise = np.random.default_rng([row.subset_seed, row.order_seed, step, len(name)])
+    return noise.normal(size=SAMPLES).astype(np.float32)
+
+
+def write(s: Store, row: Row, step: int) -> None:
+    more = {name: loss(row, step, name) for name in s.statistics}
+    s.write_row(row, loss(row, step), values(row)[1], more, step)
+
+
+def filled(path: Path, wanted: list[Row] = FOUR, statistics: tuple[str, ...] = ()) -> Store:
+    path.mkdir(exist_ok=True)
+    s = asked(path / "scores.zarr", statistics)
+    ensure(s, wanted)
+    for row in wanted:
+        for step in EACH:
+            write(s, row, step)
+    return s
+
+
+class Crash(BaseException):
+    """Like a kill: nothing catches it."""
+
+
+def crash(monkeypatch: pytest.MonkeyPatch, at: int, call: Callable[[], None]) -> bool:
+    """Calls `call`, which ends before its at-th step that writes; False if it has fewer."""
+    steps = 0
+
+    def counted(true: Callable) -> Callable:
+        def step(*args: object, **kwargs: object) -> object:
+            nonlocal steps
+            steps += 1
+            if steps == at:
+                raise Crash
+            return true(*args, **kwargs)
+
+        return step
+
+    with monkeypatch.context() as m:
+        for owner, name in (
+            (zarr, "open_group"),
+            (zarr, "create_array"),
+            (zarr.Array, "resize"),
+            (zarr.Array, "__setitem__"),
+            (store.ts, "open"),
+            (os, "replace"),
+            (Path, "replace"),
+            (zarr, "consolidate_metadata"),
+            (zarr.Group, "update_attributes"),
+        ):
+            m.setattr(owner, name, counted(getattr(owner, name)))
+        try:
+            call()
+        except Crash:
+            return True
+    return False

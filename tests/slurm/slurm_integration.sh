@@ -1,0 +1,228 @@
+#!/usr/bin/env bash
+# Sweeps on a real SLURM, hit in every way that a cluster has; their scores must be those of `lm-mia`, byte for byte.
+#   tests/slurm/slurm_integration.sh
+# About 4 minutes on 2 cores. It must be root, to start SLURM's daemons, and gets SLURM by apt-get if need be; elsewhere
+# it is skipped. Prints a line a case, and exits 1 if one failed. Everything is in one temporary folder, removed at the
+# end. Jobs that are to be hit in the middle of a row are held there (SIGSTOP), so that no case depends on speed.
+set -uo pipefail
+PATH=$PATH:/usr/sbin
+cd "$(dirname "$0")/../.."
+
+skip() {
+  echo "SKIPPED slurm_integration: $1"
+  exit 0
+}
+[ "$(id -u)" = 0 ] || skip "SLURM's daemons must be started by root"
+if ! { command -v slurmctld && command -v slurmd && command -v munged; } >/dev/null; then
+  command -v apt-get >/dev/null || skip "SLURM is not installed, and there is no apt-get"
+  export DEBIAN_FRONTEND=noninteractive
+  { apt-get update && apt-get install -y --no-install-recommends slurm-wlm munge; } >/dev/null ||
+    skip "apt-get could not install slurm-wlm and munge"
+fi
+
+python=$(python -c 'import sys, lm_mia; print(sys.executable)') || exit 1
+scratch=$(mktemp -d)
+export LM_MIA_SLURM_DIR=$scratch/cluster SLURM_CONF=$scratch/cluster/slurm.conf
+export JAX_PLATFORMS=cpu JAX_COMPILATION_CACHE_DIR=$scratch/compiled
+failed=0 job='' local_pid=''
+end() {
+  [ -z "$local_pid" ] || kill "$local_pid" $(pgrep -P "$local_pid") 2>/dev/null
+  bash tests/slurm/slurm_cluster.sh down
+  rm -rf "$scratch"
+}
+trap end EXIT
+trap 'exit 143' INT TERM
+
+ROWS=6
+config=(
+  --config=configs/quickstart.py --config.tokenizer.vocab_size=512 --config.tokenizer.documents=2000
+  --config.population.samples=512 --config.population.length_tokens=32 --config.model.layers=1
+  --config.model.width=32 --config.attack.references=4 --config.attack.replicas=2
+  --config.attack.resample_references=0 --config.extract.samples=0 --config.train.epochs=24
+  --config.train.workers=1
+)
+pair=(--config.compute.span=job --config.train.epochs=4)
+declare -A asked # of a job that is held: how often it had been asked to stop before
+
+# --- what is looked at ---
+
+field() { scontrol --oneliner show job "$1" 2>/dev/null | grep -o " $2=[^ ]*" | head -n 1 | cut -d= -f2-; }
+is() { [ "$(field "$1" "$2")" = "$3" ]; }
+over() { [ -z "$(squeue --noheader --jobs="$1" 2>/dev/null)" ]; }
+log() { echo "$1/logs/$2.out"; }
+times_asked() { grep -s 'CANCELLED AT' "$(log "$1" "$2")" | wc -l; } # to stop, as slurmstepd says
+
+row_of() { # of workdir $1, the row that job $2 is at work on, once it has made some steps
+  local row
+  row=$(sed -n 's/.*"rows": {"\([a-z0-9_]*\)".*/\1/p' "$1"/recipe_*/running/"$2.json" 2>/dev/null)
+  [ -n "$row" ] || return 1
+  grep -q "\"event\": \"train\", \"row\": \"$row\".*\"step\": [1-9].*\"job\": \"$2\"" "$1/metrics.jsonl" && echo "$row"
+}
+at_work() { row_of "$1" "$2" >/dev/null; }
+resumed() { grep -q "\"row_trained\", \"row\": \"$2\".*\"resumed_at\": [1-9]" "$1/metrics.jsonl"; }
+processes() { pgrep -f -- "^$python -m launch rows .*--job=$1( |\$)"; }
+workers() { processes "$1" | while read -r pid; do pgrep -P "$pid" -f spawn_main; done; }
+
+sums() { # of the scores in workdir $1
+  (cd "$1"/recipe_*/ && [ -f "scores.zarr/loss/c/$((ROWS - 1))/0" ] &&
+    find scores.zarr -type f ! -name '*.lock' | sort | xargs sha256sum)
+}
+same() { [ -n "$(sums "$1")" ] && [ "$(sums "$1")" = "$(sums "$2")" ]; }
+
+# --- what is done ---
+
+await() { # up to $1 s until the command after $2 succeeds, which says what is waited for
+  local until=$((SECONDS + $1)) what=$2
+  shift 2
+  until "$@"; do
+    if ((SECONDS > until)); then
+      echo "waited in vain until $what" >&2
+      return 1
+    fi
+    sleep 0.2
+  done
+}
+population() { mkdir -p "$1" && cp -r "$scratch/sweep/population" "$1/"; } # made once
+submit() { # a sweep in workdir $1; prints the id of its array
+  local workdir=$1
+  shift
+  "$python" -m launch slurm --workdir="$workdir" --partition=batch --submit "${config[@]}" "$@" |
+    tee -a "$scratch/said" | sed -n 's/.*: job //p' | tail -n 1
+}
+hold() { # those jobs of workdir $1 that are in the middle of a row; whether all are
+  local workdir=$1 job before
+  shift
+  for job in "$@"; do
+    [ -n "${asked[$job]:-}" ] && continue
+    before=$(times_asked "$workdir" "$job")
+    at_work "$workdir" "$job" && workers "$job" | xargs -r kill -STOP && asked[$job]=$before
+  done
+  for job in "$@"; do [ -n "${asked[$job]:-}" ] || return; done
+}
+asked_again() { [ "$(times_asked "$1" "$2")" -gt "${asked[$2]}" ]; }
+let_go() { workers "$1" | xargs -r kill -CONT; }
+case_of() { # $1: its name; $2: what it shows; then its command
+  local name=$1 what=$2 began=$SECONDS verdict=ok
+  shift 2
+  if ! "$@" >/dev/null 2>"$scratch/why"; then
+    verdict=FAILED failed=1
+    cat "$scratch/why" >&2
+    squeue --noheader --long >&2
+    tail -n 20 "$(ls -t "$scratch"/*/logs/*.out "$scratch/said" | head -n 1)" >&2
+  fi
+  printf '%-6s  %-12s  %3d s  %s\n' "$verdict" "$name" $((SECONDS - began)) "$what"
+}
+
+# --- cases ---
+
+array() {
+  job=$(submit "$scratch/sweep" --rows-per-job=3 --time=60)
+  [ -n "$job" ] || return
+  await 150 "the corpus was made" test -d "$scratch/sweep/population" &&
+    await 150 "both elements were at work on rows" hold "$scratch/sweep" "${job}_0" "${job}_1" &&
+    [ "$(field "${job}_0" NodeList)" != "$(field "${job}_1" NodeList)" ]
+}
+
+preemption() {
+  local urgent row
+  row=$(row_of "$scratch/sweep" "${job}_0")
+  urgent=$(sbatch --parsable --partition=urgent --nodelist="$(field "${job}_0" NodeList)" --output=/dev/null \
+    --wrap='sleep 1')
+  await 60 "${job}_0 was asked to stop" asked_again "$scratch/sweep" "${job}_0" && let_go "${job}_0" &&
+    await 30 "${job}_0 was put back" is "${job}_0" Restarts 1 &&
+    await 30 "the urgent job was done" is "$urgent" JobState COMPLETED &&
+    await 60 "$row went on" resumed "$scratch/sweep" "$row"
+}
+
+lost_node() {
+  local node other
+  node=$(field "${job}_1" NodeList) other=$(field "${job}_0" NodeList)
+  scontrol update NodeName="$node" State=DRAIN Reason=test
+  sleep 1
+  is "${job}_1" JobState RUNNING || return # a node that is drained lets its job end
+  scontrol update NodeName="$node" State=DOWN Reason=test
+  await 30 "${job}_1 was put back" is "${job}_1" Restarts 1 &&
+    await 90 "${job}_1 ran elsewhere" is "${job}_1" NodeList "$other" || return
+  scontrol update NodeName="$node" State=RESUME
+  await 120 "the sweep was over" over "$job" && is "${job}_0" JobState COMPLETED && is "${job}_1" JobState COMPLETED
+}
+
+again() {
+  [ -z "$(submit "$scratch/sweep" --rows-per-job=3 --time=60)" ] &&
+    tail -n 1 "$scratch/said" | grep -qx 'every row is there'
+}
+
+time_limit() { # SLURM looks at limits every 30 s: here it asks to stop 15 to 45 s after the start
+  local workdir=$scratch/limit row
+  population "$workdir"
+  job=$(submit "$workdir" --rows-per-job=6 --time=2 --grace-seconds=75)
+  [ -n "$job" ] && await 150 "${job}_0 was at work on a row" hold "$workdir" "${job}_0" || return
+  row=$(row_of "$workdir" "${job}_0")
+  make_local >/dev/null 2>"$scratch/local_said" & # while this one is held
+  local_pid=$!
+  await 90 "${job}_0 was asked to stop" asked_again "$workdir" "${job}_0" && let_go "${job}_0" &&
+    await 60 "${job}_0 was put back" is "${job}_0" JobState PENDING && [ "$(field "${job}_0" Restarts)" -ge 1 ] &&
+    scontrol update JobId="${job}_0" TimeLimit=60 && # once is enough
+    await 150 "the sweep was over" over "$job" && is "${job}_0" JobState COMPLETED && resumed "$workdir" "$row"
+}
+
+cancelled() {
+  local workdir=$scratch/cancelled
+  population "$workdir"
+  job=$(submit "$workdir" --rows-per-job=6 --time=60)
+  [ -n "$job" ] && await 150 "${job}_0 was at work on a row" hold "$workdir" "${job}_0" || return
+  scancel "$job"
+  let_go "${job}_0"
+  await 60 "it was over" over "$job" && is "${job}_0" JobState CANCELLED && is "${job}_0" Restarts 0
+}
+
+unbroken() {
+  local workdir=$scratch/unbroken
+  population "$workdir"
+  job=$(submit "$workdir" --rows-per-job=6 --time=60 --nodes=2 "${pair[@]}")
+  [ -n "$job" ] && await 150 "the sweep was over" over "$job" && is "${job}_0" JobState COMPLETED &&
+    grep -q '"processes": 2,' "$workdir/metrics.jsonl" && is "${job}_0" NumNodes 2
+}
+
+kill_rank() {
+  local workdir=$scratch/killed pid
+  population "$workdir"
+  job=$(submit "$workdir" --rows-per-job=6 --time=60 --nodes=2 --grace-seconds=10 "${pair[@]}")
+  [ -n "$job" ] && await 150 "${job}_0 was at work on a row" hold "$workdir" "${job}_0" || return
+  for pid in $(processes "${job}_0"); do
+    grep -qz '^SLURM_PROCID=1$' "/proc/$pid/environ" && kill -9 "$pid" $(pgrep -P "$pid" -f spawn_main)
+  done
+  let_go "${job}_0"
+  await 120 "${job}_0 was put back" is "${job}_0" Restarts 1 &&
+    await 150 "the sweep was over" over "$job" && is "${job}_0" JobState COMPLETED &&
+    grep -q 'task 1: Killed' "$(log "$workdir" "${job}_0")"
+}
+
+make_local() { # what the others are compared with
+  local verb
+  population "$scratch/local"
+  for verb in train score; do
+    "$python" -m lm_mia.cli "$verb" --workdir="$scratch/local" "${config[@]}" || return
+  done
+}
+made_local() {
+  [ -n "$local_pid" ] && wait "$local_pid" && local_pid='' && return
+  tail -n 20 "$scratch/local_said" >&2
+  return 1
+}
+
+bash tests/slurm/slurm_cluster.sh up 2 || exit 1
+case_of array "two elements after the corpus, each on a node" array
+case_of preemption "an element made room for a job of a higher partition, and went on where it was" preemption
+case_of lost_node "the node of an element was drained, then down; it was made on the other one" lost_node
+case_of again "the same command once more finds every row" again
+case_of time_limit "an element was asked to stop before its limit, and went on where it was" time_limit
+case_of cancelled "an element that is cancelled is not put back" cancelled
+case_of unbroken "two nodes, two processes of one job" unbroken
+case_of kill_rank "one of the two was killed; the job was put back" kill_rank
+case_of local "lm-mia train and lm-mia score, without SLURM" made_local
+case_of bytes_1 "scores of array, preemption and lost_node are those of lm-mia" same "$scratch/local" "$scratch/sweep"
+case_of bytes_2 "scores of time_limit are those of lm-mia" same "$scratch/local" "$scratch/limit"
+case_of bytes_3 "scores of kill_rank are those of unbroken" same "$scratch/unbroken" "$scratch/killed"
+echo "slurm_integration: $SECONDS s, $( ((failed)) && echo FAILED || echo ok)"
+exit $failed

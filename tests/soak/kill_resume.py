@@ -1,0 +1,114 @@
+"""By hand, about 10 minutes: kills a run at ten random moments and compares its score store with an unbroken run's.
+
+    python tests/soak/kill_resume.py configs/quickstart.py DIR [--config.field=value ...]
+
+DIR gets unbroken/ and broken/. Each kill is SIGKILL to the command, to it and its workers, or to a worker and a little
+later to the command, at a random moment of the stage it is meant for; rows save a checkpoint every 2 seconds, so that
+rows are resumed in the middle. Exits 1 if a byte of the score stores or of the population differs, or if a row that was
+present was trained again.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+# (stage, what its first sign in the command's output is), in the order in which they are met.
+KILLS = [("corpus", "")] * 2 + [("rows", "worker 0")] * 6 + [("attack", "rows: all present")] * 2
+
+
+def command(config: str, workdir: Path, flags: list[str]) -> list[str]:
+    verb = [sys.executable, "-m", "lm_mia.cli", "run", f"--config={config}", f"--workdir={workdir}"]
+    return [*verb, "--config.train.checkpoint_minutes=0.033", *flags]
+
+
+def digests(workdir: Path) -> dict[str, str]:
+    """SHA-256 of every file of the population and of the score stores."""
+    files = [*workdir.glob("population/*"), *workdir.glob("recipe_*/scores.zarr/**/*")]
+    return {
+        str(p.relative_to(workdir)): hashlib.sha256(p.read_bytes()).hexdigest()
+        for p in sorted(files)
+        if p.is_file()
+    }
+
+
+def children(pid: int) -> list[int]:
+    """Process ids of the children of a process (Linux)."""
+    listed = Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(child) for child in listed.read_text().split()] if listed.exists() else []
+
+
+def kill_once(
+    config: str, workdir: Path, flags: list[str], stage: str, sign: str, chance: random.Random
+) -> None:
+    """Starts the command, waits for the stage's sign and a random time, kills, waits until all processes are gone."""
+    log = workdir.with_suffix(".log")
+    seen = log.stat().st_size if log.exists() else 0
+    with log.open("ab") as out:
+        run = subprocess.Popen(command(config, workdir, flags), stdout=out, stderr=out)
+        while sign and sign.encode() not in log.read_bytes()[seen:] and run.poll() is None:
+            time.sleep(0.05)
+        time.sleep(chance.uniform(0, {"corpus": 12, "rows": 25, "attack": 5}[stage]))
+        workers = [pid for pid in children(run.pid) if b"spawn_main" in _cmdline(pid)]
+        how = chance.choice(["the command", "the command and its workers", "a worker"])
+        print(f"kill -9 in {stage}, {len(workers)} workers at work: {how}", flush=True)
+        if how == "a worker" and workers:  # the others go on, until the command is killed too
+            os.kill(workers[0], signal.SIGKILL)
+            time.sleep(chance.uniform(0, 10))
+        run.kill()
+        for pid in workers if how == "the command and its workers" else ():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        run.wait()
+        while any(b"spawn_main" in _cmdline(pid) for pid in workers):
+            time.sleep(0.1)
+
+
+def _cmdline(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def main() -> int:
+    config, folder, *flags = sys.argv[1:]
+    unbroken, broken = Path(folder) / "unbroken", Path(folder) / "broken"
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    subprocess.run(command(config, unbroken, flags), check=True)
+    chance = random.Random()
+    for stage, sign in KILLS:
+        kill_once(config, broken, flags, stage, sign, chance)
+    subprocess.run(command(config, broken, flags), check=True)
+
+    events = [json.loads(line) for line in (broken / "metrics.jsonl").read_text().splitlines()]
+    for kind in ("row_trained", "row_scored"):
+        rows = [event["row"] for event in events if event["event"] == kind]
+        print(f"{kind}: {len(rows)} events of {len(set(rows))} rows")
+    scored: set[str] = set()
+    again = []
+    for event in events:
+        again += (
+            [event["row"]] if event["event"] == "row_trained" and event["row"] in scored else []
+        )
+        scored |= {event["row"]} if event["event"] == "row_scored" else set()
+    resumed = sum(event["event"] == "row_trained" and event["resumed_at"] > 0 for event in events)
+    print(
+        f"rows resumed from the middle: {resumed}; rows trained again although scored: {len(again)}"
+    )
+    one, other = digests(unbroken), digests(broken)
+    differ = [
+        name for name in sorted(one.keys() | other.keys()) if one.get(name) != other.get(name)
+    ]
+    print(f"{len(one)} files compared, {len(differ)} differ {differ[:5]}")
+    return bool(differ or again)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

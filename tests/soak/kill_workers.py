@@ -1,0 +1,170 @@
+"""By hand, about 15 minutes on two free cores: six workers on one sweep, each killed twice at a random moment.
+
+    PYTHONPATH=tests/shared python tests/soak/kill_workers.py DIR [--jobs 200] [--s3] [--seed 0]
+
+DIR gets a corpus of random words, a workdir whose rows `launch local` makes unbroken, and one on which six `launch
+worker` take jobs of one row from leases in its folder (or, with --s3, in a bucket of moto's server on loopback). Each
+worker gets SIGKILL twice, the first time alone, so that its job must find out, the second time with its job, as when a
+machine is lost; it is started again at once. At the end every row must be present, the scores those of the unbroken
+sweep, bit for bit, and no row may be in the log as scored twice. Prints what was lost: the seconds of jobs that were
+begun and not ended, of those of all jobs. Exits 1 if anything is not so, or if 10 % were lost.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import s3_server
+import tiny_run
+
+from launch import jobs
+
+WORKERS, LEASE_SECONDS = 6, 20
+
+
+@dataclasses.dataclass
+class Worker:
+    """One of six, in its present life."""
+
+    number: int
+    process: subprocess.Popen[bytes]
+    lives: int = 1
+
+
+def start(
+    of: jobs.Sweep, number: int, folder: Path, environment: dict[str, str], leases: str
+) -> subprocess.Popen[bytes]:
+    flags = ["--rows-per-job=1", f"--lease-seconds={LEASE_SECONDS}", f"--leases={leases}"]
+    command = of.command([sys.executable], "worker", *flags, "--config.train.workers=1")
+    with (
+        open(folder / f"worker_{number}.out", "ab") as out,
+        open(folder / f"worker_{number}.err", "ab") as err,
+    ):
+        return subprocess.Popen(command, stdout=out, stderr=err, env={**os.environ, **environment})
+
+
+def with_its_job(worker: Worker) -> None:
+    """As when a machine is lost: whatever runs below a worker goes with it."""
+    pids, found = [worker.process.pid], []
+    while pids:
+        pid = pids.pop()
+        found.append(pid)
+        with contextlib.suppress(OSError):
+            pids += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+    for pid in found:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def events(folder: Path) -> list[dict[str, Any]]:
+    """What all workers said of jobs, in order."""
+    lines = [line for path in folder.glob("worker_*.out") for line in path.read_text().splitlines()]
+    found = [json.loads(line) for line in lines if line.startswith("{")]
+    return sorted(found, key=lambda event: event["time"])
+
+
+def lost_share(folder: Path, kills: dict[str, float]) -> tuple[float, int, float]:
+    """(share of the seconds of all jobs that no end was said of, how many, seconds of all)."""
+    begun: dict[str, dict[str, Any]] = {}
+    lost = of_all = 0.0
+    count = 0
+    for event in events(folder):
+        at = datetime.fromisoformat(event["time"]).timestamp()
+        if event["event"] == "job_started":
+            begun[event["worker"]] = {**event, "at": at}
+        elif event["event"] == "job_ended":
+            of_all += at - begun.pop(event["worker"])["at"]
+    for worker, event in begun.items():
+        seconds = kills[worker.rpartition("-")[2]] - event["at"]
+        lost, of_all, count = lost + seconds, of_all + seconds, count + 1
+    return lost / of_all, count, of_all
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("dir", type=Path)
+    parser.add_argument("--jobs", type=int, default=200)
+    parser.add_argument("--s3", action="store_true")
+    parser.add_argument("--seed", type=int, default=0)
+    known = parser.parse_args()
+    tiny, draw = tiny_run.Tiny(known.dir / "tiny"), random.Random(known.seed)
+    known.dir.mkdir(parents=True, exist_ok=True)
+    if not (tiny.folder / "done").exists():
+        tiny_run.make(tiny)
+    overrides = [f"--config.attack.references={known.jobs - 2}"]
+    whole = jobs.read(tiny.config, str(known.dir / "whole"), overrides)
+    environment = tiny.environment
+    subprocess.run(
+        whole.command([sys.executable], "local"), check=True, env={**os.environ, **environment}
+    )
+    folder = known.dir / f"killed_{time.strftime('%H%M%S')}"
+    folder.mkdir()
+    of = jobs.read(tiny.config, str(folder / "sweep"), overrides)
+    subprocess.run(
+        of.command([sys.executable], "corpus"), check=True, env={**os.environ, **environment}
+    )
+    # Two moments a worker, in rows done: with some left to do at the last of them.
+    moments = sorted((draw.randint(4, known.jobs * 9 // 10), n) for n in [*range(WORKERS)] * 2)
+    kills: dict[str, float] = {}  # process -> when
+    began = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        leases = str(folder / "leases")
+        if known.s3:
+            server = stack.enter_context(s3_server.s3())
+            leases, environment = server.spec, environment | server.environment
+        workers = [Worker(n, start(of, n, folder, environment, leases)) for n in range(WORKERS)]
+        while any(w.process.poll() is None for w in workers) or moments:
+            done = known.jobs - len(of.tasks[0].missing())
+            while moments and moments[0][0] <= done:
+                _, n = moments.pop(0)
+                worker = workers[n]
+                if worker.process.poll() is not None:
+                    print(f"worker {n} had ended: {worker.process.returncode}")
+                    return 1
+                time.sleep(draw.uniform(0, 2))
+                kills[str(worker.process.pid)] = time.time()
+                worker.process.kill() if worker.lives == 1 else with_its_job(worker)
+                worker.process.wait()
+                print(
+                    f"{time.monotonic() - began:5.0f} s: {done} rows; killed worker {n}"
+                    + " and its job" * (worker.lives > 1),
+                    flush=True,
+                )
+                worker.process, worker.lives = (
+                    start(of, n, folder, environment, leases),
+                    worker.lives + 1,
+                )
+            time.sleep(0.2)
+    seconds = time.monotonic() - began
+    scored = tiny_run.events(of.folder, "row_scored")
+    share, count, of_all = lost_share(folder, kills)
+    facts = {
+        "exit codes are 0": all(w.process.returncode == 0 for w in workers),
+        "every worker was killed twice": [w.lives for w in workers] == [3] * WORKERS,
+        "every row is present": of.tasks[0].missing() == [],
+        "no row is in the log as scored twice": len(set(scored)) == len(scored),
+        "scores are those of the unbroken sweep": tiny_run.scores(of.folder)
+        == tiny_run.scores(whole.folder),
+        "less than 10 % was lost": share < 0.1,
+    }
+    for fact, holds in facts.items():
+        print(f"{'ok ' if holds else 'NOT'} {fact}")
+    print(
+        f"{known.jobs} jobs by {WORKERS} workers in {seconds:.0f} s, {len(kills)} kills; {count} jobs cut short, "
+        f"{share:.1%} of {of_all:.0f} s lost; {len(scored)} rows in the log (one may be whole before its line)"
+    )
+    return 0 if all(facts.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

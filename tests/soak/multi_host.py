@@ -1,0 +1,156 @@
+"""By hand, about 15 minutes on 2 cores: jobs of two processes of two devices each, stopped and killed in every way.
+
+    PYTHONPATH=tests/shared python tests/soak/multi_host.py DIR [--only NAME ...]
+
+Each case stops or kills one process of a job in the middle of a row, waits until the whole job has ended by itself, and
+runs the same command again: on as many devices, when every byte of the scores must be that of an unbroken job, or on
+others, when losses must agree to 2e-5. Prints a line a case, and exits 1 if one failed.
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import tiny_run
+
+from lm_mia.data import subsets
+from lm_mia.store.store import Store
+
+FLAGS = ("--config.train.epochs=20", "--config.score.at_steps=5,40")
+STEPS, TOLERANCE, MOST_SECONDS = 80, 2e-5, 180
+Hit = Callable[[list[subprocess.Popen[str]], list[int]], None]
+
+
+def command(index: int, kind: signal.Signals) -> Hit:
+    """The command of one process of the job alone."""
+    return lambda job, workers: os.kill(job[index].pid, kind)
+
+
+def a_worker(index: int, kind: signal.Signals) -> Hit:
+    """The worker of one process of the job alone."""
+    return lambda job, workers: os.kill(workers[index], kind)
+
+
+def host(index: int) -> Hit:
+    """Command and worker at once, as when a host is lost."""
+
+    def hit(job: list[subprocess.Popen[str]], workers: list[int]) -> None:
+        job[index].kill()
+        os.kill(workers[index], signal.SIGKILL)
+
+    return hit
+
+
+TERM, KILL = signal.SIGTERM, signal.SIGKILL
+CASES: dict[str, tuple[Hit, int, int]] = {  # what is hit; processes and devices of the rerun
+    "SIGTERM command 0": (command(0, TERM), 2, 2),
+    "SIGTERM command 1": (command(1, TERM), 2, 2),
+    "SIGTERM worker 0": (a_worker(0, TERM), 2, 2),
+    "SIGTERM worker 1": (a_worker(1, TERM), 1, 1),
+    "kill -9 command 0": (command(0, KILL), 2, 2),
+    "kill -9 worker 0": (a_worker(0, KILL), 2, 2),
+    "kill -9 worker 1": (a_worker(1, KILL), 2, 2),
+    "kill -9 host 0": (host(0), 1, 4),
+    "kill -9 host 1": (host(1), 2, 2),
+    "kill -9 host 1, rerun on one": (host(1), 1, 2),
+}
+
+
+def losses(workdir: Path) -> np.ndarray:
+    """Of every row at every score point and at the end."""
+    [path] = workdir.glob("recipe_*/scores.zarr")
+    rows = subsets.rows(4, 2)
+    return np.stack([Store(path, (), (5, 40), STEPS, step).read(rows)[0] for step in (5, 40, 0)])
+
+
+def finish(job: list[subprocess.Popen[str]]) -> tuple[list[int | None], float]:
+    """Exit codes of a job (None: it had to be killed here), and seconds until the last of them."""
+    began = time.monotonic()
+    while any(p.poll() is None for p in job) and time.monotonic() - began < MOST_SECONDS:
+        time.sleep(0.05)
+    codes, seconds = [p.poll() for p in job], time.monotonic() - began
+    for process in job:
+        process.kill()
+        process.communicate()
+    return codes, seconds
+
+
+def run(tiny: tiny_run.Tiny, workdir: Path, processes: int, devices: int) -> None:
+    codes, _ = finish(tiny.start_job(workdir, processes, devices, *FLAGS))
+    if any(codes):
+        sys.exit(f"{workdir}: {processes} x {devices} ended with {codes}")
+
+
+def case(tiny: tiny_run.Tiny, folder: Path, name: str, unbroken: Path) -> bool:
+    """Makes one case and prints its line; whether all was as it should be."""
+    hit, processes, devices = CASES[name]
+    workdir = tiny.population(folder / name.replace(" ", "_"))
+    job = tiny.start_job(workdir, 2, 2, *FLAGS)
+    # in the third row, behind its first score point
+    while [
+        e["step"] > 9 for e in tiny_run.logged(workdir, "train")[-1:] if "2_2_2" in e["row"]
+    ] != [True]:
+        if any(process.poll() is not None for process in job):
+            sys.exit(f"{workdir}: ended with {finish(job)[0]} before it was hit")
+        time.sleep(0.01)
+    workers = [tiny_run.workers_of(process.pid)[0] for process in job]
+    hit(job, workers)
+    codes, seconds = finish(job)
+    while not all(map(tiny_run.gone, workers)):
+        seconds += 0.1
+        time.sleep(0.1)
+    states = workdir.glob("recipe_*/checkpoints/reference_2_2_2/*")
+    step = max(int(path.name) for path in states if path.name.isdigit())
+    run(tiny, workdir, processes, devices)
+    rerun = {e["row"]: e["resumed_at"] for e in tiny_run.logged(workdir, "row_trained")}
+    same = tiny_run.scores(workdir) == tiny_run.scores(unbroken)
+    far = float(np.abs(losses(workdir) / losses(unbroken) - 1).max())
+    stopped = codes == [143, 143] if "SIGTERM" in name else None not in codes and seconds < 120
+    good = stopped and (same if (processes, devices) == (2, 2) else far < TOLERANCE)
+    print(
+        f"| {name} | {codes[0]}, {codes[1]} | {seconds:.1f} | {step} of {STEPS} | {processes} x {devices} "
+        f"| {rerun.get('reference_2_2_2')} | {'equal' if same else 'not equal'} | {far:.1e} "
+        f"| {'ok' if good else 'FAILED'} |",
+        flush=True,
+    )
+    return good
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", choices=CASES, nargs="+", help="and not the reruns of nothing")
+    asked = parser.parse_args()
+    tiny = tiny_run.Tiny(asked.folder / "tiny")
+    if not tiny.workdir.exists():
+        tiny_run.make(tiny)
+    unbroken = asked.folder / "unbroken"
+    if not unbroken.exists():
+        run(tiny, tiny.population(unbroken), 2, 2)
+    print(
+        "| hit | exit codes | s until all ended | saved at | rerun on | resumed at | bytes | max rel diff | |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|")
+    good = True
+    for processes, devices in () if asked.only else ((1, 1), (1, 4), (2, 1)):
+        other = tiny.population(asked.folder / f"unbroken_{processes}x{devices}")
+        run(tiny, other, processes, devices)
+        far = float(np.abs(losses(other) / losses(unbroken) - 1).max())
+        good &= far < TOLERANCE
+        print(
+            f"| nothing | 0 | | | {processes} x {devices} | | | {far:.1e} | {'ok' if far < TOLERANCE else 'FAILED'} |",
+            flush=True,
+        )
+    for name in asked.only or CASES:
+        good &= case(tiny, asked.folder, name, unbroken)
+    return not good
+
+
+if __name__ == "__main__":
+    sys.exit(main())

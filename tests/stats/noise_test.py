@@ -1,0 +1,144 @@
+"""Where losses know nothing of membership, no attack may: AUC 0.5 under every design (DESIGN section 6, traps)."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lm_mia.data import subsets
+from lm_mia.stats import baselines, likelihood_ratio, robust_mia
+from lm_mia.stats.roc import auc
+
+pytestmark = pytest.mark.montecarlo
+
+REPETITIONS, SAMPLES, TOKENS = 200, 2048, 6
+NEAR = 0.005  # the STD of one AUC is 0.0128, of the mean of 200 it is 0.0009
+ATTACKS = {
+    "lira online per_sample",
+    "lira offline per_sample",
+    "lira online pooled",
+    "lira offline pooled",
+    "rmia online",
+    "rmia offline",
+    "rmia offline a",
+    "rmia simple",
+    "reference-calibrated",
+    "loss",
+    "zlib",
+    "min_k",
+    "min_k_plus_plus",
+    "lowercase",
+}
+LEFT_OUT = {"left out per_sample", "left out pooled"}
+
+
+def subsets_of(references: int, design: subsets.Design) -> np.ndarray:
+    """member_MxN of the references of an attack."""
+    return subsets.members(subsets.rows(references, 0), SAMPLES, design)
+
+
+def scored(
+    rng: np.random.Generator, member_MxN: np.ndarray, zlib_N: np.ndarray
+) -> dict[str, np.ndarray]:
+    """score_TxN of every attack on many targets, of noise alone, among hard and easy samples.
+
+    All targets meet the same references, as in an attack. What is left to chance is each target's losses and subset.
+    """
+    T, N, L = REPETITIONS, SAMPLES, TOKENS
+    level_N = rng.normal(4, 0.5, N)
+    loss_MxN = (level_N + rng.normal(0, 0.3, member_MxN.shape)).astype(np.float32)
+    token_TxNxL = -level_N[:, None] * rng.standard_exponential((T, N, L), dtype=np.float32)
+    target_TxN = -token_TxNxL.mean(axis=2)
+    texts = T * N, L  # the token attacks take one text a row
+    found = {}
+    for variance in ("per_sample", "pooled"):
+        gaussians = likelihood_ratio.fit(loss_MxN, member_MxN, variance=variance)
+        found[f"lira online {variance}"] = likelihood_ratio.score(target_TxN, gaussians)
+        found[f"lira offline {variance}"] = likelihood_ratio.score(
+            target_TxN, gaussians, offline=True
+        )
+    z = rng.choice(N, N // 4, replace=False)
+    log_p_TxN, log_p_MxN = -target_TxN, -loss_MxN
+    both = log_p_TxN, log_p_MxN, log_p_TxN[:, z], log_p_MxN[:, z]
+    members: Any = {"reference_member_MxN": member_MxN, "reference_member_MxZ": member_MxN[:, z]}
+    mean_TxNxL = -4 * rng.standard_exponential((T, N, L), dtype=np.float32)
+    std_TxNxL = 1 + rng.random((T, N, L), dtype=np.float32)
+    lowercase_TxN = level_N + rng.normal(0, 0.5, (T, N))
+    return found | {
+        "rmia online": robust_mia.rmia(*both),
+        "rmia offline": robust_mia.rmia(*both, **members, offline=True, gamma=2.0),
+        "rmia offline a": robust_mia.rmia(*both, **members, offline=True, a=0.3),
+        "rmia simple": robust_mia.rmia_simple(log_p_TxN, log_p_MxN),
+        "reference-calibrated": baselines.reference_calibrated(target_TxN, loss_MxN),
+        "loss": baselines.loss_attack(target_TxN),
+        "zlib": baselines.zlib_ratio(target_TxN, zlib_N),
+        "min_k": baselines.min_k(token_TxNxL.reshape(texts)).reshape(T, N),
+        "min_k_plus_plus": baselines.min_k_plus_plus(
+            token_TxNxL.reshape(texts), mean_TxNxL.reshape(texts), std_TxNxL.reshape(texts)
+        ).reshape(T, N),
+        "lowercase": baselines.lowercase(target_TxN, lowercase_TxN),
+    }
+
+
+def left_out(rng: np.random.Generator, member_MxN: np.ndarray) -> dict[str, np.ndarray]:
+    """score_MxN of every row against the others."""
+    loss_MxN = rng.normal(4, 0.3, member_MxN.shape)
+    return {
+        "left out per_sample": likelihood_ratio.lira_leave_one_out(loss_MxN, member_MxN),
+        "left out pooled": likelihood_ratio.lira_leave_one_out(
+            loss_MxN, member_MxN, variance="pooled"
+        ),
+    }
+
+
+def left_out_auc(
+    rng: np.random.Generator, member_MxN: np.ndarray, rounds: int
+) -> dict[str, np.ndarray]:
+    """auc_R of every row against the others, in so many rounds of fresh noise."""
+    found = [left_out(rng, member_MxN) for _ in range(rounds)]
+    return {
+        name: np.concatenate([auc(scores[name], member_MxN).auc_T for scores in found])
+        for name in LEFT_OUT
+    }
+
+
+@pytest.mark.parametrize("design", ["exact", "bernoulli", "balanced"])
+@pytest.mark.parametrize("references", [8, 16, 64])
+def test_every_attack_is_at_chance(references: int, design: subsets.Design):
+    """The target's subset is drawn as an attack draws it; a count of IN references that told of it would show."""
+    rng = np.random.default_rng([references, len(design)])
+    member_MxN = subsets_of(references, design)
+    seeds = range(subsets.TARGET_SEED, subsets.TARGET_SEED + REPETITIONS)
+    member_TxN = np.array([subsets.member(seed, SAMPLES, design) for seed in seeds])
+    score = scored(rng, member_MxN, rng.integers(40, 400, SAMPLES))
+    found = {name: auc(score_TxN, member_TxN).auc_T for name, score_TxN in score.items()}
+    assert set(found) == ATTACKS
+    if design != "balanced":
+        # Two rows are each other's references, which about doubles the variance of the mean over rows.
+        found |= left_out_auc(rng, member_MxN, rounds=-(-2 * REPETITIONS // references))
+    for name, auc_R in found.items():
+        assert len(auc_R) >= REPETITIONS
+        assert np.mean(auc_R) == pytest.approx(0.5, abs=NEAR), name
+        assert 0.009 < np.std(auc_R) < 0.017, name  # noise, and not a constant
+
+
+@pytest.mark.parametrize("references", [8, 16])
+def test_leaving_a_row_of_a_balanced_design_out_tells_of_it(references: int):
+    """Why attack.leave_one_out is refused there: a member's row leaves one IN reference fewer behind."""
+    rng = np.random.default_rng(references)
+    found = left_out_auc(rng, subsets_of(references, "balanced"), rounds=10)
+    off = {name: abs(np.mean(auc_R) - 0.5) for name, auc_R in found.items()}
+    assert max(off.values()) > 2 * NEAR, off
+
+
+@pytest.mark.parametrize("references", [8, 16])
+def test_a_target_among_its_references_tells_of_itself(references: int):
+    """The same noise, attacked wrongly: what the tests above would show of such a slip."""
+    rng = np.random.default_rng(references)
+    member_MxN = subsets_of(references, "exact")
+    found: list[float] = []
+    for row in range(references):
+        loss_MxN = rng.normal(4, 0.3, member_MxN.shape)
+        score_1xN = likelihood_ratio.lira(loss_MxN[row], loss_MxN, member_MxN)
+        found += auc(score_1xN, member_MxN[row]).auc_T.tolist()
+    assert np.mean(found) > 0.5 + 4 * NEAR

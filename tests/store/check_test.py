@@ -1,0 +1,59 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny_store import FOUR, _small_shards, asked, content, ensure, made, values
+
+from lm_mia.store import check
+from lm_mia.store.store import Store
+
+__all__ = ["_small_shards"]  # fixture
+
+
+def test_a_whole_store_has_nothing_to_name(tmp_path: Path):
+    s = made(tmp_path)
+    seen: list[tuple[int, int]] = []
+    found = check.check(s, FOUR, lambda done, of: seen.append((done, of)))
+    assert (found.shards, found.missing, found.corrupt) == (36, [], [])  # 6 rows x 2 x 3
+    assert seen == [(i, 36) for i in range(1, 37)]
+
+
+@pytest.mark.parametrize("name", ["loss/c/2/1", "member/c/0/0", "loss/c/3/2"])
+def test_damage_is_named_and_repaired_bit_for_bit(tmp_path: Path, name: str):
+    s = made(tmp_path)
+    before, path = content(s), s.path / name
+    whole = path.read_bytes()
+    middle = len(whole) // 2
+    flipped = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
+    for damaged in (flipped, whole[:-5], b""):
+        path.write_bytes(damaged)
+        found = check.check(s, FOUR)
+        assert (found.missing, found.corrupt) == ([], [path])
+    path.unlink()
+    found = check.check(s, FOUR)
+    assert (found.missing, found.corrupt) == ([path], [])
+    variable, _, index, shard = name.split("/")
+    row = FOUR[int(index)]
+    [(low, high, names)] = s.lacking(row)
+    assert names == [variable]
+    of: dict[str, np.ndarray] = dict(zip(("loss", "member"), values(row), strict=True))
+    assert low == int(shard) * (s.lacking(row)[0][1] - low) or high == len(of["loss"])
+    s.write_shards(row, low, {variable: of[variable][low:high]})
+    assert content(s) == before
+
+
+def test_rows_that_were_never_scored_are_missing(tmp_path: Path):
+    s = Store(tmp_path / "scores.zarr")
+    ensure(s, FOUR)
+    s.write_row(FOUR[1], *values(FOUR[1]))
+    found = check.check(s, FOUR)
+    assert (found.shards, len(found.missing), found.corrupt) == (36, 30, [])
+    assert not any(path.parts[-2] == "1" for path in found.missing)
+
+
+def test_all_score_points_are_looked_at(tmp_path: Path):
+    s = asked(tmp_path / "scores.zarr", ())
+    ensure(s, FOUR)
+    found = check.check(s, FOUR[:1])
+    points = len(s.steps) + 1
+    assert found.shards == len(found.missing) == 3 + 3 * points  # membership is the same at all

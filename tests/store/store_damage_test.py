@@ -1,0 +1,141 @@
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+from tiny_store import (
+    FOUR,
+    SIX,
+    Crash,
+    _small_shards,
+    check,
+    content,
+    crash,
+    ensure,
+    made,
+    values,
+)
+
+from lm_mia.data.subsets import Row
+from lm_mia.errors import UserError
+from lm_mia.store.store import Store
+
+__all__ = ["_small_shards"]  # the fixture, used here too
+
+
+@pytest.mark.parametrize(
+    ("damage", "what"),
+    [
+        ("zarr.json", "zarr.json, role or seeds"),
+        ("role/c/0", "role or seeds"),
+        ("subset_seed/c/0", "role or seeds"),
+    ],
+)
+def test_damaged_metadata_and_coordinates_are_told(tmp_path: Path, damage: str, what: str):
+    s = Store(tmp_path / "scores.zarr")
+    s.ensure(FOUR, {"tokens": np.arange(5)}, {})
+    path = s.path / damage
+    if damage == "zarr.json":
+        path.write_text("{")
+    elif path.exists():
+        path.unlink()
+    for ask in (s.present, lambda: s.ensure(SIX, {"tokens": np.arange(5)}, {})):
+        with pytest.raises(UserError) as caught:
+            ask()
+        assert str(caught.value) == (
+            f"{s.path}: damaged score store ({what}); delete it and run `lm-mia run` again: "
+            "rows are scored again from their checkpoints"
+        )
+
+
+@pytest.mark.parametrize("text", [None, "{"])
+def test_damaged_array_metadata_is_told(tmp_path: Path, text: str | None):
+    s = Store(tmp_path / "scores.zarr")
+    s.ensure(FOUR, {"tokens": np.arange(5)}, {})
+    (s.path / "loss" / "zarr.json").unlink()
+    if text is not None:
+        (s.path / "loss" / "zarr.json").write_text(text)
+    with pytest.raises(UserError, match=r"damaged score store \(loss/zarr.json\)"):
+        s.present()
+
+
+@pytest.mark.parametrize("statistics", [(), ("min_k_plus_plus",)])
+def test_crashed_at_any_step_growth_leaves_what_the_next_one_mends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statistics: tuple[str, ...]
+):
+    """Rows, and perhaps a statistic, are added to a store; `store_points_test` crashes the making of a new one."""
+    (tmp_path / "unbroken").mkdir()
+    before = made(tmp_path / "unbroken")
+    shutil.copytree(before.path, tmp_path / "before.zarr")
+    ensure(Store(before.path, statistics), SIX)
+    expected, at, crashed = content(before), 0, True
+    while crashed:
+        at += 1
+        path = tmp_path / str(at) / "scores.zarr"
+        shutil.copytree(tmp_path / "before.zarr", path)
+        s, asked = Store(path), Store(path, statistics)
+        crashed = crash(monkeypatch, at, lambda asked=asked: ensure(asked, SIX))
+        assert s.rows() in (FOUR, FOUR + SIX[4:6])
+        # A reader sees the old state or the new.
+        assert s.missing(FOUR) == []
+        assert asked.missing(FOUR) == (FOUR if statistics else [])
+        check(s, FOUR)
+        ensure(asked, SIX)
+        assert content(s) == expected
+    assert at > 20
+
+
+def test_a_crashed_growth_of_statistics_then_rows_without_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The variable that was half made grows with the others, so that the store still opens whole."""
+    s = made(tmp_path)
+
+    def cut(*_: object) -> None:
+        raise Crash
+
+    with monkeypatch.context() as m:
+        m.setattr(zarr, "consolidate_metadata", cut)
+        with pytest.raises(Crash):
+            ensure(Store(s.path, ("min_k",)), FOUR)
+    ensure(s, SIX)
+    with xr.open_zarr(s.path) as data:
+        assert data["min_k"].shape == data["loss"].shape == (8, 10)
+    assert Store(s.path, ("min_k",)).missing(SIX) == SIX
+    check(s, FOUR)
+
+
+def test_crashed_growth_then_another_growth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """First 2 more rows, cut short just before they are made known; then 1 other row."""
+    s, plain = made(tmp_path / "a"), made(tmp_path / "b")
+
+    def cut(*_: object) -> None:
+        raise Crash
+
+    with monkeypatch.context() as m:
+        m.setattr(zarr, "consolidate_metadata", cut)
+        with pytest.raises(Crash):
+            ensure(s, SIX)
+    other = Row("reference", 9, 9, 9)
+    for each in (s, plain):
+        ensure(each, [*FOUR, other])
+        assert each.rows() == [*FOUR, other]
+        assert each.missing([*FOUR, other]) == [other]
+        each.write_row(other, *values(other))
+        check(each, [*FOUR, other])
+
+
+def test_rows_that_are_appended_while_another_command_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    s, present = made(tmp_path), Store.present
+
+    def then_grow(self: Store, *variables: object) -> np.ndarray:
+        found_M = present(self, *variables)  # pyright: ignore
+        ensure(self, SIX)
+        return found_M
+
+    monkeypatch.setattr(Store, "present", then_grow)
+    assert s.missing(SIX) == SIX[4:6]

@@ -1,0 +1,292 @@
+"""Stores whose rows are scored before their end too."""
+
+import itertools
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from tiny_store import (
+    COLUMNS,
+    EACH,
+    END,
+    FOUR,
+    POINTS,
+    SAMPLES,
+    SIX,
+    STATISTICS,
+    Crash,
+    _small_shards,
+    asked,
+    content,
+    crash,
+    ensure,
+    filled,
+    lacking,
+    loss,
+    made,
+    values,
+    write,
+)
+
+from lm_mia.data.subsets import Row
+from lm_mia.errors import UserError
+from lm_mia.store import store
+from lm_mia.store.store import Store
+
+__all__ = ["_small_shards"]  # the fixture, used here too
+
+
+def check(s: Store, wanted: list[Row], steps: tuple[int, ...] = EACH) -> None:
+    for step in steps:
+        loss_MxN, member_MxN = asked(s.path, step=step).read(wanted)
+        np.testing.assert_array_equal(loss_MxN, [loss(row, step) for row in wanted])
+        np.testing.assert_array_equal(member_MxN, [values(row)[1] for row in wanted])
+
+
+def test_xarray_opens_it_with_names(tmp_path: Path):
+    s = filled(tmp_path, statistics=STATISTICS)
+    with xr.open_zarr(s.path) as data:
+        assert dict(data.sizes) == {"row": 6, "checkpoint": 3, "sample": SAMPLES}
+        assert set(data.data_vars) == {"loss", "member", "min_k"}
+        assert set(data.coords) == {
+            "role",
+            "subset_seed",
+            "init_seed",
+            "order_seed",
+            "step",
+            "sample",
+            "tokens",
+            "unk",
+        }
+        assert data["loss"].dims == data["min_k"].dims == ("row", "checkpoint", "sample")
+        assert data["member"].dims == ("row", "sample")
+        assert data["step"].dims == ("checkpoint",)
+        assert data["step"].dtype == np.int64
+        assert data["step"].values.tolist() == [3, 6, 9]
+        assert data["loss"].attrs["units"] == "nats per token"
+        for i, row in enumerate(FOUR):
+            np.testing.assert_array_equal(data["member"][i], values(row)[1])
+            for k, step in enumerate(EACH):
+                np.testing.assert_array_equal(data["loss"][i, k], loss(row, step))
+                np.testing.assert_array_equal(data["min_k"][i, k], loss(row, step, "min_k"))
+    # Three files a row and score point; membership once.
+    assert {name for name in content(s) if name.startswith(("loss/c/", "member/c/"))} == {
+        *(f"loss/c/{m}/{k}/{shard}" for m in range(6) for k in range(3) for shard in range(3)),
+        *(f"member/c/{m}/{shard}" for m in range(6) for shard in range(3)),
+    }
+
+
+def test_a_row_is_whole_when_all_its_score_points_are(tmp_path: Path):
+    s = asked(tmp_path / "scores.zarr", STATISTICS)
+    assert (s.missing(FOUR), s.missing(FOUR, 3), s.missing(FOUR, 0)) == (FOUR, FOUR, FOUR)
+    ensure(s, FOUR)
+    row, others = FOUR[1], [FOUR[0], *FOUR[2:]]
+    assert [lacking(s, row, step) for step in EACH] == [["member", "loss", "min_k"]] * 3
+    write(s, row, 6)
+    assert lacking(s, row) == lacking(s, row, 3) == ["loss", "min_k"]
+    assert lacking(s, row, 6) == []
+    assert [s.missing(FOUR, step) for step in EACH] == [FOUR, others, FOUR]
+    write(s, row, 0)
+    assert [s.missing(FOUR, step) for step in EACH] == [FOUR, others, others]
+    assert (s.missing(FOUR), s.present().any()) == (FOUR, np.False_)
+    check(s, [row], (6, 0))
+    with pytest.raises(UserError) as caught:
+        asked(s.path, step=3).read([row])
+    assert str(caught.value) == (
+        f"{s.path}: 1 of 1 rows absent at step 3 ({row}); run `lm-mia run` first"
+    )
+    write(s, row, 3)
+    assert s.missing(FOUR) == others
+    assert s.present().tolist() == [m == 1 for m in range(6)]
+    check(s, [row])
+
+
+def test_a_deleted_shard_is_missed_at_its_score_point_alone(tmp_path: Path):
+    s = filled(tmp_path, statistics=STATISTICS)
+    before = content(s)
+    for name, (k, step) in itertools.product(("loss", "min_k"), enumerate(EACH)):
+        (s.path / name / "c" / "3" / str(k) / "1").unlink()
+        assert s.missing(FOUR) == s.missing(FOUR, step) == [FOUR[3]]
+        for at in EACH:
+            assert lacking(s, FOUR[3], at) == ([name] if at == step else [])
+        more = {name: loss(FOUR[3], step, name) for name in ("loss", "min_k")}
+        s.write_row(FOUR[3], more.pop("loss"), values(FOUR[3])[1], more, step)
+        assert content(s) == before
+
+
+def test_a_deleted_shard_of_membership_is_missed_everywhere(tmp_path: Path):
+    s = filled(tmp_path)
+    before = content(s)
+    (s.path / "member" / "c" / "3" / "2").unlink()
+    assert all(lacking(s, FOUR[3], step) == ["member"] for step in EACH)
+    s.write_row(FOUR[3], np.zeros(SAMPLES, np.float32), values(FOUR[3])[1], {}, 6)
+    assert content(s) == before  # the losses that were there are not written again
+
+
+def test_a_damaged_byte_is_noticed_and_its_shard_named(tmp_path: Path):
+    """At its score point alone; `store_test` damages every byte."""
+    s = filled(tmp_path)
+    for k, step in enumerate(EACH):
+        shard = s.path / "loss" / "c" / "2" / str(k) / "1"
+        whole = shard.read_bytes()
+        middle = len(whole) // 2
+        shard.write_bytes(whole[:middle] + bytes([whole[middle] ^ 16]) + whole[middle + 1 :])
+        with pytest.raises(UserError) as caught:
+            asked(s.path, step=step).read(FOUR)
+        assert str(caught.value) == (
+            f"{shard}: corrupt score shard; `lm-mia score --repair` makes it again"
+        )
+        check(s, FOUR, tuple(at for at in EACH if at != step))
+        shard.write_bytes(whole)
+
+
+def test_a_write_cut_short_before_any_shard_is_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Shard by shard of membership, loss and a statistic, three each; the next write makes those that lack."""
+    row, transaction = FOUR[4], store.ts.Transaction
+    whole = asked(tmp_path / "scores.zarr", STATISTICS)
+    ensure(whole, FOUR)
+    shutil.copytree(whole.path, tmp_path / "before.zarr")
+    write(whole, row, 6)
+    for cut in range(9):
+        left = [transaction] * cut
+
+        def next_one(left: list = left) -> object:
+            if not left:
+                raise Crash
+            return left.pop()()
+
+        s = asked(shutil.copytree(tmp_path / "before.zarr", tmp_path / f"{cut}.zarr"), STATISTICS)
+        with monkeypatch.context() as m:
+            m.setattr(store.ts, "Transaction", next_one)
+            with pytest.raises(Crash):
+                write(s, row, 6)
+        assert s.missing(FOUR, 6) == FOUR
+        assert lacking(s, row, 6) == ["member", "loss", "min_k"][max(cut - 6, 0) :]
+        assert lacking(s, row, 3) == ["member", "loss", "min_k"][cut >= 7 :]
+        write(s, row, 6)
+        assert content(s) == content(whole)
+
+
+def test_crashed_at_any_step_the_making_of_a_store_leaves_what_the_next_one_mends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """With a statistic and score points, of which there is a coordinate more."""
+    whole = asked(tmp_path / "scores.zarr", STATISTICS)
+    ensure(whole, SIX)
+    expected, at, crashed = content(whole), 0, True
+    while crashed:
+        at += 1
+        (tmp_path / str(at)).mkdir()
+        s = asked(tmp_path / str(at) / "scores.zarr", STATISTICS)
+        crashed = crash(monkeypatch, at, lambda s=s: ensure(s, SIX))
+        # A reader sees no store or the new one, whose rows hold nothing.
+        assert s.rows() in ([], SIX)
+        assert s.missing(SIX) == SIX
+        ensure(s, SIX)
+        assert content(s) == expected
+    assert at > 20
+
+
+def test_rows_and_statistics_grow_and_keep_every_byte(tmp_path: Path):
+    old = filled(tmp_path)
+    before = {k: v for k, v in content(old).items() if k.startswith(("loss/c", "member/c"))}
+    s = asked(old.path, STATISTICS)
+    ensure(s, SIX)
+    assert (old.missing(SIX), s.missing(SIX)) == (SIX[4:6], SIX)
+    for row in SIX:
+        for step in EACH:
+            write(s, row, step)
+    assert s.missing(SIX) == []
+    check(s, SIX)
+    assert {k: content(s)[k] for k in before} == before
+
+
+@pytest.mark.parametrize(
+    ("there", "other", "said"),
+    [
+        ((POINTS, END), ((), 9), "at steps 3, 6, 9, not at the end alone"),
+        ((POINTS, END), ((3,), 9), "at steps 3, 6, 9, not at steps 3, 9"),
+        ((POINTS, END), (POINTS, 10), "at steps 3, 6, 9, not at steps 3, 6, 10"),
+        (((), 9), (POINTS, END), "at the end alone, not at steps 3, 6, 9"),
+    ],
+)
+def test_other_score_points_than_those_of_the_store_are_refused(
+    tmp_path: Path, there: tuple[Any, int], other: tuple[Any, int], said: str
+):
+    s, path = Store(tmp_path / "scores.zarr", (), *there), tmp_path / "scores.zarr"
+    ensure(s, FOUR)
+    before, wrong = content(s), Store(path, (), *other)
+    for ask in (
+        wrong.rows,
+        wrong.present,
+        lambda: ensure(wrong, SIX),
+        lambda: wrong.missing(FOUR),
+        lambda: wrong.lacking(FOUR[0]),
+        lambda: wrong.write_row(FOUR[0], *values(FOUR[0])),
+        lambda: wrong.read(FOUR),
+    ):
+        with pytest.raises(UserError) as caught:
+            ask()
+        assert str(caught.value) == (
+            f"{path}: its rows are scored {said}; put score.at_steps and score.at_epochs back, "
+            "or choose another --workdir"
+        )
+    assert content(s) == before
+
+
+def test_a_store_without_score_points_is_as_it_was(tmp_path: Path):
+    """Its end may be known: it is no score point beside itself."""
+    s = made(tmp_path)
+    before = content(s)
+    known = Store(s.path, (), (), END)
+    ensure(known, FOUR)
+    assert known.missing(FOUR) == known.missing(FOUR, 0) == []
+    assert content(s) == before
+    assert not (s.path / "step").exists()
+
+
+def test_damage_of_the_steps_and_of_the_shape_is_told(tmp_path: Path):
+    s = filled(tmp_path)
+    member = (s.path / "member" / "zarr.json").read_bytes()
+    (s.path / "loss" / "zarr.json").write_bytes(member)
+    with pytest.raises(UserError, match=r"damaged score store \(loss/zarr.json\); delete it"):
+        s.present()
+    (s.path / "step" / "c" / "0").unlink()
+    with pytest.raises(UserError, match=r"damaged score store \(step\); delete it"):
+        s.present()
+
+
+@pytest.mark.parametrize(
+    ("steps", "total", "step", "said"),
+    [
+        ((3, 6), 0, 0, "must ascend"),
+        ((6, 3), 9, 0, "must ascend"),
+        ((3, 3), 9, 0, "must ascend"),
+        ((0, 3), 9, 0, "must ascend"),
+        ((3, 9), 9, 0, "must ascend"),
+        ((3, 6), 9, 4, r"step=4: must be 0 or one of \(3, 6\)"),
+        ((3, 6), 9, 9, r"step=9: must be 0 or one of \(3, 6\)"),
+        ((), 9, 3, r"step=3: must be 0 or one of \(\)"),
+    ],
+)
+def test_score_points_that_make_no_sense(
+    tmp_path: Path, steps: tuple[int, ...], total: int, step: int, said: str
+):
+    with pytest.raises(ValueError, match=said):
+        Store(tmp_path / "scores.zarr", (), steps, total, step)
+
+
+def test_a_step_that_is_no_score_point_is_refused(tmp_path: Path):
+    s = asked(tmp_path / "scores.zarr")
+    s.ensure(FOUR, COLUMNS, {})
+    before = content(s)
+    bad = (lambda: write(s, FOUR[0], 4), lambda: lacking(s, FOUR[0], 9), lambda: s.missing(FOUR, 1))
+    for ask in bad:
+        with pytest.raises(ValueError, match="must be 0 or one of"):
+            ask()
+    assert content(s) == before

@@ -1,0 +1,265 @@
+import itertools
+import multiprocessing
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+from tiny_store import (
+    COLUMNS,
+    FOUR,
+    SAMPLES,
+    SIX,
+    _small_shards,
+    check,
+    content,
+    ensure,
+    lacking,
+    made,
+    values,
+)
+
+from lm_mia.data.subsets import Row
+from lm_mia.errors import UserError
+from lm_mia.store import schema
+from lm_mia.store.store import Store
+
+__all__ = ["_small_shards"]  # fixture
+
+
+def test_no_store_has_no_rows(tmp_path: Path):
+    s = Store(tmp_path / "scores.zarr")
+    assert (s.rows(), s.present().tolist(), s.missing(FOUR)) == ([], [], FOUR)
+    with pytest.raises(UserError, match=r"6 of 6 rows absent \(reference_0_0_0, .*, \.\.\.\); run"):
+        s.read(FOUR)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_rows_are_known_then_present(tmp_path: Path):
+    s = Store(tmp_path / "scores.zarr")
+    ensure(s, FOUR)
+    assert s.rows() == FOUR
+    assert not s.present().any()
+    for row in (FOUR[3], FOUR[5]):
+        s.write_row(row, *values(row))
+    assert s.present().tolist() == [False, False, False, True, False, True]
+    assert s.missing(FOUR[::-1]) == [FOUR[i] for i in (4, 2, 1, 0)]
+    check(s, [FOUR[5], FOUR[3]])
+    with pytest.raises(UserError, match=r"1 of 2 rows absent \(reference_1_1_1\)"):
+        s.read([FOUR[3], FOUR[1]])
+
+
+def test_ensure_again_changes_nothing(tmp_path: Path):
+    s = made(tmp_path)
+    before = content(s)
+    ensure(s, FOUR)
+    ensure(s, FOUR[:2])
+    assert content(s) == before
+
+
+def test_growth_appends_and_keeps_every_byte_of_the_rows_there(tmp_path: Path):
+    s = made(tmp_path)
+    before = {k: v for k, v in content(s).items() if k.startswith(("loss/c", "member/c"))}
+    ensure(s, SIX)
+    assert s.rows() == FOUR + SIX[4:6]
+    assert s.missing(SIX) == SIX[4:6]
+    for row in SIX[4:6]:
+        s.write_row(row, *values(row))
+    check(s, SIX)
+    after = content(s)
+    assert {k: after[k] for k in before} == before
+
+
+def test_what_is_there_is_never_written_again(tmp_path: Path):
+    """A row that lacks a shard of its membership keeps its losses, whatever a second scoring says."""
+    s = made(tmp_path)
+    before = content(s)
+    loss_N, member_N = values(FOUR[2])
+    s.write_row(FOUR[2], loss_N + 1, ~member_N)
+    assert content(s) == before
+    (s.path / "member" / "c" / "2" / "1").unlink()
+    assert lacking(s, FOUR[2]) == ["member"]
+    s.write_row(FOUR[2], loss_N + 1, member_N)
+    assert content(s) == before
+    assert lacking(s, FOUR[2]) == []
+
+
+def test_a_row_of_fill_values_is_present(tmp_path: Path):
+    """Presence is never asked from values: no loss at all, and no member, are values too."""
+    s = Store(tmp_path / "scores.zarr")
+    ensure(s, FOUR)
+    s.write_row(FOUR[0], np.full(SAMPLES, np.nan, np.float32), np.zeros(SAMPLES, bool))
+    assert s.present().tolist() == [True] + [False] * 5
+    loss_MxN, member_MxN = s.read(FOUR[:1])
+    assert np.isnan(loss_MxN).all()
+    assert not member_MxN.any()
+
+
+def test_a_row_is_absent_until_its_last_shard(tmp_path: Path):
+    s, part = made(tmp_path / "a"), Store(tmp_path / "b" / "scores.zarr")
+    part.path.parent.mkdir()
+    ensure(part, FOUR)
+    shards = sorted(p for p in content(s) if p.startswith(("loss/c/1/", "member/c/1/")))
+    assert len(shards) == 6
+    for name in shards:
+        assert not part.present()[1]
+        (part.path / name).parent.mkdir(exist_ok=True, parents=True)
+        shutil.copy(s.path / name, part.path / name)
+    assert part.present()[1]
+
+
+def test_a_deleted_shard_makes_the_row_absent(tmp_path: Path):
+    s = made(tmp_path)
+    for name, shard in itertools.product(("loss", "member"), range(3)):
+        (s.path / name / "c" / "3" / str(shard)).unlink()
+        assert s.missing(FOUR) == [FOUR[3]]
+        s.write_row(FOUR[3], *values(FOUR[3]))
+        check(s, FOUR)
+
+
+@pytest.mark.parametrize("name", ["loss", "member"])
+def test_any_damaged_byte_is_noticed_and_its_shard_named(tmp_path: Path, name: str):
+    s = made(tmp_path)
+    shard = s.path / name / "c" / "2" / "1"
+    raw = shard.read_bytes()
+    damaged = [raw[:i] + bytes([raw[i] ^ 16]) + raw[i + 1 :] for i in range(len(raw))]
+    for bad in [*damaged, b"", raw[:-1], raw[:3], raw + b"\0"]:
+        shard.write_bytes(bad)
+        with pytest.raises(UserError) as caught:
+            s.read(FOUR)
+        assert str(caught.value) == (
+            f"{shard}: corrupt score shard; `lm-mia score --repair` makes it again"
+        )
+    shard.unlink()
+    s.write_row(FOUR[2], *values(FOUR[2]))
+    check(s, FOUR)
+
+
+def _fill(path: Path, wanted: list[Row], mine: list[Row]) -> None:
+    schema.SHARD_SAMPLES, schema.CHUNK_SAMPLES = 4, 2
+    s = Store(path)
+    ensure(s, wanted)
+    for row in mine:
+        s.write_row(row, *values(row))
+
+
+@pytest.mark.process
+def test_two_processes_ensure_and_write_at_once(tmp_path: Path):
+    context, path = multiprocessing.get_context("spawn"), tmp_path / "scores.zarr"
+    processes = [
+        context.Process(target=_fill, args=(path, FOUR, FOUR[:3])),
+        context.Process(target=_fill, args=(path, SIX, SIX[3:])),
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0]
+    s = Store(path)
+    assert set(s.rows()) == set(SIX)
+    assert len(s.rows()) == len(SIX)
+    assert s.missing(SIX) == []
+    check(s, SIX)
+
+
+def test_xarray_opens_it_with_names(tmp_path: Path):
+    s = made(tmp_path)
+    with xr.open_zarr(s.path) as data:
+        assert dict(data.sizes) == {"row": 6, "sample": SAMPLES}
+        assert data.attrs["recipe"] == "abc"
+        assert set(data.data_vars) == {"loss", "member"}
+        assert set(data.coords) == {
+            "role",
+            "subset_seed",
+            "init_seed",
+            "order_seed",
+            "sample",
+            "tokens",
+            "unk",
+        }
+        assert data["loss"].dims == data["member"].dims == ("row", "sample")
+        assert data["loss"].attrs["units"] == "nats per token"
+        assert data["role"].values.tolist() == ["reference"] * 4 + ["replica"] * 2
+        assert data["order_seed"].values.tolist() == [0, 1, 2, 3, 0, 1]
+        assert data["subset_seed"].values.tolist() == [0, 1, 2, 3, 2**31, 2**31]
+        assert data["tokens"].values.tolist() == COLUMNS["tokens"].tolist()
+        assert data["sample"].values.tolist() == list(range(SAMPLES))
+        for i, row in enumerate(FOUR):
+            loss_N, member_N = values(row)
+            np.testing.assert_array_equal(data["loss"].values[i], loss_N)
+            np.testing.assert_array_equal(data["member"].values[i], member_N)
+
+
+MORE = ("min_k", "lowercase_loss")
+
+
+def more(row: Row, names: tuple[str, ...] = MORE) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng([row.order_seed, 7])
+    return {name: rng.normal(size=SAMPLES).astype(np.float32) for name in names}
+
+
+def test_a_statistic_asked_for_later_makes_rows_absent_and_moves_nothing(tmp_path: Path):
+    old = made(tmp_path)
+    before = {k: v for k, v in content(old).items() if k.startswith(("loss", "member"))}
+    s = Store(old.path, MORE)
+    assert s.missing(FOUR) == FOUR  # also before the store has grown
+    ensure(s, FOUR)
+    assert (s.missing(FOUR), old.missing(FOUR)) == (FOUR, [])
+    assert lacking(s, FOUR[0]) == list(MORE)
+    for row in FOUR[:3]:
+        loss_N, member_N = values(row)
+        s.write_row(row, loss_N + 1, member_N, more(row))
+    assert s.missing(FOUR) == FOUR[3:]
+    assert {k: v for k, v in content(s).items() if k.startswith(("loss", "member"))} == before
+    [(_, found)] = s.blocks({name: (name, FOUR[:3]) for name in MORE})
+    for name in MORE:
+        assert found[name].dtype == np.float32
+        np.testing.assert_array_equal(found[name], [more(row)[name] for row in FOUR[:3]])
+    after = content(s)
+    for again in (s, old, Store(s.path, MORE[:1])):  # asking for less takes nothing away
+        ensure(again, FOUR)
+    assert content(s) == after
+    check(s, FOUR[3:])  # its losses can be read as ever
+
+
+def test_a_deleted_shard_of_a_statistic_makes_the_row_absent_where_it_is_asked_for(tmp_path: Path):
+    s = Store(tmp_path / "scores.zarr", MORE)
+    ensure(s, FOUR)
+    for row in FOUR:
+        s.write_row(row, *values(row), more(row))
+    before = content(s)
+    for name, shard in itertools.product(MORE, range(3)):
+        (s.path / name / "c" / "3" / str(shard)).unlink()
+        assert s.missing(FOUR) == [FOUR[3]]
+        assert lacking(s, FOUR[3]) == [name]
+        [other] = set(MORE) - {name}
+        assert Store(s.path, (other,)).missing(FOUR) == []
+        s.write_row(FOUR[3], *values(FOUR[3]), {name: more(FOUR[3])[name]})
+        assert content(s) == before
+
+
+def test_rows_grow_with_statistics_that_the_command_does_not_ask_for(tmp_path: Path):
+    s = Store(tmp_path / "scores.zarr", MORE)
+    ensure(s, FOUR)
+    for row in FOUR:
+        s.write_row(row, *values(row), more(row))
+    plain = Store(s.path)
+    ensure(plain, SIX)
+    for row in SIX[4:6]:
+        plain.write_row(row, *values(row))
+    assert (plain.missing(SIX), s.missing(SIX)) == ([], SIX[4:6])
+    with xr.open_zarr(s.path) as data:
+        assert set(data.data_vars) == {"loss", "member", *MORE}
+        assert {data[name].dims for name in MORE} == {("row", "sample")}
+        assert data["min_k"].attrs["units"] == "nats per token"
+        assert data["min_k"].isnull().sum("sample").values.tolist() == [0] * 6 + [SAMPLES] * 2
+        np.testing.assert_array_equal(data["lowercase_loss"][2], more(FOUR[2])["lowercase_loss"])
+
+
+def test_a_statistic_that_is_not_given_is_refused(tmp_path: Path):
+    s = Store(tmp_path / "scores.zarr", MORE)
+    ensure(s, FOUR)
+    with pytest.raises(KeyError, match="lowercase_loss"):
+        s.write_row(FOUR[0], *values(FOUR[0]), more(FOUR[0], ("min_k",)))
+    assert s.missing(FOUR) == FOUR

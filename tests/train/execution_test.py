@@ -1,0 +1,122 @@
+import dataclasses
+
+import pytest
+
+from lm_mia import config
+from lm_mia.errors import UserError
+from lm_mia.model import transformer
+from lm_mia.train import execution
+
+AUTO = config.Compute()
+GB = 10**9
+SMALL = transformer.Shape(3, 512, 8, 32_000, 1024, "bfloat16")
+LARGE = transformer.Shape(36, 1536, 24, 32_000, 1024, "bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("platform", "length_tokens", "batch_size", "rows"),
+    [
+        ("cpu", 1024, 128, 2),  # 2,048 tokens
+        ("gpu", 1024, 128, 8),  # 8,192 tokens
+        ("tpu", 512, 128, 16),
+        ("cpu", 100, 128, 16),  # an eighth of the samples
+        ("cpu", 4096, 128, 1),  # at least one
+        ("gpu", 1024, 7, 1),
+        ("gpu", 1000, 64, 8),
+    ],
+)
+def test_micro_batches(platform: str, length_tokens: int, batch_size: int, rows: int):
+    shape = dataclasses.replace(SMALL, length_tokens=length_tokens)
+    got = execution.choose(AUTO, shape, batch_size, platform)
+    assert got.micro_rows == rows
+    assert got.chunk_tokens == (512 if platform == "cpu" else 4096)
+
+
+@pytest.mark.parametrize(("asked", "rows"), [(1, 1), (5, 5), (16, 16), (17, 16), (999, 16)])
+def test_micro_rows_that_are_asked_for_are_taken_up_to_the_batch(asked: int, rows: int):
+    got = execution.choose(config.Compute(micro_rows=asked), SMALL, 16, "cpu")
+    assert got.micro_rows == rows
+
+
+@pytest.mark.parametrize(
+    ("devices", "asked", "rows"),
+    [(1, 0, 8), (2, 0, 8), (4, 0, 4), (8, 0, 2), (64, 0, 1), (48, 8, 3)],
+)
+def test_devices_share_a_batch(devices: int, asked: int, rows: int):
+    """Else most of their rows would be empty ones."""
+    c = config.Compute(micro_rows=asked)
+    assert execution.choose(c, SMALL, 128, "gpu", None, devices).micro_rows == rows
+
+
+def test_layers_are_unrolled_where_what_they_keep_fits_half_of_the_memory():
+    for shape in (SMALL, LARGE):
+        need = execution.kept_bytes(shape, "cudnn", 8)
+        plenty = execution.choose(AUTO, shape, 128, "gpu", int(2.01 * need))
+        scarce = execution.choose(AUTO, shape, 128, "gpu", int(1.99 * need))
+        assert (plenty.way.scanned, plenty.way.remat) == (False, "none")
+        assert (scarce.way.scanned, scarce.way.remat) == (True, "full")
+
+
+def test_a_device_that_does_not_tell_its_memory_has_16_gib():
+    for shape, scanned in ((SMALL, False), (LARGE, True)):
+        assert execution.choose(AUTO, shape, 128, "tpu").way.scanned == scanned
+        assert execution.choose(AUTO, shape, 128, "tpu", 16 * 2**30).way.scanned == scanned
+    assert not execution.choose(AUTO, LARGE, 128, "tpu", 141 * GB).way.scanned
+
+
+def test_layers_are_unrolled_on_cpu_whatever_they_keep():
+    got = execution.choose(AUTO, LARGE, 128, "cpu", 1)
+    assert got.way == transformer.Way("xla", scanned=False, remat="none")
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+def test_what_is_asked_for_is_done(platform: str):
+    for layers in ("unrolled", "scanned"):
+        for remat in ("none", "dots", "full"):
+            asked = config.Compute(layers=layers, remat=remat, attention="xla", batching="padded")
+            got = execution.choose(asked, SMALL, 128, platform)
+            assert got.way == transformer.Way("xla", layers == "scanned", remat)
+            assert (got.packed, got.because) == (False, "asked for")
+    assert execution.choose(AUTO, SMALL, 128, platform).packed
+
+
+@pytest.mark.parametrize(("layers", "remat"), [("unrolled", "none"), ("scanned", "full")])
+def test_what_is_computed_again_follows_the_layers(layers, remat: str):
+    got = execution.choose(config.Compute(layers=layers), SMALL, 128, "cpu")
+    assert got.way.remat == remat
+
+
+def test_attention_is_chosen_for_the_shape_and_the_platform():
+    assert execution.choose(AUTO, SMALL, 128, "gpu").way.attention == "cudnn"
+    assert execution.choose(AUTO, SMALL, 128, "tpu").way.attention == "pallas"
+    assert execution.choose(AUTO, SMALL, 128, "cpu").way.attention == "xla"
+    wide = dataclasses.replace(SMALL, heads=2)  # 256 wide
+    got = execution.choose(AUTO, wide, 128, "gpu")
+    assert got.way.attention == "xla"
+    assert "at most 128, not 256" in got.because
+    with pytest.raises(UserError, match=r"compute.attention='cudnn': it needs an NVIDIA GPU"):
+        execution.choose(config.Compute(attention="cudnn"), SMALL, 128, "cpu")
+
+
+def test_kept_bytes_by_hand():
+    """A token and layer: 18 activations and 4 float32 of its width; weights of xla: 0.6 of L for every head."""
+    of_token = 512 * (18 * 2 + 4 * 4)
+    assert execution.kept_bytes(SMALL, "cudnn", 2) == 3 * 2 * 1024 * of_token
+    weights = 8 * 1024 * (4 + 2) * 0.6
+    got = execution.kept_bytes(SMALL, "xla", 2)
+    assert got == pytest.approx(3 * 2 * 1024 * (of_token + weights))
+    exact = dataclasses.replace(SMALL, dtype="float32")
+    assert execution.kept_bytes(exact, "pallas", 2) == 3 * 2 * 1024 * 512 * (18 * 4 + 16)
+
+
+def test_the_log_says_what_is_done_and_why():
+    got = str(execution.choose(AUTO, LARGE, 128, "gpu", 80 * GB))
+    assert got == (
+        "attention cudnn (fastest on gpu), layers unrolled, remat none, packed in micro-batches of 8 rows"
+    )
+    got = str(
+        execution.choose(config.Compute(layers="scanned", batching="padded"), SMALL, 16, "cpu")
+    )
+    assert got == (
+        "attention xla (the one for CPUs), layers scanned, remat full, padded in micro-batches of 2 rows"
+    )

@@ -1,0 +1,103 @@
+"""Rows that cannot be trained: what is saved, told and kept as evidence."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny_row import OFTEN, ROW, STEPS, TRAIN, finite, newest, run, trainer
+
+from lm_mia import config
+from lm_mia.data import subsets
+from lm_mia.data.population import Population
+from lm_mia.train import batching, loop
+
+
+def ids_of_step(step: int) -> list[int]:
+    members = np.flatnonzero(subsets.member(ROW.subset_seed, 20, "exact"))
+    epoch, place = divmod(step, 3)
+    order = batching.epoch_order(ROW.order_seed, epoch, 10)
+    return members[order[4 * place : 4 * place + 4]].tolist()
+
+
+@pytest.mark.parametrize("settings", [TRAIN, OFTEN])
+def test_a_huge_learning_rate_is_told(tiny: Population, tmp_path: Path, settings: config.Train):
+    recipe = config.Optimizer(1e-4, 1e38, 1e37, warmup_steps=2)
+    message = r"^row reference_1_2_3: .* step \d; lower optimizer.peak_learning_rate"
+    with pytest.raises(loop.DivergedError, match=message) as caught:
+        run(tiny, tmp_path, settings=settings, recipe=recipe)
+    evidence = caught.value.evidence
+    assert evidence["samples"] == ids_of_step(evidence["step"])
+    assert (evidence["row"], evidence["role"]) == ("reference_1_2_3", "reference")
+    assert json.loads(json.dumps(evidence, allow_nan=False)) == evidence
+    steps_done, state = newest(tmp_path)
+    assert steps_done != STEPS
+    assert finite(state)
+
+
+@pytest.mark.parametrize("bad", range(1, STEPS + 1))
+def test_no_state_that_is_not_finite_is_ever_saved(
+    tiny: Population, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad: int
+):
+    """Between two logged losses, and after the last of them."""
+    monkeypatch.setattr(loop, "_LOGGED", 1)
+    calls = 0
+
+    def spoiling(state: Any, *args: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        state, metrics = trainer(tiny).step(state, *args)
+        if calls == bad:
+            state["params"]["ln_D"] = state["params"]["ln_D"].at[3].set(jnp.nan)
+        return state, metrics
+
+    message = rf"^row reference_1_2_3: .* step {bad - 1}; lower"
+    with pytest.raises(loop.DivergedError, match=message) as caught:
+        run(tiny, tmp_path, settings=OFTEN, step=spoiling)
+    assert caught.value.evidence["what"] == "weights or moments not finite"
+    assert caught.value.evidence["samples"] == ids_of_step(bad - 1)
+    assert math.isfinite(float(caught.value.evidence["loss_nats"]))
+    steps_done, state = newest(tmp_path)
+    assert (steps_done or 0) == bad - 1
+    assert finite(state)
+
+
+@pytest.mark.parametrize("bad", range(STEPS))
+def test_a_loss_that_is_not_finite_stops_the_row_a_step_later_at_most(
+    tiny: Population, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad: int
+):
+    """Neither logged nor saved between: the loss of every step is looked at all the same."""
+    monkeypatch.setattr(loop, "_LOGGED", 1)
+    calls = 0
+
+    def spoiling(state: Any, *args: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        state, metrics = trainer(tiny).step(state, *args)
+        if calls == bad + 1:
+            metrics["loss_nats"] = jnp.float32(jnp.inf)
+        return state, metrics
+
+    with pytest.raises(loop.DivergedError, match=rf"loss=inf at step {bad}; lower") as caught:
+        run(tiny, tmp_path, step=spoiling)
+    assert calls <= bad + 2
+    evidence = caught.value.evidence
+    assert (evidence["step"], evidence["what"], evidence["loss_nats"]) == (bad, "loss=inf", "inf")
+    assert float(evidence["gradient_norm"]) > 0
+    assert evidence["samples"] == ids_of_step(bad)
+    assert newest(tmp_path)[0] is None
+
+
+def test_the_moments_count_too(tiny: Population, tmp_path: Path):
+    def spoiling(state: Any, *args: Any) -> Any:
+        state, metrics = trainer(tiny).step(state, *args)
+        return jax.tree.map(lambda x: x * np.nan if x.ndim else x, state) | {
+            "params": state["params"]
+        }, metrics
+
+    with pytest.raises(loop.DivergedError, match="weights or moments not finite at step 0"):
+        run(tiny, tmp_path, settings=OFTEN, step=spoiling)

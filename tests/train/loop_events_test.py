@@ -1,0 +1,82 @@
+"""What a row tells of its training: metrics, rates and validation losses."""
+
+import functools
+import itertools
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from tiny_row import RECIPE, STEPS, newest, run, slow_gradient, trainer
+
+from lm_mia import config
+from lm_mia.data.population import Population
+from lm_mia.model import flops
+from lm_mia.train import loop
+from lm_mia.train.optimizer import learning_rates
+
+
+def test_what_is_told_of_training(
+    tiny: Population, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    clock = SimpleNamespace(
+        monotonic=itertools.count().__next__
+    )  # a second later whenever it is read
+    monkeypatch.setattr(loop, "time", clock)
+    events = run(tiny, tmp_path)
+    told = [event for event in events if event["event"] == "train"]
+    assert [event["step"] for event in told] == list(range(STEPS))
+    assert [event["epoch"] for event in told] == [0, 0, 0, 1, 1, 1]
+    rates = [event["learning_rate"] for event in told]
+    assert rates == learning_rates(RECIPE, STEPS).tolist()
+    for event in told:
+        assert (event["row"], event["role"], event["steps"]) == ("reference_1_2_3", "reference", 6)
+        assert event["gradient_norm"] > 0
+        assert event["mfu"] is None  # nobody knows a CPU's peak
+        assert event["memory_bytes"] > 2**20
+    # The seconds of the first step are those of compiling.
+    assert [event["tokens_per_second"] is None for event in told] == [True] + [False] * 5
+    assert all(event["tokens_per_second"] > 0 for event in told[1:])
+    assert [event["event"] for event in events][-1] == "row_trained"
+    assert set(events[-1]) == {"event", "row", "role", "steps", "resumed_at", "seconds"}
+
+
+def test_rates_are_useful_tokens_and_flops_over_the_peak(
+    tiny: Population, monkeypatch: pytest.MonkeyPatch
+):
+    counts = np.array([4000.0, 24_000.0, 9999.0])
+    assert trainer(tiny).rates(counts, 2.0) == {"tokens_per_second": 2000, "mfu": None}
+    monkeypatch.setattr(flops, "peak", lambda kind: 1e9 if kind == "cpu" else None)
+    # 12 D^2 + V D weights at 6 FLOPs a token; 6 D n^2 of causal attention.
+    useful = 6 * (12 * 8 * 8 + 32 * 8) * 4000 + 6 * 8 * 24_000
+    rates = trainer(tiny).rates(counts, 2.0)
+    assert rates["mfu"] == pytest.approx(useful / 2 / 1e9)
+
+
+@functools.cache
+def held_out(population: Population) -> Population:
+    """Six samples of the population, as its held-out ones."""
+    offsets_N1 = population.offsets_N1[3:10]
+    return Population(population.folder, population.tokens, offsets_N1, population.manifest)
+
+
+@pytest.mark.parametrize("validations", [1, 2, 4, 6])
+def test_validation_losses_equal_a_slow_reference(
+    tiny: Population, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, validations: int
+):
+    assert len(held_out(tiny)) == 6  # more than a batch
+    monkeypatch.setattr(Population, "validation", property(held_out))
+    settings = config.Train(batch_size=4, epochs=2, validations=validations)
+    events = run(tiny, tmp_path, settings=settings, keep=range(1, STEPS))
+    told = [event for event in events if event["event"] == "validation"]
+    steps = {1: [6], 2: [3, 6], 4: [2, 3, 4, 6], 6: [1, 2, 3, 4, 5, 6]}[validations]
+    assert [event["step"] for event in told] == steps
+    for event in told:
+        assert set(event) == {"event", "row", "role", "step", "steps", "validation_loss_nats"}
+        params = newest(tmp_path, event["step"])[1]["params"]
+        parts = [
+            float(slow_gradient(params, tiny.pad(np.array([i]))[0], place)[0])
+            for i in range(3, 9)
+            for place in range(1, len(tiny.sample(i)))
+        ]
+        assert event["validation_loss_nats"] == pytest.approx(np.mean(parts), rel=1e-5)

@@ -1,0 +1,292 @@
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+import pytest
+from same_bits import same
+from tiny_row import (
+    CHOICE,
+    OFTEN,
+    PACKED,
+    PADDED,
+    RECIPE,
+    ROW,
+    SHAPE,
+    STEPS,
+    TRAIN,
+    newest,
+    plan_of,
+    run,
+    slow_gradient,
+    trainer,
+)
+
+from lm_mia import config
+from lm_mia.data import subsets
+from lm_mia.data.population import Population
+from lm_mia.data.subsets import Row
+from lm_mia.model import transformer
+from lm_mia.score.scorer import Scorer, restore_params
+from lm_mia.train import checkpoint, loop, sharding
+from lm_mia.train.optimizer import optimizer
+
+
+@pytest.fixture(scope="module")
+def unbroken(tiny: Population, tmp_path_factory: pytest.TempPathFactory) -> checkpoint.State:
+    folder = tmp_path_factory.mktemp("unbroken")
+    run(tiny, folder)
+    return newest(folder)[1]
+
+
+def slow_row(population: Population, row: Row, design: subsets.Design) -> Any:
+    """Sums of gradients of single tokens, over a walk through the order; optax's own AdamW."""
+    schedule = optax.warmup_cosine_decay_schedule(1e-4, 3e-2, 2, STEPS, 1e-3)
+    adamw = optax.adamw(schedule, b1=0.9, b2=0.98, eps=1e-9, weight_decay=0.1)
+    tx = optax.chain(optax.clip_by_global_norm(1.0), adamw)
+    plan = plan_of(row, design)
+    assert len(plan) == STEPS
+
+    params = checkpoint.fresh(row.init_seed, SHAPE, optimizer(RECIPE))["params"]
+    state, losses, norms = jax.jit(tx.init)(params), [], []
+
+    @jax.jit
+    def update(grads: Any, state: Any, params: Any) -> tuple[Any, Any]:
+        change, state = tx.update(grads, state, params)
+        return optax.apply_updates(params, change), state
+
+    for ids_B in plan:
+        parts = [
+            slow_gradient(params, population.pad(np.array([i]))[0], place)
+            for i in ids_B
+            for place in range(1, len(population.sample(i)))
+        ]
+        losses.append(sum(float(value) for value, _ in parts) / len(parts))
+        grads = [jax.device_get(grad) for _, grad in parts]
+        grads = jax.tree.map(lambda *g: np.mean(g, axis=0, dtype=np.float32), *grads)
+        norms.append(np.sqrt(sum(np.square(g).sum() for g in jax.tree.leaves(grads))))
+        params, state = update(grads, state, params)
+    return params, losses, norms
+
+
+@pytest.mark.parametrize("design", ["exact", "bernoulli"])
+def test_a_row_equals_a_slow_reference(tiny: Population, tmp_path: Path, design: subsets.Design):
+    # Of Bernoulli rows, the seed is one with 12 members: 3 whole batches, and as many steps.
+    row = Row("reference", {"exact": 1, "bernoulli": 5}[design], 2, 3)
+    members = int(subsets.member(row.subset_seed, 20, design).sum())
+    assert members == {"exact": 10, "bernoulli": 12}[design]
+    params, losses, norms = slow_row(tiny, row, design)
+    events = run(tiny, tmp_path, row, settings=config.Train(subset=design, batch_size=4, epochs=2))
+    logged = [event for event in events if event["event"] == "train"]
+    np.testing.assert_allclose([e["loss_nats"] for e in logged], losses, rtol=1e-5)
+    np.testing.assert_allclose([e["gradient_norm"] for e in logged], norms, rtol=1e-4)
+    got = newest(tmp_path)[1]["params"]
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5), got, params)
+
+
+def test_padded_batches_give_the_same_row(tiny: Population, tmp_path: Path):
+    row = Row("reference", 3, 2, 0)
+    plan = plan_of(row, "exact")
+    runs = [
+        run(tiny, tmp_path / name, row, choice=choice)
+        for name, choice in (("two", CHOICE), ("packed", PACKED), ("padded", PADDED))
+    ]
+    told = [[event for event in events if event["event"] == "train"] for events in runs]
+    for events in told[:2]:
+        for name in ("loss_nats", "gradient_norm"):
+            both = ([event[name] for event in which] for which in (events, told[2]))
+            np.testing.assert_allclose(*both, rtol=1e-5)
+    states = [newest(tmp_path / name)[1]["params"] for name in ("two", "packed", "padded")]
+    for state in states[:2]:
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5), state, states[2]
+        )
+    # What samples leave of a row of 8 tokens each; and of as few rows, or pairs of rows, as they fit into.
+    for events, rows_of in zip(told, (fewest_pairs, fewest, len), strict=True):
+        lengths = [tiny.lengths_N[ids].tolist() for ids in plan]
+        room = [8 * rows_of(length_B) for length_B in lengths]
+        shares = [round(1 - sum(of) / tokens, 4) for of, tokens in zip(lengths, room, strict=True)]
+        assert [event["padding_share"] for event in events] == shares
+    assert sum(e["padding_share"] for e in told[1]) < sum(e["padding_share"] for e in told[2])
+
+
+def fewest(lengths: list[int]) -> int:
+    """Rows of 8 tokens that samples fit into, by trying all ways."""
+    return min(
+        len(set(rows))
+        for rows in itertools.product(range(len(lengths)), repeat=len(lengths))
+        if all(sum(n for n, r in zip(lengths, rows, strict=True) if r == k) <= 8 for k in rows)
+    )
+
+
+def fewest_pairs(lengths: list[int]) -> int:
+    return 2 * -(-fewest(lengths) // 2)
+
+
+def test_k_steps_are_k_updates_and_the_last_state_is_saved(tiny: Population, tmp_path: Path):
+    seen: list[Any] = []
+
+    def counting(state: Any, *args: Any) -> Any:
+        state, metrics = trainer(tiny).step(state, *args)
+        seen.append(jax.device_get(state))
+        return state, metrics
+
+    run(tiny, tmp_path, step=counting)
+    steps_done, state = newest(tmp_path)
+    assert steps_done == len(seen) == STEPS
+    assert [int(state["opt"][1].count) for state in seen] == [1, 2, 3, 4, 5, 6]
+    assert same(state, seen[-1])
+    assert not same(state, seen[-2])
+
+
+def test_each_seed_counts_and_the_role_does_not(
+    tiny: Population, tmp_path: Path, unbroken: checkpoint.State
+):
+    for row in (Row("reference", 0, 2, 3), Row("reference", 1, 0, 3), Row("reference", 1, 2, 0)):
+        run(tiny, tmp_path / str(row), row)
+        assert not same(newest(tmp_path / str(row))[1], unbroken)
+    run(tiny, tmp_path / "replica", Row("replica", 1, 2, 3))
+    assert same(newest(tmp_path / "replica")[1], unbroken)
+
+
+def test_another_row_compiles_nothing(tiny: Population, tmp_path: Path):
+    compiled: list[float] = []
+
+    def on_duration(event: str, duration_secs: float, **_: Any) -> None:
+        compiled.extend([duration_secs] * (event == "/jax/core/compile/backend_compile_duration"))
+
+    run(tiny, tmp_path / "a", Row("reference", 0, 0, 0), settings=OFTEN)
+    jax.monitoring.register_event_duration_secs_listener(on_duration)
+    run(tiny, tmp_path / "b", Row("reference", 2, 5, 7), settings=OFTEN)
+    assert compiled == []
+    jax.jit(lambda x: x + len(compiled) + 12345)(1)
+    assert len(compiled) == 1  # it would have been noticed
+
+
+class Stopped(Exception):
+    """Stands for Ctrl-C."""
+
+
+def stop_at(moment: int) -> Callable[[loop.Event], None]:
+    def report(event: loop.Event) -> None:
+        if event["event"] == "step" and event["step"] == moment:
+            raise Stopped
+
+    return report
+
+
+@pytest.mark.parametrize("stop", range(1, STEPS + 1))
+@pytest.mark.parametrize("saved", ["every step", "the second", "never"])
+def test_a_row_stopped_at_any_step_resumes_bit_for_bit(
+    tiny: Population,
+    tmp_path: Path,
+    unbroken: checkpoint.State,
+    monkeypatch: pytest.MonkeyPatch,
+    saved: str,
+    stop: int,
+):
+    """Stopped after its update and before its checkpoint, when up to six updates are lost."""
+    monkeypatch.setattr(loop, "_REPORT_SECONDS", -1)
+    wanted = {"every step": range(9), "the second": [2], "never": []}[saved]
+    save = checkpoint.save
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "save", lambda c, k, s: k in wanted and save(c, k, s))
+        with pytest.raises(Stopped):
+            run(tiny, tmp_path, settings=OFTEN, report=stop_at(stop))
+    before = {"every step": stop - 1, "the second": 2 if stop > 2 else 0, "never": 0}[saved]
+    assert (newest(tmp_path)[0] or 0) == before
+    events = run(tiny, tmp_path)
+    assert events[-1]["resumed_at"] == before
+    steps = [event["step"] for event in events if event["event"] == "step"]
+    assert steps == list(range(before + 1, STEPS + 1))
+    steps_done, state = newest(tmp_path)
+    assert steps_done == STEPS
+    assert same(state, unbroken)
+
+
+@pytest.mark.parametrize("at", range(1, STEPS))
+def test_asked_to_stop_a_row_saves_and_goes_on_bit_for_bit(
+    tiny: Population, tmp_path: Path, unbroken: checkpoint.State, at: int
+):
+    asked: list[int] = []
+    events: list[loop.Event] = []
+    with pytest.raises(loop.PreemptedError):
+        run(tiny, tmp_path, stop=lambda k: asked.append(k) or k == at, report=events.append)
+    assert asked == list(range(1, at + 1))
+    assert newest(tmp_path)[0] == at
+    assert "row_trained" not in [event["event"] for event in events]
+    again = run(tiny, tmp_path)
+    assert again[-1]["resumed_at"] == at
+    assert [e["step"] for e in again if e["event"] == "train"] == list(range(at, STEPS))
+    assert same(newest(tmp_path)[1], unbroken)
+
+
+def test_stopped_again_and_again_and_at_the_end(
+    tiny: Population, tmp_path: Path, unbroken: checkpoint.State
+):
+    """Every start makes a step more; after the last there is nothing to stop."""
+    for at in itertools.count(1):
+        if at == STEPS:
+            run(tiny, tmp_path, stop=lambda k: True)
+            break
+        with pytest.raises(loop.PreemptedError):
+            run(tiny, tmp_path, stop=lambda k: True)
+        assert newest(tmp_path)[0] == at
+    assert same(newest(tmp_path)[1], unbroken)
+
+
+def test_a_finished_row_is_not_trained_again(
+    tiny: Population, tmp_path: Path, unbroken: checkpoint.State
+):
+    run(tiny, tmp_path)
+    assert run(tiny, tmp_path, step=pytest.fail) == []
+    assert same(newest(tmp_path)[1], unbroken)
+
+
+def test_mid_row_checkpoints_change_nothing(
+    tiny: Population, tmp_path: Path, unbroken: checkpoint.State, monkeypatch: pytest.MonkeyPatch
+):
+    saves: list[int] = []
+    save = checkpoint.save
+    monkeypatch.setattr(checkpoint, "save", lambda c, k, s: (saves.append(k), save(c, k, s)))
+    run(tiny, tmp_path, settings=OFTEN)
+    assert saves == [1, 2, 3, 4, 5, 6]
+    assert same(newest(tmp_path)[1], unbroken)
+    run(tiny, tmp_path / "rarely")
+    assert saves[6:] == [6]
+
+
+@pytest.mark.parametrize("settings", [TRAIN, OFTEN])
+def test_states_of_score_points_stay(
+    tiny: Population, tmp_path: Path, unbroken: checkpoint.State, settings: config.Train
+):
+    """Beside the newest, whether others are saved too or not, and over an interruption."""
+    with pytest.raises(loop.PreemptedError):
+        run(tiny, tmp_path / "a", keep=(2, 5), stop=lambda k: k == 3, settings=settings)
+    assert sorted(p.name for p in (tmp_path / "a").iterdir()) == ["2", "3"]
+    run(tiny, tmp_path / "a", keep=(2, 5), settings=settings)
+    assert sorted(p.name for p in (tmp_path / "a").iterdir()) == ["2", "5", "6"]
+    assert same(newest(tmp_path / "a")[1], unbroken)
+    for step in (2, 5):
+        with pytest.raises(loop.PreemptedError):
+            run(tiny, tmp_path / str(step), stop=lambda k, step=step: k == step)
+        assert same(newest(tmp_path / "a", step)[1], newest(tmp_path / str(step))[1])
+
+
+def test_the_loss_goes_down_and_members_are_remembered(tiny: Population, tmp_path: Path):
+    events: list[loop.Event] = []
+    settings = config.Train(batch_size=4, epochs=40)
+    loop.train_row(trainer(tiny, settings), ROW, 120, tmp_path, events.append)
+    losses = [event["loss_nats"] for event in events if event["event"] == "train"]
+    assert len(losses) == 21  # 20 and the last
+    assert losses[0] > 3
+    assert losses[-1] < 0.6 * losses[0]
+    mesh = sharding.mesh(jax.devices()[:1])
+    params = restore_params(ROW, 120, SHAPE, tmp_path, mesh, mesh)
+    of = Scorer(SHAPE, tiny, transformer.Way(), 64, 4, mesh)
+    loss_N2 = of.values(params, (), 0, 20)["loss"]
+    member_N2 = subsets.member(1, 20, "exact")
+    assert loss_N2[member_N2].mean() + 0.5 < loss_N2[~member_N2].mean()
