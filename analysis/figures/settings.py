@@ -1,7 +1,6 @@
 """Table 7: the recipes that the figures ask for at the published setting, and those of this sweep beside them."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pandas as pd
 
@@ -19,8 +18,6 @@ DEPARTURES = (
     "20 has the 16 targets of Figure 18 (8 in its text); Figure 21 attacks each of 144 models with the others (64 "
     "targets, 64 references)."
 )
-_ROOT = Path(__file__).resolve().parents[2]
-_CONFIGS = next((p for p in (_ROOT / "lm_mia" / "configs", _ROOT / "configs") if p.is_dir()), _ROOT)
 _HEADS = (
     *(("published setting", head) for head in ("samples", "model", "otherwise than by default")),
     *(("this run", head) for head in ("samples", "model", "rows")),
@@ -62,7 +59,7 @@ def draw_tab07(recipes: Recipes) -> Drawn:
 def published_setting() -> dict[str, tuple[list[str], Config]]:
     """Recipe -> (the figures that ask for it, such as 4, and its config at ``paper``), in the order of the figures."""
     found: dict[str, tuple[list[str], Config]] = {}
-    for path in sorted(_CONFIGS.glob("fig*.py")):
+    for path in sorted(load.shipped().glob("fig*.py")):
         number = path.stem.partition("_")[0].removeprefix("fig").lstrip("0")
         for _, c in load.sweep(f"{path}:paper"):
             found.setdefault(c.name, ([], c))[0].append(number)

@@ -5,7 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import checkpoint_case
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,6 +19,8 @@ from lm_mia.train import checkpoint
 
 pytestmark = pytest.mark.usefixtures("quickly_compiled")
 __all__ = ["quickly_compiled"]  # a fixture
+
+SHARED = Path(__file__).resolve().parents[1] / "shared"
 
 
 def test_a_fresh_state_is_a_pure_function_of_its_seed():
@@ -104,7 +105,7 @@ with checkpoint.manager(folder) as checkpoints:
 def test_a_save_killed_at_its_last_moment_leaves_the_state_before(tmp_path: Path):
     folder = tmp_path / "row"
     command = [sys.executable, "-c", KILLED, str(folder)]
-    environment = os.environ | {"PYTHONPATH": str(Path(checkpoint_case.__file__).parent)}
+    environment = os.environ | {"PYTHONPATH": str(SHARED)}
     assert subprocess.run(command, env=environment).returncode == -signal.SIGKILL
     left = sorted(p.name for p in folder.iterdir())
     assert len(left) == 2
@@ -194,7 +195,7 @@ def test_damage_is_told_and_the_folder_named(tmp_path: Path):
         capture_output=True,
         text=True,
         check=True,
-        cwd=Path(checkpoint_case.__file__).parent,
+        cwd=SHARED,
     )
     said = f"{tmp_path}/row/7: damaged checkpoint; delete it and run the same command again"
     assert done.stdout.splitlines() == [said] * 6
