@@ -19,9 +19,8 @@ from launch import heartbeats
 from lm_mia.config import load
 from lm_mia.config.recipe import Entry
 from lm_mia.data import subsets
-from lm_mia.data.corpus import remembering
 from lm_mia.errors import UserError
-from lm_mia.run import plan, progress, sweep, sweep_pipeline
+from lm_mia.run import plan, sweep
 from lm_mia.run.plan import Recipe
 
 
@@ -337,6 +336,10 @@ def _numbers(j: Jobs, sizes: Sizes) -> dict[str, Any]:
 
 def corpus(of: Sweep) -> int:
     """Makes the populations of a sweep that are not there."""
+    # here: the score store takes half a second to load, and a plan of jobs needs none of it
+    from lm_mia.data.corpus import remembering
+    from lm_mia.run import progress, sweep_pipeline
+
     with progress.display(overall=False) as display:
         opens = remembering()
         for task in of.tasks:
@@ -345,7 +348,7 @@ def corpus(of: Sweep) -> int:
     return 0
 
 
-def _apart(found: Sequence[Jobs], machines: int, said: str) -> list[str]:
+def span_problems(found: Sequence[Jobs], machines: int, said: str) -> list[str]:
     """A line, if jobs have several machines and there are recipes whose rows cannot span them."""
     labels = [j.task.label for j in found if j.task.config.compute.span == "device"]
     if machines == 1 or not labels:

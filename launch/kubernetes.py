@@ -19,7 +19,7 @@ from typing import Any, Literal
 import yaml
 
 from launch import crd, jobs
-from launch.jobs import Sizes, Sweep, _apart
+from launch.jobs import Sizes, Sweep, span_problems
 from lm_mia.atomic import write_atomically
 from lm_mia.errors import UserError
 
@@ -312,7 +312,7 @@ def jobsets(of: Sweep, sizes: Sizes, asked: Pods, output: Path, crd_path: str | 
         definition refuses a manifest; nothing is written then.
     """
     found = [j for j in jobs.jobs(of, sizes, asked.chips) if j.blocks]
-    wrong = _apart(found, asked.hosts, f"a job has {asked.hosts} hosts")
+    wrong = span_problems(found, asked.hosts, f"a job has {asked.hosts} hosts")
     if not Path(os.path.normpath(of.folder)).is_relative_to(asked.mount):
         wrong.append(
             f"--workdir={of.folder}: must be below --mount={asked.mount}, where all pods have the same volume"

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from launch import jobs
-from launch.jobs import Sizes, Sweep, _apart
+from launch.jobs import Sizes, Sweep, span_problems
 from lm_mia.atomic import write_atomically
 from lm_mia.errors import STOPPED, UserError
 
@@ -314,7 +314,7 @@ def slurm_scripts(of: Sweep, sizes: Sizes, asked: Slurm, submitted: bool) -> int
     """
     of = jobs.absolute(of)
     found = [j for j in jobs.jobs(of, sizes, asked.nodes * max(asked.gpus_per_node, 1)) if j.blocks]
-    if wrong := _apart(found, asked.nodes, f"--nodes={asked.nodes}"):
+    if wrong := span_problems(found, asked.nodes, f"--nodes={asked.nodes}"):
         raise UserError(wrong[0])
     if not found:
         print("every row is there")

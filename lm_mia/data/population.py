@@ -3,7 +3,9 @@
 A folder holds `tokens.npy` (every sample's tokens, one after another), `offsets.npy` (where each begins),
 `samples.parquet` (a row a sample), `document_frequency.npy`, `tokenizer.model` and `manifest.json` (hashes of the
 others, settings, provenance); if asked for, the first three of held-out samples, whose names begin with `validation_`.
-It is written once, whole or not at all; every reader checks it.
+It is written once, whole or not at all; every reader checks it against the hashes of the manifest.
+
+S: chosen samples, T: their tokens, one sample after another.
 """
 
 import dataclasses
@@ -25,9 +27,9 @@ MEASURES = ("tokens", "unk", "zlib_bytes", "tfidf", "prefix_group")
 """Columns of the sample table that attacks and figures ask for."""
 VALIDATION, FREQUENCY = "validation_", "document_frequency.npy"
 
-FORMAT = 2
+FORMAT = 2  # of the files of a population, as its manifest says
 
-_BATCH = 2048
+_BATCH = 2048  # samples that `lowercase` tokenises at once
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -141,14 +141,15 @@ def test_a_broken_file_is_told(tmp_path: Path, source: config.Corpus, built: Pop
 
 BUILD = """
 import os, pathlib, signal, sys
-from lm_mia import config, corpus, draw
-draw._PART = 150
+from lm_mia import config
+from lm_mia.data import build, tokenize
+tokenize._PART = 150
 folder, enough, who = pathlib.Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 def kill_when_enough_parts_are_there(*_):
     if len(list(folder.parent.glob(".population.unfinished/parts-*/*.arrow"))) >= enough:
         os.killpg(0, signal.SIGKILL) if who == "all" else os.kill(os.getpid(), signal.SIGKILL)
 if __name__ == "__main__":
-    corpus.build(
+    build.build(
         config.Corpus("c4", sys.argv[1], min_chars=50, deduplicate="none", processes=2),
         config.Tokenizer(vocab_size=60, documents=500),
         config.Population(1000, 1, 32, distinct_prefix_tokens=10, validation_samples=100,

@@ -242,7 +242,7 @@ def test_a_damaged_file_is_named_when_it_is_read(changed: Path, damage: str):
 
 OPEN = """
 import sys
-from lm_mia import c4
+from lm_mia.data import c4
 assert not {"tensorflow_datasets", "array_record"} & set(sys.modules)
 records = c4.open_records("")
 records[3]

@@ -202,9 +202,10 @@ def test_bad_input_writes_nothing(tmp_path: Path, source: config.Corpus):
 
 BUILD = """
 import sys, pathlib
-from lm_mia import config, corpus
+from lm_mia import config
+from lm_mia.data import build
 print("up", flush=True)
-corpus.build(
+build.build(
     config.Corpus("text", sys.argv[1]), config.Tokenizer(vocab_size=300),
     config.Population(samples=60, seed=1, length_tokens=32), pathlib.Path(sys.argv[2]),
 )

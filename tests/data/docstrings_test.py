@@ -61,7 +61,7 @@ def test_read_is_ordered_by_path_and_line_whatever_the_order_of_packages():
 @pytest.mark.process
 def test_reading_imports_no_package():
     code = (
-        "import sys; from lm_mia import docstrings; docstrings.read(['zarr', 'xarray']); "
+        "import sys; from lm_mia.data import docstrings; docstrings.read(['zarr', 'xarray']); "
         "print({'zarr', 'xarray', 'jax'} & set(sys.modules))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -153,7 +153,7 @@ def test_fields_that_are_missing_are_empty(tmp_path: Path):
 
 CONVERT = """
 import os, pathlib, signal, sys
-from lm_mia import hf_shards
+from lm_mia.data import hf_c4
 moment, pattern, path = sys.argv[1:]
 def die(*_): os.kill(os.getpid(), signal.SIGKILL)
 replaced, replace = [], os.replace
@@ -164,7 +164,7 @@ def counted(source, target):
     if moment == "rename" and str(target).endswith("3.1.0"): die()
     replace(source, target)
 os.replace = counted
-hf_shards.convert(pattern, path, 1, lambda *n: None, print)
+hf_c4.convert(pattern, path, 1, lambda *n: None, print)
 """
 
 
@@ -187,14 +187,14 @@ def test_a_killed_conversion_goes_on(tmp_path: Path, pattern: str):
 
 CONVERT_BY_TWO = """
 import os, pathlib, signal, sys
-from lm_mia import hf_shards
-hf_shards._REPORT_LINES = 100
+from lm_mia.data import hf_c4
+hf_c4._REPORT_LINES = 100
 unfinished = pathlib.Path(sys.argv[2], "c4/en/.3.1.0.unfinished")
 def kill_all_when_a_file_is_made(*_):
     if any(unfinished.glob("*.made.json")):
         os.killpg(0, signal.SIGKILL)
 if __name__ == "__main__":
-    hf_shards.convert(sys.argv[1], sys.argv[2], 2, kill_all_when_a_file_is_made, print)
+    hf_c4.convert(sys.argv[1], sys.argv[2], 2, kill_all_when_a_file_is_made, print)
 """
 
 

@@ -67,19 +67,19 @@ def test_every_file_is_covered(tmp_path: Path):
 
 KILLED = """
 import os, pathlib, signal, sys
-from lm_mia import draw, manifest, population
-from lm_mia.tokenizer import train_tokenizer
+from lm_mia.data import build, tokenize
+from lm_mia.data.tokenizer import train_tokenizer
 def die(*args, **kwargs): os.kill(os.getpid(), signal.SIGKILL)
 replace = os.replace
 def write(folder, moment):
-    if moment == "manifest": manifest.dump = die
+    if moment == "manifest": build.dump_manifest = die
     if moment == "rename": os.replace = lambda a, b: die() if b == folder else replace(a, b)
-    if moment == "after": population.open_population = die
+    if moment == "after": build.open_population = die
     progress = lambda label, done, total: die() if moment == "samples" and done == 20 else None
-    draw._PART = 10
+    tokenize._PART = 10
     documents = [(f"the text of number {i}", str(i)) for i in range(60)]
     model = train_tokenizer([text for text, _ in documents], 30)
-    population.write(folder, documents, model, seed=0, samples=40, length_tokens=9, validation_samples=10,
+    build.write(folder, documents, model, seed=0, samples=40, length_tokens=9, validation_samples=10,
                      provenance={"corpus_sha256": "a"}, progress=progress, say=lambda line: print(line, flush=True))
 for line in sys.stdin:
     name, moment = line.split()

@@ -161,16 +161,16 @@ def test_jobs_are_stopped_with_the_command(
 LAUNCHER = """
 import sys, time
 from pathlib import Path
-from launch import process
-process.start([sys.executable, "-c", *sys.argv[1:]], Path(sys.argv[2]) / "log", {})
+from launch import local
+local.start([sys.executable, "-c", *sys.argv[1:]], Path(sys.argv[2]) / "log", {})
 time.sleep(600)
 """
 JOB = """
 import os, sys, time
 from pathlib import Path
-from launch import records
+from launch import heartbeats
 recipe = Path(sys.argv[1])
-with records.Running(recipe, records.By("job", "host", os.getpid(), "log", "0.1")).alive():
+with heartbeats.Running(recipe, heartbeats.By("job", "host", os.getpid(), "log", "0.1")).alive():
     time.sleep(600)
 """
 

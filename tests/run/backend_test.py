@@ -166,7 +166,7 @@ def test_processes_that_do_not_find_each_other(monkeypatch: pytest.MonkeyPatch):
 
 STARTS = """
 import json, sys
-from lm_mia import backend
+from lm_mia.run import backend
 from lm_mia.errors import UserError
 try:
     here = backend.start(sys.argv[1])

@@ -233,6 +233,6 @@ def test_a_workdir_that_is_not_there_yet_is_none(
 @pytest.mark.process
 def test_the_module_needs_neither_jax_nor_pandas_nor_the_store():
     heavy = {"jax", "pandas", "zarr", "tensorstore", "scipy", "pyarrow", "matplotlib"}
-    code = f"import lm_mia.plan, sys; sys.exit(', '.join({heavy} & set(sys.modules)) or 0)"
+    code = f"import lm_mia.run.plan, sys; sys.exit(', '.join({heavy} & set(sys.modules)) or 0)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

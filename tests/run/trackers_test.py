@@ -133,7 +133,7 @@ def test_a_row_that_goes_on_goes_on_in_its_folder(tmp_path: Path):
 def test_what_was_tracked_is_there_when_the_process_is_killed(tmp_path: Path):
     code = f"""
 import os, signal, pathlib
-from lm_mia import trackers
+from lm_mia.run import trackers
 with trackers.open(["tensorboard"], pathlib.Path({str(tmp_path)!r}), "recipe_x", {{}}, print) as track:
     for step in range(3):
         track({{"event": "validation", "row": "a", "role": "replica", "step": step, "validation_loss_nats": 1.5}})
@@ -230,7 +230,7 @@ def test_a_missing_extra_is_told_before_any_work(tmp_path: Path, monkeypatch: py
 @pytest.mark.process
 def test_wandb_needs_a_login_unless_it_is_offline(tmp_path: Path):
     """In a process and a home of its own, so that no login of this machine counts."""
-    code = "from lm_mia import trackers\ntry:\n    trackers.check(['wandb'])\nexcept Exception as e: print(e)"
+    code = "from lm_mia.run import trackers\ntry:\n    trackers.check(['wandb'])\nexcept Exception as e: print(e)"
     environment = {
         "HOME": str(tmp_path),
         "WANDB_MODE": "online",
@@ -246,7 +246,7 @@ def test_wandb_needs_a_login_unless_it_is_offline(tmp_path: Path):
 @pytest.mark.process
 def test_none_asked_for_is_free(tmp_path: Path):
     code = (
-        "from lm_mia import trackers\nfrom pathlib import Path\nimport sys\n"
+        "from lm_mia.run import trackers\nfrom pathlib import Path\nimport sys\n"
         f"with trackers.open((), Path({str(tmp_path)!r}), 'x', {{}}, print) as track:\n"
         "    track({'event': 'worker'})\n"
         "sys.exit(len({'tensorboard', 'wandb', 'tensorflow', 'jax'} & set(sys.modules)))"

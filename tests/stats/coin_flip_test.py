@@ -135,7 +135,7 @@ def test_clopper_pearson_covers_exactly_summed(rate):
 def test_pytest_can_fail(tmp_path):
     broken = tmp_path / "broken_test.py"
     broken.write_text(
-        "from lm_mia.stats.binomial import coin_flip_cutoff\n"
+        "from lm_mia.stats.coin_flip import coin_flip_cutoff\n"
         "def test_wrong():\n    assert coin_flip_cutoff(127)[0] == 51\n"
     )
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(broken)]
