@@ -1,8 +1,8 @@
-"""From the tables and score stores of finished runs to figures and pages.
+"""Draws figures and writes HTML reports from the tables and score stores of finished runs.
 
-    python -m analysis SWEEP          the figures and tables of StrongMIA of a sweep, and a page of them (page.py)
-    python analysis/report.py RUN     the page of a single run
-    python analysis/scaling.py DIR    recipes by size, samples and epochs
+    python -m analysis SWEEP          StrongMIA's figures and tables for a sweep, with an HTML report (page.py)
+    python -m analysis.report RUN     the report of a single run
+    python -m analysis.scaling DIR    compares recipes by model size, samples and epochs
 
-The figures are in figures/, by idea.
+The figures are in figures/, grouped by topic.
 """

@@ -154,9 +154,6 @@ def decisive(folder: Path) -> Record:
     return facts
 
 
-# Figure 24: mean ROC curves over the replicas of a target, for two sizes on the same data.
-
-
 def events(workdir: Path, kind: str) -> list[Record]:
     """The lines of metrics.jsonl of one event, in order; broken lines are skipped."""
     path = workdir / "metrics.jsonl"

@@ -1,8 +1,9 @@
-"""Draws figures and tables of StrongMIA from the rows of a sweep, and writes WORKDIR/report.html, a page of them.
+"""Draws StrongMIA's figures and tables for a sweep, and writes them to WORKDIR/report.html.
 
     python -m analysis runs/paper [--figure=fig01_references ...] [--recipe=runs/paper/main_0a1b2c3d ...]
 
-`lm-mia report` does this for the figures and recipes of its config; by itself it takes all that are there.
+`lm-mia report` runs this for the figures and recipes of its config. When it is run directly, the default is all figures
+and all recipes of the workdir.
 """
 
 import argparse

@@ -87,7 +87,7 @@ def absolute(of: Sweep) -> Sweep:
         dataclasses.replace(t, home=_absolute(t.home), shared=t.shared and _absolute(t.shared))
         for t in of.tasks
     )
-    file = name if load.is_bare(name) else os.path.abspath(name)
+    file = name if load.is_config_name(name) else os.path.abspath(name)
     config_arg = ":".join([file, *arg])
     return dataclasses.replace(of, config=config_arg, folder=_absolute(of.folder), tasks=tasks)
 

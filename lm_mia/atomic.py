@@ -1,6 +1,6 @@
-"""Files that are replaced whole, and the files that say when a set of tables is whole.
+"""Atomic replacement of files, and the paths of the files that mark a set of tables as complete.
 
-A reader sees the old content or the new one, never a part.
+A reader sees either the old or the new content of a file, never a partial write.
 """
 
 import contextlib
@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FACTS = Path("tables", "flips.json")
-"""What the tables of `lm-mia attack` are about: removed before the first of them is written, written after the last."""
+"""What the tables of `lm-mia attack` are about. It is deleted before the first table is written and written after the
+last, so that the tables are complete where it exists."""
 EXTRACTION = Path("tables", "extraction.json")
-"""What the tables of `lm-mia extract` are about, in the same way."""
+"""The same for the tables of `lm-mia extract`."""
 
 
 @contextlib.contextmanager

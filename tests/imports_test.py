@@ -1,4 +1,4 @@
-"""Which package may import which, what loads without JAX, and how files are named and paired with their tests."""
+"""The structure of the source tree: allowed imports, what loads without JAX, and how files are named."""
 
 import ast
 import subprocess
@@ -7,9 +7,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# Who may import whom, one line per package; all may import errors, seeds and atomic. A name with a dot allows that one
-# module. A new arrow is a decision: it is made here. An asterisk marks an arrow that leads upwards, and that goes once
-# figures are drawn from tables alone and a report is no longer a script that the config names.
+# The allowed imports, one line per package. All packages may import errors, seeds and atomic. A name with a dot allows
+# that one module. A new dependency is a design decision and is made here. An asterisk marks an exception to the layers,
+# to be removed once figures are drawn from tables alone and the report is no longer a script that the config names.
 ARROWS = {
     "config": "",
     "stats": "",
@@ -52,7 +52,7 @@ ALSO_WITHOUT_JAX = (
     "lm_mia.run.trackers",
     "lm_mia.run.worker",
 )
-# Names under which tests of one package cover something wider than one module.
+# Test files that cover more than one module of their package.
 WIDER = {
     "config": {"paper_configs"},
     "stats": {"coverage", "noise", "paper"},
@@ -174,7 +174,7 @@ def test_every_test_file_names_what_it_tests():
         if not path.stem.endswith("_test"):
             continue
         folder, name = path.relative_to(ROOT / "tests").parent, path.stem.removesuffix("_test")
-        if folder == Path("process"):  # what several processes do together
+        if folder == Path("process"):  # whatever starts processes and is of no one module
             continue
         places = [ROOT / "lm_mia" / folder, ROOT / folder]
         known = {p.stem for place in places for p in place.glob("*.py")} - {"__init__"}

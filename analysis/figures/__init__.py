@@ -1,4 +1,4 @@
-"""The figures and tables of StrongMIA, by idea; no module here imports another."""
+"""StrongMIA's figures and tables, grouped by topic; the modules here do not import each other."""
 
 from pathlib import Path
 
@@ -44,11 +44,11 @@ MODULES: dict[str, str] = {
     "tab07_settings": "analysis.figures.settings",
     "scaling": "analysis.scaling",
 }
-"""Name -> the module whose `FIGURES` has it, in the order of the paper."""
+"""Maps the name of a figure to the module that defines it in `FIGURES`, in the order of the paper."""
 
 
 def draws(path: Path) -> bool:
-    """Whether a file draws a figure of one's own: it has TITLE, PAPER, STATEMENTS and draw(recipes)."""
+    """Whether a file defines a custom figure: it must define TITLE, PAPER, STATEMENTS and draw(recipes)."""
     if not path.is_file():
         return False
     text = path.read_text(encoding="utf-8")

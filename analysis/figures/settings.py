@@ -59,7 +59,7 @@ def draw_tab07(recipes: Recipes) -> Drawn:
 def published_setting() -> dict[str, tuple[list[str], Config]]:
     """Recipe -> (the figures that ask for it, such as 4, and its config at ``paper``), in the order of the figures."""
     found: dict[str, tuple[list[str], Config]] = {}
-    for path in sorted(load.shipped().glob("fig*.py")):
+    for path in sorted(load.included_configs().glob("fig*.py")):
         number = path.stem.partition("_")[0].removeprefix("fig").lstrip("0")
         for _, c in load.sweep(f"{path}:paper"):
             found.setdefault(c.name, ([], c))[0].append(number)

@@ -1,1 +1,1 @@
-"""From the score store to tables: membership scores, decisions, and what they say of samples."""
+"""Membership inference attacks: from the score store to membership scores, decisions and tables."""

@@ -1,8 +1,8 @@
-"""What the decisions of many replicas say of classes and of samples: StrongMIA Section 5, Appendix E.2.
+"""The decisions of many replicas, per class and per sample: StrongMIA Section 5, Appendix E.2.
 
-One pass over the scores of the targets, a block of samples at a time; counts of blocks add up, and what is known of
-every sample goes to samples.parquet as it is computed. From that table, explicit rules pick the archetypes: samples
-that show what stable and unstable decisions look like (StrongMIA Figure 22).
+The scores of the targets are read once, in blocks of samples: counts are summed over blocks, and what is known of each
+sample is appended to samples.parquet. Explicit rules then select the archetypes from that table: example samples with
+stable and with unstable decisions (StrongMIA Figure 22).
 
 T: targets (B replicas), F: false positive rates of the config, G: points of the curve, C: samples of a block, N2:
 samples of the population.

@@ -1,8 +1,8 @@
-"""Two further looks at the same rows: other references for one target, and every reference as a target.
+"""Two further analyses of the same rows: one target under other references, and every reference as a target.
 
-Flip rates usually hold the references fixed and vary the target. With resampled references the target is fixed and
-every set of references is a replica: score the target with each set, calibrate a threshold on its non-members for
-each, and give the scores, one row a set, to `lm_mia.stats.flips.votes` (StrongMIA Appendix E.2.8).
+Flip rates usually hold the references fixed and vary the target. Here the target is fixed and each set of references
+acts as a replica: the target is scored with each set, a threshold is calibrated on its non-members, and the scores, one
+array row per set, go to `lm_mia.stats.flips.votes` (StrongMIA Appendix E.2.8).
 
 S: sets of references, R: references of a set, as indices of rows, M: references, C: samples of a block, F: false
 positive rates.

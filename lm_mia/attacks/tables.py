@@ -1,4 +1,9 @@
-"""A run's folder: its config.json, where its parts lie, and its log of metrics."""
+"""The tables of an attack as data frames, one function per table.
+
+Where a table is in StrongMIA, its columns are the paper's.
+
+T: targets, F: false positive rates of the config, G: points of a curve.
+"""
 
 import dataclasses
 from collections.abc import Mapping

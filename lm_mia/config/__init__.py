@@ -1,6 +1,8 @@
-"""The configuration: its fields, its rules, how a file and flags become one, and which configs are one recipe.
+"""Configuration: the dataclasses, their validation, loading from a file and flags, and the hash of a recipe.
 
-from lm_mia.config import Config, Model, Train
+Config files import the dataclasses from here:
+
+    from lm_mia.config import Config, Model, Train
 """
 
 from lm_mia.config.schema import (

@@ -1,8 +1,8 @@
-"""A config from a Python file and command-line overrides, checked, every problem told at once.
+"""Loads a config from a Python file and command-line overrides, and reports all errors together.
 
-A config file defines ``get_config()``; ``FILE.py:ARG`` calls ``get_config("ARG")``. A bare name, such as ``quickstart``
-or ``fig05_instability:cpu``, is one of the configs that come with lm_mia. Every field can be overridden as
-``--config.section.field=value``. A file may also define ``sweep()``, which yields dicts of overrides.
+A config file defines ``get_config()``; ``FILE.py:ARG`` calls ``get_config("ARG")``. A name without a path, such as
+``quickstart`` or ``fig05_instability:cpu``, selects a config that is included in lm_mia. Every field can be
+overridden as ``--config.section.field=value``. A file may also define ``sweep()``, which yields dicts of overrides.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ def parse(config_arg: str, overrides: Sequence[str] = ()) -> Config:
     """Config of a file with overrides such as ``--config.model.layers=4`` applied, checked.
 
     Args:
-      config_arg: ``FILE.py``, the bare name of a config that comes with lm_mia, or either followed by ``:ARG``.
+      config_arg: ``FILE.py``, or the name of an included config; either may be followed by ``:ARG``.
       overrides: ``--config.path.to.field=value``, or the flag and its value(s) as separate items.
 
     Raises:
@@ -166,15 +166,15 @@ def _flat(entry: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield f"{prefix}{key}", value
 
 
-def shipped() -> Path:
-    """The folder of the configs that come with lm_mia: in the installed package, or in the checkout beside it."""
+def included_configs() -> Path:
+    """Returns the folder of the included configs: ``lm_mia/configs`` in an installation, ``configs`` in a checkout."""
     package = Path(__file__).resolve().parents[1]
     installed = package / "configs"
     return installed if installed.is_dir() else package.parent / "configs"
 
 
-def is_bare(name: str) -> bool:
-    """Whether ``--config`` names a config that comes with lm_mia, such as ``quickstart``, rather than a file."""
+def is_config_name(name: str) -> bool:
+    """Whether the value of ``--config`` is a name such as ``quickstart``, not a path; no such config need exist."""
     return re.fullmatch(r"\w+", name) is not None
 
 
@@ -195,14 +195,17 @@ def _blamed(config_arg: str) -> Iterator[None]:
 def _module(config_arg: str) -> tuple[ModuleType, str]:
     """(the file, run as a module; ARG)."""
     name, _, arg = config_arg.partition(":")
-    path = shipped() / f"{name}.py" if is_bare(name) else Path(name)
+    path = included_configs() / f"{name}.py" if is_config_name(name) else Path(name)
     if path.suffix != ".py" or not path.is_file():
-        known = [p.stem for p in shipped().glob("*.py")]
-        near = difflib.get_close_matches(name, known, n=1) if is_bare(name) else []
-        hint = f"did you mean {near[0]}?" if near else "try --config=quickstart, which does"
-        rule = "no config of that name comes with lm_mia"
-        if not is_bare(name):
-            rule, hint = "no such Python file", "try --config=quickstart, which comes with lm_mia"
+        known = [p.stem for p in included_configs().glob("*.py")]
+        near = difflib.get_close_matches(name, known, n=1) if is_config_name(name) else []
+        rule = "lm_mia includes no config of this name"
+        hint = f"did you mean {near[0]}?" if near else "try --config=quickstart, which it includes"
+        if not is_config_name(name):
+            rule, hint = (
+                "no such Python file",
+                "try --config=quickstart, which is included in lm_mia",
+            )
         raise UserError(f"--config={config_arg}: {rule}; {hint}")
     spec = importlib.util.spec_from_file_location(f"lm_mia_config_{path.stem}", path)
     assert spec is not None

@@ -1,6 +1,6 @@
-"""The configuration as frozen dataclasses, and the steps at which its models are scored.
+"""The configuration dataclasses, and the training steps at which models are scored.
 
-Other packages and config files import these names from `lm_mia.config.schema`.
+Other packages and config files import these names from `lm_mia.config`.
 """
 
 import dataclasses

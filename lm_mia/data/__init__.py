@@ -1,1 +1,1 @@
-"""From documents to a population: corpora, vocabulary, tokenised samples, and who is a member."""
+"""Data preparation: corpora, the tokenizer, the population of samples, and which samples each model trains on."""

@@ -1,7 +1,7 @@
-"""Builds a population: from the documents of a corpus to the files of a population folder.
+"""Builds a population folder from the documents of a corpus.
 
-The vocabulary is trained or taken as given, documents are drawn and tokenised in parts, and the parts are assembled a
-segment of samples at a time, in memory that grows little with the number of samples.
+The tokenizer is trained or loaded, documents are drawn at random and tokenised in parts, and the parts are merged in
+segments, so that memory grows only slowly with the number of samples.
 """
 
 import contextlib

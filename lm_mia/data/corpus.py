@@ -1,4 +1,4 @@
-"""The first stage: documents of a source become a population.
+"""Opens a corpus: the docstrings of installed packages, text files, or C4.
 
 Documents come from the docstrings of our dependencies, from files or from C4. Another source only has to return what
 `Corpus` says: the rest asks for items, their number, a hash and the provenance, no more.

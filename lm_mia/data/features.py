@@ -1,4 +1,4 @@
-"""Features of the text of each sample: how distinctive its pieces are (TF-IDF), and which samples begin alike.
+"""Text features of samples: mean TF-IDF, and groups of samples that share a prefix.
 
 N: samples, S: some of them, V: pieces, T: tokens of some samples, K: tokens compared.
 """

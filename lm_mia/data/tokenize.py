@@ -1,12 +1,11 @@
-"""Which documents become samples: drawn by seed, tokenised in parts, without short ones and repeated beginnings.
+"""Draws documents in random order, tokenises them in parts, and selects which of them are samples.
 
-A document stands in the draw at its position: 0, 1, ... in the order that the seed gives. A sample is a document that
-is long enough and whose first tokens no earlier long enough document has; the first W samples are taken. That depends
-on the seed and the corpus alone, not on how many documents were tokenised at a time, or by whom.
+The seed determines the order; the position of a document is its index in that order. A document is a sample if it is
+long enough and no earlier such document starts with the same tokens; the first W samples are taken. The selection
+depends on the seed and the corpus alone, not on how many documents were tokenised at a time, or by which process.
 
-Documents are tokenised a few thousand at a time. Each such part is one Arrow file with a row per document, ordered by
-position; documents that are too short have no row. A part is either whole or absent, so that a run that was killed
-continues from the parts that it wrote.
+Each part covers a few thousand documents and is one Arrow file, with one row per document that is long enough, sorted
+by position. Parts are written atomically, so that a run that was killed continues from the parts that exist.
 """
 
 import contextlib

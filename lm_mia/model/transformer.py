@@ -18,8 +18,8 @@ from lm_mia.model.attention import Kind, attention
 Params = dict[str, Any]
 
 
-class Settings(Protocol):
-    """The settings of a model that its shape depends on, such as a resolved `lm_mia.config.Model`."""
+class ModelSettings(Protocol):
+    """The model settings that determine its shape; a resolved `lm_mia.config.Model` satisfies this protocol."""
 
     @property
     def layers(self) -> int:
@@ -38,7 +38,7 @@ class Settings(Protocol):
 
     @property
     def dtype(self) -> str:
-        """The type of activations."""
+        """The dtype of activations."""
         ...
 
 
@@ -54,8 +54,8 @@ class Shape:
     dtype: str = "float32"
 
     @classmethod
-    def of(cls, model: Settings, vocab_size: int, length_tokens: int) -> "Shape":
-        """The shape of a model with resolved settings, on a population."""
+    def of(cls, model: ModelSettings, vocab_size: int, length_tokens: int) -> "Shape":
+        """Returns the shape of a model for the vocabulary and the sequence length of a population."""
         sizes = model.layers, model.width, model.heads
         return cls(*sizes, vocab_size, length_tokens, model.dtype)
 

@@ -1,1 +1,1 @@
-"""Commands at work: the stages, their worker processes, the workdir, and what a person sees of them."""
+"""Running commands: the stages, worker processes, the workdir, progress display and cost estimates."""

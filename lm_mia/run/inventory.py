@@ -1,4 +1,4 @@
-"""Which models of a workdir exist and which are missing, read from files alone, and how that is printed."""
+"""Determines from files alone which rows of a workdir exist and which are missing, and prints it (`lm-mia status`)."""
 
 import functools
 import json
@@ -41,7 +41,7 @@ def missing(
 
 
 def unscored(c: Config, recipe: Path, rows: list[subsets.Row]) -> list[subsets.Row]:
-    """Those of the rows, in their order, of which a loss or a statistic that the config asks for is not stored yet."""
+    """Returns the rows, in their order, for which a loss or a statistic that the config asks for is not stored."""
     return scores_of(c, recipe).missing(rows)
 
 
@@ -111,9 +111,9 @@ def show(c: Config, workdir: Workdir, verify: bool = False) -> None:
 
 def counts(c: Config, recipe: Path, rows: list[Row]) -> list[str]:
     """How many of some rows are wanted, trained, scored and missing."""
-    unscored = set(missing("score", c, recipe, rows))
-    trained_rows = [row for row in rows if row not in unscored or trained(c, recipe, row)]
-    found = len(rows), len(trained_rows), len(rows) - len(unscored), len(unscored)
+    lacking = set(missing("score", c, recipe, rows))
+    trained_rows = [row for row in rows if row not in lacking or trained(c, recipe, row)]
+    found = len(rows), len(trained_rows), len(rows) - len(lacking), len(lacking)
     return [str(count) for count in found]
 
 

@@ -1,6 +1,6 @@
 """The last stage: tables -> figures and report.html, by the script that the config names.
 
-The package `analysis` lies beside `lm_mia`, in a checkout as in an installation.
+The packages `analysis` and `lm_mia` are in the same folder, both in a checkout and in an installation.
 """
 
 import contextlib

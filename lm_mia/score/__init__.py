@@ -1,1 +1,1 @@
-"""What a trained model says of every sample: losses, statistics, and extraction."""
+"""Evaluation of trained models: the loss and other statistics of every sample, and extraction of training text."""

@@ -1,4 +1,11 @@
-"""A run's folder: its config.json, where its parts lie, and its log of metrics."""
+"""Extraction: how well the first replica reproduces the samples with the highest membership scores.
+
+The first tokens of a sample are the prefix and the next ones the suffix, both as the model was trained on them, <bos>
+included: nothing is padded, decoded or tokenised again. Extraction is measured by the probability of the suffix
+(`lm_mia.stats.extraction`), and by comparing the suffix with text that the model writes.
+
+S: tokens of a suffix, B: samples of a call, V: pieces.
+"""
 
 import dataclasses
 import functools

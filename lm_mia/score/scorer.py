@@ -2,7 +2,7 @@
 
 Values of tokens come back from the devices and are reduced to samples here, in float64 and always in the same order.
 Rows a call, packing and the number of hosts move a loss by rounding alone: with activations of float32 by 2e-6 of its
-value at most, with bfloat16 by 5e-3 (tests/score_test.py).
+value at most, with bfloat16 by 5e-3 (tests/score/scorer_test.py).
 
 C: samples of a window, T: their tokens, W: rows of a window, R: rows of a call, L: tokens of a row.
 """

@@ -1,8 +1,8 @@
 """Confidence intervals: bootstrap intervals of AUC and TPR, and exact (Clopper-Pearson) intervals of a count.
 
-In the bootstrap, samples are redrawn within each class, and the threshold is calibrated anew in every redrawn sample.
-A draw is a count for each sample, so one sort of the scores serves all replicates. Shapes: T targets, N samples, F
-false positive rates, S of AUC and the TPRs, R replicates drawn at once; N1 is N + 1.
+The bootstrap resamples within each class and recalibrates the threshold in every replicate. A replicate is a count per
+sample, so that the scores are sorted only once. Shapes: T targets, N samples, F false positive rates, S statistics (the
+AUC and one TPR per rate), R replicates drawn at once; N1 is N + 1.
 """
 
 import dataclasses

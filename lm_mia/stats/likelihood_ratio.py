@@ -1,10 +1,9 @@
 """LiRA: how likely a target's loss is under Gaussians of the losses of IN and OUT references.
 
-Means and sums of squares are exact on two edges that matter: equal losses have a variance of exactly zero, and a small
-spread on a large offset keeps its digits. Sums run over deviations from one of the summed losses, never over raw
-squares.
+Moments are computed from deviations from one of the losses, never from raw squares. Equal losses therefore have a
+variance of exactly zero, and a small spread around a large mean keeps its digits.
 
-Shapes: T targets, M references, N samples, C samples of a chunk. Losses are mean nats a token; NaN in a reference loss
+Shapes: T targets, M references, N samples, C samples per chunk. Losses are mean nats a token; NaN in a reference loss
 is a missing model. Scores are in log space and larger for members. StrongMIA Appendix A; Carlini et al. 2022.
 """
 

@@ -1,6 +1,7 @@
-"""How the score store lies on disk: its variables in Zarr v3, its rows, score points and coordinates.
+"""The layout of the score store on disk: its variables in Zarr v3, its rows, score points and coordinates.
 
-Variables have checked chunks of 2^16 samples, in shards of 2^22. A shard is of one row, at one score point.
+Variables have chunks of 2^16 samples with checksums, grouped into shards of 2^22. Each shard holds one row at one score
+point.
 """
 
 import dataclasses

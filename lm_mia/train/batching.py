@@ -1,9 +1,9 @@
-"""Which samples a step sees, and how they are packed into rows of tokens, for training and for scoring.
+"""Selects the samples of each training step and packs them into rows of tokens, for training and for scoring.
 
-The batch of a step is a pure function of (order_seed, epoch, step), so nothing about the order is ever stored. Each
-epoch visits every member once, in an order of its own. N members in batches of B make ceil(N / B) steps an epoch; the
-last batch of an epoch may be short. Samples share rows by best-fit decreasing, a pure function of their lengths. For
-scoring, the population is cut into windows of samples, each packed by itself, the same for every process.
+The batch of a step is a pure function of (order_seed, epoch, step), so the order is never stored. Each epoch visits
+every member once, in a new order. With N members and batches of B, an epoch has ceil(N / B) steps, and its last batch
+may be smaller. Samples are packed by best-fit decreasing on their lengths. For scoring, the population is divided into
+fixed windows that are packed independently of each other, so that all processes pack them the same way.
 
 B: samples of a batch, L: tokens of a row, M: rows of a micro-batch over all devices, N: micro-batches that a batch may
 need, C: samples of a window, W: rows of a window, R: rows of a call, T: tokens of a window's samples.

@@ -184,22 +184,20 @@ def test_no_such_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder.py").mkdir()
     (tmp_path / "tiny.txt").write_text(FILE)
-    rule = "no such Python file; try --config=quickstart, which comes with lm_mia"
+    rule = "no such Python file; try --config=quickstart, which is included in lm_mia"
     assert wrong(name) == [f"--config={name}: {rule}"]
 
 
-def test_a_bare_name_is_a_config_that_comes_with_lm_mia(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_name_selects_an_included_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)  # wherever the command is run, and whatever lies there
     (tmp_path / "quickstart").write_text("")
-    assert load.parse("quickstart") == load.parse(str(load.shipped() / "quickstart.py"))
+    assert load.parse("quickstart") == load.parse(str(load.included_configs() / "quickstart.py"))
     assert load.parse("c4:140M").model.size == "140M"
     assert load.parse("quickstart", ["--config.train.epochs=2"]).train.epochs == 2
-    rule = "no config of that name comes with lm_mia"
+    rule = "lm_mia includes no config of this name"
     assert wrong("quikstart") == [f"--config=quikstart: {rule}; did you mean quickstart?"]
     assert wrong("fig99:cpu") == [
-        f"--config=fig99:cpu: {rule}; try --config=quickstart, which does"
+        f"--config=fig99:cpu: {rule}; try --config=quickstart, which it includes"
     ]
 
 

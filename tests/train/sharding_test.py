@@ -19,7 +19,7 @@ OVER = [(name, n) for name, of in CASES.items() for n in of]
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What tests/four_devices.py found, in one process with four devices."""
+    """What tests/shared/four_devices.py found, in one process with four devices."""
     # machine code is made in half the time; what is communicated is decided before
     flags = "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0"
     script = str(Path(__file__).resolve().parents[1] / "shared" / "four_devices.py")
