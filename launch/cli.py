@@ -1,4 +1,4 @@
-"""The command line: ``python -m launch VERB --config=FILE.py[:ARG] --workdir=DIR [--config.model.layers=3 ...]``.
+"""The command line: ``python -m launch VERB --config=NAME|FILE.py[:ARG] --workdir=DIR [--config.model.layers=3 ...]``.
 
 Every engine makes the rows that are missing, by the same jobs; rows that are there stay. The same command goes on where
 an earlier one stopped, and engines may be mixed.
@@ -39,7 +39,7 @@ def _act(argv: list[str]) -> int:
     known, overrides = parser.parse_known_args(argv[1:])
     wrong = [
         f"--{name}: missing; say --{name}={what}"
-        for name, what in (("config", "configs/quickstart.py"), ("workdir", "runs/quickstart"))
+        for name, what in (("config", "quickstart"), ("workdir", "runs/quickstart"))
         if not getattr(known, name) and (verb, name) != ("plan", "workdir")
     ]
     if verb == "status" and known.json and known.watch:
@@ -135,7 +135,7 @@ def _top() -> argparse.ArgumentParser:
 def _of_verb(verb: str) -> argparse.ArgumentParser:
     parser = _Parser(f"python -m launch {verb}", allow_abbrev=False, description=VERBS[verb])
     config = "may define sweep(); its fields are flags: --config.section.field=value"
-    parser.add_argument("--config", metavar="FILE.py[:ARG]", help=config)
+    parser.add_argument("--config", metavar="NAME|FILE.py[:ARG]", help=config)
     folder = "of the sweep; used again to go on"
     parser.add_argument("--workdir", metavar="DIR", help=folder)
     if verb in ("plan", "status"):

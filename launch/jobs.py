@@ -46,7 +46,7 @@ class Sweep:
     """A config with its `sweep()`, as given on the command line, and its folder."""
 
     config: str
-    """FILE.py[:ARG]."""
+    """FILE.py, or the name of an included config; either may be followed by :ARG."""
     folder: Path
     overrides: tuple[str, ...]
     """``--config.section.field=value``, for all entries."""
@@ -62,7 +62,7 @@ def read(config_arg: str, folder: str, overrides: Sequence[str]) -> Sweep:
     """The sweep of a config file.
 
     Args:
-      config_arg: ``FILE.py`` or ``FILE.py:ARG``.
+      config_arg: as of `lm_mia.config.load.parse`.
       folder: where everything is written.
       overrides: as of `lm_mia.config.load.sweep`.
 

@@ -21,6 +21,7 @@ import yaml
 from launch import crd, jobs
 from launch.jobs import Sizes, Sweep, span_problems
 from lm_mia.atomic import write_atomically
+from lm_mia.config import load
 from lm_mia.errors import UserError
 
 _JOB = "job"  # the only replicated job of a JobSet
@@ -318,7 +319,8 @@ def jobsets(of: Sweep, sizes: Sizes, asked: Pods, output: Path, crd_path: str | 
             f"--workdir={of.folder}: must be below --mount={asked.mount}, where all pods have the same volume"
         )
     name = of.config.split(":")[0]
-    if not Path(os.path.abspath(name)).is_relative_to(Path.cwd()):
+    included = load.is_config_name(name)
+    if not included and not Path(os.path.abspath(name)).is_relative_to(Path.cwd()):
         wrong.append(
             f"--config={of.config}: must be below the current folder, which is to be the image's checkout"
         )

@@ -1,4 +1,4 @@
-"""The command line: ``lm-mia VERB --config=FILE.py[:ARG] --workdir=DIR [--config.model.layers=3 ...]``.
+"""The command line: ``lm-mia VERB --config=NAME|FILE.py[:ARG] --workdir=DIR [--config.model.layers=3 ...]``.
 
 run = corpus, then train and score row by row, then attack, then report. Every verb makes what is missing and leaves
 what is there, so that the same command goes on where an earlier one stopped, however it stopped.
@@ -42,7 +42,7 @@ def _act(argv: Sequence[str]) -> int:
     if arguments is None:
         return 0
     # here, since they take seconds to load: plan, --help and mistakes are told at once
-    from lm_mia.run import inventory, pipeline, sweep_pipeline
+    from lm_mia.run import pipeline, status, sweep_pipeline
 
     of = arguments
     if not sweep.is_alone(of.entries):
@@ -59,7 +59,7 @@ def _act(argv: Sequence[str]) -> int:
             f"figures={c.figures!r}: are of a sweep, or of a config with a name; try --config.name=main"
         )
     if of.verb == "status":
-        inventory.show(c, workdir, of.verify)
+        status.show(c, workdir, of.verify)
     else:
         pipeline.work(of.verb, c, workdir, of.from_hf_shards, of.repair)
     return 0
@@ -85,12 +85,12 @@ def _arguments(argv: Sequence[str]) -> _Arguments | None:
             *(f"  {verb:8} {what}" for verb, what in VERBS.items()),
             "",
             "Fields of the config: lm-mia fields. Example:",
-            "  lm-mia run --config=configs/quickstart.py --workdir=runs/quickstart --config.model.layers=3",
+            "  lm-mia run --config=quickstart --workdir=runs/quickstart --config.model.layers=3",
         ]
     )
     parser.add_argument("verb", choices=[*VERBS, "fields"], metavar="VERB")
     parser.add_argument(
-        "--config", metavar="FILE.py[:ARG]", help="defines get_config(); ARG goes to it"
+        "--config", metavar="NAME|FILE.py[:ARG]", help="defines get_config(); ARG goes to it"
     )
     parser.add_argument(
         "--workdir", metavar="DIR", help="where everything is written; used again to go on"
@@ -117,7 +117,7 @@ def _arguments(argv: Sequence[str]) -> _Arguments | None:
         tyro.cli(_Fields, prog="lm-mia VERB", args=["--help"])
     wrong = [
         f"--{name}: missing; say --{name}={what}"
-        for name, what in (("config", "configs/quickstart.py"), ("workdir", "runs/quickstart"))
+        for name, what in (("config", "quickstart"), ("workdir", "runs/quickstart"))
         if not getattr(known, name) and (known.verb, name) != ("plan", "workdir")
     ]
     wrong += [

@@ -141,7 +141,7 @@ def test_an_empty_text_column(
         (
             ["run"],
             [
-                "--config: missing; say --config=configs/quickstart.py",
+                "--config: missing; say --config=quickstart",
                 "--workdir: missing; say --workdir=runs/quickstart",
             ],
         ),

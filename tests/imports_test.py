@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent
 
 # The allowed imports, one line per package. All packages may import errors, seeds and atomic. A name with a dot allows
@@ -47,6 +49,7 @@ ALSO_WITHOUT_JAX = (
     "lm_mia.run.inventory",
     "lm_mia.run.pipeline",
     "lm_mia.run.plan",
+    "lm_mia.run.status",
     "lm_mia.run.supervisor",
     "lm_mia.run.sweep_pipeline",
     "lm_mia.run.trackers",
@@ -145,6 +148,12 @@ def test_nothing_imports_scripts_or_heavy_libraries():
             assert outside <= {*sys.stdlib_module_names, "numpy", "scipy", "lm_mia"}, path
 
 
+def test_no_figure_imports_another():
+    for path in python_files("analysis/figures"):
+        assert not {n for n in imported(path) if n.startswith("analysis.figures.")}, path
+
+
+@pytest.mark.process
 def test_jax_is_not_loaded_where_it_is_not_needed():
     light = [m for m in modules().values() if package_of(m) in WITHOUT_JAX and "__main__" not in m]
     names = ", ".join([*light, *ALSO_WITHOUT_JAX])

@@ -25,6 +25,8 @@ from lm_mia.config.schema import Config, resolve
 from lm_mia.config.validate import problems
 from lm_mia.errors import UserError
 
+_NOT_CONFIGS = {"recipes.py"}  # in the folder of the included configs, which import it
+
 
 def parse(config_arg: str, overrides: Sequence[str] = ()) -> Config:
     """Config of a file with overrides such as ``--config.model.layers=4`` applied, checked.
@@ -195,17 +197,13 @@ def _blamed(config_arg: str) -> Iterator[None]:
 def _module(config_arg: str) -> tuple[ModuleType, str]:
     """(the file, run as a module; ARG)."""
     name, _, arg = config_arg.partition(":")
-    path = included_configs() / f"{name}.py" if is_config_name(name) else Path(name)
+    known = {p.stem: p for p in included_configs().glob("*.py") if p.name not in _NOT_CONFIGS}
+    path = known.get(name, Path(name))
     if path.suffix != ".py" or not path.is_file():
-        known = [p.stem for p in included_configs().glob("*.py")]
-        near = difflib.get_close_matches(name, known, n=1) if is_config_name(name) else []
-        rule = "lm_mia includes no config of this name"
-        hint = f"did you mean {near[0]}?" if near else "try --config=quickstart, which it includes"
-        if not is_config_name(name):
-            rule, hint = (
-                "no such Python file",
-                "try --config=quickstart, which is included in lm_mia",
-            )
+        rule, hint = "no such Python file", "try --config=quickstart, which is included in lm_mia"
+        if is_config_name(name):
+            near = difflib.get_close_matches(name, known, n=1) or ["quickstart"]
+            rule, hint = "lm_mia includes no config of this name", f"did you mean {near[0]}?"
         raise UserError(f"--config={config_arg}: {rule}; {hint}")
     spec = importlib.util.spec_from_file_location(f"lm_mia_config_{path.stem}", path)
     assert spec is not None

@@ -239,9 +239,9 @@ def work(
             display.stage(0.04)
             if verb in ("run", "report"):
                 job.report()
-    from lm_mia.run import inventory  # here: pandas
+    from lm_mia.run import status  # here: pandas
 
-    inventory.summary(verb, workdir, recipe)
+    status.summary(verb, workdir, recipe)
 
 
 def check_tables(c: Config, workdir: Workdir) -> None:

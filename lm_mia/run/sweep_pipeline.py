@@ -13,8 +13,9 @@ from lm_mia.config.recipe import from_dict, recipe_hash, union
 from lm_mia.data import build, corpus
 from lm_mia.data.population import Population, open_population
 from lm_mia.errors import UserError
-from lm_mia.run import inventory, pipeline, plan, progress, report, supervisor, sweep, trackers
+from lm_mia.run import pipeline, plan, progress, report, supervisor, sweep, trackers
 from lm_mia.run.pipeline import Job
+from lm_mia.run.status import counts
 from lm_mia.run.sweep import Task
 from lm_mia.store import check
 from lm_mia.store.store import scores_of, with_stored
@@ -196,7 +197,7 @@ def status(tasks: Sequence[Task], folder: Path, verify: bool) -> None:
         task.workdir.check(c)
         there = "present" if task.workdir.table_facts() else "missing"
         tables = there if c.attack.replicas else "none asked"
-        table.add_row(task.label, *inventory.counts(c, recipe, rows), tables)
+        table.add_row(task.label, *counts(c, recipe, rows), tables)
         if verify:
             store = scores_of(with_stored(c, recipe), recipe)
             found = check.check(store, store.rows(), lambda done, of: None)

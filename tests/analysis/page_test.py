@@ -43,12 +43,6 @@ def test_every_figure_has_its_config_and_none_is_missing():
     assert numbers == wanted
 
 
-def test_no_figure_imports_another():
-    for path in (ROOT / "analysis" / "figures").glob("*.py"):
-        lines = [line for line in path.read_text().splitlines() if " import " in line]
-        assert not [line for line in lines if "figures" in line.replace("matplotlib.figure", "")]
-
-
 @pytest.mark.parametrize("name", MODULES)
 def test_a_figure_is_drawn(
     name: str, recipes: Recipes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -153,6 +153,11 @@ def test_paths_become_absolute_and_the_argument_stays(tiny: tiny_run.Tiny, tmp_p
     assert with_arg.config.endswith("/a/b.py:c:d")
 
 
+@pytest.mark.parametrize("name", ["quickstart", "fig05_instability:cpu"])
+def test_the_name_of_an_included_config_stays_a_name(name: str):
+    assert jobs.absolute(jobs.Sweep(name, Path("s"), (), ())).config == name
+
+
 def test_a_folder_of_one_config_takes_no_sweep(tiny: tiny_run.Tiny, tmp_path: Path):
     config = tiny_sweep.config_file(tiny, tmp_path)
     with pytest.raises(UserError, match="has the rows of one config, not of a sweep"):

@@ -302,6 +302,7 @@ def test_all_mistakes_are_told_at_once():
 WAIT = ["--dependency=afterok:16:17", "--kill-on-invalid-dep=yes"]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("after", "flags"), [((), []), (("16", "17"), WAIT)])
 def test_a_script_is_submitted(cluster: Cluster, after: tuple[str, ...], flags: list[str]):
     cluster.answers("sbatch", "echo '18;somewhere'")

@@ -106,7 +106,7 @@ def test_mistakes_are_told_and_nothing_is_printed(
     file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     plan = ("plan", f"--config={file}")
-    assert wrong(capsys, "plan") == ["--config: missing; say --config=configs/quickstart.py"]
+    assert wrong(capsys, "plan") == ["--config: missing; say --config=quickstart"]
     first, second = wrong(capsys, *plan, "--mfu=40", "--device=h300")
     assert first == "--mfu=40.0: must be above 0 and at most 1; try --mfu=0.4"
     assert second.startswith("--device=h300: no peak known; say one of ")
@@ -231,8 +231,9 @@ def test_a_workdir_that_is_not_there_yet_is_none(
 
 
 @pytest.mark.process
-def test_the_module_needs_neither_jax_nor_pandas_nor_the_store():
+@pytest.mark.parametrize("module", ["lm_mia.cli", "lm_mia.run.plan", "launch.cli"])
+def test_a_plan_needs_neither_jax_nor_pandas_nor_the_store(module: str):
     heavy = {"jax", "pandas", "zarr", "tensorstore", "scipy", "pyarrow", "matplotlib"}
-    code = f"import lm_mia.run.plan, sys; sys.exit(', '.join({heavy} & set(sys.modules)) or 0)"
+    code = f"import {module}, sys; sys.exit(', '.join({heavy} & set(sys.modules)) or 0)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

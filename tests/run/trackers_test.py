@@ -228,7 +228,7 @@ def test_a_missing_extra_is_told_before_any_work(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.process
-def test_wandb_needs_a_login_unless_it_is_offline(tmp_path: Path):
+def test_wandb_online_needs_a_login(tmp_path: Path):
     """In a process and a home of its own, so that no login of this machine counts."""
     code = "from lm_mia.run import trackers\ntry:\n    trackers.check(['wandb'])\nexcept Exception as e: print(e)"
     environment = {

@@ -10,7 +10,7 @@ import xarray as xr
 from tiny_run import _on_cpu, here, tiny
 
 from lm_mia import cli
-from lm_mia.run import inventory, supervisor
+from lm_mia.run import status, supervisor
 from lm_mia.run.workdir import Workdir
 
 __all__ = ["_on_cpu", "tiny"]  # fixtures
@@ -84,7 +84,7 @@ def test_the_last_words_name_the_score_point(
     (tables / "attacks.csv").write_text(
         "attack,auc_mean,auc_std,targets\nlira_online,0.75,0.01,4\n"
     )
-    inventory.summary("attack", Workdir(tmp_path), tmp_path / "recipe_x")
+    status.summary("attack", Workdir(tmp_path), tmp_path / "recipe_x")
     assert capsys.readouterr().out.splitlines() == [
         f"AUC of lira_online{after}: 0.750 +- 0.010 over 4 targets",
         f"tables      {tables}",
