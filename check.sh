@@ -5,5 +5,5 @@ cd "$(dirname "$0")"
 ruff check .
 ruff format --check .
 pyright
-pytest
+pytest --durations=15
 bash tests/slurm/slurm_integration.sh

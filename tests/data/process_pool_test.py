@@ -1,4 +1,5 @@
 import contextlib
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -6,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pool_tasks
 import pytest
@@ -70,6 +72,18 @@ def test_errors_are_passed_on():
         list(process_pool.run(pool_tasks.fail, [0, 2], 2))
     with pytest.raises(UserError, match=r"^path=x: broken; mend it$"):
         list(process_pool.run(pool_tasks.fail, [0, 1], 1))
+
+
+@pytest.mark.process
+def test_a_process_that_dies_before_it_has_work_is_replaced(monkeypatch: pytest.MonkeyPatch):
+    spawn = multiprocessing.get_context("spawn")
+    dead = SimpleNamespace(start=lambda: None, join=lambda: None, kill=lambda: None, exitcode=7)
+    first = iter([SimpleNamespace(Pipe=spawn.Pipe, Process=lambda **_: dead)])
+    monkeypatch.setattr(multiprocessing, "get_context", lambda kind: next(first, spawn))
+    lost: list[int] = []
+    squares = process_pool.run(pool_tasks.square, range(3), 2, on_lost=lost.append)
+    assert sorted(squares) == [(0, 0), (1, 1), (2, 4)]
+    assert lost == [7]
 
 
 def alive(pid: int) -> bool:

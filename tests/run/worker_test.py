@@ -130,6 +130,19 @@ def test_certain_rows_only_and_those_in_other_hands_are_left(tiny: tiny_run.Tiny
 
 
 @pytest.mark.usefixtures("_on_cpu")
+def test_a_row_that_another_worker_has_just_finished_is_not_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """It was missing when the worker listed the rows, and is there by the time that the worker holds its lock."""
+    rows = subsets.rows_of(C)
+    answers = iter([rows[:1], [], []])
+    monkeypatch.setattr(inventory, "missing", lambda *_: next(answers))
+    (tmp_path / "locks").mkdir()
+    said: list[Any] = []
+    monkeypatch.setattr(worker, "_WAIT", "wait")
+    assert list(worker._locked("run", C, tmp_path, (0, 1), None, said.append)) == ["wait"]
+
+
 def test_a_damaged_population_is_told(tiny: tiny_run.Tiny, tmp_path: Path):
     workdir = tiny.copy(tmp_path / "w", rows=False)
     tiny.recipe(workdir)
