@@ -102,6 +102,7 @@ def show(name: str, recipes: Recipes, folder: Path) -> Shown:
 
 def write_page(folder: Path, recipes: Recipes, wanted: Sequence[str]) -> Path:
     """Draws all and writes the page; returns its path."""
+    (folder / "tables").mkdir(parents=True, exist_ok=True)
     shown = []
     for number, name in enumerate(wanted):
         print(f"{number} of {len(wanted)} figures: {name}", flush=True)
@@ -141,15 +142,14 @@ def write_page(folder: Path, recipes: Recipes, wanted: Sequence[str]) -> Path:
 def main(argv: Sequence[str]) -> int:
     """Entry point: 0, or 2 with one line on stderr."""
     parser = argparse.ArgumentParser(
-        description="Figures and tables of StrongMIA from the rows of a sweep."
+        prog="python -m analysis",
+        description="Draws StrongMIA's figures and tables for a sweep, and writes a page of them.",
     )
-    parser.add_argument("workdir", type=Path, help="of a sweep")
-    parser.add_argument(
-        "--figure", action="append", metavar="NAME", help="such as fig01_references; all"
-    )
-    parser.add_argument(
-        "--recipe", action="append", type=Path, metavar="DIR", help="in the workdir; all"
-    )
+    parser.add_argument("workdir", type=Path, help="workdir of a sweep; report.html goes there")
+    figure = "such as fig01_references; repeatable (default: all); the page and claims.csv then have only these"
+    parser.add_argument("--figure", action="append", metavar="NAME", help=figure)
+    recipe = "folder of a recipe; repeatable (default: all in the workdir)"
+    parser.add_argument("--recipe", action="append", type=Path, metavar="DIR", help=recipe)
     known = parser.parse_args(argv)
     try:
         folders = known.recipe or sorted(p.parent for p in known.workdir.glob("*/config.json"))
@@ -159,7 +159,7 @@ def main(argv: Sequence[str]) -> int:
         for name in wanted:
             if name not in MODULES and not draws(HERE / f"{name}.py"):
                 raise io.WorkdirError(
-                    f"--figure={name}: no such script; say one of {', '.join(MODULES)}"
+                    f"--figure={name}: no such figure; choose one of {', '.join(MODULES)}"
                 )
         print(write_page(known.workdir, recipes, wanted))
     except (UserError, io.WorkdirError, OSError) as error:
@@ -172,7 +172,7 @@ def _without_recipes(folder: Path) -> str:
     if not folder.is_dir():
         return f"{folder}: no such folder; run lm-mia run first"
     if (folder / "config.json").is_file():
-        return f"{folder}: has the rows of one config, not of a sweep; say --recipe={folder}, and a folder to write to"
+        return f"{folder}: has the rows of one config, not of a sweep; run python -m analysis.report {folder}"
     return f"{folder}: no recipe in it; run lm-mia run first"
 
 

@@ -273,7 +273,7 @@ def save(workdir: Path, drawn: Mapping[str, Figure | None]) -> dict[str, Path]:
 
 def parse_workdir(description: str | None) -> Path:
     """The one argument."""
-    parser = argparse.ArgumentParser(description=description)
+    parser = argparse.ArgumentParser(prog="python -m analysis.report", description=description)
     parser.add_argument("workdir", type=Path, help="a workdir in which lm-mia attack has finished")
     return parser.parse_args().workdir
 

@@ -144,7 +144,10 @@ def _alike(one: Point, other: Point, quantity: str) -> bool:
 
 def main(argv: Sequence[str]) -> int:
     """Entry point: 0, or 2 with one line on stderr."""
-    parser = argparse.ArgumentParser(description="Compares recipes by size, samples and epochs.")
+    parser = argparse.ArgumentParser(
+        prog="python -m analysis.scaling",
+        description="Compares recipes by size, samples and epochs.",
+    )
     parser.add_argument("folder", type=Path, nargs="*", help="of a recipe or of a sweep")
     parser.add_argument("--x", default="", help=f"one of {', '.join(QUANTITIES)}; all")
     parser.add_argument("--out", type=Path, metavar="DIR", help="the first folder")

@@ -19,6 +19,7 @@ from lm_mia.errors import UserError, exit_code
 from lm_mia.run import plan, sweep
 from lm_mia.run.workdir import Workdir
 
+_CONFIG = "the name of an included config, such as quickstart, or a file with get_config(), to which ARG goes"
 VERBS = {
     "plan": "what the config and its sweep cost; runs nothing",
     "run": "everything below, in order",
@@ -89,9 +90,7 @@ def _arguments(argv: Sequence[str]) -> _Arguments | None:
         ]
     )
     parser.add_argument("verb", choices=[*VERBS, "fields"], metavar="VERB")
-    parser.add_argument(
-        "--config", metavar="NAME|FILE.py[:ARG]", help="defines get_config(); ARG goes to it"
-    )
+    parser.add_argument("--config", metavar="NAME|FILE.py[:ARG]", help=_CONFIG)
     parser.add_argument(
         "--workdir", metavar="DIR", help="where everything is written; used again to go on"
     )

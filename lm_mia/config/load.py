@@ -202,16 +202,23 @@ def _module(config_arg: str) -> tuple[ModuleType, str]:
     if path.suffix != ".py" or not path.is_file():
         rule, hint = "no such Python file", "try --config=quickstart, which is included in lm_mia"
         if is_config_name(name):
-            near = difflib.get_close_matches(name, known, n=1) or ["quickstart"]
-            rule, hint = "lm_mia includes no config of this name", f"did you mean {near[0]}?"
+            begun = sorted(k for k in known if k.startswith(name))
+            near = begun or difflib.get_close_matches(name, known, n=1, cutoff=0.7)
+            rule = "lm_mia includes no config of this name"
+            hint = (
+                f"did you mean {near[0]}?"
+                if near
+                else "try --config=quickstart, or a path such as mine.py"
+            )
         raise UserError(f"--config={config_arg}: {rule}; {hint}")
     spec = importlib.util.spec_from_file_location(f"lm_mia_config_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    folder = str(path.parent.absolute())
-    if folder not in sys.path:
-        sys.path.append(folder)  # a config may import those beside it
+    # a config may import those beside it, and those that are included
+    for folder in map(str, (path.parent.absolute(), included_configs())):
+        if folder not in sys.path:
+            sys.path.append(folder)
     with _blamed(config_arg):
         spec.loader.exec_module(module)
     return module, arg

@@ -165,7 +165,7 @@ def test_a_figure_of_ones_own(
     for name in ("yours", "no_figure"):
         argv = [str(tmp_path), f"--recipe={recipes['main'].folder}", f"--figure={name}"]
         assert page.main(argv) == 2
-        assert f"--figure={name}: no such script" in capsys.readouterr().err
+        assert f"--figure={name}: no such figure" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_a_figure_of_ones_own(
         (["{here}"], "no recipe in it; run lm-mia run first"),
         (["{here}/none"], "no such folder; run lm-mia run first"),
         (["{recipe}"], "has the rows of one config, not of a sweep"),
-        (["{sweep}", "--figure=fig99"], "--figure=fig99: no such script; say one of fig01_"),
+        (["{sweep}", "--figure=fig99"], "--figure=fig99: no such figure; choose one of fig01_"),
     ],
 )
 def test_bad_input_is_one_line(

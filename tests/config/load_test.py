@@ -196,8 +196,17 @@ def test_a_name_selects_an_included_config(tmp_path: Path, monkeypatch: pytest.M
     assert load.parse("quickstart", ["--config.train.epochs=2"]).train.epochs == 2
     rule = "lm_mia includes no config of this name"
     assert wrong("quikstart") == [f"--config=quikstart: {rule}; did you mean quickstart?"]
-    assert wrong("zzz:cpu") == [f"--config=zzz:cpu: {rule}; did you mean quickstart?"]
+    assert wrong("zzz:cpu") == [
+        f"--config=zzz:cpu: {rule}; try --config=quickstart, or a path such as mine.py"
+    ]
+    assert wrong("fig05") == [f"--config=fig05: {rule}; did you mean fig05_instability?"]
     assert wrong("recipes")[0].startswith(f"--config=recipes: {rule}; ")
+
+
+def test_a_copy_of_an_included_config_imports_the_others(tmp_path: Path):
+    copy = tmp_path / "mine.py"
+    copy.write_text((load.included_configs() / "own.py").read_text())
+    assert load.parse(str(copy)) == load.parse("own")
 
 
 @pytest.mark.parametrize(
