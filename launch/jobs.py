@@ -213,7 +213,7 @@ class Jobs:
     """The jobs of a task."""
 
     task: Task
-    cost: plan.Recipe
+    cost: Recipe
     """Of all rows that are wanted."""
     rows_per_job: int
     blocks: tuple[int, ...]

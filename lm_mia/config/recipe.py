@@ -34,7 +34,7 @@ Entry = tuple[dict[str, Any], Config]
 """What an entry of a sweep sets (nothing: the config itself), and its config."""
 
 
-def differences(old: dict[str, Any], c: schema.Config) -> list[str]:
+def differences(old: dict[str, Any], c: Config) -> list[str]:
     """Fields, other than those free to change, in which a stored config differs: ``field: old -> new``."""
     new, was = dict(_flatten(schema.to_dict(c))), dict(_flatten(old))
     return [
@@ -44,7 +44,7 @@ def differences(old: dict[str, Any], c: schema.Config) -> list[str]:
     ]
 
 
-def from_dict(stored: dict[str, Any]) -> schema.Config:
+def from_dict(stored: dict[str, Any]) -> Config:
     """The config that `config.to_dict` made; TypeError if it is of other fields."""
 
     def build(kind: Any, value: Any) -> Any:
@@ -54,10 +54,10 @@ def from_dict(stored: dict[str, Any]) -> schema.Config:
             return kind(**{k: build(kinds.get(k), v) for k, v in dict(value).items()})
         return tuple(value) if isinstance(value, list) else value
 
-    return build(schema.Config, stored)
+    return build(Config, stored)
 
 
-def recipe_hash(c: schema.Config, population_sha256: str) -> str:
+def recipe_hash(c: Config, population_sha256: str) -> str:
     """Eight hex digits that name everything that determines a row except its seeds."""
     parts = {
         k: v

@@ -10,9 +10,7 @@ from lm_mia.store.store import scores_of
 from lm_mia.train import batching
 
 
-def missing(
-    todo: str, c: config.Config, recipe: Path, rows: list[subsets.Row]
-) -> list[subsets.Row]:
+def missing(todo: str, c: Config, recipe: Path, rows: list[subsets.Row]) -> list[subsets.Row]:
     """The rows that a stage ("train", "score", or "run" for both) has yet to make, in their order.
 
     A row is scored when its losses and all that ``score.statistics`` asks for are stored, at every score point. Such a
@@ -31,13 +29,13 @@ def unscored(c: Config, recipe: Path, rows: list[subsets.Row]) -> list[subsets.R
     return scores_of(c, recipe).missing(rows)
 
 
-def trained(c: config.Config, recipe: Path, row: subsets.Row) -> bool:
+def trained(c: Config, recipe: Path, row: subsets.Row) -> bool:
     """Whether a row's last state is saved; reads names only."""
     return (checkpoints(recipe, row) / str(total_steps(c, row))).is_dir()
 
 
 @functools.cache  # a Bernoulli subset is drawn to be counted
-def total_steps(c: config.Config, row: subsets.Row) -> int:
+def total_steps(c: Config, row: subsets.Row) -> int:
     """Updates of a row from start to end."""
     if c.train.subset != "bernoulli":
         return config.total_steps(c)

@@ -6,7 +6,7 @@ from typing import Literal
 from lm_mia import config
 from lm_mia.config import validate
 from lm_mia.errors import UserError
-from lm_mia.model import attention, transformer
+from lm_mia.model import transformer
 from lm_mia.model.attention import Kind
 
 _CPU_TOKENS, _DEVICE_TOKENS = 2048, 8192  # of a micro-batch
@@ -85,7 +85,7 @@ def choose(
     )
 
 
-def kept_bytes(shape: transformer.Shape, kind: attention.Kind, micro_rows: int) -> float:
+def kept_bytes(shape: transformer.Shape, kind: Kind, micro_rows: int) -> float:
     """An estimate of what the layers keep for the backward pass of a micro-batch, without rematerialisation.
 
     About 18 activations of a token's width a layer, in the activations' type, and 4 in float32; and all attention

@@ -74,9 +74,11 @@ def test_a_record_is_touched_and_comes_back(tmp_path: Path, monkeypatch: pytest.
         os.utime(path, (0, 0))
         while path.stat().st_mtime == 0:
             time.sleep(0.01)
+        assert path.stat().st_mtime > 0
         path.unlink()  # another job took it for lost
         while not path.exists():
             time.sleep(0.01)
+        assert json.loads(path.read_text())["job"] == BY.job
 
 
 def test_an_odd_name_is_a_plain_file(tmp_path: Path):

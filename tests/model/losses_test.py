@@ -203,9 +203,9 @@ def test_summed_equals_a_slow_reference_whatever_the_chunks(T: int, chunk_tokens
         total, d_h_TxD, d_embed_VxD = slow_summed(*args)
         plain = summed(chunk_tokens)(*args)
         assert (plain.dtype, plain.shape) == (np.float32, ())
-        assert float(plain) == pytest.approx(total, rel=2e-6)
+        assert float(plain) == pytest.approx(total, rel=1e-6)
         value, (got_h_TxD, got_embed_VxD) = gradient(chunk_tokens)(*args)
-        assert float(value) == pytest.approx(3 * total, rel=2e-6)
+        assert float(value) == pytest.approx(3 * total, rel=1e-6)
         for got, expected in ((got_h_TxD, d_h_TxD), (got_embed_VxD, d_embed_VxD)):
             atol = 3e-6 * max(np.abs(expected).max(), 1e-9)
             np.testing.assert_allclose(got, 3 * expected, rtol=0, atol=atol)

@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import slow_model
 from jax.sharding import Mesh
 
 from lm_mia import config
@@ -44,8 +43,12 @@ def choice(
 
 @functools.cache
 def parameters(shape: transformer.Shape = SHAPE) -> transformer.Params:
-    """Far enough from their first values that every one of them counts."""
-    return slow_model.parameters(shape, noise=0.1)
+    """Initial weights, with so much noise that each of them affects the output."""
+    noise = np.random.default_rng(0)
+    return jax.tree.map(
+        lambda p: p + 0.1 * noise.standard_normal(p.shape).astype(np.float32),
+        jax.device_get(jax.jit(lambda: transformer.init(jax.random.key(0), shape))()),
+    )
 
 
 def state(
