@@ -1,161 +1,197 @@
 """The command line: ``lm-mia VERB --config=NAME|FILE.py[:ARG] --workdir=DIR [--config.model.layers=3 ...]``.
 
-run = corpus, then train and score row by row, then attack, then report. Every verb makes what is missing and leaves
-what is there, so that the same command goes on where an earlier one stopped, however it stopped.
+run = corpus, then train and score model by model, then attack and extract, then report. Every verb makes what is
+missing and leaves what is there, so that the same command goes on where an earlier one stopped, however it stopped.
+Once the workdir has a config.json, ``--config`` may be left out.
+
+This module is above all packages. It loads them late, since some of them take seconds to load: ``--help``, ``plan`` and
+messages about mistakes come at once.
 """
 
 import argparse
 import dataclasses
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from typing import NamedTuple, NoReturn
 
 import tyro
 
 from lm_mia.config import Config, load
-from lm_mia.config.recipe import Entry
-from lm_mia.errors import UserError, exit_code
-from lm_mia.run import plan, sweep
-from lm_mia.run.workdir import Workdir
+from lm_mia.errors import UserError, collect, exit_code
+from lm_mia.run import plan
+from lm_mia.run import sweep as sweeps
+from lm_mia.run.progress import Display
+from lm_mia.run.sweep import Sweep
 
-_CONFIG = "the name of an included config, such as quickstart, or a file with get_config(), to which ARG goes"
 VERBS = {
-    "plan": "what the config and its sweep cost; runs nothing",
-    "run": "everything below, in order",
+    "run": "everything from corpus to report, in order",
     "corpus": "documents -> vocabulary and population",
-    "train": "train the rows that are missing",
-    "score": "score the rows that are trained",
+    "train": "train the models that are missing",
+    "score": "score the models that are trained",
     "attack": "scores -> tables",
     "extract": "the highest scores -> how far these samples can be extracted",
     "report": "tables -> figures and report.html",
-    "status": "what is there and what is missing",
+    "status": "what is there, what is missing, and what is being made",
+    "plan": "what the config and its sweep cost; runs nothing",
+    "launch": "a sweep as jobs on one machine or many: lm-mia launch --help",
+    "fields": "all fields of a config, which are flags: --config.section.field=value",
 }
+_ELSEWHERE = {
+    "--from-hf-shards": "lm-mia corpus",
+    "--repair": "lm-mia score",
+    "--verify": "lm-mia status",
+    "--watch": "lm-mia status",
+    "--json": "lm-mia plan and lm-mia status",
+    "--device": "lm-mia plan",
+    "--mfu": "lm-mia plan",
+    "--tokens-per-sample": "lm-mia plan",
+}
+"""Flags of some verbs only."""
+_CONFIG = (
+    "the name of an included config, such as quickstart, or a Python file with get_config(), to which ARG goes; may be "
+    "left out if the workdir has a config.json"
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit code of `exit_code`."""
-    return exit_code(lambda: _act(sys.argv[1:] if argv is None else argv))
+    return exit_code(lambda: _act(list(sys.argv[1:] if argv is None else argv)))
 
 
-def _act(argv: Sequence[str]) -> int:
-    arguments = _arguments(argv)
-    if arguments is None:
+def _act(argv: list[str]) -> int:
+    if not argv or argv[0] not in VERBS:
+        _top().parse_args(argv[:1])  # --help, or what is wrong
+        return 2
+    verb, argv = argv[0], argv[1:]
+    if verb == "launch":
+        from launch import cli
+
+        return cli.main(argv)
+    if verb == "fields":
+        tyro.cli(_Fields, prog="lm-mia VERB", args=["--help"])
+    known, sweep = _read(verb, argv)
+    if verb == "plan":
+        plan.show(sweep, plan.chip_of(known.device, known.mfu), known.tokens_per_sample, known.json)
         return 0
-    # here, since they take seconds to load: plan, --help and mistakes are told at once
-    from lm_mia.run import pipeline, status, sweep_pipeline
+    if verb == "status":
+        from launch import status
 
-    of = arguments
-    if not sweep.is_alone(of.entries):
-        tasks, c = sweep.tasks(str(of.workdir), of.entries), of.entries[0][1]
-        if of.verb == "status":
-            sweep_pipeline.status(tasks, of.workdir, of.verify)
-        else:
-            sweep_pipeline.work(of.verb, tasks, of.workdir, c, of.repair)
+        status.show(sweep, as_json=known.json, watch=known.watch, verify=known.verify)
         return 0
-    sweep.check_alone(of.workdir)
-    [(_, c)], workdir = of.entries, Workdir(of.workdir)
-    if c.figures and of.verb in ("run", "report"):
-        raise UserError(
-            f"figures={c.figures!r}: are of a sweep, or of a config with a name; try --config.name=main"
-        )
-    if of.verb == "status":
-        status.show(c, workdir, of.verify)
+    if verb in ("corpus", "train", "score"):
+        return _models(verb, sweep, known)
+    return _tables(verb, sweep)
+
+
+def _models(verb: str, sweep: Sweep, known: argparse.Namespace) -> int:
+    """Makes populations or models, and prints where they are."""
+    from lm_mia.run import pipeline
+
+    shards = known.from_hf_shards or "" if verb == "corpus" else ""
+    repair = verb == "score" and known.repair
+    done, wrong = pipeline.run(verb, sweep, from_hf_shards=shards, repair=repair)
+    tasks = done.tasks if done else ()
+    if verb == "corpus":
+        print(*(f"population: {path}" for path in {t.population: 0 for t in tasks}), sep="\n")
     else:
-        pipeline.work(of.verb, c, workdir, of.from_hf_shards, of.repair)
+        print(*(f"scores: {t.folder / 'scores.zarr'}" for t in tasks), sep="\n")
+    return _result(wrong)
+
+
+def _tables(verb: str, sweep: Sweep) -> int:
+    """Makes tables and the page, and what they need, and prints the results."""
+    from analysis import page
+    from lm_mia.run import pipeline
+
+    if "report" in pipeline.STAGES[verb]:
+        page.check_figures(sweep.figures)
+
+    def draw(sweep: Sweep, display: Display) -> None:
+        names = [task.name for task in sweep.tasks]
+        page.write_page(sweep.workdir.path, names, sweep.figures, display.update, display.say)
+
+    done, wrong = pipeline.run(verb, sweep, draw)
+    if done:
+        print(*page.answers(done.workdir.path, [task.name for task in done.tasks]), sep="\n")
+    return _result(wrong)
+
+
+def _result(wrong: Sequence[str]) -> int:
+    """Returns 0, or raises a UserError with what went wrong while other models or recipes went on."""
+    if wrong:
+        raise UserError("\n".join(wrong))
     return 0
 
 
-class _Arguments(NamedTuple):
-    verb: str
-    entries: list[Entry]
-    workdir: Path
-    from_hf_shards: str
-    verify: bool
-    repair: bool
+def _read(verb: str, argv: Sequence[str]) -> tuple[argparse.Namespace, Sweep]:
+    """Returns the flags of a verb and the recipes that it is about; UserError with a line for every mistake."""
+    known, overrides = _parser(verb).split(argv)
+    wrong: list[str] = []
+    if not known.config and not known.workdir:
+        wrong.append("--config: missing; add --config=quickstart")
+    if verb != "plan" and not known.workdir:
+        wrong.append("--workdir: missing; add --workdir=runs/quickstart")
+    if verb == "plan":
+        collect(wrong, lambda: plan.chip_of(known.device, known.mfu))
+    sweep = None
+    if known.workdir or (known.config and verb == "plan"):
+        sweep = collect(wrong, lambda: sweeps.read(known.config, known.workdir, overrides))
+    elif known.config:  # the mistakes in the config are reported too
+        collect(wrong, lambda: load.sweep(known.config, overrides))
+    if sweep and verb == "corpus" and known.from_hf_shards is not None:
+        collect(wrong, lambda: _check_shards(known.from_hf_shards, sweep))
+    if wrong or sweep is None:
+        raise UserError("\n".join(wrong))
+    return known, sweep
 
 
-def _arguments(argv: Sequence[str]) -> _Arguments | None:
-    """What is asked for; None once a verb that needs no more (fields, plan) has printed all."""
-    parser = _Parser(
-        prog="lm-mia", allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter
+def _check_shards(pattern: str, sweep: Sweep) -> None:
+    flag = f"--from-hf-shards={pattern!r}"
+    if not pattern:
+        raise UserError(f"{flag}: must name files; try 'hf/c4-*.json.gz'")
+    if sweep.tasks[0].config.corpus.source != "c4":
+        raise UserError(f"{flag}: only with --config.corpus.source=c4")
+    if len(sweep.tasks) > 1:
+        raise UserError(f"{flag}: takes one config, not a sweep; try --config=configs/c4.py:140M")
+
+
+def _top() -> argparse.ArgumentParser:
+    parser = load.Parser(
+        "lm-mia", description="Membership inference on language models, from text to attack tables."
     )
-    parser.description = "Membership inference on language models, from text to attack tables."
     parser.epilog = "\n".join(
         [
             *(f"  {verb:8} {what}" for verb, what in VERBS.items()),
             "",
-            "Fields of the config: lm-mia fields. Example:",
+            "`lm-mia VERB --help` lists the flags of a verb. Example:",
             "  lm-mia run --config=quickstart --workdir=runs/quickstart --config.model.layers=3",
         ]
     )
-    parser.add_argument("verb", choices=[*VERBS, "fields"], metavar="VERB")
+    parser.add_argument("verb", choices=[*VERBS], metavar="VERB")
+    return parser
+
+
+def _parser(verb: str) -> load.Parser:
+    parser = load.Parser(f"lm-mia {verb}", _ELSEWHERE, description=VERBS[verb])
+    parser.epilog = (
+        "Fields of the config are flags too: --config.model.layers=3; `lm-mia fields` lists them."
+    )
     parser.add_argument("--config", metavar="NAME|FILE.py[:ARG]", help=_CONFIG)
-    parser.add_argument(
-        "--workdir", metavar="DIR", help="where everything is written; used again to go on"
-    )
-    parser.add_argument(
-        "--from-hf-shards",
-        "--from_hf_shards",
-        metavar="GLOB",
-        help="corpus: make C4 at corpus.path of these json.gz files of allenai/c4 first",
-    )
-    parser.add_argument(
-        "--verify",
-        action="store_true",
-        help="status: read every score, and name what is missing or corrupt",
-    )
-    parser.add_argument(
-        "--repair",
-        action="store_true",
-        help="score: also remove what is corrupt, and make it again",
-    )
-    of_plan = plan.flags(parser)
-    known, rest = parser.parse_known_args(argv)
-    if known.verb == "fields":
-        tyro.cli(_Fields, prog="lm-mia VERB", args=["--help"])
-    wrong = [
-        f"--{name}: missing; say --{name}={what}"
-        for name, what in (("config", "quickstart"), ("workdir", "runs/quickstart"))
-        if not getattr(known, name) and (known.verb, name) != ("plan", "workdir")
-    ]
-    wrong += [
-        f"--{name.replace('_', '-')}: only for `lm-mia plan`"
-        for name in of_plan
-        if known.verb != "plan" and getattr(known, name) is not None
-    ]
-    wrong += [
-        f"--{flag}: only for `lm-mia {verb}`"
-        for flag, verb in (("verify", "status"), ("repair", "score"))
-        if getattr(known, flag) and known.verb != verb
-    ]
-    shards = known.from_hf_shards
-    not_here = (
-        f"--from-hf-shards={shards!r}: only for `lm-mia corpus` with --config.corpus.source=c4"
-    )
-    if shards is not None and known.verb != "corpus":
-        wrong.append(not_here)
-    elif shards == "":
-        wrong.append("--from-hf-shards='': must name files; try 'hf/c4-*.json.gz'")
-    if wrong and known.config:  # the mistakes in the config too
-        try:
-            load.sweep(known.config, rest)
-        except UserError as error:
-            wrong.append(str(error))
-    if wrong:
-        raise UserError("\n".join(wrong))
-    if known.verb == "plan":
-        plan.show(known, rest)
-        return None
-    entries = load.sweep(known.config, rest)
-    if shards and entries[0][1].corpus.source != "c4":
-        raise UserError(not_here)
-    if shards and not sweep.is_alone(entries):
-        raise UserError(
-            f"--from-hf-shards={shards!r}: takes one config, not a sweep; try --config=configs/c4.py:140M"
-        )
-    flags = shards or "", known.verify, known.repair
-    return _Arguments(known.verb, entries, Path(known.workdir), *flags)
+    folder = "where everything is written; the same folder continues an earlier command"
+    parser.add_argument("--workdir", metavar="DIR", help=folder)
+    if verb == "corpus":
+        shards = "first make C4 at corpus.path of these json.gz files of allenai/c4"
+        parser.add_argument("--from-hf-shards", "--from_hf_shards", metavar="GLOB", help=shards)
+    elif verb == "score":
+        repair = "remove corrupt scores and make them again"
+        parser.add_argument("--repair", action="store_true", help=repair)
+    elif verb == "status":
+        parser.add_argument("--json", action="store_true", help="for scripts")
+        parser.add_argument("--watch", action="store_true", help="repeat until no model is missing")
+        verify = "read every score, and name what is missing or corrupt"
+        parser.add_argument("--verify", action="store_true", help=verify)
+    elif verb == "plan":
+        plan.flags(parser)
+    return parser
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,11 +199,6 @@ class _Fields:
     """Every field of a config, its default and what it means; a config file sets its own defaults."""
 
     config: Config
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"lm-mia: {message}; see lm-mia --help")
 
 
 if __name__ == "__main__":

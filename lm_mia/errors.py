@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from typing import Any
 
 _NO_PLACE = (NotADirectoryError, FileExistsError)
 
@@ -47,6 +48,15 @@ def disk_problem(error: BaseException) -> str:
         if any(getattr(e, "errno", None) == number or said in str(e) for e in chain):
             return said
     return ""
+
+
+def collect(wrong: list[str], read: Callable[[], Any]) -> Any:
+    """Returns what ``read`` returns; if it raises a UserError, adds its lines to ``wrong`` and returns None."""
+    try:
+        return read()
+    except UserError as error:
+        wrong.append(str(error))
+        return None
 
 
 def exit_code(act: Callable[[], int]) -> int:

@@ -1,10 +1,12 @@
 """Loads a config from a Python file and command-line overrides, and reports all errors together.
 
 A config file defines ``get_config()``; ``FILE.py:ARG`` calls ``get_config("ARG")``. A name without a path, such as
-``quickstart`` or ``fig05_instability:cpu``, selects a config that is included in lm_mia. Every field can be
+``quickstart`` or ``strongmia:fig05,cpu``, selects a config that is included in lm_mia. Every field can be
 overridden as ``--config.section.field=value``. A file may also define ``sweep()``, which yields dicts of overrides.
 """
 
+import argparse
+import ast
 import contextlib
 import dataclasses
 import difflib
@@ -13,19 +15,18 @@ import inspect
 import io
 import re
 import sys
+import traceback
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, get_type_hints
+from typing import Any, NoReturn, get_type_hints
 
 import tyro
 
 from lm_mia.config.schema import Config, resolve
 from lm_mia.config.validate import problems
 from lm_mia.errors import UserError
-
-_NOT_CONFIGS = {"recipes.py"}  # in the folder of the included configs, which import it
 
 
 def parse(config_arg: str, overrides: Sequence[str] = ()) -> Config:
@@ -38,7 +39,20 @@ def parse(config_arg: str, overrides: Sequence[str] = ()) -> Config:
     Raises:
       UserError: with one line for every unknown field, value of a wrong type or broken rule.
     """
-    return _checked(*_override(load(config_arg), overrides))
+    module, arg = _module(config_arg)
+    found = _override(_of_module(config_arg, module, arg), overrides)
+    return _checked(*found, _written_at(module, overrides))
+
+
+def override(config: Config, overrides: Sequence[str]) -> Config:
+    """Returns a config with overrides applied, checked; UserError with one line per mistake."""
+    return _checked(*_override(config, overrides))
+
+
+def default_name(config_arg: str) -> str:
+    """Returns the name of a config that has none: ``quickstart`` for ``quickstart.py``, ``c4-140M`` for ``c4:140M``."""
+    file, _, arg = config_arg.partition(":")
+    return f"{Path(file).stem}-{arg}" if arg else Path(file).stem
 
 
 def sweep(config_arg: str, overrides: Sequence[str] = ()) -> list[tuple[dict[str, Any], Config]]:
@@ -55,7 +69,8 @@ def sweep(config_arg: str, overrides: Sequence[str] = ()) -> list[tuple[dict[str
     """
     module, arg = _module(config_arg)
     config, bad, unsure = _override(_of_module(config_arg, module, arg), overrides)
-    found: list[tuple[dict[str, Any], Config]] = [({}, _checked(config, bad, unsure))]
+    line_of = _written_at(module, overrides)
+    found: list[tuple[dict[str, Any], Config]] = [({}, _checked(config, bad, unsure, line_of))]
     if not hasattr(module, "sweep"):
         return found
     wrong: list[str] = []
@@ -81,13 +96,40 @@ def load(config_arg: str) -> Config:
     return _of_module(config_arg, *_module(config_arg))
 
 
-def _checked(config: Config, bad: list[str], unsure: set[str]) -> Config:
+def _checked(
+    config: Config,
+    bad: list[str],
+    unsure: set[str],
+    line_of: Callable[[str], str] = lambda field: "",
+) -> Config:
     """The config resolved; UserError with the mistakes so far and the rules that it breaks."""
     config = resolve(config)
-    bad = bad + [line for line in problems(config) if not any(name in line for name in unsure)]
+    broken = [line for line in problems(config) if not any(name in line for name in unsure)]
+    bad = bad + [line + line_of(line.partition("=")[0]) for line in broken]
     if bad:
         raise UserError("\n".join(bad))
     return config
+
+
+def _written_at(module: ModuleType, overrides: Sequence[str]) -> Callable[[str], str]:
+    """Returns a function of a field such as ``train.epochs``: `` (line 12 of FILE.py)``, if one line sets it."""
+    assert module.__file__ is not None
+    path = Path(module.__file__)
+    overridden = {name for name, _ in _flags(overrides)}
+    lines: dict[str, list[int]] = {}
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.keyword) and node.arg:
+            lines.setdefault(node.arg, []).append(node.value.lineno)
+
+    def line_of(field: str) -> str:
+        found = lines.get(field.rpartition(".")[2], [])
+        return (
+            f" (line {found[0]} of {path.name})"
+            if len(found) == 1 and field not in overridden
+            else ""
+        )
+
+    return line_of
 
 
 def _override(config: Config, overrides: Sequence[str]) -> tuple[Config, list[str], set[str]]:
@@ -181,23 +223,39 @@ def is_config_name(name: str) -> bool:
 
 
 @contextlib.contextmanager
-def _blamed(config_arg: str) -> Iterator[None]:
-    """Whatever the user's file does wrong in the block, as one line."""
+def _blamed(config_arg: str, path: Path) -> Iterator[None]:
+    """Turns whatever a config file does wrong in the block into a UserError of one line that names the line."""
     try:
         yield
     except UserError:
         raise
     except SystemExit as error:
-        raise UserError(f"--config={config_arg}: the file called exit({error.code})") from error
+        message = f"the file called exit({error.code})"
+        raise UserError(f"--config={config_arg}: {_line_of(error, path)}{message}") from error
     except Exception as error:
-        said = " ".join(str(error).split())
-        raise UserError(f"--config={config_arg}: {type(error).__name__}: {said}") from error
+        reason = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
+        message = f"{type(error).__name__}: {reason}"
+        raise UserError(f"--config={config_arg}: {_line_of(error, path)}{message}") from error
+
+
+def _line_of(error: BaseException, path: Path) -> str:
+    """Returns ``line 12: ``, the last line of the config file, or of one beside it, that led to the error."""
+    if isinstance(error, SyntaxError) and error.filename:
+        places = [(error.filename, error.lineno)]
+    else:
+        places = [(f.filename, f.lineno) for f in traceback.extract_tb(error.__traceback__)]
+    folder = path.absolute().parent
+    for file, line in reversed(places):
+        if Path(file).absolute().parent == folder:
+            beside = "" if Path(file).name == path.name else f"{Path(file).name}, "
+            return f"{beside}line {line}: "
+    return ""
 
 
 def _module(config_arg: str) -> tuple[ModuleType, str]:
     """(the file, run as a module; ARG)."""
     name, _, arg = config_arg.partition(":")
-    known = {p.stem: p for p in included_configs().glob("*.py") if p.name not in _NOT_CONFIGS}
+    known = {p.stem: p for p in included_configs().glob("*.py")}
     path = known.get(name, Path(name))
     if path.suffix != ".py" or not path.is_file():
         rule, hint = "no such Python file", "try --config=quickstart, which is included in lm_mia"
@@ -219,7 +277,7 @@ def _module(config_arg: str) -> tuple[ModuleType, str]:
     for folder in map(str, (path.parent.absolute(), included_configs())):
         if folder not in sys.path:
             sys.path.append(folder)
-    with _blamed(config_arg):
+    with _blamed(config_arg, path):
         spec.loader.exec_module(module)
     return module, arg
 
@@ -229,7 +287,8 @@ def _call(config_arg: str, module: ModuleType, name: str, arg: str) -> Any:
     function = getattr(module, name, None)
     if function is None:
         raise UserError(f"--config={config_arg}: the file defines no {name}()")
-    with _blamed(config_arg):
+    assert module.__file__ is not None
+    with _blamed(config_arg, Path(module.__file__)):
         takes_arg = bool(inspect.signature(function).parameters)
         if name == "sweep":
             found: Any = function(arg) if arg and takes_arg else function()
@@ -258,7 +317,10 @@ def _of_module(config_arg: str, module: ModuleType, arg: str) -> Config:
         if kind is float and type(value) is int:  # 0 and 0.0 are one value, and one recipe
             config = _set(config, name.split("."), float(value))
         elif not _fits(value, kind):
-            wrong.append(f"--config={config_arg}: {name}={value!r}: must be {_describe(kind)}")
+            place = _written_at(module, ())(name)
+            wrong.append(
+                f"--config={config_arg}: {name}={value!r}: must be {_describe(kind)}{place}"
+            )
     if wrong:
         raise UserError("\n".join(wrong))
     return config
@@ -286,6 +348,9 @@ def _flags(overrides: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
             raise UserError(
                 f"{word}: unknown argument; overrides look like --config.model.layers=4"
             )
+    names = [name for name, _ in flags]
+    if twice := sorted({f"--config.{name}" for name in names if names.count(name) > 1}):
+        raise UserError("\n".join(f"{flag}: given more than once; give it once" for flag in twice))
     return iter(flags)
 
 
@@ -322,3 +387,45 @@ def _describe(kind: Any) -> str:
 def _set(node: Any, path: list[str], value: Any) -> Any:
     new = value if len(path) == 1 else _set(getattr(node, path[0]), path[1:], value)
     return dataclasses.replace(node, **{path[0]: new})
+
+
+class Parser(argparse.ArgumentParser):
+    """Parses the flags of a command; every mistake is a UserError of one line."""
+
+    def __init__(self, prog: str, elsewhere: Mapping[str, str] | None = None, **settings: Any):
+        """Args: prog: the command. elsewhere: flags of other commands, and which. settings: of `ArgumentParser`."""
+        kind = argparse.RawDescriptionHelpFormatter
+        super().__init__(prog, allow_abbrev=False, formatter_class=kind, **settings)
+        self._elsewhere = elsewhere or {}
+
+    def split(self, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+        """Returns (the command's own flags, the overrides ``--config.section.field=value``).
+
+        Raises:
+          UserError: for each flag that is unknown, naming the nearest known one, or given more than once.
+        """
+        names = [
+            word.partition("=")[0].replace("_", "-")
+            for word in argv
+            if word.startswith("--") and not word.startswith("--config.")
+        ]
+        known = {option for option in self._option_string_actions if option.startswith("--")}
+        wrong = [
+            f"{name}: given more than once; give it once"
+            for name in dict.fromkeys(names)
+            if names.count(name) > 1
+        ]
+        for name in dict.fromkeys(names):
+            if name not in known and name in self._elsewhere:
+                wrong.append(f"{name}: only for {self._elsewhere[name]}")
+            elif name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"see {self.prog} --help"
+                wrong.append(f"{name}: there is no such flag; {hint}")
+        if wrong:
+            raise UserError("\n".join(wrong))
+        return self.parse_known_args(argv)
+
+    def error(self, message: str) -> NoReturn:
+        """Raises a UserError instead of printing the usage."""
+        raise UserError(f"{self.prog}: {message}; see {self.prog} --help")

@@ -279,13 +279,12 @@ class Config:
     score: Score = Score()
     attack: Attack = Attack()
     extract: Extract = Extract()
-    report: str = "analysis/report.py"
-    """The script that `lm-mia report` runs, relative to the checkout, else to the current folder; of several recipes
-    analysis/page.py, if nothing else is said."""
     name: str = ""
-    """What figures call the recipe; a named one has a folder of its own in the workdir, which several share."""
+    """Names the recipe and its folder in the workdir; empty: the config file's name. Commands whose configs give one
+    recipe the same name share its models."""
     figures: tuple[str, ...] = ()
-    """Of a report of several recipes: names of figures, or of scripts beside it, in the order of the page."""
+    """Figures of papers on the page, in its order: names such as fig01_references, or paths of Python files that
+    define ``FIGURE``."""
 
 
 def resolve(config: Config) -> Config:

@@ -54,8 +54,9 @@ def problems(c: schema.Config) -> list[str]:
         need(0 < _get(c, field) < math.inf, field, "must be a finite number larger than 0")
     for field in not_negative:
         need(0 <= _get(c, field) < math.inf, field, "must be a finite number, 0 or larger")
-    plain = re.compile(r"[A-Za-z0-9.+-]*")
-    need(bool(plain.fullmatch(c.name)), "name", "must be letters, digits, '.', '+' and '-'")
+    plain = re.compile(r"([A-Za-z0-9][A-Za-z0-9._+=,-]{0,79})?")
+    rule = "must be at most 80 letters, digits and '._+=,-', and begin with a letter or digit"
+    need(bool(plain.fullmatch(c.name)), "name", rule)
     need(
         samples % 2 == 0 or samples < 0,
         "population.samples",
@@ -233,9 +234,9 @@ def _attack_problems(c: schema.Config) -> list[str]:
             "must be even under train.subset='balanced', where references come in pairs",
         ),
         (
-            a.replicas >= 2 or (a.replicas == 0 and bool(c.name)),
+            a.replicas >= 2 or a.replicas == 0,
             "replicas",
-            "must be 2 or more, for a flip rate" + (", or 0" if c.name else ""),
+            "must be 2 or more, since a flip rate needs two decisions, or 0 for none",
         ),
         (
             "lira_online" in a.attacks and len(set(a.attacks)) == len(a.attacks),

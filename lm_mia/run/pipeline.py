@@ -1,262 +1,365 @@
-"""A command at work: the stages that a verb names, in order, each making what is missing."""
+"""The stages of a command, in order, on all recipes of a config and its sweep; each stage makes what is missing.
 
+Models of all recipes come before the tables of any, so that the page can be made as soon as the last model is there.
+"""
+
+import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
+
+import filelock
 
 from lm_mia import config
 from lm_mia.atomic import FACTS
-from lm_mia.config import Config
-from lm_mia.config.recipe import recipe_hash
-from lm_mia.data import build, subsets
+from lm_mia.data import build, corpus
 from lm_mia.data.population import MEASURES, Population, open_population, token_columns
 from lm_mia.data.subsets import Row
 from lm_mia.errors import UserError
-from lm_mia.run import devices, inventory, progress, report, supervisor, trackers
-from lm_mia.run.workdir import Workdir
+from lm_mia.run import devices, inventory, plan, progress, supervisor, trackers
+from lm_mia.run import sweep as sweeps
+from lm_mia.run.progress import Display
+from lm_mia.run.sweep import Sweep, Task
+from lm_mia.run.workdir import other_settings, table_facts
 from lm_mia.store import check
-from lm_mia.store.store import Store, scores_of, with_stored
+from lm_mia.store.store import scores_of, with_stored
+
+STAGES = {
+    "run": ("corpus", "train", "score", "attack", "extract", "report"),
+    "corpus": ("corpus",),
+    "train": ("train",),
+    "score": ("score",),
+    "attack": ("attack",),
+    "extract": ("extract",),
+    "report": ("report",),
+}
+"""What each verb does."""
+
+Made = list[tuple[Task, Population]]
 
 
-@dataclasses.dataclass(frozen=True)
-class Job:
-    """A command at work: its config, its folder and its display."""
-
-    config: Config
-    workdir: Workdir
-    display: progress.Display
-    repair: bool = False
-    """Whether corrupt scores are removed, and made again."""
-    from_hf_shards: str = ""
-    """A glob of files that C4 is made of before it is read."""
-    about: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """What every line of the log also says, such as who is at work."""
-
-    def population(self) -> Population:
-        """The corpus stage: the population, built if it is not there."""
-        c = self.config
-        show = self.display.update, self.display.say
-        if self.from_hf_shards:
-            from lm_mia.data import hf_c4
-
-            hf_c4.convert(self.from_hf_shards, c.corpus.path, c.corpus.processes, *show)
-        found = build.build(c.corpus, c.tokenizer, c.population, self.workdir.population, *show)
-        self.display.say("\n".join(build.facts(found)))
-        return found
-
-    def make_rows(
-        self,
-        todo: str,
-        population: Population,
-        recipe: Path,
-        only: Sequence[Row] | None = None,
-        watch: Callable[[dict[str, Any]], None] = lambda event: None,
-    ) -> bool:
-        """Train, score or both, by workers, until no row is missing; whether to go on with what comes after.
-
-        Args:
-          todo: "train", "score", or "run" for both.
-          population: which the store's samples are.
-          recipe: folder in the workdir.
-          only: as of `supervisor.run`, whose errors are raised too.
-          watch: also called with every event.
-        """
-        rows = subsets.rows_of(self.config)
-        columns = {name: population.column(name) for name in MEASURES}
-        facts = {
-            "recipe": recipe.name,
-            "population_sha256": population.sha256,
-            "subset": self.config.train.subset,
-        }
-        recipe.mkdir(exist_ok=True)
-        of_tokens = token_columns(population, self.config.score.token_samples)
-        scores_of(self.config, recipe).ensure(rows, columns, facts, of_tokens)
-        if self.repair:
-            self._remove_corrupt(recipe)
-        rows = rows if only is None else list(only)
-        missing, lead = inventory.missing(todo, self.config, recipe, rows), True
-        verb = {"train": "train", "score": "score", "run": "train and score"}[todo]
-        trained = sum(inventory.trained(self.config, recipe, row) for row in missing)
-        left = f"{len(missing)} to {verb}"
-        if todo == "run" and trained:
-            left = f"{len(missing) - trained} to train, {len(missing)} to score"
-        self.display.say(f"rows: {len(rows)} wanted, {len(rows) - len(missing)} present, {left}")
-        about = {"recipe": recipe.name, **self.about}
-        self.workdir.log(
-            {"event": "rows", "todo": todo, "wanted": len(rows), "missing": len(missing)} | about
-        )
-        if missing:
-            tally = progress.Tally(self.display, todo, len(rows), len(missing))
-            settings = config.to_dict(self.config)
-            opened = trackers.open(
-                self.config.train.trackers,
-                self.workdir.path,
-                recipe.name,
-                settings,
-                self.display.say,
-            )
-            with opened as track:
-
-                def on_event(event: dict[str, Any]) -> None:
-                    tally.on_event(event)
-                    track(event)
-                    if event["event"] not in ("step", "scoring", "waiting", "stopping"):
-                        self.workdir.log(event | about)
-                    watch(event)
-
-                lead = supervisor.run(todo, self.config, self.workdir.path, recipe, on_event, only)
-            if only is None:
-                tally.finish()  # others may have made some
-        return lead
-
-    def _remove_corrupt(self, recipe: Path) -> None:
-        store = scores_of(self.config, recipe)
-        found = check.check(
-            store, store.rows(), lambda done, of: self.display.update("verify", done, of)
-        )
-        for path in found.corrupt:
-            self.display.say(f"{path}: corrupt; removed, to be made again")
-            path.unlink()
-        self.display.say(
-            f"scores: {found.shards} shards, {len(found.missing)} missing, {len(found.corrupt)} corrupt"
-        )
-
-    def attack(self, population: Population, recipe: Path, *, decisions_only: bool = False) -> None:
-        """Scores -> tables, as of `lm_mia.attacks.runner.run`."""
-        from lm_mia.attacks import (
-            runner,  # here: scipy and pandas take a second, and most jobs make rows alone
-        )
-
-        tables = self.workdir.path / "tables"
-        runner.run(
-            self._attacked(recipe),
-            population,
-            self.config.attack,
-            tables,
-            self.display.update,
-            self.display.say,
-            decisions_only=decisions_only,
-        )
-
-    def _attacked(self, recipe: Path) -> Store:
-        """The score store, whose rows have what the attacks need, and perhaps not all that the config asks for."""
-        attacks = self.config.attack.attacks
-        needed = tuple(config.NEEDED[name] for name in attacks if name in config.NEEDED)
-        store = scores_of(self.config, recipe)
-        return dataclasses.replace(store, statistics=needed, token_samples=())
-
-    def extract(self, population: Population, recipe: Path) -> None:
-        """The first replica and the tables -> how far the samples with the highest scores can be extracted."""
-        c, tables = self.config, self.workdir.path / "tables"
-        [environment, *_] = devices.environments(1, "device")[1]
-        os.environ |= environment
-        # here, since they load JAX, which no other stage needs in this process
-        from lm_mia.model import transformer
-        from lm_mia.run import backend
-        from lm_mia.score import extraction
-        from lm_mia.score.scorer import restore_params
-
-        facts = self.workdir.table_facts()
-        assert facts is not None, "checked before, or just written"
-        [row] = [row for row in subsets.rows_of(c) if str(row) == facts["first_target"]]
-        shape = transformer.Shape.of(c.model, population.vocab_size, population.length_tokens)
-        asked = extraction.chosen(
-            extraction.scored(tables / "samples.parquet"), population, c.extract
-        )
-        if len(asked) < c.extract.samples:
-            self.display.say(
-                f"extract.samples={c.extract.samples}: {len(asked)} samples have a score and are long enough; all are "
-                "asked"
-            )
-        here = backend.start("device")
-        step = c.attack.step or inventory.total_steps(c, row)
-        folder = inventory.checkpoints(recipe, row)
-        params = restore_params(row, step, shape, folder, here.mesh, here.own)
-        found = extraction.extract(params, shape, population, asked, c.extract, self.display.update)
-        extraction.write(tables, found, c.extract, str(row), step)
-        self.display.say(extraction.summary(found))
-
-    def report(self) -> None:
-        """Tables -> figures and report.html, by the script that the config names."""
-        report.run(report.script(self.config), [str(self.workdir.path)], self.display)
-
-
-def work(
-    verb: str, c: Config, workdir: Workdir, from_hf_shards: str = "", repair: bool = False
-) -> None:
-    """Does what a verb other than plan and status says.
+def run(
+    verb: str,
+    sweep: Sweep,
+    draw: Callable[[Sweep, Display], None] | None = None,
+    *,
+    from_hf_shards: str = "",
+    repair: bool = False,
+) -> tuple[Sweep | None, list[str]]:
+    """Does what a verb says.
 
     Args:
-      verb: of `lm_mia.cli`.
-      c: the config.
-      workdir: the run's folder.
+      verb: of `STAGES`.
+      sweep: the recipes.
+      draw: makes the page; called last, and needed if the verb has the stage "report".
       from_hf_shards: files that C4 is made of first, for "corpus".
-      repair: whether corrupt scores are made again, for "score".
+      repair: whether corrupt scores are removed and made again, for "score".
+
+    Returns:
+      The recipes in the folders where they are (None in processes of a job other than the first, which leave the rest
+      to it), and a line for everything that went wrong with some models or recipes while the others went on, such as
+      models that diverged.
 
     Raises:
       UserError: bad input of any kind.
       SystemExit: with code 143, if a worker was stopped from outside.
     """
-    report.script(c, verb in ("run", "report"))
-    if verb in ("run", "train", "score"):
-        trackers.check(c.train.trackers)
-    population = None
-    if verb not in ("run", "corpus"):
-        population = open_population(workdir.population)  # a verb too early writes nothing
-    if verb == "extract" and not c.extract.samples:
-        raise UserError("extract.samples=0: nothing to extract; try --config.extract.samples=1000")
-    if verb in ("extract", "report"):
-        check_tables(c, workdir)
-    created = workdir.claim(c)
+    stages = STAGES[verb]
+    _check(verb, sweep)
+    wrong: list[str] = []
     with progress.display(overall=verb == "run") as display:
-        job = Job(c, workdir, display, repair, from_hf_shards)
-        display.stage(0.1, steps=4)  # read, find duplicates, train the vocabulary, tokenise
-        try:
-            population = job.population() if population is None else population
-        except UserError:
-            workdir.disclaim(created)
-            raise
-        workdir.check(c)  # once more: another command may have claimed a new workdir meanwhile
-        recipe = workdir.recipe(recipe_hash(c, population.sha256))
-        if repair:
-            job = dataclasses.replace(job, config=with_stored(c, recipe))
-        display.stage(0.85, steps=2)  # train, score
-        if verb in ("run", "train", "score"):
-            lead = job.make_rows(verb, population, recipe)
-            supervisor.check_diverged(recipe, subsets.rows_of(c))
-            display.say("rows: all present")
-            if not lead:
-                return  # the first process of the job does the rest
-        # Two commands may get here at once; tables and figures are written by one at a time.
-        with report.alone(workdir.path / ".report.lock", display):
-            display.stage(0.01)
-            if verb in ("run", "attack"):
-                job.attack(population, recipe)
-            if verb == "extract" or (verb == "run" and c.extract.samples):
-                job.extract(population, recipe)
-            display.stage(0.04)
-            if verb in ("run", "report"):
-                job.report()
-    from lm_mia.run import status  # here: pandas
+        if from_hf_shards:
+            from lm_mia.data import hf_c4
 
-    status.summary(verb, workdir, recipe)
+            c = sweep.tasks[0].config.corpus
+            hf_c4.convert(from_hf_shards, c.path, c.processes, display.update, display.say)
+        if "corpus" not in stages:
+            for task in sweep.tasks:  # a verb that comes too early writes nothing
+                open_population(task.population, verify=False)
+        sweep, made = populations(sweep, display)
+        if {"train", "score"} & {*stages}:
+            stage = "run" if verb == "run" else verb
+            is_primary, wrong = _models(stage, made, display, repair)
+            if not is_primary:
+                return None, wrong
+        if {"attack", "extract", "report"} & {*stages}:
+            # Two commands may get here at once; tables and figures are written by one at a time.
+            with _alone(sweep.workdir.path / ".report.lock", display):
+                wrong += _tables(stages, made, display)
+                display.stage(0.04)
+                if "report" in stages:
+                    assert draw is not None
+                    draw(sweep, display)
+    return sweep, wrong
 
 
-def check_tables(c: Config, workdir: Workdir) -> None:
-    """UserError if the tables belong to other settings of the attack than the config's."""
-    if workdir.table_facts() is None:
-        raise UserError(f"{workdir.path / FACTS}: no finished tables; run `lm-mia attack` first")
+def _check(verb: str, sweep: Sweep) -> None:
+    """UserError for what would otherwise be found after hours, or in the middle of a stage."""
+    configs = [task.config for task in sweep.tasks]
+    if verb in ("run", "train", "score"):
+        trackers.check(sorted({name for c in configs for name in c.train.trackers}))
+    if verb == "attack" and not any(c.attack.replicas for c in configs):
+        raise UserError(
+            "attack.replicas=0: tables are of decisions on replicas; try --config.attack.replicas=2"
+        )
+    if verb == "extract" and not any(c.extract.samples for c in configs):
+        raise UserError("extract.samples=0: nothing to extract; try --config.extract.samples=1000")
+    if verb == "extract" and not any(map(_extracts, sweep.tasks)):
+        raise UserError(
+            "attack.replicas=0: extraction is from the first replica; try --config.attack.replicas=2"
+        )
+    if verb == "extract":
+        check_tables([task for task in sweep.tasks if _extracts(task)])
+    if verb == "report":
+        attacked = [task for task in sweep.tasks if task.config.attack.replicas]
+        there = [task for task in attacked if table_facts(task.folder)]
+        check_tables(there or (attacked if len(sweep.tasks) == 1 else []))
+
+
+def _extracts(task: Task) -> bool:
+    return bool(task.config.extract.samples and task.config.attack.replicas)
+
+
+def check_tables(tasks: Sequence[Task]) -> None:
+    """UserError if a recipe has no finished tables, or has tables of other settings of the attack than the config's."""
+    for task in tasks:
+        if not task.population.exists():
+            open_population(task.population, verify=False)
+        if table_facts(task.folder) is None:
+            raise UserError(f"{task.folder / FACTS}: no finished tables; run `lm-mia attack` first")
     different = [
-        f"attack.{name}={_said(asked)}: the tables were made with {_said(made)}; say that here too, or "
-        "run `lm-mia attack` first"
-        for name, (asked, made) in workdir.other_settings(c).items()
+        f"attack.{name}={_as_flag(asked)}: the tables in {task.folder} were made with {_as_flag(made)}; use this value "
+        "too, or run `lm-mia attack` first"
+        for task in tasks
+        for name, (asked, made) in other_settings(task.folder, task.config).items()
     ]
     if different:
         raise UserError("\n".join(different))
 
 
-def _said(value: object) -> str:
-    """As a flag takes it."""
+def _as_flag(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else repr(value)
+
+
+def populations(sweep: Sweep, display: Display) -> tuple[Sweep, Made]:
+    """The corpus stage: claims the folders of all recipes, and builds or opens the population of each.
+
+    Returns:
+      The sweep, whose tasks have the folders where the recipes are, and each task with its population.
+
+    Raises:
+      UserError: bad input; nothing is left behind if no population was there before.
+    """
+    sweep, disclaim = sweeps.claim(sweep)
+    opens = corpus.remembering()
+    built: dict[Path, Population] = {}
+    # The largest population first, since the corpus may have too few documents for it.
+    by_size = sorted(sweep.tasks, key=lambda t: -t.config.population.samples)
+    for task in by_size:
+        display.stage(
+            0.1 / len(sweep.tasks), steps=4
+        )  # read, deduplicate, train vocabulary, tokenise
+        c = task.config
+        show = display.update, display.say
+        try:
+            if task.population not in built:
+                found = build.build(
+                    c.corpus, c.tokenizer, c.population, task.population, *show, opens
+                )
+                built[task.population] = found
+                display.say("\n".join(build.facts(found)))
+        except UserError as error:
+            disclaim()
+            if len(sweep.tasks) > 1 and str(error).startswith("population.samples="):
+                raise UserError(
+                    f"{task.name}: {error}; or, where the sweep sets it, leave out figures or entries that want as many"
+                ) from error
+            raise
+        sweeps.record_population(task, built[task.population].sha256)
+    return sweep, [(task, built[task.population]) for task in sweep.tasks]
+
+
+def _models(stage: str, made: Made, display: Display, repair: bool) -> tuple[bool, list[str]]:
+    """The models of all recipes.
+
+    Returns:
+      Whether to go on with what comes after, and a line per recipe with models that diverged.
+    """
+    costs = [
+        plan.recipe(task, plan.assumed(task.config.population.length_tokens)) for task, _ in made
+    ]
+    flops = [cost.train_flops + cost.score_flops for cost in costs]
+    is_primary, diverged = True, []
+    for number, ((task, population), share) in enumerate(zip(made, flops, strict=True), 1):
+        display.stage(0.8 * share / sum(flops), steps=2)
+        if len(made) > 1:
+            display.say(f"recipe {number} of {len(made)}: {task.name}")
+        is_primary &= make_models(stage, task, population, display, repair=repair)
+        try:
+            supervisor.check_diverged(task.folder, task.rows)
+        except UserError as error:
+            diverged.append(_labelled(task, error, len(made)))
+    return is_primary, diverged
+
+
+def _labelled(task: Task, error: UserError, recipes: int) -> str:
+    return f"{task.name}: {error}" if recipes > 1 else str(error)
+
+
+def make_models(
+    stage: str,
+    task: Task,
+    population: Population,
+    display: Display,
+    *,
+    repair: bool = False,
+    only: Sequence[Row] | None = None,
+    about: Mapping[str, Any] = MappingProxyType({}),
+    watch: Callable[[dict[str, Any]], None] = lambda event: None,
+) -> bool:
+    """Trains, scores or both, by worker processes, until no model of a recipe is missing.
+
+    Args:
+      stage: "train", "score", or "run" for both.
+      task: whose folder is claimed.
+      population: which the models' samples are.
+      display: shows progress.
+      repair: whether corrupt scores are removed first, and made again.
+      only: as in `supervisor.run`, whose errors are raised too.
+      about: what every line of the log also says, such as which job is at work.
+      watch: also called with every event.
+
+    Returns:
+      Whether to go on with what comes after: False in processes of a job other than the first.
+    """
+    c, recipe = task.config, task.folder
+    if repair:
+        c = with_stored(c, recipe)
+    columns = {name: population.column(name) for name in MEASURES}
+    facts = {
+        "recipe": task.name,
+        "population_sha256": population.sha256,
+        "subset": c.train.subset,
+    }
+    of_tokens = token_columns(population, c.score.token_samples)
+    scores_of(c, recipe).ensure(task.rows, columns, facts, of_tokens)
+    if repair:
+        _remove_corrupt(c, recipe, display)
+    rows = task.rows if only is None else list(only)
+    missing, is_primary = inventory.missing(stage, c, recipe, rows), True
+    trained = sum(inventory.trained(c, recipe, row) for row in missing)
+    left = f"{len(missing)} to {'train and score' if stage == 'run' else stage}"
+    if stage == "run" and trained:
+        left = f"{len(missing) - trained} to train, {len(missing)} to score"
+    display.say(f"models: {len(rows)} wanted, {len(rows) - len(missing)} present, {left}")
+    about = {"recipe": task.name, **about}
+    event = {"event": "rows", "todo": stage, "wanted": len(rows), "missing": len(missing)}
+    task.workdir.log(event | about)
+    if not missing:
+        return is_primary
+    tally = progress.Tally(display, stage, len(rows), len(missing))
+    opened = trackers.open(
+        c.train.trackers, task.workdir.path, task.name, config.to_dict(c), display.say
+    )
+    with opened as track:
+
+        def on_event(event: dict[str, Any]) -> None:
+            tally.on_event(event)
+            track(event)
+            if event["event"] not in ("step", "scoring", "waiting", "stopping"):
+                task.workdir.log(event | about)
+            watch(event)
+
+        is_primary = supervisor.run(stage, c, task.population, recipe, on_event, only)
+    if only is None:
+        tally.finish()  # other processes may have made some
+    return is_primary
+
+
+def _remove_corrupt(c: config.Config, recipe: Path, display: Display) -> None:
+    store = scores_of(c, recipe)
+    found = check.check(store, store.rows(), lambda done, of: display.update("verify", done, of))
+    for path in found.corrupt:
+        display.say(f"{path}: corrupt; removed, to be made again")
+        path.unlink()
+    display.say(
+        f"scores: {found.shards} shards, {len(found.missing)} missing, {len(found.corrupt)} corrupt"
+    )
+
+
+@contextlib.contextmanager
+def _alone(path: Path, display: Display) -> Iterator[None]:
+    """Holds a lock; says so if another command has it."""
+    lock = filelock.FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        display.say("waiting for another command, which writes the tables of this workdir")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _tables(stages: Sequence[str], made: Made, display: Display) -> list[str]:
+    """Attacks and extracts, recipe by recipe; a line for each recipe of which that failed."""
+    wrong = []
+    for task, population in made:
+        display.stage(0.06 / len(made), steps=2)
+        try:
+            if "attack" in stages and task.config.attack.replicas:
+                if len(made) > 1:
+                    display.say(f"attack: {task.name}")
+                attack(task, population, display)
+            if "extract" in stages and _extracts(task):
+                extract(task, population, display)
+        except UserError as error:  # such as too few models, where some diverged
+            wrong.append(_labelled(task, error, len(made)))
+    return wrong
+
+
+def attack(task: Task, population: Population, display: Display) -> None:
+    """Scores -> the tables of a recipe; errors as of `lm_mia.attacks.runner.run`."""
+    # here, since scipy and pandas take a second, and most jobs make models alone
+    from lm_mia.attacks import runner
+
+    c = task.config
+    # A model must have what the attacks need, not all that the config asks for.
+    needed = tuple(config.NEEDED[name] for name in c.attack.attacks if name in config.NEEDED)
+    store = dataclasses.replace(scores_of(c, task.folder), statistics=needed, token_samples=())
+    tables = task.folder / "tables"
+    runner.run(store, population, c.attack, tables, display.update, display.say)
+
+
+def extract(task: Task, population: Population, display: Display) -> None:
+    """The first replica and the tables -> how far the samples with the highest scores can be extracted."""
+    c, tables = task.config, task.folder / "tables"
+    [environment, *_] = devices.environments(1, "device")[1]
+    os.environ |= environment
+    # here, since they load JAX, which no other stage needs in this process
+    from lm_mia.model import transformer
+    from lm_mia.run import backend
+    from lm_mia.score import extraction
+    from lm_mia.score.scorer import restore_params
+
+    facts = table_facts(task.folder)
+    assert facts is not None, "checked before, or just written"
+    [row] = [row for row in task.rows if str(row) == facts["first_target"]]
+    shape = transformer.Shape.of(c.model, population.vocab_size, population.length_tokens)
+    asked = extraction.chosen(extraction.scored(tables / "samples.parquet"), population, c.extract)
+    if len(asked) < c.extract.samples:
+        display.say(
+            f"extract.samples={c.extract.samples}: only {len(asked)} samples have a score and are long enough; all of "
+            "them are used"
+        )
+    here = backend.start("device")
+    step = c.attack.step or inventory.total_steps(c, row)
+    folder = inventory.checkpoints(task.folder, row)
+    params = restore_params(row, step, shape, folder, here.mesh, here.own)
+    found = extraction.extract(params, shape, population, asked, c.extract, display.update)
+    extraction.write(tables, found, c.extract, str(row), step)
+    display.say(extraction.summary(found))

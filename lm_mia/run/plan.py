@@ -8,8 +8,7 @@ import argparse
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,12 +17,10 @@ from rich.console import Console
 from rich.table import Table
 
 from lm_mia import config
-from lm_mia.config import Config, load
-from lm_mia.config.recipe import Asked, Entry, asked, differences, population_name, recipe_hash
+from lm_mia.config.recipe import population_hash
 from lm_mia.errors import UserError
 from lm_mia.model import flops
-from lm_mia.run import sweep
-from lm_mia.run.workdir import Workdir
+from lm_mia.run.sweep import Sweep, Task
 
 # Lengths of C4 samples as assumed: lognormal, whose logarithms have this mean and standard deviation; cut at 1,024
 # tokens the mean is 400 (StrongMIA Appendix G), and a tenth of the samples is cut.
@@ -113,24 +110,9 @@ def _cut(log_mean: float, length_tokens: int) -> tuple[float, float]:
     return mean, square
 
 
-def recipes(
-    entries: Sequence[Entry],
-    lengths: Callable[[Config], Lengths],
-    present: Callable[[Config], int] = lambda c: 0,
-) -> list[Recipe]:
-    """What a sweep comes to, each recipe once.
-
-    Args:
-      entries: as of `lm_mia.config.load.sweep`.
-      lengths: of a config's samples.
-      present: rows that a config asks for and that are there.
-    """
-    return [recipe(a, lengths(a.config), present(a.config)) for a in asked(entries)]
-
-
-def recipe(of: Asked, lengths: Lengths, present_rows: int) -> Recipe:
-    """What the rows of one recipe come to; of them, so many are there."""
-    c = of.config
+def recipe(task: Task, lengths: Lengths, present_rows: int = 0) -> Recipe:
+    """Returns what all models of one recipe cost together; `present_rows` of them exist already."""
+    c = task.config
     m, samples, vocab_size = c.model, c.population.samples, c.tokenizer.vocab_size
     held_out = c.population.validation_samples
     rows = c.attack.references + c.attack.replicas
@@ -144,9 +126,9 @@ def recipe(of: Asked, lengths: Lengths, present_rows: int) -> Recipe:
     token_bytes = 2 if vocab_size <= 2**16 else 4
     sample_bytes = token_bytes * lengths.mean_tokens + 8 + _TABLE_BYTES  # 8: where it begins
     return Recipe(
-        entries=of.entries,
-        sets=of.sets,
-        name=c.name,
+        entries=task.entries,
+        sets=task.sets,
+        name=task.name,
         size=m.size,
         layers=m.layers,
         width=m.width,
@@ -163,7 +145,7 @@ def recipe(of: Asked, lengths: Lengths, present_rows: int) -> Recipe:
         checkpoint_bytes=rows * _STATE_BYTES * parameters,
         score_point_bytes=rows * (at - 1) * _STATE_BYTES * parameters,
         store_bytes=rows * samples * (1 + at * 4 * (1 + len(c.score.statistics))),
-        population=population_name(c),
+        population=population_hash(c),
         population_bytes=round((samples + held_out) * sample_bytes),
     )
 
@@ -214,44 +196,18 @@ def flags(parser: argparse.ArgumentParser) -> list[str]:
     return ["device", "mfu", "tokens_per_sample", "json"]
 
 
-def show(known: argparse.Namespace, overrides: Sequence[str]) -> None:
-    """Prints the plan of ``known.config``, as a table or as JSON; writes nothing.
-
-    Args:
-      known: of a parser with `flags`, and with ``config`` and ``workdir``.
-      overrides: ``--config.section.field=value``, for all entries of the sweep.
+def show(sweep: Sweep, chip: Chip, tokens_per_sample: float | None, as_json_text: bool) -> None:
+    """Prints what a sweep costs, as a table or as JSON; writes nothing.
 
     Raises:
-      UserError: naming every flag whose value is wrong, and every mistake in the config and its sweep.
+      UserError: if samples of a recipe cannot have ``tokens_per_sample`` tokens on average.
     """
-    chip, entries, wrong = None, [], []
-    try:
-        chip = chip_of(known.device, known.mfu)
-    except UserError as error:
-        wrong.append(str(error))
-    try:
-        entries = load.sweep(known.config, overrides)
-        check_tokens(known.tokens_per_sample, entries)
-    except UserError as error:
-        wrong.append(str(error))
-    if wrong or chip is None:
-        raise UserError("\n".join(wrong))
-    stored, mean = _stored(known.workdir, entries), known.tokens_per_sample
-
-    def lengths(c: Config) -> Lengths:
-        there = stored.get(c)
-        measured = _measured(*there, c) if there and mean is None else None
-        return measured or assumed(c.population.length_tokens, mean)
-
-    def present(c: Config) -> int:
-        there = stored.get(c)
-        return _present(*there, c) if there else 0
-
-    found = recipes(entries, lengths, present)
-    if known.json:
+    check_tokens(tokens_per_sample, sweep)
+    found = [recipe(t, lengths_of(t, tokens_per_sample), present(t)) for t in sweep.tasks]
+    if as_json_text:
         print(json.dumps(as_json(found, chip), indent=1))
     else:
-        _print(found, chip, len(entries))
+        _print(found, chip, sum(len(task.entries) for task in sweep.tasks))
 
 
 def as_json(found: Sequence[Recipe], chip: Chip) -> dict[str, Any]:
@@ -294,9 +250,9 @@ def chip_of(device: str | None, mfu: float | None) -> Chip:
     return Chip(name, rate, share)
 
 
-def check_tokens(mean: float | None, entries: Sequence[Entry]) -> None:
-    """UserError if samples of no entry can have --tokens-per-sample tokens on average."""
-    shortest = min(c.population.length_tokens for _, c in entries)
+def check_tokens(mean: float | None, sweep: Sweep) -> None:
+    """UserError if samples of a recipe cannot have --tokens-per-sample tokens on average."""
+    shortest = min(task.config.population.length_tokens for task in sweep.tasks)
     if mean is not None and not 3 <= mean <= shortest:
         raise UserError(
             f"--tokens-per-sample={mean:g}: must lie between 3 and population.length_tokens={shortest}, at which "
@@ -304,61 +260,26 @@ def check_tokens(mean: float | None, entries: Sequence[Entry]) -> None:
         )
 
 
-_Stored = tuple[Workdir, dict[str, Any]]
-
-
-def _stored(path: str | None, entries: Sequence[Entry]) -> dict[Config, _Stored]:
-    """Of the recipes that have a population in the folder, or in folders of their own in it: workdir and config."""
-    if not path:
-        return {}
-    alone = Workdir(Path(path)).population.exists()  # of one config, whatever its sweep is
-    folders = {a.config: Path(path) for a in asked(entries)}
-    if not alone:
-        folders = {task.config: task.folder for task in sweep.tasks(path, entries)}
-    found = {}
-    for c, folder in folders.items():
-        workdir, file = Workdir(folder), folder / "config.json"
-        if not workdir.population.exists():
-            continue
-        try:
-            found[c] = workdir, dict(json.loads(file.read_text())["config"])
-        except (OSError, ValueError, LookupError, TypeError) as error:
-            raise UserError(
-                f"{file}: not a config written by lm-mia; choose another --workdir"
-            ) from error
-    return found
-
-
-def _measured(workdir: Workdir, stored: dict[str, Any], c: Config) -> Lengths | None:
-    """Lengths of the workdir's samples, if they are of the config's corpus, vocabulary and length."""
-    of = ("corpus.", "tokenizer.", "population.length_tokens")
-    if any(line.startswith(of) for line in differences(stored, c)):
-        return None
-    return lengths_of(workdir.population)
-
-
-def lengths_of(population: Path) -> Lengths:
-    """Lengths of the samples of a population."""
+def lengths_of(task: Task, tokens_per_sample: float | None = None) -> Lengths:
+    """Returns the lengths of a recipe's samples: as given, else measured if its population exists, else assumed."""
+    if tokens_per_sample is not None or not task.population.exists():
+        return assumed(task.config.population.length_tokens, tokens_per_sample)
     from lm_mia.data.population import open_population  # here: pandas and pyarrow take a second
 
-    offsets_N1 = open_population(population, verify=False).offsets_N1
+    offsets_N1 = open_population(task.population, verify=False).offsets_N1
     lengths_N = np.diff(offsets_N1[: _LOOKED_AT + 1]).astype(float)
-    said = f"measured in {population}"
+    said = f"measured in {task.population}"
     return Lengths(float(lengths_N.mean()), float((lengths_N**2).mean()), said)
 
 
-def _present(workdir: Workdir, stored: dict[str, Any], c: Config) -> int:
-    """How many of a config's rows are trained and scored in the workdir; by names of files only."""
-    if differences(stored, c):
+def present(task: Task) -> int:
+    """Returns how many of a recipe's models are trained and scored, by names of files only."""
+    if not task.folder.exists():
         return 0
-    from lm_mia.data import subsets
-    from lm_mia.data.population import open_population
     from lm_mia.store.store import scores_of  # here: tensorstore and zarr take half a second
 
-    sha256 = open_population(workdir.population, verify=False).sha256
-    recipe = workdir.recipe(recipe_hash(c, sha256))
-    rows = subsets.rows_of(c)
-    return len(rows) - len(scores_of(c, recipe).missing(rows))  # a diverged row is not there
+    rows = task.rows
+    return len(rows) - len(scores_of(task.config, task.folder).missing(rows))
 
 
 def _print(found: Sequence[Recipe], chip: Chip, entries: int) -> None:
@@ -383,9 +304,7 @@ def _print(found: Sequence[Recipe], chip: Chip, entries: int) -> None:
         table.add_column(name, justify="right", no_wrap=True)
     for r in plan["recipes"]:
         table.add_row(
-            r["name"].replace("+", ", ")
-            or ", ".join(f"{k.rpartition('.')[2]}={v}" for k, v in r["sets"].items())
-            or "the config",
+            r["name"],
             r["size"] if r["size"] != "custom" else f"{r['layers']}x{r['width']}",
             _short(r["parameters"], "kMB"),
             *_numbers(r, some, f"{r['row_steps']:,}"),

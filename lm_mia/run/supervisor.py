@@ -30,7 +30,7 @@ _GRACE_SECONDS = 120  # in which a worker saves, also a large state to a slow di
 def run(
     todo: str,
     c: config.Config,
-    workdir: Path,
+    population: Path,
     recipe: Path,
     on_event: Callable[[Event], None],
     only: Sequence[subsets.Row] | None = None,
@@ -40,8 +40,8 @@ def run(
     Args:
       todo: "train", "score", or "run" for both.
       c: the whole config.
-      workdir: of the run.
-      recipe: folder of the recipe in it.
+      population: folder of the samples.
+      recipe: folder of the recipe.
       on_event: called in this process with every event of every worker, whose number is its "index".
       only: the rows to make, but for those that others are at work on; None: all, waiting for others' too.
 
@@ -68,7 +68,7 @@ def run(
             place = (index, len(environments))
             process = context.Process(
                 target=worker.main,
-                args=(theirs, todo, c, workdir, recipe, place, environment, only),
+                args=(theirs, todo, c, population, recipe, place, environment, only),
                 daemon=True,
             )
             process.start()

@@ -1,149 +1,292 @@
-"""What a sweep is made of: a task for each recipe, and its folder in the sweep's workdir."""
+"""What a command is about: the recipes that a config and its sweep ask for, and their folders in the workdir.
 
+A single config is a sweep of one. Without ``--config``, the recipes are those that the workdir has.
+"""
+
+import contextlib
 import dataclasses
-import hashlib
 import json
-import os
-import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
+
+import filelock
 
 from lm_mia import config
-from lm_mia.config import Config
-from lm_mia.config.recipe import Asked, Entry, asked, recipe_hash
+from lm_mia.atomic import write_atomically
+from lm_mia.config import Config, load
+from lm_mia.config.recipe import (
+    FORMAT,
+    RecipeRequest,
+    differences,
+    from_dict,
+    key,
+    merged,
+    population_hash,
+    recipe_hash,
+    requests,
+)
 from lm_mia.data import subsets
 from lm_mia.errors import UserError
-from lm_mia.run.workdir import Workdir
-
-_LABEL = 48  # characters of a folder's name that say what an entry sets
+from lm_mia.run.workdir import Workdir, has_models, provenance
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
     """What is to be made of one recipe."""
 
-    asked: Asked
-    home: Path
-    """The sweep's folder."""
-    shared: Path | None
-    """The population that tasks with the same samples share; None: it is the workdir's own."""
+    workdir: Workdir
+    name: str
+    """The recipe's folder, and what people call it."""
+    config: Config
+    names: tuple[str, ...] = ()
+    """All names that the command gives the recipe."""
+    entries: tuple[int, ...] = (0,)
+    """Numbers of the sweep's entries that ask for the recipe; 0 is the config itself."""
+    sets: dict[str, Any] = dataclasses.field(default_factory=dict, hash=False)
+    """What the first of these entries sets."""
     others: frozenset[str] = frozenset()
-    """Names of the sweep's other recipes."""
-
-    @property
-    def key(self) -> str:
-        """What jobs call the recipe."""
-        return self.asked.key
-
-    @property
-    def config(self) -> Config:
-        """Of all rows that the sweep wants of the recipe."""
-        return self.asked.config
-
-    @property
-    def label(self) -> str:
-        """Its name or else what its entry of the sweep sets, for people."""
-        if self.config.name:
-            return self.config.name.partition("+")[0]
-        sets = self.asked.sets.items()
-        return ", ".join(f"{k.rpartition('.')[2]}={v}" for k, v in sets) or "the config"
+    """Names of the command's other recipes."""
 
     @property
     def folder(self) -> Path:
-        """A workdir of `lm-mia`: in the sweep's folder, or that folder itself if the config is alone and has no name.
-
-        Asked of the disk each time: who makes it first, under whatever label, names it for all.
-        """
-        if self.shared is None:
-            return self.home
-        there = sorted(self.home.glob(f"*_{self.key}"))
-        name = re.sub(r"[^A-Za-z0-9.+-]+", "_", self.label).strip("_")
-        return there[0] if there else self.home / f"{name[:_LABEL]}_{self.key}"
-
-    @property
-    def rows(self) -> list[subsets.Row]:
-        """All rows that are wanted, in the order in which they are numbered."""
-        return subsets.rows(self.config.attack.references, self.config.attack.replicas)
-
-    @property
-    def workdir(self) -> Workdir:
-        """The folder, as `lm-mia` sees it."""
-        return Workdir(self.folder)
+        """The recipe's folder in the workdir, which need not exist yet."""
+        return self.workdir.recipe(self.name)
 
     @property
     def population(self) -> Path:
-        """Where the samples are, or will be."""
-        return self.shared or self.workdir.population
+        """The folder of the samples, which need not exist yet."""
+        return self.workdir.population(population_hash(self.config))
 
-    def recipe(self) -> Path | None:
-        """The folder of scores and checkpoints; None before there is a population, which is a part of its name."""
-        if not self.population.exists():
+    @property
+    def rows(self) -> list[subsets.Row]:
+        """All models that are wanted, in the order in which they are numbered."""
+        return subsets.rows_of(self.config)
+
+    def stored(self) -> dict[str, Any] | None:
+        """Returns the recipe's config.json, None if there is none yet; UserError if it has models of another recipe."""
+        found = self.workdir.stored(self.name)
+        if found is None:
             return None
-        from lm_mia.data.population import open_population  # here: pandas and pyarrow take a second
+        if not (has_models(self.folder) or self.workdir.population(found["population"]).exists()):
+            return found  # there is nothing yet that another config could spoil
+        lines = differences(found["config"], self.config)
+        if found["format"] != FORMAT:
+            lines.append(
+                f"format: {found['format']!r} -> {FORMAT!r} (this version of lm_mia trains other models)"
+            )
+        if lines:
+            raise UserError(
+                f"--workdir={self.workdir.path}: its recipe {self.name} has another config:\n"
+                + "\n".join(f"  {line}" for line in lines)
+                + "\n  choose another --workdir, or put these fields back"
+            )
+        return found
 
-        sha256 = open_population(self.population, verify=False).sha256
-        return self.workdir.recipe(recipe_hash(self.config, sha256))
+
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+    """The recipes of a command."""
+
+    config_arg: str | None
+    """As given after ``--config``; None: what the workdir has."""
+    workdir: Workdir
+    overrides: tuple[str, ...]
+    """``--config.section.field=value``, for all recipes."""
+    tasks: tuple[Task, ...]
+    figures: tuple[str, ...]
+    """Figures of papers that the page shows."""
+
+    def flags(self) -> list[str]:
+        """Returns the flags that start another command on the same recipes."""
+        return [
+            *([f"--config={self.config_arg}"] if self.config_arg else []),
+            f"--workdir={self.workdir.path}",
+            *self.overrides,
+        ]
 
 
-def tasks(folder: str, entries: Sequence[Entry]) -> list[Task]:
-    """The recipes of a sweep, each once, and where they are.
-
-    A config that is alone and has no name has the folder to itself. Otherwise each recipe has a workdir of its own in
-    it, found again by its key whatever its label is by now, and recipes of the same samples share a population.
+def read(config_arg: str | None, folder: str | None, overrides: Sequence[str]) -> Sweep:
+    """Returns the recipes that a command asks for.
 
     Args:
-      folder: where everything is written; it need not exist.
-      entries: of `lm_mia.config.load.sweep`.
+      config_arg: ``FILE.py``, or the name of an included config; either may be followed by ``:ARG``. None: the recipes
+        that the workdir has, with the settings of their last command.
+      folder: the workdir, which need not exist if there is a config. None: no folder is looked into, as for a plan.
+      overrides: ``--config.section.field=value``, for all recipes.
 
     Raises:
-      UserError: the folder is a file, or has the rows of one config.
+      UserError: a line for every mistake in the config and its sweep, or if a folder of the workdir has models of
+        another recipe.
     """
-    where = Path(folder)
-    if where.exists() and not where.is_dir():
-        raise UserError(f"--workdir={folder}: is a file; choose a folder that can be written")
-    if is_alone(entries):
-        check_alone(where)
-        return [Task(request, where, None) for request in asked(entries)]
-    if folder and (where / "config.json").exists() and not (where / "populations").exists():
-        raise UserError(
-            f"--workdir={folder}: has the rows of one config, not of a sweep; choose another folder for the sweep"
-        )
-    found, names = [], set[str]()
-    for request in asked(entries):
-        if twice := names & {*filter(None, request.config.name.split("+"))}:
-            raise UserError(
-                f"name={min(twice)!r}: is the name of two recipes; give each entry of the sweep one of its own"
-            )
-        names |= {*request.config.name.split("+")}
-        parts = config.to_dict(request.config)
-        named = {k: parts[k] for k in ("corpus", "tokenizer", "population")}
-        del named["corpus"]["processes"]
-        samples = hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:8]
-        found.append(Task(request, where, where / "populations" / samples))
-    return [
-        dataclasses.replace(t, others=frozenset(names - {*t.config.name.split("+")})) for t in found
+    workdir = Workdir(Path("WORKDIR" if folder is None else folder))
+    if folder is not None:
+        workdir.check()
+    if config_arg is None:
+        return _of_workdir(workdir, overrides)
+    entries = load.sweep(config_arg, overrides)
+    asked = requests(entries, load.default_name(config_arg))
+    tasks = [
+        Task(workdir, r.names[0], r.config, r.names, r.entries, r.sets)
+        if folder is None
+        else _task(workdir, r)
+        for r in asked
     ]
+    all_names = {name for request in asked for name in request.names}
+    tasks = [dataclasses.replace(t, others=frozenset(all_names - {*t.names})) for t in tasks]
+    for task in tasks if folder is not None else ():
+        task.stored()
+    return Sweep(config_arg, workdir, tuple(overrides), tuple(tasks), entries[0][1].figures)
 
 
-def check_alone(folder: Path) -> None:
-    """UserError if a folder that one config wants for itself is a sweep's."""
-    if (folder / "populations").exists():
-        raise UserError(
-            f"--workdir={folder}: has the recipes of a sweep; choose another folder, or give the config a name"
-        )
+def _task(workdir: Workdir, request: RecipeRequest) -> Task:
+    """The task of a request, in the folder that already has the recipe under any name, else in one of its own name."""
+    c, name = request.config, request.names[0]
+    if workdir.stored(name) is None:
+        with contextlib.suppress(StopIteration):
+            name = next(n for n in workdir.names() if _stored_key(workdir, n) == key(c))
+    stored = workdir.stored(name)
+    if c.name and stored and _stored_key(workdir, name) == key(c):
+        # Several commands share a named recipe: one that needs fewer models or statistics leaves the others' in place.
+        c = merged(c, from_dict(stored["config"]))
+    return Task(workdir, name, c, request.names, request.entries, request.sets)
 
 
-def is_alone(entries: Sequence[Entry]) -> bool:
-    """Whether a config has the workdir to itself."""
-    return len(entries) == 1 and not entries[0][1].name
-
-
-def link(task: Task) -> bool:
-    """Lets the task's workdir show the population that it shares; whether it did not before."""
-    if task.shared is None:
-        return False
+def _stored_key(workdir: Workdir, name: str) -> tuple[Any, ...] | None:
+    """The `key` of a recipe of the workdir; None if another version of lm_mia made it."""
+    stored = workdir.stored(name)
+    if stored is None or stored["format"] != FORMAT:
+        return None
     try:
-        os.symlink(Path("..", "populations", task.shared.name), task.workdir.population)
-    except FileExistsError:
-        return False
-    return True
+        return key(from_dict(stored["config"]))
+    except (TypeError, ValueError):
+        return None
+
+
+def _of_workdir(workdir: Workdir, overrides: Sequence[str]) -> Sweep:
+    contents = require(workdir)
+    tasks = []
+    for name in workdir.names():
+        stored = workdir.stored(name)
+        assert stored is not None
+        try:
+            c = from_dict(stored["config"])
+        except (TypeError, ValueError) as error:
+            raise UserError(
+                f"{workdir.recipe(name) / 'config.json'}: was written by another version of lm_mia ({error}); say "
+                "which config is meant by --config, or choose another --workdir"
+            ) from error
+        task = Task(workdir, name, load.override(c, overrides), tuple(stored["names"]))
+        task.stored()
+        tasks.append(task)
+    if not tasks:
+        raise UserError(f"--workdir={workdir.path}: has no recipes yet; add --config=quickstart")
+    given = any(word.startswith("--config.figures") for word in overrides)
+    figures = tasks[0].config.figures if given else tuple(contents["figures"])
+    return Sweep(None, workdir, tuple(overrides), tuple(tasks), figures)
+
+
+def require(workdir: Workdir) -> dict[str, Any]:
+    """Returns the workdir's config.json; UserError if there is no such folder, or no command has begun in it."""
+    if not workdir.path.is_dir():
+        raise UserError(
+            f"--workdir={workdir.path}: there is no such folder; check the spelling, or add --config=quickstart to "
+            "begin a run there"
+        )
+    if not workdir.config_file.exists():
+        raise UserError(
+            f"--workdir={workdir.path}: has no config.json, so --config is needed; try --config=quickstart"
+        )
+    return workdir.contents()
+
+
+def claim(sweep: Sweep) -> tuple[Sweep, Callable[[], None]]:
+    """Writes config.json of the workdir and of every recipe before any work, under a lock.
+
+    Versions of packages and the commit stay those that began a recipe; later ones are listed beside them.
+
+    Returns:
+      The sweep, whose tasks have the folders that another command may just have made for the same recipes, and a
+      function that takes back what was created, for when the first stage finds the input bad.
+
+    Raises:
+      UserError: if a folder has models of another recipe, or the workdir cannot be written.
+    """
+    workdir, made_by = sweep.workdir, provenance()
+    created: list[Path] = []
+
+    def write(path: Path, content: dict[str, Any], old: dict[str, Any] | None) -> None:
+        if content != old:
+            created.extend(p for p in (path.parent, path) if not p.exists())
+            path.parent.mkdir(exist_ok=True)
+            write_atomically(path, json.dumps(content, indent=1) + "\n")
+
+    try:
+        lock = workdir.path / ".config.lock"
+        folders = [workdir.path, workdir.path / "recipes"]
+        created += [p for p in (*reversed(workdir.path.parents), *folders, lock) if not p.exists()]
+        folders[1].mkdir(parents=True, exist_ok=True)
+        with filelock.FileLock(lock):
+            tasks = [_found_again(task) for task in sweep.tasks]
+            for task in tasks:
+                old = task.stored()
+                write(task.folder / "config.json", _content(task, old, made_by), old)
+            old = workdir.contents() if workdir.config_file.exists() else None
+            recipes = [*(old or {}).get("recipes", []), *(task.name for task in tasks)]
+            figures = [*(old or {}).get("figures", []), *sweep.figures]
+            content = {"format": FORMAT, "recipes": recipes, "figures": figures}
+            content |= {k: list(dict.fromkeys(content[k])) for k in ("recipes", "figures")}
+            write(workdir.config_file, content, old)
+    except OSError as error:
+        raise UserError(
+            f"--workdir={workdir.path}: {error.strerror}; choose a folder that can be written"
+        ) from error
+
+    def disclaim() -> None:
+        if not (workdir.path / "populations").exists():
+            for path in reversed(created):
+                with contextlib.suppress(OSError):
+                    path.rmdir() if path.is_dir() else path.unlink()
+
+    return dataclasses.replace(sweep, tasks=tuple(tasks)), disclaim
+
+
+def _found_again(task: Task) -> Task:
+    """The task, in the folder that another command may have made for its recipe since the task was read."""
+    request = RecipeRequest(task.names or (task.name,), task.entries, task.sets, task.config)
+    return dataclasses.replace(_task(task.workdir, request), others=task.others)
+
+
+def _content(task: Task, old: dict[str, Any] | None, made_by: dict[str, Any]) -> dict[str, Any]:
+    names = [*(old["names"] if old else [task.name]), *task.names]
+    known = [{name: old[name] for name in made_by}, *old["later"]] if old else [made_by]
+    later = [*known[1:], *([] if made_by in known else [made_by])]
+    population = population_hash(task.config)
+    same = old is not None and old["population"] == population
+    return {
+        "config": config.to_dict(task.config),
+        "names": [n for n in dict.fromkeys(names) if n == task.name or n not in task.others],
+        "recipe_hash": recipe_hash(task.config),
+        "population": population,
+        "population_sha256": old["population_sha256"] if same and old else None,
+        "format": FORMAT,
+        **known[0],
+        "later": later,
+    }
+
+
+def record_population(task: Task, sha256: str) -> None:
+    """Writes the hash of the samples into the recipe's config.json; UserError if its models are of other samples."""
+    path = task.folder / "config.json"
+    with filelock.FileLock(task.workdir.path / ".config.lock"):
+        stored = task.stored()
+        assert stored is not None, "claimed before"
+        known = stored["population_sha256"]
+        if known == sha256:
+            return
+        if known and has_models(task.folder):
+            raise UserError(
+                f"{task.population}: its samples (sha256 {sha256[:12]}) are not those of the models in {task.folder} "
+                f"({known[:12]}); put the folder back, or choose another --workdir"
+            )
+        write_atomically(path, json.dumps(stored | {"population_sha256": sha256}, indent=1) + "\n")

@@ -1,6 +1,13 @@
-"""A run's folder: its config.json, where its parts lie, and its log of metrics."""
+"""A run's folder: where its parts lie, the config.json of each recipe, and the log of metrics.
 
-import contextlib
+The layout is the same for one recipe and for many:
+
+    config.json        the recipes in order of creation, and the figures asked for so far
+    metrics.jsonl      one event per line
+    populations/HASH   tokens and sample tables
+    recipes/NAME       config.json, scores.zarr, checkpoints, tables
+"""
+
 import dataclasses
 import datetime
 import importlib.metadata
@@ -11,132 +18,142 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import filelock
-
 from lm_mia import config
-from lm_mia.atomic import EXTRACTION, FACTS, write_atomically
-from lm_mia.config.recipe import differences
+from lm_mia.atomic import EXTRACTION, FACTS
 from lm_mia.errors import UserError
+
+_STORED = ("names", "recipe_hash", "population", "population_sha256", "format")
+_MADE_BY = ("lm_mia", "packages", "commit", "cpu_cores")
 
 
 @dataclasses.dataclass(frozen=True)
 class Workdir:
-    """Paths of a run."""
+    """Paths of a workdir, and what its JSON files say."""
 
     path: Path
 
     @property
-    def population(self) -> Path:
+    def config_file(self) -> Path:
+        """The file that lists recipes and figures; there is one as soon as a command has begun here."""
+        return self.path / "config.json"
+
+    @property
+    def report(self) -> Path:
+        """The page of figures and tables."""
+        return self.path / "report.html"
+
+    def population(self, name: str) -> Path:
         """Tokens, sample table, tokenizer and manifest."""
-        return self.path / "population"
+        return self.path / "populations" / name
 
     def recipe(self, name: str) -> Path:
-        """Scores, checkpoints and locks of one recipe."""
-        return self.path / f"recipe_{name}"
+        """Config, scores, checkpoints and tables of one recipe."""
+        return self.path / "recipes" / name
 
-    def claim(self, c: config.Config) -> list[Path]:
-        """Writes config.json before any work, or checks that the workdir belongs to this config.
-
-        Fields that only say how fast, how many or how shown may change, and so may everything while nothing is made.
-        Versions of packages and commit stay those that began the workdir; others that come later are listed.
-
-        Returns:
-          What was created, outermost first, for `disclaim`.
-
-        Raises:
-          UserError: naming every field that differs, a config.json that is not ours or is lost, or a path that is no
-            writable folder; nothing is written then.
-        """
-        made_by = provenance()
-        stored, lock = self.path / "config.json", self.path / ".config.lock"
-        created = [p for p in (*reversed(self.path.parents), self.path) if not p.exists()]
-        created += [p for p in (lock, stored) if not p.exists()]
-        self.check(c)
+    def check(self) -> None:
+        """Raises UserError if the path is a file, or a workdir of an earlier version, which had another layout."""
         if self.path.exists() and not self.path.is_dir():
             raise UserError(
                 f"--workdir={self.path}: is a file; choose a folder that can be written"
             )
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            with filelock.FileLock(lock):
-                old = self.check(c)
-                # a recipe of a sweep that is at work on by itself is still called so
-                if old and not c.name:
-                    c = dataclasses.replace(c, name=old["config"].get("name", ""))
-                known = [{name: old[name] for name in made_by}, *old["later"]] if old else [made_by]
-                later = [*known[1:], *([] if made_by in known else [made_by])]
-                new = {"config": config.to_dict(c), **known[0], "later": later}
-                write_atomically(stored, json.dumps(new, indent=1) + "\n")
-        except OSError as error:
+        old = [self.path / "population", *self.path.glob("recipe_*"), *self.path.glob("*/recipe_*")]
+        if any(path.exists() for path in old):
             raise UserError(
-                f"--workdir={self.path}: {error.strerror}; choose a folder that can be written"
-            ) from error
-        return created
+                f"--workdir={self.path}: was made by an earlier version of lm_mia, whose layout this version does not "
+                "read; choose another --workdir"
+            )
 
-    def check(self, c: config.Config) -> dict[str, Any] | None:
-        """The stored config.json, None if there is none yet; errors as of `claim`."""
-        stored = self.path / "config.json"
-        rows = any(self.path.glob("recipe_*"))
-        if not stored.exists():
-            if rows:
+    def contents(self) -> dict[str, Any]:
+        """Returns config.json, with "recipes" and "figures", empty if there is no file yet; errors as in `stored`."""
+        found = _read(self.config_file)
+        if found is None:
+            return {"recipes": [], "figures": []}
+        if not {"recipes", "figures"} <= found.keys():
+            raise _not_ours(self.config_file)
+        return found
+
+    def stored(self, name: str) -> dict[str, Any] | None:
+        """Returns config.json of a recipe, None if there is none yet.
+
+        Raises:
+          UserError: if the file was not written by lm_mia, or is missing although there are models.
+        """
+        folder = self.recipe(name)
+        found = _read(folder / "config.json")
+        if found is None:
+            if has_models(folder):
                 raise UserError(
-                    f"{stored}: missing, but rows are there; put it back or choose another --workdir"
+                    f"{folder / 'config.json'}: missing, but there are models; put it back or choose another --workdir"
                 )
             return None
-        try:
-            old = json.loads(stored.read_text())
-            different = differences(old["config"], c)
-            _ = [old[name] for name in ("lm_mia", "packages", "commit", "cpu_cores", "later")]
-        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            raise UserError(
-                f"{stored}: not a config written by lm-mia; choose another --workdir"
-            ) from error
-        if different and (rows or self.population.exists()):
-            lines = "\n".join(f"  {line}" for line in different)
-            raise UserError(
-                f"--workdir={self.path}: belongs to another config:\n{lines}\n"
-                "  choose another --workdir, or put these fields back"
-            )
-        return old
+        if not {"config", "later", *_STORED, *_MADE_BY} <= found.keys() or not isinstance(
+            found["config"], dict
+        ):
+            raise _not_ours(folder / "config.json")
+        return found
 
-    def disclaim(self, created: list[Path]) -> None:
-        """Takes back what `claim` created, when the first stage found the input bad."""
-        for path in () if self.population.exists() else reversed(created):
-            with contextlib.suppress(OSError):
-                path.rmdir() if path.is_dir() else path.unlink()
-
-    def table_facts(self) -> dict[str, Any] | None:
-        """What the tables are about: flips.json, with at least "config" (of the attack) and "first_target".
-
-        None if there are no tables, or unfinished ones.
-        """
-        path = self.path / FACTS
-        if not path.exists():
-            return None
-        try:
-            found = json.loads(path.read_text())
-            return {**found, "config": dict(found["config"]), "first_target": found["first_target"]}
-        except (ValueError, LookupError, TypeError) as error:
-            raise UserError(f"{path}: damaged; run `lm-mia attack` again") from error
-
-    def other_settings(self, c: config.Config) -> dict[str, tuple[Any, Any]]:
-        """Settings of the attack in which finished tables differ from a config: name -> (the config's, the tables')."""
-        facts, asked = self.table_facts(), config.to_dict(c)["attack"]
-        made = facts["config"] if facts else asked
-        return {n: (asked[n], made.get(n)) for n in asked if made.get(n) != asked[n]}
-
-    def report_is_old(self) -> bool:
-        """Whether tables were made after the report."""
-        report, facts = self.path / "report.html", (self.path / FACTS, self.path / EXTRACTION)
-        there = [path.stat().st_mtime for path in facts if path.exists()]
-        return report.exists() and bool(there) and report.stat().st_mtime < max(there)
+    def names(self) -> list[str]:
+        """Returns the recipes that the workdir has, in order of creation."""
+        return [name for name in self.contents()["recipes"] if self.stored(name)]
 
     def log(self, event: Mapping[str, Any]) -> None:
-        """Appends a line to metrics.jsonl; whole even where several processes append."""
+        """Appends a line to metrics.jsonl, which is whole even where several processes append."""
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
         line = json.dumps({"time": now, **event}) + "\n"
         with open(self.path / "metrics.jsonl", "ab", buffering=0) as file:
             file.write(line.encode())
+
+    def report_is_old(self) -> bool:
+        """Returns whether tables of a recipe were made after the report."""
+        files = (
+            (self.path / "recipes").glob(f"*/{FACTS}"),
+            (self.path / "recipes").glob(f"*/{EXTRACTION}"),
+        )
+        made = [path.stat().st_mtime for found in files for path in found]
+        return self.report.exists() and bool(made) and self.report.stat().st_mtime < max(made)
+
+
+def has_models(recipe_dir: Path) -> bool:
+    """Returns whether a recipe's folder holds models or scores."""
+    return (recipe_dir / "scores.zarr").exists() or (recipe_dir / "checkpoints").exists()
+
+
+def table_facts(recipe_dir: Path) -> dict[str, Any] | None:
+    """Returns what a recipe's tables are about (flips.json), with at least "config" of the attack and "first_target".
+
+    None if there are no tables, or unfinished ones.
+    """
+    path = recipe_dir / FACTS
+    if not path.exists():
+        return None
+    try:
+        found = json.loads(path.read_text())
+        return {**found, "config": dict(found["config"]), "first_target": found["first_target"]}
+    except (ValueError, LookupError, TypeError) as error:
+        raise UserError(f"{path}: damaged; run `lm-mia attack` again") from error
+
+
+def other_settings(recipe_dir: Path, c: config.Config) -> dict[str, tuple[Any, Any]]:
+    """Returns the settings of the attack in which finished tables differ: name -> (the config's, the tables')."""
+    facts, asked = table_facts(recipe_dir), config.to_dict(c)["attack"]
+    made = facts["config"] if facts else asked
+    return {n: (asked[n], made.get(n)) for n in asked if made.get(n) != asked[n]}
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads(path.read_text())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        raise _not_ours(path) from error
+    if not isinstance(found, dict):
+        raise _not_ours(path)
+    return found
+
+
+def _not_ours(path: Path) -> UserError:
+    return UserError(f"{path}: not a config written by lm-mia; choose another --workdir")
 
 
 def provenance() -> dict[str, Any]:

@@ -39,7 +39,7 @@ def main(
     pipe: multiprocessing.connection.Connection,
     todo: str,
     c: config.Config,
-    workdir: Path,
+    population_dir: Path,
     recipe: Path,
     place: tuple[int, int],
     environment: dict[str, str],
@@ -51,7 +51,8 @@ def main(
       pipe: to which events are sent.
       todo: "train", "score", or "run" for both.
       c: the whole config.
-      workdir, recipe: folders.
+      population_dir: folder of the samples.
+      recipe: folder of the recipe.
       place: index among the workers of the command, and their number.
       environment: set before JAX is loaded.
       only: the rows to make, but for those that others are at work on; None: all, waiting for others' too.
@@ -59,8 +60,8 @@ def main(
     os.environ |= environment
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started us sends SIGTERM
     try:
-        work = functools.partial(_work, todo, c, workdir, recipe, place, pipe.send, only)
-        if (problem := _problem(work, workdir)) is None:
+        work = functools.partial(_work, todo, c, population_dir, recipe, place, pipe.send, only)
+        if (problem := _problem(work, recipe)) is None:
             return
         pipe.send(problem)
     except BrokenPipeError:
@@ -69,7 +70,7 @@ def main(
     os._exit(1)
 
 
-def _problem(work: Callable[[], None], workdir: Path) -> Event | None:
+def _problem(work: Callable[[], None], recipe: Path) -> Event | None:
     """Does the work; what went wrong, as an event, if anything did."""
     try:
         try:
@@ -83,7 +84,7 @@ def _problem(work: Callable[[], None], workdir: Path) -> Event | None:
         raise
     except Exception as error:
         if problem := errors.disk_problem(error):
-            message = f"{workdir}: {problem}; {errors.DISK_WAY_OUT}"
+            message = f"{recipe}: {problem}; {errors.DISK_WAY_OUT}"
             return {"event": "disk", "message": message}
         return {"event": "crash", "message": traceback.format_exc()}
     return None
@@ -92,7 +93,7 @@ def _problem(work: Callable[[], None], workdir: Path) -> Event | None:
 def _work(
     todo: str,
     c: config.Config,
-    workdir: Path,
+    population_dir: Path,
     recipe: Path,
     place: tuple[int, int],
     report: Report,
@@ -108,7 +109,7 @@ def _work(
     stop = preemption.Stop()
     stop.install()
     tell: Report = report if here.lead else lambda event: None
-    population = open_population(workdir / "population", verify=False)  # the command has
+    population = open_population(population_dir, verify=False)  # the command has
     shape = transformer.Shape.of(c.model, population.vocab_size, population.length_tokens)
     choice = execution.choose(
         c.compute,

@@ -31,7 +31,7 @@ def test_a_size_that_is_asked_for_overrules_the_numbers_of_the_file(file: str):
 def test_heads_that_are_not_said_follow_the_width(file: str):
     assert shape(file, "--config.model.width=100", "--config.model.heads=0")[2:] == (100, 1)
     assert wrong(file, "--config.model.size=10M", "--config.model.width=200") == [
-        "model.heads=3: must divide model.width=200; try --config.model.heads=2"
+        "model.heads=3: must divide model.width=200; try --config.model.heads=2 (line 6 of tiny.py)"
     ]
     assert wrong(file, "--config.model.size=140m") == [
         "model.size='140m': must be one of 10M, 44M, 85M, 140M, 302M, 425M, 489M, 509M, 604M, 1018M, custom"
@@ -52,7 +52,7 @@ def sweep():
     yield {"model.size": "10M"}
     yield {"model": {"layers": 5, "size": "10M"}, "optimizer.weight_decay": 2}
     for n in (4, 6):
-        yield {"attack.references": n, "attack.fprs": [0.1, n / 10], "report": "x"}
+        yield {"attack.references": n, "attack.fprs": [0.1, n / 10], "name": "x"}
 """,
     )
     found = load.sweep(file, ["--config.attack.replicas=3", "--config.attack.references=9"])
@@ -120,7 +120,7 @@ def sweep():
 
 def test_a_sweep_that_fails_is_one_line(tmp_path: Path):
     for text, said in (
-        ("def sweep(): yield {}; raise ValueError('no')", "ValueError: no"),
+        ("def sweep(): yield {}; raise ValueError('no')", "line 14: ValueError: no"),
         ("sweep = 3", "TypeError: 3 is not a callable object"),
         ("def sweep(): return 3", "TypeError: 'int' object is not iterable"),
     ):

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from tiny_config import FILE, wrong
 
 from lm_mia.config import Config, load
+from lm_mia.errors import UserError
 
 
 @pytest.fixture(scope="module")
@@ -18,13 +19,18 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_file_argument_and_overrides(file: str):
     assert load.parse(file).model.layers == 1
     assert load.parse(f"{file}:3").model.layers == 3
-    flags = ["--config.model.layers=4", "--config.train.subset", "bernoulli", "--config.report="]
+    flags = [
+        "--config.model.layers=4",
+        "--config.train.subset",
+        "bernoulli",
+        "--config.corpus.path=",
+    ]
     c = load.parse(f"{file}:3", flags)
-    assert (c.model.layers, c.train.subset, c.report) == (4, "bernoulli", "")
+    assert (c.model.layers, c.train.subset, c.corpus.path) == (4, "bernoulli", "")
     assert c.model.width == 8  # of the file, not the default
-    assert (
-        load.parse(file, ["--config.train.epochs=2", "--config.train.epochs=5"]).train.epochs == 5
-    )
+    assert wrong(file, "--config.train.batch-size=2", "--config.train.batch_size=4") == [
+        "--config.train.batch_size: given more than once; give it once"
+    ]
     assert load.parse(file, ["--config.optimizer.peak-learning-rate=1e-3"]).optimizer == (
         load.parse(file, ["--config.optimizer.peak_learning_rate=0.001"]).optimizer
     )
@@ -162,7 +168,7 @@ def test_mistakes_of_every_kind_are_told_at_once(file: str):
     assert wrong(file, *flags) == [
         "model.layers='x': must be a whole number",
         "--config.train.epoch: no such field; did you mean --config.train.epochs?",
-        "attack.replicas=1: must be 2 or more, for a flip rate",
+        "attack.replicas=1: must be 2 or more, since a flip rate needs two decisions, or 0 for none",
     ]
 
 
@@ -199,8 +205,7 @@ def test_a_name_selects_an_included_config(tmp_path: Path, monkeypatch: pytest.M
     assert wrong("zzz:cpu") == [
         f"--config=zzz:cpu: {rule}; try --config=quickstart, or a path such as mine.py"
     ]
-    assert wrong("fig05") == [f"--config=fig05: {rule}; did you mean fig05_instability?"]
-    assert wrong("recipes")[0].startswith(f"--config=recipes: {rule}; ")
+    assert wrong("strong:cpu") == [f"--config=strong:cpu: {rule}; did you mean strongmia?"]
 
 
 def test_a_copy_of_an_included_config_imports_the_others(tmp_path: Path):
@@ -215,28 +220,78 @@ def test_a_copy_of_an_included_config_imports_the_others(tmp_path: Path):
         ("x = 1", "", "the file defines no get_config()"),
         ("get_config = 3", "", "TypeError: 3 is not a callable object"),
         ("def get_config(): return {}", "", "get_config() returned dict, not a Config"),
-        ("def get_config(): return 1 / 0", "", "ZeroDivisionError: division by zero"),
-        ("def get_config(): raise ValueError('a\\nb')", "", "ValueError: a b"),
-        ("import nothing_of_this_name", "", "ModuleNotFoundError: No module named 'nothing_of_this_name'"),
-        (FILE, ":big", "ValueError: invalid literal for int() with base 10: 'big'"),
-        (FILE.replace('size="1"', "").replace("size", "1"), ":gpu", "get_config() takes no argument; drop ':gpu'"),
-        (FILE.replace("8,", "'8',"), "", "model.width='8': must be a whole number"),
-        (FILE.replace("layers=int(size)", "layers=True"), "", "model.layers=True: must be a whole number"),
-        (FILE.replace("warmup_steps=1", "clip_norm='1'"), "", "optimizer.clip_norm='1': must be a number"),
-        (FILE.replace("batch_size=4", "subset='a'"), "", "train.subset='a': must be one of exact, bernoulli, balanced"),
-        (FILE.replace("(0.1, 0.5)", "0.1"), "", "attack.fprs=0.1: must be a list of numbers such as 0.01,0.05"),
-        (FILE.replace("(0, 0.1)", "(0.1,)"), "", "attack.band=(0.1,): must be two numbers such as 0.01,0.05"),
-        (FILE.replace("(0, 0.1)", "[0, 0.1]"), "", "attack.band=[0, 0.1]: must be two numbers such as 0.01,0.05"),
-        (FILE.replace("band=(0, 0.1)", "leave_one_out=0"), "", "attack.leave_one_out=0: must be True or False"),
-        (FILE.replace("band=(0, 0.1)", "attacks='loss'"), "",
-         "attack.attacks='loss': must be some of lira_online, lira_offline, rmia, rmia_offline, rmia_simple, "
-         "reference_calibrated, loss, zlib, min_k, min_k_plus_plus, lowercase"),
-        (FILE.replace("batch_size=4)", "batch_size=4), score=config.Score(statistics=('min',))"), "",
-         "score.statistics=('min',): must be some of summed_loss, target_logit, greedy_match, "
-         "min_k, min_k_plus_plus, lowercase_loss"),
-        (FILE.replace("(0.1, 0.5)", "('1',)"), "", "attack.fprs=('1',): must be a list of numbers such as 0.01,0.05"),
+        ("def get_config(): return 1 / 0", "", "line 1: ZeroDivisionError: division by zero"),
+        ("def get_config(): raise ValueError('a\\nb')", "", "line 1: ValueError: a b"),
+        (
+            "import nothing_of_this_name",
+            "",
+            "line 1: ModuleNotFoundError: No module named 'nothing_of_this_name'",
+        ),
+        (FILE, ":big", "line 6: ValueError: invalid literal for int() with base 10: 'big'"),
+        (
+            FILE.replace('size="1"', "").replace("size", "1"),
+            ":gpu",
+            "get_config() takes no argument; drop ':gpu'",
+        ),
+        (
+            FILE.replace("8,", "'8',"),
+            "",
+            "model.width='8': must be a whole number (line 6 of bad.py)",
+        ),
+        (
+            FILE.replace("layers=int(size)", "layers=True"),
+            "",
+            "model.layers=True: must be a whole number (line 6 of bad.py)",
+        ),
+        (
+            FILE.replace("warmup_steps=1", "clip_norm='1'"),
+            "",
+            "optimizer.clip_norm='1': must be a number (line 7 of bad.py)",
+        ),
+        (
+            FILE.replace("batch_size=4", "subset='a'"),
+            "",
+            "train.subset='a': must be one of exact, bernoulli, balanced (line 8 of bad.py)",
+        ),
+        (
+            FILE.replace("(0.1, 0.5)", "0.1"),
+            "",
+            "attack.fprs=0.1: must be a list of numbers such as 0.01,0.05 (line 10 of bad.py)",
+        ),
+        (
+            FILE.replace("(0, 0.1)", "(0.1,)"),
+            "",
+            "attack.band=(0.1,): must be two numbers such as 0.01,0.05 (line 10 of bad.py)",
+        ),
+        (
+            FILE.replace("(0, 0.1)", "[0, 0.1]"),
+            "",
+            "attack.band=[0, 0.1]: must be two numbers such as 0.01,0.05 (line 10 of bad.py)",
+        ),
+        (
+            FILE.replace("band=(0, 0.1)", "leave_one_out=0"),
+            "",
+            "attack.leave_one_out=0: must be True or False (line 10 of bad.py)",
+        ),
+        (
+            FILE.replace("band=(0, 0.1)", "attacks='loss'"),
+            "",
+            "attack.attacks='loss': must be some of lira_online, lira_offline, rmia, rmia_offline, rmia_simple, "
+            "reference_calibrated, loss, zlib, min_k, min_k_plus_plus, lowercase (line 10 of bad.py)",
+        ),
+        (
+            FILE.replace("batch_size=4)", "batch_size=4), score=config.Score(statistics=('min',))"),
+            "",
+            "score.statistics=('min',): must be some of summed_loss, target_logit, greedy_match, "
+            "min_k, min_k_plus_plus, lowercase_loss (line 8 of bad.py)",
+        ),
+        (
+            FILE.replace("(0.1, 0.5)", "('1',)"),
+            "",
+            "attack.fprs=('1',): must be a list of numbers such as 0.01,0.05 (line 10 of bad.py)",
+        ),
     ],
-)  # fmt: skip
+)
 def test_mistakes_in_the_file(tmp_path: Path, text: str, arg: str, said: str):
     (tmp_path / "bad.py").write_text(text)
     name = f"{tmp_path / 'bad.py'}{arg}"
@@ -270,3 +325,48 @@ def test_any_whole_number_is_taken_or_refused_in_a_line(file: str, value: int):
         assert load.parse(file, [flag]).train.workers == value
     else:
         assert wrong(file, flag) == [f"train.workers={value}: must be a finite number, 0 or larger"]
+
+
+def test_the_line_of_a_mistake_is_told_where_one_line_sets_the_field(tmp_path: Path):
+    path = tmp_path / "bad.py"
+    path.write_text(FILE.replace("batch_size=4", "batch_size=0"))
+    rule = "train.batch_size=0: must be a finite number larger than 0"
+    assert wrong(str(path)) == [f"{rule} (line 8 of bad.py)"]
+    assert load.parse(str(path), ["--config.train.batch_size=4"]).train.batch_size == 4
+    path.write_text(FILE)
+    assert wrong(str(path), "--config.train.batch_size=0") == [rule]
+    (tmp_path / "beside.py").write_text("def size():\n    return 1 / 0\n")
+    path.write_text("from beside import size\ndef get_config():\n    return size()\n")
+    assert wrong(str(path)) == [
+        f"--config={path}: beside.py, line 2: ZeroDivisionError: division by zero"
+    ]
+    path.write_text("x = (\n\ndef get_config(): ...\n")
+    assert wrong(str(path)) == [f"--config={path}: line 1: SyntaxError: '(' was never closed"]
+
+
+def test_flags_of_a_command_and_overrides_are_told_apart():
+    parser = load.Parser("lm-mia run", {"--repair": "lm-mia score"})
+    parser.add_argument("--config")
+    parser.add_argument("--from-hf-shards", "--from_hf_shards")
+    known, overrides = parser.split(["--config", "a.py", "--from_hf_shards=b", "--config.x=1", "2"])
+    assert (known.config, known.from_hf_shards, overrides) == ("a.py", "b", ["--config.x=1", "2"])
+    for argv, lines in (
+        (["--confg=a"], ["--confg: there is no such flag; did you mean --config?"]),
+        (["--zzz"], ["--zzz: there is no such flag; see lm-mia run --help"]),
+        (["--repair"], ["--repair: only for lm-mia score"]),
+        (["--config=a", "--config", "b"], ["--config: given more than once; give it once"]),
+        (
+            ["--from-hf-shards=a", "--from_hf_shards=b", "--wat"],
+            [
+                "--from-hf-shards: given more than once; give it once",
+                "--wat: there is no such flag; see lm-mia run --help",
+            ],
+        ),
+        (
+            ["--config"],
+            ["lm-mia run: argument --config: expected one argument; see lm-mia run --help"],
+        ),
+    ):
+        with pytest.raises(UserError) as caught:
+            parser.split(argv)
+        assert str(caught.value).splitlines() == lines

@@ -37,12 +37,10 @@ OF_ATTACK: list[tuple[Changes, str, list[Changes]]] = [
         "attack.step=1: must be 0 (the end) or a score point, of which there are none",
         [{"step": 1, "score.at_steps": (1,)}, {"step": 1, "score.at_epochs": (0.5,)}, {"score.at_steps": (1,)}],
     ),
-    ({"replicas": 1}, "attack.replicas=1: must be 2 or more, for a flip rate", [{"replicas": 3}]),
-    ({"replicas": 0}, "attack.replicas=0: must be 2 or more, for a flip rate", [{"replicas": 0, "name": "a"}]),
     (
-        {"replicas": 1, "name": "a"},
-        "attack.replicas=1: must be 2 or more, for a flip rate, or 0",
-        [{"replicas": 2, "name": "a"}],
+        {"replicas": 1},
+        "attack.replicas=1: must be 2 or more, since a flip rate needs two decisions, or 0 for none",
+        [{"replicas": 3}, {"replicas": 0}],
     ),
     *(
         (

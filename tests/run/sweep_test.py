@@ -1,103 +1,283 @@
 import dataclasses
-import os
+import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tiny_config import TINY, change
+from tiny_config import FILE, TINY
 
-from lm_mia.config import Config
+from lm_mia.config import recipe
 from lm_mia.errors import UserError
-from lm_mia.run import sweep
+from lm_mia.run import sweep as sweeps
+from lm_mia.run import workdir
+from lm_mia.run.sweep import Sweep, Task, claim, read, record_population
+
+DEEPER = ["--config.model.layers=3", "--config.score.micro_rows=1"]
 
 
-def named(name: str, **changes: object) -> Config:
-    c = dataclasses.replace(TINY, name=name)
-    for field, value in changes.items():
-        c = change(c, field.replace("__", "."), value)
-    return c
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    """A config without a name."""
+    return write(tmp_path / "tiny.py")
 
 
-def test_a_config_alone_has_the_folder_unless_it_has_a_name(tmp_path: Path):
-    [alone] = sweep.tasks(str(tmp_path), [({}, TINY)])
-    assert (alone.folder, alone.shared, alone.label) == (tmp_path, None, "the config")
-    [task] = sweep.tasks(str(tmp_path), [({}, named("main"))])
-    assert (task.folder, task.label) == (tmp_path / f"main_{task.key}", "main")
-    assert task.shared is not None
-    assert task.shared.parent == tmp_path / "populations"
-    assert alone.key == task.key
+def write(path: Path, more: str = "") -> str:
+    path.write_text(FILE + more)
+    return str(path)
 
 
-def test_recipes_that_come_out_the_same_are_one_with_all_names_and_rows():
-    a = named("main", attack__references=8, attack__targets=2)
-    b = named("fixed-1", attack__references=6, attack__targets=4, extract__samples=3)
-    other = named("small", model__layers=2)
-    first, second = sweep.tasks("w", [({}, a), ({"x": 1}, b), ({"y": 2}, other)])
-    assert first.config.name == "main+fixed-1"
-    assert first.label == "main"
-    assert (first.config.attack.references, first.config.attack.targets) == (8, 4)
-    assert first.config.extract.samples == 3
-    assert second.config.name == "small"
+def named(path: Path, name: str, entries: str = "") -> str:
+    """A config file whose config has a name, and perhaps a sweep."""
+    sweep = f"\ndef sweep():\n    yield from {entries}\n" if entries else ""
+    return write(
+        path,
+        f"""
+import dataclasses
+_without_name = get_config
+def get_config():
+    return dataclasses.replace(_without_name(), name={name!r})
+{sweep}""",
+    )
 
 
-def test_a_folder_is_found_again_by_its_key(tmp_path: Path):
-    [task] = sweep.tasks(str(tmp_path), [({}, named("old"))])
-    task.folder.mkdir()
-    [again] = sweep.tasks(str(tmp_path), [({}, named("new"))])
-    assert again.folder == task.folder
+def begin(config_arg: str | None, folder: Path, *overrides: str) -> Sweep:
+    return claim(read(config_arg, str(folder), overrides))[0]
 
 
-def test_of_two_commands_that_begin_at_once_the_first_names_the_folder(tmp_path: Path):
-    [a] = sweep.tasks(str(tmp_path), [({}, named("a"))])
-    [b] = sweep.tasks(str(tmp_path), [({}, named("b"))])
-    assert (a.folder.name, b.folder.name) == (f"a_{a.key}", f"b_{a.key}")
-    b.folder.mkdir()
-    assert a.folder == b.folder == tmp_path / f"b_{a.key}"
+def used(sweep: Sweep) -> Sweep:
+    """A sweep, each recipe of which has models."""
+    for task in sweep.tasks:
+        (task.folder / "checkpoints").mkdir()
+        task.population.mkdir(parents=True, exist_ok=True)
+    return sweep
 
 
-def test_the_population_is_linked_once(tmp_path: Path):
-    [task] = sweep.tasks(str(tmp_path), [({}, named("main"))])
-    task.folder.mkdir()
-    assert sweep.link(task)
-    assert not sweep.link(task)
-    assert os.readlink(task.folder / "population") == f"../populations/{task.population.name}"
-    [alone] = sweep.tasks(str(tmp_path / "w"), [({}, TINY)])
-    assert not sweep.link(alone)
+def stored(folder: Path, name: str) -> dict[str, Any]:
+    return json.loads((folder / "recipes" / name / "config.json").read_text())
 
 
-def test_a_folder_of_one_config_takes_no_sweep(tmp_path: Path):
-    (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(UserError, match="has the rows of one config, not of a sweep"):
-        sweep.tasks(str(tmp_path), [({}, named("main"))])
+def failure(act: Callable[[], object]) -> list[str]:
+    with pytest.raises(UserError) as caught:
+        act()
+    return str(caught.value).split("\n")
 
 
-def test_a_config_alone_takes_no_folder_of_a_sweep(tmp_path: Path):
-    (tmp_path / "populations").mkdir()
-    with pytest.raises(UserError, match="has the recipes of a sweep; choose another folder"):
-        sweep.tasks(str(tmp_path), [({}, TINY)])
-    assert len(sweep.tasks(str(tmp_path), [({}, named("main"))])) == 1
+def test_a_single_config_is_a_sweep_of_one(file: str, tmp_path: Path):
+    sweep = read(file, str(tmp_path / "w"), ())
+    [task] = sweep.tasks
+    assert (task.name, task.names, task.entries, task.sets) == ("tiny", ("tiny",), (0,), {})
+    assert task.folder == tmp_path / "w" / "recipes" / "tiny"
+    assert task.population.parent == tmp_path / "w" / "populations"
+    assert len(task.rows) == 6
+    assert not (tmp_path / "w").exists()
+    assert read(f"{file}:2", str(tmp_path / "w"), ()).tasks[0].name == "tiny-2"
+    assert sweep.flags() == [f"--config={file}", f"--workdir={tmp_path / 'w'}"]
 
 
-def test_two_recipes_of_one_name_are_refused():
-    entries = [({}, named("wide")), ({"model.layers": 2}, named("wide", model__layers=2))]
-    with pytest.raises(UserError, match="name='wide': is the name of two recipes"):
-        sweep.tasks("w", entries)
+def test_recipes_of_a_sweep_are_named_by_what_they_set(tmp_path: Path):
+    file = named(tmp_path / "a.py", "main", "[{'model.layers': 2, 'name': ''}, {'name': 'b'}]")
+    main, deeper = read(file, str(tmp_path / "w"), ()).tasks
+    assert (main.name, main.names, main.others) == ("main", ("main", "b"), {"layers=2,name="})
+    assert deeper.population == main.population
 
 
-def test_entries_that_attack_the_same_rows_otherwise_are_refused():
-    entries = [({}, named("a")), ({"attack.alpha": 0.1}, named("b", attack__alpha=0.1))]
-    said = r"attack.alpha: entries 0 and 1 of the sweep want the same rows with 0.05 and 0.1; say one for both"
-    with pytest.raises(UserError, match=said):
-        sweep.tasks("w", entries)
+def test_claim_writes_the_config_and_what_made_it(file: str, tmp_path: Path):
+    folder = tmp_path / "runs" / "a"
+    [task] = begin(file, folder).tasks
+    found = stored(folder, "tiny")
+    assert found["config"]["model"]["layers"] == 1
+    assert (found["names"], found["format"], found["later"]) == (["tiny"], recipe.FORMAT, [])
+    assert found["recipe_hash"] == recipe.recipe_hash(task.config)
+    assert found["population"] == task.population.name
+    assert found["population_sha256"] is None
+    assert {"lm_mia", "packages", "commit", "cpu_cores"} < found.keys()
+    assert json.loads((folder / "config.json").read_text()) == {
+        "format": recipe.FORMAT,
+        "recipes": ["tiny"],
+        "figures": [],
+    }
 
 
-def test_entries_that_extract_the_same_rows_otherwise_are_refused():
-    a = named("a", extract__samples=3)
-    b = named("b", extract__samples=4, extract__prefix_tokens=2)
-    assert len(sweep.tasks("w", [({}, a), ({"x": 1}, named("c"))])) == 1
-    with pytest.raises(UserError, match=r"extract.prefix_tokens: entries 0 and 1 of the sweep"):
-        sweep.tasks("w", [({}, a), ({"x": 1}, b)])
+def test_without_a_config_the_recipes_are_those_of_the_workdir(file: str, tmp_path: Path):
+    used(begin(file, tmp_path / "w", "--config.attack.references=6"))
+    [task] = read(None, str(tmp_path / "w"), ()).tasks
+    assert (task.name, task.config.attack.references) == ("tiny", 6)
+    [task] = begin(None, tmp_path / "w", "--config.attack.references=8").tasks
+    assert task.config.attack.references == 8
+    assert task.config.attack.fprs == (0.1, 0.5)  # flags change only what they name
+    assert stored(tmp_path / "w", "tiny")["config"]["attack"]["references"] == 8
+    assert failure(lambda: read(None, str(tmp_path / "w"), ["--config.model.layers=2"])) == [
+        f"--workdir={tmp_path / 'w'}: its recipe tiny has another config:",
+        "  model.layers: 1 -> 2",
+        "  choose another --workdir, or put these fields back",
+    ]
 
 
-def test_a_task_knows_the_names_of_the_others():
-    entries = [({}, named("a")), ({"x": 1}, named("b")), ({"y": 2}, named("c", model__layers=2))]
-    assert [task.others for task in sweep.tasks("w", entries)] == [{"c"}, {"a", "b"}]
+def test_without_a_config_a_workdir_must_have_recipes(file: str, tmp_path: Path):
+    w = str(tmp_path / "w")
+    [line] = failure(lambda: read(None, w, ()))
+    assert line.startswith(f"--workdir={w}: there is no such folder; check the spelling")
+    (tmp_path / "w").mkdir()
+    [line] = failure(lambda: read(None, w, ()))
+    assert line.startswith(f"--workdir={w}: has no config.json, so --config is needed")
+    begin(file, tmp_path / "w")
+    changed = stored(tmp_path / "w", "tiny")
+    changed["config"]["model"]["depth"] = 3
+    (tmp_path / "w" / "recipes" / "tiny" / "config.json").write_text(json.dumps(changed))
+    [line] = failure(lambda: read(None, w, ()))
+    assert "was written by another version of lm_mia" in line
+
+
+def test_figures_are_those_that_any_command_asked_for(file: str, tmp_path: Path):
+    flag = "--config.figures={}"
+    begin(file, tmp_path / "w", flag.format("fig01_references"))
+    begin(file, tmp_path / "w", flag.format("scaling"))
+    assert read(None, str(tmp_path / "w"), ()).figures == ("fig01_references", "scaling")
+    assert read(None, str(tmp_path / "w"), [flag.format("scaling")]).figures == ("scaling",)
+    assert read(None, str(tmp_path / "w"), [flag.format("")]).figures == ()
+
+
+def test_the_same_config_and_free_fields_may_claim_again(file: str, tmp_path: Path):
+    used(begin(file, tmp_path))
+    begin(file, tmp_path)
+    begin(file, tmp_path, "--config.train.workers=3", "--config.attack.replicas=5")
+    assert stored(tmp_path, "tiny")["config"]["train"]["workers"] == 3
+    begin(file, tmp_path)  # the config alone says what is attacked, where it has no name
+    assert stored(tmp_path, "tiny")["config"]["attack"]["replicas"] == 2
+
+
+def test_another_config_is_refused_with_the_fields_that_differ(file: str, tmp_path: Path):
+    used(begin(file, tmp_path))
+    before = stored(tmp_path, "tiny")
+    assert failure(lambda: begin(file, tmp_path, *DEEPER)) == [
+        f"--workdir={tmp_path}: its recipe tiny has another config:",
+        "  model.layers: 1 -> 3",
+        "  score.micro_rows: 0 -> 1",
+        "  choose another --workdir, or put these fields back",
+    ]
+    assert stored(tmp_path, "tiny") == before
+
+
+def test_everything_may_change_while_nothing_is_made(file: str, tmp_path: Path):
+    begin(file, tmp_path)
+    begin(file, tmp_path, *DEEPER)
+    assert stored(tmp_path, "tiny")["config"]["model"]["layers"] == 3
+
+
+def test_models_of_another_format_are_refused(
+    file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    used(begin(file, tmp_path))
+    for module in (recipe, sweeps):
+        monkeypatch.setattr(module, "FORMAT", recipe.FORMAT + 1)
+    lines = failure(lambda: begin(file, tmp_path))
+    assert lines[1].startswith("  format: 1 -> ")
+    assert lines[1].endswith("(this version of lm_mia trains other models)")
+
+
+def test_a_recipe_is_found_again_under_any_of_its_names(tmp_path: Path):
+    w = tmp_path / "w"
+    used(begin(named(tmp_path / "a.py", "main"), w, "--config.attack.references=8"))
+    [task] = begin(named(tmp_path / "b.py", "fixed-1"), w, "--config.attack.replicas=5").tasks
+    assert (task.name, task.names) == ("main", ("fixed-1",))
+    # a named recipe is shared: what earlier commands asked for stays
+    assert (task.config.attack.references, task.config.attack.replicas) == (8, 5)
+    assert stored(w, "main")["names"] == ["main", "fixed-1"]
+    assert [path.name for path in (w / "recipes").iterdir()] == ["main"]
+
+
+def test_a_name_that_another_recipe_of_the_workdir_has_is_refused(tmp_path: Path):
+    w = tmp_path / "w"
+    used(begin(named(tmp_path / "a.py", "a", "[{'name': 'b', 'train.epochs': 2}]"), w))
+    swapped = named(tmp_path / "c.py", "b", "[{'name': 'a', 'train.epochs': 2}]")
+    assert "  train.epochs: 2 -> 1" in failure(lambda: begin(swapped, w))
+
+
+def test_an_alias_moves_to_the_recipe_that_now_has_the_name(tmp_path: Path):
+    w = tmp_path / "w"
+    used(begin(named(tmp_path / "a.py", "main", "[{'name': 'alias'}]"), w))
+    assert stored(w, "main")["names"] == ["main", "alias"]
+    begin(named(tmp_path / "a.py", "main", "[{'name': 'alias', 'train.epochs': 2}]"), w)
+    assert stored(w, "main")["names"] == ["main"]
+    assert stored(w, "alias")["names"] == ["alias"]
+
+
+def test_two_commands_that_begin_at_once_share_a_folder_with_the_names_of_both(tmp_path: Path):
+    w = tmp_path / "w"
+    both = [read(named(tmp_path / f"{name}.py", name), str(w), ()) for name in ("a", "b")]
+    assert [claim(sweep)[0].tasks[0].name for sweep in both] == ["a", "a"]
+    assert stored(w, "a")["names"] == ["a", "b"]
+
+
+def test_versions_stay_those_that_began_and_others_are_listed_once(
+    file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    begin(file, tmp_path)
+    first = stored(tmp_path, "tiny")
+    for commit in ("abc", first["commit"], "def", "abc"):
+        monkeypatch.setattr(workdir, "_commit", lambda commit=commit: commit)
+        begin(file, tmp_path)
+    found = stored(tmp_path, "tiny")
+    assert [entry["commit"] for entry in found["later"]] == ["abc", "def"]
+    assert {**found, "later": []} == first
+
+
+@pytest.mark.parametrize("name", ["file", "file/below", "/proc/nowhere"])
+def test_a_path_that_is_no_writable_folder(file: str, tmp_path: Path, name: str):
+    (tmp_path / "file").write_text("precious")
+    [line] = failure(lambda: begin(file, tmp_path / name))
+    assert line.startswith(f"--workdir={tmp_path / name}: ")
+    assert line.endswith("; choose a folder that can be written")
+    assert (tmp_path / "file").read_text() == "precious"
+
+
+def test_a_full_disk_is_one_line(file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def full(path: Path, text: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(sweeps, "write_atomically", full)
+    [line] = failure(lambda: begin(file, tmp_path))
+    assert "No space left on device; choose a folder" in line
+
+
+def test_disclaim_leaves_nothing_of_its_own_behind(file: str, tmp_path: Path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "precious").write_text("kept")
+    for folder in (tmp_path / "deep" / "a" / "new", tmp_path / "mine"):
+        _, disclaim = claim(read(file, str(folder), ()))
+        disclaim()
+        disclaim()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["mine", "tiny.py"]
+    assert [p.name for p in (tmp_path / "mine").iterdir()] == ["precious"]
+
+
+def test_disclaim_keeps_what_an_earlier_command_began(file: str, tmp_path: Path):
+    begin(file, tmp_path / "w")
+    claim(read(file, str(tmp_path / "w"), DEEPER))[1]()
+    assert stored(tmp_path / "w", "tiny")["config"]["model"]["layers"] == 3
+
+
+def test_disclaim_keeps_the_config_of_a_population(file: str, tmp_path: Path):
+    sweep, disclaim = claim(read(file, str(tmp_path / "w"), ()))
+    sweep.tasks[0].population.mkdir(parents=True)
+    disclaim()
+    assert stored(tmp_path / "w", "tiny")["names"] == ["tiny"]
+
+
+def test_the_samples_of_a_recipe_stay_the_same(file: str, tmp_path: Path):
+    [task] = begin(file, tmp_path).tasks
+    record_population(task, "a" * 64)
+    assert stored(tmp_path, "tiny")["population_sha256"] == "a" * 64
+    record_population(task, "b" * 64)  # there is no model yet
+    (task.folder / "checkpoints").mkdir()
+    [line] = failure(lambda: record_population(task, "c" * 64))
+    assert "its samples (sha256 cccccccccccc) are not those of the models in" in line
+    begin(file, tmp_path)
+    assert stored(tmp_path, "tiny")["population_sha256"] == "b" * 64
+
+
+def test_a_plan_without_a_workdir_looks_into_no_folder(file: str):
+    [task] = read(file, None, ()).tasks
+    assert isinstance(task, Task)
+    assert dataclasses.replace(task.config, name="x") != TINY

@@ -1,0 +1,177 @@
+import dataclasses
+from typing import Any
+
+import pytest
+from tiny_config import TINY, change
+
+from lm_mia import config
+from lm_mia.config import Config, Model, recipe, resolve
+from lm_mia.config.recipe import (
+    differences,
+    from_dict,
+    merged,
+    plain_name,
+    population_hash,
+    recipe_hash,
+    requests,
+)
+from lm_mia.errors import UserError
+
+
+def fields() -> list[str]:
+    whole = [f.name for f in dataclasses.fields(Config)]
+    sections = [s for s in whole if dataclasses.is_dataclass(getattr(TINY, s))]
+    names = {s: [f.name for f in dataclasses.fields(getattr(TINY, s))] for s in sections}
+    return [f"{s}.{name}" for s in sections for name in names[s]] + [
+        name for name in whole if name not in sections
+    ]
+
+
+def other(field: str) -> Any:
+    """A value of the field that differs from TINY's."""
+    value: Any = TINY
+    for part in field.split("."):
+        value = getattr(value, part)
+    if isinstance(value, str):
+        return value + "x"
+    return (0.2,) if isinstance(value, tuple) else value + 1
+
+
+FREE = {
+    "train.workers",
+    "train.checkpoint_minutes",
+    "train.validations",
+    "train.trackers",
+    "corpus.processes",
+    "score.statistics",
+    "score.token_samples",
+    "name",
+    "figures",
+    *(f"attack.{f.name}" for f in dataclasses.fields(config.Attack)),
+    *(f"compute.{f.name}" for f in dataclasses.fields(config.Compute)),
+    *(f"extract.{f.name}" for f in dataclasses.fields(config.Extract)),
+}
+
+
+@pytest.mark.parametrize("field", fields())
+def test_differences_tells_every_field_that_is_not_free(field: str):
+    stored = config.to_dict(TINY)
+    new = change(TINY, field, other(field))
+    assert len(differences(stored, TINY)) == 0
+    found = differences(stored, new)
+    assert [line.partition(":")[0] for line in found] == ([] if field in FREE else [field])
+
+
+def test_differences_says_old_and_new_and_what_is_absent():
+    stored = config.to_dict(TINY)
+    del stored["model"]["width"]
+    stored["model"]["depth"] = 3
+    stored["train"]["epochs"] = 2
+    assert differences(stored, TINY) == [
+        "model.depth: 3 -> 'absent'",
+        "model.width: 'absent' -> 8",
+        "train.epochs: 2 -> 1",
+    ]
+
+
+def test_from_dict_is_the_inverse_of_to_dict():
+    c = dataclasses.replace(TINY, name="a", figures=("fig01_references",))
+    assert from_dict(config.to_dict(c)) == c
+    with pytest.raises(TypeError, match="depth"):
+        from_dict({**config.to_dict(c), "model": {"depth": 3}})
+
+
+def test_hashes_are_what_they_always_were():
+    """Other hashes would orphan every workdir that exists: change them only with a note in the changelog."""
+    assert recipe_hash(TINY) == "4e4d152d"
+    assert population_hash(TINY) == "03f4c900"
+
+
+@pytest.mark.parametrize("field", fields())
+def test_the_hash_changes_with_what_determines_a_model(field: str):
+    section, changed = field.partition(".")[0], change(TINY, field, other(field))
+    of_population = section in ("corpus", "tokenizer", "population") and field not in FREE
+    of_model = section in ("model", "optimizer", "train") and field not in {*FREE, "model.size"}
+    assert (recipe_hash(changed) != recipe_hash(TINY)) == (of_population or of_model)
+    assert (population_hash(changed) != population_hash(TINY)) == of_population
+
+
+def test_the_hash_changes_with_the_format(monkeypatch: pytest.MonkeyPatch):
+    before = recipe_hash(TINY)
+    monkeypatch.setattr(recipe, "FORMAT", recipe.FORMAT + 1)
+    assert recipe_hash(TINY) != before
+
+
+def test_the_hash_depends_on_layers_and_width_and_not_on_the_name_of_the_size():
+    plain = Config(model=Model(size="custom", layers=3, width=512, heads=8))
+    assert recipe_hash(resolve(plain)) == recipe_hash(resolve(Config(model=Model(size="10M"))))
+
+
+def named(name: str, **changes: object) -> Config:
+    c = dataclasses.replace(TINY, name=name)
+    for field, value in changes.items():
+        c = change(c, field.replace("__", "."), value)
+    return c
+
+
+def test_a_recipe_without_a_name_is_called_after_its_file_or_what_it_sets():
+    two = {"model.layers": 2, "train.epochs": 3}
+    entries = [({}, TINY), (two, named("", model__layers=2, train__epochs=3))]
+    assert [r.names for r in requests(entries, "quickstart")] == [
+        ("quickstart",),
+        ("layers=2,epochs=3",),
+    ]
+    assert requests([({}, named("main"))], "quickstart")[0].names == ("main",)
+
+
+def test_names_of_folders_are_plain():
+    assert plain_name("path=/a b/c.txt") == "path=_a_b_c.txt"
+    assert plain_name("../..") == "recipe"
+    assert len(plain_name("x" * 300)) == 48
+    long = [({"a.b": f"{'x' * 60}{i}"}, named("", model__layers=i)) for i in (2, 3)]
+    names = [r.names[0] for r in requests(long, "quickstart")]
+    assert [name.rpartition("-")[2] for name in names] == [recipe_hash(c) for _, c in long]
+
+
+def test_entries_with_the_same_models_are_one_request_with_all_names_and_counts():
+    a = named("main", attack__references=8, attack__targets=2)
+    b = named("fixed-1", attack__references=6, attack__targets=4, extract__samples=3)
+    small = named("small", model__layers=2)
+    first, second = requests([({}, a), ({"x": 1}, b), ({"y": 2}, small)], "file")
+    assert (first.names, first.entries) == (("main", "fixed-1"), (0, 1))
+    assert (first.config.attack.references, first.config.attack.targets) == (8, 4)
+    assert first.config.extract.samples == 3
+    assert (second.names, second.entries, second.sets) == (("small",), (2,), {"y": 2})
+
+
+def test_recipes_scored_at_other_steps_are_apart():
+    entries = [({}, named("a")), ({"score.at_steps": (1,)}, named("b", score__at_steps=(1,)))]
+    assert len(requests(entries, "file")) == 2
+
+
+def test_two_recipes_of_one_name_are_refused():
+    entries = [({}, named("wide")), ({"model.layers": 2}, named("wide", model__layers=2))]
+    with pytest.raises(UserError, match="name='wide': two recipes of the sweep have this name"):
+        requests(entries, "file")
+
+
+def test_entries_that_attack_or_extract_the_same_models_differently_are_refused():
+    entries = [({}, named("a")), ({"attack.alpha": 0.1}, named("b", attack__alpha=0.1))]
+    said = r"attack.alpha: entries 0 and 1 of the sweep have the same models but 0.05 and 0.1; use one value for both"
+    with pytest.raises(UserError, match=said):
+        requests(entries, "file")
+    a = named("a", extract__samples=3)
+    b = named("b", extract__samples=4, extract__prefix_tokens=2)
+    assert len(requests([({}, a), ({"x": 1}, named("c"))], "file")) == 1
+    with pytest.raises(UserError, match=r"extract.prefix_tokens: entries 0 and 1 of the sweep"):
+        requests([({}, a), ({"x": 1}, b)], "file")
+
+
+def test_merged_asks_for_the_models_and_statistics_of_both():
+    a = named("a", attack__references=8, score__statistics=("min_k",), score__token_samples=(3,))
+    b = named("b", attack__replicas=6, score__statistics=("target_logit", "min_k"))
+    both = merged(a, b)
+    assert (both.name, both.attack.references, both.attack.replicas) == ("a", 8, 6)
+    assert both.score.statistics == ("min_k", "target_logit")
+    assert both.score.token_samples == (3,)
+    assert both.train == a.train
