@@ -227,9 +227,6 @@ def _again(verb: str = "attack") -> str:
     return f"run lm-mia {verb} again"
 
 
-_SEEDS = ("subset_seed", "init_seed", "order_seed")
-
-
 @dataclasses.dataclass(frozen=True)
 class Rows:
     """References and replicas of one recipe, among the rows of its store."""
@@ -248,7 +245,7 @@ class Rows:
         """Losses of one sample, nats a token: (IN references, OUT references, replicas)."""
         with _readable(self.path):
             loss_R, member_R, loss_B = (
-                self.store[name].isel(row=rows, sample=sample).to_numpy()
+                self.store[name].isel(model=rows, sample=sample).to_numpy()
                 for name, rows in (
                     ("loss", self.reference_rows),
                     ("member", self.reference_rows),
@@ -274,8 +271,7 @@ def read_rows(folder: Path) -> Rows:
         raise WorkdirError(f"{folder}: no {facts['recipe']}/scores.zarr; run lm-mia score first")
     with _readable(path):
         store = xr.open_zarr(path, chunks=None, consolidated=True)
-        role_M = np.array([str(role) for role in store["role"].to_numpy()])
-        seeds_Mx3 = np.stack([store[name].to_numpy() for name in _SEEDS], axis=1)
+        role_M, names = store["role"].to_numpy(), store["model"].to_numpy().tolist()
         extra = {NEEDED[a] for a in config["attacks"] if a in NEEDED}
         variables = {n: store[n] for n in ("loss", "member", *sorted(extra))}
         sizes = {n: _shard_samples(variable) for n, variable in variables.items()}
@@ -299,7 +295,6 @@ def read_rows(folder: Path) -> Rows:
         )
         return all(shard.is_file() and shard.stat().st_size for shard in paths)
 
-    names = ["_".join(map(str, row)) for row in zip(role_M, *seeds_Mx3.T, strict=True)]
     found = {}
     for role in ("reference", "replica"):
         count = facts[f"{role}s"]

@@ -42,12 +42,12 @@ def test_the_whole_run(tiny: tiny_run.Tiny):
     table = pd.read_csv(w / "tables" / "attacks.csv").set_index(["attack", "references"])
     for name, count in (("lira_online", 4), ("loss", 0)):
         assert f"AUC of {name}: {table.loc[(name, count), 'auc_mean']:.3f} +- " in out
-    rows = [f"reference_{i}_{i}_{i}" for i in range(4)]
-    rows += [f"replica_{2**31}_{2**31}_{i}" for i in range(2)]
+    rows = [f"reference-{i:02d}" for i in range(4)]
+    rows += [f"replica-{i:02d}" for i in range(2)]
     assert tiny_run.events(w, "row_trained") == tiny_run.events(w, "row_scored") == rows
     [store] = w.glob("recipe_*/scores.zarr")
     with xr.open_zarr(store) as data:
-        assert dict(data.sizes) == {"row": 6, "sample": 32}
+        assert dict(data.sizes) == {"model": 6, "sample": 32}
         assert {"role", "tokens", "unk", "zlib_bytes"} < set(data.coords)
         assert (data["member"].sum("sample") == 16).all()
         assert not data["loss"].isnull().any()
@@ -83,8 +83,8 @@ def test_more_references_train_only_the_new_ones(
         == 0
     )
     assert "rows: 8 wanted, 6 present, 2 to train and score" in capsys.readouterr().err
-    assert tiny_run.events(w, "row_trained") == ["reference_4_4_4", "reference_5_5_5"]
-    assert tiny_run.events(w, "row_scored") == ["reference_4_4_4", "reference_5_5_5"]
+    assert tiny_run.events(w, "row_trained") == ["reference-04", "reference-05"]
+    assert tiny_run.events(w, "row_scored") == ["reference-04", "reference-05"]
     new = tiny_run.scores(w)
     assert {k: new[k] for k in old} == old
     assert len(new) == len(old) + 4
@@ -247,24 +247,24 @@ def test_a_row_that_diverged_is_told_by_every_run_until_its_evidence_is_deleted(
         return state
 
     monkeypatch.setattr(supervisor, "run", here)
-    line = "1 of 6 rows diverged (reference_1_1_1): {} says where; lower optimizer.peak_learning_rate in a new "
+    line = "1 of 6 rows diverged (reference-01): {} says where; lower optimizer.peak_learning_rate in a new "
     line += "workdir, or delete those files to try again"
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "fresh", spoilt)
         said = refused(tiny.argv("run", w), capsys)
         [recipe] = w.glob("recipe_*")
         assert said[-1] == line.format(recipe / "diverged")
-        told = "row reference_1_1_1: loss=nan at step 0; lower optimizer.peak_learning_rate in a new workdir"
+        told = "row reference-01: loss=nan at step 0; lower optimizer.peak_learning_rate in a new workdir"
         assert f"{told}; the other rows go on" in said
         assert len(tiny_run.events(w, "row_scored")) == 5
         [logged] = tiny_run.logged(w, "row_diverged")
-        evidence = json.loads((recipe / "diverged" / "reference_1_1_1.json").read_text())
+        evidence = json.loads((recipe / "diverged" / "reference-01.json").read_text())
         assert evidence.items() < logged.items()
         patch.setattr(loop, "train_row", pytest.fail)
         for verb in ("run", "train", "score"):
             assert refused(tiny.argv(verb, w), capsys)[-1] == said[-1]
     assert not (w / "tables").exists()
-    (recipe / "diverged" / "reference_1_1_1.json").unlink()
+    (recipe / "diverged" / "reference-01.json").unlink()
     assert cli.main(tiny.argv("run", w)) == 0
     assert tiny_run.scores(w) == tiny_run.scores(tiny.workdir)
 

@@ -23,15 +23,25 @@ TARGET_SEED = 2**31
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One model of a recipe; the three seeds are its identity, the role says what it is for."""
+    """One model of a recipe. The role and the three seeds identify it; folders, logs and tables show its `name`."""
 
     role: Role
     subset_seed: int
     init_seed: int
     order_seed: int
 
+    @property
+    def name(self) -> str:
+        """The short name, such as reference-07 or replica-03: the role and the number within it.
+
+        The number has at least two digits. It is the subset seed of a reference and the order seed of a replica, so
+        names are unique among the models that `rows` returns and do not change when models are added.
+        """
+        number = self.subset_seed if self.role == "reference" else self.order_seed
+        return f"{self.role}-{number:02d}"
+
     def __str__(self) -> str:
-        return f"{self.role}_{self.subset_seed}_{self.init_seed}_{self.order_seed}"
+        return self.name
 
 
 def rows(references: int, replicas: int) -> list[Row]:

@@ -1,21 +1,26 @@
-"""The layout of the score store on disk: its variables in Zarr v3, its rows, score points and coordinates.
+"""The layout of the score store on disk: its variables in Zarr v3, its models, score points and coordinates.
 
-Variables have chunks of 2^16 samples with checksums, grouped into shards of 2^22. Each shard holds one row at one score
-point.
+The first dimension is `model`. Variables have chunks of 2^16 samples with checksums, grouped into shards of 2^22. Each
+shard holds one model at one score point.
+
+The coordinates `model` (the short names) and `role` are strings of a fixed width, which xarray reads as numpy's `U`
+type. Zarr's strings of variable width would be read as `StringDType`, which much code does not expect. Zarr-Python 3.1
+warns when it writes fixed-width strings, and later versions do not; no version warns when it reads them.
 """
 
 import dataclasses
 import json
 import shutil
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import zarr
-from zarr.codecs import Crc32cCodec
-from zarr.errors import ZarrUserWarning
+from zarr.codecs import Crc32cCodec, ZstdCodec
+from zarr.errors import UnstableSpecificationWarning, ZarrUserWarning
 
 from lm_mia.data.subsets import Role, Row
 from lm_mia.errors import UserError
@@ -39,6 +44,8 @@ VARIABLES = {  # name -> type, fill value and units
 }
 
 SEEDS = ("subset_seed", "init_seed", "order_seed")
+STRING = np.dtype("<U32")
+"""Of names and roles, whatever their number: a name with the largest int64 seed has 29 characters."""
 
 
 def kvstore(path: Path) -> dict[str, str]:
@@ -85,7 +92,7 @@ def spec(
             "shape": [rows, *middle, samples],
             "data_type": dtype,
             "fill_value": fill,
-            "dimension_names": ["row", *["checkpoint"] * len(middle), dimension_of(path.name)],
+            "dimension_names": ["model", *["checkpoint"] * len(middle), dimension_of(path.name)],
             "attributes": ({"units": units} if units else {})
             | ({"samples": list(token_samples)} if path.name == TOKENS else {}),
             "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [*ones, shard]}},
@@ -119,18 +126,18 @@ def read(path: Path) -> Table | None:
             names.discard(TOKENS)  # deleted, to make room for those of other samples
         if "loss" not in names:
             return None
-        role_M = _values(group, "role")
+        name_M, role_M = _values(group, "model"), _values(group, "role")
         seeds_3xM = [_values(group, name) for name in SEEDS]
         step_K = _values(group, "step") if "step" in names else np.zeros(0, np.int64)
     except (ValueError, LookupError, TypeError, OSError) as error:
-        raise damaged(path, "zarr.json, role or seeds") from error
+        raise damaged(path, "zarr.json, model, role or seeds") from error
     rows = [
         Row(cast(Role, str(role)), *map(int, seeds))
         for role, *seeds in zip(role_M, *seeds_3xM, strict=True)
     ]
     # A lost chunk of a coordinate reads as its fill value, without an error.
-    if "" in role_M or any((seeds_M < 0).any() for seeds_M in seeds_3xM):
-        raise damaged(path, "role or seeds")
+    if name_M.tolist() != [row.name for row in rows] or any((s < 0).any() for s in seeds_3xM):
+        raise damaged(path, "model, role or seeds")
     if (step_K < 0).any():
         raise damaged(path, "step")
     return Table(rows, names, tuple(map(int, step_K)))
@@ -166,6 +173,19 @@ def token_samples(path: Path) -> tuple[int, ...]:
         ) from error
 
 
+@contextmanager
+def _no_zarr_warnings() -> Iterator[None]:
+    """Hides Zarr's warnings that consolidated metadata and, up to 3.1, fixed-width strings are not in its standard.
+
+    xarray and Zarr-Python agree on both; the warnings are about other readers.
+    """
+    with warnings.catch_warnings():
+        for category in (ZarrUserWarning, UnstableSpecificationWarning):
+            warnings.simplefilter("ignore", category)
+        yield
+
+
+@_no_zarr_warnings()
 def forget_tokens(path: Path) -> None:
     """Forgets tokens whose variable was deleted, and their coordinates, so that readers no longer expect them."""
     if not (path / "zarr.json").exists() or (path / TOKENS / "zarr.json").exists():
@@ -188,12 +208,14 @@ def damaged(path: Path, what: str) -> UserError:
     )
 
 
-def row_columns(rows: Sequence[Row]) -> dict[str, np.ndarray]:
-    """Coordinates of the row dimension: role and seeds."""
+def model_columns(rows: Sequence[Row]) -> dict[str, np.ndarray]:
+    """Coordinates of the model dimension: short name, role and seeds."""
     seeds = {name: np.array([getattr(row, name) for row in rows], np.int64) for name in SEEDS}
-    return {"role": np.array([row.role for row in rows], object), **seeds}
+    names = {"model": [row.name for row in rows], "role": [row.role for row in rows]}
+    return {name: np.array(values, STRING) for name, values in names.items()} | seeds
 
 
+@_no_zarr_warnings()
 def write(
     path: Path, coordinates: Mapping[str, Mapping[str, np.ndarray]], attributes: Mapping[str, Any]
 ) -> None:
@@ -215,12 +237,10 @@ def write(
     group.update_attributes({**attributes, "coordinates": " ".join(there | names)})
 
 
+@_no_zarr_warnings()
 def consolidate(path: Path) -> None:
     """Lets readers see what was written: one atomic rename."""
-    with warnings.catch_warnings():
-        # xarray and zarr agree on this extension; it only warns of other readers
-        warnings.simplefilter("ignore", ZarrUserWarning)
-        zarr.consolidate_metadata(path)
+    zarr.consolidate_metadata(path)
 
 
 def _write_coordinate(path: Path, dimension: str, values: np.ndarray) -> None:
@@ -230,15 +250,16 @@ def _write_coordinate(path: Path, dimension: str, values: np.ndarray) -> None:
         array = zarr.open_array(path, mode="r+")
         array.resize(values.shape)
     else:
-        dtype = "str" if values.dtype == object else values.dtype
+        is_text = values.dtype == STRING
         array = zarr.create_array(
             path,
             shape=values.shape,
-            dtype=dtype,
+            dtype=values.dtype,
             chunks=(min(max(4096, len(values)), 2**20),),
             dimension_names=[dimension],
-            compressors=[Crc32cCodec()],
-            fill_value="" if dtype == "str" else -1,  # no coordinate is: a lost chunk shows
+            # a chunk of strings would take 512 KiB uncompressed
+            compressors=[ZstdCodec(), Crc32cCodec()] if is_text else [Crc32cCodec()],
+            fill_value="" if is_text else -1,  # no coordinate is: a lost chunk shows
         )
     array[:] = values
 

@@ -1,6 +1,7 @@
-"""The score store: loss and statistics of every (row, sample), in Zarr v3, written by many processes, read by xarray.
+"""The score store: loss and statistics of every (model, sample), in Zarr v3, written by many processes, read by xarray.
 
-Rows that are also scored before their end have a dimension more, (row, checkpoint, sample), with the coordinate step.
+Models that are also scored before their end have one more dimension, (model, checkpoint, sample), with the coordinate
+step.
 
 What makes it safe without a database:
   * a shard never spans two rows or score points; one process writes a row's, whole and once, each by an atomic rename;
@@ -14,6 +15,7 @@ M: rows, K: score points and the end, which is the last; N2: samples of the popu
 import dataclasses
 import itertools
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -79,16 +81,22 @@ class Store:
           sample_columns: coordinates of the sample dimension, whole numbers from 0 or float64, each of shape N2.
           attributes: of the group.
           token_columns: of `population.token_columns`, where the store has `token_samples`.
+
+        Raises:
+          UserError: the store is damaged.
+          ValueError: two models would have the same name.
         """
         with filelock.FileLock(self.path.with_suffix(".lock")):
             old, names = self._table()  # which tells of damage
             schema.forget_tokens(self.path)
             table = list(dict.fromkeys([*old, *wanted]))
+            if repeated := [n for n, count in Counter(map(str, table)).items() if count > 1]:
+                raise ValueError(f"{repeated[0]}: the name of more than one model")
             if table == old and names.issuperset(self.variables):
                 return
             columns = {"sample": sample_columns, "token": token_columns}
             size = {of: len(next(iter(named.values()), ())) for of, named in columns.items()}
-            coordinates = {"row": schema.row_columns(table)}
+            coordinates = {"model": schema.model_columns(table)}
             if not old:
                 coordinates["checkpoint"] = {"step": np.array(self._points, np.int64)}
                 coordinates["sample"] = {"sample": np.arange(size["sample"]), **sample_columns}

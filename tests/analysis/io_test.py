@@ -107,7 +107,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 DAMAGED = r"scores\.zarr: damaged \(\w+\); delete it, then run lm-mia score and attack"
-LOST = r"15 of the 16 reference rows of the tables; absent: reference_{i}_{i}_{i}; run lm-mia score first"
+LOST = (
+    r"15 of the 16 reference rows of the tables; absent: reference-{i:02d}; run lm-mia score first"
+)
 
 
 def cut(path: Path) -> None:
@@ -161,13 +163,13 @@ def test_a_row_without_a_statistic_of_the_attacks_is_not_there(tmp_path: Path) -
     folder = write_workdir(tmp_path / "demo", samples=60, attacks=attacks, replicas=4)
     assert len(io.read_rows(folder).names) == 20
     (folder / RECIPE / "scores.zarr" / "min_k" / "c" / "5" / "0").unlink()
-    with pytest.raises(io.WorkdirError, match="absent: reference_5_5_5; run lm-mia score"):
+    with pytest.raises(io.WorkdirError, match="absent: reference-05; run lm-mia score"):
         io.read_rows(folder)
     path = folder / "tables" / "flips.json"  # as an attack without this row would write it
     path.write_text(json.dumps(json.loads(path.read_text()) | {"references": 15}))
     names = io.read_rows(folder).names
     assert len(names) == 19
-    assert "reference_5_5_5" not in names
+    assert "reference-05" not in names
 
 
 @pytest.fixture

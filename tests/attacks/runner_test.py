@@ -154,7 +154,7 @@ def test_what_the_tables_are_about(attacked: Ran):
         "recipe": "recipe_x",
         "config": json.loads(json.dumps(dataclasses.asdict(SMALL))),
         "attack": "lira_online",
-        "first_target": f"replica_{2**31}_{2**31}_0",
+        "first_target": "replica-00",
         "references": 12,
         "replicas": 8,
         "k_low": k_low,

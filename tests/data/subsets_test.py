@@ -179,9 +179,20 @@ def test_growing_keeps_every_row(references: int, replicas: int, more: int, agai
     assert len(large) == len(set(map(str, large))) == references + more + replicas
 
 
-def test_a_row_is_named_by_its_role_and_seeds():
-    assert str(Row("reference", 1, 2, 3)) == "reference_1_2_3"
-    assert str(subsets.rows(0, 8)[-1]) == "replica_2147483648_2147483648_7"
+def test_a_row_is_named_by_its_role_and_number():
+    """The number is the subset seed of a reference and the order seed of a replica."""
+    assert str(Row("reference", 1, 2, 3)) == Row("reference", 1, 2, 3).name == "reference-01"
+    assert str(Row("replica", 1, 2, 3)) == "replica-03"
+    names = list(map(str, subsets.rows(129, 101)))
+    assert names[:11:10] == ["reference-00", "reference-10"]
+    assert names[99:101] + names[128:130] == [
+        "reference-99",
+        "reference-100",
+        "reference-128",
+        "replica-00",
+    ]
+    assert names[-1] == "replica-100"
+    assert len(set(names)) == 230
 
 
 def test_the_slow_stream_is_numpys():

@@ -9,7 +9,7 @@ import pytest
 from launch import heartbeats
 
 BY = heartbeats.By("job-1", "node-1", 7, "logs/job-1.log", "0.1.0 abc")
-ROW = "reference_0_0_0"
+ROW = "reference-00"
 
 
 def saved(recipe: Path, step: int) -> None:
@@ -31,7 +31,7 @@ def test_three_failures_set_a_row_aside_until_they_are_deleted(tmp_path: Path):
         assert not heartbeats.set_aside(tmp_path, ROW), n
         heartbeats.failed(tmp_path, ROW, "x", BY)
     assert heartbeats.set_aside(tmp_path, ROW)
-    assert not heartbeats.set_aside(tmp_path, "reference_1_1_1")
+    assert not heartbeats.set_aside(tmp_path, "reference-01")
     [_, path, *_] = heartbeats.way_out(tmp_path, ROW).split()
     Path(path).unlink()
     assert not heartbeats.set_aside(tmp_path, ROW)
@@ -117,15 +117,15 @@ def left_behind(recipe: Path, job: str, rows: dict[str, str], age_seconds: float
 
 
 def test_jobs_that_vanished_are_failures_of_the_rows_they_had_not_finished(tmp_path: Path):
-    left_behind(tmp_path, "old", {ROW: "x", "reference_1_1_1": "x"}, 1000)
-    live = left_behind(tmp_path, "live", {"reference_2_2_2": "x"}, 1)
-    [said] = heartbeats.bury(tmp_path, "me", {ROW, "reference_2_2_2"})
+    left_behind(tmp_path, "old", {ROW: "x", "reference-01": "x"}, 1000)
+    live = left_behind(tmp_path, "live", {"reference-02": "x"}, 1)
+    [said] = heartbeats.bury(tmp_path, "me", {ROW, "reference-02"})
     assert (
         said
         == f"{ROW}: its job vanished (killed, out of memory, or the machine lost?): job old on node-1"
     )
     assert [f["job"] for f in heartbeats.failures(tmp_path, ROW)] == ["old"]
-    assert heartbeats.failures(tmp_path, "reference_1_1_1") == []
+    assert heartbeats.failures(tmp_path, "reference-01") == []
     assert [path for path, *_ in heartbeats.running(tmp_path)] == [live]
     assert heartbeats.bury(tmp_path, "me", {ROW}) == []  # counted once
 

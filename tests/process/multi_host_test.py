@@ -22,7 +22,7 @@ __all__ = ["_on_cpu", "tiny"]  # fixtures
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("_on_cpu")]
 
 POINTS, STEPS = (3, 6), 8
-KILLED, STOPPED = "reference_1_1_1", "reference_3_3_3"
+KILLED, STOPPED = "reference-01", "reference-03"
 FLAGS = (
     "--config.population.length_tokens=24",
     "--config.tokenizer.vocab_size=70",

@@ -13,7 +13,7 @@ from tiny_run import _on_cpu, tiny
 __all__ = ["_on_cpu", "tiny"]  # fixtures
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("_on_cpu")]
 
-FIRST, OTHER = "reference_0_0_0", "reference_3_3_3"  # what two workers begin with
+FIRST, OTHER = "reference-00", "reference-03"  # what two workers begin with
 
 
 def newest_state(workdir: Path, row: str) -> int:

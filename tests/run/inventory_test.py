@@ -73,7 +73,7 @@ def test_a_row_is_present_only_when_all_its_score_points_are(tmp_path: Path):
 
 
 def test_a_row_that_diverged_is_not_missing(tmp_path: Path):
-    assert inventory.diverged(tmp_path, ROWS[2]) == tmp_path / "diverged" / "reference_2_2_2.json"
+    assert inventory.diverged(tmp_path, ROWS[2]) == tmp_path / "diverged" / "reference-02.json"
     inventory.diverged(tmp_path, ROWS[2]).parent.mkdir()
     inventory.diverged(tmp_path, ROWS[2]).touch()
     left = [row for row in ROWS if row != ROWS[2]]

@@ -217,7 +217,7 @@ def test_a_row_that_diverged_is_not_there(
     [recipe] = workdir.glob("recipe_*")
     (recipe / "scores.zarr" / "loss" / "c" / "2" / "0").unlink()
     (recipe / "diverged").mkdir()
-    (recipe / "diverged" / "reference_2_2_2.json").write_text("{}")
+    (recipe / "diverged" / "reference-02.json").write_text("{}")
     [found] = planned(capsys, f"--config={tiny.config}", f"--workdir={workdir}")["recipes"]
     assert (found["rows"], found["present_rows"]) == (6, 5)
 

@@ -22,7 +22,7 @@ def test_what_is_there_and_what_is_missing(
     w = tiny.copy(tmp_path / "w")
     [recipe] = w.glob("recipe_*")
     (recipe / "scores.zarr" / "loss" / "c" / "1" / "0").unlink()
-    shutil.rmtree(recipe / "checkpoints" / "reference_1_1_1")
+    shutil.rmtree(recipe / "checkpoints" / "reference-01")
     (w / "report.html").unlink()
     before = tiny_run.content(w)
     assert cli.main(tiny.argv("status", w, "--config.attack.replicas=3")) == 0

@@ -276,7 +276,7 @@ def test_rows_that_diverged_are_told(tmp_path: Path):
         f": {tmp_path}/diverged says where; lower optimizer.peak_learning_rate in a new workdir, or delete those "
         "files to try again"
     )
-    assert str(caught.value) == f"1 of 2 rows diverged (reference_1_1_1){tail}"
+    assert str(caught.value) == f"1 of 2 rows diverged (reference-01){tail}"
     with pytest.raises(UserError) as caught:
         supervisor.check_diverged(tmp_path, ROWS)
     names = ", ".join(map(str, ROWS[1:4]))

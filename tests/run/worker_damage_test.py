@@ -23,9 +23,9 @@ def test_a_lost_shard_is_scored_again_from_the_checkpoint(tiny: tiny_run.Tiny, t
     work("run", c, workdir, seen.append)
     told = [event for event in seen[1:] if event["event"] != "compiled"]
     assert [(e["event"], e.get("row")) for e in told] == [
-        ("row_started", "reference_2_2_2"),
-        ("scoring", "reference_2_2_2"),
-        ("row_scored", "reference_2_2_2"),
+        ("row_started", "reference-02"),
+        ("scoring", "reference-02"),
+        ("row_scored", "reference-02"),
     ]
     assert tiny_run.scores(workdir) == tiny_run.scores(tiny.workdir)
 
@@ -47,7 +47,7 @@ def test_a_statistic_that_is_not_finite_is_not_stored(
         with pytest.raises(UserError) as caught:
             work("score", c, workdir, lambda event: None)
         assert str(caught.value) == (
-            f"row reference_0_0_0: {message} not finite; the row is not stored"
+            f"row reference-00: {message} not finite; the row is not stored"
         )
         bad["loss"][:3] = np.nan
         (recipe / "scores.zarr" / "loss/c/0/0").unlink(missing_ok=True)

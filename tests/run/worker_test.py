@@ -94,9 +94,7 @@ def test_untrained_rows_are_not_scored(tiny: tiny_run.Tiny, tmp_path: Path):
     c = load.parse(tiny.config)
     workdir = tiny.copy(tmp_path / "w", rows=False)
     tiny.recipe(workdir)
-    with pytest.raises(
-        UserError, match=r"row reference_0_0_0: not trained yet; run `lm-mia train`"
-    ):
+    with pytest.raises(UserError, match=r"row reference-00: not trained yet; run `lm-mia train`"):
         work("score", c, workdir, lambda event: None)
 
 
@@ -215,14 +213,14 @@ def test_a_row_that_diverges_leaves_evidence_and_the_others_are_made(
         patch.setattr(checkpoint, "fresh", spoilt)
         work("run", c, workdir, seen.append)
     [told] = [event for event in seen if event["event"] == "row_diverged"]
-    assert told["message"].startswith("row reference_2_2_2: loss=nan at step 0; lower optimizer.")
+    assert told["message"].startswith("row reference-02: loss=nan at step 0; lower optimizer.")
     evidence = json.loads(inventory.diverged(recipe, ROWS[2]).read_text())
     assert {k: v for k, v in told.items() if k not in ("event", "message")} == evidence
     assert (evidence["step"], evidence["loss_nats"]) == (0, "nan")
     members = set(np.flatnonzero(subsets.members(ROWS, 32, "balanced")[2]))
     assert len(evidence["samples"]) == 4
     assert set(evidence["samples"]) <= members
-    others = [name for name in NAMES if name != "reference_2_2_2"]
+    others = [name for name in NAMES if name != "reference-02"]
     assert [event["row"] for event in seen if event["event"] == "row_scored"] == others
     work("run", c, workdir, lambda event: pytest.fail(str(event)) if "row" in event else None)
     inventory.diverged(recipe, ROWS[2]).unlink()

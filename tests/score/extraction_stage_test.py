@@ -45,11 +45,11 @@ def test_the_replica_that_the_scores_are_of_is_asked(tiny: tiny_run.Tiny, tmp_pa
     w = tiny.copy(tmp_path / "w")
     facts = w / "tables" / "flips.json"
     made = facts.read_text()
-    assert json.loads(made)["first_target"] == "replica_2147483648_2147483648_0"
+    assert json.loads(made)["first_target"] == "replica-00"
     found = []
     for order in (0, 1):
-        row = f"replica_2147483648_2147483648_{order}"
-        facts.write_text(made.replace("replica_2147483648_2147483648_0", row))
+        row = f"replica-{order:02d}"
+        facts.write_text(made.replace("replica-00", row))
         assert cli.main(tiny.argv("extract", w, *FLAGS)) == 0
         assert json.loads((w / "tables" / "extraction.json").read_text())["row"] == row
         found.append((w / "tables" / "extraction.csv").read_text())

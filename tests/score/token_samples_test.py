@@ -67,9 +67,9 @@ def test_tokens_have_a_dimension_of_their_own(tmp_path: Path):
         assert not s.lacks_tokens(row)
     assert s.missing(FOUR) == []
     with xr.open_zarr(s.path) as data:
-        assert data["token_log_prob"].dims == ("row", "token")
+        assert data["token_log_prob"].dims == ("model", "token")
         assert data["token_log_prob"].attrs["units"] == "nats"
-        of = data["token_log_prob"].isel(row=2).set_xindex("token_sample").sel(token_sample=3)
+        of = data["token_log_prob"].isel(model=2).set_xindex("token_sample").sel(token_sample=3)
         np.testing.assert_array_equal(of, log_probs(2)[5:])
         for name in schema.TOKEN_COLUMNS:
             np.testing.assert_array_equal(data[name], TOKENS[name])
@@ -217,7 +217,7 @@ def test_tokens_at_every_score_point(tmp_path: Path):
     s.write_tokens(FOUR[0], log_probs(5), 6)
     assert [s.lacks_tokens(FOUR[0], step) for step in (*s.steps, 0)] == [True, False, True]
     with xr.open_zarr(s.path) as data:
-        assert data["token_log_prob"].dims == ("row", "checkpoint", "token")
+        assert data["token_log_prob"].dims == ("model", "checkpoint", "token")
         np.testing.assert_array_equal(data["token_log_prob"][0, 1], log_probs(5))
 
 

@@ -54,7 +54,7 @@ times_asked() { grep -s 'CANCELLED AT' "$(log "$1" "$2")" | wc -l; } # to stop, 
 
 row_of() { # of workdir $1, the row that job $2 is at work on, once it has made some steps
   local row
-  row=$(sed -n 's/.*"rows": {"\([a-z0-9_]*\)".*/\1/p' "$1"/recipe_*/running/"$2.json" 2>/dev/null)
+  row=$(sed -n 's/.*"rows": {"\([a-z0-9-]*\)".*/\1/p' "$1"/recipe_*/running/"$2.json" 2>/dev/null)
   [ -n "$row" ] || return 1
   grep -q "\"event\": \"train\", \"row\": \"$row\".*\"step\": [1-9].*\"job\": \"$2\"" "$1/metrics.jsonl" && echo "$row"
 }

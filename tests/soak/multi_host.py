@@ -94,7 +94,7 @@ def case(tiny: tiny_run.Tiny, folder: Path, name: str, unbroken: Path) -> bool:
     job = tiny.start_job(workdir, 2, 2, *FLAGS)
     # in the third row, behind its first score point
     while [
-        e["step"] > 9 for e in tiny_run.logged(workdir, "train")[-1:] if "2_2_2" in e["row"]
+        e["step"] > 9 for e in tiny_run.logged(workdir, "train")[-1:] if e["row"] == "reference-02"
     ] != [True]:
         if any(process.poll() is not None for process in job):
             sys.exit(f"{workdir}: ended with {finish(job)[0]} before it was hit")
@@ -105,7 +105,7 @@ def case(tiny: tiny_run.Tiny, folder: Path, name: str, unbroken: Path) -> bool:
     while not all(map(tiny_run.gone, workers)):
         seconds += 0.1
         time.sleep(0.1)
-    states = workdir.glob("recipe_*/checkpoints/reference_2_2_2/*")
+    states = workdir.glob("recipe_*/checkpoints/reference-02/*")
     step = max(int(path.name) for path in states if path.name.isdigit())
     run(tiny, workdir, processes, devices)
     rerun = {e["row"]: e["resumed_at"] for e in tiny_run.logged(workdir, "row_trained")}
@@ -115,7 +115,7 @@ def case(tiny: tiny_run.Tiny, folder: Path, name: str, unbroken: Path) -> bool:
     good = stopped and (same if (processes, devices) == (2, 2) else far < TOLERANCE)
     print(
         f"| {name} | {codes[0]}, {codes[1]} | {seconds:.1f} | {step} of {STEPS} | {processes} x {devices} "
-        f"| {rerun.get('reference_2_2_2')} | {'equal' if same else 'not equal'} | {far:.1e} "
+        f"| {rerun.get('reference-02')} | {'equal' if same else 'not equal'} | {far:.1e} "
         f"| {'ok' if good else 'FAILED'} |",
         flush=True,
     )

@@ -28,9 +28,11 @@ __all__ = ["_small_shards"]  # the fixture, used here too
 @pytest.mark.parametrize(
     ("damage", "what"),
     [
-        ("zarr.json", "zarr.json, role or seeds"),
-        ("role/c/0", "role or seeds"),
-        ("subset_seed/c/0", "role or seeds"),
+        ("zarr.json", "zarr.json, model, role or seeds"),
+        ("model/c/0", "model, role or seeds"),
+        ("role/c/0", "model, role or seeds"),
+        ("subset_seed/c/0", "model, role or seeds"),
+        ("order_seed/c/0", "model, role or seeds"),
     ],
 )
 def test_damaged_metadata_and_coordinates_are_told(tmp_path: Path, damage: str, what: str):

@@ -49,9 +49,10 @@ def check(s: Store, wanted: list[Row], steps: tuple[int, ...] = EACH) -> None:
 def test_xarray_opens_it_with_names(tmp_path: Path):
     s = filled(tmp_path, statistics=STATISTICS)
     with xr.open_zarr(s.path) as data:
-        assert dict(data.sizes) == {"row": 6, "checkpoint": 3, "sample": SAMPLES}
+        assert dict(data.sizes) == {"model": 6, "checkpoint": 3, "sample": SAMPLES}
         assert set(data.data_vars) == {"loss", "member", "min_k"}
         assert set(data.coords) == {
+            "model",
             "role",
             "subset_seed",
             "init_seed",
@@ -61,8 +62,8 @@ def test_xarray_opens_it_with_names(tmp_path: Path):
             "tokens",
             "unk",
         }
-        assert data["loss"].dims == data["min_k"].dims == ("row", "checkpoint", "sample")
-        assert data["member"].dims == ("row", "sample")
+        assert data["loss"].dims == data["min_k"].dims == ("model", "checkpoint", "sample")
+        assert data["member"].dims == ("model", "sample")
         assert data["step"].dims == ("checkpoint",)
         assert data["step"].dtype == np.int64
         assert data["step"].values.tolist() == [3, 6, 9]

@@ -1,6 +1,8 @@
 import itertools
 import multiprocessing
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +22,7 @@ from tiny_store import (
     values,
 )
 
-from lm_mia.data.subsets import Row
+from lm_mia.data.subsets import Row, rows
 from lm_mia.errors import UserError
 from lm_mia.store import schema
 from lm_mia.store.store import Store
@@ -31,7 +33,7 @@ __all__ = ["_small_shards"]  # fixture
 def test_no_store_has_no_rows(tmp_path: Path):
     s = Store(tmp_path / "scores.zarr")
     assert (s.rows(), s.present().tolist(), s.missing(FOUR)) == ([], [], FOUR)
-    with pytest.raises(UserError, match=r"6 of 6 rows absent \(reference_0_0_0, .*, \.\.\.\); run"):
+    with pytest.raises(UserError, match=r"6 of 6 rows absent \(reference-00, .*, \.\.\.\); run"):
         s.read(FOUR)
     assert list(tmp_path.iterdir()) == []
 
@@ -46,7 +48,7 @@ def test_rows_are_known_then_present(tmp_path: Path):
     assert s.present().tolist() == [False, False, False, True, False, True]
     assert s.missing(FOUR[::-1]) == [FOUR[i] for i in (4, 2, 1, 0)]
     check(s, [FOUR[5], FOUR[3]])
-    with pytest.raises(UserError, match=r"1 of 2 rows absent \(reference_1_1_1\)"):
+    with pytest.raises(UserError, match=r"1 of 2 rows absent \(reference-01\)"):
         s.read([FOUR[3], FOUR[1]])
 
 
@@ -166,10 +168,11 @@ def test_two_processes_ensure_and_write_at_once(tmp_path: Path):
 def test_xarray_opens_it_with_names(tmp_path: Path):
     s = made(tmp_path)
     with xr.open_zarr(s.path) as data:
-        assert dict(data.sizes) == {"row": 6, "sample": SAMPLES}
+        assert dict(data.sizes) == {"model": 6, "sample": SAMPLES}
         assert data.attrs["recipe"] == "abc"
         assert set(data.data_vars) == {"loss", "member"}
         assert set(data.coords) == {
+            "model",
             "role",
             "subset_seed",
             "init_seed",
@@ -178,8 +181,9 @@ def test_xarray_opens_it_with_names(tmp_path: Path):
             "tokens",
             "unk",
         }
-        assert data["loss"].dims == data["member"].dims == ("row", "sample")
+        assert data["loss"].dims == data["member"].dims == ("model", "sample")
         assert data["loss"].attrs["units"] == "nats per token"
+        assert data["model"].values.tolist() == [str(row) for row in FOUR]
         assert data["role"].values.tolist() == ["reference"] * 4 + ["replica"] * 2
         assert data["order_seed"].values.tolist() == [0, 1, 2, 3, 0, 1]
         assert data["subset_seed"].values.tolist() == [0, 1, 2, 3, 2**31, 2**31]
@@ -189,6 +193,84 @@ def test_xarray_opens_it_with_names(tmp_path: Path):
             loss_N, member_N = values(row)
             np.testing.assert_array_equal(data["loss"].values[i], loss_N)
             np.testing.assert_array_equal(data["member"].values[i], member_N)
+
+
+def test_a_user_selects_models_by_name_and_role_without_any_warning(tmp_path: Path):
+    """Warnings are errors in tests; a new process also warns of what zarr and xarray tell only once."""
+    s = made(tmp_path)
+    with xr.open_zarr(s.path) as data:
+        np.testing.assert_array_equal(data["loss"].sel(model="reference-03"), values(FOUR[3])[0])
+        some = data["member"].sel(model=["replica-01", "reference-00"])
+        np.testing.assert_array_equal(some, [values(FOUR[5])[1], values(FOUR[0])[1]])
+        replicas = data.isel(model=np.flatnonzero(data["role"] == "replica"))
+        assert replicas["model"].values.tolist() == ["replica-00", "replica-01"]
+        assert data.where(data["role"] == "reference", drop=True).sizes["model"] == 4
+        for name in ("model", "role"):
+            assert data[name].dims == ("model",)
+            assert data[name].dtype == data[name].values.dtype == schema.STRING
+            assert data[name].dtype.kind == "U"
+            assert data[name].astype(str).values.tolist() == data[name].values.tolist()
+            assert not any(data[name].str.len() == 0)
+        with pytest.raises(KeyError):
+            data.sel(model="reference-04")
+    program = "import sys, xarray; print(xarray.open_zarr(sys.argv[1]).load().role.dtype.kind)"
+    command = [sys.executable, "-W", "always", "-c", program, str(s.path)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ran.stdout == "U\n"
+    assert "zarr" not in ran.stderr.lower()
+
+
+def test_growth_from_2_to_200_references_keeps_the_type_of_names_and_every_file_of_scores(
+    tmp_path: Path,
+):
+    first, all_rows = rows(2, 1), rows(200, 1)
+    s = made(tmp_path, first)
+    before = content(s)
+    ensure(s, all_rows)
+    after = content(s)
+    assert s.rows() == [*first, *all_rows[2:200]]
+    assert s.missing(all_rows) == all_rows[2:200]
+    is_score = ("loss/c", "member/c")
+    assert {k for k in after if k.startswith(is_score)} == {
+        k for k in before if k.startswith(is_score)
+    }
+    for k in before:
+        if k.startswith(is_score):
+            assert after[k] == before[k]
+    s.write_row(all_rows[199], *values(all_rows[199]))
+    check(s, [*first, all_rows[199]])
+    with xr.open_zarr(s.path) as data:
+        assert {data[name].dtype for name in ("model", "role")} == {schema.STRING}
+        names = data["model"].values.tolist()
+        assert names[:5] == [
+            "reference-00",
+            "reference-01",
+            "replica-00",
+            "reference-02",
+            "reference-03",
+        ]
+        assert (names[-1], len(set(names))) == ("reference-199", 201)
+        last_N = data["loss"].sel(model="reference-199").values
+        np.testing.assert_array_equal(last_N, values(all_rows[199])[0])
+    assert len(after["model/c/0"]) < 2000  # bytes: a chunk has room for 4096 names
+
+
+def test_the_longest_name_fits(tmp_path: Path):
+    seed = 2**63 - 1
+    wanted = [Row("reference", seed, seed, seed), Row("replica", seed, seed, seed)]
+    s = Store(tmp_path / "scores.zarr")
+    ensure(s, wanted)
+    assert s.rows() == wanted
+    with xr.open_zarr(s.path) as data:
+        assert data["model"].values.tolist() == [f"reference-{seed}", f"replica-{seed}"]
+
+
+def test_two_models_of_one_name_are_refused(tmp_path: Path):
+    """They would also share a folder of checkpoints."""
+    s = Store(tmp_path / "scores.zarr")
+    with pytest.raises(ValueError, match="replica-00: the name of more than one model"):
+        ensure(s, [Row("replica", 5, 5, 0), Row("replica", 6, 6, 0)])
+    assert not s.path.exists()
 
 
 MORE = ("min_k", "lowercase_loss")
@@ -251,7 +333,7 @@ def test_rows_grow_with_statistics_that_the_command_does_not_ask_for(tmp_path: P
     assert (plain.missing(SIX), s.missing(SIX)) == ([], SIX[4:6])
     with xr.open_zarr(s.path) as data:
         assert set(data.data_vars) == {"loss", "member", *MORE}
-        assert {data[name].dims for name in MORE} == {("row", "sample")}
+        assert {data[name].dims for name in MORE} == {("model", "sample")}
         assert data["min_k"].attrs["units"] == "nats per token"
         assert data["min_k"].isnull().sum("sample").values.tolist() == [0] * 6 + [SAMPLES] * 2
         np.testing.assert_array_equal(data["lowercase_loss"][2], more(FOUR[2])["lowercase_loss"])

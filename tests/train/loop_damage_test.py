@@ -27,12 +27,12 @@ def ids_of_step(step: int) -> list[int]:
 @pytest.mark.parametrize("settings", [TRAIN, OFTEN])
 def test_a_huge_learning_rate_is_told(tiny: Population, tmp_path: Path, settings: config.Train):
     recipe = config.Optimizer(1e-4, 1e38, 1e37, warmup_steps=2)
-    message = r"^row reference_1_2_3: .* step \d; lower optimizer.peak_learning_rate"
+    message = r"^row reference-01: .* step \d; lower optimizer.peak_learning_rate"
     with pytest.raises(loop.DivergedError, match=message) as caught:
         run(tiny, tmp_path, settings=settings, recipe=recipe)
     evidence = caught.value.evidence
     assert evidence["samples"] == ids_of_step(evidence["step"])
-    assert (evidence["row"], evidence["role"]) == ("reference_1_2_3", "reference")
+    assert (evidence["row"], evidence["role"]) == ("reference-01", "reference")
     assert json.loads(json.dumps(evidence, allow_nan=False)) == evidence
     steps_done, state = newest(tmp_path)
     assert steps_done != STEPS
@@ -55,7 +55,7 @@ def test_no_state_that_is_not_finite_is_ever_saved(
             state["params"]["ln_D"] = state["params"]["ln_D"].at[3].set(jnp.nan)
         return state, metrics
 
-    message = rf"^row reference_1_2_3: .* step {bad - 1}; lower"
+    message = rf"^row reference-01: .* step {bad - 1}; lower"
     with pytest.raises(loop.DivergedError, match=message) as caught:
         run(tiny, tmp_path, settings=OFTEN, step=spoiling)
     assert caught.value.evidence["what"] == "weights or moments not finite"

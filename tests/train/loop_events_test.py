@@ -30,7 +30,7 @@ def test_what_is_told_of_training(
     rates = [event["learning_rate"] for event in told]
     assert rates == learning_rates(RECIPE, STEPS).tolist()
     for event in told:
-        assert (event["row"], event["role"], event["steps"]) == ("reference_1_2_3", "reference", 6)
+        assert (event["row"], event["role"], event["steps"]) == ("reference-01", "reference", 6)
         assert event["gradient_norm"] > 0
         assert event["mfu"] is None  # nobody knows a CPU's peak
         assert event["memory_bytes"] > 2**20

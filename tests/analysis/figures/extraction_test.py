@@ -242,7 +242,7 @@ def test_extraction_of_another_attack_is_not_shown(finished: Path, what: str) ->
     elif what == "replica":
         facts = finished / "tables" / extraction.FACTS
         row = json.loads(facts.read_text())["row"]
-        facts.write_text(facts.read_text().replace(row, "replica_9_9_9"))
+        facts.write_text(facts.read_text().replace(row, "replica-09"))
     else:
         table = table[:0]
     table.to_csv(finished / "tables" / extraction.TABLE, index=False)

@@ -64,7 +64,7 @@ def test_what_most_have_alike_is_not_tested():
     x_N2 = np.zeros(40)
     found = samples.rises("Longer.", "length", [target(np.linspace(0, 1, 10))], [x_N2])
     assert found.verdict == "not tested"
-    assert found.said == "10 of 10 members of reference_1_1_1 have the same length"
+    assert found.said == "10 of 10 members of reference-01 have the same length"
 
 
 def test_shares_add_up_to_what_lies_inside():

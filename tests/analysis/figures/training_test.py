@@ -42,7 +42,7 @@ def log(folder: Path, *events: dict[str, Any]) -> None:
 
 
 def validation(row: str, step: int, value: float, recipe: str = RECIPE) -> dict[str, Any]:
-    about = {"event": "validation", "row": row, "role": row.partition("_")[0], "recipe": recipe}
+    about = {"event": "validation", "row": row, "role": row.partition("-")[0], "recipe": recipe}
     return about | {"step": step, "steps": 16, "validation_loss_nats": value}
 
 
@@ -71,7 +71,7 @@ def test_validation_losses_stand_beside_training_losses(copied: Path) -> None:
         validation(second, 8, 4.25),
         validation(second, 16, 3.25),
         validation(replica, 16, 3.0),
-        validation("reference_99_99_99", 16, 77.0),  # no row of the tables
+        validation("reference-99", 16, 77.0),  # no row of the tables
         validation(second, 12, 77.0, OTHER_RECIPE),
         {"event": "validation", "row": second, "recipe": RECIPE, "step": 16},  # cut short
     )
