@@ -25,8 +25,6 @@ from lm_mia.config.schema import Config, resolve
 from lm_mia.config.validate import problems
 from lm_mia.errors import UserError
 
-_NOT_CONFIGS = {"recipes.py"}  # in the folder of the included configs, which import it
-
 
 def parse(config_arg: str, overrides: Sequence[str] = ()) -> Config:
     """Config of a file with overrides such as ``--config.model.layers=4`` applied, checked.
@@ -197,7 +195,7 @@ def _blamed(config_arg: str) -> Iterator[None]:
 def _module(config_arg: str) -> tuple[ModuleType, str]:
     """(the file, run as a module; ARG)."""
     name, _, arg = config_arg.partition(":")
-    known = {p.stem: p for p in included_configs().glob("*.py") if p.name not in _NOT_CONFIGS}
+    known = {p.stem: p for p in included_configs().glob("*.py")}
     path = known.get(name, Path(name))
     if path.suffix != ".py" or not path.is_file():
         rule, hint = "no such Python file", "try --config=quickstart, which is included in lm_mia"

@@ -199,7 +199,7 @@ def test_a_name_selects_an_included_config(tmp_path: Path, monkeypatch: pytest.M
     assert wrong("zzz:cpu") == [
         f"--config=zzz:cpu: {rule}; try --config=quickstart, or a path such as mine.py"
     ]
-    assert wrong("fig05") == [f"--config=fig05: {rule}; did you mean fig05_instability?"]
+    assert wrong("strong:cpu") == [f"--config=strong:cpu: {rule}; did you mean strongmia?"]
     assert wrong("recipes")[0].startswith(f"--config=recipes: {rule}; ")
 
 
