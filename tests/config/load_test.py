@@ -200,7 +200,6 @@ def test_a_name_selects_an_included_config(tmp_path: Path, monkeypatch: pytest.M
         f"--config=zzz:cpu: {rule}; try --config=quickstart, or a path such as mine.py"
     ]
     assert wrong("strong:cpu") == [f"--config=strong:cpu: {rule}; did you mean strongmia?"]
-    assert wrong("recipes")[0].startswith(f"--config=recipes: {rule}; ")
 
 
 def test_a_copy_of_an_included_config_imports_the_others(tmp_path: Path):
