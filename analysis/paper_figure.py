@@ -39,6 +39,8 @@ class PaperFigure:
     statements: tuple[str, ...]
     """What it says that can be tested here."""
     draw: Callable[[Recipes], Drawn]
+    expect: str = ""
+    """What to expect of a run at reduced scale, for docs/figures.md, which only shows figures of papers."""
 
 
 def write(folder: Path, name: str, drawn: Drawn) -> Path | None:

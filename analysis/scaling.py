@@ -301,6 +301,11 @@ FIGURES = {
             "data it does. It is highest for moderately many samples, about a million for 140M, and grows with every "
             "epoch."
         ),
+        expect=(
+            "At cpu vulnerability does not rise with the size of the model on compute-optimal data, where it falls. "
+            "On the same data it rises from the smallest to the largest size. It is highest for the fewest samples, "
+            "without the paper's fall at the small end, and grows with every epoch."
+        ),
         statements=(),
         draw=draw,
     ),

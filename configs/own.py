@@ -1,25 +1,24 @@
-"""Every figure of the paper, of your own texts.
+"""The figures of strongmia.py, drawn from your own texts.
 
     lm-mia run --config=configs/own.py --workdir=runs/own --config.corpus.path=texts
+    lm-mia run --config=configs/own.py:fig05,cpu --workdir=runs/own --config.corpus.path=texts
 
-`texts` is a folder of .txt files, a document each: at least 7,168 of 20 characters, for all figures. With fewer, name
-the figures in FIGURES: 2,304 are enough for fig05_instability and tables 1 to 6, 3,328 for fig01_references.
+`texts` is a folder of .txt files, one document each. The argument is that of strongmia.py, [FIGURE,]SETTING; without it
+all figures are drawn at cpu. At cpu all figures together need at least 7,168 documents of 20 characters or more. With
+fewer, name the figures to draw: 2,304 are enough for fig05 and for the tables 1 to 6, and 3,328 for fig01.
 """
 
 import dataclasses
 
-import paper
+import strongmia
 
 from lm_mia.config import Config
 
-FIGURES = paper.FIGURES
-get_paper, sweep_paper = paper.of(FIGURES)
 
-
-def get_config() -> Config:
-    c = get_paper("cpu")
+def get_config(arg: str = "cpu") -> Config:
+    c = strongmia.get_config(arg)
     return dataclasses.replace(c, corpus=dataclasses.replace(c.corpus, source="text", path="texts"))
 
 
-def sweep():
-    return sweep_paper("cpu")
+def sweep(arg: str = "cpu"):
+    return strongmia.sweep(arg)

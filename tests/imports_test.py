@@ -58,7 +58,6 @@ ALSO_WITHOUT_JAX = (
 )
 # Test files that cover more than one module of their package.
 WIDER = {
-    "config": {"paper_configs"},
     "stats": {"coverage", "noise", "paper"},
     "score": {"token_samples"},
 }

@@ -45,7 +45,12 @@ FIGURES = {
         title="Figure 22: Sample archetypes, 140M",
         paper=(
             "At an FPR of 1% of 125 replicas there are clear, stable members and non-members, and ambiguous samples, "
-            "stable or not. A stable member was found only once flip rates up to 0.2 counted as stable."
+            "stable or not. A stable member was found only once flip rates up to 0.2 counted as stable (Appendix "
+            "E.2.5)."
+        ),
+        expect=(
+            "At cpu there is no clear, stable member, there are few clear non-members, and there are hundreds of "
+            "ambiguous, stable samples. The rules are applied at attack.focus_fpr and are not relaxed."
         ),
         statements=(),
         draw=lambda recipes: _archetypes(recipes["flip-140M"]),
@@ -54,7 +59,10 @@ FIGURES = {
         title="Figure 23: Sample archetypes, 302M",
         paper=(
             "At an FPR of 1% of 127 replicas there are clear, stable non-members and ambiguous samples, stable or "
-            "not; a clear member with a flip rate of 0.2 or less was not found."
+            "not; a clear member with a flip rate of 0.2 or less was not found (Appendix E.2.5)."
+        ),
+        expect=(
+            "At cpu there is no clear, stable member either, and there are a few clear non-members."
         ),
         statements=(),
         draw=lambda recipes: _archetypes(recipes["flip-302M"]),

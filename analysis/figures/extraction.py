@@ -308,9 +308,13 @@ FIGURES = {
     "fig07_extraction": PaperFigure(
         title="Figure 7: Extraction of the samples with the highest scores",
         paper=(
-            "Of the 1,000 samples with the highest LiRA scores under a 140M model, 713 are members. Given 50 tokens, "
-            "the next 50 have a probability of 0.0067 at most (a member), and of the order of 1e-44 or less for most, "
-            "members or not."
+            "Of the 1,000 samples with the highest LiRA scores under a 140M model of 7M samples, 713 are members. "
+            "Given 50 tokens, the next 50 have a probability of 0.0067 at most (a member), and of the order of 1e-44 "
+            "or less for most, members or not. Vulnerable samples are no easier to extract (Section 6.2)."
+        ),
+        expect=(
+            "At cpu about as many of the 1,000 samples, which are a third of all, are members. No suffix can be "
+            "extracted: the likeliest suffix of 32 tokens has a probability of 1e-53."
         ),
         statements=FIG07_STATEMENTS,
         draw=draw_fig07,

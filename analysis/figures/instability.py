@@ -1,7 +1,6 @@
-"""Figures 5 and 26 to 30, and Tables 1 to 6: decisions that replicas disagree about."""
+"""Figures 5 and 26 to 30: decisions that replicas disagree about."""
 
 import dataclasses
-import math
 
 import numpy as np
 import pandas as pd
@@ -11,7 +10,6 @@ from analysis import archetype_panels, attacks, flip_panels, io, plotting, sente
 from analysis.compare import Claim, Estimate, Trend, above, difference, every, untested
 from analysis.io import REPLICA_SIZES, Absent, Recipe, Recipes, Record, percent, titled
 from analysis.paper_figure import Drawn, PaperFigure
-from analysis.sentences import plus_minus, rows_there, spread
 
 # Figure 5: coin-flip decisions against the false positive rate, and one unstable sample.
 FIG05_STATEMENTS = (
@@ -389,97 +387,19 @@ def _more_of_the_tpr(of: dict[str, Recipe], facts: dict[str, Record]) -> Claim:
     )
 
 
-# Tables 1 and 2: accuracy and error rates of LiRA on replicas at fixed false positive rates.
-_RATES_OF = {"acc": "All", "fnr": "Members", "tpr": "Members"}
-
-
-def _error_rates(recipe: Recipe) -> Drawn:
-    """A row an FPR, of one recipe."""
-    facts = io.flip_facts(recipe.folder)
-    rows = tables.error_rates(recipe.folder)
-    heads = [(name.upper(), _RATES_OF.get(name, "Non-members")) for name in tables.RATES]
-    table = pd.DataFrame(
-        [[tables.rate(row, name) for name in tables.RATES] for row in rows],
-        index=pd.Index([f"{row['fpr']:g}" for row in rows], name="FPR"),
-        columns=pd.MultiIndex.from_tuples(heads),
-    )
-    ours = {
-        f"fpr={row['fpr']:g} {name}": (
-            row[f"{name}_mean"],
-            math.nan if name in ("fpr", "tnr") else row[f"{name}_std"],
-        )
-        for row in rows
-        for name in tables.RATES
-    }
-    told = (spread(facts["replicas"]), rows_there(facts))
-    return Drawn(pd.DataFrame(rows), table=table, ours=ours, notes=tuple(filter(None, told)))
-
-
-# Tables 3 and 4: shares of members and of non-members in each range of flip rates.
-
-
-def _flip_shares(recipe: Recipe) -> Drawn:
-    """A row an FPR, of one recipe."""
-    facts = io.flip_facts(recipe.folder)
-    shares = io.table(recipe.folder, "flip_shares.csv", tables.SHARE_COLUMNS)
-    bins, by_fpr = tables.bins(shares), tables.by_fpr(shares)
-    classes = {"members_percent": "Mem.", "nonmembers_percent": "Non-mem."}
-    heads = [(f"{b['bin']} {b['range']}", name) for b in bins for name in classes.values()]
-    table = pd.DataFrame(
-        [
-            [f"{of_bin[b['bin']][column]:.2f}%" for b in bins for column in classes]
-            for of_bin in by_fpr.values()
-        ],
-        index=pd.Index([f"{fpr:g}" for fpr in by_fpr], name="FPR"),
-        columns=pd.MultiIndex.from_tuples(heads),
-    )
-    ours = {
-        f"fpr={r['fpr']:g} {r['bin']} {name}": (r[f"{name}_percent"], math.nan)
-        for r in shares
-        for name in ("members", "nonmembers")
-    }
-    return Drawn(pd.DataFrame(shares), table=table, ours=ours, notes=sentences.notes(facts))
-
-
-# Tables 5 and 6: true positives on members whose decisions are very unstable or like coin flips.
-
-
-def _true_positives(recipe: Recipe) -> Drawn:
-    """A row an FPR, of one recipe; shares are means of those of the replicas."""
-    facts = io.flip_facts(recipe.folder)
-    rows = tables.true_positives(recipe.folder)
-    shares = io.table(recipe.folder, "flip_shares.csv", tables.SHARE_COLUMNS)
-    parts = tables.parts(tables.bins(shares))
-    heads = [("TPR", "mean ± STD"), ("TP", "mean ± STD")]
-    for part in parts:
-        heads += [(f"{part['title']} {part['range']}", of) for of in ("TPs", "Share of TPR")]
-    cells, ours = [], {}
-    for row in rows:
-        at = f"fpr={row['fpr']:g}"
-        cells.append([plus_minus(row["tpr_mean"], row["tpr_std"]), tables.count(row, "tp")])
-        for part in tables.PARTS:
-            cells[-1] += [
-                tables.count(row, f"{part}_tp"),
-                tables.share(row, f"{part}_share_percent"),
-            ]
-        names = [f"{part}_{of}" for part in tables.PARTS for of in ("tp", "share_percent")]
-        for name in ("tpr", "tp", *names):
-            ours[f"{at} {name}"] = row[f"{name}_mean"], row[f"{name}_std"]
-    table = pd.DataFrame(
-        cells,
-        index=pd.Index([f"{row['fpr']:g}" for row in rows], name="FPR"),
-        columns=pd.MultiIndex.from_tuples(heads),
-    )
-    return Drawn(pd.DataFrame(rows), table=table, ours=ours, notes=sentences.notes(facts))
-
-
 FIGURES = {
     "fig05_instability": PaperFigure(
         title="Figure 5: Decision instability of 302M replicas",
         paper=(
-            "Over 127 replicas of a 302M model the AUC is stable (0.752 ± 0.007). Yet at an FPR of 2% the decisions "
-            "on 18.4% of members and on 0.03% of non-members are like coin flips; of the true positives at an FPR of "
-            "0.1%, 15.4% are."
+            "Over 127 replicas of a 302M model trained on 2^19 samples the AUC is stable (0.752 ± 0.007). Yet at an "
+            "FPR of 2% the decisions on 18.4% of members and on 0.03% of non-members are like coin flips (a flip "
+            "rate of 0.487 or more), 39.8% and 0.2% if very unstable ones are added; of the true positives at an FPR "
+            "of 0.1%, 15.4% are (Section 5.2)."
+        ),
+        expect=(
+            "At cpu the AUC is about 0.69 ± 0.02. At an FPR of 2% about 7% of members and 1% of non-members have "
+            "decisions like coin flips. The share is largest at an FPR of 20%, about half of the members. With 32 "
+            "replicas a flip rate of 0.444 already counts as a coin flip."
         ),
         statements=FIG05_STATEMENTS,
         draw=draw_fig05,
@@ -487,8 +407,14 @@ FIGURES = {
     "fig26_flip_detail_140m": PaperFigure(
         title="Figure 26: Flip rates in detail, 140M",
         paper=(
-            "Flip rates rise with the FPR, more for members: at an FPR of 10%, 49% of members and 8% of non-members "
-            "have one of 0.4 or more. They fall with the distance of a sample's scores to the threshold."
+            "Flip rates over 125 replicas rise with the FPR, more for members: at an FPR of 10%, 49% of members and "
+            "8% of non-members have one of 0.4 or more. They fall with the distance of a sample's scores to the "
+            "threshold, and are highest where the mean posterior is near it (Appendix E.2.5)."
+        ),
+        expect=(
+            "At cpu there are rows of panels for FPRs of 0.1%, 1% and 10%. The shapes are the same, with noise, since "
+            "a point stands for 20 samples. At an FPR of 10% about 27% of members and 11% of non-members have a flip "
+            "rate of 0.4 or more."
         ),
         statements=FIG26_STATEMENTS,
         draw=draw_fig26,
@@ -496,8 +422,14 @@ FIGURES = {
     "fig27_flip_detail_302m": PaperFigure(
         title="Figure 27: Flip rates in detail, 302M",
         paper=(
-            "As Figure 26, and members flip still more: at an FPR of 10%, 70% of members and 7% of non-members have a "
-            "flip rate of 0.4 or more. The gap between the classes grows with the size of the model."
+            "As Figure 26, over 127 replicas, and members flip still more: at an FPR of 10%, 70% of members and 7% "
+            "of non-members have a flip rate of 0.4 or more. The gap between the classes grows with the size of the "
+            "model (Appendix E.2.5)."
+        ),
+        expect=(
+            "The gap between the classes is wider than for 140M at cpu too: at an FPR of 10% about 46% of members "
+            "and 11% of non-members have a flip rate of 0.4 or more. The recipe flip-140M is needed for the "
+            "comparison."
         ),
         statements=FIG27_STATEMENTS,
         draw=draw_fig27,
@@ -506,7 +438,12 @@ FIGURES = {
         title="Figure 28: Flip rates by FPR, 140M",
         paper=(
             "As the FPR grows, fewer decisions are very stable and more are like coin flips. At FPRs up to about 20% "
-            "members flip far more than non-members."
+            "members flip far more than non-members: at 20%, decisions on 24.3% of members and 8.95% of non-members "
+            "are like coin flips (Appendix E.2.5)."
+        ),
+        expect=(
+            "The trend is the same at cpu, with coin flips on 34% of members and 19% of non-members at an FPR of "
+            "20%. With 32 replicas the range of very unstable decisions, from 0.4 to 0.444, is narrow."
         ),
         statements=FIG28_STATEMENTS,
         draw=draw_fig28,
@@ -515,7 +452,11 @@ FIGURES = {
         title="Figure 29: Flip rates by FPR, 302M",
         paper=(
             "As Figure 28, with larger gaps between members and non-members and more decisions that are like coin "
-            "flips than for 140M."
+            "flips than for 140M: 32.49% of members and 8.66% of non-members at an FPR of 20% (Appendix E.2.5)."
+        ),
+        expect=(
+            "There are more coin flips than for 140M at cpu too: about 54% of members and 23% of non-members at an "
+            "FPR of 20%."
         ),
         statements=FIG29_STATEMENTS,
         draw=draw_fig29,
@@ -523,67 +464,16 @@ FIGURES = {
     "fig30_coin_free": PaperFigure(
         title="Figure 30: ROC curves without coin flips",
         paper=(
-            "Of the AUC of 302M about 0.059 rests on coin flips. Between FPRs of 0.01% and 10% the curve without them "
-            "keeps 53% of the lift over chance, and the mean TPR falls by 39.4%. The effect is greater for 302M than "
-            "for 140M."
+            "Of the AUC of 302M about 0.059 rests on coin flips. Between FPRs of 0.01% and 10% the curve without "
+            "them keeps 53% of the lift over chance, and the mean TPR falls by 39.4%. The effect is greater for 302M "
+            "than for 140M (Appendix E.2.6)."
+        ),
+        expect=(
+            "The loss is greater at reduced scale, since with 32 replicas more decisions count as coin flips. At cpu "
+            "the curve without them loses 0.11 of the area at 140M and 0.14 at 302M, and keeps 25% and 28% of the "
+            "lift between FPRs of 0.1% and 10%."
         ),
         statements=FIG30_STATEMENTS,
         draw=draw_fig30,
-    ),
-    "tab01_error_rates_140m": PaperFigure(
-        title="Table 1: Error rates, 140M",
-        paper=(
-            "Accuracy and error rates of classes, means ± STD over 125 replicas: they hardly vary. What a threshold "
-            "fixes for all replicas alike, the FPR and the TNR, has no deviation."
-        ),
-        statements=(),
-        draw=lambda recipes: _error_rates(recipes["flip-140M"]),
-    ),
-    "tab02_error_rates_302m": PaperFigure(
-        title="Table 2: Error rates, 302M",
-        paper=(
-            "As Table 1, over 127 replicas: TPRs at low FPRs are about twice those of 140M or more, and vary somewhat "
-            "more."
-        ),
-        statements=(),
-        draw=lambda recipes: _error_rates(recipes["flip-302M"]),
-    ),
-    "tab03_flip_shares_140m": PaperFigure(
-        title="Table 3: Flip rates, 140M",
-        paper=(
-            "Of 125 replicas, with 0.490 as the cutoff: at an FPR of 1% a share of 57.48% of members and 94.88% of "
-            "non-members is very stable, and 5.00% and 0.00% are like coin flips."
-        ),
-        statements=(),
-        draw=lambda recipes: _flip_shares(recipes["flip-140M"]),
-    ),
-    "tab04_flip_shares_302m": PaperFigure(
-        title="Table 4: Flip rates, 302M",
-        paper=(
-            "Of 127 replicas, with 0.487 as the cutoff: at an FPR of 1% a share of 35.27% of members and 95.41% of "
-            "non-members is very stable, and 12.55% and 0.00% are like coin flips."
-        ),
-        statements=(),
-        draw=lambda recipes: _flip_shares(recipes["flip-302M"]),
-    ),
-    "tab05_true_positives_140m": PaperFigure(
-        title="Table 5: What unstable members contribute to the TPR, 140M",
-        paper=(
-            "Over 125 replicas at an FPR of 0.1%, 6.8% ± 0.3% of the true positives are on members whose decisions "
-            "are like coin flips, and 19.9% ± 0.8% on those or very unstable ones; at 10%, 31.4% ± 0.9% and 70.5% ± "
-            "2.7%."
-        ),
-        statements=(),
-        draw=lambda recipes: _true_positives(recipes["flip-140M"]),
-    ),
-    "tab06_true_positives_302m": PaperFigure(
-        title="Table 6: What unstable members contribute to the TPR, 302M",
-        paper=(
-            "Over 127 replicas at an FPR of 0.1%, 15.4% ± 0.6% of the true positives are on members whose decisions "
-            "are like coin flips, and 42.2% ± 0.9% on those or very unstable ones; at 10%, 38.6% ± 1.4% and 81.5% ± "
-            "2.0%."
-        ),
-        statements=(),
-        draw=lambda recipes: _true_positives(recipes["flip-302M"]),
     ),
 }

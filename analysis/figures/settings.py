@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from analysis import io
+from analysis import figures, io
 from analysis.io import Recipe, Recipes
 from analysis.paper_figure import Drawn, PaperFigure
 from lm_mia.config import Config, load
@@ -59,9 +59,9 @@ def draw_tab07(recipes: Recipes) -> Drawn:
 def published_setting() -> dict[str, tuple[list[str], Config]]:
     """Recipe -> (the figures that ask for it, such as 4, and its config at ``paper``), in the order of the figures."""
     found: dict[str, tuple[list[str], Config]] = {}
-    for path in sorted(load.included_configs().glob("fig*.py")):
-        number = path.stem.partition("_")[0].removeprefix("fig").lstrip("0")
-        for _, c in load.sweep(f"{path}:paper"):
+    for figure in (name for name in figures.MODULES if name.startswith("fig")):
+        number = figure.partition("_")[0].removeprefix("fig").lstrip("0")
+        for _, c in load.sweep(f"strongmia:{figure},paper"):
             found.setdefault(c.name, ([], c))[0].append(number)
     return found
 
@@ -127,8 +127,13 @@ FIGURES = {
     "tab07_settings": PaperFigure(
         title="Table 7: Settings of the figures",
         paper=(
-            "Models of 10M to 1018M parameters are trained on 50,000 to 50.9M samples of C4, with AdamW, 750 warm-up "
-            "steps and a cosine schedule, and attacked with 128 references unless a row says otherwise."
+            "Models of 10M to 1018M parameters are trained on 50,000 to 50.9M samples of C4, of about 400 tokens "
+            "each, with AdamW, 750 warm-up steps and a cosine schedule, and attacked with 128 references unless a "
+            "row says otherwise (Appendix G)."
+        ),
+        expect=(
+            "The table is made of configs/strongmia.py, so it lists the same recipes at every setting, with the "
+            "models of the run beside them."
         ),
         statements=(),
         draw=draw_tab07,

@@ -153,7 +153,7 @@ def test_paths_become_absolute_and_the_argument_stays(tiny: tiny_run.Tiny, tmp_p
     assert with_arg.config.endswith("/a/b.py:c:d")
 
 
-@pytest.mark.parametrize("name", ["quickstart", "fig05_instability:cpu"])
+@pytest.mark.parametrize("name", ["quickstart", "strongmia:fig05,cpu"])
 def test_the_name_of_an_included_config_stays_a_name(name: str):
     assert jobs.absolute(jobs.Sweep(name, Path("s"), (), ())).config == name
 

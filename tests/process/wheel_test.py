@@ -53,7 +53,7 @@ def test_commands_run_by_a_bare_config_name(installed: Path, tmp_path: Path):
     assert run(installed, tmp_path, "-c", where).count(str(installed)) == 2
     out = run(installed, tmp_path, "-m", "lm_mia.cli", "plan", "--config=quickstart")
     assert "48" in out
-    out = run(installed, tmp_path, "-m", "launch", "plan", "--config=fig05_instability:cpu")
+    out = run(installed, tmp_path, "-m", "launch", "plan", "--config=strongmia:fig05,cpu")
     assert "flip-302M" in out
     out = run(installed, tmp_path, "-m", "analysis", "--help")
     assert "workdir" in out

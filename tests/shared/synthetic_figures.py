@@ -1,4 +1,4 @@
-"""A synthetic sweep that has every recipe of configs/paper.py:cpu, with few rows and samples."""
+"""A synthetic sweep that has every recipe of configs/strongmia.py:cpu, with few rows and samples."""
 
 import dataclasses
 import importlib
@@ -18,7 +18,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def entries(corpus: Path) -> list[Entry]:
     """Of the paper's figures at cpu, with an eighth of the samples and fewer rows."""
-    return [(sets, smaller(c, corpus)) for sets, c in load.sweep(f"{ROOT}/configs/paper.py:cpu")]
+    return [
+        (sets, smaller(c, corpus)) for sets, c in load.sweep(f"{ROOT}/configs/strongmia.py:cpu")
+    ]
 
 
 def smaller(c: Config, corpus: Path) -> Config:

@@ -1,0 +1,183 @@
+"""Tables 1 to 6: error rates of replicas, and how many of their decisions flip."""
+
+import math
+
+import pandas as pd
+
+from analysis import io, sentences, tables
+from analysis.io import Recipe
+from analysis.paper_figure import Drawn, PaperFigure
+from analysis.sentences import plus_minus, rows_there, spread
+
+# Tables 1 and 2: accuracy and error rates of LiRA on replicas at fixed false positive rates.
+_RATES_OF = {"acc": "All", "fnr": "Members", "tpr": "Members"}
+
+
+def _error_rates(recipe: Recipe) -> Drawn:
+    """A row an FPR, of one recipe."""
+    facts = io.flip_facts(recipe.folder)
+    rows = tables.error_rates(recipe.folder)
+    heads = [(name.upper(), _RATES_OF.get(name, "Non-members")) for name in tables.RATES]
+    table = pd.DataFrame(
+        [[tables.rate(row, name) for name in tables.RATES] for row in rows],
+        index=pd.Index([f"{row['fpr']:g}" for row in rows], name="FPR"),
+        columns=pd.MultiIndex.from_tuples(heads),
+    )
+    ours = {
+        f"fpr={row['fpr']:g} {name}": (
+            row[f"{name}_mean"],
+            math.nan if name in ("fpr", "tnr") else row[f"{name}_std"],
+        )
+        for row in rows
+        for name in tables.RATES
+    }
+    told = (spread(facts["replicas"]), rows_there(facts))
+    return Drawn(pd.DataFrame(rows), table=table, ours=ours, notes=tuple(filter(None, told)))
+
+
+# Tables 3 and 4: shares of members and of non-members in each range of flip rates.
+
+
+def _flip_shares(recipe: Recipe) -> Drawn:
+    """A row an FPR, of one recipe."""
+    facts = io.flip_facts(recipe.folder)
+    shares = io.table(recipe.folder, "flip_shares.csv", tables.SHARE_COLUMNS)
+    bins, by_fpr = tables.bins(shares), tables.by_fpr(shares)
+    classes = {"members_percent": "Mem.", "nonmembers_percent": "Non-mem."}
+    heads = [(f"{b['bin']} {b['range']}", name) for b in bins for name in classes.values()]
+    table = pd.DataFrame(
+        [
+            [f"{of_bin[b['bin']][column]:.2f}%" for b in bins for column in classes]
+            for of_bin in by_fpr.values()
+        ],
+        index=pd.Index([f"{fpr:g}" for fpr in by_fpr], name="FPR"),
+        columns=pd.MultiIndex.from_tuples(heads),
+    )
+    ours = {
+        f"fpr={r['fpr']:g} {r['bin']} {name}": (r[f"{name}_percent"], math.nan)
+        for r in shares
+        for name in ("members", "nonmembers")
+    }
+    return Drawn(pd.DataFrame(shares), table=table, ours=ours, notes=sentences.notes(facts))
+
+
+# Tables 5 and 6: true positives on members whose decisions are very unstable or like coin flips.
+
+
+def _true_positives(recipe: Recipe) -> Drawn:
+    """A row an FPR, of one recipe; shares are means of those of the replicas."""
+    facts = io.flip_facts(recipe.folder)
+    rows = tables.true_positives(recipe.folder)
+    shares = io.table(recipe.folder, "flip_shares.csv", tables.SHARE_COLUMNS)
+    parts = tables.parts(tables.bins(shares))
+    heads = [("TPR", "mean ± STD"), ("TP", "mean ± STD")]
+    for part in parts:
+        heads += [(f"{part['title']} {part['range']}", of) for of in ("TPs", "Share of TPR")]
+    cells, ours = [], {}
+    for row in rows:
+        at = f"fpr={row['fpr']:g}"
+        cells.append([plus_minus(row["tpr_mean"], row["tpr_std"]), tables.count(row, "tp")])
+        for part in tables.PARTS:
+            cells[-1] += [
+                tables.count(row, f"{part}_tp"),
+                tables.share(row, f"{part}_share_percent"),
+            ]
+        names = [f"{part}_{of}" for part in tables.PARTS for of in ("tp", "share_percent")]
+        for name in ("tpr", "tp", *names):
+            ours[f"{at} {name}"] = row[f"{name}_mean"], row[f"{name}_std"]
+    table = pd.DataFrame(
+        cells,
+        index=pd.Index([f"{row['fpr']:g}" for row in rows], name="FPR"),
+        columns=pd.MultiIndex.from_tuples(heads),
+    )
+    return Drawn(pd.DataFrame(rows), table=table, ours=ours, notes=sentences.notes(facts))
+
+
+FIGURES = {
+    "tab01_error_rates_140m": PaperFigure(
+        title="Table 1: Error rates, 140M",
+        paper=(
+            "Accuracy and error rates of classes, means ± STD over 125 replicas: they hardly vary. The TPR is 0.104 "
+            "± 0.005 at an FPR of 1% and 0.336 ± 0.006 at 10%; the accuracy is highest, 0.640, at 20%. What a "
+            "threshold fixes for all replicas alike, the FPR and the TNR, has no deviation (Appendix E.2.5)."
+        ),
+        expect=(
+            "TPRs are lower and vary more at reduced scale: at cpu 0.04 ± 0.01 at an FPR of 1% and 0.24 ± 0.03 at "
+            "10%. There is no FPR below 0.1% there."
+        ),
+        statements=(),
+        draw=lambda recipes: _error_rates(recipes["flip-140M"]),
+    ),
+    "tab02_error_rates_302m": PaperFigure(
+        title="Table 2: Error rates, 302M",
+        paper=(
+            "As Table 1, over 127 replicas: the TPR is 0.181 ± 0.013 at an FPR of 1% and 0.435 ± 0.014 at 10%; the "
+            "accuracy is highest, 0.685, at 20%. TPRs at low FPRs are about twice those of 140M or more, and vary "
+            "somewhat more (Appendix E.2.5)."
+        ),
+        expect=(
+            "TPRs are lower than in the paper at reduced scale, and higher than those of 140M: at cpu 0.06 ± 0.01 at "
+            "an FPR of 1% and 0.32 ± 0.02 at 10%."
+        ),
+        statements=(),
+        draw=lambda recipes: _error_rates(recipes["flip-302M"]),
+    ),
+    "tab03_flip_shares_140m": PaperFigure(
+        title="Table 3: Flip rates, 140M",
+        paper=(
+            "Of 125 replicas, with 0.490 as the cutoff: at an FPR of 1% a share of 57.48% of members and 94.88% of "
+            "non-members is very stable, and 5.00% and 0.00% are like coin flips; at 10%, 19.00% and 0.00% are "
+            "(Appendix E.2.5)."
+        ),
+        expect=(
+            "At cpu decisions on 3% of members and 0.7% of non-members are like coin flips at an FPR of 1%, and 23% "
+            "and 10% at 10%. With 32 replicas a flip rate of 0.444 counts as a coin flip, so the range before it is "
+            "narrow."
+        ),
+        statements=(),
+        draw=lambda recipes: _flip_shares(recipes["flip-140M"]),
+    ),
+    "tab04_flip_shares_302m": PaperFigure(
+        title="Table 4: Flip rates, 302M",
+        paper=(
+            "Of 127 replicas, with 0.487 as the cutoff: at an FPR of 1% a share of 35.27% of members and 95.41% of "
+            "non-members is very stable, and 12.55% and 0.00% are like coin flips; at 10%, 33.39% and 1.56% are "
+            "(Appendix E.2.5)."
+        ),
+        expect=(
+            "At cpu decisions on 5% of members and 0.5% of non-members are like coin flips at an FPR of 1%, and 39% "
+            "and 9% at 10%."
+        ),
+        statements=(),
+        draw=lambda recipes: _flip_shares(recipes["flip-302M"]),
+    ),
+    "tab05_true_positives_140m": PaperFigure(
+        title="Table 5: What unstable members contribute to the TPR, 140M",
+        paper=(
+            "Over 125 replicas at an FPR of 0.1%, 6.8% ± 0.3% of the true positives are on members whose decisions "
+            "are like coin flips, and 19.9% ± 0.8% on those or very unstable ones; at 1%, 22.8% ± 1.0% are like coin "
+            "flips; at 10%, 31.4% ± 0.9% and 70.5% ± 2.7% (Appendix E.2.6)."
+        ),
+        expect=(
+            "The shares are larger and vary more at reduced scale: at cpu about 43% ± 7% of the true positives are "
+            "on coin flips at an FPR of 1%, and 46% ± 7% at 10%. At 0.1% there are 6 true positives, too few for a "
+            "share."
+        ),
+        statements=(),
+        draw=lambda recipes: _true_positives(recipes["flip-140M"]),
+    ),
+    "tab06_true_positives_302m": PaperFigure(
+        title="Table 6: What unstable members contribute to the TPR, 302M",
+        paper=(
+            "Over 127 replicas at an FPR of 0.1%, 15.4% ± 0.6% of the true positives are on members whose decisions "
+            "are like coin flips, and 42.2% ± 0.9% on those or very unstable ones; at 1%, 33.5% ± 1.5% are like coin "
+            "flips; at 10%, 38.6% ± 1.4% and 81.5% ± 2.0% (Appendix E.2.6)."
+        ),
+        expect=(
+            "The shares are larger at reduced scale: at cpu about 36% ± 7% of the true positives are on coin flips "
+            "at an FPR of 1%, and 57% ± 3% at 10%."
+        ),
+        statements=(),
+        draw=lambda recipes: _true_positives(recipes["flip-302M"]),
+    ),
+}

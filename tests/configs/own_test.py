@@ -1,0 +1,24 @@
+"""The figures of StrongMIA of a user's own texts."""
+
+from lm_mia.config import Config, load
+
+CONFIGS = load.included_configs()
+
+
+def recipes_of(config_arg: str) -> dict[str, Config]:
+    return {c.name: c for _, c in load.sweep(config_arg)}
+
+
+def test_own_texts_need_the_same_recipes():
+    own = recipes_of(f"{CONFIGS}/own.py")
+    assert list(own) == list(recipes_of(f"{CONFIGS}/strongmia.py:cpu"))
+    assert {c.corpus.source for c in own.values()} == {"text"}
+    code = (CONFIGS / "own.py").read_text().split(chr(34) * 3)[2]
+    assert len(code.split("\n")) - code.split("\n").count("") <= 10
+
+
+def test_own_texts_take_the_argument_of_strongmia():
+    own = recipes_of("own:fig01,fig05,gpu")
+    assert list(own) == ["main", "flip-302M"]
+    assert own["main"].figures == ("fig01_references", "fig05_instability")
+    assert own["main"].corpus.path == "texts"

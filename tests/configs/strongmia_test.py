@@ -1,0 +1,128 @@
+"""The recipes of StrongMIA's figures: the published numbers, and every setting of every figure parses."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from analysis.figures import MODULES
+from lm_mia import config
+from lm_mia.config import SIZES, Config, load
+from lm_mia.errors import UserError
+from lm_mia.run import plan
+
+FILE = Path(__file__).resolve().parents[2] / "configs" / "strongmia.py"
+FIGURES = [name for name in MODULES if name != "scaling"]
+
+# StrongMIA Table 7, Appendix G and the text; DESIGN's errata: name -> size, N, references, targets, replicas, epochs,
+# warm-up steps.
+PUBLISHED = {
+    "main": ("140M", 7_000_000, 512, 16, 2, 1, 750),
+    "flip-140M": ("140M", 2**19, 128, 0, 125, 1, 750),
+    "flip-302M": ("302M", 2**19, 128, 0, 127, 1, 750),
+    "small": ("10M", 2**19, 128, 16, 0, 1, 750),
+    "chinchilla-10M": ("10M", 500_000, 128, 16, 0, 1, 750),
+    "chinchilla-85M": ("85M", 4_250_000, 128, 16, 0, 1, 750),
+    "chinchilla-1018M": ("1018M", 50_900_000, 128, 16, 0, 1, 750),
+    "fixed-140M": ("140M", 2**23, 128, 16, 2, 1, 750),
+    "fixed-604M": ("604M", 2**23, 128, 16, 0, 1, 750),
+    "data-50000": ("140M", 50_000, 128, 16, 0, 1, 80),
+    "data-10000000": ("140M", 10_000_000, 128, 16, 0, 1, 80),
+    "epochs-44M": ("44M", 1_100_000, 128, 16, 0, 2, 750),
+    "epochs-140M": ("140M", 7_000_000, 128, 16, 0, 10, 750),
+    "epochs-140M-small": ("140M", 2**19, 128, 16, 0, 20, 750),
+    "schedule-linear": ("140M", 7_000_000, 128, 16, 0, 1, 750),
+    "distinct": ("140M", 7_000_000, 128, 16, 0, 1, 750),
+}
+
+
+def recipes_of(argument: str) -> dict[str, Config]:
+    return {c.name: c for _, c in load.sweep(f"{FILE}:{argument}")}
+
+
+def test_the_published_numbers():
+    found = recipes_of("paper")
+    for name, (size, n, references, targets, replicas, epochs, warmup) in PUBLISHED.items():
+        c, a = found[name], found[name].attack
+        assert (c.model.layers, c.model.width) == SIZES[size], name
+        assert c.population.samples == 2 * n, name
+        assert (a.references - a.targets, a.targets, a.replicas) == (references, targets, replicas)
+        assert (c.train.epochs, c.optimizer.warmup_steps) == (epochs, warmup), name
+        assert (c.train.batch_size, c.population.length_tokens) == (128, 1024)
+        o = c.optimizer
+        assert (o.init_learning_rate, o.peak_learning_rate, o.final_learning_rate) == (
+            1e-7,
+            3e-4,
+            3e-5,
+        )
+        assert (o.weight_decay, o.clip_norm) == (0.1, 1.0)
+        assert c.corpus.source == "c4"
+        assert c.train.subset == "exact"
+    sizes = [name.removeprefix("fixed-") for name in found if name.startswith("fixed-")]
+    assert sizes == list(SIZES)
+    linear, plain = found["schedule-linear"].optimizer, found["schedule-nodecay"].optimizer
+    assert (linear.schedule, plain.weight_decay) == ("linear", 0)
+    assert found["schedule-noclip"].optimizer.clip_norm == 0
+    assert found["distinct"].population.distinct_prefix_tokens == 50
+    assert config.score_steps(found["epochs-44M"]) == (8594,)
+
+
+@pytest.mark.parametrize("setting", ["paper", "gpu", "cpu"])
+def test_every_setting_of_every_figure_is_sound(setting: str):
+    together = recipes_of(setting)
+    assert next(iter(together.values())).figures == (*FIGURES, "scaling")
+    needed: dict[str, Config] = {}
+    for figure in FIGURES:
+        found = recipes_of(f"{figure},{setting}")
+        assert {c.figures for c in found.values()} == {(figure,)}
+        needed |= found
+    assert list(needed) == list(together)
+    for name, c in needed.items():  # figures of one workdir share recipes
+        assert dataclasses.replace(c, figures=together[name].figures) == together[name]
+
+
+def test_several_figures_share_recipes():
+    found = recipes_of("fig24,fig05_instability,fig01,fig05,cpu")
+    assert list(found) == ["flip-140M", "flip-302M", "main"]
+    assert {c.figures for c in found.values()} == {
+        ("fig24_mean_roc", "fig05_instability", "fig01_references")
+    }
+    assert load.sweep("strongmia:fig05,cpu") == load.sweep(f"{FILE}:fig05_instability,cpu")
+
+
+def test_naming_all_figures_draws_their_comparison_too():
+    assert load.load(f"{FILE}:{','.join(FIGURES)},cpu").figures == (*FIGURES, "scaling")
+
+
+def test_recipes_that_are_the_same_are_trained_once():
+    entries = load.sweep(f"{FILE}:cpu")
+    planned = plan.recipes(entries, lambda c: plan.assumed(c.population.length_tokens))
+    names = [{entries[n][1].name for n in recipe.entries} for recipe in planned]
+    assert {"main", "fixed-140M"} <= next(some for some in names if "main" in some)
+    assert sorted(name for some in names for name in some) == sorted(c.name for _, c in entries)
+
+
+_SETTING = "must be paper, gpu or cpu, and come last; write .* as in strongmia.py:fig05,cpu$"
+_FIGURE = "StrongMIA has no such figure; did you mean {}. Name one of fig01 to fig32 or tab01 to"
+
+
+@pytest.mark.parametrize(
+    ("argument", "said"),
+    [
+        ("", f"^SETTING is missing: it {_SETTING}"),
+        (":", f"^SETTING is missing: it {_SETTING}"),
+        (":fig05,", f"^SETTING is missing: it {_SETTING}"),
+        (":fig05", f"^SETTING=fig05: {_SETTING}"),
+        (":cpu,fig05", f"^SETTING=fig05: {_SETTING}"),
+        (":fig05,tpu", f"^SETTING=tpu: {_SETTING}"),
+        (":fig5,cpu", f"^FIGURE=fig5: {_FIGURE.format('fig05')}"),
+        (":fig01,tab8,gpu", f"^FIGURE=tab8: {_FIGURE.format('tab01')}"),
+        (":instability,cpu", f"^FIGURE=instability: {_FIGURE.format('fig05_instability')}"),
+        (":scaling,cpu", "^FIGURE=scaling: "),
+    ],
+)
+def test_an_argument_that_is_none_is_told(argument: str, said: str):
+    for entry_point in (load.load, load.sweep):
+        with pytest.raises(UserError, match=said) as caught:
+            entry_point(f"{FILE}{argument}")
+        assert "\n" not in str(caught.value)

@@ -1,0 +1,67 @@
+"""The page of the figures says what the plan and the texts of the figures say."""
+
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from analysis.figures import MODULES
+from lm_mia.config import load
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def figures_page() -> Iterator[ModuleType]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "docs")
+        yield importlib.import_module("figures_page")
+
+
+def test_the_page_is_up_to_date(figures_page: ModuleType):
+    written = figures_page.PAGE.read_text(encoding="utf-8")
+    assert written == figures_page.page(), "run python docs/figures_page.py"
+
+
+def test_every_figure_says_what_to_expect():
+    for name, module in MODULES.items():
+        expect = importlib.import_module(module).FIGURES[name].expect
+        assert expect.endswith("."), name
+
+
+def test_the_config_says_what_all_figures_cost(figures_page: ModuleType):
+    text = (load.included_configs() / "strongmia.py").read_text()
+    lines = [line.split() for line in text.partition("\nFigures 1 and 5 take")[0].splitlines()]
+    for setting in figures_page.SETTINGS:
+        needed = figures_page.cost("scaling", setting)
+        said = f"{setting} {needed.models:,} models {figures_page.amount(setting, needed)}"
+        assert any(line[: len(said.split())] == said.split() for line in lines), said
+
+
+@pytest.mark.parametrize(
+    ("setting", "flops", "said"),
+    [
+        ("paper", 4e3 * 3600 * 0.4 * 989e12, "4,000 hours"),
+        ("gpu", 0.0123 * 3600 * 0.4 * 989e12, "0.012 hours"),
+        ("cpu", 1e11 * 149, "about 2 minutes"),
+        ("cpu", 1.0, "about 1 minute"),
+    ],
+)
+def test_costs_in_words(figures_page: ModuleType, setting: str, flops: float, said: str):
+    needed = figures_page.Cost(names=("main",), recipes=1, models=1, flops=flops)
+    assert figures_page.amount(setting, needed) == said
+
+
+def test_a_check_writes_nothing(
+    figures_page: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(figures_page, "PAGE", tmp_path / "figures.md")
+    monkeypatch.setattr("sys.argv", ["figures_page.py", "--check"])
+    assert figures_page.main() == 1
+    assert not figures_page.PAGE.exists()
+    monkeypatch.setattr("sys.argv", ["figures_page.py"])
+    assert figures_page.main() == 0
+    monkeypatch.setattr("sys.argv", ["figures_page.py", "--check"])
+    assert figures_page.main() == 0
