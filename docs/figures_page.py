@@ -18,7 +18,7 @@ from analysis.figures import MODULES
 from analysis.paper_figure import PaperFigure
 from lm_mia.config import load
 from lm_mia.model import flops
-from lm_mia.run import plan
+from lm_mia.run import plan, sweep
 
 PAGE = Path(__file__).resolve().parent / "figures.md"
 SETTINGS = ("paper", "gpu", "cpu")
@@ -70,10 +70,10 @@ class Cost:
 def cost(figure: str, setting: str) -> Cost:
     """The cost of a figure of `MODULES`; of "scaling", which compares all recipes, the cost of all figures together."""
     argument = setting if figure == "scaling" else f"{figure},{setting}"
-    entries = load.sweep(f"strongmia:{argument}")
-    planned = plan.recipes(entries, lambda c: plan.assumed(c.population.length_tokens))
+    tasks = sweep.read(f"strongmia:{argument}", None, ()).tasks
+    planned = [plan.recipe(t, plan.assumed(t.config.population.length_tokens)) for t in tasks]
     return Cost(
-        names=tuple(c.name for _, c in entries),
+        names=tuple(c.name for _, c in load.sweep(f"strongmia:{argument}")),
         recipes=len(planned),
         models=sum(r.rows for r in planned),
         flops=sum(r.train_flops + r.score_flops for r in planned),

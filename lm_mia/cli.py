@@ -124,8 +124,8 @@ def _result(wrong: Sequence[str]) -> int:
 
 def _read(verb: str, argv: Sequence[str]) -> tuple[argparse.Namespace, Sweep]:
     """Returns the flags of a verb and the recipes that it is about; UserError with a line for every mistake."""
-    known, overrides = _parser(verb).split(argv)
     wrong: list[str] = []
+    known, overrides = _parser(verb).split(argv, wrong)
     if not known.config and not known.workdir:
         wrong.append("--config: missing; add --config=quickstart")
     if verb != "plan" and not known.workdir:

@@ -398,34 +398,51 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog, allow_abbrev=False, formatter_class=kind, **settings)
         self._elsewhere = elsewhere or {}
 
-    def split(self, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    def split(self, argv: Sequence[str], wrong: list[str]) -> tuple[argparse.Namespace, list[str]]:
         """Returns (the command's own flags, the overrides ``--config.section.field=value``).
 
+        Args:
+          argv: the arguments.
+          wrong: gets a line for each flag that is unknown, naming the nearest known one, or given more than once.
+
         Raises:
-          UserError: for each flag that is unknown, naming the nearest known one, or given more than once.
+          UserError: for a flag without a value, or with one that it does not take.
         """
-        names = [
-            word.partition("=")[0].replace("_", "-")
-            for word in argv
-            if word.startswith("--") and not word.startswith("--config.")
-        ]
-        known = {option for option in self._option_string_actions if option.startswith("--")}
-        wrong = [
+        own: list[str] = []
+        overrides: list[str] = []
+        words = own
+        for word in argv:
+            if word.startswith("-") and not _is_number(word):
+                words = overrides if word.startswith("--config.") else own
+            words.append(word)
+        names = [w.partition("=")[0].replace("_", "-") for w in own if w.startswith("--")]
+        wrong += [
             f"{name}: given more than once; give it once"
             for name in dict.fromkeys(names)
             if names.count(name) > 1
         ]
-        for name in dict.fromkeys(names):
-            if name not in known and name in self._elsewhere:
+        known, unknown = self.parse_known_args(own)
+        for word in unknown:
+            name = word.partition("=")[0].replace("_", "-")
+            if not word.startswith("--"):
+                wrong.append(f"{word}: unknown argument; see {self.prog} --help")
+            elif name in self._elsewhere:
                 wrong.append(f"{name}: only for {self._elsewhere[name]}")
-            elif name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
+            else:
+                near = difflib.get_close_matches(name, self._option_string_actions, n=1)
                 hint = f"did you mean {near[0]}?" if near else f"see {self.prog} --help"
                 wrong.append(f"{name}: there is no such flag; {hint}")
-        if wrong:
-            raise UserError("\n".join(wrong))
-        return self.parse_known_args(argv)
+        return known, overrides
 
     def error(self, message: str) -> NoReturn:
         """Raises a UserError instead of printing the usage."""
         raise UserError(f"{self.prog}: {message}; see {self.prog} --help")
+
+
+def _is_number(word: str) -> bool:
+    """Whether an argument such as -3 is a value and not a flag."""
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True

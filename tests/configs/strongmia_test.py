@@ -9,7 +9,6 @@ from analysis.figures import MODULES
 from lm_mia import config
 from lm_mia.config import SIZES, Config, load
 from lm_mia.errors import UserError
-from lm_mia.run import plan
 
 FILE = Path(__file__).resolve().parents[2] / "configs" / "strongmia.py"
 FIGURES = [name for name in MODULES if name != "scaling"]
@@ -96,8 +95,7 @@ def test_naming_all_figures_draws_their_comparison_too():
 
 def test_recipes_that_are_the_same_are_trained_once():
     entries = load.sweep(f"{FILE}:cpu")
-    planned = plan.recipes(entries, lambda c: plan.assumed(c.population.length_tokens))
-    names = [{entries[n][1].name for n in recipe.entries} for recipe in planned]
+    names = [{entries[n][1].name for n in r.entries} for r in requests(entries, "strongmia")]
     assert {"main", "fixed-140M"} <= next(some for some in names if "main" in some)
     assert sorted(name for some in names for name in some) == sorted(c.name for _, c in entries)
 
