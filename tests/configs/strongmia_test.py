@@ -8,6 +8,7 @@ import pytest
 from analysis.figures import MODULES
 from lm_mia import config
 from lm_mia.config import SIZES, Config, load
+from lm_mia.config.recipe import requests
 from lm_mia.errors import UserError
 
 FILE = Path(__file__).resolve().parents[2] / "configs" / "strongmia.py"
