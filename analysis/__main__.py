@@ -1,4 +1,4 @@
-"""`python -m analysis WORKDIR`: see `analysis.page`."""
+"""`python -m analysis DIR`: see `analysis.page`."""
 
 import sys
 

@@ -106,13 +106,13 @@ def scored(
     kind = "replicas" if replicas else "targets"
     if not targets or len(some) < max(references, FEWEST_REFERENCES):
         raise Absent(
-            f"{recipe.config.name}: {len(some)} references and {len(targets)} {kind} are there"
+            f"{recipe.name}: {len(some)} references and {len(targets)} {kind} are there"
         )
     some = some[: references or len(some)]
     if without is not None:
         some = [row for i, row in enumerate(some) if i // 2 % GROUPS != without]
         if len(some) < FEWEST_REFERENCES or references < 2 * GROUPS:
-            raise Absent(f"{recipe.config.name}: too few references to leave some out")
+            raise Absent(f"{recipe.name}: too few references to leave some out")
     store = dataclasses.replace(
         recipe.store,
         statistics=() if observed == "loss" else (observed,),
@@ -120,7 +120,7 @@ def scored(
         step=step,
     )
     if lacking := store.missing([*some, *targets], step):
-        raise Absent(f"{recipe.config.name}: {len(lacking)} rows lack {observed} at step {step}")
+        raise Absent(f"{recipe.name}: {len(lacking)} rows lack {observed} at step {step}")
     _, member_TxN2 = store.read(targets)
     source = signals.Source(
         store,
@@ -172,7 +172,7 @@ def powers(recipe: Recipe) -> list[int]:
     counts = sorted({least * 2**i for i in range(12) if least * 2**i <= most} | {most})
     if len(counts) < 2:
         raise Absent(
-            f"{recipe.config.name}: {most} references are there, too few to study their number"
+            f"{recipe.name}: {most} references are there, too few to study their number"
         )
     return counts
 
@@ -192,7 +192,7 @@ def by_epoch(recipe: Recipe, needed: Sequence[float] = (1,)) -> dict[float, Atta
     """LiRA after every epoch at which the rows were scored, with the references of the paper; Absent without some."""
     epochs = sorted({*recipe.config.score.at_epochs, float(recipe.config.train.epochs)})
     if lacking := [f"{epoch:g}" for epoch in needed if epoch not in epochs]:
-        raise Absent(f"{recipe.config.name}: not scored after epoch {', '.join(lacking)}")
+        raise Absent(f"{recipe.name}: not scored after epoch {', '.join(lacking)}")
     count = references([recipe])
     return {e: attacked(recipe, references=count, step=recipe.step(e)) for e in epochs}
 

@@ -1,10 +1,14 @@
-"""Reading a finished workdir: its tables, settings, log and score store; one clear line if something is missing."""
+"""Reads a workdir: its recipes, and the tables, settings, log and scores of each; one clear line if a part is missing.
+
+A `folder` is that of a recipe, WORKDIR/recipes/NAME. WORKDIR itself holds config.json, which lists the recipes,
+metrics.jsonl and the populations.
+"""
 
 import dataclasses
+import difflib
 import functools
 import json
 import logging
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +23,7 @@ import xarray as xr
 
 from lm_mia import config
 from lm_mia.config import NEEDED, Config
-from lm_mia.config.recipe import from_dict, recipe_hash
+from lm_mia.config.recipe import from_dict
 from lm_mia.data import subsets
 from lm_mia.data.population import Population, open_population
 from lm_mia.data.subsets import Row
@@ -61,82 +65,88 @@ def percent(share: float) -> str:
 
 
 def table(
-    workdir: Path, name: str, columns: Sequence[str] = (), verb: str = "attack"
+    folder: Path, name: str, columns: Sequence[str] = (), verb: str = "attack"
 ) -> list[Record]:
     """The rows of tables/NAME, which must have these columns and is made by ``lm-mia VERB``."""
-    path = _existing(workdir, f"tables/{name}")
+    path = _existing(folder, f"tables/{name}")
     try:
         frame = pc.read_csv(path, _WHOLE, _LINES, _CELLS).to_pandas()
     except (ValueError, pa.ArrowException) as error:
         raise WorkdirError(
-            f"{workdir}: tables/{name} is not a table ({type(error).__name__}); {_again(verb)}"
+            f"{folder}: tables/{name} is not a table ({type(error).__name__}); {_again(verb)}"
         ) from error
-    _check(workdir, f"tables/{name}", list(frame.columns), columns, verb=verb)
+    _check(folder, f"tables/{name}", list(frame.columns), columns, verb=verb)
     frame = frame.astype(dict.fromkeys(frame.columns[frame.isna().all()], float))
     return [{str(k): v for k, v in row.items()} for row in frame.to_dict("records")]
 
 
 def samples(
-    workdir: Path, columns: Sequence[str], name: str = "samples.parquet"
+    folder: Path, columns: Sequence[str], name: str = "samples.parquet"
 ) -> dict[str, np.ndarray]:
     """These columns of tables/NAME, one number a sample; votes are NaN where there are none."""
-    path = _existing(workdir, f"tables/{name}")
+    path = _existing(folder, f"tables/{name}")
     try:
         there = pq.read_schema(path).names
-        _check(workdir, f"tables/{name}", there, columns)
+        _check(folder, f"tables/{name}", there, columns)
         frame = pd.read_parquet(path, columns=list(columns))
     except (ValueError, OSError, pa.ArrowException) as error:
-        raise WorkdirError(f"{workdir}: tables/{name} cannot be read; {_again()}") from error
+        raise WorkdirError(f"{folder}: tables/{name} cannot be read; {_again()}") from error
     return {c: frame[c].to_numpy() for c in columns}
 
 
-def read_json(workdir: Path, name: str, fields: Sequence[str] = (), verb: str = "attack") -> Record:
+def read_json(folder: Path, name: str, fields: Sequence[str] = (), verb: str = "attack") -> Record:
     """The object in WORKDIR/NAME, which must have these fields and is made by ``lm-mia VERB``."""
     try:
-        found = json.loads(_existing(workdir, name).read_text(encoding="utf-8"))
+        found = json.loads(_existing(folder, name).read_text(encoding="utf-8"))
     except ValueError as error:
-        raise WorkdirError(f"{workdir}: {name} is not JSON; {_again(verb)}") from error
+        raise WorkdirError(f"{folder}: {name} is not JSON; {_again(verb)}") from error
     if not isinstance(found, dict):
-        raise WorkdirError(f"{workdir}: {name} is no JSON object; {_again(verb)}")
-    _check(workdir, name, list(found), fields, "field", verb)
+        raise WorkdirError(f"{folder}: {name} is no JSON object; {_again(verb)}")
+    _check(folder, name, list(found), fields, "field", verb)
     return found
 
 
-def flip_facts(workdir: Path) -> Record:
+def flip_facts(folder: Path) -> Record:
     """tables/flips.json: what the tables are about.
 
     Its "config" holds the settings of the attack; its "references" and "replicas" are those that were there, which may
     be fewer than the config's.
     """
     name = "tables/flips.json"
-    facts = read_json(workdir, name, ("recipe", "config", "first_target", *_FLIP_FACTS))
-    if not isinstance(facts["config"], dict) or not re.fullmatch(
-        r"recipe_\w+", str(facts["recipe"])
-    ):
-        raise WorkdirError(f"{workdir}: {name} names no recipe and settings; {_again()}")
-    _check(workdir, f"{name} config", list(facts["config"]), _SETTINGS, "field")
+    facts = read_json(folder, name, ("recipe", "config", "first_target", *_FLIP_FACTS))
+    if not isinstance(facts["config"], dict) or facts["recipe"] != folder.resolve().name:
+        raise WorkdirError(f"{folder}: {name} is not of this recipe and its settings; {_again()}")
+    _check(folder, f"{name} config", list(facts["config"]), _SETTINGS, "field")
     return facts
 
 
-def run(workdir: Path) -> Record:
-    """config.json: the command that began the workdir; its attack section may be older than the tables."""
+def run(folder: Path) -> Record:
+    """config.json: the command that made the recipe; its attack section may be older than the tables."""
     name = "config.json"
-    found = read_json(workdir, name, ("config", "lm_mia", "packages", "commit", "later"))
+    found = read_json(folder, name, ("config", "lm_mia", "packages", "commit", "later"))
     sections = found["config"] if isinstance(found["config"], dict) else {}
     needed = ("corpus", "tokenizer", "population", "model", "train")
-    _check(workdir, f"{name} config", list(sections), needed, "section")
+    _check(folder, f"{name} config", list(sections), needed, "section")
     return found
 
 
-def require(workdir: Path, names: Iterable[str]) -> None:
+def manifest(folder: Path) -> Record:
+    """The manifest of the population of a recipe; empty if there is none."""
+    stored = read_json(folder, "config.json", ("population",))
+    population = workdir_of(folder) / "populations" / str(stored["population"])
+    there = (population / "manifest.json").is_file()
+    return read_json(population, "manifest.json", verb="corpus") if there else {}
+
+
+def require(folder: Path, names: Iterable[str]) -> None:
     """WorkdirError for the first of these tables that is missing."""
     for name in names:
-        _existing(workdir, f"tables/{name}")
+        _existing(folder, f"tables/{name}")
 
 
-def has(workdir: Path, name: str) -> bool:
+def has(folder: Path, name: str) -> bool:
     """Whether there is a tables/NAME, of those that are made when asked for."""
-    return (workdir / "tables" / name).is_file()
+    return (folder / "tables" / name).is_file()
 
 
 def decides(facts: Record) -> bool:
@@ -145,7 +155,7 @@ def decides(facts: Record) -> bool:
 
 
 def decisive(folder: Path) -> Record:
-    """flips.json of a workdir; WorkdirError if it has too few replicas to tell a decision from a coin flip."""
+    """flips.json of a recipe; WorkdirError if it has too few replicas to tell a decision from a coin flip."""
     facts = flip_facts(folder)
     if not decides(facts):
         raise WorkdirError(
@@ -154,21 +164,35 @@ def decisive(folder: Path) -> Record:
     return facts
 
 
-def events(workdir: Path, kind: str) -> list[Record]:
-    """The lines of metrics.jsonl of one event, in order; broken lines are skipped."""
-    path = workdir / "metrics.jsonl"
+def events(folder: Path, kind: str) -> list[Record]:
+    """The lines of the workdir's metrics.jsonl that are of one event of the recipe, in order.
+
+    Lines that are no JSON are skipped.
+    """
+    path, name = workdir_of(folder) / "metrics.jsonl", folder.resolve().name
     found: list[Record] = []
     if not path.is_file():
         return found
+    both = json.dumps(kind), json.dumps(name)
     with path.open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
+            if not all(part in line for part in both):  # most lines, which need not be parsed
+                continue
             try:
                 event = json.loads(line)
             except ValueError:
                 continue
-            if isinstance(event, dict) and event.get("event") == kind:
+            if isinstance(event, dict) and (event.get("event"), event.get("recipe")) == (
+                kind,
+                name,
+            ):
                 found.append(event)
     return found
+
+
+def workdir_of(folder: Path) -> Path:
+    """The workdir of a recipe's folder."""
+    return folder.resolve().parents[1]
 
 
 # Numbers are read as they were written, to the last digit; types are told from the whole file.
@@ -190,28 +214,28 @@ _SETTINGS = (
 )
 
 
-def _existing(workdir: Path, name: str) -> Path:
-    if not workdir.is_dir():
-        raise WorkdirError(f"{workdir}: no such folder; run lm-mia run first")
-    path = workdir / name
+def _existing(folder: Path, name: str) -> Path:
+    if not folder.is_dir():
+        raise WorkdirError(f"{folder}: no such folder; run lm-mia run first")
+    path = folder / name
     if path.is_file():
         return path
-    if name.startswith("tables/") and _replicas(workdir) == 0:
+    if name.startswith("tables/") and _replicas(folder) == 0:
         raise WorkdirError(
-            f"{workdir}: attack.replicas=0, and tables of decisions are of replicas; run again with some"
+            f"{folder}: attack.replicas=0, and tables of decisions are of replicas; run again with some"
         )
-    raise WorkdirError(f"{workdir}: no {name}; run lm-mia attack first")
+    raise WorkdirError(f"{folder}: no {name}; run lm-mia attack first")
 
 
-def _replicas(workdir: Path) -> object:
+def _replicas(folder: Path) -> object:
     """How many the last command asked for; None if that is not known."""
-    if not (workdir / "config.json").is_file():
+    if not (folder / "config.json").is_file():
         return None
-    return run(workdir)["config"].get("attack", {}).get("replicas")
+    return run(folder)["config"].get("attack", {}).get("replicas")
 
 
 def _check(
-    workdir: Path,
+    folder: Path,
     name: str,
     there: Sequence[str],
     needed: Sequence[str],
@@ -220,7 +244,7 @@ def _check(
 ) -> None:
     lacking = [part for part in needed if part not in there]
     if lacking:
-        raise WorkdirError(f"{workdir}: {name} has no {what} {', '.join(lacking)}; {_again(verb)}")
+        raise WorkdirError(f"{folder}: {name} has no {what} {', '.join(lacking)}; {_again(verb)}")
 
 
 def _again(verb: str = "attack") -> str:
@@ -266,9 +290,9 @@ def read_rows(folder: Path) -> Rows:
       WorkdirError: the store is missing or damaged, lacks one of these rows, or has got more of them since.
     """
     facts = flip_facts(folder)
-    config, path = facts["config"], folder / facts["recipe"] / "scores.zarr"
+    config, path = facts["config"], folder / "scores.zarr"
     if not path.is_dir():
-        raise WorkdirError(f"{folder}: no {facts['recipe']}/scores.zarr; run lm-mia score first")
+        raise WorkdirError(f"{folder}: no scores.zarr; run lm-mia score first")
     with _readable(path):
         store = xr.open_zarr(path, chunks=None, consolidated=True)
         role_M, names = store["role"].to_numpy(), store["model"].to_numpy().tolist()
@@ -339,16 +363,26 @@ class Absent(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """One recipe of a sweep: a workdir of its own."""
+    """One recipe of a workdir."""
 
     folder: Path
+    """WORKDIR/recipes/NAME."""
     config: Config
     """As of its last command."""
+    names: tuple[str, ...]
+    """All names that figures call it by."""
+    population_folder: Path
+    """In the workdir; recipes of the same samples share it."""
 
     @property
-    def names(self) -> list[str]:
-        """What figures call it."""
-        return self.config.name.split("+")
+    def name(self) -> str:
+        """What people call it: that of its folder."""
+        return self.folder.resolve().name
+
+    @property
+    def built(self) -> bool:
+        """Whether its population is there."""
+        return (self.population_folder / "manifest.json").is_file()
 
     @property
     def samples(self) -> int:
@@ -363,17 +397,12 @@ class Recipe:
     @functools.cached_property
     def population(self) -> Population:
         """Its samples."""
-        return open_population(self.folder / "population", verify=False)
-
-    @functools.cached_property
-    def path(self) -> Path:
-        """Of scores and checkpoints."""
-        return self.folder / f"recipe_{recipe_hash(self.config, self.population.sha256)}"
+        return open_population(self.population_folder, verify=False)
 
     @functools.cached_property
     def store(self) -> Store:
         """Its scores."""
-        return scores_of(self.config, self.path)
+        return scores_of(self.config, self.folder)
 
     @property
     def tokens_per_parameter(self) -> float:
@@ -412,37 +441,36 @@ class Recipe:
         whole = dataclasses.replace(self.config.score, at_epochs=(epochs,), at_steps=())
         [step] = config.score_steps(dataclasses.replace(self.config, score=whole))
         if step not in config.score_steps(self.config):
-            raise Absent(f"{self.config.name}: not scored after epoch {epochs:g}")
+            raise Absent(f"{self.name}: not scored after epoch {epochs:g}")
         return step
 
 
 class Recipes(Mapping[str, Recipe]):
-    """The recipes of a sweep by their names, those that have a population; remembers which were asked for.
+    """Recipes by their names.
 
-    WorkdirError if two have one name.
+    Raises:
+      WorkdirError: two recipes have one name.
     """
 
-    def __init__(self, folders: Sequence[Path]):
-        found = [read_recipe(folder) for folder in folders]
-        self.all = [r for r in found if (r.folder / "population" / "manifest.json").is_file()]
-        self.used: set[Path] = set()
+    def __init__(self, recipes: Sequence[Recipe]):
+        self.all = [recipe for recipe in recipes if recipe.built]
+        self.unbuilt = [recipe for recipe in recipes if not recipe.built]
+        """Recipes without a population, of which nothing is known but their settings."""
         first: dict[str, Recipe] = {}
         for recipe in self.all:
-            for name in filter(None, recipe.names):
+            for name in recipe.names:
                 if name in first:
                     raise WorkdirError(
                         f"name={name!r}: {first[name].folder} and {recipe.folder} have it; say which recipes are meant "
-                        "(python -m analysis: --recipe=DIR, scaling.py: DIR ...), or give each command a workdir "
-                        "of its own"
+                        "with --recipe=NAME, or use another workdir for one of them"
                     )
                 first[name] = recipe
 
     def __getitem__(self, name: str) -> Recipe:
         for recipe in self.all:
             if name in recipe.names:
-                self.used.add(recipe.folder)
                 return recipe
-        raise Absent(f"no recipe {name} in this sweep")
+        raise Absent(f"no recipe {name} in this workdir")
 
     def __contains__(self, name: object) -> bool:
         return any(name in recipe.names for recipe in self.all)
@@ -457,16 +485,54 @@ class Recipes(Mapping[str, Recipe]):
         """What follows ``KIND-`` in a name, and the recipe, by parameters, samples."""
         of = [n.removeprefix(f"{kind}-") for n in self if n.startswith(f"{kind}-")]
         if not of:
-            raise Absent(f"no recipe {kind}-... in this sweep")
+            raise Absent(f"no recipe {kind}-... in this workdir")
         found = [(name, self[f"{kind}-{name}"]) for name in of]
         return sorted(found, key=lambda item: (item[1].parameters, item[1].samples))
 
 
+def read_recipes(workdir: Path, names: Sequence[str] | None = None) -> Recipes:
+    """The recipes of a workdir, in the order in which they were added to it.
+
+    Args:
+      workdir: of one recipe or of many.
+      names: of the recipes that are wanted; None: all of them.
+
+    Raises:
+      WorkdirError: there is no such workdir or recipe, or a config.json is damaged.
+    """
+    listed = read_workdir(workdir)["recipes"]
+    known = [name for name in listed if (workdir / "recipes" / name / "config.json").is_file()]
+    found = [read_recipe(workdir / "recipes" / name) for name in known]
+    if not found:
+        raise WorkdirError(f"{workdir}: no recipe in it; run lm-mia run first")
+    if names is None:
+        return Recipes(found)
+    of = {alias: recipe for recipe in found for alias in (*recipe.names, recipe.name)}
+    for name in names:
+        if name not in of:
+            near = difflib.get_close_matches(name, of, 3) or list(of)[:10]
+            raise WorkdirError(
+                f"--recipe={name}: {workdir} has no such recipe; try {' or '.join(near)}"
+            )
+    wanted = {of[name].folder for name in names}
+    return Recipes([recipe for recipe in found if recipe.folder in wanted])
+
+
+def read_workdir(workdir: Path) -> Record:
+    """config.json of a workdir: the names of its recipes, and of the figures asked for; WorkdirError without one."""
+    if not workdir.is_dir():
+        raise WorkdirError(f"{workdir}: no such folder; run lm-mia run first")
+    if not (workdir / "config.json").is_file():
+        raise WorkdirError(f"{workdir}: no recipe in it; run lm-mia run first")
+    return read_json(workdir, "config.json", ("recipes", "figures"), verb="run")
+
+
 def read_recipe(folder: Path) -> Recipe:
-    """The recipe of a workdir; WorkdirError if it has none."""
-    stored = read_json(folder, "config.json", ("config",), verb="train")["config"]
+    """The recipe of a folder WORKDIR/recipes/NAME; WorkdirError if it has none."""
+    stored = read_json(folder, "config.json", ("config", "names", "population"), verb="run")
+    population = folder.parents[1] / "populations" / str(stored["population"])
     try:
-        return Recipe(folder, from_dict(stored))
+        return Recipe(folder, from_dict(stored["config"]), tuple(stored["names"]), population)
     except (TypeError, ValueError) as error:
         raise WorkdirError(
             f"{folder}: config.json is of another version of lm_mia ({error}); run it again"

@@ -1,208 +1,337 @@
-"""Draws StrongMIA's figures and tables for a sweep, and writes them to WORKDIR/report.html.
+"""The report page of a workdir, WORKDIR/report.html: what there is of recipes, figures of a paper, and how it was made.
 
-    python -m analysis runs/paper [--figure=fig01_references ...] [--recipe=runs/paper/main_0a1b2c3d ...]
+    python -m analysis WORKDIR [--figure=fig01_references ...] [--recipe=NAME ...]
 
-`lm-mia report` runs this for the figures and recipes of its config. When it is run directly, the default is all figures
-and all recipes of the workdir.
+Modules that draw are imported where they are needed: `answers` and `check_figures` must not take a second to load.
 """
 
 import argparse
-import base64
-import dataclasses
-import importlib
-import importlib.util
+import csv
+import datetime
+import json
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jinja2
-import pandas as pd
-
-from analysis import io, published
-from analysis.compare import Claim, untested
-from analysis.figures import MODULES, draws
-from analysis.io import Absent, Recipe, Recipes
-from analysis.paper_figure import Drawn, PaperFigure, write
-from lm_mia.atomic import write_atomically, write_csv
+from analysis.figures import MODULES, file_name, find
+from lm_mia.atomic import EXTRACTION, FACTS, write_atomically
 from lm_mia.errors import UserError
 
-HERE = Path(__file__).resolve().parent
+if TYPE_CHECKING:
+    from analysis.comparison import Measured
+    from analysis.figure_part import Shown
+    from analysis.io import Recipes
+    from analysis.recipe_part import Part
+
+_QUESTION = "Who was in the training data, and would the answer survive retraining?"
 
 
-@dataclasses.dataclass(frozen=True)
-class Shown:
-    """A figure on the page."""
+def write_page(
+    folder: Path,
+    recipes: Sequence[str] | None,
+    figures: Sequence[str],
+    progress: Callable[[str, float, float], None],
+    say: Callable[[str], None],
+) -> Path:
+    """Draws all figures, and writes them, their tables and the page that shows them.
 
-    name: str
-    title: str
-    paper: str
-    """What the paper found."""
-    drawn: Drawn | None
-    absent: str
-    """Why it is not drawn."""
-    claims: Sequence[Claim]
-    image: str
-    """As a data URI."""
-    used: frozenset[Path]
-    """Folders of the recipes that it is of."""
+    A recipe or a figure that fails has one line on the page that says why, and does not stop the others.
 
-    @property
-    def short(self) -> str:
-        """Figure 1, Table 7, Scaling."""
-        return self.title.partition(":")[0]
+    Args:
+      folder: of the workdir.
+      recipes: names of the recipes to show; None: all of the workdir.
+      figures: names of figures of the paper, or paths of Python files that define FIGURE, in the order of the page.
+      progress: called as ``progress("report", done, total)``.
+      say: told, in one line, what could not be shown, and why.
 
-    @property
-    def html(self) -> str:
-        """The table, as markup; its texts are escaped."""
-        assert self.drawn is not None
-        assert self.drawn.table is not None
-        return self.drawn.table.to_html(border=0, escape=True)
+    Returns:
+      The path of the page, WORKDIR/report.html.
 
-    @property
-    def compared(self) -> list[dict[str, Any]]:
-        """Published numbers beside ours."""
-        ours = self.drawn.ours if self.drawn else {}
-        return [
-            {"what": n.what, "place": n.place, "paper": _number(n.value, n.std)}
-            | {"ours": _number(*ours[key]) if key in ours else "–"}
-            for key, n in published.numbers(self.name.partition("_")[0]).items()
-        ]
+    Raises:
+      UserError: a figure is unknown.
+      analysis.io.WorkdirError: there is no such workdir or recipe, or nothing at all to show.
+    """
+    from analysis import comparison, figure_part, io, markup, recipe_part
 
+    check_figures(figures)
+    found = io.read_recipes(folder, recipes)
+    everyone = [*found.all, *found.unbuilt]
+    finished = [r for r in found.all if (r.folder / FACTS).is_file()]
+    total, done = len(figures) + len(finished) + len(everyone), 0
 
-def find(name: str) -> PaperFigure:
-    """A figure of the paper, or one of your own: NAME.py here, with TITLE, PAPER, STATEMENTS and draw(recipes)."""
-    if name in MODULES:
-        return importlib.import_module(MODULES[name]).FIGURES[name]
-    spec = importlib.util.spec_from_file_location(f"analysis.{name}", HERE / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    own = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = own
-    spec.loader.exec_module(own)
-    return PaperFigure(own.TITLE, own.PAPER, own.STATEMENTS, own.draw)
+    def step() -> None:
+        nonlocal done
+        done += 1
+        progress("report", done, total)
 
-
-def show(name: str, recipes: Recipes, folder: Path) -> Shown:
-    """Draws and writes one figure or table; where rows are lacking, says so instead."""
-    figure = find(name)
-    recipes.used = set()
-    drawn, absent, image = None, "", ""
-    try:
-        drawn = figure.draw(recipes)
-        claims: Sequence[Claim] = drawn.claims
-        if png := write(folder, name, drawn):
-            image = "data:image/png;base64," + base64.b64encode(png.read_bytes()).decode()
-    except (Absent, UserError, io.WorkdirError) as error:
-        absent = str(error)
-        claims = [untested(said, absent) for said in figure.statements]
-    used = frozenset(recipes.used)
-    return Shown(name, figure.title, figure.paper, drawn, absent, claims, image, used)
-
-
-def write_page(folder: Path, recipes: Recipes, wanted: Sequence[str]) -> Path:
-    """Draws all and writes the page; returns its path."""
-    (folder / "tables").mkdir(parents=True, exist_ok=True)
+    progress("report", 0, total)
+    parts: dict[str, Part | str] = {}
+    for recipe in finished:
+        try:
+            parts[recipe.name] = recipe_part.draw(recipe.folder, alone=len(everyone) == 1)
+        except Exception as error:
+            parts[recipe.name] = why = markup.reason(error)
+            say(f"not shown: {recipe.name}: {why}")
+        step()
+    measured = []
+    for recipe in everyone:
+        measured.append(comparison.measure(recipe))
+        step()
+    whys = [part for part in parts.values() if isinstance(part, str)]
+    if len(whys) == len(parts) and not figures and all(m.why for m in measured):
+        why = [*whys, *(m.why for m in measured)][0]
+        raise io.WorkdirError(why if len(everyone) == 1 else f"{folder}: nothing to show yet: {why}")
     shown = []
-    for number, name in enumerate(wanted):
-        print(f"{number} of {len(wanted)} figures: {name}", flush=True)
-        shown.append(show(name, recipes, folder))
+    for name in figures:
+        shown.append(figure_part.show(name, found, folder))
         if why := shown[-1].absent:
-            print(f"not drawn: {name}: {why}", flush=True)
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(HERE / "templates"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    of_paper = [s for s in shown if s.name != "scaling"]  # which asks for no row of its own
-    used = frozenset[Path]().union(*(s.used for s in of_paper))
-    verdicts = [claim.verdict for s in shown for claim in s.claims]
-    text = environment.get_template("page.html.j2").render(
-        name=folder.resolve().name,
-        shown=shown,
-        recipes=[_of_recipe(r) for r in recipes.all],
-        trained=sum(_rows(r) for r in recipes.all if r.folder in used),
-        verdicts={v: verdicts.count(v) for v in ("seen", "not seen", "not tested")},
-    )
-    told = [
-        {"figure": s.name, "statement": c.statement, "verdict": c.verdict, "said": c.said}
-        | (dataclasses.asdict(c.estimate) if c.estimate else {})
-        for s in shown
-        for c in s.claims
-    ]
-    columns = ["figure", "statement", "verdict", "value", "low", "high", "level", "over", "said"]
-    write_csv(folder / "tables" / "claims.csv", pd.DataFrame(told, columns=columns))
-    write_atomically(folder / "report.html", text)
-    print(f"{len(wanted)} of {len(wanted)} figures", flush=True)
+            say(f"not drawn: {name}: {why}")
+        step()
+    write_atomically(folder / "report.html", _render(folder, found, parts, measured, shown))
     return folder / "report.html"
 
 
+def check_figures(names: Sequence[str]) -> None:
+    """Checks the names of figures before any work.
+
+    Args:
+      names: as of `write_page`.
+
+    Raises:
+      UserError: one line for each name that is no figure, or whose file does not define FIGURE.
+    """
+    wrong: list[str] = []
+    files: dict[str, str] = {}
+    for name in names:
+        try:
+            if name not in MODULES:
+                find(name)
+        except UserError as error:
+            wrong.append(str(error))
+            continue
+        other = files.setdefault(file_name(name), name)
+        if other != name:
+            wrong.append(f"figures={name!r}: {other!r} has the same file name; rename one of them")
+    if wrong:
+        raise UserError("\n".join(wrong))
+
+
+def answers(folder: Path, recipes: Sequence[str] | None) -> list[str]:
+    """What a command prints at its end: a line for each recipe with its main numbers, and the path of the page.
+
+    Args:
+      folder: of the workdir.
+      recipes: names of recipes; None: all of the workdir.
+
+    Returns:
+      The lines. Recipes whose tables cannot be read have a line that says so, and nothing is raised.
+    """
+    if recipes is None:
+        recipes = _json(folder / "config.json").get("recipes", [])
+    compared = {row.get("recipe"): row for row in _rows(folder / "tables" / "comparison.csv")}
+    lines = [_answer(folder / "recipes" / name, compared.get(name)) for name in recipes]
+    page = folder / "report.html"
+    if page.is_file():
+        tables = [folder / "recipes" / name / f for name in recipes for f in (FACTS, EXTRACTION)]
+        newest = max((path.stat().st_mtime for path in tables if path.is_file()), default=0.0)
+        old = " (older than the tables)" if page.stat().st_mtime < newest else ""
+        lines.append(f"report: {page}{old}")
+    return lines
+
+
+def _answer(recipe: Path, compared: dict[str, str] | None) -> str:
+    """The line of one recipe, from its tables or else from its line of tables/comparison.csv."""
+    name = recipe.name
+    if (recipe / FACTS).is_file():
+        try:
+            return f"{name}: {_of_tables(recipe)}"
+        except (KeyError, ValueError, TypeError, StopIteration):
+            return f"{name}: its tables cannot be read; run lm-mia attack again"
+    if compared is None:
+        return f"{name}: not attacked yet"
+    if compared["why"]:
+        return f"{name}: no numbers: {compared['why']}"
+    value = {k: float(v or "nan") for k, v in compared.items() if k not in _TEXTS}
+    numbers = _numbers(value["auc"], value["auc_std"], value["tpr"], value["fpr"])
+    over = compared["over"]
+    return f"{name}: {numbers} ({compared[over]} {over}, {compared['references']} references)"
+
+
+_TEXTS = ("recipe", "names", "over", "why")
+"""Columns of tables/comparison.csv that are no numbers."""
+
+
+def _of_tables(recipe: Path) -> str:
+    facts = _json(recipe / FACTS)
+    focus = facts["config"]["focus_fpr"]
+    best: dict[str, dict[str, str]] = {}
+    for row in _rows(recipe / "tables" / "attacks.csv"):
+        if int(row["references"]) >= int(best.get(row["attack"], {"references": "0"})["references"]):
+            best[row["attack"]] = row
+    lira, loss = best["lira_online"], best.get("loss")
+    said = _numbers(
+        float(lira["auc_mean"]),
+        float(lira["auc_std"] or "nan"),
+        float(lira[f"tpr_at_{focus:g}_mean"] or "nan"),
+        focus,
+        f" (loss {_plus_minus(float(loss['auc_mean']), float(loss['auc_std'] or 'nan'))})"
+        if loss
+        else "",
+    )
+    counts = f"({facts['replicas']} replicas, {facts['references']} references)"
+    if not facts["k_low"]:
+        return f"{said}; too few replicas to tell which decisions are coin flips {counts}"
+    shares = next(
+        row
+        for row in _rows(recipe / "tables" / "flip_shares.csv")
+        if row["bin"] == "coin flip" and math.isclose(float(row["fpr"]), focus)
+    )
+    members, others = (float(shares[f"{of}_percent"]) for of in ("members", "nonmembers"))
+    return f"{said}; coin flips: {members:.1f}% of members, {others:.1f}% of non-members {counts}"
+
+
+def _numbers(auc: float, auc_std: float, tpr: float, fpr: float, also: str = "") -> str:
+    at = f"{100 * fpr:.3g}% FPR"
+    return f"LiRA AUC {_plus_minus(auc, auc_std)}{also}, TPR {tpr:.3f} at {at}"
+
+
+def _plus_minus(mean: float, std: float) -> str:
+    return f"{mean:.3f}" + ("" if math.isnan(std) else f" ± {std:.3f}")
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """An object of a file; empty if there is none."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    """The lines of a CSV file; none if there is no file."""
+    if not path.is_file():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def _render(
+    folder: Path,
+    found: "Recipes",
+    parts: dict[str, "Part | str"],
+    measured: Sequence["Measured"],
+    shown: Sequence["Shown"],
+) -> str:
+    """The page, of everything that was drawn; writes the tables and the picture that are of all recipes."""
+    from analysis import comparison, figure_part, markup, provenance, sentences
+
+    everyone = [*found.all, *found.unbuilt]
+    body, contents = [], []
+    alone = len(everyone) == 1
+    if not alone or not parts:  # of one recipe with tables, its own part says all that this would
+        png = comparison.write(folder, measured)
+        image = markup.data_uri(png) if png else ""
+        body.append(comparison.render(measured, image, list(parts)))
+        contents.append(("comparison", "The recipe" if alone else "Recipes compared", []))
+    if shown:
+        figure_part.write_claims(folder, shown)
+        body.append(figure_part.render(shown))
+        links = [("claims", "Claims")] if any(s.claims for s in shown) else []
+        links += [(s.name, s.short) for s in shown]
+        contents.append(("figures", "Figures and tables", links))
+    sections = []
+    for name, part in parts.items():
+        title = f"Recipe {name}"
+        of_part = {"at": markup.anchor(name), "title": title}
+        of_part |= {"why": part} if isinstance(part, str) else {"why": "", "html": part.html}
+        sections.append(of_part)
+        links = [] if isinstance(part, str) else part.facts["sections"]
+        contents.append((of_part["at"], title, links))
+    made = provenance.render(everyone)
+    contents.append(("made", "How it was made", []))
+    models = sum(m.models for m in measured)
+    what = sentences.plural(models, "language model") if models else "language models"
+    whose = f"recipe {everyone[0].name}" if alone else f"{len(everyone)} recipes"
+    return (
+        markup.environment()
+        .get_template("page.html.j2")
+        .render(
+            name=folder.resolve().name,
+            title=_QUESTION,
+            lead=f"Membership inference on {what}: {whose} of the workdir {folder.resolve().name}.",
+            cards=_cards(parts, measured, shown),
+            time=f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
+            version=provenance.version(),
+            commit=provenance.commit(),
+            contents=contents,
+            body=body,
+            parts=sections,
+            alone=alone,
+            made=made,
+        )
+    )
+
+
+def _cards(
+    parts: dict[str, "Part | str"], measured: Sequence["Measured"], shown: Sequence["Shown"]
+) -> list[tuple[str, str]]:
+    """The main numbers of the page, and what each of them is."""
+    from analysis import figure_part
+    from analysis.io import percent
+
+    cards: list[tuple[str, str]] = []
+    numbers = [m for m in measured if not m.why]
+    if len(measured) == 1:
+        [only] = [*parts.values()] or [""]
+        if not isinstance(only, str):
+            cards += only.facts["cards"]
+        elif numbers:
+            [m] = numbers
+            cards.append((f"{m.auc[0]:.3f}", f"AUC of LiRA on {m.over}; 0.5 is chance"))
+            cards.append((percent(m.tpr[0]), f"of members found at an FPR of {percent(m.fpr)}"))
+    else:
+        cards.append((f"{len(measured)}", "recipes"))
+        cards.append((f"{sum(m.models for m in measured):,}", "models"))
+        if numbers:
+            low, high = (pick(numbers, key=lambda m: m.auc[0]) for pick in (min, max))
+            cards.append((f"{low.auc[0]:.3f}", f"lowest AUC of LiRA, of {low.recipe.name}"))
+            cards.append((f"{high.auc[0]:.3f}", f"highest AUC of LiRA, of {high.recipe.name}"))
+    verdicts = figure_part.counted(shown)
+    if any(verdicts.values()):
+        cards += [
+            (f"{count}", f"claims of the paper {verdict}") for verdict, count in verdicts.items()
+        ]
+    return cards
+
+
 def main(argv: Sequence[str]) -> int:
-    """Entry point: 0, or 2 with one line on stderr."""
+    """Entry point of `python -m analysis`: 0, or 2 with one line on stderr."""
+    from analysis import io
+
     parser = argparse.ArgumentParser(
         prog="python -m analysis",
-        description="Draws StrongMIA's figures and tables for a sweep, and writes a page of them.",
+        description="Draws the figures of a workdir and writes its report page.",
     )
-    parser.add_argument("workdir", type=Path, help="workdir of a sweep; report.html goes there")
-    figure = "such as fig01_references; repeatable (default: all); the page and claims.csv then have only these"
+    parser.add_argument("workdir", type=Path, help="workdir of one recipe or of many")
+    figure = (
+        "name of a figure, such as fig01_references, or a Python file that defines FIGURE; repeatable "
+        "(default: the figures that the workdir's config.json lists)"
+    )
     parser.add_argument("--figure", action="append", metavar="NAME", help=figure)
-    recipe = "folder of a recipe; repeatable (default: all in the workdir)"
-    parser.add_argument("--recipe", action="append", type=Path, metavar="DIR", help=recipe)
+    recipe = "name of a recipe; repeatable (default: all of the workdir)"
+    parser.add_argument("--recipe", action="append", metavar="NAME", help=recipe)
     known = parser.parse_args(argv)
     try:
-        folders = known.recipe or sorted(p.parent for p in known.workdir.glob("*/config.json"))
-        if not folders:
-            raise io.WorkdirError(_without_recipes(known.workdir))
-        recipes, wanted = Recipes(folders), known.figure or list(MODULES)
-        for name in wanted:
-            if name not in MODULES and not draws(HERE / f"{name}.py"):
-                raise io.WorkdirError(
-                    f"--figure={name}: no such figure; choose one of {', '.join(MODULES)}"
-                )
-        print(write_page(known.workdir, recipes, wanted))
+        figures = known.figure or io.read_workdir(known.workdir)["figures"]
+        silent: Callable[[str, float, float], None] = lambda *_: None  # noqa: E731
+        print(write_page(known.workdir, known.recipe, figures, silent, print))
     except (UserError, io.WorkdirError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
     return 0
-
-
-def _without_recipes(folder: Path) -> str:
-    if not folder.is_dir():
-        return f"{folder}: no such folder; run lm-mia run first"
-    if (folder / "config.json").is_file():
-        return f"{folder}: has the rows of one config, not of a sweep; run python -m analysis.report {folder}"
-    return f"{folder}: no recipe in it; run lm-mia run first"
-
-
-def _rows(recipe: Recipe) -> int:
-    return sum(map(len, recipe.rows))
-
-
-def _of_recipe(recipe: Recipe) -> dict[str, Any]:
-    c = recipe.config
-    references, targets, replicas = map(len, recipe.rows)
-    return {
-        "names": ", ".join(recipe.names),
-        "model": f"{c.model.layers}x{c.model.width}",
-        "parameters": f"{recipe.parameters:,}",
-        "samples": f"{recipe.samples:,}",
-        "epochs": c.train.epochs,
-        "tokens_per_parameter": f"{recipe.tokens_per_parameter:.3g}",
-        "references": references,
-        "targets": targets,
-        "replicas": replicas,
-    }
-
-
-def _number(value: float, std: float) -> str:
-    if value != value:
-        return "–"
-    digits = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-    if std != std:
-        return digits
-    return f"{digits} ± " + (f"{std:,.0f}" if abs(value) >= 1000 else f"{std:.2g}")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Compares recipes by model size, training samples, epochs and tokens a parameter: AUC, TPR and coin-flip shares.
 
-    python analysis/scaling.py runs/paper [--x=parameters|samples|epochs|tokens_per_parameter] [--out=DIR]
+    python -m analysis.scaling runs/paper [--recipe=NAME ...] [--x=parameters|samples|epochs|tokens_per_parameter]
 
-A FOLDER is a workdir of one recipe or of a sweep. Writes DIR/tables/scaling.csv and DIR/figures/scaling.png and .pdf,
-where DIR is the first folder unless it is said. All recipes are attacked with the same number of references.
+Recipes of several workdirs may be compared. Writes tables/scaling.csv and figures/scaling.png and .pdf in the first
+workdir, or in --out. All recipes are attacked with the same number of references.
 """
 
 import argparse
@@ -92,7 +92,6 @@ class Point:
 
 def draw(recipes: Recipes, x: str = "") -> Drawn:
     """All recipes whose targets or replicas are there, against one quantity or against all."""
-    recipes.used |= {recipe.folder for recipe in recipes.all}
     with_targets = [recipe for recipe in recipes.all if recipe.config.attack.targets]
     others = [recipe for recipe in recipes.all if recipe not in with_targets]
     all_recipes = [*(attacks.alike(with_targets) if with_targets else []), *others]
@@ -113,7 +112,7 @@ def draw(recipes: Recipes, x: str = "") -> Drawn:
         counts = " or ".join(map(str, of))
         notes.append(f"Coin-flip shares are of tables of attacks with {counts} references.")
     if of := [label(recipe) for recipe in all_recipes if recipe not in usable]:
-        notes.append(f"Left out, as their rows are not there: {', '.join(of)}.")
+        notes.append(f"Left out, since their models are not there: {', '.join(of)}.")
     fpr = usable[0].config.attack.focus_fpr
     return Drawn(
         data=pd.concat([point.data() for point in points]),
@@ -123,8 +122,8 @@ def draw(recipes: Recipes, x: str = "") -> Drawn:
 
 
 def label(recipe: Recipe) -> str:
-    """Its names, or its folder's where it has none."""
-    return ", ".join(recipe.names) if recipe.config.name else recipe.folder.resolve().name
+    """All its names."""
+    return ", ".join(recipe.names)
 
 
 def families(points: Sequence[Point], quantity: str) -> list[list[Point]]:
@@ -148,15 +147,17 @@ def main(argv: Sequence[str]) -> int:
         prog="python -m analysis.scaling",
         description="Compares recipes by size, samples and epochs.",
     )
-    parser.add_argument("folder", type=Path, nargs="*", help="of a recipe or of a sweep")
+    parser.add_argument("workdir", type=Path, nargs="+", help="whose recipes are compared")
+    recipe = "name of a recipe; repeatable (default: all of the workdirs)"
+    parser.add_argument("--recipe", action="append", metavar="NAME", help=recipe)
     parser.add_argument("--x", default="", help=f"one of {', '.join(QUANTITIES)}; all")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="the first folder")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="default: the first workdir")
     known = parser.parse_args(argv)
     try:
         if known.x not in ("", *QUANTITIES):
             raise WorkdirError(f"--x={known.x}: must be one of {', '.join(QUANTITIES)}")
-        drawn = draw(Recipes(_folders(known.folder)), known.x)
-        out = known.out or known.folder[0]
+        drawn = draw(_recipes(known.workdir, known.recipe), known.x)
+        out = known.out or known.workdir[0]
         png = write(out, "scaling", drawn)
     except (Absent, UserError, WorkdirError, OSError) as error:
         print(error, file=sys.stderr)
@@ -165,18 +166,17 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _folders(asked: Sequence[Path]) -> list[Path]:
-    """Workdirs of recipes, each once; WorkdirError for a folder that has none."""
-    if not asked:
-        raise WorkdirError("no folder; say one of a recipe or of a sweep, such as runs/paper")
-    found: dict[Path, Path] = {}
-    for folder in asked:
-        of_sweep = sorted(path.parent for path in folder.glob("*/config.json"))
-        recipes = [folder] if (folder / "config.json").is_file() else of_sweep
-        if not recipes:
-            raise WorkdirError(f"{folder}: no recipe in it; run lm-mia run first")
-        found |= {recipe.resolve(): recipe for recipe in recipes}
-    return list(found.values())
+def _recipes(workdirs: Sequence[Path], names: Sequence[str] | None) -> Recipes:
+    """The recipes of one workdir, or of several, where a name says also which workdir it is of."""
+    different = {workdir.resolve(): workdir for workdir in workdirs}
+    if len(different) == 1:
+        return io.read_recipes(workdirs[0], names)
+    found = []
+    for path, workdir in different.items():
+        for recipe in io.read_recipes(workdir, names).all:
+            both = tuple(f"{path.name}/{name}" for name in recipe.names)
+            found.append(dataclasses.replace(recipe, names=both))
+    return Recipes(found)
 
 
 def _usable(recipe: Recipe) -> bool:

@@ -1,6 +1,16 @@
 """StrongMIA's figures and tables, grouped by topic; the modules here do not import each other."""
 
+import difflib
+import importlib
+import importlib.util
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lm_mia.errors import UserError
+
+if TYPE_CHECKING:
+    from analysis.paper_figure import PaperFigure
 
 MODULES: dict[str, str] = {
     "fig01_references": "analysis.figures.references",
@@ -47,9 +57,50 @@ MODULES: dict[str, str] = {
 """Maps the name of a figure to the module that defines it in `FIGURES`, in the order of the paper."""
 
 
-def draws(path: Path) -> bool:
-    """Whether a file defines a custom figure: it must define TITLE, PAPER, STATEMENTS and draw(recipes)."""
+def find(name: str) -> "PaperFigure":
+    """A figure by its name in `MODULES`, or the FIGURE of a Python file of the user's own.
+
+    Args:
+      name: a name in `MODULES`, or the path of a file, such as ``mine.py``.
+
+    Raises:
+      UserError: there is no such figure, or the file fails or does not define ``FIGURE = PaperFigure(...)``.
+    """
+    if name in MODULES:
+        return importlib.import_module(MODULES[name]).FIGURES[name]
+    path = Path(name)
+    if path.suffix != ".py":
+        near = [known for known in MODULES if known.startswith(f"{name}_")]
+        near = near or difflib.get_close_matches(name, MODULES, 3, 0.4)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"choose from {', '.join(MODULES)}"
+        raise UserError(f"figures={name!r}: there is no such figure; {hint}")
     if not path.is_file():
-        return False
-    text = path.read_text(encoding="utf-8")
-    return all(f"\n{part}" in text for part in ("TITLE = ", "PAPER = ", "STATEMENTS", "def draw("))
+        raise UserError(
+            f"figures={name!r}: there is no such file; it must define FIGURE = PaperFigure(...)"
+        )
+    if path.stem in MODULES:
+        raise UserError(f"figures={name!r}: an included figure has this name; rename the file")
+    from analysis.paper_figure import PaperFigure  # here: matplotlib takes a second
+
+    spec = importlib.util.spec_from_file_location(f"custom_figure_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise UserError(
+            f"figures={name!r}: the file fails with {type(error).__name__}: {error}; correct it"
+        ) from error
+    figure = getattr(module, "FIGURE", None)
+    if not isinstance(figure, PaperFigure):
+        raise UserError(
+            f"figures={name!r}: the file does not define FIGURE = PaperFigure(...) of analysis.paper_figure; add it"
+        )
+    return figure
+
+
+def file_name(name: str) -> str:
+    """What the files of a figure are called, without suffix: its name, or the stem of its Python file."""
+    return name if name in MODULES else Path(name).stem

@@ -278,7 +278,7 @@ def draw_fig07(recipes: Recipes) -> Drawn:
     main = recipes["main"]
     found = read(main.folder)
     if found is None:
-        raise Absent(f"{main.config.name}: no tables of extraction for its attack")
+        raise Absent(f"{main.name}: no tables of extraction for its attack")
     score_N, nats_N = found.column("score"), -found.column("log_p_sampled")
     trend = Trend.of(score_N, nats_N)
     said = "rank correlation of the score and -log p of the suffix"

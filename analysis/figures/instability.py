@@ -85,8 +85,10 @@ def _rises(recipe: Recipe, facts: Record) -> Claim:
 
 
 def _ours(recipe: Recipe, shares: list[Record]) -> dict[str, tuple[float, float]]:
-    attacks = io.table(recipe.folder, "attacks.csv", ("attack", "auc_mean", "auc_std"))
-    lira = next(row for row in attacks if row["attack"] == "lira_online")
+    attacks = io.table(
+        recipe.folder, "attacks.csv", ("attack", "references", "auc_mean", "auc_std")
+    )
+    lira = next(row for row in sentences.full(attacks) if row["attack"] == "lira_online")
     ours = {"auc": (lira["auc_mean"], lira["auc_std"])}
     for fpr, row in tables.by_fpr(shares).items():
         for of in ("members", "nonmembers"):
@@ -116,7 +118,7 @@ def _flip_detail(recipe: Recipe) -> Drawn:
     facts = io.decisive(recipe.folder)
     fprs = flip_panels.shown_fprs(facts, FPRS)
     if not fprs:
-        raise Absent(f"{recipe.config.name}: attack.fprs has none of {', '.join(map(str, FPRS))}")
+        raise Absent(f"{recipe.name}: attack.fprs has none of {', '.join(map(str, FPRS))}")
     columns = io.samples(recipe.folder, ["member", *(f"flip_{f:g}" for f in fprs)])
     member_N = columns["member"].astype(bool)
     flip = {f: columns[f"flip_{f:g}"].astype(float) for f in fprs}

@@ -76,16 +76,17 @@ def by_curve(rows: Sequence[Record]) -> dict[Key, list[Record]]:
     return found
 
 
-def run_figures(folder: Path) -> dict[str, Figure]:
-    """Both ROC figures of a run, and its AUC by the number of references."""
-    attacks = io.table(folder, "attacks.csv", ("attack", "references", "auc_mean", "auc_std"))
+def run_figures(folder: Path) -> dict[str, Figure | None]:
+    """Both ROC figures of a run, and its AUC by the number of references; None for what has nothing to compare."""
+    attacks = io.table(folder, "attacks.csv", AUC_COLUMNS)
     roc = by_curve(io.table(folder, "roc.csv", ROC_COLUMNS))
-    figures = {
+    several = len({name for name, _ in roc}) > 1
+    counts = {row["references"] for row in attacks} - {0}
+    return {
         "roc": draw_roc_references(roc, attacks),
-        "roc_attacks": draw_roc_attacks(roc, attacks),
+        "roc_attacks": draw_roc_attacks(roc, attacks) if several else None,
+        "auc_references": draw_auc_references(attacks) if len(counts) > 1 else None,
     }
-    by_count = io.table(folder, "attacks.csv", AUC_COLUMNS)
-    return figures | {"auc_references": draw_auc_references(by_count)}
 
 
 def _curve(

@@ -49,10 +49,10 @@ class Log:
 
 
 def read_log(folder: Path) -> Log:
-    """The log of a workdir."""
-    recipe, names = io.flip_facts(folder)["recipe"], set(io.read_rows(folder).names)
+    """The log of a recipe."""
+    names = set(io.read_rows(folder).names)
     train, trained, scored, validated = (
-        [e for e in io.events(folder, kind) if e.get("recipe") == recipe and e.get("row") in names]
+        [e for e in io.events(folder, kind) if e.get("row") in names]
         for kind in ("train", "row_trained", "row_scored", "validation")
     )
     scored = [e for e in scored if e.get("last", True)]
@@ -191,11 +191,7 @@ def validation(recipe: Recipe) -> pd.DataFrame:
     """Rows (row, share, loss_nats): the validation losses of references and targets over their training, if any."""
     references, targets, _ = recipe.rows
     names = {str(row) for row in (*references, *targets)}
-    events = [
-        e
-        for e in io.events(recipe.folder, "validation")
-        if e.get("recipe") == recipe.path.name and e.get("row") in names
-    ]
+    events = [e for e in io.events(recipe.folder, "validation") if e.get("row") in names]
     total = config.total_steps(recipe.config)
     found = [
         {"row": row, "share": step / total, "loss_nats": loss}
@@ -300,7 +296,7 @@ def draw_fig32(recipes: Recipes) -> Drawn:
 
 def _shared_rows(family: Sequence[Recipe]) -> tuple[list[Row], Row]:
     """(references, one target) that all sizes have; Absent without them."""
-    if lacking := [r.config.name for r in family if len(r.rows[0]) < 4 or not r.rows[1]]:
+    if lacking := [r.name for r in family if len(r.rows[0]) < 4 or not r.rows[1]]:
         raise Absent(f"too few references or no target of {', '.join(lacking)}")
     references = family[0].rows[0][: io.fewest_references(family)]
     target = family[0].rows[1][0]

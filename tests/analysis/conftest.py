@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from synthetic_figures import folder
 
-from analysis.io import Recipes
+from analysis.io import Recipes, read_recipes
 
 __all__ = ["folder"]  # a fixture
 
@@ -11,4 +11,4 @@ __all__ = ["folder"]  # a fixture
 @pytest.fixture(scope="session")
 def recipes(folder: Path) -> Recipes:
     """Of the synthetic sweep."""
-    return Recipes(sorted(p.parent for p in folder.glob("*/config.json")))
+    return read_recipes(folder)

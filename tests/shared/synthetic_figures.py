@@ -5,18 +5,17 @@ import importlib
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import filelock
 import pytest
 
 from lm_mia.config import Config, Corpus, Tokenizer, load
-from lm_mia.config.recipe import Entry
-from lm_mia.run.sweep import Task
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def entries(corpus: Path) -> list[Entry]:
+def entries(corpus: Path) -> list[tuple[dict[str, Any], Config]]:
     """Of the paper's figures at cpu, with an eighth of the samples and fewer rows."""
     return [
         (sets, smaller(c, corpus)) for sets, c in load.sweep(f"{ROOT}/configs/strongmia.py:cpu")
@@ -45,7 +44,7 @@ def smaller(c: Config, corpus: Path) -> Config:
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The sweep's, made by whichever test process asks first; nothing is extracted."""
+    """A workdir of many recipes, made by whichever test process asks first; nothing is extracted."""
     base = tmp_path_factory.getbasetemp()
     found = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "figures"
     with filelock.FileLock(found.with_suffix(".lock")):
@@ -55,7 +54,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found / "sweep"
 
 
-def make(folder: Path, gain: float = 1.0, only: tuple[str, ...] = ("",)) -> list[Task]:
+def make(folder: Path, gain: float = 1.0, only: tuple[str, ...] = ("",)) -> None:
     """A sweep, of the recipes whose names begin with one of these."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(ROOT / "benchmarks")
@@ -63,9 +62,7 @@ def make(folder: Path, gain: float = 1.0, only: tuple[str, ...] = ("",)) -> list
         folder.mkdir(parents=True, exist_ok=True)
         synthetic_sweep.corpus(folder / "corpus.parquet", 1000)
         some = [e for e in entries(folder / "corpus.parquet") if e[1].name.startswith(only)]
-        tasks = synthetic_sweep.write(folder / "sweep", some, gain)
-        synthetic_sweep.attacked(tasks)
-    return tasks
+        synthetic_sweep.attacked(synthetic_sweep.write(folder / "sweep", some, gain))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 """A synthetic workdir: lm_mia's own attack on Gaussian losses, so that the tables are what an attack writes.
 
-There is more in it than the tables are about: rows of an attack that was larger, another recipe, and an earlier
-training of the first row. All of these have losses that no row of the tables comes near.
+There is more in it than the tables are about: rows of an attack that was larger, the scores of another recipe that is
+not listed in config.json, and an earlier training of the first row. All of these have losses that no row of the tables
+comes near.
 """
 
 import dataclasses
 import json
+import shutil
 from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
@@ -23,7 +25,7 @@ from lm_mia.score import extraction
 from lm_mia.store.store import Store
 
 FPRS, FOCUS = (0.01, 0.05, 0.1, 0.2, 0.5), 0.05
-RECIPE, OTHER_RECIPE = "recipe_0123abcd", "recipe_00000000"
+RECIPE, OTHER_RECIPE = "demo", "other"
 FAR, TARGET_SEED = 77.0, 2**31
 LATER = {"lm_mia": "0.2.0", "packages": {"jax": "9.9.9"}, "commit": "abc123+", "cpu_cores": 96}
 NASTY = "<script>alert('x & y')</script>\n\"quoted\", " + "long" * 40
@@ -98,6 +100,7 @@ class Page(HTMLParser):
 
 def write_workdir(
     folder: Path,
+    name: str = RECIPE,
     *,
     samples: int = 300,
     effect: float = 0.6,
@@ -106,16 +109,20 @@ def write_workdir(
     later: tuple[dict[str, Any], ...] = (),
     **settings: Any,
 ) -> Path:
-    """A workdir as after lm-mia attack; training on a sample lowers its loss by about ``effect``.
+    """A workdir of one recipe as after lm-mia attack; training on a sample lowers its loss by about ``effect``.
 
     Args:
-      folder: to make.
+      folder: to make, or a workdir to add the recipe to.
+      name: of the recipe.
       samples: of the population.
       effect: mean gain of a member.
       design: of the subsets.
       absent: names of rows that are not in the store.
       later: later commands of config.json.
       settings: of the attack, beside or instead of those here.
+
+    Returns:
+      The folder of the recipe.
     """
     defaults = {"references": 16, "replicas": 16, "fprs": FPRS, "focus_fpr": FOCUS}
     defaults |= {"attacks": ATTACKS, "bootstraps": 40, "rmia_samples": 100, "band": (0.01, 0.2)}
@@ -127,15 +134,23 @@ def write_workdir(
     loss_MxN = level_N - gain_N * member_MxN + rng.normal(0, 0.25, member_MxN.shape)
     larger = [r for r in subsets.rows(c.references + 4, c.replicas + 1) if r not in rows]
     world = World(rows, loss_MxN.astype(np.float32), member_MxN, larger)
-    store = _write_store(folder / RECIPE, world, c, absent)
+    recipe, other = folder / "recipes" / name, folder / "recipes" / OTHER_RECIPE
+    store = _write_store(recipe, world, c, absent)
     far = dataclasses.replace(world, rows=rows[:1], loss_MxN=world.loss_MxN[:1] + FAR, larger=[])
-    _write_store(folder / OTHER_RECIPE, far, c, ())
+    if not other.exists():
+        _write_store(other, far, c, ())
     population = cast(Population, Texts(samples))
-    runner.run(store, population, c, folder / "tables", lambda *_: None, lambda _: None)
-    _write_config(folder, samples, later)
+    runner.run(store, population, c, recipe / "tables", lambda *_: None, lambda _: None)
+    _write_config(folder, name, samples, later)
     there = [m for m, row in enumerate(rows) if str(row) not in absent]
-    _write_log(folder / "metrics.jsonl", world, there, rng)
-    return folder
+    _write_log(folder / "metrics.jsonl", name, world, there, rng)
+    return recipe
+
+
+def copy_workdir(recipe: Path, to: Path) -> Path:
+    """Copies the whole workdir of a recipe; returns the folder of the recipe in the copy."""
+    shutil.copytree(recipe.parents[1], to)
+    return to / "recipes" / recipe.name
 
 
 def write_extraction(folder: Path, samples: int = 60, level: float = -9.0) -> pd.DataFrame:
@@ -174,28 +189,45 @@ def _write_store(folder: Path, world: World, c: config.Attack, absent: Sequence[
     return store
 
 
-def _write_config(folder: Path, samples: int, later: tuple[dict[str, Any], ...]) -> None:
+def _write_config(
+    folder: Path, name: str, samples: int, later: tuple[dict[str, Any], ...]
+) -> None:
     """With the attack section of another attack than that of the tables."""
-    older = {"references": 777, "replicas": 888, "focus_fpr": 0.125, "fprs": [0.125], "alpha": 0.9}
-    sections = {
-        "corpus": {"source": "docstrings", "path": ""},
-        "tokenizer": {"path": "", "vocab_size": 1024},
-        "population": {"samples": samples, "seed": 0, "length_tokens": 128},
-        "model": {"layers": 2, "width": 64, "heads": 4, "dtype": "float32"},
-        "train": {"subset": "exact", "batch_size": 16, "epochs": 4},
-        "attack": older | {"variance": "pooled"},
-    }
-    run = {"config": sections, "packages": {"jax": "0.10.2"}, "lm_mia": "0.1.0", "commit": None}
+    c = config.Config(
+        tokenizer=config.Tokenizer(vocab_size=1024),
+        population=config.Population(samples=samples, length_tokens=128),
+        model=config.Model(size="custom", layers=2, width=64, heads=4, dtype="float32"),
+        train=config.Train(subset="exact", batch_size=16, epochs=4),
+        attack=config.Attack(
+            references=777,
+            replicas=888,
+            focus_fpr=0.125,
+            fprs=(0.125,),
+            alpha=0.9,
+            variance="pooled",
+        ),
+        name=name,
+    )
+    run = {"config": config.to_dict(c), "names": [name], "recipe_hash": "0123abcd", "format": 1}
+    run |= {"population": "89abcdef", "population_sha256": "f" * 64}
+    run |= {"packages": {"jax": "0.10.2"}, "lm_mia": "0.1.0", "commit": None}
     run |= {"cpu_cores": 2, "later": later}
-    (folder / "config.json").write_text(json.dumps(run))
+    (folder / "recipes" / name / "config.json").write_text(json.dumps(run))
+    listed, names = folder / "config.json", [name]
+    if listed.exists():
+        names = [*json.loads(listed.read_text())["recipes"], name]
+    listed.write_text(json.dumps({"format": 1, "recipes": names, "figures": []}))
     manifest = {"sha256": "f" * 64, "vocab_size": 1024, "provenance": {"corpus_sha256": "0" * 64}}
-    (folder / "population").mkdir()
-    (folder / "population" / "manifest.json").write_text(json.dumps(manifest))
+    population = folder / "populations" / "89abcdef"
+    population.mkdir(parents=True, exist_ok=True)
+    (population / "manifest.json").write_text(json.dumps(manifest))
 
 
-def _write_log(path: Path, world: World, there: list[int], rng: np.random.Generator) -> None:
+def _write_log(
+    path: Path, recipe: str, world: World, there: list[int], rng: np.random.Generator
+) -> None:
     steps = 4 * -(-world.loss_MxN.shape[1] // 2 // 16)
-    with path.open("w") as log:
+    with path.open("a") as log:
 
         def write(names: dict[str, Any], loss: float, member: float, nonmember: float) -> None:
             row = {"time": "2026-01-01T00:00:00", **names}
@@ -208,7 +240,7 @@ def _write_log(path: Path, world: World, there: list[int], rng: np.random.Genera
             log.write(json.dumps(row | {"event": "row_scored"} | means) + "\n")
 
         def named(row: Row) -> dict[str, Any]:
-            return {"row": str(row), "role": row.role, "recipe": RECIPE}
+            return {"row": str(row), "role": row.role, "recipe": recipe}
 
         for row in (world.rows[0], *world.larger):  # the first is trained again below
             write(named(row), FAR, FAR, FAR)
@@ -218,4 +250,4 @@ def _write_log(path: Path, world: World, there: list[int], rng: np.random.Genera
             write(named(world.rows[m]), 3, *means)
             write(named(world.rows[m]) | {"recipe": OTHER_RECIPE}, FAR, FAR, FAR)
         log.write('{"event": "worker_lost"}\n{"event": "waiting", "rows": 3}\n')
-        log.write('{"event": "train", "row": "refer')
+        log.write('{"event": "train", "row": "refer\n')

@@ -1,27 +1,30 @@
-"""Draws every figure of a finished workdir and writes WORKDIR/report.html, a page on its own."""
+"""The part of the report page that is of one recipe: its training, attacks, decisions and samples, from its tables."""
 
-import argparse
-import base64
-import json
+import dataclasses
 import math
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import numpy as np
 from matplotlib.figure import Figure
 
-from analysis import archetype_panels, flip_panels, io, plotting, sentences, tables, vulnerability
+from analysis import (
+    archetype_panels,
+    flip_panels,
+    io,
+    markup,
+    plotting,
+    sentences,
+    tables,
+    vulnerability,
+)
 from analysis.figures import extraction, references, samples, training
 from analysis.io import Record, percent
-from lm_mia.atomic import write_atomically
 
 TABLES = {
     "attacks.csv": "every attack at every number of references",
     "roc.csv": "ROC curves",
-    "shuffled.csv": "the control with shuffled labels",
     "error_rates.csv": "error rates at each FPR",
     "thresholds.csv": "every replica's threshold at each FPR",
     "flip_shares.csv": "shares of flip rates at each FPR",
@@ -29,19 +32,20 @@ TABLES = {
     "coin_free_roc.csv": "the mean ROC curve with and without coin flips",
     "partial_auc.csv": "partial areas and lifts of both",
     "flip_curves.csv": "flip rate against distance and posterior",
-    "samples.parquet": "one row a sample: scores, votes, flip rates, distances",
+    "samples.parquet": "one line for each sample: scores, votes, flip rates, distances",
     "archetypes.csv": "the samples of the archetype figure and their rules",
-    "flips.json": "recipe, rows and settings of the attack, coin-flip cutoff",
+    "flips.json": "recipe, models and settings of the attack, coin-flip cutoff",
 }
 MORE_TABLES = {
+    "shuffled.csv": "the control with shuffled labels",
     "intervals.csv": "95% intervals of the first replica, bootstrap and Clopper-Pearson",
     "resampled_references.csv": "flip rates over sets of references, for one target",
-    "true_positive_probability.parquet": "every reference as a target: one row a sample",
+    "true_positive_probability.parquet": "every reference as a target: one line for each sample",
     "extraction.csv": "the highest scores: probabilities of suffixes, and what was written",
     "extraction_curves.csv": "shares of these samples that can be extracted, by queries",
-    "extraction.json": "who was asked, and how",
+    "extraction.json": "the model and settings of the extraction",
 }
-"""Made when attack.bootstraps, resample_references, leave_one_out and extract.samples ask for them."""
+"""Made when the settings ask for them, such as attack.bootstraps and extract.samples."""
 FIGURES = (
     training,
     references,
@@ -51,60 +55,55 @@ FIGURES = (
     vulnerability,
     extraction,
 )
-"""Modules with figures of a run."""
+"""Modules with figures of a recipe."""
 
 
-def write(folder: Path) -> Path:
-    """Draws the figures, writes the page, returns its path.
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A recipe on the page."""
+
+    name: str
+    html: str
+    facts: Mapping[str, Any]
+    """Of `facts`."""
+
+
+def draw(folder: Path, *, alone: bool) -> Part:
+    """Draws and writes the figures of a recipe, WORKDIR/figures/NAME-FIGURE.png and .pdf, and fills its part.
+
+    Args:
+      folder: of a recipe, WORKDIR/recipes/NAME.
+      alone: whether the page has no other recipe.
 
     Raises:
       io.WorkdirError: a table or the store is missing or unreadable; nothing is written.
     """
-    page_facts = facts(folder)
-    drawn = {}
+    found = facts(folder)
+    drawn: dict[str, Figure | None] = {}
     for module in FIGURES:
         drawn |= module.run_figures(folder)
-    images = {
-        name: "data:image/png;base64," + base64.b64encode(png.read_bytes()).decode()
-        for name, png in save(folder, drawn).items()
-    }
-    page = render(page_facts, images)
-    path = folder / "report.html"
-    write_atomically(path, page)
-    return path
+    images = {name: markup.data_uri(png) for name, png in save(folder, drawn).items()}
+    return Part(found["name"], render(found, images, alone=alone), found)
 
 
-def render(page_facts: Mapping[str, Any], images: Mapping[str, str]) -> str:
-    """The page: report.html.j2 filled with facts() and with data URIs of the figures there are."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).resolve().parent / "templates"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("report.html.j2").render(images=images, **page_facts)
+def render(found: Mapping[str, Any], images: Mapping[str, str], *, alone: bool = True) -> str:
+    """The part as markup: recipe.html.j2 filled with `facts` and with the figures as data URIs."""
+    at, file = markup.anchor(found["name"]), f"{found['name']}-"
+    template = markup.environment().get_template("recipe.html.j2")
+    return template.render(images=images, at=at, file=file, alone=alone, **found)
 
 
 def facts(folder: Path) -> dict[str, Any]:
-    """Everything that the template shows, apart from the images."""
+    """Everything that the templates show, apart from the images."""
     run, flip_facts = io.run(folder), io.flip_facts(folder)
     io.require(folder, TABLES)
-    attack = flip_facts["config"]
+    attack, config = flip_facts["config"], run["config"]
     extracted = extraction.read(folder)
-    config = run["config"] | {"attack": attack}
-    if extracted:  # of their own commands, which may be later than the one that config.json is of
-        config |= {"extract": extracted.facts["config"]}
     samples = io.samples(folder, ["member", "tokens"])
     member_N = samples["member"].astype(bool)
     found, said = _attacks(folder, flip_facts, len(member_N))
     log = training.read_log(folder)
     shown, also_said = _decisions(folder, flip_facts, member_N)
-    hidden = () if extracted else (extraction.TABLE, extraction.CURVES, extraction.FACTS)
-    more = {k: v for k, v in MORE_TABLES.items() if io.has(folder, k) and k not in hidden}
-    manifest_path = folder / "population" / "manifest.json"
-    manifest = io.read_json(folder, "population/manifest.json") if manifest_path.is_file() else {}
-    details = {k: v for k, v in manifest.items() if isinstance(v, dict | list)}
     page = {
         "name": folder.resolve().name,
         "focus": attack["focus_fpr"],
@@ -118,19 +117,15 @@ def facts(folder: Path) -> dict[str, Any]:
             "training": sentences.training(log.curves, log.trained, log.scored),
             "vulnerable": [found.sentence() for found in vulnerability.read(folder)],
             "extraction": extracted.sentences() if extracted else [],
-            "old_extraction": extraction.OLD if hidden and extraction.there(folder) else "",
+            "old_extraction": (
+                extraction.OLD if not extracted and extraction.there(folder) else ""
+            ),
         },
-        "population": _population(config, manifest, samples["tokens"], member_N),
+        "population": _population(folder, config, samples["tokens"], member_N),
         "model": config["model"],
         "block_parameters": 12 * config["model"]["layers"] * config["model"]["width"] ** 2,
         "train": config["train"],
-        "config": json.dumps(config, indent=2),
-        "recipe": flip_facts["recipe"],
-        "commands": _commands(run),
-        "manifest": {k: v for k, v in manifest.items() if not isinstance(v, dict | list)},
-        "manifest_details": json.dumps(details, indent=2) if details else "",
         "nan": math.nan,
-        "tables": TABLES | more,
         "extractable": bool(extracted and extracted.extractable),
         "attack_name": io.attack_name,
         "percent": percent,
@@ -140,7 +135,51 @@ def facts(folder: Path) -> dict[str, Any]:
         "count": tables.count,
         "share": tables.share,
     }
-    return page | found | shown
+    page |= found | shown
+    return page | {"cards": _cards(page), "sections": _sections(page)}
+
+
+def table_files(folder: Path) -> dict[str, str]:
+    """The names of the recipe's tables that the page is made of, and what they hold; none if it has no tables."""
+    if not io.has(folder, "flips.json"):
+        return {}
+    extracted = extraction.read(folder)
+    hidden = () if extracted else (extraction.TABLE, extraction.CURVES, extraction.FACTS)
+    return {
+        name: what
+        for name, what in {**TABLES, **MORE_TABLES}.items()
+        if io.has(folder, name) and name not in hidden
+    }
+
+
+def _cards(page: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The main numbers, and what each of them is."""
+    lira, loss, focus, cards = page["lira"], page["loss"], percent(page["focus"]), []
+    if lira:
+        with_references = sentences.plural(lira["references"], "reference")
+        tpr = percent(lira[f"tpr_at_{page['focus']:g}_mean"])
+        cards += [
+            (f"{lira['auc_mean']:.3f}", f"AUC of LiRA with {with_references}; 0.5 is chance"),
+            (tpr, f"of members found at an FPR of {focus}"),
+        ]
+    if loss:
+        cards.append((f"{loss['auc_mean']:.3f}", "AUC of the loss alone, without references"))
+    if page["decides"] and page["focus_row"]:
+        share = f"{page['focus_row']['members_percent']:.1f}%"
+        cards.append((share, f"of members get a coin-flip decision at an FPR of {focus}"))
+    return cards
+
+
+def _sections(page: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(id, title) of the sections, for the table of contents."""
+    titles = {
+        "trained": "Training",
+        "decides": "Attack",
+        "flips": "Coin flips",
+        "which": "Which members",
+        **({"extracted": "Extraction"} if page["said"]["extraction"] else {}),
+    }
+    return [(markup.anchor(page["name"], name), title) for name, title in titles.items()]
 
 
 def _attacks(folder: Path, facts: Record, samples: int) -> tuple[dict[str, Any], dict[str, str]]:
@@ -150,11 +189,13 @@ def _attacks(folder: Path, facts: Record, samples: int) -> tuple[dict[str, Any],
     needed = (*references.AUC_COLUMNS, "targets", *at_fprs, "left_out")
     attacks = io.table(folder, "attacks.csv", needed)
     columns = ("shuffles", "auc_mean", "auc_min", "auc_max", "left_out")
-    shuffled = io.table(folder, "shuffled.csv", ("attack", "references", *columns))
+    shuffled: list[Record] = []
+    if io.has(folder, "shuffled.csv"):
+        shuffled = io.table(folder, "shuffled.csv", ("attack", "references", *columns))
     rates = tables.error_rates(folder)
     intervals = tables.intervals(folder, facts)
     of_lira = [r for r in intervals if r["attack"] == "lira_online"]
-    passed, verdict = sentences.control(shuffled)
+    passed, verdict = sentences.control(shuffled) if shuffled else (True, "")
     strongest = sentences.full(attacks)
     order = {r["attack"]: i for i, r in enumerate(strongest)}
     names = [io.attack_name(n) for n in order if n not in plotting.ATTACKS]
@@ -228,67 +269,26 @@ def _decisions(
     return shown, said
 
 
-def _population(
-    config: Record, manifest: Record, tokens_N: np.ndarray, member_N: np.ndarray
-) -> Record:
+def _population(folder: Path, config: Record, tokens_N: np.ndarray, member_N: np.ndarray) -> Record:
     return {
         "samples": len(member_N),
         "members": int(member_N.sum()),
         "source": config["corpus"]["source"],
         "path": config["corpus"]["path"],
         "length_tokens": config["population"]["length_tokens"],
-        "vocabulary": manifest.get("vocab_size") or config["tokenizer"]["vocab_size"],
+        "vocabulary": io.manifest(folder).get("vocab_size") or config["tokenizer"]["vocab_size"],
         "tokens": int(tokens_N.sum()),
         "median_tokens": float(np.median(tokens_N)) if len(tokens_N) else 0.0,
     }
 
 
-def _commands(run: Record) -> list[Record]:
-    """What the first command and later ones that differed ran on."""
-    found = []
-    for i, entry in enumerate([run, *run["later"]]):
-        cores = entry.get("cpu_cores")
-        found.append(
-            {
-                "who": f"Later command {i}" if i else "First command",
-                "version": entry.get("lm_mia") or "not recorded",
-                "commit": entry.get("commit") or "not recorded",
-                "cores": "not recorded" if cores is None else cores,
-                "packages": entry.get("packages") or {},
-            }
-        )
-    return found
-
-
-def save(workdir: Path, drawn: Mapping[str, Figure | None]) -> dict[str, Path]:
-    """Writes WORKDIR/figures and returns the PNGs; takes away older files of a figure that is None."""
+def save(folder: Path, drawn: Mapping[str, Figure | None]) -> dict[str, Path]:
+    """Writes the figures of a recipe and returns the PNGs; removes older files of a figure that is None."""
+    figures, name = io.workdir_of(folder) / "figures", folder.resolve().name
     written = {}
-    for name, figure in drawn.items():
+    for figure_name, figure in drawn.items():
         if figure is None:
-            plotting.remove(workdir / "figures", name)
+            plotting.remove(figures, f"{name}-{figure_name}")
         else:
-            written[name] = plotting.save(figure, workdir / "figures", name)
+            written[figure_name] = plotting.save(figure, figures, f"{name}-{figure_name}")
     return written
-
-
-def parse_workdir(description: str | None) -> Path:
-    """The one argument."""
-    parser = argparse.ArgumentParser(prog="python -m analysis.report", description=description)
-    parser.add_argument("workdir", type=Path, help="a workdir in which lm-mia attack has finished")
-    return parser.parse_args().workdir
-
-
-def main() -> int:
-    """Entry point: 0, or 2 with one line on stderr."""
-    folder = parse_workdir(__doc__)
-    try:
-        path = write(folder)
-    except io.WorkdirError as error:
-        print(error, file=sys.stderr)
-        return 2
-    print(path)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

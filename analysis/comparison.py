@@ -1,0 +1,292 @@
+"""The recipes of a workdir side by side: one line for each, with its AUC, TPR and coin flips, and a picture of them.
+
+A recipe that has tables is measured by these, on replicas of one target. A recipe without tables is measured by LiRA on
+its targets, each of which is trained on a subset of its own, as in `analysis.scaling`.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from analysis import attacks, io, markup, plotting, sentences
+from analysis.io import Recipe, percent
+from analysis.sentences import plural, plus_minus
+from lm_mia.atomic import FACTS, write_csv
+
+NAME = "comparison"
+"""Of its files."""
+Number = tuple[float, float]
+"""A mean and its standard deviation over the attacked models; NaN where it is not known."""
+_NONE: Number = (math.nan, math.nan)
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """What is known of one recipe; shares are fractions, numbers of models 0 where they are not known."""
+
+    recipe: Recipe
+    fpr: float
+    """At which the TPR and the shares are."""
+    auc: Number = _NONE
+    """Of LiRA, as is the TPR."""
+    tpr: Number = _NONE
+    loss_auc: Number = _NONE
+    coin_flip_members: float = math.nan
+    coin_flip_nonmembers: float = math.nan
+    over: str = ""
+    """The models that are attacked: replicas or targets."""
+    references: int = 0
+    targets: int = 0
+    replicas: int = 0
+    why: str = ""
+    """Why there are no numbers; empty if there are some."""
+
+    @property
+    def models(self) -> int:
+        """All models of the recipe."""
+        return self.references + self.targets + self.replicas
+
+    def line(self) -> dict[str, Any]:
+        """A line of tables/comparison.csv."""
+        r = self.recipe
+        return {
+            "recipe": r.name,
+            "names": " ".join(r.names),
+            "parameters": r.parameters,
+            "samples": r.samples,
+            "epochs": r.config.train.epochs,
+            "auc": self.auc[0],
+            "auc_std": self.auc[1],
+            "fpr": self.fpr,
+            "tpr": self.tpr[0],
+            "tpr_std": self.tpr[1],
+            "loss_auc": self.loss_auc[0],
+            "loss_auc_std": self.loss_auc[1],
+            "coin_flip_members": self.coin_flip_members,
+            "coin_flip_nonmembers": self.coin_flip_nonmembers,
+            "over": self.over,
+            "references": self.references,
+            "targets": self.targets,
+            "replicas": self.replicas,
+            "why": self.why,
+        }
+
+
+def measure(recipe: Recipe) -> Measured:
+    """Reads the numbers of a recipe from its tables, or attacks its targets; a failure becomes its `why`."""
+    nothing = Measured(recipe, recipe.config.attack.focus_fpr)
+    if not recipe.built:
+        return dataclasses.replace(nothing, why="its population is not built yet")
+    try:
+        if (recipe.folder / FACTS).is_file():
+            return _of_tables(recipe)
+        references, targets, replicas = map(len, recipe.rows)
+        nothing = dataclasses.replace(
+            nothing, references=references, targets=targets, replicas=replicas
+        )
+        if not recipe.config.attack.targets:
+            io.flip_facts(recipe.folder)  # says what is missing
+        return _of_targets(recipe, nothing)
+    except Exception as error:
+        return dataclasses.replace(nothing, why=markup.reason(error))
+
+
+def table(measured: Sequence[Measured]) -> pd.DataFrame:
+    """What tables/comparison.csv holds."""
+    return pd.DataFrame([m.line() for m in measured])
+
+
+def draw(measured: Sequence[Measured]) -> Figure | None:
+    """AUC and TPR of the recipes by name, with bars of one standard deviation; None if no recipe has numbers."""
+    shown = [m for m in measured if not m.why]
+    if not shown:
+        return None
+    figure = plotting.new_figure(9.6, 1.5 + 0.32 * len(shown))
+    left, right = figure.subplots(1, 2, sharey=True)
+    looks = {"targets": (plotting.BLUE, "o"), "replicas": (plotting.ORANGE, "s")}
+    for axes, values, chance in (
+        (left, [m.auc for m in shown], [0.5] * len(shown)),
+        (right, [m.tpr for m in shown], [m.fpr for m in shown]),
+    ):
+        for over, (color, marker) in looks.items():
+            at = [i for i, m in enumerate(shown) if m.over == over and not math.isnan(values[i][0])]
+            if not at:
+                continue
+            std = [0 if math.isnan(values[i][1]) else values[i][1] for i in at]
+            axes.errorbar(
+                [values[i][0] for i in at],
+                at,
+                xerr=std,
+                color=color,
+                marker=marker,
+                linestyle="",
+                capsize=2.5,
+                markersize=5,
+                linewidth=1.2,
+                label=over.capitalize(),
+            )
+        axes.plot(chance, range(len(shown)), color=plotting.GREY, linestyle=":", label="Chance")
+        if len(shown) == 1:  # a line of one point would not be seen
+            axes.axvline(chance[0], color=plotting.GREY, linestyle=":")
+    left.set_yticks(range(len(shown)), [m.recipe.name for m in shown])
+    left.set_ylim(len(shown) - 0.5, -0.5)
+    left.set_xlabel("AUC")
+    right.set_xlabel(f"True positive rate at {_rate(shown)}")
+    right.xaxis.set_major_formatter(lambda share, _: percent(share))
+    handles = {}
+    for axes in (left, right):
+        handles |= {text: h for h, text in zip(*axes.get_legend_handles_labels(), strict=True)}
+    figure.legend(
+        handles.values(), handles.keys(), loc="outside upper center", ncols=3, frameon=False
+    )
+    return figure
+
+
+def write(workdir: Path, measured: Sequence[Measured]) -> Path | None:
+    """Writes tables/comparison.csv and figures/comparison.png and .pdf; returns the PNG, None if nothing is drawn."""
+    (workdir / "tables").mkdir(parents=True, exist_ok=True)
+    write_csv(workdir / "tables" / f"{NAME}.csv", table(measured))
+    figure = draw(measured)
+    if figure is None:
+        plotting.remove(workdir / "figures", NAME)
+        return None
+    return plotting.save(figure, workdir / "figures", NAME)
+
+
+def render(measured: Sequence[Measured], image: str, links: Sequence[str]) -> str:
+    """The section of the page.
+
+    Args:
+      measured: the recipes.
+      image: the picture as a data URI; empty if there is none.
+      links: names of the recipes that have a part of their own on the page.
+    """
+    shown = [m for m in measured if not m.why]
+    template = markup.environment().get_template("comparison.html.j2")
+    return template.render(
+        lines=[_cells(m) for m in measured],
+        title="Recipes compared" if len(measured) > 1 else "The recipe",
+        rate=_rate(measured),
+        notes=_notes(shown),
+        image=image,
+        alt=_alt(shown),
+        links={name: markup.anchor(name) for name in links},
+    )
+
+
+def _of_tables(recipe: Recipe) -> Measured:
+    facts = io.flip_facts(recipe.folder)
+    focus = facts["config"]["focus_fpr"]
+    at_focus = [f"tpr_at_{focus:g}_{what}" for what in ("mean", "std")]
+    columns = ("attack", "references", "auc_mean", "auc_std", *at_focus)
+    rows = sentences.full(io.table(recipe.folder, "attacks.csv", columns))
+    lira, loss = (sentences.pick(rows, name) for name in ("lira_online", "loss"))
+    if lira is None:
+        raise io.WorkdirError(f"{recipe.folder}: LiRA has no AUC in tables/attacks.csv")
+    shares = {}
+    for row in io.table(
+        recipe.folder, "flip_shares.csv", ("fpr", "bin", "members_percent", "nonmembers_percent")
+    ):
+        if row["bin"] == "coin flip" and math.isclose(row["fpr"], focus) and io.decides(facts):
+            shares = {
+                f"coin_flip_{kind}": row[f"{kind}_percent"] / 100
+                for kind in ("members", "nonmembers")
+            }
+    return Measured(
+        recipe,
+        focus,
+        auc=(lira["auc_mean"], lira["auc_std"]),
+        tpr=(lira[at_focus[0]], lira[at_focus[1]]),
+        loss_auc=(loss["auc_mean"], loss["auc_std"]) if loss else _NONE,
+        **shares,
+        over="replicas",
+        references=facts["references"],
+        targets=len(recipe.rows[1]) if recipe.config.attack.targets else 0,
+        replicas=facts["replicas"],
+    )
+
+
+def _of_targets(recipe: Recipe, counted: Measured) -> Measured:
+    found = attacks.attacked(recipe, references=counted.references)
+    tpr_T = found.tpr_T(counted.fpr)
+    tpr_T = tpr_T[~pd.isna(tpr_T)]
+    tpr = (float(tpr_T.mean()), _std(tpr_T)) if len(tpr_T) else _NONE
+    auc = float(found.auc_T.mean()), _std(found.auc_T)
+    return dataclasses.replace(counted, auc=auc, tpr=tpr, over="targets")
+
+
+def _std(values_T: Any) -> float:
+    return float(values_T.std()) if len(values_T) > 1 else math.nan
+
+
+def _cells(m: Measured) -> dict[str, str]:
+    """The texts of a line of the table."""
+    return {
+        "name": m.recipe.name,
+        "aliases": ", ".join(n for n in m.recipe.names if n != m.recipe.name),
+        "parameters": f"{m.recipe.parameters:,}",
+        "samples": f"{m.recipe.samples:,}",
+        "epochs": str(m.recipe.config.train.epochs),
+        "auc": plus_minus(*m.auc),
+        "tpr": plus_minus(*m.tpr),
+        "fpr": percent(m.fpr),
+        "members": _share(m.coin_flip_members),
+        "nonmembers": _share(m.coin_flip_nonmembers),
+        "references": str(m.references),
+        "targets": str(m.targets),
+        "replicas": str(m.replicas),
+        "why": m.why,
+    }
+
+
+def _share(share: float) -> str:
+    return "–" if math.isnan(share) else f"{100 * share:.1f}%"
+
+
+def _rate(measured: Sequence[Measured]) -> str:
+    """The FPR of all, or of each."""
+    rates = {m.fpr for m in measured}
+    return f"{percent(rates.pop())} FPR" if len(rates) == 1 else "the focus FPR of each recipe"
+
+
+def _notes(shown: Sequence[Measured]) -> list[str]:
+    """Sentences that a reader of the table needs."""
+    if not shown:
+        return []
+    said, over = [], {m.over for m in shown}
+    if "replicas" in over:
+        said.append(
+            "Replicas of one target share the training subset and the initial weights and differ in the order of their "
+            "batches; ± is the standard deviation over them."
+        )
+    if "targets" in over:
+        said.append(
+            "Where a recipe has no replicas, its targets are attacked, each of which is trained on a subset of its own; "
+            "± is then the standard deviation over these targets, and nothing is known of coin flips."
+        )
+    counts = sorted({m.references for m in shown})
+    if len(counts) > 1:
+        said.append(
+            f"Each recipe is attacked with all its references, from {counts[0]} to {counts[-1]}, and a different number "
+            "of them changes the AUC by itself; the figure “scaling” compares the recipes with equal numbers."
+        )
+    else:
+        said.append(f"Every recipe is attacked with {plural(counts[0], 'reference')}.")
+    return said
+
+
+def _alt(shown: Sequence[Measured]) -> str:
+    """What the picture shows, in words."""
+    if not shown:
+        return ""
+    best, worst = (pick(shown, key=lambda m: m.auc[0]) for pick in (max, min))
+    return (
+        "Dots with bars of one standard deviation, one line for each recipe: AUC on the left, true positive rate on the "
+        f"right. The highest AUC is that of {best.recipe.name}, {plus_minus(*best.auc)}; the lowest that of "
+        f"{worst.recipe.name}, {plus_minus(*worst.auc)}."
+    )

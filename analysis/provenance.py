@@ -1,0 +1,85 @@
+"""How the recipes on the report page were made: files, versions, commit, settings and population."""
+
+import importlib.metadata
+import json
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from analysis import io, markup, recipe_part
+from analysis.figures import extraction
+from analysis.io import Recipe, Record
+
+
+def render(recipes: Sequence[Recipe]) -> str:
+    """The section of the page, with a fold for each recipe."""
+    made = []
+    for recipe in recipes:
+        try:
+            made.append(facts(recipe))
+        except Exception as error:
+            made.append({"name": recipe.name, "why": markup.reason(error)})
+    return markup.environment().get_template("made.html.j2").render(recipes=made)
+
+
+def facts(recipe: Recipe) -> dict[str, Any]:
+    """What is shown of one recipe."""
+    folder, run = recipe.folder, io.run(recipe.folder)
+    config = run["config"]
+    if io.has(folder, "flips.json"):  # the tables may be of other settings than the last command's
+        config |= {"attack": io.flip_facts(folder)["config"]}
+    if io.has(folder, extraction.FACTS) and (extracted := extraction.read(folder)):
+        config |= {"extract": extracted.facts["config"]}
+    manifest = io.manifest(folder)
+    details = {k: v for k, v in manifest.items() if isinstance(v, dict | list)}
+    return {
+        "name": recipe.name,
+        "why": "",
+        "names": ", ".join(recipe.names),
+        "tables": recipe_part.table_files(folder),
+        "config": json.dumps(config, indent=2),
+        "commands": _commands(run),
+        "model": f"{recipe.config.model.layers}x{recipe.config.model.width}",
+        "parameters": f"{recipe.parameters:,}",
+        "population": f"populations/{recipe.population_folder.name}",
+        "manifest": {k: v for k, v in manifest.items() if not isinstance(v, dict | list)},
+        "manifest_details": json.dumps(details, indent=2) if details else "",
+    }
+
+
+def version() -> str:
+    """The version of lm_mia that makes the page."""
+    return importlib.metadata.version("lm-mia")
+
+
+def commit() -> str:
+    """The commit of the checkout that makes the page, with "+" if its files differ; empty outside a checkout."""
+    git = ["git", "-C", str(Path(__file__).parent)]
+    try:
+        head, changed = (
+            subprocess.run([*git, *command], capture_output=True, text=True, timeout=10)
+            for command in (("rev-parse", "HEAD"), ("status", "--porcelain"))
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    if head.returncode:
+        return ""
+    return head.stdout.strip() + ("+" if changed.stdout.strip() else "")
+
+
+def _commands(run: Record) -> list[Record]:
+    """What the first command and later ones that differed ran on."""
+    found = []
+    for i, entry in enumerate([run, *run["later"]]):
+        cores = entry.get("cpu_cores")
+        found.append(
+            {
+                "who": f"Later command {i}" if i else "First command",
+                "version": entry.get("lm_mia") or "not recorded",
+                "commit": entry.get("commit") or "not recorded",
+                "cores": "not recorded" if cores is None else cores,
+                "packages": entry.get("packages") or {},
+            }
+        )
+    return found
