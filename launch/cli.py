@@ -1,6 +1,6 @@
 """The command line: ``python -m launch VERB --config=NAME|FILE.py[:ARG] --workdir=DIR [--config.model.layers=3 ...]``.
 
-Every engine makes the rows that are missing, by the same jobs; rows that are there stay. The same command goes on where
+Every engine makes the models that are missing, by the same jobs; finished models stay. The same command goes on where
 an earlier one stopped, and engines may be mixed.
 """
 
@@ -15,19 +15,19 @@ from launch.jobs import Sweep
 from lm_mia.errors import UserError, exit_code
 
 VERBS = {
-    "plan": "jobs, chip-hours and bytes of what is missing; writes nothing",
-    "local": "make the rows on this machine, a process a device",
+    "plan": "what the sweep costs, and its jobs; writes nothing",
+    "local": "make the missing models on this machine, one process per device",
     "slurm": "write SLURM array scripts, and submit them",
     "jobset": "write Kubernetes JobSets",
-    "worker": "take jobs from a shared folder or bucket until none is left",
-    "status": "rows done, running, failed and missing, and the time left",
-    "corpus": "make the populations alone",
+    "worker": "the same as local, for the logs of many machines that share a workdir",
+    "status": "models done, running, failed and missing, and the time left",
+    "corpus": "build the populations alone",
     "rows": "one job: what the engines run",
 }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit code: 3 if rows were set aside or diverged, else that of `lm-mia`."""
+    """Entry point; returns the exit code: 3 if models were set aside or diverged, else that of `lm-mia`."""
     return exit_code(lambda: _act(list(sys.argv[1:] if argv is None else argv)))
 
 
@@ -42,8 +42,8 @@ def _act(argv: list[str]) -> int:
         for name, what in (("config", "quickstart"), ("workdir", "runs/quickstart"))
         if not getattr(known, name) and (verb, name) != ("plan", "workdir")
     ]
-    if verb == "status" and known.json and known.watch:
-        wrong.append("--json --watch: say one of them")
+    if verb == "status" and known.watch and (known.json or known.verify):
+        wrong.append("--watch: cannot be combined with --json or --verify; leave it out")
     of_engine = _or(wrong, lambda: _options(verb, known))
     sizes = _or(wrong, lambda: jobs.sizes(known)) if verb in _SIZED else None
     found = None
@@ -54,7 +54,7 @@ def _act(argv: list[str]) -> int:
     return _run(verb, known, found, sizes, of_engine)
 
 
-_SIZED = ("plan", "slurm", "jobset", "worker")  # verbs that make jobs
+_SIZED = ("plan", "slurm", "jobset")  # verbs that make jobs
 
 
 def _or(wrong: list[str], read: Callable[[], Any]) -> Any:
@@ -76,31 +76,23 @@ def _options(verb: str, known: argparse.Namespace) -> Any:
         from launch import kubernetes
 
         return kubernetes.pods(known)
-    if verb == "worker":
-        from launch import worker
-
-        return worker.options(known)
     return None
 
 
 def _run(verb: str, known: argparse.Namespace, found: Sweep, sizes: Any, of: Any) -> int:
     # here, so that plan and mistakes are told at once
     if verb == "plan":
-        jobs.show(found, sizes, known.json, there=known.workdir is not None)
+        jobs.show(found, sizes, as_json=known.json, look=known.workdir is not None)
         return 0
     if verb == "status":
         from launch import status
 
-        status.show(found, known.json, known.watch)
+        status.show(found, as_json=known.json, watch=known.watch, verify=known.verify)
         return 0
-    if verb == "local":
+    if verb in ("local", "worker"):
         from launch import local
 
-        return local.run(found)
-    if verb == "worker":
-        from launch import worker
-
-        return worker.run(found, sizes, of)
+        return local.run(found) if verb == "local" else local.worker(found)
     if verb == "rows":
         from launch import model_block
 
@@ -111,7 +103,7 @@ def _run(verb: str, known: argparse.Namespace, found: Sweep, sizes: Any, of: Any
         return jobs.corpus(found)
     if verb == "slurm":
         return slurm.slurm_scripts(found, sizes, of, known.submit)
-    return kubernetes.jobsets(found, sizes, of, Path(known.output), known.crd)
+    return kubernetes.jobsets(found, sizes, of, Path(known.output))
 
 
 def _top() -> argparse.ArgumentParser:
@@ -141,7 +133,9 @@ def _of_verb(verb: str) -> argparse.ArgumentParser:
     if verb in ("plan", "status"):
         parser.add_argument("--json", action="store_true", help="for scripts")
     if verb == "status":
-        parser.add_argument("--watch", action="store_true", help="until no row is left")
+        parser.add_argument("--watch", action="store_true", help="until no model is missing")
+        verify = "read every score, and name what is missing or corrupt"
+        parser.add_argument("--verify", action="store_true", help=verify)
     if verb == "rows":
         parser.add_argument("--recipe", required=True, metavar="KEY", help="eight hex digits")
         parser.add_argument("--rows", required=True, metavar="BEGIN:END", help="of the recipe")
@@ -158,14 +152,8 @@ def _of_verb(verb: str) -> argparse.ArgumentParser:
         from launch import kubernetes
 
         kubernetes.flags(parser)
-        crd = "of jobsets.jobset.x-k8s.io, which manifests are checked with"
-        parser.add_argument("--crd", metavar="FILE", help=crd)
         output = "of the manifests, here; jobset"
         parser.add_argument("--output", metavar="DIR", default="jobset", help=output)
-    if verb == "worker":
-        from launch import worker
-
-        worker.flags(parser)
     return parser
 
 

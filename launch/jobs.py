@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import rich.box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -26,6 +25,15 @@ from lm_mia.run.plan import Recipe
 
 class Task(sweep.Task):
     """What is to be made of one recipe, apart from rows that were set aside."""
+
+    def scored(self) -> int:
+        """Returns how many of the models are trained and scored."""
+        recipe = self.recipe()
+        if recipe is None:
+            return 0
+        from lm_mia.run import inventory  # here: tensorstore takes half a second
+
+        return len(self.rows) - len(inventory.unscored(self.config, recipe, self.rows))
 
     def missing(self) -> list[int]:
         """Numbers of the rows that are to be made: neither present, nor diverged, nor set aside."""
@@ -159,9 +167,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("size of jobs")
     group.add_argument("--rows-per-job", type=int, default=0, metavar="N", help="instead of hours")
     group.add_argument("--job-hours", type=float, default=4.0, metavar="H", help="about; 4")
-    group.add_argument("--device", metavar="NAME", help="such as h100 or 'tpu v5p', or TFLOP/s")
-    group.add_argument("--mfu", type=float, help="useful share of its dense bfloat16 FLOP/s; 0.4")
-    group.add_argument("--tokens-per-sample", type=float, metavar="N", help="mean after the cut")
+    plan.cost_flags(group)
 
 
 def sizes(known: argparse.Namespace) -> Sizes:
@@ -185,13 +191,13 @@ def check_tokens(of: Sizes, sweep: Sweep) -> None:
     plan.check_tokens(of.tokens_per_sample, [(t.asked.sets, t.config) for t in sweep.tasks])
 
 
-def cost(task: Task, of: Sizes, present_rows: int, there: bool) -> Recipe:
-    """What all rows of a task come to, of which so many are there; samples are measured, if there is such a folder."""
+def cost(task: Task, of: Sizes, look: bool = True) -> Recipe:
+    """What all models of a task cost; with `look`, the workdir tells which are present and how long samples are."""
     c, mean = task.config, of.tokens_per_sample
     lengths = plan.assumed(c.population.length_tokens, mean)
-    if there and mean is None and task.population.exists():
+    if look and mean is None and task.population.exists():
         lengths = plan.lengths_of(task.population)
-    return plan.recipe(task.asked, lengths, present_rows)
+    return plan.recipe(task.asked, lengths, task.scored() if look else 0)
 
 
 def row_hours(found: Recipe, of: Sizes) -> float:
@@ -226,8 +232,8 @@ class Jobs:
         return [slice_of(b, self.rows_per_job, self.cost.rows) for b in self.blocks]
 
 
-def jobs(of: Sweep, sizes: Sizes, chips: int = 1, there: bool = True) -> list[Jobs]:
-    """The jobs of every task of a sweep, on so many chips each; of all rows, if no folder is there to be looked into.
+def jobs(of: Sweep, sizes: Sizes, chips: int = 1, look: bool = True) -> list[Jobs]:
+    """The jobs of every task of a sweep, on so many chips each; of all models, if not to look into the workdir.
 
     Raises:
       UserError: if a workdir belongs to another config, or its files are damaged.
@@ -235,102 +241,75 @@ def jobs(of: Sweep, sizes: Sizes, chips: int = 1, there: bool = True) -> list[Jo
     check_tokens(sizes, of)
     found = []
     for task in of.tasks:
-        missing = task.missing() if there else list(range(len(task.rows)))
-        recipe_cost = cost(task, sizes, len(task.rows) - len(missing), there)
+        missing = task.missing() if look else list(range(len(task.rows)))
+        recipe_cost = cost(task, sizes, look)
         size = rows_per_job(recipe_cost, sizes, chips, task.config.compute.span)
         job_blocks = tuple(blocks(missing, size))
         found.append(Jobs(task, recipe_cost, size, job_blocks, len(missing)))
     return found
 
 
-def show(of: Sweep, sizes: Sizes, as_json: bool, there: bool) -> None:
-    """Prints the jobs, as a table or as JSON; writes nothing."""
-    found = jobs(of, sizes, there=there)
-    told = [_numbers(j, sizes) for j in found]
-    total = plan.totals([j.cost for j in found])
-    names = ("missing_rows", "jobs", "missing_chip_hours", "chip_hours")
-    total |= {name: sum(t[name] for t in told) for name in names}
+def show(of: Sweep, sizes: Sizes, *, as_json: bool, look: bool) -> None:
+    """Prints what the sweep costs, as `lm-mia plan` does, and its jobs, as tables or as JSON; writes nothing."""
+    found = jobs(of, sizes, look=look)
+    costs = [j.cost for j in found]
+    numbers = [_numbers(j, sizes) for j in found]
+    total = {name: sum(n[name] for n in numbers) for name in _SUMMED}
     if as_json:
-        chip = dataclasses.asdict(sizes.chip)
-        print(json.dumps({"chip": chip, "recipes": told, "total": total}, indent=1))
+        told = plan.as_json(costs, sizes.chip)
+        for recipe, j, n in zip(told["recipes"], found, numbers, strict=True):
+            recipe |= {"recipe": j.task.key, "workdir": str(j.task.folder), **n}
+        told["total"] |= total
+        print(json.dumps(told, indent=1))
         return
+    plan.print_costs(costs, sizes.chip)
     table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("recipe", no_wrap=True)
     for name in (
-        "model",
-        "rows",
-        "missing",
+        "missing\nmodels",
         "jobs",
-        "rows\na job",
-        "hours\na job",
+        "models\nper job",
+        "hours\nper job",
         "chip-hours\nleft",
-        "of all",
-        "bytes:\ncheckpoints",
-        "\nscores",
-        "\npopulation",
     ):
         table.add_column(name, justify="right", no_wrap=True)
-    for j, t in zip(found, told, strict=True):
-        r = j.cost
+    for j, n in zip(found, numbers, strict=True):
         table.add_row(
             Text(j.task.label),  # a plain string would be read as markup
-            r.size if r.size != "custom" else f"{r.layers}x{r.width}",
-            f"{r.rows:,}",
-            f"{j.missing:,}",
-            f"{len(j.blocks):,}",
-            f"{j.rows_per_job:,}",
-            *map(plan.three_digits, (t["job_hours"], t["missing_chip_hours"], t["chip_hours"])),
-            *map(plan.in_bytes, (r.checkpoint_bytes, r.store_bytes, r.population_bytes)),
+            f"{n['missing_rows']:,}",
+            f"{n['jobs']:,}",
+            f"{n['rows_per_job']:,}",
+            plan.three_digits(n["job_hours"]),
+            plan.three_digits(n["missing_chip_hours"]),
         )
     if len(found) > 1:
         table.add_section()
-        table.add_row(
-            "total",
-            "",
-            f"{total['rows']:,}",
-            f"{total['missing_rows']:,}",
-            f"{total['jobs']:,}",
-            "",
-            "",
-            *(plan.three_digits(total[name]) for name in ("missing_chip_hours", "chip_hours")),
-            *(
-                plan.in_bytes(total[f"{name}_bytes"])
-                for name in ("checkpoint", "store", "population")
-            ),
-        )
-    console = Console()
-    needed = console.measure(table, options=console.options.update(width=400)).maximum
-    console = Console(width=max(console.width, needed))  # a figure cut short would be worse
-    console.print(table)
-    chip, lengths = sizes.chip, {(j.cost.mean_sample_tokens, j.cost.lengths) for j in found}
-    samples = "; ".join(f"{mean:.0f} a sample, {said}" for mean, said in sorted(lengths))
-    shared = [
-        f"shared  {j.task.label}: asked for by entries {', '.join(map(str, j.task.asked.entries))} (0: the config)"
-        for j in found
-        if len(j.task.asked.entries) > 1
+        left = plan.three_digits(total["missing_chip_hours"])
+        table.add_row("total", f"{total['missing_rows']:,}", f"{total['jobs']:,}", "", "", left)
+    notes = [
+        "jobs    of one chip each; slurm and jobset divide them by the chips that a job has there"
     ]
-    for line in (
-        f"hours   of {chip.name}, {chip.flops / 1e12:g} TFLOP/s of dense bfloat16, at an MFU of {chip.mfu:g}; "
-        "a job has one of it here",
-        f"tokens  useful ones, {samples}",
-        *shared,
-    ):
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
+    for j in found:
+        if len(entries := j.task.asked.entries) > 1:
+            by = ", ".join(map(str, entries))
+            notes.append(
+                f"shared  {j.task.label}: wanted by entries {by} of the sweep (0: the config)"
+            )
+    plan.print_table(table, notes)
+
+
+_SUMMED = ("missing_rows", "jobs", "missing_chip_hours")
 
 
 def _numbers(j: Jobs, sizes: Sizes) -> dict[str, Any]:
-    """What scripts are told, units in names."""
+    """What scripts are told of jobs, with units in the names."""
     hours = row_hours(j.cost, sizes)
     return {
-        "recipe": j.task.key,
-        "workdir": str(j.task.folder),
-        **dataclasses.asdict(j.cost),
         "missing_rows": j.missing,
         "jobs": len(j.blocks),
         "rows_per_job": j.rows_per_job,
         "job_hours": hours * j.rows_per_job,
         "missing_chip_hours": hours * j.missing,
-        "chip_hours": hours * j.cost.rows,
     }
 
 

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import yaml
 
-from launch import crd, jobs
+from launch import jobs, status
 from launch.jobs import Sizes, Sweep, span_problems
 from lm_mia.atomic import write_atomically
 from lm_mia.config import load
@@ -298,7 +298,7 @@ def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def jobsets(of: Sweep, sizes: Sizes, asked: Pods, output: Path, crd_path: str | None) -> int:
+def jobsets(of: Sweep, sizes: Sizes, asked: Pods, output: Path) -> int:
     """Writes the JobSets of all jobs whose rows are not seen to be there, a file a recipe; `kubectl apply` is yours.
 
     Args:
@@ -306,11 +306,10 @@ def jobsets(of: Sweep, sizes: Sizes, asked: Pods, output: Path, crd_path: str | 
       sizes: of jobs.
       asked: what pods are like.
       output: the folder of the manifests.
-      crd_path: of the definition that they are checked with; None: they are not.
 
     Raises:
-      UserError: if several hosts are asked for where rows do not span them, the folder is not on the volume, or the
-        definition refuses a manifest; nothing is written then.
+      UserError: if several hosts are asked for where rows do not span them, or the folder is not on the volume; nothing
+        is written then.
     """
     found = [j for j in jobs.jobs(of, sizes, asked.chips) if j.blocks]
     wrong = span_problems(found, asked.hosts, f"a job has {asked.hosts} hosts")
@@ -336,13 +335,10 @@ def jobsets(of: Sweep, sizes: Sizes, asked: Pods, output: Path, crd_path: str | 
             labels = {"lm-mia/recipe": j.task.key, "lm-mia/block": str(block)}
             command = of.command(["python"], "rows", *about)
             manifests.append(manifest(name, command, asked, labels))
-        if crd_path is not None:
-            crd.check(manifests, crd_path)
         name = f"{j.task.folder.name}.yaml" if len(of.tasks) > 1 else f"lm-mia-{j.task.key}.yaml"
         texts[output / name] = dump(manifests)
     if not texts:
-        print("every row is there")
-        return 0
+        return status.summary(of)
     output.mkdir(parents=True, exist_ok=True)
     for path, text in texts.items():
         write_atomically(path, text)

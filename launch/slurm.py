@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from launch import jobs
+from launch import jobs, status
 from launch.jobs import Sizes, Sweep, span_problems
 from lm_mia.atomic import write_atomically
 from lm_mia.errors import STOPPED, UserError
@@ -317,8 +317,7 @@ def slurm_scripts(of: Sweep, sizes: Sizes, asked: Slurm, submitted: bool) -> int
     if wrong := span_problems(found, asked.nodes, f"--nodes={asked.nodes}"):
         raise UserError(wrong[0])
     if not found:
-        print("every row is there")
-        return 0
+        return status.summary(of)
     scripts, logs = of.folder / "slurm", of.folder / "logs"
     python, here, limit = [sys.executable], Path.cwd(), array_limit()
     texts: dict[Path, str] = {}

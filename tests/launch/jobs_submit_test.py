@@ -137,20 +137,6 @@ def test_pods_that_cannot_work_are_told_at_once(of: jobs.Sweep, capsys: pytest.C
     ]
 
 
-def test_a_definition_that_is_none_is_a_line(
-    tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    argv = [
-        f"--config={tiny.config}",
-        "--workdir=/data/s",
-        f"--output={tmp_path}/js",
-        "--crd=/nowhere",
-    ]
-    assert cli.main(["jobset", *argv, *PODS]) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1
-    assert not (tmp_path / "js").exists()
-
-
 def test_an_error_of_sbatch_is_the_users(of: jobs.Sweep, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(UserError, match="sbatch"):
