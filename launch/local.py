@@ -2,9 +2,9 @@
 
 Both verbs run the same loop and differ in what they print: `local` shows the whole sweep, `worker` prints a line when
 something happens, which suits the log of one machine among many. Models are shared out by nothing but their locks, so
-any number of these commands may work on one workdir, on any machines that share it. When one of them dies, the operating
-system releases its locks and the others make its models. There is one process per device, rather than one job over all
-of them, so that a job that runs out of memory does not disturb those on the other devices.
+any number of these commands may work on one workdir, on any machines that share it. When one of them dies, the
+operating system releases its locks and the others make its models. There is one process per device, rather than one job
+over all of them, so that a job that runs out of memory does not disturb those on the other devices.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ _AGAIN_SECONDS = 60.0  # before the next job for a recipe for which a job found 
 def start(
     command: Sequence[str], log: Path, environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    """Starts a process in a session of its own, so that Ctrl-C reaches it through us alone; its output goes to the log."""
+    """Starts a process in a session of its own, so that Ctrl-C reaches only us; its output is added to the log."""
     log.parent.mkdir(parents=True, exist_ok=True)
     ours = {**os.environ, **environment, heartbeats.PARENT: str(os.getpid())}
     with open(log, "ab") as output:
@@ -138,7 +138,7 @@ def _work(
             idle = all(slot.process is None for slot in slots)
             if idle and not waiting:
                 count = sum(map(len, missing.values()))
-                say(f"waiting: other processes are working on all of the {count} missing models")
+                say(f"waiting: other processes are making all missing models ({count})")
             waiting = idle
             refresh()
             _sleep(slots)

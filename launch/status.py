@@ -216,7 +216,7 @@ def show(of: Sweep, *, as_json: bool = False, watch: bool = False, verify: bool 
     else:
         console = _console()
         console.print(_picture(found, console.width))
-        lines = [line for r in found["recipes"] for line in _shard_lines(r.get("shards"))]
+        lines = [line for r in found["recipes"] for line in _shard_lines(r)]
         for line in [*lines, *_next(of, found)]:
             print(line)
     if damage:
@@ -232,32 +232,30 @@ def _verify(of: Sweep, found: dict[str, Any]) -> list[str]:
     damage = list[str]()
     with progress.display(overall=False) as display:
         for task, r in zip(of.tasks, found["recipes"], strict=True):
+            r["shards"] = {"wanted": 0, "missing": [], "corrupt": []}
             if (recipe := task.recipe()) is None:
                 continue
             shards = inventory.shards(
                 task.config, recipe, lambda done, count: display.update("verify", done, count)
             )
-            r["shards"] = {
-                "wanted": shards.shards,
-                "missing": [str(path) for path in shards.missing],
-                "corrupt": [str(path) for path in shards.corrupt],
-            }
-            if shards.corrupt:
+            missing, corrupt = ([str(path) for path in p] for p in (shards.missing, shards.corrupt))
+            r["shards"] = {"wanted": shards.shards, "missing": missing, "corrupt": corrupt}
+            if corrupt:
                 damage.append(
-                    f"{recipe / 'scores.zarr'}: {len(shards.corrupt)} corrupt shards; `lm-mia score --repair` makes "
-                    f"these, and {len(shards.missing)} missing ones, again"
+                    f"{recipe / 'scores.zarr'}: {len(corrupt)} corrupt shards; `lm-mia score --repair` makes these, "
+                    f"and {len(missing)} missing ones, again"
                 )
     return damage
 
 
-def _shard_lines(shards: dict[str, Any] | None) -> Iterator[str]:
-    """What was found in the store of a recipe."""
-    if shards is None:
-        return
-    for kind in ("missing", "corrupt"):
-        yield from (f"{kind:11} {path}" for path in shards[kind])
-    missing, corrupt = len(shards["missing"]), len(shards["corrupt"])
-    yield f"scores      {shards['wanted']} shards wanted, {missing} missing, {corrupt} corrupt"
+def _shard_lines(r: dict[str, Any]) -> Iterator[str]:
+    """What was found in the store of a recipe, if it has one and was asked for."""
+    if (shards := r.get("shards")) and shards["wanted"]:
+        for kind in ("missing", "corrupt"):
+            yield from (f"{kind:11} {path}" for path in shards[kind])
+        missing, corrupt = len(shards["missing"]), len(shards["corrupt"])
+        counts = f"{shards['wanted']} shards wanted, {missing} missing, {corrupt} corrupt"
+        yield f"scores      {r['label']}: {counts}"
 
 
 def summary(of: Sweep) -> int:

@@ -23,7 +23,7 @@ _METADATA = {  # the parts that we write; a CRD does not say what metadata are
 
 
 def problems(manifests: Sequence[Mapping[str, Any]], definition: Path) -> list[str]:
-    """Returns a line for each problem of the JobSets: the JobSet, the field and what is wrong; an empty list if all fit.
+    """Returns a line for each problem of the JobSets: the JobSet, the field and what is wrong; empty if all fit.
 
     A field that the definition does not have is a problem, although a cluster may silently drop it. Rules in CEL and
     the checks of JobSet's webhooks are not evaluated.
