@@ -1,69 +1,74 @@
 """The command line: ``python -m launch VERB --config=NAME|FILE.py[:ARG] --workdir=DIR [--config.model.layers=3 ...]``.
 
-Every engine makes the rows that are missing, by the same jobs; rows that are there stay. The same command goes on where
+Every engine makes the models that are missing, by the same jobs; finished models stay. The same command goes on where
 an earlier one stopped, and engines may be mixed.
 """
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from launch import jobs
-from launch.jobs import Sweep
-from lm_mia.errors import UserError, exit_code
+from lm_mia.config import load
+from lm_mia.errors import UserError, collect, exit_code
+from lm_mia.run import sweep as sweeps
+from lm_mia.run.sweep import Sweep
 
 VERBS = {
-    "plan": "jobs, chip-hours and bytes of what is missing; writes nothing",
-    "local": "make the rows on this machine, a process a device",
+    "plan": "what the sweep costs, and its jobs; writes nothing",
+    "local": "make the missing models on this machine, one process per device",
     "slurm": "write SLURM array scripts, and submit them",
     "jobset": "write Kubernetes JobSets",
-    "worker": "take jobs from a shared folder or bucket until none is left",
-    "status": "rows done, running, failed and missing, and the time left",
-    "corpus": "make the populations alone",
+    "worker": "the same as local, for the logs of many machines that share a workdir",
+    "status": "models done, running, failed and missing, and the time left",
+    "corpus": "build the populations alone",
     "rows": "one job: what the engines run",
 }
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit code: 3 if rows were set aside or diverged, else that of `lm-mia`."""
-    return exit_code(lambda: _act(list(sys.argv[1:] if argv is None else argv)))
+_SIZED = ("plan", "slurm", "jobset")  # verbs that make jobs
+_ELSEWHERE = {
+    "--watch": "launch status",
+    "--verify": "launch status",
+    "--json": "launch plan and launch status",
+    "--submit": "launch slurm",
+    "--time": "launch slurm",
+    "--output": "launch jobset",
+    "--image": "launch jobset",
+}
+"""Flags of some verbs only."""
 
 
-def _act(argv: list[str]) -> int:
+def main(argv: Sequence[str] | None = None, prog: str = "python -m launch") -> int:
+    """Entry point; returns the exit code: 3 if models were set aside or diverged, else that of `lm-mia`."""
+    return exit_code(lambda: _act(list(sys.argv[1:] if argv is None else argv), prog))
+
+
+def _act(argv: list[str], prog: str) -> int:
     if not argv or argv[0] not in VERBS:
-        _top().parse_args(argv[:1])  # --help, or what is wrong
+        _top(prog).parse_args(argv[:1])  # --help, or what is wrong
         return 2
-    verb, parser = argv[0], _of_verb(argv[0])
-    known, overrides = parser.parse_known_args(argv[1:])
-    wrong = [
-        f"--{name}: missing; say --{name}={what}"
-        for name, what in (("config", "quickstart"), ("workdir", "runs/quickstart"))
-        if not getattr(known, name) and (verb, name) != ("plan", "workdir")
-    ]
-    if verb == "status" and known.json and known.watch:
-        wrong.append("--json --watch: say one of them")
-    of_engine = _or(wrong, lambda: _options(verb, known))
-    sizes = _or(wrong, lambda: jobs.sizes(known)) if verb in _SIZED else None
-    found = None
-    if known.config:
-        found = _or(wrong, lambda: jobs.read(known.config, known.workdir or "", overrides))
-    if wrong or found is None:
+    verb = argv[0]
+    wrong: list[str] = []
+    known, overrides = _of_verb(verb, prog).split(argv[1:], wrong)
+    if not known.config and not known.workdir:
+        wrong.append("--config: missing; add --config=quickstart")
+    if verb != "plan" and not known.workdir:
+        wrong.append("--workdir: missing; add --workdir=runs/quickstart")
+    if verb == "status" and known.watch and (known.json or known.verify):
+        wrong.append("--watch: cannot be combined with --json or --verify; leave it out")
+    of_engine = collect(wrong, lambda: _options(verb, known))
+    sizes = collect(wrong, lambda: jobs.sizes(known)) if verb in _SIZED else None
+    sweep = None
+    if known.workdir or (known.config and verb == "plan"):
+        sweep = collect(wrong, lambda: sweeps.read(known.config, known.workdir, overrides))
+    elif known.config:  # the mistakes in the config are reported too
+        collect(wrong, lambda: load.sweep(known.config, overrides))
+    if wrong or sweep is None:
         raise UserError("\n".join(wrong))
-    return _run(verb, known, found, sizes, of_engine)
-
-
-_SIZED = ("plan", "slurm", "jobset", "worker")  # verbs that make jobs
-
-
-def _or(wrong: list[str], read: Callable[[], Any]) -> Any:
-    """What is read; None, and a line more, if it is wrong."""
-    try:
-        return read()
-    except UserError as error:
-        wrong.append(str(error))
-        return None
+    return _run(verb, known, sweep, sizes, of_engine)
 
 
 def _options(verb: str, known: argparse.Namespace) -> Any:
@@ -76,77 +81,67 @@ def _options(verb: str, known: argparse.Namespace) -> Any:
         from launch import kubernetes
 
         return kubernetes.pods(known)
-    if verb == "worker":
-        from launch import worker
-
-        return worker.options(known)
     return None
 
 
-def _run(verb: str, known: argparse.Namespace, found: Sweep, sizes: Any, of: Any) -> int:
-    # here, so that plan and mistakes are told at once
+def _run(verb: str, known: argparse.Namespace, sweep: Sweep, sizes: Any, of: Any) -> int:
+    # here, so that plans and messages about mistakes come at once
     if verb == "plan":
-        jobs.show(found, sizes, known.json, there=known.workdir is not None)
+        jobs.show(sweep, sizes, as_json=known.json, look=known.workdir is not None)
         return 0
     if verb == "status":
         from launch import status
 
-        status.show(found, known.json, known.watch)
+        status.show(sweep, as_json=known.json, watch=known.watch, verify=known.verify)
         return 0
-    if verb == "local":
+    if verb in ("local", "worker"):
         from launch import local
 
-        return local.run(found)
-    if verb == "worker":
-        from launch import worker
-
-        return worker.run(found, sizes, of)
+        return local.run(sweep) if verb == "local" else local.worker(sweep)
     if verb == "rows":
         from launch import model_block
 
-        return model_block.run(jobs.task_of(found, known.recipe), known.rows, known.job, known.log)
+        return model_block.run(sweep, known.recipe, known.rows, known.job, known.log, known.workers)
     from launch import kubernetes, slurm
 
     if verb == "corpus":
-        return jobs.corpus(found)
+        return jobs.corpus(sweep)
     if verb == "slurm":
-        return slurm.slurm_scripts(found, sizes, of, known.submit)
-    return kubernetes.jobsets(found, sizes, of, Path(known.output), known.crd)
+        return slurm.slurm_scripts(sweep, sizes, of, known.submit)
+    return kubernetes.jobsets(sweep, sizes, of, Path(known.output))
 
 
-def _top() -> argparse.ArgumentParser:
-    parser = _Parser(
-        "python -m launch",
-        description="Sweeps of lm_mia on one machine or many.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def _top(prog: str) -> argparse.ArgumentParser:
+    parser = load.Parser(prog, description="Sweeps of lm_mia on one machine or many.")
     parser.epilog = "\n".join(
         [
             *(f"  {verb:8} {what}" for verb, what in VERBS.items()),
             "",
-            "`python -m launch VERB --help` lists the flags of a verb. Example:",
-            "  python -m launch plan --config=configs/c4.py --device=h100",
+            f"`{prog} VERB --help` lists the flags of a verb. Example:",
+            f"  {prog} plan --config=configs/c4.py --device=h100",
         ]
     )
     parser.add_argument("verb", choices=VERBS, metavar="VERB")
     return parser
 
 
-def _of_verb(verb: str) -> argparse.ArgumentParser:
-    parser = _Parser(f"python -m launch {verb}", allow_abbrev=False, description=VERBS[verb])
-    config = "may define sweep(); its fields are flags: --config.section.field=value"
+def _of_verb(verb: str, prog: str) -> load.Parser:
+    parser = load.Parser(f"{prog} {verb}", _ELSEWHERE, description=VERBS[verb])
+    config = "may be left out if the workdir has a config.json; fields are flags: --config.section.field=value"
     parser.add_argument("--config", metavar="NAME|FILE.py[:ARG]", help=config)
-    folder = "of the sweep; used again to go on"
+    folder = "the same folder continues an earlier command"
     parser.add_argument("--workdir", metavar="DIR", help=folder)
     if verb in ("plan", "status"):
         parser.add_argument("--json", action="store_true", help="for scripts")
     if verb == "status":
-        parser.add_argument("--watch", action="store_true", help="until no row is left")
+        status_flags(parser)
     if verb == "rows":
-        parser.add_argument("--recipe", required=True, metavar="KEY", help="eight hex digits")
+        parser.add_argument("--recipe", required=True, metavar="NAME", help="of the sweep")
         parser.add_argument("--rows", required=True, metavar="BEGIN:END", help="of the recipe")
         parser.add_argument("--job", default="", metavar="NAME", help="for status")
         parser.add_argument("--log", default="", metavar="PLACE", help="of the output, for status")
+        workers = "processes that train; as many as the config says"
+        parser.add_argument("--workers", type=int, default=0, metavar="N", help=workers)
     if verb in _SIZED:
         jobs.flags(parser)
     if verb == "slurm":
@@ -158,17 +153,13 @@ def _of_verb(verb: str) -> argparse.ArgumentParser:
         from launch import kubernetes
 
         kubernetes.flags(parser)
-        crd = "of jobsets.jobset.x-k8s.io, which manifests are checked with"
-        parser.add_argument("--crd", metavar="FILE", help=crd)
         output = "of the manifests, here; jobset"
         parser.add_argument("--output", metavar="DIR", default="jobset", help=output)
-    if verb == "worker":
-        from launch import worker
-
-        worker.flags(parser)
     return parser
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{self.prog}: {message}; see {self.prog} --help")
+def status_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of `launch.status.show`, except --json."""
+    parser.add_argument("--watch", action="store_true", help="until no model is missing")
+    verify = "read every score, and name what is missing or corrupt"
+    parser.add_argument("--verify", action="store_true", help=verify)

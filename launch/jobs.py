@@ -11,100 +11,59 @@ from pathlib import Path
 from typing import Any
 
 import rich.box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from launch import heartbeats
 from lm_mia.config import load
-from lm_mia.config.recipe import Entry
 from lm_mia.data import subsets
 from lm_mia.errors import UserError
-from lm_mia.run import plan, sweep
+from lm_mia.run import plan
 from lm_mia.run.plan import Recipe
+from lm_mia.run.sweep import Sweep, Task
+from lm_mia.run.workdir import Workdir
 
 
-class Task(sweep.Task):
-    """What is to be made of one recipe, apart from rows that were set aside."""
+def missing(task: Task) -> list[int]:
+    """Returns the numbers of the models that are to be made: neither present, nor diverged, nor set aside."""
+    rows, recipe = task.rows, task.folder
+    if not recipe.exists():
+        return list(range(len(rows)))
+    from lm_mia.run import inventory  # here: tensorstore takes half a second
 
-    def missing(self) -> list[int]:
-        """Numbers of the rows that are to be made: neither present, nor diverged, nor set aside."""
-        rows, recipe = self.rows, self.recipe()
-        if recipe is None:
-            return list(range(len(rows)))
-        from lm_mia.run import inventory  # here: tensorstore takes half a second
-
-        self.workdir.check(self.config)
-        left = set(inventory.missing("run", self.config, recipe, rows))
-        return [
-            i for i, row in enumerate(rows) if row in left and not heartbeats.set_aside(recipe, row)
-        ]
+    left = set(inventory.missing("run", task.config, recipe, rows))
+    return [
+        i for i, row in enumerate(rows) if row in left and not heartbeats.set_aside(recipe, row)
+    ]
 
 
-@dataclasses.dataclass(frozen=True)
-class Sweep:
-    """A config with its `sweep()`, as given on the command line, and its folder."""
-
-    config: str
-    """FILE.py, or the name of an included config; either may be followed by :ARG."""
-    folder: Path
-    overrides: tuple[str, ...]
-    """``--config.section.field=value``, for all entries."""
-    tasks: tuple[Task, ...]
-
-    def command(self, python: Sequence[str], verb: str, *more: str) -> list[str]:
-        """The arguments of a process that is at work on this sweep."""
-        about = [f"--config={self.config}", f"--workdir={self.folder}"]
-        return [*python, "-m", "launch", verb, *about, *more, *self.overrides]
+def command(sweep: Sweep, python: Sequence[str], verb: str, *more: str) -> list[str]:
+    """Returns the arguments of a process that works on a sweep, such as one of its jobs."""
+    config, overrides = sweep.flags()
+    return [*python, "-m", "launch", verb, *config, *more, *overrides]
 
 
-def read(config_arg: str, folder: str, overrides: Sequence[str]) -> Sweep:
-    """The sweep of a config file.
-
-    Args:
-      config_arg: as of `lm_mia.config.load.parse`.
-      folder: where everything is written.
-      overrides: as of `lm_mia.config.load.sweep`.
-
-    Raises:
-      UserError: a line for every mistake in the config and its sweep.
-    """
-    return of_entries(config_arg, folder, overrides, load.sweep(config_arg, overrides))
+def absolute(sweep: Sweep) -> Sweep:
+    """Returns the same sweep, with paths that hold wherever a process is started."""
+    workdir = Workdir(Path(os.path.abspath(sweep.workdir.path)))
+    tasks = tuple(dataclasses.replace(task, workdir=workdir) for task in sweep.tasks)
+    config_arg = sweep.config_arg
+    if config_arg is not None:
+        name, *arg = config_arg.split(":", 1)
+        file = name if load.is_config_name(name) else os.path.abspath(name)
+        config_arg = ":".join([file, *arg])
+    return dataclasses.replace(sweep, config_arg=config_arg, workdir=workdir, tasks=tasks)
 
 
-def of_entries(
-    config_arg: str, folder: str, overrides: Sequence[str], entries: Sequence[Entry]
-) -> Sweep:
-    """As `read`, with the entries that `lm_mia.config.load.sweep` found."""
-    tasks = tuple(Task(t.asked, t.home, t.shared, t.others) for t in sweep.tasks(folder, entries))
-    return Sweep(config_arg, Path(folder), tuple(overrides), tasks)
-
-
-def absolute(of: Sweep) -> Sweep:
-    """The same, with paths that hold wherever a process is started."""
-    name, *arg = of.config.split(":", 1)
-    tasks = tuple(
-        dataclasses.replace(t, home=_absolute(t.home), shared=t.shared and _absolute(t.shared))
-        for t in of.tasks
-    )
-    file = name if load.is_config_name(name) else os.path.abspath(name)
-    config_arg = ":".join([file, *arg])
-    return dataclasses.replace(of, config=config_arg, folder=_absolute(of.folder), tasks=tasks)
-
-
-def _absolute(path: Path) -> Path:
-    return Path(os.path.abspath(path))
-
-
-def task_of(of: Sweep, key: str) -> Task:
-    """The task of a recipe; UserError if the sweep has no such recipe any more."""
-    for task in of.tasks:
-        if task.key == key:
+def task_of(sweep: Sweep, name: str) -> Task:
+    """Returns the task of a recipe; UserError if the sweep has no such recipe."""
+    for task in sweep.tasks:
+        if name in (task.name, *task.names):
             return task
-    known = ", ".join(f"{task.key} ({task.label})" for task in of.tasks)
+    known = ", ".join(task.name for task in sweep.tasks)
     raise UserError(
-        f"--recipe={key}: {of.config} asks for no such recipe, so the config is not the one that the job was written "
-        f"for; put it back, or write the jobs again; it asks for {known}"
+        f"--recipe={name}: the config asks for no such recipe, so it is not the config that the job was written for; "
+        f"put the config back, or write the jobs again; its recipes are {known}"
     )
 
 
@@ -134,11 +93,11 @@ def rows_of(said: str, task: Task) -> list[subsets.Row]:
 def as_json(task: Task) -> dict[str, Any]:
     """What scripts are told of a task."""
     return {
-        "recipe": task.key,
-        "label": task.label,
-        "sets": task.asked.sets,
-        "entries": list(task.asked.entries),
-        "workdir": str(task.folder),
+        "recipe": task.name,
+        "names": list(task.names),
+        "sets": task.sets,
+        "entries": list(task.entries),
+        "folder": str(task.folder),
     }
 
 
@@ -159,9 +118,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("size of jobs")
     group.add_argument("--rows-per-job", type=int, default=0, metavar="N", help="instead of hours")
     group.add_argument("--job-hours", type=float, default=4.0, metavar="H", help="about; 4")
-    group.add_argument("--device", metavar="NAME", help="such as h100 or 'tpu v5p', or TFLOP/s")
-    group.add_argument("--mfu", type=float, help="useful share of its dense bfloat16 FLOP/s; 0.4")
-    group.add_argument("--tokens-per-sample", type=float, metavar="N", help="mean after the cut")
+    plan.cost_flags(group)
 
 
 def sizes(known: argparse.Namespace) -> Sizes:
@@ -180,18 +137,12 @@ def sizes(known: argparse.Namespace) -> Sizes:
     return Sizes(chip, known.rows_per_job, known.job_hours, known.tokens_per_sample)
 
 
-def check_tokens(of: Sizes, sweep: Sweep) -> None:
-    """UserError if samples of a recipe cannot have so many tokens on average."""
-    plan.check_tokens(of.tokens_per_sample, [(t.asked.sets, t.config) for t in sweep.tasks])
-
-
-def cost(task: Task, of: Sizes, present_rows: int, there: bool) -> Recipe:
-    """What all rows of a task come to, of which so many are there; samples are measured, if there is such a folder."""
-    c, mean = task.config, of.tokens_per_sample
-    lengths = plan.assumed(c.population.length_tokens, mean)
-    if there and mean is None and task.population.exists():
-        lengths = plan.lengths_of(task.population)
-    return plan.recipe(task.asked, lengths, present_rows)
+def cost(task: Task, of: Sizes, look: bool = True) -> Recipe:
+    """What all models of a task cost; with `look`, the workdir tells which are present and how long samples are."""
+    if look:
+        return plan.recipe(task, plan.lengths_of(task, of.tokens_per_sample), plan.present(task))
+    length_tokens = task.config.population.length_tokens
+    return plan.recipe(task, plan.assumed(length_tokens, of.tokens_per_sample))
 
 
 def row_hours(found: Recipe, of: Sizes) -> float:
@@ -226,131 +177,101 @@ class Jobs:
         return [slice_of(b, self.rows_per_job, self.cost.rows) for b in self.blocks]
 
 
-def jobs(of: Sweep, sizes: Sizes, chips: int = 1, there: bool = True) -> list[Jobs]:
-    """The jobs of every task of a sweep, on so many chips each; of all rows, if no folder is there to be looked into.
+def jobs(of: Sweep, sizes: Sizes, chips: int = 1, look: bool = True) -> list[Jobs]:
+    """The jobs of every task of a sweep, on so many chips each; of all models, if not to look into the workdir.
 
     Raises:
       UserError: if a workdir belongs to another config, or its files are damaged.
     """
-    check_tokens(sizes, of)
+    plan.check_tokens(sizes.tokens_per_sample, of)
     found = []
     for task in of.tasks:
-        missing = task.missing() if there else list(range(len(task.rows)))
-        recipe_cost = cost(task, sizes, len(task.rows) - len(missing), there)
+        left = missing(task) if look else list(range(len(task.rows)))
+        recipe_cost = cost(task, sizes, look)
         size = rows_per_job(recipe_cost, sizes, chips, task.config.compute.span)
-        job_blocks = tuple(blocks(missing, size))
-        found.append(Jobs(task, recipe_cost, size, job_blocks, len(missing)))
+        job_blocks = tuple(blocks(left, size))
+        found.append(Jobs(task, recipe_cost, size, job_blocks, len(left)))
     return found
 
 
-def show(of: Sweep, sizes: Sizes, as_json: bool, there: bool) -> None:
-    """Prints the jobs, as a table or as JSON; writes nothing."""
-    found = jobs(of, sizes, there=there)
-    told = [_numbers(j, sizes) for j in found]
-    total = plan.totals([j.cost for j in found])
-    names = ("missing_rows", "jobs", "missing_chip_hours", "chip_hours")
-    total |= {name: sum(t[name] for t in told) for name in names}
+def show(of: Sweep, sizes: Sizes, *, as_json: bool, look: bool) -> None:
+    """Prints what the sweep costs, as `lm-mia plan` does, and its jobs, as tables or as JSON; writes nothing."""
+    found = jobs(of, sizes, look=look)
+    costs = [j.cost for j in found]
+    numbers = [_numbers(j, sizes) for j in found]
+    total = {name: sum(n[name] for n in numbers) for name in _SUMMED}
     if as_json:
-        chip = dataclasses.asdict(sizes.chip)
-        print(json.dumps({"chip": chip, "recipes": told, "total": total}, indent=1))
+        told = plan.as_json(costs, sizes.chip)
+        for recipe, j, n in zip(told["recipes"], found, numbers, strict=True):
+            recipe |= {"folder": str(j.task.folder), **n}
+        told["total"] |= total
+        print(json.dumps(told, indent=1))
         return
+    plan.print_costs(costs, sizes.chip)
     table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("recipe", no_wrap=True)
     for name in (
-        "model",
-        "rows",
-        "missing",
+        "missing\nmodels",
         "jobs",
-        "rows\na job",
-        "hours\na job",
+        "models\nper job",
+        "hours\nper job",
         "chip-hours\nleft",
-        "of all",
-        "bytes:\ncheckpoints",
-        "\nscores",
-        "\npopulation",
     ):
         table.add_column(name, justify="right", no_wrap=True)
-    for j, t in zip(found, told, strict=True):
-        r = j.cost
+    for j, n in zip(found, numbers, strict=True):
         table.add_row(
-            Text(j.task.label),  # a plain string would be read as markup
-            r.size if r.size != "custom" else f"{r.layers}x{r.width}",
-            f"{r.rows:,}",
-            f"{j.missing:,}",
-            f"{len(j.blocks):,}",
-            f"{j.rows_per_job:,}",
-            *map(plan.three_digits, (t["job_hours"], t["missing_chip_hours"], t["chip_hours"])),
-            *map(plan.in_bytes, (r.checkpoint_bytes, r.store_bytes, r.population_bytes)),
+            Text(j.task.name),  # a plain string would be read as markup
+            f"{n['missing_rows']:,}",
+            f"{n['jobs']:,}",
+            f"{n['rows_per_job']:,}",
+            plan.three_digits(n["job_hours"]),
+            plan.three_digits(n["missing_chip_hours"]),
         )
     if len(found) > 1:
         table.add_section()
-        table.add_row(
-            "total",
-            "",
-            f"{total['rows']:,}",
-            f"{total['missing_rows']:,}",
-            f"{total['jobs']:,}",
-            "",
-            "",
-            *(plan.three_digits(total[name]) for name in ("missing_chip_hours", "chip_hours")),
-            *(
-                plan.in_bytes(total[f"{name}_bytes"])
-                for name in ("checkpoint", "store", "population")
-            ),
-        )
-    console = Console()
-    needed = console.measure(table, options=console.options.update(width=400)).maximum
-    console = Console(width=max(console.width, needed))  # a figure cut short would be worse
-    console.print(table)
-    chip, lengths = sizes.chip, {(j.cost.mean_sample_tokens, j.cost.lengths) for j in found}
-    samples = "; ".join(f"{mean:.0f} a sample, {said}" for mean, said in sorted(lengths))
-    shared = [
-        f"shared  {j.task.label}: asked for by entries {', '.join(map(str, j.task.asked.entries))} (0: the config)"
-        for j in found
-        if len(j.task.asked.entries) > 1
+        left = plan.three_digits(total["missing_chip_hours"])
+        table.add_row("total", f"{total['missing_rows']:,}", f"{total['jobs']:,}", "", "", left)
+    notes = [
+        "jobs    of one chip each; slurm and jobset divide them by the chips that a job has there"
     ]
-    for line in (
-        f"hours   of {chip.name}, {chip.flops / 1e12:g} TFLOP/s of dense bfloat16, at an MFU of {chip.mfu:g}; "
-        "a job has one of it here",
-        f"tokens  useful ones, {samples}",
-        *shared,
-    ):
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
+    for j in found:
+        if len(entries := j.task.entries) > 1:
+            by = ", ".join(map(str, entries))
+            notes.append(
+                f"shared  {j.task.name}: wanted by entries {by} of the sweep (0: the config)"
+            )
+    plan.print_table(table, notes)
+
+
+_SUMMED = ("missing_rows", "jobs", "missing_chip_hours")
 
 
 def _numbers(j: Jobs, sizes: Sizes) -> dict[str, Any]:
-    """What scripts are told, units in names."""
+    """What scripts are told of jobs, with units in the names."""
     hours = row_hours(j.cost, sizes)
     return {
-        "recipe": j.task.key,
-        "workdir": str(j.task.folder),
-        **dataclasses.asdict(j.cost),
         "missing_rows": j.missing,
         "jobs": len(j.blocks),
         "rows_per_job": j.rows_per_job,
         "job_hours": hours * j.rows_per_job,
         "missing_chip_hours": hours * j.missing,
-        "chip_hours": hours * j.cost.rows,
     }
 
 
 def corpus(of: Sweep) -> int:
     """Makes the populations of a sweep that are not there."""
     # here: the score store takes half a second to load, and a plan of jobs needs none of it
-    from lm_mia.data.corpus import remembering
-    from lm_mia.run import progress, sweep_pipeline
+    from lm_mia.run import pipeline, progress
 
     with progress.display(overall=False) as display:
-        opens = remembering()
-        for task in of.tasks:
-            found = sweep_pipeline.population(task, display, opens)
+        for task, found in pipeline.populations(of, display)[1]:
             display.say(f"{task.population}: {len(found)} samples, sha256 {found.sha256}")
     return 0
 
 
 def span_problems(found: Sequence[Jobs], machines: int, said: str) -> list[str]:
     """A line, if jobs have several machines and there are recipes whose rows cannot span them."""
-    labels = [j.task.label for j in found if j.task.config.compute.span == "device"]
+    labels = [j.task.name for j in found if j.task.config.compute.span == "device"]
     if machines == 1 or not labels:
         return []
     return [

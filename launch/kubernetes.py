@@ -18,11 +18,13 @@ from typing import Any, Literal
 
 import yaml
 
-from launch import crd, jobs
-from launch.jobs import Sizes, Sweep, span_problems
+from launch import jobs, status
+from launch.jobs import Sizes, span_problems
 from lm_mia.atomic import write_atomically
 from lm_mia.config import load
+from lm_mia.config.recipe import recipe_hash
 from lm_mia.errors import UserError
+from lm_mia.run.sweep import Sweep
 
 _JOB = "job"  # the only replicated job of a JobSet
 _CONTAINER = "rows"
@@ -298,7 +300,7 @@ def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def jobsets(of: Sweep, sizes: Sizes, asked: Pods, output: Path, crd_path: str | None) -> int:
+def jobsets(of: Sweep, sizes: Sizes, asked: Pods, output: Path) -> int:
     """Writes the JobSets of all jobs whose rows are not seen to be there, a file a recipe; `kubectl apply` is yours.
 
     Args:
@@ -306,43 +308,40 @@ def jobsets(of: Sweep, sizes: Sizes, asked: Pods, output: Path, crd_path: str | 
       sizes: of jobs.
       asked: what pods are like.
       output: the folder of the manifests.
-      crd_path: of the definition that they are checked with; None: they are not.
 
     Raises:
-      UserError: if several hosts are asked for where rows do not span them, the folder is not on the volume, or the
-        definition refuses a manifest; nothing is written then.
+      UserError: if several hosts are asked for where rows do not span them, or the folder is not on the volume; nothing
+        is written then.
     """
     found = [j for j in jobs.jobs(of, sizes, asked.chips) if j.blocks]
     wrong = span_problems(found, asked.hosts, f"a job has {asked.hosts} hosts")
-    if not Path(os.path.normpath(of.folder)).is_relative_to(asked.mount):
+    folder = of.workdir.path
+    if not Path(os.path.normpath(folder)).is_relative_to(asked.mount):
         wrong.append(
-            f"--workdir={of.folder}: must be below --mount={asked.mount}, where all pods have the same volume"
+            f"--workdir={folder}: must be below --mount={asked.mount}, where all pods have the same volume"
         )
-    name = of.config.split(":")[0]
+    name = (of.config_arg or "quickstart").split(":")[0]
     included = load.is_config_name(name)
     if not included and not Path(os.path.abspath(name)).is_relative_to(Path.cwd()):
         wrong.append(
-            f"--config={of.config}: must be below the current folder, which is to be the image's checkout"
+            f"--config={of.config_arg}: must be below the current folder, which is to be the image's checkout"
         )
     if wrong:
         raise UserError("\n".join(wrong))
     texts: dict[Path, str] = {}
     for j in found:
+        recipe = recipe_hash(j.task.config)  # names of recipes may be longer than Kubernetes takes
         manifests = []
         for block, said in zip(j.blocks, j.slices(), strict=True):
-            name = f"lm-mia-{j.task.key}-{said.replace(':', '-')}"
+            name = f"lm-mia-{recipe}-{said.replace(':', '-')}"
             log = f"--log={logs(name, asked)}"
-            about = [f"--recipe={j.task.key}", f"--rows={said}", f"--job={name}", log]
-            labels = {"lm-mia/recipe": j.task.key, "lm-mia/block": str(block)}
-            command = of.command(["python"], "rows", *about)
+            about = [f"--recipe={j.task.name}", f"--rows={said}", f"--job={name}", log]
+            labels = {"lm-mia/recipe": recipe, "lm-mia/block": str(block)}
+            command = jobs.command(of, ["python"], "rows", *about)
             manifests.append(manifest(name, command, asked, labels))
-        if crd_path is not None:
-            crd.check(manifests, crd_path)
-        name = f"{j.task.folder.name}.yaml" if len(of.tasks) > 1 else f"lm-mia-{j.task.key}.yaml"
-        texts[output / name] = dump(manifests)
+        texts[output / f"{j.task.name}.yaml"] = dump(manifests)
     if not texts:
-        print("every row is there")
-        return 0
+        return status.summary(of)
     output.mkdir(parents=True, exist_ok=True)
     for path, text in texts.items():
         write_atomically(path, text)

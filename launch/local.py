@@ -1,4 +1,11 @@
-"""This machine: a process per device (or core), each with a job; one that dies is started again; one view of all."""
+"""``launch local`` and ``launch worker``: this machine makes models, one process per device, until none is missing.
+
+Both verbs run the same loop and differ in what they print: `local` shows the whole sweep, `worker` prints a line when
+something happens, which suits the log of one machine among many. Models are shared out by nothing but their locks, so
+any number of these commands may work on one workdir, on any machines that share it. When one of them dies, the
+operating system releases its locks and the others make its models. There is one process per device, rather than one job
+over all of them, so that a job that runs out of memory does not disturb those on the other devices.
+"""
 
 import contextlib
 import dataclasses
@@ -6,26 +13,27 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from launch import heartbeats, model_block, status
-from launch.jobs import Sweep, Task
-from lm_mia.data.corpus import remembering
+from launch import heartbeats, jobs, model_block, status
 from lm_mia.errors import UserError
-from lm_mia.run import devices, progress, sweep_pipeline
+from lm_mia.run import devices, inventory, pipeline, progress
+from lm_mia.run.sweep import Sweep, Task
 
-_GRACE_SECONDS = 150  # its workers save in 120
-_MOST_DEATHS = 3  # of jobs, without a row between
+_GRACE_SECONDS = 150  # in which a job saves; its own workers have 120
+_MOST_DEATHS = 3  # of jobs on a device, one after another, without a new model
 
-_LOOK_SECONDS = 0.2
-_AGAIN_SECONDS = 60.0  # before a task is tried again, all rows of which others were at work on
+_LOOK_SECONDS = 0.2  # between looks at our jobs
+_LOOKS = 5  # at our jobs, for each look at the workdir
+_WAIT_SECONDS = 5.0  # between looks at the workdir while no job of ours runs
+_AGAIN_SECONDS = 60.0  # before the next job for a recipe for which a job found nothing to do
 
 
 def start(
     command: Sequence[str], log: Path, environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    """A process in a session of its own, so that Ctrl-C reaches it through us alone; its output is added to the log."""
+    """Starts a process in a session of its own, so that Ctrl-C reaches only us; its output is added to the log."""
     log.parent.mkdir(parents=True, exist_ok=True)
     ours = {**os.environ, **environment, heartbeats.PARENT: str(os.getpid())}
     with open(log, "ab") as output:
@@ -40,7 +48,7 @@ def start(
 
 
 def stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Asks all to save and end, and kills those that do not."""
+    """Asks all processes to save and end, and kills those that do not."""
     for process in processes:
         process.terminate()
     for process in processes:
@@ -50,121 +58,161 @@ def stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
         process.wait()
 
 
-def deaths(code: int, log: Path, before: int) -> int:
-    """How many jobs in a row have died, this one with it, if it did.
-
-    Raises:
-      UserError: what a job found wrong (code 2), or that this is the third to die.
-    """
-    if code == 2:
-        raise UserError(f"{last_line(log)}\n({log} has more)")
-    if code in (0, heartbeats.GIVEN_UP):
-        return 0
-    if before + 1 == _MOST_DEATHS:
-        raise UserError(
-            f"{log}: its job ended with code {code}, the third in a row; it said last: {last_line(log)}"
-        )
-    return before + 1
-
-
-def last_line(log: Path) -> str:
-    """What a job said last."""
-    with contextlib.suppress(OSError):
-        lines = log.read_text(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "nothing was said"
-    return "its log is gone"
-
-
 @dataclasses.dataclass
 class _Slot:
-    """A device, and who is at work on it."""
+    """A device of this machine, and the job that runs on it."""
 
     number: int
     environment: dict[str, str]
+    log: Path
     task: Task | None = None
-    at_work: subprocess.Popen[bytes] | None = None
+    process: subprocess.Popen[bytes] | None = None
     missing: int = 0
-    """Rows of the task when it began."""
+    """How many models of the recipe were missing when the job began."""
     deaths: int = 0
-    log: Path = Path()
+    """Jobs that died one after another without a new model."""
 
 
 def run(of: Sweep) -> int:
-    """Makes every row of a sweep.
+    """Makes every missing model of a sweep that no other process is working on, and waits for the others.
+
+    Shows the progress of the whole sweep.
 
     Returns:
-      0, or 3 if rows were set aside or diverged: the summary says which.
+      0, or 3 if models were set aside or diverged: the summary says which.
 
     Raises:
-      UserError: a user's mistake that a job found, or jobs that die before they have a row.
-      SystemExit: when stopped; jobs save what they are at.
+      UserError: a user's mistake that a job reported, or three jobs that died one after another without a new model.
+      SystemExit: when stopped, once the jobs have saved.
     """
-    span = of.tasks[0].config.compute.span
-    if any(t.config.compute.span != span for t in of.tasks):
-        raise UserError(
-            "compute.span: must be the same in all entries of a sweep here, since devices are shared out once; "
-            "launch them one after another"
-        )
-    with progress.display(overall=False) as display:
-        opens = remembering()
-        for task in of.tasks:
-            sweep_pipeline.population(task, display, opens)
-        del opens  # and the texts, before hours of training
-    workers = max(t.config.train.workers for t in of.tasks)
-    _, environments = devices.environments(workers, span)
-    slots = [_Slot(i, environment) for i, environment in enumerate(environments)]
-    not_before: dict[str, float] = {}
+    of, slots = _prepare(of)
     with status.view(of) as refresh:
-        try:
-            while True:
-                for slot in slots:
-                    if slot.at_work is not None and slot.at_work.poll() is not None:
-                        _ended(slot, not_before)
-                left = {t.key: len(t.missing()) for t in of.tasks}
-                if not any(left.values()):
-                    break
-                for slot in slots:
-                    if slot.at_work is None:
-                        _begin(slot, slots, of, left, not_before)
-                refresh()
-                _sleep(slots)
-        finally:
-            stop([slot.at_work for slot in slots if slot.at_work is not None])
+        _work(of, slots, lambda line: None, refresh)
     return status.summary(of)
 
 
+def worker(of: Sweep) -> int:
+    """The same as `run`, but prints a line when a job starts or dies, and when it begins to wait for other machines."""
+    of, slots = _prepare(of)
+    _work(of, slots, _say, lambda: None)
+    return status.summary(of)
+
+
+def _prepare(of: Sweep) -> tuple[Sweep, list[_Slot]]:
+    """Builds the populations that are missing, and returns the sweep as claimed and the devices to work on."""
+    span = of.tasks[0].config.compute.span
+    if any(t.config.compute.span != span for t in of.tasks):
+        raise UserError(
+            "compute.span: must be the same in all entries of a sweep here, since devices are assigned to jobs once; "
+            "launch the entries one after another"
+        )
+    with progress.display(overall=False) as display:
+        of, _ = pipeline.populations(of, display)
+    workers = max(t.config.train.workers for t in of.tasks)
+    _, environments = devices.environments(workers, span)
+    by = model_block.who("", "").job
+    logs = of.workdir.path / "logs"
+    return of, [_Slot(i, e, logs / f"{by}-{i}.log") for i, e in enumerate(environments)]
+
+
+def _work(
+    of: Sweep, slots: list[_Slot], say: Callable[[str], None], refresh: Callable[[], object]
+) -> None:
+    """Runs jobs on the devices until no model is missing; `refresh` is called after every look at the workdir."""
+    not_before: dict[str, float] = {}
+    waiting = False
+    try:
+        while True:
+            for slot in slots:
+                if slot.process is not None and slot.process.poll() is not None:
+                    _ended(slot, not_before, say)
+            missing = {task.name: jobs.missing(task) for task in of.tasks}
+            if not any(missing.values()):
+                return
+            for slot in slots:
+                if slot.process is None:
+                    _begin(slot, slots, of, missing, not_before, say)
+            idle = all(slot.process is None for slot in slots)
+            if idle and not waiting:
+                count = sum(map(len, missing.values()))
+                say(f"waiting: other processes are making all missing models ({count})")
+            waiting = idle
+            refresh()
+            _sleep(slots)
+    finally:
+        stop([slot.process for slot in slots if slot.process is not None])
+
+
 def _sleep(slots: list[_Slot]) -> None:
-    """Until a job ends, or it is time to look again."""
-    for _ in range(5):
+    """Returns when a job of ours ends, or when it is time to look at the workdir again."""
+    if all(slot.process is None for slot in slots):
+        time.sleep(_WAIT_SECONDS)
+        return
+    for _ in range(_LOOKS):
         time.sleep(_LOOK_SECONDS)
-        if any(s.at_work is not None and s.at_work.poll() is not None for s in slots):
+        if any(s.process is not None and s.process.poll() is not None for s in slots):
             return
 
 
 def _begin(
-    slot: _Slot, slots: list[_Slot], of: Sweep, left: dict[str, int], not_before: dict[str, float]
+    slot: _Slot,
+    slots: list[_Slot],
+    of: Sweep,
+    missing: Mapping[str, list[int]],
+    not_before: Mapping[str, float],
+    say: Callable[[str], None],
 ) -> None:
-    """Starts a job of the first task that has more rows left than jobs at work on it: each has one in hand."""
+    """Starts a job for the first recipe that has more missing models than jobs of ours, and one that is not locked."""
     for task in of.tasks:
-        busy = sum(s.task == task for s in slots if s.at_work is not None)
-        if left[task.key] > busy and time.monotonic() >= not_before.get(task.key, 0):
-            name = f"{model_block.who('', '').job}-{slot.number}"
-            slot.log = of.folder / "logs" / f"{name}.log"
-            about = [f"--recipe={task.key}", f"--rows=0:{len(task.rows)}", f"--job={name}"]
-            command = of.command([sys.executable], "rows", *about, f"--log={slot.log}")
-            command.append("--config.train.workers=1")
-            slot.task, slot.missing = task, left[task.key]
-            slot.at_work = start(command, slot.log, slot.environment)
-            return
+        numbers = missing[task.name]
+        ours = sum(s.task == task for s in slots if s.process is not None)
+        if len(numbers) <= ours or time.monotonic() < not_before.get(task.name, 0):
+            continue
+        rows = task.rows
+        if all(inventory.locked(task.folder, rows[i]) for i in numbers):
+            continue  # a job would load JAX for nothing
+        about = [
+            f"--recipe={task.name}",
+            f"--rows=0:{len(rows)}",
+            f"--job={slot.log.stem}",
+            "--workers=1",
+        ]
+        command = jobs.command(of, [sys.executable], "rows", *about, f"--log={slot.log}")
+        slot.task, slot.missing = task, len(numbers)
+        slot.process = start(command, slot.log, slot.environment)
+        say(f"{task.name}: {len(numbers)} models missing; started a job, whose log is {slot.log}")
+        return
 
 
-def _ended(slot: _Slot, not_before: dict[str, float]) -> None:
-    """Takes note of a job that ended; UserError if it is not worth starting it again."""
-    assert slot.at_work is not None
+def _ended(slot: _Slot, not_before: dict[str, float], say: Callable[[str], None]) -> None:
+    """Takes note of a job that has ended; UserError if it is of no use to start another one."""
+    assert slot.process is not None
     assert slot.task is not None
-    code, task = slot.at_work.returncode, slot.task
-    slot.at_work = slot.task = None
-    progressed = len(task.missing()) < slot.missing
-    slot.deaths = deaths(code, slot.log, 0 if progressed else slot.deaths)
-    if code == 0 and not progressed:  # others, that are not ours, are at work on all of its rows
-        not_before[task.key] = time.monotonic() + _AGAIN_SECONDS
+    code, task, log = slot.process.returncode, slot.task, slot.log
+    slot.process = slot.task = None
+    progressed = len(jobs.missing(task)) < slot.missing
+    if code == 2:
+        raise UserError(f"{_last_line(log)}\n({log} has more)")
+    died = code not in (0, heartbeats.GIVEN_UP)
+    slot.deaths = (0 if progressed else slot.deaths) + 1 if died else 0
+    if slot.deaths == _MOST_DEATHS:
+        raise UserError(
+            f"{log}: its job ended with code {code}, the third in a row without a new model; its last line: "
+            f"{_last_line(log)}"
+        )
+    if died:
+        say(f"{log}: its job ended with code {code}")
+    elif not progressed:  # another process was faster, or holds the locks of all that is missing
+        not_before[task.name] = time.monotonic() + _AGAIN_SECONDS
+
+
+def _last_line(log: Path) -> str:
+    with contextlib.suppress(OSError):
+        lines = log.read_text(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "(the log is empty)"
+    return "(the log cannot be read)"
+
+
+def _say(line: str) -> None:
+    """Prints a line for the log of this machine."""
+    print(f"{heartbeats.now()[:19]} UTC  {line}", flush=True)

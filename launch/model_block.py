@@ -13,27 +13,29 @@ from pathlib import Path
 from typing import Any
 
 from launch import heartbeats, jobs
-from launch.jobs import Task
 from lm_mia.config import Config
-from lm_mia.config.recipe import recipe_hash
 from lm_mia.data.subsets import Row
 from lm_mia.errors import STOPPED, ApartError, DiskError, LostError, UserError
 from lm_mia.run import inventory, pipeline, progress, trackers, workdir
-from lm_mia.run.sweep_pipeline import population
+from lm_mia.run.sweep import Sweep, Task
 
 Event = dict[str, Any]
 
 AGAIN = 200
 
 
-def run(task: Task, said: str, name: str, log: str) -> int:
-    """Makes the rows ``--rows`` says.
+def run(
+    sweep: Sweep, recipe_name: str, said: str, name: str = "", log: str = "", workers: int = 0
+) -> int:
+    """Makes the models that ``--rows`` names.
 
     Args:
-      task: of the sweep.
-      said: BEGIN:END.
+      sweep: the recipes of the command.
+      recipe_name: the recipe whose models are made.
+      said: BEGIN:END, the numbers of the models.
       name: of the job, the same when it is run again; "": one is made up.
       log: where this process's output can be read.
+      workers: processes that train; 0: as many as the config says.
 
     Returns:
       The exit code.
@@ -42,15 +44,19 @@ def run(task: Task, said: str, name: str, log: str) -> int:
       UserError: bad input, or workers that fail before they begin a row.
       SystemExit: with code 143, when stopped.
     """
-    rows, c = jobs.rows_of(said, task), task.config
-    trackers.check(c.train.trackers)
+    task = jobs.task_of(sweep, recipe_name)
+    rows = jobs.rows_of(said, task)
+    trackers.check(task.config.train.trackers)
     by = who(name, log)
     with progress.display(overall=False) as display:
-        found = population(task, display)
-        recipe = task.workdir.recipe(recipe_hash(c, found.sha256))
-        recipe.mkdir(exist_ok=True)
+        [(task, found)] = pipeline.populations(dataclasses.replace(sweep, tasks=(task,)), display)[
+            1
+        ]
+        if workers:
+            train = dataclasses.replace(task.config.train, workers=workers)
+            task = dataclasses.replace(task, config=dataclasses.replace(task.config, train=train))
+        c, recipe = task.config, task.folder
         about = {"job": by.job, "host": by.host, "version": by.version}
-        work = pipeline.Job(c, task.workdir, display, about=about)
         missing = inventory.missing("run", c, recipe, rows)
         for line in heartbeats.bury(recipe, by.job, {str(row) for row in missing}):
             display.say(line)
@@ -59,7 +65,9 @@ def run(task: Task, said: str, name: str, log: str) -> int:
             while left := _left(task, recipe, rows):
                 watch = _Watch(state, recipe, by)
                 try:
-                    work.make_rows("run", found, recipe, left, watch.on_event)
+                    pipeline.make_models(
+                        "run", task, found, display, only=left, about=about, watch=watch.on_event
+                    )
                 except DiskError:
                     raise
                 except (ApartError, LostError) as error:

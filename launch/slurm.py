@@ -15,10 +15,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from launch import jobs
-from launch.jobs import Sizes, Sweep, span_problems
+from launch import jobs, status
+from launch.jobs import Sizes, span_problems
 from lm_mia.atomic import write_atomically
 from lm_mia.errors import STOPPED, UserError
+from lm_mia.run.sweep import Sweep
 
 MOST_RESTARTS = 20
 """After which a job that is killed is not put back; one that saved always is."""
@@ -317,20 +318,19 @@ def slurm_scripts(of: Sweep, sizes: Sizes, asked: Slurm, submitted: bool) -> int
     if wrong := span_problems(found, asked.nodes, f"--nodes={asked.nodes}"):
         raise UserError(wrong[0])
     if not found:
-        print("every row is there")
-        return 0
-    scripts, logs = of.folder / "slurm", of.folder / "logs"
+        return status.summary(of)
+    scripts, logs = of.workdir.path / "slurm", of.workdir.path / "logs"
     python, here, limit = [sys.executable], Path.cwd(), array_limit()
     texts: dict[Path, str] = {}
     first = scripts / "corpus.sbatch"
     if any(not j.task.population.exists() for j in found):
         texts[first] = corpus_script(
-            "lm_mia-corpus", of.command(python, "corpus"), logs, here, asked
+            "lm_mia-corpus", jobs.command(of, python, "corpus"), logs, here, asked
         )
     for j in found:
-        command = of.command(python, "rows", f"--recipe={j.task.key}")
-        texts[scripts / f"rows_{j.task.folder.name}.sbatch"] = script(
-            f"lm_mia-{j.task.key}",
+        command = jobs.command(of, python, "rows", f"--recipe={j.task.name}")
+        texts[scripts / f"rows_{j.task.name}.sbatch"] = script(
+            "lm_mia-" + re.sub("[^A-Za-z0-9_.+-]", "-", j.task.name),
             command,
             j.blocks,
             j.rows_per_job,

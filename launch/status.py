@@ -1,4 +1,7 @@
-"""``launch status``: rows done, running, failed and missing, by recipe, from what is in the folders alone."""
+"""``lm-mia status``, which is ``launch status``: where a sweep stands, by what is in its workdir alone.
+
+The same for one recipe and for many, and the same view for the engines while they work. Nothing is changed.
+"""
 
 import contextlib
 import itertools
@@ -18,53 +21,98 @@ from rich.table import Table
 from rich.text import Text
 
 from launch import heartbeats, jobs
-from launch.jobs import Sweep, Task
+from lm_mia.atomic import FACTS
 from lm_mia.data.subsets import Row
-from lm_mia.run import inventory, plan
+from lm_mia.errors import UserError
+from lm_mia.run import inventory, plan, progress
+from lm_mia.run.sweep import Sweep, Task, require
+from lm_mia.run.workdir import other_settings, table_facts
 
 _LINE_SECONDS = 10.0  # between lines where there is no terminal
-_BAD = ("vanished", "failing", "set_aside", "diverged")
+_LOOK_SECONDS = 2.0  # between looks of --watch
+_OPTIONAL = ("to_score", "vanished", "failing", "set_aside", "diverged")  # columns if not 0
 _WIDE = 100  # characters of a console that has room for bars
-_LAST = 32  # rows over which the rate is taken
+_LAST = 32  # models over which the rate is taken
 
 
 def of_task(task: Task) -> dict[str, Any]:
-    """What is known of a recipe, as plain values.
+    """Returns what is known of a recipe, as plain values.
 
     Returns:
-      ``rows`` wanted, ``done``, ``missing``; ``running``: a dict each, with row, job, host, since; ``vanished``: the
-      same of jobs that no longer say that they are alive; ``failing``: failed and to be tried again; ``set_aside`` and
-      ``diverged``, each with reason and log; ``rows_per_hour`` and ``seconds_left``, None where unknown; ``hosts``:
-      rows and failures by machine; ``made_by``: rows by version of lm_mia.
+      ``models`` wanted, ``done`` (trained and scored), ``to_score`` (trained, but not scored), ``missing`` (to be made,
+      and nobody is working on them); ``running``: a dict for each, with model, job, host, since; ``vanished``: the same
+      of jobs that no longer report that they are alive; ``failing``: failed and to be tried again; ``set_aside`` and
+      ``diverged``, each with reason and log; ``models_per_hour`` and ``seconds_left``, None where unknown; ``hosts``:
+      models and failures by machine; ``made_by``: models by version of lm_mia; ``population``: its path, samples and
+      sha256, the last two None if it is not built; ``tables``: "present", "missing", "unfinished" (an attack was cut
+      short), "other settings" or "not wanted" (there are no replicas to attack); ``table_settings``: for "other
+      settings", [wanted, made with] by name.
+
+    Raises:
+      UserError: if the workdir belongs to another config, or files in it are damaged.
     """
-    rows, recipe = task.rows, task.recipe()
-    found: dict[str, Any] = {**jobs.as_json(task), "rows": len(rows), "done": 0}
+    rows, recipe = task.rows, task.folder
+    found: dict[str, Any] = {**jobs.as_json(task), "models": len(rows), "done": 0, "to_score": 0}
     found |= {name: [] for name in ("running", "vanished", "failing", "set_aside", "diverged")}
-    found |= {"missing": len(rows), "rows_per_hour": None, "seconds_left": None, "hosts": {}}
-    found |= {"made_by": {}, "population": task.population.exists()}
-    if recipe is None:
+    found |= {"missing": len(rows), "models_per_hour": None, "seconds_left": None, "hosts": {}}
+    found |= {"made_by": {}, "population": _population(task), **_tables(task)}
+    stored = task.stored()
+    if stored is None:
         return found
-    stored = task.workdir.check(task.config)
-    unscored = {str(row) for row in inventory.unscored(task.config, recipe, rows)}
+    left = inventory.unscored(task.config, recipe, rows)
+    unscored = {str(row) for row in left}
     found["done"] = len(rows) - len(unscored)
+    found["to_score"] = sum(inventory.trained(task.config, recipe, row) for row in left)
     for _, record, touched_seconds in heartbeats.running(recipe):
         lost = time.time() - touched_seconds > heartbeats.LOST_SECONDS
         kind = "vanished" if lost else "running"
         found[kind] += [
-            {"row": row, "since": since, **{k: record[k] for k in ("job", "host", "pid", "log")}}
+            {"model": row, "since": since, **{k: record[k] for k in ("job", "host", "pid", "log")}}
             for row, since in record["rows"].items()
             if row in unscored
         ]
     for row in rows:
         _failures(found, recipe, row, str(row) in unscored)
-    given_up = {f["row"] for f in found["set_aside"] + found["diverged"]}
-    found["missing"] = len(unscored - given_up - {r["row"] for r in found["running"]})
-    _log(found, task, recipe, stored)
+    given_up = {f["model"] for f in found["set_aside"] + found["diverged"]}
+    found["missing"] = len(unscored - given_up - {r["model"] for r in found["running"]})
+    _log(found, task, stored)
     return found
 
 
+def _population(task: Task) -> dict[str, Any]:
+    """Where the samples are, and which."""
+    found: dict[str, Any] = {"path": str(task.population), "samples": None, "sha256": None}
+    if task.population.exists():
+        from lm_mia.data.population import open_population  # here: pandas takes a second
+
+        population = open_population(task.population, verify=False)
+        found |= {"samples": len(population), "sha256": population.sha256}
+    return found
+
+
+def _tables(task: Task) -> dict[str, Any]:
+    """Whether the tables of the attacks are there, and fit the config."""
+    state, settings = "missing", dict[str, Any]()
+    if not task.config.attack.replicas:
+        state = "not wanted"
+    elif table_facts(task.folder) is not None:
+        different = other_settings(task.folder, task.config)
+        settings = {f"attack.{name}": list(both) for name, both in different.items()}
+        state = "other settings" if settings else "present"
+    elif (task.folder / FACTS.parent).exists():
+        state = "unfinished"
+    return {"tables": state, "table_settings": settings}
+
+
+def _report(of: Sweep) -> str:
+    """Whether the report is there, and older than tables that it was made of."""
+    if not of.workdir.report.exists():
+        return "missing"
+    return "older than the tables" if of.workdir.report_is_old() else "present"
+
+
 def _failures(found: dict[str, Any], recipe: Path, row: Row, unscored: bool) -> None:
-    """Adds how a row failed, if it did."""
+    """Adds how a model failed, if it did."""
     failures = heartbeats.failures(recipe, row)
     for failure in failures:
         _host(found, failure["host"])["failures"] += 1
@@ -72,22 +120,22 @@ def _failures(found: dict[str, Any], recipe: Path, row: Row, unscored: bool) -> 
         return
     diverged = inventory.diverged(recipe, row)
     if diverged.exists():
-        found["diverged"].append({"row": str(row), "reason": "diverged", "log": str(diverged)})
+        found["diverged"].append({"model": str(row), "reason": "diverged", "log": str(diverged)})
     elif failures:
         kind = "set_aside" if heartbeats.set_aside(recipe, row) else "failing"
         last = {k: failures[-1][k] for k in ("reason", "log", "host", "job", "time")}
-        found[kind].append({"row": str(row), "failures": len(failures), **last})
+        found[kind].append({"model": str(row), "failures": len(failures), **last})
 
 
 def _host(found: dict[str, Any], name: str) -> dict[str, int]:
-    return found["hosts"].setdefault(name, {"rows": 0, "failures": 0})
+    return found["hosts"].setdefault(name, {"models": 0, "failures": 0})
 
 
-def _log(found: dict[str, Any], task: Task, recipe: Path, stored: dict[str, Any] | None) -> None:
-    """Adds what the log tells: rows an hour of late, the time left, and rows by machine and by version."""
+def _log(found: dict[str, Any], task: Task, stored: dict[str, Any]) -> None:
+    """Adds what the log tells: the recent models per hour, the time left, and models by machine and by version."""
     ended, longest_seconds = [], 0.0
-    began = f"{stored['lm_mia']} {(stored['commit'] or '')[:9]}".strip() if stored else "unknown"
-    for event in _events(task.folder / "metrics.jsonl", recipe.name):
+    began = f"{stored['lm_mia']} {(stored['commit'] or '')[:9]}".strip()
+    for event in _events(task.workdir.path / "metrics.jsonl", task.name):
         if event["event"] == "row_trained":
             longest_seconds = max(longest_seconds, event["seconds"])
         elif event.get("last"):
@@ -95,21 +143,21 @@ def _log(found: dict[str, Any], task: Task, recipe: Path, stored: dict[str, Any]
             version = event.get("version", began)  # `lm-mia run` says its own in config.json alone
             found["made_by"][version] = found["made_by"].get(version, 0) + 1
             if "host" in event:
-                _host(found, event["host"])["rows"] += 1
+                _host(found, event["host"])["models"] += 1
     ended = sorted(ended)[-_LAST:]
     # Not over a pause, in which nothing was at work.
     gaps = [(b - a).total_seconds() for a, b in itertools.pairwise(ended)]
     pauses = [i for i, gap in enumerate(gaps) if gap > 3 * longest_seconds + 60]
     gaps = gaps[pauses[-1] + 1 :] if pauses else gaps
     if sum(gaps) > 0:
-        found["rows_per_hour"] = len(gaps) / sum(gaps) * 3600
+        found["models_per_hour"] = len(gaps) / sum(gaps) * 3600
         if found["running"]:
             left = found["missing"] + len(found["running"])
-            found["seconds_left"] = left / found["rows_per_hour"] * 3600
+            found["seconds_left"] = left / found["models_per_hour"] * 3600
 
 
 def _events(path: Path, recipe: str) -> Iterator[dict[str, Any]]:
-    """Rows that were trained and scored, by the log of a workdir."""
+    """Events of models that were trained and scored, from the log of a workdir."""
     with contextlib.suppress(FileNotFoundError), open(path, "rb") as lines:
         for line in lines:
             if b'"row_scored"' in line or b'"row_trained"' in line:
@@ -120,41 +168,113 @@ def _events(path: Path, recipe: str) -> Iterator[dict[str, Any]]:
 
 
 def gather(of: Sweep) -> dict[str, Any]:
-    """{"recipes": one a recipe, as of `of_task`; "others": folders of recipes that the config does not ask for now}."""
-    ours = {task.folder for task in of.tasks}
-    places = [of.folder / "config.json", *sorted(of.folder.glob("*/config.json"))]
-    others = [str(p.parent) for p in places if p.exists() and p.parent not in ours]
-    return {"recipes": [of_task(task) for task in of.tasks], "others": others}
+    """Returns where a sweep stands, as plain values.
+
+    Returns:
+      ``recipes``: a dict for each, as of `of_task`; ``report``: "present", "missing" or "older than the tables";
+      ``others``: folders of recipes that the config does not ask for now.
+    """
+    ours = {task.name for task in of.tasks}
+    others = [str(of.workdir.recipe(name)) for name in of.workdir.names() if name not in ours]
+    recipes = [of_task(task) for task in of.tasks]
+    return {"recipes": recipes, "report": _report(of), "others": others}
 
 
-def show(of: Sweep, as_json: bool, watch: bool) -> None:
-    """Prints where a sweep stands, once or until all rows are there or given up; changes nothing."""
+def show(of: Sweep, *, as_json: bool = False, watch: bool = False, verify: bool = False) -> None:
+    """Prints where a sweep stands; changes nothing.
+
+    Args:
+      of: the sweep.
+      as_json: for scripts, as of `gather`; with verify each recipe also has ``shards``: wanted, missing, corrupt.
+      watch: show it until no model is missing and none is running.
+      verify: also read every score and every file of the populations, and name shards that are missing or corrupt.
+
+    Raises:
+      UserError: if there is no such folder, it belongs to another config, or files in it are damaged.
+    """
+    require(of.workdir)
+    if watch:
+        with view(of) as refresh:
+            while refresh():
+                time.sleep(_LOOK_SECONDS)
+    found = gather(of)
+    damage = _verify(of, found) if verify else []
     if as_json:
-        print(json.dumps(gather(of), indent=1))
-        return
-    if not watch:
-        _console().print(_picture(gather(of), _console().width))
-        return
-    with view(of) as refresh:
-        while refresh():
-            time.sleep(2)
-    _console().print(_picture(gather(of), _console().width))
+        print(json.dumps(found, indent=1))
+    else:
+        console = _console()
+        console.print(_picture(found, console.width))
+        lines = [line for r in found["recipes"] for line in _shard_lines(r)]
+        for line in [*lines, *_next(of, found)]:
+            print(line)
+    if damage:
+        raise UserError("\n".join(damage))
+
+
+def _verify(of: Sweep, found: dict[str, Any]) -> list[str]:
+    """Adds which shards are missing and corrupt; returns a line for each recipe that has corrupt ones."""
+    from lm_mia.data.population import open_population  # here: pandas takes a second
+
+    for folder in {task.population for task in of.tasks if task.population.exists()}:
+        open_population(folder)
+    damage = list[str]()
+    with progress.display(overall=False) as display:
+        for task, r in zip(of.tasks, found["recipes"], strict=True):
+            r["shards"] = {"wanted": 0, "missing": [], "corrupt": []}
+            recipe = task.folder
+            if not (recipe / "scores.zarr").exists():
+                continue
+            shards = inventory.shards(
+                task.config, recipe, lambda done, count: display.update("verify", done, count)
+            )
+            missing, corrupt = ([str(path) for path in p] for p in (shards.missing, shards.corrupt))
+            r["shards"] = {"wanted": shards.shards, "missing": missing, "corrupt": corrupt}
+            if corrupt:
+                damage.append(
+                    f"{recipe / 'scores.zarr'}: {len(corrupt)} corrupt shards; `lm-mia score --repair` makes these, "
+                    f"and {len(missing)} missing ones, again"
+                )
+    return damage
+
+
+def _shard_lines(r: dict[str, Any]) -> Iterator[str]:
+    """What was found in the store of a recipe, if it has one and was asked for."""
+    if (shards := r.get("shards")) and shards["wanted"]:
+        for kind in ("missing", "corrupt"):
+            yield from (f"{kind:11} {path}" for path in shards[kind])
+        missing, corrupt = len(shards["missing"]), len(shards["corrupt"])
+        counts = f"{shards['wanted']} shards wanted, {missing} missing, {corrupt} corrupt"
+        yield f"scores      {r['recipe']}: {counts}"
 
 
 def summary(of: Sweep) -> int:
-    """The last words of an engine: what was made, what was not, and what to do next; 3 if rows were given up."""
+    """Prints the last words of an engine: what was made, what was not, and what to do next.
+
+    Returns:
+      The exit code: 3 if models were set aside or diverged, else 0.
+    """
     found, console = gather(of), _console()
     console.print(_picture(found, console.width))
+    for line in _next(of, found):
+        print(line)
     given_up = any(r["set_aside"] or r["diverged"] for r in found["recipes"])
-    if not given_up and all(r["done"] == r["rows"] for r in found["recipes"]):
-        flags = [f"--config={of.config}", f"--workdir={of.folder}", *of.overrides]
-        print(f"all rows are there; attack and report:\n  {shlex.join(['lm-mia', 'run', *flags])}")
     return heartbeats.GIVEN_UP if given_up else 0
+
+
+def _next(of: Sweep, found: dict[str, Any]) -> list[str]:
+    """What to do once all models are there, if anything is left to do."""
+    recipes = found["recipes"]
+    tables = all(r["tables"] in ("present", "not wanted") for r in recipes)
+    finished = tables and found["report"] == "present"
+    if finished or any(r["done"] < r["models"] for r in recipes):
+        return []
+    command = shlex.join(["lm-mia", "run", f"--workdir={of.workdir.path}"])
+    return ["All models are present. The next command attacks and reports:", f"  {command}"]
 
 
 @contextlib.contextmanager
 def view(of: Sweep) -> Iterator[Callable[[], bool]]:
-    """A live view while the block runs: what is to be called now and then, which says whether rows are left."""
+    """A live view while the block runs; yields a function that draws it anew and returns whether models are left."""
     console, said = _console(), 0.0
     with Live(console=console, auto_refresh=False, transient=True) as live:
 
@@ -167,8 +287,8 @@ def view(of: Sweep) -> Iterator[Callable[[], bool]]:
                 said = time.monotonic()
                 lines = [_line(r) for r in found["recipes"]]
                 if len(lines) > 1:
-                    done, rows = (sum(r[n] for r in found["recipes"]) for n in ("done", "rows"))
-                    lines.insert(0, f"{done} of {rows} done in all")
+                    done, models = (sum(r[n] for r in found["recipes"]) for n in ("done", "models"))
+                    lines.insert(0, f"{done} of {models} done in all")
                 print("; ".join(lines), file=sys.stderr, flush=True)
             return any(r["missing"] or r["running"] for r in found["recipes"])
 
@@ -185,32 +305,38 @@ def _line(r: dict[str, Any]) -> str:
     left = f", {_time(r['seconds_left'])} left" if r["seconds_left"] is not None else ""
     bad = len(r["set_aside"]) + len(r["diverged"])
     given_up = f", {bad} given up" if bad else ""
-    return f"{r['label']}: {r['done']} of {r['rows']} done, {len(r['running'])} running{given_up}{left}"
+    return f"{r['recipe']}: {r['done']} of {r['models']} done, {len(r['running'])} running{given_up}{left}"
+
+
+def _count(r: dict[str, Any], name: str) -> int:
+    return r[name] if isinstance(r[name], int) else len(r[name])
 
 
 def _picture(found: dict[str, Any], width: int) -> Group:
     """Tables and lines for a person, on a console of so many characters."""
     recipes = found["recipes"]
-    kinds = (
-        "running",
-        *(k for k in _BAD if any(r[k] for r in recipes)),
-    )  # the others need no column
-    names = ("recipe", "done", *(k.replace("_", " ") for k in kinds), "missing", "rows/h", "left")
-    table = Table(*names, *[""] * (width >= _WIDE))
+    kinds = ("running", *(k for k in _OPTIONAL if any(_count(r, k) for r in recipes)), "missing")
+    counts = (kind.replace("_", " ") for kind in kinds)
+    table = Table(
+        "recipe", "models", *counts, "per hour", "left", "tables", *[""] * (width >= _WIDE)
+    )
     for column in table.columns[1:]:
-        column.justify, column.no_wrap = "right", True  # where room is short, labels are wrapped
-    rows = [(r["label"], [r], r["rows_per_hour"], r["seconds_left"]) for r in recipes]
-    for label, of, rate, left_seconds in [*rows, *[("all", recipes, None, None)] * (len(rows) > 1)]:
-        wanted, done, missing = (sum(r[n] for r in of) for n in ("rows", "done", "missing"))
-        bar = ProgressBar(total=wanted, completed=done, width=20)
+        column.justify, column.no_wrap = "right", True  # where room is short, names are wrapped
+    lines = [
+        (r["recipe"], [r], r["models_per_hour"], r["seconds_left"], r["tables"]) for r in recipes
+    ]
+    if len(recipes) > 1:
+        lines.append(("all", recipes, None, None, ""))
+    for label, of, rate, left_seconds, tables in lines:
+        wanted, done = (sum(r[name] for r in of) for name in ("models", "done"))
         table.add_row(
             Text(label),  # a plain string would be read as markup
             f"{done} of {wanted}",
-            *(str(sum(len(r[kind]) for r in of)) for kind in kinds),
-            str(missing),
+            *(str(sum(_count(r, kind) for r in of)) for kind in kinds),
             plan.three_digits(rate) if rate else "",
             _time(left_seconds) if left_seconds is not None else "",
-            *[bar] * (width >= _WIDE),
+            tables,
+            *[ProgressBar(total=wanted, completed=done, width=20)] * (width >= _WIDE),
         )
         if len(table.rows) == len(recipes):
             table.add_section()
@@ -218,45 +344,51 @@ def _picture(found: dict[str, Any], width: int) -> Group:
 
 
 def _notes(found: dict[str, Any]) -> list[str]:
-    """A line for every row that is running or failed, for bad machines, and for what does not fit together."""
+    """A line for every model that is running or failed, for bad machines, and for what does not fit together."""
     lines = []
     for r in found["recipes"]:
-        of = f" of {r['label']}" if len(found["recipes"]) > 1 else ""
+        of = f" of {r['recipe']}" if len(found["recipes"]) > 1 else ""
         lines += [
-            f"running   {x['row']}{of} by {x['job']} on {x['host']} since {x['since'][:19]} UTC"
+            f"running     {x['model']}{of} by {x['job']} on {x['host']} since {x['since'][:19]} UTC"
             for x in r["running"]
         ]
         lines += [
-            f"vanished  {x['row']} by {x['job']} on {x['host']} since {x['since']}; log: {x['log']}"
+            f"vanished    {x['model']}{of} by {x['job']} on {x['host']} since {x['since'][:19]} UTC; log: {x['log']}"
             for x in r["vanished"]
         ]
         lines += [
-            f"failing   {x['row']} {x['failures']} times, last on {x['host']}: {x['reason']}; log: {x['log']}"
-            for x in r["failing"]
+            f"{kind.replace('_', ' '):11} {x['model']}{of}: {x['failures']} failures, the last on {x['host']}: "
+            f"{x['reason']}; log: {x['log']}"
+            for kind in ("failing", "set_aside")
+            for x in r[kind]
         ]
+        lines += [f"diverged    {x['model']}{of}: {x['log']}" for x in r["diverged"]]
         lines += [
-            f"set aside {x['row']} after {x['failures']} failures, last on {x['host']}: {x['reason']}; log: {x['log']}"
-            for x in r["set_aside"]
-        ]
-        lines += [f"diverged  {x['row']}: {x['log']}" for x in r["diverged"]]
-        lines += [
-            f"machine   {host}: {n['failures']} failures, {n['rows']} rows"
+            f"machine     {host}: {n['failures']} failures, {n['models']} models"
             for host, n in sorted(r["hosts"].items())
             if n["failures"]
         ]
         if len(r["made_by"]) > 1:
-            by = ", ".join(f"{version} ({rows})" for version, rows in r["made_by"].items())
-            lines.append(f"versions  {r['workdir']}: its rows are by several of lm_mia: {by}")
-        if not r["population"]:
-            lines.append(f"no population yet for {r['workdir']}")
+            by = ", ".join(f"{version} ({count})" for version, count in r["made_by"].items())
+            lines.append(f"versions    {r['workdir']}: made by several versions of lm_mia: {by}")
+        if r["table_settings"]:
+            made = ", ".join(f"{name}={made!r}" for name, (_, made) in r["table_settings"].items())
+            remedy = "`lm-mia attack` makes them again"
+            lines.append(f"tables      {r['recipe']}: made with other settings: {made}; {remedy}")
+    populations = {r["population"]["path"]: r["population"] for r in found["recipes"]}
+    for path, p in populations.items():
+        built = f"{p['samples']} samples, sha256 {p['sha256']}"
+        lines.append(f"population  {built if p['sha256'] else f'missing: {path}'}")
+    remedy = ": `lm-mia report` makes it again" if found["report"].startswith("older") else ""
+    lines.append(f"report      {found['report']}{remedy}")
     lines += [
-        f"other     {path}: a recipe that the config does not ask for now"
+        f"other       {path}: a recipe that the config does not ask for now"
         for path in found["others"]
     ]
     return lines
 
 
 def _time(seconds: float) -> str:
-    """Hours, minutes and seconds; days where it takes days."""
+    """Hours, minutes and seconds; days too if there are any."""
     days, rest = divmod(round(seconds), 86_400)
     return f"{days} d " * bool(days) + f"{rest // 3600}:{rest // 60 % 60:02}:{rest % 60:02}"

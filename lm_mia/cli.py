@@ -62,20 +62,19 @@ def _act(argv: list[str]) -> int:
         _top().parse_args(argv[:1])  # --help, or what is wrong
         return 2
     verb, argv = argv[0], argv[1:]
-    if verb == "launch":
+    if verb in ("launch", "status"):
         from launch import cli
 
-        return cli.main(argv)
+        return (
+            cli.main(argv, "lm-mia launch")
+            if verb == "launch"
+            else cli.main(["status", *argv], "lm-mia")
+        )
     if verb == "fields":
         tyro.cli(_Fields, prog="lm-mia VERB", args=["--help"])
     known, sweep = _read(verb, argv)
     if verb == "plan":
         plan.show(sweep, plan.chip_of(known.device, known.mfu), known.tokens_per_sample, known.json)
-        return 0
-    if verb == "status":
-        from launch import status
-
-        status.show(sweep, as_json=known.json, watch=known.watch, verify=known.verify)
         return 0
     if verb in ("corpus", "train", "score"):
         return _models(verb, sweep, known)
@@ -184,11 +183,6 @@ def _parser(verb: str) -> load.Parser:
     elif verb == "score":
         repair = "remove corrupt scores and make them again"
         parser.add_argument("--repair", action="store_true", help=repair)
-    elif verb == "status":
-        parser.add_argument("--json", action="store_true", help="for scripts")
-        parser.add_argument("--watch", action="store_true", help="repeat until no model is missing")
-        verify = "read every score, and name what is missing or corrupt"
-        parser.add_argument("--verify", action="store_true", help=verify)
     elif verb == "plan":
         plan.flags(parser)
     return parser

@@ -1,12 +1,17 @@
 """Determines from files alone which rows of a workdir exist and which are missing."""
 
+import contextlib
 import functools
+from collections.abc import Callable
 from pathlib import Path
+
+import filelock
 
 from lm_mia import config
 from lm_mia.config import Config
 from lm_mia.data import subsets
-from lm_mia.store.store import scores_of
+from lm_mia.store import check
+from lm_mia.store.store import scores_of, with_stored
 from lm_mia.train import batching
 
 
@@ -51,3 +56,40 @@ def checkpoints(recipe: Path, row: subsets.Row) -> Path:
 def diverged(recipe: Path, row: subsets.Row) -> Path:
     """Where it is written how a row diverged; there is such a file if it did."""
     return recipe / "diverged" / f"{row}.json"
+
+
+def lock(recipe: Path, row: subsets.Row) -> filelock.FileLock:
+    """Returns the lock under which a model is trained and scored; taking it while it is held raises `filelock.Timeout`.
+
+    The operating system releases it when the process that holds it dies, on whatever machine.
+    """
+    return filelock.FileLock(recipe / "locks" / f"{row}.lock", timeout=0)
+
+
+def locked(recipe: Path, row: subsets.Row) -> bool:
+    """Returns whether some process is training or scoring a model at this moment."""
+    held = lock(recipe, row)
+    if not Path(held.lock_file).exists():
+        return False
+    with contextlib.suppress(filelock.Timeout), held:
+        return False
+    return True
+
+
+def shards(
+    c: Config, recipe: Path, progress: Callable[[int, int], None] = lambda done, of: None
+) -> check.Found:
+    """Reads every score of the models that a recipe's store knows, and returns which shards are missing or corrupt.
+
+    All statistics that the store has are read, whether the config asks for them or not.
+
+    Args:
+      c: the config.
+      recipe: its folder.
+      progress: called with the numbers of shards read and to be read.
+
+    Raises:
+      UserError: if the store's metadata is damaged.
+    """
+    store = scores_of(with_stored(c, recipe), recipe)
+    return check.check(store, store.rows(), progress)

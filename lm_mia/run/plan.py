@@ -189,11 +189,17 @@ class Chip:
 def flags(parser: argparse.ArgumentParser) -> list[str]:
     """Adds the flags of this verb; returns their names."""
     group = parser.add_argument_group("plan only")
+    names = cost_flags(group)
+    group.add_argument("--json", action="store_true", default=None, help="for scripts")
+    return [*names, "json"]
+
+
+def cost_flags(group: argparse._ArgumentGroup) -> list[str]:
+    """Adds the flags for `chip_of` and `check_tokens`; returns their names."""
     group.add_argument("--device", metavar="NAME", help="such as h100 or 'tpu v5p', or TFLOP/s")
     group.add_argument("--mfu", type=float, help="useful share of its dense bfloat16 FLOP/s; 0.4")
     group.add_argument("--tokens-per-sample", type=float, metavar="N", help="mean after the cut")
-    group.add_argument("--json", action="store_true", default=None, help="for scripts")
-    return ["device", "mfu", "tokens_per_sample", "json"]
+    return ["device", "mfu", "tokens_per_sample"]
 
 
 def show(sweep: Sweep, chip: Chip, tokens_per_sample: float | None, as_json_text: bool) -> None:
@@ -207,7 +213,7 @@ def show(sweep: Sweep, chip: Chip, tokens_per_sample: float | None, as_json_text
     if as_json_text:
         print(json.dumps(as_json(found, chip), indent=1))
     else:
-        _print(found, chip, sum(len(task.entries) for task in sweep.tasks))
+        print_costs(found, chip)
 
 
 def as_json(found: Sequence[Recipe], chip: Chip) -> dict[str, Any]:
@@ -282,7 +288,8 @@ def present(task: Task) -> int:
     return len(rows) - len(scores_of(task.config, task.folder).missing(rows))
 
 
-def _print(found: Sequence[Recipe], chip: Chip, entries: int) -> None:
+def print_costs(found: Sequence[Recipe], chip: Chip) -> None:
+    """Prints a table with a line per recipe, and what its numbers mean."""
     plan = as_json(found, chip)
     some = plan["total"]["present_rows"] > 0
     table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
@@ -312,12 +319,17 @@ def _print(found: Sequence[Recipe], chip: Chip, entries: int) -> None:
     if len(found) > 1:
         table.add_section()
         table.add_row("total", "", "", *_numbers(plan["total"], some, ""))
+    print_table(table, _notes(found, chip, plan["total"]))
+
+
+def print_table(table: Table, notes: Sequence[str]) -> None:
+    """Prints a table of numbers, however narrow the terminal is, and lines of text below it."""
     console = Console()
-    # A figure cut short would be worse than a line that wraps.
+    # A line that wraps is better than a number that is cut short.
     needed = console.measure(table, options=console.options.update(width=_WIDEST)).maximum
     console = Console(width=max(console.width, needed))
     console.print(table)
-    for line in _notes(found, chip, entries, plan["total"]):
+    for line in notes:
         console.print(line, highlight=False, soft_wrap=True, markup=False)
 
 
@@ -355,10 +367,11 @@ def in_bytes(amount: float) -> str:
     return _short(amount, "kMGTP", "B")
 
 
-def _notes(found: Sequence[Recipe], chip: Chip, entries: int, total: dict[str, float]) -> list[str]:
+def _notes(found: Sequence[Recipe], chip: Chip, total: dict[str, float]) -> list[str]:
     where = {(r.mean_sample_tokens, r.lengths) for r in found}
     samples = "; ".join(f"{mean:.0f} a sample, {said}" for mean, said in sorted(where))
-    counted = sum(len(r.entries) for r in found) - len(found)
+    entries = sum(len(r.entries) for r in found)
+    counted = entries - len(found)
     left = total["missing_chip_hours"]
     lines = [
         f"chip-hours   of {chip.name}, {chip.flops / 1e12:g} TFLOP/s of dense bfloat16, at an MFU of {chip.mfu:g}",

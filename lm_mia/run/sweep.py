@@ -97,13 +97,10 @@ class Sweep:
     figures: tuple[str, ...]
     """Figures of papers that the page shows."""
 
-    def flags(self) -> list[str]:
-        """Returns the flags that start another command on the same recipes."""
-        return [
-            *([f"--config={self.config_arg}"] if self.config_arg else []),
-            f"--workdir={self.workdir.path}",
-            *self.overrides,
-        ]
+    def flags(self) -> tuple[list[str], tuple[str, ...]]:
+        """Returns the flags that start another command on the same recipes: config and workdir, and overrides."""
+        config_flag = [f"--config={self.config_arg}"] if self.config_arg else []
+        return [*config_flag, f"--workdir={self.workdir.path}"], self.overrides
 
 
 def read(config_arg: str | None, folder: str | None, overrides: Sequence[str]) -> Sweep:

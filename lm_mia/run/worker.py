@@ -246,8 +246,7 @@ def _locked(
         # Workers start at different places, so that they rarely ask for the same lock.
         start = index * len(waiting) // count
         for row in waiting[start:] + waiting[:start]:
-            lock = filelock.FileLock(recipe / "locks" / f"{row}.lock", timeout=0)
-            with contextlib.suppress(filelock.Timeout), lock:
+            with contextlib.suppress(filelock.Timeout), inventory.lock(recipe, row):
                 if inventory.missing(todo, c, recipe, [row]):
                     took = True
                     yield rows.index(row)

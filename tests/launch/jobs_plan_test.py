@@ -8,6 +8,7 @@ import tiny_sweep
 from tiny_run import tiny
 
 from launch import cli, jobs
+from lm_mia.cli import main as lm_mia_main
 from lm_mia.config import load
 from lm_mia.run import plan
 
@@ -92,10 +93,19 @@ def test_a_table_for_people(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     config = tiny_sweep.config_file(tiny, tmp_path)
+    assert lm_mia_main(["plan", f"--config={config}"]) == 0
+    costs = capsys.readouterr().out
     assert cli.main(["plan", f"--config={config}"]) == 0
     out = capsys.readouterr().out
-    assert [line.split()[0] for line in out.splitlines() if "1x8" in line] == ["the", "epochs=2"]
-    assert "total" in out
+    assert out.startswith(costs)
+    lines = [line.split() for line in out.removeprefix(costs).splitlines()]
+    assert [line[:-2] for line in lines if line[0:1] in (["the"], ["epochs=2"])] == [
+        ["the", "config", "6", "1", "6"],
+        ["epochs=2", "6", "1", "6"],
+    ]
+    [total] = [line for line in lines if line[:1] == ["total"]]
+    assert total[:3] == ["total", "12", "2"]
+    assert "shared  the config: wanted by entries 0, 2 of the sweep (0: the config)" in out
     assert not (tmp_path / "s").exists()
 
 

@@ -82,14 +82,23 @@ def test_nodes_that_rows_cannot_span_are_refused(
     assert not (of.folder / "slurm").exists()
 
 
-def test_nothing_is_written_where_every_row_is_there(
-    tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_where_every_model_is_there_the_next_command_is_told(
+    tiny: tiny_run.Tiny,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ):
-    workdir = tiny.copy(tmp_path / "w")
+    """By engines that have nothing to submit and write nothing."""
+    workdir = tiny.copy(tmp_path / "s x")
+    (workdir / "report.html").unlink()
+    monkeypatch.chdir(tiny.folder)
     argv = [f"--config={tiny.config}", f"--workdir={workdir}"]
-    assert cli.main(["slurm", *argv, "--time=10", "--submit"]) == 0
-    assert capsys.readouterr().out == "every row is there\n"
+    pods = "--image=i", "--gpus=8", "--claim=c", f"--mount={tmp_path}", f"--output={tmp_path}/js"
+    for engine in (["slurm", "--time=10", "--submit"], ["jobset", *pods]):
+        assert cli.main([*engine, *argv]) == 0
+        assert shlex.split(capsys.readouterr().out.splitlines()[-1]) == ["lm-mia", "run", *argv]
     assert not (workdir / "slurm").exists()
+    assert not (tmp_path / "js").exists()
 
 
 def test_a_jobset_a_job_with_the_command_as_pods_see_it(
@@ -135,20 +144,6 @@ def test_pods_that_cannot_work_are_told_at_once(of: jobs.Sweep, capsys: pytest.C
         "--workdir",
         "--config",
     ]
-
-
-def test_a_definition_that_is_none_is_a_line(
-    tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    argv = [
-        f"--config={tiny.config}",
-        "--workdir=/data/s",
-        f"--output={tmp_path}/js",
-        "--crd=/nowhere",
-    ]
-    assert cli.main(["jobset", *argv, *PODS]) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1
-    assert not (tmp_path / "js").exists()
 
 
 def test_an_error_of_sbatch_is_the_users(of: jobs.Sweep, monkeypatch: pytest.MonkeyPatch):

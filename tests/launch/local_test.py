@@ -1,11 +1,13 @@
 import contextlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import time
 import types
+from collections.abc import Callable
 from pathlib import Path
 
 import fake_jobs
@@ -30,31 +32,17 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> fake_jobs.Clock:
     return clock
 
 
-def running(of: launch_jobs.Sweep) -> list[dict[str, object]]:
-    """The records of all jobs of a sweep that are at work on a row."""
-    found = [r for p in of.folder.glob("recipe_*") for _, r, _ in heartbeats.running(p)]
-    return [record for record in found if record["rows"]]
-
-
-def wait_for(of: launch_jobs.Sweep, process: subprocess.Popen[str]) -> dict[str, object]:
-    """The record of a job that is at work on a row."""
-    while process.poll() is None:
-        with contextlib.suppress(IndexError, OSError):
-            return running(of)[0]
-        time.sleep(0.01)
-    raise AssertionError(process.communicate())
-
-
 @pytest.mark.process
 def test_a_job_that_is_killed_is_started_again(tiny: tiny_run.Tiny, tmp_path: Path):
-    """For real: every row is made, bit for bit as by `lm-mia run`, and what to do next is said."""
-    workdir = tiny.copy(tmp_path / "w", rows=False)
+    """For real: every row is made, bit for bit as by `lm-mia run`, and the next command is told."""
+    workdir = tiny.copy(tmp_path / "w x", rows=False)
+    (workdir / "report.html").unlink()
     of = launch_jobs.read(tiny.config, str(workdir), ["--config.train.workers=1"])
     command, out = of.command([sys.executable], "local"), subprocess.PIPE
     environment = {**os.environ, **tiny.environment}
     process = subprocess.Popen(command, stdout=out, stderr=out, text=True, env=environment)
     with contextlib.suppress(ProcessLookupError):  # where we were too slow to see it alive
-        os.kill(int(str(wait_for(of, process)["pid"])), signal.SIGKILL)
+        os.kill(int(str(fake_jobs.wait_for(of, process)["pid"])), signal.SIGKILL)
     out, said = process.communicate()
     assert process.returncode == 0, said
     [task] = of.tasks
@@ -71,26 +59,29 @@ def test_a_job_that_is_killed_is_started_again(tiny: tiny_run.Tiny, tmp_path: Pa
     scored = tiny_run.events(workdir, "row_scored")  # every row by one process
     assert len(scored) in (5, 6)  # 5: killed between the row's last shard and the line
     assert len(set(scored)) == len(scored)
-    assert f"lm-mia run --config={tiny.config} --workdir={workdir} --config.train.workers=1" in out
-    assert not running(of)
+    command = f"lm-mia run --config={tiny.config} '--workdir={workdir}' --config.train.workers=1"
+    assert out.splitlines()[-1].strip() == command
+    assert not fake_jobs.running(of)
 
 
+@pytest.mark.parametrize("work", [local.run, local.worker])
 def test_a_sweep_one_job_of_which_dies(
+    work: Callable[[launch_jobs.Sweep], int],
     tiny: tiny_run.Tiny,
     tmp_path: Path,
     jobs: fake_jobs.FakeJobs,
     clock: fake_jobs.Clock,
     capsys: pytest.CaptureFixture[str],
 ):
-    """The rows of all recipes are made, by as many jobs at once as workers are asked for."""
+    """The models of all recipes are made, by as many jobs at once as workers are asked for."""
     config = tiny_sweep.config_file(tiny, tmp_path)
-    of = launch_jobs.read(config, str(tmp_path / "s"), ["--config.train.workers=2"])
+    of = launch_jobs.read(config, str(tmp_path / "s x"), ["--config.train.workers=2"])
 
     def die(flags: dict[str, str]) -> fake_jobs.Job | None:
         return fake_jobs.Job(-9) if len(jobs.started) == 2 else None
 
     jobs.before = die
-    assert local.run(of) == 0
+    assert work(of) == 0
     assert [task.missing() for task in of.tasks] == [[], []]
     assert tiny_run.scores(of.tasks[0].folder) == tiny_run.scores(tiny.workdir)
     first, second = [task.key for task in of.tasks]
@@ -99,11 +90,23 @@ def test_a_sweep_one_job_of_which_dies(
     assert [flags["job"] for flags in jobs.started] == [f"{here}-0", f"{here}-1"] * 2
     assert {flags["rows"] for flags in jobs.started} == {"0:6"}
     assert {flags["config.train.workers"] for flags in jobs.started} == {"1"}
-    out = capsys.readouterr().out
-    assert f"lm-mia run --config={config} --workdir={of.folder} --config.train.workers=2" in out
+    out = capsys.readouterr().out.splitlines()
+    expected = ["lm-mia", "run", f"--config={config}", f"--workdir={of.folder}"]
+    assert shlex.split(out[-1]) == [*expected, "--config.train.workers=2"]
+    said = [line.split("  ", 1)[1] for line in out if " UTC  " in line]
+    if work is local.run:
+        assert said == []
+    else:
+        assert [line.partition(": ")[2][:16] for line in said] == [
+            "6 models missing",
+            "6 models missing",
+            "its job ended wi",
+            "6 models missing",
+            "6 models missing",
+        ]
 
 
-def test_a_recipe_whose_rows_are_in_other_hands_is_asked_for_again_after_a_minute(
+def test_after_a_job_that_found_nothing_to_do_the_next_one_starts_a_minute_later(
     tiny: tiny_run.Tiny, tmp_path: Path, jobs: fake_jobs.FakeJobs, clock: fake_jobs.Clock
 ):
     workdir = tiny.copy(tmp_path / "w", rows=False)
@@ -123,7 +126,9 @@ def test_a_recipe_whose_rows_are_in_other_hands_is_asked_for_again_after_a_minut
 
 @pytest.mark.process
 @pytest.mark.usefixtures("_on_cpu")
+@pytest.mark.parametrize("verb", ["local", "worker"])
 def test_jobs_are_stopped_with_the_command(
+    verb: str,
     tiny: tiny_run.Tiny,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -150,7 +155,7 @@ def test_jobs_are_stopped_with_the_command(
     monkeypatch.setattr(local, "time", patched)
     flags = [f"--config={tiny.config}", f"--workdir={workdir}", "--config.train.workers=2"]
     with pytest.raises(SystemExit) as ended:
-        cli.main(["local", *flags])
+        cli.main([verb, *flags])
     assert ended.value.code == 143
     said = capsys.readouterr().err
     assert said.strip().endswith("stopped; the same command goes on from here")
@@ -217,7 +222,7 @@ def test_jobs_that_die_at_once_are_not_started_for_ever(
         local.run(of)
     [log] = (workdir / "logs").iterdir()
     assert str(caught.value) == (
-        f"{log}: its job ended with code -9, the third in a row; it said last: it said so"
+        f"{log}: its job ended with code -9, the third in a row without a new model; its last line: it said so"
     )
     assert log.read_text() == "it said so\n" * 3
 

@@ -1,21 +1,27 @@
 import datetime
 import json
+import os
 import shlex
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tiny_run
 import tiny_sweep
-from tiny_run import tiny
+import xarray as xr
+from tiny_run import _on_cpu, here, tiny
 
 from launch import cli, heartbeats, jobs, model_block, status
 from lm_mia.cli import main as run
 from lm_mia.data import subsets
+from lm_mia.run import supervisor
 from lm_mia.run.sweep import link
 
-__all__ = ["tiny"]  # a fixture
+__all__ = ["_on_cpu", "tiny"]  # fixtures
 
 ROWS = [str(row) for row in subsets.rows(4, 2)]
 
@@ -40,10 +46,30 @@ def recipe_of(of: jobs.Sweep) -> Path:
 
 
 def told(of: jobs.Sweep, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    return whole(of, capsys)["recipes"]
+
+
+def argv(of: jobs.Sweep, *more: str) -> list[str]:
+    return ["status", f"--config={of.config}", f"--workdir={of.folder}", *of.overrides, *more]
+
+
+def whole(of: jobs.Sweep, capsys: pytest.CaptureFixture[str], *more: str) -> dict[str, Any]:
     capsys.readouterr()
-    argv = ["status", f"--config={of.config}", f"--workdir={of.folder}", "--json"]
-    assert cli.main(argv) == 0
-    return json.loads(capsys.readouterr().out)["recipes"]
+    assert cli.main(argv(of, "--json", *more)) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def printed(of: jobs.Sweep, capsys: pytest.CaptureFixture[str], *more: str) -> list[str]:
+    """The lines below the table."""
+    capsys.readouterr()
+    assert cli.main(argv(of, *more)) == 0
+    lines = capsys.readouterr().out.splitlines()
+    [end] = [i for i, line in enumerate(lines) if line.startswith("└")]
+    return [line.rstrip() for line in lines[end + 1 :]]
+
+
+def of_one(tiny: tiny_run.Tiny, workdir: Path, *overrides: str) -> jobs.Sweep:
+    return jobs.read(tiny.config, str(workdir), overrides)
 
 
 def test_where_a_sweep_stands(of: jobs.Sweep, capsys: pytest.CaptureFixture[str]):
@@ -53,11 +79,12 @@ def test_where_a_sweep_stands(of: jobs.Sweep, capsys: pytest.CaptureFixture[str]
         state.begin(ROWS[3])
         state.begin(ROWS[0])  # present already
         first, second = told(of, capsys)
-    assert (first["rows"], first["done"], first["missing"]) == (6, 3, 2)
+    assert (first["models"], first["done"], first["to_score"], first["missing"]) == (6, 3, 3, 2)
     [running] = first["running"]
-    assert (running["row"], running["job"], running["log"]) == (ROWS[3], "17_3", "a.log")
+    assert (running["model"], running["job"], running["log"]) == (ROWS[3], "17_3", "a.log")
     assert datetime.datetime.fromisoformat(running["since"]).tzinfo is not None
-    assert (second["rows"], second["done"], second["missing"]) == (6, 0, 6)
+    assert (second["models"], second["done"], second["missing"]) == (6, 0, 6)
+    assert (first["tables"], second["tables"]) == ("other settings", "missing")  # of all attacks
     assert second["workdir"] == str(of.tasks[1].folder)
     after = tiny_run.content(of.folder)
     assert {k: v for k, v in after.items() if not k.endswith(".lock")} == {
@@ -75,21 +102,23 @@ def test_failures_by_row_and_by_machine(of: jobs.Sweep, capsys: pytest.CaptureFi
     (recipe / "diverged" / f"{ROWS[5]}.json").write_text("{}")
     first, _ = told(of, capsys)
     [failing], [aside], [diverged] = first["failing"], first["set_aside"], first["diverged"]
-    assert (failing["row"], failing["failures"], failing["reason"]) == (
+    assert (failing["model"], failing["failures"], failing["reason"]) == (
         ROWS[3],
         1,
         "ValueError: [/a]",
     )
-    assert (aside["row"], aside["failures"], aside["reason"]) == (ROWS[4], 3, "out of memory")
+    assert (aside["model"], aside["failures"], aside["reason"]) == (ROWS[4], 3, "out of memory")
     assert aside["log"] == "j.log"
-    assert diverged["row"] == ROWS[5]
+    assert diverged["model"] == ROWS[5]
     assert first["missing"] == 1
-    assert first["hosts"] == {"bad7": {"rows": 0, "failures": 5}}
-    assert status.show(of, as_json=False, watch=False) is None
+    assert first["hosts"] == {"bad7": {"models": 0, "failures": 5}}
+    status.show(of)
     out = " ".join(capsys.readouterr().out.split())
-    assert "machine bad7: 5 failures, 0 rows" in out
-    assert f"failing {ROWS[3]} 1 times, last on bad7: ValueError: [/a]; log: j.log" in out
-    assert f"set aside {ROWS[4]} after 3 failures, last on bad7: out of memory; log: j.log" in out
+    label = of.tasks[0].label
+    assert "machine bad7: 5 failures, 0 models" in out
+    last = "the last on bad7"
+    assert f"failing {ROWS[3]} of {label}: 1 failures, {last}: ValueError: [/a]; log: j.log" in out
+    assert f"set aside {ROWS[4]} of {label}: 3 failures, {last}: out of memory; log: j.log" in out
     assert status.summary(of) == 3
 
 
@@ -100,7 +129,7 @@ def test_a_job_that_vanished(
     heartbeats.Running(recipe, model_block.who("17_3", "a.log")).begin(ROWS[3])
     monkeypatch.setattr(heartbeats, "LOST_SECONDS", 0.0)
     first, _ = told(of, capsys)
-    assert [r["row"] for r in first["vanished"]] == [ROWS[3]]
+    assert [r["model"] for r in first["vanished"]] == [ROWS[3]]
     assert first["running"] == []
     assert first["missing"] == 3
 
@@ -124,15 +153,15 @@ def test_rate_and_time_left_are_of_the_log(of: jobs.Sweep, capsys: pytest.Captur
         "".join(json.dumps(line) + "\n" for line in lines) + '{"event": "row_scored", "ti'
     )
     first, second = told(of, capsys)
-    assert first["rows_per_hour"] == pytest.approx(6)
+    assert first["models_per_hour"] == pytest.approx(6)
     assert first["seconds_left"] is None  # nothing is running
     state = heartbeats.Running(recipe_of(of), model_block.who("j", ""))
     with state.alive():
         state.begin(ROWS[3])
         first, second = told(of, capsys)
     assert first["seconds_left"] == pytest.approx(3 * 600)
-    assert first["hosts"] == {"h": {"rows": 4, "failures": 0}}
-    assert (second["rows_per_hour"], second["seconds_left"]) == (None, None)
+    assert first["hosts"] == {"h": {"models": 4, "failures": 0}}
+    assert (second["models_per_hour"], second["seconds_left"]) == (None, None)
 
 
 def test_versions_that_differ_and_folders_of_other_recipes_are_told(
@@ -143,11 +172,11 @@ def test_versions_that_differ_and_folders_of_other_recipes_are_told(
     with open(task.folder / "metrics.jsonl", "a") as file:
         file.write(json.dumps({**scored[0], "version": "9.9.9 abc"}) + "\n")
     shutil.copytree(of.tasks[0].folder, of.folder / "old_12345678", symlinks=True)
-    status.show(of, as_json=False, watch=False)
+    status.show(of)
     out = " ".join(capsys.readouterr().out.split())
     first = f"{began['lm_mia']} {(began['commit'] or '')[:9]}".strip()
     assert (
-        f"versions {task.folder}: its rows are by several of lm_mia: {first} (6), 9.9.9 abc (1)"
+        f"versions {task.folder}: made by several versions of lm_mia: {first} (6), 9.9.9 abc (1)"
         in out
     )
     assert (
@@ -156,8 +185,7 @@ def test_versions_that_differ_and_folders_of_other_recipes_are_told(
 
 
 def test_watching_ends_when_no_row_is_left(tiny: tiny_run.Tiny, capsys: pytest.CaptureFixture[str]):
-    argv = ["status", f"--config={tiny.config}", f"--workdir={tiny.workdir}", "--watch"]
-    assert cli.main(argv) == 0
+    assert cli.main(argv(of_one(tiny, tiny.workdir), "--watch")) == 0
     assert "6 of 6 done" in capsys.readouterr().err
 
 
@@ -171,10 +199,16 @@ def test_time_for_people(seconds: float, said: str):
 def test_when_all_is_there_one_command_attacks_and_reports(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    found = jobs.read(tiny.config, str(tiny.copy(tmp_path / "s x")), ("--config.attack.alpha=0.1",))
+    workdir = tiny.copy(tmp_path / "s x")
+    found = of_one(tiny, workdir)
     assert status.summary(found) == 0
-    said, command = capsys.readouterr().out.splitlines()[-2:]
-    assert said == "all rows are there; attack and report:"
+    assert "next command" not in capsys.readouterr().out  # tables and report are there
+    found = of_one(tiny, workdir, "--config.attack.alpha=0.1")
+    assert printed(found, capsys)[-2] == (
+        "All models are present. The next command attacks and reports:"
+    )
+    assert status.summary(found) == 0
+    command = capsys.readouterr().out.splitlines()[-1]
     verb, *argv = shlex.split(command)
     assert verb == "lm-mia"
     assert argv[0] == "run"
@@ -182,3 +216,159 @@ def test_when_all_is_there_one_command_attacks_and_reports(
     # Without the slow report, which is no part of what is said.
     no_report = f"--config.report={tiny.folder / 'no_report.py'}"
     assert run([*argv, "--config.train.workers=1", no_report]) == 0
+
+
+def test_what_is_there_and_what_is_missing(
+    tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    w = tiny.copy(tmp_path / "w")
+    [recipe] = w.glob("recipe_*")
+    (recipe / "scores.zarr" / "loss" / "c" / "1" / "0").unlink()
+    (recipe / "scores.zarr" / "loss" / "c" / "2" / "0").unlink()
+    shutil.rmtree(recipe / "checkpoints" / ROWS[1])
+    (w / "report.html").unlink()
+    before = tiny_run.content(w)
+    found = of_one(tiny, w, "--config.attack.replicas=3")
+    status.show(found)
+    out = capsys.readouterr().out.splitlines()
+    [cells] = [[cell.strip() for cell in line.split("│")] for line in out if " of 7" in line]
+    assert cells[1:6] == ["the config", "4 of 7", "0", "1", "3"]
+    assert "other settings" in cells
+    [r] = whole(found, capsys)["recipes"]
+    assert (r["models"], r["done"], r["to_score"], r["missing"]) == (7, 4, 1, 3)
+    assert r["tables"] == "other settings"
+    assert r["table_settings"] == {"attack.replicas": [3, 2]}
+    lines = printed(found, capsys)
+    assert (
+        "tables      the config: made with other settings: attack.replicas=2; `lm-mia attack` makes them again"
+        in lines
+    )
+    sha256 = json.loads((w / "population" / "manifest.json").read_text())["sha256"]
+    assert f"population  32 samples, sha256 {sha256}" in lines
+    assert "report      missing" in lines
+    assert tiny_run.content(w) == before
+    (w / "tables" / "flips.json").unlink()  # as an attack does before it begins to write
+    assert whole(found, capsys)["recipes"][0]["tables"] == "unfinished"
+
+
+def test_a_report_that_is_older_than_the_tables(
+    tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    found = of_one(tiny, tiny.copy(tmp_path / "w"))
+    report = found.folder / "report.html"
+    report.touch()
+    assert printed(found, capsys)[-1] == "report      present"
+    os.utime(report, (0, 0))
+    assert "report      older than the tables: `lm-mia report` makes it again" in (
+        printed(found, capsys)
+    )
+    assert whole(found, capsys)["report"] == "older than the tables"
+
+
+@pytest.mark.parametrize("more", [[], ["--json"], ["--watch"], ["--verify"]])
+def test_a_workdir_that_does_not_exist(
+    tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str]
+):
+    found = of_one(tiny, tmp_path / "new")
+    assert cli.main(argv(found, *more)) == 2
+    out, said = capsys.readouterr()
+    start = "check the path, or start with `lm-mia run`"
+    assert (out, said) == ("", f"--workdir={found.folder}: there is no such folder; {start}\n")
+    assert not found.folder.exists()
+
+
+def test_another_config_is_refused(
+    tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    found = of_one(tiny, tiny.workdir, "--config.model.width=16")
+    assert cli.main(argv(found)) == 2
+    assert "  model.width: 8 -> 16" in capsys.readouterr().err.splitlines()
+
+
+def test_verify_names_shards_that_are_missing_or_corrupt(
+    of: jobs.Sweep, capsys: pytest.CaptureFixture[str]
+):
+    """In a sweep one recipe of which has no store yet; three models have lost their losses."""
+    gone = [recipe_of(of) / f"scores.zarr/loss/c/{row}/0" for row in (3, 4, 5)]
+    lines = printed(of, capsys, "--verify")
+    assert [line for line in lines if line.startswith("missing ")] == [
+        f"missing     {path}" for path in gone
+    ]
+    assert f"scores      {of.tasks[0].label}: 12 shards wanted, 3 missing, 0 corrupt" in lines
+    bad = recipe_of(of) / "scores.zarr/member/c/2/0"
+    bad.write_bytes(bad.read_bytes()[::-1])
+    capsys.readouterr()
+    assert cli.main(argv(of, "--verify")) == 2
+    out, said = capsys.readouterr()
+    assert f"corrupt     {bad}" in out.splitlines()
+    assert said.splitlines()[-1] == (
+        f"{recipe_of(of) / 'scores.zarr'}: 1 corrupt shards; `lm-mia score --repair` makes these, and 3 missing ones, "
+        "again"
+    )
+    assert cli.main(argv(of, "--verify", "--json")) == 2
+    first, second = json.loads(capsys.readouterr().out)["recipes"]
+    assert first["shards"] == {
+        "wanted": 12,
+        "missing": [str(path) for path in gone],
+        "corrupt": [str(bad)],
+    }
+    assert second["shards"] == {"wanted": 0, "missing": [], "corrupt": []}
+
+
+def test_flags_that_exclude_each_other(of: jobs.Sweep, capsys: pytest.CaptureFixture[str]):
+    for flag in ("--json", "--verify"):
+        assert cli.main(argv(of, "--watch", flag)) == 2
+        assert capsys.readouterr().err.startswith("--watch: cannot be combined")
+
+
+@pytest.mark.process
+def test_a_status_loads_no_jax(of: jobs.Sweep):
+    code = (
+        f"import sys; from launch import cli; assert cli.main({argv(of, '--verify')!r}) == 0; "
+        "sys.exit('jax' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.usefixtures("_on_cpu")
+def test_statistics_asked_for_later_are_scored_and_nothing_is_trained(
+    tiny: tiny_run.Tiny,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(supervisor, "run", here)
+    w, old = tiny.copy(tmp_path / "w"), tiny_run.scores(tiny.workdir)
+    (w / "metrics.jsonl").unlink()
+
+    def counts(flags: list[str]) -> tuple[int, int, int]:
+        [r] = whole(of_one(tiny, w, *flags), capsys)["recipes"]
+        return r["models"], r["done"], r["to_score"]
+
+    one = ["--config.score.statistics", "min_k_plus_plus"]
+    all_three = ["--config.score.statistics", "lowercase_loss,min_k_plus_plus,min_k"]
+    for flags in (one, all_three):
+        assert counts(flags) == (6, 0, 6)
+        assert run(tiny.argv("run", w, *flags)) == 0
+        said = capsys.readouterr().err
+        assert "rows: 6 wanted, 0 present, 0 to train, 6 to score" in said
+    for flags in (one, all_three, []):
+        assert counts(flags) == (6, 6, 0)
+    assert tiny_run.events(w, "row_trained") == []
+    assert len(tiny_run.events(w, "row_scored")) == 12
+    new = tiny_run.scores(w)
+    assert {k: new[k] for k in old} == old
+    assert len(new) == len(old) + 3 * 6
+    [store] = w.glob("recipe_*/scores.zarr")
+    with xr.open_zarr(store) as data:
+        values = {
+            name: data[name].values
+            for name in ("loss", "min_k", "min_k_plus_plus", "lowercase_loss")
+        }
+    assert all(np.isfinite(value).all() for value in values.values())
+    assert (values["min_k"] <= -values["loss"] + 1e-6).all()
+    assert (values["min_k_plus_plus"] < 0).mean() > 0.9
+    assert (
+        values["lowercase_loss"] != values["loss"]
+    ).mean() > 0.8  # each text begins with a capital, most of them known

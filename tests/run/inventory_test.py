@@ -81,3 +81,11 @@ def test_a_row_that_diverged_is_not_missing(tmp_path: Path):
         assert inventory.missing(todo, C, tmp_path, ROWS) == left
     inventory.diverged(tmp_path, ROWS[2]).unlink()
     assert inventory.missing("run", C, tmp_path, ROWS) == ROWS
+
+
+def test_a_lock_file_that_nobody_holds_is_no_lock(tmp_path: Path):
+    assert not inventory.locked(tmp_path, ROWS[0])
+    with inventory.lock(tmp_path, ROWS[0]):
+        assert inventory.locked(tmp_path, ROWS[0])
+        assert not inventory.locked(tmp_path, ROWS[1])
+    assert not inventory.locked(tmp_path, ROWS[0])

@@ -72,7 +72,7 @@ def test_a_single_config_is_a_sweep_of_one(file: str, tmp_path: Path):
     assert len(task.rows) == 6
     assert not (tmp_path / "w").exists()
     assert read(f"{file}:2", str(tmp_path / "w"), ()).tasks[0].name == "tiny-2"
-    assert sweep.flags() == [f"--config={file}", f"--workdir={tmp_path / 'w'}"]
+    assert sweep.flags() == ([f"--config={file}", f"--workdir={tmp_path / 'w'}"], ())
 
 
 def test_recipes_of_a_sweep_are_named_by_what_they_set(tmp_path: Path):

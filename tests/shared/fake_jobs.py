@@ -1,11 +1,14 @@
 """Jobs of launch that run inside the test's process, for tests of the engines that start them.
 
 The command line of a job is parsed and obeyed as in a process of its own; only training is replaced: the scores of a
-row are copied from the tiny run.
+row are copied from the tiny run. Also what tests of real jobs ask of a workdir.
 """
 
+import contextlib
 import dataclasses
+import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,8 @@ from typing import Any
 import pytest
 from tiny_run import Tiny
 
-from launch import cli, local
+from launch import cli, heartbeats, local
+from launch.jobs import Sweep
 from lm_mia import config
 from lm_mia.data import subsets
 from lm_mia.run import inventory, supervisor
@@ -92,6 +96,24 @@ def jobs(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> FakeJobs:
     monkeypatch.setattr(supervisor, "run", run)
     monkeypatch.setattr(local, "start", fake.start)
     return fake
+
+
+def running(of: Sweep) -> list[dict[str, Any]]:
+    """The records of all jobs of a sweep that are at work on a row."""
+    recipes = [recipe for task in of.tasks if (recipe := task.recipe()) is not None]
+    found = [record for recipe in recipes for _, record, _ in heartbeats.running(recipe)]
+    return [record for record in found if record["rows"]]
+
+
+def wait_for(of: Sweep, process: subprocess.Popen[str]) -> dict[str, Any]:
+    """The record of a job of this command that is at work on a row."""
+    while process.poll() is None:
+        with contextlib.suppress(OSError):
+            for record in running(of):
+                if f"-{process.pid}-" in record["job"]:
+                    return record
+        time.sleep(0.01)
+    raise AssertionError(process.communicate())
 
 
 class Clock:

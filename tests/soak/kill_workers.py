@@ -1,19 +1,17 @@
 """By hand, about 15 minutes on two free cores: six workers on one sweep, each killed twice at a random moment.
 
-    PYTHONPATH=tests/shared python tests/soak/kill_workers.py DIR [--jobs 200] [--s3] [--seed 0]
+    PYTHONPATH=tests/shared python tests/soak/kill_workers.py DIR [--models 200] [--seed 0]
 
-DIR gets a corpus of random words, a workdir whose rows `launch local` makes unbroken, and one on which six `launch
-worker` take jobs of one row from leases in its folder (or, with --s3, in a bucket of moto's server on loopback). Each
-worker gets SIGKILL twice, the first time alone, so that its job must find out, the second time with its job, as when a
-machine is lost; it is started again at once. At the end every row must be present, the scores those of the unbroken
-sweep, bit for bit, and no row may be in the log as scored twice. Prints what was lost: the seconds of jobs that were
-begun and not ended, of those of all jobs. Exits 1 if anything is not so, or if 10 % were lost.
+DIR gets a corpus of random words, a workdir whose models `launch local` makes without a break, and one that six `launch
+worker` share. Each worker gets SIGKILL twice, the first time alone, so that its job must find out, the second time with
+its job, as when a machine is lost; it is started again at once. At the end every model must be present, the scores must
+be those of the unbroken sweep, bit for bit, and no model may be in the log as scored twice. Prints what was lost: the seconds of
+models that a killed job had begun, of the seconds of all. Exits 1 if anything is not so, or if 10 % were lost.
 """
 
 import argparse
 import contextlib
 import dataclasses
-import json
 import os
 import random
 import signal
@@ -22,14 +20,12 @@ import sys
 import time
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
-import s3_server
 import tiny_run
 
 from launch import jobs
 
-WORKERS, LEASE_SECONDS = 6, 20
+WORKERS = 6
 
 
 @dataclasses.dataclass
@@ -42,10 +38,9 @@ class Worker:
 
 
 def start(
-    of: jobs.Sweep, number: int, folder: Path, environment: dict[str, str], leases: str
+    of: jobs.Sweep, number: int, folder: Path, environment: dict[str, str]
 ) -> subprocess.Popen[bytes]:
-    flags = ["--rows-per-job=1", f"--lease-seconds={LEASE_SECONDS}", f"--leases={leases}"]
-    command = of.command([sys.executable], "worker", *flags, "--config.train.workers=1")
+    command = of.command([sys.executable], "worker")
     with (
         open(folder / f"worker_{number}.out", "ab") as out,
         open(folder / f"worker_{number}.err", "ab") as err,
@@ -54,7 +49,7 @@ def start(
 
 
 def with_its_job(worker: Worker) -> None:
-    """As when a machine is lost: whatever runs below a worker goes with it."""
+    """As when a machine is lost: whatever runs below a worker is killed with it."""
     pids, found = [worker.process.pid], []
     while pids:
         pid = pids.pop()
@@ -66,26 +61,25 @@ def with_its_job(worker: Worker) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def events(folder: Path) -> list[dict[str, Any]]:
-    """What all workers said of jobs, in order."""
-    lines = [line for path in folder.glob("worker_*.out") for line in path.read_text().splitlines()]
-    found = [json.loads(line) for line in lines if line.startswith("{")]
-    return sorted(found, key=lambda event: event["time"])
+def lost_share(workdir: Path, kills: dict[str, float]) -> tuple[float, int, float]:
+    """(share of the seconds of models that were begun and not ended, how many, seconds of all).
 
-
-def lost_share(folder: Path, kills: dict[str, float]) -> tuple[float, int, float]:
-    """(share of the seconds of all jobs that no end was said of, how many, seconds of all)."""
-    begun: dict[str, dict[str, Any]] = {}
+    Args:
+      workdir: with the log.
+      kills: seconds since 1970 by id of the killed process.
+    """
+    began: dict[tuple[str, str], float] = {}
     lost = of_all = 0.0
     count = 0
-    for event in events(folder):
-        at = datetime.fromisoformat(event["time"]).timestamp()
-        if event["event"] == "job_started":
-            begun[event["worker"]] = {**event, "at": at}
-        elif event["event"] == "job_ended":
-            of_all += at - begun.pop(event["worker"])["at"]
-    for worker, event in begun.items():
-        seconds = kills[worker.rpartition("-")[2]] - event["at"]
+    for kind in ("row_started", "row_scored"):
+        for event in tiny_run.logged(workdir, kind):
+            at = datetime.fromisoformat(event["time"]).timestamp()
+            if kind == "row_started":
+                began[event["job"], event["row"]] = at
+            elif event["last"]:
+                of_all += at - began.pop((event["job"], event["row"]))
+    for (job, _), at in began.items():
+        seconds = max(kills[job.split("-")[-2]] - at, 0.0)
         lost, of_all, count = lost + seconds, of_all + seconds, count + 1
     return lost / of_all, count, of_all
 
@@ -93,15 +87,14 @@ def lost_share(folder: Path, kills: dict[str, float]) -> tuple[float, int, float
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("dir", type=Path)
-    parser.add_argument("--jobs", type=int, default=200)
-    parser.add_argument("--s3", action="store_true")
+    parser.add_argument("--models", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     known = parser.parse_args()
     tiny, draw = tiny_run.Tiny(known.dir / "tiny"), random.Random(known.seed)
     known.dir.mkdir(parents=True, exist_ok=True)
     if not (tiny.folder / "done").exists():
         tiny_run.make(tiny)
-    overrides = [f"--config.attack.references={known.jobs - 2}"]
+    overrides = [f"--config.attack.references={known.models - 2}", "--config.train.workers=1"]
     whole = jobs.read(tiny.config, str(known.dir / "whole"), overrides)
     environment = tiny.environment
     subprocess.run(
@@ -113,46 +106,39 @@ def main() -> int:
     subprocess.run(
         of.command([sys.executable], "corpus"), check=True, env={**os.environ, **environment}
     )
-    # Two moments a worker, in rows done: with some left to do at the last of them.
-    moments = sorted((draw.randint(4, known.jobs * 9 // 10), n) for n in [*range(WORKERS)] * 2)
+    # Two moments a worker, in models done: with some left to do at the last of them.
+    moments = sorted((draw.randint(4, known.models * 9 // 10), n) for n in [*range(WORKERS)] * 2)
     kills: dict[str, float] = {}  # process -> when
     began = time.monotonic()
-    with contextlib.ExitStack() as stack:
-        leases = str(folder / "leases")
-        if known.s3:
-            server = stack.enter_context(s3_server.s3())
-            leases, environment = server.spec, environment | server.environment
-        workers = [Worker(n, start(of, n, folder, environment, leases)) for n in range(WORKERS)]
-        while any(w.process.poll() is None for w in workers) or moments:
-            done = known.jobs - len(of.tasks[0].missing())
-            while moments and moments[0][0] <= done:
-                _, n = moments.pop(0)
-                worker = workers[n]
-                if worker.process.poll() is not None:
-                    print(f"worker {n} had ended: {worker.process.returncode}")
-                    return 1
-                time.sleep(draw.uniform(0, 2))
-                kills[str(worker.process.pid)] = time.time()
-                worker.process.kill() if worker.lives == 1 else with_its_job(worker)
-                worker.process.wait()
-                print(
-                    f"{time.monotonic() - began:5.0f} s: {done} rows; killed worker {n}"
-                    + " and its job" * (worker.lives > 1),
-                    flush=True,
-                )
-                worker.process, worker.lives = (
-                    start(of, n, folder, environment, leases),
-                    worker.lives + 1,
-                )
-            time.sleep(0.2)
+    workers = [Worker(n, start(of, n, folder, environment)) for n in range(WORKERS)]
+    while any(w.process.poll() is None for w in workers) or moments:
+        done = known.models - len(of.tasks[0].missing())
+        while moments and moments[0][0] <= done:
+            _, n = moments.pop(0)
+            worker = workers[n]
+            if worker.process.poll() is not None:
+                print(f"worker {n} had ended: {worker.process.returncode}")
+                return 1
+            time.sleep(draw.uniform(0, 2))
+            kills[str(worker.process.pid)] = time.time()
+            worker.process.kill() if worker.lives == 1 else with_its_job(worker)
+            worker.process.wait()
+            print(
+                f"{time.monotonic() - began:5.0f} s: {done} models; killed worker {n}"
+                + " and its job" * (worker.lives > 1),
+                flush=True,
+            )
+            worker.process = start(of, n, folder, environment)
+            worker.lives += 1
+        time.sleep(0.2)
     seconds = time.monotonic() - began
     scored = tiny_run.events(of.folder, "row_scored")
-    share, count, of_all = lost_share(folder, kills)
+    share, count, of_all = lost_share(of.folder, kills)
     facts = {
         "exit codes are 0": all(w.process.returncode == 0 for w in workers),
         "every worker was killed twice": [w.lives for w in workers] == [3] * WORKERS,
-        "every row is present": of.tasks[0].missing() == [],
-        "no row is in the log as scored twice": len(set(scored)) == len(scored),
+        "every model is present": of.tasks[0].missing() == [],
+        "no model is in the log as scored twice": len(set(scored)) == len(scored),
         "scores are those of the unbroken sweep": tiny_run.scores(of.folder)
         == tiny_run.scores(whole.folder),
         "less than 10 % was lost": share < 0.1,
@@ -160,8 +146,8 @@ def main() -> int:
     for fact, holds in facts.items():
         print(f"{'ok ' if holds else 'NOT'} {fact}")
     print(
-        f"{known.jobs} jobs by {WORKERS} workers in {seconds:.0f} s, {len(kills)} kills; {count} jobs cut short, "
-        f"{share:.1%} of {of_all:.0f} s lost; {len(scored)} rows in the log (one may be whole before its line)"
+        f"{known.models} models by {WORKERS} workers in {seconds:.0f} s, {len(kills)} kills; {count} models cut short, "
+        f"{share:.1%} of {of_all:.0f} s lost; {len(scored)} models in the log (one may be whole before its line)"
     )
     return 0 if all(facts.values()) else 1
 

@@ -1,12 +1,11 @@
-"""Whether a cluster would take JobSets, by its CustomResourceDefinition, without a cluster."""
+"""Checks JobSets against JobSet's CustomResourceDefinition, as a cluster would, without a cluster."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import yaml
-
-from lm_mia.errors import UserError
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # a CRD has some ten thousand lines
 _STRINGS = {"type": "object", "additionalProperties": {"type": "string"}}
@@ -21,58 +20,40 @@ _METADATA = {  # the parts that we write; a CRD does not say what metadata are
         "annotations": _STRINGS,
     },
 }
-_WAY_OUT = "check the spelling; JobSet 0.10 and later have all that is written here"
 
 
-def check(manifests: Sequence[Mapping[str, Any]], crd_path: str | Path) -> None:
-    """Holds JobSets against their definition, and refuses fields that are not in it, which a cluster may leave out.
+def problems(manifests: Sequence[Mapping[str, Any]], definition: Path) -> list[str]:
+    """Returns a line for each problem of the JobSets: the JobSet, the field and what is wrong; empty if all fit.
 
-    Its rules in CEL, and what JobSet's webhooks ask, are not looked at.
+    A field that the definition does not have is a problem, although a cluster may silently drop it. Rules in CEL and
+    the checks of JobSet's webhooks are not evaluated.
 
     Args:
-      manifests: of JobSets.
-      crd_path: of JobSet's jobset.x-k8s.io_jobsets.yaml, or the manifests.yaml of one of its releases.
+      manifests: JobSets as plain values.
+      definition: JobSet's file jobset.x-k8s.io_jobsets.yaml, or the file manifests.yaml of one of its releases.
 
     Raises:
-      UserError: a line for each problem, with the JobSet's name and the field; or if there is no such file, it defines
-        no JobSet, or jsonschema is not installed.
+      ValueError: if the file defines no JobSet.
     """
-    try:
-        import jsonschema
-    except ImportError as error:
-        raise UserError(f"--crd={crd_path}: needs jsonschema; pip install jsonschema") from error
-    schemas, wrong = _schemas(crd_path), []
+    schemas, found = _schemas(definition), list[str]()
     for manifest in manifests:
         name, version = manifest["metadata"].get("name"), manifest["apiVersion"].partition("/")[2]
         if version not in schemas:
-            known = ", ".join(schemas)
-            wrong.append(f"{name}: apiVersion={version}: {crd_path} defines {known}; {_WAY_OUT}")
+            found.append(f"{name}: apiVersion={version}: the file defines {', '.join(schemas)}")
             continue
-        problems = jsonschema.Draft7Validator(schemas[version]).iter_errors(manifest)
-        wrong += [f"{name}: {line}" for problem in problems for line in _lines(problem)]
-    if wrong:
-        raise UserError("\n".join(wrong))
+        errors = jsonschema.Draft7Validator(schemas[version]).iter_errors(manifest)
+        found += [f"{name}: {line}" for error in errors for line in _lines(error)]
+    return found
 
 
-def _schemas(path: str | Path) -> dict[str, dict[str, Any]]:
+def _schemas(definition: Path) -> dict[str, dict[str, Any]]:
     """Version -> schema of a JobSet."""
-    try:
-        documents = list(yaml.load_all(Path(path).read_text(), Loader=_LOADER))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        what = getattr(error, "strerror", None) or "no YAML"
-        raise UserError(f"--crd={path}: {what}; check the spelling") from error
-    for document in documents:
-        try:
-            if document["spec"]["names"]["kind"] == "JobSet":
-                return {
-                    v["name"]: _root(v["schema"]["openAPIV3Schema"])
-                    for v in document["spec"]["versions"]
-                }
-        except (KeyError, TypeError):
-            continue
-    raise UserError(
-        f"--crd={path}: defines no JobSet; give jobset.x-k8s.io_jobsets.yaml of the JobSet that the cluster has"
-    )
+    for document in yaml.load_all(definition.read_text(), Loader=_LOADER):
+        if document and document["kind"] == "CustomResourceDefinition":
+            spec = document["spec"]
+            if spec["names"]["kind"] == "JobSet":
+                return {v["name"]: _root(v["schema"]["openAPIV3Schema"]) for v in spec["versions"]}
+    raise ValueError(f"{definition}: defines no JobSet")
 
 
 def _root(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -105,7 +86,7 @@ def _lines(problem: Any) -> Iterator[str]:
     before = f"{where}." if where else ""
     if problem.validator == "additionalProperties":
         for field in sorted(problem.instance.keys() - problem.schema.get("properties", {})):
-            yield f"{before}{field}: no such field; {_WAY_OUT}"
+            yield f"{before}{field}: no such field"
     elif problem.validator == "required":
         for field in problem.validator_value:
             if field not in problem.instance:

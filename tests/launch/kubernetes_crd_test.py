@@ -1,15 +1,12 @@
 import copy
 import os
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
+import crd
 import pytest
 import yaml
-
-from launch import crd
-from lm_mia.errors import UserError
 
 GOLDEN = Path(__file__).parent / "golden"
 TYPOS = [  # field, what it is renamed to
@@ -95,35 +92,33 @@ def real() -> Path:
     return Path(path)
 
 
-def refused(manifests: list[dict[str, Any]], path: Path) -> list[str]:
-    with pytest.raises(UserError) as caught:
-        crd.check(manifests, path)
-    return str(caught.value).splitlines()
-
-
 @pytest.mark.parametrize("kind", ["tpu", "gpu"])
 def test_manifests_fit(kind: str, definition: Path):
-    crd.check([golden(kind)], definition)
+    assert crd.problems([golden(kind)], definition) == []
 
 
 @pytest.mark.parametrize(("field", "name"), TYPOS)
-def test_a_typo_is_refused(field: str, name: str, definition: Path):
+def test_a_misspelt_field_is_a_problem(field: str, name: str, definition: Path):
     manifest, where = renamed(golden("tpu"), field, name)
     called = "lm-mia-12345e67-8-16"
-    [line] = refused([golden("gpu"), manifest], definition)
-    assert line.startswith(f"{called}: {where}: no such field; ")
+    found = crd.problems([golden("gpu"), manifest], definition)
+    assert found == [f"{called}: {where}: no such field"]
 
 
 @pytest.mark.parametrize("kind", ["tpu", "gpu"])
 def test_manifests_fit_the_real_definition(kind: str, real: Path):
-    crd.check([golden(kind)], real)
+    assert crd.problems([golden(kind)], real) == []
 
 
 @pytest.mark.parametrize(("field", "name"), TYPOS)
 @pytest.mark.parametrize("kind", ["tpu", "gpu"])
-def test_the_real_definition_refuses_a_typo(kind: str, field: str, name: str, real: Path):
+def test_a_misspelt_field_is_a_problem_of_the_real_definition(
+    kind: str, field: str, name: str, real: Path
+):
     manifest, where = renamed(golden(kind), field, name)
-    assert any(f": {where}: no such field; " in line for line in refused([manifest], real))
+    assert any(
+        line.endswith(f": {where}: no such field") for line in crd.problems([manifest], real)
+    )
 
 
 def test_every_problem_has_a_line(definition: Path):
@@ -132,8 +127,7 @@ def test_every_problem_has_a_line(definition: Path):
     spec = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
     del spec["containers"][0]["name"]
     spec["containers"][0]["resources"]["limits"]["google.com/tpu"] = "x"
-    lines = refused([manifest], definition)
-    told = sorted(line.split(": ", 1)[1].split(";")[0] for line in lines)
+    told = sorted(line.split(": ", 1)[1] for line in crd.problems([manifest], definition))
     container = "spec.replicatedJobs[0].template.spec.template.spec.containers[0]"
     assert told == [
         "spec.failurePolicy.a: no such field",
@@ -144,26 +138,13 @@ def test_every_problem_has_a_line(definition: Path):
     ]
 
 
-def test_another_version_is_refused(definition: Path):
-    [line] = refused([golden("gpu") | {"apiVersion": "jobset.x-k8s.io/v1"}], definition)
-    assert f"apiVersion=v1: {definition} defines v1alpha2" in line
+def test_another_version_is_a_problem(definition: Path):
+    [line] = crd.problems([golden("gpu") | {"apiVersion": "jobset.x-k8s.io/v1"}], definition)
+    assert line.endswith(": apiVersion=v1: the file defines v1alpha2")
 
 
-@pytest.mark.parametrize("text", ["", "a: [", "kind: Deployment", "- 1", "\x00", None])
-def test_a_file_that_defines_no_jobset_is_told_in_one_line(text: str | None, tmp_path: Path):
+def test_a_file_that_defines_no_jobset_is_an_error(tmp_path: Path):
     path = tmp_path / "crd.yaml"
-    if text is not None:
-        path.write_text(text)
-    [line] = refused([golden("gpu")], path)
-    assert line.startswith(f"--crd={path}: ")
-
-
-def test_a_folder_is_no_definition(tmp_path: Path):
-    [line] = refused([golden("gpu")], tmp_path)
-    assert line.startswith(f"--crd={tmp_path}: Is a directory")
-
-
-def test_without_jsonschema_the_way_out_is_told(definition: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(sys.modules, "jsonschema", None)
-    [line] = refused([golden("gpu")], definition)
-    assert line == f"--crd={definition}: needs jsonschema; pip install jsonschema"
+    path.write_text("kind: Deployment")
+    with pytest.raises(ValueError, match="defines no JobSet"):
+        crd.problems([golden("gpu")], path)

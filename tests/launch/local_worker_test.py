@@ -1,0 +1,123 @@
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import fake_jobs
+import pytest
+import tiny_run
+from fake_jobs import jobs
+from tiny_run import tiny
+
+from launch import cli, local
+from launch import jobs as launch_jobs
+from lm_mia.data import subsets
+from lm_mia.run import inventory
+
+__all__ = ["jobs", "tiny"]  # fixtures
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> fake_jobs.Clock:
+    clock = fake_jobs.Clock()
+    monkeypatch.setattr(local, "time", clock)
+    return clock
+
+
+@pytest.mark.process
+def test_the_models_of_a_machine_that_is_lost_are_made_by_the_other(
+    tiny: tiny_run.Tiny, tmp_path: Path
+):
+    """Bit for bit as by `lm-mia run`, and no model is made twice."""
+    of = launch_jobs.read(
+        tiny.config, str(tiny.copy(tmp_path / "w", rows=False)), ["--config.train.workers=1"]
+    )
+    command, out = of.command([sys.executable], "worker"), subprocess.PIPE
+    environment = {**os.environ, **tiny.environment}
+    lost, other = (
+        subprocess.Popen(command, stdout=out, stderr=out, text=True, env=environment)
+        for _ in range(2)
+    )
+    with contextlib.suppress(AssertionError):  # it has ended, if the other has made all models
+        record = fake_jobs.wait_for(of, lost)
+        for pid in (lost.pid, record["pid"], *tiny_run.workers_of(record["pid"])):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    lost.communicate()
+    said = other.communicate()
+    assert other.returncode == 0, said
+    assert of.tasks[0].missing() == []
+    assert tiny_run.scores(of.folder) == tiny_run.scores(tiny.workdir)
+    scored = tiny_run.events(of.folder, "row_scored")
+    assert len(scored) in (5, 6)  # 5: killed between the last shard of a model and the line
+    assert len(set(scored)) == len(scored)
+
+
+def test_models_that_others_have_locked_are_waited_for_and_then_made(
+    tiny: tiny_run.Tiny,
+    tmp_path: Path,
+    jobs: fake_jobs.FakeJobs,
+    clock: fake_jobs.Clock,
+    capsys: pytest.CaptureFixture[str],
+):
+    """No job is started for them meanwhile, the workdir is looked at every few seconds, and one line says so."""
+    of = launch_jobs.read(
+        tiny.config, str(tiny.copy(tmp_path / "w", rows=False)), ["--config.train.workers=1"]
+    )
+    [task] = of.tasks
+    recipe, row = tiny.recipe(task.folder), subsets.rows(4, 2)[5]
+    jobs.not_made = {row}
+    looks: list[float] = []
+
+    def other_dies() -> None:
+        looks.append(clock.seconds)
+        if clock.seconds < 2000:
+            assert len(jobs.started) == 1
+        else:
+            jobs.not_made = set()
+            others.release()
+
+    clock.on_sleep = other_dies
+    others = inventory.lock(recipe, row)
+    with others:
+        assert local.worker(of) == 0
+    assert len(jobs.started) == 2
+    assert task.missing() == []
+    assert 2000 <= clock.seconds < 2010
+    assert len(looks) < 250
+    [line] = [x for x in capsys.readouterr().out.splitlines() if "waiting" in x]
+    assert line.endswith("  waiting: other processes are making all missing models (1)")
+
+
+def test_jobs_that_crash_are_not_tried_for_ever(
+    tiny: tiny_run.Tiny,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    clock: fake_jobs.Clock,
+):
+    of = launch_jobs.read(tiny.config, str(tiny.copy(tmp_path / "w", rows=False)), ())
+    dead: list[Path] = []
+
+    def start(command: object, log: Path, environment: object) -> fake_jobs.Job:
+        log.parent.mkdir(exist_ok=True)
+        log.write_text("ValueError: no such thing\n")
+        dead.append(log)
+        return fake_jobs.Job(1)
+
+    monkeypatch.setattr(local, "start", start)
+    flags = f"--config={of.config}", f"--workdir={of.folder}", "--config.train.workers=1"
+    assert cli.main(["worker", *flags]) == 2
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert line == (
+        f"{dead[0]}: its job ended with code 1, the third in a row without a new model; its last line: "
+        "ValueError: no such thing"
+    )
+    assert len(dead) == 3
+
+
+def test_nothing_to_do_is_done_at_once(tiny: tiny_run.Tiny, capsys: pytest.CaptureFixture[str]):
+    assert cli.main(["worker", f"--config={tiny.config}", f"--workdir={tiny.workdir}"]) == 0
+    assert "6 of 6" in capsys.readouterr().out
