@@ -1,12 +1,13 @@
-"""By hand, about 15 minutes on two free cores: six workers on one sweep, each killed twice at a random moment.
+"""By hand, about three minutes on two cores: six workers on one sweep, each killed twice at a random moment.
 
     PYTHONPATH=tests/shared python tests/soak/kill_workers.py DIR [--models 200] [--seed 0]
 
 DIR gets a corpus of random words, a workdir whose models `launch local` makes without a break, and one that six `launch
 worker` share. Each worker gets SIGKILL twice, the first time alone, so that its job must find out, the second time with
 its job, as when a machine is lost; it is started again at once. At the end every model must be present, the scores must
-be those of the unbroken sweep, bit for bit, and no model may be in the log as scored twice. Prints what was lost: the seconds of
-models that a killed job had begun, of the seconds of all. Exits 1 if anything is not so, or if 10 % were lost.
+be those of the unbroken sweep, bit for bit, and no model may be in the log as scored twice. Prints what was lost: the
+seconds of models that a killed job had begun, of the seconds of all. Exits 1 if anything is not so, or if 10 %
+were lost.
 """
 
 import argparse
