@@ -1,6 +1,7 @@
-"""The command `lm-mia`, whose workers hold a row at a certain step, so that a test meets it there on any machine.
+"""The command `lm-mia` as tests start it: without the page, and with workers that hold a model at a certain step.
 
-A worker that has done HOLD_STEP steps of a row waits there until it is asked to stop, or until the file HOLD_RELEASE
+The page takes seconds to draw; it is drawn if WITH_PAGE is set. With HOLD_STEP, a test meets the command at that step on
+any machine: a worker that has done HOLD_STEP steps of a row waits there until it is asked to stop, or until the file HOLD_RELEASE
 exists. Only of the row HOLD_ROW, if that is set. Workers are spawned, so they run this module too before they begin.
 """
 
@@ -10,6 +11,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+
+def write_no_page(folder: Path, *_: Any) -> Path:
+    """In place of `analysis.page.write_page`."""
+    (folder / "report.html").write_text("")
+    return folder / "report.html"
 
 
 def hold_rows() -> None:
@@ -50,9 +57,13 @@ def waiting(asked: Callable[[int], bool]) -> Callable[[int], bool]:
     return ask
 
 
-if __name__ == "__mp_main__":
+if __name__ == "__mp_main__" and "HOLD_STEP" in os.environ:
     hold_rows()
 if __name__ == "__main__":
+    if "WITH_PAGE" not in os.environ:
+        from analysis import page
+
+        page.write_page = write_no_page
     from lm_mia import cli
 
     sys.exit(cli.main())

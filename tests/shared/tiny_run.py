@@ -21,6 +21,7 @@ import jax
 import numpy as np
 import pytest
 
+from analysis import page
 from lm_mia import cli, config
 from lm_mia.data.subsets import Row
 from lm_mia.run import worker
@@ -50,7 +51,7 @@ def get_config():
 
 @dataclasses.dataclass(frozen=True)
 class Tiny:
-    """A folder with a corpus, a config file, a report script that does nothing, and a finished workdir."""
+    """A folder with a corpus, a config file, and a finished workdir of one recipe, which is called tiny."""
 
     folder: Path
 
@@ -67,30 +68,45 @@ class Tiny:
         """Computes on the CPU; the cache of compiled code is the one that conftest.py names."""
         return {"JAX_PLATFORMS": "cpu"}
 
+    @property
+    def population_name(self) -> str:
+        """Of the folder of the samples in a workdir's populations."""
+        [folder] = (self.workdir / "populations").glob("[!.]*")
+        return folder.name
+
     def copy(self, path: Path, rows: bool = True) -> Path:
-        """Of the workdir, with its rows or without."""
-        ignore = None if rows else shutil.ignore_patterns("recipe_*", "metrics.jsonl", "tables")
+        """Of the workdir, with its models and what came of them, or without."""
+        made = (
+            "scores.*",
+            "checkpoints",
+            "locks",
+            "tables",
+            "metrics.jsonl",
+            "figures",
+            "report.html",
+        )
+        ignore = None if rows else shutil.ignore_patterns(*made)
         return Path(shutil.copytree(self.workdir, path, ignore=ignore))
 
     def population(self, path: Path) -> Path:
         """A workdir of no config yet, with the population alone."""
-        shutil.copytree(self.workdir / "population", path / "population")
+        shutil.copytree(self.workdir / "populations", path / "populations")
         return path
 
     def argv(self, verb: str, workdir: Path, *more: str) -> list[str]:
-        """Arguments of lm-mia, without the slow report."""
-        no_report = f"--config.report={self.folder / 'no_report.py'}"
-        return [verb, f"--config={self.config}", f"--workdir={workdir}", no_report, *more]
+        """Arguments of lm-mia."""
+        return [verb, f"--config={self.config}", f"--workdir={workdir}", *more]
 
     def start(
         self, argv: list[str], more: Mapping[str, str] = MappingProxyType({})
     ) -> subprocess.Popen[str]:
         """The command, in a group of processes of its own, with more in its environment.
 
-        With HOLD_STEP among this, workers hold their rows at that step: `held_command` says how.
+        Without the page, unless WITH_PAGE is among this; with HOLD_STEP, workers hold their models at that step:
+        `held_command` says how.
         """
-        module = [str(Path(held_command.__file__))] if "HOLD_STEP" in more else ["-m", "lm_mia.cli"]
-        command, out = [sys.executable, *module, *argv], subprocess.PIPE
+        script = str(Path(held_command.__file__))
+        command, out = [sys.executable, script, *argv], subprocess.PIPE
         environment = {**os.environ, **self.environment, **more}
         # It would inherit that Ctrl-C is ignored, as it is here once a test has done a worker's work in this process.
         before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -128,13 +144,23 @@ class Tiny:
         return found
 
     def recipe(self, workdir: Path) -> Path:
-        """The folder of a recipe in another workdir, whose store knows the rows, as `lm_mia.run.pipeline` makes it."""
-        [made] = self.workdir.glob("recipe_*")
-        recipe = workdir / made.name
-        recipe.mkdir(exist_ok=True)
+        """The folder of the recipe in another workdir, whose store knows the models, as `lm_mia.run.pipeline` makes it."""
+        made, recipe = recipe_of(self.workdir), recipe_of(workdir)
+        recipe.mkdir(parents=True, exist_ok=True)
         known = Store(made / "scores.zarr").rows()
         Store(recipe / "scores.zarr").ensure(known, {"tokens": np.arange(32)}, {})
         return recipe
+
+
+def recipe_of(workdir: Path) -> Path:
+    """The folder of the tiny run's recipe in a workdir."""
+    return workdir / "recipes" / "tiny"
+
+
+def population_of(workdir: Path) -> Path:
+    """The folder of the samples of a workdir that has one population."""
+    [folder] = (workdir / "populations").glob("[!.]*")
+    return folder
 
 
 @pytest.fixture(scope="session")
@@ -144,7 +170,10 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
 
 @contextlib.contextmanager
 def on_cpu() -> Iterator[pytest.MonkeyPatch]:
-    """For what starts workers, or does their work here: it leaves no setting and no signal handler behind."""
+    """For what starts workers, or does their work here: it leaves no setting and no signal handler behind.
+
+    Commands draw no page, which takes seconds.
+    """
     names = ("min_compile_time_secs", "min_entry_size_bytes")
     settings = ("jax_compilation_cache_dir", *(f"jax_persistent_cache_{name}" for name in names))
     before = {name: getattr(jax.config, name) for name in settings}
@@ -152,6 +181,7 @@ def on_cpu() -> Iterator[pytest.MonkeyPatch]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAX_PLATFORMS", "cpu")
         patch.setenv("NPROC", "1")
+        patch.setattr(page, "write_page", held_command.write_no_page)
         yield patch
     for name, value in before.items():
         jax.config.update(name, value)
@@ -166,8 +196,8 @@ def _on_cpu() -> Iterator[None]:
 
 
 def scores(workdir: Path) -> dict[str, bytes]:
-    """Every shard of the scores."""
-    [store] = workdir.glob("recipe_*/scores.zarr")
+    """Every shard of the scores of the tiny run's recipe."""
+    store = recipe_of(workdir) / "scores.zarr"
     shards = (p for name in VARIABLES for p in store.glob(f"{name}/c/**/*"))
     return {str(p.relative_to(store)): p.read_bytes() for p in shards if p.is_file()}
 
@@ -205,9 +235,8 @@ def make(tiny: Tiny) -> None:
         words = [draw.choice(_WORDS.split()) for _ in range(45)]
         (texts / f"{i:02}.txt").write_text(" ".join(words).capitalize() + ".\n")
     (tiny.folder / "tiny.py").write_text(_CONFIG.format(texts=str(texts)))
-    (tiny.folder / "no_report.py").write_text("")
-    argv = [a for a in tiny.argv("run", tiny.workdir) if not a.startswith("--config.report")]
-    process = tiny.start([*argv, "--config.train.workers=1"])
+    argv = tiny.argv("run", tiny.workdir, "--config.train.workers=1")
+    process = tiny.start(argv, {"WITH_PAGE": "1"})
     out, said = process.communicate()
     assert process.returncode == 0, said
     (tiny.folder / "out").write_text(out)
@@ -243,21 +272,20 @@ def work(
     report: Callable[[worker.Event], None],
     only: Sequence[Row] | None = None,
 ) -> None:
-    """What `worker.main` does, in this process."""
-    [recipe] = workdir.glob("recipe_*")
-    worker._work(todo, c, workdir, recipe, (0, 1), report, only)
+    """What `worker.main` does for the tiny run's recipe, in this process."""
+    worker._work(todo, c, population_of(workdir), recipe_of(workdir), (0, 1), report, only)
 
 
 def here(
     todo: str,
     c: config.Config,
-    workdir: Path,
+    population: Path,
     recipe: Path,
     on_event: Callable[[worker.Event], None],
     only: Sequence[Row] | None,
 ) -> bool:
     """`supervisor.run`, but a worker's work is done in this process."""
-    worker._work(todo, c, workdir, recipe, (0, 1), on_event, only)
+    worker._work(todo, c, population, recipe, (0, 1), on_event, only)
     return True
 
 
