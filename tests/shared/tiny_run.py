@@ -144,7 +144,7 @@ class Tiny:
         return found
 
     def recipe(self, workdir: Path) -> Path:
-        """The folder of the recipe in another workdir, whose store knows the models, as `lm_mia.run.pipeline` makes it."""
+        """The recipe's folder in another workdir, whose store knows the models, as `lm_mia.run.pipeline` makes it."""
         made, recipe = recipe_of(self.workdir), recipe_of(workdir)
         recipe.mkdir(parents=True, exist_ok=True)
         known = Store(made / "scores.zarr").rows()
