@@ -88,12 +88,15 @@ def _models(verb: str, sweep: Sweep, known: argparse.Namespace) -> int:
     shards = known.from_hf_shards or "" if verb == "corpus" else ""
     repair = verb == "score" and known.repair
     done, wrong = pipeline.run(verb, sweep, from_hf_shards=shards, repair=repair)
+    _check(wrong)
     tasks = done.tasks if done else ()
     if verb == "corpus":
-        print(*(f"population: {path}" for path in {t.population: 0 for t in tasks}), sep="\n")
+        answers = [f"population: {task.population}" for task in tasks]
     else:
-        print(*(f"scores: {t.folder / 'scores.zarr'}" for t in tasks), sep="\n")
-    return _result(wrong)
+        answers = [f"scores: {task.folder / 'scores.zarr'}" for task in tasks]
+    for line in dict.fromkeys(answers):
+        print(line)
+    return 0
 
 
 def _tables(verb: str, sweep: Sweep) -> int:
@@ -111,14 +114,14 @@ def _tables(verb: str, sweep: Sweep) -> int:
     done, wrong = pipeline.run(verb, sweep, draw)
     if done:
         print(*page.answers(done.workdir.path, [task.name for task in done.tasks]), sep="\n")
-    return _result(wrong)
+    _check(wrong)
+    return 0
 
 
-def _result(wrong: Sequence[str]) -> int:
-    """Returns 0, or raises a UserError with what went wrong while other models or recipes went on."""
+def _check(wrong: Sequence[str]) -> None:
+    """UserError with what went wrong while other models or recipes went on, if anything did."""
     if wrong:
         raise UserError("\n".join(wrong))
-    return 0
 
 
 def _read(verb: str, argv: Sequence[str]) -> tuple[argparse.Namespace, Sweep]:

@@ -28,46 +28,57 @@ def test_the_whole_run(tiny: tiny_run.Tiny):
         (tiny.folder / "said").read_text(),
         (tiny.folder / "out").read_text(),
     )
-    assert "rows: 6 wanted, 0 present, 6 to train and score" in said
-    for place in ("population", "scores", "metrics", "tables", "figures", "report"):
-        assert f"\n{place} " in out
+    assert "models: 6 wanted, 0 present, 6 to train and score" in said
     for name in (
         "config.json",
         "metrics.jsonl",
         "report.html",
-        "figures/roc.png",
-        "figures/roc.pdf",
+        "figures/tiny-roc.png",
+        "figures/tiny-roc.pdf",
     ):
         assert (w / name).stat().st_size > 0
-    table = pd.read_csv(w / "tables" / "attacks.csv").set_index(["attack", "references"])
-    for name, count in (("lira_online", 4), ("loss", 0)):
-        assert f"AUC of {name}: {table.loc[(name, count), 'auc_mean']:.3f} +- " in out
-    rows = [f"reference-{i:02d}" for i in range(4)]
-    rows += [f"replica-{i:02d}" for i in range(2)]
-    assert tiny_run.events(w, "row_trained") == tiny_run.events(w, "row_scored") == rows
-    [store] = w.glob("recipe_*/scores.zarr")
-    with xr.open_zarr(store) as data:
+    recipe = tiny_run.recipe_of(w)
+    table = pd.read_csv(recipe / "tables" / "attacks.csv").set_index(["attack", "references"])
+    lira, loss = (table.loc[at, "auc_mean"] for at in (("lira_online", 4), ("loss", 0)))
+    answer, page = out.splitlines()
+    assert answer.startswith(f"tiny: LiRA AUC {lira:.3f} ± ")
+    assert f"(loss {loss:.3f} ± " in answer
+    assert page == f"report: {w / 'report.html'}"
+    models = [f"reference-{i:02}" for i in range(4)] + [f"replica-{i:02}" for i in range(2)]
+    assert tiny_run.events(w, "row_trained") == tiny_run.events(w, "row_scored") == models
+    with xr.open_zarr(recipe / "scores.zarr") as data:
         assert dict(data.sizes) == {"model": 6, "sample": 32}
+        assert data["model"].to_numpy().tolist() == models
         assert {"role", "tokens", "unk", "zlib_bytes"} < set(data.coords)
         assert (data["member"].sum("sample") == 16).all()
         assert not data["loss"].isnull().any()
         assert data.attrs["subset"] == "balanced"
-    assert json.loads((w / "config.json").read_text())["config"]["population"]["samples"] == 32
+        assert data.attrs["recipe"] == "tiny"
+    stored = json.loads((recipe / "config.json").read_text())
+    assert stored["config"]["population"]["samples"] == 32
+    assert stored["population_sha256"] == data.attrs["population_sha256"]
+    assert json.loads((w / "config.json").read_text())["recipes"] == ["tiny"]
 
 
 def test_again_nothing_is_trained_and_the_tables_are_the_same(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     w = tiny.copy(tmp_path / "w")
-    shutil.rmtree(w / "tables")
+    shutil.rmtree(tiny_run.recipe_of(w) / "tables")
     assert cli.main(tiny.argv("run", w)) == 0
     out, said = capsys.readouterr()
-    assert "rows: 6 wanted, 6 present, 0 to train and score" in said
-    assert "AUC of lira_online" in out
+    assert "models: 6 wanted, 6 present, 0 to train and score" in said
+    assert "tiny: LiRA AUC " in out
     assert len(tiny_run.events(w, "row_trained")) == 6
-    assert tiny_run.content(w / "tables") == tiny_run.content(tiny.workdir / "tables")
-    for verb in ("corpus", "train", "score"):
+    tables, first = (tiny_run.recipe_of(folder) / "tables" for folder in (w, tiny.workdir))
+    assert tiny_run.content(tables) == tiny_run.content(first)
+    for verb, answer in (
+        ("corpus", f"population: {w}/populations/"),
+        ("train", f"scores: {w}/recipes/tiny/scores.zarr"),
+        ("score", f"scores: {w}/recipes/tiny/scores.zarr"),
+    ):
         assert cli.main(tiny.argv(verb, w)) == 0
+        assert capsys.readouterr().out.startswith(answer)
     assert len(tiny_run.events(w, "row_trained")) == len(tiny_run.events(w, "row_scored")) == 6
     assert tiny_run.scores(w) == tiny_run.scores(tiny.workdir)
 
@@ -82,13 +93,35 @@ def test_more_references_train_only_the_new_ones(
         cli.main(tiny.argv("run", w, "--config.attack.references=6", "--config.train.workers=1"))
         == 0
     )
-    assert "rows: 8 wanted, 6 present, 2 to train and score" in capsys.readouterr().err
+    assert "models: 8 wanted, 6 present, 2 to train and score" in capsys.readouterr().err
     assert tiny_run.events(w, "row_trained") == ["reference-04", "reference-05"]
     assert tiny_run.events(w, "row_scored") == ["reference-04", "reference-05"]
     new = tiny_run.scores(w)
     assert {k: new[k] for k in old} == old
     assert len(new) == len(old) + 4
-    assert pd.read_csv(w / "tables" / "attacks.csv").references.max() == 6
+    tables = tiny_run.recipe_of(w) / "tables"
+    assert pd.read_csv(tables / "attacks.csv").references.max() == 6
+
+
+def test_the_config_may_be_left_out_once_the_workdir_has_one(
+    tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):  # fmt: skip
+    monkeypatch.setattr(supervisor, "run", here)
+    w = tiny.copy(tmp_path / "w")
+    for verb in ("corpus", "train", "score", "attack", "report", "status", "plan"):
+        assert cli.main([verb, f"--workdir={w}"]) == 0, verb
+    assert len(tiny_run.events(w, "row_trained")) == 6
+    assert cli.main(["run", f"--workdir={w}", "--config.attack.replicas=3"]) == 0
+    assert len(tiny_run.events(w, "row_trained")) == 7
+    assert tiny_run.scores(tiny.workdir).items() <= tiny_run.scores(w).items()
+    facts = json.loads((tiny_run.recipe_of(w) / "tables" / "flips.json").read_text())
+    assert (facts["replicas"], facts["references"]) == (3, 4)
+    capsys.readouterr()
+    assert refused(["run", f"--workdir={w}", "--config.model.layers=2"], capsys) == [
+        f"--workdir={w}: its recipe tiny has another config:",
+        "  model.layers: 1 -> 2",
+        "  choose another --workdir, or put these fields back",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -110,10 +143,8 @@ def test_more_references_train_only_the_new_ones(
             "tokenizer.path='/nowhere': cannot be read (No such file or directory); give a sentencepiece .model "
             "file, or leave it empty to train one",
         ),
-        (
-            ["--config.report=nowhere.py"],
-            "report='nowhere.py': no such script in the checkout or here",
-        ),
+        (["--config.figures=fig05_instable"], "figures='fig05_instable': there is no such figure; did you mean fig05_instability or fig30_coin_free or "
+            "fig15_schedules?"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )  # fmt: skip
@@ -141,8 +172,8 @@ def test_an_empty_text_column(
         (
             ["run"],
             [
-                "--config: missing; say --config=quickstart",
-                "--workdir: missing; say --workdir=runs/quickstart",
+                "--config: missing; add --config=quickstart",
+                "--workdir: missing; add --workdir=runs/quickstart",
             ],
         ),
     ],
@@ -161,9 +192,14 @@ def test_later_stages_need_a_population(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str
 ):
     w = tmp_path / "w"
-    assert refused(tiny.argv(verb, w), capsys) == [
-        f"{w}/population: there is no population here; run `lm-mia corpus` first"
-    ]
+    population = w / "populations" / tiny.population_name
+    line = f"{population}: there is no population here; run `lm-mia corpus` first"
+    if verb == "status":
+        line = (
+            f"--workdir={w}: there is no such folder; check the spelling, or add --config=quickstart to begin a run "
+            "there"
+        )
+    assert refused(tiny.argv(verb, w), capsys) == [line]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -172,16 +208,14 @@ def test_a_used_workdir_with_something_wrong(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str
 ):
     w = tiny.copy(tmp_path / "w")
-    [recipe] = w.glob("recipe_*")
-    shard, tokens = (
-        recipe / "scores.zarr" / "loss" / "c" / "3" / "0",
-        w / "population" / "tokens.npy",
-    )
+    recipe = tiny_run.recipe_of(w)
+    shard = recipe / "scores.zarr" / "loss" / "c" / "3" / "0"
+    tokens = tiny_run.population_of(w) / "tokens.npy"
     verb, flags, lines = "run", [], []
     if damage == "config":
         flags = ["--config.model.layers=2", "--config.train.epochs=3", "--config.attack.alpha=0.1"]
         lines = [
-            f"--workdir={w}: belongs to another config:",
+            f"--workdir={w}: its recipe tiny has another config:",
             "  model.layers: 1 -> 2",
             "  train.epochs: 1 -> 3",
             "  choose another --workdir, or put these fields back",
@@ -211,10 +245,11 @@ def test_a_used_workdir_with_something_wrong(
     assert [
         line
         for line in said
-        if not line.startswith(("corpus:", "vocabulary:", "population:", "rows:"))
+        if not line.startswith(("corpus:", "vocabulary:", "population:", "models:"))
     ] == lines
     after = tiny_run.content(w)
-    for name in ("config.json", "metrics.jsonl"):  # what says how to show, and when it was asked
+    # what says how to show, and when it was asked
+    for name in ("recipes/tiny/config.json", "metrics.jsonl"):
         del before[name], after[name]
     assert after == before
 
@@ -223,8 +258,7 @@ def test_a_corrupt_shard_once_deleted_is_made_again_by_the_same_command(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):  # fmt: skip
     w = tiny.copy(tmp_path / "w")
-    [recipe] = w.glob("recipe_*")
-    shard = recipe / "scores.zarr" / "loss" / "c" / "3" / "0"
+    shard = tiny_run.recipe_of(w) / "scores.zarr" / "loss" / "c" / "3" / "0"
     shard.write_bytes(b"x" * shard.stat().st_size)
     [*_, line] = refused(tiny.argv("run", w), capsys)
     Path(line.partition(":")[0]).unlink()
@@ -252,7 +286,7 @@ def test_a_row_that_diverged_is_told_by_every_run_until_its_evidence_is_deleted(
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "fresh", spoilt)
         said = refused(tiny.argv("run", w), capsys)
-        [recipe] = w.glob("recipe_*")
+        recipe = tiny_run.recipe_of(w)
         assert said[-1] == line.format(recipe / "diverged")
         told = "row reference-01: loss=nan at step 0; lower optimizer.peak_learning_rate in a new workdir"
         assert f"{told}; the other rows go on" in said
@@ -263,7 +297,6 @@ def test_a_row_that_diverged_is_told_by_every_run_until_its_evidence_is_deleted(
         patch.setattr(loop, "train_row", pytest.fail)
         for verb in ("run", "train", "score"):
             assert refused(tiny.argv(verb, w), capsys)[-1] == said[-1]
-    assert not (w / "tables").exists()
     (recipe / "diverged" / "reference-01.json").unlink()
     assert cli.main(tiny.argv("run", w)) == 0
     assert tiny_run.scores(w) == tiny_run.scores(tiny.workdir)
@@ -275,15 +308,17 @@ def test_a_report_is_not_drawn_from_tables_of_other_settings(
     w = tiny.copy(tmp_path / "w")
     flags = ["--config.attack.alpha=0.2", "--config.attack.references=6"]
     assert refused(tiny.argv("report", w, *flags), capsys) == [
-        "attack.references=6: the tables were made with 4; say that here too, or run `lm-mia attack` first",
-        "attack.alpha=0.2: the tables were made with 0.05; say that here too, or run `lm-mia attack` first",
+        f"attack.{field}: the tables in {tiny_run.recipe_of(w)} were made with {made}; use this value too, or run "
+        "`lm-mia attack` first"
+        for field, made in (("references=6", 4), ("alpha=0.2", 0.05))
     ]
     assert cli.main(tiny.argv("report", w)) == 0
 
 
 def test_help_and_fields(capsys: pytest.CaptureFixture[str]):
     for argv, words in (
-        (["--help"], ["run", "status", "--workdir", "lm-mia fields"]),
+        (["--help"], ["run", "status", "launch", "lm-mia VERB --help"]),
+        (["run", "--help"], ["--config", "--workdir", "lm-mia fields"]),
         (["fields"], ["--config.model.layers", "--config.attack.fprs", "docstrings"]),
     ):
         with pytest.raises(SystemExit) as ended:
@@ -296,7 +331,7 @@ def test_ctrl_c_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     def stopped(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pipeline, "work", stopped)
+    monkeypatch.setattr(pipeline, "run", stopped)
     file = Path(cli.__file__).parent.parent / "configs" / "quickstart.py"
     assert cli.main(["run", f"--config={file}", "--workdir=/nowhere"]) == 130
     assert capsys.readouterr().err == "stopped; the same command goes on from here\n"

@@ -59,17 +59,18 @@ def run(
       repair: whether corrupt scores are removed and made again, for "score".
 
     Returns:
-      The recipes in the folders where they are (None in processes of a job other than the first, which leave the rest
-      to it), and a line for everything that went wrong with some models or recipes while the others went on, such as
-      models that diverged.
+      The recipes of which everything is there that the verb makes (None in processes of a job other than the first,
+      which leave the rest to it), and a line for each that went wrong while the others went on, such as models that
+      diverged.
 
     Raises:
-      UserError: bad input of any kind.
+      UserError: bad input of any kind, or no recipe could be attacked.
       SystemExit: with code 143, if a worker was stopped from outside.
     """
     stages = STAGES[verb]
     _check(verb, sweep)
-    wrong: list[str] = []
+    diverged: list[str] = []
+    failed: dict[str, str] = {}
     with progress.display(overall=verb == "run") as display:
         if from_hf_shards:
             from lm_mia.data import hf_c4
@@ -82,18 +83,21 @@ def run(
         sweep, made = populations(sweep, display)
         if {"train", "score"} & {*stages}:
             stage = "run" if verb == "run" else verb
-            is_primary, wrong = _models(stage, made, display, repair)
+            is_primary, diverged = _models(stage, made, display, repair)
             if not is_primary:
-                return None, wrong
+                return None, diverged
         if {"attack", "extract", "report"} & {*stages}:
             # Two commands may get here at once; tables and figures are written by one at a time.
             with _alone(sweep.workdir.path / ".report.lock", display):
-                wrong += _tables(stages, made, display)
+                failed = _tables(stages, made, display)
+                if len(failed) == len(made):
+                    raise UserError("\n".join([*failed.values(), *diverged]))
                 display.stage(0.04)
                 if "report" in stages:
                     assert draw is not None
                     draw(sweep, display)
-    return sweep, wrong
+    tasks = tuple(task for task in sweep.tasks if task.name not in failed)
+    return dataclasses.replace(sweep, tasks=tasks), [*failed.values(), *diverged]
 
 
 def _check(verb: str, sweep: Sweep) -> None:
@@ -305,9 +309,9 @@ def _alone(path: Path, display: Display) -> Iterator[None]:
         lock.release()
 
 
-def _tables(stages: Sequence[str], made: Made, display: Display) -> list[str]:
-    """Attacks and extracts, recipe by recipe; a line for each recipe of which that failed."""
-    wrong = []
+def _tables(stages: Sequence[str], made: Made, display: Display) -> dict[str, str]:
+    """Attacks and extracts, recipe by recipe; returns what went wrong, by the names of recipes."""
+    failed = {}
     for task, population in made:
         display.stage(0.06 / len(made), steps=2)
         try:
@@ -318,8 +322,8 @@ def _tables(stages: Sequence[str], made: Made, display: Display) -> list[str]:
             if "extract" in stages and _extracts(task):
                 extract(task, population, display)
         except UserError as error:  # such as too few models, where some diverged
-            wrong.append(_labelled(task, error, len(made)))
-    return wrong
+            failed[task.name] = _labelled(task, error, len(made))
+    return failed
 
 
 def attack(task: Task, population: Population, display: Display) -> None:
