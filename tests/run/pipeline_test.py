@@ -1,5 +1,4 @@
 import contextlib
-import dataclasses
 import io
 import json
 import shutil
@@ -10,10 +9,11 @@ import pytest
 import tiny_run
 from tiny_run import _on_cpu, here, refused, tiny
 
+from analysis import page
+from analysis.io import WorkdirError
 from lm_mia import cli
-from lm_mia.config import load
 from lm_mia.data import corpus
-from lm_mia.run import progress, supervisor, sweep, sweep_pipeline
+from lm_mia.run import supervisor
 from lm_mia.train import checkpoint
 
 __all__ = ["_on_cpu", "tiny"]  # fixtures
@@ -26,24 +26,13 @@ _alone = get_config
 
 
 def get_config():
-    c = dataclasses.replace(_alone(), name="main", report={report!r}, figures=("fig01_x",))
+    c = dataclasses.replace(_alone(), name="main")
     return dataclasses.replace(c, attack=dataclasses.replace(c.attack, attacks=("lira_online", "rmia")))
 
 
 def sweep():
-    yield {{"name": "twice", "attack.replicas": 0, "attack.targets": 2, "attack.references": 6, "train.epochs": 2}}
-    yield {{"name": "again", "attack.replicas": 0}}
-"""
-FIGURE = """
-TITLE = ""
-PAPER = ""
-STATEMENTS = ()
-def draw(recipes): ...
-"""
-REPORT = """
-import pathlib, sys
-print("1 of 1 figures")
-(pathlib.Path(sys.argv[1]) / "report.html").write_text(" ".join(sys.argv[2:]))
+    yield {"name": "twice", "attack.replicas": 0, "attack.targets": 2, "attack.references": 6, "train.epochs": 2}
+    yield {"name": "again", "attack.replicas": 0}
 """
 
 
@@ -54,11 +43,8 @@ def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def write_config(tiny: tiny_run.Tiny, folder: Path) -> str:
-    """The file of a sweep of two recipes, and beside it a figure and a report script that says what it is given."""
-    (folder / "page.py").write_text(REPORT)
-    (folder / "fig01_x.py").write_text(FIGURE)
-    text = Path(tiny.config).read_text() + SWEEP.format(report=str(folder / "page.py"))
-    (folder / "several.py").write_text(text)
+    """The file of a sweep of two recipes."""
+    (folder / "several.py").write_text(Path(tiny.config).read_text() + SWEEP)
     return str(folder / "several.py")
 
 
@@ -86,50 +72,55 @@ def finished(tiny: tiny_run.Tiny, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 def copy(finished: Path, folder: Path) -> Path:
-    """Of the finished sweep, whose recipes have links to their populations."""
-    return Path(shutil.copytree(finished, folder, symlinks=True))
+    """Of the finished sweep."""
+    return Path(shutil.copytree(finished, folder))
 
 
 def argv(verb: str, config: str, folder: Path, *more: str) -> list[str]:
     return [verb, f"--config={config}", f"--workdir={folder}", "--config.train.workers=1", *more]
 
 
+def scores(folder: Path) -> dict[str, bytes]:
+    """Every shard of the scores of all recipes."""
+    found = tiny_run.content(folder / "recipes")
+    return {k: v for k, v in found.items() if "scores.zarr" in k and "/c/" in k}
+
+
+def trained(folder: Path, recipe: str) -> int:
+    """How many models of a recipe were trained, by the log."""
+    return sum(e["recipe"] == recipe for e in tiny_run.logged(folder, "row_trained"))
+
+
 def test_a_sweep_is_run_whole_and_goes_on_where_it_was(
     config: str, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     folder = copy(finished, tmp_path / "w")
-    [main], [twice] = folder.glob("main_*"), folder.glob("twice_*")
-    assert len(tiny_run.events(main, "row_trained")) == 6  # 4 references and 2 replicas
-    assert len(tiny_run.events(twice, "row_trained")) == 6  # references, 2 of them targets
-    assert (main / "tables" / "flips.json").is_file()
-    assert not (main / "tables" / "shuffled.csv").exists()  # decisions only
+    main, twice = (folder / "recipes" / name for name in ("main", "twice"))
+    assert trained(folder, "main") == 6  # 4 references and 2 replicas
+    assert trained(folder, "twice") == 6  # references, 2 of them targets
+    assert {"flips.json", "attacks.csv", "shuffled.csv"} < {p.name for p in main.glob("tables/*")}
     assert not (twice / "tables").exists()
-    assert (main / "population").resolve() == (twice / "population").resolve()
-    recipes = f"--recipe={finished / main.name} --recipe={finished / twice.name}"
-    assert (folder / "report.html").read_text() == f"{recipes} --figure=fig01_x"
+    assert len(list((folder / "populations").glob("[!.]*"))) == 1
     out, err = ((finished.parent / name).read_text() for name in ("out", "err"))
-    assert f"report      {finished / 'report.html'}" in out
+    assert [line.partition(":")[0] for line in out.splitlines()] == ["main", "twice", "report"]
     assert "recipe 1 of 2: main" in err
 
-    before = tiny_run.scores(main), tiny_run.scores(twice)
+    before = scores(folder)
     assert cli.main(argv("run", config, folder)) == 0
-    assert (tiny_run.scores(main), tiny_run.scores(twice)) == before
-    assert len(tiny_run.events(main, "row_trained")) == 6
+    assert scores(folder) == before
+    assert trained(folder, "main") == 6
     capsys.readouterr()
-    assert cli.main(argv("status", config, folder, "--verify")) == 0
+    assert cli.main(["status", f"--workdir={folder}", "--verify"]) == 0
     out = capsys.readouterr().out
-    assert [line.split() for line in out.splitlines() if "│ main" in line or "│ twice" in line] == [
-        ["│", "main", "│", "6", "│", "6", "│", "6", "│", "0", "│", "present", "│"],
-        ["│", "twice", "│", "6", "│", "6", "│", "6", "│", "0", "│", "none", "asked", "│"],
-    ]
-    [shard] = twice.glob("recipe_*/scores.zarr/loss/c/3/*")
+    assert "0 missing, 0 corrupt" in out
+    [shard] = twice.glob("scores.zarr/loss/c/3/*")
     shard.write_bytes(shard.read_bytes()[::-1])
     assert cli.main(argv("status", config, folder, "--verify")) == 2
-    bad, way_out = capsys.readouterr().err.splitlines()[-2:]
-    assert bad == f"{shard}: corrupt"
-    assert way_out == "`lm-mia score --repair` makes these again"
+    said = capsys.readouterr()
+    assert f"corrupt     {shard}" in said.out
+    assert "`lm-mia score --repair` makes these" in said.err
     assert cli.main(argv("score", config, folder, "--repair")) == 0
-    assert tiny_run.scores(twice) == before[1]
+    assert scores(folder) == before
 
 
 def test_recipes_share_corpus_and_vocabulary(
@@ -153,19 +144,16 @@ def test_a_narrower_command_leaves_what_others_asked_for(
     config: str, finished: Path, tmp_path: Path
 ):
     folder = copy(finished, tmp_path / "w")
-    [main] = folder.glob("main_*")
-    stored = json.loads((main / "config.json").read_text())["config"]
-    assert stored["name"] == "main+again"
-    facts = (main / "tables" / "flips.json").read_text()
+    main = folder / "recipes" / "main"
+    assert json.loads((main / "config.json").read_text())["names"] == ["main", "again"]
     narrow = Path(config).with_name("narrow.py")
-    alone = "c = dataclasses.replace(_alone(), name='other')\n    return c\n"
-    text = Path(config).read_text().partition("    c = ")[0]
-    narrow.write_text(f"{text}    {alone}")
+    alone = Path(config).read_text().partition("def sweep")[0]
+    narrow.write_text(alone.replace('name="main"', 'name="other"'))
     assert cli.main(argv("run", str(narrow), folder)) == 0
-    assert json.loads((main / "config.json").read_text())["config"]["name"] == "other+main+again"
+    assert json.loads((main / "config.json").read_text())["names"] == ["main", "again", "other"]
     assert json.loads((main / "tables" / "flips.json").read_text())["references"] == 4
-    assert json.loads(facts)["references"] == 4
-    assert len(tiny_run.events(main, "row_trained")) == 6
+    assert trained(folder, "main") == 6
+    assert not (folder / "recipes" / "other").exists()
 
 
 def test_verbs_too_early_and_mistakes_write_nothing(
@@ -176,53 +164,19 @@ def test_verbs_too_early_and_mistakes_write_nothing(
         assert len(refused(argv(verb, config, folder), capsys)) >= 1
     [line] = refused(argv("extract", config, folder), capsys)
     assert line.startswith("extract.samples=0: nothing to extract")
-    [line] = refused(argv("report", config, folder, "--config.figures="), capsys)
-    assert line == "figures=(): nothing to draw; try --config.figures=scaling"
     tokens = ("--config.extract.prefix_tokens=4", "--config.extract.suffix_tokens=4")
     none = ("--config.attack.replicas=0", "--config.extract.samples=3")
     [line] = refused(argv("extract", config, folder, *none, *tokens), capsys)
     assert line.startswith("attack.replicas=0: extraction is from the first replica")
     [line] = refused(argv("extract", config, folder, "--config.extract.samples=3", *tokens), capsys)
-    assert "no finished tables; run `lm-mia attack` first" in line
+    assert "there is no population here; run `lm-mia corpus` first" in line
     [line] = refused(argv("run", config, folder, "--config.figures=fig99_y"), capsys)
-    assert line.startswith(
-        "figures='fig99_y': no fig99_y.py with TITLE, PAPER, STATEMENTS and draw() beside "
-    )
+    assert line.startswith("figures='fig99_y': there is no such figure")
+    [line] = refused(argv("attack", config, folder, "--config.attack.replicas=0"), capsys)
+    assert line.startswith("attack.replicas=0: tables are of decisions on replicas")
     lines = refused(argv("run", config, folder, "--config.train.epochs=0"), capsys)
     assert "train.epochs=0: must be a finite number larger than 0" in lines
     assert not folder.exists()
-
-
-def test_two_commands_that_begin_at_once_share_a_folder_that_has_the_names_of_both(
-    tiny: tiny_run.Tiny, tmp_path: Path
-):
-    [(_, c)] = load.sweep(tiny.config, ())
-    both = [
-        sweep.tasks(str(tmp_path / "w"), [({}, dataclasses.replace(c, name=name))])[0]
-        for name in ("a", "b")
-    ]
-    with progress.display(overall=False) as display:
-        for task in both:
-            sweep_pipeline.population(task, display)
-    [folder] = (tmp_path / "w").glob("*_*/")
-    assert folder.name == f"a_{both[0].key}"
-    assert json.loads((folder / "config.json").read_text())["config"]["name"] == "b+a"
-
-
-def test_a_name_moves_with_its_recipe(tiny: tiny_run.Tiny, tmp_path: Path):
-    [(_, c)] = load.sweep(tiny.config, ())
-    deeper = dataclasses.replace(c, train=dataclasses.replace(c.train, epochs=2))
-    for names in (("a", "b"), ("b", "a")):
-        entries = [({}, dataclasses.replace(c, name=names[0]))]
-        entries += [({"train.epochs": 2}, dataclasses.replace(deeper, name=names[1]))]
-        with progress.display(overall=False) as display:
-            for task in sweep.tasks(str(tmp_path / "w"), entries):
-                sweep_pipeline.population(task, display)
-    found = {
-        folder.name[0]: json.loads((folder / "config.json").read_text())["config"]["name"]
-        for folder in (tmp_path / "w").glob("?_*")
-    }
-    assert found == {"a": "b", "b": "a"}  # by the folders' first names
 
 
 def test_a_row_that_diverged_leaves_the_report_of_the_others(
@@ -240,23 +194,14 @@ def test_a_row_that_diverged_leaves_the_report_of_the_others(
         patch.setattr(checkpoint, "fresh", spoilt)
         assert cli.main(argv("run", config, folder, "--config.attack.references=6")) == 2
     out, said = capsys.readouterr()
-    assert out.endswith(f"report      {folder / 'report.html'}\n")
+    assert out.endswith(f"report: {folder / 'report.html'}\n")
     assert [line.partition(" (")[0] for line in said.splitlines()[-2:]] == [
         "main: 1 of 8 rows diverged",
         "twice: 1 of 6 rows diverged",
     ]
-    [main] = folder.glob("main_*")
-    assert json.loads((main / "tables" / "flips.json").read_text())["references"] == 5
+    facts = folder / "recipes" / "main" / "tables" / "flips.json"
+    assert json.loads(facts.read_text())["references"] == 5
     assert (folder / "report.html").is_file()
-
-
-def test_a_figure_of_a_config_that_has_no_name_is_refused(
-    tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    argv = tiny.argv("run", tmp_path / "w", "--config.figures=scaling")
-    [line] = refused(argv, capsys)
-    assert line.startswith("figures=('scaling',): are of a sweep, or of a config with a name;")
-    assert not (tmp_path / "w").exists()
 
 
 def test_a_sweep_where_nothing_can_be_written_is_a_line(
@@ -291,17 +236,45 @@ def test_too_few_documents_for_any_recipe_are_told_before_anything_is_made(
     assert not (tmp_path / "w").exists()
 
 
-def test_without_figures_there_is_no_report(config: str, finished: Path, tmp_path: Path):
-    (copy(finished, tmp_path / "w") / "report.html").unlink()
-    assert cli.main(argv("run", config, tmp_path / "w", "--config.figures=")) == 0
-    assert not (tmp_path / "w" / "report.html").exists()
+def test_the_page_is_of_all_recipes_and_says_what_it_shows(
+    config: str, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    folder, drawn = copy(finished, tmp_path / "w"), []
+
+    def write_page(*given: Any) -> None:
+        drawn.append(given[:3])
+
+    monkeypatch.setattr(page, "write_page", write_page)
+    figure = "--config.figures=fig01_references"
+    assert cli.main(argv("report", config, folder, figure)) == 0
+    assert cli.main(["report", f"--workdir={folder}"]) == 0
+    names = ["main", "twice"]
+    assert drawn == 2 * [(folder, names, ("fig01_references",))]
 
 
-def test_what_the_report_says_of_bad_input_is_one_line(
+def test_what_the_page_says_of_bad_input_is_one_line(
+    config: str, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):  # fmt: skip
+    def write_page(*_: Any) -> None:
+        raise WorkdirError("nothing to show")
+
+    monkeypatch.setattr(page, "write_page", write_page)
+    folder = copy(finished, tmp_path / "w")
+    assert refused(argv("report", config, folder), capsys)[-1] == "nothing to show"
+
+
+def test_a_recipe_that_cannot_be_attacked_does_not_stop_the_others(
     config: str, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    Path(config).with_name("page.py").write_text(
-        "import sys\nprint('no rows', file=sys.stderr)\nsys.exit(2)"
-    )
     folder = copy(finished, tmp_path / "w")
-    assert refused(argv("run", config, folder), capsys)[-1] == "no rows"
+    two = Path(config).with_name("two.py")
+    more = Path(config).read_text() + "    yield {'name': 'deep', 'model.layers': 2}\n"
+    two.write_text(more)
+    assert cli.main(argv("run", str(two), folder)) == 0
+    [shard] = (folder / "recipes" / "deep").glob("scores.zarr/loss/c/0/*")
+    shard.write_bytes(shard.read_bytes()[::-1])
+    capsys.readouterr()
+    assert cli.main(argv("attack", str(two), folder)) == 2
+    out, said = capsys.readouterr()
+    assert [line.partition(":")[0] for line in out.splitlines()] == ["main", "twice", "report"]
+    assert said.splitlines()[-1].startswith(f"deep: {shard}: corrupt score shard")
