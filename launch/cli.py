@@ -53,19 +53,11 @@ def _act(argv: list[str], prog: str) -> int:
     verb = argv[0]
     wrong: list[str] = []
     known, overrides = _of_verb(verb, prog).split(argv[1:], wrong)
-    if not known.config and not known.workdir:
-        wrong.append("--config: missing; add --config=quickstart")
-    if verb != "plan" and not known.workdir:
-        wrong.append("--workdir: missing; add --workdir=runs/quickstart")
     if verb == "status" and known.watch and (known.json or known.verify):
         wrong.append("--watch: cannot be combined with --json or --verify; leave it out")
     of_engine = collect(wrong, lambda: _options(verb, known))
     sizes = collect(wrong, lambda: jobs.sizes(known)) if verb in _SIZED else None
-    sweep = None
-    if known.workdir or (known.config and verb == "plan"):
-        sweep = collect(wrong, lambda: sweeps.read(known.config, known.workdir, overrides))
-    elif known.config:  # the mistakes in the config are reported too
-        collect(wrong, lambda: load.sweep(known.config, overrides))
+    sweep = sweeps.from_flags(known, overrides, wrong, needs_workdir=verb != "plan")
     if wrong or sweep is None:
         raise UserError("\n".join(wrong))
     return _run(verb, known, sweep, sizes, of_engine)

@@ -128,17 +128,9 @@ def _read(verb: str, argv: Sequence[str]) -> tuple[argparse.Namespace, Sweep]:
     """Returns the flags of a verb and the recipes that it is about; UserError with a line for every mistake."""
     wrong: list[str] = []
     known, overrides = _parser(verb).split(argv, wrong)
-    if not known.config and not known.workdir:
-        wrong.append("--config: missing; add --config=quickstart")
-    if verb != "plan" and not known.workdir:
-        wrong.append("--workdir: missing; add --workdir=runs/quickstart")
     if verb == "plan":
         collect(wrong, lambda: plan.chip_of(known.device, known.mfu))
-    sweep = None
-    if known.workdir or (known.config and verb == "plan"):
-        sweep = collect(wrong, lambda: sweeps.read(known.config, known.workdir, overrides))
-    elif known.config:  # the mistakes in the config are reported too
-        collect(wrong, lambda: load.sweep(known.config, overrides))
+    sweep = sweeps.from_flags(known, overrides, wrong, needs_workdir=verb != "plan")
     if sweep and verb == "corpus" and known.from_hf_shards is not None:
         collect(wrong, lambda: _check_shards(known.from_hf_shards, sweep))
     if wrong or sweep is None:

@@ -80,7 +80,8 @@ def display(overall: bool) -> Iterator[Display]:
         try:
             yield Display(console, progress, overall)
         except BaseException:
-            progress.live.transient = True  # bars cut short would only stand in the message's way
+            # bars cut short, and the empty line that ends them, would only stand in the message's way
+            progress.live.transient, console.quiet = True, not console.is_terminal
             raise
         for task in progress.tasks:
             progress.update(task.id, completed=task.total)

@@ -3,6 +3,7 @@
 A single config is a sweep of one. Without ``--config``, the recipes are those that the workdir has.
 """
 
+import argparse
 import contextlib
 import dataclasses
 import json
@@ -27,7 +28,7 @@ from lm_mia.config.recipe import (
     requests,
 )
 from lm_mia.data import subsets
-from lm_mia.errors import UserError
+from lm_mia.errors import UserError, collect
 from lm_mia.run.workdir import Workdir, has_models, provenance
 
 
@@ -101,6 +102,32 @@ class Sweep:
         """Returns the flags that start another command on the same recipes: config and workdir, and overrides."""
         config_flag = [f"--config={self.config_arg}"] if self.config_arg else []
         return [*config_flag, f"--workdir={self.workdir.path}"], self.overrides
+
+
+def from_flags(
+    known: argparse.Namespace, overrides: Sequence[str], wrong: list[str], *, needs_workdir: bool
+) -> Sweep | None:
+    """Returns what `read` returns for the flags of a command.
+
+    Args:
+      known: has ``config`` and ``workdir``, which may be None.
+      overrides: as in `read`.
+      wrong: the mistakes found so far; gets those that are found here. A flag is reported as missing only if no other
+        flag is wrong, since it may have been misspelt.
+      needs_workdir: whether the command needs a workdir even if it has a config.
+    """
+    lacks_workdir = needs_workdir and not known.workdir
+    if not wrong:
+        if not known.config and not known.workdir:
+            wrong.append("--config: missing; add --config=quickstart")
+        if lacks_workdir:
+            wrong.append("--workdir: missing; add --workdir=runs/quickstart")
+    if not known.config and wrong:
+        return None
+    if lacks_workdir:  # the mistakes in the config are reported too
+        collect(wrong, lambda: load.sweep(known.config, overrides))
+        return None
+    return collect(wrong, lambda: read(known.config, known.workdir, overrides))
 
 
 def read(config_arg: str | None, folder: str | None, overrides: Sequence[str]) -> Sweep:
