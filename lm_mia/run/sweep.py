@@ -251,7 +251,9 @@ def claim(sweep: Sweep) -> tuple[Sweep, Callable[[], None]]:
         created += [p for p in (*reversed(workdir.path.parents), *folders, lock) if not p.exists()]
         folders[1].mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(lock):
-            tasks = [_found_again(task) for task in sweep.tasks]
+            # Without --config, settings are those of the workdir and the flags; else another command may just have
+            # made a folder for the same recipe.
+            tasks = [*map(_found_again, sweep.tasks)] if sweep.config_arg else list(sweep.tasks)
             for task in tasks:
                 old = task.stored()
                 write(task.folder / "config.json", _content(task, old, made_by), old)
@@ -304,7 +306,10 @@ def record_population(task: Task, sha256: str) -> None:
     path = task.folder / "config.json"
     with filelock.FileLock(task.workdir.path / ".config.lock"):
         stored = task.stored()
-        assert stored is not None, "claimed before"
+        if stored is None:
+            raise UserError(
+                f"{path}: another command, which failed, removed it; run the same command again"
+            )
         known = stored["population_sha256"]
         if known == sha256:
             return

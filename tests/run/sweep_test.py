@@ -187,6 +187,14 @@ def test_a_recipe_is_found_again_under_any_of_its_names(tmp_path: Path):
     assert [path.name for path in (w / "recipes").iterdir()] == ["main"]
 
 
+def test_flags_may_lower_what_a_named_recipe_has_if_the_config_is_left_out(tmp_path: Path):
+    w = tmp_path / "w"
+    used(begin(named(tmp_path / "a.py", "main"), w, "--config.attack.references=8"))
+    [task] = begin(None, w, "--config.attack.references=6").tasks
+    assert task.config.attack.references == 6
+    assert stored(w, "main")["config"]["attack"]["references"] == 6
+
+
 def test_a_name_that_another_recipe_of_the_workdir_has_is_refused(tmp_path: Path):
     w = tmp_path / "w"
     used(begin(named(tmp_path / "a.py", "a", "[{'name': 'b', 'train.epochs': 2}]"), w))
