@@ -206,6 +206,8 @@ def _models(stage: str, made: Made, display: Display, repair: bool) -> tuple[boo
             supervisor.check_diverged(task.folder, task.rows)
         except UserError as error:
             diverged.append(_labelled(task, error, len(made)))
+        else:
+            display.say("models: all present")
     return is_primary, diverged
 
 
