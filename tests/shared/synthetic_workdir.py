@@ -189,9 +189,7 @@ def _write_store(folder: Path, world: World, c: config.Attack, absent: Sequence[
     return store
 
 
-def _write_config(
-    folder: Path, name: str, samples: int, later: tuple[dict[str, Any], ...]
-) -> None:
+def _write_config(folder: Path, name: str, samples: int, later: tuple[dict[str, Any], ...]) -> None:
     """With the attack section of another attack than that of the tables."""
     c = config.Config(
         tokenizer=config.Tokenizer(vocab_size=1024),
