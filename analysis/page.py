@@ -268,7 +268,7 @@ def _render(
             title=_QUESTION,
             lead=f"Membership inference on {what}: {whose} of the workdir {folder.resolve().name}.",
             cards=_cards(parts, measured, shown),
-            time=f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
+            time=datetime.datetime.now(datetime.UTC),
             version=provenance.version(),
             commit=provenance.commit(),
             contents=contents,
