@@ -105,9 +105,7 @@ def scored(
     targets = alike if replicas else of_own
     kind = "replicas" if replicas else "targets"
     if not targets or len(some) < max(references, FEWEST_REFERENCES):
-        raise Absent(
-            f"{recipe.name}: {len(some)} references and {len(targets)} {kind} are there"
-        )
+        raise Absent(f"{recipe.name}: {len(some)} references and {len(targets)} {kind} are there")
     some = some[: references or len(some)]
     if without is not None:
         some = [row for i, row in enumerate(some) if i // 2 % GROUPS != without]
@@ -171,9 +169,7 @@ def powers(recipe: Recipe) -> list[int]:
     most, least = len(recipe.rows[0]), 2 if recipe.config.attack.variance == "pooled" else 4
     counts = sorted({least * 2**i for i in range(12) if least * 2**i <= most} | {most})
     if len(counts) < 2:
-        raise Absent(
-            f"{recipe.name}: {most} references are there, too few to study their number"
-        )
+        raise Absent(f"{recipe.name}: {most} references are there, too few to study their number")
     return counts
 
 

@@ -224,7 +224,7 @@ def _std(values_T: Any) -> float:
     return float(values_T.std()) if len(values_T) > 1 else math.nan
 
 
-def _cells(m: Measured) -> dict[str, str]:
+def _cells(m: Measured) -> dict[str, Any]:
     """The texts of a line of the table."""
     return {
         "name": m.recipe.name,
@@ -232,8 +232,8 @@ def _cells(m: Measured) -> dict[str, str]:
         "parameters": f"{m.recipe.parameters:,}",
         "samples": f"{m.recipe.samples:,}",
         "epochs": str(m.recipe.config.train.epochs),
-        "auc": plus_minus(*m.auc),
-        "tpr": plus_minus(*m.tpr),
+        "auc": _mean_and_std(m.auc),
+        "tpr": _mean_and_std(m.tpr),
         "fpr": percent(m.fpr),
         "members": _share(m.coin_flip_members),
         "nonmembers": _share(m.coin_flip_nonmembers),
@@ -242,6 +242,11 @@ def _cells(m: Measured) -> dict[str, str]:
         "replicas": str(m.replicas),
         "why": m.why,
     }
+
+
+def _mean_and_std(number: Number) -> tuple[str, str]:
+    mean, std = (plus_minus(value, math.nan) for value in number)
+    return mean, std.strip("–")
 
 
 def _share(share: float) -> str:
@@ -261,19 +266,20 @@ def _notes(shown: Sequence[Measured]) -> list[str]:
     said, over = [], {m.over for m in shown}
     if "replicas" in over:
         said.append(
-            "Replicas of one target share the training subset and the initial weights and differ in the order of their "
-            "batches; ± is the standard deviation over them."
+            "Replicas of one target share the training subset and the initial weights and differ in the order of "
+            "their batches; ± is the standard deviation over them."
         )
     if "targets" in over:
         said.append(
-            "Where a recipe has no replicas, its targets are attacked, each of which is trained on a subset of its own; "
-            "± is then the standard deviation over these targets, and nothing is known of coin flips."
+            "Where a recipe has no replicas, its targets are attacked, each of which is trained on a subset of its "
+            "own; ± is then the standard deviation over these targets, and nothing is known of coin flips."
         )
     counts = sorted({m.references for m in shown})
     if len(counts) > 1:
         said.append(
-            f"Each recipe is attacked with all its references, from {counts[0]} to {counts[-1]}, and a different number "
-            "of them changes the AUC by itself; the figure “scaling” compares the recipes with equal numbers."
+            f"Each recipe is attacked with all its references, from {counts[0]} to {counts[-1]}, and a different "
+            "number of them changes the AUC by itself; the figure “scaling” (python -m analysis.scaling) compares the "
+            "recipes with equal numbers."
         )
     else:
         said.append(f"Every recipe is attacked with {plural(counts[0], 'reference')}.")
@@ -286,7 +292,7 @@ def _alt(shown: Sequence[Measured]) -> str:
         return ""
     best, worst = (pick(shown, key=lambda m: m.auc[0]) for pick in (max, min))
     return (
-        "Dots with bars of one standard deviation, one line for each recipe: AUC on the left, true positive rate on the "
-        f"right. The highest AUC is that of {best.recipe.name}, {plus_minus(*best.auc)}; the lowest that of "
+        "Dots with bars of one standard deviation, one line for each recipe: AUC on the left, true positive rate on "
+        f"the right. The highest AUC is that of {best.recipe.name}, {plus_minus(*best.auc)}; the lowest that of "
         f"{worst.recipe.name}, {plus_minus(*worst.auc)}."
     )

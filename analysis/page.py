@@ -11,7 +11,7 @@ import datetime
 import json
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from lm_mia.errors import UserError
 if TYPE_CHECKING:
     from analysis.comparison import Measured
     from analysis.figure_part import Shown
-    from analysis.io import Recipes
+    from analysis.io import Recipe, Recipes
     from analysis.recipe_part import Part
 
 _QUESTION = "Who was in the training data, and would the answer survive retraining?"
@@ -72,17 +72,21 @@ def write_page(
         try:
             parts[recipe.name] = recipe_part.draw(recipe.folder, alone=len(everyone) == 1)
         except Exception as error:
-            parts[recipe.name] = why = markup.reason(error)
-            say(f"not shown: {recipe.name}: {why}")
+            parts[recipe.name] = markup.reason(error)
         step()
     measured = []
     for recipe in everyone:
         measured.append(comparison.measure(recipe))
         step()
-    whys = [part for part in parts.values() if isinstance(part, str)]
-    if len(whys) == len(parts) and not figures and all(m.why for m in measured):
-        why = [*whys, *(m.why for m in measured)][0]
-        raise io.WorkdirError(why if len(everyone) == 1 else f"{folder}: nothing to show yet: {why}")
+    whys = {name: part for name, part in parts.items() if isinstance(part, str)}
+    compared = not _by_itself(everyone, parts) and not all(m.why for m in measured)
+    if len(whys) == len(parts) and not figures and not compared:
+        why = [*whys.values(), *(m.why for m in measured)][0]
+        raise io.WorkdirError(
+            why if len(everyone) == 1 else f"{folder}: nothing to show yet: {why}"
+        )
+    for name, why in whys.items():
+        say(f"not shown: {name}: {why}")
     shown = []
     for name in figures:
         shown.append(figure_part.show(name, found, folder))
@@ -128,13 +132,12 @@ def answers(folder: Path, recipes: Sequence[str] | None) -> list[str]:
     Returns:
       The lines. Recipes whose tables cannot be read have a line that says so, and nothing is raised.
     """
-    if recipes is None:
-        recipes = _json(folder / "config.json").get("recipes", [])
+    names: Sequence[str] = recipes or _json(folder / "config.json").get("recipes", [])
     compared = {row.get("recipe"): row for row in _rows(folder / "tables" / "comparison.csv")}
-    lines = [_answer(folder / "recipes" / name, compared.get(name)) for name in recipes]
+    lines = [_answer(folder / "recipes" / name, compared.get(name)) for name in names]
     page = folder / "report.html"
     if page.is_file():
-        tables = [folder / "recipes" / name / f for name in recipes for f in (FACTS, EXTRACTION)]
+        tables = [folder / "recipes" / name / f for name in names for f in (FACTS, EXTRACTION)]
         newest = max((path.stat().st_mtime for path in tables if path.is_file()), default=0.0)
         old = " (older than the tables)" if page.stat().st_mtime < newest else ""
         lines.append(f"report: {page}{old}")
@@ -168,7 +171,9 @@ def _of_tables(recipe: Path) -> str:
     focus = facts["config"]["focus_fpr"]
     best: dict[str, dict[str, str]] = {}
     for row in _rows(recipe / "tables" / "attacks.csv"):
-        if int(row["references"]) >= int(best.get(row["attack"], {"references": "0"})["references"]):
+        if int(row["references"]) >= int(
+            best.get(row["attack"], {"references": "0"})["references"]
+        ):
             best[row["attack"]] = row
     lira, loss = best["lira_online"], best.get("loss")
     said = _numbers(
@@ -221,7 +226,7 @@ def _rows(path: Path) -> list[dict[str, str]]:
 def _render(
     folder: Path,
     found: "Recipes",
-    parts: dict[str, "Part | str"],
+    parts: Mapping[str, "Part | str"],
     measured: Sequence["Measured"],
     shown: Sequence["Shown"],
 ) -> str:
@@ -231,7 +236,7 @@ def _render(
     everyone = [*found.all, *found.unbuilt]
     body, contents = [], []
     alone = len(everyone) == 1
-    if not alone or not parts:  # of one recipe with tables, its own part says all that this would
+    if not _by_itself(everyone, parts):
         png = comparison.write(folder, measured)
         image = markup.data_uri(png) if png else ""
         body.append(comparison.render(measured, image, list(parts)))
@@ -263,7 +268,7 @@ def _render(
             title=_QUESTION,
             lead=f"Membership inference on {what}: {whose} of the workdir {folder.resolve().name}.",
             cards=_cards(parts, measured, shown),
-            time=f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
+            time=datetime.datetime.now(datetime.UTC),
             version=provenance.version(),
             commit=provenance.commit(),
             contents=contents,
@@ -275,8 +280,13 @@ def _render(
     )
 
 
+def _by_itself(recipes: "Sequence[Recipe]", parts: Mapping[str, object]) -> bool:
+    """Whether the page is of one recipe with tables, whose own part says all that a comparison would."""
+    return len(recipes) == 1 and bool(parts)
+
+
 def _cards(
-    parts: dict[str, "Part | str"], measured: Sequence["Measured"], shown: Sequence["Shown"]
+    parts: Mapping[str, "Part | str"], measured: Sequence["Measured"], shown: Sequence["Shown"]
 ) -> list[tuple[str, str]]:
     """The main numbers of the page, and what each of them is."""
     from analysis import figure_part

@@ -54,7 +54,7 @@ def version() -> str:
 
 
 def commit() -> str:
-    """The commit of the checkout that makes the page, with "+" if its files differ; empty outside a checkout."""
+    """Twelve digits of the commit of the checkout that makes the page, with "+" if its files differ; else empty."""
     git = ["git", "-C", str(Path(__file__).parent)]
     try:
         head, changed = (
@@ -65,7 +65,7 @@ def commit() -> str:
         return ""
     if head.returncode:
         return ""
-    return head.stdout.strip() + ("+" if changed.stdout.strip() else "")
+    return head.stdout[:12] + ("+" if changed.stdout.strip() else "")
 
 
 def _commands(run: Record) -> list[Record]:

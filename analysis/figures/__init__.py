@@ -70,8 +70,11 @@ def find(name: str) -> "PaperFigure":
         return importlib.import_module(MODULES[name]).FIGURES[name]
     path = Path(name)
     if path.suffix != ".py":
-        near = [known for known in MODULES if known.startswith(f"{name}_")]
-        near = near or difflib.get_close_matches(name, MODULES, 3, 0.4)
+        known = {full: full for full in MODULES} | {
+            full.partition("_")[0]: full for full in MODULES
+        }
+        near = [known[name]] if name in known else []
+        near = near or [known[n] for n in difflib.get_close_matches(name, known, 3)]
         hint = f"did you mean {' or '.join(near)}?" if near else f"choose from {', '.join(MODULES)}"
         raise UserError(f"figures={name!r}: there is no such figure; {hint}")
     if not path.is_file():

@@ -11,19 +11,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from synthetic_workdir import RECIPE, write_workdir
+from synthetic_workdir import RECIPE, copy_workdir, write_workdir
 
-from analysis import attacks, io, report
+from analysis import attacks, io, page, recipe_part
 from lm_mia import config
 from lm_mia.store.store import Store
 
 
 def test_families_are_ordered_and_names_are_shared(recipes: Any):
-    recipes.used = set()
     sizes = [size for size, _ in recipes.family("fixed")]
     assert sizes == ["10M", "44M", "140M", "302M", "1018M"]
     assert recipes["fixed-140M"] is recipes["main"]
-    assert len(recipes.used) == 5
     assert [int(n) for n, _ in recipes.family("data")] == [192, 384, 768, 1536, 3456]
 
 
@@ -38,6 +36,32 @@ def test_score_points_are_found_by_epochs(recipes: Any):
 def test_a_folder_of_no_recipe_is_told(tmp_path: Path):
     with pytest.raises(io.WorkdirError, match=r"config\.json"):
         io.read_recipe(tmp_path)
+    with pytest.raises(io.WorkdirError, match=r"none: no such folder; run lm-mia run first"):
+        io.read_recipes(tmp_path / "none")
+    with pytest.raises(io.WorkdirError, match="no recipe in it; run lm-mia run first"):
+        io.read_recipes(tmp_path)
+
+
+def test_recipes_are_chosen_by_any_of_their_names(folder: Path):
+    found = io.read_recipes(folder, ["data-384", "fixed-140M"])
+    assert [r.name for r in found.all] == ["main", "data-384"]
+    assert "fixed-140M" in found.all[0].names
+    with pytest.raises(io.WorkdirError, match=r"--recipe=data-38: .* try data-384 or "):
+        io.read_recipes(folder, ["data-38"])
+
+
+def test_events_are_those_of_the_recipe(tmp_path: Path):
+    recipe = tmp_path / "recipes" / "a"
+    recipe.mkdir(parents=True)
+    lines = [
+        '{"event": "train", "recipe": "a", "step": 1}',
+        '{"event": "train", "recipe": "b", "row": "a", "step": 2}',
+        '{"event": "scored", "recipe": "a", "of": "train"}',
+        '{"event": "train", "recipe": "a", "st',
+        '{"event": "train", "recipe": "a", "step": 3}',
+    ]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
+    assert [e["step"] for e in io.events(recipe, "train")] == [1, 3]
 
 
 def test_targets_stay_while_more_references_are_made(recipes: Any):
@@ -48,18 +72,16 @@ def test_targets_stay_while_more_references_are_made(recipes: Any):
     assert grown.rows[2] == main.rows[2]
 
 
-def test_two_folders_of_one_name_are_told(folder: Path, tmp_path: Path):
-    [one] = folder.glob("data-384_*")
-    for name in ("a_1", "b_2"):
-        (tmp_path / name / "population").mkdir(parents=True)
-        (tmp_path / name / "population" / "manifest.json").write_text("{}")
-        shutil.copy(one / "config.json", tmp_path / name)
-    both = [tmp_path / "a_1", tmp_path / "b_2"]
-    with pytest.raises(io.WorkdirError, match=r"name='data-384': .*a_1 and .*b_2"):
-        io.Recipes(both)
-    assert list(io.Recipes(both[:1])) == ["data-384"]
-    shutil.rmtree(both[0] / "population")  # as a command leaves it that was stopped before
-    assert [r.folder for r in io.Recipes(both).all] == both[1:]
+def test_two_recipes_of_one_name_are_told(recipes: Any, tmp_path: Path):
+    one = recipes["data-384"]
+    other = dataclasses.replace(one, folder=tmp_path / "recipes" / "b")
+    with pytest.raises(io.WorkdirError, match=r"name='data-384': .*data-384 and .*/b have it; say"):
+        io.Recipes([one, other])
+    assert list(io.Recipes([one])) == ["data-384"]
+    # as a command leaves it that was stopped before it had a population
+    unbuilt = dataclasses.replace(other, population_folder=tmp_path / "populations" / "c")
+    found = io.Recipes([one, unbuilt])
+    assert (found.all, found.unbuilt) == ([one], [unbuilt])
 
 
 def test_an_epoch_that_was_not_scored_is_said(recipes: Any):
@@ -91,7 +113,7 @@ def test_a_table_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_tables_without_replicas_are_not_promised(finished: Path, tmp_path: Path) -> None:
-    copy = shutil.copytree(finished, tmp_path / "w")
+    copy = copy_workdir(finished, tmp_path / "w")
     stored = json.loads((copy / "config.json").read_text())
     stored["config"]["attack"]["replicas"] = 0
     (copy / "config.json").write_text(json.dumps(stored))
@@ -119,7 +141,7 @@ def cut(path: Path) -> None:
 @pytest.mark.parametrize(
     ("part", "damage", "said"),
     [
-        ("", shutil.rmtree, rf"demo: no {RECIPE}/scores\.zarr; run lm-mia score first"),
+        ("", shutil.rmtree, rf"{RECIPE}: no scores\.zarr; run lm-mia score first"),
         ("zarr.json", cut, DAMAGED),
         ("zarr.json", Path.unlink, DAMAGED),
         ("role/c/0", cut, DAMAGED),
@@ -132,37 +154,37 @@ def cut(path: Path) -> None:
 def test_a_damaged_store_is_said_in_one_line(
     damage: Callable[[Path], None], part: str, said: str, finished: Path, tmp_path: Path
 ) -> None:
-    folder = tmp_path / "demo"
-    shutil.copytree(finished, folder)
-    damage(folder / RECIPE / "scores.zarr" / part)
+    folder = copy_workdir(finished, tmp_path / "w")
+    damage(folder / "scores.zarr" / part)
     with pytest.raises(io.WorkdirError, match=f"^{tmp_path}[^\n]*{said}$"):
-        report.write(folder)
-    assert not (folder / "figures").exists()
+        page.write_page(tmp_path / "w", None, (), lambda *_: None, lambda _: None)
+    assert not (tmp_path / "w" / "figures").exists()
 
 
 def test_tables_of_other_rows_than_those_of_the_store_are_refused(
     finished: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / RECIPE).symlink_to(finished / RECIPE)
-    (tmp_path / "tables").mkdir()
+    recipe = tmp_path / "recipes" / RECIPE
+    (recipe / "tables").mkdir(parents=True)
+    (recipe / "scores.zarr").symlink_to(finished / "scores.zarr")
     facts = json.loads((finished / "tables" / "flips.json").read_text())
     more = {"config": facts["config"] | {"references": 21}, "references": 21}
     for changed, said in (
         (more, "20 of the 21 reference rows of the tables; absent: the others"),
         ({"replicas": 15}, "16 replica rows, of which the tables know 15; .* attack again$"),
         ({"config": {}}, "config has no field references"),
-        ({"recipe": "../recipe_1"}, "names no recipe"),
+        ({"recipe": "other"}, "is not of this recipe"),
     ):
-        (tmp_path / "tables" / "flips.json").write_text(json.dumps(facts | changed))
+        (recipe / "tables" / "flips.json").write_text(json.dumps(facts | changed))
         with pytest.raises(io.WorkdirError, match=said):
-            io.read_rows(tmp_path)
+            io.read_rows(recipe)
 
 
 def test_a_row_without_a_statistic_of_the_attacks_is_not_there(tmp_path: Path) -> None:
     attacks = ("lira_online", "min_k")
     folder = write_workdir(tmp_path / "demo", samples=60, attacks=attacks, replicas=4)
     assert len(io.read_rows(folder).names) == 20
-    (folder / RECIPE / "scores.zarr" / "min_k" / "c" / "5" / "0").unlink()
+    (folder / "scores.zarr" / "min_k" / "c" / "5" / "0").unlink()
     with pytest.raises(io.WorkdirError, match="absent: reference-05; run lm-mia score"):
         io.read_rows(folder)
     path = folder / "tables" / "flips.json"  # as an attack without this row would write it
@@ -178,9 +200,8 @@ def at_points(finished: Path, tmp_path: Path) -> Path:
 
     The losses of the finished one are those of step 7; at the other points they are larger.
     """
-    folder = tmp_path / "demo"
-    shutil.copytree(finished, folder)
-    path = folder / RECIPE / "scores.zarr"
+    folder = copy_workdir(finished, tmp_path / "w")
+    path = folder / "scores.zarr"
     plain = Store(path)
     known = plain.rows()
     loss_MxN, member_MxN = plain.read(known)
@@ -210,13 +231,14 @@ def test_rows_are_read_at_the_score_point_of_the_tables(finished: Path, at_point
     about(at_points, 6)
     with pytest.raises(io.WorkdirError, match=r"not scored at step 6, .* run lm-mia attack"):
         io.read_rows(at_points)
-    about(shutil.copytree(finished, at_points / "plain"), 7)
+    plain = copy_workdir(finished, at_points / "plain")
+    about(plain, 7)
     with pytest.raises(io.WorkdirError, match=r"not scored at step 7, .* run lm-mia attack"):
-        io.read_rows(at_points / "plain")
+        io.read_rows(plain)
 
 
 def test_only_shards_of_the_score_point_of_the_tables_count(at_points: Path) -> None:
-    shards = at_points / RECIPE / "scores.zarr" / "loss" / "c" / "3"
+    shards = at_points / "scores.zarr" / "loss" / "c" / "3"
     (shards / "0" / "0").unlink()
     assert len(io.read_rows(at_points).names) == 32
     (shards / "1" / "0").unlink()
@@ -225,8 +247,9 @@ def test_only_shards_of_the_score_point_of_the_tables_count(at_points: Path) -> 
 
 
 def test_the_page_says_which_score_point(finished: Path, at_points: Path) -> None:
-    page, plain = (
-        report.render(report.facts(folder), defaultdict(str)) for folder in (at_points, finished)
+    shown, plain = (
+        recipe_part.render(recipe_part.facts(folder), defaultdict(str))
+        for folder in (at_points, finished)
     )
-    assert "16 replicas, as they were after step 7 of their training</dd>" in page
+    assert "16 replicas, as they were after step 7 of their training</dd>" in shown
     assert "16 replicas</dd>" in plain

@@ -1,5 +1,6 @@
 """The comparison of recipes, of a synthetic sweep."""
 
+import dataclasses
 import shutil
 from pathlib import Path
 from typing import Any
@@ -47,21 +48,31 @@ def test_lines_join_recipes_that_differ_in_one_thing(recipes: Any):
     assert names["epochs"] == [[main, "epochs-140M"]]
 
 
-def test_any_set_of_folders_and_one_quantity(
-    recipes: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_some_recipes_and_one_quantity(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    some = [str(recipes[name].folder) for name in ("fixed-10M", "fixed-302M")]
-    assert scaling.main([*some, "--x=parameters", f"--out={tmp_path}"]) == 0
+    some = [f"--recipe={name}" for name in ("fixed-10M", "fixed-302M")]
+    assert scaling.main([str(folder), *some, "--x=parameters", f"--out={tmp_path}"]) == 0
     data = pd.read_csv(tmp_path / "tables" / "scaling.csv")
     assert data["recipe"].unique().tolist() == ["fixed-10M", "fixed-302M"]
     assert (tmp_path / "figures" / "scaling.pdf").is_file()
     assert "2 recipes attacked with 16 references each" in capsys.readouterr().out
 
 
+def test_recipes_of_several_workdirs_are_named_with_them(folder: Path, tmp_path: Path):
+    other = tmp_path / "again"
+    other.symlink_to(folder)
+    shutil.copytree(folder / "recipes" / "fixed-10M", tmp_path / "w" / "recipes" / "fixed-10M")
+    shutil.copy(folder / "config.json", tmp_path / "w")
+    (tmp_path / "w" / "populations").symlink_to(folder / "populations")
+    found = scaling._recipes([folder, other, tmp_path / "w"], ["fixed-10M"])
+    assert list(found) == ["sweep/fixed-10M", "w/fixed-10M"]
+    assert list(scaling._recipes([folder, other], ["fixed-10M"])) == ["fixed-10M"]
+
+
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        ([], "no folder; say one of a recipe or of a sweep, such as runs/paper"),
         (["{here}"], "{here}: no recipe in it; run lm-mia run first"),
         (["{sweep}", "--x=size"], "--x=size: must be one of parameters, samples, epochs"),
     ],
@@ -76,11 +87,12 @@ def test_bad_input_is_one_line(
 
 
 def test_rows_that_are_not_there_are_named(recipes: Any, tmp_path: Path):
-    left = tmp_path / "small"
-    shutil.copytree(recipes["small"].folder, left, symlinks=False)
-    for shard in left.glob("recipe_*/scores.zarr/loss/c/*"):
+    folder = tmp_path / "recipes" / "small"
+    shutil.copytree(recipes["small"].folder, folder)
+    for shard in folder.glob("scores.zarr/loss/c/*"):
         shutil.rmtree(shard)
-    drawn = scaling.draw(io.Recipes([recipes["fixed-10M"].folder, left]))
-    assert drawn.notes[-1] == "Left out, as their rows are not there: small."
+    left = dataclasses.replace(recipes["small"], folder=folder)
+    drawn = scaling.draw(io.Recipes([recipes["fixed-10M"], left]))
+    assert drawn.notes[-1] == "Left out, since their models are not there: small."
     with pytest.raises(io.Absent, match="no recipe has a target"):
         scaling.draw(io.Recipes([left]))

@@ -1,13 +1,12 @@
 """What the figure of training shows of a log, and what it leaves out."""
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from matplotlib.axes import Axes
-from synthetic_workdir import OTHER_RECIPE, RECIPE, write_workdir
+from synthetic_workdir import OTHER_RECIPE, RECIPE, copy_workdir, write_workdir
 
 from analysis import io
 from analysis.figures import training
@@ -32,11 +31,11 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def copied(finished: Path, tmp_path: Path) -> Path:
     """A copy of its own, to whose log more can be added."""
-    return shutil.copytree(finished, tmp_path / "demo")
+    return copy_workdir(finished, tmp_path / "demo")
 
 
 def log(folder: Path, *events: dict[str, Any]) -> None:
-    with (folder / "metrics.jsonl").open("a") as file:
+    with (folder.parents[1] / "metrics.jsonl").open("a") as file:
         file.write("\n")  # its last line was cut short
         file.writelines(json.dumps(event) + "\n" for event in events)
 
