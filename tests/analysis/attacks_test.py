@@ -107,7 +107,7 @@ def test_replicas_are_those_of_the_attack_stage(recipes: Any):
 
 
 def test_what_is_not_there_is_said(recipes: Any):
-    with pytest.raises(io.Absent, match="no recipe nonsense in this sweep"):
+    with pytest.raises(io.Absent, match="no recipe nonsense in this workdir"):
         recipes["nonsense"]
     with pytest.raises(io.Absent, match="0 targets"):
         attacks.attacked(recipes["flip-140M"])
