@@ -17,6 +17,7 @@ from analysis import attacks, io, markup, plotting, sentences
 from analysis.io import Recipe, percent
 from analysis.sentences import plural, plus_minus
 from lm_mia.atomic import FACTS, write_csv
+from lm_mia.errors import UserError
 
 NAME = "comparison"
 """Of its files."""
@@ -92,7 +93,7 @@ def measure(recipe: Recipe) -> Measured:
         if not recipe.config.attack.targets:
             io.flip_facts(recipe.folder)  # says what is missing
         return _of_targets(recipe, nothing)
-    except Exception as error:
+    except (io.Absent, UserError) as error:
         return dataclasses.replace(nothing, why=markup.reason(error))
 
 

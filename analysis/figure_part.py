@@ -10,9 +10,10 @@ import pandas as pd
 from analysis import markup, published
 from analysis.compare import Claim, untested
 from analysis.figures import MODULES, file_name, find
-from analysis.io import Recipes
+from analysis.io import Absent, Recipes
 from analysis.paper_figure import Drawn, write
 from lm_mia.atomic import write_csv
+from lm_mia.errors import UserError
 
 VERDICTS = ("seen", "not seen", "not tested")
 
@@ -65,7 +66,10 @@ def show(name: str, recipes: Recipes, workdir: Path) -> Shown:
         drawn = figure.draw(recipes)
         png = write(workdir, file, drawn)
     except Exception as error:
-        absent = markup.reason(error)
+        known = isinstance(error, Absent | UserError)
+        if name in MODULES and not known:
+            raise  # a mistake of ours; one in a user's file is reported in its place
+        absent = markup.reason(error) if known else f"{type(error).__name__}: {error}"
         claims = [untested(said, absent) for said in statements]
         return Shown(file, title, paper, None, absent, claims, "")
     image = markup.data_uri(png) if png else ""

@@ -27,6 +27,7 @@ from lm_mia.config.recipe import from_dict
 from lm_mia.data import subsets
 from lm_mia.data.population import Population, open_population
 from lm_mia.data.subsets import Row
+from lm_mia.errors import UserError
 from lm_mia.store.store import Store, scores_of
 
 Record = dict[str, Any]
@@ -50,7 +51,7 @@ REPLICA_SIZES = ("140M", "302M")
 """Of the models that the paper trains replicas of."""
 
 
-class WorkdirError(Exception):
+class WorkdirError(UserError):
     """Something in the workdir is missing or broken; printed as one line, exit code 2."""
 
 

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import jinja2
 
-from lm_mia.errors import disk_problem
-
 
 @functools.cache
 def environment() -> jinja2.Environment:
@@ -33,17 +31,6 @@ def anchor(name: str, section: str = "") -> str:
 
 
 def reason(error: Exception) -> str:
-    """One line that says why a part of the page could not be made, without a full stop at its end.
-
-    Raises:
-      Exception: the error itself, if the disk is full or cannot be written, which concerns the whole page.
-    """
-    if disk_problem(error):
-        raise error
-    lines = str(error).strip().splitlines() or [""]
-    kind = "" if type(error).__name__ in _SAID_WELL else f"{type(error).__name__}: "
-    return (kind + lines[0]).strip().removesuffix(".")
-
-
-_SAID_WELL = ("Absent", "UserError", "WorkdirError")
-"""Errors whose messages are written for people."""
+    """One line that says why a part of the page could not be made, without a full stop at its end."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].strip().removesuffix(".")

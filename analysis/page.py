@@ -71,7 +71,7 @@ def write_page(
     for recipe in finished:
         try:
             parts[recipe.name] = recipe_part.draw(recipe.folder, alone=len(everyone) == 1)
-        except Exception as error:
+        except (io.Absent, UserError) as error:
             parts[recipe.name] = markup.reason(error)
         step()
     measured = []
@@ -270,7 +270,6 @@ def _render(
             cards=_cards(parts, measured, shown),
             time=datetime.datetime.now(datetime.UTC),
             version=provenance.version(),
-            commit=provenance.commit(),
             contents=contents,
             body=body,
             parts=sections,

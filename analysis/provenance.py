@@ -2,14 +2,13 @@
 
 import importlib.metadata
 import json
-import subprocess
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from analysis import io, markup, recipe_part
 from analysis.figures import extraction
 from analysis.io import Recipe, Record
+from lm_mia.errors import UserError
 
 
 def render(recipes: Sequence[Recipe]) -> str:
@@ -18,7 +17,7 @@ def render(recipes: Sequence[Recipe]) -> str:
     for recipe in recipes:
         try:
             made.append(facts(recipe))
-        except Exception as error:
+        except (io.Absent, UserError) as error:
             made.append({"name": recipe.name, "why": markup.reason(error)})
     return markup.environment().get_template("made.html.j2").render(recipes=made)
 
@@ -51,21 +50,6 @@ def facts(recipe: Recipe) -> dict[str, Any]:
 def version() -> str:
     """The version of lm_mia that makes the page."""
     return importlib.metadata.version("lm-mia")
-
-
-def commit() -> str:
-    """Twelve digits of the commit of the checkout that makes the page, with "+" if its files differ; else empty."""
-    git = ["git", "-C", str(Path(__file__).parent)]
-    try:
-        head, changed = (
-            subprocess.run([*git, *command], capture_output=True, text=True, timeout=10)
-            for command in (("rev-parse", "HEAD"), ("status", "--porcelain"))
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    if head.returncode:
-        return ""
-    return head.stdout[:12] + ("+" if changed.stdout.strip() else "")
 
 
 def _commands(run: Record) -> list[Record]:

@@ -105,9 +105,7 @@ def attacked(made: Sequence[Made]) -> None:
         population = open_population(recipe.population, verify=False)
         tables = recipe.folder / "tables"
         silent: Any = lambda *_: None  # noqa: E731
-        runner.run(
-            store, population, recipe.config.attack, tables, silent, silent, decisions_only=True
-        )
+        runner.run(store, population, recipe.config.attack, tables, silent, silent)
 
 
 _MERGED = ("references", "replicas", "targets", "leave_one_out")

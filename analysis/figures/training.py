@@ -50,15 +50,20 @@ class Log:
 
 def read_log(folder: Path) -> Log:
     """The log of a recipe."""
-    names = set(io.read_rows(folder).names)
+    order = io.read_rows(folder).names
+    names = set(order)
     train, trained, scored, validated = (
         [e for e in io.events(folder, kind) if e.get("row") in names]
         for kind in ("train", "row_trained", "row_scored", "validation")
     )
     scored = [e for e in scored if e.get("last", True)]
     steps = [e["steps"] for e in train if isinstance(e.get("steps"), int)]
-    validation = curves(validated, "validation_loss_nats")
-    return Log(curves(train), steps[-1] if steps else 0, trained, scored, validation)
+    # in the order of the models, since that of the log depends on which worker was faster
+    losses, validation = (
+        {name: found[name] for name in order if name in found}
+        for found in (curves(train), curves(validated, "validation_loss_nats"))
+    )
+    return Log(losses, steps[-1] if steps else 0, trained, scored, validation)
 
 
 def curves(events: Iterable[Record], value: str = "loss_nats") -> dict[str, tuple[str, Curve]]:

@@ -38,8 +38,6 @@ def run(
     folder: Path,
     progress: Callable[[str, float, float], None],
     say: Callable[[str], None],
-    *,
-    decisions_only: bool = False,
 ) -> None:
     """Attacks every target that is there and writes the tables.
 
@@ -50,7 +48,6 @@ def run(
       folder: of the tables.
       progress: called as ``progress("attack", done, total)``.
       say: told, in one line, what a person must know, such as absent rows or samples without enough references.
-      decisions_only: LiRA with all references and no more, for figures of several recipes, which measure the rest.
 
     Raises:
       UserError: too few rows are present or one is corrupt, or the references suffice for no sample of a class.
@@ -64,8 +61,6 @@ def run(
     facts_path = folder / FACTS.name
     member_N2, references = source.target_member_N2, len(source.references)
     counts = {references, *(2**i for i in range(references.bit_length()))}
-    if decisions_only:
-        c, counts = dataclasses.replace(c, attacks=("lira_online",)), {references}
     settings: list[tuple[AttackName, int]] = [
         (name, count)
         for name in c.attacks
@@ -75,7 +70,7 @@ def run(
     steps = len(settings) + _SHUFFLES + 1
     attacks, curves, intervals, counted = [], [], [], None
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        of_rmia = None if decisions_only else comparisons(source, c)
+        of_rmia = comparisons(source, c)
         for step, (name, count) in enumerate(settings):
 
             def part(share: float, step: int = step) -> None:
@@ -107,10 +102,7 @@ def run(
         write_csv(folder / "attacks.csv", pd.DataFrame(attacks))
         write_csv(folder / "roc.csv", pd.concat(curves))
         _write_or_remove(folder / "intervals.csv", intervals)
-        if decisions_only:
-            (folder / "shuffled.csv").unlink(missing_ok=True)
-        else:
-            _shuffled(source, c, folder, pool, lambda n: progress("attack", step + 1 + n, steps))
+        _shuffled(source, c, folder, pool, lambda n: progress("attack", step + 1 + n, steps))
         _diagnose(source, c, folder, pool, say)
     found = decisions.find(folder / "samples.parquet", population, len(source.targets), c)
     write_csv(folder / "archetypes.csv", found)
