@@ -143,8 +143,11 @@ def test_the_config_may_be_left_out_once_the_workdir_has_one(
             "tokenizer.path='/nowhere': cannot be read (No such file or directory); give a sentencepiece .model "
             "file, or leave it empty to train one",
         ),
-        (["--config.figures=fig05_instable"], "figures='fig05_instable': there is no such figure; did you mean fig05_instability or "
-            "fig30_coin_free or fig15_schedules?"),
+        (
+            ["--config.figures=fig05_instable"],
+            "figures='fig05_instable': there is no such figure; did you mean fig05_instability or fig30_coin_free or "
+            "fig15_schedules?",
+        ),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )  # fmt: skip
