@@ -10,7 +10,6 @@ from tiny_run import tiny
 
 from launch import cli, jobs, slurm
 from lm_mia.errors import UserError
-from lm_mia.run.sweep import link
 
 __all__ = ["tiny"]  # a fixture
 
@@ -18,9 +17,9 @@ PODS = "--image=i", "--gpus=8", "--claim=c", "--mount=/data"
 
 
 @pytest.fixture
-def of(tiny: tiny_run.Tiny, tmp_path: Path) -> jobs.Sweep:
+def of(tiny: tiny_run.Tiny, tmp_path: Path) -> sweep.Sweep:
     """A sweep of two recipes whose population is there, and the first two rows of the first."""
-    found = jobs.read(tiny_sweep.config_file(tiny, tmp_path), str(tmp_path / "s x"), ())
+    found = sweep.read(tiny_sweep.config_file(tiny, tmp_path), str(tmp_path / "s x"), ())
     task = found.tasks[0]
     shutil.copytree(tiny.workdir, task.folder)
     shutil.move(task.folder / "population", task.population)
@@ -30,16 +29,16 @@ def of(tiny: tiny_run.Tiny, tmp_path: Path) -> jobs.Sweep:
     return found
 
 
-def flags(of: jobs.Sweep, *more: str) -> list[str]:
-    return [f"--config={of.config}", f"--workdir={of.folder}", *more]
+def flags(of: sweep.Sweep, *more: str) -> list[str]:
+    return [f"--config={of.config_arg}", f"--workdir={of.workdir.path}", *more]
 
 
 def test_an_array_a_recipe_of_the_blocks_that_lack_rows(
-    of: jobs.Sweep, capsys: pytest.CaptureFixture[str]
+    of: sweep.Sweep, capsys: pytest.CaptureFixture[str]
 ):
     more = "--time=10", "--rows-per-job=2", "--at-once=1", "--config.report=a 'b' $(c)"
     assert cli.main(["slurm", *flags(of, *more)]) == 0
-    paths = [of.folder / "slurm" / f"rows_{task.folder.name}.sbatch" for task in of.tasks]
+    paths = [of.workdir.path / "slurm" / f"rows_{task.folder.name}.sbatch" for task in of.tasks]
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == [shlex.join(["sbatch", str(path)]) for path in paths]
     first, second = (path.read_text() for path in paths)
@@ -47,8 +46,8 @@ def test_an_array_a_recipe_of_the_blocks_that_lack_rows(
     assert "#SBATCH --array=0-2%1\n" in second
     assert f"--recipe={of.tasks[0].key} " in first
     assert """'--config.report=a '"'"'b'"'"' $(c)'""" in first
-    assert not (of.folder / "slurm" / "corpus.sbatch").exists()
-    assert (of.folder / "logs").is_dir()  # SLURM makes none
+    assert not (of.workdir.path / "slurm" / "corpus.sbatch").exists()
+    assert (of.workdir.path / "logs").is_dir()  # SLURM makes none
 
 
 def test_the_corpus_comes_first_where_there_is_none(
@@ -57,7 +56,7 @@ def test_the_corpus_comes_first_where_there_is_none(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ):
-    of = jobs.read(tiny_sweep.config_file(tiny, tmp_path), str(tmp_path / "s"), ())
+    of = sweep.read(tiny_sweep.config_file(tiny, tmp_path), str(tmp_path / "s"), ())
     sent: list[tuple[str, list[str]]] = []
 
     def submit(path: Path, after: list[str]) -> str:
@@ -72,14 +71,14 @@ def test_the_corpus_comes_first_where_there_is_none(
 
 
 def test_nodes_that_rows_cannot_span_are_refused(
-    of: jobs.Sweep, capsys: pytest.CaptureFixture[str]
+    of: sweep.Sweep, capsys: pytest.CaptureFixture[str]
 ):
     assert cli.main(["slurm", *flags(of, "--time=10", "--nodes=2")]) == 2
     said = capsys.readouterr().err
     assert said.startswith(
         "--nodes=2, but rows of the config, epochs=2 are made on one device each"
     )
-    assert not (of.folder / "slurm").exists()
+    assert not (of.workdir.path / "slurm").exists()
 
 
 def test_where_every_model_is_there_the_next_command_is_told(
@@ -118,10 +117,10 @@ def test_a_jobset_a_job_with_the_command_as_pods_see_it(
     assert cli.main(["jobset", *argv, *PODS]) == 0
     paths = [Path(line.split()[-1]) for line in capsys.readouterr().out.splitlines()]
     assert len(paths) == 2
-    [task, _] = jobs.read(config, "/data/s", ()).tasks
+    [task, _] = sweep.read(config, "/data/s", ()).tasks
     found = list(yaml.safe_load_all(paths[0].read_text()))
     names = [m["metadata"]["name"] for m in found]
-    assert names == [f"lm-mia-{task.key}-0-4", f"lm-mia-{task.key}-4-6"]
+    assert names == [f"lm-mia-{task.name}-0-4", f"lm-mia-{task.name}-4-6"]
     job = found[1]["spec"]["replicatedJobs"][0]["template"]["spec"]
     [container] = job["template"]["spec"]["containers"]
     assert container["command"][:6] == [
@@ -136,7 +135,7 @@ def test_a_jobset_a_job_with_the_command_as_pods_see_it(
     assert not Path("/data/s").exists()
 
 
-def test_pods_that_cannot_work_are_told_at_once(of: jobs.Sweep, capsys: pytest.CaptureFixture[str]):
+def test_pods_that_cannot_work_are_told_at_once(of: sweep.Sweep, capsys: pytest.CaptureFixture[str]):
     assert cli.main(["jobset", *flags(of, *PODS, "--nodes=2")]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert [line.split("=")[0].split(",")[0] for line in lines] == [
@@ -146,7 +145,7 @@ def test_pods_that_cannot_work_are_told_at_once(of: jobs.Sweep, capsys: pytest.C
     ]
 
 
-def test_an_error_of_sbatch_is_the_users(of: jobs.Sweep, monkeypatch: pytest.MonkeyPatch):
+def test_an_error_of_sbatch_is_the_users(of: sweep.Sweep, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(UserError, match="sbatch"):
-        slurm.submit(of.folder / "x.sbatch")
+        slurm.submit(of.workdir.path / "x.sbatch")

@@ -37,8 +37,8 @@ def test_a_job_that_is_killed_is_started_again(tiny: tiny_run.Tiny, tmp_path: Pa
     """For real: every row is made, bit for bit as by `lm-mia run`, and the next command is told."""
     workdir = tiny.copy(tmp_path / "w x", rows=False)
     (workdir / "report.html").unlink()
-    of = launch_jobs.read(tiny.config, str(workdir), ["--config.train.workers=1"])
-    command, out = of.command([sys.executable], "local"), subprocess.PIPE
+    of = sweep.read(tiny.config, str(workdir), ["--config.train.workers=1"])
+    command, out = launch_jobs.command(of, [sys.executable], "local"), subprocess.PIPE
     environment = {**os.environ, **tiny.environment}
     process = subprocess.Popen(command, stdout=out, stderr=out, text=True, env=environment)
     with contextlib.suppress(ProcessLookupError):  # where we were too slow to see it alive
@@ -46,7 +46,7 @@ def test_a_job_that_is_killed_is_started_again(tiny: tiny_run.Tiny, tmp_path: Pa
     out, said = process.communicate()
     assert process.returncode == 0, said
     [task] = of.tasks
-    assert task.missing() == []
+    assert launch_jobs.missing(task) == []
     assert tiny_run.scores(workdir) == tiny_run.scores(tiny.workdir)
     # None where the killed job's worker had time to end its row.
     failures = [
@@ -66,7 +66,7 @@ def test_a_job_that_is_killed_is_started_again(tiny: tiny_run.Tiny, tmp_path: Pa
 
 @pytest.mark.parametrize("work", [local.run, local.worker])
 def test_a_sweep_one_job_of_which_dies(
-    work: Callable[[launch_jobs.Sweep], int],
+    work: Callable[[sweep.Sweep], int],
     tiny: tiny_run.Tiny,
     tmp_path: Path,
     jobs: fake_jobs.FakeJobs,
@@ -75,23 +75,23 @@ def test_a_sweep_one_job_of_which_dies(
 ):
     """The models of all recipes are made, by as many jobs at once as workers are asked for."""
     config = tiny_sweep.config_file(tiny, tmp_path)
-    of = launch_jobs.read(config, str(tmp_path / "s x"), ["--config.train.workers=2"])
+    of = sweep.read(config, str(tmp_path / "s x"), ["--config.train.workers=2"])
 
     def die(flags: dict[str, str]) -> fake_jobs.Job | None:
         return fake_jobs.Job(-9) if len(jobs.started) == 2 else None
 
     jobs.before = die
     assert work(of) == 0
-    assert [task.missing() for task in of.tasks] == [[], []]
+    assert launch_jobs.missing([task) for task in of.tasks] == [[], []]
     assert tiny_run.scores(of.tasks[0].folder) == tiny_run.scores(tiny.workdir)
-    first, second = [task.key for task in of.tasks]
+    first, second = [task.name for task in of.tasks]
     assert [flags["recipe"] for flags in jobs.started] == [first, first, second, second]
     here = model_block.who("", "").job
     assert [flags["job"] for flags in jobs.started] == [f"{here}-0", f"{here}-1"] * 2
     assert {flags["rows"] for flags in jobs.started} == {"0:6"}
     assert {flags["config.train.workers"] for flags in jobs.started} == {"1"}
     out = capsys.readouterr().out.splitlines()
-    expected = ["lm-mia", "run", f"--config={config}", f"--workdir={of.folder}"]
+    expected = ["lm-mia", "run", f"--config={config}", f"--workdir={of.workdir.path}"]
     assert shlex.split(out[-1]) == [*expected, "--config.train.workers=2"]
     said = [line.split("  ", 1)[1] for line in out if " UTC  " in line]
     if work is local.run:
@@ -110,7 +110,7 @@ def test_after_a_job_that_found_nothing_to_do_the_next_one_starts_a_minute_later
     tiny: tiny_run.Tiny, tmp_path: Path, jobs: fake_jobs.FakeJobs, clock: fake_jobs.Clock
 ):
     workdir = tiny.copy(tmp_path / "w", rows=False)
-    of = launch_jobs.read(tiny.config, str(workdir), ["--config.train.workers=1"])
+    of = sweep.read(tiny.config, str(workdir), ["--config.train.workers=1"])
     jobs.not_made = {subsets.rows(4, 2)[5]}
 
     def free_at_last() -> None:
@@ -140,7 +140,7 @@ def test_jobs_are_stopped_with_the_command(
         "-c",
         "trap 'echo saved; exit 143' TERM; echo up; while kill -0 $PPID; do sleep 0.05; done",
     ]
-    monkeypatch.setattr(launch_jobs.Sweep, "command", lambda *_: saves.copy())
+    monkeypatch.setattr(sweep.Sweep, "command", lambda *_: saves.copy())
     started: list[subprocess.Popen[bytes]] = []
     start = local.start
     monkeypatch.setattr(local, "start", lambda *a: started.append(start(*a)) or started[-1])
@@ -198,13 +198,13 @@ def test_what_a_job_finds_wrong_is_the_last_word(
     tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     workdir = tiny.copy(tmp_path / "w", rows=False)
-    of = launch_jobs.read(tiny.config, str(workdir), ["--config.train.workers=1"])
+    of = sweep.read(tiny.config, str(workdir), ["--config.train.workers=1"])
     told = [
         "sh",
         "-c",
         "echo rows: 6 wanted; echo \"JAX_PLATFORMS='abacus': unset it\" >&2; exit 2",
     ]
-    monkeypatch.setattr(launch_jobs.Sweep, "command", lambda *_: told.copy())
+    monkeypatch.setattr(sweep.Sweep, "command", lambda *_: told.copy())
     with pytest.raises(UserError) as caught:
         local.run(of)
     [log] = (workdir / "logs").iterdir()
@@ -215,9 +215,9 @@ def test_jobs_that_die_at_once_are_not_started_for_ever(
     tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     workdir = tiny.copy(tmp_path / "w", rows=False)
-    of = launch_jobs.read(tiny.config, str(workdir), ["--config.train.workers=1"])
+    of = sweep.read(tiny.config, str(workdir), ["--config.train.workers=1"])
     dies = ["sh", "-c", "echo it said so; kill -9 $$"]
-    monkeypatch.setattr(launch_jobs.Sweep, "command", lambda *_: dies.copy())
+    monkeypatch.setattr(sweep.Sweep, "command", lambda *_: dies.copy())
     with pytest.raises(UserError) as caught:
         local.run(of)
     [log] = (workdir / "logs").iterdir()
@@ -231,7 +231,7 @@ def test_recipes_that_share_devices_in_other_ways_are_refused(tiny: tiny_run.Tin
     path = tmp_path / "c.py"
     more = "\ndef sweep():\n    yield {'compute.span': 'job', 'train.epochs': 2}\n"
     path.write_text(Path(tiny.config).read_text() + more)
-    of = launch_jobs.read(str(path), str(tmp_path / "s"), ())
+    of = sweep.read(str(path), str(tmp_path / "s"), ())
     assert len(of.tasks) == 2
     with pytest.raises(UserError, match=r"^compute.span: must be the same in all entries"):
         local.run(of)

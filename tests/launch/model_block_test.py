@@ -29,11 +29,11 @@ def test_some_rows_of_a_sweep_as_the_engines_run_them(
 ):
     """Twice, which changes nothing; the scores are those of `lm-mia run`."""
     config, folder = tiny_sweep.config_file(tiny, tmp_path), tmp_path / "s"
-    of = jobs.read(config, str(folder), ["--config.train.workers=1"])
+    of = sweep.read(config, str(folder), ["--config.train.workers=1"])
     task = of.tasks[0]
     log = tmp_path / "log"
-    assert start(of, f"--recipe={task.key}", "--rows=1:3", "--job=j$(x)", f"--log={log}") == 0
-    assert task.missing() == [0, 3, 4, 5]
+    assert start(of, f"--recipe={task.name}", "--rows=1:3", "--job=j$(x)", f"--log={log}") == 0
+    assert jobs.missing(task) == [0, 3, 4, 5]
     [scored, again] = tiny_run.logged(task.folder, "row_scored")
     assert sorted([scored["row"], again["row"]]) == ROWS[1:3]
     assert scored["job"] == "j$(x)"
@@ -44,7 +44,7 @@ def test_some_rows_of_a_sweep_as_the_engines_run_them(
     assert not list(task.folder.glob("recipe_*/running/*"))
     before = tiny_run.content(task.folder / recipe_of(task).name)
     monkeypatch.setattr(supervisor, "run", lambda *_: pytest.fail("nothing is to be made"))
-    assert start(of, f"--recipe={task.key}", "--rows=1:3", "--job=j$(x)", f"--log={log}") == 0
+    assert start(of, f"--recipe={task.name}", "--rows=1:3", "--job=j$(x)", f"--log={log}") == 0
     assert tiny_run.content(task.folder / recipe_of(task).name) == before
     asked: list[str] = []
 
@@ -53,24 +53,24 @@ def test_some_rows_of_a_sweep_as_the_engines_run_them(
         return True
 
     monkeypatch.setattr(supervisor, "run", run)
-    assert start(of, f"--recipe={of.tasks[1].key}", "--rows=0:1") == 0
+    assert start(of, f"--recipe={of.tasks[1].name}", "--rows=0:1") == 0
     assert asked == [f"{recipe_of(of.tasks[1]).name} {ROWS[0]}"]
     assert (of.tasks[1].folder / "population").resolve() == task.population.resolve()
 
 
-def start(of: jobs.Sweep, *about: str) -> int:
+def start(of: sweep.Sweep, *about: str) -> int:
     """The exit code of a job: `launch rows` in this process, whose workers are processes of their own."""
-    return cli.main(of.command(["python"], "rows", *about)[3:])
+    return cli.main(jobs.command(of, ["python"], "rows", *about)[3:])
 
 
 @pytest.fixture
-def task(tiny: tiny_run.Tiny, tmp_path: Path) -> jobs.Task:
+def task(tiny: tiny_run.Tiny, tmp_path: Path) -> sweep.Task:
     """The tiny run without its rows."""
     workdir = tiny.copy(tmp_path / "w", rows=False)
-    return jobs.read(tiny.config, str(workdir), ()).tasks[0]
+    return sweep.read(tiny.config, str(workdir), ()).tasks[0]
 
 
-def recipe_of(task: jobs.Task) -> Path:
+def recipe_of(task: sweep.Task) -> Path:
     found = task.recipe()
     assert found is not None
     return found
@@ -94,7 +94,7 @@ CRASH = {"event": "crash", "message": "Traceback ...\n  line 1\nValueError: no s
 
 
 def test_a_row_that_fails_three_times_is_set_aside_and_the_others_are_made(
-    task: jobs.Task, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    task: sweep.Task, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     """The first row's worker crashes; the others only begin."""
     asked: list[list[str]] = []
@@ -129,7 +129,7 @@ def test_a_row_that_fails_three_times_is_set_aside_and_the_others_are_made(
     ],
 )
 def test_what_counts_as_a_failure_of_a_row(
-    task: jobs.Task, monkeypatch: pytest.MonkeyPatch, event: dict[str, Any], reason: str
+    task: sweep.Task, monkeypatch: pytest.MonkeyPatch, event: dict[str, Any], reason: str
 ):
     monkeypatch.setattr(supervisor, "run", failing(event, error=UserError("x")))
     assert model_block.run(task, "3:4", "job", "") == 3
@@ -137,7 +137,7 @@ def test_what_counts_as_a_failure_of_a_row(
 
 
 def test_a_worker_that_was_asked_to_stop_did_not_fail(
-    task: jobs.Task, monkeypatch: pytest.MonkeyPatch
+    task: sweep.Task, monkeypatch: pytest.MonkeyPatch
 ):
     lost = {"event": "worker_lost", "exit_code": -signal.SIGTERM, "left": 0}
     monkeypatch.setattr(supervisor, "run", failing(lost, error=None))
@@ -145,7 +145,7 @@ def test_a_worker_that_was_asked_to_stop_did_not_fail(
     assert heartbeats.failures(recipe_of(task), ROWS[3]) == []
 
 
-def test_a_full_disk_is_no_failure_of_a_row(task: jobs.Task, monkeypatch: pytest.MonkeyPatch):
+def test_a_full_disk_is_no_failure_of_a_row(task: sweep.Task, monkeypatch: pytest.MonkeyPatch):
     full = {"event": "disk", "message": "w: No space left on device"}
     monkeypatch.setattr(supervisor, "run", failing(full, error=DiskError("w: No space")))
     with pytest.raises(DiskError, match="w: No space"):
@@ -158,7 +158,7 @@ def test_a_full_disk_is_no_failure_of_a_row(task: jobs.Task, monkeypatch: pytest
     "error", [ApartError("did not find each other"), LostError("all workers were lost")]
 )
 def test_what_may_pass_is_to_be_started_again(
-    task: jobs.Task,
+    task: sweep.Task,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     error: UserError,
@@ -179,7 +179,7 @@ def test_a_worker_that_crashes_while_saving_ends_at_once(
 ):
     """A file stands where the checkpoints of a row belong; orbax would wait for minutes, and then be killed."""
     workdir = tiny.copy(tmp_path / "w", rows=False)
-    of = jobs.read(tiny.config, str(workdir), ["--config.train.workers=1"])
+    of = sweep.read(tiny.config, str(workdir), ["--config.train.workers=1"])
     [task] = of.tasks
     recipe = tiny.recipe(workdir)
     (recipe / "checkpoints").mkdir()
@@ -189,11 +189,11 @@ def test_a_worker_that_crashes_while_saving_ends_at_once(
     stopped: list[Any] = []
     stop = supervisor._stop
     monkeypatch.setattr(supervisor, "_stop", lambda found: stop(stopped.extend(found) or found))
-    assert start(of, f"--recipe={task.key}", "--rows=0:2", "--job=j") == 3
+    assert start(of, f"--recipe={task.name}", "--rows=0:2", "--job=j") == 3
     assert [process.exitcode for process in stopped] == [1]  # by itself: not killed
     first, second, third = heartbeats.failures(recipe, ROWS[1])
     assert first["reason"] == second["reason"] == "an earlier one" != third["reason"]
-    assert task.missing() == [2, 3, 4, 5]
+    assert jobs.missing(task) == [2, 3, 4, 5]
     assert multiprocessing.active_children() == []
 
 
@@ -205,7 +205,7 @@ def test_a_worker_that_crashes_while_saving_ends_at_once(
     ],
 )
 def test_what_is_wrong_before_any_row_is_of_no_row(
-    task: jobs.Task, monkeypatch: pytest.MonkeyPatch, error: Exception
+    task: sweep.Task, monkeypatch: pytest.MonkeyPatch, error: Exception
 ):
     def run(*_: Any) -> bool:
         raise error
@@ -222,7 +222,7 @@ def test_a_row_over_several_processes_is_tried_again_by_the_engine(
     tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     workdir = tiny.copy(tmp_path / "w", rows=False)
-    [task] = jobs.read(tiny.config, str(workdir), ["--config.compute.span=job"]).tasks
+    [task] = sweep.read(tiny.config, str(workdir), ["--config.compute.span=job"]).tasks
     monkeypatch.setattr(supervisor, "run", failing(CRASH, error=RuntimeError("x")))
     with pytest.raises(SystemExit) as ended:
         model_block.run(task, "0:1", "job", "")
@@ -234,7 +234,7 @@ def test_another_process_of_a_job_blames_the_row_of_the_first(
     tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     workdir = tiny.copy(tmp_path / "w", rows=False)
-    [task] = jobs.read(tiny.config, str(workdir), ["--config.compute.span=job"]).tasks
+    [task] = sweep.read(tiny.config, str(workdir), ["--config.compute.span=job"]).tasks
     recipe = recipe_of(task)
     recipe.mkdir()
     first = heartbeats.Running(recipe, model_block.who("17_3", ""))
@@ -260,7 +260,7 @@ def test_a_node_is_called_as_its_scheduler_calls_it(monkeypatch: pytest.MonkeyPa
 
 
 def test_an_earlier_life_that_was_killed_is_counted(
-    task: jobs.Task, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    task: sweep.Task, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     recipe = recipe_of(task)
     recipe.mkdir()
@@ -277,15 +277,15 @@ def test_a_misspelt_recipe_or_row_is_a_line(
     tiny: tiny_run.Tiny, capsys: pytest.CaptureFixture[str]
 ):
     flags = f"--config={tiny.config}", f"--workdir={tiny.workdir}"
-    [task] = jobs.read(tiny.config, str(tiny.workdir), ()).tasks
+    [task] = sweep.read(tiny.config, str(tiny.workdir), ()).tasks
     assert cli.main(["rows", *flags, "--recipe=x", "--rows=0:1"]) == 2
     assert capsys.readouterr().err.startswith("--recipe=x: ")
-    assert cli.main(["rows", *flags, f"--recipe={task.key}", "--rows=5:7"]) == 2
+    assert cli.main(["rows", *flags, f"--recipe={task.name}", "--rows=5:7"]) == 2
     assert capsys.readouterr().err.startswith("--rows=5:7: must be BEGIN:END")
 
 
 def test_the_versions_of_who_made_rows_are_in_the_log(
-    task: jobs.Task, monkeypatch: pytest.MonkeyPatch
+    task: sweep.Task, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(
         supervisor,
