@@ -14,7 +14,7 @@ from tiny_run import tiny
 from launch import cli, local
 from launch import jobs as launch_jobs
 from lm_mia.data import subsets
-from lm_mia.run import inventory
+from lm_mia.run import inventory, sweep
 
 __all__ = ["jobs", "tiny"]  # fixtures
 
@@ -67,7 +67,7 @@ def test_models_that_others_have_locked_are_waited_for_and_then_made(
         tiny.config, str(tiny.copy(tmp_path / "w", rows=False)), ["--config.train.workers=1"]
     )
     [task] = of.tasks
-    recipe, row = tiny.recipe(task.folder), subsets.rows(4, 2)[5]
+    recipe, row = tiny.recipe(of.workdir.path), subsets.rows(4, 2)[5]
     jobs.not_made = {row}
     looks: list[float] = []
 

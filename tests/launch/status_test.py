@@ -49,7 +49,13 @@ def told(of: sweep.Sweep, capsys: pytest.CaptureFixture[str]) -> list[dict[str, 
 
 
 def argv(of: sweep.Sweep, *more: str) -> list[str]:
-    return ["status", f"--config={of.config_arg}", f"--workdir={of.workdir.path}", *of.overrides, *more]
+    return [
+        "status",
+        f"--config={of.config_arg}",
+        f"--workdir={of.workdir.path}",
+        *of.overrides,
+        *more,
+    ]
 
 
 def whole(of: sweep.Sweep, capsys: pytest.CaptureFixture[str], *more: str) -> dict[str, Any]:
@@ -179,7 +185,8 @@ def test_versions_that_differ_and_folders_of_other_recipes_are_told(
         in out
     )
     assert (
-        f"other {of.workdir.path / 'old_12345678'}: a recipe that the config does not ask for now" in out
+        f"other {of.workdir.path / 'old_12345678'}: a recipe that the config does not ask for now"
+        in out
     )
 
 
