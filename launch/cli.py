@@ -27,7 +27,6 @@ VERBS = {
     "rows": "one job: what the engines run",
 }
 
-
 _SIZED = ("plan", "slurm", "jobset")  # verbs that make jobs
 _ELSEWHERE = {
     "--watch": "launch status",
@@ -37,6 +36,8 @@ _ELSEWHERE = {
     "--time": "launch slurm",
     "--output": "launch jobset",
     "--image": "launch jobset",
+    "--repair": "lm-mia score",
+    "--from-hf-shards": "lm-mia corpus",
 }
 """Flags of some verbs only."""
 
@@ -55,6 +56,8 @@ def _act(argv: list[str], prog: str) -> int:
     known, overrides = _of_verb(verb, prog).split(argv[1:], wrong)
     if verb == "status" and known.watch and (known.json or known.verify):
         wrong.append("--watch: cannot be combined with --json or --verify; leave it out")
+    if verb == "rows" and known.workers < 0:
+        wrong.append(f"--workers={known.workers}: must be 0 or larger; 0: as the config says")
     of_engine = collect(wrong, lambda: _options(verb, known))
     sizes = collect(wrong, lambda: jobs.sizes(known)) if verb in _SIZED else None
     sweep = sweeps.from_flags(known, overrides, wrong, needs_workdir=verb != "plan")
@@ -93,7 +96,8 @@ def _run(verb: str, known: argparse.Namespace, sweep: Sweep, sizes: Any, of: Any
     if verb == "rows":
         from launch import model_block
 
-        return model_block.run(sweep, known.recipe, known.rows, known.job, known.log, known.workers)
+        task = jobs.task_of(sweep, known.recipe, known.recipe_hash)
+        return model_block.run(sweep, task, known.rows, known.job, known.log, known.workers)
     from launch import kubernetes, slurm
 
     if verb == "corpus":
@@ -126,9 +130,15 @@ def _of_verb(verb: str, prog: str) -> load.Parser:
     if verb in ("plan", "status"):
         parser.add_argument("--json", action="store_true", help="for scripts")
     if verb == "status":
-        status_flags(parser)
+        parser.add_argument("--watch", action="store_true", help="until no model is missing")
+        verify = "read every score, and name what is missing or corrupt"
+        parser.add_argument("--verify", action="store_true", help=verify)
     if verb == "rows":
         parser.add_argument("--recipe", required=True, metavar="NAME", help="of the sweep")
+        digest = (
+            "of the recipe when the job was written; a job of a config that has changed is refused"
+        )
+        parser.add_argument("--recipe-hash", default="", metavar="HEX", help=digest)
         parser.add_argument("--rows", required=True, metavar="BEGIN:END", help="of the recipe")
         parser.add_argument("--job", default="", metavar="NAME", help="for status")
         parser.add_argument("--log", default="", metavar="PLACE", help="of the output, for status")
@@ -148,10 +158,3 @@ def _of_verb(verb: str, prog: str) -> load.Parser:
         output = "of the manifests, here; jobset"
         parser.add_argument("--output", metavar="DIR", default="jobset", help=output)
     return parser
-
-
-def status_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of `launch.status.show`, except --json."""
-    parser.add_argument("--watch", action="store_true", help="until no model is missing")
-    verify = "read every score, and name what is missing or corrupt"
-    parser.add_argument("--verify", action="store_true", help=verify)

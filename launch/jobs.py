@@ -1,4 +1,4 @@
-"""A sweep as jobs see it: its command lines, the blocks of rows that make one job each, and what they cost."""
+"""The jobs of a sweep: their command lines, the blocks of models that each of them makes, and what they cost."""
 
 import argparse
 import dataclasses
@@ -16,6 +16,7 @@ from rich.text import Text
 
 from launch import heartbeats
 from lm_mia.config import load
+from lm_mia.config.recipe import recipe_hash
 from lm_mia.data import subsets
 from lm_mia.errors import UserError
 from lm_mia.run import plan
@@ -38,9 +39,15 @@ def missing(task: Task) -> list[int]:
 
 
 def command(sweep: Sweep, python: Sequence[str], verb: str, *more: str) -> list[str]:
-    """Returns the arguments of a process that works on a sweep, such as one of its jobs."""
-    config, overrides = sweep.flags()
-    return [*python, "-m", "launch", verb, *config, *more, *overrides]
+    """Returns the arguments of a process that works on a sweep."""
+    flags, overrides = sweep.flags()
+    return [*python, "-m", "launch", verb, *flags, *more, *overrides]
+
+
+def job_command(sweep: Sweep, python: Sequence[str], task: Task, *more: str) -> list[str]:
+    """Returns the arguments of a job that makes models of a recipe; which ones is for `more` to say, as ``--rows``."""
+    which = f"--recipe={task.name}", f"--recipe-hash={recipe_hash(task.config)}"
+    return command(sweep, python, "rows", *which, *more)
 
 
 def absolute(sweep: Sweep) -> Sweep:
@@ -55,16 +62,29 @@ def absolute(sweep: Sweep) -> Sweep:
     return dataclasses.replace(sweep, config_arg=config_arg, workdir=workdir, tasks=tasks)
 
 
-def task_of(sweep: Sweep, name: str) -> Task:
-    """Returns the task of a recipe; UserError if the sweep has no such recipe."""
-    for task in sweep.tasks:
-        if name in (task.name, *task.names):
-            return task
-    known = ", ".join(task.name for task in sweep.tasks)
-    raise UserError(
-        f"--recipe={name}: the config asks for no such recipe, so it is not the config that the job was written for; "
-        f"put the config back, or write the jobs again; its recipes are {known}"
-    )
+def task_of(sweep: Sweep, name: str, expected_hash: str = "") -> Task:
+    """Returns the task of a recipe.
+
+    Args:
+      sweep: the recipes of the command.
+      name: the recipe's folder, or another of its names.
+      expected_hash: the recipe's hash when the job was written; "": any.
+
+    Raises:
+      UserError: if the sweep has no such recipe, or one that has changed since the job was written.
+    """
+    found = [task for task in sweep.tasks if name == task.name]
+    found = found or [task for task in sweep.tasks if name in task.names]
+    if not found:
+        known = ", ".join(task.name for task in sweep.tasks)
+        raise UserError(f"--recipe={name}: there is no such recipe; the recipes are {known}")
+    now = recipe_hash(found[0].config)
+    if expected_hash not in ("", now):
+        raise UserError(
+            f"--recipe-hash={expected_hash}: the config of recipe {name} has changed since this job was written (its "
+            f"hash is now {now}); put the config back, or write the jobs again"
+        )
+    return found[0]
 
 
 def blocks(missing: Sequence[int], rows_per_job: int) -> list[int]:
@@ -178,10 +198,16 @@ class Jobs:
 
 
 def jobs(of: Sweep, sizes: Sizes, chips: int = 1, look: bool = True) -> list[Jobs]:
-    """The jobs of every task of a sweep, on so many chips each; of all models, if not to look into the workdir.
+    """Returns the jobs of every recipe of a sweep.
+
+    Args:
+      of: the sweep.
+      sizes: of jobs.
+      chips: that a job has.
+      look: whether to look into the workdir, and leave out models that are present; else all models are to be made.
 
     Raises:
-      UserError: if a workdir belongs to another config, or its files are damaged.
+      UserError: if ``--tokens-per-sample`` does not suit a recipe, or files in the workdir are damaged.
     """
     plan.check_tokens(sizes.tokens_per_sample, of)
     found = []
@@ -203,7 +229,7 @@ def show(of: Sweep, sizes: Sizes, *, as_json: bool, look: bool) -> None:
     if as_json:
         told = plan.as_json(costs, sizes.chip)
         for recipe, j, n in zip(told["recipes"], found, numbers, strict=True):
-            recipe |= {"folder": str(j.task.folder), **n}
+            recipe |= {"folder": str(j.task.folder) if look else None, **n}
         told["total"] |= total
         print(json.dumps(told, indent=1))
         return
@@ -264,17 +290,18 @@ def corpus(of: Sweep) -> int:
     from lm_mia.run import pipeline, progress
 
     with progress.display(overall=False) as display:
-        for task, found in pipeline.populations(of, display)[1]:
-            display.say(f"{task.population}: {len(found)} samples, sha256 {found.sha256}")
+        _, made = pipeline.populations(of, display)
+        for path, found in {task.population: found for task, found in made}.items():
+            display.say(f"{path}: {len(found)} samples, sha256 {found.sha256}")
     return 0
 
 
 def span_problems(found: Sequence[Jobs], machines: int, said: str) -> list[str]:
     """A line, if jobs have several machines and there are recipes whose rows cannot span them."""
-    labels = [j.task.name for j in found if j.task.config.compute.span == "device"]
-    if machines == 1 or not labels:
+    names = [j.task.name for j in found if j.task.config.compute.span == "device"]
+    if machines == 1 or not names:
         return []
     return [
-        f"{said}, but rows of {', '.join(labels)} are made on one device each: say --config.compute.span=job, or take "
+        f"{said}, but rows of {', '.join(names)} are made on one device each: say --config.compute.span=job, or take "
         "one machine a job and have more jobs at once"
     ]

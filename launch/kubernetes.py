@@ -320,9 +320,10 @@ def jobsets(of: Sweep, sizes: Sizes, asked: Pods, output: Path) -> int:
         wrong.append(
             f"--workdir={folder}: must be below --mount={asked.mount}, where all pods have the same volume"
         )
-    name = (of.config_arg or "quickstart").split(":")[0]
-    included = load.is_config_name(name)
-    if not included and not Path(os.path.abspath(name)).is_relative_to(Path.cwd()):
+    # Without --config, jobs read the configs that the workdir has.
+    file = of.config_arg.split(":")[0] if of.config_arg else None
+    is_file = file is not None and not load.is_config_name(file)
+    if is_file and not Path(os.path.abspath(file)).is_relative_to(Path.cwd()):
         wrong.append(
             f"--config={of.config_arg}: must be below the current folder, which is to be the image's checkout"
         )
@@ -330,14 +331,15 @@ def jobsets(of: Sweep, sizes: Sizes, asked: Pods, output: Path) -> int:
         raise UserError("\n".join(wrong))
     texts: dict[Path, str] = {}
     for j in found:
-        recipe = recipe_hash(j.task.config)  # names of recipes may be longer than Kubernetes takes
+        digest = recipe_hash(j.task.config)
         manifests = []
         for block, said in zip(j.blocks, j.slices(), strict=True):
-            name = f"lm-mia-{recipe}-{said.replace(':', '-')}"
-            log = f"--log={logs(name, asked)}"
-            about = [f"--recipe={j.task.name}", f"--rows={said}", f"--job={name}", log]
-            labels = {"lm-mia/recipe": recipe, "lm-mia/block": str(block)}
-            command = jobs.command(of, ["python"], "rows", *about)
+            # The recipe's own name last, where `name_of` cuts it if it is too long; recipes that differ in the steps at
+            # which they are scored have the same hash.
+            name = f"lm-mia-{digest}-{said.replace(':', '-')}-{j.task.name}"
+            about = f"--rows={said}", f"--job={name}", f"--log={logs(name, asked)}"
+            labels = {"lm-mia/recipe": digest, "lm-mia/block": str(block)}
+            command = jobs.job_command(of, ["python"], j.task, *about)
             manifests.append(manifest(name, command, asked, labels))
         texts[output / f"{j.task.name}.yaml"] = dump(manifests)
     if not texts:

@@ -171,13 +171,8 @@ def _begin(
         rows = task.rows
         if all(inventory.locked(task.folder, rows[i]) for i in numbers):
             continue  # a job would load JAX for nothing
-        about = [
-            f"--recipe={task.name}",
-            f"--rows=0:{len(rows)}",
-            f"--job={slot.log.stem}",
-            "--workers=1",
-        ]
-        command = jobs.command(of, [sys.executable], "rows", *about, f"--log={slot.log}")
+        about = f"--rows=0:{len(rows)}", f"--job={slot.log.stem}", f"--log={slot.log}"
+        command = jobs.job_command(of, [sys.executable], task, *about, "--workers=1")
         slot.task, slot.missing = task, len(numbers)
         slot.process = start(command, slot.log, slot.environment)
         say(f"{task.name}: {len(numbers)} models missing; started a job, whose log is {slot.log}")

@@ -25,13 +25,13 @@ AGAIN = 200
 
 
 def run(
-    sweep: Sweep, recipe_name: str, said: str, name: str = "", log: str = "", workers: int = 0
+    sweep: Sweep, task: Task, said: str, name: str = "", log: str = "", workers: int = 0
 ) -> int:
     """Makes the models that ``--rows`` names.
 
     Args:
       sweep: the recipes of the command.
-      recipe_name: the recipe whose models are made.
+      task: the one of them whose models are made.
       said: BEGIN:END, the numbers of the models.
       name: of the job, the same when it is run again; "": one is made up.
       log: where this process's output can be read.
@@ -44,15 +44,14 @@ def run(
       UserError: bad input, or workers that fail before they begin a row.
       SystemExit: with code 143, when stopped.
     """
-    task = jobs.task_of(sweep, recipe_name)
     rows = jobs.rows_of(said, task)
     trackers.check(task.config.train.trackers)
     by = who(name, log)
     with progress.display(overall=False) as display:
-        [(task, found)] = pipeline.populations(dataclasses.replace(sweep, tasks=(task,)), display)[
-            1
-        ]
+        _, made = pipeline.populations(dataclasses.replace(sweep, tasks=(task,)), display)
+        [(task, found)] = made
         if workers:
+            # After the recipe's config.json was written, which has the number that the user asked for.
             train = dataclasses.replace(task.config.train, workers=workers)
             task = dataclasses.replace(task, config=dataclasses.replace(task.config, train=train))
         c, recipe = task.config, task.folder
@@ -118,9 +117,8 @@ class _Watch:
         elif kind == "worker_lost" and event["exit_code"] not in (STOPPED, -15):
             self._fail(worker, f"its worker ended with code {event['exit_code']} ({_CODES})")
             if self.failed:
-                raise RuntimeError(
-                    "a worker was lost"
-                )  # all begin anew, without the row if it is set aside
+                # All begin anew, without the row if it is set aside.
+                raise RuntimeError("a worker was lost")
 
     def _end(self, worker: int) -> str | None:
         if row := self.at_work.pop(worker, None):

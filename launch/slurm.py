@@ -328,7 +328,7 @@ def slurm_scripts(of: Sweep, sizes: Sizes, asked: Slurm, submitted: bool) -> int
             "lm_mia-corpus", jobs.command(of, python, "corpus"), logs, here, asked
         )
     for j in found:
-        command = jobs.command(of, python, "rows", f"--recipe={j.task.name}")
+        command = jobs.job_command(of, python, j.task)
         texts[scripts / f"rows_{j.task.name}.sbatch"] = script(
             "lm_mia-" + re.sub("[^A-Za-z0-9_.+-]", "-", j.task.name),
             command,

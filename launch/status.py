@@ -22,10 +22,11 @@ from rich.text import Text
 
 from launch import heartbeats, jobs
 from lm_mia.atomic import FACTS
+from lm_mia.config import to_dict
 from lm_mia.data.subsets import Row
 from lm_mia.errors import UserError
 from lm_mia.run import inventory, plan, progress
-from lm_mia.run.sweep import Sweep, Task, require
+from lm_mia.run.sweep import Sweep, Task
 from lm_mia.run.workdir import other_settings, table_facts
 
 _LINE_SECONDS = 10.0  # between lines where there is no terminal
@@ -49,7 +50,7 @@ def of_task(task: Task) -> dict[str, Any]:
       settings", [wanted, made with] by name.
 
     Raises:
-      UserError: if the workdir belongs to another config, or files in it are damaged.
+      UserError: if the folder has models of another recipe, or files in it are damaged.
     """
     rows, recipe = task.rows, task.folder
     found: dict[str, Any] = {**jobs.as_json(task), "models": len(rows), "done": 0, "to_score": 0}
@@ -190,9 +191,9 @@ def show(of: Sweep, *, as_json: bool = False, watch: bool = False, verify: bool 
       verify: also read every score and every file of the populations, and name shards that are missing or corrupt.
 
     Raises:
-      UserError: if there is no such folder, it belongs to another config, or files in it are damaged.
+      UserError: if there is no such folder, no command has begun in it, or files in it are damaged.
     """
-    require(of.workdir)
+    _check_begun(of)
     if watch:
         with view(of) as refresh:
             while refresh():
@@ -209,6 +210,18 @@ def show(of: Sweep, *, as_json: bool = False, watch: bool = False, verify: bool 
             print(line)
     if damage:
         raise UserError("\n".join(damage))
+
+
+def _check_begun(of: Sweep) -> None:
+    """UserError if no command has begun in the workdir."""
+    if not of.workdir.config_file.exists():
+        there = of.workdir.path.is_dir()
+        what = (
+            "has no config.json: no command has begun there" if there else "there is no such folder"
+        )
+        raise UserError(
+            f"--workdir={of.workdir.path}: {what}; check the spelling, or begin with `lm-mia run`"
+        )
 
 
 def _verify(of: Sweep, found: dict[str, Any]) -> list[str]:
@@ -268,8 +281,18 @@ def _next(of: Sweep, found: dict[str, Any]) -> list[str]:
     finished = tables and found["report"] == "present"
     if finished or any(r["done"] < r["models"] for r in recipes):
         return []
-    command = shlex.join(["lm-mia", "run", f"--workdir={of.workdir.path}"])
+    flags = [f"--workdir={of.workdir.path}"]
+    if found["others"] or any(not _as_stored(task) for task in of.tasks):
+        config_and_workdir, overrides = of.flags()
+        flags = [*config_and_workdir, *overrides]
+    command = shlex.join(["lm-mia", "run", *flags])
     return ["All models are present. The next command attacks and reports:", f"  {command}"]
+
+
+def _as_stored(task: Task) -> bool:
+    """Whether the workdir has just the config of the command, so that the next command needs no other flags."""
+    stored = task.stored()
+    return stored is not None and stored["config"] == to_dict(task.config)
 
 
 @contextlib.contextmanager
@@ -370,7 +393,7 @@ def _notes(found: dict[str, Any]) -> list[str]:
         ]
         if len(r["made_by"]) > 1:
             by = ", ".join(f"{version} ({count})" for version, count in r["made_by"].items())
-            lines.append(f"versions    {r['workdir']}: made by several versions of lm_mia: {by}")
+            lines.append(f"versions    {r['recipe']}: made by several versions of lm_mia: {by}")
         if r["table_settings"]:
             made = ", ".join(f"{name}={made!r}" for name, (_, made) in r["table_settings"].items())
             remedy = "`lm-mia attack` makes them again"

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,7 @@ from tiny_run import tiny
 
 from launch import cli, jobs
 from lm_mia.cli import main as lm_mia_main
-from lm_mia.config import load
-from lm_mia.run import plan
+from lm_mia.run import plan, sweep
 
 __all__ = ["tiny"]  # a fixture
 
@@ -26,17 +26,16 @@ def test_jobs_are_the_blocks_that_lack_rows(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     workdir = tiny.copy(tmp_path / "w")
-    [recipe] = workdir.glob("recipe_*")
-    for shard in recipe.glob("scores.zarr/loss/c/5/*"):
+    for shard in tiny_run.recipe_of(workdir).glob("scores.zarr/loss/c/5/*"):
         shard.unlink()
     flags = f"--config={tiny.config}", f"--workdir={workdir}", "--rows-per-job=2"
     found = told(capsys, *flags)
     [r] = found["recipes"]
     assert (r["rows"], r["present_rows"], r["missing_rows"], r["jobs"]) == (6, 5, 1, 1)
-    assert r["lengths"] == f"measured in {workdir / 'population'}"
+    assert r["lengths"] == f"measured in {tiny_run.population_of(workdir)}"
     assert r["missing_chip_hours"] == pytest.approx(r["chip_hours"] / 6)
     assert found["total"]["jobs"] == 1
-    [j] = jobs.jobs(jobs.read(tiny.config, str(workdir), ()), sizes(rows_per_job=2))
+    [j] = jobs.jobs(sweep.read(tiny.config, str(workdir), ()), sizes(rows_per_job=2))
     assert (j.blocks, j.slices()) == ((2,), ["4:6"])
 
 
@@ -47,12 +46,10 @@ def sizes(device: str = "h100", rows_per_job: int = 0, job_hours: float = 4.0) -
 
 def cost_of(row_hours: float, rows: int, of: jobs.Sizes) -> plan.Recipe:
     """A recipe whose rows take so long on a chip."""
-    [entry] = plan.recipes(
-        [({}, load.parse(str(ROOT / "configs" / "quickstart.py")))],
-        lambda c: plan.assumed(c.population.length_tokens),
-    )
+    [task] = sweep.read("quickstart", None, ()).tasks
+    found = plan.recipe(task, plan.assumed(task.config.population.length_tokens))
     flops = row_hours * 3600 * of.chip.flops * of.chip.mfu * rows
-    return jobs.dataclasses.replace(entry, rows=rows, train_flops=flops, score_flops=0.0)
+    return dataclasses.replace(found, rows=rows, train_flops=flops, score_flops=0.0)
 
 
 @pytest.mark.parametrize(
@@ -99,14 +96,19 @@ def test_a_table_for_people(
     out = capsys.readouterr().out
     assert out.startswith(costs)
     lines = [line.split() for line in out.removeprefix(costs).splitlines()]
-    assert [line[:-2] for line in lines if line[0:1] in (["the"], ["epochs=2"])] == [
-        ["the", "config", "6", "1", "6"],
+    assert [line[:-2] for line in lines if line[0:1] in (["tiny"], ["epochs=2"])] == [
+        ["tiny", "6", "1", "6"],
         ["epochs=2", "6", "1", "6"],
     ]
     [total] = [line for line in lines if line[:1] == ["total"]]
     assert total[:3] == ["total", "12", "2"]
-    assert "shared  the config: wanted by entries 0, 2 of the sweep (0: the config)" in out
-    assert not (tmp_path / "s").exists()
+    assert "shared  tiny: wanted by entries 0, 2 of the sweep (0: the config)" in out
+    assert "WORKDIR" not in out
+
+
+def test_a_plan_of_jobs_without_a_workdir_names_no_folders(capsys: pytest.CaptureFixture[str]):
+    [r] = told(capsys, "--config=quickstart")["recipes"]
+    assert (r["name"], r["folder"], r["missing_rows"]) == ("quickstart", None, r["rows"])
 
 
 def test_all_that_is_wrong_is_told_at_once(capsys: pytest.CaptureFixture[str]):

@@ -1,5 +1,4 @@
 import shlex
-import shutil
 from pathlib import Path
 
 import pytest
@@ -8,47 +7,45 @@ import tiny_sweep
 import yaml
 from tiny_run import tiny
 
-from launch import cli, jobs, slurm
+from launch import cli, slurm
+from lm_mia.config.recipe import recipe_hash
 from lm_mia.errors import UserError
-from lm_mia.run.sweep import link
+from lm_mia.run import sweep
 
 __all__ = ["tiny"]  # a fixture
 
+OTHER = "--config.train.workers=2"  # than the workdir has
 PODS = "--image=i", "--gpus=8", "--claim=c", "--mount=/data"
 
 
 @pytest.fixture
-def of(tiny: tiny_run.Tiny, tmp_path: Path) -> jobs.Sweep:
+def of(tiny: tiny_run.Tiny, tmp_path: Path) -> sweep.Sweep:
     """A sweep of two recipes whose population is there, and the first two rows of the first."""
-    found = jobs.read(tiny_sweep.config_file(tiny, tmp_path), str(tmp_path / "s x"), ())
-    task = found.tasks[0]
-    shutil.copytree(tiny.workdir, task.folder)
-    shutil.move(task.folder / "population", task.population)
-    link(task)
-    for shard in task.folder.glob("recipe_*/scores.zarr/loss/c/[2345]/*"):
+    workdir = tiny.copy(tmp_path / "s x")
+    for shard in tiny_run.recipe_of(workdir).glob("scores.zarr/loss/c/[2345]/*"):
         shard.unlink()
-    return found
+    return sweep.read(tiny_sweep.config_file(tiny, tmp_path), str(workdir), ())
 
 
-def flags(of: jobs.Sweep, *more: str) -> list[str]:
-    return [f"--config={of.config}", f"--workdir={of.folder}", *more]
+def flags(of: sweep.Sweep, *more: str) -> list[str]:
+    return [f"--config={of.config_arg}", f"--workdir={of.workdir.path}", *more]
 
 
 def test_an_array_a_recipe_of_the_blocks_that_lack_rows(
-    of: jobs.Sweep, capsys: pytest.CaptureFixture[str]
+    of: sweep.Sweep, capsys: pytest.CaptureFixture[str]
 ):
-    more = "--time=10", "--rows-per-job=2", "--at-once=1", "--config.report=a 'b' $(c)"
+    more = "--time=10", "--rows-per-job=2", "--at-once=1", "--config.figures=a 'b' $(c).py"
     assert cli.main(["slurm", *flags(of, *more)]) == 0
-    paths = [of.folder / "slurm" / f"rows_{task.folder.name}.sbatch" for task in of.tasks]
+    paths = [of.workdir.path / "slurm" / f"rows_{task.name}.sbatch" for task in of.tasks]
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == [shlex.join(["sbatch", str(path)]) for path in paths]
     first, second = (path.read_text() for path in paths)
     assert "#SBATCH --array=1-2%1\n" in first
     assert "#SBATCH --array=0-2%1\n" in second
-    assert f"--recipe={of.tasks[0].key} " in first
-    assert """'--config.report=a '"'"'b'"'"' $(c)'""" in first
-    assert not (of.folder / "slurm" / "corpus.sbatch").exists()
-    assert (of.folder / "logs").is_dir()  # SLURM makes none
+    assert "  --recipe=tiny \\\n  --recipe-hash=" in first
+    assert """'--config.figures=a '"'"'b'"'"' $(c).py'""" in first
+    assert not (of.workdir.path / "slurm" / "corpus.sbatch").exists()
+    assert (of.workdir.path / "logs").is_dir()  # SLURM makes none
 
 
 def test_the_corpus_comes_first_where_there_is_none(
@@ -57,7 +54,7 @@ def test_the_corpus_comes_first_where_there_is_none(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ):
-    of = jobs.read(tiny_sweep.config_file(tiny, tmp_path), str(tmp_path / "s"), ())
+    of = sweep.read(tiny_sweep.config_file(tiny, tmp_path), str(tmp_path / "s"), ())
     sent: list[tuple[str, list[str]]] = []
 
     def submit(path: Path, after: list[str]) -> str:
@@ -66,20 +63,18 @@ def test_the_corpus_comes_first_where_there_is_none(
 
     monkeypatch.setattr("launch.slurm.submit", submit)
     assert cli.main(["slurm", *flags(of, "--time=10", "--submit")]) == 0
-    names = [f"rows_{task.folder.name}.sbatch" for task in of.tasks]
+    names = [f"rows_{task.name}.sbatch" for task in of.tasks]
     assert sent == [("corpus.sbatch", []), (names[0], ["1"]), (names[1], ["1"])]
     assert "job 3" in capsys.readouterr().out
 
 
 def test_nodes_that_rows_cannot_span_are_refused(
-    of: jobs.Sweep, capsys: pytest.CaptureFixture[str]
+    of: sweep.Sweep, capsys: pytest.CaptureFixture[str]
 ):
     assert cli.main(["slurm", *flags(of, "--time=10", "--nodes=2")]) == 2
     said = capsys.readouterr().err
-    assert said.startswith(
-        "--nodes=2, but rows of the config, epochs=2 are made on one device each"
-    )
-    assert not (of.folder / "slurm").exists()
+    assert said.startswith("--nodes=2, but rows of tiny, epochs=2 are made on one device each")
+    assert not (of.workdir.path / "slurm").exists()
 
 
 def test_where_every_model_is_there_the_next_command_is_told(
@@ -95,8 +90,9 @@ def test_where_every_model_is_there_the_next_command_is_told(
     argv = [f"--config={tiny.config}", f"--workdir={workdir}"]
     pods = "--image=i", "--gpus=8", "--claim=c", f"--mount={tmp_path}", f"--output={tmp_path}/js"
     for engine in (["slurm", "--time=10", "--submit"], ["jobset", *pods]):
-        assert cli.main([*engine, *argv]) == 0
-        assert shlex.split(capsys.readouterr().out.splitlines()[-1]) == ["lm-mia", "run", *argv]
+        assert cli.main([*engine, *argv, OTHER]) == 0
+        last = capsys.readouterr().out.splitlines()[-1]
+        assert shlex.split(last) == ["lm-mia", "run", *argv, OTHER]
     assert not (workdir / "slurm").exists()
     assert not (tmp_path / "js").exists()
 
@@ -118,10 +114,11 @@ def test_a_jobset_a_job_with_the_command_as_pods_see_it(
     assert cli.main(["jobset", *argv, *PODS]) == 0
     paths = [Path(line.split()[-1]) for line in capsys.readouterr().out.splitlines()]
     assert len(paths) == 2
-    [task, _] = jobs.read(config, "/data/s", ()).tasks
+    [task, _] = sweep.read(config, "/data/s", ()).tasks
     found = list(yaml.safe_load_all(paths[0].read_text()))
     names = [m["metadata"]["name"] for m in found]
-    assert names == [f"lm-mia-{task.key}-0-4", f"lm-mia-{task.key}-4-6"]
+    digest = recipe_hash(task.config)
+    assert names == [f"lm-mia-{digest}-0-4-tiny", f"lm-mia-{digest}-4-6-tiny"]
     job = found[1]["spec"]["replicatedJobs"][0]["template"]["spec"]
     [container] = job["template"]["spec"]["containers"]
     assert container["command"][:6] == [
@@ -136,7 +133,44 @@ def test_a_jobset_a_job_with_the_command_as_pods_see_it(
     assert not Path("/data/s").exists()
 
 
-def test_pods_that_cannot_work_are_told_at_once(of: jobs.Sweep, capsys: pytest.CaptureFixture[str]):
+def test_recipes_that_are_scored_at_other_steps_have_jobsets_of_their_own(
+    tiny: tiny_run.Tiny,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Their models have the same hash."""
+    monkeypatch.chdir(tmp_path)
+    Path("c.py").write_text(
+        Path(tiny.config).read_text() + "\ndef sweep():\n    yield {'score.at_steps': (2,)}\n"
+    )
+    argv = "--config=c.py", "--workdir=/data/s", f"--output={tmp_path}/js"
+    assert cli.main(["jobset", *argv, *PODS]) == 0
+    capsys.readouterr()
+    found = [m for p in Path("js").glob("*") for m in yaml.safe_load_all(p.read_text())]
+    assert len({m["metadata"]["labels"]["lm-mia/recipe"] for m in found}) == 1
+    assert len({m["metadata"]["name"] for m in found}) == len(found) == 2
+
+
+def test_a_workdir_that_has_the_configs_needs_none_in_its_jobs(
+    tiny: tiny_run.Tiny, of: sweep.Sweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    workdir = f"--workdir={of.workdir.path}"
+    assert cli.main(["slurm", workdir, "--time=10"]) == 0
+    script = (of.workdir.path / "slurm" / "rows_tiny.sbatch").read_text()
+    assert "--config=" not in script
+    assert f"{shlex.quote(workdir)} \\\n  --recipe=tiny " in script
+    pods = "--image=i", "--gpus=8", "--claim=c", f"--mount={tmp_path}", f"--output={tmp_path}/js"
+    assert cli.main(["jobset", workdir, *pods]) == 0
+    [manifest] = yaml.safe_load_all((tmp_path / "js" / "tiny.yaml").read_text())
+    job = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]
+    [container] = job["template"]["spec"]["containers"]
+    assert container["command"][4:6] == [workdir, "--recipe=tiny"]
+
+
+def test_pods_that_cannot_work_are_told_at_once(
+    of: sweep.Sweep, capsys: pytest.CaptureFixture[str]
+):
     assert cli.main(["jobset", *flags(of, *PODS, "--nodes=2")]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert [line.split("=")[0].split(",")[0] for line in lines] == [
@@ -146,7 +180,7 @@ def test_pods_that_cannot_work_are_told_at_once(of: jobs.Sweep, capsys: pytest.C
     ]
 
 
-def test_an_error_of_sbatch_is_the_users(of: jobs.Sweep, monkeypatch: pytest.MonkeyPatch):
+def test_an_error_of_sbatch_is_the_users(of: sweep.Sweep, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(UserError, match="sbatch"):
-        slurm.submit(of.folder / "x.sbatch")
+        slurm.submit(of.workdir.path / "x.sbatch")

@@ -2,6 +2,7 @@ import contextlib
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from launch import cli, heartbeats, local, model_block
 from launch import jobs as launch_jobs
 from lm_mia.data import subsets
 from lm_mia.errors import UserError
+from lm_mia.run import sweep
 
 __all__ = ["_on_cpu", "jobs", "tiny"]  # fixtures
 
@@ -36,9 +38,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> fake_jobs.Clock:
 def test_a_job_that_is_killed_is_started_again(tiny: tiny_run.Tiny, tmp_path: Path):
     """For real: every row is made, bit for bit as by `lm-mia run`, and the next command is told."""
     workdir = tiny.copy(tmp_path / "w x", rows=False)
-    (workdir / "report.html").unlink()
-    of = launch_jobs.read(tiny.config, str(workdir), ["--config.train.workers=1"])
-    command, out = of.command([sys.executable], "local"), subprocess.PIPE
+    of = sweep.read(tiny.config, str(workdir), ["--config.train.workers=1"])
+    command, out = launch_jobs.command(of, [sys.executable], "local"), subprocess.PIPE
     environment = {**os.environ, **tiny.environment}
     process = subprocess.Popen(command, stdout=out, stderr=out, text=True, env=environment)
     with contextlib.suppress(ProcessLookupError):  # where we were too slow to see it alive
@@ -46,12 +47,12 @@ def test_a_job_that_is_killed_is_started_again(tiny: tiny_run.Tiny, tmp_path: Pa
     out, said = process.communicate()
     assert process.returncode == 0, said
     [task] = of.tasks
-    assert task.missing() == []
+    assert launch_jobs.missing(task) == []
     assert tiny_run.scores(workdir) == tiny_run.scores(tiny.workdir)
     # None where the killed job's worker had time to end its row.
     failures = [
         json.loads(line)
-        for path in workdir.glob("recipe_*/failures/*.jsonl")
+        for path in workdir.glob("recipes/tiny/failures/*.jsonl")
         for line in path.read_text().splitlines()
     ]
     assert len(failures) <= 1
@@ -59,14 +60,13 @@ def test_a_job_that_is_killed_is_started_again(tiny: tiny_run.Tiny, tmp_path: Pa
     scored = tiny_run.events(workdir, "row_scored")  # every row by one process
     assert len(scored) in (5, 6)  # 5: killed between the row's last shard and the line
     assert len(set(scored)) == len(scored)
-    command = f"lm-mia run --config={tiny.config} '--workdir={workdir}' --config.train.workers=1"
-    assert out.splitlines()[-1].strip() == command
+    assert out.splitlines()[-1].strip() == f"lm-mia run '--workdir={workdir}'"
     assert not fake_jobs.running(of)
 
 
 @pytest.mark.parametrize("work", [local.run, local.worker])
 def test_a_sweep_one_job_of_which_dies(
-    work: Callable[[launch_jobs.Sweep], int],
+    work: Callable[[sweep.Sweep], int],
     tiny: tiny_run.Tiny,
     tmp_path: Path,
     jobs: fake_jobs.FakeJobs,
@@ -75,24 +75,27 @@ def test_a_sweep_one_job_of_which_dies(
 ):
     """The models of all recipes are made, by as many jobs at once as workers are asked for."""
     config = tiny_sweep.config_file(tiny, tmp_path)
-    of = launch_jobs.read(config, str(tmp_path / "s x"), ["--config.train.workers=2"])
+    of = sweep.read(config, str(tmp_path / "s x"), ["--config.train.workers=2"])
 
     def die(flags: dict[str, str]) -> fake_jobs.Job | None:
         return fake_jobs.Job(-9) if len(jobs.started) == 2 else None
 
     jobs.before = die
     assert work(of) == 0
-    assert [task.missing() for task in of.tasks] == [[], []]
-    assert tiny_run.scores(of.tasks[0].folder) == tiny_run.scores(tiny.workdir)
-    first, second = [task.key for task in of.tasks]
-    assert [flags["recipe"] for flags in jobs.started] == [first, first, second, second]
+    assert [launch_jobs.missing(task) for task in of.tasks] == [[], []]
+    assert tiny_run.scores(of.workdir.path) == tiny_run.scores(tiny.workdir)
+    assert [flags["recipe"] for flags in jobs.started] == ["tiny"] * 2 + ["epochs=2"] * 2
     here = model_block.who("", "").job
     assert [flags["job"] for flags in jobs.started] == [f"{here}-0", f"{here}-1"] * 2
     assert {flags["rows"] for flags in jobs.started} == {"0:6"}
-    assert {flags["config.train.workers"] for flags in jobs.started} == {"1"}
+    workers = {(flags["workers"], flags["config.train.workers"]) for flags in jobs.started}
+    assert workers == {("1", "2")}  # those of a job, and those that the user asked for
+    for task in of.tasks:
+        stored = task.stored()
+        assert stored is not None
+        assert stored["config"]["train"]["workers"] == 2
     out = capsys.readouterr().out.splitlines()
-    expected = ["lm-mia", "run", f"--config={config}", f"--workdir={of.folder}"]
-    assert shlex.split(out[-1]) == [*expected, "--config.train.workers=2"]
+    assert shlex.split(out[-1]) == ["lm-mia", "run", f"--workdir={of.workdir.path}"]
     said = [line.split("  ", 1)[1] for line in out if " UTC  " in line]
     if work is local.run:
         assert said == []
@@ -106,11 +109,62 @@ def test_a_sweep_one_job_of_which_dies(
         ]
 
 
+def test_a_workdir_needs_no_config(
+    tiny: tiny_run.Tiny,
+    tmp_path: Path,
+    jobs: fake_jobs.FakeJobs,
+    clock: fake_jobs.Clock,
+    capsys: pytest.CaptureFixture[str],
+):
+    """Its recipes are made with the settings of their last command, and so they are by the jobs."""
+    config = tiny_sweep.config_file(tiny, tmp_path)
+    flag = f"--workdir={tmp_path / 's'}"
+    assert cli.main(["corpus", f"--config={config}", flag]) == 0
+    assert cli.main(["local", flag, "--config.train.workers=1"]) == 0
+    assert [f["recipe"] for f in jobs.started] == ["tiny", "epochs=2"]
+    assert all("config" not in f and f["config.train.workers"] == "1" for f in jobs.started)
+    of = sweep.read(None, str(tmp_path / "s"), ())
+    assert [launch_jobs.missing(task) for task in of.tasks] == [[], []]
+    assert capsys.readouterr().out.splitlines()[-1].strip() == f"lm-mia run {flag}"
+
+
+def test_a_recipe_stays_where_it_is_under_another_name(
+    tiny: tiny_run.Tiny, tmp_path: Path, jobs: fake_jobs.FakeJobs, clock: fake_jobs.Clock
+):
+    workdir = tiny.copy(tmp_path / "w", rows=False)
+    other = Path(shutil.copy(tiny.config, tmp_path / "other.py"))
+    of = sweep.read(str(other), str(workdir), ["--config.train.workers=1"])
+    assert local.run(of) == 0
+    assert [flags["recipe"] for flags in jobs.started] == ["tiny"]
+    assert tiny_run.scores(workdir) == tiny_run.scores(tiny.workdir)
+    [task] = sweep.read(None, str(workdir), ()).tasks
+    assert task.names == ("tiny", "other")
+    about = [f"--workdir={workdir}", "--rows=0:6"]
+    assert cli.main(["rows", *about, "--recipe=other"]) == 0
+
+
+def test_a_config_that_changes_meanwhile_ends_it(
+    tiny: tiny_run.Tiny, tmp_path: Path, jobs: fake_jobs.FakeJobs, clock: fake_jobs.Clock
+):
+    """The job says what has changed, and is the last one."""
+    config = Path(shutil.copy(tiny.config, tmp_path / "tiny.py"))
+    of = sweep.read(str(config), str(tmp_path / "w"), ["--config.train.workers=1"])
+
+    def change(flags: dict[str, str]) -> None:
+        config.write_text(config.read_text().replace("batch_size=4", "batch_size=8"))
+
+    jobs.before = change
+    with pytest.raises(UserError):
+        local.run(of)
+    assert len(jobs.started) == 1
+    assert [launch_jobs.missing(task) for task in of.tasks] == [[*range(6)]]
+
+
 def test_after_a_job_that_found_nothing_to_do_the_next_one_starts_a_minute_later(
     tiny: tiny_run.Tiny, tmp_path: Path, jobs: fake_jobs.FakeJobs, clock: fake_jobs.Clock
 ):
     workdir = tiny.copy(tmp_path / "w", rows=False)
-    of = launch_jobs.read(tiny.config, str(workdir), ["--config.train.workers=1"])
+    of = sweep.read(tiny.config, str(workdir), ["--config.train.workers=1"])
     jobs.not_made = {subsets.rows(4, 2)[5]}
 
     def free_at_last() -> None:
@@ -140,7 +194,7 @@ def test_jobs_are_stopped_with_the_command(
         "-c",
         "trap 'echo saved; exit 143' TERM; echo up; while kill -0 $PPID; do sleep 0.05; done",
     ]
-    monkeypatch.setattr(launch_jobs.Sweep, "command", lambda *_: saves.copy())
+    monkeypatch.setattr(launch_jobs, "job_command", lambda *_: saves.copy())
     started: list[subprocess.Popen[bytes]] = []
     start = local.start
     monkeypatch.setattr(local, "start", lambda *a: started.append(start(*a)) or started[-1])
@@ -198,13 +252,13 @@ def test_what_a_job_finds_wrong_is_the_last_word(
     tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     workdir = tiny.copy(tmp_path / "w", rows=False)
-    of = launch_jobs.read(tiny.config, str(workdir), ["--config.train.workers=1"])
+    of = sweep.read(tiny.config, str(workdir), ["--config.train.workers=1"])
     told = [
         "sh",
         "-c",
         "echo rows: 6 wanted; echo \"JAX_PLATFORMS='abacus': unset it\" >&2; exit 2",
     ]
-    monkeypatch.setattr(launch_jobs.Sweep, "command", lambda *_: told.copy())
+    monkeypatch.setattr(launch_jobs, "job_command", lambda *_: told.copy())
     with pytest.raises(UserError) as caught:
         local.run(of)
     [log] = (workdir / "logs").iterdir()
@@ -215,9 +269,9 @@ def test_jobs_that_die_at_once_are_not_started_for_ever(
     tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     workdir = tiny.copy(tmp_path / "w", rows=False)
-    of = launch_jobs.read(tiny.config, str(workdir), ["--config.train.workers=1"])
+    of = sweep.read(tiny.config, str(workdir), ["--config.train.workers=1"])
     dies = ["sh", "-c", "echo it said so; kill -9 $$"]
-    monkeypatch.setattr(launch_jobs.Sweep, "command", lambda *_: dies.copy())
+    monkeypatch.setattr(launch_jobs, "job_command", lambda *_: dies.copy())
     with pytest.raises(UserError) as caught:
         local.run(of)
     [log] = (workdir / "logs").iterdir()
@@ -231,7 +285,7 @@ def test_recipes_that_share_devices_in_other_ways_are_refused(tiny: tiny_run.Tin
     path = tmp_path / "c.py"
     more = "\ndef sweep():\n    yield {'compute.span': 'job', 'train.epochs': 2}\n"
     path.write_text(Path(tiny.config).read_text() + more)
-    of = launch_jobs.read(str(path), str(tmp_path / "s"), ())
+    of = sweep.read(str(path), str(tmp_path / "s"), ())
     assert len(of.tasks) == 2
     with pytest.raises(UserError, match=r"^compute.span: must be the same in all entries"):
         local.run(of)

@@ -14,7 +14,7 @@ from tiny_run import tiny
 from launch import cli, local
 from launch import jobs as launch_jobs
 from lm_mia.data import subsets
-from lm_mia.run import inventory
+from lm_mia.run import inventory, sweep
 
 __all__ = ["jobs", "tiny"]  # fixtures
 
@@ -31,10 +31,10 @@ def test_the_models_of_a_machine_that_is_lost_are_made_by_the_other(
     tiny: tiny_run.Tiny, tmp_path: Path
 ):
     """Bit for bit as by `lm-mia run`, and no model is made twice."""
-    of = launch_jobs.read(
+    of = sweep.read(
         tiny.config, str(tiny.copy(tmp_path / "w", rows=False)), ["--config.train.workers=1"]
     )
-    command, out = of.command([sys.executable], "worker"), subprocess.PIPE
+    command, out = launch_jobs.command(of, [sys.executable], "worker"), subprocess.PIPE
     environment = {**os.environ, **tiny.environment}
     lost, other = (
         subprocess.Popen(command, stdout=out, stderr=out, text=True, env=environment)
@@ -48,9 +48,9 @@ def test_the_models_of_a_machine_that_is_lost_are_made_by_the_other(
     lost.communicate()
     said = other.communicate()
     assert other.returncode == 0, said
-    assert of.tasks[0].missing() == []
-    assert tiny_run.scores(of.folder) == tiny_run.scores(tiny.workdir)
-    scored = tiny_run.events(of.folder, "row_scored")
+    assert launch_jobs.missing(of.tasks[0]) == []
+    assert tiny_run.scores(of.workdir.path) == tiny_run.scores(tiny.workdir)
+    scored = tiny_run.events(of.workdir.path, "row_scored")
     assert len(scored) in (5, 6)  # 5: killed between the last shard of a model and the line
     assert len(set(scored)) == len(scored)
 
@@ -63,11 +63,11 @@ def test_models_that_others_have_locked_are_waited_for_and_then_made(
     capsys: pytest.CaptureFixture[str],
 ):
     """No job is started for them meanwhile, the workdir is looked at every few seconds, and one line says so."""
-    of = launch_jobs.read(
+    of = sweep.read(
         tiny.config, str(tiny.copy(tmp_path / "w", rows=False)), ["--config.train.workers=1"]
     )
     [task] = of.tasks
-    recipe, row = tiny.recipe(task.folder), subsets.rows(4, 2)[5]
+    recipe, row = tiny.recipe(of.workdir.path), subsets.rows(4, 2)[5]
     jobs.not_made = {row}
     looks: list[float] = []
 
@@ -84,7 +84,7 @@ def test_models_that_others_have_locked_are_waited_for_and_then_made(
     with others:
         assert local.worker(of) == 0
     assert len(jobs.started) == 2
-    assert task.missing() == []
+    assert launch_jobs.missing(task) == []
     assert 2000 <= clock.seconds < 2010
     assert len(looks) < 250
     [line] = [x for x in capsys.readouterr().out.splitlines() if "waiting" in x]
@@ -98,7 +98,7 @@ def test_jobs_that_crash_are_not_tried_for_ever(
     capsys: pytest.CaptureFixture[str],
     clock: fake_jobs.Clock,
 ):
-    of = launch_jobs.read(tiny.config, str(tiny.copy(tmp_path / "w", rows=False)), ())
+    of = sweep.read(tiny.config, str(tiny.copy(tmp_path / "w", rows=False)), ())
     dead: list[Path] = []
 
     def start(command: object, log: Path, environment: object) -> fake_jobs.Job:
@@ -108,7 +108,7 @@ def test_jobs_that_crash_are_not_tried_for_ever(
         return fake_jobs.Job(1)
 
     monkeypatch.setattr(local, "start", start)
-    flags = f"--config={of.config}", f"--workdir={of.folder}", "--config.train.workers=1"
+    flags = f"--config={of.config_arg}", f"--workdir={of.workdir.path}", "--config.train.workers=1"
     assert cli.main(["worker", *flags]) == 2
     line = capsys.readouterr().err.strip().splitlines()[-1]
     assert line == (

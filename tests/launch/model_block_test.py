@@ -14,7 +14,7 @@ from tiny_run import _on_cpu, tiny
 from launch import cli, heartbeats, jobs, model_block
 from lm_mia.data import subsets
 from lm_mia.errors import ApartError, DiskError, LostError, UserError
-from lm_mia.run import supervisor
+from lm_mia.run import supervisor, sweep
 
 __all__ = ["_on_cpu", "tiny"]  # fixtures
 
@@ -29,23 +29,23 @@ def test_some_rows_of_a_sweep_as_the_engines_run_them(
 ):
     """Twice, which changes nothing; the scores are those of `lm-mia run`."""
     config, folder = tiny_sweep.config_file(tiny, tmp_path), tmp_path / "s"
-    of = jobs.read(config, str(folder), ["--config.train.workers=1"])
+    of = sweep.read(config, str(folder), ["--config.train.workers=1"])
     task = of.tasks[0]
     log = tmp_path / "log"
-    assert start(of, f"--recipe={task.key}", "--rows=1:3", "--job=j$(x)", f"--log={log}") == 0
-    assert task.missing() == [0, 3, 4, 5]
-    [scored, again] = tiny_run.logged(task.folder, "row_scored")
+    assert start(of, task, "--rows=1:3", "--job=j$(x)", f"--log={log}") == 0
+    assert jobs.missing(task) == [0, 3, 4, 5]
+    [scored, again] = tiny_run.logged(folder, "row_scored")
     assert sorted([scored["row"], again["row"]]) == ROWS[1:3]
     assert scored["job"] == "j$(x)"
     whole = tiny_run.scores(tiny.workdir)
-    found = tiny_run.scores(task.folder)
+    found = tiny_run.scores(folder)
     assert found == {name: whole[name] for name in found}
     assert len(found) == 4  # loss and member of two rows
-    assert not list(task.folder.glob("recipe_*/running/*"))
-    before = tiny_run.content(task.folder / recipe_of(task).name)
+    assert not list(task.folder.glob("running/*"))
+    before = tiny_run.content(task.folder)
     monkeypatch.setattr(supervisor, "run", lambda *_: pytest.fail("nothing is to be made"))
-    assert start(of, f"--recipe={task.key}", "--rows=1:3", "--job=j$(x)", f"--log={log}") == 0
-    assert tiny_run.content(task.folder / recipe_of(task).name) == before
+    assert start(of, task, "--rows=1:3", "--job=j$(x)", f"--log={log}") == 0
+    assert tiny_run.content(task.folder) == before
     asked: list[str] = []
 
     def run(todo: Any, c: Any, workdir: Any, recipe: Any, on_event: Any, only: Any) -> bool:
@@ -53,27 +53,31 @@ def test_some_rows_of_a_sweep_as_the_engines_run_them(
         return True
 
     monkeypatch.setattr(supervisor, "run", run)
-    assert start(of, f"--recipe={of.tasks[1].key}", "--rows=0:1") == 0
-    assert asked == [f"{recipe_of(of.tasks[1]).name} {ROWS[0]}"]
-    assert (of.tasks[1].folder / "population").resolve() == task.population.resolve()
+    assert start(of, of.tasks[1], "--rows=0:1") == 0
+    assert asked == [f"epochs=2 {ROWS[0]}"]
+    assert len(list((folder / "populations").glob("[!.]*"))) == 1
 
 
-def start(of: jobs.Sweep, *about: str) -> int:
+def start(of: sweep.Sweep, task: sweep.Task, *about: str) -> int:
     """The exit code of a job: `launch rows` in this process, whose workers are processes of their own."""
-    return cli.main(of.command(["python"], "rows", *about)[3:])
+    return cli.main(jobs.job_command(of, ["python"], task, *about)[3:])
 
 
 @pytest.fixture
-def task(tiny: tiny_run.Tiny, tmp_path: Path) -> jobs.Task:
+def of(tiny: tiny_run.Tiny, tmp_path: Path) -> sweep.Sweep:
     """The tiny run without its rows."""
-    workdir = tiny.copy(tmp_path / "w", rows=False)
-    return jobs.read(tiny.config, str(workdir), ()).tasks[0]
+    return sweep.read(tiny.config, str(tiny.copy(tmp_path / "w", rows=False)), ())
 
 
-def recipe_of(task: jobs.Task) -> Path:
-    found = task.recipe()
-    assert found is not None
-    return found
+@pytest.fixture
+def recipe(of: sweep.Sweep) -> Path:
+    """Its folder."""
+    return of.tasks[0].folder
+
+
+def block(of: sweep.Sweep, said: str, name: str, log: str = "") -> int:
+    """The exit code of a job on models of the only recipe."""
+    return model_block.run(of, of.tasks[0], said, name, log)
 
 
 def failing(*events: dict[str, Any], error: Exception | None = None) -> Run:
@@ -94,7 +98,10 @@ CRASH = {"event": "crash", "message": "Traceback ...\n  line 1\nValueError: no s
 
 
 def test_a_row_that_fails_three_times_is_set_aside_and_the_others_are_made(
-    task: jobs.Task, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    of: sweep.Sweep,
+    recipe: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ):
     """The first row's worker crashes; the others only begin."""
     asked: list[list[str]] = []
@@ -107,15 +114,15 @@ def test_a_row_that_fails_three_times_is_set_aside_and_the_others_are_made(
         )
 
     monkeypatch.setattr(supervisor, "run", run)
-    assert model_block.run(task, "0:2", "job", "the/log") == 3
+    assert block(of, "0:2", "job", "the/log") == 3
     assert asked == [ROWS[:2], ROWS[:2], ROWS[:2], ROWS[1:2]]
-    failures = heartbeats.failures(recipe_of(task), ROWS[0])
+    failures = heartbeats.failures(recipe, ROWS[0])
     assert [(f["reason"], f["log"], f["job"]) for f in failures] == [
         ("ValueError: no such thing", "the/log", "job")
     ] * 3
     said = capsys.readouterr().err
     assert f"{ROWS[0]}: set aside after 3 failures: ValueError: no such thing; delete " in said
-    assert list(heartbeats.running(recipe_of(task))) == []
+    assert list(heartbeats.running(recipe)) == []
 
 
 @pytest.mark.parametrize(
@@ -129,36 +136,43 @@ def test_a_row_that_fails_three_times_is_set_aside_and_the_others_are_made(
     ],
 )
 def test_what_counts_as_a_failure_of_a_row(
-    task: jobs.Task, monkeypatch: pytest.MonkeyPatch, event: dict[str, Any], reason: str
+    of: sweep.Sweep,
+    recipe: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    event: dict[str, Any],
+    reason: str,
 ):
     monkeypatch.setattr(supervisor, "run", failing(event, error=UserError("x")))
-    assert model_block.run(task, "3:4", "job", "") == 3
-    assert [f["reason"] for f in heartbeats.failures(recipe_of(task), ROWS[3])] == [reason] * 3
+    assert block(of, "3:4", "job", "") == 3
+    assert [f["reason"] for f in heartbeats.failures(recipe, ROWS[3])] == [reason] * 3
 
 
 def test_a_worker_that_was_asked_to_stop_did_not_fail(
-    task: jobs.Task, monkeypatch: pytest.MonkeyPatch
+    of: sweep.Sweep, recipe: Path, monkeypatch: pytest.MonkeyPatch
 ):
     lost = {"event": "worker_lost", "exit_code": -signal.SIGTERM, "left": 0}
     monkeypatch.setattr(supervisor, "run", failing(lost, error=None))
-    assert model_block.run(task, "3:4", "job", "") == 0
-    assert heartbeats.failures(recipe_of(task), ROWS[3]) == []
+    assert block(of, "3:4", "job", "") == 0
+    assert heartbeats.failures(recipe, ROWS[3]) == []
 
 
-def test_a_full_disk_is_no_failure_of_a_row(task: jobs.Task, monkeypatch: pytest.MonkeyPatch):
+def test_a_full_disk_is_no_failure_of_a_row(
+    of: sweep.Sweep, recipe: Path, monkeypatch: pytest.MonkeyPatch
+):
     full = {"event": "disk", "message": "w: No space left on device"}
     monkeypatch.setattr(supervisor, "run", failing(full, error=DiskError("w: No space")))
     with pytest.raises(DiskError, match="w: No space"):
-        model_block.run(task, "0:1", "job", "")
-    assert heartbeats.failures(recipe_of(task), ROWS[0]) == []
-    assert list(heartbeats.running(recipe_of(task))) == []
+        block(of, "0:1", "job", "")
+    assert heartbeats.failures(recipe, ROWS[0]) == []
+    assert list(heartbeats.running(recipe)) == []
 
 
 @pytest.mark.parametrize(
     "error", [ApartError("did not find each other"), LostError("all workers were lost")]
 )
 def test_what_may_pass_is_to_be_started_again(
-    task: jobs.Task,
+    of: sweep.Sweep,
+    recipe: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     error: UserError,
@@ -167,9 +181,9 @@ def test_what_may_pass_is_to_be_started_again(
         raise error
 
     monkeypatch.setattr(supervisor, "run", run)
-    assert model_block.run(task, "0:1", "job", "") == 200
+    assert block(of, "0:1", "job", "") == 200
     assert str(error) in capsys.readouterr().err
-    assert heartbeats.failures(recipe_of(task), ROWS[0]) == []
+    assert heartbeats.failures(recipe, ROWS[0]) == []
 
 
 @pytest.mark.process
@@ -179,7 +193,7 @@ def test_a_worker_that_crashes_while_saving_ends_at_once(
 ):
     """A file stands where the checkpoints of a row belong; orbax would wait for minutes, and then be killed."""
     workdir = tiny.copy(tmp_path / "w", rows=False)
-    of = jobs.read(tiny.config, str(workdir), ["--config.train.workers=1"])
+    of = sweep.read(tiny.config, str(workdir), ["--config.train.workers=1"])
     [task] = of.tasks
     recipe = tiny.recipe(workdir)
     (recipe / "checkpoints").mkdir()
@@ -189,11 +203,11 @@ def test_a_worker_that_crashes_while_saving_ends_at_once(
     stopped: list[Any] = []
     stop = supervisor._stop
     monkeypatch.setattr(supervisor, "_stop", lambda found: stop(stopped.extend(found) or found))
-    assert start(of, f"--recipe={task.key}", "--rows=0:2", "--job=j") == 3
+    assert start(of, task, "--rows=0:2", "--job=j") == 3
     assert [process.exitcode for process in stopped] == [1]  # by itself: not killed
     first, second, third = heartbeats.failures(recipe, ROWS[1])
     assert first["reason"] == second["reason"] == "an earlier one" != third["reason"]
-    assert task.missing() == [2, 3, 4, 5]
+    assert jobs.missing(task) == [2, 3, 4, 5]
     assert multiprocessing.active_children() == []
 
 
@@ -205,38 +219,38 @@ def test_a_worker_that_crashes_while_saving_ends_at_once(
     ],
 )
 def test_what_is_wrong_before_any_row_is_of_no_row(
-    task: jobs.Task, monkeypatch: pytest.MonkeyPatch, error: Exception
+    of: sweep.Sweep, recipe: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ):
     def run(*_: Any) -> bool:
         raise error
 
     monkeypatch.setattr(supervisor, "run", run)
     with pytest.raises(type(error)) as caught:
-        model_block.run(task, "0:1", "job", "")
+        block(of, "0:1", "job", "")
     assert caught.value is error
-    assert heartbeats.failures(recipe_of(task), ROWS[0]) == []
-    assert list(heartbeats.running(recipe_of(task))) == []
+    assert heartbeats.failures(recipe, ROWS[0]) == []
+    assert list(heartbeats.running(recipe)) == []
 
 
 def test_a_row_over_several_processes_is_tried_again_by_the_engine(
     tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     workdir = tiny.copy(tmp_path / "w", rows=False)
-    [task] = jobs.read(tiny.config, str(workdir), ["--config.compute.span=job"]).tasks
+    of = sweep.read(tiny.config, str(workdir), ["--config.compute.span=job"])
+    recipe = of.tasks[0].folder
     monkeypatch.setattr(supervisor, "run", failing(CRASH, error=RuntimeError("x")))
     with pytest.raises(SystemExit) as ended:
-        model_block.run(task, "0:1", "job", "")
+        block(of, "0:1", "job", "")
     assert ended.value.code == 143
-    assert len(heartbeats.failures(recipe_of(task), ROWS[0])) == 1
+    assert len(heartbeats.failures(recipe, ROWS[0])) == 1
 
 
 def test_another_process_of_a_job_blames_the_row_of_the_first(
     tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     workdir = tiny.copy(tmp_path / "w", rows=False)
-    [task] = jobs.read(tiny.config, str(workdir), ["--config.compute.span=job"]).tasks
-    recipe = recipe_of(task)
-    recipe.mkdir()
+    of = sweep.read(tiny.config, str(workdir), ["--config.compute.span=job"])
+    recipe = of.tasks[0].folder
     first = heartbeats.Running(recipe, model_block.who("17_3", ""))
     monkeypatch.setenv("SLURM_PROCID", "1")
 
@@ -248,7 +262,7 @@ def test_another_process_of_a_job_blames_the_row_of_the_first(
     with first.alive():
         first.begin(ROWS[4])
         with pytest.raises(SystemExit):
-            model_block.run(task, "0:6", "17_3", "")
+            block(of, "0:6", "17_3", "")
     [failure] = heartbeats.failures(recipe, ROWS[4])
     assert failure["job"] == "17_3.1"
 
@@ -260,14 +274,15 @@ def test_a_node_is_called_as_its_scheduler_calls_it(monkeypatch: pytest.MonkeyPa
 
 
 def test_an_earlier_life_that_was_killed_is_counted(
-    task: jobs.Task, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    of: sweep.Sweep,
+    recipe: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ):
-    recipe = recipe_of(task)
-    recipe.mkdir()
     state = heartbeats.Running(recipe, model_block.who("17_3", "old.log"))
     state.begin(ROWS[1])
     monkeypatch.setattr(supervisor, "run", failing())
-    assert model_block.run(task, "0:2", "17_3", "new.log") == 0
+    assert block(of, "0:2", "17_3", "new.log") == 0
     [failure] = heartbeats.failures(recipe, ROWS[1])
     assert failure["log"] == "old.log"
     assert "its job vanished" in capsys.readouterr().err
@@ -277,15 +292,16 @@ def test_a_misspelt_recipe_or_row_is_a_line(
     tiny: tiny_run.Tiny, capsys: pytest.CaptureFixture[str]
 ):
     flags = f"--config={tiny.config}", f"--workdir={tiny.workdir}"
-    [task] = jobs.read(tiny.config, str(tiny.workdir), ()).tasks
     assert cli.main(["rows", *flags, "--recipe=x", "--rows=0:1"]) == 2
     assert capsys.readouterr().err.startswith("--recipe=x: ")
-    assert cli.main(["rows", *flags, f"--recipe={task.key}", "--rows=5:7"]) == 2
+    assert cli.main(["rows", *flags, "--recipe=tiny", "--rows=5:7"]) == 2
     assert capsys.readouterr().err.startswith("--rows=5:7: must be BEGIN:END")
+    assert cli.main(["rows", *flags, "--recipe=tiny", "--rows=0:1", "--workers=-1"]) == 2
+    assert capsys.readouterr().err.startswith("--workers=-1: must be 0 or larger")
 
 
 def test_the_versions_of_who_made_rows_are_in_the_log(
-    task: jobs.Task, monkeypatch: pytest.MonkeyPatch
+    of: sweep.Sweep, recipe: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(
         supervisor,
@@ -294,8 +310,8 @@ def test_the_versions_of_who_made_rows_are_in_the_log(
             {"event": "row_trained", "row": ROWS[0], "steps": 1, "resumed_at": 0, "seconds": 1.0}
         ),
     )
-    model_block.run(task, "0:1", "job", "")
-    [event] = tiny_run.logged(task.folder, "row_trained")
-    made_by = json.loads((task.folder / "config.json").read_text())
+    block(of, "0:1", "job", "")
+    [event] = tiny_run.logged(of.workdir.path, "row_trained")
+    made_by = json.loads((recipe / "config.json").read_text())
     assert event["version"].split()[0] == made_by["lm_mia"]
     assert event["host"] == model_block.who("", "").host

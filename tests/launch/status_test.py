@@ -19,7 +19,6 @@ from launch import cli, heartbeats, jobs, model_block, status
 from lm_mia.cli import main as run
 from lm_mia.data import subsets
 from lm_mia.run import supervisor
-from lm_mia.run.sweep import link
 
 __all__ = ["_on_cpu", "tiny"]  # fixtures
 
@@ -27,9 +26,9 @@ ROWS = [str(row) for row in subsets.rows(4, 2)]
 
 
 @pytest.fixture
-def of(tiny: tiny_run.Tiny, tmp_path: Path) -> jobs.Sweep:
+def of(tiny: tiny_run.Tiny, tmp_path: Path) -> sweep.Sweep:
     """A sweep whose first recipe has all rows but the last three, and whose second has none."""
-    found = jobs.read(tiny_sweep.config_file(tiny, tmp_path), str(tmp_path / "s"), ())
+    found = sweep.read(tiny_sweep.config_file(tiny, tmp_path), str(tmp_path / "s"), ())
     task = found.tasks[0]
     shutil.copytree(tiny.workdir, task.folder)
     shutil.move(task.folder / "population", task.population)
@@ -39,27 +38,33 @@ def of(tiny: tiny_run.Tiny, tmp_path: Path) -> jobs.Sweep:
     return found
 
 
-def recipe_of(of: jobs.Sweep) -> Path:
+def recipe_of(of: sweep.Sweep) -> Path:
     found = of.tasks[0].recipe()
     assert found is not None
     return found
 
 
-def told(of: jobs.Sweep, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+def told(of: sweep.Sweep, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     return whole(of, capsys)["recipes"]
 
 
-def argv(of: jobs.Sweep, *more: str) -> list[str]:
-    return ["status", f"--config={of.config}", f"--workdir={of.folder}", *of.overrides, *more]
+def argv(of: sweep.Sweep, *more: str) -> list[str]:
+    return [
+        "status",
+        f"--config={of.config_arg}",
+        f"--workdir={of.workdir.path}",
+        *of.overrides,
+        *more,
+    ]
 
 
-def whole(of: jobs.Sweep, capsys: pytest.CaptureFixture[str], *more: str) -> dict[str, Any]:
+def whole(of: sweep.Sweep, capsys: pytest.CaptureFixture[str], *more: str) -> dict[str, Any]:
     capsys.readouterr()
     assert cli.main(argv(of, "--json", *more)) == 0
     return json.loads(capsys.readouterr().out)
 
 
-def printed(of: jobs.Sweep, capsys: pytest.CaptureFixture[str], *more: str) -> list[str]:
+def printed(of: sweep.Sweep, capsys: pytest.CaptureFixture[str], *more: str) -> list[str]:
     """The lines below the table."""
     capsys.readouterr()
     assert cli.main(argv(of, *more)) == 0
@@ -68,12 +73,12 @@ def printed(of: jobs.Sweep, capsys: pytest.CaptureFixture[str], *more: str) -> l
     return [line.rstrip() for line in lines[end + 1 :]]
 
 
-def of_one(tiny: tiny_run.Tiny, workdir: Path, *overrides: str) -> jobs.Sweep:
-    return jobs.read(tiny.config, str(workdir), overrides)
+def of_one(tiny: tiny_run.Tiny, workdir: Path, *overrides: str) -> sweep.Sweep:
+    return sweep.read(tiny.config, str(workdir), overrides)
 
 
-def test_where_a_sweep_stands(of: jobs.Sweep, capsys: pytest.CaptureFixture[str]):
-    before = tiny_run.content(of.folder)
+def test_where_a_sweep_stands(of: sweep.Sweep, capsys: pytest.CaptureFixture[str]):
+    before = tiny_run.content(of.workdir.path)
     state = heartbeats.Running(recipe_of(of), model_block.who("17_3", "a.log"))
     with state.alive():
         state.begin(ROWS[3])
@@ -86,13 +91,13 @@ def test_where_a_sweep_stands(of: jobs.Sweep, capsys: pytest.CaptureFixture[str]
     assert (second["models"], second["done"], second["missing"]) == (6, 0, 6)
     assert (first["tables"], second["tables"]) == ("other settings", "missing")  # of all attacks
     assert second["workdir"] == str(of.tasks[1].folder)
-    after = tiny_run.content(of.folder)
+    after = tiny_run.content(of.workdir.path)
     assert {k: v for k, v in after.items() if not k.endswith(".lock")} == {
         k: v for k, v in before.items() if not k.endswith(".lock")
     }
 
 
-def test_failures_by_row_and_by_machine(of: jobs.Sweep, capsys: pytest.CaptureFixture[str]):
+def test_failures_by_row_and_by_machine(of: sweep.Sweep, capsys: pytest.CaptureFixture[str]):
     recipe, by = recipe_of(of), heartbeats.By("j", "bad7", 1, "j.log", "0.1")
     heartbeats.failed(recipe, ROWS[0], "x", by)  # made since
     heartbeats.failed(recipe, ROWS[3], "ValueError: [/a]", by)
@@ -114,7 +119,7 @@ def test_failures_by_row_and_by_machine(of: jobs.Sweep, capsys: pytest.CaptureFi
     assert first["hosts"] == {"bad7": {"models": 0, "failures": 5}}
     status.show(of)
     out = " ".join(capsys.readouterr().out.split())
-    label = of.tasks[0].label
+    label = of.tasks[0].name
     assert "machine bad7: 5 failures, 0 models" in out
     last = "the last on bad7"
     assert f"failing {ROWS[3]} of {label}: 1 failures, {last}: ValueError: [/a]; log: j.log" in out
@@ -123,7 +128,7 @@ def test_failures_by_row_and_by_machine(of: jobs.Sweep, capsys: pytest.CaptureFi
 
 
 def test_a_job_that_vanished(
-    of: jobs.Sweep, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    of: sweep.Sweep, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     recipe = recipe_of(of)
     heartbeats.Running(recipe, model_block.who("17_3", "a.log")).begin(ROWS[3])
@@ -134,7 +139,7 @@ def test_a_job_that_vanished(
     assert first["missing"] == 3
 
 
-def test_rate_and_time_left_are_of_the_log(of: jobs.Sweep, capsys: pytest.CaptureFixture[str]):
+def test_rate_and_time_left_are_of_the_log(of: sweep.Sweep, capsys: pytest.CaptureFixture[str]):
     lines = [
         {"event": "row_scored", "row": row, "last": last, "recipe": name, "host": "h"}
         | {"time": f"2026-01-01T00:{minute:02}:00.000+00:00"}
@@ -165,13 +170,13 @@ def test_rate_and_time_left_are_of_the_log(of: jobs.Sweep, capsys: pytest.Captur
 
 
 def test_versions_that_differ_and_folders_of_other_recipes_are_told(
-    of: jobs.Sweep, capsys: pytest.CaptureFixture[str]
+    of: sweep.Sweep, capsys: pytest.CaptureFixture[str]
 ):
     task, began = of.tasks[0], json.loads((of.tasks[0].folder / "config.json").read_text())
     scored = tiny_run.logged(task.folder, "row_scored")
     with open(task.folder / "metrics.jsonl", "a") as file:
         file.write(json.dumps({**scored[0], "version": "9.9.9 abc"}) + "\n")
-    shutil.copytree(of.tasks[0].folder, of.folder / "old_12345678", symlinks=True)
+    shutil.copytree(of.tasks[0].folder, of.workdir.path / "old_12345678", symlinks=True)
     status.show(of)
     out = " ".join(capsys.readouterr().out.split())
     first = f"{began['lm_mia']} {(began['commit'] or '')[:9]}".strip()
@@ -180,7 +185,8 @@ def test_versions_that_differ_and_folders_of_other_recipes_are_told(
         in out
     )
     assert (
-        f"other {of.folder / 'old_12345678'}: a recipe that the config does not ask for now" in out
+        f"other {of.workdir.path / 'old_12345678'}: a recipe that the config does not ask for now"
+        in out
     )
 
 
@@ -286,7 +292,7 @@ def test_another_config_is_refused(
 
 
 def test_verify_names_shards_that_are_missing_or_corrupt(
-    of: jobs.Sweep, capsys: pytest.CaptureFixture[str]
+    of: sweep.Sweep, capsys: pytest.CaptureFixture[str]
 ):
     """In a sweep one recipe of which has no store yet; three models have lost their losses."""
     gone = [recipe_of(of) / f"scores.zarr/loss/c/{row}/0" for row in (3, 4, 5)]
@@ -294,7 +300,7 @@ def test_verify_names_shards_that_are_missing_or_corrupt(
     assert [line for line in lines if line.startswith("missing ")] == [
         f"missing     {path}" for path in gone
     ]
-    assert f"scores      {of.tasks[0].label}: 12 shards wanted, 3 missing, 0 corrupt" in lines
+    assert f"scores      {of.tasks[0].name}: 12 shards wanted, 3 missing, 0 corrupt" in lines
     bad = recipe_of(of) / "scores.zarr/member/c/2/0"
     bad.write_bytes(bad.read_bytes()[::-1])
     capsys.readouterr()
@@ -315,14 +321,14 @@ def test_verify_names_shards_that_are_missing_or_corrupt(
     assert second["shards"] == {"wanted": 0, "missing": [], "corrupt": []}
 
 
-def test_flags_that_exclude_each_other(of: jobs.Sweep, capsys: pytest.CaptureFixture[str]):
+def test_flags_that_exclude_each_other(of: sweep.Sweep, capsys: pytest.CaptureFixture[str]):
     for flag in ("--json", "--verify"):
         assert cli.main(argv(of, "--watch", flag)) == 2
         assert capsys.readouterr().err.startswith("--watch: cannot be combined")
 
 
 @pytest.mark.process
-def test_a_status_loads_no_jax(of: jobs.Sweep):
+def test_a_status_loads_no_jax(of: sweep.Sweep):
     code = (
         f"import sys; from launch import cli; assert cli.main({argv(of, '--verify')!r}) == 0; "
         "sys.exit('jax' in sys.modules)"

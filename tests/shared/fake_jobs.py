@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_run import Tiny
+from tiny_run import Tiny, recipe_of
 
 from launch import cli, heartbeats, local
-from launch.jobs import Sweep
 from lm_mia import config
 from lm_mia.data import subsets
 from lm_mia.run import inventory, supervisor
+from lm_mia.run.sweep import Sweep
 from lm_mia.store.store import Store, scores_of
 
 
@@ -50,7 +50,7 @@ class FakeJobs:
     """The jobs that an engine started, in order, and what becomes of them."""
 
     started: list[dict[str, str]] = dataclasses.field(default_factory=list)
-    """The flags of every job by name, such as ``{"rows": "0:2", "recipe": "12345e67", ...}``."""
+    """The flags of every job by name, such as ``{"rows": "0:2", "recipe": "epochs=2", ...}``."""
     not_made: set[subsets.Row] = dataclasses.field(default_factory=set)
     """Rows that jobs leave missing, as if another command held their locks."""
     before: Callable[[dict[str, str]], Job | None] = lambda flags: None
@@ -69,8 +69,7 @@ class FakeJobs:
 def jobs(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> FakeJobs:
     """Jobs run inside this process while the test runs, and their rows are those of the tiny run."""
     fake = FakeJobs()
-    [made] = tiny.workdir.glob("recipe_*")
-    known = Store(made / "scores.zarr")
+    known = Store(recipe_of(tiny.workdir) / "scores.zarr")
     loss_MxN, member_MxN = known.read(known.rows())
     scores = dict(zip(known.rows(), zip(loss_MxN, member_MxN, strict=True), strict=True))
 
@@ -100,8 +99,7 @@ def jobs(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> FakeJobs:
 
 def running(of: Sweep) -> list[dict[str, Any]]:
     """The records of all jobs of a sweep that are at work on a row."""
-    recipes = [recipe for task in of.tasks if (recipe := task.recipe()) is not None]
-    found = [record for recipe in recipes for _, record, _ in heartbeats.running(recipe)]
+    found = [record for task in of.tasks for _, record, _ in heartbeats.running(task.folder)]
     return [record for record in found if record["rows"]]
 
 

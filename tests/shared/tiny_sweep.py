@@ -13,8 +13,8 @@ def sweep():
 
 
 def config_file(tiny: Tiny, folder: Path) -> str:
-    """A config file with a sweep of three entries: recipe 0 is the tiny run's own, recipe 1 trains for two epochs."""
+    """A config file of two recipes: `tiny`, the tiny run's own, also called `references=4`; and `epochs=2`."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "tiny_sweep.py"
+    path = folder / "tiny.py"
     path.write_text(Path(tiny.config).read_text() + SWEEP)
     return str(path)
