@@ -168,11 +168,9 @@ def totals(found: Sequence[Recipe]) -> dict[str, float]:
         "score_point_bytes",
         "store_bytes",
     )
-    largest: dict[str, int] = {}
-    for r in found:
-        largest[r.population] = max(largest.get(r.population, 0), r.population_bytes)
+    populations = {r.population: r.population_bytes for r in found}
     sums: Mapping[str, float] = {name: sum(getattr(r, name) for r in found) for name in names}
-    return {**sums, "population_bytes": sum(largest.values())}
+    return {**sums, "population_bytes": sum(populations.values())}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,6 +10,7 @@ from tiny_run import _on_cpu, tiny
 
 from launch import cli, jobs
 from lm_mia.errors import DISK_WAY_OUT
+from lm_mia.run import sweep
 
 __all__ = ["_on_cpu", "tiny"]  # fixtures
 
@@ -31,11 +32,11 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.usefixtures("_on_cpu")
 def test_a_full_disk_is_one_line_and_nothing_is_lost(tiny: tiny_run.Tiny, disk: Path):
     workdir = tiny.copy(disk / "w", rows=False)
-    of = jobs.read(tiny.config, str(workdir), ["--config.train.workers=1"])
+    of = sweep.read(tiny.config, str(workdir), ["--config.train.workers=1"])
     room = os.statvfs(disk)
     left_bytes = 120_000
     (disk / "filler").write_bytes(bytes(room.f_bavail * room.f_frsize - left_bytes))
-    command = of.command([sys.executable], "local")
+    command = jobs.command(of, [sys.executable], "local")
     done = subprocess.run(command, capture_output=True, text=True)
     assert "Traceback" not in done.stderr
     assert done.returncode == 2
@@ -44,12 +45,13 @@ def test_a_full_disk_is_one_line_and_nothing_is_lost(tiny: tiny_run.Tiny, disk: 
     assert full == [f"{full[0].split(':')[0]}: No space left on device; {DISK_WAY_OUT}"]
     (disk / "filler").unlink()
     [task] = of.tasks
-    assert task.missing()
+    assert jobs.missing(task)
     # One job makes what is missing, as the same command would have it do.
-    assert cli.main(of.command(["python"], "rows", f"--recipe={task.key}", "--rows=0:6")[3:]) == 0
-    assert task.missing() == []
+    rows = jobs.command(of, ["python"], "rows", f"--recipe={task.name}", "--rows=0:6")
+    assert cli.main(rows[3:]) == 0
+    assert jobs.missing(task) == []
     assert tiny_run.scores(workdir) == tiny_run.scores(tiny.workdir)
-    assert not list(workdir.glob("recipe_*/failures/*"))
+    assert not list(task.folder.glob("failures/*"))
 
 
 @pytest.mark.usefixtures("_on_cpu")

@@ -15,7 +15,6 @@ from tiny_run import _on_cpu, tiny
 
 from lm_mia.config import load
 from lm_mia.data import subsets
-from lm_mia.run import worker
 from lm_mia.store.store import Store
 
 __all__ = ["_on_cpu", "tiny"]  # fixtures
@@ -41,7 +40,7 @@ def ended(job: list[subprocess.Popen[str]]) -> list[tuple[int, str]]:
 
 def stores(workdir: Path) -> list[Store]:
     """The scores at every score point and at the end."""
-    [path] = workdir.glob("recipe_*/scores.zarr")
+    path = tiny_run.recipe_of(workdir) / "scores.zarr"
     return [Store(path, ("min_k",), POINTS, STEPS, step) for step in (*POINTS, 0)]
 
 
@@ -79,12 +78,12 @@ def test_two_processes_of_two_devices_equal_one_of_one(
     """The one is this process, whose rows are made as those of a worker with one device."""
     w, rows, events = tmp_path / "w", subsets.rows(4, 2), {"train": [], "row_scored": []}
     shutil.copytree(unbroken, w, ignore=shutil.ignore_patterns("checkpoints", "tables"))
-    [recipe] = w.glob("recipe_*")
+    recipe = tiny_run.recipe_of(w)
     for name in tiny_run.scores(w):
         (recipe / "scores.zarr" / name).unlink()
     c = load.parse(tiny.config, list(flags))
     report = lambda e: events.setdefault(e["event"], []).append(e)  # noqa: E731
-    worker._work("run", c, w, recipe, (0, 1), report, None)
+    tiny_run.work("run", c, w, report)
     for one, two in zip(stores(w), stores(unbroken), strict=True):
         for variable in ("loss", "min_k"):
             [(_, a)] = one.blocks({"values": (variable, rows)})
@@ -127,7 +126,8 @@ def started(workdir: Path, job: list[subprocess.Popen[str]], row: str, step: int
 
 def fingerprint(workdir: Path, row: str, step: int) -> str:
     """Of a saved state, a number of 32 bits for its weights and another one for its moments."""
-    [file] = workdir.glob(f"recipe_*/checkpoints/{row}/{step}/fingerprint/metadata")
+    state = tiny_run.recipe_of(workdir) / "checkpoints" / row / str(step)
+    file = state / "fingerprint" / "metadata"
     assert set(json.loads(file.read_text())) == {"params", "opt"}
     return file.read_text()
 
@@ -139,7 +139,7 @@ def test_a_job_killed_and_stopped_goes_on_as_the_unbroken_one_bit_for_bit(
     w, release = tmp_path / "w", tmp_path / "release"
     missing = shutil.ignore_patterns(KILLED, STOPPED, "metrics.jsonl", "tables")
     shutil.copytree(unbroken, w, ignore=missing)
-    [store] = w.glob("recipe_*/scores.zarr")
+    store = tiny_run.recipe_of(w) / "scores.zarr"
     for number in (1, 3):
         for shards in store.glob(f"*/c/{number}"):
             shutil.rmtree(shards)
@@ -170,7 +170,7 @@ def test_a_job_killed_and_stopped_goes_on_as_the_unbroken_one_bit_for_bit(
     made, expected = tiny_run.scores(w), tiny_run.scores(unbroken)
     assert made == {name: of for name, of in expected.items() if "/c/3/" not in name}
     # Saved where it was stopped, as the unbroken job saved it there for a score point.
-    [states] = w.glob(f"recipe_*/checkpoints/{STOPPED}")
+    states = tiny_run.recipe_of(w) / "checkpoints" / STOPPED
     assert sorted(path.name for path in states.iterdir()) == ["3", "6"]
     assert fingerprint(w, STOPPED, 6) == fingerprint(unbroken, STOPPED, 6)
     assert fingerprint(w, STOPPED, 6) != fingerprint(unbroken, KILLED, 6)

@@ -18,8 +18,8 @@ FIRST, OTHER = "reference-00", "reference-03"  # what two workers begin with
 
 def newest_state(workdir: Path, row: str) -> int:
     """The number of steps of the newest saved state of a row."""
-    [folder] = workdir.glob(f"recipe_*/checkpoints/{row}")
-    return max(int(path.name) for path in folder.iterdir())
+    states = tiny_run.recipe_of(workdir) / "checkpoints" / row
+    return max(int(path.name) for path in states.iterdir())
 
 
 def stopped(
@@ -78,6 +78,7 @@ def test_stopped_in_the_middle_of_rows_then_two_commands_at_once_make_the_rest_b
     resumed = {event["row"]: event["resumed_at"] for event in tiny_run.logged(w, "row_trained")}
     assert {row: step for row, step in resumed.items() if step} == {FIRST: 3, OTHER: 2}
     assert tiny_run.scores(w) == tiny_run.scores(tiny.workdir)
-    assert tiny_run.content(w / "population") == tiny_run.content(tiny.workdir / "population")
+    assert tiny_run.content(w / "populations") == tiny_run.content(tiny.workdir / "populations")
     for name in ("attacks.csv", "flip_shares.csv", "samples.parquet"):
-        assert (w / "tables" / name).read_bytes() == (tiny.workdir / "tables" / name).read_bytes()
+        files = [tiny_run.recipe_of(d) / "tables" / name for d in (w, tiny.workdir)]
+        assert files[0].read_bytes() == files[1].read_bytes()

@@ -1,4 +1,5 @@
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,12 @@ from hypothesis import strategies as st
 from tiny_config import TINY, change
 
 from lm_mia.config import Config, load, resolve
-from lm_mia.config.recipe import Entry, asked, population_name
+from lm_mia.config.recipe import Entry, requests
 from lm_mia.model import flops
 from lm_mia.run import plan
 from lm_mia.run.plan import Lengths
+from lm_mia.run.sweep import Task
+from lm_mia.run.workdir import Workdir
 
 BASE = resolve(
     TINY
@@ -21,9 +24,18 @@ C4 = Path(__file__).resolve().parents[2] / "configs" / "c4.py"
 FIVE = Lengths(5.0, 27.0, "by hand")
 
 
+def tasks(entries: Sequence[Entry]) -> list[Task]:
+    """The recipes that entries ask for, in a workdir that is not there."""
+    workdir = Workdir(Path("not_there"))
+    return [
+        Task(workdir, r.names[0], r.config, r.names, r.entries, r.sets)
+        for r in requests(entries, "tiny")
+    ]
+
+
 def one(c: Config, lengths: Lengths = FIVE) -> plan.Recipe:
-    [found] = plan.recipes([({}, c)], lambda _: lengths)
-    return found
+    [task] = tasks([({}, c)])
+    return plan.recipe(task, lengths)
 
 
 def changed(*changes: tuple[str, Any]) -> Config:
@@ -81,7 +93,7 @@ def entries(*configs: Config) -> list[Entry]:
 
 
 def test_a_recipe_is_counted_once_with_all_of_its_rows():
-    found = plan.recipes(
+    asked = tasks(
         entries(
             BASE,
             changed(("attack.references", 10), ("score.statistics", ("min_k",))),
@@ -89,10 +101,9 @@ def test_a_recipe_is_counted_once_with_all_of_its_rows():
             changed(("attack.replicas", 7), ("score.statistics", ("lowercase_loss",))),
             changed(("train.workers", 3), ("compute.micro_rows", 2)),
             changed(("score.at_steps", (1,))),
-        ),
-        lambda _: FIVE,
-        lambda c: c.attack.references,
-    )  # fmt: skip
+        )
+    )
+    found = [plan.recipe(task, FIVE, task.config.attack.references) for task in asked]
     assert [(r.entries, r.sets) for r in found] == [
         ((0, 1, 3, 4), {"n": 0}),
         ((2,), {"n": 2}),
@@ -105,51 +116,23 @@ def test_a_recipe_is_counted_once_with_all_of_its_rows():
         ("attack.replicas", 7),
         ("score.statistics", ("min_k", "lowercase_loss")),
     )
-    alone = dataclasses.replace(one(both), entries=(0, 1, 3, 4), present_rows=10, sets={"n": 0})
-    assert found[0] == alone
-
-
-@pytest.mark.parametrize(
-    "field", ["validation_samples", "frequency_samples", "group_prefix_tokens"]
-)
-def test_another_population_is_another_task_even_if_its_samples_are_the_same(field: str):
-    found = asked(entries(BASE, changed((f"population.{field}", 4))))
-    assert [a.entries for a in found] == [(0,), (1,)]
+    merged = {"entries": (0, 1, 3, 4), "sets": {"n": 0}, "name": "n=0", "present_rows": 10}
+    assert found[0] == dataclasses.replace(one(both), **merged)
 
 
 def test_totals_count_a_population_once():
-    found = plan.recipes(
-        entries(
-            BASE,
-            changed(("model.layers", 2)),
-            changed(("population.samples", 32), ("model.layers", 2)),
-            changed(("population.validation_samples", 4), ("model.layers", 3)),
-        ),
-        lambda _: FIVE,
+    asked = entries(
+        BASE,
+        changed(("model.layers", 2)),
+        changed(("population.samples", 32), ("model.layers", 2)),
+        changed(("population.validation_samples", 4), ("model.layers", 3)),
     )
-    assert len({r.population for r in found}) == 2
+    found = [plan.recipe(task, FIVE) for task in tasks(asked)]
+    assert len({r.population for r in found}) == 3
     total = plan.totals(found)
-    assert total["population_bytes"] == (16 + 4 + 32) * (5 * 2 + 8 + 52)
+    assert total["population_bytes"] == (16 + 32 + 16 + 4) * (5 * 2 + 8 + 52)
     assert total["rows"] == 24
     assert total["train_flops"] == sum(r.train_flops for r in found)
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "same"),
-    [
-        ("corpus.processes", 3, True),
-        ("population.validation_samples", 3, True),
-        ("population.frequency_samples", 3, True),
-        ("model.layers", 3, True),
-        ("corpus.path", "x", False),
-        ("tokenizer.vocab_size", 99, False),
-        ("population.seed", 3, False),
-        ("population.distinct_prefix_tokens", 3, False),
-    ],
-)
-def test_populations_have_a_name(field: str, value: Any, same: bool):
-    names = population_name(BASE), population_name(change(BASE, field, value))
-    assert (names[0] == names[1]) == same
 
 
 def test_part_of_the_rows_is_left():

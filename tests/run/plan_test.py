@@ -7,11 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny_run import Tiny, finished
+import tiny_run
+from tiny_run import Tiny, tiny
 
 from lm_mia import cli
 from lm_mia.data.population import open_population
 from lm_mia.model import flops
+
+__all__ = ["tiny"]  # a fixture
 
 FILE = """
 from lm_mia import config
@@ -29,11 +32,6 @@ def sweep():
     yield {"attack.references": 14}
     yield {"model.size": "10M"}
 """
-
-
-@pytest.fixture(scope="session")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
-    return finished(tmp_path_factory)
 
 
 @pytest.fixture
@@ -90,8 +88,8 @@ def test_a_person_reads_a_table(file: str, capsys: pytest.CaptureFixture[str]):
     flags = [f"--config={file}", "--tokens-per-sample=20", "--config.score.at_epochs=0.5"]
     assert cli.main(["plan", *flags]) == 0
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
-    [row] = [re.split(r"  +", line) for line in lines if line.startswith("the config")]
-    assert row[:6] == ["the config", "2x64", "2.15 M", "16", "50", "160 k"]
+    [row] = [re.split(r"  +", line) for line in lines if line.startswith("plan ")]
+    assert row[:6] == ["plan", "2x64", "2.15 M", "16", "50", "160 k"]
     assert row[8:11] == ["413 MB", "144 kB", "100 kB"]
     assert any(line.startswith("size=10M") and " 10M " in line for line in lines)
     assert any(line.startswith("total") and " 22 " in line for line in lines)
@@ -106,7 +104,7 @@ def test_mistakes_are_told_and_nothing_is_printed(
     file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     plan = ("plan", f"--config={file}")
-    assert wrong(capsys, "plan") == ["--config: missing; say --config=quickstart"]
+    assert wrong(capsys, "plan") == ["--config: missing; add --config=quickstart"]
     first, second = wrong(capsys, *plan, "--mfu=40", "--device=h300")
     assert first == "--mfu=40.0: must be above 0 and at most 1; try --mfu=0.4"
     assert second.startswith("--device=h300: no peak known; say one of ")
@@ -130,8 +128,8 @@ def test_mistakes_are_told_and_nothing_is_printed(
     Path(file).write_text(FILE)
     run = ("run", f"--config={file}", f"--workdir={tmp_path / 'w'}")
     assert wrong(capsys, *run, "--mfu=0.4", "--json") == [
-        "--mfu: only for `lm-mia plan`",
-        "--json: only for `lm-mia plan`",
+        "--mfu: only for lm-mia plan",
+        "--json: only for lm-mia plan and lm-mia status",
     ]
 
 
@@ -141,19 +139,16 @@ def test_mistakes_of_the_command_line_and_of_the_config_are_told_at_once(
     config = (f"--config={file}", "--config.model.layer=3", "--config.attack.replicas=1")
     in_config = [
         "--config.model.layer: no such field; did you mean --config.model.layers?",
-        "attack.replicas=1: must be 2 or more, for a flip rate",
+        "attack.replicas=1: must be 2 or more, since a flip rate needs two decisions, or 0 for none",
     ]
     mfu = "--mfu=40.0: must be above 0 and at most 1; try --mfu=0.4"
     assert wrong(capsys, "plan", *config, "--mfu=40") == [mfu, *in_config]
-    sound = ("plan", f"--config={file}", "--mfu=40", "--tokens-per-sample=65")
-    first, second = wrong(capsys, *sound)
-    assert (first, second.partition(":")[0]) == (mfu, "--tokens-per-sample=65")
-    verify = "--verify: only for `lm-mia status`"
+    verify = "--verify: only for lm-mia status"
     assert wrong(capsys, "plan", *config, "--verify") == [verify, *in_config]
     workdir = f"--workdir={tmp_path / 'w'}"
-    of_plan = "--mfu: only for `lm-mia plan`"
+    of_plan = "--mfu: only for lm-mia plan"
     assert wrong(capsys, "run", *config, workdir, "--mfu=1") == [of_plan, *in_config]
-    missing = "--workdir: missing; say --workdir=runs/quickstart"
+    missing = "--workdir: missing; add --workdir=runs/quickstart"
     assert wrong(capsys, "run", *config) == [missing, *in_config]
 
 
@@ -161,13 +156,14 @@ def test_options_that_would_do_nothing_are_refused(
     file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     config, workdir = f"--config={file}", f"--workdir={tmp_path / 'w'}"
-    shards = "--from-hf-shards={!r}: only for `lm-mia corpus` with --config.corpus.source=c4"
     for verb in ("plan", "run", "train"):
         for value in ("", "x/*.json.gz"):
             said = wrong(capsys, verb, config, workdir, f"--from-hf-shards={value}")
-            assert said == [shards.format(value)]
+            assert said == ["--from-hf-shards: only for lm-mia corpus"]
     flags = ("corpus", config, workdir)
-    assert wrong(capsys, *flags, "--from-hf-shards=x") == [shards.format("x")]
+    assert wrong(capsys, *flags, "--from-hf-shards=x") == [
+        "--from-hf-shards='x': only with --config.corpus.source=c4"
+    ]
     assert wrong(capsys, *flags, "--from-hf-shards=") == [
         "--from-hf-shards='': must name files; try 'hf/c4-*.json.gz'"
     ]
@@ -181,32 +177,48 @@ def test_a_workdir_tells_lengths_and_rows(
     tiny: Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     workdir = tiny.copy(tmp_path / "w")
-    before = sorted(tmp_path.rglob("*"))
+    before, population = sorted(tmp_path.rglob("*")), tiny_run.population_of(workdir)
     flags = [f"--config={tiny.config}", f"--workdir={workdir}", "--config.attack.references=10"]
     plan = planned(capsys, *flags)
     [found] = plan["recipes"]
-    lengths_N = open_population(workdir / "population").lengths_N
+    lengths_N = open_population(population).lengths_N
     assert found["mean_sample_tokens"] == pytest.approx(lengths_N.mean())
     assert found["train_tokens"] == pytest.approx(12 * 16 * lengths_N.mean())
     square = (np.asarray(lengths_N, float) ** 2).sum()
     expected = flops.training(1, 8, 100, lengths_N.sum(), square)
     assert found["train_flops"] == pytest.approx(12 / 2 * expected)
-    assert found["lengths"] == f"measured in {workdir / 'population'}"
+    assert found["lengths"] == f"measured in {population}"
     assert (found["rows"], found["present_rows"]) == (12, 6)
     assert plan["total"]["missing_chip_hours"] == pytest.approx(plan["total"]["chip_hours"] / 2)
-    # Another recipe: the same samples, but no rows of it; another corpus: not even these.
-    [other] = planned(capsys, *flags, "--config.model.layers=2")["recipes"]
+    # Another recipe: the same samples, but no models of it; another population: not even these.
+    flags_of_other = [*flags, "--config.name=other"]
+    [other] = planned(capsys, *flags_of_other, "--config.model.layers=2")["recipes"]
     assert (other["present_rows"], other["lengths"]) == (0, found["lengths"])
-    [more] = planned(capsys, *flags, "--config.population.samples=64")["recipes"]
-    assert (more["present_rows"], more["lengths"]) == (0, found["lengths"])
-    [stranger] = planned(capsys, *flags, "--config.corpus.min_chars=1")["recipes"]
-    assert (stranger["present_rows"], stranger["lengths"]) == (0, "assumed as in C4")
+    for field in ("population.samples=64", "corpus.min_chars=1"):
+        [stranger] = planned(capsys, *flags_of_other, f"--config.{field}")["recipes"]
+        assert (stranger["present_rows"], stranger["lengths"]) == (0, "assumed as in C4")
     assert cli.main(["plan", *flags]) == 0
     assert "for the 6 missing rows" in capsys.readouterr().out
     assert sorted(tmp_path.rglob("*")) == before
-    (workdir / "config.json").write_text("{}")
+    # The config is left out; the recipe is the one that is there.
+    [same] = planned(capsys, *flags[1:])["recipes"]
+    assert same == found
+
+
+def test_what_a_run_would_be_refused_for_a_plan_is_too(
+    tiny: Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    workdir = tiny.copy(tmp_path / "w")
+    flags = [f"--config={tiny.config}", f"--workdir={workdir}"]
+    assert wrong(capsys, "plan", *flags, "--config.model.layers=2") == [
+        f"--workdir={workdir}: its recipe tiny has another config:",
+        "  model.layers: 1 -> 2",
+        "  choose another --workdir, or put these fields back",
+    ]
+    file = tiny_run.recipe_of(workdir) / "config.json"
+    file.write_text("{}")
     assert wrong(capsys, "plan", *flags) == [
-        f"{workdir / 'config.json'}: not a config written by lm-mia; choose another --workdir"
+        f"{file}: not a config written by lm-mia; choose another --workdir"
     ]
 
 
@@ -214,7 +226,7 @@ def test_a_row_that_diverged_is_not_there(
     tiny: Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     workdir = tiny.copy(tmp_path / "w")
-    [recipe] = workdir.glob("recipe_*")
+    recipe = tiny_run.recipe_of(workdir)
     (recipe / "scores.zarr" / "loss" / "c" / "2" / "0").unlink()
     (recipe / "diverged").mkdir()
     (recipe / "diverged" / "reference-02.json").write_text("{}")

@@ -234,7 +234,7 @@ def test_the_others_make_the_rows_of_a_killed_worker(tiny: tiny_run.Tiny, tmp_pa
             assert pid is not None
             os.kill(pid, signal.SIGKILL)
 
-    assert supervisor.run("run", c, workdir, recipe, kill_one)
+    assert supervisor.run("run", c, tiny_run.population_of(workdir), recipe, kill_one)
     [killed] = [event["index"] for event in seen if event["event"] == "train"][:1]
     [lost] = [event for event in seen if event["event"] == "worker_lost"]
     assert lost == {"event": "worker_lost", "index": killed, "exit_code": -9, "left": 1}
@@ -260,7 +260,7 @@ def test_sigterm_to_a_worker_that_is_not_up_yet(
 
     monkeypatch.setattr(supervisor, "_events", ask)
     with pytest.raises(SystemExit) as ended:
-        supervisor.run("run", c, workdir, recipe, lambda event: None)
+        supervisor.run("run", c, tiny_run.population_of(workdir), recipe, lambda event: None)
     assert ended.value.code == 143
     assert multiprocessing.active_children() == []
 

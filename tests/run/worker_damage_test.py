@@ -18,7 +18,7 @@ __all__ = ["_on_cpu", "tiny"]  # fixtures
 def test_a_lost_shard_is_scored_again_from_the_checkpoint(tiny: tiny_run.Tiny, tmp_path: Path):
     c, seen = load.parse(tiny.config), []
     workdir = tiny.copy(tmp_path / "w")
-    [recipe] = workdir.glob("recipe_*")
+    recipe = tiny_run.recipe_of(workdir)
     (recipe / "scores.zarr" / "member" / "c" / "2" / "0").unlink()
     work("run", c, workdir, seen.append)
     told = [event for event in seen[1:] if event["event"] != "compiled"]
@@ -36,7 +36,7 @@ def test_a_statistic_that_is_not_finite_is_not_stored(
 ):
     c = load.parse(tiny.config, ["--config.score.statistics=min_k"])
     workdir = tiny.copy(tmp_path / "w")
-    [recipe] = workdir.glob("recipe_*")
+    recipe = tiny_run.recipe_of(workdir)
     scores_of(c, recipe).ensure(subsets.rows(4, 2), {"tokens": np.arange(32)}, {})
     bad = {
         "loss": np.ones(32, np.float32),

@@ -144,7 +144,7 @@ def test_a_row_that_another_worker_has_just_finished_is_not_made_again(
 def test_a_damaged_population_is_told(tiny: tiny_run.Tiny, tmp_path: Path):
     workdir = tiny.copy(tmp_path / "w", rows=False)
     tiny.recipe(workdir)
-    (workdir / "population" / "tokens.npy").write_bytes(b"")
+    (tiny_run.population_of(workdir) / "tokens.npy").write_bytes(b"")
     with pytest.raises(
         UserError, match=r"tokens.npy: .*; delete the folder .* run `lm-mia corpus`"
     ):
@@ -168,7 +168,7 @@ def test_rows_of_another_worker_are_waited_for(
     """And made here once its lock is free and they still are not there; then nothing is left."""
     c, seen = load.parse(tiny.config), []
     workdir = tiny.copy(tmp_path / "w")
-    [recipe] = workdir.glob("recipe_*")
+    recipe = tiny_run.recipe_of(workdir)
     for index in (1, 4):
         (recipe / "scores.zarr" / "loss" / "c" / str(index) / "0").unlink()
     lock = filelock.FileLock(recipe / "locks" / f"{NAMES[1]}.lock")
@@ -237,9 +237,7 @@ def test_rows_are_scored_at_every_score_point_and_present_when_all_are(
     """A row's end is that of a row without score points; a point that is lost is made again alone."""
     c = load.parse(tiny.config, ["--config.score.at_steps=1,3", "--config.attack.step=3"])
     workdir = tiny.copy(tmp_path / "w", rows=False)
-    [made] = tiny.workdir.glob("recipe_*")
-    recipe, seen = workdir / made.name, []
-    recipe.mkdir()
+    made, recipe, seen = tiny_run.recipe_of(tiny.workdir), tiny_run.recipe_of(workdir), []
     store = scores_of(c, recipe)
     store.ensure(ROWS, {"tokens": np.arange(32)}, {})
     work("run", c, workdir, seen.append)

@@ -30,12 +30,13 @@ def test_the_stage_by_the_command_line(
     )
     assert cli.main(tiny.argv("extract", w, *FLAGS)) == 0
     assert "extraction: of the 9 samples with the highest scores" in capsys.readouterr().err
-    found = pd.read_csv(w / "tables" / "extraction.csv")
-    samples = pd.read_parquet(w / "tables" / "samples.parquet")
+    tables = tiny_run.recipe_of(w) / "tables"
+    found = pd.read_csv(tables / "extraction.csv")
+    samples = pd.read_parquet(tables / "samples.parquet")
     assert found["score"].is_monotonic_decreasing
     assert found["score"].max() == samples["score"].max()
     assert (found["log_p_sampled"] < 0).all()
-    curves = pd.read_csv(w / "tables" / "extraction_curves.csv")
+    curves = pd.read_csv(tables / "extraction_curves.csv")
     assert set(curves["scheme"]) == {"greedy", "sampled", "chosen"}
 
 
@@ -43,7 +44,8 @@ def test_the_stage_by_the_command_line(
 def test_the_replica_that_the_scores_are_of_is_asked(tiny: tiny_run.Tiny, tmp_path: Path):
     """Not another one that has come, or gone, since."""
     w = tiny.copy(tmp_path / "w")
-    facts = w / "tables" / "flips.json"
+    tables = tiny_run.recipe_of(w) / "tables"
+    facts = tables / "flips.json"
     made = facts.read_text()
     assert json.loads(made)["first_target"] == "replica-00"
     found = []
@@ -51,8 +53,8 @@ def test_the_replica_that_the_scores_are_of_is_asked(tiny: tiny_run.Tiny, tmp_pa
         row = f"replica-{order:02d}"
         facts.write_text(made.replace("replica-00", row))
         assert cli.main(tiny.argv("extract", w, *FLAGS)) == 0
-        assert json.loads((w / "tables" / "extraction.json").read_text())["row"] == row
-        found.append((w / "tables" / "extraction.csv").read_text())
+        assert json.loads((tables / "extraction.json").read_text())["row"] == row
+        found.append((tables / "extraction.csv").read_text())
     assert found[0] != found[1]
 
 
@@ -61,7 +63,8 @@ def test_tables_that_are_not_there_are_told(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     w = tiny.copy(tmp_path / "w")
-    samples, facts = w / "tables" / "samples.parquet", w / "tables" / "flips.json"
+    tables = tiny_run.recipe_of(w) / "tables"
+    samples, facts = tables / "samples.parquet", tables / "flips.json"
     for damage in (lambda: samples.write_text("junk"), samples.unlink):
         damage()
         assert cli.main(tiny.argv("extract", w, *FLAGS)) == 2
@@ -81,7 +84,7 @@ def test_damaged_scores_are_named_and_made_again_bit_for_bit(
 ):
     w = tiny.copy(tmp_path / "w")
     before = tiny_run.scores(w)
-    [store] = w.glob("recipe_*/scores.zarr")
+    store = tiny_run.recipe_of(w) / "scores.zarr"
     flipped, cut, gone = (store / f"loss/c/{row}/0" for row in (0, 2, 5))
     whole = flipped.read_bytes()
     flipped.write_bytes(whole[:9] + bytes([whole[9] ^ 64]) + whole[10:])

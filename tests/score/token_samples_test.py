@@ -42,7 +42,7 @@ def test_some_samples_alone(tiny_population: Population):
 
 @pytest.fixture(scope="module")
 def tiny_population(tiny: tiny_run.Tiny) -> Population:
-    return open_population(tiny.workdir / "population")
+    return open_population(tiny_run.population_of(tiny.workdir))
 
 
 def store(path: Path, samples: tuple[int, ...] = (4, 1, 3)) -> Store:
@@ -227,13 +227,12 @@ def test_by_the_command_line(
 ):  # fmt: skip
     """Rows that are there get them from their checkpoints; their sums are the samples' losses."""
     w = tiny.copy(tmp_path / "w")
-    before, population = tiny_run.scores(w), open_population(w / "population")
+    before, population = tiny_run.scores(w), open_population(tiny_run.population_of(w))
     monkeypatch.setattr(supervisor, "run", here)
     flags = ("--config.score.token_samples", "5", "31", "2")
     assert cli.main(tiny.argv("score", w, *flags)) == 0
-    assert "rows: 6 wanted, 0 present, 6 to score" in capsys.readouterr().err
-    [path] = w.glob("recipe_*/scores.zarr")
-    with xr.open_zarr(path) as data:
+    assert "models: 6 wanted, 0 present, 6 to score" in capsys.readouterr().err
+    with xr.open_zarr(tiny_run.recipe_of(w) / "scores.zarr") as data:
         log_prob_MxT = data["token_log_prob"].values
         sample_T, position_T = data["token_sample"].values, data["token_position"].values
         np.testing.assert_array_equal(
