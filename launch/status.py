@@ -278,8 +278,7 @@ def _next(of: Sweep, found: dict[str, Any]) -> list[str]:
     """What to do once all models are there, if anything is left to do."""
     recipes = found["recipes"]
     tables = all(r["tables"] in ("present", "not wanted") for r in recipes)
-    finished = tables and found["report"] == "present"
-    if finished or any(r["done"] < r["models"] for r in recipes):
+    if (tables and found["report"] != "missing") or any(r["done"] < r["models"] for r in recipes):
         return []
     flags = [f"--workdir={of.workdir.path}"]
     if found["others"] or any(not _as_stored(task) for task in of.tasks):

@@ -75,6 +75,9 @@ def exit_code(act: Callable[[], int]) -> int:
         if error.code == STOPPED:
             print("stopped; the same command goes on from here", file=sys.stderr)
         raise
+    except BrokenPipeError:  # whoever read the output, such as `head`, has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except OSError as error:
         if isinstance(error, _NO_PLACE) or error.errno == errno.ENAMETOOLONG:
             print(f"{error.filename}: {error.strerror}; choose another path", file=sys.stderr)

@@ -117,6 +117,8 @@ def test_the_config_may_be_left_out_once_the_workdir_has_one(
     facts = json.loads((tiny_run.recipe_of(w) / "tables" / "flips.json").read_text())
     assert (facts["replicas"], facts["references"]) == (3, 4)
     capsys.readouterr()
+    [line] = refused(["run", f"--workdir={w}", "--config.name=other"], capsys)
+    assert line.startswith("--config.name: names the recipe of a config, and the recipes of")
     assert refused(["run", f"--workdir={w}", "--config.model.layers=2"], capsys) == [
         f"--workdir={w}: its recipe tiny has another config:",
         "  model.layers: 1 -> 2",
@@ -175,8 +177,7 @@ def test_an_empty_text_column(
         (
             ["run"],
             [
-                "--config: missing; add --config=quickstart",
-                "--workdir: missing; add --workdir=runs/quickstart",
+                "--workdir: missing; add --workdir=runs/quickstart, and --config=quickstart to begin a run there"
             ],
         ),
     ],

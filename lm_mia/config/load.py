@@ -146,9 +146,11 @@ def _override(config: Config, overrides: Sequence[str]) -> tuple[Config, list[st
             continue
         if name not in kinds:
             near = _near(name)
-            hint = f"; did you mean --config.{near[0]}?" if near else ""
+            hint = (
+                f"did you mean --config.{near[0]}?" if near else "`lm-mia fields` lists all fields"
+            )
             unsure |= {*near}
-            bad.append(f"--config.{name}: no such field{hint}")
+            bad.append(f"--config.{name}: no such field; {hint}")
             continue
         said = " ".join(values)
         if kinds[name] is bool:
@@ -196,10 +198,14 @@ def _put(config: Config, name: str, value: Any) -> Config:
 
 
 def _near(name: str) -> list[str]:
-    """The field that was probably meant, if any: one of the same last name, else one spelt alike."""
-    kinds = dict(_fields(Config))
-    leaf = [k for k in kinds if k.rsplit(".")[-1] == name.rsplit(".")[-1]]
-    return (leaf or difflib.get_close_matches(name, kinds, n=1, cutoff=0.4))[:1]
+    """Returns the field that was probably meant, if any: one whose last part is the same, or else is spelt alike."""
+    fields: dict[str, list[str]] = {}
+    for field, _ in _fields(Config):
+        fields.setdefault(field.rpartition(".")[2], []).append(field)
+    section, _, leaf = name.rpartition(".")
+    near = [leaf] if leaf in fields else difflib.get_close_matches(leaf, fields, n=1, cutoff=0.65)
+    found = [field for leaf in near for field in fields[leaf]]
+    return sorted(found, key=lambda field: not field.startswith(f"{section}."))[:1]
 
 
 def _flat(entry: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -7,6 +7,7 @@ import argparse
 import contextlib
 import dataclasses
 import json
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -118,10 +119,11 @@ def from_flags(
     """
     lacks_workdir = needs_workdir and not known.workdir
     if not wrong:
-        if not known.config and not known.workdir:
-            wrong.append("--config: missing; add --config=quickstart")
         if lacks_workdir:
-            wrong.append("--workdir: missing; add --workdir=runs/quickstart")
+            begin = "" if known.config else ", and --config=quickstart to begin a run there"
+            wrong.append(f"--workdir: missing; add --workdir=runs/quickstart{begin}")
+        elif not known.config and not known.workdir:
+            wrong.append("--config: missing; add --config=quickstart")
     if not known.config and wrong:
         return None
     if lacks_workdir:  # the mistakes in the config are reported too
@@ -160,7 +162,13 @@ def read(config_arg: str | None, folder: str | None, overrides: Sequence[str]) -
     tasks = [dataclasses.replace(t, others=frozenset(all_names - {*t.names})) for t in tasks]
     for task in tasks if folder is not None else ():
         task.stored()
-    return Sweep(config_arg, workdir, tuple(overrides), tuple(tasks), entries[0][1].figures)
+    figures = _lasting(entries[0][1].figures)
+    return Sweep(config_arg, workdir, tuple(overrides), tuple(tasks), figures)
+
+
+def _lasting(figures: Sequence[str]) -> tuple[str, ...]:
+    """Figures, with paths of files that hold wherever a later command is started."""
+    return tuple(os.path.abspath(name) if name.endswith(".py") else name for name in figures)
 
 
 def _task(workdir: Workdir, request: RecipeRequest) -> Task:
@@ -189,6 +197,11 @@ def _stored_key(workdir: Workdir, name: str) -> tuple[Any, ...] | None:
 
 def _of_workdir(workdir: Workdir, overrides: Sequence[str]) -> Sweep:
     contents = require(workdir)
+    if any(word.startswith("--config.name") for word in overrides):
+        raise UserError(
+            "--config.name: names the recipe of a config, and the recipes of the workdir have their names; leave it "
+            "out, or add --config"
+        )
     tasks = []
     for name in workdir.names():
         stored = workdir.stored(name)
@@ -207,7 +220,7 @@ def _of_workdir(workdir: Workdir, overrides: Sequence[str]) -> Sweep:
         raise UserError(f"--workdir={workdir.path}: has no recipes yet; add --config=quickstart")
     given = any(word.startswith("--config.figures") for word in overrides)
     figures = tasks[0].config.figures if given else tuple(contents["figures"])
-    return Sweep(None, workdir, tuple(overrides), tuple(tasks), figures)
+    return Sweep(None, workdir, tuple(overrides), tuple(tasks), _lasting(figures))
 
 
 def require(workdir: Workdir) -> dict[str, Any]:
