@@ -78,8 +78,8 @@ def task_of(sweep: Sweep, name: str, expected_hash: str = "") -> Task:
     if not found:
         known = ", ".join(task.name for task in sweep.tasks)
         raise UserError(
-            f"--recipe={name}: there is no such recipe; choose one of {known}, or, if the config has changed since the job "
-            "was written, put it back"
+            f"--recipe={name}: there is no such recipe; choose one of {known}, or, if the config has changed since the "
+            "job was written, put it back"
         )
     now = recipe_hash(found[0].config)
     if expected_hash not in ("", now):
