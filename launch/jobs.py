@@ -77,7 +77,10 @@ def task_of(sweep: Sweep, name: str, expected_hash: str = "") -> Task:
     found = found or [task for task in sweep.tasks if name in task.names]
     if not found:
         known = ", ".join(task.name for task in sweep.tasks)
-        raise UserError(f"--recipe={name}: there is no such recipe; the recipes are {known}")
+        raise UserError(
+            f"--recipe={name}: there is no such recipe; choose one of {known}, or, if the config has changed since the "
+            "job was written, put it back"
+        )
     now = recipe_hash(found[0].config)
     if expected_hash not in ("", now):
         raise UserError(

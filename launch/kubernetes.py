@@ -321,9 +321,9 @@ def jobsets(of: Sweep, sizes: Sizes, asked: Pods, output: Path) -> int:
             f"--workdir={folder}: must be below --mount={asked.mount}, where all pods have the same volume"
         )
     # Without --config, jobs read the configs that the workdir has.
-    file = of.config_arg.split(":")[0] if of.config_arg else None
-    is_file = file is not None and not load.is_config_name(file)
-    if is_file and not Path(os.path.abspath(file)).is_relative_to(Path.cwd()):
+    name = of.config_arg.split(":")[0] if of.config_arg else ""
+    is_file = bool(name) and not load.is_config_name(name)
+    if is_file and not Path(os.path.abspath(name)).is_relative_to(Path.cwd()):
         wrong.append(
             f"--config={of.config_arg}: must be below the current folder, which is to be the image's checkout"
         )

@@ -30,8 +30,8 @@ def test_help_names_the_verbs(capsys: pytest.CaptureFixture[str]):
     [
         ([], "python -m launch: the following arguments are required: VERB; see python -m launch --help"),
         (["pla"], "python -m launch: argument VERB: invalid choice: 'pla'"),
-        (["local", "--config=configs/quickstart.py"], "--workdir: missing; say --workdir=runs/quickstart"),
-        (["plan"], "--config: missing; say --config=quickstart"),
+        (["local", "--config=configs/quickstart.py"], "--workdir: missing; add --workdir=runs/quickstart"),
+        (["plan"], "--config: missing; add --config=quickstart"),
         (["plan", "--config=/nowhere.py"], "--config=/nowhere.py: no such Python file"),
         (["rows", "--config=x", "--workdir=y"], "python -m launch rows: the following arguments are required"),
         (["plan", "--rows-per-job=x"], "python -m launch plan: argument --rows-per-job: invalid int value: 'x'"),

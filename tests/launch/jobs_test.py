@@ -68,7 +68,8 @@ def test_a_recipe_that_the_sweep_does_not_have(of: sweep.Sweep):
     with pytest.raises(UserError) as caught:
         jobs.task_of(of, "epochs=3")
     assert str(caught.value) == (
-        "--recipe=epochs=3: there is no such recipe; the recipes are tiny, epochs=2"
+        "--recipe=epochs=3: there is no such recipe; choose one of tiny, epochs=2, or, if the config has changed since "
+        "the job was written, put it back"
     )
 
 

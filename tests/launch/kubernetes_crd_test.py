@@ -100,7 +100,7 @@ def test_manifests_fit(kind: str, definition: Path):
 @pytest.mark.parametrize(("field", "name"), TYPOS)
 def test_a_misspelt_field_is_a_problem(field: str, name: str, definition: Path):
     manifest, where = renamed(golden("tpu"), field, name)
-    called = "lm-mia-12345e67-8-16"
+    called = "lm-mia-12345e67-8-16-c4"
     found = crd.problems([golden("gpu"), manifest], definition)
     assert found == [f"{called}: {where}: no such field"]
 

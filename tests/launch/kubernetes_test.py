@@ -16,7 +16,7 @@ GOLDEN = Path(__file__).parent / "golden"
 VOLUME: dict[str, Any] = {"queue": "lm-mia", "claim": "lm-mia-data", "mount": "/data"}
 TPU = Pods("registry/lm_mia:1", tpu_type="tpu-v5-lite-podslice", topology="4x4", **VOLUME)
 GPU = Pods("registry/lm_mia:1", gpus=8, gpu_type="nvidia-h100-80gb", namespace="research", **VOLUME)
-NAME = "lm-mia-12345e67-8-16"  # of which 12345e67 would be a number
+NAME = "lm-mia-12345e67-8-16-c4"  # of which 12345e67 would be a number
 COMMAND = [
     "python",
     "-m",
@@ -24,7 +24,8 @@ COMMAND = [
     "rows",
     "--config=configs/c4.py",
     "--workdir=/data/sweep",
-    "--recipe=12345e67",
+    "--recipe=c4",
+    "--recipe-hash=12345e67",
     "--rows=8:16",
     f"--log={kubernetes.logs(NAME, TPU)}",
 ]

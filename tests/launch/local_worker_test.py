@@ -118,6 +118,8 @@ def test_jobs_that_crash_are_not_tried_for_ever(
     assert len(dead) == 3
 
 
-def test_nothing_to_do_is_done_at_once(tiny: tiny_run.Tiny, capsys: pytest.CaptureFixture[str]):
-    assert cli.main(["worker", f"--config={tiny.config}", f"--workdir={tiny.workdir}"]) == 0
+def test_nothing_to_do_is_done_at_once(
+    tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert cli.main(["worker", f"--workdir={tiny.copy(tmp_path / 'w')}"]) == 0
     assert "6 of 6" in capsys.readouterr().out

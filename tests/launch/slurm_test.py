@@ -20,7 +20,8 @@ COMMAND = [
     "rows",
     "--config=/home/me/sweep.py:big",
     "--workdir=/scratch/me/sweep",
-    "--recipe=ab12cd34",
+    "--recipe=epochs=3",
+    "--recipe-hash=ab12cd34",
     "--config.train.epochs=3",
 ]
 PLACES = (Path("/scratch/me/sweep/logs"), Path("/home/me/lm_mia"))
@@ -53,14 +54,14 @@ NASTY = [
 def test_an_array_script_is_the_golden_one():
     asked = ("gpu,gpu-long", "physics", "normal", "h100|h200")
     of = Slurm("1-12:00:00", 1, 8, 32, "400G", *asked, at_once=40)
-    said = slurm.script("lm_mia-ab12cd34", COMMAND, [0, 1, 2, 5, 7, 8], 8, 70, *PLACES, of)
+    said = slurm.script("lm_mia-epochs-3", COMMAND, [0, 1, 2, 5, 7, 8], 8, 70, *PLACES, of)
     assert said == (GOLDEN / "slurm_array.sbatch").read_text()
 
 
 def test_a_script_of_jobs_of_two_nodes_is_the_golden_one():
     of = Slurm("30", nodes=2, setup="/home/me/modules 1.sh", grace_seconds=300)
     command = [*COMMAND, "--config.compute.span=job"]
-    said = slurm.script("lm_mia-ab12cd34", command, [0, 1], 1, 2, *PLACES, of)
+    said = slurm.script("lm_mia-epochs-3", command, [0, 1], 1, 2, *PLACES, of)
     assert said == (GOLDEN / "slurm_nodes.sbatch").read_text()
 
 

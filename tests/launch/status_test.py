@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import held_command
 import numpy as np
 import pytest
 import tiny_run
@@ -15,10 +16,11 @@ import tiny_sweep
 import xarray as xr
 from tiny_run import _on_cpu, here, tiny
 
-from launch import cli, heartbeats, jobs, model_block, status
+from analysis import page
+from launch import cli, heartbeats, model_block, status
 from lm_mia.cli import main as run
 from lm_mia.data import subsets
-from lm_mia.run import supervisor
+from lm_mia.run import supervisor, sweep
 
 __all__ = ["_on_cpu", "tiny"]  # fixtures
 
@@ -28,20 +30,14 @@ ROWS = [str(row) for row in subsets.rows(4, 2)]
 @pytest.fixture
 def of(tiny: tiny_run.Tiny, tmp_path: Path) -> sweep.Sweep:
     """A sweep whose first recipe has all rows but the last three, and whose second has none."""
-    found = sweep.read(tiny_sweep.config_file(tiny, tmp_path), str(tmp_path / "s"), ())
-    task = found.tasks[0]
-    shutil.copytree(tiny.workdir, task.folder)
-    shutil.move(task.folder / "population", task.population)
-    link(task)
-    for shard in task.folder.glob("recipe_*/scores.zarr/loss/c/[345]/*"):
+    workdir = tiny.copy(tmp_path / "s")
+    for shard in tiny_run.recipe_of(workdir).glob("scores.zarr/loss/c/[345]/*"):
         shard.unlink()
-    return found
+    return sweep.read(tiny_sweep.config_file(tiny, tmp_path), str(workdir), ())
 
 
 def recipe_of(of: sweep.Sweep) -> Path:
-    found = of.tasks[0].recipe()
-    assert found is not None
-    return found
+    return of.tasks[0].folder
 
 
 def told(of: sweep.Sweep, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
@@ -49,13 +45,8 @@ def told(of: sweep.Sweep, capsys: pytest.CaptureFixture[str]) -> list[dict[str, 
 
 
 def argv(of: sweep.Sweep, *more: str) -> list[str]:
-    return [
-        "status",
-        f"--config={of.config_arg}",
-        f"--workdir={of.workdir.path}",
-        *of.overrides,
-        *more,
-    ]
+    flags, overrides = of.flags()
+    return ["status", *flags, *overrides, *more]
 
 
 def whole(of: sweep.Sweep, capsys: pytest.CaptureFixture[str], *more: str) -> dict[str, Any]:
@@ -89,8 +80,10 @@ def test_where_a_sweep_stands(of: sweep.Sweep, capsys: pytest.CaptureFixture[str
     assert (running["model"], running["job"], running["log"]) == (ROWS[3], "17_3", "a.log")
     assert datetime.datetime.fromisoformat(running["since"]).tzinfo is not None
     assert (second["models"], second["done"], second["missing"]) == (6, 0, 6)
-    assert (first["tables"], second["tables"]) == ("other settings", "missing")  # of all attacks
-    assert second["workdir"] == str(of.tasks[1].folder)
+    assert (first["recipe"], first["names"]) == ("tiny", ["tiny", "references=4"])
+    assert (second["recipe"], second["names"]) == ("epochs=2", ["epochs=2"])
+    assert (first["tables"], second["tables"]) == ("present", "missing")
+    assert second["folder"] == str(of.tasks[1].folder)
     after = tiny_run.content(of.workdir.path)
     assert {k: v for k, v in after.items() if not k.endswith(".lock")} == {
         k: v for k, v in before.items() if not k.endswith(".lock")
@@ -147,11 +140,11 @@ def test_rate_and_time_left_are_of_the_log(of: sweep.Sweep, capsys: pytest.Captu
             (ROWS[0], True, recipe_of(of).name, 0),
             (ROWS[1], False, recipe_of(of).name, 1),  # a score point
             (ROWS[1], True, recipe_of(of).name, 10),
-            (ROWS[1], True, "recipe_other", 11),
+            (ROWS[1], True, "another", 11),
             (ROWS[2], True, recipe_of(of).name, 20),
         )
     ]
-    path, trained = of.tasks[0].folder / "metrics.jsonl", {"event": "row_trained", "seconds": 300}
+    path, trained = of.workdir.path / "metrics.jsonl", {"event": "row_trained", "seconds": 300}
     lines = [{**lines[0], "time": "2025-12-31T00:00:00.000+00:00"}, *lines]  # before a pause
     lines.append({**trained, "recipe": recipe_of(of).name})
     path.write_text(
@@ -172,22 +165,16 @@ def test_rate_and_time_left_are_of_the_log(of: sweep.Sweep, capsys: pytest.Captu
 def test_versions_that_differ_and_folders_of_other_recipes_are_told(
     of: sweep.Sweep, capsys: pytest.CaptureFixture[str]
 ):
-    task, began = of.tasks[0], json.loads((of.tasks[0].folder / "config.json").read_text())
-    scored = tiny_run.logged(task.folder, "row_scored")
-    with open(task.folder / "metrics.jsonl", "a") as file:
-        file.write(json.dumps({**scored[0], "version": "9.9.9 abc"}) + "\n")
-    shutil.copytree(of.tasks[0].folder, of.workdir.path / "old_12345678", symlinks=True)
+    began, workdir = json.loads((recipe_of(of) / "config.json").read_text()), of.workdir
+    scored = tiny_run.logged(workdir.path, "row_scored")
+    workdir.log({**scored[0], "version": "9.9.9 abc"})
+    shutil.copytree(recipe_of(of), workdir.recipe("old"))
+    workdir.config_file.write_text(json.dumps({"recipes": ["tiny", "old"], "figures": []}))
     status.show(of)
     out = " ".join(capsys.readouterr().out.split())
     first = f"{began['lm_mia']} {(began['commit'] or '')[:9]}".strip()
-    assert (
-        f"versions {task.folder}: made by several versions of lm_mia: {first} (6), 9.9.9 abc (1)"
-        in out
-    )
-    assert (
-        f"other {of.workdir.path / 'old_12345678'}: a recipe that the config does not ask for now"
-        in out
-    )
+    assert f"versions tiny: made by several versions of lm_mia: {first} (6), 9.9.9 abc (1)" in out
+    assert f"other {workdir.recipe('old')}: a recipe that the config does not ask for now" in out
 
 
 def test_watching_ends_when_no_row_is_left(tiny: tiny_run.Tiny, capsys: pytest.CaptureFixture[str]):
@@ -203,7 +190,10 @@ def test_time_for_people(seconds: float, said: str):
 
 
 def test_when_all_is_there_one_command_attacks_and_reports(
-    tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny: tiny_run.Tiny,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ):
     workdir = tiny.copy(tmp_path / "s x")
     found = of_one(tiny, workdir)
@@ -217,18 +207,85 @@ def test_when_all_is_there_one_command_attacks_and_reports(
     command = capsys.readouterr().out.splitlines()[-1]
     verb, *argv = shlex.split(command)
     assert verb == "lm-mia"
-    assert argv[0] == "run"
-    assert argv[3:] == ["--config.attack.alpha=0.1"]
-    # Without the slow report, which is no part of what is said.
-    no_report = f"--config.report={tiny.folder / 'no_report.py'}"
-    assert run([*argv, "--config.train.workers=1", no_report]) == 0
+    flags, overrides = found.flags()
+    assert argv == ["run", *flags, *overrides]
+    monkeypatch.setattr(page, "write_page", held_command.write_no_page)
+    assert run(argv) == 0
+    assert [r["tables"] for r in whole(found, capsys)["recipes"]] == ["present"]
+
+
+def test_the_next_command_needs_only_the_workdir_that_has_the_config(
+    tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    workdir = tiny.copy(tmp_path / "s x")
+    (workdir / "report.html").unlink()
+    found = of_one(tiny, workdir, "--config.train.workers=1")
+    assert printed(found, capsys)[-1] == f"  lm-mia run '--workdir={workdir}'"
+    found = sweep.read(None, str(workdir), ["--config.attack.alpha=0.1"])
+    last = f"  lm-mia run '--workdir={workdir}' --config.attack.alpha=0.1"
+    assert printed(found, capsys)[-1] == last
+
+
+def test_the_next_command_makes_no_models_of_other_recipes(
+    tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    workdir = tiny.copy(tmp_path / "w")
+    (workdir / "report.html").unlink()
+    sweep.claim(sweep.read(tiny_sweep.config_file(tiny, tmp_path), str(workdir), ()))
+    first = of_one(tiny, workdir)
+    flags, _ = first.flags()
+    assert shlex.split(printed(first, capsys)[-1]) == ["lm-mia", "run", *flags]
+
+
+def test_a_recipe_without_replicas_wants_no_tables(
+    tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    workdir = tiny.copy(tmp_path / "w")
+    shutil.rmtree(tiny_run.recipe_of(workdir) / "tables")
+    found = of_one(tiny, workdir, "--config.attack.replicas=0")
+    [r] = whole(found, capsys)["recipes"]
+    assert (r["models"], r["done"], r["tables"]) == (4, 4, "not wanted")
+    assert printed(found, capsys)[-1] == "report      present"  # nothing is left to do
+
+
+def test_a_recipe_of_which_there_is_only_the_config(
+    tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    workdir = tmp_path / "w"
+    found, _ = sweep.claim(of_one(tiny, workdir))
+    [r] = whole(found, capsys, "--verify")["recipes"]
+    assert (r["models"], r["done"], r["missing"], r["tables"]) == (6, 0, 6, "missing")
+    assert r["population"] == {
+        "path": str(found.tasks[0].population),
+        "samples": None,
+        "sha256": None,
+    }
+    assert f"population  missing: {found.tasks[0].population}" in printed(found, capsys)
+
+
+def test_lm_mia_has_the_same_status(tiny: tiny_run.Tiny, capsys: pytest.CaptureFixture[str]):
+    """Fields may be set before the flags of the verb, and values may be words of their own."""
+    flags = ["--config.train.workers", "1", f"--workdir={tiny.workdir}"]
+    told = []
+    for main in (run, cli.main):
+        for argv in (["status", *flags], ["status", *flags, "--json"]):
+            assert main(argv) == 0
+            told.append(capsys.readouterr().out)
+        assert main(["status", *flags, "--json", "--watch"]) == 2
+        assert (
+            capsys.readouterr().err
+            == "--watch: cannot be combined with --json or --verify; leave it out\n"
+        )
+    assert told[:2] == told[2:]
+    assert run(["status", *flags, "--repair"]) == 2
+    assert capsys.readouterr().err == "--repair: only for lm-mia score\n"
 
 
 def test_what_is_there_and_what_is_missing(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     w = tiny.copy(tmp_path / "w")
-    [recipe] = w.glob("recipe_*")
+    recipe = tiny_run.recipe_of(w)
     (recipe / "scores.zarr" / "loss" / "c" / "1" / "0").unlink()
     (recipe / "scores.zarr" / "loss" / "c" / "2" / "0").unlink()
     shutil.rmtree(recipe / "checkpoints" / ROWS[1])
@@ -238,7 +295,7 @@ def test_what_is_there_and_what_is_missing(
     status.show(found)
     out = capsys.readouterr().out.splitlines()
     [cells] = [[cell.strip() for cell in line.split("│")] for line in out if " of 7" in line]
-    assert cells[1:6] == ["the config", "4 of 7", "0", "1", "3"]
+    assert cells[1:6] == ["tiny", "4 of 7", "0", "1", "3"]
     assert "other settings" in cells
     [r] = whole(found, capsys)["recipes"]
     assert (r["models"], r["done"], r["to_score"], r["missing"]) == (7, 4, 1, 3)
@@ -246,14 +303,14 @@ def test_what_is_there_and_what_is_missing(
     assert r["table_settings"] == {"attack.replicas": [3, 2]}
     lines = printed(found, capsys)
     assert (
-        "tables      the config: made with other settings: attack.replicas=2; `lm-mia attack` makes them again"
+        "tables      tiny: made with other settings: attack.replicas=2; `lm-mia attack` makes them again"
         in lines
     )
-    sha256 = json.loads((w / "population" / "manifest.json").read_text())["sha256"]
+    sha256 = json.loads((tiny_run.population_of(w) / "manifest.json").read_text())["sha256"]
     assert f"population  32 samples, sha256 {sha256}" in lines
     assert "report      missing" in lines
     assert tiny_run.content(w) == before
-    (w / "tables" / "flips.json").unlink()  # as an attack does before it begins to write
+    (recipe / "tables" / "flips.json").unlink()  # as an attack does before it begins to write
     assert whole(found, capsys)["recipes"][0]["tables"] == "unfinished"
 
 
@@ -261,7 +318,7 @@ def test_a_report_that_is_older_than_the_tables(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     found = of_one(tiny, tiny.copy(tmp_path / "w"))
-    report = found.folder / "report.html"
+    report = found.workdir.path / "report.html"
     report.touch()
     assert printed(found, capsys)[-1] == "report      present"
     os.utime(report, (0, 0))
@@ -272,22 +329,30 @@ def test_a_report_that_is_older_than_the_tables(
 
 
 @pytest.mark.parametrize("more", [[], ["--json"], ["--watch"], ["--verify"]])
-def test_a_workdir_that_does_not_exist(
+def test_a_workdir_that_does_not_exist_or_has_no_config(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str]
 ):
-    found = of_one(tiny, tmp_path / "new")
-    assert cli.main(argv(found, *more)) == 2
-    out, said = capsys.readouterr()
-    start = "check the path, or start with `lm-mia run`"
-    assert (out, said) == ("", f"--workdir={found.folder}: there is no such folder; {start}\n")
-    assert not found.folder.exists()
+    new = tmp_path / "new"
+    for config in [f"--config={tiny.config}"], []:
+        for rule in "there is no such folder", "has no config.json":
+            assert cli.main(["status", *config, f"--workdir={new}", *more]) == 2
+            out, said = capsys.readouterr()
+            assert out == ""
+            [line] = said.splitlines()
+            assert line.startswith(f"--workdir={new}: {rule}")
+            assert ("--config" in line) == (not config)  # the remedy
+            if new.exists():
+                assert list(new.iterdir()) == []
+                new.rmdir()
+            else:
+                new.mkdir()
 
 
 def test_another_config_is_refused(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    found = of_one(tiny, tiny.workdir, "--config.model.width=16")
-    assert cli.main(argv(found)) == 2
+    flags = tiny.argv("status", tiny.workdir, "--config.model.width=16")
+    assert cli.main(flags) == 2
     assert "  model.width: 8 -> 16" in capsys.readouterr().err.splitlines()
 
 
@@ -358,7 +423,7 @@ def test_statistics_asked_for_later_are_scored_and_nothing_is_trained(
         assert counts(flags) == (6, 0, 6)
         assert run(tiny.argv("run", w, *flags)) == 0
         said = capsys.readouterr().err
-        assert "rows: 6 wanted, 0 present, 0 to train, 6 to score" in said
+        assert "models: 6 wanted, 0 present, 0 to train, 6 to score" in said
     for flags in (one, all_three, []):
         assert counts(flags) == (6, 6, 0)
     assert tiny_run.events(w, "row_trained") == []
@@ -366,8 +431,7 @@ def test_statistics_asked_for_later_are_scored_and_nothing_is_trained(
     new = tiny_run.scores(w)
     assert {k: new[k] for k in old} == old
     assert len(new) == len(old) + 3 * 6
-    [store] = w.glob("recipe_*/scores.zarr")
-    with xr.open_zarr(store) as data:
+    with xr.open_zarr(tiny_run.recipe_of(w) / "scores.zarr") as data:
         values = {
             name: data[name].values
             for name in ("loss", "min_k", "min_k_plus_plus", "lowercase_loss")

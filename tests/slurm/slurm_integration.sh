@@ -54,7 +54,7 @@ times_asked() { grep -s 'CANCELLED AT' "$(log "$1" "$2")" | wc -l; } # to stop, 
 
 row_of() { # of workdir $1, the row that job $2 is at work on, once it has made some steps
   local row
-  row=$(sed -n 's/.*"rows": {"\([a-z0-9-]*\)".*/\1/p' "$1"/recipe_*/running/"$2.json" 2>/dev/null)
+  row=$(sed -n 's/.*"rows": {"\([a-z0-9-]*\)".*/\1/p' "$1"/recipes/*/running/"$2.json" 2>/dev/null)
   [ -n "$row" ] || return 1
   grep -q "\"event\": \"train\", \"row\": \"$row\".*\"step\": [1-9].*\"job\": \"$2\"" "$1/metrics.jsonl" && echo "$row"
 }
@@ -64,7 +64,7 @@ processes() { pgrep -f -- "^$python -m launch rows .*--job=$1( |\$)"; }
 workers() { processes "$1" | while read -r pid; do pgrep -P "$pid" -f spawn_main; done; }
 
 sums() { # of the scores in workdir $1
-  (cd "$1"/recipe_*/ && [ -f "scores.zarr/loss/c/$((ROWS - 1))/0" ] &&
+  (cd "$1"/recipes/quickstart && [ -f "scores.zarr/loss/c/$((ROWS - 1))/0" ] &&
     find scores.zarr -type f ! -name '*.lock' | sort | xargs sha256sum)
 }
 same() { [ -n "$(sums "$1")" ] && [ "$(sums "$1")" = "$(sums "$2")" ]; }
@@ -82,7 +82,8 @@ await() { # up to $1 s until the command after $2 succeeds, which says what is w
     sleep 0.2
   done
 }
-population() { mkdir -p "$1" && cp -r "$scratch/sweep/population" "$1/"; } # made once
+population() { mkdir -p "$1" && cp -r "$scratch/sweep/populations" "$1/"; } # made once
+built() { compgen -G "$1/populations/[!.]*" >/dev/null; }
 submit() { # a sweep in workdir $1; prints the id of its array
   local workdir=$1
   shift
@@ -118,7 +119,7 @@ case_of() { # $1: its name; $2: what it shows; then its command
 array() {
   job=$(submit "$scratch/sweep" --rows-per-job=3 --time=60)
   [ -n "$job" ] || return
-  await 150 "the corpus was made" test -d "$scratch/sweep/population" &&
+  await 150 "the corpus was made" built "$scratch/sweep" &&
     await 150 "both elements were at work on rows" hold "$scratch/sweep" "${job}_0" "${job}_1" &&
     [ "$(field "${job}_0" NodeList)" != "$(field "${job}_1" NodeList)" ]
 }
@@ -149,7 +150,8 @@ lost_node() {
 
 again() {
   [ -z "$(submit "$scratch/sweep" --rows-per-job=3 --time=60)" ] &&
-    tail -n 1 "$scratch/said" | grep -qx 'every row is there'
+    tail -n 2 "$scratch/said" | head -n 1 | grep -q '^All models are present' &&
+    tail -n 1 "$scratch/said" | grep -qx "  lm-mia run --workdir=$scratch/sweep"
 }
 
 time_limit() { # SLURM looks at limits every 30 s: here it asks to stop 15 to 45 s after the start
@@ -215,7 +217,7 @@ bash tests/slurm/slurm_cluster.sh up 2 || exit 1
 case_of array "two elements after the corpus, each on a node" array
 case_of preemption "an element made room for a job of a higher partition, and went on where it was" preemption
 case_of lost_node "the node of an element was drained, then down; it was made on the other one" lost_node
-case_of again "the same command once more finds every row" again
+case_of again "the same command once more finds every model, and names the next one" again
 case_of time_limit "an element was asked to stop before its limit, and went on where it was" time_limit
 case_of cancelled "an element that is cancelled is not put back" cancelled
 case_of unbroken "two nodes, two processes of one job" unbroken

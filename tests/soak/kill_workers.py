@@ -25,6 +25,7 @@ from pathlib import Path
 import tiny_run
 
 from launch import jobs
+from lm_mia.run import sweep
 
 WORKERS = 6
 
@@ -39,9 +40,9 @@ class Worker:
 
 
 def start(
-    of: jobs.Sweep, number: int, folder: Path, environment: dict[str, str]
+    of: sweep.Sweep, number: int, folder: Path, environment: dict[str, str]
 ) -> subprocess.Popen[bytes]:
-    command = of.command([sys.executable], "worker")
+    command = jobs.command(of, [sys.executable], "worker")
     with (
         open(folder / f"worker_{number}.out", "ab") as out,
         open(folder / f"worker_{number}.err", "ab") as err,
@@ -96,16 +97,18 @@ def main() -> int:
     if not (tiny.folder / "done").exists():
         tiny_run.make(tiny)
     overrides = [f"--config.attack.references={known.models - 2}", "--config.train.workers=1"]
-    whole = jobs.read(tiny.config, str(known.dir / "whole"), overrides)
+    whole = sweep.read(tiny.config, str(known.dir / "whole"), overrides)
     environment = tiny.environment
     subprocess.run(
-        whole.command([sys.executable], "local"), check=True, env={**os.environ, **environment}
+        jobs.command(whole, [sys.executable], "local"),
+        check=True,
+        env={**os.environ, **environment},
     )
     folder = known.dir / f"killed_{time.strftime('%H%M%S')}"
     folder.mkdir()
-    of = jobs.read(tiny.config, str(folder / "sweep"), overrides)
+    of = sweep.read(tiny.config, str(folder / "sweep"), overrides)
     subprocess.run(
-        of.command([sys.executable], "corpus"), check=True, env={**os.environ, **environment}
+        jobs.command(of, [sys.executable], "corpus"), check=True, env={**os.environ, **environment}
     )
     # Two moments a worker, in models done: with some left to do at the last of them.
     moments = sorted((draw.randint(4, known.models * 9 // 10), n) for n in [*range(WORKERS)] * 2)
@@ -113,7 +116,7 @@ def main() -> int:
     began = time.monotonic()
     workers = [Worker(n, start(of, n, folder, environment)) for n in range(WORKERS)]
     while any(w.process.poll() is None for w in workers) or moments:
-        done = known.models - len(of.tasks[0].missing())
+        done = known.models - len(jobs.missing(of.tasks[0]))
         while moments and moments[0][0] <= done:
             _, n = moments.pop(0)
             worker = workers[n]
@@ -133,15 +136,15 @@ def main() -> int:
             worker.lives += 1
         time.sleep(0.2)
     seconds = time.monotonic() - began
-    scored = tiny_run.events(of.folder, "row_scored")
-    share, count, of_all = lost_share(of.folder, kills)
+    scored = tiny_run.events(of.workdir.path, "row_scored")
+    share, count, of_all = lost_share(of.workdir.path, kills)
     facts = {
         "exit codes are 0": all(w.process.returncode == 0 for w in workers),
         "every worker was killed twice": [w.lives for w in workers] == [3] * WORKERS,
-        "every model is present": of.tasks[0].missing() == [],
+        "every model is present": jobs.missing(of.tasks[0]) == [],
         "no model is in the log as scored twice": len(set(scored)) == len(scored),
-        "scores are those of the unbroken sweep": tiny_run.scores(of.folder)
-        == tiny_run.scores(whole.folder),
+        "scores are those of the unbroken sweep": tiny_run.scores(of.workdir.path)
+        == tiny_run.scores(whole.workdir.path),
         "less than 10 % was lost": share < 0.1,
     }
     for fact, holds in facts.items():
