@@ -30,7 +30,7 @@ from lm_mia.config import Attack, Config, Corpus, Model, Population, Tokenizer
 
 def get_config():
     return Config(
-        name="flip-140M+flip-302M",
+        name="flip-140M",
         figures={figures!r},
         corpus=Corpus(source="parquet", path={corpus!r}, deduplicate="none"),
         tokenizer=Tokenizer(vocab_size=150, documents=2_000),
@@ -38,6 +38,9 @@ def get_config():
         model=Model(size="custom", layers=2, width=64, heads=2),
         attack=Attack(references={references}, replicas={replicas}),
     )
+
+def sweep():
+    yield dict(name="flip-302M")
 """
 
 

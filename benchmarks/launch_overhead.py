@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 from launch import jobs
-from lm_mia.run import devices
+from lm_mia.run import devices, sweep
 
 ROOT = Path(__file__).parent.parent
 
@@ -42,16 +42,16 @@ def main() -> None:
     for name in ("cold", "warm"):
         folder = known.dir / name
         shutil.rmtree(folder, ignore_errors=True)
-        of = jobs.read(config, str(folder), overrides)
+        of = sweep.read(config, str(folder), overrides)
         if populations is None:
-            corpus = of.command([sys.executable], "corpus")
+            corpus = jobs.command(of, [sys.executable], "corpus")
             subprocess.run(corpus, check=True, env=environment, capture_output=True)
-            populations = folder / "population"
+            populations = folder / "populations"
         else:
             folder.mkdir()
-            shutil.copytree(populations, folder / "population")
+            shutil.copytree(populations, folder / "populations")
         began = time.monotonic()
-        local = of.command([sys.executable], "local")
+        local = jobs.command(of, [sys.executable], "local")
         subprocess.run(local, check=True, env=environment, capture_output=True)
         wall_seconds = time.monotonic() - began
         lines = (folder / "metrics.jsonl").read_text().splitlines()
