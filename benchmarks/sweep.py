@@ -37,6 +37,7 @@ import numpy as np
 
 from lm_mia import config
 from lm_mia.config import load
+from lm_mia.config.recipe import population_hash
 from lm_mia.data import subsets
 from lm_mia.data.population import open_population
 from lm_mia.model import transformer
@@ -67,7 +68,7 @@ def ours(base: Path, scratch: Path, c: config.Config, flags: Sequence[str], work
     for verb in ("train", "score"):
         _lm_mia(verb, workdir, flags, cache=workdir / "cache")
     seconds = time.perf_counter() - began
-    (store,) = workdir.glob("recipe_*/scores.zarr")
+    store = workdir / "recipes" / CONFIG.stem / "scores.zarr"
     rows = subsets.rows(c.attack.references, c.attack.replicas)
     loss_nats = float(np.mean(Store(store).read(rows)[0]))
     shutil.rmtree(workdir)
@@ -119,9 +120,9 @@ def _reference(
     )
 
 
-def write_reference(folder: Path, base: Path, c: config.Config, row: subsets.Row) -> None:
+def write_reference(folder: Path, population_dir: Path, c: config.Config, row: subsets.Row) -> None:
     """What `nanodo_peer.train_reference` reads: batches as our row has them, padded, and the population."""
-    population = open_population(base / "population")
+    population = open_population(population_dir)
     ids_N = np.flatnonzero(subsets.member(row.subset_seed, len(population), c.train.subset))
     B, found = c.train.batch_size, []
     for epoch in range(c.train.epochs):
@@ -142,7 +143,7 @@ def write_reference(folder: Path, base: Path, c: config.Config, row: subsets.Row
     (folder / "settings.json").write_text(json.dumps(given))
     np.save(folder / "batches.npy", np.stack(found))
     np.save(folder / "population.npy", population.pad(np.arange(len(population))))
-    shutil.copy(base / "population" / "tokenizer.model", folder)
+    shutil.copy(population_dir / "tokenizer.model", folder)
 
 
 def ways(scratch: Path, given: argparse.Namespace) -> dict[str, Callable[[], Run]]:
@@ -165,7 +166,7 @@ def ways(scratch: Path, given: argparse.Namespace) -> dict[str, Callable[[], Run
         return found
     folders = [scratch / f"reference_{i}" for i in range(_AT_ONCE)]
     for folder, row in zip(folders, subsets.rows(_AT_ONCE, 0), strict=True):
-        write_reference(folder, base, c, row)
+        write_reference(folder, base / "populations" / population_hash(c), c, row)
     theirs(given.nanodo, folders[:1], 1, 1, scratch / "cache")  # fills it; loads files into memory
     run = functools.partial(theirs, given.nanodo, folders, references)
     found["NanoDO as it comes"] = functools.partial(run, 1, None, as_it_comes=True)

@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -26,10 +25,9 @@ def test_a_reference_sees_its_members_once_an_epoch(
     sweep: ModuleType, tiny: Population, tmp_path: Path
 ):
     c = change(change(TINY, "train.epochs", 2), "population.samples", 20)
-    shutil.copytree(tiny.folder, tmp_path / "base" / "population")
     row = subsets.Row("reference", 3, 3, 3)
     folder = tmp_path / "reference"
-    sweep.write_reference(folder, tmp_path / "base", c, row)
+    sweep.write_reference(folder, tiny.folder, c, row)
     x_TxBxL = np.load(folder / "batches.npy")
     assert x_TxBxL.shape == (2 * 3, 4, 8)  # 10 members in batches of 4: the third is short
     members = sorted(

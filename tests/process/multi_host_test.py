@@ -67,8 +67,8 @@ def unbroken(
     (code, said), (other_code, other_said) = ended(tiny.start_job(w, 2, 2, *flags))
     assert (code, other_code) == (0, 0), said + other_said
     assert "worker 0: cpu, cpu x 4 on 2 processes" in said
-    assert "\ntables " in said
-    assert "\ntables " not in other_said  # one of them makes the tables
+    assert "  attack  " in said
+    assert "  attack  " not in other_said  # one of them makes the tables
     return w
 
 

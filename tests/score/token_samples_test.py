@@ -232,7 +232,8 @@ def test_by_the_command_line(
     flags = ("--config.score.token_samples", "5", "31", "2")
     assert cli.main(tiny.argv("score", w, *flags)) == 0
     assert "models: 6 wanted, 0 present, 6 to score" in capsys.readouterr().err
-    with xr.open_zarr(tiny_run.recipe_of(w) / "scores.zarr") as data:
+    path = tiny_run.recipe_of(w) / "scores.zarr"
+    with xr.open_zarr(path) as data:
         log_prob_MxT = data["token_log_prob"].values
         sample_T, position_T = data["token_sample"].values, data["token_position"].values
         np.testing.assert_array_equal(

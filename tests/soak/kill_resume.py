@@ -20,7 +20,11 @@ import time
 from pathlib import Path
 
 # (stage, what its first sign in the command's output is), in the order in which they are met.
-KILLS = [("corpus", "")] * 2 + [("rows", "worker 0")] * 6 + [("attack", "rows: all present")] * 2
+KILLS = (
+    [("corpus", "")] * 2
+    + [("rows", "worker 0")] * 6
+    + [("attack", "present, 0 to train and score")] * 2
+)
 
 
 def command(config: str, workdir: Path, flags: list[str]) -> list[str]:
@@ -30,7 +34,7 @@ def command(config: str, workdir: Path, flags: list[str]) -> list[str]:
 
 def digests(workdir: Path) -> dict[str, str]:
     """SHA-256 of every file of the population and of the score stores."""
-    files = [*workdir.glob("population/*"), *workdir.glob("recipe_*/scores.zarr/**/*")]
+    files = [*workdir.glob("populations/*/*"), *workdir.glob("recipes/*/scores.zarr/**/*")]
     return {
         str(p.relative_to(workdir)): hashlib.sha256(p.read_bytes()).hexdigest()
         for p in sorted(files)

@@ -83,8 +83,7 @@ class Run:
 
     @property
     def store(self) -> Path:
-        [recipe] = self.workdir.glob("recipe_*")
-        return recipe / "scores.zarr"
+        return self.workdir / "recipes" / "config" / "scores.zarr"
 
     def files(self) -> dict[str, bytes]:
         """Of the store, without what an atomic write left over."""
@@ -112,7 +111,7 @@ class Run:
         from lm_mia.store import check
         from lm_mia.store.store import Store
 
-        settings = json.loads((self.workdir / "config.json").read_text())["config"]
+        settings = json.loads((self.store.parent / "config.json").read_text())["config"]
         steps = -(-settings["population"]["samples"] // 2 // settings["train"]["batch_size"])
         asked = tuple(settings["score"]["statistics"])
         store = Store(self.store, asked, tuple(settings["score"]["at_steps"]), steps)

@@ -64,7 +64,7 @@ CASES: dict[str, tuple[Hit, int, int]] = {  # what is hit; processes and devices
 
 def losses(workdir: Path) -> np.ndarray:
     """Of every row at every score point and at the end."""
-    [path] = workdir.glob("recipe_*/scores.zarr")
+    path = tiny_run.recipe_of(workdir) / "scores.zarr"
     rows = subsets.rows(4, 2)
     return np.stack([Store(path, (), (5, 40), STEPS, step).read(rows)[0] for step in (5, 40, 0)])
 
@@ -105,8 +105,8 @@ def case(tiny: tiny_run.Tiny, folder: Path, name: str, unbroken: Path) -> bool:
     while not all(map(tiny_run.gone, workers)):
         seconds += 0.1
         time.sleep(0.1)
-    states = workdir.glob("recipe_*/checkpoints/reference-02/*")
-    step = max(int(path.name) for path in states if path.name.isdigit())
+    states = tiny_run.recipe_of(workdir) / "checkpoints" / "reference-02"
+    step = max(int(path.name) for path in states.iterdir() if path.name.isdigit())
     run(tiny, workdir, processes, devices)
     rerun = {e["row"]: e["resumed_at"] for e in tiny_run.logged(workdir, "row_trained")}
     same = tiny_run.scores(workdir) == tiny_run.scores(unbroken)
