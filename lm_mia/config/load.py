@@ -117,7 +117,7 @@ def _written_at(module: ModuleType, overrides: Sequence[str]) -> Callable[[str],
     path = Path(module.__file__)
     overridden = {name for name, _ in _flags(overrides)}
     lines: dict[str, list[int]] = {}
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.keyword) and node.arg:
             lines.setdefault(node.arg, []).append(node.value.lineno)
 

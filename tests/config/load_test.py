@@ -344,6 +344,12 @@ def test_the_line_of_a_mistake_is_told_where_one_line_sets_the_field(tmp_path: P
     assert wrong(str(path)) == [f"--config={path}: line 1: SyntaxError: '(' was never closed"]
 
 
+def test_a_config_file_may_begin_with_a_byte_order_mark(tmp_path: Path):
+    path = tmp_path / "bom.py"
+    path.write_text(FILE, encoding="utf-8-sig")
+    assert load.sweep(str(path))
+
+
 def test_flags_of_a_command_and_overrides_are_told_apart():
     parser = load.Parser("lm-mia run", {"--repair": "lm-mia score"})
     parser.add_argument("--config")
