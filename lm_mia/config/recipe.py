@@ -70,19 +70,24 @@ def from_dict(stored: dict[str, Any]) -> Config:
 
 def population_hash(c: Config) -> str:
     """Returns eight hex digits that name the population: corpus, tokenizer and all settings of the population."""
-    return _hash(_determinants(c, ("corpus.", "tokenizer.", "population.")))
+    return _hash(_determinants(schema.to_dict(c), ("corpus.", "tokenizer.", "population.")))
 
 
 def recipe_hash(c: Config) -> str:
     """Returns eight hex digits that name everything that determines a model except its seeds, `FORMAT` included."""
+    return stored_hash(schema.to_dict(c))
+
+
+def stored_hash(stored: dict[str, Any]) -> str:
+    """Returns the `recipe_hash` of a config as `to_dict` returned it, perhaps in a version with other fields."""
     sections = ("corpus.", "tokenizer.", "population.", "model.", "optimizer.", "train.")
-    parts = _determinants(c, sections)
-    del parts["model.size"]  # a name for layers and width
+    parts = _determinants(stored, sections)
+    parts.pop("model.size", None)  # a name for layers and width
     return _hash(parts | {"format": FORMAT})
 
 
-def _determinants(c: Config, sections: tuple[str, ...]) -> dict[str, Any]:
-    flat = _flatten(schema.to_dict(c))
+def _determinants(tree: dict[str, Any], sections: tuple[str, ...]) -> dict[str, Any]:
+    flat = _flatten(tree)
     return {k: v for k, v in flat if k.startswith(sections) and not k.startswith(_FREE)}
 
 
@@ -146,7 +151,7 @@ def requests(entries: Sequence[Entry], default_name: str) -> list[RecipeRequest]
 
 
 def _with_own_names(found: list[RecipeRequest]) -> list[RecipeRequest]:
-    """Adds the hash of the recipe to derived names that are not unique; UserError for given names that are not."""
+    """Adds a hash of the recipe to derived names that are not unique; UserError for given names that are not."""
     count: dict[str, int] = {}
     for request in found:
         for name in request.names:
@@ -158,10 +163,15 @@ def _with_own_names(found: list[RecipeRequest]) -> list[RecipeRequest]:
         )
     return [
         dataclasses.replace(
-            r, names=tuple(n if count[n] == 1 else f"{n}-{recipe_hash(r.config)}" for n in r.names)
+            r, names=tuple(n if count[n] == 1 else f"{n}-{_key_hash(r.config)}" for n in r.names)
         )
         for r in found
     ]
+
+
+def _key_hash(c: Config) -> str:
+    """The recipe's hash, or, if models are also scored before their end, one that says at which steps."""
+    return _hash(key(c)) if schema.score_steps(c) else recipe_hash(c)
 
 
 def _name_of(sets: dict[str, Any]) -> str:

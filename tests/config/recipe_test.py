@@ -133,6 +133,14 @@ def test_names_of_folders_are_plain():
     assert [name.rpartition("-")[2] for name in names] == [recipe_hash(c) for _, c in long]
 
 
+def test_long_names_of_recipes_that_differ_in_score_points_alone_are_not_the_same():
+    long = "x" * 60
+    entries = [({"a.b": long}, named("")), ({"a.b": long}, named("", score__at_steps=(1,)))]
+    names = [r.names[0] for r in requests(entries, "quickstart")]
+    assert len({*names}) == 2
+    assert names == [r.names[0] for r in requests(entries, "quickstart")]
+
+
 def test_entries_with_the_same_models_are_one_request_with_all_names_and_counts():
     a = named("main", attack__references=8, attack__targets=2)
     b = named("fixed-1", attack__references=6, attack__targets=4, extract__samples=3)
