@@ -20,6 +20,7 @@ from typing import Any
 
 from lm_mia import config
 from lm_mia.atomic import EXTRACTION, FACTS
+from lm_mia.config import recipe as recipes
 from lm_mia.errors import UserError
 
 _STORED = ("names", "recipe_hash", "population", "population_sha256", "format")
@@ -57,7 +58,8 @@ class Workdir:
                 f"--workdir={self.path}: is a file; choose a folder that can be written"
             )
         old = [self.path / "population", *self.path.glob("recipe_*"), *self.path.glob("*/recipe_*")]
-        if any(path.exists() for path in old):
+        # recipes/recipe_small is a recipe of this version
+        if any(path.exists() and path.parent != self.path / "recipes" for path in old):
             raise UserError(
                 f"--workdir={self.path}: was made by an earlier version of lm_mia, whose layout this version does not "
                 "read; choose another --workdir"
@@ -68,7 +70,10 @@ class Workdir:
         found = _read(self.config_file)
         if found is None:
             return {"recipes": [], "figures": []}
-        if not {"recipes", "figures"} <= found.keys():
+        for name in ("recipes", "figures"):
+            if not _is_texts(found.get(name)):
+                raise _not_ours(self.config_file)
+        if any(Path(name).name != name for name in found["recipes"]):
             raise _not_ours(self.config_file)
         return found
 
@@ -76,7 +81,7 @@ class Workdir:
         """Returns config.json of a recipe, None if there is none yet.
 
         Raises:
-          UserError: if the file was not written by lm_mia, or is missing although there are models.
+          UserError: if the file was not written by lm_mia, or was edited, or is missing although there are models.
         """
         folder = self.recipe(name)
         found = _read(folder / "config.json")
@@ -86,10 +91,19 @@ class Workdir:
                     f"{folder / 'config.json'}: missing, but there are models; put it back or choose another --workdir"
                 )
             return None
-        if not {"config", "later", *_STORED, *_MADE_BY} <= found.keys() or not isinstance(
-            found["config"], dict
+        if (
+            not {"config", "later", *_STORED, *_MADE_BY} <= found.keys()
+            or not isinstance(found["config"], dict)
+            or not _is_texts(found["names"])
         ):
             raise _not_ours(folder / "config.json")
+        if found["format"] == recipes.FORMAT and found["recipe_hash"] != recipes.stored_hash(
+            found["config"]
+        ):
+            raise UserError(
+                f"{folder / 'config.json'}: its config does not fit its recipe_hash={found['recipe_hash']}, so it was "
+                "edited, or written by another version of lm_mia; put the file back, or choose another --workdir"
+            )
         return found
 
     def names(self) -> list[str]:
@@ -111,6 +125,10 @@ class Workdir:
         )
         made = [path.stat().st_mtime for found in files for path in found]
         return self.report.exists() and bool(made) and self.report.stat().st_mtime < max(made)
+
+
+def _is_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(part, str) for part in value)
 
 
 def has_models(recipe_dir: Path) -> bool:

@@ -37,6 +37,11 @@ def test_a_workdir_of_an_earlier_version_is_refused_with_one_line(tmp_path: Path
     )
 
 
+def test_a_recipe_may_be_called_as_folders_of_earlier_versions(tmp_path: Path):
+    Workdir(tmp_path).recipe("recipe_small").mkdir(parents=True)
+    Workdir(tmp_path).check()
+
+
 def test_a_file_is_no_workdir(tmp_path: Path):
     (tmp_path / "file").write_text("precious")
     with pytest.raises(UserError, match=r"file: is a file; choose a folder that can be written"):
@@ -57,6 +62,22 @@ def test_config_files_that_lm_mia_did_not_write(tmp_path: Path, text: str):
         assert (
             str(caught.value) == f"{path}: not a config written by lm-mia; choose another --workdir"
         )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"recipes": 3, "figures": []}',
+        '{"recipes": ["a", 3], "figures": []}',
+        '{"recipes": ["../a"], "figures": []}',
+        '{"recipes": ["a"], "figures": "fig"}',
+    ],
+)
+def test_a_list_of_recipes_that_was_edited(tmp_path: Path, text: str):
+    w = Workdir(tmp_path)
+    w.config_file.write_text(text)
+    with pytest.raises(UserError, match="not a config written by lm-mia"):
+        w.contents()
 
 
 def test_models_without_a_config_are_an_error(tmp_path: Path):
