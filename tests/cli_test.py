@@ -180,6 +180,10 @@ def test_an_empty_text_column(
                 "--workdir: missing; add --workdir=runs/quickstart, and --config=quickstart to begin a run there"
             ],
         ),
+        (
+            ["run", "--config=", "--workdir=w"],
+            ["--config=: names no config; add a name, as --config=quickstart, or leave it out"],
+        ),
     ],
 )
 def test_missing_arguments(capsys: pytest.CaptureFixture[str], argv: list[str], lines: list[str]):

@@ -124,6 +124,10 @@ def from_flags(
             wrong.append(f"--workdir: missing; add --workdir=runs/quickstart{begin}")
         elif not known.config and not known.workdir:
             wrong.append("--config: missing; add --config=quickstart")
+    if known.config == "" and not wrong:  # such as --config=$CONFIG of a variable that is not set
+        wrong.append(
+            "--config=: names no config; add a name, as --config=quickstart, or leave it out"
+        )
     if not known.config and wrong:
         return None
     if lacks_workdir:  # the mistakes in the config are reported too
@@ -174,9 +178,16 @@ def _lasting(figures: Sequence[str]) -> tuple[str, ...]:
 def _task(workdir: Workdir, request: RecipeRequest) -> Task:
     """The task of a request, in the folder that already has the recipe under any name, else in one of its own name."""
     c, name = request.config, request.names[0]
-    if workdir.stored(name) is None:
+    # A derived name may be that of another recipe, whose folder has a hash in its name if both were in one command.
+    if workdir.stored(name) is None or (not c.name and _stored_key(workdir, name) != key(c)):
         with contextlib.suppress(StopIteration):
             name = next(n for n in workdir.names() if _stored_key(workdir, n) == key(c))
+    for alias in request.names[1:] if c.name else ():
+        if alias != name and workdir.stored(alias):
+            raise UserError(
+                f"--workdir={workdir.path}: name={alias!r} is now a name of recipe {name}, but the workdir has another "
+                f"recipe {alias}; choose another --workdir, or another name"
+            )
     stored = workdir.stored(name)
     if c.name and stored and _stored_key(workdir, name) == key(c):
         # Several commands share a named recipe: one that needs fewer models or statistics leaves the others' in place.
@@ -255,7 +266,7 @@ def claim(sweep: Sweep) -> tuple[Sweep, Callable[[], None]]:
     def write(path: Path, content: dict[str, Any], old: dict[str, Any] | None) -> None:
         if content != old:
             created.extend(p for p in (path.parent, path) if not p.exists())
-            path.parent.mkdir(exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, json.dumps(content, indent=1) + "\n")
 
     try:
@@ -264,12 +275,12 @@ def claim(sweep: Sweep) -> tuple[Sweep, Callable[[], None]]:
         created += [p for p in (*reversed(workdir.path.parents), *folders, lock) if not p.exists()]
         folders[1].mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(lock):
-            # Without --config, settings are those of the workdir and the flags; else another command may just have
-            # made a folder for the same recipe.
-            tasks = [*map(_found_again, sweep.tasks)] if sweep.config_arg else list(sweep.tasks)
+            tasks = _found_again(sweep)
+            names = {*workdir.names(), *(task.name for task in tasks)}
             for task in tasks:
                 old = task.stored()
-                write(task.folder / "config.json", _content(task, old, made_by), old)
+                write(task.folder / "config.json", _content(task, old, made_by, names), old)
+            _move_aliases(workdir, tasks)
             old = workdir.contents() if workdir.config_file.exists() else None
             recipes = [*(old or {}).get("recipes", []), *(task.name for task in tasks)]
             figures = [*(old or {}).get("figures", []), *sweep.figures]
@@ -282,21 +293,54 @@ def claim(sweep: Sweep) -> tuple[Sweep, Callable[[], None]]:
         ) from error
 
     def disclaim() -> None:
-        if not (workdir.path / "populations").exists():
+        if not created or not workdir.path.exists() or (workdir.path / "populations").exists():
+            return
+        with contextlib.suppress(OSError, UserError), filelock.FileLock(lock):
+            contents = workdir.contents()
+            ours = {path.parent.name for path in created if path.parent.parent == folders[1]}
+            if theirs := [name for name in contents["recipes"] if name not in ours]:
+                # Another command has begun here since: it needs the file.
+                text = json.dumps(contents | {"recipes": theirs}, indent=1) + "\n"
+                write_atomically(workdir.config_file, text)
+            kept = {workdir.config_file, lock} if theirs else set[Path]()
             for path in reversed(created):
                 with contextlib.suppress(OSError):
-                    path.rmdir() if path.is_dir() else path.unlink()
+                    if path not in kept:
+                        path.rmdir() if path.is_dir() else path.unlink()
 
     return dataclasses.replace(sweep, tasks=tuple(tasks)), disclaim
 
 
-def _found_again(task: Task) -> Task:
-    """The task, in the folder that another command may have made for its recipe since the task was read."""
-    request = RecipeRequest(task.names or (task.name,), task.entries, task.sets, task.config)
-    return dataclasses.replace(_task(task.workdir, request), others=task.others)
+def _found_again(sweep: Sweep) -> list[Task]:
+    """The tasks by what the workdir has now: another command may have written there since they were read."""
+    if sweep.config_arg is None:  # settings are those of the workdir and the flags
+        names = {task.name for task in sweep.tasks}
+        now = _of_workdir(sweep.workdir, sweep.overrides).tasks
+        return [task for task in now if task.name in names]
+    tasks = []
+    for task in sweep.tasks:
+        request = RecipeRequest(task.names or (task.name,), task.entries, task.sets, task.config)
+        tasks.append(dataclasses.replace(_task(task.workdir, request), others=task.others))
+    return tasks
 
 
-def _content(task: Task, old: dict[str, Any] | None, made_by: dict[str, Any]) -> dict[str, Any]:
+def _move_aliases(workdir: Workdir, tasks: Sequence[Task]) -> None:
+    """Removes the names of the command's recipes from other recipes of the workdir, which were called so before."""
+    ours = {task.name for task in tasks}
+    taken = ours.union(*(task.names for task in tasks))
+    for name in workdir.names():
+        stored = workdir.stored(name)
+        assert stored is not None
+        kept = [n for n in stored["names"] if n == name or n not in taken]
+        if name not in ours and kept != stored["names"]:
+            text = json.dumps(stored | {"names": kept}, indent=1) + "\n"
+            write_atomically(workdir.recipe(name) / "config.json", text)
+
+
+def _content(
+    task: Task, old: dict[str, Any] | None, made_by: dict[str, Any], folders: set[str]
+) -> dict[str, Any]:
+    """What a recipe's config.json says; `folders` are all recipes of the workdir, whose names are no aliases."""
     names = [*(old["names"] if old else [task.name]), *task.names]
     known = [{name: old[name] for name in made_by}, *old["later"]] if old else [made_by]
     later = [*known[1:], *([] if made_by in known else [made_by])]
@@ -304,7 +348,9 @@ def _content(task: Task, old: dict[str, Any] | None, made_by: dict[str, Any]) ->
     same = old is not None and old["population"] == population
     return {
         "config": config.to_dict(task.config),
-        "names": [n for n in dict.fromkeys(names) if n == task.name or n not in task.others],
+        "names": [
+            n for n in dict.fromkeys(names) if n == task.name or n not in task.others | folders
+        ],
         "recipe_hash": recipe_hash(task.config),
         "population": population,
         "population_sha256": old["population_sha256"] if same and old else None,

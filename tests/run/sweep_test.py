@@ -16,6 +16,13 @@ from lm_mia.run.sweep import Sweep, Task, claim, read, record_population
 DEEPER = ["--config.model.layers=3", "--config.score.micro_rows=1"]
 
 
+CHANGED = """
+_before = get_config
+def get_config():
+    return replace(_before(), train=replace(_before().train, epochs=2))
+"""
+
+
 @pytest.fixture
 def file(tmp_path: Path) -> str:
     """A config without a name."""
@@ -124,6 +131,7 @@ def test_without_a_config_a_workdir_must_have_recipes(file: str, tmp_path: Path)
     begin(file, tmp_path / "w")
     changed = stored(tmp_path / "w", "tiny")
     changed["config"]["model"]["depth"] = 3
+    changed["recipe_hash"] = recipe.stored_hash(changed["config"])
     (tmp_path / "w" / "recipes" / "tiny" / "config.json").write_text(json.dumps(changed))
     [line] = failure(lambda: read(None, w, ()))
     assert "was written by another version of lm_mia" in line
@@ -209,6 +217,70 @@ def test_an_alias_moves_to_the_recipe_that_now_has_the_name(tmp_path: Path):
     begin(named(tmp_path / "a.py", "main", "[{'name': 'alias', 'train.epochs': 2}]"), w)
     assert stored(w, "main")["names"] == ["main"]
     assert stored(w, "alias")["names"] == ["alias"]
+
+
+def test_an_alias_moves_to_a_recipe_of_another_command(tmp_path: Path):
+    w, main, other = tmp_path / "w", tmp_path / "main.py", tmp_path / "other.py"
+    used(begin(write(main), w))
+    begin(write(other), w)  # the same config
+    assert stored(w, "main")["names"] == ["main", "other"]
+    begin(write(other, "\nfrom dataclasses import replace\n" + CHANGED), w)
+    assert stored(w, "main")["names"] == ["main"]
+    assert stored(w, "other")["names"] == ["other"]
+    begin(str(main), w)
+    assert stored(w, "main")["names"] == ["main"]
+
+
+def test_a_derived_name_that_another_recipe_has_does_not_hide_a_recipe(tmp_path: Path):
+    w, main, other = tmp_path / "w", tmp_path / "main.py", tmp_path / "other.py"
+    used(begin(write(main), w))
+    used(begin(write(other, "\nfrom dataclasses import replace\n" + CHANGED), w))
+    other.write_text(main.read_text())
+    assert [task.name for task in begin(str(other), w).tasks] == ["main"]
+    assert stored(w, "main")["names"] == ["main"]
+    assert stored(w, "other")["names"] == ["other"]
+
+
+def test_a_second_name_that_another_recipe_of_the_workdir_has_is_refused(tmp_path: Path):
+    w = tmp_path / "w"
+    used(begin(named(tmp_path / "a.py", "a", "[{'name': 'b', 'train.epochs': 2}]"), w))
+    both = named(tmp_path / "a.py", "a", "[{'name': 'b'}]")
+    assert failure(lambda: begin(both, w)) == [
+        f"--workdir={w}: name='b' is now a name of recipe a, but the workdir has another recipe b; choose another "
+        "--workdir, or another name"
+    ]
+
+
+def test_a_config_that_was_edited_is_refused(file: str, tmp_path: Path):
+    used(begin(file, tmp_path / "w"))
+    path = tmp_path / "w" / "recipes" / "tiny" / "config.json"
+    edited = stored(tmp_path / "w", "tiny")
+    edited["config"]["train"]["epochs"] += 1
+    path.write_text(json.dumps(edited))
+    for config_arg in (None, file):
+        [line] = failure(lambda config_arg=config_arg: begin(config_arg, tmp_path / "w"))
+        assert line.startswith(f"{path}: its config does not fit its recipe_hash=")
+        assert "edited" in line
+
+
+def test_a_command_without_a_config_keeps_what_another_one_just_wrote(file: str, tmp_path: Path):
+    w = tmp_path / "w"
+    begin(file, w, "--config.attack.references=6")
+    late = read(None, str(w), ["--config.train.workers=1"])
+    begin(file, w, "--config.attack.references=8")
+    [task] = claim(late)[0].tasks
+    assert (task.config.attack.references, task.config.train.workers) == (8, 1)
+    assert stored(w, "tiny")["config"]["attack"]["references"] == 8
+
+
+def test_disclaim_keeps_what_another_command_began_meanwhile(file: str, tmp_path: Path):
+    w = tmp_path / "w"
+    _, disclaim = claim(read(file, str(w), ()))
+    begin(named(tmp_path / "b.py", "b"), w, *DEEPER)
+    disclaim()
+    assert not (w / "recipes" / "tiny").exists()
+    assert json.loads((w / "config.json").read_text())["recipes"] == ["b"]
+    assert [task.name for task in read(None, str(w), ()).tasks] == ["b"]
 
 
 def test_two_commands_that_begin_at_once_share_a_folder_with_the_names_of_both(tmp_path: Path):
