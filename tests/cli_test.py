@@ -147,8 +147,7 @@ def test_the_config_may_be_left_out_once_the_workdir_has_one(
         ),
         (
             ["--config.figures=fig05_instable"],
-            "figures='fig05_instable': there is no such figure; did you mean fig05_instability or fig30_coin_free or "
-            "fig15_schedules?",
+            "figures='fig05_instable': there is no such figure; did you mean fig05_instability?",
         ),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",

@@ -315,21 +315,32 @@ def _of_module(config_arg: str, module: ModuleType, arg: str) -> Config:
         raise UserError(
             f"--config={config_arg}: get_config() returned {type(config).__name__}, not a Config"
         )
-    wrong: list[str] = []
     for name, kind in _fields(Config):
-        value: Any = config
-        for part in name.split("."):
-            value = getattr(value, part, None)
-        if kind is float and type(value) is int:  # 0 and 0.0 are one value, and one recipe
-            config = _set(config, name.split("."), float(value))
-        elif not _fits(value, kind):
-            place = _written_at(module, ())(name)
-            wrong.append(
-                f"--config={config_arg}: {name}={value!r}: must be {_describe(kind)}{place}"
-            )
-    if wrong:
-        raise UserError("\n".join(wrong))
+        if kind is float and type(value := _get(config, name)) is int:
+            config = _set(config, name.split("."), float(value))  # 0 and 0.0 are one recipe
+    if wrong := mistyped(config):
+        line_of = _written_at(module, ())
+        lines = [f"--config={config_arg}: {line}{line_of(name)}" for name, line in wrong.items()]
+        raise UserError("\n".join(lines))
     return config
+
+
+def mistyped(config: Config) -> dict[str, str]:
+    """Returns a line for each field whose value is of a wrong type, by the names of the fields."""
+    values = {name: _get(config, name) for name, _ in _fields(Config)}
+    return {
+        name: f"{name}={values[name]!r}: must be {_describe(kind)}"
+        for name, kind in _fields(Config)
+        if not _fits(values[name], kind)
+    }
+
+
+def _get(config: Config, name: str) -> Any:
+    """The value of a field such as model.layers; None if its section is none of ours."""
+    value: Any = config
+    for part in name.split("."):
+        value = getattr(value, part, None)
+    return value
 
 
 def _fields(cls: type, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -224,6 +224,10 @@ def _of_workdir(workdir: Workdir, overrides: Sequence[str]) -> Sweep:
                 f"{workdir.recipe(name) / 'config.json'}: was written by another version of lm_mia ({error}); say "
                 "which config is meant by --config, or choose another --workdir"
             ) from error
+        if wrong := load.mistyped(c):
+            raise UserError(
+                "\n".join(f"{workdir.recipe(name) / 'config.json'}: {s}" for s in wrong.values())
+            )
         task = Task(workdir, name, load.override(c, overrides), tuple(stored["names"]))
         task.stored()
         tasks.append(task)
@@ -281,9 +285,9 @@ def claim(sweep: Sweep) -> tuple[Sweep, Callable[[], None]]:
                 old = task.stored()
                 write(task.folder / "config.json", _content(task, old, made_by, names), old)
             _move_aliases(workdir, tasks)
-            old = workdir.contents() if workdir.config_file.exists() else None
-            recipes = [*(old or {}).get("recipes", []), *(task.name for task in tasks)]
-            figures = [*(old or {}).get("figures", []), *sweep.figures]
+            old = workdir.contents()
+            recipes = [*old["recipes"], *(task.name for task in tasks)]
+            figures = [*old["figures"], *sweep.figures]
             content = {"format": FORMAT, "recipes": recipes, "figures": figures}
             content |= {k: list(dict.fromkeys(content[k])) for k in ("recipes", "figures")}
             write(workdir.config_file, content, old)

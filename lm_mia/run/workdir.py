@@ -66,10 +66,14 @@ class Workdir:
             )
 
     def contents(self) -> dict[str, Any]:
-        """Returns config.json, with "recipes" and "figures", empty if there is no file yet; errors as in `stored`."""
+        """Returns config.json, with "recipes" and "figures"; errors as in `stored`.
+
+        If there is no file (it may have been lost), the recipes are those that have models, and there are no figures.
+        """
         found = _read(self.config_file)
         if found is None:
-            return {"recipes": [], "figures": []}
+            recipes = sorted(p.name for p in (self.path / "recipes").glob("*") if has_models(p))
+            return {"recipes": recipes, "figures": []}
         for name in ("recipes", "figures"):
             if not _is_texts(found.get(name)):
                 raise _not_ours(self.config_file)

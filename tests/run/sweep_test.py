@@ -263,6 +263,17 @@ def test_a_config_that_was_edited_is_refused(file: str, tmp_path: Path):
         assert "edited" in line
 
 
+def test_a_config_that_was_edited_to_a_wrong_type_is_refused(file: str, tmp_path: Path):
+    begin(file, tmp_path / "w")
+    path = tmp_path / "w" / "recipes" / "tiny" / "config.json"
+    edited = stored(tmp_path / "w", "tiny")
+    edited["config"]["attack"]["references"] = "x"
+    path.write_text(json.dumps(edited))
+    assert failure(lambda: begin(None, tmp_path / "w")) == [
+        f"{path}: attack.references='x': must be a whole number"
+    ]
+
+
 def test_a_command_without_a_config_keeps_what_another_one_just_wrote(file: str, tmp_path: Path):
     w = tmp_path / "w"
     begin(file, w, "--config.attack.references=6")
@@ -271,6 +282,13 @@ def test_a_command_without_a_config_keeps_what_another_one_just_wrote(file: str,
     [task] = claim(late)[0].tasks
     assert (task.config.attack.references, task.config.train.workers) == (8, 1)
     assert stored(w, "tiny")["config"]["attack"]["references"] == 8
+
+
+def test_a_list_of_recipes_that_was_lost_is_made_again(file: str, tmp_path: Path):
+    used(begin(file, tmp_path))
+    (tmp_path / "config.json").unlink()
+    begin(named(tmp_path / "b.py", "b"), tmp_path, *DEEPER)
+    assert json.loads((tmp_path / "config.json").read_text())["recipes"] == ["tiny", "b"]
 
 
 def test_disclaim_keeps_what_another_command_began_meanwhile(file: str, tmp_path: Path):
