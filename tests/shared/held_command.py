@@ -1,8 +1,8 @@
 """The command `lm-mia` as tests start it: without the page, and with workers that hold a model at a certain step.
 
-The page takes seconds to draw; it is drawn if WITH_PAGE is set. With HOLD_STEP set, a worker that has done that many steps
-of a model waits there until it is asked to stop, or until the file HOLD_RELEASE exists, so that a test meets it at that
-step on any machine; with HOLD_ROW set, only at that model. Workers are spawned, so they run this module too.
+The page takes seconds to draw; it is drawn if WITH_PAGE is set. With HOLD_STEP set, a worker that has done that many
+steps of a model waits there until it is asked to stop, or until the file HOLD_RELEASE exists, so that a test meets it
+at that step on any machine; with HOLD_ROW set, only at that model. Workers are spawned, so they run this module too.
 """
 
 import os
