@@ -3,9 +3,9 @@
     python tests/soak/kill_resume.py configs/quickstart.py DIR [--config.field=value ...]
 
 DIR gets unbroken/ and broken/. Each kill is SIGKILL to the command, to it and its workers, or to a worker and a little
-later to the command, at a random moment of the stage it is meant for; rows save a checkpoint every 2 seconds, so that
-rows are resumed in the middle. Exits 1 if a byte of the score stores, the populations or the tables differs, or if a row
-that was present was trained again. The config may have a sweep.
+later to the command, at a random moment of the stage it is meant for; models save a checkpoint every 2 seconds, so that
+models are resumed in the middle. Exits 1 if a byte of the score stores, the populations or the tables differs, or if a
+model that was present was trained again. The config may have a sweep.
 """
 
 import contextlib
