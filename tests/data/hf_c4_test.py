@@ -241,7 +241,8 @@ def test_the_command_converts_and_goes_on_with_the_population(
     said = capfd.readouterr().err
     assert f"C4: {tmp_path}/out/c4/en/3.1.0 made of 4 files" in said
     assert "corpus: 20 documents, sha256 " in said
-    assert len(open_population(tmp_path / "work/population")) == 16
+    [population] = (tmp_path / "work" / "populations").glob("[!.]*")
+    assert len(open_population(population)) == 16
     assert cli.main(["corpus", *argv, f"--from_hf_shards={pattern}"]) == 0
 
     for arguments in (["train", *argv], ["corpus", *argv, "--config.corpus.source=docstrings"]):
