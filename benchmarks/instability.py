@@ -26,7 +26,7 @@ FIGURES = (
     *(f"tab0{n}" for n in range(1, 7)),
 )
 CONFIG = """
-from lm_mia.config import Attack, Config, Corpus, Model, Population, Tokenizer
+from lm_mia.config import Attack, Config, Corpus, Model, Optimizer, Population, Tokenizer
 
 def get_config():
     return Config(
@@ -36,6 +36,7 @@ def get_config():
         tokenizer=Tokenizer(vocab_size=150, documents=2_000),
         population=Population(samples={samples}, length_tokens=32),
         model=Model(size="custom", layers=2, width=64, heads=2),
+        optimizer=Optimizer(warmup_steps=1),
         attack=Attack(references={references}, replicas={replicas}),
     )
 

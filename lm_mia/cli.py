@@ -131,6 +131,8 @@ def _read(verb: str, argv: Sequence[str]) -> tuple[argparse.Namespace, Sweep]:
     if verb == "plan":
         collect(wrong, lambda: plan.chip_of(known.device, known.mfu))
     sweep = sweeps.from_flags(known, overrides, wrong, needs_workdir=verb != "plan")
+    if sweep and verb == "plan":
+        collect(wrong, lambda: plan.check_tokens(known.tokens_per_sample, sweep))
     if sweep and verb == "corpus" and known.from_hf_shards is not None:
         collect(wrong, lambda: _check_shards(known.from_hf_shards, sweep))
     if wrong or sweep is None:

@@ -1,11 +1,11 @@
-"""By hand, about 10 minutes: kills a run at ten random moments and compares its score store with an unbroken run's.
+"""By hand, about 10 minutes: kills a run at ten random moments and compares what it made with an unbroken run.
 
     python tests/soak/kill_resume.py configs/quickstart.py DIR [--config.field=value ...]
 
 DIR gets unbroken/ and broken/. Each kill is SIGKILL to the command, to it and its workers, or to a worker and a little
-later to the command, at a random moment of the stage it is meant for; rows save a checkpoint every 2 seconds, so that
-rows are resumed in the middle. Exits 1 if a byte of the score stores or of the population differs, or if a row that was
-present was trained again.
+later to the command, at a random moment of the stage it is meant for; models save a checkpoint every 2 seconds, so that
+models are resumed in the middle. Exits 1 if a byte of the score stores, the populations or the tables differs, or if a
+model that was present was trained again. The config may have a sweep.
 """
 
 import contextlib
@@ -33,8 +33,9 @@ def command(config: str, workdir: Path, flags: list[str]) -> list[str]:
 
 
 def digests(workdir: Path) -> dict[str, str]:
-    """SHA-256 of every file of the population and of the score stores."""
-    files = [*workdir.glob("populations/*/*"), *workdir.glob("recipes/*/scores.zarr/**/*")]
+    """SHA-256 of every file of the populations, of the score stores and of the tables."""
+    made = ("populations/*/*", "recipes/*/scores.zarr/**/*", "recipes/*/tables/*")
+    files = [path for pattern in made for path in workdir.glob(pattern)]
     return {
         str(p.relative_to(workdir)): hashlib.sha256(p.read_bytes()).hexdigest()
         for p in sorted(files)
@@ -81,6 +82,10 @@ def _cmdline(pid: int) -> bytes:
         return b""
 
 
+def _model(event: dict[str, str]) -> str:
+    return f"{event['recipe']}/{event['row']}"
+
+
 def main() -> int:
     config, folder, *flags = sys.argv[1:]
     unbroken, broken = Path(folder) / "unbroken", Path(folder) / "broken"
@@ -93,15 +98,15 @@ def main() -> int:
 
     events = [json.loads(line) for line in (broken / "metrics.jsonl").read_text().splitlines()]
     for kind in ("row_trained", "row_scored"):
-        rows = [event["row"] for event in events if event["event"] == kind]
+        rows = [_model(event) for event in events if event["event"] == kind]
         print(f"{kind}: {len(rows)} events of {len(set(rows))} rows")
     scored: set[str] = set()
     again = []
     for event in events:
         again += (
-            [event["row"]] if event["event"] == "row_trained" and event["row"] in scored else []
+            [_model(event)] if event["event"] == "row_trained" and _model(event) in scored else []
         )
-        scored |= {event["row"]} if event["event"] == "row_scored" else set()
+        scored |= {_model(event)} if event["event"] == "row_scored" else set()
     resumed = sum(event["event"] == "row_trained" and event["resumed_at"] > 0 for event in events)
     print(
         f"rows resumed from the middle: {resumed}; rows trained again although scored: {len(again)}"
