@@ -110,7 +110,7 @@ def problems(c: schema.Config) -> list[str]:
     need(
         len(set(c.train.trackers)) == len(c.train.trackers),
         "train.trackers",
-        "must name none twice",
+        "must have no duplicates",
     )
     if c.corpus.source == "c4":
         need(
@@ -162,7 +162,7 @@ def problems(c: schema.Config) -> list[str]:
     need(
         len(set(c.score.statistics)) == len(c.score.statistics),
         "score.statistics",
-        "must name none twice",
+        "must have no duplicates",
     )
     found += tokens(c) + _attack_problems(c) + extraction(c)
     return found
@@ -190,7 +190,7 @@ def attention_hurdles(kind: str, dtype: str, head_width: int, length_tokens: int
 def _point_problems(c: schema.Config, steps: int) -> list[str]:
     """What is wrong with the score points of a row of so many steps, and with the one that is attacked."""
     found: list[str] = []
-    rule = "must lie above 0 and before the end ({}), which is always scored, none twice"
+    rule = "must lie above 0 and before the end ({}), which is always scored, without duplicates"
     for field, end in (("at_steps", steps), ("at_epochs", c.train.epochs)):
         asked, said = getattr(c.score, field), f"score.{field}={getattr(c.score, field)!r}: "
         if not all(0 < p < end for p in asked) or len(set(asked)) < len(asked):
@@ -199,7 +199,9 @@ def _point_problems(c: schema.Config, steps: int) -> list[str]:
             rounded = schema.epoch_steps(c)
             if steps in rounded or len(set(rounded)) < len(rounded):
                 told = ", ".join(map(str, rounded))
-                rounds = "must be steps before the end ({}), which is always scored, none twice"
+                rounds = (
+                    "must be steps before the end ({}), which is always scored, without duplicates"
+                )
                 found.append(f"{said}{rounds.format(steps)}; rounded they are {told}")
         if asked and c.train.subset == "bernoulli":
             found.append(
@@ -236,12 +238,12 @@ def _attack_problems(c: schema.Config) -> list[str]:
         (
             a.replicas >= 2 or a.replicas == 0,
             "replicas",
-            "must be 2 or more, since a flip rate needs two decisions, or 0 for none",
+            "must be 0 (no replicas) or at least 2, since a flip rate needs two decisions",
         ),
         (
             "lira_online" in a.attacks and len(set(a.attacks)) == len(a.attacks),
             "attacks",
-            "must name lira_online, whose decisions the tables show, and none twice",
+            "must name lira_online, whose decisions the tables show, and have no duplicates",
         ),
         (
             not lacking,
@@ -301,7 +303,7 @@ def tokens(c: schema.Config) -> list[str]:
         return []
     said = ", ".join(map(str, odd[:5])) + (", ..." if odd[5:] else "") or f"{len(ids)} samples"
     rule = f"must be at most {_TOKEN_SAMPLES} ids of samples, from 0 to population.samples - 1"
-    return [f"score.token_samples: {said}: {rule} = {samples - 1}, none twice"]
+    return [f"score.token_samples: {said}: {rule} = {samples - 1}, without duplicates"]
 
 
 def extraction(c: schema.Config) -> list[str]:

@@ -18,8 +18,8 @@ def test_sound_configs_have_no_problems():
     assert problems(config.resolve(Config())) == []
 
 
-POINTS = "must lie above 0 and before the end ({}), which is always scored, none twice"
-ROUNDED = "must be steps before the end (8), which is always scored, none twice; rounded they are "
+POINTS = "must lie above 0 and before the end ({}), which is always scored, without duplicates"
+ROUNDED = "must be steps before the end (8), which is always scored, without duplicates; rounded they are "
 AUTO = "set --config.compute.attention=auto"
 CUDNN = {"compute.attention": "cudnn", "model.dtype": "bfloat16", "model.heads": 1}  # heads of 8
 # Each: what is changed, and all that is said of it.
@@ -115,7 +115,7 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"train.trackers": ("wandb", "tensorboard", "wandb")},
-        "train.trackers=('wandb', 'tensorboard', 'wandb'): must name none twice",
+        "train.trackers=('wandb', 'tensorboard', 'wandb'): must have no duplicates",
     ),
     (
         {"corpus.source": "c4", "tokenizer.documents": 5},
@@ -197,7 +197,7 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"score.statistics": ("min_k", "lowercase_loss", "min_k")},
-        "score.statistics=('min_k', 'lowercase_loss', 'min_k'): must name none twice",
+        "score.statistics=('min_k', 'lowercase_loss', 'min_k'): must have no duplicates",
     ),
 ]
 

@@ -278,7 +278,7 @@ def test_lm_mia_has_the_same_status(tiny: tiny_run.Tiny, capsys: pytest.CaptureF
         )
     assert told[:2] == told[2:]
     assert run(["status", *flags, "--repair"]) == 2
-    assert capsys.readouterr().err == "--repair: only for lm-mia score\n"
+    assert capsys.readouterr().err == "--repair: works only with lm-mia score; leave it out\n"
 
 
 def test_what_is_there_and_what_is_missing(
@@ -423,7 +423,7 @@ def test_statistics_asked_for_later_are_scored_and_nothing_is_trained(
         assert counts(flags) == (6, 0, 6)
         assert run(tiny.argv("run", w, *flags)) == 0
         said = capsys.readouterr().err
-        assert "models: 6 wanted, 0 present, 0 to train, 6 to score" in said
+        assert "models: 6 requested, 0 present, 0 to train, 6 to score" in said
     for flags in (one, all_three, []):
         assert counts(flags) == (6, 6, 0)
     assert tiny_run.events(w, "row_trained") == []
