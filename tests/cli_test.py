@@ -285,15 +285,15 @@ def test_a_row_that_diverged_is_told_by_every_run_until_its_evidence_is_deleted(
         return state
 
     monkeypatch.setattr(supervisor, "run", here)
-    line = "1 of 6 rows diverged (reference-01): {} says where; lower optimizer.peak_learning_rate in a new "
+    line = "1 of 6 models diverged (reference-01): {} says where; lower optimizer.peak_learning_rate in a new "
     line += "workdir, or delete those files to try again"
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "fresh", spoilt)
         said = refused(tiny.argv("run", w), capsys)
         recipe = tiny_run.recipe_of(w)
         assert said[-1] == line.format(recipe / "diverged")
-        told = "row reference-01: loss=nan at step 0; lower optimizer.peak_learning_rate in a new workdir"
-        assert f"{told}; the other rows go on" in said
+        told = "model reference-01: loss=nan at step 0; lower optimizer.peak_learning_rate in a new workdir"
+        assert f"{told}; the other models continue" in said
         assert len(tiny_run.events(w, "row_scored")) == 5
         [logged] = tiny_run.logged(w, "row_diverged")
         evidence = json.loads((recipe / "diverged" / "reference-01.json").read_text())

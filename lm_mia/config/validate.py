@@ -143,7 +143,7 @@ def problems(c: schema.Config) -> list[str]:
         need(
             c.optimizer.warmup_steps < steps,
             "optimizer.warmup_steps",
-            f"must be less than the {steps} steps of a row, which population.samples, train.batch_size and "
+            f"must be less than the {steps} steps of a model, which population.samples, train.batch_size and "
             "train.epochs make",
             f"try --config.optimizer.warmup_steps={steps // 10}",
         )
@@ -151,7 +151,7 @@ def problems(c: schema.Config) -> list[str]:
         need(
             c.train.validations <= steps,
             "train.validations",
-            f"must be at most the {steps} steps of a row",
+            f"must be at most the {steps} steps of a model",
         )
     if c.train.subset == "balanced":
         need(
@@ -205,7 +205,7 @@ def _point_problems(c: schema.Config, steps: int) -> list[str]:
                 found.append(f"{said}{rounds.format(steps)}; rounded they are {told}")
         if asked and c.train.subset == "bernoulli":
             found.append(
-                f"{said}train.subset='bernoulli' gives every row another number of steps; "
+                f"{said}train.subset='bernoulli' gives every model a different number of steps; "
                 "set --config.train.subset=exact"
             )
     said = f"attack.step={c.attack.step!r}: must be 0 (the end) or a score point, "
@@ -275,7 +275,7 @@ def _attack_problems(c: schema.Config) -> list[str]:
         (
             not (a.leave_one_out and c.train.subset == "balanced"),
             "leave_one_out",
-            "train.subset='balanced' tells by the other rows whether a sample is in the one left out; set "
+            "with train.subset='balanced' the other models reveal the subset of the one that is left out; set "
             "--config.train.subset=exact or bernoulli",
         ),
         (

@@ -22,7 +22,7 @@ RESAMPLED = (
 )
 APART = "attack.ambiguous_separation={}: must lie between 0 and attack.clear_separation={}"
 LEFT_OUT = (
-    "attack.leave_one_out=True: train.subset='balanced' tells by the other rows whether a sample is in the one "
+    "attack.leave_one_out=True: with train.subset='balanced' the other models reveal the subset of the one that is "
     "left out; set --config.train.subset=exact or bernoulli"
 )
 NAN, INF = math.nan, math.inf

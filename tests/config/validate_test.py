@@ -93,7 +93,7 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     (
         {"optimizer.warmup_steps": 2},
         (
-            "optimizer.warmup_steps=2: must be less than the 2 steps of a row, which population.samples, "
+            "optimizer.warmup_steps=2: must be less than the 2 steps of a model, which population.samples, "
             "train.batch_size and train.epochs make; try --config.optimizer.warmup_steps=0"
         ),
     ),
@@ -111,7 +111,7 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"train.validations": 3, "population.validation_samples": 1},
-        "train.validations=3: must be at most the 2 steps of a row",
+        "train.validations=3: must be at most the 2 steps of a model",
     ),
     (
         {"train.trackers": ("wandb", "tensorboard", "wandb")},
@@ -161,7 +161,7 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
         (
             {f"score.{field}": asked, "train.subset": "bernoulli"},
             (
-                f"score.{field}={asked}: train.subset='bernoulli' gives every row another number of steps; "
+                f"score.{field}={asked}: train.subset='bernoulli' gives every model a different number of steps; "
                 "set --config.train.subset=exact"
             ),
         )

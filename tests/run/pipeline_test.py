@@ -196,8 +196,8 @@ def test_a_row_that_diverged_leaves_the_report_of_the_others(
     out, said = capsys.readouterr()
     assert out.endswith(f"report: {folder / 'report.html'}\n")
     assert [line.partition(" (")[0] for line in said.splitlines()[-2:]] == [
-        "main: 1 of 8 rows diverged",
-        "twice: 1 of 6 rows diverged",
+        "main: 1 of 8 models diverged",
+        "twice: 1 of 6 models diverged",
     ]
     facts = folder / "recipes" / "main" / "tables" / "flips.json"
     assert json.loads(facts.read_text())["references"] == 5
@@ -212,10 +212,7 @@ def test_a_sweep_where_nothing_can_be_written_is_a_line(
 
     monkeypatch.setattr(Path, "mkdir", refuse)
     [line] = refused(argv("run", config, tmp_path / "w"), capsys)
-    assert (
-        line
-        == f"--workdir={tmp_path / 'w'}: Permission denied; choose a writable folder"
-    )
+    assert line == f"--workdir={tmp_path / 'w'}: Permission denied; choose a writable folder"
 
 
 def test_too_few_documents_for_any_recipe_are_told_before_anything_is_made(

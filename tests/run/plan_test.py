@@ -95,9 +95,9 @@ def test_a_person_reads_a_table(file: str, capsys: pytest.CaptureFixture[str]):
     assert any(line.startswith("total") and " 22 " in line for line in lines)
     said = "\n".join(lines)
     assert "of h100, 989 TFLOP/s of dense bfloat16, at an MFU of 0.4" in said
-    assert "20 a sample, as said" in said
-    assert "and at score points, for statistics asked for later: 2.27 GB more" in said
-    assert "1 of 3 entries ask for rows of a recipe that is there already" in said
+    assert "20 per sample on average, as given" in said
+    assert "and at score points, for statistics that are requested later: 2.27 GB more" in said
+    assert "1 of 3 entries request models of a recipe that is already listed" in said
 
 
 def test_mistakes_are_told_and_nothing_is_printed(
@@ -198,7 +198,7 @@ def test_a_workdir_tells_lengths_and_rows(
         [stranger] = planned(capsys, *flags_of_other, f"--config.{field}")["recipes"]
         assert (stranger["present_rows"], stranger["lengths"]) == (0, "assumed as in C4")
     assert cli.main(["plan", *flags]) == 0
-    assert "for the 6 missing rows" in capsys.readouterr().out
+    assert "for the 6 missing models" in capsys.readouterr().out
     assert sorted(tmp_path.rglob("*")) == before
     # The config is left out; the recipe is the one that is there.
     [same] = planned(capsys, *flags[1:])["recipes"]
