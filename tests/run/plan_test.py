@@ -81,7 +81,7 @@ def test_overrides_and_assumptions(file: str, capsys: pytest.CaptureFixture[str]
     few = planned(capsys, f"--config={file}", "--tokens-per-sample=20", "--device=tpu v5 lite")
     assert few["chip"]["flops_per_second"] == 197e12
     assert few["recipes"][0]["train_tokens"] == 16 * 500 * 20
-    assert few["recipes"][0]["lengths"] == "as said"
+    assert few["recipes"][0]["lengths"] == "as given"
 
 
 def test_a_person_reads_a_table(file: str, capsys: pytest.CaptureFixture[str]):

@@ -246,7 +246,7 @@ def test_a_full_disk_is_one_line(file: str, tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(sweeps, "write_atomically", full)
     [line] = failure(lambda: begin(file, tmp_path))
-    assert "No space left on device; choose a folder" in line
+    assert "No space left on device; choose a writable folder" in line
 
 
 def test_disclaim_leaves_nothing_of_its_own_behind(file: str, tmp_path: Path):
