@@ -54,6 +54,7 @@ def _act(argv: list[str], prog: str) -> int:
     verb = argv[0]
     wrong: list[str] = []
     known, overrides = _of_verb(verb, prog).split(argv[1:], wrong)
+    sweep = sweeps.from_flags(known, overrides, wrong, needs_workdir=verb != "plan")
     if verb == "status" and known.watch and (known.json or known.verify):
         wrong.append("--watch: cannot be combined with --json or --verify; leave it out")
     if verb == "rows" and known.workers < 0:
@@ -62,7 +63,6 @@ def _act(argv: list[str], prog: str) -> int:
         )
     of_engine = collect(wrong, lambda: _options(verb, known))
     sizes = collect(wrong, lambda: jobs.sizes(known)) if verb in _SIZED else None
-    sweep = sweeps.from_flags(known, overrides, wrong, needs_workdir=verb != "plan")
     if wrong or sweep is None:
         raise UserError("\n".join(wrong))
     return _run(verb, known, sweep, sizes, of_engine)

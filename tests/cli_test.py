@@ -147,8 +147,7 @@ def test_the_config_may_be_left_out_once_the_workdir_has_one(
         ),
         (
             ["--config.figures=fig05_instable"],
-            "figures='fig05_instable': there is no such figure; did you mean fig05_instability or fig30_coin_free or "
-            "fig15_schedules?",
+            "figures='fig05_instable': there is no such figure; did you mean fig05_instability?",
         ),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
@@ -199,10 +198,7 @@ def test_later_stages_need_a_population(
     population = w / "populations" / tiny.population_name
     line = f"{population}: there is no population here; run `lm-mia corpus` first"
     if verb == "status":
-        line = (
-            f"--workdir={w}: there is no such folder; check the spelling, or add --config=quickstart to begin a run "
-            "there"
-        )
+        line = f"--workdir={w}: there is no such folder; check the spelling, or begin with `lm-mia run`"
     assert refused(tiny.argv(verb, w), capsys) == [line]
     assert list(tmp_path.iterdir()) == []
 

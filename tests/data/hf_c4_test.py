@@ -241,15 +241,22 @@ def test_the_command_converts_and_goes_on_with_the_population(
     said = capfd.readouterr().err
     assert f"C4: {tmp_path}/out/c4/en/3.1.0 made of 4 files" in said
     assert "corpus: 20 documents, sha256 " in said
-    assert len(open_population(tmp_path / "work/population")) == 16
+    [population] = (tmp_path / "work" / "populations").glob("[!.]*")
+    assert len(open_population(population)) == 16
     assert cli.main(["corpus", *argv, f"--from_hf_shards={pattern}"]) == 0
 
-    for arguments in (["train", *argv], ["corpus", *argv, "--config.corpus.source=docstrings"]):
-        arguments += ["--config.corpus.path=", "--config.tokenizer.vocab_size=300"]
+    other = [argv[0], f"--workdir={tmp_path}/other", f"--from-hf-shards={pattern}"]
+    docstrings = ["--config.corpus.source=docstrings", "--config.corpus.path="]
+    docstrings.append("--config.tokenizer.vocab_size=300")
+    for arguments, line in (
+        (["train", *other], "--from-hf-shards: only for lm-mia corpus"),
+        (
+            ["corpus", *other, *docstrings],
+            f"--from-hf-shards={pattern!r}: only with --config.corpus.source=c4",
+        ),
+    ):
         capfd.readouterr()
-        assert cli.main([*arguments, f"--from-hf-shards={pattern}"]) == 2
-        assert capfd.readouterr().err == (
-            f"--from-hf-shards={pattern!r}: only for `lm-mia corpus` with --config.corpus.source=c4\n"
-        )
+        assert cli.main(arguments) == 2
+        assert capfd.readouterr().err == f"{line}\n"
     assert cli.main(["corpus", *argv, "--from-hf-shards=none/*.gz"]) == 2
     assert capfd.readouterr().err.lstrip().startswith("--from-hf-shards='none/*.gz': no")

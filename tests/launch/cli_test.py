@@ -49,9 +49,9 @@ def test_mistakes_of_flags_and_config_are_told_together(capsys: pytest.CaptureFi
     said = capsys.readouterr().err.splitlines()
     assert [line.split(":")[0].split("=")[0] for line in said] == [
         "--workdir",
+        "--config.model.layer",
         "--time",
         "--mfu",
-        "--config.model.layer",
     ]
 
 

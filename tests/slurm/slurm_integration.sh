@@ -38,9 +38,9 @@ config=(
   --config=configs/quickstart.py --config.tokenizer.vocab_size=512 --config.tokenizer.documents=2000
   --config.population.samples=512 --config.population.length_tokens=32 --config.model.layers=1
   --config.model.width=32 --config.attack.references=4 --config.attack.replicas=2
-  --config.attack.resample_references=0 --config.extract.samples=0 --config.train.epochs=24
-  --config.train.workers=1
+  --config.attack.resample_references=0 --config.extract.samples=0 --config.train.workers=1
 )
+one=(--config.train.epochs=24)
 pair=(--config.compute.span=job --config.train.epochs=4)
 declare -A asked # of a job that is held: how often it had been asked to stop before
 
@@ -117,7 +117,7 @@ case_of() { # $1: its name; $2: what it shows; then its command
 # --- cases ---
 
 array() {
-  job=$(submit "$scratch/sweep" --rows-per-job=3 --time=60)
+  job=$(submit "$scratch/sweep" --rows-per-job=3 --time=60 "${one[@]}")
   [ -n "$job" ] || return
   await 150 "the corpus was made" built "$scratch/sweep" &&
     await 150 "both elements were at work on rows" hold "$scratch/sweep" "${job}_0" "${job}_1" &&
@@ -149,7 +149,7 @@ lost_node() {
 }
 
 again() {
-  [ -z "$(submit "$scratch/sweep" --rows-per-job=3 --time=60)" ] &&
+  [ -z "$(submit "$scratch/sweep" --rows-per-job=3 --time=60 "${one[@]}")" ] &&
     tail -n 2 "$scratch/said" | head -n 1 | grep -q '^All models are present' &&
     tail -n 1 "$scratch/said" | grep -qx "  lm-mia run --workdir=$scratch/sweep"
 }
@@ -157,7 +157,7 @@ again() {
 time_limit() { # SLURM looks at limits every 30 s: here it asks to stop 15 to 45 s after the start
   local workdir=$scratch/limit row
   population "$workdir"
-  job=$(submit "$workdir" --rows-per-job=6 --time=2 --grace-seconds=75)
+  job=$(submit "$workdir" --rows-per-job=6 --time=2 --grace-seconds=75 "${one[@]}")
   [ -n "$job" ] && await 150 "${job}_0 was at work on a row" hold "$workdir" "${job}_0" || return
   row=$(row_of "$workdir" "${job}_0")
   make_local >/dev/null 2>"$scratch/local_said" & # while this one is held
@@ -171,7 +171,7 @@ time_limit() { # SLURM looks at limits every 30 s: here it asks to stop 15 to 45
 cancelled() {
   local workdir=$scratch/cancelled
   population "$workdir"
-  job=$(submit "$workdir" --rows-per-job=6 --time=60)
+  job=$(submit "$workdir" --rows-per-job=6 --time=60 "${one[@]}")
   [ -n "$job" ] && await 150 "${job}_0 was at work on a row" hold "$workdir" "${job}_0" || return
   scancel "$job"
   let_go "${job}_0"
@@ -204,7 +204,7 @@ make_local() { # what the others are compared with
   local verb
   population "$scratch/local"
   for verb in train score; do
-    "$python" -m lm_mia.cli "$verb" --workdir="$scratch/local" "${config[@]}" || return
+    "$python" -m lm_mia.cli "$verb" --workdir="$scratch/local" "${config[@]}" "${one[@]}" || return
   done
 }
 made_local() {
