@@ -286,7 +286,9 @@ def test_rows_that_are_absent_at_a_score_point(tmp_path: Path, monkeypatch: pyte
     c = dataclasses.replace(FEW, references=8, replicas=4, step=6)
     world = at_points(scored(tmp_path / "plain", c, 60), tmp_path, step=0, absent=5)
     said = ran(world, c, tmp_path / "tables").said[0]
-    assert said.startswith("1 of 12 models are absent (at step 6): attacking 4 of 4 replicas with 7")
+    assert said.startswith(
+        "1 of 12 models are absent (at step 6): attacking 4 of 4 replicas with 7"
+    )
     some = dataclasses.replace(c, references=20, replicas=99, step=3)
     shutil.rmtree(world.store.path / "loss" / "c")
     message = r"0 of 20 references and 0 of 99 replicas are there \(at step 3\), of 4"

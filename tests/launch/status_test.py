@@ -174,7 +174,7 @@ def test_versions_that_differ_and_folders_of_other_recipes_are_told(
     out = " ".join(capsys.readouterr().out.split())
     first = f"{began['lm_mia']} {(began['commit'] or '')[:9]}".strip()
     assert f"versions tiny: made by several versions of lm_mia: {first} (6), 9.9.9 abc (1)" in out
-    assert f"other {workdir.recipe('old')}: a recipe that the config does not ask for now" in out
+    assert f"other {workdir.recipe('old')}: a recipe that is not in the config" in out
 
 
 def test_watching_ends_when_no_row_is_left(tiny: tiny_run.Tiny, capsys: pytest.CaptureFixture[str]):
@@ -201,7 +201,7 @@ def test_when_all_is_there_one_command_attacks_and_reports(
     assert "next command" not in capsys.readouterr().out  # tables and report are there
     found = of_one(tiny, workdir, "--config.attack.alpha=0.1")
     assert printed(found, capsys)[-2] == (
-        "All models are present. The next command attacks and reports:"
+        "All models are present. To attack them and write the report, run:"
     )
     assert status.summary(found) == 0
     command = capsys.readouterr().out.splitlines()[-1]
