@@ -1,9 +1,9 @@
 """A job: makes some models of one recipe with the workers of this process; it may run anywhere and be repeated.
 
 Exit codes. 0: the models are present or locked by another process. 2: a user's mistake. 3: some models were set
-aside or diverged, and the others are present. 143: run the job again; it was stopped and has saved its models, or a model that
-spans several processes failed. 200: run the job again, but only a limited number of times; its processes were killed
-before they started a model, or did not find each other.
+aside or diverged, and the others are present. 143: run the job again; it was stopped and has saved its models, or a
+model that spans several processes failed. 200: run the job again, but only a limited number of times; its processes
+were killed before they started a model, or did not find each other.
 """
 
 import dataclasses

@@ -198,7 +198,7 @@ def test_when_all_is_there_one_command_attacks_and_reports(
     workdir = tiny.copy(tmp_path / "s x")
     found = of_one(tiny, workdir)
     assert status.summary(found) == 0
-    assert "next command" not in capsys.readouterr().out  # tables and report are there
+    assert "All models" not in capsys.readouterr().out  # tables and report are there
     found = of_one(tiny, workdir, "--config.attack.alpha=0.1")
     assert printed(found, capsys)[-2] == (
         "All models are present. To attack them and write the report, run:"
