@@ -59,7 +59,7 @@ def _act(argv: list[str], prog: str) -> int:
         wrong.append("--watch: cannot be combined with --json or --verify; leave it out")
     if verb == "rows" and known.workers < 0:
         wrong.append(
-            f"--workers={known.workers}: must be 0 (as the config sets) or larger; leave it out"
+            f"--workers={known.workers}: must be 0 or larger; 0 takes the number from the config"
         )
     of_engine = collect(wrong, lambda: _options(verb, known))
     sizes = collect(wrong, lambda: jobs.sizes(known)) if verb in _SIZED else None

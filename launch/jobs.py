@@ -271,7 +271,7 @@ def show(of: Sweep, sizes: Sizes, *, as_json: bool, look: bool) -> None:
         if len(entries := j.task.entries) > 1:
             by = ", ".join(map(str, entries))
             notes.append(
-                f"shared  {j.task.name}: requested by entries {by} of the sweep (0: the config itself)"
+                f"shared  {j.task.name}: requested by entries {by} of the sweep (0: the config)"
             )
     plan.print_table(table, notes)
 
