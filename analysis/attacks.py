@@ -118,7 +118,7 @@ def scored(
         step=step,
     )
     if lacking := store.missing([*some, *targets], step):
-        raise Absent(f"{recipe.name}: {len(lacking)} rows lack {observed} at step {step}")
+        raise Absent(f"{recipe.name}: {len(lacking)} models lack {observed} at step {step}")
     _, member_TxN2 = store.read(targets)
     source = signals.Source(
         store,

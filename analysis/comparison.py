@@ -1,7 +1,7 @@
-"""The recipes of a workdir side by side: one line for each, with its AUC, TPR and coin flips, and a picture of them.
+"""Compares the recipes of a workdir: a table with AUC, TPR and coin flips of each recipe, and a figure.
 
-A recipe that has tables is measured by these, on replicas of one target. A recipe without tables is measured by LiRA on
-its targets, each of which is trained on a subset of its own, as in `analysis.scaling`.
+The numbers of a recipe are read from its tables if it has any, and are then over replicas of one target. Otherwise LiRA
+is run on its targets, each of which is trained on its own subset, as in `analysis.scaling`.
 """
 
 import dataclasses
@@ -20,27 +20,27 @@ from lm_mia.atomic import FACTS, write_csv
 from lm_mia.errors import UserError
 
 NAME = "comparison"
-"""Of its files."""
+"""Name of its files."""
 Number = tuple[float, float]
-"""A mean and its standard deviation over the attacked models; NaN where it is not known."""
+"""A mean and its standard deviation over the attacked models; NaN if unknown."""
 _NONE: Number = (math.nan, math.nan)
 
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """What is known of one recipe; shares are fractions, numbers of models 0 where they are not known."""
+    """The numbers of one recipe; shares are fractions, and unknown numbers of models are 0."""
 
     recipe: Recipe
     fpr: float
-    """At which the TPR and the shares are."""
+    """The false positive rate at which the TPR and the shares are measured."""
     auc: Number = _NONE
-    """Of LiRA, as is the TPR."""
+    """The AUC of LiRA; the TPR is also that of LiRA."""
     tpr: Number = _NONE
     loss_auc: Number = _NONE
     coin_flip_members: float = math.nan
     coin_flip_nonmembers: float = math.nan
     over: str = ""
-    """The models that are attacked: replicas or targets."""
+    """Which models are attacked: replicas or targets."""
     references: int = 0
     targets: int = 0
     replicas: int = 0
@@ -49,11 +49,11 @@ class Measured:
 
     @property
     def models(self) -> int:
-        """All models of the recipe."""
+        """The number of all models of the recipe."""
         return self.references + self.targets + self.replicas
 
     def line(self) -> dict[str, Any]:
-        """A line of tables/comparison.csv."""
+        """Returns the recipe's line of tables/comparison.csv."""
         r = self.recipe
         return {
             "recipe": r.name,
@@ -79,7 +79,7 @@ class Measured:
 
 
 def measure(recipe: Recipe) -> Measured:
-    """Reads the numbers of a recipe from its tables, or attacks its targets; a failure becomes its `why`."""
+    """Reads the numbers of a recipe from its tables, or attacks its targets; a failure is stored in `why`."""
     nothing = Measured(recipe, recipe.config.attack.focus_fpr)
     if not recipe.built:
         return dataclasses.replace(nothing, why="its population is not built yet")
@@ -98,7 +98,7 @@ def measure(recipe: Recipe) -> Measured:
 
 
 def table(measured: Sequence[Measured]) -> pd.DataFrame:
-    """What tables/comparison.csv holds."""
+    """Returns the contents of tables/comparison.csv."""
     return pd.DataFrame([m.line() for m in measured])
 
 
@@ -132,7 +132,7 @@ def draw(measured: Sequence[Measured]) -> Figure | None:
                 label=over.capitalize(),
             )
         axes.plot(chance, range(len(shown)), color=plotting.GREY, linestyle=":", label="Chance")
-        if len(shown) == 1:  # a line of one point would not be seen
+        if len(shown) == 1:  # a line through a single point would be invisible
             axes.axvline(chance[0], color=plotting.GREY, linestyle=":")
     left.set_yticks(range(len(shown)), [m.recipe.name for m in shown])
     left.set_ylim(len(shown) - 0.5, -0.5)
@@ -149,7 +149,7 @@ def draw(measured: Sequence[Measured]) -> Figure | None:
 
 
 def write(workdir: Path, measured: Sequence[Measured]) -> Path | None:
-    """Writes tables/comparison.csv and figures/comparison.png and .pdf; returns the PNG, None if nothing is drawn."""
+    """Writes tables/comparison.csv and figures/comparison.png and .pdf; returns the PNG, or None without a figure."""
     (workdir / "tables").mkdir(parents=True, exist_ok=True)
     write_csv(workdir / "tables" / f"{NAME}.csv", table(measured))
     figure = draw(measured)
@@ -160,12 +160,12 @@ def write(workdir: Path, measured: Sequence[Measured]) -> Path | None:
 
 
 def render(measured: Sequence[Measured], image: str, links: Sequence[str]) -> str:
-    """The section of the page.
+    """Returns the section of the page.
 
     Args:
-      measured: the recipes.
-      image: the picture as a data URI; empty if there is none.
-      links: names of the recipes that have a part of their own on the page.
+      measured: the numbers of each recipe.
+      image: the figure as a data URI; empty if there is none.
+      links: names of the recipes that have their own section on the page.
     """
     shown = [m for m in measured if not m.why]
     template = markup.environment().get_template("comparison.html.j2")
@@ -226,7 +226,7 @@ def _std(values_T: Any) -> float:
 
 
 def _cells(m: Measured) -> dict[str, Any]:
-    """The texts of a line of the table."""
+    """Returns the formatted cells of a line of the table."""
     return {
         "name": m.recipe.name,
         "aliases": ", ".join(n for n in m.recipe.names if n != m.recipe.name),
@@ -255,13 +255,13 @@ def _share(share: float) -> str:
 
 
 def _rate(measured: Sequence[Measured]) -> str:
-    """The FPR of all, or of each."""
+    """Describes the FPR, which may differ between recipes."""
     rates = {m.fpr for m in measured}
     return f"{percent(rates.pop())} FPR" if len(rates) == 1 else "the focus FPR of each recipe"
 
 
 def _notes(shown: Sequence[Measured]) -> list[str]:
-    """Sentences that a reader of the table needs."""
+    """Returns the sentences below the table."""
     if not shown:
         return []
     said, over = [], {m.over for m in shown}
@@ -272,14 +272,14 @@ def _notes(shown: Sequence[Measured]) -> list[str]:
         )
     if "targets" in over:
         said.append(
-            "Where a recipe has no replicas, its targets are attacked, each of which is trained on a subset of its "
-            "own; ± is then the standard deviation over these targets, and nothing is known of coin flips."
+            "Where a recipe has no replicas, its targets are attacked, each of which is trained on its own subset; "
+            "± is then the standard deviation over these targets, and shares of coin flips are unknown."
         )
     counts = sorted({m.references for m in shown})
     if len(counts) > 1:
         said.append(
-            f"Each recipe is attacked with all its references, from {counts[0]} to {counts[-1]}, and a different "
-            "number of them changes the AUC by itself; the figure “scaling” (python -m analysis.scaling) compares the "
+            f"Each recipe is attacked with all its references, from {counts[0]} to {counts[-1]}. The number of "
+            "references alone changes the AUC; the figure “scaling” (python -m analysis.scaling) compares the "
             "recipes with equal numbers."
         )
     else:
@@ -288,7 +288,7 @@ def _notes(shown: Sequence[Measured]) -> list[str]:
 
 
 def _alt(shown: Sequence[Measured]) -> str:
-    """What the picture shows, in words."""
+    """Describes the figure in words."""
     if not shown:
         return ""
     best, worst = (pick(shown, key=lambda m: m.auc[0]) for pick in (max, min))

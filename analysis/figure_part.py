@@ -23,20 +23,20 @@ class Shown:
     """A figure on the page."""
 
     name: str
-    """Of its files."""
+    """Name of its files."""
     title: str
     paper: str
     """What the paper found."""
     drawn: Drawn | None
     absent: str
-    """Why it is not drawn."""
+    """Why it is not drawn; empty if it is."""
     claims: Sequence[Claim]
     image: str
     """As a data URI."""
 
     @property
     def short(self) -> str:
-        """Figure 1, Table 7, Scaling."""
+        """The short title, such as Figure 1, Table 7 or Scaling."""
         return self.title.partition(":")[0]
 
     @property
@@ -48,7 +48,7 @@ class Shown:
 
     @property
     def compared(self) -> list[dict[str, Any]]:
-        """Published numbers beside ours."""
+        """Published numbers next to ours."""
         ours = self.drawn.ours if self.drawn else {}
         return [
             {"what": n.what, "place": n.place, "paper": _number(n.value, n.std)}
@@ -58,7 +58,7 @@ class Shown:
 
 
 def show(name: str, recipes: Recipes, workdir: Path) -> Shown:
-    """Draws and writes one figure or table; where that fails, such as for lack of models, says so instead."""
+    """Draws and writes one figure or table; if that fails, for example because models are missing, says why."""
     file, title, paper, statements = file_name(name), name, "", ()
     try:
         figure = find(name)
@@ -68,7 +68,7 @@ def show(name: str, recipes: Recipes, workdir: Path) -> Shown:
     except Exception as error:
         known = isinstance(error, Absent | UserError)
         if name in MODULES and not known:
-            raise  # a mistake of ours; one in a user's file is reported in its place
+            raise  # a bug of ours; an error in a user's file is shown in its place on the page
         absent = markup.reason(error) if known else f"{type(error).__name__}: {error}"
         claims = [untested(said, absent) for said in statements]
         return Shown(file, title, paper, None, absent, claims, "")
@@ -92,7 +92,7 @@ def counted(shown: Sequence[Shown]) -> dict[str, int]:
 
 
 def write_claims(workdir: Path, shown: Sequence[Shown]) -> None:
-    """Writes tables/claims.csv, one line for each claim."""
+    """Writes tables/claims.csv, with one line per claim."""
     told = [
         {"figure": s.name, "statement": c.statement, "verdict": c.verdict, "said": c.said}
         | (dataclasses.asdict(c.estimate) if c.estimate else {})

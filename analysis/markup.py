@@ -1,4 +1,4 @@
-"""What all parts of the report page share: templates, embedded images, ids, and how a failure is said."""
+"""What all parts of the report page share: templates, embedded images, ids, and messages about failures."""
 
 import base64
 import functools
@@ -10,7 +10,7 @@ import jinja2
 
 @functools.cache
 def environment() -> jinja2.Environment:
-    """The templates; what they show is escaped, and a name that is not given is an error."""
+    """Returns the templates; values are escaped, and an undefined variable is an error."""
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).resolve().parent / "templates"),
         autoescape=True,
@@ -21,7 +21,7 @@ def environment() -> jinja2.Environment:
 
 
 def data_uri(png: Path) -> str:
-    """An image as the source of an <img>, so that the page needs no other file."""
+    """Returns an image as a data URI, so that the page needs no other file."""
     return "data:image/png;base64," + base64.b64encode(png.read_bytes()).decode()
 
 
@@ -31,6 +31,6 @@ def anchor(name: str, section: str = "") -> str:
 
 
 def reason(error: Exception) -> str:
-    """One line that says why a part of the page could not be made, without a full stop at its end."""
+    """Returns why a part of the page could not be made: one line without a full stop at its end."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0].strip().removesuffix(".")

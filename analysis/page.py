@@ -1,8 +1,8 @@
-"""The report page of a workdir, WORKDIR/report.html: what there is of recipes, figures of a paper, and how it was made.
+"""Writes the report page WORKDIR/report.html: recipes, figures of a paper, and how everything was made.
 
     python -m analysis WORKDIR [--figure=fig01_references ...] [--recipe=NAME ...]
 
-Modules that draw are imported where they are needed: `answers` and `check_figures` must not take a second to load.
+Modules that draw are imported only where they are needed, so that `answers` and `check_figures` load quickly.
 """
 
 import argparse
@@ -37,21 +37,21 @@ def write_page(
 ) -> Path:
     """Draws all figures, and writes them, their tables and the page that shows them.
 
-    A recipe or a figure that fails has one line on the page that says why, and does not stop the others.
+    If a recipe or a figure fails, the page shows the reason in one line, and the others are still drawn.
 
     Args:
       folder: of the workdir.
       recipes: names of the recipes to show; None: all of the workdir.
       figures: names of figures of the paper, or paths of Python files that define FIGURE, in the order of the page.
       progress: called as ``progress("report", done, total)``.
-      say: told, in one line, what could not be shown, and why.
+      say: called with one line for each recipe or figure that could not be shown, which gives the reason.
 
     Returns:
       The path of the page, WORKDIR/report.html.
 
     Raises:
       UserError: a figure is unknown.
-      analysis.io.WorkdirError: there is no such workdir or recipe, or nothing at all to show.
+      analysis.io.WorkdirError: the workdir or a recipe does not exist, or there is nothing to show.
     """
     from analysis import comparison, figure_part, io, markup, recipe_part
 
@@ -104,7 +104,7 @@ def check_figures(names: Sequence[str]) -> None:
       names: as of `write_page`.
 
     Raises:
-      UserError: one line for each name that is no figure, or whose file does not define FIGURE.
+      UserError: with one line for each name that is not a figure, or whose file does not define FIGURE.
     """
     wrong: list[str] = []
     files: dict[str, str] = {}
@@ -123,14 +123,14 @@ def check_figures(names: Sequence[str]) -> None:
 
 
 def answers(folder: Path, recipes: Sequence[str] | None) -> list[str]:
-    """What a command prints at its end: a line for each recipe with its main numbers, and the path of the page.
+    """Returns what a command prints at its end: one line per recipe with its main numbers, and the path of the page.
 
     Args:
       folder: of the workdir.
       recipes: names of recipes; None: all of the workdir.
 
     Returns:
-      The lines. Recipes whose tables cannot be read have a line that says so, and nothing is raised.
+      The lines. If the tables of a recipe cannot be read, its line says so; nothing is raised.
     """
     names: Sequence[str] = recipes or _json(folder / "config.json").get("recipes", [])
     compared = {row.get("recipe"): row for row in _rows(folder / "tables" / "comparison.csv")}
@@ -163,7 +163,7 @@ def _answer(recipe: Path, compared: dict[str, str] | None) -> str:
 
 
 _TEXTS = ("recipe", "names", "over", "why")
-"""Columns of tables/comparison.csv that are no numbers."""
+"""Columns of tables/comparison.csv that are not numbers."""
 
 
 def _of_tables(recipe: Path) -> str:
@@ -207,7 +207,7 @@ def _plus_minus(mean: float, std: float) -> str:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """An object of a file; empty if there is none."""
+    """Returns the JSON object in a file; empty if there is none."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -216,7 +216,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
-    """The lines of a CSV file; none if there is no file."""
+    """Returns the lines of a CSV file; an empty list if there is no file."""
     if not path.is_file():
         return []
     with path.open(newline="", encoding="utf-8") as file:
@@ -230,7 +230,7 @@ def _render(
     measured: Sequence["Measured"],
     shown: Sequence["Shown"],
 ) -> str:
-    """The page, of everything that was drawn; writes the tables and the picture that are of all recipes."""
+    """Returns the page as HTML; also writes the tables and the figure that cover all recipes."""
     from analysis import comparison, figure_part, markup, provenance, sentences
 
     everyone = [*found.all, *found.unbuilt]
@@ -280,14 +280,14 @@ def _render(
 
 
 def _by_itself(recipes: "Sequence[Recipe]", parts: Mapping[str, object]) -> bool:
-    """Whether the page is of one recipe with tables, whose own part says all that a comparison would."""
+    """Returns whether the page shows a single recipe with tables, so that a comparison would add nothing."""
     return len(recipes) == 1 and bool(parts)
 
 
 def _cards(
     parts: Mapping[str, "Part | str"], measured: Sequence["Measured"], shown: Sequence["Shown"]
 ) -> list[tuple[str, str]]:
-    """The main numbers of the page, and what each of them is."""
+    """Returns the main numbers of the page, each with its description."""
     from analysis import figure_part
     from analysis.io import percent
 
@@ -306,8 +306,8 @@ def _cards(
         cards.append((f"{sum(m.models for m in measured):,}", "models"))
         if numbers:
             low, high = (pick(numbers, key=lambda m: m.auc[0]) for pick in (min, max))
-            cards.append((f"{low.auc[0]:.3f}", f"lowest AUC of LiRA, of {low.recipe.name}"))
-            cards.append((f"{high.auc[0]:.3f}", f"highest AUC of LiRA, of {high.recipe.name}"))
+            cards.append((f"{low.auc[0]:.3f}", f"lowest AUC of LiRA ({low.recipe.name})"))
+            cards.append((f"{high.auc[0]:.3f}", f"highest AUC of LiRA ({high.recipe.name})"))
     verdicts = figure_part.counted(shown)
     if any(verdicts.values()):
         cards += [
@@ -324,7 +324,7 @@ def main(argv: Sequence[str]) -> int:
         prog="python -m analysis",
         description="Draws the figures of a workdir and writes its report page.",
     )
-    parser.add_argument("workdir", type=Path, help="workdir of one recipe or of many")
+    parser.add_argument("workdir", type=Path, help="the workdir")
     figure = (
         "name of a figure, such as fig01_references, or a Python file that defines FIGURE; repeatable "
         "(default: the figures that the workdir's config.json lists)"

@@ -1,4 +1,4 @@
-"""A figure or table of the paper: what the paper says of it, how it is drawn, and how it is written."""
+"""A figure or table of a paper: what the paper says about it, how it is drawn, and how it is written to files."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -15,32 +15,32 @@ from lm_mia.atomic import write_atomically, write_csv
 
 @dataclasses.dataclass(frozen=True)
 class Drawn:
-    """A figure or a table of the paper, of this sweep's rows."""
+    """A figure or a table of a paper, drawn from the models of this sweep."""
 
     data: pd.DataFrame
-    """What is drawn, tidy; of a table, its cells as numbers."""
+    """What is drawn, as tidy data; for a table, its cells as numbers."""
     figure: Figure | None = None
     table: pd.DataFrame | None = None
-    """Of a table, as people read it: texts; an index and columns that may have two levels."""
+    """For a table: its cells as formatted text; the columns may have two levels."""
     claims: tuple[Claim, ...] = ()
     ours: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
-    """Key of a published number -> (ours, its STD or NaN)."""
+    """Key of a published number -> (our number, its standard deviation or NaN)."""
     notes: tuple[str, ...] = ()
-    """Sentences that a reader needs, such as how many references there are here."""
+    """Sentences shown below the figure, such as how many references were used."""
 
 
 @dataclasses.dataclass(frozen=True)
 class PaperFigure:
-    """A figure or a table of the paper, whatever the sweep."""
+    """The definition of a figure or a table of a paper, independent of any sweep."""
 
     title: str
     paper: str
     """What the paper found."""
     statements: tuple[str, ...]
-    """What it says that can be tested here."""
+    """Claims of the paper that can be tested here."""
     draw: Callable[[Recipes], Drawn]
     expect: str = ""
-    """What to expect of a run at reduced scale, for docs/figures.md, which only shows figures of papers."""
+    """What to expect of a run at reduced scale; shown in docs/figures.md."""
 
 
 def write(folder: Path, name: str, drawn: Drawn) -> Path | None:
@@ -56,7 +56,7 @@ def write(folder: Path, name: str, drawn: Drawn) -> Path | None:
 
 
 def latex(table: pd.DataFrame) -> str:
-    """A tabular with booktabs."""
+    """Returns a table as a LaTeX tabular with booktabs."""
     ready = table.map(lambda cell: _escaped(str(cell)))
     ready.columns = ready.columns.map(_of_head)
     ready.index = ready.index.map(lambda cell: _escaped(str(cell)))
@@ -80,7 +80,7 @@ def _escaped(text: str) -> str:
 
 
 def markdown(table: pd.DataFrame) -> str:
-    """Pipes; heads of two levels are joined."""
+    """Returns a table as Markdown; column heads of two levels are joined."""
     heads = [" ".join(h).strip() if isinstance(h, tuple) else str(h) for h in table.columns]
     lines = [[str(table.index.name or ""), *heads], ["---"] + ["---:"] * len(heads)]
     lines += [

@@ -12,7 +12,7 @@ from lm_mia.errors import UserError
 
 
 def render(recipes: Sequence[Recipe]) -> str:
-    """The section of the page, with a fold for each recipe."""
+    """Returns the section of the page, with a collapsible part for each recipe."""
     made = []
     for recipe in recipes:
         try:
@@ -23,10 +23,12 @@ def render(recipes: Sequence[Recipe]) -> str:
 
 
 def facts(recipe: Recipe) -> dict[str, Any]:
-    """What is shown of one recipe."""
+    """Returns what the section shows of one recipe."""
     folder, run = recipe.folder, io.run(recipe.folder)
     config = run["config"]
-    if io.has(folder, "flips.json"):  # the tables may be of other settings than the last command's
+    if io.has(
+        folder, "flips.json"
+    ):  # the tables may have been made with other settings than those of the last command
         config |= {"attack": io.flip_facts(folder)["config"]}
     if io.has(folder, extraction.FACTS) and (extracted := extraction.read(folder)):
         config |= {"extract": extracted.facts["config"]}
@@ -48,12 +50,12 @@ def facts(recipe: Recipe) -> dict[str, Any]:
 
 
 def version() -> str:
-    """The version of lm_mia that makes the page."""
+    """Returns the version of lm_mia that writes the page."""
     return importlib.metadata.version("lm-mia")
 
 
 def _commands(run: Record) -> list[Record]:
-    """What the first command and later ones that differed ran on."""
+    """Returns versions and machine of the first command, and of later commands for which they differed."""
     found = []
     for i, entry in enumerate([run, *run["later"]]):
         cores = entry.get("cpu_cores")

@@ -1,4 +1,4 @@
-"""The part of the report page that is of one recipe: its training, attacks, decisions and samples, from its tables."""
+"""The part of the report page about one recipe: its training, attacks, decisions and samples, from its tables."""
 
 import dataclasses
 import math
@@ -32,7 +32,7 @@ TABLES = {
     "coin_free_roc.csv": "the mean ROC curve with and without coin flips",
     "partial_auc.csv": "partial areas and lifts of both",
     "flip_curves.csv": "flip rate against distance and posterior",
-    "samples.parquet": "one line for each sample: scores, votes, flip rates, distances",
+    "samples.parquet": "one line per sample: scores, votes, flip rates, distances",
     "archetypes.csv": "the samples of the archetype figure and their rules",
     "flips.json": "recipe, models and settings of the attack, coin-flip cutoff",
 }
@@ -40,12 +40,12 @@ MORE_TABLES = {
     "shuffled.csv": "the control with shuffled labels",
     "intervals.csv": "95% intervals of the first replica, bootstrap and Clopper-Pearson",
     "resampled_references.csv": "flip rates over sets of references, for one target",
-    "true_positive_probability.parquet": "every reference as a target: one line for each sample",
+    "true_positive_probability.parquet": "every reference as a target: one line per sample",
     "extraction.csv": "the highest scores: probabilities of suffixes, and what was written",
     "extraction_curves.csv": "shares of these samples that can be extracted, by queries",
     "extraction.json": "the model and settings of the extraction",
 }
-"""Made when the settings ask for them, such as attack.bootstraps and extract.samples."""
+"""Tables that are made only if settings such as attack.bootstraps and extract.samples request them."""
 FIGURES = (
     training,
     references,
@@ -60,12 +60,12 @@ FIGURES = (
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """A recipe on the page."""
+    """The part of a recipe on the page."""
 
     name: str
     html: str
     facts: Mapping[str, Any]
-    """Of `facts`."""
+    """As returned by `facts`."""
 
 
 def draw(folder: Path, *, alone: bool) -> Part:
@@ -87,14 +87,14 @@ def draw(folder: Path, *, alone: bool) -> Part:
 
 
 def render(found: Mapping[str, Any], images: Mapping[str, str], *, alone: bool = True) -> str:
-    """The part as markup: recipe.html.j2 filled with `facts` and with the figures as data URIs."""
+    """Returns the part as HTML: recipe.html.j2 filled with `facts` and with the figures as data URIs."""
     at, file = markup.anchor(found["name"]), f"{found['name']}-"
     template = markup.environment().get_template("recipe.html.j2")
     return template.render(images=images, at=at, file=file, alone=alone, **found)
 
 
 def facts(folder: Path) -> dict[str, Any]:
-    """Everything that the templates show, apart from the images."""
+    """Returns everything that the templates show, apart from the images."""
     run, flip_facts = io.run(folder), io.flip_facts(folder)
     io.require(folder, TABLES)
     attack, config = flip_facts["config"], run["config"]
@@ -140,7 +140,7 @@ def facts(folder: Path) -> dict[str, Any]:
 
 
 def table_files(folder: Path) -> dict[str, str]:
-    """The names of the recipe's tables that the page is made of, and what they hold; none if it has no tables."""
+    """Returns file name -> description of the recipe's tables that the page uses; empty if it has no tables."""
     if not io.has(folder, "flips.json"):
         return {}
     extracted = extraction.read(folder)
@@ -153,7 +153,7 @@ def table_files(folder: Path) -> dict[str, str]:
 
 
 def _cards(page: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The main numbers, and what each of them is."""
+    """Returns the main numbers, each with its description."""
     lira, loss, focus, cards = page["lira"], page["loss"], percent(page["focus"]), []
     if lira:
         with_references = sentences.plural(lira["references"], "reference")
@@ -171,7 +171,7 @@ def _cards(page: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _sections(page: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """(id, title) of the sections, for the table of contents."""
+    """Returns (id, title) of each section, for the table of contents."""
     titles = {
         "trained": "Training",
         "decides": "Attack",
@@ -183,7 +183,7 @@ def _sections(page: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _attacks(folder: Path, facts: Record, samples: int) -> tuple[dict[str, Any], dict[str, str]]:
-    """What the page shows and says of attacks and their error rates."""
+    """Returns the numbers and the sentences about attacks and their error rates."""
     fprs, focus = facts["config"]["fprs"], facts["config"]["focus_fpr"]
     at_fprs = [f"tpr_at_{f:g}_{what}" for f in fprs for what in ("mean", "std")]
     needed = (*references.AUC_COLUMNS, "targets", *at_fprs, "left_out")
@@ -232,7 +232,7 @@ def _attacks(folder: Path, facts: Record, samples: int) -> tuple[dict[str, Any],
 def _decisions(
     folder: Path, facts: Record, member_N: np.ndarray
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the page shows and says of decisions and their stability."""
+    """Returns the numbers and the sentences about decisions and their stability."""
     attack, decides = facts["config"], io.decides(facts)
     focus = attack["focus_fpr"]
     shares = io.table(folder, "flip_shares.csv", tables.SHARE_COLUMNS)

@@ -56,7 +56,7 @@ def rows_there(facts: Record) -> str:
     if not lacking:
         return ""
     return (
-        f"The tables are of {' and '.join(lacking)}: the other rows were not there. Every number and cutoff is of "
+        f"The tables are of {' and '.join(lacking)}: the other models were not present. Every number and cutoff is of "
         f"the {plural(facts['references'], 'reference')} and {plural(facts['replicas'], 'replica')} that were."
     )
 

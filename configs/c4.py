@@ -7,8 +7,8 @@ DATA is a TFDS folder with c4/en/3.1.0 (none given: TFDS's own). With the files 
     lm-mia corpus --config=configs/c4.py:140M --workdir=runs/c4-140M --config.corpus.path=DATA \\
         --from-hf-shards='c4/en/c4-train.*.json.gz'
 
-A row sees 20 tokens a parameter once, in samples of 400 tokens on average, cut at 1,024: 7,000,000 samples for 140M,
-half of the population. 128 references, and 2 targets, the fewest that have a flip rate. One large model may need
+Each model sees 20 tokens per parameter once, in samples of 400 tokens on average, cut at 1,024: 7,000,000 samples for
+140M, half of the population. 128 references, and 2 replicas, the fewest that have a flip rate. One large model may need
 several devices: --config.compute.span=job.
 
 Cost, by `lm-mia plan --config=configs/c4.py` (sizes are its sweep): chip-hours of an H100 at an MFU of 0.4, and disk
@@ -21,7 +21,8 @@ for last states, scores and population.
 
 Expect an AUC of LiRA (StrongMIA, Figures 1-3) of 0.59 at 10M, 0.62 at 44M, 0.70 at 85M, 0.68 at 140M, 0.69 at 302M,
 0.55 at 489M, 0.65 at 604M and 0.55 at 1018M: below 0.7 or at it, in no order of sizes, and not the same for another
-target of a size (Figure 20). Figure 15(a) is the validation loss, which 8,192 held-out samples give 20 times a row.
+target of a size (Figure 20). Figure 15(a) is the validation loss, computed 20 times per model on 8,192
+held-out samples.
 """
 
 from collections.abc import Iterator
@@ -33,7 +34,7 @@ from lm_mia.errors import UserError
 
 def get_config(size: Size = "140M") -> Config:
     if size not in SIZES:
-        raise UserError(f"configs/c4.py:{size}: no such size; say one of {', '.join(SIZES)}")
+        raise UserError(f"configs/c4.py:{size}: no such size; choose one of {', '.join(SIZES)}")
     return Config(
         # near duplicates stay, as in the paper; population.distinct_prefix_tokens drops some (Figure 16)
         corpus=Corpus(source="c4", deduplicate="none"),
@@ -47,7 +48,7 @@ def get_config(size: Size = "140M") -> Config:
 
 
 def samples(size: str) -> int:
-    """2N: half of them train a row, 400 tokens each, 20 tokens a parameter without embeddings."""
+    """2N: half of them train a model, with 400 tokens each and 20 tokens per parameter without embeddings."""
     parameters = 1_000_000 * int(size.removesuffix("M"))
     return 2 * (20 * parameters // 400)
 

@@ -25,13 +25,13 @@ def get_config() -> Config:
         tokenizer=Tokenizer(vocab_size=1024),
         population=Population(samples=2048, length_tokens=64),
         model=Model(layers=2, width=64, heads=2),
-        # The paper's recipe is for hundreds of thousands of steps; here a row has 192.
+        # The paper's recipe is for hundreds of thousands of steps; here a model has 192.
         optimizer=Optimizer(peak_learning_rate=8e-3, final_learning_rate=8e-4, warmup_steps=20),
         train=Train(subset="balanced", batch_size=16, epochs=3),
         attack=Attack(
             references=32,
             replicas=16,
-            # 16 IN and 16 OUT losses a sample are too few for a variance of its own.
+            # 16 IN and 16 OUT losses per sample are too few for a variance per sample.
             variance="pooled",
             # With 1,024 non-members the lowest rate above 0 is about 0.001.
             fprs=(0.001, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5),

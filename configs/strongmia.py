@@ -145,9 +145,9 @@ DATA = {
     "gpu": (2_048, 8_192, 24_576, 65_536),
     "cpu": (192, 384, 768, 1_536, 3_456),
 }
-# References; targets beside them, each with a training subset of its own; replicas of one target for the flip rates.
+# Numbers of references, of targets (each with its own training subset), and of replicas of one target for flip rates.
 MODELS = {"paper": (128, 16, 128), "gpu": (32, 4, 32), "cpu": (32, 8, 32)}
-# Numbers of models that replace these in a few recipes, and training samples of the recipes flip-SIZE and fixed-SIZE.
+# Numbers of models that replace these in a few recipes; then the training samples of the recipes flip-* and fixed-*.
 MOST_REFERENCES = {"paper": 512, "gpu": 64, "cpu": 64}
 # Some of the paper's 128 replicas crashed.
 PAPER_REPLICAS = {"140M": 125, "302M": 127}
@@ -319,7 +319,7 @@ def _gpu() -> Config:
         population=Population(length_tokens=256, validation_samples=1_024),
         optimizer=Optimizer(peak_learning_rate=2e-3, final_learning_rate=2e-4, warmup_steps=40),
         train=Train(batch_size=64),
-        # 16 IN losses per sample are too few for a variance of its own.
+        # 16 IN losses per sample are too few for a variance per sample.
         attack=Attack(
             variance="pooled", fprs=(1e-4, 1e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.75, 1.0)
         ),
@@ -369,7 +369,7 @@ def _model(setting: Setting, size: Any) -> Model:
 
 
 def _sized(c: Config, training_samples: int) -> Config:
-    """With a population of twice that many samples, and a warm-up of at most a fifth of the steps."""
+    """Returns the config with twice that many samples in its population, and a warm-up of at most 1/5 of the steps."""
     steps = -(-training_samples // c.train.batch_size)
     warmup = min(c.optimizer.warmup_steps, max(steps // 5, 1))
     return _with(
@@ -387,13 +387,13 @@ def _models(c: Config, references: int, targets: int, replicas: int = 0) -> Conf
 
 
 def _validated(setting: Setting, c: Config) -> Config:
-    """With the validation loss of Figure 15(a), which costs as much as a third of scoring at cpu."""
+    """Returns the config with the validation loss of Figure 15(a), which costs a third of scoring at cpu."""
     validations = 8 if setting == "cpu" else 20
     return _with(c, train=dataclasses.replace(c.train, validations=validations))
 
 
 def _epochs(c: Config, epochs: int) -> Config:
-    """With that many epochs, scored after each of them, or after some if there are more than ten."""
+    """Returns the config with that many epochs, scored after each of them, or after some if there are more than ten."""
     scored = range(1, epochs) if epochs <= 10 else [1, 2, 3, 5, 8, 13]
     return _with(
         c,

@@ -24,7 +24,7 @@ PAGE = Path(__file__).resolve().parent / "figures.md"
 SETTINGS = ("paper", "gpu", "cpu")
 MFU = 0.4
 CPU_FLOPS_PER_SECOND = 1e11
-"""What two cores reached in a run of all figures at cpu, start-up and compilation included; docs/results/figures.md."""
+"""Reached by two cores in a run of all figures at cpu, start-up and compilation included; docs/results/figures.md."""
 COMMAND = "lm-mia run --config=configs/strongmia.py:{} --workdir=runs/strongmia"
 
 INTRODUCTION = """\
@@ -59,11 +59,11 @@ class Cost:
     """What a figure needs at one setting."""
 
     names: tuple[str, ...]
-    """Of its recipes; two names may stand for the same recipe."""
+    """Names of its recipes; two names may stand for the same recipe."""
     recipes: int
     models: int
     flops: float
-    """Of training and scoring."""
+    """FLOPs of training and scoring."""
 
 
 @functools.cache

@@ -1,7 +1,7 @@
 """The command line: ``python -m launch VERB --config=NAME|FILE.py[:ARG] --workdir=DIR [--config.model.layers=3 ...]``.
 
-Every engine makes the models that are missing, by the same jobs; finished models stay. The same command goes on where
-an earlier one stopped, and engines may be mixed.
+Every engine makes the missing models, with the same kind of jobs, and keeps finished ones. Repeating a command
+continues from where the earlier one stopped, and engines may be mixed.
 """
 
 import argparse
@@ -17,17 +17,17 @@ from lm_mia.run import sweep as sweeps
 from lm_mia.run.sweep import Sweep
 
 VERBS = {
-    "plan": "what the sweep costs, and its jobs; writes nothing",
+    "plan": "estimate the cost of the sweep and list its jobs; writes nothing",
     "local": "make the missing models on this machine, one process per device",
     "slurm": "write SLURM array scripts, and submit them",
     "jobset": "write Kubernetes JobSets",
-    "worker": "the same as local, for the logs of many machines that share a workdir",
-    "status": "models done, running, failed and missing, and the time left",
-    "corpus": "build the populations alone",
-    "rows": "one job: what the engines run",
+    "worker": "like local, but prints log lines; for many machines that share a workdir",
+    "status": "show models that are done, running, failed and missing, and the time left",
+    "corpus": "only build the populations",
+    "rows": "run one job; the engines start this command",
 }
 
-_SIZED = ("plan", "slurm", "jobset")  # verbs that make jobs
+_SIZED = ("plan", "slurm", "jobset")  # verbs that divide the models into jobs
 _ELSEWHERE = {
     "--watch": "launch status",
     "--verify": "launch status",
@@ -39,17 +39,17 @@ _ELSEWHERE = {
     "--repair": "lm-mia score",
     "--from-hf-shards": "lm-mia corpus",
 }
-"""Flags of some verbs only."""
+"""Flags that only some verbs take, and these verbs."""
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "python -m launch") -> int:
-    """Entry point; returns the exit code: 3 if models were set aside or diverged, else that of `lm-mia`."""
+    """Entry point; returns the exit code: 3 if models were set aside or diverged, else as `lm-mia` does."""
     return exit_code(lambda: _act(list(sys.argv[1:] if argv is None else argv), prog))
 
 
 def _act(argv: list[str], prog: str) -> int:
     if not argv or argv[0] not in VERBS:
-        _top(prog).parse_args(argv[:1])  # --help, or what is wrong
+        _top(prog).parse_args(argv[:1])  # prints the help or raises an error
         return 2
     verb = argv[0]
     wrong: list[str] = []
@@ -58,7 +58,9 @@ def _act(argv: list[str], prog: str) -> int:
     if verb == "status" and known.watch and (known.json or known.verify):
         wrong.append("--watch: cannot be combined with --json or --verify; leave it out")
     if verb == "rows" and known.workers < 0:
-        wrong.append(f"--workers={known.workers}: must be 0 or larger; 0: as the config says")
+        wrong.append(
+            f"--workers={known.workers}: must be 0 or larger; 0 takes the number from the config"
+        )
     of_engine = collect(wrong, lambda: _options(verb, known))
     sizes = collect(wrong, lambda: jobs.sizes(known)) if verb in _SIZED else None
     if wrong or sweep is None:
@@ -67,7 +69,7 @@ def _act(argv: list[str], prog: str) -> int:
 
 
 def _options(verb: str, known: argparse.Namespace) -> Any:
-    """What the flags of an engine say."""
+    """Returns the settings of an engine from its flags."""
     if verb == "slurm":
         from launch import slurm
 
@@ -80,7 +82,7 @@ def _options(verb: str, known: argparse.Namespace) -> Any:
 
 
 def _run(verb: str, known: argparse.Namespace, sweep: Sweep, sizes: Any, of: Any) -> int:
-    # here, so that plans and messages about mistakes come at once
+    # imported here, so that plans and error messages appear at once
     if verb == "plan":
         jobs.show(sweep, sizes, as_json=known.json, look=known.workdir is not None)
         return 0
@@ -111,7 +113,7 @@ def _top(prog: str) -> argparse.ArgumentParser:
     parser = load.Parser(prog, description="Sweeps of lm_mia on one machine or many.")
     parser.epilog = "\n".join(
         [
-            *(f"  {verb:8} {what}" for verb, what in VERBS.items()),
+            *(f"  {verb:8} {summary}" for verb, summary in VERBS.items()),
             "",
             f"`{prog} VERB --help` lists the flags of a verb. Example:",
             f"  {prog} plan --config=configs/c4.py --device=h100",
@@ -123,26 +125,34 @@ def _top(prog: str) -> argparse.ArgumentParser:
 
 def _of_verb(verb: str, prog: str) -> load.Parser:
     parser = load.Parser(f"{prog} {verb}", _ELSEWHERE, description=VERBS[verb])
-    config = "may be left out if the workdir has a config.json; fields are flags: --config.section.field=value"
+    config = "may be left out if the workdir has a config.json; every field is a flag: --config.section.field=value"
     parser.add_argument("--config", metavar="NAME|FILE.py[:ARG]", help=config)
-    folder = "the same folder continues an earlier command"
+    folder = "using the same folder again continues an earlier command"
     parser.add_argument("--workdir", metavar="DIR", help=folder)
     if verb in ("plan", "status"):
-        parser.add_argument("--json", action="store_true", help="for scripts")
+        parser.add_argument("--json", action="store_true", help="print JSON, for scripts")
     if verb == "status":
-        parser.add_argument("--watch", action="store_true", help="until no model is missing")
-        verify = "read every score, and name what is missing or corrupt"
+        parser.add_argument(
+            "--watch", action="store_true", help="refresh until no model is missing"
+        )
+        verify = "read every score, and list missing and corrupt files"
         parser.add_argument("--verify", action="store_true", help=verify)
     if verb == "rows":
-        parser.add_argument("--recipe", required=True, metavar="NAME", help="of the sweep")
-        digest = (
-            "of the recipe when the job was written; a job of a config that has changed is refused"
+        parser.add_argument(
+            "--recipe", required=True, metavar="NAME", help="name of a recipe of the sweep"
         )
+        digest = "hash of the recipe when the job was written; the job refuses to run if the config has changed since"
         parser.add_argument("--recipe-hash", default="", metavar="HEX", help=digest)
-        parser.add_argument("--rows", required=True, metavar="BEGIN:END", help="of the recipe")
-        parser.add_argument("--job", default="", metavar="NAME", help="for status")
-        parser.add_argument("--log", default="", metavar="PLACE", help="of the output, for status")
-        workers = "processes that train; as many as the config says"
+        parser.add_argument(
+            "--rows", required=True, metavar="BEGIN:END", help="range of models of the recipe"
+        )
+        parser.add_argument(
+            "--job", default="", metavar="NAME", help="name of the job, shown by status"
+        )
+        parser.add_argument(
+            "--log", default="", metavar="PLACE", help="where the output goes, shown by status"
+        )
+        workers = "number of worker processes (default: as the config sets)"
         parser.add_argument("--workers", type=int, default=0, metavar="N", help=workers)
     if verb in _SIZED:
         jobs.flags(parser)
@@ -150,11 +160,11 @@ def _of_verb(verb: str, prog: str) -> load.Parser:
         from launch import slurm
 
         slurm.flags(parser)
-        parser.add_argument("--submit", action="store_true", help="by sbatch")
+        parser.add_argument("--submit", action="store_true", help="submit the scripts with sbatch")
     if verb == "jobset":
         from launch import kubernetes
 
         kubernetes.flags(parser)
-        output = "of the manifests, here; jobset"
+        output = "folder for the manifests (default: jobset)"
         parser.add_argument("--output", metavar="DIR", default="jobset", help=output)
     return parser

@@ -1,4 +1,4 @@
-"""The jobs of a sweep: their command lines, the blocks of models that each of them makes, and what they cost."""
+"""The jobs of a sweep: their command lines, their blocks of models, and their cost."""
 
 import argparse
 import dataclasses
@@ -26,11 +26,11 @@ from lm_mia.run.workdir import Workdir
 
 
 def missing(task: Task) -> list[int]:
-    """Returns the numbers of the models that are to be made: neither present, nor diverged, nor set aside."""
+    """Returns the numbers of the models to be made: those that are neither present, nor diverged, nor set aside."""
     rows, recipe = task.rows, task.folder
     if not recipe.exists():
         return list(range(len(rows)))
-    from lm_mia.run import inventory  # here: tensorstore takes half a second
+    from lm_mia.run import inventory  # imported here: tensorstore takes half a second
 
     left = set(inventory.missing("run", task.config, recipe, rows))
     return [
@@ -45,13 +45,13 @@ def command(sweep: Sweep, python: Sequence[str], verb: str, *more: str) -> list[
 
 
 def job_command(sweep: Sweep, python: Sequence[str], task: Task, *more: str) -> list[str]:
-    """Returns the arguments of a job that makes models of a recipe; which ones is for `more` to say, as ``--rows``."""
+    """Returns the arguments of a job that makes models of a recipe; `more` selects the models with ``--rows``."""
     which = f"--recipe={task.name}", f"--recipe-hash={recipe_hash(task.config)}"
     return command(sweep, python, "rows", *which, *more)
 
 
 def absolute(sweep: Sweep) -> Sweep:
-    """Returns the same sweep, with paths that hold wherever a process is started."""
+    """Returns the same sweep with absolute paths, so that processes may start in any folder."""
     workdir = Workdir(Path(os.path.abspath(sweep.workdir.path)))
     tasks = tuple(dataclasses.replace(task, workdir=workdir) for task in sweep.tasks)
     config_arg = sweep.config_arg
@@ -68,53 +68,53 @@ def task_of(sweep: Sweep, name: str, expected_hash: str = "") -> Task:
     Args:
       sweep: the recipes of the command.
       name: the recipe's folder, or another of its names.
-      expected_hash: the recipe's hash when the job was written; "": any.
+      expected_hash: the recipe's hash when the job was written; empty: not checked.
 
     Raises:
-      UserError: if the sweep has no such recipe, or one that has changed since the job was written.
+      UserError: if the sweep has no such recipe, or if the recipe has changed since the job was written.
     """
     found = [task for task in sweep.tasks if name == task.name]
     found = found or [task for task in sweep.tasks if name in task.names]
     if not found:
         known = ", ".join(task.name for task in sweep.tasks)
         raise UserError(
-            f"--recipe={name}: there is no such recipe; choose one of {known}, or, if the config has changed since the "
-            "job was written, put it back"
+            f"--recipe={name}: there is no such recipe; choose one of {known}, or restore the config if it has changed "
+            "since the job was written"
         )
     now = recipe_hash(found[0].config)
     if expected_hash not in ("", now):
         raise UserError(
             f"--recipe-hash={expected_hash}: the config of recipe {name} has changed since this job was written (its "
-            f"hash is now {now}); put the config back, or write the jobs again"
+            f"hash is now {now}); restore the config, or write the jobs again"
         )
     return found[0]
 
 
 def blocks(missing: Sequence[int], rows_per_job: int) -> list[int]:
-    """Numbers of the blocks that rows are in: block k is rows k n to (k + 1) n."""
+    """Returns the numbers of the blocks that contain missing models; block k has models k n to (k + 1) n - 1."""
     return sorted({i // rows_per_job for i in missing})
 
 
 def slice_of(block: int, rows_per_job: int, rows: int) -> str:
-    """The rows of a block, as ``--rows`` takes them."""
+    """Returns the range of models of a block, in the form that ``--rows`` takes."""
     return f"{block * rows_per_job}:{min((block + 1) * rows_per_job, rows)}"
 
 
 def rows_of(said: str, task: Task) -> list[subsets.Row]:
-    """The rows that ``--rows=BEGIN:END`` names; UserError if they are no rows of the task."""
+    """Returns the models that ``--rows=BEGIN:END`` selects; raises UserError if the range is invalid."""
     rows = task.rows
     found = re.fullmatch(r"(\d+):(\d+)", said)
     begin, end = map(int, found.groups()) if found else (0, 0)
     if not begin < end <= len(rows):
         raise UserError(
-            f"--rows={said}: must be BEGIN:END, the first and the one after the last of {len(rows)} rows; try "
+            f"--rows={said}: must be BEGIN:END, where END is exclusive, within the {len(rows)} models; try "
             f"--rows=0:{len(rows)}"
         )
     return rows[begin:end]
 
 
 def as_json(task: Task) -> dict[str, Any]:
-    """What scripts are told of a task."""
+    """Returns the fields that describe a task in JSON output."""
     return {
         "recipe": task.name,
         "names": list(task.names),
@@ -126,33 +126,37 @@ def as_json(task: Task) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """How jobs are made."""
+    """Settings that determine the size of jobs."""
 
     chip: plan.Chip
     rows_per_job: int
-    """0: as many as take `job_hours`."""
+    """0: as many as fit in `job_hours`."""
     job_hours: float
     tokens_per_sample: float | None
-    """Mean after the cut; None: measured, or that of C4."""
+    """Mean length after truncation; None: measured, or that of C4."""
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
-    """Adds what `sizes` reads."""
+    """Adds the flags that `sizes` reads."""
     group = parser.add_argument_group("size of jobs")
     group.add_argument("--rows-per-job", type=int, default=0, metavar="N", help="instead of hours")
-    group.add_argument("--job-hours", type=float, default=4.0, metavar="H", help="about; 4")
+    group.add_argument(
+        "--job-hours", type=float, default=4.0, metavar="H", help="about this long; 4"
+    )
     plan.cost_flags(group)
 
 
 def sizes(known: argparse.Namespace) -> Sizes:
-    """What the flags say; UserError with a line for each that is wrong."""
+    """Returns the values of the flags; raises UserError with one line for each invalid flag."""
     wrong, chip = [], None
     try:
         chip = plan.chip_of(known.device, known.mfu)
     except UserError as error:
         wrong.append(str(error))
     if known.rows_per_job < 0:
-        wrong.append(f"--rows-per-job={known.rows_per_job}: must be 1 or larger; or 0, by hours")
+        wrong.append(
+            f"--rows-per-job={known.rows_per_job}: must be 1 or larger, or 0 to use --job-hours"
+        )
     if not (0 < known.job_hours < math.inf):
         wrong.append(f"--job-hours={known.job_hours:g}: must be above 0; try --job-hours=4")
     if wrong or chip is None:
@@ -161,7 +165,7 @@ def sizes(known: argparse.Namespace) -> Sizes:
 
 
 def cost(task: Task, of: Sizes, look: bool = True) -> Recipe:
-    """What all models of a task cost; with `look`, the workdir tells which are present and how long samples are."""
+    """Returns the cost of a task; with `look`, present models and sample lengths are read from the workdir."""
     if look:
         return plan.recipe(task, plan.lengths_of(task, of.tokens_per_sample), plan.present(task))
     length_tokens = task.config.population.length_tokens
@@ -169,12 +173,12 @@ def cost(task: Task, of: Sizes, look: bool = True) -> Recipe:
 
 
 def row_hours(found: Recipe, of: Sizes) -> float:
-    """Chip-hours of one row."""
+    """Returns the chip-hours of one model."""
     return plan.chip_hours(found, of.chip.flops * of.chip.mfu)[0] / found.rows
 
 
 def rows_per_job(found: Recipe, of: Sizes, chips: int, span: str) -> int:
-    """Rows of a job of about `job_hours` on so many chips; where rows run side by side, a row a chip at least."""
+    """Returns how many models a job of about `job_hours` has; at least one per chip if each model runs on one chip."""
     if of.rows_per_job:
         return min(of.rows_per_job, found.rows)
     side_by_side = chips if span == "device" else 1
@@ -188,15 +192,15 @@ class Jobs:
 
     task: Task
     cost: Recipe
-    """Of all rows that are wanted."""
+    """Cost of all requested models."""
     rows_per_job: int
     blocks: tuple[int, ...]
-    """Numbers of the blocks that have rows to be made, a job each."""
+    """Numbers of the blocks that have missing models; each is one job."""
     missing: int
-    """Rows to be made."""
+    """Number of missing models."""
 
     def slices(self) -> list[str]:
-        """The rows of each job, as ``--rows`` takes them."""
+        """Returns the range of models of each job, in the form that ``--rows`` takes."""
         return [slice_of(b, self.rows_per_job, self.cost.rows) for b in self.blocks]
 
 
@@ -205,9 +209,9 @@ def jobs(of: Sweep, sizes: Sizes, chips: int = 1, look: bool = True) -> list[Job
 
     Args:
       of: the sweep.
-      sizes: of jobs.
-      chips: that a job has.
-      look: whether to look into the workdir, and leave out models that are present; else all models are to be made.
+      sizes: settings for the size of jobs.
+      chips: number of chips of a job.
+      look: whether to read the workdir and leave out models that are present; otherwise all models are to be made.
 
     Raises:
       UserError: if ``--tokens-per-sample`` does not suit a recipe, or files in the workdir are damaged.
@@ -224,7 +228,7 @@ def jobs(of: Sweep, sizes: Sizes, chips: int = 1, look: bool = True) -> list[Job
 
 
 def show(of: Sweep, sizes: Sizes, *, as_json: bool, look: bool) -> None:
-    """Prints what the sweep costs, as `lm-mia plan` does, and its jobs, as tables or as JSON; writes nothing."""
+    """Prints the cost of a sweep, as `lm-mia plan` does, and its jobs, as tables or as JSON; writes no files."""
     found = jobs(of, sizes, look=look)
     costs = [j.cost for j in found]
     numbers = [_numbers(j, sizes) for j in found]
@@ -261,13 +265,13 @@ def show(of: Sweep, sizes: Sizes, *, as_json: bool, look: bool) -> None:
         left = plan.three_digits(total["missing_chip_hours"])
         table.add_row("total", f"{total['missing_rows']:,}", f"{total['jobs']:,}", "", "", left)
     notes = [
-        "jobs    of one chip each; slurm and jobset divide them by the chips that a job has there"
+        "jobs    with one chip each; slurm and jobset need fewer jobs if a job has several chips"
     ]
     for j in found:
         if len(entries := j.task.entries) > 1:
             by = ", ".join(map(str, entries))
             notes.append(
-                f"shared  {j.task.name}: wanted by entries {by} of the sweep (0: the config)"
+                f"shared  {j.task.name}: requested by entries {by} of the sweep (0: the config)"
             )
     plan.print_table(table, notes)
 
@@ -276,7 +280,7 @@ _SUMMED = ("missing_rows", "jobs", "missing_chip_hours")
 
 
 def _numbers(j: Jobs, sizes: Sizes) -> dict[str, Any]:
-    """What scripts are told of jobs, with units in the names."""
+    """Returns the fields that describe jobs in JSON output, with units in their names."""
     hours = row_hours(j.cost, sizes)
     return {
         "missing_rows": j.missing,
@@ -288,8 +292,8 @@ def _numbers(j: Jobs, sizes: Sizes) -> dict[str, Any]:
 
 
 def corpus(of: Sweep) -> int:
-    """Makes the populations of a sweep that are not there."""
-    # here: the score store takes half a second to load, and a plan of jobs needs none of it
+    """Builds the missing populations of a sweep."""
+    # imported here: the score store takes half a second to load, and a plan does not need it
     from lm_mia.run import pipeline, progress
 
     with progress.display(overall=False) as display:
@@ -300,11 +304,11 @@ def corpus(of: Sweep) -> int:
 
 
 def span_problems(found: Sequence[Jobs], machines: int, said: str) -> list[str]:
-    """A line, if jobs have several machines and there are recipes whose rows cannot span them."""
+    """Returns one line if jobs have several machines, but some recipes have models that cannot span machines."""
     names = [j.task.name for j in found if j.task.config.compute.span == "device"]
     if machines == 1 or not names:
         return []
     return [
-        f"{said}, but rows of {', '.join(names)} are made on one device each: say --config.compute.span=job, or take "
-        "one machine a job and have more jobs at once"
+        f"{said}, but each model of {', '.join(names)} is made on one device; add --config.compute.span=job, or use "
+        "one machine per job and run more jobs at once"
     ]

@@ -301,7 +301,7 @@ def _flag(name: str) -> str:
 
 
 def jobsets(of: Sweep, sizes: Sizes, asked: Pods, output: Path) -> int:
-    """Writes the JobSets of all jobs whose rows are not seen to be there, a file a recipe; `kubectl apply` is yours.
+    """Writes the JobSets of all jobs with missing models, one file per recipe, for `kubectl apply`.
 
     Args:
       of: whose folder and config are as the pods see them.
@@ -310,8 +310,8 @@ def jobsets(of: Sweep, sizes: Sizes, asked: Pods, output: Path) -> int:
       output: the folder of the manifests.
 
     Raises:
-      UserError: if several hosts are asked for where rows do not span them, or the folder is not on the volume; nothing
-        is written then.
+      UserError: if a job has several hosts but its models do not span them, or if the folder is not on the volume;
+        nothing is written then.
     """
     found = [j for j in jobs.jobs(of, sizes, asked.chips) if j.blocks]
     wrong = span_problems(found, asked.hosts, f"a job has {asked.hosts} hosts")
@@ -320,12 +320,12 @@ def jobsets(of: Sweep, sizes: Sizes, asked: Pods, output: Path) -> int:
         wrong.append(
             f"--workdir={folder}: must be below --mount={asked.mount}, where all pods have the same volume"
         )
-    # Without --config, jobs read the configs that the workdir has.
+    # Without --config, jobs read the configs of the workdir.
     name = of.config_arg.split(":")[0] if of.config_arg else ""
     is_file = bool(name) and not load.is_config_name(name)
     if is_file and not Path(os.path.abspath(name)).is_relative_to(Path.cwd()):
         wrong.append(
-            f"--config={of.config_arg}: must be below the current folder, which is to be the image's checkout"
+            f"--config={of.config_arg}: must be below the current folder, which is the checkout that the image contains"
         )
     if wrong:
         raise UserError("\n".join(wrong))
@@ -334,8 +334,8 @@ def jobsets(of: Sweep, sizes: Sizes, asked: Pods, output: Path) -> int:
         digest = recipe_hash(j.task.config)
         manifests = []
         for block, said in zip(j.blocks, j.slices(), strict=True):
-            # The recipe's own name last, where `name_of` cuts it if it is too long; recipes that differ in the steps at
-            # which they are scored have the same hash.
+            # The recipe's name comes last, where `name_of` truncates it if it is too long. It is needed, since recipes
+            # that differ only in their score points have the same hash.
             name = f"lm-mia-{digest}-{said.replace(':', '-')}-{j.task.name}"
             about = f"--rows={said}", f"--job={name}", f"--log={logs(name, asked)}"
             labels = {"lm-mia/recipe": digest, "lm-mia/block": str(block)}

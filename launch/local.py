@@ -1,10 +1,10 @@
-"""``launch local`` and ``launch worker``: this machine makes models, one process per device, until none is missing.
+"""``launch local`` and ``launch worker``: make models on this machine, one process per device, until none is missing.
 
-Both verbs run the same loop and differ in what they print: `local` shows the whole sweep, `worker` prints a line when
-something happens, which suits the log of one machine among many. Models are shared out by nothing but their locks, so
-any number of these commands may work on one workdir, on any machines that share it. When one of them dies, the
-operating system releases its locks and the others make its models. There is one process per device, rather than one job
-over all of them, so that a job that runs out of memory does not disturb those on the other devices.
+Both verbs run the same loop and differ in what they print: `local` shows the whole sweep, while `worker` prints a line
+when something happens, which suits the log of one machine among many. File locks alone decide which process makes which
+model, so any number of these commands may work on one workdir, on any machines that share it. When one of them dies,
+the operating system releases its locks and the others make its models. There is one process per device, rather than one
+job over all of them, so that a job that runs out of memory does not disturb those on the other devices.
 """
 
 import contextlib
@@ -21,19 +21,19 @@ from lm_mia.errors import UserError
 from lm_mia.run import devices, inventory, pipeline, progress
 from lm_mia.run.sweep import Sweep, Task
 
-_GRACE_SECONDS = 150  # in which a job saves; its own workers have 120
-_MOST_DEATHS = 3  # of jobs on a device, one after another, without a new model
+_GRACE_SECONDS = 150  # for a job to save; its own workers have 120
+_MOST_DEATHS = 3  # consecutive ones on a device without a new model
 
-_LOOK_SECONDS = 0.2  # between looks at our jobs
-_LOOKS = 5  # at our jobs, for each look at the workdir
-_WAIT_SECONDS = 5.0  # between looks at the workdir while no job of ours runs
-_AGAIN_SECONDS = 60.0  # before the next job for a recipe for which a job found nothing to do
+_LOOK_SECONDS = 0.2  # between checks of our jobs
+_LOOKS = 5  # checks of our jobs per check of the workdir
+_WAIT_SECONDS = 5.0  # between checks of the workdir while no job of ours runs
+_AGAIN_SECONDS = 60.0  # before another job for a recipe whose last job found nothing to do
 
 
 def start(
     command: Sequence[str], log: Path, environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    """Starts a process in a session of its own, so that Ctrl-C reaches only us; its output is added to the log."""
+    """Starts a process in its own session, so that Ctrl-C reaches only this one; appends its output to the log."""
     log.parent.mkdir(parents=True, exist_ok=True)
     ours = {**os.environ, **environment, heartbeats.PARENT: str(os.getpid())}
     with open(log, "ab") as output:
@@ -48,7 +48,7 @@ def start(
 
 
 def stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Asks all processes to save and end, and kills those that do not."""
+    """Asks all processes to save and exit, and kills those that do not exit in time."""
     for process in processes:
         process.terminate()
     for process in processes:
@@ -68,22 +68,22 @@ class _Slot:
     task: Task | None = None
     process: subprocess.Popen[bytes] | None = None
     missing: int = 0
-    """How many models of the recipe were missing when the job began."""
+    """Number of models of the recipe that were missing when the job started."""
     deaths: int = 0
-    """Jobs that died one after another without a new model."""
+    """Number of consecutive jobs that died without a new model."""
 
 
 def run(of: Sweep) -> int:
-    """Makes every missing model of a sweep that no other process is working on, and waits for the others.
+    """Makes every missing model of a sweep that no other process is working on, and waits for the rest.
 
     Shows the progress of the whole sweep.
 
     Returns:
-      0, or 3 if models were set aside or diverged: the summary says which.
+      0, or 3 if models were set aside or diverged, which the summary lists.
 
     Raises:
-      UserError: a user's mistake that a job reported, or three jobs that died one after another without a new model.
-      SystemExit: when stopped, once the jobs have saved.
+      UserError: a user's mistake that a job reported, or three consecutive jobs that died without a new model.
+      SystemExit: when this process was stopped, after the jobs have saved.
     """
     of, slots = _prepare(of)
     with status.view(of) as refresh:
@@ -92,18 +92,18 @@ def run(of: Sweep) -> int:
 
 
 def worker(of: Sweep) -> int:
-    """The same as `run`, but prints a line when a job starts or dies, and when it begins to wait for other machines."""
+    """Like `run`, but prints a line when a job starts or dies, and when it begins to wait for other machines."""
     of, slots = _prepare(of)
     _work(of, slots, _say, lambda: None)
     return status.summary(of)
 
 
 def _prepare(of: Sweep) -> tuple[Sweep, list[_Slot]]:
-    """Builds the populations that are missing, and returns the sweep as claimed and the devices to work on."""
+    """Builds the missing populations; returns the sweep with its final folders, and a slot for each device."""
     span = of.tasks[0].config.compute.span
     if any(t.config.compute.span != span for t in of.tasks):
         raise UserError(
-            "compute.span: must be the same in all entries of a sweep here, since devices are assigned to jobs once; "
+            "compute.span: must be the same in all entries of a sweep, since devices are assigned to jobs only once; "
             "launch the entries one after another"
         )
     with progress.display(overall=False) as display:
@@ -118,7 +118,7 @@ def _prepare(of: Sweep) -> tuple[Sweep, list[_Slot]]:
 def _work(
     of: Sweep, slots: list[_Slot], say: Callable[[str], None], refresh: Callable[[], object]
 ) -> None:
-    """Runs jobs on the devices until no model is missing; `refresh` is called after every look at the workdir."""
+    """Runs jobs on the devices until no model is missing; calls `refresh` after every check of the workdir."""
     not_before: dict[str, float] = {}
     waiting = False
     try:
@@ -144,7 +144,7 @@ def _work(
 
 
 def _sleep(slots: list[_Slot]) -> None:
-    """Returns when a job of ours ends, or when it is time to look at the workdir again."""
+    """Returns when a job of ours ends, or when it is time to check the workdir again."""
     if all(slot.process is None for slot in slots):
         time.sleep(_WAIT_SECONDS)
         return
@@ -162,7 +162,7 @@ def _begin(
     not_before: Mapping[str, float],
     say: Callable[[str], None],
 ) -> None:
-    """Starts a job for the first recipe that has more missing models than jobs of ours, and one that is not locked."""
+    """Starts a job for the first recipe that has more missing models than our jobs, one of them not locked."""
     for task in of.tasks:
         numbers = missing[task.name]
         ours = sum(s.task == task for s in slots if s.process is not None)
@@ -170,7 +170,7 @@ def _begin(
             continue
         rows = task.rows
         if all(inventory.locked(task.folder, rows[i]) for i in numbers):
-            continue  # a job would load JAX for nothing
+            continue  # a job would only load JAX and end
         about = f"--rows=0:{len(rows)}", f"--job={slot.log.stem}", f"--log={slot.log}"
         command = jobs.job_command(of, [sys.executable], task, *about, "--workers=1")
         slot.task, slot.missing = task, len(numbers)
@@ -180,7 +180,7 @@ def _begin(
 
 
 def _ended(slot: _Slot, not_before: dict[str, float], say: Callable[[str], None]) -> None:
-    """Takes note of a job that has ended; UserError if it is of no use to start another one."""
+    """Handles a job that has ended; raises UserError if starting another one would not help."""
     assert slot.process is not None
     assert slot.task is not None
     code, task, log = slot.process.returncode, slot.task, slot.log
@@ -197,7 +197,7 @@ def _ended(slot: _Slot, not_before: dict[str, float], say: Callable[[str], None]
         )
     if died:
         say(f"{log}: its job ended with code {code}")
-    elif not progressed:  # another process was faster, or holds the locks of all that is missing
+    elif not progressed:  # another process was faster, or holds the locks of all missing models
         not_before[task.name] = time.monotonic() + _AGAIN_SECONDS
 
 
@@ -209,5 +209,5 @@ def _last_line(log: Path) -> str:
 
 
 def _say(line: str) -> None:
-    """Prints a line for the log of this machine."""
+    """Prints a line with the time, for the log of this machine."""
     print(f"{heartbeats.now()[:19]} UTC  {line}", flush=True)

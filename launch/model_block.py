@@ -1,9 +1,9 @@
-"""A job: some rows of one recipe, made by this process's workers; any number of times, anywhere, in any order.
+"""A job: makes some models of one recipe with the workers of this process; it may run anywhere and be repeated.
 
-Exit codes. 0: the rows are present, or in other hands. 2: a user's mistake. 3: some were set aside, or diverged, and
-the others are present. 143: run me again: it was stopped and has saved what it was at, or a row that spans several
-processes failed. 200: the same, but not for ever: its processes were killed before they had a row, or did not find each
-other.
+Exit codes. 0: the models are present or locked by another process. 2: a user's mistake. 3: some models were set
+aside or diverged, and the others are present. 143: run the job again; it was stopped and has saved its models, or a
+model that spans several processes failed. 200: run the job again, but only a limited number of times; its processes
+were killed before they started a model, or did not find each other.
 """
 
 import dataclasses
@@ -31,9 +31,9 @@ def run(
 
     Args:
       sweep: the recipes of the command.
-      task: the one of them whose models are made.
+      task: the recipe whose models are made.
       said: BEGIN:END, the numbers of the models.
-      name: of the job, the same when it is run again; "": one is made up.
+      name: of the job, the same when it is run again; empty: a new name is chosen.
       log: where this process's output can be read.
       workers: processes that train; 0: as many as the config says.
 
@@ -41,7 +41,7 @@ def run(
       The exit code.
 
     Raises:
-      UserError: bad input, or workers that fail before they begin a row.
+      UserError: invalid input, or workers that fail before they start a model.
       SystemExit: with code 143, when stopped.
     """
     rows = jobs.rows_of(said, task)
@@ -51,7 +51,7 @@ def run(
         _, made = pipeline.populations(dataclasses.replace(sweep, tasks=(task,)), display)
         [(task, found)] = made
         if workers:
-            # After the recipe's config.json was written, which has the number that the user asked for.
+            # Only after config.json of the recipe was written, which keeps the number that the user requested.
             train = dataclasses.replace(task.config.train, workers=workers)
             task = dataclasses.replace(task, config=dataclasses.replace(task.config, train=train))
         c, recipe = task.config, task.folder
@@ -79,13 +79,13 @@ def run(
                 if not watch.failed:
                     break
                 display.say("\n".join(watch.failed))
-                if c.compute.span == "job":  # its other processes cannot go on without this one
+                if c.compute.span == "job":  # its other processes cannot continue without this one
                     raise SystemExit(STOPPED)
         return _summary(c, recipe, rows, display)
 
 
 def who(name: str, log: str) -> heartbeats.By:
-    """This process, on the node as its scheduler calls it."""
+    """Describes this process; its host is named as the scheduler names it."""
     host = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
     rank = os.environ.get("JAX_PROCESS_ID") or os.environ.get("SLURM_PROCID") or "0"
     made_by = workdir.provenance()
@@ -96,14 +96,14 @@ def who(name: str, log: str) -> heartbeats.By:
 
 @dataclasses.dataclass
 class _Watch:
-    """Follows the events of workers: which row each is at work on, and whether one failed."""
+    """Follows the events of workers: which model each of them is making, and whether one failed."""
 
     state: heartbeats.Running
     recipe: Path
     by: heartbeats.By
     failed: list[str] = dataclasses.field(default_factory=list)
     at_work: dict[int, str] = dataclasses.field(default_factory=dict)
-    """Worker -> row."""
+    """Index of a worker -> name of the model."""
 
     def on_event(self, event: Event) -> None:
         kind, worker = event["event"], event.get("index", -1)
@@ -117,7 +117,7 @@ class _Watch:
         elif kind == "worker_lost" and event["exit_code"] not in (STOPPED, -15):
             self._fail(worker, f"its worker ended with code {event['exit_code']} ({_CODES})")
             if self.failed:
-                # All begin anew, without the row if it is set aside.
+                # All workers start again, without this model if it was set aside.
                 raise RuntimeError("a worker was lost")
 
     def _end(self, worker: int) -> str | None:
@@ -136,7 +136,7 @@ _CODES = "killed, or out of memory?"
 
 
 def _of_lead(recipe: Path, by: heartbeats.By) -> list[str]:
-    """Rows that the first process of this one's job is at work on."""
+    """Returns the models that the first process of this job is working on."""
     lead, _, rank = by.job.rpartition(".")
     if not rank.isdecimal():
         return []
@@ -149,7 +149,7 @@ def _of_lead(recipe: Path, by: heartbeats.By) -> list[str]:
 
 
 def _left(task: Task, recipe: Path, rows: list[Row]) -> list[Row]:
-    """Rows that are neither present nor diverged nor set aside."""
+    """Returns the models that are neither present nor diverged nor set aside."""
     missing = inventory.missing("run", task.config, recipe, rows)
     return [row for row in missing if not heartbeats.set_aside(recipe, row)]
 
@@ -164,5 +164,5 @@ def _summary(c: Config, recipe: Path, rows: list[Row], display: progress.Display
         )
     bad = [row for row in rows if inventory.diverged(recipe, row).exists()]
     for row in bad:
-        display.say(f"{row}: diverged; {inventory.diverged(recipe, row)} says where")
+        display.say(f"{row}: diverged; see {inventory.diverged(recipe, row)}")
     return heartbeats.GIVEN_UP if aside or bad else 0

@@ -1,6 +1,6 @@
-"""``lm-mia status``, which is ``launch status``: where a sweep stands, by what is in its workdir alone.
+"""``lm-mia status``, the same as ``launch status``: the state of a sweep, determined from its workdir alone.
 
-The same for one recipe and for many, and the same view for the engines while they work. Nothing is changed.
+The engines show the same view while they work. Nothing is changed.
 """
 
 import contextlib
@@ -29,25 +29,31 @@ from lm_mia.run import inventory, plan, progress
 from lm_mia.run.sweep import Sweep, Task
 from lm_mia.run.workdir import other_settings, table_facts
 
-_LINE_SECONDS = 10.0  # between lines where there is no terminal
-_LOOK_SECONDS = 2.0  # between looks of --watch
-_OPTIONAL = ("to_score", "vanished", "failing", "set_aside", "diverged")  # columns if not 0
-_WIDE = 100  # characters of a console that has room for bars
-_LAST = 32  # models over which the rate is taken
+_LINE_SECONDS = 10.0  # between lines if the output is not a terminal
+_LOOK_SECONDS = 2.0  # between updates of --watch
+_OPTIONAL = (
+    "to_score",
+    "vanished",
+    "failing",
+    "set_aside",
+    "diverged",
+)  # columns that are hidden if all are 0
+_WIDE = 100  # characters; a console of at least this width has room for bars
+_LAST = 32  # models over which the rate is averaged
 
 
 def of_task(task: Task) -> dict[str, Any]:
-    """Returns what is known of a recipe, as plain values.
+    """Returns the state of a recipe, as plain values.
 
     Returns:
-      ``models`` wanted, ``done`` (trained and scored), ``to_score`` (trained, but not scored), ``missing`` (to be made,
-      and nobody is working on them); ``running``: a dict for each, with model, job, host, since; ``vanished``: the same
-      of jobs that no longer report that they are alive; ``failing``: failed and to be tried again; ``set_aside`` and
-      ``diverged``, each with reason and log; ``models_per_hour`` and ``seconds_left``, None where unknown; ``hosts``:
-      models and failures by machine; ``made_by``: models by version of lm_mia; ``population``: its path, samples and
-      sha256, the last two None if it is not built; ``tables``: "present", "missing", "unfinished" (an attack was cut
-      short), "other settings" or "not wanted" (there are no replicas to attack); ``table_settings``: for "other
-      settings", [wanted, made with] by name.
+      Counts of models: ``models`` (requested), ``done`` (trained and scored), ``to_score`` (trained, not scored) and
+      ``missing`` (not made, and no process is working on them). Lists with one dict per model: ``running``, with model,
+      job, host and since; ``vanished``, the same for jobs that no longer report that they are alive; ``failing``, which
+      failed and will be tried again; ``set_aside`` and ``diverged``, with reason and log. ``models_per_hour`` and
+      ``seconds_left``, None if unknown. ``hosts``: models and failures of each machine. ``made_by``: models of each
+      version of lm_mia. ``population``: its path, samples and sha256, the last two None if it is not built. ``tables``:
+      "present", "missing", "unfinished" (an attack was interrupted), "other settings" or "not wanted" (there are no
+      replicas to attack). ``table_settings``: for "other settings", name -> [requested, made with].
 
     Raises:
       UserError: if the folder has models of another recipe, or files in it are damaged.
@@ -81,10 +87,10 @@ def of_task(task: Task) -> dict[str, Any]:
 
 
 def _population(task: Task) -> dict[str, Any]:
-    """Where the samples are, and which."""
+    """Returns path, size and hash of a recipe's population."""
     found: dict[str, Any] = {"path": str(task.population), "samples": None, "sha256": None}
     if task.population.exists():
-        from lm_mia.data.population import open_population  # here: pandas takes a second
+        from lm_mia.data.population import open_population  # imported here: pandas takes a second
 
         population = open_population(task.population, verify=False)
         found |= {"samples": len(population), "sha256": population.sha256}
@@ -92,7 +98,7 @@ def _population(task: Task) -> dict[str, Any]:
 
 
 def _tables(task: Task) -> dict[str, Any]:
-    """Whether the tables of the attacks are there, and fit the config."""
+    """Returns whether the tables of the attacks exist and match the config."""
     state, settings = "missing", dict[str, Any]()
     if not task.config.attack.replicas:
         state = "not wanted"
@@ -106,14 +112,14 @@ def _tables(task: Task) -> dict[str, Any]:
 
 
 def _report(of: Sweep) -> str:
-    """Whether the report is there, and older than tables that it was made of."""
+    """Returns whether the report exists, and whether it is older than the tables."""
     if not of.workdir.report.exists():
         return "missing"
     return "older than the tables" if of.workdir.report_is_old() else "present"
 
 
 def _failures(found: dict[str, Any], recipe: Path, row: Row, unscored: bool) -> None:
-    """Adds how a model failed, if it did."""
+    """Adds the failures of a model, if any."""
     failures = heartbeats.failures(recipe, row)
     for failure in failures:
         _host(found, failure["host"])["failures"] += 1
@@ -133,7 +139,7 @@ def _host(found: dict[str, Any], name: str) -> dict[str, int]:
 
 
 def _log(found: dict[str, Any], task: Task, stored: dict[str, Any]) -> None:
-    """Adds what the log tells: the recent models per hour, the time left, and models by machine and by version."""
+    """Adds what follows from the log: recent models per hour, time left, and models of each machine and version."""
     ended, longest_seconds = [], 0.0
     began = f"{stored['lm_mia']} {(stored['commit'] or '')[:9]}".strip()
     for event in _events(task.workdir.path / "metrics.jsonl", task.name):
@@ -141,12 +147,14 @@ def _log(found: dict[str, Any], task: Task, stored: dict[str, Any]) -> None:
             longest_seconds = max(longest_seconds, event["seconds"])
         elif event.get("last"):
             ended.append(datetime.fromisoformat(event["time"]))
-            version = event.get("version", began)  # `lm-mia run` says its own in config.json alone
+            version = event.get(
+                "version", began
+            )  # `lm-mia run` records its version only in config.json
             found["made_by"][version] = found["made_by"].get(version, 0) + 1
             if "host" in event:
                 _host(found, event["host"])["models"] += 1
     ended = sorted(ended)[-_LAST:]
-    # Not over a pause, in which nothing was at work.
+    # Leave out pauses, during which no process was working.
     gaps = [(b - a).total_seconds() for a, b in itertools.pairwise(ended)]
     pauses = [i for i, gap in enumerate(gaps) if gap > 3 * longest_seconds + 60]
     gaps = gaps[pauses[-1] + 1 :] if pauses else gaps
@@ -158,22 +166,22 @@ def _log(found: dict[str, Any], task: Task, stored: dict[str, Any]) -> None:
 
 
 def _events(path: Path, recipe: str) -> Iterator[dict[str, Any]]:
-    """Events of models that were trained and scored, from the log of a workdir."""
+    """Yields the events of a recipe's models that were trained or scored, from the log of a workdir."""
     with contextlib.suppress(FileNotFoundError), open(path, "rb") as lines:
         for line in lines:
             if b'"row_scored"' in line or b'"row_trained"' in line:
-                with contextlib.suppress(ValueError):  # cut short by a full disk
+                with contextlib.suppress(ValueError):  # a line that was truncated by a full disk
                     event = json.loads(line)
                     if event.get("recipe") == recipe:
                         yield event
 
 
 def gather(of: Sweep) -> dict[str, Any]:
-    """Returns where a sweep stands, as plain values.
+    """Returns the state of a sweep, as plain values.
 
     Returns:
       ``recipes``: a dict for each, as of `of_task`; ``report``: "present", "missing" or "older than the tables";
-      ``others``: folders of recipes that the config does not ask for now.
+      ``others``: folders of recipes of the workdir that are not in the config.
     """
     ours = {task.name for task in of.tasks}
     others = [str(of.workdir.recipe(name)) for name in of.workdir.names() if name not in ours]
@@ -182,16 +190,17 @@ def gather(of: Sweep) -> dict[str, Any]:
 
 
 def show(of: Sweep, *, as_json: bool = False, watch: bool = False, verify: bool = False) -> None:
-    """Prints where a sweep stands; changes nothing.
+    """Prints the state of a sweep; changes nothing.
 
     Args:
       of: the sweep.
-      as_json: for scripts, as of `gather`; with verify each recipe also has ``shards``: wanted, missing, corrupt.
-      watch: show it until no model is missing and none is running.
-      verify: also read every score and every file of the populations, and name shards that are missing or corrupt.
+      as_json: print JSON, as returned by `gather`; with verify, each recipe also has ``shards``: the number wanted, and
+        the missing and corrupt ones.
+      watch: refresh until no model is missing or running.
+      verify: also read every score and every file of the populations, and list missing and corrupt shards.
 
     Raises:
-      UserError: if there is no such folder, no command has begun in it, or files in it are damaged.
+      UserError: if the folder does not exist, no command has started in it, or files in it are damaged.
     """
     _check_begun(of)
     if watch:
@@ -213,19 +222,21 @@ def show(of: Sweep, *, as_json: bool = False, watch: bool = False, verify: bool 
 
 
 def _check_begun(of: Sweep) -> None:
-    """UserError if no command has begun in the workdir."""
+    """Raises UserError if no command has started in the workdir."""
     if not of.workdir.config_file.exists():
         there = of.workdir.path.is_dir()
         what = (
-            "has no config.json: no command has begun there" if there else "there is no such folder"
+            "has no config.json: no command has started there"
+            if there
+            else "there is no such folder"
         )
         raise UserError(
-            f"--workdir={of.workdir.path}: {what}; check the spelling, or begin with `lm-mia run`"
+            f"--workdir={of.workdir.path}: {what}; check the spelling, or start with `lm-mia run`"
         )
 
 
 def _verify(of: Sweep, found: dict[str, Any]) -> list[str]:
-    """Adds which shards are missing and corrupt; returns a line for each recipe that has corrupt ones."""
+    """Adds the missing and corrupt shards to `found`; returns a line for each recipe that has corrupt ones."""
     from lm_mia.data.population import open_population  # here: pandas takes a second
 
     for folder in {task.population for task in of.tasks if task.population.exists()}:
@@ -251,7 +262,7 @@ def _verify(of: Sweep, found: dict[str, Any]) -> list[str]:
 
 
 def _shard_lines(r: dict[str, Any]) -> Iterator[str]:
-    """What was found in the store of a recipe, if it has one and was asked for."""
+    """Yields the result of --verify for a recipe that has a store."""
     if (shards := r.get("shards")) and shards["wanted"]:
         for kind in ("missing", "corrupt"):
             yield from (f"{kind:11} {path}" for path in shards[kind])
@@ -261,7 +272,7 @@ def _shard_lines(r: dict[str, Any]) -> Iterator[str]:
 
 
 def summary(of: Sweep) -> int:
-    """Prints the last words of an engine: what was made, what was not, and what to do next.
+    """Prints the final summary of an engine: which models were made, which were not, and what to do next.
 
     Returns:
       The exit code: 3 if models were set aside or diverged, else 0.
@@ -275,7 +286,7 @@ def summary(of: Sweep) -> int:
 
 
 def _next(of: Sweep, found: dict[str, Any]) -> list[str]:
-    """What to do once all models are there, if anything is left to do."""
+    """Returns lines that say what to do once all models are present, if anything is left to do."""
     recipes = found["recipes"]
     tables = all(r["tables"] in ("present", "not wanted") for r in recipes)
     if (tables and found["report"] != "missing") or any(r["done"] < r["models"] for r in recipes):
@@ -285,18 +296,18 @@ def _next(of: Sweep, found: dict[str, Any]) -> list[str]:
         config_and_workdir, overrides = of.flags()
         flags = [*config_and_workdir, *overrides]
     command = shlex.join(["lm-mia", "run", *flags])
-    return ["All models are present. The next command attacks and reports:", f"  {command}"]
+    return ["All models are present. To attack them and write the report, run:", f"  {command}"]
 
 
 def _as_stored(task: Task) -> bool:
-    """Whether the workdir has just the config of the command, so that the next command needs no other flags."""
+    """Returns whether the stored config is that of the command, so that the next command needs no --config."""
     stored = task.stored()
     return stored is not None and stored["config"] == to_dict(task.config)
 
 
 @contextlib.contextmanager
 def view(of: Sweep) -> Iterator[Callable[[], bool]]:
-    """A live view while the block runs; yields a function that draws it anew and returns whether models are left."""
+    """A live view while the block runs; yields a function that refreshes it and returns whether models are left."""
     console, said = _console(), 0.0
     with Live(console=console, auto_refresh=False, transient=True) as live:
 
@@ -323,7 +334,7 @@ def _console() -> Console:
 
 
 def _line(r: dict[str, Any]) -> str:
-    """A recipe in a line."""
+    """Describes a recipe in one line."""
     left = f", {_time(r['seconds_left'])} left" if r["seconds_left"] is not None else ""
     bad = len(r["set_aside"]) + len(r["diverged"])
     given_up = f", {bad} given up" if bad else ""
@@ -335,7 +346,7 @@ def _count(r: dict[str, Any], name: str) -> int:
 
 
 def _picture(found: dict[str, Any], width: int) -> Group:
-    """Tables and lines for a person, on a console of so many characters."""
+    """Returns the table and the lines below it, for a console of this width in characters."""
     recipes = found["recipes"]
     kinds = ("running", *(k for k in _OPTIONAL if any(_count(r, k) for r in recipes)), "missing")
     counts = (kind.replace("_", " ") for kind in kinds)
@@ -343,7 +354,10 @@ def _picture(found: dict[str, Any], width: int) -> Group:
         "recipe", "models", *counts, "per hour", "left", "tables", *[""] * (width >= _WIDE)
     )
     for column in table.columns[1:]:
-        column.justify, column.no_wrap = "right", True  # where room is short, names are wrapped
+        column.justify, column.no_wrap = (
+            "right",
+            True,
+        )  # if the console is narrow, names are wrapped
     lines = [
         (r["recipe"], [r], r["models_per_hour"], r["seconds_left"], r["tables"]) for r in recipes
     ]
@@ -366,7 +380,7 @@ def _picture(found: dict[str, Any], width: int) -> Group:
 
 
 def _notes(found: dict[str, Any]) -> list[str]:
-    """A line for every model that is running or failed, for bad machines, and for what does not fit together."""
+    """Returns a line for each running or failed model, each machine with failures, and each inconsistency."""
     lines = []
     for r in found["recipes"]:
         of = f" of {r['recipe']}" if len(found["recipes"]) > 1 else ""
@@ -403,14 +417,11 @@ def _notes(found: dict[str, Any]) -> list[str]:
         lines.append(f"population  {built if p['sha256'] else f'missing: {path}'}")
     remedy = ": `lm-mia report` makes it again" if found["report"].startswith("older") else ""
     lines.append(f"report      {found['report']}{remedy}")
-    lines += [
-        f"other       {path}: a recipe that the config does not ask for now"
-        for path in found["others"]
-    ]
+    lines += [f"other       {path}: a recipe that is not in the config" for path in found["others"]]
     return lines
 
 
 def _time(seconds: float) -> str:
-    """Hours, minutes and seconds; days too if there are any."""
+    """Formats a time as hours, minutes and seconds, with days if there are any."""
     days, rest = divmod(round(seconds), 86_400)
     return f"{days} d " * bool(days) + f"{rest // 3600}:{rest // 60 % 60:02}:{rest % 60:02}"

@@ -1,11 +1,11 @@
 """The command line: ``lm-mia VERB --config=NAME|FILE.py[:ARG] --workdir=DIR [--config.model.layers=3 ...]``.
 
-run = corpus, then train and score model by model, then attack and extract, then report. Every verb makes what is
-missing and leaves what is there, so that the same command goes on where an earlier one stopped, however it stopped.
-Once the workdir has a config.json, ``--config`` may be left out.
+``run`` builds the corpus, trains and scores the models one by one, attacks and extracts, and writes the report. Every
+verb makes what is missing and leaves what exists, so that repeating a command continues from where an earlier one
+stopped, for whatever reason. Once the workdir has a config.json, ``--config`` may be left out.
 
-This module is above all packages. It loads them late, since some of them take seconds to load: ``--help``, ``plan`` and
-messages about mistakes come at once.
+This module may import every package. It imports most of them only when they are needed, since some take seconds to
+load: ``--help``, ``plan`` and error messages appear at once.
 """
 
 import argparse
@@ -23,17 +23,17 @@ from lm_mia.run.progress import Display
 from lm_mia.run.sweep import Sweep
 
 VERBS = {
-    "run": "everything from corpus to report, in order",
-    "corpus": "documents -> vocabulary and population",
+    "run": "run all stages in order, from corpus to report",
+    "corpus": "build the vocabulary and the population from documents",
     "train": "train the models that are missing",
-    "score": "score the models that are trained",
-    "attack": "scores -> tables",
-    "extract": "the highest scores -> how far these samples can be extracted",
-    "report": "tables -> figures and report.html",
-    "status": "what is there, what is missing, and what is being made",
-    "plan": "what the config and its sweep cost; runs nothing",
-    "launch": "a sweep as jobs on one machine or many: lm-mia launch --help",
-    "fields": "all fields of a config, which are flags: --config.section.field=value",
+    "score": "score the trained models",
+    "attack": "attack the scores and write the tables",
+    "extract": "compute how easily the samples with the highest scores can be extracted",
+    "report": "draw the figures and write report.html",
+    "status": "show what is finished, missing and running",
+    "plan": "estimate what the config and its sweep cost; runs nothing",
+    "launch": "run a sweep as jobs on one or more machines: see lm-mia launch --help",
+    "fields": "list all fields of a config; each is a flag: --config.section.field=value",
 }
 _ELSEWHERE = {
     "--from-hf-shards": "lm-mia corpus",
@@ -45,21 +45,21 @@ _ELSEWHERE = {
     "--mfu": "lm-mia plan",
     "--tokens-per-sample": "lm-mia plan",
 }
-"""Flags of some verbs only."""
+"""Flags that only some verbs take, and these verbs."""
 _CONFIG = (
-    "the name of an included config, such as quickstart, or a Python file with get_config(), to which ARG goes; may be "
-    "left out if the workdir has a config.json"
+    "the name of an included config, such as quickstart, or a Python file whose get_config() gets ARG; may be left "
+    "out if the workdir has a config.json"
 )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit code of `exit_code`."""
+    """Entry point; returns the exit code, as `exit_code` defines it."""
     return exit_code(lambda: _act(list(sys.argv[1:] if argv is None else argv)))
 
 
 def _act(argv: list[str]) -> int:
     if not argv or argv[0] not in VERBS:
-        _top().parse_args(argv[:1])  # --help, or what is wrong
+        _top().parse_args(argv[:1])  # prints the help or raises an error
         return 2
     verb, argv = argv[0], argv[1:]
     if verb in ("launch", "status"):
@@ -82,7 +82,7 @@ def _act(argv: list[str]) -> int:
 
 
 def _models(verb: str, sweep: Sweep, known: argparse.Namespace) -> int:
-    """Makes populations or models, and prints where they are."""
+    """Makes populations or models, and prints their paths."""
     from lm_mia.run import pipeline
 
     shards = known.from_hf_shards or "" if verb == "corpus" else ""
@@ -100,7 +100,7 @@ def _models(verb: str, sweep: Sweep, known: argparse.Namespace) -> int:
 
 
 def _tables(verb: str, sweep: Sweep) -> int:
-    """Makes tables and the page, and what they need, and prints the results."""
+    """Makes the tables and the report page, and whatever they need, and prints the results."""
     from analysis import page
     from lm_mia.run import pipeline
 
@@ -119,13 +119,13 @@ def _tables(verb: str, sweep: Sweep) -> int:
 
 
 def _check(wrong: Sequence[str]) -> None:
-    """UserError with what went wrong while other models or recipes went on, if anything did."""
+    """Raises UserError with the failures that did not stop the other models or recipes, if there are any."""
     if wrong:
         raise UserError("\n".join(wrong))
 
 
 def _read(verb: str, argv: Sequence[str]) -> tuple[argparse.Namespace, Sweep]:
-    """Returns the flags of a verb and the recipes that it is about; UserError with a line for every mistake."""
+    """Returns the flags of a verb and its recipes; raises UserError with one line per mistake."""
     wrong: list[str] = []
     known, overrides = _parser(verb).split(argv, wrong)
     if verb == "plan":
@@ -143,11 +143,13 @@ def _read(verb: str, argv: Sequence[str]) -> tuple[argparse.Namespace, Sweep]:
 def _check_shards(pattern: str, sweep: Sweep) -> None:
     flag = f"--from-hf-shards={pattern!r}"
     if not pattern:
-        raise UserError(f"{flag}: must name files; try 'hf/c4-*.json.gz'")
+        raise UserError(f"{flag}: must be a path or a glob; try 'hf/c4-*.json.gz'")
     if sweep.tasks[0].config.corpus.source != "c4":
-        raise UserError(f"{flag}: only with --config.corpus.source=c4")
+        raise UserError(f"{flag}: works only with C4; add --config.corpus.source=c4")
     if len(sweep.tasks) > 1:
-        raise UserError(f"{flag}: takes one config, not a sweep; try --config=configs/c4.py:140M")
+        raise UserError(
+            f"{flag}: works only with a single recipe, not a sweep; try --config=configs/c4.py:140M"
+        )
 
 
 def _top() -> argparse.ArgumentParser:
@@ -156,7 +158,7 @@ def _top() -> argparse.ArgumentParser:
     )
     parser.epilog = "\n".join(
         [
-            *(f"  {verb:8} {what}" for verb, what in VERBS.items()),
+            *(f"  {verb:8} {summary}" for verb, summary in VERBS.items()),
             "",
             "`lm-mia VERB --help` lists the flags of a verb. Example:",
             "  lm-mia run --config=quickstart --workdir=runs/quickstart --config.model.layers=3",
@@ -172,13 +174,13 @@ def _parser(verb: str) -> load.Parser:
         "Fields of the config are flags too: --config.model.layers=3; `lm-mia fields` lists them."
     )
     parser.add_argument("--config", metavar="NAME|FILE.py[:ARG]", help=_CONFIG)
-    folder = "where everything is written; the same folder continues an earlier command"
+    folder = "output folder; using the same folder again continues an earlier command"
     parser.add_argument("--workdir", metavar="DIR", help=folder)
     if verb == "corpus":
-        shards = "first make C4 at corpus.path of these json.gz files of allenai/c4"
+        shards = "first convert these json.gz files of allenai/c4 to a C4 dataset at corpus.path"
         parser.add_argument("--from-hf-shards", "--from_hf_shards", metavar="GLOB", help=shards)
     elif verb == "score":
-        repair = "remove corrupt scores and make them again"
+        repair = "remove corrupt scores and compute them again"
         parser.add_argument("--repair", action="store_true", help=repair)
     elif verb == "plan":
         plan.flags(parser)
@@ -187,7 +189,7 @@ def _parser(verb: str) -> load.Parser:
 
 @dataclasses.dataclass(frozen=True)
 class _Fields:
-    """Every field of a config, its default and what it means; a config file sets its own defaults."""
+    """All fields of a config, with their defaults and meanings; a config file may set other defaults."""
 
     config: Config
 

@@ -51,7 +51,7 @@ def disk_problem(error: BaseException) -> str:
 
 
 def collect(wrong: list[str], read: Callable[[], Any]) -> Any:
-    """Returns what ``read`` returns; if it raises a UserError, adds its lines to ``wrong`` and returns None."""
+    """Calls ``read`` and returns its result; if it raises a UserError, adds its lines to ``wrong`` and returns None."""
     try:
         return read()
     except UserError as error:
@@ -75,7 +75,7 @@ def exit_code(act: Callable[[], int]) -> int:
         if error.code == STOPPED:
             print("stopped; the same command goes on from here", file=sys.stderr)
         raise
-    except BrokenPipeError:  # whoever read the output, such as `head`, has enough
+    except BrokenPipeError:  # the reader of the output, such as `head`, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:

@@ -28,7 +28,7 @@ def test_the_whole_run(tiny: tiny_run.Tiny):
         (tiny.folder / "said").read_text(),
         (tiny.folder / "out").read_text(),
     )
-    assert "models: 6 wanted, 0 present, 6 to train and score" in said
+    assert "models: 6 requested, 0 present, 6 to train and score" in said
     for name in (
         "config.json",
         "metrics.jsonl",
@@ -67,7 +67,7 @@ def test_again_nothing_is_trained_and_the_tables_are_the_same(
     shutil.rmtree(tiny_run.recipe_of(w) / "tables")
     assert cli.main(tiny.argv("run", w)) == 0
     out, said = capsys.readouterr()
-    assert "models: 6 wanted, 6 present, 0 to train and score" in said
+    assert "models: 6 requested, 6 present, 0 to train and score" in said
     assert "tiny: LiRA AUC " in out
     assert len(tiny_run.events(w, "row_trained")) == 6
     tables, first = (tiny_run.recipe_of(folder) / "tables" for folder in (w, tiny.workdir))
@@ -93,7 +93,7 @@ def test_more_references_train_only_the_new_ones(
         cli.main(tiny.argv("run", w, "--config.attack.references=6", "--config.train.workers=1"))
         == 0
     )
-    assert "models: 8 wanted, 6 present, 2 to train and score" in capsys.readouterr().err
+    assert "models: 8 requested, 6 present, 2 to train and score" in capsys.readouterr().err
     assert tiny_run.events(w, "row_trained") == ["reference-04", "reference-05"]
     assert tiny_run.events(w, "row_scored") == ["reference-04", "reference-05"]
     new = tiny_run.scores(w)
@@ -118,11 +118,11 @@ def test_the_config_may_be_left_out_once_the_workdir_has_one(
     assert (facts["replicas"], facts["references"]) == (3, 4)
     capsys.readouterr()
     [line] = refused(["run", f"--workdir={w}", "--config.name=other"], capsys)
-    assert line.startswith("--config.name: names the recipe of a config, and the recipes of")
+    assert line.startswith("--config.name: cannot be set without --config, since the recipes of")
     assert refused(["run", f"--workdir={w}", "--config.model.layers=2"], capsys) == [
-        f"--workdir={w}: its recipe tiny has another config:",
+        f"--workdir={w}: its recipe tiny has a different config:",
         "  model.layers: 1 -> 2",
-        "  choose another --workdir, or put these fields back",
+        "  choose another --workdir, or restore these fields",
     ]
 
 
@@ -176,7 +176,7 @@ def test_an_empty_text_column(
         (
             ["run"],
             [
-                "--workdir: missing; add --workdir=runs/quickstart, and --config=quickstart to begin a run there"
+                "--workdir: missing; add --workdir=runs/quickstart, and --config=quickstart to start a new run"
             ],
         ),
         (
@@ -202,7 +202,7 @@ def test_later_stages_need_a_population(
     population = w / "populations" / tiny.population_name
     line = f"{population}: there is no population here; run `lm-mia corpus` first"
     if verb == "status":
-        line = f"--workdir={w}: there is no such folder; check the spelling, or begin with `lm-mia run`"
+        line = f"--workdir={w}: there is no such folder; check the spelling, or start with `lm-mia run`"
     assert refused(tiny.argv(verb, w), capsys) == [line]
     assert list(tmp_path.iterdir()) == []
 
@@ -219,10 +219,10 @@ def test_a_used_workdir_with_something_wrong(
     if damage == "config":
         flags = ["--config.model.layers=2", "--config.train.epochs=3", "--config.attack.alpha=0.1"]
         lines = [
-            f"--workdir={w}: its recipe tiny has another config:",
+            f"--workdir={w}: its recipe tiny has a different config:",
             "  model.layers: 1 -> 2",
             "  train.epochs: 1 -> 3",
-            "  choose another --workdir, or put these fields back",
+            "  choose another --workdir, or restore these fields",
         ]
     elif damage == "tokens":
         raw = bytearray(tokens.read_bytes())
@@ -285,15 +285,15 @@ def test_a_row_that_diverged_is_told_by_every_run_until_its_evidence_is_deleted(
         return state
 
     monkeypatch.setattr(supervisor, "run", here)
-    line = "1 of 6 rows diverged (reference-01): {} says where; lower optimizer.peak_learning_rate in a new "
+    line = "1 of 6 models diverged (reference-01): {} says where; lower optimizer.peak_learning_rate in a new "
     line += "workdir, or delete those files to try again"
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "fresh", spoilt)
         said = refused(tiny.argv("run", w), capsys)
         recipe = tiny_run.recipe_of(w)
         assert said[-1] == line.format(recipe / "diverged")
-        told = "row reference-01: loss=nan at step 0; lower optimizer.peak_learning_rate in a new workdir"
-        assert f"{told}; the other rows go on" in said
+        told = "model reference-01: loss=nan at step 0; lower optimizer.peak_learning_rate in a new workdir"
+        assert f"{told}; the other models continue" in said
         assert len(tiny_run.events(w, "row_scored")) == 5
         [logged] = tiny_run.logged(w, "row_diverged")
         evidence = json.loads((recipe / "diverged" / "reference-01.json").read_text())
@@ -312,7 +312,7 @@ def test_a_report_is_not_drawn_from_tables_of_other_settings(
     w = tiny.copy(tmp_path / "w")
     flags = ["--config.attack.alpha=0.2", "--config.attack.references=6"]
     assert refused(tiny.argv("report", w, *flags), capsys) == [
-        f"attack.{field}: the tables in {tiny_run.recipe_of(w)} were made with {made}; use this value too, or run "
+        f"attack.{field}: the tables in {tiny_run.recipe_of(w)} were made with {made}; use this value, or run "
         "`lm-mia attack` first"
         for field, made in (("references=6", 4), ("alpha=0.2", 0.05))
     ]

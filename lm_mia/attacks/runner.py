@@ -134,7 +134,7 @@ def open_source(
         )
     if absent:
         say(
-            f"{len(absent)} of {len(wanted)} rows are absent{_with(store)}: attacking {len(targets)} of {c.replicas} "
+            f"{len(absent)} of {len(wanted)} models are absent{_with(store)}: attacking {len(targets)} of {c.replicas} "
             f"replicas with {len(references)} of {c.references} references; `lm-mia run` makes the others"
         )
     _, member_1xN2 = store.read(targets[:1])

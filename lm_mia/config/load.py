@@ -102,7 +102,7 @@ def _checked(
     unsure: set[str],
     line_of: Callable[[str], str] = lambda field: "",
 ) -> Config:
-    """The config resolved; UserError with the mistakes so far and the rules that it breaks."""
+    """Returns the resolved config; raises UserError with the mistakes so far and the rules that the config breaks."""
     config = resolve(config)
     broken = [line for line in problems(config) if not any(name in line for name in unsure)]
     bad = bad + [line + line_of(line.partition("=")[0]) for line in broken]
@@ -112,7 +112,7 @@ def _checked(
 
 
 def _written_at(module: ModuleType, overrides: Sequence[str]) -> Callable[[str], str]:
-    """Returns a function of a field such as ``train.epochs``: `` (line 12 of FILE.py)``, if one line sets it."""
+    """Returns a function that gives `` (line 12 of FILE.py)`` for a field that exactly one line sets, else ""."""
     assert module.__file__ is not None
     path = Path(module.__file__)
     overridden = {name for name, _ in _flags(overrides)}
@@ -198,7 +198,7 @@ def _put(config: Config, name: str, value: Any) -> Config:
 
 
 def _near(name: str) -> list[str]:
-    """Returns the field that was probably meant, if any: one whose last part is the same, or else is spelt alike."""
+    """Returns the field that was probably meant, if any: one whose last part is equal or else spelt similarly."""
     fields: dict[str, list[str]] = {}
     for field, _ in _fields(Config):
         fields.setdefault(field.rpartition(".")[2], []).append(field)
@@ -230,7 +230,7 @@ def is_config_name(name: str) -> bool:
 
 @contextlib.contextmanager
 def _blamed(config_arg: str, path: Path) -> Iterator[None]:
-    """Turns whatever a config file does wrong in the block into a UserError of one line that names the line."""
+    """Turns any error of a config file in the block into a one-line UserError that gives the line number."""
     try:
         yield
     except UserError:
@@ -245,7 +245,7 @@ def _blamed(config_arg: str, path: Path) -> Iterator[None]:
 
 
 def _line_of(error: BaseException, path: Path) -> str:
-    """Returns ``line 12: ``, the last line of the config file, or of one beside it, that led to the error."""
+    """Returns ``line 12: ``: where the error occurred in the config file, or in another file of its folder."""
     if isinstance(error, SyntaxError) and error.filename:
         places = [(error.filename, error.lineno)]
     else:
@@ -407,10 +407,10 @@ def _set(node: Any, path: list[str], value: Any) -> Any:
 
 
 class Parser(argparse.ArgumentParser):
-    """Parses the flags of a command; every mistake is a UserError of one line."""
+    """Parses the flags of a command; every mistake is a one-line UserError."""
 
     def __init__(self, prog: str, elsewhere: Mapping[str, str] | None = None, **settings: Any):
-        """Args: prog: the command. elsewhere: flags of other commands, and which. settings: of `ArgumentParser`."""
+        """Args: prog: the command. elsewhere: flags of other commands -> the command. settings: of `ArgumentParser`."""
         kind = argparse.RawDescriptionHelpFormatter
         super().__init__(prog, allow_abbrev=False, formatter_class=kind, **settings)
         self._elsewhere = elsewhere or {}
@@ -420,10 +420,10 @@ class Parser(argparse.ArgumentParser):
 
         Args:
           argv: the arguments.
-          wrong: gets a line for each flag that is unknown, naming the nearest known one, or given more than once.
+          wrong: a line is added for each flag that is repeated or unknown; the latter suggests the nearest known flag.
 
         Raises:
-          UserError: for a flag without a value, or with one that it does not take.
+          UserError: if a flag lacks its value, or has a value that it does not take.
         """
         own: list[str] = []
         overrides: list[str] = []
@@ -444,7 +444,7 @@ class Parser(argparse.ArgumentParser):
             if not word.startswith("--"):
                 wrong.append(f"{word}: unknown argument; see {self.prog} --help")
             elif name in self._elsewhere:
-                wrong.append(f"{name}: only for {self._elsewhere[name]}")
+                wrong.append(f"{name}: works only with {self._elsewhere[name]}; leave it out")
             else:
                 near = difflib.get_close_matches(name, self._option_string_actions, n=1)
                 hint = f"did you mean {near[0]}?" if near else f"see {self.prog} --help"
@@ -457,7 +457,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _is_number(word: str) -> bool:
-    """Whether an argument such as -3 is a value and not a flag."""
+    """Whether an argument is a number, such as -3, rather than a flag."""
     try:
         float(word)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What makes two configs the same recipe, and the recipes that a config and its sweep ask for."""
+"""Defines when two configs describe the same recipe, and lists the recipes of a config and its sweep."""
 
 import dataclasses
 import hashlib
@@ -12,10 +12,11 @@ from lm_mia.config.schema import Config
 from lm_mia.errors import UserError
 
 FORMAT = 1
-"""A part of every recipe's hash. It is raised whenever the same settings would train other models or be stored in
-another form, so that such models never share a folder."""
+"""Part of every recipe's hash. It is increased whenever the same settings would give different models or another
+storage format, so that incompatible models never share a folder."""
 
-# Fields that say how fast, how many or how shown, but never what a model is. They may change in a used workdir.
+# Fields that affect speed, the number of models or the report, but not the models themselves. They may change in a
+# workdir that already has models.
 _FREE = (
     "corpus.processes",
     "train.checkpoint_minutes",
@@ -32,16 +33,16 @@ _FREE = (
 )
 
 _COUNTS = ("references", "replicas", "targets", "leave_one_out")
-"""Fields of `Attack` of which merged configs have the larger value."""
+"""Fields of `Attack` for which a merged config takes the larger value."""
 
-_LONGEST_NAME = 48  # characters of a name that is made of what an entry of a sweep sets
+_LONGEST_NAME = 48  # in characters, of a name that is derived from the overrides of a sweep entry
 
 Entry = tuple[dict[str, Any], Config]
-"""What an entry of a sweep sets (nothing for the config itself), and the resulting config."""
+"""The overrides of a sweep entry (empty for the config itself), and the resulting config."""
 
 
 def differences(old: dict[str, Any], c: Config) -> list[str]:
-    """Returns a line ``field: old -> new`` for each field that differs and may not change in a used workdir.
+    """Returns a line ``field: old -> new`` for each differing field that may not change in a workdir that has models.
 
     Args:
       old: a config as `to_dict` returns it.
@@ -56,7 +57,7 @@ def differences(old: dict[str, Any], c: Config) -> list[str]:
 
 
 def from_dict(stored: dict[str, Any]) -> Config:
-    """Returns the config that `to_dict` was given; raises TypeError if the fields are not those of this version."""
+    """Inverse of `to_dict`; raises TypeError if the fields are not those of this version."""
 
     def build(kind: Any, value: Any) -> Any:
         if dataclasses.is_dataclass(kind):
@@ -69,12 +70,12 @@ def from_dict(stored: dict[str, Any]) -> Config:
 
 
 def population_hash(c: Config) -> str:
-    """Returns eight hex digits that name the population: corpus, tokenizer and all settings of the population."""
+    """Returns eight hex digits that identify the population: a hash of its corpus, tokenizer and other settings."""
     return _hash(_determinants(schema.to_dict(c), ("corpus.", "tokenizer.", "population.")))
 
 
 def recipe_hash(c: Config) -> str:
-    """Returns eight hex digits that name everything that determines a model except its seeds, `FORMAT` included."""
+    """Returns eight hex digits: a hash of everything that determines a model except its seeds, including `FORMAT`."""
     return stored_hash(schema.to_dict(c))
 
 
@@ -104,35 +105,35 @@ def _flatten(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
 
 
 def key(c: Config) -> tuple[str, tuple[int, ...]]:
-    """Returns what configs whose models share a folder have in common: the recipe's hash, and the score points."""
+    """Returns the recipe's hash and the score points; configs for which these are equal share one folder."""
     return recipe_hash(c), schema.score_steps(c)
 
 
 @dataclasses.dataclass(frozen=True)
 class RecipeRequest:
-    """What a config and its sweep ask of one recipe; entries with equal `key` are merged into one request."""
+    """The part of a config and its sweep that is about one recipe; entries with equal `key` are merged."""
 
     names: tuple[str, ...]
-    """What the entries call the recipe, without duplicates; the first one names its folder."""
+    """The names that the entries give the recipe, without duplicates; the first is the name of its folder."""
     entries: tuple[int, ...]
-    """Numbers of the entries; 0 is the config itself."""
+    """Indices of the entries; 0 is the config itself."""
     sets: dict[str, Any]
-    """What the first of these entries sets."""
+    """The overrides of the first of these entries."""
     config: Config
-    """Asks for all that any of the entries asks for."""
+    """The merged config, which requests everything that any of the entries requests."""
 
 
 def requests(entries: Sequence[Entry], default_name: str) -> list[RecipeRequest]:
-    """Returns the recipes of a config and its sweep, each once.
+    """Returns the distinct recipes of a config and its sweep.
 
     Args:
       entries: as returned by `lm_mia.config.load.sweep`.
-      default_name: the name of the config itself if it has none. An entry of the sweep without a name is called after
-        what it sets, such as ``layers=4,epochs=2``.
+      default_name: used for the config itself if it has no name. An entry of the sweep without a name is named after
+        its overrides, such as ``layers=4,epochs=2``.
 
     Raises:
-      UserError: if two recipes have the same name, or entries with the same models attack or extract them differently,
-        since a recipe has only one set of tables.
+      UserError: if two recipes have the same name, or if entries with the same models have different settings for the
+        attack or the extraction, since a recipe has only one set of tables.
     """
     found: dict[Any, RecipeRequest] = {}
     for number, (sets, c) in enumerate(entries):
@@ -151,7 +152,7 @@ def requests(entries: Sequence[Entry], default_name: str) -> list[RecipeRequest]
 
 
 def _with_own_names(found: list[RecipeRequest]) -> list[RecipeRequest]:
-    """Adds a hash of the recipe to derived names that are not unique; UserError for given names that are not."""
+    """Makes derived names unique by adding a hash of the recipe; raises UserError if an explicit name is not unique."""
     count: dict[str, int] = {}
     for request in found:
         for name in request.names:
@@ -159,7 +160,7 @@ def _with_own_names(found: list[RecipeRequest]) -> list[RecipeRequest]:
     given = {n for r in found for n in [r.config.name] if n}
     if twice := sorted(name for name in given if count[name] > 1):
         raise UserError(
-            f"name={twice[0]!r}: two recipes of the sweep have this name; give each entry a name of its own"
+            f"name={twice[0]!r}: two recipes of the sweep have this name; give each entry its own name"
         )
     return [
         dataclasses.replace(
@@ -179,28 +180,28 @@ def _name_of(sets: dict[str, Any]) -> str:
 
 
 def plain_name(text: str) -> str:
-    """Returns a text as a name of a folder: other characters than those of ``layers=4,epochs=2`` become ``_``."""
+    """Turns a text into a folder name; characters other than letters, digits and ``.+=,-`` become ``_``."""
     return re.sub(r"[^A-Za-z0-9.+=,-]+", "_", text)[:_LONGEST_NAME].strip("_.,-") or "recipe"
 
 
 def _check_alike(old: RecipeRequest, number: int, c: Config) -> None:
-    told = []
+    problems = []
     for section, counts in (("attack", _COUNTS), ("extract", ("samples",))):
         a, b = getattr(old.config, section), getattr(c, section)
         if section == "extract" and not (a.samples and b.samples):
             continue
-        told += [
+        problems += [
             f"{section}.{f.name}: entries {old.entries[0]} and {number} of the sweep have the same models but "
-            f"{getattr(a, f.name)!r} and {getattr(b, f.name)!r}; use one value for both, or another workdir for one"
+            f"different values, {getattr(a, f.name)!r} and {getattr(b, f.name)!r}; use one value, or separate workdirs"
             for f in dataclasses.fields(a)
             if f.name not in counts and getattr(a, f.name) != getattr(b, f.name)
         ]
-    if told:
-        raise UserError("\n".join(told))
+    if problems:
+        raise UserError("\n".join(problems))
 
 
 def merged(a: Config, b: Config) -> Config:
-    """Returns the first config, asking also for the models and statistics of the second."""
+    """Returns the first config, extended by the models and statistics that the second requests."""
     most = {name: max(getattr(a.attack, name), getattr(b.attack, name)) for name in _COUNTS}
     statistics = dict.fromkeys([*a.score.statistics, *b.score.statistics])
     token_samples = dict.fromkeys([*a.score.token_samples, *b.score.token_samples])

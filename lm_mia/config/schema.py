@@ -280,11 +280,11 @@ class Config:
     attack: Attack = Attack()
     extract: Extract = Extract()
     name: str = ""
-    """Names the recipe and its folder in the workdir; empty: the config file's name. Commands whose configs give one
+    """Name of the recipe and of its folder in the workdir; empty: the config file's name. Commands whose configs give a
     recipe the same name share its models."""
     figures: tuple[str, ...] = ()
-    """Figures of papers on the page, in its order: names such as fig01_references, or paths of Python files that
-    define ``FIGURE``."""
+    """Figures of papers on the report page, in this order: names such as fig01_references, or paths of Python files
+    that define ``FIGURE``."""
 
 
 def resolve(config: Config) -> Config:

@@ -110,7 +110,7 @@ def problems(c: schema.Config) -> list[str]:
     need(
         len(set(c.train.trackers)) == len(c.train.trackers),
         "train.trackers",
-        "must name none twice",
+        "must have no duplicates",
     )
     if c.corpus.source == "c4":
         need(
@@ -143,7 +143,7 @@ def problems(c: schema.Config) -> list[str]:
         need(
             c.optimizer.warmup_steps < steps,
             "optimizer.warmup_steps",
-            f"must be less than the {steps} steps of a row, which population.samples, train.batch_size and "
+            f"must be less than the {steps} steps of a model, which population.samples, train.batch_size and "
             "train.epochs make",
             f"try --config.optimizer.warmup_steps={steps // 10}",
         )
@@ -151,7 +151,7 @@ def problems(c: schema.Config) -> list[str]:
         need(
             c.train.validations <= steps,
             "train.validations",
-            f"must be at most the {steps} steps of a row",
+            f"must be at most the {steps} steps of a model",
         )
     if c.train.subset == "balanced":
         need(
@@ -162,7 +162,7 @@ def problems(c: schema.Config) -> list[str]:
     need(
         len(set(c.score.statistics)) == len(c.score.statistics),
         "score.statistics",
-        "must name none twice",
+        "must have no duplicates",
     )
     found += tokens(c) + _attack_problems(c) + extraction(c)
     return found
@@ -190,7 +190,7 @@ def attention_hurdles(kind: str, dtype: str, head_width: int, length_tokens: int
 def _point_problems(c: schema.Config, steps: int) -> list[str]:
     """What is wrong with the score points of a row of so many steps, and with the one that is attacked."""
     found: list[str] = []
-    rule = "must lie above 0 and before the end ({}), which is always scored, none twice"
+    rule = "must lie above 0 and before the end ({}), which is always scored, without duplicates"
     for field, end in (("at_steps", steps), ("at_epochs", c.train.epochs)):
         asked, said = getattr(c.score, field), f"score.{field}={getattr(c.score, field)!r}: "
         if not all(0 < p < end for p in asked) or len(set(asked)) < len(asked):
@@ -199,11 +199,13 @@ def _point_problems(c: schema.Config, steps: int) -> list[str]:
             rounded = schema.epoch_steps(c)
             if steps in rounded or len(set(rounded)) < len(rounded):
                 told = ", ".join(map(str, rounded))
-                rounds = "must be steps before the end ({}), which is always scored, none twice"
+                rounds = (
+                    "must be steps before the end ({}), which is always scored, without duplicates"
+                )
                 found.append(f"{said}{rounds.format(steps)}; rounded they are {told}")
         if asked and c.train.subset == "bernoulli":
             found.append(
-                f"{said}train.subset='bernoulli' gives every row another number of steps; "
+                f"{said}train.subset='bernoulli' gives every model a different number of steps; "
                 "set --config.train.subset=exact"
             )
     said = f"attack.step={c.attack.step!r}: must be 0 (the end) or a score point, "
@@ -236,12 +238,12 @@ def _attack_problems(c: schema.Config) -> list[str]:
         (
             a.replicas >= 2 or a.replicas == 0,
             "replicas",
-            "must be 2 or more, since a flip rate needs two decisions, or 0 for none",
+            "must be 0 (no replicas) or at least 2, since a flip rate needs two decisions",
         ),
         (
             "lira_online" in a.attacks and len(set(a.attacks)) == len(a.attacks),
             "attacks",
-            "must name lira_online, whose decisions the tables show, and none twice",
+            "must name lira_online, whose decisions the tables show, and have no duplicates",
         ),
         (
             not lacking,
@@ -273,7 +275,7 @@ def _attack_problems(c: schema.Config) -> list[str]:
         (
             not (a.leave_one_out and c.train.subset == "balanced"),
             "leave_one_out",
-            "train.subset='balanced' tells by the other rows whether a sample is in the one left out; set "
+            "with train.subset='balanced' the other models reveal the subset of the one that is left out; set "
             "--config.train.subset=exact or bernoulli",
         ),
         (
@@ -301,7 +303,7 @@ def tokens(c: schema.Config) -> list[str]:
         return []
     said = ", ".join(map(str, odd[:5])) + (", ..." if odd[5:] else "") or f"{len(ids)} samples"
     rule = f"must be at most {_TOKEN_SAMPLES} ids of samples, from 0 to population.samples - 1"
-    return [f"score.token_samples: {said}: {rule} = {samples - 1}, none twice"]
+    return [f"score.token_samples: {said}: {rule} = {samples - 1}, without duplicates"]
 
 
 def extraction(c: schema.Config) -> list[str]:

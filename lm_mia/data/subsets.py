@@ -23,7 +23,7 @@ TARGET_SEED = 2**31
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One model of a recipe. The role and the three seeds identify it; folders, logs and tables show its `name`."""
+    """One model of a recipe. The role and the three seeds identify it; folders, logs and tables use its `name`."""
 
     role: Role
     subset_seed: int

@@ -59,15 +59,15 @@ def diverged(recipe: Path, row: subsets.Row) -> Path:
 
 
 def lock(recipe: Path, row: subsets.Row) -> filelock.FileLock:
-    """Returns the lock under which a model is trained and scored; taking it while it is held raises `filelock.Timeout`.
+    """Returns the lock under which a model is trained and scored; acquiring a held lock raises `filelock.Timeout`.
 
-    The operating system releases it when the process that holds it dies, on whatever machine.
+    The operating system releases it when the process that holds it dies, also on another machine.
     """
     return filelock.FileLock(recipe / "locks" / f"{row}.lock", timeout=0)
 
 
 def locked(recipe: Path, row: subsets.Row) -> bool:
-    """Returns whether some process is training or scoring a model at this moment."""
+    """Returns whether a process is currently training or scoring a model."""
     held = lock(recipe, row)
     if not Path(held.lock_file).exists():
         return False
@@ -79,14 +79,14 @@ def locked(recipe: Path, row: subsets.Row) -> bool:
 def shards(
     c: Config, recipe: Path, progress: Callable[[int, int], None] = lambda done, of: None
 ) -> check.Found:
-    """Reads every score of the models that a recipe's store knows, and returns which shards are missing or corrupt.
+    """Reads all scores in a recipe's store, and returns which shards are missing or corrupt.
 
-    All statistics that the store has are read, whether the config asks for them or not.
+    All statistics of the store are read, including those that the config does not request.
 
     Args:
       c: the config.
       recipe: its folder.
-      progress: called with the numbers of shards read and to be read.
+      progress: called with the number of shards that have been read, and their total.
 
     Raises:
       UserError: if the store's metadata is damaged.

@@ -1,6 +1,6 @@
-"""The stages of a command, in order, on all recipes of a config and its sweep; each stage makes what is missing.
+"""Runs the stages of a command on all recipes of a config and its sweep; each stage makes what is missing.
 
-Models of all recipes come before the tables of any, so that the page can be made as soon as the last model is there.
+The models of all recipes are made before any tables.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ STAGES = {
     "extract": ("extract",),
     "report": ("report",),
 }
-"""What each verb does."""
+"""The stages of each verb."""
 
 Made = list[tuple[Task, Population]]
 
@@ -49,23 +49,22 @@ def run(
     from_hf_shards: str = "",
     repair: bool = False,
 ) -> tuple[Sweep | None, list[str]]:
-    """Does what a verb says.
+    """Runs the stages of a verb.
 
     Args:
-      verb: of `STAGES`.
+      verb: a key of `STAGES`.
       sweep: the recipes.
-      draw: makes the page; called last, and needed if the verb has the stage "report".
-      from_hf_shards: files that C4 is made of first, for "corpus".
-      repair: whether corrupt scores are removed and made again, for "score".
+      draw: makes the report page; called last, and required if the verb has the stage "report".
+      from_hf_shards: for "corpus", the files that are first converted to a C4 dataset.
+      repair: for "score", whether corrupt scores are removed and computed again.
 
     Returns:
-      The recipes of which everything is there that the verb makes (None in processes of a job other than the first,
-      which leave the rest to it), and a line for each that went wrong while the others went on, such as models that
-      diverged.
+      The recipes for which everything was made (None in all processes of a job but the first, which does the rest), and
+      a line for each recipe that had a failure, such as models that diverged.
 
     Raises:
-      UserError: bad input of any kind, or no recipe could be attacked.
-      SystemExit: with code 143, if a worker was stopped from outside.
+      UserError: invalid input of any kind, or no recipe could be attacked.
+      SystemExit: with code 143, if a worker was terminated from outside.
     """
     stages = STAGES[verb]
     _check(verb, sweep)
@@ -78,7 +77,7 @@ def run(
             c = sweep.tasks[0].config.corpus
             hf_c4.convert(from_hf_shards, c.path, c.processes, display.update, display.say)
         if "corpus" not in stages:
-            for task in sweep.tasks:  # a verb that comes too early writes nothing
+            for task in sweep.tasks:  # fails before anything is written if there is no population
                 open_population(task.population, verify=False)
         sweep, made = populations(sweep, display)
         if {"train", "score"} & {*stages}:
@@ -87,7 +86,7 @@ def run(
             if not is_primary:
                 return None, diverged
         if {"attack", "extract", "report"} & {*stages}:
-            # Two commands may get here at once; tables and figures are written by one at a time.
+            # Two commands may get here at once, but only one may write tables and figures at a time.
             with _alone(sweep.workdir.path / ".report.lock", display):
                 failed = _tables(stages, made, display)
                 if len(failed) == len(made):
@@ -101,19 +100,19 @@ def run(
 
 
 def _check(verb: str, sweep: Sweep) -> None:
-    """UserError for what would otherwise be found after hours, or in the middle of a stage."""
+    """Raises UserError for mistakes that would otherwise show only after hours, or in the middle of a stage."""
     configs = [task.config for task in sweep.tasks]
     if verb in ("run", "train", "score"):
         trackers.check(sorted({name for c in configs for name in c.train.trackers}))
     if verb == "attack" and not any(c.attack.replicas for c in configs):
         raise UserError(
-            "attack.replicas=0: tables are of decisions on replicas; try --config.attack.replicas=2"
+            "attack.replicas=0: an attack needs replicas to decide on; try --config.attack.replicas=2"
         )
     if verb == "extract" and not any(c.extract.samples for c in configs):
         raise UserError("extract.samples=0: nothing to extract; try --config.extract.samples=1000")
     if verb == "extract" and not any(map(_extracts, sweep.tasks)):
         raise UserError(
-            "attack.replicas=0: extraction is from the first replica; try --config.attack.replicas=2"
+            "attack.replicas=0: extraction needs a replica to extract from; try --config.attack.replicas=2"
         )
     if verb == "extract":
         check_tables([task for task in sweep.tasks if _extracts(task)])
@@ -128,15 +127,15 @@ def _extracts(task: Task) -> bool:
 
 
 def check_tables(tasks: Sequence[Task]) -> None:
-    """UserError if a recipe has no finished tables, or has tables of other settings of the attack than the config's."""
+    """Raises UserError if a recipe has no finished tables, or its tables were made with other attack settings."""
     for task in tasks:
         if not task.population.exists():
             open_population(task.population, verify=False)
         if table_facts(task.folder) is None:
             raise UserError(f"{task.folder / FACTS}: no finished tables; run `lm-mia attack` first")
     different = [
-        f"attack.{name}={_as_flag(asked)}: the tables in {task.folder} were made with {_as_flag(made)}; use this value "
-        "too, or run `lm-mia attack` first"
+        f"attack.{name}={_as_flag(asked)}: the tables in {task.folder} were made with {_as_flag(made)}; use this "
+        "value, or run `lm-mia attack` first"
         for task in tasks
         for name, (asked, made) in other_settings(task.folder, task.config).items()
     ]
@@ -152,10 +151,10 @@ def populations(sweep: Sweep, display: Display) -> tuple[Sweep, Made]:
     """The corpus stage: claims the folders of all recipes, and builds or opens the population of each.
 
     Returns:
-      The sweep, whose tasks have the folders where the recipes are, and each task with its population.
+      The sweep, with the final folders of the recipes, and each task with its population.
 
     Raises:
-      UserError: bad input; nothing is left behind if no population was there before.
+      UserError: invalid input; everything that was created is removed if there was no population before.
     """
     sweep, disclaim = sweeps.claim(sweep)
     opens = corpus.remembering()
@@ -179,7 +178,7 @@ def populations(sweep: Sweep, display: Display) -> tuple[Sweep, Made]:
             disclaim()
             if len(sweep.tasks) > 1 and str(error).startswith("population.samples="):
                 raise UserError(
-                    f"{task.name}: {error}; or, where the sweep sets it, leave out figures or entries that want as many"
+                    f"{task.name}: {error}; or, if the sweep sets it, leave out the entries or figures that need it"
                 ) from error
             raise
         sweeps.record_population(task, built[task.population].sha256)
@@ -187,10 +186,10 @@ def populations(sweep: Sweep, display: Display) -> tuple[Sweep, Made]:
 
 
 def _models(stage: str, made: Made, display: Display, repair: bool) -> tuple[bool, list[str]]:
-    """The models of all recipes.
+    """Makes the models of all recipes.
 
     Returns:
-      Whether to go on with what comes after, and a line per recipe with models that diverged.
+      Whether this process runs the stages that follow, and a line for each recipe with models that diverged.
     """
     costs = [
         plan.recipe(task, plan.assumed(task.config.population.length_tokens)) for task, _ in made
@@ -226,20 +225,20 @@ def make_models(
     about: Mapping[str, Any] = MappingProxyType({}),
     watch: Callable[[dict[str, Any]], None] = lambda event: None,
 ) -> bool:
-    """Trains, scores or both, by worker processes, until no model of a recipe is missing.
+    """Trains and/or scores models in worker processes until no model of a recipe is missing.
 
     Args:
       stage: "train", "score", or "run" for both.
       task: whose folder is claimed.
-      population: which the models' samples are.
+      population: the samples of the recipe.
       display: shows progress.
-      repair: whether corrupt scores are removed first, and made again.
+      repair: whether corrupt scores are removed first and computed again.
       only: as in `supervisor.run`, whose errors are raised too.
-      about: what every line of the log also says, such as which job is at work.
+      about: fields that are added to every line of the log, such as the name of the job.
       watch: also called with every event.
 
     Returns:
-      Whether to go on with what comes after: False in processes of a job other than the first.
+      Whether this process runs the stages that follow: True only in the first process of a job.
     """
     c, recipe = task.config, task.folder
     if repair:
@@ -260,7 +259,7 @@ def make_models(
     left = f"{len(missing)} to {'train and score' if stage == 'run' else stage}"
     if stage == "run" and trained:
         left = f"{len(missing) - trained} to train, {len(missing)} to score"
-    display.say(f"models: {len(rows)} wanted, {len(rows) - len(missing)} present, {left}")
+    display.say(f"models: {len(rows)} requested, {len(rows) - len(missing)} present, {left}")
     about = {"recipe": task.name, **about}
     event = {"event": "rows", "todo": stage, "wanted": len(rows), "missing": len(missing)}
     task.workdir.log(event | about)
@@ -281,7 +280,7 @@ def make_models(
 
         is_primary = supervisor.run(stage, c, task.population, recipe, on_event, only)
     if only is None:
-        tally.finish()  # other processes may have made some
+        tally.finish()  # other processes may have made some of the models
     return is_primary
 
 
@@ -289,7 +288,7 @@ def _remove_corrupt(c: config.Config, recipe: Path, display: Display) -> None:
     store = scores_of(c, recipe)
     found = check.check(store, store.rows(), lambda done, of: display.update("verify", done, of))
     for path in found.corrupt:
-        display.say(f"{path}: corrupt; removed, to be made again")
+        display.say(f"{path}: corrupt; removed, will be computed again")
         path.unlink()
     display.say(
         f"scores: {found.shards} shards, {len(found.missing)} missing, {len(found.corrupt)} corrupt"
@@ -298,12 +297,12 @@ def _remove_corrupt(c: config.Config, recipe: Path, display: Display) -> None:
 
 @contextlib.contextmanager
 def _alone(path: Path, display: Display) -> Iterator[None]:
-    """Holds a lock; says so if another command has it."""
+    """Holds a lock during the block; prints a message if another command holds it."""
     lock = filelock.FileLock(path)
     try:
         lock.acquire(timeout=0)
     except filelock.Timeout:
-        display.say("waiting for another command, which writes the tables of this workdir")
+        display.say("waiting for another command that is writing the tables of this workdir")
         lock.acquire()
     try:
         yield
@@ -312,7 +311,7 @@ def _alone(path: Path, display: Display) -> Iterator[None]:
 
 
 def _tables(stages: Sequence[str], made: Made, display: Display) -> dict[str, str]:
-    """Attacks and extracts, recipe by recipe; returns what went wrong, by the names of recipes."""
+    """Attacks and extracts, recipe by recipe; returns the failures: name of the recipe -> message."""
     failed = {}
     for task, population in made:
         display.stage(0.06 / len(made), steps=2)
@@ -323,18 +322,18 @@ def _tables(stages: Sequence[str], made: Made, display: Display) -> dict[str, st
                 attack(task, population, display)
             if "extract" in stages and _extracts(task):
                 extract(task, population, display)
-        except UserError as error:  # such as too few models, where some diverged
+        except UserError as error:  # for example too few models, because some diverged
             failed[task.name] = _labelled(task, error, len(made))
     return failed
 
 
 def attack(task: Task, population: Population, display: Display) -> None:
-    """Scores -> the tables of a recipe; errors as of `lm_mia.attacks.runner.run`."""
-    # here, since scipy and pandas take a second, and most jobs make models alone
+    """Makes the tables of a recipe from its scores; raises the errors of `lm_mia.attacks.runner.run`."""
+    # imported here, since scipy and pandas take a second to load, and most jobs only make models
     from lm_mia.attacks import runner
 
     c = task.config
-    # A model must have what the attacks need, not all that the config asks for.
+    # Only the statistics that the attacks need have to be present, not all that the config requests.
     needed = tuple(config.NEEDED[name] for name in c.attack.attacks if name in config.NEEDED)
     store = dataclasses.replace(scores_of(c, task.folder), statistics=needed, token_samples=())
     tables = task.folder / "tables"
@@ -342,11 +341,11 @@ def attack(task: Task, population: Population, display: Display) -> None:
 
 
 def extract(task: Task, population: Population, display: Display) -> None:
-    """The first replica and the tables -> how far the samples with the highest scores can be extracted."""
+    """Computes how easily the samples with the highest scores can be extracted from the first replica."""
     c, tables = task.config, task.folder / "tables"
     [environment, *_] = devices.environments(1, "device")[1]
     os.environ |= environment
-    # here, since they load JAX, which no other stage needs in this process
+    # imported here, since they load JAX, which no other stage needs in this process
     from lm_mia.model import transformer
     from lm_mia.run import backend
     from lm_mia.score import extraction

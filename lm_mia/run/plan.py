@@ -92,7 +92,7 @@ def assumed(length_tokens: int, mean_tokens: float | None = None) -> Lengths:
         low, high = (
             (middle, high) if _cut(middle, length_tokens)[0] < mean_tokens else (low, middle)
         )
-    return Lengths(mean_tokens, _cut(low, length_tokens)[1], "as said")
+    return Lengths(mean_tokens, _cut(low, length_tokens)[1], "as given")
 
 
 def _cut(log_mean: float, length_tokens: int) -> tuple[float, float]:
@@ -111,7 +111,7 @@ def _cut(log_mean: float, length_tokens: int) -> tuple[float, float]:
 
 
 def recipe(task: Task, lengths: Lengths, present_rows: int = 0) -> Recipe:
-    """Returns what all models of one recipe cost together; `present_rows` of them exist already."""
+    """Returns the total cost of all models of one recipe; `present_rows` of them already exist."""
     c = task.config
     m, samples, vocab_size = c.model, c.population.samples, c.tokenizer.vocab_size
     held_out = c.population.validation_samples
@@ -188,20 +188,28 @@ def flags(parser: argparse.ArgumentParser) -> list[str]:
     """Adds the flags of this verb; returns their names."""
     group = parser.add_argument_group("plan only")
     names = cost_flags(group)
-    group.add_argument("--json", action="store_true", default=None, help="for scripts")
+    group.add_argument("--json", action="store_true", default=None, help="print JSON, for scripts")
     return [*names, "json"]
 
 
 def cost_flags(group: argparse._ArgumentGroup) -> list[str]:
     """Adds the flags for `chip_of` and `check_tokens`; returns their names."""
-    group.add_argument("--device", metavar="NAME", help="such as h100 or 'tpu v5p', or TFLOP/s")
-    group.add_argument("--mfu", type=float, help="useful share of its dense bfloat16 FLOP/s; 0.4")
-    group.add_argument("--tokens-per-sample", type=float, metavar="N", help="mean after the cut")
+    group.add_argument(
+        "--device", metavar="NAME", help="a name such as h100 or 'tpu v5p', or a number of TFLOP/s"
+    )
+    group.add_argument(
+        "--mfu",
+        type=float,
+        help="fraction of its dense bfloat16 FLOP/s that is used (default: 0.4)",
+    )
+    group.add_argument(
+        "--tokens-per-sample", type=float, metavar="N", help="mean length after truncation"
+    )
     return ["device", "mfu", "tokens_per_sample"]
 
 
 def show(sweep: Sweep, chip: Chip, tokens_per_sample: float | None, as_json_text: bool) -> None:
-    """Prints what a sweep costs, as a table or as JSON; writes nothing.
+    """Prints the cost of a sweep as a table or as JSON; writes no files.
 
     Raises:
       UserError: if samples of a recipe cannot have ``tokens_per_sample`` tokens on average.
@@ -255,7 +263,7 @@ def chip_of(device: str | None, mfu: float | None) -> Chip:
 
 
 def check_tokens(mean: float | None, sweep: Sweep) -> None:
-    """UserError if samples of a recipe cannot have --tokens-per-sample tokens on average."""
+    """Raises UserError if the samples of a recipe cannot have --tokens-per-sample tokens on average."""
     shortest = min(task.config.population.length_tokens for task in sweep.tasks)
     if mean is not None and not 3 <= mean <= shortest:
         raise UserError(
@@ -265,7 +273,7 @@ def check_tokens(mean: float | None, sweep: Sweep) -> None:
 
 
 def lengths_of(task: Task, tokens_per_sample: float | None = None) -> Lengths:
-    """Returns the lengths of a recipe's samples: as given, else measured if its population exists, else assumed."""
+    """Returns the sample lengths of a recipe: as given, else measured if its population exists, else assumed."""
     if tokens_per_sample is not None or not task.population.exists():
         return assumed(task.config.population.length_tokens, tokens_per_sample)
     from lm_mia.data.population import open_population  # here: pandas and pyarrow take a second
@@ -277,7 +285,7 @@ def lengths_of(task: Task, tokens_per_sample: float | None = None) -> Lengths:
 
 
 def present(task: Task) -> int:
-    """Returns how many of a recipe's models are trained and scored, by names of files only."""
+    """Returns how many of a recipe's models are trained and scored, judging by file names alone."""
     if not task.folder.exists():
         return 0
     from lm_mia.store.store import scores_of  # here: tensorstore and zarr take half a second
@@ -287,7 +295,7 @@ def present(task: Task) -> int:
 
 
 def print_costs(found: Sequence[Recipe], chip: Chip) -> None:
-    """Prints a table with a line per recipe, and what its numbers mean."""
+    """Prints a table with one line per recipe, and explanations of its columns."""
     plan = as_json(found, chip)
     some = plan["total"]["present_rows"] > 0
     table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
@@ -295,9 +303,9 @@ def print_costs(found: Sequence[Recipe], chip: Chip) -> None:
     for name in (
         "model",
         "params",
-        "rows",
+        "models",
         *(["present"] if some else []),
-        "steps\na row",
+        "steps\nper model",
         "tokens",
         "FLOPs:\ntrain",
         "\nscore",
@@ -321,9 +329,9 @@ def print_costs(found: Sequence[Recipe], chip: Chip) -> None:
 
 
 def print_table(table: Table, notes: Sequence[str]) -> None:
-    """Prints a table of numbers, however narrow the terminal is, and lines of text below it."""
+    """Prints a table of numbers in full, however narrow the terminal is, and lines of text below it."""
     console = Console()
-    # A line that wraps is better than a number that is cut short.
+    # It is better to wrap a line than to truncate a number.
     needed = console.measure(table, options=console.options.update(width=_WIDEST)).maximum
     console = Console(width=max(console.width, needed))
     console.print(table)
@@ -332,7 +340,7 @@ def print_table(table: Table, notes: Sequence[str]) -> None:
 
 
 def _numbers(of: dict[str, Any], some_present: bool, steps: str) -> list[str]:
-    """The cells from rows to chip-hours."""
+    """The cells from the number of models to chip-hours."""
     hours = of["chip_hours"]
     return [
         f"{of['rows']:,}",
@@ -367,27 +375,27 @@ def in_bytes(amount: float) -> str:
 
 def _notes(found: Sequence[Recipe], chip: Chip, total: dict[str, float]) -> list[str]:
     where = {(r.mean_sample_tokens, r.lengths) for r in found}
-    samples = "; ".join(f"{mean:.0f} a sample, {said}" for mean, said in sorted(where))
+    samples = "; ".join(f"{mean:.0f} per sample on average, {said}" for mean, said in sorted(where))
     entries = sum(len(r.entries) for r in found)
     counted = entries - len(found)
     left = total["missing_chip_hours"]
     lines = [
         f"chip-hours   of {chip.name}, {chip.flops / 1e12:g} TFLOP/s of dense bfloat16, at an MFU of {chip.mfu:g}",
-        f"tokens       useful ones, {samples} (--tokens-per-sample says another mean)",
-        "FLOPs        useful ones; scoring takes all samples, at every score point",
-        "checkpoints  the last state of every row: parameters and two moments, float32",
+        f"tokens       without padding; {samples} (--tokens-per-sample sets another mean)",
+        "FLOPs        without padding; scoring covers all samples, at every score point",
+        "checkpoints  the last state of every model: parameters and two moments, float32",
     ]
     if total["score_point_bytes"]:
         lines.append(
-            f"             and at score points, for statistics asked for later: "
+            f"             and at score points, for statistics that are requested later: "
             f"{in_bytes(total['score_point_bytes'])} more"
         )
     if total["present_rows"]:
         lines.append(
-            f"left         {left:,.3g} chip-hours, for the {total['rows'] - total['present_rows']} missing rows"
+            f"left         {left:,.3g} chip-hours, for the {total['rows'] - total['present_rows']} missing models"
         )
     if counted:
         lines.append(
-            f"counted once {counted} of {entries} entries ask for rows of a recipe that is there already"
+            f"counted once {counted} of {entries} entries request models of a recipe that is already listed"
         )
     return lines

@@ -80,7 +80,7 @@ def display(overall: bool) -> Iterator[Display]:
         try:
             yield Display(console, progress, overall)
         except BaseException:
-            # bars cut short, and the empty line that ends them, would only stand in the message's way
+            # unfinished bars, and the empty line after them, would only distract from the error message
             progress.live.transient, console.quiet = True, not console.is_terminal
             raise
         for task in progress.tasks:
@@ -117,15 +117,15 @@ class Tally:
             )
         elif kind == "row_diverged":
             self._trained.pop(event["row"], None)
-            self._display.say(f"{event['message']}; the other rows go on")
+            self._display.say(f"{event['message']}; the other models continue")
         elif kind == "worker_lost":
             self._display.say(
                 f"a worker ended with code {event['exit_code']} (killed, or out of memory?); "
-                f"{event['left']} left, which make its rows"
+                f"{event['left']} left, which make its models"
             )
         elif kind == "stopping":
             self._display.say(
-                "stopping: workers end what cannot be cut short, and save rows in training"
+                "stopping: workers finish what cannot be interrupted, and save the models in training"
             )
         elif kind == "waiting":
             # Rows that one of our own workers is at work on are no news.
@@ -155,7 +155,7 @@ class Tally:
         self._show()
 
     def finish(self) -> None:
-        """Fills the bars: rows that other processes made count too."""
+        """Fills the bars; models that other processes made count too."""
         self._trained = self._scored = {"": float(self._missing)}
         self._show()
 

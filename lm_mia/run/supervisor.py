@@ -90,8 +90,8 @@ def run(
         lost = all(process.exitcode for process in processes.values())
         if lost and (left := inventory.missing(todo, c, recipe, rows)):
             raise LostError(
-                f"all workers were lost (killed, or out of memory?) with {len(left)} rows missing; "
-                "finished rows are kept: run the same command again to go on"
+                f"all workers were lost (killed, or out of memory?) with {len(left)} models missing; "
+                "finished models are kept: run the same command again to continue"
             )
     except (KeyboardInterrupt, SystemExit):
         on_event({"event": "stopping"})
@@ -102,10 +102,10 @@ def run(
 
 
 def check_diverged(recipe: Path, rows: list[subsets.Row]) -> None:
-    """UserError if rows have diverged, now or under an earlier command: they are not made again by themselves."""
+    """Raises UserError if models have diverged, now or in an earlier command; they are not retried automatically."""
     if bad := [row for row in rows if inventory.diverged(recipe, row).exists()]:
         raise UserError(
-            f"{len(bad)} of {len(rows)} rows diverged ({', '.join(map(str, bad[:3]))}{', ...' if bad[3:] else ''}): "
+            f"{len(bad)} of {len(rows)} models diverged ({', '.join(map(str, bad[:3]))}{', ...' if bad[3:] else ''}): "
             f"{inventory.diverged(recipe, bad[0]).parent} says where; lower optimizer.peak_learning_rate in a new "
             "workdir, or delete those files to try again"
         )

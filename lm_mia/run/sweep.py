@@ -1,6 +1,6 @@
-"""What a command is about: the recipes that a config and its sweep ask for, and their folders in the workdir.
+"""The recipes that a command works on, from the config and its sweep, and their folders in the workdir.
 
-A single config is a sweep of one. Without ``--config``, the recipes are those that the workdir has.
+A single config is a sweep of one. Without ``--config``, the command works on all recipes of the workdir.
 """
 
 import argparse
@@ -35,20 +35,20 @@ from lm_mia.run.workdir import Workdir, has_models, provenance
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What is to be made of one recipe."""
+    """One recipe of a command, and where its files are."""
 
     workdir: Workdir
     name: str
-    """The recipe's folder, and what people call it."""
+    """The name of the recipe's folder, which is shown in messages."""
     config: Config
     names: tuple[str, ...] = ()
-    """All names that the command gives the recipe."""
+    """All names that the command gives to the recipe."""
     entries: tuple[int, ...] = (0,)
-    """Numbers of the sweep's entries that ask for the recipe; 0 is the config itself."""
+    """Indices of the sweep's entries that request the recipe; 0 is the config itself."""
     sets: dict[str, Any] = dataclasses.field(default_factory=dict, hash=False)
-    """What the first of these entries sets."""
+    """The overrides of the first of these entries."""
     others: frozenset[str] = frozenset()
-    """Names of the command's other recipes."""
+    """Names of the other recipes of the command."""
 
     @property
     def folder(self) -> Path:
@@ -57,31 +57,31 @@ class Task:
 
     @property
     def population(self) -> Path:
-        """The folder of the samples, which need not exist yet."""
+        """The folder of the population, which need not exist yet."""
         return self.workdir.population(population_hash(self.config))
 
     @property
     def rows(self) -> list[subsets.Row]:
-        """All models that are wanted, in the order in which they are numbered."""
+        """All models that the config requests, in the order of their numbers."""
         return subsets.rows_of(self.config)
 
     def stored(self) -> dict[str, Any] | None:
-        """Returns the recipe's config.json, None if there is none yet; UserError if it has models of another recipe."""
+        """Returns the recipe's config.json, or None; raises UserError if the folder has models of another recipe."""
         found = self.workdir.stored(self.name)
         if found is None:
             return None
         if not (has_models(self.folder) or self.workdir.population(found["population"]).exists()):
-            return found  # there is nothing yet that another config could spoil
+            return found  # nothing has been made yet, so any config is allowed
         lines = differences(found["config"], self.config)
         if found["format"] != FORMAT:
             lines.append(
-                f"format: {found['format']!r} -> {FORMAT!r} (this version of lm_mia trains other models)"
+                f"format: {found['format']!r} -> {FORMAT!r} (this version of lm_mia would train different models)"
             )
         if lines:
             raise UserError(
-                f"--workdir={self.workdir.path}: its recipe {self.name} has another config:\n"
+                f"--workdir={self.workdir.path}: its recipe {self.name} has a different config:\n"
                 + "\n".join(f"  {line}" for line in lines)
-                + "\n  choose another --workdir, or put these fields back"
+                + "\n  choose another --workdir, or restore these fields"
             )
         return found
 
@@ -91,16 +91,16 @@ class Sweep:
     """The recipes of a command."""
 
     config_arg: str | None
-    """As given after ``--config``; None: what the workdir has."""
+    """The value of ``--config``; None: the recipes of the workdir are used."""
     workdir: Workdir
     overrides: tuple[str, ...]
-    """``--config.section.field=value``, for all recipes."""
+    """Flags such as ``--config.section.field=value``, which apply to all recipes."""
     tasks: tuple[Task, ...]
     figures: tuple[str, ...]
-    """Figures of papers that the page shows."""
+    """Figures of papers that the report page shows."""
 
     def flags(self) -> tuple[list[str], tuple[str, ...]]:
-        """Returns the flags that start another command on the same recipes: config and workdir, and overrides."""
+        """Returns the flags of another command on the same recipes: (config and workdir, overrides)."""
         config_flag = [f"--config={self.config_arg}"] if self.config_arg else []
         return [*config_flag, f"--workdir={self.workdir.path}"], self.overrides
 
@@ -113,14 +113,14 @@ def from_flags(
     Args:
       known: has ``config`` and ``workdir``, which may be None.
       overrides: as in `read`.
-      wrong: the mistakes found so far; gets those that are found here. A flag is reported as missing only if no other
-        flag is wrong, since it may have been misspelt.
+      wrong: the mistakes so far; those found here are added. A flag is reported as missing only if no other flag is
+        wrong, since it may have been misspelt.
       needs_workdir: whether the command needs a workdir even if it has a config.
     """
     lacks_workdir = needs_workdir and not known.workdir
     if not wrong:
         if lacks_workdir:
-            begin = "" if known.config else ", and --config=quickstart to begin a run there"
+            begin = "" if known.config else ", and --config=quickstart to start a new run"
             wrong.append(f"--workdir: missing; add --workdir=runs/quickstart{begin}")
         elif not known.config and not known.workdir:
             wrong.append("--config: missing; add --config=quickstart")
@@ -130,23 +130,23 @@ def from_flags(
         )
     if not known.config and wrong:
         return None
-    if lacks_workdir:  # the mistakes in the config are reported too
+    if lacks_workdir:  # report the mistakes in the config as well
         collect(wrong, lambda: load.sweep(known.config, overrides))
         return None
     return collect(wrong, lambda: read(known.config, known.workdir, overrides))
 
 
 def read(config_arg: str | None, folder: str | None, overrides: Sequence[str]) -> Sweep:
-    """Returns the recipes that a command asks for.
+    """Returns the recipes that a command requests.
 
     Args:
       config_arg: ``FILE.py``, or the name of an included config; either may be followed by ``:ARG``. None: the recipes
-        that the workdir has, with the settings of their last command.
-      folder: the workdir, which need not exist if there is a config. None: no folder is looked into, as for a plan.
-      overrides: ``--config.section.field=value``, for all recipes.
+        of the workdir, with the settings of their last command.
+      folder: the workdir, which need not exist if there is a config. None: no folder is read, as for a plan.
+      overrides: flags such as ``--config.section.field=value``, which apply to all recipes.
 
     Raises:
-      UserError: a line for every mistake in the config and its sweep, or if a folder of the workdir has models of
+      UserError: with one line per mistake in the config and its sweep, or if a folder of the workdir has models of
         another recipe.
     """
     workdir = Workdir(Path("WORKDIR" if folder is None else folder))
@@ -171,12 +171,12 @@ def read(config_arg: str | None, folder: str | None, overrides: Sequence[str]) -
 
 
 def _lasting(figures: Sequence[str]) -> tuple[str, ...]:
-    """Figures, with paths of files that hold wherever a later command is started."""
+    """Returns the figures with absolute paths, so that a later command may start in another folder."""
     return tuple(os.path.abspath(name) if name.endswith(".py") else name for name in figures)
 
 
 def _task(workdir: Workdir, request: RecipeRequest) -> Task:
-    """The task of a request, in the folder that already has the recipe under any name, else in one of its own name."""
+    """The task of a request; its folder is the one that already has the recipe under any name, else a new one."""
     c, name = request.config, request.names[0]
     # A derived name may be that of another recipe, whose folder has a hash in its name if both were in one command.
     if workdir.stored(name) is None or (not c.name and _stored_key(workdir, name) != key(c)):
@@ -190,13 +190,13 @@ def _task(workdir: Workdir, request: RecipeRequest) -> Task:
             )
     stored = workdir.stored(name)
     if c.name and stored and _stored_key(workdir, name) == key(c):
-        # Several commands share a named recipe: one that needs fewer models or statistics leaves the others' in place.
+        # Several commands may share a named recipe, so models and statistics that only other commands need are kept.
         c = merged(c, from_dict(stored["config"]))
     return Task(workdir, name, c, request.names, request.entries, request.sets)
 
 
 def _stored_key(workdir: Workdir, name: str) -> tuple[Any, ...] | None:
-    """The `key` of a recipe of the workdir; None if another version of lm_mia made it."""
+    """The `key` of a recipe of the workdir; None if it was made with another format or version of lm_mia."""
     stored = workdir.stored(name)
     if stored is None or stored["format"] != FORMAT:
         return None
@@ -210,8 +210,8 @@ def _of_workdir(workdir: Workdir, overrides: Sequence[str]) -> Sweep:
     contents = require(workdir)
     if any(word.startswith("--config.name") for word in overrides):
         raise UserError(
-            "--config.name: names the recipe of a config, and the recipes of the workdir have their names; leave it "
-            "out, or add --config"
+            "--config.name: cannot be set without --config, since the recipes of the workdir already have names; leave "
+            "it out, or add --config"
         )
     tasks = []
     for name in workdir.names():
@@ -221,8 +221,8 @@ def _of_workdir(workdir: Workdir, overrides: Sequence[str]) -> Sweep:
             c = from_dict(stored["config"])
         except (TypeError, ValueError) as error:
             raise UserError(
-                f"{workdir.recipe(name) / 'config.json'}: was written by another version of lm_mia ({error}); say "
-                "which config is meant by --config, or choose another --workdir"
+                f"{workdir.recipe(name) / 'config.json'}: was written by another version of lm_mia ({error}); "
+                "select a config with --config, or choose another --workdir"
             ) from error
         if wrong := load.mistyped(c):
             raise UserError(
@@ -239,11 +239,11 @@ def _of_workdir(workdir: Workdir, overrides: Sequence[str]) -> Sweep:
 
 
 def require(workdir: Workdir) -> dict[str, Any]:
-    """Returns the workdir's config.json; UserError if there is no such folder, or no command has begun in it."""
+    """Returns the workdir's config.json; raises UserError if the folder or this file does not exist."""
     if not workdir.path.is_dir():
         raise UserError(
             f"--workdir={workdir.path}: there is no such folder; check the spelling, or add --config=quickstart to "
-            "begin a run there"
+            "start a new run"
         )
     if not workdir.config_file.exists():
         raise UserError(
@@ -255,11 +255,11 @@ def require(workdir: Workdir) -> dict[str, Any]:
 def claim(sweep: Sweep) -> tuple[Sweep, Callable[[], None]]:
     """Writes config.json of the workdir and of every recipe before any work, under a lock.
 
-    Versions of packages and the commit stay those that began a recipe; later ones are listed beside them.
+    The recorded package versions and commit are those of the first command; later ones are appended to a list.
 
     Returns:
-      The sweep, whose tasks have the folders that another command may just have made for the same recipes, and a
-      function that takes back what was created, for when the first stage finds the input bad.
+      The sweep, whose tasks use folders that another command may just have created for the same recipes, and a function
+      that removes what was created, to be called if the first stage finds that the input is invalid.
 
     Raises:
       UserError: if a folder has models of another recipe, or the workdir cannot be written.
@@ -293,7 +293,7 @@ def claim(sweep: Sweep) -> tuple[Sweep, Callable[[], None]]:
             write(workdir.config_file, content, old)
     except OSError as error:
         raise UserError(
-            f"--workdir={workdir.path}: {error.strerror}; choose a folder that can be written"
+            f"--workdir={workdir.path}: {error.strerror}; choose a writable folder"
         ) from error
 
     def disclaim() -> None:
@@ -365,20 +365,20 @@ def _content(
 
 
 def record_population(task: Task, sha256: str) -> None:
-    """Writes the hash of the samples into the recipe's config.json; UserError if its models are of other samples."""
+    """Stores the population's hash in the recipe's config.json; UserError if its models have another population."""
     path = task.folder / "config.json"
     with filelock.FileLock(task.workdir.path / ".config.lock"):
         stored = task.stored()
         if stored is None:
             raise UserError(
-                f"{path}: another command, which failed, removed it; run the same command again"
+                f"{path}: was removed by another command that failed; run the same command again"
             )
         known = stored["population_sha256"]
         if known == sha256:
             return
         if known and has_models(task.folder):
             raise UserError(
-                f"{task.population}: its samples (sha256 {sha256[:12]}) are not those of the models in {task.folder} "
-                f"({known[:12]}); put the folder back, or choose another --workdir"
+                f"{task.population}: its samples (sha256 {sha256[:12]}) differ from those of the models in "
+                f"{task.folder} ({known[:12]}); restore the folder, or choose another --workdir"
             )
         write_atomically(path, json.dumps(stored | {"population_sha256": sha256}, indent=1) + "\n")

@@ -1,8 +1,8 @@
-"""A run's folder: where its parts lie, the config.json of each recipe, and the log of metrics.
+"""The workdir of a run: its layout, the config.json of each recipe, and the log of metrics.
 
 The layout is the same for one recipe and for many:
 
-    config.json        the recipes in order of creation, and the figures asked for so far
+    config.json        the recipes in order of creation, and the figures requested so far
     metrics.jsonl      one event per line
     populations/HASH   tokens and sample tables
     recipes/NAME       config.json, scores.zarr, checkpoints, tables
@@ -29,34 +29,32 @@ _MADE_BY = ("lm_mia", "packages", "commit", "cpu_cores")
 
 @dataclasses.dataclass(frozen=True)
 class Workdir:
-    """Paths of a workdir, and what its JSON files say."""
+    """Paths of a workdir, and the contents of its JSON files."""
 
     path: Path
 
     @property
     def config_file(self) -> Path:
-        """The file that lists recipes and figures; there is one as soon as a command has begun here."""
+        """The file that lists recipes and figures; it exists once a command has started in the workdir."""
         return self.path / "config.json"
 
     @property
     def report(self) -> Path:
-        """The page of figures and tables."""
+        """The report page."""
         return self.path / "report.html"
 
     def population(self, name: str) -> Path:
-        """Tokens, sample table, tokenizer and manifest."""
+        """Folder of tokens, sample table, tokenizer and manifest of a population."""
         return self.path / "populations" / name
 
     def recipe(self, name: str) -> Path:
-        """Config, scores, checkpoints and tables of one recipe."""
+        """Folder of config, scores, checkpoints and tables of one recipe."""
         return self.path / "recipes" / name
 
     def check(self) -> None:
         """Raises UserError if the path is a file, or a workdir of an earlier version, which had another layout."""
         if self.path.exists() and not self.path.is_dir():
-            raise UserError(
-                f"--workdir={self.path}: is a file; choose a folder that can be written"
-            )
+            raise UserError(f"--workdir={self.path}: is a file; choose a writable folder")
         old = [self.path / "population", *self.path.glob("recipe_*"), *self.path.glob("*/recipe_*")]
         # recipes/recipe_small is a recipe of this version
         if any(path.exists() and path.parent != self.path / "recipes" for path in old):
@@ -82,7 +80,7 @@ class Workdir:
         return found
 
     def stored(self, name: str) -> dict[str, Any] | None:
-        """Returns config.json of a recipe, None if there is none yet.
+        """Returns config.json of a recipe, or None if there is none yet.
 
         Raises:
           UserError: if the file was not written by lm_mia, or was edited, or is missing although there are models.
@@ -92,7 +90,7 @@ class Workdir:
         if found is None:
             if has_models(folder):
                 raise UserError(
-                    f"{folder / 'config.json'}: missing, but there are models; put it back or choose another --workdir"
+                    f"{folder / 'config.json'}: missing, but there are models; restore it or choose another --workdir"
                 )
             return None
         if (
@@ -111,18 +109,18 @@ class Workdir:
         return found
 
     def names(self) -> list[str]:
-        """Returns the recipes that the workdir has, in order of creation."""
+        """Returns the names of the recipes of the workdir, in order of creation."""
         return [name for name in self.contents()["recipes"] if self.stored(name)]
 
     def log(self, event: Mapping[str, Any]) -> None:
-        """Appends a line to metrics.jsonl, which is whole even where several processes append."""
+        """Appends a line to metrics.jsonl; lines stay whole even if several processes append at the same time."""
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
         line = json.dumps({"time": now, **event}) + "\n"
         with open(self.path / "metrics.jsonl", "ab", buffering=0) as file:
             file.write(line.encode())
 
     def report_is_old(self) -> bool:
-        """Returns whether tables of a recipe were made after the report."""
+        """Returns whether the tables of some recipe are newer than the report."""
         files = (
             (self.path / "recipes").glob(f"*/{FACTS}"),
             (self.path / "recipes").glob(f"*/{EXTRACTION}"),
@@ -141,9 +139,9 @@ def has_models(recipe_dir: Path) -> bool:
 
 
 def table_facts(recipe_dir: Path) -> dict[str, Any] | None:
-    """Returns what a recipe's tables are about (flips.json), with at least "config" of the attack and "first_target".
+    """Returns flips.json of a recipe, with at least "config" (the settings of the attack) and "first_target".
 
-    None if there are no tables, or unfinished ones.
+    None if the tables are missing or unfinished.
     """
     path = recipe_dir / FACTS
     if not path.exists():
@@ -156,7 +154,7 @@ def table_facts(recipe_dir: Path) -> dict[str, Any] | None:
 
 
 def other_settings(recipe_dir: Path, c: config.Config) -> dict[str, tuple[Any, Any]]:
-    """Returns the settings of the attack in which finished tables differ: name -> (the config's, the tables')."""
+    """Returns the attack settings in which finished tables differ from the config: name -> (config, tables)."""
     facts, asked = table_facts(recipe_dir), config.to_dict(c)["attack"]
     made = facts["config"] if facts else asked
     return {n: (asked[n], made.get(n)) for n in asked if made.get(n) != asked[n]}
@@ -179,7 +177,7 @@ def _not_ours(path: Path) -> UserError:
 
 
 def provenance() -> dict[str, Any]:
-    """What is at work here: versions of lm_mia and packages, commit and CPU cores."""
+    """Returns the versions of lm_mia and its packages, the commit and the number of CPU cores."""
     names = (
         "jax",
         "jaxlib",
@@ -199,7 +197,7 @@ def provenance() -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    """The checkout's commit, with "+" if files differ from it; None outside a checkout."""
+    """The commit of the checkout, with "+" if there are uncommitted changes; None outside a checkout."""
     git = ["git", "-C", str(Path(__file__).parent)]
     try:
         head = subprocess.run(

@@ -180,7 +180,9 @@ def _work(
             for name, value_C in values.items():
                 if bad := int((~np.isfinite(value_C)).sum()):
                     what = "losses are" if name == "loss" else f"values of {name} are"
-                    raise UserError(f"row {row}: {bad} {what} not finite; the row is not stored")
+                    raise UserError(
+                        f"model {row}: {bad} {what} not finite; its scores are not stored"
+                    )
             if here.lead:
                 values = {name: values.get(name, member_N2[low:high]) for name in names}
                 store.write_shards(row, low, values, point)

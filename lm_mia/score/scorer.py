@@ -249,11 +249,11 @@ def restore_params(
         if step not in (there := checkpoints.all_steps()):
             if max(there, default=0) > step:
                 raise UserError(
-                    f"row {row}: its state after step {step} is lost; delete {folder} and run `lm-mia run` again, "
+                    f"model {row}: its state after step {step} is lost; delete {folder} and run `lm-mia run` again, "
                     "which trains the row anew"
                 )
             raise UserError(
-                f"row {row}: not trained yet; run `lm-mia train` first (its state after step {step} is not there)"
+                f"model {row}: not trained yet; run `lm-mia train` first (its state after step {step} is not there)"
             )
         params = checkpoint.restore(checkpoints, step, {"params": like})["params"]
     here = NamedSharding(local, PartitionSpec())

@@ -45,7 +45,7 @@ VARIABLES = {  # name -> type, fill value and units
 
 SEEDS = ("subset_seed", "init_seed", "order_seed")
 STRING = np.dtype("<U32")
-"""Of names and roles, whatever their number: a name with the largest int64 seed has 29 characters."""
+"""The type of names and roles; a fixed width suffices, since a name with the largest int64 seed has 29 characters."""
 
 
 def kvstore(path: Path) -> dict[str, str]:
@@ -259,7 +259,7 @@ def _write_coordinate(path: Path, dimension: str, values: np.ndarray) -> None:
             dimension_names=[dimension],
             # a chunk of strings would take 512 KiB uncompressed
             compressors=[ZstdCodec(), Crc32cCodec()] if is_text else [Crc32cCodec()],
-            fill_value="" if is_text else -1,  # no coordinate is: a lost chunk shows
+            fill_value="" if is_text else -1,  # no valid value: shows a lost chunk
         )
     array[:] = values
 

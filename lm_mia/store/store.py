@@ -247,7 +247,7 @@ class Store:
             names = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
             at = f" at step {self.step}" if self.step else ""
             raise UserError(
-                f"{self.path}: {len(missing)} of {len(everything)} rows absent{at} ({names}); run `lm-mia run` first"
+                f"{self.path}: {len(missing)} of {len(everything)} models absent{at} ({names}); run `lm-mia run` first"
             )
         arrays = {name: self.array(name, self.step) for name in asked}
         opened = {

@@ -262,4 +262,4 @@ def _diverged(
     way_out = "lower optimizer.peak_learning_rate in a new workdir"
     evidence = {"row": str(row), "role": row.role, "step": done, "what": what}
     evidence |= {name: str(value) for name, value in values.items()} | {"samples": ids_B.tolist()}
-    return DivergedError(f"row {row}: {what} at step {done}; {way_out}", evidence)
+    return DivergedError(f"model {row}: {what} at step {done}; {way_out}", evidence)

@@ -393,7 +393,7 @@ def test_tables_of_fewer_rows_than_asked_for_say_so(tmp_path: Path) -> None:
     assert set(training.read_log(folder).curves) == set(read.names)
     text = Page(html).words
     assert text.count("15 of the 16 references that were asked for and 14 of the 16 replicas") == 1
-    assert "15 references and 14 replicas, of 16 and 16 asked for" in text
+    assert "15 references and 14 replicas, of 16 and 16 requested" in text
     assert "Membership inference on 29 language models" in text
     assert "With 14 replicas, a decision counts as a coin flip when 3 to 11 of them" in text
     assert "LiRA15" in text.replace(" ", "")

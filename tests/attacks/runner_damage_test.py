@@ -138,7 +138,7 @@ def test_tables_that_are_not_asked_for_are_removed(once: Ran, tmp_path: Path):
 def test_a_statistic_that_is_not_stored(tmp_path: Path):
     c = dataclasses.replace(FEW, attacks=("lira_online", "min_k"))
     world = scored(tmp_path, c, 40)
-    with pytest.raises(UserError, match=r"rows absent .*run `lm-mia run` first"):
+    with pytest.raises(UserError, match=r"models absent .*run `lm-mia run` first"):
         ran(world, c, tmp_path / "tables")
     asked = dataclasses.replace(world, store=Store(world.store.path, ("min_k",)))
     with pytest.raises(

@@ -203,7 +203,7 @@ def test_rows_that_are_absent(tmp_path: Path):
     c = dataclasses.replace(FEW, replicas=10)
     out = ran(scored(tmp_path, c, 300, absent=(3, 12, 17)), c, tmp_path / "tables")
     assert out.said[0] == (
-        "3 of 22 rows are absent: attacking 8 of 10 replicas with 11 of 12 references; `lm-mia run` makes the others"
+        "3 of 22 models are absent: attacking 8 of 10 replicas with 11 of 12 references; `lm-mia run` makes the others"
     )
     assert len(out.said) == 2
     facts = json.loads((out.folder / "flips.json").read_text())
@@ -286,7 +286,9 @@ def test_rows_that_are_absent_at_a_score_point(tmp_path: Path, monkeypatch: pyte
     c = dataclasses.replace(FEW, references=8, replicas=4, step=6)
     world = at_points(scored(tmp_path / "plain", c, 60), tmp_path, step=0, absent=5)
     said = ran(world, c, tmp_path / "tables").said[0]
-    assert said.startswith("1 of 12 rows are absent (at step 6): attacking 4 of 4 replicas with 7")
+    assert said.startswith(
+        "1 of 12 models are absent (at step 6): attacking 4 of 4 replicas with 7"
+    )
     some = dataclasses.replace(c, references=20, replicas=99, step=3)
     shutil.rmtree(world.store.path / "loss" / "c")
     message = r"0 of 20 references and 0 of 99 replicas are there \(at step 3\), of 4"

@@ -168,7 +168,7 @@ def test_mistakes_of_every_kind_are_told_at_once(file: str):
     assert wrong(file, *flags) == [
         "model.layers='x': must be a whole number",
         "--config.train.epoch: no such field; did you mean --config.train.epochs?",
-        "attack.replicas=1: must be 2 or more, since a flip rate needs two decisions, or 0 for none",
+        "attack.replicas=1: must be 0 (no replicas) or at least 2, since a flip rate needs two decisions",
     ]
 
 
@@ -362,7 +362,7 @@ def test_flags_of_a_command_and_overrides_are_told_apart():
     for argv, lines in (
         (["--confg=a"], ["--confg: there is no such flag; did you mean --config?"]),
         (["--zzz"], ["--zzz: there is no such flag; see lm-mia run --help"]),
-        (["--repair"], ["--repair: only for lm-mia score"]),
+        (["--repair"], ["--repair: works only with lm-mia score; leave it out"]),
         (["--config=a", "--config", "b"], ["--config: given more than once; give it once"]),
         (
             ["--from-hf-shards=a", "--from_hf_shards=b", "--wat"],

@@ -60,7 +60,7 @@ FULL = FILE.replace(
 )
 LISTS = [name for name, kind in load._fields(config.Config) if typing.get_origin(kind) is tuple]
 ONE_LINE = {
-    "attack.attacks": "must name lira_online, whose decisions the tables show, and none twice",
+    "attack.attacks": "must name lira_online, whose decisions the tables show, and have no duplicates",
     "attack.fprs": "must be rates above 0, at most 1, in ascending order, distinct in their first 6 digits",
 }
 

@@ -165,7 +165,7 @@ def test_two_recipes_of_one_name_are_refused():
 
 def test_entries_that_attack_or_extract_the_same_models_differently_are_refused():
     entries = [({}, named("a")), ({"attack.alpha": 0.1}, named("b", attack__alpha=0.1))]
-    said = r"attack.alpha: entries 0 and 1 of the sweep have the same models but 0.05 and 0.1; use one value for both"
+    said = r"attack.alpha: entries 0 and 1 of the sweep have the same models but different values, 0.05 and 0.1;"
     with pytest.raises(UserError, match=said):
         requests(entries, "file")
     a = named("a", extract__samples=3)

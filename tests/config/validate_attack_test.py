@@ -12,9 +12,7 @@ from lm_mia.store import schema
 FIELDS = [name for name, _ in load._fields(Config)]
 
 # Rules of the attack: what is changed, what is said, and the nearest changes that are sound.
-ATTACKS = (
-    "attack.attacks={}: must name lira_online, whose decisions the tables show, and none twice"
-)
+ATTACKS = "attack.attacks={}: must name lira_online, whose decisions the tables show, and have no duplicates"
 LACKING = "attack.attacks={}: for {} the loss is not enough; set --config.score.statistics={}"
 FPRS = "attack.fprs={}: must be rates above 0, at most 1, in ascending order, distinct in their first 6 digits"
 BAND = "attack.band={}: must be two rates in [0, 1], the lower first"
@@ -24,7 +22,7 @@ RESAMPLED = (
 )
 APART = "attack.ambiguous_separation={}: must lie between 0 and attack.clear_separation={}"
 LEFT_OUT = (
-    "attack.leave_one_out=True: train.subset='balanced' tells by the other rows whether a sample is in the one "
+    "attack.leave_one_out=True: with train.subset='balanced' the other models reveal the subset of the one that is "
     "left out; set --config.train.subset=exact or bernoulli"
 )
 NAN, INF = math.nan, math.inf
@@ -39,7 +37,7 @@ OF_ATTACK: list[tuple[Changes, str, list[Changes]]] = [
     ),
     (
         {"replicas": 1},
-        "attack.replicas=1: must be 2 or more, since a flip rate needs two decisions, or 0 for none",
+        "attack.replicas=1: must be 0 (no replicas) or at least 2, since a flip rate needs two decisions",
         [{"replicas": 3}, {"replicas": 0}],
     ),
     *(

@@ -18,8 +18,8 @@ def test_sound_configs_have_no_problems():
     assert problems(config.resolve(Config())) == []
 
 
-POINTS = "must lie above 0 and before the end ({}), which is always scored, none twice"
-ROUNDED = "must be steps before the end (8), which is always scored, none twice; rounded they are "
+POINTS = "must lie above 0 and before the end ({}), which is always scored, without duplicates"
+ROUNDED = "must be steps before the end (8), which is always scored, without duplicates; rounded they are "
 AUTO = "set --config.compute.attention=auto"
 CUDNN = {"compute.attention": "cudnn", "model.dtype": "bfloat16", "model.heads": 1}  # heads of 8
 # Each: what is changed, and all that is said of it.
@@ -93,7 +93,7 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     (
         {"optimizer.warmup_steps": 2},
         (
-            "optimizer.warmup_steps=2: must be less than the 2 steps of a row, which population.samples, "
+            "optimizer.warmup_steps=2: must be less than the 2 steps of a model, which population.samples, "
             "train.batch_size and train.epochs make; try --config.optimizer.warmup_steps=0"
         ),
     ),
@@ -111,11 +111,11 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"train.validations": 3, "population.validation_samples": 1},
-        "train.validations=3: must be at most the 2 steps of a row",
+        "train.validations=3: must be at most the 2 steps of a model",
     ),
     (
         {"train.trackers": ("wandb", "tensorboard", "wandb")},
-        "train.trackers=('wandb', 'tensorboard', 'wandb'): must name none twice",
+        "train.trackers=('wandb', 'tensorboard', 'wandb'): must have no duplicates",
     ),
     (
         {"corpus.source": "c4", "tokenizer.documents": 5},
@@ -161,7 +161,7 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
         (
             {f"score.{field}": asked, "train.subset": "bernoulli"},
             (
-                f"score.{field}={asked}: train.subset='bernoulli' gives every row another number of steps; "
+                f"score.{field}={asked}: train.subset='bernoulli' gives every model a different number of steps; "
                 "set --config.train.subset=exact"
             ),
         )
@@ -197,7 +197,7 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"score.statistics": ("min_k", "lowercase_loss", "min_k")},
-        "score.statistics=('min_k', 'lowercase_loss', 'min_k'): must name none twice",
+        "score.statistics=('min_k', 'lowercase_loss', 'min_k'): must have no duplicates",
     ),
 ]
 

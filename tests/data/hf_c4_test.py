@@ -249,10 +249,10 @@ def test_the_command_converts_and_goes_on_with_the_population(
     docstrings = ["--config.corpus.source=docstrings", "--config.corpus.path="]
     docstrings.append("--config.tokenizer.vocab_size=300")
     for arguments, line in (
-        (["train", *other], "--from-hf-shards: only for lm-mia corpus"),
+        (["train", *other], "--from-hf-shards: works only with lm-mia corpus; leave it out"),
         (
             ["corpus", *other, *docstrings],
-            f"--from-hf-shards={pattern!r}: only with --config.corpus.source=c4",
+            f"--from-hf-shards={pattern!r}: works only with C4; add --config.corpus.source=c4",
         ),
     ):
         capfd.readouterr()

@@ -102,7 +102,7 @@ def test_a_table_for_people(
     ]
     [total] = [line for line in lines if line[:1] == ["total"]]
     assert total[:3] == ["total", "12", "2"]
-    assert "shared  tiny: wanted by entries 0, 2 of the sweep (0: the config)" in out
+    assert "shared  tiny: requested by entries 0, 2 of the sweep (0: the config)" in out
     assert "WORKDIR" not in out
 
 

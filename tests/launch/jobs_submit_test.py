@@ -73,7 +73,7 @@ def test_nodes_that_rows_cannot_span_are_refused(
 ):
     assert cli.main(["slurm", *flags(of, "--time=10", "--nodes=2")]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("--nodes=2, but rows of tiny, epochs=2 are made on one device each")
+    assert said.startswith("--nodes=2, but each model of tiny, epochs=2 is made on one device")
     assert not (of.workdir.path / "slurm").exists()
 
 

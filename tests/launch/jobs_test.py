@@ -68,8 +68,8 @@ def test_a_recipe_that_the_sweep_does_not_have(of: sweep.Sweep):
     with pytest.raises(UserError) as caught:
         jobs.task_of(of, "epochs=3")
     assert str(caught.value) == (
-        "--recipe=epochs=3: there is no such recipe; choose one of tiny, epochs=2, or, if the config has changed since "
-        "the job was written, put it back"
+        "--recipe=epochs=3: there is no such recipe; choose one of tiny, epochs=2, or restore the config if it has "
+        "changed since the job was written"
     )
 
 
@@ -82,7 +82,7 @@ def test_a_job_of_a_config_that_has_changed_since_is_refused(of: sweep.Sweep):
         jobs.task_of(changed, "epochs=2", was)
     assert str(caught.value) == (
         f"--recipe-hash={was}: the config of recipe epochs=2 has changed since this job was written (its hash is now "
-        f"{now}); put the config back, or write the jobs again"
+        f"{now}); restore the config, or write the jobs again"
     )
 
 
@@ -91,7 +91,7 @@ def test_rows_that_are_no_rows(of: sweep.Sweep, said: str):
     with pytest.raises(UserError) as caught:
         jobs.rows_of(said, of.tasks[0])
     assert str(caught.value) == (
-        f"--rows={said}: must be BEGIN:END, the first and the one after the last of 6 rows; try --rows=0:6"
+        f"--rows={said}: must be BEGIN:END, where END is exclusive, within the 6 models; try --rows=0:6"
     )
 
 

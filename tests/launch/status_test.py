@@ -174,7 +174,7 @@ def test_versions_that_differ_and_folders_of_other_recipes_are_told(
     out = " ".join(capsys.readouterr().out.split())
     first = f"{began['lm_mia']} {(began['commit'] or '')[:9]}".strip()
     assert f"versions tiny: made by several versions of lm_mia: {first} (6), 9.9.9 abc (1)" in out
-    assert f"other {workdir.recipe('old')}: a recipe that the config does not ask for now" in out
+    assert f"other {workdir.recipe('old')}: a recipe that is not in the config" in out
 
 
 def test_watching_ends_when_no_row_is_left(tiny: tiny_run.Tiny, capsys: pytest.CaptureFixture[str]):
@@ -198,10 +198,10 @@ def test_when_all_is_there_one_command_attacks_and_reports(
     workdir = tiny.copy(tmp_path / "s x")
     found = of_one(tiny, workdir)
     assert status.summary(found) == 0
-    assert "next command" not in capsys.readouterr().out  # tables and report are there
+    assert "All models" not in capsys.readouterr().out  # tables and report are there
     found = of_one(tiny, workdir, "--config.attack.alpha=0.1")
     assert printed(found, capsys)[-2] == (
-        "All models are present. The next command attacks and reports:"
+        "All models are present. To attack them and write the report, run:"
     )
     assert status.summary(found) == 0
     command = capsys.readouterr().out.splitlines()[-1]
@@ -278,7 +278,7 @@ def test_lm_mia_has_the_same_status(tiny: tiny_run.Tiny, capsys: pytest.CaptureF
         )
     assert told[:2] == told[2:]
     assert run(["status", *flags, "--repair"]) == 2
-    assert capsys.readouterr().err == "--repair: only for lm-mia score\n"
+    assert capsys.readouterr().err == "--repair: works only with lm-mia score; leave it out\n"
 
 
 def test_what_is_there_and_what_is_missing(
@@ -423,7 +423,7 @@ def test_statistics_asked_for_later_are_scored_and_nothing_is_trained(
         assert counts(flags) == (6, 0, 6)
         assert run(tiny.argv("run", w, *flags)) == 0
         said = capsys.readouterr().err
-        assert "models: 6 wanted, 0 present, 0 to train, 6 to score" in said
+        assert "models: 6 requested, 0 present, 0 to train, 6 to score" in said
     for flags in (one, all_three, []):
         assert counts(flags) == (6, 6, 0)
     assert tiny_run.events(w, "row_trained") == []

@@ -63,6 +63,6 @@ def test_a_disk_that_cannot_be_written_is_one_line(
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
     assert cli.main(["local", f"--config={tiny.config}", f"--workdir={workdir}"]) == 2
     assert capsys.readouterr().err.strip() == (
-        f"--workdir={workdir}: Read-only file system; choose a folder that can be written"
+        f"--workdir={workdir}: Read-only file system; choose a writable folder"
     )
     assert tiny_run.content(workdir) == before

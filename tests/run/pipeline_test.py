@@ -167,13 +167,13 @@ def test_verbs_too_early_and_mistakes_write_nothing(
     tokens = ("--config.extract.prefix_tokens=4", "--config.extract.suffix_tokens=4")
     none = ("--config.attack.replicas=0", "--config.extract.samples=3")
     [line] = refused(argv("extract", config, folder, *none, *tokens), capsys)
-    assert line.startswith("attack.replicas=0: extraction is from the first replica")
+    assert line.startswith("attack.replicas=0: extraction needs a replica")
     [line] = refused(argv("extract", config, folder, "--config.extract.samples=3", *tokens), capsys)
     assert "there is no population here; run `lm-mia corpus` first" in line
     [line] = refused(argv("run", config, folder, "--config.figures=fig99_y"), capsys)
     assert line.startswith("figures='fig99_y': there is no such figure")
     [line] = refused(argv("attack", config, folder, "--config.attack.replicas=0"), capsys)
-    assert line.startswith("attack.replicas=0: tables are of decisions on replicas")
+    assert line.startswith("attack.replicas=0: an attack needs replicas")
     lines = refused(argv("run", config, folder, "--config.train.epochs=0"), capsys)
     assert "train.epochs=0: must be a finite number larger than 0" in lines
     assert not folder.exists()
@@ -196,8 +196,8 @@ def test_a_row_that_diverged_leaves_the_report_of_the_others(
     out, said = capsys.readouterr()
     assert out.endswith(f"report: {folder / 'report.html'}\n")
     assert [line.partition(" (")[0] for line in said.splitlines()[-2:]] == [
-        "main: 1 of 8 rows diverged",
-        "twice: 1 of 6 rows diverged",
+        "main: 1 of 8 models diverged",
+        "twice: 1 of 6 models diverged",
     ]
     facts = folder / "recipes" / "main" / "tables" / "flips.json"
     assert json.loads(facts.read_text())["references"] == 5
@@ -212,10 +212,7 @@ def test_a_sweep_where_nothing_can_be_written_is_a_line(
 
     monkeypatch.setattr(Path, "mkdir", refuse)
     [line] = refused(argv("run", config, tmp_path / "w"), capsys)
-    assert (
-        line
-        == f"--workdir={tmp_path / 'w'}: Permission denied; choose a folder that can be written"
-    )
+    assert line == f"--workdir={tmp_path / 'w'}: Permission denied; choose a writable folder"
 
 
 def test_too_few_documents_for_any_recipe_are_told_before_anything_is_made(
@@ -231,7 +228,7 @@ def test_too_few_documents_for_any_recipe_are_told_before_anything_is_made(
     said = refused(argv("run", config.replace("several", "many"), tmp_path / "w"), capsys)
     assert said[-1].startswith("large: population.samples=1000: the corpus has ")
     assert said[-1].endswith(
-        "or, where the sweep sets it, leave out figures or entries that want as many"
+        "or, if the sweep sets it, leave out the entries or figures that need it"
     )
     assert not (tmp_path / "w").exists()
 

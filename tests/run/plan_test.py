@@ -81,7 +81,7 @@ def test_overrides_and_assumptions(file: str, capsys: pytest.CaptureFixture[str]
     few = planned(capsys, f"--config={file}", "--tokens-per-sample=20", "--device=tpu v5 lite")
     assert few["chip"]["flops_per_second"] == 197e12
     assert few["recipes"][0]["train_tokens"] == 16 * 500 * 20
-    assert few["recipes"][0]["lengths"] == "as said"
+    assert few["recipes"][0]["lengths"] == "as given"
 
 
 def test_a_person_reads_a_table(file: str, capsys: pytest.CaptureFixture[str]):
@@ -95,9 +95,9 @@ def test_a_person_reads_a_table(file: str, capsys: pytest.CaptureFixture[str]):
     assert any(line.startswith("total") and " 22 " in line for line in lines)
     said = "\n".join(lines)
     assert "of h100, 989 TFLOP/s of dense bfloat16, at an MFU of 0.4" in said
-    assert "20 a sample, as said" in said
-    assert "and at score points, for statistics asked for later: 2.27 GB more" in said
-    assert "1 of 3 entries ask for rows of a recipe that is there already" in said
+    assert "20 per sample on average, as given" in said
+    assert "and at score points, for statistics that are requested later: 2.27 GB more" in said
+    assert "1 of 3 entries request models of a recipe that is already listed" in said
 
 
 def test_mistakes_are_told_and_nothing_is_printed(
@@ -128,8 +128,8 @@ def test_mistakes_are_told_and_nothing_is_printed(
     Path(file).write_text(FILE)
     run = ("run", f"--config={file}", f"--workdir={tmp_path / 'w'}")
     assert wrong(capsys, *run, "--mfu=0.4", "--json") == [
-        "--mfu: only for lm-mia plan",
-        "--json: only for lm-mia plan and lm-mia status",
+        "--mfu: works only with lm-mia plan; leave it out",
+        "--json: works only with lm-mia plan and lm-mia status; leave it out",
     ]
 
 
@@ -139,14 +139,14 @@ def test_mistakes_of_the_command_line_and_of_the_config_are_told_at_once(
     config = (f"--config={file}", "--config.model.layer=3", "--config.attack.replicas=1")
     in_config = [
         "--config.model.layer: no such field; did you mean --config.model.layers?",
-        "attack.replicas=1: must be 2 or more, since a flip rate needs two decisions, or 0 for none",
+        "attack.replicas=1: must be 0 (no replicas) or at least 2, since a flip rate needs two decisions",
     ]
     mfu = "--mfu=40.0: must be above 0 and at most 1; try --mfu=0.4"
     assert wrong(capsys, "plan", *config, "--mfu=40") == [mfu, *in_config]
-    verify = "--verify: only for lm-mia status"
+    verify = "--verify: works only with lm-mia status; leave it out"
     assert wrong(capsys, "plan", *config, "--verify") == [verify, *in_config]
     workdir = f"--workdir={tmp_path / 'w'}"
-    of_plan = "--mfu: only for lm-mia plan"
+    of_plan = "--mfu: works only with lm-mia plan; leave it out"
     assert wrong(capsys, "run", *config, workdir, "--mfu=1") == [of_plan, *in_config]
     missing = "--workdir: missing; add --workdir=runs/quickstart"
     assert wrong(capsys, "run", *config) == [missing, *in_config]
@@ -159,13 +159,13 @@ def test_options_that_would_do_nothing_are_refused(
     for verb in ("plan", "run", "train"):
         for value in ("", "x/*.json.gz"):
             said = wrong(capsys, verb, config, workdir, f"--from-hf-shards={value}")
-            assert said == ["--from-hf-shards: only for lm-mia corpus"]
+            assert said == ["--from-hf-shards: works only with lm-mia corpus; leave it out"]
     flags = ("corpus", config, workdir)
     assert wrong(capsys, *flags, "--from-hf-shards=x") == [
-        "--from-hf-shards='x': only with --config.corpus.source=c4"
+        "--from-hf-shards='x': works only with C4; add --config.corpus.source=c4"
     ]
     assert wrong(capsys, *flags, "--from-hf-shards=") == [
-        "--from-hf-shards='': must name files; try 'hf/c4-*.json.gz'"
+        "--from-hf-shards='': must be a path or a glob; try 'hf/c4-*.json.gz'"
     ]
     for value in ("", " "):
         [line] = wrong(capsys, "plan", config, f"--device={value}")
@@ -198,7 +198,7 @@ def test_a_workdir_tells_lengths_and_rows(
         [stranger] = planned(capsys, *flags_of_other, f"--config.{field}")["recipes"]
         assert (stranger["present_rows"], stranger["lengths"]) == (0, "assumed as in C4")
     assert cli.main(["plan", *flags]) == 0
-    assert "for the 6 missing rows" in capsys.readouterr().out
+    assert "for the 6 missing models" in capsys.readouterr().out
     assert sorted(tmp_path.rglob("*")) == before
     # The config is left out; the recipe is the one that is there.
     [same] = planned(capsys, *flags[1:])["recipes"]
@@ -211,9 +211,9 @@ def test_what_a_run_would_be_refused_for_a_plan_is_too(
     workdir = tiny.copy(tmp_path / "w")
     flags = [f"--config={tiny.config}", f"--workdir={workdir}"]
     assert wrong(capsys, "plan", *flags, "--config.model.layers=2") == [
-        f"--workdir={workdir}: its recipe tiny has another config:",
+        f"--workdir={workdir}: its recipe tiny has a different config:",
         "  model.layers: 1 -> 2",
-        "  choose another --workdir, or put these fields back",
+        "  choose another --workdir, or restore these fields",
     ]
     file = tiny_run.recipe_of(workdir) / "config.json"
     file.write_text("{}")

@@ -188,9 +188,9 @@ def test_a_row_that_diverged_counts_no_longer():
     display, out = shown()
     tally = progress.Tally(display, "train", wanted=2, missing=2)
     tally.on_event(event("step", "a", step=20, steps=40))
-    tally.on_event(event("row_diverged", "a", message="row a: loss=nan at step 21; lower it"))
+    tally.on_event(event("row_diverged", "a", message="model a: loss=nan at step 21; lower it"))
     assert bars(display) == {"train": (0, 2)}
-    assert out.getvalue() == "row a: loss=nan at step 21; lower it; the other rows go on\n"
+    assert out.getvalue() == "model a: loss=nan at step 21; lower it; the other models continue\n"
 
 
 def test_a_lost_worker_is_one_line():
@@ -199,5 +199,5 @@ def test_a_lost_worker_is_one_line():
         {"event": "worker_lost", "exit_code": -9, "left": 1}
     )
     assert out.getvalue() == (
-        "a worker ended with code -9 (killed, or out of memory?); 1 left, which make its rows\n"
+        "a worker ended with code -9 (killed, or out of memory?); 1 left, which make its models\n"
     )

@@ -141,8 +141,8 @@ def test_all_workers_lost_is_one_line(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(LostError) as caught:
         run_here(tmp_path, seen)
     assert str(caught.value) == (
-        "all workers were lost (killed, or out of memory?) with 6 rows missing; finished rows are kept: "
-        "run the same command again to go on"
+        "all workers were lost (killed, or out of memory?) with 6 models missing; finished models are kept: "
+        "run the same command again to continue"
     )
     lost = {"event": "worker_lost", "index": 0, "exit_code": -9, "left": 0}
     assert seen == [{"event": "step", "index": 0}, lost]
@@ -276,11 +276,11 @@ def test_rows_that_diverged_are_told(tmp_path: Path):
         f": {tmp_path}/diverged says where; lower optimizer.peak_learning_rate in a new workdir, or delete those "
         "files to try again"
     )
-    assert str(caught.value) == f"1 of 2 rows diverged (reference-01){tail}"
+    assert str(caught.value) == f"1 of 2 models diverged (reference-01){tail}"
     with pytest.raises(UserError) as caught:
         supervisor.check_diverged(tmp_path, ROWS)
     names = ", ".join(map(str, ROWS[1:4]))
-    assert str(caught.value) == f"5 of 6 rows diverged ({names}, ...){tail}"
+    assert str(caught.value) == f"5 of 6 models diverged ({names}, ...){tail}"
 
 
 def test_no_worker_starts_where_nothing_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -115,9 +115,9 @@ def test_without_a_config_the_recipes_are_those_of_the_workdir(file: str, tmp_pa
     assert task.config.attack.fprs == (0.1, 0.5)  # flags change only what they name
     assert stored(tmp_path / "w", "tiny")["config"]["attack"]["references"] == 8
     assert failure(lambda: read(None, str(tmp_path / "w"), ["--config.model.layers=2"])) == [
-        f"--workdir={tmp_path / 'w'}: its recipe tiny has another config:",
+        f"--workdir={tmp_path / 'w'}: its recipe tiny has a different config:",
         "  model.layers: 1 -> 2",
-        "  choose another --workdir, or put these fields back",
+        "  choose another --workdir, or restore these fields",
     ]
 
 
@@ -159,10 +159,10 @@ def test_another_config_is_refused_with_the_fields_that_differ(file: str, tmp_pa
     used(begin(file, tmp_path))
     before = stored(tmp_path, "tiny")
     assert failure(lambda: begin(file, tmp_path, *DEEPER)) == [
-        f"--workdir={tmp_path}: its recipe tiny has another config:",
+        f"--workdir={tmp_path}: its recipe tiny has a different config:",
         "  model.layers: 1 -> 3",
         "  score.micro_rows: 0 -> 1",
-        "  choose another --workdir, or put these fields back",
+        "  choose another --workdir, or restore these fields",
     ]
     assert stored(tmp_path, "tiny") == before
 
@@ -181,7 +181,7 @@ def test_models_of_another_format_are_refused(
         monkeypatch.setattr(module, "FORMAT", recipe.FORMAT + 1)
     lines = failure(lambda: begin(file, tmp_path))
     assert lines[1].startswith("  format: 1 -> ")
-    assert lines[1].endswith("(this version of lm_mia trains other models)")
+    assert lines[1].endswith("(this version of lm_mia would train different models)")
 
 
 def test_a_recipe_is_found_again_under_any_of_its_names(tmp_path: Path):
@@ -326,7 +326,7 @@ def test_a_path_that_is_no_writable_folder(file: str, tmp_path: Path, name: str)
     (tmp_path / "file").write_text("precious")
     [line] = failure(lambda: begin(file, tmp_path / name))
     assert line.startswith(f"--workdir={tmp_path / name}: ")
-    assert line.endswith("; choose a folder that can be written")
+    assert line.endswith("; choose a writable folder")
     assert (tmp_path / "file").read_text() == "precious"
 
 
@@ -336,7 +336,7 @@ def test_a_full_disk_is_one_line(file: str, tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(sweeps, "write_atomically", full)
     [line] = failure(lambda: begin(file, tmp_path))
-    assert "No space left on device; choose a folder" in line
+    assert "No space left on device; choose a writable folder" in line
 
 
 def test_disclaim_leaves_nothing_of_its_own_behind(file: str, tmp_path: Path):
@@ -370,7 +370,7 @@ def test_the_samples_of_a_recipe_stay_the_same(file: str, tmp_path: Path):
     record_population(task, "b" * 64)  # there is no model yet
     (task.folder / "checkpoints").mkdir()
     [line] = failure(lambda: record_population(task, "c" * 64))
-    assert "its samples (sha256 cccccccccccc) are not those of the models in" in line
+    assert "its samples (sha256 cccccccccccc) differ from those of the models in" in line
     begin(file, tmp_path)
     assert stored(tmp_path, "tiny")["population_sha256"] == "b" * 64
 

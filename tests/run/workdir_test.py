@@ -44,7 +44,7 @@ def test_a_recipe_may_be_called_as_folders_of_earlier_versions(tmp_path: Path):
 
 def test_a_file_is_no_workdir(tmp_path: Path):
     (tmp_path / "file").write_text("precious")
-    with pytest.raises(UserError, match=r"file: is a file; choose a folder that can be written"):
+    with pytest.raises(UserError, match=r"file: is a file; choose a writable folder"):
         Workdir(tmp_path / "file").check()
 
 
@@ -85,7 +85,7 @@ def test_models_without_a_config_are_an_error(tmp_path: Path):
     assert w.stored("a") is None
     (w.recipe("a") / "scores.zarr").mkdir(parents=True)
     assert has_models(w.recipe("a"))
-    with pytest.raises(UserError, match=r"config.json: missing, but there are models; put it back"):
+    with pytest.raises(UserError, match=r"config.json: missing, but there are models; restore it"):
         w.stored("a")
 
 

@@ -47,7 +47,7 @@ def test_a_statistic_that_is_not_finite_is_not_stored(
         with pytest.raises(UserError) as caught:
             work("score", c, workdir, lambda event: None)
         assert str(caught.value) == (
-            f"row reference-00: {message} not finite; the row is not stored"
+            f"model reference-00: {message} not finite; its scores are not stored"
         )
         bad["loss"][:3] = np.nan
         (recipe / "scores.zarr" / "loss/c/0/0").unlink(missing_ok=True)

@@ -94,7 +94,7 @@ def test_untrained_rows_are_not_scored(tiny: tiny_run.Tiny, tmp_path: Path):
     c = load.parse(tiny.config)
     workdir = tiny.copy(tmp_path / "w", rows=False)
     tiny.recipe(workdir)
-    with pytest.raises(UserError, match=r"row reference-00: not trained yet; run `lm-mia train`"):
+    with pytest.raises(UserError, match=r"model reference-00: not trained yet; run `lm-mia train`"):
         work("score", c, workdir, lambda event: None)
 
 
@@ -213,7 +213,7 @@ def test_a_row_that_diverges_leaves_evidence_and_the_others_are_made(
         patch.setattr(checkpoint, "fresh", spoilt)
         work("run", c, workdir, seen.append)
     [told] = [event for event in seen if event["event"] == "row_diverged"]
-    assert told["message"].startswith("row reference-02: loss=nan at step 0; lower optimizer.")
+    assert told["message"].startswith("model reference-02: loss=nan at step 0; lower optimizer.")
     evidence = json.loads(inventory.diverged(recipe, ROWS[2]).read_text())
     assert {k: v for k, v in told.items() if k not in ("event", "message")} == evidence
     assert (evidence["step"], evidence["loss_nats"]) == (0, "nan")

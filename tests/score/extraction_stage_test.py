@@ -103,4 +103,4 @@ def test_damaged_scores_are_named_and_made_again_bit_for_bit(
     assert cli.main(tiny.argv("status", w, "--verify")) == 0
     for verb, flag in (("run", "repair"), ("score", "verify")):
         assert cli.main(tiny.argv(verb, w, f"--{flag}")) == 2
-        assert f"--{flag}: only for lm-mia" in capsys.readouterr().err
+        assert f"--{flag}: works only with lm-mia" in capsys.readouterr().err

@@ -117,7 +117,7 @@ def test_a_lost_state_of_a_score_point_is_told_with_the_way_out(
 ):
     with checkpoint.manager(tmp_path, keep=[6]) as checkpoints:
         checkpoint.save(checkpoints, 9, state)
-    message = f"row replica-06: its state after step 6 is lost; delete {tmp_path} and run `lm-mia run` again"
+    message = f"model replica-06: its state after step 6 is lost; delete {tmp_path} and run `lm-mia run` again"
     with pytest.raises(UserError, match=message):
         restore_params(ROW, 6, SHAPE, tmp_path, MESH, MESH)
 
@@ -219,7 +219,7 @@ def test_a_row_without_the_state_of_a_step_is_refused(
     tmp_path: Path, state: checkpoint.State, step: int
 ):
     message = (
-        r"^row replica-06: not trained yet; run `lm-mia train` first "
+        r"^model replica-06: not trained yet; run `lm-mia train` first "
         rf"\(its state after step {step} is not there\)$"
     )
     with pytest.raises(UserError, match=message):

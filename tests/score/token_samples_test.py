@@ -231,7 +231,7 @@ def test_by_the_command_line(
     monkeypatch.setattr(supervisor, "run", here)
     flags = ("--config.score.token_samples", "5", "31", "2")
     assert cli.main(tiny.argv("score", w, *flags)) == 0
-    assert "models: 6 wanted, 0 present, 6 to score" in capsys.readouterr().err
+    assert "models: 6 requested, 0 present, 6 to score" in capsys.readouterr().err
     path = tiny_run.recipe_of(w) / "scores.zarr"
     with xr.open_zarr(path) as data:
         log_prob_MxT = data["token_log_prob"].values
@@ -258,7 +258,7 @@ def test_by_the_command_line(
         assert cli.main(tiny.argv("score", w, flags[0], *bad)) == 2
         assert capsys.readouterr().err.splitlines()[-1] == (
             f"score.token_samples: {named}: must be at most 8192 ids of samples, from 0 to population.samples - 1 = "
-            "31, none twice"
+            "31, without duplicates"
         )
     assert cli.main(tiny.argv("score", w, flags[0], "5")) == 2
     assert "or in another order (3: 5, 31, 2); ask for these" in capsys.readouterr().err

@@ -89,13 +89,13 @@ def test_absent_rows_are_told_at_once_and_only_of_the_variables_asked(made: Stor
     with pytest.raises(UserError) as caught:
         made.blocks(PARTS)
     assert str(caught.value) == (
-        f"{made.path}: 2 of 6 rows absent ({SIX[4]}, {SIX[1]}); run `lm-mia run` first"
+        f"{made.path}: 2 of 6 models absent ({SIX[4]}, {SIX[1]}); run `lm-mia run` first"
     )
     assert len(list(made.blocks({"target": PARTS["target"]}))) == 1  # losses of 4 and 5 are there
     unknown = Row("reference", 7, 7, 7)
-    with pytest.raises(UserError, match=r"1 of 1 rows absent \(reference-07\); run"):
+    with pytest.raises(UserError, match=r"1 of 1 models absent \(reference-07\); run"):
         made.blocks({"x": ("loss", [unknown])})
-    with pytest.raises(UserError, match=r"1 of 1 rows absent \(reference-00\); run"):
+    with pytest.raises(UserError, match=r"1 of 1 models absent \(reference-00\); run"):
         made.blocks({"x": ("min_k", SIX[:1])})  # a statistic that nobody has asked for yet
 
 

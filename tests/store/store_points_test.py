@@ -97,7 +97,7 @@ def test_a_row_is_whole_when_all_its_score_points_are(tmp_path: Path):
     with pytest.raises(UserError) as caught:
         asked(s.path, step=3).read([row])
     assert str(caught.value) == (
-        f"{s.path}: 1 of 1 rows absent at step 3 ({row}); run `lm-mia run` first"
+        f"{s.path}: 1 of 1 models absent at step 3 ({row}); run `lm-mia run` first"
     )
     write(s, row, 3)
     assert s.missing(FOUR) == others

@@ -33,7 +33,7 @@ __all__ = ["_small_shards"]  # fixture
 def test_no_store_has_no_rows(tmp_path: Path):
     s = Store(tmp_path / "scores.zarr")
     assert (s.rows(), s.present().tolist(), s.missing(FOUR)) == ([], [], FOUR)
-    with pytest.raises(UserError, match=r"6 of 6 rows absent \(reference-00, .*, \.\.\.\); run"):
+    with pytest.raises(UserError, match=r"6 of 6 models absent \(reference-00, .*, \.\.\.\); run"):
         s.read(FOUR)
     assert list(tmp_path.iterdir()) == []
 
@@ -48,7 +48,7 @@ def test_rows_are_known_then_present(tmp_path: Path):
     assert s.present().tolist() == [False, False, False, True, False, True]
     assert s.missing(FOUR[::-1]) == [FOUR[i] for i in (4, 2, 1, 0)]
     check(s, [FOUR[5], FOUR[3]])
-    with pytest.raises(UserError, match=r"1 of 2 rows absent \(reference-01\)"):
+    with pytest.raises(UserError, match=r"1 of 2 models absent \(reference-01\)"):
         s.read([FOUR[3], FOUR[1]])
 
 

@@ -27,7 +27,7 @@ def ids_of_step(step: int) -> list[int]:
 @pytest.mark.parametrize("settings", [TRAIN, OFTEN])
 def test_a_huge_learning_rate_is_told(tiny: Population, tmp_path: Path, settings: config.Train):
     recipe = config.Optimizer(1e-4, 1e38, 1e37, warmup_steps=2)
-    message = r"^row reference-01: .* step \d; lower optimizer.peak_learning_rate"
+    message = r"^model reference-01: .* step \d; lower optimizer.peak_learning_rate"
     with pytest.raises(loop.DivergedError, match=message) as caught:
         run(tiny, tmp_path, settings=settings, recipe=recipe)
     evidence = caught.value.evidence
@@ -55,7 +55,7 @@ def test_no_state_that_is_not_finite_is_ever_saved(
             state["params"]["ln_D"] = state["params"]["ln_D"].at[3].set(jnp.nan)
         return state, metrics
 
-    message = rf"^row reference-01: .* step {bad - 1}; lower"
+    message = rf"^model reference-01: .* step {bad - 1}; lower"
     with pytest.raises(loop.DivergedError, match=message) as caught:
         run(tiny, tmp_path, settings=OFTEN, step=spoiling)
     assert caught.value.evidence["what"] == "weights or moments not finite"
