@@ -26,7 +26,7 @@ from lm_mia.config import to_dict
 from lm_mia.data.subsets import Row
 from lm_mia.errors import UserError
 from lm_mia.run import inventory, plan, progress
-from lm_mia.run.sweep import Sweep, Task
+from lm_mia.run.sweep import Sweep, Task, require
 from lm_mia.run.workdir import other_settings, table_facts
 
 _LINE_SECONDS = 10.0  # between lines if the output is not a terminal
@@ -202,7 +202,7 @@ def show(of: Sweep, *, as_json: bool = False, watch: bool = False, verify: bool 
     Raises:
       UserError: if the folder does not exist, no command has started in it, or files in it are damaged.
     """
-    _check_begun(of)
+    require(of.workdir)
     if watch:
         with view(of) as refresh:
             while refresh():
@@ -219,20 +219,6 @@ def show(of: Sweep, *, as_json: bool = False, watch: bool = False, verify: bool 
             print(line)
     if damage:
         raise UserError("\n".join(damage))
-
-
-def _check_begun(of: Sweep) -> None:
-    """Raises UserError if no command has started in the workdir."""
-    if not of.workdir.config_file.exists():
-        there = of.workdir.path.is_dir()
-        what = (
-            "has no config.json: no command has started there"
-            if there
-            else "there is no such folder"
-        )
-        raise UserError(
-            f"--workdir={of.workdir.path}: {what}; check the spelling, or start with `lm-mia run`"
-        )
 
 
 def _verify(of: Sweep, found: dict[str, Any]) -> list[str]:

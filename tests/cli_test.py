@@ -202,7 +202,8 @@ def test_later_stages_need_a_population(
     population = w / "populations" / tiny.population_name
     line = f"{population}: there is no population here; run `lm-mia corpus` first"
     if verb == "status":
-        line = f"--workdir={w}: there is no such folder; check the spelling, or start with `lm-mia run`"
+        line = f"--workdir={w}: there is no such folder; check the spelling, or start with `lm-mia run "
+        line += "--config=quickstart`"
     assert refused(tiny.argv(verb, w), capsys) == [line]
     assert list(tmp_path.iterdir()) == []
 

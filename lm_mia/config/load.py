@@ -116,18 +116,21 @@ def _written_at(module: ModuleType, overrides: Sequence[str]) -> Callable[[str],
     assert module.__file__ is not None
     path = Path(module.__file__)
     overridden = {name for name, _ in _flags(overrides)}
-    lines: dict[str, list[int]] = {}
+    lines: dict[tuple[str, str], list[int]] = {}
     for node in ast.walk(ast.parse(path.read_bytes())):
-        if isinstance(node, ast.keyword) and node.arg:
-            lines.setdefault(node.arg, []).append(node.value.lineno)
+        if isinstance(node, ast.Call):
+            call = getattr(
+                node.func, "attr", getattr(node.func, "id", "")
+            )  # such as Train, replace
+            for keyword in node.keywords:
+                place = call.lower(), keyword.arg or ""
+                lines.setdefault(place, []).append(keyword.value.lineno)
 
     def line_of(field: str) -> str:
-        found = lines.get(field.rpartition(".")[2], [])
-        return (
-            f" (line {found[0]} of {path.name})"
-            if len(found) == 1 and field not in overridden
-            else ""
-        )
+        section, _, leaf = field.rpartition(".")
+        found = lines.get((section or "config", leaf)) or lines.get(("replace", leaf), [])
+        is_known = len(found) == 1 and field not in overridden
+        return f" (line {found[0]} of {path.name})" if is_known else ""
 
     return line_of
 

@@ -240,14 +240,11 @@ def _of_workdir(workdir: Workdir, overrides: Sequence[str]) -> Sweep:
 
 def require(workdir: Workdir) -> dict[str, Any]:
     """Returns the workdir's config.json; raises UserError if the folder or this file does not exist."""
-    if not workdir.path.is_dir():
-        raise UserError(
-            f"--workdir={workdir.path}: there is no such folder; check the spelling, or add --config=quickstart to "
-            "start a new run"
-        )
     if not workdir.config_file.exists():
+        there = workdir.path.is_dir()
+        problem = "no command has started there" if there else "there is no such folder"
         raise UserError(
-            f"--workdir={workdir.path}: has no config.json, so --config is needed; try --config=quickstart"
+            f"--workdir={workdir.path}: {problem}; check the spelling, or start with `lm-mia run --config=quickstart`"
         )
     return workdir.contents()
 

@@ -116,8 +116,8 @@ def test_all_that_is_wrong_is_told_at_once(capsys: pytest.CaptureFixture[str]):
     assert cli.main(["plan", *flags]) == 2
     said = capsys.readouterr().err.splitlines()
     assert [line.split("=")[0] for line in said] == [
+        "--config",
         "--device",
         "--rows-per-job",
         "--job-hours",
-        "--config",
     ]

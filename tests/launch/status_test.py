@@ -334,13 +334,13 @@ def test_a_workdir_that_does_not_exist_or_has_no_config(
 ):
     new = tmp_path / "new"
     for config in [f"--config={tiny.config}"], []:
-        for rule in "there is no such folder", "has no config.json":
+        for rule in "there is no such folder", "no command has started there":
             assert cli.main(["status", *config, f"--workdir={new}", *more]) == 2
             out, said = capsys.readouterr()
             assert out == ""
             [line] = said.splitlines()
             assert line.startswith(f"--workdir={new}: {rule}")
-            assert ("--config" in line) == (not config)  # the remedy
+            assert line.endswith("or start with `lm-mia run --config=quickstart`")
             if new.exists():
                 assert list(new.iterdir()) == []
                 new.rmdir()

@@ -127,7 +127,9 @@ def test_without_a_config_a_workdir_must_have_recipes(file: str, tmp_path: Path)
     assert line.startswith(f"--workdir={w}: there is no such folder; check the spelling")
     (tmp_path / "w").mkdir()
     [line] = failure(lambda: read(None, w, ()))
-    assert line.startswith(f"--workdir={w}: has no config.json, so --config is needed")
+    assert line.startswith(
+        f"--workdir={w}: no command has started there; check the spelling, or start with"
+    )
     begin(file, tmp_path / "w")
     changed = stored(tmp_path / "w", "tiny")
     changed["config"]["model"]["depth"] = 3
