@@ -335,7 +335,7 @@ def test_the_line_of_a_mistake_is_told_where_one_line_sets_the_field(tmp_path: P
     assert load.parse(str(path), ["--config.train.batch_size=4"]).train.batch_size == 4
     path.write_text(FILE)
     assert wrong(str(path), "--config.train.batch_size=0") == [rule]
-    extract = "extract=config.Extract(samples=3), "
+    extract = "extract=config.Extract(samples=3, prefix_tokens=2, suffix_tokens=2), "
     path.write_text(FILE.replace("population=", extract + "population=").replace("=16", "=15"))
     [line] = wrong(str(path))
     assert line.startswith("population.samples=15: must be even (2N)")
