@@ -61,7 +61,7 @@ def write(folder: Path, entries: Sequence[Entry], gain: float = 1.0) -> list[Tas
         Task(workdir, r.names[0], r.config, r.names, r.entries, r.sets)
         for r in requests(entries, "synthetic")
     ]
-    sweeps.claim(Sweep(None, workdir, (), tuple(tasks), entries[0][1].figures))
+    sweeps.claim(Sweep("synthetic", workdir, (), tuple(tasks), entries[0][1].figures))
     for task in tasks:
         c = task.config
         found = build.build(c.corpus, c.tokenizer, c.population, task.population)
