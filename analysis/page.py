@@ -159,7 +159,11 @@ def _answer(recipe: Path, compared: dict[str, str] | None) -> str:
     value = {k: float(v or "nan") for k, v in compared.items() if k not in _TEXTS}
     numbers = _numbers(value["auc"], value["auc_std"], value["tpr"], value["fpr"])
     over = compared["over"]
-    return f"{name}: {numbers} ({compared[over]} {over}, {compared['references']} references)"
+    counts = f"({compared[over]} {over}, {compared['references']} references)"
+    store = recipe / "scores.zarr" / "zarr.json"  # rewritten when models are added
+    measured_seconds = (recipe.parents[1] / "tables" / "comparison.csv").stat().st_mtime
+    is_old = store.is_file() and store.stat().st_mtime > measured_seconds
+    return f"{name}: {numbers} {counts}" + ", as of the last report" * is_old
 
 
 _TEXTS = ("recipe", "names", "over", "why")

@@ -279,6 +279,21 @@ def test_answers_are_those_of_the_tables(tmp_path: Path):
     ]
 
 
+def test_an_answer_from_the_comparison_says_if_models_came_later(tmp_path: Path):
+    store = tmp_path / "recipes" / "a" / "scores.zarr" / "zarr.json"
+    compared = tmp_path / "tables" / "comparison.csv"
+    for path in (store, compared):
+        path.parent.mkdir(parents=True)
+    store.write_text("{}")
+    compared.write_text(
+        "recipe,names,auc,auc_std,tpr,fpr,over,targets,references,why\na,a,0.7,0.1,0.3,0.05,targets,4,8,\n"
+    )
+    line = "a: LiRA AUC 0.700 ± 0.100, TPR 0.300 at 5% FPR (4 targets, 8 references)"
+    assert page.answers(tmp_path, ["a"]) == [line]
+    os.utime(compared, (0, store.stat().st_mtime - 9))
+    assert page.answers(tmp_path, ["a"]) == [f"{line}, as of the last report"]
+
+
 @pytest.mark.process
 def test_answers_load_no_library_that_draws(tmp_path: Path):
     code = (
