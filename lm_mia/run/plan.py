@@ -184,16 +184,14 @@ class Chip:
     """The share of them that is useful work."""
 
 
-def flags(parser: argparse.ArgumentParser) -> list[str]:
-    """Adds the flags of this verb; returns their names."""
-    group = parser.add_argument_group("plan only")
-    names = cost_flags(group)
-    group.add_argument("--json", action="store_true", default=None, help="print JSON, for scripts")
-    return [*names, "json"]
+def flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of `lm-mia plan`."""
+    cost_flags(parser.add_argument_group("cost"))
+    parser.add_argument("--json", action="store_true", help="print JSON, for scripts")
 
 
-def cost_flags(group: argparse._ArgumentGroup) -> list[str]:
-    """Adds the flags for `chip_of` and `check_tokens`; returns their names."""
+def cost_flags(group: argparse._ArgumentGroup) -> None:
+    """Adds the flags for `chip_of` and `check_tokens`."""
     group.add_argument(
         "--device", metavar="NAME", help="a name such as h100 or 'tpu v5p', or a number of TFLOP/s"
     )
@@ -205,7 +203,6 @@ def cost_flags(group: argparse._ArgumentGroup) -> list[str]:
     group.add_argument(
         "--tokens-per-sample", type=float, metavar="N", help="mean length after truncation"
     )
-    return ["device", "mfu", "tokens_per_sample"]
 
 
 def show(sweep: Sweep, chip: Chip, tokens_per_sample: float | None, as_json_text: bool) -> None:
