@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
@@ -25,6 +26,7 @@ COLUMNS = (
     "separation",
     "text_preview",
 )
+LOSS_COLUMNS = ("kind", "role", "member", "loss_nats")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,11 +55,13 @@ class Archetype:
 
 
 def read(folder: Path) -> list[Archetype]:
-    """The samples of tables/archetypes.csv with their losses from the score store."""
-    named = [row for row in _table(folder) if not _none(row)]
-    store, found = io.read_rows(folder), []
-    for row in named:
-        loss_in, loss_out, loss_replicas = store.losses(int(row["id"]))
+    """The samples of tables/archetypes.csv with their losses, from tables/archetype_losses.csv."""
+    losses = pd.DataFrame(io.table(folder, "archetype_losses.csv", LOSS_COLUMNS))
+    found = []
+    for row in (row for row in _table(folder) if not _none(row)):
+        lines = losses[losses["kind"] == row["kind"]]
+        loss, is_reference = lines["loss_nats"].to_numpy(float), lines["role"] == "reference"
+        is_member = lines["member"].astype(bool)
         found.append(
             Archetype(
                 kind=str(row["kind"]),
@@ -70,9 +74,9 @@ def read(folder: Path) -> list[Archetype]:
                 flip=float(row["flip"]),
                 separation=float(row["separation"]),
                 text=row["text_preview"] if isinstance(row["text_preview"], str) else "",
-                loss_in=loss_in,
-                loss_out=loss_out,
-                loss_replicas=loss_replicas,
+                loss_in=loss[is_reference & is_member],
+                loss_out=loss[is_reference & ~is_member],
+                loss_replicas=loss[~is_reference],
             )
         )
     return found

@@ -1,181 +1,229 @@
-"""Attacks on the rows of a recipe, straight from its score store: what ROC figures and comparisons are made of.
+"""Attacks on the targets of a recipe, as its tables hold them: what ROC figures and comparisons are made of.
 
-T: targets, F: false positive rates of the config, G: points of a curve, N2: samples of the population.
+The attacks stage computes what figures declare in `PaperFigure.needs`; nothing is computed from scores here.
+
+T: targets, F: false positive rates of the config, G: points of a curve, N2: samples of the population (2N).
 """
 
 import dataclasses
 import functools
+import json
 import math
-import os
-import tempfile
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 
-from analysis.io import Absent, Recipe, fewest_references
-from lm_mia.attacks import runner, score_matrix, signals
-from lm_mia.attacks.score_matrix import ScoreFile
-from lm_mia.config import AttackName
+from analysis.io import Absent, Recipe, WorkdirError, fewest_references
+from lm_mia.atomic import TARGETS
+from lm_mia.config import AttackName, needs
+from lm_mia.config.needs import PAPER_REFERENCES, Observed, TargetAttack
+from lm_mia.data import subsets
 from lm_mia.data.subsets import Row
-from lm_mia.stats import roc
-
-FEWEST_REFERENCES = 2
-GROUPS = 8
-"""Of references, of which one is left out at a time where their choice is to show."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Attacked:
     """One attack on the targets of a recipe."""
 
-    points: roc.OperatingPoints
-    """At the rates of the config, then at those of the curve."""
-    rates: int
-    """F."""
     references: int
     """With which every target was attacked."""
-    targets: tuple[Row, ...]
-
-    @property
-    def auc_T(self) -> np.ndarray:
-        """Area under the curve of every target."""
-        return self.points.auc_T
-
-    @property
-    def left_out(self) -> int:
-        """Samples without a score, of the target that has most."""
-        return int(self.points.left_out_T.max())
-
-    @property
-    def curve(self) -> tuple[np.ndarray, np.ndarray]:
-        """(fpr_G, tpr_TxG)."""
-        return self.points.fpr_F[self.rates :], self.points.tpr_TxF[:, self.rates :]
+    targets: tuple[str, ...]
+    """Their names."""
+    auc_T: np.ndarray
+    """Area under the curve of every target."""
+    left_out: int
+    """Samples without a score, of the target that has most."""
+    fpr_F: np.ndarray
+    tpr_TxF: np.ndarray
+    """At the rates of the config."""
+    fpr_G: np.ndarray
+    tpr_TxG: np.ndarray
+    """At the points of the ROC curve; no points for attacks that leave out a group of references."""
 
     def tpr_T(self, fpr: float) -> np.ndarray:
         """At one of the rates of the config; NaN if it is none of them."""
-        at = np.flatnonzero(np.isclose(self.points.fpr_F[: self.rates], fpr, rtol=1e-9))
-        return self.points.tpr_TxF[:, at[0]] if len(at) else np.full(len(self.auc_T), np.nan)
+        at = np.flatnonzero(np.isclose(self.fpr_F, fpr, rtol=1e-9))
+        return self.tpr_TxF[:, at[0]] if len(at) else np.full(len(self.auc_T), np.nan)
 
 
-@functools.cache
 def attacked(
-    recipe: Recipe, name: AttackName = "lira_online", references: int = 0, **how: Any
-) -> Attacked:
-    """An attack on every target of a recipe; arguments and errors as of `scored`."""
-    targets, found, rates = [], [], []
-    for row, member_N2, score_N2 in scored(recipe, name, references, **how):
-        rates = rates or runner.rates(recipe.config.attack, member_N2)
-        targets.append(row)
-        found.append(roc.tpr_at_fpr(score_N2, member_N2, rates))
-    used, fprs = references or len(recipe.rows[0]), recipe.config.attack.fprs
-    return Attacked(roc.concatenate(found), len(fprs), used, tuple(targets))
-
-
-def scored(
     recipe: Recipe,
     name: AttackName = "lira_online",
     references: int = 0,
     *,
     step: int = 0,
-    observed: Literal["loss", "target_logit"] = "loss",
+    observed: Observed = "loss",
     replicas: bool = False,
-    without: int | None = None,
-    **settings: Any,
-) -> Iterator[tuple[Row, np.ndarray, np.ndarray]]:
-    """(target, member_N2, score_N2) of every target of a recipe; a score is NaN where the references do not suffice.
+    group_left_out: int | None = None,
+    rmia_samples: int = 0,
+    rmia_gamma: float = 0.0,
+) -> Attacked:
+    """Reads an attack on every target of a recipe from its tables.
 
     Args:
-      recipe: with some rows.
+      recipe: whose tables are read.
       name: of the attack.
-      references: so many, the first ones; 0: all that are there.
+      references: their number, the first ones; 0: all that are present.
       step: a score point; 0: the end.
-      observed: what the attack sees of a sample.
+      observed: what the attacker observes of each sample.
       replicas: whether the replicas are attacked, which share a subset, and not the targets of different subsets.
-      without: one of `GROUPS` groups of the references that is left out, by whole pairs (2i, 2i + 1); None: none is.
-      settings: other values of fields of `lm_mia.config.schema.Attack`.
+      group_left_out: one of `lm_mia.config.needs.GROUPS` groups of the references, which is not used; None: all are.
+      rmia_samples, rmia_gamma: of RMIA; 0: those of the config.
 
     Raises:
-      Absent: without a target or with fewer references than asked for.
+      Absent: there are too few models, or the tables do not have this attack.
     """
-    c = dataclasses.replace(recipe.config.attack, **settings, attacks=(name,))
-    some, of_own, alike = recipe.rows
-    targets = alike if replicas else of_own
-    kind = "replicas" if replicas else "targets"
-    if not targets or len(some) < max(references, FEWEST_REFERENCES):
-        raise Absent(f"{recipe.name}: {len(some)} references and {len(targets)} {kind} are there")
-    some = some[: references or len(some)]
-    if without is not None:
-        some = [row for i, row in enumerate(some) if i // 2 % GROUPS != without]
-        if len(some) < FEWEST_REFERENCES or references < 2 * GROUPS:
-            raise Absent(f"{recipe.name}: too few references to leave some out")
-    store = dataclasses.replace(
-        recipe.store,
-        statistics=() if observed == "loss" else (observed,),
-        token_samples=(),
+    attack = _attack(
+        recipe,
+        name,
+        references,
         step=step,
-    )
-    if lacking := store.missing([*some, *targets], step):
-        raise Absent(f"{recipe.name}: {len(lacking)} models lack {observed} at step {step}")
-    _, member_TxN2 = store.read(targets)
-    source = signals.Source(
-        store,
-        targets,
-        some,
-        member_TxN2[0],
-        recipe.population.column("zlib_bytes"),
         observed=observed,
+        replicas=replicas,
+        group_left_out=group_left_out,
+        rmia_samples=rmia_samples,
+        rmia_gamma=rmia_gamma,
     )
-    of_rmia = runner.comparisons(source, c)
-    fitted = signals.fit(source, [name], of_rmia, c)
-    with (
-        ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool,
-        ScoreFile(Path(tempfile.gettempdir()), len(targets), member_TxN2.shape[1]) as file,
-    ):
-        score_matrix.fill({name: file}, source, fitted, c, pool)
-        for t, row in enumerate(targets):
-            yield row, member_TxN2[t], file.target(t)
+    tables = _tables(recipe)
+    if attack.id not in tables:
+        raise _lacks(recipe, attack)
+    return tables[attack.id]
 
 
-MOST_REFERENCES = 128
-"""With which the paper attacks where it does not count references."""
+def counts(recipe: Recipe, *, replicas: bool) -> set[int]:
+    """The numbers of references with which the tables have LiRA on all targets, or on all replicas, of a recipe."""
+    tables = _tables(recipe)
+    found = {
+        n: needs.target_attack(recipe.config, recipe.models, "lira_online", n, replicas=replicas)
+        for n in range(needs.FEWEST_REFERENCES, len(recipe.rows[0]) + 1)
+    }
+    return {n for n, attack in found.items() if attack and attack.id in tables}
+
+
+def sample_scores(recipe: Recipe, references: int) -> Iterator[tuple[Row, np.ndarray, np.ndarray]]:
+    """Yields (target, member_N2, score_N2) of LiRA for every target of a recipe, from its tables.
+
+    A score is NaN if the references do not suffice. Arguments and errors are those of `attacked`.
+    """
+    attack = _attack(recipe, "lira_online", references)
+    path = recipe.folder / TARGETS.parent / "target_scores" / f"{attack.id}.parquet"
+    _tables(recipe)  # raises the errors of tables with other settings
+    if not path.is_file():
+        raise _lacks(recipe, attack)
+    samples, design = recipe.config.population.samples, recipe.config.train.subset
+    for row in map(subsets.reference, attack.targets):
+        try:
+            score_N2 = pd.read_parquet(path, columns=[str(row)])[str(row)].to_numpy()
+        except (ValueError, OSError, pa.ArrowException) as error:
+            raise WorkdirError(
+                f"{path}: cannot be read; delete it, then run lm-mia attack"
+            ) from error
+        yield row, subsets.member(row.subset_seed, samples, design), score_N2
+
+
+def _attack(
+    recipe: Recipe, name: AttackName, references: int, *, replicas: bool = False, **how: object
+) -> TargetAttack:
+    some, targets, alike = recipe.rows
+    attack = needs.target_attack(
+        recipe.config,
+        recipe.models,
+        name,
+        references or len(some),
+        replicas=replicas,
+        **how,  # pyright: ignore[reportArgumentType]
+    )
+    if attack is None:
+        kind, count = ("replicas", len(alike)) if replicas else ("targets", len(targets))
+        raise Absent(f"{recipe.name}: {len(some)} references and {count} {kind} are there")
+    return attack
+
+
+def _lacks(recipe: Recipe, attack: TargetAttack) -> Absent:
+    what = f"{attack.attack} with {len(attack.references)} references"
+    what += f" on {attack.observed}" if attack.observed != "loss" else ""
+    what += f" at step {attack.step}" if attack.step else ""
+    return Absent(
+        f"{recipe.name}: its tables lack {what}; run lm-mia attack with this figure in figures"
+    )
+
+
+def _tables(recipe: Recipe) -> dict[str, Attacked]:
+    """The attacks of a recipe's tables by their ids; Absent if they were made with other settings."""
+    path = recipe.folder / TARGETS
+    try:
+        made_with = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+        stamp = path.stat().st_mtime_ns
+    except FileNotFoundError:
+        raise Absent(f"{recipe.name}: no attacks on targets; run lm-mia attack") from None
+    except ValueError:
+        made_with, stamp = None, 0
+    if made_with != needs.settings(recipe.config.attack):
+        raise Absent(
+            f"{recipe.name}: its attacks were made with other settings; run lm-mia attack again"
+        )
+    return _read(path, stamp)
+
+
+@functools.lru_cache(maxsize=64)
+def _read(path: Path, stamp: int) -> dict[str, Attacked]:
+    """Reads targets.csv and target_roc.parquet; ``stamp`` is the time of the last change."""
+    del stamp  # only tells versions of the file apart
+    try:
+        targets = pd.read_csv(path, float_precision="round_trip")
+        roc = pd.read_parquet(path.with_name("target_roc.parquet"))
+        points = dict(tuple(roc.groupby("attack_id", sort=False)))
+        return {
+            str(name): _attacked(lines, points[name])
+            for name, lines in targets.groupby("attack_id", sort=False)
+        }
+    except (ValueError, KeyError, OSError, pa.ArrowException) as error:
+        raise WorkdirError(f"{path}: cannot be read; run lm-mia attack again") from error
+
+
+def _attacked(targets: pd.DataFrame, points: pd.DataFrame) -> Attacked:
+    T = len(targets)
+
+    def part(on_curve: bool) -> tuple[np.ndarray, np.ndarray]:
+        some = points[points["on_curve"] == on_curve]
+        fpr_TxK, tpr_TxK = (some[name].to_numpy(float).reshape(T, -1) for name in ("fpr", "tpr"))
+        return fpr_TxK[0], tpr_TxK
+
+    (fpr_F, tpr_TxF), (fpr_G, tpr_TxG) = part(False), part(True)
+    return Attacked(
+        references=int(targets["references"].iloc[0]),
+        targets=tuple(targets["target"]),
+        auc_T=targets["auc"].to_numpy(float),
+        left_out=int(targets["left_out"].max()),
+        fpr_F=fpr_F,
+        tpr_TxF=tpr_TxF,
+        fpr_G=fpr_G,
+        tpr_TxG=tpr_TxG,
+    )
 
 
 def alike(recipes: Sequence[Recipe]) -> list[Recipe]:
-    """The recipes with the rows of the one that asks for fewest: as many references, and targets of the same seeds."""
-    attacks = [recipe.config.attack for recipe in recipes]
-    fewest = {
-        "references": min(a.references for a in attacks),
-        "targets": min(a.targets for a in attacks),
-    }
-    return [
-        dataclasses.replace(
-            recipe,
-            config=dataclasses.replace(
-                recipe.config, attack=dataclasses.replace(recipe.config.attack, **fewest)
-            ),
-        )
-        for recipe in recipes
-    ]
+    """The recipes with the models of the one that requests fewest: equal references, and targets of the same seeds."""
+    same = needs.alike([recipe.config for recipe in recipes])
+    return [dataclasses.replace(recipe, config=c) for recipe, c in zip(recipes, same, strict=True)]
 
 
-def powers(recipe: Recipe) -> list[int]:
-    """Numbers of references of a study: powers of two, and all that are there.
-
-    From 2 on where variances are pooled (a sample needs one IN and one OUT reference), else from 4.
-    """
-    most, least = len(recipe.rows[0]), 2 if recipe.config.attack.variance == "pooled" else 4
-    counts = sorted({least * 2**i for i in range(12) if least * 2**i <= most} | {most})
+def powers(recipe: Recipe, most: int = 0) -> list[int]:
+    """Numbers of references of a study of their number, up to all that are present or to ``most``."""
+    counts = needs.powers(recipe.config.attack, most or len(recipe.rows[0]))
     if len(counts) < 2:
-        raise Absent(f"{recipe.name}: {most} references are there, too few to study their number")
+        raise Absent(
+            f"{recipe.name}: {counts[-1]} references are there, too few to study their number"
+        )
     return counts
 
 
 def references(recipes: Sequence[Recipe]) -> int:
     """How many references all recipes have, at most those of the paper."""
-    return min(MOST_REFERENCES, fewest_references(recipes))
+    return min(PAPER_REFERENCES, fewest_references(recipes))
 
 
 def lowest_rate(recipe: Recipe) -> float:
@@ -184,13 +232,14 @@ def lowest_rate(recipe: Recipe) -> float:
     return min((f for f in fprs if f * recipe.samples >= 10), default=max(fprs))
 
 
-def by_epoch(recipe: Recipe, needed: Sequence[float] = (1,)) -> dict[float, Attacked]:
-    """LiRA after every epoch at which the rows were scored, with the references of the paper; Absent without some."""
-    epochs = sorted({*recipe.config.score.at_epochs, float(recipe.config.train.epochs)})
+def by_epoch(
+    recipe: Recipe, references: int, needed: Sequence[float] = (1,)
+) -> dict[float, Attacked]:
+    """LiRA after every epoch at which the models were scored; Absent without one of the epochs that are needed."""
+    epochs = needs.scored_epochs(recipe.config)
     if lacking := [f"{epoch:g}" for epoch in needed if epoch not in epochs]:
         raise Absent(f"{recipe.name}: not scored after epoch {', '.join(lacking)}")
-    count = references([recipe])
-    return {e: attacked(recipe, references=count, step=recipe.step(e)) for e in epochs}
+    return {e: attacked(recipe, references=references, step=recipe.step(e)) for e in epochs}
 
 
 RMIA_ONE_Z = (
@@ -200,10 +249,13 @@ RMIA_ONE_Z = (
 """A note where |Z| is cut."""
 
 
+RMIA_SHARES = tuple(samples / 2**20 for samples in (10_000, 30_000, 100_000, 300_000))
+"""The numbers of samples that RMIA compares with in the paper, as shares of its 2^20 samples."""
+
+
 def rmia_comparisons(recipe: Recipe) -> list[int]:
     """|Z| of RMIA's studies: 10,000 to 300,000 of the paper's 2^20 samples, and as large shares of fewer."""
-    shares = (10_000, 30_000, 100_000, 300_000)
-    return [round(recipe.config.population.samples * z / 2**20) for z in shares]
+    return [round(recipe.config.population.samples * share) for share in RMIA_SHARES]
 
 
 def rmia_unreached(recipe: Recipe, compared: int) -> float:

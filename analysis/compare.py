@@ -18,8 +18,9 @@ from typing import Literal, Self
 import numpy as np
 from scipy import stats
 
-from analysis.attacks import GROUPS, Attacked, attacked
+from analysis.attacks import Attacked, attacked
 from analysis.io import Absent, Recipe
+from lm_mia.config.needs import GROUPS
 from lm_mia.stats import intervals, per_sample
 
 Verdict = Literal["seen", "not seen", "not tested"]
@@ -185,7 +186,7 @@ def compared(
 
     def both(without: int | None) -> tuple[np.ndarray, np.ndarray]:
         found = [
-            value(attacked(r, references=references, step=step, without=without))
+            value(attacked(r, references=references, step=step, group_left_out=without))
             for r, step in zip((new, old), steps, strict=True)
         ]
         return found[0], found[1]
@@ -207,7 +208,8 @@ def gained(
 
     def gains(recipe: Recipe, step: tuple[int, int], without: int | None) -> np.ndarray:
         first, last = (
-            attacked(recipe, references=references, step=s, without=without).auc_T for s in step
+            attacked(recipe, references=references, step=s, group_left_out=without).auc_T
+            for s in step
         )
         return last - first
 

@@ -1,4 +1,4 @@
-"""Reads a workdir: its recipes, and the tables, settings, log and scores of each; one clear line if a part is missing.
+"""Reads a workdir: its recipes, and the tables, settings and log of each; one clear line if a part is missing.
 
 A `folder` is that of a recipe, WORKDIR/recipes/NAME. WORKDIR itself holds config.json, which lists the recipes,
 metrics.jsonl and the populations.
@@ -8,9 +8,7 @@ import dataclasses
 import difflib
 import functools
 import json
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +17,14 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.csv as pc
 import pyarrow.parquet as pq
-import xarray as xr
 
-from lm_mia import config
-from lm_mia.config import NEEDED, Config
+from lm_mia.config import Config
+from lm_mia.config.needs import Models, divide, score_step
 from lm_mia.config.recipe import from_dict
 from lm_mia.data import subsets
 from lm_mia.data.population import Population, open_population
 from lm_mia.data.subsets import Row
 from lm_mia.errors import UserError
-from lm_mia.store.store import Store, scores_of
 
 Record = dict[str, Any]
 
@@ -199,7 +195,16 @@ def workdir_of(folder: Path) -> Path:
 # Numbers are read as they were written, to the last digit; types are told from the whole file.
 _WHOLE, _LINES = pc.ReadOptions(block_size=2**28), pc.ParseOptions(newlines_in_values=True)
 _CELLS = pc.ConvertOptions(null_values=["", "nan", "NaN"], strings_can_be_null=True)
-_FLIP_FACTS = ("references", "replicas", "k_low", "cutoff", "max_flip_rate", "left_out")
+_FLIP_FACTS = (
+    "references",
+    "replicas",
+    "reference_models",
+    "replica_models",
+    "k_low",
+    "cutoff",
+    "max_flip_rate",
+    "left_out",
+)
 _SETTINGS = (
     "references",
     "replicas",
@@ -252,112 +257,6 @@ def _again(verb: str = "attack") -> str:
     return f"run lm-mia {verb} again"
 
 
-@dataclasses.dataclass(frozen=True)
-class Rows:
-    """References and replicas of one recipe, among the rows of its store."""
-
-    path: Path
-    """Of the store."""
-    store: xr.Dataset
-    """At the score point of the tables."""
-    reference_rows: np.ndarray
-    """Places in the store; a store may hold more rows than the tables were made of."""
-    replica_rows: np.ndarray
-    names: list[str]
-    """What the log calls the references and then the replicas."""
-
-    def losses(self, sample: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Losses of one sample, nats a token: (IN references, OUT references, replicas)."""
-        with _readable(self.path):
-            loss_R, member_R, loss_B = (
-                self.store[name].isel(model=rows, sample=sample).to_numpy()
-                for name, rows in (
-                    ("loss", self.reference_rows),
-                    ("member", self.reference_rows),
-                    ("loss", self.replica_rows),
-                )
-            )
-            if np.isnan(loss_R).any() or np.isnan(loss_B).any():
-                raise ValueError("a stored loss is never NaN")
-        parts = (loss_R[member_R], loss_R[~member_R], loss_B)
-        loss_in, loss_out, loss_replicas = (part.astype(float) for part in parts)
-        return loss_in, loss_out, loss_replicas
-
-
-def read_rows(folder: Path) -> Rows:
-    """The rows of the tables.
-
-    Raises:
-      WorkdirError: the store is missing or damaged, lacks one of these rows, or has got more of them since.
-    """
-    facts = flip_facts(folder)
-    config, path = facts["config"], folder / "scores.zarr"
-    if not path.is_dir():
-        raise WorkdirError(f"{folder}: no scores.zarr; run lm-mia score first")
-    with _readable(path):
-        store = xr.open_zarr(path, chunks=None, consolidated=True)
-        role_M, names = store["role"].to_numpy(), store["model"].to_numpy().tolist()
-        extra = {NEEDED[a] for a in config["attacks"] if a in NEEDED}
-        variables = {n: store[n] for n in ("loss", "member", *sorted(extra))}
-        sizes = {n: _shard_samples(variable) for n, variable in variables.items()}
-        points = store["step"].to_numpy().tolist() if "step" in store.coords else []
-        samples = store.sizes["sample"]
-    step = config["step"]
-    if step and step not in points:
-        raise WorkdirError(
-            f"{path}: not scored at step {step}, which the tables are about; run lm-mia attack again"
-        )
-    at = points.index(step) if step else len(points) - 1
-    keys = {n: (at,) * ("checkpoint" in variable.dims) for n, variable in variables.items()}
-    if points:
-        store = store.isel(checkpoint=at)
-
-    def there(m: int) -> bool:  # what lacks a file would be read as NaN or False
-        paths = (
-            path.joinpath(n, "c", *map(str, (m, *keys[n], s)))
-            for n, size in sizes.items()
-            for s in range(-(-samples // size))
-        )
-        return all(shard.is_file() and shard.stat().st_size for shard in paths)
-
-    found = {}
-    for role in ("reference", "replica"):
-        count = facts[f"{role}s"]
-        wanted = np.flatnonzero(role_M == role)[: config[f"{role}s"]]
-        found[role] = np.array([m for m in wanted if there(m)], int)
-        if len(found[role]) < count:
-            absent = ", ".join(names[m] for m in wanted if m not in found[role]) or "the others"
-            raise WorkdirError(
-                f"{path}: {len(found[role])} of the {count} {role} rows of the tables; absent: {absent}; "
-                "run lm-mia score first"
-            )
-        if len(found[role]) > count:
-            raise WorkdirError(
-                f"{path}: {len(found[role])} {role} rows, of which the tables know {count}; "
-                "run lm-mia score, then attack again"
-            )
-    of_tables = [names[m] for role in found for m in found[role]]
-    return Rows(path, store, found["reference"], found["replica"], of_tables)
-
-
-def _shard_samples(variable: xr.DataArray) -> int:
-    """How many samples of a row one file holds; they are the last dimension."""
-    return (variable.encoding.get("shards") or variable.encoding["chunks"])[-1]
-
-
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    """Whatever goes wrong with the files of a store is said in one line."""
-    try:
-        yield
-    except Exception as error:  # damaged files make zarr and its codecs raise nearly anything
-        # zarr leaves its other reads pending, of which asyncio would complain at exit
-        logging.getLogger("asyncio").setLevel(logging.CRITICAL)
-        raise WorkdirError(
-            f"{path}: damaged ({type(error).__name__}); delete it, then run lm-mia score and attack"
-        ) from error
-
-
 class Absent(Exception):
     """A figure lacks rows or recipes; said in one line in its place."""
 
@@ -400,11 +299,6 @@ class Recipe:
         """Its samples."""
         return open_population(self.population_folder, verify=False)
 
-    @functools.cached_property
-    def store(self) -> Store:
-        """Its scores."""
-        return scores_of(self.config, self.folder)
-
     @property
     def tokens_per_parameter(self) -> float:
         """Tokens that a row is trained on, all epochs, of each of its parameters without embeddings."""
@@ -412,36 +306,31 @@ class Recipe:
         return self.samples * self.config.train.epochs * mean / self.parameters
 
     @functools.cached_property
+    def models(self) -> Models:
+        """The models that were present when the recipe was last attacked, by number."""
+        path = self.folder / "tables" / "models.csv"
+        if not path.is_file():
+            raise Absent(f"{self.name}: it is not attacked yet; run lm-mia attack")
+        lines = table(self.folder, "models.csv", ("role", "subset_seed", "order_seed"))
+        return Models(
+            references=tuple(int(m["subset_seed"]) for m in lines if m["role"] == "reference"),
+            replicas=tuple(int(m["order_seed"]) for m in lines if m["role"] == "replica"),
+        )
+
+    @property
     def rows(self) -> tuple[list[Row], list[Row], list[Row]]:
-        """(references, targets of their own subsets, replicas) that are there at the end of their training.
-
-        Targets are the last of the references that the config asks for, or, while these are lacking, of as many as are
-        there: in whole pairs, whose rows are complements in a balanced design.
-        """
-        c = self.config.attack
-        plain = dataclasses.replace(self.store, statistics=(), token_samples=())
-        wanted = subsets.rows_of(self.config)
-        absent = set(plain.missing(wanted))
-
-        def lacks(end: int) -> int:
-            return len(absent.intersection(wanted[end - c.targets : end]))
-
-        end = c.references
-        if (
-            2 * lacks(end) > c.targets
-        ):  # more were asked for and are not made yet: those before them stay targets
-            end = next((k for k in range(end, c.targets, -2) if not lacks(k)), end)
-        parts = wanted[: end - c.targets], wanted[end - c.targets : end], wanted[c.references :]
-        references, targets, replicas = ([r for r in part if r not in absent] for part in parts)
-        return references, targets, replicas
+        """(references, targets of their own subsets, replicas) that were present; see `lm_mia.config.needs.divide`."""
+        parts = divide(self.models, self.config.attack)
+        return (
+            [*map(subsets.reference, parts.references)],
+            [*map(subsets.reference, parts.targets)],
+            [*map(subsets.replica, parts.replicas)],
+        )
 
     def step(self, epochs: float) -> int:
         """The score point after so many epochs; 0 for the end."""
-        if epochs >= self.config.train.epochs:
-            return 0
-        whole = dataclasses.replace(self.config.score, at_epochs=(epochs,), at_steps=())
-        [step] = config.score_steps(dataclasses.replace(self.config, score=whole))
-        if step not in config.score_steps(self.config):
+        step = score_step(self.config, epochs)
+        if step is None:
             raise Absent(f"{self.name}: not scored after epoch {epochs:g}")
         return step
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis.figures import MODULES, file_name, find
-from lm_mia.atomic import EXTRACTION, FACTS, write_atomically
+from lm_mia.atomic import EXTRACTION, FACTS, TARGETS, write_atomically
 from lm_mia.errors import UserError
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from analysis.figure_part import Shown
     from analysis.io import Recipe, Recipes
     from analysis.recipe_part import Part
+    from lm_mia.config.needs import LossNeed, Need
 
 _QUESTION = "Who was in the training data, and would the answer survive retraining?"
 
@@ -122,6 +123,11 @@ def check_figures(names: Sequence[str]) -> None:
         raise UserError("\n".join(wrong))
 
 
+def needs(names: Sequence[str]) -> list["Need | LossNeed"]:
+    """Returns what figures need from the attacks stage; names and errors are those of `check_figures`."""
+    return [need for name in names for need in find(name).needs]
+
+
 def answers(folder: Path, recipes: Sequence[str] | None) -> list[str]:
     """Returns what a command prints at its end: one line per recipe with its main numbers, and the path of the page.
 
@@ -137,7 +143,9 @@ def answers(folder: Path, recipes: Sequence[str] | None) -> list[str]:
     lines = [_answer(folder / "recipes" / name, compared.get(name)) for name in names]
     page = folder / "report.html"
     if page.is_file():
-        tables = [folder / "recipes" / name / f for name in names for f in (FACTS, EXTRACTION)]
+        tables = [
+            folder / "recipes" / name / f for name in names for f in (FACTS, EXTRACTION, TARGETS)
+        ]
         newest = max((path.stat().st_mtime for path in tables if path.is_file()), default=0.0)
         old = " (older than the tables)" if page.stat().st_mtime < newest else ""
         lines.append(f"report: {page}{old}")

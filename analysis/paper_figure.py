@@ -11,6 +11,7 @@ from analysis import plotting
 from analysis.compare import Claim
 from analysis.io import Recipes
 from lm_mia.atomic import write_atomically, write_csv
+from lm_mia.config.needs import LossNeed, Need
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +40,8 @@ class PaperFigure:
     statements: tuple[str, ...]
     """Claims of the paper that can be tested here."""
     draw: Callable[[Recipes], Drawn]
+    needs: tuple[Need | LossNeed, ...] = ()
+    """What the figure needs from the attacks stage beside the tables of decisions."""
     expect: str = ""
     """What to expect of a run at reduced scale; shown in docs/figures.md."""
 

@@ -126,7 +126,7 @@ class Line:
 
     def data(self) -> pd.DataFrame:
         """Rows (series, references, fpr, tpr_mean, tpr_std, auc_mean, auc_std, targets, left_out)."""
-        fpr_G, tpr_TxG = self.found.curve
+        fpr_G, tpr_TxG = self.found.fpr_G, self.found.tpr_TxG
         return pd.DataFrame(
             {"series": self.label, "references": self.found.references, "fpr": fpr_G}
             | {"tpr_mean": tpr_TxG.mean(axis=0), "tpr_std": tpr_TxG.std(axis=0)}
@@ -162,7 +162,7 @@ def draw_roc(axes: Axes, lines: Sequence[Line], title: str = "") -> None:
     """Mean curves with bands on given axes."""
     colors, lowest = shades(len(lines)), []
     for line, shade in zip(lines, colors, strict=True):
-        fpr_G, tpr_TxG = line.found.curve
+        fpr_G, tpr_TxG = line.found.fpr_G, line.found.tpr_TxG
         color = line.color or shade
         mean_G, std_G = tpr_TxG.mean(axis=0), tpr_TxG.std(axis=0)
         at = (fpr_G > 0) & (mean_G > 0)
@@ -181,7 +181,7 @@ def draw_roc(axes: Axes, lines: Sequence[Line], title: str = "") -> None:
 def draw_targets(axes: Axes, lines: Sequence[Line], title: str = "", low: float = 0.0) -> None:
     """A thin line a target, on given axes, from the lowest rate or ``low`` on, with the mean AUC."""
     [line] = lines
-    fpr_G, tpr_TxG = line.found.curve
+    fpr_G, tpr_TxG = line.found.fpr_G, line.found.tpr_TxG
     lowest = [low]
     for tpr_G, shade in zip(tpr_TxG, shades(len(tpr_TxG)), strict=True):
         at = (fpr_G > 0) & (tpr_G > 0)
@@ -241,21 +241,13 @@ def at_rates(axes: Axes, found: Sequence[tuple[Recipe, Attacked]], title: str = 
 def by_target(found: Attacked, **about: object) -> pd.DataFrame:
     """A tidy row a target and metric: (..., target, metric, fpr, value)."""
     rows = []
-    for t, row in enumerate(found.targets):
-        rows.append(
-            {**about, "target": str(row), "metric": "auc", "fpr": np.nan, "value": found.auc_T[t]}
-        )
-        for f in range(found.rates):
-            tpr = found.points.tpr_TxF[t, f]
-            rows.append(
-                {
-                    **about,
-                    "target": str(row),
-                    "metric": "tpr",
-                    "fpr": found.points.fpr_F[f],
-                    "value": tpr,
-                }
-            )
+    for t, name in enumerate(found.targets):
+        target = {**about, "target": name}
+        rows.append({**target, "metric": "auc", "fpr": np.nan, "value": found.auc_T[t]})
+        rows += [
+            {**target, "metric": "tpr", "fpr": fpr, "value": tpr}
+            for fpr, tpr in zip(found.fpr_F, found.tpr_TxF[t], strict=True)
+        ]
     return pd.DataFrame(rows)
 
 

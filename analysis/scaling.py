@@ -3,7 +3,8 @@
     python -m analysis.scaling runs/paper [--recipe=NAME ...] [--x=parameters|samples|epochs|tokens_per_parameter]
 
 Recipes of several workdirs may be compared. Writes tables/scaling.csv and figures/scaling.png and .pdf in the first
-workdir, or in --out. All recipes are attacked with the same number of references.
+workdir, or in --out. The numbers come from the tables of the recipes. They are of attacks with equal numbers of
+references, which `lm-mia attack` makes for the figure "scaling".
 """
 
 import argparse
@@ -25,6 +26,7 @@ from analysis.io import Absent, Recipe, Recipes, Record, WorkdirError
 from analysis.paper_figure import Drawn, PaperFigure, write
 from analysis.sentences import plural
 from lm_mia import config
+from lm_mia.config.needs import FEWEST_REFERENCES, Need
 from lm_mia.config.recipe import differences
 from lm_mia.errors import UserError
 from lm_mia.model import flops
@@ -92,13 +94,21 @@ class Point:
 
 def draw(recipes: Recipes, x: str = "") -> Drawn:
     """All recipes whose targets or replicas are there, against one quantity or against all."""
-    with_targets = [recipe for recipe in recipes.all if recipe.config.attack.targets]
-    others = [recipe for recipe in recipes.all if recipe not in with_targets]
-    all_recipes = [*(attacks.alike(with_targets) if with_targets else []), *others]
+    by_workdir: dict[Path, list[Recipe]] = {}
+    for recipe in (r for r in recipes.all if r.config.attack.targets):
+        by_workdir.setdefault(io.workdir_of(recipe.folder), []).append(recipe)
+    same = [recipe for family in by_workdir.values() for recipe in attacks.alike(family)]
+    all_recipes = [*same, *(r for r in recipes.all if not r.config.attack.targets)]
     usable = [recipe for recipe in all_recipes if _usable(recipe)]
     if not usable:
         raise Absent("no recipe has a target and two references yet")
-    references = io.fewest_references(usable)
+    counts = [attacks.counts(r, replicas=not r.config.attack.targets) for r in usable]
+    references = max(set.intersection(*counts), default=0)
+    if not references:
+        raise Absent(
+            "the tables of these recipes have no attacks with equal numbers of references; run lm-mia attack with "
+            "the figure scaling, in each workdir with the same --config.attack.references"
+        )
     points = [_point(recipe, references) for recipe in usable]
     said = f"{plural(len(points), 'recipe')} attacked with {references} references each"
     over = sorted({"replicas of one target" if p.replicas else "targets" for p in points})
@@ -180,8 +190,11 @@ def _recipes(workdirs: Sequence[Path], names: Sequence[str] | None) -> Recipes:
 
 
 def _usable(recipe: Recipe) -> bool:
-    references, targets, replicas = recipe.rows
-    enough = len(references) >= attacks.FEWEST_REFERENCES
+    try:
+        references, targets, replicas = recipe.rows
+    except Absent:
+        return False
+    enough = len(references) >= FEWEST_REFERENCES
     return enough and bool(targets if recipe.config.attack.targets else replicas)
 
 
@@ -308,6 +321,7 @@ FIGURES = {
         ),
         statements=(),
         draw=draw,
+        needs=(Need(("*",), targets="either", most_references=None),),
     ),
 }
 

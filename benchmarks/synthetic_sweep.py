@@ -11,13 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from analysis import page
 from lm_mia import config
-from lm_mia.attacks import runner
 from lm_mia.config import Config
 from lm_mia.config.recipe import Entry, requests
 from lm_mia.data import build
 from lm_mia.data.population import MEASURES, open_population
 from lm_mia.data.subsets import Row, member
+from lm_mia.run import pipeline
 from lm_mia.run import sweep as sweeps
 from lm_mia.run.sweep import Sweep, Task
 from lm_mia.run.workdir import Workdir
@@ -79,16 +80,13 @@ def write(folder: Path, entries: Sequence[Entry], gain: float = 1.0) -> list[Tas
     return tasks
 
 
-def attacked(tasks: Sequence[Task]) -> None:
-    """Decision tables of every recipe that has replicas, by the attack stage."""
-    for task in tasks:
-        if not task.config.attack.replicas:
-            continue
-        store = scores_of(task.config, task.folder)
-        population = open_population(task.population, verify=False)
-        tables = task.folder / "tables"
-        silent: Any = lambda *_: None  # noqa: E731
-        runner.run(store, population, task.config.attack, tables, silent, silent)
+def attacked(tasks: Sequence[Task], figures: Sequence[str]) -> None:
+    """The attack stage of all recipes, for these figures."""
+    made = [(task, open_population(task.population, verify=False)) for task in tasks]
+    wanted = pipeline.requested(made, page.needs(figures))
+    silent: Any = lambda *_: None  # noqa: E731
+    for task, population in made:
+        pipeline.attack(task, population, wanted[task.name], silent, silent)
 
 
 def _losses(c: Config, row: Row, member_N2: np.ndarray, step: int, gain: float) -> np.ndarray:

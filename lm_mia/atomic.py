@@ -4,10 +4,12 @@ A reader sees either the old or the new content of a file, never a partial write
 """
 
 import contextlib
+import hashlib
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,6 +19,8 @@ FACTS = Path("tables", "flips.json")
 last, so that the tables are complete where it exists."""
 EXTRACTION = Path("tables", "extraction.json")
 """The same for the tables of `lm-mia extract`."""
+TARGETS = Path("tables", "targets.csv")
+"""The attacks on targets that figures need; it grows as figures are added."""
 
 
 @contextlib.contextmanager
@@ -43,3 +47,31 @@ def write_atomically(path: Path, text: str) -> None:
 def write_csv(path: Path, table: "pd.DataFrame") -> None:
     """Replaces a table on disk, whole."""
     write_atomically(path, table.to_csv(index=False))
+
+
+def write_facts(path: Path, about: Mapping[str, Any], tables: Iterable[str]) -> None:
+    """Writes the JSON file that marks tables as complete.
+
+    Args:
+      path: of the file, in the folder of the tables.
+      about: what the tables are about; its values are JSON.
+      tables: names of the files; their SHA-256 digests are added as "tables".
+    """
+    digests = {name: _sha256(path.with_name(name)) for name in tables}
+    write_atomically(path, json.dumps({**about, "tables": digests}, indent=1) + "\n")
+
+
+def is_current(path: Path, about: Mapping[str, Any]) -> bool:
+    """Returns whether `write_facts` marked tables as complete that are about the same, and they are unchanged since."""
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        if any(facts[name] != json.loads(json.dumps(about[name])) for name in about):
+            return False
+        return all(_sha256(path.with_name(n)) == digest for n, digest in facts["tables"].items())
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return False  # missing or damaged: the tables are made again
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -104,14 +104,15 @@ def _tables(verb: str, sweep: Sweep) -> int:
     from analysis import page
     from lm_mia.run import pipeline
 
-    if "report" in pipeline.STAGES[verb]:
+    if {"attack", "report"} & {*pipeline.STAGES[verb]}:
         page.check_figures(sweep.figures)
+    needs = page.needs(sweep.figures) if "attack" in pipeline.STAGES[verb] else []
 
     def draw(sweep: Sweep, display: Display) -> None:
         names = [task.name for task in sweep.tasks]
         page.write_page(sweep.workdir.path, names, sweep.figures, display.update, display.say)
 
-    done, wrong = pipeline.run(verb, sweep, draw)
+    done, wrong = pipeline.run(verb, sweep, draw, needs)
     if done:
         print(*page.answers(done.workdir.path, [task.name for task in done.tasks]), sep="\n")
     _check(wrong)

@@ -3,8 +3,9 @@
 from analysis import attacks, plotting
 from analysis.attacks import attacked
 from analysis.compare import above, compared, difference, every, gained, near
-from analysis.io import Recipes, fewest_references
+from analysis.io import Recipes
 from analysis.paper_figure import Drawn, PaperFigure
+from lm_mia.config.needs import Need
 
 # Figure 3: LiRA after one and more epochs.
 FIG03_STATEMENTS = (
@@ -18,11 +19,11 @@ def draw_fig03(recipes: Recipes) -> Drawn:
     """(a) As many samples seen, of two data sizes. (b) After each epoch of many."""
     whole, half = attacks.alike([recipes["chinchilla-44M"], recipes["epochs-44M"]])
     long = recipes["epochs-140M"]
-    count = min(attacks.MOST_REFERENCES, fewest_references([whole, half]))
+    count = attacks.references([whole, half])
     one = attacked(whole, references=count)
     first = attacked(half, references=count, step=half.step(1))
     second = attacked(half, references=count)
-    epochs = attacks.by_epoch(long)
+    epochs = attacks.by_epoch(long, attacks.references([long]))
     titled = [
         (
             "(a) All or half of the data",
@@ -91,10 +92,11 @@ MARGIN = 0.01
 
 def draw_fig17(recipes: Recipes) -> Drawn:
     """A panel a number of samples, a curve an epoch."""
-    both = [recipes["epochs-140M"], recipes["epochs-140M-small"]]
+    both = attacks.alike([recipes["epochs-140M"], recipes["epochs-140M-small"]])
+    count = attacks.references(both)
     more, less = found = [
-        attacks.by_epoch(both[0], needed=(1, 2)),
-        attacks.by_epoch(both[1], needed=(1, 2, 3)),
+        attacks.by_epoch(both[0], count, needed=(1, 2)),
+        attacks.by_epoch(both[1], count, needed=(1, 2, 3)),
     ]
     titled = [
         (
@@ -111,7 +113,6 @@ def draw_fig17(recipes: Recipes) -> Drawn:
         )
         for recipe, epochs in zip(both, found, strict=True)
     ]
-    count = min(more[1].references, less[1].references)
     steps = tuple((recipe.step(1), recipe.step(2)) for recipe in reversed(both))
     faster = gained(both[1], both[0], count, steps)
     last = max(less)
@@ -140,7 +141,7 @@ def draw_fig17(recipes: Recipes) -> Drawn:
             "less_last": plotting.auc_of(less[last]),
         },
         notes=(
-            f"Attacks use {more[1].references} references in (a) and {less[1].references} in (b).",
+            f"Attacks use {count} references.",
             plotting.left_out([line for _, lines in titled for line in lines]),
         ),
     )
@@ -161,6 +162,11 @@ FIGURES = {
         ),
         statements=FIG03_STATEMENTS,
         draw=draw_fig03,
+        needs=(
+            Need(("chinchilla-44M", "epochs-44M"), jackknife=True),
+            Need(("chinchilla-44M", "epochs-44M"), epochs=(1,)),
+            Need(("epochs-140M",), epochs="all"),
+        ),
     ),
     "fig17_overtraining": PaperFigure(
         title="Figure 17: LiRA after each epoch of over-training",
@@ -175,5 +181,9 @@ FIGURES = {
         ),
         statements=FIG17_STATEMENTS,
         draw=draw_fig17,
+        needs=(
+            Need(("epochs-140M", "epochs-140M-small"), epochs="all"),
+            Need(("epochs-140M", "epochs-140M-small"), epochs=(1, 2), jackknife=True),
+        ),
     ),
 }

@@ -19,6 +19,7 @@ from analysis.compare import Claim, above, difference, every, near, untested
 from analysis.io import Recipes, Record
 from analysis.paper_figure import Drawn, PaperFigure
 from analysis.plotting import finish
+from lm_mia.config.needs import Need
 
 ROC_COLUMNS = ("attack", "references", "fpr", "tpr_mean", "tpr_std")
 Key = tuple[str, int]
@@ -402,6 +403,7 @@ FIGURES = {
         ),
         statements=FIG01_STATEMENTS,
         draw=draw_fig01,
+        needs=(Need(("main",), references="powers", most_references=None),),
     ),
     "fig10_auc_by_references": PaperFigure(
         title="Figure 10: AUC of LiRA and RMIA by the number of references",
@@ -416,6 +418,9 @@ FIGURES = {
         ),
         statements=FIG10_STATEMENTS,
         draw=draw_fig10,
+        needs=(
+            Need(("main",), ("lira_online", "rmia"), references="powers", most_references=None),
+        ),
     ),
     "fig14_offline": PaperFigure(
         title="Figure 14: Offline and online attacks",
@@ -430,5 +435,10 @@ FIGURES = {
         ),
         statements=FIG14_STATEMENTS,
         draw=draw_fig14,
+        needs=(
+            Need(("small",), ("lira_online", "lira_offline", "rmia_simple")),
+            Need(("small",), ("rmia",), rmia_shares=(attacks.RMIA_SHARES[-1],)),
+            Need(("small",), ("rmia_offline",), rmia_shares=(attacks.RMIA_SHARES[-1], 1.0)),
+        ),
     ),
 }

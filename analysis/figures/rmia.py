@@ -7,6 +7,7 @@ from analysis.attacks import attacked
 from analysis.compare import Claim, above, difference, every, near, untested
 from analysis.io import Recipes
 from analysis.paper_figure import Drawn, PaperFigure
+from lm_mia.config.needs import Need
 
 # Figure 9: ROC curves of LiRA and RMIA with more and more references.
 FIG09_STATEMENTS = (
@@ -232,6 +233,9 @@ FIGURES = {
         ),
         statements=FIG09_STATEMENTS,
         draw=draw_fig09,
+        needs=(
+            Need(("main",), ("lira_online", "rmia"), references="powers", most_references=None),
+        ),
     ),
     "fig11_rmia_variants": PaperFigure(
         title="Figure 11: LiRA, simple RMIA and RMIA",
@@ -246,6 +250,10 @@ FIGURES = {
         ),
         statements=FIG11_STATEMENTS,
         draw=draw_fig11,
+        needs=(
+            Need(("small",), ("lira_online", "rmia_simple")),
+            Need(("small",), ("rmia",), rmia_shares=attacks.RMIA_SHARES[:1]),
+        ),
     ),
     "fig12_rmia_population": PaperFigure(
         title="Figure 12: RMIA by the number of samples that it compares with",
@@ -259,6 +267,10 @@ FIGURES = {
         ),
         statements=FIG12_STATEMENTS,
         draw=draw_fig12,
+        needs=(
+            Need(("small",), ("lira_online", "rmia_simple")),
+            Need(("small",), ("rmia",), rmia_shares=attacks.RMIA_SHARES),
+        ),
     ),
     "fig13_rmia_gamma": PaperFigure(
         title="Figure 13: RMIA by gamma",
@@ -274,5 +286,13 @@ FIGURES = {
         ),
         statements=FIG13_STATEMENTS,
         draw=draw_fig13,
+        needs=(
+            Need(
+                ("small",),
+                ("rmia",),
+                rmia_shares=(attacks.RMIA_SHARES[0], attacks.RMIA_SHARES[-1]),
+                rmia_gammas=GAMMAS,
+            ),
+        ),
     ),
 }

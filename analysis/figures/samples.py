@@ -5,7 +5,6 @@ T: targets, N2: samples of the population, S: members of a target that have a po
 """
 
 import dataclasses
-import functools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,10 +15,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis import attacks, io, plotting, vulnerability
-from analysis.attacks import scored
+from analysis.attacks import sample_scores
 from analysis.compare import Claim, Curve, Trend, above, mean, untested
 from analysis.io import Recipe, Recipes
 from analysis.paper_figure import Drawn, PaperFigure
+from lm_mia.config.needs import Need
 from lm_mia.data.subsets import Row
 from lm_mia.stats import likelihood_ratio
 
@@ -59,11 +59,10 @@ class Target:
         return {name: self.ids_S[at_G] for name, at_G in zip(GROUPS, found, strict=True)}
 
 
-@functools.cache
 def target_posteriors(recipe: Recipe) -> list[Target]:
-    """Every target of a recipe, attacked with all references, at most those of the paper; errors as of `scored`."""
+    """Every target of a recipe, attacked with the paper's number of references; errors as of `sample_scores`."""
     found, count = [], attacks.references([recipe])
-    for row, member_N2, score_N2 in scored(recipe, references=count):
+    for row, member_N2, score_N2 in sample_scores(recipe, count):
         ids_S = np.flatnonzero(member_N2 & ~np.isnan(score_N2))
         found.append(Target(row, member_N2, ids_S, likelihood_ratio.posterior(score_N2[ids_S])))
     return found
@@ -457,6 +456,7 @@ FIGURES = {
         ),
         statements=FIG06_STATEMENTS,
         draw=draw_fig06,
+        needs=(Need(("main",), sample_scores=True),),
     ),
     "fig21_true_positive_probability": PaperFigure(
         title="Figure 21: True-positive probability of every sample",
@@ -485,5 +485,6 @@ FIGURES = {
         ),
         statements=FIG31_STATEMENTS,
         draw=draw_fig31,
+        needs=(Need(("main",), sample_scores=True),),
     ),
 }

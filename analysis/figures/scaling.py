@@ -11,6 +11,7 @@ from analysis.attacks import Attacked, attacked
 from analysis.compare import Claim, above, compared, every, mean, near
 from analysis.io import Recipe, Recipes, percent, size_of
 from analysis.paper_figure import Drawn, PaperFigure
+from lm_mia.config.needs import Need
 
 # Figure 2: LiRA on models of several sizes, each on its compute-optimal data.
 FIG02_STATEMENTS = (
@@ -72,9 +73,10 @@ FIG04_STATEMENTS = (
 
 def draw_fig04(recipes: Recipes) -> Drawn:
     """(a) Curves, a number of samples each. (b) TPR at fixed FPRs by the size of the model."""
-    by_data = attacks.alike([recipe for _, recipe in recipes.family("data")])
-    by_size = attacks.alike([recipe for _, recipe in recipes.family("fixed")])
-    count = attacks.references([*by_data, *by_size])
+    families = [recipes.family("data"), recipes.family("fixed")]
+    some = attacks.alike([recipe for family in families for _, recipe in family])
+    by_data, by_size = some[: len(families[0])], some[len(families[0]) :]
+    count = attacks.references(some)
     data = [(recipe, attacked(recipe, references=count)) for recipe in by_data]
     size = [(recipe, attacked(recipe, references=count)) for recipe in by_size]
     lines = [plotting.Line(f"{recipe.samples:,} samples", one) for recipe, one in data]
@@ -181,6 +183,7 @@ FIGURES = {
         ),
         statements=FIG02_STATEMENTS,
         draw=draw_fig02,
+        needs=(Need(("chinchilla-*",), jackknife=True),),
     ),
     "fig04_data_and_size": PaperFigure(
         title="Figure 4: LiRA by the size of the data and of the model",
@@ -196,6 +199,7 @@ FIGURES = {
         ),
         statements=FIG04_STATEMENTS,
         draw=draw_fig04,
+        needs=(Need(("data-*", "fixed-*"), jackknife=True),),
     ),
     "fig16_duplicates": PaperFigure(
         title="Figure 16: LiRA with and without samples that begin alike",
@@ -209,5 +213,6 @@ FIGURES = {
         ),
         statements=FIG16_STATEMENTS,
         draw=draw_fig16,
+        needs=(Need(("main", "distinct"), jackknife=True),),
     ),
 }

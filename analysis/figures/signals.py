@@ -5,6 +5,7 @@ from analysis.attacks import attacked
 from analysis.compare import above, difference
 from analysis.io import Recipes
 from analysis.paper_figure import Drawn, PaperFigure
+from lm_mia.config.needs import Need
 
 # Figure 8: LiRA on the loss and on the logit of every sample.
 FIG08_STATEMENTS = ("The loss tells members better than the logit.",)
@@ -40,5 +41,6 @@ FIGURES = {
         expect="The loss has the higher AUC at cpu too, by a smaller margin of about 0.02.",
         statements=FIG08_STATEMENTS,
         draw=draw_fig08,
+        needs=(Need(("main",), observed=("loss", "target_logit")),),
     ),
 }

@@ -14,6 +14,7 @@ from analysis.io import REPLICA_SIZES, Recipes, fewest_references, percent, size
 from analysis.paper_figure import Drawn, PaperFigure
 from analysis.plotting import Line, by_target, panels
 from analysis.sentences import spread
+from lm_mia.config.needs import Need
 from lm_mia.stats import likelihood_ratio
 
 
@@ -44,7 +45,7 @@ def draw_fig20(recipes: Recipes) -> Drawn:
     """A row of panels a size, a column a number of references, a line a target."""
     some = attacks.alike([recipe for _, recipe in recipes.family("chinchilla")])
     most = attacks.references(some)
-    counts = [count for count in attacks.powers(some[0]) if count <= most]
+    counts = attacks.powers(some[0], most)
     low = 1 / max(recipe.samples for recipe in some)
     figure = plotting.new_figure(1.9 * len(counts) + 0.6, 1.8 * len(some) + 0.4)
     grid = figure.subplots(len(some), len(counts), squeeze=False, sharex=True, sharey=True)
@@ -211,6 +212,7 @@ FIGURES = {
         ),
         statements=(),
         draw=lambda recipes: _every_target(recipes, "chinchilla"),
+        needs=(Need(("chinchilla-*",)),),
     ),
     "fig19_fixed_data_targets": PaperFigure(
         title="Figure 19: Every target of Figure 4(b)",
@@ -223,6 +225,7 @@ FIGURES = {
         ),
         statements=(),
         draw=lambda recipes: _every_target(recipes, "fixed"),
+        needs=(Need(("fixed-*",)),),
     ),
     "fig20_targets_by_references": PaperFigure(
         title="Figure 20: Targets of Figure 2 by the number of references",
@@ -236,6 +239,7 @@ FIGURES = {
         ),
         statements=FIG20_STATEMENTS,
         draw=draw_fig20,
+        needs=(Need(("chinchilla-*",), references="powers"),),
     ),
     "fig24_mean_roc": PaperFigure(
         title="Figure 24: Mean ROC curves over replicas",
@@ -249,6 +253,7 @@ FIGURES = {
         ),
         statements=FIG24_STATEMENTS,
         draw=draw_fig24,
+        needs=(Need(("flip-140M", "flip-302M"), targets="replicas", most_references=None),),
     ),
     "fig25_thresholds": PaperFigure(
         title="Figure 25: TPR and decision thresholds at fixed FPR",

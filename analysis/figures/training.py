@@ -24,6 +24,7 @@ from analysis.compare import Claim, above, compared, difference, every, mean, ne
 from analysis.io import Absent, Recipe, Recipes, Record, size_of
 from analysis.paper_figure import Drawn, PaperFigure
 from lm_mia import config
+from lm_mia.config.needs import LossNeed, Need
 from lm_mia.data.subsets import Row
 
 _LOOKS: dict[str, tuple[str, str, Literal["-", "--"]]] = {
@@ -50,7 +51,8 @@ class Log:
 
 def read_log(folder: Path) -> Log:
     """The log of a recipe."""
-    order = io.read_rows(folder).names
+    facts = io.flip_facts(folder)
+    order = [*facts["reference_models"], *facts["replica_models"]]
     names = set(order)
     train, trained, scored, validated = (
         [e for e in io.events(folder, kind) if e.get("row") in names]
@@ -246,6 +248,7 @@ def _same(some: Sequence[Recipe], count: int) -> Claim:
 # Figure 32: losses of three samples under IN and OUT references and a target, by model size.
 FIG32_STATEMENTS = ("The mean loss of the same samples falls with every step up in size.",)
 _SIZES = ("10M", "44M", "85M", "140M", "302M")
+LOSS_COLUMNS = ("sample", "model", "loss_nats", "member", "mean_loss_nats")
 _FROM_END = (5, 4, 3)
 """The paper's samples: 16,777,211 to 16,777,213 of 2^24."""
 _BINS = 10
@@ -311,15 +314,23 @@ def _shared_rows(family: Sequence[Recipe]) -> tuple[list[Row], Row]:
 
 
 def _losses(recipe: Recipe, rows: Sequence[Row], ids_3: np.ndarray) -> Losses:
-    store = dataclasses.replace(recipe.store, statistics=(), token_samples=())
-    total_R, samples = np.zeros(len(rows)), len(recipe.population)
-    loss_Rx3, member_Rx3 = np.zeros((len(rows), 3)), np.zeros((len(rows), 3), bool)
-    for at, value in store.blocks({name: (name, rows) for name in ("loss", "member")}):
-        total_R += value["loss"].sum(axis=1, dtype=float)
-        here_3 = (at.start <= ids_3) & (ids_3 < at.stop)
-        loss_Rx3[:, here_3] = value["loss"][:, ids_3[here_3] - at.start]
-        member_Rx3[:, here_3] = value["member"][:, ids_3[here_3] - at.start]
-    return Losses(io.size_of(recipe), loss_Rx3, member_Rx3, total_R / samples)
+    """Reads tables/sample_losses.csv; Absent if it lacks some of the models or samples."""
+    if not io.has(recipe.folder, "sample_losses.csv"):
+        raise Absent(f"{recipe.name}: no losses of samples; run lm-mia attack with this figure")
+    lines = pd.DataFrame(io.table(recipe.folder, "sample_losses.csv", LOSS_COLUMNS))
+    by_model = lines.pivot(index="model", columns="sample")
+    try:
+        loss, member, mean = (by_model[n].loc[[*map(str, rows)], ids_3] for n in LOSS_COLUMNS[2:])
+    except KeyError:
+        raise Absent(
+            f"{recipe.name}: its tables lack losses of some models or samples; run lm-mia attack with this figure"
+        ) from None
+    return Losses(
+        io.size_of(recipe),
+        loss.to_numpy(float),
+        member.to_numpy(bool),
+        mean.to_numpy(float)[:, 0],
+    )
 
 
 def _fig32_figure(found: Sequence[Losses], ids_3: np.ndarray) -> Figure:
@@ -369,6 +380,7 @@ FIGURES = {
         ),
         statements=FIG15_STATEMENTS,
         draw=draw_fig15,
+        needs=(Need(tuple(SCHEDULES), jackknife=True),),
     ),
     "fig32_losses_by_size": PaperFigure(
         title="Figure 32: Losses of three samples by model size",
@@ -383,5 +395,6 @@ FIGURES = {
         ),
         statements=FIG32_STATEMENTS,
         draw=draw_fig32,
+        needs=(LossNeed(tuple(f"fixed-{size}" for size in _SIZES), _FROM_END),),
     ),
 }

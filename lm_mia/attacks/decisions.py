@@ -71,7 +71,7 @@ def write(
     write_csv(folder / "error_rates.csv", tables.error_rates(of_fprs))
     seeds = [row.order_seed for row in source.targets]
     write_csv(folder / "thresholds.csv", tables.thresholds(of_fprs, seeds))
-    replicas, member_N2 = len(source.targets), source.target_member_N2
+    replicas, member_N2 = len(source.targets), source.target_member_TxN2[0]
     threshold_posterior_TxF = likelihood_ratio.posterior(of_fprs.threshold_TxF)
 
     def work(block: signals.Block) -> _Part:

@@ -50,7 +50,7 @@ def resampled_references(
     describes. Sets are made of whole `pairs`; thresholds are calibrated for every set.
     """
     pair_Px2, half = pairs(source), c.resample_references // 2
-    fprs, samples = c.fprs, len(source.target_member_N2)
+    fprs, samples = c.fprs, source.samples
     draw = rng(0, "subsampled reference sets")
     ways = {
         "disjoint": disjoint_sets(len(pair_Px2), half),
@@ -65,8 +65,9 @@ def resampled_references(
                 some = one.with_references(pair_Px2[index_R].ravel())
                 fitted = signals.fit(some, ["lira_online"], None, c)
                 score_matrix.fill({"lira_online": file}, some, fitted, c, pool, row=s)
-            points = score_matrix.points(file, source.target_member_N2, fprs, pool)
-            counts = _flip_counts(file, points.threshold_TxF, source.target_member_N2, c, pool)
+            member_SxN2 = np.broadcast_to(source.target_member_TxN2[0], (sets, samples))
+            points = score_matrix.points(file, member_SxN2, fprs, pool)
+            counts = _flip_counts(file, points.threshold_TxF, member_SxN2[0], c, pool)
         table = tables.flip_shares(counts, sets, fprs, c.alpha).drop(columns="replicas")
         for place, (column, value) in enumerate(
             {"how": name, "sets": sets, "references_a_set": 2 * half}.items()

@@ -113,15 +113,15 @@ def fill(
         return part.samples.stop
 
     for done in in_order(pool, work, (part for block in source.blocks() for part in block.parts())):
-        progress(done / len(source.target_member_N2))
+        progress(done / source.samples)
 
 
 def points(
-    file: ScoreFile, member_N2: np.ndarray, fprs: Sequence[float], pool: ThreadPoolExecutor
+    file: ScoreFile, member_TxN2: np.ndarray, fprs: Sequence[float], pool: ThreadPoolExecutor
 ) -> roc.OperatingPoints:
-    """Operating points and AUC of every target of a file."""
+    """Operating points and AUC of every target of a file, each judged by its own membership."""
 
     def one(t: int) -> roc.OperatingPoints:
-        return roc.tpr_at_fpr(file.target(t), member_N2, fprs)
+        return roc.tpr_at_fpr(file.target(t), member_TxN2[t], fprs)
 
     return roc.concatenate(list(in_order(pool, one, range(file.targets))))

@@ -5,12 +5,12 @@ T: targets, M: references, C: samples of a block, Z: samples that RMIA compares 
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Literal
 
 import numpy as np
 
 from lm_mia import config
 from lm_mia.config import AttackName
+from lm_mia.config.needs import Observed
 from lm_mia.data.subsets import Row
 from lm_mia.seeds import permutation
 from lm_mia.stats import baselines, likelihood_ratio, robust_mia
@@ -49,18 +49,19 @@ class Block:
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Rows of a store that are all present: targets that share one subset, and references."""
+    """Models of a store that are all present: targets, each with its own membership, and references."""
 
     store: Store
     targets: Sequence[Row]
     references: Sequence[Row]
-    target_member_N2: np.ndarray
+    target_member_TxN2: np.ndarray
+    """Replicas share their subset, so theirs is a view of one array."""
     zlib_bytes_N2: np.ndarray
     statistics: tuple[str, ...] = ()
     labels: int | None = None
     """A seed: membership labels moved to other samples of their block, in all rows alike, which makes them noise."""
-    observed: Literal["loss", "target_logit"] = "loss"
-    """What attacks see of a sample; of the logit, its negative takes the loss's place (StrongMIA Figure 8)."""
+    observed: Observed = "loss"
+    """What the attacker observes of a sample. The negative logit takes the place of the loss (StrongMIA Figure 8)."""
 
     def blocks(self) -> Iterator[Block]:
         """All samples in order; raises UserError for a corrupt shard."""
@@ -85,18 +86,23 @@ class Source:
                 self.zlib_bytes_N2[at],
             )
 
+    @property
+    def samples(self) -> int:
+        """The number of samples of the population."""
+        return self.target_member_TxN2.shape[1]
+
     def with_references(self, index_R: Iterable[int]) -> "Source":
         """With these references only."""
         return dataclasses.replace(self, references=[self.references[i] for i in index_R])
 
     def shuffled(self, seed: int) -> "Source":
         """The first target with labels that are pure noise; losses stay where they are."""
-        member_N2 = self.target_member_N2.copy()
+        member_N2 = self.target_member_TxN2[0].copy()
         for low in range(0, len(member_N2), BLOCK_SAMPLES):
             at = slice(low, min(low + BLOCK_SAMPLES, len(member_N2)))
             member_N2[at] = member_N2[at][_moved(seed, at)]
         return dataclasses.replace(
-            self, targets=self.targets[:1], target_member_N2=member_N2, labels=seed
+            self, targets=self.targets[:1], target_member_TxN2=member_N2[None], labels=seed
         )
 
 

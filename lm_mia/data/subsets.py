@@ -49,9 +49,17 @@ def rows(references: int, replicas: int) -> list[Row]:
 
     Growing either number keeps every row that was there before.
     """
-    return [Row("reference", i, i, i) for i in range(references)] + [
-        Row("replica", TARGET_SEED, TARGET_SEED, b) for b in range(replicas)
-    ]
+    return [*map(reference, range(references)), *map(replica, range(replicas))]
+
+
+def reference(i: int) -> Row:
+    """Reference number i."""
+    return Row("reference", i, i, i)
+
+
+def replica(b: int) -> Row:
+    """Replica number b of the target."""
+    return Row("replica", TARGET_SEED, TARGET_SEED, b)
 
 
 def member(subset_seed: int, samples: int, design: Design) -> np.ndarray:

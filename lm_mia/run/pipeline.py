@@ -9,12 +9,21 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import filelock
 
 from lm_mia import config
-from lm_mia.atomic import FACTS
+from lm_mia.atomic import EXTRACTION, FACTS, is_current
+from lm_mia.config.needs import (
+    LossNeed,
+    Need,
+    RecipeModels,
+    divide,
+    matching,
+    target_attack,
+    target_attacks,
+)
 from lm_mia.data import build, corpus
 from lm_mia.data.population import MEASURES, Population, open_population, token_columns
 from lm_mia.data.subsets import Row
@@ -26,6 +35,9 @@ from lm_mia.run.sweep import Sweep, Task
 from lm_mia.run.workdir import other_settings, table_facts
 from lm_mia.store import check
 from lm_mia.store.store import scores_of, with_stored
+
+if TYPE_CHECKING:
+    from lm_mia.attacks import runner
 
 STAGES = {
     "run": ("corpus", "train", "score", "attack", "extract", "report"),
@@ -45,6 +57,7 @@ def run(
     verb: str,
     sweep: Sweep,
     draw: Callable[[Sweep, Display], None] | None = None,
+    needs: Sequence[Need | LossNeed] = (),
     *,
     from_hf_shards: str = "",
     repair: bool = False,
@@ -55,6 +68,7 @@ def run(
       verb: a key of `STAGES`.
       sweep: the recipes.
       draw: makes the report page; called last, and required if the verb has the stage "report".
+      needs: what figures need from the stage "attack" beside the tables of decisions.
       from_hf_shards: for "corpus", the files that are first converted to a C4 dataset.
       repair: for "score", whether corrupt scores are removed and computed again.
 
@@ -88,7 +102,7 @@ def run(
         if {"attack", "extract", "report"} & {*stages}:
             # Two commands may get here at once, but only one may write tables and figures at a time.
             with _alone(sweep.workdir.path / ".report.lock", display):
-                failed = _tables(stages, made, display)
+                failed = _tables(stages, made, needs, display)
                 if len(failed) == len(made):
                     raise UserError("\n".join([*failed.values(), *diverged]))
                 display.stage(0.04)
@@ -104,9 +118,9 @@ def _check(verb: str, sweep: Sweep) -> None:
     configs = [task.config for task in sweep.tasks]
     if verb in ("run", "train", "score"):
         trackers.check(sorted({name for c in configs for name in c.train.trackers}))
-    if verb == "attack" and not any(c.attack.replicas for c in configs):
+    if verb == "attack" and not any(map(_attacks, sweep.tasks)):
         raise UserError(
-            "attack.replicas=0: an attack needs replicas to decide on; try --config.attack.replicas=2"
+            "attack.replicas=0, attack.targets=0: there is no model to attack; try --config.attack.replicas=2"
         )
     if verb == "extract" and not any(c.extract.samples for c in configs):
         raise UserError("extract.samples=0: nothing to extract; try --config.extract.samples=1000")
@@ -120,6 +134,10 @@ def _check(verb: str, sweep: Sweep) -> None:
         attacked = [task for task in sweep.tasks if task.config.attack.replicas]
         there = [task for task in attacked if table_facts(task.folder)]
         check_tables(there or (attacked if len(sweep.tasks) == 1 else []))
+
+
+def _attacks(task: Task) -> bool:
+    return bool(task.config.attack.replicas or task.config.attack.targets)
 
 
 def _extracts(task: Task) -> bool:
@@ -310,16 +328,17 @@ def _alone(path: Path, display: Display) -> Iterator[None]:
         lock.release()
 
 
-def _tables(stages: Sequence[str], made: Made, display: Display) -> dict[str, str]:
+def _tables(
+    stages: Sequence[str], made: Made, needs: Sequence[Need | LossNeed], display: Display
+) -> dict[str, str]:
     """Attacks and extracts, recipe by recipe; returns the failures: name of the recipe -> message."""
     failed = {}
+    wanted = requested(made, needs) if "attack" in stages else {}
     for task, population in made:
-        display.stage(0.06 / len(made), steps=2)
+        display.stage(0.06 / len(made), steps=3)
         try:
-            if "attack" in stages and task.config.attack.replicas:
-                if len(made) > 1:
-                    display.say(f"attack: {task.name}")
-                attack(task, population, display)
+            if "attack" in stages and _attacks(task):
+                attack(task, population, wanted[task.name], display.update, display.say)
             if "extract" in stages and _extracts(task):
                 extract(task, population, display)
         except UserError as error:  # for example too few models, because some diverged
@@ -327,9 +346,44 @@ def _tables(stages: Sequence[str], made: Made, display: Display) -> dict[str, st
     return failed
 
 
-def attack(task: Task, population: Population, display: Display) -> None:
-    """Makes the tables of a recipe from its scores; raises the errors of `lm_mia.attacks.runner.run`."""
+def requested(made: Made, needs: Sequence[Need | LossNeed]) -> dict[str, "runner.Requested"]:
+    """Returns what each recipe is attacked for beside its tables of decisions.
+
+    Recipes with targets are always attacked with all their references, for the comparison of recipes.
+    """
     # imported here, since scipy and pandas take a second to load, and most jobs only make models
+    from lm_mia.attacks import models, runner
+
+    recipes = {}
+    for task, _ in made:
+        there = models.numbers(models.present(scores_of(task.config, task.folder)))
+        recipes[task.name] = RecipeModels((task.name, *task.names), task.config, there)
+    attacks, kept = target_attacks([n for n in needs if isinstance(n, Need)], recipes)
+    names = {name: recipe.names for name, recipe in recipes.items()}
+    samples: dict[str, set[int]] = {name: set() for name in recipes}
+    for need in (n for n in needs if isinstance(n, LossNeed)):
+        for name in matching(need.recipes, names):
+            size = recipes[name].config.population.samples
+            samples[name] |= {size - k for k in need.from_end}
+    found = {}
+    for name, recipe in recipes.items():
+        references = divide(recipe.models, recipe.config.attack).references
+        everything = target_attack(recipe.config, recipe.models, "lira_online", len(references))
+        also = [everything] if everything and everything not in attacks[name] else []
+        found[name] = runner.Requested(
+            [*attacks[name], *also], frozenset(kept[name]), sorted(samples[name])
+        )
+    return found
+
+
+def attack(
+    task: Task,
+    population: Population,
+    requested: "runner.Requested",
+    progress: Callable[[str, float, float], None],
+    say: Callable[[str], None],
+) -> None:
+    """Makes the tables of a recipe from its scores; arguments and errors are those of `lm_mia.attacks.runner.run`."""
     from lm_mia.attacks import runner
 
     c = task.config
@@ -337,12 +391,29 @@ def attack(task: Task, population: Population, display: Display) -> None:
     needed = tuple(config.NEEDED[name] for name in c.attack.attacks if name in config.NEEDED)
     store = dataclasses.replace(scores_of(c, task.folder), statistics=needed, token_samples=())
     tables = task.folder / "tables"
-    runner.run(store, population, c.attack, tables, display.update, display.say)
+    counts = runner.run(store, population, c.attack, tables, progress, say, requested)
+    say(
+        f"attack: {task.name}: {counts['requested']} attacks requested, "
+        f"{counts['requested'] - counts['computed']} in its tables already, {counts['computed']} computed"
+    )
+    task.workdir.log({"event": "attack", "recipe": task.name, **counts})
 
 
 def extract(task: Task, population: Population, display: Display) -> None:
-    """Computes how easily the samples with the highest scores can be extracted from the first replica."""
+    """Computes how easily the samples with the highest scores can be extracted from the first replica.
+
+    Nothing is computed if the tables have the results already.
+    """
     c, tables = task.config, task.folder / "tables"
+    facts = table_facts(task.folder)
+    assert facts is not None, "checked before, or just written"
+    [row] = [row for row in task.rows if str(row) == facts["first_target"]]
+    step = c.attack.step or inventory.total_steps(c, row)
+    about = {"row": str(row), "step": step, "config": dataclasses.asdict(c.extract)}
+    about |= {"samples_sha256": facts["tables"]["samples.parquet"]}
+    if is_current(task.folder / EXTRACTION, about):
+        display.say(f"extract: {task.name}: in its tables already")
+        return
     [environment, *_] = devices.environments(1, "device")[1]
     os.environ |= environment
     # imported here, since they load JAX, which no other stage needs in this process
@@ -351,9 +422,6 @@ def extract(task: Task, population: Population, display: Display) -> None:
     from lm_mia.score import extraction
     from lm_mia.score.scorer import restore_params
 
-    facts = table_facts(task.folder)
-    assert facts is not None, "checked before, or just written"
-    [row] = [row for row in task.rows if str(row) == facts["first_target"]]
     shape = transformer.Shape.of(c.model, population.vocab_size, population.length_tokens)
     asked = extraction.chosen(extraction.scored(tables / "samples.parquet"), population, c.extract)
     if len(asked) < c.extract.samples:
@@ -362,9 +430,8 @@ def extract(task: Task, population: Population, display: Display) -> None:
             "them are used"
         )
     here = backend.start("device")
-    step = c.attack.step or inventory.total_steps(c, row)
     folder = inventory.checkpoints(task.folder, row)
     params = restore_params(row, step, shape, folder, here.mesh, here.own)
     found = extraction.extract(params, shape, population, asked, c.extract, display.update)
-    extraction.write(tables, found, c.extract, str(row), step)
+    extraction.write(tables, found, c.extract, about)
     display.say(extraction.summary(found))

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from lm_mia import config
-from lm_mia.atomic import EXTRACTION, FACTS
+from lm_mia.atomic import EXTRACTION, FACTS, TARGETS
 from lm_mia.config import recipe as recipes
 from lm_mia.errors import UserError
 
@@ -124,6 +124,7 @@ class Workdir:
         files = (
             (self.path / "recipes").glob(f"*/{FACTS}"),
             (self.path / "recipes").glob(f"*/{EXTRACTION}"),
+            (self.path / "recipes").glob(f"*/{TARGETS}"),
         )
         made = [path.stat().st_mtime for found in files for path in found]
         return self.report.exists() and bool(made) and self.report.stat().st_mtime < max(made)
@@ -139,7 +140,7 @@ def has_models(recipe_dir: Path) -> bool:
 
 
 def table_facts(recipe_dir: Path) -> dict[str, Any] | None:
-    """Returns flips.json of a recipe, with at least "config" (the settings of the attack) and "first_target".
+    """Returns flips.json of a recipe, with at least "config" (the settings), "first_target" and "tables" (digests).
 
     None if the tables are missing or unfinished.
     """
@@ -148,7 +149,8 @@ def table_facts(recipe_dir: Path) -> dict[str, Any] | None:
         return None
     try:
         found = json.loads(path.read_text())
-        return {**found, "config": dict(found["config"]), "first_target": found["first_target"]}
+        facts = {"config": dict(found["config"]), "tables": dict(found["tables"])}
+        return {**found, **facts, "first_target": found["first_target"]}
     except (ValueError, LookupError, TypeError) as error:
         raise UserError(f"{path}: damaged; run `lm-mia attack` again") from error
 

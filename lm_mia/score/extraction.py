@@ -7,9 +7,7 @@ included: nothing is padded, decoded or tokenised again. Extraction is measured 
 S: tokens of a suffix, B: samples of a call, V: pieces.
 """
 
-import dataclasses
 import functools
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from lm_mia import config, seeds
-from lm_mia.atomic import EXTRACTION, write_atomically, write_csv
+from lm_mia.atomic import EXTRACTION, write_csv, write_facts
 from lm_mia.data.documents import Progress
 from lm_mia.data.population import Population
 from lm_mia.errors import UserError
@@ -170,23 +168,21 @@ def curves(found: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def write(folder: Path, found: pd.DataFrame, c: config.Extract, row: str, step: int) -> None:
+def write(folder: Path, found: pd.DataFrame, c: config.Extract, about: dict[str, Any]) -> None:
     """Writes extraction.csv, extraction_curves.csv and, last, extraction.json, which says what they are about.
 
     Args:
       folder: of the tables.
       found: of `extract`.
       c: what was asked for.
-      row: which was asked.
-      step: after which it was.
+      about: which model, settings and scores the tables are about.
     """
     path = folder / EXTRACTION.name
     path.unlink(missing_ok=True)
     write_csv(folder / "extraction.csv", found)
     write_csv(folder / "extraction_curves.csv", curves(found))
-    facts = {"row": row, "step": step, "config": dataclasses.asdict(c)}
-    facts |= {"schemes": {name: str(scheme) for name, scheme in schemes(c).items()}}
-    write_atomically(path, json.dumps(facts, indent=1) + "\n")
+    about = about | {"schemes": {name: str(scheme) for name, scheme in schemes(c).items()}}
+    write_facts(path, about, ["extraction.csv", "extraction_curves.csv"])
 
 
 def summary(found: pd.DataFrame) -> str:

@@ -4,7 +4,7 @@ R: rows of a part, C: samples of a block.
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +49,19 @@ def blocks(parts: Mapping[str, Part], samples: int, size: int) -> Blocks:
         ahead = _start(parts, high, min(high + size, samples))
         yield slice(low, high), block
         del block  # else it would outlive the caller's own while the next one is awaited
+
+
+def samples(parts: Mapping[str, Part], ids_S: Sequence[int]) -> dict[str, np.ndarray]:
+    """Returns {name: values_RxS} of some samples; only the chunks that hold them are read; errors as in `blocks`."""
+    reading = {
+        name: part.array.oindex[part.index_R, list(ids_S)].read() for name, part in parts.items()
+    }
+    try:
+        return {name: future.result() for name, future in reading.items()}
+    except ValueError:  # tensorstore's DATA_LOSS
+        if bad := bad_shards(parts):
+            raise _corrupt(bad) from None
+        raise
 
 
 def bad_shards(parts: Mapping[str, Part]) -> list[Path]:

@@ -232,6 +232,18 @@ class Store:
         """
         if size < 1:
             raise ValueError(f"size={size}: must be 1 or larger")
+        opened = self._parts(parts)
+        samples = max((part.array.shape[1] for part in opened.values()), default=0)
+        return reader.blocks(opened, samples, size)
+
+    def samples(
+        self, parts: Mapping[str, tuple[str, Sequence[Row]]], ids_S: Sequence[int]
+    ) -> dict[str, np.ndarray]:
+        """Returns {name: values_RxS} of some samples, at `Store.step`; arguments and errors are those of `blocks`."""
+        return reader.samples(self._parts(parts), ids_S)
+
+    def _parts(self, parts: Mapping[str, tuple[str, Sequence[Row]]]) -> dict[str, reader.Part]:
+        """Opens the arrays of `blocks`; raises UserError for absent models."""
         asked: dict[str, list[Row]] = {}
         for variable, wanted in parts.values():
             asked[variable] = list(dict.fromkeys([*asked.get(variable, ()), *wanted]))
@@ -250,7 +262,7 @@ class Store:
                 f"{self.path}: {len(missing)} of {len(everything)} models absent{at} ({names}); run `lm-mia run` first"
             )
         arrays = {name: self.array(name, self.step) for name in asked}
-        opened = {
+        return {
             name: reader.Part(
                 self.path / variable,
                 arrays[variable],
@@ -259,8 +271,6 @@ class Store:
             )
             for name, (variable, wanted) in parts.items()
         }
-        samples = max((array.shape[1] for array in arrays.values()), default=0)
-        return reader.blocks(opened, samples, size)
 
     def _table(self) -> tuple[list[Row], set[str]]:
         """(rows in store order, names of variables and coordinates) as readers see them; empty if there is no store."""

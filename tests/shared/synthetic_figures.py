@@ -10,6 +10,7 @@ from typing import Any
 import filelock
 import pytest
 
+from analysis.figures import MODULES
 from lm_mia.config import Config, Corpus, Tokenizer, load
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,7 +63,8 @@ def make(folder: Path, gain: float = 1.0, only: tuple[str, ...] = ("",)) -> None
         folder.mkdir(parents=True, exist_ok=True)
         synthetic_sweep.corpus(folder / "corpus.parquet", 1000)
         some = [e for e in entries(folder / "corpus.parquet") if e[1].name.startswith(only)]
-        synthetic_sweep.attacked(synthetic_sweep.write(folder / "sweep", some, gain))
+        tasks = synthetic_sweep.write(folder / "sweep", some, gain)
+        synthetic_sweep.attacked(tasks, [*MODULES])
 
 
 if __name__ == "__main__":

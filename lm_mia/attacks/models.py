@@ -1,0 +1,119 @@
+"""Which models of a recipe are present, and the tables of their losses on single samples.
+
+M: models, S: samples whose losses are listed, N2: samples of the population (2N).
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from lm_mia.atomic import write_csv
+from lm_mia.config.needs import Models
+from lm_mia.data.subsets import Row
+from lm_mia.store.store import Store
+
+MODELS, SAMPLE_LOSSES = "models.csv", "sample_losses.csv"
+
+
+def present(store: Store) -> list[Row]:
+    """Returns the models of a store that were scored at the end of their training, in the order of their numbers."""
+    plain = dataclasses.replace(store, statistics=(), token_samples=(), step=0)
+    rows = plain.rows()
+    missing = set(plain.missing(rows, 0))
+    there = [row for row in rows if row not in missing]
+    return sorted(there, key=lambda row: (row.role, row.subset_seed, row.order_seed))
+
+
+def numbers(rows: Sequence[Row]) -> Models:
+    """Returns the models by their numbers."""
+    return Models(
+        references=tuple(row.subset_seed for row in rows if row.role == "reference"),
+        replicas=tuple(row.order_seed for row in rows if row.role == "replica"),
+    )
+
+
+def write_models(path: Path, rows: Sequence[Row]) -> None:
+    """Writes a line per model: its name, role and seeds."""
+    columns = [field.name for field in dataclasses.fields(Row)]
+    lines = [{"model": str(row), **dataclasses.asdict(row)} for row in rows]
+    write_csv(path, pd.DataFrame(lines, columns=["model", *columns]))
+
+
+def write_sample_losses(
+    store: Store, rows: Sequence[Row], ids_S: Sequence[int], path: Path
+) -> bool:
+    """Writes the loss of some samples under every model, with the mean loss of all samples under that model.
+
+    Columns: sample, model, role, member, loss_nats, mean_loss_nats; losses in nats per token, at the end of training.
+
+    Returns:
+      Whether anything was computed: the table stays as it is if it lists these models and samples.
+    """
+    names = [str(row) for row in rows]
+    listed = _listed(path, names)
+    if listed.issuperset(ids_S):
+        return False
+    ids_S = sorted({*listed, *ids_S})
+    plain = dataclasses.replace(store, statistics=(), token_samples=(), step=0)
+    sum_M, samples = np.zeros(len(rows)), 0
+    loss_MxS, member_MxS = (
+        np.zeros((len(rows), len(ids_S))),
+        np.zeros((len(rows), len(ids_S)), bool),
+    )
+    wanted_S = np.array(ids_S)
+    for at, value in plain.blocks({name: (name, rows) for name in ("loss", "member")}):
+        sum_M += value["loss"].sum(axis=1, dtype=float)
+        samples += at.stop - at.start
+        here_S = (at.start <= wanted_S) & (wanted_S < at.stop)
+        loss_MxS[:, here_S] = value["loss"][:, wanted_S[here_S] - at.start]
+        member_MxS[:, here_S] = value["member"][:, wanted_S[here_S] - at.start]
+    parts = [
+        pd.DataFrame(
+            {"sample": sample, "model": names, "role": [row.role for row in rows]}
+            | {"member": member_MxS[:, s], "loss_nats": loss_MxS[:, s]}
+            | {"mean_loss_nats": sum_M / samples}
+        )
+        for s, sample in enumerate(ids_S)
+    ]
+    write_csv(path, pd.concat(parts))
+    return True
+
+
+def _listed(path: Path, names: Sequence[str]) -> set[int]:
+    """Returns the samples that a table lists under exactly these models; empty if it is missing or damaged."""
+    try:
+        table = pd.read_csv(path, usecols=["sample", "model"])
+    except (OSError, ValueError):
+        return set()
+    models = table.groupby("sample")["model"].agg(list)
+    return {int(s) for s in models.index if models[s] == [*names]}
+
+
+def archetype_losses(
+    store: Store, references: Sequence[Row], replicas: Sequence[Row], samples: pd.DataFrame
+) -> pd.DataFrame:
+    """Returns the losses of the samples of archetypes.csv under the references and replicas of the attack.
+
+    Args:
+      store: at the step that is attacked.
+      references, replicas: the models of the attack.
+      samples: has columns kind and id; kinds without a sample have no id.
+
+    Returns:
+      A table with columns kind, sample, model, role, member and loss_nats, in nats per token.
+    """
+    known = samples[samples["id"].notna()]
+    rows = [*references, *replicas]
+    ids_S = known["id"].astype(int).tolist()
+    value = store.samples({name: (name, rows) for name in ("loss", "member")}, ids_S)
+    parts = [
+        pd.DataFrame({"kind": kind, "sample": sample, "model": list(map(str, rows))})
+        .assign(role=[row.role for row in rows], member=value["member"][:, s])
+        .assign(loss_nats=value["loss"][:, s].astype(float))
+        for s, (kind, sample) in enumerate(zip(known["kind"], ids_S, strict=True))
+    ]
+    columns = ["kind", "sample", "model", "role", "member", "loss_nats"]
+    return pd.concat(parts) if parts else pd.DataFrame(columns=columns)

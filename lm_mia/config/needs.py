@@ -1,0 +1,353 @@
+"""What figures need from the attacks stage, as plain data, and the attacks that follow from it.
+
+A figure declares `Need`s. `target_attacks` turns them into attacks on the models that are present, each a
+`TargetAttack`. The attacks stage computes these attacks and writes them to tables, where a figure looks them up by
+`TargetAttack.id`. Both sides build them with the functions of this module, so that they agree about every model.
+"""
+
+import dataclasses
+import fnmatch
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+from lm_mia.config.schema import Attack, AttackName, Config, epoch_steps, score_steps
+
+FORMAT = 1
+"""Part of every table of the attacks stage. It is increased whenever the same scores would give other numbers or
+another layout, so that tables of an earlier version are computed again."""
+
+PAPER_REFERENCES = 128
+"""The number of references in the paper, except where it varies that number."""
+FEWEST_REFERENCES = 2
+"""An attack with fewer references is not possible."""
+GROUPS = 8
+"""References are divided into this many groups; attacks that leave out one group at a time show how much the choice of
+the references matters (a jackknife)."""
+
+Observed = Literal["loss", "target_logit"]
+Targets = Literal["targets", "replicas", "either"]
+REFERENCE_FREE = ("loss", "zlib", "min_k", "min_k_plus_plus", "lowercase")
+"""Attacks that use no references."""
+_RMIA = ("rmia", "rmia_offline")
+
+
+@dataclasses.dataclass(frozen=True)
+class Need:
+    """Attacks that a figure needs: every combination of the fields below, on every recipe."""
+
+    recipes: tuple[str, ...]
+    """Names of recipes; ``*`` stands for any characters, as in ``chinchilla-*``. The recipes are compared with each
+    other, so they are attacked with equal numbers of references, and on targets with the same seeds."""
+    attacks: tuple[AttackName, ...] = ("lira_online",)
+    references: Literal["common", "powers"] = "common"
+    """common: as many as all recipes have, at most ``most_references``; powers: also all powers of two below that
+    number, as `powers` lists them."""
+    most_references: int | None = PAPER_REFERENCES
+    """None: no limit."""
+    targets: Targets = "targets"
+    """targets: models with training subsets of their own; replicas: models that share one subset; either: replicas
+    for recipes without targets."""
+    observed: tuple[Observed, ...] = ("loss",)
+    """What the attacker observes of each sample."""
+    epochs: tuple[float, ...] | Literal["end", "all"] = "end"
+    """After how many epochs of training the targets and references are attacked; all: whenever they were scored."""
+    rmia_shares: tuple[float, ...] = ()
+    """Numbers of samples that RMIA compares with, as shares of the population; empty: attack.rmia_samples."""
+    rmia_gammas: tuple[float, ...] = ()
+    """Empty: attack.rmia_gamma."""
+    jackknife: bool = False
+    """Whether each attack is repeated without each of the `GROUPS` of references."""
+    sample_scores: bool = False
+    """Whether the score of every sample under every target is kept, too."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LossNeed:
+    """Losses of single samples under every model that a figure needs, with each model's mean loss over all samples."""
+
+    recipes: tuple[str, ...]
+    """As in `Need`."""
+    from_end: tuple[int, ...]
+    """Sample ids, counted from the end of the population: 1 is the last sample."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Models:
+    """The models of a recipe that are present at the end of their training, by number, in ascending order."""
+
+    references: tuple[int, ...]
+    """Models with training subsets of their own, among them the targets."""
+    replicas: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Division:
+    """The models of a recipe by their part in an attack, by number."""
+
+    references: tuple[int, ...]
+    targets: tuple[int, ...]
+    """Models with training subsets of their own that are attacked with the references."""
+    replicas: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class RecipeModels:
+    """A recipe with its models, as far as `target_attacks` needs to know it."""
+
+    names: tuple[str, ...]
+    config: Config
+    models: Models
+
+
+@dataclasses.dataclass(frozen=True)
+class TargetAttack:
+    """One attack on some targets of a recipe, with the models that take part."""
+
+    attack: AttackName
+    replicas: bool
+    """Whether the targets are replicas."""
+    targets: tuple[int, ...]
+    references: tuple[int, ...]
+    step: int = 0
+    """The training step at which all models were scored; 0: the end."""
+    observed: Observed = "loss"
+    rmia_samples: int = 0
+    """0 for attacks other than RMIA; so is ``rmia_gamma``."""
+    rmia_gamma: float = 0.0
+    group_left_out: int | None = None
+    """Which of the `GROUPS` of references is not among them."""
+
+    @property
+    def id(self) -> str:
+        """Identifies the attack in the tables: name, number of references, and a hash of all fields."""
+        text = json.dumps([FORMAT, dataclasses.astuple(self)])
+        digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+        return f"{self.attack}-{len(self.references)}-{digest}"
+
+
+def settings(c: Attack) -> dict[str, Any]:
+    """Returns what the numbers of a `TargetAttack` depend on beside its fields: settings of the recipe, as JSON."""
+    fixed = {"format": FORMAT, "fprs": list(c.fprs), "band": list(c.band), "rmia_a": c.rmia_a}
+    return fixed | {"variance": c.variance, "finite_population": c.finite_population}
+
+
+def divide(models: Models, c: Attack) -> Division:
+    """Divides the models that are present into references, targets and replicas.
+
+    Targets are the last of the references that the config requests. If most of these are missing, because more
+    references were requested than are trained yet, the last complete set before them remains the targets; it ends at
+    an even distance from the end, since pairs of models are complements of each other in the balanced design.
+    """
+    present = frozenset(models.references)
+
+    def missing(end: int) -> int:
+        return sum(i not in present for i in range(end - c.targets, end))
+
+    end = c.references
+    if 2 * missing(end) > c.targets:
+        end = next((k for k in range(end, c.targets, -2) if not missing(k)), end)
+    first = end - c.targets
+    return Division(
+        references=tuple(i for i in models.references if i < first),
+        targets=tuple(i for i in models.references if first <= i < end),
+        replicas=tuple(i for i in models.replicas if i < c.replicas),
+    )
+
+
+def alike(configs: Sequence[Config]) -> list[Config]:
+    """Returns the configs with the smallest numbers of references and of targets that any of them requests."""
+    references = min(c.attack.references for c in configs)
+    targets = min(c.attack.targets for c in configs)
+    return [
+        dataclasses.replace(
+            c, attack=dataclasses.replace(c.attack, references=references, targets=targets)
+        )
+        for c in configs
+    ]
+
+
+def powers(c: Attack, most: int) -> list[int]:
+    """Returns the numbers of references, up to ``most``, in a study of their number.
+
+    They are powers of two and ``most`` itself, from 2 on if variances are pooled (a sample then needs one IN and one
+    OUT reference), else from 4 on.
+    """
+    least = 2 if c.variance == "pooled" else 4
+    counts = [least * 2**i for i in range(32) if least * 2**i < most]
+    return [*counts, most]
+
+
+def score_step(c: Config, epochs: float) -> int | None:
+    """Returns the step of the scores after so many epochs: 0 for the end, None if models are not scored there."""
+    if epochs >= c.train.epochs:
+        return 0
+    score = dataclasses.replace(c.score, at_epochs=(epochs,), at_steps=())
+    [step] = epoch_steps(dataclasses.replace(c, score=score))
+    return step if step in score_steps(c) else None
+
+
+def scored_epochs(c: Config) -> list[float]:
+    """Returns the numbers of epochs after which the models of a recipe are scored, the end among them."""
+    return sorted({*c.score.at_epochs, float(c.train.epochs)})
+
+
+def target_attack(
+    c: Config,
+    models: Models,
+    attack: AttackName,
+    references: int,
+    *,
+    replicas: bool = False,
+    step: int = 0,
+    observed: Observed = "loss",
+    rmia_samples: int = 0,
+    rmia_gamma: float = 0.0,
+    group_left_out: int | None = None,
+) -> TargetAttack | None:
+    """Returns an attack on all targets of a recipe.
+
+    Args:
+      c: the config of the recipe.
+      models: the models that are present.
+      attack: the name of the attack.
+      references: their number; the first ones are used.
+      replicas: whether replicas are attacked, rather than targets with training subsets of their own.
+      step, observed: as in `TargetAttack`.
+      rmia_samples, rmia_gamma: for RMIA; 0: those of the config.
+      group_left_out: one of the `GROUPS` of references, which is not used. A group consists of whole pairs (2i, 2i+1).
+
+    Returns:
+      The attack, or None if there are too few models for it.
+    """
+    parts = divide(models, c.attack)
+    targets = parts.replicas if replicas else parts.targets
+    if not targets or len(parts.references) < max(references, FEWEST_REFERENCES):
+        return None
+    used = parts.references[:references]
+    if group_left_out is not None:
+        if references < 2 * GROUPS:
+            return None
+        used = tuple(r for i, r in enumerate(used) if i // 2 % GROUPS != group_left_out)
+    is_rmia = attack in _RMIA
+    samples = min(rmia_samples or c.attack.rmia_samples, c.population.samples)
+    return TargetAttack(
+        attack,
+        replicas,
+        targets,
+        () if attack in REFERENCE_FREE else used,
+        step,
+        observed,
+        samples if is_rmia else 0,
+        (rmia_gamma or c.attack.rmia_gamma) if is_rmia else 0.0,
+        group_left_out,
+    )
+
+
+def matching(patterns: Iterable[str], recipes: Mapping[str, Sequence[str]]) -> list[str]:
+    """Returns the keys of the recipes of which a name fits one of the patterns, in the order of the recipes.
+
+    Args:
+      patterns: as `Need.recipes`.
+      recipes: a key of each recipe, and its names.
+    """
+    patterns = list(patterns)
+    return [
+        key
+        for key, names in recipes.items()
+        if any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in patterns)
+    ]
+
+
+def target_attacks(
+    needs: Iterable[Need], recipes: Mapping[str, RecipeModels]
+) -> tuple[dict[str, list[TargetAttack]], dict[str, set[str]]]:
+    """Returns the attacks that needs come to, without duplicates.
+
+    A recipe that has too few models for a need, or was not scored at the epochs, is left out.
+
+    Args:
+      needs: of all figures.
+      recipes: a key of each recipe of the command, and the recipe.
+
+    Returns:
+      For each key, the attacks, and the ids of those of which the scores of all samples are kept.
+    """
+    attacks: dict[str, dict[str, TargetAttack]] = {key: {} for key in recipes}
+    kept: dict[str, set[str]] = {key: set() for key in recipes}
+    names = {key: recipe.names for key, recipe in recipes.items()}
+    for need in needs:
+        group = {key: recipes[key] for key in matching(need.recipes, names)}
+        for key, found in _attacks_of(need, group).items():
+            attacks[key] |= {attack.id: attack for attack in found}
+            if need.sample_scores:
+                kept[key] |= {attack.id for attack in found}
+    return {key: list(found.values()) for key, found in attacks.items()}, kept
+
+
+def _attacks_of(need: Need, recipes: Mapping[str, RecipeModels]) -> dict[str, list[TargetAttack]]:
+    """Returns the attacks that one need comes to, for each of its recipes."""
+    configs = usable(need.targets, recipes)
+    counts = {k: len(divide(recipes[k].models, c.attack).references) for k, c in configs.items()}
+    common = min(counts.values(), default=0)
+    if need.most_references is not None:
+        common = min(common, need.most_references)
+    found: dict[str, list[TargetAttack]] = {}
+    for key, c in configs.items():
+        references = powers(c.attack, common) if need.references == "powers" else [common]
+        groups = [None, *range(GROUPS)] if need.jackknife else [None]
+        epochs = scored_epochs(c) if need.epochs == "all" else need.epochs
+        steps = {0} if epochs == "end" else {score_step(c, epoch) for epoch in epochs}
+        sizes = [round(share * c.population.samples) for share in need.rmia_shares] or [0]
+        one_by_one = (
+            target_attack(
+                c,
+                recipes[key].models,
+                attack,
+                count,
+                replicas=on_replicas(need.targets, c),
+                step=step,
+                observed=observed,
+                rmia_samples=size,
+                rmia_gamma=gamma,
+                group_left_out=group,
+            )
+            for attack in need.attacks
+            for observed in need.observed
+            for step in sorted(s for s in steps if s is not None)
+            for count in references
+            for size in (sizes if attack in _RMIA else [0])
+            for gamma in ((need.rmia_gammas or [0.0]) if attack in _RMIA else [0.0])
+            for group in groups
+        )
+        found[key] = [attack for attack in one_by_one if attack is not None]
+    return found
+
+
+def usable(targets: Targets, recipes: Mapping[str, RecipeModels]) -> dict[str, Config]:
+    """Returns the configs of the recipes that have enough models, with equal numbers of references and targets.
+
+    Args:
+      targets: as `Need.targets`.
+      recipes: a key of each recipe, and the recipe.
+    """
+    compared = [k for k, r in recipes.items() if not on_replicas(targets, r.config)]
+    same = alike([recipes[k].config for k in compared]) if compared else []
+    configs = {k: r.config for k, r in recipes.items()} | dict(zip(compared, same, strict=True))
+    return {
+        key: c
+        for key, c in configs.items()
+        if target_attack(
+            c,
+            recipes[key].models,
+            "lira_online",
+            FEWEST_REFERENCES,
+            replicas=on_replicas(targets, c),
+        )
+    }
+
+
+def on_replicas(targets: Targets, c: Config) -> bool:
+    """Returns whether replicas are attacked, for a value of `Need.targets`."""
+    return targets == "replicas" or (targets == "either" and not c.attack.targets)
