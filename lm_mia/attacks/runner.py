@@ -1,51 +1,18 @@
-"""Attacks: the score store -> membership scores, decisions and metrics -> tables.
+"""Attacks: the score store -> membership scores, decisions and metrics -> tables."""
 
-T: targets, M: references, F: false positive rates, G: points of a curve, N2: samples of the population (2N).
-"""
-
-import contextlib
-import dataclasses
 import os
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import pandas as pd
 
 from lm_mia import config
-from lm_mia.atomic import FACTS, is_current, write_csv, write_facts
-from lm_mia.attacks import decisions, models, resampling, score_matrix, signals, tables
-from lm_mia.attacks.score_matrix import ScoreFile
-from lm_mia.attacks.targets import TargetTables
-from lm_mia.config import NEEDED, AttackName
-from lm_mia.config.needs import FORMAT, REFERENCE_FREE, Observed, TargetAttack
-from lm_mia.data import subsets
-from lm_mia.data.population import MEASURES, Population
-from lm_mia.data.subsets import Row
+from lm_mia.attacks import models, replicas, targets
+from lm_mia.config.needs import Requested
+from lm_mia.data.population import Population
 from lm_mia.errors import UserError
-from lm_mia.seeds import permutation
-from lm_mia.stats import coin_flip, flips, intervals, roc
 from lm_mia.store.store import Store
 
-_SHUFFLES = 10
-_CURVE_POINTS = 100
-
-Progress = Callable[[str, float, float], None]
-Say = Callable[[str], None]
-
-
-@dataclasses.dataclass(frozen=True)
-class Requested:
-    """What is computed for one recipe beside the tables of decisions."""
-
-    attacks: Sequence[TargetAttack] = ()
-    keep_scores: frozenset[str] = frozenset()
-    """Ids of the attacks of which the scores of all samples are kept."""
-    loss_samples: Sequence[int] = ()
-    """Samples whose losses under every model are listed."""
+_NOTHING = Requested()
 
 
 def run(
@@ -53,9 +20,9 @@ def run(
     population: Population,
     c: config.Attack,
     folder: Path,
-    progress: Progress,
-    say: Say,
-    requested: Requested = Requested(),
+    progress: Callable[[str, float, float], None],
+    say: Callable[[str], None],
+    requested: Requested = _NOTHING,
 ) -> dict[str, int]:
     """Makes the tables of a recipe; what they hold already is not computed again.
 
@@ -80,402 +47,20 @@ def run(
         left.unlink()
     present = models.present(store)
     models.write_models(folder / models.MODELS, present)
-    counts = {"requested": 0, "computed": 0}
-    target_tables = TargetTables(folder, c)
+    target_tables = targets.TargetTables(folder, c)
+    on_replicas, failure = {"requested": 0, "computed": 0}, None
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        if c.replicas:
-            made = _decisions(store, population, c, target_tables, folder, pool, progress, say)
-            counts = {name: counts[name] + made[name] for name in counts}
-        made = _targets(store, population, c, requested, target_tables, folder, pool, progress, say)
-        counts = {name: counts[name] + made[name] for name in counts}
+        shared = target_tables, folder, pool, progress, say
+        try:
+            if c.replicas:
+                on_replicas = replicas.run(store, population, c, *shared)
+        except UserError as error:  # such as too few replicas, which does not concern the targets
+            failure = error
+        on_targets = targets.run(store, population, c, requested, *shared)
     if requested.loss_samples:
         path, ids_S = folder / models.SAMPLE_LOSSES, requested.loss_samples
         references = [row for row in present if row.role == "reference"]
         models.write_sample_losses(store, references, ids_S, path)
-    return counts
-
-
-def _decisions(
-    store: Store,
-    population: Population,
-    c: config.Attack,
-    target_tables: TargetTables,
-    folder: Path,
-    pool: ThreadPoolExecutor,
-    progress: Progress,
-    say: Say,
-) -> dict[str, int]:
-    """Attacks all replicas and writes the tables of their decisions; returns the numbers of attacks as `run` does."""
-    source = open_source(store, population, c, say)
-    if c.leave_one_out:
-        resampling.refuse_balanced(source)
-    attacks = _on_replicas(source, c)
-    counts = {"requested": len(attacks), "computed": 0}
-    about = _about(source, c)
-    facts_path = folder / FACTS.name
-    if is_current(facts_path, about):
-        return counts
-    facts_path.unlink(missing_ok=True)
-    member_N2, references = source.target_member_TxN2[0], len(source.references)
-    steps = len(attacks) + _SHUFFLES + 1
-    lines, curves, intervals, counted, fitted = [], [], [], None, None
-    comparisons = _comparisons(source, c) if _uses_rmia(c.attacks) else None
-    for step, attack in enumerate(attacks):
-
-        def part(share: float, step: int = step) -> None:
-            progress("attack", step + share, steps)
-
-        part(0)
-        name, count = attack.attack, len(attack.references)
-        whole = count == references or name in REFERENCE_FREE
-        some = source.with_references(range(count or references))
-        block = signals.first(comparisons, len(some.references))
-        with ScoreFile(folder, len(source.targets), source.samples) as file:
-            fitted = signals.fit(some, [name], block, c)
-            score_matrix.fill({name: file}, some, fitted, c, pool, progress=lambda x: part(0.4 * x))
-            points = score_matrix.points(file, source.target_member_TxN2, rates(c, member_N2), pool)
-            if attack not in target_tables:
-                target_tables.add(attack, source.targets, points, len(c.fprs))
-            if whole and name == "lira_online":
-                _check(points, references, c, say)
-                part(0.6)
-                columns = {name: population.column(name) for name in MEASURES}
-                counted = decisions.write(some, fitted, file, points, columns, c, folder, pool)
-            if not (points.members_T.all() and points.nonmembers_T.all()):
-                continue  # so few references are enough for no sample of a class
-            part(0.8)
-            lines.append(tables.attack(name, count, points, c))
-            curves.append(tables.curve(name, count, points, c))
-            if whole and c.bootstraps:
-                intervals.append(_intervals(name, points, file.target(0), member_N2, c))
-    assert counted is not None, "lira_online is among the attacks"
-    target_tables.write()
-    write_csv(folder / "attacks.csv", pd.DataFrame(lines))
-    write_csv(folder / "roc.csv", pd.concat(curves))
-    _write_or_remove(folder / "intervals.csv", intervals)
-    _shuffled(source, c, folder, pool, lambda n: progress("attack", len(attacks) + n, steps))
-    _diagnose(source, c, folder, pool, say)
-    found = decisions.find(folder / "samples.parquet", population, len(source.targets), c)
-    write_csv(folder / "archetypes.csv", found)
-    losses = models.archetype_losses(source.store, source.references, source.targets, found)
-    write_csv(folder / "archetype_losses.csv", losses)
-    written = [name for name in TABLES if (folder / name).is_file()]
-    write_facts(facts_path, about | _facts(source, counted, c), written)
-    progress("attack", steps, steps)
-    return counts | {"computed": len(attacks)}
-
-
-def _on_replicas(source: signals.Source, c: config.Attack) -> list[TargetAttack]:
-    """Every attack of the config with 1, 2, 4, ... references and with all of them."""
-    references = tuple(row.subset_seed for row in source.references)
-    targets = tuple(row.order_seed for row in source.targets)
-    counts = sorted({len(references), *(2**i for i in range(len(references).bit_length()))})
-    samples = min(c.rmia_samples, source.samples)
-    return [
-        TargetAttack(
-            name,
-            True,
-            targets,
-            () if name in REFERENCE_FREE else references[:count],
-            c.step,
-            rmia_samples=samples if _uses_rmia([name]) else 0,
-            rmia_gamma=c.rmia_gamma if _uses_rmia([name]) else 0.0,
-        )
-        for name in c.attacks
-        for count in counts
-        if count == len(references) or name not in REFERENCE_FREE
-    ]
-
-
-TABLES = (
-    "attacks.csv",
-    "roc.csv",
-    "error_rates.csv",
-    "thresholds.csv",
-    "flip_shares.csv",
-    "true_positives.csv",
-    "coin_free_roc.csv",
-    "partial_auc.csv",
-    "flip_curves.csv",
-    "samples.parquet",
-    "archetypes.csv",
-    "archetype_losses.csv",
-    "shuffled.csv",
-    "intervals.csv",
-    "resampled_references.csv",
-    "true_positive_probability.parquet",
-)
-"""The tables of decisions, the last three of which are made only if settings request them."""
-
-
-def _targets(
-    store: Store,
-    population: Population,
-    c: config.Attack,
-    requested: Requested,
-    target_tables: TargetTables,
-    folder: Path,
-    pool: ThreadPoolExecutor,
-    progress: Progress,
-    say: Say,
-) -> dict[str, int]:
-    """Computes the requested attacks that the tables lack; returns the numbers of attacks as `run` does."""
-    missing = [
-        attack
-        for attack in requested.attacks
-        if attack not in target_tables
-        or (attack.id in requested.keep_scores and not target_tables.has_scores(attack))
-    ]
-    absent_models: dict[str, int] = {}
-    computed = 0
-    for number, attack in enumerate(missing):
-        progress("attack targets", number, len(missing))
-        targets = [*map(subsets.replica if attack.replicas else subsets.reference, attack.targets)]
-        references = [*map(subsets.reference, attack.references)]
-        statistics = tuple(NEEDED[name] for name in [attack.attack] if name in NEEDED)
-        statistics += (attack.observed,) if attack.observed != "loss" else ()
-        needed = dataclasses.replace(
-            store, statistics=statistics, token_samples=(), step=attack.step
-        )
-        if absent := needed.missing([*references, *targets], attack.step):
-            absent_models[_with(needed)] = len(absent)
-            continue
-        computed += 1
-        of_attack = tuple(name for name in statistics if name != attack.observed)
-        source = _source(needed, population, targets, references, of_attack, attack.observed)
-        settings = dataclasses.replace(
-            c,
-            rmia_samples=attack.rmia_samples or c.rmia_samples,
-            rmia_gamma=attack.rmia_gamma or c.rmia_gamma,
-        )
-        block = _comparisons(source, settings) if attack.rmia_samples else None
-        fitted = signals.fit(source, [attack.attack], block, settings)
-        # Attacks without a group of references only show how much the AUC and the TPRs vary.
-        on_curve = attack.group_left_out is None
-        fprs = rates(c, source.target_member_TxN2[0]) if on_curve else list(c.fprs)
-        with ScoreFile(folder, len(targets), source.samples) as file:
-            score_matrix.fill({attack.attack: file}, source, fitted, settings, pool)
-            if attack.id in requested.keep_scores:
-                target_tables.write_scores(attack, targets, file)
-            if attack not in target_tables:
-                points = score_matrix.points(file, source.target_member_TxN2, fprs, pool)
-                target_tables.add(attack, targets, points, len(c.fprs))
-                target_tables.write()
-    if missing:
-        progress("attack targets", len(missing), len(missing))
-    for where, count in absent_models.items():
-        say(f"{count} models are absent{where}: attacks for figures that need them were left out")
-    return {"requested": len(requested.attacks), "computed": computed}
-
-
-def rates(c: config.Attack, member_N2: np.ndarray) -> list[float]:
-    """False positive rates at which every target is measured: attack.fprs, then the points of the curves."""
-    grid_G = np.geomspace(1 / max(int((~member_N2).sum()), 1), 1, _CURVE_POINTS)
-    return [*c.fprs, *np.unique([0.0, *c.band, *grid_G])]
-
-
-def open_source(
-    store: Store, population: Population, c: config.Attack, say: Callable[[str], None]
-) -> signals.Source:
-    """The rows of an attack that are there at its step; UserError if they are too few."""
-    store = dataclasses.replace(store, step=c.step)
-    wanted = subsets.rows(c.references, c.replicas)
-    absent = set(store.missing(wanted, store.step))
-    rows = [row for row in wanted if row not in absent]
-    references = [row for row in rows if row.role == "reference"]
-    targets = [row for row in rows if row.role == "replica"]
-    if len(references) < 4 or len(targets) < 2:
-        raise UserError(
-            f"{store.path}: {len(references)} of {c.references} references and {len(targets)} of {c.replicas} replicas "
-            f"are there{_with(store)}, of 4 and 2 that an attack needs at least; run `lm-mia run` first"
-        )
-    if absent:
-        say(
-            f"{len(absent)} of {len(wanted)} models are absent{_with(store)}: attacking {len(targets)} of {c.replicas} "
-            f"replicas with {len(references)} of {c.references} references; `lm-mia run` makes the others"
-        )
-    statistics = tuple(NEEDED[a] for a in c.attacks if a in NEEDED)
-    return _source(store, population, targets, references, statistics)
-
-
-def _source(
-    store: Store,
-    population: Population,
-    targets: Sequence[Row],
-    references: Sequence[Row],
-    statistics: tuple[str, ...],
-    observed: Observed = "loss",
-) -> signals.Source:
-    """The scores of models that are all present. Replicas share a subset, so that of the first one is read."""
-    replicas = targets[0].role == "replica"
-    members = {"member": ("member", targets[:1] if replicas else targets)}
-    [(_, value)] = store.blocks(members, sys.maxsize)
-    shape = len(targets), value["member"].shape[1]
-    return signals.Source(
-        store,
-        targets,
-        references,
-        np.broadcast_to(value["member"], shape),
-        population.column("zlib_bytes"),
-        statistics,
-        observed=observed,
-    )
-
-
-def _with(store: Store) -> str:
-    said = [f"with {', '.join(store.statistics)}"] if store.statistics else []
-    said += [f"at step {store.step}"] if store.step else []
-    return f" ({', '.join(said)})" if said else ""
-
-
-def _uses_rmia(attacks: Sequence[AttackName]) -> bool:
-    return not {"rmia", "rmia_offline"}.isdisjoint(attacks)
-
-
-def _comparisons(source: signals.Source, c: config.Attack) -> signals.Block:
-    """The samples that RMIA compares with, drawn by seed from the population, under all models of the source."""
-    order_N2 = permutation(0, "samples that RMIA compares with", source.samples)
-    return signals.gather(source, np.sort(order_N2[: c.rmia_samples]))
-
-
-@contextlib.contextmanager
-def _files(
-    folder: Path, names: Sequence[AttackName], targets: int, samples: int
-) -> Iterator[dict[AttackName, ScoreFile]]:
-    with contextlib.ExitStack() as stack:
-        yield {name: stack.enter_context(ScoreFile(folder, targets, samples)) for name in names}
-
-
-def _check(
-    points: roc.OperatingPoints, references: int, c: config.Attack, say: Callable[[str], None]
-) -> None:
-    need, short = 2 if c.variance == "per_sample" else 1, int(points.left_out_T.max())
-    for left, kind in ((points.members_T, "member"), (points.nonmembers_T, "non-member")):
-        if not left.all():
-            raise UserError(
-                f"attack.references={references}: no {kind} has enough IN and OUT references, with some spread among "
-                "them, for LiRA; ask for more"
-            )
-    if short:
-        say(
-            f"attack.references={references}: {short} samples have fewer than {need} IN or {need} OUT references, or "
-            "no spread among them; they are left out (NaN) and counted; more references or train.subset='balanced' "
-            "mend it"
-        )
-
-
-def _intervals(
-    name: str,
-    points: roc.OperatingPoints,
-    score_N2: np.ndarray,
-    member_N2: np.ndarray,
-    c: config.Attack,
-) -> pd.DataFrame:
-    """Rows of intervals.csv, 95 %, over the choice of samples: AUC and TPRs of the first target."""
-    found = intervals.intervals(score_N2, member_N2, c.fprs, replicates=c.bootstraps)
-    members = points.members_T[0]
-    exact = intervals.clopper_pearson(np.rint(found.tpr_TxF[0] * members), members)
-    table = pd.DataFrame({"attack": name, "metric": [f"tpr_at_{fpr:g}" for fpr in c.fprs]})
-    table["value"], table["bootstrap_low"] = found.tpr_TxF[0], found.tpr_low_TxF[0]
-    table["bootstrap_high"] = found.tpr_high_TxF[0]
-    table["clopper_pearson_low"], table["clopper_pearson_high"] = exact
-    area = {"attack": name, "metric": "auc", "value": found.auc_T[0]}
-    area |= {"bootstrap_low": found.auc_low_T[0], "bootstrap_high": found.auc_high_T[0]}
-    return pd.concat([pd.DataFrame([area]), table]).assign(left_out=int(found.left_out_T[0]))
-
-
-def _shuffled(
-    source: signals.Source,
-    c: config.Attack,
-    folder: Path,
-    pool: ThreadPoolExecutor,
-    progress: Callable[[int], None],
-) -> None:
-    """AUC of every attack where membership is noise; anything but 0.5 would be a leak in our own machinery."""
-    auc: dict[AttackName, list[float]] = {name: [] for name in c.attacks}
-    left_out = dict.fromkeys(c.attacks, 0)
-    for shuffle in range(_SHUFFLES):
-        noise = source.shuffled(shuffle)
-        block = _comparisons(noise, c) if _uses_rmia(c.attacks) else None
-        fitted = signals.fit(noise, c.attacks, block, c)
-        with _files(folder, c.attacks, 1, noise.samples) as files:
-            score_matrix.fill(files, noise, fitted, c, pool)
-            for name, file in files.items():
-                found = roc.auc(file.target(0), noise.target_member_TxN2[0])
-                auc[name].append(float(found.auc_T[0]))
-                left_out[name] = max(left_out[name], int(found.left_out_T[0]))
-        progress(shuffle + 1)
-    rows = [
-        {"attack": name, "references": 0 if name in REFERENCE_FREE else len(source.references)}
-        | {"shuffles": _SHUFFLES, "auc_mean": np.mean(a), "auc_std": np.std(a)}
-        | {"auc_min": np.min(a), "auc_max": np.max(a), "left_out": left_out[name]}
-        for name, a in auc.items()
-    ]
-    write_csv(folder / "shuffled.csv", pd.DataFrame(rows))
-
-
-def _diagnose(
-    source: signals.Source,
-    c: config.Attack,
-    folder: Path,
-    pool: ThreadPoolExecutor,
-    say: Callable[[str], None],
-) -> None:
-    """The tables that are made when asked for; what an earlier attack left is removed."""
-    resampled = []
-    pairs = len(resampling.pairs(source))
-    if c.resample_references and 2 * pairs // c.resample_references < 2:
-        say(
-            f"attack.resample_references={c.resample_references}: the {pairs} pairs of references that are there make "
-            "no two sets; left out"
-        )
-    elif c.resample_references:
-        found = resampling.resampled_references(source, c, folder, pool)
-        resampled.append(found)
-        if short := found["left_out"].max():
-            say(
-                f"attack.resample_references={c.resample_references}: up to {short} of {source.samples} "
-                "samples lack IN or OUT references in some set and are left out; larger sets mend it"
-            )
-    _write_or_remove(folder / "resampled_references.csv", resampled)
-    probabilities = folder / "true_positive_probability.parquet"
-    if c.leave_one_out:
-        resampling.true_positive_probability(source, c, probabilities, pool)
-    else:
-        probabilities.unlink(missing_ok=True)
-
-
-def _write_or_remove(path: Path, parts: list[pd.DataFrame]) -> None:
-    if parts:
-        write_csv(path, pd.concat(parts))
-    else:
-        path.unlink(missing_ok=True)
-
-
-def _about(source: signals.Source, c: config.Attack) -> dict[str, Any]:
-    """What determines the tables of decisions."""
-    return {
-        "format": FORMAT,
-        "config": dataclasses.asdict(c),
-        "reference_models": [str(row) for row in source.references],
-        "replica_models": [str(row) for row in source.targets],
-    }
-
-
-def _facts(
-    source: signals.Source, counted: flips.FlipCounts, c: config.Attack
-) -> dict[str, object]:
-    """What the tables are about."""
-    replicas = len(source.targets)
-    k_low, cutoff = coin_flip.coin_flip_cutoff(replicas, c.alpha)
-    return {
-        "recipe": source.store.path.parent.name,
-        "attack": "lira_online",
-        "first_target": str(source.targets[0]),
-        "references": len(source.references),
-        "replicas": replicas,
-        "k_low": k_low,
-        "cutoff": cutoff,
-        "max_flip_rate": flips.max_flip_rate(replicas),
-        "left_out": int(counted.left_out_F[0]),
-    }
+    if failure:
+        raise failure
+    return {name: on_replicas[name] + on_targets[name] for name in on_targets}

@@ -20,6 +20,7 @@ from lm_mia.config import AttackName
 from lm_mia.stats import roc
 
 _AHEAD = 8  # items waiting for a thread
+_CURVE_POINTS = 100
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -114,6 +115,12 @@ def fill(
 
     for done in in_order(pool, work, (part for block in source.blocks() for part in block.parts())):
         progress(done / source.samples)
+
+
+def rates(c: config.Attack, member_N2: np.ndarray) -> list[float]:
+    """False positive rates at which every target is measured: attack.fprs, then the points of the curves."""
+    grid_G = np.geomspace(1 / max(int((~member_N2).sum()), 1), 1, _CURVE_POINTS)
+    return [*c.fprs, *np.unique([0.0, *c.band, *grid_G])]
 
 
 def points(

@@ -4,6 +4,7 @@ T: targets, M: references, C: samples of a block, Z: samples that RMIA compares 
 """
 
 import dataclasses
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from lm_mia import config
 from lm_mia.config import AttackName
 from lm_mia.config.needs import Observed
+from lm_mia.data.population import Population
 from lm_mia.data.subsets import Row
 from lm_mia.seeds import permutation
 from lm_mia.stats import baselines, likelihood_ratio, robust_mia
@@ -106,6 +108,39 @@ class Source:
         )
 
 
+def open_source(
+    store: Store,
+    population: Population,
+    targets: Sequence[Row],
+    references: Sequence[Row],
+    statistics: tuple[str, ...],
+    observed: Observed = "loss",
+) -> Source:
+    """Returns the scores of models that are all present.
+
+    Args:
+      store: at the step that is attacked.
+      population: for the compressed sizes of texts.
+      targets: all replicas, which share their subset, or all models with subsets of their own.
+      references: with which they are attacked.
+      statistics: that the attacks need beside the loss.
+      observed: what the attacker observes of each sample.
+    """
+    replicas = targets[0].role == "replica"
+    members = {"member": ("member", targets[:1] if replicas else targets)}
+    [(_, value)] = store.blocks(members, sys.maxsize)
+    shape = len(targets), value["member"].shape[1]
+    return Source(
+        store,
+        targets,
+        references,
+        np.broadcast_to(value["member"], shape),
+        population.column("zlib_bytes"),
+        statistics,
+        observed=observed,
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class Fitted:
     """What scoring a block needs to know of all other blocks."""
@@ -143,6 +178,12 @@ def fit(
         assert comparisons is not None
         sorted_TxZ[name] = np.sort(_log_alpha(name, comparisons, c), axis=1)
     return Fitted(scatter_2x2, sorted_TxZ)
+
+
+def comparisons(source: Source, samples: int) -> Block:
+    """So many samples that RMIA compares with, drawn by seed from the population, under all models of the source."""
+    order_N2 = permutation(0, "samples that RMIA compares with", source.samples)
+    return gather(source, np.sort(order_N2[:samples]))
 
 
 def gather(source: Source, ids_Z: np.ndarray) -> Block:

@@ -8,8 +8,10 @@
 T: targets, F: false positive rates, N2: samples of the population (2N).
 """
 
+import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +21,15 @@ import pyarrow.parquet as pq
 
 from lm_mia import config
 from lm_mia.atomic import replacing, write_atomically, write_csv
+from lm_mia.attacks import score_matrix, signals
 from lm_mia.attacks.score_matrix import ScoreFile
-from lm_mia.config import needs
-from lm_mia.config.needs import TargetAttack
+from lm_mia.config import NEEDED, needs
+from lm_mia.config.needs import Requested, TargetAttack
+from lm_mia.data import subsets
+from lm_mia.data.population import Population
 from lm_mia.data.subsets import Row
 from lm_mia.stats.roc import OperatingPoints
+from lm_mia.store.store import Store
 
 _TABLE, _ROC, _SETTINGS, _SCORES = (
     "targets.csv",
@@ -32,6 +38,71 @@ _TABLE, _ROC, _SETTINGS, _SCORES = (
     "target_scores",
 )
 _GROUP_SAMPLES = 2**17  # of a row group of kept scores
+
+
+def run(
+    store: Store,
+    population: Population,
+    c: config.Attack,
+    requested: Requested,
+    target_tables: "TargetTables",
+    folder: Path,
+    pool: ThreadPoolExecutor,
+    progress: Callable[[str, float, float], None],
+    say: Callable[[str], None],
+) -> dict[str, int]:
+    """Computes the requested attacks that the tables lack; returns how many were "requested" and "computed".
+
+    An attack is left out, with a line for the user, if some of its models were not scored as it needs.
+    """
+    missing = [
+        attack
+        for attack in requested.attacks
+        if attack not in target_tables
+        or (attack.id in requested.keep_scores and not target_tables.has_scores(attack))
+    ]
+    absent_models: dict[str, int] = {}
+    computed = 0
+    for number, attack in enumerate(missing):
+        progress("attack targets", number, len(missing))
+        targets = [*map(subsets.replica if attack.replicas else subsets.reference, attack.targets)]
+        references = [*map(subsets.reference, attack.references)]
+        statistics = tuple(NEEDED[name] for name in [attack.attack] if name in NEEDED)
+        statistics += (attack.observed,) if attack.observed != "loss" else ()
+        needed = dataclasses.replace(
+            store, statistics=statistics, token_samples=(), step=attack.step
+        )
+        if absent := needed.missing([*references, *targets], attack.step):
+            absent_models[needed.requirement] = len(absent)
+            continue
+        computed += 1
+        of_attack = tuple(name for name in statistics if name != attack.observed)
+        source = signals.open_source(
+            needed, population, targets, references, of_attack, attack.observed
+        )
+        settings = dataclasses.replace(
+            c,
+            rmia_samples=attack.rmia_samples or c.rmia_samples,
+            rmia_gamma=attack.rmia_gamma or c.rmia_gamma,
+        )
+        block = signals.comparisons(source, attack.rmia_samples) if attack.rmia_samples else None
+        fitted = signals.fit(source, [attack.attack], block, settings)
+        # Attacks without a group of references only show how much the AUC and the TPRs vary.
+        on_curve = attack.group_left_out is None
+        fprs = score_matrix.rates(c, source.target_member_TxN2[0]) if on_curve else list(c.fprs)
+        with ScoreFile(folder, len(targets), source.samples) as file:
+            score_matrix.fill({attack.attack: file}, source, fitted, settings, pool)
+            if attack.id in requested.keep_scores:
+                target_tables.write_scores(attack, targets, file)
+            if attack not in target_tables:
+                points = score_matrix.points(file, source.target_member_TxN2, fprs, pool)
+                target_tables.add(attack, targets, points, len(c.fprs))
+                target_tables.write()
+    if missing:
+        progress("attack targets", len(missing), len(missing))
+    for where, count in absent_models.items():
+        say(f"{count} models are absent{where}: attacks for figures that need them were left out")
+    return {"requested": len(requested.attacks), "computed": computed}
 
 
 class TargetTables:

@@ -127,6 +127,17 @@ class TargetAttack:
         return f"{self.attack}-{len(self.references)}-{digest}"
 
 
+@dataclasses.dataclass(frozen=True)
+class Requested:
+    """What is computed for one recipe beside the tables of decisions."""
+
+    attacks: Sequence[TargetAttack] = ()
+    keep_scores: frozenset[str] = frozenset()
+    """Ids of the attacks of which the scores of all samples are kept."""
+    loss_samples: Sequence[int] = ()
+    """Samples whose losses under every model are listed."""
+
+
 def settings(c: Attack) -> dict[str, Any]:
     """Returns what the numbers of a `TargetAttack` depend on beside its fields: settings of the recipe, as JSON."""
     fixed = {"format": FORMAT, "fprs": list(c.fprs), "band": list(c.band), "rmia_a": c.rmia_a}
@@ -258,6 +269,36 @@ def matching(patterns: Iterable[str], recipes: Mapping[str, Sequence[str]]) -> l
         for key, names in recipes.items()
         if any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in patterns)
     ]
+
+
+def requested(
+    needs: Iterable[Need | LossNeed], recipes: Mapping[str, RecipeModels]
+) -> dict[str, Requested]:
+    """Returns what the attacks stage computes for each recipe beside its tables of decisions.
+
+    Recipes with targets are always attacked with all their references, for the comparison of recipes.
+
+    Args:
+      needs: of all figures.
+      recipes: a key of each recipe of the command, and the recipe.
+    """
+    needs = list(needs)
+    attacks, kept = target_attacks((n for n in needs if isinstance(n, Need)), recipes)
+    names = {key: recipe.names for key, recipe in recipes.items()}
+    samples: dict[str, set[int]] = {key: set() for key in recipes}
+    for need in (n for n in needs if isinstance(n, LossNeed)):
+        for key in matching(need.recipes, names):
+            size = recipes[key].config.population.samples
+            samples[key] |= {size - place for place in need.from_end}
+    found = {}
+    for key, recipe in recipes.items():
+        count = len(divide(recipe.models, recipe.config.attack).references)
+        strongest = target_attack(recipe.config, recipe.models, "lira_online", count)
+        also = [strongest] if strongest and strongest not in attacks[key] else []
+        found[key] = Requested(
+            (*attacks[key], *also), frozenset(kept[key]), tuple(sorted(samples[key]))
+        )
+    return found
 
 
 def target_attacks(

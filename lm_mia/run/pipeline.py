@@ -9,21 +9,14 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import filelock
 
 from lm_mia import config
 from lm_mia.atomic import EXTRACTION, FACTS, is_current
-from lm_mia.config.needs import (
-    LossNeed,
-    Need,
-    RecipeModels,
-    divide,
-    matching,
-    target_attack,
-    target_attacks,
-)
+from lm_mia.config import needs
+from lm_mia.config.needs import LossNeed, Need, RecipeModels, Requested
 from lm_mia.data import build, corpus
 from lm_mia.data.population import MEASURES, Population, open_population, token_columns
 from lm_mia.data.subsets import Row
@@ -35,9 +28,6 @@ from lm_mia.run.sweep import Sweep, Task
 from lm_mia.run.workdir import other_settings, table_facts
 from lm_mia.store import check
 from lm_mia.store.store import scores_of, with_stored
-
-if TYPE_CHECKING:
-    from lm_mia.attacks import runner
 
 STAGES = {
     "run": ("corpus", "train", "score", "attack", "extract", "report"),
@@ -57,7 +47,7 @@ def run(
     verb: str,
     sweep: Sweep,
     draw: Callable[[Sweep, Display], None] | None = None,
-    needs: Sequence[Need | LossNeed] = (),
+    figure_needs: Sequence[Need | LossNeed] = (),
     *,
     from_hf_shards: str = "",
     repair: bool = False,
@@ -68,7 +58,7 @@ def run(
       verb: a key of `STAGES`.
       sweep: the recipes.
       draw: makes the report page; called last, and required if the verb has the stage "report".
-      needs: what figures need from the stage "attack" beside the tables of decisions.
+      figure_needs: what figures need from the stage "attack" beside the tables of decisions.
       from_hf_shards: for "corpus", the files that are first converted to a C4 dataset.
       repair: for "score", whether corrupt scores are removed and computed again.
 
@@ -102,7 +92,7 @@ def run(
         if {"attack", "extract", "report"} & {*stages}:
             # Two commands may get here at once, but only one may write tables and figures at a time.
             with _alone(sweep.workdir.path / ".report.lock", display):
-                failed = _tables(stages, made, needs, display)
+                failed = _tables(stages, made, figure_needs, display)
                 if len(failed) == len(made):
                     raise UserError("\n".join([*failed.values(), *diverged]))
                 display.stage(0.04)
@@ -329,11 +319,11 @@ def _alone(path: Path, display: Display) -> Iterator[None]:
 
 
 def _tables(
-    stages: Sequence[str], made: Made, needs: Sequence[Need | LossNeed], display: Display
+    stages: Sequence[str], made: Made, figure_needs: Sequence[Need | LossNeed], display: Display
 ) -> dict[str, str]:
     """Attacks and extracts, recipe by recipe; returns the failures: name of the recipe -> message."""
     failed = {}
-    wanted = requested(made, needs) if "attack" in stages else {}
+    wanted = requested(made, figure_needs) if "attack" in stages else {}
     for task, population in made:
         display.stage(0.06 / len(made), steps=3)
         try:
@@ -346,40 +336,22 @@ def _tables(
     return failed
 
 
-def requested(made: Made, needs: Sequence[Need | LossNeed]) -> dict[str, "runner.Requested"]:
-    """Returns what each recipe is attacked for beside its tables of decisions.
-
-    Recipes with targets are always attacked with all their references, for the comparison of recipes.
-    """
+def requested(made: Made, figure_needs: Sequence[Need | LossNeed]) -> dict[str, Requested]:
+    """Returns what the attacks stage computes for each recipe beside its tables of decisions."""
     # imported here, since scipy and pandas take a second to load, and most jobs only make models
-    from lm_mia.attacks import models, runner
+    from lm_mia.attacks import models
 
     recipes = {}
     for task, _ in made:
         there = models.numbers(models.present(scores_of(task.config, task.folder)))
         recipes[task.name] = RecipeModels((task.name, *task.names), task.config, there)
-    attacks, kept = target_attacks([n for n in needs if isinstance(n, Need)], recipes)
-    names = {name: recipe.names for name, recipe in recipes.items()}
-    samples: dict[str, set[int]] = {name: set() for name in recipes}
-    for need in (n for n in needs if isinstance(n, LossNeed)):
-        for name in matching(need.recipes, names):
-            size = recipes[name].config.population.samples
-            samples[name] |= {size - k for k in need.from_end}
-    found = {}
-    for name, recipe in recipes.items():
-        references = divide(recipe.models, recipe.config.attack).references
-        everything = target_attack(recipe.config, recipe.models, "lira_online", len(references))
-        also = [everything] if everything and everything not in attacks[name] else []
-        found[name] = runner.Requested(
-            [*attacks[name], *also], frozenset(kept[name]), sorted(samples[name])
-        )
-    return found
+    return needs.requested(figure_needs, recipes)
 
 
 def attack(
     task: Task,
     population: Population,
-    requested: "runner.Requested",
+    requested: Requested,
     progress: Callable[[str, float, float], None],
     say: Callable[[str], None],
 ) -> None:

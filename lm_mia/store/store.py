@@ -67,6 +67,13 @@ class Store:
         """What a row must have, in the order in which it is written."""
         return ("member", "loss", *self.statistics, *((TOKENS,) if self.token_samples else ()))
 
+    @property
+    def requirement(self) -> str:
+        """What models must have beside their losses at the end, for a message; empty if nothing."""
+        parts = [f"with {', '.join(self.statistics)}"] if self.statistics else []
+        parts += [f"at step {self.step}"] if self.step else []
+        return f" ({', '.join(parts)})" if parts else ""
+
     def ensure(
         self,
         wanted: Sequence[Row],
