@@ -38,7 +38,7 @@ import numpy as np
 from lm_mia import config
 from lm_mia.config import load
 from lm_mia.config.recipe import population_hash
-from lm_mia.data import subsets
+from lm_mia.data import batch_order, subsets
 from lm_mia.data.population import open_population
 from lm_mia.model import transformer
 from lm_mia.store.store import Store
@@ -126,9 +126,9 @@ def write_reference(folder: Path, population_dir: Path, c: config.Config, row: s
     ids_N = np.flatnonzero(subsets.member(row.subset_seed, len(population), c.train.subset))
     B, found = c.train.batch_size, []
     for epoch in range(c.train.epochs):
-        order_N = batching.epoch_order(row.order_seed, epoch, len(ids_N))
-        for step in range(batching.steps_per_epoch(len(ids_N), B)):
-            ids_B = batching.batch(order_N, ids_N, step, B)
+        order_N = batch_order.epoch_order(row.order_seed, epoch, len(ids_N))
+        for step in range(batch_order.steps_per_epoch(len(ids_N), B)):
+            ids_B = batch_order.batch(order_N, ids_N, step, B)
             found.append(batching.padded(population, ids_B, B)[0])
     shape = transformer.Shape(
         c.model.layers,

@@ -1,9 +1,7 @@
-"""Selects the samples of each training step and packs them into rows of tokens, for training and for scoring.
+"""Packs samples into rows of tokens, for training and for scoring.
 
-The batch of a step is a pure function of (order_seed, epoch, step), so the order is never stored. Each epoch visits
-every member once, in a new order. With N members and batches of B, an epoch has ceil(N / B) steps, and its last batch
-may be smaller. Samples are packed by best-fit decreasing on their lengths. For scoring, the population is divided into
-fixed windows that are packed independently of each other, so that all processes pack them the same way.
+Samples are packed by best-fit decreasing on their lengths. For scoring, the population is divided into fixed windows
+that are packed independently of each other, so that all processes pack them the same way.
 
 B: samples of a batch, L: tokens of a row, M: rows of a micro-batch over all devices, N: micro-batches that a batch may
 need, C: samples of a window, W: rows of a window, R: rows of a call, T: tokens of a window's samples.
@@ -17,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lm_mia.data.population import Population
-from lm_mia.seeds import permutation
 
 SAMPLES = 2**13
 """Of a window: enough to fill rows to 99 %, few enough to be packed while a device is at work on the one before."""
@@ -72,59 +69,6 @@ def padded_plan(length_B: np.ndarray) -> Plan:
     """A row a sample, for comparison: what packing must equal."""
     B = len(length_B)
     return Plan(np.arange(B), np.zeros(B, np.int64), np.ones(B, np.int64), B)
-
-
-def steps_per_epoch(members: int, batch_size: int) -> int:
-    """Number of batches of an epoch."""
-    return -(-members // batch_size)
-
-
-def epoch_order(order_seed: int, epoch: int, members: int) -> np.ndarray:
-    """order_N, a permutation of 0..N-1: the place in the epoch -> the place in the ascending list of member ids."""
-    return permutation(order_seed, f"order of epoch {epoch}", members)
-
-
-def batch(order_N: np.ndarray, member_ids_N: np.ndarray, step: int, batch_size: int) -> np.ndarray:
-    """Sample ids of one step of an epoch.
-
-    Args:
-      order_N: ``epoch_order`` of the epoch.
-      member_ids_N: ascending sample ids of the members.
-      step: within the epoch, 0 <= step < steps_per_epoch.
-      batch_size: B.
-
-    Returns:
-      ids_B; the last batch of an epoch holds what is left.
-    """
-    return member_ids_N[order_N[step * batch_size : (step + 1) * batch_size]]
-
-
-def last_seen(order_seed: int, member_2N: np.ndarray, batch_size: int, steps: int) -> np.ndarray:
-    """When a row last saw each sample of the population in its first steps; needs no data (StrongMIA Figure 6).
-
-    Args:
-      order_seed: of the row.
-      member_2N: bool, of the row.
-      batch_size: B.
-      steps: so many updates were made, in one epoch or in several, of which the last may be cut.
-
-    Returns:
-      step_2N, int64: counted from 0 over all epochs; -1: never, as non-members and members that were still to come.
-    """
-    members = int(np.count_nonzero(member_2N))
-    step_N = np.full(members, -1, np.int64)
-    per_epoch = steps_per_epoch(members, batch_size)
-    whole, rest = divmod(steps, per_epoch) if members else (0, 0)
-    place_N = np.arange(members) // batch_size
-    if whole:
-        step_N[epoch_order(order_seed, whole - 1, members)] = (whole - 1) * per_epoch + place_N
-    if rest:
-        seen_N = place_N < rest
-        order_N = epoch_order(order_seed, whole, members)
-        step_N[order_N[seen_N]] = whole * per_epoch + place_N[seen_N]
-    step_2N = np.full(len(member_2N), -1, np.int64)
-    step_2N[np.flatnonzero(member_2N)] = step_N
-    return step_2N
 
 
 def padded(

@@ -10,11 +10,11 @@ import jax
 import numpy as np
 
 from lm_mia import config
-from lm_mia.data import subsets
+from lm_mia.data import batch_order, subsets
 from lm_mia.data.population import Population
 from lm_mia.data.subsets import Row
 from lm_mia.model import transformer
-from lm_mia.train import batching, checkpoint, execution, loop, sharding
+from lm_mia.train import checkpoint, execution, loop, sharding
 from lm_mia.train.optimizer import optimizer
 from lm_mia.train.step import make_loss, make_step
 
@@ -100,6 +100,6 @@ def plan_of(row: Row, design: subsets.Design) -> list[list[int]]:
     ids = [i for i, m in enumerate(subsets.member(row.subset_seed, 20, design)) if m]
     plan: list[list[int]] = []
     for epoch in range(2):
-        order = batching.epoch_order(row.order_seed, epoch, len(ids)).tolist()
+        order = batch_order.epoch_order(row.order_seed, epoch, len(ids)).tolist()
         plan += [[ids[k] for k in order[low : low + 4]] for low in range(0, len(ids), 4)]
     return plan
