@@ -65,27 +65,6 @@ def packed_plan(length_B: np.ndarray, length_tokens: int) -> Plan:
     return Plan(row_B, start_B, segment_B, len(held))
 
 
-def padded_plan(length_B: np.ndarray) -> Plan:
-    """A row a sample, for comparison: what packing must equal."""
-    B = len(length_B)
-    return Plan(np.arange(B), np.zeros(B, np.int64), np.ones(B, np.int64), B)
-
-
-def padded(
-    population: Population, ids_B: np.ndarray, batch_size: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Token ids and lengths of samples, one sample a row of the batch.
-
-    Returns:
-      (x_BxL, length_B), int32; a short batch is filled up with samples of length 0, which no loss counts.
-    """
-    x_BxL = np.zeros((batch_size, population.length_tokens), np.int32)
-    length_B = np.zeros(batch_size, np.int32)
-    x_BxL[: len(ids_B)] = population.pad(ids_B)
-    length_B[: len(ids_B)] = population.lengths_N[ids_B]
-    return x_BxL, length_B
-
-
 class Rows(NamedTuple):
     """A batch as micro-batches of rows: int32 arrays of a fixed shape, of which the first ``trips`` are filled.
 

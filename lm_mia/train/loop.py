@@ -75,9 +75,7 @@ class Trainer:
     ) -> tuple[batching.Rows, batching.Sizes]:
         """Samples on the mesh, and what they come to; each host reads those of its own devices only."""
         length_B = population.lengths_N[ids_B]
-        plan = batching.padded_plan(length_B)
-        if self.choice.packed:
-            plan = batching.packed_plan(length_B, population.length_tokens)
+        plan = batching.packed_plan(length_B, population.length_tokens)
         most = max(self.train.batch_size, len(ids_B))
         devices, micro_rows = self.mesh.size, self.choice.micro_rows
         count = batching.micro_batches(most, micro_rows, devices)

@@ -1,6 +1,5 @@
 """One tiny row, trained in this process: what tests of training share."""
 
-import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,7 +25,6 @@ OFTEN = config.Train(batch_size=4, epochs=2, checkpoint_minutes=1e-9)
 ROW, STEPS = Row("reference", 1, 2, 3), 6
 CHOICE = execution.choose(config.Compute(micro_rows=2), SHAPE, 4, "cpu")
 PACKED = execution.choose(config.Compute(), SHAPE, 4, "cpu")
-PADDED = execution.choose(config.Compute(batching="padded"), SHAPE, 4, "cpu")
 
 
 @functools.cache
@@ -49,9 +47,8 @@ def trainer(
 ) -> loop.Trainer:
     """Of a tiny row, with another update if given."""
     new = loop.Trainer(population, SHAPE, recipe, settings, choice, mesh())
-    compiled = dataclasses.replace(choice, packed=True)  # which is about rows alone
-    new.__dict__["step"] = step or _step(SHAPE, recipe, compiled, mesh())
-    new.__dict__["_loss"] = _loss(SHAPE, compiled, mesh())
+    new.__dict__["step"] = step or _step(SHAPE, recipe, choice, mesh())
+    new.__dict__["_loss"] = _loss(SHAPE, choice, mesh())
     return new
 
 

@@ -4,33 +4,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from padded_batches import padded, padded_plan
 
 from lm_mia.data.population import Population
 from lm_mia.train import batching
 
 quick = settings(deadline=None, max_examples=60)
-
-
-def test_padded_holds_the_samples_and_fills_up(tiny: Population):
-    x_BxL, length_B = batching.padded(tiny, np.array([7, 0, 19]), 5)
-    assert (x_BxL.dtype, length_B.dtype) == (np.int32, np.int32)
-    assert x_BxL.shape == (5, 8)
-    assert length_B.tolist() == [len(tiny.sample(i)) for i in (7, 0, 19)] + [0, 0]
-    for x_L, i in zip(x_BxL, (7, 0, 19), strict=False):
-        tokens = tiny.sample(i).tolist()
-        assert x_L.tolist() == tokens + [0] * (8 - len(tokens))
-    assert not x_BxL[3:].any()
-
-
-def test_padded_edges(tiny: Population):
-    x_BxL, length_B = batching.padded(tiny, np.array([], np.int64), 2)
-    assert x_BxL.tolist() == [[0] * 8] * 2
-    assert length_B.tolist() == [0, 0]
-    x_BxL, length_B = batching.padded(tiny, np.arange(20), 20)
-    assert length_B.tolist() == tiny.lengths_N.tolist()
-    assert length_B.min() < 8 == length_B.max()  # the fixture has short samples and cut ones
-    with pytest.raises(ValueError, match="broadcast"):
-        batching.padded(tiny, np.arange(3), 2)
 
 
 def of_lengths(length_N: list[int], length_tokens: int) -> Population:
@@ -58,9 +37,9 @@ def test_hand_worked_rows():
 
 def test_padded_rows_hold_one_sample_each(tiny: Population):
     ids_B = np.array([7, 0, 19])
-    plan = batching.padded_plan(tiny.lengths_N[ids_B])
+    plan = padded_plan(tiny.lengths_N[ids_B])
     rows, sizes = batching.rows(tiny, ids_B, plan, micro_batches=2, micro_rows=2)
-    x_BxL, length_B = batching.padded(tiny, ids_B, 4)
+    x_BxL, length_B = padded(tiny, ids_B, 4)
     np.testing.assert_array_equal(rows.x_NxMxL.reshape(4, 8), x_BxL)
     real_BxL = np.arange(8) < length_B[:, None]
     np.testing.assert_array_equal(rows.segment_NxMxL.reshape(4, 8), real_BxL)
@@ -133,4 +112,4 @@ def test_micro_batches_are_enough_for_rows_of_one_sample(
 def test_too_many_rows_for_the_micro_batches_are_refused():
     samples = of_lengths([4, 4, 4], 4)
     with pytest.raises(IndexError):
-        batching.rows(samples, np.arange(3), batching.padded_plan(samples.lengths_N), 2, 1)
+        batching.rows(samples, np.arange(3), padded_plan(samples.lengths_N), 2, 1)
