@@ -109,7 +109,7 @@ def rows(
     Args:
       population: the samples.
       ids_B: which.
-      plan: of `packing`, for their lengths.
+      plan: of `packed_plan`, for their lengths.
       micro_batches: N.
       micro_rows: rows of one device; M is as many for each device.
       devices: over which each micro-batch is spread.
@@ -120,21 +120,11 @@ def rows(
     """
     M, L = micro_rows * devices, population.length_tokens
     wanted = range(devices) if mine is None else sorted(mine)
-    place = {device: i for i, device in enumerate(wanted)}
-    shape = (micro_batches, micro_rows * len(place), L)
-    found = Rows(*(np.zeros(shape, np.int32) for _ in Rows._fields))
-    for i, row, start, segment in zip(
-        *(a.tolist() for a in (ids_B, plan.row_B, plan.start_B, plan.segment_B)), strict=True
-    ):
-        trip, slot = divmod(row, M)
-        device, slot = divmod(slot, micro_rows)
-        if device not in place:
-            continue
-        sample = population.sample(i)
-        at = (trip, place[device] * micro_rows + slot, slice(start, start + len(sample)))
-        found.x_NxMxL[at] = sample
-        found.segment_NxMxL[at] = segment
-        found.position_NxMxL[at] = np.arange(len(sample))
+    at = np.isin(plan.row_B % M // micro_rows, wanted)
+    local = Plan(plan.row_B[at], plan.start_B[at], plan.segment_B[at], micro_batches * M)
+    *arrays, _ = _layout(population, ids_B[at], local)
+    shape = (micro_batches, devices, micro_rows, L)
+    found = Rows(*(a.reshape(shape)[:, wanted].reshape(micro_batches, -1, L) for a in arrays))
     length_B = population.lengths_N[ids_B]
     sizes = Sizes(
         trips=-(-plan.rows // M),
@@ -143,6 +133,19 @@ def rows(
         square_tokens=int((length_B**2).sum()),
     )
     return found, sizes
+
+
+def _layout(population: Population, ids_B: np.ndarray, plan: Plan) -> tuple[np.ndarray, ...]:
+    """x_RxL, segment_RxL and position_RxL, int32, and place_T: the index of each token in the flattened rows."""
+    L, length_B = population.length_tokens, population.lengths_N[ids_B]
+    position_T = np.arange(length_B.sum()) - np.repeat(np.cumsum(length_B) - length_B, length_B)
+    place_T = np.repeat(plan.row_B * L + plan.start_B, length_B) + position_T
+    token_T = population.tokens[np.repeat(population.offsets_N1[ids_B], length_B) + position_T]
+    segment_T = np.repeat(plan.segment_B, length_B)
+    found_3xRL = np.zeros((3, plan.rows * L), np.int32)
+    for found_RL, value_T in zip(found_3xRL, (token_T, segment_T, position_T), strict=True):
+        found_RL[place_T] = value_T
+    return *found_3xRL.reshape(3, -1, L), place_T
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -176,16 +179,9 @@ def windows(population: Population, low: int, high: int, micro_rows: int) -> Ite
 
 def window(population: Population, low: int, high: int, micro_rows: int) -> Window:
     """One window of samples low to high (exclusive)."""
-    L = population.length_tokens
-    begin, end = (int(population.offsets_N1[i]) for i in (low, high))
-    length_C = np.diff(population.offsets_N1[low : high + 1])
-    plan = packed_plan(length_C, L)
-    within_T = np.arange(end - begin) - np.repeat(np.cumsum(length_C) - length_C, length_C)
-    place_T = np.repeat(plan.row_B * L + plan.start_B, length_C) + within_T
+    ids_C = np.arange(low, high)
+    length_C = population.lengths_N[ids_C]
+    plan = packed_plan(length_C, population.length_tokens)
     W = -(-plan.rows // micro_rows) * micro_rows
-    x_WL, segment_WL, position_WL = (np.zeros(W * L, np.int32) for _ in range(3))
-    x_WL[place_T] = population.tokens[begin:end]
-    segment_WL[place_T] = np.repeat(plan.segment_B, length_C)
-    position_WL[place_T] = within_T
-    rows = (array.reshape(W, L) for array in (x_WL, segment_WL, position_WL))
+    *rows, place_T = _layout(population, ids_C, dataclasses.replace(plan, rows=W))
     return Window(low, length_C, place_T, *rows)

@@ -1,4 +1,6 @@
+import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -86,17 +88,17 @@ def test_rows_hold_every_sample_once_wherever_the_devices_are(
 def test_a_host_reads_no_sample_of_another():
     read: list[int] = []
 
-    class Watched(Population):
-        def sample(self, i: int) -> np.ndarray:
-            read.append(i)
-            return super().sample(i)
+    class Watched(np.ndarray):
+        def __getitem__(self, places: Any) -> Any:
+            read.extend(places.tolist())
+            return super().__getitem__(places)
 
     whole = of_lengths([4] * 8, 4)
-    samples = Watched(Path(), whole.tokens, whole.offsets_N1, whole.manifest)
+    samples = dataclasses.replace(whole, tokens=whole.tokens.view(Watched))
     plan = batching.packed_plan(samples.lengths_N, 4)
     # Micro-batches of 2 devices x 1 row: even rows are the first device's.
     batching.rows(samples, np.arange(8), plan, 4, 1, 2, mine=[1])
-    assert read == [1, 3, 5, 7]
+    assert read == [4 * i + k for i in (1, 3, 5, 7) for k in range(4)]
 
 
 @pytest.mark.parametrize(
