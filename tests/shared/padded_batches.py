@@ -1,6 +1,9 @@
-"""Batches of one sample a row, which packed batches must equal."""
+"""Batches of one sample a row, and their loss from all logits: what packed batches must equal."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 
 from lm_mia.data.population import Population
 from lm_mia.train.batching import Plan
@@ -21,3 +24,14 @@ def padded(
     x_BxL[: len(ids_B)] = population.pad(ids_B)
     length_B[: len(ids_B)] = population.lengths_N[ids_B]
     return x_BxL, length_B
+
+
+def token_losses(logits_BxLxV: jax.Array, x_BxL: jax.Array, length_B: jax.Array) -> jax.Array:
+    """loss_nats_BxL1 of every token given those before it, L1 = L - 1; 0 where the predicted token is padding."""
+    nats_BxL1 = optax.softmax_cross_entropy_with_integer_labels(logits_BxLxV[:, :-1], x_BxL[:, 1:])
+    return jnp.where(jnp.arange(1, x_BxL.shape[1]) < length_B[:, None], nats_BxL1, 0.0)
+
+
+def batch_loss(logits_BxLxV: jax.Array, x_BxL: jax.Array, length_B: jax.Array) -> jax.Array:
+    """Mean loss in nats over all predicted tokens of a batch: what training minimises."""
+    return token_losses(logits_BxLxV, x_BxL, length_B).sum() / jnp.maximum(length_B - 1, 0).sum()

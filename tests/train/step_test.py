@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from padded_batches import padded
+from padded_batches import batch_loss, padded
 from quick_compilation import quickly_compiled
 from step_case import (
     LENGTHS,
@@ -69,7 +69,7 @@ def run(
 @jax.jit
 def _mean(params: Any, x_BxL: Any, length_B: Any) -> Any:
     def mean(params: Any) -> jax.Array:
-        return losses.batch_loss(transformer.forward(params, x_BxL), x_BxL, length_B)
+        return batch_loss(transformer.forward(params, x_BxL), x_BxL, length_B)
 
     return jax.value_and_grad(mean)(params)
 
