@@ -21,6 +21,7 @@ from lm_mia.data.population import Population
 from lm_mia.model import transformer
 from lm_mia.train import batching, checkpoint, execution, loop, sharding
 from lm_mia.train.optimizer import learning_rates, optimizer
+from lm_mia.train.step import place
 
 Step = Callable[[np.ndarray], dict[str, Any]]
 """Trains on samples, by their ids, and returns metrics, which may not be there yet."""
@@ -40,13 +41,23 @@ def shape_of(size: str, scale: int = 1, dtype: str = "float32") -> transformer.S
     )
 
 
-def ours(population: Population, shape: transformer.Shape, batch_size: int, batching: Any) -> Any:
+def ours(population: Population, shape: transformer.Shape, batch_size: int) -> Any:
     """Our trainer on the first device, as a worker makes it."""
     device = jax.local_devices()[0]
-    asked = config.Compute(batching=batching)
-    choice = execution.choose(asked, shape, batch_size, device.platform)
+    choice = execution.choose(config.Compute(), shape, batch_size, device.platform)
     settings, mesh = config.Train(batch_size=batch_size), sharding.mesh([device])
     return loop.Trainer(population, shape, RECIPE, settings, choice, mesh)
+
+
+def padded_rows(
+    trainer: loop.Trainer, population: Population, ids_B: np.ndarray
+) -> tuple[batching.Rows, batching.Sizes]:
+    """Samples on the device, one a row, to be compared with the packed rows of ``trainer.rows``."""
+    B, M = len(ids_B), trainer.choice.micro_rows
+    plan = batching.Plan(np.arange(B), np.zeros(B, np.int64), np.ones(B, np.int64), B)
+    count = batching.micro_batches(B, M, devices=1)
+    rows, sizes = batching.rows(population, ids_B, plan, count, M)
+    return place(rows, trainer.mesh), sizes
 
 
 def make_step(
@@ -58,13 +69,14 @@ def make_step(
 ) -> Step:
     """A step by its name, from the same parameters each time; NanoDO's two share a state and an executable."""
     if name in (PACKED, PADDED):
-        trainer = ours(population, shape, batch_size, name)
+        trainer = ours(population, shape, batch_size)
+        laid_out = trainer.rows if name == PACKED else functools.partial(padded_rows, trainer)
         rate_T, count = learning_rates(RECIPE, STEPS), itertools.count()
         state = checkpoint.fresh(0, shape, optimizer(RECIPE))
 
         def step(ids_B: np.ndarray) -> dict[str, Any]:
             nonlocal state
-            rows, sizes = trainer.rows(population, ids_B)
+            rows, sizes = laid_out(population, ids_B)
             trips, predicted = np.int32(sizes.trips), np.float32(sizes.predicted)
             state, metrics = trainer.step(state, rows, trips, predicted, rate_T[next(count)])
             return metrics
@@ -132,7 +144,8 @@ def lowered(
         assert nanodo
         given = nanodo_peer.settings(shape, RECIPE, batch_size, STEPS)
         return nanodo_peer.lowered(nanodo_peer.load(nanodo), given)
-    t = ours(c4_like.population(batch_size, shape.vocab_size), shape, batch_size, name)
+    # The executable is the same for packed and for padded rows.
+    t = ours(c4_like.population(batch_size, shape.vocab_size), shape, batch_size)
     M = t.choice.micro_rows
     if whole_chunks:
         choice = dataclasses.replace(t.choice, chunk_tokens=M * shape.length_tokens)

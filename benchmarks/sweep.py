@@ -38,11 +38,10 @@ import numpy as np
 from lm_mia import config
 from lm_mia.config import load
 from lm_mia.config.recipe import population_hash
-from lm_mia.data import subsets
+from lm_mia.data import batch_order, subsets
 from lm_mia.data.population import open_population
 from lm_mia.model import transformer
 from lm_mia.store.store import Store
-from lm_mia.train import batching
 
 CONFIG = Path(__file__).parent.parent / "configs" / "quickstart.py"
 _REPLICAS = 2  # the fewest; they are trained and scored like references, and counted as such
@@ -126,10 +125,12 @@ def write_reference(folder: Path, population_dir: Path, c: config.Config, row: s
     ids_N = np.flatnonzero(subsets.member(row.subset_seed, len(population), c.train.subset))
     B, found = c.train.batch_size, []
     for epoch in range(c.train.epochs):
-        order_N = batching.epoch_order(row.order_seed, epoch, len(ids_N))
-        for step in range(batching.steps_per_epoch(len(ids_N), B)):
-            ids_B = batching.batch(order_N, ids_N, step, B)
-            found.append(batching.padded(population, ids_B, B)[0])
+        order_N = batch_order.epoch_order(row.order_seed, epoch, len(ids_N))
+        for step in range(batch_order.steps_per_epoch(len(ids_N), B)):
+            ids_B = batch_order.batch(order_N, ids_N, step, B)
+            x_BxL = np.zeros((B, population.length_tokens), np.int32)
+            x_BxL[: len(ids_B)] = population.pad(ids_B)  # the last batch of an epoch may be smaller
+            found.append(x_BxL)
     shape = transformer.Shape(
         c.model.layers,
         c.model.width,

@@ -24,7 +24,7 @@ ARROWS = {
     "attacks": "config data stats store",
     "run": "attacks config data model score store train",
     "launch": "config data run",
-    "analysis": "attacks* config data model.flops stats store* train.batching*",
+    "analysis": "attacks* config data model.flops stats store*",
     "cli": "analysis config launch run",
     "errors": "",
     "seeds": "",
@@ -45,7 +45,6 @@ WITHOUT_JAX = (
 # Modules of other packages that load no JAX, since commands that train nothing need them.
 ALSO_WITHOUT_JAX = (
     "lm_mia.model.flops",
-    "lm_mia.train.batching",
     "lm_mia.run.devices",
     "lm_mia.run.inventory",
     "lm_mia.run.pipeline",

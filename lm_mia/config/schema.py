@@ -135,8 +135,6 @@ class Compute:
 
     span: Literal["device", "job"] = "device"
     """device: each row on one device, rows side by side; job: each row over all devices of all hosts of the job."""
-    batching: Literal["packed", "padded"] = "packed"
-    """packed: several samples a row of a batch, none seeing another; padded: one sample a row, for comparison."""
     micro_rows: int = 0
     """Rows of length_tokens that a device takes at once; a batch is a sum over such micro-batches; 0: chosen."""
     attention: Literal["auto", "xla", "cudnn", "pallas"] = "auto"

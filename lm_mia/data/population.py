@@ -1,8 +1,9 @@
 """The population: the fixed, ordered data set of 2N samples, as token store and sample table.
 
 A folder holds `tokens.npy` (every sample's tokens, one after another), `offsets.npy` (where each begins),
-`samples.parquet` (a row a sample), `document_frequency.npy`, `tokenizer.model` and `manifest.json` (hashes of the
-others, settings, provenance); if asked for, the first three of held-out samples, whose names begin with `validation_`.
+`samples.parquet` (a row a sample), `document_frequency.npy` (int64: in how many of ``population.frequency_samples``
+samples, or of all, each piece occurs), `tokenizer.model` and `manifest.json` (hashes of the others, settings,
+provenance); if asked for, the first three of held-out samples, whose names begin with `validation_`.
 It is written once, whole or not at all; every reader checks it against the hashes of the manifest.
 
 S: chosen samples, T: their tokens, one sample after another.
@@ -86,11 +87,6 @@ class Population:
         if self.prefix or f"{VALIDATION}tokens.npy" not in self.manifest["files"]:
             return None
         return load_files(self.folder, self.manifest, VALIDATION)
-
-    @functools.cached_property
-    def document_frequency_V(self) -> np.ndarray:
-        """In how many of ``population.frequency_samples`` samples (or of all) each piece occurs, int64."""
-        return np.load(self.folder / FREQUENCY)
 
     @functools.cached_property
     def tokenizer(self) -> sentencepiece.SentencePieceProcessor:

@@ -1,6 +1,6 @@
-"""Next-token loss, masked on padding: from logits, and for training from activations, without ever holding all logits.
+"""Next-token loss and statistics of tokens, from the activations of packed rows, without ever holding all logits.
 
-B: samples, L: tokens of a sample, V: pieces of the vocabulary, T: tokens of any number of rows, C: tokens of a chunk,
+R: rows, L: tokens of a row, V: pieces of the vocabulary, T: tokens of any number of rows, C: tokens of a chunk,
 D: width.
 """
 
@@ -34,36 +34,6 @@ def z_scores(log_p_TxV: jax.Array, token_T: jax.Array) -> jax.Array:
     # sigma^2 >= p (log p - mu)^2, of this token alone; above 1e35 a mean of several could overflow.
     lowest_T = -jnp.exp(jnp.minimum(-of_token_T / 2, 80.0))
     return jnp.where(spread_T, z_T, jnp.where(above_T < -1, lowest_T, 0.0))
-
-
-def token_losses(logits_BxLxV: jax.Array, x_BxL: jax.Array, length_B: jax.Array) -> jax.Array:
-    """Cross-entropy of every token given those before it.
-
-    Args:
-      logits_BxLxV: logits at position l predict token l + 1.
-      x_BxL: token ids, of which the first length_B of a sample are real and the rest padding.
-      length_B: tokens of each sample; 0 for a sample that only fills the batch.
-
-    Returns:
-      loss_nats_BxL1 with L1 = L - 1, float32, exactly 0 where the predicted token is padding. The first token (<bos>)
-      is never predicted, so a sample of n tokens has n - 1 losses.
-    """
-    target_BxL1 = x_BxL[:, 1:]
-    logits_BxL1xV = logits_BxLxV[:, :-1]
-    log_z_BxL1 = jax.nn.logsumexp(logits_BxL1xV, axis=-1)
-    chosen_BxL1 = jnp.take_along_axis(logits_BxL1xV, target_BxL1[..., None], axis=-1)[..., 0]
-    real_BxL1 = jnp.arange(1, x_BxL.shape[1]) < length_B[:, None]
-    return jnp.where(real_BxL1, log_z_BxL1 - chosen_BxL1, 0.0)
-
-
-def batch_loss(logits_BxLxV: jax.Array, x_BxL: jax.Array, length_B: jax.Array) -> jax.Array:
-    """Mean loss in nats over all predicted tokens of a batch: what training minimises. NaN for an empty batch."""
-    return token_losses(logits_BxLxV, x_BxL, length_B).sum() / jnp.maximum(length_B - 1, 0).sum()
-
-
-def sample_losses(logits_BxLxV: jax.Array, x_BxL: jax.Array, length_B: jax.Array) -> jax.Array:
-    """loss_nats_B: mean loss a predicted token of each sample; NaN for a sample of fewer than two tokens."""
-    return token_losses(logits_BxLxV, x_BxL, length_B).sum(1) / jnp.maximum(length_B - 1, 0)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
@@ -151,7 +121,7 @@ def packed_loss(
     segment_RxL: jax.Array,
     chunk_tokens: int,
 ) -> jax.Array:
-    """Sum, in nats, of the losses of all predicted tokens of packed rows: `token_losses` of their samples, added up.
+    """Sum, in nats, of the losses of all predicted tokens of packed rows.
 
     A token is predicted where the one before it is of the same sample (segments 1, 2, ...; 0 is no sample).
     """

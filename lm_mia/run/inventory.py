@@ -9,10 +9,9 @@ import filelock
 
 from lm_mia import config
 from lm_mia.config import Config
-from lm_mia.data import subsets
+from lm_mia.data import batch_order, subsets
 from lm_mia.store import check
 from lm_mia.store.store import scores_of, with_stored
-from lm_mia.train import batching
 
 
 def missing(todo: str, c: Config, recipe: Path, rows: list[subsets.Row]) -> list[subsets.Row]:
@@ -45,7 +44,7 @@ def total_steps(c: Config, row: subsets.Row) -> int:
     if c.train.subset != "bernoulli":
         return config.total_steps(c)
     members = int(subsets.member(row.subset_seed, c.population.samples, c.train.subset).sum())
-    return c.train.epochs * batching.steps_per_epoch(members, c.train.batch_size)
+    return c.train.epochs * batch_order.steps_per_epoch(members, c.train.batch_size)
 
 
 def checkpoints(recipe: Path, row: subsets.Row) -> Path:

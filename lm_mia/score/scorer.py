@@ -221,8 +221,8 @@ def reduced(
         "summed_loss": lambda: total("loss"),
         "target_logit": lambda: total("target_logit") / count_C,
         "greedy_match": lambda: total("greedy") / count_C,
-        "min_k": lambda: baselines.lowest_mean(-of["loss"], count_C),
-        "min_k_plus_plus": lambda: baselines.lowest_mean(of["z_score"], count_C),
+        "min_k": lambda: baselines.min_k(-of["loss"], count_C),
+        "min_k_plus_plus": lambda: baselines.min_k(of["z_score"], count_C),
     }
     return {name: make[name]().astype(np.float32) for name in names}
 

@@ -1,9 +1,7 @@
-"""Selects the samples of each training step and packs them into rows of tokens, for training and for scoring.
+"""Packs samples into rows of tokens, for training and for scoring.
 
-The batch of a step is a pure function of (order_seed, epoch, step), so the order is never stored. Each epoch visits
-every member once, in a new order. With N members and batches of B, an epoch has ceil(N / B) steps, and its last batch
-may be smaller. Samples are packed by best-fit decreasing on their lengths. For scoring, the population is divided into
-fixed windows that are packed independently of each other, so that all processes pack them the same way.
+Samples are packed by best-fit decreasing on their lengths. For scoring, the population is divided into fixed windows
+that are packed independently of each other, so that all processes pack them the same way.
 
 B: samples of a batch, L: tokens of a row, M: rows of a micro-batch over all devices, N: micro-batches that a batch may
 need, C: samples of a window, W: rows of a window, R: rows of a call, T: tokens of a window's samples.
@@ -17,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lm_mia.data.population import Population
-from lm_mia.seeds import permutation
 
 SAMPLES = 2**13
 """Of a window: enough to fill rows to 99 %, few enough to be packed while a device is at work on the one before."""
@@ -68,80 +65,6 @@ def packed_plan(length_B: np.ndarray, length_tokens: int) -> Plan:
     return Plan(row_B, start_B, segment_B, len(held))
 
 
-def padded_plan(length_B: np.ndarray) -> Plan:
-    """A row a sample, for comparison: what packing must equal."""
-    B = len(length_B)
-    return Plan(np.arange(B), np.zeros(B, np.int64), np.ones(B, np.int64), B)
-
-
-def steps_per_epoch(members: int, batch_size: int) -> int:
-    """Number of batches of an epoch."""
-    return -(-members // batch_size)
-
-
-def epoch_order(order_seed: int, epoch: int, members: int) -> np.ndarray:
-    """order_N, a permutation of 0..N-1: the place in the epoch -> the place in the ascending list of member ids."""
-    return permutation(order_seed, f"order of epoch {epoch}", members)
-
-
-def batch(order_N: np.ndarray, member_ids_N: np.ndarray, step: int, batch_size: int) -> np.ndarray:
-    """Sample ids of one step of an epoch.
-
-    Args:
-      order_N: ``epoch_order`` of the epoch.
-      member_ids_N: ascending sample ids of the members.
-      step: within the epoch, 0 <= step < steps_per_epoch.
-      batch_size: B.
-
-    Returns:
-      ids_B; the last batch of an epoch holds what is left.
-    """
-    return member_ids_N[order_N[step * batch_size : (step + 1) * batch_size]]
-
-
-def last_seen(order_seed: int, member_2N: np.ndarray, batch_size: int, steps: int) -> np.ndarray:
-    """When a row last saw each sample of the population in its first steps; needs no data (StrongMIA Figure 6).
-
-    Args:
-      order_seed: of the row.
-      member_2N: bool, of the row.
-      batch_size: B.
-      steps: so many updates were made, in one epoch or in several, of which the last may be cut.
-
-    Returns:
-      step_2N, int64: counted from 0 over all epochs; -1: never, as non-members and members that were still to come.
-    """
-    members = int(np.count_nonzero(member_2N))
-    step_N = np.full(members, -1, np.int64)
-    per_epoch = steps_per_epoch(members, batch_size)
-    whole, rest = divmod(steps, per_epoch) if members else (0, 0)
-    place_N = np.arange(members) // batch_size
-    if whole:
-        step_N[epoch_order(order_seed, whole - 1, members)] = (whole - 1) * per_epoch + place_N
-    if rest:
-        seen_N = place_N < rest
-        order_N = epoch_order(order_seed, whole, members)
-        step_N[order_N[seen_N]] = whole * per_epoch + place_N[seen_N]
-    step_2N = np.full(len(member_2N), -1, np.int64)
-    step_2N[np.flatnonzero(member_2N)] = step_N
-    return step_2N
-
-
-def padded(
-    population: Population, ids_B: np.ndarray, batch_size: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Token ids and lengths of samples, one sample a row of the batch.
-
-    Returns:
-      (x_BxL, length_B), int32; a short batch is filled up with samples of length 0, which no loss counts.
-    """
-    x_BxL = np.zeros((batch_size, population.length_tokens), np.int32)
-    length_B = np.zeros(batch_size, np.int32)
-    x_BxL[: len(ids_B)] = population.pad(ids_B)
-    length_B[: len(ids_B)] = population.lengths_N[ids_B]
-    return x_BxL, length_B
-
-
 class Rows(NamedTuple):
     """A batch as micro-batches of rows: int32 arrays of a fixed shape, of which the first ``trips`` are filled.
 
@@ -186,7 +109,7 @@ def rows(
     Args:
       population: the samples.
       ids_B: which.
-      plan: of `packing`, for their lengths.
+      plan: of `packed_plan`, for their lengths.
       micro_batches: N.
       micro_rows: rows of one device; M is as many for each device.
       devices: over which each micro-batch is spread.
@@ -197,21 +120,11 @@ def rows(
     """
     M, L = micro_rows * devices, population.length_tokens
     wanted = range(devices) if mine is None else sorted(mine)
-    place = {device: i for i, device in enumerate(wanted)}
-    shape = (micro_batches, micro_rows * len(place), L)
-    found = Rows(*(np.zeros(shape, np.int32) for _ in Rows._fields))
-    for i, row, start, segment in zip(
-        *(a.tolist() for a in (ids_B, plan.row_B, plan.start_B, plan.segment_B)), strict=True
-    ):
-        trip, slot = divmod(row, M)
-        device, slot = divmod(slot, micro_rows)
-        if device not in place:
-            continue
-        sample = population.sample(i)
-        at = (trip, place[device] * micro_rows + slot, slice(start, start + len(sample)))
-        found.x_NxMxL[at] = sample
-        found.segment_NxMxL[at] = segment
-        found.position_NxMxL[at] = np.arange(len(sample))
+    at = np.isin(plan.row_B % M // micro_rows, wanted)
+    local = Plan(plan.row_B[at], plan.start_B[at], plan.segment_B[at], micro_batches * M)
+    *arrays, _ = _layout(population, ids_B[at], local)
+    shape = (micro_batches, devices, micro_rows, L)
+    found = Rows(*(a.reshape(shape)[:, wanted].reshape(micro_batches, -1, L) for a in arrays))
     length_B = population.lengths_N[ids_B]
     sizes = Sizes(
         trips=-(-plan.rows // M),
@@ -220,6 +133,19 @@ def rows(
         square_tokens=int((length_B**2).sum()),
     )
     return found, sizes
+
+
+def _layout(population: Population, ids_B: np.ndarray, plan: Plan) -> tuple[np.ndarray, ...]:
+    """x_RxL, segment_RxL and position_RxL, int32, and place_T: the index of each token in the flattened rows."""
+    L, length_B = population.length_tokens, population.lengths_N[ids_B]
+    position_T = np.arange(length_B.sum()) - np.repeat(np.cumsum(length_B) - length_B, length_B)
+    place_T = np.repeat(plan.row_B * L + plan.start_B, length_B) + position_T
+    token_T = population.tokens[np.repeat(population.offsets_N1[ids_B], length_B) + position_T]
+    segment_T = np.repeat(plan.segment_B, length_B)
+    found_3xRL = np.zeros((3, plan.rows * L), np.int32)
+    for found_RL, value_T in zip(found_3xRL, (token_T, segment_T, position_T), strict=True):
+        found_RL[place_T] = value_T
+    return *found_3xRL.reshape(3, -1, L), place_T
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -253,16 +179,9 @@ def windows(population: Population, low: int, high: int, micro_rows: int) -> Ite
 
 def window(population: Population, low: int, high: int, micro_rows: int) -> Window:
     """One window of samples low to high (exclusive)."""
-    L = population.length_tokens
-    begin, end = (int(population.offsets_N1[i]) for i in (low, high))
-    length_C = np.diff(population.offsets_N1[low : high + 1])
-    plan = packed_plan(length_C, L)
-    within_T = np.arange(end - begin) - np.repeat(np.cumsum(length_C) - length_C, length_C)
-    place_T = np.repeat(plan.row_B * L + plan.start_B, length_C) + within_T
+    ids_C = np.arange(low, high)
+    length_C = population.lengths_N[ids_C]
+    plan = packed_plan(length_C, population.length_tokens)
     W = -(-plan.rows // micro_rows) * micro_rows
-    x_WL, segment_WL, position_WL = (np.zeros(W * L, np.int32) for _ in range(3))
-    x_WL[place_T] = population.tokens[begin:end]
-    segment_WL[place_T] = np.repeat(plan.segment_B, length_C)
-    position_WL[place_T] = within_T
-    rows = (array.reshape(W, L) for array in (x_WL, segment_WL, position_WL))
+    *rows, place_T = _layout(population, ids_C, dataclasses.replace(plan, rows=W))
     return Window(low, length_C, place_T, *rows)

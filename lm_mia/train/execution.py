@@ -23,7 +23,6 @@ class Choice:
     """Rows that a device takes at once."""
     chunk_tokens: int
     """Tokens whose logits are held at once."""
-    packed: bool
     because: str
     """Why this attention."""
 
@@ -31,7 +30,7 @@ class Choice:
         layers = "scanned" if self.way.scanned else "unrolled"
         return (
             f"attention {self.way.attention} ({self.because}), layers {layers}, remat {self.way.remat}, "
-            f"{'packed' if self.packed else 'padded'} in micro-batches of {self.micro_rows} rows"
+            f"micro-batches of {self.micro_rows} rows"
         )
 
 
@@ -80,7 +79,6 @@ def choose(
         way=transformer.Way(kind, scanned, remat),
         micro_rows=micro_rows,
         chunk_tokens=_CPU_CHUNK if on_cpu else _DEVICE_CHUNK,
-        packed=asked.batching == "packed",
         because=because,
     )
 

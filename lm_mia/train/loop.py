@@ -21,7 +21,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from lm_mia import config
-from lm_mia.data import subsets
+from lm_mia.data import batch_order, subsets
 from lm_mia.data.population import Population
 from lm_mia.errors import UserError
 from lm_mia.model import flops, transformer
@@ -75,9 +75,7 @@ class Trainer:
     ) -> tuple[batching.Rows, batching.Sizes]:
         """Samples on the mesh, and what they come to; each host reads those of its own devices only."""
         length_B = population.lengths_N[ids_B]
-        plan = batching.padded_plan(length_B)
-        if self.choice.packed:
-            plan = batching.packed_plan(length_B, population.length_tokens)
+        plan = batching.packed_plan(length_B, population.length_tokens)
         most = max(self.train.batch_size, len(ids_B))
         devices, micro_rows = self.mesh.size, self.choice.micro_rows
         count = batching.micro_batches(most, micro_rows, devices)
@@ -151,7 +149,7 @@ def train_row(
         subsets.member(row.subset_seed, len(t.population), t.train.subset)
     )
     members, batch_size = len(member_ids_N), t.train.batch_size
-    per_epoch = batching.steps_per_epoch(members, batch_size)
+    per_epoch = batch_order.steps_per_epoch(members, batch_size)
     rate_T = learning_rates(t.recipe, steps)
     log_every = max(steps // _LOGGED, 1)
     validated = {round(steps * (i + 1) / t.train.validations) for i in range(t.train.validations)}
@@ -159,11 +157,11 @@ def train_row(
 
     @functools.lru_cache(maxsize=2)
     def order(epoch: int) -> np.ndarray:
-        return batching.epoch_order(row.order_seed, epoch, members)
+        return batch_order.epoch_order(row.order_seed, epoch, members)
 
     def ids(done: int) -> np.ndarray:
         epoch, place = divmod(done, per_epoch)
-        return batching.batch(order(epoch), member_ids_N, place, batch_size)
+        return batch_order.batch(order(epoch), member_ids_N, place, batch_size)
 
     def finite(done: int, metrics: dict[str, jax.Array]) -> dict[str, float]:
         values = {name: float(value) for name, value in metrics.items()}

@@ -30,7 +30,7 @@ def memory() -> Iterator[ModuleType]:
 
 def choice(attention: Any = "xla", rows: int = 2) -> execution.Choice:
     way = transformer.Way(attention, scanned=True)
-    return execution.Choice(way, rows, chunk_tokens=128, packed=True, because="")
+    return execution.Choice(way, rows, chunk_tokens=128, because="")
 
 
 @pytest.fixture(scope="module")

@@ -42,7 +42,7 @@ def test_packed_and_padded_steps_do_the_same(steps: ModuleType):
 def test_flops_are_those_of_one_micro_batch(steps: ModuleType):
     """What the table multiplies by their number: if the compiler began to count loops otherwise, this would fail."""
     nothing = steps.c4_like.population(0, SHAPE.vocab_size, scale=16)
-    rows = steps.ours(nothing, SHAPE, 256, steps.PACKED).choice.micro_rows
+    rows = steps.ours(nothing, SHAPE, 256).choice.micro_rows
     lowered = steps.lowered(
         name=steps.PACKED, shape=SHAPE, batch_size=256, nanodo=None, whole_chunks=True
     )

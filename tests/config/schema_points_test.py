@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from tiny_config import TINY, change
 
 from lm_mia.config import Config, epoch_steps, score_steps, total_steps
-from lm_mia.train import batching
+from lm_mia.data import batch_order
 
 
 def row_of(samples: int, batch_size: int, epochs: int) -> Config:
@@ -23,7 +23,7 @@ def points(c: Config, steps: tuple[int, ...], epochs: tuple[float, ...]) -> tupl
 def test_the_last_batch_of_an_epoch_may_be_short(samples, batch_size, epochs, steps):
     c = row_of(samples, batch_size, epochs)
     assert total_steps(c) == steps
-    assert steps == epochs * batching.steps_per_epoch(samples // 2, batch_size)
+    assert steps == epochs * batch_order.steps_per_epoch(samples // 2, batch_size)
 
 
 @pytest.mark.parametrize(

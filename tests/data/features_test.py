@@ -88,8 +88,9 @@ def test_document_frequencies_and_tfidf(tmp_path: Path):
         expected = np.zeros(400, int)
         for i in ids:
             expected[np.unique(found.sample(i))] += 1
-        assert found.document_frequency_V.dtype == np.int64
-        assert found.document_frequency_V.tolist() == expected.tolist()
+        frequency_V = np.load(found.folder / "document_frequency.npy")
+        assert frequency_V.dtype == np.int64
+        assert frequency_V.tolist() == expected.tolist()
         idf_V = np.log((1 + len(ids)) / (1 + expected)) + 1
         pieces, times = np.unique(found.sample(7)[1:], return_counts=True)
         text = pieces != 1

@@ -5,11 +5,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from padded_batches import batch_loss
 from quick_compilation import quickly_compiled
 from slow_model import shapes
 
 from lm_mia.config import SIZES
-from lm_mia.model import flops, losses, transformer
+from lm_mia.model import flops, transformer
 
 __all__ = ["quickly_compiled"]  # a fixture
 
@@ -54,7 +55,7 @@ def test_the_compiler_counts_the_same(what: str):
     params = shapes(SHAPE)
 
     def mean_loss(params: transformer.Params) -> jax.Array:
-        return losses.batch_loss(transformer.forward(params, x_BxL), x_BxL, length_B)
+        return batch_loss(transformer.forward(params, x_BxL), x_BxL, length_B)
 
     function = jax.value_and_grad(mean_loss) if what == "training" else mean_loss
     compiled = jax.jit(function).lower(params).compile()

@@ -31,7 +31,7 @@ def scored(row: str, step: int = 40) -> dict[str, object]:
 
 
 def worker(
-    index: int = 0, devices: int = 1, processes: int = 1, choice: str = "padded"
+    index: int = 0, devices: int = 1, processes: int = 1, choice: str = "scanned"
 ) -> dict[str, object]:
     about = {"platform": "cpu", "device": "cpu", "devices": devices, "processes": processes}
     return {
@@ -110,7 +110,7 @@ def test_tally_counts_rows_and_parts_of_rows():
     assert bars(display) == {"overall": (0, 1), "train": (4, 6), "score": (3, 6)}
     assert out.getvalue().splitlines() == [
         "worker 0: cpu, cpu",
-        "padded; compiled code is kept in /c",
+        "scanned; compiled code is kept in /c",
         "a: trained 40 steps in 1.2 s",
         "b: trained 40 steps from step 30 in 1.2 s",
         "a: scored in 2.0 s, loss of members 3.500, of non-members 4.250 nats a token",
@@ -161,14 +161,14 @@ def test_workers_say_what_they_are_and_what_they_share_once():
     tally = progress.Tally(display, "run", 3, 3)
     tally.on_event(worker(0))
     tally.on_event(worker(1))
-    tally.on_event(worker(2, devices=8, processes=2, choice="packed"))
+    tally.on_event(worker(2, devices=8, processes=2, choice="unrolled"))
     tally.on_event({"event": "compiled", "index": 1, "seconds": 2.25, "from_cache": 7, "anew": 1})
     assert out.getvalue().splitlines() == [
         "worker 0: cpu, cpu",
-        "padded; compiled code is kept in /c",
+        "scanned; compiled code is kept in /c",
         "worker 1: cpu, cpu",
         "worker 2: cpu, cpu x 8 on 2 processes",
-        "packed; compiled code is kept in /c",
+        "unrolled; compiled code is kept in /c",
         "worker 1: compiled in 2.2 s, 7 functions from the cache, 1 anew",
     ]
 

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax.sharding import Mesh
+from padded_batches import padded_plan
 
 from lm_mia import config
 from lm_mia.data.population import Population
@@ -33,12 +34,9 @@ def population(length_N: Sequence[int] = LENGTHS, seed: int = 0) -> Population:
 
 
 def choice(
-    way: transformer.Way = ONE_BY_ONE,
-    micro_rows: int = 2,
-    chunk_tokens: int = 24,
-    packed: bool = True,
+    way: transformer.Way = ONE_BY_ONE, micro_rows: int = 2, chunk_tokens: int = 24
 ) -> Choice:
-    return Choice(way, micro_rows, chunk_tokens, packed, "for a test")
+    return Choice(way, micro_rows, chunk_tokens, "for a test")
 
 
 @functools.cache
@@ -65,13 +63,18 @@ def state(
 
 
 def laid_out(
-    samples: Population, ids_B: np.ndarray, chosen: Choice, mesh: Mesh, most: int = 0
+    samples: Population,
+    ids_B: np.ndarray,
+    chosen: Choice,
+    mesh: Mesh,
+    most: int = 0,
+    packed: bool = True,
 ) -> tuple[batching.Rows, batching.Sizes]:
-    """Samples as rows in memory, room for ``most`` of them at least."""
+    """Samples as rows in memory, with space for ``most`` of them at least; one sample a row if they are not packed."""
     length_B = samples.lengths_N[ids_B]
-    plan = batching.padded_plan(length_B)
-    if chosen.packed:
-        plan = batching.packed_plan(length_B, samples.length_tokens)
+    plan = batching.packed_plan(length_B, samples.length_tokens)
+    if not packed:
+        plan = padded_plan(length_B)
     count = batching.micro_batches(max(most, len(ids_B)), chosen.micro_rows, mesh.size)
     return batching.rows(samples, ids_B, plan, count, chosen.micro_rows, mesh.size)
 

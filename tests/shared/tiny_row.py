@@ -1,6 +1,5 @@
 """One tiny row, trained in this process: what tests of training share."""
 
-import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,11 +9,11 @@ import jax
 import numpy as np
 
 from lm_mia import config
-from lm_mia.data import subsets
+from lm_mia.data import batch_order, subsets
 from lm_mia.data.population import Population
 from lm_mia.data.subsets import Row
 from lm_mia.model import transformer
-from lm_mia.train import batching, checkpoint, execution, loop, sharding
+from lm_mia.train import checkpoint, execution, loop, sharding
 from lm_mia.train.optimizer import optimizer
 from lm_mia.train.step import make_loss, make_step
 
@@ -26,7 +25,6 @@ OFTEN = config.Train(batch_size=4, epochs=2, checkpoint_minutes=1e-9)
 ROW, STEPS = Row("reference", 1, 2, 3), 6
 CHOICE = execution.choose(config.Compute(micro_rows=2), SHAPE, 4, "cpu")
 PACKED = execution.choose(config.Compute(), SHAPE, 4, "cpu")
-PADDED = execution.choose(config.Compute(batching="padded"), SHAPE, 4, "cpu")
 
 
 @functools.cache
@@ -49,9 +47,8 @@ def trainer(
 ) -> loop.Trainer:
     """Of a tiny row, with another update if given."""
     new = loop.Trainer(population, SHAPE, recipe, settings, choice, mesh())
-    compiled = dataclasses.replace(choice, packed=True)  # which is about rows alone
-    new.__dict__["step"] = step or _step(SHAPE, recipe, compiled, mesh())
-    new.__dict__["_loss"] = _loss(SHAPE, compiled, mesh())
+    new.__dict__["step"] = step or _step(SHAPE, recipe, choice, mesh())
+    new.__dict__["_loss"] = _loss(SHAPE, choice, mesh())
     return new
 
 
@@ -100,6 +97,6 @@ def plan_of(row: Row, design: subsets.Design) -> list[list[int]]:
     ids = [i for i, m in enumerate(subsets.member(row.subset_seed, 20, design)) if m]
     plan: list[list[int]] = []
     for epoch in range(2):
-        order = batching.epoch_order(row.order_seed, epoch, len(ids)).tolist()
+        order = batch_order.epoch_order(row.order_seed, epoch, len(ids)).tolist()
         plan += [[ids[k] for k in order[low : low + 4]] for low in range(0, len(ids), 4)]
     return plan

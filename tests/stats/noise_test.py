@@ -49,7 +49,7 @@ def scored(
     loss_MxN = (level_N + rng.normal(0, 0.3, member_MxN.shape)).astype(np.float32)
     token_TxNxL = -level_N[:, None] * rng.standard_exponential((T, N, L), dtype=np.float32)
     target_TxN = -token_TxNxL.mean(axis=2)
-    texts = T * N, L  # the token attacks take one text a row
+    count_TN = np.full(T * N, L)  # Min-K takes the tokens of all samples, one sample after another
     found = {}
     for variance in ("per_sample", "pooled"):
         gaussians = likelihood_ratio.fit(loss_MxN, member_MxN, variance=variance)
@@ -63,6 +63,7 @@ def scored(
     members: Any = {"reference_member_MxN": member_MxN, "reference_member_MxZ": member_MxN[:, z]}
     mean_TxNxL = -4 * rng.standard_exponential((T, N, L), dtype=np.float32)
     std_TxNxL = 1 + rng.random((T, N, L), dtype=np.float32)
+    z_TxNxL = (token_TxNxL - mean_TxNxL) / std_TxNxL
     lowercase_TxN = level_N + rng.normal(0, 0.5, (T, N))
     return found | {
         "rmia online": robust_mia.rmia(*both),
@@ -72,10 +73,8 @@ def scored(
         "reference-calibrated": baselines.reference_calibrated(target_TxN, loss_MxN),
         "loss": baselines.loss_attack(target_TxN),
         "zlib": baselines.zlib_ratio(target_TxN, zlib_N),
-        "min_k": baselines.min_k(token_TxNxL.reshape(texts)).reshape(T, N),
-        "min_k_plus_plus": baselines.min_k_plus_plus(
-            token_TxNxL.reshape(texts), mean_TxNxL.reshape(texts), std_TxNxL.reshape(texts)
-        ).reshape(T, N),
+        "min_k": baselines.min_k(token_TxNxL.ravel(), count_TN).reshape(T, N),
+        "min_k_plus_plus": baselines.min_k(z_TxNxL.ravel(), count_TN).reshape(T, N),
         "lowercase": baselines.lowercase(target_TxN, lowercase_TxN),
     }
 

@@ -124,11 +124,3 @@ def test_edges():
 def test_a_sample_that_fits_no_row_is_refused(bad: int):
     with pytest.raises(ValueError, match=rf"a sample of {bad} tokens: must be 1 to 8"):
         batching.packed_plan(np.array([3, bad, 8]), 8)
-
-
-def test_padded_gives_each_sample_a_row():
-    plan = batching.padded_plan(np.array([3, 8, 1]))
-    assert plan.rows == 3
-    assert plan.row_B.tolist() == [0, 1, 2]
-    assert plan.start_B.tolist() == [0, 0, 0]
-    assert plan.segment_B.tolist() == [1, 1, 1]

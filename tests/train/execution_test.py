@@ -73,11 +73,10 @@ def test_layers_are_unrolled_on_cpu_whatever_they_keep():
 def test_what_is_asked_for_is_done(platform: str):
     for layers in ("unrolled", "scanned"):
         for remat in ("none", "dots", "full"):
-            asked = config.Compute(layers=layers, remat=remat, attention="xla", batching="padded")
+            asked = config.Compute(layers=layers, remat=remat, attention="xla")
             got = execution.choose(asked, SMALL, 128, platform)
             assert got.way == transformer.Way("xla", layers == "scanned", remat)
-            assert (got.packed, got.because) == (False, "asked for")
-    assert execution.choose(AUTO, SMALL, 128, platform).packed
+            assert got.because == "asked for"
 
 
 @pytest.mark.parametrize(("layers", "remat"), [("unrolled", "none"), ("scanned", "full")])
@@ -112,11 +111,9 @@ def test_kept_bytes_by_hand():
 def test_the_log_says_what_is_done_and_why():
     got = str(execution.choose(AUTO, LARGE, 128, "gpu", 80 * GB))
     assert got == (
-        "attention cudnn (fastest on gpu), layers unrolled, remat none, packed in micro-batches of 8 rows"
+        "attention cudnn (fastest on gpu), layers unrolled, remat none, micro-batches of 8 rows"
     )
-    got = str(
-        execution.choose(config.Compute(layers="scanned", batching="padded"), SMALL, 16, "cpu")
-    )
+    got = str(execution.choose(config.Compute(layers="scanned"), SMALL, 16, "cpu"))
     assert got == (
-        "attention xla (the one for CPUs), layers scanned, remat full, padded in micro-batches of 2 rows"
+        "attention xla (the one for CPUs), layers scanned, remat full, micro-batches of 2 rows"
     )

@@ -12,15 +12,15 @@ import pytest
 from tiny_row import OFTEN, ROW, STEPS, TRAIN, finite, newest, run, trainer
 
 from lm_mia import config
-from lm_mia.data import subsets
+from lm_mia.data import batch_order, subsets
 from lm_mia.data.population import Population
-from lm_mia.train import batching, loop
+from lm_mia.train import loop
 
 
 def ids_of_step(step: int) -> list[int]:
     members = np.flatnonzero(subsets.member(ROW.subset_seed, 20, "exact"))
     epoch, place = divmod(step, 3)
-    order = batching.epoch_order(ROW.order_seed, epoch, 10)
+    order = batch_order.epoch_order(ROW.order_seed, epoch, 10)
     return members[order[4 * place : 4 * place + 4]].tolist()
 
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from padded_batches import batch_loss, padded
 from quick_compilation import quickly_compiled
 from step_case import (
     LENGTHS,
@@ -46,8 +47,7 @@ made = functools.cache(make_step)
 
 
 def step(chosen: Choice, recipe: config.Optimizer = PLAIN, shape: transformer.Shape = SHAPE) -> Any:
-    # how samples are laid out in rows is no part of what is compiled
-    return made(shape, recipe, dataclasses.replace(chosen, packed=True), MESH)
+    return made(shape, recipe, chosen, MESH)
 
 
 def run(
@@ -55,9 +55,10 @@ def run(
     ids_B: np.ndarray = ALL,
     samples: Population | None = None,
     recipe: config.Optimizer = PLAIN,
+    packed: bool = True,
 ) -> tuple[dict[str, float], Any, Any]:
     """Metrics, gradient and new parameters of the first step on a batch, with room for all samples."""
-    rows, sizes = laid_out(samples or population(), ids_B, chosen, MESH, len(ALL))
+    rows, sizes = laid_out(samples or population(), ids_B, chosen, MESH, len(ALL), packed)
     args = arguments(rows, sizes, MESH)
     new, metrics = step(chosen, recipe)(state(MESH, recipe), *args, RATE)
     moment = optax.tree.get(new["opt"], "mu")
@@ -68,14 +69,14 @@ def run(
 @jax.jit
 def _mean(params: Any, x_BxL: Any, length_B: Any) -> Any:
     def mean(params: Any) -> jax.Array:
-        return losses.batch_loss(transformer.forward(params, x_BxL), x_BxL, length_B)
+        return batch_loss(transformer.forward(params, x_BxL), x_BxL, length_B)
 
     return jax.value_and_grad(mean)(params)
 
 
 def reference(ids_B: np.ndarray = ALL, samples: Population | None = None) -> tuple[float, Any]:
     """Loss and gradient of the padded batch, from all its logits."""
-    x_BxL, length_B = batching.padded(samples or population(), ids_B, len(ALL))
+    x_BxL, length_B = padded(samples or population(), ids_B, len(ALL))
     value, grads = _mean(parameters(), x_BxL, length_B)
     return float(value), jax.device_get(grads)
 
@@ -98,20 +99,25 @@ CHOICES = [
     choice(transformer.Way(scanned=True, remat="dots"), 1, 64),
     choice(transformer.Way(scanned=True, remat="full"), 3, 512),
 ]
-CHOICES.append(dataclasses.replace(CHOICES[1], packed=False))
 
 
 def named(chosen: Choice) -> str:
     way = f"{'scanned' if chosen.way.scanned else 'unrolled'}-{chosen.way.remat}"
-    batching = "packed" if chosen.packed else "padded"
-    return f"{way}-{batching}-{chosen.micro_rows}rows-{chosen.chunk_tokens}tokens"
+    return f"{way}-{chosen.micro_rows}rows-{chosen.chunk_tokens}tokens"
 
 
-@pytest.mark.parametrize("chosen", CHOICES, ids=named)
-def test_a_step_equals_the_padded_reference(chosen: Choice):
-    """Loss, norm, and every leaf of the gradient; whole batches, short ones, and a single sample."""
+@pytest.mark.parametrize(
+    ("chosen", "packed"),
+    [*((chosen, True) for chosen in CHOICES), (CHOICES[1], False)],
+    ids=lambda value: named(value) if isinstance(value, Choice) else str(value),
+)
+def test_a_step_equals_the_padded_reference(chosen: Choice, packed: bool):
+    """Loss, norm, and every leaf of the gradient; whole batches, short ones, and a single sample.
+
+    The same holds of a step of rows of one sample each, so a step of packed rows equals one of these.
+    """
     for ids_B in (ALL, ALL[5:0:-1], ALL[3:5], ALL[:1]):
-        metrics, grads, _ = run(chosen, ids_B)
+        metrics, grads, _ = run(chosen, ids_B, packed=packed)
         value, expected = reference(ids_B)
         norm = math.sqrt(sum((leaf**2).sum() for leaf in jax.tree.leaves(expected)))
         assert metrics["loss_nats"] == pytest.approx(value, rel=1e-6)

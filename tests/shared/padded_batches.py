@@ -1,0 +1,37 @@
+"""Batches of one sample a row, and their loss from all logits: what packed batches must equal."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from lm_mia.data.population import Population
+from lm_mia.train.batching import Plan
+
+
+def padded_plan(length_B: np.ndarray) -> Plan:
+    """A row for each sample."""
+    B = len(length_B)
+    return Plan(np.arange(B), np.zeros(B, np.int64), np.ones(B, np.int64), B)
+
+
+def padded(
+    population: Population, ids_B: np.ndarray, batch_size: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """(x_BxL, length_B), int32: a short batch is filled up with samples of length 0, which no loss counts."""
+    x_BxL = np.zeros((batch_size, population.length_tokens), np.int32)
+    length_B = np.zeros(batch_size, np.int32)
+    x_BxL[: len(ids_B)] = population.pad(ids_B)
+    length_B[: len(ids_B)] = population.lengths_N[ids_B]
+    return x_BxL, length_B
+
+
+def token_losses(logits_BxLxV: jax.Array, x_BxL: jax.Array, length_B: jax.Array) -> jax.Array:
+    """loss_nats_BxL1 of every token given those before it, L1 = L - 1; 0 where the predicted token is padding."""
+    nats_BxL1 = optax.softmax_cross_entropy_with_integer_labels(logits_BxLxV[:, :-1], x_BxL[:, 1:])
+    return jnp.where(jnp.arange(1, x_BxL.shape[1]) < length_B[:, None], nats_BxL1, 0.0)
+
+
+def batch_loss(logits_BxLxV: jax.Array, x_BxL: jax.Array, length_B: jax.Array) -> jax.Array:
+    """Mean loss in nats over all predicted tokens of a batch: what training minimises."""
+    return token_losses(logits_BxLxV, x_BxL, length_B).sum() / jnp.maximum(length_B - 1, 0).sum()
