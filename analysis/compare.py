@@ -244,15 +244,8 @@ class Trend:
     low: float
     high: float
 
-    @property
-    def sign(self) -> int:
-        """1 or -1 where the interval lies on one side of 0, otherwise 0: nothing can be said."""
-        return int(self.low > 0) - int(self.high < 0)
-
     def __str__(self) -> str:
-        return (
-            f"rank correlation {_two(self.r)}, 95% interval {_two(self.low)} to {_two(self.high)}"
-        )
+        return f"{_two(self.r)} [{_two(self.low)}, {_two(self.high)}]"
 
     @classmethod
     def of(cls, x_N: np.ndarray, y_N: np.ndarray) -> Self | None:

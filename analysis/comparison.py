@@ -13,9 +13,9 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis import attacks, io, markup, plotting, sentences
+from analysis import attacks, io, markup, plotting, tables
+from analysis.formatting import plus_minus
 from analysis.io import Recipe, percent
-from analysis.sentences import plural, plus_minus
 from lm_mia.atomic import FACTS, write_csv
 from lm_mia.errors import UserError
 
@@ -173,9 +173,9 @@ def render(measured: Sequence[Measured], image: str, links: Sequence[str]) -> st
         lines=[_cells(m) for m in measured],
         title="Recipes compared" if len(measured) > 1 else "The recipe",
         rate=_rate(measured),
-        notes=_notes(shown),
+        over={m.over for m in shown},
+        references=sorted({m.references for m in shown}),
         image=image,
-        alt=_alt(shown),
         links={name: markup.anchor(name) for name in links},
     )
 
@@ -185,8 +185,8 @@ def _of_tables(recipe: Recipe) -> Measured:
     focus = facts["config"]["focus_fpr"]
     at_focus = [f"tpr_at_{focus:g}_{what}" for what in ("mean", "std")]
     columns = ("attack", "references", "auc_mean", "auc_std", *at_focus)
-    rows = sentences.full(io.table(recipe.folder, "attacks.csv", columns))
-    lira, loss = (sentences.pick(rows, name) for name in ("lira_online", "loss"))
+    rows = tables.with_most_references(io.table(recipe.folder, "attacks.csv", columns))
+    lira, loss = (tables.of_attack(rows, name) for name in ("lira_online", "loss"))
     if lira is None:
         raise io.WorkdirError(f"{recipe.folder}: LiRA has no AUC in tables/attacks.csv")
     shares = {}
@@ -258,42 +258,3 @@ def _rate(measured: Sequence[Measured]) -> str:
     """Describes the FPR, which may differ between recipes."""
     rates = {m.fpr for m in measured}
     return f"{percent(rates.pop())} FPR" if len(rates) == 1 else "the focus FPR of each recipe"
-
-
-def _notes(shown: Sequence[Measured]) -> list[str]:
-    """Returns the sentences below the table."""
-    if not shown:
-        return []
-    said, over = [], {m.over for m in shown}
-    if "replicas" in over:
-        said.append(
-            "Replicas of one target share the training subset and the initial weights and differ in the order of "
-            "their batches; ± is the standard deviation over them."
-        )
-    if "targets" in over:
-        said.append(
-            "Where a recipe has no replicas, its targets are attacked, each of which is trained on its own subset; "
-            "± is then the standard deviation over these targets, and shares of coin flips are unknown."
-        )
-    counts = sorted({m.references for m in shown})
-    if len(counts) > 1:
-        said.append(
-            f"Each recipe is attacked with all its references, from {counts[0]} to {counts[-1]}. The number of "
-            "references alone changes the AUC; the figure “scaling” (python -m analysis.scaling) compares the "
-            "recipes with equal numbers."
-        )
-    else:
-        said.append(f"Every recipe is attacked with {plural(counts[0], 'reference')}.")
-    return said
-
-
-def _alt(shown: Sequence[Measured]) -> str:
-    """Describes the figure in words."""
-    if not shown:
-        return ""
-    best, worst = (pick(shown, key=lambda m: m.auc[0]) for pick in (max, min))
-    return (
-        "Dots with bars of one standard deviation, one line for each recipe: AUC on the left, true positive rate on "
-        f"the right. The highest AUC is that of {best.recipe.name}, {plus_minus(*best.auc)}; the lowest that of "
-        f"{worst.recipe.name}, {plus_minus(*worst.auc)}."
-    )

@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
 from analysis import io, plotting
+from analysis.formatting import plus_minus
 from analysis.io import Record
 from analysis.plotting import CLASSES
-from analysis.sentences import plus_minus
 from analysis.tables import SHARE_COLUMNS
 
 
@@ -211,17 +211,6 @@ def draw_curves(rows: Sequence[Record], facts: Record) -> Figure:
 
 
 COIN_FREE_COLUMNS = ("fpr", "tpr_mean", "tpr_coin_free")
-AREA_COLUMNS = (
-    "low",
-    "high",
-    "curve",
-    "pauc",
-    "pauc_normalised",
-    "lift",
-    "lift_normalised",
-    "lift_retained_percent",
-    "mean_tpr_dropped_percent",
-)
 _CURVES: tuple[tuple[str, str, str, plotting.Dash], ...] = (
     ("tpr_mean", "All true positives", plotting.BLUE, "-"),
     ("tpr_coin_free", "Without coin flips", plotting.VERMILLION, "--"),

@@ -243,7 +243,7 @@ def _render(
     shown: Sequence["Shown"],
 ) -> str:
     """Returns the page as HTML; also writes the tables and the figure that cover all recipes."""
-    from analysis import comparison, figure_part, markup, provenance, sentences
+    from analysis import comparison, figure_part, formatting, markup, provenance
 
     everyone = [*found.all, *found.unbuilt]
     body, contents = [], []
@@ -270,7 +270,7 @@ def _render(
     made = provenance.render(everyone)
     contents.append(("made", "How it was made", []))
     models = sum(m.models for m in measured)
-    what = sentences.plural(models, "language model") if models else "language models"
+    what = formatting.plural(models, "language model") if models else "language models"
     whose = f"recipe {everyone[0].name}" if alone else f"{len(everyone)} recipes"
     return (
         markup.environment()

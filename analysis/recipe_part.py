@@ -14,12 +14,13 @@ from analysis import (
     flip_panels,
     io,
     markup,
+    notes,
     plotting,
-    sentences,
     tables,
     vulnerability,
 )
 from analysis.figures import extraction, references, samples, training
+from analysis.formatting import plural, plus_minus
 from analysis.io import Record, percent
 
 TABLES = {
@@ -98,44 +99,38 @@ def facts(folder: Path) -> dict[str, Any]:
     run, flip_facts = io.run(folder), io.flip_facts(folder)
     io.require(folder, TABLES)
     attack, config = flip_facts["config"], run["config"]
-    extracted = extraction.read(folder)
     samples = io.samples(folder, ["member", "tokens"])
     member_N = samples["member"].astype(bool)
-    found, said = _attacks(folder, flip_facts, len(member_N))
-    log = training.read_log(folder)
-    shown, also_said = _decisions(folder, flip_facts, member_N)
     page = {
         "name": folder.resolve().name,
         "focus": attack["focus_fpr"],
         "fprs": attack["fprs"],
         "flips": flip_facts,
         "attack": attack,
-        "said": said
-        | also_said
-        | {
-            "rows": sentences.rows_there(flip_facts),
-            "training": sentences.training(log.curves, log.trained, log.scored),
-            "vulnerable": [found.sentence() for found in vulnerability.read(folder)],
-            "extraction": extracted.sentences() if extracted else [],
-            "old_extraction": (
-                extraction.OLD if not extracted and extraction.there(folder) else ""
-            ),
-        },
+        "spread": notes.spread(flip_facts["replicas"]),
+        "missing_models": notes.missing_models(flip_facts),
+        "cutoff": notes.cutoff(flip_facts),
+        "medians": training.medians(training.read_log(folder)),
+        "properties": [found.row() for found in vulnerability.read(folder)],
+        "fewest_members": vulnerability.FEWEST,
+        "extraction": extraction.read(folder),
+        "extraction_exists": extraction.there(folder),
+        "likely": extraction.LIKELY,
         "population": _population(folder, config, samples["tokens"], member_N),
         "model": config["model"],
         "block_parameters": 12 * config["model"]["layers"] * config["model"]["width"] ** 2,
         "train": config["train"],
         "nan": math.nan,
-        "extractable": bool(extracted and extracted.extractable),
         "attack_name": io.attack_name,
         "percent": percent,
-        "plus_minus": sentences.plus_minus,
-        "plural": sentences.plural,
+        "plus_minus": plus_minus,
+        "plural": plural,
         "rate": tables.rate,
         "count": tables.count,
+        "percentage": tables.percentage,
         "share": tables.share,
     }
-    page |= found | shown
+    page |= _attacks(folder, flip_facts) | _decisions(folder, flip_facts, member_N)
     return page | {"cards": _cards(page), "sections": _sections(page)}
 
 
@@ -156,7 +151,7 @@ def _cards(page: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Returns the main numbers, each with its description."""
     lira, loss, focus, cards = page["lira"], page["loss"], percent(page["focus"]), []
     if lira:
-        with_references = sentences.plural(lira["references"], "reference")
+        with_references = plural(lira["references"], "reference")
         tpr = percent(lira[f"tpr_at_{page['focus']:g}_mean"])
         cards += [
             (f"{lira['auc_mean']:.3f}", f"AUC of LiRA with {with_references}; 0.5 is chance"),
@@ -167,6 +162,13 @@ def _cards(page: Mapping[str, Any]) -> list[tuple[str, str]]:
     if page["decides"] and page["focus_row"]:
         share = f"{page['focus_row']['members_percent']:.1f}%"
         cards.append((share, f"of members get a coin-flip decision at an FPR of {focus}"))
+    cards += [
+        (
+            f"{100 * share:.1f}%",
+            f"of {kind} get different decisions from the replicas at an FPR of {focus}",
+        )
+        for kind, share in page["disagreements"].items()
+    ]
     return cards
 
 
@@ -177,14 +179,14 @@ def _sections(page: Mapping[str, Any]) -> list[tuple[str, str]]:
         "decides": "Attack",
         "flips": "Coin flips",
         "which": "Which members",
-        **({"extracted": "Extraction"} if page["said"]["extraction"] else {}),
+        **({"extracted": "Extraction"} if page["extraction"] else {}),
     }
     return [(markup.anchor(page["name"], name), title) for name, title in titles.items()]
 
 
-def _attacks(folder: Path, facts: Record, samples: int) -> tuple[dict[str, Any], dict[str, str]]:
-    """Returns the numbers and the sentences about attacks and their error rates."""
-    fprs, focus = facts["config"]["fprs"], facts["config"]["focus_fpr"]
+def _attacks(folder: Path, facts: Record) -> dict[str, Any]:
+    """Returns the numbers of attacks and their error rates."""
+    fprs = facts["config"]["fprs"]
     at_fprs = [f"tpr_at_{f:g}_{what}" for f in fprs for what in ("mean", "std")]
     needed = (*references.AUC_COLUMNS, "targets", *at_fprs, "left_out")
     attacks = io.table(folder, "attacks.csv", needed)
@@ -195,18 +197,18 @@ def _attacks(folder: Path, facts: Record, samples: int) -> tuple[dict[str, Any],
     rates = tables.error_rates(folder)
     intervals = tables.intervals(folder, facts)
     of_lira = [r for r in intervals if r["attack"] == "lira_online"]
-    passed, verdict = sentences.control(shuffled) if shuffled else (True, "")
-    strongest = sentences.full(attacks)
+    strongest = tables.with_most_references(attacks)
     order = {r["attack"]: i for i, r in enumerate(strongest)}
     names = [io.attack_name(n) for n in order if n not in plotting.ATTACKS]
-    shown = {
-        "lira": sentences.pick(strongest, "lira_online"),
-        "loss": sentences.pick(strongest, "loss"),
+    return {
+        "lira": tables.of_attack(strongest, "lira_online"),
+        "loss": tables.of_attack(strongest, "loss"),
+        "lira_by_references": sorted(
+            (r for r in attacks if r["attack"] == "lira_online"), key=lambda r: r["references"]
+        ),
         "few": any(r["left_out"] for r in attacks if r["attack"] in ("lira_online", "loss")),
         "few_points": any(r["left_out"] for r in attacks),
-        "some_left_out": any(r["left_out"] for r in strongest),
         "errors_left_out": max((int(r["left_out"]) for r in rates), default=0),
-        "shuffled_left_out": any(r["left_out"] for r in shuffled),
         "attacks": strongest,
         "not_drawn": names,
         "intervals": bool(intervals),
@@ -214,59 +216,48 @@ def _attacks(folder: Path, facts: Record, samples: int) -> tuple[dict[str, Any],
         "tpr_intervals": {f: r for f in fprs for r in of_lira if r["metric"] == f"tpr_at_{f:g}"},
         "error_rates": rates,
         "unequal": any(round(r["acc_mean"] - r["balanced_acc_mean"], 3) for r in rates),
-        "shuffled": sorted(sentences.full(shuffled), key=lambda r: order.get(r["attack"], 99)),
-        "passed": passed,
-        "verdict": verdict,
-    }
-    return shown, {
-        "lira": sentences.lira_against_loss(attacks, samples),
-        "ahead": sentences.ahead_of_lira(attacks),
-        "tpr": sentences.focus_tpr(attacks, focus),
-        "growth": sentences.growth(attacks, samples),
-        "left_out": sentences.left_out(attacks),
-        "spread": sentences.spread(facts["replicas"]),
-        "interval": sentences.interval(intervals),
+        "shuffled": sorted(
+            tables.with_most_references(shuffled), key=lambda r: order.get(r["attack"], 99)
+        ),
+        "control": tables.control(shuffled) if shuffled else None,
+        "margin": tables.CHANCE_MARGIN,
     }
 
 
-def _decisions(
-    folder: Path, facts: Record, member_N: np.ndarray
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the numbers and the sentences about decisions and their stability."""
+def _decisions(folder: Path, facts: Record, member_N: np.ndarray) -> dict[str, Any]:
+    """Returns the numbers of decisions and their stability."""
     attack, decides = facts["config"], io.decides(facts)
     focus = attack["focus_fpr"]
     shares = io.table(folder, "flip_shares.csv", tables.SHARE_COLUMNS)
-    positives = tables.true_positives(folder)
-    areas = io.table(folder, "partial_auc.csv", flip_panels.AREA_COLUMNS)
     curves = io.table(folder, "flip_curves.csv", flip_panels.CURVE_COLUMNS)
-    resampled, found = tables.resampled(folder), samples.read_probabilities(folder)
     bins = tables.bins(shares)
-    said: dict[str, Any] = {
-        "cutoff": sentences.cutoff(facts),
-        "resampled": sentences.resampled(resampled, attack["alpha"], len(member_N)),
-        "probability": found.sentence() if found else "",
-    }
-    if decides:
-        said["coin"] = sentences.coin_flips(shares, focus)
-        said["hits"] = sentences.hits(positives, focus)
-        said["coin_free"] = sentences.without_coins(areas, attack["band"])
-    else:
-        flip_N = io.samples(folder, [f"flip_{focus:g}"])[f"flip_{focus:g}"]
-        said["coin"] = sentences.disagreement(flip_N.astype(float), member_N, focus)
     coins = (r for r in shares if r["bin"] == "coin flip" and math.isclose(r["fpr"], focus))
-    shown = {
+    return {
         "decides": decides,
+        "disagreements": {} if decides else _disagreements(folder, focus, member_N),
         "focus_row": next(coins, None),
         "shares": tables.by_fpr(shares),
         "bins": bins,
         "parts": tables.parts(bins),
-        "positives": positives,
+        "positives": tables.true_positives(folder),
+        "areas": tables.areas(folder),
         "bin_sizes": flip_panels.bin_sizes(flip_panels.curves_at(curves, focus)),
-        "resampled": resampled,
+        "resampled": tables.resampled(folder),
+        "fewest_sets": notes.fewest_replicas(attack["alpha"]),
+        "probabilities": samples.read_probabilities(folder),
         "archetypes": archetype_panels.read(folder),
         "none_found": archetype_panels.none_found(folder),
     }
-    return shown, said
+
+
+def _disagreements(folder: Path, fpr: float, member_N: np.ndarray) -> dict[str, float]:
+    """Returns which shares of the scored members and non-members the replicas do not agree about."""
+    flip_N = io.samples(folder, [f"flip_{fpr:g}"])[f"flip_{fpr:g}"].astype(float)
+    scored_N = ~np.isnan(flip_N)
+    sides = {"members": member_N & scored_N, "non-members": ~member_N & scored_N}
+    return {
+        kind: float((flip_N[side_N] > 0).mean()) for kind, side_N in sides.items() if side_N.any()
+    }
 
 
 def _population(folder: Path, config: Record, tokens_N: np.ndarray, member_N: np.ndarray) -> Record:

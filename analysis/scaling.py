@@ -22,9 +22,9 @@ from matplotlib.lines import Line2D
 
 from analysis import attacks, io, plotting
 from analysis.attacks import Attacked
+from analysis.formatting import plural
 from analysis.io import Absent, Recipe, Recipes, Record, WorkdirError
 from analysis.paper_figure import Drawn, PaperFigure, write
-from analysis.sentences import plural
 from lm_mia import config
 from lm_mia.config.needs import FEWEST_REFERENCES, Need
 from lm_mia.config.recipe import differences

@@ -4,7 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from analysis import io, sentences
+from analysis import io
+from analysis.formatting import plus_minus
 from analysis.io import Record
 
 RATES = ("acc", "fnr", "fpr", "tnr", "tpr")
@@ -25,7 +26,59 @@ INTERVAL_COLUMNS = (
     "clopper_pearson_high",
     "left_out",
 )
+AREA_COLUMNS = (
+    "low",
+    "high",
+    "curve",
+    "pauc",
+    "pauc_normalised",
+    "lift",
+    "lift_normalised",
+    "lift_retained_percent",
+    "mean_tpr_dropped_percent",
+)
+CHANCE_MARGIN = 0.03
+"""How far from 0.5 the mean AUC with shuffled labels may lie."""
 _RESAMPLED = "resampled_references.csv"
+
+
+def with_most_references(attacks: Sequence[Record]) -> list[Record]:
+    """Each attack once, with the most references that it was given; the highest AUC first."""
+    best: dict[str, Record] = {}
+    for row in attacks:
+        if row["attack"] not in best or row["references"] > best[row["attack"]]["references"]:
+            best[row["attack"]] = row
+    return sorted(
+        best.values(),
+        key=lambda r: -math.inf if math.isnan(r["auc_mean"]) else r["auc_mean"],
+        reverse=True,
+    )
+
+
+def of_attack(rows: Sequence[Record], attack: str) -> Record | None:
+    """The row of an attack that has an AUC, among those of `with_most_references`."""
+    return next((r for r in rows if r["attack"] == attack and not math.isnan(r["auc_mean"])), None)
+
+
+def control(shuffled: Sequence[Record]) -> Record:
+    """The verdict of the control with shuffled labels.
+
+    Args:
+      shuffled: rows of tables/shuffled.csv.
+
+    Returns:
+      "passed"; "farthest", the row whose mean AUC lies farthest from 0.5, or None without any AUC; "failed", how many
+      lie too far; "tested", how many there are; and "without", names of the attacks that have no AUC.
+    """
+    rows = [r for r in shuffled if not math.isnan(r["auc_mean"])]
+    failed = sum(abs(r["auc_mean"] - 0.5) > CHANCE_MARGIN for r in rows)
+    return {
+        "passed": bool(rows) and not failed,
+        "farthest": max(rows, key=lambda r: abs(r["auc_mean"] - 0.5), default=None),
+        "failed": failed,
+        "tested": len(rows),
+        "without": [io.attack_name(r["attack"]) for r in shuffled if math.isnan(r["auc_mean"])],
+    }
 
 
 def error_rates(folder: Path) -> list[Record]:
@@ -39,8 +92,8 @@ def rate(row: Record, name: str) -> str:
     """A cell of Tables 1 and 2; what the threshold fixes alike for all replicas has no deviation."""
     mean, std = row[f"{name}_mean"], row[f"{name}_std"]
     if name in ("fpr", "tnr") and std == 0:
-        return sentences.plus_minus(mean, math.nan) if name == "tnr" else f"{mean:.3g}"
-    return sentences.plus_minus(mean, std)
+        return plus_minus(mean, math.nan) if name == "tnr" else f"{mean:.3g}"
+    return plus_minus(mean, std)
 
 
 def true_positives(folder: Path) -> list[Record]:
@@ -53,6 +106,11 @@ def true_positives(folder: Path) -> list[Record]:
 def count(row: Record, name: str) -> str:
     """1,114 ± 305, a cell of Tables 5 and 6."""
     return f"{row[f'{name}_mean']:,.0f} ± {row[f'{name}_std']:,.0f}"
+
+
+def percentage(percent: float) -> str:
+    """57.3%; a dash for NaN."""
+    return "–" if math.isnan(percent) else f"{percent:.1f}%"
 
 
 def share(row: Record, name: str) -> str:
@@ -108,6 +166,14 @@ def intervals(folder: Path, facts: Record) -> list[Record]:
 def of_metric(rows: Sequence[Record], metric: str) -> Mapping[str, Record]:
     """The intervals of one metric by attack."""
     return {r["attack"]: r for r in rows if r["metric"] == metric}
+
+
+def areas(folder: Path) -> dict[tuple[float, float], dict[str, Record]]:
+    """Rows of tables/partial_auc.csv by (lowest, highest FPR) and by curve, "raw" or "coin-free"."""
+    bands: dict[tuple[float, float], dict[str, Record]] = {}
+    for row in io.table(folder, "partial_auc.csv", AREA_COLUMNS):
+        bands.setdefault((row["low"], row["high"]), {})[row["curve"]] = row
+    return bands
 
 
 def resampled(folder: Path) -> list[Record]:

@@ -2,10 +2,10 @@
 
 import pandas as pd
 
-from analysis import archetype_panels, io, sentences
+from analysis import archetype_panels, io, notes
+from analysis.formatting import plural
 from analysis.io import Recipe
 from analysis.paper_figure import Drawn, PaperFigure
-from analysis.sentences import plural
 
 
 def _archetypes(recipe: Recipe) -> Drawn:
@@ -36,7 +36,7 @@ def _archetypes(recipe: Recipe) -> Drawn:
     return Drawn(
         data=pd.DataFrame(rows, columns=pd.Index(columns)),
         figure=archetype_panels.draw(found) if found else None,
-        notes=(*picked, *lacking, *sentences.notes(facts)),
+        notes=(*picked, *lacking, *notes.of_replicas(facts)),
     )
 
 

@@ -14,10 +14,10 @@ from matplotlib.ticker import PercentFormatter
 
 from analysis import io, plotting
 from analysis.compare import Estimate, Trend, near, untested
-from analysis.io import Absent, Recipes, Record, percent
+from analysis.formatting import plural
+from analysis.io import Absent, Recipes, Record
 from analysis.paper_figure import Drawn, PaperFigure
 from analysis.plotting import CLASSES
-from analysis.sentences import plural
 
 TABLE, CURVES, FACTS = "extraction.csv", "extraction_curves.csv", "extraction.json"
 COLUMNS = (
@@ -32,15 +32,13 @@ COLUMNS = (
     "overlap_greedy",
 )
 CURVE_COLUMNS = ("scheme", "class", "queries", "probability", "share")
-OLD = (
-    "The tables of extraction in this folder are of the scores of another attack and are not shown; "
-    "run lm-mia extract again."
-)
-_LIKELY = 1e-3
+LIKELY = 1e-3
+"""The probability of a suffix above which the table counts it."""
 _HEAVY = 20
 """How many times the median score the largest may be before the axis becomes logarithmic."""
 _PROBABILITIES: tuple[tuple[float, plotting.Dash], ...] = ((0.5, "-"), (0.999, "--"))
-_QUERIES = 10**6
+QUERIES = tuple(10**k for k in (0, 3, 6, 9, 12, 18))
+"""Of the table; the curves have more."""
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -69,105 +67,58 @@ class Extraction:
         """Whether any curve that is drawn leaves 0."""
         return any(row["share"] > 0 for row in self.curves)
 
-    def sentences(self) -> list[str]:
-        """What the tables say, from whom was asked to what the score has to do with it."""
-        parts = (self._asked, self._likely, self._written, self._queries, self._relation)
-        return [said for part in parts if (said := part())]
-
-    def _asked(self) -> str:
-        members, c = int(self.member_N.sum()), self.facts["config"]
-        which = f"{plural(len(self.samples), 'sample')} with the highest LiRA scores (among those that are long enough)"
-        if len(self.samples) < c["samples"]:
-            which = (
-                f"{plural(len(self.samples), 'sample')} that have a LiRA score and are long enough (fewer than the "
-                f"{c['samples']:,} asked for, so whatever their score)"
-            )
+    def request(self) -> str:
+        """Which samples were taken, and what the model was asked for."""
+        c, members = self.facts["config"], int(self.member_N.sum())
+        prefix, suffix = (plural(c[f"{name}_tokens"], "token") for name in ("prefix", "suffix"))
         return (
-            f"The first replica was given the first {plural(c['prefix_tokens'], 'token')} of each of the {which}, "
-            f"{plural(members, 'member')} and {plural(len(self.samples) - members, 'non-member')}, and asked for the "
-            f"next {c['suffix_tokens']}."
+            f"The first replica was given the first {prefix} of each of {plural(len(self.samples), 'sample')} "
+            f"({plural(members, 'member')} and {plural(len(self.samples) - members, 'non-member')}) and asked for the "
+            f"next {suffix}. These are the samples with the highest LiRA scores among those that are long enough; "
+            f"{c['samples']:,} were requested."
         )
 
-    def _likely(self) -> str:
-        log_p_N = self.column("log_p_sampled")
-        best = int(np.argmax(log_p_N))
-        over = int((log_p_N > math.log(_LIKELY)).sum())
-        whose = "a member" if self.member_N[best] else "a non-member"
-        said = (
-            f"The likeliest suffix, of {whose}, has probability {power(log_p_N[best])}; the median is "
-            f"{power(float(np.median(log_p_N)))}. {_count(over, len(log_p_N))} above {_LIKELY:g}."
-        )
-        for name, scheme in self._schemes.items():
-            if never := int(np.isneginf(self.column(f"log_p_{name}")).sum()):
-                said += f" {_count(never, len(log_p_N))} impossible under {scheme}."
-        return said
+    def by_scheme(self) -> list[Record]:
+        """A row of a table for each scheme of decoding: probabilities of suffixes, and how many were written."""
+        rows = []
+        for name, title in self.facts["schemes"].items():
+            log_p_N = self.column(f"log_p_{name}")
+            row = {
+                "scheme": title.capitalize(),
+                "highest": power(float(log_p_N.max())),
+                "median": power(float(np.median(log_p_N))),
+                "likely": int((log_p_N > math.log(LIKELY)).sum()),
+                "impossible": int(np.isneginf(log_p_N).sum()),
+            }
+            if f"exact_{name}" in self.samples[0]:
+                row |= {
+                    "exact": int(self.column(f"exact_{name}").sum()),
+                    "anywhere": int(self.column(f"contained_{name}").sum()),
+                    "half": int((self.column(f"overlap_{name}") > 0.5).sum()),
+                }
+            rows.append(row)
+        return rows
 
-    @property
-    def _schemes(self) -> dict[str, str]:
-        named = {"greedy": "greedy decoding", "sampled": "plain sampling (temperature 1)"}
-        return {**named, "chosen": f"the chosen sampling ({self.facts['schemes']['chosen']})"}
+    def by_queries(self) -> list[Record]:
+        """A row of a table for some numbers of queries: shares of members and of non-members, by plain sampling."""
+        rows: dict[int, Record] = {}
+        for row in self.curves:
+            if row["probability"] == _PROBABILITIES[0][0] and row["queries"] in QUERIES:
+                rows.setdefault(int(row["queries"]), {})[row["class"]] = (
+                    f"{100 * row['share']:.1f}%"
+                )
+        return [{"queries": power(math.log(n))} | shares for n, shares in rows.items()]
 
-    def _written(self) -> str:
-        counts = {
-            name: [
-                int(self.column(f"exact_{name}").sum()),
-                int(self.column(f"contained_{name}").sum()),
-                int((self.column(f"overlap_{name}") > 0.5).sum()),
-            ]
-            for name in self._schemes
-            if f"exact_{name}" in self.samples[0]
-        }
-        if not any(any(found) for found in counts.values()):
-            *others, last = (self._schemes[name] for name in counts)
-            ways = f"{', '.join(others)} or {last}" if others else last
-            return (
-                "Continuing the prefixes, the model writes none of the suffixes, and of none more than half of the "
-                f"tokens in order, under {ways}."
-            )
-        exact, anywhere, half = (f"{count:,}" for count in counts.pop("greedy"))
-        said = (
-            f"Continuing the prefixes greedily, the model writes {exact} suffixes exactly where they stand and "
-            f"{anywhere} anywhere, and more than half of the tokens, in order, of {half}"
-        )
-        for name, found in counts.items():
-            exact, anywhere, half = (f"{count:,}" for count in found)
-            said += f"; under {self._schemes[name]} {exact}, {anywhere} and {half}"
-        return said + "."
-
-    def _queries(self) -> str:
-        rows = [r for r in self.curves if r["probability"] == _PROBABILITIES[0][0]]
-        if not rows:
-            return ""
-        likely = percent(_PROBABILITIES[0][0])
-        enough = [int(r["queries"]) for r in rows if r["share"] > 0]
-        if not enough:
-            most = power(math.log(max(r["queries"] for r in rows)))
-            return f"Not even {most} queries would yield one of these suffixes with a probability of {likely}."
-        at = {r["class"]: r["share"] for r in rows if r["queries"] == _QUERIES}
-        names = {"members": "members", "nonmembers": "non-members"}
-        shares = " and ".join(f"{percent(at[c])} of {name}" for c, name in names.items() if c in at)
-        first = power(math.log(min(enough)))
-        within = "1 query" if first == "1" else f"{first} queries or fewer"
-        return (
-            f"In {within}, the likeliest suffix is drawn with a probability of {likely} or more; "
-            f"in {power(math.log(_QUERIES))}, those of {shares} are."
-        )
-
-    def _relation(self) -> str:
-        trend = Trend.of(self.column("score"), -self.column("log_p_sampled"))
-        if trend is None:
-            return "All scores or all probabilities are equal, so neither goes with the other."
-        if not trend.sign:
-            return f"Among these samples, score and −log p show no clear relation ({trend})."
-        which = "less" if trend.sign > 0 else "more"
-        return f"Among these samples, higher scores go with {which} likely suffixes ({trend} of score and −log p)."
+    def relation(self) -> str:
+        """Rank correlation of the score and -log p of the suffix, with its interval; a dash if one is constant."""
+        return str(Trend.of(self.column("score"), -self.column("log_p_sampled")) or "–")
 
 
 def power(log: float) -> str:
     """A number from its natural logarithm: 0.0067, 20, 1.3 × 10⁻⁴⁹; 0 for -inf."""
     if math.isinf(log):
         return "0"
-    if math.log(_LIKELY) <= log < math.log(9_999):
+    if math.log(LIKELY) <= log < math.log(9_999):
         return f"{math.exp(log):.2g}" if log < 0 else f"{math.exp(log):,.0f}"
     exponent = math.floor(log / math.log(10) + 1e-9)
     digits = f"{math.exp(log - exponent * math.log(10)):.1f}"
@@ -254,13 +205,6 @@ def _curves(axes: Axes, curves: Sequence[Record]) -> None:
     axes.legend(handles=handles, loc="best")
 
 
-def _count(count: int, whole: int) -> str:
-    """None is, 1 of 1,000 is, 12 of 1,000 are, all 1,000 are."""
-    if count in (0, whole):
-        return f"All {whole:,} are" if count else "None is"
-    return f"{count:,} of {whole:,} {'is' if count == 1 else 'are'}"
-
-
 def run_figures(folder: Path) -> dict[str, Figure | None]:
     """The figure of a workdir; None without tables of its attack."""
     found = read(folder)
@@ -297,7 +241,7 @@ def draw_fig07(recipes: Recipes) -> Drawn:
         claims=(claim,),
         ours=ours,
         notes=(
-            *found.sentences(),
+            found.request(),
             f"These are {len(score_N) / len(main.population):.2g} of all samples (the paper's: 0.00007).",
             f"Little is a rank correlation within {_MARGIN:g} of 0, which is our choice.",
         ),

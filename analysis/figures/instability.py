@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis import archetype_panels, attacks, flip_panels, io, plotting, sentences, tables
+from analysis import archetype_panels, attacks, flip_panels, io, notes, plotting, tables
 from analysis.compare import Claim, Estimate, Trend, above, difference, every, untested
 from analysis.io import REPLICA_SIZES, Absent, Recipe, Recipes, Record, percent, titled
 from analysis.paper_figure import Drawn, PaperFigure
@@ -33,7 +33,7 @@ def draw_fig05(recipes: Recipes) -> Drawn:
         figure=_fig05_figure(shares, rates, found),
         claims=(_more_of_members(recipe, facts), _rises(recipe, facts)),
         ours=_ours(recipe, shares),
-        notes=(*sentences.notes(facts), *([] if found else [lacking])),
+        notes=(*notes.of_replicas(facts), *([] if found else [lacking])),
     )
 
 
@@ -88,7 +88,8 @@ def _ours(recipe: Recipe, shares: list[Record]) -> dict[str, tuple[float, float]
     attacks = io.table(
         recipe.folder, "attacks.csv", ("attack", "references", "auc_mean", "auc_std")
     )
-    lira = next(row for row in sentences.full(attacks) if row["attack"] == "lira_online")
+    best = tables.with_most_references(attacks)
+    lira = next(row for row in best if row["attack"] == "lira_online")
     ours = {"auc": (lira["auc_mean"], lira["auc_std"])}
     for fpr, row in tables.by_fpr(shares).items():
         for of in ("members", "nonmembers"):
@@ -137,7 +138,7 @@ def _flip_detail(recipe: Recipe) -> Drawn:
         },
         notes=(
             f"Points in the middle and on the right are means of {fewest:,} to {most:,} samples.",
-            *sentences.notes(facts),
+            *notes.of_replicas(facts),
         ),
     )
 
@@ -261,7 +262,7 @@ def _flip_by_fpr(recipe: Recipe) -> Drawn:
             else untested(FIG28_STATEMENTS[0], "no FPR up to 20% takes ten non-members"),
         ),
         notes=(
-            *sentences.notes(facts),
+            *notes.of_replicas(facts),
             f"The claim is tested from an FPR of {percent(low)} on, where ten non-members or more are called members.",
         ),
     )
@@ -327,40 +328,40 @@ def draw_fig30(recipes: Recipes) -> Drawn:
     facts = {size: io.decisive(recipe.folder) for size, recipe in of.items()}
     figure = plotting.new_figure(8.4, 7.4)
     grid = figure.subplots(2, 2)
-    data, notes, ours = [], [], {}
+    data, ours = [], {}
     for (left, right), (size, recipe) in zip(grid, of.items(), strict=True):
         band = tuple(facts[size]["config"]["band"])
         curves = io.table(recipe.folder, "coin_free_roc.csv", flip_panels.COIN_FREE_COLUMNS)
-        areas = io.table(recipe.folder, "partial_auc.csv", flip_panels.AREA_COLUMNS)
+        areas = tables.areas(recipe.folder)
         flip_panels.coin_free_panels(left, right, curves, band)
-        raw, free = (r["pauc"] for r in areas if (r["low"], r["high"]) == (0, 1))
+        raw, free = (areas[0, 1][curve]["pauc"] for curve in ("raw", "coin-free"))
         left.set_title(f"{titled(size, recipe)}: area {raw:.3f}, {free:.3f} without coin flips")
         data.append(pd.DataFrame(curves).assign(size=size))
-        notes.append(f"{size}: {sentences.without_coins(areas, band)}")
         ours |= {f"{size} {name}": (value, np.nan) for name, value in _areas(areas, band).items()}
     handles, labels = grid[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=2, frameon=False)
-    told = [sentence for size in REPLICA_SIZES for sentence in sentences.notes(facts[size])]
+    shown = [note for size in REPLICA_SIZES for note in notes.of_replicas(facts[size])]
     return Drawn(
         data=pd.concat(data),
         figure=figure,
         claims=(_more_of_the_tpr(of, facts),),
         ours=ours,
-        notes=(*notes, _NO_INTERVAL, *dict.fromkeys(told)),
+        notes=(_NO_INTERVAL, *dict.fromkeys(shown)),
     )
 
 
-def _areas(areas: list[Record], band: tuple[float, ...]) -> dict[str, float]:
+def _areas(
+    areas: dict[tuple[float, float], dict[str, Record]], band: tuple[float, float]
+) -> dict[str, float]:
     """The numbers of the paper's example, of one size."""
-    inside = {r["curve"]: r for r in areas if (r["low"], r["high"]) == band}
-    whole = {r["curve"]: r for r in areas if (r["low"], r["high"]) == (0, 1)}
+    inside, whole = areas[band], areas[0, 1]
     raw, free = inside["raw"], inside["coin-free"]
     found = {
         "auc": whole["raw"]["pauc"],
         "auc lost": whole["raw"]["pauc"] - whole["coin-free"]["pauc"],
     }
     if band != _BAND:
-        return found  # the other numbers are of other rates, and in the notes
+        return found  # the paper has the other numbers for this band only
     return found | {
         "pauc": raw["pauc_normalised"],
         "pauc coin-free": free["pauc_normalised"],

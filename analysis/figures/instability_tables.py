@@ -4,10 +4,10 @@ import math
 
 import pandas as pd
 
-from analysis import io, sentences, tables
+from analysis import io, notes, tables
+from analysis.formatting import plus_minus
 from analysis.io import Recipe
 from analysis.paper_figure import Drawn, PaperFigure
-from analysis.sentences import plus_minus, rows_there, spread
 
 # Tables 1 and 2: accuracy and error rates of LiRA on replicas at fixed false positive rates.
 _RATES_OF = {"acc": "All", "fnr": "Members", "tpr": "Members"}
@@ -31,8 +31,8 @@ def _error_rates(recipe: Recipe) -> Drawn:
         for row in rows
         for name in tables.RATES
     }
-    told = (spread(facts["replicas"]), rows_there(facts))
-    return Drawn(pd.DataFrame(rows), table=table, ours=ours, notes=tuple(filter(None, told)))
+    shown = (notes.spread(facts["replicas"]), notes.missing_models(facts))
+    return Drawn(pd.DataFrame(rows), table=table, ours=ours, notes=tuple(filter(None, shown)))
 
 
 # Tables 3 and 4: shares of members and of non-members in each range of flip rates.
@@ -58,7 +58,7 @@ def _flip_shares(recipe: Recipe) -> Drawn:
         for r in shares
         for name in ("members", "nonmembers")
     }
-    return Drawn(pd.DataFrame(shares), table=table, ours=ours, notes=sentences.notes(facts))
+    return Drawn(pd.DataFrame(shares), table=table, ours=ours, notes=notes.of_replicas(facts))
 
 
 # Tables 5 and 6: true positives on members whose decisions are very unstable or like coin flips.
@@ -90,7 +90,7 @@ def _true_positives(recipe: Recipe) -> Drawn:
         index=pd.Index([f"{row['fpr']:g}" for row in rows], name="FPR"),
         columns=pd.MultiIndex.from_tuples(heads),
     )
-    return Drawn(pd.DataFrame(rows), table=table, ours=ours, notes=sentences.notes(facts))
+    return Drawn(pd.DataFrame(rows), table=table, ours=ours, notes=notes.of_replicas(facts))
 
 
 FIGURES = {

@@ -137,21 +137,6 @@ class Probabilities:
     targets_N: np.ndarray
     left_out: int
 
-    def sentence(self) -> str:
-        """What the table says on average."""
-        if not len(self.mean_N):
-            return "No sample has a reference that was trained on it and a score under it."
-        few, most = int(self.targets_N.min()), int(self.targets_N.max())
-        targets = f"{few}" if few == most else f"{few} to {most}"
-        rest = f" {self.left_out:,} samples have none and are left out." if self.left_out else ""
-        return (
-            f"Each reference is attacked with all the others. Over the {targets} references that were trained "
-            f"on a sample, its posterior of membership is {self.mean_N.mean():.3f} on average; it varies from "
-            f"reference to reference with a standard deviation of {self.std_N.mean():.3f} (mean over "
-            f"{len(self.mean_N):,} samples), and {io.percent(float(self.share_above_half_N.mean()))} of "
-            f"these posteriors are above 1/2.{rest}"
-        )
-
 
 def read_probabilities(folder: Path) -> Probabilities | None:
     """The table, or None if attack.leave_one_out did not ask for it."""

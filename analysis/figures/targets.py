@@ -11,9 +11,9 @@ from analysis import attacks, io, plotting, tables
 from analysis.attacks import alike, attacked, references
 from analysis.compare import Claim, above, difference, every, untested
 from analysis.io import REPLICA_SIZES, Recipes, fewest_references, percent, size_of, titled
+from analysis.notes import spread
 from analysis.paper_figure import Drawn, PaperFigure
 from analysis.plotting import Line, by_target, panels
-from analysis.sentences import spread
 from lm_mia.config.needs import Need
 from lm_mia.stats import likelihood_ratio
 

@@ -85,6 +85,32 @@ def curves(events: Iterable[Record], value: str = "loss_nats") -> dict[str, tupl
     return found
 
 
+def medians(log: Log) -> dict[str, float]:
+    """Medians over models, of those that the log has.
+
+    Returns:
+      "first_loss" and "last_loss", the training loss of the first and the last logged step; "seconds" of a training;
+      "member_loss" and "nonmember_loss", mean losses on members and on non-members after training. Losses are in nats
+      per token.
+    """
+    curves = [curve for _, curve in log.curves.values()]
+    whole = [e for e in log.trained if not e.get("resumed_at")]  # others time only what was left
+    values = {
+        "first_loss": [curve[min(curve)] for curve in curves],
+        "last_loss": [curve[max(curve)] for curve in curves],
+        "seconds": _last_values(whole, "seconds"),
+        "member_loss": _last_values(log.scored, "member_loss_nats"),
+        "nonmember_loss": _last_values(log.scored, "nonmember_loss_nats"),
+    }
+    return {name: float(np.median(found)) for name, found in values.items() if found}
+
+
+def _last_values(events: Sequence[Record], field: str) -> list[float]:
+    """The last value that each model reported."""
+    values = {str(e.get("row")): e[field] for e in events if isinstance(e.get(field), int | float)}
+    return list(values.values())
+
+
 def draw_losses(
     lines: Mapping[str, tuple[str, Curve]],
     epoch_steps: float = 0,

@@ -197,7 +197,7 @@ def test_recipes_are_compared(linked: Path):
     for suffix in ("png", "pdf"):
         assert (linked / "figures" / f"comparison.{suffix}").is_file()
     alts = [a["alt"] or "" for tag, a in shown.tags if tag == "img"]
-    assert any("The highest AUC is that of " in alt for alt in alts)
+    assert any("AUC on the left, true positive rate on the right" in alt for alt in alts)
     figure = comparison.draw([comparison.measure(recipes[n]) for n in names[:3]])
     assert figure is not None
     ticks = [label.get_text() for label in figure.axes[0].get_yticklabels()]

@@ -23,7 +23,7 @@ from synthetic_workdir import (
     write_workdir,
 )
 
-from analysis import archetype_panels, io, page, recipe_part, sentences
+from analysis import archetype_panels, io, page, recipe_part
 from analysis.figures import extraction, samples, training
 
 
@@ -205,7 +205,7 @@ def test_headings_are_nested_and_tables_scroll_in_their_own_box(
     assert max(np.diff(levels)) <= 1
     html = (finished.parents[1] / "report.html").read_text(encoding="utf-8")
     boxed = re.findall(r'<div class="scroll"[^>]*>\s*<table', html)
-    assert html.count("<table") == len(boxed) == 7
+    assert html.count("<table") == len(boxed) == 12
 
 
 def test_numbers_of_attacks_are_those_of_the_tables(finished: Path, shown: Page) -> None:
@@ -213,10 +213,21 @@ def test_numbers_of_attacks_are_those_of_the_tables(finished: Path, shown: Page)
     attacks = io.table(finished, "attacks.csv")
     lira = max((r for r in attacks if r["attack"] == "lira_online"), key=lambda r: r["references"])
     loss = next(r for r in attacks if r["attack"] == "loss")
-    assert f"an AUC of {lira['auc_mean']:.3f} ± {lira['auc_std']:.3f};" in text
-    assert text.count("± is the spread over these replicas, not over other targets") == 2
-    assert f"LiRA is ahead by {lira['auc_mean'] - loss['auc_mean']:.3f}." in text
-    assert f"LiRA finds {100 * lira['tpr_at_0.05_mean']:.3g}% of the members" in text
+    assert f"{lira['auc_mean']:.3f} AUC of LiRA with 16 references" in text
+    assert f"{loss['auc_mean']:.3f} AUC of the loss alone" in text
+    assert f"{100 * lira['tpr_at_0.05_mean']:.3g}% of members found at an FPR of 5%" in text
+    assert text.count("means over 16 replicas of one target (same training subset") == 1
+    assert text.count("± is the standard deviation over these replicas, not over other") == 1
+    for row in attacks:
+        if row["attack"] == "lira_online" and not np.isnan(row["auc_mean"]):
+            cells = f"{row['auc_mean']:.3f} ± {row['auc_std']:.3f}{row['left_out']}"
+            assert f"{row['references']}{cells}" in text
+    control = io.table(finished, "shuffled.csv")
+    farthest = max(control, key=lambda row: abs(row["auc_mean"] - 0.5))
+    verdict = "Passed" if abs(farthest["auc_mean"] - 0.5) <= 0.03 else "Failed"
+    assert f"{verdict}: " in text
+    who = f"The farthest from 0.5 is that of {io.attack_name(farthest['attack'])}"
+    assert re.search(rf"{who}[^:]*: {farthest['auc_mean']:.3f}\.", text)
     names = {io.attack_name(name) for name in EVERYTHING}
     assert len(names) == 11
     assert all(text.count(name) >= 2 for name in names)
@@ -246,19 +257,22 @@ def test_numbers_of_decisions_are_those_of_the_tables(finished: Path, shown: Pag
         assert f"{row['tp_mean']:,.0f} ± {row['tp_std']:,.0f}" in text
         mean, std = (row[f"coin_flip_share_percent_{what}"] for what in ("mean", "std"))
         assert f"{mean:.1f}% ± {std:.1f}%" in text
-    raw, free = io.table(finished, "partial_auc.csv")[:2]
-    assert (
-        f"the normalised partial AUC) is {raw['pauc_normalised']:.3f}, and {free['pauc_normalised']:.3f} "
-        in text
-    )
-    assert f": {free['mean_tpr_dropped_percent']:.1f}% of it rests on coin flips" in text
-    assert f"so {free['lift_retained_percent']:.1f}% of the lift remains" in text
-    assert "Disjoint sets (exact)2 sets of 8" in text
-    assert "With so few sets the test has no power; 6 or more are needed." in text
-    assert "Subsampled sets (dependent)16 sets of 8" in text
+    areas = io.table(finished, "partial_auc.csv")
+    for raw, free in zip(areas[::2], areas[1::2], strict=True):
+        assert (
+            f"{raw['pauc_normalised']:.3f}{free['pauc_normalised']:.3f}{free['mean_tpr_dropped_percent']:.1f}%"
+            f"{raw['lift_normalised']:.3f}{free['lift_normalised']:.3f}{free['lift_retained_percent']:.1f}%"
+        ) in text
+    sets = pd.read_csv(finished / "tables" / "resampled_references.csv")
+    left_out = sets.groupby("how")["left_out"].max()
+    assert f"Disjoint sets (exact)2 sets of 8 references, {left_out['disjoint']} samples" in text
+    assert "With fewer than 6 sets the test has no power." in text
+    assert "Subsampled sets (dependent)16 sets of 8 references" in text
     found = pd.read_parquet(finished / "tables" / "true_positive_probability.parquet")
-    mean = found["mean"][found["targets"] > 0].mean()
-    assert f"its posterior of membership is {mean:.3f} on average" in text
+    scored = found[found["targets"] > 0]
+    assert f"{scored['mean'].mean():.3f}, average over samples" in text
+    assert f"{scored['std'].mean():.3f} between references, average over samples" in text
+    assert f"{len(found) - len(scored)} left out" in text
 
 
 def test_archetypes_are_those_of_the_table(finished: Path, shown: Page) -> None:
@@ -296,9 +310,9 @@ def test_only_rows_of_the_tables_are_shown(finished: Path) -> None:
     assert len(read.names) == 32
     assert set(log.curves) == set(read.names)
     assert max(max(curve.values()) for _, curve in log.curves.values()) < 10
-    said = sentences.training(log.curves, log.trained, log.scored)
-    assert "5.1 seconds" in said
-    assert "77" not in said
+    medians = training.medians(log)
+    assert medians["seconds"] == pytest.approx(5.1, abs=0.05)
+    assert max(medians.values()) < 10
     assert len({e["row"] for e in log.trained}) == len({e["row"] for e in log.scored}) == 32
 
 
@@ -341,8 +355,12 @@ def test_few_replicas_from_another_folder_and_the_same_bytes_again(tmp_path: Pat
     assert "With 4 replicas the exact two-sided binomial test at level 0.05 has no power" in text
     assert "6 or more replicas are needed" in text
     assert "coin-flip decision" not in text
+    flips = io.samples(folder, ["member", "flip_0.05"])
+    of_members = flips["flip_0.05"][flips["member"] & ~np.isnan(flips["flip_0.05"])]
+    share = f"{100 * (of_members > 0).mean():.1f}%"
+    assert f"{share} of members get different decisions from the replicas" in text
     assert "bootstrap" not in text.rpartition("How it was made")[0].lower()
-    assert len([tag for tag, _ in shown.tags if tag == "table"]) == 3
+    assert len([tag for tag, _ in shown.tags if tag == "table"]) == 5
     assert "very stable" not in text
     lira = next(r for r in recipe_part.facts(folder)["attacks"] if r["attack"] == "lira_online")
     row = rf"LiRA8{lira['auc_mean']:.3f}± [^A-Z]*\.\d\d\d{lira['left_out']}\n"
@@ -392,7 +410,7 @@ def test_tables_of_fewer_rows_than_asked_for_say_so(tmp_path: Path) -> None:
     assert not set(absent) & set(read.names)
     assert set(training.read_log(folder).curves) == set(read.names)
     text = Page(html).words
-    assert text.count("15 of the 16 references that were asked for and 14 of the 16 replicas") == 1
+    assert text.count("15 of 16 requested references and 14 of 16 requested replicas") == 1
     assert "15 references and 14 replicas, of 16 and 16 requested" in text
     assert "Membership inference on 29 language models" in text
     assert "With 14 replicas, a decision counts as a coin flip when 3 to 11 of them" in text

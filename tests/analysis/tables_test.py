@@ -1,10 +1,45 @@
 """Heads and cells of the tables of a page."""
 
+from typing import Any
+
 import pytest
 
 from analysis import tables
 
 NAN = float("nan")
+
+
+def row(attack: str, references: int, auc: float) -> dict[str, Any]:
+    return {"attack": attack, "references": references, "auc_mean": auc}
+
+
+def test_each_attack_is_shown_with_its_most_references() -> None:
+    attacks = [row("rmia", 4, NAN), row("lira_online", 4, 0.9), row("lira_online", 8, 0.6)]
+    attacks.append(row("loss", 0, 0.7))
+    best = tables.with_most_references(attacks)
+    assert [(r["attack"], r["references"]) for r in best] == [
+        ("loss", 0),
+        ("lira_online", 8),
+        ("rmia", 4),
+    ]
+    assert tables.of_attack(best, "lira_online") == attacks[2]
+    assert tables.of_attack(best, "rmia") is None
+    assert tables.of_attack(best, "zlib") is None
+
+
+def test_the_control_passes_if_every_auc_is_near_one_half() -> None:
+    shuffled = [row("lira_online", 8, 0.52), row("loss", 0, 0.49), row("rmia", 8, NAN)]
+    control = tables.control(shuffled)
+    assert control["passed"]
+    assert control["farthest"] == shuffled[0]
+    assert (control["failed"], control["tested"], control["without"]) == (0, 2, ["RMIA"])
+    control = tables.control([row("lira_online", 4, 0.5), row("lira_online", 8, 0.45)])
+    assert not control["passed"]
+    assert (control["failed"], control["tested"]) == (1, 2)
+    assert control["farthest"]["references"] == 8
+    control = tables.control(shuffled[2:])
+    assert not control["passed"]
+    assert control["farthest"] is None
 
 
 def test_heads_of_tables_3_to_6() -> None:
@@ -60,3 +95,4 @@ def test_cells_of_tables_5_and_6() -> None:
     assert tables.count(row, "tp") == "15,826 ± 1,239"
     assert tables.share(row, "s") == "6.8% ± 0.3%"
     assert tables.share(row | {"t_std": NAN}, "t") == "–"
+    assert (tables.percentage(57.26), tables.percentage(NAN)) == ("57.3%", "–")

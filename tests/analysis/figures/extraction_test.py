@@ -1,4 +1,4 @@
-"""What the page says and draws of extraction."""
+"""Extraction: its tables, figure and section of the page."""
 
 import json
 import math
@@ -66,7 +66,7 @@ def rows(log_p: list[float], score: list[float] | None = None, **more: Any) -> l
 
 FACTS = {
     "config": {"samples": 3, "prefix_tokens": 32, "suffix_tokens": 1},
-    "schemes": {"chosen": "top 40"},
+    "schemes": {"greedy": "greedy", "sampled": "temperature 1", "chosen": "top 40"},
 }
 
 
@@ -75,8 +75,9 @@ def curve(*shares: tuple[int, float], kind: str = "members") -> list[dict[str, A
     return [of | {"queries": n, "share": share} for n, share in shares]
 
 
-def said(samples: list[dict[str, Any]], curves: list[dict[str, Any]] | None = None) -> str:
-    return " ".join(extraction.Extraction(samples, curves or [], FACTS).sentences())
+def by_scheme(samples: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    rows = extraction.Extraction(samples, [], FACTS).by_scheme()
+    return {row["scheme"]: row for row in rows}
 
 
 @pytest.mark.parametrize(
@@ -100,35 +101,34 @@ def test_numbers_are_shown_from_their_logarithms(log: float, shown: str) -> None
     assert extraction.power(log) == shown
 
 
-def test_who_was_asked_and_what_is_likely() -> None:
-    text = said(rows([math.log(0.0067), -100.0, -105.0]))
-    assert "the 3 samples with the highest LiRA scores" in text
-    assert "2 members and 1 non-member, and asked for the next 1." in text
-    assert (
-        "The likeliest suffix, of a member, has probability 0.0067; the median is 3.7 × 10⁻⁴⁴"
-        in text
-    )
-    assert "1 of 3 is above 0.001. All 3 are impossible under greedy decoding." in text
-    text = said(rows([-100.0, -50.0, -105.0], log_p_greedy=0.0))
-    assert "The likeliest suffix, of a non-member, has" in text
-    assert "None is above 0.001." in text
-    assert "impossible" not in text
+def test_the_request_counts_samples_and_tokens() -> None:
+    found = extraction.Extraction(rows([-1.0, -2.0, -3.0]), [], FACTS | {"schemes": {}})
+    text = found.request()
+    assert "the first 32 tokens of each of 3 samples (2 members and 1 non-member)" in text
+    assert "asked for the next 1 token." in text
+    assert text.endswith("3 were requested.")
 
 
-def test_what_is_never_drawn_is_counted() -> None:
+def test_probabilities_are_summarised_for_each_scheme() -> None:
+    found = by_scheme(rows([math.log(0.0067), -100.0, -105.0]))
+    sampled = found["Temperature 1"]
+    assert (sampled["highest"], sampled["median"]) == ("0.0067", "3.7 × 10⁻⁴⁴")
+    assert (sampled["likely"], sampled["impossible"]) == (1, 0)
+    greedy = found["Greedy"]
+    assert (greedy["highest"], greedy["median"], greedy["impossible"]) == ("0", "0", 3)
+    assert found["Top 40"]["likely"] == 3
+
+
+def test_samples_that_are_never_drawn_are_counted_and_not_plotted() -> None:
     samples = rows([-INF, -5.0, -INF, -7.0, -9.0], log_p_greedy=0.0)
     samples[0]["log_p_chosen"] = -INF
-    text = said(samples)
-    assert "2 of 5 are impossible under plain sampling (temperature 1)." in text
-    assert "1 of 5 is impossible under the chosen sampling (top 40)." in text
+    found = by_scheme(samples)
+    assert [row["impossible"] for row in found.values()] == [0, 2, 1]
     figure = extraction.draw(extraction.Extraction(samples, [], FACTS))
     legend = figure.axes[0].get_legend()
     assert legend is not None
     labels = [t.get_text() for t in legend.get_texts()]
     assert labels == ["Members (1)", "Non-members (2)"]
-    text = said(rows([-INF, -INF]))
-    assert "of a member, has probability 0; the median is 0. None" in text
-    assert "All scores or all probabilities are equal" in text
 
 
 def test_what_was_written_is_counted() -> None:
@@ -136,53 +136,28 @@ def test_what_was_written_is_counted() -> None:
     samples[0] |= {"exact_greedy": 1.0, "contained_greedy": 1.0, "overlap_greedy": 1.0}
     samples[1] |= {"contained_greedy": 1.0, "overlap_greedy": 1.0}
     samples[2] |= {"overlap_greedy": 0.53125, "overlap_sampled": 0.51}
-    text = said(samples)
-    assert (
-        "writes 1 suffixes exactly where they stand and 2 anywhere, and more than half of the tokens, in order, of 3; "
-        "under plain sampling (temperature 1) 0, 0 and 1." in text
-    )
-    assert "under plain" not in said(rows([-1.0] * 4, exact_greedy=1.0))
-    also = rows([-1.0] * 4, exact_chosen=1.0, contained_chosen=1.0, overlap_chosen=1.0)
-    assert "; under the chosen sampling (top 40) 4, 4 and 4." in said(also)
+    found = by_scheme(samples)
+    counts = [[found[s][name] for name in ("exact", "anywhere", "half")] for s in [*found][:2]]
+    assert counts == [[1, 2, 3], [0, 0, 1]]
+    assert "exact" not in found["Top 40"]  # nothing was written with it
 
 
-def test_nothing_written_is_one_sentence() -> None:
-    text = said(rows([-1.0] * 4, exact_chosen=0.0, contained_chosen=0.0, overlap_chosen=0.5))
-    assert (
-        "the model writes none of the suffixes, and of none more than half of the tokens in order, under greedy "
-        "decoding or the chosen sampling (top 40)." in text
-    )
-    assert (
-        "the 2 samples that have a LiRA score and are long enough (fewer than the 3 asked"
-        in said(rows([-1.0, -2.0]))
-    )
+def test_shares_by_queries_are_those_of_the_curves() -> None:
+    curves = curve((1, 0.0), (10, 0.01), (10**6, 0.25))
+    curves += curve((1, 0.0), (10, 0.0), (10**6, 0.125), kind="nonmembers")
+    found = extraction.Extraction(rows([-3.0]), curves, FACTS).by_queries()
+    assert found == [
+        {"queries": "1", "members": "0.0%", "nonmembers": "0.0%"},
+        {"queries": "10⁶", "members": "25.0%", "nonmembers": "12.5%"},
+    ]
 
 
-def test_how_many_queries_it_takes() -> None:
-    none = curve((1, 0.0), (10**18, 0.0))
-    assert "Not even 10¹⁸ queries would yield one of these suffixes" in said(rows([-99.0]), none)
-    some = curve((1, 0.0), (10, 0.01), (10**6, 0.25))
-    others = curve((1, 0.0), (10, 0.0), (10**6, 0.125), kind="nonmembers")
-    assert (
-        "In 10 queries or fewer, the likeliest suffix is drawn with a probability of 50% or more; in 10⁶, those of "
-        "25% of members and 12.5% of non-members are." in said(rows([-3.0]), some + others)
-    )
-    at_once = curve((1, 0.5), (10**6, 1.0))
-    assert "In 1 query, the likeliest" in said(rows([-0.1]), at_once)
-    assert "those of 100% of members are." in said(rows([-0.1]), at_once)
-
-
-def test_a_relation_is_said_only_where_there_is_one() -> None:
+def test_the_relation_is_that_of_score_and_negative_log_probability() -> None:
     n = list(map(float, range(1, 31)))
-    falling, rising = [-x for x in n], [x - 40 for x in n]
-    assert "higher scores go with more likely suffixes (rank correlation −1.00" in said(
-        rows(falling, n[::-1])
-    )
-    assert "higher scores go with less likely suffixes (rank correlation 1.00" in said(
-        rows(rising, n[::-1])
-    )
-    shuffled = [-float(i * 7 % 31) for i in range(1, 31)]
-    assert "show no clear relation" in said(rows(shuffled, n[::-1]))
+    for log_p, start in (([-x for x in n], "−1.00 ["), ([x - 40 for x in n], "1.00 [")):
+        found = extraction.Extraction(rows(log_p, n[::-1]), [], FACTS)
+        assert found.relation().startswith(start)
+    assert extraction.Extraction(rows([-INF, -INF]), [], FACTS).relation() == "–"
 
 
 def test_curves_are_drawn_where_anything_can_be_extracted(finished: Path) -> None:
@@ -196,7 +171,9 @@ def test_curves_are_drawn_where_anything_can_be_extracted(finished: Path) -> Non
     assert "5. Can they be extracted?" in text
     assert extraction.TABLE in recipe_part.table_files(finished)
     assert "n queries with probability p" in text
-    assert all(sentence in text for sentence in read.sentences())
+    assert read.request() in text
+    assert all(row["scheme"] + row["highest"] + row["median"] in text for row in read.by_scheme())
+    assert f"the choice of samples: {read.relation()}." in text
     write_extraction(finished, 40, level=-150.0)
     hopeless = extraction.read(finished)
     assert hopeless is not None
@@ -215,7 +192,8 @@ def test_members_alone_are_drawn(finished: Path) -> None:
     assert read is not None
     assert read.member_N.all()
     assert len(extraction.draw(read).axes[1].get_lines()) == 2
-    assert "and 0 non-members, and asked for the next 30." in read.sentences()[0]
+    assert "and 0 non-members) and asked for the next 30 tokens." in read.request()
+    assert "nonmembers" not in read.by_queries()[0]
 
 
 def test_heavy_tails_get_a_logarithmic_axis() -> None:

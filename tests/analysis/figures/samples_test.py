@@ -9,18 +9,6 @@ from analysis.figures import samples
 from lm_mia.data.subsets import Row
 
 
-def test_true_positive_probabilities_leave_out_samples_without_a_target() -> None:
-    columns = [np.array(v, float) for v in ([0.2, 0.8], [0.1, 0.3], [0.0, 1.0], [3, 5])]
-    said = samples.Probabilities(*columns, left_out=2).sentence()
-    assert "Over the 3 to 5 references" in said
-    assert "is 0.500 on average" in said
-    assert "standard deviation of 0.200" in said
-    assert "50% of these posteriors" in said
-    assert said.endswith("2 samples have none and are left out.")
-    none = samples.Probabilities(*(c[:0] for c in columns), left_out=4).sentence()
-    assert "No sample" in none
-
-
 def target(posterior_S: np.ndarray, count: int = 40) -> Any:
     ids_S = np.arange(len(posterior_S)) * 2
     member_N2 = np.zeros(count, bool)
