@@ -35,6 +35,10 @@ TABLES = {
     "flip_curves.csv": "flip rate against distance and posterior",
     "samples.parquet": "one line per sample: scores, votes, flip rates, distances",
     "archetypes.csv": "the samples of the archetype figure and their rules",
+    "archetype_losses.csv": "losses of these samples under references and replicas",
+    "models.csv": "the models that were present, with their seeds",
+    "targets.csv": "every attack on every target and replica, for figures: AUC",
+    "target_roc.parquet": "true positive rates and ROC curves of these attacks",
     "flips.json": "recipe, models and settings of the attack, coin-flip cutoff",
 }
 MORE_TABLES = {
@@ -42,6 +46,7 @@ MORE_TABLES = {
     "intervals.csv": "95% intervals of the first replica, bootstrap and Clopper-Pearson",
     "resampled_references.csv": "flip rates over sets of references, for one target",
     "true_positive_probability.parquet": "every reference as a target: one line per sample",
+    "sample_losses.csv": "losses of single samples under every model, for figures",
     "extraction.csv": "the highest scores: probabilities of suffixes, and what was written",
     "extraction_curves.csv": "shares of these samples that can be extracted, by queries",
     "extraction.json": "the model and settings of the extraction",
