@@ -49,8 +49,8 @@ class Measured:
 
     @property
     def models(self) -> int:
-        """The number of all models of the recipe."""
-        return self.references + self.targets + self.replicas
+        """The number of all models of the recipe; attacks on replicas use its targets as references, too."""
+        return self.references + self.replicas + self.targets * (self.over == "targets")
 
     def line(self) -> dict[str, Any]:
         """Returns the recipe's line of tables/comparison.csv."""

@@ -65,7 +65,7 @@ class Need:
 
 @dataclasses.dataclass(frozen=True)
 class LossNeed:
-    """Losses of single samples under every model that a figure needs, with each model's mean loss over all samples."""
+    """Losses of single samples that a figure needs, under every reference and target, and their mean losses."""
 
     recipes: tuple[str, ...]
     """As in `Need`."""
@@ -135,7 +135,7 @@ class Requested:
     keep_scores: frozenset[str] = frozenset()
     """Ids of the attacks of which the scores of all samples are kept."""
     loss_samples: Sequence[int] = ()
-    """Samples whose losses under every model are listed."""
+    """Samples whose losses under every reference and target are listed."""
 
 
 def settings(c: Attack) -> dict[str, Any]:

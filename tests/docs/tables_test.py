@@ -1,0 +1,235 @@
+"""docs/tables.md lists the tables that are written, with all their columns and JSON fields, and no others."""
+
+import csv
+import dataclasses
+import json
+import re
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from quick_compilation import quickly_compiled
+from slow_model import parameters
+from synthetic_figures import folder
+from synthetic_workdir import write_workdir
+
+from analysis import comparison, figure_part, io
+from lm_mia import config
+from lm_mia.data.population import MEASURES, open_population
+from lm_mia.run import backend, devices, pipeline
+from lm_mia.run.sweep import Task
+from lm_mia.run.workdir import Workdir
+from lm_mia.score import scorer
+from lm_mia.store import schema
+
+__all__ = ["folder", "quickly_compiled"]  # fixtures
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "tables.md"
+STORE = "recipes/NAME/scores.zarr"
+SCHEMES = ("greedy", "sampled", "chosen")
+
+Documented = Mapping[str, Mapping[str, tuple[str, str]]]
+"""Path of a file -> column or field -> (unit, definition); paths and columns as on the page, with placeholders."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Written:
+    """A table on disk."""
+
+    path: Path
+    columns: list[str]
+    placeholders: Mapping[str, Iterable[str]]
+    """What the placeholders of the page stand for in this table."""
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("|\n ").split(" | ")]
+
+
+def documented(text: str) -> Documented:
+    """Headings of level 2 end with the folder of the tables, those of level 3 are the names of files."""
+    found: dict[str, dict[str, tuple[str, str]]] = {}
+    directory, columns = "", None
+    for line in text.splitlines():
+        quoted = re.findall(r"`([^`]+)`", line)
+        if line.startswith("## "):
+            directory, columns = quoted[-1] if quoted else "", None
+        elif line.startswith("### "):
+            columns = {}
+            found |= {f"{directory}{name}": columns for name in quoted}
+        elif line.startswith("| `") and columns is not None:
+            names, unit, definition = cells(line)
+            for name in re.findall(r"`([^`]+)`", names):
+                assert name not in columns, f"{[*found][-1]}: {name} is documented twice"
+                columns[name] = unit, definition
+    return found
+
+
+def units(text: str) -> set[str]:
+    """Those of the list of units."""
+    lines = text.partition("| unit | meaning |\n")[2].partition("\n\n")[0].splitlines()
+    return {cells(line)[0] for line in lines[1:]}
+
+
+def expanded(names: Iterable[str], placeholders: Mapping[str, Iterable[str]]) -> set[str]:
+    found = {*names}
+    for word, values in placeholders.items():
+        found = {n.replace(word, v) for n in found for v in (values if word in n else [""])}
+    return found
+
+
+def mistakes(on_page: Documented, written: Mapping[str, list[Written]]) -> list[str]:
+    """Lines that say how the page differs from what is written."""
+    said = [f"{name}: written, but not documented" for name in written if name not in on_page]
+    for name, columns in on_page.items():
+        if name not in written and name != STORE:
+            said.append(f"{name}: documented, but not written")
+        for table in written.get(name, []) if columns else []:
+            expected = expanded(columns, table.placeholders)
+            for column in sorted(expected.symmetric_difference(table.columns)):
+                state = "not written" if column in expected else "not documented"
+                said.append(f"{name}: {column} is {state} (in {table.path})")
+    return said
+
+
+def columns_of(path: Path) -> list[str]:
+    if path.suffix == ".parquet":
+        return pq.read_schema(path).names
+    if path.suffix == ".json":
+        return [*json.loads(path.read_text())]
+    with path.open(newline="") as file:
+        return next(csv.reader(file)) if path.suffix == ".csv" else []
+
+
+def tables_of(workdir: Path) -> dict[str, list[Written]]:
+    """All tables of a workdir, by the paths that the page has for them."""
+    found: dict[str, list[Written]] = {}
+    for path in sorted(workdir.rglob("*")):
+        name = path.relative_to(workdir).as_posix()
+        if not re.match(r"(recipes/[^/]+/|)tables/|populations/.*[.]parquet$", name):
+            continue
+        if not path.is_file():
+            continue
+        name = re.sub(r"^recipes/[^/]+/", "recipes/NAME/", name)
+        name = re.sub(r"^populations/[^/]+/", "populations/HASH/", name)
+        name = re.sub(r"/target_scores/[^/]+[.]", "/target_scores/ID.", name)
+        name = re.sub(r"^tables/(fig|tab)\d\d_\w+", r"tables/\1NN_*", name)
+        placeholders: dict[str, Iterable[str]] = {"SCHEME": SCHEMES}
+        settings = path.parent / "targets.json"
+        if settings.is_file():
+            placeholders["FPR"] = [f"{fpr:g}" for fpr in json.loads(settings.read_text())["fprs"]]
+        columns = columns_of(path)
+        if name.endswith("ID.parquet"):
+            with (path.parents[1] / "targets.csv").open(newline="") as file:
+                lines = [*csv.DictReader(file)]
+            placeholders["TARGET"] = [r["target"] for r in lines if r["attack_id"] == path.stem]
+        found.setdefault(name, []).append(Written(path, columns, placeholders))
+    return found
+
+
+@pytest.fixture(scope="module")
+def synthetic(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workdir of one recipe with the tables of decisions that settings request."""
+    found = tmp_path_factory.mktemp("synthetic")
+    settings: dict[str, Any] = {"resample_references": 4, "leave_one_out": True, "bootstraps": 5}
+    attacks = ("lira_online", "rmia", "loss")
+    write_workdir(found, samples=100, attacks=attacks, replicas=8, **settings)
+    return found
+
+
+@pytest.fixture(scope="module")
+def page_of_sweep(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tables of a page of the synthetic sweep: of two recipes, and of three figures."""
+    found = tmp_path_factory.mktemp("page")
+    recipes = io.read_recipes(folder)
+    decided = [r for r in recipes.all if (r.folder / "tables" / "flips.json").is_file()]
+    others = [r for r in recipes.all if r not in decided]
+    two = io.read_recipes(folder, [decided[0].name, others[0].name])
+    comparison.write(found, [*map(comparison.measure, two.all)])
+    shown = [figure_part.show("scaling", two, found)]
+    for name in ("fig08_statistic", "tab03_flip_shares_140m"):
+        shown.append(figure_part.show(name, recipes, found))
+    assert not any(figure.absent for figure in shown)
+    figure_part.write_claims(found, shown)
+    return found
+
+
+@pytest.fixture(scope="module")
+def extracted(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, quickly_compiled: None
+) -> Path:
+    """A workdir of one recipe after extraction, from a model with random parameters in place of a checkpoint."""
+    workdir = tmp_path_factory.mktemp("extracted")
+    made = [r for r in io.read_recipes(folder).all if r.config.attack.replicas]
+    recipe = min(made, key=lambda r: r.parameters)
+    extract = config.Extract(samples=3, prefix_tokens=4, suffix_tokens=3)
+    task = Task(Workdir(workdir), recipe.name, dataclasses.replace(recipe.config, extract=extract))
+    shutil.copytree(recipe.folder / "tables", task.folder / "tables")
+    display: Any = SimpleNamespace(update=lambda *_: None, say=lambda _: None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(devices, "environments", lambda *_: ("cpu", [{}]))
+        patch.setattr(backend, "start", lambda _: SimpleNamespace(mesh=None, own=None))
+        patch.setattr(scorer, "restore_params", lambda row, step, shape, *_: parameters(shape))
+        pipeline.extract(task, open_population(recipe.population_folder), display)
+    return workdir
+
+
+@pytest.fixture(scope="module")
+def written(
+    folder: Path, synthetic: Path, page_of_sweep: Path, extracted: Path
+) -> dict[str, list[Written]]:
+    found: dict[str, list[Written]] = {}
+    for workdir in (folder, synthetic, page_of_sweep, extracted):
+        for name, tables in tables_of(workdir).items():
+            found.setdefault(name, []).extend(tables)
+    return found
+
+
+def test_the_page_lists_what_is_written(written: dict[str, list[Written]]):
+    said = mistakes(documented(PAGE.read_text(encoding="utf-8")), written)
+    assert not said, "docs/tables.md:\n" + "\n".join(said)
+
+
+def test_every_column_has_a_unit_and_a_definition():
+    text = PAGE.read_text(encoding="utf-8")
+    for name, columns in documented(text).items():
+        for column, (unit, definition) in columns.items():
+            assert unit in units(text), f"{name}: {column}: {unit} is not in the list of units"
+            assert definition, f"{name}: {column}"
+
+
+def test_the_page_lists_the_variables_of_the_score_store(folder: Path):
+    on_page = documented(PAGE.read_text(encoding="utf-8"))[STORE]
+    of_samples = ("sample", *MEASURES)
+    coordinates = ("model", "role", *schema.SEEDS, "step", *of_samples, *schema.TOKEN_COLUMNS)
+    assert {*on_page} == {*schema.VARIABLES, *coordinates}
+    for name, (_, _, unit) in schema.VARIABLES.items():
+        expected = {"": "none", "share of tokens": "fraction"}.get(unit, unit)
+        assert on_page[name][0] == expected, name
+    names: set[str] = set()
+    for path in folder.glob("recipes/*/scores.zarr"):
+        table = schema.read(path)
+        assert table is not None
+        names |= table.names
+    assert {"member", "loss", "step", "prefix_group"} <= names <= {*on_page}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("### `roc.csv`", "### `curves.csv`", "roc.csv: written, but not documented"),
+        ("### `roc.csv`", "### `curves.csv`", "curves.csv: documented, but not written"),
+        ("| `shuffles` |", "| `repetitions` |", "shuffled.csv: shuffles is not documented"),
+        ("| `shuffles` |", "| `repetitions` |", "shuffled.csv: repetitions is not written"),
+        ("| `flip_FPR` |", "| `rate_FPR` |", "samples.parquet: flip_0.05 is not documented"),
+        ("| `k_low` |", "| `low` |", "flips.json: k_low is not documented"),
+    ],
+)
+def test_differences_are_said(written: dict[str, list[Written]], old: str, new: str, said: str):
+    text = PAGE.read_text(encoding="utf-8")
+    assert text.count(old) == 1
+    found = mistakes(documented(text.replace(old, new)), written)
+    assert any(f"recipes/NAME/tables/{said}" in line for line in found), found
