@@ -50,7 +50,7 @@ class Measured:
     @property
     def models(self) -> int:
         """The number of all models of the recipe; attacks on replicas use its targets as references, too."""
-        return self.references + self.replicas + self.targets * (self.over == "targets")
+        return self.references + self.replicas + self.targets * (self.over != "replicas")
 
     def line(self) -> dict[str, Any]:
         """Returns the recipe's line of tables/comparison.csv."""
