@@ -69,7 +69,8 @@ def run(
       requested: what figures need beside the tables of decisions.
 
     Returns:
-      The numbers of attacks that were "requested" and "computed", those for the tables of decisions included.
+      The numbers of attacks that were "requested", "computed", and "left_out" since models are absent, those for the
+      tables of decisions included. The others were in the tables already.
 
     Raises:
       UserError: too few replicas or references are present for tables of decisions, or scores are corrupt, or the
@@ -80,7 +81,7 @@ def run(
         left.unlink()
     present = models.present(store)
     models.write_models(folder / models.MODELS, present)
-    counts = {"requested": 0, "computed": 0}
+    counts = {"requested": 0, "computed": 0, "left_out": 0}
     target_tables = TargetTables(folder, c)
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         if c.replicas:
@@ -110,12 +111,11 @@ def _decisions(
     if c.leave_one_out:
         resampling.refuse_balanced(source)
     attacks = _on_replicas(source, c)
-    counts = {"requested": len(attacks), "computed": 0}
+    counts = {"requested": len(attacks), "computed": 0, "left_out": 0}
     about = _about(source, c)
     facts_path = folder / FACTS.name
     if is_current(facts_path, about):
         return counts
-    facts_path.unlink(missing_ok=True)
     member_N2, references = source.target_member_TxN2[0], len(source.references)
     steps = len(attacks) + _SHUFFLES + 1
     lines, curves, intervals, counted, fitted = [], [], [], None, None
@@ -139,6 +139,7 @@ def _decisions(
             if whole and name == "lira_online":
                 _check(points, references, c, say)
                 part(0.6)
+                facts_path.unlink(missing_ok=True)
                 columns = {name: population.column(name) for name in MEASURES}
                 counted = decisions.write(some, fitted, file, points, columns, c, folder, pool)
             if not (points.members_T.all() and points.nonmembers_T.all()):
@@ -226,8 +227,8 @@ def _targets(
         if attack not in target_tables
         or (attack.id in requested.keep_scores and not target_tables.has_scores(attack))
     ]
-    absent_models: dict[str, int] = {}
-    computed = 0
+    absent_models: dict[str, set[Row]] = {}
+    computed = left_out = 0
     for number, attack in enumerate(missing):
         progress("attack targets", number, len(missing))
         targets = [*map(subsets.replica if attack.replicas else subsets.reference, attack.targets)]
@@ -238,7 +239,8 @@ def _targets(
             store, statistics=statistics, token_samples=(), step=attack.step
         )
         if absent := needed.missing([*references, *targets], attack.step):
-            absent_models[_with(needed)] = len(absent)
+            absent_models.setdefault(_with(needed), set()).update(absent)
+            left_out += 1
             continue
         computed += 1
         of_attack = tuple(name for name in statistics if name != attack.observed)
@@ -263,9 +265,11 @@ def _targets(
                 target_tables.write()
     if missing:
         progress("attack targets", len(missing), len(missing))
-    for where, count in absent_models.items():
-        say(f"{count} models are absent{where}: attacks for figures that need them were left out")
-    return {"requested": len(requested.attacks), "computed": computed}
+    for where, absent in absent_models.items():
+        say(
+            f"{len(absent)} models are absent{where}: attacks for figures that need them were left out"
+        )
+    return {"requested": len(requested.attacks), "computed": computed, "left_out": left_out}
 
 
 def rates(c: config.Attack, member_N2: np.ndarray) -> list[float]:

@@ -392,9 +392,10 @@ def attack(
     store = dataclasses.replace(scores_of(c, task.folder), statistics=needed, token_samples=())
     tables = task.folder / "tables"
     counts = runner.run(store, population, c.attack, tables, progress, say, requested)
+    known = counts["requested"] - counts["computed"] - counts["left_out"]
     say(
-        f"attack: {task.name}: {counts['requested']} attacks requested, "
-        f"{counts['requested'] - counts['computed']} in its tables already, {counts['computed']} computed"
+        f"attack: {task.name}: {counts['requested']} attacks requested, {known} in its tables already, "
+        f"{counts['computed']} computed"
     )
     task.workdir.log({"event": "attack", "recipe": task.name, **counts})
 
