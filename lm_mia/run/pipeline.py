@@ -17,6 +17,7 @@ from lm_mia import config
 from lm_mia.atomic import EXTRACTION, FACTS, is_current
 from lm_mia.config.needs import (
     LossNeed,
+    Models,
     Need,
     RecipeModels,
     divide,
@@ -356,7 +357,12 @@ def requested(made: Made, needs: Sequence[Need | LossNeed]) -> dict[str, "runner
 
     recipes = {}
     for task, _ in made:
-        there = models.numbers(models.present(scores_of(task.config, task.folder)))
+        try:
+            there = models.numbers(models.present(scores_of(task.config, task.folder)))
+        except (
+            UserError
+        ):  # a damaged store, which `attack` reports, so that it stops no other recipe
+            there = Models((), ())
         recipes[task.name] = RecipeModels((task.name, *task.names), task.config, there)
     attacks, kept = target_attacks([n for n in needs if isinstance(n, Need)], recipes)
     names = {name: recipe.names for name, recipe in recipes.items()}
