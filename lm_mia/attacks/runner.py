@@ -118,7 +118,7 @@ def _decisions(
         return counts
     member_N2, references = source.target_member_TxN2[0], len(source.references)
     steps = len(attacks) + _SHUFFLES + 1
-    lines, curves, intervals, counted, fitted = [], [], [], None, None
+    lines, curves, interval_tables, counted = [], [], [], None
     comparisons = _comparisons(source, c) if _uses_rmia(c.attacks) else None
     for step, attack in enumerate(attacks):
 
@@ -148,12 +148,12 @@ def _decisions(
             lines.append(tables.attack(name, count, points, c))
             curves.append(tables.curve(name, count, points, c))
             if whole and c.bootstraps:
-                intervals.append(_intervals(name, points, file.target(0), member_N2, c))
+                interval_tables.append(_intervals(name, points, file.target(0), member_N2, c))
     assert counted is not None, "lira_online is among the attacks"
     target_tables.write()
     write_csv(folder / "attacks.csv", pd.DataFrame(lines))
     write_csv(folder / "roc.csv", pd.concat(curves))
-    _write_or_remove(folder / "intervals.csv", intervals)
+    _write_or_remove(folder / "intervals.csv", interval_tables)
     _shuffled(source, c, folder, pool, lambda n: progress("attack", len(attacks) + n, steps))
     _diagnose(source, c, folder, pool, say)
     found = decisions.find(folder / "samples.parquet", population, len(source.targets), c)

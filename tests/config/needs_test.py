@@ -126,6 +126,7 @@ def test_groups_that_are_left_out_are_whole_pairs():
     assert sorted(left_out) == list(range(20))
     assert needs.target_attack(c, many, "lira_online", 15, group_left_out=0) is None
     assert needs.target_attack(c, many, "lira_online", 16, group_left_out=0)
+    assert needs.target_attack(c, many, "loss", 16, group_left_out=0) is None  # has no references
 
 
 BASE = TargetAttack("rmia", False, (8, 9), (0, 1, 2), 3, "loss", 100, 1.0, None)
