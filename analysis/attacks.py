@@ -173,7 +173,7 @@ def _read(path: Path, stamp: int) -> dict[str, Attacked]:
     """Reads targets.csv and target_roc.parquet; ``stamp`` is the time of the last change."""
     del stamp  # only tells versions of the file apart
     try:
-        targets = pd.read_csv(path, float_precision="round_trip")
+        targets = pd.read_csv(path)
         roc = pd.read_parquet(path.with_name("target_roc.parquet"))
         points = dict(tuple(roc.groupby("attack_id", sort=False)))
         return {

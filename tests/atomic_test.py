@@ -1,5 +1,8 @@
+import hashlib
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,3 +42,71 @@ def test_a_file_that_is_not_finished_leaves_nothing(tmp_path: Path, error: type[
     with atomic.replacing(path) as temporary:
         temporary.write_text("new")
     assert (list(tmp_path.iterdir()), path.read_text()) == ([path], "new")
+
+
+ABOUT = {"config": {"fprs": (0.1, 0.5), "name": "a"}, "models": ["m"]}
+
+
+def facts(folder: Path) -> Path:
+    """The file that marks two tables as complete."""
+    (folder / "a.csv").write_text("a")
+    (folder / "b.csv").write_text("b")
+    path = folder / "facts.json"
+    atomic.write_facts(path, ABOUT, ["a.csv", "b.csv"])
+    return path
+
+
+def test_facts_have_the_digests_of_the_tables(tmp_path: Path):
+    path = facts(tmp_path)
+    digests = {f"{name}.csv": hashlib.sha256(name.encode()).hexdigest() for name in "ab"}
+    of = {"fprs": [0.1, 0.5], "name": "a"}
+    assert json.loads(path.read_text()) == {"config": of, "models": ["m"], "tables": digests}
+    assert atomic.is_current(path, ABOUT)
+    assert atomic.is_current(path, {"models": ["m"]})  # facts beyond these are not compared
+    with pytest.raises(FileNotFoundError):
+        atomic.write_facts(path, ABOUT, ["absent.csv"])
+    assert atomic.is_current(path, ABOUT)
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        {**ABOUT, "models": []},
+        {**ABOUT, "config": {"fprs": (0.1,), "name": "a"}},
+        {**ABOUT, "new": None},
+        {**ABOUT, "tables": {}},
+    ],
+    ids=str,
+)
+def test_tables_about_something_else_are_not_current(tmp_path: Path, about: dict[str, Any]):
+    assert not atomic.is_current(facts(tmp_path), about)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "b.csv"])
+def test_tables_that_were_changed_or_removed_are_not_current(tmp_path: Path, name: str):
+    path, table = facts(tmp_path), tmp_path / name
+    for text in ("c", "a\n", ""):
+        table.write_text(text)
+        assert not atomic.is_current(path, ABOUT)
+    table.unlink()
+    assert not atomic.is_current(path, ABOUT)
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"3", b"null", b"\xff", None])
+def test_damaged_facts_are_not_current(tmp_path: Path, text: bytes | None):
+    path = facts(tmp_path)
+    path.unlink()
+    if text is not None:
+        path.write_bytes(text)
+    assert not atomic.is_current(path, ABOUT)
+
+
+@pytest.mark.parametrize("tables", [None, [], 3, {"a.csv": None}, {"a.csv/..": "0"}])
+def test_facts_without_digests_are_not_current(tmp_path: Path, tables: Any):
+    path = facts(tmp_path)
+    found = json.loads(path.read_text()) | {"tables": tables}
+    path.write_text(json.dumps(found))
+    assert not atomic.is_current(path, ABOUT)
+    del found["tables"]
+    path.write_text(json.dumps(found))
+    assert not atomic.is_current(path, ABOUT)

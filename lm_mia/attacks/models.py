@@ -48,15 +48,16 @@ def write_sample_losses(
     """Writes the loss of some samples under every model, with the mean loss of all samples under that model.
 
     Columns: sample, model, role, member, loss_nats, mean_loss_nats; losses in nats per token, at the end of training.
+    Samples that the table listed before stay in it.
 
     Returns:
       Whether anything was computed: the table stays as it is if it lists these models and samples.
     """
     names = [str(row) for row in rows]
-    listed = _listed(path, names)
-    if listed.issuperset(ids_S):
+    models_of = _models_of_samples(path)
+    if all(models_of.get(sample) == names for sample in ids_S):
         return False
-    ids_S = sorted({*listed, *ids_S})
+    ids_S = sorted({*models_of, *ids_S})
     plain = dataclasses.replace(store, statistics=(), token_samples=(), step=0)
     sum_M, samples = np.zeros(len(rows)), 0
     loss_MxS, member_MxS = (
@@ -82,14 +83,15 @@ def write_sample_losses(
     return True
 
 
-def _listed(path: Path, names: Sequence[str]) -> set[int]:
-    """Returns the samples that a table lists under exactly these models; empty if it is missing or damaged."""
+def _models_of_samples(path: Path) -> dict[int, list[str]]:
+    """Returns the models under which a table lists each sample; empty if it is missing or damaged."""
     try:
-        table = pd.read_csv(path, usecols=["sample", "model"])
+        table = pd.read_csv(path, usecols=["sample", "model", "mean_loss_nats"])
     except (OSError, ValueError):
-        return set()
-    models = table.groupby("sample")["model"].agg(list)
-    return {int(s) for s in models.index if models[s] == [*names]}
+        return {}
+    if table.isna().any(axis=None):
+        return {}
+    return {int(s): list(models) for s, models in table.groupby("sample")["model"]}  # pyright: ignore
 
 
 def archetype_losses(

@@ -42,24 +42,23 @@ def run(
     """Attacks all replicas and writes the tables of their decisions, unless these are current.
 
     Returns:
-      How many attacks were "requested" and "computed".
+      The numbers of attacks, as `runner.run` does.
 
     Raises:
       UserError: too few models are present or one is corrupt, or the references suffice for no sample of a class.
     """
-    source = _open(store, population, c, say)
+    source = open_source(store, population, c, say)
     if c.leave_one_out:
         resampling.refuse_balanced(source)
     attacks = _on_replicas(source, c)
-    counts = {"requested": len(attacks), "computed": 0}
+    counts = {"requested": len(attacks), "computed": 0, "left_out": 0}
     about = _about(source, c)
     facts_path = folder / FACTS.name
     if is_current(facts_path, about):
         return counts
-    facts_path.unlink(missing_ok=True)
     member_N2, references = source.target_member_TxN2[0], len(source.references)
     steps = len(attacks) + _SHUFFLES + 1
-    lines, curves, intervals, counted, fitted = [], [], [], None, None
+    lines, curves, interval_tables, counted = [], [], [], None
     comparisons = signals.comparisons(source, c.rmia_samples) if _uses_rmia(c.attacks) else None
     for step, attack in enumerate(attacks):
 
@@ -82,6 +81,7 @@ def run(
             if whole and name == "lira_online":
                 _check(points, references, c, say)
                 part(0.6)
+                facts_path.unlink(missing_ok=True)
                 columns = {name: population.column(name) for name in MEASURES}
                 counted = decisions.write(some, fitted, file, points, columns, c, folder, pool)
             if not (points.members_T.all() and points.nonmembers_T.all()):
@@ -90,12 +90,12 @@ def run(
             lines.append(tables.attack(name, count, points, c))
             curves.append(tables.curve(name, count, points, c))
             if whole and c.bootstraps:
-                intervals.append(_intervals(name, points, file.target(0), member_N2, c))
+                interval_tables.append(_intervals(name, points, file.target(0), member_N2, c))
     assert counted is not None, "lira_online is among the attacks"
     target_tables.write()
     write_csv(folder / "attacks.csv", pd.DataFrame(lines))
     write_csv(folder / "roc.csv", pd.concat(curves))
-    _write_or_remove(folder / "intervals.csv", intervals)
+    _write_or_remove(folder / "intervals.csv", interval_tables)
     _shuffled(source, c, folder, pool, lambda n: progress("attack", len(attacks) + n, steps))
     _diagnose(source, c, folder, pool, say)
     found = decisions.find(folder / "samples.parquet", population, len(source.targets), c)
@@ -151,7 +151,7 @@ TABLES = (
 """The tables of decisions, the last three of which are made only if settings request them."""
 
 
-def _open(
+def open_source(
     store: Store, population: Population, c: config.Attack, say: Callable[[str], None]
 ) -> signals.Source:
     """The rows of an attack that are there at its step; UserError if they are too few."""

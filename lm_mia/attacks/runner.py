@@ -36,7 +36,8 @@ def run(
       requested: what figures need beside the tables of decisions.
 
     Returns:
-      The numbers of attacks that were "requested" and "computed", those for the tables of decisions included.
+      The numbers of attacks that were "requested", "computed", and "left_out" since models are absent, those for the
+      tables of decisions included. The others were in the tables already.
 
     Raises:
       UserError: too few models are present, or scores are corrupt, or the references suffice for no sample of a
@@ -54,7 +55,7 @@ def run(
         )
     models.write_models(folder / models.MODELS, present)
     target_tables = targets.TargetTables(folder, c)
-    on_replicas, failure = {"requested": 0, "computed": 0}, None
+    on_replicas, failure = {"requested": 0, "computed": 0, "left_out": 0}, None
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         shared = target_tables, folder, pool, progress, say
         try:

@@ -9,6 +9,7 @@ T: targets, F: false positive rates, N2: samples of the population (2N).
 """
 
 import dataclasses
+import io
 import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lm_mia import config
-from lm_mia.atomic import replacing, write_atomically, write_csv
+from lm_mia.atomic import replacing, write_atomically
 from lm_mia.attacks import score_matrix, signals
 from lm_mia.attacks.score_matrix import ScoreFile
 from lm_mia.config import NEEDED, needs
@@ -51,7 +52,7 @@ def run(
     progress: Callable[[str, float, float], None],
     say: Callable[[str], None],
 ) -> dict[str, int]:
-    """Computes the requested attacks that the tables lack; returns how many were "requested" and "computed".
+    """Computes the requested attacks that the tables lack; returns their numbers as `runner.run` does.
 
     An attack is left out, with a line for the user, if some of its models were not scored as it needs.
     """
@@ -61,8 +62,8 @@ def run(
         if attack not in target_tables
         or (attack.id in requested.keep_scores and not target_tables.has_scores(attack))
     ]
-    absent_models: dict[str, int] = {}
-    computed = 0
+    absent_models: dict[str, set[Row]] = {}
+    computed = left_out = 0
     for number, attack in enumerate(missing):
         progress("attack targets", number, len(missing))
         targets = [*map(subsets.replica if attack.replicas else subsets.reference, attack.targets)]
@@ -73,7 +74,8 @@ def run(
             store, statistics=statistics, token_samples=(), step=attack.step
         )
         if absent := needed.missing([*references, *targets], attack.step):
-            absent_models[needed.requirement] = len(absent)
+            absent_models.setdefault(needed.requirement, set()).update(absent)
+            left_out += 1
             continue
         computed += 1
         of_attack = tuple(name for name in statistics if name != attack.observed)
@@ -100,9 +102,11 @@ def run(
                 target_tables.write()
     if missing:
         progress("attack targets", len(missing), len(missing))
-    for where, count in absent_models.items():
-        say(f"{count} models are absent{where}: attacks for figures that need them were left out")
-    return {"requested": len(requested.attacks), "computed": computed}
+    for where, absent in absent_models.items():
+        say(
+            f"{len(absent)} models are absent{where}: attacks for figures that need them were left out"
+        )
+    return {"requested": len(requested.attacks), "computed": computed, "left_out": left_out}
 
 
 class TargetTables:
@@ -113,9 +117,7 @@ class TargetTables:
 
     def __init__(self, folder: Path, c: config.Attack) -> None:
         self._folder, self._settings = folder, needs.settings(c)
-        self._targets, self._roc = self._read()
-        self._ids = set(self._targets["attack_id"])
-        self._new: list[pd.DataFrame] = []
+        self._lines, self._ids, self._roc = self._read()
         self._new_roc: list[pd.DataFrame] = []
 
     def __contains__(self, attack: TargetAttack) -> bool:
@@ -123,7 +125,11 @@ class TargetTables:
 
     def has_scores(self, attack: TargetAttack) -> bool:
         """Returns whether the scores of all samples are kept of an attack."""
-        return attack in self and self._scores_file(attack).is_file()
+        try:
+            pq.read_schema(self._scores_file(attack))
+        except (OSError, ValueError):  # missing or damaged
+            return False
+        return attack in self
 
     def add(
         self, attack: TargetAttack, targets: Sequence[Row], points: OperatingPoints, fprs: int
@@ -150,7 +156,8 @@ class TargetTables:
         }
         found = pd.DataFrame({"target": names, "auc": points.auc_T})
         found = found.assign(members=points.members_T, nonmembers=points.nonmembers_T)
-        self._new.append(found.assign(left_out=points.left_out_T, **about)[[*_COLUMNS]])
+        found = found.assign(left_out=points.left_out_T, **about)[[*_COLUMNS]]
+        self._lines += found.to_csv(index=False, header=False)
         rates = len(points.fpr_F)
         self._new_roc.append(
             pd.DataFrame(
@@ -167,16 +174,16 @@ class TargetTables:
 
     def write(self) -> None:
         """Writes what was added since the last call."""
-        if not self._new:
+        if not self._new_roc:
             return
-        self._targets = _joined(self._targets, self._new)
-        self._roc = _joined(self._roc, self._new_roc)
+        # pandas would take the types of empty columns into account
+        parts = [self._roc, *self._new_roc] if len(self._roc) else self._new_roc
+        self._roc, self._new_roc = pd.concat(parts, ignore_index=True), []
         # targets.csv is written last, since an attack is present if it is listed there.
         write_atomically(self._folder / _SETTINGS, json.dumps(self._settings, indent=1) + "\n")
         with replacing(self._folder / _ROC) as temporary:
             self._roc.to_parquet(temporary, index=False)
-        write_csv(self._folder / _TABLE, self._targets)
-        self._new, self._new_roc = [], []
+        write_atomically(self._folder / _TABLE, self._lines)
 
     def write_scores(self, attack: TargetAttack, targets: Sequence[Row], file: ScoreFile) -> None:
         """Keeps the scores of all samples: a column per target, and the samples' ids."""
@@ -192,22 +199,26 @@ class TargetTables:
     def _scores_file(self, attack: TargetAttack) -> Path:
         return self._folder / _SCORES / f"{attack.id}.parquet"
 
-    def _read(self) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Returns (targets.csv, target_roc.parquet), both empty if they are to be begun anew."""
-        nothing = pd.DataFrame(columns=[*_COLUMNS]), pd.DataFrame(columns=[*_ROC_COLUMNS])
+    def _read(self) -> tuple[str, set[str], pd.DataFrame]:
+        """Returns targets.csv, the ids in it, and target_roc.parquet, all empty if they are to be begun anew."""
+        header, key = ",".join(_COLUMNS) + "\n", ["attack_id", "target"]
         try:
             if json.loads((self._folder / _SETTINGS).read_text()) == self._settings:
-                roc = pd.read_parquet(self._folder / _ROC)
-                targets = pd.read_csv(self._folder / _TABLE, float_precision="round_trip")
-                complete = targets["attack_id"].isin(roc["attack_id"]).all()
-                if complete and [*targets] == [*_COLUMNS] and [*roc] == [*_ROC_COLUMNS]:
-                    return targets, roc[roc["attack_id"].isin(targets["attack_id"])]
+                roc = pd.read_parquet(self._folder / _ROC, columns=[*_ROC_COLUMNS])
+                lines = (self._folder / _TABLE).read_text(encoding="utf-8")
+                listed = pd.read_csv(io.StringIO(lines), usecols=key)
+                roc = roc[roc["attack_id"].isin(listed["attack_id"])]
+                same = {*listed[key].itertuples(index=False, name=None)} == {
+                    *roc[key].drop_duplicates().itertuples(index=False, name=None)
+                }
+                if same and lines.startswith(header) and lines.endswith("\n"):
+                    return lines, set(listed["attack_id"]), roc
         except (OSError, ValueError, KeyError):
             pass
         # Removed at once: a reader must not combine old results with the settings of new ones.
         for path in (*(self._folder / _SCORES).glob("*"), self._folder / _TABLE):
             path.unlink(missing_ok=True)
-        return nothing
+        return header, set(), pd.DataFrame(columns=[*_ROC_COLUMNS])
 
 
 _COLUMNS = (
@@ -227,11 +238,6 @@ _COLUMNS = (
     "left_out",
 )
 _ROC_COLUMNS = ("attack_id", "target", "on_curve", "fpr", "tpr")
-
-
-def _joined(old: pd.DataFrame, new: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    # pandas would take the types of empty columns into account
-    return pd.concat([old, *new] if len(old) else new, ignore_index=True)
 
 
 def _ranges(numbers: Sequence[int]) -> str:

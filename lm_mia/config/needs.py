@@ -230,7 +230,7 @@ def target_attack(
       group_left_out: one of the `GROUPS` of references, which is not used. A group consists of whole pairs (2i, 2i+1).
 
     Returns:
-      The attack, or None if there are too few models for it.
+      The attack, or None if there are too few models for it, or a group is to be left out of no references.
     """
     parts = divide(models, c.attack)
     targets = parts.replicas if replicas else parts.targets
@@ -238,7 +238,7 @@ def target_attack(
         return None
     used = parts.references[:references]
     if group_left_out is not None:
-        if references < 2 * GROUPS:
+        if references < 2 * GROUPS or attack in REFERENCE_FREE:
             return None
         used = tuple(r for i, r in enumerate(used) if i // 2 % GROUPS != group_left_out)
     is_rmia = attack in _RMIA

@@ -16,7 +16,7 @@ import filelock
 from lm_mia import config
 from lm_mia.atomic import EXTRACTION, FACTS, is_current
 from lm_mia.config import needs
-from lm_mia.config.needs import LossNeed, Need, RecipeModels, Requested
+from lm_mia.config.needs import LossNeed, Models, Need, RecipeModels, Requested
 from lm_mia.data import build, corpus
 from lm_mia.data.population import MEASURES, Population, open_population, token_columns
 from lm_mia.data.subsets import Row
@@ -343,7 +343,10 @@ def requested(made: Made, figure_needs: Sequence[Need | LossNeed]) -> dict[str, 
 
     recipes = {}
     for task, _ in made:
-        there = models.numbers(models.present(scores_of(task.config, task.folder)))
+        try:
+            there = models.numbers(models.present(scores_of(task.config, task.folder)))
+        except UserError:  # a damaged store: `attack` reports it, and the other recipes go on
+            there = Models((), ())
         recipes[task.name] = RecipeModels((task.name, *task.names), task.config, there)
     return needs.requested(figure_needs, recipes)
 
@@ -364,9 +367,10 @@ def attack(
     store = dataclasses.replace(scores_of(c, task.folder), statistics=needed, token_samples=())
     tables = task.folder / "tables"
     counts = runner.run(store, population, c.attack, tables, progress, say, requested)
+    known = counts["requested"] - counts["computed"] - counts["left_out"]
     say(
-        f"attack: {task.name}: {counts['requested']} attacks requested, "
-        f"{counts['requested'] - counts['computed']} in its tables already, {counts['computed']} computed"
+        f"attack: {task.name}: {counts['requested']} attacks requested, {known} in its tables already, "
+        f"{counts['computed']} computed"
     )
     task.workdir.log({"event": "attack", "recipe": task.name, **counts})
 

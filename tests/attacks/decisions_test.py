@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from scipy.stats import binomtest
 from synthetic_scores import SMALL, Ran, ran, scored
 
-from lm_mia.attacks import decisions, runner, signals
+from lm_mia.attacks import decisions, score_matrix, signals
 from lm_mia.config import AttackName
 from lm_mia.stats import coin_flip, likelihood_ratio
 
@@ -221,7 +222,7 @@ def test_true_positives(slow: Slow):
 def test_coin_free_roc_and_partial_auc(slow: Slow):
     table, c = slow.of.csv("coin_free_roc.csv"), slow.of.c
     nonmembers = (~slow.member_N).sum()
-    grid = [0, *c.band, *np.geomspace(1 / nonmembers, 1, runner._CURVE_POINTS)]
+    grid = [0, *c.band, *np.geomspace(1 / nonmembers, 1, score_matrix._CURVE_POINTS)]
     np.testing.assert_allclose(table.fpr, sorted(set(grid)), rtol=1e-12)
     in_N = slow.member_N & slow.there_N
     for row in table.iloc[::7].to_dict("records"):
@@ -285,12 +286,18 @@ def test_blocks_change_nothing(
     pd.testing.assert_frame_equal(blocks.samples(), whole.samples(), rtol=near, atol=near)
     files = {path.name for path in whole.folder.iterdir()}
     assert files == {path.name for path in blocks.folder.iterdir()}
-    for name in files - {"samples.parquet", "shuffled.csv"}:  # labels are shuffled block by block
+    folders = blocks.folder, whole.folder
+    facts = [json.loads((folder / "flips.json").read_text()) | {"tables": {}} for folder in folders]
+    assert facts[0] == facts[1]
+    # labels are shuffled block by block
+    for name in files - {"samples.parquet", "shuffled.csv", "flips.json"}:
         if variance == "per_sample" or name.endswith("json"):
-            texts = [(folder / name).read_bytes() for folder in (blocks.folder, whole.folder)]
+            texts = [(folder / name).read_bytes() for folder in folders]
             assert texts[0] == texts[1], name
         else:
-            pd.testing.assert_frame_equal(blocks.csv(name), whole.csv(name), rtol=1e-12, atol=1e-12)
+            read = pd.read_parquet if name.endswith("parquet") else pd.read_csv
+            in_blocks, in_one = (read(folder / name) for folder in folders)
+            pd.testing.assert_frame_equal(in_blocks, in_one, rtol=1e-12, atol=1e-12)
     shuffled = blocks.csv("shuffled.csv").auc_mean
     assert shuffled.between(0.45, 0.55).all()
     assert (shuffled != whole.csv("shuffled.csv").auc_mean).any()

@@ -1,4 +1,5 @@
 import dataclasses
+import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -11,8 +12,8 @@ from scipy.stats import beta, norm
 from synthetic_scores import SMALL, Ran, Scored, ran, scored
 
 from lm_mia import config
-from lm_mia.attacks import runner
-from lm_mia.config import AttackName
+from lm_mia.attacks import score_matrix
+from lm_mia.config import AttackName, needs
 from lm_mia.errors import UserError
 from lm_mia.seeds import permutation
 from lm_mia.stats import coin_flip, intervals, likelihood_ratio, robust_mia, roc
@@ -21,6 +22,7 @@ from lm_mia.store.store import Store
 EVERY: tuple[AttackName, ...] = get_args(AttackName)
 FREE = {"loss", "zlib", "min_k", "min_k_plus_plus", "lowercase"}
 TABLES = [
+    "archetype_losses.csv",
     "archetypes.csv",
     "attacks.csv",
     "coin_free_roc.csv",
@@ -29,10 +31,14 @@ TABLES = [
     "flip_shares.csv",
     "flips.json",
     "intervals.csv",
+    "models.csv",
     "partial_auc.csv",
     "roc.csv",
     "samples.parquet",
     "shuffled.csv",
+    "target_roc.parquet",
+    "targets.csv",
+    "targets.json",
     "thresholds.csv",
     "true_positives.csv",
 ]
@@ -100,7 +106,9 @@ def test_attacks_csv(attacked: Ran):
 def test_roc_csv(attacked: Ran):
     table, attacks = attacked.csv("roc.csv"), attacked.csv("attacks.csv")
     member_N = attacked.of.member_N
-    grid = sorted({0, *SMALL.band, *np.geomspace(1 / (~member_N).sum(), 1, runner._CURVE_POINTS)})
+    grid = sorted(
+        {0, *SMALL.band, *np.geomspace(1 / (~member_N).sum(), 1, score_matrix._CURVE_POINTS)}
+    )
     curves = {key: part for key, part in table.groupby(["attack", "references"], sort=False)}
     assert list(curves) == list(zip(attacks.attack, attacks.references, strict=True))
     for (name, count), curve in curves.items():
@@ -150,7 +158,16 @@ def test_shuffled_csv(attacked: Ran):
 def test_what_the_tables_are_about(attacked: Ran):
     assert sorted(path.name for path in attacked.folder.iterdir()) == TABLES  # and nothing else
     k_low, cutoff = coin_flip.coin_flip_cutoff(8, 0.05)
-    assert json.loads((attacked.folder / "flips.json").read_text()) == {
+    facts = json.loads((attacked.folder / "flips.json").read_text())
+    of_models = {"models.csv", "flips.json", "target_roc.parquet", "targets.csv", "targets.json"}
+    assert facts.pop("tables") == {
+        name: hashlib.sha256((attacked.folder / name).read_bytes()).hexdigest()
+        for name in {*TABLES} - of_models
+    }
+    assert facts == {
+        "format": needs.FORMAT,
+        "reference_models": [f"reference-{i:02d}" for i in range(12)],
+        "replica_models": [f"replica-{i:02d}" for i in range(8)],
         "recipe": "recipe_x",
         "config": json.loads(json.dumps(dataclasses.asdict(SMALL))),
         "attack": "lira_online",
@@ -266,6 +283,7 @@ def test_an_attack_at_a_score_point_is_one_of_its_losses_alone(
     of_plain = json.loads((plain.folder / "flips.json").read_text())
     assert of_plain["config"].pop("step") == 0
     tables = sorted(path.name for path in plain.folder.iterdir())
+    about_models = {"models.csv", "flips.json", "targets.csv", "target_roc.parquet"}
     for step in (3, 6, 0):
         folder = tmp_path / f"step {step}"
         folder.mkdir()
@@ -274,11 +292,15 @@ def test_an_attack_at_a_score_point_is_one_of_its_losses_alone(
         out = ran(points, dataclasses.replace(c, step=step), folder / "tables")
         assert out.said == plain.said
         assert sorted(path.name for path in out.folder.iterdir()) == tables
-        for name in set(tables) - {"flips.json"}:
+        for name in set(tables) - about_models:
             assert (out.folder / name).read_bytes() == (plain.folder / name).read_bytes(), name
         facts = json.loads((out.folder / "flips.json").read_text())
         assert facts["config"].pop("step") == step
         assert facts == of_plain
+        attacks = out.csv("targets.csv")
+        assert (attacks.step == step).all()
+        unlike = ["attack_id", "step"]
+        assert attacks.drop(columns=unlike).equals(plain.csv("targets.csv").drop(columns=unlike))
 
 
 def test_rows_that_are_absent_at_a_score_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -8,7 +8,7 @@ import pytest
 from synthetic_scores import SMALL, Scored, scored
 
 from lm_mia import config
-from lm_mia.attacks import runner, score_matrix, signals
+from lm_mia.attacks import replicas, score_matrix, signals
 from lm_mia.attacks.score_matrix import ScoreFile
 from lm_mia.config import AttackName
 from lm_mia.seeds import permutation
@@ -43,7 +43,7 @@ def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 
 
 def source_of(world: Scored, c: config.Attack = C) -> signals.Source:
-    return runner.open_source(world.store, world.population, c, pytest.fail)
+    return replicas.open_source(world.store, world.population, c, pytest.fail)
 
 
 def expected(world: Scored, c: config.Attack) -> dict[str, np.ndarray]:
@@ -86,8 +86,8 @@ def filled(source: signals.Source, c: config.Attack, folder: Path) -> dict[str, 
     """score_TxN of every attack, as an attack makes them."""
     shares: list[float] = []
     with ThreadPoolExecutor(2) as pool:
-        fitted = signals.fit(source, c.attacks, runner.comparisons(source, c), c)
-        with runner._files(folder, c.attacks, len(source.targets), SAMPLES) as files:
+        fitted = signals.fit(source, c.attacks, signals.comparisons(source, c.rmia_samples), c)
+        with replicas._files(folder, c.attacks, len(source.targets), SAMPLES) as files:
             score_matrix.fill(files, source, fitted, c, pool, progress=shares.append)
             found = {name: file.block(slice(0, SAMPLES)) for name, file in files.items()}
     assert shares == sorted(shares)
@@ -145,7 +145,7 @@ def test_blocks_are_the_store(world: Scored, blocks: str):
         np.testing.assert_array_equal(zlib_C, source.zlib_bytes_N2[at])
         assert len(parts) == (1 if blocks == "one block" else -(-(at.stop - at.start) // 50))
     assert low == SAMPLES
-    np.testing.assert_array_equal(source.target_member_N2, world.member_N)
+    np.testing.assert_array_equal(source.target_member_TxN2, [world.member_N] * C.replicas)
 
 
 def test_with_references_are_these_in_this_order(world: Scored):
@@ -166,15 +166,17 @@ def test_shuffled_moves_labels_of_all_rows_alike_and_no_losses(world: Scored, bl
     np.testing.assert_array_equal(loss_TxN, world.target_TxN[:1])
     moved_MxN = np.concatenate([b.reference_member_MxC for b in read], axis=1)
     before = np.vstack([world.member_N, world.reference_member_MxN])
-    after = np.vstack([noise.target_member_N2, moved_MxN])
+    after = np.vstack([noise.target_member_TxN2, moved_MxN])
     for block in read:  # the same columns, in another order, block by block
         pair = before[:, block.samples], after[:, block.samples]
         assert sorted(map(tuple, pair[0].T)) == sorted(map(tuple, pair[1].T))
         assert (pair[0] != pair[1]).any()
     again, other = source.shuffled(3), source.shuffled(4)
-    np.testing.assert_array_equal(again.target_member_N2, noise.target_member_N2)
-    assert (other.target_member_N2 != noise.target_member_N2).any()
-    np.testing.assert_array_equal(source.target_member_N2, world.member_N)  # not in place
+    np.testing.assert_array_equal(again.target_member_TxN2, noise.target_member_TxN2)
+    assert (other.target_member_TxN2 != noise.target_member_TxN2).any()
+    np.testing.assert_array_equal(
+        source.target_member_TxN2, [world.member_N] * C.replicas
+    )  # not in place
 
 
 def test_gather_is_these_samples_of_all_rows(world: Scored, blocks: str):
@@ -227,12 +229,12 @@ def test_no_spread_is_no_separation():
 
 def test_points_are_those_of_each_target(tmp_path: Path):
     rng = np.random.default_rng(0)
-    score_TxN, member_N = rng.normal(size=(11, 90)), rng.random(90) < 0.5
+    score_TxN, member_TxN = rng.normal(size=(11, 90)), rng.random((11, 90)) < 0.5
     score_TxN[3, :9] = np.nan
     with ScoreFile(tmp_path, 11, 90) as file, ThreadPoolExecutor(2) as pool:
         file.write(0, slice(0, 90), score_TxN)
-        got = score_matrix.points(file, member_N, [0.1, 0.5], pool)
-    want = roc.tpr_at_fpr(score_TxN, member_N, [0.1, 0.5])
+        got = score_matrix.points(file, member_TxN, [0.1, 0.5], pool)
+    want = roc.tpr_at_fpr(score_TxN, member_TxN, [0.1, 0.5])
     for field in dataclasses.fields(want):
         name = field.name
         np.testing.assert_array_equal(getattr(got, name), getattr(want, name), err_msg=name)

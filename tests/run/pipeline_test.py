@@ -99,17 +99,22 @@ def test_a_sweep_is_run_whole_and_goes_on_where_it_was(
     assert trained(folder, "main") == 6  # 4 references and 2 replicas
     assert trained(folder, "twice") == 6  # references, 2 of them targets
     assert {"flips.json", "attacks.csv", "shuffled.csv"} < {p.name for p in main.glob("tables/*")}
-    assert not (twice / "tables").exists()
+    of_targets = {"models.csv", "targets.csv", "target_roc.parquet", "targets.json"}
+    assert {p.name for p in twice.glob("tables/*")} == of_targets
     assert len(list((folder / "populations").glob("[!.]*"))) == 1
     out, err = ((finished.parent / name).read_text() for name in ("out", "err"))
     assert [line.partition(":")[0] for line in out.splitlines()] == ["main", "twice", "report"]
     assert "recipe 1 of 2: main" in err
 
+    tables = {p: p.read_bytes() for p in folder.glob("recipes/*/tables/*")}
     before = scores(folder)
     assert cli.main(argv("run", config, folder)) == 0
     assert scores(folder) == before
+    err = capsys.readouterr().err
+    assert "attack: main: 6 attacks requested, 6 in its tables already, 0 computed" in err
+    assert "attack: twice: 1 attacks requested, 1 in its tables already, 0 computed" in err
+    assert {p: p.read_bytes() for p in folder.glob("recipes/*/tables/*")} == tables
     assert trained(folder, "main") == 6
-    capsys.readouterr()
     assert cli.main(["status", f"--workdir={folder}", "--verify"]) == 0
     out = capsys.readouterr().out
     assert "0 missing, 0 corrupt" in out
@@ -157,7 +162,7 @@ def test_a_narrower_command_leaves_what_others_asked_for(
 
 
 def test_verbs_too_early_and_mistakes_write_nothing(
-    config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny: tiny_run.Tiny, config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     folder = tmp_path / "w"
     for verb in ("train", "score", "attack", "report"):
@@ -172,8 +177,8 @@ def test_verbs_too_early_and_mistakes_write_nothing(
     assert "there is no population here; run `lm-mia corpus` first" in line
     [line] = refused(argv("run", config, folder, "--config.figures=fig99_y"), capsys)
     assert line.startswith("figures='fig99_y': there is no such figure")
-    [line] = refused(argv("attack", config, folder, "--config.attack.replicas=0"), capsys)
-    assert line.startswith("attack.replicas=0: an attack needs replicas")
+    [line] = refused(argv("attack", tiny.config, folder, "--config.attack.replicas=0"), capsys)
+    assert line.startswith("attack.replicas=0, attack.targets=0: there is no model to attack")
     lines = refused(argv("run", config, folder, "--config.train.epochs=0"), capsys)
     assert "train.epochs=0: must be a finite number larger than 0" in lines
     assert not folder.exists()
@@ -267,7 +272,9 @@ def test_a_recipe_that_cannot_be_attacked_does_not_stop_the_others(
     two = Path(config).with_name("two.py")
     more = Path(config).read_text() + "    yield {'name': 'deep', 'model.layers': 2}\n"
     two.write_text(more)
-    assert cli.main(argv("run", str(two), folder)) == 0
+    assert cli.main(argv("corpus", str(two), folder)) == 0
+    assert cli.main(argv("train", str(two), folder)) == 0
+    assert cli.main(argv("score", str(two), folder)) == 0
     [shard] = (folder / "recipes" / "deep").glob("scores.zarr/loss/c/0/*")
     shard.write_bytes(shard.read_bytes()[::-1])
     capsys.readouterr()

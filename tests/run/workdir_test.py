@@ -96,7 +96,9 @@ def test_an_empty_workdir_has_no_recipes(tmp_path: Path):
 
 def write_facts(recipe: Path, attack: dict[str, Any]) -> None:
     (recipe / "tables").mkdir(parents=True, exist_ok=True)
-    (recipe / FACTS).write_text(json.dumps({"config": attack, "first_target": "replica-00"}))
+    (recipe / FACTS).write_text(
+        json.dumps({"config": attack, "first_target": "replica-00", "tables": {}})
+    )
 
 
 def test_settings_of_tables_are_compared_with_the_config(tmp_path: Path):
@@ -106,7 +108,8 @@ def test_settings_of_tables_are_compared_with_the_config(tmp_path: Path):
     write_facts(tmp_path, attack)
     assert other_settings(tmp_path, TINY) == {}
     assert other_settings(tmp_path, change(TINY, "attack.alpha", 0.5)) == {"alpha": (0.5, 0.05)}
-    for text in ("{", "{}", "[]"):
+    of_an_earlier_version = json.dumps({"config": attack, "first_target": "replica-00"})
+    for text in ("{", "{}", "[]", of_an_earlier_version):
         (tmp_path / FACTS).write_text(text)
         with pytest.raises(UserError, match=r"flips.json: damaged; run `lm-mia attack` again"):
             table_facts(tmp_path)

@@ -9,6 +9,7 @@ import tiny_run
 from tiny_run import _on_cpu, tiny
 
 from lm_mia import cli
+from lm_mia.score import extraction
 
 __all__ = ["_on_cpu", "tiny"]  # fixtures
 pytestmark = pytest.mark.process  # the finished run is made by one
@@ -19,8 +20,8 @@ FLAGS = tuple(f"--config.extract.{field}={size}" for field, size in SIZES.items(
 
 @pytest.mark.usefixtures("_on_cpu")
 def test_the_stage_by_the_command_line(
-    tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+    tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):  # fmt: skip
     w = tiny.copy(tmp_path / "w")
     assert cli.main(tiny.argv("extract", w)) == 2
     assert capsys.readouterr().err.startswith("extract.samples=0: nothing to extract")
@@ -38,6 +39,18 @@ def test_the_stage_by_the_command_line(
     assert (found["log_p_sampled"] < 0).all()
     curves = pd.read_csv(tables / "extraction_curves.csv")
     assert set(curves["scheme"]) == {"greedy", "sampled", "chosen"}
+
+    # Again nothing is computed, but for tables that were changed and other settings.
+    before = tiny_run.content(tables)
+    with monkeypatch.context() as patch:
+        patch.setattr(extraction, "extract", lambda *_: pytest.fail("computed again"))
+        assert cli.main(tiny.argv("extract", w, *FLAGS)) == 0
+    assert "extract: tiny: in its tables already" in capsys.readouterr().err
+    (tables / "extraction_curves.csv").write_text("")
+    assert cli.main(tiny.argv("extract", w, *FLAGS)) == 0
+    assert tiny_run.content(tables) == before
+    assert cli.main(tiny.argv("extract", w, "--config.extract.samples=5", *FLAGS[1:])) == 0
+    assert len(pd.read_csv(tables / "extraction.csv")) == 5
 
 
 @pytest.mark.usefixtures("_on_cpu")

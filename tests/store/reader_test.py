@@ -169,3 +169,26 @@ def test_the_next_block_is_under_way_and_no_other(made: Store, monkeypatch: pyte
         assert len(started) == min(len(alive) + 1, 6)
         del block
     assert len(alive) == 6
+
+
+@pytest.mark.parametrize("ids", [[0], [22, 3, 3, 8], [*range(SAMPLES)], []])
+def test_samples_are_those_of_the_rows_in_this_order(made: Store, ids: list[int]):
+    found = made.samples(PARTS, ids)
+    assert list(found) == list(PARTS)
+    for part in PARTS:
+        np.testing.assert_array_equal(found[part], expected(made, part)[:, ids])
+
+
+def test_samples_of_corrupt_shards_are_a_line_a_shard(made: Store):
+    """All bad shards of the models are named, so that one repair is enough, if a bad one is read at all."""
+    bad = corrupt(made, "loss/c/5/1", "loss/c/0/2", "member/c/4/1")
+    corrupt(made, "member/c/1/0")  # of a model that is not requested
+    with pytest.raises(UserError) as caught:
+        made.samples(PARTS, [9])
+    assert str(caught.value).split("\n") == [
+        f"{path}: corrupt score shard; `lm-mia score --repair` makes it again" for path in bad
+    ]
+    assert made.samples(PARTS, [3])["target"].shape == (2, 1)
+    bad[0].unlink()
+    with pytest.raises(UserError, match=r"1 of 6 models absent \(replica-01\); run `lm-mia run`"):
+        made.samples(PARTS, [3])

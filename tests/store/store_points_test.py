@@ -44,6 +44,8 @@ def check(s: Store, wanted: list[Row], steps: tuple[int, ...] = EACH) -> None:
         loss_MxN, member_MxN = asked(s.path, step=step).read(wanted)
         np.testing.assert_array_equal(loss_MxN, [loss(row, step) for row in wanted])
         np.testing.assert_array_equal(member_MxN, [values(row)[1] for row in wanted])
+        found = asked(s.path, step=step).samples({"x": ("loss", wanted)}, [7, 0])
+        np.testing.assert_array_equal(found["x"], loss_MxN[:, [7, 0]])
 
 
 def test_xarray_opens_it_with_names(tmp_path: Path):

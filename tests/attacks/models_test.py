@@ -1,0 +1,116 @@
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from synthetic_scores import SMALL, Ran, Scored, scored
+
+from lm_mia.attacks import models
+from lm_mia.config.needs import Models
+from lm_mia.data import subsets
+from lm_mia.store.store import Store
+
+FEW = dataclasses.replace(SMALL, references=12, replicas=3)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Scored:
+    """12 references and 3 replicas, of which number 10 and 13 are absent; 200 samples."""
+    return scored(tmp_path_factory.mktemp("world"), FEW, 200, absent=(10, 13))
+
+
+NAMES = [f"reference-{i:02d}" for i in range(12) if i != 10] + ["replica-00", "replica-02"]
+
+
+def test_models_that_are_present(world: Scored, tmp_path: Path):
+    rows = models.present(world.store)
+    assert [str(row) for row in rows] == NAMES
+    assert models.numbers(rows) == Models((*range(10), 11), (0, 2))
+    models.write_models(tmp_path / "models.csv", rows)
+    table = pd.read_csv(tmp_path / "models.csv")
+    assert table.columns.tolist() == ["model", "role", "subset_seed", "init_seed", "order_seed"]
+    assert table["model"].tolist() == NAMES
+    assert table.iloc[10].tolist() == ["reference-11", "reference", 11, 11, 11]
+    assert table.iloc[12].tolist() == ["replica-02", "replica", 2**31, 2**31, 2]
+    models.write_models(tmp_path / "none.csv", models.present(Store(tmp_path / "scores.zarr")))
+    assert (tmp_path / "none.csv").read_text() == ",".join(table.columns) + "\n"
+
+
+def test_models_that_were_added_later_come_in_the_order_of_their_numbers(tmp_path: Path):
+    """The store appends them."""
+    few = scored(tmp_path, dataclasses.replace(FEW, references=4), 40)
+    loss_N, member_N = few.loss_MxN[0], few.member_MxN[0]
+    later = [*map(subsets.reference, (5, 4))]
+    few.store.ensure(later, {"tokens": np.arange(40)}, {})
+    for row in later:
+        few.store.write_row(row, loss_N, member_N)
+    assert models.numbers(models.present(few.store)) == Models(tuple(range(6)), (0, 1, 2))
+
+
+def check_losses(table: pd.DataFrame, world: Scored, ids: list[int], count: int) -> None:
+    assert table["sample"].tolist() == [i for i in ids for _ in range(count)]
+    for sample, lines in table.groupby("sample"):
+        i = int(str(sample))
+        assert lines["model"].tolist() == NAMES[:count]
+        assert (lines["role"] == "reference").all()
+        assert lines["member"].tolist() == world.member_MxN[:count, i].tolist()
+        np.testing.assert_array_equal(
+            lines["loss_nats"].astype(np.float32), world.loss_MxN[:count, i]
+        )
+        means = world.loss_MxN[:count].mean(axis=1, dtype=float)
+        np.testing.assert_allclose(lines["mean_loss_nats"], means, rtol=1e-12)
+
+
+def test_losses_of_samples(world: Scored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path, rows = tmp_path / "sample_losses.csv", models.present(world.store)[:11]
+    assert models.write_sample_losses(world.store, rows[:9], [199, 5], path)
+    check_losses(pd.read_csv(path), world, [5, 199], 9)
+    before, old = path.read_bytes(), path.stat()
+    for ids in ([199], [5, 199], []):
+        assert not models.write_sample_losses(world.store, rows[:9], ids, path)
+    assert (path.stat().st_mtime_ns, path.read_bytes()) == (old.st_mtime_ns, before)
+    assert models.write_sample_losses(world.store, rows[:9], [7], path)  # another figure
+    check_losses(pd.read_csv(path), world, [5, 7, 199], 9)
+    assert models.write_sample_losses(world.store, rows, [7], path)  # more models
+    check_losses(pd.read_csv(path), world, [5, 7, 199], 11)
+    whole = path.read_bytes()
+    for damage in (
+        b"\xff",
+        whole[: len(whole) // 2],
+        whole[:-20],
+        whole.replace(b"model", b"mood"),
+    ):
+        path.write_bytes(damage)
+        assert models.write_sample_losses(world.store, rows, [5, 7, 199], path)
+        assert path.read_bytes() == whole
+    # block by block
+    path.unlink()
+    blocks = Store.blocks
+    monkeypatch.setattr(Store, "blocks", lambda self, parts: blocks(self, parts, 64))
+    assert models.write_sample_losses(world.store, rows, [5, 7, 199], path)
+    check_losses(pd.read_csv(path), world, [5, 7, 199], 11)
+
+
+def test_losses_of_archetypes(attacked: Ran):
+    table, archetypes = attacked.csv("archetype_losses.csv"), attacked.csv("archetypes.csv")
+    world, known = attacked.of, archetypes[archetypes["id"].notna()]
+    assert len(known) > 0
+    assert table["kind"].unique().tolist() == known["kind"].tolist()
+    names = [*(f"reference-{i:02d}" for i in range(12)), *(f"replica-{i:02d}" for i in range(8))]
+    for kind, i in zip(known["kind"], known["id"].astype(int), strict=True):
+        lines: Any = table[table["kind"] == kind]
+        assert (lines["sample"] == i).all()
+        assert lines["model"].tolist() == names
+        assert lines["role"].tolist() == [name[:-3] for name in names]
+        assert lines["member"].tolist() == world.member_MxN[:, i].tolist()
+        np.testing.assert_array_equal(lines["loss_nats"].astype(np.float32), world.loss_MxN[:, i])
+
+
+def test_no_archetypes_have_no_losses(world: Scored):
+    rows = models.present(world.store)
+    none = pd.DataFrame({"kind": ["clear"], "id": [np.nan]})
+    found = models.archetype_losses(world.store, rows[:2], rows[-1:], none)
+    assert found.columns.tolist() == ["kind", "sample", "model", "role", "member", "loss_nats"]
+    assert len(found) == 0

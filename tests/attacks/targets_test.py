@@ -1,0 +1,384 @@
+"""Attacks on targets with training subsets of their own, and the tables that hold them."""
+
+import dataclasses
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from synthetic_scores import Texts
+
+from lm_mia import config
+from lm_mia.attacks import models, runner, score_matrix, targets
+from lm_mia.attacks.runner import Requested
+from lm_mia.config import needs
+from lm_mia.config.needs import TargetAttack
+from lm_mia.data import subsets
+from lm_mia.data.population import Population
+from lm_mia.seeds import permutation
+from lm_mia.stats import likelihood_ratio, robust_mia, roc
+from lm_mia.store.store import Store
+
+SAMPLES = 300
+C = config.Attack(
+    references=20,
+    targets=4,
+    replicas=0,
+    fprs=(0.02, 0.1, 0.5),
+    focus_fpr=0.1,
+    band=(0.01, 0.2),
+    rmia_samples=100,
+)
+FILES = ("targets.csv", "target_roc.parquet", "targets.json")
+
+
+@dataclasses.dataclass(frozen=True)
+class World:
+    """A score store of 20 models, the last four of which are the targets, and the values in it."""
+
+    store: Store
+    loss_MxN: np.ndarray
+    logit_MxN: np.ndarray
+    member_MxN: np.ndarray
+    said: list[str]
+
+    def attack(self, name: config.AttackName, references: int = 16, **how: Any) -> TargetAttack:
+        present = models.numbers(models.present(self.store))
+        whole = config.Config(population=config.Population(samples=SAMPLES), attack=C)
+        found = needs.target_attack(whole, present, name, references, **how)
+        assert found is not None
+        return found
+
+    def run(
+        self,
+        folder: Path,
+        attacks: Sequence[TargetAttack],
+        keep: Sequence[TargetAttack] = (),
+        c: config.Attack = C,
+    ) -> tuple[int, int, int]:
+        """Returns the numbers of attacks that were requested, computed and left out."""
+        counts = runner.run(
+            self.store,
+            cast(Population, Texts(SAMPLES)),
+            c,
+            folder,
+            lambda *_: None,
+            self.said.append,
+            Requested(attacks, frozenset(attack.id for attack in keep)),
+        )
+        assert list(counts) == ["requested", "computed", "left_out"]
+        return counts["requested"], counts["computed"], counts["left_out"]
+
+
+def made(
+    folder: Path, effect: float, design: subsets.Design, lacks_logit: Sequence[int] = ()
+) -> World:
+    """A world in which training on a sample lowers its loss by the effect."""
+    rng, rows = np.random.default_rng(0), subsets.rows(20, 0)
+    member_MxN = subsets.members(rows, SAMPLES, design)
+    level_N, noise_MxN = rng.normal(4, 0.5, SAMPLES), rng.normal(0, 0.2, member_MxN.shape)
+    loss_MxN = (level_N - effect * member_MxN + noise_MxN).astype(np.float32)
+    logit_MxN = (rng.normal(0, 0.2, member_MxN.shape) - loss_MxN).astype(np.float32)
+    store = Store(folder / "recipe_x" / "scores.zarr", ("target_logit",))
+    store.path.parent.mkdir(parents=True)
+    store.ensure(rows, {"tokens": np.arange(SAMPLES)}, {})
+    for m, row in enumerate(rows):
+        values = {} if m in lacks_logit else {"target_logit": logit_MxN[m]}
+        some = dataclasses.replace(store, statistics=tuple(values))
+        some.write_row(row, loss_MxN[m], member_MxN[m], values)
+    return World(dataclasses.replace(store, statistics=()), loss_MxN, logit_MxN, member_MxN, [])
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return made(tmp_path_factory.mktemp("world"), 0.3, "exact")
+
+
+def every_kind(world: World) -> list[TargetAttack]:
+    return [
+        world.attack("lira_online"),
+        world.attack("lira_online", 6),
+        world.attack("lira_offline", 5),
+        world.attack("rmia"),
+        world.attack("rmia", rmia_samples=40, rmia_gamma=1.2),
+        world.attack("rmia_simple", 4),
+        world.attack("loss"),
+        world.attack("zlib"),
+        world.attack("loss", observed="target_logit"),
+        world.attack("lira_online", observed="target_logit"),
+        world.attack("lira_online", group_left_out=0),
+        world.attack("lira_online", group_left_out=7),
+    ]
+
+
+@pytest.fixture(scope="module")
+def computed(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tables of attacks of every kind; tests that change them take a copy."""
+    folder = tmp_path_factory.mktemp("computed")
+    attacks = every_kind(world)
+    assert world.run(folder, attacks, attacks[:1]) == (12, 12, 0)
+    assert world.said == []
+    return folder
+
+
+@pytest.fixture(scope="module")
+def two(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tables of two attacks, one of which keeps its scores."""
+    folder = tmp_path_factory.mktemp("two")
+    attacks = [world.attack("loss"), world.attack("lira_online", 4)]
+    assert world.run(folder, attacks, attacks[1:]) == (2, 2, 0)
+    return folder
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in FILES}
+
+
+def slow_scores(world: World, attack: TargetAttack, t: int) -> np.ndarray:
+    """score_N under one target, by lm_mia.stats."""
+    observed_MxN = world.loss_MxN if attack.observed == "loss" else -world.logit_MxN
+    target_1xN, index = observed_MxN[[t]], [*attack.references]
+    reference_MxN, member_MxN = observed_MxN[index], world.member_MxN[index]
+    ids_Z = np.sort(
+        permutation(0, "samples that RMIA compares with", SAMPLES)[: attack.rmia_samples]
+    )
+    log_p = -target_1xN, -reference_MxN
+    match attack.attack:
+        case "lira_online":
+            return likelihood_ratio.lira(target_1xN, reference_MxN, member_MxN)[0]
+        case "lira_offline":
+            return likelihood_ratio.lira(target_1xN, reference_MxN, member_MxN, offline=True)[0]
+        case "rmia":
+            compared = (log_p_RxN[:, ids_Z] for log_p_RxN in log_p)
+            return robust_mia.rmia(*log_p, *compared, gamma=attack.rmia_gamma)[0]
+        case "rmia_simple":
+            return robust_mia.rmia_simple(*log_p)[0]
+        case "loss":
+            return -target_1xN[0].astype(float)
+        case _:
+            assert attack.attack == "zlib"
+            return -target_1xN[0].astype(float) / Texts(SAMPLES).column("zlib_bytes")
+
+
+def test_each_target_is_judged_by_its_own_membership(world: World, computed: Path):
+    table = pd.read_csv(computed / "targets.csv")
+    lines = {(line["attack_id"], line["target"]): line for line in table.to_dict("records")}
+    curves = pd.read_parquet(computed / "target_roc.parquet").groupby(["attack_id", "target"])
+    assert len(table) == len(curves) == 4 * len(every_kind(world))
+    unlike = 0
+    for attack in every_kind(world):
+        for t in (16, 17, 18, 19):
+            key, member_N = (attack.id, f"reference-{t}"), world.member_MxN[t]
+            score_N = slow_scores(world, attack, t)
+            line, found = lines[key], roc.tpr_at_fpr(score_N, member_N, C.fprs)
+            assert line["auc"] == pytest.approx(found.auc_T[0], rel=1e-12)
+            counts = [line[name] for name in ("members", "nonmembers", "left_out")]
+            assert counts == [found.members_T[0], found.nonmembers_T[0], np.isnan(score_N).sum()]
+            of_first = roc.auc(score_N, world.member_MxN[16]).auc_T[0]
+            unlike += t > 16 and abs(line["auc"] - of_first) > 0.05
+            points = curves.get_group(key)
+            for on_curve in (False, True):
+                some = points[points["on_curve"] == on_curve]
+                rates = C.fprs
+                if on_curve:
+                    rates = score_matrix.rates(C, world.member_MxN[16])[len(C.fprs) :]
+                    rates = rates if attack.group_left_out is None else []
+                assert some["fpr"].tolist() == list(rates)
+                expected = roc.tpr_at_fpr(score_N, member_N, rates).tpr_TxF[0]
+                np.testing.assert_allclose(some["tpr"], expected, rtol=1e-12)
+    assert unlike > 30  # the membership of the first target would give other numbers
+    assert (table["left_out"] > 0).any()
+
+
+def test_columns_that_describe_an_attack(world: World, computed: Path):
+    table = pd.read_csv(computed / "targets.csv", dtype=str, keep_default_na=False)
+    described = table.drop(columns=["target", "auc", "members", "nonmembers", "left_out"])
+    found = described.drop_duplicates().set_index("attack_id").agg(",".join, axis=1)
+    expected = [
+        "lira_online,16,0-15,,loss,0,,",
+        "lira_online,6,0-5,,loss,0,,",
+        "lira_offline,5,0-4,,loss,0,,",
+        "rmia,16,0-15,,loss,0,100,1.0",
+        "rmia,16,0-15,,loss,0,40,1.2",
+        "rmia_simple,4,0-3,,loss,0,,",
+        "loss,0,,,loss,0,,",
+        "zlib,0,,,loss,0,,",
+        "loss,0,,,target_logit,0,,",
+        "lira_online,16,0-15,,target_logit,0,,",
+        "lira_online,14,2-15,0,loss,0,,",
+        "lira_online,14,0-13,7,loss,0,,",
+    ]
+    assert found.to_dict() == {
+        attack.id: line for attack, line in zip(every_kind(world), expected, strict=True)
+    }
+    assert targets._ranges((0, 1, 2, 5, 7, 8)) == "0-2 5 7-8"
+
+
+def test_a_larger_logit_is_more_member_like(world: World, computed: Path):
+    table = pd.read_csv(computed / "targets.csv")
+    of_logit = table[table["observed"] == "target_logit"]
+    assert len(of_logit) == 8
+    assert (of_logit["auc"] > 0.55).all()
+
+
+@pytest.mark.parametrize("design", ["exact", "balanced", "bernoulli"])
+def test_noise_has_an_auc_of_a_half(tmp_path: Path, design: subsets.Design):
+    """The standard deviation of one AUC is 0.033, that of the mean of eight about 0.012."""
+    noise = made(tmp_path, 0, design)
+    noise.run(tmp_path / "t", [noise.attack("lira_online"), noise.attack("rmia")])
+    auc = pd.read_csv(tmp_path / "t" / "targets.csv")["auc"]
+    assert auc.mean() == pytest.approx(0.5, abs=0.05)
+    assert auc.between(0.38, 0.62).all()
+
+
+def test_kept_scores_are_those_of_the_attack(
+    world: World, computed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    attack = world.attack("lira_online")
+    [path] = (computed / "target_scores").iterdir()
+    assert path.name == f"{attack.id}.parquet"
+    kept = pd.read_parquet(path)
+    assert kept.columns.tolist() == ["id", *(f"reference-{t}" for t in range(16, 20))]
+    assert kept["id"].tolist() == list(range(SAMPLES))
+    for t in range(16, 20):
+        np.testing.assert_array_equal(kept[f"reference-{t}"], slow_scores(world, attack, t))
+    # scores that are requested, missing or damaged later are computed then; the tables stay as they are
+    folder = Path(shutil.copytree(computed, tmp_path / "t"))
+    monkeypatch.setattr(targets, "_GROUP_SAMPLES", 128)
+    for name in (attack, world.attack("zlib")):
+        again = folder / "target_scores" / f"{name.id}.parquet"
+        for damage in (
+            lambda p: p.unlink(missing_ok=True),
+            lambda p: p.write_bytes(p.read_bytes()[:-9]),
+        ):
+            damage(again)
+            assert world.run(folder, every_kind(world), [attack, name]) == (12, 1, 0)
+            assert world.run(folder, every_kind(world), [attack, name]) == (12, 0, 0)
+        assert pq.ParquetFile(again).num_row_groups == 3
+    assert pd.read_parquet(folder / "target_scores" / path.name).equals(kept)
+    assert files(folder) == files(computed)
+
+
+def test_a_second_run_computes_nothing_and_changes_no_table(
+    world: World, computed: Path, tmp_path: Path
+):
+    folder = Path(shutil.copytree(computed, tmp_path / "t"))
+    kept = [*FILES, f"target_scores/{world.attack('lira_online').id}.parquet"]
+    before = [(folder / name).stat() for name in kept]
+    assert world.run(folder, every_kind(world), [world.attack("lira_online")]) == (12, 0, 0)
+    assert world.run(folder, every_kind(world)[3:5]) == (2, 0, 0)
+    after = [(folder / name).stat() for name in kept]
+    assert [(s.st_mtime_ns, s.st_ino) for s in after] == [(s.st_mtime_ns, s.st_ino) for s in before]
+
+
+def test_new_attacks_are_added_below_the_old_ones(world: World, computed: Path, tmp_path: Path):
+    """In any number of commands, since lines that are there stay as they are."""
+    attacks = every_kind(world)
+    for split in ([3, 4, 10], [1, 7], [11]):
+        folder = tmp_path / str(split)
+        before = b""
+        for last in (*split, 12):
+            known = len(pd.read_csv(folder / "targets.csv")) // 4 if before else 0
+            assert world.run(folder, attacks[:last]) == (last, last - known, 0)
+            text = (folder / "targets.csv").read_bytes()
+            assert text.startswith(before)
+            before = text
+        assert before == (computed / "targets.csv").read_bytes()
+        roc_of = [pd.read_parquet(f / "target_roc.parquet") for f in (folder, computed)]
+        pd.testing.assert_frame_equal(roc_of[0], roc_of[1])
+
+
+@pytest.mark.parametrize(
+    "changes", [{"fprs": (0.1,), "focus_fpr": 0.1}, {"variance": "pooled"}], ids=str
+)
+def test_other_settings_begin_anew(
+    world: World, computed: Path, tmp_path: Path, changes: dict[str, Any]
+):
+    folder, c = Path(shutil.copytree(computed, tmp_path / "t")), dataclasses.replace(C, **changes)
+    attack = world.attack("lira_online")
+    assert world.run(folder, [attack], c=c) == (1, 1, 0)
+    assert len(pd.read_csv(folder / "targets.csv")) == 4
+    assert not list((folder / "target_scores").iterdir())
+    fresh = tmp_path / "fresh"
+    world.run(fresh, [attack], c=c)
+    assert files(folder) == files(fresh)
+    assert world.run(folder, every_kind(world), [attack]) == (12, 12, 0)
+
+
+def test_tables_of_other_settings_are_gone_even_if_nothing_is_requested(
+    world: World, computed: Path, tmp_path: Path
+):
+    folder = Path(shutil.copytree(computed, tmp_path / "t"))
+    assert world.run(folder, [], c=dataclasses.replace(C, rmia_a=0.5)) == (0, 0, 0)
+    assert not (folder / "targets.csv").exists()
+    assert not list((folder / "target_scores").iterdir())
+
+
+def cut(part: float) -> Any:
+    return lambda data: data[: int(len(data) * part)]
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("target_roc.parquet", cut(0.5)),
+        ("target_roc.parquet", cut(0)),
+        ("target_roc.parquet", None),
+        ("targets.csv", cut(0.5)),
+        ("targets.csv", lambda data: data[: data.rindex(b"\n", 0, -1) + 1]),  # lacks its last line
+        ("targets.csv", lambda data: data[:-5]),
+        ("targets.csv", lambda data: b"\xff" + data),
+        ("targets.csv", lambda data: data.replace(b"attack_id", b"attack id")),
+        ("targets.csv", cut(0)),
+        ("targets.csv", None),
+        ("targets.json", lambda data: data.replace(b"0.02", b"0.03")),
+        ("targets.json", cut(0.5)),
+        ("targets.json", lambda data: b"[]"),
+        ("targets.json", None),
+    ],
+)
+def test_damaged_tables_are_computed_again(
+    world: World, two: Path, tmp_path: Path, name: str, damage: Any
+):
+    folder = Path(shutil.copytree(two, tmp_path / "t"))
+    if damage:
+        (folder / name).write_bytes(damage((folder / name).read_bytes()))
+    else:
+        (folder / name).unlink()
+    attacks = [world.attack("loss"), world.attack("lira_online", 4)]
+    assert world.run(folder, attacks, attacks[1:]) == (2, 2, 0)
+    assert files(folder) == files(two)
+    assert (folder / "target_scores" / f"{attacks[1].id}.parquet").exists()
+
+
+def test_a_run_that_was_killed_between_the_tables(world: World, computed: Path, tmp_path: Path):
+    folder, attacks = tmp_path / "t", every_kind(world)
+    world.run(folder, attacks[:11])
+    old = (folder / "targets.csv").read_bytes()
+    world.run(folder, attacks)
+    (folder / "targets.csv").write_bytes(old)  # as if killed before it was replaced
+    (folder / ".targets.csv.4711").write_text("attack_id,")
+    assert world.run(folder, attacks) == (12, 1, 0)
+    assert files(folder) == files(computed)
+    assert not (folder / ".targets.csv.4711").exists()
+    assert world.run(folder, attacks) == (12, 0, 0)
+
+
+def test_models_without_the_statistic_are_told_in_one_line(tmp_path: Path):
+    world = made(tmp_path, 0.3, "exact", lacks_logit=(2, 11, 18))
+    few = world.attack("lira_online", 8, observed="target_logit")
+    of_logit = [few, world.attack("loss", observed="target_logit")]
+    of_logit += [world.attack("lira_online", observed="target_logit")]
+    attacks = [*of_logit, world.attack("lira_online")]
+    for done in (1, 0):
+        assert world.run(tmp_path / "t", attacks) == (4, done, 3)
+        assert world.said == [
+            "3 models are absent (with target_logit): attacks for figures that need them were left out"
+        ]
+        world.said.clear()
+    table = pd.read_csv(tmp_path / "t" / "targets.csv")
+    assert table["attack_id"].unique().tolist() == [attacks[3].id]

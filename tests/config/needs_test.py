@@ -1,0 +1,335 @@
+import dataclasses
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
+
+import pytest
+from tiny_config import TINY, change
+
+from lm_mia.config import AttackName, Config, needs, score_steps
+from lm_mia.config.needs import Division, Models, Need, RecipeModels, TargetAttack
+
+C = change(change(TINY, "attack.references", 12), "attack.targets", 4)
+
+
+def models(references: Sequence[int], replicas: Sequence[int] = ()) -> Models:
+    return Models(tuple(references), tuple(replicas))
+
+
+ALL = models(range(12), range(2))
+
+
+@pytest.mark.parametrize(
+    ("present", "references", "targets"),
+    [
+        (range(12), range(8), range(8, 12)),
+        ([0, 1, 3, 4, 7, 8, 10, 11], [0, 1, 3, 4, 7], [8, 10, 11]),  # some are missing
+        ([*range(8), 8, 11], range(8), [8, 11]),  # half of the targets are enough
+        ([*range(8), 9], range(4), range(4, 8)),  # but not a quarter
+        (range(8), range(4), range(4, 8)),
+        (range(7), range(2), range(2, 6)),  # an even number from the end, so that pairs stay whole
+        ([0, 1, 2, 4, 5, 6], [0, 1, 2, 4, 5, 6], []),  # no complete set: those of the config
+        ([0, 1, 3, 4, 5, 6, 7], [0, 1, 3], [4, 5, 6, 7]),
+        (range(20), range(8), range(8, 12)),  # another command trained more
+        ([], [], []),
+    ],
+)
+def test_the_last_models_are_the_targets(
+    present: Sequence[int], references: Sequence[int], targets: Sequence[int]
+):
+    found = needs.divide(models(present), C.attack)
+    assert found == Division(tuple(references), tuple(targets), ())
+
+
+def test_replicas_are_those_of_the_config():
+    assert needs.divide(models([], [0, 1, 2, 5]), C.attack).replicas == (0, 1)
+    without = change(C, "attack.targets", 0)
+    assert needs.divide(ALL, without.attack) == Division(tuple(range(12)), (), (0, 1))
+
+
+@pytest.mark.parametrize(
+    ("variance", "most", "expected"),
+    [
+        ("pooled", 2, [2]),
+        ("pooled", 16, [2, 4, 8, 16]),
+        ("pooled", 20, [2, 4, 8, 16, 20]),
+        ("per_sample", 3, [3]),
+        ("per_sample", 4, [4]),
+        ("per_sample", 17, [4, 8, 16, 17]),
+    ],
+)
+def test_powers(variance: str, most: int, expected: list[int]):
+    assert needs.powers(change(C, "attack.variance", variance).attack, most) == expected
+
+
+def test_alike_takes_the_smallest_numbers_and_nothing_else():
+    first = change(change(C, "attack.references", 30), "attack.targets", 2)
+    second = change(C, "train.epochs", 3)
+    smaller = change(change(TINY, "attack.references", 12), "attack.targets", 2)
+    assert needs.alike([first, second]) == [smaller, change(smaller, "train.epochs", 3)]
+
+
+def test_score_step():
+    """16 samples in batches of 4 make two steps an epoch."""
+    c = change(change(C, "train.epochs", 4), "score.at_epochs", (0.1, 1.0, 2.5, 4.0))
+    assert score_steps(c) == (1, 2, 5)
+    steps = {0.1: 1, 1: 2, 2.5: 5, 2: None, 3: None, 4: 0, 7: 0}
+    assert {epochs: needs.score_step(c, epochs) for epochs in steps} == steps
+    assert needs.score_step(change(c, "score.at_steps", (4,)), 2) == 4
+    assert needs.scored_epochs(c) == [0.1, 1, 2.5, 4]
+    assert needs.score_step(change(c, "score.at_epochs", (3.99,)), 3.99) is None  # is the end
+
+
+def test_a_target_attack():
+    found = needs.target_attack(C, ALL, "lira_online", 6, step=3, observed="target_logit")
+    assert found == TargetAttack(
+        "lira_online", False, (8, 9, 10, 11), (0, 1, 2, 3, 4, 5), 3, "target_logit"
+    )
+    on_replicas = needs.target_attack(C, ALL, "lira_online", 2, replicas=True)
+    assert on_replicas == TargetAttack("lira_online", True, (0, 1), (0, 1))
+
+
+def test_too_few_models_are_no_attack():
+    assert needs.target_attack(C, ALL, "lira_online", 8)
+    assert needs.target_attack(C, ALL, "lira_online", 9) is None
+    assert needs.target_attack(C, models(range(5)), "loss", 1) is None  # one reference is too few
+    assert needs.target_attack(C, models(range(8)), "lira_online", 2, replicas=True) is None
+    assert needs.target_attack(change(C, "attack.targets", 0), ALL, "lira_online", 2) is None
+
+
+@pytest.mark.parametrize("name", get_args(AttackName))
+def test_what_an_attack_uses(name: AttackName):
+    found = needs.target_attack(C, ALL, name, 4)
+    assert found is not None
+    free = name in {"loss", "zlib", "min_k", "min_k_plus_plus", "lowercase"}
+    assert found.references == (() if free else (0, 1, 2, 3))
+    rmia = name in {"rmia", "rmia_offline"}
+    # attack.rmia_samples is 10,000; the population has 16 samples
+    assert (found.rmia_samples, found.rmia_gamma) == ((16, 1.0) if rmia else (0, 0.0))
+    set_here = needs.target_attack(C, ALL, name, 4, rmia_samples=5, rmia_gamma=1.5)
+    assert set_here is not None
+    assert (set_here.rmia_samples, set_here.rmia_gamma) == ((5, 1.5) if rmia else (0, 0.0))
+
+
+def test_groups_that_are_left_out_are_whole_pairs():
+    many = models(range(24))
+    c = change(change(C, "attack.references", 24), "attack.targets", 4)
+    left_out = []
+    for group in range(needs.GROUPS):
+        found = needs.target_attack(c, many, "lira_online", 20, group_left_out=group)
+        assert found is not None
+        gone = [i for i in range(20) if i not in found.references]
+        assert [i + 1 for i in gone[::2]] == gone[1::2]
+        assert all(i % 2 == 0 for i in gone[::2])
+        left_out += gone
+    assert sorted(left_out) == list(range(20))
+    assert needs.target_attack(c, many, "lira_online", 15, group_left_out=0) is None
+    assert needs.target_attack(c, many, "lira_online", 16, group_left_out=0)
+    assert needs.target_attack(c, many, "loss", 16, group_left_out=0) is None  # has no references
+
+
+BASE = TargetAttack("rmia", False, (8, 9), (0, 1, 2), 3, "loss", 100, 1.0, None)
+
+
+def test_any_field_changes_the_id():
+    changes: dict[str, Any] = {
+        "attack": "lira_online",
+        "replicas": True,
+        "targets": (8,),
+        "references": (0, 1, 3),
+        "step": 4,
+        "observed": "target_logit",
+        "rmia_samples": 101,
+        "rmia_gamma": 1.1,
+        "group_left_out": 0,
+    }
+    assert set(changes) == {field.name for field in dataclasses.fields(TargetAttack)}
+    ids = [dataclasses.replace(BASE, **{name: value}).id for name, value in changes.items()]
+    assert len({BASE.id, *ids}) == 10
+    assert dataclasses.replace(BASE).id == BASE.id
+    assert BASE.id.startswith("rmia-3-")
+
+
+def test_a_new_format_changes_the_id(monkeypatch: pytest.MonkeyPatch):
+    before = BASE.id
+    monkeypatch.setattr(needs, "FORMAT", needs.FORMAT + 1)
+    assert BASE.id != before
+
+
+@pytest.mark.process
+def test_the_id_does_not_depend_on_the_process():
+    """Python's own hashes of texts do."""
+    code = "from lm_mia.config.needs import TargetAttack\n"
+    code += f"print({BASE!r}.id)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == BASE.id
+
+
+def recipe(*names: str, present: Models = ALL, **changes: Any) -> RecipeModels:
+    """A recipe with other values of fields, whose sections are separated by two underscores."""
+    c = C
+    for field, value in changes.items():
+        c = change(c, field.replace("__", "."), value)
+    return RecipeModels(names, c, present)
+
+
+def attacks(
+    need: Need | Sequence[Need], recipes: Mapping[str, RecipeModels]
+) -> dict[str, list[TargetAttack]]:
+    return needs.target_attacks([need] if isinstance(need, Need) else need, recipes)[0]
+
+
+def expected(of: RecipeModels, name: AttackName, references: int, **how: Any) -> TargetAttack:
+    found = needs.target_attack(of.config, of.models, name, references, **how)
+    assert found is not None
+    return found
+
+
+def test_needs_are_joined_without_duplicates():
+    main = recipe("main")
+    lira, loss = expected(main, "lira_online", 8), expected(main, "loss", 8)
+    two = [Need(("main",), ("lira_online", "loss"), sample_scores=False)]
+    two += [Need(("ma*",), ("lira_online",), sample_scores=True), Need(("other",), ("rmia",))]
+    found, kept = needs.target_attacks(two, {"main": main})
+    assert found == {"main": [lira, loss]}
+    assert kept == {"main": {lira.id}}
+    # the same attack with any number of references
+    powers = Need(("main",), ("loss", "lira_online"), references="powers")
+    assert attacks(powers, {"main": main}) == {
+        "main": [loss, expected(main, "lira_online", 4), lira]
+    }
+    assert attacks([], {"main": main}) == {"main": []}
+
+
+def test_recipes_are_named_by_patterns():
+    recipes = {
+        "a": recipe("chinchilla-10M"),
+        "b": recipe("fixed-10M", "chinchilla-44M"),
+        "c": recipe("Chinchilla-85M"),
+        "d": recipe("main"),
+    }
+    for patterns, keys in {
+        ("chinchilla-*",): ["a", "b"],
+        ("fixed-10M",): ["b"],
+        ("chinchilla-44M",): ["b"],
+        ("*",): ["a", "b", "c", "d"],
+        ("main", "chinchilla-10M"): ["a", "d"],
+        ("chinchilla",): [],
+    }.items():
+        assert [key for key, some in attacks(Need(patterns), recipes).items() if some] == keys
+
+
+def test_recipes_are_attacked_with_equal_numbers_of_references():
+    lacking = models([*range(5), *range(8, 12)])
+    recipes = {"a": recipe("a"), "b": recipe("b", present=lacking)}
+    found = attacks(Need(("*",)), recipes)
+    assert found == {key: [expected(of, "lira_online", 5)] for key, of in recipes.items()}
+    assert found["b"][0].references == (0, 1, 2, 3, 4)
+    # targets have the same seeds, too: the recipe that requests fewest decides
+    fewer = {**recipes, "b": recipe("b", attack__references=8, attack__targets=2)}
+    for [attack] in attacks(Need(("*",)), fewer).values():
+        assert (attack.references, attack.targets) == (tuple(range(6)), (6, 7))
+    assert attacks(Need(("a",)), fewer)["a"] == [expected(recipes["a"], "lira_online", 8)]
+
+
+@pytest.mark.parametrize(("most", "count"), [(3, 3), (8, 8), (None, 140), (128, 128)])
+def test_most_references(most: int | None, count: int):
+    large = recipe(
+        "a", present=models(range(144)), attack__references=144 if (most or 128) > 8 else 12
+    )
+    [attack] = attacks(Need(("a",), most_references=most), {"a": large})["a"]
+    assert len(attack.references) == count
+
+
+def test_recipes_without_enough_models_are_left_out_and_do_not_count():
+    few = recipe("few", present=models(range(5)))  # one reference, four targets
+    none = recipe("none", attack__targets=0)
+    only = recipe("only", present=models(range(12)))  # no replicas
+    found = attacks(Need(("*",)), {"a": recipe("a"), "few": few, "only": only})
+    assert {key: [len(x.references) for x in some] for key, some in found.items()} == {
+        "a": [8],
+        "few": [],
+        "only": [8],
+    }
+    found = attacks(Need(("*",), targets="replicas"), {"none": none, "few": few, "only": only})
+    assert {key: [x.replicas for x in some] for key, some in found.items()} == {
+        "none": [True],
+        "few": [],
+        "only": [],
+    }
+
+
+def test_either_targets_or_replicas():
+    recipes = {"a": recipe("a"), "none": recipe("none", attack__targets=0)}
+    [of_targets], [of_replicas] = attacks(Need(("*",), targets="either"), recipes).values()
+    assert (of_targets.replicas, of_targets.targets) == (False, (8, 9, 10, 11))
+    assert (of_replicas.replicas, of_replicas.targets) == (True, (0, 1))
+    assert of_targets.references == of_replicas.references == tuple(range(8))
+
+
+def test_jackknife_needs_two_pairs_a_group():
+    present = models(range(20))
+    sixteen = recipe("a", present=present, attack__references=20)
+    need = Need(("a",), jackknife=True, references="powers")
+    found = attacks(need, {"a": sixteen})["a"]
+    assert [(len(x.references), x.group_left_out) for x in found] == [
+        (4, None),
+        (8, None),
+        (16, None),
+        *((14, group) for group in range(8)),
+    ]
+    fifteen = recipe("a", present=models(range(1, 20)), attack__references=20)
+    assert [x.group_left_out for x in attacks(need, {"a": fifteen})["a"]] == [None] * 3
+
+
+def test_epochs():
+    c = {"train__epochs": 4, "score__at_epochs": (1.0, 2.5)}
+    a, end = recipe("a", **c), recipe("b")
+    recipes = {"a": a, "b": end}
+    for epochs, steps in {"end": [0], "all": [0, 2, 5], (1,): [2], (1, 3): [2], (3,): []}.items():
+        found = attacks(Need(("a",), epochs=epochs), {"a": a})["a"]  # pyright: ignore
+        assert [x.step for x in found] == steps
+    found = attacks(Need(("*",), epochs=(1, 4)), recipes)
+    assert [x.step for x in found["a"]] == [0, 2]
+    assert [x.step for x in found["b"]] == [0]  # whose training ends after one epoch
+
+
+def test_shares_and_gammas_are_of_rmia_alone():
+    of = recipe("a", population__samples=1000)
+    need = Need(
+        ("a",),
+        ("lira_online", "rmia"),
+        observed=("loss", "target_logit"),
+        rmia_shares=(0.01, 0.5),
+        rmia_gammas=(1.0, 1.5),
+    )
+    found = [
+        (x.attack, x.observed, x.rmia_samples, x.rmia_gamma) for x in attacks(need, {"a": of})["a"]
+    ]
+    assert found == [("lira_online", observed, 0, 0.0) for observed in need.observed] + [
+        ("rmia", observed, samples, gamma)
+        for observed in need.observed
+        for samples in (10, 500)
+        for gamma in (1.0, 1.5)
+    ]
+    [default] = attacks(Need(("a",), ("rmia",)), {"a": of})["a"]
+    assert (default.rmia_samples, default.rmia_gamma) == (1000, 1.0)
+
+
+def changed(c: Config, **values: Any) -> dict[str, Any]:
+    return needs.settings(dataclasses.replace(c.attack, **values))
+
+
+def test_settings_are_those_that_no_attack_has_itself():
+    same = needs.settings(C.attack)
+    assert changed(C, references=99, targets=9, replicas=0, alpha=0.3, rmia_gamma=2.0) == same
+    assert changed(C, rmia_samples=3, bootstraps=0, attacks=("loss",)) == same
+    for name, value in {
+        "fprs": (0.1,),
+        "band": (0.0, 0.2),
+        "rmia_a": 0.5,
+        "variance": "pooled",
+        "finite_population": True,
+    }.items():
+        assert changed(C, **{name: value}) != same, name

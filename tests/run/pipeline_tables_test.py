@@ -1,0 +1,217 @@
+"""The tables of a sweep: each figure adds its attacks, and nothing is computed that is there. No model is trained."""
+
+import dataclasses
+import importlib
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from synthetic_figures import ROOT
+
+from analysis import page
+from lm_mia import config
+from lm_mia.attacks import runner
+from lm_mia.config.needs import LossNeed, Need
+from lm_mia.data.population import open_population
+from lm_mia.errors import UserError
+from lm_mia.run import pipeline
+from lm_mia.run.sweep import Task
+
+LIRA, BOTH = ["fig01_references"], ["fig09_lira_and_rmia"]
+ON_REPLICAS = 5 + 1
+"""lira_online with 1, 2, 4, 8 and 12 references, and the loss attack."""
+C = config.Config(
+    name="main",
+    tokenizer=config.Tokenizer(vocab_size=100),
+    population=config.Population(samples=48, length_tokens=16),
+    model=config.Model(layers=1, width=16, heads=2),
+    optimizer=config.Optimizer(warmup_steps=1),
+    train=config.Train(subset="balanced", batch_size=4),
+    attack=config.Attack(
+        references=12,
+        targets=4,
+        replicas=3,
+        attacks=("lira_online", "loss"),
+        fprs=(0.1, 0.5),
+        focus_fpr=0.1,
+        band=(0.0, 0.1),
+        variance="pooled",
+        bootstraps=0,
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def scored(tmp_path_factory: pytest.TempPathFactory) -> list[Task]:
+    """Two recipes, as after training and scoring; main has targets and replicas, other only targets."""
+    folder = tmp_path_factory.mktemp("scored")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "benchmarks")
+        synthetic_sweep = importlib.import_module("synthetic_sweep")
+        path = folder / "corpus.parquet"
+        synthetic_sweep.corpus(path, 100)
+        corpus = config.Corpus(source="parquet", path=str(path), deduplicate="none")
+        main = dataclasses.replace(C, corpus=corpus)
+        attack = dataclasses.replace(C.attack, replicas=0)
+        other = dataclasses.replace(main, name="other", attack=attack)
+        other = dataclasses.replace(other, model=config.Model(layers=1, width=32, heads=2))
+        named = {"name": "other", "attack.replicas": 0, "model.width": 32}
+        return synthetic_sweep.write(folder / "w", [({}, main), (named, other)])
+
+
+@pytest.fixture
+def tasks(scored: list[Task], tmp_path: Path) -> list[Task]:
+    """The recipes in a workdir of the test's own."""
+    path = Path(shutil.copytree(scored[0].workdir.path, tmp_path / "w"))
+    return [
+        dataclasses.replace(t, workdir=dataclasses.replace(t.workdir, path=path)) for t in scored
+    ]
+
+
+def attack(tasks: Sequence[Task], figures: Sequence[str], *more: Need | LossNeed) -> list[str]:
+    """The stage "attack"; returns what it says."""
+    said: list[str] = []
+    made = [(task, open_population(task.population, verify=False)) for task in tasks]
+    wanted = pipeline.requested(made, [*page.needs(figures), *more])
+    for task, population in made:
+        pipeline.attack(task, population, wanted[task.name], lambda *_: None, said.append)
+    return said
+
+
+def counted(requested: int, known: int, computed: int) -> str:
+    return f"{requested} attacks requested, {known} in its tables already, {computed} computed"
+
+
+def content(tasks: Sequence[Task]) -> dict[str, bytes]:
+    return {
+        f"{task.name}/{path.name}": path.read_bytes()
+        for task in tasks
+        for path in sorted((task.folder / "tables").rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_figures_add_attacks_and_together_compute_nothing(
+    tasks: list[Task], monkeypatch: pytest.MonkeyPatch
+):
+    """LiRA with 2, 4 and 8 references; then RMIA with as many; then both. The other recipe is always attacked once."""
+    one, six = ON_REPLICAS + 3, ON_REPLICAS + 6
+    assert attack(tasks, LIRA) == [
+        f"attack: main: {counted(one, 0, one)}",
+        f"attack: other: {counted(1, 0, 1)}",
+    ]
+    first = content(tasks)
+    assert attack(tasks, BOTH) == [
+        f"attack: main: {counted(six, one, 3)}",
+        f"attack: other: {counted(1, 1, 0)}",
+    ]
+    second = content(tasks)
+    grown = {"main/targets.csv", "main/target_roc.parquet"}
+    assert {name for name in second if second[name] != first.get(name)} == grown
+    assert second["main/targets.csv"].startswith(first["main/targets.csv"])
+
+    monkeypatch.setattr(runner.signals, "fit", lambda *_: pytest.fail("computed again"))
+    assert attack(tasks, LIRA + BOTH) == [
+        f"attack: main: {counted(six, six, 0)}",
+        f"attack: other: {counted(1, 1, 0)}",
+    ]
+    assert content(tasks) == second
+    log = tasks[0].workdir.path / "metrics.jsonl"
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    events = [event for event in events if event["event"] == "attack"]
+    names = ("recipe", "requested", "computed", "left_out")
+    assert [[event[name] for name in names] for event in events] == [
+        ["main", one, one, 0],
+        ["other", 1, 1, 0],
+        ["main", six, 3, 0],
+        ["other", 1, 0, 0],
+        ["main", six, 0, 0],
+        ["other", 1, 0, 0],
+    ]
+
+
+def change_a_byte(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def test_decisions_are_made_again_if_their_tables_are_not_as_they_were_written(tasks: list[Task]):
+    main = tasks[:1]
+    attack(main, [])
+    before, tables = content(main), main[0].folder / "tables"
+    damages: list[tuple[str, Callable[[Path], object]]] = [
+        ("samples.parquet", change_a_byte),
+        ("error_rates.csv", change_a_byte),
+        ("archetype_losses.csv", Path.unlink),
+        ("flips.json", Path.unlink),
+        ("flips.json", lambda path: path.write_text("{")),
+    ]
+    requested = ON_REPLICAS + 1  # and all references on the targets
+    for name, damage in damages:
+        damage(tables / name)
+        assert attack(main, []) == [f"attack: main: {counted(requested, 1, ON_REPLICAS)}"]
+        assert content(main) == before
+        assert attack(main, []) == [f"attack: main: {counted(requested, requested, 0)}"]
+
+
+def test_decisions_follow_models_and_settings(tasks: list[Task]):
+    main = tasks[0]
+    attack([main], [])
+    c = dataclasses.replace(main.config, attack=dataclasses.replace(C.attack, alpha=0.2))
+    other = dataclasses.replace(main, config=c)
+    for task in (other, main):
+        [said] = attack([task], [])
+        assert said.endswith(f"{ON_REPLICAS} computed")
+        facts = json.loads((main.folder / "tables" / "flips.json").read_text())
+        assert facts["config"]["alpha"] == task.config.attack.alpha
+    shutil.rmtree(main.folder / "scores.zarr" / "loss" / "c" / "14")  # the last replica
+    said = attack([main], [])
+    assert said[0].startswith("1 of 15 models are absent: attacking 2 of 3 replicas")
+    assert said[-1].endswith(f"{ON_REPLICAS} computed")
+
+
+def test_what_is_requested(tasks: list[Task]):
+    made = [(task, open_population(task.population, verify=False)) for task in tasks]
+    found = pipeline.requested(made, [])
+    assert list(found) == ["main", "other"]
+    for requested in found.values():  # for the comparison of recipes
+        [everything] = requested.attacks
+        assert (everything.attack, len(everything.references)) == ("lira_online", 8)
+        assert (requested.keep_scores, requested.loss_samples) == (frozenset(), [])
+    found = pipeline.requested(
+        made,
+        [
+            Need(("o*",), ("rmia",), sample_scores=True),
+            LossNeed(("main",), (1, 48)),
+            LossNeed(("*",), (3,)),
+            Need(("nothing",)),
+        ],
+    )
+    rmia, everything = found["other"].attacks
+    assert (rmia.attack, everything.attack) == ("rmia", "lira_online")
+    assert found["other"].keep_scores == {rmia.id}
+    assert [found[name].loss_samples for name in ("main", "other")] == [[0, 45, 47], [45]]
+    assert [found["main"].attacks, found["main"].keep_scores] == [[everything], frozenset()]
+
+
+def test_losses_of_samples_grow_with_figures(tasks: list[Task]):
+    [_, other] = tasks
+    path = other.folder / "tables" / "sample_losses.csv"
+    attack([other], [], LossNeed(("other",), (2,)))
+    attack([other], [], LossNeed(("other",), (1, 48)))
+    assert pd.read_csv(path)["sample"].tolist() == [i for i in (0, 46, 47) for _ in range(12)]
+
+
+def test_a_damaged_store_stops_no_other_recipe(tasks: list[Task]):
+    main, other = tasks
+    (main.folder / "scores.zarr" / "zarr.json").write_text("{")
+    made = [(task, open_population(task.population, verify=False)) for task in tasks]
+    wanted = pipeline.requested(made, [Need(("*",))])
+    assert [len(wanted[task.name].attacks) for task in tasks] == [0, 1]
+    with pytest.raises(UserError, match=r"scores\.zarr.*"):
+        attack([main], [])
+    assert attack([other], []) == [f"attack: other: {counted(1, 0, 1)}"]
