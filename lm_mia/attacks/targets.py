@@ -127,7 +127,7 @@ class TargetTables:
         try:
             if json.loads((self._folder / _SETTINGS).read_text()) == self._settings:
                 roc = pd.read_parquet(self._folder / _ROC)
-                targets = pd.read_csv(self._folder / _TABLE, float_precision="round_trip")
+                targets = pd.read_csv(self._folder / _TABLE, engine="pyarrow")
                 complete = targets["attack_id"].isin(roc["attack_id"]).all()
                 if complete and [*targets] == [*_COLUMNS] and [*roc] == [*_ROC_COLUMNS]:
                     return targets, roc[roc["attack_id"].isin(targets["attack_id"])]
