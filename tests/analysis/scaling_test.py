@@ -86,13 +86,14 @@ def test_bad_input_is_one_line(
     assert line.startswith(said.format(**at))
 
 
-def test_rows_that_are_not_there_are_named(recipes: Any, tmp_path: Path):
+@pytest.mark.parametrize("attacked", [True, False])
+def test_recipes_without_models_or_tables_are_named(attacked: bool, recipes: Any, tmp_path: Path):
     folder = tmp_path / "recipes" / "small"
-    shutil.copytree(recipes["small"].folder, folder)
-    for shard in folder.glob("scores.zarr/loss/c/*"):
-        shutil.rmtree(shard)
+    (folder / "tables").mkdir(parents=True)
+    if attacked:  # before any of its models was scored
+        (folder / "tables" / "models.csv").write_text("model,role,subset_seed,order_seed\n")
     left = dataclasses.replace(recipes["small"], folder=folder)
     drawn = scaling.draw(io.Recipes([recipes["fixed-10M"], left]))
-    assert drawn.notes[-1] == "Left out, since their models are not there: small."
-    with pytest.raises(io.Absent, match="no recipe has a target"):
+    assert drawn.notes[-1] == "Left out, since their models are missing or not attacked yet: small."
+    with pytest.raises(io.Absent, match=r"^no recipe was attacked .*; run lm-mia run first$"):
         scaling.draw(io.Recipes([left]))
