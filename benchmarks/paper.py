@@ -37,12 +37,12 @@ def tables(clock: Clock, folder: Path, *, references: int, targets: int) -> Resu
     with clock, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         start = time.perf_counter()
         source = _source(folder, references, targets)
-        member_N2 = source.target_member_N2
+        member_TxN2 = source.target_member_TxN2
         fitted = signals.fit(source, ["lira_online"], None, c)
-        with ScoreFile(folder, targets, len(member_N2)) as file:
+        with ScoreFile(folder, targets, source.samples) as file:
             score_matrix.fill({"lira_online": file}, source, fitted, c, pool)
             seconds["scores"] = time.perf_counter() - start
-            points = score_matrix.points(file, member_N2, runner.rates(c, member_N2), pool)
+            points = score_matrix.points(file, member_TxN2, runner.rates(c, member_TxN2[0]), pool)
             seconds["rates"] = time.perf_counter() - start - seconds["scores"]
             decisions.write(source, fitted, file, points, {}, c, folder, pool)
     seconds["decisions"] = clock.seconds - seconds["scores"] - seconds["rates"]
@@ -64,5 +64,11 @@ def probabilities(clock: Clock, folder: Path, *, references: int) -> Results:
 def _source(folder: Path, references: int, targets: int) -> signals.Source:
     rows, store = subsets.rows(references, targets), Store(folder / "scores.zarr")
     _, member_1xN2 = store.read(rows[references : references + 1])
-    nothing_N2 = np.zeros(member_1xN2.shape[1])
-    return signals.Source(store, rows[references:], rows[:references], member_1xN2[0], nothing_N2)
+    samples = member_1xN2.shape[1]
+    return signals.Source(
+        store,
+        rows[references:],
+        rows[:references],
+        np.broadcast_to(member_1xN2, (targets, samples)),
+        np.zeros(samples),
+    )
