@@ -147,10 +147,20 @@ def _attack(
 
 def _lacks(recipe: Recipe, attack: TargetAttack) -> Absent:
     what = f"{attack.attack} with {len(attack.references)} references"
+    what += (
+        f" (group {attack.group_left_out} left out)" if attack.group_left_out is not None else ""
+    )
+    what += (
+        f" and |Z|={attack.rmia_samples}, gamma={attack.rmia_gamma:g}"
+        if attack.rmia_samples
+        else ""
+    )
     what += f" on {attack.observed}" if attack.observed != "loss" else ""
+    what += " on replicas" if attack.replicas else ""
     what += f" at step {attack.step}" if attack.step else ""
     return Absent(
-        f"{recipe.name}: its tables lack {what}; run lm-mia attack with this figure in figures"
+        f"{recipe.name}: its tables lack {what}; run lm-mia attack with this figure in figures (its needs must "
+        "include this attack)"
     )
 
 
@@ -185,7 +195,7 @@ def _read(path: Path, stamp: int) -> dict[str, Attacked]:
         }
     except (ValueError, KeyError, OSError, pa.ArrowException) as error:
         raise WorkdirError(
-            f"{path.with_name('target_roc.parquet')}: cannot be read; run lm-mia attack again"
+            f"{path.parents[1]}: tables/target_roc.parquet cannot be read; run lm-mia attack again"
         ) from error
 
 
