@@ -118,7 +118,7 @@ def test_what_is_not_there_is_said(recipes: Any):
         attacks.attacked(recipes["main"], references=25)
     lacking = (
         "^small: its tables lack lira_online with [0-9]+ references on target_logit; "
-        "run lm-mia attack with this figure in figures$"
+        r"run lm-mia attack with this figure in figures \(its needs must include this attack\)$"
     )
     with pytest.raises(io.Absent, match=lacking):
         attacks.attacked(recipes["small"], observed="target_logit")
