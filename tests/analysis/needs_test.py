@@ -6,24 +6,15 @@ import re
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
-from synthetic_figures import requested, without_targets
+from synthetic_figures import attack, without_targets
 
 from analysis import attacks, figure_part, page
 from analysis.figures import find
 from analysis.io import Recipes
 from lm_mia.config.needs import Need
-from lm_mia.run import pipeline
-
-
-def attack(figures: Sequence[str], recipes: Recipes) -> None:
-    """The attacks stage with the needs of some figures."""
-    silent: Any = lambda *_: None  # noqa: E731
-    for _, task, population, of_figures in requested(figures, recipes):
-        pipeline.attack(task, population, of_figures, silent, silent)
 
 
 def copied(names: Sequence[str], recipes: Recipes, workdir: Path) -> Recipes:

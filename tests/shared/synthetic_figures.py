@@ -116,6 +116,13 @@ def requested(
     return [(r, *pair, found[r.name]) for r, pair in zip(some, made, strict=True)]
 
 
+def attack(figures: Sequence[str], recipes: Recipes) -> None:
+    """The attacks stage with the needs of some figures."""
+    silent: Any = lambda *_: None  # noqa: E731
+    for _, task, population, of_figures in requested(figures, recipes):
+        pipeline.attack(task, population, of_figures, silent, silent)
+
+
 def with_needs_alone(figure: str, recipes: Recipes, workdir: Path) -> Recipes:
     """The recipes with only those lines of their tables of targets that the attacks stage makes for one figure."""
     for recipe, _, _, of_figure in requested([figure], recipes):
