@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from analysis import io
 from analysis.io import Absent, Recipe, WorkdirError, fewest_references
 from lm_mia.atomic import TARGETS
 from lm_mia.config import AttackName, needs
@@ -138,16 +139,28 @@ def _attack(
     )
     if attack is None:
         kind, count = ("replicas", len(alike)) if replicas else ("targets", len(targets))
-        raise Absent(f"{recipe.name}: {len(some)} references and {count} {kind} are there")
+        raise Absent(
+            f"{recipe.name}: {len(some)} references and {count} {kind} are there, too few for this attack"
+        )
     return attack
 
 
 def _lacks(recipe: Recipe, attack: TargetAttack) -> Absent:
     what = f"{attack.attack} with {len(attack.references)} references"
+    what += (
+        f" (group {attack.group_left_out} left out)" if attack.group_left_out is not None else ""
+    )
+    what += (
+        f" and |Z|={attack.rmia_samples}, gamma={attack.rmia_gamma:g}"
+        if attack.rmia_samples
+        else ""
+    )
     what += f" on {attack.observed}" if attack.observed != "loss" else ""
+    what += " on replicas" if attack.replicas else ""
     what += f" at step {attack.step}" if attack.step else ""
     return Absent(
-        f"{recipe.name}: its tables lack {what}; run lm-mia attack with this figure in figures"
+        f"{recipe.name}: its tables lack {what}; run lm-mia attack with this figure in figures (its needs must "
+        "include this attack)"
     )
 
 
@@ -172,16 +185,21 @@ def _tables(recipe: Recipe) -> dict[str, Attacked]:
 def _read(path: Path, stamp: int) -> dict[str, Attacked]:
     """Reads targets.csv and target_roc.parquet; ``stamp`` is the time of the last change."""
     del stamp  # only tells versions of the file apart
+    lines = io.table(path.parents[1], path.name, _COLUMNS)
     try:
-        targets = pd.read_csv(path)
         roc = pd.read_parquet(path.with_name("target_roc.parquet"))
         points = dict(tuple(roc.groupby("attack_id", sort=False)))
         return {
-            str(name): _attacked(lines, points[name])
-            for name, lines in targets.groupby("attack_id", sort=False)
+            str(name): _attacked(found, points[name])
+            for name, found in pd.DataFrame(lines).groupby("attack_id", sort=False)
         }
     except (ValueError, KeyError, OSError, pa.ArrowException) as error:
-        raise WorkdirError(f"{path}: cannot be read; run lm-mia attack again") from error
+        raise WorkdirError(
+            f"{path.parents[1]}: tables/target_roc.parquet cannot be read; run lm-mia attack again"
+        ) from error
+
+
+_COLUMNS = ("attack_id", "references", "target", "auc", "left_out")
 
 
 def _attacked(targets: pd.DataFrame, points: pd.DataFrame) -> Attacked:

@@ -19,7 +19,7 @@ import numpy as np
 from scipy import stats
 
 from analysis.attacks import Attacked, attacked
-from analysis.io import Absent, Recipe
+from analysis.io import Recipe
 from lm_mia.config.needs import GROUPS
 from lm_mia.stats import intervals, per_sample
 
@@ -191,7 +191,7 @@ def compared(
         ]
         return found[0], found[1]
 
-    also = jackknifed(lambda g: _gap(*both(g)))
+    also = jackknifed(references, lambda g: _gap(*both(g)))
     return difference(*both(None), paired=paired(new, old), also=also, level=level)
 
 
@@ -216,7 +216,7 @@ def gained(
     def both(without: int | None) -> tuple[np.ndarray, np.ndarray]:
         return gains(new, steps[0], without), gains(old, steps[1], without)
 
-    also = jackknifed(lambda g: _gap(*both(g)))
+    also = jackknifed(references, lambda g: _gap(*both(g)))
     return difference(*both(None), paired=paired(new, old), also=also)
 
 
@@ -224,12 +224,16 @@ def _gap(new_T: np.ndarray, old_T: np.ndarray) -> float:
     return float(np.nanmean(new_T) - np.nanmean(old_T))
 
 
-def jackknifed(value: Callable[[int], float]) -> Part:
-    """The variance of a value over references, of its values without each of the groups; NaN if there are too few."""
-    try:
-        without_G = np.array([value(g) for g in range(GROUPS)])
-    except Absent:
+def jackknifed(references: int, value: Callable[[int], float]) -> Part:
+    """Returns the variance of a value over the choice of references; NaN if there are too few to leave a group out.
+
+    Args:
+      references: their number.
+      value: given the number of a group, the value without that group.
+    """
+    if references < 2 * GROUPS:
         return math.nan, 1
+    without_G = np.array([value(g) for g in range(GROUPS)])
     return float((GROUPS - 1) * without_G.var()), GROUPS - 1
 
 

@@ -10,6 +10,7 @@ import csv
 import datetime
 import json
 import math
+import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.figures import MODULES, file_name, find
 from lm_mia.atomic import EXTRACTION, FACTS, TARGETS, write_atomically
+from lm_mia.config.needs import Models, divide, settings, target_attack
+from lm_mia.config.recipe import from_dict
 from lm_mia.errors import UserError
 
 if TYPE_CHECKING:
@@ -153,29 +156,18 @@ def answers(folder: Path, recipes: Sequence[str] | None) -> list[str]:
 
 
 def _answer(recipe: Path, compared: dict[str, str] | None) -> str:
-    """The line of one recipe, from its tables or else from its line of tables/comparison.csv."""
+    """The line of one recipe, from its tables; without any, the reason in its line of tables/comparison.csv."""
     name = recipe.name
-    if (recipe / FACTS).is_file():
-        try:
+    try:
+        if (recipe / FACTS).is_file():
             return f"{name}: {_of_tables(recipe)}"
-        except (KeyError, ValueError, TypeError, StopIteration):
-            return f"{name}: its tables cannot be read; run lm-mia attack again"
-    if compared is None:
-        return f"{name}: not attacked yet"
-    if compared["why"]:
-        return f"{name}: no numbers: {compared['why']}"
-    value = {k: float(v or "nan") for k, v in compared.items() if k not in _TEXTS}
-    numbers = _numbers(value["auc"], value["auc_std"], value["tpr"], value["fpr"])
-    over = compared["over"]
-    counts = f"({compared[over]} {over}, {compared['references']} references)"
-    store = recipe / "scores.zarr" / "zarr.json"  # rewritten when models are added
-    measured_seconds = (recipe.parents[1] / "tables" / "comparison.csv").stat().st_mtime
-    is_old = store.is_file() and store.stat().st_mtime > measured_seconds
-    return f"{name}: {numbers} {counts}" + ", as of the last report" * is_old
-
-
-_TEXTS = ("recipe", "names", "over", "why")
-"""Columns of tables/comparison.csv that are not numbers."""
+        if (recipe / TARGETS).is_file():
+            return f"{name}: {_of_targets(recipe)}"
+    except (OSError, KeyError, ValueError, TypeError, StopIteration):
+        return f"{name}: its tables cannot be read; run lm-mia attack again"
+    if compared and compared["why"]:
+        return f"{name}: no numbers: {compared['why'].removeprefix(f'{name}: ')}"
+    return f"{name}: not attacked yet"
 
 
 def _of_tables(recipe: Path) -> str:
@@ -207,6 +199,32 @@ def _of_tables(recipe: Path) -> str:
     )
     members, others = (float(shares[f"{of}_percent"]) for of in ("members", "nonmembers"))
     return f"{said}; coin flips: {members:.1f}% of members, {others:.1f}% of non-members {counts}"
+
+
+def _of_targets(recipe: Path) -> str:
+    """LiRA with all references, as `analysis.comparison` shows it."""
+    import pyarrow.parquet as pq
+
+    c = from_dict(_json(recipe / "config.json")["config"])
+    if _json((recipe / TARGETS).with_suffix(".json")) != settings(c.attack):
+        return "attacked with other settings; run lm-mia attack again"
+    models = [row for row in _rows(recipe / "tables" / "models.csv") if row["role"] == "reference"]
+    present = Models(tuple(int(row["subset_seed"]) for row in models), ())
+    count = len(divide(present, c.attack).references)
+    attack = target_attack(c, present, "lira_online", count)
+    if attack is None:
+        return "too few models"
+    auc_T = [float(row["auc"]) for row in _rows(recipe / TARGETS) if row["attack_id"] == attack.id]
+    points = pq.read_table(
+        (recipe / TARGETS).with_name("target_roc.parquet"),
+        columns=["fpr", "tpr"],
+        filters=[("attack_id", "==", attack.id), ("on_curve", "==", False)],
+    ).to_pylist()
+    focus = c.attack.focus_fpr
+    tpr_T = [point["tpr"] for point in points if math.isclose(point["fpr"], focus)]
+    auc_std = statistics.pstdev(auc_T) if len(auc_T) > 1 else math.nan
+    numbers = _numbers(statistics.fmean(auc_T), auc_std, statistics.fmean(tpr_T), focus)
+    return f"{numbers} ({len(auc_T)} targets, {count} references)"
 
 
 def _numbers(auc: float, auc_std: float, tpr: float, fpr: float, also: str = "") -> str:

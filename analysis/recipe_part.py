@@ -35,10 +35,7 @@ TABLES = {
     "flip_curves.csv": "flip rate against distance and posterior",
     "samples.parquet": "one line per sample: scores, votes, flip rates, distances",
     "archetypes.csv": "the samples of the archetype figure and their rules",
-    "archetype_losses.csv": "losses of these samples under references and replicas",
-    "models.csv": "the models that were present, with their seeds",
-    "targets.csv": "every attack on every target and replica, for figures: AUC",
-    "target_roc.parquet": "true positive rates and ROC curves of these attacks",
+    "archetype_losses.csv": "losses of these samples under every model",
     "flips.json": "recipe, models and settings of the attack, coin-flip cutoff",
 }
 MORE_TABLES = {
@@ -46,12 +43,19 @@ MORE_TABLES = {
     "intervals.csv": "95% intervals of the first replica, bootstrap and Clopper-Pearson",
     "resampled_references.csv": "flip rates over sets of references, for one target",
     "true_positive_probability.parquet": "every reference as a target: one line per sample",
-    "sample_losses.csv": "losses of single samples under every model, for figures",
     "extraction.csv": "the highest scores: probabilities of suffixes, and what was written",
     "extraction_curves.csv": "shares of these samples that can be extracted, by queries",
     "extraction.json": "the model and settings of the extraction",
 }
 """Tables that are made only if settings such as attack.bootstraps and extract.samples request them."""
+TABLES_OF_MODELS = {
+    "models.csv": "every model that is present, with its seeds",
+    "targets.csv": "every attack on every target that a figure needs: AUC",
+    "target_roc.parquet": "ROC curves of these attacks",
+    "targets.json": "settings of these attacks",
+    "sample_losses.csv": "losses of single samples that a figure needs, under every model",
+}
+"""Tables that only figures of the paper and comparisons of recipes read."""
 FIGURES = (
     training,
     references,
@@ -147,7 +151,7 @@ def table_files(folder: Path) -> dict[str, str]:
     hidden = () if extracted else (extraction.TABLE, extraction.CURVES, extraction.FACTS)
     return {
         name: what
-        for name, what in {**TABLES, **MORE_TABLES}.items()
+        for name, what in {**TABLES, **MORE_TABLES, **TABLES_OF_MODELS}.items()
         if io.has(folder, name) and name not in hidden
     }
 

@@ -101,7 +101,9 @@ def draw(recipes: Recipes, x: str = "") -> Drawn:
     all_recipes = [*same, *(r for r in recipes.all if not r.config.attack.targets)]
     usable = [recipe for recipe in all_recipes if _usable(recipe)]
     if not usable:
-        raise Absent("no recipe has a target and two references yet")
+        raise Absent(
+            "no recipe was attacked with a target and two references yet; run lm-mia run first"
+        )
     counts = [attacks.counts(r, replicas=not r.config.attack.targets) for r in usable]
     references = max(set.intersection(*counts), default=0)
     if not references:
@@ -122,7 +124,9 @@ def draw(recipes: Recipes, x: str = "") -> Drawn:
         counts = " or ".join(map(str, of))
         notes.append(f"Coin-flip shares are of tables of attacks with {counts} references.")
     if of := [label(recipe) for recipe in all_recipes if recipe not in usable]:
-        notes.append(f"Left out, since their models are not there: {', '.join(of)}.")
+        notes.append(
+            f"Left out, since their models are missing or not attacked yet: {', '.join(of)}."
+        )
     fpr = usable[0].config.attack.focus_fpr
     return Drawn(
         data=pd.concat([point.data() for point in points]),

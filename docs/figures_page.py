@@ -15,8 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from analysis.figures import MODULES
+from analysis.io import attack_name
 from analysis.paper_figure import PaperFigure
 from lm_mia.config import load
+from lm_mia.config.needs import GROUPS, LossNeed, Need
 from lm_mia.model import flops
 from lm_mia.run import plan, sweep
 
@@ -142,12 +144,44 @@ def _section(name: str) -> str:
             "",
             f"**What to expect.** {figure.expect}",
             "",
+            *_needs(figure),
             "| setting | recipes | models | cost |",
             "|---|---|---:|---:|",
             *rows,
             "",
         ]
     )
+
+
+def _needs(figure: PaperFigure) -> list[str]:
+    """What the attacks stage computes for a figure, as a paragraph; nothing if the tables of decisions are enough."""
+    attacks = [need for need in figure.needs if isinstance(need, Need)]
+    losses = [need for need in figure.needs if isinstance(need, LossNeed)]
+    said = [f"the losses of {len(need.from_end)} samples under every model" for need in losses]
+    if attacks:
+        names = dict.fromkeys(attack_name(name) for need in attacks for name in need.attacks)
+        kinds = dict.fromkeys(need.targets for need in attacks)
+        on = {"targets": "targets", "replicas": "replicas", "either": "targets or replicas"}
+        said.append(f"{', '.join(names)} on {', '.join(on[kind] for kind in kinds)}")
+        details = {
+            "with numbers of references that are powers of two": lambda n: n.references == "powers",
+            "observing the loss and the logit": lambda n: "target_logit" in n.observed,
+            "after several epochs": lambda n: n.epochs != "end",
+            "RMIA with several numbers of samples to compare with": lambda n: (
+                len(n.rmia_shares) > 1
+            ),
+            "RMIA with several values of gamma": lambda n: len(n.rmia_gammas) > 1,
+            f"also without each of {GROUPS} groups of references, for intervals": lambda n: (
+                n.jackknife
+            ),
+            "keeping the score of every sample": lambda n: n.sample_scores,
+        }
+        said += [text for text, holds in details.items() if any(map(holds, attacks))]
+    return [f"**Computed by `lm-mia attack`.** {_sentence(', '.join(said))}", ""] if said else []
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def _anchor(name: str) -> str:

@@ -95,12 +95,12 @@ def _here(recipe: Recipe | None) -> tuple[str, str, str]:
     if recipe is None:
         return "–", "–", "–"
     m = recipe.config.model
-    counts = zip(recipe.rows, ("references", "targets", "replicas"), strict=True)
-    return (
-        f"{recipe.samples:,}",
-        f"{io.size_of(recipe)} ({m.layers}x{m.width})",
-        ", ".join(f"{len(rows)} {kind}" for rows, kind in counts if rows) or "none yet",
-    )
+    try:
+        counts = zip(recipe.rows, ("references", "targets", "replicas"), strict=True)
+        models = ", ".join(f"{len(rows)} {kind}" for rows, kind in counts if rows) or "none yet"
+    except io.Absent:
+        models = "not attacked yet"
+    return f"{recipe.samples:,}", f"{io.size_of(recipe)} ({m.layers}x{m.width})", models
 
 
 def _facts(c: Config) -> dict[str, object]:

@@ -203,7 +203,8 @@ def draw_fig15(recipes: Recipes) -> Drawn:
         _draw_loss(left, loss, f"{size_of(recipe)}, {recipe.samples:,} samples", shade)
     left.set(xlabel="Share of training", ylabel="Validation loss (nats a token)")
     left.set_title("(a) Compute-optimal training")
-    left.legend(fontsize=8.5)
+    if losses:
+        left.legend(fontsize=8.5)
     plotting.draw_roc(right, lines, f"(b) LiRA at {size_of(some[0])}")
     table = [frame.assign(panel="a", series=size_of(recipe)) for recipe, frame in losses.items()]
     return Drawn(

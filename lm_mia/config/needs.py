@@ -373,7 +373,11 @@ def usable(targets: Targets, recipes: Mapping[str, RecipeModels]) -> dict[str, C
       targets: as `Need.targets`.
       recipes: a key of each recipe, and the recipe.
     """
-    compared = [k for k, r in recipes.items() if not on_replicas(targets, r.config)]
+    compared = [
+        key
+        for key, recipe in recipes.items()
+        if recipe.config.attack.targets and not on_replicas(targets, recipe.config)
+    ]
     same = alike([recipes[k].config for k in compared]) if compared else []
     configs = {k: r.config for k, r in recipes.items()} | dict(zip(compared, same, strict=True))
     return {

@@ -10,6 +10,7 @@ from scipy import stats
 
 from analysis import attacks, compare, io
 from analysis.compare import Estimate
+from lm_mia.config.needs import GROUPS
 from lm_mia.data import subsets
 from lm_mia.stats import likelihood_ratio, roc
 
@@ -113,42 +114,48 @@ def test_ties_of_a_few_targets_are_no_interval():
 
 
 def test_the_jackknife_of_a_mean_is_its_variance_by_groups():
-    effect_G = np.random.default_rng(0).normal(size=attacks.GROUPS)
-    variance, df = compare.jackknifed(lambda g: float(np.delete(effect_G, g).mean()))
-    assert variance == pytest.approx(effect_G.var(ddof=1) / attacks.GROUPS)
-    assert df == attacks.GROUPS - 1
+    effect_G = np.random.default_rng(0).normal(size=GROUPS)
+    variance, df = compare.jackknifed(16, lambda g: float(np.delete(effect_G, g).mean()))
+    assert variance == pytest.approx(effect_G.var(ddof=1) / GROUPS)
+    assert df == GROUPS - 1
 
 
 def test_a_difference_has_the_variance_of_targets_and_of_references(recipes: Any):
-    main, small = recipes["main"], recipes["small"]
-    found = compare.compared(main, small, 20)
-    a, b = (attacks.attacked(r, references=20).auc_T for r in (main, small))
+    small, large = (recipes[f"chinchilla-{size}"] for size in ("10M", "302M"))
+    found = compare.compared(large, small, 16)
+    a, b = (attacks.attacked(r, references=16).auc_T for r in (large, small))
     assert found.value == pytest.approx(float(a.mean() - b.mean()))
     assert found.over == "4 and 4 targets and their references"
     gap_G = [
-        attacks.attacked(main, references=20, without=g).auc_T.mean()
-        - attacks.attacked(small, references=20, without=g).auc_T.mean()
-        for g in range(8)
+        attacks.attacked(large, references=16, group_left_out=g).auc_T.mean()
+        - attacks.attacked(small, references=16, group_left_out=g).auc_T.mean()
+        for g in range(GROUPS)
     ]
     parts = (a.var(ddof=1) / 4, 3), (b.var(ddof=1) / 4, 3), (7 * np.var(gap_G), 7)
     assert parts[2][0] > 0
     variance = sum(v for v, _ in parts)
     far = stats.t.ppf(0.975, variance**2 / sum(v**2 / n for v, n in parts)) * math.sqrt(variance)
     assert (found.high - found.low) / 2 == pytest.approx(far)
-    assert math.isnan(compare.compared(main, small, 12).low)  # too few to leave some out
 
 
 def test_groups_are_whole_pairs_and_take_turns(recipes: Any):
-    main = recipes["main"]
+    main, _ = attacks.alike([recipes["main"], recipes["distinct"]])
     whole = attacks.attacked(main, references=16)
-    parts = [attacks.attacked(main, references=16, without=g) for g in range(attacks.GROUPS)]
-    assert len({round(float(p.auc_T.mean()), 12) for p in parts}) == attacks.GROUPS
+    parts = [attacks.attacked(main, references=16, group_left_out=g) for g in range(GROUPS)]
+    assert len({round(float(p.auc_T.mean()), 12) for p in parts}) == GROUPS
     assert all(p.targets == whole.targets for p in parts)
     assert np.mean([p.auc_T.mean() for p in parts]) == pytest.approx(whole.auc_T.mean(), abs=0.05)
-    with pytest.raises(io.Absent, match="too few references to leave some out"):
-        attacks.attacked(main, references=15, without=0)
-    variance, _ = compare.jackknifed(lambda g: math.nan)
-    assert math.isnan(variance)
+    with pytest.raises(io.Absent, match="too few for this attack"):
+        attacks.attacked(main, references=15, group_left_out=0)
+    assert math.isnan(compare.jackknifed(15, lambda g: 0.5)[0])
+    assert math.isnan(compare.jackknifed(16, lambda g: math.nan)[0])
+
+
+def test_tables_without_the_jackknife_are_not_taken_for_too_few_references(recipes: Any):
+    # no figure needs the jackknife of these two recipes after three epochs
+    main, epochs = recipes["main"], recipes["epochs-140M"]
+    with pytest.raises(io.Absent, match="its tables lack lira_online with 14 references at step"):
+        compare.compared(epochs, main, 16, steps=(epochs.step(3), 0))
 
 
 class Drawn:
@@ -160,8 +167,10 @@ class Drawn:
         self.loss_MxN = rng.normal(size=self.member_MxN.shape) - 0.5 * self.member_MxN
         self.references = references
 
-    def attacked(self, references: int, step: int, without: int | None) -> Any:
-        kept = [i for i in range(references) if without is None or i // 2 % 8 != without]
+    def attacked(self, references: int, step: int, group_left_out: int | None) -> Any:
+        kept = [
+            i for i in range(references) if group_left_out is None or i // 2 % 8 != group_left_out
+        ]
         score_TxN = likelihood_ratio.lira(
             self.loss_MxN[references:],
             self.loss_MxN[kept],

@@ -3,19 +3,15 @@
 import dataclasses
 import json
 import math
-import shutil
 from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from synthetic_workdir import RECIPE, copy_workdir, write_workdir
+from synthetic_workdir import copy_workdir, write_workdir
 
-from analysis import attacks, io, page, recipe_part
+from analysis import attacks, io, recipe_part
 from lm_mia import config
-from lm_mia.store.store import Store
 
 
 def test_families_are_ordered_and_names_are_shared(recipes: Any):
@@ -128,128 +124,14 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_workdir(folder, samples=100, attacks=("lira_online", "loss"))
 
 
-DAMAGED = r"scores\.zarr: damaged \(\w+\); delete it, then run lm-mia score and attack"
-LOST = (
-    r"15 of the 16 reference rows of the tables; absent: reference-{i:02d}; run lm-mia score first"
-)
-
-
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
-@pytest.mark.parametrize(
-    ("part", "damage", "said"),
-    [
-        ("", shutil.rmtree, rf"{RECIPE}: no scores\.zarr; run lm-mia score first"),
-        ("zarr.json", cut, DAMAGED),
-        ("zarr.json", Path.unlink, DAMAGED),
-        ("role/c/0", cut, DAMAGED),
-        ("loss/c/3/0", cut, DAMAGED),
-        ("loss/c/3/0", lambda path: path.write_bytes(b""), LOST.format(i=3)),
-        ("loss/c/9", shutil.rmtree, LOST.format(i=9)),
-        ("member/c/3/0", Path.unlink, LOST.format(i=3)),
-    ],
-)
-def test_a_damaged_store_is_said_in_one_line(
-    damage: Callable[[Path], None], part: str, said: str, finished: Path, tmp_path: Path
-) -> None:
+def test_the_page_says_which_score_point(finished: Path, tmp_path: Path) -> None:
     folder = copy_workdir(finished, tmp_path / "w")
-    damage(folder / "scores.zarr" / part)
-    with pytest.raises(io.WorkdirError, match=f"^{tmp_path}[^\n]*{said}$"):
-        page.write_page(tmp_path / "w", None, (), lambda *_: None, lambda _: None)
-    assert not (tmp_path / "w" / "figures").exists()
-
-
-def test_tables_of_other_rows_than_those_of_the_store_are_refused(
-    finished: Path, tmp_path: Path
-) -> None:
-    recipe = tmp_path / "recipes" / RECIPE
-    (recipe / "tables").mkdir(parents=True)
-    (recipe / "scores.zarr").symlink_to(finished / "scores.zarr")
-    facts = json.loads((finished / "tables" / "flips.json").read_text())
-    more = {"config": facts["config"] | {"references": 21}, "references": 21}
-    for changed, said in (
-        (more, "20 of the 21 reference rows of the tables; absent: the others"),
-        ({"replicas": 15}, "16 replica rows, of which the tables know 15; .* attack again$"),
-        ({"config": {}}, "config has no field references"),
-        ({"recipe": "other"}, "is not of this recipe"),
-    ):
-        (recipe / "tables" / "flips.json").write_text(json.dumps(facts | changed))
-        with pytest.raises(io.WorkdirError, match=said):
-            io.read_rows(recipe)
-
-
-def test_a_row_without_a_statistic_of_the_attacks_is_not_there(tmp_path: Path) -> None:
-    attacks = ("lira_online", "min_k")
-    folder = write_workdir(tmp_path / "demo", samples=60, attacks=attacks, replicas=4)
-    assert len(io.read_rows(folder).names) == 20
-    (folder / "scores.zarr" / "min_k" / "c" / "5" / "0").unlink()
-    with pytest.raises(io.WorkdirError, match="absent: reference-05; run lm-mia score"):
-        io.read_rows(folder)
-    path = folder / "tables" / "flips.json"  # as an attack without this row would write it
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"references": 15}))
-    names = io.read_rows(folder).names
-    assert len(names) == 19
-    assert "reference-05" not in names
-
-
-@pytest.fixture
-def at_points(finished: Path, tmp_path: Path) -> Path:
-    """The finished workdir, of rows that are scored after steps 5, 7 and 9, where the tables are about step 7.
-
-    The losses of the finished one are those of step 7; at the other points they are larger.
-    """
-    folder = copy_workdir(finished, tmp_path / "w")
-    path = folder / "scores.zarr"
-    plain = Store(path)
-    known = plain.rows()
-    loss_MxN, member_MxN = plain.read(known)
-    shutil.rmtree(path)
-    s = Store(path, (), (5, 7), 9)
-    s.ensure(known, {"tokens": np.arange(loss_MxN.shape[1])}, {})
-    for row, loss_N, member_N in zip(known, loss_MxN, member_MxN, strict=True):
-        for step, more in ((5, 20), (7, 0), (0, 40)):
-            s.write_row(row, loss_N + np.float32(more), member_N, {}, step)
-    about(folder, 7)
-    return folder
-
-
-def about(folder: Path, step: int) -> None:
-    """Makes the tables say that they are about a step."""
     path = folder / "tables" / "flips.json"
     facts = json.loads(path.read_text())
-    path.write_text(json.dumps(facts | {"config": facts["config"] | {"step": step}}))
-
-
-def test_rows_are_read_at_the_score_point_of_the_tables(finished: Path, at_points: Path) -> None:
-    expected = io.read_rows(finished).losses(3)
-    for step, more in ((7, 0), (5, 20), (0, 40)):
-        about(at_points, step)
-        for found, plain in zip(io.read_rows(at_points).losses(3), expected, strict=True):
-            np.testing.assert_allclose(found, plain + more, rtol=1e-6)
-    about(at_points, 6)
-    with pytest.raises(io.WorkdirError, match=r"not scored at step 6, .* run lm-mia attack"):
-        io.read_rows(at_points)
-    plain = copy_workdir(finished, at_points / "plain")
-    about(plain, 7)
-    with pytest.raises(io.WorkdirError, match=r"not scored at step 7, .* run lm-mia attack"):
-        io.read_rows(plain)
-
-
-def test_only_shards_of_the_score_point_of_the_tables_count(at_points: Path) -> None:
-    shards = at_points / "scores.zarr" / "loss" / "c" / "3"
-    (shards / "0" / "0").unlink()
-    assert len(io.read_rows(at_points).names) == 32
-    (shards / "1" / "0").unlink()
-    with pytest.raises(io.WorkdirError, match=LOST.format(i=3)):
-        io.read_rows(at_points)
-
-
-def test_the_page_says_which_score_point(finished: Path, at_points: Path) -> None:
+    path.write_text(json.dumps(facts | {"config": facts["config"] | {"step": 7}}))
     shown, plain = (
-        recipe_part.render(recipe_part.facts(folder), defaultdict(str))
-        for folder in (at_points, finished)
+        recipe_part.render(recipe_part.facts(recipe), defaultdict(str))
+        for recipe in (folder, finished)
     )
     assert "16 replicas, as they were after step 7 of their training</dd>" in shown
     assert "16 replicas</dd>" in plain

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from synthetic_figures import make
+from synthetic_figures import make, with_needs_alone
 from synthetic_workdir import Page, write_workdir
 
 from analysis import attacks, comparison, figure_part, page, plotting, published
@@ -58,6 +58,10 @@ def test_a_figure_is_drawn(
     assert shown.drawn is not None
     data = pd.read_csv(tmp_path / "tables" / f"{name}.csv")
     assert len(data) > 0
+    # The shared tables were made for all figures; those made for this one alone are enough, and say the same.
+    alone = find(name).draw(with_needs_alone(name, recipes, tmp_path / "alone"))
+    pd.testing.assert_frame_equal(alone.data, shown.drawn.data)
+    assert (alone.claims, alone.notes) == (shown.drawn.claims, shown.drawn.notes)
     assert {c.statement for c in shown.claims} <= set(find(name).statements)
     keys = published.numbers(name.partition("_")[0])
     assert not keys or set(shown.drawn.ours) & set(keys) or name in OF_MORE_REFERENCES
@@ -279,19 +283,30 @@ def test_answers_are_those_of_the_tables(tmp_path: Path):
     ]
 
 
-def test_an_answer_from_the_comparison_says_if_models_came_later(tmp_path: Path):
-    store = tmp_path / "recipes" / "a" / "scores.zarr" / "zarr.json"
-    compared = tmp_path / "tables" / "comparison.csv"
-    for path in (store, compared):
-        path.parent.mkdir(parents=True)
-    store.write_text("{}")
-    compared.write_text(
-        "recipe,names,auc,auc_std,tpr,fpr,over,targets,references,why\na,a,0.7,0.1,0.3,0.05,targets,4,8,\n"
+def test_answers_of_targets_are_those_of_the_comparison(linked: Path):
+    write(linked, ["fixed-10M", "flip-140M"])
+    with (linked / "tables" / "comparison.csv").open() as file:
+        line, _ = csv.DictReader(file)
+    numbers = [float(line[name]) for name in ("auc", "auc_std", "tpr")]
+    said = "fixed-10M: LiRA AUC {:.3f} ± {:.3f}, TPR {:.3f} at 5% FPR (4 targets, 16 references)"
+    assert page.answers(linked, ["fixed-10M"])[0] == said.format(*numbers)
+    folder = linked / "recipes" / "fixed-10M"
+    there = (folder / "tables").resolve()
+    (folder / "tables").unlink()
+    shutil.copytree(there, folder / "tables")
+    (folder / "tables" / "target_roc.parquet").write_text("x")
+    assert page.answers(linked, ["fixed-10M"])[0].endswith(
+        "cannot be read; run lm-mia attack again"
     )
-    line = "a: LiRA AUC 0.700 ± 0.100, TPR 0.300 at 5% FPR (4 targets, 8 references)"
-    assert page.answers(tmp_path, ["a"]) == [line]
-    os.utime(compared, (0, store.stat().st_mtime - 9))
-    assert page.answers(tmp_path, ["a"]) == [f"{line}, as of the last report"]
+    (folder / "tables" / "targets.json").write_text("{}")
+    assert page.answers(linked, ["fixed-10M"])[0].endswith(
+        "other settings; run lm-mia attack again"
+    )
+    (folder / "tables" / "targets.csv").unlink()
+    assert page.answers(linked, ["fixed-10M"])[0] == "fixed-10M: not attacked yet"
+    write(linked, ["fixed-10M", "flip-140M"])
+    said = "fixed-10M: no numbers: no attacks on targets; run lm-mia attack"
+    assert page.answers(linked, ["fixed-10M"])[0] == said
 
 
 @pytest.mark.process

@@ -1,12 +1,14 @@
 """The comparison of recipes, of a synthetic sweep."""
 
 import dataclasses
+import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
+from synthetic_figures import attack, without_targets
 
 from analysis import attacks, io, scaling
 
@@ -86,13 +88,63 @@ def test_bad_input_is_one_line(
     assert line.startswith(said.format(**at))
 
 
-def test_rows_that_are_not_there_are_named(recipes: Any, tmp_path: Path):
+@pytest.mark.parametrize("attacked", [True, False])
+def test_recipes_without_models_or_tables_are_named(attacked: bool, recipes: Any, tmp_path: Path):
     folder = tmp_path / "recipes" / "small"
-    shutil.copytree(recipes["small"].folder, folder)
-    for shard in folder.glob("scores.zarr/loss/c/*"):
-        shutil.rmtree(shard)
+    (folder / "tables").mkdir(parents=True)
+    if attacked:  # before any of its models was scored
+        (folder / "tables" / "models.csv").write_text("model,role,subset_seed,order_seed\n")
     left = dataclasses.replace(recipes["small"], folder=folder)
     drawn = scaling.draw(io.Recipes([recipes["fixed-10M"], left]))
-    assert drawn.notes[-1] == "Left out, since their models are not there: small."
-    with pytest.raises(io.Absent, match="no recipe has a target"):
+    assert drawn.notes[-1] == "Left out, since their models are missing or not attacked yet: small."
+    with pytest.raises(io.Absent, match=r"^no recipe was attacked .*; run lm-mia run first$"):
         scaling.draw(io.Recipes([left]))
+
+
+def two(names: tuple[str, str], recipes: Any, folder: Path) -> list[Path]:
+    """Two workdirs of one recipe each, both attacked for this figure by a command of their own."""
+    workdirs = [folder / "one", folder / "two"]
+    for workdir, name in zip(workdirs, names, strict=True):
+        recipe = without_targets(recipes[name], workdir)
+        attack(["scaling"], io.Recipes([recipe]))
+        listed = {"recipes": [recipe.name], "figures": []}
+        (workdir / "config.json").write_text(json.dumps(listed))
+        (workdir / "populations").symlink_to(recipe.population_folder.parent)
+    return workdirs
+
+
+def test_two_workdirs_with_equal_numbers_of_references(
+    recipes: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    workdirs = two(("fixed-10M", "fixed-302M"), recipes, tmp_path)
+    assert scaling.main([*map(str, workdirs), "--x=parameters"]) == 0
+    assert "2 recipes attacked with 16 references each" in capsys.readouterr().out
+    data = pd.read_csv(workdirs[0] / "tables" / "scaling.csv")
+    auc = data[data["metric"] == "auc"].groupby("recipe", sort=False)["value"].mean()
+    assert [*auc.index] == ["one/fixed-10M", "two/fixed-302M"]
+    expected = [
+        attacks.attacked(recipes[name], references=16).auc_T.mean()
+        for name in ("fixed-10M", "fixed-302M")
+    ]
+    assert auc.tolist() == pytest.approx(expected, abs=1e-12)
+
+
+def test_two_workdirs_with_unequal_numbers_of_references(
+    recipes: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    workdirs = two(("fixed-10M", "small"), recipes, tmp_path)
+    argv = [*map(str, workdirs), "--x=parameters"]
+    assert scaling.main(argv) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line == (
+        "the tables of these recipes have no attacks with equal numbers of references; run lm-mia attack with the "
+        "figure scaling, in each workdir with the same --config.attack.references"
+    )
+    folder = workdirs[1] / "recipes" / "small"
+    stored = json.loads((folder / "config.json").read_text())
+    stored["config"]["attack"]["references"] = recipes["fixed-10M"].config.attack.references
+    (folder / "config.json").unlink()
+    (folder / "config.json").write_text(json.dumps(stored))
+    attack(["scaling"], io.read_recipes(workdirs[1]))
+    assert scaling.main(argv) == 0
+    assert "2 recipes attacked with 16 references each" in capsys.readouterr().out

@@ -130,7 +130,7 @@ def test_true_positive_probability(world: Scored, changes: dict[str, Any], tmp_p
 
 @pytest.fixture
 def asked(world: Scored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ran:
-    monkeypatch.setattr(runner, "_SHUFFLES", 1)
+    monkeypatch.setattr(replicas, "_SHUFFLES", 1)
     c = dataclasses.replace(C, variance="pooled", attacks=("lira_online",), bootstraps=0)
     c = dataclasses.replace(c, resample_references=7, leave_one_out=True)
     return ran(world, c, tmp_path / "tables")
@@ -161,7 +161,7 @@ def test_sets_are_made_of_whole_pairs(world: Scored):
 def test_rows_that_are_absent_may_leave_too_few_for_two_sets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(runner, "_SHUFFLES", 1)
+    monkeypatch.setattr(replicas, "_SHUFFLES", 1)
     c = dataclasses.replace(SMALL, references=8, replicas=2, variance="pooled", bootstraps=0)
     c = dataclasses.replace(c, attacks=("lira_online",), resample_references=4)
     out = ran(scored(tmp_path, c, 60, absent=(2,)), c, tmp_path / "tables")

@@ -25,6 +25,14 @@ def test_the_page_is_up_to_date(figures_page: ModuleType):
     assert written == figures_page.page(), "run python docs/figures_page.py"
 
 
+def test_needs_are_listed(figures_page: ModuleType):
+    text = figures_page.page()
+    assert "LiRA on targets, after several epochs, also without each of 8 groups of" in text
+    assert "LiRA on targets, keeping the score of every sample." in text
+    assert "The losses of 3 samples under every model." in text
+    assert "LiRA on replicas." in text
+
+
 def test_every_figure_says_what_to_expect():
     for name, module in MODULES.items():
         expect = importlib.import_module(module).FIGURES[name].expect

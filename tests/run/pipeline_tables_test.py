@@ -13,7 +13,7 @@ from synthetic_figures import ROOT
 
 from analysis import page
 from lm_mia import config
-from lm_mia.attacks import runner
+from lm_mia.attacks import signals
 from lm_mia.config.needs import LossNeed, Need
 from lm_mia.data.population import open_population
 from lm_mia.errors import UserError
@@ -113,7 +113,7 @@ def test_figures_add_attacks_and_together_compute_nothing(
     assert {name for name in second if second[name] != first.get(name)} == grown
     assert second["main/targets.csv"].startswith(first["main/targets.csv"])
 
-    monkeypatch.setattr(runner.signals, "fit", lambda *_: pytest.fail("computed again"))
+    monkeypatch.setattr(signals, "fit", lambda *_: pytest.fail("computed again"))
     assert attack(tasks, LIRA + BOTH) == [
         f"attack: main: {counted(six, six, 0)}",
         f"attack: other: {counted(1, 1, 0)}",

@@ -3,15 +3,26 @@
 import dataclasses
 import importlib
 import os
+import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import filelock
+import pandas as pd
 import pytest
 
+from analysis import page
 from analysis.figures import MODULES
+from analysis.io import Recipe, Recipes
+from lm_mia.attacks.runner import Requested
 from lm_mia.config import Config, Corpus, Tokenizer, load
+from lm_mia.config.needs import matching
+from lm_mia.data.population import Population, open_population
+from lm_mia.run import pipeline
+from lm_mia.run.sweep import Task
+from lm_mia.run.workdir import Workdir
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -65,6 +76,72 @@ def make(folder: Path, gain: float = 1.0, only: tuple[str, ...] = ("",)) -> None
         some = [e for e in entries(folder / "corpus.parquet") if e[1].name.startswith(only)]
         tasks = synthetic_sweep.write(folder / "sweep", some, gain)
         synthetic_sweep.attacked(tasks, [*MODULES])
+
+
+OF_TARGETS = (
+    "targets.csv",
+    "target_roc.parquet",
+    "targets.json",
+    "target_scores",
+    "sample_losses.csv",
+)
+"""Tables that the attacks stage makes for figures, beside models.csv and the tables of decisions."""
+
+
+def without_targets(recipe: Recipe, workdir: Path) -> Recipe:
+    """The recipe in another workdir, with links to its scores and tables except those of `OF_TARGETS`."""
+    folder = workdir / "recipes" / recipe.name
+    (folder / "tables").mkdir(parents=True, exist_ok=True)
+    for path in (*recipe.folder.iterdir(), *(recipe.folder / "tables").iterdir()):
+        if path.name not in ("tables", *OF_TARGETS):
+            (folder / path.relative_to(recipe.folder)).symlink_to(path)
+    log = workdir / "metrics.jsonl"
+    if not log.exists():
+        shutil.copy(recipe.folder.parents[1] / log.name, log)  # attacks add to it
+    return dataclasses.replace(recipe, folder=folder)
+
+
+def requested(
+    figures: Sequence[str], recipes: Recipes
+) -> list[tuple[Recipe, Task, Population, Requested]]:
+    """What the attacks stage computes for some figures, for each recipe that one of them needs."""
+    needs = page.needs(figures)
+    patterns = [pattern for need in needs for pattern in need.recipes]
+    names = matching(patterns, {recipe.name: recipe.names for recipe in recipes.all})
+    some = [recipe for recipe in recipes.all if recipe.name in names]
+    tasks = [Task(Workdir(r.folder.parents[1]), r.name, r.config, r.names) for r in some]
+    populations = [open_population(r.population_folder, verify=False) for r in some]
+    made = [*zip(tasks, populations, strict=True)]
+    found = pipeline.requested(made, needs)
+    return [(r, *pair, found[r.name]) for r, pair in zip(some, made, strict=True)]
+
+
+def attack(figures: Sequence[str], recipes: Recipes) -> None:
+    """The attacks stage with the needs of some figures."""
+    silent: Any = lambda *_: None  # noqa: E731
+    for _, task, population, of_figures in requested(figures, recipes):
+        pipeline.attack(task, population, of_figures, silent, silent)
+
+
+def with_needs_alone(figure: str, recipes: Recipes, workdir: Path) -> Recipes:
+    """The recipes with only those lines of their tables of targets that the attacks stage makes for one figure."""
+    for recipe, _, _, of_figure in requested([figure], recipes):
+        tables, links = recipe.folder / "tables", workdir / "recipes" / recipe.name / "tables"
+        links.mkdir(parents=True)
+        ids = {attack.id for attack in of_figure.attacks}
+        targets = pd.read_csv(tables / "targets.csv")
+        targets[targets["attack_id"].isin(ids)].to_csv(links / "targets.csv", index=False)
+        roc = pd.read_parquet(tables / "target_roc.parquet")
+        roc[roc["attack_id"].isin(ids)].to_parquet(links / "target_roc.parquet")
+        (links / "targets.json").symlink_to(tables / "targets.json")
+        (links / "target_scores").mkdir()
+        for name in (f"{kept}.parquet" for kept in of_figure.keep_scores):
+            (links / "target_scores" / name).symlink_to(tables / "target_scores" / name)
+        if of_figure.loss_samples:
+            losses = pd.read_csv(tables / "sample_losses.csv")
+            losses = losses[losses["sample"].isin(of_figure.loss_samples)]
+            losses.to_csv(links / "sample_losses.csv", index=False)
+    return Recipes([without_targets(recipe, workdir) for recipe in recipes.all])
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
 """A synthetic workdir: lm_mia's own attack on Gaussian losses, so that the tables are what an attack writes.
 
-There is more in it than the tables are about: rows of an attack that was larger, the scores of another recipe that is
-not listed in config.json, and an earlier training of the first row. All of these have losses that no row of the tables
-comes near.
+Its log says more than the tables are about: it has lines of models of an earlier, larger attack, of another recipe, and
+of an earlier training of the first model. All of these have losses that no model of the tables comes near.
 """
 
 import dataclasses
@@ -50,7 +49,7 @@ class World:
     loss_MxN: np.ndarray
     member_MxN: np.ndarray
     larger: Sequence[Row]
-    """Rows of an attack of earlier that had more of both roles."""
+    """Models of an earlier attack that had more of both roles, which only the log mentions."""
 
 
 class Texts:
@@ -134,11 +133,8 @@ def write_workdir(
     loss_MxN = level_N - gain_N * member_MxN + rng.normal(0, 0.25, member_MxN.shape)
     larger = [r for r in subsets.rows(c.references + 4, c.replicas + 1) if r not in rows]
     world = World(rows, loss_MxN.astype(np.float32), member_MxN, larger)
-    recipe, other = folder / "recipes" / name, folder / "recipes" / OTHER_RECIPE
+    recipe = folder / "recipes" / name
     store = _write_store(recipe, world, c, absent)
-    far = dataclasses.replace(world, rows=rows[:1], loss_MxN=world.loss_MxN[:1] + FAR, larger=[])
-    if not other.exists():
-        _write_store(other, far, c, ())
     population = cast(Population, Texts(samples))
     runner.run(store, population, c, recipe / "tables", lambda *_: None, lambda _: None)
     _write_config(folder, name, samples, later)
@@ -168,24 +164,21 @@ def write_extraction(folder: Path, samples: int = 60, level: float = -9.0) -> pd
         found[f"overlap_{name}"] = np.where(written, 1.0, 0.25)
     c = config.Extract(samples=samples, prefix_tokens=20, suffix_tokens=30)
     row = json.loads((tables / "flips.json").read_text())["first_target"]
-    extraction.write(tables, found, c, row, 7)
+    about = {"row": row, "step": 7, "config": dataclasses.asdict(c)}
+    extraction.write(tables, found, c, about)
     return found
 
 
 def _write_store(folder: Path, world: World, c: config.Attack, absent: Sequence[str]) -> Store:
-    """The rows of the larger attack are at the end of it."""
     folder.mkdir(parents=True)
     statistics = tuple(STATISTICS[a] for a in c.attacks if a in STATISTICS)
     store = Store(folder / "scores.zarr", statistics)
     samples = world.loss_MxN.shape[1]
-    store.ensure([*world.rows, *world.larger], {"tokens": np.arange(samples)}, {})
-    for row, loss_N, member_N in zip(world.rows, world.loss_MxN, world.member_MxN, strict=False):
+    store.ensure(world.rows, {"tokens": np.arange(samples)}, {})
+    for row, loss_N, member_N in zip(world.rows, world.loss_MxN, world.member_MxN, strict=True):
         if str(row) not in absent:
             values = {name: loss_N + 0.01 * i for i, name in enumerate(statistics, 1)}
             store.write_row(row, loss_N, member_N, values)
-    far_N, all_N = np.full(samples, FAR, np.float32), np.ones(samples, bool)
-    for row in world.larger:
-        store.write_row(row, far_N, all_N, dict.fromkeys(statistics, far_N))
     return store
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from synthetic_scores import SMALL, Ran, ran, scored
 
-from lm_mia.attacks import decisions, runner, signals
+from lm_mia.attacks import decisions, signals
 from lm_mia.errors import UserError
 from lm_mia.stats import contributions, intervals, likelihood_ratio, per_sample, roc
 from lm_mia.store.store import Store
@@ -44,7 +44,7 @@ MORE = ["intervals.csv", "resampled_references.csv", "true_positive_probability.
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "_SHUFFLES", 2)
+    monkeypatch.setattr(replicas, "_SHUFFLES", 2)
 
 
 @pytest.fixture(scope="module")

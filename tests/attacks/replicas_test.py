@@ -12,7 +12,7 @@ from scipy.stats import beta, norm
 from synthetic_scores import SMALL, Ran, Scored, ran, scored
 
 from lm_mia import config
-from lm_mia.attacks import score_matrix
+from lm_mia.attacks import replicas, score_matrix
 from lm_mia.config import AttackName, needs
 from lm_mia.errors import UserError
 from lm_mia.seeds import permutation
@@ -201,7 +201,7 @@ def test_the_same_rows_give_the_same_tables(attacked: Ran, tmp_path: Path):
 
 def test_auc_is_near_its_closed_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """With many references LiRA orders samples by loss less their own level; the loss attack by loss alone."""
-    monkeypatch.setattr(runner, "_SHUFFLES", 1)
+    monkeypatch.setattr(replicas, "_SHUFFLES", 1)
     c = dataclasses.replace(FEW, references=32, replicas=4, variance="pooled")
     c = dataclasses.replace(c, attacks=("lira_online", "lira_offline", "loss"))
     table = ran(scored(tmp_path, c, 1200), c, tmp_path / "t").csv("attacks.csv")
@@ -242,7 +242,7 @@ def test_rows_that_are_absent(tmp_path: Path):
 
 
 def test_every_attack_that_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(runner, "_SHUFFLES", 1)
+    monkeypatch.setattr(replicas, "_SHUFFLES", 1)
     c = dataclasses.replace(FEW, attacks=EVERY, references=4, replicas=2, variance="pooled")
     world = scored(tmp_path, c, 200, statistics=tuple(config.NEEDED.values()))
     out = ran(world, c, tmp_path / "tables")
@@ -276,7 +276,7 @@ def at_points(world: Scored, folder: Path, *, step: int, absent: int) -> Scored:
 def test_an_attack_at_a_score_point_is_one_of_its_losses_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(runner, "_SHUFFLES", 1)
+    monkeypatch.setattr(replicas, "_SHUFFLES", 1)
     c = dataclasses.replace(FEW, attacks=(*ONE, "rmia", "zlib", "min_k"), references=8, replicas=4)
     world = scored(tmp_path / "plain", c, 200, statistics=("min_k",))
     plain = ran(world, c, tmp_path / "plain" / "tables")
@@ -304,7 +304,7 @@ def test_an_attack_at_a_score_point_is_one_of_its_losses_alone(
 
 
 def test_rows_that_are_absent_at_a_score_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(runner, "_SHUFFLES", 1)
+    monkeypatch.setattr(replicas, "_SHUFFLES", 1)
     c = dataclasses.replace(FEW, references=8, replicas=4, step=6)
     world = at_points(scored(tmp_path / "plain", c, 60), tmp_path, step=0, absent=5)
     said = ran(world, c, tmp_path / "tables").said[0]
