@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lm_mia import config
 from lm_mia.attacks import models, replicas, targets
-from lm_mia.config.needs import FEWEST_REFERENCES, Requested
+from lm_mia.config.needs import Requested
 from lm_mia.data.population import Population
 from lm_mia.errors import UserError
 from lm_mia.store.store import Store
@@ -40,19 +40,13 @@ def run(
       tables of decisions included. The others were in the tables already.
 
     Raises:
-      UserError: too few models are present, or scores are corrupt, or the references suffice for no sample of a
-        class.
+      UserError: too few models are present for tables of decisions, or scores are corrupt, or the references suffice
+        for no sample of a class.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for left in (*folder.glob(".*.[0-9]*"), *folder.glob("*/.*.[0-9]*")):  # by a killed attack
         left.unlink()
     present = models.present(store)
-    if not c.replicas and not requested.attacks:
-        references = models.numbers(present).references
-        raise UserError(
-            f"{store.path}: {len(references)} of {c.references} models with subsets of their own are there, too few to "
-            f"attack {c.targets} of them with {FEWEST_REFERENCES} references or more; run `lm-mia run` first"
-        )
     models.write_models(folder / models.MODELS, present)
     target_tables = targets.TargetTables(folder, c)
     on_replicas, failure = {"requested": 0, "computed": 0, "left_out": 0}, None

@@ -367,6 +367,11 @@ def attack(
     store = dataclasses.replace(scores_of(c, task.folder), statistics=needed, token_samples=())
     tables = task.folder / "tables"
     counts = runner.run(store, population, c.attack, tables, progress, say, requested)
+    if not counts["requested"]:
+        raise UserError(
+            f"{task.folder}: too few models are present to attack any of its attack.targets={c.attack.targets} targets "
+            f"with {needs.FEWEST_REFERENCES} references or more; run `lm-mia run` first"
+        )
     known = counts["requested"] - counts["computed"] - counts["left_out"]
     say(
         f"attack: {task.name}: {counts['requested']} attacks requested, {known} in its tables already, "

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from synthetic_scores import SMALL, Ran, ran, scored
 
-from lm_mia.attacks import decisions, signals
+from lm_mia.attacks import decisions, replicas, signals
 from lm_mia.errors import UserError
 from lm_mia.stats import contributions, intervals, likelihood_ratio, per_sample, roc
 from lm_mia.store.store import Store

@@ -181,7 +181,7 @@ def test_what_is_requested(tasks: list[Task]):
     for requested in found.values():  # for the comparison of recipes
         [everything] = requested.attacks
         assert (everything.attack, len(everything.references)) == ("lira_online", 8)
-        assert (requested.keep_scores, requested.loss_samples) == (frozenset(), [])
+        assert (requested.keep_scores, requested.loss_samples) == (frozenset(), ())
     found = pipeline.requested(
         made,
         [
@@ -194,8 +194,8 @@ def test_what_is_requested(tasks: list[Task]):
     rmia, everything = found["other"].attacks
     assert (rmia.attack, everything.attack) == ("rmia", "lira_online")
     assert found["other"].keep_scores == {rmia.id}
-    assert [found[name].loss_samples for name in ("main", "other")] == [[0, 45, 47], [45]]
-    assert [found["main"].attacks, found["main"].keep_scores] == [[everything], frozenset()]
+    assert [found[name].loss_samples for name in ("main", "other")] == [(0, 45, 47), (45,)]
+    assert [found["main"].attacks, found["main"].keep_scores] == [(everything,), frozenset()]
 
 
 def test_losses_of_samples_grow_with_figures(tasks: list[Task]):
@@ -215,3 +215,13 @@ def test_a_damaged_store_stops_no_other_recipe(tasks: list[Task]):
     with pytest.raises(UserError, match=r"scores\.zarr.*"):
         attack([main], [])
     assert attack([other], []) == [f"attack: other: {counted(1, 0, 1)}"]
+
+
+def test_targets_without_enough_models_are_refused(tasks: list[Task]):
+    other = tasks[1]
+    for model in range(1, 8):  # one of the eight references is left
+        shutil.rmtree(other.folder / "scores.zarr" / "loss" / "c" / str(model))
+    with pytest.raises(
+        UserError, match=r"other: too few models .* attack.targets=4 targets with 2"
+    ):
+        attack([other], [])
