@@ -12,7 +12,6 @@ from fresh import Clock, Results
 
 from lm_mia import config
 from lm_mia.attacks import decisions, resampling, score_matrix, signals
-from lm_mia.attacks.score_matrix import ScoreFile
 from lm_mia.data import subsets
 from lm_mia.store.store import Store
 
@@ -39,9 +38,9 @@ def tables(clock: Clock, folder: Path, *, references: int, targets: int) -> Resu
         source = _source(folder, references, targets)
         member_TxN2 = source.target_member_TxN2
         fprs = score_matrix.rates(c, member_TxN2[0])
-        fitted = signals.fit(source, ["lira_online"], None, c)
-        with ScoreFile(folder, targets, source.samples) as file:
-            score_matrix.fill({"lira_online": file}, source, fitted, c, pool)
+        group = signals.Group(("lira_online",), c)
+        with score_matrix.score([group], source, folder, pool) as [(fitted, files)]:
+            file = files["lira_online"]
             seconds["scores"] = time.perf_counter() - start
             points = score_matrix.points(file, member_TxN2, fprs, pool)
             seconds["rates"] = time.perf_counter() - start - seconds["scores"]

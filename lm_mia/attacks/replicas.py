@@ -3,9 +3,8 @@
 T: targets, M: references, F: false positive rates, G: points of a curve, N2: samples of the population (2N).
 """
 
-import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ import pandas as pd
 from lm_mia import config
 from lm_mia.atomic import FACTS, is_current, write_csv, write_facts
 from lm_mia.attacks import decisions, models, resampling, score_matrix, signals, tables
-from lm_mia.attacks.score_matrix import ScoreFile
 from lm_mia.attacks.targets import TargetTables
 from lm_mia.config import NEEDED, AttackName
 from lm_mia.config.needs import FORMAT, REFERENCE_FREE, TargetAttack
@@ -58,44 +56,37 @@ def run(
         return counts
     member_N2, references = source.target_member_TxN2[0], len(source.references)
     steps = len(attacks) + _SHUFFLES + 1
-    lines, curves, interval_tables, counted = [], [], [], None
-    comparisons = signals.comparisons(source, c.rmia_samples) if _uses_rmia(c.attacks) else None
-    for step, attack in enumerate(attacks):
-
-        def part(share: float, step: int = step) -> None:
-            progress("attack", step + share, steps)
-
-        part(0)
+    lines, curves, interval_tables, counted = {}, {}, {}, None
+    fprs = score_matrix.rates(c, member_N2)
+    by_references = sorted(attacks, key=lambda attack: -len(attack.references))
+    scored = score_matrix.score_attacks(
+        by_references, source, c, folder, pool, lambda done: progress("attack", done, steps)
+    )
+    progress("attack", 0, steps)
+    for attack, fitted, file in scored:
         name, count = attack.attack, len(attack.references)
+        points = score_matrix.points(file, source.target_member_TxN2, fprs, pool)
         whole = count == references or name in REFERENCE_FREE
-        some = source.with_references(range(count or references))
-        block = signals.first(comparisons, len(some.references))
-        with ScoreFile(folder, len(source.targets), source.samples) as file:
-            fitted = signals.fit(some, [name], block, c)
-            score_matrix.fill({name: file}, some, fitted, c, pool, progress=lambda x: part(0.4 * x))
-            points = score_matrix.points(
-                file, source.target_member_TxN2, score_matrix.rates(c, member_N2), pool
-            )
-            if attack not in target_tables:
-                target_tables.add(attack, source.targets, points, len(c.fprs))
-            if whole and name == "lira_online":
-                _check(points, references, c, say)
-                part(0.6)
-                facts_path.unlink(missing_ok=True)
-                columns = {name: population.column(name) for name in MEASURES}
-                counted = decisions.write(some, fitted, file, points, columns, c, folder, pool)
-            if not (points.members_T.all() and points.nonmembers_T.all()):
-                continue  # so few references are enough for no sample of a class
-            part(0.8)
-            lines.append(tables.attack(name, count, points, c))
-            curves.append(tables.curve(name, count, points, c))
-            if whole and c.bootstraps:
-                interval_tables.append(_intervals(name, points, file.target(0), member_N2, c))
+        if whole and name == "lira_online":
+            _check(points, references, c, say)
+        if attack not in target_tables:
+            target_tables.add(attack, source.targets, points, len(c.fprs))
+        if whole and name == "lira_online":
+            facts_path.unlink(missing_ok=True)
+            columns = {name: population.column(name) for name in MEASURES}
+            counted = decisions.write(source, fitted, file, points, columns, c, folder, pool)
+        if not (points.members_T.all() and points.nonmembers_T.all()):
+            continue  # so few references are enough for no sample of a class
+        lines[attack] = tables.attack(name, count, points, c)
+        curves[attack] = tables.curve(name, count, points, c)
+        if whole and c.bootstraps:
+            interval_tables[attack] = _intervals(name, points, file.target(0), member_N2, c)
     assert counted is not None, "lira_online is among the attacks"
     target_tables.write()
-    write_csv(folder / "attacks.csv", pd.DataFrame(lines))
-    write_csv(folder / "roc.csv", pd.concat(curves))
-    _write_or_remove(folder / "intervals.csv", interval_tables)
+    write_csv(folder / "attacks.csv", pd.DataFrame([lines[a] for a in attacks if a in lines]))
+    write_csv(folder / "roc.csv", pd.concat([curves[a] for a in attacks if a in curves]))
+    intervals_of = [interval_tables[a] for a in attacks if a in interval_tables]
+    _write_or_remove(folder / "intervals.csv", intervals_of)
     _shuffled(source, c, folder, pool, lambda n: progress("attack", len(attacks) + n, steps))
     _diagnose(source, c, folder, pool, say)
     found = decisions.find(folder / "samples.parquet", population, len(source.targets), c)
@@ -179,14 +170,6 @@ def _uses_rmia(attacks: Sequence[AttackName]) -> bool:
     return not {"rmia", "rmia_offline"}.isdisjoint(attacks)
 
 
-@contextlib.contextmanager
-def _files(
-    folder: Path, names: Sequence[AttackName], targets: int, samples: int
-) -> Iterator[dict[AttackName, ScoreFile]]:
-    with contextlib.ExitStack() as stack:
-        yield {name: stack.enter_context(ScoreFile(folder, targets, samples)) for name in names}
-
-
 def _check(
     points: roc.OperatingPoints, references: int, c: config.Attack, say: Callable[[str], None]
 ) -> None:
@@ -237,10 +220,7 @@ def _shuffled(
     left_out = dict.fromkeys(c.attacks, 0)
     for shuffle in range(_SHUFFLES):
         noise = source.shuffled(shuffle)
-        block = signals.comparisons(noise, c.rmia_samples) if _uses_rmia(c.attacks) else None
-        fitted = signals.fit(noise, c.attacks, block, c)
-        with _files(folder, c.attacks, 1, noise.samples) as files:
-            score_matrix.fill(files, noise, fitted, c, pool)
+        with score_matrix.score([signals.Group(c.attacks, c)], noise, folder, pool) as [(_, files)]:
             for name, file in files.items():
                 found = roc.auc(file.target(0), noise.target_member_TxN2[0])
                 auc[name].append(float(found.auc_T[0]))

@@ -63,8 +63,9 @@ def resampled_references(
         with ScoreFile(folder, sets, samples) as file:
             for s, index_R in enumerate(index_SxR):
                 some = one.with_references(pair_Px2[index_R].ravel())
-                fitted = signals.fit(some, ["lira_online"], None, c)
-                score_matrix.fill({"lira_online": file}, some, fitted, c, pool, row=s)
+                group = signals.Group(("lira_online",), c)
+                with score_matrix.score([group], some, folder, pool) as [(_, files)]:
+                    file.write(s, slice(0, samples), files["lira_online"].target(0)[None])
             member_SxN2 = np.broadcast_to(source.target_member_TxN2[0], (sets, samples))
             points = score_matrix.points(file, member_SxN2, fprs, pool)
             counts = _flip_counts(file, points.threshold_TxF, member_SxN2[0], c, pool)

@@ -4,9 +4,11 @@ T: targets, C: samples of a block, N2: samples of the population.
 """
 
 import collections
+import contextlib
+import dataclasses
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from types import TracebackType
@@ -15,12 +17,15 @@ from typing import Self, TypeVar
 import numpy as np
 
 from lm_mia import config
-from lm_mia.attacks.signals import Block, Fitted, Source, scores
+from lm_mia.attacks.signals import Block, Fitted, Group, Index, Source, fit, scores
 from lm_mia.config import AttackName
+from lm_mia.config.needs import TargetAttack
 from lm_mia.stats import roc
 
 _AHEAD = 8  # items waiting for a thread
 _CURVE_POINTS = 100
+_BYTES = 2**32  # of scores that are kept at a time
+_MOST_AT_ONCE = 16  # attacks
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -93,28 +98,99 @@ def in_order(
         wait(pending)
 
 
-def fill(
-    files: Mapping[AttackName, ScoreFile],
+@contextlib.contextmanager
+def score(
+    groups: Sequence[Group],
     source: Source,
-    fitted: Fitted,
-    c: config.Attack,
+    folder: Path,
     pool: ThreadPoolExecutor,
-    *,
-    row: int = 0,
     progress: Callable[[float], None] = lambda share: None,
-) -> None:
-    """Writes the scores of every target of the source under every attack of the files, from their given row on.
+) -> Iterator[list[tuple[Fitted, dict[AttackName, ScoreFile]]]]:
+    """Scores every target of the source under every attack, in one pass over the scores (or more, as `fit` says).
 
-    ``progress`` is called with the share done.
+    Args:
+      groups: the attacks.
+      source: the models.
+      folder: in which the scores are kept while they are used.
+      pool: computes parts of the samples.
+      progress: called with the share done.
+
+    Yields:
+      For each group, what was fitted and the scores of each attack; once, as a context.
     """
+    fits = fit(source, groups)
+    with contextlib.ExitStack() as stack:
+        files: list[dict[AttackName, ScoreFile]] = [
+            {
+                name: stack.enter_context(ScoreFile(folder, len(source.targets), source.samples))
+                for name in group.attacks
+            }
+            for group in groups
+        ]
 
-    def work(part: Block) -> int:
-        for attack, score_TxC in scores(files, part, fitted, c).items():
-            files[attack].write(row, part.samples, score_TxC)
-        return part.samples.stop
+        def work(part: Block) -> int:
+            for group, fitted, named in zip(groups, fits, files, strict=True):
+                for name, score_TxC in scores(group, part, fitted).items():
+                    named[name].write(0, part.samples, score_TxC)
+            return part.samples.stop
 
-    for done in in_order(pool, work, (part for block in source.blocks() for part in block.parts())):
-        progress(done / source.samples)
+        parts = (part for block in source.blocks() for part in block.parts())
+        for done in in_order(pool, work, parts):
+            progress(done / source.samples)
+        yield list(zip(fits, files, strict=True))
+
+
+def score_attacks(
+    attacks: Sequence[TargetAttack],
+    source: Source,
+    c: config.Attack,
+    folder: Path,
+    pool: ThreadPoolExecutor,
+    progress: Callable[[float], None] = lambda done: None,
+) -> Iterator[tuple[TargetAttack, Fitted, ScoreFile]]:
+    """Yields each attack with what was fitted and the scores of all targets, which exist until the next one is taken.
+
+    Attacks are computed several at a time, so that they share passes over the scores.
+
+    Args:
+      attacks: on the targets of the source, with some of its references.
+      source: the models.
+      c: settings of the recipe.
+      folder, pool: as in `score`.
+      progress: called with the number of attacks that are done, a fraction.
+    """
+    size = int(np.clip(_BYTES // (8 * len(source.targets) * source.samples), 1, _MOST_AT_ONCE))
+    place = {row.subset_seed: i for i, row in enumerate(source.references)}
+    for low in range(0, len(attacks), size):
+        grouped: dict[tuple[object, ...], list[TargetAttack]] = {}
+        for attack in attacks[low : low + size]:
+            key = attack.references, attack.rmia_samples, attack.rmia_gamma
+            grouped.setdefault(key, []).append(attack)
+        groups = [
+            Group(
+                tuple(attack.attack for attack in some),
+                dataclasses.replace(
+                    c,
+                    rmia_samples=some[0].rmia_samples or c.rmia_samples,
+                    rmia_gamma=some[0].rmia_gamma or c.rmia_gamma,
+                ),
+                _index([place[number] for number in some[0].references]),
+            )
+            for some in grouped.values()
+        ]
+
+        def show(share: float, low: int = low) -> None:
+            progress(low + share * min(size, len(attacks) - low))
+
+        with score(groups, source, folder, pool, show) as found:
+            for some, (fitted, files) in zip(grouped.values(), found, strict=True):
+                for attack in some:
+                    yield attack, fitted, files[attack.attack]
+
+
+def _index(places: Sequence[int]) -> Index:
+    """The same places, as a slice if they are the first ones, which needs no copy."""
+    return slice(len(places)) if [*places] == [*range(len(places))] else np.array(places)
 
 
 def rates(c: config.Attack, member_N2: np.ndarray) -> list[float]:

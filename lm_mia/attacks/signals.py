@@ -21,6 +21,11 @@ from lm_mia.store.store import Store
 BLOCK_SAMPLES = 2**16
 """Read at once: a chunk of the store."""
 _PART_SAMPLES = 2**13  # worked on at once by a thread
+_LIRA, _RMIA = {"lira_online", "lira_offline"}, {"rmia", "rmia_offline"}
+
+
+Index = slice | np.ndarray
+"""Which of the references of a source."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +39,14 @@ class Block:
     statistics: Mapping[str, np.ndarray]
     """Name of a statistic beside the loss -> its values under the targets, TxC."""
     zlib_bytes_C: np.ndarray
+
+    def with_references(self, index_R: "Index") -> "Block":
+        """With these references only."""
+        return dataclasses.replace(
+            self,
+            reference_loss_MxC=self.reference_loss_MxC[index_R],
+            reference_member_MxC=self.reference_member_MxC[index_R],
+        )
 
     def parts(self) -> Iterator["Block"]:
         """The block, cut for threads."""
@@ -142,6 +155,15 @@ def open_source(
 
 
 @dataclasses.dataclass(frozen=True)
+class Group:
+    """Attacks that use the same references with the same settings, and share what they compute of a block."""
+
+    attacks: tuple[AttackName, ...]
+    c: config.Attack
+    index_R: Index = dataclasses.field(default_factory=lambda: slice(None))
+
+
+@dataclasses.dataclass(frozen=True)
 class Fitted:
     """What scoring a block needs to know of all other blocks."""
 
@@ -157,27 +179,28 @@ def parts(samples: int) -> Iterator[slice]:
         yield slice(low, min(low + _PART_SAMPLES, samples))
 
 
-def fit(
-    source: Source, attacks: Iterable[str], comparisons: Block | None, c: config.Attack
-) -> Fitted:
-    """What must be known before any block is scored; one pass where variances are pooled, none otherwise.
+def fit(source: Source, groups: Sequence[Group]) -> list[Fitted]:
+    """Returns what must be known of all samples before any block is scored, for each group of attacks.
 
-    Args:
-      source: the rows.
-      attacks: that will be asked for.
-      comparisons: of ``gather``, over the same rows as the source; RMIA needs them.
-      c: settings of the attacks.
+    Takes one pass over the scores if variances are pooled, and one for each number of samples that RMIA compares with.
     """
-    scatter_2x2 = None
-    if c.variance == "pooled" and {"lira_online", "lira_offline"} & set(attacks):
-        scatter_2x2 = np.zeros((2, 2))
+    rmia = {group.c.rmia_samples for group in groups if _RMIA & set(group.attacks)}
+    compared = {samples: comparisons(source, samples) for samples in rmia}
+    pooled = [g for g in groups if g.c.variance == "pooled" and _LIRA & set(g.attacks)]
+    scatter = {id(group): np.zeros((2, 2)) for group in pooled}
+    if pooled:
         for block in source.blocks():
-            scatter_2x2 += likelihood_ratio.scatter(_gaussians(block, None, c))
-    sorted_TxZ = {}
-    for name in {"rmia", "rmia_offline"} & set(attacks):
-        assert comparisons is not None
-        sorted_TxZ[name] = np.sort(_log_alpha(name, comparisons, c), axis=1)
-    return Fitted(scatter_2x2, sorted_TxZ)
+            for group in pooled:
+                some = block.with_references(group.index_R)
+                scatter[id(group)] += likelihood_ratio.scatter(_gaussians(some, None, group.c))
+    found = []
+    for group in groups:
+        sorted_TxZ = {}
+        for name in sorted(_RMIA & set(group.attacks)):
+            block = compared[group.c.rmia_samples].with_references(group.index_R)
+            sorted_TxZ[name] = np.sort(_log_alpha(name, block, group.c), axis=1)
+        found.append(Fitted(scatter.get(id(group)), sorted_TxZ))
+    return found
 
 
 def comparisons(source: Source, samples: int) -> Block:
@@ -209,24 +232,18 @@ def gather(source: Source, ids_Z: np.ndarray) -> Block:
     )
 
 
-def first(block: Block | None, references: int) -> Block | None:
-    """The same samples under the first references only; no block stays none."""
-    if block is None:
-        return None
-    return dataclasses.replace(
-        block,
-        reference_loss_MxC=block.reference_loss_MxC[:references],
-        reference_member_MxC=block.reference_member_MxC[:references],
-    )
+def scores(group: Group, block: Block, fitted: Fitted) -> dict[AttackName, np.ndarray]:
+    """Returns score_TxC of each attack, larger = more member-like; NaN where the references do not suffice.
 
-
-def scores(
-    attacks: Iterable[AttackName], block: Block, fitted: Fitted, c: config.Attack
-) -> dict[AttackName, np.ndarray]:
-    """score_TxC of named attacks, larger = more member-like; NaN where the references do not suffice."""
-    attacks, target_TxC = list(attacks), block.target_loss_TxC
+    Args:
+      group: the attacks.
+      block: of samples, under all references of the source.
+      fitted: as `fit` returned it for the group.
+    """
+    block, c = block.with_references(group.index_R), group.c
+    attacks, target_TxC = group.attacks, block.target_loss_TxC
     gaussians, log_alpha_TxC = None, None
-    if {"lira_online", "lira_offline"} & set(attacks):
+    if _LIRA & set(attacks):
         gaussians = _gaussians(block, fitted.scatter_2x2, c)
     if {"rmia", "rmia_simple"} & set(attacks):
         log_alpha_TxC = _log_alpha("rmia", block, c)

@@ -11,6 +11,7 @@ T: targets, F: false positive rates, N2: samples of the population (2N).
 import dataclasses
 import io
 import json
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -39,6 +40,7 @@ _TABLE, _ROC, _SETTINGS, _SCORES = (
     "target_scores",
 )
 _GROUP_SAMPLES = 2**17  # of a row group of kept scores
+_WRITE_SECONDS = 10  # at least so long between two writes, each of which writes whole files
 
 
 def run(
@@ -62,44 +64,52 @@ def run(
         if attack not in target_tables
         or (attack.id in requested.keep_scores and not target_tables.has_scores(attack))
     ]
+    # Attacks on the same scores share passes over them.
+    alike: dict[tuple[object, ...], list[TargetAttack]] = {}
     absent_models: dict[str, set[Row]] = {}
-    computed = left_out = 0
-    for number, attack in enumerate(missing):
-        progress("attack targets", number, len(missing))
-        targets = [*map(subsets.replica if attack.replicas else subsets.reference, attack.targets)]
-        references = [*map(subsets.reference, attack.references)]
-        statistics = tuple(NEEDED[name] for name in [attack.attack] if name in NEEDED)
-        statistics += (attack.observed,) if attack.observed != "loss" else ()
-        needed = dataclasses.replace(
-            store, statistics=statistics, token_samples=(), step=attack.step
-        )
-        if absent := needed.missing([*references, *targets], attack.step):
+    present: dict[str, set[Row]] = {}
+    for attack in missing:
+        needed = _scores_of(attack, store)
+        if needed.requirement not in present:
+            rows = needed.rows()
+            present[needed.requirement] = {*rows} - {*needed.missing(rows, needed.step)}
+        models = {*_targets(attack), *map(subsets.reference, attack.references)}
+        if absent := models - present[needed.requirement]:
             absent_models.setdefault(needed.requirement, set()).update(absent)
-            left_out += 1
-            continue
-        computed += 1
-        of_attack = tuple(name for name in statistics if name != attack.observed)
+        else:
+            same = attack.replicas, attack.targets, attack.step, attack.observed, needed.statistics
+            alike.setdefault(same, []).append(attack)
+    left_out = len(missing) - sum(map(len, alike.values()))
+    computed, written_seconds = 0, time.monotonic()
+    for some in alike.values():
+        first, before = some[0], computed
         source = signals.open_source(
-            needed, population, targets, references, of_attack, attack.observed
+            _scores_of(first, store),
+            population,
+            _targets(first),
+            [*map(subsets.reference, sorted({n for attack in some for n in attack.references}))],
+            tuple(NEEDED[first.attack] for _ in range(first.attack in NEEDED)),
+            first.observed,
         )
-        settings = dataclasses.replace(
-            c,
-            rmia_samples=attack.rmia_samples or c.rmia_samples,
-            rmia_gamma=attack.rmia_gamma or c.rmia_gamma,
-        )
-        block = signals.comparisons(source, attack.rmia_samples) if attack.rmia_samples else None
-        fitted = signals.fit(source, [attack.attack], block, settings)
-        # Attacks without a group of references only show how much the AUC and the TPRs vary.
-        on_curve = attack.group_left_out is None
-        fprs = score_matrix.rates(c, source.target_member_TxN2[0]) if on_curve else list(c.fprs)
-        with ScoreFile(folder, len(targets), source.samples) as file:
-            score_matrix.fill({attack.attack: file}, source, fitted, settings, pool)
+
+        def show(done: float, before: int = before) -> None:
+            progress("attack targets", before + done, len(missing))
+
+        for attack, _, file in score_matrix.score_attacks(some, source, c, folder, pool, show):
+            computed += 1
             if attack.id in requested.keep_scores:
-                target_tables.write_scores(attack, targets, file)
+                target_tables.write_scores(attack, source.targets, file)
             if attack not in target_tables:
+                # Attacks without a group of references only show how much the AUC and the TPRs vary.
+                on_curve = attack.group_left_out is None
+                rates = score_matrix.rates(c, source.target_member_TxN2[0])
+                fprs = rates if on_curve else rates[: len(c.fprs)]
                 points = score_matrix.points(file, source.target_member_TxN2, fprs, pool)
-                target_tables.add(attack, targets, points, len(c.fprs))
+                target_tables.add(attack, source.targets, points, len(c.fprs))
+            if time.monotonic() - written_seconds > _WRITE_SECONDS:
                 target_tables.write()
+                written_seconds = time.monotonic()
+    target_tables.write()
     if missing:
         progress("attack targets", len(missing), len(missing))
     for where, absent in absent_models.items():
@@ -107,6 +117,17 @@ def run(
             f"{len(absent)} models are absent{where}: attacks for figures that need them were left out"
         )
     return {"requested": len(requested.attacks), "computed": computed, "left_out": left_out}
+
+
+def _targets(attack: TargetAttack) -> list[Row]:
+    return [*map(subsets.replica if attack.replicas else subsets.reference, attack.targets)]
+
+
+def _scores_of(attack: TargetAttack, store: Store) -> Store:
+    """The scores that an attack needs."""
+    names = [NEEDED[attack.attack]] if attack.attack in NEEDED else []
+    names += [attack.observed] if attack.observed != "loss" else []
+    return dataclasses.replace(store, statistics=tuple(names), token_samples=(), step=attack.step)
 
 
 class TargetTables:

@@ -11,6 +11,7 @@ from lm_mia import config
 from lm_mia.attacks import replicas, score_matrix, signals
 from lm_mia.attacks.score_matrix import ScoreFile
 from lm_mia.config import AttackName
+from lm_mia.config.needs import TargetAttack
 from lm_mia.seeds import permutation
 from lm_mia.stats import baselines, likelihood_ratio, robust_mia, roc
 
@@ -86,9 +87,8 @@ def filled(source: signals.Source, c: config.Attack, folder: Path) -> dict[str, 
     """score_TxN of every attack, as an attack makes them."""
     shares: list[float] = []
     with ThreadPoolExecutor(2) as pool:
-        fitted = signals.fit(source, c.attacks, signals.comparisons(source, c.rmia_samples), c)
-        with replicas._files(folder, c.attacks, len(source.targets), SAMPLES) as files:
-            score_matrix.fill(files, source, fitted, c, pool, progress=shares.append)
+        groups = [signals.Group(c.attacks, c)]
+        with score_matrix.score(groups, source, folder, pool, shares.append) as [(_, files)]:
             found = {name: file.block(slice(0, SAMPLES)) for name, file in files.items()}
     assert shares == sorted(shares)
     assert (min(shares) > 0, shares[-1]) == (True, 1)
@@ -193,7 +193,7 @@ def test_gather_is_these_samples_of_all_rows(world: Scored, blocks: str):
 def test_separation(world: Scored, blocks: str, changes: dict[str, Any]):
     c = dataclasses.replace(C, **changes)
     source = source_of(world)
-    fitted = signals.fit(source, ["lira_online"], None, c)
+    [fitted] = signals.fit(source, [signals.Group(("lira_online",), c)])
     got = np.concatenate(
         [signals.separation(p, fitted, c) for b in source.blocks() for p in b.parts()]
     )
@@ -243,6 +243,45 @@ def test_points_are_those_of_each_target(tmp_path: Path):
 def test_nothing_is_fitted_that_is_not_asked_for(world: Scored, monkeypatch: pytest.MonkeyPatch):
     pooled = dataclasses.replace(C, variance="pooled")
     monkeypatch.setattr(signals.Source, "blocks", lambda self: pytest.fail("a pass over the store"))
-    fitted = signals.fit(source_of(world), ["loss", "rmia_simple"], None, pooled)
-    assert (fitted.scatter_2x2, dict(fitted.comparisons_TxZ)) == (None, {})
-    assert signals.fit(source_of(world), ["lira_online"], None, C).scatter_2x2 is None
+    groups = [signals.Group(("loss", "rmia_simple"), pooled), signals.Group(("lira_online",), C)]
+    for fitted in signals.fit(source_of(world), groups):
+        assert (fitted.scatter_2x2, dict(fitted.comparisons_TxZ)) == (None, {})
+
+
+@pytest.mark.parametrize("most", [1, 2, 16])
+def test_attacks_computed_together_are_those_computed_alone(
+    world: Scored, blocks: str, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """With other references, some of them not the first ones, and with other settings of RMIA."""
+    monkeypatch.setattr(score_matrix, "_MOST_AT_ONCE", most)
+    source, c = source_of(world), dataclasses.replace(C, variance="pooled")
+    targets = tuple(row.order_seed for row in source.targets)
+    four, five, others = (0, 1, 2, 3), (0, 1, 2, 3, 4), (1, 3, 4, 6)
+    attacks = [
+        TargetAttack("lira_online", True, targets, four),
+        TargetAttack("lira_offline", True, targets, four),
+        TargetAttack("rmia", True, targets, five, rmia_samples=20, rmia_gamma=1.0),
+        TargetAttack("rmia", True, targets, five, rmia_samples=20, rmia_gamma=1.1),
+        TargetAttack("rmia_offline", True, targets, five, rmia_samples=50, rmia_gamma=1.0),
+        TargetAttack("lira_online", True, targets, others),
+        TargetAttack("loss", True, targets, ()),
+    ]
+    done: list[float] = []
+    with ThreadPoolExecutor(2) as pool:
+        found = {
+            attack.id: file.block(slice(0, SAMPLES))
+            for attack, _, file in score_matrix.score_attacks(
+                attacks, source, c, tmp_path, pool, done.append
+            )
+        }
+        assert set(found) == {attack.id for attack in attacks}
+        for attack in attacks:
+            alone = source.with_references(attack.references or range(2))
+            settings = dataclasses.replace(c, rmia_samples=attack.rmia_samples or c.rmia_samples)
+            settings = dataclasses.replace(settings, rmia_gamma=attack.rmia_gamma or c.rmia_gamma)
+            group = signals.Group((attack.attack,), settings)
+            with score_matrix.score([group], alone, tmp_path, pool) as [(_, files)]:
+                want_TxN = files[attack.attack].block(slice(0, SAMPLES))
+            np.testing.assert_array_equal(found[attack.id], want_TxN, err_msg=attack.id)
+    assert done == sorted(done)
+    assert done[-1] == len(attacks)
