@@ -24,7 +24,9 @@ from lm_mia.stats import roc
 
 _AHEAD = 8  # items waiting for a thread
 _CURVE_POINTS = 100
-_BYTES = 2**32  # of scores that are kept at a time
+_BYTES = (
+    2**31
+)  # of scores that are kept at a time; more would be written to disk before they are dropped
 _MOST_AT_ONCE = 16  # attacks
 
 In = TypeVar("In")
@@ -105,6 +107,7 @@ def score(
     folder: Path,
     pool: ThreadPoolExecutor,
     progress: Callable[[float], None] = lambda share: None,
+    compared: dict[int, Block] | None = None,
 ) -> Iterator[list[tuple[Fitted, dict[AttackName, ScoreFile]]]]:
     """Scores every target of the source under every attack, in one pass over the scores (or more, as `fit` says).
 
@@ -114,11 +117,12 @@ def score(
       folder: in which the scores are kept while they are used.
       pool: computes parts of the samples.
       progress: called with the share done.
+      compared: as in `fit`.
 
     Yields:
       For each group, what was fitted and the scores of each attack; once, as a context.
     """
-    fits = fit(source, groups)
+    fits = fit(source, groups, compared)
     with contextlib.ExitStack() as stack:
         files: list[dict[AttackName, ScoreFile]] = [
             {
@@ -160,6 +164,7 @@ def score_attacks(
       progress: called with the number of attacks that are done, a fraction.
     """
     size = int(np.clip(_BYTES // (8 * len(source.targets) * source.samples), 1, _MOST_AT_ONCE))
+    compared: dict[int, Block] = {}
     place = {row.subset_seed: i for i, row in enumerate(source.references)}
     for low in range(0, len(attacks), size):
         grouped: dict[tuple[object, ...], list[TargetAttack]] = {}
@@ -182,7 +187,7 @@ def score_attacks(
         def show(share: float, low: int = low) -> None:
             progress(low + share * min(size, len(attacks) - low))
 
-        with score(groups, source, folder, pool, show) as found:
+        with score(groups, source, folder, pool, show, compared) as found:
             for some, (fitted, files) in zip(grouped.values(), found, strict=True):
                 for attack in some:
                     yield attack, fitted, files[attack.attack]

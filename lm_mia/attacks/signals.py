@@ -179,13 +179,22 @@ def parts(samples: int) -> Iterator[slice]:
         yield slice(low, min(low + _PART_SAMPLES, samples))
 
 
-def fit(source: Source, groups: Sequence[Group]) -> list[Fitted]:
-    """Returns what must be known of all samples before any block is scored, for each group of attacks.
+def fit(
+    source: Source, groups: Sequence[Group], compared: dict[int, Block] | None = None
+) -> list[Fitted]:
+    """Returns what must be known from all samples before any block is scored, for each group of attacks.
 
     Takes one pass over the scores if variances are pooled, and one for each number of samples that RMIA compares with.
+
+    Args:
+      source: the scores.
+      groups: the attacks.
+      compared: `comparisons` of the source by their number, which are added to it where they are missing.
     """
-    rmia = {group.c.rmia_samples for group in groups if _RMIA & set(group.attacks)}
-    compared = {samples: comparisons(source, samples) for samples in rmia}
+    compared = {} if compared is None else compared
+    for samples in {group.c.rmia_samples for group in groups if _RMIA & set(group.attacks)}:
+        if samples not in compared:
+            compared[samples] = comparisons(source, samples)
     pooled = [g for g in groups if g.c.variance == "pooled" and _LIRA & set(g.attacks)]
     scatter = {id(group): np.zeros((2, 2)) for group in pooled}
     if pooled:
