@@ -45,7 +45,7 @@ class Attacked:
     """At the points of the ROC curve; no points for attacks that leave out a group of references."""
 
     def tpr_T(self, fpr: float) -> np.ndarray:
-        """At one of the rates of the config; NaN if it is none of them."""
+        """Returns the TPR of every target at one of the FPRs of the config; NaN if ``fpr`` is not one of them."""
         at = np.flatnonzero(np.isclose(self.fpr_F, fpr, rtol=1e-9))
         return self.tpr_TxF[:, at[0]] if len(at) else np.full(len(self.auc_T), np.nan)
 
@@ -128,19 +128,19 @@ def sample_scores(recipe: Recipe, references: int) -> Iterator[tuple[Row, np.nda
 def _attack(
     recipe: Recipe, name: AttackName, references: int, *, replicas: bool = False, **how: object
 ) -> TargetAttack:
-    some, targets, alike = recipe.rows
+    reference_rows, target_rows, replica_rows = recipe.rows
     attack = needs.target_attack(
         recipe.config,
         recipe.models,
         name,
-        references or len(some),
+        references or len(reference_rows),
         replicas=replicas,
         **how,  # pyright: ignore[reportArgumentType]
     )
     if attack is None:
-        kind, count = ("replicas", len(alike)) if replicas else ("targets", len(targets))
+        kind, rows = ("replicas", replica_rows) if replicas else ("targets", target_rows)
         raise Absent(
-            f"{recipe.name}: {len(some)} references and {count} {kind} are there, too few for this attack"
+            f"{recipe.name}: {len(reference_rows)} references and {len(rows)} {kind} are there, too few for this attack"
         )
     return attack
 

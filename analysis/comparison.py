@@ -1,7 +1,7 @@
 """Compares the recipes of a workdir: a table with AUC, TPR and coin flips of each recipe, and a figure.
 
-The numbers of a recipe are read from its tables if it has any, and are then over replicas of one target. Otherwise LiRA
-is run on its targets, each of which is trained on its own subset, as in `analysis.scaling`.
+The numbers of a recipe are read from its tables. If it has tables of decisions, they are over replicas of one target;
+otherwise they are over its targets, each of which is trained on its own subset.
 """
 
 import dataclasses
@@ -79,7 +79,7 @@ class Measured:
 
 
 def measure(recipe: Recipe) -> Measured:
-    """Reads the numbers of a recipe from its tables, or attacks its targets; a failure is stored in `why`."""
+    """Reads the numbers of a recipe from its tables; if there are none, the reason is stored in `why`."""
     nothing = Measured(recipe, recipe.config.attack.focus_fpr)
     if not recipe.built:
         return dataclasses.replace(nothing, why="its population is not built yet")

@@ -258,7 +258,7 @@ def _again(verb: str = "attack") -> str:
 
 
 class Absent(Exception):
-    """A figure lacks rows or recipes; said in one line in its place."""
+    """A figure lacks recipes, models or attacks; the message is shown in its place."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -328,7 +328,7 @@ class Recipe:
         )
 
     def step(self, epochs: float) -> int:
-        """The score point after so many epochs; 0 for the end."""
+        """The training step of the scores after a number of epochs; 0 for the end."""
         step = score_step(self.config, epochs)
         if step is None:
             raise Absent(f"{self.name}: not scored after epoch {epochs:g}")

@@ -41,7 +41,7 @@ class PaperFigure:
     """Claims of the paper that can be tested here."""
     draw: Callable[[Recipes], Drawn]
     needs: tuple[Need | LossNeed, ...] = ()
-    """What the figure needs from the attacks stage beside the tables of decisions."""
+    """What the figure needs from the attacks stage in addition to the tables of decisions."""
     expect: str = ""
     """What to expect of a run at reduced scale; shown in docs/figures.md."""
 

@@ -35,7 +35,7 @@ TABLES = {
     "flip_curves.csv": "flip rate against distance and posterior",
     "samples.parquet": "one line per sample: scores, votes, flip rates, distances",
     "archetypes.csv": "the samples of the archetype figure and their rules",
-    "archetype_losses.csv": "losses of these samples under every model",
+    "archetype_losses.csv": "losses of these samples under every reference and replica of the attack",
     "flips.json": "recipe, models and settings of the attack, coin-flip cutoff",
 }
 MORE_TABLES = {
@@ -50,10 +50,10 @@ MORE_TABLES = {
 """Tables that are made only if settings such as attack.bootstraps and extract.samples request them."""
 TABLES_OF_MODELS = {
     "models.csv": "every model that is present, with its seeds",
-    "targets.csv": "every attack on every target that a figure needs: AUC",
+    "targets.csv": "AUC of every attack on every target or replica",
     "target_roc.parquet": "ROC curves of these attacks",
     "targets.json": "settings of these attacks",
-    "sample_losses.csv": "losses of single samples that a figure needs, under every model",
+    "sample_losses.csv": "losses of single samples that a figure needs, under every reference",
 }
 """Tables that only figures of the paper and comparisons of recipes read."""
 FIGURES = (

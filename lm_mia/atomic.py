@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FACTS = Path("tables", "flips.json")
-"""What the tables of `lm-mia attack` are about. It is deleted before the first table is written and written after the
-last, so that the tables are complete where it exists."""
+"""What the tables of decisions of `lm-mia attack` are about. It is deleted before the first of them is written, and
+written after the last, so that the tables are complete where it exists."""
 EXTRACTION = Path("tables", "extraction.json")
 """The same for the tables of `lm-mia extract`."""
 TARGETS = Path("tables", "targets.csv")
-"""The attacks on targets that figures need; it grows as figures are added."""
+"""Every attack that was computed, one line per attack and target. Lines are only added; other settings begin anew."""
 
 
 @contextlib.contextmanager
@@ -62,7 +62,12 @@ def write_facts(path: Path, about: Mapping[str, Any], tables: Iterable[str]) -> 
 
 
 def is_current(path: Path, about: Mapping[str, Any]) -> bool:
-    """Returns whether `write_facts` marked tables as complete that are about the same, and they are unchanged since."""
+    """Returns whether tables are complete, about the same things, and unchanged since `write_facts` wrote this file.
+
+    Args:
+      path: of the file; if it is missing or damaged, the answer is no.
+      about: fields that must have these values; the file may have more.
+    """
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
         if any(facts[name] != json.loads(json.dumps(about[name])) for name in about):

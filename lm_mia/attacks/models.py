@@ -19,7 +19,7 @@ MODELS, SAMPLE_LOSSES = "models.csv", "sample_losses.csv"
 
 
 def present(store: Store) -> list[Row]:
-    """Returns the models of a store that were scored at the end of their training, in the order of their numbers."""
+    """Returns the models that were scored at the end of their training, references by number, then replicas."""
     plain = dataclasses.replace(store, statistics=(), token_samples=(), step=0)
     rows = plain.rows()
     missing = set(plain.missing(rows, 0))
@@ -28,7 +28,7 @@ def present(store: Store) -> list[Row]:
 
 
 def numbers(rows: Sequence[Row]) -> Models:
-    """Returns the models by their numbers."""
+    """Returns the numbers of the models: subset seeds of references, order seeds of replicas."""
     return Models(
         references=tuple(row.subset_seed for row in rows if row.role == "reference"),
         replicas=tuple(row.order_seed for row in rows if row.role == "replica"),

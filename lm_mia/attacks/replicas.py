@@ -43,7 +43,8 @@ def run(
       The numbers of attacks, as `runner.run` does.
 
     Raises:
-      UserError: too few models are present or one is corrupt, or the references suffice for no sample of a class.
+      UserError: too few models are present or one is corrupt, no member or no non-member has enough references, or
+        attack.leave_one_out is set and the subsets are balanced.
     """
     source = open_source(store, population, c, say)
     if c.leave_one_out:
@@ -215,7 +216,7 @@ def _shuffled(
     pool: ThreadPoolExecutor,
     progress: Callable[[int], None],
 ) -> None:
-    """AUC of every attack where membership is noise; anything but 0.5 would be a leak in our own machinery."""
+    """Writes shuffled.csv: the AUC of every attack after membership labels were shuffled, which should be near 0.5."""
     auc: dict[AttackName, list[float]] = {name: [] for name in c.attacks}
     left_out = dict.fromkeys(c.attacks, 0)
     for shuffle in range(_SHUFFLES):
@@ -242,7 +243,7 @@ def _diagnose(
     pool: ThreadPoolExecutor,
     say: Callable[[str], None],
 ) -> None:
-    """The tables that are made when asked for; what an earlier attack left is removed."""
+    """Writes the optional tables that the settings request, and removes those that they do not."""
     resampled = []
     pairs = len(resampling.pairs(source))
     if c.resample_references and 2 * pairs // c.resample_references < 2:

@@ -31,17 +31,19 @@ def run(
       population: for lengths and texts.
       c: which models, attacks, rates and levels.
       folder: of the tables.
-      progress: called as ``progress("attack", done, total)``.
-      say: called with lines for the user: what was computed, and which models or samples are missing.
-      requested: what figures need beside the tables of decisions.
+      progress: called as ``progress(label, done, total)`` with numbers of attacks; the label is "attack" for the tables
+        of decisions and "attack targets" for the others.
+      say: called with lines for the user about missing models and about samples without a score.
+      requested: what figures need in addition to the tables of decisions.
 
     Returns:
-      The numbers of attacks that were "requested", "computed", and "left_out" since models are absent, those for the
-      tables of decisions included. The others were in the tables already.
+      Numbers of attacks: "requested", "computed", and "left_out" because models are not scored as needed. They include
+      the attacks of the tables of decisions. The remaining ones were in the tables already.
 
     Raises:
-      UserError: too few models are present for tables of decisions, or scores are corrupt, or the references suffice
-        for no sample of a class.
+      UserError: scores are corrupt; or the tables of decisions cannot be made, because too few models are present, no
+        member or no non-member has enough references, or attack.leave_one_out is set with balanced subsets. In the
+        second case the attacks on targets are still computed and written before the error is raised.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for left in (*folder.glob(".*.[0-9]*"), *folder.glob("*/.*.[0-9]*")):  # by a killed attack

@@ -24,10 +24,10 @@ from lm_mia.stats import roc
 
 _AHEAD = 8  # items waiting for a thread
 _CURVE_POINTS = 100
-_BYTES = (
+_MAX_SCORE_BYTES = (
     2**31
 )  # of scores that are kept at a time; more would be written to disk before they are dropped
-_MOST_AT_ONCE = 16  # attacks
+_MAX_ATTACKS_PER_PASS = 16  # attacks
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -109,7 +109,9 @@ def score(
     progress: Callable[[float], None] = lambda share: None,
     compared: dict[int, Block] | None = None,
 ) -> Iterator[list[tuple[Fitted, dict[AttackName, ScoreFile]]]]:
-    """Scores every target of the source under every attack, in one pass over the scores (or more, as `fit` says).
+    """A context in which the scores of every target of the source under every attack exist.
+
+    They are computed in one pass over the scores of the store, in addition to those of `fit`.
 
     Args:
       groups: the attacks.
@@ -120,7 +122,7 @@ def score(
       compared: as in `fit`.
 
     Yields:
-      For each group, what was fitted and the scores of each attack; once, as a context.
+      For each group, what was fitted and a file of scores per attack; the files are deleted when the context ends.
     """
     fits = fit(source, groups, compared)
     with contextlib.ExitStack() as stack:
@@ -152,7 +154,9 @@ def score_attacks(
     pool: ThreadPoolExecutor,
     progress: Callable[[float], None] = lambda done: None,
 ) -> Iterator[tuple[TargetAttack, Fitted, ScoreFile]]:
-    """Yields each attack with what was fitted and the scores of all targets, which exist until the next one is taken.
+    """Yields (attack, fitted, file) for each attack, not necessarily in the order given.
+
+    The file holds the scores of all targets and is valid until the next attack is taken.
 
     Attacks are computed several at a time, so that they share passes over the scores.
 
@@ -163,7 +167,11 @@ def score_attacks(
       folder, pool: as in `score`.
       progress: called with the number of attacks that are done, a fraction.
     """
-    size = int(np.clip(_BYTES // (8 * len(source.targets) * source.samples), 1, _MOST_AT_ONCE))
+    size = int(
+        np.clip(
+            _MAX_SCORE_BYTES // (8 * len(source.targets) * source.samples), 1, _MAX_ATTACKS_PER_PASS
+        )
+    )
     compared: dict[int, Block] = {}
     place = {row.subset_seed: i for i, row in enumerate(source.references)}
     for low in range(0, len(attacks), size):
@@ -194,12 +202,15 @@ def score_attacks(
 
 
 def _index(places: Sequence[int]) -> Index:
-    """The same places, as a slice if they are the first ones, which needs no copy."""
+    """Returns an index of these references: a slice if they are the first ones, so that indexing makes no copy."""
     return slice(len(places)) if [*places] == [*range(len(places))] else np.array(places)
 
 
 def rates(c: config.Attack, member_N2: np.ndarray) -> list[float]:
-    """False positive rates at which every target is measured: attack.fprs, then the points of the curves."""
+    """Returns the FPRs at which every target is measured: attack.fprs, then the points of the ROC curve.
+
+    The points go from 1 / (non-members of ``member_N2``) to 1 in equal ratios, with 0 and the ends of attack.band.
+    """
     grid_G = np.geomspace(1 / max(int((~member_N2).sum()), 1), 1, _CURVE_POINTS)
     return [*c.fprs, *np.unique([0.0, *c.band, *grid_G])]
 

@@ -30,7 +30,7 @@ Index = slice | np.ndarray
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """What the rows say of some samples, consecutive ones of the population or any."""
+    """Losses, memberships and statistics of some samples: consecutive ones, or those that `gather` was given."""
 
     samples: slice
     target_loss_TxC: np.ndarray
@@ -134,9 +134,9 @@ def open_source(
     Args:
       store: at the step that is attacked.
       population: for the compressed sizes of texts.
-      targets: all replicas, which share their subset, or all models with subsets of their own.
+      targets: only replicas, which share one subset, or only models with subsets of their own.
       references: with which they are attacked.
-      statistics: that the attacks need beside the loss.
+      statistics: what the attacks need in addition to the loss.
       observed: what the attacker observes of each sample.
     """
     replicas = targets[0].role == "replica"
@@ -165,7 +165,7 @@ class Group:
 
 @dataclasses.dataclass(frozen=True)
 class Fitted:
-    """What scoring a block needs to know of all other blocks."""
+    """What must be known from all samples before any block is scored."""
 
     scatter_2x2: np.ndarray | None
     """Of the pooled variances; None for per-sample ones."""
@@ -174,7 +174,7 @@ class Fitted:
 
 
 def parts(samples: int) -> Iterator[slice]:
-    """Slices of so many samples, each for one thread at a time."""
+    """Yields slices that divide the samples into parts, one for each task of a thread."""
     for low in range(0, samples, _PART_SAMPLES):
         yield slice(low, min(low + _PART_SAMPLES, samples))
 
@@ -213,13 +213,16 @@ def fit(
 
 
 def comparisons(source: Source, samples: int) -> Block:
-    """So many samples that RMIA compares with, drawn by seed from the population, under all models of the source."""
+    """Returns the samples that RMIA compares with, drawn by seed, under all models of the source."""
     order_N2 = permutation(0, "samples that RMIA compares with", source.samples)
     return gather(source, np.sort(order_N2[:samples]))
 
 
 def gather(source: Source, ids_Z: np.ndarray) -> Block:
-    """A block of chosen samples, by one pass; ids ascending."""
+    """Returns the losses and memberships of chosen samples (ids ascending), from one pass over the scores.
+
+    The block has no statistics and no zlib_bytes_C; its ``samples`` count places in ids_Z.
+    """
     found: list[Block] = []
     for block in source.blocks():
         at, stop = np.searchsorted(ids_Z, (block.samples.start, block.samples.stop))
@@ -235,6 +238,8 @@ def gather(source: Source, ids_Z: np.ndarray) -> Block:
     return dataclasses.replace(
         found[0],
         samples=slice(0, len(ids_Z)),
+        statistics={},
+        zlib_bytes_C=np.empty(0),
         target_loss_TxC=np.concatenate([b.target_loss_TxC for b in found], axis=1),
         reference_loss_MxC=np.concatenate([b.reference_loss_MxC for b in found], axis=1),
         reference_member_MxC=np.concatenate([b.reference_member_MxC for b in found], axis=1),

@@ -40,7 +40,7 @@ _TABLE, _ROC, _SETTINGS, _SCORES = (
     "target_scores",
 )
 _GROUP_SAMPLES = 2**17  # of a row group of kept scores
-_WRITE_SECONDS = 10  # at least so long between two writes, each of which writes whole files
+_WRITE_SECONDS = 10  # at least, between two writes; each write replaces whole files
 
 
 def run(
@@ -57,6 +57,15 @@ def run(
     """Computes the requested attacks that the tables lack; returns their numbers as `runner.run` does.
 
     An attack is left out, with a line for the user, if some of its models were not scored as it needs.
+
+    Args:
+      requested: the attacks, and of which of them all scores are kept.
+      target_tables: the tables to which they are added.
+      pool: computes parts of the samples.
+      store, population, c, folder, progress, say: as in `runner.run`.
+
+    Raises:
+      UserError: scores are corrupt.
     """
     missing = [
         attack
@@ -114,7 +123,8 @@ def run(
         progress("attack targets", len(missing), len(missing))
     for where, absent in absent_models.items():
         say(
-            f"{len(absent)} models are absent{where}: attacks for figures that need them were left out"
+            f"{len(absent)} models are not scored{where}: attacks that need these scores were left out; run `lm-mia "
+            "run` first"
         )
     return {"requested": len(requested.attacks), "computed": computed, "left_out": left_out}
 
@@ -133,7 +143,8 @@ def _scores_of(attack: TargetAttack, store: Store) -> Store:
 class TargetTables:
     """The tables of one recipe: what is in them, and additions, which are on disk after `write`.
 
-    Tables that were made with other settings, by an earlier version, or that cannot be read, are begun anew.
+    Tables that are damaged, or were made with other settings or by an earlier version, are deleted when this object is
+    created.
     """
 
     def __init__(self, folder: Path, c: config.Attack) -> None:
@@ -145,7 +156,7 @@ class TargetTables:
         return attack.id in self._ids
 
     def has_scores(self, attack: TargetAttack) -> bool:
-        """Returns whether the scores of all samples are kept of an attack."""
+        """Returns whether the tables have the attack and its scores of all samples."""
         try:
             pq.read_schema(self._scores_file(attack))
         except (OSError, ValueError):  # missing or damaged
@@ -158,7 +169,7 @@ class TargetTables:
         """Adds the results of an attack.
 
         Args:
-          attack: which is not in the tables yet.
+          attack: an attack that is not in the tables yet.
           targets: the models that were attacked.
           points: their operating points.
           fprs: how many of the points are at attack.fprs; the points after them are those of the ROC curve.
@@ -207,7 +218,7 @@ class TargetTables:
         write_atomically(self._folder / _TABLE, self._lines)
 
     def write_scores(self, attack: TargetAttack, targets: Sequence[Row], file: ScoreFile) -> None:
-        """Keeps the scores of all samples: a column per target, and the samples' ids."""
+        """Writes target_scores/ID.parquet: the sample ids, and one float64 column of scores per target."""
         path = self._scores_file(attack)
         path.parent.mkdir(exist_ok=True)
         schema = pa.schema([("id", pa.int64()), *((str(row), pa.float64()) for row in targets)])

@@ -52,7 +52,8 @@ class Need:
     observed: tuple[Observed, ...] = ("loss",)
     """What the attacker observes of each sample."""
     epochs: tuple[float, ...] | Literal["end", "all"] = "end"
-    """After how many epochs of training the targets and references are attacked; all: whenever they were scored."""
+    """After how many epochs of training the targets and references are attacked; all: after each of
+    score.at_epochs, and at the end."""
     rmia_shares: tuple[float, ...] = ()
     """Numbers of samples that RMIA compares with, as shares of the population; empty: attack.rmia_samples."""
     rmia_gammas: tuple[float, ...] = ()
@@ -65,7 +66,7 @@ class Need:
 
 @dataclasses.dataclass(frozen=True)
 class LossNeed:
-    """Losses of single samples that a figure needs, under every reference and target, and their mean losses."""
+    """Losses of single samples that a figure needs, under every reference and target, with the models' mean losses."""
 
     recipes: tuple[str, ...]
     """As in `Need`."""
@@ -94,7 +95,7 @@ class Division:
 
 @dataclasses.dataclass(frozen=True)
 class RecipeModels:
-    """A recipe with its models, as far as `target_attacks` needs to know it."""
+    """What `target_attacks` needs to know about a recipe."""
 
     names: tuple[str, ...]
     config: Config
@@ -103,7 +104,7 @@ class RecipeModels:
 
 @dataclasses.dataclass(frozen=True)
 class TargetAttack:
-    """One attack on some targets of a recipe, with the models that take part."""
+    """One attack on the targets, or on the replicas, of a recipe, with the models that take part."""
 
     attack: AttackName
     replicas: bool
@@ -121,7 +122,7 @@ class TargetAttack:
 
     @property
     def id(self) -> str:
-        """Identifies the attack in the tables: name, number of references, and a hash of all fields."""
+        """Identifies the attack in the tables: name, number of references, and a hash of `FORMAT` and all fields."""
         text = json.dumps([FORMAT, dataclasses.astuple(self)])
         digest = hashlib.sha256(text.encode()).hexdigest()[:8]
         return f"{self.attack}-{len(self.references)}-{digest}"
@@ -129,7 +130,7 @@ class TargetAttack:
 
 @dataclasses.dataclass(frozen=True)
 class Requested:
-    """What is computed for one recipe beside the tables of decisions."""
+    """What is computed for one recipe in addition to the tables of decisions."""
 
     attacks: Sequence[TargetAttack] = ()
     keep_scores: frozenset[str] = frozenset()
@@ -139,7 +140,7 @@ class Requested:
 
 
 def settings(c: Attack) -> dict[str, Any]:
-    """Returns what the numbers of a `TargetAttack` depend on beside its fields: settings of the recipe, as JSON."""
+    """Returns the settings of the recipe on which the numbers of all its attacks depend, as JSON."""
     fixed = {"format": FORMAT, "fprs": list(c.fprs), "band": list(c.band), "rmia_a": c.rmia_a}
     return fixed | {"variance": c.variance, "finite_population": c.finite_population}
 
@@ -191,7 +192,7 @@ def powers(c: Attack, most: int) -> list[int]:
 
 
 def score_step(c: Config, epochs: float) -> int | None:
-    """Returns the step of the scores after so many epochs: 0 for the end, None if models are not scored there."""
+    """Returns the step of the scores after a number of epochs: 0 for the end, None if models are not scored there."""
     if epochs >= c.train.epochs:
         return 0
     score = dataclasses.replace(c.score, at_epochs=(epochs,), at_steps=())
@@ -227,7 +228,8 @@ def target_attack(
       replicas: whether replicas are attacked, rather than targets with training subsets of their own.
       step, observed: as in `TargetAttack`.
       rmia_samples, rmia_gamma: for RMIA; 0: those of the config.
-      group_left_out: one of the `GROUPS` of references, which is not used. A group consists of whole pairs (2i, 2i+1).
+      group_left_out: one of the `GROUPS` of references, which is not used. Groups are
+        made of pairs of consecutive references, which are the pairs (2i, 2i+1) if none is missing.
 
     Returns:
       The attack, or None if there are too few models for it, or a group is to be left out of no references.
@@ -274,7 +276,7 @@ def matching(patterns: Iterable[str], recipes: Mapping[str, Sequence[str]]) -> l
 def requested(
     needs: Iterable[Need | LossNeed], recipes: Mapping[str, RecipeModels]
 ) -> dict[str, Requested]:
-    """Returns what the attacks stage computes for each recipe beside its tables of decisions.
+    """Returns what the attacks stage computes for each recipe in addition to its tables of decisions.
 
     Recipes with targets are always attacked with all their references, for the comparison of recipes.
 

@@ -58,7 +58,7 @@ def run(
       verb: a key of `STAGES`.
       sweep: the recipes.
       draw: makes the report page; called last, and required if the verb has the stage "report".
-      figure_needs: what figures need from the stage "attack" beside the tables of decisions.
+      figure_needs: what figures need from the stage "attack" in addition to the tables of decisions.
       from_hf_shards: for "corpus", the files that are first converted to a C4 dataset.
       repair: for "score", whether corrupt scores are removed and computed again.
 
@@ -337,7 +337,7 @@ def _tables(
 
 
 def requested(made: Made, figure_needs: Sequence[Need | LossNeed]) -> dict[str, Requested]:
-    """Returns what the attacks stage computes for each recipe beside its tables of decisions."""
+    """Returns what the attacks stage computes for each recipe in addition to its tables of decisions."""
     # imported here, since scipy and pandas take a second to load, and most jobs only make models
     from lm_mia.attacks import models
 
@@ -358,7 +358,10 @@ def attack(
     progress: Callable[[str, float, float], None],
     say: Callable[[str], None],
 ) -> None:
-    """Makes the tables of a recipe from its scores; arguments and errors are those of `lm_mia.attacks.runner.run`."""
+    """Makes the tables of a recipe from its scores; arguments and errors are those of `lm_mia.attacks.runner.run`.
+
+    Also raises UserError if there are too few models for any attack.
+    """
     from lm_mia.attacks import runner
 
     c = task.config
@@ -373,9 +376,10 @@ def attack(
             f"with {needs.FEWEST_REFERENCES} references or more; run `lm-mia run` first"
         )
     known = counts["requested"] - counts["computed"] - counts["left_out"]
+    left_out = f", {counts['left_out']} left out" if counts["left_out"] else ""
     say(
         f"attack: {task.name}: {counts['requested']} attacks requested, {known} in its tables already, "
-        f"{counts['computed']} computed"
+        f"{counts['computed']} computed{left_out}"
     )
     task.workdir.log({"event": "attack", "recipe": task.name, **counts})
 

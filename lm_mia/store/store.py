@@ -69,7 +69,10 @@ class Store:
 
     @property
     def requirement(self) -> str:
-        """What models must have beside their losses at the end, for a message; empty if nothing."""
+        """What models must have in addition to the loss at the end of training, as the end of a message.
+
+        For example " (with min_k, at step 64)"; empty if that loss is enough.
+        """
         parts = [f"with {', '.join(self.statistics)}"] if self.statistics else []
         parts += [f"at step {self.step}"] if self.step else []
         return f" ({', '.join(parts)})" if parts else ""

@@ -190,7 +190,7 @@ def test_progress_and_what_is_said(attacked: Ran):
     assert {(label, total) for label, _, total in attacked.progress} == {("attack", done[-1])}
     assert done == sorted(done)
     assert done[0] == 0
-    assert max(np.diff(done)) <= score_matrix._MOST_AT_ONCE
+    assert max(np.diff(done)) <= score_matrix._MAX_ATTACKS_PER_PASS
 
 
 def test_the_same_rows_give_the_same_tables(attacked: Ran, tmp_path: Path):

@@ -253,7 +253,7 @@ def test_attacks_computed_together_are_those_computed_alone(
     world: Scored, blocks: str, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """With other references, some of them not the first ones, and with other settings of RMIA."""
-    monkeypatch.setattr(score_matrix, "_MOST_AT_ONCE", most)
+    monkeypatch.setattr(score_matrix, "_MAX_ATTACKS_PER_PASS", most)
     source, c = source_of(world), dataclasses.replace(C, variance="pooled")
     targets = tuple(row.order_seed for row in source.targets)
     four, five, others = (0, 1, 2, 3), (0, 1, 2, 3, 4), (1, 3, 4, 6)
