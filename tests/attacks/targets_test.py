@@ -388,7 +388,8 @@ def test_models_without_the_statistic_are_told_in_one_line(tmp_path: Path):
     for done in (1, 0):
         assert world.run(tmp_path / "t", attacks) == (4, done, 3)
         assert world.said == [
-            "3 models are not scored (with target_logit): attacks that need these scores were left out; run `lm-mia run` first"
+            "3 models are not scored (with target_logit): attacks that need these scores were left out; "
+            "run `lm-mia run` first"
         ]
         world.said.clear()
     table = pd.read_csv(tmp_path / "t" / "targets.csv")
