@@ -59,9 +59,8 @@ def run(
     steps = len(attacks) + _SHUFFLES + 1
     lines, curves, interval_tables, counted = {}, {}, {}, None
     fprs = score_matrix.rates(c, member_N2)
-    by_references = sorted(attacks, key=lambda attack: -len(attack.references))
     scored = score_matrix.score_attacks(
-        by_references, source, c, folder, pool, lambda done: progress("attack", done, steps)
+        attacks, source, c, folder, pool, lambda done: progress("attack", done, steps)
     )
     progress("attack", 0, steps)
     for attack, fitted, file in scored:

@@ -17,7 +17,16 @@ from typing import Self, TypeVar
 import numpy as np
 
 from lm_mia import config
-from lm_mia.attacks.signals import Block, Fitted, Group, Index, Source, fit, scores
+from lm_mia.attacks.signals import (
+    Block,
+    Fitted,
+    Group,
+    Index,
+    Source,
+    comparisons,
+    fit,
+    scores,
+)
 from lm_mia.config import AttackName
 from lm_mia.config.needs import TargetAttack
 from lm_mia.stats import roc
@@ -154,11 +163,10 @@ def score_attacks(
     pool: ThreadPoolExecutor,
     progress: Callable[[float], None] = lambda done: None,
 ) -> Iterator[tuple[TargetAttack, Fitted, ScoreFile]]:
-    """Yields (attack, fitted, file) for each attack, not necessarily in the order given.
+    """Yields (attack, fitted, file) for each attack, those with the most references first.
 
-    The file holds the scores of all targets and is valid until the next attack is taken.
-
-    Attacks are computed several at a time, so that they share passes over the scores.
+    The file holds the scores of all targets and is valid until the next attack is taken. Attacks are computed several
+    at a time, so that they share passes over the scores.
 
     Args:
       attacks: on the targets of the source, with some of its references.
@@ -172,7 +180,9 @@ def score_attacks(
             _MAX_SCORE_BYTES // (8 * len(source.targets) * source.samples), 1, _MAX_ATTACKS_PER_PASS
         )
     )
-    compared: dict[int, Block] = {}
+    attacks = sorted(attacks, key=lambda attack: -len(attack.references))
+    # Under all references, as the first attacks need not be those with the largest index.
+    compared = {n: comparisons(source, n) for n in {a.rmia_samples for a in attacks} - {0}}
     place = {row.subset_seed: i for i, row in enumerate(source.references)}
     for low in range(0, len(attacks), size):
         grouped: dict[tuple[object, ...], list[TargetAttack]] = {}
@@ -195,7 +205,10 @@ def score_attacks(
         def show(share: float, low: int = low) -> None:
             progress(low + share * min(size, len(attacks) - low))
 
-        with score(groups, source, folder, pool, show, compared) as found:
+        # References after the last one that is used are not read; the places of the others stay the same.
+        used = [place[number] for some in grouped.values() for number in some[0].references]
+        few = source.with_references(range(max(used, default=-1) + 1))
+        with score(groups, few, folder, pool, show, compared) as found:
             for some, (fitted, files) in zip(grouped.values(), found, strict=True):
                 for attack in some:
                     yield attack, fitted, files[attack.attack]
