@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lm_mia.config.needs import LossNeed, Need
 from lm_mia.errors import UserError
 
 if TYPE_CHECKING:
@@ -100,6 +101,13 @@ def find(name: str) -> "PaperFigure":
     if not isinstance(figure, PaperFigure):
         raise UserError(
             f"figures={name!r}: the file does not define FIGURE = PaperFigure(...) of analysis.paper_figure; add it"
+        )
+    if not isinstance(figure.needs, tuple) or not all(
+        isinstance(need, Need | LossNeed) for need in figure.needs
+    ):
+        raise UserError(
+            f"figures={name!r}: needs={figure.needs!r} must be a tuple of Need and LossNeed, such as "
+            '(Need(("main",)),); correct it'
         )
     return figure
 

@@ -86,7 +86,8 @@ def write_sample_losses(
 def _models_of_samples(path: Path) -> dict[int, list[str]]:
     """Returns the models under which a table lists each sample; empty if it is missing or damaged."""
     try:
-        table = pd.read_csv(path, usecols=["sample", "model", "mean_loss_nats"])
+        types = {"sample": "int64", "model": str, "mean_loss_nats": float}
+        table = pd.read_csv(path, usecols=list(types), dtype=types)  # pyright: ignore
     except (OSError, ValueError):
         return {}
     if table.isna().any(axis=None):

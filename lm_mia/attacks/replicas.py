@@ -53,7 +53,7 @@ def run(
     counts = {"requested": len(attacks), "computed": 0, "left_out": 0}
     about = _about(source, c)
     facts_path = folder / FACTS.name
-    if is_current(facts_path, about):
+    if is_current(facts_path, about) and all(attack in target_tables for attack in attacks):
         return counts
     member_N2, references = source.target_member_TxN2[0], len(source.references)
     steps = len(attacks) + _SHUFFLES + 1

@@ -6,8 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from lm_mia import config
+from lm_mia.atomic import FACTS
 from lm_mia.attacks import models, replicas, targets
 from lm_mia.config.needs import Requested
+from lm_mia.data import subsets
 from lm_mia.data.population import Population
 from lm_mia.errors import UserError
 from lm_mia.store.store import Store
@@ -50,6 +52,12 @@ def run(
         left.unlink()
     present = models.present(store)
     models.write_models(folder / models.MODELS, present)
+    if not c.replicas:
+        # Tables of decisions that an earlier command made are not of these settings.
+        (folder / FACTS.name).unlink(missing_ok=True)
+        wanted = subsets.rows(c.references, 0)
+        if absent := {*wanted} - {*present}:
+            say(f"{len(absent)} of {len(wanted)} models are absent; `lm-mia run` makes them")
     target_tables = targets.TargetTables(folder, c)
     on_replicas, failure = {"requested": 0, "computed": 0, "left_out": 0}, None
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:

@@ -9,8 +9,9 @@ import dataclasses
 import fnmatch
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from lm_mia.config.schema import Attack, AttackName, Config, epoch_steps, score_steps
 
@@ -31,6 +32,43 @@ Targets = Literal["targets", "replicas", "either"]
 REFERENCE_FREE = ("loss", "zlib", "min_k", "min_k_plus_plus", "lowercase")
 """Attacks that use no references."""
 _RMIA = ("rmia", "rmia_offline")
+
+
+class _Checks:
+    """Collects the mistakes in the fields of a need; a user's figure may have some."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._wrong: list[str] = []
+
+    def add(self, field: str, value: object, rule: str) -> None:
+        self._wrong.append(f"{field}={value!r}: {rule}")
+
+    def names(self, field: str, value: object, known: Sequence[str] = ()) -> None:
+        if not isinstance(value, tuple) or not value or not all(isinstance(v, str) for v in value):
+            self.add(field, value, 'must be a tuple of names, such as ("main",)')
+        elif known and not set(value) <= set(known):
+            self.add(field, value, f"choose from {', '.join(known)}")
+
+    def choice(self, field: str, value: object, known: Sequence[str]) -> None:
+        if value not in known:
+            self.add(field, value, f"choose from {', '.join(known)}")
+
+    def number(self, field: str, value: object, least: int) -> None:
+        if not isinstance(value, int) or value < least:
+            self.add(field, value, f"must be a whole number, {least} or larger")
+
+    def numbers(self, field: str, value: object, most: float = math.inf) -> None:
+        if not isinstance(value, tuple) or not all(
+            isinstance(v, int | float) and 0 < v <= most and math.isfinite(v) for v in value
+        ):
+            limit = f" and at most {most:g}" if math.isfinite(most) else ""
+            self.add(field, value, f"must be a tuple of numbers above 0{limit}")
+
+    def report(self) -> None:
+        """Raises ValueError with all mistakes."""
+        if self._wrong:
+            raise ValueError(f"{self._what}: {'; '.join(self._wrong)}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +101,21 @@ class Need:
     sample_scores: bool = False
     """Whether the score of every sample under every target is kept, too."""
 
+    def __post_init__(self) -> None:
+        check = _Checks("Need")
+        check.names("recipes", self.recipes)
+        check.names("attacks", self.attacks, get_args(AttackName))
+        check.names("observed", self.observed, get_args(Observed))
+        check.choice("references", self.references, ("common", "powers"))
+        check.choice("targets", self.targets, get_args(Targets))
+        if self.most_references is not None:
+            check.number("most_references", self.most_references, FEWEST_REFERENCES)
+        if self.epochs not in ("end", "all"):
+            check.numbers("epochs", self.epochs)
+        check.numbers("rmia_shares", self.rmia_shares, most=1)
+        check.numbers("rmia_gammas", self.rmia_gammas)
+        check.report()
+
 
 @dataclasses.dataclass(frozen=True)
 class LossNeed:
@@ -72,6 +125,15 @@ class LossNeed:
     """As in `Need`."""
     from_end: tuple[int, ...]
     """Sample ids, counted from the end of the population: 1 is the last sample."""
+
+    def __post_init__(self) -> None:
+        check = _Checks("LossNeed")
+        check.names("recipes", self.recipes)
+        if not isinstance(self.from_end, tuple) or not all(
+            isinstance(place, int) and place >= 1 for place in self.from_end
+        ):
+            check.add("from_end", self.from_end, "must be a tuple of whole numbers, 1 or larger")
+        check.report()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,9 +231,15 @@ def divide(models: Models, c: Attack) -> Division:
 
 
 def alike(configs: Sequence[Config]) -> list[Config]:
-    """Returns the configs with the smallest numbers of references and of targets that any of them requests."""
+    """Returns the configs with the smallest numbers of references and of targets that any of them requests.
+
+    If one of the designs is balanced, both numbers are rounded down to even ones, so that the complement of a target is
+    a target, too: as a reference, it would give away the target's members.
+    """
     references = min(c.attack.references for c in configs)
     targets = min(c.attack.targets for c in configs)
+    if any(c.train.subset == "balanced" for c in configs):
+        references, targets = references - references % 2, targets - targets % 2
     return [
         dataclasses.replace(
             c, attack=dataclasses.replace(c.attack, references=references, targets=targets)
@@ -291,7 +359,7 @@ def requested(
     for need in (n for n in needs if isinstance(n, LossNeed)):
         for key in matching(need.recipes, names):
             size = recipes[key].config.population.samples
-            samples[key] |= {size - place for place in need.from_end}
+            samples[key] |= {size - place for place in need.from_end if place <= size}
     found = {}
     for key, recipe in recipes.items():
         count = len(divide(recipe.models, recipe.config.attack).references)

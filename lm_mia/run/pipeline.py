@@ -327,7 +327,7 @@ def _tables(
     for task, population in made:
         display.stage(0.06 / len(made), steps=3)
         try:
-            if "attack" in stages and _attacks(task):
+            if "attack" in stages and (_attacks(task) or wanted[task.name].loss_samples):
                 attack(task, population, wanted[task.name], display.update, display.say)
             if "extract" in stages and _extracts(task):
                 extract(task, population, display)
@@ -370,7 +370,7 @@ def attack(
     store = dataclasses.replace(scores_of(c, task.folder), statistics=needed, token_samples=())
     tables = task.folder / "tables"
     counts = runner.run(store, population, c.attack, tables, progress, say, requested)
-    if not counts["requested"]:
+    if not counts["requested"] and not requested.loss_samples:
         raise UserError(
             f"{task.folder}: too few models are present to attack any of its attack.targets={c.attack.targets} targets "
             f"with {needs.FEWEST_REFERENCES} references or more; run `lm-mia run` first"

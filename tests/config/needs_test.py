@@ -7,8 +7,8 @@ from typing import Any, get_args
 import pytest
 from tiny_config import TINY, change
 
-from lm_mia.config import AttackName, Config, needs, score_steps
-from lm_mia.config.needs import Division, Models, Need, RecipeModels, TargetAttack
+from lm_mia.config import Attack, AttackName, Config, Train, needs, score_steps
+from lm_mia.config.needs import Division, LossNeed, Models, Need, RecipeModels, TargetAttack
 
 C = change(change(TINY, "attack.references", 12), "attack.targets", 4)
 
@@ -333,3 +333,44 @@ def test_settings_are_those_that_no_attack_has_itself():
         "finite_population": True,
     }.items():
         assert changed(C, **{name: value}) != same, name
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"recipes": "main"}, "recipes='main': must be a tuple of names"),
+        ({"recipes": ()}, r"recipes=\(\): must be a tuple of names"),
+        ({"attacks": ("lirra",)}, r"attacks=\('lirra',\): choose from lira_online, "),
+        ({"attacks": "rmia"}, "attacks='rmia': must be a tuple"),
+        ({"observed": ("logit",)}, "choose from loss, target_logit"),
+        ({"references": "power"}, "references='power': choose from common, powers"),
+        ({"targets": "replica"}, "targets='replica': choose from targets, replicas, either"),
+        ({"most_references": 1}, "most_references=1: must be a whole number, 2 or larger"),
+        ({"epochs": 1}, "epochs=1: must be a tuple of numbers above 0"),
+        ({"epochs": "al"}, "epochs='al'"),
+        ({"rmia_shares": (0.0,)}, "rmia_shares=.* above 0 and at most 1"),
+        ({"rmia_shares": (5.0,)}, "at most 1"),
+        ({"rmia_gammas": (-1.0,)}, "rmia_gammas=.* above 0"),
+        ({"rmia_gammas": (float("nan"),)}, "rmia_gammas"),
+        ({"attacks": (), "epochs": (0,)}, "attacks=.*; epochs="),
+    ],
+)
+def test_mistakes_in_a_need_are_named(fields: dict[str, Any], said: str):
+    arguments: dict[str, Any] = {"recipes": ("main",), **fields}
+    with pytest.raises(ValueError, match=f"^Need: .*{said}"):
+        Need(**arguments)
+
+
+@pytest.mark.parametrize("from_end", [3, (0,), (1.5,), (-5,), [1]])
+def test_mistakes_in_a_loss_need_are_named(from_end: Any):
+    with pytest.raises(ValueError, match=r"^LossNeed: from_end=.* whole numbers, 1 or larger"):
+        LossNeed(("main",), from_end)
+
+
+def test_balanced_recipes_are_compared_without_splitting_a_pair():
+    """A reference that is the complement of a target would give away the target's members."""
+    c = Config(attack=Attack(references=28, targets=4), train=Train(subset="balanced"))
+    odd = Config(attack=Attack(references=27, targets=3))
+    parts = needs.divide(Models(tuple(range(28)), ()), needs.alike([c, odd])[0].attack)
+    assert (parts.references[-1], parts.targets) == (23, (24, 25))
+    assert needs.alike([odd, odd])[0].attack.targets == 3

@@ -225,3 +225,30 @@ def test_targets_without_enough_models_are_refused(tasks: list[Task]):
         UserError, match=r"other: too few models .* attack.targets=4 targets with 2"
     ):
         attack([other], [])
+
+
+def test_without_replicas_older_tables_of_decisions_no_longer_count(tasks: list[Task]):
+    """Else the page would show them beside numbers of the new settings."""
+    main = tasks[0]
+    attack([main], [])
+    assert (main.folder / "tables" / "flips.json").is_file()
+    c = dataclasses.replace(main.config.attack, replicas=0, variance="per_sample")
+    attack([dataclasses.replace(main, config=dataclasses.replace(main.config, attack=c))], [])
+    assert not (main.folder / "tables" / "flips.json").exists()
+
+
+def test_attacks_on_replicas_that_targets_csv_lost_are_computed_again(tasks: list[Task]):
+    main = tasks[0]
+    attack([main], [])
+    whole = (main.folder / "tables" / "targets.csv").read_text()
+    (main.folder / "tables" / "targets.csv").write_text(whole[: len(whole) // 2])
+    [said] = attack([main], [])
+    assert said.endswith(counted(ON_REPLICAS + 1, 0, ON_REPLICAS + 1))
+    assert (main.folder / "tables" / "targets.csv").read_text() == whole
+
+
+def test_absent_models_are_told_without_replicas_too(tasks: list[Task]):
+    other = tasks[1]
+    shutil.rmtree(other.folder / "scores.zarr" / "loss" / "c" / "11")  # the last target
+    said = attack([other], [])
+    assert said[0] == "1 of 12 models are absent; `lm-mia run` makes them"
