@@ -33,9 +33,8 @@ from lm_mia.stats import roc
 
 _AHEAD = 8  # items waiting for a thread
 _CURVE_POINTS = 100
-_MAX_SCORE_BYTES = (
-    2**31
-)  # of scores that are kept at a time; more would be written to disk before they are dropped
+# Of scores that are kept at a time: the system would write more to disk before they are dropped.
+_MAX_SCORE_BYTES = 2**30
 _MAX_ATTACKS_PER_PASS = 16  # attacks
 
 In = TypeVar("In")
