@@ -97,7 +97,7 @@ def run(
             population,
             _targets(first),
             [*map(subsets.reference, sorted({n for attack in some for n in attack.references}))],
-            tuple(NEEDED[first.attack] for _ in range(first.attack in NEEDED)),
+            (NEEDED[first.attack],) if first.attack in NEEDED else (),
             first.observed,
         )
 
