@@ -17,16 +17,16 @@ import pandas as pd
 import pyarrow as pa
 
 from analysis import io
-from analysis.io import Absent, Recipe, WorkdirError, fewest_references
+from analysis.io import MissingModelsError, RecipeResults, WorkdirError, fewest_references
 from lm_mia.atomic import TARGETS
 from lm_mia.config import AttackName, needs
 from lm_mia.config.needs import PAPER_REFERENCES, Observed, TargetAttack
 from lm_mia.data import subsets
-from lm_mia.data.subsets import Row
+from lm_mia.data.subsets import ModelSeeds
 
 
 @dataclasses.dataclass(frozen=True)
-class Attacked:
+class AttackResult:
     """One attack on the targets of a recipe."""
 
     references: int
@@ -50,8 +50,8 @@ class Attacked:
         return self.tpr_TxF[:, at[0]] if len(at) else np.full(len(self.auc_T), np.nan)
 
 
-def attacked(
-    recipe: Recipe,
+def read_attack(
+    recipe: RecipeResults,
     name: AttackName = "lira_online",
     references: int = 0,
     *,
@@ -61,7 +61,7 @@ def attacked(
     group_left_out: int | None = None,
     rmia_samples: int = 0,
     rmia_gamma: float = 0.0,
-) -> Attacked:
+) -> AttackResult:
     """Reads an attack on every target of a recipe from its tables.
 
     Args:
@@ -75,7 +75,7 @@ def attacked(
       rmia_samples, rmia_gamma: of RMIA; 0: those of the config.
 
     Raises:
-      Absent: there are too few models, or the tables do not have this attack.
+      MissingModelsError: there are too few models, or the tables do not have this attack.
     """
     attack = _attack(
         recipe,
@@ -94,17 +94,19 @@ def attacked(
     return tables[attack.id]
 
 
-def counts(recipe: Recipe, *, replicas: bool) -> set[int]:
+def counts(recipe: RecipeResults, *, replicas: bool) -> set[int]:
     """The numbers of references with which the tables have LiRA on all targets, or on all replicas, of a recipe."""
     tables = _tables(recipe)
     found = {
         n: needs.target_attack(recipe.config, recipe.models, "lira_online", n, replicas=replicas)
-        for n in range(needs.FEWEST_REFERENCES, len(recipe.rows[0]) + 1)
+        for n in range(needs.FEWEST_REFERENCES, len(recipe.divided[0]) + 1)
     }
     return {n for n, attack in found.items() if attack and attack.id in tables}
 
 
-def sample_scores(recipe: Recipe, references: int) -> Iterator[tuple[Row, np.ndarray, np.ndarray]]:
+def sample_scores(
+    recipe: RecipeResults, references: int
+) -> Iterator[tuple[ModelSeeds, np.ndarray, np.ndarray]]:
     """Yields (target, member_N2, score_N2) of LiRA for every target of a recipe, from its tables.
 
     A score is NaN if the references do not suffice. Arguments and errors are those of `attacked`.
@@ -126,9 +128,14 @@ def sample_scores(recipe: Recipe, references: int) -> Iterator[tuple[Row, np.nda
 
 
 def _attack(
-    recipe: Recipe, name: AttackName, references: int, *, replicas: bool = False, **how: object
+    recipe: RecipeResults,
+    name: AttackName,
+    references: int,
+    *,
+    replicas: bool = False,
+    **how: object,
 ) -> TargetAttack:
-    reference_rows, target_rows, replica_rows = recipe.rows
+    reference_rows, target_rows, replica_rows = recipe.divided
     attack = needs.target_attack(
         recipe.config,
         recipe.models,
@@ -139,13 +146,13 @@ def _attack(
     )
     if attack is None:
         kind, rows = ("replicas", replica_rows) if replicas else ("targets", target_rows)
-        raise Absent(
+        raise MissingModelsError(
             f"{recipe.name}: {len(reference_rows)} references and {len(rows)} {kind} are there, too few for this attack"
         )
     return attack
 
 
-def _lacks(recipe: Recipe, attack: TargetAttack) -> Absent:
+def _lacks(recipe: RecipeResults, attack: TargetAttack) -> MissingModelsError:
     what = f"{attack.attack} with {len(attack.references)} references"
     what += (
         f" (group {attack.group_left_out} left out)" if attack.group_left_out is not None else ""
@@ -158,31 +165,33 @@ def _lacks(recipe: Recipe, attack: TargetAttack) -> Absent:
     what += f" on {attack.observed}" if attack.observed != "loss" else ""
     what += " on replicas" if attack.replicas else ""
     what += f" at step {attack.step}" if attack.step else ""
-    return Absent(
+    return MissingModelsError(
         f"{recipe.name}: its tables lack {what}; run lm-mia attack with this figure in figures (its needs must "
         "include this attack)"
     )
 
 
-def _tables(recipe: Recipe) -> dict[str, Attacked]:
-    """The attacks of a recipe's tables by their ids; Absent if they were made with other settings."""
+def _tables(recipe: RecipeResults) -> dict[str, AttackResult]:
+    """The attacks of a recipe's tables by their ids; MissingModelsError if they were made with other settings."""
     path = recipe.folder / TARGETS
     try:
         made_with = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
         stamp = path.stat().st_mtime_ns
     except FileNotFoundError:
-        raise Absent(f"{recipe.name}: no attacks on targets; run lm-mia attack") from None
+        raise MissingModelsError(
+            f"{recipe.name}: no attacks on targets; run lm-mia attack"
+        ) from None
     except ValueError:
         made_with, stamp = None, 0
     if made_with != needs.settings(recipe.config.attack):
-        raise Absent(
+        raise MissingModelsError(
             f"{recipe.name}: its attacks were made with other settings; run lm-mia attack again"
         )
     return _read(path, stamp)
 
 
 @functools.lru_cache(maxsize=64)
-def _read(path: Path, stamp: int) -> dict[str, Attacked]:
+def _read(path: Path, stamp: int) -> dict[str, AttackResult]:
     """Reads targets.csv and target_roc.parquet; ``stamp`` is the time of the last change."""
     del stamp  # only tells versions of the file apart
     lines = io.table(path.parents[1], path.name, _COLUMNS)
@@ -202,7 +211,7 @@ def _read(path: Path, stamp: int) -> dict[str, Attacked]:
 _COLUMNS = ("attack_id", "references", "target", "auc", "left_out")
 
 
-def _attacked(targets: pd.DataFrame, points: pd.DataFrame) -> Attacked:
+def _attacked(targets: pd.DataFrame, points: pd.DataFrame) -> AttackResult:
     T = len(targets)
 
     def part(on_curve: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -211,7 +220,7 @@ def _attacked(targets: pd.DataFrame, points: pd.DataFrame) -> Attacked:
         return fpr_TxK[0], tpr_TxK
 
     (fpr_F, tpr_TxF), (fpr_G, tpr_TxG) = part(False), part(True)
-    return Attacked(
+    return AttackResult(
         references=int(targets["references"].iloc[0]),
         targets=tuple(targets["target"]),
         auc_T=targets["auc"].to_numpy(float),
@@ -223,41 +232,41 @@ def _attacked(targets: pd.DataFrame, points: pd.DataFrame) -> Attacked:
     )
 
 
-def alike(recipes: Sequence[Recipe]) -> list[Recipe]:
+def with_equal_models(recipes: Sequence[RecipeResults]) -> list[RecipeResults]:
     """The recipes with the models of the one that requests fewest: equal references, and targets of the same seeds."""
-    same = needs.alike([recipe.config for recipe in recipes])
+    same = needs.with_equal_counts([recipe.config for recipe in recipes])
     return [dataclasses.replace(recipe, config=c) for recipe, c in zip(recipes, same, strict=True)]
 
 
-def powers(recipe: Recipe, most: int = 0) -> list[int]:
+def reference_counts(recipe: RecipeResults, most: int = 0) -> list[int]:
     """Numbers of references of a study of their number, up to all that are present or to ``most``."""
-    counts = needs.powers(recipe.config.attack, most or len(recipe.rows[0]))
+    counts = needs.reference_counts(recipe.config.attack, most or len(recipe.divided[0]))
     if len(counts) < 2:
-        raise Absent(
+        raise MissingModelsError(
             f"{recipe.name}: {counts[-1]} references are there, too few to study their number"
         )
     return counts
 
 
-def references(recipes: Sequence[Recipe]) -> int:
+def common_references(recipes: Sequence[RecipeResults]) -> int:
     """How many references all recipes have, at most those of the paper."""
     return min(PAPER_REFERENCES, fewest_references(recipes))
 
 
-def lowest_rate(recipe: Recipe) -> float:
+def lowest_rate(recipe: RecipeResults) -> float:
     """The lowest FPR of the config at which ten non-members of a target are taken for members."""
     fprs = recipe.config.attack.fprs
     return min((f for f in fprs if f * recipe.samples >= 10), default=max(fprs))
 
 
 def by_epoch(
-    recipe: Recipe, references: int, needed: Sequence[float] = (1,)
-) -> dict[float, Attacked]:
-    """LiRA after every epoch at which the models were scored; Absent without one of the epochs that are needed."""
+    recipe: RecipeResults, references: int, needed: Sequence[float] = (1,)
+) -> dict[float, AttackResult]:
+    """LiRA after every epoch at which the models were scored; MissingModelsError without one of the epochs that are needed."""
     epochs = needs.scored_epochs(recipe.config)
     if lacking := [f"{epoch:g}" for epoch in needed if epoch not in epochs]:
-        raise Absent(f"{recipe.name}: not scored after epoch {', '.join(lacking)}")
-    return {e: attacked(recipe, references=references, step=recipe.step(e)) for e in epochs}
+        raise MissingModelsError(f"{recipe.name}: not scored after epoch {', '.join(lacking)}")
+    return {e: read_attack(recipe, references=references, step=recipe.step(e)) for e in epochs}
 
 
 RMIA_ONE_Z = (
@@ -271,22 +280,22 @@ RMIA_SHARES = tuple(samples / 2**20 for samples in (10_000, 30_000, 100_000, 300
 """The numbers of samples that RMIA compares with in the paper, as shares of its 2^20 samples."""
 
 
-def rmia_comparisons(recipe: Recipe) -> list[int]:
+def rmia_comparisons(recipe: RecipeResults) -> list[int]:
     """|Z| of RMIA's studies: 10,000 to 300,000 of the paper's 2^20 samples, and as large shares of fewer."""
     return [round(recipe.config.population.samples * share) for share in RMIA_SHARES]
 
 
-def rmia_unreached(recipe: Recipe, compared: int) -> float:
+def rmia_unreached(recipe: RecipeResults, compared: int) -> float:
     """The highest FPR of the config too low for RMIA: at most a quarter of 1 / |Z|, the share of its highest score."""
     fprs = recipe.config.attack.fprs
     return max((f for f in fprs if 4 * compared * f <= 1), default=min(fprs))
 
 
-def rmia_reached(recipe: Recipe, compared: int) -> float:
+def rmia_reached(recipe: RecipeResults, compared: int) -> float:
     """The FPR of the config nearest to 1 / |Z| by ratio: about the share of non-members with RMIA's highest score."""
     return min(recipe.config.attack.fprs, key=lambda f: abs(math.log(max(f, 1e-300) * compared)))
 
 
-def rmia_compared(recipe: Recipe) -> int:
+def rmia_compared(recipe: RecipeResults) -> int:
     """|Z| of RMIA where nothing else is said."""
     return min(recipe.config.attack.rmia_samples, recipe.config.population.samples)

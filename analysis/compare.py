@@ -18,8 +18,8 @@ from typing import Literal, Self
 import numpy as np
 from scipy import stats
 
-from analysis.attacks import Attacked, attacked
-from analysis.io import Recipe
+from analysis.attacks import AttackResult, read_attack
+from analysis.io import RecipeResults
 from lm_mia.config.needs import GROUPS
 from lm_mia.stats import intervals, per_sample
 
@@ -120,20 +120,20 @@ def _known(values_T: np.ndarray) -> np.ndarray:
     return values_T[~np.isnan(values_T)]
 
 
-def above(statement: str, what: str, estimate: Estimate, level: float = 0.0) -> Claim:
+def claim_greater(statement: str, what: str, estimate: Estimate, level: float = 0.0) -> Claim:
     """Seen if the whole interval lies above a level; for a claim of less, give the negative."""
     if math.isnan(estimate.low):
-        return untested(statement, f"{what}: {estimate}")
+        return claim_untested(statement, f"{what}: {estimate}")
     if estimate.low > level:
         return Claim(statement, "seen", f"{what}: {estimate}", estimate)
     why = "the opposite" if estimate.high < level else f"the interval has {level:g} in it"
     return Claim(statement, "not seen", f"{what}: {estimate} ({why})", estimate)
 
 
-def near(statement: str, what: str, estimate: Estimate, margin: float) -> Claim:
+def claim_equivalent(statement: str, what: str, estimate: Estimate, margin: float) -> Claim:
     """Seen if the whole interval lies within a margin of 0: that nothing is found would not be enough."""
     if math.isnan(estimate.low):
-        return untested(statement, f"{what}: {estimate}")
+        return claim_untested(statement, f"{what}: {estimate}")
     if -margin < estimate.low and estimate.high < margin:
         return Claim(statement, "seen", f"{what}: {estimate}, within {margin:g} of 0", estimate)
     return Claim(
@@ -141,12 +141,12 @@ def near(statement: str, what: str, estimate: Estimate, margin: float) -> Claim:
     )
 
 
-def untested(statement: str, why: str) -> Claim:
+def claim_untested(statement: str, why: str) -> Claim:
     """A claim that this run has no numbers for."""
     return Claim(statement, "not tested", why)
 
 
-def every(statement: str, parts: list[Claim]) -> Claim:
+def claim_all(statement: str, parts: list[Claim]) -> Claim:
     """Seen if every part is; not seen if one part is not; otherwise not tested."""
     verdicts = {part.verdict for part in parts}
     verdict: Verdict = "not tested"
@@ -157,16 +157,16 @@ def every(statement: str, parts: list[Claim]) -> Claim:
     return Claim(statement, verdict, "; ".join(part.said for part in parts))
 
 
-def auc(found: Attacked) -> np.ndarray:
+def auc(found: AttackResult) -> np.ndarray:
     """auc_T, of which differences are, unless something else is said."""
     return found.auc_T
 
 
 def compared(
-    new: Recipe,
-    old: Recipe,
+    new: RecipeResults,
+    old: RecipeResults,
     references: int,
-    value: Callable[[Attacked], np.ndarray] = auc,
+    value: Callable[[AttackResult], np.ndarray] = auc,
     *,
     steps: tuple[int, int] = (0, 0),
     level: float = 0.95,
@@ -186,7 +186,7 @@ def compared(
 
     def both(without: int | None) -> tuple[np.ndarray, np.ndarray]:
         found = [
-            value(attacked(r, references=references, step=step, group_left_out=without))
+            value(read_attack(r, references=references, step=step, group_left_out=without))
             for r, step in zip((new, old), steps, strict=True)
         ]
         return found[0], found[1]
@@ -196,7 +196,7 @@ def compared(
 
 
 def gained(
-    new: Recipe, old: Recipe, references: int, steps: tuple[tuple[int, int], ...]
+    new: RecipeResults, old: RecipeResults, references: int, steps: tuple[tuple[int, int], ...]
 ) -> Estimate:
     """What one recipe's AUC gains between two score points, less what another's does.
 
@@ -206,9 +206,9 @@ def gained(
       steps: (from, to) of new, and of old.
     """
 
-    def gains(recipe: Recipe, step: tuple[int, int], without: int | None) -> np.ndarray:
+    def gains(recipe: RecipeResults, step: tuple[int, int], without: int | None) -> np.ndarray:
         first, last = (
-            attacked(recipe, references=references, step=s, group_left_out=without).auc_T
+            read_attack(recipe, references=references, step=s, group_left_out=without).auc_T
             for s in step
         )
         return last - first
@@ -304,16 +304,16 @@ def _two(number: float) -> str:
     return f"{round(number, 2) + 0:.2f}".replace("-", "−")
 
 
-def paired(new: Recipe, old: Recipe) -> bool:
+def paired(new: RecipeResults, old: RecipeResults) -> bool:
     """Whether the targets of two recipes are trained on the same subsets of one population."""
-    subsets = [[target.subset_seed for target in recipe.rows[1]] for recipe in (new, old)]
+    subsets = [[target.subset_seed for target in recipe.divided[1]] for recipe in (new, old)]
     return new.population.sha256 == old.population.sha256 and subsets[0] == subsets[1]
 
 
-def both_ways(statement: str, steps: Sequence[tuple[str, Estimate]]) -> Claim:
+def claim_up_and_down(statement: str, steps: Sequence[tuple[str, Estimate]]) -> Claim:
     """Seen if one step is up and one is down, each with its whole interval."""
     said = "; ".join(f"{what}: {step}" for what, step in steps)
     if len(steps) < 2 or any(math.isnan(step.low) for _, step in steps):
-        return untested(statement, said or "one recipe")
+        return claim_untested(statement, said or "one recipe")
     up, down = any(s.low > 0 for _, s in steps), any(s.high < 0 for _, s in steps)
     return Claim(statement, "seen" if up and down else "not seen", said)

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from analysis import attacks, io, markup, plotting, tables
 from analysis.formatting import plus_minus
-from analysis.io import Recipe, percent
+from analysis.io import RecipeResults, percent
 from lm_mia.atomic import FACTS, write_csv
 from lm_mia.errors import UserError
 
@@ -30,7 +30,7 @@ _NONE: Number = (math.nan, math.nan)
 class Measured:
     """The numbers of one recipe; shares are fractions, and unknown numbers of models are 0."""
 
-    recipe: Recipe
+    recipe: RecipeResults
     fpr: float
     """The false positive rate at which the TPR and the shares are measured."""
     auc: Number = _NONE
@@ -78,7 +78,7 @@ class Measured:
         }
 
 
-def measure(recipe: Recipe) -> Measured:
+def measure(recipe: RecipeResults) -> Measured:
     """Reads the numbers of a recipe from its tables; if there are none, the reason is stored in `why`."""
     nothing = Measured(recipe, recipe.config.attack.focus_fpr)
     if not recipe.built:
@@ -86,14 +86,14 @@ def measure(recipe: Recipe) -> Measured:
     try:
         if (recipe.folder / FACTS).is_file():
             return _of_tables(recipe)
-        references, targets, replicas = map(len, recipe.rows)
+        references, targets, replicas = map(len, recipe.divided)
         nothing = dataclasses.replace(
             nothing, references=references, targets=targets, replicas=replicas
         )
         if not recipe.config.attack.targets:
             io.flip_facts(recipe.folder)  # says what is missing
         return _of_targets(recipe, nothing)
-    except (io.Absent, UserError) as error:
+    except (io.MissingModelsError, UserError) as error:
         return dataclasses.replace(nothing, why=markup.reason(error))
 
 
@@ -180,7 +180,7 @@ def render(measured: Sequence[Measured], image: str, links: Sequence[str]) -> st
     )
 
 
-def _of_tables(recipe: Recipe) -> Measured:
+def _of_tables(recipe: RecipeResults) -> Measured:
     facts = io.flip_facts(recipe.folder)
     focus = facts["config"]["focus_fpr"]
     at_focus = [f"tpr_at_{focus:g}_{what}" for what in ("mean", "std")]
@@ -207,13 +207,13 @@ def _of_tables(recipe: Recipe) -> Measured:
         **shares,
         over="replicas",
         references=facts["references"],
-        targets=len(recipe.rows[1]) if recipe.config.attack.targets else 0,
+        targets=len(recipe.divided[1]) if recipe.config.attack.targets else 0,
         replicas=facts["replicas"],
     )
 
 
-def _of_targets(recipe: Recipe, counted: Measured) -> Measured:
-    found = attacks.attacked(recipe, references=counted.references)
+def _of_targets(recipe: RecipeResults, counted: Measured) -> Measured:
+    found = attacks.read_attack(recipe, references=counted.references)
     tpr_T = found.tpr_T(counted.fpr)
     tpr_T = tpr_T[~pd.isna(tpr_T)]
     tpr = (float(tpr_T.mean()), _std(tpr_T)) if len(tpr_T) else _NONE

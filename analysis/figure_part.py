@@ -8,10 +8,10 @@ from typing import Any
 import pandas as pd
 
 from analysis import markup, published
-from analysis.compare import Claim, untested
+from analysis.compare import Claim, claim_untested
 from analysis.figures import MODULES, file_name, find
-from analysis.io import Absent, Recipes
-from analysis.paper_figure import Drawn, write
+from analysis.io import MissingModelsError, SweepResults
+from analysis.paper_figure import FigureResult, write
 from lm_mia.atomic import write_csv
 from lm_mia.errors import UserError
 
@@ -19,7 +19,7 @@ VERDICTS = ("seen", "not seen", "not tested")
 
 
 @dataclasses.dataclass(frozen=True)
-class Shown:
+class FigureSection:
     """A figure on the page."""
 
     name: str
@@ -27,8 +27,8 @@ class Shown:
     title: str
     paper: str
     """What the paper found."""
-    drawn: Drawn | None
-    absent: str
+    drawn: FigureResult | None
+    missing: str
     """Why it is not drawn; empty if it is."""
     claims: Sequence[Claim]
     image: str
@@ -57,7 +57,7 @@ class Shown:
         ]
 
 
-def show(name: str, recipes: Recipes, workdir: Path) -> Shown:
+def show(name: str, recipes: SweepResults, workdir: Path) -> FigureSection:
     """Draws and writes one figure or table; if that fails, for example because models are missing, says why."""
     file, title, paper, statements = file_name(name), name, "", ()
     try:
@@ -66,17 +66,17 @@ def show(name: str, recipes: Recipes, workdir: Path) -> Shown:
         drawn = figure.draw(recipes)
         png = write(workdir, file, drawn)
     except Exception as error:
-        known = isinstance(error, Absent | UserError)
+        known = isinstance(error, MissingModelsError | UserError)
         if name in MODULES and not known:
             raise  # a bug of ours; an error in a user's file is shown in its place on the page
         absent = markup.reason(error) if known else f"{type(error).__name__}: {error}"
-        claims = [untested(said, absent) for said in statements]
-        return Shown(file, title, paper, None, absent, claims, "")
+        claims = [claim_untested(said, absent) for said in statements]
+        return FigureSection(file, title, paper, None, absent, claims, "")
     image = markup.data_uri(png) if png else ""
-    return Shown(file, title, paper, drawn, "", drawn.claims, image)
+    return FigureSection(file, title, paper, drawn, "", drawn.claims, image)
 
 
-def render(shown: Sequence[Shown]) -> str:
+def render(shown: Sequence[FigureSection]) -> str:
     """The claims of all figures, then a section for each figure."""
     return (
         markup.environment()
@@ -85,13 +85,13 @@ def render(shown: Sequence[Shown]) -> str:
     )
 
 
-def counted(shown: Sequence[Shown]) -> dict[str, int]:
+def counted(shown: Sequence[FigureSection]) -> dict[str, int]:
     """Verdict -> number of claims."""
     verdicts = [claim.verdict for s in shown for claim in s.claims]
     return {verdict: verdicts.count(verdict) for verdict in VERDICTS}
 
 
-def write_claims(workdir: Path, shown: Sequence[Shown]) -> None:
+def write_claims(workdir: Path, shown: Sequence[FigureSection]) -> None:
     """Writes tables/claims.csv, with one line per claim."""
     told = [
         {"figure": s.name, "statement": c.statement, "verdict": c.verdict, "said": c.said}

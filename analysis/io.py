@@ -23,7 +23,7 @@ from lm_mia.config.needs import Models, divide, score_step
 from lm_mia.config.recipe import from_dict
 from lm_mia.data import subsets
 from lm_mia.data.population import Population, open_population
-from lm_mia.data.subsets import Row
+from lm_mia.data.subsets import ModelSeeds
 from lm_mia.errors import UserError
 
 Record = dict[str, Any]
@@ -257,12 +257,12 @@ def _again(verb: str = "attack") -> str:
     return f"run lm-mia {verb} again"
 
 
-class Absent(Exception):
+class MissingModelsError(Exception):
     """A figure lacks recipes, models or attacks; the message is shown in its place."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Recipe:
+class RecipeResults:
     """One recipe of a workdir."""
 
     folder: Path
@@ -310,7 +310,7 @@ class Recipe:
         """The models that were present when the recipe was last attacked, by number."""
         path = self.folder / "tables" / "models.csv"
         if not path.is_file():
-            raise Absent(f"{self.name}: it is not attacked yet; run lm-mia attack")
+            raise MissingModelsError(f"{self.name}: it is not attacked yet; run lm-mia attack")
         lines = table(self.folder, "models.csv", ("role", "subset_seed", "order_seed"))
         return Models(
             references=tuple(int(m["subset_seed"]) for m in lines if m["role"] == "reference"),
@@ -318,7 +318,7 @@ class Recipe:
         )
 
     @property
-    def rows(self) -> tuple[list[Row], list[Row], list[Row]]:
+    def divided(self) -> tuple[list[ModelSeeds], list[ModelSeeds], list[ModelSeeds]]:
         """(references, targets of their own subsets, replicas) that were present; see `lm_mia.config.needs.divide`."""
         parts = divide(self.models, self.config.attack)
         return (
@@ -331,22 +331,22 @@ class Recipe:
         """The training step of the scores after a number of epochs; 0 for the end."""
         step = score_step(self.config, epochs)
         if step is None:
-            raise Absent(f"{self.name}: not scored after epoch {epochs:g}")
+            raise MissingModelsError(f"{self.name}: not scored after epoch {epochs:g}")
         return step
 
 
-class Recipes(Mapping[str, Recipe]):
+class SweepResults(Mapping[str, RecipeResults]):
     """Recipes by their names.
 
     Raises:
       WorkdirError: two recipes have one name.
     """
 
-    def __init__(self, recipes: Sequence[Recipe]):
+    def __init__(self, recipes: Sequence[RecipeResults]):
         self.all = [recipe for recipe in recipes if recipe.built]
         self.unbuilt = [recipe for recipe in recipes if not recipe.built]
         """Recipes without a population, of which nothing is known but their settings."""
-        first: dict[str, Recipe] = {}
+        first: dict[str, RecipeResults] = {}
         for recipe in self.all:
             for name in recipe.names:
                 if name in first:
@@ -356,11 +356,11 @@ class Recipes(Mapping[str, Recipe]):
                     )
                 first[name] = recipe
 
-    def __getitem__(self, name: str) -> Recipe:
+    def __getitem__(self, name: str) -> RecipeResults:
         for recipe in self.all:
             if name in recipe.names:
                 return recipe
-        raise Absent(f"no recipe {name} in this workdir")
+        raise MissingModelsError(f"no recipe {name} in this workdir")
 
     def __contains__(self, name: object) -> bool:
         return any(name in recipe.names for recipe in self.all)
@@ -371,16 +371,16 @@ class Recipes(Mapping[str, Recipe]):
     def __len__(self) -> int:
         return sum(len(recipe.names) for recipe in self.all)
 
-    def family(self, kind: str) -> list[tuple[str, Recipe]]:
+    def family(self, kind: str) -> list[tuple[str, RecipeResults]]:
         """What follows ``KIND-`` in a name, and the recipe, by parameters, samples."""
         of = [n.removeprefix(f"{kind}-") for n in self if n.startswith(f"{kind}-")]
         if not of:
-            raise Absent(f"no recipe {kind}-... in this workdir")
+            raise MissingModelsError(f"no recipe {kind}-... in this workdir")
         found = [(name, self[f"{kind}-{name}"]) for name in of]
         return sorted(found, key=lambda item: (item[1].parameters, item[1].samples))
 
 
-def read_recipes(workdir: Path, names: Sequence[str] | None = None) -> Recipes:
+def read_recipes(workdir: Path, names: Sequence[str] | None = None) -> SweepResults:
     """The recipes of a workdir, in the order in which they were added to it.
 
     Args:
@@ -396,7 +396,7 @@ def read_recipes(workdir: Path, names: Sequence[str] | None = None) -> Recipes:
     if not found:
         raise WorkdirError(f"{workdir}: no recipe in it; run lm-mia run first")
     if names is None:
-        return Recipes(found)
+        return SweepResults(found)
     of = {alias: recipe for recipe in found for alias in (*recipe.names, recipe.name)}
     for name in names:
         if name not in of:
@@ -405,7 +405,7 @@ def read_recipes(workdir: Path, names: Sequence[str] | None = None) -> Recipes:
                 f"--recipe={name}: {workdir} has no such recipe; try {' or '.join(near)}"
             )
     wanted = {of[name].folder for name in names}
-    return Recipes([recipe for recipe in found if recipe.folder in wanted])
+    return SweepResults([recipe for recipe in found if recipe.folder in wanted])
 
 
 def read_workdir(workdir: Path) -> Record:
@@ -417,24 +417,26 @@ def read_workdir(workdir: Path) -> Record:
     return read_json(workdir, "config.json", ("recipes", "figures"), verb="run")
 
 
-def read_recipe(folder: Path) -> Recipe:
+def read_recipe(folder: Path) -> RecipeResults:
     """The recipe of a folder WORKDIR/recipes/NAME; WorkdirError if it has none."""
     stored = read_json(folder, "config.json", ("config", "names", "population"), verb="run")
     population = folder.parents[1] / "populations" / str(stored["population"])
     try:
-        return Recipe(folder, from_dict(stored["config"]), tuple(stored["names"]), population)
+        return RecipeResults(
+            folder, from_dict(stored["config"]), tuple(stored["names"]), population
+        )
     except (TypeError, ValueError) as error:
         raise WorkdirError(
             f"{folder}: config.json is of another version of lm_mia ({error}); run it again"
         ) from error
 
 
-def fewest_references(recipes: Sequence[Recipe]) -> int:
+def fewest_references(recipes: Sequence[RecipeResults]) -> int:
     """How many references all recipes have, so that a comparison of them is of nothing else."""
-    return min(len(recipe.rows[0]) for recipe in recipes)
+    return min(len(recipe.divided[0]) for recipe in recipes)
 
 
-def size_of(recipe: Recipe) -> str:
+def size_of(recipe: RecipeResults) -> str:
     """A model's parameters without embeddings, for a legend: 98k, 140M."""
     size = recipe.config.model.size
     if size != "custom":
@@ -443,7 +445,7 @@ def size_of(recipe: Recipe) -> str:
     return f"{n / 1e6:.3g}M" if n >= 1e6 else f"{n / 1e3:.3g}k"
 
 
-def titled(size: str, recipe: Recipe) -> str:
+def titled(size: str, recipe: RecipeResults) -> str:
     """A size of the paper, and what it is in this run if that is something else."""
     here = size_of(recipe)
     return size if here == size else f"{size} (here {here})"

@@ -24,8 +24,8 @@ from lm_mia.errors import UserError
 
 if TYPE_CHECKING:
     from analysis.comparison import Measured
-    from analysis.figure_part import Shown
-    from analysis.io import Recipe, Recipes
+    from analysis.figure_part import FigureSection
+    from analysis.io import RecipeResults, SweepResults
     from analysis.recipe_part import Part
     from lm_mia.config.needs import LossNeed, Need
 
@@ -75,7 +75,7 @@ def write_page(
     for recipe in finished:
         try:
             parts[recipe.name] = recipe_part.draw(recipe.folder, alone=len(everyone) == 1)
-        except (io.Absent, UserError) as error:
+        except (io.MissingModelsError, UserError) as error:
             parts[recipe.name] = markup.reason(error)
         step()
     measured = []
@@ -255,10 +255,10 @@ def _rows(path: Path) -> list[dict[str, str]]:
 
 def _render(
     folder: Path,
-    found: "Recipes",
+    found: "SweepResults",
     parts: Mapping[str, "Part | str"],
     measured: Sequence["Measured"],
-    shown: Sequence["Shown"],
+    shown: Sequence["FigureSection"],
 ) -> str:
     """Returns the page as HTML; also writes the tables and the figure that cover all recipes."""
     from analysis import comparison, figure_part, formatting, markup, provenance
@@ -309,13 +309,15 @@ def _render(
     )
 
 
-def _by_itself(recipes: "Sequence[Recipe]", parts: Mapping[str, object]) -> bool:
+def _by_itself(recipes: "Sequence[RecipeResults]", parts: Mapping[str, object]) -> bool:
     """Returns whether the page shows a single recipe with tables, so that a comparison would add nothing."""
     return len(recipes) == 1 and bool(parts)
 
 
 def _cards(
-    parts: Mapping[str, "Part | str"], measured: Sequence["Measured"], shown: Sequence["Shown"]
+    parts: Mapping[str, "Part | str"],
+    measured: Sequence["Measured"],
+    shown: Sequence["FigureSection"],
 ) -> list[tuple[str, str]]:
     """Returns the main numbers of the page, each with its description."""
     from analysis import figure_part

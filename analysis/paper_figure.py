@@ -9,13 +9,13 @@ from matplotlib.figure import Figure
 
 from analysis import plotting
 from analysis.compare import Claim
-from analysis.io import Recipes
+from analysis.io import SweepResults
 from lm_mia.atomic import write_atomically, write_csv
 from lm_mia.config.needs import LossNeed, Need
 
 
 @dataclasses.dataclass(frozen=True)
-class Drawn:
+class FigureResult:
     """A figure or a table of a paper, drawn from the models of this sweep."""
 
     data: pd.DataFrame
@@ -39,14 +39,14 @@ class PaperFigure:
     """What the paper found."""
     statements: tuple[str, ...]
     """Claims of the paper that can be tested here."""
-    draw: Callable[[Recipes], Drawn]
+    draw: Callable[[SweepResults], FigureResult]
     needs: tuple[Need | LossNeed, ...] = ()
     """What the figure needs from the attacks stage in addition to the tables of decisions."""
     expect: str = ""
     """What to expect of a run at reduced scale; shown in docs/figures.md."""
 
 
-def write(folder: Path, name: str, drawn: Drawn) -> Path | None:
+def write(folder: Path, name: str, drawn: FigureResult) -> Path | None:
     """Writes tables/NAME.csv and figures/NAME.png and .pdf or tables/NAME.tex and .md; returns the path of the PNG."""
     (folder / "tables").mkdir(parents=True, exist_ok=True)
     write_csv(folder / "tables" / f"{name}.csv", drawn.data)

@@ -18,8 +18,8 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullForma
 from scipy.optimize import isotonic_regression
 
 from analysis import io
-from analysis.attacks import Attacked
-from analysis.io import Recipe, size_of
+from analysis.attacks import AttackResult
+from analysis.io import RecipeResults, size_of
 from lm_mia.atomic import replacing
 
 mpl.use("Agg")
@@ -119,7 +119,7 @@ class Line:
     """One attack in a figure."""
 
     label: str
-    found: Attacked
+    found: AttackResult
     color: str | tuple[float, ...] | None = None
     """None: a shade of its place in the order."""
     dash: Dash = "-"
@@ -218,7 +218,9 @@ def only(axes: Axes, ticks: Sequence[tuple[float, str]]) -> None:
     axes.set_xticklabels([text for _, text in ticks])
 
 
-def at_rates(axes: Axes, found: Sequence[tuple[Recipe, Attacked]], title: str = "") -> None:
+def at_rates(
+    axes: Axes, found: Sequence[tuple[RecipeResults, AttackResult]], title: str = ""
+) -> None:
     """TPR at fixed FPRs by the size of the model, a line a rate: those that a target of fewest samples can have."""
     fewest = min(recipe.samples for recipe, _ in found)
     rates = [f for f in found[0][0].config.attack.fprs if 1 / fewest <= f <= 0.2]
@@ -238,7 +240,7 @@ def at_rates(axes: Axes, found: Sequence[tuple[Recipe, Attacked]], title: str = 
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=8.5, frameon=False)
 
 
-def by_target(found: Attacked, **about: object) -> pd.DataFrame:
+def by_target(found: AttackResult, **about: object) -> pd.DataFrame:
     """A tidy row a target and metric: (..., target, metric, fpr, value)."""
     rows = []
     for t, name in enumerate(found.targets):
@@ -256,7 +258,7 @@ def data(titled: Sequence[tuple[str, Sequence[Line]]]) -> pd.DataFrame:
     return pd.concat([line.data().assign(panel=title) for title, lines in titled for line in lines])
 
 
-def auc_of(found: Attacked) -> tuple[float, float]:
+def auc_of(found: AttackResult) -> tuple[float, float]:
     """Mean and deviation of the AUC over targets; NaN for the deviation of one."""
     several = len(found.auc_T) > 1
     return float(found.auc_T.mean()), float(found.auc_T.std()) if several else math.nan
@@ -277,7 +279,7 @@ def left_out(lines: Sequence[Line]) -> str:
     return said
 
 
-def auc_text(found: Attacked) -> str:
+def auc_text(found: AttackResult) -> str:
     """The mean over targets and its deviation, as text."""
     std = f" ± {found.auc_T.std():.3f}" if len(found.auc_T) > 1 else ""
     return f"{found.auc_T.mean():.3f}{std}"

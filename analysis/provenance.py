@@ -7,22 +7,22 @@ from typing import Any
 
 from analysis import io, markup, recipe_part
 from analysis.figures import extraction
-from analysis.io import Recipe, Record
+from analysis.io import RecipeResults, Record
 from lm_mia.errors import UserError
 
 
-def render(recipes: Sequence[Recipe]) -> str:
+def render(recipes: Sequence[RecipeResults]) -> str:
     """Returns the section of the page, with a collapsible part for each recipe."""
     made = []
     for recipe in recipes:
         try:
             made.append(facts(recipe))
-        except (io.Absent, UserError) as error:
+        except (io.MissingModelsError, UserError) as error:
             made.append({"name": recipe.name, "why": markup.reason(error)})
     return markup.environment().get_template("made.html.j2").render(recipes=made)
 
 
-def facts(recipe: Recipe) -> dict[str, Any]:
+def facts(recipe: RecipeResults) -> dict[str, Any]:
     """Returns what the section shows of one recipe."""
     folder, run = recipe.folder, io.run(recipe.folder)
     config = run["config"]

@@ -21,10 +21,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from analysis import attacks, io, plotting
-from analysis.attacks import Attacked
+from analysis.attacks import AttackResult
 from analysis.formatting import plural
-from analysis.io import Absent, Recipe, Recipes, Record, WorkdirError
-from analysis.paper_figure import Drawn, PaperFigure, write
+from analysis.io import MissingModelsError, RecipeResults, Record, SweepResults, WorkdirError
+from analysis.paper_figure import FigureResult, PaperFigure, write
 from lm_mia import config
 from lm_mia.config.needs import FEWEST_REFERENCES, Need
 from lm_mia.config.recipe import differences
@@ -61,8 +61,8 @@ Colors = Mapping[int, tuple[float, float, float, float]]
 class Point:
     """One recipe, attacked."""
 
-    recipe: Recipe
-    found: Attacked
+    recipe: RecipeResults
+    found: AttackResult
     replicas: bool
     """Whether replicas were attacked, where targets of different subsets are not asked for."""
     shares: list[Record]
@@ -92,22 +92,24 @@ class Point:
         return pd.concat([attacks, pd.DataFrame({**about, **row} for row in self.shares)])
 
 
-def draw(recipes: Recipes, x: str = "") -> Drawn:
+def draw(recipes: SweepResults, x: str = "") -> FigureResult:
     """All recipes whose targets or replicas are there, against one quantity or against all."""
-    by_workdir: dict[Path, list[Recipe]] = {}
+    by_workdir: dict[Path, list[RecipeResults]] = {}
     for recipe in (r for r in recipes.all if r.config.attack.targets):
         by_workdir.setdefault(io.workdir_of(recipe.folder), []).append(recipe)
-    same = [recipe for family in by_workdir.values() for recipe in attacks.alike(family)]
+    same = [
+        recipe for family in by_workdir.values() for recipe in attacks.with_equal_models(family)
+    ]
     all_recipes = [*same, *(r for r in recipes.all if not r.config.attack.targets)]
     usable = [recipe for recipe in all_recipes if _usable(recipe)]
     if not usable:
-        raise Absent(
+        raise MissingModelsError(
             "no recipe was attacked with a target and two references yet; run lm-mia run first"
         )
     counts = [attacks.counts(r, replicas=not r.config.attack.targets) for r in usable]
     references = max(set.intersection(*counts), default=0)
     if not references:
-        raise Absent(
+        raise MissingModelsError(
             "the tables of these recipes have no attacks with equal numbers of references; run lm-mia attack with "
             "the figure scaling, in each workdir with the same --config.attack.references"
         )
@@ -128,14 +130,14 @@ def draw(recipes: Recipes, x: str = "") -> Drawn:
             f"Left out, since their models are missing or not attacked yet: {', '.join(of)}."
         )
     fpr = usable[0].config.attack.focus_fpr
-    return Drawn(
+    return FigureResult(
         data=pd.concat([point.data() for point in points]),
         figure=_figure(points, [x] if x else list(QUANTITIES), fpr),
         notes=tuple(notes),
     )
 
 
-def label(recipe: Recipe) -> str:
+def label(recipe: RecipeResults) -> str:
     """All its names."""
     return ", ".join(recipe.names)
 
@@ -173,14 +175,14 @@ def main(argv: Sequence[str]) -> int:
         drawn = draw(_recipes(known.workdir, known.recipe), known.x)
         out = known.out or known.workdir[0]
         png = write(out, "scaling", drawn)
-    except (Absent, UserError, WorkdirError, OSError) as error:
+    except (MissingModelsError, UserError, WorkdirError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
     print(out / "tables" / "scaling.csv", png, *drawn.notes, sep="\n")
     return 0
 
 
-def _recipes(workdirs: Sequence[Path], names: Sequence[str] | None) -> Recipes:
+def _recipes(workdirs: Sequence[Path], names: Sequence[str] | None) -> SweepResults:
     """The recipes of one workdir, or of several, where a name says also which workdir it is of."""
     different = {workdir.resolve(): workdir for workdir in workdirs}
     if len(different) == 1:
@@ -190,25 +192,25 @@ def _recipes(workdirs: Sequence[Path], names: Sequence[str] | None) -> Recipes:
         for recipe in io.read_recipes(workdir, names).all:
             both = tuple(f"{path.name}/{name}" for name in recipe.names)
             found.append(dataclasses.replace(recipe, names=both))
-    return Recipes(found)
+    return SweepResults(found)
 
 
-def _usable(recipe: Recipe) -> bool:
+def _usable(recipe: RecipeResults) -> bool:
     try:
-        references, targets, replicas = recipe.rows
-    except Absent:
+        references, targets, replicas = recipe.divided
+    except MissingModelsError:
         return False
     enough = len(references) >= FEWEST_REFERENCES
     return enough and bool(targets if recipe.config.attack.targets else replicas)
 
 
-def _point(recipe: Recipe, references: int) -> Point:
+def _point(recipe: RecipeResults, references: int) -> Point:
     replicas = not recipe.config.attack.targets
-    found = attacks.attacked(recipe, references=references, replicas=replicas)
+    found = attacks.read_attack(recipe, references=references, replicas=replicas)
     return Point(recipe, found, replicas, _shares(recipe))
 
 
-def _shares(recipe: Recipe) -> list[Record]:
+def _shares(recipe: RecipeResults) -> list[Record]:
     """As of `Point.shares`; none where replicas are too few to tell a decision from a coin flip."""
     if not io.has(recipe.folder, "flip_shares.csv"):
         return []
@@ -297,7 +299,7 @@ def _legend(figure: Figure, points: Sequence[Point], colors: Colors, of: Sequenc
     figure.legend(handles=handles, loc="outside upper center", ncols=6, frameon=False)
 
 
-def flops_a_row(recipe: Recipe) -> float:
+def flops_a_row(recipe: RecipeResults) -> float:
     """Of training; useful ones."""
     m, lengths_N = recipe.config.model, np.diff(recipe.population.offsets_N1).astype(float)
     per_sample = flops.training(

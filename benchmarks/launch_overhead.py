@@ -37,7 +37,7 @@ def main() -> None:
     cache = known.dir / "compiled"
     shutil.rmtree(cache, ignore_errors=True)
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_COMPILATION_CACHE_DIR": str(cache)}
-    _, slots = devices.environments(0, "device")
+    _, slots = devices.environments(0, "none")
     populations = None
     for name in ("cold", "warm"):
         folder = known.dir / name

@@ -122,21 +122,23 @@ def mesh(platform: Platform) -> Mesh:
     return sharding.mesh(found.devices[:1])
 
 
-def plan(shape: transformer.Shape, choice: execution.Choice, batch_size: int, mesh: Mesh) -> Plan:
+def plan(
+    shape: transformer.ModelConfig, choice: execution.ExecutionPlan, batch_size: int, mesh: Mesh
+) -> Plan:
     """Compiles the train step of a model for the mesh's device.
 
     Raises:
       jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED, if the compiler itself says that it does not fit.
     """
-    rows = batching.micro_batches(batch_size, choice.micro_rows, mesh.size)
-    size = (rows, choice.micro_rows * mesh.size, shape.length_tokens)
+    rows = batching.micro_batches(batch_size, choice.micro_batch_size, mesh.size)
+    size = (rows, choice.micro_batch_size * mesh.size, shape.length_tokens)
 
     def leaf(size: Sequence[int], dtype: Any, *axes: str | None) -> jax.ShapeDtypeStruct:
         place = NamedSharding(mesh, PartitionSpec(*axes))
         return jax.ShapeDtypeStruct(tuple(size), dtype, sharding=place)
 
     state = checkpoint.abstract(shape, optimizer(_RECIPE), mesh)
-    batch = batching.Rows(*(leaf(size, jnp.int32, None, sharding.AXIS) for _ in range(3)))
+    batch = batching.PackedBatch(*(leaf(size, jnp.int32, None, sharding.AXIS) for _ in range(3)))
     numbers = (leaf((), jnp.int32), leaf((), jnp.int32), leaf((), jnp.float32))
     start = time.perf_counter()
     step: Any = make_step(shape, _RECIPE, choice, mesh)
@@ -150,12 +152,12 @@ def plan(shape: transformer.Shape, choice: execution.Choice, batch_size: int, me
     )
 
 
-def workspace(shape: transformer.Shape, choice: execution.Choice) -> int:
+def workspace(shape: transformer.ModelConfig, choice: execution.ExecutionPlan) -> int:
     """Bytes that cuDNN's attention asks for beside what the compiler plans."""
     if choice.way.attention != "cudnn":
         return 0
     of_token = shape.heads * (shape.width // shape.heads + 1)  # gradients of queries, and a sum
-    return 4 * choice.micro_rows * shape.length_tokens * of_token
+    return 4 * choice.micro_batch_size * shape.length_tokens * of_token
 
 
 def fits(total_bytes: int, platform: Platform) -> str:
@@ -168,25 +170,29 @@ def fits(total_bytes: int, platform: Platform) -> str:
 
 
 def choices(
-    c: argparse.Namespace, shape: transformer.Shape
-) -> Iterator[tuple[execution.Choice, bool]]:
+    c: argparse.Namespace, shape: transformer.ModelConfig
+) -> Iterator[tuple[execution.ExecutionPlan, bool]]:
     """The settings asked for, and whether "auto" would take them."""
     kind = "gpu" if c.platform == "cuda" else c.platform
     memory = None if kind == "cpu" else int(_DEFAULT_SHARE * DEVICE_BYTES)
-    auto = execution.choose(config.Compute(), shape, c.batch_size, kind, memory)
+    auto = execution.plan_execution(config.Compute(), shape, c.batch_size, kind, memory)
     for attention, layers, remat, rows in itertools.product(
-        c.attention, c.layers, c.remat, c.micro_rows
+        c.attention, c.layers, c.remat, c.micro_batch_size
     ):
-        asked = config.Compute(attention=attention, layers=layers, remat=remat, micro_rows=rows)
-        choice = execution.choose(asked, shape, c.batch_size, kind, memory)
-        same = (choice.way, choice.micro_rows) == (auto.way, auto.micro_rows)
+        asked = config.Compute(
+            attention=attention, layers=layers, remat=remat, micro_batch_size=rows
+        )
+        choice = execution.plan_execution(asked, shape, c.batch_size, kind, memory)
+        same = (choice.way, choice.micro_batch_size) == (auto.way, auto.micro_batch_size)
         yield choice, same
 
 
-def row(size: str, choice: execution.Choice, auto: bool, c: argparse.Namespace, on: Mesh) -> str:
+def row(
+    size: str, choice: execution.ExecutionPlan, auto: bool, c: argparse.Namespace, on: Mesh
+) -> str:
     """A line of the table."""
     cells = [size, choice.way.attention, "scanned" if choice.way.scanned else "unrolled"]
-    cells += [choice.way.remat, str(choice.micro_rows)]
+    cells += [choice.way.remat, str(choice.micro_batch_size)]
     try:
         found = plan(shape_of(size), choice, c.batch_size, on)
     except jax.errors.JaxRuntimeError as error:
@@ -200,12 +206,12 @@ def row(size: str, choice: execution.Choice, auto: bool, c: argparse.Namespace, 
     return f"| {' | '.join([*cells, 'auto' if auto else ''])} |"
 
 
-def shape_of(size: str) -> transformer.Shape:
+def shape_of(size: str) -> transformer.ModelConfig:
     """The model of that size in bfloat16, with the paper's vocabulary and lengths."""
     of: Any = size
     sized = config.resolve(config.Config(model=config.Model(size=of)))
     m, pieces, tokens = sized.model, sized.tokenizer.vocab_size, sized.population.length_tokens
-    return transformer.Shape(m.layers, m.width, m.heads, pieces, tokens, "bfloat16")
+    return transformer.ModelConfig(m.layers, m.width, m.heads, pieces, tokens, "bfloat16")
 
 
 def main() -> None:
@@ -246,7 +252,7 @@ def _arguments() -> argparse.Namespace:
     for name, words in known.items():
         if unknown := set(getattr(c, name)) - set(words):
             parser.error(f"--{name}: no {', '.join(sorted(unknown))}; one of {', '.join(words)}")
-    if c.batch_size < 1 or min(c.micro_rows) < 1 or max(c.micro_rows) > c.batch_size:
+    if c.batch_size < 1 or min(c.micro_batch_size) < 1 or max(c.micro_batch_size) > c.batch_size:
         parser.error("--micro-rows: from 1 to --batch-size")
     return c
 

@@ -52,7 +52,7 @@ def load(path: Path) -> SimpleNamespace:
 
 
 def settings(
-    shape: "transformer.Shape", recipe: "config.Optimizer", batch_size: int, steps: int
+    shape: "transformer.ModelConfig", recipe: "config.Optimizer", batch_size: int, steps: int
 ) -> Settings:
     """What NanoDO is told, to train our model by our recipe; plain values, ready for JSON."""
     return {

@@ -38,7 +38,7 @@ def tables(clock: Clock, folder: Path, *, references: int, targets: int) -> Resu
         source = _source(folder, references, targets)
         member_TxN2 = source.target_member_TxN2
         fprs = score_matrix.rates(c, member_TxN2[0])
-        group = signals.Group(("lira_online",), c)
+        group = signals.AttackGroup(("lira_online",), c)
         with score_matrix.score([group], source, folder, pool) as [(fitted, files)]:
             file = files["lira_online"]
             seconds["scores"] = time.perf_counter() - start
@@ -61,9 +61,11 @@ def probabilities(clock: Clock, folder: Path, *, references: int) -> Results:
     return {"mean": pd.read_parquet(path, columns=["mean"])["mean"].to_numpy()}
 
 
-def _source(folder: Path, references: int, targets: int) -> signals.Source:
-    rows, store = subsets.rows(references, targets), Store(folder / "scores.zarr")
+def _source(folder: Path, references: int, targets: int) -> signals.AttackInputs:
+    rows, store = subsets.requested_seeds(references, targets), Store(folder / "scores.zarr")
     _, member_1xN2 = store.read(rows[references : references + 1])
     nothing_N2 = np.zeros(member_1xN2.shape[1])
     member_TxN2 = np.broadcast_to(member_1xN2, (targets, len(nothing_N2)))
-    return signals.Source(store, rows[references:], rows[:references], member_TxN2, nothing_N2)
+    return signals.AttackInputs(
+        store, rows[references:], rows[:references], member_TxN2, nothing_N2
+    )

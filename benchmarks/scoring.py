@@ -40,7 +40,7 @@ from lm_mia import config
 from lm_mia.data.population import Population
 from lm_mia.model import flops, transformer
 from lm_mia.run import backend
-from lm_mia.score.scorer import Scorer, make_score, micro_rows
+from lm_mia.score.scorer import Scorer, make_score, micro_batch_size
 from lm_mia.train import batching, execution, sharding
 
 Table = tuple[Sequence[str], Iterable[Sequence[str]]]
@@ -59,29 +59,29 @@ _TORCH_BATCH = 8  # of its FLOPs: of padding to the longest of so many
 _ROUNDING = {"float32": 1e-5, "bfloat16": 1e-2}  # relative, of the loss of a sample
 
 
-def ours(population: Population, shape: transformer.Shape, rows_per_call: int = 0) -> Scorer:
+def ours(population: Population, shape: transformer.ModelConfig, rows_per_call: int = 0) -> Scorer:
     """Our scorer on the first device, as a worker makes it; rows a call as it chooses, if 0."""
     device = jax.local_devices()[0]
-    choice = execution.choose(
+    choice = execution.plan_execution(
         config.Compute(),
         shape,
         config.Train().batch_size,
         device.platform,
         backend.memory_bytes(),
     )
-    rows = micro_rows(rows_per_call, shape.length_tokens, device.platform)
+    rows = micro_batch_size(rows_per_call, shape.length_tokens, device.platform)
     forward = dataclasses.replace(choice.way, remat="none")
     mesh = sharding.mesh([device])
     return Scorer(shape, population, forward, choice.chunk_tokens, rows, mesh)
 
 
 def ways(
-    population: Population, shape: transformer.Shape, c: argparse.Namespace
+    population: Population, shape: transformer.ModelConfig, c: argparse.Namespace
 ) -> tuple[Scorer, dict[str, Losses]]:
     """Our scorer, and all ways to score a population by their names, ours first; all of the same parameters."""
     params, scorer = (
         transformer.init(jax.random.key(0), shape),
-        ours(population, shape, c.micro_rows),
+        ours(population, shape, c.micro_batch_size),
     )
     found: dict[str, Losses] = {PACKED: lambda N, _: scorer.values(params, [], 0, N)["loss"]}
     if c.nanodo:
@@ -94,7 +94,7 @@ def ways(
     return scorer, found
 
 
-def _nanodo(path: Path, shape: transformer.Shape) -> Any:
+def _nanodo(path: Path, shape: transformer.ModelConfig) -> Any:
     given = nanodo_peer.settings(shape, config.Optimizer(), 1, 1)
     return nanodo_peer.sample_losses(nanodo_peer.load(path), given)
 
@@ -175,7 +175,7 @@ def speed(c: argparse.Namespace) -> Table:
             useful = flops.scoring(*sizes, length_N.sum(), (length_N**2).sum())
             scorer, found = ways(population, shape, c)
             batch = dict.fromkeys(found, 1)
-            call = dict.fromkeys(found, "1") | {PACKED: f"{scorer.micro_rows} rows"}
+            call = dict.fromkeys(found, "1") | {PACKED: f"{scorer.micro_batch_size} rows"}
             for name in [name for name in (THEIRS, BATCHES) if name in found]:
                 batch[name], rates = best_batch(found[name], N)
                 tried = ", ".join(f"{B}: {rate:.3g}" for B, rate in rates.items())
@@ -219,7 +219,7 @@ def arithmetic(c: argparse.Namespace) -> Table:
         squares = (length_N.astype(np.float64) ** 2).mean()
         for size in ("10M", "85M", "302M"):
             shape = steps.shape_of(size)
-            mine = packed_flops(shape, length_N, c.micro_rows)
+            mine = packed_flops(shape, length_N, c.micro_batch_size)
             sizes = shape.layers, shape.width, shape.vocab_size
             useful = flops.scoring(*sizes, length_N.mean(), squares)
             peers = peer_flops(shape, length_N, c)
@@ -229,9 +229,11 @@ def arithmetic(c: argparse.Namespace) -> Table:
     return header, rows()
 
 
-def packed_flops(shape: transformer.Shape, length_N: np.ndarray, micro_rows: int = 0) -> float:
+def packed_flops(
+    shape: transformer.ModelConfig, length_N: np.ndarray, micro_batch_size: int = 0
+) -> float:
     """FLOPs a sample of our scorer on samples of such lengths, as one window; attention is XLA's, all of it counted."""
-    R = ours(c4_like.population(0, shape.vocab_size), shape, micro_rows).micro_rows
+    R = ours(c4_like.population(0, shape.vocab_size), shape, micro_batch_size).micro_batch_size
     L = shape.length_tokens
     # XLA counts a loop's body once, so there is none: neither over layers nor over chunks of tokens
     mesh = sharding.mesh(jax.local_devices()[:1])
@@ -243,7 +245,7 @@ def packed_flops(shape: transformer.Shape, length_N: np.ndarray, micro_rows: int
 
 
 def peer_flops(
-    shape: transformer.Shape, length_N: np.ndarray, c: argparse.Namespace
+    shape: transformer.ModelConfig, length_N: np.ndarray, c: argparse.Namespace
 ) -> dict[str, float]:
     """FLOPs a sample of the others, by name."""
     found = {}
@@ -299,7 +301,7 @@ def _arguments() -> argparse.Namespace:
         parser.error(f"no such section: {', '.join(sorted(unknown))}")
     if unknown := set(c.sizes) - {"small", *config.SIZES}:
         parser.error(f"--sizes: no such size: {', '.join(sorted(unknown))}")
-    if min(c.rounds, 1 if c.samples is None else c.samples, c.micro_rows + 1) < 1:
+    if min(c.rounds, 1 if c.samples is None else c.samples, c.micro_batch_size + 1) < 1:
         parser.error("--rounds, --samples: must be 1 or more; --micro-rows: 0 or more")
     if c.scale < 1 or c4_like.LENGTH_TOKENS % c.scale:
         parser.error(f"--scale={c.scale}: must divide {c4_like.LENGTH_TOKENS}")

@@ -21,7 +21,7 @@ from lm_mia.data.population import Population
 from lm_mia.model import transformer
 from lm_mia.train import batching, checkpoint, execution, loop, sharding
 from lm_mia.train.optimizer import learning_rates, optimizer
-from lm_mia.train.step import place
+from lm_mia.train.step import to_global_array
 
 Step = Callable[[np.ndarray], dict[str, Any]]
 """Trains on samples, by their ids, and returns metrics, which may not be there yet."""
@@ -32,38 +32,38 @@ PACKED, PADDED = "packed", "padded"
 THEIRS, CONCATENATED = "NanoDO padded", "NanoDO concatenated"
 
 
-def shape_of(size: str, scale: int = 1, dtype: str = "float32") -> transformer.Shape:
+def shape_of(size: str, scale: int = 1, dtype: str = "float32") -> transformer.ModelConfig:
     """A size by name, with 32,000 pieces; "small" is 2 layers of 256, with 4,096."""
     layers, width = (2, 256) if size == "small" else config.SIZES[size]
     vocab_size, heads = 4096 if size == "small" else 32_000, width // config.HEAD_WIDTH
-    return transformer.Shape(
+    return transformer.ModelConfig(
         layers, width, heads, vocab_size, c4_like.LENGTH_TOKENS // scale, dtype
     )
 
 
-def ours(population: Population, shape: transformer.Shape, batch_size: int) -> Any:
+def ours(population: Population, shape: transformer.ModelConfig, batch_size: int) -> Any:
     """Our trainer on the first device, as a worker makes it."""
     device = jax.local_devices()[0]
-    choice = execution.choose(config.Compute(), shape, batch_size, device.platform)
+    choice = execution.plan_execution(config.Compute(), shape, batch_size, device.platform)
     settings, mesh = config.Train(batch_size=batch_size), sharding.mesh([device])
     return loop.Trainer(population, shape, RECIPE, settings, choice, mesh)
 
 
 def padded_rows(
     trainer: loop.Trainer, population: Population, ids_B: np.ndarray
-) -> tuple[batching.Rows, batching.Sizes]:
+) -> tuple[batching.PackedBatch, batching.BatchStats]:
     """Samples on the device, one a row, to be compared with the packed rows of ``trainer.rows``."""
-    B, M = len(ids_B), trainer.choice.micro_rows
+    B, M = len(ids_B), trainer.plan.micro_batch_size
     plan = batching.Plan(np.arange(B), np.zeros(B, np.int64), np.ones(B, np.int64), B)
     count = batching.micro_batches(B, M, devices=1)
     rows, sizes = batching.rows(population, ids_B, plan, count, M)
-    return place(rows, trainer.mesh), sizes
+    return to_global_array(rows, trainer.mesh), sizes
 
 
 def make_step(
     name: str,
     population: Population,
-    shape: transformer.Shape,
+    shape: transformer.ModelConfig,
     batch_size: int,
     nanodo: Path | None,
 ) -> Step:
@@ -77,7 +77,7 @@ def make_step(
         def step(ids_B: np.ndarray) -> dict[str, Any]:
             nonlocal state
             rows, sizes = laid_out(population, ids_B)
-            trips, predicted = np.int32(sizes.trips), np.float32(sizes.predicted)
+            trips, predicted = np.int32(sizes.num_micro_batches), np.float32(sizes.num_targets)
             state, metrics = trainer.step(state, rows, trips, predicted, rate_T[next(count)])
             return metrics
 
@@ -93,7 +93,7 @@ def make_step(
 
 @functools.cache
 def _their_trainer(
-    nanodo: Path, shape: transformer.Shape, batch_size: int
+    nanodo: Path, shape: transformer.ModelConfig, batch_size: int
 ) -> tuple[Any, Iterator[int]]:
     given = nanodo_peer.settings(shape, RECIPE, batch_size, STEPS)
     theirs = nanodo_peer.trainer(nanodo_peer.load(nanodo), given)
@@ -106,7 +106,7 @@ def two_steps(
     folder: Path,
     *,
     name: str,
-    shape: transformer.Shape,
+    shape: transformer.ModelConfig,
     batch_size: int,
     nanodo: Path | None,
 ) -> fresh.Results:
@@ -129,7 +129,7 @@ def compiled_bytes(step: Any) -> int:
 def lowered(
     *,
     name: str,
-    shape: transformer.Shape,
+    shape: transformer.ModelConfig,
     batch_size: int,
     nanodo: Path | None,
     whole_chunks: bool = False,
@@ -146,13 +146,13 @@ def lowered(
         return nanodo_peer.lowered(nanodo_peer.load(nanodo), given)
     # The executable is the same for packed and for padded rows.
     t = ours(c4_like.population(batch_size, shape.vocab_size), shape, batch_size)
-    M = t.choice.micro_rows
+    M = t.plan.micro_batch_size
     if whole_chunks:
-        choice = dataclasses.replace(t.choice, chunk_tokens=M * shape.length_tokens)
+        choice = dataclasses.replace(t.plan, chunk_tokens=M * shape.length_tokens)
         t = dataclasses.replace(t, choice=choice)
     micro_batches = batching.micro_batches(batch_size, M, devices=1)
     x_NxMxL = jax.ShapeDtypeStruct((micro_batches, M, shape.length_tokens), np.int32)
     state = checkpoint.abstract(shape, optimizer(RECIPE), t.mesh)
     return t.step.lower(
-        state, batching.Rows(*[x_NxMxL] * 3), np.int32(1), np.float32(1), np.float32(0)
+        state, batching.PackedBatch(*[x_NxMxL] * 3), np.int32(1), np.float32(1), np.float32(0)
     )

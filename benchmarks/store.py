@@ -6,7 +6,7 @@ Losses (float32) and membership of all rows and samples, 1.25 GiB by default; th
 
 Written by one process, and by four at once, each with a part of the rows:
 
-- store: Store.write_row. It writes a shard to a file beside, syncs it, renames it and syncs the folder.
+- store: Store.write_model. It writes a shard to a file beside, syncs it, renames it and syncs the folder.
 - plain files: the same bytes in as many files, written, synced and renamed just so, from Python.
 - one file: the same bytes one after another, a row at a time, synced once at the end.
 
@@ -149,13 +149,17 @@ def write_store(
     clock: Clock, folder: Path, *, rows: int, samples: int, part: Part = (0, 1)
 ) -> Results:
     """Writes a part of the rows of a store that knows them; the first process makes it anew."""
-    path, wanted, values = folder / "scores.zarr", subsets.rows(rows - 1, 1), drawn(rows, samples)
+    path, wanted, values = (
+        folder / "scores.zarr",
+        subsets.requested_seeds(rows - 1, 1),
+        drawn(rows, samples),
+    )
     if part[0] == 0:
         shutil.rmtree(path, ignore_errors=True)
         Store(path).ensure(wanted, {"tokens": np.full(samples, 128)}, {})
     with _together(clock, folder, part) as results:
         for index in _share(rows, part):
-            Store(path).write_row(wanted[index], values["loss"][index], values["member"][index])
+            Store(path).write_model(wanted[index], values["loss"][index], values["member"][index])
     return results
 
 
@@ -196,7 +200,11 @@ def write_one(clock: Clock, folder: Path, *, rows: int, samples: int) -> Results
 
 def read_store(clock: Clock, folder: Path, *, rows: int, samples: int, cold: bool) -> Results:
     """Reads all blocks of the store; a second time, to compare them with what was written."""
-    path, wanted, values = folder / "scores.zarr", subsets.rows(rows - 1, 1), drawn(rows, samples)
+    path, wanted, values = (
+        folder / "scores.zarr",
+        subsets.requested_seeds(rows - 1, 1),
+        drawn(rows, samples),
+    )
     parts = {name: (name, wanted) for name in ("loss", "member")}
     _prepare((p for p in path.rglob("*") if p.is_file()), cold)
     with _together(clock, folder) as results:

@@ -68,7 +68,7 @@ def ours(base: Path, scratch: Path, c: config.Config, flags: Sequence[str], work
         _lm_mia(verb, workdir, flags, cache=workdir / "cache")
     seconds = time.perf_counter() - began
     store = workdir / "recipes" / CONFIG.stem / "scores.zarr"
-    rows = subsets.rows(c.attack.references, c.attack.replicas)
+    rows = subsets.requested_seeds(c.attack.references, c.attack.replicas)
     loss_nats = float(np.mean(Store(store).read(rows)[0]))
     shutil.rmtree(workdir)
     return Run(seconds, seconds, loss_nats)
@@ -119,7 +119,9 @@ def _reference(
     )
 
 
-def write_reference(folder: Path, population_dir: Path, c: config.Config, row: subsets.Row) -> None:
+def write_reference(
+    folder: Path, population_dir: Path, c: config.Config, row: subsets.ModelSeeds
+) -> None:
     """What `nanodo_peer.train_reference` reads: batches as our row has them, padded, and the population."""
     population = open_population(population_dir)
     ids_N = np.flatnonzero(subsets.member(row.subset_seed, len(population), c.train.subset))
@@ -131,7 +133,7 @@ def write_reference(folder: Path, population_dir: Path, c: config.Config, row: s
             x_BxL = np.zeros((B, population.length_tokens), np.int32)
             x_BxL[: len(ids_B)] = population.pad(ids_B)  # the last batch of an epoch may be smaller
             found.append(x_BxL)
-    shape = transformer.Shape(
+    shape = transformer.ModelConfig(
         c.model.layers,
         c.model.width,
         c.model.heads,
@@ -166,7 +168,7 @@ def ways(scratch: Path, given: argparse.Namespace) -> dict[str, Callable[[], Run
     if not given.nanodo:
         return found
     folders = [scratch / f"reference_{i}" for i in range(_AT_ONCE)]
-    for folder, row in zip(folders, subsets.rows(_AT_ONCE, 0), strict=True):
+    for folder, row in zip(folders, subsets.requested_seeds(_AT_ONCE, 0), strict=True):
         write_reference(folder, base / "populations" / population_hash(c), c, row)
     theirs(given.nanodo, folders[:1], 1, 1, scratch / "cache")  # fills it; loads files into memory
     run = functools.partial(theirs, given.nanodo, folders, references)

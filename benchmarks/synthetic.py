@@ -74,14 +74,14 @@ def write(folder: Path, samples: int, references: int, targets: int, population:
 
 def write_store(folder: Path, samples: int, references: int, targets: int) -> Store:
     """A score store, as training and scoring of the rows would leave it, written by its own code."""
-    store, rows = Store(folder / "scores.zarr"), subsets.rows(references, targets)
+    store, rows = Store(folder / "scores.zarr"), subsets.requested_seeds(references, targets)
     store.ensure(rows, {"tokens": np.full(samples, 128)}, {})
     here = world(samples)
     member_N = next(world(samples, seed=2).members(1))
     for i, coin_N in enumerate(here.members(references)):
-        store.write_row(rows[i], here.losses(2, i, coin_N), coin_N)
+        store.write_model(rows[i], here.losses(2, i, coin_N), coin_N)
     for i, row in enumerate(rows[references:]):
-        store.write_row(row, here.losses(3, i, member_N), member_N)
+        store.write_model(row, here.losses(3, i, member_N), member_N)
     return store
 
 

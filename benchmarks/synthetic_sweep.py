@@ -17,13 +17,13 @@ from lm_mia.config import Config
 from lm_mia.config.recipe import Entry, requests
 from lm_mia.data import build
 from lm_mia.data.population import MEASURES, open_population
-from lm_mia.data.subsets import Row, member
+from lm_mia.data.subsets import ModelSeeds, member
 from lm_mia.run import pipeline
 from lm_mia.run import sweep as sweeps
-from lm_mia.run.sweep import Sweep, Task
+from lm_mia.run.sweep import Sweep, SweepRecipe
 from lm_mia.run.workdir import Workdir
 from lm_mia.seeds import rng
-from lm_mia.store.store import scores_of
+from lm_mia.store.store import open_store
 
 _LEVEL_NATS, _SPREAD_NATS = 4.0, 0.1
 
@@ -43,7 +43,7 @@ _ONSETS = ("ri", "sto", "ma", "win", "let", "gar", "cap", "eng", "mor", "sil", "
 _ENDS = ("ver", "ne", "ket", "ter", "den", "tain", "ine", "ning", "est", "cher", "bour", "per")
 
 
-def write(folder: Path, entries: Sequence[Entry], gain: float = 1.0) -> list[Task]:
+def write(folder: Path, entries: Sequence[Entry], gain: float = 1.0) -> list[SweepRecipe]:
     """A workdir of many recipes as after training and scoring.
 
     Training on a sample lowers its loss the more, the larger the model, the more often it was seen and the later;
@@ -59,7 +59,7 @@ def write(folder: Path, entries: Sequence[Entry], gain: float = 1.0) -> list[Tas
     """
     workdir = Workdir(folder)
     tasks = [
-        Task(workdir, r.names[0], r.config, r.names, r.entries, r.sets)
+        SweepRecipe(workdir, r.names[0], r.config, r.names, r.entries, r.overrides)
         for r in requests(entries, "synthetic")
     ]
     sweeps.claim(Sweep("synthetic", workdir, (), tuple(tasks), entries[0][1].figures))
@@ -67,20 +67,20 @@ def write(folder: Path, entries: Sequence[Entry], gain: float = 1.0) -> list[Tas
         c = task.config
         found = build.build(c.corpus, c.tokenizer, c.population, task.population)
         sweeps.record_population(task, found.sha256)
-        store = scores_of(c, task.folder)
-        store.ensure(task.rows, {n: found.column(n) for n in MEASURES}, {"recipe": task.name})
-        for row in task.rows:
+        store = open_store(c, task.folder)
+        store.ensure(task.models, {n: found.column(n) for n in MEASURES}, {"recipe": task.name})
+        for row in task.models:
             member_N2 = member(row.subset_seed, len(found), c.train.subset)
             for step in (*config.score_steps(c), 0):
                 loss_N2 = _losses(c, row, member_N2, step, gain)
                 logit_N2 = -loss_N2 + 0.2 * _noise(row, "logit", len(loss_N2))
                 extra = {str(name): logit_N2 for name in c.score.statistics}
-                store.write_row(row, loss_N2, member_N2, extra, step)
+                store.write_model(row, loss_N2, member_N2, extra, step)
             _log(task, row)
     return tasks
 
 
-def attacked(tasks: Sequence[Task], figures: Sequence[str]) -> None:
+def attacked(tasks: Sequence[SweepRecipe], figures: Sequence[str]) -> None:
     """The attack stage of all recipes, for these figures."""
     made = [(task, open_population(task.population, verify=False)) for task in tasks]
     wanted = pipeline.requested(made, page.needs(figures))
@@ -89,7 +89,9 @@ def attacked(tasks: Sequence[Task], figures: Sequence[str]) -> None:
         pipeline.attack(task, population, wanted[task.name], silent, silent)
 
 
-def _losses(c: Config, row: Row, member_N2: np.ndarray, step: int, gain: float) -> np.ndarray:
+def _losses(
+    c: Config, row: ModelSeeds, member_N2: np.ndarray, step: int, gain: float
+) -> np.ndarray:
     n, total = len(member_N2), config.total_steps(c)
     size = 12 * c.model.layers * c.model.width**2
     epochs = c.train.epochs * (step or total) / total
@@ -100,11 +102,11 @@ def _losses(c: Config, row: Row, member_N2: np.ndarray, step: int, gain: float) 
     return (level_N2 - gained_N2 * member_N2 + noise_N2).clip(0.01).astype(np.float32)
 
 
-def _noise(row: Row, purpose: str, n: int) -> np.ndarray:
+def _noise(row: ModelSeeds, purpose: str, n: int) -> np.ndarray:
     return rng(row.order_seed, f"{row.role} {purpose}").standard_normal(n).astype(np.float32)
 
 
-def _log(task: Task, row: Row) -> None:
+def _log(task: SweepRecipe, row: ModelSeeds) -> None:
     """What training says of a row, as far as figures read it."""
     c, total = task.config, config.total_steps(task.config)
     about = {"recipe": task.name, "row": str(row), "role": row.role, "steps": total}

@@ -140,7 +140,7 @@ def arithmetic(scratch: Path, c: argparse.Namespace) -> Table:
             shape = steps.shape_of(size)
             given = {"shape": shape, "batch_size": PAPER_BATCH, "nanodo": c.nanodo}
             nothing = c4_like.population(0, shape.vocab_size)
-            M = steps.ours(nothing, shape, PAPER_BATCH).choice.micro_rows
+            M = steps.ours(nothing, shape, PAPER_BATCH).plan.micro_batch_size
             one = _tera(steps.lowered(name=PACKED, whole_chunks=True, **given))
             trips = float(np.mean(-(-rows_I // M)))
             mine, padded = one * trips, one * (PAPER_BATCH / M)

@@ -40,7 +40,7 @@ def check() -> None:
 
 
 def scorer(
-    shape: "transformer.Shape", params: "transformer.Params", samples: Sequence[np.ndarray]
+    shape: "transformer.ModelConfig", params: "transformer.Params", samples: Sequence[np.ndarray]
 ) -> Callable[[str, int, int], np.ndarray]:
     """(loop, N, batch size) -> loss_N, nats a token, of the first N samples, by another process, started here.
 
@@ -64,7 +64,7 @@ def scorer(
 
 def _serve(
     pipe: Connection,
-    shape: "transformer.Shape",
+    shape: "transformer.ModelConfig",
     weights: Mapping[str, np.ndarray],
     samples: Sequence[np.ndarray],
 ) -> None:
@@ -114,7 +114,7 @@ def _load() -> SimpleNamespace:
 
 def gpt2(
     peer: SimpleNamespace,
-    shape: "transformer.Shape",
+    shape: "transformer.ModelConfig",
     weights: Mapping[str, np.ndarray] | None,
     tuned: bool = True,
 ) -> Any:
@@ -212,7 +212,7 @@ def _losses(peer: SimpleNamespace, gpt: Any, x_BxL: Any, real_BxL: Any) -> Any:
     return losses_BL1.view(target_BxL1.shape).sum(1) / (target_BxL1 != IGNORED).sum(1)
 
 
-def sample_flops(shape: "transformer.Shape", length_N: np.ndarray) -> np.ndarray:
+def sample_flops(shape: "transformer.ModelConfig", length_N: np.ndarray) -> np.ndarray:
     """FLOPs_N of the forward pass over rows of so many tokens, matrix products alone, as torch counts them.
 
     They are a n + b n^2 of n tokens: counted of two lengths, without any array, the rest follow.
@@ -224,7 +224,7 @@ def sample_flops(shape: "transformer.Shape", length_N: np.ndarray) -> np.ndarray
     return a * length_N + b * length_N.astype(np.float64) ** 2
 
 
-def _counted(shape: "transformer.Shape", lengths: Sequence[int]) -> list[int]:
+def _counted(shape: "transformer.ModelConfig", lengths: Sequence[int]) -> list[int]:
     peer = _load()
     gpt, found = gpt2(peer, shape, None), []
     for n in lengths:

@@ -9,7 +9,7 @@ DATA is a TFDS folder with c4/en/3.1.0 (none given: TFDS's own). With the files 
 
 Each model sees 20 tokens per parameter once, in samples of 400 tokens on average, cut at 1,024: 7,000,000 samples for
 140M, half of the population. 128 references, and 2 replicas, the fewest that have a flip rate. One large model may need
-several devices: --config.compute.span=job.
+several devices: --config.compute.sharding=fsdp.
 
 Cost, by `lm-mia plan --config=configs/c4.py` (sizes are its sweep): chip-hours of an H100 at an MFU of 0.4, and disk
 for last states, scores and population.

@@ -72,12 +72,12 @@ class Cost:
 def cost(figure: str, setting: str) -> Cost:
     """The cost of a figure of `MODULES`; of "scaling", which compares all recipes, the cost of all figures together."""
     argument = setting if figure == "scaling" else f"{figure},{setting}"
-    tasks = sweep.read(f"strongmia:{argument}", None, ()).tasks
-    planned = [plan.recipe(t, plan.assumed(t.config.population.length_tokens)) for t in tasks]
+    tasks = sweep.read(f"strongmia:{argument}", None, ()).recipes
+    planned = [plan.recipe_cost(t, plan.assumed(t.config.population.length_tokens)) for t in tasks]
     return Cost(
         names=tuple(c.name for _, c in load.sweep(f"strongmia:{argument}")),
         recipes=len(planned),
-        models=sum(r.rows for r in planned),
+        models=sum(r.models for r in planned),
         flops=sum(r.train_flops + r.score_flops for r in planned),
     )
 

@@ -98,7 +98,7 @@ def _run(verb: str, known: argparse.Namespace, sweep: Sweep, sizes: Any, of: Any
     if verb == "rows":
         from launch import model_block
 
-        task = jobs.task_of(sweep, known.recipe, known.recipe_hash)
+        task = jobs.find_recipe(sweep, known.recipe, known.recipe_hash)
         return model_block.run(sweep, task, known.rows, known.job, known.log, known.workers)
     from launch import kubernetes, slurm
 

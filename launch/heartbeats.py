@@ -34,7 +34,7 @@ PARENT = "LM_MIA_LAUNCH_PARENT"
 
 
 @dataclasses.dataclass(frozen=True)
-class By:
+class WorkerInfo:
     """Who is at work."""
 
     job: str
@@ -46,7 +46,7 @@ class By:
     """Of lm_mia, and the commit."""
 
 
-_BY = tuple(field.name for field in dataclasses.fields(By))
+_BY = tuple(field.name for field in dataclasses.fields(WorkerInfo))
 
 
 def now() -> str:
@@ -57,7 +57,7 @@ def now() -> str:
 class Running:
     """The record of this job: rows that it is at work on, since when."""
 
-    def __init__(self, recipe: Path, by: By):
+    def __init__(self, recipe: Path, by: WorkerInfo):
         self._path = recipe / "running" / f"{_file_name(by.job)}.json"
         self._record: dict[str, Any] = {**dataclasses.asdict(by), "since": now(), "rows": {}}
         self._changing = threading.Lock()
@@ -122,7 +122,7 @@ def _time_there(folder: Path) -> float:
         return os.fstat(file.fileno()).st_mtime
 
 
-def bury(recipe: Path, job: str, unfinished: set[str]) -> list[str]:
+def reap(recipe: Path, job: str, unfinished: set[str]) -> list[str]:
     """Takes away the records of jobs that vanished, and of an earlier life of this one; a failure for each such row.
 
     Args:
@@ -142,7 +142,7 @@ def bury(recipe: Path, job: str, unfinished: set[str]) -> list[str]:
             path.rename(grave)  # one of those who see it takes it
         except FileNotFoundError:
             continue
-        by = By(**{name: record[name] for name in _BY})
+        by = WorkerInfo(**{name: record[name] for name in _BY})
         reason = "its job vanished (killed, out of memory, or the machine lost?)"
         for row in record["rows"]:
             if row in unfinished:
@@ -152,7 +152,7 @@ def bury(recipe: Path, job: str, unfinished: set[str]) -> list[str]:
     return said
 
 
-def failed(recipe: Path, row: str, reason: str, by: By) -> None:
+def failed(recipe: Path, row: str, reason: str, by: WorkerInfo) -> None:
     """Writes down that a row failed, and why: the last line of a traceback says it best."""
     path = _failures(recipe, row)
     path.parent.mkdir(exist_ok=True)
@@ -161,7 +161,7 @@ def failed(recipe: Path, row: str, reason: str, by: By) -> None:
         file.write((json.dumps(line | dataclasses.asdict(by)) + "\n").encode())
 
 
-def failures(recipe: Path, row: subsets.Row | str) -> list[dict[str, Any]]:
+def failures(recipe: Path, row: subsets.ModelSeeds | str) -> list[dict[str, Any]]:
     """How a row failed, in order."""
     try:
         lines = _failures(recipe, row).read_bytes().splitlines()
@@ -180,18 +180,18 @@ def _record(text: bytes, names: Sequence[str]) -> dict[str, Any] | None:
     return record if isinstance(record, dict) and record.keys() >= set(names) else None
 
 
-def set_aside(recipe: Path, row: subsets.Row | str) -> bool:
+def set_aside(recipe: Path, row: subsets.ModelSeeds | str) -> bool:
     """Whether a row failed three times in a row without getting further than the same checkpoint."""
     last = [f["saved_step"] for f in failures(recipe, row)[-MOST_FAILURES:]]
     return len(last) == MOST_FAILURES and len(set(last)) == 1
 
 
-def way_out(recipe: Path, row: subsets.Row | str) -> str:
+def remedy(recipe: Path, row: subsets.ModelSeeds | str) -> str:
     """How a row that was set aside is tried again."""
     return f"delete {_failures(recipe, row)} to try again"
 
 
-def _failures(recipe: Path, row: subsets.Row | str) -> Path:
+def _failures(recipe: Path, row: subsets.ModelSeeds | str) -> Path:
     return recipe / "failures" / f"{row}.jsonl"
 
 

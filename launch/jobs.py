@@ -20,14 +20,14 @@ from lm_mia.config.recipe import recipe_hash
 from lm_mia.data import subsets
 from lm_mia.errors import UserError
 from lm_mia.run import plan
-from lm_mia.run.plan import Recipe
-from lm_mia.run.sweep import Sweep, Task
+from lm_mia.run.plan import RecipeCost
+from lm_mia.run.sweep import Sweep, SweepRecipe
 from lm_mia.run.workdir import Workdir
 
 
-def missing(task: Task) -> list[int]:
+def missing(task: SweepRecipe) -> list[int]:
     """Returns the numbers of the models to be made: those that are neither present, nor diverged, nor set aside."""
-    rows, recipe = task.rows, task.folder
+    rows, recipe = task.models, task.folder
     if not recipe.exists():
         return list(range(len(rows)))
     from lm_mia.run import inventory  # imported here: tensorstore takes half a second
@@ -44,7 +44,7 @@ def command(sweep: Sweep, python: Sequence[str], verb: str, *more: str) -> list[
     return [*python, "-m", "launch", verb, *flags, *more, *overrides]
 
 
-def job_command(sweep: Sweep, python: Sequence[str], task: Task, *more: str) -> list[str]:
+def job_command(sweep: Sweep, python: Sequence[str], task: SweepRecipe, *more: str) -> list[str]:
     """Returns the arguments of a job that makes models of a recipe; `more` selects the models with ``--rows``."""
     which = f"--recipe={task.name}", f"--recipe-hash={recipe_hash(task.config)}"
     return command(sweep, python, "rows", *which, *more)
@@ -53,7 +53,7 @@ def job_command(sweep: Sweep, python: Sequence[str], task: Task, *more: str) -> 
 def absolute(sweep: Sweep) -> Sweep:
     """Returns the same sweep with absolute paths, so that processes may start in any folder."""
     workdir = Workdir(Path(os.path.abspath(sweep.workdir.path)))
-    tasks = tuple(dataclasses.replace(task, workdir=workdir) for task in sweep.tasks)
+    tasks = tuple(dataclasses.replace(task, workdir=workdir) for task in sweep.recipes)
     config_arg = sweep.config_arg
     if config_arg is not None:
         name, *arg = config_arg.split(":", 1)
@@ -62,7 +62,7 @@ def absolute(sweep: Sweep) -> Sweep:
     return dataclasses.replace(sweep, config_arg=config_arg, workdir=workdir, tasks=tasks)
 
 
-def task_of(sweep: Sweep, name: str, expected_hash: str = "") -> Task:
+def find_recipe(sweep: Sweep, name: str, expected_hash: str = "") -> SweepRecipe:
     """Returns the task of a recipe.
 
     Args:
@@ -73,10 +73,10 @@ def task_of(sweep: Sweep, name: str, expected_hash: str = "") -> Task:
     Raises:
       UserError: if the sweep has no such recipe, or if the recipe has changed since the job was written.
     """
-    found = [task for task in sweep.tasks if name == task.name]
-    found = found or [task for task in sweep.tasks if name in task.names]
+    found = [task for task in sweep.recipes if name == task.name]
+    found = found or [task for task in sweep.recipes if name in task.names]
     if not found:
-        known = ", ".join(task.name for task in sweep.tasks)
+        known = ", ".join(task.name for task in sweep.recipes)
         raise UserError(
             f"--recipe={name}: there is no such recipe; choose one of {known}, or restore the config if it has changed "
             "since the job was written"
@@ -100,9 +100,9 @@ def slice_of(block: int, rows_per_job: int, rows: int) -> str:
     return f"{block * rows_per_job}:{min((block + 1) * rows_per_job, rows)}"
 
 
-def rows_of(said: str, task: Task) -> list[subsets.Row]:
+def selected_models(said: str, task: SweepRecipe) -> list[subsets.ModelSeeds]:
     """Returns the models that ``--rows=BEGIN:END`` selects; raises UserError if the range is invalid."""
-    rows = task.rows
+    rows = task.models
     found = re.fullmatch(r"(\d+):(\d+)", said)
     begin, end = map(int, found.groups()) if found else (0, 0)
     if not begin < end <= len(rows):
@@ -113,23 +113,23 @@ def rows_of(said: str, task: Task) -> list[subsets.Row]:
     return rows[begin:end]
 
 
-def as_json(task: Task) -> dict[str, Any]:
+def as_json(task: SweepRecipe) -> dict[str, Any]:
     """Returns the fields that describe a task in JSON output."""
     return {
         "recipe": task.name,
         "names": list(task.names),
-        "sets": task.sets,
+        "overrides": task.overrides,
         "entries": list(task.entries),
         "folder": str(task.folder),
     }
 
 
 @dataclasses.dataclass(frozen=True)
-class Sizes:
+class JobSizes:
     """Settings that determine the size of jobs."""
 
     chip: plan.Chip
-    rows_per_job: int
+    models_per_job: int
     """0: as many as fit in `job_hours`."""
     job_hours: float
     tokens_per_sample: float | None
@@ -146,7 +146,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
     plan.cost_flags(group)
 
 
-def sizes(known: argparse.Namespace) -> Sizes:
+def sizes(known: argparse.Namespace) -> JobSizes:
     """Returns the values of the flags; raises UserError with one line for each invalid flag."""
     wrong, chip = [], None
     try:
@@ -161,39 +161,41 @@ def sizes(known: argparse.Namespace) -> Sizes:
         wrong.append(f"--job-hours={known.job_hours:g}: must be above 0; try --job-hours=4")
     if wrong or chip is None:
         raise UserError("\n".join(wrong))
-    return Sizes(chip, known.rows_per_job, known.job_hours, known.tokens_per_sample)
+    return JobSizes(chip, known.rows_per_job, known.job_hours, known.tokens_per_sample)
 
 
-def cost(task: Task, of: Sizes, look: bool = True) -> Recipe:
+def cost(task: SweepRecipe, of: JobSizes, look: bool = True) -> RecipeCost:
     """Returns the cost of a task; with `look`, present models and sample lengths are read from the workdir."""
     if look:
-        return plan.recipe(task, plan.lengths_of(task, of.tokens_per_sample), plan.present(task))
+        return plan.recipe_cost(
+            task, plan.lengths_of(task, of.tokens_per_sample), plan.present(task)
+        )
     length_tokens = task.config.population.length_tokens
-    return plan.recipe(task, plan.assumed(length_tokens, of.tokens_per_sample))
+    return plan.recipe_cost(task, plan.assumed(length_tokens, of.tokens_per_sample))
 
 
-def row_hours(found: Recipe, of: Sizes) -> float:
+def model_hours(found: RecipeCost, of: JobSizes) -> float:
     """Returns the chip-hours of one model."""
-    return plan.chip_hours(found, of.chip.flops * of.chip.mfu)[0] / found.rows
+    return plan.chip_hours(found, of.chip.flops * of.chip.mfu)[0] / found.models
 
 
-def rows_per_job(found: Recipe, of: Sizes, chips: int, span: str) -> int:
+def models_per_job(found: RecipeCost, of: JobSizes, chips: int, sharding: str) -> int:
     """Returns how many models a job of about `job_hours` has; at least one per chip if each model runs on one chip."""
-    if of.rows_per_job:
-        return min(of.rows_per_job, found.rows)
-    side_by_side = chips if span == "device" else 1
-    in_time = of.job_hours * chips / row_hours(found, of) / side_by_side
-    return min(max(int(min(in_time, found.rows)), 1) * side_by_side, found.rows)
+    if of.models_per_job:
+        return min(of.models_per_job, found.models)
+    side_by_side = chips if sharding == "none" else 1
+    in_time = of.job_hours * chips / model_hours(found, of) / side_by_side
+    return min(max(int(min(in_time, found.models)), 1) * side_by_side, found.models)
 
 
 @dataclasses.dataclass(frozen=True)
 class Jobs:
     """The jobs of a task."""
 
-    task: Task
-    cost: Recipe
+    task: SweepRecipe
+    cost: RecipeCost
     """Cost of all requested models."""
-    rows_per_job: int
+    models_per_job: int
     blocks: tuple[int, ...]
     """Numbers of the blocks that have missing models; each is one job."""
     missing: int
@@ -201,10 +203,10 @@ class Jobs:
 
     def slices(self) -> list[str]:
         """Returns the range of models of each job, in the form that ``--rows`` takes."""
-        return [slice_of(b, self.rows_per_job, self.cost.rows) for b in self.blocks]
+        return [slice_of(b, self.models_per_job, self.cost.models) for b in self.blocks]
 
 
-def jobs(of: Sweep, sizes: Sizes, chips: int = 1, look: bool = True) -> list[Jobs]:
+def jobs(of: Sweep, sizes: JobSizes, chips: int = 1, look: bool = True) -> list[Jobs]:
     """Returns the jobs of every recipe of a sweep.
 
     Args:
@@ -218,16 +220,16 @@ def jobs(of: Sweep, sizes: Sizes, chips: int = 1, look: bool = True) -> list[Job
     """
     plan.check_tokens(sizes.tokens_per_sample, of)
     found = []
-    for task in of.tasks:
-        left = missing(task) if look else list(range(len(task.rows)))
+    for task in of.recipes:
+        left = missing(task) if look else list(range(len(task.models)))
         recipe_cost = cost(task, sizes, look)
-        size = rows_per_job(recipe_cost, sizes, chips, task.config.compute.span)
+        size = models_per_job(recipe_cost, sizes, chips, task.config.compute.sharding)
         job_blocks = tuple(blocks(left, size))
         found.append(Jobs(task, recipe_cost, size, job_blocks, len(left)))
     return found
 
 
-def show(of: Sweep, sizes: Sizes, *, as_json: bool, look: bool) -> None:
+def show(of: Sweep, sizes: JobSizes, *, as_json: bool, look: bool) -> None:
     """Prints the cost of a sweep, as `lm-mia plan` does, and its jobs, as tables or as JSON; writes no files."""
     found = jobs(of, sizes, look=look)
     costs = [j.cost for j in found]
@@ -279,14 +281,14 @@ def show(of: Sweep, sizes: Sizes, *, as_json: bool, look: bool) -> None:
 _SUMMED = ("missing_rows", "jobs", "missing_chip_hours")
 
 
-def _numbers(j: Jobs, sizes: Sizes) -> dict[str, Any]:
+def _numbers(j: Jobs, sizes: JobSizes) -> dict[str, Any]:
     """Returns the fields that describe jobs in JSON output, with units in their names."""
-    hours = row_hours(j.cost, sizes)
+    hours = model_hours(j.cost, sizes)
     return {
         "missing_rows": j.missing,
         "jobs": len(j.blocks),
-        "rows_per_job": j.rows_per_job,
-        "job_hours": hours * j.rows_per_job,
+        "rows_per_job": j.models_per_job,
+        "job_hours": hours * j.models_per_job,
         "missing_chip_hours": hours * j.missing,
     }
 
@@ -305,10 +307,10 @@ def corpus(of: Sweep) -> int:
 
 def span_problems(found: Sequence[Jobs], machines: int, said: str) -> list[str]:
     """Returns one line if jobs have several machines, but some recipes have models that cannot span machines."""
-    names = [j.task.name for j in found if j.task.config.compute.span == "device"]
+    names = [j.task.name for j in found if j.task.config.compute.sharding == "none"]
     if machines == 1 or not names:
         return []
     return [
-        f"{said}, but each model of {', '.join(names)} is made on one device; add --config.compute.span=job, or use "
+        f"{said}, but each model of {', '.join(names)} is made on one device; add --config.compute.sharding=fsdp, or use "
         "one machine per job and run more jobs at once"
     ]

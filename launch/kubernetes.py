@@ -19,7 +19,7 @@ from typing import Any, Literal
 import yaml
 
 from launch import jobs, status
-from launch.jobs import Sizes, span_problems
+from launch.jobs import JobSizes, span_problems
 from lm_mia.atomic import write_atomically
 from lm_mia.config import load
 from lm_mia.config.recipe import recipe_hash
@@ -300,7 +300,7 @@ def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def jobsets(of: Sweep, sizes: Sizes, asked: Pods, output: Path) -> int:
+def jobsets(of: Sweep, sizes: JobSizes, asked: Pods, output: Path) -> int:
     """Writes the JobSets of all jobs with missing models, one file per recipe, for `kubectl apply`.
 
     Args:

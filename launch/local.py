@@ -19,7 +19,7 @@ from pathlib import Path
 from launch import heartbeats, jobs, model_block, status
 from lm_mia.errors import UserError
 from lm_mia.run import devices, inventory, pipeline, progress
-from lm_mia.run.sweep import Sweep, Task
+from lm_mia.run.sweep import Sweep, SweepRecipe
 
 _GRACE_SECONDS = 150  # for a job to save; its own workers have 120
 _MOST_DEATHS = 3  # consecutive ones on a device without a new model
@@ -65,7 +65,7 @@ class _Slot:
     number: int
     environment: dict[str, str]
     log: Path
-    task: Task | None = None
+    task: SweepRecipe | None = None
     process: subprocess.Popen[bytes] | None = None
     missing: int = 0
     """Number of models of the recipe that were missing when the job started."""
@@ -100,16 +100,16 @@ def worker(of: Sweep) -> int:
 
 def _prepare(of: Sweep) -> tuple[Sweep, list[_Slot]]:
     """Builds the missing populations; returns the sweep with its final folders, and a slot for each device."""
-    span = of.tasks[0].config.compute.span
-    if any(t.config.compute.span != span for t in of.tasks):
+    sharding = of.recipes[0].config.compute.sharding
+    if any(t.config.compute.sharding != sharding for t in of.recipes):
         raise UserError(
-            "compute.span: must be the same in all entries of a sweep, since devices are assigned to jobs only once; "
+            "compute.sharding: must be the same in all entries of a sweep, since devices are assigned to jobs only once; "
             "launch the entries one after another"
         )
     with progress.display(overall=False) as display:
         of, _ = pipeline.populations(of, display)
-    workers = max(t.config.train.workers for t in of.tasks)
-    _, environments = devices.environments(workers, span)
+    workers = max(t.config.train.workers for t in of.recipes)
+    _, environments = devices.environments(workers, sharding)
     by = model_block.who("", "").job
     logs = of.workdir.path / "logs"
     return of, [_Slot(i, e, logs / f"{by}-{i}.log") for i, e in enumerate(environments)]
@@ -126,7 +126,7 @@ def _work(
             for slot in slots:
                 if slot.process is not None and slot.process.poll() is not None:
                     _ended(slot, not_before, say)
-            missing = {task.name: jobs.missing(task) for task in of.tasks}
+            missing = {task.name: jobs.missing(task) for task in of.recipes}
             if not any(missing.values()):
                 return
             for slot in slots:
@@ -163,12 +163,12 @@ def _begin(
     say: Callable[[str], None],
 ) -> None:
     """Starts a job for the first recipe that has more missing models than our jobs, one of them not locked."""
-    for task in of.tasks:
+    for task in of.recipes:
         numbers = missing[task.name]
         ours = sum(s.task == task for s in slots if s.process is not None)
         if len(numbers) <= ours or time.monotonic() < not_before.get(task.name, 0):
             continue
-        rows = task.rows
+        rows = task.models
         if all(inventory.locked(task.folder, rows[i]) for i in numbers):
             continue  # a job would only load JAX and end
         about = f"--rows=0:{len(rows)}", f"--job={slot.log.stem}", f"--log={slot.log}"

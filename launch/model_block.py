@@ -14,10 +14,10 @@ from typing import Any
 
 from launch import heartbeats, jobs
 from lm_mia.config import Config
-from lm_mia.data.subsets import Row
-from lm_mia.errors import STOPPED, ApartError, DiskError, LostError, UserError
+from lm_mia.data.subsets import ModelSeeds
+from lm_mia.errors import STOPPED, DiskError, RendezvousError, UserError, WorkersKilledError
 from lm_mia.run import inventory, pipeline, progress, trackers, workdir
-from lm_mia.run.sweep import Sweep, Task
+from lm_mia.run.sweep import Sweep, SweepRecipe
 
 Event = dict[str, Any]
 
@@ -25,7 +25,7 @@ AGAIN = 200
 
 
 def run(
-    sweep: Sweep, task: Task, said: str, name: str = "", log: str = "", workers: int = 0
+    sweep: Sweep, task: SweepRecipe, said: str, name: str = "", log: str = "", workers: int = 0
 ) -> int:
     """Makes the models that ``--rows`` names.
 
@@ -44,7 +44,7 @@ def run(
       UserError: invalid input, or workers that fail before they start a model.
       SystemExit: with code 143, when stopped.
     """
-    rows = jobs.rows_of(said, task)
+    rows = jobs.selected_models(said, task)
     trackers.check(task.config.train.trackers)
     by = who(name, log)
     with progress.display(overall=False) as display:
@@ -57,7 +57,7 @@ def run(
         c, recipe = task.config, task.folder
         about = {"job": by.job, "host": by.host, "version": by.version}
         missing = inventory.missing("run", c, recipe, rows)
-        for line in heartbeats.bury(recipe, by.job, {str(row) for row in missing}):
+        for line in heartbeats.reap(recipe, by.job, {str(row) for row in missing}):
             display.say(line)
         state = heartbeats.Running(recipe, by)
         with state.alive():
@@ -69,7 +69,7 @@ def run(
                     )
                 except DiskError:
                     raise
-                except (ApartError, LostError) as error:
+                except (RendezvousError, WorkersKilledError) as error:
                     if not watch.failed:
                         display.say(str(error))
                         return AGAIN
@@ -79,19 +79,23 @@ def run(
                 if not watch.failed:
                     break
                 display.say("\n".join(watch.failed))
-                if c.compute.span == "job":  # its other processes cannot continue without this one
+                if (
+                    c.compute.sharding == "fsdp"
+                ):  # its other processes cannot continue without this one
                     raise SystemExit(STOPPED)
         return _summary(c, recipe, rows, display)
 
 
-def who(name: str, log: str) -> heartbeats.By:
+def who(name: str, log: str) -> heartbeats.WorkerInfo:
     """Describes this process; its host is named as the scheduler names it."""
     host = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
     rank = os.environ.get("JAX_PROCESS_ID") or os.environ.get("SLURM_PROCID") or "0"
     made_by = workdir.provenance()
     version = f"{made_by['lm_mia']} {(made_by['commit'] or '')[:9]}".strip()
     job_name = name or f"{host}-{os.getpid()}"
-    return heartbeats.By(job_name + f".{rank}" * (rank != "0"), host, os.getpid(), log, version)
+    return heartbeats.WorkerInfo(
+        job_name + f".{rank}" * (rank != "0"), host, os.getpid(), log, version
+    )
 
 
 @dataclasses.dataclass
@@ -100,7 +104,7 @@ class _Watch:
 
     state: heartbeats.Running
     recipe: Path
-    by: heartbeats.By
+    by: heartbeats.WorkerInfo
     failed: list[str] = dataclasses.field(default_factory=list)
     at_work: dict[int, str] = dataclasses.field(default_factory=dict)
     """Index of a worker -> name of the model."""
@@ -135,7 +139,7 @@ class _Watch:
 _CODES = "killed, or out of memory?"
 
 
-def _of_lead(recipe: Path, by: heartbeats.By) -> list[str]:
+def _of_lead(recipe: Path, by: heartbeats.WorkerInfo) -> list[str]:
     """Returns the models that the first process of this job is working on."""
     lead, _, rank = by.job.rpartition(".")
     if not rank.isdecimal():
@@ -148,19 +152,19 @@ def _of_lead(recipe: Path, by: heartbeats.By) -> list[str]:
     ]
 
 
-def _left(task: Task, recipe: Path, rows: list[Row]) -> list[Row]:
+def _left(task: SweepRecipe, recipe: Path, rows: list[ModelSeeds]) -> list[ModelSeeds]:
     """Returns the models that are neither present nor diverged nor set aside."""
     missing = inventory.missing("run", task.config, recipe, rows)
     return [row for row in missing if not heartbeats.set_aside(recipe, row)]
 
 
-def _summary(c: Config, recipe: Path, rows: list[Row], display: progress.Display) -> int:
+def _summary(c: Config, recipe: Path, rows: list[ModelSeeds], display: progress.Display) -> int:
     missing = inventory.missing("run", c, recipe, rows)
     aside = [row for row in missing if heartbeats.set_aside(recipe, row)]
     for row in aside:
         reason = heartbeats.failures(recipe, row)[-1]["reason"]
         display.say(
-            f"{row}: set aside after {heartbeats.MOST_FAILURES} failures: {reason}; {heartbeats.way_out(recipe, row)}"
+            f"{row}: set aside after {heartbeats.MOST_FAILURES} failures: {reason}; {heartbeats.remedy(recipe, row)}"
         )
     bad = [row for row in rows if inventory.diverged(recipe, row).exists()]
     for row in bad:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from launch import jobs, status
-from launch.jobs import Sizes, span_problems
+from launch.jobs import JobSizes, span_problems
 from lm_mia.atomic import write_atomically
 from lm_mia.errors import STOPPED, UserError
 from lm_mia.run.sweep import Sweep
@@ -307,7 +307,7 @@ def _say(argv: Sequence[str]) -> str:
     return done.stdout
 
 
-def slurm_scripts(of: Sweep, sizes: Sizes, asked: Slurm, submitted: bool) -> int:
+def slurm_scripts(of: Sweep, sizes: JobSizes, asked: Slurm, submitted: bool) -> int:
     """Writes an array script a recipe into ``DIR/slurm``, and one of the corpus if need be; submits them if asked.
 
     Raises:
@@ -333,8 +333,8 @@ def slurm_scripts(of: Sweep, sizes: Sizes, asked: Slurm, submitted: bool) -> int
             "lm_mia-" + re.sub("[^A-Za-z0-9_.+-]", "-", j.task.name),
             command,
             j.blocks,
-            j.rows_per_job,
-            j.cost.rows,
+            j.models_per_job,
+            j.cost.models,
             logs,
             here,
             asked,

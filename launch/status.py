@@ -23,10 +23,10 @@ from rich.text import Text
 from launch import heartbeats, jobs
 from lm_mia.atomic import FACTS
 from lm_mia.config import to_dict
-from lm_mia.data.subsets import Row
+from lm_mia.data.subsets import ModelSeeds
 from lm_mia.errors import UserError
 from lm_mia.run import inventory, plan, progress
-from lm_mia.run.sweep import Sweep, Task, require
+from lm_mia.run.sweep import Sweep, SweepRecipe, require
 from lm_mia.run.workdir import other_settings, table_facts
 
 _LINE_SECONDS = 10.0  # between lines if the output is not a terminal
@@ -42,7 +42,7 @@ _WIDE = 100  # characters; a console of at least this width has room for bars
 _LAST = 32  # models over which the rate is averaged
 
 
-def of_task(task: Task) -> dict[str, Any]:
+def of_task(task: SweepRecipe) -> dict[str, Any]:
     """Returns the state of a recipe, as plain values.
 
     Returns:
@@ -58,7 +58,7 @@ def of_task(task: Task) -> dict[str, Any]:
     Raises:
       UserError: if the folder has models of another recipe, or files in it are damaged.
     """
-    rows, recipe = task.rows, task.folder
+    rows, recipe = task.models, task.folder
     found: dict[str, Any] = {**jobs.as_json(task), "models": len(rows), "done": 0, "to_score": 0}
     found |= {name: [] for name in ("running", "vanished", "failing", "set_aside", "diverged")}
     found |= {"missing": len(rows), "models_per_hour": None, "seconds_left": None, "hosts": {}}
@@ -86,7 +86,7 @@ def of_task(task: Task) -> dict[str, Any]:
     return found
 
 
-def _population(task: Task) -> dict[str, Any]:
+def _population(task: SweepRecipe) -> dict[str, Any]:
     """Returns path, size and hash of a recipe's population."""
     found: dict[str, Any] = {"path": str(task.population), "samples": None, "sha256": None}
     if task.population.exists():
@@ -97,7 +97,7 @@ def _population(task: Task) -> dict[str, Any]:
     return found
 
 
-def _tables(task: Task) -> dict[str, Any]:
+def _tables(task: SweepRecipe) -> dict[str, Any]:
     """Returns whether the tables of the attacks exist and match the config."""
     state, settings = "missing", dict[str, Any]()
     if not task.config.attack.replicas:
@@ -118,7 +118,7 @@ def _report(of: Sweep) -> str:
     return "older than the tables" if of.workdir.report_is_old() else "present"
 
 
-def _failures(found: dict[str, Any], recipe: Path, row: Row, unscored: bool) -> None:
+def _failures(found: dict[str, Any], recipe: Path, row: ModelSeeds, unscored: bool) -> None:
     """Adds the failures of a model, if any."""
     failures = heartbeats.failures(recipe, row)
     for failure in failures:
@@ -138,7 +138,7 @@ def _host(found: dict[str, Any], name: str) -> dict[str, int]:
     return found["hosts"].setdefault(name, {"models": 0, "failures": 0})
 
 
-def _log(found: dict[str, Any], task: Task, stored: dict[str, Any]) -> None:
+def _log(found: dict[str, Any], task: SweepRecipe, stored: dict[str, Any]) -> None:
     """Adds what follows from the log: recent models per hour, time left, and models of each machine and version."""
     ended, longest_seconds = [], 0.0
     began = f"{stored['lm_mia']} {(stored['commit'] or '')[:9]}".strip()
@@ -183,9 +183,9 @@ def gather(of: Sweep) -> dict[str, Any]:
       ``recipes``: a dict for each, as of `of_task`; ``report``: "present", "missing" or "older than the tables";
       ``others``: folders of recipes of the workdir that are not in the config.
     """
-    ours = {task.name for task in of.tasks}
+    ours = {task.name for task in of.recipes}
     others = [str(of.workdir.recipe(name)) for name in of.workdir.names() if name not in ours]
-    recipes = [of_task(task) for task in of.tasks]
+    recipes = [of_task(task) for task in of.recipes]
     return {"recipes": recipes, "report": _report(of), "others": others}
 
 
@@ -225,11 +225,11 @@ def _verify(of: Sweep, found: dict[str, Any]) -> list[str]:
     """Adds the missing and corrupt shards to `found`; returns a line for each recipe that has corrupt ones."""
     from lm_mia.data.population import open_population  # here: pandas takes a second
 
-    for folder in {task.population for task in of.tasks if task.population.exists()}:
+    for folder in {task.population for task in of.recipes if task.population.exists()}:
         open_population(folder)
     damage = list[str]()
     with progress.display(overall=False) as display:
-        for task, r in zip(of.tasks, found["recipes"], strict=True):
+        for task, r in zip(of.recipes, found["recipes"], strict=True):
             r["shards"] = {"wanted": 0, "missing": [], "corrupt": []}
             recipe = task.folder
             if not (recipe / "scores.zarr").exists():
@@ -278,14 +278,14 @@ def _next(of: Sweep, found: dict[str, Any]) -> list[str]:
     if (tables and found["report"] != "missing") or any(r["done"] < r["models"] for r in recipes):
         return []
     flags = [f"--workdir={of.workdir.path}"]
-    if found["others"] or any(not _as_stored(task) for task in of.tasks):
+    if found["others"] or any(not _as_stored(task) for task in of.recipes):
         config_and_workdir, overrides = of.flags()
         flags = [*config_and_workdir, *overrides]
     command = shlex.join(["lm-mia", "run", *flags])
     return ["All models are present. To attack them and write the report, run:", f"  {command}"]
 
 
-def _as_stored(task: Task) -> bool:
+def _as_stored(task: SweepRecipe) -> bool:
     """Returns whether the stored config is that of the command, so that the next command needs no --config."""
     stored = task.stored()
     return stored is not None and stored["config"] == to_dict(task.config)

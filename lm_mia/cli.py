@@ -89,7 +89,7 @@ def _models(verb: str, sweep: Sweep, known: argparse.Namespace) -> int:
     repair = verb == "score" and known.repair
     done, wrong = pipeline.run(verb, sweep, from_hf_shards=shards, repair=repair)
     _check(wrong)
-    tasks = done.tasks if done else ()
+    tasks = done.recipes if done else ()
     if verb == "corpus":
         answers = [f"population: {task.population}" for task in tasks]
     else:
@@ -109,12 +109,12 @@ def _tables(verb: str, sweep: Sweep) -> int:
     needs = page.needs(sweep.figures) if "attack" in pipeline.STAGES[verb] else []
 
     def draw(sweep: Sweep, display: Display) -> None:
-        names = [task.name for task in sweep.tasks]
+        names = [task.name for task in sweep.recipes]
         page.write_page(sweep.workdir.path, names, sweep.figures, display.update, display.say)
 
     done, wrong = pipeline.run(verb, sweep, draw, needs)
     if done:
-        print(*page.answers(done.workdir.path, [task.name for task in done.tasks]), sep="\n")
+        print(*page.answers(done.workdir.path, [task.name for task in done.recipes]), sep="\n")
     _check(wrong)
     return 0
 
@@ -145,9 +145,9 @@ def _check_shards(pattern: str, sweep: Sweep) -> None:
     flag = f"--from-hf-shards={pattern!r}"
     if not pattern:
         raise UserError(f"{flag}: must be a path or a glob; try 'hf/c4-*.json.gz'")
-    if sweep.tasks[0].config.corpus.source != "c4":
+    if sweep.recipes[0].config.corpus.source != "c4":
         raise UserError(f"{flag}: works only with C4; add --config.corpus.source=c4")
-    if len(sweep.tasks) > 1:
+    if len(sweep.recipes) > 1:
         raise UserError(
             f"{flag}: works only with a single recipe, not a sweep; try --config=configs/c4.py:140M"
         )

@@ -19,7 +19,7 @@ STOPPED = 143
 
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 
-DISK_WAY_OUT = (
+DISK_REMEDY = (
     "make room, or make it writable, and run the same command again: what is finished is kept"
 )
 
@@ -28,11 +28,11 @@ class DiskError(UserError):
     """A disk that is full or may not be written, at no fault of what was being made."""
 
 
-class ApartError(UserError):
+class RendezvousError(UserError):
     """Processes of a job that did not find each other: they may, when they are started again."""
 
 
-class LostError(UserError):
+class WorkersKilledError(UserError):
     """All workers were killed, or out of memory, with rows left to make."""
 
 
@@ -91,5 +91,5 @@ def _full(error: Exception, where: str) -> int:
     """2 for a disk that is full or may not be written, told in a line; else it is raised again."""
     if not (problem := disk_problem(error)):
         raise error
-    print(f"{where}: {problem}; {DISK_WAY_OUT}", file=sys.stderr)
+    print(f"{where}: {problem}; {DISK_REMEDY}", file=sys.stderr)
     return 2

@@ -301,7 +301,7 @@ def test_a_row_that_diverged_is_told_by_every_run_until_its_evidence_is_deleted(
         [logged] = tiny_run.logged(w, "row_diverged")
         evidence = json.loads((recipe / "diverged" / "reference-01.json").read_text())
         assert evidence.items() < logged.items()
-        patch.setattr(loop, "train_row", pytest.fail)
+        patch.setattr(loop, "train_model", pytest.fail)
         for verb in ("run", "train", "score"):
             assert refused(tiny.argv(verb, w), capsys)[-1] == said[-1]
     (recipe / "diverged" / "reference-01.json").unlink()

@@ -4,11 +4,11 @@ import pandas as pd
 
 from analysis import archetype_panels, io, notes
 from analysis.formatting import plural
-from analysis.io import Recipe
-from analysis.paper_figure import Drawn, PaperFigure
+from analysis.io import RecipeResults
+from analysis.paper_figure import FigureResult, PaperFigure
 
 
-def _archetypes(recipe: Recipe) -> Drawn:
+def _archetypes(recipe: RecipeResults) -> FigureResult:
     """A panel for each kind that has a sample, of one recipe, with their rules and texts as notes."""
     facts = io.decisive(recipe.folder)
     found = archetype_panels.read(recipe.folder)
@@ -33,7 +33,7 @@ def _archetypes(recipe: Recipe) -> Drawn:
         for row in archetype_panels.none_found(recipe.folder)
     ]
     columns = ["kind", "sample", "member", "votes", "flip", "of", "loss"]
-    return Drawn(
+    return FigureResult(
         data=pd.DataFrame(rows, columns=pd.Index(columns)),
         figure=archetype_panels.draw(found) if found else None,
         notes=(*picked, *lacking, *notes.of_replicas(facts)),

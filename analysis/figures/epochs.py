@@ -1,10 +1,17 @@
 """Figures 3 and 17: LiRA after more and more epochs."""
 
 from analysis import attacks, plotting
-from analysis.attacks import attacked
-from analysis.compare import above, compared, difference, every, gained, near
-from analysis.io import Recipes
-from analysis.paper_figure import Drawn, PaperFigure
+from analysis.attacks import read_attack
+from analysis.compare import (
+    claim_all,
+    claim_equivalent,
+    claim_greater,
+    compared,
+    difference,
+    gained,
+)
+from analysis.io import SweepResults
+from analysis.paper_figure import FigureResult, PaperFigure
 from lm_mia.config.needs import Need
 
 # Figure 3: LiRA after one and more epochs.
@@ -15,15 +22,15 @@ FIG03_STATEMENTS = (
 )
 
 
-def draw_fig03(recipes: Recipes) -> Drawn:
+def draw_fig03(recipes: SweepResults) -> FigureResult:
     """(a) As many samples seen, of two data sizes. (b) After each epoch of many."""
-    whole, half = attacks.alike([recipes["chinchilla-44M"], recipes["epochs-44M"]])
+    whole, half = attacks.with_equal_models([recipes["chinchilla-44M"], recipes["epochs-44M"]])
     long = recipes["epochs-140M"]
-    count = attacks.references([whole, half])
-    one = attacked(whole, references=count)
-    first = attacked(half, references=count, step=half.step(1))
-    second = attacked(half, references=count)
-    epochs = attacks.by_epoch(long, attacks.references([long]))
+    count = attacks.common_references([whole, half])
+    one = read_attack(whole, references=count)
+    first = read_attack(half, references=count, step=half.step(1))
+    second = read_attack(half, references=count)
+    epochs = attacks.by_epoch(long, attacks.common_references([long]))
     titled = [
         (
             "(a) All or half of the data",
@@ -39,19 +46,19 @@ def draw_fig03(recipes: Recipes) -> Drawn:
         ),
     ]
     low, last = attacks.lowest_rate(half), max(epochs)
-    return Drawn(
+    return FigureResult(
         data=plotting.data(titled),
         figure=plotting.panels(titled),
         claims=(
-            above(
+            claim_greater(
                 FIG03_STATEMENTS[0],
                 "AUC after epoch 2 of 2 less after epoch 1 of 1",
                 compared(half, whole, count),
             ),
-            every(
+            claim_all(
                 FIG03_STATEMENTS[1],
                 [
-                    above("", f"AUC after epoch {b} less after epoch 1", gain)
+                    claim_greater("", f"AUC after epoch {b} less after epoch 1", gain)
                     for b, gain in (
                         ("2 of 2", difference(second.auc_T, first.auc_T, paired=True)),
                         (
@@ -61,7 +68,7 @@ def draw_fig03(recipes: Recipes) -> Drawn:
                     )
                 ],
             ),
-            above(
+            claim_greater(
                 FIG03_STATEMENTS[2],
                 f"TPR at an FPR of {low:g} after epoch 1 less after epoch 2 of 2",
                 difference(first.tpr_T(low), second.tpr_T(low), paired=True),
@@ -90,10 +97,10 @@ FIG17_STATEMENTS = (
 MARGIN = 0.01
 
 
-def draw_fig17(recipes: Recipes) -> Drawn:
+def draw_fig17(recipes: SweepResults) -> FigureResult:
     """A panel a number of samples, a curve an epoch."""
-    both = attacks.alike([recipes["epochs-140M"], recipes["epochs-140M-small"]])
-    count = attacks.references(both)
+    both = attacks.with_equal_models([recipes["epochs-140M"], recipes["epochs-140M-small"]])
+    count = attacks.common_references(both)
     more, less = found = [
         attacks.by_epoch(both[0], count, needed=(1, 2)),
         attacks.by_epoch(both[1], count, needed=(1, 2, 3)),
@@ -106,7 +113,7 @@ def draw_fig17(recipes: Recipes) -> Drawn:
         for letter, recipe, epochs in zip("ab", both, found, strict=True)
     ]
     grows = [
-        above(
+        claim_greater(
             "",
             f"AUC on {recipe.samples:,} samples after epoch {max(epochs):g} less after epoch 1",
             difference(epochs[max(epochs)].auc_T, epochs[1].auc_T, paired=True),
@@ -117,17 +124,17 @@ def draw_fig17(recipes: Recipes) -> Drawn:
     faster = gained(both[1], both[0], count, steps)
     last = max(less)
     perfect = difference(less[last].auc_T, 1 + 0 * less[last].auc_T, paired=True)
-    return Drawn(
+    return FigureResult(
         data=plotting.data(titled),
         figure=plotting.panels(titled),
         claims=(
-            every(FIG17_STATEMENTS[0], grows),
-            above(
+            claim_all(FIG17_STATEMENTS[0], grows),
+            claim_greater(
                 FIG17_STATEMENTS[1],
                 f"AUC gained in epoch 2 on {both[1].samples:,} less on {both[0].samples:,} samples",
                 faster,
             ),
-            near(
+            claim_equivalent(
                 FIG17_STATEMENTS[2],
                 f"AUC after epoch {last:g} on {both[1].samples:,} samples less 1",
                 perfect,

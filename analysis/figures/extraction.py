@@ -13,10 +13,10 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
 from analysis import io, plotting
-from analysis.compare import Estimate, Trend, near, untested
+from analysis.compare import Estimate, Trend, claim_equivalent, claim_untested
 from analysis.formatting import plural
-from analysis.io import Absent, Recipes, Record
-from analysis.paper_figure import Drawn, PaperFigure
+from analysis.io import MissingModelsError, Record, SweepResults
+from analysis.paper_figure import FigureResult, PaperFigure
 from analysis.plotting import CLASSES
 
 TABLE, CURVES, FACTS = "extraction.csv", "extraction_curves.csv", "extraction.json"
@@ -217,25 +217,27 @@ _MARGIN, _SUFFIX_TOKENS = 0.2, 50
 _COLUMNS = ["id", "member", "score", "log_p_sampled"]
 
 
-def draw_fig07(recipes: Recipes) -> Drawn:
+def draw_fig07(recipes: SweepResults) -> FigureResult:
     """The negative log probability of every suffix against the score."""
     main = recipes["main"]
     found = read(main.folder)
     if found is None:
-        raise Absent(f"{main.name}: no tables of extraction for its attack")
+        raise MissingModelsError(f"{main.name}: no tables of extraction for its attack")
     score_N, nats_N = found.column("score"), -found.column("log_p_sampled")
     trend = Trend.of(score_N, nats_N)
     said = "rank correlation of the score and -log p of the suffix"
-    claim = untested(FIG07_STATEMENTS[0], f"{said}: all scores or all probabilities are equal")
+    claim = claim_untested(
+        FIG07_STATEMENTS[0], f"{said}: all scores or all probabilities are equal"
+    )
     if trend:
         over = f"{len(score_N):,} samples"
         estimate = Estimate(trend.r, trend.low, trend.high, over)
-        claim = near(FIG07_STATEMENTS[0], said, estimate, _MARGIN)
+        claim = claim_equivalent(FIG07_STATEMENTS[0], said, estimate, _MARGIN)
     ours = {"members_of_1000": (1000 * float(found.member_N.mean()), math.nan)}
     if main.config.extract.suffix_tokens == _SUFFIX_TOKENS:
         ours["largest_probability"] = (math.exp(-nats_N.min()), math.nan)
         ours["smallest_nats"] = (float(nats_N.min()), math.nan)
-    return Drawn(
+    return FigureResult(
         data=pd.DataFrame(found.samples)[_COLUMNS],
         figure=draw(dataclasses.replace(found, curves=[])),
         claims=(claim,),

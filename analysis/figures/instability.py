@@ -7,9 +7,25 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from analysis import archetype_panels, attacks, flip_panels, io, notes, plotting, tables
-from analysis.compare import Claim, Estimate, Trend, above, difference, every, untested
-from analysis.io import REPLICA_SIZES, Absent, Recipe, Recipes, Record, percent, titled
-from analysis.paper_figure import Drawn, PaperFigure
+from analysis.compare import (
+    Claim,
+    Estimate,
+    Trend,
+    claim_all,
+    claim_greater,
+    claim_untested,
+    difference,
+)
+from analysis.io import (
+    REPLICA_SIZES,
+    MissingModelsError,
+    RecipeResults,
+    Record,
+    SweepResults,
+    percent,
+    titled,
+)
+from analysis.paper_figure import FigureResult, PaperFigure
 
 # Figure 5: coin-flip decisions against the false positive rate, and one unstable sample.
 FIG05_STATEMENTS = (
@@ -19,7 +35,7 @@ FIG05_STATEMENTS = (
 _RISE = (0.01, 0.1)
 
 
-def draw_fig05(recipes: Recipes) -> Drawn:
+def draw_fig05(recipes: SweepResults) -> FigureResult:
     """Shares of coin flips with the TPR above, and losses of the sample that stands for the unstable ones."""
     recipe = recipes["flip-302M"]
     facts = io.decisive(recipe.folder)
@@ -28,7 +44,7 @@ def draw_fig05(recipes: Recipes) -> Drawn:
     found = [a for a in archetype_panels.read(recipe.folder) if a.kind == "ambiguous unstable"]
     lacking = "No sample is both ambiguous and like a coin flip, so there is no right panel."
     data = pd.DataFrame([r for r in shares if r["bin"] == "coin flip"])
-    return Drawn(
+    return FigureResult(
         data=data.merge(pd.DataFrame(rates)[["fpr", "tpr_mean", "tpr_std"]], on="fpr"),
         figure=_fig05_figure(shares, rates, found),
         claims=(_more_of_members(recipe, facts), _rises(recipe, facts)),
@@ -56,35 +72,35 @@ def _fig05_figure(
     return figure
 
 
-def _more_of_members(recipe: Recipe, facts: Record) -> Claim:
+def _more_of_members(recipe: RecipeResults, facts: Record) -> Claim:
     focus = facts["config"]["focus_fpr"]
     members, nonmembers = (
         100 * flip_panels.like_coins(votes_N, facts)
         for votes_N in flip_panels.split(recipe.folder, f"votes_{focus:g}")
     )
-    return above(
+    return claim_greater(
         FIG05_STATEMENTS[0],
         f"Percentage points of coin flips, members less non-members, at an FPR of {percent(focus)}",
         difference(members, nonmembers, paired=False, over="samples of these models"),
     )
 
 
-def _rises(recipe: Recipe, facts: Record) -> Claim:
+def _rises(recipe: RecipeResults, facts: Record) -> Claim:
     if flip_panels.shown_fprs(facts, _RISE) != list(_RISE):
-        return untested(
+        return claim_untested(
             FIG05_STATEMENTS[1], f"the run lacks an FPR of {_RISE[0]:g} or {_RISE[1]:g}"
         )
     columns = [f"flip_{fpr:g}" for fpr in _RISE]
     found = io.samples(recipe.folder, ["member", *columns])
     low, high = (found[name][found["member"].astype(bool)].astype(float) for name in columns)
-    return above(
+    return claim_greater(
         FIG05_STATEMENTS[1],
         f"Flip rate at an FPR of {percent(_RISE[1])} less at {percent(_RISE[0])}",
         difference(high, low, paired=True, over="members of these models"),
     )
 
 
-def _ours(recipe: Recipe, shares: list[Record]) -> dict[str, tuple[float, float]]:
+def _ours(recipe: RecipeResults, shares: list[Record]) -> dict[str, tuple[float, float]]:
     attacks = io.table(
         recipe.folder, "attacks.csv", ("attack", "references", "auc_mean", "auc_std")
     )
@@ -109,24 +125,26 @@ FPRS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 """Those of the paper's rows."""
 
 
-def draw_fig26(recipes: Recipes) -> Drawn:
+def draw_fig26(recipes: SweepResults) -> FigureResult:
     """A row an FPR; columns as of the paper."""
     return _flip_detail(recipes["flip-140M"])
 
 
-def _flip_detail(recipe: Recipe) -> Drawn:
+def _flip_detail(recipe: RecipeResults) -> FigureResult:
     """The figure of one recipe, with the claim that Figures 26 and 27 share."""
     facts = io.decisive(recipe.folder)
     fprs = flip_panels.shown_fprs(facts, FPRS)
     if not fprs:
-        raise Absent(f"{recipe.name}: attack.fprs has none of {', '.join(map(str, FPRS))}")
+        raise MissingModelsError(
+            f"{recipe.name}: attack.fprs has none of {', '.join(map(str, FPRS))}"
+        )
     columns = io.samples(recipe.folder, ["member", *(f"flip_{f:g}" for f in fprs)])
     member_N = columns["member"].astype(bool)
     flip = {f: columns[f"flip_{f:g}"].astype(float) for f in fprs}
     curves = io.table(recipe.folder, "flip_curves.csv", flip_panels.CURVE_COLUMNS)
     curves = {f: flip_panels.curves_at(curves, f) for f in fprs}
     fewest, most = flip_panels.bin_sizes([row for rows in curves.values() for row in rows])
-    return Drawn(
+    return FigureResult(
         data=_flip_detail_data(flip, member_N, curves),
         figure=_flip_detail_figure(flip, member_N, curves, facts),
         claims=(_falls(recipe, facts),),
@@ -183,16 +201,18 @@ def _flip_detail_data(
     return pd.DataFrame(rows)
 
 
-def _falls(recipe: Recipe, facts: Record) -> Claim:
+def _falls(recipe: RecipeResults, facts: Record) -> Claim:
     fpr = facts["config"]["focus_fpr"]
     found = io.samples(recipe.folder, ["member", f"distance_{fpr:g}", f"flip_{fpr:g}"])
     member_N = found["member"].astype(bool)
     x, y = (found[f"{name}_{fpr:g}"][member_N].astype(float) for name in ("distance", "flip"))
     trend = Trend.of(x, y)
     if trend is None:
-        return untested(FIG26_STATEMENTS[0], f"all members are alike at an FPR of {percent(fpr)}")
+        return claim_untested(
+            FIG26_STATEMENTS[0], f"all members are alike at an FPR of {percent(fpr)}"
+        )
     over = f"{int((~np.isnan(x + y)).sum())} members of these models"
-    return above(
+    return claim_greater(
         FIG26_STATEMENTS[0],
         f"Rank correlation of flip rate and nearness to the threshold at an FPR of {percent(fpr)}",
         Estimate(-trend.r, -trend.high, -trend.low, over),
@@ -207,14 +227,14 @@ FIG27_STATEMENTS = (
 )
 
 
-def draw_fig27(recipes: Recipes) -> Drawn:
+def draw_fig27(recipes: SweepResults) -> FigureResult:
     """A row an FPR; columns as of the paper."""
     large, small = recipes["flip-302M"], recipes["flip-140M"]
     drawn = _flip_detail(large)
     return dataclasses.replace(drawn, claims=(*drawn.claims, *_gaps(large, small)))
 
 
-def _gaps(large: Recipe, small: Recipe) -> tuple[Claim, Claim]:
+def _gaps(large: RecipeResults, small: RecipeResults) -> tuple[Claim, Claim]:
     fpr = io.flip_facts(large.folder)["config"]["focus_fpr"]
     at, column = f"at an FPR of {percent(fpr)}", f"flip_{fpr:g}"
     members, nonmembers = flip_panels.split(large.folder, column)
@@ -230,8 +250,8 @@ def _gaps(large: Recipe, small: Recipe) -> tuple[Claim, Claim]:
         over="samples of these models",
     )
     return (
-        above(FIG27_STATEMENTS[1], f"Flip rate of members less of non-members {at}", gap),
-        above(FIG27_STATEMENTS[2], f"That gap, 302M less 140M, {at}", wider),
+        claim_greater(FIG27_STATEMENTS[1], f"Flip rate of members less of non-members {at}", gap),
+        claim_greater(FIG27_STATEMENTS[2], f"That gap, 302M less 140M, {at}", wider),
     )
 
 
@@ -240,12 +260,12 @@ FIG28_STATEMENTS = ("At all FPRs up to 20% members flip more than non-members.",
 _MOST_FPR = 0.2
 
 
-def draw_fig28(recipes: Recipes) -> Drawn:
+def draw_fig28(recipes: SweepResults) -> FigureResult:
     """A panel for each of five ranges, with the TPR above."""
     return _flip_by_fpr(recipes["flip-140M"])
 
 
-def _flip_by_fpr(recipe: Recipe) -> Drawn:
+def _flip_by_fpr(recipe: RecipeResults) -> FigureResult:
     """The figure of one recipe, with the claim that Figures 28 and 29 share."""
     facts = io.decisive(recipe.folder)
     shares = io.table(recipe.folder, "flip_shares.csv", tables.SHARE_COLUMNS)
@@ -253,13 +273,13 @@ def _flip_by_fpr(recipe: Recipe) -> Drawn:
     low, fprs = attacks.lowest_rate(recipe), facts["config"]["fprs"]
     parts = [_gap(recipe, f) for f in fprs if low <= f <= 1.001 * _MOST_FPR]
     columns = ["fpr", "tpr_mean", "tpr_std"]
-    return Drawn(
+    return FigureResult(
         data=pd.DataFrame(shares).merge(pd.DataFrame(rates)[columns], on="fpr"),
         figure=_flip_by_fpr_figure(shares, rates),
         claims=(
-            every(FIG28_STATEMENTS[0], parts)
+            claim_all(FIG28_STATEMENTS[0], parts)
             if parts
-            else untested(FIG28_STATEMENTS[0], "no FPR up to 20% takes ten non-members"),
+            else claim_untested(FIG28_STATEMENTS[0], "no FPR up to 20% takes ten non-members"),
         ),
         notes=(
             *notes.of_replicas(facts),
@@ -283,10 +303,10 @@ def _flip_by_fpr_figure(shares: list[Record], rates: list[Record]) -> Figure:
     return figure
 
 
-def _gap(recipe: Recipe, fpr: float) -> Claim:
+def _gap(recipe: RecipeResults, fpr: float) -> Claim:
     members, nonmembers = flip_panels.split(recipe.folder, f"flip_{fpr:g}")
     gap = difference(members, nonmembers, paired=False, over="samples")
-    return above("", f"Gap of flip rates at an FPR of {percent(fpr)}", gap)
+    return claim_greater("", f"Gap of flip rates at an FPR of {percent(fpr)}", gap)
 
 
 # Figure 29: shares of samples in each range of flip rates against the false positive rate, 302M.
@@ -296,20 +316,20 @@ FIG29_STATEMENTS = (
 )
 
 
-def draw_fig29(recipes: Recipes) -> Drawn:
+def draw_fig29(recipes: SweepResults) -> FigureResult:
     """A panel for each of five ranges, with the TPR above."""
     large, small = recipes["flip-302M"], recipes["flip-140M"]
     drawn = _flip_by_fpr(large)
     return dataclasses.replace(drawn, claims=(*drawn.claims, _more_coin_flips(large, small)))
 
 
-def _more_coin_flips(large: Recipe, small: Recipe) -> Claim:
+def _more_coin_flips(large: RecipeResults, small: RecipeResults) -> Claim:
     of_large, of_small = (io.decisive(recipe.folder) for recipe in (large, small))
     fpr = of_large["config"]["focus_fpr"]
     large_N, small_N, member_N = flip_panels.both(large.folder, small.folder, f"votes_{fpr:g}")
     new_N = 100 * flip_panels.like_coins(large_N, of_large)[member_N]
     old_N = 100 * flip_panels.like_coins(small_N, of_small)[member_N]
-    return above(
+    return claim_greater(
         FIG29_STATEMENTS[-1],
         f"Percentage points of coin flips, 302M less 140M, at an FPR of {percent(fpr)}",
         difference(new_N, old_N, paired=True, over="members of these models"),
@@ -322,7 +342,7 @@ _BAND = (1e-4, 0.1)
 _NO_INTERVAL = "Without some positives a curve can only fall, so that it does is no claim; how far has no interval."
 
 
-def draw_fig30(recipes: Recipes) -> Drawn:
+def draw_fig30(recipes: SweepResults) -> FigureResult:
     """A row a size: both curves on logarithmic and on linear axes."""
     of = {size: recipes[f"flip-{size}"] for size in REPLICA_SIZES}
     facts = {size: io.decisive(recipe.folder) for size, recipe in of.items()}
@@ -341,7 +361,7 @@ def draw_fig30(recipes: Recipes) -> Drawn:
     handles, labels = grid[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=2, frameon=False)
     shown = [note for size in REPLICA_SIZES for note in notes.of_replicas(facts[size])]
-    return Drawn(
+    return FigureResult(
         data=pd.concat(data),
         figure=figure,
         claims=(_more_of_the_tpr(of, facts),),
@@ -372,7 +392,7 @@ def _areas(
     }
 
 
-def _more_of_the_tpr(of: dict[str, Recipe], facts: dict[str, Record]) -> Claim:
+def _more_of_the_tpr(of: dict[str, RecipeResults], facts: dict[str, Record]) -> Claim:
     """By what each member adds to the TPR while its decision is like a coin flip."""
     small, large = REPLICA_SIZES
     fpr = facts[large]["config"]["focus_fpr"]
@@ -383,7 +403,7 @@ def _more_of_the_tpr(of: dict[str, Recipe], facts: dict[str, Record]) -> Claim:
         / facts[size]["replicas"]
         for size, votes_N in zip((large, small), votes[:2], strict=True)
     }
-    return above(
+    return claim_greater(
         FIG30_STATEMENTS[0],
         f"Part of the TPR that coin flips carry at an FPR of {percent(fpr)}, {large} less {small}",
         difference(parts[large], parts[small], paired=True, over="members of these models"),

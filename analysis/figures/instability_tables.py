@@ -6,14 +6,14 @@ import pandas as pd
 
 from analysis import io, notes, tables
 from analysis.formatting import plus_minus
-from analysis.io import Recipe
-from analysis.paper_figure import Drawn, PaperFigure
+from analysis.io import RecipeResults
+from analysis.paper_figure import FigureResult, PaperFigure
 
 # Tables 1 and 2: accuracy and error rates of LiRA on replicas at fixed false positive rates.
 _RATES_OF = {"acc": "All", "fnr": "Members", "tpr": "Members"}
 
 
-def _error_rates(recipe: Recipe) -> Drawn:
+def _error_rates(recipe: RecipeResults) -> FigureResult:
     """A row an FPR, of one recipe."""
     facts = io.flip_facts(recipe.folder)
     rows = tables.error_rates(recipe.folder)
@@ -32,13 +32,15 @@ def _error_rates(recipe: Recipe) -> Drawn:
         for name in tables.RATES
     }
     shown = (notes.spread(facts["replicas"]), notes.missing_models(facts))
-    return Drawn(pd.DataFrame(rows), table=table, ours=ours, notes=tuple(filter(None, shown)))
+    return FigureResult(
+        pd.DataFrame(rows), table=table, ours=ours, notes=tuple(filter(None, shown))
+    )
 
 
 # Tables 3 and 4: shares of members and of non-members in each range of flip rates.
 
 
-def _flip_shares(recipe: Recipe) -> Drawn:
+def _flip_shares(recipe: RecipeResults) -> FigureResult:
     """A row an FPR, of one recipe."""
     facts = io.flip_facts(recipe.folder)
     shares = io.table(recipe.folder, "flip_shares.csv", tables.SHARE_COLUMNS)
@@ -58,13 +60,15 @@ def _flip_shares(recipe: Recipe) -> Drawn:
         for r in shares
         for name in ("members", "nonmembers")
     }
-    return Drawn(pd.DataFrame(shares), table=table, ours=ours, notes=notes.of_replicas(facts))
+    return FigureResult(
+        pd.DataFrame(shares), table=table, ours=ours, notes=notes.of_replicas(facts)
+    )
 
 
 # Tables 5 and 6: true positives on members whose decisions are very unstable or like coin flips.
 
 
-def _true_positives(recipe: Recipe) -> Drawn:
+def _true_positives(recipe: RecipeResults) -> FigureResult:
     """A row an FPR, of one recipe; shares are means of those of the replicas."""
     facts = io.flip_facts(recipe.folder)
     rows = tables.true_positives(recipe.folder)
@@ -90,7 +94,7 @@ def _true_positives(recipe: Recipe) -> Drawn:
         index=pd.Index([f"{row['fpr']:g}" for row in rows], name="FPR"),
         columns=pd.MultiIndex.from_tuples(heads),
     )
-    return Drawn(pd.DataFrame(rows), table=table, ours=ours, notes=notes.of_replicas(facts))
+    return FigureResult(pd.DataFrame(rows), table=table, ours=ours, notes=notes.of_replicas(facts))
 
 
 FIGURES = {

@@ -14,10 +14,17 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from analysis import attacks, io, plotting
-from analysis.attacks import Attacked, attacked
-from analysis.compare import Claim, above, difference, every, near, untested
-from analysis.io import Recipes, Record
-from analysis.paper_figure import Drawn, PaperFigure
+from analysis.attacks import AttackResult, read_attack
+from analysis.compare import (
+    Claim,
+    claim_all,
+    claim_equivalent,
+    claim_greater,
+    claim_untested,
+    difference,
+)
+from analysis.io import Record, SweepResults
+from analysis.paper_figure import FigureResult, PaperFigure
 from analysis.plotting import finish
 from lm_mia.config.needs import Need
 
@@ -196,11 +203,11 @@ FIG01_STATEMENTS = (
 )
 
 
-def draw_fig01(recipes: Recipes) -> Drawn:
+def draw_fig01(recipes: SweepResults) -> FigureResult:
     """Curves, means over targets, and the growth of the AUC."""
     main = recipes["main"]
-    counts = attacks.powers(main)
-    found = {count: attacked(main, references=count) for count in counts}
+    counts = attacks.reference_counts(main)
+    found = {count: read_attack(main, references=count) for count in counts}
     lines = [plotting.Line(f"{count} references", found[count]) for count in counts]
     auc = {count: found[count].auc_T for count in counts}
     ours = {
@@ -208,7 +215,7 @@ def draw_fig01(recipes: Recipes) -> Drawn:
         for a, b in ((1, 8), (8, 64), (128, 256))
         if 2 * a in auc and 2 * b in auc
     }
-    return Drawn(
+    return FigureResult(
         data=pd.concat([line.data() for line in lines]),
         figure=plotting.roc(lines),
         claims=_fig01_claims(auc),
@@ -222,10 +229,12 @@ def _fig01_claims(auc: Mapping[int, np.ndarray]) -> tuple[Claim, ...]:
     counts = list(auc)
     if len(counts) < 3:
         why = f"{counts[-1]} references are there, too few to compare three numbers of them"
-        return tuple(untested(said, why) for said in FIG01_STATEMENTS)
+        return tuple(claim_untested(said, why) for said in FIG01_STATEMENTS)
     few, middle, many = counts[0], counts[len(counts) // 2], counts[-1]
     grows = [
-        above("", f"AUC with {b} less with {a} references", difference(auc[b], auc[a], paired=True))
+        claim_greater(
+            "", f"AUC with {b} less with {a} references", difference(auc[b], auc[a], paired=True)
+        )
         for a, b in ((few, middle), (middle, many))
     ]
     early, late = ((auc[b] - auc[a]) / math.log2(b / a) for a, b in ((few, middle), (middle, many)))
@@ -233,8 +242,8 @@ def _fig01_claims(auc: Mapping[int, np.ndarray]) -> tuple[Claim, ...]:
         f"AUC gained a doubling from {few} to {middle} references less from {middle} to {many}"
     )
     return (
-        every(FIG01_STATEMENTS[0], grows),
-        above(FIG01_STATEMENTS[1], doubling, difference(early, late, paired=True)),
+        claim_all(FIG01_STATEMENTS[0], grows),
+        claim_greater(FIG01_STATEMENTS[1], doubling, difference(early, late, paired=True)),
     )
 
 
@@ -247,12 +256,12 @@ FIG10_STATEMENTS = (
 FEW, SOME = 8, 16
 
 
-def draw_fig10(recipes: Recipes) -> Drawn:
+def draw_fig10(recipes: SweepResults) -> FigureResult:
     """A line an attack, with a band over targets."""
     main = recipes["main"]
-    counts = attacks.powers(main)
-    lira = {count: attacked(main, references=count) for count in counts}
-    rmia = {count: attacked(main, "rmia", references=count) for count in counts}
+    counts = attacks.reference_counts(main)
+    lira = {count: read_attack(main, references=count) for count in counts}
+    rmia = {count: read_attack(main, "rmia", references=count) for count in counts}
     figure = plotting.new_figure(6.2, 4.4)
     axes = figure.subplots()
     for name, found in (("lira_online", lira), ("rmia", rmia)):
@@ -274,7 +283,7 @@ def draw_fig10(recipes: Recipes) -> Drawn:
         for in_references, count in published.items()
         if count in found
     }
-    return Drawn(
+    return FigureResult(
         data=pd.concat(frames, ignore_index=True),
         figure=figure,
         claims=_fig10_claims(lira, rmia),
@@ -289,26 +298,30 @@ def draw_fig10(recipes: Recipes) -> Drawn:
     )
 
 
-def _fig10_claims(lira: dict[int, Attacked], rmia: dict[int, Attacked]) -> tuple[Claim, ...]:
+def _fig10_claims(
+    lira: dict[int, AttackResult], rmia: dict[int, AttackResult]
+) -> tuple[Claim, ...]:
     most = max(lira)
     if most <= SOME or not {FEW, SOME} <= set(lira):
-        return tuple(untested(said, f"{most} references are too few") for said in FIG10_STATEMENTS)
+        return tuple(
+            claim_untested(said, f"{most} references are too few") for said in FIG10_STATEMENTS
+        )
 
     def lead(count: int) -> np.ndarray:
         return lira[count].auc_T - rmia[count].auc_T
 
     return (
-        above(
+        claim_greater(
             FIG10_STATEMENTS[0],
             f"AUC of RMIA less of LiRA with {FEW} references",
             difference(rmia[FEW].auc_T, lira[FEW].auc_T, paired=True),
         ),
-        above(
+        claim_greater(
             FIG10_STATEMENTS[1],
             f"AUC of LiRA less of RMIA with {most} references",
             difference(lira[most].auc_T, rmia[most].auc_T, paired=True),
         ),
-        above(
+        claim_greater(
             FIG10_STATEMENTS[2],
             f"what LiRA gains from {SOME} to {most} references, less what RMIA gains",
             difference(lead(most), lead(SOME), paired=True),
@@ -326,18 +339,18 @@ FIG14_STATEMENTS = (
 MARGIN = 0.02
 
 
-def draw_fig14(recipes: Recipes) -> Drawn:
+def draw_fig14(recipes: SweepResults) -> FigureResult:
     """A panel a setting, a curve an attack."""
     small = recipes["small"]
-    count, many = attacks.references([small]), attacks.rmia_comparisons(small)[-1]
+    count, many = attacks.common_references([small]), attacks.rmia_comparisons(small)[-1]
     whole = small.config.population.samples
-    lira_off = attacked(small, "lira_offline", references=count)
-    rmia_off = attacked(small, "rmia_offline", references=count, rmia_samples=many)
+    lira_off = read_attack(small, "lira_offline", references=count)
+    rmia_off = read_attack(small, "rmia_offline", references=count, rmia_samples=many)
     # compared with every sample, an attack of gamma 1 ranks samples by their ratio alone, as simple RMIA does
-    simple_off = attacked(small, "rmia_offline", references=count, rmia_samples=whole)
-    lira = attacked(small, references=count)
-    rmia = attacked(small, "rmia", references=count, rmia_samples=many)
-    simple = attacked(small, "rmia_simple", references=count)
+    simple_off = read_attack(small, "rmia_offline", references=count, rmia_samples=whole)
+    lira = read_attack(small, references=count)
+    rmia = read_attack(small, "rmia", references=count, rmia_samples=many)
+    simple = read_attack(small, "rmia_simple", references=count)
     titled = [
         (
             title,
@@ -354,27 +367,27 @@ def draw_fig14(recipes: Recipes) -> Drawn:
     ]
     low = attacks.lowest_rate(small)
     at = f"TPR at an FPR of {low:g}"
-    return Drawn(
+    return FigureResult(
         data=plotting.data(titled),
         figure=plotting.panels(titled),
         claims=(
-            above(
+            claim_greater(
                 FIG14_STATEMENTS[0],
                 "AUC of offline RMIA less of offline LiRA",
                 difference(rmia_off.auc_T, lira_off.auc_T, paired=True),
             ),
-            above(
+            claim_greater(
                 FIG14_STATEMENTS[1],
                 f"{at} of offline RMIA less of offline LiRA",
                 difference(rmia_off.tpr_T(low), lira_off.tpr_T(low), paired=True),
             ),
-            near(
+            claim_equivalent(
                 FIG14_STATEMENTS[2],
                 "AUC of LiRA less of RMIA",
                 difference(lira.auc_T, rmia.auc_T, paired=True),
                 MARGIN,
             ),
-            above(
+            claim_greater(
                 FIG14_STATEMENTS[3],
                 f"{at} of LiRA less of RMIA",
                 difference(lira.tpr_T(low), rmia.tpr_T(low), paired=True),

@@ -3,10 +3,17 @@
 import numpy as np
 
 from analysis import attacks, plotting
-from analysis.attacks import attacked
-from analysis.compare import Claim, above, difference, every, near, untested
-from analysis.io import Recipes
-from analysis.paper_figure import Drawn, PaperFigure
+from analysis.attacks import read_attack
+from analysis.compare import (
+    Claim,
+    claim_all,
+    claim_equivalent,
+    claim_greater,
+    claim_untested,
+    difference,
+)
+from analysis.io import SweepResults
+from analysis.paper_figure import FigureResult, PaperFigure
 from lm_mia.config.needs import Need
 
 # Figure 9: ROC curves of LiRA and RMIA with more and more references.
@@ -16,12 +23,12 @@ FIG09_STATEMENTS = (
 )
 
 
-def draw_fig09(recipes: Recipes) -> Drawn:
+def draw_fig09(recipes: SweepResults) -> FigureResult:
     """A panel an attack, a curve a number of references."""
     main = recipes["main"]
-    counts = attacks.powers(main)
+    counts = attacks.reference_counts(main)
     found = {
-        name: [attacked(main, name, references=count) for count in counts]
+        name: [read_attack(main, name, references=count) for count in counts]
         for name in ("lira_online", "rmia")
     }
     titles = ("(a) LiRA", "(b) RMIA")
@@ -31,10 +38,10 @@ def draw_fig09(recipes: Recipes) -> Drawn:
     ]
     what = f"AUC with {counts[-1]} less with {counts[0]} references"
     claims = [
-        above(statement, what, difference(ones[-1].auc_T, ones[0].auc_T, paired=True))
+        claim_greater(statement, what, difference(ones[-1].auc_T, ones[0].auc_T, paired=True))
         for statement, ones in zip(FIG09_STATEMENTS, found.values(), strict=True)
     ]
-    return Drawn(
+    return FigureResult(
         data=plotting.data(titled),
         figure=plotting.panels(titled),
         claims=tuple(claims),
@@ -55,13 +62,13 @@ FIG11_STATEMENTS = (
 MARGIN = 0.02
 
 
-def draw_fig11(recipes: Recipes) -> Drawn:
+def draw_fig11(recipes: SweepResults) -> FigureResult:
     """Curves of the three, of the same rows."""
     small = recipes["small"]
-    count, few = attacks.references([small]), attacks.rmia_comparisons(small)[0]
-    lira = attacked(small, references=count)
-    simple = attacked(small, "rmia_simple", references=count)
-    rmia = attacked(small, "rmia", references=count, rmia_samples=few)
+    count, few = attacks.common_references([small]), attacks.rmia_comparisons(small)[0]
+    lira = read_attack(small, references=count)
+    simple = read_attack(small, "rmia_simple", references=count)
+    rmia = read_attack(small, "rmia", references=count, rmia_samples=few)
     lines = [
         plotting.Line("LiRA", lira, plotting.BLUE),
         plotting.Line("Simple RMIA", simple, plotting.PURPLE, "-."),
@@ -69,26 +76,28 @@ def draw_fig11(recipes: Recipes) -> Drawn:
     ]
     low = attacks.rmia_unreached(small, few)
     at = f"TPR at an FPR of {low:g}"
-    return Drawn(
+    return FigureResult(
         data=plotting.data([("", lines)]),
         figure=plotting.roc(lines),
         claims=(
-            every(
+            claim_all(
                 FIG11_STATEMENTS[0],
                 [
-                    near("", f"AUC of {a} less of {b}", difference(x, y, paired=True), MARGIN)
+                    claim_equivalent(
+                        "", f"AUC of {a} less of {b}", difference(x, y, paired=True), MARGIN
+                    )
                     for a, x, b, y in (
                         ("LiRA", lira.auc_T, "simple RMIA", simple.auc_T),
                         ("RMIA", rmia.auc_T, "simple RMIA", simple.auc_T),
                     )
                 ],
             ),
-            above(
+            claim_greater(
                 FIG11_STATEMENTS[1],
                 f"{at} of simple RMIA less of RMIA",
                 difference(simple.tpr_T(low), rmia.tpr_T(low), paired=True),
             ),
-            above(
+            claim_greater(
                 FIG11_STATEMENTS[2],
                 f"{at} of LiRA less of RMIA",
                 difference(lira.tpr_T(low), rmia.tpr_T(low), paired=True),
@@ -110,13 +119,13 @@ FIG12_STATEMENTS = (
 )
 
 
-def draw_fig12(recipes: Recipes) -> Drawn:
+def draw_fig12(recipes: SweepResults) -> FigureResult:
     """A curve a number of comparison samples, and those of simple RMIA and LiRA."""
     small = recipes["small"]
-    count, sizes = attacks.references([small]), attacks.rmia_comparisons(small)
-    rmia = [attacked(small, "rmia", references=count, rmia_samples=z) for z in sizes]
-    lira = attacked(small, references=count)
-    simple = attacked(small, "rmia_simple", references=count)
+    count, sizes = attacks.common_references([small]), attacks.rmia_comparisons(small)
+    rmia = [read_attack(small, "rmia", references=count, rmia_samples=z) for z in sizes]
+    lira = read_attack(small, references=count)
+    simple = read_attack(small, "rmia_simple", references=count)
     lines = [
         *(plotting.Line(f"|Z| = {z:,}", one) for z, one in zip(sizes, rmia, strict=True)),
         plotting.Line("Simple RMIA", simple, plotting.VERMILLION, "--"),
@@ -124,22 +133,22 @@ def draw_fig12(recipes: Recipes) -> Drawn:
     ]
     low = attacks.rmia_unreached(small, sizes[0])
     at = f"TPR at an FPR of {low:g}"
-    return Drawn(
+    return FigureResult(
         data=plotting.data([("", lines)]),
         figure=plotting.roc(lines),
         claims=(
-            near(
+            claim_equivalent(
                 FIG12_STATEMENTS[0],
                 f"AUC with {sizes[-1]:,} less with {sizes[0]:,} comparison samples",
                 difference(rmia[-1].auc_T, rmia[0].auc_T, paired=True),
                 MARGIN,
             ),
-            above(
+            claim_greater(
                 FIG12_STATEMENTS[1],
                 f"{at} with {sizes[-1]:,} less with {sizes[0]:,} comparison samples",
                 difference(rmia[-1].tpr_T(low), rmia[0].tpr_T(low), paired=True),
             ),
-            above(
+            claim_greater(
                 FIG12_STATEMENTS[2],
                 f"{at} of LiRA less of RMIA with {sizes[-1]:,} comparison samples",
                 difference(lira.tpr_T(low), rmia[-1].tpr_T(low), paired=True),
@@ -162,14 +171,14 @@ FIG13_STATEMENTS = (
 GAMMAS = (1.0, 1.02, 1.05, 1.1, 1.2)
 
 
-def draw_fig13(recipes: Recipes) -> Drawn:
+def draw_fig13(recipes: SweepResults) -> FigureResult:
     """A panel a number of comparison samples, a curve a gamma."""
     small = recipes["small"]
-    count, sizes = attacks.references([small]), attacks.rmia_comparisons(small)
+    count, sizes = attacks.common_references([small]), attacks.rmia_comparisons(small)
     few, many = sizes[0], sizes[-1]
     found = {
         z: [
-            attacked(small, "rmia", references=count, rmia_samples=z, rmia_gamma=gamma)
+            read_attack(small, "rmia", references=count, rmia_samples=z, rmia_gamma=gamma)
             for gamma in GAMMAS
         ]
         for z in (few, many)
@@ -184,7 +193,7 @@ def draw_fig13(recipes: Recipes) -> Drawn:
     low = attacks.rmia_reached(small, few)
     at = f"TPR at an FPR of {low:g}"
     stable = [
-        near(
+        claim_equivalent(
             "",
             f"AUC with gamma {GAMMAS[-1]:g} less with 1, {z:,} comparison samples",
             difference(ones[-1].auc_T, ones[0].auc_T, paired=True),
@@ -192,13 +201,13 @@ def draw_fig13(recipes: Recipes) -> Drawn:
         )
         for z, ones in found.items()
     ]
-    return Drawn(
+    return FigureResult(
         data=plotting.data(titled),
         figure=plotting.panels(titled),
         claims=(
-            every(FIG13_STATEMENTS[0], stable),
+            claim_all(FIG13_STATEMENTS[0], stable),
             _lowered(found[few][0].tpr_T(low), found[few][-1].tpr_T(low), few, at),
-            above(
+            claim_greater(
                 FIG13_STATEMENTS[2],
                 f"{at} with {many:,} less with {few:,} comparison samples, gamma {GAMMAS[-1]:g}",
                 difference(found[many][-1].tpr_T(low), found[few][-1].tpr_T(low), paired=True),
@@ -216,8 +225,8 @@ def _lowered(least_T: np.ndarray, most_T: np.ndarray, few: int, at: str) -> Clai
     """Nothing is lower than a TPR of 0, so that with gamma 1 there must be some."""
     what = f"{at} with gamma 1 less with {GAMMAS[-1]:g}, {few:,} comparison samples"
     if not least_T.any():
-        return untested(FIG13_STATEMENTS[1], f"{at} is 0 with gamma 1")
-    return above(FIG13_STATEMENTS[1], what, difference(least_T, most_T, paired=True))
+        return claim_untested(FIG13_STATEMENTS[1], f"{at} is 0 with gamma 1")
+    return claim_greater(FIG13_STATEMENTS[1], what, difference(least_T, most_T, paired=True))
 
 
 FIGURES = {

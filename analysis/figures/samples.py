@@ -16,11 +16,11 @@ from matplotlib.figure import Figure
 
 from analysis import attacks, io, plotting, vulnerability
 from analysis.attacks import sample_scores
-from analysis.compare import Claim, Curve, Trend, above, mean, untested
-from analysis.io import Recipe, Recipes
-from analysis.paper_figure import Drawn, PaperFigure
+from analysis.compare import Claim, Curve, Trend, claim_greater, claim_untested, mean
+from analysis.io import RecipeResults, SweepResults
+from analysis.paper_figure import FigureResult, PaperFigure
 from lm_mia.config.needs import Need
-from lm_mia.data.subsets import Row
+from lm_mia.data.subsets import ModelSeeds
 from lm_mia.stats import likelihood_ratio
 
 GROUPS: dict[str, tuple[str, plotting.Dash]] = {
@@ -39,7 +39,7 @@ _MOST, _SHARE = 1_000, 5
 class Target:
     """The members of one target that LiRA can score, and the posterior of their membership."""
 
-    row: Row
+    row: ModelSeeds
     member_N2: np.ndarray
     ids_S: np.ndarray
     posterior_S: np.ndarray
@@ -59,9 +59,9 @@ class Target:
         return {name: self.ids_S[at_G] for name, at_G in zip(GROUPS, found, strict=True)}
 
 
-def target_posteriors(recipe: Recipe) -> list[Target]:
+def target_posteriors(recipe: RecipeResults) -> list[Target]:
     """Every target of a recipe, attacked with the paper's number of references; errors as of `sample_scores`."""
-    found, count = [], attacks.references([recipe])
+    found, count = [], attacks.common_references([recipe])
     for row, member_N2, score_N2 in sample_scores(recipe, count):
         ids_S = np.flatnonzero(member_N2 & ~np.isnan(score_N2))
         found.append(Target(row, member_N2, ids_S, likelihood_ratio.posterior(score_N2[ids_S])))
@@ -87,13 +87,13 @@ def rises(
         x_S = x_N2[target.ids_S].astype(float)
         same = np.unique(x_S[~np.isnan(x_S)], return_counts=True)[1].max(initial=0)
         if same > _ALIKE * len(x_S):
-            return untested(
+            return claim_untested(
                 statement, f"{same:,} of {len(x_S):,} members of {target.row} have the same {what}"
             )
         trend = Trend.of(x_S, target.posterior_S)
         r_T.append(np.nan if trend is None else trend.r)
     said = f"rank correlation of {what} and posterior among the members of a target"
-    return above(statement, said, mean(np.array(r_T)))
+    return claim_greater(statement, said, mean(np.array(r_T)))
 
 
 def draw_shares(axes: Axes, values: Mapping[str, np.ndarray], edges_K1: np.ndarray) -> None:
@@ -113,12 +113,12 @@ def shares(x_G: np.ndarray, edges_K1: np.ndarray) -> np.ndarray:
     return np.histogram(x_G, edges_K1)[0] / max(len(x_G), 1)
 
 
-def groups_said(targets: Sequence[Target], recipe: Recipe) -> str:
+def groups_said(targets: Sequence[Target], recipe: RecipeResults) -> str:
     """Which members the groups are of, and with how many references."""
     size, members = targets[0].group_size, len(targets[0].ids_S)
     return (
         f"Each group has {size:,} of the {members:,} members of each of {len(targets)} targets, which are "
-        f"attacked with {attacks.references([recipe])} references; the paper shows 1,000 members of one target."
+        f"attacked with {attacks.common_references([recipe])} references; the paper shows 1,000 members of one target."
     )
 
 
@@ -191,7 +191,7 @@ FIG06_STATEMENTS = (
 _STEP_POINTS, _STEP_BINS, _LENGTHS = 5_000, 20, 32
 
 
-def draw_fig06(recipes: Recipes) -> Drawn:
+def draw_fig06(recipes: SweepResults) -> FigureResult:
     """Posteriors against steps with means of bins, and lengths of three groups of members."""
     main = recipes["main"]
     targets, longest = target_posteriors(main), main.population.length_tokens
@@ -222,7 +222,7 @@ def draw_fig06(recipes: Recipes) -> Drawn:
     right.set(xlabel="Tokens", title="(b) Lengths by vulnerability")
     right.legend(loc="upper left")
     at_most = float((tokens_N2 == longest).mean())
-    return Drawn(
+    return FigureResult(
         data=pd.concat(
             [
                 points.assign(panel="a", series="member"),
@@ -278,7 +278,7 @@ _FIG21_COLUMNS = ("mean", "std", "targets")
 _CURVE_BINS, _HISTOGRAM_BINS = 400, 40
 
 
-def draw_fig21(recipes: Recipes) -> Drawn:
+def draw_fig21(recipes: SweepResults) -> FigureResult:
     """Sorted means with a band of one deviation, and histograms of both."""
     columns = io.samples(recipes["fixed-140M"].folder, _FIG21_COLUMNS, PROBABILITY_TABLE)
     known_N = columns["targets"] > 1
@@ -301,7 +301,7 @@ def draw_fig21(recipes: Recipes) -> Drawn:
     _draw_histogram(middle, mean_S, "Mean over the models that saw the sample", "(b) Means")
     _draw_histogram(right, std_S, "Deviation over the models that saw it", "(c) Deviations")
     models = columns["targets"][known_N]
-    return Drawn(
+    return FigureResult(
         data=pd.concat([curve, *histograms]),
         figure=figure,
         ours={
@@ -349,7 +349,7 @@ FIG31_STATEMENTS = (
 _TFIDF_BINS, _MOST_UNKNOWN, _FEWEST = 30, 3, 20
 
 
-def draw_fig31(recipes: Recipes) -> Drawn:
+def draw_fig31(recipes: SweepResults) -> FigureResult:
     """Mean TF-IDF and counts of unknown tokens of three groups of members."""
     main = recipes["main"]
     targets, population = target_posteriors(main), main.population
@@ -370,7 +370,7 @@ def draw_fig31(recipes: Recipes) -> Drawn:
         for name, x_G in tfidf.items()
     ]
     having = int((unk_N2 > 0).sum())
-    return Drawn(
+    return FigureResult(
         data=pd.concat([*parts, counted.assign(panel="b")]),
         figure=figure,
         claims=(
@@ -391,13 +391,13 @@ def _unknown(targets: Sequence[Target], has_N2: np.ndarray) -> Claim:
     for target in targets:
         has_S = has_N2[target.ids_S]
         if min(has_S.sum(), (~has_S).sum()) < _FEWEST:
-            return untested(
+            return claim_untested(
                 FIG31_STATEMENTS[1],
                 f"{has_S.sum():,} of {len(has_S):,} members of {target.row} have an unknown token",
             )
         more_T.append(target.posterior_S[has_S].mean() - target.posterior_S[~has_S].mean())
     said = "posterior of members with an unknown token less of those without"
-    return above(FIG31_STATEMENTS[1], said, mean(np.array(more_T)))
+    return claim_greater(FIG31_STATEMENTS[1], said, mean(np.array(more_T)))
 
 
 def _draw_unknown(axes: Axes, unk: Mapping[str, np.ndarray]) -> pd.DataFrame:

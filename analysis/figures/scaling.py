@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import pandas as pd
 
 from analysis import attacks, compare, plotting
-from analysis.attacks import Attacked, attacked
-from analysis.compare import Claim, above, compared, every, mean, near
-from analysis.io import Recipe, Recipes, percent, size_of
-from analysis.paper_figure import Drawn, PaperFigure
+from analysis.attacks import AttackResult, read_attack
+from analysis.compare import Claim, claim_all, claim_equivalent, claim_greater, compared, mean
+from analysis.io import RecipeResults, SweepResults, percent, size_of
+from analysis.paper_figure import FigureResult, PaperFigure
 from lm_mia.config.needs import Need
 
 # Figure 2: LiRA on models of several sizes, each on its compute-optimal data.
@@ -21,12 +21,12 @@ FIG02_STATEMENTS = (
 )
 
 
-def draw_fig02(recipes: Recipes) -> Drawn:
+def draw_fig02(recipes: SweepResults) -> FigureResult:
     """(a) Curves, a size each. (b) TPR at fixed FPRs by size."""
     family = recipes.family("chinchilla")
-    some = attacks.alike([recipe for _, recipe in family])
-    count = attacks.references(some)
-    found = [(recipe, attacked(recipe, references=count)) for recipe in some]
+    some = attacks.with_equal_models([recipe for _, recipe in family])
+    count = attacks.common_references(some)
+    found = [(recipe, read_attack(recipe, references=count)) for recipe in some]
     lines = [
         plotting.Line(f"{size_of(recipe)}, {recipe.samples:,} samples", one)
         for recipe, one in found
@@ -41,19 +41,19 @@ def draw_fig02(recipes: Recipes) -> Drawn:
         (f"AUC at {size_of(b)} less at {size_of(a)}", compared(b, a, count, level=level))
         for a, b in itertools.pairwise(some)
     ]
-    return Drawn(
+    return FigureResult(
         data=plotting.data([("", lines)]),
         figure=figure,
         claims=(
-            every(
+            claim_all(
                 FIG02_STATEMENTS[0],
-                [above("", f"AUC at {s} less 0.5", mean(x - 0.5)) for s, x in auc.items()],
+                [claim_greater("", f"AUC at {s} less 0.5", mean(x - 0.5)) for s, x in auc.items()],
             ),
-            every(
+            claim_all(
                 FIG02_STATEMENTS[1],
-                [above("", f"0.7 less AUC at {s}", mean(0.7 - x)) for s, x in auc.items()],
+                [claim_greater("", f"0.7 less AUC at {s}", mean(0.7 - x)) for s, x in auc.items()],
             ),
-            compare.both_ways(FIG02_STATEMENTS[2], steps),
+            compare.claim_up_and_down(FIG02_STATEMENTS[2], steps),
         ),
         ours={
             name: plotting.auc_of(one) for (name, _), (_, one) in zip(family, found, strict=True)
@@ -71,14 +71,14 @@ FIG04_STATEMENTS = (
 )
 
 
-def draw_fig04(recipes: Recipes) -> Drawn:
+def draw_fig04(recipes: SweepResults) -> FigureResult:
     """(a) Curves, a number of samples each. (b) TPR at fixed FPRs by the size of the model."""
     families = [recipes.family("data"), recipes.family("fixed")]
-    some = attacks.alike([recipe for family in families for _, recipe in family])
+    some = attacks.with_equal_models([recipe for family in families for _, recipe in family])
     by_data, by_size = some[: len(families[0])], some[len(families[0]) :]
-    count = attacks.references(some)
-    data = [(recipe, attacked(recipe, references=count)) for recipe in by_data]
-    size = [(recipe, attacked(recipe, references=count)) for recipe in by_size]
+    count = attacks.common_references(some)
+    data = [(recipe, read_attack(recipe, references=count)) for recipe in by_data]
+    size = [(recipe, read_attack(recipe, references=count)) for recipe in by_size]
     lines = [plotting.Line(f"{recipe.samples:,} samples", one) for recipe, one in data]
     models = [plotting.Line(size_of(recipe), one) for recipe, one in size]
     figure = plotting.new_figure(10.4, 4.4)
@@ -93,39 +93,39 @@ def draw_fig04(recipes: Recipes) -> Drawn:
         )
         for (old, _), (new, _) in itertools.pairwise(data)
     ]
-    return Drawn(
+    return FigureResult(
         data=pd.concat(
             [line.data().assign(panel=p) for p, of in (("a", lines), ("b", models)) for line in of]
         ),
         figure=figure,
-        claims=(compare.both_ways(FIG04_STATEMENTS[0], steps), *_of_sizes(by_size, count)),
+        claims=(compare.claim_up_and_down(FIG04_STATEMENTS[0], steps), *_of_sizes(by_size, count)),
         ours={"highest": max(plotting.auc_of(one) for _, one in data)},
         notes=(f"Attacks use {count} references.", plotting.left_out([*lines, *models])),
     )
 
 
-def _of_sizes(size: Sequence[Recipe], count: int) -> tuple[Claim, ...]:
+def _of_sizes(size: Sequence[RecipeResults], count: int) -> tuple[Claim, ...]:
     small, large = size[0], size[-1]
     ends = f"at {size_of(large)} less at {size_of(small)}"
     fewest = min(recipe.samples for recipe in size)
     rates = [f for f in small.config.attack.fprs if 10 / fewest <= f <= 0.2]
     return (
-        above(FIG04_STATEMENTS[1], f"AUC {ends}", compared(large, small, count)),
-        every(
+        claim_greater(FIG04_STATEMENTS[1], f"AUC {ends}", compared(large, small, count)),
+        claim_all(
             FIG04_STATEMENTS[2],
             [
-                above(
+                claim_greater(
                     "",
                     f"TPR at an FPR of {percent(rate)} {ends}",
-                    compared(large, small, count, functools.partial(Attacked.tpr_T, fpr=rate)),
+                    compared(large, small, count, functools.partial(AttackResult.tpr_T, fpr=rate)),
                 )
                 for rate in rates
             ],
         ),
-        every(
+        claim_all(
             FIG04_STATEMENTS[3],
             [
-                above(
+                claim_greater(
                     "",
                     f"AUC at {size_of(new)} less at {size_of(old)}",
                     compared(new, old, count),
@@ -141,11 +141,11 @@ FIG16_STATEMENTS = ("Samples that begin alike hardly change the AUC.",)
 MARGIN = 0.02
 
 
-def draw_fig16(recipes: Recipes) -> Drawn:
+def draw_fig16(recipes: SweepResults) -> FigureResult:
     """Curves of both, of populations of their own."""
-    main, distinct = attacks.alike([recipes["main"], recipes["distinct"]])
-    count = attacks.references([main, distinct])
-    with_all, without = (attacked(recipe, references=count) for recipe in (main, distinct))
+    main, distinct = attacks.with_equal_models([recipes["main"], recipes["distinct"]])
+    count = attacks.common_references([main, distinct])
+    with_all, without = (read_attack(recipe, references=count) for recipe in (main, distinct))
     tokens = distinct.config.population.distinct_prefix_tokens
     lines = [
         plotting.Line("All samples", with_all, plotting.BLUE),
@@ -155,10 +155,10 @@ def draw_fig16(recipes: Recipes) -> Drawn:
     ]
     gain = compared(main, distinct, count)
     what = "AUC with all samples less without those that begin alike"
-    return Drawn(
+    return FigureResult(
         data=plotting.data([("", lines)]),
         figure=plotting.roc(lines),
-        claims=(near(FIG16_STATEMENTS[0], what, gain, MARGIN),),
+        claims=(claim_equivalent(FIG16_STATEMENTS[0], what, gain, MARGIN),),
         ours={"all": plotting.auc_of(with_all), "distinct": plotting.auc_of(without)},
         notes=(
             f"Attacks use {count} references. The two populations are drawn from one corpus and differ in their "

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pandas as pd
 
 from analysis import figures, io
-from analysis.io import Recipe, Recipes
-from analysis.paper_figure import Drawn, PaperFigure
+from analysis.io import RecipeResults, SweepResults
+from analysis.paper_figure import FigureResult, PaperFigure
 from lm_mia.config import Config, load
 
 # Table 7: the recipes that the figures ask for at the published setting, and those of this sweep beside them.
@@ -24,7 +24,7 @@ _HEADS = (
 )
 
 
-def draw_tab07(recipes: Recipes) -> Drawn:
+def draw_tab07(recipes: SweepResults) -> FigureResult:
     """A row a recipe, with the figures that ask for it."""
     asked, known = published_setting(), set(recipes)
     here = [recipes[name] if name in known else None for name in asked]
@@ -42,7 +42,7 @@ def draw_tab07(recipes: Recipes) -> Drawn:
         for (_, c), r in zip(asked.values(), here, strict=True)
     ]
     index = pd.Index([", ".join(of) for of, _ in asked.values()], name="Figures")
-    return Drawn(
+    return FigureResult(
         data=pd.DataFrame(rows),
         table=pd.DataFrame(cells, index, pd.MultiIndex.from_tuples(_HEADS)),
         notes=(
@@ -91,14 +91,14 @@ def _otherwise(c: Config) -> Iterator[str]:
         yield f"no two samples share their first {c.population.distinct_prefix_tokens} tokens"
 
 
-def _here(recipe: Recipe | None) -> tuple[str, str, str]:
+def _here(recipe: RecipeResults | None) -> tuple[str, str, str]:
     if recipe is None:
         return "–", "–", "–"
     m = recipe.config.model
     try:
-        counts = zip(recipe.rows, ("references", "targets", "replicas"), strict=True)
+        counts = zip(recipe.divided, ("references", "targets", "replicas"), strict=True)
         models = ", ".join(f"{len(rows)} {kind}" for rows, kind in counts if rows) or "none yet"
-    except io.Absent:
+    except io.MissingModelsError:
         models = "not attacked yet"
     return f"{recipe.samples:,}", f"{io.size_of(recipe)} ({m.layers}x{m.width})", models
 

@@ -1,31 +1,31 @@
 """Figure 8: what LiRA observes, the loss or the logit."""
 
 from analysis import attacks, plotting
-from analysis.attacks import attacked
-from analysis.compare import above, difference
-from analysis.io import Recipes
-from analysis.paper_figure import Drawn, PaperFigure
+from analysis.attacks import read_attack
+from analysis.compare import claim_greater, difference
+from analysis.io import SweepResults
+from analysis.paper_figure import FigureResult, PaperFigure
 from lm_mia.config.needs import Need
 
 # Figure 8: LiRA on the loss and on the logit of every sample.
 FIG08_STATEMENTS = ("The loss tells members better than the logit.",)
 
 
-def draw_fig08(recipes: Recipes) -> Drawn:
+def draw_fig08(recipes: SweepResults) -> FigureResult:
     """Curves of both, of the same rows."""
     main = recipes["main"]
-    count = attacks.references([main])
-    loss = attacked(main, references=count)
-    logit = attacked(main, references=count, observed="target_logit")
+    count = attacks.common_references([main])
+    loss = read_attack(main, references=count)
+    logit = read_attack(main, references=count, observed="target_logit")
     lines = [
         plotting.Line("Loss", loss, plotting.BLUE),
         plotting.Line("Logit", logit, plotting.VERMILLION, "--"),
     ]
     gain = difference(loss.auc_T, logit.auc_T, paired=True)
-    return Drawn(
+    return FigureResult(
         data=plotting.data([("", lines)]),
         figure=plotting.roc(lines),
-        claims=(above(FIG08_STATEMENTS[0], "AUC on the loss less on the logit", gain),),
+        claims=(claim_greater(FIG08_STATEMENTS[0], "AUC on the loss less on the logit", gain),),
         ours={"loss": plotting.auc_of(loss), "logit": plotting.auc_of(logit)},
         notes=(f"Attacks use {count} references.", plotting.left_out(lines)),
     )

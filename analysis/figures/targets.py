@@ -8,29 +8,29 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from analysis import attacks, io, plotting, tables
-from analysis.attacks import alike, attacked, references
-from analysis.compare import Claim, above, difference, every, untested
-from analysis.io import REPLICA_SIZES, Recipes, fewest_references, percent, size_of, titled
+from analysis.attacks import common_references, read_attack, with_equal_models
+from analysis.compare import Claim, claim_all, claim_greater, claim_untested, difference
+from analysis.io import REPLICA_SIZES, SweepResults, fewest_references, percent, size_of, titled
 from analysis.notes import spread
-from analysis.paper_figure import Drawn, PaperFigure
+from analysis.paper_figure import FigureResult, PaperFigure
 from analysis.plotting import Line, by_target, panels
 from lm_mia.config.needs import Need
 from lm_mia.stats import likelihood_ratio
 
 
-def _every_target(recipes: Recipes, family: str) -> Drawn:
+def _every_target(recipes: SweepResults, family: str) -> FigureResult:
     """A panel a recipe of a family, by its size, a line a target."""
-    some = alike([recipe for _, recipe in recipes.family(family)])
-    count = references(some)
+    some = with_equal_models([recipe for _, recipe in recipes.family(family)])
+    count = common_references(some)
     titled = [
         (
             f"({letter}) {size_of(recipe)}, {recipe.samples:,} samples",
-            [Line(size_of(recipe), attacked(recipe, references=count))],
+            [Line(size_of(recipe), read_attack(recipe, references=count))],
         )
         for letter, recipe in zip(string.ascii_lowercase, some, strict=False)
     ]
     frames = [by_target(line.found, size=line.label, references=count) for _, [line] in titled]
-    return Drawn(
+    return FigureResult(
         data=pd.concat(frames, ignore_index=True),
         figure=panels(titled, columns=2 if len(titled) in (2, 4) else 3, every=True),
         notes=(f"A line is a target. Attacks use {count} references.",),
@@ -41,17 +41,17 @@ def _every_target(recipes: Recipes, family: str) -> Drawn:
 FIG20_STATEMENTS = ("At every size the AUC grows with the number of references.",)
 
 
-def draw_fig20(recipes: Recipes) -> Drawn:
+def draw_fig20(recipes: SweepResults) -> FigureResult:
     """A row of panels a size, a column a number of references, a line a target."""
-    some = attacks.alike([recipe for _, recipe in recipes.family("chinchilla")])
-    most = attacks.references(some)
-    counts = attacks.powers(some[0], most)
+    some = attacks.with_equal_models([recipe for _, recipe in recipes.family("chinchilla")])
+    most = attacks.common_references(some)
+    counts = attacks.reference_counts(some[0], most)
     low = 1 / max(recipe.samples for recipe in some)
     figure = plotting.new_figure(1.9 * len(counts) + 0.6, 1.8 * len(some) + 0.4)
     grid = figure.subplots(len(some), len(counts), squeeze=False, sharex=True, sharey=True)
     frames, grows = [], []
     for recipe, row in zip(some, grid, strict=True):
-        name, found = size_of(recipe), [attacked(recipe, references=c) for c in counts]
+        name, found = size_of(recipe), [read_attack(recipe, references=c) for c in counts]
         for axes, one in zip(row, found, strict=True):
             plotting.draw_targets(axes, [plotting.Line("", one)], low=low)
             axes.set(xlabel="", ylabel="")
@@ -59,15 +59,15 @@ def draw_fig20(recipes: Recipes) -> Drawn:
         row[0].set_ylabel(name)
         gain = difference(found[-1].auc_T, found[0].auc_T, paired=True)
         what = f"AUC at {name} with {counts[-1]} less with {counts[0]} references"
-        grows.append(above("", what, gain))
+        grows.append(claim_greater("", what, gain))
     for axes, count in zip(grid[0], counts, strict=True):
         axes.set_title(f"{count} references", fontsize=10)
     figure.supxlabel("False positive rate", fontsize=11)
     figure.supylabel("True positive rate", fontsize=11)
-    return Drawn(
+    return FigureResult(
         data=pd.concat(frames, ignore_index=True),
         figure=figure,
-        claims=(every(FIG20_STATEMENTS[0], grows),),
+        claims=(claim_all(FIG20_STATEMENTS[0], grows),),
         notes=("Rows are sizes. References are IN and OUT ones together.",),
     )
 
@@ -76,11 +76,11 @@ def draw_fig20(recipes: Recipes) -> Drawn:
 FIG24_STATEMENTS = ("On the same data the larger model has the higher AUC.",)
 
 
-def draw_fig24(recipes: Recipes) -> Drawn:
+def draw_fig24(recipes: SweepResults) -> FigureResult:
     """A panel a size; bands over replicas."""
     of = {size: recipes[f"flip-{size}"] for size in REPLICA_SIZES}
     count = fewest_references(list(of.values()))
-    found = {size: attacked(r, references=count, replicas=True) for size, r in of.items()}
+    found = {size: read_attack(r, references=count, replicas=True) for size, r in of.items()}
     lines = {
         titled(size, of[size]): plotting.Line("LiRA", found[size], plotting.BLUE)
         for size in REPLICA_SIZES
@@ -90,11 +90,11 @@ def draw_fig24(recipes: Recipes) -> Drawn:
     rows = [line.data().assign(series=title) for title, line in lines.items()]
     replicas = {size: len(found[size].auc_T) for size in REPLICA_SIZES}
     told = {spread(n): None for n in replicas.values()}
-    return Drawn(
+    return FigureResult(
         data=pd.concat(rows),
         figure=plotting.panels([(title, [line]) for title, line in lines.items()]),
         claims=(
-            above(
+            claim_greater(
                 FIG24_STATEMENTS[0], f"AUC of {REPLICA_SIZES[1]} less of {REPLICA_SIZES[0]}", gain
             ),
         ),
@@ -115,7 +115,7 @@ FIG25_STATEMENTS = ("At higher FPRs the thresholds of replicas vary more.",)
 _HIGH = 0.1
 
 
-def draw_fig25(recipes: Recipes) -> Drawn:
+def draw_fig25(recipes: SweepResults) -> FigureResult:
     """A row a size: mean TPR ± STD, and range and middle half of the thresholds, as posteriors."""
     figure = plotting.new_figure(9.6, 6.8)
     grid = figure.subplots(2, 2, sharex=True, sharey="col")
@@ -134,10 +134,10 @@ def draw_fig25(recipes: Recipes) -> Drawn:
         axes.set_xlabel("False positive rate")
     for axes in grid[0]:
         axes.legend(loc="upper left" if axes is grid[0, 0] else "lower left")
-    return Drawn(
+    return FigureResult(
         data=pd.concat(data),
         figure=figure,
-        claims=(every(FIG25_STATEMENTS[0], parts),),
+        claims=(claim_all(FIG25_STATEMENTS[0], parts),),
         notes=(
             *dict.fromkeys(map(spread, replicas)),
             "A threshold is drawn as the posterior of a sample whose score is the threshold.",
@@ -189,14 +189,16 @@ def _varies(size: str, threshold_TxF: pd.DataFrame, lowest: float) -> Claim:
     fprs = [f for f in map(float, threshold_TxF.columns) if f >= lowest]
     high = next((f for f in fprs if math.isclose(f, _HIGH)), None)
     if high is None or high == min(fprs):
-        return untested(
+        return claim_untested(
             "", f"{size}: the run lacks an FPR of {percent(_HIGH)} or one below that takes ten"
         )
     low = min(fprs)
     far_TxF = (threshold_TxF - threshold_TxF.median()).abs()
     what = f"{size}, distance from the median threshold at an FPR of {percent(high)} less at {percent(low)}"
     new_T, old_T = (far_TxF[fpr].to_numpy() for fpr in (high, low))
-    return above("", what, difference(new_T, old_T, paired=True, over="replicas of one target"))
+    return claim_greater(
+        "", what, difference(new_T, old_T, paired=True, over="replicas of one target")
+    )
 
 
 FIGURES = {

@@ -19,13 +19,22 @@ from matplotlib.ticker import MaxNLocator
 from scipy import stats
 
 from analysis import attacks, io, plotting
-from analysis.attacks import attacked
-from analysis.compare import Claim, above, compared, difference, every, mean, near, untested
-from analysis.io import Absent, Recipe, Recipes, Record, size_of
-from analysis.paper_figure import Drawn, PaperFigure
+from analysis.attacks import read_attack
+from analysis.compare import (
+    Claim,
+    claim_all,
+    claim_equivalent,
+    claim_greater,
+    claim_untested,
+    compared,
+    difference,
+    mean,
+)
+from analysis.io import MissingModelsError, RecipeResults, Record, SweepResults, size_of
+from analysis.paper_figure import FigureResult, PaperFigure
 from lm_mia import config
 from lm_mia.config.needs import LossNeed, Need
-from lm_mia.data.subsets import Row
+from lm_mia.data.subsets import ModelSeeds
 
 _LOOKS: dict[str, tuple[str, str, Literal["-", "--"]]] = {
     "reference": ("References", plotting.BLUE, "-"),
@@ -185,14 +194,14 @@ SCHEDULES: dict[str, tuple[str, str, plotting.Dash]] = {
 MARGIN = 0.03
 
 
-def draw_fig15(recipes: Recipes) -> Drawn:
+def draw_fig15(recipes: SweepResults) -> FigureResult:
     """(a) Mean loss over rows with a band, a line a size. (b) Curves."""
-    sizes = attacks.alike([recipe for _, recipe in recipes.family("chinchilla")])
+    sizes = attacks.with_equal_models([recipe for _, recipe in recipes.family("chinchilla")])
     losses = {recipe: validation(recipe) for recipe in sizes}
     losses = {recipe: loss for recipe, loss in losses.items() if len(loss)}
-    some = attacks.alike([recipes[name] for name in SCHEDULES])
-    count = attacks.references(some)
-    found = [attacked(recipe, references=count) for recipe in some]
+    some = attacks.with_equal_models([recipes[name] for name in SCHEDULES])
+    count = attacks.common_references(some)
+    found = [read_attack(recipe, references=count) for recipe in some]
     lines = [
         plotting.Line(label, one, color, dash)
         for (label, color, dash), one in zip(SCHEDULES.values(), found, strict=True)
@@ -207,7 +216,7 @@ def draw_fig15(recipes: Recipes) -> Drawn:
         left.legend(fontsize=8.5)
     plotting.draw_roc(right, lines, f"(b) LiRA at {size_of(some[0])}")
     table = [frame.assign(panel="a", series=size_of(recipe)) for recipe, frame in losses.items()]
-    return Drawn(
+    return FigureResult(
         data=pd.concat([*table, *(line.data().assign(panel="b") for line in lines)]),
         figure=figure,
         claims=(_lower(losses), _same(some, count)),
@@ -221,9 +230,9 @@ def draw_fig15(recipes: Recipes) -> Drawn:
     )
 
 
-def validation(recipe: Recipe) -> pd.DataFrame:
+def validation(recipe: RecipeResults) -> pd.DataFrame:
     """Rows (row, share, loss_nats): the validation losses of references and targets over their training, if any."""
-    references, targets, _ = recipe.rows
+    references, targets, _ = recipe.divided
     names = {str(row) for row in (*references, *targets)}
     events = [e for e in io.events(recipe.folder, "validation") if e.get("row") in names]
     total = config.total_steps(recipe.config)
@@ -244,32 +253,34 @@ def _draw_loss(axes: Axes, loss: pd.DataFrame, label: str, color: str | tuple[fl
     )
 
 
-def _lower(losses: Mapping[Recipe, pd.DataFrame]) -> Claim:
+def _lower(losses: Mapping[RecipeResults, pd.DataFrame]) -> Claim:
     """Every size against the next; rows are of different data, so that they are not paired."""
     if len(losses) < 2:
-        return untested(FIG15_STATEMENTS[0], f"{len(losses)} sizes have validation losses")
+        return claim_untested(FIG15_STATEMENTS[0], f"{len(losses)} sizes have validation losses")
     ends = [
         (size_of(recipe), loss.loc[loss["share"] == 1, "loss_nats"].to_numpy())
         for recipe, loss in losses.items()
     ]
     steps = [
-        above(
+        claim_greater(
             "",
             f"validation loss at {small} less at {large}",
             difference(x_R, y_R, paired=False, over="rows"),
         )
         for (small, x_R), (large, y_R) in pairwise(ends)
     ]
-    return every(FIG15_STATEMENTS[0], steps)
+    return claim_all(FIG15_STATEMENTS[0], steps)
 
 
-def _same(some: Sequence[Recipe], count: int) -> Claim:
+def _same(some: Sequence[RecipeResults], count: int) -> Claim:
     _, *labels = (label for label, *_ in SCHEDULES.values())
     parts = [
-        near("", f"AUC, {label.lower()}, less cosine", compared(recipe, some[0], count), MARGIN)
+        claim_equivalent(
+            "", f"AUC, {label.lower()}, less cosine", compared(recipe, some[0], count), MARGIN
+        )
         for label, recipe in zip(labels, some[1:], strict=True)
     ]
-    return every(FIG15_STATEMENTS[1], parts)
+    return claim_all(FIG15_STATEMENTS[1], parts)
 
 
 # Figure 32: losses of three samples under IN and OUT references and a target, by model size.
@@ -294,9 +305,9 @@ class Losses:
     """Over all samples of the population."""
 
 
-def draw_fig32(recipes: Recipes) -> Drawn:
+def draw_fig32(recipes: SweepResults) -> FigureResult:
     """A row a size and a column a sample: histograms of reference losses with normals, and the target's loss."""
-    family = attacks.alike([r for size, r in recipes.family("fixed") if size in _SIZES])
+    family = attacks.with_equal_models([r for size, r in recipes.family("fixed") if size in _SIZES])
     references, target = _shared_rows(family)
     rows, ids_3 = [*references, target], len(family[0].population) - np.array(_FROM_END)
     found = [_losses(recipe, rows, ids_3) for recipe in family]
@@ -310,17 +321,17 @@ def draw_fig32(recipes: Recipes) -> Drawn:
         for k, sample in enumerate(ids_3)
     ]
     falls = [
-        above(
+        claim_greater(
             "",
             f"mean loss of all samples under {a.size} less that under {b.size}, nats a token",
             mean(a.mean_R[:-1] - b.mean_R[:-1], "pairs of references"),
         )
         for a, b in pairwise(found)
     ]
-    return Drawn(
+    return FigureResult(
         data=pd.concat(data),
         figure=_fig32_figure(found, ids_3),
-        claims=(every(FIG32_STATEMENTS[0], falls),),
+        claims=(claim_all(FIG32_STATEMENTS[0], falls),),
         notes=(
             f"Bars and normals are of the losses under {len(references)} references, trained on the sample (IN) or not "
             f"(OUT); the dashed line is the loss under {target}, which is none of them.",
@@ -329,27 +340,29 @@ def draw_fig32(recipes: Recipes) -> Drawn:
     )
 
 
-def _shared_rows(family: Sequence[Recipe]) -> tuple[list[Row], Row]:
-    """(references, one target) that all sizes have; Absent without them."""
-    if lacking := [r.name for r in family if len(r.rows[0]) < 4 or not r.rows[1]]:
-        raise Absent(f"too few references or no target of {', '.join(lacking)}")
-    references = family[0].rows[0][: io.fewest_references(family)]
-    target = family[0].rows[1][0]
-    if any(not {*references, target} <= {*r.rows[0], *r.rows[1]} for r in family):
-        raise Absent("fixed-...: rows of some sizes are of other subsets, or absent")
+def _shared_rows(family: Sequence[RecipeResults]) -> tuple[list[ModelSeeds], ModelSeeds]:
+    """(references, one target) that all sizes have; MissingModelsError without them."""
+    if lacking := [r.name for r in family if len(r.divided[0]) < 4 or not r.divided[1]]:
+        raise MissingModelsError(f"too few references or no target of {', '.join(lacking)}")
+    references = family[0].divided[0][: io.fewest_references(family)]
+    target = family[0].divided[1][0]
+    if any(not {*references, target} <= {*r.divided[0], *r.divided[1]} for r in family):
+        raise MissingModelsError("fixed-...: rows of some sizes are of other subsets, or absent")
     return references, target
 
 
-def _losses(recipe: Recipe, rows: Sequence[Row], ids_3: np.ndarray) -> Losses:
-    """Reads tables/sample_losses.csv; Absent if it lacks some of the models or samples."""
+def _losses(recipe: RecipeResults, rows: Sequence[ModelSeeds], ids_3: np.ndarray) -> Losses:
+    """Reads tables/sample_losses.csv; MissingModelsError if it lacks some of the models or samples."""
     if not io.has(recipe.folder, "sample_losses.csv"):
-        raise Absent(f"{recipe.name}: no losses of samples; run lm-mia attack with this figure")
+        raise MissingModelsError(
+            f"{recipe.name}: no losses of samples; run lm-mia attack with this figure"
+        )
     lines = pd.DataFrame(io.table(recipe.folder, "sample_losses.csv", LOSS_COLUMNS))
     by_model = lines.pivot(index="model", columns="sample")
     try:
         loss, member, mean = (by_model[n].loc[[*map(str, rows)], ids_3] for n in LOSS_COLUMNS[2:])
     except KeyError:
-        raise Absent(
+        raise MissingModelsError(
             f"{recipe.name}: its tables lack losses of some models or samples; run lm-mia attack with this figure"
         ) from None
     return Losses(

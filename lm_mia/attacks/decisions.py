@@ -42,8 +42,8 @@ class _Part:
 
 
 def write(
-    source: signals.Source,
-    fitted: signals.Fitted,
+    source: signals.AttackInputs,
+    fitted: signals.AttackFit,
     file: ScoreFile,
     points: OperatingPoints,
     sample_columns: Mapping[str, np.ndarray],

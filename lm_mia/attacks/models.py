@@ -12,22 +12,22 @@ import pandas as pd
 
 from lm_mia.atomic import write_csv
 from lm_mia.config.needs import Models
-from lm_mia.data.subsets import Row
+from lm_mia.data.subsets import ModelSeeds
 from lm_mia.store.store import Store
 
 MODELS, SAMPLE_LOSSES = "models.csv", "sample_losses.csv"
 
 
-def present(store: Store) -> list[Row]:
+def present(store: Store) -> list[ModelSeeds]:
     """Returns the models that were scored at the end of their training, references by number, then replicas."""
     plain = dataclasses.replace(store, statistics=(), token_samples=(), step=0)
-    rows = plain.rows()
+    rows = plain.models()
     missing = set(plain.missing(rows, 0))
     there = [row for row in rows if row not in missing]
     return sorted(there, key=lambda row: (row.role, row.subset_seed, row.order_seed))
 
 
-def numbers(rows: Sequence[Row]) -> Models:
+def numbers(rows: Sequence[ModelSeeds]) -> Models:
     """Returns the numbers of the models: subset seeds of references, order seeds of replicas."""
     return Models(
         references=tuple(row.subset_seed for row in rows if row.role == "reference"),
@@ -35,15 +35,15 @@ def numbers(rows: Sequence[Row]) -> Models:
     )
 
 
-def write_models(path: Path, rows: Sequence[Row]) -> None:
+def write_models(path: Path, rows: Sequence[ModelSeeds]) -> None:
     """Writes a line per model: its name, role and seeds."""
-    columns = [field.name for field in dataclasses.fields(Row)]
+    columns = [field.name for field in dataclasses.fields(ModelSeeds)]
     lines = [{"model": str(row), **dataclasses.asdict(row)} for row in rows]
     write_csv(path, pd.DataFrame(lines, columns=["model", *columns]))
 
 
 def write_sample_losses(
-    store: Store, rows: Sequence[Row], ids_S: Sequence[int], path: Path
+    store: Store, rows: Sequence[ModelSeeds], ids_S: Sequence[int], path: Path
 ) -> bool:
     """Writes the loss of some samples under every model, with the mean loss of all samples under that model.
 
@@ -96,7 +96,10 @@ def _models_of_samples(path: Path) -> dict[int, list[str]]:
 
 
 def archetype_losses(
-    store: Store, references: Sequence[Row], replicas: Sequence[Row], samples: pd.DataFrame
+    store: Store,
+    references: Sequence[ModelSeeds],
+    replicas: Sequence[ModelSeeds],
+    samples: pd.DataFrame,
 ) -> pd.DataFrame:
     """Returns the losses of the samples of archetypes.csv under the references and replicas of the attack.
 

@@ -46,7 +46,7 @@ def run(
       UserError: too few models are present or one is corrupt, no member or no non-member has enough references, or
         attack.leave_one_out is set and the subsets are balanced.
     """
-    source = open_source(store, population, c, say)
+    source = open_inputs(store, population, c, say)
     if c.leave_one_out:
         resampling.refuse_balanced(source)
     attacks = _on_replicas(source, c)
@@ -99,7 +99,7 @@ def run(
     return counts | {"computed": len(attacks)}
 
 
-def _on_replicas(source: signals.Source, c: config.Attack) -> list[TargetAttack]:
+def _on_replicas(source: signals.AttackInputs, c: config.Attack) -> list[TargetAttack]:
     """Every attack of the config with 1, 2, 4, ... references and with all of them."""
     references = tuple(row.subset_seed for row in source.references)
     targets = tuple(row.order_seed for row in source.targets)
@@ -142,12 +142,12 @@ TABLES = (
 """The tables of decisions, the last three of which are made only if settings request them."""
 
 
-def open_source(
+def open_inputs(
     store: Store, population: Population, c: config.Attack, say: Callable[[str], None]
-) -> signals.Source:
+) -> signals.AttackInputs:
     """The rows of an attack that are there at its step; UserError if they are too few."""
     store = dataclasses.replace(store, step=c.step)
-    wanted = subsets.rows(c.references, c.replicas)
+    wanted = subsets.requested_seeds(c.references, c.replicas)
     absent = set(store.missing(wanted, store.step))
     rows = [row for row in wanted if row not in absent]
     references = [row for row in rows if row.role == "reference"]
@@ -163,7 +163,7 @@ def open_source(
             f"{c.replicas} replicas with {len(references)} of {c.references} references; `lm-mia run` makes the others"
         )
     statistics = tuple(NEEDED[a] for a in c.attacks if a in NEEDED)
-    return signals.open_source(store, population, targets, references, statistics)
+    return signals.open_inputs(store, population, targets, references, statistics)
 
 
 def _uses_rmia(attacks: Sequence[AttackName]) -> bool:
@@ -209,7 +209,7 @@ def _intervals(
 
 
 def _shuffled(
-    source: signals.Source,
+    source: signals.AttackInputs,
     c: config.Attack,
     folder: Path,
     pool: ThreadPoolExecutor,
@@ -220,7 +220,9 @@ def _shuffled(
     left_out = dict.fromkeys(c.attacks, 0)
     for shuffle in range(_SHUFFLES):
         noise = source.shuffled(shuffle)
-        with score_matrix.score([signals.Group(c.attacks, c)], noise, folder, pool) as [(_, files)]:
+        with score_matrix.score([signals.AttackGroup(c.attacks, c)], noise, folder, pool) as [
+            (_, files)
+        ]:
             for name, file in files.items():
                 found = roc.auc(file.target(0), noise.target_member_TxN2[0])
                 auc[name].append(float(found.auc_T[0]))
@@ -236,7 +238,7 @@ def _shuffled(
 
 
 def _diagnose(
-    source: signals.Source,
+    source: signals.AttackInputs,
     c: config.Attack,
     folder: Path,
     pool: ThreadPoolExecutor,
@@ -273,7 +275,7 @@ def _write_or_remove(path: Path, parts: list[pd.DataFrame]) -> None:
         path.unlink(missing_ok=True)
 
 
-def _about(source: signals.Source, c: config.Attack) -> dict[str, Any]:
+def _about(source: signals.AttackInputs, c: config.Attack) -> dict[str, Any]:
     """What determines the tables of decisions."""
     return {
         "format": FORMAT,
@@ -284,7 +286,7 @@ def _about(source: signals.Source, c: config.Attack) -> dict[str, Any]:
 
 
 def _facts(
-    source: signals.Source, counted: flips.FlipCounts, c: config.Attack
+    source: signals.AttackInputs, counted: flips.FlipCounts, c: config.Attack
 ) -> dict[str, object]:
     """What the tables are about."""
     replicas = len(source.targets)

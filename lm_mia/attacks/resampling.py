@@ -27,7 +27,7 @@ from lm_mia.seeds import rng
 from lm_mia.stats import flips, likelihood_ratio, per_sample
 
 
-def pairs(source: signals.Source) -> np.ndarray:
+def pairs(source: signals.AttackInputs) -> np.ndarray:
     """index_Px2 of references with subset seeds 2i and 2i + 1, both there.
 
     Under the balanced design a pair shares one draw, so that only whole pairs make independent sets, with as many IN as
@@ -41,7 +41,7 @@ def pairs(source: signals.Source) -> np.ndarray:
 
 
 def resampled_references(
-    source: signals.Source, c: config.Attack, folder: Path, pool: ThreadPoolExecutor
+    source: signals.AttackInputs, c: config.Attack, folder: Path, pool: ThreadPoolExecutor
 ) -> pd.DataFrame:
     """Flip shares when the first target is fixed and the references vary (StrongMIA Appendix E.2.8).
 
@@ -63,7 +63,7 @@ def resampled_references(
         with ScoreFile(folder, sets, samples) as file:
             for s, index_R in enumerate(index_SxR):
                 some = one.with_references(pair_Px2[index_R].ravel())
-                group = signals.Group(("lira_online",), c)
+                group = signals.AttackGroup(("lira_online",), c)
                 with score_matrix.score([group], some, folder, pool) as [(_, files)]:
                     file.write(s, slice(0, samples), files["lira_online"].target(0)[None])
             member_SxN2 = np.broadcast_to(source.target_member_TxN2[0], (sets, samples))
@@ -78,7 +78,7 @@ def resampled_references(
     return pd.concat(found)
 
 
-def refuse_balanced(source: signals.Source) -> None:
+def refuse_balanced(source: signals.AttackInputs) -> None:
     """UserError where each reference has its complement among the others, which tells who is in the one left out."""
     for pair_2 in pairs(source)[:1]:
         _, member_2xN2 = source.store.read([source.references[i] for i in pair_2])
@@ -90,7 +90,7 @@ def refuse_balanced(source: signals.Source) -> None:
 
 
 def true_positive_probability(
-    source: signals.Source, c: config.Attack, path: Path, pool: ThreadPoolExecutor
+    source: signals.AttackInputs, c: config.Attack, path: Path, pool: ThreadPoolExecutor
 ) -> None:
     """Writes, for every sample, the posterior of membership over the references that trained on it (Appendix E.1).
 

@@ -55,7 +55,7 @@ def run(
     if not c.replicas:
         # Tables of decisions that an earlier command made are not of these settings.
         (folder / FACTS.name).unlink(missing_ok=True)
-        wanted = subsets.rows(c.references, 0)
+        wanted = subsets.requested_seeds(c.references, 0)
         if absent := {*wanted} - {*present}:
             say(f"{len(absent)} of {len(wanted)} models are absent; `lm-mia run` makes them")
     target_tables = targets.TargetTables(folder, c)

@@ -18,11 +18,11 @@ import numpy as np
 
 from lm_mia import config
 from lm_mia.attacks.signals import (
+    AttackFit,
+    AttackGroup,
+    AttackInputs,
     Block,
-    Fitted,
-    Group,
     Index,
-    Source,
     comparisons,
     fit,
     scores,
@@ -110,13 +110,13 @@ def in_order(
 
 @contextlib.contextmanager
 def score(
-    groups: Sequence[Group],
-    source: Source,
+    groups: Sequence[AttackGroup],
+    source: AttackInputs,
     folder: Path,
     pool: ThreadPoolExecutor,
     progress: Callable[[float], None] = lambda share: None,
     compared: dict[int, Block] | None = None,
-) -> Iterator[list[tuple[Fitted, dict[AttackName, ScoreFile]]]]:
+) -> Iterator[list[tuple[AttackFit, dict[AttackName, ScoreFile]]]]:
     """A context in which the scores of every target of the source under every attack exist.
 
     They are computed in one pass over the scores of the store, in addition to those of `fit`.
@@ -156,12 +156,12 @@ def score(
 
 def score_attacks(
     attacks: Sequence[TargetAttack],
-    source: Source,
+    source: AttackInputs,
     c: config.Attack,
     folder: Path,
     pool: ThreadPoolExecutor,
     progress: Callable[[float], None] = lambda done: None,
-) -> Iterator[tuple[TargetAttack, Fitted, ScoreFile]]:
+) -> Iterator[tuple[TargetAttack, AttackFit, ScoreFile]]:
     """Yields (attack, fitted, file) for each attack, those with the most references first.
 
     The file holds the scores of all targets and is valid until the next attack is taken. Attacks are computed several
@@ -189,7 +189,7 @@ def score_attacks(
             key = attack.references, attack.rmia_samples, attack.rmia_gamma
             grouped.setdefault(key, []).append(attack)
         groups = [
-            Group(
+            AttackGroup(
                 tuple(attack.attack for attack in some),
                 dataclasses.replace(
                     c,

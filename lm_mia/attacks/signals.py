@@ -13,7 +13,7 @@ from lm_mia import config
 from lm_mia.config import AttackName
 from lm_mia.config.needs import Observed
 from lm_mia.data.population import Population
-from lm_mia.data.subsets import Row
+from lm_mia.data.subsets import ModelSeeds
 from lm_mia.seeds import permutation
 from lm_mia.stats import baselines, likelihood_ratio, robust_mia
 from lm_mia.store.store import Store
@@ -63,12 +63,12 @@ class Block:
 
 
 @dataclasses.dataclass(frozen=True)
-class Source:
+class AttackInputs:
     """Models of a store that are all present: targets, each with its own membership, and references."""
 
     store: Store
-    targets: Sequence[Row]
-    references: Sequence[Row]
+    targets: Sequence[ModelSeeds]
+    references: Sequence[ModelSeeds]
     target_member_TxN2: np.ndarray
     """Replicas share their subset, so theirs is a view of one array."""
     zlib_bytes_N2: np.ndarray
@@ -80,7 +80,7 @@ class Source:
 
     def blocks(self) -> Iterator[Block]:
         """All samples in order; raises UserError for a corrupt shard."""
-        parts: dict[str, tuple[str, Sequence[Row]]] = {
+        parts: dict[str, tuple[str, Sequence[ModelSeeds]]] = {
             "target_loss": (self.observed, self.targets),
             "reference_loss": (self.observed, self.references),
             "reference_member": ("member", self.references),
@@ -106,11 +106,11 @@ class Source:
         """The number of samples of the population."""
         return self.target_member_TxN2.shape[1]
 
-    def with_references(self, index_R: Iterable[int]) -> "Source":
+    def with_references(self, index_R: Iterable[int]) -> "AttackInputs":
         """With these references only."""
         return dataclasses.replace(self, references=[self.references[i] for i in index_R])
 
-    def shuffled(self, seed: int) -> "Source":
+    def shuffled(self, seed: int) -> "AttackInputs":
         """The first target with labels that are pure noise; losses stay where they are."""
         member_N2 = self.target_member_TxN2[0].copy()
         for low in range(0, len(member_N2), BLOCK_SAMPLES):
@@ -121,14 +121,14 @@ class Source:
         )
 
 
-def open_source(
+def open_inputs(
     store: Store,
     population: Population,
-    targets: Sequence[Row],
-    references: Sequence[Row],
+    targets: Sequence[ModelSeeds],
+    references: Sequence[ModelSeeds],
     statistics: tuple[str, ...],
     observed: Observed = "loss",
-) -> Source:
+) -> AttackInputs:
     """Returns the scores of models that are all present.
 
     Args:
@@ -143,7 +143,7 @@ def open_source(
     members = {"member": ("member", targets[:1] if replicas else targets)}
     [(_, value)] = store.blocks(members, sys.maxsize)
     shape = len(targets), value["member"].shape[1]
-    return Source(
+    return AttackInputs(
         store,
         targets,
         references,
@@ -155,7 +155,7 @@ def open_source(
 
 
 @dataclasses.dataclass(frozen=True)
-class Group:
+class AttackGroup:
     """Attacks that use the same references with the same settings, and share what they compute of a block."""
 
     attacks: tuple[AttackName, ...]
@@ -164,7 +164,7 @@ class Group:
 
 
 @dataclasses.dataclass(frozen=True)
-class Fitted:
+class AttackFit:
     """What must be known from all samples before any block is scored."""
 
     scatter_2x2: np.ndarray | None
@@ -180,8 +180,8 @@ def parts(samples: int) -> Iterator[slice]:
 
 
 def fit(
-    source: Source, groups: Sequence[Group], compared: dict[int, Block] | None = None
-) -> list[Fitted]:
+    source: AttackInputs, groups: Sequence[AttackGroup], compared: dict[int, Block] | None = None
+) -> list[AttackFit]:
     """Returns what must be known from all samples before any block is scored, for each group of attacks.
 
     Takes one pass over the scores if variances are pooled, and one for each number of samples that RMIA compares with.
@@ -208,17 +208,17 @@ def fit(
         for name in sorted(_RMIA & set(group.attacks)):
             block = compared[group.c.rmia_samples].with_references(group.index_R)
             sorted_TxZ[name] = np.sort(_log_alpha(name, block, group.c), axis=1)
-        found.append(Fitted(scatter.get(id(group)), sorted_TxZ))
+        found.append(AttackFit(scatter.get(id(group)), sorted_TxZ))
     return found
 
 
-def comparisons(source: Source, samples: int) -> Block:
+def comparisons(source: AttackInputs, samples: int) -> Block:
     """Returns the samples that RMIA compares with, drawn by seed, under all models of the source."""
     order_N2 = permutation(0, "samples that RMIA compares with", source.samples)
-    return gather(source, np.sort(order_N2[:samples]))
+    return select_samples(source, np.sort(order_N2[:samples]))
 
 
-def gather(source: Source, ids_Z: np.ndarray) -> Block:
+def select_samples(source: AttackInputs, ids_Z: np.ndarray) -> Block:
     """Returns the losses and memberships of chosen samples (ids ascending), from one pass over the scores.
 
     The block has no statistics and no zlib_bytes_C; its ``samples`` count places in ids_Z.
@@ -246,7 +246,7 @@ def gather(source: Source, ids_Z: np.ndarray) -> Block:
     )
 
 
-def scores(group: Group, block: Block, fitted: Fitted) -> dict[AttackName, np.ndarray]:
+def scores(group: AttackGroup, block: Block, fitted: AttackFit) -> dict[AttackName, np.ndarray]:
     """Returns score_TxC of each attack, larger = more member-like; NaN where the references do not suffice.
 
     Args:
@@ -292,7 +292,7 @@ def scores(group: Group, block: Block, fitted: Fitted) -> dict[AttackName, np.nd
     return {attack: one(attack) for attack in attacks}
 
 
-def separation(block: Block, fitted: Fitted, c: config.Attack) -> np.ndarray:
+def separation(block: Block, fitted: AttackFit, c: config.Attack) -> np.ndarray:
     """separation_C: how far the IN mean lies below the OUT mean, in roots of the mean of both variances."""
     g = _gaussians(block, fitted.scatter_2x2, c)
     variance_C = (g.var_in_N + g.var_out_N) / 2

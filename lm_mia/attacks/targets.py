@@ -29,7 +29,7 @@ from lm_mia.config import NEEDED, needs
 from lm_mia.config.needs import Requested, TargetAttack
 from lm_mia.data import subsets
 from lm_mia.data.population import Population
-from lm_mia.data.subsets import Row
+from lm_mia.data.subsets import ModelSeeds
 from lm_mia.stats.roc import OperatingPoints
 from lm_mia.store.store import Store
 
@@ -75,12 +75,12 @@ def run(
     ]
     # Attacks on the same scores share passes over them.
     alike: dict[tuple[object, ...], list[TargetAttack]] = {}
-    absent_models: dict[str, set[Row]] = {}
-    present: dict[str, set[Row]] = {}
+    absent_models: dict[str, set[ModelSeeds]] = {}
+    present: dict[str, set[ModelSeeds]] = {}
     for attack in missing:
         needed = _scores_of(attack, store)
         if needed.requirement not in present:
-            rows = needed.rows()
+            rows = needed.models()
             present[needed.requirement] = {*rows} - {*needed.missing(rows, needed.step)}
         models = {*_targets(attack), *map(subsets.reference, attack.references)}
         if absent := models - present[needed.requirement]:
@@ -92,7 +92,7 @@ def run(
     computed, written_seconds = 0, time.monotonic()
     for some in alike.values():
         first, before = some[0], computed
-        source = signals.open_source(
+        source = signals.open_inputs(
             _scores_of(first, store),
             population,
             _targets(first),
@@ -129,7 +129,7 @@ def run(
     return {"requested": len(requested.attacks), "computed": computed, "left_out": left_out}
 
 
-def _targets(attack: TargetAttack) -> list[Row]:
+def _targets(attack: TargetAttack) -> list[ModelSeeds]:
     return [*map(subsets.replica if attack.replicas else subsets.reference, attack.targets)]
 
 
@@ -164,7 +164,11 @@ class TargetTables:
         return attack in self
 
     def add(
-        self, attack: TargetAttack, targets: Sequence[Row], points: OperatingPoints, fprs: int
+        self,
+        attack: TargetAttack,
+        targets: Sequence[ModelSeeds],
+        points: OperatingPoints,
+        fprs: int,
     ) -> None:
         """Adds the results of an attack.
 
@@ -217,7 +221,9 @@ class TargetTables:
             self._roc.to_parquet(temporary, index=False)
         write_atomically(self._folder / _TABLE, self._lines)
 
-    def write_scores(self, attack: TargetAttack, targets: Sequence[Row], file: ScoreFile) -> None:
+    def write_scores(
+        self, attack: TargetAttack, targets: Sequence[ModelSeeds], file: ScoreFile
+    ) -> None:
         """Writes target_scores/ID.parquet: the sample ids, and one float64 column of scores per target."""
         path = self._scores_file(attack)
         path.parent.mkdir(exist_ok=True)

@@ -230,7 +230,7 @@ def divide(models: Models, c: Attack) -> Division:
     )
 
 
-def alike(configs: Sequence[Config]) -> list[Config]:
+def with_equal_counts(configs: Sequence[Config]) -> list[Config]:
     """Returns the configs with the smallest numbers of references and of targets that any of them requests.
 
     If one of the designs is balanced, both numbers are rounded down to even ones, so that the complement of a target is
@@ -248,7 +248,7 @@ def alike(configs: Sequence[Config]) -> list[Config]:
     ]
 
 
-def powers(c: Attack, most: int) -> list[int]:
+def reference_counts(c: Attack, most: int) -> list[int]:
     """Returns the numbers of references, up to ``most``, in a study of their number.
 
     They are powers of two and ``most`` itself, from 2 on if variances are pooled (a sample then needs one IN and one
@@ -406,7 +406,7 @@ def _attacks_of(need: Need, recipes: Mapping[str, RecipeModels]) -> dict[str, li
         common = min(common, need.most_references)
     found: dict[str, list[TargetAttack]] = {}
     for key, c in configs.items():
-        references = powers(c.attack, common) if need.references == "powers" else [common]
+        references = reference_counts(c.attack, common) if need.references == "powers" else [common]
         groups = [None, *range(GROUPS)] if need.jackknife else [None]
         epochs = scored_epochs(c) if need.epochs == "all" else need.epochs
         steps = {0} if epochs == "end" else {score_step(c, epoch) for epoch in epochs}
@@ -448,7 +448,7 @@ def usable(targets: Targets, recipes: Mapping[str, RecipeModels]) -> dict[str, C
         for key, recipe in recipes.items()
         if recipe.config.attack.targets and not on_replicas(targets, recipe.config)
     ]
-    same = alike([recipes[k].config for k in compared]) if compared else []
+    same = with_equal_counts([recipes[k].config for k in compared]) if compared else []
     configs = {k: r.config for k, r in recipes.items()} | dict(zip(compared, same, strict=True))
     return {
         key: c

@@ -104,7 +104,7 @@ def _flatten(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
             yield prefix + key, value
 
 
-def key(c: Config) -> tuple[str, tuple[int, ...]]:
+def recipe_key(c: Config) -> tuple[str, tuple[int, ...]]:
     """Returns the recipe's hash and the score points; configs for which these are equal share one folder."""
     return recipe_hash(c), schema.score_steps(c)
 
@@ -117,7 +117,7 @@ class RecipeRequest:
     """The names that the entries give the recipe, without duplicates; the first is the name of its folder."""
     entries: tuple[int, ...]
     """Indices of the entries; 0 is the config itself."""
-    sets: dict[str, Any]
+    overrides: dict[str, Any]
     """The overrides of the first of these entries."""
     config: Config
     """The merged config, which requests everything that any of the entries requests."""
@@ -138,16 +138,16 @@ def requests(entries: Sequence[Entry], default_name: str) -> list[RecipeRequest]
     found: dict[Any, RecipeRequest] = {}
     for number, (sets, c) in enumerate(entries):
         name = c.name or (_name_of(sets) if sets else plain_name(default_name))
-        if old := found.get(key(c)):
+        if old := found.get(recipe_key(c)):
             _check_alike(old, number, c)
-            found[key(c)] = dataclasses.replace(
+            found[recipe_key(c)] = dataclasses.replace(
                 old,
                 names=tuple(dict.fromkeys([*old.names, name])),
                 entries=(*old.entries, number),
                 config=merged(old.config, c),
             )
         else:
-            found[key(c)] = RecipeRequest((name,), (number,), sets, c)
+            found[recipe_key(c)] = RecipeRequest((name,), (number,), sets, c)
     return _with_own_names(list(found.values()))
 
 
@@ -172,7 +172,7 @@ def _with_own_names(found: list[RecipeRequest]) -> list[RecipeRequest]:
 
 def _key_hash(c: Config) -> str:
     """The recipe's hash, or, if models are also scored before their end, one that says at which steps."""
-    return _hash(key(c)) if schema.score_steps(c) else recipe_hash(c)
+    return _hash(recipe_key(c)) if schema.score_steps(c) else recipe_hash(c)
 
 
 def _name_of(sets: dict[str, Any]) -> str:

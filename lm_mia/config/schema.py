@@ -133,10 +133,11 @@ class Train:
 class Compute:
     """How training is computed: what it costs, and the rounding of its sums, never what a row is."""
 
-    span: Literal["device", "job"] = "device"
-    """device: each row on one device, rows side by side; job: each row over all devices of all hosts of the job."""
-    micro_rows: int = 0
-    """Rows of length_tokens that a device takes at once; a batch is a sum over such micro-batches; 0: chosen."""
+    sharding: Literal["none", "fsdp"] = "none"
+    """none: each model is trained on one device, and several devices train different models at the same time. fsdp: all
+    devices of all hosts of the job train one model together, and its parameters, moments and gradients are divided."""
+    micro_batch_size: int = 0
+    """Number of packed sequences that a device processes at once; gradients are summed over micro-batches. 0: automatic."""
     attention: Literal["auto", "xla", "cudnn", "pallas"] = "auto"
     """auto: cudnn on NVIDIA GPUs (bfloat16), pallas on TPUs, where the shapes allow, else xla; the log says which."""
     layers: Literal["auto", "unrolled", "scanned"] = "auto"
@@ -155,7 +156,7 @@ Statistic = Literal[
 class Score:
     """How rows are scored."""
 
-    micro_rows: int = 0
+    micro_batch_size: int = 0
     """Rows of ``population.length_tokens`` that a device takes at once; 0: about 1,024 tokens on CPUs, whose caches
     hold them, and 65,536 elsewhere."""
     at_epochs: tuple[float, ...] = ()

@@ -47,8 +47,8 @@ def problems(c: schema.Config) -> list[str]:
         "population.validation_samples",
         "train.workers",
         "train.validations",
-        "compute.micro_rows",
-        "score.micro_rows",
+        "compute.micro_batch_size",
+        "score.micro_batch_size",
     )
     for field in positive:
         need(0 < _get(c, field) < math.inf, field, "must be a finite number larger than 0")
@@ -91,9 +91,9 @@ def problems(c: schema.Config) -> list[str]:
         "set --config.compute.attention=auto",
     )
     need(
-        c.compute.span == "device" or c.train.workers <= 1,
+        c.compute.sharding == "none" or c.train.workers <= 1,
         "train.workers",
-        "must be 0 or 1 for compute.span='job', where one process takes all devices",
+        "must be 0 or 1 for compute.sharding='fsdp', where one process takes all devices",
         "set --config.train.workers=0",
     )
     need(

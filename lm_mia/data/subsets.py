@@ -22,7 +22,7 @@ TARGET_SEED = 2**31
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class ModelSeeds:
     """One model of a recipe. The role and the three seeds identify it; folders, logs and tables use its `name`."""
 
     role: Role
@@ -44,7 +44,7 @@ class Row:
         return self.name
 
 
-def rows(references: int, replicas: int) -> list[Row]:
+def requested_seeds(references: int, replicas: int) -> list[ModelSeeds]:
     """The rows of an attack: references 0, 1, ..., then the replicas of one target.
 
     Growing either number keeps every row that was there before.
@@ -52,14 +52,14 @@ def rows(references: int, replicas: int) -> list[Row]:
     return [*map(reference, range(references)), *map(replica, range(replicas))]
 
 
-def reference(i: int) -> Row:
+def reference(i: int) -> ModelSeeds:
     """Reference number i."""
-    return Row("reference", i, i, i)
+    return ModelSeeds("reference", i, i, i)
 
 
-def replica(b: int) -> Row:
+def replica(b: int) -> ModelSeeds:
     """Replica number b of the target."""
-    return Row("replica", TARGET_SEED, TARGET_SEED, b)
+    return ModelSeeds("replica", TARGET_SEED, TARGET_SEED, b)
 
 
 def member(subset_seed: int, samples: int, design: Design) -> np.ndarray:
@@ -80,9 +80,9 @@ def member(subset_seed: int, samples: int, design: Design) -> np.ndarray:
     return _half(subset_seed, "subset exact", samples)
 
 
-def members(rows: Iterable[Row], samples: int, design: Design) -> np.ndarray:
+def members(models: Iterable[ModelSeeds], samples: int, design: Design) -> np.ndarray:
     """member_MxN2, bool: ``member`` of every row."""
-    return np.stack([member(row.subset_seed, samples, design) for row in rows])
+    return np.stack([member(row.subset_seed, samples, design) for row in models])
 
 
 def _half(seed: int, purpose: str, samples: int) -> np.ndarray:
@@ -91,6 +91,6 @@ def _half(seed: int, purpose: str, samples: int) -> np.ndarray:
     return member_N2
 
 
-def rows_of(c: config.Config) -> list[Row]:
+def models_of_config(c: config.Config) -> list[ModelSeeds]:
     """The rows that a config asks for."""
-    return rows(c.attack.references, c.attack.replicas)
+    return requested_seeds(c.attack.references, c.attack.replicas)

@@ -21,7 +21,7 @@ def write(
     params: transformer.Params,
     prefix_BxP: jax.Array,
     key_B: jax.Array,
-    shape: transformer.Shape,
+    shape: transformer.ModelConfig,
     tokens: int,
     scheme: Scheme,
 ) -> jax.Array:

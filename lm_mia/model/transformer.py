@@ -43,7 +43,7 @@ class ModelSettings(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Shape:
+class ModelConfig:
     """What the model's parameters look like; ``dtype`` is that of activations."""
 
     layers: int
@@ -54,7 +54,9 @@ class Shape:
     dtype: str = "float32"
 
     @classmethod
-    def of(cls, model: ModelSettings, vocab_size: int, length_tokens: int) -> "Shape":
+    def from_settings(
+        cls, model: ModelSettings, vocab_size: int, length_tokens: int
+    ) -> "ModelConfig":
         """Returns the shape of a model for the vocabulary and the sequence length of a population."""
         sizes = model.layers, model.width, model.heads
         return cls(*sizes, vocab_size, length_tokens, model.dtype)
@@ -71,7 +73,7 @@ class Way:
     """What the backward pass computes again: nothing, all but matrix products, everything."""
 
 
-def init(key: jax.Array, shape: Shape) -> Params:
+def init(key: jax.Array, shape: ModelConfig) -> Params:
     """Fresh parameters: unit-variance-out embeddings over D, Glorot-uniform kernels, layernorm scales of one."""
     D, H, K = shape.width, shape.heads, shape.width // shape.heads
     F, V = 4 * D, shape.vocab_size

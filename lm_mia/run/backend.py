@@ -13,7 +13,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
-from lm_mia.errors import ApartError, UserError
+from lm_mia.errors import RendezvousError, UserError
 from lm_mia.run.devices import gpus
 from lm_mia.train import sharding
 
@@ -64,7 +64,7 @@ class Backend:
         return np.asarray(multihost_utils.process_allgather(filled)).reshape(-1)[:samples]
 
 
-def start(span: Literal["device", "job"]) -> Backend:
+def start(mode: Literal["none", "fsdp"]) -> Backend:
     """Joins the job, if rows span it, and takes its devices; else takes the first device that this process sees.
 
     Code is compiled once and kept in JAX_COMPILATION_CACHE_DIR, or lm_mia's folder in the user's cache folder.
@@ -77,10 +77,10 @@ def start(span: Literal["device", "job"]) -> Backend:
     """
     cache = _cache()
     compiled = _count_compilations()
-    if span == "job":
+    if mode == "fsdp":
         _join()
     try:
-        devices = jax.devices() if span == "job" else jax.local_devices()[:1]
+        devices = jax.devices() if mode == "fsdp" else jax.local_devices()[:1]
     except (RuntimeError, AssertionError) as error:
         wanted = os.environ.get("JAX_PLATFORMS", "")
         raise UserError(f"JAX_PLATFORMS={wanted!r}: no such device here; unset it") from error
@@ -115,8 +115,8 @@ def _join() -> None:
     except (RuntimeError, ValueError) as error:
         if not address and "coordinator_address should be defined" in str(error):
             return  # no cluster that JAX knows: a job of one process
-        raise ApartError(
-            f"compute.span='job': the processes of the job did not find each other ({error})"
+        raise RendezvousError(
+            f"compute.sharding='fsdp': the processes of the job did not find each other ({error})"
         ) from error
 
 

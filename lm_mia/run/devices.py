@@ -12,7 +12,9 @@ from typing import Literal
 Kind = Literal["cpu", "accelerator"]
 
 
-def environments(workers: int, span: Literal["device", "job"]) -> tuple[Kind, list[dict[str, str]]]:
+def environments(
+    workers: int, sharding: Literal["none", "fsdp"]
+) -> tuple[Kind, list[dict[str, str]]]:
     """What the worker processes compute on, and the environment that each needs before it loads JAX.
 
     Rows side by side: one process a CPU core, single-threaded, since rows gain more from running side by side than
@@ -21,10 +23,10 @@ def environments(workers: int, span: Literal["device", "job"]) -> tuple[Kind, li
 
     Args:
       workers: processes wanted; 0: one a core or accelerator. More than accelerators share them and their memory.
-      span: of a row.
+      sharding: "fsdp" if all devices train one model together, else "none".
     """
     kind, names = _devices()
-    if span == "job":
+    if sharding == "fsdp":
         return kind, [{}]
     if kind == "cpu":
         return kind, [{"NPROC": "1"}] * (workers or _cores())  # read by XLA's CPU client

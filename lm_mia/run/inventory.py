@@ -11,10 +11,12 @@ from lm_mia import config
 from lm_mia.config import Config
 from lm_mia.data import batch_order, subsets
 from lm_mia.store import check
-from lm_mia.store.store import scores_of, with_stored
+from lm_mia.store.store import open_store, with_stored_statistics
 
 
-def missing(todo: str, c: Config, recipe: Path, rows: list[subsets.Row]) -> list[subsets.Row]:
+def missing(
+    todo: str, c: Config, recipe: Path, rows: list[subsets.ModelSeeds]
+) -> list[subsets.ModelSeeds]:
     """The rows that a stage ("train", "score", or "run" for both) has yet to make, in their order.
 
     A row is scored when its losses and all that ``score.statistics`` asks for are stored, at every score point. Such a
@@ -28,18 +30,18 @@ def missing(todo: str, c: Config, recipe: Path, rows: list[subsets.Row]) -> list
     ]
 
 
-def unscored(c: Config, recipe: Path, rows: list[subsets.Row]) -> list[subsets.Row]:
+def unscored(c: Config, recipe: Path, rows: list[subsets.ModelSeeds]) -> list[subsets.ModelSeeds]:
     """Returns the rows, in their order, for which a loss or a statistic that the config asks for is not stored."""
-    return scores_of(c, recipe).missing(rows)
+    return open_store(c, recipe).missing(rows)
 
 
-def trained(c: Config, recipe: Path, row: subsets.Row) -> bool:
+def trained(c: Config, recipe: Path, row: subsets.ModelSeeds) -> bool:
     """Whether a row's last state is saved; reads names only."""
     return (checkpoints(recipe, row) / str(total_steps(c, row))).is_dir()
 
 
 @functools.cache  # a Bernoulli subset is drawn to be counted
-def total_steps(c: Config, row: subsets.Row) -> int:
+def total_steps(c: Config, row: subsets.ModelSeeds) -> int:
     """Updates of a row from start to end."""
     if c.train.subset != "bernoulli":
         return config.total_steps(c)
@@ -47,17 +49,17 @@ def total_steps(c: Config, row: subsets.Row) -> int:
     return c.train.epochs * batch_order.steps_per_epoch(members, c.train.batch_size)
 
 
-def checkpoints(recipe: Path, row: subsets.Row) -> Path:
+def checkpoints(recipe: Path, row: subsets.ModelSeeds) -> Path:
     """Folder of a row's states."""
     return recipe / "checkpoints" / str(row)
 
 
-def diverged(recipe: Path, row: subsets.Row) -> Path:
+def diverged(recipe: Path, row: subsets.ModelSeeds) -> Path:
     """Where it is written how a row diverged; there is such a file if it did."""
     return recipe / "diverged" / f"{row}.json"
 
 
-def lock(recipe: Path, row: subsets.Row) -> filelock.FileLock:
+def lock(recipe: Path, row: subsets.ModelSeeds) -> filelock.FileLock:
     """Returns the lock under which a model is trained and scored; acquiring a held lock raises `filelock.Timeout`.
 
     The operating system releases it when the process that holds it dies, also on another machine.
@@ -65,7 +67,7 @@ def lock(recipe: Path, row: subsets.Row) -> filelock.FileLock:
     return filelock.FileLock(recipe / "locks" / f"{row}.lock", timeout=0)
 
 
-def locked(recipe: Path, row: subsets.Row) -> bool:
+def locked(recipe: Path, row: subsets.ModelSeeds) -> bool:
     """Returns whether a process is currently training or scoring a model."""
     held = lock(recipe, row)
     if not Path(held.lock_file).exists():
@@ -77,7 +79,7 @@ def locked(recipe: Path, row: subsets.Row) -> bool:
 
 def shards(
     c: Config, recipe: Path, progress: Callable[[int, int], None] = lambda done, of: None
-) -> check.Found:
+) -> check.ShardReport:
     """Reads all scores in a recipe's store, and returns which shards are missing or corrupt.
 
     All statistics of the store are read, including those that the config does not request.
@@ -90,5 +92,5 @@ def shards(
     Raises:
       UserError: if the store's metadata is damaged.
     """
-    store = scores_of(with_stored(c, recipe), recipe)
-    return check.check(store, store.rows(), progress)
+    store = open_store(with_stored_statistics(c, recipe), recipe)
+    return check.check(store, store.models(), progress)

@@ -19,15 +19,15 @@ from lm_mia.config import needs
 from lm_mia.config.needs import LossNeed, Models, Need, RecipeModels, Requested
 from lm_mia.data import build, corpus
 from lm_mia.data.population import MEASURES, Population, open_population, token_columns
-from lm_mia.data.subsets import Row
+from lm_mia.data.subsets import ModelSeeds
 from lm_mia.errors import UserError
 from lm_mia.run import devices, inventory, plan, progress, supervisor, trackers
 from lm_mia.run import sweep as sweeps
 from lm_mia.run.progress import Display
-from lm_mia.run.sweep import Sweep, Task
+from lm_mia.run.sweep import Sweep, SweepRecipe
 from lm_mia.run.workdir import other_settings, table_facts
 from lm_mia.store import check
-from lm_mia.store.store import scores_of, with_stored
+from lm_mia.store.store import open_store, with_stored_statistics
 
 STAGES = {
     "run": ("corpus", "train", "score", "attack", "extract", "report"),
@@ -40,7 +40,7 @@ STAGES = {
 }
 """The stages of each verb."""
 
-Made = list[tuple[Task, Population]]
+Made = list[tuple[SweepRecipe, Population]]
 
 
 def run(
@@ -78,10 +78,10 @@ def run(
         if from_hf_shards:
             from lm_mia.data import hf_c4
 
-            c = sweep.tasks[0].config.corpus
+            c = sweep.recipes[0].config.corpus
             hf_c4.convert(from_hf_shards, c.path, c.processes, display.update, display.say)
         if "corpus" not in stages:
-            for task in sweep.tasks:  # fails before anything is written if there is no population
+            for task in sweep.recipes:  # fails before anything is written if there is no population
                 open_population(task.population, verify=False)
         sweep, made = populations(sweep, display)
         if {"train", "score"} & {*stages}:
@@ -99,42 +99,42 @@ def run(
                 if "report" in stages:
                     assert draw is not None
                     draw(sweep, display)
-    tasks = tuple(task for task in sweep.tasks if task.name not in failed)
+    tasks = tuple(task for task in sweep.recipes if task.name not in failed)
     return dataclasses.replace(sweep, tasks=tasks), [*failed.values(), *diverged]
 
 
 def _check(verb: str, sweep: Sweep) -> None:
     """Raises UserError for mistakes that would otherwise show only after hours, or in the middle of a stage."""
-    configs = [task.config for task in sweep.tasks]
+    configs = [task.config for task in sweep.recipes]
     if verb in ("run", "train", "score"):
         trackers.check(sorted({name for c in configs for name in c.train.trackers}))
-    if verb == "attack" and not any(map(_attacks, sweep.tasks)):
+    if verb == "attack" and not any(map(_attacks, sweep.recipes)):
         raise UserError(
             "attack.replicas=0, attack.targets=0: there is no model to attack; try --config.attack.replicas=2"
         )
     if verb == "extract" and not any(c.extract.samples for c in configs):
         raise UserError("extract.samples=0: nothing to extract; try --config.extract.samples=1000")
-    if verb == "extract" and not any(map(_extracts, sweep.tasks)):
+    if verb == "extract" and not any(map(_extracts, sweep.recipes)):
         raise UserError(
             "attack.replicas=0: extraction needs a replica to extract from; try --config.attack.replicas=2"
         )
     if verb == "extract":
-        check_tables([task for task in sweep.tasks if _extracts(task)])
+        check_tables([task for task in sweep.recipes if _extracts(task)])
     if verb == "report":
-        attacked = [task for task in sweep.tasks if task.config.attack.replicas]
+        attacked = [task for task in sweep.recipes if task.config.attack.replicas]
         there = [task for task in attacked if table_facts(task.folder)]
-        check_tables(there or (attacked if len(sweep.tasks) == 1 else []))
+        check_tables(there or (attacked if len(sweep.recipes) == 1 else []))
 
 
-def _attacks(task: Task) -> bool:
+def _attacks(task: SweepRecipe) -> bool:
     return bool(task.config.attack.replicas or task.config.attack.targets)
 
 
-def _extracts(task: Task) -> bool:
+def _extracts(task: SweepRecipe) -> bool:
     return bool(task.config.extract.samples and task.config.attack.replicas)
 
 
-def check_tables(tasks: Sequence[Task]) -> None:
+def check_tables(tasks: Sequence[SweepRecipe]) -> None:
     """Raises UserError if a recipe has no finished tables, or its tables were made with other attack settings."""
     for task in tasks:
         if not task.population.exists():
@@ -168,10 +168,10 @@ def populations(sweep: Sweep, display: Display) -> tuple[Sweep, Made]:
     opens = corpus.remembering()
     built: dict[Path, Population] = {}
     # The largest population first, since the corpus may have too few documents for it.
-    by_size = sorted(sweep.tasks, key=lambda t: -t.config.population.samples)
+    by_size = sorted(sweep.recipes, key=lambda t: -t.config.population.samples)
     for task in by_size:
         display.stage(
-            0.1 / len(sweep.tasks), steps=4
+            0.1 / len(sweep.recipes), steps=4
         )  # read, deduplicate, train vocabulary, tokenise
         c = task.config
         show = display.update, display.say
@@ -184,13 +184,13 @@ def populations(sweep: Sweep, display: Display) -> tuple[Sweep, Made]:
                 display.say("\n".join(build.facts(found)))
         except UserError as error:
             disclaim()
-            if len(sweep.tasks) > 1 and str(error).startswith("population.samples="):
+            if len(sweep.recipes) > 1 and str(error).startswith("population.samples="):
                 raise UserError(
                     f"{task.name}: {error}; or, if the sweep sets it, leave out the entries or figures that need it"
                 ) from error
             raise
         sweeps.record_population(task, built[task.population].sha256)
-    return sweep, [(task, built[task.population]) for task in sweep.tasks]
+    return sweep, [(task, built[task.population]) for task in sweep.recipes]
 
 
 def _models(stage: str, made: Made, display: Display, repair: bool) -> tuple[bool, list[str]]:
@@ -200,7 +200,8 @@ def _models(stage: str, made: Made, display: Display, repair: bool) -> tuple[boo
       Whether this process runs the stages that follow, and a line for each recipe with models that diverged.
     """
     costs = [
-        plan.recipe(task, plan.assumed(task.config.population.length_tokens)) for task, _ in made
+        plan.recipe_cost(task, plan.assumed(task.config.population.length_tokens))
+        for task, _ in made
     ]
     flops = [cost.train_flops + cost.score_flops for cost in costs]
     is_primary, diverged = True, []
@@ -210,7 +211,7 @@ def _models(stage: str, made: Made, display: Display, repair: bool) -> tuple[boo
             display.say(f"recipe {number} of {len(made)}: {task.name}")
         is_primary &= make_models(stage, task, population, display, repair=repair)
         try:
-            supervisor.check_diverged(task.folder, task.rows)
+            supervisor.check_diverged(task.folder, task.models)
         except UserError as error:
             diverged.append(_labelled(task, error, len(made)))
         else:
@@ -218,18 +219,18 @@ def _models(stage: str, made: Made, display: Display, repair: bool) -> tuple[boo
     return is_primary, diverged
 
 
-def _labelled(task: Task, error: UserError, recipes: int) -> str:
+def _labelled(task: SweepRecipe, error: UserError, recipes: int) -> str:
     return f"{task.name}: {error}" if recipes > 1 else str(error)
 
 
 def make_models(
     stage: str,
-    task: Task,
+    task: SweepRecipe,
     population: Population,
     display: Display,
     *,
     repair: bool = False,
-    only: Sequence[Row] | None = None,
+    only: Sequence[ModelSeeds] | None = None,
     about: Mapping[str, Any] = MappingProxyType({}),
     watch: Callable[[dict[str, Any]], None] = lambda event: None,
 ) -> bool:
@@ -250,7 +251,7 @@ def make_models(
     """
     c, recipe = task.config, task.folder
     if repair:
-        c = with_stored(c, recipe)
+        c = with_stored_statistics(c, recipe)
     columns = {name: population.column(name) for name in MEASURES}
     facts = {
         "recipe": task.name,
@@ -258,10 +259,10 @@ def make_models(
         "subset": c.train.subset,
     }
     of_tokens = token_columns(population, c.score.token_samples)
-    scores_of(c, recipe).ensure(task.rows, columns, facts, of_tokens)
+    open_store(c, recipe).ensure(task.models, columns, facts, of_tokens)
     if repair:
         _remove_corrupt(c, recipe, display)
-    rows = task.rows if only is None else list(only)
+    rows = task.models if only is None else list(only)
     missing, is_primary = inventory.missing(stage, c, recipe, rows), True
     trained = sum(inventory.trained(c, recipe, row) for row in missing)
     left = f"{len(missing)} to {'train and score' if stage == 'run' else stage}"
@@ -293,8 +294,8 @@ def make_models(
 
 
 def _remove_corrupt(c: config.Config, recipe: Path, display: Display) -> None:
-    store = scores_of(c, recipe)
-    found = check.check(store, store.rows(), lambda done, of: display.update("verify", done, of))
+    store = open_store(c, recipe)
+    found = check.check(store, store.models(), lambda done, of: display.update("verify", done, of))
     for path in found.corrupt:
         display.say(f"{path}: corrupt; removed, will be computed again")
         path.unlink()
@@ -344,7 +345,7 @@ def requested(made: Made, figure_needs: Sequence[Need | LossNeed]) -> dict[str, 
     recipes = {}
     for task, _ in made:
         try:
-            there = models.numbers(models.present(scores_of(task.config, task.folder)))
+            there = models.numbers(models.present(open_store(task.config, task.folder)))
         except UserError:  # a damaged store: `attack` reports it, and the other recipes go on
             there = Models((), ())
         recipes[task.name] = RecipeModels((task.name, *task.names), task.config, there)
@@ -352,7 +353,7 @@ def requested(made: Made, figure_needs: Sequence[Need | LossNeed]) -> dict[str, 
 
 
 def attack(
-    task: Task,
+    task: SweepRecipe,
     population: Population,
     requested: Requested,
     progress: Callable[[str, float, float], None],
@@ -367,7 +368,7 @@ def attack(
     c = task.config
     # Only the statistics that the attacks need have to be present, not all that the config requests.
     needed = tuple(config.NEEDED[name] for name in c.attack.attacks if name in config.NEEDED)
-    store = dataclasses.replace(scores_of(c, task.folder), statistics=needed, token_samples=())
+    store = dataclasses.replace(open_store(c, task.folder), statistics=needed, token_samples=())
     tables = task.folder / "tables"
     counts = runner.run(store, population, c.attack, tables, progress, say, requested)
     if not counts["requested"] and not requested.loss_samples:
@@ -384,7 +385,7 @@ def attack(
     task.workdir.log({"event": "attack", "recipe": task.name, **counts})
 
 
-def extract(task: Task, population: Population, display: Display) -> None:
+def extract(task: SweepRecipe, population: Population, display: Display) -> None:
     """Computes how easily the samples with the highest scores can be extracted from the first replica.
 
     Nothing is computed if the tables have the results already.
@@ -392,14 +393,14 @@ def extract(task: Task, population: Population, display: Display) -> None:
     c, tables = task.config, task.folder / "tables"
     facts = table_facts(task.folder)
     assert facts is not None, "checked before, or just written"
-    [row] = [row for row in task.rows if str(row) == facts["first_target"]]
+    [row] = [row for row in task.models if str(row) == facts["first_target"]]
     step = c.attack.step or inventory.total_steps(c, row)
     about = {"row": str(row), "step": step, "config": dataclasses.asdict(c.extract)}
     about |= {"samples_sha256": facts["tables"]["samples.parquet"]}
     if is_current(task.folder / EXTRACTION, about):
         display.say(f"extract: {task.name}: in its tables already")
         return
-    [environment, *_] = devices.environments(1, "device")[1]
+    [environment, *_] = devices.environments(1, "none")[1]
     os.environ |= environment
     # imported here, since they load JAX, which no other stage needs in this process
     from lm_mia.model import transformer
@@ -407,14 +408,16 @@ def extract(task: Task, population: Population, display: Display) -> None:
     from lm_mia.score import extraction
     from lm_mia.score.scorer import restore_params
 
-    shape = transformer.Shape.of(c.model, population.vocab_size, population.length_tokens)
+    shape = transformer.ModelConfig.from_settings(
+        c.model, population.vocab_size, population.length_tokens
+    )
     asked = extraction.chosen(extraction.scored(tables / "samples.parquet"), population, c.extract)
     if len(asked) < c.extract.samples:
         display.say(
             f"extract.samples={c.extract.samples}: only {len(asked)} samples have a score and are long enough; all of "
             "them are used"
         )
-    here = backend.start("device")
+    here = backend.start("none")
     folder = inventory.checkpoints(task.folder, row)
     params = restore_params(row, step, shape, folder, here.mesh, here.own)
     found = extraction.extract(params, shape, population, asked, c.extract, display.update)

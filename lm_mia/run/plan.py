@@ -20,7 +20,7 @@ from lm_mia import config
 from lm_mia.config.recipe import population_hash
 from lm_mia.errors import UserError
 from lm_mia.model import flops
-from lm_mia.run.sweep import Sweep, Task
+from lm_mia.run.sweep import Sweep, SweepRecipe
 
 # Lengths of C4 samples as assumed: lognormal, whose logarithms have this mean and standard deviation; cut at 1,024
 # tokens the mean is 400 (StrongMIA Appendix G), and a tenth of the samples is cut.
@@ -35,32 +35,32 @@ _WIDEST = 400  # characters of a table
 
 
 @dataclasses.dataclass(frozen=True)
-class Lengths:
+class SampleLengths:
     """Means over samples of their numbers of tokens and of the squares of these."""
 
     mean_tokens: float
     mean_square_tokens: float
-    said: str
+    description: str
     """Where they come from, for people."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Recipe:
+class RecipeCost:
     """What the rows of one recipe come to, all of them together unless it says otherwise."""
 
     entries: tuple[int, ...]
     """Of the sweep, from 1; 0 is the config itself."""
-    sets: dict[str, Any]
+    overrides: dict[str, Any]
     """By the first of these entries."""
     name: str
     size: str
     layers: int
     width: int
     parameters: int
-    rows: int
-    present_rows: int
+    models: int
+    present_models: int
     """Of these, the ones that are trained and scored in the workdir."""
-    row_steps: int
+    steps_per_model: int
     """Of one row."""
     score_points: int
     """Of one row, its end among them."""
@@ -81,18 +81,18 @@ class Recipe:
     population_bytes: int
 
 
-def assumed(length_tokens: int, mean_tokens: float | None = None) -> Lengths:
+def assumed(length_tokens: int, mean_tokens: float | None = None) -> SampleLengths:
     """Lengths of C4-like samples cut at length_tokens, or such that their mean, after the cut, is another."""
     if mean_tokens is None:
         mean, square = _cut(_LOG_MEAN, length_tokens)
-        return Lengths(mean, square, "assumed as in C4")
+        return SampleLengths(mean, square, "assumed as in C4")
     low, high = math.log(mean_tokens) - _LOG_STD, math.log(length_tokens) + 9 * _LOG_STD
     for _ in range(60):  # the mean grows with that of the logarithms
         middle = (low + high) / 2
         low, high = (
             (middle, high) if _cut(middle, length_tokens)[0] < mean_tokens else (low, middle)
         )
-    return Lengths(mean_tokens, _cut(low, length_tokens)[1], "as given")
+    return SampleLengths(mean_tokens, _cut(low, length_tokens)[1], "as given")
 
 
 def _cut(log_mean: float, length_tokens: int) -> tuple[float, float]:
@@ -110,7 +110,7 @@ def _cut(log_mean: float, length_tokens: int) -> tuple[float, float]:
     return mean, square
 
 
-def recipe(task: Task, lengths: Lengths, present_rows: int = 0) -> Recipe:
+def recipe_cost(task: SweepRecipe, lengths: SampleLengths, present_models: int = 0) -> RecipeCost:
     """Returns the total cost of all models of one recipe; `present_rows` of them already exist."""
     c = task.config
     m, samples, vocab_size = c.model, c.population.samples, c.tokenizer.vocab_size
@@ -125,20 +125,20 @@ def recipe(task: Task, lengths: Lengths, present_rows: int = 0) -> Recipe:
     parameters = flops.parameters(m.layers, m.width, vocab_size, c.population.length_tokens)
     token_bytes = 2 if vocab_size <= 2**16 else 4
     sample_bytes = token_bytes * lengths.mean_tokens + 8 + _TABLE_BYTES  # 8: where it begins
-    return Recipe(
+    return RecipeCost(
         entries=task.entries,
-        sets=task.sets,
+        overrides=task.overrides,
         name=task.name,
         size=m.size,
         layers=m.layers,
         width=m.width,
         parameters=parameters,
-        rows=rows,
-        present_rows=present_rows,
-        row_steps=config.total_steps(c),
+        models=rows,
+        present_models=present_models,
+        steps_per_model=config.total_steps(c),
         score_points=at,
         mean_sample_tokens=lengths.mean_tokens,
-        lengths=lengths.said,
+        lengths=lengths.description,
         train_tokens=rows * trained * lengths.mean_tokens,
         train_flops=rows * trained * flops.training(*per_sample),
         score_flops=rows * scored * flops.scoring(*per_sample),
@@ -150,17 +150,17 @@ def recipe(task: Task, lengths: Lengths, present_rows: int = 0) -> Recipe:
     )
 
 
-def chip_hours(found: Recipe, flops_per_second: float) -> tuple[float, float]:
+def chip_hours(found: RecipeCost, flops_per_second: float) -> tuple[float, float]:
     """(hours of all rows, hours of those that are not present) of a chip that does so many useful FLOP/s."""
     hours = (found.train_flops + found.score_flops) / flops_per_second / 3600
-    return hours, hours * (found.rows - found.present_rows) / found.rows
+    return hours, hours * (found.models - found.present_models) / found.models
 
 
-def totals(found: Sequence[Recipe]) -> dict[str, float]:
+def totals(found: Sequence[RecipeCost]) -> dict[str, float]:
     """Sums over recipes; a population that several share is counted once."""
     names = (
-        "rows",
-        "present_rows",
+        "models",
+        "present_models",
         "train_tokens",
         "train_flops",
         "score_flops",
@@ -212,14 +212,14 @@ def show(sweep: Sweep, chip: Chip, tokens_per_sample: float | None, as_json_text
       UserError: if samples of a recipe cannot have ``tokens_per_sample`` tokens on average.
     """
     check_tokens(tokens_per_sample, sweep)
-    found = [recipe(t, lengths_of(t, tokens_per_sample), present(t)) for t in sweep.tasks]
+    found = [recipe_cost(t, lengths_of(t, tokens_per_sample), present(t)) for t in sweep.recipes]
     if as_json_text:
         print(json.dumps(as_json(found, chip), indent=1))
     else:
         print_costs(found, chip)
 
 
-def as_json(found: Sequence[Recipe], chip: Chip) -> dict[str, Any]:
+def as_json(found: Sequence[RecipeCost], chip: Chip) -> dict[str, Any]:
     """The plan as plain values: {"chip", "recipes": one a recipe, "total"}, names with their units."""
     total = totals(found)
     rate = chip.flops * chip.mfu
@@ -261,7 +261,7 @@ def chip_of(device: str | None, mfu: float | None) -> Chip:
 
 def check_tokens(mean: float | None, sweep: Sweep) -> None:
     """Raises UserError if the samples of a recipe cannot have --tokens-per-sample tokens on average."""
-    shortest = min(task.config.population.length_tokens for task in sweep.tasks)
+    shortest = min(task.config.population.length_tokens for task in sweep.recipes)
     if mean is not None and not 3 <= mean <= shortest:
         raise UserError(
             f"--tokens-per-sample={mean:g}: must lie between 3 and population.length_tokens={shortest}, at which "
@@ -269,7 +269,7 @@ def check_tokens(mean: float | None, sweep: Sweep) -> None:
         )
 
 
-def lengths_of(task: Task, tokens_per_sample: float | None = None) -> Lengths:
+def lengths_of(task: SweepRecipe, tokens_per_sample: float | None = None) -> SampleLengths:
     """Returns the sample lengths of a recipe: as given, else measured if its population exists, else assumed."""
     if tokens_per_sample is not None or not task.population.exists():
         return assumed(task.config.population.length_tokens, tokens_per_sample)
@@ -278,23 +278,23 @@ def lengths_of(task: Task, tokens_per_sample: float | None = None) -> Lengths:
     offsets_N1 = open_population(task.population, verify=False).offsets_N1
     lengths_N = np.diff(offsets_N1[: _LOOKED_AT + 1]).astype(float)
     said = f"measured in {task.population}"
-    return Lengths(float(lengths_N.mean()), float((lengths_N**2).mean()), said)
+    return SampleLengths(float(lengths_N.mean()), float((lengths_N**2).mean()), said)
 
 
-def present(task: Task) -> int:
+def present(task: SweepRecipe) -> int:
     """Returns how many of a recipe's models are trained and scored, judging by file names alone."""
     if not task.folder.exists():
         return 0
-    from lm_mia.store.store import scores_of  # here: tensorstore and zarr take half a second
+    from lm_mia.store.store import open_store  # here: tensorstore and zarr take half a second
 
-    rows = task.rows
-    return len(rows) - len(scores_of(task.config, task.folder).missing(rows))
+    rows = task.models
+    return len(rows) - len(open_store(task.config, task.folder).missing(rows))
 
 
-def print_costs(found: Sequence[Recipe], chip: Chip) -> None:
+def print_costs(found: Sequence[RecipeCost], chip: Chip) -> None:
     """Prints a table with one line per recipe, and explanations of its columns."""
     plan = as_json(found, chip)
-    some = plan["total"]["present_rows"] > 0
+    some = plan["total"]["present_models"] > 0
     table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("recipe", no_wrap=True)
     for name in (
@@ -370,7 +370,7 @@ def in_bytes(amount: float) -> str:
     return _short(amount, "kMGTP", "B")
 
 
-def _notes(found: Sequence[Recipe], chip: Chip, total: dict[str, float]) -> list[str]:
+def _notes(found: Sequence[RecipeCost], chip: Chip, total: dict[str, float]) -> list[str]:
     where = {(r.mean_sample_tokens, r.lengths) for r in found}
     samples = "; ".join(f"{mean:.0f} per sample on average, {said}" for mean, said in sorted(where))
     entries = sum(len(r.entries) for r in found)
@@ -387,7 +387,7 @@ def _notes(found: Sequence[Recipe], chip: Chip, total: dict[str, float]) -> list
             f"             and at score points, for statistics that are requested later: "
             f"{in_bytes(total['score_point_bytes'])} more"
         )
-    if total["present_rows"]:
+    if total["present_models"]:
         lines.append(
             f"left         {left:,.3g} chip-hours, for the {total['rows'] - total['present_rows']} missing models"
         )

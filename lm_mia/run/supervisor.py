@@ -16,13 +16,13 @@ from typing import Any
 
 from lm_mia import config
 from lm_mia.data import subsets
-from lm_mia.errors import STOPPED, ApartError, DiskError, LostError, UserError
+from lm_mia.errors import STOPPED, DiskError, RendezvousError, UserError, WorkersKilledError
 from lm_mia.run import devices, inventory, worker
 
 Event = dict[str, Any]
 
 _ASKED = (STOPPED, -signal.SIGTERM)  # exit codes of a worker that SIGTERM ended outside of training
-_RAISED = {"user_error": UserError, "disk": DiskError, "apart": ApartError}
+_RAISED = {"user_error": UserError, "disk": DiskError, "apart": RendezvousError}
 _BAD = (*_RAISED, "crash", "preempted")  # after which all workers are stopped
 _GRACE_SECONDS = 120  # in which a worker saves, also a large state to a slow disk
 
@@ -33,7 +33,7 @@ def run(
     population: Path,
     recipe: Path,
     on_event: Callable[[Event], None],
-    only: Sequence[subsets.Row] | None = None,
+    only: Sequence[subsets.ModelSeeds] | None = None,
 ) -> bool:
     """Starts the workers, passes on what they report, returns when no row is missing.
 
@@ -53,12 +53,12 @@ def run(
 
     Raises:
       UserError: what a worker found wrong; finished rows stay. DiskError, if the disk is full or cannot be written;
-        ApartError, if the processes of a job did not find each other; LostError, if all workers were killed.
+        RendezvousError, if the processes of a job did not find each other; WorkersKilledError, if all workers were killed.
       SystemExit: with code 143, if a worker was asked to stop from outside.
     """
-    _, environments = devices.environments(c.train.workers, c.compute.span)
-    rows, lead = list(subsets.rows_of(c) if only is None else only), True
-    if c.compute.span == "device":
+    _, environments = devices.environments(c.train.workers, c.compute.sharding)
+    rows, lead = list(subsets.models_of_config(c) if only is None else only), True
+    if c.compute.sharding == "none":
         environments = environments[: len(inventory.missing(todo, c, recipe, rows))]
     context = multiprocessing.get_context("spawn")
     processes: dict[multiprocessing.connection.Connection, multiprocessing.process.BaseProcess] = {}
@@ -89,7 +89,7 @@ def run(
             on_event(event)
         lost = all(process.exitcode for process in processes.values())
         if lost and (left := inventory.missing(todo, c, recipe, rows)):
-            raise LostError(
+            raise WorkersKilledError(
                 f"all workers were lost (killed, or out of memory?) with {len(left)} models missing; "
                 "finished models are kept: run the same command again to continue"
             )
@@ -101,7 +101,7 @@ def run(
     return lead
 
 
-def check_diverged(recipe: Path, rows: list[subsets.Row]) -> None:
+def check_diverged(recipe: Path, rows: list[subsets.ModelSeeds]) -> None:
     """Raises UserError if models have diverged, now or in an earlier command; they are not retried automatically."""
     if bad := [row for row in rows if inventory.diverged(recipe, row).exists()]:
         raise UserError(

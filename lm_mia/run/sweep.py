@@ -22,10 +22,10 @@ from lm_mia.config.recipe import (
     RecipeRequest,
     differences,
     from_dict,
-    key,
     merged,
     population_hash,
     recipe_hash,
+    recipe_key,
     requests,
 )
 from lm_mia.data import subsets
@@ -34,7 +34,7 @@ from lm_mia.run.workdir import Workdir, has_models, provenance
 
 
 @dataclasses.dataclass(frozen=True)
-class Task:
+class SweepRecipe:
     """One recipe of a command, and where its files are."""
 
     workdir: Workdir
@@ -45,7 +45,7 @@ class Task:
     """All names that the command gives to the recipe."""
     entries: tuple[int, ...] = (0,)
     """Indices of the sweep's entries that request the recipe; 0 is the config itself."""
-    sets: dict[str, Any] = dataclasses.field(default_factory=dict, hash=False)
+    overrides: dict[str, Any] = dataclasses.field(default_factory=dict, hash=False)
     """The overrides of the first of these entries."""
     others: frozenset[str] = frozenset()
     """Names of the other recipes of the command."""
@@ -61,9 +61,9 @@ class Task:
         return self.workdir.population(population_hash(self.config))
 
     @property
-    def rows(self) -> list[subsets.Row]:
+    def models(self) -> list[subsets.ModelSeeds]:
         """All models that the config requests, in the order of their numbers."""
-        return subsets.rows_of(self.config)
+        return subsets.models_of_config(self.config)
 
     def stored(self) -> dict[str, Any] | None:
         """Returns the recipe's config.json, or None; raises UserError if the folder has models of another recipe."""
@@ -95,7 +95,7 @@ class Sweep:
     workdir: Workdir
     overrides: tuple[str, ...]
     """Flags such as ``--config.section.field=value``, which apply to all recipes."""
-    tasks: tuple[Task, ...]
+    recipes: tuple[SweepRecipe, ...]
     figures: tuple[str, ...]
     """Figures of papers that the report page shows."""
 
@@ -157,7 +157,7 @@ def read(config_arg: str | None, folder: str | None, overrides: Sequence[str]) -
     entries = load.sweep(config_arg, overrides)
     asked = requests(entries, load.default_name(config_arg))
     tasks = [
-        Task(workdir, r.names[0], r.config, r.names, r.entries, r.sets)
+        SweepRecipe(workdir, r.names[0], r.config, r.names, r.entries, r.overrides)
         if folder is None
         else _task(workdir, r)
         for r in asked
@@ -175,13 +175,13 @@ def _lasting(figures: Sequence[str]) -> tuple[str, ...]:
     return tuple(os.path.abspath(name) if name.endswith(".py") else name for name in figures)
 
 
-def _task(workdir: Workdir, request: RecipeRequest) -> Task:
+def _task(workdir: Workdir, request: RecipeRequest) -> SweepRecipe:
     """The task of a request; its folder is the one that already has the recipe under any name, else a new one."""
     c, name = request.config, request.names[0]
     # A derived name may be that of another recipe, whose folder has a hash in its name if both were in one command.
-    if workdir.stored(name) is None or (not c.name and _stored_key(workdir, name) != key(c)):
+    if workdir.stored(name) is None or (not c.name and _stored_key(workdir, name) != recipe_key(c)):
         with contextlib.suppress(StopIteration):
-            name = next(n for n in workdir.names() if _stored_key(workdir, n) == key(c))
+            name = next(n for n in workdir.names() if _stored_key(workdir, n) == recipe_key(c))
     for alias in request.names[1:] if c.name else ():
         if alias != name and workdir.stored(alias):
             raise UserError(
@@ -189,10 +189,10 @@ def _task(workdir: Workdir, request: RecipeRequest) -> Task:
                 f"recipe {alias}; choose another --workdir, or another name"
             )
     stored = workdir.stored(name)
-    if c.name and stored and _stored_key(workdir, name) == key(c):
+    if c.name and stored and _stored_key(workdir, name) == recipe_key(c):
         # Several commands may share a named recipe, so models and statistics that only other commands need are kept.
         c = merged(c, from_dict(stored["config"]))
-    return Task(workdir, name, c, request.names, request.entries, request.sets)
+    return SweepRecipe(workdir, name, c, request.names, request.entries, request.overrides)
 
 
 def _stored_key(workdir: Workdir, name: str) -> tuple[Any, ...] | None:
@@ -201,7 +201,7 @@ def _stored_key(workdir: Workdir, name: str) -> tuple[Any, ...] | None:
     if stored is None or stored["format"] != FORMAT:
         return None
     try:
-        return key(from_dict(stored["config"]))
+        return recipe_key(from_dict(stored["config"]))
     except (TypeError, ValueError):
         return None
 
@@ -228,7 +228,7 @@ def _of_workdir(workdir: Workdir, overrides: Sequence[str]) -> Sweep:
             raise UserError(
                 "\n".join(f"{workdir.recipe(name) / 'config.json'}: {s}" for s in wrong.values())
             )
-        task = Task(workdir, name, load.override(c, overrides), tuple(stored["names"]))
+        task = SweepRecipe(workdir, name, load.override(c, overrides), tuple(stored["names"]))
         task.stored()
         tasks.append(task)
     if not tasks:
@@ -312,20 +312,22 @@ def claim(sweep: Sweep) -> tuple[Sweep, Callable[[], None]]:
     return dataclasses.replace(sweep, tasks=tuple(tasks)), disclaim
 
 
-def _found_again(sweep: Sweep) -> list[Task]:
+def _found_again(sweep: Sweep) -> list[SweepRecipe]:
     """The tasks by what the workdir has now: another command may have written there since they were read."""
     if sweep.config_arg is None:  # settings are those of the workdir and the flags
-        names = {task.name for task in sweep.tasks}
-        now = _of_workdir(sweep.workdir, sweep.overrides).tasks
+        names = {task.name for task in sweep.recipes}
+        now = _of_workdir(sweep.workdir, sweep.overrides).recipes
         return [task for task in now if task.name in names]
     tasks = []
-    for task in sweep.tasks:
-        request = RecipeRequest(task.names or (task.name,), task.entries, task.sets, task.config)
+    for task in sweep.recipes:
+        request = RecipeRequest(
+            task.names or (task.name,), task.entries, task.overrides, task.config
+        )
         tasks.append(dataclasses.replace(_task(task.workdir, request), others=task.others))
     return tasks
 
 
-def _move_aliases(workdir: Workdir, tasks: Sequence[Task]) -> None:
+def _move_aliases(workdir: Workdir, tasks: Sequence[SweepRecipe]) -> None:
     """Removes the names of the command's recipes from other recipes of the workdir, which were called so before."""
     ours = {task.name for task in tasks}
     taken = ours.union(*(task.names for task in tasks))
@@ -339,7 +341,7 @@ def _move_aliases(workdir: Workdir, tasks: Sequence[Task]) -> None:
 
 
 def _content(
-    task: Task, old: dict[str, Any] | None, made_by: dict[str, Any], folders: set[str]
+    task: SweepRecipe, old: dict[str, Any] | None, made_by: dict[str, Any], folders: set[str]
 ) -> dict[str, Any]:
     """What a recipe's config.json says; `folders` are all recipes of the workdir, whose names are no aliases."""
     names = [*(old["names"] if old else [task.name]), *task.names]
@@ -361,7 +363,7 @@ def _content(
     }
 
 
-def record_population(task: Task, sha256: str) -> None:
+def record_population(task: SweepRecipe, sha256: str) -> None:
     """Stores the population's hash in the recipe's config.json; UserError if its models have another population."""
     path = task.folder / "config.json"
     with filelock.FileLock(task.workdir.path / ".config.lock"):

@@ -26,7 +26,7 @@ from lm_mia.data import subsets
 from lm_mia.data.population import open_population
 from lm_mia.errors import UserError
 from lm_mia.run import inventory
-from lm_mia.store.store import Store, scores_of
+from lm_mia.store.store import Store, open_store
 
 Event = dict[str, Any]
 Report = Callable[[Event], None]
@@ -43,7 +43,7 @@ def main(
     recipe: Path,
     place: tuple[int, int],
     environment: dict[str, str],
-    only: Sequence[subsets.Row] | None = None,
+    only: Sequence[subsets.ModelSeeds] | None = None,
 ) -> None:
     """The process; when whoever started it dies, the pipe breaks at the next report and it ends too.
 
@@ -78,13 +78,13 @@ def _problem(work: Callable[[], None], recipe: Path) -> Event | None:
         finally:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is on its way out
     except UserError as error:
-        kind = "apart" if isinstance(error, errors.ApartError) else "user_error"
+        kind = "apart" if isinstance(error, errors.RendezvousError) else "user_error"
         return {"event": kind, "message": str(error)}
     except BrokenPipeError:
         raise
     except Exception as error:
         if problem := errors.disk_problem(error):
-            message = f"{recipe}: {problem}; {errors.DISK_WAY_OUT}"
+            message = f"{recipe}: {problem}; {errors.DISK_REMEDY}"
             return {"event": "disk", "message": message}
         return {"event": "crash", "message": traceback.format_exc()}
     return None
@@ -97,21 +97,23 @@ def _work(
     recipe: Path,
     place: tuple[int, int],
     report: Report,
-    only: Sequence[subsets.Row] | None,
+    only: Sequence[subsets.ModelSeeds] | None,
 ) -> None:
     # here, so that the process that only watches never loads JAX
     from lm_mia.model import transformer
     from lm_mia.run import backend, preemption
-    from lm_mia.score.scorer import Scorer, micro_rows, restore_params
+    from lm_mia.score.scorer import Scorer, micro_batch_size, restore_params
     from lm_mia.train import execution, loop
 
-    here = backend.start(c.compute.span)
+    here = backend.start(c.compute.sharding)
     stop = preemption.Stop()
     stop.install()
     tell: Report = report if here.lead else lambda event: None
     population = open_population(population_dir, verify=False)  # the command has
-    shape = transformer.Shape.of(c.model, population.vocab_size, population.length_tokens)
-    choice = execution.choose(
+    shape = transformer.ModelConfig.from_settings(
+        c.model, population.vocab_size, population.length_tokens
+    )
+    choice = execution.plan_execution(
         c.compute,
         shape,
         c.train.batch_size,
@@ -120,22 +122,24 @@ def _work(
         here.mesh.size,
     )
     trainer = loop.Trainer(population, shape, c.optimizer, c.train, choice, here.mesh)
-    rows_a_call = micro_rows(c.score.micro_rows, shape.length_tokens, here.about["platform"])
+    rows_a_call = micro_batch_size(
+        c.score.micro_batch_size, shape.length_tokens, here.about["platform"]
+    )
     forward = dataclasses.replace(choice.way, remat="none")  # nothing is kept for a backward pass
     scorer = Scorer(shape, population, forward, choice.chunk_tokens, rows_a_call, here.own)
     report(
         {"event": "worker", "index": place[0], "lead": here.lead, **here.about}
         | {"choice": str(choice)}
     )
-    store, keep = scores_of(c, recipe), config.score_steps(c)
+    store, keep = open_store(c, recipe), config.score_steps(c)
 
-    def make(row: subsets.Row) -> None:
+    def make(row: subsets.ModelSeeds) -> None:
         folder, steps = inventory.checkpoints(recipe, row), inventory.total_steps(c, row)
         tell({"event": "row_started", "row": str(row), "role": row.role})
         if todo != "score":
             with stop.noting() as asked:
-                loop.train_row(trainer, row, steps, folder, tell, keep, asked)
-        if stop.now():  # asked at the row's last step, which is no place to stop for train_row
+                loop.train_model(trainer, row, steps, folder, tell, keep, asked)
+        if stop.now():  # asked at the row's last step, which is no place to stop for train_model
             raise loop.PreemptedError
         for at in (*keep, steps) if todo != "train" else ():
             score_point(row, at, steps, folder)
@@ -144,10 +148,10 @@ def _work(
         if compiled := here.compiled():
             report({"event": "compiled", "index": place[0], **compiled})
 
-    def score_point(row: subsets.Row, at: int, steps: int, folder: Path) -> None:
+    def score_point(row: subsets.ModelSeeds, at: int, steps: int, folder: Path) -> None:
         point = 0 if at == steps else at
         # The leading process's list: another one may see a shared folder a little later.
-        lacking = store.lacking(row, point) if here.lead else []
+        lacking = store.missing_shards(row, point) if here.lead else []
         count = here.agreed(len(lacking))
         tokens = here.agreed(here.lead and store.lacks_tokens(row, point))
         if not (count or tokens):
@@ -198,7 +202,7 @@ def _work(
                 | _mean_losses(dataclasses.replace(store, step=point), row)
             )
 
-    rows = subsets.rows_of(c)  # numbered alike in all processes of the job
+    rows = subsets.models_of_config(c)  # numbered alike in all processes of the job
     locked = _locked(todo, c, recipe, place, only, tell) if here.lead else iter(())
     while (number := here.agreed(next(locked, _DONE))) != _DONE:
         try:
@@ -219,7 +223,7 @@ def _work(
             return
 
 
-def _mean_losses(store: Store, row: subsets.Row) -> dict[str, float]:
+def _mean_losses(store: Store, row: subsets.ModelSeeds) -> dict[str, float]:
     """Of members and of others, from the store, since another process may have scored a part of the row."""
     total_2, count_2 = np.zeros(2), np.zeros(2)
     for _, block in store.blocks({name: (name, [row]) for name in ("loss", "member")}):
@@ -235,14 +239,14 @@ def _locked(
     c: config.Config,
     recipe: Path,
     place: tuple[int, int],
-    only: Sequence[subsets.Row] | None,
+    only: Sequence[subsets.ModelSeeds] | None,
     tell: Report,
 ) -> Iterator[int]:
     """Which row is missing, while its lock is held, until none is; _WAIT, while others are at work on all of them.
 
     Of certain rows only: until none is that others are not at work on.
     """
-    rows, (index, count) = subsets.rows_of(c), place
+    rows, (index, count) = subsets.models_of_config(c), place
     while waiting := inventory.missing(todo, c, recipe, rows if only is None else list(only)):
         took = False
         # Workers start at different places, so that they rarely ask for the same lock.

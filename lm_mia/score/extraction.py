@@ -68,7 +68,7 @@ def schemes(c: config.Extract) -> dict[str, extraction.Scheme]:
 
 def extract(
     params: transformer.Params,
-    shape: transformer.Shape,
+    shape: transformer.ModelConfig,
     population: Population,
     samples: pd.DataFrame,
     c: config.Extract,
@@ -106,7 +106,7 @@ def extract(
 
 
 def probabilities(
-    params: transformer.Params, shape: transformer.Shape, x_BxT: np.ndarray, c: config.Extract
+    params: transformer.Params, shape: transformer.ModelConfig, x_BxT: np.ndarray, c: config.Extract
 ) -> Iterator[dict[str, Any]]:
     """{log_p_NAME: nats} of every sample's suffix, each token given those before it; sums in float64."""
     P = c.prefix_tokens
@@ -122,7 +122,7 @@ def probabilities(
 
 def texts(
     params: transformer.Params,
-    shape: transformer.Shape,
+    shape: transformer.ModelConfig,
     prefix_BxP: np.ndarray,
     ids_B: np.ndarray,
     c: config.Extract,

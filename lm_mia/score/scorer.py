@@ -35,14 +35,14 @@ _TOKEN_VALUES = {
 Score = Callable[..., dict[str, jax.Array]]
 
 
-def micro_rows(asked: int, length_tokens: int, platform: str) -> int:
+def micro_batch_size(asked: int, length_tokens: int, platform: str) -> int:
     """Rows a call on a device: as many as asked for, or what did best on a platform ("cpu" or another), if 0."""
     return asked or max((_CPU_TOKENS if platform == "cpu" else _DEVICE_TOKENS) // length_tokens, 1)
 
 
 @functools.cache
 def make_score(
-    shape: transformer.Shape,
+    shape: transformer.ModelConfig,
     way: transformer.Way,
     chunk_tokens: int,
     names: frozenset[str],
@@ -81,11 +81,11 @@ def make_score(
 class Scorer:
     """What a worker scores rows with: compiled scorers and the population in lower case, made on first use and kept."""
 
-    shape: transformer.Shape
+    model: transformer.ModelConfig
     population: Population
     way: transformer.Way
     chunk_tokens: int
-    micro_rows: int
+    micro_batch_size: int
     """Rows a call on each device."""
     mesh: Mesh
     """This process's devices."""
@@ -167,8 +167,8 @@ class Scorer:
         A window is packed, and the one before it reduced, while the devices are at work.
         """
         wanted = frozenset(_TOKEN_VALUES[name] for name in names if name in _TOKEN_VALUES)
-        score = make_score(self.shape, self.way, self.chunk_tokens, wanted, self.mesh)
-        R = self.micro_rows * self.mesh.size
+        score = make_score(self.model, self.way, self.chunk_tokens, wanted, self.mesh)
+        R = self.micro_batch_size * self.mesh.size
         split = NamedSharding(self.mesh, PartitionSpec(sharding.AXIS))
 
         def start(window: Window) -> list[dict[str, jax.Array]]:
@@ -228,7 +228,12 @@ def reduced(
 
 
 def restore_params(
-    row: subsets.Row, step: int, shape: transformer.Shape, folder: Path, mesh: Mesh, local: Mesh
+    row: subsets.ModelSeeds,
+    step: int,
+    shape: transformer.ModelConfig,
+    folder: Path,
+    mesh: Mesh,
+    local: Mesh,
 ) -> transformer.Params:
     """Parameters of a row after so many updates, at a score point or its end; UserError if they are not there.
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import tensorstore as ts
 
-from lm_mia.data.subsets import Row
+from lm_mia.data.subsets import ModelSeeds
 from lm_mia.store import reader
 from lm_mia.store.store import Store
 
@@ -15,7 +15,7 @@ _AHEAD = 4  # shards that are read at a time
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
+class ShardReport:
     """What there is of the rows' shards."""
 
     shards: int
@@ -26,8 +26,10 @@ class Found:
 
 
 def check(
-    store: Store, rows: Sequence[Row], progress: Callable[[int, int], None] = lambda done, of: None
-) -> Found:
+    store: Store,
+    rows: Sequence[ModelSeeds],
+    progress: Callable[[int, int], None] = lambda done, of: None,
+) -> ShardReport:
     """Reads every shard of all variables of rows, at every score point, against its checksums.
 
     Args:
@@ -48,7 +50,7 @@ def check(
         except ValueError:  # tensorstore's DATA_LOSS
             corrupt.append(path)
         progress(done, len(there))
-    return Found(len(wanted), missing, corrupt)
+    return ShardReport(len(wanted), missing, corrupt)
 
 
 def _reads(there: list[tuple[Path, ts.TensorStore]]) -> Iterator[tuple[Path, ts.Future]]:
@@ -60,9 +62,9 @@ def _reads(there: list[tuple[Path, ts.TensorStore]]) -> Iterator[tuple[Path, ts.
     yield from reading
 
 
-def _shards(store: Store, rows: Sequence[Row]) -> Iterator[tuple[Path, ts.TensorStore]]:
+def _shards(store: Store, rows: Sequence[ModelSeeds]) -> Iterator[tuple[Path, ts.TensorStore]]:
     """Every shard's file and what is in it."""
-    table = {row: index for index, row in enumerate(store.rows())}
+    table = {row: index for index, row in enumerate(store.models())}
     for name in store.variables:
         if not (store.path / name / "zarr.json").exists():
             continue  # a statistic that no row was asked for yet

@@ -22,7 +22,7 @@ import zarr
 from zarr.codecs import Crc32cCodec, ZstdCodec
 from zarr.errors import UnstableSpecificationWarning, ZarrUserWarning
 
-from lm_mia.data.subsets import Role, Row
+from lm_mia.data.subsets import ModelSeeds, Role
 from lm_mia.errors import UserError
 
 SHARD_SAMPLES, CHUNK_SAMPLES = 2**22, 2**16
@@ -103,10 +103,10 @@ def spec(
 
 
 @dataclasses.dataclass(frozen=True)
-class Table:
+class StoreContents:
     """A store as its readers see it."""
 
-    rows: list[Row]
+    models: list[ModelSeeds]
     """In store order."""
     names: set[str]
     """Of variables and coordinates."""
@@ -114,7 +114,7 @@ class Table:
     """Steps after which rows are scored, the end last; empty: at the end alone, and there is no such dimension."""
 
 
-def read(path: Path) -> Table | None:
+def read(path: Path) -> StoreContents | None:
     """The table of a store, None if there is no store yet; UserError if it is damaged."""
     if not (path / "zarr.json").exists():
         return None
@@ -132,7 +132,7 @@ def read(path: Path) -> Table | None:
     except (ValueError, LookupError, TypeError, OSError) as error:
         raise damaged(path, "zarr.json, model, role or seeds") from error
     rows = [
-        Row(cast(Role, str(role)), *map(int, seeds))
+        ModelSeeds(cast(Role, str(role)), *map(int, seeds))
         for role, *seeds in zip(role_M, *seeds_3xM, strict=True)
     ]
     # A lost chunk of a coordinate reads as its fill value, without an error.
@@ -140,10 +140,12 @@ def read(path: Path) -> Table | None:
         raise damaged(path, "model, role or seeds")
     if (step_K < 0).any():
         raise damaged(path, "step")
-    return Table(rows, names, tuple(map(int, step_K)))
+    return StoreContents(rows, names, tuple(map(int, step_K)))
 
 
-def check(path: Path, table: Table, points: tuple[int, ...], samples: tuple[int, ...]) -> None:
+def check(
+    path: Path, table: StoreContents, points: tuple[int, ...], samples: tuple[int, ...]
+) -> None:
     """UserError if a store has other score points, or token log-probabilities of other samples (if of any)."""
     if table.points != points:
         there, asked = (
@@ -208,7 +210,7 @@ def damaged(path: Path, what: str) -> UserError:
     )
 
 
-def model_columns(rows: Sequence[Row]) -> dict[str, np.ndarray]:
+def model_columns(rows: Sequence[ModelSeeds]) -> dict[str, np.ndarray]:
     """Coordinates of the model dimension: short name, role and seeds."""
     seeds = {name: np.array([getattr(row, name) for row in rows], np.int64) for name in SEEDS}
     names = {"model": [row.name for row in rows], "role": [row.role for row in rows]}

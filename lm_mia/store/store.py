@@ -26,7 +26,7 @@ import numpy as np
 import tensorstore as ts
 
 from lm_mia import config
-from lm_mia.data.subsets import Row
+from lm_mia.data.subsets import ModelSeeds
 from lm_mia.errors import UserError
 from lm_mia.store import reader, schema
 from lm_mia.store.reader import shard_samples
@@ -79,7 +79,7 @@ class Store:
 
     def ensure(
         self,
-        wanted: Sequence[Row],
+        wanted: Sequence[ModelSeeds],
         sample_columns: Mapping[str, np.ndarray],
         attributes: dict[str, Any],
         token_columns: Mapping[str, np.ndarray] = MappingProxyType({}),
@@ -129,7 +129,7 @@ class Store:
                 array.resize(exclusive_max=top, resize_metadata_only=True).result()
             schema.consolidate(self.path)
 
-    def rows(self) -> list[Row]:
+    def models(self) -> list[ModelSeeds]:
         """The rows that the store knows, present or not, in store order; empty if there is no store."""
         return self._table()[0]
 
@@ -142,16 +142,16 @@ class Store:
             whole_M &= self._whole(name, names, len(table))[:, at].all(axis=1)
         return whole_M
 
-    def missing(self, wanted: Sequence[Row], step: int | None = None) -> list[Row]:
+    def missing(self, wanted: Sequence[ModelSeeds], step: int | None = None) -> list[ModelSeeds]:
         """Those of the wanted rows that are not present (at a score point, 0: the end; or at all), in their order."""
         present_M = self.present(step)
         # Not strict: rows that another command appends just now are absent.
-        there = {row for row, ok in zip(self.rows(), present_M, strict=False) if ok}
+        there = {row for row, ok in zip(self.models(), present_M, strict=False) if ok}
         return [row for row in wanted if row not in there]
 
-    def write_row(
+    def write_model(
         self,
-        row: Row,
+        row: ModelSeeds,
         loss_nats_N2: np.ndarray,
         member_N2: np.ndarray,
         statistics: Mapping[str, np.ndarray] = MappingProxyType({}),
@@ -168,12 +168,12 @@ class Store:
           step: of the score point; 0: the end.
         """
         values = {"member": member_N2, "loss": loss_nats_N2, **statistics}
-        index = self.rows().index(row)
+        index = self.models().index(row)
         for low, high, names in self._lacking(index, step):
             self._write(index, low, {n: values[n][low:high] for n in names}, step)
 
     def write_shards(
-        self, row: Row, low: int, values: Mapping[str, np.ndarray], step: int = 0
+        self, row: ModelSeeds, low: int, values: Mapping[str, np.ndarray], step: int = 0
     ) -> None:
         """Writes one shard of some variables of a row that the store knows, each by one atomic rename.
 
@@ -183,7 +183,7 @@ class Store:
           values: name -> values_C of all its samples.
           step: of the score point; 0: the end.
         """
-        self._write(self.rows().index(row), low, values, step)
+        self._write(self.models().index(row), low, values, step)
 
     def _write(self, index: int, low: int, values: Mapping[str, np.ndarray], step: int) -> None:
         for name, value_C in values.items():
@@ -191,39 +191,39 @@ class Store:
                 array = self.array(name, step, write=True).with_transaction(transaction)
                 array[index, low : low + len(value_C)].write(value_C).result()
 
-    def write_tokens(self, row: Row, log_prob_T: np.ndarray, step: int = 0) -> None:
+    def write_tokens(self, row: ModelSeeds, log_prob_T: np.ndarray, step: int = 0) -> None:
         """Writes the log-probabilities of the chosen samples' tokens under a row, at a score point (0: the end)."""
         size = shard_samples(self._open(TOKENS))
         for low in range(0, len(log_prob_T), size):
             self.write_shards(row, low, {TOKENS: log_prob_T[low : low + size]}, step)
 
-    def lacks_tokens(self, row: Row, step: int = 0) -> bool:
+    def lacks_tokens(self, row: ModelSeeds, step: int = 0) -> bool:
         """Whether a row lacks log-probabilities of tokens that this Store asks for, at a score point (0: the end)."""
         if not self.token_samples:
             return False
-        place = {TOKENS: (self.rows().index(row), *self.key(TOKENS, step))}
+        place = {TOKENS: (self.models().index(row), *self.key(TOKENS, step))}
         return bool(lacking({TOKENS: self._open(TOKENS)}, place))
 
-    def lacking(self, row: Row, step: int = 0) -> list[tuple[int, int, list[str]]]:
+    def missing_shards(self, row: ModelSeeds, step: int = 0) -> list[tuple[int, int, list[str]]]:
         """(low, high, variables) of every shard of samples, in order, that a row lacks at a score point (0: the end).
 
         The variables are of this Store, in the order in which they are written; `lacks_tokens` tells of tokens.
         """
-        return self._lacking(self.rows().index(row), step)
+        return self._lacking(self.models().index(row), step)
 
     def _lacking(self, index: int, step: int) -> list[tuple[int, int, list[str]]]:
         names = (n for n in self.variables if n != TOKENS)
         place = {name: (index, *self.key(name, step)) for name in names}
         return lacking({name: self._open(name) for name in place}, place)
 
-    def read(self, wanted: Sequence[Row]) -> tuple[np.ndarray, np.ndarray]:
+    def read(self, wanted: Sequence[ModelSeeds]) -> tuple[np.ndarray, np.ndarray]:
         """(loss_nats_MxN2 float32, member_MxN2 bool) of rows, all present at `Store.step`; errors as of `blocks`."""
         parts = {name: (name, wanted) for name in ("loss", "member")}
         [(_, whole)] = self.blocks(parts, sys.maxsize)
         return whole["loss"], whole["member"]
 
     def blocks(
-        self, parts: Mapping[str, tuple[str, Sequence[Row]]], size: int = CHUNK_SAMPLES
+        self, parts: Mapping[str, tuple[str, Sequence[ModelSeeds]]], size: int = CHUNK_SAMPLES
     ) -> reader.Blocks:
         """All samples at `Store.step` in order, a block at a time, in the memory of two blocks.
 
@@ -247,19 +247,21 @@ class Store:
         return reader.blocks(opened, samples, size)
 
     def samples(
-        self, parts: Mapping[str, tuple[str, Sequence[Row]]], ids_S: Sequence[int]
+        self, parts: Mapping[str, tuple[str, Sequence[ModelSeeds]]], ids_S: Sequence[int]
     ) -> dict[str, np.ndarray]:
         """Returns {name: values_RxS} of some samples, at `Store.step`; arguments and errors are those of `blocks`."""
         return reader.samples(self._parts(parts), ids_S)
 
-    def _parts(self, parts: Mapping[str, tuple[str, Sequence[Row]]]) -> dict[str, reader.Part]:
+    def _parts(
+        self, parts: Mapping[str, tuple[str, Sequence[ModelSeeds]]]
+    ) -> dict[str, reader.Part]:
         """Opens the arrays of `blocks`; raises UserError for absent models."""
-        asked: dict[str, list[Row]] = {}
+        asked: dict[str, list[ModelSeeds]] = {}
         for variable, wanted in parts.values():
             asked[variable] = list(dict.fromkeys([*asked.get(variable, ()), *wanted]))
         rows, known = self._table()
         table = {row: index for index, row in enumerate(rows)}
-        absent: set[Row] = set()
+        absent: set[ModelSeeds] = set()
         for variable, wanted in asked.items():
             whole_M = self._whole(variable, known, len(rows))[:, self._place(self.step)]
             absent |= {row for row in wanted if row not in table or not whole_M[table[row]]}
@@ -282,12 +284,12 @@ class Store:
             for name, (variable, wanted) in parts.items()
         }
 
-    def _table(self) -> tuple[list[Row], set[str]]:
+    def _table(self) -> tuple[list[ModelSeeds], set[str]]:
         """(rows in store order, names of variables and coordinates) as readers see them; empty if there is no store."""
         if (table := schema.read(self.path)) is None:
             return [], set()
         schema.check(self.path, table, self._points, self.token_samples)
-        return table.rows, table.names
+        return table.models, table.names
 
     def _whole(self, name: str, names: set[str], known: int) -> np.ndarray:
         """whole_MxK: which of the known rows have all their shards of a variable at each score point."""
@@ -370,14 +372,14 @@ def lacking(
     return [(n * size, min((n + 1) * size, samples), found[n]) for n in sorted(found)]
 
 
-def scores_of(c: config.Config, recipe: Path) -> Store:
+def open_store(c: config.Config, recipe: Path) -> Store:
     """The recipe's score store, whose rows have what the config asks for."""
     steps, total = config.score_steps(c), config.total_steps(c)
     asked = c.score.token_samples
     return Store(recipe / "scores.zarr", c.score.statistics, steps, total, token_samples=asked)
 
 
-def with_stored(c: config.Config, recipe: Path) -> config.Config:
+def with_stored_statistics(c: config.Config, recipe: Path) -> config.Config:
     """The config, asking also for all that the recipe's score store has: statistics, and tokens of samples."""
     path = recipe / "scores.zarr"
     if (table := schema.read(path)) is None:

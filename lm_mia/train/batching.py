@@ -65,7 +65,7 @@ def packed_plan(length_B: np.ndarray, length_tokens: int) -> Plan:
     return Plan(row_B, start_B, segment_B, len(held))
 
 
-class Rows(NamedTuple):
+class PackedBatch(NamedTuple):
     """A batch as micro-batches of rows: int32 arrays of a fixed shape, of which the first ``trips`` are filled.
 
     Of numpy here, of JAX once they are on devices.
@@ -78,21 +78,21 @@ class Rows(NamedTuple):
     """Place of a token in its sample."""
 
 
-class Sizes(NamedTuple):
+class BatchStats(NamedTuple):
     """What a batch holds."""
 
-    trips: int
+    num_micro_batches: int
     """Micro-batches that hold samples."""
     tokens: int
-    predicted: int
+    num_targets: int
     """Tokens that have a loss: all but the first of each sample."""
     square_tokens: int
     """Sum of the squares of the samples' tokens, which attention costs."""
 
 
-def micro_batches(samples: int, micro_rows: int, devices: int) -> int:
+def micro_batches(samples: int, micro_batch_size: int, devices: int) -> int:
     """N: the micro-batches that a batch needs at most, when no two samples fit into one row."""
-    return -(-samples // (micro_rows * devices))
+    return -(-samples // (micro_batch_size * devices))
 
 
 def rows(
@@ -100,10 +100,10 @@ def rows(
     ids_B: np.ndarray,
     plan: Plan,
     micro_batches: int,
-    micro_rows: int,
+    micro_batch_size: int,
     devices: int = 1,
     mine: Collection[int] | None = None,
-) -> tuple[Rows, Sizes]:
+) -> tuple[PackedBatch, BatchStats]:
     """Samples laid out as a plan says; the layout does not depend on the devices, only who holds which rows does.
 
     Args:
@@ -111,25 +111,27 @@ def rows(
       ids_B: which.
       plan: of `packed_plan`, for their lengths.
       micro_batches: N.
-      micro_rows: rows of one device; M is as many for each device.
+      micro_batch_size: rows of one device; M is as many for each device.
       devices: over which each micro-batch is spread.
       mine: devices whose rows are wanted, ascending; only their samples are read. All, if None.
 
     Returns:
       The arrays, with M of the wanted devices only, and the sizes of the whole batch.
     """
-    M, L = micro_rows * devices, population.length_tokens
+    M, L = micro_batch_size * devices, population.length_tokens
     wanted = range(devices) if mine is None else sorted(mine)
-    at = np.isin(plan.row_B % M // micro_rows, wanted)
+    at = np.isin(plan.row_B % M // micro_batch_size, wanted)
     local = Plan(plan.row_B[at], plan.start_B[at], plan.segment_B[at], micro_batches * M)
     *arrays, _ = _layout(population, ids_B[at], local)
-    shape = (micro_batches, devices, micro_rows, L)
-    found = Rows(*(a.reshape(shape)[:, wanted].reshape(micro_batches, -1, L) for a in arrays))
+    shape = (micro_batches, devices, micro_batch_size, L)
+    found = PackedBatch(
+        *(a.reshape(shape)[:, wanted].reshape(micro_batches, -1, L) for a in arrays)
+    )
     length_B = population.lengths_N[ids_B]
-    sizes = Sizes(
-        trips=-(-plan.rows // M),
+    sizes = BatchStats(
+        num_micro_batches=-(-plan.rows // M),
         tokens=int(length_B.sum()),
-        predicted=int((length_B - 1).sum()),
+        num_targets=int((length_B - 1).sum()),
         square_tokens=int((length_B**2).sum()),
     )
     return found, sizes
@@ -166,22 +168,22 @@ class Window:
         return value_WxL.reshape(-1)[self.place_T]
 
 
-def windows(population: Population, low: int, high: int, micro_rows: int) -> Iterator[Window]:
+def windows(population: Population, low: int, high: int, micro_batch_size: int) -> Iterator[Window]:
     """Samples low to high (exclusive) in windows that begin at multiples of `SAMPLES`.
 
-    A row never holds samples of two windows, and W is a multiple of micro_rows: the last rows may be empty.
+    A row never holds samples of two windows, and W is a multiple of micro_batch_size: the last rows may be empty.
     """
     while low < high:
         end = min(low - low % SAMPLES + SAMPLES, high)
-        yield window(population, low, end, micro_rows)
+        yield window(population, low, end, micro_batch_size)
         low = end
 
 
-def window(population: Population, low: int, high: int, micro_rows: int) -> Window:
+def window(population: Population, low: int, high: int, micro_batch_size: int) -> Window:
     """One window of samples low to high (exclusive)."""
     ids_C = np.arange(low, high)
     length_C = population.lengths_N[ids_C]
     plan = packed_plan(length_C, population.length_tokens)
-    W = -(-plan.rows // micro_rows) * micro_rows
+    W = -(-plan.rows // micro_batch_size) * micro_batch_size
     *rows, place_T = _layout(population, ids_C, dataclasses.replace(plan, rows=W))
     return Window(low, length_C, place_T, *rows)

@@ -27,7 +27,7 @@ State = dict[str, Any]
 
 
 def abstract(
-    shape: transformer.Shape, tx: optax.GradientTransformation, mesh: jax.sharding.Mesh
+    shape: transformer.ModelConfig, tx: optax.GradientTransformation, mesh: jax.sharding.Mesh
 ) -> State:
     """Shapes, types and places of a row's state on a mesh, without the numbers."""
 
@@ -45,7 +45,7 @@ def abstract(
 
 def fresh(
     init_seed: int,
-    shape: transformer.Shape,
+    shape: transformer.ModelConfig,
     tx: optax.GradientTransformation,
     mesh: jax.sharding.Mesh | None = None,
 ) -> State:
@@ -60,7 +60,7 @@ def fresh(
 
 @functools.lru_cache(maxsize=8)
 def _initial(
-    shape: transformer.Shape, tx: optax.GradientTransformation, mesh: jax.sharding.Mesh
+    shape: transformer.ModelConfig, tx: optax.GradientTransformation, mesh: jax.sharding.Mesh
 ) -> Callable[[jax.Array], State]:
     """Compiled once for all rows that share their optimizer."""
 

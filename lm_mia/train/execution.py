@@ -15,33 +15,33 @@ _UNKNOWN_BYTES = 16 * 2**30  # of memory, for a device that does not tell
 
 
 @dataclasses.dataclass(frozen=True)
-class Choice:
+class ExecutionPlan:
     """A resolved ``config.Compute``, for one device."""
 
     way: transformer.Way
-    micro_rows: int
+    micro_batch_size: int
     """Rows that a device takes at once."""
     chunk_tokens: int
     """Tokens whose logits are held at once."""
-    because: str
+    attention_reason: str
     """Why this attention."""
 
     def __str__(self) -> str:
         layers = "scanned" if self.way.scanned else "unrolled"
         return (
-            f"attention {self.way.attention} ({self.because}), layers {layers}, remat {self.way.remat}, "
-            f"micro-batches of {self.micro_rows} rows"
+            f"attention {self.way.attention} ({self.attention_reason}), layers {layers}, remat {self.way.remat}, "
+            f"micro-batches of {self.micro_batch_size} rows"
         )
 
 
-def choose(
+def plan_execution(
     asked: config.Compute,
-    shape: transformer.Shape,
+    shape: transformer.ModelConfig,
     batch_size: int,
     platform: str,
     memory_bytes: int | None = None,
     devices: int = 1,
-) -> Choice:
+) -> ExecutionPlan:
     """What is done on a platform ("cpu", "gpu" or "tpu").
 
     Micro-batches: small ones fit memory and leave few empty rows in the last one of a batch; large ones keep a device
@@ -69,28 +69,28 @@ def choose(
     tokens = _CPU_TOKENS if on_cpu else _DEVICE_TOKENS
     share = -(-batch_size // devices)
     rows = max(min(tokens // shape.length_tokens, share // 8), 1)
-    micro_rows = min(asked.micro_rows or rows, share)
-    fits = kept_bytes(shape, kind, micro_rows) < (memory_bytes or _UNKNOWN_BYTES) / 2
+    micro_batch_size = min(asked.micro_batch_size or rows, share)
+    fits = kept_bytes(shape, kind, micro_batch_size) < (memory_bytes or _UNKNOWN_BYTES) / 2
     scanned = {"auto": not (on_cpu or fits), "scanned": True, "unrolled": False}[asked.layers]
     remat = asked.remat
     if remat == "auto":
         remat = "full" if scanned else "none"
-    return Choice(
+    return ExecutionPlan(
         way=transformer.Way(kind, scanned, remat),
-        micro_rows=micro_rows,
+        micro_batch_size=micro_batch_size,
         chunk_tokens=_CPU_CHUNK if on_cpu else _DEVICE_CHUNK,
-        because=because,
+        attention_reason=because,
     )
 
 
-def kept_bytes(shape: transformer.Shape, kind: Kind, micro_rows: int) -> float:
+def kept_bytes(shape: transformer.ModelConfig, kind: Kind, micro_batch_size: int) -> float:
     """An estimate of what the layers keep for the backward pass of a micro-batch, without rematerialisation.
 
     About 18 activations of a token's width a layer, in the activations' type, and 4 in float32; and all attention
     weights where attention keeps them (xla).
     """
     size = 2 if shape.dtype == "bfloat16" else 4
-    tokens = micro_rows * shape.length_tokens
+    tokens = micro_batch_size * shape.length_tokens
     of_token = shape.width * (18 * size + 16)
     weights = shape.heads * shape.length_tokens * (4 + size) * 0.6 if kind == "xla" else 0
     return shape.layers * tokens * (of_token + weights)

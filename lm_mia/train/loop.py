@@ -27,9 +27,16 @@ from lm_mia.errors import UserError
 from lm_mia.model import flops, transformer
 from lm_mia.train import batching, checkpoint
 from lm_mia.train.checkpoint import State
-from lm_mia.train.execution import Choice
+from lm_mia.train.execution import ExecutionPlan
 from lm_mia.train.optimizer import learning_rates, optimizer
-from lm_mia.train.step import Loss, Step, make_loss, make_step, mine, place
+from lm_mia.train.step import (
+    Loss,
+    Step,
+    local_device_indices,
+    make_loss,
+    make_step,
+    to_global_array,
+)
 
 Event = dict[str, Any]
 
@@ -54,72 +61,82 @@ class Trainer:
     """What all rows of a recipe share: data, settings, devices, and compiled functions, made on first use."""
 
     population: Population
-    shape: transformer.Shape
-    recipe: config.Optimizer
+    model: transformer.ModelConfig
+    optimizer_config: config.Optimizer
     train: config.Train
-    choice: Choice
+    plan: ExecutionPlan
     mesh: Mesh
 
     @functools.cached_property
     def tx(self) -> optax.GradientTransformation:
         """The optimizer."""
-        return optimizer(self.recipe)
+        return optimizer(self.optimizer_config)
 
     @functools.cached_property
     def step(self) -> Step:
         """The update."""
-        return make_step(self.shape, self.recipe, self.choice, self.mesh)
+        return make_step(self.model, self.optimizer_config, self.plan, self.mesh)
 
-    def rows(
+    def pack(
         self, population: Population, ids_B: np.ndarray
-    ) -> tuple[batching.Rows, batching.Sizes]:
+    ) -> tuple[batching.PackedBatch, batching.BatchStats]:
         """Samples on the mesh, and what they come to; each host reads those of its own devices only."""
         length_B = population.lengths_N[ids_B]
         plan = batching.packed_plan(length_B, population.length_tokens)
         most = max(self.train.batch_size, len(ids_B))
-        devices, micro_rows = self.mesh.size, self.choice.micro_rows
-        count = batching.micro_batches(most, micro_rows, devices)
+        devices, micro_batch_size = self.mesh.size, self.plan.micro_batch_size
+        count = batching.micro_batches(most, micro_batch_size, devices)
         found, sizes = batching.rows(
-            population, ids_B, plan, count, micro_rows, devices, mine(self.mesh)
+            population,
+            ids_B,
+            plan,
+            count,
+            micro_batch_size,
+            devices,
+            local_device_indices(self.mesh),
         )
-        return place(found, self.mesh), sizes
+        return to_global_array(found, self.mesh), sizes
 
     def validation_loss(self, params: transformer.Params) -> float:
         """Mean loss in nats a predicted token of the held-out samples."""
         rows, sizes = self._validation
-        return float(self._loss(params, rows, np.int32(sizes.trips), np.float32(sizes.predicted)))
+        return float(
+            self._loss(
+                params, rows, np.int32(sizes.num_micro_batches), np.float32(sizes.num_targets)
+            )
+        )
 
     @functools.cached_property
-    def _validation(self) -> tuple[batching.Rows, batching.Sizes]:
+    def _validation(self) -> tuple[batching.PackedBatch, batching.BatchStats]:
         held_out = self.population.validation
         assert held_out is not None, "rules: train.validations needs population.validation_samples"
-        return self.rows(held_out, np.arange(len(held_out)))
+        return self.pack(held_out, np.arange(len(held_out)))
 
     @functools.cached_property
     def _loss(self) -> Loss:
-        return make_loss(self.shape, self.choice, self.mesh)
+        return make_loss(self.model, self.plan, self.mesh)
 
-    def room_tokens(self, sizes: batching.Sizes) -> int:
+    def padded_tokens(self, sizes: batching.BatchStats) -> int:
         """Tokens, padding included, that a batch makes the devices compute."""
-        L = self.shape.length_tokens
-        return sizes.trips * self.choice.micro_rows * self.mesh.size * L
+        L = self.model.length_tokens
+        return sizes.num_micro_batches * self.plan.micro_batch_size * self.mesh.size * L
 
-    def rates(self, counts: np.ndarray, seconds: float) -> dict[str, float | None]:
+    def throughput(self, counts: np.ndarray, seconds: float) -> dict[str, float | None]:
         """Useful tokens a second, and useful FLOPs over the devices' peak: None where that is unknown.
 
         Args:
           counts: tokens of samples, and the sum of their squares, that were trained on.
           seconds: in which.
         """
-        shape, peak = self.shape, flops.peak(self.mesh.devices.flat[0].device_kind)
+        shape, peak = self.model, flops.peak(self.mesh.devices.flat[0].device_kind)
         useful = flops.training(shape.layers, shape.width, shape.vocab_size, counts[0], counts[1])
         mfu = useful / seconds / (peak * self.mesh.size) if peak else None
         return {"tokens_per_second": round(counts[0] / seconds), "mfu": mfu}
 
 
-def train_row(
+def train_model(
     trainer: Trainer,
-    row: subsets.Row,
+    row: subsets.ModelSeeds,
     steps: int,
     folder: Path,
     report: Callable[[Event], None],
@@ -150,7 +167,7 @@ def train_row(
     )
     members, batch_size = len(member_ids_N), t.train.batch_size
     per_epoch = batch_order.steps_per_epoch(members, batch_size)
-    rate_T = learning_rates(t.recipe, steps)
+    rate_T = learning_rates(t.optimizer_config, steps)
     log_every = max(steps // _LOGGED, 1)
     validated = {round(steps * (i + 1) / t.train.validations) for i in range(t.train.validations)}
     about: Event = {"row": str(row), "role": row.role, "steps": steps}
@@ -174,28 +191,32 @@ def train_row(
         if start == steps:
             return
         if start:
-            like = checkpoint.abstract(t.shape, t.tx, t.mesh)
+            like = checkpoint.abstract(t.model, t.tx, t.mesh)
             state = checkpoint.restore(checkpoints, start, like)
         else:
-            state = checkpoint.fresh(row.init_seed, t.shape, t.tx, t.mesh)
+            state = checkpoint.fresh(row.init_seed, t.model, t.tx, t.mesh)
         began = saved = reported = time.monotonic()
         logged, counts = began, np.zeros(3)  # since the last log: tokens, their squares, room
         before: tuple[int, dict[str, jax.Array]] | None = None
         for done in range(start, steps):
-            rows, sizes = t.rows(t.population, ids(done))
+            rows, sizes = t.pack(t.population, ids(done))
             state, metrics = t.step(
-                state, rows, np.int32(sizes.trips), np.float32(sizes.predicted), rate_T[done]
+                state,
+                rows,
+                np.int32(sizes.num_micro_batches),
+                np.float32(sizes.num_targets),
+                rate_T[done],
             )
             if before:  # a step late, so that the device never waits for the host
                 finite(*before)
             before = done, metrics
             last = done == steps - 1
-            counts += sizes.tokens, sizes.square_tokens, t.room_tokens(sizes)
+            counts += sizes.tokens, sizes.square_tokens, t.padded_tokens(sizes)
             now = time.monotonic()
             if done % log_every == 0 or last:
                 values = finite(done, metrics)
                 seconds = time.monotonic() - logged
-                rates = t.rates(counts, seconds)
+                rates = t.throughput(counts, seconds)
                 if done == start:  # its seconds are those of compiling
                     rates = dict.fromkeys(rates)
                 report(
@@ -247,7 +268,7 @@ def _finite(state: State) -> jax.Array:
 
 def _memory_bytes(mesh: Mesh) -> int:
     """The most that this process has held: on its first device, or on CPU in all."""
-    stats = mesh.devices.flat[mine(mesh)[0]].memory_stats()
+    stats = mesh.devices.flat[local_device_indices(mesh)[0]].memory_stats()
     if stats and "peak_bytes_in_use" in stats:
         return stats["peak_bytes_in_use"]
     unit = 1 if sys.platform == "darwin" else 1024
@@ -255,7 +276,7 @@ def _memory_bytes(mesh: Mesh) -> int:
 
 
 def _diverged(
-    row: subsets.Row, what: str, done: int, values: dict[str, float], ids_B: np.ndarray
+    row: subsets.ModelSeeds, what: str, done: int, values: dict[str, float], ids_B: np.ndarray
 ) -> DivergedError:
     way_out = "lower optimizer.peak_learning_rate in a new workdir"
     evidence = {"row": str(row), "role": row.role, "step": done, "what": what}

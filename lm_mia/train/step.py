@@ -16,9 +16,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from lm_mia import config
 from lm_mia.model import losses, transformer
 from lm_mia.train import sharding
-from lm_mia.train.batching import Rows
+from lm_mia.train.batching import PackedBatch
 from lm_mia.train.checkpoint import State
-from lm_mia.train.execution import Choice
+from lm_mia.train.execution import ExecutionPlan
 from lm_mia.train.optimizer import optimizer
 
 Step = Callable[..., tuple[State, dict[str, jax.Array]]]
@@ -28,7 +28,10 @@ _ROWS = PartitionSpec(None, sharding.AXIS)
 
 
 def make_step(
-    shape: transformer.Shape, recipe: config.Optimizer, choice: Choice, mesh: Mesh
+    model: transformer.ModelConfig,
+    optimizer_config: config.Optimizer,
+    plan: ExecutionPlan,
+    mesh: Mesh,
 ) -> Step:
     """The update: (state, rows, trips, predicted, learning_rate) -> (new state, metrics of the state before it).
 
@@ -45,22 +48,28 @@ def make_step(
     Returns:
       metrics are {"loss_nats", "gradient_norm"}: mean loss a predicted token, and norm before clipping.
     """
-    tx = optimizer(recipe)
+    tx = optimizer(optimizer_config)
 
-    def gradients(params: transformer.Params, rows: Rows, trips: jax.Array, specs: Any) -> Any:
-        whole = _prepared(params, shape, choice, specs)
+    def gradients(
+        params: transformer.Params, rows: PackedBatch, trips: jax.Array, specs: Any
+    ) -> Any:
+        whole = _prepared(params, model, plan, specs)
 
         def micro_batch(i: jax.Array, carry: tuple[jax.Array, Any]) -> tuple[jax.Array, Any]:
-            value, found = jax.value_and_grad(_loss)(whole, _at(rows, i), shape, choice)
+            value, found = jax.value_and_grad(_loss)(whole, _at(rows, i), model, plan)
             return carry[0] + value, jax.tree.map(jnp.add, carry[1], found)
 
         zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), whole)
         total, found = jax.lax.fori_loop(0, trips, micro_batch, (jnp.float32(0), zeros))
-        found = found if choice.way.scanned else transformer.stacked(found)
+        found = found if plan.way.scanned else transformer.stacked(found)
         return jax.lax.psum(total, sharding.AXIS), sharding.summed(found, specs)
 
     def step(
-        state: State, rows: Rows, trips: jax.Array, predicted: jax.Array, learning_rate: jax.Array
+        state: State,
+        rows: PackedBatch,
+        trips: jax.Array,
+        predicted: jax.Array,
+        learning_rate: jax.Array,
     ) -> tuple[State, dict[str, jax.Array]]:
         specs = sharding.specs(state["params"], mesh)
         total, grads = jax.shard_map(
@@ -81,19 +90,21 @@ def make_step(
     return jax.jit(step, donate_argnums=0)
 
 
-def make_loss(shape: transformer.Shape, choice: Choice, mesh: Mesh) -> Loss:
+def make_loss(model: transformer.ModelConfig, plan: ExecutionPlan, mesh: Mesh) -> Loss:
     """Of samples, without an update: (params, rows, trips, predicted) -> mean loss in nats a predicted token."""
 
-    def total(params: transformer.Params, rows: Rows, trips: jax.Array, specs: Any) -> jax.Array:
-        whole = _prepared(params, shape, choice, specs)
+    def total(
+        params: transformer.Params, rows: PackedBatch, trips: jax.Array, specs: Any
+    ) -> jax.Array:
+        whole = _prepared(params, model, plan, specs)
 
         def micro_batch(i: jax.Array, total: jax.Array) -> jax.Array:
-            return total + _loss(whole, _at(rows, i), shape, choice)
+            return total + _loss(whole, _at(rows, i), model, plan)
 
         return jax.lax.psum(jax.lax.fori_loop(0, trips, micro_batch, jnp.float32(0)), sharding.AXIS)
 
     def mean(
-        params: transformer.Params, rows: Rows, trips: jax.Array, predicted: jax.Array
+        params: transformer.Params, rows: PackedBatch, trips: jax.Array, predicted: jax.Array
     ) -> jax.Array:
         specs = sharding.specs(params, mesh)
         summed = jax.shard_map(
@@ -108,25 +119,25 @@ def make_loss(shape: transformer.Shape, choice: Choice, mesh: Mesh) -> Loss:
     return jax.jit(mean)
 
 
-def place(rows: Rows, mesh: Mesh) -> Rows:
+def to_global_array(rows: PackedBatch, mesh: Mesh) -> PackedBatch:
     """Each process's rows of a batch (of the mesh's devices that are its own, `mine`) as arrays over the mesh."""
     split = NamedSharding(mesh, _ROWS)
 
     def one(local_NxMxL: np.ndarray) -> jax.Array:
         N, _, L = local_NxMxL.shape
-        whole = (N, local_NxMxL.shape[1] // len(mine(mesh)) * mesh.size, L)
+        whole = (N, local_NxMxL.shape[1] // len(local_device_indices(mesh)) * mesh.size, L)
         return jax.make_array_from_process_local_data(split, local_NxMxL, whole)
 
-    return Rows(*(one(array) for array in rows))
+    return PackedBatch(*(one(array) for array in rows))
 
 
-def mine(mesh: Mesh) -> list[int]:
+def local_device_indices(mesh: Mesh) -> list[int]:
     """Which of the mesh's devices are this process's."""
     return [i for i, d in enumerate(mesh.devices.flat) if d.process_index == jax.process_index()]
 
 
 def _prepared(
-    params: transformer.Params, shape: transformer.Shape, choice: Choice, specs: Any
+    params: transformer.Params, shape: transformer.ModelConfig, choice: ExecutionPlan, specs: Any
 ) -> transformer.Params:
     """Whole parameters as the micro-batches use them.
 
@@ -142,12 +153,12 @@ def _prepared(
     return whole if choice.way.scanned else transformer.unstacked(whole)
 
 
-def _at(rows: Rows, i: jax.Array) -> Rows:
-    return Rows(*(jax.lax.dynamic_index_in_dim(array, i, keepdims=False) for array in rows))
+def _at(rows: PackedBatch, i: jax.Array) -> PackedBatch:
+    return PackedBatch(*(jax.lax.dynamic_index_in_dim(array, i, keepdims=False) for array in rows))
 
 
 def _loss(
-    params: transformer.Params, rows: Any, shape: transformer.Shape, choice: Choice
+    params: transformer.Params, rows: Any, shape: transformer.ModelConfig, choice: ExecutionPlan
 ) -> jax.Array:
     x_RxL, segment_RxL, position_RxL = rows
     h_RxLxD = transformer.hidden(params, x_RxL, segment_RxL, position_RxL, shape.dtype, choice.way)

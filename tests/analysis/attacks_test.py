@@ -10,7 +10,7 @@ import pytest
 
 from analysis import attacks, io
 from lm_mia.stats import likelihood_ratio, robust_mia, roc
-from lm_mia.store.store import scores_of
+from lm_mia.store.store import open_store
 
 
 def of(samples: int, *fprs: float) -> Any:
@@ -53,9 +53,9 @@ def test_recipes_alike_have_the_rows_of_the_smallest(recipes: Any):
     a = dataclasses.replace(main.config.attack, references=12, targets=2)
     narrow = dataclasses.replace(main, config=dataclasses.replace(main.config, attack=a))
     assert small.config.attack.references > 12
-    alike = attacks.alike([narrow, small])
-    assert [len(r.rows[0]) for r in alike] == [10, 10]
-    targets = [[row.subset_seed for row in r.rows[1]] for r in alike]
+    alike = attacks.with_equal_models([narrow, small])
+    assert [len(r.divided[0]) for r in alike] == [10, 10]
+    targets = [[row.subset_seed for row in r.divided[1]] for r in alike]
     assert targets == [[10, 11], [10, 11]]
     assert [r.folder for r in alike] == [main.folder, small.folder]
 
@@ -66,10 +66,10 @@ def test_targets_are_attacked_with_the_references_before_them(recipes: Any):
     assert [r.subset_seed for r in references] == [*range(24)]
     assert [r.subset_seed for r in targets] == [24, 25, 26, 27]
     assert len(replicas) == 2
-    store = scores_of(main.config, main.folder)
+    store = open_store(main.config, main.folder)
     loss_TxN2, member_TxN2 = store.read(targets)
     reference_MxN2, reference_member_MxN2 = store.read(references[:8])
-    found = attacks.attacked(main, references=8)
+    found = attacks.read_attack(main, references=8)
     score_TxN2 = likelihood_ratio.lira(
         loss_TxN2, reference_MxN2, reference_member_MxN2, variance="pooled"
     )
@@ -87,20 +87,20 @@ def test_targets_are_attacked_with_the_references_before_them(recipes: Any):
 def test_rmia_and_logits_are_those_of_the_statistics(recipes: Any):
     main, small = recipes["main"], recipes["small"]
     references, targets, _ = small.rows
-    store = scores_of(small.config, small.folder)
+    store = open_store(small.config, small.folder)
     loss_TxN2, member_TxN2 = store.read(targets)
     reference_MxN2, _ = store.read(references)
     alpha_TxN2 = robust_mia.rmia_simple(-loss_TxN2, -reference_MxN2)
     auc = [roc.auc(s, m).auc_T[0] for s, m in zip(alpha_TxN2, member_TxN2, strict=True)]
-    assert attacks.attacked(small, "rmia_simple").auc_T == pytest.approx(auc, abs=1e-12)
-    logits = attacks.attacked(main, observed="target_logit").auc_T
+    assert attacks.read_attack(small, "rmia_simple").auc_T == pytest.approx(auc, abs=1e-12)
+    logits = attacks.read_attack(main, observed="target_logit").auc_T
     assert (logits > 0.5).all()  # a higher logit is more member-like
-    assert (logits < attacks.attacked(main).auc_T).all()  # it is the loss and noise
+    assert (logits < attacks.read_attack(main).auc_T).all()  # it is the loss and noise
 
 
 def test_replicas_are_those_of_the_attack_stage(recipes: Any):
     flip = recipes["flip-140M"]
-    found = attacks.attacked(flip, replicas=True)
+    found = attacks.read_attack(flip, replicas=True)
     table = pd.read_csv(flip.folder / "tables" / "attacks.csv")
     [*_, row] = table[table["attack"] == "lira_online"].to_dict("records")
     assert row["references"] == found.references
@@ -110,15 +110,15 @@ def test_replicas_are_those_of_the_attack_stage(recipes: Any):
 
 
 def test_what_is_not_there_is_said(recipes: Any):
-    with pytest.raises(io.Absent, match="no recipe nonsense in this workdir"):
+    with pytest.raises(io.MissingModelsError, match="no recipe nonsense in this workdir"):
         recipes["nonsense"]
-    with pytest.raises(io.Absent, match="0 targets"):
-        attacks.attacked(recipes["flip-140M"])
-    with pytest.raises(io.Absent, match="24 references"):
-        attacks.attacked(recipes["main"], references=25)
+    with pytest.raises(io.MissingModelsError, match="0 targets"):
+        attacks.read_attack(recipes["flip-140M"])
+    with pytest.raises(io.MissingModelsError, match="24 references"):
+        attacks.read_attack(recipes["main"], references=25)
     lacking = (
         "^small: its tables lack lira_online with [0-9]+ references on target_logit; "
         r"run lm-mia attack with this figure in figures \(its needs must include this attack\)$"
     )
-    with pytest.raises(io.Absent, match=lacking):
-        attacks.attacked(recipes["small"], observed="target_logit")
+    with pytest.raises(io.MissingModelsError, match=lacking):
+        attacks.read_attack(recipes["small"], observed="target_logit")

@@ -72,7 +72,7 @@ def estimate(low: float, high: float) -> Any:
     ],
 )
 def test_above(low: float, high: float, verdict: str):
-    found = compare.above("It grows.", "gain", estimate(low, high))
+    found = compare.claim_greater("It grows.", "gain", estimate(low, high))
     assert (found.statement, found.verdict) == ("It grows.", verdict)
     assert ("the opposite" in found.said) == (high < 0)
 
@@ -88,7 +88,7 @@ def test_above(low: float, high: float, verdict: str):
     ],
 )
 def test_near(low: float, high: float, verdict: str):
-    assert compare.near("", "", estimate(low, high), 0.2).verdict == verdict
+    assert compare.claim_equivalent("", "", estimate(low, high), 0.2).verdict == verdict
 
 
 @pytest.mark.parametrize(
@@ -103,14 +103,14 @@ def test_near(low: float, high: float, verdict: str):
 )
 def test_every(verdicts: tuple[compare.Verdict, ...], whole: str):
     parts = [compare.Claim("", v, v) for v in verdicts]
-    assert compare.every("All.", parts).verdict == whole
+    assert compare.claim_all("All.", parts).verdict == whole
 
 
 def test_ties_of_a_few_targets_are_no_interval():
     tied = compare.difference(np.array([0.013, 0.013]), np.zeros(2), paired=True)
-    assert compare.above("", "x", tied).verdict == "not tested"
+    assert compare.claim_greater("", "x", tied).verdict == "not tested"
     equal = compare.difference(np.ones(2), np.ones(2), paired=True)
-    assert compare.near("", "x", equal, 0.01).verdict == "seen"
+    assert compare.claim_equivalent("", "x", equal, 0.01).verdict == "seen"
 
 
 def test_the_jackknife_of_a_mean_is_its_variance_by_groups():
@@ -123,12 +123,12 @@ def test_the_jackknife_of_a_mean_is_its_variance_by_groups():
 def test_a_difference_has_the_variance_of_targets_and_of_references(recipes: Any):
     small, large = (recipes[f"chinchilla-{size}"] for size in ("10M", "302M"))
     found = compare.compared(large, small, 16)
-    a, b = (attacks.attacked(r, references=16).auc_T for r in (large, small))
+    a, b = (attacks.read_attack(r, references=16).auc_T for r in (large, small))
     assert found.value == pytest.approx(float(a.mean() - b.mean()))
     assert found.over == "4 and 4 targets and their references"
     gap_G = [
-        attacks.attacked(large, references=16, group_left_out=g).auc_T.mean()
-        - attacks.attacked(small, references=16, group_left_out=g).auc_T.mean()
+        attacks.read_attack(large, references=16, group_left_out=g).auc_T.mean()
+        - attacks.read_attack(small, references=16, group_left_out=g).auc_T.mean()
         for g in range(GROUPS)
     ]
     parts = (a.var(ddof=1) / 4, 3), (b.var(ddof=1) / 4, 3), (7 * np.var(gap_G), 7)
@@ -139,14 +139,14 @@ def test_a_difference_has_the_variance_of_targets_and_of_references(recipes: Any
 
 
 def test_groups_are_whole_pairs_and_take_turns(recipes: Any):
-    main, _ = attacks.alike([recipes["main"], recipes["distinct"]])
-    whole = attacks.attacked(main, references=16)
-    parts = [attacks.attacked(main, references=16, group_left_out=g) for g in range(GROUPS)]
+    main, _ = attacks.with_equal_models([recipes["main"], recipes["distinct"]])
+    whole = attacks.read_attack(main, references=16)
+    parts = [attacks.read_attack(main, references=16, group_left_out=g) for g in range(GROUPS)]
     assert len({round(float(p.auc_T.mean()), 12) for p in parts}) == GROUPS
     assert all(p.targets == whole.targets for p in parts)
     assert np.mean([p.auc_T.mean() for p in parts]) == pytest.approx(whole.auc_T.mean(), abs=0.05)
-    with pytest.raises(io.Absent, match="too few for this attack"):
-        attacks.attacked(main, references=15, group_left_out=0)
+    with pytest.raises(io.MissingModelsError, match="too few for this attack"):
+        attacks.read_attack(main, references=15, group_left_out=0)
     assert math.isnan(compare.jackknifed(15, lambda g: 0.5)[0])
     assert math.isnan(compare.jackknifed(16, lambda g: math.nan)[0])
 
@@ -155,7 +155,7 @@ def test_tables_without_the_jackknife_are_not_taken_for_too_few_references(recip
     # no figure needs the jackknife of these two recipes after three epochs
     main, epochs = recipes["main"], recipes["epochs-140M"]
     with pytest.raises(
-        io.Absent, match=r"its tables lack lira_online with 14 references .* at step"
+        io.MissingModelsError, match=r"its tables lack lira_online with 14 references .* at step"
     ):
         compare.compared(epochs, main, 16, steps=(epochs.step(3), 0))
 
@@ -189,7 +189,7 @@ def test_an_interval_of_recipes_that_are_alike_has_0_in_it(
     paired: bool, monkeypatch: pytest.MonkeyPatch
 ):
     """Of 100 draws a good interval misses 5, and 12 or more in 1 of 230."""
-    monkeypatch.setattr(compare, "attacked", lambda recipe, **how: recipe.attacked(**how))
+    monkeypatch.setattr(compare, "read_attack", lambda recipe, **how: recipe.attacked(**how))
     monkeypatch.setattr(compare, "paired", lambda new, old: paired)
     rng, missed = np.random.default_rng(0), 0
     for draw in range(100):
@@ -277,7 +277,7 @@ UP, DOWN, FLAT, NONE = (
     ],
 )
 def test_up_and_down_takes_a_step_of_each(steps: list[Any], verdict: str):
-    claim = compare.both_ways(
+    claim = compare.claim_up_and_down(
         "It rises and falls.", [(f"step {i}", s) for i, s in enumerate(steps)]
     )
     assert claim.verdict == verdict

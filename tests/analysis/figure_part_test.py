@@ -13,13 +13,13 @@ from synthetic_figures import attack, without_targets
 
 from analysis import attacks, figure_part, page
 from analysis.figures import find
-from analysis.io import Recipes
+from analysis.io import SweepResults
 from lm_mia.config.needs import Need
 
 
-def copied(names: Sequence[str], recipes: Recipes, workdir: Path) -> Recipes:
+def copied(names: Sequence[str], recipes: SweepResults, workdir: Path) -> SweepResults:
     """Some recipes in a workdir of their own, with their scores and no tables of targets."""
-    return Recipes([without_targets(recipes[name], workdir) for name in names])
+    return SweepResults([without_targets(recipes[name], workdir) for name in names])
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def copied(names: Sequence[str], recipes: Recipes, workdir: Path) -> Recipes:
     ],
 )
 def test_a_figure_is_the_same_whatever_was_computed_with_it(
-    name: str, of: list[str], recipes: Recipes, tmp_path: Path
+    name: str, of: list[str], recipes: SweepResults, tmp_path: Path
 ):
     alone = copied(of, recipes, tmp_path)
     attack([name], alone)
@@ -57,7 +57,7 @@ def other_settings(tables: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def attacked(recipes: Recipes, tmp_path_factory: pytest.TempPathFactory) -> Recipes:
+def attacked(recipes: SweepResults, tmp_path_factory: pytest.TempPathFactory) -> SweepResults:
     """A recipe with the tables of one figure."""
     small = copied(["small"], recipes, tmp_path_factory.mktemp("attacked"))
     attack(["fig14_offline"], small)
@@ -88,28 +88,30 @@ def attacked(recipes: Recipes, tmp_path_factory: pytest.TempPathFactory) -> Reci
     ],
 )
 def test_damaged_tables_are_said_in_a_line_whose_command_mends_them(
-    damage: Callable[[Path], None], said: str, attacked: Recipes, tmp_path: Path
+    damage: Callable[[Path], None], said: str, attacked: SweepResults, tmp_path: Path
 ):
     name, [recipe] = "fig14_offline", attacked.all
     shutil.copytree(recipe.folder.parents[1], tmp_path / "w")
     folder = tmp_path / "w" / "recipes" / "small"
-    small = Recipes([dataclasses.replace(recipe, folder=folder)])
+    small = SweepResults([dataclasses.replace(recipe, folder=folder)])
     damage(folder / "tables")
     shown = figure_part.show(name, small, tmp_path)
-    assert said in shown.absent
-    assert "\n" not in shown.absent
-    assert "; run lm-mia attack" in shown.absent
+    assert said in shown.missing
+    assert "\n" not in shown.missing
+    assert "; run lm-mia attack" in shown.missing
     assert {claim.verdict for claim in shown.claims} == {"not tested"}
     attack([name], small)
     pd.testing.assert_frame_equal(find(name).draw(small).data, find(name).draw(attacked).data)
 
 
-def test_a_figure_whose_attacks_are_not_in_the_tables_says_so(attacked: Recipes, tmp_path: Path):
+def test_a_figure_whose_attacks_are_not_in_the_tables_says_so(
+    attacked: SweepResults, tmp_path: Path
+):
     shown = figure_part.show("fig13_rmia_gamma", attacked, tmp_path)
     assert re.fullmatch(
         r"small: its tables lack rmia with 24 references and \|Z\|=[0-9]+, gamma=1; run lm-mia attack with this figure "
         r"in figures \(its needs must include this attack\)",
-        shown.absent,
+        shown.missing,
     )
 
 
@@ -122,7 +124,7 @@ def readme_figure() -> str:
 
 
 def test_the_attacks_that_a_users_figure_needs_are_computed(
-    recipes: Recipes, attacked: Recipes, tmp_path: Path
+    recipes: SweepResults, attacked: SweepResults, tmp_path: Path
 ):
     mine = tmp_path / "mine.py"
     mine.write_text(readme_figure())
@@ -131,12 +133,12 @@ def test_the_attacks_that_a_users_figure_needs_are_computed(
     names = ["fixed-10M", "fixed-302M", "flip-140M"]  # the last one has no targets
     some = copied(names, recipes, tmp_path / "w")
     lacking = figure_part.show(str(mine), some, tmp_path)
-    assert lacking.absent == "fixed-10M: no attacks on targets; run lm-mia attack"
+    assert lacking.missing == "fixed-10M: no attacks on targets; run lm-mia attack"
     attack([str(mine)], some)
     shown = figure_part.show(str(mine), some, tmp_path)
-    assert (shown.absent, shown.title) == ("", "LiRA against RMIA")
+    assert (shown.missing, shown.title) == ("", "LiRA against RMIA")
     data = pd.read_csv(tmp_path / "tables" / "mine.csv")
     assert data["recipe"].tolist() == ["fixed-10M", "fixed-302M"]
-    expected = attacks.attacked(some["fixed-10M"], "rmia", 16).auc_T.mean()
+    expected = attacks.read_attack(some["fixed-10M"], "rmia", 16).auc_T.mean()
     assert data["rmia"].tolist()[0] == pytest.approx(expected, abs=1e-12)
     assert (tmp_path / "figures" / "mine.png").is_file()

@@ -25,7 +25,7 @@ def test_score_points_are_found_by_epochs(recipes: Any):
     epochs = recipes["epochs-140M"]
     assert epochs.step(4) == 0
     assert epochs.step(1) * 4 == config.total_steps(epochs.config)
-    aucs = [attacks.attacked(epochs, step=epochs.step(e)).auc_T.mean() for e in (1, 2, 3, 4)]
+    aucs = [attacks.read_attack(epochs, step=epochs.step(e)).auc_T.mean() for e in (1, 2, 3, 4)]
     assert aucs == sorted(aucs)
 
 
@@ -72,11 +72,11 @@ def test_two_recipes_of_one_name_are_told(recipes: Any, tmp_path: Path):
     one = recipes["data-384"]
     other = dataclasses.replace(one, folder=tmp_path / "recipes" / "b")
     with pytest.raises(io.WorkdirError, match=r"name='data-384': .*data-384 and .*/b have it; say"):
-        io.Recipes([one, other])
-    assert list(io.Recipes([one])) == ["data-384"]
+        io.SweepResults([one, other])
+    assert list(io.SweepResults([one])) == ["data-384"]
     # as a command leaves it that was stopped before it had a population
     unbuilt = dataclasses.replace(other, population_folder=tmp_path / "populations" / "c")
-    found = io.Recipes([one, unbuilt])
+    found = io.SweepResults([one, unbuilt])
     assert (found.all, found.unbuilt) == ([one], [unbuilt])
 
 
@@ -86,7 +86,7 @@ def test_an_epoch_that_was_not_scored_is_said(recipes: Any):
     assert 1 in stored["score"]["at_epochs"]
     score = dataclasses.replace(recipe.config.score, at_epochs=(2.0,))
     later = dataclasses.replace(recipe, config=dataclasses.replace(recipe.config, score=score))
-    with pytest.raises(io.Absent, match="epochs-140M: not scored after epoch 1"):
+    with pytest.raises(io.MissingModelsError, match="epochs-140M: not scored after epoch 1"):
         later.step(1)
     assert later.step(2) > 0
 

@@ -18,7 +18,7 @@ from synthetic_workdir import Page, write_workdir
 
 from analysis import attacks, comparison, figure_part, page, plotting, published
 from analysis.figures import MODULES, find
-from analysis.io import Recipes, WorkdirError, read_recipes
+from analysis.io import SweepResults, WorkdirError, read_recipes
 from lm_mia.errors import UserError
 
 NOT_HERE = {"fig07_extraction"}  # nothing was extracted: there are no models
@@ -44,7 +44,7 @@ def test_no_figure_or_table_of_the_paper_is_missing():
 
 @pytest.mark.parametrize("name", MODULES)
 def test_a_figure_is_drawn(
-    name: str, recipes: Recipes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, recipes: SweepResults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     if name not in AS_PDF:
         monkeypatch.delitem(plotting.FORMATS, "pdf")
@@ -52,9 +52,9 @@ def test_a_figure_is_drawn(
     assert shown.title
     assert shown.paper
     if name in NOT_HERE:
-        assert "extraction" in shown.absent
+        assert "extraction" in shown.missing
         return
-    assert shown.absent == ""
+    assert shown.missing == ""
     assert shown.drawn is not None
     data = pd.read_csv(tmp_path / "tables" / f"{name}.csv")
     assert len(data) > 0
@@ -76,9 +76,9 @@ def test_a_figure_is_drawn(
 
 @pytest.mark.parametrize("name", MODULES)
 def test_a_figure_says_which_rows_it_lacks(name: str, tmp_path: Path):
-    shown = figure_part.show(name, Recipes([]), tmp_path)
+    shown = figure_part.show(name, SweepResults([]), tmp_path)
     if name != "tab07_settings":  # of the configs alone
-        assert shown.absent
+        assert shown.missing
         assert [c.verdict for c in shown.claims] == ["not tested"] * len(shown.claims)
 
 
@@ -88,12 +88,12 @@ SHOWING = ("fig01_references", "fig04_data_and_size", "fig08_statistic", "fig17_
 """Figures whose claims are of these effects."""
 
 
-def verdicts(recipes: Recipes) -> dict[str, str]:
+def verdicts(recipes: SweepResults) -> dict[str, str]:
     drawn = [find(name).draw(recipes) for name in SHOWING]
     return {claim.statement: claim.verdict for d in drawn for claim in d.claims}
 
 
-def test_effects_that_are_there_are_seen(recipes: Recipes):
+def test_effects_that_are_there_are_seen(recipes: SweepResults):
     told = verdicts(recipes)
     assert [told[statement] for statement in EFFECTS] == ["seen"] * len(EFFECTS)
 
@@ -104,7 +104,7 @@ def test_noise_shows_no_effect(tmp_path: Path):
     recipes = read_recipes(tmp_path / "sweep")
     told = verdicts(recipes)
     assert [told[statement] for statement in EFFECTS] == ["not seen"] * len(EFFECTS)
-    auc = attacks.attacked(recipes["main"]).auc_T
+    auc = attacks.read_attack(recipes["main"]).auc_T
     assert abs(auc.mean() - 0.5) < 0.05
 
 
@@ -182,7 +182,7 @@ def test_recipes_are_compared(linked: Path):
         lines = {line["recipe"]: line for line in csv.DictReader(file)}
     assert {*lines} == {*names}
     recipes = read_recipes(linked)
-    found = attacks.attacked(recipes["fixed-10M"])
+    found = attacks.read_attack(recipes["fixed-10M"])
     assert float(lines["fixed-10M"]["auc"]) == pytest.approx(found.auc_T.mean(), abs=1e-12)
     assert float(lines["fixed-10M"]["tpr_std"]) == pytest.approx(found.tpr_T(0.05).std(), abs=1e-12)
     assert lines["fixed-10M"]["coin_flip_members"] == ""
@@ -336,21 +336,21 @@ FIGURE = PaperFigure(
 """
 
 
-def test_a_figure_of_ones_own(recipes: Recipes, tmp_path: Path):
+def test_a_figure_of_ones_own(recipes: SweepResults, tmp_path: Path):
     mine = tmp_path / "mine.py"
     mine.write_text(MINE)
     page.check_figures([str(mine), "scaling"])
     shown = figure_part.show(str(mine), recipes, tmp_path)
-    assert (shown.absent, shown.short, shown.paper) == ("", "Mine", "The paper has more.")
+    assert (shown.missing, shown.short, shown.paper) == ("", "Mine", "The paper has more.")
     data = pd.read_csv(tmp_path / "tables" / "mine.csv")
     assert data["samples"].tolist() == [recipes["main"].samples]
-    lacking = figure_part.show(str(mine), Recipes([]), tmp_path)
+    lacking = figure_part.show(str(mine), SweepResults([]), tmp_path)
     [claim] = lacking.claims
     assert (claim.statement, claim.verdict) == ("There are some.", "not tested")
-    assert lacking.absent == "no recipe main in this workdir"
+    assert lacking.missing == "no recipe main in this workdir"
     mine.write_text(MINE.replace('recipes["main"].samples', "1 / 0"))
     assert (
-        figure_part.show(str(mine), recipes, tmp_path).absent
+        figure_part.show(str(mine), recipes, tmp_path).missing
         == "ZeroDivisionError: division by zero"
     )
 

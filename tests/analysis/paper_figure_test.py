@@ -27,7 +27,9 @@ def test_a_table_in_latex_and_markdown():
 
 def test_what_is_written(tmp_path: Path):
     data = pd.DataFrame({"x": [1.5]})
-    assert paper_figure.write(tmp_path, "tab09", paper_figure.Drawn(data, table=data)) is None
+    assert (
+        paper_figure.write(tmp_path, "tab09", paper_figure.FigureResult(data, table=data)) is None
+    )
     assert sorted(p.name for p in (tmp_path / "tables").iterdir()) == [
         "tab09.csv",
         "tab09.md",

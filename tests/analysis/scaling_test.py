@@ -24,7 +24,7 @@ def test_the_table_is_tidy_and_every_recipe_has_as_many_references(recipes: Any)
     row, recipe = of_one.to_dict("records")[0], recipes["fixed-10M"]
     assert (row["layers"], row["width"], row["parameters"]) == (1, 32, 12 * 32**2)
     assert row["samples"] == recipe.samples
-    found = attacks.attacked(recipe, references=16)
+    found = attacks.read_attack(recipe, references=16)
     assert row["value"] == pytest.approx(found.auc_T[0], abs=1e-12)
     per_sample = len(recipe.population.tokens) / (2 * row["samples"])
     assert row["tokens_per_parameter"] == pytest.approx(
@@ -95,10 +95,12 @@ def test_recipes_without_models_or_tables_are_named(attacked: bool, recipes: Any
     if attacked:  # before any of its models was scored
         (folder / "tables" / "models.csv").write_text("model,role,subset_seed,order_seed\n")
     left = dataclasses.replace(recipes["small"], folder=folder)
-    drawn = scaling.draw(io.Recipes([recipes["fixed-10M"], left]))
+    drawn = scaling.draw(io.SweepResults([recipes["fixed-10M"], left]))
     assert drawn.notes[-1] == "Left out, since their models are missing or not attacked yet: small."
-    with pytest.raises(io.Absent, match=r"^no recipe was attacked .*; run lm-mia run first$"):
-        scaling.draw(io.Recipes([left]))
+    with pytest.raises(
+        io.MissingModelsError, match=r"^no recipe was attacked .*; run lm-mia run first$"
+    ):
+        scaling.draw(io.SweepResults([left]))
 
 
 def two(names: tuple[str, str], recipes: Any, folder: Path) -> list[Path]:
@@ -106,7 +108,7 @@ def two(names: tuple[str, str], recipes: Any, folder: Path) -> list[Path]:
     workdirs = [folder / "one", folder / "two"]
     for workdir, name in zip(workdirs, names, strict=True):
         recipe = without_targets(recipes[name], workdir)
-        attack(["scaling"], io.Recipes([recipe]))
+        attack(["scaling"], io.SweepResults([recipe]))
         listed = {"recipes": [recipe.name], "figures": []}
         (workdir / "config.json").write_text(json.dumps(listed))
         (workdir / "populations").symlink_to(recipe.population_folder.parent)
@@ -123,7 +125,7 @@ def test_two_workdirs_with_equal_numbers_of_references(
     auc = data[data["metric"] == "auc"].groupby("recipe", sort=False)["value"].mean()
     assert [*auc.index] == ["one/fixed-10M", "two/fixed-302M"]
     expected = [
-        attacks.attacked(recipes[name], references=16).auc_T.mean()
+        attacks.read_attack(recipes[name], references=16).auc_T.mean()
         for name in ("fixed-10M", "fixed-302M")
     ]
     assert auc.tolist() == pytest.approx(expected, abs=1e-12)

@@ -45,7 +45,7 @@ def test_models_that_were_added_later_come_in_the_order_of_their_numbers(tmp_pat
     later = [*map(subsets.reference, (5, 4))]
     few.store.ensure(later, {"tokens": np.arange(40)}, {})
     for row in later:
-        few.store.write_row(row, loss_N, member_N)
+        few.store.write_model(row, loss_N, member_N)
     assert models.numbers(models.present(few.store)) == Models(tuple(range(6)), (0, 1, 2))
 
 

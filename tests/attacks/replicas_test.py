@@ -259,7 +259,7 @@ def test_every_attack_that_has_a_name(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def at_points(world: Scored, folder: Path, *, step: int, absent: int) -> Scored:
     """The same rows scored at steps 3, 6 and 9 (the end): its losses at one step, noise that lacks a row elsewhere."""
-    rows, noise = world.store.rows(), np.random.default_rng(1)
+    rows, noise = world.store.models(), np.random.default_rng(1)
     store = Store(folder / "recipe_x" / "scores.zarr", world.store.statistics, (3, 6), 9)
     store.path.parent.mkdir()
     store.ensure(rows, {"tokens": np.arange(world.loss_MxN.shape[1])}, {})
@@ -269,7 +269,7 @@ def at_points(world: Scored, folder: Path, *, step: int, absent: int) -> Scored:
             if at != step:
                 values = {n: noise.permutation(v) for n, v in values.items()}
             if at == step or m != absent:
-                store.write_row(row, values.pop("loss"), world.member_MxN[m], values, at)
+                store.write_model(row, values.pop("loss"), world.member_MxN[m], values, at)
     return dataclasses.replace(world, store=store)
 
 
@@ -288,7 +288,7 @@ def test_an_attack_at_a_score_point_is_one_of_its_losses_alone(
         folder = tmp_path / f"step {step}"
         folder.mkdir()
         points = at_points(world, folder, step=step, absent=5)
-        assert points.store.missing(points.store.rows()) == points.store.rows()[5:6]
+        assert points.store.missing(points.store.models()) == points.store.models()[5:6]
         out = ran(points, dataclasses.replace(c, step=step), folder / "tables")
         assert out.said == plain.said
         assert sorted(path.name for path in out.folder.iterdir()) == tables

@@ -75,7 +75,7 @@ def counted(world: Scored, sets: list[np.ndarray], c: config.Attack) -> list[dic
 @pytest.mark.parametrize("changes", VARIANTS[1:], ids=str)
 def test_resampled_references(world: Scored, changes: dict[str, Any], size: int, tmp_path: Path):
     c = dataclasses.replace(C, **changes, resample_references=size)
-    source = replicas.open_source(world.store, world.population, c, pytest.fail)
+    source = replicas.open_inputs(world.store, world.population, c, pytest.fail)
     with ThreadPoolExecutor(2) as pool:
         table = resampling.resampled_references(source, c, tmp_path, pool)
     assert list(tmp_path.iterdir()) == []
@@ -104,7 +104,7 @@ def test_resampled_references(world: Scored, changes: dict[str, Any], size: int,
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
 def test_true_positive_probability(world: Scored, changes: dict[str, Any], tmp_path: Path):
     c = dataclasses.replace(C, **changes)
-    source = replicas.open_source(world.store, world.population, c, pytest.fail)
+    source = replicas.open_inputs(world.store, world.population, c, pytest.fail)
     path = tmp_path / "p.parquet"
     with ThreadPoolExecutor(2) as pool:
         resampling.true_positive_probability(source, c, path, pool)
@@ -150,7 +150,7 @@ def test_an_attack_writes_both_when_asked(asked: Ran):
 
 
 def test_sets_are_made_of_whole_pairs(world: Scored):
-    source = replicas.open_source(world.store, world.population, C, pytest.fail)
+    source = replicas.open_inputs(world.store, world.population, C, pytest.fail)
     whole = [[2 * p, 2 * p + 1] for p in range(10)]  # the last of 21 references has no partner
     assert resampling.pairs(source).tolist() == whole
     fewer = source.with_references([0, 1, 3, 4, 5, 8])  # seeds 2, 7, ... are lost

@@ -43,8 +43,8 @@ def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     return request.param
 
 
-def source_of(world: Scored, c: config.Attack = C) -> signals.Source:
-    return replicas.open_source(world.store, world.population, c, pytest.fail)
+def source_of(world: Scored, c: config.Attack = C) -> signals.AttackInputs:
+    return replicas.open_inputs(world.store, world.population, c, pytest.fail)
 
 
 def expected(world: Scored, c: config.Attack) -> dict[str, np.ndarray]:
@@ -83,11 +83,11 @@ def expected(world: Scored, c: config.Attack) -> dict[str, np.ndarray]:
     }
 
 
-def filled(source: signals.Source, c: config.Attack, folder: Path) -> dict[str, np.ndarray]:
+def filled(source: signals.AttackInputs, c: config.Attack, folder: Path) -> dict[str, np.ndarray]:
     """score_TxN of every attack, as an attack makes them."""
     shares: list[float] = []
     with ThreadPoolExecutor(2) as pool:
-        groups = [signals.Group(c.attacks, c)]
+        groups = [signals.AttackGroup(c.attacks, c)]
         with score_matrix.score(groups, source, folder, pool, shares.append) as [(_, files)]:
             found = {name: file.block(slice(0, SAMPLES)) for name, file in files.items()}
     assert shares == sorted(shares)
@@ -181,7 +181,7 @@ def test_shuffled_moves_labels_of_all_rows_alike_and_no_losses(world: Scored, bl
 
 def test_gather_is_these_samples_of_all_rows(world: Scored, blocks: str):
     for ids_Z in (np.array([0, 3, 127, 128, 130, 599]), np.array([300]), np.arange(SAMPLES)):
-        block = signals.gather(source_of(world), ids_Z)
+        block = signals.select_samples(source_of(world), ids_Z)
         assert block.samples == slice(0, len(ids_Z))
         np.testing.assert_array_equal(block.target_loss_TxC, world.target_TxN[:, ids_Z])
         np.testing.assert_array_equal(block.reference_loss_MxC, world.reference_MxN[:, ids_Z])
@@ -193,7 +193,7 @@ def test_gather_is_these_samples_of_all_rows(world: Scored, blocks: str):
 def test_separation(world: Scored, blocks: str, changes: dict[str, Any]):
     c = dataclasses.replace(C, **changes)
     source = source_of(world)
-    [fitted] = signals.fit(source, [signals.Group(("lira_online",), c)])
+    [fitted] = signals.fit(source, [signals.AttackGroup(("lira_online",), c)])
     got = np.concatenate(
         [signals.separation(p, fitted, c) for b in source.blocks() for p in b.parts()]
     )
@@ -224,7 +224,7 @@ def test_no_spread_is_no_separation():
     one = np.ones((4, 1))
     in_MxC = np.array([[True], [True], [False], [False]])
     block = signals.Block(slice(0, 1), one, one, in_MxC, {}, np.ones(1))
-    assert np.isnan(signals.separation(block, signals.Fitted(None, {}), C)).all()
+    assert np.isnan(signals.separation(block, signals.AttackFit(None, {}), C)).all()
 
 
 def test_points_are_those_of_each_target(tmp_path: Path):
@@ -242,8 +242,13 @@ def test_points_are_those_of_each_target(tmp_path: Path):
 
 def test_nothing_is_fitted_that_is_not_asked_for(world: Scored, monkeypatch: pytest.MonkeyPatch):
     pooled = dataclasses.replace(C, variance="pooled")
-    monkeypatch.setattr(signals.Source, "blocks", lambda self: pytest.fail("a pass over the store"))
-    groups = [signals.Group(("loss", "rmia_simple"), pooled), signals.Group(("lira_online",), C)]
+    monkeypatch.setattr(
+        signals.AttackInputs, "blocks", lambda self: pytest.fail("a pass over the store")
+    )
+    groups = [
+        signals.AttackGroup(("loss", "rmia_simple"), pooled),
+        signals.AttackGroup(("lira_online",), C),
+    ]
     for fitted in signals.fit(source_of(world), groups):
         assert (fitted.scatter_2x2, dict(fitted.comparisons_TxZ)) == (None, {})
 
@@ -279,7 +284,7 @@ def test_attacks_computed_together_are_those_computed_alone(
             alone = source.with_references(attack.references or range(2))
             settings = dataclasses.replace(c, rmia_samples=attack.rmia_samples or c.rmia_samples)
             settings = dataclasses.replace(settings, rmia_gamma=attack.rmia_gamma or c.rmia_gamma)
-            group = signals.Group((attack.attack,), settings)
+            group = signals.AttackGroup((attack.attack,), settings)
             with score_matrix.score([group], alone, tmp_path, pool) as [(_, files)]:
                 want_TxN = files[attack.attack].block(slice(0, SAMPLES))
             np.testing.assert_array_equal(found[attack.id], want_TxN, err_msg=attack.id)

@@ -78,7 +78,7 @@ def made(
     folder: Path, effect: float, design: subsets.Design, lacks_logit: Sequence[int] = ()
 ) -> World:
     """A world in which training on a sample lowers its loss by the effect."""
-    rng, rows = np.random.default_rng(0), subsets.rows(20, 0)
+    rng, rows = np.random.default_rng(0), subsets.requested_seeds(20, 0)
     member_MxN = subsets.members(rows, SAMPLES, design)
     level_N, noise_MxN = rng.normal(4, 0.5, SAMPLES), rng.normal(0, 0.2, member_MxN.shape)
     loss_MxN = (level_N - effect * member_MxN + noise_MxN).astype(np.float32)
@@ -89,7 +89,7 @@ def made(
     for m, row in enumerate(rows):
         values = {} if m in lacks_logit else {"target_logit": logit_MxN[m]}
         some = dataclasses.replace(store, statistics=tuple(values))
-        some.write_row(row, loss_MxN[m], member_MxN[m], values)
+        some.write_model(row, loss_MxN[m], member_MxN[m], values)
     return World(dataclasses.replace(store, statistics=()), loss_MxN, logit_MxN, member_MxN, [])
 
 

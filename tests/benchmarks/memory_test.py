@@ -18,7 +18,7 @@ from lm_mia.train import execution
 pytestmark = pytest.mark.usefixtures("quickly_compiled")
 __all__ = ["quickly_compiled"]  # a fixture
 
-SHAPE = transformer.Shape(layers=3, width=64, heads=2, vocab_size=128, length_tokens=64)
+SHAPE = transformer.ModelConfig(layers=3, width=64, heads=2, vocab_size=128, length_tokens=64)
 
 
 @pytest.fixture(scope="module")
@@ -28,9 +28,9 @@ def memory() -> Iterator[ModuleType]:
         yield importlib.import_module("memory")
 
 
-def choice(attention: Any = "xla", rows: int = 2) -> execution.Choice:
+def choice(attention: Any = "xla", rows: int = 2) -> execution.ExecutionPlan:
     way = transformer.Way(attention, scanned=True)
-    return execution.Choice(way, rows, chunk_tokens=128, because="")
+    return execution.ExecutionPlan(way, rows, chunk_tokens=128, attention_reason="")
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def test_fewer_rows_at_once_save_memory(memory, plan):
 
 
 def test_workspace_is_what_cudnn_told(memory):
-    shape = transformer.Shape(24, 1024, 16, 32_000, 1024, "bfloat16")
+    shape = transformer.ModelConfig(24, 1024, 16, 32_000, 1024, "bfloat16")
     told = 34_078_976 - 256  # by cuDNN 9.23.2 for an H100; 256 bytes are for alignment
     assert memory.workspace(shape, choice("cudnn", rows=8)) == told
     assert memory.workspace(shape, choice("xla", rows=8)) == 0
@@ -76,11 +76,13 @@ def test_what_fits(memory):
 
 def test_one_of_the_settings_is_the_automatic_one(memory):
     c = argparse.Namespace(platform="cuda", batch_size=128, attention=("cudnn", "xla"))
-    c.layers, c.remat, c.micro_rows = ("unrolled", "scanned"), ("none", "full"), (8, 32)
+    c.layers, c.remat, c.micro_batch_size = ("unrolled", "scanned"), ("none", "full"), (8, 32)
     shape = memory.shape_of("302M")
     found = list(memory.choices(c, shape))
     assert len(found) == 2 * 2 * 2 * 2
-    on_80_gb = execution.choose(config.Compute(), shape, 128, "gpu", 3 * memory.DEVICE_BYTES // 4)
+    on_80_gb = execution.plan_execution(
+        config.Compute(), shape, 128, "gpu", 3 * memory.DEVICE_BYTES // 4
+    )
     assert [choice.way for choice, auto in found if auto] == [on_80_gb.way]
 
 

@@ -16,8 +16,8 @@ from lm_mia.train import batching
 
 pytestmark = pytest.mark.usefixtures("quickly_compiled")
 __all__ = ["quickly_compiled"]  # a fixture
-SMALL = transformer.Shape(layers=1, width=8, heads=2, vocab_size=40, length_tokens=64)
-SHAPE = transformer.Shape(layers=2, width=128, heads=2, vocab_size=512, length_tokens=64)
+SMALL = transformer.ModelConfig(layers=1, width=8, heads=2, vocab_size=40, length_tokens=64)
+SHAPE = transformer.ModelConfig(layers=2, width=128, heads=2, vocab_size=512, length_tokens=64)
 
 
 @pytest.fixture(scope="module")
@@ -33,9 +33,9 @@ def test_ours_and_padded_batches_give_the_losses_of_the_plain_forward_pass(
     population = scoring.c4_like.population(21, SMALL.vocab_size, scale=16)
     params = parameters(SMALL)
     monkeypatch.setattr(scoring.transformer, "init", lambda key, shape: params)
-    c = argparse.Namespace(nanodo=None, transformers=False, micro_rows=2)
+    c = argparse.Namespace(nanodo=None, transformers=False, micro_batch_size=2)
     scorer, found = scoring.ways(population, SMALL, c)
-    assert scorer.micro_rows == 2
+    assert scorer.micro_batch_size == 2
     assert list(found) == [scoring.PACKED]
 
     def plain(padded_BxL: np.ndarray) -> np.ndarray:
@@ -123,7 +123,7 @@ def test_who_begins_a_round_changes(scoring: ModuleType, monkeypatch: pytest.Mon
 def test_flops_are_those_of_the_rows_that_calls_have(scoring: ModuleType):
     length_N = scoring.c4_like.lengths(100, scale=16)
     found = scoring.packed_flops(
-        SHAPE, length_N, micro_rows=16
+        SHAPE, length_N, micro_batch_size=16
     )  # two chunks of tokens, were it run
     L, rows = (
         SHAPE.length_tokens,

@@ -17,8 +17,8 @@ from lm_mia.model import flops, transformer
 pytestmark = pytest.mark.usefixtures("quickly_compiled")
 __all__ = ["quickly_compiled"]  # a fixture
 
-SHAPE = transformer.Shape(layers=2, width=128, heads=2, vocab_size=512, length_tokens=64)
-SMALL = transformer.Shape(layers=1, width=8, heads=1, vocab_size=512, length_tokens=64)
+SHAPE = transformer.ModelConfig(layers=2, width=128, heads=2, vocab_size=512, length_tokens=64)
+SMALL = transformer.ModelConfig(layers=1, width=8, heads=1, vocab_size=512, length_tokens=64)
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def test_packed_and_padded_steps_do_the_same(steps: ModuleType):
 def test_flops_are_those_of_one_micro_batch(steps: ModuleType):
     """What the table multiplies by their number: if the compiler began to count loops otherwise, this would fail."""
     nothing = steps.c4_like.population(0, SHAPE.vocab_size, scale=16)
-    rows = steps.ours(nothing, SHAPE, 256).choice.micro_rows
+    rows = steps.ours(nothing, SHAPE, 256).plan.micro_batch_size
     lowered = steps.lowered(
         name=steps.PACKED, shape=SHAPE, batch_size=256, nanodo=None, whole_chunks=True
     )

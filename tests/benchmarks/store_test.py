@@ -32,7 +32,7 @@ def written(store: ModuleType, tmp_path: Path) -> Path:
 
 def test_all_ways_hold_the_same_bytes(store: ModuleType, written: Path):
     values = store.drawn(**SIZE)
-    loss_MxN, member_MxN = Store(written / "scores.zarr").read(subsets.rows(5, 1))
+    loss_MxN, member_MxN = Store(written / "scores.zarr").read(subsets.requested_seeds(5, 1))
     one = (written / "one").read_bytes()
     assert len(one) == 6 * 100 * 5
     for row in range(6):
@@ -56,10 +56,10 @@ def test_reading_all_of_it(store: ModuleType, written: Path, cold: bool):
 
 def test_another_value_is_noticed(store: ModuleType, written: Path):
     scores = Store(written / "scores.zarr")
-    values, row = store.drawn(**SIZE), subsets.rows(5, 1)[4]
+    values, row = store.drawn(**SIZE), subsets.requested_seeds(5, 1)[4]
     for path in (written / "scores.zarr" / "loss" / "c" / "4").iterdir():
         path.unlink()
-    scores.write_row(row, values["loss"][4] + np.float32(1e-3), values["member"][4])
+    scores.write_model(row, values["loss"][4] + np.float32(1e-3), values["member"][4])
     with pytest.raises(SystemExit, match="loss of samples 0 to 100: not as written"):
         store.read_store(store.Clock(), written, **SIZE, cold=False)
     (written / "one").write_bytes(b"")

@@ -25,7 +25,7 @@ def test_a_reference_sees_its_members_once_an_epoch(
     sweep: ModuleType, tiny: Population, tmp_path: Path
 ):
     c = change(change(TINY, "train.epochs", 2), "population.samples", 20)
-    row = subsets.Row("reference", 3, 3, 3)
+    row = subsets.ModelSeeds("reference", 3, 3, 3)
     folder = tmp_path / "reference"
     sweep.write_reference(folder, tiny.folder, c, row)
     x_TxBxL = np.load(folder / "batches.npy")

@@ -60,14 +60,14 @@ def test_replicas_are_those_of_the_config():
     ],
 )
 def test_powers(variance: str, most: int, expected: list[int]):
-    assert needs.powers(change(C, "attack.variance", variance).attack, most) == expected
+    assert needs.reference_counts(change(C, "attack.variance", variance).attack, most) == expected
 
 
 def test_alike_takes_the_smallest_numbers_and_nothing_else():
     first = change(change(C, "attack.references", 30), "attack.targets", 2)
     second = change(C, "train.epochs", 3)
     smaller = change(change(TINY, "attack.references", 12), "attack.targets", 2)
-    assert needs.alike([first, second]) == [smaller, change(smaller, "train.epochs", 3)]
+    assert needs.with_equal_counts([first, second]) == [smaller, change(smaller, "train.epochs", 3)]
 
 
 def test_score_step():
@@ -371,6 +371,6 @@ def test_balanced_recipes_are_compared_without_splitting_a_pair():
     """A reference that is the complement of a target would give away the target's members."""
     c = Config(attack=Attack(references=28, targets=4), train=Train(subset="balanced"))
     odd = Config(attack=Attack(references=27, targets=3))
-    parts = needs.divide(Models(tuple(range(28)), ()), needs.alike([c, odd])[0].attack)
+    parts = needs.divide(Models(tuple(range(28)), ()), needs.with_equal_counts([c, odd])[0].attack)
     assert (parts.references[-1], parts.targets) == (23, (24, 25))
-    assert needs.alike([odd, odd])[0].attack.targets == 3
+    assert needs.with_equal_counts([odd, odd])[0].attack.targets == 3

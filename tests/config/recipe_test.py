@@ -149,7 +149,7 @@ def test_entries_with_the_same_models_are_one_request_with_all_names_and_counts(
     assert (first.names, first.entries) == (("main", "fixed-1"), (0, 1))
     assert (first.config.attack.references, first.config.attack.targets) == (8, 4)
     assert first.config.extract.samples == 3
-    assert (second.names, second.entries, second.sets) == (("small",), (2,), {"y": 2})
+    assert (second.names, second.entries, second.overrides) == (("small",), (2,), {"y": 2})
 
 
 def test_recipes_scored_at_other_steps_are_apart():

@@ -55,8 +55,8 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
             "population.validation_samples",
             "population.distinct_prefix_tokens",
             "train.validations",
-            "compute.micro_rows",
-            "score.micro_rows",
+            "compute.micro_batch_size",
+            "score.micro_batch_size",
         )
         for bad in ((-1, math.nan, math.inf) if "optimizer" in field else (-1,))
     ),
@@ -172,9 +172,9 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
         "attack.step=2: must be 0 (the end) or a score point, 1",
     ),
     (
-        {"train.workers": 2, "compute.span": "job"},
+        {"train.workers": 2, "compute.sharding": "fsdp"},
         (
-            "train.workers=2: must be 0 or 1 for compute.span='job', where one process takes all devices; "
+            "train.workers=2: must be 0 or 1 for compute.sharding='fsdp', where one process takes all devices; "
             "set --config.train.workers=0"
         ),
     ),
@@ -221,7 +221,7 @@ def test_rules_that_just_hold():
         {"corpus.source": "jsonl", "corpus.path": "x"},
         {"corpus.source": "c4", "corpus.deduplicate": "none", "tokenizer.documents": 1},
         {"corpus.source": "c4", "corpus.deduplicate": "none", "tokenizer.path": "x"},
-        {"corpus.deduplicate": "none", "corpus.processes": 3, "compute.micro_rows": 2},
+        {"corpus.deduplicate": "none", "corpus.processes": 3, "compute.micro_batch_size": 2},
         {"optimizer.clip_norm": 0.0, "optimizer.schedule": "constant"},
         {"population.distinct_prefix_tokens": 8, "population.frequency_samples": 17},
         {"train.validations": 2, "population.validation_samples": 1},
@@ -232,7 +232,7 @@ def test_rules_that_just_hold():
         CUDNN | {"model.width": 128},
         {"compute.attention": "pallas", "population.length_tokens": 256},
         {"compute.attention": "xla", "population.length_tokens": 9},
-        {"train.workers": 1, "compute.span": "job"},
+        {"train.workers": 1, "compute.sharding": "fsdp"},
         {"train.workers": 99},
     ):
         sound = TINY

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lm_mia.data import subsets
-from lm_mia.data.subsets import TARGET_SEED, Design, Row
+from lm_mia.data.subsets import TARGET_SEED, Design, ModelSeeds
 from lm_mia.seeds import coins, permutation, rng
 
 seeds = st.one_of(st.integers(0, 2**63), st.just(TARGET_SEED))
@@ -123,7 +123,7 @@ def test_bernoulli_prefix_is_that_of_a_smaller_population():
 @given(st.integers(0, 40), st.integers(1, 8), halves)
 @quick
 def test_balanced_blocks_have_every_sample_in_exactly_half(first: int, pairs: int, half: int):
-    block = [Row("reference", s, s, s) for s in range(2 * first, 2 * (first + pairs))]
+    block = [ModelSeeds("reference", s, s, s) for s in range(2 * first, 2 * (first + pairs))]
     member_MxN2 = subsets.members(block, 2 * half, "balanced")
     assert (member_MxN2.sum(0) == pairs).all()
     assert (member_MxN2.sum(1) == half).all()
@@ -132,7 +132,7 @@ def test_balanced_blocks_have_every_sample_in_exactly_half(first: int, pairs: in
 def test_a_target_is_never_a_reference_nor_its_complement():
     # With 2N = 40 there are 1.4e11 halves, so a coincidence is out of the question.
     for design in get_args(Design):
-        *references, target = subsets.rows(256, 1)
+        *references, target = subsets.requested_seeds(256, 1)
         target_N2 = subsets.member(target.subset_seed, 40, design)
         for member_N2 in subsets.members(references, 40, design):
             assert (member_N2 != target_N2).any()
@@ -143,7 +143,7 @@ def test_a_target_is_never_a_reference_nor_its_complement():
 
 @pytest.mark.parametrize("design", get_args(Design))
 def test_members_is_a_row_of_member_for_each(design: Design):
-    block = subsets.rows(3, 2)
+    block = subsets.requested_seeds(3, 2)
     member_MxN2 = subsets.members(block, 14, design)
     assert (member_MxN2.dtype, member_MxN2.shape) == (bool, (5, 14))
     for row, member_N2 in zip(block, member_MxN2, strict=True):
@@ -159,31 +159,38 @@ def test_two_samples_have_one_member_and_both_sides_occur():
 
 
 def test_rows_of_an_attack():
-    assert subsets.rows(2, 3) == [
-        Row("reference", 0, 0, 0),
-        Row("reference", 1, 1, 1),
-        Row("replica", TARGET_SEED, TARGET_SEED, 0),
-        Row("replica", TARGET_SEED, TARGET_SEED, 1),
-        Row("replica", TARGET_SEED, TARGET_SEED, 2),
+    assert subsets.requested_seeds(2, 3) == [
+        ModelSeeds("reference", 0, 0, 0),
+        ModelSeeds("reference", 1, 1, 1),
+        ModelSeeds("replica", TARGET_SEED, TARGET_SEED, 0),
+        ModelSeeds("replica", TARGET_SEED, TARGET_SEED, 1),
+        ModelSeeds("replica", TARGET_SEED, TARGET_SEED, 2),
     ]
-    assert subsets.rows(0, 0) == []
+    assert subsets.requested_seeds(0, 0) == []
 
 
 @given(*[st.integers(0, 12)] * 4)
 @quick
 def test_growing_keeps_every_row(references: int, replicas: int, more: int, again: int):
-    small, large = subsets.rows(references, replicas), subsets.rows(references + more, replicas)
+    small, large = (
+        subsets.requested_seeds(references, replicas),
+        subsets.requested_seeds(references + more, replicas),
+    )
     assert set(small) <= set(large)
-    assert set(large) <= set(subsets.rows(references + more, replicas + again))
+    assert set(large) <= set(subsets.requested_seeds(references + more, replicas + again))
     assert large[:references] == small[:references]
     assert len(large) == len(set(map(str, large))) == references + more + replicas
 
 
 def test_a_row_is_named_by_its_role_and_number():
     """The number is the subset seed of a reference and the order seed of a replica."""
-    assert str(Row("reference", 1, 2, 3)) == Row("reference", 1, 2, 3).name == "reference-01"
-    assert str(Row("replica", 1, 2, 3)) == "replica-03"
-    names = list(map(str, subsets.rows(129, 101)))
+    assert (
+        str(ModelSeeds("reference", 1, 2, 3))
+        == ModelSeeds("reference", 1, 2, 3).name
+        == "reference-01"
+    )
+    assert str(ModelSeeds("replica", 1, 2, 3)) == "replica-03"
+    names = list(map(str, subsets.requested_seeds(129, 101)))
     assert names[:11:10] == ["reference-00", "reference-10"]
     assert names[99:101] + names[128:130] == [
         "reference-99",

@@ -21,7 +21,7 @@ from analysis import comparison, figure_part, io
 from lm_mia import config
 from lm_mia.data.population import MEASURES, open_population
 from lm_mia.run import backend, devices, pipeline
-from lm_mia.run.sweep import Task
+from lm_mia.run.sweep import SweepRecipe
 from lm_mia.run.workdir import Workdir
 from lm_mia.score import scorer
 from lm_mia.store import schema
@@ -152,7 +152,7 @@ def page_of_sweep(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     shown = [figure_part.show("scaling", two, found)]
     for name in ("fig08_statistic", "tab03_flip_shares_140m"):
         shown.append(figure_part.show(name, recipes, found))
-    assert not any(figure.absent for figure in shown)
+    assert not any(figure.missing for figure in shown)
     figure_part.write_claims(found, shown)
     return found
 
@@ -166,7 +166,9 @@ def extracted(
     made = [r for r in io.read_recipes(folder).all if r.config.attack.replicas]
     recipe = min(made, key=lambda r: r.parameters)
     extract = config.Extract(samples=3, prefix_tokens=4, suffix_tokens=3)
-    task = Task(Workdir(workdir), recipe.name, dataclasses.replace(recipe.config, extract=extract))
+    task = SweepRecipe(
+        Workdir(workdir), recipe.name, dataclasses.replace(recipe.config, extract=extract)
+    )
     shutil.copytree(recipe.folder / "tables", task.folder / "tables")
     display: Any = SimpleNamespace(update=lambda *_: None, say=lambda _: None)
     with pytest.MonkeyPatch.context() as patch:

@@ -8,7 +8,7 @@ import pytest
 
 from launch import heartbeats
 
-BY = heartbeats.By("job-1", "node-1", 7, "logs/job-1.log", "0.1.0 abc")
+BY = heartbeats.WorkerInfo("job-1", "node-1", 7, "logs/job-1.log", "0.1.0 abc")
 ROW = "reference-00"
 
 
@@ -32,7 +32,7 @@ def test_three_failures_set_a_row_aside_until_they_are_deleted(tmp_path: Path):
         heartbeats.failed(tmp_path, ROW, "x", BY)
     assert heartbeats.set_aside(tmp_path, ROW)
     assert not heartbeats.set_aside(tmp_path, "reference-01")
-    [_, path, *_] = heartbeats.way_out(tmp_path, ROW).split()
+    [_, path, *_] = heartbeats.remedy(tmp_path, ROW).split()
     Path(path).unlink()
     assert not heartbeats.set_aside(tmp_path, ROW)
 
@@ -98,12 +98,12 @@ def test_records_that_are_garbage_are_passed_over(tmp_path: Path, text: bytes):
         (tmp_path / folder / name).write_bytes(text)
     assert list(heartbeats.running(tmp_path)) == []
     assert heartbeats.failures(tmp_path, ROW) == []
-    assert heartbeats.bury(tmp_path, "me", {ROW}) == []
+    assert heartbeats.reap(tmp_path, "me", {ROW}) == []
 
 
 def test_a_record_from_the_future_is_buried(tmp_path: Path):
     left_behind(tmp_path, "old", {ROW: "x"}, -86_400)
-    assert len(heartbeats.bury(tmp_path, "me", {ROW})) == 1
+    assert len(heartbeats.reap(tmp_path, "me", {ROW})) == 1
 
 
 def left_behind(recipe: Path, job: str, rows: dict[str, str], age_seconds: float) -> Path:
@@ -119,7 +119,7 @@ def left_behind(recipe: Path, job: str, rows: dict[str, str], age_seconds: float
 def test_jobs_that_vanished_are_failures_of_the_rows_they_had_not_finished(tmp_path: Path):
     left_behind(tmp_path, "old", {ROW: "x", "reference-01": "x"}, 1000)
     live = left_behind(tmp_path, "live", {"reference-02": "x"}, 1)
-    [said] = heartbeats.bury(tmp_path, "me", {ROW, "reference-02"})
+    [said] = heartbeats.reap(tmp_path, "me", {ROW, "reference-02"})
     assert (
         said
         == f"{ROW}: its job vanished (killed, out of memory, or the machine lost?): job old on node-1"
@@ -127,10 +127,10 @@ def test_jobs_that_vanished_are_failures_of_the_rows_they_had_not_finished(tmp_p
     assert [f["job"] for f in heartbeats.failures(tmp_path, ROW)] == ["old"]
     assert heartbeats.failures(tmp_path, "reference-01") == []
     assert [path for path, *_ in heartbeats.running(tmp_path)] == [live]
-    assert heartbeats.bury(tmp_path, "me", {ROW}) == []  # counted once
+    assert heartbeats.reap(tmp_path, "me", {ROW}) == []  # counted once
 
 
 def test_an_earlier_life_of_a_job_is_buried_at_once(tmp_path: Path):
     left_behind(tmp_path, "me", {ROW: "x"}, 1)
-    assert len(heartbeats.bury(tmp_path, "me", {ROW})) == 1
+    assert len(heartbeats.reap(tmp_path, "me", {ROW})) == 1
     assert list(heartbeats.running(tmp_path)) == []

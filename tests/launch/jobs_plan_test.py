@@ -31,7 +31,7 @@ def test_jobs_are_the_blocks_that_lack_rows(
     flags = f"--config={tiny.config}", f"--workdir={workdir}", "--rows-per-job=2"
     found = told(capsys, *flags)
     [r] = found["recipes"]
-    assert (r["rows"], r["present_rows"], r["missing_rows"], r["jobs"]) == (6, 5, 1, 1)
+    assert (r["models"], r["present_models"], r["missing_rows"], r["jobs"]) == (6, 5, 1, 1)
     assert r["lengths"] == f"measured in {tiny_run.population_of(workdir)}"
     assert r["missing_chip_hours"] == pytest.approx(r["chip_hours"] / 6)
     assert found["total"]["jobs"] == 1
@@ -39,42 +39,42 @@ def test_jobs_are_the_blocks_that_lack_rows(
     assert (j.blocks, j.slices()) == ((2,), ["4:6"])
 
 
-def sizes(device: str = "h100", rows_per_job: int = 0, job_hours: float = 4.0) -> jobs.Sizes:
+def sizes(device: str = "h100", rows_per_job: int = 0, job_hours: float = 4.0) -> jobs.JobSizes:
     chip = plan.chip_of(device, 0.5)
-    return jobs.Sizes(chip, rows_per_job, job_hours, None)
+    return jobs.JobSizes(chip, rows_per_job, job_hours, None)
 
 
-def cost_of(row_hours: float, rows: int, of: jobs.Sizes) -> plan.Recipe:
+def cost_of(model_hours: float, rows: int, of: jobs.JobSizes) -> plan.RecipeCost:
     """A recipe whose rows take so long on a chip."""
-    [task] = sweep.read("quickstart", None, ()).tasks
-    found = plan.recipe(task, plan.assumed(task.config.population.length_tokens))
-    flops = row_hours * 3600 * of.chip.flops * of.chip.mfu * rows
-    return dataclasses.replace(found, rows=rows, train_flops=flops, score_flops=0.0)
+    [task] = sweep.read("quickstart", None, ()).recipes
+    found = plan.recipe_cost(task, plan.assumed(task.config.population.length_tokens))
+    flops = model_hours * 3600 * of.chip.flops * of.chip.mfu * rows
+    return dataclasses.replace(found, models=rows, train_flops=flops, score_flops=0.0)
 
 
 @pytest.mark.parametrize(
-    ("row_hours", "chips", "span", "rows"),
+    ("model_hours", "chips", "sharding", "rows"),
     [
-        (0.5, 1, "device", 8),  # 4 hours
-        (0.5, 8, "device", 64),  # 8 chips, each 8 rows
-        (3.0, 8, "device", 8),  # one a chip
-        (100.0, 8, "device", 8),  # no chip idle, however long a row takes
-        (100.0, 8, "job", 1),  # 12.5 hours
-        (4.0, 8, "job", 8),  # each half an hour on all
-        (1e-9, 1, "device", 130),  # all of them
-        (1e-9, 8, "device", 130),
+        (0.5, 1, "none", 8),  # 4 hours
+        (0.5, 8, "none", 64),  # 8 chips, each 8 rows
+        (3.0, 8, "none", 8),  # one a chip
+        (100.0, 8, "none", 8),  # no chip idle, however long a row takes
+        (100.0, 8, "fsdp", 1),  # 12.5 hours
+        (4.0, 8, "fsdp", 8),  # each half an hour on all
+        (1e-9, 1, "none", 130),  # all of them
+        (1e-9, 8, "none", 130),
     ],
 )
 def test_rows_of_a_job_suit_the_hours_and_the_chips(
-    row_hours: float, chips: int, span: str, rows: int
+    model_hours: float, chips: int, sharding: str, rows: int
 ):
     of = sizes()
-    assert jobs.rows_per_job(cost_of(row_hours, 130, of), of, chips, span) == rows
+    assert jobs.models_per_job(cost_of(model_hours, 130, of), of, chips, sharding) == rows
 
 
 def test_rows_of_a_job_as_said(tmp_path: Path):
     of = sizes(rows_per_job=200)
-    assert jobs.rows_per_job(cost_of(1.0, 130, of), of, 8, "device") == 130
+    assert jobs.models_per_job(cost_of(1.0, 130, of), of, 8, "none") == 130
 
 
 def test_hours_are_those_of_lm_mia_plan(capsys: pytest.CaptureFixture[str]):
@@ -108,7 +108,7 @@ def test_a_table_for_people(
 
 def test_a_plan_of_jobs_without_a_workdir_names_no_folders(capsys: pytest.CaptureFixture[str]):
     [r] = told(capsys, "--config=quickstart")["recipes"]
-    assert (r["name"], r["folder"], r["missing_rows"]) == ("quickstart", None, r["rows"])
+    assert (r["name"], r["folder"], r["missing_rows"]) == ("quickstart", None, r["models"])
 
 
 def test_all_that_is_wrong_is_told_at_once(capsys: pytest.CaptureFixture[str]):

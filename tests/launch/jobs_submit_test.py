@@ -36,7 +36,7 @@ def test_an_array_a_recipe_of_the_blocks_that_lack_rows(
 ):
     more = "--time=10", "--rows-per-job=2", "--at-once=1", "--config.figures=a 'b' $(c).py"
     assert cli.main(["slurm", *flags(of, *more)]) == 0
-    paths = [of.workdir.path / "slurm" / f"rows_{task.name}.sbatch" for task in of.tasks]
+    paths = [of.workdir.path / "slurm" / f"rows_{task.name}.sbatch" for task in of.recipes]
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == [shlex.join(["sbatch", str(path)]) for path in paths]
     first, second = (path.read_text() for path in paths)
@@ -63,7 +63,7 @@ def test_the_corpus_comes_first_where_there_is_none(
 
     monkeypatch.setattr("launch.slurm.submit", submit)
     assert cli.main(["slurm", *flags(of, "--time=10", "--submit")]) == 0
-    names = [f"rows_{task.name}.sbatch" for task in of.tasks]
+    names = [f"rows_{task.name}.sbatch" for task in of.recipes]
     assert sent == [("corpus.sbatch", []), (names[0], ["1"]), (names[1], ["1"])]
     assert "job 3" in capsys.readouterr().out
 
@@ -114,7 +114,7 @@ def test_a_jobset_a_job_with_the_command_as_pods_see_it(
     assert cli.main(["jobset", *argv, *PODS]) == 0
     paths = [Path(line.split()[-1]) for line in capsys.readouterr().out.splitlines()]
     assert len(paths) == 2
-    [task, _] = sweep.read(config, "/data/s", ()).tasks
+    [task, _] = sweep.read(config, "/data/s", ()).recipes
     found = list(yaml.safe_load_all(paths[0].read_text()))
     names = [m["metadata"]["name"] for m in found]
     digest = recipe_hash(task.config)

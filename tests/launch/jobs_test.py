@@ -21,29 +21,29 @@ def of(tiny: tiny_run.Tiny, tmp_path: Path) -> sweep.Sweep:
 
 
 def test_all_models_are_missing_before_there_is_a_population(of: sweep.Sweep):
-    assert jobs.missing(of.tasks[0]) == [*range(6)]
-    assert jobs.blocks(jobs.missing(of.tasks[0]), 4) == [0, 1]
+    assert jobs.missing(of.recipes[0]) == [*range(6)]
+    assert jobs.blocks(jobs.missing(of.recipes[0]), 4) == [0, 1]
 
 
 def test_all_models_of_a_recipe_that_has_only_its_config_are_missing(
     tiny: tiny_run.Tiny, tmp_path: Path
 ):
     workdir = tiny.copy(tmp_path / "w", rows=False)
-    [task] = sweep.read(None, str(workdir), ()).tasks
+    [task] = sweep.read(None, str(workdir), ()).recipes
     assert task.stored() is not None
     assert jobs.missing(task) == [*range(6)]
 
 
 def test_models_that_are_there_or_set_aside_are_not_missing(tiny: tiny_run.Tiny, tmp_path: Path):
     workdir = tiny.copy(tmp_path / "w")
-    [task] = sweep.read(tiny.config, str(workdir), ()).tasks
-    row = subsets.rows(4, 2)[2]
+    [task] = sweep.read(tiny.config, str(workdir), ()).recipes
+    row = subsets.requested_seeds(4, 2)[2]
     assert jobs.missing(task) == []
     for shard in task.folder.glob("scores.zarr/loss/c/[25]/*"):
         shard.unlink()
     assert jobs.missing(task) == [2, 5]
     assert jobs.blocks(jobs.missing(task), 3) == [0, 1]
-    by = heartbeats.By("j", "h", 1, "log", "0.1")
+    by = heartbeats.WorkerInfo("j", "h", 1, "log", "0.1")
     for _ in range(3):
         heartbeats.failed(task.folder, str(row), "reason", by)
     assert jobs.missing(task) == [5]
@@ -51,22 +51,22 @@ def test_models_that_are_there_or_set_aside_are_not_missing(tiny: tiny_run.Tiny,
 
 
 def test_a_recipe_is_found_by_all_of_its_names(of: sweep.Sweep):
-    first, second = of.tasks
+    first, second = of.recipes
     assert first.names == ("tiny", "references=4")
-    assert [jobs.task_of(of, name) for name in first.names] == [first, first]
-    assert jobs.task_of(of, "epochs=2") == second
+    assert [jobs.find_recipe(of, name) for name in first.names] == [first, first]
+    assert jobs.find_recipe(of, "epochs=2") == second
 
 
 def test_a_folder_comes_before_another_recipe_that_is_also_called_so(of: sweep.Sweep):
     """An earlier sweep may have given the name to another recipe of the workdir."""
-    first, second = of.tasks
+    first, second = of.recipes
     first = dataclasses.replace(first, names=(*first.names, "epochs=2"))
-    assert jobs.task_of(dataclasses.replace(of, tasks=(first, second)), "epochs=2") == second
+    assert jobs.find_recipe(dataclasses.replace(of, tasks=(first, second)), "epochs=2") == second
 
 
 def test_a_recipe_that_the_sweep_does_not_have(of: sweep.Sweep):
     with pytest.raises(UserError) as caught:
-        jobs.task_of(of, "epochs=3")
+        jobs.find_recipe(of, "epochs=3")
     assert str(caught.value) == (
         "--recipe=epochs=3: there is no such recipe; choose one of tiny, epochs=2, or restore the config if it has "
         "changed since the job was written"
@@ -74,12 +74,12 @@ def test_a_recipe_that_the_sweep_does_not_have(of: sweep.Sweep):
 
 
 def test_a_job_of_a_config_that_has_changed_since_is_refused(of: sweep.Sweep):
-    was = recipe_hash(of.tasks[1].config)
-    assert jobs.task_of(of, "epochs=2", was) == of.tasks[1]
+    was = recipe_hash(of.recipes[1].config)
+    assert jobs.find_recipe(of, "epochs=2", was) == of.recipes[1]
     changed = sweep.read(of.config_arg, str(of.workdir.path), ["--config.train.batch_size=8"])
-    now = recipe_hash(changed.tasks[1].config)
+    now = recipe_hash(changed.recipes[1].config)
     with pytest.raises(UserError) as caught:
-        jobs.task_of(changed, "epochs=2", was)
+        jobs.find_recipe(changed, "epochs=2", was)
     assert str(caught.value) == (
         f"--recipe-hash={was}: the config of recipe epochs=2 has changed since this job was written (its hash is now "
         f"{now}); restore the config, or write the jobs again"
@@ -89,24 +89,24 @@ def test_a_job_of_a_config_that_has_changed_since_is_refused(of: sweep.Sweep):
 @pytest.mark.parametrize("said", ["", "3", "3:3", "4:2", "0:7", "-1:2", "a:b", "0:6 ", "0:1,2:3"])
 def test_rows_that_are_no_rows(of: sweep.Sweep, said: str):
     with pytest.raises(UserError) as caught:
-        jobs.rows_of(said, of.tasks[0])
+        jobs.selected_models(said, of.recipes[0])
     assert str(caught.value) == (
         f"--rows={said}: must be BEGIN:END, where END is exclusive, within the 6 models; try --rows=0:6"
     )
 
 
 def test_blocks_are_slices_of_all_rows(of: sweep.Sweep):
-    task = of.tasks[0]
+    task = of.recipes[0]
     slices = [jobs.slice_of(block, 4, 6) for block in (0, 1)]
     assert slices == ["0:4", "4:6"]
-    assert [row for said in slices for row in jobs.rows_of(said, task)] == task.rows
+    assert [row for said in slices for row in jobs.selected_models(said, task)] == task.models
 
 
 def test_a_command_is_arguments_however_odd_they_are(tiny: tiny_run.Tiny, tmp_path: Path):
     odd = "--config.corpus.path=a 'b' $(c)\n;"
     folder = f"{tmp_path}/s $(x)"
     of = sweep.read(tiny.config, folder, [odd])
-    [task] = of.tasks
+    [task] = of.recipes
     start = ["py", "-m", "launch", "rows", f"--config={tiny.config}", f"--workdir={folder}"]
     assert jobs.job_command(of, ["py"], task, "--rows=0:1") == [
         *start,
@@ -136,10 +136,10 @@ def test_paths_become_absolute_and_the_argument_stays(
     found = jobs.absolute(of)
     assert found.config_arg == str(tmp_path / config_arg)
     assert found.workdir.path == tmp_path / "s"
-    assert [t.folder for t in found.tasks] == [
+    assert [t.folder for t in found.recipes] == [
         tmp_path / "s" / "recipes" / name for name in ("tiny", "epochs=2")
     ]
-    assert len({t.population for t in found.tasks}) == 1
+    assert len({t.population for t in found.recipes}) == 1
     with_arg = jobs.absolute(sweep.Sweep("a/b.py:c:d", of.workdir, (), (), ()))
     assert with_arg.config_arg == f"{tmp_path}/a/b.py:c:d"
 

@@ -46,7 +46,7 @@ def test_a_job_that_is_killed_is_started_again(tiny: tiny_run.Tiny, tmp_path: Pa
         os.kill(int(str(fake_jobs.wait_for(of, process)["pid"])), signal.SIGKILL)
     out, said = process.communicate()
     assert process.returncode == 0, said
-    [task] = of.tasks
+    [task] = of.recipes
     assert launch_jobs.missing(task) == []
     assert tiny_run.scores(workdir) == tiny_run.scores(tiny.workdir)
     # None where the killed job's worker had time to end its row.
@@ -82,7 +82,7 @@ def test_a_sweep_one_job_of_which_dies(
 
     jobs.before = die
     assert work(of) == 0
-    assert [launch_jobs.missing(task) for task in of.tasks] == [[], []]
+    assert [launch_jobs.missing(task) for task in of.recipes] == [[], []]
     assert tiny_run.scores(of.workdir.path) == tiny_run.scores(tiny.workdir)
     assert [flags["recipe"] for flags in jobs.started] == ["tiny"] * 2 + ["epochs=2"] * 2
     here = model_block.who("", "").job
@@ -90,7 +90,7 @@ def test_a_sweep_one_job_of_which_dies(
     assert {flags["rows"] for flags in jobs.started} == {"0:6"}
     workers = {(flags["workers"], flags["config.train.workers"]) for flags in jobs.started}
     assert workers == {("1", "2")}  # those of a job, and those that the user asked for
-    for task in of.tasks:
+    for task in of.recipes:
         stored = task.stored()
         assert stored is not None
         assert stored["config"]["train"]["workers"] == 2
@@ -124,7 +124,7 @@ def test_a_workdir_needs_no_config(
     assert [f["recipe"] for f in jobs.started] == ["tiny", "epochs=2"]
     assert all("config" not in f and f["config.train.workers"] == "1" for f in jobs.started)
     of = sweep.read(None, str(tmp_path / "s"), ())
-    assert [launch_jobs.missing(task) for task in of.tasks] == [[], []]
+    assert [launch_jobs.missing(task) for task in of.recipes] == [[], []]
     assert capsys.readouterr().out.splitlines()[-1].strip() == f"lm-mia run {flag}"
 
 
@@ -137,7 +137,7 @@ def test_a_recipe_stays_where_it_is_under_another_name(
     assert local.run(of) == 0
     assert [flags["recipe"] for flags in jobs.started] == ["tiny"]
     assert tiny_run.scores(workdir) == tiny_run.scores(tiny.workdir)
-    [task] = sweep.read(None, str(workdir), ()).tasks
+    [task] = sweep.read(None, str(workdir), ()).recipes
     assert task.names == ("tiny", "other")
     about = [f"--workdir={workdir}", "--rows=0:6"]
     assert cli.main(["rows", *about, "--recipe=other"]) == 0
@@ -157,7 +157,7 @@ def test_a_config_that_changes_meanwhile_ends_it(
     with pytest.raises(UserError):
         local.run(of)
     assert len(jobs.started) == 1
-    assert [launch_jobs.missing(task) for task in of.tasks] == [[*range(6)]]
+    assert [launch_jobs.missing(task) for task in of.recipes] == [[*range(6)]]
 
 
 def test_after_a_job_that_found_nothing_to_do_the_next_one_starts_a_minute_later(
@@ -165,7 +165,7 @@ def test_after_a_job_that_found_nothing_to_do_the_next_one_starts_a_minute_later
 ):
     workdir = tiny.copy(tmp_path / "w", rows=False)
     of = sweep.read(tiny.config, str(workdir), ["--config.train.workers=1"])
-    jobs.not_made = {subsets.rows(4, 2)[5]}
+    jobs.not_made = {subsets.requested_seeds(4, 2)[5]}
 
     def free_at_last() -> None:
         if clock.seconds > 1059:
@@ -283,9 +283,9 @@ def test_jobs_that_die_at_once_are_not_started_for_ever(
 
 def test_recipes_that_share_devices_in_other_ways_are_refused(tiny: tiny_run.Tiny, tmp_path: Path):
     path = tmp_path / "c.py"
-    more = "\ndef sweep():\n    yield {'compute.span': 'job', 'train.epochs': 2}\n"
+    more = "\ndef sweep():\n    yield {'compute.sharding': 'fsdp', 'train.epochs': 2}\n"
     path.write_text(Path(tiny.config).read_text() + more)
     of = sweep.read(str(path), str(tmp_path / "s"), ())
-    assert len(of.tasks) == 2
-    with pytest.raises(UserError, match=r"^compute.span: must be the same in all entries"):
+    assert len(of.recipes) == 2
+    with pytest.raises(UserError, match=r"^compute.sharding: must be the same in all entries"):
         local.run(of)

@@ -48,7 +48,7 @@ def test_the_models_of_a_machine_that_is_lost_are_made_by_the_other(
     lost.communicate()
     said = other.communicate()
     assert other.returncode == 0, said
-    assert launch_jobs.missing(of.tasks[0]) == []
+    assert launch_jobs.missing(of.recipes[0]) == []
     assert tiny_run.scores(of.workdir.path) == tiny_run.scores(tiny.workdir)
     scored = tiny_run.events(of.workdir.path, "row_scored")
     assert len(scored) in (5, 6)  # 5: killed between the last shard of a model and the line
@@ -66,8 +66,8 @@ def test_models_that_others_have_locked_are_waited_for_and_then_made(
     of = sweep.read(
         tiny.config, str(tiny.copy(tmp_path / "w", rows=False)), ["--config.train.workers=1"]
     )
-    [task] = of.tasks
-    recipe, row = tiny.recipe(of.workdir.path), subsets.rows(4, 2)[5]
+    [task] = of.recipes
+    recipe, row = tiny.recipe(of.workdir.path), subsets.requested_seeds(4, 2)[5]
     jobs.not_made = {row}
     looks: list[float] = []
 

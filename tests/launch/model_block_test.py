@@ -13,12 +13,12 @@ from tiny_run import _on_cpu, tiny
 
 from launch import cli, heartbeats, jobs, model_block
 from lm_mia.data import subsets
-from lm_mia.errors import ApartError, DiskError, LostError, UserError
+from lm_mia.errors import DiskError, RendezvousError, UserError, WorkersKilledError
 from lm_mia.run import supervisor, sweep
 
 __all__ = ["_on_cpu", "tiny"]  # fixtures
 
-ROWS = [str(row) for row in subsets.rows(4, 2)]
+ROWS = [str(row) for row in subsets.requested_seeds(4, 2)]
 Run = Callable[..., bool]
 
 
@@ -30,7 +30,7 @@ def test_some_rows_of_a_sweep_as_the_engines_run_them(
     """Twice, which changes nothing; the scores are those of `lm-mia run`."""
     config, folder = tiny_sweep.config_file(tiny, tmp_path), tmp_path / "s"
     of = sweep.read(config, str(folder), ["--config.train.workers=1"])
-    task = of.tasks[0]
+    task = of.recipes[0]
     log = tmp_path / "log"
     assert start(of, task, "--rows=1:3", "--job=j$(x)", f"--log={log}") == 0
     assert jobs.missing(task) == [0, 3, 4, 5]
@@ -53,12 +53,12 @@ def test_some_rows_of_a_sweep_as_the_engines_run_them(
         return True
 
     monkeypatch.setattr(supervisor, "run", run)
-    assert start(of, of.tasks[1], "--rows=0:1") == 0
+    assert start(of, of.recipes[1], "--rows=0:1") == 0
     assert asked == [f"epochs=2 {ROWS[0]}"]
     assert len(list((folder / "populations").glob("[!.]*"))) == 1
 
 
-def start(of: sweep.Sweep, task: sweep.Task, *about: str) -> int:
+def start(of: sweep.Sweep, task: sweep.SweepRecipe, *about: str) -> int:
     """The exit code of a job: `launch rows` in this process, whose workers are processes of their own."""
     return cli.main(jobs.job_command(of, ["python"], task, *about)[3:])
 
@@ -72,12 +72,12 @@ def of(tiny: tiny_run.Tiny, tmp_path: Path) -> sweep.Sweep:
 @pytest.fixture
 def recipe(of: sweep.Sweep) -> Path:
     """Its folder."""
-    return of.tasks[0].folder
+    return of.recipes[0].folder
 
 
 def block(of: sweep.Sweep, said: str, name: str, log: str = "") -> int:
     """The exit code of a job on models of the only recipe."""
-    return model_block.run(of, of.tasks[0], said, name, log)
+    return model_block.run(of, of.recipes[0], said, name, log)
 
 
 def failing(*events: dict[str, Any], error: Exception | None = None) -> Run:
@@ -168,7 +168,8 @@ def test_a_full_disk_is_no_failure_of_a_row(
 
 
 @pytest.mark.parametrize(
-    "error", [ApartError("did not find each other"), LostError("all workers were lost")]
+    "error",
+    [RendezvousError("did not find each other"), WorkersKilledError("all workers were lost")],
 )
 def test_what_may_pass_is_to_be_started_again(
     of: sweep.Sweep,
@@ -194,7 +195,7 @@ def test_a_worker_that_crashes_while_saving_ends_at_once(
     """A file stands where the checkpoints of a row belong; orbax would wait for minutes, and then be killed."""
     workdir = tiny.copy(tmp_path / "w", rows=False)
     of = sweep.read(tiny.config, str(workdir), ["--config.train.workers=1"])
-    [task] = of.tasks
+    [task] = of.recipes
     recipe = tiny.recipe(workdir)
     (recipe / "checkpoints").mkdir()
     (recipe / "checkpoints" / ROWS[1]).write_text("")
@@ -236,8 +237,8 @@ def test_a_row_over_several_processes_is_tried_again_by_the_engine(
     tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     workdir = tiny.copy(tmp_path / "w", rows=False)
-    of = sweep.read(tiny.config, str(workdir), ["--config.compute.span=job"])
-    recipe = of.tasks[0].folder
+    of = sweep.read(tiny.config, str(workdir), ["--config.compute.sharding=fsdp"])
+    recipe = of.recipes[0].folder
     monkeypatch.setattr(supervisor, "run", failing(CRASH, error=RuntimeError("x")))
     with pytest.raises(SystemExit) as ended:
         block(of, "0:1", "job", "")
@@ -249,8 +250,8 @@ def test_another_process_of_a_job_blames_the_row_of_the_first(
     tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     workdir = tiny.copy(tmp_path / "w", rows=False)
-    of = sweep.read(tiny.config, str(workdir), ["--config.compute.span=job"])
-    recipe = of.tasks[0].folder
+    of = sweep.read(tiny.config, str(workdir), ["--config.compute.sharding=fsdp"])
+    recipe = of.recipes[0].folder
     first = heartbeats.Running(recipe, model_block.who("17_3", ""))
     monkeypatch.setenv("SLURM_PROCID", "1")
 

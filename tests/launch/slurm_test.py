@@ -60,7 +60,7 @@ def test_an_array_script_is_the_golden_one():
 
 def test_a_script_of_jobs_of_two_nodes_is_the_golden_one():
     of = Slurm("30", nodes=2, setup="/home/me/modules 1.sh", grace_seconds=300)
-    command = [*COMMAND, "--config.compute.span=job"]
+    command = [*COMMAND, "--config.compute.sharding=fsdp"]
     said = slurm.script("lm_mia-epochs-3", command, [0, 1], 1, 2, *PLACES, of)
     assert said == (GOLDEN / "slurm_nodes.sbatch").read_text()
 

@@ -24,7 +24,7 @@ from lm_mia.run import supervisor, sweep
 
 __all__ = ["_on_cpu", "tiny"]  # fixtures
 
-ROWS = [str(row) for row in subsets.rows(4, 2)]
+ROWS = [str(row) for row in subsets.requested_seeds(4, 2)]
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def of(tiny: tiny_run.Tiny, tmp_path: Path) -> sweep.Sweep:
 
 
 def recipe_of(of: sweep.Sweep) -> Path:
-    return of.tasks[0].folder
+    return of.recipes[0].folder
 
 
 def told(of: sweep.Sweep, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
@@ -83,7 +83,7 @@ def test_where_a_sweep_stands(of: sweep.Sweep, capsys: pytest.CaptureFixture[str
     assert (first["recipe"], first["names"]) == ("tiny", ["tiny", "references=4"])
     assert (second["recipe"], second["names"]) == ("epochs=2", ["epochs=2"])
     assert (first["tables"], second["tables"]) == ("present", "missing")
-    assert second["folder"] == str(of.tasks[1].folder)
+    assert second["folder"] == str(of.recipes[1].folder)
     after = tiny_run.content(of.workdir.path)
     assert {k: v for k, v in after.items() if not k.endswith(".lock")} == {
         k: v for k, v in before.items() if not k.endswith(".lock")
@@ -91,7 +91,7 @@ def test_where_a_sweep_stands(of: sweep.Sweep, capsys: pytest.CaptureFixture[str
 
 
 def test_failures_by_row_and_by_machine(of: sweep.Sweep, capsys: pytest.CaptureFixture[str]):
-    recipe, by = recipe_of(of), heartbeats.By("j", "bad7", 1, "j.log", "0.1")
+    recipe, by = recipe_of(of), heartbeats.WorkerInfo("j", "bad7", 1, "j.log", "0.1")
     heartbeats.failed(recipe, ROWS[0], "x", by)  # made since
     heartbeats.failed(recipe, ROWS[3], "ValueError: [/a]", by)
     for reason in ("b", "c", "out of memory"):
@@ -112,7 +112,7 @@ def test_failures_by_row_and_by_machine(of: sweep.Sweep, capsys: pytest.CaptureF
     assert first["hosts"] == {"bad7": {"models": 0, "failures": 5}}
     status.show(of)
     out = " ".join(capsys.readouterr().out.split())
-    label = of.tasks[0].name
+    label = of.recipes[0].name
     assert "machine bad7: 5 failures, 0 models" in out
     last = "the last on bad7"
     assert f"failing {ROWS[3]} of {label}: 1 failures, {last}: ValueError: [/a]; log: j.log" in out
@@ -256,11 +256,11 @@ def test_a_recipe_of_which_there_is_only_the_config(
     [r] = whole(found, capsys, "--verify")["recipes"]
     assert (r["models"], r["done"], r["missing"], r["tables"]) == (6, 0, 6, "missing")
     assert r["population"] == {
-        "path": str(found.tasks[0].population),
+        "path": str(found.recipes[0].population),
         "samples": None,
         "sha256": None,
     }
-    assert f"population  missing: {found.tasks[0].population}" in printed(found, capsys)
+    assert f"population  missing: {found.recipes[0].population}" in printed(found, capsys)
 
 
 def test_lm_mia_has_the_same_status(tiny: tiny_run.Tiny, capsys: pytest.CaptureFixture[str]):
@@ -365,7 +365,7 @@ def test_verify_names_shards_that_are_missing_or_corrupt(
     assert [line for line in lines if line.startswith("missing ")] == [
         f"missing     {path}" for path in gone
     ]
-    assert f"scores      {of.tasks[0].name}: 12 shards wanted, 3 missing, 0 corrupt" in lines
+    assert f"scores      {of.recipes[0].name}: 12 shards wanted, 3 missing, 0 corrupt" in lines
     bad = recipe_of(of) / "scores.zarr/member/c/2/0"
     bad.write_bytes(bad.read_bytes()[::-1])
     capsys.readouterr()

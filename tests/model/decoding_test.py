@@ -8,7 +8,7 @@ from slow_model import parameters, slow_forward
 from lm_mia.model import decoding, transformer
 from lm_mia.stats.extraction import Scheme, token_log_probs
 
-SHAPE = transformer.Shape(layers=2, width=8, heads=2, vocab_size=11, length_tokens=12)
+SHAPE = transformer.ModelConfig(layers=2, width=8, heads=2, vocab_size=11, length_tokens=12)
 GREEDY, SAMPLED = Scheme(temperature=0), Scheme()
 KEYS = jax.random.split(jax.random.key(5), 6)
 # Less sure of itself than after training, and less unsure than when fresh.

@@ -40,7 +40,7 @@ def test_training_and_scoring_are_what_the_products_add_up_to(layers, width, voc
     assert flops.training(layers, width, vocab, *sums) == pytest.approx(3 * expected, rel=1e-12)
 
 
-SHAPE = transformer.Shape(layers=3, width=256, heads=4, vocab_size=2048, length_tokens=128)
+SHAPE = transformer.ModelConfig(layers=3, width=256, heads=4, vocab_size=2048, length_tokens=128)
 
 
 @pytest.mark.usefixtures("quickly_compiled")
@@ -68,9 +68,10 @@ def test_the_compiler_counts_the_same(what: str):
 
 
 @pytest.mark.parametrize(
-    "shape", [SHAPE, transformer.Shape(1, 8, 2, 11, 5), transformer.Shape(2, 48, 1, 7, 3)]
+    "shape",
+    [SHAPE, transformer.ModelConfig(1, 8, 2, 11, 5), transformer.ModelConfig(2, 48, 1, 7, 3)],
 )
-def test_parameters_are_as_many_as_the_model_has(shape: transformer.Shape):
+def test_parameters_are_as_many_as_the_model_has(shape: transformer.ModelConfig):
     params = shapes(shape)
     sizes = {name: sum(p.size for p in jax.tree.leaves(of)) for name, of in params.items()}
     assert sum(sizes.values()) == flops.parameters(

@@ -13,19 +13,19 @@ from slow_model import parameters, shapes, slow_forward, slow_losses
 
 from lm_mia.model import transformer
 
-SHAPE = transformer.Shape(layers=2, width=16, heads=4, vocab_size=23, length_tokens=9)
+SHAPE = transformer.ModelConfig(layers=2, width=16, heads=4, vocab_size=23, length_tokens=9)
 FORWARD = jax.jit(transformer.forward, static_argnames="dtype")
 INIT = jax.jit(transformer.init, static_argnames="shape")
 pytestmark = pytest.mark.usefixtures("quickly_compiled")
 __all__ = ["quickly_compiled"]  # a fixture
 
 
-def init(seed: int, shape: transformer.Shape) -> transformer.Params:
+def init(seed: int, shape: transformer.ModelConfig) -> transformer.Params:
     return jax.device_get(INIT(jax.random.key(seed), shape))
 
 
 @functools.cache
-def make(shape: transformer.Shape = SHAPE) -> transformer.Params:
+def make(shape: transformer.ModelConfig = SHAPE) -> transformer.Params:
     """Parameters far enough from their first values that every one of them counts."""
     return parameters(shape, seed=3, noise=0.3)
 
@@ -51,7 +51,7 @@ def test_forward_equals_a_slow_float64_reference(layers: int, width: int, heads:
 
 def test_a_hand_worked_model():
     """No layers of effect: logits are inner products of embeddings with the normalised sum of two embeddings."""
-    shape = transformer.Shape(layers=1, width=2, heads=1, vocab_size=3, length_tokens=2)
+    shape = transformer.ModelConfig(layers=1, width=2, heads=1, vocab_size=3, length_tokens=2)
     params = jax.tree.map(lambda of: np.zeros(of.shape, np.float32), shapes(shape))
     params["embed_VxD"] = np.array([[1.0, 0.0], [0.0, 3.0], [2.0, 2.0]])
     params["position_LxD"] = np.array([[0.0, 0.0], [2.0, 0.0]])

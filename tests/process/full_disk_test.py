@@ -9,7 +9,7 @@ import tiny_run
 from tiny_run import _on_cpu, tiny
 
 from launch import cli, jobs
-from lm_mia.errors import DISK_WAY_OUT
+from lm_mia.errors import DISK_REMEDY
 from lm_mia.run import sweep
 
 __all__ = ["_on_cpu", "tiny"]  # fixtures
@@ -42,9 +42,9 @@ def test_a_full_disk_is_one_line_and_nothing_is_lost(tiny: tiny_run.Tiny, disk: 
     assert done.returncode == 2
     said = done.stderr.strip().splitlines()
     full = [line for line in said if "No space left on device" in line]
-    assert full == [f"{full[0].split(':')[0]}: No space left on device; {DISK_WAY_OUT}"]
+    assert full == [f"{full[0].split(':')[0]}: No space left on device; {DISK_REMEDY}"]
     (disk / "filler").unlink()
-    [task] = of.tasks
+    [task] = of.recipes
     assert jobs.missing(task)
     # One job makes what is missing, as the same command would have it do.
     rows = jobs.command(of, ["python"], "rows", f"--recipe={task.name}", "--rows=0:6")

@@ -76,7 +76,7 @@ def test_two_processes_of_two_devices_equal_one_of_one(
     tiny: tiny_run.Tiny, flags: tuple[str, ...], unbroken: Path, tmp_path: Path
 ):
     """The one is this process, whose rows are made as those of a worker with one device."""
-    w, rows, events = tmp_path / "w", subsets.rows(4, 2), {"train": [], "row_scored": []}
+    w, rows, events = tmp_path / "w", subsets.requested_seeds(4, 2), {"train": [], "row_scored": []}
     shutil.copytree(unbroken, w, ignore=shutil.ignore_patterns("checkpoints", "tables"))
     recipe = tiny_run.recipe_of(w)
     for name in tiny_run.scores(w):

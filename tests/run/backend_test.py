@@ -157,7 +157,7 @@ def test_processes_that_do_not_find_each_other(monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(UserError) as caught:
         backend._join()
     assert str(caught.value) == (
-        "compute.span='job': the processes of the job did not find each other (DEADLINE_EXCEEDED: barrier)"
+        "compute.sharding='fsdp': the processes of the job did not find each other (DEADLINE_EXCEEDED: barrier)"
     )
     [(args, options)] = asked
     assert args == ("127.0.0.1:1", 2, 1)
@@ -179,10 +179,10 @@ print(json.dumps([here.about, here.lead, here.mesh.size, here.compiled(), here.c
 """
 
 
-def start(span: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def start(sharding: str, **environment: str) -> subprocess.CompletedProcess[str]:
     names = (*ADDRESS, "JAX_COMPILATION_CACHE_DIR", "XDG_CACHE_HOME", "XLA_FLAGS")
     bare = {name: value for name, value in os.environ.items() if name not in names}
-    command = [sys.executable, "-c", STARTS, span]
+    command = [sys.executable, "-c", STARTS, sharding]
     environment = bare | {"JAX_PLATFORMS": "cpu"} | environment
     return subprocess.run(command, capture_output=True, text=True, env=environment)
 
@@ -191,8 +191,8 @@ def start(span: str, **environment: str) -> subprocess.CompletedProcess[str]:
 def test_what_a_process_compiled_the_next_one_takes_from_the_cache(tmp_path: Path):
     two = "--xla_force_host_platform_device_count=2"
     found = []
-    for span in ("device", "job"):
-        done = start(span, XDG_CACHE_HOME=str(tmp_path), XLA_FLAGS=two)
+    for sharding in ("none", "fsdp"):
+        done = start(sharding, XDG_CACHE_HOME=str(tmp_path), XLA_FLAGS=two)
         assert done.returncode == 0, done.stderr
         found.append(json.loads(done.stdout))
     for (about, lead, size, compiled, again), devices in zip(found, (1, 2), strict=True):

@@ -41,47 +41,47 @@ def test_one_thread_a_worker_on_cpu(
 ):
     monkeypatch.setenv("JAX_PLATFORMS", platforms)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)), raising=False)
-    assert devices.environments(workers, "device") == ("cpu", [ALONE] * count)
+    assert devices.environments(workers, "none") == ("cpu", [ALONE] * count)
 
 
 def test_without_affinity_all_cores_count(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 3)
-    assert devices.environments(0, "device") == ("cpu", [ALONE] * 3)
+    assert devices.environments(0, "none") == ("cpu", [ALONE] * 3)
 
 
 @pytest.mark.parametrize("workers", [0, 1, 5])
 def test_a_row_over_the_job_has_one_process_that_sees_all(
     monkeypatch: pytest.MonkeyPatch, workers: int
 ):
-    assert devices.environments(workers, "job") == ("cpu", [{}])
+    assert devices.environments(workers, "fsdp") == ("cpu", [{}])
     gpus(monkeypatch, 4)
-    assert devices.environments(workers, "job") == ("accelerator", [{}])
+    assert devices.environments(workers, "fsdp") == ("accelerator", [{}])
 
 
 def test_each_worker_sees_one_gpu(monkeypatch: pytest.MonkeyPatch):
     gpus(monkeypatch, 3)
     cards = [{"CUDA_VISIBLE_DEVICES": str(i)} for i in range(3)]
-    assert devices.environments(0, "device") == ("accelerator", cards)
-    assert devices.environments(2, "device") == ("accelerator", cards[:2])
+    assert devices.environments(0, "none") == ("accelerator", cards)
+    assert devices.environments(2, "none") == ("accelerator", cards[:2])
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")  # asked for, GPUs or not
-    assert devices.environments(2, "device") == ("cpu", [ALONE] * 2)
+    assert devices.environments(2, "none") == ("cpu", [ALONE] * 2)
 
 
 @pytest.mark.parametrize("platforms", ["cuda", "cuda,cpu", ""])
 def test_a_machine_of_one_gpu_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch, platforms: str):
     gpus(monkeypatch, 1)
     monkeypatch.setenv("JAX_PLATFORMS", platforms)
-    assert devices.environments(0, "device") == ("accelerator", [{}])
+    assert devices.environments(0, "none") == ("accelerator", [{}])
 
 
 def test_visible_cards_are_counted_as_they_are_named(monkeypatch: pytest.MonkeyPatch):
     gpus(monkeypatch, 8)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5, GPU-7f")
-    _, found = devices.environments(0, "device")
+    _, found = devices.environments(0, "none")
     assert found == [{"CUDA_VISIBLE_DEVICES": "5"}, {"CUDA_VISIBLE_DEVICES": "GPU-7f"}]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert devices.environments(0, "device") == ("accelerator", [{}])
+    assert devices.environments(0, "none") == ("accelerator", [{}])
 
 
 @pytest.mark.parametrize(
@@ -91,12 +91,12 @@ def test_more_workers_than_gpus_share_their_memory(
     monkeypatch: pytest.MonkeyPatch, workers: int, cards: int, fraction: str
 ):
     gpus(monkeypatch, cards)
-    _, found = devices.environments(workers, "device")
+    _, found = devices.environments(workers, "none")
     name = "XLA_PYTHON_CLIENT_MEM_FRACTION"
     assert [e["CUDA_VISIBLE_DEVICES"] for e in found] == [str(i % cards) for i in range(workers)]
     assert [e[name] for e in found] == [fraction] * workers
     monkeypatch.setenv(name, "0.2")  # the user's word counts
-    assert {e[name] for e in devices.environments(workers, "device")[1]} == {"0.2"}
+    assert {e[name] for e in devices.environments(workers, "none")[1]} == {"0.2"}
 
 
 @pytest.mark.parametrize(
@@ -110,16 +110,16 @@ def test_gpus_that_nobody_lists_cannot_be_told_apart(
 
     gpus(monkeypatch, 2)
     monkeypatch.setattr(subprocess, "run", failing)
-    assert devices.environments(0, "device") == ("accelerator", [{}])
-    _, found = devices.environments(2, "device")
+    assert devices.environments(0, "none") == ("accelerator", [{}])
+    _, found = devices.environments(2, "none")
     assert found == [{"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.45"}] * 2
 
 
 def test_a_tpu_has_no_plugin_entry_but_its_library(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "libtpu" or None)
     monkeypatch.setenv("TPU_VISIBLE_CHIPS", "0,2")
-    kind, found = devices.environments(0, "device")
+    kind, found = devices.environments(0, "none")
     assert kind == "accelerator"
     bounds = {"TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1", "TPU_PROCESS_BOUNDS": "1,1,1"}
     assert found == [{"TPU_VISIBLE_CHIPS": chip, **bounds} for chip in ("0", "2")]
-    assert devices.environments(0, "job") == ("accelerator", [{}])
+    assert devices.environments(0, "fsdp") == ("accelerator", [{}])

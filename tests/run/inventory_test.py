@@ -6,25 +6,25 @@ import numpy as np
 from lm_mia import config
 from lm_mia.data import subsets
 from lm_mia.run import inventory
-from lm_mia.store.store import Store, scores_of
+from lm_mia.store.store import Store, open_store
 
 C = config.Config(
     population=config.Population(samples=20, length_tokens=8),
     train=config.Train(batch_size=4, epochs=3),
     attack=config.Attack(references=4, replicas=2),
 )
-ROWS = subsets.rows(4, 2)
+ROWS = subsets.requested_seeds(4, 2)
 ZEROS = np.zeros(20, np.float32)
 
 
 def test_rows_of_a_config():
-    assert subsets.rows_of(C) == ROWS
+    assert subsets.models_of_config(C) == ROWS
 
 
 def test_total_steps_counts_short_batches_and_real_members():
     assert inventory.total_steps(C, ROWS[0]) == 3 * 3  # 10 members in batches of 4
     bernoulli = dataclasses.replace(C, train=dataclasses.replace(C.train, subset="bernoulli"))
-    for row in subsets.rows(20, 2):
+    for row in subsets.requested_seeds(20, 2):
         members = sum(subsets.member(row.subset_seed, 20, "bernoulli"))
         assert inventory.total_steps(bernoulli, row) == 3 * -(-members // 4)
 
@@ -33,7 +33,7 @@ def test_missing_rows_of_each_stage(tmp_path: Path):
     assert inventory.missing("train", C, tmp_path, ROWS) == ROWS
     store = Store(tmp_path / "scores.zarr")
     store.ensure(ROWS, {"tokens": np.arange(20)}, {})
-    store.write_row(ROWS[1], ZEROS, ZEROS > 0)
+    store.write_model(ROWS[1], ZEROS, ZEROS > 0)
     (tmp_path / "checkpoints" / str(ROWS[3]) / "9").mkdir(parents=True)
     (tmp_path / "checkpoints" / str(ROWS[4]) / "8").mkdir(parents=True)  # not the last step
     found = [inventory.trained(C, tmp_path, row) for row in ROWS]
@@ -48,13 +48,13 @@ def test_missing_rows_of_each_stage(tmp_path: Path):
 def test_a_row_without_a_statistic_is_missing_where_it_is_asked_for(tmp_path: Path):
     """Trained rows are only scored; one whose checkpoint is gone must be trained once more."""
     c = dataclasses.replace(C, score=config.Score(statistics=("min_k",)))
-    plain, store = Store(tmp_path / "scores.zarr"), scores_of(c, tmp_path)
+    plain, store = Store(tmp_path / "scores.zarr"), open_store(c, tmp_path)
     plain.ensure(ROWS, {"tokens": np.arange(20)}, {})
     for row in ROWS[:3]:
-        plain.write_row(row, ZEROS, ZEROS > 0)
+        plain.write_model(row, ZEROS, ZEROS > 0)
     (tmp_path / "checkpoints" / str(ROWS[0]) / "9").mkdir(parents=True)
     store.ensure(ROWS, {"tokens": np.arange(20)}, {})
-    store.write_row(ROWS[2], ZEROS, ZEROS > 0, {"min_k": ZEROS})
+    store.write_model(ROWS[2], ZEROS, ZEROS > 0, {"min_k": ZEROS})
     assert inventory.missing("run", C, tmp_path, ROWS) == ROWS[3:]
     assert inventory.missing("run", c, tmp_path, ROWS) == [*ROWS[:2], *ROWS[3:]]
     assert inventory.missing("score", c, tmp_path, ROWS) == [*ROWS[:2], *ROWS[3:]]
@@ -63,12 +63,12 @@ def test_a_row_without_a_statistic_is_missing_where_it_is_asked_for(tmp_path: Pa
 
 def test_a_row_is_present_only_when_all_its_score_points_are(tmp_path: Path):
     c = dataclasses.replace(C, score=config.Score(at_epochs=(1.0,), at_steps=(5,)))
-    store = scores_of(c, tmp_path)
+    store = open_store(c, tmp_path)
     assert (store.steps, store.total_steps) == ((3, 5), 9)
     store.ensure(ROWS, {"tokens": np.arange(20)}, {})
     for row, steps in ((ROWS[0], (3, 5, 0)), (ROWS[1], (3, 5)), (ROWS[2], (3, 0)), (ROWS[3], (0,))):
         for step in steps:
-            store.write_row(row, ZEROS, ZEROS > 0, step=step)
+            store.write_model(row, ZEROS, ZEROS > 0, step=step)
     assert inventory.missing("run", c, tmp_path, ROWS) == ROWS[1:]
 
 

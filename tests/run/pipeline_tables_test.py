@@ -18,7 +18,7 @@ from lm_mia.config.needs import LossNeed, Need
 from lm_mia.data.population import open_population
 from lm_mia.errors import UserError
 from lm_mia.run import pipeline
-from lm_mia.run.sweep import Task
+from lm_mia.run.sweep import SweepRecipe
 
 LIRA, BOTH = ["fig01_references"], ["fig09_lira_and_rmia"]
 ON_REPLICAS = 5 + 1
@@ -45,7 +45,7 @@ C = config.Config(
 
 
 @pytest.fixture(scope="module")
-def scored(tmp_path_factory: pytest.TempPathFactory) -> list[Task]:
+def scored(tmp_path_factory: pytest.TempPathFactory) -> list[SweepRecipe]:
     """Two recipes, as after training and scoring; main has targets and replicas, other only targets."""
     folder = tmp_path_factory.mktemp("scored")
     with pytest.MonkeyPatch.context() as patch:
@@ -63,7 +63,7 @@ def scored(tmp_path_factory: pytest.TempPathFactory) -> list[Task]:
 
 
 @pytest.fixture
-def tasks(scored: list[Task], tmp_path: Path) -> list[Task]:
+def tasks(scored: list[SweepRecipe], tmp_path: Path) -> list[SweepRecipe]:
     """The recipes in a workdir of the test's own."""
     path = Path(shutil.copytree(scored[0].workdir.path, tmp_path / "w"))
     return [
@@ -71,7 +71,9 @@ def tasks(scored: list[Task], tmp_path: Path) -> list[Task]:
     ]
 
 
-def attack(tasks: Sequence[Task], figures: Sequence[str], *more: Need | LossNeed) -> list[str]:
+def attack(
+    tasks: Sequence[SweepRecipe], figures: Sequence[str], *more: Need | LossNeed
+) -> list[str]:
     """The stage "attack"; returns what it says."""
     said: list[str] = []
     made = [(task, open_population(task.population, verify=False)) for task in tasks]
@@ -85,7 +87,7 @@ def counted(requested: int, known: int, computed: int) -> str:
     return f"{requested} attacks requested, {known} in its tables already, {computed} computed"
 
 
-def content(tasks: Sequence[Task]) -> dict[str, bytes]:
+def content(tasks: Sequence[SweepRecipe]) -> dict[str, bytes]:
     return {
         f"{task.name}/{path.name}": path.read_bytes()
         for task in tasks
@@ -95,7 +97,7 @@ def content(tasks: Sequence[Task]) -> dict[str, bytes]:
 
 
 def test_figures_add_attacks_and_together_compute_nothing(
-    tasks: list[Task], monkeypatch: pytest.MonkeyPatch
+    tasks: list[SweepRecipe], monkeypatch: pytest.MonkeyPatch
 ):
     """LiRA with 2, 4 and 8 references; then RMIA with as many; then both. The other recipe is always attacked once."""
     one, six = ON_REPLICAS + 3, ON_REPLICAS + 6
@@ -139,7 +141,9 @@ def change_a_byte(path: Path) -> None:
     path.write_bytes(data)
 
 
-def test_decisions_are_made_again_if_their_tables_are_not_as_they_were_written(tasks: list[Task]):
+def test_decisions_are_made_again_if_their_tables_are_not_as_they_were_written(
+    tasks: list[SweepRecipe],
+):
     main = tasks[:1]
     attack(main, [])
     before, tables = content(main), main[0].folder / "tables"
@@ -158,7 +162,7 @@ def test_decisions_are_made_again_if_their_tables_are_not_as_they_were_written(t
         assert attack(main, []) == [f"attack: main: {counted(requested, requested, 0)}"]
 
 
-def test_decisions_follow_models_and_settings(tasks: list[Task]):
+def test_decisions_follow_models_and_settings(tasks: list[SweepRecipe]):
     main = tasks[0]
     attack([main], [])
     c = dataclasses.replace(main.config, attack=dataclasses.replace(C.attack, alpha=0.2))
@@ -174,7 +178,7 @@ def test_decisions_follow_models_and_settings(tasks: list[Task]):
     assert said[-1].endswith(f"{ON_REPLICAS} computed")
 
 
-def test_what_is_requested(tasks: list[Task]):
+def test_what_is_requested(tasks: list[SweepRecipe]):
     made = [(task, open_population(task.population, verify=False)) for task in tasks]
     found = pipeline.requested(made, [])
     assert list(found) == ["main", "other"]
@@ -198,7 +202,7 @@ def test_what_is_requested(tasks: list[Task]):
     assert [found["main"].attacks, found["main"].keep_scores] == [(everything,), frozenset()]
 
 
-def test_losses_of_samples_grow_with_figures(tasks: list[Task]):
+def test_losses_of_samples_grow_with_figures(tasks: list[SweepRecipe]):
     [_, other] = tasks
     path = other.folder / "tables" / "sample_losses.csv"
     attack([other], [], LossNeed(("other",), (2,)))
@@ -206,7 +210,7 @@ def test_losses_of_samples_grow_with_figures(tasks: list[Task]):
     assert pd.read_csv(path)["sample"].tolist() == [i for i in (0, 46, 47) for _ in range(12)]
 
 
-def test_a_damaged_store_stops_no_other_recipe(tasks: list[Task]):
+def test_a_damaged_store_stops_no_other_recipe(tasks: list[SweepRecipe]):
     main, other = tasks
     (main.folder / "scores.zarr" / "zarr.json").write_text("{")
     made = [(task, open_population(task.population, verify=False)) for task in tasks]
@@ -217,7 +221,7 @@ def test_a_damaged_store_stops_no_other_recipe(tasks: list[Task]):
     assert attack([other], []) == [f"attack: other: {counted(1, 0, 1)}"]
 
 
-def test_targets_without_enough_models_are_refused(tasks: list[Task]):
+def test_targets_without_enough_models_are_refused(tasks: list[SweepRecipe]):
     other = tasks[1]
     for model in range(1, 8):  # one of the eight references is left
         shutil.rmtree(other.folder / "scores.zarr" / "loss" / "c" / str(model))
@@ -227,7 +231,7 @@ def test_targets_without_enough_models_are_refused(tasks: list[Task]):
         attack([other], [])
 
 
-def test_without_replicas_older_tables_of_decisions_no_longer_count(tasks: list[Task]):
+def test_without_replicas_older_tables_of_decisions_no_longer_count(tasks: list[SweepRecipe]):
     """Else the page would show them beside numbers of the new settings."""
     main = tasks[0]
     attack([main], [])
@@ -237,7 +241,7 @@ def test_without_replicas_older_tables_of_decisions_no_longer_count(tasks: list[
     assert not (main.folder / "tables" / "flips.json").exists()
 
 
-def test_attacks_on_replicas_that_targets_csv_lost_are_computed_again(tasks: list[Task]):
+def test_attacks_on_replicas_that_targets_csv_lost_are_computed_again(tasks: list[SweepRecipe]):
     main = tasks[0]
     attack([main], [])
     whole = (main.folder / "tables" / "targets.csv").read_text()
@@ -247,7 +251,7 @@ def test_attacks_on_replicas_that_targets_csv_lost_are_computed_again(tasks: lis
     assert (main.folder / "tables" / "targets.csv").read_text() == whole
 
 
-def test_absent_models_are_told_without_replicas_too(tasks: list[Task]):
+def test_absent_models_are_told_without_replicas_too(tasks: list[SweepRecipe]):
     other = tasks[1]
     shutil.rmtree(other.folder / "scores.zarr" / "loss" / "c" / "11")  # the last target
     said = attack([other], [])

@@ -13,29 +13,29 @@ from lm_mia.config import Config, load, resolve
 from lm_mia.config.recipe import Entry, requests
 from lm_mia.model import flops
 from lm_mia.run import plan
-from lm_mia.run.plan import Lengths
-from lm_mia.run.sweep import Task
+from lm_mia.run.plan import SampleLengths
+from lm_mia.run.sweep import SweepRecipe
 from lm_mia.run.workdir import Workdir
 
 BASE = resolve(
     TINY
 )  # 16 samples of at most 8 tokens, 1 layer of 8, 2 steps, 4 references and 2 replicas
 C4 = Path(__file__).resolve().parents[2] / "configs" / "c4.py"
-FIVE = Lengths(5.0, 27.0, "by hand")
+FIVE = SampleLengths(5.0, 27.0, "by hand")
 
 
-def tasks(entries: Sequence[Entry]) -> list[Task]:
+def tasks(entries: Sequence[Entry]) -> list[SweepRecipe]:
     """The recipes that entries ask for, in a workdir that is not there."""
     workdir = Workdir(Path("not_there"))
     return [
-        Task(workdir, r.names[0], r.config, r.names, r.entries, r.sets)
+        SweepRecipe(workdir, r.names[0], r.config, r.names, r.entries, r.overrides)
         for r in requests(entries, "tiny")
     ]
 
 
-def one(c: Config, lengths: Lengths = FIVE) -> plan.Recipe:
+def one(c: Config, lengths: SampleLengths = FIVE) -> plan.RecipeCost:
     [task] = tasks([({}, c)])
-    return plan.recipe(task, lengths)
+    return plan.recipe_cost(task, lengths)
 
 
 def changed(*changes: tuple[str, Any]) -> Config:
@@ -51,7 +51,7 @@ def test_a_tiny_recipe_by_hand():
     per_token = 6 * (12 * 8**2 + 8 * vocab)
     train_sample, score_sample = (share * (per_token * 5 + 6 * 8 * 27) for share in (1, 1 / 3))
     parameters = 12 * 8**2 + 3 * 8 + (vocab + 8) * 8
-    assert (found.rows, found.row_steps, found.parameters) == (6, 6, parameters)
+    assert (found.models, found.steps_per_model, found.parameters) == (6, 6, parameters)
     assert found.train_tokens == 6 * 3 * 8 * 5
     assert found.train_flops == pytest.approx(6 * 3 * 8 * train_sample)
     assert found.score_flops == pytest.approx(6 * 16 * score_sample)
@@ -99,24 +99,24 @@ def test_a_recipe_is_counted_once_with_all_of_its_rows():
             changed(("attack.references", 10), ("score.statistics", ("min_k",))),
             changed(("optimizer.weight_decay", 0.5)),
             changed(("attack.replicas", 7), ("score.statistics", ("lowercase_loss",))),
-            changed(("train.workers", 3), ("compute.micro_rows", 2)),
+            changed(("train.workers", 3), ("compute.micro_batch_size", 2)),
             changed(("score.at_steps", (1,))),
         )
     )
-    found = [plan.recipe(task, FIVE, task.config.attack.references) for task in asked]
-    assert [(r.entries, r.sets) for r in found] == [
+    found = [plan.recipe_cost(task, FIVE, task.config.attack.references) for task in asked]
+    assert [(r.entries, r.overrides) for r in found] == [
         ((0, 1, 3, 4), {"n": 0}),
         ((2,), {"n": 2}),
         ((5,), {"n": 5}),
     ]
-    assert [r.rows for r in found] == [10 + 7, 6, 6]
-    assert [r.present_rows for r in found] == [10, 4, 4]
+    assert [r.models for r in found] == [10 + 7, 6, 6]
+    assert [r.present_models for r in found] == [10, 4, 4]
     both = changed(
         ("attack.references", 10),
         ("attack.replicas", 7),
         ("score.statistics", ("min_k", "lowercase_loss")),
     )
-    merged = {"entries": (0, 1, 3, 4), "sets": {"n": 0}, "name": "n=0", "present_rows": 10}
+    merged = {"entries": (0, 1, 3, 4), "overrides": {"n": 0}, "name": "n=0", "present_models": 10}
     assert found[0] == dataclasses.replace(one(both), **merged)
 
 
@@ -127,11 +127,11 @@ def test_totals_count_a_population_once():
         changed(("population.samples", 32), ("model.layers", 2)),
         changed(("population.validation_samples", 4), ("model.layers", 3)),
     )
-    found = [plan.recipe(task, FIVE) for task in tasks(asked)]
+    found = [plan.recipe_cost(task, FIVE) for task in tasks(asked)]
     assert len({r.population for r in found}) == 3
     total = plan.totals(found)
     assert total["population_bytes"] == (16 + 32 + 16 + 4) * (5 * 2 + 8 + 52)
-    assert total["rows"] == 24
+    assert total["models"] == 24
     assert total["train_flops"] == sum(r.train_flops for r in found)
 
 
@@ -176,7 +176,7 @@ def test_chip_hours_of_the_paper_by_hand():
     assert plan.chip_hours(found, 0.4 * 989e12)[0] == pytest.approx(hours, rel=0.005)
     assert hours == pytest.approx(452, abs=3)
     assert found.train_tokens == pytest.approx(130 * 2.8e9, rel=1e-3)  # StrongMIA 3.1: 2.8B a row
-    assert found.row_steps == 54_688
+    assert found.steps_per_model == 54_688
 
 
 def test_the_sweep_of_c4_is_the_papers():
@@ -197,5 +197,5 @@ def test_the_sweep_of_c4_is_the_papers():
     assert len(found) == 11
     tokens = [one(c, plan.assumed(1024)) for _, c in found[1:]]
     for r in tokens:  # 20 tokens a parameter without embeddings
-        per_row = r.train_tokens / r.rows
+        per_row = r.train_tokens / r.models
         assert per_row / flops.without_embeddings(r.layers, r.width) == pytest.approx(20, rel=0.07)

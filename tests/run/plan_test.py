@@ -57,15 +57,19 @@ def test_json_says_everything_with_units(file: str, capsys: pytest.CaptureFixtur
     plan = planned(capsys, f"--config={file}")
     assert plan["chip"] == {"name": "h100", "flops_per_second": 989e12, "mfu": 0.4}
     small, large = plan["recipes"]
-    assert (small["entries"], small["rows"], small["sets"]) == ([0, 1], 16, {})
-    assert (large["entries"], large["rows"], large["sets"]) == ([2], 6, {"model.size": "10M"})
+    assert (small["entries"], small["models"], small["overrides"]) == ([0, 1], 16, {})
+    assert (large["entries"], large["models"], large["overrides"]) == (
+        [2],
+        6,
+        {"model.size": "10M"},
+    )
     assert large["parameters"] == flops.parameters(3, 512, 32_000, 64)
     work = large["train_flops"] + large["score_flops"]
     assert large["chip_hours"] == pytest.approx(work / (0.4 * 989e12 * 3600))
     assert small["missing_chip_hours"] == small["chip_hours"]
     total = plan["total"]
     assert total["chip_hours"] == small["chip_hours"] + large["chip_hours"]
-    assert total["rows"] == 22
+    assert total["models"] == 22
 
 
 def test_overrides_and_assumptions(file: str, capsys: pytest.CaptureFixture[str]):
@@ -188,15 +192,15 @@ def test_a_workdir_tells_lengths_and_rows(
     expected = flops.training(1, 8, 100, lengths_N.sum(), square)
     assert found["train_flops"] == pytest.approx(12 / 2 * expected)
     assert found["lengths"] == f"measured in {population}"
-    assert (found["rows"], found["present_rows"]) == (12, 6)
+    assert (found["models"], found["present_models"]) == (12, 6)
     assert plan["total"]["missing_chip_hours"] == pytest.approx(plan["total"]["chip_hours"] / 2)
     # Another recipe: the same samples, but no models of it; another population: not even these.
     flags_of_other = [*flags, "--config.name=other"]
     [other] = planned(capsys, *flags_of_other, "--config.model.layers=2")["recipes"]
-    assert (other["present_rows"], other["lengths"]) == (0, found["lengths"])
+    assert (other["present_models"], other["lengths"]) == (0, found["lengths"])
     for field in ("population.samples=64", "corpus.min_chars=1"):
         [stranger] = planned(capsys, *flags_of_other, f"--config.{field}")["recipes"]
-        assert (stranger["present_rows"], stranger["lengths"]) == (0, "assumed as in C4")
+        assert (stranger["present_models"], stranger["lengths"]) == (0, "assumed as in C4")
     assert cli.main(["plan", *flags]) == 0
     assert "for the 6 missing models" in capsys.readouterr().out
     assert sorted(tmp_path.rglob("*")) == before
@@ -231,14 +235,14 @@ def test_a_row_that_diverged_is_not_there(
     (recipe / "diverged").mkdir()
     (recipe / "diverged" / "reference-02.json").write_text("{}")
     [found] = planned(capsys, f"--config={tiny.config}", f"--workdir={workdir}")["recipes"]
-    assert (found["rows"], found["present_rows"]) == (6, 5)
+    assert (found["models"], found["present_models"]) == (6, 5)
 
 
 def test_a_workdir_that_is_not_there_yet_is_none(
     file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     flags = [f"--config={file}", f"--workdir={tmp_path / 'new'}"]
-    assert planned(capsys, *flags)["total"]["present_rows"] == 0
+    assert planned(capsys, *flags)["total"]["present_models"] == 0
     assert not (tmp_path / "new").exists()
 
 

@@ -14,13 +14,13 @@ from tiny_run import _on_cpu, tiny
 from lm_mia import config
 from lm_mia.config import load
 from lm_mia.data import subsets
-from lm_mia.errors import ApartError, DiskError, LostError, UserError
+from lm_mia.errors import DiskError, RendezvousError, UserError, WorkersKilledError
 from lm_mia.run import inventory, supervisor, worker
 from lm_mia.store.store import Store
 
 __all__ = ["_on_cpu", "tiny"]  # fixtures
 
-ROWS = subsets.rows(4, 2)
+ROWS = subsets.requested_seeds(4, 2)
 
 
 class Ended:
@@ -138,7 +138,7 @@ def test_a_second_signal_while_workers_save_kills_them(monkeypatch: pytest.Monke
 
 def test_all_workers_lost_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     made, seen = scripted(monkeypatch, ([{"event": "step"}], -9)), list[supervisor.Event]()
-    with pytest.raises(LostError) as caught:
+    with pytest.raises(WorkersKilledError) as caught:
         run_here(tmp_path, seen)
     assert str(caught.value) == (
         "all workers were lost (killed, or out of memory?) with 6 models missing; finished models are kept: "
@@ -153,7 +153,7 @@ def test_all_workers_lost_is_one_line(tmp_path: Path, monkeypatch: pytest.Monkey
     ("event", "error", "said"),
     [
         ({"event": "user_error", "message": "a=1: bad"}, UserError, r"^a=1: bad$"),
-        ({"event": "apart", "message": "not found"}, ApartError, r"^not found$"),
+        ({"event": "apart", "message": "not found"}, RendezvousError, r"^not found$"),
         ({"event": "crash", "message": "Traceback: x"}, RuntimeError, r"a worker failed:\nTraceback"),
         ({"event": "disk", "message": "w: No space left; make room"}, DiskError, r"^w: No space left; make room$"),
     ],

@@ -11,9 +11,9 @@ from lm_mia.config import recipe
 from lm_mia.errors import UserError
 from lm_mia.run import sweep as sweeps
 from lm_mia.run import workdir
-from lm_mia.run.sweep import Sweep, Task, claim, read, record_population
+from lm_mia.run.sweep import Sweep, SweepRecipe, claim, read, record_population
 
-DEEPER = ["--config.model.layers=3", "--config.score.micro_rows=1"]
+DEEPER = ["--config.model.layers=3", "--config.score.micro_batch_size=1"]
 
 
 CHANGED = """
@@ -54,7 +54,7 @@ def begin(config_arg: str | None, folder: Path, *overrides: str) -> Sweep:
 
 def used(sweep: Sweep) -> Sweep:
     """A sweep, each recipe of which has models."""
-    for task in sweep.tasks:
+    for task in sweep.recipes:
         (task.folder / "checkpoints").mkdir()
         task.population.mkdir(parents=True, exist_ok=True)
     return sweep
@@ -72,26 +72,26 @@ def failure(act: Callable[[], object]) -> list[str]:
 
 def test_a_single_config_is_a_sweep_of_one(file: str, tmp_path: Path):
     sweep = read(file, str(tmp_path / "w"), ())
-    [task] = sweep.tasks
-    assert (task.name, task.names, task.entries, task.sets) == ("tiny", ("tiny",), (0,), {})
+    [task] = sweep.recipes
+    assert (task.name, task.names, task.entries, task.overrides) == ("tiny", ("tiny",), (0,), {})
     assert task.folder == tmp_path / "w" / "recipes" / "tiny"
     assert task.population.parent == tmp_path / "w" / "populations"
-    assert len(task.rows) == 6
+    assert len(task.models) == 6
     assert not (tmp_path / "w").exists()
-    assert read(f"{file}:2", str(tmp_path / "w"), ()).tasks[0].name == "tiny-2"
+    assert read(f"{file}:2", str(tmp_path / "w"), ()).recipes[0].name == "tiny-2"
     assert sweep.flags() == ([f"--config={file}", f"--workdir={tmp_path / 'w'}"], ())
 
 
 def test_recipes_of_a_sweep_are_named_by_what_they_set(tmp_path: Path):
     file = named(tmp_path / "a.py", "main", "[{'model.layers': 2, 'name': ''}, {'name': 'b'}]")
-    main, deeper = read(file, str(tmp_path / "w"), ()).tasks
+    main, deeper = read(file, str(tmp_path / "w"), ()).recipes
     assert (main.name, main.names, main.others) == ("main", ("main", "b"), {"layers=2,name="})
     assert deeper.population == main.population
 
 
 def test_claim_writes_the_config_and_what_made_it(file: str, tmp_path: Path):
     folder = tmp_path / "runs" / "a"
-    [task] = begin(file, folder).tasks
+    [task] = begin(file, folder).recipes
     found = stored(folder, "tiny")
     assert found["config"]["model"]["layers"] == 1
     assert (found["names"], found["format"], found["later"]) == (["tiny"], recipe.FORMAT, [])
@@ -108,9 +108,9 @@ def test_claim_writes_the_config_and_what_made_it(file: str, tmp_path: Path):
 
 def test_without_a_config_the_recipes_are_those_of_the_workdir(file: str, tmp_path: Path):
     used(begin(file, tmp_path / "w", "--config.attack.references=6"))
-    [task] = read(None, str(tmp_path / "w"), ()).tasks
+    [task] = read(None, str(tmp_path / "w"), ()).recipes
     assert (task.name, task.config.attack.references) == ("tiny", 6)
-    [task] = begin(None, tmp_path / "w", "--config.attack.references=8").tasks
+    [task] = begin(None, tmp_path / "w", "--config.attack.references=8").recipes
     assert task.config.attack.references == 8
     assert task.config.attack.fprs == (0.1, 0.5)  # flags change only what they name
     assert stored(tmp_path / "w", "tiny")["config"]["attack"]["references"] == 8
@@ -163,7 +163,7 @@ def test_another_config_is_refused_with_the_fields_that_differ(file: str, tmp_pa
     assert failure(lambda: begin(file, tmp_path, *DEEPER)) == [
         f"--workdir={tmp_path}: its recipe tiny has a different config:",
         "  model.layers: 1 -> 3",
-        "  score.micro_rows: 0 -> 1",
+        "  score.micro_batch_size: 0 -> 1",
         "  choose another --workdir, or restore these fields",
     ]
     assert stored(tmp_path, "tiny") == before
@@ -189,7 +189,7 @@ def test_models_of_another_format_are_refused(
 def test_a_recipe_is_found_again_under_any_of_its_names(tmp_path: Path):
     w = tmp_path / "w"
     used(begin(named(tmp_path / "a.py", "main"), w, "--config.attack.references=8"))
-    [task] = begin(named(tmp_path / "b.py", "fixed-1"), w, "--config.attack.replicas=5").tasks
+    [task] = begin(named(tmp_path / "b.py", "fixed-1"), w, "--config.attack.replicas=5").recipes
     assert (task.name, task.names) == ("main", ("fixed-1",))
     # a named recipe is shared: what earlier commands asked for stays
     assert (task.config.attack.references, task.config.attack.replicas) == (8, 5)
@@ -200,7 +200,7 @@ def test_a_recipe_is_found_again_under_any_of_its_names(tmp_path: Path):
 def test_flags_may_lower_what_a_named_recipe_has_if_the_config_is_left_out(tmp_path: Path):
     w = tmp_path / "w"
     used(begin(named(tmp_path / "a.py", "main"), w, "--config.attack.references=8"))
-    [task] = begin(None, w, "--config.attack.references=6").tasks
+    [task] = begin(None, w, "--config.attack.references=6").recipes
     assert task.config.attack.references == 6
     assert stored(w, "main")["config"]["attack"]["references"] == 6
 
@@ -238,7 +238,7 @@ def test_a_derived_name_that_another_recipe_has_does_not_hide_a_recipe(tmp_path:
     used(begin(write(main), w))
     used(begin(write(other, "\nfrom dataclasses import replace\n" + CHANGED), w))
     other.write_text(main.read_text())
-    assert [task.name for task in begin(str(other), w).tasks] == ["main"]
+    assert [task.name for task in begin(str(other), w).recipes] == ["main"]
     assert stored(w, "main")["names"] == ["main"]
     assert stored(w, "other")["names"] == ["other"]
 
@@ -281,7 +281,7 @@ def test_a_command_without_a_config_keeps_what_another_one_just_wrote(file: str,
     begin(file, w, "--config.attack.references=6")
     late = read(None, str(w), ["--config.train.workers=1"])
     begin(file, w, "--config.attack.references=8")
-    [task] = claim(late)[0].tasks
+    [task] = claim(late)[0].recipes
     assert (task.config.attack.references, task.config.train.workers) == (8, 1)
     assert stored(w, "tiny")["config"]["attack"]["references"] == 8
 
@@ -300,13 +300,13 @@ def test_disclaim_keeps_what_another_command_began_meanwhile(file: str, tmp_path
     disclaim()
     assert not (w / "recipes" / "tiny").exists()
     assert json.loads((w / "config.json").read_text())["recipes"] == ["b"]
-    assert [task.name for task in read(None, str(w), ()).tasks] == ["b"]
+    assert [task.name for task in read(None, str(w), ()).recipes] == ["b"]
 
 
 def test_two_commands_that_begin_at_once_share_a_folder_with_the_names_of_both(tmp_path: Path):
     w = tmp_path / "w"
     both = [read(named(tmp_path / f"{name}.py", name), str(w), ()) for name in ("a", "b")]
-    assert [claim(sweep)[0].tasks[0].name for sweep in both] == ["a", "a"]
+    assert [claim(sweep)[0].recipes[0].name for sweep in both] == ["a", "a"]
     assert stored(w, "a")["names"] == ["a", "b"]
 
 
@@ -360,13 +360,13 @@ def test_disclaim_keeps_what_an_earlier_command_began(file: str, tmp_path: Path)
 
 def test_disclaim_keeps_the_config_of_a_population(file: str, tmp_path: Path):
     sweep, disclaim = claim(read(file, str(tmp_path / "w"), ()))
-    sweep.tasks[0].population.mkdir(parents=True)
+    sweep.recipes[0].population.mkdir(parents=True)
     disclaim()
     assert stored(tmp_path / "w", "tiny")["names"] == ["tiny"]
 
 
 def test_the_samples_of_a_recipe_stay_the_same(file: str, tmp_path: Path):
-    [task] = begin(file, tmp_path).tasks
+    [task] = begin(file, tmp_path).recipes
     record_population(task, "a" * 64)
     assert stored(tmp_path, "tiny")["population_sha256"] == "a" * 64
     record_population(task, "b" * 64)  # there is no model yet
@@ -378,6 +378,6 @@ def test_the_samples_of_a_recipe_stay_the_same(file: str, tmp_path: Path):
 
 
 def test_a_plan_without_a_workdir_looks_into_no_folder(file: str):
-    [task] = read(file, None, ()).tasks
-    assert isinstance(task, Task)
+    [task] = read(file, None, ()).recipes
+    assert isinstance(task, SweepRecipe)
     assert dataclasses.replace(task.config, name="x") != TINY

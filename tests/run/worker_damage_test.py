@@ -9,7 +9,7 @@ from lm_mia.config import load
 from lm_mia.data import subsets
 from lm_mia.errors import UserError
 from lm_mia.score.scorer import Scorer
-from lm_mia.store.store import scores_of
+from lm_mia.store.store import open_store
 
 __all__ = ["_on_cpu", "tiny"]  # fixtures
 
@@ -37,7 +37,7 @@ def test_a_statistic_that_is_not_finite_is_not_stored(
     c = load.parse(tiny.config, ["--config.score.statistics=min_k"])
     workdir = tiny.copy(tmp_path / "w")
     recipe = tiny_run.recipe_of(workdir)
-    scores_of(c, recipe).ensure(subsets.rows(4, 2), {"tokens": np.arange(32)}, {})
+    open_store(c, recipe).ensure(subsets.requested_seeds(4, 2), {"tokens": np.arange(32)}, {})
     bad = {
         "loss": np.ones(32, np.float32),
         "min_k": np.array([np.nan, np.inf, *range(30)], np.float32),

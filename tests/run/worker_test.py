@@ -16,9 +16,9 @@ from tiny_run import _on_cpu, tiny, work
 from lm_mia import config
 from lm_mia.config import load
 from lm_mia.data import subsets
-from lm_mia.errors import DISK_WAY_OUT, ApartError, UserError
+from lm_mia.errors import DISK_REMEDY, RendezvousError, UserError
 from lm_mia.run import inventory, preemption, worker
-from lm_mia.store.store import Store, scores_of
+from lm_mia.store.store import Store, open_store
 from lm_mia.train import checkpoint
 from lm_mia.train.loop import DivergedError, PreemptedError
 
@@ -26,7 +26,7 @@ __all__ = ["_on_cpu", "tiny"]  # fixtures
 
 Event = worker.Event
 C = config.Config()
-ROWS = subsets.rows(4, 2)
+ROWS = subsets.requested_seeds(4, 2)
 NAMES = [str(row) for row in ROWS]
 
 
@@ -47,10 +47,10 @@ class Pipe:
     ("error", "said"),
     [
         (UserError("field=1: rule"), {"event": "user_error", "message": "field=1: rule"}),
-        (ApartError("not found"), {"event": "apart", "message": "not found"}),
+        (RendezvousError("not found"), {"event": "apart", "message": "not found"}),
         (
             OSError(28, "No space left on device"),
-            {"event": "disk", "message": f".: No space left on device; {DISK_WAY_OUT}"},
+            {"event": "disk", "message": f".: No space left on device; {DISK_REMEDY}"},
         ),
         (BrokenPipeError(), None),
         (None, None),
@@ -132,7 +132,7 @@ def test_a_row_that_another_worker_has_just_finished_is_not_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """It was missing when the worker listed the rows, and is there by the time that the worker holds its lock."""
-    rows = subsets.rows_of(C)
+    rows = subsets.models_of_config(C)
     answers = iter([rows[:1], [], []])
     monkeypatch.setattr(inventory, "missing", lambda *_: next(answers))
     (tmp_path / "locks").mkdir()
@@ -238,7 +238,7 @@ def test_rows_are_scored_at_every_score_point_and_present_when_all_are(
     c = load.parse(tiny.config, ["--config.score.at_steps=1,3", "--config.attack.step=3"])
     workdir = tiny.copy(tmp_path / "w", rows=False)
     made, recipe, seen = tiny_run.recipe_of(tiny.workdir), tiny_run.recipe_of(workdir), []
-    store = scores_of(c, recipe)
+    store = open_store(c, recipe)
     store.ensure(ROWS, {"tokens": np.arange(32)}, {})
     work("run", c, workdir, seen.append)
     scored = [event for event in seen if event["event"] == "row_scored"]
@@ -250,7 +250,7 @@ def test_rows_are_scored_at_every_score_point_and_present_when_all_are(
         assert kept == ["1", "3", "4"]
     assert store.missing(ROWS) == []
     end, _ = store.read(ROWS)
-    expected, _ = scores_of(load.parse(tiny.config), made).read(ROWS)
+    expected, _ = open_store(load.parse(tiny.config), made).read(ROWS)
     np.testing.assert_array_equal(end, expected)
     at = [dataclasses.replace(store, step=step).read(ROWS)[0] for step in (1, 3)]
     assert (at[0].mean(), at[1].mean()) != (end.mean(), end.mean())
@@ -278,14 +278,14 @@ def test_rows_are_scored_at_every_score_point_and_present_when_all_are(
 def test_asked_to_stop_where_no_step_follows(
     tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ):
-    """In a job, and where SIGTERM comes too late for `train_row`, the worker stops before what comes next."""
+    """In a job, and where SIGTERM comes too late for `train_model`, the worker stops before what comes next."""
     from lm_mia.train import loop
 
     c, seen = load.parse(tiny.config), []
     workdir = tiny.copy(tmp_path / "w", rows=False)
     recipe = tiny.recipe(workdir)
     row_of: list[preemption.Stop] = []
-    install, trained = preemption.Stop.install, loop.train_row
+    install, trained = preemption.Stop.install, loop.train_model
     monkeypatch.setattr(
         preemption.Stop, "install", lambda self: row_of.append(self) or install(self)
     )
@@ -300,7 +300,7 @@ def test_asked_to_stop_where_no_step_follows(
         if event["event"] == "row_scored" and moment == "while a row is scored":
             row_of[0].asked = True
 
-    monkeypatch.setattr(loop, "train_row", asked)
+    monkeypatch.setattr(loop, "train_model", asked)
     work("run", c, workdir, report)
     last = [event["event"] for event in seen if event["event"] not in ("train", "step", "scoring")]
     scored = ["row_scored"] if moment == "while a row is scored" else []

@@ -19,7 +19,7 @@ from lm_mia.score import extraction
 
 pytestmark = pytest.mark.usefixtures("quickly_compiled")
 __all__ = ["quickly_compiled"]  # a fixture
-SHAPE = transformer.Shape(layers=1, width=8, heads=2, vocab_size=32, length_tokens=8)
+SHAPE = transformer.ModelConfig(layers=1, width=8, heads=2, vocab_size=32, length_tokens=8)
 ASKED = config.Extract(
     samples=6, prefix_tokens=3, suffix_tokens=2, temperature=0.8, top_k=5, top_p=0.9
 )

@@ -11,16 +11,16 @@ from slow_model import parameters, slow_forward, slow_losses
 
 from lm_mia import config
 from lm_mia.data.population import Population
-from lm_mia.data.subsets import Row
+from lm_mia.data.subsets import ModelSeeds
 from lm_mia.errors import UserError
 from lm_mia.model import transformer
 from lm_mia.score import scorer as scorer_module
-from lm_mia.score.scorer import Scorer, micro_rows, restore_params
+from lm_mia.score.scorer import Scorer, micro_batch_size, restore_params
 from lm_mia.train import batching, checkpoint, sharding
 from lm_mia.train.optimizer import optimizer
 
-SHAPE = transformer.Shape(layers=2, width=8, heads=2, vocab_size=32, length_tokens=8)
-ROW = Row("replica", 4, 5, 6)
+SHAPE = transformer.ModelConfig(layers=2, width=8, heads=2, vocab_size=32, length_tokens=8)
+ROW = ModelSeeds("replica", 4, 5, 6)
 MESH = sharding.mesh(jax.devices()[:1])
 
 
@@ -44,20 +44,22 @@ def expected_N2(tiny: Population, logits: list[np.ndarray]) -> np.ndarray:
     return np.array([slow_losses(z_LxV, tiny.sample(i)).mean() for i, z_LxV in enumerate(logits)])
 
 
-def scorer(population: Population, micro_rows: int = 4, chunk_tokens: int = 16) -> Scorer:
-    return Scorer(SHAPE, population, transformer.Way(), chunk_tokens, micro_rows, MESH)
+def scorer(population: Population, micro_batch_size: int = 4, chunk_tokens: int = 16) -> Scorer:
+    return Scorer(SHAPE, population, transformer.Way(), chunk_tokens, micro_batch_size, MESH)
 
 
 # of a row of 8 tokens at once, of three, of more than there are; in chunks of a token, of some, of all
-@pytest.mark.parametrize(("micro_rows", "chunk_tokens"), [(1, 1), (1, 13), (3, 13), (64, 4096)])
+@pytest.mark.parametrize(
+    ("micro_batch_size", "chunk_tokens"), [(1, 1), (1, 13), (3, 13), (64, 4096)]
+)
 def test_scores_equal_a_slow_reference_however_they_are_computed(
     tiny: Population,
     state: checkpoint.State,
     expected_N2: np.ndarray,
-    micro_rows: int,
+    micro_batch_size: int,
     chunk_tokens: int,
 ):
-    of = scorer(tiny, micro_rows, chunk_tokens)
+    of = scorer(tiny, micro_batch_size, chunk_tokens)
     loss_N2 = of.values(state["params"], (), 0, 20)["loss"]
     assert (loss_N2.dtype, loss_N2.shape) == (np.float32, (20,))
     np.testing.assert_allclose(loss_N2, expected_N2, rtol=1e-5)
@@ -65,9 +67,9 @@ def test_scores_equal_a_slow_reference_however_they_are_computed(
 
 
 def test_rows_a_call_follow_the_platform_unless_asked_for():
-    sizes = [micro_rows(0, L, kind) for kind in ("cpu", "gpu") for L in (64, 1024, 4096)]
+    sizes = [micro_batch_size(0, L, kind) for kind in ("cpu", "gpu") for L in (64, 1024, 4096)]
     assert sizes == [16, 1, 1, 1024, 64, 16]
-    assert micro_rows(7, 64, "gpu") == 7
+    assert micro_batch_size(7, 64, "gpu") == 7
 
 
 @pytest.mark.parametrize("window", [1, 6, 20])

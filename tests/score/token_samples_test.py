@@ -58,9 +58,9 @@ def test_tokens_have_a_dimension_of_their_own(tmp_path: Path):
     s = store(tmp_path)
     s.ensure(FOUR, COLUMNS, {}, TOKENS)
     for row in FOUR:
-        s.write_row(row, *values(row))
+        s.write_model(row, *values(row))
     assert s.missing(FOUR) == FOUR
-    assert s.lacking(FOUR[0]) == []
+    assert s.missing_shards(FOUR[0]) == []
     for m, row in enumerate(FOUR):
         assert s.lacks_tokens(row)
         s.write_tokens(row, log_probs(m))
@@ -96,7 +96,7 @@ def test_tokens_asked_for_later_and_of_other_samples(tmp_path: Path):
     plain = store(tmp_path, ())
     ensure(plain, FOUR)
     for row in FOUR:
-        plain.write_row(row, *values(row))
+        plain.write_model(row, *values(row))
     s = store(tmp_path)
     assert s.missing(FOUR) == FOUR
     s.ensure(FOUR, COLUMNS, {}, TOKENS)
@@ -164,7 +164,7 @@ def test_a_crash_while_the_list_changes(
     s, plain = store(tmp_path, old), store(tmp_path, ())
     s.ensure(FOUR, COLUMNS, {}, columns(old) if old else {})
     for row in FOUR:
-        plain.write_row(row, *values(row))
+        plain.write_model(row, *values(row))
     shutil.rmtree(s.path / "token_log_prob", ignore_errors=True)
     owner = store_module if crash == "spec" else schema
     with monkeypatch.context() as patch:

@@ -8,7 +8,7 @@ from lm_mia.model import transformer
 from lm_mia.train import checkpoint, sharding
 from lm_mia.train.optimizer import optimizer
 
-SHAPE = transformer.Shape(layers=2, width=8, heads=2, vocab_size=16, length_tokens=6)
+SHAPE = transformer.ModelConfig(layers=2, width=8, heads=2, vocab_size=16, length_tokens=6)
 TX = optimizer(config.Optimizer())
 
 

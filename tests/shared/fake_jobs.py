@@ -21,7 +21,7 @@ from lm_mia import config
 from lm_mia.data import subsets
 from lm_mia.run import inventory, supervisor
 from lm_mia.run.sweep import Sweep
-from lm_mia.store.store import Store, scores_of
+from lm_mia.store.store import Store, open_store
 
 
 class Job:
@@ -51,7 +51,7 @@ class FakeJobs:
 
     started: list[dict[str, str]] = dataclasses.field(default_factory=list)
     """The flags of every job by name, such as ``{"rows": "0:2", "recipe": "epochs=2", ...}``."""
-    not_made: set[subsets.Row] = dataclasses.field(default_factory=set)
+    not_made: set[subsets.ModelSeeds] = dataclasses.field(default_factory=set)
     """Rows that jobs leave missing, as if another command held their locks."""
     before: Callable[[dict[str, str]], Job | None] = lambda flags: None
     """Called with the flags of a job before it does its work; the Job that it returns, if any, takes its place."""
@@ -70,8 +70,8 @@ def jobs(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> FakeJobs:
     """Jobs run inside this process while the test runs, and their rows are those of the tiny run."""
     fake = FakeJobs()
     known = Store(recipe_of(tiny.workdir) / "scores.zarr")
-    loss_MxN, member_MxN = known.read(known.rows())
-    scores = dict(zip(known.rows(), zip(loss_MxN, member_MxN, strict=True), strict=True))
+    loss_MxN, member_MxN = known.read(known.models())
+    scores = dict(zip(known.models(), zip(loss_MxN, member_MxN, strict=True), strict=True))
 
     def run(
         todo: str,
@@ -79,14 +79,14 @@ def jobs(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> FakeJobs:
         workdir: Path,
         recipe: Path,
         on_event: Callable[[dict[str, Any]], None],
-        only: Sequence[subsets.Row],
+        only: Sequence[subsets.ModelSeeds],
     ) -> bool:
         for row in inventory.missing(todo, c, recipe, list(only)):
             if row in fake.not_made:
                 continue
             about = {"row": str(row), "role": row.role, "index": 0}
             on_event({"event": "row_started", **about})
-            scores_of(c, recipe).write_row(row, *scores[row])
+            open_store(c, recipe).write_model(row, *scores[row])
             ended = {"event": "row_scored", "step": inventory.total_steps(c, row), "last": True}
             means = dict.fromkeys(("seconds", "member_loss_nats", "nonmember_loss_nats"), 0.0)
             on_event(ended | about | means)
@@ -99,7 +99,7 @@ def jobs(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> FakeJobs:
 
 def running(of: Sweep) -> list[dict[str, Any]]:
     """The records of all jobs of a sweep that are at work on a row."""
-    found = [record for task in of.tasks for _, record, _ in heartbeats.running(task.folder)]
+    found = [record for task in of.recipes for _, record, _ in heartbeats.running(task.folder)]
     return [record for record in found if record["rows"]]
 
 

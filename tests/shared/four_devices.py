@@ -37,7 +37,7 @@ EVEN = dataclasses.replace(SHAPE, layers=1)
 ODD = dataclasses.replace(SHAPE, width=6, heads=1, vocab_size=66, length_tokens=32)
 # several micro-batches, devices idle in some; scanned and computed again; one micro-batch for all
 CASES = {
-    "even": (EVEN, choice(micro_rows=1), (1, 2, 4)),
+    "even": (EVEN, choice(micro_batch_size=1), (1, 2, 4)),
     "scanned": (SHAPE, choice(transformer.Way(scanned=True, remat="full")), (1, 2)),
     "odd": (ODD, choice(), (1, 4)),
 }
@@ -131,7 +131,7 @@ def checkpoints(folder: Path) -> dict[str, Any]:
                 pairs = zip(*map(jax.tree.leaves, (got, states[n])), strict=True)
                 placed = all(a.sharding == b.sharding for a, b in pairs)
                 found["restored"][f"{saved} on {n}"] = [same(got, states[1]), placed]
-                row = subsets.Row("reference", 1, 2, 3)
+                row = subsets.ModelSeeds("reference", 1, 2, 3)
                 params = restore_params(row, 6, EVEN, of, mesh, mesh)
                 on = {d.id for leaf in jax.tree.leaves(params) for d in leaf.devices()}
                 right = [same(params, states[1]["params"]), on == {*range(n)}]

@@ -28,16 +28,16 @@ def hold_rows() -> None:
     def holding(*args: Any) -> None:
         from lm_mia.train import loop
 
-        train_row = loop.train_row
+        train_model = loop.train_model
 
         def train_held(
             trainer: Any, row: Any, steps: Any, folder: Any, report: Any, keep: Any, asked: Any
         ) -> None:
             held = os.environ.get("HOLD_ROW") in (None, str(row))
             stop = waiting(asked) if held else asked
-            train_row(trainer, row, steps, folder, report, keep, stop)
+            train_model(trainer, row, steps, folder, report, keep, stop)
 
-        setattr(loop, "train_row", train_held)  # noqa: B010 (a plain assignment is none to pyright)
+        setattr(loop, "train_model", train_held)  # noqa: B010 (a plain assignment is none to pyright)
         work(*args)
 
     setattr(worker, "_work", holding)  # noqa: B010

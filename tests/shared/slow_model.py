@@ -9,12 +9,14 @@ import numpy as np
 from lm_mia.model import transformer
 
 
-def shapes(shape: transformer.Shape) -> Any:
+def shapes(shape: transformer.ModelConfig) -> Any:
     """Shapes and types of the parameters."""
     return jax.eval_shape(lambda: transformer.init(jax.random.key(0), shape))
 
 
-def parameters(shape: transformer.Shape, seed: int = 0, noise: float = 0.0) -> transformer.Params:
+def parameters(
+    shape: transformer.ModelConfig, seed: int = 0, noise: float = 0.0
+) -> transformer.Params:
     """Arrays of numpy, distributed much like first values, with so much noise that every one of them counts."""
     rng = np.random.default_rng(seed)
 

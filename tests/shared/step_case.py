@@ -14,11 +14,11 @@ from lm_mia import config
 from lm_mia.data.population import Population
 from lm_mia.model import transformer
 from lm_mia.train import batching, checkpoint, sharding
-from lm_mia.train.execution import Choice
+from lm_mia.train.execution import ExecutionPlan
 from lm_mia.train.optimizer import optimizer
-from lm_mia.train.step import place
+from lm_mia.train.step import to_global_array
 
-SHAPE = transformer.Shape(layers=2, width=16, heads=2, vocab_size=64, length_tokens=32)
+SHAPE = transformer.ModelConfig(layers=2, width=16, heads=2, vocab_size=64, length_tokens=32)
 ONE_BY_ONE = transformer.Way()
 RECIPE = config.Optimizer(warmup_steps=0, weight_decay=0.1, clip_norm=0.5)
 # Whole rows, single tokens, pairs, and samples that leave tails: 8 packed rows.
@@ -34,13 +34,13 @@ def population(length_N: Sequence[int] = LENGTHS, seed: int = 0) -> Population:
 
 
 def choice(
-    way: transformer.Way = ONE_BY_ONE, micro_rows: int = 2, chunk_tokens: int = 24
-) -> Choice:
-    return Choice(way, micro_rows, chunk_tokens, "for a test")
+    way: transformer.Way = ONE_BY_ONE, micro_batch_size: int = 2, chunk_tokens: int = 24
+) -> ExecutionPlan:
+    return ExecutionPlan(way, micro_batch_size, chunk_tokens, "for a test")
 
 
 @functools.cache
-def parameters(shape: transformer.Shape = SHAPE) -> transformer.Params:
+def parameters(shape: transformer.ModelConfig = SHAPE) -> transformer.Params:
     """Initial weights, with so much noise that each of them affects the output."""
     noise = np.random.default_rng(0)
     return jax.tree.map(
@@ -50,7 +50,7 @@ def parameters(shape: transformer.Shape = SHAPE) -> transformer.Params:
 
 
 def state(
-    mesh: Mesh, recipe: config.Optimizer = RECIPE, shape: transformer.Shape = SHAPE
+    mesh: Mesh, recipe: config.Optimizer = RECIPE, shape: transformer.ModelConfig = SHAPE
 ) -> checkpoint.State:
     """The state before the first update, on a mesh: moments and the count of updates are 0."""
     params = jax.tree.map(
@@ -65,23 +65,29 @@ def state(
 def laid_out(
     samples: Population,
     ids_B: np.ndarray,
-    chosen: Choice,
+    chosen: ExecutionPlan,
     mesh: Mesh,
     most: int = 0,
     packed: bool = True,
-) -> tuple[batching.Rows, batching.Sizes]:
+) -> tuple[batching.PackedBatch, batching.BatchStats]:
     """Samples as rows in memory, with space for ``most`` of them at least; one sample a row if they are not packed."""
     length_B = samples.lengths_N[ids_B]
     plan = batching.packed_plan(length_B, samples.length_tokens)
     if not packed:
         plan = padded_plan(length_B)
-    count = batching.micro_batches(max(most, len(ids_B)), chosen.micro_rows, mesh.size)
-    return batching.rows(samples, ids_B, plan, count, chosen.micro_rows, mesh.size)
+    count = batching.micro_batches(max(most, len(ids_B)), chosen.micro_batch_size, mesh.size)
+    return batching.rows(samples, ids_B, plan, count, chosen.micro_batch_size, mesh.size)
 
 
-def arguments(rows: batching.Rows, sizes: batching.Sizes, mesh: Mesh) -> tuple[Any, ...]:
+def arguments(
+    rows: batching.PackedBatch, sizes: batching.BatchStats, mesh: Mesh
+) -> tuple[Any, ...]:
     """What a step or a loss takes between state and learning rate."""
-    return place(rows, mesh), np.int32(sizes.trips), np.float32(sizes.predicted)
+    return (
+        to_global_array(rows, mesh),
+        np.int32(sizes.num_micro_batches),
+        np.float32(sizes.num_targets),
+    )
 
 
 def one_device() -> Mesh:

@@ -15,13 +15,13 @@ import pytest
 
 from analysis import page
 from analysis.figures import MODULES
-from analysis.io import Recipe, Recipes
+from analysis.io import RecipeResults, SweepResults
 from lm_mia.attacks.runner import Requested
 from lm_mia.config import Config, Corpus, Tokenizer, load
 from lm_mia.config.needs import matching
 from lm_mia.data.population import Population, open_population
 from lm_mia.run import pipeline
-from lm_mia.run.sweep import Task
+from lm_mia.run.sweep import SweepRecipe
 from lm_mia.run.workdir import Workdir
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -88,7 +88,7 @@ OF_TARGETS = (
 """Tables that the attacks stage makes for figures, beside models.csv and the tables of decisions."""
 
 
-def without_targets(recipe: Recipe, workdir: Path) -> Recipe:
+def without_targets(recipe: RecipeResults, workdir: Path) -> RecipeResults:
     """The recipe in another workdir, with links to its scores and tables except those of `OF_TARGETS`."""
     folder = workdir / "recipes" / recipe.name
     (folder / "tables").mkdir(parents=True, exist_ok=True)
@@ -102,28 +102,28 @@ def without_targets(recipe: Recipe, workdir: Path) -> Recipe:
 
 
 def requested(
-    figures: Sequence[str], recipes: Recipes
-) -> list[tuple[Recipe, Task, Population, Requested]]:
+    figures: Sequence[str], recipes: SweepResults
+) -> list[tuple[RecipeResults, SweepRecipe, Population, Requested]]:
     """What the attacks stage computes for some figures, for each recipe that one of them needs."""
     needs = page.needs(figures)
     patterns = [pattern for need in needs for pattern in need.recipes]
     names = matching(patterns, {recipe.name: recipe.names for recipe in recipes.all})
     some = [recipe for recipe in recipes.all if recipe.name in names]
-    tasks = [Task(Workdir(r.folder.parents[1]), r.name, r.config, r.names) for r in some]
+    tasks = [SweepRecipe(Workdir(r.folder.parents[1]), r.name, r.config, r.names) for r in some]
     populations = [open_population(r.population_folder, verify=False) for r in some]
     made = [*zip(tasks, populations, strict=True)]
     found = pipeline.requested(made, needs)
     return [(r, *pair, found[r.name]) for r, pair in zip(some, made, strict=True)]
 
 
-def attack(figures: Sequence[str], recipes: Recipes) -> None:
+def attack(figures: Sequence[str], recipes: SweepResults) -> None:
     """The attacks stage with the needs of some figures."""
     silent: Any = lambda *_: None  # noqa: E731
     for _, task, population, of_figures in requested(figures, recipes):
         pipeline.attack(task, population, of_figures, silent, silent)
 
 
-def with_needs_alone(figure: str, recipes: Recipes, workdir: Path) -> Recipes:
+def with_needs_alone(figure: str, recipes: SweepResults, workdir: Path) -> SweepResults:
     """The recipes with only those lines of their tables of targets that the attacks stage makes for one figure."""
     for recipe, _, _, of_figure in requested([figure], recipes):
         tables, links = recipe.folder / "tables", workdir / "recipes" / recipe.name / "tables"
@@ -141,7 +141,7 @@ def with_needs_alone(figure: str, recipes: Recipes, workdir: Path) -> Recipes:
             losses = pd.read_csv(tables / "sample_losses.csv")
             losses = losses[losses["sample"].isin(of_figure.loss_samples)]
             losses.to_csv(links / "sample_losses.csv", index=False)
-    return Recipes([without_targets(recipe, workdir) for recipe in recipes.all])
+    return SweepResults([without_targets(recipe, workdir) for recipe in recipes.all])
 
 
 if __name__ == "__main__":

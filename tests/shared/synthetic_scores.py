@@ -81,7 +81,7 @@ def scored(
     Rows that are absent are in the store's list alone; labels may change who is a member.
     """
     rng = np.random.default_rng(0)
-    rows = subsets.rows(c.references, c.replicas)
+    rows = subsets.requested_seeds(c.references, c.replicas)
     member_MxN = subsets.members(rows, samples, design)
     labels(member_MxN)
     level_N, noise_MxN = rng.normal(4, 0.5, samples), rng.normal(0, 0.2, member_MxN.shape)
@@ -98,7 +98,7 @@ def scored(
     for m, row in enumerate(rows):
         if m not in absent:
             row_values = {name: value_MxN[m] for name, value_MxN in values.items()}
-            store.write_row(row, loss_MxN[m], member_MxN[m], row_values)
+            store.write_model(row, loss_MxN[m], member_MxN[m], row_values)
     there = [m for m in range(len(rows)) if m not in absent]
     return Scored(
         store,

@@ -19,7 +19,7 @@ from lm_mia import config
 from lm_mia.attacks import runner
 from lm_mia.data import subsets
 from lm_mia.data.population import Population
-from lm_mia.data.subsets import Row
+from lm_mia.data.subsets import ModelSeeds
 from lm_mia.score import extraction
 from lm_mia.store.store import Store
 
@@ -45,10 +45,10 @@ STATISTICS = {"min_k": "min_k", "min_k_plus_plus": "min_k_plus_plus", "lowercase
 class World:
     """Losses of the rows of an attack on N samples."""
 
-    rows: Sequence[Row]
+    rows: Sequence[ModelSeeds]
     loss_MxN: np.ndarray
     member_MxN: np.ndarray
-    larger: Sequence[Row]
+    larger: Sequence[ModelSeeds]
     """Models of an earlier attack that had more of both roles, which only the log mentions."""
 
 
@@ -127,11 +127,11 @@ def write_workdir(
     defaults |= {"attacks": ATTACKS, "bootstraps": 40, "rmia_samples": 100, "band": (0.01, 0.2)}
     c = config.Attack(**(defaults | settings))
     rng = np.random.default_rng(0)
-    rows = subsets.rows(c.references, c.replicas)
+    rows = subsets.requested_seeds(c.references, c.replicas)
     member_MxN = subsets.members(rows, samples, design)
     level_N, gain_N = rng.normal(4, 0.6, samples), effect * rng.gamma(2, 0.5, samples)
     loss_MxN = level_N - gain_N * member_MxN + rng.normal(0, 0.25, member_MxN.shape)
-    larger = [r for r in subsets.rows(c.references + 4, c.replicas + 1) if r not in rows]
+    larger = [r for r in subsets.requested_seeds(c.references + 4, c.replicas + 1) if r not in rows]
     world = World(rows, loss_MxN.astype(np.float32), member_MxN, larger)
     recipe = folder / "recipes" / name
     store = _write_store(recipe, world, c, absent)
@@ -178,7 +178,7 @@ def _write_store(folder: Path, world: World, c: config.Attack, absent: Sequence[
     for row, loss_N, member_N in zip(world.rows, world.loss_MxN, world.member_MxN, strict=True):
         if str(row) not in absent:
             values = {name: loss_N + 0.01 * i for i, name in enumerate(statistics, 1)}
-            store.write_row(row, loss_N, member_N, values)
+            store.write_model(row, loss_N, member_N, values)
     return store
 
 
@@ -230,7 +230,7 @@ def _write_log(
             means = {"member_loss_nats": member, "nonmember_loss_nats": nonmember}
             log.write(json.dumps(row | {"event": "row_scored"} | means) + "\n")
 
-        def named(row: Row) -> dict[str, Any]:
+        def named(row: ModelSeeds) -> dict[str, Any]:
             return {"row": str(row), "role": row.role, "recipe": recipe}
 
         for row in (world.rows[0], *world.larger):  # the first is trained again below

@@ -11,20 +11,20 @@ import numpy as np
 from lm_mia import config
 from lm_mia.data import batch_order, subsets
 from lm_mia.data.population import Population
-from lm_mia.data.subsets import Row
+from lm_mia.data.subsets import ModelSeeds
 from lm_mia.model import transformer
 from lm_mia.train import checkpoint, execution, loop, sharding
 from lm_mia.train.optimizer import optimizer
 from lm_mia.train.step import make_loss, make_step
 
-SHAPE = transformer.Shape(layers=1, width=8, heads=2, vocab_size=32, length_tokens=8)
+SHAPE = transformer.ModelConfig(layers=1, width=8, heads=2, vocab_size=32, length_tokens=8)
 RECIPE = config.Optimizer(1e-4, 3e-2, 1e-3, warmup_steps=2)
 # N = 10 members in batches of 4, so 3 steps an epoch, of which the last is short.
 TRAIN = config.Train(batch_size=4, epochs=2)
 OFTEN = config.Train(batch_size=4, epochs=2, checkpoint_minutes=1e-9)
-ROW, STEPS = Row("reference", 1, 2, 3), 6
-CHOICE = execution.choose(config.Compute(micro_rows=2), SHAPE, 4, "cpu")
-PACKED = execution.choose(config.Compute(), SHAPE, 4, "cpu")
+ROW, STEPS = ModelSeeds("reference", 1, 2, 3), 6
+CHOICE = execution.plan_execution(config.Compute(micro_batch_size=2), SHAPE, 4, "cpu")
+PACKED = execution.plan_execution(config.Compute(), SHAPE, 4, "cpu")
 
 
 @functools.cache
@@ -42,7 +42,7 @@ def trainer(
     population: Population,
     settings: config.Train = TRAIN,
     recipe: config.Optimizer = RECIPE,
-    choice: execution.Choice = CHOICE,
+    choice: execution.ExecutionPlan = CHOICE,
     step: Callable[..., Any] | None = None,
 ) -> loop.Trainer:
     """Of a tiny row, with another update if given."""
@@ -55,19 +55,19 @@ def trainer(
 def run(
     population: Population,
     folder: Path,
-    row: Row = ROW,
+    row: ModelSeeds = ROW,
     step: Callable[..., Any] | None = None,
     report: Callable[[loop.Event], None] | None = None,
     keep: Sequence[int] = (),
     stop: Callable[[int], bool] = lambda step: False,
     settings: config.Train = TRAIN,
     recipe: config.Optimizer = RECIPE,
-    choice: execution.Choice = CHOICE,
+    choice: execution.ExecutionPlan = CHOICE,
 ) -> list[loop.Event]:
     """Trains a row of STEPS steps to its end, with another update if given; what it reported."""
     events: list[loop.Event] = []
     used = trainer(population, settings, recipe, choice, step)
-    loop.train_row(used, row, STEPS, folder, report or events.append, keep, stop)
+    loop.train_model(used, row, STEPS, folder, report or events.append, keep, stop)
     return events
 
 
@@ -92,7 +92,7 @@ def slow_gradient(params: transformer.Params, x_L: jax.Array, i: int) -> jax.Arr
     return -jax.nn.log_softmax(transformer.forward(params, x_L[None])[0, i - 1])[x_L[i]]
 
 
-def plan_of(row: Row, design: subsets.Design) -> list[list[int]]:
+def plan_of(row: ModelSeeds, design: subsets.Design) -> list[list[int]]:
     """Sample ids of every step, by a walk through the order."""
     ids = [i for i, m in enumerate(subsets.member(row.subset_seed, 20, design)) if m]
     plan: list[list[int]] = []

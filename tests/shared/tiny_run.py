@@ -23,7 +23,7 @@ import pytest
 
 from analysis import page
 from lm_mia import cli, config
-from lm_mia.data.subsets import Row
+from lm_mia.data.subsets import ModelSeeds
 from lm_mia.run import worker
 from lm_mia.store.schema import VARIABLES
 from lm_mia.store.store import Store
@@ -129,7 +129,7 @@ class Tiny:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{free.getsockname()[1]}"
-        argv = self.argv("run", workdir, "--config.compute.span=job", *more)
+        argv = self.argv("run", workdir, "--config.compute.sharding=fsdp", *more)
         found = []
         for index in range(processes):
             more_environment = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
@@ -147,7 +147,7 @@ class Tiny:
         """The recipe's folder in another workdir, whose store knows the models, as `lm_mia.run.pipeline` makes it."""
         made, recipe = recipe_of(self.workdir), recipe_of(workdir)
         recipe.mkdir(parents=True, exist_ok=True)
-        known = Store(made / "scores.zarr").rows()
+        known = Store(made / "scores.zarr").models()
         Store(recipe / "scores.zarr").ensure(known, {"tokens": np.arange(32)}, {})
         return recipe
 
@@ -270,7 +270,7 @@ def work(
     c: config.Config,
     workdir: Path,
     report: Callable[[worker.Event], None],
-    only: Sequence[Row] | None = None,
+    only: Sequence[ModelSeeds] | None = None,
 ) -> None:
     """What `worker.main` does for the tiny run's recipe, in this process."""
     worker._work(todo, c, population_of(workdir), recipe_of(workdir), (0, 1), report, only)
@@ -282,7 +282,7 @@ def here(
     population: Path,
     recipe: Path,
     on_event: Callable[[worker.Event], None],
-    only: Sequence[Row] | None,
+    only: Sequence[ModelSeeds] | None,
 ) -> bool:
     """`supervisor.run`, but a worker's work is done in this process."""
     worker._work(todo, c, population, recipe, (0, 1), on_event, only)

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import zarr
 
-from lm_mia.data.subsets import Row, rows
+from lm_mia.data.subsets import ModelSeeds, requested_seeds
 from lm_mia.store import schema, store
 from lm_mia.store.store import Store
 
 SAMPLES = 10
-FOUR, SIX = rows(4, 2), rows(6, 2)
+FOUR, SIX = requested_seeds(4, 2), requested_seeds(6, 2)
 COLUMNS = {"tokens": np.arange(SAMPLES) + 5, "unk": np.zeros(SAMPLES, np.int64)}
 
 
@@ -24,20 +24,20 @@ def _small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema, "CHUNK_SAMPLES", 2)
 
 
-def values(row: Row) -> tuple[np.ndarray, np.ndarray]:
+def values(row: ModelSeeds) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng([row.subset_seed, row.order_seed])
     return rng.normal(size=SAMPLES).astype(np.float32), rng.random(SAMPLES) < 0.5
 
 
-def ensure(s: Store, wanted: list[Row]) -> None:
+def ensure(s: Store, wanted: list[ModelSeeds]) -> None:
     s.ensure(wanted, COLUMNS, {"recipe": "abc"})
 
 
-def made(path: Path, wanted: list[Row] = FOUR) -> Store:
+def made(path: Path, wanted: list[ModelSeeds] = FOUR) -> Store:
     s = Store(path / "scores.zarr")
     ensure(s, wanted)
     for row in wanted:
-        s.write_row(row, *values(row))
+        s.write_model(row, *values(row))
     return s
 
 
@@ -47,7 +47,7 @@ def content(s: Store) -> dict[str, bytes]:
     return {str(p.relative_to(s.path)): p.read_bytes() for p in files}
 
 
-def check(s: Store, wanted: list[Row]) -> None:
+def check(s: Store, wanted: list[ModelSeeds]) -> None:
     loss_MxN, member_MxN = s.read(wanted)
     assert (loss_MxN.dtype, member_MxN.dtype) == (np.float32, np.bool_)
     for i, row in enumerate(wanted):
@@ -56,9 +56,9 @@ def check(s: Store, wanted: list[Row]) -> None:
         np.testing.assert_array_equal(member_MxN[i], member_N)
 
 
-def lacking(s: Store, row: Row, step: int = 0) -> list[str]:
+def lacking(s: Store, row: ModelSeeds, step: int = 0) -> list[str]:
     """The variables of which a row lacks a shard."""
-    found = {name for _, _, names in s.lacking(row, step) for name in names}
+    found = {name for _, _, names in s.missing_shards(row, step) for name in names}
     return [name for name in s.variables if name in found]
 
 
@@ -71,18 +71,18 @@ def asked(path: Path, statistics: tuple[str, ...] = (), step: int = 0) -> Store:
     return Store(path, statistics, POINTS, END, step)
 
 
-def loss(row: Row, step: int, name: str = "loss") -> np.ndarray:
+def loss(row: ModelSeeds, step: int, name: str = "loss") -> np.ndarray:
     """Other values at every score point."""
     noise = np.random.default_rng([row.subset_seed, row.order_seed, step, len(name)])
     return noise.normal(size=SAMPLES).astype(np.float32)
 
 
-def write(s: Store, row: Row, step: int) -> None:
+def write(s: Store, row: ModelSeeds, step: int) -> None:
     more = {name: loss(row, step, name) for name in s.statistics}
-    s.write_row(row, loss(row, step), values(row)[1], more, step)
+    s.write_model(row, loss(row, step), values(row)[1], more, step)
 
 
-def filled(path: Path, wanted: list[Row] = FOUR, statistics: tuple[str, ...] = ()) -> Store:
+def filled(path: Path, wanted: list[ModelSeeds] = FOUR, statistics: tuple[str, ...] = ()) -> Store:
     path.mkdir(exist_ok=True)
     s = asked(path / "scores.zarr", statistics)
     ensure(s, wanted)

@@ -41,7 +41,7 @@ config=(
   --config.attack.resample_references=0 --config.extract.samples=0 --config.train.workers=1
 )
 one=(--config.train.epochs=24)
-pair=(--config.compute.span=job --config.train.epochs=4)
+pair=(--config.compute.sharding=fsdp --config.train.epochs=4)
 declare -A asked # of a job that is held: how often it had been asked to stop before
 
 # --- what is looked at ---

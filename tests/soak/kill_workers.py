@@ -116,7 +116,7 @@ def main() -> int:
     began = time.monotonic()
     workers = [Worker(n, start(of, n, folder, environment)) for n in range(WORKERS)]
     while any(w.process.poll() is None for w in workers) or moments:
-        done = known.models - len(jobs.missing(of.tasks[0]))
+        done = known.models - len(jobs.missing(of.recipes[0]))
         while moments and moments[0][0] <= done:
             _, n = moments.pop(0)
             worker = workers[n]
@@ -141,7 +141,7 @@ def main() -> int:
     facts = {
         "exit codes are 0": all(w.process.returncode == 0 for w in workers),
         "every worker was killed twice": [w.lives for w in workers] == [3] * WORKERS,
-        "every model is present": jobs.missing(of.tasks[0]) == [],
+        "every model is present": jobs.missing(of.recipes[0]) == [],
         "no model is in the log as scored twice": len(set(scored)) == len(scored),
         "scores are those of the unbroken sweep": tiny_run.scores(of.workdir.path)
         == tiny_run.scores(whole.workdir.path),

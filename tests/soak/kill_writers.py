@@ -115,7 +115,7 @@ class Run:
         steps = -(-settings["population"]["samples"] // 2 // settings["train"]["batch_size"])
         asked = tuple(settings["score"]["statistics"])
         store = Store(self.store, asked, tuple(settings["score"]["at_steps"]), steps)
-        return check.check(store, store.rows()).corrupt
+        return check.check(store, store.models()).corrupt
 
 
 class Wrong(Exception):
@@ -263,7 +263,7 @@ def _index(run: Run, row: str) -> str:
 
     table = read(run.store)
     assert table is not None
-    return str([str(of) for of in table.rows].index(row))
+    return str([str(of) for of in table.models].index(row))
 
 
 def _alive(pid: int) -> bool:

@@ -65,7 +65,7 @@ CASES: dict[str, tuple[Hit, int, int]] = {  # what is hit; processes and devices
 def losses(workdir: Path) -> np.ndarray:
     """Of every row at every score point and at the end."""
     path = tiny_run.recipe_of(workdir) / "scores.zarr"
-    rows = subsets.rows(4, 2)
+    rows = subsets.requested_seeds(4, 2)
     return np.stack([Store(path, (), (5, 40), STEPS, step).read(rows)[0] for step in (5, 40, 0)])
 
 

@@ -34,7 +34,7 @@ LEFT_OUT = {"left out per_sample", "left out pooled"}
 
 def subsets_of(references: int, design: subsets.Design) -> np.ndarray:
     """member_MxN of the references of an attack."""
-    return subsets.members(subsets.rows(references, 0), SAMPLES, design)
+    return subsets.members(subsets.requested_seeds(references, 0), SAMPLES, design)
 
 
 def scored(

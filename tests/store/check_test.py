@@ -34,10 +34,10 @@ def test_damage_is_named_and_repaired_bit_for_bit(tmp_path: Path, name: str):
     assert (found.missing, found.corrupt) == ([path], [])
     variable, _, index, shard = name.split("/")
     row = FOUR[int(index)]
-    [(low, high, names)] = s.lacking(row)
+    [(low, high, names)] = s.missing_shards(row)
     assert names == [variable]
     of: dict[str, np.ndarray] = dict(zip(("loss", "member"), values(row), strict=True))
-    assert low == int(shard) * (s.lacking(row)[0][1] - low) or high == len(of["loss"])
+    assert low == int(shard) * (s.missing_shards(row)[0][1] - low) or high == len(of["loss"])
     s.write_shards(row, low, {variable: of[variable][low:high]})
     assert content(s) == before
 
@@ -45,7 +45,7 @@ def test_damage_is_named_and_repaired_bit_for_bit(tmp_path: Path, name: str):
 def test_rows_that_were_never_scored_are_missing(tmp_path: Path):
     s = Store(tmp_path / "scores.zarr")
     ensure(s, FOUR)
-    s.write_row(FOUR[1], *values(FOUR[1]))
+    s.write_model(FOUR[1], *values(FOUR[1]))
     found = check.check(s, FOUR)
     assert (found.shards, len(found.missing), found.corrupt) == (36, 30, [])
     assert not any(path.parts[-2] == "1" for path in found.missing)

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lm_mia.data.subsets import Row, rows
+from lm_mia.data.subsets import ModelSeeds, requested_seeds
 from lm_mia.errors import UserError
 from lm_mia.store import reader, schema
 from lm_mia.store.store import Store
 
 SAMPLES = 23
-SIX = rows(4, 2)
+SIX = requested_seeds(4, 2)
 PARTS = {
     "target": ("loss", SIX[4:]),
     "reference": ("loss", SIX[3::-1]),
@@ -34,7 +34,7 @@ def made(tmp_path: Path) -> Store:
     s, rng = Store(tmp_path / "scores.zarr"), np.random.default_rng(0)
     s.ensure(SIX, {"tokens": np.arange(SAMPLES)}, {})
     for row in SIX:
-        s.write_row(row, rng.normal(size=SAMPLES).astype(np.float32), rng.random(SAMPLES) < 0.5)
+        s.write_model(row, rng.normal(size=SAMPLES).astype(np.float32), rng.random(SAMPLES) < 0.5)
     return s
 
 
@@ -92,7 +92,7 @@ def test_absent_rows_are_told_at_once_and_only_of_the_variables_asked(made: Stor
         f"{made.path}: 2 of 6 models absent ({SIX[4]}, {SIX[1]}); run `lm-mia run` first"
     )
     assert len(list(made.blocks({"target": PARTS["target"]}))) == 1  # losses of 4 and 5 are there
-    unknown = Row("reference", 7, 7, 7)
+    unknown = ModelSeeds("reference", 7, 7, 7)
     with pytest.raises(UserError, match=r"1 of 1 models absent \(reference-07\); run"):
         made.blocks({"x": ("loss", [unknown])})
     with pytest.raises(UserError, match=r"1 of 1 models absent \(reference-00\); run"):

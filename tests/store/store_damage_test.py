@@ -18,7 +18,7 @@ from tiny_store import (
     values,
 )
 
-from lm_mia.data.subsets import Row
+from lm_mia.data.subsets import ModelSeeds
 from lm_mia.errors import UserError
 from lm_mia.store.store import Store
 
@@ -79,7 +79,7 @@ def test_crashed_at_any_step_growth_leaves_what_the_next_one_mends(
         shutil.copytree(tmp_path / "before.zarr", path)
         s, asked = Store(path), Store(path, statistics)
         crashed = crash(monkeypatch, at, lambda asked=asked: ensure(asked, SIX))
-        assert s.rows() in (FOUR, FOUR + SIX[4:6])
+        assert s.models() in (FOUR, FOUR + SIX[4:6])
         # A reader sees the old state or the new.
         assert s.missing(FOUR) == []
         assert asked.missing(FOUR) == (FOUR if statistics else [])
@@ -120,12 +120,12 @@ def test_crashed_growth_then_another_growth(tmp_path: Path, monkeypatch: pytest.
         m.setattr(zarr, "consolidate_metadata", cut)
         with pytest.raises(Crash):
             ensure(s, SIX)
-    other = Row("reference", 9, 9, 9)
+    other = ModelSeeds("reference", 9, 9, 9)
     for each in (s, plain):
         ensure(each, [*FOUR, other])
-        assert each.rows() == [*FOUR, other]
+        assert each.models() == [*FOUR, other]
         assert each.missing([*FOUR, other]) == [other]
-        each.write_row(other, *values(other))
+        each.write_model(other, *values(other))
         check(each, [*FOUR, other])
 
 

@@ -31,7 +31,7 @@ from tiny_store import (
     write,
 )
 
-from lm_mia.data.subsets import Row
+from lm_mia.data.subsets import ModelSeeds
 from lm_mia.errors import UserError
 from lm_mia.store import store
 from lm_mia.store.store import Store
@@ -39,7 +39,7 @@ from lm_mia.store.store import Store
 __all__ = ["_small_shards"]  # the fixture, used here too
 
 
-def check(s: Store, wanted: list[Row], steps: tuple[int, ...] = EACH) -> None:
+def check(s: Store, wanted: list[ModelSeeds], steps: tuple[int, ...] = EACH) -> None:
     for step in steps:
         loss_MxN, member_MxN = asked(s.path, step=step).read(wanted)
         np.testing.assert_array_equal(loss_MxN, [loss(row, step) for row in wanted])
@@ -116,7 +116,7 @@ def test_a_deleted_shard_is_missed_at_its_score_point_alone(tmp_path: Path):
         for at in EACH:
             assert lacking(s, FOUR[3], at) == ([name] if at == step else [])
         more = {name: loss(FOUR[3], step, name) for name in ("loss", "min_k")}
-        s.write_row(FOUR[3], more.pop("loss"), values(FOUR[3])[1], more, step)
+        s.write_model(FOUR[3], more.pop("loss"), values(FOUR[3])[1], more, step)
         assert content(s) == before
 
 
@@ -125,7 +125,7 @@ def test_a_deleted_shard_of_membership_is_missed_everywhere(tmp_path: Path):
     before = content(s)
     (s.path / "member" / "c" / "3" / "2").unlink()
     assert all(lacking(s, FOUR[3], step) == ["member"] for step in EACH)
-    s.write_row(FOUR[3], np.zeros(SAMPLES, np.float32), values(FOUR[3])[1], {}, 6)
+    s.write_model(FOUR[3], np.zeros(SAMPLES, np.float32), values(FOUR[3])[1], {}, 6)
     assert content(s) == before  # the losses that were there are not written again
 
 
@@ -188,7 +188,7 @@ def test_crashed_at_any_step_the_making_of_a_store_leaves_what_the_next_one_mend
         s = asked(tmp_path / str(at) / "scores.zarr", STATISTICS)
         crashed = crash(monkeypatch, at, lambda s=s: ensure(s, SIX))
         # A reader sees no store or the new one, whose rows hold nothing.
-        assert s.rows() in ([], SIX)
+        assert s.models() in ([], SIX)
         assert s.missing(SIX) == SIX
         ensure(s, SIX)
         assert content(s) == expected
@@ -225,12 +225,12 @@ def test_other_score_points_than_those_of_the_store_are_refused(
     ensure(s, FOUR)
     before, wrong = content(s), Store(path, (), *other)
     for ask in (
-        wrong.rows,
+        wrong.models,
         wrong.present,
         lambda: ensure(wrong, SIX),
         lambda: wrong.missing(FOUR),
-        lambda: wrong.lacking(FOUR[0]),
-        lambda: wrong.write_row(FOUR[0], *values(FOUR[0])),
+        lambda: wrong.missing_shards(FOUR[0]),
+        lambda: wrong.write_model(FOUR[0], *values(FOUR[0])),
         lambda: wrong.read(FOUR),
     ):
         with pytest.raises(UserError) as caught:

@@ -22,7 +22,7 @@ from tiny_store import (
     values,
 )
 
-from lm_mia.data.subsets import Row, rows
+from lm_mia.data.subsets import ModelSeeds, requested_seeds
 from lm_mia.errors import UserError
 from lm_mia.store import schema
 from lm_mia.store.store import Store
@@ -32,7 +32,7 @@ __all__ = ["_small_shards"]  # fixture
 
 def test_no_store_has_no_rows(tmp_path: Path):
     s = Store(tmp_path / "scores.zarr")
-    assert (s.rows(), s.present().tolist(), s.missing(FOUR)) == ([], [], FOUR)
+    assert (s.models(), s.present().tolist(), s.missing(FOUR)) == ([], [], FOUR)
     with pytest.raises(UserError, match=r"6 of 6 models absent \(reference-00, .*, \.\.\.\); run"):
         s.read(FOUR)
     assert list(tmp_path.iterdir()) == []
@@ -41,10 +41,10 @@ def test_no_store_has_no_rows(tmp_path: Path):
 def test_rows_are_known_then_present(tmp_path: Path):
     s = Store(tmp_path / "scores.zarr")
     ensure(s, FOUR)
-    assert s.rows() == FOUR
+    assert s.models() == FOUR
     assert not s.present().any()
     for row in (FOUR[3], FOUR[5]):
-        s.write_row(row, *values(row))
+        s.write_model(row, *values(row))
     assert s.present().tolist() == [False, False, False, True, False, True]
     assert s.missing(FOUR[::-1]) == [FOUR[i] for i in (4, 2, 1, 0)]
     check(s, [FOUR[5], FOUR[3]])
@@ -64,10 +64,10 @@ def test_growth_appends_and_keeps_every_byte_of_the_rows_there(tmp_path: Path):
     s = made(tmp_path)
     before = {k: v for k, v in content(s).items() if k.startswith(("loss/c", "member/c"))}
     ensure(s, SIX)
-    assert s.rows() == FOUR + SIX[4:6]
+    assert s.models() == FOUR + SIX[4:6]
     assert s.missing(SIX) == SIX[4:6]
     for row in SIX[4:6]:
-        s.write_row(row, *values(row))
+        s.write_model(row, *values(row))
     check(s, SIX)
     after = content(s)
     assert {k: after[k] for k in before} == before
@@ -78,11 +78,11 @@ def test_what_is_there_is_never_written_again(tmp_path: Path):
     s = made(tmp_path)
     before = content(s)
     loss_N, member_N = values(FOUR[2])
-    s.write_row(FOUR[2], loss_N + 1, ~member_N)
+    s.write_model(FOUR[2], loss_N + 1, ~member_N)
     assert content(s) == before
     (s.path / "member" / "c" / "2" / "1").unlink()
     assert lacking(s, FOUR[2]) == ["member"]
-    s.write_row(FOUR[2], loss_N + 1, member_N)
+    s.write_model(FOUR[2], loss_N + 1, member_N)
     assert content(s) == before
     assert lacking(s, FOUR[2]) == []
 
@@ -91,7 +91,7 @@ def test_a_row_of_fill_values_is_present(tmp_path: Path):
     """Presence is never asked from values: no loss at all, and no member, are values too."""
     s = Store(tmp_path / "scores.zarr")
     ensure(s, FOUR)
-    s.write_row(FOUR[0], np.full(SAMPLES, np.nan, np.float32), np.zeros(SAMPLES, bool))
+    s.write_model(FOUR[0], np.full(SAMPLES, np.nan, np.float32), np.zeros(SAMPLES, bool))
     assert s.present().tolist() == [True] + [False] * 5
     loss_MxN, member_MxN = s.read(FOUR[:1])
     assert np.isnan(loss_MxN).all()
@@ -116,7 +116,7 @@ def test_a_deleted_shard_makes_the_row_absent(tmp_path: Path):
     for name, shard in itertools.product(("loss", "member"), range(3)):
         (s.path / name / "c" / "3" / str(shard)).unlink()
         assert s.missing(FOUR) == [FOUR[3]]
-        s.write_row(FOUR[3], *values(FOUR[3]))
+        s.write_model(FOUR[3], *values(FOUR[3]))
         check(s, FOUR)
 
 
@@ -134,16 +134,16 @@ def test_any_damaged_byte_is_noticed_and_its_shard_named(tmp_path: Path, name: s
             f"{shard}: corrupt score shard; `lm-mia score --repair` makes it again"
         )
     shard.unlink()
-    s.write_row(FOUR[2], *values(FOUR[2]))
+    s.write_model(FOUR[2], *values(FOUR[2]))
     check(s, FOUR)
 
 
-def _fill(path: Path, wanted: list[Row], mine: list[Row]) -> None:
+def _fill(path: Path, wanted: list[ModelSeeds], mine: list[ModelSeeds]) -> None:
     schema.SHARD_SAMPLES, schema.CHUNK_SAMPLES = 4, 2
     s = Store(path)
     ensure(s, wanted)
     for row in mine:
-        s.write_row(row, *values(row))
+        s.write_model(row, *values(row))
 
 
 @pytest.mark.process
@@ -159,8 +159,8 @@ def test_two_processes_ensure_and_write_at_once(tmp_path: Path):
         process.join()
     assert [process.exitcode for process in processes] == [0, 0]
     s = Store(path)
-    assert set(s.rows()) == set(SIX)
-    assert len(s.rows()) == len(SIX)
+    assert set(s.models()) == set(SIX)
+    assert len(s.models()) == len(SIX)
     assert s.missing(SIX) == []
     check(s, SIX)
 
@@ -223,12 +223,12 @@ def test_a_user_selects_models_by_name_and_role_without_any_warning(tmp_path: Pa
 def test_growth_from_2_to_200_references_keeps_the_type_of_names_and_every_file_of_scores(
     tmp_path: Path,
 ):
-    first, all_rows = rows(2, 1), rows(200, 1)
+    first, all_rows = requested_seeds(2, 1), requested_seeds(200, 1)
     s = made(tmp_path, first)
     before = content(s)
     ensure(s, all_rows)
     after = content(s)
-    assert s.rows() == [*first, *all_rows[2:200]]
+    assert s.models() == [*first, *all_rows[2:200]]
     assert s.missing(all_rows) == all_rows[2:200]
     is_score = ("loss/c", "member/c")
     assert {k for k in after if k.startswith(is_score)} == {
@@ -237,7 +237,7 @@ def test_growth_from_2_to_200_references_keeps_the_type_of_names_and_every_file_
     for k in before:
         if k.startswith(is_score):
             assert after[k] == before[k]
-    s.write_row(all_rows[199], *values(all_rows[199]))
+    s.write_model(all_rows[199], *values(all_rows[199]))
     check(s, [*first, all_rows[199]])
     with xr.open_zarr(s.path) as data:
         assert {data[name].dtype for name in ("model", "role")} == {schema.STRING}
@@ -257,10 +257,10 @@ def test_growth_from_2_to_200_references_keeps_the_type_of_names_and_every_file_
 
 def test_the_longest_name_fits(tmp_path: Path):
     seed = 2**63 - 1
-    wanted = [Row("reference", seed, seed, seed), Row("replica", seed, seed, seed)]
+    wanted = [ModelSeeds("reference", seed, seed, seed), ModelSeeds("replica", seed, seed, seed)]
     s = Store(tmp_path / "scores.zarr")
     ensure(s, wanted)
-    assert s.rows() == wanted
+    assert s.models() == wanted
     with xr.open_zarr(s.path) as data:
         assert data["model"].values.tolist() == [f"reference-{seed}", f"replica-{seed}"]
 
@@ -269,14 +269,14 @@ def test_two_models_of_one_name_are_refused(tmp_path: Path):
     """They would also share a folder of checkpoints."""
     s = Store(tmp_path / "scores.zarr")
     with pytest.raises(ValueError, match="replica-00: the name of more than one model"):
-        ensure(s, [Row("replica", 5, 5, 0), Row("replica", 6, 6, 0)])
+        ensure(s, [ModelSeeds("replica", 5, 5, 0), ModelSeeds("replica", 6, 6, 0)])
     assert not s.path.exists()
 
 
 MORE = ("min_k", "lowercase_loss")
 
 
-def more(row: Row, names: tuple[str, ...] = MORE) -> dict[str, np.ndarray]:
+def more(row: ModelSeeds, names: tuple[str, ...] = MORE) -> dict[str, np.ndarray]:
     rng = np.random.default_rng([row.order_seed, 7])
     return {name: rng.normal(size=SAMPLES).astype(np.float32) for name in names}
 
@@ -291,7 +291,7 @@ def test_a_statistic_asked_for_later_makes_rows_absent_and_moves_nothing(tmp_pat
     assert lacking(s, FOUR[0]) == list(MORE)
     for row in FOUR[:3]:
         loss_N, member_N = values(row)
-        s.write_row(row, loss_N + 1, member_N, more(row))
+        s.write_model(row, loss_N + 1, member_N, more(row))
     assert s.missing(FOUR) == FOUR[3:]
     assert {k: v for k, v in content(s).items() if k.startswith(("loss", "member"))} == before
     [(_, found)] = s.blocks({name: (name, FOUR[:3]) for name in MORE})
@@ -309,7 +309,7 @@ def test_a_deleted_shard_of_a_statistic_makes_the_row_absent_where_it_is_asked_f
     s = Store(tmp_path / "scores.zarr", MORE)
     ensure(s, FOUR)
     for row in FOUR:
-        s.write_row(row, *values(row), more(row))
+        s.write_model(row, *values(row), more(row))
     before = content(s)
     for name, shard in itertools.product(MORE, range(3)):
         (s.path / name / "c" / "3" / str(shard)).unlink()
@@ -317,7 +317,7 @@ def test_a_deleted_shard_of_a_statistic_makes_the_row_absent_where_it_is_asked_f
         assert lacking(s, FOUR[3]) == [name]
         [other] = set(MORE) - {name}
         assert Store(s.path, (other,)).missing(FOUR) == []
-        s.write_row(FOUR[3], *values(FOUR[3]), {name: more(FOUR[3])[name]})
+        s.write_model(FOUR[3], *values(FOUR[3]), {name: more(FOUR[3])[name]})
         assert content(s) == before
 
 
@@ -325,11 +325,11 @@ def test_rows_grow_with_statistics_that_the_command_does_not_ask_for(tmp_path: P
     s = Store(tmp_path / "scores.zarr", MORE)
     ensure(s, FOUR)
     for row in FOUR:
-        s.write_row(row, *values(row), more(row))
+        s.write_model(row, *values(row), more(row))
     plain = Store(s.path)
     ensure(plain, SIX)
     for row in SIX[4:6]:
-        plain.write_row(row, *values(row))
+        plain.write_model(row, *values(row))
     assert (plain.missing(SIX), s.missing(SIX)) == ([], SIX[4:6])
     with xr.open_zarr(s.path) as data:
         assert set(data.data_vars) == {"loss", "member", *MORE}
@@ -343,5 +343,5 @@ def test_a_statistic_that_is_not_given_is_refused(tmp_path: Path):
     s = Store(tmp_path / "scores.zarr", MORE)
     ensure(s, FOUR)
     with pytest.raises(KeyError, match="lowercase_loss"):
-        s.write_row(FOUR[0], *values(FOUR[0]), more(FOUR[0], ("min_k",)))
+        s.write_model(FOUR[0], *values(FOUR[0]), more(FOUR[0], ("min_k",)))
     assert s.missing(FOUR) == FOUR

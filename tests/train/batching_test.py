@@ -27,26 +27,28 @@ def test_hand_worked_rows():
     samples = of_lengths([4, 1, 2], 4)
     ids_B = np.array([2, 0, 1])
     plan = batching.packed_plan(samples.lengths_N[ids_B], 4)
-    rows, sizes = batching.rows(samples, ids_B, plan, micro_batches=3, micro_rows=1)
+    rows, sizes = batching.rows(samples, ids_B, plan, micro_batches=3, micro_batch_size=1)
     none = [0, 0, 0, 0]
     assert rows.x_NxMxL.tolist() == [[[100, 101, 102, 103]], [[300, 301, 200, 0]], [none]]
     assert rows.segment_NxMxL.tolist() == [[[1, 1, 1, 1]], [[1, 1, 2, 0]], [none]]
     assert rows.position_NxMxL.tolist() == [[[0, 1, 2, 3]], [[0, 1, 0, 0]], [none]]
     assert {a.dtype for a in rows} == {np.dtype("int32")}
-    assert sizes == batching.Sizes(trips=2, tokens=7, predicted=4, square_tokens=16 + 4 + 1)
+    assert sizes == batching.BatchStats(
+        num_micro_batches=2, tokens=7, num_targets=4, square_tokens=16 + 4 + 1
+    )
     assert all(type(size) is int for size in sizes)
 
 
 def test_padded_rows_hold_one_sample_each(tiny: Population):
     ids_B = np.array([7, 0, 19])
     plan = padded_plan(tiny.lengths_N[ids_B])
-    rows, sizes = batching.rows(tiny, ids_B, plan, micro_batches=2, micro_rows=2)
+    rows, sizes = batching.rows(tiny, ids_B, plan, micro_batches=2, micro_batch_size=2)
     x_BxL, length_B = padded(tiny, ids_B, 4)
     np.testing.assert_array_equal(rows.x_NxMxL.reshape(4, 8), x_BxL)
     real_BxL = np.arange(8) < length_B[:, None]
     np.testing.assert_array_equal(rows.segment_NxMxL.reshape(4, 8), real_BxL)
     np.testing.assert_array_equal(rows.position_NxMxL.reshape(4, 8), real_BxL * np.arange(8))
-    assert sizes.trips == 2
+    assert sizes.num_micro_batches == 2
 
 
 packable = st.lists(st.integers(1, 9), min_size=1, max_size=30)
@@ -55,21 +57,21 @@ packable = st.lists(st.integers(1, 9), min_size=1, max_size=30)
 @given(packable, st.integers(1, 4), st.integers(1, 4), st.randoms(use_true_random=False))
 @quick
 def test_rows_hold_every_sample_once_wherever_the_devices_are(
-    lengths: list[int], micro_rows: int, devices: int, random
+    lengths: list[int], micro_batch_size: int, devices: int, random
 ):
     samples, length_B = of_lengths(lengths, 9), np.array(lengths)
     ids_B = np.arange(len(lengths))
     plan = batching.packed_plan(length_B, 9)
-    count = batching.micro_batches(len(lengths), micro_rows, devices)
-    rows, sizes = batching.rows(samples, ids_B, plan, count, micro_rows, devices)
-    M = micro_rows * devices
+    count = batching.micro_batches(len(lengths), micro_batch_size, devices)
+    rows, sizes = batching.rows(samples, ids_B, plan, count, micro_batch_size, devices)
+    M = micro_batch_size * devices
     assert rows.x_NxMxL.shape == (count, M, 9)
-    assert sizes.trips <= count
+    assert sizes.num_micro_batches <= count
     # The layout is the plan's, row after row.
     x_RxL, segment_RxL, position_RxL = (a.reshape(count * M, 9) for a in rows)
     assert not segment_RxL[plan.rows :].any()
-    assert not segment_RxL[sizes.trips * M :].any()
-    assert segment_RxL[(sizes.trips - 1) * M :].any()
+    assert not segment_RxL[sizes.num_micro_batches * M :].any()
+    assert segment_RxL[(sizes.num_micro_batches - 1) * M :].any()
     for i, n in enumerate(lengths):
         at = plan.row_B[i], slice(plan.start_B[i], plan.start_B[i] + n)
         assert x_RxL[at].tolist() == samples.sample(i).tolist()
@@ -78,10 +80,10 @@ def test_rows_hold_every_sample_once_wherever_the_devices_are(
     assert (segment_RxL > 0).sum() == sum(lengths) == sizes.tokens
     # A host has the rows of its devices, and sizes of the whole batch.
     mine = sorted(random.sample(range(devices), random.randint(1, devices)))
-    own, of_all = batching.rows(samples, ids_B, plan, count, micro_rows, devices, mine)
+    own, of_all = batching.rows(samples, ids_B, plan, count, micro_batch_size, devices, mine)
     assert of_all == sizes
     for whole_NxMxL, own_NxMxL in zip(rows, own, strict=True):
-        by_device = whole_NxMxL.reshape(count, devices, micro_rows, 9)[:, mine]
+        by_device = whole_NxMxL.reshape(count, devices, micro_batch_size, 9)[:, mine]
         np.testing.assert_array_equal(own_NxMxL, by_device.reshape(own_NxMxL.shape))
 
 
@@ -102,13 +104,13 @@ def test_a_host_reads_no_sample_of_another():
 
 
 @pytest.mark.parametrize(
-    ("samples", "micro_rows", "devices", "count"),
+    ("samples", "micro_batch_size", "devices", "count"),
     [(128, 2, 1, 64), (128, 8, 8, 2), (129, 8, 8, 3), (1, 8, 8, 1), (7, 1, 1, 7)],
 )
 def test_micro_batches_are_enough_for_rows_of_one_sample(
-    samples: int, micro_rows: int, devices: int, count: int
+    samples: int, micro_batch_size: int, devices: int, count: int
 ):
-    assert batching.micro_batches(samples, micro_rows, devices) == count
+    assert batching.micro_batches(samples, micro_batch_size, devices) == count
 
 
 def test_too_many_rows_for_the_micro_batches_are_refused():

@@ -9,8 +9,8 @@ from lm_mia.train import execution
 
 AUTO = config.Compute()
 GB = 10**9
-SMALL = transformer.Shape(3, 512, 8, 32_000, 1024, "bfloat16")
-LARGE = transformer.Shape(36, 1536, 24, 32_000, 1024, "bfloat16")
+SMALL = transformer.ModelConfig(3, 512, 8, 32_000, 1024, "bfloat16")
+LARGE = transformer.ModelConfig(36, 1536, 24, 32_000, 1024, "bfloat16")
 
 
 @pytest.mark.parametrize(
@@ -27,15 +27,15 @@ LARGE = transformer.Shape(36, 1536, 24, 32_000, 1024, "bfloat16")
 )
 def test_micro_batches(platform: str, length_tokens: int, batch_size: int, rows: int):
     shape = dataclasses.replace(SMALL, length_tokens=length_tokens)
-    got = execution.choose(AUTO, shape, batch_size, platform)
-    assert got.micro_rows == rows
+    got = execution.plan_execution(AUTO, shape, batch_size, platform)
+    assert got.micro_batch_size == rows
     assert got.chunk_tokens == (512 if platform == "cpu" else 4096)
 
 
 @pytest.mark.parametrize(("asked", "rows"), [(1, 1), (5, 5), (16, 16), (17, 16), (999, 16)])
 def test_micro_rows_that_are_asked_for_are_taken_up_to_the_batch(asked: int, rows: int):
-    got = execution.choose(config.Compute(micro_rows=asked), SMALL, 16, "cpu")
-    assert got.micro_rows == rows
+    got = execution.plan_execution(config.Compute(micro_batch_size=asked), SMALL, 16, "cpu")
+    assert got.micro_batch_size == rows
 
 
 @pytest.mark.parametrize(
@@ -44,28 +44,28 @@ def test_micro_rows_that_are_asked_for_are_taken_up_to_the_batch(asked: int, row
 )
 def test_devices_share_a_batch(devices: int, asked: int, rows: int):
     """Else most of their rows would be empty ones."""
-    c = config.Compute(micro_rows=asked)
-    assert execution.choose(c, SMALL, 128, "gpu", None, devices).micro_rows == rows
+    c = config.Compute(micro_batch_size=asked)
+    assert execution.plan_execution(c, SMALL, 128, "gpu", None, devices).micro_batch_size == rows
 
 
 def test_layers_are_unrolled_where_what_they_keep_fits_half_of_the_memory():
     for shape in (SMALL, LARGE):
         need = execution.kept_bytes(shape, "cudnn", 8)
-        plenty = execution.choose(AUTO, shape, 128, "gpu", int(2.01 * need))
-        scarce = execution.choose(AUTO, shape, 128, "gpu", int(1.99 * need))
+        plenty = execution.plan_execution(AUTO, shape, 128, "gpu", int(2.01 * need))
+        scarce = execution.plan_execution(AUTO, shape, 128, "gpu", int(1.99 * need))
         assert (plenty.way.scanned, plenty.way.remat) == (False, "none")
         assert (scarce.way.scanned, scarce.way.remat) == (True, "full")
 
 
 def test_a_device_that_does_not_tell_its_memory_has_16_gib():
     for shape, scanned in ((SMALL, False), (LARGE, True)):
-        assert execution.choose(AUTO, shape, 128, "tpu").way.scanned == scanned
-        assert execution.choose(AUTO, shape, 128, "tpu", 16 * 2**30).way.scanned == scanned
-    assert not execution.choose(AUTO, LARGE, 128, "tpu", 141 * GB).way.scanned
+        assert execution.plan_execution(AUTO, shape, 128, "tpu").way.scanned == scanned
+        assert execution.plan_execution(AUTO, shape, 128, "tpu", 16 * 2**30).way.scanned == scanned
+    assert not execution.plan_execution(AUTO, LARGE, 128, "tpu", 141 * GB).way.scanned
 
 
 def test_layers_are_unrolled_on_cpu_whatever_they_keep():
-    got = execution.choose(AUTO, LARGE, 128, "cpu", 1)
+    got = execution.plan_execution(AUTO, LARGE, 128, "cpu", 1)
     assert got.way == transformer.Way("xla", scanned=False, remat="none")
 
 
@@ -74,27 +74,27 @@ def test_what_is_asked_for_is_done(platform: str):
     for layers in ("unrolled", "scanned"):
         for remat in ("none", "dots", "full"):
             asked = config.Compute(layers=layers, remat=remat, attention="xla")
-            got = execution.choose(asked, SMALL, 128, platform)
+            got = execution.plan_execution(asked, SMALL, 128, platform)
             assert got.way == transformer.Way("xla", layers == "scanned", remat)
-            assert got.because == "asked for"
+            assert got.attention_reason == "asked for"
 
 
 @pytest.mark.parametrize(("layers", "remat"), [("unrolled", "none"), ("scanned", "full")])
 def test_what_is_computed_again_follows_the_layers(layers, remat: str):
-    got = execution.choose(config.Compute(layers=layers), SMALL, 128, "cpu")
+    got = execution.plan_execution(config.Compute(layers=layers), SMALL, 128, "cpu")
     assert got.way.remat == remat
 
 
 def test_attention_is_chosen_for_the_shape_and_the_platform():
-    assert execution.choose(AUTO, SMALL, 128, "gpu").way.attention == "cudnn"
-    assert execution.choose(AUTO, SMALL, 128, "tpu").way.attention == "pallas"
-    assert execution.choose(AUTO, SMALL, 128, "cpu").way.attention == "xla"
+    assert execution.plan_execution(AUTO, SMALL, 128, "gpu").way.attention == "cudnn"
+    assert execution.plan_execution(AUTO, SMALL, 128, "tpu").way.attention == "pallas"
+    assert execution.plan_execution(AUTO, SMALL, 128, "cpu").way.attention == "xla"
     wide = dataclasses.replace(SMALL, heads=2)  # 256 wide
-    got = execution.choose(AUTO, wide, 128, "gpu")
+    got = execution.plan_execution(AUTO, wide, 128, "gpu")
     assert got.way.attention == "xla"
-    assert "at most 128, not 256" in got.because
+    assert "at most 128, not 256" in got.attention_reason
     with pytest.raises(UserError, match=r"compute.attention='cudnn': it needs an NVIDIA GPU"):
-        execution.choose(config.Compute(attention="cudnn"), SMALL, 128, "cpu")
+        execution.plan_execution(config.Compute(attention="cudnn"), SMALL, 128, "cpu")
 
 
 def test_kept_bytes_by_hand():
@@ -109,11 +109,11 @@ def test_kept_bytes_by_hand():
 
 
 def test_the_log_says_what_is_done_and_why():
-    got = str(execution.choose(AUTO, LARGE, 128, "gpu", 80 * GB))
+    got = str(execution.plan_execution(AUTO, LARGE, 128, "gpu", 80 * GB))
     assert got == (
         "attention cudnn (fastest on gpu), layers unrolled, remat none, micro-batches of 8 rows"
     )
-    got = str(execution.choose(config.Compute(layers="scanned"), SMALL, 16, "cpu"))
+    got = str(execution.plan_execution(config.Compute(layers="scanned"), SMALL, 16, "cpu"))
     assert got == (
         "attention xla (the one for CPUs), layers scanned, remat full, micro-batches of 2 rows"
     )

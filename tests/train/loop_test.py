@@ -28,7 +28,7 @@ from tiny_row import (
 from lm_mia import config
 from lm_mia.data import subsets
 from lm_mia.data.population import Population
-from lm_mia.data.subsets import Row
+from lm_mia.data.subsets import ModelSeeds
 from lm_mia.model import transformer
 from lm_mia.score.scorer import Scorer, restore_params
 from lm_mia.train import batching, checkpoint, loop, sharding
@@ -42,7 +42,7 @@ def unbroken(tiny: Population, tmp_path_factory: pytest.TempPathFactory) -> chec
     return newest(folder)[1]
 
 
-def slow_row(population: Population, row: Row, design: subsets.Design) -> Any:
+def slow_row(population: Population, row: ModelSeeds, design: subsets.Design) -> Any:
     """Sums of gradients of single tokens, over a walk through the order; optax's own AdamW."""
     schedule = optax.warmup_cosine_decay_schedule(1e-4, 3e-2, 2, STEPS, 1e-3)
     adamw = optax.adamw(schedule, b1=0.9, b2=0.98, eps=1e-9, weight_decay=0.1)
@@ -75,7 +75,7 @@ def slow_row(population: Population, row: Row, design: subsets.Design) -> Any:
 @pytest.mark.parametrize("design", ["exact", "bernoulli"])
 def test_a_row_equals_a_slow_reference(tiny: Population, tmp_path: Path, design: subsets.Design):
     # Of Bernoulli rows, the seed is one with 12 members: 3 whole batches, and as many steps.
-    row = Row("reference", {"exact": 1, "bernoulli": 5}[design], 2, 3)
+    row = ModelSeeds("reference", {"exact": 1, "bernoulli": 5}[design], 2, 3)
     members = int(subsets.member(row.subset_seed, 20, design).sum())
     assert members == {"exact": 10, "bernoulli": 12}[design]
     params, losses, norms = slow_row(tiny, row, design)
@@ -90,7 +90,7 @@ def test_a_row_equals_a_slow_reference(tiny: Population, tmp_path: Path, design:
 def test_padded_batches_give_the_same_row(
     tiny: Population, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    row = Row("reference", 3, 2, 0)
+    row = ModelSeeds("reference", 3, 2, 0)
     plan = plan_of(row, "exact")
     runs = [
         run(tiny, tmp_path / name, row, choice=choice)
@@ -149,10 +149,14 @@ def test_k_steps_are_k_updates_and_the_last_state_is_saved(tiny: Population, tmp
 def test_each_seed_counts_and_the_role_does_not(
     tiny: Population, tmp_path: Path, unbroken: checkpoint.State
 ):
-    for row in (Row("reference", 0, 2, 3), Row("reference", 1, 0, 3), Row("reference", 1, 2, 0)):
+    for row in (
+        ModelSeeds("reference", 0, 2, 3),
+        ModelSeeds("reference", 1, 0, 3),
+        ModelSeeds("reference", 1, 2, 0),
+    ):
         run(tiny, tmp_path / str(row), row)
         assert not same(newest(tmp_path / str(row))[1], unbroken)
-    run(tiny, tmp_path / "replica", Row("replica", 1, 2, 3))
+    run(tiny, tmp_path / "replica", ModelSeeds("replica", 1, 2, 3))
     assert same(newest(tmp_path / "replica")[1], unbroken)
 
 
@@ -162,9 +166,9 @@ def test_another_row_compiles_nothing(tiny: Population, tmp_path: Path):
     def on_duration(event: str, duration_secs: float, **_: Any) -> None:
         compiled.extend([duration_secs] * (event == "/jax/core/compile/backend_compile_duration"))
 
-    run(tiny, tmp_path / "a", Row("reference", 0, 0, 0), settings=OFTEN)
+    run(tiny, tmp_path / "a", ModelSeeds("reference", 0, 0, 0), settings=OFTEN)
     jax.monitoring.register_event_duration_secs_listener(on_duration)
-    run(tiny, tmp_path / "b", Row("reference", 2, 5, 7), settings=OFTEN)
+    run(tiny, tmp_path / "b", ModelSeeds("reference", 2, 5, 7), settings=OFTEN)
     assert compiled == []
     jax.jit(lambda x: x + len(compiled) + 12345)(1)
     assert len(compiled) == 1  # it would have been noticed
@@ -283,7 +287,7 @@ def test_states_of_score_points_stay(
 def test_the_loss_goes_down_and_members_are_remembered(tiny: Population, tmp_path: Path):
     events: list[loop.Event] = []
     settings = config.Train(batch_size=4, epochs=40)
-    loop.train_row(trainer(tiny, settings), ROW, 120, tmp_path, events.append)
+    loop.train_model(trainer(tiny, settings), ROW, 120, tmp_path, events.append)
     losses = [event["loss_nats"] for event in events if event["event"] == "train"]
     assert len(losses) == 21  # 20 and the last
     assert losses[0] > 3

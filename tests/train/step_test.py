@@ -30,9 +30,9 @@ from lm_mia import config
 from lm_mia.data.population import Population
 from lm_mia.model import losses, transformer
 from lm_mia.train import batching
-from lm_mia.train.execution import Choice
+from lm_mia.train.execution import ExecutionPlan
 from lm_mia.train.optimizer import optimizer
-from lm_mia.train.step import make_loss, make_step, mine, place
+from lm_mia.train.step import local_device_indices, make_loss, make_step, to_global_array
 
 pytestmark = pytest.mark.usefixtures("quickly_compiled")
 __all__ = ["quickly_compiled"]  # a fixture
@@ -46,12 +46,14 @@ ALL = np.arange(len(LENGTHS))
 made = functools.cache(make_step)
 
 
-def step(chosen: Choice, recipe: config.Optimizer = PLAIN, shape: transformer.Shape = SHAPE) -> Any:
+def step(
+    chosen: ExecutionPlan, recipe: config.Optimizer = PLAIN, shape: transformer.ModelConfig = SHAPE
+) -> Any:
     return made(shape, recipe, chosen, MESH)
 
 
 def run(
-    chosen: Choice,
+    chosen: ExecutionPlan,
     ids_B: np.ndarray = ALL,
     samples: Population | None = None,
     recipe: config.Optimizer = PLAIN,
@@ -101,17 +103,17 @@ CHOICES = [
 ]
 
 
-def named(chosen: Choice) -> str:
+def named(chosen: ExecutionPlan) -> str:
     way = f"{'scanned' if chosen.way.scanned else 'unrolled'}-{chosen.way.remat}"
-    return f"{way}-{chosen.micro_rows}rows-{chosen.chunk_tokens}tokens"
+    return f"{way}-{chosen.micro_batch_size}rows-{chosen.chunk_tokens}tokens"
 
 
 @pytest.mark.parametrize(
     ("chosen", "packed"),
     [*((chosen, True) for chosen in CHOICES), (CHOICES[1], False)],
-    ids=lambda value: named(value) if isinstance(value, Choice) else str(value),
+    ids=lambda value: named(value) if isinstance(value, ExecutionPlan) else str(value),
 )
-def test_a_step_equals_the_padded_reference(chosen: Choice, packed: bool):
+def test_a_step_equals_the_padded_reference(chosen: ExecutionPlan, packed: bool):
     """Loss, norm, and every leaf of the gradient; whole batches, short ones, and a single sample.
 
     The same holds of a step of rows of one sample each, so a step of packed rows equals one of these.
@@ -132,18 +134,20 @@ def test_batches_have_other_numbers_of_trips_and_share_one_executable():
     trips = set()
     for ids_B in (ALL[:1], ALL[:2], ALL[:5], ALL):
         rows, sizes = laid_out(population(), ids_B, CHOICES[0], MESH, len(ALL))
-        trips.add(sizes.trips)
-        compiled(state(MESH, PLAIN), *arguments(rows, sizes, MESH), np.float32(sizes.trips))
+        trips.add(sizes.num_micro_batches)
+        compiled(
+            state(MESH, PLAIN), *arguments(rows, sizes, MESH), np.float32(sizes.num_micro_batches)
+        )
     assert len(trips) == 4
     assert compiled._cache_size() == 1
 
 
 def test_rows_after_the_last_trip_are_never_looked_at():
     rows, sizes = laid_out(population(), ALL[:6], CHOICES[1], MESH, len(ALL))
-    other = batching.Rows(*(a.copy() for a in rows))
-    assert sizes.trips < len(rows.x_NxMxL)
+    other = batching.PackedBatch(*(a.copy() for a in rows))
+    assert sizes.num_micro_batches < len(rows.x_NxMxL)
     for array, value in zip(other, (63, 1, 5), strict=True):
-        array[sizes.trips :] = value
+        array[sizes.num_micro_batches :] = value
     found = [
         step(CHOICES[1])(state(MESH, PLAIN), *arguments(r, sizes, MESH), RATE)
         for r in (rows, other)
@@ -152,7 +156,7 @@ def test_rows_after_the_last_trip_are_never_looked_at():
 
 
 @jax.jit
-def _own(params: Any, rows: batching.Rows, weight_RxL: Any) -> Any:
+def _own(params: Any, rows: batching.PackedBatch, weight_RxL: Any) -> Any:
     """Weighted loss of tokens of packed rows, and its gradient."""
     x_RxL, segment_RxL, position_RxL = (jnp.asarray(a)[0] for a in rows)
 
@@ -177,7 +181,7 @@ def test_each_sample_of_a_row_has_the_loss_and_gradient_that_it_has_alone(i: int
         [(samples if place == SEVERAL[i] else other).sample(place) for place in ALL.tolist()]
     )
     changed = dataclasses.replace(other, tokens=same)
-    chosen = choice(micro_rows=PLAN.rows)
+    chosen = choice(micro_batch_size=PLAN.rows)
     row, start, n = PLAN.row_B[i], PLAN.start_B[i], LENGTHS[SEVERAL[i]]
     weight_RxL = np.zeros((PLAN.rows, SHAPE.length_tokens), np.float32)
     weight_RxL[row, start : start + n - 1] = 1 / max(n - 1, 1)
@@ -228,7 +232,7 @@ def test_the_update_is_the_optimizers_and_the_state_is_given_away():
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(before["params"]))
 
 
-def lowered(chosen: Choice, shape: transformer.Shape = SHAPE) -> Any:
+def lowered(chosen: ExecutionPlan, shape: transformer.ModelConfig = SHAPE) -> Any:
     rows, sizes = laid_out(population(), ALL, chosen, MESH, len(ALL))
     of = arguments(rows, sizes, MESH)
     return step(chosen, PLAIN, shape).lower(state(MESH, PLAIN, shape), *of, RATE)
@@ -268,7 +272,7 @@ def loop_types(jaxpr: Any) -> Iterator[set[str]]:
 def test_bfloat16_is_of_activations_only(scanned: bool):
     """Parameters, moments, sums of gradients and losses stay float32; a loss is near the exact one."""
     shape = dataclasses.replace(SHAPE, dtype="bfloat16")
-    chosen = choice(transformer.Way(scanned=scanned), micro_rows=1)
+    chosen = choice(transformer.Way(scanned=scanned), micro_batch_size=1)
     rows, sizes = laid_out(population(), ALL, chosen, MESH, len(ALL))
     args = arguments(rows, sizes, MESH)
     jaxpr = jax.make_jaxpr(step(chosen, PLAIN, shape))(state(MESH, PLAIN), *args, RATE)
@@ -288,5 +292,5 @@ def test_bfloat16_is_of_activations_only(scanned: bool):
 
 def test_rows_are_placed_as_they_are():
     rows, _ = laid_out(population(), ALL, CHOICES[1], MESH)
-    jax.tree.map(np.testing.assert_array_equal, place(rows, MESH), rows)
-    assert mine(MESH) == [0]
+    jax.tree.map(np.testing.assert_array_equal, to_global_array(rows, MESH), rows)
+    assert local_device_indices(MESH) == [0]

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from analysis.figures import samples
-from lm_mia.data.subsets import Row
+from lm_mia.data.subsets import ModelSeeds
 
 
 def target(posterior_S: np.ndarray, count: int = 40) -> Any:
     ids_S = np.arange(len(posterior_S)) * 2
     member_N2 = np.zeros(count, bool)
     member_N2[ids_S] = True
-    return samples.Target(Row("reference", 1, 1, 1), member_N2, ids_S, posterior_S)
+    return samples.Target(ModelSeeds("reference", 1, 1, 1), member_N2, ids_S, posterior_S)
 
 
 def test_groups_are_the_ends_and_the_middle():
