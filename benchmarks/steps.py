@@ -149,7 +149,7 @@ def lowered(
     M = t.plan.micro_batch_size
     if whole_chunks:
         choice = dataclasses.replace(t.plan, chunk_tokens=M * shape.length_tokens)
-        t = dataclasses.replace(t, choice=choice)
+        t = dataclasses.replace(t, plan=choice)
     micro_batches = batching.micro_batches(batch_size, M, devices=1)
     x_NxMxL = jax.ShapeDtypeStruct((micro_batches, M, shape.length_tokens), np.int32)
     state = checkpoint.abstract(shape, optimizer(RECIPE), t.mesh)

@@ -59,7 +59,7 @@ def absolute(sweep: Sweep) -> Sweep:
         name, *arg = config_arg.split(":", 1)
         file = name if load.is_config_name(name) else os.path.abspath(name)
         config_arg = ":".join([file, *arg])
-    return dataclasses.replace(sweep, config_arg=config_arg, workdir=workdir, tasks=tasks)
+    return dataclasses.replace(sweep, config_arg=config_arg, workdir=workdir, recipes=tasks)
 
 
 def find_recipe(sweep: Sweep, name: str, expected_hash: str = "") -> SweepRecipe:

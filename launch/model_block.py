@@ -48,7 +48,7 @@ def run(
     trackers.check(task.config.train.trackers)
     by = who(name, log)
     with progress.display(overall=False) as display:
-        _, made = pipeline.populations(dataclasses.replace(sweep, tasks=(task,)), display)
+        _, made = pipeline.populations(dataclasses.replace(sweep, recipes=(task,)), display)
         [(task, found)] = made
         if workers:
             # Only after config.json of the recipe was written, which keeps the number that the user requested.

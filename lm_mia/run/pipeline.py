@@ -100,7 +100,7 @@ def run(
                     assert draw is not None
                     draw(sweep, display)
     tasks = tuple(task for task in sweep.recipes if task.name not in failed)
-    return dataclasses.replace(sweep, tasks=tasks), [*failed.values(), *diverged]
+    return dataclasses.replace(sweep, recipes=tasks), [*failed.values(), *diverged]
 
 
 def _check(verb: str, sweep: Sweep) -> None:

@@ -317,7 +317,7 @@ def print_costs(found: Sequence[RecipeCost], chip: Chip) -> None:
             r["name"],
             r["size"] if r["size"] != "custom" else f"{r['layers']}x{r['width']}",
             _short(r["parameters"], "kMB"),
-            *_numbers(r, some, f"{r['row_steps']:,}"),
+            *_numbers(r, some, f"{r['steps_per_model']:,}"),
         )
     if len(found) > 1:
         table.add_section()
@@ -340,8 +340,8 @@ def _numbers(of: dict[str, Any], some_present: bool, steps: str) -> list[str]:
     """The cells from the number of models to chip-hours."""
     hours = of["chip_hours"]
     return [
-        f"{of['rows']:,}",
-        *([f"{of['present_rows']:,}"] if some_present else []),
+        f"{of['models']:,}",
+        *([f"{of['present_models']:,}"] if some_present else []),
         steps,
         _short(of["train_tokens"], "kMBT"),
         *(f"{of[name]:.2e}" for name in ("train_flops", "score_flops")),
@@ -389,7 +389,7 @@ def _notes(found: Sequence[RecipeCost], chip: Chip, total: dict[str, float]) -> 
         )
     if total["present_models"]:
         lines.append(
-            f"left         {left:,.3g} chip-hours, for the {total['rows'] - total['present_rows']} missing models"
+            f"left         {left:,.3g} chip-hours, for the {total['models'] - total['present_models']} missing models"
         )
     if counted:
         lines.append(

@@ -309,7 +309,7 @@ def claim(sweep: Sweep) -> tuple[Sweep, Callable[[], None]]:
                     if path not in kept:
                         path.rmdir() if path.is_dir() else path.unlink()
 
-    return dataclasses.replace(sweep, tasks=tuple(tasks)), disclaim
+    return dataclasses.replace(sweep, recipes=tuple(tasks)), disclaim
 
 
 def _found_again(sweep: Sweep) -> list[SweepRecipe]:

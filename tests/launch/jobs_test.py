@@ -61,7 +61,7 @@ def test_a_folder_comes_before_another_recipe_that_is_also_called_so(of: sweep.S
     """An earlier sweep may have given the name to another recipe of the workdir."""
     first, second = of.recipes
     first = dataclasses.replace(first, names=(*first.names, "epochs=2"))
-    assert jobs.find_recipe(dataclasses.replace(of, tasks=(first, second)), "epochs=2") == second
+    assert jobs.find_recipe(dataclasses.replace(of, recipes=(first, second)), "epochs=2") == second
 
 
 def test_a_recipe_that_the_sweep_does_not_have(of: sweep.Sweep):

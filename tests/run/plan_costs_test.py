@@ -136,7 +136,7 @@ def test_totals_count_a_population_once():
 
 
 def test_part_of_the_rows_is_left():
-    found = dataclasses.replace(one(BASE), present_rows=4)
+    found = dataclasses.replace(one(BASE), present_models=4)
     all_rows, missing = plan.chip_hours(found, 1.0)
     assert missing == pytest.approx(all_rows / 3)
 

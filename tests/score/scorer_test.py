@@ -99,7 +99,7 @@ def test_in_bfloat16_rounding_is_that_of_bfloat16(
     shape = dataclasses.replace(SHAPE, dtype="bfloat16")
 
     def losses(rows: int) -> np.ndarray:
-        of = dataclasses.replace(scorer(tiny, rows), shape=shape)
+        of = dataclasses.replace(scorer(tiny, rows), model=shape)
         return of.values(state["params"], (), 0, 20)["loss"]
 
     whole_N2 = losses(4)
