@@ -20,7 +20,7 @@ from analysis import io
 from analysis.io import MissingModelsError, RecipeResults, WorkdirError, fewest_references
 from lm_mia.atomic import TARGETS
 from lm_mia.config import AttackName, needs
-from lm_mia.config.needs import PAPER_REFERENCES, Observed, TargetAttack
+from lm_mia.config.needs import PAPER_REFERENCES, ObservedStatistic, TargetAttack
 from lm_mia.data import subsets
 from lm_mia.data.subsets import ModelSeeds
 
@@ -56,7 +56,7 @@ def read_attack(
     references: int = 0,
     *,
     step: int = 0,
-    observed: Observed = "loss",
+    observed: ObservedStatistic = "loss",
     replicas: bool = False,
     group_left_out: int | None = None,
     rmia_samples: int = 0,
@@ -71,7 +71,7 @@ def read_attack(
       step: a score point; 0: the end.
       observed: what the attacker observes of each sample.
       replicas: whether the replicas are attacked, which share a subset, and not the targets of different subsets.
-      group_left_out: one of `lm_mia.config.needs.GROUPS` groups of the references, which is not used; None: all are.
+      group_left_out: which of the `lm_mia.config.needs.JACKKNIFE_GROUPS` groups of references is left out; None: none.
       rmia_samples, rmia_gamma: of RMIA; 0: those of the config.
 
     Raises:
@@ -98,8 +98,10 @@ def counts(recipe: RecipeResults, *, replicas: bool) -> set[int]:
     """The numbers of references with which the tables have LiRA on all targets, or on all replicas, of a recipe."""
     tables = _tables(recipe)
     found = {
-        n: needs.target_attack(recipe.config, recipe.models, "lira_online", n, replicas=replicas)
-        for n in range(needs.FEWEST_REFERENCES, len(recipe.divided[0]) + 1)
+        n: needs.target_attack(
+            recipe.config, recipe.models, "lira_online", n, targets_are_replicas=replicas
+        )
+        for n in range(needs.MIN_REFERENCES, len(recipe.divided[0]) + 1)
     }
     return {n for n, attack in found.items() if attack and attack.id in tables}
 
@@ -141,7 +143,7 @@ def _attack(
         recipe.models,
         name,
         references or len(reference_rows),
-        replicas=replicas,
+        targets_are_replicas=replicas,
         **how,  # pyright: ignore[reportArgumentType]
     )
     if attack is None:
@@ -163,7 +165,7 @@ def _lacks(recipe: RecipeResults, attack: TargetAttack) -> MissingModelsError:
         else ""
     )
     what += f" on {attack.observed}" if attack.observed != "loss" else ""
-    what += " on replicas" if attack.replicas else ""
+    what += " on replicas" if attack.targets_are_replicas else ""
     what += f" at step {attack.step}" if attack.step else ""
     return MissingModelsError(
         f"{recipe.name}: its tables lack {what}; run lm-mia attack with this figure in figures (its needs must "
@@ -183,7 +185,7 @@ def _tables(recipe: RecipeResults) -> dict[str, AttackResult]:
         ) from None
     except ValueError:
         made_with, stamp = None, 0
-    if made_with != needs.settings(recipe.config.attack):
+    if made_with != needs.attack_settings(recipe.config.attack):
         raise MissingModelsError(
             f"{recipe.name}: its attacks were made with other settings; run lm-mia attack again"
         )
@@ -262,7 +264,7 @@ def lowest_rate(recipe: RecipeResults) -> float:
 def by_epoch(
     recipe: RecipeResults, references: int, needed: Sequence[float] = (1,)
 ) -> dict[float, AttackResult]:
-    """LiRA after every epoch at which the models were scored; MissingModelsError without one of the epochs that are needed."""
+    """LiRA after every epoch with scores; raises MissingModelsError if a needed epoch has none."""
     epochs = needs.scored_epochs(recipe.config)
     if lacking := [f"{epoch:g}" for epoch in needed if epoch not in epochs]:
         raise MissingModelsError(f"{recipe.name}: not scored after epoch {', '.join(lacking)}")

@@ -20,7 +20,7 @@ from scipy import stats
 
 from analysis.attacks import AttackResult, read_attack
 from analysis.io import RecipeResults
-from lm_mia.config.needs import GROUPS
+from lm_mia.config.needs import JACKKNIFE_GROUPS
 from lm_mia.stats import intervals, per_sample
 
 Verdict = Literal["seen", "not seen", "not tested"]
@@ -231,10 +231,10 @@ def jackknifed(references: int, value: Callable[[int], float]) -> Part:
       references: their number.
       value: given the number of a group, the value without that group.
     """
-    if references < 2 * GROUPS:
+    if references < 2 * JACKKNIFE_GROUPS:
         return math.nan, 1
-    without_G = np.array([value(g) for g in range(GROUPS)])
-    return float((GROUPS - 1) * without_G.var()), GROUPS - 1
+    without_G = np.array([value(g) for g in range(JACKKNIFE_GROUPS)])
+    return float((JACKKNIFE_GROUPS - 1) * without_G.var()), JACKKNIFE_GROUPS - 1
 
 
 _Z = float(stats.norm.ppf(0.975))

@@ -19,7 +19,7 @@ import pyarrow.csv as pc
 import pyarrow.parquet as pq
 
 from lm_mia.config import Config
-from lm_mia.config.needs import Models, divide, score_step
+from lm_mia.config.needs import PresentModels, assign_roles, score_step
 from lm_mia.config.recipe import from_dict
 from lm_mia.data import subsets
 from lm_mia.data.population import Population, open_population
@@ -306,21 +306,21 @@ class RecipeResults:
         return self.samples * self.config.train.epochs * mean / self.parameters
 
     @functools.cached_property
-    def models(self) -> Models:
+    def models(self) -> PresentModels:
         """The models that were present when the recipe was last attacked, by number."""
         path = self.folder / "tables" / "models.csv"
         if not path.is_file():
             raise MissingModelsError(f"{self.name}: it is not attacked yet; run lm-mia attack")
         lines = table(self.folder, "models.csv", ("role", "subset_seed", "order_seed"))
-        return Models(
+        return PresentModels(
             references=tuple(int(m["subset_seed"]) for m in lines if m["role"] == "reference"),
             replicas=tuple(int(m["order_seed"]) for m in lines if m["role"] == "replica"),
         )
 
     @property
     def divided(self) -> tuple[list[ModelSeeds], list[ModelSeeds], list[ModelSeeds]]:
-        """(references, targets of their own subsets, replicas) that were present; see `lm_mia.config.needs.divide`."""
-        parts = divide(self.models, self.config.attack)
+        """(references, targets, replicas) that were present; see `lm_mia.config.needs.assign_roles`."""
+        parts = assign_roles(self.models, self.config.attack)
         return (
             [*map(subsets.reference, parts.references)],
             [*map(subsets.reference, parts.targets)],

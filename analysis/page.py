@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.figures import MODULES, file_name, find
 from lm_mia.atomic import EXTRACTION, FACTS, TARGETS, write_atomically
-from lm_mia.config.needs import Models, divide, settings, target_attack
+from lm_mia.config.needs import PresentModels, assign_roles, attack_settings, target_attack
 from lm_mia.config.recipe import from_dict
 from lm_mia.errors import UserError
 
@@ -206,11 +206,11 @@ def _of_targets(recipe: Path) -> str:
     import pyarrow.parquet as pq
 
     c = from_dict(_json(recipe / "config.json")["config"])
-    if _json((recipe / TARGETS).with_suffix(".json")) != settings(c.attack):
+    if _json((recipe / TARGETS).with_suffix(".json")) != attack_settings(c.attack):
         return "attacked with other settings; run lm-mia attack again"
     models = [row for row in _rows(recipe / "tables" / "models.csv") if row["role"] == "reference"]
-    present = Models(tuple(int(row["subset_seed"]) for row in models), ())
-    count = len(divide(present, c.attack).references)
+    present = PresentModels(tuple(int(row["subset_seed"]) for row in models), ())
+    count = len(assign_roles(present, c.attack).references)
     attack = target_attack(c, present, "lira_online", count)
     if attack is None:
         return "too few models"

@@ -26,7 +26,7 @@ from analysis.formatting import plural
 from analysis.io import MissingModelsError, RecipeResults, Record, SweepResults, WorkdirError
 from analysis.paper_figure import FigureResult, PaperFigure, write
 from lm_mia import config
-from lm_mia.config.needs import FEWEST_REFERENCES, Need
+from lm_mia.config.needs import MIN_REFERENCES, Need
 from lm_mia.config.recipe import differences
 from lm_mia.errors import UserError
 from lm_mia.model import flops
@@ -200,7 +200,7 @@ def _usable(recipe: RecipeResults) -> bool:
         references, targets, replicas = recipe.divided
     except MissingModelsError:
         return False
-    enough = len(references) >= FEWEST_REFERENCES
+    enough = len(references) >= MIN_REFERENCES
     return enough and bool(targets if recipe.config.attack.targets else replicas)
 
 

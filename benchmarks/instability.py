@@ -63,7 +63,7 @@ def main() -> None:
         new = folder / "new.py"
         sizes = {n: getattr(known, n) for n in ("samples", "references", "replicas")}
         new.write_text(CONFIG.format(figures=tuple(scripts), corpus=str(corpus), **sizes))
-        synthetic_sweep.write(folder / "sweep", load.sweep(str(new)))
+        synthetic_sweep.write(folder / "sweep", load.load_sweep(str(new)))
         os.replace(new, file)
     about = [f"--config={file}", f"--workdir={folder / 'sweep'}"]
     for tables in folder.glob("sweep/recipes/*/tables"):  # else they would not be computed again

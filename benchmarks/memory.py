@@ -239,7 +239,7 @@ def _arguments() -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--platform", choices=get_args(Platform), default="cuda")
-    add("--sizes", type=_names, default=("302M", "1018M"), help=", ".join(config.SIZES))
+    add("--sizes", type=_names, default=("302M", "1018M"), help=", ".join(config.MODEL_SIZES))
     add("--attention", type=_names, help="by default all of the platform")
     add("--layers", type=_names, default=("unrolled", "scanned"))
     add("--remat", type=_names, default=("none", "dots", "full"))
@@ -247,7 +247,7 @@ def _arguments() -> argparse.Namespace:
     add("--batch-size", type=int, default=128)
     c = parser.parse_args()
     c.attention = c.attention or _WAYS[c.platform]
-    known = {"sizes": tuple(config.SIZES), "attention": _WAYS[c.platform]}
+    known = {"sizes": tuple(config.MODEL_SIZES), "attention": _WAYS[c.platform]}
     known |= {"layers": ("unrolled", "scanned"), "remat": ("none", "dots", "full")}
     for name, words in known.items():
         if unknown := set(getattr(c, name)) - set(words):

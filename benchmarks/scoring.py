@@ -299,7 +299,7 @@ def _arguments() -> argparse.Namespace:
     c = parser.parse_args()
     if unknown := set(c.sections) - set(SECTIONS):
         parser.error(f"no such section: {', '.join(sorted(unknown))}")
-    if unknown := set(c.sizes) - {"small", *config.SIZES}:
+    if unknown := set(c.sizes) - {"small", *config.MODEL_SIZES}:
         parser.error(f"--sizes: no such size: {', '.join(sorted(unknown))}")
     if min(c.rounds, 1 if c.samples is None else c.samples, c.micro_batch_size + 1) < 1:
         parser.error("--rounds, --samples: must be 1 or more; --micro-rows: 0 or more")

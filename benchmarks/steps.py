@@ -34,7 +34,7 @@ THEIRS, CONCATENATED = "NanoDO padded", "NanoDO concatenated"
 
 def shape_of(size: str, scale: int = 1, dtype: str = "float32") -> transformer.ModelConfig:
     """A size by name, with 32,000 pieces; "small" is 2 layers of 256, with 4,096."""
-    layers, width = (2, 256) if size == "small" else config.SIZES[size]
+    layers, width = (2, 256) if size == "small" else config.MODEL_SIZES[size]
     vocab_size, heads = 4096 if size == "small" else 32_000, width // config.HEAD_WIDTH
     return transformer.ModelConfig(
         layers, width, heads, vocab_size, c4_like.LENGTH_TOKENS // scale, dtype

@@ -157,7 +157,7 @@ def ways(scratch: Path, given: argparse.Namespace) -> dict[str, Callable[[], Run
         f"--config.attack.replicas={_REPLICAS}",
         "--config.attack.resample_references=0",
     ]
-    c = load.parse(str(CONFIG), flags)
+    c = load.load_config(str(CONFIG), flags)
     _lm_mia("corpus", base, flags)
     found = {
         f"ours, {workers} worker{'s' * (workers > 1)}": functools.partial(

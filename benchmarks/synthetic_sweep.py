@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from analysis import page
 from lm_mia import config
 from lm_mia.config import Config
-from lm_mia.config.recipe import Entry, requests
+from lm_mia.config.recipe import SweepEntry, recipe_requests
 from lm_mia.data import build
 from lm_mia.data.population import MEASURES, open_population
 from lm_mia.data.subsets import ModelSeeds, member
@@ -43,7 +43,7 @@ _ONSETS = ("ri", "sto", "ma", "win", "let", "gar", "cap", "eng", "mor", "sil", "
 _ENDS = ("ver", "ne", "ket", "ter", "den", "tain", "ine", "ning", "est", "cher", "bour", "per")
 
 
-def write(folder: Path, entries: Sequence[Entry], gain: float = 1.0) -> list[SweepRecipe]:
+def write(folder: Path, entries: Sequence[SweepEntry], gain: float = 1.0) -> list[SweepRecipe]:
     """A workdir of many recipes as after training and scoring.
 
     Training on a sample lowers its loss the more, the larger the model, the more often it was seen and the later;
@@ -51,7 +51,7 @@ def write(folder: Path, entries: Sequence[Entry], gain: float = 1.0) -> list[Swe
 
     Args:
       folder: to make.
-      entries: of `lm_mia.config.load.sweep`; corpora must be there.
+      entries: of `lm_mia.config.load.load_sweep`; corpora must be there.
       gain: times this; 0: members and others are alike.
 
     Returns:
@@ -60,7 +60,7 @@ def write(folder: Path, entries: Sequence[Entry], gain: float = 1.0) -> list[Swe
     workdir = Workdir(folder)
     tasks = [
         SweepRecipe(workdir, r.names[0], r.config, r.names, r.entries, r.overrides)
-        for r in requests(entries, "synthetic")
+        for r in recipe_requests(entries, "synthetic")
     ]
     sweeps.claim(Sweep("synthetic", workdir, (), tuple(tasks), entries[0][1].figures))
     for task in tasks:

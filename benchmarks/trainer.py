@@ -189,7 +189,7 @@ def _arguments() -> argparse.Namespace:
     c = parser.parse_args()
     if unknown := set(c.sections) - set(SECTIONS):
         parser.error(f"no such section: {', '.join(sorted(unknown))}")
-    if unknown := set(c.sizes) - {"small", *config.SIZES}:
+    if unknown := set(c.sizes) - {"small", *config.MODEL_SIZES}:
         parser.error(f"--sizes: no such size: {', '.join(sorted(unknown))}")
     if min(c.rounds, c.memory_batch_size, 1 if c.batch_size is None else c.batch_size) < 1:
         parser.error("--rounds, --batch-size, --memory-batch-size: must be 1 or more")

@@ -28,13 +28,25 @@ held-out samples.
 from collections.abc import Iterator
 from typing import Any
 
-from lm_mia.config import SIZES, Attack, Config, Corpus, Model, Population, Size, Tokenizer, Train
+from lm_mia.config import (
+    MODEL_SIZES,
+    Attack,
+    Config,
+    Corpus,
+    Model,
+    Population,
+    Size,
+    Tokenizer,
+    Train,
+)
 from lm_mia.errors import UserError
 
 
 def get_config(size: Size = "140M") -> Config:
-    if size not in SIZES:
-        raise UserError(f"configs/c4.py:{size}: no such size; choose one of {', '.join(SIZES)}")
+    if size not in MODEL_SIZES:
+        raise UserError(
+            f"configs/c4.py:{size}: no such size; choose one of {', '.join(MODEL_SIZES)}"
+        )
     return Config(
         # near duplicates stay, as in the paper; population.distinct_prefix_tokens drops some (Figure 16)
         corpus=Corpus(source="c4", deduplicate="none"),
@@ -54,5 +66,5 @@ def samples(size: str) -> int:
 
 
 def sweep(size: str = "") -> Iterator[dict[str, Any]]:
-    for one in [] if size else SIZES:
+    for one in [] if size else MODEL_SIZES:
         yield {"model.size": one, "population.samples": samples(one)}

@@ -102,7 +102,7 @@ FIGURES: dict[str, tuple[str, ...]] = {
 # (layers, width) of each model size. At paper these are the sizes of lm_mia.config; at gpu and cpu the numbers of
 # parameters grow in about the same proportions.
 SIZES: dict[str, dict[str, tuple[int, int]]] = {
-    "paper": {size: shape for size, shape in config.SIZES.items() if size != "custom"},
+    "paper": {size: shape for size, shape in config.MODEL_SIZES.items() if size != "custom"},
     "gpu": {
         "10M": (2, 128),
         "44M": (3, 192),

@@ -18,7 +18,7 @@ from analysis.figures import MODULES
 from analysis.io import attack_name
 from analysis.paper_figure import PaperFigure
 from lm_mia.config import load
-from lm_mia.config.needs import GROUPS, LossNeed, Need
+from lm_mia.config.needs import JACKKNIFE_GROUPS, LossNeed, Need
 from lm_mia.model import flops
 from lm_mia.run import plan, sweep
 
@@ -75,7 +75,7 @@ def cost(figure: str, setting: str) -> Cost:
     tasks = sweep.read(f"strongmia:{argument}", None, ()).recipes
     planned = [plan.recipe_cost(t, plan.assumed(t.config.population.length_tokens)) for t in tasks]
     return Cost(
-        names=tuple(c.name for _, c in load.sweep(f"strongmia:{argument}")),
+        names=tuple(c.name for _, c in load.load_sweep(f"strongmia:{argument}")),
         recipes=len(planned),
         models=sum(r.models for r in planned),
         flops=sum(r.train_flops + r.score_flops for r in planned),
@@ -171,7 +171,7 @@ def _needs(figure: PaperFigure) -> list[str]:
                 len(n.rmia_shares) > 1
             ),
             "RMIA with several values of gamma": lambda n: len(n.rmia_gammas) > 1,
-            f"also without each of {GROUPS} groups of references, for intervals": lambda n: (
+            f"also without each of {JACKKNIFE_GROUPS} groups of references, for intervals": lambda n: (
                 n.jackknife
             ),
             "keeping the score of every sample": lambda n: n.sample_scores,

@@ -53,7 +53,7 @@ def _act(argv: list[str], prog: str) -> int:
         return 2
     verb = argv[0]
     wrong: list[str] = []
-    known, overrides = _of_verb(verb, prog).split(argv[1:], wrong)
+    known, overrides = _of_verb(verb, prog).parse_flags(argv[1:], wrong)
     sweep = sweeps.from_flags(known, overrides, wrong, needs_workdir=verb != "plan")
     if verb == "status" and known.watch and (known.json or known.verify):
         wrong.append("--watch: cannot be combined with --json or --verify; leave it out")

@@ -311,6 +311,6 @@ def span_problems(found: Sequence[Jobs], machines: int, said: str) -> list[str]:
     if machines == 1 or not names:
         return []
     return [
-        f"{said}, but each model of {', '.join(names)} is made on one device; add --config.compute.sharding=fsdp, or use "
-        "one machine per job and run more jobs at once"
+        f"{said}, but each model of {', '.join(names)} is made on one device; add --config.compute.sharding=fsdp, or "
+        "use one machine per job and run more jobs at once"
     ]

@@ -103,8 +103,8 @@ def _prepare(of: Sweep) -> tuple[Sweep, list[_Slot]]:
     sharding = of.recipes[0].config.compute.sharding
     if any(t.config.compute.sharding != sharding for t in of.recipes):
         raise UserError(
-            "compute.sharding: must be the same in all entries of a sweep, since devices are assigned to jobs only once; "
-            "launch the entries one after another"
+            "compute.sharding: must be the same in all entries of a sweep, since devices are assigned once; launch "
+            "the entries one after another"
         )
     with progress.display(overall=False) as display:
         of, _ = pipeline.populations(of, display)

@@ -128,7 +128,7 @@ def _check(wrong: Sequence[str]) -> None:
 def _read(verb: str, argv: Sequence[str]) -> tuple[argparse.Namespace, Sweep]:
     """Returns the flags of a verb and its recipes; raises UserError with one line per mistake."""
     wrong: list[str] = []
-    known, overrides = _parser(verb).split(argv, wrong)
+    known, overrides = _parser(verb).parse_flags(argv, wrong)
     if verb == "plan":
         collect(wrong, lambda: plan.chip_of(known.device, known.mfu))
     sweep = sweeps.from_flags(known, overrides, wrong, needs_workdir=verb != "plan")

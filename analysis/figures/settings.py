@@ -61,7 +61,7 @@ def published_setting() -> dict[str, tuple[list[str], Config]]:
     found: dict[str, tuple[list[str], Config]] = {}
     for figure in (name for name in figures.MODULES if name.startswith("fig")):
         number = figure.partition("_")[0].removeprefix("fig").lstrip("0")
-        for _, c in load.sweep(f"strongmia:{figure},paper"):
+        for _, c in load.load_sweep(f"strongmia:{figure},paper"):
             found.setdefault(c.name, ([], c))[0].append(number)
     return found
 

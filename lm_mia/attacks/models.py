@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from lm_mia.atomic import write_csv
-from lm_mia.config.needs import Models
+from lm_mia.config.needs import PresentModels
 from lm_mia.data.subsets import ModelSeeds
 from lm_mia.store.store import Store
 
@@ -27,9 +27,9 @@ def present(store: Store) -> list[ModelSeeds]:
     return sorted(there, key=lambda row: (row.role, row.subset_seed, row.order_seed))
 
 
-def numbers(rows: Sequence[ModelSeeds]) -> Models:
+def numbers(rows: Sequence[ModelSeeds]) -> PresentModels:
     """Returns the numbers of the models: subset seeds of references, order seeds of replicas."""
-    return Models(
+    return PresentModels(
         references=tuple(row.subset_seed for row in rows if row.role == "reference"),
         replicas=tuple(row.order_seed for row in rows if row.role == "replica"),
     )

@@ -16,7 +16,7 @@ from lm_mia import config
 from lm_mia.atomic import FACTS, is_current, write_csv, write_facts
 from lm_mia.attacks import decisions, models, resampling, score_matrix, signals, tables
 from lm_mia.attacks.targets import TargetTables
-from lm_mia.config import NEEDED, AttackName
+from lm_mia.config import ATTACK_STATISTICS, AttackName
 from lm_mia.config.needs import FORMAT, REFERENCE_FREE, TargetAttack
 from lm_mia.data import subsets
 from lm_mia.data.population import MEASURES, Population
@@ -162,7 +162,7 @@ def open_inputs(
             f"{len(absent)} of {len(wanted)} models are absent{store.requirement}: attacking {len(targets)} of "
             f"{c.replicas} replicas with {len(references)} of {c.references} references; `lm-mia run` makes the others"
         )
-    statistics = tuple(NEEDED[a] for a in c.attacks if a in NEEDED)
+    statistics = tuple(ATTACK_STATISTICS[a] for a in c.attacks if a in ATTACK_STATISTICS)
     return signals.open_inputs(store, population, targets, references, statistics)
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from lm_mia import config
 from lm_mia.atomic import FACTS
 from lm_mia.attacks import models, replicas, targets
-from lm_mia.config.needs import Requested
+from lm_mia.config.needs import RecipeNeeds
 from lm_mia.data import subsets
 from lm_mia.data.population import Population
 from lm_mia.errors import UserError
 from lm_mia.store.store import Store
 
-_NOTHING = Requested()
+_NOTHING = RecipeNeeds()
 
 
 def run(
@@ -24,7 +24,7 @@ def run(
     folder: Path,
     progress: Callable[[str, float, float], None],
     say: Callable[[str], None],
-    requested: Requested = _NOTHING,
+    requested: RecipeNeeds = _NOTHING,
 ) -> dict[str, int]:
     """Makes the tables of a recipe; what they hold already is not computed again.
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from lm_mia import config
 from lm_mia.config import AttackName
-from lm_mia.config.needs import Observed
+from lm_mia.config.needs import ObservedStatistic
 from lm_mia.data.population import Population
 from lm_mia.data.subsets import ModelSeeds
 from lm_mia.seeds import permutation
@@ -75,7 +75,7 @@ class AttackInputs:
     statistics: tuple[str, ...] = ()
     labels: int | None = None
     """A seed: membership labels moved to other samples of their block, in all rows alike, which makes them noise."""
-    observed: Observed = "loss"
+    observed: ObservedStatistic = "loss"
     """What the attacker observes of a sample. The negative logit takes the place of the loss (StrongMIA Figure 8)."""
 
     def blocks(self) -> Iterator[Block]:
@@ -127,7 +127,7 @@ def open_inputs(
     targets: Sequence[ModelSeeds],
     references: Sequence[ModelSeeds],
     statistics: tuple[str, ...],
-    observed: Observed = "loss",
+    observed: ObservedStatistic = "loss",
 ) -> AttackInputs:
     """Returns the scores of models that are all present.
 

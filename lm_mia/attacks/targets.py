@@ -25,8 +25,8 @@ from lm_mia import config
 from lm_mia.atomic import replacing, write_atomically
 from lm_mia.attacks import score_matrix, signals
 from lm_mia.attacks.score_matrix import ScoreFile
-from lm_mia.config import NEEDED, needs
-from lm_mia.config.needs import Requested, TargetAttack
+from lm_mia.config import ATTACK_STATISTICS, needs
+from lm_mia.config.needs import RecipeNeeds, TargetAttack
 from lm_mia.data import subsets
 from lm_mia.data.population import Population
 from lm_mia.data.subsets import ModelSeeds
@@ -47,7 +47,7 @@ def run(
     store: Store,
     population: Population,
     c: config.Attack,
-    requested: Requested,
+    requested: RecipeNeeds,
     target_tables: "TargetTables",
     folder: Path,
     pool: ThreadPoolExecutor,
@@ -86,7 +86,13 @@ def run(
         if absent := models - present[needed.requirement]:
             absent_models.setdefault(needed.requirement, set()).update(absent)
         else:
-            same = attack.replicas, attack.targets, attack.step, attack.observed, needed.statistics
+            same = (
+                attack.targets_are_replicas,
+                attack.targets,
+                attack.step,
+                attack.observed,
+                needed.statistics,
+            )
             alike.setdefault(same, []).append(attack)
     left_out = len(missing) - sum(map(len, alike.values()))
     computed, written_seconds = 0, time.monotonic()
@@ -97,7 +103,7 @@ def run(
             population,
             _targets(first),
             [*map(subsets.reference, sorted({n for attack in some for n in attack.references}))],
-            (NEEDED[first.attack],) if first.attack in NEEDED else (),
+            (ATTACK_STATISTICS[first.attack],) if first.attack in ATTACK_STATISTICS else (),
             first.observed,
         )
 
@@ -130,12 +136,14 @@ def run(
 
 
 def _targets(attack: TargetAttack) -> list[ModelSeeds]:
-    return [*map(subsets.replica if attack.replicas else subsets.reference, attack.targets)]
+    return [
+        *map(subsets.replica if attack.targets_are_replicas else subsets.reference, attack.targets)
+    ]
 
 
 def _scores_of(attack: TargetAttack, store: Store) -> Store:
     """The scores that an attack needs."""
-    names = [NEEDED[attack.attack]] if attack.attack in NEEDED else []
+    names = [ATTACK_STATISTICS[attack.attack]] if attack.attack in ATTACK_STATISTICS else []
     names += [attack.observed] if attack.observed != "loss" else []
     return dataclasses.replace(store, statistics=tuple(names), token_samples=(), step=attack.step)
 
@@ -148,7 +156,7 @@ class TargetTables:
     """
 
     def __init__(self, folder: Path, c: config.Attack) -> None:
-        self._folder, self._settings = folder, needs.settings(c)
+        self._folder, self._settings = folder, needs.attack_settings(c)
         self._lines, self._ids, self._roc = self._read()
         self._new_roc: list[pd.DataFrame] = []
 

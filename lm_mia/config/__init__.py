@@ -6,9 +6,9 @@ Config files import the dataclasses from here:
 """
 
 from lm_mia.config.schema import (
+    ATTACK_STATISTICS,
     HEAD_WIDTH,
-    NEEDED,
-    SIZES,
+    MODEL_SIZES,
     Attack,
     AttackName,
     Compute,
@@ -30,9 +30,9 @@ from lm_mia.config.schema import (
 )
 
 __all__ = [
+    "ATTACK_STATISTICS",
     "HEAD_WIDTH",
-    "NEEDED",
-    "SIZES",
+    "MODEL_SIZES",
     "Attack",
     "AttackName",
     "Compute",

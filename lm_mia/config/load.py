@@ -29,7 +29,7 @@ from lm_mia.config.validate import problems
 from lm_mia.errors import UserError
 
 
-def parse(config_arg: str, overrides: Sequence[str] = ()) -> Config:
+def load_config(config_arg: str, overrides: Sequence[str] = ()) -> Config:
     """Config of a file with overrides such as ``--config.model.layers=4`` applied, checked.
 
     Args:
@@ -44,7 +44,7 @@ def parse(config_arg: str, overrides: Sequence[str] = ()) -> Config:
     return _checked(*found, _written_at(module, overrides))
 
 
-def override(config: Config, overrides: Sequence[str]) -> Config:
+def apply_overrides(config: Config, overrides: Sequence[str]) -> Config:
     """Returns a config with overrides applied, checked; UserError with one line per mistake."""
     return _checked(*_override(config, overrides))
 
@@ -55,7 +55,9 @@ def default_name(config_arg: str) -> str:
     return f"{Path(file).stem}-{arg}" if arg else Path(file).stem
 
 
-def sweep(config_arg: str, overrides: Sequence[str] = ()) -> list[tuple[dict[str, Any], Config]]:
+def load_sweep(
+    config_arg: str, overrides: Sequence[str] = ()
+) -> list[tuple[dict[str, Any], Config]]:
     """The config, and that of every entry of the file's ``sweep()``, if it has one.
 
     An entry is a dict of fields and their values, such as ``{"model.size": "10M", "train.epochs": 2}`` (or nested,
@@ -321,14 +323,14 @@ def _of_module(config_arg: str, module: ModuleType, arg: str) -> Config:
     for name, kind in _fields(Config):
         if kind is float and type(value := _get(config, name)) is int:
             config = _set(config, name.split("."), float(value))  # 0 and 0.0 are one recipe
-    if wrong := mistyped(config):
+    if wrong := type_errors(config):
         line_of = _written_at(module, ())
         lines = [f"--config={config_arg}: {line}{line_of(name)}" for name, line in wrong.items()]
         raise UserError("\n".join(lines))
     return config
 
 
-def mistyped(config: Config) -> dict[str, str]:
+def type_errors(config: Config) -> dict[str, str]:
     """Returns a line for each field whose value is of a wrong type, by the names of the fields."""
     values = {name: _get(config, name) for name, _ in _fields(Config)}
     return {
@@ -418,7 +420,9 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog, allow_abbrev=False, formatter_class=kind, **settings)
         self._elsewhere = elsewhere or {}
 
-    def split(self, argv: Sequence[str], wrong: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    def parse_flags(
+        self, argv: Sequence[str], wrong: list[str]
+    ) -> tuple[argparse.Namespace, list[str]]:
         """Returns (the command's own flags, the overrides ``--config.section.field=value``).
 
         Args:

@@ -21,14 +21,14 @@ another layout, so that tables of an earlier version are computed again."""
 
 PAPER_REFERENCES = 128
 """The number of references in the paper, except where it varies that number."""
-FEWEST_REFERENCES = 2
+MIN_REFERENCES = 2
 """An attack with fewer references is not possible."""
-GROUPS = 8
+JACKKNIFE_GROUPS = 8
 """References are divided into this many groups; attacks that leave out one group at a time show how much the choice of
 the references matters (a jackknife)."""
 
-Observed = Literal["loss", "target_logit"]
-Targets = Literal["targets", "replicas", "either"]
+ObservedStatistic = Literal["loss", "target_logit"]
+TargetKind = Literal["targets", "replicas", "either"]
 REFERENCE_FREE = ("loss", "zlib", "min_k", "min_k_plus_plus", "lowercase")
 """Attacks that use no references."""
 _RMIA = ("rmia", "rmia_offline")
@@ -84,10 +84,10 @@ class Need:
     number, as `powers` lists them."""
     most_references: int | None = PAPER_REFERENCES
     """None: no limit."""
-    targets: Targets = "targets"
+    targets: TargetKind = "targets"
     """targets: models with training subsets of their own; replicas: models that share one subset; either: replicas
     for recipes without targets."""
-    observed: tuple[Observed, ...] = ("loss",)
+    observed: tuple[ObservedStatistic, ...] = ("loss",)
     """What the attacker observes of each sample."""
     epochs: tuple[float, ...] | Literal["end", "all"] = "end"
     """After how many epochs of training the targets and references are attacked; all: after each of
@@ -105,11 +105,11 @@ class Need:
         check = _Checks("Need")
         check.names("recipes", self.recipes)
         check.names("attacks", self.attacks, get_args(AttackName))
-        check.names("observed", self.observed, get_args(Observed))
+        check.names("observed", self.observed, get_args(ObservedStatistic))
         check.choice("references", self.references, ("common", "powers"))
-        check.choice("targets", self.targets, get_args(Targets))
+        check.choice("targets", self.targets, get_args(TargetKind))
         if self.most_references is not None:
-            check.number("most_references", self.most_references, FEWEST_REFERENCES)
+            check.number("most_references", self.most_references, MIN_REFERENCES)
         if self.epochs not in ("end", "all"):
             check.numbers("epochs", self.epochs)
         check.numbers("rmia_shares", self.rmia_shares, most=1)
@@ -137,7 +137,7 @@ class LossNeed:
 
 
 @dataclasses.dataclass(frozen=True)
-class Models:
+class PresentModels:
     """The models of a recipe that are present at the end of their training, by number, in ascending order."""
 
     references: tuple[int, ...]
@@ -146,7 +146,7 @@ class Models:
 
 
 @dataclasses.dataclass(frozen=True)
-class Division:
+class ModelRoles:
     """The models of a recipe by their part in an attack, by number."""
 
     references: tuple[int, ...]
@@ -161,7 +161,7 @@ class RecipeModels:
 
     names: tuple[str, ...]
     config: Config
-    models: Models
+    models: PresentModels
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,13 +169,13 @@ class TargetAttack:
     """One attack on the targets, or on the replicas, of a recipe, with the models that take part."""
 
     attack: AttackName
-    replicas: bool
+    targets_are_replicas: bool
     """Whether the targets are replicas."""
     targets: tuple[int, ...]
     references: tuple[int, ...]
     step: int = 0
     """The training step at which all models were scored; 0: the end."""
-    observed: Observed = "loss"
+    observed: ObservedStatistic = "loss"
     rmia_samples: int = 0
     """0 for attacks other than RMIA; so is ``rmia_gamma``."""
     rmia_gamma: float = 0.0
@@ -191,7 +191,7 @@ class TargetAttack:
 
 
 @dataclasses.dataclass(frozen=True)
-class Requested:
+class RecipeNeeds:
     """What is computed for one recipe in addition to the tables of decisions."""
 
     attacks: Sequence[TargetAttack] = ()
@@ -201,13 +201,13 @@ class Requested:
     """Samples whose losses under every reference and target are listed."""
 
 
-def settings(c: Attack) -> dict[str, Any]:
+def attack_settings(c: Attack) -> dict[str, Any]:
     """Returns the settings of the recipe on which the numbers of all its attacks depend, as JSON."""
     fixed = {"format": FORMAT, "fprs": list(c.fprs), "band": list(c.band), "rmia_a": c.rmia_a}
     return fixed | {"variance": c.variance, "finite_population": c.finite_population}
 
 
-def divide(models: Models, c: Attack) -> Division:
+def assign_roles(models: PresentModels, c: Attack) -> ModelRoles:
     """Divides the models that are present into references, targets and replicas.
 
     Targets are the last of the references that the config requests. If most of these are missing, because more
@@ -223,7 +223,7 @@ def divide(models: Models, c: Attack) -> Division:
     if 2 * missing(end) > c.targets:
         end = next((k for k in range(end, c.targets, -2) if not missing(k)), end)
     first = end - c.targets
-    return Division(
+    return ModelRoles(
         references=tuple(i for i in models.references if i < first),
         targets=tuple(i for i in models.references if first <= i < end),
         replicas=tuple(i for i in models.replicas if i < c.replicas),
@@ -275,13 +275,13 @@ def scored_epochs(c: Config) -> list[float]:
 
 def target_attack(
     c: Config,
-    models: Models,
+    models: PresentModels,
     attack: AttackName,
     references: int,
     *,
-    replicas: bool = False,
+    targets_are_replicas: bool = False,
     step: int = 0,
-    observed: Observed = "loss",
+    observed: ObservedStatistic = "loss",
     rmia_samples: int = 0,
     rmia_gamma: float = 0.0,
     group_left_out: int | None = None,
@@ -302,20 +302,20 @@ def target_attack(
     Returns:
       The attack, or None if there are too few models for it, or a group is to be left out of no references.
     """
-    parts = divide(models, c.attack)
-    targets = parts.replicas if replicas else parts.targets
-    if not targets or len(parts.references) < max(references, FEWEST_REFERENCES):
+    parts = assign_roles(models, c.attack)
+    targets = parts.replicas if targets_are_replicas else parts.targets
+    if not targets or len(parts.references) < max(references, MIN_REFERENCES):
         return None
     used = parts.references[:references]
     if group_left_out is not None:
-        if references < 2 * GROUPS or attack in REFERENCE_FREE:
+        if references < 2 * JACKKNIFE_GROUPS or attack in REFERENCE_FREE:
             return None
-        used = tuple(r for i, r in enumerate(used) if i // 2 % GROUPS != group_left_out)
+        used = tuple(r for i, r in enumerate(used) if i // 2 % JACKKNIFE_GROUPS != group_left_out)
     is_rmia = attack in _RMIA
     samples = min(rmia_samples or c.attack.rmia_samples, c.population.samples)
     return TargetAttack(
         attack,
-        replicas,
+        targets_are_replicas,
         targets,
         () if attack in REFERENCE_FREE else used,
         step,
@@ -326,7 +326,7 @@ def target_attack(
     )
 
 
-def matching(patterns: Iterable[str], recipes: Mapping[str, Sequence[str]]) -> list[str]:
+def matching_recipes(patterns: Iterable[str], recipes: Mapping[str, Sequence[str]]) -> list[str]:
     """Returns the keys of the recipes of which a name fits one of the patterns, in the order of the recipes.
 
     Args:
@@ -341,9 +341,9 @@ def matching(patterns: Iterable[str], recipes: Mapping[str, Sequence[str]]) -> l
     ]
 
 
-def requested(
+def recipe_needs(
     needs: Iterable[Need | LossNeed], recipes: Mapping[str, RecipeModels]
-) -> dict[str, Requested]:
+) -> dict[str, RecipeNeeds]:
     """Returns what the attacks stage computes for each recipe in addition to its tables of decisions.
 
     Recipes with targets are always attacked with all their references, for the comparison of recipes.
@@ -357,15 +357,15 @@ def requested(
     names = {key: recipe.names for key, recipe in recipes.items()}
     samples: dict[str, set[int]] = {key: set() for key in recipes}
     for need in (n for n in needs if isinstance(n, LossNeed)):
-        for key in matching(need.recipes, names):
+        for key in matching_recipes(need.recipes, names):
             size = recipes[key].config.population.samples
             samples[key] |= {size - place for place in need.from_end if place <= size}
     found = {}
     for key, recipe in recipes.items():
-        count = len(divide(recipe.models, recipe.config.attack).references)
+        count = len(assign_roles(recipe.models, recipe.config.attack).references)
         strongest = target_attack(recipe.config, recipe.models, "lira_online", count)
         also = [strongest] if strongest and strongest not in attacks[key] else []
-        found[key] = Requested(
+        found[key] = RecipeNeeds(
             (*attacks[key], *also), frozenset(kept[key]), tuple(sorted(samples[key]))
         )
     return found
@@ -389,7 +389,7 @@ def target_attacks(
     kept: dict[str, set[str]] = {key: set() for key in recipes}
     names = {key: recipe.names for key, recipe in recipes.items()}
     for need in needs:
-        group = {key: recipes[key] for key in matching(need.recipes, names)}
+        group = {key: recipes[key] for key in matching_recipes(need.recipes, names)}
         for key, found in _attacks_of(need, group).items():
             attacks[key] |= {attack.id: attack for attack in found}
             if need.sample_scores:
@@ -399,15 +399,17 @@ def target_attacks(
 
 def _attacks_of(need: Need, recipes: Mapping[str, RecipeModels]) -> dict[str, list[TargetAttack]]:
     """Returns the attacks that one need comes to, for each of its recipes."""
-    configs = usable(need.targets, recipes)
-    counts = {k: len(divide(recipes[k].models, c.attack).references) for k, c in configs.items()}
+    configs = comparable_configs(need.targets, recipes)
+    counts = {
+        k: len(assign_roles(recipes[k].models, c.attack).references) for k, c in configs.items()
+    }
     common = min(counts.values(), default=0)
     if need.most_references is not None:
         common = min(common, need.most_references)
     found: dict[str, list[TargetAttack]] = {}
     for key, c in configs.items():
         references = reference_counts(c.attack, common) if need.references == "powers" else [common]
-        groups = [None, *range(GROUPS)] if need.jackknife else [None]
+        groups = [None, *range(JACKKNIFE_GROUPS)] if need.jackknife else [None]
         epochs = scored_epochs(c) if need.epochs == "all" else need.epochs
         steps = {0} if epochs == "end" else {score_step(c, epoch) for epoch in epochs}
         sizes = [round(share * c.population.samples) for share in need.rmia_shares] or [0]
@@ -417,7 +419,7 @@ def _attacks_of(need: Need, recipes: Mapping[str, RecipeModels]) -> dict[str, li
                 recipes[key].models,
                 attack,
                 count,
-                replicas=on_replicas(need.targets, c),
+                targets_are_replicas=attacks_replicas(need.targets, c),
                 step=step,
                 observed=observed,
                 rmia_samples=size,
@@ -436,7 +438,9 @@ def _attacks_of(need: Need, recipes: Mapping[str, RecipeModels]) -> dict[str, li
     return found
 
 
-def usable(targets: Targets, recipes: Mapping[str, RecipeModels]) -> dict[str, Config]:
+def comparable_configs(
+    targets: TargetKind, recipes: Mapping[str, RecipeModels]
+) -> dict[str, Config]:
     """Returns the configs of the recipes that have enough models, with equal numbers of references and targets.
 
     Args:
@@ -446,7 +450,7 @@ def usable(targets: Targets, recipes: Mapping[str, RecipeModels]) -> dict[str, C
     compared = [
         key
         for key, recipe in recipes.items()
-        if recipe.config.attack.targets and not on_replicas(targets, recipe.config)
+        if recipe.config.attack.targets and not attacks_replicas(targets, recipe.config)
     ]
     same = with_equal_counts([recipes[k].config for k in compared]) if compared else []
     configs = {k: r.config for k, r in recipes.items()} | dict(zip(compared, same, strict=True))
@@ -457,12 +461,12 @@ def usable(targets: Targets, recipes: Mapping[str, RecipeModels]) -> dict[str, C
             c,
             recipes[key].models,
             "lira_online",
-            FEWEST_REFERENCES,
-            replicas=on_replicas(targets, c),
+            MIN_REFERENCES,
+            targets_are_replicas=attacks_replicas(targets, c),
         )
     }
 
 
-def on_replicas(targets: Targets, c: Config) -> bool:
+def attacks_replicas(targets: TargetKind, c: Config) -> bool:
     """Returns whether replicas are attacked, for a value of `Need.targets`."""
     return targets == "replicas" or (targets == "either" and not c.attack.targets)

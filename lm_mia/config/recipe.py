@@ -37,7 +37,7 @@ _COUNTS = ("references", "replicas", "targets", "leave_one_out")
 
 _LONGEST_NAME = 48  # in characters, of a name that is derived from the overrides of a sweep entry
 
-Entry = tuple[dict[str, Any], Config]
+SweepEntry = tuple[dict[str, Any], Config]
 """The overrides of a sweep entry (empty for the config itself), and the resulting config."""
 
 
@@ -76,10 +76,10 @@ def population_hash(c: Config) -> str:
 
 def recipe_hash(c: Config) -> str:
     """Returns eight hex digits: a hash of everything that determines a model except its seeds, including `FORMAT`."""
-    return stored_hash(schema.to_dict(c))
+    return stored_recipe_hash(schema.to_dict(c))
 
 
-def stored_hash(stored: dict[str, Any]) -> str:
+def stored_recipe_hash(stored: dict[str, Any]) -> str:
     """Returns the `recipe_hash` of a config as `to_dict` returned it, perhaps in a version with other fields."""
     sections = ("corpus.", "tokenizer.", "population.", "model.", "optimizer.", "train.")
     parts = _determinants(stored, sections)
@@ -123,7 +123,7 @@ class RecipeRequest:
     """The merged config, which requests everything that any of the entries requests."""
 
 
-def requests(entries: Sequence[Entry], default_name: str) -> list[RecipeRequest]:
+def recipe_requests(entries: Sequence[SweepEntry], default_name: str) -> list[RecipeRequest]:
     """Returns the distinct recipes of a config and its sweep.
 
     Args:
@@ -137,14 +137,14 @@ def requests(entries: Sequence[Entry], default_name: str) -> list[RecipeRequest]
     """
     found: dict[Any, RecipeRequest] = {}
     for number, (sets, c) in enumerate(entries):
-        name = c.name or (_name_of(sets) if sets else plain_name(default_name))
+        name = c.name or (_name_of(sets) if sets else folder_name(default_name))
         if old := found.get(recipe_key(c)):
             _check_alike(old, number, c)
             found[recipe_key(c)] = dataclasses.replace(
                 old,
                 names=tuple(dict.fromkeys([*old.names, name])),
                 entries=(*old.entries, number),
-                config=merged(old.config, c),
+                config=merge_configs(old.config, c),
             )
         else:
             found[recipe_key(c)] = RecipeRequest((name,), (number,), sets, c)
@@ -176,10 +176,10 @@ def _key_hash(c: Config) -> str:
 
 
 def _name_of(sets: dict[str, Any]) -> str:
-    return plain_name(",".join(f"{k.rpartition('.')[2]}={v}" for k, v in sets.items()))
+    return folder_name(",".join(f"{k.rpartition('.')[2]}={v}" for k, v in sets.items()))
 
 
-def plain_name(text: str) -> str:
+def folder_name(text: str) -> str:
     """Turns a text into a folder name; characters other than letters, digits and ``.+=,-`` become ``_``."""
     return re.sub(r"[^A-Za-z0-9.+=,-]+", "_", text)[:_LONGEST_NAME].strip("_.,-") or "recipe"
 
@@ -200,7 +200,7 @@ def _check_alike(old: RecipeRequest, number: int, c: Config) -> None:
         raise UserError("\n".join(problems))
 
 
-def merged(a: Config, b: Config) -> Config:
+def merge_configs(a: Config, b: Config) -> Config:
     """Returns the first config, extended by the models and statistics that the second requests."""
     most = {name: max(getattr(a.attack, name), getattr(b.attack, name)) for name in _COUNTS}
     statistics = dict.fromkeys([*a.score.statistics, *b.score.statistics])

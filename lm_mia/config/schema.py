@@ -61,7 +61,7 @@ class Population:
     """Samples whose first so many tokens after <bos> are the same are of one group in the sample table."""
 
 
-SIZES = {  # layers, width; named by parameters without embeddings, 12 layers width^2
+MODEL_SIZES = {  # layers, width; named by parameters without embeddings, 12 layers width^2
     "10M": (3, 512),
     "44M": (14, 512),
     "85M": (12, 768),
@@ -137,7 +137,7 @@ class Compute:
     """none: each model is trained on one device, and several devices train different models at the same time. fsdp: all
     devices of all hosts of the job train one model together, and its parameters, moments and gradients are divided."""
     micro_batch_size: int = 0
-    """Number of packed sequences that a device processes at once; gradients are summed over micro-batches. 0: automatic."""
+    """Number of packed sequences that a device processes at once. 0: chosen automatically."""
     attention: Literal["auto", "xla", "cudnn", "pallas"] = "auto"
     """auto: cudnn on NVIDIA GPUs (bfloat16), pallas on TPUs, where the shapes allow, else xla; the log says which."""
     layers: Literal["auto", "unrolled", "scanned"] = "auto"
@@ -183,7 +183,11 @@ AttackName = Literal[
     "lowercase",
 ]
 
-NEEDED = {"min_k": "min_k", "min_k_plus_plus": "min_k_plus_plus", "lowercase": "lowercase_loss"}
+ATTACK_STATISTICS = {
+    "min_k": "min_k",
+    "min_k_plus_plus": "min_k_plus_plus",
+    "lowercase": "lowercase_loss",
+}
 """The statistic of score.statistics that an attack needs beside the loss."""
 
 
@@ -289,10 +293,10 @@ class Config:
 def resolve(config: Config) -> Config:
     """The config with layers, width and heads as numbers, and the size that they have."""
     m = config.model
-    layers, width = SIZES.get(m.size, (0, 0))
+    layers, width = MODEL_SIZES.get(m.size, (0, 0))
     layers, width = m.layers or layers, m.width or width
     heads = m.heads or max(width // HEAD_WIDTH, 1)
-    size: Any = next((name for name, of in SIZES.items() if of == (layers, width)), "custom")
+    size: Any = next((name for name, of in MODEL_SIZES.items() if of == (layers, width)), "custom")
     model = dataclasses.replace(m, size=size, layers=layers, width=width, heads=heads)
     return dataclasses.replace(config, model=model)
 

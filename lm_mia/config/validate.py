@@ -83,7 +83,7 @@ def problems(c: schema.Config) -> list[str]:
     if m.heads > 0 and m.width > 0 and m.width % m.heads == 0:
         head_width = m.width // m.heads
     length, asked = c.population.length_tokens, c.compute.attention
-    hurdles = attention_hurdles(asked, m.dtype, head_width, length)
+    hurdles = unmet_attention_requirements(asked, m.dtype, head_width, length)
     need(
         not hurdles,
         "compute.attention",
@@ -168,7 +168,9 @@ def problems(c: schema.Config) -> list[str]:
     return found
 
 
-def attention_hurdles(kind: str, dtype: str, head_width: int, length_tokens: int) -> list[str]:
+def unmet_attention_requirements(
+    kind: str, dtype: str, head_width: int, length_tokens: int
+) -> list[str]:
     """Why a kind of ``compute.attention`` cannot compute such a model on any platform; empty if it can."""
     hurdles: dict[str, list[tuple[bool, str]]] = {
         "cudnn": [
@@ -221,7 +223,9 @@ def _point_problems(c: schema.Config, steps: int) -> list[str]:
 def _attack_problems(c: schema.Config) -> list[str]:
     a = c.attack
     lacking = [
-        n for n in a.attacks if schema.NEEDED.get(n, "loss") not in (*c.score.statistics, "loss")
+        n
+        for n in a.attacks
+        if schema.ATTACK_STATISTICS.get(n, "loss") not in (*c.score.statistics, "loss")
     ]
     rules: list[tuple[bool, str, str]] = [
         (a.references >= 4, "references", "must be 4 or more, for 2 IN and 2 OUT of a sample"),
@@ -249,7 +253,7 @@ def _attack_problems(c: schema.Config) -> list[str]:
             not lacking,
             "attacks",
             f"for {', '.join(lacking)} the loss is not enough; set --config.score.statistics="
-            + ",".join([*c.score.statistics, *(schema.NEEDED[n] for n in lacking)]),
+            + ",".join([*c.score.statistics, *(schema.ATTACK_STATISTICS[n] for n in lacking)]),
         ),
         (0 < a.alpha < 1, "alpha", "must lie between 0 and 1"),
         (

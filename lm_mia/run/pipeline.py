@@ -16,7 +16,7 @@ import filelock
 from lm_mia import config
 from lm_mia.atomic import EXTRACTION, FACTS, is_current
 from lm_mia.config import needs
-from lm_mia.config.needs import LossNeed, Models, Need, RecipeModels, Requested
+from lm_mia.config.needs import LossNeed, Need, PresentModels, RecipeModels, RecipeNeeds
 from lm_mia.data import build, corpus
 from lm_mia.data.population import MEASURES, Population, open_population, token_columns
 from lm_mia.data.subsets import ModelSeeds
@@ -337,7 +337,7 @@ def _tables(
     return failed
 
 
-def requested(made: Made, figure_needs: Sequence[Need | LossNeed]) -> dict[str, Requested]:
+def requested(made: Made, figure_needs: Sequence[Need | LossNeed]) -> dict[str, RecipeNeeds]:
     """Returns what the attacks stage computes for each recipe in addition to its tables of decisions."""
     # imported here, since scipy and pandas take a second to load, and most jobs only make models
     from lm_mia.attacks import models
@@ -347,15 +347,15 @@ def requested(made: Made, figure_needs: Sequence[Need | LossNeed]) -> dict[str, 
         try:
             there = models.numbers(models.present(open_store(task.config, task.folder)))
         except UserError:  # a damaged store: `attack` reports it, and the other recipes go on
-            there = Models((), ())
+            there = PresentModels((), ())
         recipes[task.name] = RecipeModels((task.name, *task.names), task.config, there)
-    return needs.requested(figure_needs, recipes)
+    return needs.recipe_needs(figure_needs, recipes)
 
 
 def attack(
     task: SweepRecipe,
     population: Population,
-    requested: Requested,
+    requested: RecipeNeeds,
     progress: Callable[[str, float, float], None],
     say: Callable[[str], None],
 ) -> None:
@@ -367,14 +367,18 @@ def attack(
 
     c = task.config
     # Only the statistics that the attacks need have to be present, not all that the config requests.
-    needed = tuple(config.NEEDED[name] for name in c.attack.attacks if name in config.NEEDED)
+    needed = tuple(
+        config.ATTACK_STATISTICS[name]
+        for name in c.attack.attacks
+        if name in config.ATTACK_STATISTICS
+    )
     store = dataclasses.replace(open_store(c, task.folder), statistics=needed, token_samples=())
     tables = task.folder / "tables"
     counts = runner.run(store, population, c.attack, tables, progress, say, requested)
     if not counts["requested"] and not requested.loss_samples:
         raise UserError(
             f"{task.folder}: too few models are present to attack any of its attack.targets={c.attack.targets} targets "
-            f"with {needs.FEWEST_REFERENCES} references or more; run `lm-mia run` first"
+            f"with {needs.MIN_REFERENCES} references or more; run `lm-mia run` first"
         )
     known = counts["requested"] - counts["computed"] - counts["left_out"]
     left_out = f", {counts['left_out']} left out" if counts["left_out"] else ""

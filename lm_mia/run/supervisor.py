@@ -53,7 +53,7 @@ def run(
 
     Raises:
       UserError: what a worker found wrong; finished rows stay. DiskError, if the disk is full or cannot be written;
-        RendezvousError, if the processes of a job did not find each other; WorkersKilledError, if all workers were killed.
+        RendezvousError, if the processes of a job did not find each other; WorkersKilledError, if all workers died.
       SystemExit: with code 143, if a worker was asked to stop from outside.
     """
     _, environments = devices.environments(c.train.workers, c.compute.sharding)

@@ -22,11 +22,11 @@ from lm_mia.config.recipe import (
     RecipeRequest,
     differences,
     from_dict,
-    merged,
+    merge_configs,
     population_hash,
     recipe_hash,
     recipe_key,
-    requests,
+    recipe_requests,
 )
 from lm_mia.data import subsets
 from lm_mia.errors import UserError, collect
@@ -131,7 +131,7 @@ def from_flags(
     if not known.config and wrong:
         return None
     if lacks_workdir:  # report the mistakes in the config as well
-        collect(wrong, lambda: load.sweep(known.config, overrides))
+        collect(wrong, lambda: load.load_sweep(known.config, overrides))
         return None
     return collect(wrong, lambda: read(known.config, known.workdir, overrides))
 
@@ -154,8 +154,8 @@ def read(config_arg: str | None, folder: str | None, overrides: Sequence[str]) -
         workdir.check()
     if config_arg is None:
         return _of_workdir(workdir, overrides)
-    entries = load.sweep(config_arg, overrides)
-    asked = requests(entries, load.default_name(config_arg))
+    entries = load.load_sweep(config_arg, overrides)
+    asked = recipe_requests(entries, load.default_name(config_arg))
     tasks = [
         SweepRecipe(workdir, r.names[0], r.config, r.names, r.entries, r.overrides)
         if folder is None
@@ -191,7 +191,7 @@ def _task(workdir: Workdir, request: RecipeRequest) -> SweepRecipe:
     stored = workdir.stored(name)
     if c.name and stored and _stored_key(workdir, name) == recipe_key(c):
         # Several commands may share a named recipe, so models and statistics that only other commands need are kept.
-        c = merged(c, from_dict(stored["config"]))
+        c = merge_configs(c, from_dict(stored["config"]))
     return SweepRecipe(workdir, name, c, request.names, request.entries, request.overrides)
 
 
@@ -224,11 +224,13 @@ def _of_workdir(workdir: Workdir, overrides: Sequence[str]) -> Sweep:
                 f"{workdir.recipe(name) / 'config.json'}: was written by another version of lm_mia ({error}); "
                 "select a config with --config, or choose another --workdir"
             ) from error
-        if wrong := load.mistyped(c):
+        if wrong := load.type_errors(c):
             raise UserError(
                 "\n".join(f"{workdir.recipe(name) / 'config.json'}: {s}" for s in wrong.values())
             )
-        task = SweepRecipe(workdir, name, load.override(c, overrides), tuple(stored["names"]))
+        task = SweepRecipe(
+            workdir, name, load.apply_overrides(c, overrides), tuple(stored["names"])
+        )
         task.stored()
         tasks.append(task)
     if not tasks:

@@ -99,7 +99,7 @@ class Workdir:
             or not _is_texts(found["names"])
         ):
             raise _not_ours(folder / "config.json")
-        if found["format"] == recipes.FORMAT and found["recipe_hash"] != recipes.stored_hash(
+        if found["format"] == recipes.FORMAT and found["recipe_hash"] != recipes.stored_recipe_hash(
             found["config"]
         ):
             raise UserError(

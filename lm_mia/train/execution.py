@@ -114,7 +114,7 @@ def choose_attention(
     if platform != "tpu":
         why_not["pallas"].append(f"it needs a TPU, this is a {platform}")
     for kind, hurdles in why_not.items():
-        hurdles += validate.attention_hurdles(kind, dtype, head_width, length_tokens)
+        hurdles += validate.unmet_attention_requirements(kind, dtype, head_width, length_tokens)
     if asked != "auto":
         if why_not[asked]:
             raise UserError(

@@ -10,7 +10,7 @@ from scipy import stats
 
 from analysis import attacks, compare, io
 from analysis.compare import Estimate
-from lm_mia.config.needs import GROUPS
+from lm_mia.config.needs import JACKKNIFE_GROUPS
 from lm_mia.data import subsets
 from lm_mia.stats import likelihood_ratio, roc
 
@@ -114,10 +114,10 @@ def test_ties_of_a_few_targets_are_no_interval():
 
 
 def test_the_jackknife_of_a_mean_is_its_variance_by_groups():
-    effect_G = np.random.default_rng(0).normal(size=GROUPS)
+    effect_G = np.random.default_rng(0).normal(size=JACKKNIFE_GROUPS)
     variance, df = compare.jackknifed(16, lambda g: float(np.delete(effect_G, g).mean()))
-    assert variance == pytest.approx(effect_G.var(ddof=1) / GROUPS)
-    assert df == GROUPS - 1
+    assert variance == pytest.approx(effect_G.var(ddof=1) / JACKKNIFE_GROUPS)
+    assert df == JACKKNIFE_GROUPS - 1
 
 
 def test_a_difference_has_the_variance_of_targets_and_of_references(recipes: Any):
@@ -129,7 +129,7 @@ def test_a_difference_has_the_variance_of_targets_and_of_references(recipes: Any
     gap_G = [
         attacks.read_attack(large, references=16, group_left_out=g).auc_T.mean()
         - attacks.read_attack(small, references=16, group_left_out=g).auc_T.mean()
-        for g in range(GROUPS)
+        for g in range(JACKKNIFE_GROUPS)
     ]
     parts = (a.var(ddof=1) / 4, 3), (b.var(ddof=1) / 4, 3), (7 * np.var(gap_G), 7)
     assert parts[2][0] > 0
@@ -141,8 +141,10 @@ def test_a_difference_has_the_variance_of_targets_and_of_references(recipes: Any
 def test_groups_are_whole_pairs_and_take_turns(recipes: Any):
     main, _ = attacks.with_equal_models([recipes["main"], recipes["distinct"]])
     whole = attacks.read_attack(main, references=16)
-    parts = [attacks.read_attack(main, references=16, group_left_out=g) for g in range(GROUPS)]
-    assert len({round(float(p.auc_T.mean()), 12) for p in parts}) == GROUPS
+    parts = [
+        attacks.read_attack(main, references=16, group_left_out=g) for g in range(JACKKNIFE_GROUPS)
+    ]
+    assert len({round(float(p.auc_T.mean()), 12) for p in parts}) == JACKKNIFE_GROUPS
     assert all(p.targets == whole.targets for p in parts)
     assert np.mean([p.auc_T.mean() for p in parts]) == pytest.approx(whole.auc_T.mean(), abs=0.05)
     with pytest.raises(io.MissingModelsError, match="too few for this attack"):

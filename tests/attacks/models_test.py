@@ -8,7 +8,7 @@ import pytest
 from synthetic_scores import SMALL, Ran, Scored, scored
 
 from lm_mia.attacks import models
-from lm_mia.config.needs import Models
+from lm_mia.config.needs import PresentModels
 from lm_mia.data import subsets
 from lm_mia.store.store import Store
 
@@ -27,7 +27,7 @@ NAMES = [f"reference-{i:02d}" for i in range(12) if i != 10] + ["replica-00", "r
 def test_models_that_are_present(world: Scored, tmp_path: Path):
     rows = models.present(world.store)
     assert [str(row) for row in rows] == NAMES
-    assert models.numbers(rows) == Models((*range(10), 11), (0, 2))
+    assert models.numbers(rows) == PresentModels((*range(10), 11), (0, 2))
     models.write_models(tmp_path / "models.csv", rows)
     table = pd.read_csv(tmp_path / "models.csv")
     assert table.columns.tolist() == ["model", "role", "subset_seed", "init_seed", "order_seed"]
@@ -46,7 +46,7 @@ def test_models_that_were_added_later_come_in_the_order_of_their_numbers(tmp_pat
     few.store.ensure(later, {"tokens": np.arange(40)}, {})
     for row in later:
         few.store.write_model(row, loss_N, member_N)
-    assert models.numbers(models.present(few.store)) == Models(tuple(range(6)), (0, 1, 2))
+    assert models.numbers(models.present(few.store)) == PresentModels(tuple(range(6)), (0, 1, 2))
 
 
 def check_losses(table: pd.DataFrame, world: Scored, ids: list[int], count: int) -> None:

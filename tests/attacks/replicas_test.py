@@ -244,7 +244,7 @@ def test_rows_that_are_absent(tmp_path: Path):
 def test_every_attack_that_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(replicas, "_SHUFFLES", 1)
     c = dataclasses.replace(FEW, attacks=EVERY, references=4, replicas=2, variance="pooled")
-    world = scored(tmp_path, c, 200, statistics=tuple(config.NEEDED.values()))
+    world = scored(tmp_path, c, 200, statistics=tuple(config.ATTACK_STATISTICS.values()))
     out = ran(world, c, tmp_path / "tables")
     best = out.csv("attacks.csv").groupby("attack").last()
     assert set(best.index) == set(EVERY) == set(out.csv("shuffled.csv").attack)

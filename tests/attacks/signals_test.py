@@ -31,7 +31,7 @@ VARIANTS: list[dict[str, Any]] = [
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Scored:
     folder = tmp_path_factory.mktemp("scores")
-    return scored(folder, C, SAMPLES, statistics=tuple(config.NEEDED.values()))
+    return scored(folder, C, SAMPLES, statistics=tuple(config.ATTACK_STATISTICS.values()))
 
 
 @pytest.fixture(params=["one block", "many blocks"])
@@ -132,7 +132,7 @@ def test_blocks_are_the_store(world: Scored, blocks: str):
         np.testing.assert_array_equal(block.reference_loss_MxC, world.reference_MxN[:, at])
         in_MxN = world.reference_member_MxN
         np.testing.assert_array_equal(block.reference_member_MxC, in_MxN[:, at])
-        assert set(block.statistics) == set(config.NEEDED.values())
+        assert set(block.statistics) == set(config.ATTACK_STATISTICS.values())
         for name, value_TxC in block.statistics.items():
             of_targets = world.statistics[name][world.references :]
             np.testing.assert_array_equal(value_TxC, of_targets[:, at])

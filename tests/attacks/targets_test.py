@@ -14,7 +14,7 @@ from synthetic_scores import Texts
 
 from lm_mia import config
 from lm_mia.attacks import models, runner, score_matrix, targets
-from lm_mia.attacks.runner import Requested
+from lm_mia.attacks.runner import RecipeNeeds
 from lm_mia.config import needs
 from lm_mia.config.needs import TargetAttack
 from lm_mia.data import subsets
@@ -68,7 +68,7 @@ class World:
             folder,
             lambda *_: None,
             self.said.append,
-            Requested(attacks, frozenset(attack.id for attack in keep)),
+            RecipeNeeds(attacks, frozenset(attack.id for attack in keep)),
         )
         assert list(counts) == ["requested", "computed", "left_out"]
         return counts["requested"], counts["computed"], counts["left_out"]

@@ -15,7 +15,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def shape(file: str, *flags: str) -> tuple[str, int, int, int]:
-    m = load.parse(file, flags).model
+    m = load.load_config(file, flags).model
     return m.size, m.layers, m.width, m.heads
 
 
@@ -55,7 +55,7 @@ def sweep():
         yield {"attack.references": n, "attack.fprs": [0.1, n / 10], "name": "x"}
 """,
     )
-    found = load.sweep(file, ["--config.attack.replicas=3", "--config.attack.references=9"])
+    found = load.load_sweep(file, ["--config.attack.replicas=3", "--config.attack.references=9"])
     sets, configs = zip(*found, strict=True)
     assert sets[0] == {}
     assert sets[2] == {"model.layers": 5, "model.size": "10M", "optimizer.weight_decay": 2}
@@ -76,19 +76,19 @@ def sweep():
     ]
     assert type(configs[2].optimizer.weight_decay) is float
     assert configs[4].attack.fprs == (0.1, 0.6)
-    assert configs[0] == load.parse(
+    assert configs[0] == load.load_config(
         file, ["--config.attack.replicas=3", "--config.attack.references=9"]
     )
 
 
 def test_a_file_without_a_sweep_is_one_config(file: str):
-    assert load.sweep(f"{file}:3") == [({}, load.parse(f"{file}:3"))]
+    assert load.load_sweep(f"{file}:3") == [({}, load.load_config(f"{file}:3"))]
 
 
 def test_a_sweep_may_take_the_argument(tmp_path: Path):
     taking = with_sweep(tmp_path, "def sweep(arg='2'): return [{'train.epochs': int(arg)}]")
-    assert [c.train.epochs for _, c in load.sweep(taking)] == [1, 2]
-    assert [c.train.epochs for _, c in load.sweep(f"{taking}:4")] == [1, 4]
+    assert [c.train.epochs for _, c in load.load_sweep(taking)] == [1, 2]
+    assert [c.train.epochs for _, c in load.load_sweep(f"{taking}:4")] == [1, 4]
 
 
 def test_mistakes_of_all_entries_are_told_at_once(tmp_path: Path):
@@ -101,7 +101,7 @@ def sweep():
 """,
     )
     with pytest.raises(UserError) as caught:
-        load.sweep(file)
+        load.load_sweep(file)
     label = f"--config={file}: sweep() entry "
     assert str(caught.value).split("\n") == [
         label + line
@@ -126,6 +126,6 @@ def test_a_sweep_that_fails_is_one_line(tmp_path: Path):
     ):
         file = with_sweep(tmp_path, text)
         with pytest.raises(UserError) as caught:
-            load.sweep(file)
+            load.load_sweep(file)
         assert str(caught.value) == f"--config={file}: {said}"
-        assert load.parse(file)  # which does not ask for it
+        assert load.load_config(file)  # which does not ask for it

@@ -17,22 +17,22 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_file_argument_and_overrides(file: str):
-    assert load.parse(file).model.layers == 1
-    assert load.parse(f"{file}:3").model.layers == 3
+    assert load.load_config(file).model.layers == 1
+    assert load.load_config(f"{file}:3").model.layers == 3
     flags = [
         "--config.model.layers=4",
         "--config.train.subset",
         "bernoulli",
         "--config.corpus.path=",
     ]
-    c = load.parse(f"{file}:3", flags)
+    c = load.load_config(f"{file}:3", flags)
     assert (c.model.layers, c.train.subset, c.corpus.path) == (4, "bernoulli", "")
     assert c.model.width == 8  # of the file, not the default
     assert wrong(file, "--config.train.batch-size=2", "--config.train.batch_size=4") == [
         "--config.train.batch_size: given more than once; give it once"
     ]
-    assert load.parse(file, ["--config.optimizer.peak-learning-rate=1e-3"]).optimizer == (
-        load.parse(file, ["--config.optimizer.peak_learning_rate=0.001"]).optimizer
+    assert load.load_config(file, ["--config.optimizer.peak-learning-rate=1e-3"]).optimizer == (
+        load.load_config(file, ["--config.optimizer.peak_learning_rate=0.001"]).optimizer
     )
 
 
@@ -43,18 +43,18 @@ def test_what_an_attack_needs_is_said_as_it_is_typed(file: str):
         "attack.attacks=('lira_online', 'lowercase', 'min_k'): for lowercase, min_k the loss"
     )
     _, _, way_out = line.partition("; set ")
-    c = load.parse(file, [asked, way_out])
+    c = load.load_config(file, [asked, way_out])
     assert c.score.statistics == ("lowercase_loss", "min_k")
-    assert load.parse(file, ["--config.score.statistics"]).score.statistics == ()
+    assert load.load_config(file, ["--config.score.statistics"]).score.statistics == ()
 
 
 def test_booleans_and_choices_of_the_attack(file: str):
     flags = ("leave-one-out", "leave_one_out=true", "leave_one_out=False", "no-leave-one-out")
     for flag, value in zip(flags, (True, True, False, False), strict=True):
-        assert load.parse(file, [f"--config.attack.{flag}"]).attack.leave_one_out is value
+        assert load.load_config(file, [f"--config.attack.{flag}"]).attack.leave_one_out is value
     assert "no such field" in wrong(file, "--config.attack.no-leave-one-out=True")[0]
     more = ["--config.attack.finite-population", "True", "--config.attack.variance=pooled"]
-    after = load.parse(file, ["--config.attack.leave_one_out=True", *more]).attack
+    after = load.load_config(file, ["--config.attack.leave_one_out=True", *more]).attack
     assert (after.leave_one_out, after.finite_population, after.variance) == (True, True, "pooled")
 
 
@@ -197,9 +197,11 @@ def test_no_such_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 def test_a_name_selects_an_included_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)  # wherever the command is run, and whatever lies there
     (tmp_path / "quickstart").write_text("")
-    assert load.parse("quickstart") == load.parse(str(load.included_configs() / "quickstart.py"))
-    assert load.parse("c4:140M").model.size == "140M"
-    assert load.parse("quickstart", ["--config.train.epochs=2"]).train.epochs == 2
+    assert load.load_config("quickstart") == load.load_config(
+        str(load.included_configs() / "quickstart.py")
+    )
+    assert load.load_config("c4:140M").model.size == "140M"
+    assert load.load_config("quickstart", ["--config.train.epochs=2"]).train.epochs == 2
     rule = "lm_mia includes no config of this name"
     assert wrong("quikstart") == [f"--config=quikstart: {rule}; did you mean quickstart?"]
     assert wrong("zzz:cpu") == [
@@ -211,7 +213,7 @@ def test_a_name_selects_an_included_config(tmp_path: Path, monkeypatch: pytest.M
 def test_a_copy_of_an_included_config_imports_the_others(tmp_path: Path):
     copy = tmp_path / "mine.py"
     copy.write_text((load.included_configs() / "own.py").read_text())
-    assert load.parse(str(copy)) == load.parse("own")
+    assert load.load_config(str(copy)) == load.load_config("own")
 
 
 @pytest.mark.parametrize(
@@ -309,20 +311,20 @@ def test_an_error_of_the_files_syntax_or_fields_is_one_line(tmp_path: Path):
 
 
 def test_a_whole_number_for_a_number_is_the_same_recipe(file: str):
-    decay = load.parse(file).optimizer.weight_decay
+    decay = load.load_config(file).optimizer.weight_decay
     assert (decay, type(decay)) == (0.0, float)
 
 
 def test_the_file_of_the_quickstart_is_sound():
     path = Path(__file__).resolve().parents[2] / "configs" / "quickstart.py"
-    assert isinstance(load.parse(str(path)), Config)
+    assert isinstance(load.load_config(str(path)), Config)
 
 
 @given(st.integers(-(10**400), 10**400))
 def test_any_whole_number_is_taken_or_refused_in_a_line(file: str, value: int):
     flag = f"--config.train.workers={value}"
     if value >= 0:
-        assert load.parse(file, [flag]).train.workers == value
+        assert load.load_config(file, [flag]).train.workers == value
     else:
         assert wrong(file, flag) == [f"train.workers={value}: must be a finite number, 0 or larger"]
 
@@ -332,7 +334,7 @@ def test_the_line_of_a_mistake_is_told_where_one_line_sets_the_field(tmp_path: P
     path.write_text(FILE.replace("batch_size=4", "batch_size=0"))
     rule = "train.batch_size=0: must be a finite number larger than 0"
     assert wrong(str(path)) == [f"{rule} (line 8 of bad.py)"]
-    assert load.parse(str(path), ["--config.train.batch_size=4"]).train.batch_size == 4
+    assert load.load_config(str(path), ["--config.train.batch_size=4"]).train.batch_size == 4
     path.write_text(FILE)
     assert wrong(str(path), "--config.train.batch_size=0") == [rule]
     extract = "extract=config.Extract(samples=3, prefix_tokens=2, suffix_tokens=2), "
@@ -352,7 +354,7 @@ def test_the_line_of_a_mistake_is_told_where_one_line_sets_the_field(tmp_path: P
 def test_a_config_file_may_begin_with_a_byte_order_mark(tmp_path: Path):
     path = tmp_path / "bom.py"
     path.write_text(FILE, encoding="utf-8-sig")
-    assert load.sweep(str(path))
+    assert load.load_sweep(str(path))
 
 
 def test_flags_of_a_command_and_overrides_are_told_apart():
@@ -361,7 +363,7 @@ def test_flags_of_a_command_and_overrides_are_told_apart():
     parser.add_argument("--from-hf-shards", "--from_hf_shards")
     wrong: list[str] = []
     argv = ["--config", "a.py", "--config.x", "-1", "2", "--from_hf_shards=b", "--config.y=3"]
-    known, overrides = parser.split(argv, wrong)
+    known, overrides = parser.parse_flags(argv, wrong)
     assert (known.config, known.from_hf_shards, wrong) == ("a.py", "b", [])
     assert overrides == ["--config.x", "-1", "2", "--config.y=3"]
     for argv, lines in (
@@ -379,8 +381,8 @@ def test_flags_of_a_command_and_overrides_are_told_apart():
         (["a", "--config.x=1"], ["a: unknown argument; see lm-mia run --help"]),
     ):
         wrong = []
-        parser.split(argv, wrong)
+        parser.parse_flags(argv, wrong)
         assert wrong == lines
     said = "lm-mia run: argument --config: expected one argument; see lm-mia run --help"
     with pytest.raises(UserError, match=said):
-        parser.split(["--config"], [])
+        parser.parse_flags(["--config"], [])

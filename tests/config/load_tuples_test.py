@@ -26,9 +26,9 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> str:
     ],
 )
 def test_tuples(file: str, flags: list[str]):
-    assert load.parse(file, flags).attack.fprs == (0.01, 0.1)
+    assert load.load_config(file, flags).attack.fprs == (0.01, 0.1)
     single = ["--config.attack.fprs=0.2", "--config.attack.focus_fpr=0.2"]
-    assert load.parse(file, single).attack.fprs == (0.2,)
+    assert load.load_config(file, single).attack.fprs == (0.2,)
 
 
 @pytest.mark.parametrize(
@@ -42,14 +42,14 @@ def test_tuples(file: str, flags: list[str]):
     ],
 )
 def test_tuples_of_choices(file: str, flags: list[str]):
-    assert load.parse(file, flags).attack.attacks == ("lira_online", "loss")
+    assert load.load_config(file, flags).attack.attacks == ("lira_online", "loss")
 
 
 @pytest.mark.parametrize("flags", [["=0.001,0.1"], ["", "0.001", "0.1"], ["=1e-3,1e-1"]])
 def test_a_band_is_two_numbers(file: str, flags: list[str]):
-    assert load.parse(file).attack.band == (0, 0.1)
+    assert load.load_config(file).attack.band == (0, 0.1)
     flags[0] = "--config.attack.band" + flags[0]
-    assert load.parse(file, flags).attack.band == (0.001, 0.1)
+    assert load.load_config(file, flags).attack.band == (0.001, 0.1)
 
 
 FULL = FILE.replace(
@@ -70,7 +70,7 @@ ONE_LINE = {
 def test_nothing_empties_a_list_of_the_file(tmp_path: Path, name: str, said: str):
     path = tmp_path / "full.py"
     path.write_text(FULL)
-    before, flag = load.parse(str(path)), f"--config.{name}{said}"
+    before, flag = load.load_config(str(path)), f"--config.{name}{said}"
     section, _, leaf = name.rpartition(".")
     assert getattr(getattr(before, section) if section else before, leaf)
     if name in ONE_LINE:
@@ -79,4 +79,4 @@ def test_nothing_empties_a_list_of_the_file(tmp_path: Path, name: str, said: str
     changed = {leaf: ()}
     if section:
         changed = {section: dataclasses.replace(getattr(before, section), **changed)}
-    assert load.parse(str(path), [flag]) == dataclasses.replace(before, **changed)
+    assert load.load_config(str(path), [flag]) == dataclasses.replace(before, **changed)

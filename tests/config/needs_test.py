@@ -8,13 +8,20 @@ import pytest
 from tiny_config import TINY, change
 
 from lm_mia.config import Attack, AttackName, Config, Train, needs, score_steps
-from lm_mia.config.needs import Division, LossNeed, Models, Need, RecipeModels, TargetAttack
+from lm_mia.config.needs import (
+    LossNeed,
+    ModelRoles,
+    Need,
+    PresentModels,
+    RecipeModels,
+    TargetAttack,
+)
 
 C = change(change(TINY, "attack.references", 12), "attack.targets", 4)
 
 
-def models(references: Sequence[int], replicas: Sequence[int] = ()) -> Models:
-    return Models(tuple(references), tuple(replicas))
+def models(references: Sequence[int], replicas: Sequence[int] = ()) -> PresentModels:
+    return PresentModels(tuple(references), tuple(replicas))
 
 
 ALL = models(range(12), range(2))
@@ -38,14 +45,14 @@ ALL = models(range(12), range(2))
 def test_the_last_models_are_the_targets(
     present: Sequence[int], references: Sequence[int], targets: Sequence[int]
 ):
-    found = needs.divide(models(present), C.attack)
-    assert found == Division(tuple(references), tuple(targets), ())
+    found = needs.assign_roles(models(present), C.attack)
+    assert found == ModelRoles(tuple(references), tuple(targets), ())
 
 
 def test_replicas_are_those_of_the_config():
-    assert needs.divide(models([], [0, 1, 2, 5]), C.attack).replicas == (0, 1)
+    assert needs.assign_roles(models([], [0, 1, 2, 5]), C.attack).replicas == (0, 1)
     without = change(C, "attack.targets", 0)
-    assert needs.divide(ALL, without.attack) == Division(tuple(range(12)), (), (0, 1))
+    assert needs.assign_roles(ALL, without.attack) == ModelRoles(tuple(range(12)), (), (0, 1))
 
 
 @pytest.mark.parametrize(
@@ -86,7 +93,7 @@ def test_a_target_attack():
     assert found == TargetAttack(
         "lira_online", False, (8, 9, 10, 11), (0, 1, 2, 3, 4, 5), 3, "target_logit"
     )
-    on_replicas = needs.target_attack(C, ALL, "lira_online", 2, replicas=True)
+    on_replicas = needs.target_attack(C, ALL, "lira_online", 2, targets_are_replicas=True)
     assert on_replicas == TargetAttack("lira_online", True, (0, 1), (0, 1))
 
 
@@ -94,7 +101,10 @@ def test_too_few_models_are_no_attack():
     assert needs.target_attack(C, ALL, "lira_online", 8)
     assert needs.target_attack(C, ALL, "lira_online", 9) is None
     assert needs.target_attack(C, models(range(5)), "loss", 1) is None  # one reference is too few
-    assert needs.target_attack(C, models(range(8)), "lira_online", 2, replicas=True) is None
+    assert (
+        needs.target_attack(C, models(range(8)), "lira_online", 2, targets_are_replicas=True)
+        is None
+    )
     assert needs.target_attack(change(C, "attack.targets", 0), ALL, "lira_online", 2) is None
 
 
@@ -116,7 +126,7 @@ def test_groups_that_are_left_out_are_whole_pairs():
     many = models(range(24))
     c = change(change(C, "attack.references", 24), "attack.targets", 4)
     left_out = []
-    for group in range(needs.GROUPS):
+    for group in range(needs.JACKKNIFE_GROUPS):
         found = needs.target_attack(c, many, "lira_online", 20, group_left_out=group)
         assert found is not None
         gone = [i for i in range(20) if i not in found.references]
@@ -135,7 +145,7 @@ BASE = TargetAttack("rmia", False, (8, 9), (0, 1, 2), 3, "loss", 100, 1.0, None)
 def test_any_field_changes_the_id():
     changes: dict[str, Any] = {
         "attack": "lira_online",
-        "replicas": True,
+        "targets_are_replicas": True,
         "targets": (8,),
         "references": (0, 1, 3),
         "step": 4,
@@ -166,7 +176,7 @@ def test_the_id_does_not_depend_on_the_process():
     assert done.stdout.strip() == BASE.id
 
 
-def recipe(*names: str, present: Models = ALL, **changes: Any) -> RecipeModels:
+def recipe(*names: str, present: PresentModels = ALL, **changes: Any) -> RecipeModels:
     """A recipe with other values of fields, whose sections are separated by two underscores."""
     c = C
     for field, value in changes.items():
@@ -253,7 +263,7 @@ def test_recipes_without_enough_models_are_left_out_and_do_not_count():
         "only": [8],
     }
     found = attacks(Need(("*",), targets="replicas"), {"none": none, "few": few, "only": only})
-    assert {key: [x.replicas for x in some] for key, some in found.items()} == {
+    assert {key: [x.targets_are_replicas for x in some] for key, some in found.items()} == {
         "none": [True],
         "few": [],
         "only": [],
@@ -263,8 +273,8 @@ def test_recipes_without_enough_models_are_left_out_and_do_not_count():
 def test_either_targets_or_replicas():
     recipes = {"a": recipe("a"), "none": recipe("none", attack__targets=0)}
     [of_targets], [of_replicas] = attacks(Need(("*",), targets="either"), recipes).values()
-    assert (of_targets.replicas, of_targets.targets) == (False, (8, 9, 10, 11))
-    assert (of_replicas.replicas, of_replicas.targets) == (True, (0, 1))
+    assert (of_targets.targets_are_replicas, of_targets.targets) == (False, (8, 9, 10, 11))
+    assert (of_replicas.targets_are_replicas, of_replicas.targets) == (True, (0, 1))
     assert of_targets.references == of_replicas.references == tuple(range(8))
 
 
@@ -318,11 +328,11 @@ def test_shares_and_gammas_are_of_rmia_alone():
 
 
 def changed(c: Config, **values: Any) -> dict[str, Any]:
-    return needs.settings(dataclasses.replace(c.attack, **values))
+    return needs.attack_settings(dataclasses.replace(c.attack, **values))
 
 
 def test_settings_are_those_that_no_attack_has_itself():
-    same = needs.settings(C.attack)
+    same = needs.attack_settings(C.attack)
     assert changed(C, references=99, targets=9, replicas=0, alpha=0.3, rmia_gamma=2.0) == same
     assert changed(C, rmia_samples=3, bootstraps=0, attacks=("loss",)) == same
     for name, value in {
@@ -371,6 +381,8 @@ def test_balanced_recipes_are_compared_without_splitting_a_pair():
     """A reference that is the complement of a target would give away the target's members."""
     c = Config(attack=Attack(references=28, targets=4), train=Train(subset="balanced"))
     odd = Config(attack=Attack(references=27, targets=3))
-    parts = needs.divide(Models(tuple(range(28)), ()), needs.with_equal_counts([c, odd])[0].attack)
+    parts = needs.assign_roles(
+        PresentModels(tuple(range(28)), ()), needs.with_equal_counts([c, odd])[0].attack
+    )
     assert (parts.references[-1], parts.targets) == (23, (24, 25))
     assert needs.with_equal_counts([odd, odd])[0].attack.targets == 3

@@ -8,12 +8,12 @@ from lm_mia import config
 from lm_mia.config import Config, Model, recipe, resolve
 from lm_mia.config.recipe import (
     differences,
+    folder_name,
     from_dict,
-    merged,
-    plain_name,
+    merge_configs,
     population_hash,
     recipe_hash,
-    requests,
+    recipe_requests,
 )
 from lm_mia.errors import UserError
 
@@ -117,35 +117,35 @@ def named(name: str, **changes: object) -> Config:
 def test_a_recipe_without_a_name_is_called_after_its_file_or_what_it_sets():
     two = {"model.layers": 2, "train.epochs": 3}
     entries = [({}, TINY), (two, named("", model__layers=2, train__epochs=3))]
-    assert [r.names for r in requests(entries, "quickstart")] == [
+    assert [r.names for r in recipe_requests(entries, "quickstart")] == [
         ("quickstart",),
         ("layers=2,epochs=3",),
     ]
-    assert requests([({}, named("main"))], "quickstart")[0].names == ("main",)
+    assert recipe_requests([({}, named("main"))], "quickstart")[0].names == ("main",)
 
 
 def test_names_of_folders_are_plain():
-    assert plain_name("path=/a b/c.txt") == "path=_a_b_c.txt"
-    assert plain_name("../..") == "recipe"
-    assert len(plain_name("x" * 300)) == 48
+    assert folder_name("path=/a b/c.txt") == "path=_a_b_c.txt"
+    assert folder_name("../..") == "recipe"
+    assert len(folder_name("x" * 300)) == 48
     long = [({"a.b": f"{'x' * 60}{i}"}, named("", model__layers=i)) for i in (2, 3)]
-    names = [r.names[0] for r in requests(long, "quickstart")]
+    names = [r.names[0] for r in recipe_requests(long, "quickstart")]
     assert [name.rpartition("-")[2] for name in names] == [recipe_hash(c) for _, c in long]
 
 
 def test_long_names_of_recipes_that_differ_in_score_points_alone_are_not_the_same():
     long = "x" * 60
     entries = [({"a.b": long}, named("")), ({"a.b": long}, named("", score__at_steps=(1,)))]
-    names = [r.names[0] for r in requests(entries, "quickstart")]
+    names = [r.names[0] for r in recipe_requests(entries, "quickstart")]
     assert len({*names}) == 2
-    assert names == [r.names[0] for r in requests(entries, "quickstart")]
+    assert names == [r.names[0] for r in recipe_requests(entries, "quickstart")]
 
 
 def test_entries_with_the_same_models_are_one_request_with_all_names_and_counts():
     a = named("main", attack__references=8, attack__targets=2)
     b = named("fixed-1", attack__references=6, attack__targets=4, extract__samples=3)
     small = named("small", model__layers=2)
-    first, second = requests([({}, a), ({"x": 1}, b), ({"y": 2}, small)], "file")
+    first, second = recipe_requests([({}, a), ({"x": 1}, b), ({"y": 2}, small)], "file")
     assert (first.names, first.entries) == (("main", "fixed-1"), (0, 1))
     assert (first.config.attack.references, first.config.attack.targets) == (8, 4)
     assert first.config.extract.samples == 3
@@ -154,31 +154,31 @@ def test_entries_with_the_same_models_are_one_request_with_all_names_and_counts(
 
 def test_recipes_scored_at_other_steps_are_apart():
     entries = [({}, named("a")), ({"score.at_steps": (1,)}, named("b", score__at_steps=(1,)))]
-    assert len(requests(entries, "file")) == 2
+    assert len(recipe_requests(entries, "file")) == 2
 
 
 def test_two_recipes_of_one_name_are_refused():
     entries = [({}, named("wide")), ({"model.layers": 2}, named("wide", model__layers=2))]
     with pytest.raises(UserError, match="name='wide': two recipes of the sweep have this name"):
-        requests(entries, "file")
+        recipe_requests(entries, "file")
 
 
 def test_entries_that_attack_or_extract_the_same_models_differently_are_refused():
     entries = [({}, named("a")), ({"attack.alpha": 0.1}, named("b", attack__alpha=0.1))]
     said = r"attack.alpha: entries 0 and 1 of the sweep have the same models but different values, 0.05 and 0.1;"
     with pytest.raises(UserError, match=said):
-        requests(entries, "file")
+        recipe_requests(entries, "file")
     a = named("a", extract__samples=3)
     b = named("b", extract__samples=4, extract__prefix_tokens=2)
-    assert len(requests([({}, a), ({"x": 1}, named("c"))], "file")) == 1
+    assert len(recipe_requests([({}, a), ({"x": 1}, named("c"))], "file")) == 1
     with pytest.raises(UserError, match=r"extract.prefix_tokens: entries 0 and 1 of the sweep"):
-        requests([({}, a), ({"x": 1}, b)], "file")
+        recipe_requests([({}, a), ({"x": 1}, b)], "file")
 
 
 def test_merged_asks_for_the_models_and_statistics_of_both():
     a = named("a", attack__references=8, score__statistics=("min_k",), score__token_samples=(3,))
     b = named("b", attack__replicas=6, score__statistics=("target_logit", "min_k"))
-    both = merged(a, b)
+    both = merge_configs(a, b)
     assert (both.name, both.attack.references, both.attack.replicas) == ("a", 8, 6)
     assert both.score.statistics == ("min_k", "target_logit")
     assert both.score.token_samples == (3,)

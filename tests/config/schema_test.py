@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tiny_config import TINY
 
 from lm_mia import config
-from lm_mia.config import SIZES, Config, Model, resolve
+from lm_mia.config import MODEL_SIZES, Config, Model, resolve
 
 
 def test_to_dict_is_plain_and_whole():
@@ -23,13 +23,13 @@ def resolved(**model: Any) -> Model:
 
 
 def test_sizes_are_those_of_the_paper_by_name():
-    assert get_args(config.Size) == (*SIZES, "custom")
-    for name, (layers, width) in SIZES.items():
+    assert get_args(config.Size) == (*MODEL_SIZES, "custom")
+    for name, (layers, width) in MODEL_SIZES.items():
         millions = 12 * layers * width**2 / 1e6
         assert millions == pytest.approx(int(name.removesuffix("M")), rel=0.06), name
         m = resolved(size=name)
         assert (m.size, m.layers, m.width, m.heads) == (name, layers, width, width // 64)
-    assert len(set(SIZES.values())) == len(SIZES)  # else a shape would have two names
+    assert len(set(MODEL_SIZES.values())) == len(MODEL_SIZES)  # else a shape would have two names
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_size_gives_what_is_not_said(model: dict[str, Any], expected: tuple[st
 
 
 @given(
-    st.sampled_from([*SIZES, "custom"]),
+    st.sampled_from([*MODEL_SIZES, "custom"]),
     st.integers(0, 40),
     st.sampled_from([0, 8, 512, 768, 1024]),
     st.integers(0, 20),
@@ -64,4 +64,4 @@ def test_what_is_resolved_stays(size: Any, layers: int, width: int, heads: int):
     assert resolve(once) == once
     m = once.model
     assert (m.layers, m.width) == (layers or m.layers, width or m.width)
-    assert SIZES.get(m.size, (m.layers, m.width)) == (m.layers, m.width)
+    assert MODEL_SIZES.get(m.size, (m.layers, m.width)) == (m.layers, m.width)

@@ -63,12 +63,12 @@ OF_ATTACK: list[tuple[Changes, str, list[Changes]]] = [
             LACKING.format(("lira_online", name), name, needed),
             [{"attacks": ("lira_online", name), "score.statistics": (needed,)}, {"score.statistics": (needed,)}],
         )
-        for name, needed in config.NEEDED.items()
+        for name, needed in config.ATTACK_STATISTICS.items()
     ),
     (
         {"attacks": MORE, "score.statistics": ("min_k",)},
         LACKING.format(MORE, "lowercase, min_k_plus_plus", "min_k,lowercase_loss,min_k_plus_plus"),
-        [{"attacks": MORE, "score.statistics": tuple(config.NEEDED.values())}],
+        [{"attacks": MORE, "score.statistics": tuple(config.ATTACK_STATISTICS.values())}],
     ),
     *(
         ({"alpha": bad}, f"attack.alpha={bad!r}: must lie between 0 and 1", [{"alpha": 1e-9}, {"alpha": 0.999}])
@@ -165,8 +165,12 @@ def test_a_field_of_the_attack_without_a_rule_would_show_here():
 
 def test_what_attacks_need_is_what_the_store_can_hold():
     kinds = dict(load._fields(Config))
-    assert set(config.NEEDED) < set(get_args(config.AttackName))
+    assert set(config.ATTACK_STATISTICS) < set(get_args(config.AttackName))
     [choices, _] = get_args(kinds["score.statistics"])
-    assert set(config.NEEDED.values()) < set(get_args(choices))  # the others are for figures
+    assert set(config.ATTACK_STATISTICS.values()) < set(
+        get_args(choices)
+    )  # the others are for figures
     assert set(get_args(choices)) <= set(schema.VARIABLES)
-    assert not set(config.NEEDED) & set(Config().attack.attacks)  # the default needs no more
+    assert not set(config.ATTACK_STATISTICS) & set(
+        Config().attack.attacks
+    )  # the default needs no more

@@ -6,7 +6,7 @@ CONFIGS = load.included_configs()
 
 
 def recipes_of(config_arg: str) -> dict[str, Config]:
-    return {c.name: c for _, c in load.sweep(config_arg)}
+    return {c.name: c for _, c in load.load_sweep(config_arg)}
 
 
 def test_own_texts_need_the_same_recipes():

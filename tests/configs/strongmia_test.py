@@ -7,8 +7,8 @@ import pytest
 
 from analysis.figures import MODULES
 from lm_mia import config
-from lm_mia.config import SIZES, Config, load
-from lm_mia.config.recipe import requests
+from lm_mia.config import MODEL_SIZES, Config, load
+from lm_mia.config.recipe import recipe_requests
 from lm_mia.errors import UserError
 
 FILE = Path(__file__).resolve().parents[2] / "configs" / "strongmia.py"
@@ -37,14 +37,14 @@ PUBLISHED = {
 
 
 def recipes_of(argument: str) -> dict[str, Config]:
-    return {c.name: c for _, c in load.sweep(f"{FILE}:{argument}")}
+    return {c.name: c for _, c in load.load_sweep(f"{FILE}:{argument}")}
 
 
 def test_the_published_numbers():
     found = recipes_of("paper")
     for name, (size, n, references, targets, replicas, epochs, warmup) in PUBLISHED.items():
         c, a = found[name], found[name].attack
-        assert (c.model.layers, c.model.width) == SIZES[size], name
+        assert (c.model.layers, c.model.width) == MODEL_SIZES[size], name
         assert c.population.samples == 2 * n, name
         assert (a.references - a.targets, a.targets, a.replicas) == (references, targets, replicas)
         assert (c.train.epochs, c.optimizer.warmup_steps) == (epochs, warmup), name
@@ -59,7 +59,7 @@ def test_the_published_numbers():
         assert c.corpus.source == "c4"
         assert c.train.subset == "exact"
     sizes = [name.removeprefix("fixed-") for name in found if name.startswith("fixed-")]
-    assert sizes == list(SIZES)
+    assert sizes == list(MODEL_SIZES)
     linear, plain = found["schedule-linear"].optimizer, found["schedule-nodecay"].optimizer
     assert (linear.schedule, plain.weight_decay) == ("linear", 0)
     assert found["schedule-noclip"].optimizer.clip_norm == 0
@@ -87,7 +87,9 @@ def test_several_figures_share_recipes():
     assert {c.figures for c in found.values()} == {
         ("fig24_mean_roc", "fig05_instability", "fig01_references")
     }
-    assert load.sweep("strongmia:fig05,cpu") == load.sweep(f"{FILE}:fig05_instability,cpu")
+    assert load.load_sweep("strongmia:fig05,cpu") == load.load_sweep(
+        f"{FILE}:fig05_instability,cpu"
+    )
 
 
 def test_naming_all_figures_draws_their_comparison_too():
@@ -95,8 +97,8 @@ def test_naming_all_figures_draws_their_comparison_too():
 
 
 def test_recipes_that_are_the_same_are_trained_once():
-    entries = load.sweep(f"{FILE}:cpu")
-    names = [{entries[n][1].name for n in r.entries} for r in requests(entries, "strongmia")]
+    entries = load.load_sweep(f"{FILE}:cpu")
+    names = [{entries[n][1].name for n in r.entries} for r in recipe_requests(entries, "strongmia")]
     assert {"main", "fixed-140M"} <= next(some for some in names if "main" in some)
     assert sorted(name for some in names for name in some) == sorted(c.name for _, c in entries)
 
@@ -121,7 +123,7 @@ _FIGURE = "StrongMIA has no such figure; did you mean {}. Name one of fig01 to f
     ],
 )
 def test_an_argument_that_is_none_is_told(argument: str, said: str):
-    for entry_point in (load.load, load.sweep):
+    for entry_point in (load.load, load.load_sweep):
         with pytest.raises(UserError, match=said) as caught:
             entry_point(f"{FILE}{argument}")
         assert "\n" not in str(caught.value)

@@ -9,7 +9,7 @@ from padded_batches import batch_loss
 from quick_compilation import quickly_compiled
 from slow_model import shapes
 
-from lm_mia.config import SIZES
+from lm_mia.config import MODEL_SIZES
 from lm_mia.model import flops, transformer
 
 __all__ = ["quickly_compiled"]  # a fixture
@@ -82,7 +82,7 @@ def test_parameters_are_as_many_as_the_model_has(shape: transformer.ModelConfig)
 
 
 def test_sizes_are_named_by_their_parameters_without_embeddings():
-    for name, (layers, width) in SIZES.items():
+    for name, (layers, width) in MODEL_SIZES.items():
         millions = flops.without_embeddings(layers, width) / 1e6
         assert millions == pytest.approx(int(name.removesuffix("M")), rel=0.06), name
 

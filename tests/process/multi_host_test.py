@@ -81,7 +81,7 @@ def test_two_processes_of_two_devices_equal_one_of_one(
     recipe = tiny_run.recipe_of(w)
     for name in tiny_run.scores(w):
         (recipe / "scores.zarr" / name).unlink()
-    c = load.parse(tiny.config, list(flags))
+    c = load.load_config(tiny.config, list(flags))
     report = lambda e: events.setdefault(e["event"], []).append(e)  # noqa: E731
     tiny_run.work("run", c, w, report)
     for one, two in zip(stores(w), stores(unbroken), strict=True):

@@ -191,8 +191,8 @@ def start(sharding: str, **environment: str) -> subprocess.CompletedProcess[str]
 def test_what_a_process_compiled_the_next_one_takes_from_the_cache(tmp_path: Path):
     two = "--xla_force_host_platform_device_count=2"
     found = []
-    for sharding in ("none", "fsdp"):
-        done = start(sharding, XDG_CACHE_HOME=str(tmp_path), XLA_FLAGS=two)
+    for value in ("none", "fsdp"):
+        done = start(value, XDG_CACHE_HOME=str(tmp_path), XLA_FLAGS=two)
         assert done.returncode == 0, done.stderr
         found.append(json.loads(done.stdout))
     for (about, lead, size, compiled, again), devices in zip(found, (1, 2), strict=True):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tiny_config import TINY, change
 
 from lm_mia.config import Config, load, resolve
-from lm_mia.config.recipe import Entry, requests
+from lm_mia.config.recipe import SweepEntry, recipe_requests
 from lm_mia.model import flops
 from lm_mia.run import plan
 from lm_mia.run.plan import SampleLengths
@@ -24,12 +24,12 @@ C4 = Path(__file__).resolve().parents[2] / "configs" / "c4.py"
 FIVE = SampleLengths(5.0, 27.0, "by hand")
 
 
-def tasks(entries: Sequence[Entry]) -> list[SweepRecipe]:
+def tasks(entries: Sequence[SweepEntry]) -> list[SweepRecipe]:
     """The recipes that entries ask for, in a workdir that is not there."""
     workdir = Workdir(Path("not_there"))
     return [
         SweepRecipe(workdir, r.names[0], r.config, r.names, r.entries, r.overrides)
-        for r in requests(entries, "tiny")
+        for r in recipe_requests(entries, "tiny")
     ]
 
 
@@ -88,7 +88,7 @@ def test_a_large_vocabulary_takes_wider_tokens():
     assert sizes == [16 * (5 * 2 + 60), 16 * (5 * 4 + 60)]
 
 
-def entries(*configs: Config) -> list[Entry]:
+def entries(*configs: Config) -> list[SweepEntry]:
     return [({"n": i}, c) for i, c in enumerate(configs)]
 
 
@@ -166,7 +166,7 @@ def test_the_assumed_mean_said_aloud_changes_nothing():
 
 def test_chip_hours_of_the_paper_by_hand():
     """140M on C4: 7,000,000 samples of 400 tokens a row, 14,000,000 scored, 128 references and 2 replicas."""
-    [(_, c), *_] = load.sweep(f"{C4}:140M")
+    [(_, c), *_] = load.load_sweep(f"{C4}:140M")
     found = one(c, plan.assumed(1024))
     draw_N = np.minimum(np.random.default_rng(1).lognormal(5.689, 1.0, 10**6), 1024)
     weights = 141_557_760 + 24_576_000  # 12 x 20 x 768^2, and the head: 768 x 32,000
@@ -181,7 +181,7 @@ def test_chip_hours_of_the_paper_by_hand():
 
 def test_the_sweep_of_c4_is_the_papers():
     """StrongMIA Table 7: training set sizes in millions, for Figure 2."""
-    found = load.sweep(str(C4))
+    found = load.load_sweep(str(C4))
     members = {c.model.size: c.population.samples / 2e6 for _, c in found[1:]}
     table = {
         "10M": 0.5,

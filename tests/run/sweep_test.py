@@ -133,7 +133,7 @@ def test_without_a_config_a_workdir_must_have_recipes(file: str, tmp_path: Path)
     begin(file, tmp_path / "w")
     changed = stored(tmp_path / "w", "tiny")
     changed["config"]["model"]["depth"] = 3
-    changed["recipe_hash"] = recipe.stored_hash(changed["config"])
+    changed["recipe_hash"] = recipe.stored_recipe_hash(changed["config"])
     (tmp_path / "w" / "recipes" / "tiny" / "config.json").write_text(json.dumps(changed))
     [line] = failure(lambda: read(None, w, ()))
     assert "was written by another version of lm_mia" in line

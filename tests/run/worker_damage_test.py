@@ -16,7 +16,7 @@ __all__ = ["_on_cpu", "tiny"]  # fixtures
 
 @pytest.mark.usefixtures("_on_cpu")
 def test_a_lost_shard_is_scored_again_from_the_checkpoint(tiny: tiny_run.Tiny, tmp_path: Path):
-    c, seen = load.parse(tiny.config), []
+    c, seen = load.load_config(tiny.config), []
     workdir = tiny.copy(tmp_path / "w")
     recipe = tiny_run.recipe_of(workdir)
     (recipe / "scores.zarr" / "member" / "c" / "2" / "0").unlink()
@@ -34,7 +34,7 @@ def test_a_lost_shard_is_scored_again_from_the_checkpoint(tiny: tiny_run.Tiny, t
 def test_a_statistic_that_is_not_finite_is_not_stored(
     tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    c = load.parse(tiny.config, ["--config.score.statistics=min_k"])
+    c = load.load_config(tiny.config, ["--config.score.statistics=min_k"])
     workdir = tiny.copy(tmp_path / "w")
     recipe = tiny_run.recipe_of(workdir)
     open_store(c, recipe).ensure(subsets.requested_seeds(4, 2), {"tokens": np.arange(32)}, {})

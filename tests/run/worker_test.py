@@ -91,7 +91,7 @@ def test_a_crash_is_told_with_its_traceback(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.usefixtures("_on_cpu")
 def test_untrained_rows_are_not_scored(tiny: tiny_run.Tiny, tmp_path: Path):
-    c = load.parse(tiny.config)
+    c = load.load_config(tiny.config)
     workdir = tiny.copy(tmp_path / "w", rows=False)
     tiny.recipe(workdir)
     with pytest.raises(UserError, match=r"model reference-00: not trained yet; run `lm-mia train`"):
@@ -122,7 +122,7 @@ def test_certain_rows_only_and_those_in_other_hands_are_left(tiny: tiny_run.Tiny
     recipe, seen = tiny.recipe(workdir), list[Event]()
     (recipe / "locks").mkdir(exist_ok=True)
     with filelock.FileLock(recipe / "locks" / f"{ROWS[2]}.lock"):
-        work("run", load.parse(tiny.config), workdir, seen.append, only=ROWS[1:3])
+        work("run", load.load_config(tiny.config), workdir, seen.append, only=ROWS[1:3])
     assert [event["row"] for event in seen if event["event"] == "row_scored"] == NAMES[1:2]
     assert Store(recipe / "scores.zarr").missing(ROWS) == [*ROWS[:1], *ROWS[2:]]
 
@@ -148,13 +148,13 @@ def test_a_damaged_population_is_told(tiny: tiny_run.Tiny, tmp_path: Path):
     with pytest.raises(
         UserError, match=r"tokens.npy: .*; delete the folder .* run `lm-mia corpus`"
     ):
-        work("run", load.parse(tiny.config), workdir, print)
+        work("run", load.load_config(tiny.config), workdir, print)
 
 
 @pytest.mark.usefixtures("_on_cpu")
 def test_present_rows_are_left_alone(tiny: tiny_run.Tiny, tmp_path: Path):
     seen: list[Event] = []
-    work("run", load.parse(tiny.config), tiny.copy(tmp_path / "w"), seen.append)
+    work("run", load.load_config(tiny.config), tiny.copy(tmp_path / "w"), seen.append)
     assert [event["event"] for event in seen] == ["worker"]
     assert seen[0]["lead"] is True
     assert (seen[0]["index"], seen[0]["devices"], seen[0]["processes"]) == (0, 1, 1)
@@ -166,7 +166,7 @@ def test_rows_of_another_worker_are_waited_for(
     tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """And made here once its lock is free and they still are not there; then nothing is left."""
-    c, seen = load.parse(tiny.config), []
+    c, seen = load.load_config(tiny.config), []
     workdir = tiny.copy(tmp_path / "w")
     recipe = tiny_run.recipe_of(workdir)
     for index in (1, 4):
@@ -198,7 +198,7 @@ def test_rows_of_another_worker_are_waited_for(
 def test_a_row_that_diverges_leaves_evidence_and_the_others_are_made(
     tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    c = load.parse(tiny.config)
+    c = load.load_config(tiny.config)
     workdir = tiny.copy(tmp_path / "w", rows=False)
     recipe = tiny.recipe(workdir)
     fresh, seen = checkpoint.fresh, []
@@ -235,7 +235,7 @@ def test_rows_are_scored_at_every_score_point_and_present_when_all_are(
     tiny: tiny_run.Tiny, tmp_path: Path
 ):
     """A row's end is that of a row without score points; a point that is lost is made again alone."""
-    c = load.parse(tiny.config, ["--config.score.at_steps=1,3", "--config.attack.step=3"])
+    c = load.load_config(tiny.config, ["--config.score.at_steps=1,3", "--config.attack.step=3"])
     workdir = tiny.copy(tmp_path / "w", rows=False)
     made, recipe, seen = tiny_run.recipe_of(tiny.workdir), tiny_run.recipe_of(workdir), []
     store = open_store(c, recipe)
@@ -250,7 +250,7 @@ def test_rows_are_scored_at_every_score_point_and_present_when_all_are(
         assert kept == ["1", "3", "4"]
     assert store.missing(ROWS) == []
     end, _ = store.read(ROWS)
-    expected, _ = open_store(load.parse(tiny.config), made).read(ROWS)
+    expected, _ = open_store(load.load_config(tiny.config), made).read(ROWS)
     np.testing.assert_array_equal(end, expected)
     at = [dataclasses.replace(store, step=step).read(ROWS)[0] for step in (1, 3)]
     assert (at[0].mean(), at[1].mean()) != (end.mean(), end.mean())
@@ -281,7 +281,7 @@ def test_asked_to_stop_where_no_step_follows(
     """In a job, and where SIGTERM comes too late for `train_model`, the worker stops before what comes next."""
     from lm_mia.train import loop
 
-    c, seen = load.parse(tiny.config), []
+    c, seen = load.load_config(tiny.config), []
     workdir = tiny.copy(tmp_path / "w", rows=False)
     recipe = tiny.recipe(workdir)
     row_of: list[preemption.Stop] = []

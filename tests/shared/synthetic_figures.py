@@ -16,9 +16,9 @@ import pytest
 from analysis import page
 from analysis.figures import MODULES
 from analysis.io import RecipeResults, SweepResults
-from lm_mia.attacks.runner import Requested
+from lm_mia.attacks.runner import RecipeNeeds
 from lm_mia.config import Config, Corpus, Tokenizer, load
-from lm_mia.config.needs import matching
+from lm_mia.config.needs import matching_recipes
 from lm_mia.data.population import Population, open_population
 from lm_mia.run import pipeline
 from lm_mia.run.sweep import SweepRecipe
@@ -30,7 +30,8 @@ ROOT = Path(__file__).resolve().parents[2]
 def entries(corpus: Path) -> list[tuple[dict[str, Any], Config]]:
     """Of the paper's figures at cpu, with an eighth of the samples and fewer rows."""
     return [
-        (sets, smaller(c, corpus)) for sets, c in load.sweep(f"{ROOT}/configs/strongmia.py:cpu")
+        (sets, smaller(c, corpus))
+        for sets, c in load.load_sweep(f"{ROOT}/configs/strongmia.py:cpu")
     ]
 
 
@@ -103,11 +104,11 @@ def without_targets(recipe: RecipeResults, workdir: Path) -> RecipeResults:
 
 def requested(
     figures: Sequence[str], recipes: SweepResults
-) -> list[tuple[RecipeResults, SweepRecipe, Population, Requested]]:
+) -> list[tuple[RecipeResults, SweepRecipe, Population, RecipeNeeds]]:
     """What the attacks stage computes for some figures, for each recipe that one of them needs."""
     needs = page.needs(figures)
     patterns = [pattern for need in needs for pattern in need.recipes]
-    names = matching(patterns, {recipe.name: recipe.names for recipe in recipes.all})
+    names = matching_recipes(patterns, {recipe.name: recipe.names for recipe in recipes.all})
     some = [recipe for recipe in recipes.all if recipe.name in names]
     tasks = [SweepRecipe(Workdir(r.folder.parents[1]), r.name, r.config, r.names) for r in some]
     populations = [open_population(r.population_folder, verify=False) for r in some]

@@ -45,5 +45,5 @@ def get_config(size="1"):
 def wrong(file: str, *overrides: str) -> list[str]:
     """What is said of a command line, a line each."""
     with pytest.raises(UserError) as caught:
-        load.parse(file, overrides)
+        load.load_config(file, overrides)
     return str(caught.value).split("\n")
