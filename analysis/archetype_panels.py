@@ -22,7 +22,7 @@ COLUMNS = (
     "id",
     "member",
     "votes",
-    "flip",
+    "flip_rate",
     "separation",
     "text_preview",
 )
@@ -41,7 +41,7 @@ class Archetype:
     member: bool
     fpr: float
     votes: int
-    flip: float
+    flip_rate: float
     separation: float
     text: str
     loss_in: np.ndarray
@@ -71,7 +71,7 @@ def read(folder: Path) -> list[Archetype]:
                 member=str(row["member"]) == "True",
                 fpr=float(row["fpr"]),
                 votes=int(row["votes"]),
-                flip=float(row["flip"]),
+                flip_rate=float(row["flip_rate"]),
                 separation=float(row["separation"]),
                 text=row["text_preview"] if isinstance(row["text_preview"], str) else "",
                 loss_in=loss[is_reference & is_member],
@@ -154,7 +154,7 @@ def panel(axes: Axes, archetype: Archetype) -> None:
     kind = archetype.kind[:1].upper() + archetype.kind[1:]
     label = "" if archetype.kind.endswith("member") else f", a {archetype.label}"
     axes.set_title(
-        f"{kind} (sample {archetype.sample}{label}): flip rate {archetype.flip:.2f},\n"
+        f"{kind} (sample {archetype.sample}{label}): flip rate {archetype.flip_rate:.2f},\n"
         f"{archetype.votes} of {count} replicas say “member” at FPR {io.percent(archetype.fpr)}"
     )
 

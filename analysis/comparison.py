@@ -191,12 +191,11 @@ def _of_tables(recipe: RecipeResults) -> Measured:
         raise io.WorkdirError(f"{recipe.folder}: LiRA has no AUC in tables/attacks.csv")
     shares = {}
     for row in io.table(
-        recipe.folder, "flip_shares.csv", ("fpr", "bin", "members_percent", "nonmembers_percent")
+        recipe.folder, "flip_shares.csv", ("fpr", "bin", "member_fraction", "nonmember_fraction")
     ):
         if row["bin"] == "coin flip" and math.isclose(row["fpr"], focus) and io.decides(facts):
             shares = {
-                f"coin_flip_{kind}": row[f"{kind}_percent"] / 100
-                for kind in ("members", "nonmembers")
+                f"coin_flip_{kind}s": row[f"{kind}_fraction"] for kind in ("member", "nonmember")
             }
     return Measured(
         recipe,

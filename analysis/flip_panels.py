@@ -105,7 +105,8 @@ def shares_panel(axes: Axes, shares: Sequence[Record], name: str) -> None:
     rows = sorted((r for r in shares if r["bin"] == name), key=lambda r: r["fpr"])
     fpr = [r["fpr"] for r in rows]
     for label, is_member, color, dash in CLASSES:
-        share = [r["members_percent" if is_member else "nonmembers_percent"] for r in rows]
+        column = "member_fraction" if is_member else "nonmember_fraction"
+        share = [100 * r[column] for r in rows]
         axes.plot(
             fpr,
             share,
@@ -151,7 +152,7 @@ def draw_coin_flips(shares: Sequence[Record]) -> Figure:
     return figure
 
 
-CURVE_COLUMNS = ("fpr", "against", "class", "x_mean", "flip_mean", "samples", "left_out")
+CURVE_COLUMNS = ("fpr", "binned_by", "class", "x_mean", "flip_rate_mean", "samples", "left_out")
 CURVE_PANELS = (
     ("distance", "Distance to the threshold"),
     ("posterior", "Posterior of membership"),
@@ -173,10 +174,10 @@ def curves_panel(axes: Axes, rows: Sequence[Record], against: str, facts: Record
     """Flip rate against one quantity, a point for every bin; rows and facts as of ``draw_curves``."""
     for label, is_member, color, dash in CLASSES:
         name = "members" if is_member else "nonmembers"
-        bins = [r for r in rows if r["against"] == against and r["class"] == name]
+        bins = [r for r in rows if r["binned_by"] == against and r["class"] == name]
         axes.plot(
             [r["x_mean"] for r in bins],
-            [r["flip_mean"] for r in bins],
+            [r["flip_rate_mean"] for r in bins],
             color=color,
             linestyle=dash,
             linewidth=1.2,
@@ -265,8 +266,8 @@ def run_figures(folder: Path) -> dict[str, Figure | None]:
     """The figures of a run; those of coin flips are None if there are too few replicas to test."""
     facts = io.flip_facts(folder)
     fprs = panel_fprs(facts["config"]["fprs"], facts["config"]["focus_fpr"])
-    columns = io.samples(folder, ["member", *(f"flip_{f:g}" for f in fprs)])
-    flip = {f: columns[f"flip_{f:g}"].astype(float) for f in fprs}
+    columns = io.samples(folder, ["member", *(f"flip_rate_{f:g}" for f in fprs)])
+    flip = {f: columns[f"flip_rate_{f:g}"].astype(float) for f in fprs}
     shares = io.table(folder, "flip_shares.csv", SHARE_COLUMNS)
     curves = io.table(folder, "flip_curves.csv", CURVE_COLUMNS)
     coin_free = io.table(folder, "coin_free_roc.csv", COIN_FREE_COLUMNS)

@@ -197,7 +197,7 @@ def _of_tables(recipe: Path) -> str:
         for row in _rows(recipe / "tables" / "flip_shares.csv")
         if row["bin"] == "coin flip" and math.isclose(float(row["fpr"]), focus)
     )
-    members, others = (float(shares[f"{of}_percent"]) for of in ("members", "nonmembers"))
+    members, others = (100 * float(shares[f"{kind}_fraction"]) for kind in ("member", "nonmember"))
     return f"{said}; coin flips: {members:.1f}% of members, {others:.1f}% of non-members {counts}"
 
 

@@ -169,7 +169,7 @@ def _cards(page: Mapping[str, Any]) -> list[tuple[str, str]]:
     if loss:
         cards.append((f"{loss['auc_mean']:.3f}", "AUC of the loss alone, without references"))
     if page["decides"] and page["focus_row"]:
-        share = f"{page['focus_row']['members_percent']:.1f}%"
+        share = f"{100 * page['focus_row']['member_fraction']:.1f}%"
         cards.append((share, f"of members get a coin-flip decision at an FPR of {focus}"))
     cards += [
         (
@@ -261,7 +261,7 @@ def _decisions(folder: Path, facts: Record, member_N: np.ndarray) -> dict[str, A
 
 def _disagreements(folder: Path, fpr: float, member_N: np.ndarray) -> dict[str, float]:
     """Returns which shares of the scored members and non-members the replicas do not agree about."""
-    flip_N = io.samples(folder, [f"flip_{fpr:g}"])[f"flip_{fpr:g}"].astype(float)
+    flip_N = io.samples(folder, [f"flip_rate_{fpr:g}"])[f"flip_rate_{fpr:g}"].astype(float)
     scored_N = ~np.isnan(flip_N)
     sides = {"members": member_N & scored_N, "non-members": ~member_N & scored_N}
     return {

@@ -215,12 +215,12 @@ def _shares(recipe: RecipeResults) -> list[Record]:
     if not io.has(recipe.folder, "flip_shares.csv"):
         return []
     facts = io.flip_facts(recipe.folder)
-    columns = ("fpr", "bin", "members_percent", "nonmembers_percent")
+    columns = ("fpr", "bin", "member_fraction", "nonmember_fraction")
     table = io.table(recipe.folder, "flip_shares.csv", columns)
     return [
         {"references": facts["references"], "target": "all replicas"}
         | {"metric": metric, "fpr": row["fpr"]}
-        | {"value": row[f"{metric.removeprefix('coin_flip_')}_percent"] / 100}
+        | {"value": row[f"{metric.removeprefix('coin_flip_').removesuffix('s')}_fraction"]}
         for row in table
         if row["bin"] == "coin flip" and io.decides(facts)
         for metric in SHARES

@@ -8,8 +8,8 @@ from analysis import io
 from analysis.formatting import plus_minus
 from analysis.io import Record
 
-RATES = ("acc", "fnr", "fpr", "tnr", "tpr")
-"""Of StrongMIA Tables 1 and 2, in their order."""
+RATES = {"acc": "acc", "fnr": "fnr", "fpr": "realized_fpr", "tnr": "tnr", "tpr": "tpr"}
+"""The rates of StrongMIA Tables 1 and 2, in their order -> their columns in error_rates.csv, without _mean or _std."""
 PARTS = {
     "very_unstable": ("Very unstable", 3, 3),
     "coin_flip": ("Coin flip", 4, 4),
@@ -31,11 +31,11 @@ AREA_COLUMNS = (
     "high",
     "curve",
     "pauc",
-    "pauc_normalised",
+    "pauc_normalized",
     "lift",
-    "lift_normalised",
-    "lift_retained_percent",
-    "mean_tpr_dropped_percent",
+    "lift_normalized",
+    "lift_retained_fraction",
+    "mean_tpr_dropped_fraction",
 )
 CHANCE_MARGIN = 0.03
 """How far from 0.5 the mean AUC with shuffled labels may lie."""
@@ -83,14 +83,15 @@ def control(shuffled: Sequence[Record]) -> Record:
 
 def error_rates(folder: Path) -> list[Record]:
     """Rows of StrongMIA Tables 1 and 2."""
-    rates = (*RATES, "balanced_acc")
+    rates = (*RATES.values(), "balanced_acc")
     columns = [f"{r}_{what}" for r in rates for what in ("mean", "std")]
     return io.table(folder, "error_rates.csv", ("fpr", "replicas", "left_out", *columns))
 
 
 def rate(row: Record, name: str) -> str:
     """A cell of Tables 1 and 2; what the threshold fixes alike for all replicas has no deviation."""
-    mean, std = row[f"{name}_mean"], row[f"{name}_std"]
+    column = RATES.get(name, name)
+    mean, std = row[f"{column}_mean"], row[f"{column}_std"]
     if name in ("fpr", "tnr") and std == 0:
         return plus_minus(mean, math.nan) if name == "tnr" else f"{mean:.3g}"
     return plus_minus(mean, std)
@@ -98,7 +99,7 @@ def rate(row: Record, name: str) -> str:
 
 def true_positives(folder: Path) -> list[Record]:
     """Rows of StrongMIA Tables 5 and 6."""
-    parts = [f"{part}_{what}" for part in PARTS for what in ("tp", "share_percent")]
+    parts = [f"{part}_{what}" for part in PARTS for what in ("tp", "fraction")]
     columns = [f"{name}_{what}" for name in ("tpr", "tp", *parts) for what in ("mean", "std")]
     return io.table(folder, "true_positives.csv", ("fpr", "replicas", "left_out", *columns))
 
@@ -108,15 +109,15 @@ def count(row: Record, name: str) -> str:
     return f"{row[f'{name}_mean']:,.0f} ± {row[f'{name}_std']:,.0f}"
 
 
-def percentage(percent: float) -> str:
+def percentage(fraction: float) -> str:
     """57.3%; a dash for NaN."""
-    return "–" if math.isnan(percent) else f"{percent:.1f}%"
+    return "–" if math.isnan(fraction) else f"{100 * fraction:.1f}%"
 
 
 def share(row: Record, name: str) -> str:
     """5.8% ± 1.4%; a dash where it is suppressed since no member was found."""
     mean, std = row[f"{name}_mean"], row[f"{name}_std"]
-    return "–" if math.isnan(mean) else f"{mean:.1f}% ± {std:.1f}%"
+    return "–" if math.isnan(mean) else f"{100 * mean:.1f}% ± {100 * std:.1f}%"
 
 
 def bins(shares: Sequence[Record]) -> list[Record]:
@@ -179,25 +180,25 @@ def areas(folder: Path) -> dict[tuple[float, float], dict[str, Record]]:
 def resampled(folder: Path) -> list[Record]:
     """One entry for each way of choosing sets of references (StrongMIA E.2.8); none if not asked for.
 
-    Each has "how", "title", "sets", "references_a_set", "decides" (whether the test has power), "cutoff", "left_out"
-    and "shares", bins by FPR.
+    Each has "sampling", "title", "sets", "references_per_set", "decides" (whether the test has power), "cutoff",
+    "left_out" and "shares", bins by FPR.
     """
     if not io.has(folder, _RESAMPLED):
         return []
-    columns = ("how", "sets", "references_a_set", *SHARE_COLUMNS, "left_out")
+    columns = ("sampling", "sets", "references_per_set", *SHARE_COLUMNS, "left_out")
     ways: dict[str, list[Record]] = {}
     for row in io.table(folder, _RESAMPLED, columns):
-        ways.setdefault(row["how"], []).append(row)
+        ways.setdefault(row["sampling"], []).append(row)
     found = []
-    for how, rows in ways.items():
+    for sampling, rows in ways.items():
         low = next(r["low"] for r in rows if r["bin"] == "coin flip")
         found.append(
             {
-                "how": how,
-                "title": "Disjoint sets" if how == "disjoint" else "Subsampled sets",
-                "kind": "exact" if how == "disjoint" else "dependent",
+                "sampling": sampling,
+                "title": "Disjoint sets" if sampling == "disjoint" else "Subsampled sets",
+                "kind": "exact" if sampling == "disjoint" else "dependent",
                 "sets": int(rows[0]["sets"]),
-                "references_a_set": int(rows[0]["references_a_set"]),
+                "references_per_set": int(rows[0]["references_per_set"]),
                 "decides": low > 0,
                 "cutoff": low,
                 "left_out": max(int(r["left_out"]) for r in rows),
@@ -212,8 +213,8 @@ SHARE_COLUMNS = (
     "bin",
     "low",
     "high",
-    "members_percent",
-    "nonmembers_percent",
+    "member_fraction",
+    "nonmember_fraction",
     "members",
     "nonmembers",
 )

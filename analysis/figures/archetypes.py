@@ -13,7 +13,13 @@ def _archetypes(recipe: RecipeResults) -> FigureResult:
     facts = io.decisive(recipe.folder)
     found = archetype_panels.read(recipe.folder)
     rows = [
-        {"kind": a.kind, "sample": a.sample, "member": a.member, "votes": a.votes, "flip": a.flip}
+        {
+            "kind": a.kind,
+            "sample": a.sample,
+            "member": a.member,
+            "votes": a.votes,
+            "flip_rate": a.flip_rate,
+        }
         | {"of": of, "loss": loss}
         for a in found
         for of, losses in (
@@ -32,7 +38,7 @@ def _archetypes(recipe: RecipeResults) -> FigureResult:
         f"{row['kind'].capitalize()} ({row['rule']}): no sample."
         for row in archetype_panels.none_found(recipe.folder)
     ]
-    columns = ["kind", "sample", "member", "votes", "flip", "of", "loss"]
+    columns = ["kind", "sample", "member", "votes", "flip_rate", "of", "loss"]
     return FigureResult(
         data=pd.DataFrame(rows, columns=pd.Index(columns)),
         figure=archetype_panels.draw(found) if found else None,

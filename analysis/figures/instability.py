@@ -90,7 +90,7 @@ def _rises(recipe: RecipeResults, facts: Record) -> Claim:
         return claim_untested(
             FIG05_STATEMENTS[1], f"the run lacks an FPR of {_RISE[0]:g} or {_RISE[1]:g}"
         )
-    columns = [f"flip_{fpr:g}" for fpr in _RISE]
+    columns = [f"flip_rate_{fpr:g}" for fpr in _RISE]
     found = io.samples(recipe.folder, ["member", *columns])
     low, high = (found[name][found["member"].astype(bool)].astype(float) for name in columns)
     return claim_greater(
@@ -108,14 +108,16 @@ def _ours(recipe: RecipeResults, shares: list[Record]) -> dict[str, tuple[float,
     lira = next(row for row in best if row["attack"] == "lira_online")
     ours = {"auc": (lira["auc_mean"], lira["auc_std"])}
     for fpr, row in tables.by_fpr(shares).items():
-        for of in ("members", "nonmembers"):
-            coin, very = (row[name][f"{of}_percent"] for name in ("coin flip", "very unstable"))
-            ours[f"fpr={fpr:g} coin {of}"] = (coin, np.nan)
-            ours[f"fpr={fpr:g} unstable {of}"] = (coin + very, np.nan)
+        for kind in ("member", "nonmember"):
+            coin, very = (
+                100 * row[name][f"{kind}_fraction"] for name in ("coin flip", "very unstable")
+            )
+            ours[f"fpr={fpr:g} coin {kind}s"] = (coin, np.nan)
+            ours[f"fpr={fpr:g} unstable {kind}s"] = (coin + very, np.nan)
     for row in tables.true_positives(recipe.folder):
         for part in ("coin_flip", "union"):
-            share = f"{part}_share_percent"
-            ours[f"fpr={row['fpr']:g} {part} of tp"] = row[f"{share}_mean"], row[f"{share}_std"]
+            mean, std = row[f"{part}_fraction_mean"], row[f"{part}_fraction_std"]
+            ours[f"fpr={row['fpr']:g} {part} of tp"] = 100 * mean, 100 * std
     return ours
 
 
@@ -138,9 +140,9 @@ def _flip_detail(recipe: RecipeResults) -> FigureResult:
         raise MissingModelsError(
             f"{recipe.name}: attack.fprs has none of {', '.join(map(str, FPRS))}"
         )
-    columns = io.samples(recipe.folder, ["member", *(f"flip_{f:g}" for f in fprs)])
+    columns = io.samples(recipe.folder, ["member", *(f"flip_rate_{f:g}" for f in fprs)])
     member_N = columns["member"].astype(bool)
-    flip = {f: columns[f"flip_{f:g}"].astype(float) for f in fprs}
+    flip = {f: columns[f"flip_rate_{f:g}"].astype(float) for f in fprs}
     curves = io.table(recipe.folder, "flip_curves.csv", flip_panels.CURVE_COLUMNS)
     curves = {f: flip_panels.curves_at(curves, f) for f in fprs}
     fewest, most = flip_panels.bin_sizes([row for rows in curves.values() for row in rows])
@@ -186,16 +188,16 @@ def _flip_detail_figure(
 def _flip_detail_data(
     flip: dict[float, np.ndarray], member_N: np.ndarray, curves: dict[float, list[Record]]
 ) -> pd.DataFrame:
-    """Rows (fpr, against, class, x, y, samples): of a CCDF, y is the share of the class from a flip rate x on."""
+    """Rows (fpr, binned_by, class, x, y, samples): of a CCDF, y is the share of the class from a flip rate x on."""
     rows = []
     for fpr, flip_N in flip.items():
         for name, of_N in (("members", member_N), ("nonmembers", ~member_N)):
             x, y = flip_panels.ccdf(flip_N[of_N])
-            about = {"fpr": fpr, "against": "ccdf", "class": name, "samples": int(of_N.sum())}
+            about = {"fpr": fpr, "binned_by": "ccdf", "class": name, "samples": int(of_N.sum())}
             rows += [about | {"x": a, "y": b} for a, b in zip(x, y, strict=True)]
         rows += [
-            {name: r[name] for name in ("fpr", "against", "class", "samples")}
-            | {"x": r["x_mean"], "y": r["flip_mean"]}
+            {name: r[name] for name in ("fpr", "binned_by", "class", "samples")}
+            | {"x": r["x_mean"], "y": r["flip_rate_mean"]}
             for r in curves[fpr]
         ]
     return pd.DataFrame(rows)
@@ -203,9 +205,9 @@ def _flip_detail_data(
 
 def _falls(recipe: RecipeResults, facts: Record) -> Claim:
     fpr = facts["config"]["focus_fpr"]
-    found = io.samples(recipe.folder, ["member", f"distance_{fpr:g}", f"flip_{fpr:g}"])
+    found = io.samples(recipe.folder, ["member", f"distance_{fpr:g}", f"flip_rate_{fpr:g}"])
     member_N = found["member"].astype(bool)
-    x, y = (found[f"{name}_{fpr:g}"][member_N].astype(float) for name in ("distance", "flip"))
+    x, y = (found[f"{name}_{fpr:g}"][member_N].astype(float) for name in ("distance", "flip_rate"))
     trend = Trend.of(x, y)
     if trend is None:
         return claim_untested(
@@ -236,7 +238,7 @@ def draw_fig27(recipes: SweepResults) -> FigureResult:
 
 def _gaps(large: RecipeResults, small: RecipeResults) -> tuple[Claim, Claim]:
     fpr = io.flip_facts(large.folder)["config"]["focus_fpr"]
-    at, column = f"at an FPR of {percent(fpr)}", f"flip_{fpr:g}"
+    at, column = f"at an FPR of {percent(fpr)}", f"flip_rate_{fpr:g}"
     members, nonmembers = flip_panels.split(large.folder, column)
     gap = difference(members, nonmembers, paired=False, over="samples of these models")
     # the same samples under both sizes: each one's own growth, and then the classes
@@ -304,7 +306,7 @@ def _flip_by_fpr_figure(shares: list[Record], rates: list[Record]) -> Figure:
 
 
 def _gap(recipe: RecipeResults, fpr: float) -> Claim:
-    members, nonmembers = flip_panels.split(recipe.folder, f"flip_{fpr:g}")
+    members, nonmembers = flip_panels.split(recipe.folder, f"flip_rate_{fpr:g}")
     gap = difference(members, nonmembers, paired=False, over="samples")
     return claim_greater("", f"Gap of flip rates at an FPR of {percent(fpr)}", gap)
 
@@ -383,12 +385,12 @@ def _areas(
     if band != _BAND:
         return found  # the paper has the other numbers for this band only
     return found | {
-        "pauc": raw["pauc_normalised"],
-        "pauc coin-free": free["pauc_normalised"],
-        "lift": raw["lift_normalised"],
-        "lift coin-free": free["lift_normalised"],
-        "lift retained": free["lift_retained_percent"],
-        "tpr dropped": free["mean_tpr_dropped_percent"],
+        "pauc": raw["pauc_normalized"],
+        "pauc coin-free": free["pauc_normalized"],
+        "lift": raw["lift_normalized"],
+        "lift coin-free": free["lift_normalized"],
+        "lift retained": 100 * free["lift_retained_fraction"],
+        "tpr dropped": 100 * free["mean_tpr_dropped_fraction"],
     }
 
 

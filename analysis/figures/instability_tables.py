@@ -25,11 +25,11 @@ def _error_rates(recipe: RecipeResults) -> FigureResult:
     )
     ours = {
         f"fpr={row['fpr']:g} {name}": (
-            row[f"{name}_mean"],
-            math.nan if name in ("fpr", "tnr") else row[f"{name}_std"],
+            row[f"{column}_mean"],
+            math.nan if name in ("fpr", "tnr") else row[f"{column}_std"],
         )
         for row in rows
-        for name in tables.RATES
+        for name, column in tables.RATES.items()
     }
     shown = (notes.spread(facts["replicas"]), notes.missing_models(facts))
     return FigureResult(
@@ -45,20 +45,20 @@ def _flip_shares(recipe: RecipeResults) -> FigureResult:
     facts = io.flip_facts(recipe.folder)
     shares = io.table(recipe.folder, "flip_shares.csv", tables.SHARE_COLUMNS)
     bins, by_fpr = tables.bins(shares), tables.by_fpr(shares)
-    classes = {"members_percent": "Mem.", "nonmembers_percent": "Non-mem."}
+    classes = {"member_fraction": "Mem.", "nonmember_fraction": "Non-mem."}
     heads = [(f"{b['bin']} {b['range']}", name) for b in bins for name in classes.values()]
     table = pd.DataFrame(
         [
-            [f"{of_bin[b['bin']][column]:.2f}%" for b in bins for column in classes]
+            [f"{100 * of_bin[b['bin']][column]:.2f}%" for b in bins for column in classes]
             for of_bin in by_fpr.values()
         ],
         index=pd.Index([f"{fpr:g}" for fpr in by_fpr], name="FPR"),
         columns=pd.MultiIndex.from_tuples(heads),
     )
     ours = {
-        f"fpr={r['fpr']:g} {r['bin']} {name}": (r[f"{name}_percent"], math.nan)
+        f"fpr={r['fpr']:g} {r['bin']} {name}s": (100 * r[f"{name}_fraction"], math.nan)
         for r in shares
-        for name in ("members", "nonmembers")
+        for name in ("member", "nonmember")
     }
     return FigureResult(
         pd.DataFrame(shares), table=table, ours=ours, notes=notes.of_replicas(facts)
@@ -84,11 +84,13 @@ def _true_positives(recipe: RecipeResults) -> FigureResult:
         for part in tables.PARTS:
             cells[-1] += [
                 tables.count(row, f"{part}_tp"),
-                tables.share(row, f"{part}_share_percent"),
+                tables.share(row, f"{part}_fraction"),
             ]
-        names = [f"{part}_{of}" for part in tables.PARTS for of in ("tp", "share_percent")]
-        for name in ("tpr", "tp", *names):
+        for name in ("tpr", "tp", *(f"{part}_tp" for part in tables.PARTS)):
             ours[f"{at} {name}"] = row[f"{name}_mean"], row[f"{name}_std"]
+        for part in tables.PARTS:
+            fraction = row[f"{part}_fraction_mean"], row[f"{part}_fraction_std"]
+            ours[f"{at} {part}_share_percent"] = 100 * fraction[0], 100 * fraction[1]
     table = pd.DataFrame(
         cells,
         index=pd.Index([f"{row['fpr']:g}" for row in rows], name="FPR"),

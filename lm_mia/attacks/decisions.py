@@ -91,7 +91,7 @@ def write(
             columns[f"votes_{fpr:g}"] = pa.array(
                 votes_FxC[f].astype(np.float32), mask=np.isnan(votes_FxC[f])
             ).cast(pa.int16())
-            columns[f"flip_{fpr:g}"] = flips.flip_rate(votes_FxC[f], replicas)
+            columns[f"flip_rate_{fpr:g}"] = flips.flip_rate(votes_FxC[f], replicas)
             columns[f"p_value_{fpr:g}"] = coin_flip.p_value(votes_FxC[f], replicas)
             columns[f"distance_{fpr:g}"] = distance_FxC[f].astype(np.float32)
         bin_FxC = flips.flip_bins(votes_FxC, replicas, c.alpha)
@@ -162,22 +162,23 @@ def _flip_curves(path: Path, c: config.Attack, pool: ThreadPoolExecutor) -> pd.D
     member_N2 = column("member")
 
     def one(wanted: tuple[float, str]) -> pd.DataFrame:
-        fpr, against = wanted
-        x, y = (f"distance_{fpr:g}" if against == "distance" else "mean_posterior"), f"flip_{fpr:g}"
+        fpr, binned_by = wanted
+        x = f"distance_{fpr:g}" if binned_by == "distance" else "mean_posterior"
+        y = f"flip_rate_{fpr:g}"
         x_N2, y_N2 = column(x), column(y)
         found = []
         for of_N2, kind in ((member_N2, "members"), (~member_N2, "nonmembers")):
             bins = per_sample.equal_count_bins(x_N2[of_N2], y_N2[of_N2], _BINS)
             found.append(
                 pd.DataFrame(
-                    {"fpr": fpr, "against": against, "class": kind, "x_mean": bins.x_mean_K}
-                    | {"flip_mean": bins.y_mean_K, "samples": bins.count_K}
+                    {"fpr": fpr, "binned_by": binned_by, "class": kind, "x_mean": bins.x_mean_K}
+                    | {"flip_rate_mean": bins.y_mean_K, "samples": bins.count_K}
                     | {"left_out": bins.left_out}
                 )
             )
         return pd.concat(found)
 
-    wanted = [(fpr, against) for fpr in c.fprs for against in ("distance", "posterior")]
+    wanted = [(fpr, name) for fpr in c.fprs for name in ("distance", "posterior")]
     return pd.concat(list(in_order(pool, one, wanted)))
 
 
@@ -206,12 +207,12 @@ def find(samples: Path, population: Population, replicas: int, c: config.Attack)
     kinds = _kinds(replicas, c)
     first: list[dict[str, object]] = [{} for _ in kinds]
     candidates = [0] * len(kinds)
-    votes, flip = f"votes_{c.focus_fpr:g}", f"flip_{c.focus_fpr:g}"
+    votes, flip_rate = f"votes_{c.focus_fpr:g}", f"flip_rate_{c.focus_fpr:g}"
     file = pq.ParquetFile(samples)
     for group in range(file.num_row_groups):
-        columns = ["id", "member", "separation", votes, flip]
+        columns = ["id", "member", "separation", votes, flip_rate]
         table = file.read_row_group(group, columns).to_pandas()
-        table = table.rename(columns={votes: "votes", flip: "flip"})
+        table = table.rename(columns={votes: "votes", flip_rate: "flip_rate"})
         for k, kind in enumerate(kinds):
             found = table.query(kind.query)
             candidates[k] += len(found)
@@ -219,9 +220,9 @@ def find(samples: Path, population: Population, replicas: int, c: config.Attack)
                 row = found.iloc[0]
                 text = population.text(int(row["id"]))[:_PREVIEW_CHARS]
                 first[k] = {"id": int(row["id"]), "member": bool(row["member"])}
-                first[k] |= {"votes": int(row["votes"]), "flip": row["flip"]}
+                first[k] |= {"votes": int(row["votes"]), "flip_rate": row["flip_rate"]}
                 first[k] |= {"separation": row["separation"], "text_preview": text}
-    empty = dict.fromkeys(("id", "member", "votes", "flip", "separation", "text_preview"))
+    empty = dict.fromkeys(("id", "member", "votes", "flip_rate", "separation", "text_preview"))
     rows = [
         {"kind": kind.name, "rule": kind.rule, "candidates": count, "fpr": c.focus_fpr}
         | empty
@@ -241,18 +242,18 @@ def _kinds(replicas: int, c: config.Attack) -> list[_Kind]:
     return [
         _Kind(
             "clear stable member",
-            f"member, separation >= {ratio(clear)}, flip <= {ratio(stable)}, most replicas say member",
-            f"member and separation >= {clear} and flip <= {stable} and {most}",
+            f"member, separation >= {ratio(clear)}, flip rate <= {ratio(stable)}, most replicas say member",
+            f"member and separation >= {clear} and flip_rate <= {stable} and {most}",
         ),
         _Kind(
             "clear stable non-member",
-            f"non-member, separation >= {ratio(clear)}, flip <= {ratio(stable)}, most replicas say non-member",
-            f"not member and separation >= {clear} and flip <= {stable} and {few}",
+            f"non-member, separation >= {ratio(clear)}, flip rate <= {ratio(stable)}, most replicas say non-member",
+            f"not member and separation >= {clear} and flip_rate <= {stable} and {few}",
         ),
         _Kind(
             "ambiguous stable",
-            f"|separation| <= {ratio(ambiguous)}, flip <= {ratio(stable)}",
-            f"separation.abs() <= {ambiguous} and flip <= {stable}",
+            f"|separation| <= {ratio(ambiguous)}, flip rate <= {ratio(stable)}",
+            f"separation.abs() <= {ambiguous} and flip_rate <= {stable}",
         ),
         _Kind(
             "ambiguous unstable",

@@ -45,7 +45,7 @@ def resampled_references(
 ) -> pd.DataFrame:
     """Flip shares when the first target is fixed and the references vary (StrongMIA Appendix E.2.8).
 
-    Two ways of varying, told apart by the column "how": disjoint sets are independent, and the coin-flip cutoff is
+    Two ways of varying, told apart by the column "sampling": disjoint sets are independent, and the coin-flip cutoff is
     exact; subsampled sets, as many as there are targets, overlap: they depend on each other, and their cutoff only
     describes. Sets are made of whole `pairs`; thresholds are calibrated for every set.
     """
@@ -71,7 +71,7 @@ def resampled_references(
             counts = _flip_counts(file, points.threshold_TxF, member_SxN2[0], c, pool)
         table = tables.flip_shares(counts, sets, fprs, c.alpha).drop(columns="replicas")
         for place, (column, value) in enumerate(
-            {"how": name, "sets": sets, "references_a_set": 2 * half}.items()
+            {"sampling": name, "sets": sets, "references_per_set": 2 * half}.items()
         ):
             table.insert(place, column, value)
         found.append(table)

@@ -60,7 +60,8 @@ def error_rates(points: OperatingPoints) -> pd.DataFrame:
     table = pd.DataFrame({"attack": "lira_online", "fpr": rates.nominal_fpr_F})
     for name in ("acc", "balanced_acc", "fnr", "fpr", "tnr", "tpr"):
         rate: MeanStd = getattr(rates, name)
-        table[f"{name}_mean"], table[f"{name}_std"] = rate.mean_F, rate.std_F
+        column = "realized_fpr" if name == "fpr" else name
+        table[f"{column}_mean"], table[f"{column}_std"] = rate.mean_F, rate.std_F
     return table.assign(replicas=len(points.auc_T), left_out=int(rates.left_out_T.max()))
 
 
@@ -68,7 +69,7 @@ def thresholds(points: OperatingPoints, order_seed_T: list[int]) -> pd.DataFrame
     """Every target's threshold at every rate (StrongMIA Figure 25)."""
     return pd.DataFrame(
         {"order_seed": seed, "fpr": fpr, "threshold": points.threshold_TxF[t, f]}
-        | {"tpr": points.tpr_TxF[t, f], "realised_fpr": points.realised_fpr_TxF[t, f]}
+        | {"tpr": points.tpr_TxF[t, f], "realized_fpr": points.realised_fpr_TxF[t, f]}
         for t, seed in enumerate(order_seed_T)
         for f, fpr in enumerate(points.fpr_F)
     )
@@ -81,8 +82,8 @@ def flip_shares(
     shares = flips.flip_shares(counts, replicas, alpha)
     return pd.DataFrame(
         {"fpr": fpr, "bin": label, "low": shares.edges_6[b], "high": shares.edges_6[b + 1]}
-        | {"members_percent": 100 * shares.member_Fx5[f, b]}
-        | {"nonmembers_percent": 100 * shares.nonmember_Fx5[f, b]}
+        | {"member_fraction": shares.member_Fx5[f, b]}
+        | {"nonmember_fraction": shares.nonmember_Fx5[f, b]}
         | {"members": counts.member_Fx5[f, b], "nonmembers": counts.nonmember_Fx5[f, b]}
         | {"replicas": replicas, "left_out": counts.left_out_F[f]}
         for f, fpr in enumerate(fprs)
@@ -97,15 +98,15 @@ def true_positives(
     found = contributions.contributions(tp_TxFx5, counts.member_Fx5.sum(axis=1))
     table = pd.DataFrame({"fpr": fprs})
 
-    def add(name: str, value: MeanStd, scale: float = 1) -> None:
-        table[f"{name}_mean"], table[f"{name}_std"] = scale * value.mean_F, scale * value.std_F
+    def add(name: str, value: MeanStd) -> None:
+        table[f"{name}_mean"], table[f"{name}_std"] = value.mean_F, value.std_F
 
     add("tpr", found.tpr)
     add("tp", found.tp)
     for name in ("very_unstable", "coin_flip", "union"):
         part: contributions.Part = getattr(found, name)
         add(f"{name}_tp", part.tp)
-        add(f"{name}_share_percent", part.share, 100)
+        add(f"{name}_fraction", part.share)
     return table.assign(replicas=found.replicas, left_out=counts.left_out_F)
 
 
@@ -127,17 +128,17 @@ def partial_auc(curves: pd.DataFrame, band: tuple[float, float]) -> pd.DataFrame
             tpr_G = curves[name].to_numpy()
             both[name] = {
                 "pauc": roc.partial_auc(tpr_G, fpr_G, low, high),
-                "pauc_normalised": roc.partial_auc(tpr_G, fpr_G, low, high, normalised=True),
+                "pauc_normalized": roc.partial_auc(tpr_G, fpr_G, low, high, normalised=True),
                 "lift": roc.lift(tpr_G, fpr_G, low, high),
-                "lift_normalised": roc.lift(tpr_G, fpr_G, low, high, normalised=True),
+                "lift_normalized": roc.lift(tpr_G, fpr_G, low, high, normalised=True),
             }
         raw, free = both["tpr_mean"], both["tpr_coin_free"]
-        retained = 100 * free["lift"] / raw["lift"] if raw["lift"] > 0 else np.nan
-        dropped = 100 * (1 - free["pauc"] / raw["pauc"]) if raw["pauc"] > 0 else np.nan
+        retained = free["lift"] / raw["lift"] if raw["lift"] > 0 else np.nan
+        dropped = 1 - free["pauc"] / raw["pauc"] if raw["pauc"] > 0 else np.nan
         rows.append({"low": low, "high": high, "curve": "raw"} | raw)
         rows.append(
             {"low": low, "high": high, "curve": "coin-free"}
             | free
-            | {"lift_retained_percent": retained, "mean_tpr_dropped_percent": dropped}
+            | {"lift_retained_fraction": retained, "mean_tpr_dropped_fraction": dropped}
         )
     return pd.DataFrame(rows)

@@ -192,9 +192,7 @@ def test_recipes_are_compared(linked: Path):
     assert float(lines["flip-140M"]["auc"]) == lira["auc_mean"]
     shares = pd.read_csv(tables / "flip_shares.csv")
     coin = shares[(shares["bin"] == "coin flip") & np.isclose(shares["fpr"], 0.05)].iloc[0]
-    assert float(lines["flip-140M"]["coin_flip_members"]) * 100 == pytest.approx(
-        coin["members_percent"]
-    )
+    assert float(lines["flip-140M"]["coin_flip_members"]) == coin["member_fraction"]
     assert lines["small"]["why"] == "its population is not built yet"
     assert "No numbers: its population is not built yet." in shown.words
     assert f"{found.auc_T.mean():.3f}± {found.auc_T.std():.3f}" in shown.words
@@ -269,7 +267,8 @@ def test_answers_are_those_of_the_tables(tmp_path: Path):
     assert line == (
         f"demo: LiRA AUC {lira['auc_mean']:.3f} ± {lira['auc_std']:.3f} "
         f"(loss {loss['auc_mean']:.3f} ± {loss['auc_std']:.3f}), TPR {lira['tpr_at_0.05_mean']:.3f} at 5% FPR; "
-        f"coin flips: {coin['members_percent']:.1f}% of members, {coin['nonmembers_percent']:.1f}% of non-members "
+        f"coin flips: {100 * coin['member_fraction']:.1f}% of members, "
+        f"{100 * coin['nonmember_fraction']:.1f}% of non-members "
         "(16 replicas, 16 references)"
     )
     report, newer = tmp_path / "w" / "report.html", recipe / "tables" / "flips.json"

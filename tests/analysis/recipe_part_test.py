@@ -247,22 +247,22 @@ def test_numbers_of_attacks_are_those_of_the_tables(finished: Path, shown: Page)
 def test_numbers_of_decisions_are_those_of_the_tables(finished: Path, shown: Page) -> None:
     text = shown.words
     for row in io.table(finished, "flip_shares.csv"):
-        assert f"{row['members_percent']:.1f}%" in text
-        assert f"{row['nonmembers_percent']:.1f}%" in text
+        assert f"{100 * row['member_fraction']:.1f}%" in text
+        assert f"{100 * row['nonmember_fraction']:.1f}%" in text
     assert "when 4 to 12 of them say “member”" in text
     assert "flip rate of 0.400 or more; the largest possible is 0.533" in text
     for row in io.table(finished, "true_positives.csv"):
         assert f"{row['tp_mean']:,.0f} ± {row['tp_std']:,.0f}" in text
-        mean, std = (row[f"coin_flip_share_percent_{what}"] for what in ("mean", "std"))
+        mean, std = (100 * row[f"coin_flip_fraction_{what}"] for what in ("mean", "std"))
         assert f"{mean:.1f}% ± {std:.1f}%" in text
     areas = io.table(finished, "partial_auc.csv")
     for raw, free in zip(areas[::2], areas[1::2], strict=True):
         assert (
-            f"{raw['pauc_normalised']:.3f}{free['pauc_normalised']:.3f}{free['mean_tpr_dropped_percent']:.1f}%"
-            f"{raw['lift_normalised']:.3f}{free['lift_normalised']:.3f}{free['lift_retained_percent']:.1f}%"
+            f"{raw['pauc_normalized']:.3f}{free['pauc_normalized']:.3f}{100 * free['mean_tpr_dropped_fraction']:.1f}%"
+            f"{raw['lift_normalized']:.3f}{free['lift_normalized']:.3f}{100 * free['lift_retained_fraction']:.1f}%"
         ) in text
     sets = pd.read_csv(finished / "tables" / "resampled_references.csv")
-    left_out = sets.groupby("how")["left_out"].max()
+    left_out = sets.groupby("sampling")["left_out"].max()
     assert f"Disjoint sets (exact)2 sets of 8 references, {left_out['disjoint']} samples" in text
     assert "With fewer than 6 sets the test has no power." in text
     assert "Subsampled sets (dependent)16 sets of 8 references" in text
@@ -352,8 +352,8 @@ def test_few_replicas_from_another_folder_and_the_same_bytes_again(tmp_path: Pat
     assert "With 4 replicas the exact two-sided binomial test at level 0.05 has no power" in text
     assert "6 or more replicas are needed" in text
     assert "coin-flip decision" not in text
-    flips = io.samples(folder, ["member", "flip_0.05"])
-    of_members = flips["flip_0.05"][flips["member"] & ~np.isnan(flips["flip_0.05"])]
+    flips = io.samples(folder, ["member", "flip_rate_0.05"])
+    of_members = flips["flip_rate_0.05"][flips["member"] & ~np.isnan(flips["flip_rate_0.05"])]
     share = f"{100 * (of_members > 0).mean():.1f}%"
     assert f"{share} of members get different decisions from the replicas" in text
     assert "bootstrap" not in text.rpartition("How it was made")[0].lower()

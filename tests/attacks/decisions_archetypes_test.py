@@ -41,7 +41,10 @@ def found(
     columns["separation"] = table.separation.to_numpy(float)
     for fpr, of_N in ((0.25, votes_N), (0.1, B - votes_N)):
         votes = pa.array(of_N.astype(np.float32), mask=np.isnan(of_N)).cast(pa.int16())
-        columns |= {f"votes_{fpr}": votes, f"flip_{fpr}": 2 * of_N * (B - of_N) / (B * (B - 1))}
+        columns |= {
+            f"votes_{fpr}": votes,
+            f"flip_rate_{fpr}": 2 * of_N * (B - of_N) / (B * (B - 1)),
+        }
     path = tmp_path / "samples.parquet"
     pq.write_table(pa.table(columns), path, row_group_size=group)
     out = decisions.find(path, cast(Population, Texts(len(table))), B, c)
@@ -77,7 +80,7 @@ def test_each_kind_has_its_rule(tmp_path: Path):
     assert table.candidates.tolist() == [2, 1, 3, 2]
     assert table.member.tolist() == [True, False, True, True]
     assert table.votes.tolist() == [8, 1, 1, 2]
-    np.testing.assert_allclose(table.flip, [2 * 8 / 72, 2 * 8 / 72, 2 * 8 / 72, 2 * 14 / 72])
+    np.testing.assert_allclose(table.flip_rate, [2 * 8 / 72, 2 * 8 / 72, 2 * 8 / 72, 2 * 14 / 72])
     assert table.separation.tolist() == [2.0, 2.0, -0.5, 0.5]
     assert [len(text) for text in table.text_preview] == [240] * 4
     assert [text[:8].strip(" x") for text in table.text_preview] == [
@@ -87,9 +90,9 @@ def test_each_kind_has_its_rule(tmp_path: Path):
         "text 12",
     ]
     assert table.rule.tolist() == [
-        "member, separation >= 2, flip <= 0.25, most replicas say member",
-        "non-member, separation >= 2, flip <= 0.25, most replicas say non-member",
-        "|separation| <= 0.5, flip <= 0.25",
+        "member, separation >= 2, flip rate <= 0.25, most replicas say member",
+        "non-member, separation >= 2, flip rate <= 0.25, most replicas say non-member",
+        "|separation| <= 0.5, flip rate <= 0.25",
         "|separation| <= 0.5, like a coin: 2 to 7 of 9 votes",
     ]
 
@@ -115,7 +118,7 @@ def test_none_is_an_empty_id_and_nothing_is_relaxed(tmp_path: Path):
         path = tmp_path / "archetypes.csv"
         table.to_csv(path, index=False)
         again = pd.read_csv(path)
-        columns = ["id", "member", "votes", "flip", "separation", "text_preview"]
+        columns = ["id", "member", "votes", "flip_rate", "separation", "text_preview"]
         assert again[columns].isna().all(axis=None)
         assert again.rule.notna().all()
 
@@ -158,7 +161,7 @@ def test_numbers_of_a_rule_are_exact_in_any_notation(tmp_path: Path, number: flo
 
 def test_what_an_attack_writes(attacked: Ran):
     table, samples = attacked.csv("archetypes.csv"), attacked.samples()
-    flip, votes = samples["flip_0.1"], samples["votes_0.1"].astype(float)
+    flip, votes = samples["flip_rate_0.1"], samples["votes_0.1"].astype(float)
     k_low, _ = coin_flip.coin_flip_cutoff(8, 0.05)
     clear, near = samples.separation >= 1.5, samples.separation.abs() <= 0.5
     stable = flip <= 0.1
@@ -177,6 +180,6 @@ def test_what_an_attack_writes(attacked: Ran):
         assert row["id"] == first["id"]
         assert row["member"] == first["member"]
         assert row["votes"] == first["votes_0.1"]
-        assert row["flip"] == pytest.approx(first["flip_0.1"])
+        assert row["flip_rate"] == pytest.approx(first["flip_rate_0.1"])
         assert row["separation"] == pytest.approx(first["separation"])
         assert row["text_preview"].startswith(f"text {row['id']} ")

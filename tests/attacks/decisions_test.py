@@ -109,7 +109,7 @@ def test_error_rates(slow: Slow):
         fpr_T = decision_TxN[:, ~slow.member_N & there_N].mean(axis=1)
         right_T = (decision_TxN == slow.member_N)[:, there_N].mean(axis=1)
         for name, rate_T in {
-            "tpr": tpr_T, "fpr": fpr_T, "acc": right_T, "fnr": 1 - tpr_T, "tnr": 1 - fpr_T,
+            "tpr": tpr_T, "realized_fpr": fpr_T, "acc": right_T, "fnr": 1 - tpr_T, "tnr": 1 - fpr_T,
             "balanced_acc": (tpr_T + 1 - fpr_T) / 2,
         }.items():  # fmt: skip
             close(row, f"{name}_mean", rate_T.mean())
@@ -126,12 +126,12 @@ def test_thresholds(slow: Slow):
         decision_N = slow.decisions(fpr)[t]
         assert row["tpr"] == pytest.approx(decision_N[slow.member_N & slow.there_N].mean())
         called = decision_N[~slow.member_N & slow.there_N].mean()
-        assert row["realised_fpr"] == pytest.approx(called)
+        assert row["realized_fpr"] == pytest.approx(called)
 
 
 def test_samples(slow: Slow):
     table, c, world = slow.of.samples(), slow.of.c, slow.of.of
-    kinds = ("votes", "flip", "p_value", "distance")
+    kinds = ("votes", "flip_rate", "p_value", "distance")
     names = [f"{kind}_{fpr:g}" for fpr in c.fprs for kind in kinds]
     assert table.columns.tolist() == [
         "id",
@@ -162,7 +162,7 @@ def test_samples(slow: Slow):
     for fpr in c.fprs:
         votes_N = slow.votes(fpr)
         np.testing.assert_array_equal(table[f"votes_{fpr:g}"].astype(float), votes_N)
-        close(table, f"flip_{fpr:g}", [slow.flip(v) for v in votes_N])
+        close(table, f"flip_rate_{fpr:g}", [slow.flip(v) for v in votes_N])
         tests = [v if np.isnan(v) else binomtest(int(v), slow.replicas).pvalue for v in votes_N]
         close(table, f"p_value_{fpr:g}", tests)
         threshold_T = np.array([slow.threshold(t, fpr) for t in range(slow.replicas)])
@@ -186,11 +186,11 @@ def test_flip_shares(slow: Slow):
         edges = [min(edge, cutoff) for edge in (0, 0.1, 0.25, 0.4)] + [cutoff, most]
         np.testing.assert_allclose(part.low, edges[:-1])
         np.testing.assert_allclose(part.high, edges[1:])
-        for kind, of_N in (("members", slow.member_N), ("nonmembers", ~slow.member_N)):
+        for kind, of_N in (("member", slow.member_N), ("nonmember", ~slow.member_N)):
             found = [slow.bin(v) for v in slow.votes(fpr)[of_N & slow.there_N]]
             counted = [found.count(b) for b in range(5)]
-            assert part[kind].tolist() == counted
-            close(part, f"{kind}_percent", [100 * n / len(found) for n in counted])
+            assert part[f"{kind}s"].tolist() == counted
+            close(part, f"{kind}_fraction", [n / len(found) for n in counted])
             full |= {b for b, n in enumerate(counted) if n}
     assert full == ({0, 1, 2, 3, 4} if slow.replicas == 40 else {0, 4})
 
@@ -212,11 +212,11 @@ def test_true_positives(slow: Slow):
         close(row, "tpr_std", (tp_T / in_N.sum()).std())
         for name, bins in (("very_unstable", [3]), ("coin_flip", [4]), ("union", [3, 4])):
             part_T = decision_TxN[:, np.isin(bin_N, bins)].sum(axis=1)
-            shares = [100 * p / tp if tp else 0 for p, tp in zip(part_T, tp_T, strict=True)]
+            fractions = [p / tp if tp else 0 for p, tp in zip(part_T, tp_T, strict=True)]
             close(row, f"{name}_tp_mean", part_T.mean())
             close(row, f"{name}_tp_std", part_T.std())
-            close(row, f"{name}_share_percent_mean", np.mean(shares))
-            close(row, f"{name}_share_percent_std", np.std(shares))
+            close(row, f"{name}_fraction_mean", np.mean(fractions))
+            close(row, f"{name}_fraction_std", np.std(fractions))
 
 
 def test_coin_free_roc_and_partial_auc(slow: Slow):
@@ -239,23 +239,25 @@ def test_coin_free_roc_and_partial_auc(slow: Slow):
             x = np.linspace(low, high, 400_001)
             area = np.trapezoid(np.interp(x, table.fpr, table[name]), x)
             assert row["pauc"] == pytest.approx(area, rel=1e-5)
-            assert row["pauc_normalised"] == pytest.approx(area / (high - low), rel=1e-5)
+            assert row["pauc_normalized"] == pytest.approx(area / (high - low), rel=1e-5)
             lift = area - (high**2 - low**2) / 2
             assert row["lift"] == pytest.approx(lift, rel=1e-4)
-            assert row["lift_normalised"] == pytest.approx(lift / (high - low), rel=1e-4)
-        assert free["lift_retained_percent"] == pytest.approx(100 * free["lift"] / raw["lift"])
-        dropped = 100 * (1 - free["pauc"] / raw["pauc"])
-        assert free["mean_tpr_dropped_percent"] == pytest.approx(dropped)
-        assert math.isnan(raw["lift_retained_percent"])
+            assert row["lift_normalized"] == pytest.approx(lift / (high - low), rel=1e-4)
+        assert free["lift_retained_fraction"] == pytest.approx(free["lift"] / raw["lift"])
+        dropped = 1 - free["pauc"] / raw["pauc"]
+        assert free["mean_tpr_dropped_fraction"] == pytest.approx(dropped)
+        assert math.isnan(raw["lift_retained_fraction"])
 
 
 def test_flip_curves(slow: Slow):
     curves, samples = slow.of.csv("flip_curves.csv"), slow.of.samples()
     pairs = [(fpr, against) for fpr in slow.of.c.fprs for against in ("distance", "posterior")]
-    assert list(dict.fromkeys(zip(curves.fpr, curves.against, strict=True))) == pairs
-    for (fpr, against, kind), curve in curves.groupby(["fpr", "against", "class"]):
+    assert list(dict.fromkeys(zip(curves.fpr, curves.binned_by, strict=True))) == pairs
+    for (fpr, against, kind), curve in curves.groupby(["fpr", "binned_by", "class"]):
         x = f"distance_{fpr:g}" if against == "distance" else "mean_posterior"
-        part = samples[samples.member == (kind == "members")][[x, f"flip_{fpr:g}"]].astype(float)
+        part = samples[samples.member == (kind == "members")][[x, f"flip_rate_{fpr:g}"]].astype(
+            float
+        )
         there = sorted(part.dropna().itertuples(index=False, name=None))
         assert (curve.left_out == len(part) - len(there)).all()
         bins: dict[int, list[tuple[float, float]]] = {}
@@ -266,7 +268,7 @@ def test_flip_curves(slow: Slow):
         np.testing.assert_allclose(
             curve.x_mean, [np.mean([p[0] for p in b]) for b in bins.values()]
         )
-        close(curve, "flip_mean", [np.mean([p[1] for p in b]) for b in bins.values()])
+        close(curve, "flip_rate_mean", [np.mean([p[1] for p in b]) for b in bins.values()])
 
 
 @pytest.mark.parametrize("variance", ["per_sample", "pooled"])

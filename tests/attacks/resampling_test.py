@@ -58,14 +58,14 @@ def counted(world: Scored, sets: list[np.ndarray], c: config.Attack) -> list[dic
         edges = [0.0, *(min(e, cutoff) for e in (0.1, 0.25, 0.4)), cutoff]
         for b in range(5):
             row: dict[str, Any] = {"fpr": fpr, "low": edges[b]}
-            for kind, of_N in (("members", members_N), ("nonmembers", ~members_N)):
+            for kind, of_N in (("member", members_N), ("nonmember", ~members_N)):
                 bins = []
                 for v in votes_N[of_N & there_N]:
                     flip = 2 * v * (S - v) / (S * (S - 1))
                     coin = k_low <= v <= S - k_low
                     bins.append(4 if coin else sum(flip >= e - 1e-12 for e in (0.1, 0.25, 0.4)))
-                row[kind] = bins.count(b)
-                row[f"{kind}_percent"] = 100 * bins.count(b) / len(bins) if bins else np.nan
+                row[f"{kind}s"] = bins.count(b)
+                row[f"{kind}_fraction"] = bins.count(b) / len(bins) if bins else np.nan
             rows.append(row | {"left_out": (~there_N).sum()})
     return rows
 
@@ -87,11 +87,11 @@ def test_resampled_references(world: Scored, changes: dict[str, Any], size: int,
             for _ in range(8)
         ],
     }
-    assert table.how.unique().tolist() == list(ways)
+    assert table.sampling.unique().tolist() == list(ways)
     for how, sets in ways.items():
-        part, want = table[table.how == how], counted(world, sets, c)
+        part, want = table[table.sampling == how], counted(world, sets, c)
         assert part.sets.tolist() == [len(sets)] * 10
-        assert part.references_a_set.tolist() == [size] * 10
+        assert part.references_per_set.tolist() == [size] * 10
         assert "replicas" not in part  # the sets are
         for row, expected in zip(part.to_dict("records"), want, strict=True):
             for name, value in expected.items():
@@ -139,10 +139,10 @@ def asked(world: Scored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ran
 def test_an_attack_writes_both_when_asked(asked: Ran):
     table = asked.csv("resampled_references.csv")
     sets = [np.arange(0, 7), np.arange(7, 14), np.arange(14, 21)]
-    part = table[table.how == "disjoint"].reset_index()
+    part = table[table.sampling == "disjoint"].reset_index()
     want = pd.DataFrame(counted(asked.of, sets, asked.c))
-    np.testing.assert_allclose(part.members_percent, want.members_percent)
-    np.testing.assert_allclose(part.nonmembers_percent, want.nonmembers_percent)
+    np.testing.assert_allclose(part.member_fraction, want.member_fraction)
+    np.testing.assert_allclose(part.nonmember_fraction, want.nonmember_fraction)
     probability = pd.read_parquet(asked.folder / "true_positive_probability.parquet")
     assert len(probability) == SAMPLES
     facts = json.loads((asked.folder / "flips.json").read_text())

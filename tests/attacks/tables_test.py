@@ -116,7 +116,7 @@ def test_error_rates(score_TxN: np.ndarray):
         balanced_T = (tpr_T + 1 - fpr_T) / 2
         for name, rate_T in (
             ("tpr", tpr_T),
-            ("fpr", fpr_T),
+            ("realized_fpr", fpr_T),
             ("acc", right_T),
             ("balanced_acc", balanced_T),
             ("fnr", 1 - tpr_T),
@@ -124,7 +124,7 @@ def test_error_rates(score_TxN: np.ndarray):
         ):
             assert row[f"{name}_mean"] == pytest.approx(rate_T.mean())
             assert row[f"{name}_std"] == pytest.approx(rate_T.std(), abs=1e-12)
-        assert row["fpr_mean"] <= fpr
+        assert row["realized_fpr_mean"] <= fpr
     if score_TxN is SCORE_TxN:  # classes of one size
         np.testing.assert_allclose(table.acc_mean, table.balanced_acc_mean)
 
@@ -137,7 +137,7 @@ def test_thresholds():
         called_N = HOLES_TxN[i // 2] >= row["threshold"]
         np.testing.assert_array_equal(called_N, slow_decisions(HOLES_TxN, row["fpr"])[i // 2])
         assert row["tpr"] == pytest.approx(called_N[MEMBER_N].sum() / 19)
-        assert row["realised_fpr"] == pytest.approx(called_N[~MEMBER_N].sum() / 20)
+        assert row["realized_fpr"] == pytest.approx(called_N[~MEMBER_N].sum() / 20)
 
 
 def counted() -> tuple[np.ndarray, flips.FlipCounts]:
@@ -171,11 +171,11 @@ def test_flip_shares():
         assert part.low.tolist()[1:] == part.high.tolist()[:-1]
         assert (part.low.iloc[0], part.low.iloc[-1]) == (0, cutoff)
         assert part.high.iloc[-1] == pytest.approx(2 * 4 * 5 / 72)
-        for kind, of_N in (("members", MEMBER_N), ("nonmembers", ~MEMBER_N)):
+        for kind, of_N in (("member", MEMBER_N), ("nonmember", ~MEMBER_N)):
             found = [b for b, of in zip(slow_bins(fpr), of_N, strict=True) if of and b >= 0]
-            assert part[kind].tolist() == [found.count(b) for b in range(5)]
-            percent = [100 * found.count(b) / len(found) for b in range(5)]
-            np.testing.assert_allclose(part[f"{kind}_percent"], percent)
+            assert part[f"{kind}s"].tolist() == [found.count(b) for b in range(5)]
+            fractions = [found.count(b) / len(found) for b in range(5)]
+            np.testing.assert_allclose(part[f"{kind}_fraction"], fractions)
 
 
 def test_true_positives():
@@ -187,7 +187,7 @@ def test_true_positives():
         *(
             f"{part}_{name}_{kind}"
             for part in ("very_unstable", "coin_flip", "union")
-            for name in ("tp", "share_percent")
+            for name in ("tp", "fraction")
             for kind in ("mean", "std")
         ),
         "replicas",
@@ -204,16 +204,16 @@ def test_true_positives():
         assert row["tpr_mean"] == pytest.approx(tp_T.mean() / 19)
         for name, bins in (("very_unstable", [3]), ("coin_flip", [4]), ("union", [3, 4])):
             part_T = decision_TxN[:, np.isin(bin_N, bins)].sum(axis=1)
-            share_T = 100 * part_T / np.maximum(tp_T, 1)
+            fraction_T = part_T / np.maximum(tp_T, 1)
             assert row[f"{name}_tp_mean"] == pytest.approx(part_T.mean())
-            assert row[f"{name}_share_percent_mean"] == pytest.approx(share_T.mean())
-            assert row[f"{name}_share_percent_std"] == pytest.approx(share_T.std())
+            assert row[f"{name}_fraction_mean"] == pytest.approx(fraction_T.mean())
+            assert row[f"{name}_fraction_std"] == pytest.approx(fraction_T.std())
 
 
 def test_shares_are_suppressed_where_nothing_is_found():
     counts = flips.FlipCounts(np.full((1, 5), 4), np.full((1, 5), 4), np.zeros(1, int))
     table = tables.true_positives(np.zeros((T, 1, 5), int), counts, (0.1,))
-    assert table["coin_flip_share_percent_mean"].isna().all()
+    assert table["coin_flip_fraction_mean"].isna().all()
     assert table["tpr_mean"].tolist() == [0]
 
 
@@ -239,12 +239,12 @@ def test_partial_auc_by_hand():
         [0.0, 1.0, "coin-free"],
     ]
     np.testing.assert_allclose(table.pauc, [0.192, 0.096, 0.65, 0.325])
-    np.testing.assert_allclose(table.pauc_normalised, [0.48, 0.24, 0.65, 0.325])
+    np.testing.assert_allclose(table.pauc_normalized, [0.48, 0.24, 0.65, 0.325])
     np.testing.assert_allclose(table.lift, [0.072, -0.024, 0.15, -0.175])
-    np.testing.assert_allclose(table.lift_normalised, [0.18, -0.06, 0.15, -0.175])
-    retained = [np.nan, -100 / 3, np.nan, -350 / 3]
-    np.testing.assert_allclose(table.lift_retained_percent, retained)
-    np.testing.assert_allclose(table.mean_tpr_dropped_percent, [np.nan, 50, np.nan, 50])
+    np.testing.assert_allclose(table.lift_normalized, [0.18, -0.06, 0.15, -0.175])
+    retained = [np.nan, -1 / 3, np.nan, -3.5 / 3]
+    np.testing.assert_allclose(table.lift_retained_fraction, retained)
+    np.testing.assert_allclose(table.mean_tpr_dropped_fraction, [np.nan, 0.5, np.nan, 0.5])
 
 
 def test_what_is_retained_of_the_papers_example():
@@ -255,18 +255,18 @@ def test_what_is_retained_of_the_papers_example():
         pd.DataFrame({"fpr": fpr} | {name: [0, h, h, 1] for name, h in heights.items()}),
         (1e-4, 0.1),
     )
-    np.testing.assert_allclose(table.pauc_normalised[:2], [*heights.values()])
-    np.testing.assert_allclose(table.lift_normalised[:2], [0.264698, 0.140760], atol=5e-7)
-    assert table.lift_retained_percent[1] == pytest.approx(53, abs=0.5)
-    assert table.mean_tpr_dropped_percent[1] == pytest.approx(39.4, abs=0.05)
+    np.testing.assert_allclose(table.pauc_normalized[:2], [*heights.values()])
+    np.testing.assert_allclose(table.lift_normalized[:2], [0.264698, 0.140760], atol=5e-7)
+    assert table.lift_retained_fraction[1] == pytest.approx(0.53, abs=0.005)
+    assert table.mean_tpr_dropped_fraction[1] == pytest.approx(0.394, abs=0.0005)
 
 
 def test_no_share_of_no_lift():
     fpr = np.array([0.0, 0.5, 1.0])
     flat = pd.DataFrame({"fpr": fpr, "tpr_mean": 0.0 * fpr, "tpr_coin_free": 0.0 * fpr})
     table = tables.partial_auc(flat, (0.1, 0.5))
-    assert table.lift_retained_percent.isna().all()
-    assert table.mean_tpr_dropped_percent.isna().all()
+    assert table.lift_retained_fraction.isna().all()
+    assert table.mean_tpr_dropped_fraction.isna().all()
 
 
 def test_a_table_is_replaced_whole(tmp_path: Path):

@@ -226,7 +226,11 @@ def test_the_page_lists_the_variables_of_the_score_store(folder: Path):
         ("### `roc.csv`", "### `curves.csv`", "curves.csv: documented, but not written"),
         ("| `shuffles` |", "| `repetitions` |", "shuffled.csv: shuffles is not documented"),
         ("| `shuffles` |", "| `repetitions` |", "shuffled.csv: repetitions is not written"),
-        ("| `flip_FPR` |", "| `rate_FPR` |", "samples.parquet: flip_0.05 is not documented"),
+        (
+            "| `flip_rate_FPR` |",
+            "| `rate_FPR` |",
+            "samples.parquet: flip_rate_0.05 is not documented",
+        ),
         ("| `k_low` |", "| `low` |", "flips.json: k_low is not documented"),
     ],
 )
