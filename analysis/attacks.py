@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from analysis import io
 from analysis.io import MissingModelsError, RecipeResults, WorkdirError, fewest_references
-from lm_mia.atomic import TARGETS
+from lm_mia.atomic import TARGETS_CSV
 from lm_mia.config import AttackName, needs
 from lm_mia.config.needs import PAPER_REFERENCES, ObservedStatistic, TargetAttack
 from lm_mia.data import subsets
@@ -114,7 +114,7 @@ def sample_scores(
     A score is NaN if the references do not suffice. Arguments and errors are those of `attacked`.
     """
     attack = _attack(recipe, "lira_online", references)
-    path = recipe.folder / TARGETS.parent / "target_scores" / f"{attack.id}.parquet"
+    path = recipe.folder / TARGETS_CSV.parent / "target_scores" / f"{attack.id}.parquet"
     _tables(recipe)  # raises the errors of tables with other settings
     if not path.is_file():
         raise _lacks(recipe, attack)
@@ -175,7 +175,7 @@ def _lacks(recipe: RecipeResults, attack: TargetAttack) -> MissingModelsError:
 
 def _tables(recipe: RecipeResults) -> dict[str, AttackResult]:
     """The attacks of a recipe's tables by their ids; MissingModelsError if they were made with other settings."""
-    path = recipe.folder / TARGETS
+    path = recipe.folder / TARGETS_CSV
     try:
         made_with = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
         stamp = path.stat().st_mtime_ns

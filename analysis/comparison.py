@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from analysis import attacks, io, markup, plotting, tables
 from analysis.formatting import plus_minus
 from analysis.io import RecipeResults, percent
-from lm_mia.atomic import FACTS, write_csv
+from lm_mia.atomic import FLIPS_JSON, write_csv
 from lm_mia.errors import UserError
 
 NAME = "comparison"
@@ -84,7 +84,7 @@ def measure(recipe: RecipeResults) -> Measured:
     if not recipe.built:
         return dataclasses.replace(nothing, why="its population is not built yet")
     try:
-        if (recipe.folder / FACTS).is_file():
+        if (recipe.folder / FLIPS_JSON).is_file():
             return _of_tables(recipe)
         references, targets, replicas = map(len, recipe.divided)
         nothing = dataclasses.replace(

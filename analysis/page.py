@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis.figures import MODULES, file_name, find
-from lm_mia.atomic import EXTRACTION, FACTS, TARGETS, write_atomically
+from lm_mia.atomic import EXTRACTION_JSON, FLIPS_JSON, TARGETS_CSV, write_atomically
 from lm_mia.config.needs import PresentModels, assign_roles, attack_settings, target_attack
 from lm_mia.config.recipe import from_dict
 from lm_mia.errors import UserError
@@ -62,7 +62,7 @@ def write_page(
     check_figures(figures)
     found = io.read_recipes(folder, recipes)
     everyone = [*found.all, *found.unbuilt]
-    finished = [r for r in found.all if (r.folder / FACTS).is_file()]
+    finished = [r for r in found.all if (r.folder / FLIPS_JSON).is_file()]
     total, done = len(figures) + len(finished) + len(everyone), 0
 
     def step() -> None:
@@ -147,7 +147,9 @@ def answers(folder: Path, recipes: Sequence[str] | None) -> list[str]:
     page = folder / "report.html"
     if page.is_file():
         tables = [
-            folder / "recipes" / name / f for name in names for f in (FACTS, EXTRACTION, TARGETS)
+            folder / "recipes" / name / f
+            for name in names
+            for f in (FLIPS_JSON, EXTRACTION_JSON, TARGETS_CSV)
         ]
         newest = max((path.stat().st_mtime for path in tables if path.is_file()), default=0.0)
         old = " (older than the tables)" if page.stat().st_mtime < newest else ""
@@ -159,9 +161,9 @@ def _answer(recipe: Path, compared: dict[str, str] | None) -> str:
     """The line of one recipe, from its tables; without any, the reason in its line of tables/comparison.csv."""
     name = recipe.name
     try:
-        if (recipe / FACTS).is_file():
+        if (recipe / FLIPS_JSON).is_file():
             return f"{name}: {_of_tables(recipe)}"
-        if (recipe / TARGETS).is_file():
+        if (recipe / TARGETS_CSV).is_file():
             return f"{name}: {_of_targets(recipe)}"
     except (OSError, KeyError, ValueError, TypeError, StopIteration):
         return f"{name}: its tables cannot be read; run lm-mia attack again"
@@ -171,7 +173,7 @@ def _answer(recipe: Path, compared: dict[str, str] | None) -> str:
 
 
 def _of_tables(recipe: Path) -> str:
-    facts = _json(recipe / FACTS)
+    facts = _json(recipe / FLIPS_JSON)
     focus = facts["config"]["focus_fpr"]
     best: dict[str, dict[str, str]] = {}
     for row in _rows(recipe / "tables" / "attacks.csv"):
@@ -206,7 +208,7 @@ def _of_targets(recipe: Path) -> str:
     import pyarrow.parquet as pq
 
     c = from_dict(_json(recipe / "config.json")["config"])
-    if _json((recipe / TARGETS).with_suffix(".json")) != attack_settings(c.attack):
+    if _json((recipe / TARGETS_CSV).with_suffix(".json")) != attack_settings(c.attack):
         return "attacked with other settings; run lm-mia attack again"
     models = [row for row in _rows(recipe / "tables" / "models.csv") if row["role"] == "reference"]
     present = PresentModels(tuple(int(row["subset_seed"]) for row in models), ())
@@ -214,9 +216,11 @@ def _of_targets(recipe: Path) -> str:
     attack = target_attack(c, present, "lira_online", count)
     if attack is None:
         return "too few models"
-    auc_T = [float(row["auc"]) for row in _rows(recipe / TARGETS) if row["attack_id"] == attack.id]
+    auc_T = [
+        float(row["auc"]) for row in _rows(recipe / TARGETS_CSV) if row["attack_id"] == attack.id
+    ]
     points = pq.read_table(
-        (recipe / TARGETS).with_name("target_roc.parquet"),
+        (recipe / TARGETS_CSV).with_name("target_roc.parquet"),
         columns=["fpr", "tpr"],
         filters=[("attack_id", "==", attack.id), ("on_curve", "==", False)],
     ).to_pylist()

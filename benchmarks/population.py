@@ -32,7 +32,7 @@ import numpy as np
 
 from lm_mia import config
 from lm_mia.data import build, hf_c4
-from lm_mia.data.documents import silent
+from lm_mia.data.documents import no_progress
 
 WORDS, SHARDS, PREFIXES = 30_000, 16, 200
 _PIECES = 16_000
@@ -65,13 +65,13 @@ def _measure(c: argparse.Namespace) -> None:
         f"made: {records / _seconds(lambda: _make(c.scratch / 'hf', records, c.scale)):.0f} records/s"
     )
     pattern, tfds = str(c.scratch / "hf" / "c4-*.json.gz"), c.scratch / "tfds"
-    took = _seconds(lambda: hf_c4.convert(pattern, str(tfds), c.processes, silent, _say))
+    took = _seconds(lambda: hf_c4.convert(pattern, str(tfds), c.processes, no_progress, _say))
     _say(f"converted: {records / took:.0f} records/s")
     min_chars = round(200 / c.scale)
     source = config.Corpus("c4", str(tfds), "text", min_chars, "none", c.processes)
     pieces = config.Tokenizer(vocab_size=_PIECES, documents=20_000)
     sizes = config.Population(1000, 0, length)
-    small = build.build(source, pieces, sizes, c.scratch / "vocabulary" / "population")
+    small = build.build_population(source, pieces, sizes, c.scratch / "vocabulary" / "population")
     settings = {
         "tfds": str(tfds),
         "model": str(small.folder / "tokenizer.model"),
@@ -162,7 +162,9 @@ def _prepare_here(settings: dict[str, Any], folder: Path) -> None:
         validation_samples=1024,
         frequency_samples=min(2**16, settings["samples"]),
     )
-    build.build(source, config.Tokenizer(settings["model"], _PIECES), sizes, folder, say=_say)
+    build.build_population(
+        source, config.Tokenizer(settings["model"], _PIECES), sizes, folder, log=_say
+    )
 
 
 def _make(folder: Path, records: int, scale: float) -> None:

@@ -16,7 +16,7 @@ from lm_mia import config
 from lm_mia.config import Config
 from lm_mia.config.recipe import SweepEntry, recipe_requests
 from lm_mia.data import build
-from lm_mia.data.population import MEASURES, open_population
+from lm_mia.data.population import SAMPLE_COLUMNS, open_population
 from lm_mia.data.subsets import ModelSeeds, member
 from lm_mia.run import pipeline
 from lm_mia.run import sweep as sweeps
@@ -65,10 +65,12 @@ def write(folder: Path, entries: Sequence[SweepEntry], gain: float = 1.0) -> lis
     sweeps.claim(Sweep("synthetic", workdir, (), tuple(tasks), entries[0][1].figures))
     for task in tasks:
         c = task.config
-        found = build.build(c.corpus, c.tokenizer, c.population, task.population)
+        found = build.build_population(c.corpus, c.tokenizer, c.population, task.population)
         sweeps.record_population(task, found.sha256)
         store = open_store(c, task.folder)
-        store.ensure(task.models, {n: found.column(n) for n in MEASURES}, {"recipe": task.name})
+        store.ensure(
+            task.models, {n: found.column(n) for n in SAMPLE_COLUMNS}, {"recipe": task.name}
+        )
         for row in task.models:
             member_N2 = member(row.subset_seed, len(found), c.train.subset)
             for step in (*config.score_steps(c), 0):

@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from launch import heartbeats, jobs
-from lm_mia.atomic import FACTS
+from lm_mia.atomic import FLIPS_JSON
 from lm_mia.config import to_dict
 from lm_mia.data.subsets import ModelSeeds
 from lm_mia.errors import UserError
@@ -106,7 +106,7 @@ def _tables(task: SweepRecipe) -> dict[str, Any]:
         different = other_settings(task.folder, task.config)
         settings = {f"attack.{name}": list(both) for name, both in different.items()}
         state = "other settings" if settings else "present"
-    elif (task.folder / FACTS.parent).exists():
+    elif (task.folder / FLIPS_JSON.parent).exists():
         state = "unfinished"
     return {"tables": state, "table_settings": settings}
 

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pandas as pd
 
-FACTS = Path("tables", "flips.json")
+FLIPS_JSON = Path("tables", "flips.json")
 """What the tables of decisions of `lm-mia attack` are about. It is deleted before the first of them is written, and
 written after the last, so that the tables are complete where it exists."""
-EXTRACTION = Path("tables", "extraction.json")
+EXTRACTION_JSON = Path("tables", "extraction.json")
 """The same for the tables of `lm-mia extract`."""
-TARGETS = Path("tables", "targets.csv")
+TARGETS_CSV = Path("tables", "targets.csv")
 """Every attack that was computed, one line per attack and target. Lines are only added; other settings begin anew."""
 
 
@@ -49,7 +49,7 @@ def write_csv(path: Path, table: "pd.DataFrame") -> None:
     write_atomically(path, table.to_csv(index=False))
 
 
-def write_facts(path: Path, about: Mapping[str, Any], tables: Iterable[str]) -> None:
+def write_completion_marker(path: Path, about: Mapping[str, Any], tables: Iterable[str]) -> None:
     """Writes the JSON file that marks tables as complete.
 
     Args:
@@ -62,7 +62,7 @@ def write_facts(path: Path, about: Mapping[str, Any], tables: Iterable[str]) -> 
 
 
 def is_current(path: Path, about: Mapping[str, Any]) -> bool:
-    """Returns whether tables are complete, about the same things, and unchanged since `write_facts` wrote this file.
+    """Returns whether tables are complete, about the same things, and unchanged since the marker was written.
 
     Args:
       path: of the file; if it is missing or damaged, the answer is no.

@@ -52,7 +52,7 @@ def facts(folder: Path) -> Path:
     (folder / "a.csv").write_text("a")
     (folder / "b.csv").write_text("b")
     path = folder / "facts.json"
-    atomic.write_facts(path, ABOUT, ["a.csv", "b.csv"])
+    atomic.write_completion_marker(path, ABOUT, ["a.csv", "b.csv"])
     return path
 
 
@@ -64,7 +64,7 @@ def test_facts_have_the_digests_of_the_tables(tmp_path: Path):
     assert atomic.is_current(path, ABOUT)
     assert atomic.is_current(path, {"models": ["m"]})  # facts beyond these are not compared
     with pytest.raises(FileNotFoundError):
-        atomic.write_facts(path, ABOUT, ["absent.csv"])
+        atomic.write_completion_marker(path, ABOUT, ["absent.csv"])
     assert atomic.is_current(path, ABOUT)
 
 

@@ -34,7 +34,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Population:
     draw = np.random.default_rng(5)
     drawn = (" ".join(draw.choice(words, draw.integers(1, 10))) for _ in range(26))
     texts = list(dict.fromkeys(drawn))
-    return build.write(
+    return build.write_population(
         tmp_path_factory.mktemp("tiny") / "population",
         [(text, str(i)) for i, text in enumerate(texts)],
         train_tokenizer(texts, 32),

@@ -13,13 +13,13 @@ import numpy as np
 import pandas as pd
 
 from lm_mia import config
-from lm_mia.atomic import FACTS, is_current, write_csv, write_facts
+from lm_mia.atomic import FLIPS_JSON, is_current, write_completion_marker, write_csv
 from lm_mia.attacks import decisions, models, resampling, score_matrix, signals, tables
 from lm_mia.attacks.targets import TargetTables
 from lm_mia.config import ATTACK_STATISTICS, AttackName
 from lm_mia.config.needs import FORMAT, REFERENCE_FREE, TargetAttack
 from lm_mia.data import subsets
-from lm_mia.data.population import MEASURES, Population
+from lm_mia.data.population import SAMPLE_COLUMNS, Population
 from lm_mia.errors import UserError
 from lm_mia.stats import coin_flip, flips, intervals, roc
 from lm_mia.store.store import Store
@@ -52,7 +52,7 @@ def run(
     attacks = _on_replicas(source, c)
     counts = {"requested": len(attacks), "computed": 0, "left_out": 0}
     about = _about(source, c)
-    facts_path = folder / FACTS.name
+    facts_path = folder / FLIPS_JSON.name
     if is_current(facts_path, about) and all(attack in target_tables for attack in attacks):
         return counts
     member_N2, references = source.target_member_TxN2[0], len(source.references)
@@ -73,7 +73,7 @@ def run(
             target_tables.add(attack, source.targets, points, len(c.fprs))
         if whole and name == "lira_online":
             facts_path.unlink(missing_ok=True)
-            columns = {name: population.column(name) for name in MEASURES}
+            columns = {name: population.column(name) for name in SAMPLE_COLUMNS}
             counted = decisions.write(source, fitted, file, points, columns, c, folder, pool)
         if not (points.members_T.all() and points.nonmembers_T.all()):
             continue  # so few references are enough for no sample of a class
@@ -94,7 +94,7 @@ def run(
     losses = models.archetype_losses(source.store, source.references, source.targets, found)
     write_csv(folder / "archetype_losses.csv", losses)
     written = [name for name in TABLES if (folder / name).is_file()]
-    write_facts(facts_path, about | _facts(source, counted, c), written)
+    write_completion_marker(facts_path, about | _facts(source, counted, c), written)
     progress("attack", steps, steps)
     return counts | {"computed": len(attacks)}
 

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from lm_mia import config
-from lm_mia.atomic import FACTS
+from lm_mia.atomic import FLIPS_JSON
 from lm_mia.attacks import models, replicas, targets
 from lm_mia.config.needs import RecipeNeeds
 from lm_mia.data import subsets
@@ -54,7 +54,7 @@ def run(
     models.write_models(folder / models.MODELS, present)
     if not c.replicas:
         # Tables of decisions that an earlier command made are not of these settings.
-        (folder / FACTS.name).unlink(missing_ok=True)
+        (folder / FLIPS_JSON.name).unlink(missing_ok=True)
         wanted = subsets.requested_seeds(c.references, 0)
         if absent := {*wanted} - {*present}:
             say(f"{len(absent)} of {len(wanted)} models are absent; `lm-mia run` makes them")

@@ -9,14 +9,14 @@ import numpy as np
 from lm_mia.seeds import permutation
 
 
-def steps_per_epoch(members: int, batch_size: int) -> int:
+def steps_per_epoch(num_members: int, batch_size: int) -> int:
     """Number of batches in an epoch."""
-    return -(-members // batch_size)
+    return -(-num_members // batch_size)
 
 
-def epoch_order(order_seed: int, epoch: int, members: int) -> np.ndarray:
+def epoch_order(order_seed: int, epoch: int, num_members: int) -> np.ndarray:
     """order_N, a permutation of 0..N-1: position in the epoch -> position in the ascending list of member ids."""
-    return permutation(order_seed, f"order of epoch {epoch}", members)
+    return permutation(order_seed, f"order of epoch {epoch}", num_members)
 
 
 def batch(order_N: np.ndarray, member_ids_N: np.ndarray, step: int, batch_size: int) -> np.ndarray:

@@ -23,18 +23,18 @@ from filelock import FileLock
 
 from lm_mia import config
 from lm_mia.data import docstrings, features, tokenize, tokenizer
-from lm_mia.data.corpus import Opens, open_corpus
-from lm_mia.data.documents import Documents, Progress, silent
+from lm_mia.data.corpus import CorpusOpener, open_corpus
+from lm_mia.data.documents import Documents, ProgressCallback, no_progress
 from lm_mia.data.population import (
-    FILES,
     FORMAT,
-    FREQUENCY,
-    VALIDATION,
+    FREQUENCY_FILE,
+    SAMPLE_FILES,
+    VALIDATION_PREFIX,
     Population,
+    dataset_sha256,
     describe_files,
-    dump_manifest,
-    files_sha256,
-    load_files,
+    manifest_bytes,
+    map_files,
     open_population,
 )
 from lm_mia.data.tokenizer import load_tokenizer
@@ -48,14 +48,14 @@ SCHEMA = pa.schema(
 _SEGMENT_TOKENS, _SEGMENT_SAMPLES = 2**28, 2**18
 
 
-def build(
+def build_population(
     config_corpus: config.Corpus,
     config_tokenizer: config.Tokenizer,
     config_population: config.Population,
     folder: Path,
-    progress: Progress = silent,
-    say: Callable[[str], None] = lambda line: None,
-    opens: Opens = open_corpus,
+    progress: ProgressCallback = no_progress,
+    log: Callable[[str], None] = lambda line: None,
+    opener: CorpusOpener = open_corpus,
 ) -> Population:
     """Makes sure that the folder holds the population of these settings, and opens it.
 
@@ -73,7 +73,7 @@ def build(
       folder: where the population is or goes; beside it lies a hidden lock file.
       progress: called often during every step.
       say: told what a killed command had left, and of processes lost.
-      opens: `open_corpus`, or what `remembering` gives.
+      opens: `open_corpus`, or what `caching_opener` gives.
 
     Raises:
       UserError: bad input of any kind, a corrupt population, or one of other settings.
@@ -93,22 +93,22 @@ def build(
     given = Path(config_tokenizer.path) if config_tokenizer.path else None
     if given:
         load_tokenizer(given, config_tokenizer.vocab_size)
-    source = opens(config_corpus, progress)
+    source = opener(config_corpus, progress)
     which = "to draw from" + _left_out(source.provenance)
-    check_samples(p.samples, p.validation_samples, len(source), which=which)
+    check_num_samples(p.samples, p.validation_samples, len(source), which=which)
     *_, min_chars = trained_on = _trained_on(expected)
     of_vocabulary = [source.sha256, *trained_on, metadata.version("sentencepiece")]
     saved = _saved(folder, of_vocabulary)
     if given:
         model = given.read_bytes()
     elif saved.exists():
-        say("vocabulary: trained by an earlier command")
+        log("vocabulary: trained by an earlier command")
         model = saved.read_bytes()
     elif beside := _beside(folder, of_vocabulary):
-        say(f"vocabulary: that of {beside.parent}, which was trained on the same documents")
+        log(f"vocabulary: that of {beside.parent}, which was trained on the same documents")
         model = beside.read_bytes()
     else:
-        model = tokenizer.train(source, *trained_on, progress)
+        model = tokenizer.train_on_corpus(source, *trained_on, progress)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_name(f".{folder.name}.lock")):
         if _occupied(folder):
@@ -117,7 +117,7 @@ def build(
             saved.parent.mkdir(exist_ok=True)
             saved.with_suffix(".new").write_bytes(model)
             os.replace(saved.with_suffix(".new"), saved)
-        return write(
+        return write_population(
             folder,
             source,
             model,
@@ -127,7 +127,7 @@ def build(
             settings=settings,
             provenance=source.provenance,
             progress=progress,
-            say=say,
+            log=log,
         )
 
 
@@ -138,7 +138,7 @@ def _left_out(provenance: Mapping[str, Any]) -> str:
     return f" ({provenance['documents_read']} read; {', '.join(lost)})" if lost else ""
 
 
-def facts(found: Population) -> list[str]:
+def describe(found: Population) -> list[str]:
     """Lines that say what a population is and what it was made of."""
     of_corpus, model = found.manifest["provenance"], found.manifest["files"]["tokenizer.model"]
     drawn, k = of_corpus["draw"], found.manifest["settings"]["population.distinct_prefix_tokens"]
@@ -158,7 +158,7 @@ def facts(found: Population) -> list[str]:
 
 
 def _trained_on(settings: Mapping[str, Any]) -> tuple[int, int, int, int]:
-    """What `tokenizer.train` asks for beside documents, of a population's settings."""
+    """What `tokenizer.train_on_corpus` asks for beside documents, of a population's settings."""
     # Of other sources short documents were left out when they were read.
     min_chars = settings["corpus.min_chars"] if settings["corpus.source"] == "c4" else 0
     of_tokenizer = settings["tokenizer.vocab_size"], settings["tokenizer.documents"]
@@ -168,7 +168,7 @@ def _trained_on(settings: Mapping[str, Any]) -> tuple[int, int, int, int]:
 def _saved(folder: Path, of_vocabulary: list[Any]) -> Path:
     """Where a vocabulary is kept until the population is whole; the name says what it was trained on."""
     digest = hashlib.sha256(json.dumps(of_vocabulary).encode()).hexdigest()[:16]
-    return unfinished(folder) / f"vocabulary-{digest}.model"
+    return unfinished_folder(folder) / f"vocabulary-{digest}.model"
 
 
 def _beside(folder: Path, of_vocabulary: list[Any]) -> Path | None:
@@ -212,11 +212,11 @@ def _reuse(folder: Path, expected: dict[str, Any]) -> Population:
     if different:
         raise UserError("\n".join(different))
     # Left by a command that was killed between its last two steps.
-    shutil.rmtree(unfinished(folder), ignore_errors=True)
+    shutil.rmtree(unfinished_folder(folder), ignore_errors=True)
     return found
 
 
-def write(
+def write_population(
     folder: Path,
     documents: Documents,
     tokenizer_bytes: bytes,
@@ -232,8 +232,8 @@ def write(
     processes: int = 1,
     settings: Mapping[str, Any] | None = None,
     provenance: Mapping[str, Any] | None = None,
-    progress: Progress = silent,
-    say: Callable[[str], None] = lambda line: None,
+    progress: ProgressCallback = no_progress,
+    log: Callable[[str], None] = lambda line: None,
 ) -> Population:
     """Draws 2N documents by seed and writes them; the same arguments give the same bytes, however often interrupted.
 
@@ -262,7 +262,7 @@ def write(
       UserError: if there are too few documents or the folder is taken; no population is written then.
     """
     wanted = samples + validation_samples
-    check_samples(samples, validation_samples, len(documents))
+    check_num_samples(samples, validation_samples, len(documents))
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder}: exists already; delete it and run `lm-mia corpus` again")
     spm = sentencepiece.SentencePieceProcessor(model_proto=tokenizer_bytes)
@@ -288,54 +288,58 @@ def write(
     if not model.exists():
         model.with_suffix(".new").write_bytes(tokenizer_bytes)
         model.with_suffix(".new").rename(model)
-    rules = tokenize.Rules(model, length_tokens, min_chars, distinct_prefix_tokens)
-    drawn = tokenize.draw(documents, wanted, seed, rules, parts, processes, progress, say)
+    rules = tokenize.SampleRules(model, length_tokens, min_chars, distinct_prefix_tokens)
+    drawn = tokenize.draw_samples(documents, wanted, seed, rules, parts, processes, progress, log)
     if len(drawn.position_W) < wanted:
-        shutil.rmtree(unfinished(folder))
-        check_samples(samples, validation_samples, len(drawn.position_W), drawn)
-    new = unfinished(folder) / "population"
+        shutil.rmtree(unfinished_folder(folder))
+        check_num_samples(samples, validation_samples, len(drawn.position_W), drawn)
+    new = unfinished_folder(folder) / "population"
     new.mkdir()
     (new / "tokenizer.model").write_bytes(tokenizer_bytes)
-    names = ["tokenizer.model", *FILES, FREQUENCY]
+    names = ["tokenizer.model", *SAMPLE_FILES, FREQUENCY_FILE]
     sizes = length_tokens, spm.get_piece_size(), progress
-    write_files(new, "", drawn.parts, drawn.position_W[:samples], *sizes)
+    write_sample_files(new, "", drawn.parts, drawn.position_W[:samples], *sizes)
     if validation_samples:
-        names += [VALIDATION + name for name in FILES]
-        write_files(new, VALIDATION, drawn.parts, drawn.position_W[samples:], *sizes)
-    made, counted = load_files(new, {}), min(frequency_samples, samples)
+        names += [VALIDATION_PREFIX + name for name in SAMPLE_FILES]
+        write_sample_files(new, VALIDATION_PREFIX, drawn.parts, drawn.position_W[samples:], *sizes)
+    made, counted = map_files(new, {}), min(frequency_samples, samples)
     flat = made.tokens, made.offsets_N1
-    frequency_V = features.count(*flat, spm.get_piece_size(), counted, seed, progress)
-    np.save(new / FREQUENCY, frequency_V)
+    frequency_V = features.document_frequencies(
+        *flat, spm.get_piece_size(), counted, seed, progress
+    )
+    np.save(new / FREQUENCY_FILE, frequency_V)
     columns = {
         "tfidf": features.mean_tfidf(
             *flat, frequency_V, counted, (spm.bos_id(), spm.eos_id()), progress
         ),
-        "prefix_group": features.groups(*flat, group_prefix_tokens, progress),
+        "prefix_group": features.prefix_groups(*flat, group_prefix_tokens, progress),
     }
     add_columns(new / "samples.parquet", columns)
     facts["files"] = describe_files(new, names)
-    facts["sha256"] = files_sha256(facts["files"])
+    facts["sha256"] = dataset_sha256(facts["files"])
     facts["provenance"]["draw"] = {
         "documents": drawn.documents,
         "too_short": drawn.too_short,
         "prefix_duplicates": drawn.prefix_duplicates,
     }
-    (new / "manifest.json").write_bytes(dump_manifest(facts))
+    (new / "manifest.json").write_bytes(manifest_bytes(facts))
     os.replace(new, folder)
-    shutil.rmtree(unfinished(folder), ignore_errors=True)  # whoever finds the population does too
+    shutil.rmtree(
+        unfinished_folder(folder), ignore_errors=True
+    )  # whoever finds the population does too
     return open_population(folder, verify=False)
 
 
-def unfinished(folder: Path) -> Path:
+def unfinished_folder(folder: Path) -> Path:
     """The hidden folder in which a population is made."""
     return folder.with_name(f".{folder.name}.unfinished")
 
 
-def check_samples(
+def check_num_samples(
     samples: int,
     held_out: int,
     documents: int,
-    drawn: tokenize.Drawn | None = None,
+    drawn: tokenize.DrawnSamples | None = None,
     which: str = "to draw from",
 ) -> None:
     """UserError if a corpus of that many documents, which are said to be so, cannot give 2N samples and the others."""
@@ -362,23 +366,23 @@ def _parts_folder(folder: Path, identity: list[Any]) -> Path:
     """The folder of the parts of one population: of this identity, whatever was there of another is removed."""
     name = "parts-" + hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
     resumable = "corpus_sha256" in identity[0]["provenance"]
-    if unfinished(folder).exists():
-        for path in unfinished(folder).iterdir():
+    if unfinished_folder(folder).exists():
+        for path in unfinished_folder(folder).iterdir():
             if path.is_dir() and not (resumable and path.name == name):
                 shutil.rmtree(path)
-    parts = unfinished(folder) / name
+    parts = unfinished_folder(folder) / name
     parts.mkdir(parents=True, exist_ok=True)
     return parts
 
 
-def write_files(
+def write_sample_files(
     folder: Path,
     prefix: str,
     parts: Sequence[Path],
     position_N: np.ndarray,
     length_tokens: int,
     vocab_size: int,
-    progress: Progress,
+    progress: ProgressCallback,
 ) -> None:
     """Writes tokens.npy, offsets.npy and samples.parquet, their names begun with a prefix.
 
@@ -393,7 +397,9 @@ def write_files(
       vocab_size: says how wide a token is stored.
       progress: called after every segment.
     """
-    dtype = np.dtype(tokenize.schema(vocab_size).field("tokens").type.value_type.to_pandas_dtype())
+    dtype = np.dtype(
+        tokenize.part_schema(vocab_size).field("tokens").type.value_type.to_pandas_dtype()
+    )
     header = {"descr": dtype.str, "fortran_order": False, "shape": (0,)}
     step = max(min(_SEGMENT_TOKENS // length_tokens, _SEGMENT_SAMPLES), 1)
     # Where in each part each segment begins, and the last ends: parts are ordered by position.
@@ -424,7 +430,7 @@ def write_files(
 
 
 def _positions(part: Path) -> np.ndarray:
-    return tokenize.read(part, ["position"])["position"].to_numpy()
+    return tokenize.read_part(part, ["position"])["position"].to_numpy()
 
 
 def _gather(
@@ -434,7 +440,7 @@ def _gather(
     names = ["position", "source_record", "text_sha256", "chars", "unk", "zlib_bytes", "tokens"]
     rows = pa.concat_tables(
         [
-            tokenize.read(part, names).slice(low, high - low)
+            tokenize.read_part(part, names).slice(low, high - low)
             for part, (low, high) in zip(parts, bounds, strict=True)
             if high > low
         ]

@@ -38,9 +38,9 @@ class Records:
     def __getitem__(self, i: int) -> tuple[str, str]:
         if not 0 <= i < len(self):
             raise IndexError(f"record {i} of {len(self)}")
-        return next(iter(self.lend(np.array([i]))))
+        return next(iter(self.select(np.array([i]))))
 
-    def lend(self, index_K: np.ndarray) -> Pairs:
+    def select(self, index_K: np.ndarray) -> Pairs:
         """These records in this order, read by whoever iterates over them."""
         return _Lent(self, index_K)
 
@@ -205,7 +205,7 @@ def _text(records: Records, i: int, raw: bytes) -> str:
     """The text of record i, and nothing else of it decoded; UserError if it has none."""
     from google.protobuf.message import DecodeError
 
-    record = example()
+    record = empty_example()
     try:
         record.ParseFromString(raw)
         return record.features.feature["text"].bytes_list.value[0].decode().strip()
@@ -223,7 +223,7 @@ def _text(records: Records, i: int, raw: bytes) -> str:
     )
 
 
-def example() -> Any:
+def empty_example() -> Any:
     """An empty record: a protobuf message ``tf.train.Example``."""
     from tensorflow_datasets.proto import tf_example_pb2
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from lm_mia import config
 from lm_mia.data import c4, docstrings, documents, text_files
-from lm_mia.data.documents import Progress, silent
+from lm_mia.data.documents import ProgressCallback, no_progress
 from lm_mia.errors import UserError
 
 
@@ -49,20 +49,20 @@ class InMemoryCorpus:
         return self.texts[i], self.records[i]
 
 
-def open_corpus(corpus: config.Corpus, progress: Progress = silent) -> Corpus:
+def open_corpus(corpus: config.Corpus, progress: ProgressCallback = no_progress) -> Corpus:
     """The documents of any source; of C4 they are looked up, not read."""
     return c4.open_records(corpus.path) if corpus.source == "c4" else read(corpus, progress)
 
 
-Opens = Callable[[config.Corpus, Progress], Corpus]
+CorpusOpener = Callable[[config.Corpus, ProgressCallback], Corpus]
 
 
-def remembering() -> Opens:
+def caching_opener() -> CorpusOpener:
     """`open_corpus` for populations of one corpus: as long as it is asked for the same one, it reads that once."""
     return functools.lru_cache(maxsize=1)(open_corpus)
 
 
-def read(corpus: config.Corpus, progress: Progress = silent) -> InMemoryCorpus:
+def read(corpus: config.Corpus, progress: ProgressCallback = no_progress) -> InMemoryCorpus:
     """The documents of docstrings or files: stripped, short ones and duplicates left out, in a stable order.
 
     Raises:
@@ -90,12 +90,14 @@ def read(corpus: config.Corpus, progress: Progress = silent) -> InMemoryCorpus:
     )
 
     if corpus.deduplicate != "none":
-        distinct = [kept[i] for i in dedup.distinct([texts[i] for i in kept])]
+        distinct = [kept[i] for i in dedup.without_exact_duplicates([texts[i] for i in kept])]
     final = distinct
     if corpus.deduplicate == "near":
         near = [texts[i] for i in distinct]
         label = "find near duplicates"
-        final = [distinct[i] for i in dedup.without_near(near, lambda *n: progress(label, *n))]
+        final = [
+            distinct[i] for i in dedup.without_near_duplicates(near, lambda *n: progress(label, *n))
+        ]
     chosen = [texts[i] for i in final]
     digest = hash_texts(chosen)
     provenance = {

@@ -10,7 +10,7 @@ SHINGLE_WORDS = 8
 _WORK = 20_000_000
 
 
-def distinct(texts: Sequence[str]) -> np.ndarray:
+def without_exact_duplicates(texts: Sequence[str]) -> np.ndarray:
     """kept_K, ascending int64: the first of each group of equal texts."""
     first: dict[str, int] = {}
     for i, text in enumerate(texts):
@@ -18,7 +18,7 @@ def distinct(texts: Sequence[str]) -> np.ndarray:
     return np.fromiter(first.values(), np.int64, len(first))
 
 
-def without_near(
+def without_near_duplicates(
     texts: Sequence[str], progress: Callable[[int, int], None] = lambda done, total: None
 ) -> np.ndarray:
     """kept_K, ascending int64: the first text of every cluster of near duplicates.
@@ -54,15 +54,15 @@ def without_near(
         linked = 2 * counts.data >= np.minimum(total_D[row], total_D[col])
         # The clusters so far are links as well: from every text to its cluster's first text.
         row = np.concatenate([row[linked], np.arange(size)])
-        col = np.concatenate([col[linked], first_of_each(label_D)[label_D]])
+        col = np.concatenate([col[linked], first_of_each_label(label_D)[label_D]])
         graph = sp.coo_array((np.ones(len(row), bool), (row, col)), shape=(size, size))
         label_D = connected_components(graph.tocsr(), directed=False)[1]
         start = end
         progress(end, size)
-    return np.sort(first_of_each(label_D))
+    return np.sort(first_of_each_label(label_D))
 
 
-def first_of_each(label_D: np.ndarray) -> np.ndarray:
+def first_of_each_label(label_D: np.ndarray) -> np.ndarray:
     """first_C, int64: the position at which each label 0..C-1 occurs first."""
     return np.unique(label_D, return_index=True)[1]
 

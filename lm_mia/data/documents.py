@@ -5,7 +5,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-Progress = Callable[[str, int, int], None]
+ProgressCallback = Callable[[str, int, int], None]
 """``progress(label, done, total)``, called often enough for a progress bar."""
 
 Pairs = Sequence[tuple[str, str]]
@@ -20,20 +20,20 @@ class Documents(Protocol):
 
 
 @runtime_checkable
-class Lending(Documents, Protocol):
+class SupportsSelect(Documents, Protocol):
     """A corpus that other processes can read themselves, so that no text goes through this one."""
 
-    def lend(self, index_K: np.ndarray, /) -> Pairs:
+    def select(self, index_K: np.ndarray, /) -> Pairs:
         """These documents in this order, read when iterated over, in whichever process it is pickled to."""
         ...
 
 
-def lend(documents: Documents, index_K: np.ndarray) -> Pairs:
+def select(documents: Documents, index_K: np.ndarray) -> Pairs:
     """The documents of these indices, in this order, to be given to another process."""
-    if isinstance(documents, Lending):
-        return documents.lend(index_K)
+    if isinstance(documents, SupportsSelect):
+        return documents.select(index_K)
     return [documents[i] for i in index_K.tolist()]
 
 
-def silent(label: str, done: int, total: int) -> None:
+def no_progress(label: str, done: int, total: int) -> None:
     """Progress that nobody watches."""

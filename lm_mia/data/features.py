@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from lm_mia import seeds
-from lm_mia.data.documents import Progress
+from lm_mia.data.documents import ProgressCallback
 
 _CELLS = 2**24  # samples x pieces that are marked at once
 _TOKENS = 2**22  # that are counted at once
@@ -17,13 +17,13 @@ _TOKENS = 2**22  # that are counted at once
 _SAMPLES = 2**16  # whose beginnings are read at once
 
 
-def count(
+def document_frequencies(
     tokens: np.ndarray,
     offsets_N1: np.ndarray,
     vocab_size: int,
     samples: int,
     seed: int,
-    progress: Progress,
+    progress: ProgressCallback,
 ) -> np.ndarray:
     """frequency_V, int64: how many of some samples, drawn by seed, contain each piece, <bos> and <eos> too.
 
@@ -56,7 +56,7 @@ def mean_tfidf(
     frequency_V: np.ndarray,
     samples: int,
     left_out: tuple[int, ...],
-    progress: Progress,
+    progress: ProgressCallback,
 ) -> np.ndarray:
     """tfidf_N, float64: of each sample the mean TF-IDF of its distinct pieces; NaN of a sample without any.
 
@@ -96,13 +96,13 @@ def mean_tfidf(
     return tfidf_N
 
 
-def digest(tokens: Sequence[int] | np.ndarray, prefix_tokens: int) -> bytes:
+def prefix_digest(tokens: Sequence[int] | np.ndarray, prefix_tokens: int) -> bytes:
     """128 bits that stand for the first tokens of a sample after <bos>: all of them, if there are fewer."""
     prefix = np.asarray(tokens[1 : 1 + prefix_tokens], np.uint32).tobytes()
     return hashlib.blake2b(prefix, digest_size=16).digest()
 
 
-def first_alike(digest_Nx2: np.ndarray) -> np.ndarray:
+def first_with_same_digest(digest_Nx2: np.ndarray) -> np.ndarray:
     """first_N, int64: the lowest place that has the same digest, of two uint64; a place is its own, if none does."""
     order = np.lexsort(digest_Nx2.T)  # stable: of equal ones, the lowest place comes first
     sorted_Nx2 = digest_Nx2[order]
@@ -113,8 +113,8 @@ def first_alike(digest_Nx2: np.ndarray) -> np.ndarray:
     return first_N
 
 
-def groups(
-    tokens: np.ndarray, offsets_N1: np.ndarray, prefix_tokens: int, progress: Progress
+def prefix_groups(
+    tokens: np.ndarray, offsets_N1: np.ndarray, prefix_tokens: int, progress: ProgressCallback
 ) -> np.ndarray:
     """group_N, int64: the first sample that begins with the same tokens; its own id, if none before it does.
 
@@ -129,11 +129,11 @@ def groups(
     for low in range(0, N, _SAMPLES):
         high = min(low + _SAMPLES, N)
         found = b"".join(
-            digest(tokens[begin:end], prefix_tokens)
+            prefix_digest(tokens[begin:end], prefix_tokens)
             for begin, end in zip(
                 offsets_N1[low:high].tolist(), offsets_N1[low + 1 : high + 1].tolist(), strict=True
             )
         )
         digest_Nx2[low:high] = np.frombuffer(found, np.uint64).reshape(-1, 2)
         progress("compare beginnings", high, N)
-    return first_alike(digest_Nx2)
+    return first_with_same_digest(digest_Nx2)

@@ -21,7 +21,7 @@ from typing import Any
 from filelock import FileLock
 
 from lm_mia.data import c4, process_pool
-from lm_mia.data.documents import Progress
+from lm_mia.data.documents import ProgressCallback
 from lm_mia.errors import UserError
 
 FEATURES = ("content-length", "content-type", "text", "timestamp", "url")
@@ -40,7 +40,7 @@ class _Shard:
 
 
 def convert(
-    pattern: str, path: str, processes: int, progress: Progress, say: Callable[[str], None]
+    pattern: str, path: str, processes: int, progress: ProgressCallback, say: Callable[[str], None]
 ) -> Path:
     """Makes sure that ``c4/en/3.1.0`` of a TFDS data folder holds the records of these files; returns it.
 
@@ -152,7 +152,7 @@ def _shards(sources: dict[str, Path], sizes: dict[str, int], to: Path) -> dict[s
 
 
 def _make(
-    shards: list[_Shard], processes: int, progress: Progress, say: Callable[[str], None]
+    shards: list[_Shard], processes: int, progress: ProgressCallback, say: Callable[[str], None]
 ) -> None:
     """Writes the files that are missing."""
     missing = [shard for shard in shards if not _made(shard)]
@@ -170,9 +170,9 @@ def _make(
         say(f"a process that converts ended with code {exit_code}; its file is done again")
 
     progress("convert C4 (bytes)", done, total)
-    count = max(min(process_pool.processes(processes), len(missing)), 1)
+    count = max(min(process_pool.num_processes(processes), len(missing)), 1)
     with contextlib.closing(
-        process_pool.run(_convert, missing, count, on_report, on_lost)
+        process_pool.run_tasks(_convert, missing, count, on_report, on_lost)
     ) as results:
         for index, _ in results:
             at_work.pop(index, None)
@@ -215,7 +215,7 @@ def _records(shard: _Shard, report: process_pool.Report) -> Iterator[bytes]:
                 if not line.strip():
                     continue
                 record = json.loads(line)
-                example = c4.example()
+                example = c4.empty_example()
                 for name in FEATURES:
                     value = _value(record, name).encode()
                     example.features.feature[name].bytes_list.value.append(value)

@@ -23,10 +23,10 @@ import sentencepiece
 
 from lm_mia.errors import UserError
 
-FILES = ("tokens.npy", "offsets.npy", "samples.parquet")
-MEASURES = ("tokens", "unk", "zlib_bytes", "tfidf", "prefix_group")
+SAMPLE_FILES = ("tokens.npy", "offsets.npy", "samples.parquet")
+SAMPLE_COLUMNS = ("tokens", "unk", "zlib_bytes", "tfidf", "prefix_group")
 """Columns of the sample table that attacks and figures ask for."""
-VALIDATION, FREQUENCY = "validation_", "document_frequency.npy"
+VALIDATION_PREFIX, FREQUENCY_FILE = "validation_", "document_frequency.npy"
 
 FORMAT = 2  # of the files of a population, as its manifest says
 
@@ -53,7 +53,7 @@ class Population:
     @property
     def sha256(self) -> str:
         """Names the data set: a hash of tokens, offsets and tokenizer, wherever the folder lies."""
-        return files_sha256(self.manifest["files"], self.prefix)
+        return dataset_sha256(self.manifest["files"], self.prefix)
 
     @property
     def vocab_size(self) -> int:
@@ -84,9 +84,9 @@ class Population:
     @functools.cached_property
     def validation(self) -> "Population | None":
         """Held-out samples, drawn after the 2N, which no row trains on; None if there are none."""
-        if self.prefix or f"{VALIDATION}tokens.npy" not in self.manifest["files"]:
+        if self.prefix or f"{VALIDATION_PREFIX}tokens.npy" not in self.manifest["files"]:
             return None
-        return load_files(self.folder, self.manifest, VALIDATION)
+        return map_files(self.folder, self.manifest, VALIDATION_PREFIX)
 
     @functools.cached_property
     def tokenizer(self) -> sentencepiece.SentencePieceProcessor:
@@ -125,10 +125,10 @@ def open_population(folder: Path, *, verify: bool = True) -> Population:
     Raises:
       UserError: if there is none, or a file is missing or corrupt: names it and the way out.
     """
-    return load_files(folder, read_manifest(folder, verify))
+    return map_files(folder, read_manifest(folder, verify))
 
 
-def load_files(folder: Path, facts: dict[str, Any], prefix: str = "") -> Population:
+def map_files(folder: Path, facts: dict[str, Any], prefix: str = "") -> Population:
     """The population of a folder whose manifest holds these facts; nothing is checked."""
     tokens, offsets_N1 = (
         np.load(folder / f"{prefix}{name}.npy", mmap_mode="r") for name in ("tokens", "offsets")
@@ -144,13 +144,13 @@ def describe_files(folder: Path, names: Iterable[str]) -> dict[str, dict[str, An
     }
 
 
-def files_sha256(files: Mapping[str, Mapping[str, Any]], prefix: str = "") -> str:
+def dataset_sha256(files: Mapping[str, Mapping[str, Any]], prefix: str = "") -> str:
     """SHA-256 that names a data set: of the hashes of its tokens, offsets and tokenizer."""
     names = (f"{prefix}tokens.npy", f"{prefix}offsets.npy", "tokenizer.model")
     return hashlib.sha256("".join(files[name]["sha256"] for name in names).encode()).hexdigest()
 
 
-def dump_manifest(content: Mapping[str, Any]) -> bytes:
+def manifest_bytes(content: Mapping[str, Any]) -> bytes:
     """The manifest's bytes, with a hash of its own in it."""
     return _bytes({**content, "own_sha256": _own_sha256(content)})
 
@@ -215,7 +215,7 @@ def _corrupt(path: Path, what: str) -> UserError:
     return UserError(f"{path}: {what}; {way_out}")
 
 
-def subset(population: Population, ids_S: Sequence[int]) -> Population:
+def take_samples(population: Population, ids_S: Sequence[int]) -> Population:
     """Those samples, in that order, in memory; table and hashes stay those of the original."""
     samples = [population.sample(i) for i in ids_S]
     return dataclasses.replace(
@@ -232,7 +232,7 @@ def token_columns(population: Population, ids_S: Sequence[int]) -> dict[str, np.
     """
     if not ids_S:
         return {}
-    some = subset(population, ids_S)
+    some = take_samples(population, ids_S)
     length_S = some.lengths_N
     return {
         "token_sample": np.repeat(np.array(ids_S, np.int64), length_S),

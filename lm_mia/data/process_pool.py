@@ -26,19 +26,19 @@ Report = Callable[[int], None]
 _LOSSES = 2  # a task whose process dies so often is not given to another
 
 
-def processes(asked: int) -> int:
+def num_processes(asked: int) -> int:
     """The number of processes to use: as asked, or for 0 one for every CPU core that this process may use."""
     if asked:
         return asked
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def run(
+def run_tasks(
     work: Callable[[Task, Report], Result],
     tasks: Iterable[Task],
-    count: int,
+    processes: int,
     on_report: Callable[[int, int], None] = lambda index, amount: None,
-    on_lost: Callable[[int], None] = lambda exit_code: None,
+    on_death: Callable[[int], None] = lambda exit_code: None,
 ) -> Generator[tuple[int, Result]]:
     """Yields (index, ``work(task, report)``) of every task as it ends, in any order.
 
@@ -54,7 +54,7 @@ def run(
       UserError: raised by a task; or if two processes died at the same task.
       RuntimeError: with the traceback of any other exception in another process.
     """
-    if count == 1:
+    if processes == 1:
         for index, task in enumerate(tasks):
             yield index, work(task, lambda amount, index=index: on_report(index, amount))
         return
@@ -92,14 +92,14 @@ def run(
                 f"a process ended with code {process.exitcode} twice at the same work (killed, or out of memory?); "
                 "what is finished is kept: run the same command again, perhaps with fewer --config.corpus.processes"
             )
-        on_lost(process.exitcode or 0)
+        on_death(process.exitcode or 0)
         if item is not None:
             on_report(index, 0)
             again.append(item)
         start()
 
     try:
-        for _ in range(count):
+        for _ in range(processes):
             start()
         while at_work:
             for ours in multiprocessing.connection.wait(list(at_work)):

@@ -33,7 +33,7 @@ def read(
       UserError: if there is no file, one cannot be read (names it and the line), the column is
         missing or not of texts, or every text is empty.
     """
-    files = find(path, SUFFIXES[source])
+    files = find_files(path, SUFFIXES[source])
     texts: list[str] = []
     records: list[str] = []
     for done, (name, file) in enumerate(files, 1):
@@ -53,7 +53,7 @@ def read(
     return texts, records, [name for name, _ in files]
 
 
-def find(path: str, suffixes: tuple[str, ...]) -> list[tuple[str, Path]]:
+def find_files(path: str, suffixes: tuple[str, ...]) -> list[tuple[str, Path]]:
     """(name, path) of a file, of a folder's files with the suffixes at any depth, or of a glob's.
 
     Names are relative to the folder (of a glob: to the part before the first wildcard), with

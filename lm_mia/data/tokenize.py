@@ -25,7 +25,7 @@ import sentencepiece
 
 from lm_mia import seeds
 from lm_mia.data import features, process_pool
-from lm_mia.data.documents import Documents, Pairs, Progress, lend
+from lm_mia.data.documents import Documents, Pairs, ProgressCallback, select
 from lm_mia.data.process_pool import Report
 
 ZLIB_LEVEL = 6
@@ -38,7 +38,7 @@ _ALONE = 4  # parts that one process has done before others would have started
 
 
 @dataclasses.dataclass(frozen=True)
-class Rules:
+class SampleRules:
     """How documents become samples."""
 
     model: Path
@@ -47,7 +47,7 @@ class Rules:
     """Samples are ``<bos> pieces <eos>``, cut at this many tokens."""
     min_chars: int = 0
     """Shorter documents are left out."""
-    prefix_tokens: int = 0
+    distinct_prefix_tokens: int = 0
     """The first so many tokens after <bos> are hashed, for `lm_mia.data.tokenize` to compare; 0: they are not."""
 
 
@@ -60,10 +60,10 @@ class Part:
     """Places of the documents in the draw, ascending, int64."""
     documents: Pairs = dataclasses.field(repr=False)
     """K documents in that order."""
-    rules: Rules
+    rules: SampleRules
 
 
-def schema(vocab_size: int) -> pa.Schema:
+def part_schema(vocab_size: int) -> pa.Schema:
     """Columns of a part; tokens are uint16, or uint32 for more than 65,536 pieces."""
     token = pa.uint16() if vocab_size <= 2**16 else pa.uint32()
     return pa.schema(
@@ -73,11 +73,11 @@ def schema(vocab_size: int) -> pa.Schema:
     )
 
 
-def write(part: Part, report: Report) -> None:
+def write_part(part: Part, report: Report) -> None:
     """Tokenises the documents of a part and writes its file under a name of its own, then renames it."""
     spm = _load(part.rules.model)
     bos, eos, unk = spm.bos_id(), spm.eos_id(), spm.unk_id()
-    columns, k = schema(spm.get_piece_size()), part.rules.prefix_tokens
+    columns, k = part_schema(spm.get_piece_size()), part.rules.distinct_prefix_tokens
     # Another process, of a run that was killed a moment ago, may be at work on the same part: the same bytes.
     temporary = part.path.with_suffix(f".{os.getpid()}")
     documents = zip(part.position_K.tolist(), part.documents, strict=True)
@@ -98,7 +98,7 @@ def write(part: Part, report: Report) -> None:
             [len(text) for text in texts],
             [row.count(unk) for row in rows],
             [len(zlib.compress(raw, ZLIB_LEVEL)) for raw in raws],
-            [features.digest(row, k) if k else None for row in rows],
+            [features.prefix_digest(row, k) if k else None for row in rows],
             rows,
         )
         arrays = [pa.array(v, t) for v, t in zip(values, columns.types, strict=True)]
@@ -109,7 +109,7 @@ def write(part: Part, report: Report) -> None:
     os.replace(temporary, part.path)
 
 
-def whole(path: Path) -> bool:
+def is_complete(path: Path) -> bool:
     """Whether the part is there and can be read: a machine that lost power may leave a name without its bytes."""
     try:
         with pa.memory_map(str(path)) as source:
@@ -119,7 +119,7 @@ def whole(path: Path) -> bool:
     return True
 
 
-def read(path: Path, names: list[str]) -> pa.Table:
+def read_part(path: Path, names: list[str]) -> pa.Table:
     """Columns of a part; memory-mapped, so that only what is used is read."""
     with pa.memory_map(str(path)) as source:
         return pa.ipc.open_file(source).read_all().select(names)
@@ -131,7 +131,7 @@ def _load(model: Path) -> sentencepiece.SentencePieceProcessor:
 
 
 @dataclasses.dataclass(frozen=True)
-class Drawn:
+class DrawnSamples:
     """The samples, and what was passed over before the last of them."""
 
     position_W: np.ndarray
@@ -144,17 +144,17 @@ class Drawn:
     prefix_duplicates: int
 
 
-def draw(
+def draw_samples(
     documents: Documents,
     wanted: int,
     seed: int,
-    rules: Rules,
+    rules: SampleRules,
     folder: Path,
     processes: int,
-    progress: Progress,
+    progress: ProgressCallback,
     say: Callable[[str], None],
     clock: Callable[[], float] = time.perf_counter,
-) -> Drawn:
+) -> DrawnSamples:
     """The first samples of a draw, tokenised into parts in the folder; parts that are there are used.
 
     Time and memory (about 130 bytes a document) go with the documents drawn, not with the corpus.
@@ -173,7 +173,7 @@ def draw(
     Returns:
       The samples; fewer than wanted if the corpus has no more.
     """
-    some_drop_out = rules.min_chars > 0 or rules.prefix_tokens > 0
+    some_drop_out = rules.min_chars > 0 or rules.distinct_prefix_tokens > 0
     total = min(len(documents), wanted + (wanted // 32 + 64 if some_drop_out else 0))
     looked, parts = 0, []
     while True:
@@ -182,13 +182,13 @@ def draw(
         tasks = list(_split(index_K, looked, size, folder))
         _make(tasks, total, documents, rules, processes, progress, say, clock)
         parts += [path for path, _, _ in tasks]
-        position_S, first_S = _samples(parts, rules.prefix_tokens > 0)
+        position_S, first_S = _samples(parts, rules.distinct_prefix_tokens > 0)
         position_W = position_S[first_S][:wanted]
         if len(position_W) == wanted or total == len(documents):
             last = int(position_W[-1]) if len(position_W) == wanted else total - 1
             long_enough = int(np.searchsorted(position_S, last, side="right"))
             duplicates = long_enough - len(position_W)
-            return Drawn(position_W, parts, last + 1, last + 1 - long_enough, duplicates)
+            return DrawnSamples(position_W, parts, last + 1, last + 1 - long_enough, duplicates)
         # As many more as the share of samples so far makes likely to do, at most four times as many.
         enough = math.ceil(1.02 * wanted * total / max(len(position_W), 1)) + 64
         looked, total = total, min(enough, 4 * total, len(documents))
@@ -213,14 +213,14 @@ def _make(
     tasks: list[_Task],
     total: int,
     documents: Documents,
-    rules: Rules,
+    rules: SampleRules,
     processes: int,
-    progress: Progress,
+    progress: ProgressCallback,
     say: Callable[[str], None],
     clock: Callable[[], float],
 ) -> None:
     """Writes the parts that are missing."""
-    missing = [task for task in tasks if not whole(task[0])]
+    missing = [task for task in tasks if not is_complete(task[0])]
     if found := len(tasks) - len(missing):
         say(f"population: {found} of {len(tasks)} parts were tokenised by an earlier command")
     done = before = total - sum(len(position_P) for _, position_P, _ in missing)
@@ -244,10 +244,12 @@ def _make(
         say(f"a process that tokenises ended with code {exit_code}; its part is done again")
 
     show()
-    parts = (Part(p, at, lend(documents, index), rules) for p, at, index in missing)
+    parts = (Part(p, at, select(documents, index), rules) for p, at, index in missing)
     alone = len(missing) < _ALONE
-    count = 1 if alone else min(process_pool.processes(processes), len(missing))
-    with contextlib.closing(process_pool.run(write, parts, count, on_report, on_lost)) as results:
+    count = 1 if alone else min(process_pool.num_processes(processes), len(missing))
+    with contextlib.closing(
+        process_pool.run_tasks(write_part, parts, count, on_report, on_lost)
+    ) as results:
         for index, _ in results:
             at_work.pop(index, None)
             done += len(missing[index][1])
@@ -263,13 +265,13 @@ def _make(
 def _samples(parts: list[Path], compare: bool) -> tuple[np.ndarray, np.ndarray]:
     """Positions of the long enough documents, ascending; which of them begin like none before (bool)."""
     names = ["position", "prefix"] if compare else ["position"]
-    tables = [read(part, names) for part in parts]
+    tables = [read_part(part, names) for part in parts]
     position_S = np.concatenate([table["position"].to_numpy() for table in tables])
     order = np.argsort(position_S)
     if not compare:
         return position_S[order], np.ones(len(order), bool)
     prefix_Sx2 = np.concatenate([_as_numbers(table) for table in tables])[order]
-    first_S = features.first_alike(prefix_Sx2) == np.arange(len(order))
+    first_S = features.first_with_same_digest(prefix_Sx2) == np.arange(len(order))
     return position_S[order], first_S
 
 

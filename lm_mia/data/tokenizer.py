@@ -9,10 +9,10 @@ import numpy as np
 import sentencepiece
 
 from lm_mia import seeds
-from lm_mia.data.documents import Documents, Progress, lend
+from lm_mia.data.documents import Documents, ProgressCallback, select
 from lm_mia.errors import UserError
 
-SPECIAL = {"pad": 0, "eos": 1, "bos": 2, "unk": 3}
+SPECIAL_IDS = {"pad": 0, "eos": 1, "bos": 2, "unk": 3}
 TRAINER_THREADS = 2
 """Pinned, not the number of cores: the vocabulary depends on it."""
 _CHUNK_CHARS = 16_000
@@ -41,10 +41,10 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> bytes:
             model_writer=out,
             vocab_size=vocab_size,
             model_type="unigram",
-            pad_id=SPECIAL["pad"],
-            eos_id=SPECIAL["eos"],
-            bos_id=SPECIAL["bos"],
-            unk_id=SPECIAL["unk"],
+            pad_id=SPECIAL_IDS["pad"],
+            eos_id=SPECIAL_IDS["eos"],
+            bos_id=SPECIAL_IDS["bos"],
+            unk_id=SPECIAL_IDS["unk"],
             pad_piece="<pad>",
             character_coverage=0.9995,
             max_sentence_length=65_536,
@@ -94,8 +94,8 @@ def load_tokenizer(
         raise UserError(
             f"{name}: no sentencepiece model; give a .model file, or leave it empty to train one"
         ) from None
-    found = {s: getattr(spm, f"{s}_id")() for s in SPECIAL}
-    if found != SPECIAL:
+    found = {s: getattr(spm, f"{s}_id")() for s in SPECIAL_IDS}
+    if found != SPECIAL_IDS:
         told = ", ".join(f"{s} {i}" for s, i in found.items())
         raise UserError(
             f"{name}: must have pad 0, eos 1, bos 2, unk 3, but has {told}; train it with "
@@ -110,13 +110,13 @@ def load_tokenizer(
     return spm
 
 
-def train(
+def train_on_corpus(
     source: Documents,
     vocab_size: int,
     documents: int,
     seed: int,
     min_chars: int,
-    progress: Progress,
+    progress: ProgressCallback,
 ) -> bytes:
     """A sentencepiece model, as `train_tokenizer` makes it; the same arguments give the same bytes.
 
@@ -160,7 +160,7 @@ def train(
 
 
 def _drawn(
-    source: Documents, wanted: int, seed: int, min_chars: int, progress: Progress
+    source: Documents, wanted: int, seed: int, min_chars: int, progress: ProgressCallback
 ) -> Iterator[str]:
     """The first texts of a draw that are long enough, each round of them in the order in which they lie."""
     looked = found = 0
@@ -174,7 +174,7 @@ def _drawn(
         index_K = np.sort(seeds.draw(seed, "tokenizer/documents", len(source), total)[looked:])
         looked = total
         for low in range(0, len(index_K), _READ):
-            pairs = lend(source, index_K[low : low + _READ])
+            pairs = select(source, index_K[low : low + _READ])
             kept = [text for text, _ in pairs if len(text) >= min_chars]
             yield from kept
             found += len(kept)

@@ -14,11 +14,11 @@ from typing import Any
 import filelock
 
 from lm_mia import config
-from lm_mia.atomic import EXTRACTION, FACTS, is_current
+from lm_mia.atomic import EXTRACTION_JSON, FLIPS_JSON, is_current
 from lm_mia.config import needs
 from lm_mia.config.needs import LossNeed, Need, PresentModels, RecipeModels, RecipeNeeds
 from lm_mia.data import build, corpus
-from lm_mia.data.population import MEASURES, Population, open_population, token_columns
+from lm_mia.data.population import SAMPLE_COLUMNS, Population, open_population, token_columns
 from lm_mia.data.subsets import ModelSeeds
 from lm_mia.errors import UserError
 from lm_mia.run import devices, inventory, plan, progress, supervisor, trackers
@@ -140,7 +140,9 @@ def check_tables(tasks: Sequence[SweepRecipe]) -> None:
         if not task.population.exists():
             open_population(task.population, verify=False)
         if table_facts(task.folder) is None:
-            raise UserError(f"{task.folder / FACTS}: no finished tables; run `lm-mia attack` first")
+            raise UserError(
+                f"{task.folder / FLIPS_JSON}: no finished tables; run `lm-mia attack` first"
+            )
     different = [
         f"attack.{name}={_as_flag(asked)}: the tables in {task.folder} were made with {_as_flag(made)}; use this "
         "value, or run `lm-mia attack` first"
@@ -165,7 +167,7 @@ def populations(sweep: Sweep, display: Display) -> tuple[Sweep, Made]:
       UserError: invalid input; everything that was created is removed if there was no population before.
     """
     sweep, disclaim = sweeps.claim(sweep)
-    opens = corpus.remembering()
+    opens = corpus.caching_opener()
     built: dict[Path, Population] = {}
     # The largest population first, since the corpus may have too few documents for it.
     by_size = sorted(sweep.recipes, key=lambda t: -t.config.population.samples)
@@ -177,11 +179,11 @@ def populations(sweep: Sweep, display: Display) -> tuple[Sweep, Made]:
         show = display.update, display.say
         try:
             if task.population not in built:
-                found = build.build(
+                found = build.build_population(
                     c.corpus, c.tokenizer, c.population, task.population, *show, opens
                 )
                 built[task.population] = found
-                display.say("\n".join(build.facts(found)))
+                display.say("\n".join(build.describe(found)))
         except UserError as error:
             disclaim()
             if len(sweep.recipes) > 1 and str(error).startswith("population.samples="):
@@ -252,7 +254,7 @@ def make_models(
     c, recipe = task.config, task.folder
     if repair:
         c = with_stored_statistics(c, recipe)
-    columns = {name: population.column(name) for name in MEASURES}
+    columns = {name: population.column(name) for name in SAMPLE_COLUMNS}
     facts = {
         "recipe": task.name,
         "population_sha256": population.sha256,
@@ -401,7 +403,7 @@ def extract(task: SweepRecipe, population: Population, display: Display) -> None
     step = c.attack.step or inventory.total_steps(c, row)
     about = {"row": str(row), "step": step, "config": dataclasses.asdict(c.extract)}
     about |= {"samples_sha256": facts["tables"]["samples.parquet"]}
-    if is_current(task.folder / EXTRACTION, about):
+    if is_current(task.folder / EXTRACTION_JSON, about):
         display.say(f"extract: {task.name}: in its tables already")
         return
     [environment, *_] = devices.environments(1, "none")[1]

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from lm_mia import config
-from lm_mia.atomic import EXTRACTION, FACTS, TARGETS
+from lm_mia.atomic import EXTRACTION_JSON, FLIPS_JSON, TARGETS_CSV
 from lm_mia.config import recipe as recipes
 from lm_mia.errors import UserError
 
@@ -122,9 +122,9 @@ class Workdir:
     def report_is_old(self) -> bool:
         """Returns whether the tables of some recipe are newer than the report."""
         files = (
-            (self.path / "recipes").glob(f"*/{FACTS}"),
-            (self.path / "recipes").glob(f"*/{EXTRACTION}"),
-            (self.path / "recipes").glob(f"*/{TARGETS}"),
+            (self.path / "recipes").glob(f"*/{FLIPS_JSON}"),
+            (self.path / "recipes").glob(f"*/{EXTRACTION_JSON}"),
+            (self.path / "recipes").glob(f"*/{TARGETS_CSV}"),
         )
         made = [path.stat().st_mtime for found in files for path in found]
         return self.report.exists() and bool(made) and self.report.stat().st_mtime < max(made)
@@ -144,7 +144,7 @@ def table_facts(recipe_dir: Path) -> dict[str, Any] | None:
 
     None if the tables are missing or unfinished.
     """
-    path = recipe_dir / FACTS
+    path = recipe_dir / FLIPS_JSON
     if not path.exists():
         return None
     try:

@@ -17,8 +17,8 @@ import numpy as np
 import pandas as pd
 
 from lm_mia import config, seeds
-from lm_mia.atomic import EXTRACTION, write_csv, write_facts
-from lm_mia.data.documents import Progress
+from lm_mia.atomic import EXTRACTION_JSON, write_completion_marker, write_csv
+from lm_mia.data.documents import ProgressCallback
 from lm_mia.data.population import Population
 from lm_mia.errors import UserError
 from lm_mia.model import decoding, transformer
@@ -72,7 +72,7 @@ def extract(
     population: Population,
     samples: pd.DataFrame,
     c: config.Extract,
-    progress: Progress,
+    progress: ProgressCallback,
 ) -> pd.DataFrame:
     """A row a sample: log probabilities of its suffix, and what became of it in written text.
 
@@ -177,12 +177,12 @@ def write(folder: Path, found: pd.DataFrame, c: config.Extract, about: dict[str,
       c: what was asked for.
       about: which model, settings and scores the tables are about.
     """
-    path = folder / EXTRACTION.name
+    path = folder / EXTRACTION_JSON.name
     path.unlink(missing_ok=True)
     write_csv(folder / "extraction.csv", found)
     write_csv(folder / "extraction_curves.csv", curves(found))
     about = about | {"schemes": {name: str(scheme) for name, scheme in schemes(c).items()}}
-    write_facts(path, about, ["extraction.csv", "extraction_curves.csv"])
+    write_completion_marker(path, about, ["extraction.csv", "extraction_curves.csv"])
 
 
 def summary(found: pd.DataFrame) -> str:

@@ -18,7 +18,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from lm_mia.data import subsets
-from lm_mia.data.population import Population, lowercase, subset
+from lm_mia.data.population import Population, lowercase, take_samples
 from lm_mia.errors import UserError
 from lm_mia.model import losses, transformer
 from lm_mia.stats import baselines
@@ -131,7 +131,7 @@ class Scorer:
 
         NaN of the first token of each, which nothing predicts.
         """
-        some = subset(self.population, ids_S)
+        some = take_samples(self.population, ids_S)
         parts = self.tokens(params, some, ["loss"], 0, len(some))
         log_prob_T = np.concatenate([-value_T["loss"] for _, value_T in parts])
         log_prob_T[some.offsets_N1[:-1]] = np.nan

@@ -29,7 +29,7 @@ def parts(tmp_path: Path) -> list[Path]:
     for name, positions in (("a", range(0, 40, 2)), ("b", []), ("c", range(1, 40, 2))):
         paths.append(tmp_path / name)
         rows = [ROWS[position] for position in positions]
-        table = pa.Table.from_pylist(rows, schema=tokenize.schema(300))
+        table = pa.Table.from_pylist(rows, schema=tokenize.part_schema(300))
         with pa.OSFile(str(paths[-1]), "wb") as sink, pa.ipc.new_file(sink, table.schema) as file:
             file.write_table(table)
     return paths
@@ -39,7 +39,7 @@ def write(
     folder: Path, parts: list[Path], positions: list[int], prefix: str = "", vocab_size: int = 300
 ) -> None:
     seen: list[tuple[str, int, int]] = []
-    build.write_files(
+    build.write_sample_files(
         folder, prefix, parts, np.array(positions), 8, vocab_size, lambda *n: seen.append(n)
     )
     assert seen[-1] == ("assemble population", len(positions), len(positions))
@@ -79,7 +79,9 @@ def test_segments_leave_no_trace_in_the_tokens(
 
 
 def test_wide_tokens(tmp_path: Path):
-    table = pa.Table.from_pylist([ROWS[5] | {"tokens": [2, 70_000, 1]}], tokenize.schema(70_001))
+    table = pa.Table.from_pylist(
+        [ROWS[5] | {"tokens": [2, 70_000, 1]}], tokenize.part_schema(70_001)
+    )
     with pa.OSFile(str(tmp_path / "a"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as file:
         file.write_table(table)
     write(tmp_path, [tmp_path / "a"], [5], vocab_size=70_001)

@@ -15,7 +15,7 @@ import pytest
 
 from lm_mia import config, seeds
 from lm_mia.data import build, c4, hf_c4, tokenize
-from lm_mia.data.documents import silent
+from lm_mia.data.documents import no_progress
 from lm_mia.data.population import Population
 from lm_mia.data.tokenizer import load_tokenizer
 from lm_mia.errors import UserError
@@ -39,14 +39,16 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> config.Corpus:
     folder = tmp_path_factory.mktemp("c4")
     files = [TEXTS[low : low + 600] for low in range(0, 3000, 600)]
     pattern = fake_c4.hugging_face(folder / "hf", {"train": files})
-    hf_c4.convert(pattern, str(folder / "tfds"), 1, silent, lambda line: None)
+    hf_c4.convert(pattern, str(folder / "tfds"), 1, no_progress, lambda line: None)
     return dataclasses.replace(SOURCE, path=str(folder / "tfds"))
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory, source: config.Corpus) -> Population:
     """The population, by one process."""
-    return build.build(source, PIECES, SIZES, tmp_path_factory.mktemp("built") / "population")
+    return build.build_population(
+        source, PIECES, SIZES, tmp_path_factory.mktemp("built") / "population"
+    )
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -81,7 +83,7 @@ def test_a_population_of_c4(source: config.Corpus, built: Population):
     assert (counts["too_short"], counts["prefix_duplicates"]) == (short, looked - 1100 - short)
     assert min(counts.values()) > 0
     assert np.load(built.folder / "document_frequency.npy")[2] == 300
-    lines = build.facts(built)
+    lines = build.describe(built)
     assert lines[0].startswith("corpus: 3000 documents, sha256 ")
     assert lines[-2].startswith("held out: 100 samples, sha256 ")
     assert lines[-1] == (
@@ -97,15 +99,15 @@ def test_nothing_of_the_corpus_is_needed_again(
 ):
     gone = dataclasses.replace(source, path=str(tmp_path / "gone"))
     with pytest.raises(UserError, match=r"corpus.path=.*: the population in .* was built with"):
-        build.build(gone, PIECES, SIZES, built.folder)
-    assert build.build(source, PIECES, SIZES, built.folder).sha256 == built.sha256
+        build.build_population(gone, PIECES, SIZES, built.folder)
+    assert build.build_population(source, PIECES, SIZES, built.folder).sha256 == built.sha256
 
 
 def test_the_vocabulary_is_trained_on_documents_drawn_by_seed(
     tmp_path: Path, source: config.Corpus, built: Population
 ):
     other = dataclasses.replace(PIECES, documents=499)
-    assert build.build(source, other, SIZES, tmp_path / "p").sha256 != built.sha256
+    assert build.build_population(source, other, SIZES, tmp_path / "p").sha256 != built.sha256
 
 
 def test_bad_input_writes_nothing(tmp_path: Path, source: config.Corpus):
@@ -121,7 +123,7 @@ def test_bad_input_writes_nothing(tmp_path: Path, source: config.Corpus):
         ),
     ):
         with pytest.raises(UserError, match=message):
-            build.build(source, PIECES, dataclasses.replace(SIZES, **change), folder)
+            build.build_population(source, PIECES, dataclasses.replace(SIZES, **change), folder)
         assert not folder.exists()
         assert not (tmp_path / "work" / ".population.unfinished").exists()
 
@@ -136,7 +138,7 @@ def test_a_broken_file_is_told(tmp_path: Path, source: config.Corpus, built: Pop
         pieces = config.Tokenizer(str(built.folder / "tokenizer.model"), 60)
     broken = dataclasses.replace(source, path=str(tmp_path))
     with pytest.raises(UserError, match=r"a record of c4-train.array_record-00001-of-00002 in"):
-        build.build(broken, pieces, config.Population(20, 0, 32), tmp_path / "p")
+        build.build_population(broken, pieces, config.Population(20, 0, 32), tmp_path / "p")
 
 
 BUILD = """
@@ -149,7 +151,7 @@ def kill_when_enough_parts_are_there(*_):
     if len(list(folder.parent.glob(".population.unfinished/parts-*/*.arrow"))) >= enough:
         os.killpg(0, signal.SIGKILL) if who == "all" else os.kill(os.getpid(), signal.SIGKILL)
 if __name__ == "__main__":
-    build.build(
+    build.build_population(
         config.Corpus("c4", sys.argv[1], min_chars=50, deduplicate="none", processes=2),
         config.Tokenizer(vocab_size=60, documents=500),
         config.Population(1000, 1, 32, distinct_prefix_tokens=10, validation_samples=100,
@@ -189,7 +191,7 @@ def test_killed_builds_go_on(
             os.kill(children[0], signal.SIGKILL)
 
     monkeypatch.setattr(tokenize, "_PART", 150)
-    found = build.build(source, PIECES, SIZES, folder, kill_one, said.append)
+    found = build.build_population(source, PIECES, SIZES, folder, kill_one, said.append)
     assert said[0] == "vocabulary: trained by an earlier command"
     assert said[1].startswith("population: ")
     assert said[1].endswith(" parts were tokenised by an earlier command")
@@ -205,5 +207,7 @@ def test_parts_of_another_size_give_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(tokenize, "_PART", 97)
-    found = build.build(dataclasses.replace(source, processes=1), PIECES, SIZES, tmp_path / "p")
+    found = build.build_population(
+        dataclasses.replace(source, processes=1), PIECES, SIZES, tmp_path / "p"
+    )
     assert content(found.folder) == content(built.folder)

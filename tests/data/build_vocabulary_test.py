@@ -34,28 +34,28 @@ def test_a_vocabulary_of_other_settings_is_not_used(
     tmp_path: Path, source: config.Corpus, change: str
 ):
     with pytest.raises(KeyboardInterrupt):
-        build.build(source, PIECES, SIZES, tmp_path / "population", stop)
+        build.build_population(source, PIECES, SIZES, tmp_path / "population", stop)
     said: list[str] = []
     pieces, sizes = changed(change, source)
-    build.build(source, pieces, sizes, tmp_path / "population", say=said.append)
+    build.build_population(source, pieces, sizes, tmp_path / "population", log=said.append)
     assert not [line for line in said if "earlier command" in line]
 
 
 def test_a_vocabulary_of_a_population_beside_is_used(tmp_path: Path, source: config.Corpus):
-    build.build(source, PIECES, SIZES, tmp_path / "a")
+    build.build_population(source, PIECES, SIZES, tmp_path / "a")
     (tmp_path / "strange").mkdir()
     (tmp_path / "strange" / "manifest.json").write_text("{}")
     sizes = dataclasses.replace(SIZES, samples=40, length_tokens=8)
     said: list[str] = []
     labels: list[str] = []
-    found = build.build(
+    found = build.build_population(
         source, PIECES, sizes, tmp_path / "b", lambda *n: labels.append(n[0]), said.append
     )
     assert said[:-1] == [
         f"vocabulary: that of {tmp_path / 'a'}, which was trained on the same documents"
     ]
     assert "train tokenizer" not in labels
-    alone = build.build(source, PIECES, sizes, tmp_path / "alone" / "b")
+    alone = build.build_population(source, PIECES, sizes, tmp_path / "alone" / "b")
     assert content(found.folder) == content(alone.folder)
 
 
@@ -65,9 +65,12 @@ def test_a_vocabulary_beside_of_other_settings_is_not_used(
 ):
     first = PIECES
     if change == "given":  # of the same bytes as would be trained, by chance
-        model = build.build(source, PIECES, SIZES, tmp_path / "g" / "p").folder / "tokenizer.model"
+        model = (
+            build.build_population(source, PIECES, SIZES, tmp_path / "g" / "p").folder
+            / "tokenizer.model"
+        )
         first = dataclasses.replace(PIECES, path=str(model))
-    beside = build.build(source, first, SIZES, tmp_path / "a").folder / "tokenizer.model"
+    beside = build.build_population(source, first, SIZES, tmp_path / "a").folder / "tokenizer.model"
     pieces, sizes = PIECES, SIZES
     if change == "damaged":
         raw = beside.read_bytes()
@@ -75,21 +78,25 @@ def test_a_vocabulary_beside_of_other_settings_is_not_used(
     elif change != "given":
         pieces, sizes = changed(change, source)
     labels: list[str] = []
-    found = build.build(source, pieces, sizes, tmp_path / "b", lambda *n: labels.append(n[0]))
+    found = build.build_population(
+        source, pieces, sizes, tmp_path / "b", lambda *n: labels.append(n[0])
+    )
     assert "train tokenizer" in labels
-    alone = build.build(source, pieces, sizes, tmp_path / "alone" / "b")
+    alone = build.build_population(source, pieces, sizes, tmp_path / "alone" / "b")
     assert content(found.folder) == content(alone.folder)
 
 
 def test_a_corpus_of_many_populations_is_read_once(tmp_path: Path, source: config.Corpus):
     labels: list[str] = []
-    opens = corpus.remembering()
+    opens = corpus.caching_opener()
     progress = lambda *n: labels.append(n[0])  # noqa: E731
     read = []
     for seed in (1, 2):
         sizes = dataclasses.replace(SIZES, seed=seed)
-        found = build.build(source, PIECES, sizes, tmp_path / f"p{seed}", progress, opens=opens)
-        alone = build.build(source, PIECES, sizes, tmp_path / f"alone{seed}" / "p")
+        found = build.build_population(
+            source, PIECES, sizes, tmp_path / f"p{seed}", progress, opener=opens
+        )
+        alone = build.build_population(source, PIECES, sizes, tmp_path / f"alone{seed}" / "p")
         assert content(found.folder) == content(alone.folder)
         read.append(labels.count("read files"))
     assert read[0] == read[1] > 0

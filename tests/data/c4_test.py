@@ -47,10 +47,10 @@ def test_lent_records_keep_their_order_and_repeats(
 ):
     monkeypatch.setattr(c4, "_OPEN_FILES", open_files)
     index_K = np.array([24, 0, 13, 13, 6, 1])
-    lent = pickle.loads(pickle.dumps(c4.open_records(str(data_dir)).lend(index_K)))
+    lent = pickle.loads(pickle.dumps(c4.open_records(str(data_dir)).select(index_K)))
     assert list(lent) == [(TEXTS[i], f"train:{i}") for i in index_K]
     assert (len(lent), lent[2]) == (6, (TEXTS[13], "train:13"))
-    assert list(c4.open_records(str(data_dir)).lend(index_K[:0])) == []
+    assert list(c4.open_records(str(data_dir)).select(index_K[:0])) == []
 
 
 def test_texts_lose_white_space_around_them(tmp_path: Path):
@@ -60,7 +60,7 @@ def test_texts_lose_white_space_around_them(tmp_path: Path):
 
 def test_files_are_closed_after_reading(data_dir: Path):
     records = c4.open_records(str(data_dir))
-    list(records.lend(np.arange(25)))
+    list(records.select(np.arange(25)))
     names = [
         os.readlink(f"/proc/self/fd/{fd}")
         for fd in os.listdir("/proc/self/fd")
@@ -216,7 +216,7 @@ def test_a_record_without_a_text_is_named(
     assert records[4] == ("d", "train:4")
     message = f"record train:3, in c4-train.array_record-00001-of-00002 of c4/en/3.1.0, {what}.*; copy the file again"
     with pytest.raises(UserError, match=message) as caught:
-        list(records.lend(np.array([4, 3, 0])))
+        list(records.select(np.array([4, 3, 0])))
     assert str(caught.value).startswith(f"corpus.path={str(tmp_path)!r}: ")
 
 

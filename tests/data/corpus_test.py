@@ -85,7 +85,7 @@ def test_too_few_documents_say_where_the_others_are(tmp_path: Path):
         (tmp_path / f"source/{i}.txt").write_text(text)
     source, sizes = config.Corpus("text", str(tmp_path / "source")), config.Population(samples=4)
     with pytest.raises(UserError) as caught:
-        build.build(source, PIECES, sizes, tmp_path / "population")
+        build.build_population(source, PIECES, sizes, tmp_path / "population")
     assert str(caught.value) == (
         "population.samples=4: the corpus has 2 documents to draw from (5 read; too short: 1, exact duplicates: 1, "
         "near duplicates: 1); use at most 2"
@@ -95,7 +95,9 @@ def test_too_few_documents_say_where_the_others_are(tmp_path: Path):
 def test_build_and_reuse(tmp_path: Path, source: config.Corpus):
     folder = tmp_path / "work" / "population"
     labels: list[str] = []
-    built = build.build(source, PIECES, SIZES, folder, lambda label, d, t: labels.append(label))
+    built = build.build_population(
+        source, PIECES, SIZES, folder, lambda label, d, t: labels.append(label)
+    )
     assert list(dict.fromkeys(labels)) == [
         "read files",
         "find near duplicates",
@@ -108,22 +110,22 @@ def test_build_and_reuse(tmp_path: Path, source: config.Corpus):
     ]
     assert (len(built), built.vocab_size, built.length_tokens) == (60, 300, 32)
     assert built.manifest["provenance"]["documents"] >= 60
-    other = build.build(source, PIECES, SIZES, tmp_path / "again" / "population")
+    other = build.build_population(source, PIECES, SIZES, tmp_path / "again" / "population")
     before = content(folder)
     assert content(other.folder) == before
 
     for path in Path(source.path).iterdir():
         path.unlink()
-    assert build.build(source, PIECES, SIZES, folder).sha256 == built.sha256
+    assert build.build_population(source, PIECES, SIZES, folder).sha256 == built.sha256
     assert content(folder) == before
 
 
 def test_other_settings_are_never_mixed(tmp_path: Path, source: config.Corpus):
     folder = tmp_path / "population"
-    build.build(source, PIECES, SIZES, folder)
+    build.build_population(source, PIECES, SIZES, folder)
     before = content(folder)
     other_processes = dataclasses.replace(source, processes=7)
-    assert build.build(other_processes, PIECES, SIZES, folder).sha256
+    assert build.build_population(other_processes, PIECES, SIZES, folder).sha256
     for changed, message in (
         (
             (dataclasses.replace(source, min_chars=100), PIECES, SIZES),
@@ -133,22 +135,22 @@ def test_other_settings_are_never_mixed(tmp_path: Path, source: config.Corpus):
         ((source, PIECES, dataclasses.replace(SIZES, seed=2)), "population.seed=2: .* with 1; set"),
     ):
         with pytest.raises(UserError, match=message):
-            build.build(*changed, folder)
+            build.build_population(*changed, folder)
     both = dataclasses.replace(SIZES, seed=2, samples=50)
     with pytest.raises(UserError) as caught:
-        build.build(source, PIECES, both, folder)
+        build.build_population(source, PIECES, both, folder)
     assert len(str(caught.value).splitlines()) == 2
     assert content(folder) == before
 
 
 def test_a_corrupt_population_is_not_reused(tmp_path: Path, source: config.Corpus):
     folder = tmp_path / "population"
-    build.build(source, PIECES, SIZES, folder)
+    build.build_population(source, PIECES, SIZES, folder)
     raw = bytearray((folder / "tokens.npy").read_bytes())
     raw[-1] ^= 1
     (folder / "tokens.npy").write_bytes(raw)
     with pytest.raises(UserError, match=r"tokens.npy: .* delete the folder"):
-        build.build(source, PIECES, SIZES, folder)
+        build.build_population(source, PIECES, SIZES, folder)
 
 
 def test_docstrings_of_other_package_versions_are_never_mixed(
@@ -157,20 +159,20 @@ def test_docstrings_of_other_package_versions_are_never_mixed(
     read = docstrings.read
     monkeypatch.setattr(docstrings, "read", lambda progress: read(["rich"], progress))
     default = config.Corpus()
-    build.build(default, PIECES, SIZES, tmp_path / "population")
-    build.build(default, PIECES, SIZES, tmp_path / "population")
+    build.build_population(default, PIECES, SIZES, tmp_path / "population")
+    build.build_population(default, PIECES, SIZES, tmp_path / "population")
     newer = docstrings.versions() | {"scipy": "99.0"}
     monkeypatch.setattr(docstrings, "versions", lambda: newer)
     with pytest.raises(UserError, match=r"read from scipy .*, but 99.0 is installed"):
-        build.build(default, PIECES, SIZES, tmp_path / "population")
+        build.build_population(default, PIECES, SIZES, tmp_path / "population")
 
 
 def test_a_given_tokenizer(tmp_path: Path, source: config.Corpus):
-    trained = build.build(source, PIECES, SIZES, tmp_path / "population")
+    trained = build.build_population(source, PIECES, SIZES, tmp_path / "population")
     model = trained.folder / "tokenizer.model"
     given = config.Tokenizer(str(model), 300)
     labels: list[str] = []
-    again = build.build(
+    again = build.build_population(
         source, given, SIZES, tmp_path / "q", lambda label, d, t: labels.append(label)
     )
     assert again.sha256 == trained.sha256
@@ -196,7 +198,7 @@ def test_bad_input_writes_nothing(tmp_path: Path, source: config.Corpus):
         ((dataclasses.replace(source, min_chars=10**6), PIECES, SIZES), "corpus.min_chars=1000000"),
     ):
         with pytest.raises(UserError, match=message):
-            build.build(*arguments, folder)
+            build.build_population(*arguments, folder)
     assert [p.name for p in tmp_path.iterdir()] == ["source"]
 
 
@@ -205,7 +207,7 @@ import sys, pathlib
 from lm_mia import config
 from lm_mia.data import build
 print("up", flush=True)
-build.build(
+build.build_population(
     config.Corpus("text", sys.argv[1]), config.Tokenizer(vocab_size=300),
     config.Population(samples=60, seed=1, length_tokens=32), pathlib.Path(sys.argv[2]),
 )
@@ -226,9 +228,9 @@ def test_two_processes_at_once(tmp_path: Path, source: config.Corpus):
             assert other.stdout is not None
             said.append(other.stdout.readline())
 
-    build.build(source, PIECES, SIZES, folder, wait)
+    build.build_population(source, PIECES, SIZES, folder, wait)
     assert (said, other.communicate(), other.returncode) == (["up\n"], ("", ""), 0)
-    alone = build.build(source, PIECES, SIZES, tmp_path / "alone")
+    alone = build.build_population(source, PIECES, SIZES, tmp_path / "alone")
     assert content(folder) == content(alone.folder)
     assert {p.name for p in folder.parent.iterdir()} <= {"population", ".population.lock"}
 
@@ -238,7 +240,7 @@ def test_leftovers_of_a_killed_build_are_removed(tmp_path: Path, source: config.
     for _ in range(2):  # of a build that was killed before the end, and right at the end
         leftover.mkdir()
         (leftover / "tokens.npy").write_bytes(b"half")
-        build.build(source, PIECES, SIZES, tmp_path / "population")
+        build.build_population(source, PIECES, SIZES, tmp_path / "population")
         assert not leftover.exists()
     open_population(tmp_path / "population")
 
@@ -246,18 +248,22 @@ def test_leftovers_of_a_killed_build_are_removed(tmp_path: Path, source: config.
 def test_a_stopped_build_goes_on(tmp_path: Path, source: config.Corpus):
     folder = tmp_path / "population"
     with pytest.raises(KeyboardInterrupt):
-        build.build(source, PIECES, SIZES, folder, stop)
+        build.build_population(source, PIECES, SIZES, folder, stop)
     said: list[str] = []
     labels: list[str] = []
-    built = build.build(source, PIECES, SIZES, folder, lambda *n: labels.append(n[0]), said.append)
+    built = build.build_population(
+        source, PIECES, SIZES, folder, lambda *n: labels.append(n[0]), said.append
+    )
     assert said == [
         "vocabulary: trained by an earlier command",
         "population: 1 of 1 parts were tokenised by an earlier command",
     ]
     assert "train tokenizer" not in labels
-    assert content(folder) == content(build.build(source, PIECES, SIZES, tmp_path / "q").folder)
+    assert content(folder) == content(
+        build.build_population(source, PIECES, SIZES, tmp_path / "q").folder
+    )
     assert not (tmp_path / ".population.unfinished").exists()
-    assert build.facts(built) == [
+    assert build.describe(built) == [
         f"corpus: {built.manifest['provenance']['documents']} documents, sha256 "
         f"{built.manifest['provenance']['corpus_sha256']}",
         f"vocabulary: 300 pieces, sha256 {built.manifest['files']['tokenizer.model']['sha256']}",

@@ -42,28 +42,31 @@ def words(start: int, stop: int) -> str:
 
 def test_half_of_the_shorter_one_links():
     # 15 words have 8 shingles; sharing 11 words is sharing 4 of them, 10 words 3 of them.
-    assert dedup.without_near([words(0, 15), words(4, 19)]).tolist() == [0]
-    assert dedup.without_near([words(0, 15), words(5, 20)]).tolist() == [0, 1]
+    assert dedup.without_near_duplicates([words(0, 15), words(4, 19)]).tolist() == [0]
+    assert dedup.without_near_duplicates([words(0, 15), words(5, 20)]).tolist() == [0, 1]
     # 8 shingles of a long text are half of the short one's, not of the long one's.
-    assert dedup.without_near([words(0, 500), words(4, 19)]).tolist() == [0]
+    assert dedup.without_near_duplicates([words(0, 500), words(4, 19)]).tolist() == [0]
 
 
 def test_a_chain_is_one_cluster_and_its_first_text_stays():
     chain = [words(k, k + 15) for k in (8, 0, 4, 100)]
-    assert dedup.without_near(chain).tolist() == [0, 3]
-    assert dedup.without_near([chain[1], chain[0]]).tolist() == [0, 1]
+    assert dedup.without_near_duplicates(chain).tolist() == [0, 3]
+    assert dedup.without_near_duplicates([chain[1], chain[0]]).tolist() == [0, 1]
 
 
 def test_texts_of_fewer_than_8_words_are_one_shingle():
     texts = ["one two", "one  two", "one two three", "two one", words(0, 8), words(0, 9), "", "x"]
-    assert dedup.without_near(texts).tolist() == [0, 2, 3, 4, 6, 7]
-    assert dedup.without_near([]).tolist() == []
-    assert dedup.without_near([""]).tolist() == [0]
+    assert dedup.without_near_duplicates(texts).tolist() == [0, 2, 3, 4, 6, 7]
+    assert dedup.without_near_duplicates([]).tolist() == []
+    assert dedup.without_near_duplicates([""]).tolist() == [0]
 
 
 def test_repeated_shingles_count_once():
     repeated = " ".join(["again"] * 50)  # one distinct shingle
-    assert dedup.without_near([words(0, 30), repeated, repeated + " end"]).tolist() == [0, 1]
+    assert dedup.without_near_duplicates([words(0, 30), repeated, repeated + " end"]).tolist() == [
+        0,
+        1,
+    ]
     assert dedup.shingle_matrix([repeated]).toarray().tolist() == [[1]]
 
 
@@ -77,7 +80,7 @@ TEXTS = st.lists(
 def test_equals_the_slow_reference_whatever_the_blocks(texts: list[str], work: int):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dedup, "_WORK", work)
-        assert dedup.without_near(texts).tolist() == slow_without_near(texts)
+        assert dedup.without_near_duplicates(texts).tolist() == slow_without_near(texts)
 
 
 def test_equals_the_slow_reference_on_docstrings(monkeypatch: pytest.MonkeyPatch):
@@ -88,7 +91,9 @@ def test_equals_the_slow_reference_on_docstrings(monkeypatch: pytest.MonkeyPatch
     for work in (1_000, 20_000_000):
         monkeypatch.setattr(dedup, "_WORK", work)
         seen: list[tuple[int, int]] = []
-        kept = dedup.without_near(texts, lambda done, total, at=seen: at.append((done, total)))
+        kept = dedup.without_near_duplicates(
+            texts, lambda done, total, at=seen: at.append((done, total))
+        )
         assert kept.tolist() == expected
         assert seen[-1] == (len(texts), len(texts))
         assert [done for done, _ in seen] == sorted({done for done, _ in seen})
@@ -103,5 +108,5 @@ def test_shingle_matrix_counts_distinct_shingles():
 
 
 def test_distinct_keeps_the_first():
-    assert dedup.distinct(["a", "b", "a", "c", "b"]).tolist() == [0, 1, 3]
-    assert dedup.distinct([]).tolist() == []
+    assert dedup.without_exact_duplicates(["a", "b", "a", "c", "b"]).tolist() == [0, 1, 3]
+    assert dedup.without_exact_duplicates([]).tolist() == []

@@ -17,7 +17,7 @@ def flat(samples: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
 
 def groups(samples: list[list[int]], prefix_tokens: int) -> list[int]:
     seen: list[tuple[str, int, int]] = []
-    found = features.groups(*flat(samples), prefix_tokens, lambda *n: seen.append(n))
+    found = features.prefix_groups(*flat(samples), prefix_tokens, lambda *n: seen.append(n))
     assert seen[-1] == ("compare beginnings", len(samples), len(samples))
     assert found.dtype == np.int64
     return found.tolist()
@@ -57,7 +57,9 @@ def test_some_samples_at_a_time(monkeypatch: pytest.MonkeyPatch):
 
 def test_tokens_and_lists_of_any_width_are_the_same():
     for dtype in (np.uint16, np.uint32, np.int64):
-        assert features.digest(np.array([2, 5, 6], dtype), 50) == features.digest([2, 5, 6], 50)
+        assert features.prefix_digest(np.array([2, 5, 6], dtype), 50) == features.prefix_digest(
+            [2, 5, 6], 50
+        )
 
 
 @pytest.mark.parametrize("tokens", [2, 50])

@@ -13,7 +13,9 @@ OFFSETS = np.array([0, 4, 6, 10, 13])
 
 def count(samples: int, seed: int = 0, vocab_size: int = 8) -> list[int]:
     seen: list[tuple[str, int, int]] = []
-    found = features.count(TOKENS, OFFSETS, vocab_size, samples, seed, lambda *n: seen.append(n))
+    found = features.document_frequencies(
+        TOKENS, OFFSETS, vocab_size, samples, seed, lambda *n: seen.append(n)
+    )
     assert seen[-1] == ("count document frequencies", samples, samples)
     assert found.dtype == np.int64
     return found.tolist()
@@ -65,7 +67,7 @@ def test_mean_tfidf_equals_a_slow_reference(monkeypatch: pytest.MonkeyPatch, tok
     length_N = rng.integers(2, 40, 50)
     offsets_N1 = np.append(0, np.cumsum(length_N))
     flat = rng.integers(0, 30, offsets_N1[-1]).astype(np.uint16)
-    frequency_V = features.count(flat, offsets_N1, 30, 20, 0, lambda *_: None)
+    frequency_V = features.document_frequencies(flat, offsets_N1, 30, 20, 0, lambda *_: None)
     seen: list[tuple[str, int, int]] = []
     found = features.mean_tfidf(
         flat, offsets_N1, frequency_V, 20, (1, 2), lambda *n: seen.append(n)

@@ -13,7 +13,7 @@ import pytest
 from docstring_population import content, write
 
 from lm_mia.data import tokenize
-from lm_mia.data.population import FILES, Population, open_population
+from lm_mia.data.population import SAMPLE_FILES, Population, open_population
 from lm_mia.errors import UserError
 
 
@@ -22,7 +22,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Population:
     return write(tmp_path_factory.mktemp("workdir") / "population")
 
 
-@pytest.mark.parametrize("name", [*FILES, "tokenizer.model", "manifest.json"])
+@pytest.mark.parametrize("name", [*SAMPLE_FILES, "tokenizer.model", "manifest.json"])
 @pytest.mark.parametrize("damage", ["flip first", "flip middle", "flip last", "cut", "delete"])
 def test_a_damaged_file_is_named(written: Population, tmp_path: Path, name: str, damage: str):
     folder = tmp_path / "p"
@@ -72,14 +72,14 @@ from lm_mia.data.tokenizer import train_tokenizer
 def die(*args, **kwargs): os.kill(os.getpid(), signal.SIGKILL)
 replace = os.replace
 def write(folder, moment):
-    if moment == "manifest": build.dump_manifest = die
+    if moment == "manifest": build.manifest_bytes = die
     if moment == "rename": os.replace = lambda a, b: die() if b == folder else replace(a, b)
     if moment == "after": build.open_population = die
     progress = lambda label, done, total: die() if moment == "samples" and done == 20 else None
     tokenize._PART = 10
     documents = [(f"the text of number {i}", str(i)) for i in range(60)]
     model = train_tokenizer([text for text, _ in documents], 30)
-    build.write(folder, documents, model, seed=0, samples=40, length_tokens=9, validation_samples=10,
+    build.write_population(folder, documents, model, seed=0, samples=40, length_tokens=9, validation_samples=10,
                      provenance={"corpus_sha256": "a"}, progress=progress, say=lambda line: print(line, flush=True))
 for line in sys.stdin:
     name, moment = line.split()

@@ -21,7 +21,7 @@ def texts() -> list[str]:
 
 
 def written(folder: Path, documents: list[str]) -> Population:
-    return build.write(
+    return build.write_population(
         folder,
         [(text, str(i)) for i, text in enumerate(documents)],
         train_tokenizer(texts(), 50),

@@ -14,7 +14,7 @@ from sample_table import table_of
 
 from lm_mia import seeds
 from lm_mia.data import build, population, tokenize
-from lm_mia.data.population import FILES, Population, open_population
+from lm_mia.data.population import SAMPLE_FILES, Population, open_population
 from lm_mia.data.tokenizer import load_tokenizer, train_tokenizer
 from lm_mia.errors import UserError
 
@@ -146,7 +146,7 @@ def test_held_out_samples(written: Population, tmp_path: Path):
     assert table_of(held_out).id.tolist() == list(range(30))
     assert held_out.lengths_N.tolist() == held_out.column("tokens").tolist()
     np.testing.assert_array_equal(held_out.pad(np.arange(30)), larger.pad(np.arange(100, 130)))
-    names = {f"{prefix}{name}" for prefix in ("", "validation_") for name in FILES}
+    names = {f"{prefix}{name}" for prefix in ("", "validation_") for name in SAMPLE_FILES}
     names |= {"tokenizer.model", "document_frequency.npy"}
     assert set(both.manifest["files"]) == names
     assert set(content(both.folder)) == names | {"manifest.json"}
@@ -180,10 +180,14 @@ def test_a_corpus_that_runs_out_says_how_many_it_has(tmp_path: Path):
         "use at most 24 beside population.validation_samples=5"
     )
     with pytest.raises(UserError, match=message):
-        build.write(tmp_path / "p", texts, small, samples=28, validation_samples=5, **arguments)
+        build.write_population(
+            tmp_path / "p", texts, small, samples=28, validation_samples=5, **arguments
+        )
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(UserError, match="has 40 documents to draw from; use at most 34 bes"):
-        build.write(tmp_path / "p", texts, small, samples=36, validation_samples=5, **arguments)
+        build.write_population(
+            tmp_path / "p", texts, small, samples=36, validation_samples=5, **arguments
+        )
     for samples, held_out, way_out in (
         (28, 29, "2 beside population.samples=28"),
         (99, 1000, "28 beside population.samples=2"),
@@ -191,11 +195,11 @@ def test_a_corpus_that_runs_out_says_how_many_it_has(tmp_path: Path):
         with pytest.raises(
             UserError, match=f"^population.validation_samples={held_out}: .*most {way_out}$"
         ):
-            build.check_samples(samples, held_out, 30)
-    build.check_samples(28, 2, 30)
+            build.check_num_samples(samples, held_out, 30)
+    build.check_num_samples(28, 2, 30)
     with pytest.raises(UserError, match=r"^population.samples=4: .*at most 2 beside .*samples=28$"):
-        build.check_samples(4, 28, 30)
-    enough = build.write(
+        build.check_num_samples(4, 28, 30)
+    enough = build.write_population(
         tmp_path / "p", texts, small, samples=24, validation_samples=5, **arguments
     )
     assert len(enough) == 24

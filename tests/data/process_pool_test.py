@@ -19,7 +19,9 @@ from lm_mia.errors import UserError
 @pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.process)])
 def test_every_task_is_done_once(count: int):
     reports: list[tuple[int, int]] = []
-    found = list(process_pool.run(pool_tasks.square, range(4), count, lambda *r: reports.append(r)))
+    found = list(
+        process_pool.run_tasks(pool_tasks.square, range(4), count, lambda *r: reports.append(r))
+    )
     assert sorted(found) == [(0, 0), (1, 1), (2, 4), (3, 9)]
     assert sorted(reports) == [(0, 0), (1, 1), (2, 2), (3, 3)]
     if count == 1:
@@ -28,7 +30,7 @@ def test_every_task_is_done_once(count: int):
 
 @pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.process)])
 def test_no_tasks(count: int):
-    assert list(process_pool.run(pool_tasks.square, [], count)) == []
+    assert list(process_pool.run_tasks(pool_tasks.square, [], count)) == []
 
 
 @pytest.mark.process
@@ -40,7 +42,7 @@ def test_tasks_are_taken_when_a_process_is_free():
             taken.append(task)
             yield task
 
-    with contextlib.closing(process_pool.run(pool_tasks.square, tasks(), 2)) as results:
+    with contextlib.closing(process_pool.run_tasks(pool_tasks.square, tasks(), 2)) as results:
         next(results)
         assert len(taken) <= 4
 
@@ -51,7 +53,9 @@ def test_what_a_dead_process_had_in_hand_is_done_again(tmp_path: Path):
     reports: list[tuple[int, int]] = []
     lost: list[int] = []
     found = list(
-        process_pool.run(pool_tasks.die_once, tasks, 2, lambda *r: reports.append(r), lost.append)
+        process_pool.run_tasks(
+            pool_tasks.die_once, tasks, 2, lambda *r: reports.append(r), lost.append
+        )
     )
     assert sorted(found) == [(i, task.name) for i, task in enumerate(tasks)]
     assert lost == [-9, -9]
@@ -61,17 +65,17 @@ def test_what_a_dead_process_had_in_hand_is_done_again(tmp_path: Path):
 @pytest.mark.process
 def test_a_task_that_kills_every_process_is_given_up():
     with pytest.raises(UserError, match=r"ended with code -9 twice at the same work .*again"):
-        list(process_pool.run(pool_tasks.die, range(6), 2))
+        list(process_pool.run_tasks(pool_tasks.die, range(6), 2))
 
 
 @pytest.mark.process
 def test_errors_are_passed_on():
     with pytest.raises(UserError, match=r"^path=x: broken; mend it$"):
-        list(process_pool.run(pool_tasks.fail, [0, 1], 2))
+        list(process_pool.run_tasks(pool_tasks.fail, [0, 1], 2))
     with pytest.raises(RuntimeError, match=r"(?s)in fail\n.*ZeroDivisionError: by nought"):
-        list(process_pool.run(pool_tasks.fail, [0, 2], 2))
+        list(process_pool.run_tasks(pool_tasks.fail, [0, 2], 2))
     with pytest.raises(UserError, match=r"^path=x: broken; mend it$"):
-        list(process_pool.run(pool_tasks.fail, [0, 1], 1))
+        list(process_pool.run_tasks(pool_tasks.fail, [0, 1], 1))
 
 
 @pytest.mark.process
@@ -81,7 +85,7 @@ def test_a_process_that_dies_before_it_has_work_is_replaced(monkeypatch: pytest.
     first = iter([SimpleNamespace(Pipe=spawn.Pipe, Process=lambda **_: dead)])
     monkeypatch.setattr(multiprocessing, "get_context", lambda kind: next(first, spawn))
     lost: list[int] = []
-    squares = process_pool.run(pool_tasks.square, range(3), 2, on_lost=lost.append)
+    squares = process_pool.run_tasks(pool_tasks.square, range(3), 2, on_death=lost.append)
     assert sorted(squares) == [(0, 0), (1, 1), (2, 4)]
     assert lost == [7]
 
@@ -116,7 +120,7 @@ def started(work: str, folder: Path) -> subprocess.Popen[bytes]:
 @pytest.mark.process
 def test_no_process_outlives_the_end_of_a_run(tmp_path: Path):
     tasks = [None, tmp_path]
-    with contextlib.closing(process_pool.run(pool_tasks.wait, tasks, 2)) as results:
+    with contextlib.closing(process_pool.run_tasks(pool_tasks.wait, tasks, 2)) as results:
         next(results)
         until(lambda: len(pids(tmp_path)) == 1)
     until(lambda: not any(alive(pid) for pid in pids(tmp_path)))
@@ -141,5 +145,5 @@ def test_processes_end_after_their_task_when_the_parent_is_killed(tmp_path: Path
 
 
 def test_number_of_processes():
-    assert process_pool.processes(7) == 7
-    assert 1 <= process_pool.processes(0) <= (os.cpu_count() or 1)
+    assert process_pool.num_processes(7) == 7
+    assert 1 <= process_pool.num_processes(0) <= (os.cpu_count() or 1)

@@ -37,12 +37,12 @@ def drawn(
     processes: int = 1,
     clock: Callable[[], float] = time.perf_counter,
     **rules: int,
-) -> tuple[tokenize.Drawn, list[str], list[tuple[str, int, int]]]:
+) -> tuple[tokenize.DrawnSamples, list[str], list[tuple[str, int, int]]]:
     said: list[str] = []
     seen: list[tuple[str, int, int]] = []
-    of = tokenize.Rules(model, 16, **rules)
+    of = tokenize.SampleRules(model, 16, **rules)
     folder = model.parent / "parts"
-    found = tokenize.draw(
+    found = tokenize.draw_samples(
         corpus, wanted, seed, of, folder, processes, lambda *n: seen.append(n), said.append, clock
     )
     return found, said, seen
@@ -80,7 +80,7 @@ def test_the_same_as_one_after_another(
     model: Path, monkeypatch: pytest.MonkeyPatch, part: int, min_chars: int, prefix_tokens: int
 ):
     monkeypatch.setattr(tokenize, "_PART", part)
-    rules: dict[str, Any] = {"min_chars": min_chars, "prefix_tokens": prefix_tokens}
+    rules: dict[str, Any] = {"min_chars": min_chars, "distinct_prefix_tokens": prefix_tokens}
     for wanted in (1, 20, 90):
         for path in (model.parent / "parts").iterdir():
             path.unlink()
@@ -92,13 +92,13 @@ def test_the_same_as_one_after_another(
         check_rows(found)
 
 
-def check_rows(found: tokenize.Drawn) -> None:
+def check_rows(found: tokenize.DrawnSamples) -> None:
     """Every sample lies in a part, at the position of its document."""
     order = seeds.draw(3, "population/draw", len(CORPUS), len(CORPUS))
     record = {
         row["position"]: row["source_record"]
         for part in found.parts
-        for row in tokenize.read(part, ["position", "source_record"]).to_pylist()
+        for row in tokenize.read_part(part, ["position", "source_record"]).to_pylist()
     }
     for position in found.position_W.tolist():
         assert record[position] == f"record {order[position]}"
@@ -114,7 +114,11 @@ def test_rounds_do_not_matter(
     (folder / "parts").mkdir()
     (folder / "tokenizer.model").write_bytes(MODEL)
     found, _, _ = drawn(
-        folder / "tokenizer.model", wanted, seed=seed, min_chars=15, prefix_tokens=prefix_tokens
+        folder / "tokenizer.model",
+        wanted,
+        seed=seed,
+        min_chars=15,
+        distinct_prefix_tokens=prefix_tokens,
     )
     measures = (found.documents, found.too_short, found.prefix_duplicates)
     assert (found.position_W.tolist(), *measures) == slow(wanted, CORPUS, seed, 15, prefix_tokens)
@@ -131,7 +135,7 @@ def test_all_documents_are_looked_at_if_too_few_are_samples(model: Path):
 def test_no_more_is_tokenised_than_needed_where_none_is_left_out(model: Path):
     found, said, seen = drawn(model, 50)
     assert found.position_W.tolist() == list(range(50))
-    assert sum(tokenize.read(p, ["position"]).num_rows for p in found.parts) == 50
+    assert sum(tokenize.read_part(p, ["position"]).num_rows for p in found.parts) == 50
     assert seen[0] == ("tokenise samples", 0, 50)
     assert seen[-1] == ("tokenise samples", 50, 50)
     assert len(said) == 1
@@ -160,7 +164,7 @@ def test_parts_lie_close_together_in_the_corpus(model: Path, monkeypatch: pytest
     found, _, _ = drawn(model, 100)
     ranges = []
     for part in found.parts:
-        rows = tokenize.read(part, ["position", "source_record"]).to_pylist()
+        rows = tokenize.read_part(part, ["position", "source_record"]).to_pylist()
         assert [r["position"] for r in rows] == sorted(r["position"] for r in rows)
         ranges.append(sorted(int(r["source_record"].split()[1]) for r in rows))
     assert len(ranges) == 10
@@ -196,11 +200,11 @@ def test_large_draws_have_larger_parts(model: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.process
 def test_any_number_of_processes(model: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(tokenize, "_PART", 30)
-    alone, _, _ = drawn(model, 200, prefix_tokens=12)
+    alone, _, _ = drawn(model, 200, distinct_prefix_tokens=12)
     content = [p.read_bytes() for p in alone.parts]
     for path in alone.parts:
         path.unlink()
-    together, said, seen = drawn(model, 200, prefix_tokens=12, processes=2)
+    together, said, seen = drawn(model, 200, distinct_prefix_tokens=12, processes=2)
     assert [p.read_bytes() for p in together.parts] == content
     assert together.position_W.tolist() == alone.position_W.tolist()
     assert "by 2 process(es), " in said[0]

@@ -19,16 +19,16 @@ def model(tmp_path: Path) -> Path:
     return tmp_path / "tokenizer.model"
 
 
-def write(path: Path, rules: tokenize.Rules, texts: list[str] = TEXTS) -> pa.Table:
+def write(path: Path, rules: tokenize.SampleRules, texts: list[str] = TEXTS) -> pa.Table:
     """Positions 7, 10, 13, ..."""
     positions = np.arange(len(texts)) * 3 + 7
     pairs = [(text, f"record {i}") for i, text in enumerate(texts)]
     reports: list[int] = []
-    tokenize.write(tokenize.Part(path, positions, pairs, rules), reports.append)
+    tokenize.write_part(tokenize.Part(path, positions, pairs, rules), reports.append)
     assert reports[-1:] == [len(texts)][: len(reports)]
     assert {p.name for p in path.parent.iterdir()} == {"tokenizer.model", path.name}
-    assert tokenize.whole(path)
-    return tokenize.read(path, ["position", "tokens", *MEASURES])
+    assert tokenize.is_complete(path)
+    return tokenize.read_part(path, ["position", "tokens", *MEASURES])
 
 
 MEASURES = ("source_record", "text_sha256", "chars", "unk", "zlib_bytes")
@@ -38,7 +38,7 @@ MEASURES = ("source_record", "text_sha256", "chars", "unk", "zlib_bytes")
 def test_a_row_a_document(model: Path, monkeypatch: pytest.MonkeyPatch, batch: int):
     monkeypatch.setattr(tokenize, "_BATCH", batch)
     texts = [*TEXTS, "漢字 unknown", "漢" * 30]
-    rows = write(model.with_name("part"), tokenize.Rules(model, 20), texts).to_pylist()
+    rows = write(model.with_name("part"), tokenize.SampleRules(model, 20), texts).to_pylist()
     spm = load_tokenizer(model)
     assert len(rows) == len(texts)
     for i, (row, text) in enumerate(zip(rows, texts, strict=True)):
@@ -57,18 +57,22 @@ def test_a_row_a_document(model: Path, monkeypatch: pytest.MonkeyPatch, batch: i
 
 
 def test_short_documents_have_no_row(model: Path):
-    rules = tokenize.Rules(model, 20, min_chars=40)
+    rules = tokenize.SampleRules(model, 20, min_chars=40)
     rows = write(model.with_name("part"), rules).to_pylist()
     long = [i for i, text in enumerate(TEXTS) if len(text) >= 40]
     assert 0 < len(long) < 40
     assert [row["position"] for row in rows] == [7 + 3 * i for i in long]
-    none = write(model.with_name("part"), tokenize.Rules(model, 20, min_chars=400))
+    none = write(model.with_name("part"), tokenize.SampleRules(model, 20, min_chars=400))
     assert none.num_rows == 0
 
 
 def prefixes(model: Path, tokens: int, length: int, texts: list[str]) -> list[bytes | None]:
-    write(model.with_name("part"), tokenize.Rules(model, length, prefix_tokens=tokens), texts)
-    return tokenize.read(model.with_name("part"), ["prefix"])["prefix"].to_pylist()
+    write(
+        model.with_name("part"),
+        tokenize.SampleRules(model, length, distinct_prefix_tokens=tokens),
+        texts,
+    )
+    return tokenize.read_part(model.with_name("part"), ["prefix"])["prefix"].to_pylist()
 
 
 def test_prefixes_are_the_first_tokens_after_bos(model: Path):
@@ -93,14 +97,14 @@ def test_prefixes_are_the_first_tokens_after_bos(model: Path):
 
 
 def test_width_of_tokens():
-    assert tokenize.schema(2**16).field("tokens").type == pa.list_(pa.uint16())
-    assert tokenize.schema(2**16 + 1).field("tokens").type == pa.list_(pa.uint32())
+    assert tokenize.part_schema(2**16).field("tokens").type == pa.list_(pa.uint16())
+    assert tokenize.part_schema(2**16 + 1).field("tokens").type == pa.list_(pa.uint32())
 
 
 @pytest.mark.parametrize("damage", ["missing", "empty", "cut", "zeros"])
 def test_a_part_that_is_not_whole_is_known(model: Path, damage: str):
     path = model.with_name("part")
-    write(path, tokenize.Rules(model, 20))
+    write(path, tokenize.SampleRules(model, 20))
     raw = path.read_bytes()
     if damage == "missing":
         path.unlink()
@@ -108,7 +112,7 @@ def test_a_part_that_is_not_whole_is_known(model: Path, damage: str):
         path.write_bytes(
             {"empty": b"", "cut": raw[: len(raw) // 2], "zeros": bytes(len(raw))}[damage]
         )
-    assert not tokenize.whole(path)
+    assert not tokenize.is_complete(path)
 
 
 def test_a_failed_part_is_not_there(model: Path):
@@ -118,8 +122,8 @@ def test_a_failed_part_is_not_there(model: Path):
             raise OSError("gone")
 
     part = tokenize.Part(
-        model.with_name("part"), np.arange(2), Failing(), tokenize.Rules(model, 20)
+        model.with_name("part"), np.arange(2), Failing(), tokenize.SampleRules(model, 20)
     )
     with pytest.raises(OSError, match="gone"):
-        tokenize.write(part, lambda done: None)
+        tokenize.write_part(part, lambda done: None)
     assert os.listdir(model.parent) == ["tokenizer.model"]

@@ -3,7 +3,7 @@ import pytest
 
 from lm_mia import seeds
 from lm_mia.data import tokenizer
-from lm_mia.data.documents import silent
+from lm_mia.data.documents import no_progress
 from lm_mia.data.tokenizer import train_tokenizer
 from lm_mia.errors import UserError
 
@@ -12,25 +12,25 @@ TEXTS = [text for text, _ in CORPUS]
 
 
 def test_all_documents():
-    assert tokenizer.train(CORPUS, 35, 0, 0, 0, silent) == train_tokenizer(TEXTS, 35)
+    assert tokenizer.train_on_corpus(CORPUS, 35, 0, 0, 0, no_progress) == train_tokenizer(TEXTS, 35)
 
 
 @pytest.mark.parametrize("read", [4096, 7])
 def test_documents_drawn_by_seed(monkeypatch: pytest.MonkeyPatch, read: int):
     monkeypatch.setattr(tokenizer, "_READ", read)
     seen: list[tuple[str, int, int]] = []
-    made = tokenizer.train(CORPUS, 35, 80, 5, 0, lambda *n: seen.append(n))
+    made = tokenizer.train_on_corpus(CORPUS, 35, 80, 5, 0, lambda *n: seen.append(n))
     drawn = np.sort(seeds.draw(5, "tokenizer/documents", 300, 80))
     assert made == train_tokenizer([TEXTS[i] for i in drawn], 35)
     assert ("read for the vocabulary", 80, 80) in seen
-    assert tokenizer.train(CORPUS, 35, 80, 6, 0, silent) != made
+    assert tokenizer.train_on_corpus(CORPUS, 35, 80, 6, 0, no_progress) != made
 
 
 def test_short_documents_are_replaced_by_the_next_of_the_draw():
     order = seeds.draw(5, "tokenizer/documents", 300, 300)
     long = [i for i in order if len(TEXTS[i]) >= 40][:80]
     used: list[str] = []
-    list(used.append(t) for t in tokenizer._drawn(CORPUS, 80, 5, 40, silent))
+    list(used.append(t) for t in tokenizer._drawn(CORPUS, 80, 5, 40, no_progress))
     assert sorted(used) == sorted(TEXTS[i] for i in long)
     assert order.tolist().index(long[-1]) > 80
 
@@ -48,7 +48,7 @@ def test_too_few_documents():
         ),
     ):
         with pytest.raises(UserError, match=message):
-            tokenizer.train(CORPUS, 35, documents, 5, 40, silent)
+            tokenizer.train_on_corpus(CORPUS, 35, documents, 5, 40, no_progress)
 
 
 @pytest.mark.parametrize(
@@ -65,10 +65,10 @@ def test_what_stops_the_reading_is_passed_on(error: BaseException):
             return CORPUS[i]
 
     with pytest.raises(type(error)) as caught:
-        tokenizer.train(Broken(), 35, 0, 0, 0, silent)
+        tokenizer.train_on_corpus(Broken(), 35, 0, 0, 0, no_progress)
     assert caught.value is error
 
 
 def test_a_vocabulary_that_is_too_large():
     with pytest.raises(UserError, match=r"tokenizer.vocab_size=9999: the corpus supports at most"):
-        tokenizer.train(CORPUS, 9999, 100, 0, 0, silent)
+        tokenizer.train_on_corpus(CORPUS, 9999, 100, 0, 0, no_progress)

@@ -19,7 +19,7 @@ from synthetic_workdir import write_workdir
 
 from analysis import comparison, figure_part, io
 from lm_mia import config
-from lm_mia.data.population import MEASURES, open_population
+from lm_mia.data.population import SAMPLE_COLUMNS, open_population
 from lm_mia.run import backend, devices, pipeline
 from lm_mia.run.sweep import SweepRecipe
 from lm_mia.run.workdir import Workdir
@@ -205,7 +205,7 @@ def test_every_column_has_a_unit_and_a_definition():
 
 def test_the_page_lists_the_variables_of_the_score_store(folder: Path):
     on_page = documented(PAGE.read_text(encoding="utf-8"))[STORE]
-    of_samples = ("sample", *MEASURES)
+    of_samples = ("sample", *SAMPLE_COLUMNS)
     coordinates = ("model", "role", *schema.SEEDS, "step", *of_samples, *schema.TOKEN_COLUMNS)
     assert {*on_page} == {*schema.VARIABLES, *coordinates}
     for name, (_, _, unit) in schema.VARIABLES.items():

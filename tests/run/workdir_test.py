@@ -9,7 +9,7 @@ import pytest
 from tiny_config import TINY, change
 
 from lm_mia import config
-from lm_mia.atomic import FACTS
+from lm_mia.atomic import FLIPS_JSON
 from lm_mia.errors import UserError
 from lm_mia.run import workdir
 from lm_mia.run.workdir import Workdir, has_models, other_settings, provenance, table_facts
@@ -96,7 +96,7 @@ def test_an_empty_workdir_has_no_recipes(tmp_path: Path):
 
 def write_facts(recipe: Path, attack: dict[str, Any]) -> None:
     (recipe / "tables").mkdir(parents=True, exist_ok=True)
-    (recipe / FACTS).write_text(
+    (recipe / FLIPS_JSON).write_text(
         json.dumps({"config": attack, "first_target": "replica-00", "tables": {}})
     )
 
@@ -110,7 +110,7 @@ def test_settings_of_tables_are_compared_with_the_config(tmp_path: Path):
     assert other_settings(tmp_path, change(TINY, "attack.alpha", 0.5)) == {"alpha": (0.5, 0.05)}
     of_an_earlier_version = json.dumps({"config": attack, "first_target": "replica-00"})
     for text in ("{", "{}", "[]", of_an_earlier_version):
-        (tmp_path / FACTS).write_text(text)
+        (tmp_path / FLIPS_JSON).write_text(text)
         with pytest.raises(UserError, match=r"flips.json: damaged; run `lm-mia attack` again"):
             table_facts(tmp_path)
 
@@ -122,7 +122,7 @@ def test_a_report_is_old_once_tables_are_younger(tmp_path: Path):
     write_facts(w.recipe("a"), {})
     os.utime(w.report, (100, 100))
     assert w.report_is_old()
-    os.utime(w.recipe("a") / FACTS, (50, 50))
+    os.utime(w.recipe("a") / FLIPS_JSON, (50, 50))
     assert not w.report_is_old()
 
 

@@ -11,7 +11,7 @@ from tiny_run import _on_cpu, here, tiny
 from tiny_store import COLUMNS, FOUR, _small_shards, asked, content, ensure, values
 
 from lm_mia import cli
-from lm_mia.data.population import Population, open_population, subset, token_columns
+from lm_mia.data.population import Population, open_population, take_samples, token_columns
 from lm_mia.errors import UserError
 from lm_mia.run import supervisor
 from lm_mia.store import check, schema
@@ -27,7 +27,7 @@ TOKENS["token_sample"] = np.repeat([4, 1, 3], [2, 3, 4])
 
 
 def test_some_samples_alone(tiny_population: Population):
-    some = subset(tiny_population, IDS)
+    some = take_samples(tiny_population, IDS)
     assert len(some) == 3
     for place, i in enumerate(IDS):
         assert some.sample(place).tolist() == tiny_population.sample(i).tolist()

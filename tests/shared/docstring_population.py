@@ -21,9 +21,9 @@ def model() -> bytes:
 
 
 def write(folder: Path, **changes: Any) -> Population:
-    """100 samples of at most 64 tokens, or with other arguments of `build.write`."""
+    """100 samples of at most 64 tokens, or with other arguments of `build.write_population`."""
     kwargs: dict[str, Any] = {"seed": 3, "samples": 100, "length_tokens": 64} | changes
-    return build.write(folder, documents(), model(), **kwargs)
+    return build.write_population(folder, documents(), model(), **kwargs)
 
 
 def content(folder: Path) -> dict[str, bytes]:

@@ -58,4 +58,4 @@ if __name__ == "__main__":  # python pool_tasks.py WORK FOLDER
 
     from lm_mia.data import process_pool
 
-    list(process_pool.run(globals()[sys.argv[1]], [Path(sys.argv[2])] * 100, 2))
+    list(process_pool.run_tasks(globals()[sys.argv[1]], [Path(sys.argv[2])] * 100, 2))
