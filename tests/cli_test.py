@@ -22,7 +22,7 @@ def _narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
 
 
-def test_the_whole_run(tiny: tiny_run.Tiny):
+def test_run_writes_scores_tables_and_report(tiny: tiny_run.Tiny):
     w, said, out = (
         tiny.workdir,
         (tiny.folder / "said").read_text(),
@@ -60,7 +60,7 @@ def test_the_whole_run(tiny: tiny_run.Tiny):
     assert json.loads((w / "config.json").read_text())["recipes"] == ["tiny"]
 
 
-def test_again_nothing_is_trained_and_the_tables_are_the_same(
+def test_a_second_run_trains_nothing_and_gives_equal_tables(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     w = tiny.copy(tmp_path / "w")
@@ -103,7 +103,7 @@ def test_more_references_train_only_the_new_ones(
     assert pd.read_csv(tables / "attacks.csv").references.max() == 6
 
 
-def test_the_config_may_be_left_out_once_the_workdir_has_one(
+def test_config_is_optional_once_the_workdir_has_one(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):  # fmt: skip
     monkeypatch.setattr(supervisor, "run", here)
@@ -159,7 +159,7 @@ def test_bad_input_is_one_line_and_nothing_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_empty_text_column(
+def test_an_empty_text_column_is_refused(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     (tmp_path / "a.jsonl").write_text('{"text": ""}\n{"text": null}\n')
@@ -185,11 +185,13 @@ def test_an_empty_text_column(
         ),
     ],
 )
-def test_missing_arguments(capsys: pytest.CaptureFixture[str], argv: list[str], lines: list[str]):
+def test_missing_arguments_are_named(
+    capsys: pytest.CaptureFixture[str], argv: list[str], lines: list[str]
+):
     assert refused(argv, capsys) == lines
 
 
-def test_unknown_verb(capsys: pytest.CaptureFixture[str]):
+def test_unknown_verbs_are_refused(capsys: pytest.CaptureFixture[str]):
     [line] = refused(["rum"], capsys)
     assert line.startswith("lm-mia: argument VERB: invalid choice: 'rum' (choose from ")
 
@@ -209,7 +211,7 @@ def test_later_stages_need_a_population(
 
 
 @pytest.mark.parametrize("damage", ["config", "tokens", "shard", "rows"])
-def test_a_used_workdir_with_something_wrong(
+def test_damaged_or_different_workdirs_are_refused(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str
 ):
     w = tiny.copy(tmp_path / "w")
@@ -260,7 +262,7 @@ def test_a_used_workdir_with_something_wrong(
     assert after == before
 
 
-def test_a_corrupt_shard_once_deleted_is_made_again_by_the_same_command(
+def test_a_deleted_corrupt_shard_is_made_again(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):  # fmt: skip
     w = tiny.copy(tmp_path / "w")
@@ -276,7 +278,7 @@ def test_a_corrupt_shard_once_deleted_is_made_again_by_the_same_command(
     assert len(tiny_run.events(w, "row_trained")) == 6  # all by the first run
 
 
-def test_a_row_that_diverged_is_told_by_every_run_until_its_evidence_is_deleted(
+def test_each_run_reports_a_diverged_model_until_its_record_is_deleted(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):  # fmt: skip
     w, fresh = tiny.copy(tmp_path / "w", rows=False), checkpoint.fresh
@@ -309,7 +311,7 @@ def test_a_row_that_diverged_is_told_by_every_run_until_its_evidence_is_deleted(
     assert tiny_run.scores(w) == tiny_run.scores(tiny.workdir)
 
 
-def test_a_report_is_not_drawn_from_tables_of_other_settings(
+def test_report_refuses_tables_with_other_settings(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     w = tiny.copy(tmp_path / "w")

@@ -1,8 +1,8 @@
-"""Loads a config from a Python file and command-line overrides, and reports all errors together.
+"""Loads a config from a Python file, applies overrides from the command line, and reports all errors together.
 
 A config file defines ``get_config()``; ``FILE.py:ARG`` calls ``get_config("ARG")``. A name without a path, such as
-``quickstart`` or ``strongmia:fig05,cpu``, selects a config that is included in lm_mia. Every field can be
-overridden as ``--config.section.field=value``. A file may also define ``sweep()``, which yields dicts of overrides.
+``quickstart`` or ``strongmia:fig05,cpu``, selects a config that is included in lm_mia. Every field can be overridden
+as ``--config.section.field=value``. A file may also define ``sweep()``, which yields dicts of overrides.
 """
 
 import argparse
@@ -10,6 +10,7 @@ import ast
 import contextlib
 import dataclasses
 import difflib
+import functools
 import importlib.util
 import inspect
 import io
@@ -30,195 +31,69 @@ from lm_mia.errors import UserError
 
 
 def load_config(config_arg: str, overrides: Sequence[str] = ()) -> Config:
-    """Config of a file with overrides such as ``--config.model.layers=4`` applied, checked.
+    """Returns the config of a file with overrides applied, checked and resolved.
 
     Args:
       config_arg: ``FILE.py``, or the name of an included config; either may be followed by ``:ARG``.
-      overrides: ``--config.path.to.field=value``, or the flag and its value(s) as separate items.
+      overrides: ``--config.path.to.field=value``, or the flag and its values as separate items.
 
     Raises:
-      UserError: with one line for every unknown field, value of a wrong type or broken rule.
+      UserError: with one line for each unknown field, value of a wrong type or broken rule.
     """
-    module, arg = _module(config_arg)
-    found = _override(_of_module(config_arg, module, arg), overrides)
-    return _checked(*found, _written_at(module, overrides))
+    module, arg = _load_module(config_arg)
+    config = _call_get_config(config_arg, module, arg)
+    return _checked(_override(config, overrides), _line_finder(module, overrides))
+
+
+def load_sweep(
+    config_arg: str, overrides: Sequence[str] = ()
+) -> list[tuple[dict[str, Any], Config]]:
+    """Returns the config of a file, and that of each entry of the file's ``sweep()`` if it has one.
+
+    An entry is a dict of fields and values, such as ``{"model.size": "10M", "train.epochs": 2}`` (or nested,
+    ``{"model": {"size": "10M"}}``), which are set after the overrides of the command line.
+
+    Returns:
+      (overrides of the entry, config) for the config itself, which has no overrides, and for each entry.
+
+    Raises:
+      UserError: as `load_config`, and with one line, which names the entry, for each mistake in any of them.
+    """
+    module, arg = _load_module(config_arg)
+    overridden = _override(_call_get_config(config_arg, module, arg), overrides)
+    config = overridden.config
+    sweep: list[tuple[dict[str, Any], Config]] = [
+        ({}, _checked(overridden, _line_finder(module, overrides)))
+    ]
+    if not hasattr(module, "sweep"):
+        return sweep
+    mistakes: list[str] = []
+    for number, entry in enumerate(_call_sweep(config_arg, module, arg), 1):
+        label = f"--config={config_arg}: sweep() entry {number}: "
+        if not isinstance(entry, Mapping):
+            mistakes.append(f"{label}{entry!r}: must be a dict of fields and values")
+            continue
+        values = dict(_flatten(entry))
+        changed, errors = _set_fields(config, values)
+        if not errors:
+            changed = resolve(changed)
+            errors = problems(changed)
+        mistakes += [label + error for error in errors]
+        sweep.append((values, changed))
+    if mistakes:
+        raise UserError("\n".join(mistakes))
+    return sweep
 
 
 def apply_overrides(config: Config, overrides: Sequence[str]) -> Config:
-    """Returns a config with overrides applied, checked; UserError with one line per mistake."""
-    return _checked(*_override(config, overrides))
+    """Returns a config with overrides applied, checked and resolved; raises UserError with one line per mistake."""
+    return _checked(_override(config, overrides))
 
 
 def default_name(config_arg: str) -> str:
     """Returns the name of a config that has none: ``quickstart`` for ``quickstart.py``, ``c4-140M`` for ``c4:140M``."""
     file, _, arg = config_arg.partition(":")
     return f"{Path(file).stem}-{arg}" if arg else Path(file).stem
-
-
-def load_sweep(
-    config_arg: str, overrides: Sequence[str] = ()
-) -> list[tuple[dict[str, Any], Config]]:
-    """The config, and that of every entry of the file's ``sweep()``, if it has one.
-
-    An entry is a dict of fields and their values, such as ``{"model.size": "10M", "train.epochs": 2}`` (or nested,
-    ``{"model": {"size": "10M"}}``), set after the overrides of the command line.
-
-    Returns:
-      (what the entry sets, the config), first the config itself, for which nothing is set.
-
-    Raises:
-      UserError: as of ``parse``, and with one line, that names the entry, for every mistake in any of them.
-    """
-    module, arg = _module(config_arg)
-    config, bad, unsure = _override(_of_module(config_arg, module, arg), overrides)
-    line_of = _written_at(module, overrides)
-    found: list[tuple[dict[str, Any], Config]] = [({}, _checked(config, bad, unsure, line_of))]
-    if not hasattr(module, "sweep"):
-        return found
-    wrong: list[str] = []
-    for number, entry in enumerate(_call(config_arg, module, "sweep", arg), 1):
-        label = f"--config={config_arg}: sweep() entry {number}: "
-        if not isinstance(entry, Mapping):
-            wrong.append(f"{label}{entry!r}: must be a dict of fields and values")
-            continue
-        flat = dict(_flat(entry))
-        changed, mistakes = _entry(config, flat)
-        if not mistakes:
-            changed = resolve(changed)
-            mistakes = problems(changed)
-        wrong += [label + line for line in mistakes]
-        found.append((flat, changed))
-    if wrong:
-        raise UserError("\n".join(wrong))
-    return found
-
-
-def load(config_arg: str) -> Config:
-    """What ``get_config`` of ``FILE.py[:ARG]`` returns; UserError if there is no such file, function or argument."""
-    return _of_module(config_arg, *_module(config_arg))
-
-
-def _checked(
-    config: Config,
-    bad: list[str],
-    unsure: set[str],
-    line_of: Callable[[str], str] = lambda field: "",
-) -> Config:
-    """Returns the resolved config; raises UserError with the mistakes so far and the rules that the config breaks."""
-    config = resolve(config)
-    broken = [line for line in problems(config) if not any(name in line for name in unsure)]
-    bad = bad + [line + line_of(line.partition("=")[0]) for line in broken]
-    if bad:
-        raise UserError("\n".join(bad))
-    return config
-
-
-def _written_at(module: ModuleType, overrides: Sequence[str]) -> Callable[[str], str]:
-    """Returns a function that gives `` (line 12 of FILE.py)`` for a field that exactly one line sets, else ""."""
-    assert module.__file__ is not None
-    path = Path(module.__file__)
-    overridden = {name for name, _ in _flags(overrides)}
-    lines: dict[tuple[str, str], list[int]] = {}
-    for node in ast.walk(ast.parse(path.read_bytes())):
-        if isinstance(node, ast.Call):
-            call = getattr(
-                node.func, "attr", getattr(node.func, "id", "")
-            )  # such as Train, replace
-            for keyword in node.keywords:
-                place = call.lower(), keyword.arg or ""
-                lines.setdefault(place, []).append(keyword.value.lineno)
-
-    def line_of(field: str) -> str:
-        section, _, leaf = field.rpartition(".")
-        found = lines.get((section or "config", leaf)) or lines.get(("replace", leaf), [])
-        is_known = len(found) == 1 and field not in overridden
-        return f" (line {found[0]} of {path.name})" if is_known else ""
-
-    return line_of
-
-
-def _override(config: Config, overrides: Sequence[str]) -> tuple[Config, list[str], set[str]]:
-    """(config with overrides, mistakes, fields whose value is not the one that was meant)."""
-    kinds = dict(_fields(Config))
-    bad: list[str] = []
-    unsure: set[str] = set()
-    # A size first: layers and width that are said beside it, in whatever order, are meant to differ from it.
-    for name, values in sorted(_flags(overrides), key=lambda flag: flag[0] != "model.size"):
-        section, _, leaf_name = name.rpartition(".")
-        positive = f"{section}.{leaf_name.removeprefix('no_')}"
-        if kinds.get(positive) is bool and not values:  # --config.attack.[no-]leave-one-out
-            config = _set(config, positive.split("."), positive == name)
-            continue
-        if name not in kinds:
-            near = _near(name)
-            hint = (
-                f"did you mean --config.{near[0]}?" if near else "`lm-mia fields` lists all fields"
-            )
-            unsure |= {*near}
-            bad.append(f"--config.{name}: no such field; {hint}")
-            continue
-        said = " ".join(values)
-        if kinds[name] is bool:
-            values = [value.capitalize() for value in values]
-        if typing.get_origin(kinds[name]) is tuple:
-            values = [part.strip() for value in values for part in value.split(",")]
-            values = [] if values == [""] else values  # --config.score.at_steps= empties it
-        try:
-            with (
-                contextlib.redirect_stderr(io.StringIO()),
-                contextlib.redirect_stdout(io.StringIO()),
-            ):
-                value = tyro.cli(kinds[name], args=values)
-        except SystemExit:
-            bad.append(f"{name}={said!r}: must be {_describe(kinds[name])}")
-            unsure.add(name)
-            continue
-        config = _put(config, name, value)
-    return config, bad, unsure
-
-
-def _entry(config: Config, entry: Mapping[str, Any]) -> tuple[Config, list[str]]:
-    """(config with an entry of a sweep, mistakes in it)."""
-    kinds, bad = dict(_fields(Config)), []
-    for name, value in sorted(entry.items(), key=lambda item: item[0] != "model.size"):
-        value = tuple(value) if isinstance(value, list) else value
-        if name not in kinds:
-            near = _near(name)
-            bad.append(f"{name}: no such field" + (f"; did you mean {near[0]}?" if near else ""))
-        elif kinds[name] is float and type(value) is int:
-            config = _put(config, name, float(value))
-        elif not _fits(value, kinds[name]):
-            bad.append(f"{name}={value!r}: must be {_describe(kinds[name])}")
-        else:
-            config = _put(config, name, value)
-    return config, bad
-
-
-def _put(config: Config, name: str, value: Any) -> Config:
-    """The config with a field set; a size that is asked for is not overruled by numbers that came before it."""
-    if name == "model.size" and value != "custom":
-        model = dataclasses.replace(config.model, size=value, layers=0, width=0, heads=0)
-        return dataclasses.replace(config, model=model)
-    return _set(config, name.split("."), value)
-
-
-def _near(name: str) -> list[str]:
-    """Returns the field that was probably meant, if any: one whose last part is equal or else spelt similarly."""
-    fields: dict[str, list[str]] = {}
-    for field, _ in _fields(Config):
-        fields.setdefault(field.rpartition(".")[2], []).append(field)
-    section, _, leaf = name.rpartition(".")
-    near = [leaf] if leaf in fields else difflib.get_close_matches(leaf, fields, n=1, cutoff=0.65)
-    found = [field for leaf in near for field in fields[leaf]]
-    return sorted(found, key=lambda field: not field.startswith(f"{section}."))[:1]
-
-
-def _flat(entry: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in entry.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def included_configs() -> Path:
@@ -229,136 +104,311 @@ def included_configs() -> Path:
 
 
 def is_config_name(name: str) -> bool:
-    """Whether the value of ``--config`` is a name such as ``quickstart``, not a path; no such config need exist."""
+    """Returns whether a value of ``--config`` is a name such as ``quickstart`` rather than a path.
+
+    A config of that name need not exist.
+    """
     return re.fullmatch(r"\w+", name) is not None
 
 
-@contextlib.contextmanager
-def _blamed(config_arg: str, path: Path) -> Iterator[None]:
-    """Turns any error of a config file in the block into a one-line UserError that gives the line number."""
-    try:
-        yield
-    except UserError:
-        raise
-    except SystemExit as error:
-        message = f"the file called exit({error.code})"
-        raise UserError(f"--config={config_arg}: {_line_of(error, path)}{message}") from error
-    except Exception as error:
-        reason = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
-        message = f"{type(error).__name__}: {reason}"
-        raise UserError(f"--config={config_arg}: {_line_of(error, path)}{message}") from error
+def type_errors(config: Config) -> dict[str, str]:
+    """Returns a message for each field whose value has a wrong type: name of the field -> message."""
+    errors = {}
+    for name, kind in field_types().items():
+        value = _get(config, name)
+        if not _has_type(value, kind):
+            errors[name] = f"{name}={value!r}: must be {_describe(kind)}"
+    return errors
 
 
-def _line_of(error: BaseException, path: Path) -> str:
-    """Returns ``line 12: ``: where the error occurred in the config file, or in another file of its folder."""
-    if isinstance(error, SyntaxError) and error.filename:
-        places = [(error.filename, error.lineno)]
-    else:
-        places = [(f.filename, f.lineno) for f in traceback.extract_tb(error.__traceback__)]
-    folder = path.absolute().parent
-    for file, line in reversed(places):
-        if Path(file).absolute().parent == folder:
-            beside = "" if Path(file).name == path.name else f"{Path(file).name}, "
-            return f"{beside}line {line}: "
-    return ""
+@functools.cache
+def field_types() -> Mapping[str, Any]:
+    """Returns the types of all fields of a config, by names such as ``model.layers``, in their order."""
+    return dict(_field_types(Config))
 
 
-def _module(config_arg: str) -> tuple[ModuleType, str]:
-    """(the file, run as a module; ARG)."""
-    name, _, arg = config_arg.partition(":")
-    known = {p.stem: p for p in included_configs().glob("*.py")}
-    path = known.get(name, Path(name))
-    if path.suffix != ".py" or not path.is_file():
-        rule, hint = "no such Python file", "try --config=quickstart, which is included in lm_mia"
-        if is_config_name(name):
-            begun = sorted(k for k in known if k.startswith(name))
-            near = begun or difflib.get_close_matches(name, known, n=1, cutoff=0.7)
-            rule = "lm_mia includes no config of this name"
-            hint = (
-                f"did you mean {near[0]}?"
-                if near
-                else "try --config=quickstart, or a path such as mine.py"
-            )
-        raise UserError(f"--config={config_arg}: {rule}; {hint}")
-    spec = importlib.util.spec_from_file_location(f"lm_mia_config_{path.stem}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    # a config may import those beside it, and those that are included
-    for folder in map(str, (path.parent.absolute(), included_configs())):
-        if folder not in sys.path:
-            sys.path.append(folder)
-    with _blamed(config_arg, path):
-        spec.loader.exec_module(module)
-    return module, arg
+def _field_types(cls: type, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, kind in get_type_hints(cls).items():
+        if dataclasses.is_dataclass(kind):
+            assert isinstance(kind, type)
+            yield from _field_types(kind, f"{prefix}{name}.")
+        else:
+            yield prefix + name, kind
 
 
-def _call(config_arg: str, module: ModuleType, name: str, arg: str) -> Any:
-    """What a function of the file returns, given ARG; as a list if it is the sweep, which need not take ARG."""
-    function = getattr(module, name, None)
-    if function is None:
-        raise UserError(f"--config={config_arg}: the file defines no {name}()")
-    assert module.__file__ is not None
-    with _blamed(config_arg, Path(module.__file__)):
-        takes_arg = bool(inspect.signature(function).parameters)
-        if name == "sweep":
-            found: Any = function(arg) if arg and takes_arg else function()
-            if found is None:
-                raise UserError(
-                    f"--config={config_arg}: sweep() must yield dicts; it returned None"
-                )
-            return list(found)
-        if arg and not takes_arg:
-            raise UserError(f"--config={config_arg}: {name}() takes no argument; drop ':{arg}'")
-        return function(arg) if arg else function()
+@dataclasses.dataclass(frozen=True)
+class _Overridden:
+    """A config with overrides applied."""
+
+    config: Config
+    mistakes: list[str]
+    """One line per override that could not be applied."""
+    doubtful: set[str]
+    """Fields that these overrides were probably meant to set; rules about them are not checked."""
 
 
-def _of_module(config_arg: str, module: ModuleType, arg: str) -> Config:
-    """The config that the file gives, its types checked."""
-    config = _call(config_arg, module, "get_config", arg)
-    if not isinstance(config, Config):
-        raise UserError(
-            f"--config={config_arg}: get_config() returned {type(config).__name__}, not a Config"
-        )
-    for name, kind in _fields(Config):
-        if kind is float and type(value := _get(config, name)) is int:
-            config = _set(config, name.split("."), float(value))  # 0 and 0.0 are one recipe
-    if wrong := type_errors(config):
-        line_of = _written_at(module, ())
-        lines = [f"--config={config_arg}: {line}{line_of(name)}" for name, line in wrong.items()]
-        raise UserError("\n".join(lines))
+def _checked(overridden: _Overridden, line_of: Callable[[str], str] = lambda field: "") -> Config:
+    """Returns the resolved config; raises UserError with all mistakes and broken rules.
+
+    Args:
+      overridden: the config.
+      line_of: returns the place of a field in the config file, which is appended to a message about it.
+    """
+    config = resolve(overridden.config)
+    broken = [
+        message
+        for message in problems(config)
+        if not any(field in message for field in overridden.doubtful)
+    ]
+    messages = [
+        *overridden.mistakes,
+        *(message + line_of(message.partition("=")[0]) for message in broken),
+    ]
+    if messages:
+        raise UserError("\n".join(messages))
     return config
 
 
-def type_errors(config: Config) -> dict[str, str]:
-    """Returns a line for each field whose value is of a wrong type, by the names of the fields."""
-    values = {name: _get(config, name) for name, _ in _fields(Config)}
-    return {
-        name: f"{name}={values[name]!r}: must be {_describe(kind)}"
-        for name, kind in _fields(Config)
-        if not _fits(values[name], kind)
-    }
+def _line_finder(module: ModuleType, overrides: Sequence[str]) -> Callable[[str], str]:
+    """Returns a function that gives `` (line 12 of FILE.py)`` for a field that exactly one line sets, else ""."""
+    assert module.__file__ is not None
+    path = Path(module.__file__)
+    overridden = {name for name, _ in _split_flags(overrides)}
+    lines: dict[tuple[str, str], list[int]] = {}
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Call):
+            # the name of the called function, such as Train or replace
+            function = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            for keyword in node.keywords:
+                key = function.lower(), keyword.arg or ""
+                lines.setdefault(key, []).append(keyword.value.lineno)
+
+    def line_of(field: str) -> str:
+        section, _, leaf = field.rpartition(".")
+        candidates = lines.get((section or "config", leaf)) or lines.get(("replace", leaf), [])
+        is_known = len(candidates) == 1 and field not in overridden
+        return f" (line {candidates[0]} of {path.name})" if is_known else ""
+
+    return line_of
+
+
+def _override(config: Config, overrides: Sequence[str]) -> _Overridden:
+    """Applies the overrides of a command line."""
+    types = field_types()
+    mistakes: list[str] = []
+    doubtful: set[str] = set()
+    # The size first: layers and width that are set together with it, in any order, replace those of the size.
+    for name, values in sorted(_split_flags(overrides), key=lambda flag: flag[0] != "model.size"):
+        section, _, leaf = name.rpartition(".")
+        positive = f"{section}.{leaf.removeprefix('no_')}"
+        if types.get(positive) is bool and not values:  # --config.attack.[no-]leave-one-out
+            config = _set(config, positive.split("."), positive == name)
+            continue
+        if name not in types:
+            similar = _similar_field(name)
+            hint = (
+                f"did you mean --config.{similar}?"
+                if similar
+                else "`lm-mia fields` lists all fields"
+            )
+            doubtful |= {similar} if similar else set()
+            mistakes.append(f"--config.{name}: no such field; {hint}")
+            continue
+        try:
+            value = _parse(values, types[name])
+        except ValueError:
+            text = " ".join(values)
+            mistakes.append(f"{name}={text!r}: must be {_describe(types[name])}")
+            doubtful.add(name)
+            continue
+        config = _set_field(config, name, value)
+    return _Overridden(config, mistakes, doubtful)
+
+
+def _parse(values: Sequence[str], kind: Any) -> Any:
+    """Returns the value of a field from the words of a flag; raises ValueError if they are of another type."""
+    if kind is bool:
+        values = [value.capitalize() for value in values]
+    if typing.get_origin(kind) is tuple:
+        values = [part.strip() for value in values for part in value.split(",")]
+        values = [] if values == [""] else values  # --config.score.at_steps= empties it
+    try:
+        with (
+            contextlib.redirect_stderr(io.StringIO()),
+            contextlib.redirect_stdout(io.StringIO()),
+        ):
+            return tyro.cli(kind, args=values)
+    except SystemExit:
+        raise ValueError from None
+
+
+def _set_fields(config: Config, values: Mapping[str, Any]) -> tuple[Config, list[str]]:
+    """Returns (the config with the values of a sweep entry, mistakes in the entry)."""
+    types, mistakes = field_types(), []
+    for name, value in sorted(values.items(), key=lambda item: item[0] != "model.size"):
+        value = tuple(value) if isinstance(value, list) else value
+        if name not in types:
+            similar = _similar_field(name)
+            hint = f"; did you mean {similar}?" if similar else ""
+            mistakes.append(f"{name}: no such field{hint}")
+        elif types[name] is float and type(value) is int:
+            config = _set_field(config, name, float(value))
+        elif not _has_type(value, types[name]):
+            mistakes.append(f"{name}={value!r}: must be {_describe(types[name])}")
+        else:
+            config = _set_field(config, name, value)
+    return config, mistakes
+
+
+def _set_field(config: Config, name: str, value: Any) -> Config:
+    """Returns the config with a field set; a new size resets the numbers that an earlier setting gave."""
+    if name == "model.size" and value != "custom":
+        model = dataclasses.replace(config.model, size=value, layers=0, width=0, heads=0)
+        return dataclasses.replace(config, model=model)
+    return _set(config, name.split("."), value)
+
+
+def _set(node: Any, path: list[str], value: Any) -> Any:
+    new = value if len(path) == 1 else _set(getattr(node, path[0]), path[1:], value)
+    return dataclasses.replace(node, **{path[0]: new})
 
 
 def _get(config: Config, name: str) -> Any:
-    """The value of a field such as model.layers; None if its section is none of ours."""
+    """Returns the value of a field such as ``model.layers``; None if its section is not a section of ours."""
     value: Any = config
     for part in name.split("."):
         value = getattr(value, part, None)
     return value
 
 
-def _fields(cls: type, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, kind in get_type_hints(cls).items():
-        if dataclasses.is_dataclass(kind):
-            assert isinstance(kind, type)
-            yield from _fields(kind, f"{prefix}{name}.")
+def _similar_field(name: str) -> str | None:
+    """Returns the field that was probably meant: one whose last part is equal or else spelled similarly."""
+    fields: dict[str, list[str]] = {}
+    for field in field_types():
+        fields.setdefault(field.rpartition(".")[2], []).append(field)
+    section, _, leaf = name.rpartition(".")
+    leaves = [leaf] if leaf in fields else difflib.get_close_matches(leaf, fields, 1, cutoff=0.65)
+    candidates = [field for leaf in leaves for field in fields[leaf]]
+    return min(candidates, key=lambda field: not field.startswith(f"{section}."), default=None)
+
+
+def _flatten(entry: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in entry.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{prefix}{key}.")
         else:
-            yield prefix + name, kind
+            yield f"{prefix}{key}", value
 
 
-def _flags(overrides: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """(field, values) of each flag; a word before any flag is a mistake."""
+@contextlib.contextmanager
+def _one_line_errors(config_arg: str, path: Path) -> Iterator[None]:
+    """Turns any error that a config file raises in the block into a one-line UserError with its line number."""
+    try:
+        yield
+    except UserError:
+        raise
+    except SystemExit as error:
+        message = f"the file called exit({error.code})"
+        raise UserError(f"--config={config_arg}: {_location(error, path)}{message}") from error
+    except Exception as error:
+        reason = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
+        message = f"{type(error).__name__}: {reason}"
+        raise UserError(f"--config={config_arg}: {_location(error, path)}{message}") from error
+
+
+def _location(error: BaseException, path: Path) -> str:
+    """Returns ``line 12: `` for an error in the config file, ``FILE.py, line 12: `` for another file of its folder."""
+    if isinstance(error, SyntaxError) and error.filename:
+        frames = [(error.filename, error.lineno)]
+    else:
+        frames = [(f.filename, f.lineno) for f in traceback.extract_tb(error.__traceback__)]
+    folder = path.absolute().parent
+    for file, line in reversed(frames):
+        if Path(file).absolute().parent == folder:
+            name = "" if Path(file).name == path.name else f"{Path(file).name}, "
+            return f"{name}line {line}: "
+    return ""
+
+
+def _load_module(config_arg: str) -> tuple[ModuleType, str]:
+    """Returns (the config file, imported as a module, ARG)."""
+    name, _, arg = config_arg.partition(":")
+    included = {path.stem: path for path in included_configs().glob("*.py")}
+    path = included.get(name, Path(name))
+    if path.suffix != ".py" or not path.is_file():
+        raise UserError(f"--config={config_arg}: {_no_such_config(name, included)}")
+    spec = importlib.util.spec_from_file_location(f"lm_mia_config_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # A config may import the files of its folder, and the included configs.
+    for folder in map(str, (path.parent.absolute(), included_configs())):
+        if folder not in sys.path:
+            sys.path.append(folder)
+    with _one_line_errors(config_arg, path):
+        spec.loader.exec_module(module)
+    return module, arg
+
+
+def _no_such_config(name: str, included: Mapping[str, Path]) -> str:
+    """Returns the rule and the remedy for a value of ``--config`` that is neither a file nor an included config."""
+    if not is_config_name(name):
+        return "no such Python file; try --config=quickstart, which is included in lm_mia"
+    completions = sorted(other for other in included if other.startswith(name))
+    similar = completions or difflib.get_close_matches(name, included, 1, cutoff=0.7)
+    hint = "try --config=quickstart, or a path such as my_config.py"
+    if similar:
+        hint = f"did you mean {similar[0]}?"
+    return f"lm_mia includes no config of this name; {hint}"
+
+
+def _call_get_config(config_arg: str, module: ModuleType, arg: str) -> Config:
+    """Returns the Config that the file's ``get_config`` returns; raises UserError if fields have wrong types."""
+    if not hasattr(module, "get_config"):
+        raise UserError(f"--config={config_arg}: the file defines no get_config()")
+    assert module.__file__ is not None
+    with _one_line_errors(config_arg, Path(module.__file__)):
+        takes_arg = bool(inspect.signature(module.get_config).parameters)
+        if arg and not takes_arg:
+            raise UserError(
+                f"--config={config_arg}: get_config() takes no argument; remove ':{arg}'"
+            )
+        config = module.get_config(arg) if arg else module.get_config()
+    if not isinstance(config, Config):
+        raise UserError(
+            f"--config={config_arg}: get_config() returned {type(config).__name__}, not a Config"
+        )
+    for name, kind in field_types().items():
+        if kind is float and type(value := _get(config, name)) is int:
+            config = _set(config, name.split("."), float(value))  # 0 and 0.0 are the same recipe
+    if errors := type_errors(config):
+        line_of = _line_finder(module, ())
+        raise UserError(
+            "\n".join(
+                f"--config={config_arg}: {message}{line_of(name)}"
+                for name, message in errors.items()
+            )
+        )
+    return config
+
+
+def _call_sweep(config_arg: str, module: ModuleType, arg: str) -> list[Any]:
+    """Returns the entries of the file's ``sweep``, which is given ARG if it takes an argument."""
+    assert module.__file__ is not None
+    with _one_line_errors(config_arg, Path(module.__file__)):
+        takes_arg = bool(inspect.signature(module.sweep).parameters)
+        entries: Any = module.sweep(arg) if arg and takes_arg else module.sweep()
+        if entries is None:
+            raise UserError(f"--config={config_arg}: sweep() must yield dicts; it returned None")
+        return list(entries)
+
+
+def _split_flags(overrides: Sequence[str]) -> list[tuple[str, list[str]]]:
+    """Returns (field, values) of each flag.
+
+    Raises:
+      UserError: if a word precedes all flags, or a flag is repeated.
+    """
     flags: list[tuple[str, list[str]]] = []
     for word in overrides:
         if word.startswith("--config."):
@@ -371,63 +421,66 @@ def _flags(overrides: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
                 f"{word}: unknown argument; overrides look like --config.model.layers=4"
             )
     names = [name for name, _ in flags]
-    if twice := sorted({f"--config.{name}" for name in names if names.count(name) > 1}):
-        raise UserError("\n".join(f"{flag}: given more than once; give it once" for flag in twice))
-    return iter(flags)
+    if repeated := sorted({f"--config.{name}" for name in names if names.count(name) > 1}):
+        raise UserError(
+            "\n".join(f"{flag}: given more than once; give it once" for flag in repeated)
+        )
+    return flags
 
 
-def _fits(value: Any, kind: Any) -> bool:
+def _has_type(value: Any, kind: Any) -> bool:
+    """Returns whether a value is of the type of a field; whole numbers may stand in a tuple of floats."""
     if typing.get_origin(kind) is typing.Literal:
         return value in typing.get_args(kind)
     if typing.get_origin(kind) is tuple:
-        of, *rest = typing.get_args(kind)
+        item, *rest = typing.get_args(kind)
         if not isinstance(value, tuple) or (rest != [...] and len(value) != 1 + len(rest)):
             return False
-        return all(_fits(part, of) or (of is float and type(part) is int) for part in value)
+        return all(_has_type(v, item) or (item is float and type(v) is int) for v in value)
     return type(value) is kind
 
 
 def _describe(kind: Any) -> str:
+    """Returns what the value of a field must be, for a message."""
     if typing.get_origin(kind) is typing.Literal:
         return "one of " + ", ".join(map(str, typing.get_args(kind)))
     if typing.get_origin(kind) is tuple:
-        of, *rest = typing.get_args(kind)
-        if typing.get_origin(of) is typing.Literal:
-            return "some of " + ", ".join(map(str, typing.get_args(of)))
-        if of is int:
-            return "a list of whole numbers such as 100,200"
+        item, *rest = typing.get_args(kind)
+        if typing.get_origin(item) is typing.Literal:
+            return "one or more of " + ", ".join(map(str, typing.get_args(item)))
+        if item is int:
+            return "a list of integers such as 100,200"
+        if item is str:
+            return "a list of names"
         return ("a list of" if rest == [...] else "two") + " numbers such as 0.01,0.05"
-    names = {
-        int: "a whole number",
-        float: "a number",
-        str: "a text",
-        bool: "True or False",
-    }
-    return names[kind]
-
-
-def _set(node: Any, path: list[str], value: Any) -> Any:
-    new = value if len(path) == 1 else _set(getattr(node, path[0]), path[1:], value)
-    return dataclasses.replace(node, **{path[0]: new})
+    return {int: "an integer", float: "a number", str: "a string", bool: "True or False"}[kind]
 
 
 class Parser(argparse.ArgumentParser):
-    """Parses the flags of a command; every mistake is a one-line UserError."""
+    """Parses the flags of a command; every mistake becomes a one-line UserError."""
 
-    def __init__(self, prog: str, elsewhere: Mapping[str, str] | None = None, **settings: Any):
-        """Args: prog: the command. elsewhere: flags of other commands -> the command. settings: of `ArgumentParser`."""
-        kind = argparse.RawDescriptionHelpFormatter
-        super().__init__(prog, allow_abbrev=False, formatter_class=kind, **settings)
+    def __init__(
+        self, prog: str, elsewhere: Mapping[str, str] | None = None, **settings: Any
+    ) -> None:
+        """Creates a parser without flags.
+
+        Args:
+          prog: the command.
+          elsewhere: flags of other commands -> these commands, for error messages.
+          settings: further arguments of `argparse.ArgumentParser`.
+        """
+        formatter = argparse.RawDescriptionHelpFormatter
+        super().__init__(prog, allow_abbrev=False, formatter_class=formatter, **settings)
         self._elsewhere = elsewhere or {}
 
     def parse_flags(
-        self, argv: Sequence[str], wrong: list[str]
+        self, argv: Sequence[str], mistakes: list[str]
     ) -> tuple[argparse.Namespace, list[str]]:
         """Returns (the command's own flags, the overrides ``--config.section.field=value``).
 
         Args:
           argv: the arguments.
-          wrong: a line is added for each flag that is repeated or unknown; the latter suggests the nearest known flag.
+          mistakes: a line is added for each flag that is repeated or unknown; the latter suggests a similar flag.
 
         Raises:
           UserError: if a flag lacks its value, or has a value that it does not take.
@@ -440,23 +493,23 @@ class Parser(argparse.ArgumentParser):
                 words = overrides if word.startswith("--config.") else own
             words.append(word)
         names = [w.partition("=")[0].replace("_", "-") for w in own if w.startswith("--")]
-        wrong += [
+        mistakes += [
             f"{name}: given more than once; give it once"
             for name in dict.fromkeys(names)
             if names.count(name) > 1
         ]
-        known, unknown = self.parse_known_args(own)
+        options, unknown = self.parse_known_args(own)
         for word in unknown:
             name = word.partition("=")[0].replace("_", "-")
             if not word.startswith("--"):
-                wrong.append(f"{word}: unknown argument; see {self.prog} --help")
+                mistakes.append(f"{word}: unknown argument; see {self.prog} --help")
             elif name in self._elsewhere:
-                wrong.append(f"{name}: works only with {self._elsewhere[name]}; leave it out")
+                mistakes.append(f"{name}: works only with {self._elsewhere[name]}; leave it out")
             else:
-                near = difflib.get_close_matches(name, self._option_string_actions, n=1)
-                hint = f"did you mean {near[0]}?" if near else f"see {self.prog} --help"
-                wrong.append(f"{name}: there is no such flag; {hint}")
-        return known, overrides
+                similar = difflib.get_close_matches(name, self._option_string_actions, 1)
+                hint = f"did you mean {similar[0]}?" if similar else f"see {self.prog} --help"
+                mistakes.append(f"{name}: unknown flag; {hint}")
+        return options, overrides
 
     def error(self, message: str) -> NoReturn:
         """Raises a UserError instead of printing the usage."""
@@ -464,7 +517,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _is_number(word: str) -> bool:
-    """Whether an argument is a number, such as -3, rather than a flag."""
+    """Returns whether an argument is a number, such as -3, rather than a flag."""
     try:
         float(word)
     except ValueError:

@@ -10,58 +10,61 @@ from typing import Any, Literal
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """Where documents come from."""
+    """Where the documents come from."""
 
     source: Literal["docstrings", "text", "jsonl", "parquet", "c4"] = "docstrings"
-    """docstrings: of the pinned dependencies, no download; text: one .txt a document; jsonl: .jsonl or .jsonl.gz;
-    c4: the TFDS build c4/en:3.1.0, read record by record."""
+    """docstrings: docstrings of installed packages, no download; text: one .txt file per document; jsonl: .jsonl or
+    .jsonl.gz files; parquet: .parquet files; c4: the TFDS build c4/en:3.1.0."""
     path: str = ""
-    """A file, a folder or a glob; empty for docstrings; for c4 the TFDS data folder (empty: TFDS's own default)."""
+    """A file, a folder or a glob. Leave it empty for docstrings. For c4, the TFDS data folder; if empty, the default
+    of TFDS."""
     column: str = "text"
-    """The text column of jsonl and parquet files."""
+    """Name of the column or field of parquet and jsonl files that holds the text."""
     min_chars: int = 200
-    """Shorter documents are left out."""
+    """Minimum length of a document in characters. Shorter documents are dropped."""
     deduplicate: Literal["near", "exact", "none"] = "near"
-    """near: one document of each cluster that shares half of its 8-word shingles; exact: equal texts only; none: all
-    documents stay, as they must where there are too many to compare (c4)."""
+    """near: keep one document of each cluster of documents that share half of their 8-word shingles; exact: drop
+    identical texts only; none: keep all documents, which c4 requires since it is too large to compare."""
     processes: int = 0
-    """Processes that tokenise; 0: one a CPU core."""
+    """Number of processes that tokenize the documents. 0: one per CPU core."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Tokenizer:
-    """The sentencepiece vocabulary: trained on the corpus, or given."""
+    """The SentencePiece vocabulary, trained on the corpus or read from a file."""
 
     path: str = ""
-    """A sentencepiece .model file with pad 0, eos 1, bos 2, unk 3; empty: train one on the corpus."""
+    """A SentencePiece .model file with the ids pad=0, eos=1, bos=2 and unk=3. If empty, a vocabulary is trained on the
+    corpus."""
     vocab_size: int = 32_000
-    """Pieces in the vocabulary; with a path, what the file holds."""
+    """Number of pieces in the vocabulary. If tokenizer.path is set, it must equal the number of pieces in that file."""
     documents: int = 0
-    """Documents, drawn by population.seed, that a vocabulary is trained on; 0: all."""
+    """Number of documents, drawn with population.seed, that the vocabulary is trained on. 0: all documents."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Population:
-    """The 2N samples that every row trains on a half of and is scored on whole."""
+    """The 2N samples. Each model is trained on about half of them and scored on all of them."""
 
     samples: int = 2**20
-    """2N."""
+    """Number of samples, 2N. Must be even."""
     seed: int = 0
-    """Which documents are drawn, and in which order they are numbered."""
+    """Seed that determines which documents are drawn and how they are numbered."""
     length_tokens: int = 1024
-    """Samples are cut at this many tokens, <bos> and <eos> included."""
+    """Maximum length of a sample in tokens, including <bos> and <eos>. Longer samples are truncated."""
     distinct_prefix_tokens: int = 0
-    """Samples that share their first so many tokens with one drawn earlier are left out (StrongMIA Figure 16)."""
+    """Number of tokens after <bos>. Samples that begin with the same tokens as an earlier sample are dropped (StrongMIA
+    Figure 16). 0: none are dropped."""
     validation_samples: int = 0
-    """Samples drawn after the 2N, which no row trains on, for the validation loss."""
+    """Number of additional samples, on which no model is trained, for the validation loss."""
     frequency_samples: int = 2**16
-    """Samples, drawn by seed, over which document frequencies are counted, for TF-IDF (StrongMIA Figure 31); all, if
-    they are fewer."""
+    """Maximum number of samples over which document frequencies are counted for TF-IDF (StrongMIA Figure 31)."""
     group_prefix_tokens: int = 50
-    """Samples whose first so many tokens after <bos> are the same are of one group in the sample table."""
+    """Number of tokens after <bos>. Samples that begin with the same tokens have the same prefix_group in the sample
+    table."""
 
 
-MODEL_SIZES = {  # layers, width; named by parameters without embeddings, 12 layers width^2
+MODEL_SIZES = {  # (layers, width), by the number of parameters without embeddings, 12 * layers * width**2
     "10M": (3, 512),
     "44M": (14, 512),
     "85M": (12, 768),
@@ -73,7 +76,9 @@ MODEL_SIZES = {  # layers, width; named by parameters without embeddings, 12 lay
     "604M": (48, 1024),
     "1018M": (36, 1536),
 }
+"""The model sizes of StrongMIA: name -> (layers, width)."""
 HEAD_WIDTH = 64
+"""Width of an attention head if ``model.heads`` is 0."""
 Size = Literal[
     "10M", "44M", "85M", "140M", "302M", "425M", "489M", "509M", "604M", "1018M", "custom"
 ]
@@ -81,70 +86,81 @@ Size = Literal[
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """GPT-2-like decoder-only transformer."""
+    """A decoder-only transformer like GPT-2."""
 
     size: Size = "85M"
-    """Of StrongMIA, by parameters without embeddings; custom: whatever layers, width and heads say."""
+    """A model size of StrongMIA, named by its number of parameters without embeddings; custom: the size that
+    model.layers, model.width and model.heads define."""
     layers: int = 0
-    """0: those of the size."""
+    """Number of layers. 0: that of model.size."""
     width: int = 0
-    """0: that of the size."""
+    """Width of the residual stream. 0: that of model.size."""
     heads: int = 0
-    """0: one for every 64 of the width."""
+    """Number of attention heads per layer; must divide model.width. 0: one head per 64 units of width."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Of activations; parameters, softmax, loss and optimizer are float32."""
+    """Type of the activations. Parameters, softmax, loss and optimizer state are always float32."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Optimizer:
-    """AdamW, linear warm-up, then decay (StrongMIA Appendix G; Figure 15 changes one thing at a time)."""
+    """AdamW with linear warm-up and a learning-rate schedule (StrongMIA Appendix G and Figure 15)."""
 
     init_learning_rate: float = 1e-7
+    """Learning rate of the first step, from which it rises linearly during the warm-up."""
     peak_learning_rate: float = 3e-4
+    """Learning rate at the end of the warm-up."""
     final_learning_rate: float = 3e-5
+    """Learning rate at the end of training. Not used by the constant schedule."""
     warmup_steps: int = 750
+    """Length of the warm-up in steps. Must be less than the number of training steps."""
     weight_decay: float = 0.1
+    """Coefficient of the decoupled weight decay."""
     clip_norm: float = 1.0
-    """Gradients are scaled down to this global norm; 0: never."""
+    """Maximum global norm of the gradients; larger gradients are scaled down. 0: no clipping."""
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
-    """How the learning rate goes from its peak to its final value; constant: it stays at its peak."""
+    """Shape of the decay from the peak to the final learning rate; constant: the learning rate stays at its peak."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Train:
-    """How a row is trained."""
+    """How models are trained."""
 
     subset: Literal["exact", "bernoulli", "balanced"] = "exact"
-    """exact: N of 2N; bernoulli: each sample with probability 1/2; balanced: exact, in complementary pairs."""
+    """How a model's training subset is drawn. exact: N of the 2N samples; bernoulli: each sample with probability 1/2;
+    balanced: N samples, and models 2i and 2i + 1 are trained on complementary halves."""
     batch_size: int = 128
-    """Samples a step."""
+    """Number of samples per step."""
     epochs: int = 1
+    """Number of passes over the training subset."""
     checkpoint_minutes: float = 10.0
-    """Time between checkpoints inside a row; the last state is always saved."""
+    """Minutes between checkpoints during training. The final state is always saved."""
     workers: int = 0
-    """Processes that share the rows; 0: one a CPU core, or one an accelerator."""
+    """Number of processes that train models at the same time. 0: one per accelerator, or one per CPU core."""
     validations: int = 0
-    """How often, evenly over a row's training and the last time at its end, the validation loss is taken."""
+    """Number of times that the validation loss is computed during training, at equal intervals and at the end."""
     trackers: tuple[Literal["tensorboard", "wandb"], ...] = ()
-    """Where metrics go beside metrics.jsonl."""
+    """Experiment trackers that receive the metrics, in addition to metrics.jsonl."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Compute:
-    """How training is computed: what it costs, and the rounding of its sums, never what a row is."""
+    """How training is executed. These fields affect speed, memory and rounding, but not which model is trained."""
 
     sharding: Literal["none", "fsdp"] = "none"
-    """none: each model is trained on one device, and several devices train different models at the same time. fsdp: all
-    devices of all hosts of the job train one model together, and its parameters, moments and gradients are divided."""
+    """none: each model is trained on one device, several models at a time; fsdp: each model is sharded over all
+    devices of all hosts of the job."""
     micro_batch_size: int = 0
-    """Number of packed sequences that a device processes at once. 0: chosen automatically."""
+    """Number of packed sequences of population.length_tokens that a device processes at once in training; gradients
+    are summed over micro-batches. 0: chosen automatically."""
     attention: Literal["auto", "xla", "cudnn", "pallas"] = "auto"
-    """auto: cudnn on NVIDIA GPUs (bfloat16), pallas on TPUs, where the shapes allow, else xla; the log says which."""
+    """Attention implementation. auto: cudnn on NVIDIA GPUs with bfloat16 and pallas on TPUs where the shapes allow it,
+    otherwise xla; the choice is logged."""
     layers: Literal["auto", "unrolled", "scanned"] = "auto"
-    """unrolled: compiled one by one, fastest; scanned: one for all; auto: unrolled where memory allows."""
+    """unrolled: layers are compiled one by one, which is fastest; scanned: one compiled layer is used for all; auto:
+    unrolled if memory allows it."""
     remat: Literal["auto", "none", "dots", "full"] = "auto"
-    """What a layer computes again in the backward pass; dots: all but matrix products; full: everything; auto: none
-    for unrolled layers, full for scanned ones."""
+    """What the backward pass recomputes. none: nothing; dots: everything except matrix products; full: whole layers;
+    auto: none for unrolled layers, full for scanned ones."""
 
 
 Statistic = Literal[
@@ -154,19 +170,19 @@ Statistic = Literal[
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-    """How rows are scored."""
+    """How models are scored."""
 
     micro_batch_size: int = 0
-    """Rows of ``population.length_tokens`` that a device takes at once; 0: about 1,024 tokens on CPUs, whose caches
-    hold them, and 65,536 elsewhere."""
+    """Number of packed sequences of population.length_tokens that a device scores at once. 0: about 1,024 tokens on
+    CPUs, which fit into their caches, and 65,536 tokens on accelerators."""
     at_epochs: tuple[float, ...] = ()
-    """Rows are also scored after so many epochs, such as 0.5 or 1, beside their end."""
+    """Numbers of epochs, such as 0.5,1, after which models are scored in addition to the end of training."""
     at_steps: tuple[int, ...] = ()
-    """Rows are also scored after so many steps."""
+    """Training steps after which models are scored in addition to the end of training."""
     statistics: tuple[Statistic, ...] = ()
-    """What is stored of every sample beside its loss: for the attacks that need it, and for figures."""
+    """Statistics of each sample that are stored in addition to its loss. Some attacks and figures require them."""
     token_samples: tuple[int, ...] = ()
-    """Ids of samples whose log-probability is stored token by token too."""
+    """Ids of samples for which the log-probability of each token is stored."""
 
 
 AttackName = Literal[
@@ -188,43 +204,45 @@ ATTACK_STATISTICS = {
     "min_k_plus_plus": "min_k_plus_plus",
     "lowercase": "lowercase_loss",
 }
-"""The statistic of score.statistics that an attack needs beside the loss."""
+"""The statistics, in addition to the loss, that attacks require: attack -> value of ``score.statistics``."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Extract:
-    """Whether the samples that look most like members can be extracted from the first replica (Figure 7)."""
+    """Whether the most member-like samples can be extracted from the first replica (StrongMIA Figure 7)."""
 
     samples: int = 0
-    """So many with the highest scores of lira_online; 0: none."""
+    """Number of samples, those with the highest lira_online scores. 0: no extraction."""
     prefix_tokens: int = 50
-    """The first tokens of a sample, which are given, <bos> included."""
+    """Number of tokens at the start of a sample, including <bos>, that the model is prompted with."""
     suffix_tokens: int = 50
-    """The tokens after them, which are asked for."""
+    """Number of tokens after the prefix that are to be extracted."""
     temperature: float = 1.0
-    """Of the sampling scheme that is asked beside greedy and plain sampling; 0: greedy."""
+    """Temperature of the sampling scheme that is tried in addition to greedy decoding and plain sampling. 0: greedy."""
     top_k: int = 40
-    """Pieces that the scheme draws from; 0: all."""
+    """The scheme samples from this many of the most likely pieces. 0: from all."""
     top_p: float = 1.0
-    """And of these the likeliest, up to this sum."""
+    """The scheme samples from the most likely of these pieces, up to this total probability. 1: from all."""
     generations: int = 1
-    """Texts that are drawn for each sample under each scheme; of greedy there is one."""
+    """Number of continuations generated per sample and sampling scheme; greedy decoding generates one."""
     written_tokens: int = 0
-    """Tokens of a text, in which the suffix is looked for; 0: as many as the suffix has."""
+    """Length of a continuation in tokens, in which the suffix is searched. 0: extract.suffix_tokens."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Attack:
-    """Which rows exist, how they are attacked, and which decisions are reported."""
+    """Which models exist, how they are attacked, and which decisions are reported."""
 
     step: int = 0
-    """The score point that is attacked: a step of score.at_steps or of score.at_epochs; 0: the end."""
+    """Training step at which the models are attacked: a step of score.at_steps or score.at_epochs. 0: the end of
+    training."""
     references: int = 128
-    """Rows with subsets of their own, used to learn IN and OUT distributions."""
+    """Number of models with training subsets of their own, used to learn the IN and OUT distributions."""
     targets: int = 0
-    """So many of these, the last ones, are what figures attack with all others: targets of different subsets."""
+    """Number of these models, the last ones, that figures attack with all others as references."""
     replicas: int = 128
-    """Targets that share one subset and one initialisation and differ in order_seed; 0: no tables of decisions."""
+    """Number of targets that share one training subset and one initialization and differ only in batch order. 0: no
+    tables of decisions."""
     attacks: tuple[AttackName, ...] = (
         "lira_online",
         "lira_offline",
@@ -235,42 +253,45 @@ class Attack:
         "loss",
         "zlib",
     )
-    """What is compared; the tables of decisions are lira_online's."""
+    """Attacks to compare. Must include lira_online, which the tables of decisions are based on."""
     fprs: tuple[float, ...] = (1e-5, 1e-4, 1e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.75, 1.0)
-    """False positive rates at which thresholds are calibrated (StrongMIA Tables 1-6)."""
+    """False positive rates at which thresholds are calibrated (StrongMIA Tables 1-6), in ascending order."""
     focus_fpr: float = 0.01
-    """The one of fprs that single-operating-point figures and the archetypes show."""
+    """The false positive rate, one of attack.fprs, that is used wherever a single one is shown."""
     alpha: float = 0.05
-    """Level of the exact binomial test behind the coin-flip cutoff."""
+    """Significance level of the exact binomial test that defines the coin-flip cutoff."""
     band: tuple[float, float] = (1e-4, 0.1)
-    """False positive rates between which partial AUC and lift are taken."""
+    """Range of false positive rates over which partial AUC and lift are computed."""
     variance: Literal["per_sample", "pooled"] = "per_sample"
-    """LiRA's IN and OUT variances: of each sample, or one of each for all samples (for few references)."""
+    """Variances of LiRA. per_sample: one IN and one OUT variance for each sample; pooled: one of each for all samples,
+    which is better with few references."""
     finite_population: bool = False
-    """Divide LiRA's variances by 1 - N/2N, since subsets of one population vary less (Reliability Eq. 28)."""
+    """Divide LiRA's variances by 1 - N/2N, because subsets of a finite population vary less (Reliability Eq. 28)."""
     rmia_samples: int = 10_000
-    """|Z|: samples of the population, drawn by seed, that RMIA compares with; all, if they are fewer."""
+    """Maximum number of samples of the population that RMIA compares with, |Z|, drawn by seed."""
     rmia_gamma: float = 1.0
-    """How many times larger than a comparison's a sample's likelihood ratio must be, to count."""
+    """Threshold gamma of RMIA: a comparison counts if the likelihood ratio of the sample is at least gamma times that
+    of the comparison sample."""
     rmia_a: float = 1.0
-    """Of offline RMIA: how close the mean over all references is taken to be to that over OUT ones."""
+    """Parameter a of offline RMIA, from 0 to 1, which estimates the mean probability of a sample under IN references as
+    a p_OUT + (1 - a). 1: it equals that under OUT references."""
     bootstraps: int = 1000
-    """Redrawn sets of samples behind the intervals of the first target; 0: no intervals."""
+    """Number of bootstrap draws of the samples for the confidence intervals of the first target. 0: no intervals."""
     resample_references: int = 0
-    """References a set when one target is attacked with many sets of references; 0: not done."""
+    """Number of references per set with which one target is attacked again: many sets, disjoint and random. 0: none."""
     leave_one_out: bool = False
-    """Also attack every reference with all the others, for true-positive probabilities a sample."""
+    """Also attack each reference with all the others, for the true-positive probability of each sample."""
     clear_separation: float = 2.0
-    """Clear archetypes: IN and OUT means at least so many standard deviations apart."""
+    """Clear archetypes: minimum distance of IN and OUT mean, in standard deviations."""
     ambiguous_separation: float = 0.5
-    """Ambiguous archetypes: at most so many."""
+    """Ambiguous archetypes: maximum distance of IN and OUT mean, in standard deviations."""
     stable_flip: float = 0.1
-    """Stable archetypes: a flip rate of at most this."""
+    """Stable archetypes: maximum flip rate, from 0 to 0.5."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Everything a run depends on."""
+    """All settings of a run."""
 
     corpus: Corpus = Corpus()
     tokenizer: Tokenizer = Tokenizer()
@@ -283,43 +304,49 @@ class Config:
     attack: Attack = Attack()
     extract: Extract = Extract()
     name: str = ""
-    """Name of the recipe and of its folder in the workdir; empty: the config file's name. Commands whose configs give a
-    recipe the same name share its models."""
+    """Name of the recipe and of its folder in the workdir. If empty, the name of the config file. Commands that give
+    the same recipe the same name share its models."""
     figures: tuple[str, ...] = ()
-    """Figures of papers on the report page, in this order: names such as fig01_references, or paths of Python files
-    that define ``FIGURE``."""
+    """Figures on the report page, in this order: names such as fig01_references, or paths of Python files that define
+    FIGURE."""
 
 
 def resolve(config: Config) -> Config:
-    """The config with layers, width and heads as numbers, and the size that they have."""
-    m = config.model
-    layers, width = MODEL_SIZES.get(m.size, (0, 0))
-    layers, width = m.layers or layers, m.width or width
-    heads = m.heads or max(width // HEAD_WIDTH, 1)
-    size: Any = next((name for name, of in MODEL_SIZES.items() if of == (layers, width)), "custom")
-    model = dataclasses.replace(m, size=size, layers=layers, width=width, heads=heads)
+    """Returns the config with the numbers of layers and heads and the width filled in, and the size they make."""
+    model = config.model
+    layers, width = MODEL_SIZES.get(model.size, (0, 0))
+    layers, width = model.layers or layers, model.width or width
+    heads = model.heads or max(width // HEAD_WIDTH, 1)
+    names = {shape: name for name, shape in MODEL_SIZES.items()}
+    size: Any = names.get((layers, width), "custom")
+    model = dataclasses.replace(model, size=size, layers=layers, width=width, heads=heads)
     return dataclasses.replace(config, model=model)
 
 
 def to_dict(config: Config) -> dict[str, Any]:
-    """The config as nested plain values, ready for JSON."""
+    """Returns the config as nested plain values, ready for JSON."""
     return json.loads(json.dumps(dataclasses.asdict(config)))
 
 
-def total_steps(c: Config) -> int:
-    """Updates of a row with N members, from start to end; a Bernoulli subset may make more or fewer."""
-    return c.train.epochs * _per_epoch(c)
+def total_steps(config: Config) -> int:
+    """Returns the number of training steps of a model with N members; a Bernoulli subset may need more or fewer."""
+    return config.train.epochs * _steps_per_epoch(config)
 
 
-def score_steps(c: Config) -> tuple[int, ...]:
-    """Steps, ascending, after which rows are scored beside their end: ``score.at_steps`` and ``score.at_epochs``."""
-    return tuple(sorted({*c.score.at_steps, *epoch_steps(c)} - {total_steps(c)}))
+def score_steps(config: Config) -> tuple[int, ...]:
+    """Returns the steps before the end, ascending, after which models are scored.
+
+    These are ``score.at_steps`` and the steps of ``score.at_epochs``, without duplicates.
+    """
+    steps = {*config.score.at_steps, *epoch_steps(config)}
+    return tuple(sorted(steps - {total_steps(config)}))
 
 
-def epoch_steps(c: Config) -> list[int]:
-    """The step that each of ``score.at_epochs`` is rounded to, the first at the earliest."""
-    return [max(round(epochs * _per_epoch(c)), 1) for epochs in c.score.at_epochs]
+def epoch_steps(config: Config) -> list[int]:
+    """Returns the step to which each of ``score.at_epochs`` is rounded, at least 1."""
+    per_epoch = _steps_per_epoch(config)
+    return [max(round(epochs * per_epoch), 1) for epochs in config.score.at_epochs]
 
 
-def _per_epoch(c: Config) -> int:
-    return -(-(c.population.samples // 2) // c.train.batch_size)
+def _steps_per_epoch(config: Config) -> int:
+    return -(-(config.population.samples // 2) // config.train.batch_size)

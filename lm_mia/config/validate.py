@@ -1,178 +1,50 @@
-"""The rules of a configuration: ranges of its fields, and pairs of fields that must fit together."""
+"""The rules of a config: ranges of its fields, and fields that must fit together.
+
+One function per section of the config yields a message for each rule that is broken.
+"""
 
 import collections
 import math
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from lm_mia.config import schema
+from lm_mia.config.schema import Config
 
-_TOKEN_SAMPLES = 2**13  # a window of the scorer: seconds
+_MAX_TOKEN_SAMPLES = 2**13  # scored in one call, which takes seconds
+_NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9._+=,-]{0,79})?")
+_MIN_REFERENCES = 4
 
 
-def problems(c: schema.Config) -> list[str]:
-    """Every broken rule of a config, each as ``field=value: the rule; the way out``; empty if it is sound."""
-    found: list[str] = []
+def problems(config: Config) -> list[str]:
+    """Returns a line for each rule that a config breaks, as ``field=value: rule; remedy``.
 
-    def need(ok: bool, field: str, rule: str, way_out: str = "") -> None:
-        if not ok:
-            tail = f"; {way_out}" if way_out else ""
-            found.append(f"{field}={_get(c, field)!r}: {rule}{tail}")
-
-    samples, half = c.population.samples, c.population.samples // 2
-    positive = (
-        "corpus.min_chars",
-        "tokenizer.vocab_size",
-        "population.samples",
-        "model.layers",
-        "population.frequency_samples",
-        "population.group_prefix_tokens",
-        "model.width",
-        "model.heads",
-        "optimizer.peak_learning_rate",
-        "train.batch_size",
-        "train.epochs",
-        "train.checkpoint_minutes",
+    Args:
+      config: as returned by `lm_mia.config.resolve`.
+    """
+    sections = (
+        *(_corpus, _tokenizer, _population, _model, _optimizer, _train, _compute),
+        *(_score, _attack, _extract, _name),
     )
-    not_negative = (
-        "population.seed",
-        "optimizer.init_learning_rate",
-        "optimizer.final_learning_rate",
-        "optimizer.warmup_steps",
-        "optimizer.weight_decay",
-        "optimizer.clip_norm",
-        "corpus.processes",
-        "tokenizer.documents",
-        "population.distinct_prefix_tokens",
-        "population.validation_samples",
-        "train.workers",
-        "train.validations",
-        "compute.micro_batch_size",
-        "score.micro_batch_size",
-    )
-    for field in positive:
-        need(0 < _get(c, field) < math.inf, field, "must be a finite number larger than 0")
-    for field in not_negative:
-        need(0 <= _get(c, field) < math.inf, field, "must be a finite number, 0 or larger")
-    plain = re.compile(r"([A-Za-z0-9][A-Za-z0-9._+=,-]{0,79})?")
-    rule = "must be at most 80 letters, digits and '._+=,-', and begin with a letter or digit"
-    need(bool(plain.fullmatch(c.name)), "name", rule)
-    need(
-        samples % 2 == 0 or samples < 0,
-        "population.samples",
-        "must be even (2N)",
-        f"{samples + 1} is",
-    )
-    need(
-        c.population.length_tokens >= 3,
-        "population.length_tokens",
-        "must be 3 or more (<bos>, a piece, <eos>)",
-    )
-    need(
-        c.train.batch_size <= half or half < 1,
-        "train.batch_size",
-        f"must be at most N = population.samples / 2 = {half}, the size of a subset",
-        f"try --config.train.batch_size={max(half // 8, 1)}",
-    )
-    if c.model.heads > 0 and c.model.width > 0 and c.model.width % c.model.heads:
-        good = [h for h in range(1, c.model.width + 1) if c.model.width % h == 0]
-        near = min(good, key=lambda h: abs(h - c.model.heads))
-        rule = f"must divide model.width={c.model.width}"
-        need(False, "model.heads", rule, f"try --config.model.heads={near}")
-    m, head_width = c.model, 8  # which suits every attention: heads that do not fit are told above
-    if m.heads > 0 and m.width > 0 and m.width % m.heads == 0:
-        head_width = m.width // m.heads
-    length, asked = c.population.length_tokens, c.compute.attention
-    hurdles = unmet_attention_requirements(asked, m.dtype, head_width, length)
-    need(
-        not hurdles,
-        "compute.attention",
-        "; ".join(hurdles),
-        "set --config.compute.attention=auto",
-    )
-    need(
-        c.compute.sharding == "none" or c.train.workers <= 1,
-        "train.workers",
-        "must be 0 or 1 for compute.sharding='fsdp', where one process takes all devices",
-        "set --config.train.workers=0",
-    )
-    need(
-        c.population.distinct_prefix_tokens <= max(c.population.length_tokens, 0),
-        "population.distinct_prefix_tokens",
-        f"must be at most population.length_tokens={c.population.length_tokens}",
-    )
-    need(
-        c.train.validations <= 0 or c.population.validation_samples > 0,
-        "train.validations",
-        "needs held-out samples",
-        "try --config.population.validation_samples=1024",
-    )
-    need(
-        len(set(c.train.trackers)) == len(c.train.trackers),
-        "train.trackers",
-        "must have no duplicates",
-    )
-    if c.corpus.source == "c4":
-        need(
-            c.corpus.deduplicate == "none",
-            "corpus.deduplicate",
-            "corpus.source='c4' has too many documents to compare",
-            "set --config.corpus.deduplicate=none, and population.distinct_prefix_tokens if wanted",
-        )
-        need(
-            bool(c.tokenizer.path) or c.tokenizer.documents > 0,
-            "tokenizer.documents",
-            "corpus.source='c4' has too many documents to train a vocabulary on all",
-            "try --config.tokenizer.documents=1000000, or give tokenizer.path",
-        )
-    elif c.corpus.source == "docstrings":
-        need(
-            not c.corpus.path,
-            "corpus.path",
-            "corpus.source='docstrings' needs no path",
-            "set --config.corpus.source=text, jsonl or parquet",
-        )
-    else:
-        need(
-            bool(c.corpus.path),
-            "corpus.path",
-            f"corpus.source={c.corpus.source!r} needs a file, a folder or a glob",
-        )
-    if min(c.train.batch_size, c.train.epochs, half) > 0:
-        steps = schema.total_steps(c)
-        need(
-            c.optimizer.warmup_steps < steps,
-            "optimizer.warmup_steps",
-            f"must be less than the {steps} steps of a model, which population.samples, train.batch_size and "
-            "train.epochs make",
-            f"try --config.optimizer.warmup_steps={steps // 10}",
-        )
-        found += _point_problems(c, steps)
-        need(
-            c.train.validations <= steps,
-            "train.validations",
-            f"must be at most the {steps} steps of a model",
-        )
-    if c.train.subset == "balanced":
-        need(
-            c.attack.references % 2 == 0,
-            "attack.references",
-            "must be even for train.subset='balanced' (pairs)",
-        )
-    need(
-        len(set(c.score.statistics)) == len(c.score.statistics),
-        "score.statistics",
-        "must have no duplicates",
-    )
-    found += tokens(c) + _attack_problems(c) + extraction(c)
-    return found
+    return [message for section in sections for message in section(config)]
 
 
 def unmet_attention_requirements(
-    kind: str, dtype: str, head_width: int, length_tokens: int
+    attention: str, dtype: str, head_width: int, length_tokens: int
 ) -> list[str]:
-    """Why a kind of ``compute.attention`` cannot compute such a model on any platform; empty if it can."""
-    hurdles: dict[str, list[tuple[bool, str]]] = {
+    """Returns why an attention implementation cannot compute a model on any platform.
+
+    Args:
+      attention: a value of ``compute.attention``.
+      dtype: type of the activations.
+      head_width: width of one attention head.
+      length_tokens: maximum length of a sample in tokens.
+
+    Returns:
+      One clause per unmet requirement; empty if there is none.
+    """
+    requirements = {
         "cudnn": [
             (dtype == "bfloat16", f"model.dtype=bfloat16, not {dtype}"),
             (head_width % 8 == 0, f"model.width / model.heads divisible by 8, not {head_width}"),
@@ -186,166 +58,456 @@ def unmet_attention_requirements(
             ),
         ],
     }
-    return [f"it needs {what}" for ok, what in hurdles.get(kind, []) if not ok]
+    return [f"it needs {rule}" for is_met, rule in requirements.get(attention, []) if not is_met]
 
 
-def _point_problems(c: schema.Config, steps: int) -> list[str]:
-    """What is wrong with the score points of a row of so many steps, and with the one that is attacked."""
-    found: list[str] = []
-    rule = "must lie above 0 and before the end ({}), which is always scored, without duplicates"
-    for field, end in (("at_steps", steps), ("at_epochs", c.train.epochs)):
-        asked, said = getattr(c.score, field), f"score.{field}={getattr(c.score, field)!r}: "
-        if not all(0 < p < end for p in asked) or len(set(asked)) < len(asked):
-            found.append(said + rule.format(end))
-        elif field == "at_epochs":
-            rounded = schema.epoch_steps(c)
-            if steps in rounded or len(set(rounded)) < len(rounded):
-                told = ", ".join(map(str, rounded))
-                rounds = (
-                    "must be steps before the end ({}), which is always scored, without duplicates"
-                )
-                found.append(f"{said}{rounds.format(steps)}; rounded they are {told}")
-        if asked and c.train.subset == "bernoulli":
-            found.append(
-                f"{said}train.subset='bernoulli' gives every model a different number of steps; "
-                "set --config.train.subset=exact"
+def _corpus(config: Config) -> Iterator[str]:
+    corpus = config.corpus
+    yield from _positive(config, "corpus.min_chars")
+    yield from _not_negative(config, "corpus.processes")
+    if corpus.source == "c4":
+        if corpus.deduplicate != "none":
+            yield _message(
+                config,
+                "corpus.deduplicate",
+                "corpus.source='c4' has too many documents to compare",
+                "set --config.corpus.deduplicate=none; population.distinct_prefix_tokens can drop duplicates",
             )
-    said = f"attack.step={c.attack.step!r}: must be 0 (the end) or a score point, "
-    if all(0 < p < c.train.epochs for p in c.score.at_epochs):
-        there = [p for p in sorted({*c.score.at_steps, *schema.epoch_steps(c)}) if 0 < p < steps]
-        if c.attack.step not in (0, *there):
-            found.append(said + (" or ".join(map(str, there)) or "of which there are none"))
-    elif not 0 <= c.attack.step < steps:  # any other may be what a broken at_epochs was meant to be
-        found.append(f"{said}all before step {steps}")
-    return found
+    elif corpus.source == "docstrings":
+        if corpus.path:
+            yield _message(
+                config,
+                "corpus.path",
+                "must be empty for corpus.source='docstrings'",
+                "set --config.corpus.source to text, jsonl or parquet",
+            )
+    elif not corpus.path:
+        yield _message(
+            config,
+            "corpus.path",
+            f"must be a file, a folder or a glob for corpus.source={corpus.source!r}",
+            "set --config.corpus.path",
+        )
 
 
-def _attack_problems(c: schema.Config) -> list[str]:
-    a = c.attack
-    lacking = [
-        n
-        for n in a.attacks
-        if schema.ATTACK_STATISTICS.get(n, "loss") not in (*c.score.statistics, "loss")
-    ]
-    rules: list[tuple[bool, str, str]] = [
-        (a.references >= 4, "references", "must be 4 or more, for 2 IN and 2 OUT of a sample"),
-        (
-            a.targets == 0 or 0 < a.targets <= a.references - 4,
-            "targets",
-            f"must leave 4 of attack.references={a.references} or more",
-        ),
-        (
-            c.train.subset != "balanced" or a.targets % 2 == 0,
-            "targets",
-            "must be even under train.subset='balanced', where references come in pairs",
-        ),
-        (
-            a.replicas >= 2 or a.replicas == 0,
-            "replicas",
+def _tokenizer(config: Config) -> Iterator[str]:
+    yield from _positive(config, "tokenizer.vocab_size")
+    yield from _not_negative(config, "tokenizer.documents")
+    tokenizer = config.tokenizer
+    if config.corpus.source == "c4" and not tokenizer.path and tokenizer.documents == 0:
+        yield _message(
+            config,
+            "tokenizer.documents",
+            "corpus.source='c4' has too many documents to train a vocabulary on all of them",
+            "try --config.tokenizer.documents=1000000, or set --config.tokenizer.path",
+        )
+
+
+def _population(config: Config) -> Iterator[str]:
+    population = config.population
+    samples, length_tokens = population.samples, population.length_tokens
+    yield from _positive(
+        config,
+        "population.samples",
+        "population.frequency_samples",
+        "population.group_prefix_tokens",
+    )
+    yield from _not_negative(
+        config,
+        "population.seed",
+        "population.distinct_prefix_tokens",
+        "population.validation_samples",
+    )
+    if samples > 0 and samples % 2:
+        yield _message(
+            config,
+            "population.samples",
+            "must be even, since models are trained on half of the samples",
+            f"try --config.population.samples={samples + 1}",
+        )
+    if length_tokens < 3:
+        yield _message(
+            config, "population.length_tokens", "must be 3 or larger (<bos>, one token, <eos>)"
+        )
+    if population.distinct_prefix_tokens > max(length_tokens, 0):
+        yield _message(
+            config,
+            "population.distinct_prefix_tokens",
+            f"must be at most population.length_tokens={length_tokens}",
+        )
+
+
+def _model(config: Config) -> Iterator[str]:
+    yield from _positive(config, "model.layers", "model.width", "model.heads")
+    width, heads = config.model.width, config.model.heads
+    if heads > 0 and width > 0 and width % heads:
+        divisors = [count for count in range(1, width + 1) if width % count == 0]
+        nearest = min(divisors, key=lambda count: abs(count - heads))
+        yield _message(
+            config,
+            "model.heads",
+            f"must divide model.width={width}",
+            f"try --config.model.heads={nearest}",
+        )
+
+
+def _optimizer(config: Config) -> Iterator[str]:
+    yield from _positive(config, "optimizer.peak_learning_rate")
+    yield from _not_negative(
+        config,
+        "optimizer.init_learning_rate",
+        "optimizer.final_learning_rate",
+        "optimizer.warmup_steps",
+        "optimizer.weight_decay",
+        "optimizer.clip_norm",
+    )
+    if _has_steps(config) and config.optimizer.warmup_steps >= schema.total_steps(config):
+        steps = schema.total_steps(config)
+        yield _message(
+            config,
+            "optimizer.warmup_steps",
+            f"must be less than the {steps} training steps of a model, which follow from population.samples, "
+            "train.batch_size and train.epochs",
+            f"try --config.optimizer.warmup_steps={steps // 10}",
+        )
+
+
+def _train(config: Config) -> Iterator[str]:
+    train, half = config.train, config.population.samples // 2
+    yield from _positive(config, "train.batch_size", "train.epochs", "train.checkpoint_minutes")
+    yield from _not_negative(config, "train.workers", "train.validations")
+    if half >= 1 and train.batch_size > half:
+        yield _message(
+            config,
+            "train.batch_size",
+            f"must be at most N = population.samples / 2 = {half}, the size of a training subset",
+            f"try --config.train.batch_size={max(half // 8, 1)}",
+        )
+    if config.compute.sharding == "fsdp" and train.workers > 1:
+        yield _message(
+            config,
+            "train.workers",
+            "must be 0 or 1 for compute.sharding='fsdp', where one process uses all devices of a machine",
+            "set --config.train.workers=0",
+        )
+    if train.validations > 0 and config.population.validation_samples <= 0:
+        yield _message(
+            config,
+            "train.validations",
+            "requires held-out samples",
+            "try --config.population.validation_samples=1024",
+        )
+    if _has_steps(config) and train.validations > schema.total_steps(config):
+        yield _message(
+            config,
+            "train.validations",
+            f"must be at most the {schema.total_steps(config)} training steps of a model",
+        )
+    if _has_duplicates(train.trackers):
+        yield _message(config, "train.trackers", "must have no duplicates")
+
+
+def _compute(config: Config) -> Iterator[str]:
+    yield from _not_negative(config, "compute.micro_batch_size")
+    model = config.model
+    # If the heads do not divide the width, which has a message of its own, assume a width that is always supported.
+    head_width = 8
+    if model.heads > 0 and model.width > 0 and model.width % model.heads == 0:
+        head_width = model.width // model.heads
+    unmet = unmet_attention_requirements(
+        config.compute.attention, model.dtype, head_width, config.population.length_tokens
+    )
+    if unmet:
+        yield _message(
+            config,
+            "compute.attention",
+            "; ".join(unmet),
+            "set --config.compute.attention=auto",
+        )
+
+
+def _score(config: Config) -> Iterator[str]:
+    yield from _not_negative(config, "score.micro_batch_size")
+    if _has_duplicates(config.score.statistics):
+        yield _message(config, "score.statistics", "must have no duplicates")
+    if _has_steps(config):
+        yield from _score_points(config)
+    yield from _token_samples(config)
+
+
+def _score_points(config: Config) -> Iterator[str]:
+    """Yields the broken rules of ``score.at_steps`` and ``score.at_epochs``."""
+    steps, epochs = schema.total_steps(config), config.train.epochs
+    for field, end in (("score.at_steps", steps), ("score.at_epochs", epochs)):
+        points = _get(config, field)
+        if _has_duplicates(points) or not all(0 < point < end for point in points):
+            yield _message(
+                config,
+                field,
+                f"must be distinct numbers above 0 and below {end}, the end of training, which is always scored",
+            )
+        elif field == "score.at_epochs":
+            rounded = schema.epoch_steps(config)
+            if steps in rounded or _has_duplicates(rounded):
+                yield _message(
+                    config,
+                    field,
+                    f"is rounded to steps {', '.join(map(str, rounded))}, which must be distinct and below {steps}, "
+                    "the end of training, which is always scored",
+                )
+        if points and config.train.subset == "bernoulli":
+            yield _message(
+                config,
+                field,
+                "must be empty for train.subset='bernoulli', where models differ in the number of steps",
+                "set --config.train.subset=exact",
+            )
+
+
+def _token_samples(config: Config) -> Iterator[str]:
+    ids, samples = collections.Counter(config.score.token_samples), config.population.samples
+    invalid = [i for i, count in ids.items() if count > 1 or not 0 <= i < samples]
+    if not invalid and len(ids) <= _MAX_TOKEN_SAMPLES:
+        return
+    listed = ", ".join(map(str, invalid[:5])) + (", ..." if len(invalid) > 5 else "")
+    yield (
+        f"score.token_samples: {listed or f'{len(ids)} samples'}: must be at most {_MAX_TOKEN_SAMPLES} distinct sample "
+        f"ids, from 0 to population.samples - 1 = {samples - 1}"
+    )
+
+
+def _attack(config: Config) -> Iterator[str]:
+    if _has_steps(config):
+        yield from _attack_step(config)
+    yield from _attacked_models(config)
+    yield from _attack_names(config)
+    yield from _rates(config)
+    yield from _rmia(config)
+    yield from _resampling(config)
+    yield from _archetypes(config)
+
+
+def _attack_step(config: Config) -> Iterator[str]:
+    step, end = config.attack.step, schema.total_steps(config)
+    rule = "must be 0 (the end of training) or a step at which models are scored, "
+    if all(0 < epochs < config.train.epochs for epochs in config.score.at_epochs):
+        scored = sorted({*config.score.at_steps, *schema.epoch_steps(config)})
+        scored = [point for point in scored if 0 < point < end]
+        if not scored and step:
+            yield _message(
+                config,
+                "attack.step",
+                "must be 0 (the end of training), since models are not scored at other steps",
+                "add the step to score.at_steps",
+            )
+        elif step not in (0, *scored):
+            yield _message(config, "attack.step", rule + " or ".join(map(str, scored)))
+    elif (
+        not 0 <= step < end
+    ):  # an invalid score.at_epochs may have been meant to include any other step
+        yield _message(config, "attack.step", f"{rule}below {end}")
+
+
+def _attacked_models(config: Config) -> Iterator[str]:
+    attack, is_balanced = config.attack, config.train.subset == "balanced"
+    if attack.references < _MIN_REFERENCES:
+        yield _message(
+            config, "attack.references", "must be 4 or more, for 2 IN and 2 OUT losses per sample"
+        )
+    if is_balanced and attack.references % 2:
+        yield _message(
+            config,
+            "attack.references",
+            "must be even for train.subset='balanced', where references come in pairs",
+        )
+    if attack.targets and not 0 < attack.targets <= attack.references - _MIN_REFERENCES:
+        yield _message(
+            config,
+            "attack.targets",
+            f"must leave at least {_MIN_REFERENCES} of attack.references={attack.references}",
+        )
+    if is_balanced and attack.targets % 2:
+        yield _message(
+            config,
+            "attack.targets",
+            "must be even for train.subset='balanced', where references come in pairs",
+        )
+    if attack.replicas < 2 and attack.replicas != 0:
+        yield _message(
+            config,
+            "attack.replicas",
             "must be 0 (no replicas) or at least 2, since a flip rate needs two decisions",
-        ),
-        (
-            "lira_online" in a.attacks and len(set(a.attacks)) == len(a.attacks),
-            "attacks",
-            "must name lira_online, whose decisions the tables show, and have no duplicates",
-        ),
-        (
-            not lacking,
-            "attacks",
-            f"for {', '.join(lacking)} the loss is not enough; set --config.score.statistics="
-            + ",".join([*c.score.statistics, *(schema.ATTACK_STATISTICS[n] for n in lacking)]),
-        ),
-        (0 < a.alpha < 1, "alpha", "must lie between 0 and 1"),
-        (
-            bool(a.fprs)
-            and all(0 < f <= 1 for f in a.fprs)
-            and list(a.fprs) == sorted(a.fprs)
-            and len({f"{f:g}" for f in a.fprs}) == len(a.fprs),
-            "fprs",
-            "must be rates above 0, at most 1, in ascending order, distinct in their first 6 digits",
-        ),
-        (a.focus_fpr in a.fprs, "focus_fpr", f"must be one of attack.fprs={a.fprs}"),
-        (0 <= a.band[0] < a.band[1] <= 1, "band", "must be two rates in [0, 1], the lower first"),
-        (a.rmia_samples >= 1, "rmia_samples", "must be 1 or larger"),
-        (0 < a.rmia_gamma < math.inf, "rmia_gamma", "must be a finite number larger than 0"),
-        (0 <= a.rmia_a <= 1, "rmia_a", "must lie in [0, 1]"),
-        (a.bootstraps >= 0, "bootstraps", "must be 0 or larger"),
-        (
-            a.resample_references == 0
-            or (4 <= a.resample_references <= a.references // 2 and a.resample_references % 2 == 0),
-            "resample_references",
-            f"must be 0, or even (sets are made of pairs) and from 4 to attack.references / 2 = {a.references // 2}",
-        ),
-        (
-            not (a.leave_one_out and c.train.subset == "balanced"),
-            "leave_one_out",
-            "with train.subset='balanced' the other models reveal the subset of the one that is left out; set "
-            "--config.train.subset=exact or bernoulli",
-        ),
-        (
-            0 <= a.ambiguous_separation <= a.clear_separation < math.inf,
-            "ambiguous_separation",
-            f"must lie between 0 and attack.clear_separation={a.clear_separation}",
-        ),
-        (0 <= a.stable_flip <= 0.5, "stable_flip", "must lie in [0, 0.5]"),
-    ]
-    return [f"attack.{field}={getattr(a, field)!r}: {rule}" for ok, field, rule in rules if not ok]
+        )
+    if is_balanced and attack.leave_one_out:
+        yield _message(
+            config,
+            "attack.leave_one_out",
+            "with train.subset='balanced' the other models reveal the training subset of the model that is left out",
+            "set --config.train.subset=exact or bernoulli",
+        )
 
 
-def _get(c: schema.Config, field: str) -> Any:
-    value: Any = c
+def _attack_names(config: Config) -> Iterator[str]:
+    attacks, statistics = config.attack.attacks, config.score.statistics
+    if "lira_online" not in attacks or _has_duplicates(attacks):
+        yield _message(
+            config,
+            "attack.attacks",
+            "must include lira_online, whose decisions the tables show, and have no duplicates",
+        )
+    required = {name: schema.ATTACK_STATISTICS.get(name, "loss") for name in attacks}
+    unmet = [name for name in attacks if required[name] not in (*statistics, "loss")]
+    if unmet:
+        names = ",".join([*statistics, *(required[name] for name in unmet)])
+        yield _message(
+            config,
+            "attack.attacks",
+            f"{', '.join(unmet)} {'require' if len(unmet) > 1 else 'requires'} more than the loss",
+            f"set --config.score.statistics={names}",
+        )
+
+
+def _rates(config: Config) -> Iterator[str]:
+    attack = config.attack
+    if not 0 < attack.alpha < 1:
+        yield _message(config, "attack.alpha", "must be between 0 and 1")
+    if (
+        not attack.fprs
+        or not all(0 < rate <= 1 for rate in attack.fprs)
+        or list(attack.fprs) != sorted(attack.fprs)
+        or _has_duplicates([f"{rate:g}" for rate in attack.fprs])
+    ):
+        yield _message(
+            config,
+            "attack.fprs",
+            "must be rates above 0 and at most 1, in ascending order, distinct in their first 6 digits",
+        )
+    if attack.focus_fpr not in attack.fprs:
+        yield _message(config, "attack.focus_fpr", f"must be one of attack.fprs={attack.fprs}")
+    if not 0 <= attack.band[0] < attack.band[1] <= 1:
+        yield _message(config, "attack.band", "must be two rates in [0, 1], the lower one first")
+    if attack.bootstraps < 0:
+        yield _message(config, "attack.bootstraps", "must be 0 or larger")
+
+
+def _rmia(config: Config) -> Iterator[str]:
+    attack = config.attack
+    if attack.rmia_samples < 1:
+        yield _message(config, "attack.rmia_samples", "must be 1 or larger")
+    yield from _positive(config, "attack.rmia_gamma")
+    if not 0 <= attack.rmia_a <= 1:
+        yield _message(config, "attack.rmia_a", "must be in [0, 1]")
+
+
+def _resampling(config: Config) -> Iterator[str]:
+    size, largest = config.attack.resample_references, config.attack.references // 2
+    if size and (size % 2 or not _MIN_REFERENCES <= size <= largest):
+        yield _message(
+            config,
+            "attack.resample_references",
+            "must be 0, or an even number (sets are made of pairs) from 4 to attack.references / 2 = "
+            f"{largest}",
+        )
+
+
+def _archetypes(config: Config) -> Iterator[str]:
+    attack = config.attack
+    if not 0 <= attack.ambiguous_separation <= attack.clear_separation < math.inf:
+        yield _message(
+            config,
+            "attack.ambiguous_separation",
+            f"must be between 0 and attack.clear_separation={attack.clear_separation}",
+        )
+    if not 0 <= attack.stable_flip <= 0.5:
+        yield _message(config, "attack.stable_flip", "must be in [0, 0.5]")
+
+
+def _extract(config: Config) -> Iterator[str]:
+    extract, length = config.extract, config.population.length_tokens
+    for name, least in (
+        ("samples", 0),
+        ("prefix_tokens", 1),
+        ("suffix_tokens", 1),
+        ("top_k", 0),
+        ("generations", 0),
+    ):
+        if getattr(extract, name) < least:
+            yield _message(config, f"extract.{name}", f"must be {least} or larger")
+    if extract.samples and extract.prefix_tokens + extract.suffix_tokens > length:
+        yield _message(
+            config,
+            "extract.suffix_tokens",
+            f"plus extract.prefix_tokens={extract.prefix_tokens} must be at most population.length_tokens={length}",
+            f"try --config.extract.prefix_tokens={length // 2} --config.extract.suffix_tokens={length // 2}",
+        )
+    if not (extract.temperature == 0 or 1e-6 <= extract.temperature < math.inf):
+        yield _message(
+            config, "extract.temperature", "must be 0 (greedy) or a finite number of at least 1e-6"
+        )
+    if extract.samples and extract.top_k > max(config.tokenizer.vocab_size, 0):
+        yield _message(
+            config,
+            "extract.top_k",
+            f"must be at most tokenizer.vocab_size={config.tokenizer.vocab_size}",
+            "set --config.extract.top_k=0 to sample from all pieces",
+        )
+    if not 0 < extract.top_p <= 1:
+        yield _message(config, "extract.top_p", "must be above 0 and at most 1")
+    if extract.written_tokens and extract.written_tokens < extract.suffix_tokens:
+        yield _message(
+            config,
+            "extract.written_tokens",
+            f"must be 0, or at least extract.suffix_tokens={extract.suffix_tokens}",
+        )
+    if (
+        extract.samples
+        and extract.written_tokens
+        and extract.prefix_tokens + extract.written_tokens > length
+    ):
+        yield _message(
+            config,
+            "extract.written_tokens",
+            f"plus extract.prefix_tokens={extract.prefix_tokens} must be at most population.length_tokens={length}",
+        )
+
+
+def _name(config: Config) -> Iterator[str]:
+    if not _NAME.fullmatch(config.name):
+        yield _message(
+            config,
+            "name",
+            "must be at most 80 letters, digits and '._+=,-', and begin with a letter or digit",
+        )
+
+
+def _positive(config: Config, *fields: str) -> Iterator[str]:
+    for field in fields:
+        if not 0 < _get(config, field) < math.inf:
+            yield _message(config, field, "must be a finite number larger than 0")
+
+
+def _not_negative(config: Config, *fields: str) -> Iterator[str]:
+    for field in fields:
+        if not 0 <= _get(config, field) < math.inf:
+            yield _message(config, field, "must be a finite number, 0 or larger")
+
+
+def _has_steps(config: Config) -> bool:
+    """Returns whether the number of training steps is defined."""
+    return min(config.train.batch_size, config.train.epochs, config.population.samples // 2) > 0
+
+
+def _has_duplicates(values: Any) -> bool:
+    return len(set(values)) < len(values)
+
+
+def _message(config: Config, field: str, rule: str, remedy: str = "") -> str:
+    return f"{field}={_get(config, field)!r}: {rule}" + (f"; {remedy}" if remedy else "")
+
+
+def _get(config: Config, field: str) -> Any:
+    """Returns the value of a field such as ``model.layers``."""
+    value: Any = config
     for part in field.split("."):
         value = getattr(value, part)
     return value
-
-
-def tokens(c: schema.Config) -> list[str]:
-    """What is wrong with the samples whose tokens are stored."""
-    ids, samples = collections.Counter(c.score.token_samples), c.population.samples
-    odd = [i for i, times in ids.items() if times > 1 or not 0 <= i < samples]
-    if not odd and len(ids) <= _TOKEN_SAMPLES:
-        return []
-    said = ", ".join(map(str, odd[:5])) + (", ..." if odd[5:] else "") or f"{len(ids)} samples"
-    rule = f"must be at most {_TOKEN_SAMPLES} ids of samples, from 0 to population.samples - 1"
-    return [f"score.token_samples: {said}: {rule} = {samples - 1}, without duplicates"]
-
-
-def extraction(c: schema.Config) -> list[str]:
-    """What is wrong with what is to be extracted."""
-    e, length = c.extract, c.population.length_tokens
-    whole = e.prefix_tokens + e.suffix_tokens
-    rules: list[tuple[bool, str, str]] = [
-        (e.samples >= 0, "samples", "must be 0 or larger"),
-        (e.prefix_tokens >= 1, "prefix_tokens", "must be 1 or larger"),
-        (e.suffix_tokens >= 1, "suffix_tokens", "must be 1 or larger"),
-        (
-            not e.samples or whole <= length,
-            "suffix_tokens",
-            f"with extract.prefix_tokens={e.prefix_tokens} must be at most population.length_tokens={length}; try "
-            f"--config.extract.prefix_tokens={length // 2} --config.extract.suffix_tokens={length // 2}",
-        ),
-        (
-            e.temperature == 0 or 1e-6 <= e.temperature < math.inf,
-            "temperature",
-            "must be 0 (greedy), or a finite number of 1e-6 or larger",
-        ),
-        (e.top_k >= 0, "top_k", "must be 0 or larger"),
-        (
-            not e.samples or e.top_k <= max(c.tokenizer.vocab_size, 0),
-            "top_k",
-            f"must be at most tokenizer.vocab_size={c.tokenizer.vocab_size}; 0 for all pieces",
-        ),
-        (0 < e.top_p <= 1, "top_p", "must lie above 0 and be at most 1"),
-        (e.generations >= 0, "generations", "must be 0 or larger"),
-        (
-            e.written_tokens == 0 or e.written_tokens >= e.suffix_tokens,
-            "written_tokens",
-            f"must be 0, or extract.suffix_tokens={e.suffix_tokens} or more",
-        ),
-        (
-            not (e.samples and e.written_tokens) or e.prefix_tokens + e.written_tokens <= length,
-            "written_tokens",
-            f"with extract.prefix_tokens={e.prefix_tokens} must be at most population.length_tokens={length}",
-        ),
-    ]
-    return [f"extract.{name}={getattr(e, name)!r}: {rule}" for ok, name, rule in rules if not ok]

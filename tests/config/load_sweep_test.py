@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from tiny_config import FILE, wrong
+from tiny_config import FILE, error_lines
 
 from lm_mia.config import load
 from lm_mia.errors import UserError
@@ -19,7 +19,7 @@ def shape(file: str, *flags: str) -> tuple[str, int, int, int]:
     return m.size, m.layers, m.width, m.heads
 
 
-def test_a_size_that_is_asked_for_overrules_the_numbers_of_the_file(file: str):
+def test_a_size_override_replaces_the_numbers_of_the_file(file: str):
     assert shape(file) == ("custom", 1, 8, 2)
     assert shape(file, "--config.model.size=10M") == ("10M", 3, 512, 8)
     assert shape(file, "--config.model.size=custom") == ("custom", 1, 8, 2)
@@ -28,12 +28,12 @@ def test_a_size_that_is_asked_for_overrules_the_numbers_of_the_file(file: str):
     assert shape(file, "--config.model.layers=3", "--config.model.width=512")[::3] == ("10M", 2)
 
 
-def test_heads_that_are_not_said_follow_the_width(file: str):
+def test_zero_heads_follow_the_width(file: str):
     assert shape(file, "--config.model.width=100", "--config.model.heads=0")[2:] == (100, 1)
-    assert wrong(file, "--config.model.size=10M", "--config.model.width=200") == [
+    assert error_lines(file, "--config.model.size=10M", "--config.model.width=200") == [
         "model.heads=3: must divide model.width=200; try --config.model.heads=2 (line 6 of tiny.py)"
     ]
-    assert wrong(file, "--config.model.size=140m") == [
+    assert error_lines(file, "--config.model.size=140m") == [
         "model.size='140m': must be one of 10M, 44M, 85M, 140M, 302M, 425M, 489M, 509M, 604M, 1018M, custom"
     ]
 
@@ -44,7 +44,7 @@ def with_sweep(folder: Path, text: str) -> str:
     return str(path)
 
 
-def test_a_sweep_is_the_config_and_its_entries(tmp_path: Path):
+def test_load_sweep_returns_the_config_and_its_entries(tmp_path: Path):
     file = with_sweep(
         tmp_path,
         """
@@ -55,10 +55,10 @@ def sweep():
         yield {"attack.references": n, "attack.fprs": [0.1, n / 10], "name": "x"}
 """,
     )
-    found = load.load_sweep(file, ["--config.attack.replicas=3", "--config.attack.references=9"])
-    sets, configs = zip(*found, strict=True)
-    assert sets[0] == {}
-    assert sets[2] == {"model.layers": 5, "model.size": "10M", "optimizer.weight_decay": 2}
+    result = load.load_sweep(file, ["--config.attack.replicas=3", "--config.attack.references=9"])
+    overrides, configs = zip(*result, strict=True)
+    assert overrides[0] == {}
+    assert overrides[2] == {"model.layers": 5, "model.size": "10M", "optimizer.weight_decay": 2}
     assert [c.attack.references for c in configs] == [
         9,
         9,
@@ -85,13 +85,13 @@ def test_a_file_without_a_sweep_is_one_config(file: str):
     assert load.load_sweep(f"{file}:3") == [({}, load.load_config(f"{file}:3"))]
 
 
-def test_a_sweep_may_take_the_argument(tmp_path: Path):
+def test_sweep_may_take_the_argument(tmp_path: Path):
     taking = with_sweep(tmp_path, "def sweep(arg='2'): return [{'train.epochs': int(arg)}]")
     assert [c.train.epochs for _, c in load.load_sweep(taking)] == [1, 2]
     assert [c.train.epochs for _, c in load.load_sweep(f"{taking}:4")] == [1, 4]
 
 
-def test_mistakes_of_all_entries_are_told_at_once(tmp_path: Path):
+def test_mistakes_of_all_entries_are_reported_together(tmp_path: Path):
     file = with_sweep(
         tmp_path,
         """
@@ -107,19 +107,19 @@ def sweep():
         label + line
         for line in (
             "1: model.layer: no such field; did you mean model.layers?",
-            "1: train.epochs='2': must be a whole number",
+            "1: train.epochs='2': must be an integer",
             "3: ['x']: must be a dict of fields and values",
             "4: train.epochs=0: must be a finite number larger than 0",
             "5: attack.focus_fpr=0.1: must be one of attack.fprs=(1,)",
             "6: qq: no such field",
-            "6: train.workers=True: must be a whole number",
+            "6: train.workers=True: must be an integer",
             "7: widht: no such field; did you mean model.width?",
         )
     ]
 
 
-def test_a_sweep_that_fails_is_one_line(tmp_path: Path):
-    for text, said in (
+def test_errors_in_sweep_are_one_line(tmp_path: Path):
+    for text, message in (
         ("def sweep(): yield {}; raise ValueError('no')", "line 14: ValueError: no"),
         ("sweep = 3", "TypeError: 3 is not a callable object"),
         ("def sweep(): return 3", "TypeError: 'int' object is not iterable"),
@@ -127,5 +127,5 @@ def test_a_sweep_that_fails_is_one_line(tmp_path: Path):
         file = with_sweep(tmp_path, text)
         with pytest.raises(UserError) as caught:
             load.load_sweep(file)
-        assert str(caught.value) == f"--config={file}: {said}"
-        assert load.load_config(file)  # which does not ask for it
+        assert str(caught.value) == f"--config={file}: {message}"
+        assert load.load_config(file)  # load_config does not call sweep

@@ -45,11 +45,11 @@ ALL = models(range(12), range(2))
 def test_the_last_models_are_the_targets(
     present: Sequence[int], references: Sequence[int], targets: Sequence[int]
 ):
-    found = needs.assign_roles(models(present), C.attack)
-    assert found == ModelRoles(tuple(references), tuple(targets), ())
+    result = needs.assign_roles(models(present), C.attack)
+    assert result == ModelRoles(tuple(references), tuple(targets), ())
 
 
-def test_replicas_are_those_of_the_config():
+def test_replicas_are_limited_by_the_config():
     assert needs.assign_roles(models([], [0, 1, 2, 5]), C.attack).replicas == (0, 1)
     without = change(C, "attack.targets", 0)
     assert needs.assign_roles(ALL, without.attack) == ModelRoles(tuple(range(12)), (), (0, 1))
@@ -66,18 +66,18 @@ def test_replicas_are_those_of_the_config():
         ("per_sample", 17, [4, 8, 16, 17]),
     ],
 )
-def test_powers(variance: str, most: int, expected: list[int]):
+def test_reference_counts_are_powers_of_two(variance: str, most: int, expected: list[int]):
     assert needs.reference_counts(change(C, "attack.variance", variance).attack, most) == expected
 
 
-def test_alike_takes_the_smallest_numbers_and_nothing_else():
+def test_with_equal_counts_changes_only_the_counts():
     first = change(change(C, "attack.references", 30), "attack.targets", 2)
     second = change(C, "train.epochs", 3)
     smaller = change(change(TINY, "attack.references", 12), "attack.targets", 2)
     assert needs.with_equal_counts([first, second]) == [smaller, change(smaller, "train.epochs", 3)]
 
 
-def test_score_step():
+def test_score_step_is_none_where_models_are_not_scored():
     """16 samples in batches of 4 make two steps an epoch."""
     c = change(change(C, "train.epochs", 4), "score.at_epochs", (0.1, 1.0, 2.5, 4.0))
     assert score_steps(c) == (1, 2, 5)
@@ -88,16 +88,16 @@ def test_score_step():
     assert needs.score_step(change(c, "score.at_epochs", (3.99,)), 3.99) is None  # is the end
 
 
-def test_a_target_attack():
-    found = needs.target_attack(C, ALL, "lira_online", 6, step=3, observed="target_logit")
-    assert found == TargetAttack(
+def test_target_attack_uses_the_first_references():
+    result = needs.target_attack(C, ALL, "lira_online", 6, step=3, observed="target_logit")
+    assert result == TargetAttack(
         "lira_online", False, (8, 9, 10, 11), (0, 1, 2, 3, 4, 5), 3, "target_logit"
     )
     on_replicas = needs.target_attack(C, ALL, "lira_online", 2, targets_are_replicas=True)
     assert on_replicas == TargetAttack("lira_online", True, (0, 1), (0, 1))
 
 
-def test_too_few_models_are_no_attack():
+def test_too_few_models_give_no_attack():
     assert needs.target_attack(C, ALL, "lira_online", 8)
     assert needs.target_attack(C, ALL, "lira_online", 9) is None
     assert needs.target_attack(C, models(range(5)), "loss", 1) is None  # one reference is too few
@@ -109,30 +109,30 @@ def test_too_few_models_are_no_attack():
 
 
 @pytest.mark.parametrize("name", get_args(AttackName))
-def test_what_an_attack_uses(name: AttackName):
-    found = needs.target_attack(C, ALL, name, 4)
-    assert found is not None
+def test_attacks_have_only_the_fields_that_they_use(name: AttackName):
+    result = needs.target_attack(C, ALL, name, 4)
+    assert result is not None
     free = name in {"loss", "zlib", "min_k", "min_k_plus_plus", "lowercase"}
-    assert found.references == (() if free else (0, 1, 2, 3))
+    assert result.references == (() if free else (0, 1, 2, 3))
     rmia = name in {"rmia", "rmia_offline"}
     # attack.rmia_samples is 10,000; the population has 16 samples
-    assert (found.rmia_samples, found.rmia_gamma) == ((16, 1.0) if rmia else (0, 0.0))
-    set_here = needs.target_attack(C, ALL, name, 4, rmia_samples=5, rmia_gamma=1.5)
-    assert set_here is not None
-    assert (set_here.rmia_samples, set_here.rmia_gamma) == ((5, 1.5) if rmia else (0, 0.0))
+    assert (result.rmia_samples, result.rmia_gamma) == ((16, 1.0) if rmia else (0, 0.0))
+    explicit = needs.target_attack(C, ALL, name, 4, rmia_samples=5, rmia_gamma=1.5)
+    assert explicit is not None
+    assert (explicit.rmia_samples, explicit.rmia_gamma) == ((5, 1.5) if rmia else (0, 0.0))
 
 
-def test_groups_that_are_left_out_are_whole_pairs():
+def test_jackknife_groups_are_whole_pairs():
     many = models(range(24))
     c = change(change(C, "attack.references", 24), "attack.targets", 4)
     left_out = []
     for group in range(needs.JACKKNIFE_GROUPS):
-        found = needs.target_attack(c, many, "lira_online", 20, group_left_out=group)
-        assert found is not None
-        gone = [i for i in range(20) if i not in found.references]
-        assert [i + 1 for i in gone[::2]] == gone[1::2]
-        assert all(i % 2 == 0 for i in gone[::2])
-        left_out += gone
+        result = needs.target_attack(c, many, "lira_online", 20, group_left_out=group)
+        assert result is not None
+        omitted = [i for i in range(20) if i not in result.references]
+        assert [i + 1 for i in omitted[::2]] == omitted[1::2]
+        assert all(i % 2 == 0 for i in omitted[::2])
+        left_out += omitted
     assert sorted(left_out) == list(range(20))
     assert needs.target_attack(c, many, "lira_online", 15, group_left_out=0) is None
     assert needs.target_attack(c, many, "lira_online", 16, group_left_out=0)
@@ -169,7 +169,7 @@ def test_a_new_format_changes_the_id(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.process
 def test_the_id_does_not_depend_on_the_process():
-    """Python's own hashes of texts do."""
+    """Unlike Python's hashes of strings."""
     code = "from lm_mia.config.needs import TargetAttack\n"
     code += f"print({BASE!r}.id)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -177,7 +177,7 @@ def test_the_id_does_not_depend_on_the_process():
 
 
 def recipe(*names: str, present: PresentModels = ALL, **changes: Any) -> RecipeModels:
-    """A recipe with other values of fields, whose sections are separated by two underscores."""
+    """Returns a recipe with other values of fields; two underscores separate section and field."""
     c = C
     for field, value in changes.items():
         c = change(c, field.replace("__", "."), value)
@@ -190,19 +190,21 @@ def attacks(
     return needs.target_attacks([need] if isinstance(need, Need) else need, recipes)[0]
 
 
-def expected(of: RecipeModels, name: AttackName, references: int, **how: Any) -> TargetAttack:
-    found = needs.target_attack(of.config, of.models, name, references, **how)
-    assert found is not None
-    return found
+def expected(
+    recipe: RecipeModels, name: AttackName, references: int, **options: Any
+) -> TargetAttack:
+    result = needs.target_attack(recipe.config, recipe.models, name, references, **options)
+    assert result is not None
+    return result
 
 
-def test_needs_are_joined_without_duplicates():
+def test_needs_are_merged_without_duplicates():
     main = recipe("main")
     lira, loss = expected(main, "lira_online", 8), expected(main, "loss", 8)
     two = [Need(("main",), ("lira_online", "loss"), sample_scores=False)]
     two += [Need(("ma*",), ("lira_online",), sample_scores=True), Need(("other",), ("rmia",))]
-    found, kept = needs.target_attacks(two, {"main": main})
-    assert found == {"main": [lira, loss]}
+    result, kept = needs.target_attacks(two, {"main": main})
+    assert result == {"main": [lira, loss]}
     assert kept == {"main": {lira.id}}
     # the same attack with any number of references
     powers = Need(("main",), ("loss", "lira_online"), references="powers")
@@ -212,7 +214,7 @@ def test_needs_are_joined_without_duplicates():
     assert attacks([], {"main": main}) == {"main": []}
 
 
-def test_recipes_are_named_by_patterns():
+def test_recipes_are_matched_by_patterns():
     recipes = {
         "a": recipe("chinchilla-10M"),
         "b": recipe("fixed-10M", "chinchilla-44M"),
@@ -227,15 +229,17 @@ def test_recipes_are_named_by_patterns():
         ("main", "chinchilla-10M"): ["a", "d"],
         ("chinchilla",): [],
     }.items():
-        assert [key for key, some in attacks(Need(patterns), recipes).items() if some] == keys
+        assert [
+            key for key, of_recipe in attacks(Need(patterns), recipes).items() if of_recipe
+        ] == keys
 
 
 def test_recipes_are_attacked_with_equal_numbers_of_references():
-    lacking = models([*range(5), *range(8, 12)])
-    recipes = {"a": recipe("a"), "b": recipe("b", present=lacking)}
-    found = attacks(Need(("*",)), recipes)
-    assert found == {key: [expected(of, "lira_online", 5)] for key, of in recipes.items()}
-    assert found["b"][0].references == (0, 1, 2, 3, 4)
+    incomplete = models([*range(5), *range(8, 12)])
+    recipes = {"a": recipe("a"), "b": recipe("b", present=incomplete)}
+    result = attacks(Need(("*",)), recipes)
+    assert result == {key: [expected(recipe, "lira_online", 5)] for key, recipe in recipes.items()}
+    assert result["b"][0].references == (0, 1, 2, 3, 4)
     # targets have the same seeds, too: the recipe that requests fewest decides
     fewer = {**recipes, "b": recipe("b", attack__references=8, attack__targets=2)}
     for [attack] in attacks(Need(("*",)), fewer).values():
@@ -244,7 +248,7 @@ def test_recipes_are_attacked_with_equal_numbers_of_references():
 
 
 @pytest.mark.parametrize(("most", "count"), [(3, 3), (8, 8), (None, 140), (128, 128)])
-def test_most_references(most: int | None, count: int):
+def test_most_references_limits_the_count(most: int | None, count: int):
     large = recipe(
         "a", present=models(range(144)), attack__references=144 if (most or 128) > 8 else 12
     )
@@ -252,18 +256,23 @@ def test_most_references(most: int | None, count: int):
     assert len(attack.references) == count
 
 
-def test_recipes_without_enough_models_are_left_out_and_do_not_count():
+def test_recipes_with_too_few_models_are_ignored():
     few = recipe("few", present=models(range(5)))  # one reference, four targets
     none = recipe("none", attack__targets=0)
     only = recipe("only", present=models(range(12)))  # no replicas
-    found = attacks(Need(("*",)), {"a": recipe("a"), "few": few, "only": only})
-    assert {key: [len(x.references) for x in some] for key, some in found.items()} == {
+    result = attacks(Need(("*",)), {"a": recipe("a"), "few": few, "only": only})
+    assert {
+        key: [len(x.references) for x in attacks_of_key] for key, attacks_of_key in result.items()
+    } == {
         "a": [8],
         "few": [],
         "only": [8],
     }
-    found = attacks(Need(("*",), targets="replicas"), {"none": none, "few": few, "only": only})
-    assert {key: [x.targets_are_replicas for x in some] for key, some in found.items()} == {
+    result = attacks(Need(("*",), targets="replicas"), {"none": none, "few": few, "only": only})
+    assert {
+        key: [x.targets_are_replicas for x in attacks_of_key]
+        for key, attacks_of_key in result.items()
+    } == {
         "none": [True],
         "few": [],
         "only": [],
@@ -278,12 +287,12 @@ def test_either_targets_or_replicas():
     assert of_targets.references == of_replicas.references == tuple(range(8))
 
 
-def test_jackknife_needs_two_pairs_a_group():
+def test_jackknife_needs_two_references_per_group():
     present = models(range(20))
     sixteen = recipe("a", present=present, attack__references=20)
     need = Need(("a",), jackknife=True, references="powers")
-    found = attacks(need, {"a": sixteen})["a"]
-    assert [(len(x.references), x.group_left_out) for x in found] == [
+    result = attacks(need, {"a": sixteen})["a"]
+    assert [(len(x.references), x.group_left_out) for x in result] == [
         (4, None),
         (8, None),
         (16, None),
@@ -293,20 +302,20 @@ def test_jackknife_needs_two_pairs_a_group():
     assert [x.group_left_out for x in attacks(need, {"a": fifteen})["a"]] == [None] * 3
 
 
-def test_epochs():
+def test_epochs_select_score_steps():
     c = {"train__epochs": 4, "score__at_epochs": (1.0, 2.5)}
     a, end = recipe("a", **c), recipe("b")
     recipes = {"a": a, "b": end}
     for epochs, steps in {"end": [0], "all": [0, 2, 5], (1,): [2], (1, 3): [2], (3,): []}.items():
-        found = attacks(Need(("a",), epochs=epochs), {"a": a})["a"]  # pyright: ignore
-        assert [x.step for x in found] == steps
-    found = attacks(Need(("*",), epochs=(1, 4)), recipes)
-    assert [x.step for x in found["a"]] == [0, 2]
-    assert [x.step for x in found["b"]] == [0]  # whose training ends after one epoch
+        result = attacks(Need(("a",), epochs=epochs), {"a": a})["a"]  # pyright: ignore
+        assert [x.step for x in result] == steps
+    result = attacks(Need(("*",), epochs=(1, 4)), recipes)
+    assert [x.step for x in result["a"]] == [0, 2]
+    assert [x.step for x in result["b"]] == [0]  # whose training ends after one epoch
 
 
-def test_shares_and_gammas_are_of_rmia_alone():
-    of = recipe("a", population__samples=1000)
+def test_shares_and_gammas_affect_rmia_only():
+    large = recipe("a", population__samples=1000)
     need = Need(
         ("a",),
         ("lira_online", "rmia"),
@@ -314,16 +323,17 @@ def test_shares_and_gammas_are_of_rmia_alone():
         rmia_shares=(0.01, 0.5),
         rmia_gammas=(1.0, 1.5),
     )
-    found = [
-        (x.attack, x.observed, x.rmia_samples, x.rmia_gamma) for x in attacks(need, {"a": of})["a"]
+    result = [
+        (x.attack, x.observed, x.rmia_samples, x.rmia_gamma)
+        for x in attacks(need, {"a": large})["a"]
     ]
-    assert found == [("lira_online", observed, 0, 0.0) for observed in need.observed] + [
+    assert result == [("lira_online", observed, 0, 0.0) for observed in need.observed] + [
         ("rmia", observed, samples, gamma)
         for observed in need.observed
         for samples in (10, 500)
         for gamma in (1.0, 1.5)
     ]
-    [default] = attacks(Need(("a",), ("rmia",)), {"a": of})["a"]
+    [default] = attacks(Need(("a",), ("rmia",)), {"a": large})["a"]
     assert (default.rmia_samples, default.rmia_gamma) == (1000, 1.0)
 
 
@@ -331,7 +341,7 @@ def changed(c: Config, **values: Any) -> dict[str, Any]:
     return needs.attack_settings(dataclasses.replace(c.attack, **values))
 
 
-def test_settings_are_those_that_no_attack_has_itself():
+def test_attack_settings_exclude_the_fields_of_attacks():
     same = needs.attack_settings(C.attack)
     assert changed(C, references=99, targets=9, replicas=0, alpha=0.3, rmia_gamma=2.0) == same
     assert changed(C, rmia_samples=3, bootstraps=0, attacks=("loss",)) == same
@@ -346,7 +356,7 @@ def test_settings_are_those_that_no_attack_has_itself():
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({"recipes": "main"}, "recipes='main': must be a tuple of names"),
         ({"recipes": ()}, r"recipes=\(\): must be a tuple of names"),
@@ -355,7 +365,7 @@ def test_settings_are_those_that_no_attack_has_itself():
         ({"observed": ("logit",)}, "choose from loss, target_logit"),
         ({"references": "power"}, "references='power': choose from common, powers"),
         ({"targets": "replica"}, "targets='replica': choose from targets, replicas, either"),
-        ({"most_references": 1}, "most_references=1: must be a whole number, 2 or larger"),
+        ({"most_references": 1}, "most_references=1: must be an integer, 2 or larger"),
         ({"epochs": 1}, "epochs=1: must be a tuple of numbers above 0"),
         ({"epochs": "al"}, "epochs='al'"),
         ({"rmia_shares": (0.0,)}, "rmia_shares=.* above 0 and at most 1"),
@@ -365,20 +375,20 @@ def test_settings_are_those_that_no_attack_has_itself():
         ({"attacks": (), "epochs": (0,)}, "attacks=.*; epochs="),
     ],
 )
-def test_mistakes_in_a_need_are_named(fields: dict[str, Any], said: str):
+def test_mistakes_in_a_need_are_named(fields: dict[str, Any], message: str):
     arguments: dict[str, Any] = {"recipes": ("main",), **fields}
-    with pytest.raises(ValueError, match=f"^Need: .*{said}"):
+    with pytest.raises(ValueError, match=f"^Need: .*{message}"):
         Need(**arguments)
 
 
 @pytest.mark.parametrize("from_end", [3, (0,), (1.5,), (-5,), [1]])
 def test_mistakes_in_a_loss_need_are_named(from_end: Any):
-    with pytest.raises(ValueError, match=r"^LossNeed: from_end=.* whole numbers, 1 or larger"):
+    with pytest.raises(ValueError, match=r"^LossNeed: from_end=.* integers, 1 or larger"):
         LossNeed(("main",), from_end)
 
 
 def test_balanced_recipes_are_compared_without_splitting_a_pair():
-    """A reference that is the complement of a target would give away the target's members."""
+    """A reference that is the complement of a target would reveal the target's members."""
     c = Config(attack=Attack(references=28, targets=4), train=Train(subset="balanced"))
     odd = Config(attack=Attack(references=27, targets=3))
     parts = needs.assign_roles(

@@ -54,15 +54,15 @@ FREE = {
 
 
 @pytest.mark.parametrize("field", fields())
-def test_differences_tells_every_field_that_is_not_free(field: str):
+def test_differences_ignores_changeable_fields_only(field: str):
     stored = config.to_dict(TINY)
     new = change(TINY, field, other(field))
     assert len(differences(stored, TINY)) == 0
-    found = differences(stored, new)
-    assert [line.partition(":")[0] for line in found] == ([] if field in FREE else [field])
+    result = differences(stored, new)
+    assert [line.partition(":")[0] for line in result] == ([] if field in FREE else [field])
 
 
-def test_differences_says_old_and_new_and_what_is_absent():
+def test_differences_shows_old_and_new_values():
     stored = config.to_dict(TINY)
     del stored["model"]["width"]
     stored["model"]["depth"] = 3
@@ -81,7 +81,7 @@ def test_from_dict_is_the_inverse_of_to_dict():
         from_dict({**config.to_dict(c), "model": {"depth": 3}})
 
 
-def test_hashes_are_what_they_always_were():
+def test_hashes_are_unchanged():
     """Other hashes would orphan every workdir that exists: change them only with a note in the changelog."""
     assert recipe_hash(TINY) == "4e4d152d"
     assert population_hash(TINY) == "03f4c900"
@@ -102,7 +102,7 @@ def test_the_hash_changes_with_the_format(monkeypatch: pytest.MonkeyPatch):
     assert recipe_hash(TINY) != before
 
 
-def test_the_hash_depends_on_layers_and_width_and_not_on_the_name_of_the_size():
+def test_the_hash_does_not_depend_on_the_size_name():
     plain = Config(model=Model(size="custom", layers=3, width=512, heads=8))
     assert recipe_hash(resolve(plain)) == recipe_hash(resolve(Config(model=Model(size="10M"))))
 
@@ -114,7 +114,7 @@ def named(name: str, **changes: object) -> Config:
     return c
 
 
-def test_a_recipe_without_a_name_is_called_after_its_file_or_what_it_sets():
+def test_unnamed_recipes_are_named_after_file_or_overrides():
     two = {"model.layers": 2, "train.epochs": 3}
     entries = [({}, TINY), (two, named("", model__layers=2, train__epochs=3))]
     assert [r.names for r in recipe_requests(entries, "quickstart")] == [
@@ -124,7 +124,7 @@ def test_a_recipe_without_a_name_is_called_after_its_file_or_what_it_sets():
     assert recipe_requests([({}, named("main"))], "quickstart")[0].names == ("main",)
 
 
-def test_names_of_folders_are_plain():
+def test_folder_names_are_plain_and_short():
     assert folder_name("path=/a b/c.txt") == "path=_a_b_c.txt"
     assert folder_name("../..") == "recipe"
     assert len(folder_name("x" * 300)) == 48
@@ -133,7 +133,7 @@ def test_names_of_folders_are_plain():
     assert [name.rpartition("-")[2] for name in names] == [recipe_hash(c) for _, c in long]
 
 
-def test_long_names_of_recipes_that_differ_in_score_points_alone_are_not_the_same():
+def test_derived_names_differ_if_only_score_points_differ():
     long = "x" * 60
     entries = [({"a.b": long}, named("")), ({"a.b": long}, named("", score__at_steps=(1,)))]
     names = [r.names[0] for r in recipe_requests(entries, "quickstart")]
@@ -141,7 +141,7 @@ def test_long_names_of_recipes_that_differ_in_score_points_alone_are_not_the_sam
     assert names == [r.names[0] for r in recipe_requests(entries, "quickstart")]
 
 
-def test_entries_with_the_same_models_are_one_request_with_all_names_and_counts():
+def test_entries_with_the_same_models_are_merged():
     a = named("main", attack__references=8, attack__targets=2)
     b = named("fixed-1", attack__references=6, attack__targets=4, extract__samples=3)
     small = named("small", model__layers=2)
@@ -152,21 +152,21 @@ def test_entries_with_the_same_models_are_one_request_with_all_names_and_counts(
     assert (second.names, second.entries, second.overrides) == (("small",), (2,), {"y": 2})
 
 
-def test_recipes_scored_at_other_steps_are_apart():
+def test_recipes_scored_at_other_steps_are_separate():
     entries = [({}, named("a")), ({"score.at_steps": (1,)}, named("b", score__at_steps=(1,)))]
     assert len(recipe_requests(entries, "file")) == 2
 
 
-def test_two_recipes_of_one_name_are_refused():
+def test_two_recipes_with_one_name_are_refused():
     entries = [({}, named("wide")), ({"model.layers": 2}, named("wide", model__layers=2))]
     with pytest.raises(UserError, match="name='wide': two recipes of the sweep have this name"):
         recipe_requests(entries, "file")
 
 
-def test_entries_that_attack_or_extract_the_same_models_differently_are_refused():
+def test_entries_with_the_same_models_need_equal_attack_settings():
     entries = [({}, named("a")), ({"attack.alpha": 0.1}, named("b", attack__alpha=0.1))]
-    said = r"attack.alpha: entries 0 and 1 of the sweep have the same models but different values, 0.05 and 0.1;"
-    with pytest.raises(UserError, match=said):
+    message = r"attack.alpha: entries 0 and 1 of the sweep have the same models but different values, 0.05 and 0.1;"
+    with pytest.raises(UserError, match=message):
         recipe_requests(entries, "file")
     a = named("a", extract__samples=3)
     b = named("b", extract__samples=4, extract__prefix_tokens=2)
@@ -175,7 +175,7 @@ def test_entries_that_attack_or_extract_the_same_models_differently_are_refused(
         recipe_requests([({}, a), ({"x": 1}, b)], "file")
 
 
-def test_merged_asks_for_the_models_and_statistics_of_both():
+def test_merge_configs_requests_models_and_statistics_of_both():
     a = named("a", attack__references=8, score__statistics=("min_k",), score__token_samples=(3,))
     b = named("b", attack__replicas=6, score__statistics=("target_logit", "min_k"))
     both = merge_configs(a, b)

@@ -7,7 +7,7 @@ from lm_mia.config import Config, epoch_steps, score_steps, total_steps
 from lm_mia.data import batch_order
 
 
-def row_of(samples: int, batch_size: int, epochs: int) -> Config:
+def config_of(samples: int, batch_size: int, epochs: int) -> Config:
     c = change(change(TINY, "population.samples", samples), "train.batch_size", batch_size)
     return change(c, "train.epochs", epochs)
 
@@ -21,7 +21,7 @@ def points(c: Config, steps: tuple[int, ...], epochs: tuple[float, ...]) -> tupl
     [(16, 4, 1, 2), (16, 8, 1, 1), (18, 4, 1, 3), (18, 4, 3, 9), (2**20, 128, 10, 40_960)],
 )
 def test_the_last_batch_of_an_epoch_may_be_short(samples, batch_size, epochs, steps):
-    c = row_of(samples, batch_size, epochs)
+    c = config_of(samples, batch_size, epochs)
     assert total_steps(c) == steps
     assert steps == epochs * batch_order.steps_per_epoch(samples // 2, batch_size)
 
@@ -32,7 +32,7 @@ def test_the_last_batch_of_an_epoch_may_be_short(samples, batch_size, epochs, st
         ((), (), ()),
         ((7, 3), (), (3, 7)),
         ((), (1, 0.5, 2.0), (5, 10, 20)),
-        ((10, 4), (1.0,), (4, 10)),  # the same step, asked for twice, is one point
+        ((10, 4), (1.0,), (4, 10)),  # a step that is requested twice is one point
         ((), (0.04,), (1,)),  # the first step at the earliest
         ((), (0.26, 0.34), (3,)),
         ((1,), (2.99,), (1,)),  # rounds to the end, which is always scored
@@ -40,11 +40,11 @@ def test_the_last_batch_of_an_epoch_may_be_short(samples, batch_size, epochs, st
     ],
 )
 def test_score_points_are_steps_in_order(steps, epochs, expected):
-    assert points(row_of(80, 4, 3), steps, epochs) == expected
+    assert points(config_of(80, 4, 3), steps, epochs) == expected
 
 
-def test_the_steps_of_epochs_are_told_one_by_one_in_the_order_that_they_are_asked_for():
-    c = change(row_of(80, 4, 3), "score.at_epochs", (2.99, 0.001, 0.1, 1.0))
+def test_epoch_steps_keeps_the_order_of_the_epochs():
+    c = change(config_of(80, 4, 3), "score.at_epochs", (2.99, 0.001, 0.1, 1.0))
     assert epoch_steps(c) == [30, 1, 1, 10]
 
 
@@ -54,9 +54,9 @@ def test_the_steps_of_epochs_are_told_one_by_one_in_the_order_that_they_are_aske
     st.integers(1, 4),
     st.lists(st.floats(0.001, 0.999), max_size=5),
 )
-def test_score_points_lie_inside_the_row(half, batch_size, epochs, shares):
-    c = row_of(2 * half, min(batch_size, half), epochs)
+def test_score_points_are_within_the_training_steps(half, batch_size, epochs, shares):
+    c = config_of(2 * half, min(batch_size, half), epochs)
     total = total_steps(c)
-    found = points(c, (), tuple(share * epochs for share in shares))
-    assert list(found) == sorted(set(found))
-    assert all(0 < step < total for step in found)
+    result = points(c, (), tuple(share * epochs for share in shares))
+    assert list(result) == sorted(set(result))
+    assert all(0 < step < total for step in result)

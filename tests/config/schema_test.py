@@ -11,7 +11,7 @@ from lm_mia import config
 from lm_mia.config import MODEL_SIZES, Config, Model, resolve
 
 
-def test_to_dict_is_plain_and_whole():
+def test_to_dict_is_plain_and_complete():
     tree = config.to_dict(TINY)
     assert json.loads(json.dumps(tree)) == tree
     assert tree["attack"]["fprs"] == [0.1, 0.5]
@@ -22,7 +22,7 @@ def resolved(**model: Any) -> Model:
     return resolve(Config(model=Model(**model))).model
 
 
-def test_sizes_are_those_of_the_paper_by_name():
+def test_sizes_have_the_parameters_in_their_names():
     assert get_args(config.Size) == (*MODEL_SIZES, "custom")
     for name, (layers, width) in MODEL_SIZES.items():
         millions = 12 * layers * width**2 / 1e6
@@ -48,7 +48,9 @@ def test_sizes_are_those_of_the_paper_by_name():
         ({"size": "custom"}, ("custom", 0, 0, 1)),
     ],
 )
-def test_a_size_gives_what_is_not_said(model: dict[str, Any], expected: tuple[str, int, int, int]):
+def test_resolve_fills_in_missing_numbers(
+    model: dict[str, Any], expected: tuple[str, int, int, int]
+):
     m = resolved(**model)
     assert (m.size, m.layers, m.width, m.heads) == expected
 
@@ -59,7 +61,7 @@ def test_a_size_gives_what_is_not_said(model: dict[str, Any], expected: tuple[st
     st.sampled_from([0, 8, 512, 768, 1024]),
     st.integers(0, 20),
 )
-def test_what_is_resolved_stays(size: Any, layers: int, width: int, heads: int):
+def test_resolve_is_idempotent(size: Any, layers: int, width: int, heads: int):
     once = resolve(Config(model=Model(size, layers, width, heads)))
     assert resolve(once) == once
     m = once.model

@@ -9,30 +9,35 @@ from lm_mia.config import Config, load
 from lm_mia.config.validate import problems
 from lm_mia.store import schema
 
-FIELDS = [name for name, _ in load._fields(Config)]
+FIELDS = [*load.field_types()]
 
-# Rules of the attack: what is changed, what is said, and the nearest changes that are sound.
-ATTACKS = "attack.attacks={}: must name lira_online, whose decisions the tables show, and have no duplicates"
-LACKING = "attack.attacks={}: for {} the loss is not enough; set --config.score.statistics={}"
-FPRS = "attack.fprs={}: must be rates above 0, at most 1, in ascending order, distinct in their first 6 digits"
-BAND = "attack.band={}: must be two rates in [0, 1], the lower first"
+# Rules of the attack: (changes that break a rule, the message, the nearest changes that are valid).
+ATTACKS = "attack.attacks={}: must include lira_online, whose decisions the tables show, and have no duplicates"
+REQUIRED = "attack.attacks={}: {} more than the loss; set --config.score.statistics={}"
+FPRS = "attack.fprs={}: must be rates above 0 and at most 1, in ascending order, distinct in their first 6 digits"
+BAND = "attack.band={}: must be two rates in [0, 1], the lower one first"
 RESAMPLED = (
-    "attack.resample_references={}: must be 0, or even (sets are made of pairs) and from 4 to "
+    "attack.resample_references={}: must be 0, or an even number (sets are made of pairs) from 4 to "
     "attack.references / 2 = 4"
 )
-APART = "attack.ambiguous_separation={}: must lie between 0 and attack.clear_separation={}"
+APART = "attack.ambiguous_separation={}: must be between 0 and attack.clear_separation={}"
 LEFT_OUT = (
-    "attack.leave_one_out=True: with train.subset='balanced' the other models reveal the subset of the one that is "
-    "left out; set --config.train.subset=exact or bernoulli"
+    "attack.leave_one_out=True: with train.subset='balanced' the other models reveal the training subset of "
+    "the model that is left out; set --config.train.subset=exact or bernoulli"
 )
 NAN, INF = math.nan, math.inf
 MORE = ("lira_online", "lowercase", "min_k", "min_k_plus_plus")
 Changes = dict[str, Any]
 OF_ATTACK: list[tuple[Changes, str, list[Changes]]] = [
-    ({"references": 3}, "attack.references=3: must be 4 or more, for 2 IN and 2 OUT of a sample", [{"references": 5}]),
+    (
+        {"references": 3},
+        "attack.references=3: must be 4 or more, for 2 IN and 2 OUT losses per sample",
+        [{"references": 5}],
+    ),
     (
         {"step": 1},
-        "attack.step=1: must be 0 (the end) or a score point, of which there are none",
+        "attack.step=1: must be 0 (the end of training), since models are not scored at other steps; add the step to "
+        "score.at_steps",
         [{"step": 1, "score.at_steps": (1,)}, {"step": 1, "score.at_epochs": (0.5,)}, {"score.at_steps": (1,)}],
     ),
     (
@@ -43,14 +48,14 @@ OF_ATTACK: list[tuple[Changes, str, list[Changes]]] = [
     *(
         (
             {"references": 8, "targets": bad, "train.subset": "exact"},
-            f"attack.targets={bad}: must leave 4 of attack.references=8 or more",
+            f"attack.targets={bad}: must leave at least 4 of attack.references=8",
             [{"references": 8, "targets": good, "train.subset": "exact"} for good in (1, 4)],
         )
         for bad in (-1, 5)
     ),
     (
         {"references": 8, "targets": 3, "train.subset": "balanced"},
-        "attack.targets=3: must be even under train.subset='balanced', where references come in pairs",
+        "attack.targets=3: must be even for train.subset='balanced', where references come in pairs",
         [{"references": 8, "targets": 2, "train.subset": "balanced"}],
     ),
     *(
@@ -60,18 +65,18 @@ OF_ATTACK: list[tuple[Changes, str, list[Changes]]] = [
     *(
         (
             {"attacks": ("lira_online", name)},
-            LACKING.format(("lira_online", name), name, needed),
+            REQUIRED.format(("lira_online", name), f"{name} requires", needed),
             [{"attacks": ("lira_online", name), "score.statistics": (needed,)}, {"score.statistics": (needed,)}],
         )
         for name, needed in config.ATTACK_STATISTICS.items()
     ),
     (
         {"attacks": MORE, "score.statistics": ("min_k",)},
-        LACKING.format(MORE, "lowercase, min_k_plus_plus", "min_k,lowercase_loss,min_k_plus_plus"),
+        REQUIRED.format(MORE, "lowercase, min_k_plus_plus require", "min_k,lowercase_loss,min_k_plus_plus"),
         [{"attacks": MORE, "score.statistics": tuple(config.ATTACK_STATISTICS.values())}],
     ),
     *(
-        ({"alpha": bad}, f"attack.alpha={bad!r}: must lie between 0 and 1", [{"alpha": 1e-9}, {"alpha": 0.999}])
+        ({"alpha": bad}, f"attack.alpha={bad!r}: must be between 0 and 1", [{"alpha": 1e-9}, {"alpha": 0.999}])
         for bad in (0.0, 1.0, NAN, -1.0)
     ),
     *(
@@ -104,7 +109,7 @@ OF_ATTACK: list[tuple[Changes, str, list[Changes]]] = [
         for bad in (0.0, -1.0, INF, NAN)
     ),
     *(
-        ({"rmia_a": bad}, f"attack.rmia_a={bad!r}: must lie in [0, 1]", [{"rmia_a": 0.0}, {"rmia_a": 1.0}])
+        ({"rmia_a": bad}, f"attack.rmia_a={bad!r}: must be in [0, 1]", [{"rmia_a": 0.0}, {"rmia_a": 1.0}])
         for bad in (-0.1, 1.1, NAN)
     ),
     ({"bootstraps": -1}, "attack.bootstraps=-1: must be 0 or larger", [{"bootstraps": 0}, {"bootstraps": 1}]),
@@ -133,7 +138,7 @@ OF_ATTACK: list[tuple[Changes, str, list[Changes]]] = [
         for low, high in ((-0.1, 2.0), (2.1, 2.0), (NAN, 2.0), (0.5, INF), (0.5, NAN))
     ),
     *(
-        ({"stable_flip": bad}, f"attack.stable_flip={bad!r}: must lie in [0, 0.5]", [{"stable_flip": 0.0}])
+        ({"stable_flip": bad}, f"attack.stable_flip={bad!r}: must be in [0, 0.5]", [{"stable_flip": 0.0}])
         for bad in (-0.1, 0.51, NAN)
     ),
 ]  # fmt: skip
@@ -149,22 +154,22 @@ def changed(changes: Changes) -> Config:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said", "sound"), OF_ATTACK, ids=[str(r[0]) for r in OF_ATTACK]
+    ("changes", "message", "sound"), OF_ATTACK, ids=[str(r[0]) for r in OF_ATTACK]
 )
-def test_every_rule_of_the_attack(changes: Changes, said: str, sound: list[Changes]):
-    assert problems(changed(changes)) == [said]
+def test_each_rule_of_the_attack(changes: Changes, message: str, sound: list[Changes]):
+    assert problems(changed(changes)) == [message]
     for good in sound:
         assert problems(changed(good)) == []
 
 
-def test_a_field_of_the_attack_without_a_rule_would_show_here():
+def test_each_field_of_the_attack_has_a_rule():
     ruled = {line.partition("=")[0] for _, line, _ in OF_ATTACK}
     free = {"attack.variance", "attack.finite_population", "attack.clear_separation"}
     assert ruled | free == {field for field in FIELDS if field.startswith("attack.")}
 
 
-def test_what_attacks_need_is_what_the_store_can_hold():
-    kinds = dict(load._fields(Config))
+def test_statistics_of_attacks_are_variables_of_the_store():
+    kinds = load.field_types()
     assert set(config.ATTACK_STATISTICS) < set(get_args(config.AttackName))
     [choices, _] = get_args(kinds["score.statistics"])
     assert set(config.ATTACK_STATISTICS.values()) < set(

@@ -10,19 +10,21 @@ from lm_mia import config
 from lm_mia.config import Config, load
 from lm_mia.config.validate import problems
 
-FIELDS = [name for name, _ in load._fields(Config)]
+FIELDS = [*load.field_types()]
 
 
-def test_sound_configs_have_no_problems():
+def test_valid_configs_have_no_problems():
     assert problems(TINY) == []
     assert problems(config.resolve(Config())) == []
 
 
-POINTS = "must lie above 0 and before the end ({}), which is always scored, without duplicates"
-ROUNDED = "must be steps before the end (8), which is always scored, without duplicates; rounded they are "
+POINTS = (
+    "must be distinct numbers above 0 and below {}, the end of training, which is always scored"
+)
+ROUNDED = "is rounded to steps {}, which must be distinct and below 8, the end of training, which is always scored"
 AUTO = "set --config.compute.attention=auto"
 CUDNN = {"compute.attention": "cudnn", "model.dtype": "bfloat16", "model.heads": 1}  # heads of 8
-# Each: what is changed, and all that is said of it.
+# (changes that break a rule, the message)
 BROKEN: list[tuple[dict[str, Any], str]] = [
     *(
         ({field: bad}, f"{field}={bad!r}: must be a finite number larger than 0")
@@ -60,17 +62,23 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
         )
         for bad in ((-1, math.nan, math.inf) if "optimizer" in field else (-1,))
     ),
-    ({"population.samples": 17}, "population.samples=17: must be even (2N); 18 is"),
+    (
+        {"population.samples": 17},
+        (
+            "population.samples=17: must be even, since models are trained on half of the samples; "
+            "try --config.population.samples=18"
+        ),
+    ),
     ({"population.samples": 0}, "population.samples=0: must be a finite number larger than 0"),
     ({"population.samples": -3}, "population.samples=-3: must be a finite number larger than 0"),
     (
         {"population.length_tokens": 2},
-        "population.length_tokens=2: must be 3 or more (<bos>, a piece, <eos>)",
+        "population.length_tokens=2: must be 3 or larger (<bos>, one token, <eos>)",
     ),
     (
         {"train.batch_size": 9, "optimizer.warmup_steps": 0},
         (
-            "train.batch_size=9: must be at most N = population.samples / 2 = 8, the size of a subset; "
+            "train.batch_size=9: must be at most N = population.samples / 2 = 8, the size of a training subset; "
             "try --config.train.batch_size=1"
         ),
     ),
@@ -82,24 +90,24 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     (
         {"corpus.path": "x"},
         (
-            "corpus.path='x': corpus.source='docstrings' needs no path; "
-            "set --config.corpus.source=text, jsonl or parquet"
+            "corpus.path='x': must be empty for corpus.source='docstrings'; "
+            "set --config.corpus.source to text, jsonl or parquet"
         ),
     ),
     (
         {"corpus.source": "text"},
-        "corpus.path='': corpus.source='text' needs a file, a folder or a glob",
+        "corpus.path='': must be a file, a folder or a glob for corpus.source='text'; set --config.corpus.path",
     ),
     (
         {"optimizer.warmup_steps": 2},
         (
-            "optimizer.warmup_steps=2: must be less than the 2 steps of a model, which population.samples, "
-            "train.batch_size and train.epochs make; try --config.optimizer.warmup_steps=0"
+            "optimizer.warmup_steps=2: must be less than the 2 training steps of a model, which follow from "
+            "population.samples, train.batch_size and train.epochs; try --config.optimizer.warmup_steps=0"
         ),
     ),
     (
         {"train.subset": "balanced", "attack.references": 5},
-        "attack.references=5: must be even for train.subset='balanced' (pairs)",
+        "attack.references=5: must be even for train.subset='balanced', where references come in pairs",
     ),
     (
         {"population.distinct_prefix_tokens": 9},
@@ -107,11 +115,11 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"train.validations": 1},
-        "train.validations=1: needs held-out samples; try --config.population.validation_samples=1024",
+        "train.validations=1: requires held-out samples; try --config.population.validation_samples=1024",
     ),
     (
         {"train.validations": 3, "population.validation_samples": 1},
-        "train.validations=3: must be at most the 2 steps of a model",
+        "train.validations=3: must be at most the 2 training steps of a model",
     ),
     (
         {"train.trackers": ("wandb", "tensorboard", "wandb")},
@@ -121,14 +129,14 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
         {"corpus.source": "c4", "tokenizer.documents": 5},
         (
             "corpus.deduplicate='near': corpus.source='c4' has too many documents to compare; "
-            "set --config.corpus.deduplicate=none, and population.distinct_prefix_tokens if wanted"
+            "set --config.corpus.deduplicate=none; population.distinct_prefix_tokens can drop duplicates"
         ),
     ),
     (
         {"corpus.source": "c4", "corpus.deduplicate": "none"},
         (
-            "tokenizer.documents=0: corpus.source='c4' has too many documents to train a vocabulary on all; "
-            "try --config.tokenizer.documents=1000000, or give tokenizer.path"
+            "tokenizer.documents=0: corpus.source='c4' has too many documents to train a vocabulary on all of them; "
+            "try --config.tokenizer.documents=1000000, or set --config.tokenizer.path"
         ),
     ),
     *(
@@ -143,39 +151,39 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     *(
         (
             {"train.batch_size": 2, "train.epochs": 2, "score.at_epochs": bad},
-            f"score.at_epochs={bad}: {ROUNDED}{told}",
+            f"score.at_epochs={bad}: {ROUNDED.format(steps)}",
         )
-        for bad, told in (
+        for bad, steps in (
             ((1.99,), "8"),
             ((0.5, 1.875), "2, 8"),
             ((0.001, 0.1), "1, 1"),
             ((1.4, 1.0, 1.5), "6, 4, 6"),
         )
     ),
-    # A score point that is none says nothing of the one that is attacked.
+    # attack.step is not checked against invalid score points.
     (
         {"score.at_epochs": (math.nan,), "attack.step": 1},
         f"score.at_epochs=(nan,): {POINTS.format(1)}",
     ),
     *(
         (
-            {f"score.{field}": asked, "train.subset": "bernoulli"},
+            {f"score.{field}": points, "train.subset": "bernoulli"},
             (
-                f"score.{field}={asked}: train.subset='bernoulli' gives every model a different number of steps; "
-                "set --config.train.subset=exact"
+                f"score.{field}={points}: must be empty for train.subset='bernoulli', where models differ in the "
+                "number of steps; set --config.train.subset=exact"
             ),
         )
-        for field, asked in (("at_steps", (1,)), ("at_epochs", (0.5,)))
+        for field, points in (("at_steps", (1,)), ("at_epochs", (0.5,)))
     ),
     (
         {"score.at_steps": (1,), "attack.step": 2},
-        "attack.step=2: must be 0 (the end) or a score point, 1",
+        "attack.step=2: must be 0 (the end of training) or a step at which models are scored, 1",
     ),
     (
         {"train.workers": 2, "compute.sharding": "fsdp"},
         (
-            "train.workers=2: must be 0 or 1 for compute.sharding='fsdp', where one process takes all devices; "
-            "set --config.train.workers=0"
+            "train.workers=2: must be 0 or 1 for compute.sharding='fsdp', where one process uses all devices of a "
+            "machine; set --config.train.workers=0"
         ),
     ),
     *(
@@ -202,15 +210,15 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "said"), BROKEN, ids=[str(c) for c, _ in BROKEN])
-def test_every_broken_rule_is_one_line(changes: dict[str, Any], said: str):
+@pytest.mark.parametrize(("changes", "message"), BROKEN, ids=[str(c) for c, _ in BROKEN])
+def test_each_broken_rule_is_one_line(changes: dict[str, Any], message: str):
     broken = TINY
     for field, value in changes.items():
         broken = change(broken, field, value)
-    assert problems(broken) == [said]
+    assert problems(broken) == [message]
 
 
-def test_rules_that_just_hold():
+def test_values_at_the_limits_are_valid():
     for changes in (
         {"train.batch_size": 8, "optimizer.warmup_steps": 0},
         {"population.length_tokens": 3},
@@ -241,43 +249,49 @@ def test_rules_that_just_hold():
         assert problems(sound) == []
 
 
-def test_all_problems_are_told_at_once():
+def test_all_problems_are_reported_together():
     broken = change(change(change(TINY, "train.epochs", 0), "model.heads", 3), "attack.replicas", 1)
     assert [line.partition("=")[0] for line in problems(broken)] == [
-        "train.epochs",
         "model.heads",
+        "train.epochs",
         "attack.replicas",
     ]
 
 
+SCORED = "must be 0 (the end of training) or a step at which models are scored,"
+NOT_SCORED = (
+    "must be 0 (the end of training), since models are not scored at other steps; "
+    "add the step to score.at_steps"
+)
+
+
 @pytest.mark.parametrize(
-    ("changes", "step", "told"),
+    ("changes", "step", "rule"),
     [
-        ({"score.at_steps": (0, 1)}, 3, "1"),
-        ({"score.at_steps": (99,)}, 99, "of which there are none"),
-        ({"score.at_steps": (3, 3, 99)}, 2, "3"),
+        ({"score.at_steps": (0, 1)}, 3, f"{SCORED} 1"),
+        ({"score.at_steps": (99,)}, 99, NOT_SCORED),
+        ({"score.at_steps": (3, 3, 99)}, 2, f"{SCORED} 3"),
         ({"score.at_steps": (3, 3)}, 3, None),
-        ({"score.at_epochs": (0.001, 0.1)}, 2, "1"),
+        ({"score.at_epochs": (0.001, 0.1)}, 2, f"{SCORED} 1"),
         ({"score.at_epochs": (0.001, 0.1)}, 1, None),
-        # Which step is meant, nobody knows; but it is none of these.
-        ({"score.at_epochs": (math.nan,)}, 4, "all before step 4"),
-        ({"score.at_epochs": (2.0,), "score.at_steps": (1,)}, -1, "all before step 4"),
+        # The epochs may have been meant to include any other step, but not these.
+        ({"score.at_epochs": (math.nan,)}, 4, f"{SCORED} below 4"),
+        ({"score.at_epochs": (2.0,), "score.at_steps": (1,)}, -1, f"{SCORED} below 4"),
         ({"score.at_epochs": (2.0,), "score.at_steps": (1,)}, 3, None),
     ],
 )
-def test_broken_score_points_do_not_hide_a_step_that_is_none(
-    changes: dict[str, Any], step: int, told: str | None
+def test_invalid_score_points_do_not_hide_an_invalid_attack_step(
+    changes: dict[str, Any], step: int, rule: str | None
 ):
     broken = change(change(TINY, "train.batch_size", 2), "attack.step", step)
     for field, value in changes.items():
         broken = change(broken, field, value)
     first, *rest = problems(broken)
     assert first.startswith(tuple(changes))
-    said = f"attack.step={step}: must be 0 (the end) or a score point, {told}"
-    assert rest == ([] if told is None else [said])
+    assert rest == ([] if rule is None else [f"attack.step={step}: {rule}"])
 
 
-def test_heads_that_do_not_fit_hide_no_other_hurdle_of_an_attention():
+def test_invalid_heads_do_not_hide_other_attention_requirements():
     broken = change(change(TINY, "compute.attention", "cudnn"), "model.heads", 3)
     first, second = problems(broken)
     assert first.startswith("model.heads=3: ")
@@ -297,7 +311,7 @@ def test_problems_never_raises_and_names_a_field(samples: int, batch: int, width
         ("optimizer.warmup_steps", 0),
     ):
         c = change(c, field, value)
-    found = problems(c)
-    assert all(line.partition("=")[0] in FIELDS for line in found)
+    result = problems(c)
+    assert all(line.partition("=")[0] in FIELDS for line in result)
     sound = samples > 0 and samples % 2 == 0 and 0 < batch <= samples // 2
-    assert (found == []) == (sound and width > 0 and heads > 0 and width % heads == 0)
+    assert (result == []) == (sound and width > 0 and heads > 0 and width % heads == 0)

@@ -9,7 +9,7 @@ def recipes_of(config_arg: str) -> dict[str, Config]:
     return {c.name: c for _, c in load.load_sweep(config_arg)}
 
 
-def test_own_texts_need_the_same_recipes():
+def test_own_texts_use_the_recipes_of_strongmia():
     own = recipes_of(f"{CONFIGS}/own.py")
     assert list(own) == list(recipes_of(f"{CONFIGS}/strongmia.py:cpu"))
     assert {c.corpus.source for c in own.values()} == {"text"}
@@ -17,7 +17,7 @@ def test_own_texts_need_the_same_recipes():
     assert len(code.split("\n")) - code.split("\n").count("") <= 10
 
 
-def test_own_texts_take_the_argument_of_strongmia():
+def test_own_accepts_the_argument_of_strongmia():
     own = recipes_of("own:fig01,fig05,gpu")
     assert list(own) == ["main", "flip-302M"]
     assert own["main"].figures == ("fig01_references", "fig05_instability")

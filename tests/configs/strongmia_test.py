@@ -40,10 +40,10 @@ def recipes_of(argument: str) -> dict[str, Config]:
     return {c.name: c for _, c in load.load_sweep(f"{FILE}:{argument}")}
 
 
-def test_the_published_numbers():
-    found = recipes_of("paper")
+def test_paper_recipes_have_the_published_numbers():
+    result = recipes_of("paper")
     for name, (size, n, references, targets, replicas, epochs, warmup) in PUBLISHED.items():
-        c, a = found[name], found[name].attack
+        c, a = result[name], result[name].attack
         assert (c.model.layers, c.model.width) == MODEL_SIZES[size], name
         assert c.population.samples == 2 * n, name
         assert (a.references - a.targets, a.targets, a.replicas) == (references, targets, replicas)
@@ -58,33 +58,33 @@ def test_the_published_numbers():
         assert (o.weight_decay, o.clip_norm) == (0.1, 1.0)
         assert c.corpus.source == "c4"
         assert c.train.subset == "exact"
-    sizes = [name.removeprefix("fixed-") for name in found if name.startswith("fixed-")]
+    sizes = [name.removeprefix("fixed-") for name in result if name.startswith("fixed-")]
     assert sizes == list(MODEL_SIZES)
-    linear, plain = found["schedule-linear"].optimizer, found["schedule-nodecay"].optimizer
+    linear, plain = result["schedule-linear"].optimizer, result["schedule-nodecay"].optimizer
     assert (linear.schedule, plain.weight_decay) == ("linear", 0)
-    assert found["schedule-noclip"].optimizer.clip_norm == 0
-    assert found["distinct"].population.distinct_prefix_tokens == 50
-    assert config.score_steps(found["epochs-44M"]) == (8594,)
+    assert result["schedule-noclip"].optimizer.clip_norm == 0
+    assert result["distinct"].population.distinct_prefix_tokens == 50
+    assert config.score_steps(result["epochs-44M"]) == (8594,)
 
 
 @pytest.mark.parametrize("setting", ["paper", "gpu", "cpu"])
-def test_every_setting_of_every_figure_is_sound(setting: str):
+def test_each_figure_is_valid_at_each_setting(setting: str):
     together = recipes_of(setting)
     assert next(iter(together.values())).figures == (*FIGURES, "scaling")
     needed: dict[str, Config] = {}
     for figure in FIGURES:
-        found = recipes_of(f"{figure},{setting}")
-        assert {c.figures for c in found.values()} == {(figure,)}
-        needed |= found
+        result = recipes_of(f"{figure},{setting}")
+        assert {c.figures for c in result.values()} == {(figure,)}
+        needed |= result
     assert list(needed) == list(together)
     for name, c in needed.items():  # figures of one workdir share recipes
         assert dataclasses.replace(c, figures=together[name].figures) == together[name]
 
 
 def test_several_figures_share_recipes():
-    found = recipes_of("fig24,fig05_instability,fig01,fig05,cpu")
-    assert list(found) == ["flip-140M", "flip-302M", "main"]
-    assert {c.figures for c in found.values()} == {
+    result = recipes_of("fig24,fig05_instability,fig01,fig05,cpu")
+    assert list(result) == ["flip-140M", "flip-302M", "main"]
+    assert {c.figures for c in result.values()} == {
         ("fig24_mean_roc", "fig05_instability", "fig01_references")
     }
     assert load.load_sweep("strongmia:fig05,cpu") == load.load_sweep(
@@ -92,11 +92,11 @@ def test_several_figures_share_recipes():
     )
 
 
-def test_naming_all_figures_draws_their_comparison_too():
-    assert load.load(f"{FILE}:{','.join(FIGURES)},cpu").figures == (*FIGURES, "scaling")
+def test_naming_all_figures_adds_the_comparison():
+    assert load.load_config(f"{FILE}:{','.join(FIGURES)},cpu").figures == (*FIGURES, "scaling")
 
 
-def test_recipes_that_are_the_same_are_trained_once():
+def test_equal_recipes_are_trained_once():
     entries = load.load_sweep(f"{FILE}:cpu")
     names = [{entries[n][1].name for n in r.entries} for r in recipe_requests(entries, "strongmia")]
     assert {"main", "fixed-140M"} <= next(some for some in names if "main" in some)
@@ -108,7 +108,7 @@ _FIGURE = "StrongMIA has no such figure; did you mean {}. Name one of fig01 to f
 
 
 @pytest.mark.parametrize(
-    ("argument", "said"),
+    ("argument", "message"),
     [
         ("", f"^SETTING is missing: it {_SETTING}"),
         (":", f"^SETTING is missing: it {_SETTING}"),
@@ -122,8 +122,8 @@ _FIGURE = "StrongMIA has no such figure; did you mean {}. Name one of fig01 to f
         (":scaling,cpu", "^FIGURE=scaling: "),
     ],
 )
-def test_an_argument_that_is_none_is_told(argument: str, said: str):
-    for entry_point in (load.load, load.load_sweep):
-        with pytest.raises(UserError, match=said) as caught:
+def test_invalid_arguments_are_refused(argument: str, message: str):
+    for entry_point in (load.load_config, load.load_sweep):
+        with pytest.raises(UserError, match=message) as caught:
             entry_point(f"{FILE}{argument}")
         assert "\n" not in str(caught.value)

@@ -272,7 +272,7 @@ def test_a_config_that_was_edited_to_a_wrong_type_is_refused(file: str, tmp_path
     edited["config"]["attack"]["references"] = "x"
     path.write_text(json.dumps(edited))
     assert failure(lambda: begin(None, tmp_path / "w")) == [
-        f"{path}: attack.references='x': must be a whole number"
+        f"{path}: attack.references='x': must be an integer"
     ]
 
 

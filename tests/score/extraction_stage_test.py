@@ -26,7 +26,7 @@ def test_the_stage_by_the_command_line(
     assert cli.main(tiny.argv("extract", w)) == 2
     assert capsys.readouterr().err.startswith("extract.samples=0: nothing to extract")
     assert cli.main(tiny.argv("extract", w, *FLAGS[:2], "--config.extract.suffix_tokens=5")) == 2
-    assert "extract.suffix_tokens=5: with extract.prefix_tokens=4 must be at most" in (
+    assert "extract.suffix_tokens=5: plus extract.prefix_tokens=4 must be at most" in (
         capsys.readouterr().err
     )
     assert cli.main(tiny.argv("extract", w, *FLAGS)) == 0

@@ -257,8 +257,8 @@ def test_by_the_command_line(
     for bad, named in ((("32", "3"), "32"), (("5", "5"), "5"), (("-1",), "-1")):
         assert cli.main(tiny.argv("score", w, flags[0], *bad)) == 2
         assert capsys.readouterr().err.splitlines()[-1] == (
-            f"score.token_samples: {named}: must be at most 8192 ids of samples, from 0 to population.samples - 1 = "
-            "31, without duplicates"
+            f"score.token_samples: {named}: must be at most 8192 distinct sample ids, from 0 to "
+            "population.samples - 1 = 31"
         )
     assert cli.main(tiny.argv("score", w, flags[0], "5")) == 2
     assert "or in another order (3: 5, 31, 2); ask for these" in capsys.readouterr().err

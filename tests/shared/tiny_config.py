@@ -19,7 +19,7 @@ TINY = Config(
 
 
 def change(base: Config, field: str, value: Any) -> Config:
-    """The config with another value of a field such as train.epochs."""
+    """Returns the config with another value of a field such as train.epochs."""
     section, _, leaf = field.rpartition(".")
     if not section:
         return dataclasses.replace(base, **{leaf: value})
@@ -42,8 +42,8 @@ def get_config(size="1"):
 """
 
 
-def wrong(file: str, *overrides: str) -> list[str]:
-    """What is said of a command line, a line each."""
+def error_lines(file: str, *overrides: str) -> list[str]:
+    """Returns the error message of a config with overrides, as lines."""
     with pytest.raises(UserError) as caught:
         load.load_config(file, overrides)
     return str(caught.value).split("\n")
