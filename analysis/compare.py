@@ -16,12 +16,12 @@ from collections.abc import Callable, Sequence
 from typing import Literal, Self
 
 import numpy as np
-from scipy import stats
+import scipy.stats
 
 from analysis.attacks import AttackResult, read_attack
 from analysis.io import RecipeResults
+from lm_mia import stats
 from lm_mia.config.needs import JACKKNIFE_GROUPS
-from lm_mia.stats import intervals, per_sample
 
 Verdict = Literal["seen", "not seen", "not tested"]
 
@@ -106,7 +106,7 @@ def interval(value: float, parts: Sequence[Part], over: str, level: float = 0.95
     if variance == 0:
         return Estimate(value, value, value, over)
     df = variance**2 / sum(v**2 / n for v, n in parts)
-    far = float(stats.t.ppf((1 + level) / 2, df) * math.sqrt(variance))
+    far = float(scipy.stats.t.ppf((1 + level) / 2, df) * math.sqrt(variance))
     return Estimate(value, value - far, value + far, over, level)
 
 
@@ -237,7 +237,7 @@ def jackknifed(references: int, value: Callable[[int], float]) -> Part:
     return float((JACKKNIFE_GROUPS - 1) * without_G.var()), JACKKNIFE_GROUPS - 1
 
 
-_Z = float(stats.norm.ppf(0.975))
+_Z = float(scipy.stats.norm.ppf(0.975))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -259,7 +259,7 @@ class Trend:
         ranks; of three samples or fewer there is none.
         """
         there_N = ~(np.isnan(x_N) | np.isnan(y_N))
-        x_S, y_S = (stats.rankdata(v[there_N]) for v in (x_N, y_N))
+        x_S, y_S = (scipy.stats.rankdata(v[there_N]) for v in (x_N, y_N))
         if len(x_S) <= 3 or np.ptp(x_S) == 0 or np.ptp(y_S) == 0:
             return None
         r = float(np.clip(np.corrcoef(x_S, y_S)[0, 1], -1, 1))
@@ -285,12 +285,12 @@ class Curve:
 
         Samples with a NaN are left out; equal x stay together, so that bins may be fewer (`equal_count_bins`).
         """
-        found = per_sample.equal_count_bins(x_N, y_N, bins)
+        found = stats.equal_count_bins(x_N, y_N, bins)
         y_K, count_K = found.y_mean_K, found.count_K
         if np.isin(y_N[~np.isnan(y_N)], (0, 1)).all():
-            low_K, high_K = intervals.clopper_pearson(np.rint(y_K * count_K), count_K)
+            low_K, high_K = stats.clopper_pearson(np.rint(y_K * count_K), count_K)
         else:
-            square_K = per_sample.equal_count_bins(x_N, y_N**2, bins).y_mean_K
+            square_K = stats.equal_count_bins(x_N, y_N**2, bins).y_mean_K
             # the variance within a bin, over samples - 1; of one sample it is not known
             with np.errstate(divide="ignore", invalid="ignore"):
                 variance_K = np.maximum(square_K - y_K**2, 0) / (count_K - 1)

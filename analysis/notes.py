@@ -4,7 +4,7 @@ import itertools
 
 from analysis.formatting import plural
 from analysis.io import Record, decides
-from lm_mia.stats import coin_flip
+from lm_mia import stats
 
 
 def spread(replicas: int) -> str:
@@ -45,7 +45,7 @@ def cutoff(facts: Record) -> str:
 
 def fewest_replicas(alpha: float) -> int:
     """The fewest replicas with which the coin-flip test can reject anything."""
-    return next(b for b in itertools.count(2) if coin_flip.coin_flip_cutoff(b, alpha)[0])
+    return next(b for b in itertools.count(2) if stats.coin_flip_cutoff(b, alpha)[0])
 
 
 def of_replicas(facts: Record) -> tuple[str, ...]:

@@ -14,8 +14,7 @@ import numpy as np
 import synthetic
 from fresh import Clock, Results
 
-from lm_mia.stats import intervals as bootstrap
-from lm_mia.stats import likelihood_ratio, robust_mia, roc
+from lm_mia import stats
 
 FPRS = (0.00001, 0.0001, 0.001, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.9)
 """11 rates; which ones costs nothing."""
@@ -28,18 +27,18 @@ def fit_and_score(clock: Clock, folder: Path) -> Results:
     target_TxN = synthetic.read(folder, "target_loss")
     reference_MxN, member_MxN = _references(folder)
     with clock:
-        gaussians = likelihood_ratio.fit(reference_MxN, member_MxN)
-        score_TxN = likelihood_ratio.score(target_TxN, gaussians)
-    theirs = likelihood_ratio.score(target_TxN, _with_ddof_0(gaussians))
+        gaussians = stats.fit_gaussians(reference_MxN, member_MxN)
+        score_TxN = stats.lira_from_gaussians(target_TxN, gaussians)
+    theirs = stats.lira_from_gaussians(target_TxN, _with_ddof_0(gaussians))
     return {"score": score_TxN, "as_theirs": theirs}
 
 
 def score(clock: Clock, folder: Path) -> Results:
     """Online LiRA of every target from the Gaussians."""
     target_TxN = synthetic.read(folder, "target_loss")
-    gaussians = likelihood_ratio.fit(*_references(folder))
+    gaussians = stats.fit_gaussians(*_references(folder))
     with clock:
-        score_TxN = likelihood_ratio.score(target_TxN, gaussians)
+        score_TxN = stats.lira_from_gaussians(target_TxN, gaussians)
     return {"score": score_TxN}
 
 
@@ -47,8 +46,8 @@ def save_scores(clock: Clock, folder: Path) -> Results:
     """Leaves score.npy and gaussians.npy in the folder for other works to start from."""
     target_TxN = synthetic.read(folder, "target_loss")
     with clock:
-        g = likelihood_ratio.fit(*_references(folder))
-        score_TxN = likelihood_ratio.score(target_TxN, g)
+        g = stats.fit_gaussians(*_references(folder))
+        score_TxN = stats.lira_from_gaussians(target_TxN, g)
     sd_in_N, sd_out_N = np.sqrt(g.var_in_N), np.sqrt(g.var_out_N)
     np.save(folder / "gaussians.npy", np.stack([g.mean_in_N, sd_in_N, g.mean_out_N, sd_out_N]))
     np.save(folder / "score.npy", score_TxN)
@@ -59,7 +58,7 @@ def leave_one_out(clock: Clock, folder: Path) -> Results:
     """LiRA of every reference against the others."""
     loss_MxN, member_MxN = _references(folder)
     with clock:
-        score_MxN = likelihood_ratio.lira_leave_one_out(loss_MxN, member_MxN)
+        score_MxN = stats.lira_leave_one_out(loss_MxN, member_MxN)
     return {"first": score_MxN[0]}
 
 
@@ -69,7 +68,7 @@ def rmia_online(clock: Clock, folder: Path) -> Results:
     reference_MxN = -synthetic.read(folder, "reference_loss")
     reference_MxZ = -synthetic.read(folder, "population_reference")
     with clock:
-        score_TxN = robust_mia.rmia(target_TxN, reference_MxN, target_TxZ, reference_MxZ)
+        score_TxN = stats.rmia(target_TxN, reference_MxN, target_TxZ, reference_MxZ)
     return {"score": score_TxN}
 
 
@@ -81,7 +80,7 @@ def rmia_offline(clock: Clock, folder: Path, *, a: float) -> Results:
     reference_MxZ = -synthetic.read(folder, "population_reference")
     nobody_MxZ = np.zeros(reference_MxZ.shape, bool)
     with clock:
-        score_TxN = robust_mia.rmia(
+        score_TxN = stats.rmia(
             target_TxN,
             reference_MxN,
             target_TxZ,
@@ -93,7 +92,7 @@ def rmia_offline(clock: Clock, folder: Path, *, a: float) -> Results:
         )
     # Of z they average only the larger half of the probabilities.
     half = len(reference_MxZ) // 2
-    theirs = robust_mia.rmia(
+    theirs = stats.rmia(
         target_TxN,
         reference_MxN,
         target_TxZ,
@@ -110,7 +109,7 @@ def rates(clock: Clock, folder: Path, *, fprs: Sequence[float] = METER_FPRS) -> 
     """AUC and TPR at rates of every target."""
     score_TxN, member_N = synthetic.read(folder, "score"), synthetic.read(folder, "target_member")
     with clock:
-        points = roc.tpr_at_fpr(score_TxN, member_N, fprs)
+        points = stats.tpr_at_fpr(score_TxN, member_N, fprs)
     return {"auc_tpr": np.column_stack([points.auc_T, points.tpr_TxF])}
 
 
@@ -121,12 +120,12 @@ def intervals(
     score_TxN = synthetic.read(folder, "score")[:targets]
     member_N = synthetic.read(folder, "target_member")
     with clock:
-        found = bootstrap.intervals(score_TxN, member_N, fprs, replicates=replicates)
+        found = stats.bootstrap_intervals(score_TxN, member_N, fprs, replicates=replicates)
     columns = [found.auc_T, found.auc_low_T, found.auc_high_T]
     return {"auc_low_high": np.column_stack(columns)}
 
 
-def _with_ddof_0(g: likelihood_ratio.Gaussians) -> likelihood_ratio.Gaussians:
+def _with_ddof_0(g: stats.LiraGaussians) -> stats.LiraGaussians:
     """As PrivacyGuard's prepare_lira_data has them: ddof 0, and 1e-8 on the standard deviation."""
 
     def variance(var_N: np.ndarray, count_N: np.ndarray) -> np.ndarray:

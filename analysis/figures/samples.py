@@ -19,9 +19,9 @@ from analysis.attacks import sample_scores
 from analysis.compare import Claim, Curve, Trend, claim_greater, claim_untested, mean
 from analysis.io import RecipeResults, SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure
+from lm_mia import stats
 from lm_mia.config.needs import Need
 from lm_mia.data.subsets import ModelSeeds
-from lm_mia.stats import likelihood_ratio
 
 GROUPS: dict[str, tuple[str, plotting.Dash]] = {
     "least vulnerable": (plotting.SKY, "-"),
@@ -64,7 +64,7 @@ def target_posteriors(recipe: RecipeResults) -> list[Target]:
     found, count = [], attacks.common_references([recipe])
     for row, member_N2, score_N2 in sample_scores(recipe, count):
         ids_S = np.flatnonzero(member_N2 & ~np.isnan(score_N2))
-        found.append(Target(row, member_N2, ids_S, likelihood_ratio.posterior(score_N2[ids_S])))
+        found.append(Target(row, member_N2, ids_S, stats.posterior(score_N2[ids_S])))
     return found
 
 

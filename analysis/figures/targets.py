@@ -14,8 +14,8 @@ from analysis.io import REPLICA_SIZES, SweepResults, fewest_references, percent,
 from analysis.notes import spread
 from analysis.paper_figure import FigureResult, PaperFigure
 from analysis.plotting import Line, by_target, panels
+from lm_mia import stats
 from lm_mia.config.needs import Need
-from lm_mia.stats import likelihood_ratio
 
 
 def _every_target(recipes: SweepResults, family: str) -> FigureResult:
@@ -148,7 +148,7 @@ def draw_fig25(recipes: SweepResults) -> FigureResult:
 def _thresholds(folder: Path) -> pd.DataFrame:
     """Posterior at the threshold: a row a replica, a column an FPR; without FPR 1, where all are called members."""
     rows = pd.DataFrame(io.table(folder, "thresholds.csv", ("order_seed", "fpr", "threshold")))
-    rows["threshold"] = likelihood_ratio.posterior(rows["threshold"].to_numpy(float))
+    rows["threshold"] = stats.posterior(rows["threshold"].to_numpy(float))
     return rows[rows["fpr"] < 1].pivot(index="order_seed", columns="fpr", values="threshold")
 
 

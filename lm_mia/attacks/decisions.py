@@ -19,13 +19,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lm_mia import config
+from lm_mia import config, stats
 from lm_mia.atomic import replacing, write_csv
 from lm_mia.attacks import signals, tables
 from lm_mia.attacks.score_matrix import ScoreFile, in_order
 from lm_mia.data.population import Population
-from lm_mia.stats import coin_flip, contributions, flips, likelihood_ratio, per_sample
-from lm_mia.stats.roc import OperatingPoints
 
 _ROW_GROUP = 2**17  # samples of samples.parquet written at once
 _BINS = 50  # of the curves of flip rate against distance and posterior
@@ -35,9 +33,9 @@ _PREVIEW_CHARS = 240
 
 @dataclasses.dataclass(frozen=True)
 class _Part:
-    counts: flips.FlipCounts
+    counts: stats.FlipBinCounts
     tp_TxFx5: np.ndarray
-    curve: contributions.VoteCounts
+    curve: stats.MemberVoteCounts
     samples: pa.Table
 
 
@@ -45,13 +43,13 @@ def write(
     source: signals.AttackInputs,
     fitted: signals.AttackFit,
     file: ScoreFile,
-    points: OperatingPoints,
+    points: stats.OperatingPoints,
     sample_columns: Mapping[str, np.ndarray],
     c: config.Attack,
     folder: Path,
     pool: ThreadPoolExecutor,
     progress: Callable[[float], None] = lambda share: None,
-) -> flips.FlipCounts:
+) -> stats.FlipBinCounts:
     """Writes every table of decisions (StrongMIA Tables 1-6, Figures 25-30) and samples.parquet.
 
     Args:
@@ -72,15 +70,15 @@ def write(
     seeds = [row.order_seed for row in source.targets]
     write_csv(folder / "thresholds.csv", tables.thresholds(of_fprs, seeds))
     replicas, member_N2 = len(source.targets), source.target_member_TxN2[0]
-    threshold_posterior_TxF = likelihood_ratio.posterior(of_fprs.threshold_TxF)
+    threshold_posterior_TxF = stats.posterior(of_fprs.threshold_TxF)
 
     def work(block: signals.Block) -> _Part:
         at = block.samples
         score_TxC, member_C = file.block(at), member_N2[at]
-        votes_KxC = flips.votes(score_TxC, points.threshold_TxF).votes_FxN
+        votes_KxC = stats.count_votes(score_TxC, points.threshold_TxF).votes_FxN
         votes_FxC = votes_KxC[:rates]
-        posterior_TxC = likelihood_ratio.posterior(score_TxC)
-        distance_FxC = flips.mean_abs_distance(posterior_TxC, threshold_posterior_TxF)
+        posterior_TxC = stats.posterior(score_TxC)
+        distance_FxC = stats.mean_distance_to_threshold(posterior_TxC, threshold_posterior_TxF)
         columns = {"id": np.arange(at.start, at.stop), "member": member_C}
         columns |= {name: column_N2[at] for name, column_N2 in sample_columns.items()}
         columns["score"] = score_TxC[0]
@@ -91,16 +89,16 @@ def write(
             columns[f"votes_{fpr:g}"] = pa.array(
                 votes_FxC[f].astype(np.float32), mask=np.isnan(votes_FxC[f])
             ).cast(pa.int16())
-            columns[f"flip_rate_{fpr:g}"] = flips.flip_rate(votes_FxC[f], replicas)
-            columns[f"p_value_{fpr:g}"] = coin_flip.p_value(votes_FxC[f], replicas)
+            columns[f"flip_rate_{fpr:g}"] = stats.flip_rate(votes_FxC[f], replicas)
+            columns[f"p_value_{fpr:g}"] = stats.p_value(votes_FxC[f], replicas)
             columns[f"distance_{fpr:g}"] = distance_FxC[f].astype(np.float32)
-        bin_FxC = flips.flip_bins(votes_FxC, replicas, c.alpha)
+        bin_FxC = stats.flip_bins(votes_FxC, replicas, c.alpha)
         return _Part(
-            counts=flips.flip_counts(votes_FxC, member_C, replicas, c.alpha),
-            tp_TxFx5=contributions.true_positives(
+            counts=stats.count_flip_bins(votes_FxC, member_C, replicas, c.alpha),
+            tp_TxFx5=stats.count_true_positives(
                 score_TxC, of_fprs.threshold_TxF, bin_FxC, member_C
             ),
-            curve=contributions.vote_counts(votes_KxC[rates:], member_C, replicas, c.alpha),
+            curve=stats.count_member_votes(votes_KxC[rates:], member_C, replicas, c.alpha),
             samples=pa.table(columns),
         )
 
@@ -168,7 +166,7 @@ def _flip_curves(path: Path, c: config.Attack, pool: ThreadPoolExecutor) -> pd.D
         x_N2, y_N2 = column(x), column(y)
         found = []
         for of_N2, kind in ((member_N2, "members"), (~member_N2, "nonmembers")):
-            bins = per_sample.equal_count_bins(x_N2[of_N2], y_N2[of_N2], _BINS)
+            bins = stats.equal_count_bins(x_N2[of_N2], y_N2[of_N2], _BINS)
             found.append(
                 pd.DataFrame(
                     {"fpr": fpr, "binned_by": binned_by, "class": kind, "x_mean": bins.x_mean_K}
@@ -233,7 +231,7 @@ def find(samples: Path, population: Population, replicas: int, c: config.Attack)
 
 
 def _kinds(replicas: int, c: config.Attack) -> list[_Kind]:
-    k_low, _ = coin_flip.coin_flip_cutoff(replicas, c.alpha)
+    k_low, _ = stats.coin_flip_cutoff(replicas, c.alpha)
     low = max(k_low, 1)  # with few replicas k_low is 0, but where all agree there is no coin
     clear, ambiguous, stable = c.clear_separation, c.ambiguous_separation, c.stable_flip
     most, few = f"votes > {replicas / 2}", f"votes < {replicas / 2}"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lm_mia import config
+from lm_mia import config, stats
 from lm_mia.atomic import FLIPS_JSON, is_current, write_completion_marker, write_csv
 from lm_mia.attacks import decisions, models, resampling, score_matrix, signals, tables
 from lm_mia.attacks.targets import TargetTables
@@ -21,7 +21,6 @@ from lm_mia.config.needs import FORMAT, REFERENCE_FREE, TargetAttack
 from lm_mia.data import subsets
 from lm_mia.data.population import SAMPLE_COLUMNS, Population
 from lm_mia.errors import UserError
-from lm_mia.stats import coin_flip, flips, intervals, roc
 from lm_mia.store.store import Store
 
 _SHUFFLES = 10
@@ -171,7 +170,7 @@ def _uses_rmia(attacks: Sequence[AttackName]) -> bool:
 
 
 def _check(
-    points: roc.OperatingPoints, references: int, c: config.Attack, say: Callable[[str], None]
+    points: stats.OperatingPoints, references: int, c: config.Attack, say: Callable[[str], None]
 ) -> None:
     need, short = 2 if c.variance == "per_sample" else 1, int(points.left_out_T.max())
     for left, kind in ((points.members_T, "member"), (points.nonmembers_T, "non-member")):
@@ -190,15 +189,15 @@ def _check(
 
 def _intervals(
     name: str,
-    points: roc.OperatingPoints,
+    points: stats.OperatingPoints,
     score_N2: np.ndarray,
     member_N2: np.ndarray,
     c: config.Attack,
 ) -> pd.DataFrame:
     """Rows of intervals.csv, 95 %, over the choice of samples: AUC and TPRs of the first target."""
-    found = intervals.intervals(score_N2, member_N2, c.fprs, replicates=c.bootstraps)
+    found = stats.bootstrap_intervals(score_N2, member_N2, c.fprs, replicates=c.bootstraps)
     members = points.members_T[0]
-    exact = intervals.clopper_pearson(np.rint(found.tpr_TxF[0] * members), members)
+    exact = stats.clopper_pearson(np.rint(found.tpr_TxF[0] * members), members)
     table = pd.DataFrame({"attack": name, "metric": [f"tpr_at_{fpr:g}" for fpr in c.fprs]})
     table["value"], table["bootstrap_low"] = found.tpr_TxF[0], found.tpr_low_TxF[0]
     table["bootstrap_high"] = found.tpr_high_TxF[0]
@@ -224,7 +223,7 @@ def _shuffled(
             (_, files)
         ]:
             for name, file in files.items():
-                found = roc.auc(file.target(0), noise.target_member_TxN2[0])
+                found = stats.auc(file.target(0), noise.target_member_TxN2[0])
                 auc[name].append(float(found.auc_T[0]))
                 left_out[name] = max(left_out[name], int(found.left_out_T[0]))
         progress(shuffle + 1)
@@ -286,11 +285,11 @@ def _about(source: signals.AttackInputs, c: config.Attack) -> dict[str, Any]:
 
 
 def _facts(
-    source: signals.AttackInputs, counted: flips.FlipCounts, c: config.Attack
+    source: signals.AttackInputs, counted: stats.FlipBinCounts, c: config.Attack
 ) -> dict[str, object]:
     """What the tables are about."""
     replicas = len(source.targets)
-    k_low, cutoff = coin_flip.coin_flip_cutoff(replicas, c.alpha)
+    k_low, cutoff = stats.coin_flip_cutoff(replicas, c.alpha)
     return {
         "recipe": source.store.path.parent.name,
         "attack": "lira_online",
@@ -299,6 +298,6 @@ def _facts(
         "replicas": replicas,
         "k_low": k_low,
         "cutoff": cutoff,
-        "max_flip_rate": flips.max_flip_rate(replicas),
+        "max_flip_rate": stats.max_flip_rate(replicas),
         "left_out": int(counted.left_out_F[0]),
     }

@@ -2,7 +2,7 @@
 
 Flip rates usually hold the references fixed and vary the target. Here the target is fixed and each set of references
 acts as a replica: the target is scored with each set, a threshold is calibrated on its non-members, and the scores, one
-array row per set, go to `lm_mia.stats.flips.votes` (StrongMIA Appendix E.2.8).
+array row per set, go to `stats.count_votes` (StrongMIA Appendix E.2.8).
 
 S: sets of references, R: references of a set, as indices of rows, M: references, C: samples of a block, F: false
 positive rates.
@@ -18,13 +18,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from lm_mia import config
+from lm_mia import config, stats
 from lm_mia.atomic import replacing
 from lm_mia.attacks import score_matrix, signals, tables
 from lm_mia.attacks.score_matrix import ScoreFile, in_order
 from lm_mia.errors import UserError
 from lm_mia.seeds import rng
-from lm_mia.stats import flips, likelihood_ratio, per_sample
 
 
 def pairs(source: signals.AttackInputs) -> np.ndarray:
@@ -103,25 +102,25 @@ def true_positive_probability(
     if c.variance == "pooled":
         scatter_Mx2x2 = np.zeros((len(source.references), 2, 2))
         for block in source.blocks():
-            scatter_Mx2x2 += likelihood_ratio.leave_one_out_scatter(
+            scatter_Mx2x2 += stats.leave_one_out_scatter(
                 block.reference_loss_MxC, block.reference_member_MxC
             )
 
     def work(block: signals.Block) -> pa.Table:
-        score_MxC = likelihood_ratio.lira_leave_one_out(
+        score_MxC = stats.lira_leave_one_out(
             block.reference_loss_MxC,
             block.reference_member_MxC,
             variance=c.variance,
             sampled_share=share,
             scatter_Mx2x2=scatter_Mx2x2,
         )
-        found = per_sample.true_positive_probability(
-            likelihood_ratio.posterior(score_MxC), block.reference_member_MxC
+        found = stats.true_positive_probability(
+            stats.posterior(score_MxC), block.reference_member_MxC
         )
         return pa.table(
             {"id": np.arange(block.samples.start, block.samples.stop), "mean": found.mean_N}
             | {"std": found.std_N, "share_above_half": found.share_above_half_N}
-            | {"targets": found.targets_N}
+            | {"targets": found.models_N}
         )
 
     writer = None
@@ -140,10 +139,10 @@ def _flip_counts(
     member_N2: np.ndarray,
     c: config.Attack,
     pool: ThreadPoolExecutor,
-) -> flips.FlipCounts:
-    def work(at: slice) -> flips.FlipCounts:
-        votes = flips.votes(file.block(at), threshold_SxF)
-        return flips.flip_counts(votes.votes_FxN, member_N2[at], file.targets, c.alpha)
+) -> stats.FlipBinCounts:
+    def work(at: slice) -> stats.FlipBinCounts:
+        votes = stats.count_votes(file.block(at), threshold_SxF)
+        return stats.count_flip_bins(votes.votes_FxN, member_N2[at], file.targets, c.alpha)
 
     found = list(in_order(pool, work, signals.parts(file.samples)))
     return sum(found[1:], start=found[0])
@@ -153,7 +152,7 @@ def disjoint_sets(references: int, size: int) -> NDArray[np.int64]:
     """As many sets as there are without a common reference, in the order of the references.
 
     Models of different subset seeds are independent draws, so these sets are too, and so are a
-    sample's decisions given the target: the exact test of `lm_mia.stats.coin_flip` and its
+    sample's decisions given the target: the exact test of `stats.p_value` and its
     coin-flip cutoff apply with B = S. Under the balanced design, where references 2i and 2i + 1
     complement each other, this takes sets of an even size, which split no pair. Few sets give
     little power: below 6 nothing can be told from a coin at alpha = 0.05.
@@ -182,7 +181,7 @@ def subsampled_sets(
 
     The votes of such sets are not independent draws. Flip rates over them say how much the choice
     among these references matters, and understate that of references trained anew; the exact test
-    of `lm_mia.stats.coin_flip` does not hold, and its coin-flip cutoff is a mark on the scale, no
+    of `stats.p_value` does not hold, and its coin-flip cutoff is a mark on the scale, no
     more: descriptive. Label results as such.
 
     Args:

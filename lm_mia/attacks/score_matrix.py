@@ -16,7 +16,7 @@ from typing import Self, TypeVar
 
 import numpy as np
 
-from lm_mia import config
+from lm_mia import config, stats
 from lm_mia.attacks.signals import (
     AttackFit,
     AttackGroup,
@@ -29,7 +29,6 @@ from lm_mia.attacks.signals import (
 )
 from lm_mia.config import AttackName
 from lm_mia.config.needs import TargetAttack
-from lm_mia.stats import roc
 
 _AHEAD = 8  # items waiting for a thread
 _CURVE_POINTS = 100
@@ -229,10 +228,10 @@ def rates(c: config.Attack, member_N2: np.ndarray) -> list[float]:
 
 def points(
     file: ScoreFile, member_TxN2: np.ndarray, fprs: Sequence[float], pool: ThreadPoolExecutor
-) -> roc.OperatingPoints:
+) -> stats.OperatingPoints:
     """Operating points and AUC of every target of a file, each judged by its own membership."""
 
-    def one(t: int) -> roc.OperatingPoints:
-        return roc.tpr_at_fpr(file.target(t), member_TxN2[t], fprs)
+    def one(t: int) -> stats.OperatingPoints:
+        return stats.tpr_at_fpr(file.target(t), member_TxN2[t], fprs)
 
-    return roc.concatenate(list(in_order(pool, one, range(file.targets))))
+    return stats.concatenate_operating_points(list(in_order(pool, one, range(file.targets))))

@@ -9,13 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from lm_mia import config
+from lm_mia import config, stats
 from lm_mia.config import AttackName
 from lm_mia.config.needs import ObservedStatistic
 from lm_mia.data.population import Population
 from lm_mia.data.subsets import ModelSeeds
 from lm_mia.seeds import permutation
-from lm_mia.stats import baselines, likelihood_ratio, robust_mia
 from lm_mia.store.store import Store
 
 BLOCK_SAMPLES = 2**16
@@ -201,7 +200,7 @@ def fit(
         for block in source.blocks():
             for group in pooled:
                 some = block.with_references(group.index_R)
-                scatter[id(group)] += likelihood_ratio.scatter(_gaussians(some, None, group.c))
+                scatter[id(group)] += stats.within_sample_scatter(_gaussians(some, None, group.c))
     found = []
     for group in groups:
         sorted_TxZ = {}
@@ -266,26 +265,28 @@ def scores(group: AttackGroup, block: Block, fitted: AttackFit) -> dict[AttackNa
         match attack:
             case "lira_online" | "lira_offline":
                 assert gaussians is not None
-                return likelihood_ratio.score(
+                return stats.lira_from_gaussians(
                     target_TxC, gaussians, offline=attack == "lira_offline"
                 )
             case "rmia" | "rmia_offline":
                 alpha_TxC = log_alpha_TxC if attack == "rmia" else _log_alpha(attack, block, c)
                 assert alpha_TxC is not None
-                return robust_mia.share_beaten(
+                return stats.rmia_from_log_alpha(
                     alpha_TxC, fitted.comparisons_TxZ[attack], c.rmia_gamma
                 )
             case "rmia_simple":
                 assert log_alpha_TxC is not None
                 return log_alpha_TxC
             case "reference_calibrated":
-                return baselines.reference_calibrated(target_TxC, block.reference_loss_MxC)
+                return stats.reference_calibrated_loss(target_TxC, block.reference_loss_MxC)
             case "loss":
-                return baselines.loss_attack(target_TxC)
+                return stats.loss_attack(target_TxC)
             case "zlib":
-                return baselines.zlib_ratio(target_TxC, block.zlib_bytes_C)
+                return stats.zlib_ratio(target_TxC, block.zlib_bytes_C)
             case "lowercase":
-                return baselines.lowercase(target_TxC, block.statistics["lowercase_loss"])
+                return stats.lowercase_loss_difference(
+                    target_TxC, block.statistics["lowercase_loss"]
+                )
             case "min_k" | "min_k_plus_plus":
                 return block.statistics[attack].astype(np.float64)
 
@@ -302,19 +303,19 @@ def separation(block: Block, fitted: AttackFit, c: config.Attack) -> np.ndarray:
 
 def _gaussians(
     block: Block, scatter_2x2: np.ndarray | None, c: config.Attack
-) -> likelihood_ratio.Gaussians:
+) -> stats.LiraGaussians:
     """Of each sample; with a scatter, its pooled variances instead of their own."""
-    gaussians = likelihood_ratio.fit(
+    gaussians = stats.fit_gaussians(
         block.reference_loss_MxC,
         block.reference_member_MxC,
         sampled_share=0.5 if c.finite_population else 0.0,
     )
-    return gaussians if scatter_2x2 is None else likelihood_ratio.pooled(gaussians, scatter_2x2)
+    return gaussians if scatter_2x2 is None else stats.with_pooled_variance(gaussians, scatter_2x2)
 
 
 def _log_alpha(attack: str, block: Block, c: config.Attack) -> np.ndarray:
     offline = attack == "rmia_offline"
-    return robust_mia.log_alpha(
+    return stats.rmia_log_alpha(
         -block.target_loss_TxC,
         -block.reference_loss_MxC,
         reference_member_MxN=block.reference_member_MxC if offline else None,

@@ -11,15 +11,13 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from lm_mia import config
-from lm_mia.stats import contributions, flips, roc
-from lm_mia.stats.roc import MeanStd, OperatingPoints
+from lm_mia import config, stats
 
 
-def at_rates(points: OperatingPoints, some: slice) -> OperatingPoints:
+def at_rates(points: stats.OperatingPoints, some: slice) -> stats.OperatingPoints:
     """The same targets at some of the rates."""
     fields = {field.name: getattr(points, field.name) for field in dataclasses.fields(points)}
-    return OperatingPoints(
+    return stats.OperatingPoints(
         **{
             name: value[..., some] if name.endswith("F") else value
             for name, value in fields.items()
@@ -28,7 +26,7 @@ def at_rates(points: OperatingPoints, some: slice) -> OperatingPoints:
 
 
 def attack(
-    name: str, references: int, points: OperatingPoints, c: config.Attack
+    name: str, references: int, points: stats.OperatingPoints, c: config.Attack
 ) -> Mapping[str, object]:
     """A row of attacks.csv; the first rates of the points are attack.fprs."""
     summary = {
@@ -44,9 +42,11 @@ def attack(
     return summary | {"left_out": int(points.left_out_T.max())}
 
 
-def curve(name: str, references: int, points: OperatingPoints, c: config.Attack) -> pd.DataFrame:
+def curve(
+    name: str, references: int, points: stats.OperatingPoints, c: config.Attack
+) -> pd.DataFrame:
     """Rows of roc.csv: mean and STD over targets of the TPR at each rate after attack.fprs."""
-    mean = roc.mean_roc(at_rates(points, slice(len(c.fprs), None)))
+    mean = stats.mean_roc_curve(at_rates(points, slice(len(c.fprs), None)))
     table = pd.DataFrame(
         {"attack": name, "references": references, "fpr": mean.fpr_F}
         | {"tpr_mean": mean.tpr.mean_F, "tpr_std": mean.tpr.std_F}
@@ -54,32 +54,32 @@ def curve(name: str, references: int, points: OperatingPoints, c: config.Attack)
     return table.assign(left_out=int(points.left_out_T.max()))
 
 
-def error_rates(points: OperatingPoints) -> pd.DataFrame:
+def error_rates(points: stats.OperatingPoints) -> pd.DataFrame:
     """StrongMIA Tables 1 and 2, with the balanced accuracy."""
-    rates = flips.error_rates(points)
+    rates = stats.error_rates(points)
     table = pd.DataFrame({"attack": "lira_online", "fpr": rates.nominal_fpr_F})
-    for name in ("acc", "balanced_acc", "fnr", "fpr", "tnr", "tpr"):
-        rate: MeanStd = getattr(rates, name)
-        column = "realized_fpr" if name == "fpr" else name
-        table[f"{column}_mean"], table[f"{column}_std"] = rate.mean_F, rate.std_F
+    columns = {"acc": rates.accuracy, "balanced_acc": rates.balanced_accuracy, "fnr": rates.fnr}
+    columns |= {"realized_fpr": rates.fpr, "tnr": rates.tnr, "tpr": rates.tpr}
+    for name, rate in columns.items():
+        table[f"{name}_mean"], table[f"{name}_std"] = rate.mean_F, rate.std_F
     return table.assign(replicas=len(points.auc_T), left_out=int(rates.left_out_T.max()))
 
 
-def thresholds(points: OperatingPoints, order_seed_T: list[int]) -> pd.DataFrame:
+def thresholds(points: stats.OperatingPoints, order_seed_T: list[int]) -> pd.DataFrame:
     """Every target's threshold at every rate (StrongMIA Figure 25)."""
     return pd.DataFrame(
         {"order_seed": seed, "fpr": fpr, "threshold": points.threshold_TxF[t, f]}
-        | {"tpr": points.tpr_TxF[t, f], "realized_fpr": points.realised_fpr_TxF[t, f]}
+        | {"tpr": points.tpr_TxF[t, f], "realized_fpr": points.realized_fpr_TxF[t, f]}
         for t, seed in enumerate(order_seed_T)
         for f, fpr in enumerate(points.fpr_F)
     )
 
 
 def flip_shares(
-    counts: flips.FlipCounts, replicas: int, fprs: tuple[float, ...], alpha: float
+    counts: stats.FlipBinCounts, replicas: int, fprs: tuple[float, ...], alpha: float
 ) -> pd.DataFrame:
     """StrongMIA Tables 3 and 4, one row a (rate, bin)."""
-    shares = flips.flip_shares(counts, replicas, alpha)
+    shares = stats.flip_bin_shares(counts, replicas, alpha)
     return pd.DataFrame(
         {"fpr": fpr, "bin": label, "low": shares.edges_6[b], "high": shares.edges_6[b + 1]}
         | {"member_fraction": shares.member_Fx5[f, b]}
@@ -87,34 +87,32 @@ def flip_shares(
         | {"members": counts.member_Fx5[f, b], "nonmembers": counts.nonmember_Fx5[f, b]}
         | {"replicas": replicas, "left_out": counts.left_out_F[f]}
         for f, fpr in enumerate(fprs)
-        for b, label in enumerate(flips.BIN_NAMES)
+        for b, label in enumerate(stats.FLIP_BIN_NAMES)
     )
 
 
 def true_positives(
-    tp_TxFx5: np.ndarray, counts: flips.FlipCounts, fprs: tuple[float, ...]
+    tp_TxFx5: np.ndarray, counts: stats.FlipBinCounts, fprs: tuple[float, ...]
 ) -> pd.DataFrame:
     """StrongMIA Tables 5 and 6: how many true positives come from members whose decisions flip much."""
-    found = contributions.contributions(tp_TxFx5, counts.member_Fx5.sum(axis=1))
+    found = stats.tpr_contributions(tp_TxFx5, counts.member_Fx5.sum(axis=1))
     table = pd.DataFrame({"fpr": fprs})
 
-    def add(name: str, value: MeanStd) -> None:
+    def add(name: str, value: stats.MeanStd) -> None:
         table[f"{name}_mean"], table[f"{name}_std"] = value.mean_F, value.std_F
 
     add("tpr", found.tpr)
     add("tp", found.tp)
     for name in ("very_unstable", "coin_flip", "union"):
-        part: contributions.Part = getattr(found, name)
+        part: stats.BinContribution = getattr(found, name)
         add(f"{name}_tp", part.tp)
         add(f"{name}_fraction", part.share)
     return table.assign(replicas=found.replicas, left_out=counts.left_out_F)
 
 
-def coin_free_roc(
-    fpr_G: np.ndarray, counts: contributions.VoteCounts, replicas: int
-) -> pd.DataFrame:
+def coin_free_roc(fpr_G: np.ndarray, counts: stats.MemberVoteCounts, replicas: int) -> pd.DataFrame:
     """The mean ROC curve with and without true positives that are like coin flips (StrongMIA Figure 30)."""
-    raw_G, free_G = contributions.coin_free_roc(counts, replicas)
+    raw_G, free_G = stats.coin_flip_free_roc(counts, replicas)
     return pd.DataFrame({"fpr": fpr_G, "tpr_mean": raw_G, "tpr_coin_free": free_G})
 
 
@@ -127,10 +125,10 @@ def partial_auc(curves: pd.DataFrame, band: tuple[float, float]) -> pd.DataFrame
         for name in ("tpr_mean", "tpr_coin_free"):
             tpr_G = curves[name].to_numpy()
             both[name] = {
-                "pauc": roc.partial_auc(tpr_G, fpr_G, low, high),
-                "pauc_normalized": roc.partial_auc(tpr_G, fpr_G, low, high, normalised=True),
-                "lift": roc.lift(tpr_G, fpr_G, low, high),
-                "lift_normalized": roc.lift(tpr_G, fpr_G, low, high, normalised=True),
+                "pauc": stats.partial_auc(tpr_G, fpr_G, low, high),
+                "pauc_normalized": stats.partial_auc(tpr_G, fpr_G, low, high, normalized=True),
+                "lift": stats.lift(tpr_G, fpr_G, low, high),
+                "lift_normalized": stats.lift(tpr_G, fpr_G, low, high, normalized=True),
             }
         raw, free = both["tpr_mean"], both["tpr_coin_free"]
         retained = free["lift"] / raw["lift"] if raw["lift"] > 0 else np.nan

@@ -21,7 +21,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lm_mia import config
+from lm_mia import config, stats
 from lm_mia.atomic import replacing, write_atomically
 from lm_mia.attacks import score_matrix, signals
 from lm_mia.attacks.score_matrix import ScoreFile
@@ -30,7 +30,6 @@ from lm_mia.config.needs import RecipeNeeds, TargetAttack
 from lm_mia.data import subsets
 from lm_mia.data.population import Population
 from lm_mia.data.subsets import ModelSeeds
-from lm_mia.stats.roc import OperatingPoints
 from lm_mia.store.store import Store
 
 _TABLE, _ROC, _SETTINGS, _SCORES = (
@@ -175,7 +174,7 @@ class TargetTables:
         self,
         attack: TargetAttack,
         targets: Sequence[ModelSeeds],
-        points: OperatingPoints,
+        points: stats.OperatingPoints,
         fprs: int,
     ) -> None:
         """Adds the results of an attack.

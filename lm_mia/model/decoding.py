@@ -12,8 +12,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from lm_mia import stats
 from lm_mia.model import transformer
-from lm_mia.stats.extraction import Scheme
 
 
 @functools.partial(jax.jit, static_argnames=("shape", "tokens", "scheme"))
@@ -23,7 +23,7 @@ def write(
     key_B: jax.Array,
     shape: transformer.ModelConfig,
     tokens: int,
-    scheme: Scheme,
+    scheme: stats.SamplingScheme,
 ) -> jax.Array:
     """written_BxG, int32: each next token drawn, or taken, as a scheme says.
 
@@ -86,10 +86,10 @@ def write(
     return written_GxB.T
 
 
-def kept(logits_BxV: jax.Array, scheme: Scheme) -> jax.Array:
+def kept(logits_BxV: jax.Array, scheme: stats.SamplingScheme) -> jax.Array:
     """Logits of the pieces that a scheme draws from, after its temperature; -inf of the others.
 
-    As `stats.extraction.token_log_probs` has it, in float32: pieces as likely as the k-th are kept, and the piece that
+    As `stats.token_log_probs` has it, in float32: pieces as likely as the k-th are kept, and the piece that
     reaches top_p is the last.
     """
     if 0 < scheme.top_k < logits_BxV.shape[-1]:

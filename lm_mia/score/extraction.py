@@ -16,18 +16,17 @@ import jax
 import numpy as np
 import pandas as pd
 
-from lm_mia import config, seeds
+from lm_mia import config, seeds, stats
 from lm_mia.atomic import EXTRACTION_JSON, write_completion_marker, write_csv
 from lm_mia.data.documents import ProgressCallback
 from lm_mia.data.population import Population
 from lm_mia.errors import UserError
 from lm_mia.model import decoding, transformer
-from lm_mia.stats import extraction
 
 _TOKENS = 8192  # of a call
 _PROBABILITIES = (0.1, 0.5, 0.9, 0.99, 0.999)
 _MOST_QUERIES = 18  # powers of ten
-_GREEDY, _SAMPLED = extraction.Scheme(temperature=0), extraction.Scheme()
+_GREEDY, _SAMPLED = stats.SamplingScheme(temperature=0), stats.SamplingScheme()
 
 
 def scored(path: Path) -> pd.DataFrame:
@@ -60,9 +59,9 @@ def chosen(samples: pd.DataFrame, population: Population, c: config.Extract) -> 
     return found.sort_values(["score", "id"], ascending=[False, True]).head(c.samples)
 
 
-def schemes(c: config.Extract) -> dict[str, extraction.Scheme]:
+def schemes(c: config.Extract) -> dict[str, stats.SamplingScheme]:
     """{name: scheme}: greedy, sampled (from the model itself), and chosen (by the config)."""
-    asked = extraction.Scheme(c.temperature, c.top_k, c.top_p)
+    asked = stats.SamplingScheme(c.temperature, c.top_k, c.top_p)
     return {"greedy": _GREEDY, "sampled": _SAMPLED, "chosen": asked}
 
 
@@ -114,7 +113,7 @@ def probabilities(
         logits_SxV = np.asarray(_logits(params, x_T[None], shape.dtype))[0, P - 1 : -1]
         yield {
             f"log_p_{name}": float(
-                extraction.log_probability(extraction.token_log_probs(logits_SxV, x_T[P:], scheme))
+                stats.suffix_log_prob(stats.token_log_probs(logits_SxV, x_T[P:], scheme))
             )
             for name, scheme in schemes(c).items()
         }
@@ -133,7 +132,7 @@ def texts(
     """
     tokens = c.written_tokens or c.suffix_tokens
 
-    def write(name: str, scheme: extraction.Scheme, number: int) -> np.ndarray:
+    def write(name: str, scheme: stats.SamplingScheme, number: int) -> np.ndarray:
         drawn = seeds.rng(number, f"extraction, {name}").bit_generator.random_raw() >> 32
         key_B = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(int(drawn)), ids_B)
         return np.asarray(decoding.write(params, prefix_BxP, key_B, shape, tokens, scheme))
@@ -157,7 +156,7 @@ def curves(found: pd.DataFrame) -> pd.DataFrame:
             "class": of,
             "queries": n,
             "probability": p,
-            "share": extraction.extracted_share(samples[f"log_p_{name}"], n, p),
+            "share": stats.extraction_rate(samples[f"log_p_{name}"], n, p),
         }
         for name in ("greedy", "sampled", "chosen")
         for of, samples in (("members", found[found.member]), ("nonmembers", found[~found.member]))

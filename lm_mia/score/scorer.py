@@ -17,11 +17,11 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from lm_mia import stats
 from lm_mia.data import subsets
 from lm_mia.data.population import Population, lowercase, take_samples
 from lm_mia.errors import UserError
 from lm_mia.model import losses, transformer
-from lm_mia.stats import baselines
 from lm_mia.train import checkpoint, sharding
 from lm_mia.train.batching import Window, windows
 
@@ -221,8 +221,8 @@ def reduced(
         "summed_loss": lambda: total("loss"),
         "target_logit": lambda: total("target_logit") / count_C,
         "greedy_match": lambda: total("greedy") / count_C,
-        "min_k": lambda: baselines.min_k(-of["loss"], count_C),
-        "min_k_plus_plus": lambda: baselines.min_k(of["z_score"], count_C),
+        "min_k": lambda: stats.min_k(-of["loss"], count_C),
+        "min_k_plus_plus": lambda: stats.min_k(of["z_score"], count_C),
     }
     return {name: make[name]().astype(np.float32) for name in names}
 

@@ -1,112 +1,136 @@
-"""The exact binomial test of the votes of replicas: can they be told from the flips of a fair coin?
+"""Exact binomial test of whether the decisions of B replicas about a sample differ from fair coin flips.
 
-StrongMIA, Appendix E.2.4. The tails of the test are summed in whole numbers, so the boundary of the
-acceptance region is exact. Shapes: N samples.
+The tails are summed in integer arithmetic, so the boundary of the acceptance region is exact. Legend: N samples.
+StrongMIA, Appendix E.2.4.
 """
+
+from __future__ import annotations
 
 import operator
 from itertools import accumulate
 from typing import SupportsIndex
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
+
+from lm_mia.stats.array_types import BoolArray, FloatArray, IntArray
 
 
 def coin_flip_cutoff(replicas: int, alpha: float = 0.05) -> tuple[int, float]:
-    """Votes that a fair coin explains at level alpha, and the flip rate at their edge.
+    """Returns the acceptance region of the coin-flip test, in votes and as a flip rate.
 
-    A sample is like a coin flip at level alpha if its member votes lie in ``[k_low, replicas -
-    k_low]``, which is the same as a flip rate of at least ``cutoff``. Compare votes rather than
-    flip rates: they are whole numbers.
+    The decisions about a sample are indistinguishable from coin flips at level alpha if its number of member votes lies
+    in ``[k_low, replicas - k_low]``. This is equivalent to a flip rate of at least ``cutoff``. Compare votes rather
+    than flip rates, because votes are integers.
 
-    With few replicas no vote can reject a fair coin: up to 5 replicas at alpha = 0.05, ``k_low`` is
-    0, ``cutoff`` is 0.0 and every sample, unanimous ones too, counts as a coin flip. This is what
-    the test says (it has no power there), so nothing else is made up for it.
+    With few replicas no number of votes rejects a fair coin: with up to 5 replicas at alpha = 0.05, ``k_low`` is 0,
+    ``cutoff`` is 0.0, and every sample counts as a coin flip, even with unanimous votes.
 
     Args:
-      replicas: B, the number of votes; 2 or more, as a flip rate needs a pair.
+      replicas: number of votes per sample, B; at least 2.
       alpha: level of the two-sided test, in (0, 1).
 
     Returns:
-      ``(k_low, cutoff)``: the smallest k with F(k) >= alpha/2 under Binomial(B, 1/2), and
-      2 k_low (B - k_low) / (B (B - 1)). 127 replicas give (52, 0.4874), 125 give (52, 0.4898).
+      ``(k_low, cutoff)``: k_low is the smallest k with F(k) >= alpha / 2 under Binomial(B, 1/2), and
+      cutoff = 2 k_low (B - k_low) / (B (B - 1)).
 
     Raises:
-      ValueError: replicas below 2, or alpha outside (0, 1).
+      ValueError: if replicas is below 2 or alpha is outside (0, 1).
 
-    Source: StrongMIA Eqs. 17, 19 and 23.
+    Source: StrongMIA, Eqs. 17, 19 and 23.
+
+    Example:
+      The cutoff of the paper's 127 replicas:
+
+      >>> from lm_mia.stats import coin_flip_cutoff
+      >>> k_low, cutoff = coin_flip_cutoff(127)
+      >>> k_low, round(cutoff, 4)
+      (52, 0.4874)
     """
-    replicas = whole_replicas(replicas)
+    replicas = as_num_replicas(replicas)
     if not 0 < alpha < 1:
-        raise ValueError(f"alpha={alpha}: must lie between 0 and 1, both excluded")
-    top, bottom = float(alpha).as_integer_ratio()
-    # F(k) >= alpha/2  <=>  tail(k) / 2^B >= top / (2 bottom), without a division.
-    needed = top << replicas
-    k_low = next(k for k, tail in enumerate(_tails(replicas)) if tail * 2 * bottom >= needed)
+        raise ValueError(f"alpha={alpha}: must be between 0 and 1, both excluded")
+    numerator, denominator = float(alpha).as_integer_ratio()
+    # F(k) >= alpha / 2 is the same as 2^B F(k) * 2 * denominator >= numerator * 2^B, in integers.
+    required = numerator << replicas
+    k_low = next(
+        k
+        for k, tail in enumerate(_scaled_lower_tails(replicas))
+        if tail * 2 * denominator >= required
+    )
     return k_low, 2 * k_low * (replicas - k_low) / (replicas * (replicas - 1))
 
 
-def p_value(k: ArrayLike, replicas: int) -> NDArray[np.float64]:
-    """Two-sided equal-tail p-value of k member votes among replicas fair coins, capped at 1.
+def p_value(k: ArrayLike, replicas: int) -> FloatArray:
+    """Computes the p-value of k member votes among B replicas under the hypothesis of fair coin flips.
+
+    The test is two-sided with equal tails: p = min(1, 2 min(F(k), F(B - k))) under Binomial(B, 1/2).
 
     Args:
-      k: vote counts, any shape; NaN is missing.
-      replicas: B, 2 or more.
+      k: numbers of member votes, of any shape; NaN marks a missing number.
+      replicas: number of votes per sample, B; at least 2.
 
     Returns:
-      p-values, shaped as k; NaN where k is. ``p >= alpha`` holds just where k lies in the
-      acceptance region of `coin_flip_cutoff`.
+      p-values of the shape of k; NaN where k is NaN. ``p >= alpha`` holds exactly in the acceptance region of
+      `coin_flip_cutoff`.
 
     Raises:
-      ValueError: replicas below 2, or a k that is not a whole number from 0 to replicas.
+      ValueError: if replicas is below 2, or if an element of k is not an integer from 0 to replicas.
 
-    Source: StrongMIA Eq. 22.
+    Source: StrongMIA, Eq. 22.
+
+    Example:
+      >>> from lm_mia.stats import p_value
+      >>> p_value([0, 1, 3], replicas=6)
+      array([0.03125, 0.21875, 1.     ])
     """
-    replicas = whole_replicas(replicas)
-    votes, missing = whole_votes(k, replicas)
-    whole = 1 << replicas
-    # Tails end at the centre, where twice the tail exceeds 1 for an even B.
-    p_of_tail = np.array([min(1.0, 2 * tail / whole) for tail in _tails(replicas)])
+    replicas = as_num_replicas(replicas)
+    votes, missing = as_vote_counts(k, replicas)
+    num_outcomes = 1 << replicas
+    # Twice the tail at the center exceeds 1 for an even B.
+    p_of_tail = np.array(
+        [min(1.0, 2 * tail / num_outcomes) for tail in _scaled_lower_tails(replicas)]
+    )
     return np.where(missing, np.nan, p_of_tail[np.minimum(votes, replicas - votes)])
 
 
-def whole_votes(votes: ArrayLike, replicas: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Vote counts as whole numbers, for exact comparisons, and where they are missing.
+def as_vote_counts(votes: ArrayLike, replicas: int) -> tuple[IntArray, BoolArray]:
+    """Converts vote counts to integers.
 
     Args:
-      votes: counts from 0 to replicas, any shape; NaN is missing.
-      replicas: B, 2 or more.
+      votes: counts from 0 to replicas, of any shape; NaN marks a missing count.
+      replicas: number of votes per sample, B; at least 2.
 
     Returns:
-      ``(votes, missing)``, shaped as votes; what stands at a missing place means nothing.
+      ``(votes, missing)``, both of the shape of votes; a missing count is set to 0.
 
     Raises:
-      ValueError: replicas below 2, or a count that is not a whole number from 0 to replicas.
+      ValueError: if replicas is below 2, or if a count is not an integer from 0 to replicas.
     """
-    replicas = whole_replicas(replicas)
-    given = np.asarray(votes, dtype=np.float64)
-    missing = np.isnan(given)
-    filled = np.where(missing, 0.0, given)
+    replicas = as_num_replicas(replicas)
+    count = np.asarray(votes, dtype=np.float64)
+    missing = np.isnan(count)
+    filled = np.where(missing, 0.0, count)
     if np.any((filled < 0) | (filled > replicas) | (filled != np.floor(filled))):
-        raise ValueError(f"votes must be whole numbers from 0 to replicas={replicas}, or NaN")
+        raise ValueError(f"votes must be integers from 0 to replicas={replicas}, or NaN")
     return filled.astype(np.int64), missing
 
 
-def whole_replicas(replicas: SupportsIndex) -> int:
-    """The number of replicas as a Python integer, which never overflows; ValueError below two."""
-    whole = operator.index(replicas)
-    if whole < 2:
-        raise ValueError(f"replicas={whole}: must be 2 or more, a flip rate compares pairs")
-    return whole
+def as_num_replicas(replicas: SupportsIndex) -> int:
+    """Returns the number of replicas as a Python integer, which cannot overflow.
+
+    Raises:
+      ValueError: if it is below 2.
+    """
+    num_replicas = operator.index(replicas)
+    if num_replicas < 2:
+        raise ValueError(f"replicas={num_replicas}: must be at least 2 to compare decisions")
+    return num_replicas
 
 
-def _tails(replicas: int) -> list[int]:
-    """2^B F(k) for k = 0 .. floor(B/2), exactly."""
-
-    def binomial_row() -> list[int]:
-        row = [1]
-        for i in range(replicas // 2):
-            row.append(row[-1] * (replicas - i) // (i + 1))
-        return row
-
-    return list(accumulate(binomial_row()))
+def _scaled_lower_tails(replicas: int) -> list[int]:
+    """Returns 2^B F(k) for k = 0 .. floor(B / 2), exactly."""
+    coefficients = [1]
+    for i in range(replicas // 2):
+        coefficients.append(coefficients[-1] * (replicas - i) // (i + 1))
+    return list(accumulate(coefficients))

@@ -1,233 +1,268 @@
-"""What true positives are made of: how many rest on decisions that retraining would flip.
+"""True positives by the flip bin of the member: how many rest on decisions that retraining would flip.
 
-Shapes: T targets, of which R have thresholds (the replicas of `lm_mia.stats.flips`), N samples, F
-false positive rates, K points of a curve, 5 flip bins. Bins are made once from all replicas, so
-only true positives vary from target to target. StrongMIA Appendix E.2.6.
+Legend: T targets, R replicas (the targets that have thresholds), N samples, C samples that are members, F false
+positive rates, K points of a curve, 5 flip bins, W words of 64 bits, P bits (C padded to a multiple of 64).
+
+Flip bins are computed once from all replicas, so only the true positives vary between targets. StrongMIA, Appendix
+E.2.6.
 """
+
+from __future__ import annotations
 
 import dataclasses
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from lm_mia.stats.coin_flip import coin_flip_cutoff, whole_replicas, whole_votes
-from lm_mia.stats.flips import BIN_NAMES, COIN_FLIP, VERY_UNSTABLE, live_targets
-from lm_mia.stats.roc import MeanStd, mean_std
+from lm_mia.stats.array_types import BoolArray, FloatArray, IntArray
+from lm_mia.stats.coin_flip import as_num_replicas, as_vote_counts, coin_flip_cutoff
+from lm_mia.stats.flips import (
+    COIN_FLIP_BIN,
+    FLIP_BIN_NAMES,
+    VERY_UNSTABLE_BIN,
+    targets_with_thresholds,
+)
+from lm_mia.stats.roc import MeanStd, mean_std_over_targets
 
-_WORD = 64  # bits
+_WORD_BITS = 64
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
-    """True positives of some flip bins."""
+class BinContribution:
+    """True positives of one or more flip bins."""
 
     tp: MeanStd
+    """Number of true positives."""
     share: MeanStd
-    """Of the target's true positives, in [0, 1]: means of ratios, not ratios of means. NaN where no
-    target has a true positive."""
+    """Share of each target's true positives, in [0, 1]: a mean of ratios, not a ratio of means. NaN if no target has a
+    true positive."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Contributions:
-    """True positives at each rate and what flips among them (StrongMIA Tables 5 and 6)."""
+class TprContributions:
+    """True positives at each rate, and how many of them are in unstable flip bins (StrongMIA, Tables 5 and 6)."""
 
     tp: MeanStd
+    """Number of true positives."""
     tpr: MeanStd
-    very_unstable: Part
-    coin_flip: Part
-    union: Part
-    """Of the two bins, made from each target's sum: its STD is not the sum of theirs."""
-    members_F: NDArray[np.int64]
-    """M: members with votes, the denominator of every TPR here."""
+    """True positives divided by ``members_F``."""
+    very_unstable: BinContribution
+    coin_flip: BinContribution
+    union: BinContribution
+    """Both bins together. Computed from each target's sum, so its STD is not the sum of their STDs."""
+    members_F: IntArray
+    """Number of members that have votes."""
     replicas: int
-    """R: targets averaged over."""
+    """Number of targets that were averaged, R."""
 
 
 @dataclasses.dataclass(frozen=True)
-class VoteCounts:
-    """Votes for members at K rates, summed over members; counts of blocks of samples add."""
+class MemberVoteCounts:
+    """Votes for members at K rates, summed over members. Counts of blocks of samples can be added."""
 
-    positive_K: NDArray[np.int64]
-    """True positives, summed over replicas."""
-    coin_positive_K: NDArray[np.int64]
-    """Those of members in the coin-flip bin."""
-    members_K: NDArray[np.int64]
-    """Members with votes."""
+    true_positives_K: IntArray
+    """Number of true positives, summed over replicas."""
+    coin_flip_true_positives_K: IntArray
+    """The same, for members in the coin-flip bin only."""
+    members_K: IntArray
+    """Number of members that have votes."""
 
-    def __add__(self, other: "VoteCounts") -> "VoteCounts":
-        """Counts of both blocks; ValueError if they are of different rates."""
+    def __add__(self, other: MemberVoteCounts) -> MemberVoteCounts:
+        """Adds the counts of another block of samples.
+
+        Raises:
+          ValueError: if the numbers of false positive rates differ.
+        """
         if self.members_K.shape != other.members_K.shape:
-            raise ValueError("only counts at the same false positive rates add")
-        return VoteCounts(
-            self.positive_K + other.positive_K,
-            self.coin_positive_K + other.coin_positive_K,
+            raise ValueError("counts can only be added at the same false positive rates")
+        return MemberVoteCounts(
+            self.true_positives_K + other.true_positives_K,
+            self.coin_flip_true_positives_K + other.coin_flip_true_positives_K,
             self.members_K + other.members_K,
         )
 
 
-def true_positives(
+def count_true_positives(
     score_TxN: ArrayLike, threshold_TxF: ArrayLike, bin_FxN: ArrayLike, member_N: ArrayLike
-) -> NDArray[np.int64]:
-    """Members that each replica finds at each rate, by the flip bin of the member.
+) -> IntArray:
+    """Counts the true positives of each replica at each rate, by the flip bin of the member.
 
-    Targets with NaN thresholds (lost runs) are no replicas and have no row, for their 0 would count
-    in the means. What comes back for blocks of samples adds up to the whole.
+    Targets with NaN thresholds (lost runs) are not replicas and are left out. The results for blocks of samples add up
+    to the result for all samples.
 
     Args:
-      score_TxN: scores.
+      score_TxN: membership scores.
       threshold_TxF: thresholds of each target.
-      bin_FxN: of `lm_mia.stats.flips.flip_bins`, at the votes of these scores and thresholds; NaN
-        where a sample has no votes: it is left out.
-      member_N: booleans.
+      bin_FxN: flip bins from `flip_bins`, for the votes at these scores and thresholds. NaN marks a sample without
+        votes, which is not counted.
+      member_N: booleans, whether each sample is a member.
 
     Returns:
-      tp_RxFx5, exact.
+      tp_RxFx5, exact counts.
 
     Raises:
-      ValueError: as of `live_targets`; shapes that do not fit, non-boolean members, or bins other
-        than 0 to 4 and NaN.
+      ValueError: if the shapes do not match, if a target has thresholds at some rates only, if member_N is not boolean,
+        or if a bin is not 0 to 4 or NaN.
     """
     score_TxN, threshold_TxF = np.asarray(score_TxN), np.asarray(threshold_TxF, dtype=np.float64)
     bin_FxN, member_N = np.asarray(bin_FxN, dtype=np.float64), np.asarray(member_N)
-    live_R = live_targets(score_TxN, threshold_TxF)
+    replica_R = targets_with_thresholds(score_TxN, threshold_TxF)
     rates = threshold_TxF.shape[1]
     if bin_FxN.shape != (rates, score_TxN.shape[1]):
-        raise ValueError(f"{rates} thresholds, scores of shape {score_TxN.shape}, bins of another")
-    member_C = np.flatnonzero(_checked(member_N, bin_FxN.shape[1:]))
+        raise ValueError(
+            f"flip bins of shape {bin_FxN.shape} do not match {rates} thresholds and scores of "
+            f"shape {score_TxN.shape}"
+        )
+    member_C = np.flatnonzero(_check_members(member_N, bin_FxN.shape[1:]))
     bin_FxC = bin_FxN[:, member_C]
 
-    # Decisions and bins as bits: 64 samples are intersected and counted by one instruction each.
-    padded = -(-member_C.size // _WORD) * _WORD
-    in_bin_Fx5xP = np.zeros((rates, len(BIN_NAMES), padded), dtype=np.bool_)
-    in_bin_Fx5xP[..., : member_C.size] = bin_FxC[:, None] == np.arange(len(BIN_NAMES))[:, None]
+    # Decisions and bins are packed into bits, so that one instruction intersects and one counts 64 samples.
+    padded = -(-member_C.size // _WORD_BITS) * _WORD_BITS
+    in_bin_Fx5xP = np.zeros((rates, len(FLIP_BIN_NAMES), padded), dtype=np.bool_)
+    in_bin_Fx5xP[..., : member_C.size] = bin_FxC[:, None] == np.arange(len(FLIP_BIN_NAMES))[:, None]
     if in_bin_Fx5xP.sum() != np.count_nonzero(~np.isnan(bin_FxC)):
-        raise ValueError(f"flip bins must be 0 to {COIN_FLIP}, or NaN")
-    bin_Fx5xW = _words(in_bin_Fx5xP)
+        raise ValueError(f"flip bins must be 0 to {COIN_FLIP_BIN}, or NaN")
+    bin_Fx5xW = _pack_words(in_bin_Fx5xP)
     decision_FxP = np.zeros((rates, padded), dtype=np.bool_)
-    tp_RxFx5 = np.empty((live_R.size, rates, len(BIN_NAMES)), dtype=np.int64)
-    for r, t in enumerate(live_R):
+    tp_RxFx5 = np.empty((replica_R.size, rates, len(FLIP_BIN_NAMES)), dtype=np.int64)
+    for r, t in enumerate(replica_R):
         score_C = score_TxN[t].take(member_C).astype(np.float64, copy=False)
         threshold_Fx1 = threshold_TxF[t][:, None]
         np.greater_equal(score_C, threshold_Fx1, out=decision_FxP[:, : member_C.size])
-        found_Fx5xW = np.bitwise_count(_words(decision_FxP)[:, None] & bin_Fx5xW)
-        tp_RxFx5[r] = found_Fx5xW.sum(axis=-1, dtype=np.int64)
+        tp_Fx5xW = np.bitwise_count(_pack_words(decision_FxP)[:, None] & bin_Fx5xW)
+        tp_RxFx5[r] = tp_Fx5xW.sum(axis=-1, dtype=np.int64)
     return tp_RxFx5
 
 
-def contributions(tp_RxFx5: ArrayLike, members_F: ArrayLike) -> Contributions:
-    """Means and STDs (ddof 0) over replicas of true positives, by what flips among them.
+def tpr_contributions(tp_RxFx5: ArrayLike, members_F: ArrayLike) -> TprContributions:
+    """Computes the mean and STD over replicas of the true positives and of the shares of unstable flip bins.
 
-    A replica without a true positive has shares of 0; where no replica has any, that is, where the
-    mean TPR is 0, shares are suppressed (NaN). Without members TPRs are NaN, without replicas all.
+    A replica without true positives has shares of 0. If no replica has a true positive, so that the mean TPR is 0, the
+    shares are NaN. Without members the TPRs are NaN, and without replicas everything is.
 
     Args:
-      tp_RxFx5: of `true_positives`, summed over all samples.
-      members_F: members with votes at each rate.
+      tp_RxFx5: result of `count_true_positives`, summed over all samples.
+      members_F: number of members that have votes, at each rate.
+
+    Returns:
+      Means and STDs (ddof=0) of counts, rates and shares in [0, 1].
 
     Raises:
-      ValueError: shapes that do not fit, or more true positives than members.
+      ValueError: if the shapes do not match or there are more true positives than members.
 
-    Source: StrongMIA Tables 5 and 6; Appendix E.2.6, mean of ratios.
+    Source: StrongMIA, Tables 5 and 6; Appendix E.2.6, mean of ratios.
     """
     tp_RxFx5 = np.asarray(tp_RxFx5, dtype=np.int64)
     members_F = np.asarray(members_F, dtype=np.int64)
-    if tp_RxFx5.ndim != 3 or tp_RxFx5.shape[1:] != (members_F.size, len(BIN_NAMES)):
-        raise ValueError(f"true positives of shape {tp_RxFx5.shape}, members of {members_F.shape}")
+    if tp_RxFx5.ndim != 3 or tp_RxFx5.shape[1:] != (members_F.size, len(FLIP_BIN_NAMES)):
+        raise ValueError(
+            f"true positives of shape {tp_RxFx5.shape} do not match members of shape "
+            f"{members_F.shape}"
+        )
     tp_RxF = tp_RxFx5.sum(axis=2)
     if np.any((tp_RxF > members_F) | (tp_RxFx5 < 0).any(axis=2)):
-        raise ValueError("true positives must lie between 0 and the members")
+        raise ValueError("true positives must be between 0 and the number of members")
 
-    def part(*bins: int) -> Part:
-        of_RxF = tp_RxFx5[:, :, bins].sum(axis=2)
-        share_RxF = np.divide(of_RxF, tp_RxF, out=np.zeros(tp_RxF.shape), where=tp_RxF > 0)
+    def contribution(*bins: int) -> BinContribution:
+        tp_of_bins_RxF = tp_RxFx5[:, :, bins].sum(axis=2)
+        share_RxF = np.divide(tp_of_bins_RxF, tp_RxF, out=np.zeros(tp_RxF.shape), where=tp_RxF > 0)
         share_RxF[:, ~tp_RxF.any(axis=0)] = np.nan
-        return Part(mean_std(of_RxF.astype(np.float64)), mean_std(share_RxF))
+        return BinContribution(
+            mean_std_over_targets(tp_of_bins_RxF.astype(np.float64)),
+            mean_std_over_targets(share_RxF),
+        )
 
     nan_RxF = np.full(tp_RxF.shape, np.nan)
-    return Contributions(
-        tp=mean_std(tp_RxF.astype(np.float64)),
-        tpr=mean_std(np.divide(tp_RxF, members_F, out=nan_RxF, where=members_F > 0)),
-        very_unstable=part(VERY_UNSTABLE),
-        coin_flip=part(COIN_FLIP),
-        union=part(VERY_UNSTABLE, COIN_FLIP),
+    tpr_RxF = np.divide(tp_RxF, members_F, out=nan_RxF, where=members_F > 0)
+    return TprContributions(
+        tp=mean_std_over_targets(tp_RxF.astype(np.float64)),
+        tpr=mean_std_over_targets(tpr_RxF),
+        very_unstable=contribution(VERY_UNSTABLE_BIN),
+        coin_flip=contribution(COIN_FLIP_BIN),
+        union=contribution(VERY_UNSTABLE_BIN, COIN_FLIP_BIN),
         members_F=members_F,
         replicas=len(tp_RxFx5),
     )
 
 
-def vote_counts(
+def count_member_votes(
     votes_KxN: ArrayLike, member_N: ArrayLike, replicas: int, alpha: float = 0.05
-) -> VoteCounts:
-    """Votes for members, and those for members whose decisions are like a coin's, at each rate.
+) -> MemberVoteCounts:
+    """Counts the votes for members at each rate, in total and in the coin-flip bin.
 
     Args:
-      votes_KxN: of `lm_mia.stats.flips.votes`; NaN is missing.
-      member_N: booleans.
-      replicas: B, 2 or more.
+      votes_KxN: votes from `count_votes`; NaN marks a sample without votes.
+      member_N: booleans, whether each sample is a member.
+      replicas: number of votes per sample, B; at least 2.
       alpha: level of the coin-flip test.
 
+    Returns:
+      Counts, which `coin_flip_free_roc` turns into curves.
+
     Raises:
-      ValueError: as of `flip_rate` and `coin_flip_cutoff`, or shapes that do not fit.
+      ValueError: if the shapes do not match, if member_N is not boolean, or as for `flip_rate` and `coin_flip_cutoff`.
     """
     votes_KxN, member_N = np.asarray(votes_KxN, dtype=np.float64), np.asarray(member_N)
     if votes_KxN.ndim != 2:
-        raise ValueError(f"votes of shape {votes_KxN.shape}: must have one row a rate")
-    member_C = np.flatnonzero(_checked(member_N, votes_KxN.shape[1:]))
-    replicas = whole_replicas(replicas)
+        raise ValueError(
+            f"votes of shape {votes_KxN.shape}: must be two-dimensional, rates x samples"
+        )
+    member_C = np.flatnonzero(_check_members(member_N, votes_KxN.shape[1:]))
+    replicas = as_num_replicas(replicas)
     k_low, _ = coin_flip_cutoff(replicas, alpha)
     count_3xK = np.empty((3, len(votes_KxN)), dtype=np.int64)
     for k, votes_N in enumerate(votes_KxN):
-        whole_C, missing_C = whole_votes(votes_N.take(member_C), replicas)
-        with_votes = np.bincount(whole_C, minlength=replicas + 1)
-        with_votes[0] -= np.count_nonzero(missing_C)  # they are filled with 0
-        positive = with_votes * np.arange(replicas + 1)
-        coins = positive[k_low : replicas - k_low + 1]
-        count_3xK[:, k] = positive.sum(), coins.sum(), with_votes.sum()
-    return VoteCounts(*count_3xK)
+        votes_C, missing_C = as_vote_counts(votes_N.take(member_C), replicas)
+        members_by_votes = np.bincount(votes_C, minlength=replicas + 1)
+        members_by_votes[0] -= np.count_nonzero(missing_C)  # as_vote_counts sets missing votes to 0
+        tp_by_votes = members_by_votes * np.arange(replicas + 1)
+        coin_flip_tp = tp_by_votes[k_low : replicas - k_low + 1]
+        count_3xK[:, k] = tp_by_votes.sum(), coin_flip_tp.sum(), members_by_votes.sum()
+    true_positives_K, coin_flip_true_positives_K, members_K = count_3xK
+    return MemberVoteCounts(true_positives_K, coin_flip_true_positives_K, members_K)
 
 
-def coin_free_roc(
-    counts: VoteCounts, replicas: int
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Mean TPR over replicas, and what is left of it without coin-flip decisions.
+def coin_flip_free_roc(counts: MemberVoteCounts, replicas: int) -> tuple[FloatArray, FloatArray]:
+    """Computes the mean TPR over replicas, with and without the true positives of coin-flip decisions.
 
-    The second is a diagnosis, not the curve of any one threshold rule: the members that are removed
-    differ from rate to rate, so it may fall where the first one rises. It still holds positives
-    that are very unstable without being like a coin's.
+    The second curve is a diagnostic, not the ROC curve of a threshold rule: the removed members differ between rates,
+    so it may fall where the first curve rises. It still contains members that are very unstable without being coin
+    flips.
 
     Args:
-      counts: of `vote_counts`, summed over all samples.
-      replicas: B, 1 or more, as the votes were counted with.
+      counts: result of `count_member_votes`, summed over all samples.
+      replicas: number of votes per sample, B, as passed to `count_member_votes`.
 
     Returns:
-      ``(tpr_raw_K, tpr_coin_free_K)``; NaN at a rate without members. The paper clips the second at
-      0 against noise of its subtraction, and so does this, though counts are exact.
+      ``(tpr_K, coin_flip_free_tpr_K)``; NaN at a rate without members. The second is clipped at 0 as in the paper,
+      although the counts are exact.
 
     Raises:
-      ValueError: replicas below 1.
+      ValueError: if replicas is below 1.
 
-    Source: StrongMIA Eq. 24, Figure 30.
+    Source: StrongMIA, Eq. 24 and Figure 30.
     """
     if replicas < 1:
-        raise ValueError(f"replicas={replicas}: must be 1 or more")
+        raise ValueError(f"replicas={replicas}: must be at least 1")
     decisions_K = counts.members_K * replicas
 
-    def rate(positive_K: NDArray[np.int64]) -> NDArray[np.float64]:
+    def rate(true_positives_K: IntArray) -> FloatArray:
         nan_K = np.full(decisions_K.shape, np.nan)
-        return np.divide(positive_K, decisions_K, out=nan_K, where=decisions_K > 0)
+        return np.divide(true_positives_K, decisions_K, out=nan_K, where=decisions_K > 0)
 
-    free_K = np.maximum(counts.positive_K - counts.coin_positive_K, 0)
-    return rate(counts.positive_K), rate(free_K)
+    remaining_K = np.maximum(counts.true_positives_K - counts.coin_flip_true_positives_K, 0)
+    return rate(counts.true_positives_K), rate(remaining_K)
 
 
-def _checked(member_N: NDArray, shape_N: tuple[int, ...]) -> NDArray[np.bool_]:
+def _check_members(member_N: np.ndarray, shape_N: tuple[int, ...]) -> BoolArray:
     if member_N.shape != shape_N or member_N.dtype != np.bool_:
         raise ValueError(
-            f"members must be booleans of shape {shape_N}, not {member_N.dtype} of {member_N.shape}"
+            f"members of shape {member_N.shape} and type {member_N.dtype}: must be booleans of "
+            f"shape {shape_N}"
         )
     return member_N
 
 
-def _words(bit_P: NDArray[np.bool_]) -> NDArray[np.uint64]:
-    """Booleans, a multiple of 64 along the last axis, as bits of whole numbers."""
+def _pack_words(bit_P: BoolArray) -> np.ndarray:
+    """Packs booleans, whose last axis is a multiple of 64, into the bits of uint64 words."""
     return np.packbits(bit_P, axis=-1).view(np.uint64)

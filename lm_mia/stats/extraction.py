@@ -1,26 +1,31 @@
-"""Probabilistic discoverable extraction: how likely a model is to say a suffix, given what came before it.
+"""Probabilistic discoverable extraction: the probability that a model generates a suffix after its prefix.
 
-N: samples, S: tokens of a suffix, V: pieces of the vocabulary. Everything is float64 and in logarithms to the end.
+Legend: N samples, S tokens of a suffix, V vocabulary entries. All arithmetic is in float64 and in log space.
 
 Source: Hayes et al. 2025, Measuring memorization in language models via probabilistic extraction.
 """
 
+from __future__ import annotations
+
 import dataclasses
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
+
+from lm_mia.stats.array_types import FloatArray
 
 
 @dataclasses.dataclass(frozen=True)
-class Scheme:
-    """How tokens are drawn: temperature, then the top k pieces, then the smallest set that holds top_p."""
+class SamplingScheme:
+    """How tokens are sampled: by temperature, then among the top k tokens, then among the top-p tokens."""
 
     temperature: float = 1.0
-    """0: greedy, the likeliest piece always."""
+    """0: greedy decoding, which always takes the most likely token."""
     top_k: int = 0
-    """0: all. Pieces as likely as the k-th are kept too."""
+    """0: all tokens. Tokens that are as likely as the k-th are also kept."""
     top_p: float = 1.0
-    """The likeliest pieces until their sum reaches it; of equally likely ones, those with the lower number first."""
+    """The most likely tokens are kept until their probabilities sum to at least top_p. Among equally likely tokens,
+    those with the lower number come first."""
 
     def __str__(self) -> str:
         if self.temperature == 0:
@@ -32,84 +37,156 @@ class Scheme:
 
 
 def token_log_probs(
-    logits_SxV: ArrayLike, token_S: ArrayLike, scheme: Scheme
-) -> NDArray[np.float64]:
-    """log_p_S: of drawing each token where the tokens before it are given (teacher forcing); -inf where it never is.
+    logits_SxV: ArrayLike, token_S: ArrayLike, scheme: SamplingScheme
+) -> FloatArray:
+    """Computes the log-probability of sampling each token, given the tokens before it (teacher forcing).
 
     Args:
-      logits_SxV: of the pieces at each place, or their log-probabilities; leading dimensions are kept.
-      token_S: the tokens.
-      scheme: how they are drawn. Greedy takes the first of equally likely pieces.
+      logits_SxV: logits or log-probabilities of the vocabulary at each position. Further leading dimensions are
+        allowed.
+      token_S: token numbers, of the same leading shape.
+      scheme: how tokens are sampled. Greedy decoding takes the first of equally likely tokens.
+
+    Returns:
+      log_p_S, in nats; -inf for a token that the scheme never samples.
+
+    Example:
+      >>> from lm_mia import stats
+      >>> logits_1xV = [[2.0, 1.0, 0.0]]
+      >>> stats.token_log_probs(logits_1xV, [1], stats.SamplingScheme()).round(3)
+      array([-1.408])
+      >>> stats.token_log_probs(logits_1xV, [1], stats.SamplingScheme(temperature=0))
+      array([-inf])
     """
     logits = np.asarray(logits_SxV, np.float64)
     token = np.asarray(token_S)[..., None]
     if scheme.temperature == 0:
         return np.where(logits.argmax(-1) == token[..., 0], 0.0, -np.inf)
     logits = logits / scheme.temperature
-    of_token = np.take_along_axis(logits, token, -1)
+    token_logit = np.take_along_axis(logits, token, -1)
     kept = np.ones(logits.shape, bool)
     if 0 < scheme.top_k < logits.shape[-1]:
         kept = logits >= np.partition(logits, -scheme.top_k, -1)[..., [-scheme.top_k]]
     if scheme.top_p < 1:
         masked = np.where(kept, logits, -np.inf)
         order = np.argsort(-masked, axis=-1, kind="stable")
-        sorted_ = np.take_along_axis(masked, order, -1)
-        p = np.exp(sorted_ - sorted_[..., :1])  # of the likeliest exactly 1, so that ties stay ties
+        descending = np.take_along_axis(masked, order, -1)
+        p = np.exp(descending - descending[..., :1])  # the first is exactly 1, so ties remain ties
         p /= p.sum(-1, keepdims=True)
-        # the piece that reaches top_p is the last one kept
-        whole = np.cumsum(p, -1) - p < scheme.top_p
-        np.put_along_axis(kept, order, whole & np.take_along_axis(kept, order, -1), -1)
-    there = np.take_along_axis(kept, token, -1)[..., 0]
-    value = of_token[..., 0] - _log_sum(np.where(kept, logits, -np.inf))
-    return np.where(there, value, -np.inf)
+        # The token that reaches top_p is the last one to be kept.
+        in_nucleus = np.cumsum(p, -1) - p < scheme.top_p
+        np.put_along_axis(kept, order, in_nucleus & np.take_along_axis(kept, order, -1), -1)
+    token_kept = np.take_along_axis(kept, token, -1)[..., 0]
+    log_p = token_logit[..., 0] - _log_sum_exp(np.where(kept, logits, -np.inf))
+    return np.where(token_kept, log_p, -np.inf)
 
 
-def log_probability(token_log_prob_NxS: ArrayLike) -> NDArray[np.float64]:
-    """log p_z, N: of drawing a whole suffix, the sum over its tokens."""
+def suffix_log_prob(token_log_prob_NxS: ArrayLike) -> FloatArray:
+    """Computes log p_z, the log-probability of sampling a whole suffix: the sum over its tokens.
+
+    Args:
+      token_log_prob_NxS: result of `token_log_probs` for each suffix, in nats.
+
+    Returns:
+      log_p_z_N, in nats.
+    """
     return np.asarray(token_log_prob_NxS, np.float64).sum(-1)
 
 
-def probability(log_p_z: ArrayLike, queries: ArrayLike) -> NDArray[np.float64]:
-    """p: of at least one success in n independent queries, 1 - (1 - p_z)^n, exact also where p_z is below 1e-16."""
-    return -np.expm1(np.asarray(queries, np.float64) * _log_miss(log_p_z))
+def extraction_probability(log_p_z: ArrayLike, queries: ArrayLike) -> FloatArray:
+    """Computes the probability of generating the suffix at least once in n independent queries: 1 - (1 - p_z)^n.
 
+    The result is accurate even if p_z is below 1e-16.
 
-def queries(log_p_z: ArrayLike, probability: ArrayLike) -> NDArray[np.float64]:
-    """n, whole numbers as floats: the fewest queries that succeed at least once with this probability.
+    Args:
+      log_p_z: log-probability of the suffix in one query, in nats; of any shape.
+      queries: number of queries, n; broadcast with log_p_z.
 
-    1 where p_z is that large; inf where p_z is 0, or the probability 1 and p_z below it.
+    Returns:
+      Probabilities in [0, 1].
 
     Raises:
-      ValueError: unless 0 < probability <= 1.
+      ValueError: if a log-probability is above 0.
+
+    Source: Hayes et al. 2025, (n, p)-discoverable extraction.
+
+    Example:
+      >>> import numpy as np
+      >>> from lm_mia.stats import extraction_probability
+      >>> extraction_probability(np.log([0.5, 1e-20]), queries=2)
+      array([7.5e-01, 2.0e-20])
+    """
+    return -np.expm1(np.asarray(queries, np.float64) * _log_one_minus_exp(log_p_z))
+
+
+def required_queries(log_p_z: ArrayLike, probability: ArrayLike) -> FloatArray:
+    """Computes the smallest number of independent queries that generates the suffix with the given probability.
+
+    This is the inverse of `extraction_probability`: the smallest n with 1 - (1 - p_z)^n >= p.
+
+    Args:
+      log_p_z: log-probability of the suffix in one query, in nats; of any shape.
+      probability: required probability p of at least one success, in (0, 1]; broadcast with log_p_z.
+
+    Returns:
+      Integers as floats, at least 1; inf if p_z is 0, or if p is 1 and p_z is not.
+
+    Raises:
+      ValueError: if a probability is outside (0, 1] or a log-probability is above 0.
+
+    Source: Hayes et al. 2025, (n, p)-discoverable extraction.
+
+    Example:
+      >>> import numpy as np
+      >>> from lm_mia.stats import required_queries
+      >>> required_queries(np.log([0.5, 0.01]), probability=0.9)
+      array([  4., 230.])
     """
     p = np.asarray(probability, np.float64)
     if not ((p > 0) & (p <= 1)).all():
         raise ValueError(f"probability={probability}: must be in (0, 1]")
     with np.errstate(divide="ignore", invalid="ignore"):
-        exact = np.log1p(-p) / _log_miss(log_p_z)
-    # p_z = 1 gives 0 or nan (both logs infinite): one query is enough
+        exact = np.log1p(-p) / _log_one_minus_exp(log_p_z)
+    # If p_z is 1, both logarithms are infinite, and the quotient is 0 or NaN; one query is enough.
     exact = np.where(np.asarray(log_p_z, np.float64) >= np.log(p), 1.0, exact)
-    # a quotient that is whole but for rounding is that number
-    near = np.round(exact)
-    return np.where(np.isclose(exact, near, rtol=1e-12, atol=0), near, np.ceil(exact))
+    # A quotient that differs from an integer by rounding errors only is that integer.
+    nearest = np.round(exact)
+    return np.where(np.isclose(exact, nearest, rtol=1e-12, atol=0), nearest, np.ceil(exact))
 
 
-def extracted_share(log_p_z_N: ArrayLike, queries: int, probability: float) -> float:
-    """Share of samples that are (n, p)-discoverably extractable: p at least, within n queries."""
+def extraction_rate(log_p_z_N: ArrayLike, queries: int, probability: float) -> float:
+    """Computes the share of samples that are (n, p)-discoverably extractable.
+
+    Args:
+      log_p_z_N: log-probability of each suffix in one query, in nats.
+      queries: number of queries, n.
+      probability: required probability p of at least one success in n queries.
+
+    Returns:
+      A share in [0, 1].
+
+    Source: Hayes et al. 2025, (n, p)-discoverable extraction.
+
+    Example:
+      >>> import numpy as np
+      >>> from lm_mia.stats import extraction_rate
+      >>> extraction_rate(np.log([0.5, 0.01]), queries=4, probability=0.9)
+      0.5
+    """
     log_p_z_N = np.asarray(log_p_z_N, np.float64)
-    return float((-np.expm1(queries * _log_miss(log_p_z_N)) >= probability).mean())
+    return float((-np.expm1(queries * _log_one_minus_exp(log_p_z_N)) >= probability).mean())
 
 
-def _log_miss(log_p_z: ArrayLike) -> NDArray[np.float64]:
-    """log(1 - p_z), -inf where p_z is 1."""
+def _log_one_minus_exp(log_p_z: ArrayLike) -> FloatArray:
+    """Computes log(1 - p_z), which is -inf if p_z is 1."""
     log_p = np.asarray(log_p_z, np.float64)
     if (log_p > 0).any():
-        raise ValueError("log_p_z: must not be above 0")
+        raise ValueError("log_p_z must not be above 0")
     with np.errstate(divide="ignore"):
-        # close to 1, 1 - p_z must not be rounded before it is formed
+        # If p_z is close to 1, expm1 forms 1 - p_z without rounding p_z first.
         return np.where(log_p > -0.5, np.log(-np.expm1(log_p)), np.log1p(-np.exp(log_p)))
 
 
-def _log_sum(logits: NDArray[np.float64]) -> NDArray[np.float64]:
-    most = logits.max(-1)
-    return most + np.log(np.exp(logits - most[..., None]).sum(-1))
+def _log_sum_exp(logits: FloatArray) -> FloatArray:
+    largest = logits.max(-1)
+    return largest + np.log(np.exp(logits - largest[..., None]).sum(-1))

@@ -1,75 +1,93 @@
-"""Confidence intervals: bootstrap intervals of AUC and TPR, and exact (Clopper-Pearson) intervals of a count.
+"""Confidence intervals: bootstrap intervals of AUC and TPR, and exact (Clopper-Pearson) intervals of a rate.
 
-The bootstrap resamples within each class and recalibrates the threshold in every replicate. A replicate is a count per
-sample, so that the scores are sorted only once. Shapes: T targets, N samples, F false positive rates, S statistics (the
-AUC and one TPR per rate), R replicates drawn at once; N1 is N + 1.
+The bootstrap resamples members and non-members separately and recalibrates the threshold in every replicate. A
+replicate is stored as a count per sample, so that the scores are sorted only once.
+
+Legend: T targets, N samples (of one class in the helpers, where N1 is N + 1), F false positive rates, S statistics (the
+AUC and one TPR per rate), R replicates that are drawn at once.
 """
+
+from __future__ import annotations
 
 import dataclasses
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import betaincinv
 
 from lm_mia.stats import ranking
+from lm_mia.stats.array_types import FloatArray, IntArray
 
 _BLOCK = 2**16
-"""Samples drawn at once, over replicates or within one: memory that is taken from the system anew
-for every replicate would cost more than the draws."""
+"""Number of samples that are drawn at once, over replicates or within one. Requesting new memory from the system for
+each replicate would take longer than the draws."""
 
 
 def clopper_pearson(
     successes: ArrayLike, trials: ArrayLike, *, confidence: float = 0.95
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Exact two-sided interval for a rate: it covers the truth with probability confidence or more.
+) -> tuple[FloatArray, FloatArray]:
+    """Computes the exact two-sided confidence interval of a binomial rate.
+
+    The interval covers the true rate with a probability of at least ``confidence``. It is valid for counts whose
+    threshold was fixed beforehand, not for a TPR at a threshold that was calibrated on the same samples: use
+    `bootstrap_intervals` there.
 
     Args:
-      successes: counts, any shape.
-      trials: counts, broadcast with successes.
-      confidence: in (0, 1); each tail has half of the rest.
+      successes: number of successes, of any shape.
+      trials: number of trials, broadcast with successes.
+      confidence: in (0, 1); each tail has half of the remainder.
 
     Returns:
-      (low, high); low is 0 at no success, high is 1 at no failure, and both so for no trial.
+      ``(low, high)``; low is 0 without successes, high is 1 without failures, and without trials they are 0 and 1.
 
     Raises:
-      ValueError: confidence out of range, or counts that are not 0 <= successes <= trials.
+      ValueError: if confidence is out of range, or unless 0 <= successes <= trials.
 
     Source: Clopper and Pearson 1934, as quantiles of beta distributions.
+
+    Example:
+      >>> from lm_mia.stats import clopper_pearson
+      >>> low, high = clopper_pearson(5, 100)
+      >>> round(float(low), 4), round(float(high), 4)
+      (0.0164, 0.1128)
     """
     check_confidence(confidence)
     hits, n = np.broadcast_arrays(np.asarray(successes, float), np.asarray(trials, float))
     if not np.all((hits >= 0) & (hits <= n)):
         raise ValueError("counts must satisfy 0 <= successes <= trials")
     tail = (1 - confidence) / 2
-    # The parameters at the two closed ends are invalid for the beta, hence the stand-ins.
+    # The beta distributions of the two closed ends do not exist; valid parameters replace them here.
     low = betaincinv(np.maximum(hits, 1), n - hits + 1, tail)
     high = betaincinv(hits + 1, np.maximum(n - hits, 1), 1 - tail)
     return np.where(hits == 0, 0.0, low), np.where(hits == n, 1.0, high)
 
 
 def check_confidence(confidence: float) -> None:
-    """ValueError unless confidence is in (0, 1)."""
+    """Raises ValueError unless confidence is in (0, 1)."""
     if not 0 < confidence < 1:
-        raise ValueError(f"confidence={confidence}: must lie between 0 and 1, both excluded")
+        raise ValueError(f"confidence={confidence}: must be between 0 and 1, both excluded")
 
 
 @dataclasses.dataclass(frozen=True)
-class Intervals:
-    """Every target's AUC and TPRs with the ends of their intervals; NaN where a class is empty."""
+class BootstrapIntervals:
+    """AUC and TPRs of each target with their confidence intervals.
 
-    fpr_F: NDArray[np.float64]
-    """As asked for."""
-    auc_T: NDArray[np.float64]
-    auc_low_T: NDArray[np.float64]
-    auc_high_T: NDArray[np.float64]
-    tpr_TxF: NDArray[np.float64]
-    tpr_low_TxF: NDArray[np.float64]
-    tpr_high_TxF: NDArray[np.float64]
-    left_out_T: NDArray[np.int64]
-    """NaN scores."""
+    All are NaN if there is no score of a member or of a non-member.
+    """
+
+    fpr_F: FloatArray
+    """The requested false positive rates."""
+    auc_T: FloatArray
+    auc_low_T: FloatArray
+    auc_high_T: FloatArray
+    tpr_TxF: FloatArray
+    tpr_low_TxF: FloatArray
+    tpr_high_TxF: FloatArray
+    left_out_T: IntArray
+    """Number of NaN scores."""
 
 
-def intervals(
+def bootstrap_intervals(
     score_TxN: ArrayLike,
     member: ArrayLike,
     fprs: ArrayLike = (),
@@ -77,51 +95,67 @@ def intervals(
     confidence: float = 0.95,
     replicates: int = 1000,
     seed: int = 0,
-) -> Intervals:
-    """Percentile intervals of AUC and of TPR at each FPR: what other samples would have given.
+) -> BootstrapIntervals:
+    """Computes percentile bootstrap intervals of the AUC and of the TPR at each false positive rate.
 
-    They cover the choice of samples, not the training of the target or its references. A replicate
-    is exactly what `lm_mia.stats.roc.tpr_at_fpr` says of as many samples of each class, drawn from
-    it with replacement; where so many drawn scores are +inf that no threshold reaches a rate, its
-    TPR is 0. Every target sees the same draws for a seed, so its interval does not depend on the
-    other targets given.
+    The intervals cover the choice of samples, not the training of the target or of its references. A replicate draws
+    as many members and as many non-members as there are, with replacement, and computes exactly what `tpr_at_fpr`
+    computes for them. If so many drawn scores are +inf that no threshold reaches a rate, its TPR is 0. All targets
+    share the draws of a seed, so the interval of a target does not depend on the other targets.
 
-    A bootstrap cannot see beyond the scores it has: where fpr is few non-members, say fpr * n below
-    10, TPR intervals are rough.
+    The bootstrap cannot see beyond the observed scores: with few allowed false positives, for example fpr * n < 10, the
+    TPR intervals are rough.
 
     Args:
-      score_TxN: scores, larger for members; one dimension is one target. NaN is left out.
-      member: member_N or member_TxN, booleans.
-      fprs: fpr_F, rates in [0, 1], or one rate; by default AUC alone.
-      confidence: share of the replicates inside, in (0, 1); each tail has half of the rest.
-      replicates: number of draws, 1 or more.
-      seed: of the draws.
+      score_TxN: membership scores, larger for members; NaN scores are left out. A one-dimensional array is treated as
+        one target.
+      member: booleans, member_N or member_TxN.
+      fprs: one false positive rate in [0, 1], or several; by default only the AUC is computed.
+      confidence: share of the replicates inside the interval, in (0, 1); each tail has half of the remainder.
+      replicates: number of replicates, at least 1.
+      seed: seed of the draws.
+
+    Returns:
+      Estimates and ends of the intervals.
 
     Raises:
-      ValueError: confidence or replicates out of range, or as of `lm_mia.stats.roc.tpr_at_fpr`.
+      ValueError: if confidence or replicates is out of range, or as for `tpr_at_fpr`.
 
-    Source: Efron and Tibshirani 1993, section 13.3.
+    Source: Efron and Tibshirani 1993, Section 13.3.
+
+    Example:
+      >>> import numpy as np
+      >>> from lm_mia.stats import bootstrap_intervals
+      >>> member_N = np.arange(1000) < 500
+      >>> score_N = np.random.default_rng(0).normal(size=1000) + member_N
+      >>> result = bootstrap_intervals(score_N, member_N, [0.1], replicates=200)
+      >>> bool(result.auc_low_T[0] < result.auc_T[0] < result.auc_high_T[0])
+      True
+      >>> result.tpr_low_TxF.shape
+      (1, 1)
     """
     check_confidence(confidence)
     if replicates < 1:
-        raise ValueError(f"replicates={replicates}: must be 1 or more")
+        raise ValueError(f"replicates={replicates}: must be at least 1")
     tail = (1 - confidence) / 2
-    fpr_F = ranking.rates(fprs)
-    found: list[NDArray[np.float64]] = []
+    fpr_F = ranking.as_fprs(fprs)
+    value_and_ends: list[FloatArray] = []
     left_out_T: list[int] = []
-    for out, ins, left_out in ranking.classes(score_TxN, member):
-        rows_3xS = np.full((3, 1 + fpr_F.size), np.nan)
-        if out.size and ins.size:
-            tpr_F = ranking.called(ins, ranking.thresholds(out, fpr_F)) / ins.size
-            rows_3xS[0] = [ranking.area(out, ins), *tpr_F]
-            drawn_RxS = _replicates(out, ins, fpr_F, replicates, seed)
-            rows_3xS[1:] = np.quantile(drawn_RxS, [tail, 1 - tail], axis=0)
-        found.append(rows_3xS)
+    for nonmembers, members, left_out in ranking.sorted_classes(score_TxN, member):
+        value_and_ends_3xS = np.full((3, 1 + fpr_F.size), np.nan)
+        if nonmembers.size and members.size:
+            threshold_F = ranking.thresholds_at_fprs(nonmembers, fpr_F)
+            tpr_F = ranking.count_at_or_above(members, threshold_F) / members.size
+            value_and_ends_3xS[0] = [ranking.auc_from_sorted(nonmembers, members), *tpr_F]
+            statistic_RxS = _replicate_statistics(nonmembers, members, fpr_F, replicates, seed)
+            value_and_ends_3xS[1:] = np.quantile(statistic_RxS, [tail, 1 - tail], axis=0)
+        value_and_ends.append(value_and_ends_3xS)
         left_out_T.append(left_out)
-    value_Tx3xS = np.array(found).reshape(len(found), 3, 1 + fpr_F.size)
+    targets = len(value_and_ends)
+    value_Tx3xS = np.array(value_and_ends).reshape(targets, 3, 1 + fpr_F.size)
     auc_T, auc_low_T, auc_high_T = value_Tx3xS[:, :, 0].T
     tpr_TxF, tpr_low_TxF, tpr_high_TxF = value_Tx3xS[:, :, 1:].transpose(1, 0, 2)
-    return Intervals(
+    return BootstrapIntervals(
         fpr_F=fpr_F,
         auc_T=auc_T,
         auc_low_T=auc_low_T,
@@ -133,89 +167,107 @@ def intervals(
     )
 
 
-def _replicates(
-    out: ranking.Scores,
-    ins: ranking.Scores,
-    fpr_F: NDArray[np.float64],
+def _replicate_statistics(
+    nonmembers: ranking.Scores,
+    members: ranking.Scores,
+    fpr_F: FloatArray,
     replicates: int,
     seed: int,
-) -> NDArray[np.float64]:
-    """AUC, then the TPRs, of every redrawn sample: one row a replicate."""
-    block = min(replicates, max(1, _BLOCK // max(out.size, ins.size)))
-    # A stream for each class, so what is drawn does not depend on how many are drawn at once.
-    of_out, of_ins = (np.random.default_rng(s) for s in np.random.SeedSequence(seed).spawn(2))
-    outs, inside = _Draws(out.size, block, of_out), _Draws(ins.size, block, of_ins)
-    below_N, not_above_N = np.searchsorted(out, ins, "left"), np.searchsorted(out, ins, "right")
-    ties = not np.array_equal(below_N, not_above_N)
-    lower_RxN = np.empty((block, ins.size), dtype=np.int64)
-    k_F = ranking.ranks(out.size, fpr_F)
-    rows: list[NDArray[np.float64]] = []
+) -> FloatArray:
+    """Computes the AUC and the TPRs of each replicate, from the sorted scores of both classes."""
+    block = min(replicates, max(1, _BLOCK // max(nonmembers.size, members.size)))
+    # Each class has its own random stream, so the draws do not depend on the size of the block.
+    nonmember_rng, member_rng = (
+        np.random.default_rng(s) for s in np.random.SeedSequence(seed).spawn(2)
+    )
+    drawn_nonmembers = _Resamples(nonmembers.size, block, nonmember_rng)
+    drawn_members = _Resamples(members.size, block, member_rng)
+    below_N = np.searchsorted(nonmembers, members, "left")
+    not_above_N = np.searchsorted(nonmembers, members, "right")
+    has_ties = not np.array_equal(below_N, not_above_N)
+    scratch_RxN = np.empty((block, members.size), dtype=np.int64)
+    k_F = ranking.min_true_negatives(nonmembers.size, fpr_F)
+    blocks: list[FloatArray] = []
     for start in range(0, replicates, block):
         size = min(block, replicates - start)
-        outs.draw(size)
-        inside.draw(size)
-        # Pairs with the member above count twice, ties once: whole numbers up to the division.
-        twice_R = _pairs(outs, inside, below_N, lower_RxN[:size])
-        twice_R += _pairs(outs, inside, not_above_N, lower_RxN[:size]) if ties else twice_R
-        auc_R = twice_R / (2 * out.size * ins.size)
-        tpr_RxF = _called(out, ins, k_F, outs, inside) / ins.size
-        rows.append(np.column_stack([auc_R, tpr_RxF]))
-    return np.concatenate(rows)
+        drawn_nonmembers.draw(size)
+        drawn_members.draw(size)
+        # Pairs with the higher score for the member count twice and tied pairs once, which keeps integers.
+        scratch = scratch_RxN[:size]
+        twice_R = _count_ordered_pairs(drawn_nonmembers, drawn_members, below_N, scratch)
+        if has_ties:
+            twice_R += _count_ordered_pairs(drawn_nonmembers, drawn_members, not_above_N, scratch)
+        else:
+            twice_R += twice_R
+        auc_R = twice_R / (2 * nonmembers.size * members.size)
+        tp_RxF = _count_true_positives(nonmembers, members, k_F, drawn_nonmembers, drawn_members)
+        blocks.append(np.column_stack([auc_R, tp_RxF / members.size]))
+    return np.concatenate(blocks)
 
 
-class _Draws:
-    """n draws of n sorted samples with replacement, in up to ``block`` replicates at once."""
+class _Resamples:
+    """Draws n of n sorted samples with replacement, for up to ``block`` replicates at once."""
 
-    count_RxN1: NDArray[np.int64]
-    """How often sample i was drawn at i + 1, after a 0."""
-    up_to_RxN1: NDArray[np.int64]
-    """r n + how many of the first i samples were drawn at i: so flattened it is sorted."""
+    count_RxN1: IntArray
+    """Element i + 1 is the number of times that sample i was drawn; element 0 is 0."""
+    up_to_RxN1: IntArray
+    """Element i is r n + the number of draws of the first i samples, so the flattened array is sorted."""
 
     def __init__(self, n: int, block: int, rng: np.random.Generator):
         self.n, self._rng = n, rng
-        self._both = np.empty((2, block, n + 1), dtype=np.int64)
+        self._arrays = np.empty((2, block, n + 1), dtype=np.int64)
 
     def draw(self, size: int) -> None:
-        self.count_RxN1, self.up_to_RxN1 = self._both[:, :size]
+        """Draws the next ``size`` replicates, which replace the previous ones."""
+        self.count_RxN1, self.up_to_RxN1 = self._arrays[:, :size]
         self.count_RxN1.fill(0)
-        row_Rx1 = (self.n + 1) * np.arange(size)[:, None] + 1
+        offset_Rx1 = (self.n + 1) * np.arange(size)[:, None] + 1
         for start in range(0, self.n, _BLOCK):
             drawn = self._rng.integers(self.n, size=(size, min(_BLOCK, self.n - start)))
-            drawn += row_Rx1
+            drawn += offset_Rx1
             np.add.at(self.count_RxN1.reshape(-1), drawn.reshape(-1), 1)
         np.cumsum(self.count_RxN1, out=self.up_to_RxN1.reshape(-1))
 
 
-def _pairs(
-    outs: _Draws, inside: _Draws, rank_N: NDArray[np.intp], lower_RxN: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Pairs of a redrawn member and a redrawn non-member among the first rank of them."""
-    np.take(outs.up_to_RxN1, rank_N, axis=1, out=lower_RxN, mode="clip")  # "raise" would copy
-    lower_RxN -= outs.up_to_RxN1[:, :1]
-    return np.einsum("rn,rn->r", inside.count_RxN1[:, 1:], lower_RxN)
+def _count_ordered_pairs(
+    drawn_nonmembers: _Resamples,
+    drawn_members: _Resamples,
+    rank_N: np.ndarray,
+    scratch_RxN: IntArray,
+) -> IntArray:
+    """Counts the pairs of a drawn member and a drawn non-member that is among the first rank_N samples of its class."""
+    up_to_RxN1 = drawn_nonmembers.up_to_RxN1
+    np.take(up_to_RxN1, rank_N, axis=1, out=scratch_RxN, mode="clip")  # mode="raise" would copy
+    scratch_RxN -= up_to_RxN1[:, :1]
+    return np.einsum("rn,rn->r", drawn_members.count_RxN1[:, 1:], scratch_RxN)
 
 
-def _called(
-    out: ranking.Scores, ins: ranking.Scores, k_F: NDArray[np.int64], outs: _Draws, inside: _Draws
-) -> NDArray[np.int64]:
-    """Redrawn members called at what `ranking.thresholds` says of the redrawn non-members.
+def _count_true_positives(
+    nonmembers: ranking.Scores,
+    members: ranking.Scores,
+    k_F: IntArray,
+    drawn_nonmembers: _Resamples,
+    drawn_members: _Resamples,
+) -> IntArray:
+    """Counts the drawn members at or above the thresholds that `thresholds_at_fprs` gives for the drawn non-members.
 
-    Samples that were not drawn are stepped over: the k-th smallest is the first sample up to which
-    k were drawn, and the next distinct score is of the first sample that raises the number drawn
-    beyond all that are tied with the k-th.
+    Samples that were not drawn are skipped: the k-th smallest is the first sample up to which k were drawn, and the
+    next distinct score is that of the first sample that raises this number beyond all samples tied with the k-th.
     """
-    n, flat = out.size, outs.up_to_RxN1.reshape(-1)
-    row_Rx1 = np.arange(outs.up_to_RxN1.shape[0])[:, None]
-    first_Rx1 = (n + 1) * row_Rx1 + 1  # where a row's sample 0 stands in flat
-    kth_RxF = out[np.searchsorted(flat, n * row_Rx1 + np.maximum(k_F, 1)) - first_Rx1]
-    not_above_RxF = np.searchsorted(out, kth_RxF, side="right")
-    drawn_RxF = np.take_along_axis(outs.up_to_RxN1, not_above_RxF, axis=1)
+    n, flat = nonmembers.size, drawn_nonmembers.up_to_RxN1.reshape(-1)
+    replicate_Rx1 = np.arange(drawn_nonmembers.up_to_RxN1.shape[0])[:, None]
+    first_Rx1 = (n + 1) * replicate_Rx1 + 1  # position of sample 0 of each replicate in flat
+    kth_position_RxF = np.searchsorted(flat, n * replicate_Rx1 + np.maximum(k_F, 1)) - first_Rx1
+    kth_RxF = nonmembers[kth_position_RxF]
+    not_above_RxF = np.searchsorted(nonmembers, kth_RxF, side="right")
+    drawn_RxF = np.take_along_axis(drawn_nonmembers.up_to_RxN1, not_above_RxF, axis=1)
     next_RxF = np.searchsorted(flat, drawn_RxF, side="right") - first_Rx1
-    # With nothing drawn above, the search ran on into the next row, and the threshold is +inf.
-    threshold_RxF = np.append(out, out.dtype.type(np.inf))[np.minimum(next_RxF, n)]
+    # If no higher score was drawn, the search ends in the next replicate, and the threshold is +inf.
+    with_inf = np.append(nonmembers, nonmembers.dtype.type(np.inf))
+    threshold_RxF = with_inf[np.minimum(next_RxF, n)]
     threshold_RxF[:, k_F == 0] = -np.inf
-    below_RxF = np.searchsorted(ins, threshold_RxF, side="left")
-    # Too many drawn at +inf: no threshold is high enough, so no member is called.
-    below_RxF[(kth_RxF == np.inf) & (k_F > 0)] = ins.size
-    lower_RxF = np.take_along_axis(inside.up_to_RxN1, below_RxF, axis=1)
-    return inside.up_to_RxN1[:, -1:] - lower_RxF
+    below_RxF = np.searchsorted(members, threshold_RxF, side="left")
+    # If too many scores of +inf were drawn, no threshold is high enough, and no member is a true positive.
+    below_RxF[(kth_RxF == np.inf) & (k_F > 0)] = members.size
+    false_negatives_RxF = np.take_along_axis(drawn_members.up_to_RxN1, below_RxF, axis=1)
+    return drawn_members.up_to_RxN1[:, -1:] - false_negatives_RxF

@@ -1,154 +1,191 @@
-"""LiRA: how likely a target's loss is under Gaussians of the losses of IN and OUT references.
+"""LiRA: the likelihood ratio of a target's loss under Gaussians fitted to the losses of IN and OUT references.
 
-Moments are computed from deviations from one of the losses, never from raw squares. Equal losses therefore have a
-variance of exactly zero, and a small spread around a large mean keeps its digits.
+Moments are computed from deviations from one of the losses, never from raw squares. Therefore equal losses have a
+variance of exactly zero, and a small spread around a large mean keeps its precision.
 
-Shapes: T targets, M references, N samples, C samples per chunk. Losses are mean nats a token; NaN in a reference loss
-is a missing model. Scores are in log space and larger for members. StrongMIA Appendix A; Carlini et al. 2022.
+Legend: T targets, M references, N samples, C samples of a chunk, J (model, sample) pairs that are computed again.
+Losses are means in nats per token; NaN marks a missing reference loss. Scores are in log space and larger for members.
+StrongMIA, Appendix A; Carlini et al. 2022, Membership Inference Attacks From First Principles.
 """
+
+from __future__ import annotations
 
 import dataclasses
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import expit, log_ndtr
 
-# glibc hands freed memory back beyond twice the largest block that was ever freed, so that without a
-# large one, freed here, the temporaries of every chunk are faulted in anew: twice the time of a fit.
+from lm_mia.stats.array_types import BoolArray, FloatArray, IntArray
+
+# glibc returns freed memory to the system beyond twice the largest block that was ever freed. Without the large block
+# that is freed here, the temporaries of each chunk would be requested anew, which doubles the time of a fit.
 _large = np.empty(2**21)
 del _large
 
-_HEAD = 16  # references among which the first of a class is sought at first
-_CANCELLED = 1e-6  # share of the sum of squares below which what is left of it is computed anew
+_FIRST_SEARCHED = 16  # number of references that are searched first for one of a class
+_CANCELLATION = (
+    1e-6  # a sum of squares that loses all but this share by a subtraction is computed again
+)
+_CHUNK = 2**10  # samples that are processed at once: M x C float64 numbers fit the cache of a core
 
 Variance = Literal["per_sample", "pooled"]
-
-_CHUNK = 2**10  # samples worked on at once: M x C float64 stays in a core's cache
 
 
 @dataclasses.dataclass(frozen=True)
 class Moments:
-    """Of one class; each array is per sample, or per (left-out row, sample)."""
+    """Moments of one class; each array has one element per sample, or per (left-out model, sample)."""
 
-    count: NDArray[np.float64]
-    mean: NDArray[np.float64]
-    """Anything finite where count is 0."""
-    squares: NDArray[np.float64]
+    count: FloatArray
+    mean: FloatArray
+    """Any finite number where count is 0."""
+    squares: FloatArray
     """Sum of squared deviations from the mean."""
 
 
-def moments(
-    loss_MxC: NDArray, member_MxC: NDArray[np.bool_]
-) -> tuple[Moments, Moments, NDArray[np.float64]]:
-    """(IN, OUT, deviation_MxC): moments of both classes, and every loss less its class mean.
+def class_moments(
+    loss_MxC: np.ndarray, member_MxC: BoolArray
+) -> tuple[Moments, Moments, FloatArray]:
+    """Computes the moments of both classes, and the deviation of each loss from the mean of its class.
 
-    NaN losses are left out, and deviate by 0. Raises ValueError for an infinite loss.
+    Args:
+      loss_MxC: losses; NaN losses are left out.
+      member_MxC: booleans, whether each sample is a member of each model's training subset.
+
+    Returns:
+      ``(IN moments, OUT moments, deviation_MxC)``; the deviation of a NaN loss is 0.
+
+    Raises:
+      ValueError: if a loss is infinite.
     """
-    loss_MxC = finite(loss_MxC)
+    loss_MxC = as_finite_float64(loss_MxC)
     missing_MxC = np.isnan(loss_MxC)
-    some_missing = missing_MxC.any()
-    if some_missing:
+    has_missing = missing_MxC.any()
+    if has_missing:
         loss_MxC[missing_MxC] = 0.0
         in_MxC, out_MxC = member_MxC & ~missing_MxC, ~member_MxC & ~missing_MxC
     else:
         in_MxC, out_MxC = member_MxC, ~member_MxC
     is_in_MxC, is_out_MxC = in_MxC.astype(np.float64), out_MxC.astype(np.float64)
     count_in_C, count_out_C = is_in_MxC.sum(axis=0), is_out_MxC.sum(axis=0)
-    origin_in_C, origin_out_C = _first(loss_MxC, in_MxC), _first(loss_MxC, out_MxC)
-    bits_MxC = bits(member_MxC)
-    deviation_MxC = loss_MxC - pick(bits_MxC, origin_in_C, origin_out_C)
-    shift_in_C = _sum(deviation_MxC, is_in_MxC) / np.maximum(count_in_C, 1)
-    shift_out_C = _sum(deviation_MxC, is_out_MxC) / np.maximum(count_out_C, 1)
-    deviation_MxC -= pick(bits_MxC, shift_in_C, shift_out_C)
-    if some_missing:
+    origin_in_C, origin_out_C = (
+        _first_selected(loss_MxC, in_MxC),
+        _first_selected(loss_MxC, out_MxC),
+    )
+    mask_MxC = as_bit_mask(member_MxC)
+    deviation_MxC = loss_MxC - select_by_mask(mask_MxC, origin_in_C, origin_out_C)
+    shift_in_C = _masked_sum(deviation_MxC, is_in_MxC) / np.maximum(count_in_C, 1)
+    shift_out_C = _masked_sum(deviation_MxC, is_out_MxC) / np.maximum(count_out_C, 1)
+    deviation_MxC -= select_by_mask(mask_MxC, shift_in_C, shift_out_C)
+    if has_missing:
         deviation_MxC[missing_MxC] = 0.0
     squares_MxC = np.square(deviation_MxC, out=loss_MxC)
     return (
-        Moments(count_in_C, origin_in_C + shift_in_C, _sum(squares_MxC, is_in_MxC)),
-        Moments(count_out_C, origin_out_C + shift_out_C, _sum(squares_MxC, is_out_MxC)),
+        Moments(count_in_C, origin_in_C + shift_in_C, _masked_sum(squares_MxC, is_in_MxC)),
+        Moments(count_out_C, origin_out_C + shift_out_C, _masked_sum(squares_MxC, is_out_MxC)),
         deviation_MxC,
     )
 
 
-def leave_one_out(
-    loss_MxC: NDArray, member_MxC: NDArray[np.bool_]
+def leave_one_out_moments(
+    loss_MxC: np.ndarray, member_MxC: BoolArray
 ) -> tuple[Moments, Moments, Moments]:
-    """(own_MxC, IN_C, OUT_C): moments of each row's own class without that row, and of both classes whole.
+    """Computes the moments of each model's own class without that model, and of both complete classes.
 
-    The other class of a row is not touched by leaving it out. Where nearly all of a sum of squares
-    was the left-out row's, subtracting it would leave rounding errors: those few are summed anew.
+    Leaving out a model does not change the moments of its other class. If nearly all of a sum of squares is due to the
+    left-out model, subtracting its square would leave rounding errors; these few sums are computed again.
+
+    Args:
+      loss_MxC: losses; NaN losses are left out.
+      member_MxC: booleans, whether each sample is a member of each model's training subset.
+
+    Returns:
+      ``(own moments of shape MxC, IN moments of shape C, OUT moments of shape C)``.
+
+    Raises:
+      ValueError: if a loss is infinite.
     """
-    inside, outside, deviation_MxC = moments(loss_MxC, member_MxC)
-    there_MxC = ~np.isnan(loss_MxC)
-    bits_MxC = bits(member_MxC)
-    count_MxC = pick(bits_MxC, inside.count, outside.count) - there_MxC
-    left_MxC = np.maximum(count_MxC, 1)
-    mean_MxC = pick(bits_MxC, inside.mean, outside.mean) - deviation_MxC / left_MxC
-    whole_MxC = pick(bits_MxC, inside.squares, outside.squares)
-    squares_MxC = whole_MxC - np.square(deviation_MxC) * ((left_MxC + 1) / left_MxC)
-    cancelled_MxC = there_MxC & (squares_MxC <= _CANCELLED * whole_MxC) & (whole_MxC > 0)
-    if cancelled_MxC.any():
-        m_J, c_J = np.nonzero(cancelled_MxC)
+    in_moments, out_moments, deviation_MxC = class_moments(loss_MxC, member_MxC)
+    present_MxC = ~np.isnan(loss_MxC)
+    mask_MxC = as_bit_mask(member_MxC)
+    count_MxC = select_by_mask(mask_MxC, in_moments.count, out_moments.count) - present_MxC
+    divisor_MxC = np.maximum(count_MxC, 1)
+    class_mean_MxC = select_by_mask(mask_MxC, in_moments.mean, out_moments.mean)
+    mean_MxC = class_mean_MxC - deviation_MxC / divisor_MxC
+    class_squares_MxC = select_by_mask(mask_MxC, in_moments.squares, out_moments.squares)
+    own_squares_MxC = np.square(deviation_MxC) * ((divisor_MxC + 1) / divisor_MxC)
+    squares_MxC = class_squares_MxC - own_squares_MxC
+    is_cancelled_MxC = (
+        present_MxC & (squares_MxC <= _CANCELLATION * class_squares_MxC) & (class_squares_MxC > 0)
+    )
+    if is_cancelled_MxC.any():
+        m_J, c_J = np.nonzero(is_cancelled_MxC)
         loss_MxJ = np.asarray(loss_MxC, dtype=np.float64)[:, c_J]
         loss_MxJ[m_J, np.arange(len(m_J))] = np.nan
-        again_in, again_out, _ = moments(loss_MxJ, member_MxC[:, c_J])
-        own_J = member_MxC[m_J, c_J]
-        mean_MxC[m_J, c_J] = np.where(own_J, again_in.mean, again_out.mean)
-        squares_MxC[m_J, c_J] = np.where(own_J, again_in.squares, again_out.squares)
-    return Moments(count_MxC, mean_MxC, squares_MxC), inside, outside
+        in_J, out_J, _ = class_moments(loss_MxJ, member_MxC[:, c_J])
+        member_J = member_MxC[m_J, c_J]
+        mean_MxC[m_J, c_J] = np.where(member_J, in_J.mean, out_J.mean)
+        squares_MxC[m_J, c_J] = np.where(member_J, in_J.squares, out_J.squares)
+    return Moments(count_MxC, mean_MxC, squares_MxC), in_moments, out_moments
 
 
-def bits(member_MxC: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """All bits set where True, none where False: what `pick` chooses by."""
+def as_bit_mask(member_MxC: BoolArray) -> IntArray:
+    """Returns integers with all bits set where True and no bit set where False, for `select_by_mask`."""
     return -member_MxC.astype(np.int64)
 
 
-def pick(
-    bits_MxC: NDArray[np.int64], inside: NDArray[np.float64], outside: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """np.where(member, inside, outside), bit for bit, without its branches.
+def select_by_mask(
+    mask_MxC: IntArray, if_member: FloatArray, if_nonmember: FloatArray
+) -> FloatArray:
+    """Computes np.where(member, if_member, if_nonmember), bitwise equal but without branches.
 
-    np.where takes five times as long on membership that no processor can predict.
+    np.where takes five times as long, because no processor can predict membership.
     """
-    first, second = inside.view(np.int64), outside.view(np.int64)
-    return (((first ^ second) & bits_MxC) ^ second).view(np.float64)
+    member_bits, nonmember_bits = if_member.view(np.int64), if_nonmember.view(np.int64)
+    return (((member_bits ^ nonmember_bits) & mask_MxC) ^ nonmember_bits).view(np.float64)
 
 
-def finite(loss: NDArray) -> NDArray[np.float64]:
-    """A copy in float64; ValueError if a loss is infinite."""
+def as_finite_float64(loss: np.ndarray) -> FloatArray:
+    """Copies losses to float64.
+
+    Raises:
+      ValueError: if a loss is infinite.
+    """
     if np.isinf(loss).any():
-        raise ValueError("losses must be finite, or NaN for a missing one")
+        raise ValueError("losses must be finite, or NaN if they are missing")
     return loss.astype(np.float64)
 
 
-def _first(loss_MxC: NDArray[np.float64], mask_MxC: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """The first masked loss of each sample: an origin that equal losses deviate from by exactly 0."""
+def _first_selected(loss_MxC: FloatArray, mask_MxC: BoolArray) -> FloatArray:
+    """Returns the first selected loss of each sample: the deviations of equal losses from it are exactly 0."""
     if loss_MxC.shape[0] == 0:
         return np.zeros(loss_MxC.shape[1])
-    head_HxC = mask_MxC[:_HEAD]  # nearly always enough, and a fraction of the work
-    if not head_HxC.any(axis=0).all():
-        head_HxC = mask_MxC
-    return np.take_along_axis(loss_MxC, head_HxC.argmax(axis=0)[None], axis=0)[0]
+    searched_HxC = mask_MxC[:_FIRST_SEARCHED]  # almost always enough, and much less work
+    if not searched_HxC.any(axis=0).all():
+        searched_HxC = mask_MxC
+    return np.take_along_axis(loss_MxC, searched_HxC.argmax(axis=0)[None], axis=0)[0]
 
 
-def _sum(value_MxC: NDArray[np.float64], mask_MxC: NDArray[np.float64]) -> NDArray[np.float64]:
+def _masked_sum(value_MxC: FloatArray, mask_MxC: FloatArray) -> FloatArray:
     return np.einsum("mc,mc->c", value_MxC, mask_MxC)
 
 
 @dataclasses.dataclass(frozen=True)
-class Gaussians:
-    """One IN and one OUT Gaussian a sample, with unbiased variances (ddof = 1)."""
+class LiraGaussians:
+    """One IN and one OUT Gaussian per sample, with unbiased variances (ddof=1)."""
 
-    mean_in_N: NDArray[np.float64]
-    """Nats a token; NaN without an IN reference."""
-    var_in_N: NDArray[np.float64]
-    """Squared nats; per_sample: NaN below 2 IN references; pooled: one number for all samples."""
-    count_in_N: NDArray[np.int64]
-    """IN references with a loss for the sample."""
-    mean_out_N: NDArray[np.float64]
-    var_out_N: NDArray[np.float64]
-    count_out_N: NDArray[np.int64]
+    mean_in_N: FloatArray
+    """Mean loss in nats per token; NaN without an IN reference."""
+    var_in_N: FloatArray
+    """Variance in squared nats per token. With variance="per_sample" it is NaN for fewer than 2 IN references; with
+    variance="pooled" all samples have the same variance."""
+    count_in_N: IntArray
+    """Number of IN references that have a loss for the sample."""
+    mean_out_N: FloatArray
+    """The same for the OUT references."""
+    var_out_N: FloatArray
+    count_out_N: IntArray
 
 
 def lira(
@@ -159,73 +196,112 @@ def lira(
     variance: Variance = "per_sample",
     offline: bool = False,
     sampled_share: float = 0.0,
-) -> NDArray[np.float64]:
-    """LiRA scores of every target, all of them against one set of references.
+) -> FloatArray:
+    """Computes the LiRA scores of each target against one set of references.
 
-    A target must not be among its references. On the edges:
+    Online:  score = log N(loss; mean_in, var_in) - log N(loss; mean_out, var_out).
+    Offline: score = -log Phi((loss - mean_out) / sd_out), so a loss far below the OUT mean scores high.
 
-    - per_sample: NaN for a sample with fewer than 2 IN or 2 OUT references, or with a zero
-      variance.
-    - pooled: one within-sample variance a class, sum of squares about each sample's own mean over
-      the sum of (count - 1). NaN for a sample without an IN or without an OUT reference; all NaN if
-      a pooled variance is zero or no sample has two references of the class.
-    - offline: only the OUT side is asked for, so IN references may be missing altogether.
+    A target must not be among its references. The variance is one of:
+
+    - "per_sample": the variance of each sample's losses in each class. The score is NaN for a sample with fewer than 2
+      IN or 2 OUT references, or with a variance of zero.
+    - "pooled": one variance per class for all samples, which is better with few references: the sum of squared
+      deviations from each sample's own mean, divided by the sum of (count - 1). The score is NaN for a sample without
+      an IN or without an OUT reference. All scores are NaN if a pooled variance is zero, or if no sample has two
+      references of a class.
+
+    Offline, only OUT references are required, and IN references may be missing altogether.
 
     Args:
-      target_loss_TxN: losses under the targets; NaN gives NaN. A one-dimensional array counts as
-        one target.
-      reference_loss_MxN: losses under the references; NaN is a missing model.
-      reference_member_MxN: booleans, whether the sample was in the reference's training subset.
-      variance: of each sample, or one of each class for all samples (better with few references).
-      offline: False: log N(t; mean_in, var_in) - log N(t; mean_out, var_out). True: -log Phi((t -
-        mean_out) / sd_out), so a loss far below the OUT mean scores high.
-      sampled_share: f in [0, 1), the share of the population that a subset holds (1/2 for N of 2N).
-        Variances are divided by 1 - f: subsets drawn from one finite population overlap, and vary
-        less than independent draws would. 0 leaves them as they are.
+      target_loss_TxN: losses under the targets, in nats per token; a NaN loss gives a NaN score. A one-dimensional
+        array is treated as one target.
+      reference_loss_MxN: losses under the references; NaN marks a missing loss.
+      reference_member_MxN: booleans, whether each sample was in each reference's training subset.
+      variance: "per_sample" or "pooled".
+      offline: whether to use the OUT references only.
+      sampled_share: share f of the population in a training subset, in [0, 1); 1/2 for N of 2N samples. Variances are
+        divided by 1 - f, because subsets of one finite population overlap and vary less than independent draws. 0
+        leaves the variances unchanged.
 
     Returns:
-      score_TxN, a log likelihood ratio (offline: minus the log of a p-value).
+      score_TxN: log likelihood ratios (offline: negated logarithms of p-values).
 
     Raises:
-      ValueError: shapes that do not fit, members that are not booleans, infinite losses, or a
-        sampled_share out of range.
+      ValueError: if the shapes do not match, if reference_member_MxN is not boolean, if a loss is infinite, or if
+        sampled_share is out of range.
 
-    Source: StrongMIA Appendix A, Eq. 2; the offline tail as in Carlini et al. 2022, Section V-C;
-    the finite-population factor of Reliability, Eqs. 27 and 28.
+    Source: StrongMIA, Appendix A, Eq. 2; offline as in Carlini et al. 2022, Section V-C; the finite-population factor
+    of Reliability, Eqs. 27 and 28.
+
+    Example:
+      One sample, with losses 1 and 3 under IN references and 4, 6 and 8 under OUT references:
+
+      >>> from lm_mia.stats import lira
+      >>> reference_loss_5x1 = [[1.0], [3.0], [4.0], [6.0], [8.0]]
+      >>> member_5x1 = [[True], [True], [False], [False], [False]]
+      >>> lira([[2.0], [6.0]], reference_loss_5x1, member_5x1).round(3)
+      array([[ 2.347],
+             [-3.653]])
     """
-    gaussians = fit(
+    gaussians = fit_gaussians(
         reference_loss_MxN, reference_member_MxN, variance=variance, sampled_share=sampled_share
     )
-    return score(target_loss_TxN, gaussians, offline=offline)
+    return lira_from_gaussians(target_loss_TxN, gaussians, offline=offline)
 
 
-def fit(
+def fit_gaussians(
     reference_loss_MxN: ArrayLike,
     reference_member_MxN: ArrayLike,
     *,
     variance: Variance = "per_sample",
     sampled_share: float = 0.0,
-) -> Gaussians:
-    """IN and OUT Gaussians of every sample; arguments and errors as of `lira`.
+) -> LiraGaussians:
+    """Fits the IN and OUT Gaussians of each sample.
 
-    Variances of zero are returned as such; `score` is what refuses them.
+    Variances of zero are returned unchanged; `lira_from_gaussians` turns them into NaN scores.
+
+    Args:
+      reference_loss_MxN: losses under the references, in nats per token; NaN marks a missing loss.
+      reference_member_MxN: booleans, whether each sample was in each reference's training subset.
+      variance: "per_sample" or "pooled", as for `lira`.
+      sampled_share: share of the population in a training subset, as for `lira`.
+
+    Returns:
+      Means, variances and counts of each sample.
+
+    Raises:
+      ValueError: as for `lira`.
     """
-    loss_MxN, member_MxN = _references(reference_loss_MxN, reference_member_MxN, variance)
-    enlarge = _enlargement(sampled_share)
-    parts: list[tuple[NDArray, ...]] = []
-    for at in _chunks(loss_MxN.shape[1]):
-        inside, outside, _ = moments(loss_MxN[:, at], member_MxN[:, at])
-        parts.append((*_side(inside, enlarge), *_side(outside, enlarge)))
-    if not parts:
-        parts.append(tuple(np.empty(0, kind) for kind in (float, float, int) * 2))
-    gaussians = Gaussians(*(np.concatenate(column) for column in zip(*parts, strict=True)))
-    return pooled(gaussians, scatter(gaussians)) if variance == "pooled" else gaussians
+    loss_MxN, member_MxN = _check_references(reference_loss_MxN, reference_member_MxN, variance)
+    variance_factor = _variance_factor(sampled_share)
+    chunks: list[tuple[np.ndarray, ...]] = []
+    for chunk in _chunks(loss_MxN.shape[1]):
+        in_moments, out_moments, _ = class_moments(loss_MxN[:, chunk], member_MxN[:, chunk])
+        chunks.append(
+            (
+                *_mean_variance_count(in_moments, variance_factor),
+                *_mean_variance_count(out_moments, variance_factor),
+            )
+        )
+    if not chunks:
+        chunks.append(tuple(np.empty(0, kind) for kind in (float, float, int) * 2))
+    gaussians = LiraGaussians(*(np.concatenate(field) for field in zip(*chunks, strict=True)))
+    if variance == "pooled":
+        return with_pooled_variance(gaussians, within_sample_scatter(gaussians))
+    return gaussians
 
 
-def scatter(gaussians: Gaussians) -> NDArray[np.float64]:
-    """scatter_2x2 of per-sample Gaussians: a row a class, IN first; (sum of squares, degrees of freedom).
+def within_sample_scatter(gaussians: LiraGaussians) -> FloatArray:
+    """Computes the sum of squares about each sample's own mean, and its degrees of freedom, of each class.
 
-    Blocks of samples add up; `pooled` makes one variance a class of the total.
+    The results for blocks of samples can be added. `with_pooled_variance` divides their sum.
+
+    Args:
+      gaussians: result of `fit_gaussians` with variance="per_sample".
+
+    Returns:
+      scatter_2x2: one row per class, IN first, with columns (sum of squares, degrees of freedom).
     """
     rows: list[tuple[float, float]] = []
     for var_N, count_N in (
@@ -238,9 +314,17 @@ def scatter(gaussians: Gaussians) -> NDArray[np.float64]:
     return np.array(rows)
 
 
-def pooled(gaussians: Gaussians, scatter_2x2: NDArray[np.float64]) -> Gaussians:
-    """The same means with the pooled variances of a `scatter`, which may be of more samples than these."""
-    var_in, var_out = _ratio(scatter_2x2[:, 0], scatter_2x2[:, 1])
+def with_pooled_variance(gaussians: LiraGaussians, scatter_2x2: FloatArray) -> LiraGaussians:
+    """Replaces the variances by pooled ones.
+
+    Args:
+      gaussians: result of `fit_gaussians`.
+      scatter_2x2: result of `within_sample_scatter`, possibly summed over more samples than these.
+
+    Returns:
+      Gaussians with the same means and one variance per class.
+    """
+    var_in, var_out = _divide_or_nan(scatter_2x2[:, 0], scatter_2x2[:, 1])
     shape = gaussians.mean_in_N.shape
     return dataclasses.replace(
         gaussians,
@@ -249,30 +333,57 @@ def pooled(gaussians: Gaussians, scatter_2x2: NDArray[np.float64]) -> Gaussians:
     )
 
 
-def score(
-    target_loss_TxN: ArrayLike, gaussians: Gaussians, *, offline: bool = False
-) -> NDArray[np.float64]:
-    """LiRA scores under Gaussians that are fitted already; the rest as of `lira`."""
+def lira_from_gaussians(
+    target_loss_TxN: ArrayLike, gaussians: LiraGaussians, *, offline: bool = False
+) -> FloatArray:
+    """Computes LiRA scores under Gaussians that are already fitted.
+
+    Args:
+      target_loss_TxN: losses under the targets, in nats per token. A one-dimensional array is treated as one target.
+      gaussians: result of `fit_gaussians`.
+      offline: whether to use the OUT Gaussians only.
+
+    Returns:
+      score_TxN, as for `lira`.
+
+    Raises:
+      ValueError: if the numbers of samples differ or a loss is infinite.
+    """
     target_TxN = np.atleast_2d(np.asarray(target_loss_TxN))
     samples = gaussians.mean_out_N.shape[0]
     if target_TxN.ndim != 2 or target_TxN.shape[1] != samples:
-        raise ValueError(f"target losses of shape {target_TxN.shape} for {samples} samples")
+        raise ValueError(
+            f"target losses of shape {target_TxN.shape} do not match Gaussians of {samples} samples"
+        )
     score_TxN = np.empty(target_TxN.shape)
-    sd_in_N, sd_out_N = _sd(gaussians.var_in_N), _sd(gaussians.var_out_N)
-    for at in _chunks(samples):
-        loss_TxC = finite(target_TxN[:, at])
-        outside = gaussians.mean_out_N[at], sd_out_N[at]
+    sd_in_N, sd_out_N = _sd_or_nan(gaussians.var_in_N), _sd_or_nan(gaussians.var_out_N)
+    for chunk in _chunks(samples):
+        loss_TxC = as_finite_float64(target_TxN[:, chunk])
+        mean_out_C, sd_out_C = gaussians.mean_out_N[chunk], sd_out_N[chunk]
         if offline:
-            score_TxN[:, at] = -log_ndtr((loss_TxC - outside[0]) / outside[1])
+            score_TxN[:, chunk] = -log_ndtr((loss_TxC - mean_out_C) / sd_out_C)
         else:
-            score_TxN[:, at] = _log_ratio(loss_TxC, gaussians.mean_in_N[at], sd_in_N[at], *outside)
+            score_TxN[:, chunk] = _log_ratio(
+                loss_TxC, gaussians.mean_in_N[chunk], sd_in_N[chunk], mean_out_C, sd_out_C
+            )
     return score_TxN
 
 
-def posterior(score: ArrayLike) -> NDArray[np.float64]:
-    """p_in / (p_in + p_out) of an online score: the chance of membership at prior 1/2.
+def posterior(score: ArrayLike) -> FloatArray:
+    """Computes the posterior probability of membership p_in / (p_in + p_out), at a prior of 1/2.
 
-    Any shape; NaN stays NaN. An offline score is no likelihood ratio and has no such reading.
+    Args:
+      score: online LiRA scores, which are log likelihood ratios, of any shape. Offline scores are not likelihood ratios
+        and have no such posterior.
+
+    Returns:
+      Probabilities of the shape of score; NaN where the score is NaN.
+
+    Example:
+      >>> import numpy as np
+      >>> from lm_mia.stats import posterior
+      >>> posterior([0.0, np.log(3)])
+      array([0.5 , 0.75])
     """
     return expit(np.asarray(score, dtype=np.float64))
 
@@ -284,103 +395,132 @@ def lira_leave_one_out(
     variance: Variance = "per_sample",
     offline: bool = False,
     sampled_share: float = 0.0,
-    scatter_Mx2x2: NDArray[np.float64] | None = None,
-) -> NDArray[np.float64]:
-    """LiRA scores of every row as the target, with all other rows as its references; O(M N).
+    scatter_Mx2x2: FloatArray | None = None,
+) -> FloatArray:
+    """Computes the LiRA scores of each model as the target, with all other models as its references, in O(M N).
 
-    Only for rows whose subsets are drawn independently. In a balanced block (every sample in just
-    half of the rows) the count of IN references gives the left-out row's membership away, and noise
-    would score above chance.
+    The models must have independently drawn training subsets. In a balanced design, where every sample is in exactly
+    half of the subsets, the number of IN references reveals the left-out model's membership, and even noise would score
+    above chance.
 
     Args:
-      loss_MxN: losses of all rows; NaN is a missing model, and its score is NaN.
-      member_MxN: booleans, who trained on what.
-      variance: as of `lira`; the pooled variances of a row leave out that row too.
-      offline, sampled_share: as of `lira`.
-      scatter_Mx2x2: of `leave_one_out_scatter`, summed over all blocks of samples, where these
-        samples are one block and the variance is pooled over all; by default of these samples.
+      loss_MxN: losses under all models, in nats per token; a NaN loss is left out, and its score is NaN.
+      member_MxN: booleans, whether each sample was in each model's training subset.
+      variance: "per_sample" or "pooled", as for `lira`. The pooled variances of a model leave out that model, too.
+      offline: whether to use the OUT references only, as for `lira`.
+      sampled_share: share of the population in a training subset, as for `lira`.
+      scatter_Mx2x2: sum of `leave_one_out_scatter` over all blocks of samples, if these samples are one of several
+        blocks and the variance is pooled over all of them. By default it is computed from these samples.
 
     Returns:
-      score_MxN, each row equal to `lira` of the row against the others.
+      score_MxN: each row equals `lira` of that model against the others.
 
     Raises:
-      ValueError: as of `lira`.
+      ValueError: as for `lira`.
+
+    Source: Carlini et al. 2022, who attack each of their shadow models with the others.
+
+    Example:
+      >>> from lm_mia.stats import lira_leave_one_out
+      >>> loss_6x1 = [[1.0], [3.0], [2.0], [4.0], [6.0], [8.0]]
+      >>> member_6x1 = [[True], [True], [True], [False], [False], [False]]
+      >>> lira_leave_one_out(loss_6x1, member_6x1).round(2).T
+      array([[  2.65,   0.15,   2.35, -11.25,  -7.96, -22.65]])
     """
-    loss_MxN, member_MxN = _references(loss_MxN, member_MxN, variance)
-    enlarge = _enlargement(sampled_share)
+    loss_MxN, member_MxN = _check_references(loss_MxN, member_MxN, variance)
+    variance_factor = _variance_factor(sampled_share)
     if variance == "pooled" and scatter_Mx2x2 is None:
         scatter_Mx2x2 = leave_one_out_scatter(loss_MxN, member_MxN)
     score_MxN = np.empty(loss_MxN.shape)
-    for at in _chunks(loss_MxN.shape[1]):
-        own, inside, outside = leave_one_out(loss_MxN[:, at], member_MxN[:, at])
-        bits_MxC = bits(member_MxN[:, at])
-        mean_own_MxC, var_own_MxC, _ = _side(own, enlarge)
-        (mean_in_C, var_in_C, _), (mean_out_C, var_out_C, _) = (
-            _side(whole, enlarge) for whole in (inside, outside)
+    for chunk in _chunks(loss_MxN.shape[1]):
+        own, in_moments, out_moments = leave_one_out_moments(
+            loss_MxN[:, chunk], member_MxN[:, chunk]
         )
+        mask_MxC = as_bit_mask(member_MxN[:, chunk])
+        mean_own_MxC, var_own_MxC, _ = _mean_variance_count(own, variance_factor)
+        mean_in_C, var_in_C, _ = _mean_variance_count(in_moments, variance_factor)
+        mean_out_C, var_out_C, _ = _mean_variance_count(out_moments, variance_factor)
         if variance == "pooled":
             assert scatter_Mx2x2 is not None
-            var_Mx2 = _ratio(scatter_Mx2x2[..., 0], scatter_Mx2x2[..., 1]) * enlarge
+            var_Mx2 = _divide_or_nan(scatter_Mx2x2[..., 0], scatter_Mx2x2[..., 1]) * variance_factor
             var_in_MxC, var_out_MxC = var_Mx2[:, :1], var_Mx2[:, 1:]
         else:
-            var_in_MxC = pick(bits_MxC, var_own_MxC, var_in_C)
-            var_out_MxC = pick(bits_MxC, var_out_C, var_own_MxC)
-        loss_MxC = loss_MxN[:, at].astype(np.float64)
-        mean_out_MxC = pick(bits_MxC, mean_out_C, mean_own_MxC)
-        sd_out_MxC = _sd(var_out_MxC)
+            var_in_MxC = select_by_mask(mask_MxC, var_own_MxC, var_in_C)
+            var_out_MxC = select_by_mask(mask_MxC, var_out_C, var_own_MxC)
+        loss_MxC = loss_MxN[:, chunk].astype(np.float64)
+        mean_out_MxC = select_by_mask(mask_MxC, mean_out_C, mean_own_MxC)
+        sd_out_MxC = _sd_or_nan(var_out_MxC)
         if offline:
-            score_MxN[:, at] = -log_ndtr((loss_MxC - mean_out_MxC) / sd_out_MxC)
+            score_MxN[:, chunk] = -log_ndtr((loss_MxC - mean_out_MxC) / sd_out_MxC)
         else:
-            mean_in_MxC = pick(bits_MxC, mean_own_MxC, mean_in_C)
-            score_MxN[:, at] = _log_ratio(
-                loss_MxC, mean_in_MxC, _sd(var_in_MxC), mean_out_MxC, sd_out_MxC
+            mean_in_MxC = select_by_mask(mask_MxC, mean_own_MxC, mean_in_C)
+            score_MxN[:, chunk] = _log_ratio(
+                loss_MxC, mean_in_MxC, _sd_or_nan(var_in_MxC), mean_out_MxC, sd_out_MxC
             )
     return score_MxN
 
 
-def leave_one_out_scatter(loss_MxN: ArrayLike, member_MxN: ArrayLike) -> NDArray[np.float64]:
-    """scatter_Mx2x2: the `scatter` of all rows but each one; blocks of samples add up."""
-    loss_MxN, member_MxN = _references(loss_MxN, member_MxN, "pooled")
+def leave_one_out_scatter(loss_MxN: ArrayLike, member_MxN: ArrayLike) -> FloatArray:
+    """Computes the `within_sample_scatter` of all models except each one.
+
+    The results for blocks of samples can be added.
+
+    Args:
+      loss_MxN: losses under all models, in nats per token; NaN marks a missing loss.
+      member_MxN: booleans, whether each sample was in each model's training subset.
+
+    Returns:
+      scatter_Mx2x2: for each left-out model one row per class, IN first, with columns (sum of squares, degrees of
+      freedom).
+
+    Raises:
+      ValueError: if the shapes do not match, if member_MxN is not boolean, or if a loss is infinite.
+    """
+    loss_MxN, member_MxN = _check_references(loss_MxN, member_MxN, "pooled")
     total_Mx2x2 = np.zeros((loss_MxN.shape[0], 2, 2))
-    for at in _chunks(loss_MxN.shape[1]):
-        own, *whole = leave_one_out(loss_MxN[:, at], member_MxN[:, at])
-        for c, (of_MxC, all_C) in enumerate(
-            zip((member_MxN[:, at], ~member_MxN[:, at]), whole, strict=True)
+    for chunk in _chunks(loss_MxN.shape[1]):
+        member_MxC = member_MxN[:, chunk]
+        own, in_moments, out_moments = leave_one_out_moments(loss_MxN[:, chunk], member_MxC)
+        for i, (in_class_MxC, moments) in enumerate(
+            ((member_MxC, in_moments), (~member_MxC, out_moments))
         ):
-            squares_MxC = np.where(of_MxC, own.squares, all_C.squares)
-            freedom_MxC = np.maximum(np.where(of_MxC, own.count, all_C.count) - 1, 0)
-            total_Mx2x2[:, c, 0] += squares_MxC.sum(axis=1)
-            total_Mx2x2[:, c, 1] += freedom_MxC.sum(axis=1)
+            squares_MxC = np.where(in_class_MxC, own.squares, moments.squares)
+            count_MxC = np.where(in_class_MxC, own.count, moments.count)
+            total_Mx2x2[:, i, 0] += squares_MxC.sum(axis=1)
+            total_Mx2x2[:, i, 1] += np.maximum(count_MxC - 1, 0).sum(axis=1)
     return total_Mx2x2
 
 
 def _log_ratio(
-    loss: NDArray[np.float64],
-    mean_in: NDArray[np.float64],
-    sd_in: NDArray[np.float64],
-    mean_out: NDArray[np.float64],
-    sd_out: NDArray[np.float64],
-) -> NDArray[np.float64]:
+    loss: FloatArray,
+    mean_in: FloatArray,
+    sd_in: FloatArray,
+    mean_out: FloatArray,
+    sd_out: FloatArray,
+) -> FloatArray:
+    """Computes log N(loss; mean_in, sd_in^2) - log N(loss; mean_out, sd_out^2)."""
     z_in, z_out = (loss - mean_in) / sd_in, (loss - mean_out) / sd_out
-    # (z_out^2 - z_in^2) / 2 as a product, which keeps its digits where both are large.
-    product = z_out - z_in
+    # (z_out^2 - z_in^2) / 2 is computed as a product, which is accurate if both are large.
+    log_ratio = z_out - z_in
     z_out += z_in
-    product *= z_out
-    product *= 0.5
-    product += np.log(sd_out) - np.log(sd_in)
-    return product
+    log_ratio *= z_out
+    log_ratio *= 0.5
+    log_ratio += np.log(sd_out) - np.log(sd_in)
+    return log_ratio
 
 
-def _side(moments: Moments, enlarge: float) -> tuple[NDArray, NDArray, NDArray]:
-    """(mean, unbiased variance times enlarge, count) of one class; NaN where undefined."""
+def _mean_variance_count(
+    moments: Moments, variance_factor: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Computes mean, unbiased variance times variance_factor, and count of one class; NaN where undefined."""
     mean = np.where(moments.count > 0, moments.mean, np.nan)
-    var = _ratio(moments.squares, np.maximum(moments.count - 1, 0)) * enlarge
+    var = _divide_or_nan(moments.squares, np.maximum(moments.count - 1, 0)) * variance_factor
     return mean, var, moments.count.astype(np.int64)
 
 
-def _enlargement(sampled_share: float) -> float:
+def _variance_factor(sampled_share: float) -> float:
     if not 0 <= sampled_share < 1:
-        raise ValueError(f"sampled_share={sampled_share}: must lie in [0, 1)")
+        raise ValueError(f"sampled_share={sampled_share}: must be in [0, 1)")
     return 1 / (1 - sampled_share)
 
 
@@ -388,24 +528,28 @@ def _chunks(samples: int) -> list[slice]:
     return [slice(low, min(low + _CHUNK, samples)) for low in range(0, samples, _CHUNK)]
 
 
-def _references(
+def _check_references(
     loss: ArrayLike, member: ArrayLike, variance: str
-) -> tuple[NDArray, NDArray[np.bool_]]:
+) -> tuple[np.ndarray, BoolArray]:
     if variance not in ("per_sample", "pooled"):
         raise ValueError(f"variance={variance!r}: must be 'per_sample' or 'pooled'")
     loss_MxN, member_MxN = np.atleast_2d(np.asarray(loss)), np.atleast_2d(np.asarray(member))
     if loss_MxN.ndim != 2 or loss_MxN.shape != member_MxN.shape:
-        raise ValueError(f"losses of shape {loss_MxN.shape}, members of {member_MxN.shape}")
+        raise ValueError(
+            f"losses of shape {loss_MxN.shape} do not match members of shape {member_MxN.shape}"
+        )
     if member_MxN.dtype != np.bool_:
         raise ValueError(f"members must be booleans, not {member_MxN.dtype}")
     return loss_MxN, member_MxN
 
 
-def _ratio(top: ArrayLike, bottom: ArrayLike) -> NDArray[np.float64]:
-    """top / bottom, NaN where the bottom is 0."""
-    top, bottom = np.asarray(top, dtype=np.float64), np.asarray(bottom, dtype=np.float64)
-    return np.divide(top, bottom, out=np.full(bottom.shape, np.nan), where=bottom > 0)
+def _divide_or_nan(numerator: ArrayLike, denominator: ArrayLike) -> FloatArray:
+    """Divides; NaN where the denominator is 0."""
+    numerator = np.asarray(numerator, dtype=np.float64)
+    denominator = np.asarray(denominator, dtype=np.float64)
+    nan = np.full(denominator.shape, np.nan)
+    return np.divide(numerator, denominator, out=nan, where=denominator > 0)
 
 
-def _sd(var_N: NDArray[np.float64]) -> NDArray[np.float64]:
+def _sd_or_nan(var_N: FloatArray) -> FloatArray:
     return np.sqrt(np.where(var_N > 0, var_N, np.nan))

@@ -1,145 +1,167 @@
-"""What a single sample looks like over many targets: margins, and how surely it is found.
+"""Statistics of single samples over many targets: binned means, and how reliably members are detected.
 
-Shapes: T targets, M rows (models, each in turn the target), N samples, F false positive rates, K
-bins. StrongMIA Appendices E.1 and E.2.5.
+Legend: T targets, M models (each in turn the target), N samples, S samples with both values, C samples of a chunk, K
+bins. StrongMIA, Appendices E.1 and E.2.5.
 """
+
+from __future__ import annotations
 
 import dataclasses
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-_CELLS = 2**17  # float64 numbers worked on at once: they fit the cache
+from lm_mia.stats.array_types import FloatArray, IntArray
+
+_CELLS = 2**17  # float64 numbers that are processed at once: they fit the cache
 
 
 @dataclasses.dataclass(frozen=True)
-class Bins:
-    """Means in bins of x that hold equally many samples, as far as ties allow; K bins, none empty."""
+class BinnedMeans:
+    """Means of x and y in K non-empty bins of x, which hold equally many samples as far as ties allow."""
 
-    x_mean_K: NDArray[np.float64]
-    """Rising."""
-    y_mean_K: NDArray[np.float64]
-    count_K: NDArray[np.int64]
+    x_mean_K: FloatArray
+    """In ascending order."""
+    y_mean_K: FloatArray
+    count_K: IntArray
+    """Number of samples in each bin."""
     left_out: int
-    """Samples whose x or y is NaN."""
+    """Number of samples whose x or y is NaN."""
 
 
 @dataclasses.dataclass(frozen=True)
-class TruePositives:
-    """How surely each sample is found in the models that were trained on it (StrongMIA Figure 21)."""
+class TruePositiveProbabilities:
+    """How reliably each sample is detected in the models that were trained on it (StrongMIA, Figure 21)."""
 
-    mean_N: NDArray[np.float64]
-    """Posterior of membership, mean over the rows that have the sample; NaN if there is none."""
-    std_N: NDArray[np.float64]
-    """With ddof 0."""
-    share_above_half_N: NDArray[np.float64]
-    """Of these rows, those whose posterior is above 1/2, which call the sample a member."""
-    targets_N: NDArray[np.int64]
-    """Rows that have the sample as a member and a posterior for it."""
+    mean_N: FloatArray
+    """Mean posterior of membership over the models trained on the sample; NaN if there is none."""
+    std_N: FloatArray
+    """Standard deviation of these posteriors (ddof=0)."""
+    share_above_half_N: FloatArray
+    """Share of these posteriors that are above 1/2, which means the decision "member"."""
+    models_N: IntArray
+    """Number of models that were trained on the sample and have a posterior for it."""
 
 
-def equal_count_bins(x_N: ArrayLike, y_N: ArrayLike, bins: int) -> Bins:
-    """Means of x and y in quantile bins of x.
+def equal_count_bins(x_N: ArrayLike, y_N: ArrayLike, bins: int) -> BinnedMeans:
+    """Computes means of x and y in quantile bins of x.
 
-    Equal x stay together, in the bin of the first of them, so bins may differ in size and be fewer
-    than asked; without ties sizes differ by one at most.
+    Equal values of x are never separated: they belong to the bin of the first of them. With ties there can therefore be
+    fewer bins than requested, of different sizes; without ties the sizes differ by at most one.
 
     Args:
-      x_N: what is binned, such as `mean_abs_distance` at one rate.
-      y_N: what is averaged, such as flip rates.
-      bins: how many, 1 or more.
+      x_N: the values that define the bins, for example `mean_distance_to_threshold` at one rate; NaN is left out.
+      y_N: the values that are averaged, for example flip rates; NaN is left out.
+      bins: number of bins, at least 1.
+
+    Returns:
+      Means and counts of each bin.
 
     Raises:
-      ValueError: bins below 1, shapes that do not fit, or an infinite number.
+      ValueError: if bins is below 1, if the shapes do not match, or if a value is infinite.
 
-    Source: StrongMIA Figures 26 and 27, middle and right columns.
+    Source: StrongMIA, Figures 26 and 27, middle and right columns.
+
+    Example:
+      >>> from lm_mia.stats import equal_count_bins
+      >>> result = equal_count_bins([4.0, 1.0, 3.0, 2.0], [40.0, 10.0, 30.0, 20.0], bins=2)
+      >>> result.x_mean_K, result.y_mean_K
+      (array([1.5, 3.5]), array([15., 35.]))
     """
     x_N, y_N = (
         v if v.dtype == np.float32 else v.astype(np.float64, copy=False)
         for v in map(np.asarray, (x_N, y_N))
     )
     if x_N.ndim != 1 or x_N.shape != y_N.shape:
-        raise ValueError(f"x of shape {x_N.shape}, y of {y_N.shape}: must be one number a sample")
+        raise ValueError(
+            f"x of shape {x_N.shape} and y of shape {y_N.shape}: must hold one number per sample"
+        )
     if bins < 1:
-        raise ValueError(f"bins={bins}: must be 1 or more")
+        raise ValueError(f"bins={bins}: must be at least 1")
     if np.isinf(x_N).any() or np.isinf(y_N).any():
-        raise ValueError("x and y must be finite, or NaN")
-    there_N = ~(np.isnan(x_N) | np.isnan(y_N))
-    x_S, y_S = (x_N, y_N) if there_N.all() else (x_N[there_N], y_N[there_N])
-    edge_K = _edges(np.sort(x_S), bins)
+        raise ValueError("x and y must be finite or NaN")
+    present_N = ~(np.isnan(x_N) | np.isnan(y_N))
+    x_S, y_S = (x_N, y_N) if present_N.all() else (x_N[present_N], y_N[present_N])
+    edge_K = _bin_edges(np.sort(x_S), bins)
     count_K, sum_2xK = np.zeros(edge_K.size, np.int64), np.zeros((2, edge_K.size))
-    # Samples find their bins a chunk at a time: only the sorted x is as long as the samples.
+    # Samples are assigned to bins in chunks, so only the sorted x needs memory for all samples.
     for start in range(0, x_S.size, _CELLS):
-        at = slice(start, start + _CELLS)
-        bin_C = np.searchsorted(edge_K, x_S[at], side="right") - 1
+        chunk = slice(start, start + _CELLS)
+        bin_C = np.searchsorted(edge_K, x_S[chunk], side="right") - 1
         count_K += np.bincount(bin_C, minlength=edge_K.size)
-        for of, v_S in enumerate((x_S, y_S)):
-            sum_2xK[of] += np.bincount(bin_C, v_S[at], minlength=edge_K.size)
+        for i, value_S in enumerate((x_S, y_S)):
+            sum_2xK[i] += np.bincount(bin_C, value_S[chunk], minlength=edge_K.size)
     x_mean_K, y_mean_K = sum_2xK / count_K
-    return Bins(x_mean_K, y_mean_K, count_K, left_out=int(x_N.size - x_S.size))
+    return BinnedMeans(x_mean_K, y_mean_K, count_K, left_out=int(x_N.size - x_S.size))
 
 
-def _edges(sorted_S: NDArray, bins: int) -> NDArray:
-    """The lowest x of each bin: sample r, counted from 0, is of bin r bins // S, with all its equals."""
+def _bin_edges(sorted_S: np.ndarray, bins: int) -> np.ndarray:
+    """Returns the lowest x of each bin.
+
+    Sample r, counted from 0 in the order of x, belongs to bin floor(r bins / S), as do all samples that equal it.
+    """
     if sorted_S.size == 0:
         return sorted_S
-    first_K = -(-np.arange(bins) * sorted_S.size // bins)  # whole numbers: no quantile is rounded
+    first_K = -(-np.arange(bins) * sorted_S.size // bins)  # integers, so quantiles are not rounded
     first_K = first_K[first_K < sorted_S.size]
     x_K = sorted_S[first_K]
-    # Where equals of an earlier bin reach into a bin, it starts at the next x.
-    begins_K = np.searchsorted(sorted_S, x_K, side="left") == first_K
-    start_K = np.where(begins_K, first_K, np.searchsorted(sorted_S, x_K, side="right"))
+    # If values equal to the last of the previous bin extend into a bin, it starts at the next distinct x.
+    starts_here_K = np.searchsorted(sorted_S, x_K, side="left") == first_K
+    start_K = np.where(starts_here_K, first_K, np.searchsorted(sorted_S, x_K, side="right"))
     return sorted_S[np.unique(start_K[start_K < sorted_S.size])]
 
 
-def true_positive_probability(posterior_MxN: ArrayLike, member_MxN: ArrayLike) -> TruePositives:
-    """Mean and STD, over the models trained on a sample, of how surely it is called a member.
+def true_positive_probability(
+    posterior_MxN: ArrayLike, member_MxN: ArrayLike
+) -> TruePositiveProbabilities:
+    """Computes, for each sample, the mean and STD of the posterior over the models that were trained on it.
 
     Args:
-      posterior_MxN: p_in / (p_in + p_out) of every row as the target, such as the
-        `lm_mia.stats.likelihood_ratio.posterior` of `lira_leave_one_out`; NaN is missing and left out.
-      member_MxN: booleans.
+      posterior_MxN: p_in / (p_in + p_out) with each model as the target, for example the `posterior` of
+        `lira_leave_one_out`; NaN marks a missing posterior, which is left out.
+      member_MxN: booleans, whether each sample was in each model's training subset.
 
     Returns:
-      One number a sample; NaN for a sample without a row that counts.
+      One number per sample; NaN for a sample without a posterior of a model that was trained on it.
 
     Raises:
-      ValueError: shapes that do not fit, non-boolean members, or a posterior outside [0, 1].
+      ValueError: if the shapes do not match, if member_MxN is not boolean, or if a posterior is outside [0, 1].
 
-    Source: StrongMIA Appendix E.1, Figure 21.
+    Source: StrongMIA, Appendix E.1, Figure 21.
     """
     posterior_MxN, member_MxN = np.asarray(posterior_MxN), np.asarray(member_MxN)
     if posterior_MxN.ndim != 2 or member_MxN.shape != posterior_MxN.shape:
-        raise ValueError(f"posteriors of {posterior_MxN.shape}, members of {member_MxN.shape}")
+        raise ValueError(
+            f"posteriors of shape {posterior_MxN.shape} do not match members of shape "
+            f"{member_MxN.shape}"
+        )
     if member_MxN.dtype != np.bool_:
         raise ValueError(f"members must be booleans, not {member_MxN.dtype}")
-    rows, samples = posterior_MxN.shape
-    mean_N, std_N, above_N = np.full((3, samples), np.nan)
-    targets_N = np.zeros(samples, dtype=np.int64)
-    step = max(1, _CELLS // max(1, rows))
+    models, samples = posterior_MxN.shape
+    mean_N, std_N, share_above_half_N = np.full((3, samples), np.nan)
+    models_N = np.zeros(samples, dtype=np.int64)
+    step = max(1, _CELLS // max(1, models))
     for start in range(0, samples, step):
-        part = slice(start, start + step)
-        given_MxC = posterior_MxN[:, part].astype(np.float64, copy=False)
-        counts_MxC = member_MxN[:, part] & ~np.isnan(given_MxC)
-        posterior_MxC = np.where(counts_MxC, given_MxC, 0.0)
+        chunk = slice(start, start + step)
+        chunk_MxC = posterior_MxN[:, chunk].astype(np.float64, copy=False)
+        counted_MxC = member_MxN[:, chunk] & ~np.isnan(chunk_MxC)
+        posterior_MxC = np.where(counted_MxC, chunk_MxC, 0.0)
         check_posterior(posterior_MxC)
-        targets_N[part] = counts_MxC.sum(axis=0)
-        mean_N[part] = _over(posterior_MxC.sum(axis=0), targets_N[part])
-        above_N[part] = _over((posterior_MxC > 0.5).sum(axis=0), targets_N[part])
-        # By deviations, so that what is nearly equal keeps its small spread.
-        apart_MxC = np.where(counts_MxC, posterior_MxC - mean_N[part], 0.0)
-        std_N[part] = np.sqrt(_over((apart_MxC**2).sum(axis=0), targets_N[part]))
-    return TruePositives(mean_N, std_N, above_N, targets_N)
+        models_C = models_N[chunk] = counted_MxC.sum(axis=0)
+        mean_N[chunk] = _divide_or_nan(posterior_MxC.sum(axis=0), models_C)
+        share_above_half_N[chunk] = _divide_or_nan((posterior_MxC > 0.5).sum(axis=0), models_C)
+        # The variance is computed from deviations, so that a small spread keeps its precision.
+        deviation_MxC = np.where(counted_MxC, posterior_MxC - mean_N[chunk], 0.0)
+        std_N[chunk] = np.sqrt(_divide_or_nan((deviation_MxC**2).sum(axis=0), models_C))
+    return TruePositiveProbabilities(mean_N, std_N, share_above_half_N, models_N)
 
 
-def _over(total_C: NDArray, targets_C: NDArray[np.int64]) -> NDArray[np.float64]:
+def _divide_or_nan(total_C: np.ndarray, count_C: IntArray) -> FloatArray:
     nan_C = np.full(total_C.shape, np.nan)
-    return np.divide(total_C, targets_C, out=nan_C, where=targets_C > 0)
+    return np.divide(total_C, count_C, out=nan_C, where=count_C > 0)
 
 
-def check_posterior(posterior: NDArray[np.float64]) -> None:
-    """Raises ValueError where a posterior is not NaN and lies outside [0, 1]."""
+def check_posterior(posterior: FloatArray) -> None:
+    """Raises ValueError if a posterior is outside [0, 1]; NaN is allowed."""
     if np.any((posterior < 0) | (posterior > 1)):
-        raise ValueError(
-            "posteriors must lie in [0, 1]: scores are turned into them by posterior()"
-        )
+        raise ValueError("posteriors must be in [0, 1]; posterior() converts LiRA scores to them")

@@ -1,156 +1,191 @@
-"""RMIA: how often a sample's likelihood ratio against the references beats that of other samples.
+"""RMIA: how often the likelihood ratio of a sample exceeds those of population samples.
 
-Shapes: T targets, M references, N samples under attack x, Z population samples z. Inputs are log
-signals, log p = -loss with losses in mean nats a token, and all work is done on logs. NaN is a
-missing signal. Scores are larger for members. StrongMIA Appendix A; Zarifzadeh et al. 2024.
+Legend: T targets, M references, N samples x under attack, Z population samples z, C samples of a chunk. Inputs are log
+signals, log p = -loss with losses as means in nats per token; all arithmetic is in log space. NaN marks a missing
+signal. Scores are larger for members. StrongMIA, Appendix A; Zarifzadeh et al. 2024, Low-Cost High-Power Membership
+Inference Attacks.
 """
+
+from __future__ import annotations
 
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-_MAX_BINS = 2**21  # of the table that stands before the search: 8 MB
+from lm_mia.stats.array_types import BoolArray, FloatArray, IntArray
 
-_CHUNK = 2**13  # samples; a chunk of all references stays in cache between its passes
-_SEARCH_CHUNK = 2**15  # samples looked up at a time
-_FAR = np.float32(1e30)  # nats; float32 keeps a float32 store in float32
+_MAX_BINS = 2**21  # of the table that replaces most searches: 8 MB
+
+_CHUNK = 2**13  # samples; the losses of all references for a chunk stay in the cache between passes
+_SEARCH_CHUNK = 2**15  # samples that are looked up at once
+_FAR = np.float32(1e30)  # nats; float32, so that float32 losses are not converted
 
 
-def counter(
-    z_Z: NDArray[np.float64], levels: int
-) -> Callable[[NDArray[np.float64]], NDArray[np.int64]]:
-    """A function that says how many of the ascending z are at most each level (NaN: any number).
+def make_counter(z_Z: FloatArray, levels: int) -> Callable[[FloatArray], IntArray]:
+    """Returns a function that counts how many of the ascending z are at most each level.
 
-    What searchsorted(side="right") says, but a table over equal bins between outer quantiles of z
-    answers for most levels: a bin holds no z, or a single one, which is compared. Levels in fuller
-    bins (tails, ties) are searched for. A fifth of the time of a search for 2^20 levels in 300,000
-    z without ties, and never much more.
+    The result equals ``searchsorted(z, level, side="right")``; it is arbitrary for a NaN level. A table over equal bins
+    between outer quantiles of z answers for most levels, whose bin holds at most one z. Levels in bins with more
+    (tails, ties) are searched. For 2^20 levels among 300,000 z without ties this takes a fifth of the time of a search,
+    and never much more than a search.
+
+    Args:
+      z_Z: values in ascending order, without NaN.
+      levels: number of levels that will be looked up; for few levels no table is built.
     """
 
-    def search(level_C: NDArray[np.float64]) -> NDArray[np.int64]:
+    def search(level_C: FloatArray) -> IntArray:
         return np.searchsorted(z_Z, level_C, side="right")
 
     bins = min(max(1 << (8 * z_Z.size - 1).bit_length(), 2**12), _MAX_BINS)
     low, high = z_Z[z_Z.size // 1000], z_Z[-1 - z_Z.size // 1000]
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         scale = bins / (high - low)
-    if 2 * levels < z_Z.size or not 0 < scale < np.inf:  # not worth a table, or no range
+    if 2 * levels < z_Z.size or not 0 < scale < np.inf:  # too few levels for a table, or no range
         return search
 
-    def bin_of(value_C: NDArray[np.float64]) -> NDArray[np.int32]:
-        """Ascending in the value whatever the rounding, so z in lower bins are below the level."""
+    def bin_of(value_C: FloatArray) -> np.ndarray:
+        """Returns a bin that never decreases with the value, so all z in lower bins are below the level."""
         with np.errstate(over="ignore"):
-            place_C = (value_C - low) * scale
-        np.fmin(place_C, bins, out=place_C)  # NaN goes to the last bin
-        return np.fmax(place_C, 0, out=place_C).astype(np.int32)
+            position_C = (value_C - low) * scale
+        np.fmin(position_C, bins, out=position_C)  # NaN is assigned to the last bin
+        return np.fmax(position_C, 0, out=position_C).astype(np.int32)
 
-    before = np.zeros(bins + 2, dtype=np.int32)  # z in lower bins
-    np.cumsum(np.bincount(bin_of(z_Z), minlength=bins + 1), out=before[1:])
-    next_z = np.append(z_Z, np.nan)  # after the last comes none
+    num_lower = np.zeros(bins + 2, dtype=np.int32)  # number of z in lower bins
+    np.cumsum(np.bincount(bin_of(z_Z), minlength=bins + 1), out=num_lower[1:])
+    z_then_nan = np.append(z_Z, np.nan)  # no level reaches the element after the last z
 
-    def look_up(level_C: NDArray[np.float64]) -> NDArray[np.int64]:
+    def look_up(level_C: FloatArray) -> IntArray:
         bin_C = bin_of(level_C)
-        below_C = before.take(bin_C)
-        # Of an empty bin, the next z lies in a higher one and does not count.
-        count_C = below_C + (next_z.take(below_C) <= level_C).astype(np.int64)
-        fuller = np.flatnonzero(before.take(bin_C + 1) - below_C > 1)
-        count_C[fuller] = search(level_C.take(fuller))
+        lower_C = num_lower.take(bin_C)
+        # If the bin is empty, the next z is in a higher bin and is not counted.
+        count_C = lower_C + (z_then_nan.take(lower_C) <= level_C).astype(np.int64)
+        searched = np.flatnonzero(num_lower.take(bin_C + 1) - lower_C > 1)
+        count_C[searched] = search(level_C.take(searched))
         return count_C
 
     return look_up
 
 
-def log_alpha(
+def rmia_log_alpha(
     target_TxN: ArrayLike,
     reference_MxN: ArrayLike,
     *,
     reference_member_MxN: ArrayLike | None = None,
     offline: bool = False,
     a: float = 1.0,
-) -> NDArray[np.float64]:
-    """Log of alpha(x) = p_target(x) / p(x); see `log_mean_probability` for p(x) and its arguments.
+) -> FloatArray:
+    """Computes log alpha(x) = log p_target(x) - log p(x), the log likelihood ratio of RMIA.
 
-    A target must not be among its references.
+    p(x) is the mean probability under the references; `rmia_log_mean_probability` defines it. A target must not be
+    among its references.
 
     Args:
-      target_TxN: log p under the targets; NaN gives NaN. A one-dimensional array counts as one
+      target_TxN: log p = -loss under the targets, in nats; NaN gives NaN. A one-dimensional array is treated as one
         target.
+      reference_MxN: log p under the references; NaN marks a missing one.
+      reference_member_MxN: booleans, whether each sample was in each reference's training subset; required offline.
+      offline: whether to use OUT references only.
+      a: as for `rmia_log_mean_probability`.
 
     Returns:
-      log_alpha_TxN, a log likelihood ratio; NaN where log p(x) is.
+      log_alpha_TxN, in nats; NaN where log p(x) is NaN.
 
     Raises:
-      ValueError: different numbers of samples, infinite signals, or as of `log_mean_probability`.
+      ValueError: if the numbers of samples differ, if a signal is infinite, or as for `rmia_log_mean_probability`.
 
-    Source: StrongMIA Eq. 3.
+    Source: StrongMIA, Eq. 3.
     """
     target_TxN = np.atleast_2d(np.asarray(target_TxN))
-    log_p_N = log_mean_probability(
+    log_p_N = rmia_log_mean_probability(
         reference_MxN, reference_member_MxN=reference_member_MxN, offline=offline, a=a
     )
     if target_TxN.ndim != 2 or target_TxN.shape[1:] != log_p_N.shape:
-        raise ValueError(f"targets of shape {target_TxN.shape} for {log_p_N.size} samples")
-    out_TxN = np.empty(target_TxN.shape)
+        raise ValueError(
+            f"targets of shape {target_TxN.shape} do not match references of {log_p_N.size} samples"
+        )
+    log_alpha_TxN = np.empty(target_TxN.shape)
     for t, signal_N in enumerate(target_TxN):
-        out_TxN[t] = _log_alpha(signal_N, log_p_N)
-    return out_TxN
+        log_alpha_TxN[t] = _log_alpha(signal_N, log_p_N)
+    return log_alpha_TxN
 
 
-def log_mean_probability(
+def rmia_log_mean_probability(
     reference_MxN: ArrayLike,
     *,
     reference_member_MxN: ArrayLike | None = None,
     offline: bool = False,
     a: float = 1.0,
-) -> NDArray[np.float64]:
-    """Log of p(x), the denominator of alpha: one number a sample, which all targets share.
+) -> FloatArray:
+    """Computes log p(x), the denominator of alpha(x), which is the same for all targets.
 
-    Online: the mean of p over all references, IN or OUT, whatever their numbers. Offline: p(x) =
-    ((1 + a) p_OUT(x) + (1 - a)) / 2, with p_OUT the mean over references that were not trained on
-    the sample; the mean of p_IN is taken to be a p_OUT + (1 - a).
+    Online, p(x) is the mean of p over all references, IN and OUT, whatever their numbers. Offline,
+    p(x) = ((1 + a) p_OUT(x) + (1 - a)) / 2, where p_OUT is the mean over references that were not trained on the
+    sample; this assumes that the mean of p_IN is a p_OUT + (1 - a).
 
     Args:
-      reference_MxN: log p under the references; NaN is a missing model: means are over the others.
-      reference_member_MxN: booleans, whether the sample was in the reference's training subset;
-        needed offline, of no effect online.
-      offline: use OUT references only.
-      a: in [0, 1]; offline only. 1 is the plain OUT mean, 0 takes every IN model to be certain
-        of the sample; Zarifzadeh et al. tune it on models of the attacker's own.
+      reference_MxN: log p = -loss under the references, in nats; NaN marks a missing one, which is left out of the
+        mean.
+      reference_member_MxN: booleans, whether each sample was in each reference's training subset; required offline, not
+        used online.
+      offline: whether to use OUT references only.
+      a: in [0, 1], used offline only. 1 gives the OUT mean; 0 assumes that IN models are certain of the sample.
+        Zarifzadeh et al. tune it on the attacker's own models.
 
     Returns:
-      log_p_N in nats; NaN for a sample without a reference (offline: without an OUT reference).
+      log_p_N, in nats; NaN for a sample without a reference (offline: without an OUT reference).
 
     Raises:
-      ValueError: shapes that do not fit, members missing offline or not booleans, a outside [0, 1],
-        or infinite signals.
+      ValueError: if the shapes do not match, if members are missing offline or not boolean, if a is outside [0, 1], or
+        if a signal is infinite.
 
-    Source: StrongMIA Eq. 3; offline its Appendix B.3, Zarifzadeh et al. 2024, Appendix B.2.2 (a).
+    Source: StrongMIA, Eq. 3; offline StrongMIA, Appendix B.3, and Zarifzadeh et al. 2024, Appendix B.2.2 (a).
     """
     if not 0 <= a <= 1:
-        raise ValueError(f"a={a}: must lie between 0 and 1")
+        raise ValueError(f"a={a}: must be between 0 and 1")
     signal_MxN = np.atleast_2d(np.asarray(reference_MxN))
     if signal_MxN.ndim != 2:
         raise ValueError(f"references of shape {signal_MxN.shape}: must be models x samples")
-    member_MxN = _members(reference_member_MxN, signal_MxN.shape) if offline else None
+    member_MxN = _check_members(reference_member_MxN, signal_MxN.shape) if offline else None
     log_p_N = np.empty(signal_MxN.shape[1])
     for start in range(0, log_p_N.size, _CHUNK):
-        at = slice(start, start + _CHUNK)
-        log_p_N[at] = _log_mean(
-            -signal_MxN[:, at], None if member_MxN is None else member_MxN[:, at]
-        )
+        chunk = slice(start, start + _CHUNK)
+        member_MxC = None if member_MxN is None else member_MxN[:, chunk]
+        log_p_N[chunk] = _log_mean(-signal_MxN[:, chunk], member_MxC)
     if offline and a < 1:
         with np.errstate(invalid="ignore"):  # logaddexp warns of NaN
             log_p_N = np.logaddexp(np.log((1 + a) / 2) + log_p_N, np.log((1 - a) / 2))
     return log_p_N
 
 
-def rmia_simple(target_TxN: ArrayLike, reference_MxN: ArrayLike) -> NDArray[np.float64]:
-    """Score of RMIA (simple): log alpha(x) over all references, without a population z.
+def rmia_simple(target_TxN: ArrayLike, reference_MxN: ArrayLike) -> FloatArray:
+    """Computes the scores of RMIA (simple): log alpha(x) over all references, without population samples.
 
-    As `log_alpha`, which has the offline form too. Source: StrongMIA Appendix B.2.1.
+    `rmia_log_alpha` computes the offline form.
+
+    Args:
+      target_TxN: log p = -loss under the targets, in nats; NaN gives NaN. A one-dimensional array is treated as one
+        target.
+      reference_MxN: log p under the references; NaN marks a missing one.
+
+    Returns:
+      score_TxN, in nats; NaN for a sample without a reference.
+
+    Raises:
+      ValueError: if the numbers of samples differ or a signal is infinite.
+
+    Source: StrongMIA, Appendix B.2.1.
+
+    Example:
+      One sample with probability 1/2 under the target, and 1/4 and 1/8 under the references: alpha = (1/2) / (3/16).
+
+      >>> import numpy as np
+      >>> from lm_mia.stats import rmia_simple
+      >>> np.exp(rmia_simple(np.log([[0.5]]), np.log([[0.25], [0.125]]))).round(3)
+      array([[2.667]])
     """
-    return log_alpha(target_TxN, reference_MxN)
+    return rmia_log_alpha(target_TxN, reference_MxN)
 
 
 def rmia(
@@ -164,139 +199,155 @@ def rmia(
     reference_member_MxZ: ArrayLike | None = None,
     offline: bool = False,
     a: float = 1.0,
-) -> NDArray[np.float64]:
-    """RMIA scores: the share of population samples z with alpha(x) / alpha(z) >= gamma.
+) -> FloatArray:
+    """Computes RMIA scores: the share of population samples z with alpha(x) / alpha(z) >= gamma.
 
-    O((N + Z) log Z) for each target; memory beyond the result is of the order of N + Z.
+    The time is O((N + Z) log Z) per target, and the memory beyond the result is of the order of N + Z. A target must
+    not be among its references.
 
     Args:
-      target_TxN: log p of the samples x under the targets; NaN gives NaN. A one-dimensional array
-        counts as one target.
-      reference_MxN: log p of x under the references, see `log_mean_probability`.
-      target_TxZ: log p of z under the same targets.
+      target_TxN: log p = -loss of the samples x under the targets, in nats; NaN gives NaN. A one-dimensional array is
+        treated as one target.
+      reference_MxN: log p of x under the references; NaN marks a missing one.
+      target_TxZ: log p of the population samples z under the same targets.
       reference_MxZ: log p of z under the same references.
-      gamma: threshold of the pairwise ratio, above 0; see `share_beaten`.
-      reference_member_MxN: who trained on which x; offline only, as are the next and `a`.
-      reference_member_MxZ: who trained on which z.
-      offline: use OUT references only, for x and for z.
-      a: see `log_mean_probability`.
+      gamma: threshold of the pairwise ratio, positive and finite.
+      reference_member_MxN: booleans, whether each x was in each reference's training subset; required offline.
+      reference_member_MxZ: the same for z.
+      offline: whether to use OUT references only, for x and for z.
+      a: as for `rmia_log_mean_probability`; used offline only.
 
     Returns:
-      score_TxN in [0, 1], multiples of 1 / Z: false positive rates below 1 / Z are out of reach.
-      NaN where log alpha(x) is, and for a target without any log alpha(z).
+      score_TxN in [0, 1], multiples of 1 / Z, so false positive rates below 1 / Z cannot be reached. NaN where
+      log alpha(x) is NaN, and for a target without any log alpha(z).
 
     Raises:
-      ValueError: as of `log_alpha` and `share_beaten`.
+      ValueError: if the shapes do not match, or as for `rmia_log_alpha` and `rmia_from_log_alpha`.
 
-    Source: StrongMIA Eqs. 3-5.
+    Source: StrongMIA, Eqs. 3-5.
+
+    Example:
+      One sample x and three population samples z with probability 1/2 under the target. Their alphas are 8/3, and 4/3,
+      8/3 and 4, so x exceeds or ties with two of three:
+
+      >>> import numpy as np
+      >>> from lm_mia.stats import rmia
+      >>> target_1x1, reference_2x1 = np.log([[0.5]]), np.log([[0.25], [0.125]])
+      >>> target_1x3 = np.log([[0.5, 0.5, 0.5]])
+      >>> reference_2x3 = np.log([[0.5, 0.25, 0.125], [0.25, 0.125, 0.125]])
+      >>> rmia(target_1x1, reference_2x1, target_1x3, reference_2x3).round(3)
+      array([[0.667]])
     """
     target_TxN, target_TxZ = np.atleast_2d(np.asarray(target_TxN), np.asarray(target_TxZ))
     members = (reference_member_MxN, reference_member_MxZ)
     log_p_N, log_p_Z = (
-        log_mean_probability(signals, reference_member_MxN=member, offline=offline, a=a)
+        rmia_log_mean_probability(signals, reference_member_MxN=member, offline=offline, a=a)
         for signals, member in zip((reference_MxN, reference_MxZ), members, strict=True)
     )
     targets = target_TxN.shape[0]
     if (target_TxN.shape, target_TxZ.shape) != ((targets, log_p_N.size), (targets, log_p_Z.size)):
         raise ValueError(
-            f"targets of shapes {target_TxN.shape} and {target_TxZ.shape} for {log_p_N.size} "
-            f"samples and a population of {log_p_Z.size}"
+            f"targets of shapes {target_TxN.shape} and {target_TxZ.shape} do not match references of "
+            f"{log_p_N.size} samples and {log_p_Z.size} population samples"
         )
     score_TxN = np.empty(target_TxN.shape)
     for t, signal_N in enumerate(target_TxN):
         sorted_Z = np.sort(_log_alpha(target_TxZ[t], log_p_Z))
-        score_TxN[t] = share_beaten(_log_alpha(signal_N, log_p_N), sorted_Z, gamma)[0]
+        score_TxN[t] = rmia_from_log_alpha(_log_alpha(signal_N, log_p_N), sorted_Z, gamma)[0]
     return score_TxN
 
 
-def share_beaten(
+def rmia_from_log_alpha(
     log_alpha_TxN: ArrayLike, sorted_log_alpha_TxZ: ArrayLike, gamma: float = 1.0
-) -> NDArray[np.float64]:
-    """Share of the population samples z with log alpha(x) - log alpha(z) >= log gamma.
+) -> FloatArray:
+    """Computes RMIA scores from log alpha: the share of z with log alpha(x) - log alpha(z) >= log gamma.
 
-    A z without a log alpha (NaN) is no comparison: it is left out of both parts of the share, so
-    the share is out of the z's there are, target by target. At gamma = 1 the comparison is exact,
-    and ties count. At other gammas a z counts if log alpha(z) <= log alpha(x) - log gamma in
-    float64: a ratio within rounding of gamma (1 part in 10^15 or so) may fall on either side, but
-    alike for equal x, and a larger gamma or a smaller alpha(x) never gives a larger share.
+    A z whose log alpha is NaN is left out of the share of that target. At gamma = 1 the comparison is exact, and ties
+    count. At other gammas a z counts if log alpha(z) <= log alpha(x) - log gamma in float64: a ratio within rounding
+    error of gamma (about 1 part in 10^15) may or may not count, but equal x have equal scores, and a larger gamma or a
+    smaller alpha(x) never gives a larger score.
 
     Args:
-      log_alpha_TxN: of the samples under attack; NaN gives NaN. A one-dimensional array counts as
-        one target.
-      sorted_log_alpha_TxZ: of the population under the same targets, each row as `np.sort` leaves
-        it, that is, ascending with NaN last.
-      gamma: above 0 and finite.
+      log_alpha_TxN: log alpha of the samples under attack, from `rmia_log_alpha`; NaN gives NaN. A one-dimensional
+        array is treated as one target.
+      sorted_log_alpha_TxZ: log alpha of the population samples under the same targets; each target's values sorted as
+        by `np.sort`, in ascending order with NaN last.
+      gamma: threshold of the ratio, positive and finite.
 
     Returns:
-      score_TxN in [0, 1]; NaN for a target without any z.
+      score_TxN in [0, 1]; NaN for a target without any log alpha(z).
 
     Raises:
-      ValueError: different numbers of targets, an empty population, rows that are not sorted, or a
-        gamma that is not positive and finite.
+      ValueError: if the numbers of targets differ, if the population is empty, if the values are not sorted, or if
+        gamma is not positive and finite.
 
-    Source: StrongMIA Eqs. 4-5.
+    Source: StrongMIA, Eqs. 4-5.
     """
     x_TxN = np.atleast_2d(np.asarray(log_alpha_TxN))
     z_TxZ = np.atleast_2d(np.asarray(sorted_log_alpha_TxZ))
     if x_TxN.ndim != 2 or z_TxZ.ndim != 2 or x_TxN.shape[0] != z_TxZ.shape[0]:
-        raise ValueError(f"not of the same targets: shapes {x_TxN.shape} and {z_TxZ.shape}")
+        raise ValueError(f"shapes {x_TxN.shape} and {z_TxZ.shape} must cover the same targets")
     if z_TxZ.shape[1] == 0:
-        raise ValueError("the population is empty: RMIA needs samples z to compare with")
+        raise ValueError("the population is empty: RMIA compares with population samples z")
     if not 0 < gamma < np.inf:
-        raise ValueError(f"gamma={gamma}: must be above 0 and finite")
+        raise ValueError(f"gamma={gamma}: must be positive and finite")
     log_gamma = np.log(gamma)
     score_TxN = np.empty(x_TxN.shape)
-    for t, row_Z in enumerate(z_TxZ):
-        z_Z = row_Z[: row_Z.size - np.count_nonzero(np.isnan(row_Z))].astype(np.float64)
+    for t, with_nan_Z in enumerate(z_TxZ):
+        num_present = with_nan_Z.size - np.count_nonzero(np.isnan(with_nan_Z))
+        z_Z = with_nan_Z[:num_present].astype(np.float64)
         if np.isnan(z_Z).any() or np.any(z_Z[1:] < z_Z[:-1]):
-            raise ValueError("log alpha of the population must be sorted, with NaN last: use sort")
+            raise ValueError("log alpha of the population must be sorted with NaN last, as by sort")
         if z_Z.size == 0:
             score_TxN[t] = np.nan
             continue
-        count_up_to = counter(z_Z, x_TxN.shape[1])
+        count_at_or_below = make_counter(z_Z, x_TxN.shape[1])
         for start in range(0, x_TxN.shape[1], _SEARCH_CHUNK):
-            at = slice(start, start + _SEARCH_CHUNK)
-            level_C = x_TxN[t, at].astype(np.float64) - log_gamma
-            share_C = count_up_to(level_C) / z_Z.size
-            score_TxN[t, at] = np.where(np.isnan(level_C), np.nan, share_C)
+            chunk = slice(start, start + _SEARCH_CHUNK)
+            level_C = x_TxN[t, chunk].astype(np.float64) - log_gamma
+            share_C = count_at_or_below(level_C) / z_Z.size
+            score_TxN[t, chunk] = np.where(np.isnan(level_C), np.nan, share_C)
     return score_TxN
 
 
-def _log_alpha(signal_N: NDArray, log_p_N: NDArray[np.float64]) -> NDArray[np.float64]:
+def _log_alpha(signal_N: np.ndarray, log_p_N: FloatArray) -> FloatArray:
     if np.isinf(signal_N).any():
-        raise ValueError("target signals must be finite, or NaN for a missing one")
+        raise ValueError("target signals must be finite, or NaN if they are missing")
     return signal_N.astype(np.float64) - log_p_N
 
 
-def _members(member: ArrayLike | None, shape: tuple[int, ...]) -> NDArray[np.bool_]:
+def _check_members(member: ArrayLike | None, shape: tuple[int, ...]) -> BoolArray:
     if member is None:
-        raise ValueError("offline RMIA needs reference_member: it uses OUT references only")
+        raise ValueError("offline RMIA needs reference_member, because it uses OUT references only")
     member_MxN = np.atleast_2d(np.asarray(member))
     if member_MxN.shape != shape:
-        raise ValueError(f"references of shape {shape}, members of {member_MxN.shape}")
+        raise ValueError(
+            f"references of shape {shape} do not match members of shape {member_MxN.shape}"
+        )
     if member_MxN.dtype != np.bool_:
         raise ValueError(f"members must be booleans, not {member_MxN.dtype}")
     return member_MxN
 
 
-def _log_mean(loss_MxC: NDArray, member_MxC: NDArray[np.bool_] | None) -> NDArray[np.float64]:
-    """Log of the mean of exp(-loss) over the references that are there (and OUT, given members)."""
+def _log_mean(loss_MxC: np.ndarray, member_MxC: BoolArray | None) -> FloatArray:
+    """Computes the log of the mean of exp(-loss) over the references with a loss, OUT ones only if members are
+    given."""
     used_MxC = ~np.isnan(loss_MxC)
     if not np.fmax.reduce(np.abs(loss_MxC), axis=None, initial=0) < _FAR / 2:
-        raise ValueError("reference signals must be finite, or NaN for a missing model")
-    # References that are not used move far away, to p = 0. By arithmetic: a choice between two
-    # values at random places, such as members are, costs more than the exponentials below.
+        raise ValueError("reference signals must be finite, or NaN if they are missing")
+    # Losses that are not used are made so large that p is 0. This is done by arithmetic, because a choice between two
+    # values by unpredictable membership takes longer than the exponentials below.
     loss_MxC = np.fmin(loss_MxC, _FAR)
     if member_MxC is not None:
         used_MxC &= ~member_MxC
         loss_MxC += member_MxC * _FAR
     count_C = np.add.reduce(used_MxC, axis=0, dtype=np.int32)
-    # The likeliest reference is taken out of the sum, which then lies in [1, M] at any loss.
-    low_C = loss_MxC.min(axis=0, initial=2 * _FAR).astype(np.float64)
-    sum_C = np.zeros(low_C.shape)
-    # Row by row, so that equal samples get equal bits wherever they stand: ties are to stay ties.
+    # The lowest loss is factored out of the sum, which is then in [1, M] for any loss.
+    lowest_C = loss_MxC.min(axis=0, initial=2 * _FAR).astype(np.float64)
+    sum_C = np.zeros(lowest_C.shape)
+    # References are added one after another, so that equal samples have bitwise equal sums, and ties remain ties.
     for loss_C in loss_MxC:
-        # Less than e^-700 adds nothing to a sum of 1 or more, and exponentials near 0 are slow.
-        sum_C += np.exp(np.maximum(low_C - loss_C, -700.0))
-    mean_C = np.divide(sum_C, count_C, out=np.full(low_C.shape, np.nan), where=count_C > 0)
-    return np.log(mean_C) - low_C
+        # Below e^-700 a term adds nothing to a sum of at least 1, and exponentials near 0 are slow.
+        sum_C += np.exp(np.maximum(lowest_C - loss_C, -700.0))
+    mean_C = np.divide(sum_C, count_C, out=np.full(lowest_C.shape, np.nan), where=count_C > 0)
+    return np.log(mean_C) - lowest_C

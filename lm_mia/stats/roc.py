@@ -1,141 +1,179 @@
-"""Thresholds, ROC curves and what is read off them; score >= threshold calls a sample a member.
+"""Thresholds, ROC curves and metrics derived from them; a score >= threshold means the decision "member".
 
-Shapes: T targets, N samples, F false positive rates, K points of a curve. A one-dimensional score
-array counts as one target. ``member`` is member_N, shared by all targets, or member_TxN. A NaN
-score is missing: it is left out and counted. StrongMIA Appendices A and E.2.6.
+Legend: T targets, N samples, F false positive rates, K points of a curve. A one-dimensional array of scores is treated
+as one target. ``member`` is member_N, shared by all targets, or member_TxN. A NaN score is missing: it is left out and
+counted. StrongMIA, Appendices A and E.2.6.
 """
+
+from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from lm_mia.stats import ranking
+from lm_mia.stats.array_types import FloatArray, IntArray
 
 
 @dataclasses.dataclass(frozen=True)
 class OperatingPoints:
-    """Decisions of T targets at F false positive rates, counted; NaN where a class has no score."""
+    """Decisions of T targets at F false positive rates, in counts and rates.
 
-    fpr_F: NDArray[np.float64]
-    """As asked for."""
-    threshold_TxF: NDArray[np.float64]
-    tpr_TxF: NDArray[np.float64]
-    realised_fpr_TxF: NDArray[np.float64]
-    """At most fpr_F."""
-    accuracy_TxF: NDArray[np.float64]
-    """(TP + TN) / samples with a score."""
-    balanced_accuracy_TxF: NDArray[np.float64]
-    """(TPR + 1 - realised FPR) / 2."""
-    auc_T: NDArray[np.float64]
-    """As of `auc`."""
-    members_T: NDArray[np.int64]
-    """Members with a score."""
-    nonmembers_T: NDArray[np.int64]
-    left_out_T: NDArray[np.int64]
-    """NaN scores."""
+    Rates are NaN if there is no score of a member or of a non-member.
+    """
+
+    fpr_F: FloatArray
+    """The requested false positive rates."""
+    threshold_TxF: FloatArray
+    tpr_TxF: FloatArray
+    realized_fpr_TxF: FloatArray
+    """False positive rates at the thresholds, at most fpr_F."""
+    accuracy_TxF: FloatArray
+    """(TP + TN) / number of samples with a score."""
+    balanced_accuracy_TxF: FloatArray
+    """(TPR + 1 - realized FPR) / 2."""
+    auc_T: FloatArray
+    """Area under the ROC curve, as computed by `auc`."""
+    members_T: IntArray
+    """Number of members with a score."""
+    nonmembers_T: IntArray
+    """Number of non-members with a score."""
+    left_out_T: IntArray
+    """Number of NaN scores."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Roc:
-    """An empirical ROC curve from (0, 0) to (1, 1), one point a distinct score."""
+class RocCurve:
+    """An empirical ROC curve from (0, 0) to (1, 1), with one point per distinct score."""
 
-    fpr_K: NDArray[np.float64]
-    tpr_K: NDArray[np.float64]
-    threshold_K: NDArray[np.float64]
-    """Falling; +inf at the first point, which calls nothing a member."""
+    fpr_K: FloatArray
+    tpr_K: FloatArray
+    threshold_K: FloatArray
+    """Descending; +inf at the first point, where no sample is called a member."""
     left_out: int
+    """Number of NaN scores."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Auc:
-    """Area under the ROC curve of every target."""
+    """Area under the ROC curve of each target."""
 
-    auc_T: NDArray[np.float64]
-    """NaN where a class has no score."""
-    left_out_T: NDArray[np.int64]
+    auc_T: FloatArray
+    """NaN if there is no score of a member or of a non-member."""
+    left_out_T: IntArray
+    """Number of NaN scores."""
 
 
 @dataclasses.dataclass(frozen=True)
 class MeanStd:
-    """Mean and standard deviation (ddof = 0, as in StrongMIA) over targets."""
+    """Mean and standard deviation (ddof=0, as in StrongMIA) over targets."""
 
-    mean_F: NDArray[np.float64]
-    std_F: NDArray[np.float64]
+    mean_F: FloatArray
+    std_F: FloatArray
 
 
 @dataclasses.dataclass(frozen=True)
-class MeanRoc:
+class MeanRocCurve:
     """ROC curve averaged over targets at fixed false positive rates."""
 
-    fpr_F: NDArray[np.float64]
+    fpr_F: FloatArray
+    """The requested false positive rates."""
     tpr: MeanStd
-    left_out_T: NDArray[np.int64]
+    left_out_T: IntArray
+    """Number of NaN scores of each target."""
     targets_left_out: int
-    """Targets without a score in one of the classes."""
+    """Number of targets without a score of a member or without one of a non-member."""
 
 
 def threshold_at_fpr(nonmember_scores: ArrayLike, fpr: float) -> float:
-    """The lowest non-member score that, as a threshold, has a false positive rate of at most fpr.
+    """Returns the lowest non-member score that, used as a threshold, has a false positive rate of at most fpr.
 
-    With n scores sorted and k = ceil((1 - fpr) n): the next distinct score above the k-th smallest;
-    +inf if there is none (so below 1/n no member is found either), -inf if k = 0, NaN if n = 0.
-    Ties are never split: the realised rate may be lower than asked, never higher.
+    Let k = ceil((1 - fpr) n) for n scores. The threshold is the next distinct score above the k-th smallest one: +inf
+    if there is none (so for fpr < 1/n no member is detected either), -inf if k = 0, and NaN if n = 0. Tied scores are
+    never separated, so the realized rate may be lower than requested, but never higher.
 
     Args:
-      nonmember_scores: n scores, one dimension.
-      fpr: rate in [0, 1]; what is allowed is the largest j/n that is <= fpr as floating-point
-        numbers: 0.45 of 100 is 45, and 1 - 0.9 of 10, a little below 0.1, is 0.
+      nonmember_scores: n scores, one-dimensional.
+      fpr: false positive rate in [0, 1]. The largest j / n that is <= fpr in floating-point arithmetic is allowed: 45
+        of 100 at 0.45, but 0 of 10 at 1 - 0.9, which is slightly below 0.1.
+
+    Returns:
+      A threshold; decide "member" where score >= threshold.
 
     Raises:
-      ValueError: fpr outside [0, 1]; a NaN score (leave it out, and count it, as `tpr_at_fpr`
-        does); so many scores of +inf that no threshold reaches fpr.
+      ValueError: if fpr is outside [0, 1]; if a score is NaN (`tpr_at_fpr` leaves NaN scores out and counts them); or
+        if so many scores are +inf that no threshold reaches fpr.
 
-    Source: StrongMIA Appendix A, the order-statistic form; its infimum form is not attained.
+    Source: StrongMIA, Appendix A, in its order-statistic form; its infimum form is not attained.
+
+    Example:
+      >>> from lm_mia.stats import threshold_at_fpr
+      >>> threshold_at_fpr([1.0, 2.0, 3.0, 4.0], fpr=0.25)
+      4.0
     """
     scores_N = np.asarray(nonmember_scores, dtype=np.float64)
     if scores_N.ndim != 1 or np.isnan(scores_N).any():
         raise ValueError("nonmember_scores must have one dimension and no NaN")
-    return float(ranking.thresholds(np.sort(scores_N), ranking.rates([fpr]))[0])
+    return float(ranking.thresholds_at_fprs(np.sort(scores_N), ranking.as_fprs([fpr]))[0])
 
 
 def tpr_at_fpr(score_TxN: ArrayLike, member: ArrayLike, fprs: ArrayLike) -> OperatingPoints:
-    """Rates of every target at thresholds calibrated on its own non-members, for each rate asked.
+    """Computes TPR, accuracy and AUC of each target, at thresholds calibrated on its own non-members.
+
+    The thresholds are those of `threshold_at_fpr`.
 
     Args:
-      score_TxN: scores, larger for members.
-      member: member_N or member_TxN, booleans.
-      fprs: fpr_F, rates in [0, 1], or one rate.
+      score_TxN: membership scores, larger for members; NaN scores are left out.
+      member: booleans, member_N or member_TxN.
+      fprs: one false positive rate in [0, 1], or several.
+
+    Returns:
+      Thresholds and rates of each target at each false positive rate.
 
     Raises:
-      ValueError: shapes that do not fit, non-boolean members, or as of `threshold_at_fpr`.
+      ValueError: if the shapes do not match, if member is not boolean, if a rate is outside [0, 1], or if so many
+        non-member scores are +inf that no threshold reaches a rate.
+
+    Source: StrongMIA, Appendix A.
+
+    Example:
+      >>> from lm_mia.stats import tpr_at_fpr
+      >>> member_N = [False, False, False, False, True, True]
+      >>> points = tpr_at_fpr([1.0, 2.0, 3.0, 4.0, 3.5, 5.0], member_N, [0.25, 0.5])
+      >>> points.threshold_TxF
+      array([[4., 3.]])
+      >>> points.tpr_TxF
+      array([[0.5, 1. ]])
     """
-    fpr_F = ranking.rates(fprs)
+    fpr_F = ranking.as_fprs(fprs)
     targets = np.atleast_2d(np.asarray(score_TxN)).shape[0]
-    threshold_TxF, tpr_TxF, realised_TxF, accuracy_TxF = np.full((4, targets, fpr_F.size), np.nan)
+    threshold_TxF, tpr_TxF, realized_fpr_TxF, accuracy_TxF = np.full(
+        (4, targets, fpr_F.size), np.nan
+    )
     auc_T = np.full(targets, np.nan)
     members_T, nonmembers_T, left_out_T = np.zeros((3, targets), dtype=np.int64)
-    for t, (out, ins, left_out) in enumerate(ranking.classes(score_TxN, member)):
-        members_T[t], nonmembers_T[t], left_out_T[t] = ins.size, out.size, left_out
-        if out.size == 0:
+    for t, (nonmembers, members, left_out) in enumerate(ranking.sorted_classes(score_TxN, member)):
+        members_T[t], nonmembers_T[t], left_out_T[t] = members.size, nonmembers.size, left_out
+        if nonmembers.size == 0:
             continue
-        threshold_TxF[t] = ranking.thresholds(out, fpr_F)
-        fp_F = ranking.called(out, threshold_TxF[t])
-        realised_TxF[t] = fp_F / out.size
-        if ins.size == 0:
+        threshold_TxF[t] = ranking.thresholds_at_fprs(nonmembers, fpr_F)
+        fp_F = ranking.count_at_or_above(nonmembers, threshold_TxF[t])
+        realized_fpr_TxF[t] = fp_F / nonmembers.size
+        if members.size == 0:
             continue
-        tp_F = ranking.called(ins, threshold_TxF[t])
-        tpr_TxF[t] = tp_F / ins.size
-        accuracy_TxF[t] = (tp_F + out.size - fp_F) / (ins.size + out.size)
-        auc_T[t] = ranking.area(out, ins)
+        tp_F = ranking.count_at_or_above(members, threshold_TxF[t])
+        tpr_TxF[t] = tp_F / members.size
+        accuracy_TxF[t] = (tp_F + nonmembers.size - fp_F) / (members.size + nonmembers.size)
+        auc_T[t] = ranking.auc_from_sorted(nonmembers, members)
     return OperatingPoints(
         fpr_F=fpr_F,
         threshold_TxF=threshold_TxF,
         tpr_TxF=tpr_TxF,
-        realised_fpr_TxF=realised_TxF,
+        realized_fpr_TxF=realized_fpr_TxF,
         accuracy_TxF=accuracy_TxF,
-        balanced_accuracy_TxF=(tpr_TxF + 1 - realised_TxF) / 2,
+        balanced_accuracy_TxF=(tpr_TxF + 1 - realized_fpr_TxF) / 2,
         auc_T=auc_T,
         members_T=members_T,
         nonmembers_T=nonmembers_T,
@@ -143,111 +181,193 @@ def tpr_at_fpr(score_TxN: ArrayLike, member: ArrayLike, fprs: ArrayLike) -> Oper
     )
 
 
-def concatenate(points: Sequence[OperatingPoints]) -> OperatingPoints:
-    """The targets of all points, in order, as one; ValueError without any or if the rates differ.
+def concatenate_operating_points(points: Sequence[OperatingPoints]) -> OperatingPoints:
+    """Concatenates the targets of several operating points at the same false positive rates.
 
-    So targets can be decided one at a time, in threads, without their scores held at once.
+    This allows targets to be processed one at a time, possibly in threads, without holding all scores in memory.
+
+    Args:
+      points: one or more operating points, all at the same rates.
+
+    Returns:
+      The operating points of all targets, in order.
+
+    Raises:
+      ValueError: if points is empty or the rates differ.
     """
     if not points or any(not np.array_equal(p.fpr_F, points[0].fpr_F) for p in points):
-        raise ValueError("operating points must be one or more, all at the same rates")
-    along_T = [f.name for f in dataclasses.fields(OperatingPoints) if f.name != "fpr_F"]
-    whole = {name: np.concatenate([getattr(p, name) for p in points]) for name in along_T}
-    return OperatingPoints(fpr_F=points[0].fpr_F, **whole)
+        raise ValueError("points must hold one or more operating points, all at the same rates")
+    names = [f.name for f in dataclasses.fields(OperatingPoints) if f.name != "fpr_F"]
+    arrays = {name: np.concatenate([getattr(p, name) for p in points]) for name in names}
+    return OperatingPoints(fpr_F=points[0].fpr_F, **arrays)
 
 
-def mean_roc(points: OperatingPoints) -> MeanRoc:
-    """Mean and STD over targets of the TPR at each FPR, conservative with ties.
+def mean_roc_curve(points: OperatingPoints) -> MeanRocCurve:
+    """Computes the mean and STD over targets of the TPR at each FPR.
 
-    Targets without a score in one of the classes are left out and counted. Source: StrongMIA
-    Figures 24 and 25.
+    Tied scores are never separated, as in `threshold_at_fpr`. Targets without a score of a member or without one of a
+    non-member are left out and counted.
+
+    Args:
+      points: operating points from `tpr_at_fpr`.
+
+    Returns:
+      The mean ROC curve.
+
+    Source: StrongMIA, Figures 24 and 25.
     """
-    whole_T = (points.members_T > 0) & (points.nonmembers_T > 0)
-    tpr = mean_std(points.tpr_TxF[whole_T])
-    return MeanRoc(points.fpr_F, tpr, points.left_out_T, int(np.sum(~whole_T)))
+    complete_T = (points.members_T > 0) & (points.nonmembers_T > 0)
+    tpr = mean_std_over_targets(points.tpr_TxF[complete_T])
+    return MeanRocCurve(points.fpr_F, tpr, points.left_out_T, int(np.sum(~complete_T)))
 
 
-def mean_std(value_TxF: NDArray[np.float64]) -> MeanStd:
-    """Mean and STD (ddof = 0) of each column; NaN, without a warning, if there is no row."""
+def mean_std_over_targets(value_TxF: FloatArray) -> MeanStd:
+    """Computes mean and STD (ddof=0) of each column; NaN, without a warning, if there is no target."""
     if value_TxF.shape[0] == 0:
         nan_F = np.full(value_TxF.shape[1], np.nan)
         return MeanStd(nan_F, nan_F.copy())
     return MeanStd(value_TxF.mean(axis=0), value_TxF.std(axis=0))
 
 
-def roc_curve(score_N: ArrayLike, member_N: ArrayLike) -> Roc:
-    """The whole ROC curve of one target; tied scores are one point, and no point is dropped.
+def roc_curve(score_N: ArrayLike, member_N: ArrayLike) -> RocCurve:
+    """Computes the complete ROC curve of one target; tied scores are one point, and no point is dropped.
 
-    The rates of a class without a score are NaN. Errors as of `tpr_at_fpr`.
+    Args:
+      score_N: membership scores of one target, larger for members; NaN scores are left out.
+      member_N: booleans, whether each sample is a member.
+
+    Returns:
+      The curve. The TPRs are NaN if no member has a score, and the FPRs are NaN if no non-member has one.
+
+    Raises:
+      ValueError: if the scores are not one-dimensional, if the shapes do not match, or if member_N is not boolean.
+
+    Example:
+      >>> from lm_mia.stats import roc_curve
+      >>> curve = roc_curve([1.0, 2.0, 2.0, 3.0], [False, False, True, True])
+      >>> curve.fpr_K
+      array([0. , 0. , 0.5, 1. ])
+      >>> curve.tpr_K
+      array([0. , 0.5, 1. , 1. ])
     """
     if np.ndim(score_N) != 1:
-        raise ValueError(f"scores of shape {np.shape(score_N)}: must be one target's")
-    out, ins, left_out = next(ranking.classes(score_N, member_N))
-    threshold_K = np.unique(np.concatenate([out, ins])).astype(np.float64)[::-1]
+        raise ValueError(f"scores of shape {np.shape(score_N)}: must be those of one target")
+    nonmembers, members, left_out = next(ranking.sorted_classes(score_N, member_N))
+    threshold_K = np.unique(np.concatenate([nonmembers, members])).astype(np.float64)[::-1]
 
-    def rate(sorted_scores: ranking.Scores) -> NDArray[np.float64]:
+    def rate(sorted_scores: ranking.Scores) -> FloatArray:
         if sorted_scores.size == 0:
             return np.full(threshold_K.size + 1, np.nan)
-        called_K = ranking.called(sorted_scores, threshold_K)
-        return np.concatenate([[0.0], called_K / sorted_scores.size])
+        positives_K = ranking.count_at_or_above(sorted_scores, threshold_K)
+        return np.concatenate([[0.0], positives_K / sorted_scores.size])
 
-    return Roc(rate(out), rate(ins), np.concatenate([[np.inf], threshold_K]), left_out)
+    thresholds_K = np.concatenate([[np.inf], threshold_K])
+    return RocCurve(rate(nonmembers), rate(members), thresholds_K, left_out)
 
 
 def auc(score_TxN: ArrayLike, member: ArrayLike) -> Auc:
-    """Chance that a member scores above a non-member, ties 1/2; errors as of `tpr_at_fpr`."""
-    rows = [(ranking.area(out, ins), left) for out, ins, left in ranking.classes(score_TxN, member)]
-    return Auc(np.array([r[0] for r in rows]), np.array([r[1] for r in rows], dtype=np.int64))
+    """Computes the area under the ROC curve of each target, exactly.
+
+    It is the probability that a random member scores above a random non-member, with ties counted as 1/2.
+
+    Args:
+      score_TxN: membership scores, larger for members; NaN scores are left out.
+      member: booleans, member_N or member_TxN.
+
+    Returns:
+      The area of each target, in [0, 1].
+
+    Raises:
+      ValueError: if the shapes do not match or member is not boolean.
+
+    Example:
+      >>> from lm_mia.stats import auc
+      >>> auc([1.0, 2.0, 2.0, 3.0], [False, False, True, True]).auc_T
+      array([0.875])
+    """
+    auc_T: list[float] = []
+    left_out_T: list[int] = []
+    for nonmembers, members, left_out in ranking.sorted_classes(score_TxN, member):
+        auc_T.append(ranking.auc_from_sorted(nonmembers, members))
+        left_out_T.append(left_out)
+    return Auc(np.array(auc_T), np.array(left_out_T, dtype=np.int64))
 
 
 def partial_auc(
-    tpr_K: ArrayLike, fpr_K: ArrayLike, a: float, b: float, *, normalised: bool = False
+    tpr_K: ArrayLike, fpr_K: ArrayLike, a: float, b: float, *, normalized: bool = False
 ) -> float:
-    """Area under a ROC curve between two false positive rates, by trapezoids on its points.
+    """Computes the area under a ROC curve between two false positive rates, by the trapezoidal rule.
 
     Args:
-      tpr_K: true positive rates, of one target or a mean; any curve over fpr_K, so also the
-        coin-flip-free one (StrongMIA Eq. 24).
-      fpr_K: false positive rates, not falling. Points of one rate are a vertical step, which has
-        no area: the curve leaves a by its last point there and reaches b at its first.
-      a, b: ends of the band, 0 <= a < b <= 1; between points the curve is a straight line.
-      normalised: divide by b - a, which gives the mean TPR over the band, in [0, 1].
+      tpr_K: true positive rates of any curve over fpr_K: of one target, a mean, or a coin-flip-free curve (StrongMIA,
+        Eq. 24).
+      fpr_K: false positive rates in ascending order. Points at the same rate form a vertical step, which has no area:
+        at a the curve continues from the last point of the step, at b it ends at the first.
+      a: lower end of the band.
+      b: upper end of the band, 0 <= a < b <= 1. The curve is linear between points.
+      normalized: whether to divide the area by b - a, which gives the mean TPR over the band, in [0, 1].
 
     Returns:
       The area; NaN if a TPR in the band or next to it is NaN.
 
     Raises:
-      ValueError: a band out of order, rates that fall, or a curve that does not span the band.
+      ValueError: if the band is not valid, if the rates are not in ascending order, or if the curve does not cover the
+        band.
 
-    Source: StrongMIA Appendix E.2.6, pAUC and pAUC_norm.
+    Source: StrongMIA, Appendix E.2.6, pAUC and pAUC_norm.
+
+    Example:
+      >>> from lm_mia.stats import partial_auc
+      >>> partial_auc([0.0, 0.5, 1.0], [0.0, 0.25, 1.0], 0.0, 0.25)
+      0.0625
     """
     tpr, fpr = np.asarray(tpr_K, dtype=np.float64), np.asarray(fpr_K, dtype=np.float64)
     if tpr.ndim != 1 or tpr.shape != fpr.shape:
-        raise ValueError(f"TPRs of shape {tpr.shape}, FPRs of {fpr.shape}: must be one curve")
+        raise ValueError(
+            f"TPRs of shape {tpr.shape} and FPRs of shape {fpr.shape}: must be one curve"
+        )
     if not 0 <= a < b <= 1:
         raise ValueError(f"band [{a}, {b}]: must satisfy 0 <= a < b <= 1")
     if not np.all(np.diff(fpr) >= 0):
-        raise ValueError("false positive rates of a curve must not fall, nor be NaN")
+        raise ValueError("false positive rates must be in ascending order, without NaN")
     if not (fpr.size and fpr[0] <= a and b <= fpr[-1]):
         raise ValueError(f"the curve does not span the band [{a}, {b}]")
-    # Points start .. stop - 1 lie inside the band; the two just outside serve its ends.
+    # The points start .. stop - 1 are inside the band; its ends are interpolated with the points just outside.
     start, stop = int(np.searchsorted(fpr, a, "right")), int(np.searchsorted(fpr, b, "left"))
 
-    def height(after: int, rate: float) -> float:
-        share = (rate - fpr[after]) / (fpr[after + 1] - fpr[after])
-        return (1 - share) * tpr[after] + share * tpr[after + 1]
+    def interpolated_tpr(left: int, rate: float) -> float:
+        weight = (rate - fpr[left]) / (fpr[left + 1] - fpr[left])
+        return (1 - weight) * tpr[left] + weight * tpr[left + 1]
 
     x = np.concatenate([[a], fpr[start:stop], [b]])
-    y = np.concatenate([[height(start - 1, a)], tpr[start:stop], [height(stop - 1, b)]])
-    return float(np.trapezoid(y, x)) / (b - a if normalised else 1.0)
+    y = np.concatenate(
+        [[interpolated_tpr(start - 1, a)], tpr[start:stop], [interpolated_tpr(stop - 1, b)]]
+    )
+    return float(np.trapezoid(y, x)) / (b - a if normalized else 1.0)
 
 
 def lift(
-    tpr_K: ArrayLike, fpr_K: ArrayLike, a: float, b: float, *, normalised: bool = False
+    tpr_K: ArrayLike, fpr_K: ArrayLike, a: float, b: float, *, normalized: bool = False
 ) -> float:
-    """`partial_auc` less that of guessing, (b^2 - a^2) / 2, or (a + b) / 2 where normalised.
+    """Computes how far a partial AUC exceeds that of random guessing.
 
-    0 for a coin; normalised it is the mean gap above chance in the band. Arguments and errors as of
-    `partial_auc`. Source: StrongMIA Appendix E.2.6, Lift and Lift_norm.
+    Guessing has an area of (b^2 - a^2) / 2, or (a + b) / 2 if normalized. The normalized lift is the mean difference
+    between the TPR and the FPR over the band.
+
+    Args:
+      tpr_K: true positive rates, as for `partial_auc`.
+      fpr_K: false positive rates in ascending order.
+      a: lower end of the band.
+      b: upper end of the band, 0 <= a < b <= 1.
+      normalized: whether to divide by b - a.
+
+    Returns:
+      The lift, which is 0 for random guessing; NaN if a TPR in the band or next to it is NaN.
+
+    Raises:
+      ValueError: as for `partial_auc`.
+
+    Source: StrongMIA, Appendix E.2.6, Lift and Lift_norm.
     """
-    gap = partial_auc(tpr_K, fpr_K, a, b) - (b * b - a * a) / 2
-    return gap / (b - a) if normalised else gap
+    excess = partial_auc(tpr_K, fpr_K, a, b) - (b * b - a * a) / 2
+    return excess / (b - a) if normalized else excess

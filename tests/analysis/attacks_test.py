@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from analysis import attacks, io
-from lm_mia.stats import likelihood_ratio, robust_mia, roc
+from lm_mia import stats
 from lm_mia.store.store import open_store
 
 
@@ -70,14 +70,12 @@ def test_targets_are_attacked_with_the_references_before_them(recipes: Any):
     loss_TxN2, member_TxN2 = store.read(targets)
     reference_MxN2, reference_member_MxN2 = store.read(references[:8])
     found = attacks.read_attack(main, references=8)
-    score_TxN2 = likelihood_ratio.lira(
-        loss_TxN2, reference_MxN2, reference_member_MxN2, variance="pooled"
-    )
-    auc = [roc.auc(s, m).auc_T[0] for s, m in zip(score_TxN2, member_TxN2, strict=True)]
+    score_TxN2 = stats.lira(loss_TxN2, reference_MxN2, reference_member_MxN2, variance="pooled")
+    auc = [stats.auc(s, m).auc_T[0] for s, m in zip(score_TxN2, member_TxN2, strict=True)]
     assert found.auc_T == pytest.approx(auc, abs=1e-12)
     assert found.left_out == np.isnan(score_TxN2).sum(axis=1).max() > 0
     tpr = [
-        roc.tpr_at_fpr(s, m, [0.1]).tpr_TxF[0, 0]
+        stats.tpr_at_fpr(s, m, [0.1]).tpr_TxF[0, 0]
         for s, m in zip(score_TxN2, member_TxN2, strict=True)
     ]
     assert found.tpr_T(0.1) == pytest.approx(tpr)
@@ -90,8 +88,8 @@ def test_rmia_and_logits_are_those_of_the_statistics(recipes: Any):
     store = open_store(small.config, small.folder)
     loss_TxN2, member_TxN2 = store.read(targets)
     reference_MxN2, _ = store.read(references)
-    alpha_TxN2 = robust_mia.rmia_simple(-loss_TxN2, -reference_MxN2)
-    auc = [roc.auc(s, m).auc_T[0] for s, m in zip(alpha_TxN2, member_TxN2, strict=True)]
+    alpha_TxN2 = stats.rmia_simple(-loss_TxN2, -reference_MxN2)
+    auc = [stats.auc(s, m).auc_T[0] for s, m in zip(alpha_TxN2, member_TxN2, strict=True)]
     assert attacks.read_attack(small, "rmia_simple").auc_T == pytest.approx(auc, abs=1e-12)
     logits = attacks.read_attack(main, observed="target_logit").auc_T
     assert (logits > 0.5).all()  # a higher logit is more member-like

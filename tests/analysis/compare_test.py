@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy.stats
 
 from analysis import attacks, compare, io
 from analysis.compare import Estimate
+from lm_mia import stats
 from lm_mia.config.needs import JACKKNIFE_GROUPS
 from lm_mia.data import subsets
-from lm_mia.stats import likelihood_ratio, roc
 
 INF = float("inf")
 NAN = float("nan")
@@ -21,7 +21,7 @@ NAN = float("nan")
 def test_the_mean_has_students_interval():
     values = np.array([0.1, 0.2, 0.4, 0.3])
     found = compare.mean(values)
-    low, high = stats.t.interval(0.95, 3, values.mean(), stats.sem(values))
+    low, high = scipy.stats.t.interval(0.95, 3, values.mean(), scipy.stats.sem(values))
     assert (found.value, found.low, found.high) == pytest.approx((values.mean(), low, high))
     assert found.over == "4 targets"
 
@@ -36,11 +36,11 @@ def test_a_difference_is_paired_or_welchs():
     rng = np.random.default_rng(0)
     a, b = rng.normal(1, 1, 8), rng.normal(0, 2, 5)
     va, vb = a.var(ddof=1) / 8, b.var(ddof=1) / 5
-    far = stats.t.ppf(0.975, (va + vb) ** 2 / (va**2 / 7 + vb**2 / 4)) * math.sqrt(va + vb)
+    far = scipy.stats.t.ppf(0.975, (va + vb) ** 2 / (va**2 / 7 + vb**2 / 4)) * math.sqrt(va + vb)
     gap = a.mean() - b.mean()
     found = compare.difference(np.append(a, np.nan), b, paired=False)
     assert (found.low, found.high) == pytest.approx((gap - far, gap + far))
-    paired = stats.ttest_rel(a[:5], b).confidence_interval()
+    paired = scipy.stats.ttest_rel(a[:5], b).confidence_interval()
     found = compare.difference(a[:5], b, paired=True)
     assert (found.low, found.high) == pytest.approx((paired.low, paired.high))
     assert math.isnan(compare.difference(a, b[:1], paired=False).low)
@@ -134,7 +134,9 @@ def test_a_difference_has_the_variance_of_targets_and_of_references(recipes: Any
     parts = (a.var(ddof=1) / 4, 3), (b.var(ddof=1) / 4, 3), (7 * np.var(gap_G), 7)
     assert parts[2][0] > 0
     variance = sum(v for v, _ in parts)
-    far = stats.t.ppf(0.975, variance**2 / sum(v**2 / n for v, n in parts)) * math.sqrt(variance)
+    far = scipy.stats.t.ppf(0.975, variance**2 / sum(v**2 / n for v, n in parts)) * math.sqrt(
+        variance
+    )
     assert (found.high - found.low) / 2 == pytest.approx(far)
 
 
@@ -175,14 +177,14 @@ class Drawn:
         kept = [
             i for i in range(references) if group_left_out is None or i // 2 % 8 != group_left_out
         ]
-        score_TxN = likelihood_ratio.lira(
+        score_TxN = stats.lira(
             self.loss_MxN[references:],
             self.loss_MxN[kept],
             self.member_MxN[kept],
             variance="pooled",
         )
         pairs = zip(score_TxN, self.member_MxN[references:], strict=True)
-        return SimpleNamespace(auc_T=np.array([roc.auc(s[None], m).auc_T[0] for s, m in pairs]))
+        return SimpleNamespace(auc_T=np.array([stats.auc(s[None], m).auc_T[0] for s, m in pairs]))
 
 
 @pytest.mark.montecarlo
@@ -207,7 +209,7 @@ def test_the_interval_is_fishers_with_the_deviation_for_ranks() -> None:
     found = compare.Trend.of(x_N, y_N)
     assert found is not None
     assert found.r == pytest.approx(1 - 6 * 4 / (5 * 24))  # by the squares of differences of ranks
-    far = stats.norm.ppf(0.975) * math.sqrt((1 + 0.8**2 / 2) / 2)
+    far = scipy.stats.norm.ppf(0.975) * math.sqrt((1 + 0.8**2 / 2) / 2)
     assert found.low == pytest.approx(math.tanh(math.atanh(0.8) - far))
     assert found.high == pytest.approx(math.tanh(math.atanh(0.8) + far))
     assert str(found) == "0.80 [−0.46, 0.99]"
@@ -248,7 +250,7 @@ def test_bands_of_decisions_are_exact_and_of_shares_normal() -> None:
     assert found.low_K[1] == pytest.approx(0.025 ** (1 / 20))
     share_N = np.tile([0.25, 0.75], 20)
     found = compare.Curve.of(x_N, share_N, 2)
-    far = stats.norm.ppf(0.975) * share_N[:20].std(ddof=1) / math.sqrt(20)
+    far = scipy.stats.norm.ppf(0.975) * share_N[:20].std(ddof=1) / math.sqrt(20)
     assert found.low_K == pytest.approx([0.5 - far] * 2)
     assert found.high_K == pytest.approx([0.5 + far] * 2)
 

@@ -11,10 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 from synthetic_scores import SMALL, Ran, Texts
 
-from lm_mia import config
+from lm_mia import config, stats
 from lm_mia.attacks import decisions
 from lm_mia.data.population import Population
-from lm_mia.stats import coin_flip
 
 # 9 replicas: like a coin from 2 to 7 votes; flip rates of 0.22 with 1 or 8 votes, 0.39 with 2 or 7.
 C = config.Attack(
@@ -127,7 +126,7 @@ def test_none_is_an_empty_id_and_nothing_is_relaxed(tmp_path: Path):
 def test_a_coin_is_no_sample_that_all_agree_on(tmp_path: Path, replicas: int, low: int):
     """With few replicas the test has no power and the cutoff says nothing; agreement is still no coin."""
     c = dataclasses.replace(C, replicas=replicas)
-    assert max(coin_flip.coin_flip_cutoff(replicas, 0.05)[0], 1) == low
+    assert max(stats.coin_flip_cutoff(replicas, 0.05)[0], 1) == low
     samples = [(False, votes, 0.0) for votes in range(replicas + 1)]
     table = found(tmp_path, samples, c).set_index("kind").loc["ambiguous unstable"]
     assert (table.id, table.candidates) == (low, replicas - 2 * low + 1)
@@ -162,7 +161,7 @@ def test_numbers_of_a_rule_are_exact_in_any_notation(tmp_path: Path, number: flo
 def test_what_an_attack_writes(attacked: Ran):
     table, samples = attacked.csv("archetypes.csv"), attacked.samples()
     flip, votes = samples["flip_rate_0.1"], samples["votes_0.1"].astype(float)
-    k_low, _ = coin_flip.coin_flip_cutoff(8, 0.05)
+    k_low, _ = stats.coin_flip_cutoff(8, 0.05)
     clear, near = samples.separation >= 1.5, samples.separation.abs() <= 0.5
     stable = flip <= 0.1
     wanted = [

@@ -14,9 +14,9 @@ import pytest
 from scipy.stats import binomtest
 from synthetic_scores import SMALL, Ran, ran, scored
 
+from lm_mia import stats
 from lm_mia.attacks import decisions, score_matrix, signals
 from lm_mia.config import AttackName
-from lm_mia.stats import coin_flip, likelihood_ratio
 
 # Enough replicas that every flip bin has samples.
 MANY = dataclasses.replace(
@@ -35,7 +35,7 @@ class Slow:
     def score_TxN(self) -> np.ndarray:
         world, c = self.of.of, self.of.c
         references = world.reference_MxN, world.reference_member_MxN
-        return likelihood_ratio.lira(world.target_TxN, *references, variance=c.variance)
+        return stats.lira(world.target_TxN, *references, variance=c.variance)
 
     @property
     def member_N(self) -> np.ndarray:
@@ -73,7 +73,7 @@ class Slow:
         return np.where(self.there_N, self.decisions(fpr).sum(axis=0), np.nan)
 
     def bin(self, votes: float) -> int:
-        k_low, _ = coin_flip.coin_flip_cutoff(self.replicas, self.of.c.alpha)
+        k_low, _ = stats.coin_flip_cutoff(self.replicas, self.of.c.alpha)
         if k_low <= votes <= self.replicas - k_low:
             return 4
         return sum(self.flip(votes) >= edge - 1e-12 for edge in (0.1, 0.25, 0.4))
@@ -156,7 +156,7 @@ def test_samples(slow: Slow):
     close(table, "score", slow.score_TxN[0])
     close(table, "mean_score", slow.score_TxN.mean(axis=0))
     close(table, "mean_posterior", posterior_TxN.mean(axis=0))
-    g = likelihood_ratio.fit(world.reference_MxN, world.reference_member_MxN, variance=c.variance)
+    g = stats.fit_gaussians(world.reference_MxN, world.reference_member_MxN, variance=c.variance)
     apart_N = (g.mean_out_N - g.mean_in_N) / np.sqrt((g.var_in_N + g.var_out_N) / 2)
     close(table, "separation", apart_N)
     for fpr in c.fprs:
@@ -175,7 +175,7 @@ def test_samples(slow: Slow):
 
 def test_flip_shares(slow: Slow):
     table = slow.of.csv("flip_shares.csv")
-    _, cutoff = coin_flip.coin_flip_cutoff(slow.replicas, slow.of.c.alpha)
+    _, cutoff = stats.coin_flip_cutoff(slow.replicas, slow.of.c.alpha)
     most = slow.flip(slow.replicas // 2)
     assert table.replicas.unique().tolist() == [slow.replicas]
     assert table.left_out.unique().tolist() == [(~slow.there_N).sum()]

@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 from synthetic_scores import SMALL, Ran, ran, scored
 
+from lm_mia import stats
 from lm_mia.attacks import decisions, replicas, signals
 from lm_mia.errors import UserError
-from lm_mia.stats import contributions, intervals, likelihood_ratio, per_sample, roc
 from lm_mia.store.store import Store
 
 FEW = dataclasses.replace(
@@ -90,13 +90,13 @@ def test_a_corrupt_shard_leaves_tables_as_they_were(once: Ran, variable: str, tm
 @pytest.mark.parametrize(
     ("module", "name", "late"),
     [
-        (likelihood_ratio, "score", 3),
-        (contributions, "true_positives", 2),
+        (stats, "lira_from_gaussians", 3),
+        (stats, "count_true_positives", 2),
         (decisions.pa, "concat_tables", 2),
-        (per_sample, "equal_count_bins", 5),
-        (intervals, "intervals", 1),
-        (roc, "auc", 2),
-        (per_sample, "true_positive_probability", 2),
+        (stats, "equal_count_bins", 5),
+        (stats, "bootstrap_intervals", 1),
+        (stats, "auc", 2),
+        (stats, "true_positive_probability", 2),
         (decisions, "find", 1),
     ],
 )
@@ -124,7 +124,7 @@ def test_an_error_in_the_middle(
     monkeypatch.setattr(module, name, fails)
     with pytest.raises(OSError, match="no space left"):
         ran(once.of, dataclasses.replace(once.c, clear_separation=9.0), folder)
-    begun = module is not likelihood_ratio  # whether a table was written
+    begun = name != "lira_from_gaussians"  # whether a table was written
     assert sorted(files(folder)) == sorted({*TABLES, *MORE} - ({"flips.json"} if begun else set()))
     for path in folder.iterdir():
         if path.suffix == ".parquet":

@@ -11,12 +11,11 @@ import pytest
 from scipy.stats import beta, norm
 from synthetic_scores import SMALL, Ran, Scored, ran, scored
 
-from lm_mia import config
+from lm_mia import config, stats
 from lm_mia.attacks import replicas, score_matrix
 from lm_mia.config import AttackName, needs
 from lm_mia.errors import UserError
 from lm_mia.seeds import permutation
-from lm_mia.stats import coin_flip, intervals, likelihood_ratio, robust_mia, roc
 from lm_mia.store.store import Store
 
 EVERY: tuple[AttackName, ...] = get_args(AttackName)
@@ -58,13 +57,11 @@ def expected(of: Ran, name: str, count: int) -> np.ndarray:
         "reference_member_MxZ": member_MxN[:, z],
     }
     by: dict[str, Callable[[], np.ndarray]] = {
-        "lira_online": lambda: likelihood_ratio.lira(target_TxN, loss_MxN, member_MxN),
-        "lira_offline": lambda: likelihood_ratio.lira(
-            target_TxN, loss_MxN, member_MxN, offline=True
-        ),
-        "rmia": lambda: robust_mia.rmia(*log_p),
-        "rmia_offline": lambda: robust_mia.rmia(*log_p, offline=True, **out),
-        "rmia_simple": lambda: robust_mia.rmia_simple(*log_p[:2]),
+        "lira_online": lambda: stats.lira(target_TxN, loss_MxN, member_MxN),
+        "lira_offline": lambda: stats.lira(target_TxN, loss_MxN, member_MxN, offline=True),
+        "rmia": lambda: stats.rmia(*log_p),
+        "rmia_offline": lambda: stats.rmia(*log_p, offline=True, **out),
+        "rmia_simple": lambda: stats.rmia_simple(*log_p[:2]),
         "reference_calibrated": lambda: loss_MxN.astype(float).mean(axis=0) - target_TxN,
         "loss": lambda: -target_TxN,
         "zlib": lambda: -target_TxN / world.population.column("zlib_bytes"),
@@ -97,7 +94,7 @@ def test_attacks_csv(attacked: Ran):
         assert row["auc_mean"] == pytest.approx(np.mean(auc_T), rel=1e-9)
         assert row["auc_std"] == pytest.approx(np.std(auc_T), rel=1e-7)
         assert row["left_out"] == np.isnan(score_TxN[0]).sum()
-        points = roc.tpr_at_fpr(score_TxN, member_N, SMALL.fprs)
+        points = stats.tpr_at_fpr(score_TxN, member_N, SMALL.fprs)
         for f, fpr in enumerate(SMALL.fprs):
             assert row[f"tpr_at_{fpr:g}_mean"] == pytest.approx(points.tpr_TxF[:, f].mean())
             assert row[f"tpr_at_{fpr:g}_std"] == pytest.approx(points.tpr_TxF[:, f].std())
@@ -114,7 +111,7 @@ def test_roc_csv(attacked: Ran):
     for (name, count), curve in curves.items():
         np.testing.assert_allclose(curve.fpr, grid, rtol=1e-12)
         score_TxN = expected(attacked, str(name), int(str(count)) or 12)
-        tpr_TxF = roc.tpr_at_fpr(score_TxN, member_N, curve.fpr).tpr_TxF
+        tpr_TxF = stats.tpr_at_fpr(score_TxN, member_N, curve.fpr).tpr_TxF
         np.testing.assert_allclose(curve.tpr_mean, tpr_TxF.mean(axis=0), atol=1e-9)
         np.testing.assert_allclose(curve.tpr_std, tpr_TxF.std(axis=0), atol=1e-9)
         assert (curve.left_out == np.isnan(score_TxN[0]).sum()).all()
@@ -127,7 +124,7 @@ def test_intervals_csv(attacked: Ran):
     assert table.metric.tolist() == metrics * len(SMALL.attacks)
     for name, part in table.groupby("attack"):
         score_N = expected(attacked, str(name), 12)[0]
-        found = intervals.intervals(score_N, member_N, SMALL.fprs, replicates=30)
+        found = stats.bootstrap_intervals(score_N, member_N, SMALL.fprs, replicates=30)
         np.testing.assert_allclose(part.value, [found.auc_T[0], *found.tpr_TxF[0]])
         low, high = [found.auc_low_T[0], *found.tpr_low_TxF[0]], found.tpr_high_TxF[0]
         np.testing.assert_allclose(part.bootstrap_low, low)
@@ -157,7 +154,7 @@ def test_shuffled_csv(attacked: Ran):
 
 def test_what_the_tables_are_about(attacked: Ran):
     assert sorted(path.name for path in attacked.folder.iterdir()) == TABLES  # and nothing else
-    k_low, cutoff = coin_flip.coin_flip_cutoff(8, 0.05)
+    k_low, cutoff = stats.coin_flip_cutoff(8, 0.05)
     facts = json.loads((attacked.folder / "flips.json").read_text())
     of_models = {"models.csv", "flips.json", "target_roc.parquet", "targets.csv", "targets.json"}
     assert facts.pop("tables") == {
@@ -224,10 +221,10 @@ def test_rows_that_are_absent(tmp_path: Path):
     )
     assert len(out.said) == 2
     facts = json.loads((out.folder / "flips.json").read_text())
-    k_low, cutoff = coin_flip.coin_flip_cutoff(8, 0.05)
+    k_low, cutoff = stats.coin_flip_cutoff(8, 0.05)
     assert (facts["references"], facts["replicas"]) == (11, 8)
     assert (facts["k_low"], facts["cutoff"]) == (k_low, cutoff)
-    assert coin_flip.coin_flip_cutoff(10, 0.05) != (k_low, cutoff)
+    assert stats.coin_flip_cutoff(10, 0.05) != (k_low, cutoff)
     assert facts["config"]["replicas"] == 10
     for name in ("flip_shares.csv", "true_positives.csv", "error_rates.csv"):
         assert out.csv(name).replicas.unique().tolist() == [8], name

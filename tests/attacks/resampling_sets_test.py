@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lm_mia import stats
 from lm_mia.attacks import resampling
-from lm_mia.stats import flips, likelihood_ratio, roc
 
 
 def test_disjoint_by_hand():
@@ -71,16 +71,14 @@ def test_the_diagnosis_of_references_end_to_end():
     def flip_rate(index_SxR):
         score_SxN = np.concatenate(
             [
-                likelihood_ratio.lira(
-                    target_N[None], loss_MxN[i], reference_member_MxN[i], variance="pooled"
-                )
+                stats.lira(target_N[None], loss_MxN[i], reference_member_MxN[i], variance="pooled")
                 for i in index_SxR
             ]
         )
-        points = roc.tpr_at_fpr(score_SxN, member_N, [0.5])
-        votes = flips.votes(score_SxN, points.threshold_TxF)
+        points = stats.tpr_at_fpr(score_SxN, member_N, [0.5])
+        votes = stats.count_votes(score_SxN, points.threshold_TxF)
         assert votes.replicas == len(index_SxR)
-        return np.nanmean(flips.flip_rate(votes.votes_FxN, votes.replicas))
+        return np.nanmean(stats.flip_rate(votes.votes_FxN, votes.replicas))
 
     apart = flip_rate(resampling.disjoint_sets(references, 8))
     together = flip_rate(resampling.subsampled_sets(references, 48, 8, rng))

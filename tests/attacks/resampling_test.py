@@ -9,10 +9,9 @@ import pandas as pd
 import pytest
 from synthetic_scores import SMALL, Ran, Scored, ran, scored
 
-from lm_mia import config
+from lm_mia import config, stats
 from lm_mia.attacks import replicas, resampling, signals
 from lm_mia.seeds import rng
-from lm_mia.stats import coin_flip, likelihood_ratio
 
 SAMPLES = 300
 VARIANTS: list[dict[str, Any]] = [
@@ -45,9 +44,9 @@ def counted(world: Scored, sets: list[np.ndarray], c: config.Attack) -> list[dic
     members_N, S = world.member_N, len(sets)
     references = [(world.reference_MxN[s], world.reference_member_MxN[s]) for s in sets]
     score_SxN = np.array(
-        [likelihood_ratio.lira(world.target_TxN[:1], *r, **lira_mode(c))[0] for r in references]
+        [stats.lira(world.target_TxN[:1], *r, **lira_mode(c))[0] for r in references]
     )
-    k_low, cutoff = coin_flip.coin_flip_cutoff(S, c.alpha)
+    k_low, cutoff = stats.coin_flip_cutoff(S, c.alpha)
     there_N, rows = ~np.isnan(score_SxN).any(axis=0), []
     for fpr in c.fprs:
         votes_N = np.zeros(SAMPLES)
@@ -116,7 +115,7 @@ def test_true_positive_probability(world: Scored, changes: dict[str, Any], tmp_p
     for m in range(21):
         rest = np.arange(21) != m
         references = world.reference_MxN[rest], world.reference_member_MxN[rest]
-        [score_N] = likelihood_ratio.lira(world.reference_MxN[m], *references, **lira_mode(c))
+        [score_N] = stats.lira(world.reference_MxN[m], *references, **lira_mode(c))
         for n in np.flatnonzero(world.reference_member_MxN[m] & ~np.isnan(score_N)):
             found[n].append(1 / (1 + np.exp(-score_N[n])))
     assert table.targets.tolist() == [len(p) for p in found]

@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 from synthetic_scores import SMALL, Scored, scored
 
-from lm_mia import config
+from lm_mia import config, stats
 from lm_mia.attacks import replicas, score_matrix, signals
 from lm_mia.attacks.score_matrix import ScoreFile
 from lm_mia.config import AttackName
 from lm_mia.config.needs import TargetAttack
 from lm_mia.seeds import permutation
-from lm_mia.stats import baselines, likelihood_ratio, robust_mia, roc
 
 EVERY: tuple[AttackName, ...] = get_args(AttackName)
 C = dataclasses.replace(SMALL, attacks=EVERY)
@@ -52,7 +51,7 @@ def expected(world: Scored, c: config.Attack) -> dict[str, np.ndarray]:
     target_TxN, reference_MxN = world.target_TxN, world.reference_MxN
     member_MxN = world.reference_member_MxN
     ids_Z = permutation(0, "samples that RMIA compares with", SAMPLES)[: c.rmia_samples]
-    gaussians = likelihood_ratio.fit(
+    gaussians = stats.fit_gaussians(
         reference_MxN,
         member_MxN,
         variance=c.variance,
@@ -67,14 +66,12 @@ def expected(world: Scored, c: config.Attack) -> dict[str, np.ndarray]:
     of = {name: value_MxN[world.references :] for name, value_MxN in world.statistics.items()}
     zlib_N = world.population.column("zlib_bytes")
     return {
-        "lira_online": likelihood_ratio.score(target_TxN, gaussians),
-        "lira_offline": likelihood_ratio.score(target_TxN, gaussians, offline=True),
-        "rmia": robust_mia.rmia(*x_and_z, gamma=c.rmia_gamma),
-        "rmia_offline": robust_mia.rmia(
-            *x_and_z, gamma=c.rmia_gamma, offline=True, a=c.rmia_a, **out
-        ),
-        "rmia_simple": robust_mia.rmia_simple(*log_p),
-        "reference_calibrated": baselines.reference_calibrated(target_TxN, reference_MxN),
+        "lira_online": stats.lira_from_gaussians(target_TxN, gaussians),
+        "lira_offline": stats.lira_from_gaussians(target_TxN, gaussians, offline=True),
+        "rmia": stats.rmia(*x_and_z, gamma=c.rmia_gamma),
+        "rmia_offline": stats.rmia(*x_and_z, gamma=c.rmia_gamma, offline=True, a=c.rmia_a, **out),
+        "rmia_simple": stats.rmia_simple(*log_p),
+        "reference_calibrated": stats.reference_calibrated_loss(target_TxN, reference_MxN),
         "loss": -target_TxN.astype(np.float64),
         "zlib": -target_TxN.astype(np.float64) / zlib_N,
         "min_k": of["min_k"].astype(np.float64),
@@ -111,7 +108,7 @@ def test_every_attack_is_what_stats_says_of_whole_arrays(
 
 def test_larger_is_more_member_like(world: Scored, tmp_path: Path):
     for name, score_TxN in filled(source_of(world), C, tmp_path).items():
-        assert roc.auc(score_TxN, world.member_N).auc_T.min() > 0.55, name
+        assert stats.auc(score_TxN, world.member_N).auc_T.min() > 0.55, name
 
 
 def test_finite_populations_move_lira_and_nothing_else(world: Scored):
@@ -234,7 +231,7 @@ def test_points_are_those_of_each_target(tmp_path: Path):
     with ScoreFile(tmp_path, 11, 90) as file, ThreadPoolExecutor(2) as pool:
         file.write(0, slice(0, 90), score_TxN)
         got = score_matrix.points(file, member_TxN, [0.1, 0.5], pool)
-    want = roc.tpr_at_fpr(score_TxN, member_TxN, [0.1, 0.5])
+    want = stats.tpr_at_fpr(score_TxN, member_TxN, [0.1, 0.5])
     for field in dataclasses.fields(want):
         name = field.name
         np.testing.assert_array_equal(getattr(got, name), getattr(want, name), err_msg=name)

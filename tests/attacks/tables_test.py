@@ -6,9 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lm_mia import atomic, config
+from lm_mia import atomic, config, stats
 from lm_mia.attacks import tables
-from lm_mia.stats import coin_flip, contributions, flips, roc
 
 C = config.Attack(references=4, replicas=9, fprs=(0.1, 0.25), focus_fpr=0.25)
 T, N2 = C.replicas, 40
@@ -22,9 +21,9 @@ BINS = ["very stable", "low/mid", "mid/high", "very unstable", "coin flip"]
 
 def points(
     score_TxN: np.ndarray = HOLES_TxN, member_N: np.ndarray = MEMBER_N
-) -> roc.OperatingPoints:
+) -> stats.OperatingPoints:
     """At the rates of the config, then of a curve."""
-    return roc.tpr_at_fpr(score_TxN, member_N, (*C.fprs, *CURVE))
+    return stats.tpr_at_fpr(score_TxN, member_N, (*C.fprs, *CURVE))
 
 
 def slow_decisions(score_TxN: np.ndarray, fpr: float) -> np.ndarray:
@@ -41,7 +40,7 @@ def test_rates_of_points():
     both = points()
     first, rest = tables.at_rates(both, slice(2)), tables.at_rates(both, slice(2, None))
     for some, rates in ((first, C.fprs), (rest, CURVE)):
-        want = roc.tpr_at_fpr(HOLES_TxN, MEMBER_N, rates)
+        want = stats.tpr_at_fpr(HOLES_TxN, MEMBER_N, rates)
         for field in dataclasses.fields(want):
             got = getattr(some, field.name)
             np.testing.assert_array_equal(got, getattr(want, field.name), err_msg=field.name)
@@ -140,17 +139,17 @@ def test_thresholds():
         assert row["realized_fpr"] == pytest.approx(called_N[~MEMBER_N].sum() / 20)
 
 
-def counted() -> tuple[np.ndarray, flips.FlipCounts]:
+def counted() -> tuple[np.ndarray, stats.FlipBinCounts]:
     threshold_TxF = tables.at_rates(points(), slice(2)).threshold_TxF
-    votes_FxN = flips.votes(HOLES_TxN, threshold_TxF).votes_FxN
-    bin_FxN = flips.flip_bins(votes_FxN, T, C.alpha)
-    tp = contributions.true_positives(HOLES_TxN, threshold_TxF, bin_FxN, MEMBER_N)
-    return tp, flips.flip_counts(votes_FxN, MEMBER_N, T, C.alpha)
+    votes_FxN = stats.count_votes(HOLES_TxN, threshold_TxF).votes_FxN
+    bin_FxN = stats.flip_bins(votes_FxN, T, C.alpha)
+    tp = stats.count_true_positives(HOLES_TxN, threshold_TxF, bin_FxN, MEMBER_N)
+    return tp, stats.count_flip_bins(votes_FxN, MEMBER_N, T, C.alpha)
 
 
 def slow_bins(fpr: float) -> list[int]:
     """Bin of every sample, -1 of the one without votes."""
-    k_low, _ = coin_flip.coin_flip_cutoff(T, C.alpha)
+    k_low, _ = stats.coin_flip_cutoff(T, C.alpha)
     assert k_low > 0  # so that the bins are not all coin flips
     bins = []
     for n, v in enumerate(slow_decisions(HOLES_TxN, fpr).sum(axis=0)):
@@ -162,7 +161,7 @@ def slow_bins(fpr: float) -> list[int]:
 
 def test_flip_shares():
     table = tables.flip_shares(counted()[1], T, C.fprs, C.alpha)
-    _, cutoff = coin_flip.coin_flip_cutoff(T, C.alpha)
+    _, cutoff = stats.coin_flip_cutoff(T, C.alpha)
     assert (table.left_out == 1).all()
     assert (table.replicas == T).all()
     for fpr in C.fprs:
@@ -211,7 +210,7 @@ def test_true_positives():
 
 
 def test_shares_are_suppressed_where_nothing_is_found():
-    counts = flips.FlipCounts(np.full((1, 5), 4), np.full((1, 5), 4), np.zeros(1, int))
+    counts = stats.FlipBinCounts(np.full((1, 5), 4), np.full((1, 5), 4), np.zeros(1, int))
     table = tables.true_positives(np.zeros((T, 1, 5), int), counts, (0.1,))
     assert table["coin_flip_fraction_mean"].isna().all()
     assert table["tpr_mean"].tolist() == [0]
@@ -220,7 +219,7 @@ def test_shares_are_suppressed_where_nothing_is_found():
 def test_coin_free_roc():
     votes_KxN = np.array([[9.0, 4, 0, 9], [9, 9, 5, np.nan]])
     member_N = np.array([True, True, True, False])
-    counts = contributions.vote_counts(votes_KxN, member_N, T, 0.05)
+    counts = stats.count_member_votes(votes_KxN, member_N, T, 0.05)
     table = tables.coin_free_roc(np.array([0.1, 0.2]), counts, T)
     assert table.fpr.tolist() == [0.1, 0.2]
     np.testing.assert_allclose(table.tpr_mean, [13 / 27, 23 / 27])

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from synthetic_scores import Texts
 
-from lm_mia import config
+from lm_mia import config, stats
 from lm_mia.attacks import models, runner, score_matrix, targets
 from lm_mia.attacks.runner import RecipeNeeds
 from lm_mia.config import needs
@@ -20,7 +20,6 @@ from lm_mia.config.needs import TargetAttack
 from lm_mia.data import subsets
 from lm_mia.data.population import Population
 from lm_mia.seeds import permutation
-from lm_mia.stats import likelihood_ratio, robust_mia, roc
 from lm_mia.store.store import Store
 
 SAMPLES = 300
@@ -162,14 +161,14 @@ def slow_scores(world: World, attack: TargetAttack, t: int) -> np.ndarray:
     log_p = -target_1xN, -reference_MxN
     match attack.attack:
         case "lira_online":
-            return likelihood_ratio.lira(target_1xN, reference_MxN, member_MxN)[0]
+            return stats.lira(target_1xN, reference_MxN, member_MxN)[0]
         case "lira_offline":
-            return likelihood_ratio.lira(target_1xN, reference_MxN, member_MxN, offline=True)[0]
+            return stats.lira(target_1xN, reference_MxN, member_MxN, offline=True)[0]
         case "rmia":
             compared = (log_p_RxN[:, ids_Z] for log_p_RxN in log_p)
-            return robust_mia.rmia(*log_p, *compared, gamma=attack.rmia_gamma)[0]
+            return stats.rmia(*log_p, *compared, gamma=attack.rmia_gamma)[0]
         case "rmia_simple":
-            return robust_mia.rmia_simple(*log_p)[0]
+            return stats.rmia_simple(*log_p)[0]
         case "loss":
             return -target_1xN[0].astype(float)
         case _:
@@ -187,11 +186,11 @@ def test_each_target_is_judged_by_its_own_membership(world: World, computed: Pat
         for t in (16, 17, 18, 19):
             key, member_N = (attack.id, f"reference-{t}"), world.member_MxN[t]
             score_N = slow_scores(world, attack, t)
-            line, found = lines[key], roc.tpr_at_fpr(score_N, member_N, C.fprs)
+            line, found = lines[key], stats.tpr_at_fpr(score_N, member_N, C.fprs)
             assert line["auc"] == pytest.approx(found.auc_T[0], rel=1e-12)
             counts = [line[name] for name in ("members", "nonmembers", "left_out")]
             assert counts == [found.members_T[0], found.nonmembers_T[0], np.isnan(score_N).sum()]
-            of_first = roc.auc(score_N, world.member_MxN[16]).auc_T[0]
+            of_first = stats.auc(score_N, world.member_MxN[16]).auc_T[0]
             unlike += t > 16 and abs(line["auc"] - of_first) > 0.05
             points = curves.get_group(key)
             for on_curve in (False, True):
@@ -201,7 +200,7 @@ def test_each_target_is_judged_by_its_own_membership(world: World, computed: Pat
                     rates = score_matrix.rates(C, world.member_MxN[16])[len(C.fprs) :]
                     rates = rates if attack.group_left_out is None else []
                 assert some["fpr"].tolist() == list(rates)
-                expected = roc.tpr_at_fpr(score_N, member_N, rates).tpr_TxF[0]
+                expected = stats.tpr_at_fpr(score_N, member_N, rates).tpr_TxF[0]
                 np.testing.assert_allclose(some["tpr"], expected, rtol=1e-12)
     assert unlike > 30  # the membership of the first target would give other numbers
     assert (table["left_out"] > 0).any()

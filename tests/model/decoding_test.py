@@ -5,11 +5,11 @@ import pytest
 from quick_compilation import quickly_compiled
 from slow_model import parameters, slow_forward
 
+from lm_mia import stats
 from lm_mia.model import decoding, transformer
-from lm_mia.stats.extraction import Scheme, token_log_probs
 
 SHAPE = transformer.ModelConfig(layers=2, width=8, heads=2, vocab_size=11, length_tokens=12)
-GREEDY, SAMPLED = Scheme(temperature=0), Scheme()
+GREEDY, SAMPLED = stats.SamplingScheme(temperature=0), stats.SamplingScheme()
 KEYS = jax.random.split(jax.random.key(5), 6)
 # Less sure of itself than after training, and less unsure than when fresh.
 PARAMS: transformer.Params = jax.tree.map(lambda p: 3 * p, parameters(SHAPE))
@@ -40,18 +40,25 @@ def test_greedy_text_is_that_of_a_model_without_a_cache(P: int):
     assert len({tuple(text) for text in written_BxG.tolist()}) > 1
 
 
-SCHEMES = [GREEDY, SAMPLED, Scheme(0.7), Scheme(1.3, 4), Scheme(1, 0, 0.6), Scheme(0.8, 5, 0.7)]
+SCHEMES = [
+    GREEDY,
+    SAMPLED,
+    stats.SamplingScheme(0.7),
+    stats.SamplingScheme(1.3, 4),
+    stats.SamplingScheme(1, 0, 0.6),
+    stats.SamplingScheme(0.8, 5, 0.7),
+]
 MANY = 4000
 
 
-def many(x_BxP: np.ndarray, keys_B: jax.Array, scheme: Scheme) -> np.ndarray:
+def many(x_BxP: np.ndarray, keys_B: jax.Array, scheme: stats.SamplingScheme) -> np.ndarray:
     """Three tokens after each of MANY prefixes: one shape for all tests, so that each scheme is compiled once."""
     assert len(x_BxP) == len(keys_B) == MANY
     return np.asarray(decoding.write(PARAMS, x_BxP, keys_B, SHAPE, 3, scheme))
 
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
-def test_what_is_written_does_not_depend_on_the_others(scheme: Scheme):
+def test_what_is_written_does_not_depend_on_the_others(scheme: stats.SamplingScheme):
     """Neither on which they are, nor on where among them a sample is; one comes twice."""
     x_BxP, keys_B = np.resize(prefixes(), (MANY, 4)), jax.random.split(jax.random.key(5), MANY)
     whole = many(x_BxP, keys_B, scheme)
@@ -77,14 +84,14 @@ def test_longer_text_begins_like_shorter():
 
 @pytest.mark.montecarlo
 @pytest.mark.parametrize("scheme", SCHEMES[1:], ids=str)
-def test_tokens_are_drawn_as_often_as_the_scheme_says(scheme: Scheme):
+def test_tokens_are_drawn_as_often_as_the_scheme_says(scheme: stats.SamplingScheme):
     """Pairs of tokens after one prefix, drawn 4,000 times: never one that cannot be; 5 standard deviations."""
     prefix_P, keys_B = prefixes()[1], jax.random.split(jax.random.key(1), MANY)
     drawn_Bx3 = many(np.tile(prefix_P, (MANY, 1)), keys_B, scheme)
 
     def probabilities(x_L: np.ndarray) -> np.ndarray:
         logits_V = slow_forward(PARAMS, x_L)[-1]
-        return np.exp(token_log_probs(np.tile(logits_V, (11, 1)), np.arange(11), scheme))
+        return np.exp(stats.token_log_probs(np.tile(logits_V, (11, 1)), np.arange(11), scheme))
 
     first_V = probabilities(prefix_P)
     p_VxV = np.stack([p * probabilities(np.append(prefix_P, a)) for a, p in enumerate(first_V)])
@@ -95,13 +102,13 @@ def test_tokens_are_drawn_as_often_as_the_scheme_says(scheme: Scheme):
 
 
 @pytest.mark.parametrize("scheme", SCHEMES[1:], ids=str)
-def test_the_pieces_that_are_kept_are_those_of_the_statistics(scheme: Scheme):
+def test_the_pieces_that_are_kept_are_those_of_the_statistics(scheme: stats.SamplingScheme):
     """Ties included: of the k-th, and where top_p is reached."""
     logits_BxV = np.random.default_rng(4).integers(-2, 3, (200, 9)).astype(np.float32)
     scaled_BxV = jnp.asarray(logits_BxV) / scheme.temperature
     found_BxV = jax.nn.log_softmax(decoding.kept(scaled_BxV, scheme))
     for logits_V, found_V in zip(logits_BxV, np.asarray(found_BxV), strict=True):
-        expected_V = token_log_probs(np.tile(logits_V, (9, 1)), np.arange(9), scheme)
+        expected_V = stats.token_log_probs(np.tile(logits_V, (9, 1)), np.arange(9), scheme)
         np.testing.assert_allclose(found_V, expected_V, atol=1e-5)
 
 

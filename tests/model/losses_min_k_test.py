@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from padded_batches import token_losses
 from quick_compilation import quickly_compiled
 
+from lm_mia import stats
 from lm_mia.model import losses
-from lm_mia.stats import baselines
 
 BOTH = ("min_k", "min_k_plus_plus")
 TOKEN_LOSSES = jax.jit(token_losses)
@@ -32,7 +32,7 @@ def MIN_K(value_BxL1: Any, length_B: Any) -> np.ndarray:
     has_B = length_B > 1
     real_BxL1 = np.arange(value_BxL1.shape[1]) < (length_B - 1)[:, None]
     found_B = np.full(len(length_B), np.nan)
-    found_B[has_B] = baselines.min_k(value_BxL1[real_BxL1], length_B[has_B] - 1)
+    found_B[has_B] = stats.min_k(value_BxL1[real_BxL1], length_B[has_B] - 1)
     return found_B
 
 

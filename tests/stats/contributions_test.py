@@ -3,15 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lm_mia.stats import flips
-from lm_mia.stats.contributions import (
-    VoteCounts,
-    coin_free_roc,
-    contributions,
-    true_positives,
-    vote_counts,
-)
-from lm_mia.stats.roc import tpr_at_fpr
+from lm_mia import stats
 
 
 def slowly(score_TxN, threshold_TxF, bin_FxN, member_N):
@@ -32,7 +24,11 @@ def attacked(seed, targets=9, samples=150, dtype=np.float64):
     score_TxN = (sample_N + rng.normal(size=(targets, samples))).round(1).astype(dtype)
     score_TxN[rng.integers(targets)] = np.nan
     score_TxN[rng.random(score_TxN.shape) < 0.01] = np.nan
-    return score_TxN, tpr_at_fpr(score_TxN, member_N, [0.02, 0.2, 0.6, 1]).threshold_TxF, member_N
+    return (
+        score_TxN,
+        stats.tpr_at_fpr(score_TxN, member_N, [0.02, 0.2, 0.6, 1]).threshold_TxF,
+        member_N,
+    )
 
 
 def test_by_hand():
@@ -40,12 +36,12 @@ def test_by_hand():
     score_TxN = np.array([[1.0, 2, 3, 9], [0, 5, 0, 9]])
     bin_FxN = np.array([[4.0, 3, 0, 0], [4, 4, np.nan, 0]])
     member_N = np.array([True, True, True, False])
-    tp_RxFx5 = true_positives(score_TxN, [[2.0, 1.0], [5.0, 0.0]], bin_FxN, member_N)
+    tp_RxFx5 = stats.count_true_positives(score_TxN, [[2.0, 1.0], [5.0, 0.0]], bin_FxN, member_N)
     np.testing.assert_array_equal(
         tp_RxFx5, [[[1, 0, 0, 1, 0], [0, 0, 0, 0, 2]], [[0, 0, 0, 1, 0], [0, 0, 0, 0, 2]]]
     )
     assert tp_RxFx5.dtype == np.int64
-    got = contributions(tp_RxFx5, [3, 2])
+    got = stats.tpr_contributions(tp_RxFx5, [3, 2])
     np.testing.assert_allclose(got.tp.mean_F, [1.5, 2])
     np.testing.assert_allclose(got.tp.std_F, [0.5, 0])
     np.testing.assert_allclose(got.tpr.mean_F, [0.5, 1])
@@ -66,19 +62,19 @@ def test_by_hand():
 @given(st.integers(0, 2**32 - 1), st.sampled_from([np.float32, np.float64]))
 def test_true_positives_are_the_slow_ones_in_any_order_and_blocks(seed, dtype):
     score_TxN, threshold_TxF, member_N = attacked(seed, dtype=dtype)
-    votes = flips.votes(score_TxN, threshold_TxF)
+    votes = stats.count_votes(score_TxN, threshold_TxF)
     assert votes.replicas == 8
-    bin_FxN = flips.flip_bins(votes.votes_FxN, votes.replicas)
-    whole = true_positives(score_TxN, threshold_TxF, bin_FxN, member_N)
+    bin_FxN = stats.flip_bins(votes.votes_FxN, votes.replicas)
+    whole = stats.count_true_positives(score_TxN, threshold_TxF, bin_FxN, member_N)
     np.testing.assert_array_equal(whole, slowly(score_TxN, threshold_TxF, bin_FxN, member_N))
     cut = seed % 151
     parts = [
-        true_positives(score_TxN[:, of], threshold_TxF, bin_FxN[:, of], member_N[of])
+        stats.count_true_positives(score_TxN[:, of], threshold_TxF, bin_FxN[:, of], member_N[of])
         for of in (slice(cut), slice(cut, None))
     ]
     np.testing.assert_array_equal(sum(parts), whole)
     order = np.random.default_rng(seed).permutation(9)
-    moved = true_positives(score_TxN[order], threshold_TxF[order], bin_FxN, member_N)
+    moved = stats.count_true_positives(score_TxN[order], threshold_TxF[order], bin_FxN, member_N)
     np.testing.assert_array_equal(moved.sum(axis=0), whole.sum(axis=0))
     # Every vote for a member with votes is a true positive of one bin.
     of_members = np.nansum(votes.votes_FxN[:, member_N], axis=1)
@@ -90,7 +86,7 @@ def test_true_positives_are_the_slow_ones_in_any_order_and_blocks(seed, dtype):
 def test_shares_add_up_and_their_std_do_not(seed):
     rng = np.random.default_rng(seed)
     tp_RxFx5 = rng.integers(0, 30, (6, 3, 5))
-    got = contributions(tp_RxFx5, [150] * 3)
+    got = stats.tpr_contributions(tp_RxFx5, [150] * 3)
     total_RxF = tp_RxFx5.sum(axis=2)
     for part, bins in ((got.very_unstable, [3]), (got.coin_flip, [4]), (got.union, [3, 4])):
         of_RxF = tp_RxFx5[:, :, bins].sum(axis=2)
@@ -103,7 +99,7 @@ def test_shares_add_up_and_their_std_do_not(seed):
     np.testing.assert_allclose(
         got.union.share.mean_F, got.very_unstable.share.mean_F + got.coin_flip.share.mean_F
     )
-    moved = contributions(tp_RxFx5[rng.permutation(6)], [150] * 3)
+    moved = stats.tpr_contributions(tp_RxFx5[rng.permutation(6)], [150] * 3)
     np.testing.assert_allclose(moved.union.share.std_F, got.union.share.std_F)
 
 
@@ -112,7 +108,7 @@ def test_without_true_positives_shares_are_nought_or_suppressed():
     tp_RxFx5 = np.zeros((2, 3, 5), dtype=int)
     tp_RxFx5[1, 0] = [0, 0, 0, 1, 3]
     tp_RxFx5[:, 2, 4] = 5
-    got = contributions(tp_RxFx5, [10, 10, 5])
+    got = stats.tpr_contributions(tp_RxFx5, [10, 10, 5])
     np.testing.assert_allclose(got.tpr.mean_F, [0.2, 0, 1])
     np.testing.assert_allclose(got.coin_flip.share.mean_F, [(0 + 0.75) / 2, np.nan, 1])
     np.testing.assert_allclose(got.coin_flip.share.std_F, [0.375, np.nan, 0])
@@ -121,14 +117,14 @@ def test_without_true_positives_shares_are_nought_or_suppressed():
 
 
 def test_without_members_or_replicas():
-    got = contributions(np.zeros((2, 1, 5), int), [0])
+    got = stats.tpr_contributions(np.zeros((2, 1, 5), int), [0])
     assert np.isnan([got.tpr.mean_F, got.union.share.mean_F]).all()
     np.testing.assert_array_equal(got.tp.mean_F, [0])
-    nobody = contributions(np.zeros((0, 2, 5), int), [4, 4])
+    nobody = stats.tpr_contributions(np.zeros((0, 2, 5), int), [4, 4])
     assert np.isnan([nobody.tp.mean_F, nobody.tpr.std_F, nobody.coin_flip.share.mean_F]).all()
     assert nobody.replicas == 0
     none = np.zeros(0, bool)
-    empty = true_positives(np.empty((3, 0)), np.zeros((3, 2)), np.empty((2, 0)), none)
+    empty = stats.count_true_positives(np.empty((3, 0)), np.zeros((3, 2)), np.empty((2, 0)), none)
     np.testing.assert_array_equal(empty, np.zeros((3, 2, 5)))
 
 
@@ -137,7 +133,7 @@ def test_bins_are_found_in_long_rows():
     member_N = np.arange(1001) % 2 == 0
     bin_FxN = np.full((1, 1001), 4.0)
     bin_FxN[0, 1000] = 2
-    tp = true_positives(np.zeros((2, 1001)), [[0.0], [1.0]], bin_FxN, member_N)
+    tp = stats.count_true_positives(np.zeros((2, 1001)), [[0.0], [1.0]], bin_FxN, member_N)
     np.testing.assert_array_equal(tp, [[[0, 0, 1, 0, 500]], [[0, 0, 0, 0, 0]]])
 
 
@@ -145,11 +141,11 @@ def test_vote_counts_by_hand():
     # B = 6: 1 to 5 votes are like a coin's.
     votes_KxN = [[0, 1, 5, 6, 3, np.nan], [6, 6, 6, 6, 6, 6]]
     member_N = np.array([True, True, True, True, False, True])
-    counts = vote_counts(votes_KxN, member_N, 6)
-    np.testing.assert_array_equal(counts.positive_K, [12, 30])
-    np.testing.assert_array_equal(counts.coin_positive_K, [6, 0])
+    counts = stats.count_member_votes(votes_KxN, member_N, 6)
+    np.testing.assert_array_equal(counts.true_positives_K, [12, 30])
+    np.testing.assert_array_equal(counts.coin_flip_true_positives_K, [6, 0])
     np.testing.assert_array_equal(counts.members_K, [4, 5])
-    raw_K, free_K = coin_free_roc(counts, 6)
+    raw_K, free_K = stats.coin_flip_free_roc(counts, 6)
     np.testing.assert_allclose(raw_K, [12 / 24, 1])
     np.testing.assert_allclose(free_K, [6 / 24, 1])
 
@@ -158,56 +154,56 @@ def test_vote_counts_by_hand():
 @given(st.integers(0, 2**32 - 1), st.sampled_from([0.01, 0.05, 0.5]))
 def test_coin_free_curve_is_what_the_bins_say(seed, alpha):
     score_TxN, threshold_TxF, member_N = attacked(seed)
-    votes = flips.votes(score_TxN, threshold_TxF)
-    bin_FxN = flips.flip_bins(votes.votes_FxN, votes.replicas, alpha)
-    tp_RxFx5 = true_positives(score_TxN, threshold_TxF, bin_FxN, member_N)
+    votes = stats.count_votes(score_TxN, threshold_TxF)
+    bin_FxN = stats.flip_bins(votes.votes_FxN, votes.replicas, alpha)
+    tp_RxFx5 = stats.count_true_positives(score_TxN, threshold_TxF, bin_FxN, member_N)
     parts = [
-        vote_counts(votes.votes_FxN[:, of], member_N[of], votes.replicas, alpha)
+        stats.count_member_votes(votes.votes_FxN[:, of], member_N[of], votes.replicas, alpha)
         for of in (slice(60), slice(60, None))
     ]
     counts = parts[0] + parts[1]
     members_F = np.count_nonzero(~np.isnan(votes.votes_FxN) & member_N, axis=1)
     np.testing.assert_array_equal(counts.members_K, members_F)
-    np.testing.assert_array_equal(counts.positive_K, tp_RxFx5.sum(axis=(0, 2)))
-    np.testing.assert_array_equal(counts.coin_positive_K, tp_RxFx5[:, :, 4].sum(axis=0))
-    got = contributions(tp_RxFx5, members_F)
-    raw_K, free_K = coin_free_roc(counts, votes.replicas)
+    np.testing.assert_array_equal(counts.true_positives_K, tp_RxFx5.sum(axis=(0, 2)))
+    np.testing.assert_array_equal(counts.coin_flip_true_positives_K, tp_RxFx5[:, :, 4].sum(axis=0))
+    got = stats.tpr_contributions(tp_RxFx5, members_F)
+    raw_K, free_K = stats.coin_flip_free_roc(counts, votes.replicas)
     np.testing.assert_allclose(raw_K, got.tpr.mean_F)
     np.testing.assert_allclose(free_K, raw_K - got.coin_flip.tp.mean_F / members_F, atol=1e-12)
 
 
 def test_coin_free_curve_is_clipped_and_nan_without_members():
-    counts = VoteCounts(np.array([3, 0]), np.array([4, 0]), np.array([5, 0]))
-    raw_K, free_K = coin_free_roc(counts, 2)
+    counts = stats.MemberVoteCounts(np.array([3, 0]), np.array([4, 0]), np.array([5, 0]))
+    raw_K, free_K = stats.coin_flip_free_roc(counts, 2)
     np.testing.assert_allclose(raw_K, [0.3, np.nan])
     np.testing.assert_allclose(free_K, [0, np.nan])
 
 
 def test_bad_arguments():
     one, member_N = np.zeros((1, 3)), np.ones(3, bool)
-    with pytest.raises(ValueError, match="another"):
-        true_positives(one, [[0.0]], np.zeros((2, 3)), member_N)
+    with pytest.raises(ValueError, match="do not match"):
+        stats.count_true_positives(one, [[0.0]], np.zeros((2, 3)), member_N)
     with pytest.raises(ValueError, match="shape"):
-        true_positives(one, [[0.0], [0.0]], np.zeros((1, 3)), member_N)
+        stats.count_true_positives(one, [[0.0], [0.0]], np.zeros((1, 3)), member_N)
     for bad in (5, -1, 0.5, np.inf):
         with pytest.raises(ValueError, match="0 to 4"):
-            true_positives(one, [[0.0]], [[0, bad, 1]], member_N)
+            stats.count_true_positives(one, [[0.0]], [[0, bad, 1]], member_N)
     for members in (np.ones(2, bool), np.ones(3)):
         with pytest.raises(ValueError, match="booleans"):
-            true_positives(one, [[0.0]], np.zeros((1, 3)), members)
+            stats.count_true_positives(one, [[0.0]], np.zeros((1, 3)), members)
         with pytest.raises(ValueError, match="booleans"):
-            vote_counts(np.zeros((1, 3)), members, 6)
-    with pytest.raises(ValueError, match="one row a rate"):
-        vote_counts(np.zeros(3), member_N, 6)
-    with pytest.raises(ValueError, match="whole"):
-        vote_counts([[7, 0, 0]], member_N, 6)
+            stats.count_member_votes(np.zeros((1, 3)), members, 6)
+    with pytest.raises(ValueError, match="two-dimensional"):
+        stats.count_member_votes(np.zeros(3), member_N, 6)
+    with pytest.raises(ValueError, match="integers"):
+        stats.count_member_votes([[7, 0, 0]], member_N, 6)
     with pytest.raises(ValueError, match="shape"):
-        contributions(np.zeros((2, 1, 5), int), [1, 1])
+        stats.tpr_contributions(np.zeros((2, 1, 5), int), [1, 1])
     for tp, members in ((1, 0), (-1, 9)):
         with pytest.raises(ValueError, match="between 0"):
-            contributions(np.full((1, 1, 5), tp), [members])
-    counts = VoteCounts(*np.zeros((3, 2), int))
-    with pytest.raises(ValueError, match="1 or more"):
-        coin_free_roc(counts, 0)
+            stats.tpr_contributions(np.full((1, 1, 5), tp), [members])
+    counts = stats.MemberVoteCounts(*np.zeros((3, 2), int))
+    with pytest.raises(ValueError, match="at least 1"):
+        stats.coin_flip_free_roc(counts, 0)
     with pytest.raises(ValueError, match="same"):
-        _ = counts + VoteCounts(*np.zeros((3, 1), int))
+        _ = counts + stats.MemberVoteCounts(*np.zeros((3, 1), int))

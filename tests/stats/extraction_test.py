@@ -7,14 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lm_mia.stats import extraction
-from lm_mia.stats.extraction import Scheme
+from lm_mia import stats
 
 SCHEMES = [
-    Scheme(),
-    Scheme(temperature=0),
+    stats.SamplingScheme(),
+    stats.SamplingScheme(temperature=0),
     *(
-        Scheme(t, k, p)
+        stats.SamplingScheme(t, k, p)
         for t in (0.3, 1.0, 2.5)
         for k in (0, 1, 3, 7, 50)
         for p in (1.0, 0.9, 0.4, 1e-9)
@@ -22,7 +21,7 @@ SCHEMES = [
 ]
 
 
-def slow(logits_V: list[float], scheme: Scheme) -> list[float]:
+def slow(logits_V: list[float], scheme: stats.SamplingScheme) -> list[float]:
     """Probabilities of all pieces, from sorted lists."""
     V = len(logits_V)
     if scheme.temperature == 0:
@@ -46,12 +45,12 @@ def slow(logits_V: list[float], scheme: Scheme) -> list[float]:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=repr)
-def test_log_probabilities_equal_a_slow_reference(scheme: Scheme):
+def test_log_probabilities_equal_a_slow_reference(scheme: stats.SamplingScheme):
     rng = np.random.default_rng(1)
     logits_SxV = rng.normal(0, 3, (12, 7))
     expected = np.array([slow(row, scheme) for row in logits_SxV.tolist()])
     for v in range(7):
-        found_S = extraction.token_log_probs(logits_SxV, np.full(12, v), scheme)
+        found_S = stats.token_log_probs(logits_SxV, np.full(12, v), scheme)
         np.testing.assert_allclose(np.exp(found_S), expected[:, v], rtol=1e-12)
     np.testing.assert_allclose(expected.sum(1), 1)
 
@@ -61,15 +60,22 @@ def test_log_probabilities_do_instead_of_logits_and_leading_dimensions_are_kept(
     log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     token = np.arange(10).reshape(2, 5) % 9
     for scheme in SCHEMES:
-        both = [extraction.token_log_probs(a, token, scheme) for a in (logits, log_p)]
+        both = [stats.token_log_probs(a, token, scheme) for a in (logits, log_p)]
         assert both[0].shape == (2, 5)
         np.testing.assert_allclose(*both, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize(
-    "scheme", [Scheme(), Scheme(0.7, 3), Scheme(1.3, 0, 0.7), Scheme(1, 4, 0.8)], ids=repr
+    "scheme",
+    [
+        stats.SamplingScheme(),
+        stats.SamplingScheme(0.7, 3),
+        stats.SamplingScheme(1.3, 0, 0.7),
+        stats.SamplingScheme(1, 4, 0.8),
+    ],
+    ids=repr,
 )
-def test_suffixes_are_drawn_as_often_as_p_z_says(scheme: Scheme):
+def test_suffixes_are_drawn_as_often_as_p_z_says(scheme: stats.SamplingScheme):
     """All suffixes of 3 tokens, drawn 40,000 times from the slow reference; 5 standard deviations."""
     rng, V, S, n = np.random.default_rng(2), 5, 3, 40_000
     logits_SxV = rng.normal(0, 1.5, (S, V))
@@ -79,9 +85,7 @@ def test_suffixes_are_drawn_as_often_as_p_z_says(scheme: Scheme):
     for suffix in itertools.product(range(V), repeat=S):
         token_S = np.array(suffix)
         p_z = float(
-            np.exp(
-                extraction.log_probability(extraction.token_log_probs(logits_SxV, token_S, scheme))
-            )
+            np.exp(stats.suffix_log_prob(stats.token_log_probs(logits_SxV, token_S, scheme)))
         )
         seen = (drawn == token_S[:, None]).all(0).mean()
         assert abs(seen - p_z) <= 5 * math.sqrt(p_z * (1 - p_z) / n)
@@ -91,12 +95,18 @@ def test_suffixes_are_drawn_as_often_as_p_z_says(scheme: Scheme):
 
 def test_of_equally_likely_pieces():
     logits_SxV = np.zeros((1, 4))
-    p = [np.exp(extraction.token_log_probs(logits_SxV, [v], Scheme(0)))[0] for v in range(4)]
+    p = [
+        np.exp(stats.token_log_probs(logits_SxV, [v], stats.SamplingScheme(0)))[0] for v in range(4)
+    ]
     assert p == [1, 0, 0, 0]
-    p = [np.exp(extraction.token_log_probs(logits_SxV, [v], Scheme(1, 2)))[0] for v in range(4)]
+    p = [
+        np.exp(stats.token_log_probs(logits_SxV, [v], stats.SamplingScheme(1, 2)))[0]
+        for v in range(4)
+    ]
     np.testing.assert_allclose(p, 0.25)  # all are as likely as the second
     p = [
-        np.exp(extraction.token_log_probs(logits_SxV, [v], Scheme(1, 0, 0.6)))[0] for v in range(4)
+        np.exp(stats.token_log_probs(logits_SxV, [v], stats.SamplingScheme(1, 0, 0.6)))[0]
+        for v in range(4)
     ]
     np.testing.assert_allclose(p, [1 / 3, 1 / 3, 1 / 3, 0])
 
@@ -115,23 +125,25 @@ def test_probability_equals_exact_arithmetic(p_z: Fraction, n: int):
             if p_z < Fraction(1, 2)
             else 1 - float(1 - p_z) ** n
         )
-    found = float(extraction.probability(math.log(p_z.numerator) - math.log(p_z.denominator), n))
+    found = float(
+        stats.extraction_probability(math.log(p_z.numerator) - math.log(p_z.denominator), n)
+    )
     assert found == pytest.approx(exact, rel=1e-12)
 
 
 def test_queries_at_tiny_p_z():
     """-log(1/2) / 1e-18, which is no number if 1 - 1e-18 is formed."""
     log_p = math.log(1e-18)
-    n = float(extraction.queries(log_p, 0.5))
+    n = float(stats.required_queries(log_p, 0.5))
     assert n == pytest.approx(math.log(2) * 1e18, rel=1e-12)
-    assert float(extraction.probability(log_p, n)) == pytest.approx(0.5, rel=1e-12)
+    assert float(stats.extraction_probability(log_p, n)) == pytest.approx(0.5, rel=1e-12)
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.integers(1, 60), st.integers(2, 60), st.integers(1, 99))
 def test_queries_are_the_fewest_that_reach_the_probability(a: int, b: int, percent: int):
     p_z, p = Fraction(a, a + b), Fraction(percent, 100)
-    n = int(extraction.queries(math.log(a / (a + b)), float(p)))
+    n = int(stats.required_queries(math.log(a / (a + b)), float(p)))
     assert n >= 1
     # exact: the success probability of n is p at least, and that of one fewer is not (but for p as a float)
     assert 1 - (1 - p_z) ** n >= p - Fraction(1, 10**12)
@@ -139,26 +151,24 @@ def test_queries_are_the_fewest_that_reach_the_probability(a: int, b: int, perce
 
 
 def test_edges():
-    assert extraction.queries([0.0, -math.inf, math.log(0.5)], 0.5).tolist() == [1, math.inf, 1]
-    assert extraction.queries([0.0, -1.0], 1.0).tolist() == [1, math.inf]
-    assert extraction.probability([0.0, -math.inf, -745.0], 10**6).tolist()[:2] == [1, 0]
+    assert stats.required_queries([0.0, -math.inf, math.log(0.5)], 0.5).tolist() == [1, math.inf, 1]
+    assert stats.required_queries([0.0, -1.0], 1.0).tolist() == [1, math.inf]
+    assert stats.extraction_probability([0.0, -math.inf, -745.0], 10**6).tolist()[:2] == [1, 0]
     for p in (0, -0.1, 1.1, math.nan):
         with pytest.raises(ValueError, match="must be in"):
-            extraction.queries(-1.0, p)
+            stats.required_queries(-1.0, p)
     with pytest.raises(ValueError, match="must not be above 0"):
-        extraction.probability(0.1, 1)
-    assert extraction.extracted_share([0.0, -1.0, -50.0], 1, 0.3) == pytest.approx(2 / 3)
-    assert str(Scheme(0)) == "greedy"
-    assert str(Scheme(0.5, 40, 0.9)) == "temperature 0.5, top 40, top p 0.9"
+        stats.extraction_probability(0.1, 1)
+    assert stats.extraction_rate([0.0, -1.0, -50.0], 1, 0.3) == pytest.approx(2 / 3)
+    assert str(stats.SamplingScheme(0)) == "greedy"
+    assert str(stats.SamplingScheme(0.5, 40, 0.9)) == "temperature 0.5, top 40, top p 0.9"
 
 
 @pytest.mark.parametrize("shift", [0.0, 1.0, 0.1, -7.3, 1e3])
 def test_ties_at_top_p_do_not_depend_on_a_constant(shift: float):
     """Of two equally likely pieces the first reaches a half, and the other is never drawn."""
     logits_SxV = np.full((2, 2), shift)
-    found = extraction.token_log_probs(logits_SxV, [0, 1], extraction.Scheme(1, 0, 0.5))
+    found = stats.token_log_probs(logits_SxV, [0, 1], stats.SamplingScheme(1, 0, 0.5))
     assert found.tolist() == [0.0, -np.inf]
-    four = extraction.token_log_probs(
-        np.full((4, 4), shift), range(4), extraction.Scheme(1, 0, 0.5)
-    )
+    four = stats.token_log_probs(np.full((4, 4), shift), range(4), stats.SamplingScheme(1, 0, 0.5))
     np.testing.assert_allclose(four, [-np.log(2), -np.log(2), -np.inf, -np.inf], atol=1e-15)

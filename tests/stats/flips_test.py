@@ -6,10 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lm_mia import stats
 from lm_mia.stats import flips
-from lm_mia.stats.coin_flip import coin_flip_cutoff, p_value
-from lm_mia.stats.flips import mean_abs_distance
-from lm_mia.stats.roc import tpr_at_fpr
 
 
 def votes_slowly(score_TxN, threshold_TxF):
@@ -27,21 +25,21 @@ def votes_slowly(score_TxN, threshold_TxF):
 
 def test_votes_by_hand():
     score_TxN = [[1.0, 2.0, 3.0, np.nan], [1.0, 0.0, 3.0, 4.0], [0.0, 0.0, np.inf, 4.0]]
-    got = flips.votes(score_TxN, [[2.0, np.inf], [1.0, -np.inf], [np.inf, np.inf]])
+    got = stats.count_votes(score_TxN, [[2.0, np.inf], [1.0, -np.inf], [np.inf, np.inf]])
     np.testing.assert_array_equal(got.votes_FxN, [[1, 1, 3, np.nan], [1, 1, 2, np.nan]])
     assert (got.replicas, got.left_out) == (3, 1)
 
 
 def test_a_lost_target_is_no_replica():
     score_TxN = np.array([[1.0, 2.0], [np.nan, np.nan], [3.0, 0.0]])
-    got = flips.votes(score_TxN, [[1.5, 9], [np.nan, np.nan], [1.5, 0]])
+    got = stats.count_votes(score_TxN, [[1.5, 9], [np.nan, np.nan], [1.5, 0]])
     np.testing.assert_array_equal(got.votes_FxN, [[1, 1], [1, 1]])
     assert (got.replicas, got.left_out) == (2, 0)
-    nobody = flips.votes(score_TxN, np.full((3, 1), np.nan))
+    nobody = stats.count_votes(score_TxN, np.full((3, 1), np.nan))
     np.testing.assert_array_equal(nobody.votes_FxN, [[0, 0]])
     assert nobody.replicas == 0
     with pytest.raises(ValueError, match="all rates"):
-        flips.votes(score_TxN, [[1.5, 9], [np.nan, 1], [1.5, 0]])
+        stats.count_votes(score_TxN, [[1.5, 9], [np.nan, 1], [1.5, 0]])
 
 
 @settings(max_examples=40)
@@ -57,7 +55,7 @@ def test_votes_are_the_slow_ones(seed, cells, dtype):
     threshold_TxF[rng.integers(5)] = np.nan
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(flips, "_VOTE_CELLS", cells)
-        got = flips.votes(score_TxN, threshold_TxF)
+        got = stats.count_votes(score_TxN, threshold_TxF)
     want_FxN = votes_slowly(score_TxN, threshold_TxF)
     np.testing.assert_array_equal(got.votes_FxN, want_FxN)
     assert got.replicas == 4
@@ -66,7 +64,7 @@ def test_votes_are_the_slow_ones(seed, cells, dtype):
 
 @pytest.mark.parametrize("replicas", [255, 256, 300])
 def test_votes_do_not_overflow(replicas):
-    votes = flips.votes(np.zeros((replicas, 3)), np.zeros((replicas, 2)))
+    votes = stats.count_votes(np.zeros((replicas, 3)), np.zeros((replicas, 2)))
     np.testing.assert_array_equal(votes.votes_FxN, np.full((2, 3), replicas))
 
 
@@ -74,8 +72,8 @@ def test_votes_of_float32_agree_with_their_thresholds():
     rng = np.random.default_rng(0)
     score_TxN = rng.normal(size=(5, 1000)).astype(np.float32)
     member_N = rng.random(1000) < 0.5
-    points = tpr_at_fpr(score_TxN, member_N, [0.1, 1.0])
-    votes_FxN = flips.votes(score_TxN, points.threshold_TxF).votes_FxN
+    points = stats.tpr_at_fpr(score_TxN, member_N, [0.1, 1.0])
+    votes_FxN = stats.count_votes(score_TxN, points.threshold_TxF).votes_FxN
     assert votes_FxN[0, ~member_N].sum() == 5 * np.floor(0.1 * np.sum(~member_N))
     assert np.all(votes_FxN[1] == 5)
 
@@ -85,8 +83,8 @@ def test_votes_of_large_losses_with_small_spreads():
     small_TxN = rng.integers(-500, 500, (4, 200)) * 2.0**-19  # exact beside 1e6
     threshold_TxF = small_TxN[:, :3]
     np.testing.assert_array_equal(
-        flips.votes(small_TxN + 1e6, threshold_TxF + 1e6).votes_FxN,
-        flips.votes(small_TxN, threshold_TxF).votes_FxN,
+        stats.count_votes(small_TxN + 1e6, threshold_TxF + 1e6).votes_FxN,
+        stats.count_votes(small_TxN, threshold_TxF).votes_FxN,
     )
 
 
@@ -101,32 +99,32 @@ def test_flip_rate_is_the_share_of_disagreeing_pairs(replicas, seed):
         decision_TxFxN[i] != decision_TxFxN[j]
         for i, j in itertools.combinations(range(replicas), 2)
     ]
-    votes = flips.votes(score_TxN, threshold_TxF)
-    rate_FxN = flips.flip_rate(votes.votes_FxN, votes.replicas)
+    votes = stats.count_votes(score_TxN, threshold_TxF)
+    rate_FxN = stats.flip_rate(votes.votes_FxN, votes.replicas)
     np.testing.assert_allclose(rate_FxN, np.mean(pairs, axis=0), atol=1e-15)
-    assert rate_FxN.max() <= flips.max_flip_rate(replicas)
+    assert rate_FxN.max() <= stats.max_flip_rate(replicas)
     order, cols = rng.permutation(replicas), rng.permutation(20)
-    moved_FxN = flips.votes(score_TxN[order][:, cols], threshold_TxF[order]).votes_FxN
+    moved_FxN = stats.count_votes(score_TxN[order][:, cols], threshold_TxF[order]).votes_FxN
     np.testing.assert_array_equal(moved_FxN, votes.votes_FxN[:, cols])
 
 
 def test_flip_rate_by_hand():
-    np.testing.assert_allclose(flips.flip_rate([0, 1, 2, 4, np.nan], 4), [0, 0.5, 4 / 6, 0, np.nan])
-    assert flips.flip_rate([], 4).shape == (0,)
-    assert flips.flip_rate(63, 127) == flips.max_flip_rate(127)
+    np.testing.assert_allclose(stats.flip_rate([0, 1, 2, 4, np.nan], 4), [0, 0.5, 4 / 6, 0, np.nan])
+    assert stats.flip_rate([], 4).shape == (0,)
+    assert stats.flip_rate(63, 127) == stats.max_flip_rate(127)
 
 
 @pytest.mark.parametrize("replicas", [*range(2, 60), 125, 126, 127, 128])
 @pytest.mark.parametrize("alpha", [0.01, 0.05, 0.3])
 def test_bins_by_rational_numbers(replicas, alpha):
-    k_low, cutoff = coin_flip_cutoff(replicas, alpha)
-    edges = flips.flip_edges(replicas, alpha)
+    k_low, cutoff = stats.coin_flip_cutoff(replicas, alpha)
+    edges = stats.flip_bin_edges(replicas, alpha)
     assert np.all(np.diff(edges) >= 0)
     assert edges[4] == cutoff
     votes = np.arange(replicas + 1)
-    got = flips.flip_bins(votes, replicas, alpha)
+    got = stats.flip_bins(votes, replicas, alpha)
     np.testing.assert_array_equal(got, got[::-1])
-    np.testing.assert_array_equal(got == 4, p_value(votes, replicas) >= alpha)
+    np.testing.assert_array_equal(got == 4, stats.p_value(votes, replicas) >= alpha)
     t = Fraction(2 * k_low * (replicas - k_low), replicas * (replicas - 1))
     for k in range(replicas + 1):
         rate = Fraction(2 * k * (replicas - k), replicas * (replicas - 1))
@@ -136,36 +134,36 @@ def test_bins_by_rational_numbers(replicas, alpha):
 
 def test_a_rate_on_an_edge_belongs_above():
     # In turn 2 * 20 / 420 = 2/21, 2 * 19 / 380 = 1/10, 4 * 14 / 240 = 7/30, and 2 * 4 / 20 = 2/5.
-    assert flips.flip_bins(1, 21) == 0
-    assert flips.flip_bins(1, 20) == 1
-    assert flips.flip_bins(2, 16) == 1
-    assert flips.flip_bins(2, 5, alpha=0.5) == 4
-    assert flips.flip_bins(1, 5, alpha=0.5) == 3
+    assert stats.flip_bins(1, 21) == 0
+    assert stats.flip_bins(1, 20) == 1
+    assert stats.flip_bins(2, 16) == 1
+    assert stats.flip_bins(2, 5, alpha=0.5) == 4
+    assert stats.flip_bins(1, 5, alpha=0.5) == 3
 
 
 def test_few_replicas():
-    np.testing.assert_array_equal(flips.flip_edges(2), [0, 0, 0, 0, 0, 1])
-    np.testing.assert_array_equal(flips.flip_bins([0, 1, 2], 2), [4, 4, 4])
-    np.testing.assert_allclose(flips.flip_edges(6), [0, 0.1, 0.25, 1 / 3, 1 / 3, 0.6])
-    np.testing.assert_array_equal(flips.flip_bins([0, 1, 3, 6], 6), [0, 4, 4, 0])
+    np.testing.assert_array_equal(stats.flip_bin_edges(2), [0, 0, 0, 0, 0, 1])
+    np.testing.assert_array_equal(stats.flip_bins([0, 1, 2], 2), [4, 4, 4])
+    np.testing.assert_allclose(stats.flip_bin_edges(6), [0, 0.1, 0.25, 1 / 3, 1 / 3, 0.6])
+    np.testing.assert_array_equal(stats.flip_bins([0, 1, 3, 6], 6), [0, 4, 4, 0])
 
 
 def test_counts_and_shares_by_hand():
     # B = 127: 0 -> bin 0, 10 -> .146, 25 -> .319, 51 and 76 -> .484, 52 and 75 -> coin flip.
     votes_N = np.array([0, 10, 25, 51, 52, 75, 76, np.nan, 127, 0])
     member_N = np.array([1, 1, 1, 1, 1, 0, 0, 0, 0, 0], dtype=bool)
-    counts = flips.flip_counts(votes_N, member_N, 127)
+    counts = stats.count_flip_bins(votes_N, member_N, 127)
     np.testing.assert_array_equal(counts.member_Fx5, [[1, 1, 1, 1, 1]])
     np.testing.assert_array_equal(counts.nonmember_Fx5, [[2, 0, 0, 1, 1]])
     np.testing.assert_array_equal(counts.left_out_F, [1])
-    got = flips.flip_shares(counts, 127)
+    got = stats.flip_bin_shares(counts, 127)
     np.testing.assert_allclose(got.member_Fx5, [[0.2] * 5])
     np.testing.assert_allclose(got.nonmember_Fx5, [[0.5, 0, 0, 0.25, 0.25]])
     assert (got.members_F[0], got.nonmembers_F[0], got.left_out_F[0]) == (5, 4, 1)
-    np.testing.assert_array_equal(got.edges_6, flips.flip_edges(127))
-    assert len(flips.BIN_NAMES) == got.member_Fx5.shape[1]
-    assert flips.BIN_NAMES[flips.VERY_UNSTABLE] == "very unstable"
-    assert flips.BIN_NAMES[flips.COIN_FLIP] == "coin flip"
+    np.testing.assert_array_equal(got.edges_6, stats.flip_bin_edges(127))
+    assert len(stats.FLIP_BIN_NAMES) == got.member_Fx5.shape[1]
+    assert stats.FLIP_BIN_NAMES[stats.VERY_UNSTABLE_BIN] == "very unstable"
+    assert stats.FLIP_BIN_NAMES[stats.COIN_FLIP_BIN] == "coin flip"
 
 
 @settings(max_examples=30)
@@ -175,15 +173,15 @@ def test_counts_of_blocks_add_up(seed, replicas):
     votes_FxN = rng.integers(0, replicas + 1, (3, 50)).astype(float)
     votes_FxN[rng.random(votes_FxN.shape) < 0.1] = np.nan
     member_N = rng.random(50) < 0.3
-    whole = flips.flip_counts(votes_FxN, member_N, replicas, 0.1)
-    bin_FxN = flips.flip_bins(votes_FxN, replicas, 0.1)
+    whole = stats.count_flip_bins(votes_FxN, member_N, replicas, 0.1)
+    bin_FxN = stats.flip_bins(votes_FxN, replicas, 0.1)
     for f, b in itertools.product(range(3), range(5)):
         assert whole.member_Fx5[f, b] == sum(bin_FxN[f, member_N] == b)
         assert whole.nonmember_Fx5[f, b] == sum(bin_FxN[f, ~member_N] == b)
     np.testing.assert_array_equal(whole.left_out_F, np.isnan(votes_FxN).sum(axis=1))
     cut = int(rng.integers(0, 51))  # blocks without a sample, too
     parts = [
-        flips.flip_counts(votes_FxN[:, of], member_N[of], replicas, 0.1)
+        stats.count_flip_bins(votes_FxN[:, of], member_N[of], replicas, 0.1)
         for of in (slice(cut), slice(cut, None))
     ]
     added = parts[0] + parts[1]
@@ -194,7 +192,7 @@ def test_counts_of_blocks_add_up(seed, replicas):
 
 def test_only_counts_of_the_same_rates_add():
     member_N = np.array([True, False])
-    one, two = (flips.flip_counts(np.zeros((f, 2)), member_N, 4) for f in (1, 2))
+    one, two = (stats.count_flip_bins(np.zeros((f, 2)), member_N, 4) for f in (1, 2))
     with pytest.raises(ValueError, match="same"):
         _ = one + two
 
@@ -228,13 +226,13 @@ def test_shares_without_a_class_are_nan():
 
 
 def shares(votes, member_N, replicas):
-    return flips.flip_shares(flips.flip_counts(votes, member_N, replicas), replicas)
+    return stats.flip_bin_shares(stats.count_flip_bins(votes, member_N, replicas), replicas)
 
 
 def test_error_rates_by_hand():
     member_N = np.array([0, 0, 0, 0, 1, 1], dtype=bool)
     score_TxN = np.array([[1.0, 2, 3, 4, 3.5, 5], [1, 2, 3, 4, 0, 0], [np.nan] * 6])
-    got = flips.error_rates(tpr_at_fpr(score_TxN, member_N, [0.25, 1.0]))
+    got = stats.error_rates(stats.tpr_at_fpr(score_TxN, member_N, [0.25, 1.0]))
     # At 1/4 both thresholds are 4: the first finds one member of two, the second none.
     np.testing.assert_allclose(got.tpr.mean_F, [0.25, 1])
     np.testing.assert_allclose(got.tpr.std_F, [0.25, 0])
@@ -243,11 +241,11 @@ def test_error_rates_by_hand():
     np.testing.assert_allclose(got.fpr.mean_F, [0.25, 1])
     np.testing.assert_allclose(got.tnr.mean_F, [0.75, 0])
     np.testing.assert_allclose(got.fpr.std_F, [0, 0])
-    np.testing.assert_allclose(got.acc.mean_F, [(4 + 3) / 12, 2 / 6])
-    np.testing.assert_allclose(got.acc.std_F, [1 / 12, 0], atol=1e-15)
+    np.testing.assert_allclose(got.accuracy.mean_F, [(4 + 3) / 12, 2 / 6])
+    np.testing.assert_allclose(got.accuracy.std_F, [1 / 12, 0], atol=1e-15)
     # Balanced: (1/2 + 3/4) / 2 and (0 + 3/4) / 2.
-    np.testing.assert_allclose(got.balanced_acc.mean_F, [1 / 2, 1 / 2])
-    np.testing.assert_allclose(got.balanced_acc.std_F, [1 / 8, 0], atol=1e-15)
+    np.testing.assert_allclose(got.balanced_accuracy.mean_F, [1 / 2, 1 / 2])
+    np.testing.assert_allclose(got.balanced_accuracy.std_F, [1 / 8, 0], atol=1e-15)
     np.testing.assert_array_equal(got.nominal_fpr_F, [0.25, 1])
     np.testing.assert_array_equal(got.left_out_T, [0, 0, 6])
     assert got.targets_left_out == 1
@@ -261,10 +259,12 @@ def test_error_rates_hang_together(seed, ties):
     score_TxN = rng.normal(size=(4, 60)) + member_N
     score_TxN = np.round(score_TxN) if ties else score_TxN
     fprs = np.array([0, 0.1, 0.45, 1.0])
-    got = flips.error_rates(tpr_at_fpr(score_TxN, member_N, fprs))
+    got = stats.error_rates(stats.tpr_at_fpr(score_TxN, member_N, fprs))
     assert np.all(got.fpr.mean_F <= fprs + 1e-15)
-    np.testing.assert_allclose(got.acc.mean_F, (got.tpr.mean_F + got.tnr.mean_F) / 2, atol=1e-12)
-    np.testing.assert_allclose(got.balanced_acc.mean_F, got.acc.mean_F, atol=1e-12)
+    np.testing.assert_allclose(
+        got.accuracy.mean_F, (got.tpr.mean_F + got.tnr.mean_F) / 2, atol=1e-12
+    )
+    np.testing.assert_allclose(got.balanced_accuracy.mean_F, got.accuracy.mean_F, atol=1e-12)
     np.testing.assert_allclose(got.tpr.mean_F + got.fnr.mean_F, 1)
     np.testing.assert_allclose(got.tpr.std_F, got.fnr.std_F, atol=1e-12)
     if not ties:
@@ -274,28 +274,28 @@ def test_error_rates_hang_together(seed, ties):
 
 def test_bad_arguments():
     with pytest.raises(ValueError, match="shape"):
-        flips.votes([[1.0, 2.0]], [[1.0], [2.0]])
+        stats.count_votes([[1.0, 2.0]], [[1.0], [2.0]])
     with pytest.raises(ValueError, match="shape"):
-        flips.votes([[1.0, 2.0]], [1.0])
+        stats.count_votes([[1.0, 2.0]], [1.0])
     with pytest.raises(ValueError, match="shape"):
-        flips.votes([1.0, 2.0], [[1.0, 2.0]])
-    with pytest.raises(ValueError, match="whole"):
-        flips.flip_rate([5], 4)
-    for function in (flips.max_flip_rate, flips.flip_edges, lambda b: flips.flip_rate([0], b)):
-        with pytest.raises(ValueError, match="2 or more"):
+        stats.count_votes([1.0, 2.0], [[1.0, 2.0]])
+    with pytest.raises(ValueError, match="integers"):
+        stats.flip_rate([5], 4)
+    for function in (stats.max_flip_rate, stats.flip_bin_edges, lambda b: stats.flip_rate([0], b)):
+        with pytest.raises(ValueError, match="at least 2"):
             function(1)
     with pytest.raises(ValueError, match="alpha"):
-        flips.flip_bins([1], 4, alpha=0)
+        stats.flip_bins([1], 4, alpha=0)
     with pytest.raises(ValueError, match="shape"):
-        flips.flip_counts([1, 2], np.array([True]), 4)
+        stats.count_flip_bins([1, 2], np.array([True]), 4)
     with pytest.raises(ValueError, match="booleans"):
-        flips.flip_counts([1, 2], np.array([1, 0]), 4)
+        stats.count_flip_bins([1, 2], np.array([1, 0]), 4)
 
 
 def test_distance_by_hand():
     posterior_TxN = [[0.2, 0.9, np.nan], [0.5, 0.6, 0.5], [np.nan, np.nan, np.nan]]
     threshold_TxF = [[0.5, 1.0], [0.6, 0.0], [np.nan, np.nan]]  # the third run is lost
-    got = mean_abs_distance(posterior_TxN, threshold_TxF)
+    got = stats.mean_distance_to_threshold(posterior_TxN, threshold_TxF)
     # Above and below do not cancel: (|.2 - .5| + |.5 - .6|) / 2 and so on.
     np.testing.assert_allclose(got, [[0.2, 0.2, np.nan], [0.65, 0.35, np.nan]])
 
@@ -309,7 +309,7 @@ def test_distance_is_the_slow_one(seed, cells, dtype):
     threshold_TxF = rng.random((4, 3))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(flips, "_DISTANCE_CELLS", cells)
-        got = mean_abs_distance(posterior_TxN, threshold_TxF)
+        got = stats.mean_distance_to_threshold(posterior_TxN, threshold_TxF)
     want = [
         [
             np.mean([abs(float(p) - t) for p, t in zip(p_T, t_T, strict=True)])
@@ -319,19 +319,21 @@ def test_distance_is_the_slow_one(seed, cells, dtype):
     ]
     np.testing.assert_allclose(got, want, rtol=1e-12)
     order = rng.permutation(4)
-    moved = mean_abs_distance(posterior_TxN[order], threshold_TxF[order])
+    moved = stats.mean_distance_to_threshold(posterior_TxN[order], threshold_TxF[order])
     np.testing.assert_allclose(moved, got, rtol=1e-12)
 
 
 def test_distance_without_replicas_or_samples():
-    assert np.isnan(mean_abs_distance(np.zeros((2, 3)), np.full((2, 1), np.nan))).all()
-    assert mean_abs_distance(np.empty((2, 0)), np.zeros((2, 4))).shape == (4, 0)
+    assert np.isnan(
+        stats.mean_distance_to_threshold(np.zeros((2, 3)), np.full((2, 1), np.nan))
+    ).all()
+    assert stats.mean_distance_to_threshold(np.empty((2, 0)), np.zeros((2, 4))).shape == (4, 0)
 
 
 def test_distance_of_scores_is_refused():
     with pytest.raises(ValueError, match="posterior"):
-        mean_abs_distance([[0.2, 1.5]], [[0.5]])
+        stats.mean_distance_to_threshold([[0.2, 1.5]], [[0.5]])
     with pytest.raises(ValueError, match="posterior"):
-        mean_abs_distance([[0.2, 0.5]], [[-np.inf]])
+        stats.mean_distance_to_threshold([[0.2, 0.5]], [[-np.inf]])
     with pytest.raises(ValueError, match="shape"):
-        mean_abs_distance([[0.2, 0.5]], [0.5])
+        stats.mean_distance_to_threshold([[0.2, 0.5]], [0.5])

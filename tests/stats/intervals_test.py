@@ -3,7 +3,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lm_mia.stats import intervals, roc
+from lm_mia import stats
+from lm_mia.stats import intervals
 
 TIED = st.lists(st.integers(-3, 3), min_size=1, max_size=30).map(lambda x: np.array(x, float))
 RATES = st.one_of(st.floats(0, 1), st.integers(0, 20).map(lambda i: i / 20))
@@ -29,10 +30,10 @@ def slow_replicates(score_N, member_N, fprs, replicates, seed):
         tprs = []
         for fpr in fprs:
             try:
-                tprs.append(roc.tpr_at_fpr(score, member, fpr).tpr_TxF[0, 0])
+                tprs.append(stats.tpr_at_fpr(score, member, fpr).tpr_TxF[0, 0])
             except ValueError:  # too many drawn at +inf
                 tprs.append(0.0)
-        rows.append([roc.auc(score, member).auc_T[0], *tprs])
+        rows.append([stats.auc(score, member).auc_T[0], *tprs])
     return np.array(rows)
 
 
@@ -50,20 +51,22 @@ def agree(got, rows, t=0, confidence=0.95):
 
 def test_by_hand():
     # One score each: every redrawn sample is the sample.
-    got = intervals.intervals([0.0, 1.0], np.array([False, True]), [0.0, 0.5, 1.0], replicates=3)
+    got = stats.bootstrap_intervals(
+        [0.0, 1.0], np.array([False, True]), [0.0, 0.5, 1.0], replicates=3
+    )
     np.testing.assert_array_equal(ends(got), [[1, 0, 0, 1]] * 2)
     np.testing.assert_array_equal(got.tpr_TxF, [[0, 0, 1]])
     # Non-members 0 and 2, member 1: AUC is 1, 1/2 or 0 as 0 is drawn twice, once or never. At FPR
     # 1/2 the threshold is 2 if both are drawn and +inf otherwise: the member is never called.
     score, member = [0.0, 2.0, 1.0], np.array([False, False, True])
-    one = [intervals.intervals(score, member, 0.5, replicates=1, seed=s) for s in range(200)]
+    one = [stats.bootstrap_intervals(score, member, 0.5, replicates=1, seed=s) for s in range(200)]
     drawn = np.array([o.auc_low_T[0] for o in one])
     np.testing.assert_array_equal(np.unique(drawn), [0, 0.5, 1])
     assert 80 <= np.sum(drawn == 0.5) <= 120
     assert all(o.tpr_high_TxF[0, 0] == 0 for o in one)
     # Members 1 and 3 now: a threshold of 2 calls the 3s.
     score, member = [0.0, 2.0, 1.0, 3.0], np.array([False, False, True, True])
-    one = [intervals.intervals(score, member, 0.5, replicates=1, seed=s) for s in range(400)]
+    one = [stats.bootstrap_intervals(score, member, 0.5, replicates=1, seed=s) for s in range(400)]
     drawn = np.array([o.tpr_low_TxF[0, 0] for o in one])
     # Both non-members (1/2), and two 3s of two (1/4) or one (1/2).
     np.testing.assert_allclose(
@@ -79,9 +82,11 @@ def test_a_replicate_is_exactly_the_metrics_of_the_samples_written_out(
 ):
     score, member = np.r_[out, ins], np.r_[out * 0, ins * 0 + 1] == 1
     rows = slow_replicates(score, member, fprs, replicates, seed)
-    first = intervals.intervals(score, member, fprs, replicates=1, seed=seed)
+    first = stats.bootstrap_intervals(score, member, fprs, replicates=1, seed=seed)
     np.testing.assert_array_equal(ends(first), [rows[0], rows[0]])
-    got = intervals.intervals(score, member, fprs, replicates=replicates, confidence=0.8, seed=seed)
+    got = stats.bootstrap_intervals(
+        score, member, fprs, replicates=replicates, confidence=0.8, seed=seed
+    )
     agree(got, rows, confidence=0.8)
     assert got.fpr_F.shape == (len(fprs),)
 
@@ -94,11 +99,11 @@ def test_exact_however_it_is_cut(digits, block, dtype, monkeypatch):
     score_TxN, member_N = noisy(digits, T=2, N=150, digits=digits)
     score_TxN = score_TxN.astype(dtype)
     fprs = [0.0, 0.01, 0.1, 0.25, 0.5, 0.9, 1.0]
-    got = intervals.intervals(score_TxN, member_N, fprs, replicates=33, seed=5)
+    got = stats.bootstrap_intervals(score_TxN, member_N, fprs, replicates=33, seed=5)
     for t, score_N in enumerate(score_TxN):
         rows = slow_replicates(score_N, member_N, fprs, 33, 5)
         agree(got, rows, t)
-    points = roc.tpr_at_fpr(score_TxN, member_N, fprs)
+    points = stats.tpr_at_fpr(score_TxN, member_N, fprs)
     np.testing.assert_array_equal(got.tpr_TxF, points.tpr_TxF)
     np.testing.assert_array_equal(got.auc_T, points.auc_T)
     np.testing.assert_array_equal(got.left_out_T, points.left_out_T)
@@ -108,7 +113,7 @@ def test_exact_however_it_is_cut(digits, block, dtype, monkeypatch):
 @pytest.mark.montecarlo
 def test_against_resampling_with_another_generator():
     score_TxN, member_N = noisy(6, T=1, N=80, digits=1)
-    got = intervals.intervals(score_TxN, member_N, [0.2], replicates=3000, confidence=0.9)
+    got = stats.bootstrap_intervals(score_TxN, member_N, [0.2], replicates=3000, confidence=0.9)
     there = ~np.isnan(score_TxN[0])
     out, ins = score_TxN[0, there & ~member_N], score_TxN[0, there & member_N]
     rng = np.random.default_rng(1)
@@ -116,7 +121,7 @@ def test_against_resampling_with_another_generator():
     for _ in range(3000):
         o, i = rng.choice(out, out.size), rng.choice(ins, ins.size)
         auc = np.mean((i[:, None] > o) + 0.5 * (i[:, None] == o))
-        drawn.append((auc, np.mean(i >= roc.threshold_at_fpr(o, 0.2))))
+        drawn.append((auc, np.mean(i >= stats.threshold_at_fpr(o, 0.2))))
     want = np.quantile(drawn, [0.05, 0.95], axis=0)
     np.testing.assert_allclose(ends(got)[:, 0], want[:, 0], atol=0.01)
     np.testing.assert_allclose(ends(got)[:, 1], want[:, 1], atol=0.04)
@@ -130,31 +135,33 @@ def test_infinite_scores():
     rows = [slow_replicates(score, member, fprs, 1, seed)[0] for seed in range(60)]
     assert {0.0, 1 / 12} <= {row[1] for row in rows}
     for seed, row in enumerate(rows):
-        got = intervals.intervals(score, member, fprs, replicates=1, seed=seed)
+        got = stats.bootstrap_intervals(score, member, fprs, replicates=1, seed=seed)
         np.testing.assert_array_equal(ends(got), [row, row])
-    every = intervals.intervals([np.inf, np.inf, 0.0], np.arange(3) == 2, 1.0, replicates=5)
+    every = stats.bootstrap_intervals([np.inf, np.inf, 0.0], np.arange(3) == 2, 1.0, replicates=5)
     np.testing.assert_array_equal(ends(every), [[0, 1]] * 2)
     with pytest.raises(ValueError, match="inf"):  # the sample itself cannot reach it
-        intervals.intervals(score, member, 0.05)
+        stats.bootstrap_intervals(score, member, 0.05)
 
 
 def test_it_depends_on_seed_alone():
     score_TxN, member_N = noisy(2, missing=0)
-    one = intervals.intervals(score_TxN, member_N, 0.1, replicates=50, seed=3)
-    again = intervals.intervals(score_TxN[1], member_N, 0.1, replicates=50, seed=3)
-    other = intervals.intervals(score_TxN, member_N, 0.1, replicates=50, seed=4)
+    one = stats.bootstrap_intervals(score_TxN, member_N, 0.1, replicates=50, seed=3)
+    again = stats.bootstrap_intervals(score_TxN[1], member_N, 0.1, replicates=50, seed=3)
+    other = stats.bootstrap_intervals(score_TxN, member_N, 0.1, replicates=50, seed=4)
     np.testing.assert_array_equal(ends(one, 1), ends(again))
     assert np.any(ends(one, 1) != ends(other, 1))
     assert np.all((one.auc_low_T < one.auc_T) & (one.auc_T < one.auc_high_T))
-    wider = intervals.intervals(score_TxN, member_N, 0.1, replicates=50, seed=3, confidence=0.99)
+    wider = stats.bootstrap_intervals(
+        score_TxN, member_N, 0.1, replicates=50, seed=3, confidence=0.99
+    )
     assert np.all(wider.auc_low_T < one.auc_low_T)
     assert np.all(wider.auc_high_T > one.auc_high_T)
     # Members of each target, and monotone transforms, whose ranks are the same.
     own = np.broadcast_to(member_N, score_TxN.shape)
     for score in (score_TxN, np.exp(score_TxN), 1e6 + 1e-3 * np.round(score_TxN, 3)):
-        moved = intervals.intervals(score, own, 0.1, replicates=50, seed=3)
+        moved = stats.bootstrap_intervals(score, own, 0.1, replicates=50, seed=3)
         np.testing.assert_allclose(moved.auc_high_T, one.auc_high_T, atol=1e-3)
-    flat = intervals.intervals(np.zeros(9), np.arange(9) < 4, [0.5, 1.0], replicates=5)
+    flat = stats.bootstrap_intervals(np.zeros(9), np.arange(9) < 4, [0.5, 1.0], replicates=5)
     np.testing.assert_array_equal(ends(flat), [[0.5, 0, 1]] * 2)
 
 
@@ -164,14 +171,14 @@ def test_one_class_or_nothing_is_nan():
         ([[1.0, 2.0, np.nan]], np.array([False, False, True])),
         ([[np.nan] * 3], np.array([False, True, True])),
     ]:
-        got = intervals.intervals(score, member, [0.1, 0.5], replicates=4)
+        got = stats.bootstrap_intervals(score, member, [0.1, 0.5], replicates=4)
         assert np.isnan(ends(got)).all()
         assert np.isnan([got.auc_T[0], *got.tpr_TxF[0]]).all()
         assert got.left_out_T[0] == np.isnan(score).sum()
-    none = intervals.intervals(np.empty((0, 3)), np.ones(3, bool), [0.1, 0.2])
+    none = stats.bootstrap_intervals(np.empty((0, 3)), np.ones(3, bool), [0.1, 0.2])
     assert none.auc_low_T.shape == none.left_out_T.shape == (0,)
     assert none.tpr_low_TxF.shape == (0, 2)
-    alone = intervals.intervals(*noisy(0), replicates=9)
+    alone = stats.bootstrap_intervals(*noisy(0), replicates=9)
     assert alone.tpr_high_TxF.shape == (3, 0)
 
 
@@ -184,8 +191,8 @@ def test_bad_arguments():
         ({"fprs": 1.5}, "rates"),
     ]:
         with pytest.raises(ValueError, match=said):
-            intervals.intervals(score, two, **given_)
+            stats.bootstrap_intervals(score, two, **given_)
     with pytest.raises(ValueError, match="booleans"):
-        intervals.intervals(score, np.array([1, 0]))
+        stats.bootstrap_intervals(score, np.array([1, 0]))
     with pytest.raises(ValueError, match="shape"):
-        intervals.intervals(score, np.array([True]))
+        stats.bootstrap_intervals(score, np.array([True]))

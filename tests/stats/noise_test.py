@@ -5,9 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lm_mia import stats
 from lm_mia.data import subsets
-from lm_mia.stats import baselines, likelihood_ratio, robust_mia
-from lm_mia.stats.roc import auc
 
 pytestmark = pytest.mark.montecarlo
 
@@ -52,9 +51,9 @@ def scored(
     count_TN = np.full(T * N, L)  # Min-K takes the tokens of all samples, one sample after another
     found = {}
     for variance in ("per_sample", "pooled"):
-        gaussians = likelihood_ratio.fit(loss_MxN, member_MxN, variance=variance)
-        found[f"lira online {variance}"] = likelihood_ratio.score(target_TxN, gaussians)
-        found[f"lira offline {variance}"] = likelihood_ratio.score(
+        gaussians = stats.fit_gaussians(loss_MxN, member_MxN, variance=variance)
+        found[f"lira online {variance}"] = stats.lira_from_gaussians(target_TxN, gaussians)
+        found[f"lira offline {variance}"] = stats.lira_from_gaussians(
             target_TxN, gaussians, offline=True
         )
     z = rng.choice(N, N // 4, replace=False)
@@ -66,16 +65,16 @@ def scored(
     z_TxNxL = (token_TxNxL - mean_TxNxL) / std_TxNxL
     lowercase_TxN = level_N + rng.normal(0, 0.5, (T, N))
     return found | {
-        "rmia online": robust_mia.rmia(*both),
-        "rmia offline": robust_mia.rmia(*both, **members, offline=True, gamma=2.0),
-        "rmia offline a": robust_mia.rmia(*both, **members, offline=True, a=0.3),
-        "rmia simple": robust_mia.rmia_simple(log_p_TxN, log_p_MxN),
-        "reference-calibrated": baselines.reference_calibrated(target_TxN, loss_MxN),
-        "loss": baselines.loss_attack(target_TxN),
-        "zlib": baselines.zlib_ratio(target_TxN, zlib_N),
-        "min_k": baselines.min_k(token_TxNxL.ravel(), count_TN).reshape(T, N),
-        "min_k_plus_plus": baselines.min_k(z_TxNxL.ravel(), count_TN).reshape(T, N),
-        "lowercase": baselines.lowercase(target_TxN, lowercase_TxN),
+        "rmia online": stats.rmia(*both),
+        "rmia offline": stats.rmia(*both, **members, offline=True, gamma=2.0),
+        "rmia offline a": stats.rmia(*both, **members, offline=True, a=0.3),
+        "rmia simple": stats.rmia_simple(log_p_TxN, log_p_MxN),
+        "reference-calibrated": stats.reference_calibrated_loss(target_TxN, loss_MxN),
+        "loss": stats.loss_attack(target_TxN),
+        "zlib": stats.zlib_ratio(target_TxN, zlib_N),
+        "min_k": stats.min_k(token_TxNxL.ravel(), count_TN).reshape(T, N),
+        "min_k_plus_plus": stats.min_k(z_TxNxL.ravel(), count_TN).reshape(T, N),
+        "lowercase": stats.lowercase_loss_difference(target_TxN, lowercase_TxN),
     }
 
 
@@ -83,10 +82,8 @@ def left_out(rng: np.random.Generator, member_MxN: np.ndarray) -> dict[str, np.n
     """score_MxN of every row against the others."""
     loss_MxN = rng.normal(4, 0.3, member_MxN.shape)
     return {
-        "left out per_sample": likelihood_ratio.lira_leave_one_out(loss_MxN, member_MxN),
-        "left out pooled": likelihood_ratio.lira_leave_one_out(
-            loss_MxN, member_MxN, variance="pooled"
-        ),
+        "left out per_sample": stats.lira_leave_one_out(loss_MxN, member_MxN),
+        "left out pooled": stats.lira_leave_one_out(loss_MxN, member_MxN, variance="pooled"),
     }
 
 
@@ -96,7 +93,7 @@ def left_out_auc(
     """auc_R of every row against the others, in so many rounds of fresh noise."""
     found = [left_out(rng, member_MxN) for _ in range(rounds)]
     return {
-        name: np.concatenate([auc(scores[name], member_MxN).auc_T for scores in found])
+        name: np.concatenate([stats.auc(scores[name], member_MxN).auc_T for scores in found])
         for name in LEFT_OUT
     }
 
@@ -110,7 +107,7 @@ def test_every_attack_is_at_chance(references: int, design: subsets.Design):
     seeds = range(subsets.TARGET_SEED, subsets.TARGET_SEED + REPETITIONS)
     member_TxN = np.array([subsets.member(seed, SAMPLES, design) for seed in seeds])
     score = scored(rng, member_MxN, rng.integers(40, 400, SAMPLES))
-    found = {name: auc(score_TxN, member_TxN).auc_T for name, score_TxN in score.items()}
+    found = {name: stats.auc(score_TxN, member_TxN).auc_T for name, score_TxN in score.items()}
     assert set(found) == ATTACKS
     if design != "balanced":
         # Two rows are each other's references, which about doubles the variance of the mean over rows.
@@ -138,6 +135,6 @@ def test_a_target_among_its_references_tells_of_itself(references: int):
     found: list[float] = []
     for row in range(references):
         loss_MxN = rng.normal(4, 0.3, member_MxN.shape)
-        score_1xN = likelihood_ratio.lira(loss_MxN[row], loss_MxN, member_MxN)
-        found += auc(score_1xN, member_MxN[row]).auc_T.tolist()
+        score_1xN = stats.lira(loss_MxN[row], loss_MxN, member_MxN)
+        found += stats.auc(score_1xN, member_MxN[row]).auc_T.tolist()
     assert np.mean(found) > 0.5 + 4 * NEAR

@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 
 from analysis import published
-from lm_mia.stats import coin_flip, flips
-from lm_mia.stats.contributions import contributions
-from lm_mia.stats.roc import tpr_at_fpr
+from lm_mia import stats
 
 N = 524_288  # samples of a class
 REPLICAS = {"140M": 125, "302M": 127}
@@ -47,8 +45,8 @@ SHARES_ARE_NOT_THE_TP = {  # at 1e-3 of the 140M model by 6.0, 2.6 and 8.8 perce
 }
 STD_ABOVE_THE_SUM = {"140M": [1e-2, 0.02, 0.05, 0.1, 0.2], "302M": []}
 TP_DO_NOT_FIT = {  # 66 and 60 percent of members of a bin that ends at 73 of 125 votes
-    "140M": {flips.VERY_UNSTABLE: [], flips.COIN_FLIP: [0.5, 0.75]},
-    "302M": {flips.VERY_UNSTABLE: [], flips.COIN_FLIP: []},
+    "140M": {stats.VERY_UNSTABLE_BIN: [], stats.COIN_FLIP_BIN: [0.5, 0.75]},
+    "302M": {stats.VERY_UNSTABLE_BIN: [], stats.COIN_FLIP_BIN: []},
 }
 
 
@@ -69,14 +67,14 @@ def printed(columns, model):
     [(125, 0.490, 0.03661, 0.504), (127, 0.487, 0.02524, 0.50394)],
 )
 def test_the_coin_flip_test(replicas, cutoff, tail, largest):
-    k_low, t = coin_flip.coin_flip_cutoff(replicas)
+    k_low, t = stats.coin_flip_cutoff(replicas)
     assert k_low == 52
     assert round(t, 3) == cutoff
-    assert round(float(coin_flip.p_value(52, replicas)) / 2, 5) == tail
-    assert coin_flip.p_value(51, replicas) < 0.05
-    assert round(flips.max_flip_rate(replicas), 3 if replicas == 125 else 5) == largest
+    assert round(float(stats.p_value(52, replicas)) / 2, 5) == tail
+    assert stats.p_value(51, replicas) < 0.05
+    assert round(stats.max_flip_rate(replicas), 3 if replicas == 125 else 5) == largest
     np.testing.assert_allclose(
-        flips.flip_edges(replicas), [0, 0.1, 0.25, 0.4, t, largest], atol=1e-5
+        stats.flip_bin_edges(replicas), [0, 0.1, 0.25, 0.4, t, largest], atol=1e-5
     )
 
 
@@ -86,13 +84,13 @@ def test_error_rates_are_consistent(model):
     fpr_F, (acc_F, acc_std_F, fnr_F, fnr_std_F, fpr_print_F, tnr_F, tpr_F, tpr_std_F) = printed(
         RATES, model
     )
-    got = flips.error_rates(points_of(fpr_F, [tpr_F - tpr_std_F, tpr_F + tpr_std_F]))
+    got = stats.error_rates(points_of(fpr_F, [tpr_F - tpr_std_F, tpr_F + tpr_std_F]))
     last, both = 0.5e-3 + 1e-9, 0.75e-3 + 1e-9  # print precision, and with half that of the TPR
     np.testing.assert_allclose(got.tpr.mean_F, tpr_F, atol=1e-12)
     np.testing.assert_allclose(got.tpr.std_F, tpr_std_F, atol=1e-12)
-    np.testing.assert_allclose(got.balanced_acc.mean_F, acc_F, rtol=0, atol=both)
-    np.testing.assert_allclose(got.acc.mean_F, acc_F, rtol=0, atol=both)
-    np.testing.assert_allclose(got.balanced_acc.std_F, acc_std_F, rtol=0, atol=both)
+    np.testing.assert_allclose(got.balanced_accuracy.mean_F, acc_F, rtol=0, atol=both)
+    np.testing.assert_allclose(got.accuracy.mean_F, acc_F, rtol=0, atol=both)
+    np.testing.assert_allclose(got.balanced_accuracy.std_F, acc_std_F, rtol=0, atol=both)
     np.testing.assert_allclose(got.fnr.mean_F, fnr_F, rtol=0, atol=last)
     np.testing.assert_allclose(got.fnr.std_F, fnr_std_F, rtol=0, atol=last)
     np.testing.assert_allclose(got.fpr.mean_F, fpr_print_F, rtol=0, atol=last)
@@ -109,19 +107,19 @@ def points_of(fpr_F, tpr_TxF, samples=100_000):
     score_TxN = [
         np.concatenate([nonmember_N, np.repeat(threshold_F, found_F)]) for found_F in found_TxF
     ]
-    return tpr_at_fpr(score_TxN, np.arange(2 * samples) >= samples, fpr_F)
+    return stats.tpr_at_fpr(score_TxN, np.arange(2 * samples) >= samples, fpr_F)
 
 
 @pytest.mark.parametrize("model", ["140M", "302M"])
 def test_shares_of_flip_bins_add_up(model):
     fpr_F, percent_CxF = printed(SHARES, model)
     member_Fx5, nonmember_Fx5 = percent_CxF[::2].T, percent_CxF[1::2].T
-    counts = flips.FlipCounts(  # of 10,000 samples, give or take the rounding of five numbers
+    counts = stats.FlipBinCounts(  # of 10,000 samples, give or take the rounding of five numbers
         np.rint(100 * member_Fx5).astype(np.int64),
         np.rint(100 * nonmember_Fx5).astype(np.int64),
         np.zeros(len(member_Fx5), np.int64),
     )
-    shares = flips.flip_shares(counts, REPLICAS[model])
+    shares = stats.flip_bin_shares(counts, REPLICAS[model])
     for name, of_Fx5, got_Fx5, samples_F in (
         ("members", member_Fx5, shares.member_Fx5, shares.members_F),
         ("non-members", nonmember_Fx5, shares.nonmember_Fx5, shares.nonmembers_F),
@@ -137,10 +135,10 @@ def test_contributions(model):
     unstable_F, unstable_std_F, _, _, coin_F, coin_std_F, _, _, union_F, *_ = parts
     tp_RxFx5 = np.zeros((2, fpr_F.size, 5), dtype=np.int64)
     for r, sign in enumerate((-1, 1)):  # one STD below and above, as before
-        tp_RxFx5[r, :, flips.VERY_UNSTABLE] = unstable_F + sign * unstable_std_F
-        tp_RxFx5[r, :, flips.COIN_FLIP] = coin_F + sign * coin_std_F
+        tp_RxFx5[r, :, stats.VERY_UNSTABLE_BIN] = unstable_F + sign * unstable_std_F
+        tp_RxFx5[r, :, stats.COIN_FLIP_BIN] = coin_F + sign * coin_std_F
         tp_RxFx5[r, :, 0] = tp_F + sign * tp_std_F - tp_RxFx5[r].sum(axis=1)
-    got = contributions(tp_RxFx5, np.full(fpr_F.size, N))
+    got = stats.tpr_contributions(tp_RxFx5, np.full(fpr_F.size, N))
     np.testing.assert_array_equal(got.tp.mean_F, tp_F)
     np.testing.assert_array_equal(got.tp.std_F, tp_std_F)
     np.testing.assert_allclose(got.tpr.mean_F, tpr_F, rtol=0, atol=0.5e-3 + 0.5 / N)
@@ -172,15 +170,15 @@ def test_shares_of_true_positives(model):
 
 
 @pytest.mark.parametrize("model", ["140M", "302M"])
-@pytest.mark.parametrize("bin_", [flips.VERY_UNSTABLE, flips.COIN_FLIP])
+@pytest.mark.parametrize("bin_", [stats.VERY_UNSTABLE_BIN, stats.COIN_FLIP_BIN])
 def test_true_positives_fit_their_flip_bins(model, bin_):
     # A member of a bin has votes from the lowest to the highest of the bin, out of all replicas.
     replicas = REPLICAS[model]
-    votes = np.flatnonzero(flips.flip_bins(np.arange(replicas + 1), replicas) == bin_) / replicas
+    votes = np.flatnonzero(stats.flip_bins(np.arange(replicas + 1), replicas) == bin_) / replicas
     fpr_F, percent_CxF = printed(SHARES, model)
     _, parts = printed(PARTS, model)
     members_F = percent_CxF[2 * bin_] / 100 * N
-    tp_F = parts[4 if bin_ == flips.VERY_UNSTABLE else 8]
+    tp_F = parts[4 if bin_ == stats.VERY_UNSTABLE_BIN else 8]
     rounding = 0.005 / 100 * N
     assert np.all(tp_F + 0.5 >= votes.min() * (members_F - rounding))
     off_F = tp_F - 0.5 > votes.max() * (members_F + rounding)

@@ -3,14 +3,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lm_mia import stats
 from lm_mia.stats import per_sample
-from lm_mia.stats.per_sample import equal_count_bins, true_positive_probability
 
 
 def test_bins_by_hand():
     x_N = [5.0, 1, np.nan, 2, 4, 3, 6]
     y_N = [50.0, 10, 7, 20, np.nan, 30, 60]
-    got = equal_count_bins(x_N, y_N, 2)  # of 1 2 3 5 6
+    got = stats.equal_count_bins(x_N, y_N, 2)  # of 1 2 3 5 6
     np.testing.assert_allclose(got.x_mean_K, [2, 5.5])
     np.testing.assert_allclose(got.y_mean_K, [20, 55])
     np.testing.assert_array_equal(got.count_K, [3, 2])
@@ -19,11 +19,11 @@ def test_bins_by_hand():
 
 def test_ties_stay_together():
     x_N = np.array([0.0] * 6 + [1, 2, 3, 3])
-    got = equal_count_bins(x_N, np.arange(10.0), 5)
+    got = stats.equal_count_bins(x_N, np.arange(10.0), 5)
     np.testing.assert_allclose(got.x_mean_K, [0, 1.5, 3])
     np.testing.assert_allclose(got.y_mean_K, [2.5, 6.5, 8.5])
     np.testing.assert_array_equal(got.count_K, [6, 2, 2])
-    equal = equal_count_bins(np.ones(7), np.arange(7.0), 3)
+    equal = stats.equal_count_bins(np.ones(7), np.arange(7.0), 3)
     np.testing.assert_array_equal(equal.count_K, [7])
 
 
@@ -33,7 +33,7 @@ def test_bins_hold_equally_many(seed, samples, bins, ties):
     rng = np.random.default_rng(seed)
     x_N = rng.integers(0, 12, samples).astype(float) if ties else rng.permutation(samples) * 1.0
     y_N = rng.normal(size=samples)
-    got = equal_count_bins(x_N, y_N, bins)
+    got = stats.equal_count_bins(x_N, y_N, bins)
     assert got.count_K.sum() == samples
     assert np.all(got.count_K > 0)
     assert np.all(np.diff(got.x_mean_K) > 0)
@@ -46,14 +46,14 @@ def test_bins_hold_equally_many(seed, samples, bins, ties):
         ends = np.cumsum(got.count_K)[:-1]
         assert np.all(np.sort(x_N)[ends - 1] < np.sort(x_N)[ends])
     order = rng.permutation(samples)
-    moved = equal_count_bins(x_N[order], y_N[order], bins)
+    moved = stats.equal_count_bins(x_N[order], y_N[order], bins)
     np.testing.assert_allclose(moved.y_mean_K, got.y_mean_K, atol=1e-12)
 
 
 def test_bins_of_large_numbers_with_small_spreads():
     x_N = np.arange(1000) * 2.0**-20
-    small = equal_count_bins(x_N.astype(np.float32), x_N, 10)
-    large = equal_count_bins(x_N + 1e6, x_N + 1e6, 10)
+    small = stats.equal_count_bins(x_N.astype(np.float32), x_N, 10)
+    large = stats.equal_count_bins(x_N + 1e6, x_N + 1e6, 10)
     np.testing.assert_array_equal(large.count_K, [100] * 10)
     np.testing.assert_allclose(large.x_mean_K - 1e6, small.x_mean_K, atol=1e-9)
     np.testing.assert_allclose(large.y_mean_K - 1e6, small.y_mean_K, atol=1e-9)
@@ -63,23 +63,23 @@ def test_bins_bad_arguments():
     for x_N, y_N, bins, match in (
         ([1.0], [1.0, 2.0], 1, "shape"),
         ([[1.0]], [[1.0]], 1, "shape"),
-        ([1.0], [1.0], 0, "1 or more"),
+        ([1.0], [1.0], 0, "at least 1"),
         ([np.inf], [1.0], 1, "finite"),
         ([1.0], [-np.inf], 1, "finite"),
     ):
         with pytest.raises(ValueError, match=match):
-            equal_count_bins(x_N, y_N, bins)
-    assert equal_count_bins([np.nan], [1.0], 3).left_out == 1
+            stats.equal_count_bins(x_N, y_N, bins)
+    assert stats.equal_count_bins([np.nan], [1.0], 3).left_out == 1
 
 
 def test_true_positive_probability_by_hand():
     posterior_MxN = np.array([[0.5, 0.9, 0.9, np.nan], [0.7, 1.0, np.nan, 0.3], [0.1, 0, 0.7, 0.4]])
     member_MxN = np.array([[1, 0, 1, 1], [1, 0, 1, 0], [0, 0, 1, 0]], dtype=bool)
-    got = true_positive_probability(posterior_MxN, member_MxN)
+    got = stats.true_positive_probability(posterior_MxN, member_MxN)
     np.testing.assert_allclose(got.mean_N, [0.6, np.nan, 0.8, np.nan])
     np.testing.assert_allclose(got.std_N, [0.1, np.nan, 0.1, np.nan])
     np.testing.assert_allclose(got.share_above_half_N, [0.5, np.nan, 1, np.nan])
-    np.testing.assert_array_equal(got.targets_N, [2, 0, 2, 0])
+    np.testing.assert_array_equal(got.models_N, [2, 0, 2, 0])
 
 
 @settings(max_examples=30)
@@ -91,15 +91,15 @@ def test_true_positive_probability_is_the_slow_one(seed, cells, dtype):
     member_MxN = rng.random(posterior_MxN.shape) < 0.5
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(per_sample, "_CELLS", cells)
-        got = true_positive_probability(posterior_MxN, member_MxN)
+        got = stats.true_positive_probability(posterior_MxN, member_MxN)
     for n in range(17):
         p = posterior_MxN[member_MxN[:, n] & ~np.isnan(posterior_MxN[:, n]), n].astype(np.float64)
-        assert got.targets_N[n] == p.size
+        assert got.models_N[n] == p.size
         want = (p.mean(), p.std(), np.mean(p > 0.5)) if p.size else [np.nan] * 3
         found = (got.mean_N[n], got.std_N[n], got.share_above_half_N[n])
         np.testing.assert_allclose(found, want, atol=1e-12)
     order = rng.permutation(6)
-    moved = true_positive_probability(posterior_MxN[order], member_MxN[order])
+    moved = stats.true_positive_probability(posterior_MxN[order], member_MxN[order])
     np.testing.assert_allclose(moved.std_N, got.std_N, atol=1e-12)
 
 
@@ -108,26 +108,28 @@ def test_true_positive_probability_of_known_distributions():
     rng = np.random.default_rng(0)
     member_MxN = np.arange(40_000)[:, None] % 2 == np.array([0, 1])
     posterior_MxN = np.where(member_MxN, rng.random((40_000, 2)), 0.99)
-    got = true_positive_probability(posterior_MxN, member_MxN)
+    got = stats.true_positive_probability(posterior_MxN, member_MxN)
     np.testing.assert_allclose(got.mean_N, 0.5, atol=0.01)
     np.testing.assert_allclose(got.std_N, 12**-0.5, atol=0.01)
     np.testing.assert_allclose(got.share_above_half_N, 0.5, atol=0.02)
     nearly = 0.75 + np.array([[-1e-9], [1e-9]])
-    std_N = true_positive_probability(nearly, np.ones((2, 1), bool)).std_N
+    std_N = stats.true_positive_probability(nearly, np.ones((2, 1), bool)).std_N
     np.testing.assert_allclose(std_N, 1e-9, rtol=1e-6)
 
 
 def test_true_positive_probability_edges():
-    nobody = true_positive_probability(np.empty((0, 3)), np.empty((0, 3), bool))
+    nobody = stats.true_positive_probability(np.empty((0, 3)), np.empty((0, 3), bool))
     assert np.isnan(nobody.mean_N).all()
-    np.testing.assert_array_equal(nobody.targets_N, [0, 0, 0])
-    assert true_positive_probability(np.empty((3, 0)), np.empty((3, 0), bool)).std_N.shape == (0,)
+    np.testing.assert_array_equal(nobody.models_N, [0, 0, 0])
+    assert stats.true_positive_probability(
+        np.empty((3, 0)), np.empty((3, 0), bool)
+    ).std_N.shape == (0,)
     for posterior, member, match in (
-        ([[0.5, 0.5]], [[True]], "members of"),
-        ([0.5], [True], "members of"),
+        ([[0.5, 0.5]], [[True]], "do not match"),
+        ([0.5], [True], "do not match"),
         ([[0.5]], [[1]], "booleans"),
         ([[1.5]], [[True]], "posterior"),
         ([[-0.1]], [[True]], "posterior"),
     ):
         with pytest.raises(ValueError, match=match):
-            true_positive_probability(posterior, np.array(member))
+            stats.true_positive_probability(posterior, np.array(member))

@@ -19,7 +19,7 @@ def pairs(out, ins):
 
 def test_classes_by_hand():
     member = np.array([True, False, True, False, True])
-    rows = list(ranking.classes([[3.0, 5.0, np.nan, 4.0, 1.0], [np.nan] * 5], member))
+    rows = list(ranking.sorted_classes([[3.0, 5.0, np.nan, 4.0, 1.0], [np.nan] * 5], member))
     out, ins, left_out = rows[0]
     np.testing.assert_array_equal(out, [4, 5])
     np.testing.assert_array_equal(ins, [1, 3])
@@ -33,7 +33,7 @@ def test_classes_of_any_type(dtype):
     rng = np.random.default_rng(0)
     score = np.round(rng.normal(size=400) * 20).astype(dtype)
     member = rng.random(400) < 0.3
-    out, ins, left_out = next(ranking.classes(score, member))
+    out, ins, left_out = next(ranking.sorted_classes(score, member))
     kept = np.float32 if dtype == "float32" else np.float64
     assert (out.dtype, ins.dtype, left_out) == (kept, kept, 0)
     np.testing.assert_array_equal(out, np.sort(score[~member]))
@@ -44,17 +44,17 @@ def test_scores_given_are_neither_copied_first_nor_changed():
     score = np.random.default_rng(0).normal(size=(2, 99)).astype(np.float32)
     score[0, 3:9] = np.nan
     before, member = score.copy(), np.arange(99) % 2 == 0
-    list(ranking.classes(score, member))
-    list(ranking.classes(np.ones(99, np.float32), np.ones(99, bool)))
+    list(ranking.sorted_classes(score, member))
+    list(ranking.sorted_classes(np.ones(99, np.float32), np.ones(99, bool)))
     np.testing.assert_array_equal(score, before)
     # A column of a table, which is not contiguous, is as good.
-    strided = next(ranking.classes(score.T.copy().T[1], member))
-    np.testing.assert_array_equal(strided[0], next(ranking.classes(score[1], member))[0])
+    strided = next(ranking.sorted_classes(score.T.copy().T[1], member))
+    np.testing.assert_array_equal(strided[0], next(ranking.sorted_classes(score[1], member))[0])
 
 
 def test_infinities_are_scores():
     out, ins, left_out = next(
-        ranking.classes([np.inf, -np.inf, np.nan, 0.0], np.array([False, True, True, True]))
+        ranking.sorted_classes([np.inf, -np.inf, np.nan, 0.0], np.array([False, True, True, True]))
     )
     np.testing.assert_array_equal(out, [np.inf])
     np.testing.assert_array_equal(ins, [-np.inf, 0])
@@ -63,13 +63,15 @@ def test_infinities_are_scores():
 
 def test_thresholds_of_float32_are_its_numbers():
     scores = np.sort(np.random.default_rng(1).normal(size=1000).astype(np.float32))
-    fpr_F = ranking.rates([0.0, 0.001, 0.1, 0.45, 1.0])
-    threshold_F = ranking.thresholds(scores, fpr_F)
+    fpr_F = ranking.as_fprs([0.0, 0.001, 0.1, 0.45, 1.0])
+    threshold_F = ranking.thresholds_at_fprs(scores, fpr_F)
     assert threshold_F.dtype == np.float64
     np.testing.assert_array_equal(threshold_F, [np.inf, *scores[[-1, -100, -450]], -np.inf])
-    np.testing.assert_array_equal(ranking.called(scores, threshold_F), [0, 1, 100, 450, 1000])
-    np.testing.assert_array_equal(ranking.ranks(1000, fpr_F), [1000, 999, 900, 550, 0])
-    assert np.isnan(ranking.thresholds(scores[:0], fpr_F)).all()
+    np.testing.assert_array_equal(
+        ranking.count_at_or_above(scores, threshold_F), [0, 1, 100, 450, 1000]
+    )
+    np.testing.assert_array_equal(ranking.min_true_negatives(1000, fpr_F), [1000, 999, 900, 550, 0])
+    assert np.isnan(ranking.thresholds_at_fprs(scores[:0], fpr_F)).all()
 
 
 @settings(max_examples=200, deadline=None)
@@ -77,7 +79,7 @@ def test_thresholds_of_float32_are_its_numbers():
 def test_area_is_all_pairs_however_it_is_cut(out, ins, step):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ranking, "_STEP", step)
-        got = ranking.area(out, ins)
+        got = ranking.auc_from_sorted(out, ins)
     if not (out.size and ins.size):
         assert np.isnan(got)
         return
@@ -96,14 +98,14 @@ def test_area_of_many_scores(outs, inside, digits, dtype, monkeypatch):
     want = pairs(out, ins)
     for step in (64, 1000, 2**16):
         monkeypatch.setattr(ranking, "_STEP", step)
-        np.testing.assert_allclose(ranking.area(out, ins), want, rtol=1e-13)
+        np.testing.assert_allclose(ranking.auc_from_sorted(out, ins), want, rtol=1e-13)
 
 
 def test_area_of_more_ties_than_a_block_holds():
     ones = np.ones(2**17)
-    assert ranking.area(np.zeros(2**17), ones) == 1
-    assert ranking.area(ones, ones) == 0.5
-    assert ranking.area(ones, ones * 0) == 0
+    assert ranking.auc_from_sorted(np.zeros(2**17), ones) == 1
+    assert ranking.auc_from_sorted(ones, ones) == 0.5
+    assert ranking.auc_from_sorted(ones, ones * 0) == 0
 
 
 def test_targets_in_threads():
@@ -112,8 +114,8 @@ def test_targets_in_threads():
     score_TxN = rng.normal(size=(8, 5000)) + member
 
     def one(score_N):
-        out, ins, _ = next(ranking.classes(score_N, member))
-        return ranking.area(out, ins)
+        out, ins, _ = next(ranking.sorted_classes(score_N, member))
+        return ranking.auc_from_sorted(out, ins)
 
     with ThreadPoolExecutor(2) as pool:
         assert list(pool.map(one, score_TxN)) == [one(row) for row in score_TxN]

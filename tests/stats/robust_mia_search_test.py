@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from lm_mia import stats
 from lm_mia.stats import robust_mia
-from lm_mia.stats.robust_mia import share_beaten
 
 inf = np.inf
 
@@ -15,7 +15,7 @@ def test_many_levels_and_their_ties_are_counted_exactly(ends):
     near = [z, np.nextafter(z, inf), np.nextafter(z, -inf), rng.standard_t(3, 50_000)]
     x = np.concatenate([*near, [inf, -inf]])
     want = np.searchsorted(z, x, side="right") / z.size
-    np.testing.assert_array_equal(share_beaten(x, z), want[None])
+    np.testing.assert_array_equal(stats.rmia_from_log_alpha(x, z), want[None])
 
 
 def test_most_levels_are_not_searched_for(monkeypatch):
@@ -24,5 +24,5 @@ def test_most_levels_are_not_searched_for(monkeypatch):
     spy = lambda z, x, side: searched.append(x.size) or true(z, x, side)  # noqa: E731
     monkeypatch.setattr(robust_mia.np, "searchsorted", spy)
     rng = np.random.default_rng(0)
-    share_beaten(rng.normal(size=40_000), np.sort(rng.normal(size=10_000)))
+    stats.rmia_from_log_alpha(rng.normal(size=40_000), np.sort(rng.normal(size=10_000)))
     assert 0 < sum(searched) < 0.1 * 40_000

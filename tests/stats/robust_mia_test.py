@@ -3,14 +3,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
 from scipy.special import logsumexp
 
+from lm_mia import stats
 from lm_mia.stats import robust_mia
-from lm_mia.stats.robust_mia import share_beaten
-from lm_mia.stats.roc import auc
 
 
 def of_losses(function: Any) -> Any:  # the tests speak of losses; signals are minus them
@@ -18,9 +17,9 @@ def of_losses(function: Any) -> Any:  # the tests speak of losses; signals are m
 
 
 log_alpha, log_mean_probability = map(
-    of_losses, (robust_mia.log_alpha, robust_mia.log_mean_probability)
+    of_losses, (stats.rmia_log_alpha, stats.rmia_log_mean_probability)
 )
-rmia, rmia_simple = of_losses(robust_mia.rmia), of_losses(robust_mia.rmia_simple)
+rmia, rmia_simple = of_losses(stats.rmia), of_losses(stats.rmia_simple)
 
 MODES: list[Any] = [{}, {"offline": True}, {"offline": True, "a": 0.3}, {"offline": True, "a": 0.0}]
 SEEDS = st.integers(0, 2**32 - 1)
@@ -128,7 +127,7 @@ def test_share_beaten_against_all_pairs(seed, sizes, shape, gamma):
     x[:, :1] = inf
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(robust_mia, "_SEARCH_CHUNK", 64)
-        got = share_beaten(x, np.sort(z, axis=1), gamma)
+        got = stats.rmia_from_log_alpha(x, np.sort(z, axis=1), gamma)
     np.testing.assert_array_equal(got, slow_share(x, z, gamma))
 
 
@@ -155,7 +154,7 @@ def test_larger_gamma_never_raises_and_larger_alpha_never_lowers_a_score(seed, g
     rng = np.random.default_rng(seed)
     # Multiples of a third of log gamma: ratios that are gamma but for rounding.
     x, z = (np.sort(rng.integers(-9, 10, (2, n)) * np.log(gammas[1]) / 3) for n in (60, 20))
-    low, high = (share_beaten(x, z, gamma) for gamma in gammas)
+    low, high = (stats.rmia_from_log_alpha(x, z, gamma) for gamma in gammas)
     assert np.all(low >= high)
     assert np.all(np.diff(low, axis=1) >= 0)
     assert np.all((low >= 0) & (low <= 1))
@@ -170,7 +169,7 @@ def test_a_sample_ties_with_itself_wherever_it_stands():
     turned = log_alpha(np.asfortranarray(target_TxN), np.asfortranarray(loss_MxN[:, ::-1])[:, ::-1])
     np.testing.assert_array_equal(turned, whole)
     score = rmia(target_TxN[:, 1:], loss_MxN[:, 1:], target_TxN[:, :0:-1], loss_MxN[:, :0:-1])
-    np.testing.assert_array_equal(score[0], stats.rankdata(whole[0, 1:], method="max") / 8999)
+    np.testing.assert_array_equal(score[0], scipy.stats.rankdata(whole[0, 1:], method="max") / 8999)
 
 
 def test_known_distribution():
@@ -179,7 +178,7 @@ def test_known_distribution():
     rng = np.random.default_rng(1)
     z, z_ref = rng.normal(3, 1, 200_000), rng.normal(3.5, 1, 200_000)
     x, x_ref = np.array([2.0, 3.0, 4.5]), np.full(3, 3.0)
-    want = stats.norm.cdf((x_ref - x - np.log(1.5) - 0.5) / np.sqrt(2))
+    want = scipy.stats.norm.cdf((x_ref - x - np.log(1.5) - 0.5) / np.sqrt(2))
     got = rmia(x, x_ref, z, z_ref, gamma=1.5)[0]
     np.testing.assert_allclose(got, want, atol=4 * 0.5 / np.sqrt(200_000))
 
@@ -196,9 +195,9 @@ def test_signal_is_found_and_noise_is_not(mode):
         loss_MxN = mean_N + 0.1 * (rng.normal(size=(M, N)) - gap * member_MxN)
         loss_N = mean_N + 0.1 * (rng.normal(size=N) - gap * member_N)
         alpha = log_alpha(loss_N, loss_MxN, reference_member_MxN=member_MxN, **mode)
-        score = share_beaten(alpha, np.sort(alpha[:, :4000]), 1.01)
-        found = auc(np.vstack([alpha, score]), member_N).auc_T
-        want = stats.norm.cdf(gap / np.sqrt(2))
+        score = stats.rmia_from_log_alpha(alpha, np.sort(alpha[:, :4000]), 1.01)
+        found = stats.auc(np.vstack([alpha, score]), member_N).auc_T
+        want = scipy.stats.norm.cdf(gap / np.sqrt(2))
         np.testing.assert_allclose(found, want, atol=4 / np.sqrt(3 * N))
 
 
@@ -231,7 +230,9 @@ def test_float32_is_computed_in_float64(mode):
     alpha = got.astype(np.float32)
     z = alpha - np.log(np.float32(1.1))  # a float32 comparison would call all of these ties
     want = slow_share(alpha.astype(np.float64), z.astype(np.float64), 1.1)
-    np.testing.assert_array_equal(share_beaten(alpha, np.sort(z), 1.1), want, strict=True)
+    np.testing.assert_array_equal(
+        stats.rmia_from_log_alpha(alpha, np.sort(z), 1.1), want, strict=True
+    )
 
 
 def test_missing_models_and_one_reference():
@@ -249,12 +250,12 @@ def test_missing_models_and_one_reference():
 
 
 def test_missing_scores_and_empty_sides():
-    got = share_beaten([[nan, 0.0], [1.0, 1.0]], [[-1.0, 0.0, 1.0, nan], [nan] * 4])
+    got = stats.rmia_from_log_alpha([[nan, 0.0], [1.0, 1.0]], [[-1.0, 0.0, 1.0, nan], [nan] * 4])
     np.testing.assert_array_equal(got, [[nan, 2 / 3], [nan, nan]])
     got = rmia([[nan, 1.0]], [[1.0, 1.0]], [[1.0, nan, 1.0]], [[0.5, 1.0, nan]])
     np.testing.assert_array_equal(got, [[nan, 1.0]])
-    assert share_beaten(np.empty((2, 0)), [[1.0], [2.0]]).shape == (2, 0)
-    assert share_beaten(np.empty((0, 2)), np.empty((0, 1))).shape == (0, 2)
+    assert stats.rmia_from_log_alpha(np.empty((2, 0)), [[1.0], [2.0]]).shape == (2, 0)
+    assert stats.rmia_from_log_alpha(np.empty((0, 2)), np.empty((0, 1))).shape == (0, 2)
     assert log_alpha(np.empty((3, 0)), np.empty((4, 0))).shape == (3, 0)
     assert log_alpha(np.empty((0, 2)), np.zeros((4, 2))).shape == (0, 2)
 
@@ -262,8 +263,8 @@ def test_missing_scores_and_empty_sides():
 def test_bad_arguments():
     one: Any = [[1.0]]
     for target, loss, kwargs, said in [
-        ([[1.0, 2.0]], one, {}, "for 1 samples"),
-        (np.zeros((1, 1, 1)), one, {}, "for 1 samples"),
+        ([[1.0, 2.0]], one, {}, "of 1 samples"),
+        (np.zeros((1, 1, 1)), one, {}, "of 1 samples"),
         (one, np.zeros((1, 1, 1)), {}, "models x samples"),
         (one, [[inf]], {}, "finite"),
         *[(one, [[loss]], {}, "finite") for loss in (-inf, 1e30)],
@@ -282,7 +283,7 @@ def test_bad_arguments():
         *[(one, one, gamma, "gamma") for gamma in (0.0, -1.0, inf, nan)],
     ]:
         with pytest.raises(ValueError, match=said):
-            share_beaten(x, z, gamma)
+            stats.rmia_from_log_alpha(x, z, gamma)
     two: Any = [[1.0, 1.0]]
     for sides in [(one, one, two, one), (two, one, one, one), (one, one, [[1.0], [1.0]], one)]:
         with pytest.raises(ValueError, match="targets of shapes"):

@@ -2,11 +2,11 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
 
-from lm_mia.stats import intervals, roc
+from lm_mia import stats
 
 TIED = st.lists(st.integers(-3, 3), min_size=1, max_size=40).map(lambda x: np.array(x, float))
 RATES = st.one_of(
@@ -39,22 +39,22 @@ def noisy(seed, T=3, N=200, ties=False, missing=0.1):
 def test_threshold_by_hand():
     scores = [4.0, 1.0, 3.0, 2.0]
     # k = 4, 3, 2, 1, 0: above the 4th nothing, above the 3rd the 4th, ...
-    assert roc.threshold_at_fpr(scores, 0.0) == np.inf
-    assert roc.threshold_at_fpr(scores, 0.24) == np.inf
-    assert roc.threshold_at_fpr(scores, 0.25) == 4
-    assert roc.threshold_at_fpr(scores, 0.5) == 3
-    assert roc.threshold_at_fpr(scores, 0.75) == 2
-    assert roc.threshold_at_fpr(scores, 1.0) == -np.inf
+    assert stats.threshold_at_fpr(scores, 0.0) == np.inf
+    assert stats.threshold_at_fpr(scores, 0.24) == np.inf
+    assert stats.threshold_at_fpr(scores, 0.25) == 4
+    assert stats.threshold_at_fpr(scores, 0.5) == 3
+    assert stats.threshold_at_fpr(scores, 0.75) == 2
+    assert stats.threshold_at_fpr(scores, 1.0) == -np.inf
     # Ties: calling the 2s would call three of four, so none is called.
-    assert roc.threshold_at_fpr([1, 2, 2, 2], 0.5) == np.inf
-    assert roc.threshold_at_fpr([1, 2, 2, 2], 0.75) == 2
-    assert roc.threshold_at_fpr([5, 5, 5, 5], 0.99) == np.inf
-    assert roc.threshold_at_fpr([5, 5, 5, 5], 1) == -np.inf
+    assert stats.threshold_at_fpr([1, 2, 2, 2], 0.5) == np.inf
+    assert stats.threshold_at_fpr([1, 2, 2, 2], 0.75) == 2
+    assert stats.threshold_at_fpr([5, 5, 5, 5], 0.99) == np.inf
+    assert stats.threshold_at_fpr([5, 5, 5, 5], 1) == -np.inf
 
 
 def test_k_is_55_of_100_at_45_percent():
     assert np.ceil((1 - 0.45) * 100) == 56  # what is to be avoided
-    assert roc.threshold_at_fpr(np.arange(1, 101), 0.45) == 56  # the next above the 55th
+    assert stats.threshold_at_fpr(np.arange(1, 101), 0.45) == 56  # the next above the 55th
 
 
 @pytest.mark.parametrize("n", [1, 3, 7, 10, 29, 100, 1000])
@@ -62,7 +62,7 @@ def test_threshold_at_every_percent(n):
     scores = np.random.default_rng(n).permutation(n).astype(float)
     for percent in range(101):
         fpr = percent / 100
-        assert roc.threshold_at_fpr(scores, fpr) == slow_threshold(scores, fpr), (n, fpr)
+        assert stats.threshold_at_fpr(scores, fpr) == slow_threshold(scores, fpr), (n, fpr)
 
 
 def test_a_rate_one_bit_below_is_below():
@@ -70,15 +70,15 @@ def test_a_rate_one_bit_below_is_below():
     for n in (1, 3, 7, 10, 49, 100):
         scores = np.arange(float(n))
         for j in range(1, n + 1):
-            assert np.mean(scores >= roc.threshold_at_fpr(scores, j / n)) == j / n
+            assert np.mean(scores >= stats.threshold_at_fpr(scores, j / n)) == j / n
             fpr = float(np.nextafter(j / n, 0))
-            assert np.mean(scores >= roc.threshold_at_fpr(scores, fpr)) == (j - 1) / n
+            assert np.mean(scores >= stats.threshold_at_fpr(scores, fpr)) == (j - 1) / n
 
 
 @settings(deadline=None)
 @given(TIED, RATES)
 def test_realised_fpr_is_at_most_asked_and_next_threshold_is_over(scores, fpr):
-    tau = roc.threshold_at_fpr(scores, fpr)
+    tau = stats.threshold_at_fpr(scores, fpr)
     assert np.mean(scores >= tau) <= fpr
     lower = scores[scores < tau]
     if lower.size:
@@ -86,127 +86,133 @@ def test_realised_fpr_is_at_most_asked_and_next_threshold_is_over(scores, fpr):
 
 
 def test_threshold_edges():
-    assert np.isnan(roc.threshold_at_fpr([], 0.5))
-    assert roc.threshold_at_fpr([-np.inf, 0.0], 0.5) == 0
-    assert roc.threshold_at_fpr([0.0, np.inf], 0.5) == np.inf
-    assert roc.threshold_at_fpr([np.inf, np.inf], 1.0) == -np.inf
+    assert np.isnan(stats.threshold_at_fpr([], 0.5))
+    assert stats.threshold_at_fpr([-np.inf, 0.0], 0.5) == 0
+    assert stats.threshold_at_fpr([0.0, np.inf], 0.5) == np.inf
+    assert stats.threshold_at_fpr([np.inf, np.inf], 1.0) == -np.inf
     with pytest.raises(ValueError, match="inf"):
-        roc.threshold_at_fpr([0.0, np.inf], 0.2)
+        stats.threshold_at_fpr([0.0, np.inf], 0.2)
     for bad in (-0.1, 1.1, np.nan):
         with pytest.raises(ValueError, match="rates"):
-            roc.threshold_at_fpr([1.0], bad)
+            stats.threshold_at_fpr([1.0], bad)
     with pytest.raises(ValueError, match="NaN"):
-        roc.threshold_at_fpr([1.0, np.nan], 0.5)
+        stats.threshold_at_fpr([1.0, np.nan], 0.5)
     with pytest.raises(ValueError, match="one dimension"):
-        roc.threshold_at_fpr([[1.0]], 0.5)
+        stats.threshold_at_fpr([[1.0]], 0.5)
 
 
 @pytest.mark.parametrize("ties", [False, True])
 def test_operating_points_by_counting(ties):
     score_TxN, member_N = noisy(0, ties=ties)
     fprs = [0.0, 0.01, 0.1, 0.5, 1.0]
-    points = roc.tpr_at_fpr(score_TxN, member_N, fprs)
+    points = stats.tpr_at_fpr(score_TxN, member_N, fprs)
     for t, score_N in enumerate(score_TxN):
         there = ~np.isnan(score_N)
         out, ins = score_N[there & ~member_N], score_N[there & member_N]
         assert points.left_out_T[t] == np.sum(~there)
         assert (points.members_T[t], points.nonmembers_T[t]) == (len(ins), len(out))
         for f, fpr in enumerate(fprs):
-            tau = roc.threshold_at_fpr(out, fpr)
+            tau = stats.threshold_at_fpr(out, fpr)
             assert points.threshold_TxF[t, f] == tau
             assert points.tpr_TxF[t, f] == np.mean(ins >= tau)
-            assert points.realised_fpr_TxF[t, f] == np.mean(out >= tau)
+            assert points.realized_fpr_TxF[t, f] == np.mean(out >= tau)
             right = np.sum(ins >= tau) + np.sum(out < tau)
             assert points.accuracy_TxF[t, f] == right / (len(ins) + len(out))
             balanced = (np.mean(ins >= tau) + np.mean(out < tau)) / 2
             np.testing.assert_allclose(points.balanced_accuracy_TxF[t, f], balanced, rtol=1e-15)
         np.testing.assert_allclose(points.auc_T[t], slow_auc(out, ins), rtol=1e-12)
-    assert np.all(points.realised_fpr_TxF <= fprs)
+    assert np.all(points.realized_fpr_TxF <= fprs)
 
 
 def test_members_of_each_target_and_float32():
     score_TxN, _ = noisy(3, T=4)
     member_TxN = np.random.default_rng(0).random(score_TxN.shape) < 0.4
-    together = roc.tpr_at_fpr(score_TxN, member_TxN, 0.1)
+    together = stats.tpr_at_fpr(score_TxN, member_TxN, 0.1)
     for t in range(4):
-        alone = roc.tpr_at_fpr(score_TxN[t], member_TxN[t], 0.1)
+        alone = stats.tpr_at_fpr(score_TxN[t], member_TxN[t], 0.1)
         np.testing.assert_array_equal(together.tpr_TxF[t], alone.tpr_TxF[0])
     single = score_TxN.astype(np.float32)
-    points = roc.tpr_at_fpr(single, member_TxN, [0.1, 0.5])
-    double = roc.tpr_at_fpr(single.astype(np.float64), member_TxN, [0.1, 0.5])
+    points = stats.tpr_at_fpr(single, member_TxN, [0.1, 0.5])
+    double = stats.tpr_at_fpr(single.astype(np.float64), member_TxN, [0.1, 0.5])
     for name, value in vars(double).items():
         np.testing.assert_array_equal(getattr(points, name), value, err_msg=name)
         assert getattr(points, name).dtype == value.dtype
     called = single.astype(np.float64) >= points.threshold_TxF[:, :1]
     assert np.all((called & ~member_TxN).sum(axis=1) <= 0.1 * (~member_TxN).sum(axis=1))
-    curve = roc.roc_curve(single[0, :50], member_TxN[0, :50])
+    curve = stats.roc_curve(single[0, :50], member_TxN[0, :50])
     assert curve.threshold_K.dtype == np.float64
 
 
 def test_one_class_or_nothing_is_nan():
-    points = roc.tpr_at_fpr([[1.0, 2.0, np.nan]], np.array([True, True, False]), 0.5)
+    points = stats.tpr_at_fpr([[1.0, 2.0, np.nan]], np.array([True, True, False]), 0.5)
     assert np.isnan(points.threshold_TxF).all()
     assert np.isnan(points.tpr_TxF).all()
     assert points.left_out_T[0] == 1
-    points = roc.tpr_at_fpr([[1.0, 2.0]], np.array([False, False]), 0.5)
+    points = stats.tpr_at_fpr([[1.0, 2.0]], np.array([False, False]), 0.5)
     assert points.threshold_TxF[0, 0] == 2
-    assert points.realised_fpr_TxF[0, 0] == 0.5
+    assert points.realized_fpr_TxF[0, 0] == 0.5
     for value in (points.tpr_TxF, points.accuracy_TxF, points.balanced_accuracy_TxF, points.auc_T):
         assert np.isnan(value).all()
     nobody = np.zeros(0, bool)
-    assert np.isnan(roc.auc(np.empty((2, 0)), nobody).auc_T).all()
-    assert roc.auc(np.empty((0, 3)), np.ones(3, bool)).auc_T.shape == (0,)
+    assert np.isnan(stats.auc(np.empty((2, 0)), nobody).auc_T).all()
+    assert stats.auc(np.empty((0, 3)), np.ones(3, bool)).auc_T.shape == (0,)
     assert np.isnan(points.auc_T).all()
-    assert roc.tpr_at_fpr(np.empty((0, 3)), np.ones(3, bool), [0.1, 0.2]).tpr_TxF.shape == (0, 2)
+    assert stats.tpr_at_fpr(np.empty((0, 3)), np.ones(3, bool), [0.1, 0.2]).tpr_TxF.shape == (0, 2)
 
 
 def test_mean_roc_leaves_out_lost_targets_and_says_so():
     score_TxN, member_N = noisy(1)
     lost = np.vstack([score_TxN, np.full(score_TxN.shape[1], np.nan)])
     fprs = [0.01, 0.1, 0.5]
-    got = roc.mean_roc(roc.tpr_at_fpr(lost, member_N, fprs))
-    tpr_TxF = roc.tpr_at_fpr(score_TxN, member_N, fprs).tpr_TxF
+    got = stats.mean_roc_curve(stats.tpr_at_fpr(lost, member_N, fprs))
+    tpr_TxF = stats.tpr_at_fpr(score_TxN, member_N, fprs).tpr_TxF
     np.testing.assert_allclose(got.tpr.mean_F, tpr_TxF.mean(axis=0))
     np.testing.assert_allclose(got.tpr.std_F, np.sqrt(((tpr_TxF - tpr_TxF.mean(0)) ** 2).mean(0)))
     assert got.targets_left_out == 1
     assert got.left_out_T[-1] == score_TxN.shape[1]
-    nothing = roc.mean_roc(roc.tpr_at_fpr(lost[-1], member_N, fprs))
+    nothing = stats.mean_roc_curve(stats.tpr_at_fpr(lost[-1], member_N, fprs))
     assert np.isnan([nothing.tpr.mean_F, nothing.tpr.std_F]).all()
     for one_class in (np.ones_like(member_N), np.zeros_like(member_N)):
-        assert roc.mean_roc(roc.tpr_at_fpr(score_TxN, one_class, fprs)).targets_left_out == 3
+        assert (
+            stats.mean_roc_curve(stats.tpr_at_fpr(score_TxN, one_class, fprs)).targets_left_out == 3
+        )
 
 
 def test_targets_one_at_a_time_are_the_same():
     score_TxN, member_N = noisy(5, T=4)
     score_TxN[2] = np.nan
     fprs = [0.01, 0.1, 0.5]
-    whole = roc.tpr_at_fpr(score_TxN, member_N, fprs)
-    again = roc.concatenate([roc.tpr_at_fpr(row, member_N, fprs) for row in score_TxN])
+    whole = stats.tpr_at_fpr(score_TxN, member_N, fprs)
+    again = stats.concatenate_operating_points(
+        [stats.tpr_at_fpr(row, member_N, fprs) for row in score_TxN]
+    )
     for name, value in vars(whole).items():
         np.testing.assert_array_equal(getattr(again, name), value, err_msg=name)
         assert getattr(again, name).dtype == value.dtype
     with pytest.raises(ValueError, match="rates"):
-        roc.concatenate([])
+        stats.concatenate_operating_points([])
     with pytest.raises(ValueError, match="rates"):
-        roc.concatenate([whole, roc.tpr_at_fpr(score_TxN, member_N, [0.01, 0.1, 0.4])])
+        stats.concatenate_operating_points(
+            [whole, stats.tpr_at_fpr(score_TxN, member_N, [0.01, 0.1, 0.4])]
+        )
 
 
 def test_roc_curve_by_hand():
     member = np.array([False, False, True, True, True])
-    curve = roc.roc_curve([1.0, 2.0, 2.0, 3.0, np.nan], member)
+    curve = stats.roc_curve([1.0, 2.0, 2.0, 3.0, np.nan], member)
     np.testing.assert_array_equal(curve.threshold_K, [np.inf, 3, 2, 1])
     np.testing.assert_array_equal(curve.fpr_K, [0, 0, 0.5, 1])
     np.testing.assert_array_equal(curve.tpr_K, [0, 0.5, 1, 1])
     assert curve.left_out == 1
-    flat = roc.roc_curve([7.0, 7.0, 7.0], np.array([True, False, False]))
+    flat = stats.roc_curve([7.0, 7.0, 7.0], np.array([True, False, False]))
     np.testing.assert_array_equal([flat.fpr_K, flat.tpr_K], [[0, 1], [0, 1]])
-    assert np.isnan(roc.roc_curve([1.0], np.array([True])).fpr_K).all()
+    assert np.isnan(stats.roc_curve([1.0], np.array([True])).fpr_K).all()
 
 
 def test_auc_by_hand():
-    assert roc.auc([1.0, 2.0, 2.0, 3.0], np.array([False, False, True, True])).auc_T[0] == 3.5 / 4
-    assert roc.auc([1.0, 1.0], np.array([True, False])).auc_T[0] == 0.5
-    ends = roc.auc([[1.0, 2.0], [2.0, 1.0], [np.inf, -np.inf]], np.array([True, False])).auc_T
+    assert stats.auc([1.0, 2.0, 2.0, 3.0], np.array([False, False, True, True])).auc_T[0] == 3.5 / 4
+    assert stats.auc([1.0, 1.0], np.array([True, False])).auc_T[0] == 0.5
+    ends = stats.auc([[1.0, 2.0], [2.0, 1.0], [np.inf, -np.inf]], np.array([True, False])).auc_T
     np.testing.assert_array_equal(ends, [0, 1, 1])
 
 
@@ -214,19 +220,19 @@ def test_auc_by_hand():
 @given(TIED, TIED)
 def test_auc_is_pairwise_and_the_area_under_the_curve(out, ins):
     score, member = np.r_[out, ins], np.r_[out * 0, ins * 0 + 1] == 1
-    area = roc.auc(score, member).auc_T[0]
+    area = stats.auc(score, member).auc_T[0]
     np.testing.assert_allclose(area, slow_auc(out, ins), rtol=1e-12)
-    curve = roc.roc_curve(score, member)
+    curve = stats.roc_curve(score, member)
     np.testing.assert_allclose(area, np.trapezoid(curve.tpr_K, curve.fpr_K), rtol=1e-12)
     assert np.all(np.diff(curve.fpr_K) >= 0)
     assert (curve.fpr_K[-1], curve.tpr_K[-1]) == (1, 1)
     order = np.random.default_rng(0).permutation(score.size)
-    assert roc.auc(score[order], member[order]).auc_T[0] == area
+    assert stats.auc(score[order], member[order]).auc_T[0] == area
     for monotone in (np.arctan, np.exp, lambda x: 3 * x - 1e6):
-        assert roc.auc(monotone(score), member).auc_T[0] == area
-    np.testing.assert_allclose(roc.auc(-score, member).auc_T[0], 1 - area, atol=1e-12)
+        assert stats.auc(monotone(score), member).auc_T[0] == area
+    np.testing.assert_allclose(stats.auc(-score, member).auc_T[0], 1 - area, atol=1e-12)
     for fpr in (0.0, 0.1, 0.5):  # a threshold is a non-member's score: on the curve, or below it
-        got = roc.tpr_at_fpr(score, member, fpr)
+        got = stats.tpr_at_fpr(score, member, fpr)
         assert got.tpr_TxF[0, 0] <= curve.tpr_K[curve.fpr_K <= fpr].max()
         assert got.tpr_TxF[0, 0] == np.mean(ins >= got.threshold_TxF[0, 0])
 
@@ -235,18 +241,18 @@ def test_auc_is_pairwise_and_the_area_under_the_curve(out, ins):
 @given(TIED, TIED, st.lists(RATES, min_size=1, max_size=4))
 def test_rates_keep_under_monotone_transforms_and_never_exceed_what_was_asked(out, ins, fprs):
     score, member = np.r_[out, ins], np.r_[out * 0, ins * 0 + 1] == 1
-    points = roc.tpr_at_fpr(score, member, fprs)
-    assert np.all(points.realised_fpr_TxF <= fprs)
+    points = stats.tpr_at_fpr(score, member, fprs)
+    assert np.all(points.realized_fpr_TxF <= fprs)
     for monotone in (np.arctan, np.exp, lambda x: 3 * x - 1e6, lambda x: 1e6 + 1e-3 * x):
-        other = roc.tpr_at_fpr(monotone(score), member, fprs)
-        for name in ("tpr_TxF", "realised_fpr_TxF", "accuracy_TxF", "auc_T"):
+        other = stats.tpr_at_fpr(monotone(score), member, fprs)
+        for name in ("tpr_TxF", "realized_fpr_TxF", "accuracy_TxF", "auc_T"):
             np.testing.assert_array_equal(getattr(other, name), getattr(points, name))
         finite = np.isfinite(points.threshold_TxF)
         np.testing.assert_array_equal(
             other.threshold_TxF[finite], monotone(points.threshold_TxF[finite])
         )
     # The other class called members, by the same scores: each pair is the other way round.
-    swapped = roc.tpr_at_fpr(score, ~member, fprs)
+    swapped = stats.tpr_at_fpr(score, ~member, fprs)
     np.testing.assert_allclose(swapped.auc_T, 1 - points.auc_T, rtol=0, atol=1e-15)
 
 
@@ -254,25 +260,25 @@ def test_rates_keep_under_monotone_transforms_and_never_exceed_what_was_asked(ou
 def test_equal_variance_gaussians_in_closed_form(gap):
     n = 100_000
     # Scores at the middles of n equal shares of probability: no sampling error, only rounding.
-    noise = stats.norm.ppf((np.arange(n) + 0.5) / n)
+    noise = scipy.stats.norm.ppf((np.arange(n) + 0.5) / n)
     score, member = np.r_[noise, noise + gap], np.arange(2 * n) >= n
     fprs = np.array([1e-3, 0.01, 0.1, 0.5, 0.9])
-    want_tpr = stats.norm.cdf(gap + stats.norm.ppf(fprs))
-    exact = roc.tpr_at_fpr(score, member, fprs)
-    np.testing.assert_allclose(exact.auc_T, stats.norm.cdf(gap / np.sqrt(2)), atol=1e-6)
+    want_tpr = scipy.stats.norm.cdf(gap + scipy.stats.norm.ppf(fprs))
+    exact = stats.tpr_at_fpr(score, member, fprs)
+    np.testing.assert_allclose(exact.auc_T, scipy.stats.norm.cdf(gap / np.sqrt(2)), atol=1e-6)
     np.testing.assert_allclose(exact.tpr_TxF[0], want_tpr, atol=3e-4)
     np.testing.assert_allclose(exact.balanced_accuracy_TxF[0], (want_tpr + 1 - fprs) / 2, atol=2e-4)
     rng = np.random.default_rng(4)
     drawn = rng.normal(size=2 * n) + gap * member
-    points = roc.tpr_at_fpr(drawn, member, fprs)
-    np.testing.assert_allclose(points.auc_T, stats.norm.cdf(gap / np.sqrt(2)), atol=0.005)
+    points = stats.tpr_at_fpr(drawn, member, fprs)
+    np.testing.assert_allclose(points.auc_T, scipy.stats.norm.cdf(gap / np.sqrt(2)), atol=0.005)
     np.testing.assert_allclose(points.tpr_TxF[0], want_tpr, atol=0.01)
-    far = roc.tpr_at_fpr(1e6 + 1e-3 * drawn, member, fprs)
+    far = stats.tpr_at_fpr(1e6 + 1e-3 * drawn, member, fprs)
     np.testing.assert_allclose(far.auc_T, points.auc_T, atol=1e-7)
 
 
 def test_clopper_pearson_is_offered_here_too():
-    assert intervals.clopper_pearson is intervals.clopper_pearson
+    assert stats.clopper_pearson is stats.clopper_pearson
 
 
 def test_bad_arguments():
@@ -282,8 +288,8 @@ def test_bad_arguments():
         ([[1.0, 2.0]], np.array([1, 0]), "booleans"),
         (np.zeros((1, 1, 2)), two, "shape"),
     ]:
-        for metric in (roc.auc, lambda s, m: roc.tpr_at_fpr(s, m, 0.1)):
+        for metric in (stats.auc, lambda s, m: stats.tpr_at_fpr(s, m, 0.1)):
             with pytest.raises(ValueError, match=said):
                 metric(score, member)
     with pytest.raises(ValueError, match="one target"):
-        roc.roc_curve([[1.0, 2.0]], two)
+        stats.roc_curve([[1.0, 2.0]], two)
