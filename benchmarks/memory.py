@@ -36,7 +36,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from lm_mia import config
 from lm_mia.model import transformer
-from lm_mia.model.attention import Kind
+from lm_mia.model.attention import AttentionKind
 from lm_mia.train import batching, checkpoint, execution, sharding
 from lm_mia.train.optimizer import optimizer
 from lm_mia.train.step import make_step
@@ -45,7 +45,7 @@ Platform = Literal["cuda", "tpu", "cpu"]
 
 DEVICE_BYTES = 84_942_979_072  # of an H100 with 80 GB, as its driver tells
 _DEFAULT_SHARE, _LARGE_SHARE = 0.75, 0.95  # of a GPU's memory that JAX takes
-_WAYS: dict[Platform, tuple[Kind, ...]] = {
+_WAYS: dict[Platform, tuple[AttentionKind, ...]] = {
     "cuda": ("cudnn", "xla"),
     "tpu": ("pallas", "xla"),
     "cpu": ("xla",),
@@ -130,7 +130,7 @@ def plan(
     Raises:
       jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED, if the compiler itself says that it does not fit.
     """
-    rows = batching.micro_batches(batch_size, choice.micro_batch_size, mesh.size)
+    rows = batching.max_micro_batches(batch_size, choice.micro_batch_size, mesh.size)
     size = (rows, choice.micro_batch_size * mesh.size, shape.length_tokens)
 
     def leaf(size: Sequence[int], dtype: Any, *axes: str | None) -> jax.ShapeDtypeStruct:
@@ -243,7 +243,12 @@ def _arguments() -> argparse.Namespace:
     add("--attention", type=_names, help="by default all of the platform")
     add("--layers", type=_names, default=("unrolled", "scanned"))
     add("--remat", type=_names, default=("none", "dots", "full"))
-    add("--micro-rows", type=_numbers, default=(8, 16, 32), help="rows that a device takes at once")
+    add(
+        "--micro-batch-size",
+        type=_numbers,
+        default=(8, 16, 32),
+        help="rows that a device takes at once",
+    )
     add("--batch-size", type=int, default=128)
     c = parser.parse_args()
     c.attention = c.attention or _WAYS[c.platform]
@@ -253,7 +258,7 @@ def _arguments() -> argparse.Namespace:
         if unknown := set(getattr(c, name)) - set(words):
             parser.error(f"--{name}: no {', '.join(sorted(unknown))}; one of {', '.join(words)}")
     if c.batch_size < 1 or min(c.micro_batch_size) < 1 or max(c.micro_batch_size) > c.batch_size:
-        parser.error("--micro-rows: from 1 to --batch-size")
+        parser.error("--micro-batch-size: from 1 to --batch-size")
     return c
 
 

@@ -163,7 +163,7 @@ def speed(c: argparse.Namespace) -> Table:
     Tokens are those of samples, without padding. MFU is of useful FLOPs, where the device's peak is known.
     """
     header = ("model", "L", "way", "a call", "samples/s", "tokens/s", "ours / this", "in rounds")
-    peak = flops.peak(jax.local_devices()[0].device_kind)
+    peak = flops.device_peak(jax.local_devices()[0].device_kind)
 
     def rows() -> Iterator[Sequence[str]]:
         for size in c.sizes:
@@ -200,7 +200,7 @@ def speed(c: argparse.Namespace) -> Table:
 
 def _samples(size: str) -> int:
     if jax.local_devices()[0].platform != "cpu":
-        return batching.SAMPLES
+        return batching.WINDOW_SAMPLES
     return 512 if size == "small" else 128
 
 
@@ -215,7 +215,7 @@ def arithmetic(c: argparse.Namespace) -> Table:
     header = ("model", PACKED, "useful", *(cell for n in names for cell in (n, f"{n} / packed")))
 
     def rows() -> Iterator[Sequence[str]]:
-        length_N = c4_like.lengths(batching.SAMPLES)
+        length_N = c4_like.lengths(batching.WINDOW_SAMPLES)
         squares = (length_N.astype(np.float64) ** 2).mean()
         for size in ("10M", "85M", "302M"):
             shape = steps.shape_of(size)
@@ -240,7 +240,7 @@ def packed_flops(
     scorer: Any = make_score(shape, transformer.Way(), R * L, frozenset(), mesh)
     params = jax.eval_shape(lambda: transformer.init(jax.random.key(0), shape))
     one = scorer.lower(params, *[jax.ShapeDtypeStruct((R, L), np.int32)] * 3)
-    calls = -(-batching.packed_plan(length_N, L).rows // R)
+    calls = -(-batching.plan_packing(length_N, L).num_sequences // R)
     return one.cost_analysis()["flops"] * calls / len(length_N)
 
 
@@ -294,7 +294,12 @@ def _arguments() -> argparse.Namespace:
     add("--scale", type=int, default=4, help="of speed: 1,024 and 400 tokens are divided by it")
     add("--samples", type=int, help='of speed; on a CPU 512 for "small", else 128')
     add("--dtype", choices=list(_ROUNDING), default="float32", help="of activations, in speed")
-    add("--micro-rows", type=int, default=0, help="rows a call of ours; 0: as a worker chooses")
+    add(
+        "--micro-batch-size",
+        type=int,
+        default=0,
+        help="rows a call of ours; 0: as a worker chooses",
+    )
     add("--rounds", type=int, default=7, help="of speed, after one to warm up")
     c = parser.parse_args()
     if unknown := set(c.sections) - set(SECTIONS):
@@ -302,7 +307,7 @@ def _arguments() -> argparse.Namespace:
     if unknown := set(c.sizes) - {"small", *config.MODEL_SIZES}:
         parser.error(f"--sizes: no such size: {', '.join(sorted(unknown))}")
     if min(c.rounds, 1 if c.samples is None else c.samples, c.micro_batch_size + 1) < 1:
-        parser.error("--rounds, --samples: must be 1 or more; --micro-rows: 0 or more")
+        parser.error("--rounds, --samples: must be 1 or more; --micro-batch-size: 0 or more")
     if c.scale < 1 or c4_like.LENGTH_TOKENS % c.scale:
         parser.error(f"--scale={c.scale}: must divide {c4_like.LENGTH_TOKENS}")
     if c.nanodo:

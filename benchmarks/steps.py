@@ -52,11 +52,11 @@ def ours(population: Population, shape: transformer.ModelConfig, batch_size: int
 def padded_rows(
     trainer: loop.Trainer, population: Population, ids_B: np.ndarray
 ) -> tuple[batching.PackedBatch, batching.BatchStats]:
-    """Samples on the device, one a row, to be compared with the packed rows of ``trainer.rows``."""
+    """Samples on the device, one a row, to be compared with the packed batches of ``trainer.pack``."""
     B, M = len(ids_B), trainer.plan.micro_batch_size
-    plan = batching.Plan(np.arange(B), np.zeros(B, np.int64), np.ones(B, np.int64), B)
-    count = batching.micro_batches(B, M, devices=1)
-    rows, sizes = batching.rows(population, ids_B, plan, count, M)
+    plan = batching.PackingPlan(np.arange(B), np.zeros(B, np.int64), np.ones(B, np.int64), B)
+    count = batching.max_micro_batches(B, M, num_devices=1)
+    rows, sizes = batching.pack_batch(population, ids_B, plan, count, M)
     return to_global_array(rows, trainer.mesh), sizes
 
 
@@ -70,7 +70,7 @@ def make_step(
     """A step by its name, from the same parameters each time; NanoDO's two share a state and an executable."""
     if name in (PACKED, PADDED):
         trainer = ours(population, shape, batch_size)
-        laid_out = trainer.rows if name == PACKED else functools.partial(padded_rows, trainer)
+        laid_out = trainer.pack if name == PACKED else functools.partial(padded_rows, trainer)
         rate_T, count = learning_rates(RECIPE, STEPS), itertools.count()
         state = checkpoint.fresh(0, shape, optimizer(RECIPE))
 
@@ -150,7 +150,7 @@ def lowered(
     if whole_chunks:
         choice = dataclasses.replace(t.plan, chunk_tokens=M * shape.length_tokens)
         t = dataclasses.replace(t, plan=choice)
-    micro_batches = batching.micro_batches(batch_size, M, devices=1)
+    micro_batches = batching.max_micro_batches(batch_size, M, num_devices=1)
     x_NxMxL = jax.ShapeDtypeStruct((micro_batches, M, shape.length_tokens), np.int32)
     state = checkpoint.abstract(shape, optimizer(RECIPE), t.mesh)
     return t.step.lower(

@@ -134,7 +134,7 @@ def arithmetic(scratch: Path, c: argparse.Namespace) -> Table:
     def rows() -> Iterator[Sequence[str]]:
         length_IxB = c4_like.lengths(_PLANNED * PAPER_BATCH).reshape(_PLANNED, PAPER_BATCH)
         rows_I = np.array(
-            [batching.packed_plan(n_B, c4_like.LENGTH_TOKENS).rows for n_B in length_IxB]
+            [batching.plan_packing(n_B, c4_like.LENGTH_TOKENS).num_sequences for n_B in length_IxB]
         )
         for size in ("10M", "85M", "302M"):
             shape = steps.shape_of(size)

@@ -1,1 +1,1 @@
-"""The transformer: its layers, attention, losses, decoding, and what they cost in FLOPs."""
+"""The transformer: its layers, attention, losses and decoding, and their cost in FLOPs."""

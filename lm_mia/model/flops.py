@@ -1,15 +1,15 @@
-"""Arithmetic on paper: what a model costs to train and to score, how many parameters it has, what a device can do.
+"""Cost of a model computed from its size: FLOPs of training and scoring, parameters, and peak rates of devices.
 
-Numbers in, numbers out. Counted is useful work only: matrix products over the tokens that there are, attention to
-earlier tokens alone. Padding and what rematerialisation computes twice are not useful, and so lower the MFU.
+Only useful work counts: matrix products over the samples' tokens, and attention to earlier tokens. Padding and
+rematerialization are not useful work, so they lower the model FLOPs utilization (MFU).
 """
 
 import re
 
-# Dense bfloat16 FLOP/s of a chip with float32 sums, in units of 1e12, and JAX devices a chip, by words of JAX's
-# device_kind. From the makers' data sheets (half of a rate "with sparsity"); TPUs from cloud.google.com/tpu/docs.
-# Volta and Turing have no bfloat16 and are left out: a rate of theirs would be of other arithmetic.
-_TERA = {
+# Dense bfloat16 rates with float32 accumulation, in TFLOP/s per chip, and the number of JAX devices per chip. The keys
+# are words of JAX's device_kind. From the manufacturers' data sheets (half of a rate "with sparsity"); TPUs from
+# cloud.google.com/tpu/docs. Volta and Turing have no bfloat16 and are left out.
+_TERAFLOPS = {
     **{"a100": (312, 1), "a800": (312, 1), "a30": (165, 1), "a10": (125, 1), "a10g": (70, 1)},
     **{"a40": (149.7, 1), "a6000": (154.8, 1), "l4": (121, 1), "l40": (181, 1), "l40s": (362, 1)},
     **{"6000 ada": (364.2, 1), "rtx 3090": (71, 1), "rtx 4090": (165.2, 1), "rtx 5090": (209.5, 1)},
@@ -20,66 +20,86 @@ _TERA = {
     **{"tpu v5 lite": (197, 1), "tpu v5e": (197, 1), "tpu v5": (459, 1), "tpu v5p": (459, 1)},
     **{"tpu v6 lite": (918, 1), "tpu v6e": (918, 1), "tpu7x": (2307, 2), "tpu v7x": (2307, 2)},
 }
-# Words of a name that make it another, slower or smaller device than the one without them.
-_OTHERWISE = {"laptop", "mobile", "max", "mig", "ti", "super", "d", "cpu"}
+# Words of a device name that mean another, slower or smaller device than the name without them.
+_VARIANTS = {"laptop", "mobile", "max", "mig", "ti", "super", "d", "cpu"}
 
-DEVICES = tuple(_TERA)
-"""Names that ``peak`` and ``chip_peak`` know, beside whatever JAX calls these devices."""
+DEVICE_NAMES = tuple(_TERAFLOPS)
+"""Device names that `device_peak` and `chip_peak` accept, besides the ``device_kind`` of JAX devices."""
 
 
 def training(
-    layers: int, width: int, vocab_size: int, tokens: float, square_tokens: float
+    layers: int,
+    width: int,
+    vocab_size: int,
+    num_tokens: float,
+    sum_squared_lengths: float,
 ) -> float:
-    """Useful FLOPs of the forward and backward pass over samples, each seen once.
+    """Returns the useful FLOPs of one forward and backward pass over some samples.
 
-    Two for every multiplication of a weight and a token (embedding look-ups are none, the tied output head is), twice
-    that again backward; attention to earlier tokens is half of all pairs of a sample's tokens.
+    The forward pass takes two FLOPs per weight and token (the tied output embedding counts, embedding look-ups do not),
+    plus attention to earlier tokens, which is half of all pairs of a sample's tokens. The backward pass takes twice as
+    many.
 
     Args:
-      layers, width, vocab_size: of the model.
-      tokens: of all samples, the sum of n.
-      square_tokens: the sum of n^2.
+      layers, width, vocab_size: size of the model.
+      num_tokens: total number of tokens of the samples.
+      sum_squared_lengths: sum of the squares of the samples' numbers of tokens.
     """
     weights = 12 * layers * width**2 + width * vocab_size
-    return 6.0 * weights * tokens + 6.0 * layers * width * square_tokens
+    return 6.0 * weights * num_tokens + 6.0 * layers * width * sum_squared_lengths
 
 
-def scoring(layers: int, width: int, vocab_size: int, tokens: float, square_tokens: float) -> float:
-    """Useful FLOPs of the forward pass alone, a third of ``training``; arguments as there."""
-    return training(layers, width, vocab_size, tokens, square_tokens) / 3
+def scoring(
+    layers: int,
+    width: int,
+    vocab_size: int,
+    num_tokens: float,
+    sum_squared_lengths: float,
+) -> float:
+    """Returns the useful FLOPs of one forward pass, a third of `training`, which describes the arguments."""
+    return training(layers, width, vocab_size, num_tokens, sum_squared_lengths) / 3
 
 
-def parameters(layers: int, width: int, vocab_size: int, length_tokens: int) -> int:
-    """Parameters of a model, with the embeddings of pieces and positions: as many as `transformer.init` makes."""
-    return without_embeddings(layers, width) + (vocab_size + length_tokens) * width
+def num_parameters(layers: int, width: int, vocab_size: int, length_tokens: int) -> int:
+    """Returns the number of parameters of a model, with its token and position embeddings."""
+    return num_non_embedding_parameters(layers, width) + (vocab_size + length_tokens) * width
 
 
-def without_embeddings(layers: int, width: int) -> int:
-    """Parameters in blocks and layernorms: 12 layers width^2 and a few, by which sizes are named."""
+def num_non_embedding_parameters(layers: int, width: int) -> int:
+    """Returns the number of parameters in blocks and layer norms: 12 layers width^2 and a few.
+
+    Model sizes such as "85M" are named after this number.
+    """
     return 12 * layers * width**2 + (2 * layers + 1) * width
 
 
-def peak(device_kind: str) -> float | None:
-    """Dense bfloat16 FLOP/s of one JAX device by its ``device_kind``, or a name of DEVICES.
+def device_peak(device_kind: str) -> float | None:
+    """Returns the peak rate of one JAX device in dense bfloat16 FLOP/s.
 
-    None where it is not known: a CPU, a device without bfloat16 (V100, T4), a slice of one, a new name. A device is a
-    chip, but half a chip on TPU v2, v3 and v7x.
+    A JAX device is one chip, except on TPU v2, v3 and v7x, where it is half a chip.
+
+    Args:
+      device_kind: JAX's name of the device, or one of `DEVICE_NAMES`.
+
+    Returns:
+      The rate; None if it is unknown, as for CPUs, devices without bfloat16 (V100, T4), slices of a device, and devices
+      that are not in the table.
     """
-    found = _find(device_kind)
-    return None if found is None else found[0] / found[1]
+    match = _find(device_kind)
+    return None if match is None else match[0] / match[1]
 
 
 def chip_peak(device_kind: str) -> float | None:
-    """Dense bfloat16 FLOP/s of a whole chip; else as ``peak``."""
-    found = _find(device_kind)
-    return None if found is None else found[0]
+    """Returns the peak rate of one whole chip in dense bfloat16 FLOP/s; otherwise as `device_peak`."""
+    match = _find(device_kind)
+    return None if match is None else match[0]
 
 
 def _find(device_kind: str) -> tuple[float, int] | None:
-    """(FLOP/s of the chip, devices a chip) of the entry whose words are all said, and the most of them."""
+    """Returns (FLOP/s per chip, devices per chip) of the longest entry whose words all occur in the name."""
     words = set(re.findall(r"[a-z0-9]+", device_kind.casefold()))
-    said = [name for name in _TERA if words.issuperset(name.split())]
-    if not said or words & _OTHERWISE:
+    matches = [name for name in _TERAFLOPS if words.issuperset(name.split())]
+    if not matches or words & _VARIANTS:
         return None
-    tera, devices = _TERA[max(said, key=lambda name: len(name.split()))]
-    return tera * 1e12, devices
+    teraflops, devices = _TERAFLOPS[max(matches, key=lambda name: len(name.split()))]
+    return teraflops * 1e12, devices

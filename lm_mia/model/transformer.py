@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 import jax
 import jax.numpy as jnp
 
-from lm_mia.model.attention import Kind, attention
+from lm_mia.model.attention import AttentionKind, attention
 
 Params = dict[str, Any]
 
@@ -66,7 +66,7 @@ class ModelConfig:
 class Way:
     """How the layers are computed: what it costs, and rounding."""
 
-    attention: Kind = "xla"
+    attention: AttentionKind = "xla"
     scanned: bool = False
     """Compiled once for all layers, else one by one."""
     remat: Literal["none", "dots", "full"] = "none"
@@ -194,7 +194,9 @@ def projected(layer: Params, x_RxLxD: jax.Array) -> tuple[jax.Array, jax.Array, 
     return query, key, value
 
 
-def _attention(layer: Params, x_RxLxD: jax.Array, segment_RxL: jax.Array, kind: Kind) -> jax.Array:
+def _attention(
+    layer: Params, x_RxLxD: jax.Array, segment_RxL: jax.Array, kind: AttentionKind
+) -> jax.Array:
     o_RxLxHxK = attention(*projected(layer, x_RxLxD), segment_RxL, kind)
     return jnp.einsum("rqhk,hkd->rqd", o_RxLxHxK, layer["out_HxKxD"].astype(x_RxLxD.dtype))
 

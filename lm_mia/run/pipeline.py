@@ -417,7 +417,9 @@ def extract(task: SweepRecipe, population: Population, display: Display) -> None
     shape = transformer.ModelConfig.from_settings(
         c.model, population.vocab_size, population.length_tokens
     )
-    asked = extraction.chosen(extraction.scored(tables / "samples.parquet"), population, c.extract)
+    asked = extraction.select_samples(
+        extraction.read_membership_scores(tables / "samples.parquet"), population, c.extract
+    )
     if len(asked) < c.extract.samples:
         display.say(
             f"extract.samples={c.extract.samples}: only {len(asked)} samples have a score and are long enough; all of "
@@ -427,5 +429,5 @@ def extract(task: SweepRecipe, population: Population, display: Display) -> None
     folder = inventory.checkpoints(task.folder, row)
     params = restore_params(row, step, shape, folder, here.mesh, here.own)
     found = extraction.extract(params, shape, population, asked, c.extract, display.update)
-    extraction.write(tables, found, c.extract, about)
+    extraction.write_tables(tables, found, c.extract, about)
     display.say(extraction.summary(found))

@@ -122,7 +122,7 @@ def recipe_cost(task: SweepRecipe, lengths: SampleLengths, present_models: int =
     # the lower-cased text is a second pass; all other statistics come with the loss
     passes = at * (2 if "lowercase_loss" in c.score.statistics else 1)
     scored = passes * samples + c.train.validations * held_out
-    parameters = flops.parameters(m.layers, m.width, vocab_size, c.population.length_tokens)
+    parameters = flops.num_parameters(m.layers, m.width, vocab_size, c.population.length_tokens)
     token_bytes = 2 if vocab_size <= 2**16 else 4
     sample_bytes = token_bytes * lengths.mean_tokens + 8 + _TABLE_BYTES  # 8: where it begins
     return RecipeCost(
@@ -246,7 +246,7 @@ def chip_of(device: str | None, mfu: float | None) -> Chip:
         try:
             rate, name = float(name) * 1e12, f"a chip of {float(name):g} TFLOP/s"
         except ValueError:
-            known = ", ".join(flops.DEVICES)
+            known = ", ".join(flops.DEVICE_NAMES)
             bad.append(
                 f"--device={name}: no peak known; say one of {known}, or its dense bfloat16 rate in TFLOP/s"
             )

@@ -23,7 +23,7 @@ from lm_mia.data.population import Population, lowercase, take_samples
 from lm_mia.errors import UserError
 from lm_mia.model import losses, transformer
 from lm_mia.train import checkpoint, sharding
-from lm_mia.train.batching import Window, windows
+from lm_mia.train.batching import Window, packed_windows
 
 _CPU_TOKENS, _DEVICE_TOKENS = 1024, 65_536  # of a call, on each device
 _TOKEN_VALUES = {
@@ -105,7 +105,7 @@ class Scorer:
         Args:
           params: of `restore_params`.
           statistics: of `config.Score.statistics`.
-          low, high: best multiples of `batching.SAMPLES`.
+          low, high: best multiples of `batching.WINDOW_SAMPLES`.
           progress: told which share of the samples is done.
         """
         # in one order in all processes of a job, which then exchange one after another
@@ -150,7 +150,7 @@ class Scorer:
         for window, value_T in self.tokens(params, population, names, low, high):
             for name, value_C in reduced(window.length_C, value_T, names).items():
                 parts[name].append(value_C)
-            progress((window.low + len(window.length_C) - low) / (high - low))
+            progress((window.first_id + len(window.length_C) - low) / (high - low))
         empty = np.zeros(0, np.float32)
         return {name: np.concatenate([empty, *of]) for name, of in parts.items()}
 
@@ -180,10 +180,12 @@ class Scorer:
 
         def end(window: Window, calls: list[dict[str, jax.Array]]) -> Any:
             value_WxL = jax.tree.map(lambda *of: np.concatenate(of), *jax.device_get(calls))
-            return window, {name: window.in_order(value) for name, value in value_WxL.items()}
+            return window, {
+                name: window.in_sample_order(value) for name, value in value_WxL.items()
+            }
 
         before = None
-        for window in windows(population, low, high, R):
+        for window in packed_windows(population, low, high, R):
             calls = start(window)
             if before:
                 yield end(*before)

@@ -1,1 +1,1 @@
-"""Training one model: packed batches, the compiled update, checkpoints, and devices that share the work."""
+"""Training of one model: packed batches, the compiled update, checkpoints, and sharding over devices."""

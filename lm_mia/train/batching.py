@@ -1,10 +1,10 @@
-"""Packs samples into rows of tokens, for training and for scoring.
+"""Packs samples into sequences of fixed length, for training and for scoring.
 
 Samples are packed by best-fit decreasing on their lengths. For scoring, the population is divided into fixed windows
-that are packed independently of each other, so that all processes pack them the same way.
+that are packed independently of each other, so that every process packs them in the same way.
 
-B: samples of a batch, L: tokens of a row, M: rows of a micro-batch over all devices, N: micro-batches that a batch may
-need, C: samples of a window, W: rows of a window, R: rows of a call, T: tokens of a window's samples.
+B: samples of a batch, L: tokens per packed sequence, R: packed sequences, M: packed sequences per micro-batch over all
+devices, N: micro-batches that a batch may need, C: samples of a window, W: packed sequences of a window, T: tokens.
 """
 
 import bisect
@@ -16,174 +16,197 @@ import numpy as np
 
 from lm_mia.data.population import Population
 
-SAMPLES = 2**13
-"""Of a window: enough to fill rows to 99 %, few enough to be packed while a device is at work on the one before."""
+WINDOW_SAMPLES = 2**13
+"""Samples per window: enough to fill packed sequences to 99 %, few enough to be packed while a device computes."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Plan:
-    """Where each sample of a batch lies."""
+class PackingPlan:
+    """The position of each sample of a batch in packed sequences."""
 
-    row_B: np.ndarray
-    """The row of each sample, 0..rows-1."""
+    sequence_B: np.ndarray
+    """The packed sequence that holds each sample, from 0 to num_sequences - 1."""
     start_B: np.ndarray
-    """The place in the row where each sample begins; samples of a row lie one after another, without gaps."""
+    """The position of each sample's first token. Samples of a packed sequence follow each other without gaps."""
     segment_B: np.ndarray
-    """1, 2, ...: which sample of its row each is; 0 is the unused tail of a row."""
-    rows: int
+    """The number of each sample within its packed sequence: 1, 2, ...; 0 stands for padding."""
+    num_sequences: int
 
 
-def packed_plan(length_B: np.ndarray, length_tokens: int) -> Plan:
-    """Samples in few rows: each, longest first, goes where it leaves the least room, else into a new row.
+def plan_packing(length_B: np.ndarray, length_tokens: int) -> PackingPlan:
+    """Plans how to pack samples into few sequences.
 
-    C4-like batches of 128 samples fill about 98 % of their rows, planned in about 0.1 ms.
+    Samples are taken by decreasing length. Each goes into the packed sequence where it leaves the least space, or into
+    a new one if it fits nowhere. Batches of 128 C4-like samples fill their packed sequences to about 98 %, and are
+    planned in about 0.1 ms.
 
     Args:
-      length_B: tokens of each sample, none more than length_tokens.
+      length_B: number of tokens of each sample.
       length_tokens: L.
 
-    Source: best-fit decreasing bin packing; never more than 11/9 of the fewest rows, plus 4 (Johnson 1974).
+    Raises:
+      ValueError: if a sample has no tokens or more than length_tokens.
+
+    Source: best-fit decreasing bin packing, which never needs more than 11/9 of the fewest bins plus 4 (Johnson 1974).
     """
     B = len(length_B)
-    row_B, start_B, segment_B = (np.zeros(B, np.int64) for _ in range(3))
-    room: list[tuple[int, int]] = []  # (free tokens, row), ascending
-    held: list[int] = []  # samples of each row
+    sequence_B, start_B, segment_B = (np.zeros(B, np.int64) for _ in range(3))
+    free_space: list[tuple[int, int]] = []  # (free tokens, packed sequence), ascending
+    num_segments: list[int] = []  # of each packed sequence
     lengths = np.asarray(length_B).tolist()
     for i in np.argsort(-np.asarray(length_B, np.int64), kind="stable").tolist():
-        n = lengths[i]
-        if not 0 < n <= length_tokens:
-            raise ValueError(f"a sample of {n} tokens: must be 1 to {length_tokens}")
-        at = bisect.bisect_left(room, (n, -1))
-        if at == len(room):
-            free, row = length_tokens, len(held)
-            held.append(0)
+        length = lengths[i]
+        if not 0 < length <= length_tokens:
+            raise ValueError(f"a sample of {length} tokens: must have 1 to {length_tokens} tokens")
+        best = bisect.bisect_left(free_space, (length, -1))
+        if best == len(free_space):
+            free_tokens, sequence = length_tokens, len(num_segments)
+            num_segments.append(0)
         else:
-            free, row = room.pop(at)
-        held[row] += 1
-        row_B[i], start_B[i], segment_B[i] = row, length_tokens - free, held[row]
-        bisect.insort(room, (free - n, row))
-    return Plan(row_B, start_B, segment_B, len(held))
+            free_tokens, sequence = free_space.pop(best)
+        num_segments[sequence] += 1
+        sequence_B[i], start_B[i] = sequence, length_tokens - free_tokens
+        segment_B[i] = num_segments[sequence]
+        bisect.insort(free_space, (free_tokens - length, sequence))
+    return PackingPlan(sequence_B, start_B, segment_B, len(num_segments))
 
 
 class PackedBatch(NamedTuple):
-    """A batch as micro-batches of rows: int32 arrays of a fixed shape, of which the first ``trips`` are filled.
+    """A batch as micro-batches of packed sequences.
 
-    Of numpy here, of JAX once they are on devices.
+    The int32 arrays have a fixed shape; only the first ``BatchStats.num_micro_batches`` micro-batches hold samples. The
+    arrays are numpy's here, and JAX's once they are on devices.
     """
 
     x_NxMxL: Any
+    """Token ids."""
     segment_NxMxL: Any
-    """Which sample of its row a token belongs to: 1, 2, ...; 0 where there is none."""
+    """The sample of each token within its packed sequence: 1, 2, ...; 0 for padding."""
     position_NxMxL: Any
-    """Place of a token in its sample."""
+    """The position of each token in its sample."""
 
 
 class BatchStats(NamedTuple):
-    """What a batch holds."""
+    """Sizes of a batch."""
 
     num_micro_batches: int
     """Micro-batches that hold samples."""
-    tokens: int
+    num_tokens: int
+    """Tokens of all samples, without padding."""
     num_targets: int
-    """Tokens that have a loss: all but the first of each sample."""
-    square_tokens: int
-    """Sum of the squares of the samples' tokens, which attention costs."""
+    """Tokens that are predicted: all but the first of each sample."""
+    sum_squared_lengths: int
+    """Sum of the squares of the samples' numbers of tokens, to which the cost of attention is proportional."""
 
 
-def micro_batches(samples: int, micro_batch_size: int, devices: int) -> int:
-    """N: the micro-batches that a batch needs at most, when no two samples fit into one row."""
-    return -(-samples // (micro_batch_size * devices))
+def max_micro_batches(num_samples: int, micro_batch_size: int, num_devices: int) -> int:
+    """Returns N, the number of micro-batches that a batch needs if no two samples fit into one packed sequence."""
+    return -(-num_samples // (micro_batch_size * num_devices))
 
 
-def rows(
+def pack_batch(
     population: Population,
     ids_B: np.ndarray,
-    plan: Plan,
+    plan: PackingPlan,
     micro_batches: int,
     micro_batch_size: int,
-    devices: int = 1,
-    mine: Collection[int] | None = None,
+    num_devices: int = 1,
+    device_indices: Collection[int] | None = None,
 ) -> tuple[PackedBatch, BatchStats]:
-    """Samples laid out as a plan says; the layout does not depend on the devices, only who holds which rows does.
+    """Lays samples out as planned.
+
+    The layout does not depend on the devices; they only determine which process holds which packed sequences.
 
     Args:
       population: the samples.
-      ids_B: which.
-      plan: of `packed_plan`, for their lengths.
+      ids_B: ids of the samples of the batch.
+      plan: result of `plan_packing` for their lengths.
       micro_batches: N.
-      micro_batch_size: rows of one device; M is as many for each device.
-      devices: over which each micro-batch is spread.
-      mine: devices whose rows are wanted, ascending; only their samples are read. All, if None.
+      micro_batch_size: packed sequences per device and micro-batch; M is this times num_devices.
+      num_devices: devices over which each micro-batch is spread.
+      device_indices: devices whose packed sequences are returned; only their samples are read. None: all devices.
 
     Returns:
-      The arrays, with M of the wanted devices only, and the sizes of the whole batch.
+      The arrays, in which M covers the given devices only, and the sizes of the whole batch.
     """
-    M, L = micro_batch_size * devices, population.length_tokens
-    wanted = range(devices) if mine is None else sorted(mine)
-    at = np.isin(plan.row_B % M // micro_batch_size, wanted)
-    local = Plan(plan.row_B[at], plan.start_B[at], plan.segment_B[at], micro_batches * M)
-    *arrays, _ = _layout(population, ids_B[at], local)
-    shape = (micro_batches, devices, micro_batch_size, L)
-    found = PackedBatch(
-        *(a.reshape(shape)[:, wanted].reshape(micro_batches, -1, L) for a in arrays)
+    M, L = micro_batch_size * num_devices, population.length_tokens
+    devices = range(num_devices) if device_indices is None else sorted(device_indices)
+    is_local_B = np.isin(plan.sequence_B % M // micro_batch_size, devices)
+    local_plan = PackingPlan(
+        plan.sequence_B[is_local_B],
+        plan.start_B[is_local_B],
+        plan.segment_B[is_local_B],
+        micro_batches * M,
+    )
+    *arrays, _ = _layout(population, ids_B[is_local_B], local_plan)
+    shape = (micro_batches, num_devices, micro_batch_size, L)
+    batch = PackedBatch(
+        *(a.reshape(shape)[:, devices].reshape(micro_batches, -1, L) for a in arrays)
     )
     length_B = population.lengths_N[ids_B]
-    sizes = BatchStats(
-        num_micro_batches=-(-plan.rows // M),
-        tokens=int(length_B.sum()),
+    stats = BatchStats(
+        num_micro_batches=-(-plan.num_sequences // M),
+        num_tokens=int(length_B.sum()),
         num_targets=int((length_B - 1).sum()),
-        square_tokens=int((length_B**2).sum()),
+        sum_squared_lengths=int((length_B**2).sum()),
     )
-    return found, sizes
+    return batch, stats
 
 
-def _layout(population: Population, ids_B: np.ndarray, plan: Plan) -> tuple[np.ndarray, ...]:
-    """x_RxL, segment_RxL and position_RxL, int32, and place_T: the index of each token in the flattened rows."""
+def _layout(population: Population, ids_B: np.ndarray, plan: PackingPlan) -> tuple[np.ndarray, ...]:
+    """Returns x_RxL, segment_RxL and position_RxL, int32, and index_T, each token's index in the flattened arrays."""
     L, length_B = population.length_tokens, population.lengths_N[ids_B]
     position_T = np.arange(length_B.sum()) - np.repeat(np.cumsum(length_B) - length_B, length_B)
-    place_T = np.repeat(plan.row_B * L + plan.start_B, length_B) + position_T
+    index_T = np.repeat(plan.sequence_B * L + plan.start_B, length_B) + position_T
     token_T = population.tokens[np.repeat(population.offsets_N1[ids_B], length_B) + position_T]
     segment_T = np.repeat(plan.segment_B, length_B)
-    found_3xRL = np.zeros((3, plan.rows * L), np.int32)
-    for found_RL, value_T in zip(found_3xRL, (token_T, segment_T, position_T), strict=True):
-        found_RL[place_T] = value_T
-    return *found_3xRL.reshape(3, -1, L), place_T
+    flat_3xRL = np.zeros((3, plan.num_sequences * L), np.int32)
+    for flat_RL, value_T in zip(flat_3xRL, (token_T, segment_T, position_T), strict=True):
+        flat_RL[index_T] = value_T
+    return *flat_3xRL.reshape(3, -1, L), index_T
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Window:
-    """Samples low, low + 1, ... in rows, and where to find each token again."""
+    """Consecutive samples in packed sequences, and the index that puts their tokens back in order."""
 
-    low: int
+    first_id: int
+    """Id of the first sample."""
     length_C: np.ndarray
-    place_T: np.ndarray
-    """Of every token, sample after sample: its index in the flattened rows."""
+    """Number of tokens of each sample."""
+    index_T: np.ndarray
+    """Index of each token, sample after sample, in the flattened arrays."""
     x_WxL: np.ndarray
+    """Token ids."""
     segment_WxL: np.ndarray
-    """1, 2, ...: which sample of its row; 0: the tail that is of none."""
+    """The sample of each token within its packed sequence: 1, 2, ...; 0 for padding."""
     position_WxL: np.ndarray
+    """The position of each token in its sample."""
 
-    def in_order(self, value_WxL: np.ndarray) -> np.ndarray:
-        """value_T: of every token, sample after sample."""
-        return value_WxL.reshape(-1)[self.place_T]
+    def in_sample_order(self, value_WxL: np.ndarray) -> np.ndarray:
+        """Returns value_T, the values of all tokens, sample after sample, without padding."""
+        return value_WxL.reshape(-1)[self.index_T]
 
 
-def windows(population: Population, low: int, high: int, micro_batch_size: int) -> Iterator[Window]:
-    """Samples low to high (exclusive) in windows that begin at multiples of `SAMPLES`.
+def packed_windows(
+    population: Population, low: int, high: int, call_sequences: int
+) -> Iterator[Window]:
+    """Yields samples low to high (exclusive) in windows that begin at multiples of `WINDOW_SAMPLES`.
 
-    A row never holds samples of two windows, and W is a multiple of micro_batch_size: the last rows may be empty.
+    A packed sequence never holds samples of two windows. W is a multiple of call_sequences; the last packed sequences
+    may be empty.
     """
     while low < high:
-        end = min(low - low % SAMPLES + SAMPLES, high)
-        yield window(population, low, end, micro_batch_size)
+        end = min(low - low % WINDOW_SAMPLES + WINDOW_SAMPLES, high)
+        yield pack_window(population, low, end, call_sequences)
         low = end
 
 
-def window(population: Population, low: int, high: int, micro_batch_size: int) -> Window:
-    """One window of samples low to high (exclusive)."""
+def pack_window(population: Population, low: int, high: int, call_sequences: int) -> Window:
+    """Packs samples low to high (exclusive) as one window; see `packed_windows`."""
     ids_C = np.arange(low, high)
     length_C = population.lengths_N[ids_C]
-    plan = packed_plan(length_C, population.length_tokens)
-    W = -(-plan.rows // micro_batch_size) * micro_batch_size
-    *rows, place_T = _layout(population, ids_C, dataclasses.replace(plan, rows=W))
-    return Window(low, length_C, place_T, *rows)
+    plan = plan_packing(length_C, population.length_tokens)
+    W = -(-plan.num_sequences // call_sequences) * call_sequences
+    *arrays, index_T = _layout(population, ids_C, dataclasses.replace(plan, num_sequences=W))
+    return Window(low, length_C, index_T, *arrays)

@@ -7,7 +7,7 @@ from lm_mia import config
 from lm_mia.config import validate
 from lm_mia.errors import UserError
 from lm_mia.model import transformer
-from lm_mia.model.attention import Kind
+from lm_mia.model.attention import AttentionKind
 
 _CPU_TOKENS, _DEVICE_TOKENS = 2048, 8192  # of a micro-batch
 _CPU_CHUNK, _DEVICE_CHUNK = 512, 4096  # tokens whose logits are held at once
@@ -83,7 +83,7 @@ def plan_execution(
     )
 
 
-def kept_bytes(shape: transformer.ModelConfig, kind: Kind, micro_batch_size: int) -> float:
+def kept_bytes(shape: transformer.ModelConfig, kind: AttentionKind, micro_batch_size: int) -> float:
     """An estimate of what the layers keep for the backward pass of a micro-batch, without rematerialisation.
 
     About 18 activations of a token's width a layer, in the activations' type, and 4 in float32; and all attention
@@ -102,13 +102,13 @@ def choose_attention(
     dtype: str,
     head_width: int,
     length_tokens: int,
-) -> tuple[Kind, str]:
+) -> tuple[AttentionKind, str]:
     """The way that is taken, and why, for the log.
 
     Raises:
       UserError: if the way that is asked for does not exist here.
     """
-    why_not: dict[Kind, list[str]] = {"cudnn": [], "pallas": [], "xla": []}
+    why_not: dict[AttentionKind, list[str]] = {"cudnn": [], "pallas": [], "xla": []}
     if platform not in ("gpu", "cuda"):
         why_not["cudnn"].append(f"it needs an NVIDIA GPU, this is a {platform}")
     if platform != "tpu":
@@ -127,5 +127,5 @@ def choose_attention(
             return kind, f"fastest on {platform}"
     if platform == "cpu":
         return "xla", "the one for CPUs"
-    fast: Kind = "pallas" if platform == "tpu" else "cudnn"
+    fast: AttentionKind = "pallas" if platform == "tpu" else "cudnn"
     return "xla", f"slower than {fast}, but {'; '.join(why_not[fast])}"

@@ -1,6 +1,6 @@
-"""Training a row from start to end, resumable at any step, bit for bit.
+"""Training of one model from start to end, resumable at any step, bit for bit.
 
-B: samples of a batch, L: tokens of a row, T: steps of a row.
+B: samples of a batch, N: members, T: training steps.
 """
 
 import dataclasses
@@ -40,12 +40,13 @@ from lm_mia.train.step import (
 
 Event = dict[str, Any]
 
-_LOGGED = 20  # training losses logged a row
-_REPORT_SECONDS = 0.2  # between reports for a progress bar
+_LOGS_PER_MODEL = 20  # training losses logged per model
+_PROGRESS_SECONDS = 0.2  # between events for progress bars
+_BROADCAST_STEPS = 32  # between decisions of the processes of a job on whether to save
 
 
 class DivergedError(UserError):
-    """A row whose loss or state is not finite any more; ``evidence`` says where and on what."""
+    """The loss or the state of a model is not finite; ``evidence`` holds the step, the metrics and the samples."""
 
     def __init__(self, message: str, evidence: Event):
         super().__init__(message)
@@ -53,17 +54,17 @@ class DivergedError(UserError):
 
 
 class PreemptedError(Exception):
-    """Training was asked to stop, and its state is saved."""
+    """Training was stopped on request, and its state is saved."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Trainer:
-    """What all rows of a recipe share: data, settings, devices, and compiled functions, made on first use."""
+    """What all models of a recipe share: data, settings, devices, and functions that are compiled on first use."""
 
     population: Population
     model: transformer.ModelConfig
     optimizer_config: config.Optimizer
-    train: config.Train
+    train_config: config.Train
     plan: ExecutionPlan
     mesh: Mesh
 
@@ -74,211 +75,288 @@ class Trainer:
 
     @functools.cached_property
     def step(self) -> Step:
-        """The update."""
+        """The compiled update; see `lm_mia.train.step.make_step`."""
         return make_step(self.model, self.optimizer_config, self.plan, self.mesh)
 
     def pack(
         self, population: Population, ids_B: np.ndarray
     ) -> tuple[batching.PackedBatch, batching.BatchStats]:
-        """Samples on the mesh, and what they come to; each host reads those of its own devices only."""
+        """Packs samples and places them on the mesh; each process reads the samples of its own devices only."""
         length_B = population.lengths_N[ids_B]
-        plan = batching.packed_plan(length_B, population.length_tokens)
-        most = max(self.train.batch_size, len(ids_B))
-        devices, micro_batch_size = self.mesh.size, self.plan.micro_batch_size
-        count = batching.micro_batches(most, micro_batch_size, devices)
-        found, sizes = batching.rows(
+        packing_plan = batching.plan_packing(length_B, population.length_tokens)
+        num_devices, micro_batch_size = self.mesh.size, self.plan.micro_batch_size
+        num_samples = max(self.train_config.batch_size, len(ids_B))
+        micro_batches = batching.max_micro_batches(num_samples, micro_batch_size, num_devices)
+        batch, stats = batching.pack_batch(
             population,
             ids_B,
-            plan,
-            count,
+            packing_plan,
+            micro_batches,
             micro_batch_size,
-            devices,
+            num_devices,
             local_device_indices(self.mesh),
         )
-        return to_global_array(found, self.mesh), sizes
+        return to_global_array(batch, self.mesh), stats
 
     def validation_loss(self, params: transformer.Params) -> float:
-        """Mean loss in nats a predicted token of the held-out samples."""
-        rows, sizes = self._validation
-        return float(
-            self._loss(
-                params, rows, np.int32(sizes.num_micro_batches), np.float32(sizes.num_targets)
-            )
+        """Returns the mean loss of the validation samples, in nats per predicted token."""
+        batch, stats = self._validation_batch
+        num_micro_batches, num_targets = (
+            np.int32(stats.num_micro_batches),
+            np.float32(stats.num_targets),
         )
+        return float(self._loss(params, batch, num_micro_batches, num_targets))
 
     @functools.cached_property
-    def _validation(self) -> tuple[batching.PackedBatch, batching.BatchStats]:
-        held_out = self.population.validation
-        assert held_out is not None, "rules: train.validations needs population.validation_samples"
-        return self.pack(held_out, np.arange(len(held_out)))
+    def _validation_batch(self) -> tuple[batching.PackedBatch, batching.BatchStats]:
+        validation = self.population.validation
+        assert validation is not None, "train.validations needs population.validation_samples"
+        return self.pack(validation, np.arange(len(validation)))
 
     @functools.cached_property
     def _loss(self) -> Loss:
         return make_loss(self.model, self.plan, self.mesh)
 
-    def padded_tokens(self, sizes: batching.BatchStats) -> int:
-        """Tokens, padding included, that a batch makes the devices compute."""
-        L = self.model.length_tokens
-        return sizes.num_micro_batches * self.plan.micro_batch_size * self.mesh.size * L
+    def padded_tokens(self, stats: batching.BatchStats) -> int:
+        """Returns the number of tokens that the devices compute for a batch, padding included."""
+        sequences = stats.num_micro_batches * self.plan.micro_batch_size * self.mesh.size
+        return sequences * self.model.length_tokens
 
-    def throughput(self, counts: np.ndarray, seconds: float) -> dict[str, float | None]:
-        """Useful tokens a second, and useful FLOPs over the devices' peak: None where that is unknown.
+    def throughput(
+        self, num_tokens: float, sum_squared_lengths: float, seconds: float
+    ) -> dict[str, float | None]:
+        """Computes the useful tokens per second and the model FLOPs utilization (MFU).
 
         Args:
-          counts: tokens of samples, and the sum of their squares, that were trained on.
-          seconds: in which.
+          num_tokens: tokens of the samples that were trained on.
+          sum_squared_lengths: sum of the squares of their numbers of tokens.
+          seconds: duration.
+
+        Returns:
+          {"tokens_per_second", "mfu"}; mfu is None if the peak rate of the device is unknown.
         """
-        shape, peak = self.model, flops.peak(self.mesh.devices.flat[0].device_kind)
-        useful = flops.training(shape.layers, shape.width, shape.vocab_size, counts[0], counts[1])
+        m, peak = self.model, flops.device_peak(self.mesh.devices.flat[0].device_kind)
+        useful = flops.training(m.layers, m.width, m.vocab_size, num_tokens, sum_squared_lengths)
         mfu = useful / seconds / (peak * self.mesh.size) if peak else None
-        return {"tokens_per_second": round(counts[0] / seconds), "mfu": mfu}
+        return {"tokens_per_second": round(num_tokens / seconds), "mfu": mfu}
 
 
 def train_model(
     trainer: Trainer,
-    row: subsets.ModelSeeds,
+    seeds: subsets.ModelSeeds,
     steps: int,
-    folder: Path,
+    checkpoint_dir: Path,
     report: Callable[[Event], None],
-    keep: Sequence[int] = (),
-    stop: Callable[[int], bool] = lambda step: False,
+    keep_steps: Sequence[int] = (),
+    should_stop: Callable[[int], bool] = lambda step: False,
 ) -> None:
-    """Trains a row to its end, from its newest checkpoint if it has one, and saves its last state.
+    """Trains a model to its end, from its newest checkpoint if it has one, and saves its final state.
+
+    Does nothing if the model is already trained.
 
     Args:
-      trainer: of the recipe.
-      row: whose seeds say everything random.
-      steps: updates from start to end.
-      folder: of this row's checkpoints.
-      report: called with events: "step" often, "train" with losses and rates and "validation" now and then,
-        "row_trained" at the end.
-      keep: steps whose states are saved and stay.
-      stop: asked after every step, with the number of steps done, whether to save and stop; must say the same in all
-        processes of a job.
+      trainer: shared by all models of the recipe.
+      seeds: the seeds of the model, which determine everything random.
+      steps: number of updates from start to end.
+      checkpoint_dir: folder of this model's checkpoints.
+      report: called with events: "step" for progress bars, "train" with losses and throughput, "validation" with the
+        validation loss, and "row_trained" at the end.
+      keep_steps: steps after which the state is saved and kept.
+      should_stop: called after each step with the number of steps done. Once it returns True, the state is saved and
+        training stops. It must return the same value in all processes of a job.
 
     Raises:
-      DivergedError: at the first loss that is not finite, or if a state to be saved is not; the newest checkpoint is
-        still a finite one.
-      PreemptedError: after a stop.
+      DivergedError: at the first loss that is not finite, or if a state to be saved is not finite. The newest
+        checkpoint is still a finite state.
+      PreemptedError: after should_stop returned True before the last step.
     """
-    t = trainer
-    member_ids_N = np.flatnonzero(
-        subsets.member(row.subset_seed, len(t.population), t.train.subset)
-    )
-    members, batch_size = len(member_ids_N), t.train.batch_size
-    per_epoch = batch_order.steps_per_epoch(members, batch_size)
-    rate_T = learning_rates(t.optimizer_config, steps)
-    log_every = max(steps // _LOGGED, 1)
-    validated = {round(steps * (i + 1) / t.train.validations) for i in range(t.train.validations)}
-    about: Event = {"row": str(row), "role": row.role, "steps": steps}
+    train_config = trainer.train_config
+    order = _BatchOrder(seeds, train_config, len(trainer.population))
+    learning_rate_T = learning_rates(trainer.optimizer_config, steps)
+    log_every = max(steps // _LOGS_PER_MODEL, 1)
+    validations = train_config.validations
+    validation_steps = {round(steps * (i + 1) / validations) for i in range(validations)}
 
-    @functools.lru_cache(maxsize=2)
-    def order(epoch: int) -> np.ndarray:
-        return batch_order.epoch_order(row.order_seed, epoch, members)
-
-    def ids(done: int) -> np.ndarray:
-        epoch, place = divmod(done, per_epoch)
-        return batch_order.batch(order(epoch), member_ids_N, place, batch_size)
-
-    def finite(done: int, metrics: dict[str, jax.Array]) -> dict[str, float]:
+    def finite_metrics(step: int, metrics: dict[str, jax.Array]) -> dict[str, float]:
         values = {name: float(value) for name, value in metrics.items()}
         if not math.isfinite(values["loss_nats"]):
-            raise _diverged(row, f"loss={values['loss_nats']}", done, values, ids(done))
+            problem = f"loss={values['loss_nats']}"
+            raise _diverged_error(seeds, problem, step, values, order.ids(step))
         return values
 
-    with checkpoint.manager(folder, keep) as checkpoints:
+    with checkpoint.manager(checkpoint_dir, keep_steps) as checkpoints:
         start = checkpoints.latest_step() or 0
         if start == steps:
             return
         if start:
-            like = checkpoint.abstract(t.model, t.tx, t.mesh)
+            like = checkpoint.abstract(trainer.model, trainer.tx, trainer.mesh)
             state = checkpoint.restore(checkpoints, start, like)
         else:
-            state = checkpoint.fresh(row.init_seed, t.model, t.tx, t.mesh)
-        began = saved = reported = time.monotonic()
-        logged, counts = began, np.zeros(3)  # since the last log: tokens, their squares, room
-        before: tuple[int, dict[str, jax.Array]] | None = None
-        for done in range(start, steps):
-            rows, sizes = t.pack(t.population, ids(done))
-            state, metrics = t.step(
-                state,
-                rows,
-                np.int32(sizes.num_micro_batches),
-                np.float32(sizes.num_targets),
-                rate_T[done],
+            state = checkpoint.fresh(seeds.init_seed, trainer.model, trainer.tx, trainer.mesh)
+        log = _TrainingLog(trainer, seeds, steps, start, report)
+        saved = time.monotonic()
+        previous_metrics: tuple[int, dict[str, jax.Array]] | None = None
+        for step in range(start, steps):
+            batch, stats = trainer.pack(trainer.population, order.ids(step))
+            num_micro_batches = np.int32(stats.num_micro_batches)
+            num_targets = np.float32(stats.num_targets)
+            state, metrics = trainer.step(
+                state, batch, num_micro_batches, num_targets, learning_rate_T[step]
             )
-            if before:  # a step late, so that the device never waits for the host
-                finite(*before)
-            before = done, metrics
-            last = done == steps - 1
-            counts += sizes.tokens, sizes.square_tokens, t.padded_tokens(sizes)
+            # Checked one step late, so that the device never waits for the host.
+            if previous_metrics:
+                finite_metrics(*previous_metrics)
+            previous_metrics = step, metrics
+
+            is_last = step == steps - 1
+            log.add(stats)
             now = time.monotonic()
-            if done % log_every == 0 or last:
-                values = finite(done, metrics)
-                seconds = time.monotonic() - logged
-                rates = t.throughput(counts, seconds)
-                if done == start:  # its seconds are those of compiling
-                    rates = dict.fromkeys(rates)
-                report(
-                    {"event": "train", **about, "step": done, "epoch": done // per_epoch}
-                    | values
-                    | {"learning_rate": float(rate_T[done]), **rates}
-                    | {"padding_share": round(1 - counts[0] / counts[2], 4)}
-                    | {"memory_bytes": _memory_bytes(t.mesh)}
-                )
-                logged, counts = time.monotonic(), np.zeros(3)
-            if done + 1 in validated:
-                value = t.validation_loss(state["params"])
-                report(
-                    {"event": "validation", **about, "step": done + 1}
-                    | {"validation_loss_nats": value}
-                )
-            if now - reported > _REPORT_SECONDS:
-                report({"event": "step", "row": str(row), "step": done + 1, "steps": steps})
-                reported = now
-            stopping = stop(done + 1) and not last
-            due = _agreed(done, now - saved > 60 * t.train.checkpoint_minutes)
-            if due or last or stopping or done + 1 in keep:
-                values = finite(done, metrics)
-                if not _finite(state):
-                    what = "weights or moments not finite"
-                    raise _diverged(row, what, done, values, ids(done))
-                checkpoint.save(checkpoints, done + 1, state)
+            if step % log_every == 0 or is_last:
+                values = finite_metrics(step, metrics)
+                log.report_metrics(step, order.epoch(step), values, float(learning_rate_T[step]))
+            if step + 1 in validation_steps:
+                log.report_validation(step + 1, trainer.validation_loss(state["params"]))
+            log.report_progress(step + 1, now)
+
+            is_stopping = should_stop(step + 1) and not is_last
+            is_due = _is_save_due(step, now - saved > 60 * train_config.checkpoint_minutes)
+            if is_due or is_last or is_stopping or step + 1 in keep_steps:
+                values = finite_metrics(step, metrics)
+                if not _is_finite(state):
+                    problem = "weights or moments not finite"
+                    raise _diverged_error(seeds, problem, step, values, order.ids(step))
+                checkpoint.save(checkpoints, step + 1, state)
                 saved = time.monotonic()
-            if stopping:
+            if is_stopping:
                 raise PreemptedError
-    report(
-        {"event": "row_trained", **about, "resumed_at": start}
-        | {"seconds": round(time.monotonic() - began, 3)}
-    )
+    log.report_end()
 
 
-def _agreed(done: int, due: bool) -> bool:
-    """Whether a save is due by the first process's clock; the others are told every 32 steps."""
+class _BatchOrder:
+    """The samples of each training step of one model."""
+
+    def __init__(
+        self, seeds: subsets.ModelSeeds, train_config: config.Train, num_samples: int
+    ) -> None:
+        is_member_2N = subsets.member(seeds.subset_seed, num_samples, train_config.subset)
+        self._member_ids_N = np.flatnonzero(is_member_2N)
+        self._batch_size = train_config.batch_size
+        members = len(self._member_ids_N)
+        self._steps_per_epoch = batch_order.steps_per_epoch(members, self._batch_size)
+        self._epoch_order = functools.lru_cache(maxsize=2)(
+            lambda epoch: batch_order.epoch_order(seeds.order_seed, epoch, members)
+        )
+
+    def epoch(self, step: int) -> int:
+        """Returns the epoch of a step, counted from 0."""
+        return step // self._steps_per_epoch
+
+    def ids(self, step: int) -> np.ndarray:
+        """Returns ids_B, the sample ids of a step."""
+        epoch, step_of_epoch = divmod(step, self._steps_per_epoch)
+        order_N = self._epoch_order(epoch)
+        return batch_order.batch(order_N, self._member_ids_N, step_of_epoch, self._batch_size)
+
+
+class _TrainingLog:
+    """Reports the events of one model's training, and measures its throughput between them."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        seeds: subsets.ModelSeeds,
+        steps: int,
+        start: int,
+        report: Callable[[Event], None],
+    ) -> None:
+        self._trainer, self._report, self._start = trainer, report, start
+        self._fields: Event = {"row": str(seeds), "role": seeds.role, "steps": steps}
+        self._began = self._logged = self._progress = time.monotonic()
+        self._clear()
+
+    def _clear(self) -> None:
+        """Starts counting anew, after an event with the throughput so far."""
+        self._num_tokens = self._sum_squared_lengths = self._padded_tokens = 0
+
+    def add(self, stats: batching.BatchStats) -> None:
+        """Counts a batch."""
+        self._num_tokens += stats.num_tokens
+        self._sum_squared_lengths += stats.sum_squared_lengths
+        self._padded_tokens += self._trainer.padded_tokens(stats)
+
+    def report_metrics(
+        self, step: int, epoch: int, metrics: dict[str, float], learning_rate: float
+    ) -> None:
+        """Reports an event "train", with the throughput since the one before it."""
+        seconds = time.monotonic() - self._logged
+        throughput = self._trainer.throughput(self._num_tokens, self._sum_squared_lengths, seconds)
+        if step == self._start:  # the first step includes compilation
+            throughput = dict.fromkeys(throughput)
+        self._report(
+            {"event": "train", **self._fields, "step": step, "epoch": epoch}
+            | metrics
+            | {"learning_rate": learning_rate, **throughput}
+            | {"padding_share": round(1 - self._num_tokens / self._padded_tokens, 4)}
+            | {"memory_bytes": _peak_memory_bytes(self._trainer.mesh)}
+        )
+        self._logged = time.monotonic()
+        self._clear()
+
+    def report_validation(self, steps_done: int, loss_nats: float) -> None:
+        """Reports an event "validation"."""
+        self._report(
+            {"event": "validation", **self._fields, "step": steps_done}
+            | {"validation_loss_nats": loss_nats}
+        )
+
+    def report_progress(self, steps_done: int, now: float) -> None:
+        """Reports an event "step", unless there was one less than `_PROGRESS_SECONDS` ago."""
+        if now - self._progress > _PROGRESS_SECONDS:
+            model, steps = self._fields["row"], self._fields["steps"]
+            self._report({"event": "step", "row": model, "step": steps_done, "steps": steps})
+            self._progress = now
+
+    def report_end(self) -> None:
+        """Reports that the model is trained."""
+        seconds = round(time.monotonic() - self._began, 3)
+        self._report(
+            {"event": "row_trained", **self._fields, "resumed_at": self._start, "seconds": seconds}
+        )
+
+
+def _is_save_due(step: int, is_due: bool) -> bool:
+    """Returns whether a save is due by the clock of the first process, which decides for all processes of a job."""
     if jax.process_count() == 1:
-        return due
-    return done % 32 == 0 and bool(multihost_utils.broadcast_one_to_all(np.array(due)))
+        return is_due
+    if step % _BROADCAST_STEPS:
+        return False
+    return bool(multihost_utils.broadcast_one_to_all(np.array(is_due)))
 
 
 @jax.jit
-def _finite(state: State) -> jax.Array:
-    """Whether every number of a state is finite."""
+def _is_finite(state: State) -> jax.Array:
+    """Returns whether every number of a state is finite."""
     return jnp.array([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(state)]).all()
 
 
-def _memory_bytes(mesh: Mesh) -> int:
-    """The most that this process has held: on its first device, or on CPU in all."""
+def _peak_memory_bytes(mesh: Mesh) -> int:
+    """Returns the peak memory of this process: on its first device, or of the whole process on CPU."""
     stats = mesh.devices.flat[local_device_indices(mesh)[0]].memory_stats()
     if stats and "peak_bytes_in_use" in stats:
         return stats["peak_bytes_in_use"]
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    bytes_per_unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * bytes_per_unit
 
 
-def _diverged(
-    row: subsets.ModelSeeds, what: str, done: int, values: dict[str, float], ids_B: np.ndarray
+def _diverged_error(
+    seeds: subsets.ModelSeeds,
+    problem: str,
+    step: int,
+    metrics: dict[str, float],
+    ids_B: np.ndarray,
 ) -> DivergedError:
-    way_out = "lower optimizer.peak_learning_rate in a new workdir"
-    evidence = {"row": str(row), "role": row.role, "step": done, "what": what}
-    evidence |= {name: str(value) for name, value in values.items()} | {"samples": ids_B.tolist()}
-    return DivergedError(f"model {row}: {what} at step {done}; {way_out}", evidence)
+    evidence = {"row": str(seeds), "role": seeds.role, "step": step, "what": problem}
+    evidence |= {name: str(value) for name, value in metrics.items()}
+    evidence |= {"samples": ids_B.tolist()}
+    remedy = "lower optimizer.peak_learning_rate in a new workdir"
+    return DivergedError(f"model {seeds}: {problem} at step {step}; {remedy}", evidence)

@@ -1,4 +1,7 @@
-"""AdamW with linear warm-up and decay: StrongMIA Appendix G's recipe and the variants of its Figure 15, on optax."""
+"""AdamW with linear warm-up and decay: the recipe of StrongMIA Appendix G and the variants of its Figure 15, in optax.
+
+T: steps.
+"""
 
 import functools
 
@@ -8,50 +11,50 @@ import optax
 from lm_mia import config
 from lm_mia.errors import UserError
 
-# Not printed in the paper; NanoDO's defaults, which it used.
+# The paper does not print these; they are the defaults of NanoDO, which it used.
 _B1, _B2, _EPS = 0.9, 0.98, 1e-9
 
 
-def learning_rates(recipe: config.Optimizer, steps: int) -> np.ndarray:
-    """The learning rate of every step of a row.
+def learning_rates(optimizer_config: config.Optimizer, steps: int) -> np.ndarray:
+    """Computes the learning rate of each training step.
 
-    Linear from init to peak over warmup_steps, then down to final along a cosine or a line; final is the value that
-    the step after the last would have. Or constant at the peak.
+    The rate rises linearly from its initial value to the peak over ``warmup_steps``, then falls to its final value
+    along a cosine or a line, or stays at the peak. The final value is that of the step after the last one.
 
     Returns:
-      learning_rate_T, float32, T = steps.
+      learning_rate_T, float32, with T = steps.
 
     Raises:
-      UserError: if the row ends before its warm-up does (a Bernoulli subset may be that small).
+      UserError: if training ends before the warm-up does, which can happen with a small Bernoulli subset.
     """
-    warmup, peak = recipe.warmup_steps, recipe.peak_learning_rate
+    warmup, peak = optimizer_config.warmup_steps, optimizer_config.peak_learning_rate
+    final = optimizer_config.final_learning_rate
     if steps <= warmup:
         raise UserError(
-            f"optimizer.warmup_steps={warmup}: must be less than the {steps} steps of a row"
+            f"optimizer.warmup_steps={warmup}: must be less than the {steps} training steps; lower it"
         )
-    after = {
-        "cosine": optax.cosine_decay_schedule(
-            peak, steps - warmup, alpha=recipe.final_learning_rate / peak
-        ),
-        "linear": optax.linear_schedule(peak, recipe.final_learning_rate, steps - warmup),
+    decay = {
+        "cosine": optax.cosine_decay_schedule(peak, steps - warmup, alpha=final / peak),
+        "linear": optax.linear_schedule(peak, final, steps - warmup),
         "constant": optax.constant_schedule(peak),
-    }[recipe.schedule]
-    start = optax.linear_schedule(recipe.init_learning_rate, peak, warmup)
-    schedule = optax.join_schedules([start, after], [warmup]) if warmup else after
-    rate_T = np.asarray(schedule(np.arange(steps)), np.float32)
-    return np.broadcast_to(rate_T, (steps,))
+    }[optimizer_config.schedule]
+    rise = optax.linear_schedule(optimizer_config.init_learning_rate, peak, warmup)
+    schedule = optax.join_schedules([rise, decay], [warmup]) if warmup else decay
+    learning_rate_T = np.asarray(schedule(np.arange(steps)), np.float32)
+    return np.broadcast_to(learning_rate_T, (steps,))
 
 
-@functools.cache  # so that what is compiled with it is found again
-def optimizer(recipe: config.Optimizer) -> optax.GradientTransformation:
-    """AdamW on gradients clipped by their global norm, up to the learning rate.
+@functools.cache  # returns the same object for equal configs, so that jitted functions that close over it are reused
+def optimizer(optimizer_config: config.Optimizer) -> optax.GradientTransformation:
+    """Returns AdamW on gradients clipped by their global norm, without the learning rate.
 
-    The caller multiplies the update by minus the step's learning rate, so that rows of different lengths share one
-    compiled step.
+    The caller multiplies the update by minus the learning rate of the step, so that models with different numbers of
+    steps share one compiled step.
     """
-    clip = [optax.clip_by_global_norm(recipe.clip_norm)] if recipe.clip_norm else []
+    clip_norm = optimizer_config.clip_norm
+    clipping = [optax.clip_by_global_norm(clip_norm)] if clip_norm else []
     return optax.chain(
-        *clip,
+        *clipping,
         optax.scale_by_adam(b1=_B1, b2=_B2, eps=_EPS),
-        optax.add_decayed_weights(recipe.weight_decay),
+        optax.add_decayed_weights(optimizer_config.weight_decay),
     )

@@ -42,7 +42,7 @@ def make_step(
     Args of the step:
       state: of `checkpoint.fresh` or `checkpoint.restore`, on the mesh.
       rows: of `place`.
-      trips, predicted: of `batching.Sizes`.
+      num_micro_batches, num_targets: of `batching.BatchStats`.
       learning_rate: of the step.
 
     Returns:

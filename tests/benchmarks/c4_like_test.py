@@ -33,7 +33,7 @@ def test_the_median_is_that_of_a_lognormal_cut_by_hand(c4_like: ModuleType):
 
 def test_batches_of_128_pack_as_designed(c4_like: ModuleType):
     length_IxB = c4_like.lengths(100 * 128).reshape(100, 128)
-    rows = np.mean([batching.packed_plan(length_B, 1024).rows for length_B in length_IxB])
+    rows = np.mean([batching.plan_packing(length_B, 1024).num_sequences for length_B in length_IxB])
     assert rows == pytest.approx(50.5, abs=1.5)  # DESIGN section 8
 
 

@@ -127,7 +127,7 @@ def test_flops_are_those_of_the_rows_that_calls_have(scoring: ModuleType):
     )  # two chunks of tokens, were it run
     L, rows = (
         SHAPE.length_tokens,
-        -(-batching.packed_plan(length_N, SHAPE.length_tokens).rows // 16) * 16,
+        -(-batching.plan_packing(length_N, SHAPE.length_tokens).num_sequences // 16) * 16,
     )
     # a block of queries meets all keys, so attention costs twice the half that counts as useful
     hand = flops.scoring(SHAPE.layers, SHAPE.width, SHAPE.vocab_size, rows * L, 2 * rows * L**2)
@@ -138,7 +138,7 @@ def test_our_parameters_as_gpt_2_has_them(scoring: ModuleType):
     params = parameters(SHAPE)
     told = scoring.transformers_peer.theirs(params)
     assert sum(leaf.size for leaf in told.values()) == (
-        flops.parameters(2, 128, 512, 64) + 512 * 128  # the tied embedding has two names
+        flops.num_parameters(2, 128, 512, 64) + 512 * 128  # the tied embedding has two names
     )
     x_D = np.random.default_rng(0).normal(size=128)
     query_HxK = np.einsum("d,dhk->hk", x_D, params["layers"]["query_DxHxK"][1])
@@ -162,7 +162,7 @@ def test_flags_that_cannot_be_are_told_in_a_line(scoring, monkeypatch, capsys):
         "--scale=3": "--scale=3: must divide 1024",
         "--sizes=11M": "--sizes: no such size: 11M",
         "--rounds=0": "--rounds, --samples: must be 1 or more",
-        "--micro-rows=-1": "must be 1 or more; --micro-rows: 0 or more",
+        "--micro-batch-size=-1": "must be 1 or more; --micro-batch-size: 0 or more",
         "memory": "no such section: memory",
     }.items():
         monkeypatch.setattr("sys.argv", ["scoring.py", flag])

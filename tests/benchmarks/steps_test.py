@@ -56,7 +56,7 @@ def test_flops_are_those_of_one_micro_batch(steps: ModuleType):
 def test_compiled_bytes_hold_state_and_gradients_and_grow_by_rows_alone(steps: ModuleType):
     given = {"name": steps.PACKED, "shape": SMALL, "batch_size": 256, "nanodo": None}
     small = steps.compiled_bytes(steps.lowered(**given))
-    count = flops.parameters(SMALL.layers, SMALL.width, SMALL.vocab_size, 64)
+    count = flops.num_parameters(SMALL.layers, SMALL.width, SMALL.vocab_size, 64)
     # weights, two moments and gradients, and three arrays of rows
     assert small > 4 * 4 * count + 3 * 4 * 64 * 256
     # micro-batches are of 32 rows: twice the batch is more rows of int32, and nothing else
@@ -86,7 +86,7 @@ def test_our_parameters_under_their_names(steps: ModuleType):
         (told["pos_embed"]["embedding"], params["position_LxD"]),
     ):
         assert np.array_equal(theirs, ours)
-    assert sum(leaf.size for leaf in jax.tree.leaves(told)) == flops.parameters(2, 128, 512, 64)
+    assert sum(leaf.size for leaf in jax.tree.leaves(told)) == flops.num_parameters(2, 128, 512, 64)
 
 
 def test_a_path_without_nanodo_is_told(steps: ModuleType, tmp_path: Path):

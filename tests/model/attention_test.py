@@ -9,10 +9,10 @@ import pytest
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel
 
 from lm_mia.errors import UserError
-from lm_mia.model.attention import Kind, attention
+from lm_mia.model.attention import AttentionKind, attention
 from lm_mia.train.execution import choose_attention
 
-KINDS: list[Kind] = ["xla", "cudnn", "pallas"]
+KINDS: list[AttentionKind] = ["xla", "cudnn", "pallas"]
 
 
 def case(L: int, K: int = 4, H: int = 2, seed: int = 0) -> list[np.ndarray]:
@@ -45,7 +45,7 @@ def slow(q: Any, k: Any, v: Any, segment_RxL: np.ndarray) -> np.ndarray:
     return out
 
 
-def emulated(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+def emulated(kind: AttentionKind, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets a way for an accelerator run on CPU: its own kernel interpreted (pallas), or XLA in its place (cudnn)."""
     whole = jax.nn.dot_product_attention
 
@@ -70,14 +70,18 @@ def test_equals_a_slow_reference(L: int):
 
 
 @pytest.mark.parametrize("kind", ["cudnn", "pallas"])
-def test_other_ways_are_given_what_makes_them_equal(kind: Kind, monkeypatch: pytest.MonkeyPatch):
+def test_other_ways_are_given_what_makes_them_equal(
+    kind: AttentionKind, monkeypatch: pytest.MonkeyPatch
+):
     """In values and gradients: the same mask, the same scale, the same order of axes."""
     emulated(kind, monkeypatch)
     L = 256
     q, k, v = case(L, K=64)
     toward = case(L, K=64, seed=1)[0]
 
-    def value(kind: Kind, q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def value(
+        kind: AttentionKind, q: jax.Array, k: jax.Array, v: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
         o = attention(q, k, v, segments(L), kind)
         return (o * toward).sum(), o
 
@@ -190,7 +194,7 @@ def test_auto_takes_what_the_platform_and_the_shapes_allow_and_says_why(
 
 @pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
 def test_what_is_asked_for_is_taken(platform: str):
-    own: dict[str, Kind] = {"gpu": "cudnn", "tpu": "pallas", "cpu": "xla"}
+    own: dict[str, AttentionKind] = {"gpu": "cudnn", "tpu": "pallas", "cpu": "xla"}
     for kind in {"xla", own[platform]}:
         assert choose_attention(kind, platform, "bfloat16", 64, 1024) == (kind, "asked for")  # type: ignore[arg-type]
 

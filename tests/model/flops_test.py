@@ -74,16 +74,16 @@ def test_the_compiler_counts_the_same(what: str):
 def test_parameters_are_as_many_as_the_model_has(shape: transformer.ModelConfig):
     params = shapes(shape)
     sizes = {name: sum(p.size for p in jax.tree.leaves(of)) for name, of in params.items()}
-    assert sum(sizes.values()) == flops.parameters(
+    assert sum(sizes.values()) == flops.num_parameters(
         shape.layers, shape.width, shape.vocab_size, shape.length_tokens
     )
     blocks = sizes["layers"] + sizes["ln_D"]
-    assert blocks == flops.without_embeddings(shape.layers, shape.width)
+    assert blocks == flops.num_non_embedding_parameters(shape.layers, shape.width)
 
 
 def test_sizes_are_named_by_their_parameters_without_embeddings():
     for name, (layers, width) in MODEL_SIZES.items():
-        millions = flops.without_embeddings(layers, width) / 1e6
+        millions = flops.num_non_embedding_parameters(layers, width) / 1e6
         assert millions == pytest.approx(int(name.removesuffix("M")), rel=0.06), name
 
 
@@ -126,12 +126,12 @@ def test_sizes_are_named_by_their_parameters_without_embeddings():
     ],
 )  # fmt: skip
 def test_peaks_by_the_name_that_jax_gives(kind: str, tera: float | None):
-    assert flops.peak(kind) == (None if tera is None else pytest.approx(tera * 1e12))
+    assert flops.device_peak(kind) == (None if tera is None else pytest.approx(tera * 1e12))
 
 
 def test_peaks_of_whole_chips():
     assert flops.chip_peak("TPU7x") == 2307e12  # two devices, to JAX
     assert flops.chip_peak("h100") == 989e12
     assert flops.chip_peak("cpu") is None
-    for name in flops.DEVICES:
-        assert (flops.chip_peak(name) or 0) / (flops.peak(name) or 1) in (1, 2)
+    for name in flops.DEVICE_NAMES:
+        assert (flops.chip_peak(name) or 0) / (flops.device_peak(name) or 1) in (1, 2)

@@ -31,13 +31,13 @@ def slow(logits_BxLxV: np.ndarray, x_BxL: np.ndarray, length_B: np.ndarray) -> l
 
 @functools.cache
 def summed(chunk_tokens: int) -> Callable[..., Any]:
-    return jax.jit(lambda *args: losses.summed(*args, chunk_tokens))
+    return jax.jit(lambda *args: losses.weighted_cross_entropy(*args, chunk_tokens))
 
 
 @functools.cache
 def gradient(chunk_tokens: int) -> Callable[..., Any]:
     """Of three times the sum: the value, and what of it is of activations and of embeddings."""
-    summed: Any = losses.summed
+    summed: Any = losses.weighted_cross_entropy
     return jax.jit(
         jax.value_and_grad(lambda *args: 3 * summed(*args, chunk_tokens), argnums=(0, 1))
     )

@@ -198,4 +198,6 @@ def test_the_sweep_of_c4_is_the_papers():
     tokens = [one(c, plan.assumed(1024)) for _, c in found[1:]]
     for r in tokens:  # 20 tokens a parameter without embeddings
         per_row = r.train_tokens / r.models
-        assert per_row / flops.without_embeddings(r.layers, r.width) == pytest.approx(20, rel=0.07)
+        assert per_row / flops.num_non_embedding_parameters(r.layers, r.width) == pytest.approx(
+            20, rel=0.07
+        )

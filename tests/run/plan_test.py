@@ -63,7 +63,7 @@ def test_json_says_everything_with_units(file: str, capsys: pytest.CaptureFixtur
         6,
         {"model.size": "10M"},
     )
-    assert large["parameters"] == flops.parameters(3, 512, 32_000, 64)
+    assert large["parameters"] == flops.num_parameters(3, 512, 32_000, 64)
     work = large["train_flops"] + large["score_flops"]
     assert large["chip_hours"] == pytest.approx(work / (0.4 * 989e12 * 3600))
     assert small["missing_chip_hours"] == small["chip_hours"]

@@ -30,7 +30,7 @@ def test_the_stage_by_the_command_line(
         capsys.readouterr().err
     )
     assert cli.main(tiny.argv("extract", w, *FLAGS)) == 0
-    assert "extraction: of the 9 samples with the highest scores" in capsys.readouterr().err
+    assert "extraction: 9 samples with the highest membership scores" in capsys.readouterr().err
     tables = tiny_run.recipe_of(w) / "tables"
     found = pd.read_csv(tables / "extraction.csv")
     samples = pd.read_parquet(tables / "samples.parquet")

@@ -36,7 +36,7 @@ def test_the_highest_scores_of_long_enough_samples_are_chosen(tiny: Population):
     samples = scored()
     samples.loc[4, "score"], samples.loc[5, "score"] = np.nan, 99.0
     samples.loc[[2, 7], "score"] = 5.0  # tied: the lower id first
-    found = extraction.chosen(samples, tiny, ASKED)
+    found = extraction.select_samples(samples, tiny, ASKED)
     expected = [
         i
         for i in samples.sort_values(["score", "id"], ascending=[False, True]).id
@@ -44,13 +44,15 @@ def test_the_highest_scores_of_long_enough_samples_are_chosen(tiny: Population):
     ][:6]
     assert found["id"].tolist() == expected
     too_long = dataclasses.replace(ASKED, prefix_tokens=7, suffix_tokens=7)
-    with pytest.raises(UserError, match=r"no sample has 14 tokens and a score; the longest has 8"):
-        extraction.chosen(samples, tiny, too_long)
+    with pytest.raises(
+        UserError, match=r"no sample has 14 tokens and a membership score; the longest sample has 8"
+    ):
+        extraction.select_samples(samples, tiny, too_long)
 
 
 def test_probabilities_equal_a_slow_reference(tiny: Population):
     """Prefix and suffix token by token in float64; samples in any company."""
-    samples = extraction.chosen(scored(), tiny, ASKED)
+    samples = extraction.select_samples(scored(), tiny, ASKED)
     found = extraction.extract(PARAMS, SHAPE, tiny, samples, ASKED, lambda *_: None)
     assert found[["id", "member", "score"]].equals(samples.reset_index(drop=True))
     for row in found.itertuples():
@@ -72,7 +74,7 @@ def test_probabilities_equal_a_slow_reference(tiny: Population):
 
 
 def test_more_texts_find_no_less(tiny: Population):
-    samples = extraction.chosen(scored(), tiny, ASKED)
+    samples = extraction.select_samples(scored(), tiny, ASKED)
     one, many = (
         extraction.extract(
             PARAMS, SHAPE, tiny, samples, dataclasses.replace(ASKED, generations=n), lambda *_: None
@@ -98,7 +100,7 @@ def slow_subsequence(a: tuple[int, ...], b: tuple[int, ...]) -> int:
 
 @given(tokens, tokens)
 def test_the_longest_common_subsequence(a: tuple[int, ...], b: tuple[int, ...]):
-    assert extraction.common_subsequence(np.array(a), np.array(b)) == slow_subsequence(a, b)
+    assert extraction.longest_common_subsequence(np.array(a), np.array(b)) == slow_subsequence(a, b)
 
 
 def test_what_a_text_has_of_a_suffix():
@@ -110,7 +112,7 @@ def test_what_a_text_has_of_a_suffix():
         ([6, 5, 4], (0, 0, 1 / 3)),
         ([7, 8], (0, 0, 0)),
     ):
-        found = extraction.compared(suffix, np.array(text))
+        found = extraction.compare_with_suffix(suffix, np.array(text))
         assert tuple(found.values()) == expected
 
 
@@ -119,7 +121,7 @@ def test_curves_and_the_line_that_is_said():
     log_p = [0.0, math.log(0.01), -np.inf, math.log(0.002)]
     for name in ("greedy", "sampled", "chosen"):
         found[f"log_p_{name}"] = log_p
-    curves = extraction.curves(found)
+    curves = extraction.extraction_curves(found)
     at = curves[(curves.scheme == "sampled") & (curves.probability == 0.5)]
     members = at[at["class"] == "members"].set_index("queries")["share"]
     assert members[1] == pytest.approx(1 / 3)
@@ -127,6 +129,6 @@ def test_curves_and_the_line_that_is_said():
     others = at[at["class"] == "nonmembers"].set_index("queries")["share"]
     assert (others[100], others[1000]) == (0, 1)  # 347 queries
     assert extraction.summary(found) == (
-        "extraction: of the 4 samples with the highest scores (3 members), the largest suffix probability is 1, 3 are "
-        "above 0.001"
+        "extraction: 4 samples with the highest membership scores (3 members); largest suffix probability 1; "
+        "suffix probability above 0.001 for 3"
     )

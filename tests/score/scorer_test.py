@@ -78,7 +78,7 @@ def test_neither_packing_nor_the_number_of_hosts_changes_a_loss_by_more_than_rou
 ):
     """By 1e-6 of its value at most, and never their order; asked again, the bits are the same."""
     whole, again = (scorer(tiny).values(state["params"], STATISTICS[:2], 0, 20) for _ in range(2))
-    monkeypatch.setattr(batching, "SAMPLES", window)
+    monkeypatch.setattr(batching, "WINDOW_SAMPLES", window)
     for cuts in ((0, 20), (0, 9, 20), (0, 6, 12, 18, 20)):
         seen: list[float] = []
         parts = [
@@ -103,7 +103,7 @@ def test_in_bfloat16_rounding_is_that_of_bfloat16(
         return of.values(state["params"], (), 0, 20)["loss"]
 
     whole_N2 = losses(4)
-    monkeypatch.setattr(batching, "SAMPLES", 6)
+    monkeypatch.setattr(batching, "WINDOW_SAMPLES", 6)
     np.testing.assert_allclose(losses(3), whole_N2, rtol=5e-3)
 
 

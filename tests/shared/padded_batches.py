@@ -6,13 +6,13 @@ import numpy as np
 import optax
 
 from lm_mia.data.population import Population
-from lm_mia.train.batching import Plan
+from lm_mia.train.batching import PackingPlan
 
 
-def padded_plan(length_B: np.ndarray) -> Plan:
+def padded_plan(length_B: np.ndarray) -> PackingPlan:
     """A row for each sample."""
     B = len(length_B)
-    return Plan(np.arange(B), np.zeros(B, np.int64), np.ones(B, np.int64), B)
+    return PackingPlan(np.arange(B), np.zeros(B, np.int64), np.ones(B, np.int64), B)
 
 
 def padded(

@@ -72,11 +72,11 @@ def laid_out(
 ) -> tuple[batching.PackedBatch, batching.BatchStats]:
     """Samples as rows in memory, with space for ``most`` of them at least; one sample a row if they are not packed."""
     length_B = samples.lengths_N[ids_B]
-    plan = batching.packed_plan(length_B, samples.length_tokens)
+    plan = batching.plan_packing(length_B, samples.length_tokens)
     if not packed:
         plan = padded_plan(length_B)
-    count = batching.micro_batches(max(most, len(ids_B)), chosen.micro_batch_size, mesh.size)
-    return batching.rows(samples, ids_B, plan, count, chosen.micro_batch_size, mesh.size)
+    count = batching.max_micro_batches(max(most, len(ids_B)), chosen.micro_batch_size, mesh.size)
+    return batching.pack_batch(samples, ids_B, plan, count, chosen.micro_batch_size, mesh.size)
 
 
 def arguments(

@@ -165,7 +165,7 @@ def write_extraction(folder: Path, samples: int = 60, level: float = -9.0) -> pd
     c = config.Extract(samples=samples, prefix_tokens=20, suffix_tokens=30)
     row = json.loads((tables / "flips.json").read_text())["first_target"]
     about = {"row": row, "step": 7, "config": dataclasses.asdict(c)}
-    extraction.write(tables, found, c, about)
+    extraction.write_tables(tables, found, c, about)
     return found
 
 

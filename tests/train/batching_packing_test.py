@@ -15,12 +15,12 @@ def c4_like(*shape: int, seed: int) -> np.ndarray:
     return np.clip(np.rint(drawn), 3, 1024).astype(np.int64)
 
 
-def occupied(plan: batching.Plan, length_B: np.ndarray, length_tokens: int) -> np.ndarray:
+def occupied(plan: batching.PackingPlan, length_B: np.ndarray, length_tokens: int) -> np.ndarray:
     """owner_RxL: which sample holds each token of each row, -1 for none; fails where two do, or one sticks out."""
-    owner_RxL = np.full((plan.rows, length_tokens), -1)
+    owner_RxL = np.full((plan.num_sequences, length_tokens), -1)
     for i, n in enumerate(length_B):
-        row, start = plan.row_B[i], plan.start_B[i]
-        assert 0 <= row < plan.rows
+        row, start = plan.sequence_B[i], plan.start_B[i]
+        assert 0 <= row < plan.num_sequences
         assert 0 <= start <= length_tokens - n
         assert (owner_RxL[row, start : start + n] == -1).all(), "two samples on one token"
         owner_RxL[row, start : start + n] = i
@@ -43,9 +43,9 @@ def slow_best_fit(length_B: list[int], length_tokens: int) -> list[tuple[int, in
 
 def test_a_hand_worked_batch():
     """20 and 18 begin rows of 30; 11 fits the second only; the 1s go where least is left."""
-    plan = batching.packed_plan(np.array([1, 18, 20, 11, 1]), 30)
-    assert plan.rows == 2
-    assert plan.row_B.tolist() == [1, 1, 0, 1, 0]
+    plan = batching.plan_packing(np.array([1, 18, 20, 11, 1]), 30)
+    assert plan.num_sequences == 2
+    assert plan.sequence_B.tolist() == [1, 1, 0, 1, 0]
     assert plan.start_B.tolist() == [29, 0, 0, 18, 20]
     assert plan.segment_B.tolist() == [3, 1, 1, 2, 2]
 
@@ -53,8 +53,8 @@ def test_a_hand_worked_batch():
 @given(batches_of_lengths, st.integers(40, 90))
 @quick
 def test_equals_a_slow_best_fit(lengths: list[int], length_tokens: int):
-    plan = batching.packed_plan(np.array(lengths, np.int64), length_tokens)
-    got = list(zip(plan.row_B.tolist(), plan.start_B.tolist(), strict=True))
+    plan = batching.plan_packing(np.array(lengths, np.int64), length_tokens)
+    got = list(zip(plan.sequence_B.tolist(), plan.start_B.tolist(), strict=True))
     assert got == slow_best_fit(lengths, length_tokens)
 
 
@@ -62,13 +62,13 @@ def test_equals_a_slow_best_fit(lengths: list[int], length_tokens: int):
 @quick
 def test_samples_lie_apart_without_gaps_and_are_numbered(lengths: list[int], length_tokens: int):
     length_B = np.array(lengths, np.int64)
-    plan = batching.packed_plan(length_B, length_tokens)
+    plan = batching.plan_packing(length_B, length_tokens)
     owner_RxL = occupied(plan, length_B, length_tokens)
     for row, owner_L in enumerate(owner_RxL):
         taken = int((owner_L >= 0).sum())
         assert taken > 0, "an empty row"
         assert (owner_L[:taken] >= 0).all(), "a gap"
-        of_row = np.flatnonzero(plan.row_B == row)
+        of_row = np.flatnonzero(plan.sequence_B == row)
         order = of_row[np.argsort(plan.start_B[of_row])]
         assert plan.segment_B[order].tolist() == list(range(1, len(order) + 1))
 
@@ -79,9 +79,9 @@ def test_rows_hold_the_same_lengths_in_any_order_of_the_samples(
     lengths: list[int], length_tokens: int, random
 ):
     def contents(lengths: list[int]) -> list[list[int]]:
-        plan = batching.packed_plan(np.array(lengths, np.int64), length_tokens)
-        rows: list[list[int]] = [[] for _ in range(plan.rows)]
-        for row, n in sorted(zip(plan.row_B.tolist(), lengths, strict=True)):
+        plan = batching.plan_packing(np.array(lengths, np.int64), length_tokens)
+        rows: list[list[int]] = [[] for _ in range(plan.num_sequences)]
+        for row, n in sorted(zip(plan.sequence_B.tolist(), lengths, strict=True)):
             rows[row].append(n)
         return rows
 
@@ -94,7 +94,8 @@ def test_batches_of_c4_like_lengths_fill_their_rows():
     """B = 128 of lognormal lengths, 400 of 1,024 tokens on average: 0.98 on average, never less than 0.95."""
     length_SxB = c4_like(200, 128, seed=3)
     fills = [
-        length_B.sum() / 1024 / batching.packed_plan(length_B, 1024).rows for length_B in length_SxB
+        length_B.sum() / 1024 / batching.plan_packing(length_B, 1024).num_sequences
+        for length_B in length_SxB
     ]
     assert min(fills) >= 0.95
     assert np.mean(fills) >= 0.98
@@ -103,24 +104,24 @@ def test_batches_of_c4_like_lengths_fill_their_rows():
 
 def test_the_plan_is_a_function_of_the_lengths_alone():
     length_B = c4_like(128, seed=1)
-    one, again = (batching.packed_plan(length_B.astype(t), 1024) for t in (np.int64, np.int32))
-    for field in ("row_B", "start_B", "segment_B"):
+    one, again = (batching.plan_packing(length_B.astype(t), 1024) for t in (np.int64, np.int32))
+    for field in ("sequence_B", "start_B", "segment_B"):
         np.testing.assert_array_equal(getattr(one, field), getattr(again, field))
-    assert one.rows == again.rows
+    assert one.num_sequences == again.num_sequences
 
 
 def test_edges():
-    none = batching.packed_plan(np.array([], np.int64), 8)
-    assert (none.rows, len(none.row_B)) == (0, 0)
-    whole = batching.packed_plan(np.array([8, 8, 8]), 8)
-    assert whole.row_B.tolist() == [0, 1, 2]
-    ones = batching.packed_plan(np.ones(17, np.int64), 8)
-    assert ones.rows == 3
+    none = batching.plan_packing(np.array([], np.int64), 8)
+    assert (none.num_sequences, len(none.sequence_B)) == (0, 0)
+    whole = batching.plan_packing(np.array([8, 8, 8]), 8)
+    assert whole.sequence_B.tolist() == [0, 1, 2]
+    ones = batching.plan_packing(np.ones(17, np.int64), 8)
+    assert ones.num_sequences == 3
     assert ones.start_B.tolist() == [*range(8), *range(8), 0]
     assert ones.segment_B.tolist() == [*range(1, 9), *range(1, 9), 1]
 
 
 @pytest.mark.parametrize("bad", [0, -1, 9])
 def test_a_sample_that_fits_no_row_is_refused(bad: int):
-    with pytest.raises(ValueError, match=rf"a sample of {bad} tokens: must be 1 to 8"):
-        batching.packed_plan(np.array([3, bad, 8]), 8)
+    with pytest.raises(ValueError, match=rf"a sample of {bad} tokens: must have 1 to 8 tokens"):
+        batching.plan_packing(np.array([3, bad, 8]), 8)

@@ -26,15 +26,15 @@ def test_hand_worked_rows():
     """Samples of 2, 4 and 1 tokens (ids 2, 0, 1) in rows of 4: the longest alone, the others together."""
     samples = of_lengths([4, 1, 2], 4)
     ids_B = np.array([2, 0, 1])
-    plan = batching.packed_plan(samples.lengths_N[ids_B], 4)
-    rows, sizes = batching.rows(samples, ids_B, plan, micro_batches=3, micro_batch_size=1)
+    plan = batching.plan_packing(samples.lengths_N[ids_B], 4)
+    rows, sizes = batching.pack_batch(samples, ids_B, plan, micro_batches=3, micro_batch_size=1)
     none = [0, 0, 0, 0]
     assert rows.x_NxMxL.tolist() == [[[100, 101, 102, 103]], [[300, 301, 200, 0]], [none]]
     assert rows.segment_NxMxL.tolist() == [[[1, 1, 1, 1]], [[1, 1, 2, 0]], [none]]
     assert rows.position_NxMxL.tolist() == [[[0, 1, 2, 3]], [[0, 1, 0, 0]], [none]]
     assert {a.dtype for a in rows} == {np.dtype("int32")}
     assert sizes == batching.BatchStats(
-        num_micro_batches=2, tokens=7, num_targets=4, square_tokens=16 + 4 + 1
+        num_micro_batches=2, num_tokens=7, num_targets=4, sum_squared_lengths=16 + 4 + 1
     )
     assert all(type(size) is int for size in sizes)
 
@@ -42,7 +42,7 @@ def test_hand_worked_rows():
 def test_padded_rows_hold_one_sample_each(tiny: Population):
     ids_B = np.array([7, 0, 19])
     plan = padded_plan(tiny.lengths_N[ids_B])
-    rows, sizes = batching.rows(tiny, ids_B, plan, micro_batches=2, micro_batch_size=2)
+    rows, sizes = batching.pack_batch(tiny, ids_B, plan, micro_batches=2, micro_batch_size=2)
     x_BxL, length_B = padded(tiny, ids_B, 4)
     np.testing.assert_array_equal(rows.x_NxMxL.reshape(4, 8), x_BxL)
     real_BxL = np.arange(8) < length_B[:, None]
@@ -61,26 +61,26 @@ def test_rows_hold_every_sample_once_wherever_the_devices_are(
 ):
     samples, length_B = of_lengths(lengths, 9), np.array(lengths)
     ids_B = np.arange(len(lengths))
-    plan = batching.packed_plan(length_B, 9)
-    count = batching.micro_batches(len(lengths), micro_batch_size, devices)
-    rows, sizes = batching.rows(samples, ids_B, plan, count, micro_batch_size, devices)
+    plan = batching.plan_packing(length_B, 9)
+    count = batching.max_micro_batches(len(lengths), micro_batch_size, devices)
+    rows, sizes = batching.pack_batch(samples, ids_B, plan, count, micro_batch_size, devices)
     M = micro_batch_size * devices
     assert rows.x_NxMxL.shape == (count, M, 9)
     assert sizes.num_micro_batches <= count
     # The layout is the plan's, row after row.
     x_RxL, segment_RxL, position_RxL = (a.reshape(count * M, 9) for a in rows)
-    assert not segment_RxL[plan.rows :].any()
+    assert not segment_RxL[plan.num_sequences :].any()
     assert not segment_RxL[sizes.num_micro_batches * M :].any()
     assert segment_RxL[(sizes.num_micro_batches - 1) * M :].any()
     for i, n in enumerate(lengths):
-        at = plan.row_B[i], slice(plan.start_B[i], plan.start_B[i] + n)
+        at = plan.sequence_B[i], slice(plan.start_B[i], plan.start_B[i] + n)
         assert x_RxL[at].tolist() == samples.sample(i).tolist()
         assert position_RxL[at].tolist() == list(range(n))
         assert (segment_RxL[at] == plan.segment_B[i]).all()
-    assert (segment_RxL > 0).sum() == sum(lengths) == sizes.tokens
+    assert (segment_RxL > 0).sum() == sum(lengths) == sizes.num_tokens
     # A host has the rows of its devices, and sizes of the whole batch.
     mine = sorted(random.sample(range(devices), random.randint(1, devices)))
-    own, of_all = batching.rows(samples, ids_B, plan, count, micro_batch_size, devices, mine)
+    own, of_all = batching.pack_batch(samples, ids_B, plan, count, micro_batch_size, devices, mine)
     assert of_all == sizes
     for whole_NxMxL, own_NxMxL in zip(rows, own, strict=True):
         by_device = whole_NxMxL.reshape(count, devices, micro_batch_size, 9)[:, mine]
@@ -97,9 +97,9 @@ def test_a_host_reads_no_sample_of_another():
 
     whole = of_lengths([4] * 8, 4)
     samples = dataclasses.replace(whole, tokens=whole.tokens.view(Watched))
-    plan = batching.packed_plan(samples.lengths_N, 4)
+    plan = batching.plan_packing(samples.lengths_N, 4)
     # Micro-batches of 2 devices x 1 row: even rows are the first device's.
-    batching.rows(samples, np.arange(8), plan, 4, 1, 2, mine=[1])
+    batching.pack_batch(samples, np.arange(8), plan, 4, 1, 2, device_indices=[1])
     assert read == [4 * i + k for i in (1, 3, 5, 7) for k in range(4)]
 
 
@@ -110,10 +110,10 @@ def test_a_host_reads_no_sample_of_another():
 def test_micro_batches_are_enough_for_rows_of_one_sample(
     samples: int, micro_batch_size: int, devices: int, count: int
 ):
-    assert batching.micro_batches(samples, micro_batch_size, devices) == count
+    assert batching.max_micro_batches(samples, micro_batch_size, devices) == count
 
 
 def test_too_many_rows_for_the_micro_batches_are_refused():
     samples = of_lengths([4, 4, 4], 4)
     with pytest.raises(IndexError):
-        batching.rows(samples, np.arange(3), padded_plan(samples.lengths_N), 2, 1)
+        batching.pack_batch(samples, np.arange(3), padded_plan(samples.lengths_N), 2, 1)

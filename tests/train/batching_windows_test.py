@@ -10,26 +10,26 @@ from lm_mia.train import batching
 def test_every_token_has_one_place_and_is_found_again(
     tiny: Population, monkeypatch: pytest.MonkeyPatch, size: int, low: int, high: int
 ):
-    monkeypatch.setattr(batching, "SAMPLES", size)
+    monkeypatch.setattr(batching, "WINDOW_SAMPLES", size)
     at = low
-    for w in batching.windows(tiny, low, high, 3):
+    for w in batching.packed_windows(tiny, low, high, 3):
         count = len(w.length_C)
-        assert w.low == at
+        assert w.first_id == at
         assert (at + count) % size == 0 or at + count == high
         assert len(w.x_WxL) % 3 == 0
         begin, end = tiny.offsets_N1[at], tiny.offsets_N1[at + count]
-        np.testing.assert_array_equal(w.in_order(w.x_WxL), tiny.tokens[begin:end])
+        np.testing.assert_array_equal(w.in_sample_order(w.x_WxL), tiny.tokens[begin:end])
         np.testing.assert_array_equal(
-            w.in_order(w.position_WxL), np.concatenate([np.arange(n) for n in w.length_C])
+            w.in_sample_order(w.position_WxL), np.concatenate([np.arange(n) for n in w.length_C])
         )
-        assert len(set(w.place_T.tolist())) == len(w.place_T) == (w.segment_WxL > 0).sum()
+        assert len(set(w.index_T.tolist())) == len(w.index_T) == (w.segment_WxL > 0).sum()
         # a sample is one segment of one row, whose tokens lie side by side
-        row_T, segment_T = w.place_T // tiny.length_tokens, w.in_order(w.segment_WxL)
+        row_T, segment_T = w.index_T // tiny.length_tokens, w.in_sample_order(w.segment_WxL)
         sample_T = np.repeat(np.arange(count), w.length_C)
         for i in range(count):
             of = sample_T == i
             assert len({*zip(row_T[of].tolist(), segment_T[of].tolist(), strict=True)}) == 1
-            assert np.all(np.diff(w.place_T[of]) == 1)
+            assert np.all(np.diff(w.index_T[of]) == 1)
         assert len({*zip(row_T.tolist(), segment_T.tolist(), strict=True)}) == count
         at += count
     assert at == high
@@ -38,10 +38,10 @@ def test_every_token_has_one_place_and_is_found_again(
 def test_c4_like_windows_are_full(tiny: Population):
     """0.99 and more of the tokens of rows are of samples."""
     rng = np.random.default_rng(0)
-    length_N = np.clip(rng.lognormal(5.5, 1, batching.SAMPLES), 3, 1024).astype(int)
+    length_N = np.clip(rng.lognormal(5.5, 1, batching.WINDOW_SAMPLES), 3, 1024).astype(int)
     offsets_N1 = np.append(0, np.cumsum(length_N))
     facts = {"settings": {"population.length_tokens": 1024}}
     tokens = np.zeros(offsets_N1[-1], np.uint16)
     made = Population(tiny.folder, tokens, offsets_N1, facts)
-    w = batching.window(made, 0, batching.SAMPLES, 8)
+    w = batching.pack_window(made, 0, batching.WINDOW_SAMPLES, 8)
     assert length_N.sum() / w.x_WxL.size > 0.99

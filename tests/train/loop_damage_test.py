@@ -44,7 +44,7 @@ def test_no_state_that_is_not_finite_is_ever_saved(
     tiny: Population, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad: int
 ):
     """Between two logged losses, and after the last of them."""
-    monkeypatch.setattr(loop, "_LOGGED", 1)
+    monkeypatch.setattr(loop, "_LOGS_PER_MODEL", 1)
     calls = 0
 
     def spoiling(state: Any, *args: Any) -> Any:
@@ -71,7 +71,7 @@ def test_a_loss_that_is_not_finite_stops_the_row_a_step_later_at_most(
     tiny: Population, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad: int
 ):
     """Neither logged nor saved between: the loss of every step is looked at all the same."""
-    monkeypatch.setattr(loop, "_LOGGED", 1)
+    monkeypatch.setattr(loop, "_LOGS_PER_MODEL", 1)
     calls = 0
 
     def spoiling(state: Any, *args: Any) -> Any:

@@ -96,7 +96,7 @@ def test_padded_batches_give_the_same_row(
         run(tiny, tmp_path / name, row, choice=choice)
         for name, choice in (("two", CHOICE), ("packed", PACKED))
     ]
-    monkeypatch.setattr(batching, "packed_plan", lambda length_B, _: padded_plan(length_B))
+    monkeypatch.setattr(batching, "plan_packing", lambda length_B, _: padded_plan(length_B))
     runs.append(run(tiny, tmp_path / "padded", row, choice=PACKED))
     told = [[event for event in events if event["event"] == "train"] for events in runs]
     for events in told[:2]:
@@ -197,7 +197,7 @@ def test_a_row_stopped_at_any_step_resumes_bit_for_bit(
     stop: int,
 ):
     """Stopped after its update and before its checkpoint, when up to six updates are lost."""
-    monkeypatch.setattr(loop, "_REPORT_SECONDS", -1)
+    monkeypatch.setattr(loop, "_PROGRESS_SECONDS", -1)
     wanted = {"every step": range(9), "the second": [2], "never": []}[saved]
     save = checkpoint.save
     with monkeypatch.context() as patch:

@@ -208,6 +208,8 @@ def test_zero_gradients_only_decay():
 
 
 def test_a_row_that_ends_in_its_warm_up_is_refused():
-    with pytest.raises(UserError, match=r"optimizer.warmup_steps=5: must be less than the 5 steps"):
+    with pytest.raises(
+        UserError, match=r"optimizer.warmup_steps=5: must be less than the 5 training"
+    ):
         learning_rates(config.Optimizer(warmup_steps=5), 5)
     assert len(learning_rates(config.Optimizer(warmup_steps=5), 6)) == 6

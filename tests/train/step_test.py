@@ -164,13 +164,15 @@ def _own(params: Any, rows: batching.PackedBatch, weight_RxL: Any) -> Any:
         whole = transformer.unstacked(params)
         h_RxLxD = transformer.hidden(whole, x_RxL, segment_RxL, position_RxL)
         flat = h_RxLxD.reshape(-1, SHAPE.width), params["embed_VxD"]
-        return losses.summed(*flat, jnp.roll(x_RxL, -1, 1).ravel(), weight_RxL.ravel(), 24)
+        return losses.weighted_cross_entropy(
+            *flat, jnp.roll(x_RxL, -1, 1).ravel(), weight_RxL.ravel(), 24
+        )
 
     return jax.value_and_grad(total)(params)
 
 
 SEVERAL = ALL[1:8]  # 5, 9, 1, 20, 31, 2 and 14 tokens in three rows
-PLAN = batching.packed_plan(np.array(LENGTHS)[SEVERAL], SHAPE.length_tokens)
+PLAN = batching.plan_packing(np.array(LENGTHS)[SEVERAL], SHAPE.length_tokens)
 
 
 @pytest.mark.parametrize("i", range(len(SEVERAL)))
@@ -181,9 +183,9 @@ def test_each_sample_of_a_row_has_the_loss_and_gradient_that_it_has_alone(i: int
         [(samples if place == SEVERAL[i] else other).sample(place) for place in ALL.tolist()]
     )
     changed = dataclasses.replace(other, tokens=same)
-    chosen = choice(micro_batch_size=PLAN.rows)
-    row, start, n = PLAN.row_B[i], PLAN.start_B[i], LENGTHS[SEVERAL[i]]
-    weight_RxL = np.zeros((PLAN.rows, SHAPE.length_tokens), np.float32)
+    chosen = choice(micro_batch_size=PLAN.num_sequences)
+    row, start, n = PLAN.sequence_B[i], PLAN.start_B[i], LENGTHS[SEVERAL[i]]
+    weight_RxL = np.zeros((PLAN.num_sequences, SHAPE.length_tokens), np.float32)
     weight_RxL[row, start : start + n - 1] = 1 / max(n - 1, 1)
     found = [
         jax.device_get(_own(parameters(), laid_out(s, SEVERAL, chosen, MESH)[0], weight_RxL))
