@@ -37,14 +37,14 @@ def tables(clock: Clock, folder: Path, *, references: int, targets: int) -> Resu
         start = time.perf_counter()
         source = _source(folder, references, targets)
         member_TxN2 = source.target_member_TxN2
-        fprs = score_matrix.rates(c, member_TxN2[0])
+        fprs = score_matrix.evaluation_fprs(c, member_TxN2[0])
         group = signals.AttackGroup(("lira_online",), c)
-        with score_matrix.score([group], source, folder, pool) as [(fitted, files)]:
+        with score_matrix.score_all([group], source, folder, pool) as [(fitted, files)]:
             file = files["lira_online"]
             seconds["scores"] = time.perf_counter() - start
-            points = score_matrix.points(file, member_TxN2, fprs, pool)
+            points = score_matrix.operating_points(file, member_TxN2, fprs, pool)
             seconds["rates"] = time.perf_counter() - start - seconds["scores"]
-            decisions.write(source, fitted, file, points, {}, c, folder, pool)
+            decisions.write_decision_tables(source, fitted, file, points, {}, c, folder, pool)
     seconds["decisions"] = clock.seconds - seconds["scores"] - seconds["rates"]
     shares = pd.read_csv(folder / "flip_shares.csv")
     return {name: np.array(value) for name, value in seconds.items()} | {
@@ -57,7 +57,7 @@ def probabilities(clock: Clock, folder: Path, *, references: int) -> Results:
     """Every reference attacked with all the others, and its posteriors by sample (Figure 21)."""
     c, path = config.Attack(references=references), folder / "probabilities.parquet"
     with clock, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        resampling.true_positive_probability(_source(folder, references, 1), c, path, pool)
+        resampling.write_true_positive_probability(_source(folder, references, 1), c, path, pool)
     return {"mean": pd.read_parquet(path, columns=["mean"])["mean"].to_numpy()}
 
 

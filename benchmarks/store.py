@@ -156,7 +156,7 @@ def write_store(
     )
     if part[0] == 0:
         shutil.rmtree(path, ignore_errors=True)
-        Store(path).ensure(wanted, {"tokens": np.full(samples, 128)}, {})
+        Store(path).create_or_extend(wanted, {"tokens": np.full(samples, 128)}, {})
     with _together(clock, folder, part) as results:
         for index in _share(rows, part):
             Store(path).write_model(wanted[index], values["loss"][index], values["member"][index])

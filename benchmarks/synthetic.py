@@ -75,7 +75,7 @@ def write(folder: Path, samples: int, references: int, targets: int, population:
 def write_store(folder: Path, samples: int, references: int, targets: int) -> Store:
     """A score store, as training and scoring of the rows would leave it, written by its own code."""
     store, rows = Store(folder / "scores.zarr"), subsets.requested_seeds(references, targets)
-    store.ensure(rows, {"tokens": np.full(samples, 128)}, {})
+    store.create_or_extend(rows, {"tokens": np.full(samples, 128)}, {})
     here = world(samples)
     member_N = next(world(samples, seed=2).members(1))
     for i, coin_N in enumerate(here.members(references)):

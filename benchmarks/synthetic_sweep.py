@@ -68,7 +68,7 @@ def write(folder: Path, entries: Sequence[SweepEntry], gain: float = 1.0) -> lis
         found = build.build_population(c.corpus, c.tokenizer, c.population, task.population)
         sweeps.record_population(task, found.sha256)
         store = open_store(c, task.folder)
-        store.ensure(
+        store.create_or_extend(
             task.models, {n: found.column(n) for n in SAMPLE_COLUMNS}, {"recipe": task.name}
         )
         for row in task.models:

@@ -238,7 +238,7 @@ def _verify(of: Sweep, found: dict[str, Any]) -> list[str]:
                 task.config, recipe, lambda done, count: display.update("verify", done, count)
             )
             missing, corrupt = ([str(path) for path in p] for p in (shards.missing, shards.corrupt))
-            r["shards"] = {"wanted": shards.shards, "missing": missing, "corrupt": corrupt}
+            r["shards"] = {"wanted": shards.num_shards, "missing": missing, "corrupt": corrupt}
             if corrupt:
                 damage.append(
                     f"{recipe / 'scores.zarr'}: {len(corrupt)} corrupt shards; `lm-mia score --repair` makes these, "

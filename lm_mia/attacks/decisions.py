@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from lm_mia import config, stats
 from lm_mia.atomic import replacing, write_csv
 from lm_mia.attacks import signals, tables
-from lm_mia.attacks.score_matrix import ScoreFile, in_order
+from lm_mia.attacks.score_matrix import MembershipScoreFile, map_in_order
 from lm_mia.data.population import Population
 
 _ROW_GROUP = 2**17  # samples of samples.parquet written at once
@@ -32,17 +32,17 @@ _PREVIEW_CHARS = 240
 
 
 @dataclasses.dataclass(frozen=True)
-class _Part:
+class _BlockDecisions:
     counts: stats.FlipBinCounts
     tp_TxFx5: np.ndarray
     curve: stats.MemberVoteCounts
     samples: pa.Table
 
 
-def write(
-    source: signals.AttackInputs,
-    fitted: signals.AttackFit,
-    file: ScoreFile,
+def write_decision_tables(
+    inputs: signals.AttackInputs,
+    attack_fit: signals.AttackFit,
+    file: MembershipScoreFile,
     points: stats.OperatingPoints,
     sample_columns: Mapping[str, np.ndarray],
     c: config.Attack,
@@ -65,16 +65,16 @@ def write(
       The counts behind Tables 3 and 4.
     """
     rates = len(c.fprs)
-    of_fprs = tables.at_rates(points, slice(rates))
+    of_fprs = tables.select_fprs(points, slice(rates))
     write_csv(folder / "error_rates.csv", tables.error_rates(of_fprs))
-    seeds = [row.order_seed for row in source.targets]
+    seeds = [row.order_seed for row in inputs.targets]
     write_csv(folder / "thresholds.csv", tables.thresholds(of_fprs, seeds))
-    replicas, member_N2 = len(source.targets), source.target_member_TxN2[0]
+    replicas, member_N2 = len(inputs.targets), inputs.target_member_TxN2[0]
     threshold_posterior_TxF = stats.posterior(of_fprs.threshold_TxF)
 
-    def work(block: signals.Block) -> _Part:
-        at = block.samples
-        score_TxC, member_C = file.block(at), member_N2[at]
+    def work(block: signals.SampleBlock) -> _BlockDecisions:
+        at = block.sample_slice
+        score_TxC, member_C = file.read_samples(at), member_N2[at]
         votes_KxC = stats.count_votes(score_TxC, points.threshold_TxF).votes_FxN
         votes_FxC = votes_KxC[:rates]
         posterior_TxC = stats.posterior(score_TxC)
@@ -84,7 +84,7 @@ def write(
         columns["score"] = score_TxC[0]
         columns["mean_score"] = score_TxC.mean(axis=0)
         columns["mean_posterior"] = posterior_TxC.mean(axis=0)
-        columns["separation"] = signals.separation(block, fitted, c)
+        columns["separation"] = signals.separation(block, attack_fit, c)
         for f, fpr in enumerate(c.fprs):
             columns[f"votes_{fpr:g}"] = pa.array(
                 votes_FxC[f].astype(np.float32), mask=np.isnan(votes_FxC[f])
@@ -93,7 +93,7 @@ def write(
             columns[f"p_value_{fpr:g}"] = stats.p_value(votes_FxC[f], replicas)
             columns[f"distance_{fpr:g}"] = distance_FxC[f].astype(np.float32)
         bin_FxC = stats.flip_bins(votes_FxC, replicas, c.alpha)
-        return _Part(
+        return _BlockDecisions(
             counts=stats.count_flip_bins(votes_FxC, member_C, replicas, c.alpha),
             tp_TxFx5=stats.count_true_positives(
                 score_TxC, of_fprs.threshold_TxF, bin_FxC, member_C
@@ -102,12 +102,12 @@ def write(
             samples=pa.table(columns),
         )
 
-    references = dataclasses.replace(source, targets=source.targets[:1])  # scores are on file
-    parts = (part for block in references.blocks() for part in block.parts())
+    references = dataclasses.replace(inputs, targets=inputs.targets[:1])  # scores are on file
+    parts = (part for block in references.blocks() for part in block.split())
     total, waiting, rows, writer = None, [], 0, None
     path = folder / "samples.parquet"
     with replacing(path) as temporary:
-        for part in in_order(pool, work, parts):
+        for part in map_in_order(pool, work, parts):
             total = part if total is None else _add(total, part)
             waiting.append(part.samples)
             rows += len(part.samples)
@@ -134,8 +134,8 @@ def write(
     return total.counts
 
 
-def _add(total: _Part, part: _Part) -> _Part:
-    return _Part(
+def _add(total: _BlockDecisions, part: _BlockDecisions) -> _BlockDecisions:
+    return _BlockDecisions(
         total.counts + part.counts,
         total.tp_TxFx5 + part.tp_TxFx5,
         total.curve + part.curve,
@@ -177,11 +177,11 @@ def _flip_curves(path: Path, c: config.Attack, pool: ThreadPoolExecutor) -> pd.D
         return pd.concat(found)
 
     wanted = [(fpr, name) for fpr in c.fprs for name in ("distance", "posterior")]
-    return pd.concat(list(in_order(pool, one, wanted)))
+    return pd.concat(list(map_in_order(pool, one, wanted)))
 
 
 @dataclasses.dataclass(frozen=True)
-class _Kind:
+class _ArchetypeRule:
     name: str
     rule: str
     """What a sample must satisfy, for a reader."""
@@ -189,7 +189,9 @@ class _Kind:
     """The same, for pandas."""
 
 
-def find(samples: Path, population: Population, replicas: int, c: config.Attack) -> pd.DataFrame:
+def find_archetypes(
+    samples: Path, population: Population, replicas: int, c: config.Attack
+) -> pd.DataFrame:
     """One row a kind: the first sample, in population order, that satisfies its rule, and how many do.
 
     The population is numbered in the order of a random draw, so the first is a fair pick. Nothing is relaxed: a kind
@@ -202,7 +204,7 @@ def find(samples: Path, population: Population, replicas: int, c: config.Attack)
       replicas: B, those that are there.
       c: settings of the attack.
     """
-    kinds = _kinds(replicas, c)
+    kinds = _archetype_rules(replicas, c)
     first: list[dict[str, object]] = [{} for _ in kinds]
     candidates = [0] * len(kinds)
     votes, flip_rate = f"votes_{c.focus_fpr:g}", f"flip_rate_{c.focus_fpr:g}"
@@ -230,7 +232,7 @@ def find(samples: Path, population: Population, replicas: int, c: config.Attack)
     return pd.DataFrame(rows).astype({"id": "Int64", "votes": "Int64"})
 
 
-def _kinds(replicas: int, c: config.Attack) -> list[_Kind]:
+def _archetype_rules(replicas: int, c: config.Attack) -> list[_ArchetypeRule]:
     k_low, _ = stats.coin_flip_cutoff(replicas, c.alpha)
     low = max(k_low, 1)  # with few replicas k_low is 0, but where all agree there is no coin
     clear, ambiguous, stable = c.clear_separation, c.ambiguous_separation, c.stable_flip
@@ -238,22 +240,22 @@ def _kinds(replicas: int, c: config.Attack) -> list[_Kind]:
     coin = f"votes >= {low} and votes <= {replicas - low}"
     ratio = functools.partial(np.format_float_positional, trim="-")
     return [
-        _Kind(
+        _ArchetypeRule(
             "clear stable member",
             f"member, separation >= {ratio(clear)}, flip rate <= {ratio(stable)}, most replicas say member",
             f"member and separation >= {clear} and flip_rate <= {stable} and {most}",
         ),
-        _Kind(
+        _ArchetypeRule(
             "clear stable non-member",
             f"non-member, separation >= {ratio(clear)}, flip rate <= {ratio(stable)}, most replicas say non-member",
             f"not member and separation >= {clear} and flip_rate <= {stable} and {few}",
         ),
-        _Kind(
+        _ArchetypeRule(
             "ambiguous stable",
             f"|separation| <= {ratio(ambiguous)}, flip rate <= {ratio(stable)}",
             f"separation.abs() <= {ambiguous} and flip_rate <= {stable}",
         ),
-        _Kind(
+        _ArchetypeRule(
             "ambiguous unstable",
             f"|separation| <= {ratio(ambiguous)}, like a coin: {low} to {replicas - low} of {replicas} votes",
             f"separation.abs() <= {ambiguous} and {coin}",

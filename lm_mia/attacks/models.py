@@ -18,32 +18,32 @@ from lm_mia.store.store import Store
 MODELS, SAMPLE_LOSSES = "models.csv", "sample_losses.csv"
 
 
-def present(store: Store) -> list[ModelSeeds]:
+def present_models(store: Store) -> list[ModelSeeds]:
     """Returns the models that were scored at the end of their training, references by number, then replicas."""
     plain = dataclasses.replace(store, statistics=(), token_samples=(), step=0)
     rows = plain.models()
-    missing = set(plain.missing(rows, 0))
+    missing = set(plain.missing_models(rows, 0))
     there = [row for row in rows if row not in missing]
     return sorted(there, key=lambda row: (row.role, row.subset_seed, row.order_seed))
 
 
-def numbers(rows: Sequence[ModelSeeds]) -> PresentModels:
+def model_numbers(models: Sequence[ModelSeeds]) -> PresentModels:
     """Returns the numbers of the models: subset seeds of references, order seeds of replicas."""
     return PresentModels(
-        references=tuple(row.subset_seed for row in rows if row.role == "reference"),
-        replicas=tuple(row.order_seed for row in rows if row.role == "replica"),
+        references=tuple(row.subset_seed for row in models if row.role == "reference"),
+        replicas=tuple(row.order_seed for row in models if row.role == "replica"),
     )
 
 
-def write_models(path: Path, rows: Sequence[ModelSeeds]) -> None:
+def write_models(path: Path, models: Sequence[ModelSeeds]) -> None:
     """Writes a line per model: its name, role and seeds."""
     columns = [field.name for field in dataclasses.fields(ModelSeeds)]
-    lines = [{"model": str(row), **dataclasses.asdict(row)} for row in rows]
+    lines = [{"model": str(row), **dataclasses.asdict(row)} for row in models]
     write_csv(path, pd.DataFrame(lines, columns=["model", *columns]))
 
 
 def write_sample_losses(
-    store: Store, rows: Sequence[ModelSeeds], ids_S: Sequence[int], path: Path
+    store: Store, models: Sequence[ModelSeeds], ids_S: Sequence[int], path: Path
 ) -> bool:
     """Writes the loss of some samples under every model, with the mean loss of all samples under that model.
 
@@ -53,19 +53,19 @@ def write_sample_losses(
     Returns:
       Whether anything was computed: the table stays as it is if it lists these models and samples.
     """
-    names = [str(row) for row in rows]
+    names = [str(row) for row in models]
     models_of = _models_of_samples(path)
     if all(models_of.get(sample) == names for sample in ids_S):
         return False
     ids_S = sorted({*models_of, *ids_S})
     plain = dataclasses.replace(store, statistics=(), token_samples=(), step=0)
-    sum_M, samples = np.zeros(len(rows)), 0
+    sum_M, samples = np.zeros(len(models)), 0
     loss_MxS, member_MxS = (
-        np.zeros((len(rows), len(ids_S))),
-        np.zeros((len(rows), len(ids_S)), bool),
+        np.zeros((len(models), len(ids_S))),
+        np.zeros((len(models), len(ids_S)), bool),
     )
     wanted_S = np.array(ids_S)
-    for at, value in plain.blocks({name: (name, rows) for name in ("loss", "member")}):
+    for at, value in plain.blocks({name: (name, models) for name in ("loss", "member")}):
         sum_M += value["loss"].sum(axis=1, dtype=float)
         samples += at.stop - at.start
         here_S = (at.start <= wanted_S) & (wanted_S < at.stop)
@@ -73,7 +73,7 @@ def write_sample_losses(
         member_MxS[:, here_S] = value["member"][:, wanted_S[here_S] - at.start]
     parts = [
         pd.DataFrame(
-            {"sample": sample, "model": names, "role": [row.role for row in rows]}
+            {"sample": sample, "model": names, "role": [row.role for row in models]}
             | {"member": member_MxS[:, s], "loss_nats": loss_MxS[:, s]}
             | {"mean_loss_nats": sum_M / samples}
         )

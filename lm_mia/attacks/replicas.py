@@ -23,7 +23,7 @@ from lm_mia.data.population import SAMPLE_COLUMNS, Population
 from lm_mia.errors import UserError
 from lm_mia.store.store import Store
 
-_SHUFFLES = 10
+_NUM_SHUFFLES = 10
 
 
 def run(
@@ -47,63 +47,67 @@ def run(
     """
     source = open_inputs(store, population, c, say)
     if c.leave_one_out:
-        resampling.refuse_balanced(source)
-    attacks = _on_replicas(source, c)
+        resampling.check_not_balanced(source)
+    attacks = _replica_attacks(source, c)
     counts = {"requested": len(attacks), "computed": 0, "left_out": 0}
-    about = _about(source, c)
+    about = _identity(source, c)
     facts_path = folder / FLIPS_JSON.name
     if is_current(facts_path, about) and all(attack in target_tables for attack in attacks):
         return counts
     member_N2, references = source.target_member_TxN2[0], len(source.references)
-    steps = len(attacks) + _SHUFFLES + 1
+    steps = len(attacks) + _NUM_SHUFFLES + 1
     lines, curves, interval_tables, counted = {}, {}, {}, None
-    fprs = score_matrix.rates(c, member_N2)
+    fprs = score_matrix.evaluation_fprs(c, member_N2)
     scored = score_matrix.score_attacks(
         attacks, source, c, folder, pool, lambda done: progress("attack", done, steps)
     )
     progress("attack", 0, steps)
     for attack, fitted, file in scored:
         name, count = attack.attack, len(attack.references)
-        points = score_matrix.points(file, source.target_member_TxN2, fprs, pool)
+        points = score_matrix.operating_points(file, source.target_member_TxN2, fprs, pool)
         whole = count == references or name in REFERENCE_FREE
         if whole and name == "lira_online":
-            _check(points, references, c, say)
+            _check_scored_samples(points, references, c, say)
         if attack not in target_tables:
             target_tables.add(attack, source.targets, points, len(c.fprs))
         if whole and name == "lira_online":
             facts_path.unlink(missing_ok=True)
             columns = {name: population.column(name) for name in SAMPLE_COLUMNS}
-            counted = decisions.write(source, fitted, file, points, columns, c, folder, pool)
+            counted = decisions.write_decision_tables(
+                source, fitted, file, points, columns, c, folder, pool
+            )
         if not (points.members_T.all() and points.nonmembers_T.all()):
             continue  # so few references are enough for no sample of a class
-        lines[attack] = tables.attack(name, count, points, c)
-        curves[attack] = tables.curve(name, count, points, c)
+        lines[attack] = tables.attack_row(name, count, points, c)
+        curves[attack] = tables.roc_rows(name, count, points, c)
         if whole and c.bootstraps:
-            interval_tables[attack] = _intervals(name, points, file.target(0), member_N2, c)
+            interval_tables[attack] = _intervals(name, points, file.read_target(0), member_N2, c)
     assert counted is not None, "lira_online is among the attacks"
     target_tables.write()
     write_csv(folder / "attacks.csv", pd.DataFrame([lines[a] for a in attacks if a in lines]))
     write_csv(folder / "roc.csv", pd.concat([curves[a] for a in attacks if a in curves]))
     intervals_of = [interval_tables[a] for a in attacks if a in interval_tables]
     _write_or_remove(folder / "intervals.csv", intervals_of)
-    _shuffled(source, c, folder, pool, lambda n: progress("attack", len(attacks) + n, steps))
-    _diagnose(source, c, folder, pool, say)
-    found = decisions.find(folder / "samples.parquet", population, len(source.targets), c)
+    _write_shuffled(source, c, folder, pool, lambda n: progress("attack", len(attacks) + n, steps))
+    _write_optional_tables(source, c, folder, pool, say)
+    found = decisions.find_archetypes(
+        folder / "samples.parquet", population, len(source.targets), c
+    )
     write_csv(folder / "archetypes.csv", found)
     losses = models.archetype_losses(source.store, source.references, source.targets, found)
     write_csv(folder / "archetype_losses.csv", losses)
-    written = [name for name in TABLES if (folder / name).is_file()]
+    written = [name for name in DECISION_TABLES if (folder / name).is_file()]
     write_completion_marker(facts_path, about | _facts(source, counted, c), written)
     progress("attack", steps, steps)
     return counts | {"computed": len(attacks)}
 
 
-def _on_replicas(source: signals.AttackInputs, c: config.Attack) -> list[TargetAttack]:
+def _replica_attacks(source: signals.AttackInputs, c: config.Attack) -> list[TargetAttack]:
     """Every attack of the config with 1, 2, 4, ... references and with all of them."""
     references = tuple(row.subset_seed for row in source.references)
     targets = tuple(row.order_seed for row in source.targets)
     counts = sorted({len(references), *(2**i for i in range(len(references).bit_length()))})
-    samples = min(c.rmia_samples, source.samples)
+    samples = min(c.rmia_samples, source.num_samples)
     return [
         TargetAttack(
             name,
@@ -120,7 +124,7 @@ def _on_replicas(source: signals.AttackInputs, c: config.Attack) -> list[TargetA
     ]
 
 
-TABLES = (
+DECISION_TABLES = (
     "attacks.csv",
     "roc.csv",
     "error_rates.csv",
@@ -147,7 +151,7 @@ def open_inputs(
     """The rows of an attack that are there at its step; UserError if they are too few."""
     store = dataclasses.replace(store, step=c.step)
     wanted = subsets.requested_seeds(c.references, c.replicas)
-    absent = set(store.missing(wanted, store.step))
+    absent = set(store.missing_models(wanted, store.step))
     rows = [row for row in wanted if row not in absent]
     references = [row for row in rows if row.role == "reference"]
     targets = [row for row in rows if row.role == "replica"]
@@ -169,7 +173,7 @@ def _uses_rmia(attacks: Sequence[AttackName]) -> bool:
     return not {"rmia", "rmia_offline"}.isdisjoint(attacks)
 
 
-def _check(
+def _check_scored_samples(
     points: stats.OperatingPoints, references: int, c: config.Attack, say: Callable[[str], None]
 ) -> None:
     need, short = 2 if c.variance == "per_sample" else 1, int(points.left_out_T.max())
@@ -207,7 +211,7 @@ def _intervals(
     return pd.concat([pd.DataFrame([area]), table]).assign(left_out=int(found.left_out_T[0]))
 
 
-def _shuffled(
+def _write_shuffled(
     source: signals.AttackInputs,
     c: config.Attack,
     folder: Path,
@@ -217,26 +221,26 @@ def _shuffled(
     """Writes shuffled.csv: the AUC of every attack after membership labels were shuffled, which should be near 0.5."""
     auc: dict[AttackName, list[float]] = {name: [] for name in c.attacks}
     left_out = dict.fromkeys(c.attacks, 0)
-    for shuffle in range(_SHUFFLES):
-        noise = source.shuffled(shuffle)
-        with score_matrix.score([signals.AttackGroup(c.attacks, c)], noise, folder, pool) as [
+    for shuffle in range(_NUM_SHUFFLES):
+        noise = source.with_shuffled_labels(shuffle)
+        with score_matrix.score_all([signals.AttackGroup(c.attacks, c)], noise, folder, pool) as [
             (_, files)
         ]:
             for name, file in files.items():
-                found = stats.auc(file.target(0), noise.target_member_TxN2[0])
+                found = stats.auc(file.read_target(0), noise.target_member_TxN2[0])
                 auc[name].append(float(found.auc_T[0]))
                 left_out[name] = max(left_out[name], int(found.left_out_T[0]))
         progress(shuffle + 1)
     rows = [
         {"attack": name, "references": 0 if name in REFERENCE_FREE else len(source.references)}
-        | {"shuffles": _SHUFFLES, "auc_mean": np.mean(a), "auc_std": np.std(a)}
+        | {"shuffles": _NUM_SHUFFLES, "auc_mean": np.mean(a), "auc_std": np.std(a)}
         | {"auc_min": np.min(a), "auc_max": np.max(a), "left_out": left_out[name]}
         for name, a in auc.items()
     ]
     write_csv(folder / "shuffled.csv", pd.DataFrame(rows))
 
 
-def _diagnose(
+def _write_optional_tables(
     source: signals.AttackInputs,
     c: config.Attack,
     folder: Path,
@@ -245,7 +249,7 @@ def _diagnose(
 ) -> None:
     """Writes the optional tables that the settings request, and removes those that they do not."""
     resampled = []
-    pairs = len(resampling.pairs(source))
+    pairs = len(resampling.reference_pairs(source))
     if c.resample_references and 2 * pairs // c.resample_references < 2:
         say(
             f"attack.resample_references={c.resample_references}: the {pairs} pairs of references that are there make "
@@ -256,13 +260,13 @@ def _diagnose(
         resampled.append(found)
         if short := found["left_out"].max():
             say(
-                f"attack.resample_references={c.resample_references}: up to {short} of {source.samples} "
+                f"attack.resample_references={c.resample_references}: up to {short} of {source.num_samples} "
                 "samples lack IN or OUT references in some set and are left out; larger sets mend it"
             )
     _write_or_remove(folder / "resampled_references.csv", resampled)
     probabilities = folder / "true_positive_probability.parquet"
     if c.leave_one_out:
-        resampling.true_positive_probability(source, c, probabilities, pool)
+        resampling.write_true_positive_probability(source, c, probabilities, pool)
     else:
         probabilities.unlink(missing_ok=True)
 
@@ -274,7 +278,7 @@ def _write_or_remove(path: Path, parts: list[pd.DataFrame]) -> None:
         path.unlink(missing_ok=True)
 
 
-def _about(source: signals.AttackInputs, c: config.Attack) -> dict[str, Any]:
+def _identity(source: signals.AttackInputs, c: config.Attack) -> dict[str, Any]:
     """What determines the tables of decisions."""
     return {
         "format": FORMAT,

@@ -21,18 +21,18 @@ from numpy.typing import NDArray
 from lm_mia import config, stats
 from lm_mia.atomic import replacing
 from lm_mia.attacks import score_matrix, signals, tables
-from lm_mia.attacks.score_matrix import ScoreFile, in_order
+from lm_mia.attacks.score_matrix import MembershipScoreFile, map_in_order
 from lm_mia.errors import UserError
 from lm_mia.seeds import rng
 
 
-def pairs(source: signals.AttackInputs) -> np.ndarray:
+def reference_pairs(inputs: signals.AttackInputs) -> np.ndarray:
     """index_Px2 of references with subset seeds 2i and 2i + 1, both there.
 
     Under the balanced design a pair shares one draw, so that only whole pairs make independent sets, with as many IN as
     OUT references; under the others any references do, and pairs are as good.
     """
-    place = {row.subset_seed: i for i, row in enumerate(source.references)}
+    place = {row.subset_seed: i for i, row in enumerate(inputs.references)}
     found = [
         (i, place[seed + 1]) for seed, i in place.items() if not seed % 2 and seed + 1 in place
     ]
@@ -40,7 +40,7 @@ def pairs(source: signals.AttackInputs) -> np.ndarray:
 
 
 def resampled_references(
-    source: signals.AttackInputs, c: config.Attack, folder: Path, pool: ThreadPoolExecutor
+    inputs: signals.AttackInputs, c: config.Attack, folder: Path, pool: ThreadPoolExecutor
 ) -> pd.DataFrame:
     """Flip shares when the first target is fixed and the references vary (StrongMIA Appendix E.2.8).
 
@@ -48,25 +48,25 @@ def resampled_references(
     exact; subsampled sets, as many as there are targets, overlap: they depend on each other, and their cutoff only
     describes. Sets are made of whole `pairs`; thresholds are calibrated for every set.
     """
-    pair_Px2, half = pairs(source), c.resample_references // 2
-    fprs, samples = c.fprs, source.samples
+    pair_Px2, half = reference_pairs(inputs), c.resample_references // 2
+    fprs, samples = c.fprs, inputs.num_samples
     draw = rng(0, "subsampled reference sets")
     ways = {
         "disjoint": disjoint_sets(len(pair_Px2), half),
-        "subsampled (dependent)": subsampled_sets(len(pair_Px2), half, len(source.targets), draw),
+        "subsampled (dependent)": subsampled_sets(len(pair_Px2), half, len(inputs.targets), draw),
     }
-    one = dataclasses.replace(source, targets=source.targets[:1])
+    one = dataclasses.replace(inputs, targets=inputs.targets[:1])
     found = []
     for name, index_SxR in ways.items():
         sets = len(index_SxR)
-        with ScoreFile(folder, sets, samples) as file:
+        with MembershipScoreFile(folder, sets, samples) as file:
             for s, index_R in enumerate(index_SxR):
                 some = one.with_references(pair_Px2[index_R].ravel())
                 group = signals.AttackGroup(("lira_online",), c)
-                with score_matrix.score([group], some, folder, pool) as [(_, files)]:
-                    file.write(s, slice(0, samples), files["lira_online"].target(0)[None])
-            member_SxN2 = np.broadcast_to(source.target_member_TxN2[0], (sets, samples))
-            points = score_matrix.points(file, member_SxN2, fprs, pool)
+                with score_matrix.score_all([group], some, folder, pool) as [(_, files)]:
+                    file.write(s, slice(0, samples), files["lira_online"].read_target(0)[None])
+            member_SxN2 = np.broadcast_to(inputs.target_member_TxN2[0], (sets, samples))
+            points = score_matrix.operating_points(file, member_SxN2, fprs, pool)
             counts = _flip_counts(file, points.threshold_TxF, member_SxN2[0], c, pool)
         table = tables.flip_shares(counts, sets, fprs, c.alpha).drop(columns="replicas")
         for place, (column, value) in enumerate(
@@ -77,10 +77,10 @@ def resampled_references(
     return pd.concat(found)
 
 
-def refuse_balanced(source: signals.AttackInputs) -> None:
+def check_not_balanced(inputs: signals.AttackInputs) -> None:
     """UserError where each reference has its complement among the others, which tells who is in the one left out."""
-    for pair_2 in pairs(source)[:1]:
-        _, member_2xN2 = source.store.read([source.references[i] for i in pair_2])
+    for pair_2 in reference_pairs(inputs)[:1]:
+        _, member_2xN2 = inputs.store.read([inputs.references[i] for i in pair_2])
         if (member_2xN2[0] ^ member_2xN2[1]).all():
             raise UserError(
                 "attack.leave_one_out=True: references are complements of each other (train.subset='balanced'), which "
@@ -88,8 +88,8 @@ def refuse_balanced(source: signals.AttackInputs) -> None:
             )
 
 
-def true_positive_probability(
-    source: signals.AttackInputs, c: config.Attack, path: Path, pool: ThreadPoolExecutor
+def write_true_positive_probability(
+    inputs: signals.AttackInputs, c: config.Attack, path: Path, pool: ThreadPoolExecutor
 ) -> None:
     """Writes, for every sample, the posterior of membership over the references that trained on it (Appendix E.1).
 
@@ -97,16 +97,16 @@ def true_positive_probability(
     targets whose posterior is above 1/2, and the number of targets.
     """
     share = 0.5 if c.finite_population else 0.0
-    source = dataclasses.replace(source, targets=source.targets[:1])
+    inputs = dataclasses.replace(inputs, targets=inputs.targets[:1])
     scatter_Mx2x2 = None
     if c.variance == "pooled":
-        scatter_Mx2x2 = np.zeros((len(source.references), 2, 2))
-        for block in source.blocks():
+        scatter_Mx2x2 = np.zeros((len(inputs.references), 2, 2))
+        for block in inputs.blocks():
             scatter_Mx2x2 += stats.leave_one_out_scatter(
                 block.reference_loss_MxC, block.reference_member_MxC
             )
 
-    def work(block: signals.Block) -> pa.Table:
+    def work(block: signals.SampleBlock) -> pa.Table:
         score_MxC = stats.lira_leave_one_out(
             block.reference_loss_MxC,
             block.reference_member_MxC,
@@ -118,15 +118,18 @@ def true_positive_probability(
             stats.posterior(score_MxC), block.reference_member_MxC
         )
         return pa.table(
-            {"id": np.arange(block.samples.start, block.samples.stop), "mean": found.mean_N}
+            {
+                "id": np.arange(block.sample_slice.start, block.sample_slice.stop),
+                "mean": found.mean_N,
+            }
             | {"std": found.std_N, "share_above_half": found.share_above_half_N}
             | {"targets": found.models_N}
         )
 
     writer = None
     with replacing(path) as temporary:
-        for block in source.blocks():
-            table = pa.concat_tables(list(in_order(pool, work, block.parts())))
+        for block in inputs.blocks():
+            table = pa.concat_tables(list(map_in_order(pool, work, block.split())))
             writer = writer or pq.ParquetWriter(temporary, table.schema)
             writer.write_table(table)
         assert writer is not None
@@ -134,17 +137,17 @@ def true_positive_probability(
 
 
 def _flip_counts(
-    file: ScoreFile,
+    file: MembershipScoreFile,
     threshold_SxF: np.ndarray,
     member_N2: np.ndarray,
     c: config.Attack,
     pool: ThreadPoolExecutor,
 ) -> stats.FlipBinCounts:
     def work(at: slice) -> stats.FlipBinCounts:
-        votes = stats.count_votes(file.block(at), threshold_SxF)
-        return stats.count_flip_bins(votes.votes_FxN, member_N2[at], file.targets, c.alpha)
+        votes = stats.count_votes(file.read_samples(at), threshold_SxF)
+        return stats.count_flip_bins(votes.votes_FxN, member_N2[at], file.num_targets, c.alpha)
 
-    found = list(in_order(pool, work, signals.parts(file.samples)))
+    found = list(map_in_order(pool, work, signals.sample_slices(file.num_samples)))
     return sum(found[1:], start=found[0])
 
 

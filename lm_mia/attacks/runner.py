@@ -50,7 +50,7 @@ def run(
     folder.mkdir(parents=True, exist_ok=True)
     for left in (*folder.glob(".*.[0-9]*"), *folder.glob("*/.*.[0-9]*")):  # by a killed attack
         left.unlink()
-    present = models.present(store)
+    present = models.present_models(store)
     models.write_models(folder / models.MODELS, present)
     if not c.replicas:
         # Tables of decisions that an earlier command made are not of these settings.

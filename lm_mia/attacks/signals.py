@@ -19,19 +19,19 @@ from lm_mia.store.store import Store
 
 BLOCK_SAMPLES = 2**16
 """Read at once: a chunk of the store."""
-_PART_SAMPLES = 2**13  # worked on at once by a thread
+_SLICE_SAMPLES = 2**13  # worked on at once by a thread
 _LIRA, _RMIA = {"lira_online", "lira_offline"}, {"rmia", "rmia_offline"}
 
 
-Index = slice | np.ndarray
+ReferenceIndex = slice | np.ndarray
 """Which of the references of a source."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Block:
+class SampleBlock:
     """Losses, memberships and statistics of some samples: consecutive ones, or those that `gather` was given."""
 
-    samples: slice
+    sample_slice: slice
     target_loss_TxC: np.ndarray
     reference_loss_MxC: np.ndarray
     reference_member_MxC: np.ndarray
@@ -39,7 +39,7 @@ class Block:
     """Name of a statistic beside the loss -> its values under the targets, TxC."""
     zlib_bytes_C: np.ndarray
 
-    def with_references(self, index_R: "Index") -> "Block":
+    def with_references(self, index_R: "ReferenceIndex") -> "SampleBlock":
         """With these references only."""
         return dataclasses.replace(
             self,
@@ -47,11 +47,11 @@ class Block:
             reference_member_MxC=self.reference_member_MxC[index_R],
         )
 
-    def parts(self) -> Iterator["Block"]:
+    def split(self) -> Iterator["SampleBlock"]:
         """The block, cut for threads."""
-        low = self.samples.start
-        for at in parts(self.samples.stop - low):
-            yield Block(
+        low = self.sample_slice.start
+        for at in sample_slices(self.sample_slice.stop - low):
+            yield SampleBlock(
                 slice(low + at.start, low + at.stop),
                 self.target_loss_TxC[:, at],
                 self.reference_loss_MxC[:, at],
@@ -72,12 +72,12 @@ class AttackInputs:
     """Replicas share their subset, so theirs is a view of one array."""
     zlib_bytes_N2: np.ndarray
     statistics: tuple[str, ...] = ()
-    labels: int | None = None
+    label_shuffle_seed: int | None = None
     """A seed: membership labels moved to other samples of their block, in all rows alike, which makes them noise."""
     observed: ObservedStatistic = "loss"
     """What the attacker observes of a sample. The negative logit takes the place of the loss (StrongMIA Figure 8)."""
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[SampleBlock]:
         """All samples in order; raises UserError for a corrupt shard."""
         parts: dict[str, tuple[str, Sequence[ModelSeeds]]] = {
             "target_loss": (self.observed, self.targets),
@@ -87,11 +87,11 @@ class AttackInputs:
         parts |= {name: (name, self.targets) for name in self.statistics}
         for at, value in self.store.blocks(parts, BLOCK_SAMPLES):
             member_MxC = value["reference_member"]
-            if self.labels is not None:
-                member_MxC = member_MxC[:, _moved(self.labels, at)]
+            if self.label_shuffle_seed is not None:
+                member_MxC = member_MxC[:, _label_permutation(self.label_shuffle_seed, at)]
             if self.observed == "target_logit":
                 value |= {k: -value[k] for k in ("target_loss", "reference_loss")}
-            yield Block(
+            yield SampleBlock(
                 at,
                 value["target_loss"],
                 value["reference_loss"],
@@ -101,7 +101,7 @@ class AttackInputs:
             )
 
     @property
-    def samples(self) -> int:
+    def num_samples(self) -> int:
         """The number of samples of the population."""
         return self.target_member_TxN2.shape[1]
 
@@ -109,14 +109,17 @@ class AttackInputs:
         """With these references only."""
         return dataclasses.replace(self, references=[self.references[i] for i in index_R])
 
-    def shuffled(self, seed: int) -> "AttackInputs":
+    def with_shuffled_labels(self, seed: int) -> "AttackInputs":
         """The first target with labels that are pure noise; losses stay where they are."""
         member_N2 = self.target_member_TxN2[0].copy()
         for low in range(0, len(member_N2), BLOCK_SAMPLES):
             at = slice(low, min(low + BLOCK_SAMPLES, len(member_N2)))
-            member_N2[at] = member_N2[at][_moved(seed, at)]
+            member_N2[at] = member_N2[at][_label_permutation(seed, at)]
         return dataclasses.replace(
-            self, targets=self.targets[:1], target_member_TxN2=member_N2[None], labels=seed
+            self,
+            targets=self.targets[:1],
+            target_member_TxN2=member_N2[None],
+            label_shuffle_seed=seed,
         )
 
 
@@ -158,8 +161,8 @@ class AttackGroup:
     """Attacks that use the same references with the same settings, and share what they compute of a block."""
 
     attacks: tuple[AttackName, ...]
-    c: config.Attack
-    index_R: Index = dataclasses.field(default_factory=lambda: slice(None))
+    config: config.Attack
+    index_R: ReferenceIndex = dataclasses.field(default_factory=lambda: slice(None))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,18 +171,20 @@ class AttackFit:
 
     scatter_2x2: np.ndarray | None
     """Of the pooled variances; None for per-sample ones."""
-    comparisons_TxZ: Mapping[str, np.ndarray]
+    sorted_log_alpha_TxZ: Mapping[str, np.ndarray]
     """Variant of RMIA -> log alpha of its comparison samples under each target, sorted."""
 
 
-def parts(samples: int) -> Iterator[slice]:
+def sample_slices(num_samples: int) -> Iterator[slice]:
     """Yields slices that divide the samples into parts, one for each task of a thread."""
-    for low in range(0, samples, _PART_SAMPLES):
-        yield slice(low, min(low + _PART_SAMPLES, samples))
+    for low in range(0, num_samples, _SLICE_SAMPLES):
+        yield slice(low, min(low + _SLICE_SAMPLES, num_samples))
 
 
-def fit(
-    source: AttackInputs, groups: Sequence[AttackGroup], compared: dict[int, Block] | None = None
+def fit_attacks(
+    inputs: AttackInputs,
+    groups: Sequence[AttackGroup],
+    comparison_blocks: dict[int, SampleBlock] | None = None,
 ) -> list[AttackFit]:
     """Returns what must be known from all samples before any block is scored, for each group of attacks.
 
@@ -190,42 +195,44 @@ def fit(
       groups: the attacks.
       compared: `comparisons` of the source by their number, which are added to it where they are missing.
     """
-    compared = {} if compared is None else compared
-    for samples in {group.c.rmia_samples for group in groups if _RMIA & set(group.attacks)}:
-        if samples not in compared:
-            compared[samples] = comparisons(source, samples)
-    pooled = [g for g in groups if g.c.variance == "pooled" and _LIRA & set(g.attacks)]
+    comparison_blocks = {} if comparison_blocks is None else comparison_blocks
+    for samples in {group.config.rmia_samples for group in groups if _RMIA & set(group.attacks)}:
+        if samples not in comparison_blocks:
+            comparison_blocks[samples] = comparison_block(inputs, samples)
+    pooled = [g for g in groups if g.config.variance == "pooled" and _LIRA & set(g.attacks)]
     scatter = {id(group): np.zeros((2, 2)) for group in pooled}
     if pooled:
-        for block in source.blocks():
+        for block in inputs.blocks():
             for group in pooled:
                 some = block.with_references(group.index_R)
-                scatter[id(group)] += stats.within_sample_scatter(_gaussians(some, None, group.c))
+                scatter[id(group)] += stats.within_sample_scatter(
+                    _reference_gaussians(some, None, group.config)
+                )
     found = []
     for group in groups:
         sorted_TxZ = {}
         for name in sorted(_RMIA & set(group.attacks)):
-            block = compared[group.c.rmia_samples].with_references(group.index_R)
-            sorted_TxZ[name] = np.sort(_log_alpha(name, block, group.c), axis=1)
+            block = comparison_blocks[group.config.rmia_samples].with_references(group.index_R)
+            sorted_TxZ[name] = np.sort(_rmia_log_alpha(name, block, group.config), axis=1)
         found.append(AttackFit(scatter.get(id(group)), sorted_TxZ))
     return found
 
 
-def comparisons(source: AttackInputs, samples: int) -> Block:
+def comparison_block(inputs: AttackInputs, num_samples: int) -> SampleBlock:
     """Returns the samples that RMIA compares with, drawn by seed, under all models of the source."""
-    order_N2 = permutation(0, "samples that RMIA compares with", source.samples)
-    return select_samples(source, np.sort(order_N2[:samples]))
+    order_N2 = permutation(0, "samples that RMIA compares with", inputs.num_samples)
+    return select_samples(inputs, np.sort(order_N2[:num_samples]))
 
 
-def select_samples(source: AttackInputs, ids_Z: np.ndarray) -> Block:
+def select_samples(inputs: AttackInputs, ids_Z: np.ndarray) -> SampleBlock:
     """Returns the losses and memberships of chosen samples (ids ascending), from one pass over the scores.
 
     The block has no statistics and no zlib_bytes_C; its ``samples`` count places in ids_Z.
     """
-    found: list[Block] = []
-    for block in source.blocks():
-        at, stop = np.searchsorted(ids_Z, (block.samples.start, block.samples.stop))
-        here = ids_Z[at:stop] - block.samples.start
+    found: list[SampleBlock] = []
+    for block in inputs.blocks():
+        at, stop = np.searchsorted(ids_Z, (block.sample_slice.start, block.sample_slice.stop))
+        here = ids_Z[at:stop] - block.sample_slice.start
         found.append(
             dataclasses.replace(
                 block,
@@ -236,7 +243,7 @@ def select_samples(source: AttackInputs, ids_Z: np.ndarray) -> Block:
         )
     return dataclasses.replace(
         found[0],
-        samples=slice(0, len(ids_Z)),
+        sample_slice=slice(0, len(ids_Z)),
         statistics={},
         zlib_bytes_C=np.empty(0),
         target_loss_TxC=np.concatenate([b.target_loss_TxC for b in found], axis=1),
@@ -245,7 +252,9 @@ def select_samples(source: AttackInputs, ids_Z: np.ndarray) -> Block:
     )
 
 
-def scores(group: AttackGroup, block: Block, fitted: AttackFit) -> dict[AttackName, np.ndarray]:
+def membership_scores(
+    group: AttackGroup, block: SampleBlock, attack_fit: AttackFit
+) -> dict[AttackName, np.ndarray]:
     """Returns score_TxC of each attack, larger = more member-like; NaN where the references do not suffice.
 
     Args:
@@ -253,13 +262,13 @@ def scores(group: AttackGroup, block: Block, fitted: AttackFit) -> dict[AttackNa
       block: of samples, under all references of the source.
       fitted: as `fit` returned it for the group.
     """
-    block, c = block.with_references(group.index_R), group.c
+    block, c = block.with_references(group.index_R), group.config
     attacks, target_TxC = group.attacks, block.target_loss_TxC
     gaussians, log_alpha_TxC = None, None
     if _LIRA & set(attacks):
-        gaussians = _gaussians(block, fitted.scatter_2x2, c)
+        gaussians = _reference_gaussians(block, attack_fit.scatter_2x2, c)
     if {"rmia", "rmia_simple"} & set(attacks):
-        log_alpha_TxC = _log_alpha("rmia", block, c)
+        log_alpha_TxC = _rmia_log_alpha("rmia", block, c)
 
     def one(attack: AttackName) -> np.ndarray:
         match attack:
@@ -269,10 +278,10 @@ def scores(group: AttackGroup, block: Block, fitted: AttackFit) -> dict[AttackNa
                     target_TxC, gaussians, offline=attack == "lira_offline"
                 )
             case "rmia" | "rmia_offline":
-                alpha_TxC = log_alpha_TxC if attack == "rmia" else _log_alpha(attack, block, c)
+                alpha_TxC = log_alpha_TxC if attack == "rmia" else _rmia_log_alpha(attack, block, c)
                 assert alpha_TxC is not None
                 return stats.rmia_from_log_alpha(
-                    alpha_TxC, fitted.comparisons_TxZ[attack], c.rmia_gamma
+                    alpha_TxC, attack_fit.sorted_log_alpha_TxZ[attack], c.rmia_gamma
                 )
             case "rmia_simple":
                 assert log_alpha_TxC is not None
@@ -293,16 +302,16 @@ def scores(group: AttackGroup, block: Block, fitted: AttackFit) -> dict[AttackNa
     return {attack: one(attack) for attack in attacks}
 
 
-def separation(block: Block, fitted: AttackFit, c: config.Attack) -> np.ndarray:
+def separation(block: SampleBlock, attack_fit: AttackFit, config: config.Attack) -> np.ndarray:
     """separation_C: how far the IN mean lies below the OUT mean, in roots of the mean of both variances."""
-    g = _gaussians(block, fitted.scatter_2x2, c)
+    g = _reference_gaussians(block, attack_fit.scatter_2x2, config)
     variance_C = (g.var_in_N + g.var_out_N) / 2
     sd_C = np.sqrt(np.where(variance_C > 0, variance_C, np.nan))
     return (g.mean_out_N - g.mean_in_N) / sd_C
 
 
-def _gaussians(
-    block: Block, scatter_2x2: np.ndarray | None, c: config.Attack
+def _reference_gaussians(
+    block: SampleBlock, scatter_2x2: np.ndarray | None, c: config.Attack
 ) -> stats.LiraGaussians:
     """Of each sample; with a scatter, its pooled variances instead of their own."""
     gaussians = stats.fit_gaussians(
@@ -313,7 +322,7 @@ def _gaussians(
     return gaussians if scatter_2x2 is None else stats.with_pooled_variance(gaussians, scatter_2x2)
 
 
-def _log_alpha(attack: str, block: Block, c: config.Attack) -> np.ndarray:
+def _rmia_log_alpha(attack: str, block: SampleBlock, c: config.Attack) -> np.ndarray:
     offline = attack == "rmia_offline"
     return stats.rmia_log_alpha(
         -block.target_loss_TxC,
@@ -324,5 +333,5 @@ def _log_alpha(attack: str, block: Block, c: config.Attack) -> np.ndarray:
     )
 
 
-def _moved(seed: int, at: slice) -> np.ndarray:
+def _label_permutation(seed: int, at: slice) -> np.ndarray:
     return permutation(seed, f"shuffled labels {at.start}", at.stop - at.start)

@@ -14,7 +14,7 @@ import pandas as pd
 from lm_mia import config, stats
 
 
-def at_rates(points: stats.OperatingPoints, some: slice) -> stats.OperatingPoints:
+def select_fprs(points: stats.OperatingPoints, some: slice) -> stats.OperatingPoints:
     """The same targets at some of the rates."""
     fields = {field.name: getattr(points, field.name) for field in dataclasses.fields(points)}
     return stats.OperatingPoints(
@@ -25,7 +25,7 @@ def at_rates(points: stats.OperatingPoints, some: slice) -> stats.OperatingPoint
     )
 
 
-def attack(
+def attack_row(
     name: str, references: int, points: stats.OperatingPoints, c: config.Attack
 ) -> Mapping[str, object]:
     """A row of attacks.csv; the first rates of the points are attack.fprs."""
@@ -42,11 +42,11 @@ def attack(
     return summary | {"left_out": int(points.left_out_T.max())}
 
 
-def curve(
+def roc_rows(
     name: str, references: int, points: stats.OperatingPoints, c: config.Attack
 ) -> pd.DataFrame:
     """Rows of roc.csv: mean and STD over targets of the TPR at each rate after attack.fprs."""
-    mean = stats.mean_roc_curve(at_rates(points, slice(len(c.fprs), None)))
+    mean = stats.mean_roc_curve(select_fprs(points, slice(len(c.fprs), None)))
     table = pd.DataFrame(
         {"attack": name, "references": references, "fpr": mean.fpr_F}
         | {"tpr_mean": mean.tpr.mean_F, "tpr_std": mean.tpr.std_F}

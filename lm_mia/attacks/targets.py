@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from lm_mia import config, stats
 from lm_mia.atomic import replacing, write_atomically
 from lm_mia.attacks import score_matrix, signals
-from lm_mia.attacks.score_matrix import ScoreFile
+from lm_mia.attacks.score_matrix import MembershipScoreFile
 from lm_mia.config import ATTACK_STATISTICS, needs
 from lm_mia.config.needs import RecipeNeeds, TargetAttack
 from lm_mia.data import subsets
@@ -77,11 +77,11 @@ def run(
     absent_models: dict[str, set[ModelSeeds]] = {}
     present: dict[str, set[ModelSeeds]] = {}
     for attack in missing:
-        needed = _scores_of(attack, store)
+        needed = _required_store(attack, store)
         if needed.requirement not in present:
             rows = needed.models()
-            present[needed.requirement] = {*rows} - {*needed.missing(rows, needed.step)}
-        models = {*_targets(attack), *map(subsets.reference, attack.references)}
+            present[needed.requirement] = {*rows} - {*needed.missing_models(rows, needed.step)}
+        models = {*_target_models(attack), *map(subsets.reference, attack.references)}
         if absent := models - present[needed.requirement]:
             absent_models.setdefault(needed.requirement, set()).update(absent)
         else:
@@ -98,9 +98,9 @@ def run(
     for some in alike.values():
         first, before = some[0], computed
         source = signals.open_inputs(
-            _scores_of(first, store),
+            _required_store(first, store),
             population,
-            _targets(first),
+            _target_models(first),
             [*map(subsets.reference, sorted({n for attack in some for n in attack.references}))],
             (ATTACK_STATISTICS[first.attack],) if first.attack in ATTACK_STATISTICS else (),
             first.observed,
@@ -116,9 +116,9 @@ def run(
             if attack not in target_tables:
                 # Attacks without a group of references only show how much the AUC and the TPRs vary.
                 on_curve = attack.group_left_out is None
-                rates = score_matrix.rates(c, source.target_member_TxN2[0])
+                rates = score_matrix.evaluation_fprs(c, source.target_member_TxN2[0])
                 fprs = rates if on_curve else rates[: len(c.fprs)]
-                points = score_matrix.points(file, source.target_member_TxN2, fprs, pool)
+                points = score_matrix.operating_points(file, source.target_member_TxN2, fprs, pool)
                 target_tables.add(attack, source.targets, points, len(c.fprs))
             if time.monotonic() - written_seconds > _WRITE_SECONDS:
                 target_tables.write()
@@ -134,13 +134,13 @@ def run(
     return {"requested": len(requested.attacks), "computed": computed, "left_out": left_out}
 
 
-def _targets(attack: TargetAttack) -> list[ModelSeeds]:
+def _target_models(attack: TargetAttack) -> list[ModelSeeds]:
     return [
         *map(subsets.replica if attack.targets_are_replicas else subsets.reference, attack.targets)
     ]
 
 
-def _scores_of(attack: TargetAttack, store: Store) -> Store:
+def _required_store(attack: TargetAttack, store: Store) -> Store:
     """The scores that an attack needs."""
     names = [ATTACK_STATISTICS[attack.attack]] if attack.attack in ATTACK_STATISTICS else []
     names += [attack.observed] if attack.observed != "loss" else []
@@ -175,7 +175,7 @@ class TargetTables:
         attack: TargetAttack,
         targets: Sequence[ModelSeeds],
         points: stats.OperatingPoints,
-        fprs: int,
+        num_fprs: int,
     ) -> None:
         """Adds the results of an attack.
 
@@ -190,7 +190,7 @@ class TargetTables:
             "attack_id": attack.id,
             "attack": attack.attack,
             "references": len(attack.references),
-            "reference_models": _ranges(attack.references),
+            "reference_models": _format_ranges(attack.references),
             "group_left_out": attack.group_left_out,
             "observed": attack.observed,
             "step": attack.step,
@@ -207,7 +207,7 @@ class TargetTables:
                 {
                     "attack_id": attack.id,
                     "target": np.repeat(names, rates),
-                    "on_curve": np.tile(np.arange(rates) >= fprs, len(names)),
+                    "on_curve": np.tile(np.arange(rates) >= num_fprs, len(names)),
                     "fpr": np.tile(points.fpr_F, len(names)),
                     "tpr": points.tpr_TxF.ravel(),
                 }
@@ -229,16 +229,16 @@ class TargetTables:
         write_atomically(self._folder / _TABLE, self._lines)
 
     def write_scores(
-        self, attack: TargetAttack, targets: Sequence[ModelSeeds], file: ScoreFile
+        self, attack: TargetAttack, targets: Sequence[ModelSeeds], file: MembershipScoreFile
     ) -> None:
         """Writes target_scores/ID.parquet: the sample ids, and one float64 column of scores per target."""
         path = self._scores_file(attack)
         path.parent.mkdir(exist_ok=True)
         schema = pa.schema([("id", pa.int64()), *((str(row), pa.float64()) for row in targets)])
         with replacing(path) as temporary, pq.ParquetWriter(temporary, schema) as writer:
-            for low in range(0, file.samples, _GROUP_SAMPLES):
-                at = slice(low, min(low + _GROUP_SAMPLES, file.samples))
-                columns = [np.arange(at.start, at.stop), *file.block(at)]
+            for low in range(0, file.num_samples, _GROUP_SAMPLES):
+                at = slice(low, min(low + _GROUP_SAMPLES, file.num_samples))
+                columns = [np.arange(at.start, at.stop), *file.read_samples(at)]
                 writer.write_table(pa.table([pa.array(c) for c in columns], schema=schema))
 
     def _scores_file(self, attack: TargetAttack) -> Path:
@@ -285,7 +285,7 @@ _COLUMNS = (
 _ROC_COLUMNS = ("attack_id", "target", "on_curve", "fpr", "tpr")
 
 
-def _ranges(numbers: Sequence[int]) -> str:
+def _format_ranges(numbers: Sequence[int]) -> str:
     """(0, 1, 2, 5, 7, 8) -> "0-2 5 7-8"."""
     runs: list[list[int]] = []
     for n in numbers:

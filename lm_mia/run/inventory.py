@@ -32,7 +32,7 @@ def missing(
 
 def unscored(c: Config, recipe: Path, rows: list[subsets.ModelSeeds]) -> list[subsets.ModelSeeds]:
     """Returns the rows, in their order, for which a loss or a statistic that the config asks for is not stored."""
-    return open_store(c, recipe).missing(rows)
+    return open_store(c, recipe).missing_models(rows)
 
 
 def trained(c: Config, recipe: Path, row: subsets.ModelSeeds) -> bool:
@@ -93,4 +93,4 @@ def shards(
       UserError: if the store's metadata is damaged.
     """
     store = open_store(with_stored_statistics(c, recipe), recipe)
-    return check.check(store, store.models(), progress)
+    return check.check_shards(store, store.models(), progress)

@@ -261,7 +261,7 @@ def make_models(
         "subset": c.train.subset,
     }
     of_tokens = token_columns(population, c.score.token_samples)
-    open_store(c, recipe).ensure(task.models, columns, facts, of_tokens)
+    open_store(c, recipe).create_or_extend(task.models, columns, facts, of_tokens)
     if repair:
         _remove_corrupt(c, recipe, display)
     rows = task.models if only is None else list(only)
@@ -297,12 +297,14 @@ def make_models(
 
 def _remove_corrupt(c: config.Config, recipe: Path, display: Display) -> None:
     store = open_store(c, recipe)
-    found = check.check(store, store.models(), lambda done, of: display.update("verify", done, of))
+    found = check.check_shards(
+        store, store.models(), lambda done, of: display.update("verify", done, of)
+    )
     for path in found.corrupt:
         display.say(f"{path}: corrupt; removed, will be computed again")
         path.unlink()
     display.say(
-        f"scores: {found.shards} shards, {len(found.missing)} missing, {len(found.corrupt)} corrupt"
+        f"scores: {found.num_shards} shards, {len(found.missing)} missing, {len(found.corrupt)} corrupt"
     )
 
 
@@ -347,7 +349,9 @@ def requested(made: Made, figure_needs: Sequence[Need | LossNeed]) -> dict[str, 
     recipes = {}
     for task, _ in made:
         try:
-            there = models.numbers(models.present(open_store(task.config, task.folder)))
+            there = models.model_numbers(
+                models.present_models(open_store(task.config, task.folder))
+            )
         except UserError:  # a damaged store: `attack` reports it, and the other recipes go on
             there = PresentModels((), ())
         recipes[task.name] = RecipeModels((task.name, *task.names), task.config, there)

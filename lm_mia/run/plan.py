@@ -288,7 +288,7 @@ def present(task: SweepRecipe) -> int:
     from lm_mia.store.store import open_store  # here: tensorstore and zarr take half a second
 
     rows = task.models
-    return len(rows) - len(open_store(task.config, task.folder).missing(rows))
+    return len(rows) - len(open_store(task.config, task.folder).missing_models(rows))
 
 
 def print_costs(found: Sequence[RecipeCost], chip: Chip) -> None:

@@ -153,7 +153,7 @@ def _work(
         # The leading process's list: another one may see a shared folder a little later.
         lacking = store.missing_shards(row, point) if here.lead else []
         count = here.agreed(len(lacking))
-        tokens = here.agreed(here.lead and store.lacks_tokens(row, point))
+        tokens = here.agreed(here.lead and store.is_missing_tokens(row, point))
         if not (count or tokens):
             return
         began, of = time.monotonic(), len(population)

@@ -18,16 +18,16 @@ _AHEAD = 4  # shards that are read at a time
 class ShardReport:
     """What there is of the rows' shards."""
 
-    shards: int
+    num_shards: int
     """That there should be."""
     missing: list[Path]
     corrupt: list[Path]
     """There, but not as they were written: cut, or with other bytes."""
 
 
-def check(
+def check_shards(
     store: Store,
-    rows: Sequence[ModelSeeds],
+    models: Sequence[ModelSeeds],
     progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> ShardReport:
     """Reads every shard of all variables of rows, at every score point, against its checksums.
@@ -40,11 +40,11 @@ def check(
     Raises:
       UserError: if the store's own metadata is damaged.
     """
-    wanted = list(_shards(store, rows))
+    wanted = list(_shards(store, models))
     missing = [path for path, _ in wanted if not path.exists()]
     corrupt: list[Path] = []
     there = [(path, array) for path, array in wanted if path.exists()]
-    for done, (path, values) in enumerate(_reads(there), 1):
+    for done, (path, values) in enumerate(_read_ahead(there), 1):
         try:
             values.result()
         except ValueError:  # tensorstore's DATA_LOSS
@@ -53,7 +53,7 @@ def check(
     return ShardReport(len(wanted), missing, corrupt)
 
 
-def _reads(there: list[tuple[Path, ts.TensorStore]]) -> Iterator[tuple[Path, ts.Future]]:
+def _read_ahead(there: list[tuple[Path, ts.TensorStore]]) -> Iterator[tuple[Path, ts.Future]]:
     reading: collections.deque[tuple[Path, ts.Future]] = collections.deque()
     for path, array in there:
         reading.append((path, array.read()))
@@ -69,10 +69,10 @@ def _shards(store: Store, rows: Sequence[ModelSeeds]) -> Iterator[tuple[Path, ts
         if not (store.path / name / "zarr.json").exists():
             continue  # a statistic that no row was asked for yet
         for step in (*store.steps, 0) if name != "member" else (0,):
-            array = store.array(name, step)
-            size, samples = reader.shard_samples(array), array.shape[-1]
+            array = store.open_array(name, step)
+            size, samples = reader.samples_per_shard(array), array.shape[-1]
             for row in rows:
-                place = (table[row], *store.key(name, step))
+                place = (table[row], *store.checkpoint_key(name, step))
                 for shard, low in enumerate(range(0, samples, size)):
                     path = store.path.joinpath(name, "c", *map(str, (*place, shard)))
                     yield path, array[table[row], low : min(low + size, samples)]

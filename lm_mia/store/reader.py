@@ -17,7 +17,7 @@ Blocks = Iterator[tuple[slice, dict[str, np.ndarray]]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class ModelSelection:
     """Rows of one variable, at one score point, in the order wanted."""
 
     folder: Path
@@ -25,11 +25,11 @@ class Part:
     array: ts.TensorStore
     """Rows x samples."""
     index_R: list[int]
-    key: tuple[int, ...] = ()
+    checkpoint_key: tuple[int, ...] = ()
     """What stands between row and shard in the files' names."""
 
 
-def blocks(parts: Mapping[str, Part], samples: int, size: int) -> Blocks:
+def read_blocks(selections: Mapping[str, ModelSelection], samples: int, size: int) -> Blocks:
     """All samples in order, `size` at a time; the next block is read while the caller is at work on one.
 
     Held at any time: the block that the caller has and the one being read.
@@ -37,48 +37,53 @@ def blocks(parts: Mapping[str, Part], samples: int, size: int) -> Blocks:
     Raises:
       UserError: naming every shard of the parts whose checksum fails, and how to get it rebuilt.
     """
-    ahead = _start(parts, 0, min(size, samples))
+    ahead = _start_reading(selections, 0, min(size, samples))
     for low in range(0, samples, size):
         high = min(low + size, samples)
         try:
             block = {name: future.result() for name, future in ahead.items()}
         except ValueError:  # tensorstore's DATA_LOSS
-            if bad := bad_shards(parts):
-                raise _corrupt(bad) from None
+            if bad := corrupt_shards(selections):
+                raise _corrupt_shards_error(bad) from None
             raise
-        ahead = _start(parts, high, min(high + size, samples))
+        ahead = _start_reading(selections, high, min(high + size, samples))
         yield slice(low, high), block
         del block  # else it would outlive the caller's own while the next one is awaited
 
 
-def samples(parts: Mapping[str, Part], ids_S: Sequence[int]) -> dict[str, np.ndarray]:
+def read_samples(
+    selections: Mapping[str, ModelSelection], ids_S: Sequence[int]
+) -> dict[str, np.ndarray]:
     """Returns {name: values_RxS} of some samples; only the chunks that hold them are read; errors as in `blocks`."""
     reading = {
-        name: part.array.oindex[part.index_R, list(ids_S)].read() for name, part in parts.items()
+        name: part.array.oindex[part.index_R, list(ids_S)].read()
+        for name, part in selections.items()
     }
     try:
         return {name: future.result() for name, future in reading.items()}
     except ValueError:  # tensorstore's DATA_LOSS
-        if bad := bad_shards(parts):
-            raise _corrupt(bad) from None
+        if bad := corrupt_shards(selections):
+            raise _corrupt_shards_error(bad) from None
         raise
 
 
-def bad_shards(parts: Mapping[str, Part]) -> list[Path]:
+def corrupt_shards(selections: Mapping[str, ModelSelection]) -> list[Path]:
     """Files of the parts' rows that cannot be read, each once; reads them all, one after another."""
     bad: dict[Path, None] = {}
-    for part in parts.values():
-        size, samples = shard_samples(part.array), part.array.shape[1]
+    for part in selections.values():
+        size, samples = samples_per_shard(part.array), part.array.shape[1]
         for index in part.index_R:
             for shard, low in enumerate(range(0, samples, size)):
                 try:
                     part.array[index, low : min(low + size, samples)].read().result()
                 except ValueError:
-                    bad[part.folder.joinpath("c", *map(str, (index, *part.key, shard)))] = None
+                    bad[
+                        part.folder.joinpath("c", *map(str, (index, *part.checkpoint_key, shard)))
+                    ] = None
     return list(bad)
 
 
-def shard_samples(array: ts.TensorStore) -> int:
+def samples_per_shard(array: ts.TensorStore) -> int:
     """Samples of a shard, which is one file; they are the last dimension."""
     shape = array.chunk_layout.write_chunk.shape
     assert shape is not None
@@ -87,7 +92,7 @@ def shard_samples(array: ts.TensorStore) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Reading:
+class _PendingRead:
     """A part's values_RxC, which tensorstore may still be at."""
 
     values_RxC: np.ndarray
@@ -98,7 +103,9 @@ class _Reading:
         return self.values_RxC
 
 
-def _start(parts: Mapping[str, Part], low: int, high: int) -> dict[str, _Reading]:
+def _start_reading(
+    parts: Mapping[str, ModelSelection], low: int, high: int
+) -> dict[str, _PendingRead]:
     """Begins to read a block: one read a part, which tensorstore spreads over its threads."""
     found = {}
     for name, part in parts.items() if low < high else ():
@@ -106,11 +113,11 @@ def _start(parts: Mapping[str, Part], low: int, high: int) -> dict[str, _Reading
         shape = len(part.index_R), high - low
         values_RxC = np.empty(shape, part.array.dtype.numpy_dtype)
         target = ts.array(values_RxC, copy=False, write=True)
-        found[name] = _Reading(values_RxC, target.write(part.array[part.index_R, low:high]))
+        found[name] = _PendingRead(values_RxC, target.write(part.array[part.index_R, low:high]))
     return found
 
 
-def _corrupt(bad: list[Path]) -> UserError:
+def _corrupt_shards_error(bad: list[Path]) -> UserError:
     return UserError(
         "\n".join(f"{p}: corrupt score shard; `lm-mia score --repair` makes it again" for p in bad)
     )

@@ -53,12 +53,12 @@ def kvstore(path: Path) -> dict[str, str]:
     return {"driver": "file", "path": f"{path.resolve()}/"}  # it takes no ".."
 
 
-def dimension_of(name: str) -> str:
+def last_dimension(name: str) -> str:
     """The last dimension of a variable."""
     return "token" if name == TOKENS else "sample"
 
 
-def points_of(name: str, points: int) -> tuple[int, ...]:
+def checkpoint_shape(name: str, points: int) -> tuple[int, ...]:
     """The shape of a variable between its rows and its samples, in a store of so many score points (0: the end alone).
 
     Membership is the same at all of them.
@@ -66,14 +66,14 @@ def points_of(name: str, points: int) -> tuple[int, ...]:
     return (points,) if points and name != "member" else ()
 
 
-def spec(
+def variable_spec(
     path: Path, rows: int, points: int, samples: int, token_samples: tuple[int, ...] = ()
 ) -> dict[str, Any]:
     """Tensorstore's specification of a new variable, named by its path, of so many rows, score points and samples.
 
     `TOKENS` has tokens for samples, and says in its attributes of which samples they are.
     """
-    middle = points_of(path.name, points)
+    middle = checkpoint_shape(path.name, points)
     ones = [1] * (1 + len(middle))
     dtype, fill, units = VARIABLES[path.name]
     chunk = min(CHUNK_SAMPLES, samples)
@@ -92,7 +92,7 @@ def spec(
             "shape": [rows, *middle, samples],
             "data_type": dtype,
             "fill_value": fill,
-            "dimension_names": ["model", *["checkpoint"] * len(middle), dimension_of(path.name)],
+            "dimension_names": ["model", *["checkpoint"] * len(middle), last_dimension(path.name)],
             "attributes": ({"units": units} if units else {})
             | ({"samples": list(token_samples)} if path.name == TOKENS else {}),
             "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [*ones, shard]}},
@@ -110,11 +110,11 @@ class StoreContents:
     """In store order."""
     names: set[str]
     """Of variables and coordinates."""
-    points: tuple[int, ...]
+    checkpoint_steps: tuple[int, ...]
     """Steps after which rows are scored, the end last; empty: at the end alone, and there is no such dimension."""
 
 
-def read(path: Path) -> StoreContents | None:
+def read_contents(path: Path) -> StoreContents | None:
     """The table of a store, None if there is no store yet; UserError if it is damaged."""
     if not (path / "zarr.json").exists():
         return None
@@ -126,31 +126,31 @@ def read(path: Path) -> StoreContents | None:
             names.discard(TOKENS)  # deleted, to make room for those of other samples
         if "loss" not in names:
             return None
-        name_M, role_M = _values(group, "model"), _values(group, "role")
-        seeds_3xM = [_values(group, name) for name in SEEDS]
-        step_K = _values(group, "step") if "step" in names else np.zeros(0, np.int64)
+        name_M, role_M = _read_coordinate(group, "model"), _read_coordinate(group, "role")
+        seeds_3xM = [_read_coordinate(group, name) for name in SEEDS]
+        step_K = _read_coordinate(group, "step") if "step" in names else np.zeros(0, np.int64)
     except (ValueError, LookupError, TypeError, OSError) as error:
-        raise damaged(path, "zarr.json, model, role or seeds") from error
+        raise damaged_store_error(path, "zarr.json, model, role or seeds") from error
     rows = [
         ModelSeeds(cast(Role, str(role)), *map(int, seeds))
         for role, *seeds in zip(role_M, *seeds_3xM, strict=True)
     ]
     # A lost chunk of a coordinate reads as its fill value, without an error.
     if name_M.tolist() != [row.name for row in rows] or any((s < 0).any() for s in seeds_3xM):
-        raise damaged(path, "model, role or seeds")
+        raise damaged_store_error(path, "model, role or seeds")
     if (step_K < 0).any():
-        raise damaged(path, "step")
+        raise damaged_store_error(path, "step")
     return StoreContents(rows, names, tuple(map(int, step_K)))
 
 
-def check(
+def check_contents(
     path: Path, table: StoreContents, points: tuple[int, ...], samples: tuple[int, ...]
 ) -> None:
     """UserError if a store has other score points, or token log-probabilities of other samples (if of any)."""
-    if table.points != points:
+    if table.checkpoint_steps != points:
         there, asked = (
             f"steps {', '.join(map(str, points))}" if points else "the end alone"
-            for points in (table.points, points)
+            for points in (table.checkpoint_steps, points)
         )
         raise UserError(
             f"{path}: its rows are scored at {there}, not at {asked}; put score.at_steps and score.at_epochs "
@@ -188,7 +188,7 @@ def _no_zarr_warnings() -> Iterator[None]:
 
 
 @_no_zarr_warnings()
-def forget_tokens(path: Path) -> None:
+def remove_deleted_tokens(path: Path) -> None:
     """Forgets tokens whose variable was deleted, and their coordinates, so that readers no longer expect them."""
     if not (path / "zarr.json").exists() or (path / TOKENS / "zarr.json").exists():
         return
@@ -202,7 +202,7 @@ def forget_tokens(path: Path) -> None:
         consolidate(path)
 
 
-def damaged(path: Path, what: str) -> UserError:
+def damaged_store_error(path: Path, what: str) -> UserError:
     """The error of a store whose metadata or coordinates are not what was written."""
     return UserError(
         f"{path}: damaged score store ({what}); delete it and run `lm-mia run` again: "
@@ -218,7 +218,7 @@ def model_columns(rows: Sequence[ModelSeeds]) -> dict[str, np.ndarray]:
 
 
 @_no_zarr_warnings()
-def write(
+def write_coordinates(
     path: Path, coordinates: Mapping[str, Mapping[str, np.ndarray]], attributes: Mapping[str, Any]
 ) -> None:
     """Creates the group if need be, and creates, grows or replaces coordinates; readers see them once consolidated.
@@ -266,5 +266,5 @@ def _write_coordinate(path: Path, dimension: str, values: np.ndarray) -> None:
     array[:] = values
 
 
-def _values(group: zarr.Group, name: str) -> np.ndarray:
+def _read_coordinate(group: zarr.Group, name: str) -> np.ndarray:
     return np.asarray(cast(zarr.Array, group[name])[:])

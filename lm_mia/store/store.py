@@ -29,15 +29,15 @@ from lm_mia import config
 from lm_mia.data.subsets import ModelSeeds
 from lm_mia.errors import UserError
 from lm_mia.store import reader, schema
-from lm_mia.store.reader import shard_samples
+from lm_mia.store.reader import samples_per_shard
 from lm_mia.store.schema import (
     CHUNK_SAMPLES,
     TOKENS,
     VARIABLES,
-    dimension_of,
+    checkpoint_shape,
     kvstore,
-    points_of,
-    spec,
+    last_dimension,
+    variable_spec,
 )
 
 
@@ -58,9 +58,11 @@ class Store:
     """Samples of whose tokens a row must have log-probabilities, one sample after another."""
 
     def __post_init__(self) -> None:
-        if any(a >= b for a, b in itertools.pairwise((0, *self._points))):
-            raise ValueError(f"{self._points}: score points and the end must ascend from 1")
-        self._place(self.step)
+        if any(a >= b for a, b in itertools.pairwise((0, *self._checkpoint_steps))):
+            raise ValueError(
+                f"{self._checkpoint_steps}: score points and the end must ascend from 1"
+            )
+        self._checkpoint_index(self.step)
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -77,9 +79,9 @@ class Store:
         parts += [f"at step {self.step}"] if self.step else []
         return f" ({', '.join(parts)})" if parts else ""
 
-    def ensure(
+    def create_or_extend(
         self,
-        wanted: Sequence[ModelSeeds],
+        models: Sequence[ModelSeeds],
         sample_columns: Mapping[str, np.ndarray],
         attributes: dict[str, Any],
         token_columns: Mapping[str, np.ndarray] = MappingProxyType({}),
@@ -97,9 +99,9 @@ class Store:
           ValueError: two models would have the same name.
         """
         with filelock.FileLock(self.path.with_suffix(".lock")):
-            old, names = self._table()  # which tells of damage
-            schema.forget_tokens(self.path)
-            table = list(dict.fromkeys([*old, *wanted]))
+            old, names = self._read_contents()  # which tells of damage
+            schema.remove_deleted_tokens(self.path)
+            table = list(dict.fromkeys([*old, *models]))
             if repeated := [n for n, count in Counter(map(str, table)).items() if count > 1]:
                 raise ValueError(f"{repeated[0]}: the name of more than one model")
             if table == old and names.issuperset(self.variables):
@@ -108,22 +110,24 @@ class Store:
             size = {of: len(next(iter(named.values()), ())) for of, named in columns.items()}
             coordinates = {"model": schema.model_columns(table)}
             if not old:
-                coordinates["checkpoint"] = {"step": np.array(self._points, np.int64)}
+                coordinates["checkpoint"] = {"step": np.array(self._checkpoint_steps, np.int64)}
                 coordinates["sample"] = {"sample": np.arange(size["sample"]), **sample_columns}
             if TOKENS not in names:
                 coordinates["token"] = dict(token_columns)
-            schema.write(self.path, coordinates, attributes)
+            schema.write_coordinates(self.path, coordinates, attributes)
             for name in VARIABLES:
                 there = (self.path / name / "zarr.json").exists()
                 again = name == TOKENS and name not in names
                 if name in self.variables and (not there or again):
-                    of = size[dimension_of(name)], self.token_samples
-                    new = spec(self.path / name, len(table), len(self._points), *of)
+                    of = size[last_dimension(name)], self.token_samples
+                    new = variable_spec(
+                        self.path / name, len(table), len(self._checkpoint_steps), *of
+                    )
                     # again: what was never consolidated holds nothing, and may be of other tokens
                     ts.open(new, create=True, delete_existing=again).result()
                 elif not there:
                     continue
-                array = self._open(name, write=True)
+                array = self._open_variable(name, write=True)
                 # also undoes a growth that was cut short, whose rows hold nothing yet
                 top = [len(table), *[None] * (array.rank - 1)]
                 array.resize(exclusive_max=top, resize_metadata_only=True).result()
@@ -131,27 +135,29 @@ class Store:
 
     def models(self) -> list[ModelSeeds]:
         """The rows that the store knows, present or not, in store order; empty if there is no store."""
-        return self._table()[0]
+        return self._read_contents()[0]
 
-    def present(self, step: int | None = None) -> np.ndarray:
+    def is_present(self, step: int | None = None) -> np.ndarray:
         """present_M, bool: which rows are whole at a score point (0: the end), or at all; lists keys, reads no data."""
-        table, names = self._table()
-        at = slice(None) if step is None else [self._place(step)]
+        table, names = self._read_contents()
+        at = slice(None) if step is None else [self._checkpoint_index(step)]
         whole_M = np.ones(len(table), bool)
         for name in self.variables if table else ():
-            whole_M &= self._whole(name, names, len(table))[:, at].all(axis=1)
+            whole_M &= self._complete(name, names, len(table))[:, at].all(axis=1)
         return whole_M
 
-    def missing(self, wanted: Sequence[ModelSeeds], step: int | None = None) -> list[ModelSeeds]:
+    def missing_models(
+        self, models: Sequence[ModelSeeds], step: int | None = None
+    ) -> list[ModelSeeds]:
         """Those of the wanted rows that are not present (at a score point, 0: the end; or at all), in their order."""
-        present_M = self.present(step)
+        present_M = self.is_present(step)
         # Not strict: rows that another command appends just now are absent.
         there = {row for row, ok in zip(self.models(), present_M, strict=False) if ok}
-        return [row for row in wanted if row not in there]
+        return [row for row in models if row not in there]
 
     def write_model(
         self,
-        row: ModelSeeds,
+        model: ModelSeeds,
         loss_nats_N2: np.ndarray,
         member_N2: np.ndarray,
         statistics: Mapping[str, np.ndarray] = MappingProxyType({}),
@@ -168,12 +174,12 @@ class Store:
           step: of the score point; 0: the end.
         """
         values = {"member": member_N2, "loss": loss_nats_N2, **statistics}
-        index = self.models().index(row)
-        for low, high, names in self._lacking(index, step):
+        index = self.models().index(model)
+        for low, high, names in self._missing_shards(index, step):
             self._write(index, low, {n: values[n][low:high] for n in names}, step)
 
     def write_shards(
-        self, row: ModelSeeds, low: int, values: Mapping[str, np.ndarray], step: int = 0
+        self, model: ModelSeeds, low: int, values: Mapping[str, np.ndarray], step: int = 0
     ) -> None:
         """Writes one shard of some variables of a row that the store knows, each by one atomic rename.
 
@@ -183,47 +189,47 @@ class Store:
           values: name -> values_C of all its samples.
           step: of the score point; 0: the end.
         """
-        self._write(self.models().index(row), low, values, step)
+        self._write(self.models().index(model), low, values, step)
 
     def _write(self, index: int, low: int, values: Mapping[str, np.ndarray], step: int) -> None:
         for name, value_C in values.items():
             with ts.Transaction() as transaction:  # one write a shard, not one a chunk
-                array = self.array(name, step, write=True).with_transaction(transaction)
+                array = self.open_array(name, step, write=True).with_transaction(transaction)
                 array[index, low : low + len(value_C)].write(value_C).result()
 
-    def write_tokens(self, row: ModelSeeds, log_prob_T: np.ndarray, step: int = 0) -> None:
+    def write_tokens(self, model: ModelSeeds, log_prob_T: np.ndarray, step: int = 0) -> None:
         """Writes the log-probabilities of the chosen samples' tokens under a row, at a score point (0: the end)."""
-        size = shard_samples(self._open(TOKENS))
+        size = samples_per_shard(self._open_variable(TOKENS))
         for low in range(0, len(log_prob_T), size):
-            self.write_shards(row, low, {TOKENS: log_prob_T[low : low + size]}, step)
+            self.write_shards(model, low, {TOKENS: log_prob_T[low : low + size]}, step)
 
-    def lacks_tokens(self, row: ModelSeeds, step: int = 0) -> bool:
+    def is_missing_tokens(self, model: ModelSeeds, step: int = 0) -> bool:
         """Whether a row lacks log-probabilities of tokens that this Store asks for, at a score point (0: the end)."""
         if not self.token_samples:
             return False
-        place = {TOKENS: (self.models().index(row), *self.key(TOKENS, step))}
-        return bool(lacking({TOKENS: self._open(TOKENS)}, place))
+        place = {TOKENS: (self.models().index(model), *self.checkpoint_key(TOKENS, step))}
+        return bool(find_missing_shards({TOKENS: self._open_variable(TOKENS)}, place))
 
-    def missing_shards(self, row: ModelSeeds, step: int = 0) -> list[tuple[int, int, list[str]]]:
+    def missing_shards(self, model: ModelSeeds, step: int = 0) -> list[tuple[int, int, list[str]]]:
         """(low, high, variables) of every shard of samples, in order, that a row lacks at a score point (0: the end).
 
         The variables are of this Store, in the order in which they are written; `lacks_tokens` tells of tokens.
         """
-        return self._lacking(self.models().index(row), step)
+        return self._missing_shards(self.models().index(model), step)
 
-    def _lacking(self, index: int, step: int) -> list[tuple[int, int, list[str]]]:
+    def _missing_shards(self, index: int, step: int) -> list[tuple[int, int, list[str]]]:
         names = (n for n in self.variables if n != TOKENS)
-        place = {name: (index, *self.key(name, step)) for name in names}
-        return lacking({name: self._open(name) for name in place}, place)
+        place = {name: (index, *self.checkpoint_key(name, step)) for name in names}
+        return find_missing_shards({name: self._open_variable(name) for name in place}, place)
 
-    def read(self, wanted: Sequence[ModelSeeds]) -> tuple[np.ndarray, np.ndarray]:
+    def read(self, models: Sequence[ModelSeeds]) -> tuple[np.ndarray, np.ndarray]:
         """(loss_nats_MxN2 float32, member_MxN2 bool) of rows, all present at `Store.step`; errors as of `blocks`."""
-        parts = {name: (name, wanted) for name in ("loss", "member")}
+        parts = {name: (name, models) for name in ("loss", "member")}
         [(_, whole)] = self.blocks(parts, sys.maxsize)
         return whole["loss"], whole["member"]
 
     def blocks(
-        self, parts: Mapping[str, tuple[str, Sequence[ModelSeeds]]], size: int = CHUNK_SAMPLES
+        self, requests: Mapping[str, tuple[str, Sequence[ModelSeeds]]], size: int = CHUNK_SAMPLES
     ) -> reader.Blocks:
         """All samples at `Store.step` in order, a block at a time, in the memory of two blocks.
 
@@ -242,28 +248,30 @@ class Store:
         """
         if size < 1:
             raise ValueError(f"size={size}: must be 1 or larger")
-        opened = self._parts(parts)
+        opened = self._select(requests)
         samples = max((part.array.shape[1] for part in opened.values()), default=0)
-        return reader.blocks(opened, samples, size)
+        return reader.read_blocks(opened, samples, size)
 
     def samples(
-        self, parts: Mapping[str, tuple[str, Sequence[ModelSeeds]]], ids_S: Sequence[int]
+        self, requests: Mapping[str, tuple[str, Sequence[ModelSeeds]]], ids_S: Sequence[int]
     ) -> dict[str, np.ndarray]:
         """Returns {name: values_RxS} of some samples, at `Store.step`; arguments and errors are those of `blocks`."""
-        return reader.samples(self._parts(parts), ids_S)
+        return reader.read_samples(self._select(requests), ids_S)
 
-    def _parts(
-        self, parts: Mapping[str, tuple[str, Sequence[ModelSeeds]]]
-    ) -> dict[str, reader.Part]:
+    def _select(
+        self, requests: Mapping[str, tuple[str, Sequence[ModelSeeds]]]
+    ) -> dict[str, reader.ModelSelection]:
         """Opens the arrays of `blocks`; raises UserError for absent models."""
         asked: dict[str, list[ModelSeeds]] = {}
-        for variable, wanted in parts.values():
+        for variable, wanted in requests.values():
             asked[variable] = list(dict.fromkeys([*asked.get(variable, ()), *wanted]))
-        rows, known = self._table()
+        rows, known = self._read_contents()
         table = {row: index for index, row in enumerate(rows)}
         absent: set[ModelSeeds] = set()
         for variable, wanted in asked.items():
-            whole_M = self._whole(variable, known, len(rows))[:, self._place(self.step)]
+            whole_M = self._complete(variable, known, len(rows))[
+                :, self._checkpoint_index(self.step)
+            ]
             absent |= {row for row in wanted if row not in table or not whole_M[table[row]]}
         if absent:
             everything = list(dict.fromkeys(row for wanted in asked.values() for row in wanted))
@@ -273,65 +281,69 @@ class Store:
             raise UserError(
                 f"{self.path}: {len(missing)} of {len(everything)} models absent{at} ({names}); run `lm-mia run` first"
             )
-        arrays = {name: self.array(name, self.step) for name in asked}
+        arrays = {name: self.open_array(name, self.step) for name in asked}
         return {
-            name: reader.Part(
+            name: reader.ModelSelection(
                 self.path / variable,
                 arrays[variable],
                 [table[row] for row in wanted],
-                self.key(variable, self.step),
+                self.checkpoint_key(variable, self.step),
             )
-            for name, (variable, wanted) in parts.items()
+            for name, (variable, wanted) in requests.items()
         }
 
-    def _table(self) -> tuple[list[ModelSeeds], set[str]]:
+    def _read_contents(self) -> tuple[list[ModelSeeds], set[str]]:
         """(rows in store order, names of variables and coordinates) as readers see them; empty if there is no store."""
-        if (table := schema.read(self.path)) is None:
+        if (table := schema.read_contents(self.path)) is None:
             return [], set()
-        schema.check(self.path, table, self._points, self.token_samples)
+        schema.check_contents(self.path, table, self._checkpoint_steps, self.token_samples)
         return table.models, table.names
 
-    def _whole(self, name: str, names: set[str], known: int) -> np.ndarray:
+    def _complete(self, name: str, names: set[str], known: int) -> np.ndarray:
         """whole_MxK: which of the known rows have all their shards of a variable at each score point."""
-        array = self._open(name) if name in names else None
-        return whole(array, known, len(self.steps) + 1)
+        array = self._open_variable(name) if name in names else None
+        return complete_models(array, known, len(self.steps) + 1)
 
     @property
-    def _points(self) -> tuple[int, ...]:
+    def _checkpoint_steps(self) -> tuple[int, ...]:
         """The coordinate step of the checkpoint dimension; empty where there is no such dimension."""
         return (*self.steps, self.total_steps) if self.steps else ()
 
-    def _place(self, step: int) -> int:
+    def _checkpoint_index(self, step: int) -> int:
         """Where a score point is among all of them; the end, 0, is the last."""
         if step and step not in self.steps:
             raise ValueError(f"step={step}: must be 0 or one of {self.steps}")
         return self.steps.index(step) if step else len(self.steps)
 
-    def key(self, name: str, step: int) -> tuple[int, ...]:
+    def checkpoint_key(self, name: str, step: int) -> tuple[int, ...]:
         """What stands between row and shard in the keys of a variable at a score point."""
-        return (self._place(step),) if points_of(name, len(self._points)) else ()
+        return (
+            (self._checkpoint_index(step),)
+            if checkpoint_shape(name, len(self._checkpoint_steps))
+            else ()
+        )
 
-    def array(self, name: str, step: int, write: bool = False) -> ts.TensorStore:
+    def open_array(self, name: str, step: int, write: bool = False) -> ts.TensorStore:
         """A variable at a score point, rows x samples."""
-        array = self._open(name, write)
-        for place in self.key(name, step):
+        array = self._open_variable(name, write)
+        for place in self.checkpoint_key(name, step):
             array = array[:, place]
         return array
 
-    def _open(self, name: str, write: bool = False) -> ts.TensorStore:
+    def _open_variable(self, name: str, write: bool = False) -> ts.TensorStore:
         opening = {"driver": "zarr3", "kvstore": kvstore(self.path / name)}
         # Else a shard of nothing but fill values would never be written, and its row never be present.
         opening |= {"store_data_equal_to_fill_value": True}
         try:
             array = ts.open(opening, read=True, write=write, open=True).result()
         except ValueError as error:
-            raise schema.damaged(self.path, f"{name}/zarr.json") from error
-        if array.shape[1:-1] != points_of(name, len(self._points)):
-            raise schema.damaged(self.path, f"{name}/zarr.json")
+            raise schema.damaged_store_error(self.path, f"{name}/zarr.json") from error
+        if array.shape[1:-1] != checkpoint_shape(name, len(self._checkpoint_steps)):
+            raise schema.damaged_store_error(self.path, f"{name}/zarr.json")
         return array
 
 
-def whole(array: ts.TensorStore | None, known: int, points: int) -> np.ndarray:
+def complete_models(array: ts.TensorStore | None, known: int, points: int) -> np.ndarray:
     """whole_MxK: which of the known rows have all shards of a variable at each score point; of None, no row has.
 
     Membership, which is the same at all score points, counts at each of them.
@@ -345,10 +357,10 @@ def whole(array: ts.TensorStore | None, known: int, points: int) -> np.ndarray:
         if prefix == "c" and len(place) == array.rank and int(place[0]) < known:
             at = int(place[1]) if array.rank == 3 else slice(None)
             found_MxK[int(place[0]), at] += 1
-    return found_MxK == -(-array.shape[-1] // shard_samples(array))
+    return found_MxK == -(-array.shape[-1] // samples_per_shard(array))
 
 
-def lacking(
+def find_missing_shards(
     arrays: Mapping[str, ts.TensorStore], places: Mapping[str, tuple[int, ...]]
 ) -> list[tuple[int, int, list[str]]]:
     """(low, high, names) of every shard of samples that one of the arrays lacks, in order.
@@ -360,7 +372,7 @@ def lacking(
     found: dict[int, list[str]] = {}
     size = samples = 0
     for name, array in arrays.items():
-        size, samples = shard_samples(array), array.shape[-1]
+        size, samples = samples_per_shard(array), array.shape[-1]
         assert array.kvstore is not None
         folder = "/".join(("c", *map(str, places[name]), ""))
         # "0" is the character after "/"
@@ -382,7 +394,7 @@ def open_store(c: config.Config, recipe: Path) -> Store:
 def with_stored_statistics(c: config.Config, recipe: Path) -> config.Config:
     """The config, asking also for all that the recipe's score store has: statistics, and tokens of samples."""
     path = recipe / "scores.zarr"
-    if (table := schema.read(path)) is None:
+    if (table := schema.read_contents(path)) is None:
         return c
     more = [n for n in VARIABLES if n in table.names and n not in ("member", "loss", TOKENS)]
     statistics: Any = tuple(dict.fromkeys([*c.score.statistics, *more]))

@@ -46,7 +46,7 @@ def found(
         }
     path = tmp_path / "samples.parquet"
     pq.write_table(pa.table(columns), path, row_group_size=group)
-    out = decisions.find(path, cast(Population, Texts(len(table))), B, c)
+    out = decisions.find_archetypes(path, cast(Population, Texts(len(table))), B, c)
     assert out.kind.tolist() == KINDS
     assert (out.fpr == c.focus_fpr).all()
     return out

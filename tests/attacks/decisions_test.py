@@ -279,7 +279,7 @@ def test_blocks_change_nothing(
     c = dataclasses.replace(SMALL, variance=variance, attacks=names, bootstraps=0)
     whole = ran(attacked.of, c, tmp_path / "whole")
     monkeypatch.setattr(signals, "BLOCK_SAMPLES", 128)
-    monkeypatch.setattr(signals, "_PART_SAMPLES", 50)
+    monkeypatch.setattr(signals, "_SLICE_SAMPLES", 50)
     monkeypatch.setattr(decisions, "_ROW_GROUP", 120)
     blocks = ran(attacked.of, c, tmp_path / "blocks")
     assert pq.ParquetFile(blocks.folder / "samples.parquet").num_row_groups > 3

@@ -25,16 +25,18 @@ NAMES = [f"reference-{i:02d}" for i in range(12) if i != 10] + ["replica-00", "r
 
 
 def test_models_that_are_present(world: Scored, tmp_path: Path):
-    rows = models.present(world.store)
+    rows = models.present_models(world.store)
     assert [str(row) for row in rows] == NAMES
-    assert models.numbers(rows) == PresentModels((*range(10), 11), (0, 2))
+    assert models.model_numbers(rows) == PresentModels((*range(10), 11), (0, 2))
     models.write_models(tmp_path / "models.csv", rows)
     table = pd.read_csv(tmp_path / "models.csv")
     assert table.columns.tolist() == ["model", "role", "subset_seed", "init_seed", "order_seed"]
     assert table["model"].tolist() == NAMES
     assert table.iloc[10].tolist() == ["reference-11", "reference", 11, 11, 11]
     assert table.iloc[12].tolist() == ["replica-02", "replica", 2**31, 2**31, 2]
-    models.write_models(tmp_path / "none.csv", models.present(Store(tmp_path / "scores.zarr")))
+    models.write_models(
+        tmp_path / "none.csv", models.present_models(Store(tmp_path / "scores.zarr"))
+    )
     assert (tmp_path / "none.csv").read_text() == ",".join(table.columns) + "\n"
 
 
@@ -43,10 +45,12 @@ def test_models_that_were_added_later_come_in_the_order_of_their_numbers(tmp_pat
     few = scored(tmp_path, dataclasses.replace(FEW, references=4), 40)
     loss_N, member_N = few.loss_MxN[0], few.member_MxN[0]
     later = [*map(subsets.reference, (5, 4))]
-    few.store.ensure(later, {"tokens": np.arange(40)}, {})
+    few.store.create_or_extend(later, {"tokens": np.arange(40)}, {})
     for row in later:
         few.store.write_model(row, loss_N, member_N)
-    assert models.numbers(models.present(few.store)) == PresentModels(tuple(range(6)), (0, 1, 2))
+    assert models.model_numbers(models.present_models(few.store)) == PresentModels(
+        tuple(range(6)), (0, 1, 2)
+    )
 
 
 def check_losses(table: pd.DataFrame, world: Scored, ids: list[int], count: int) -> None:
@@ -64,7 +68,7 @@ def check_losses(table: pd.DataFrame, world: Scored, ids: list[int], count: int)
 
 
 def test_losses_of_samples(world: Scored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    path, rows = tmp_path / "sample_losses.csv", models.present(world.store)[:11]
+    path, rows = tmp_path / "sample_losses.csv", models.present_models(world.store)[:11]
     assert models.write_sample_losses(world.store, rows[:9], [199, 5], path)
     check_losses(pd.read_csv(path), world, [5, 199], 9)
     before, old = path.read_bytes(), path.stat()
@@ -109,7 +113,7 @@ def test_losses_of_archetypes(attacked: Ran):
 
 
 def test_no_archetypes_have_no_losses(world: Scored):
-    rows = models.present(world.store)
+    rows = models.present_models(world.store)
     none = pd.DataFrame({"kind": ["clear"], "id": [np.nan]})
     found = models.archetype_losses(world.store, rows[:2], rows[-1:], none)
     assert found.columns.tolist() == ["kind", "sample", "model", "role", "member", "loss_nats"]

@@ -44,7 +44,7 @@ MORE = ["intervals.csv", "resampled_references.csv", "true_positive_probability.
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replicas, "_SHUFFLES", 2)
+    monkeypatch.setattr(replicas, "_NUM_SHUFFLES", 2)
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ def test_a_corrupt_shard_leaves_tables_as_they_were(once: Ran, variable: str, tm
         (stats, "bootstrap_intervals", 1),
         (stats, "auc", 2),
         (stats, "true_positive_probability", 2),
-        (decisions, "find", 1),
+        (decisions, "find_archetypes", 1),
     ],
 )
 def test_an_error_in_the_middle(
@@ -110,7 +110,7 @@ def test_an_error_in_the_middle(
 ):
     """Each table is an old one or a whole new one, none says that all are of one attack, and nothing else is left."""
     folder = shutil.copytree(once.folder, tmp_path / "tables")
-    monkeypatch.setattr(signals, "_PART_SAMPLES", 20)
+    monkeypatch.setattr(signals, "_SLICE_SAMPLES", 20)
     monkeypatch.setattr(decisions, "_ROW_GROUP", 40)
     whole, calls = getattr(module, name), 0
 

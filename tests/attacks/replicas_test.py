@@ -198,7 +198,7 @@ def test_the_same_rows_give_the_same_tables(attacked: Ran, tmp_path: Path):
 
 def test_auc_is_near_its_closed_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """With many references LiRA orders samples by loss less their own level; the loss attack by loss alone."""
-    monkeypatch.setattr(replicas, "_SHUFFLES", 1)
+    monkeypatch.setattr(replicas, "_NUM_SHUFFLES", 1)
     c = dataclasses.replace(FEW, references=32, replicas=4, variance="pooled")
     c = dataclasses.replace(c, attacks=("lira_online", "lira_offline", "loss"))
     table = ran(scored(tmp_path, c, 1200), c, tmp_path / "t").csv("attacks.csv")
@@ -239,7 +239,7 @@ def test_rows_that_are_absent(tmp_path: Path):
 
 
 def test_every_attack_that_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(replicas, "_SHUFFLES", 1)
+    monkeypatch.setattr(replicas, "_NUM_SHUFFLES", 1)
     c = dataclasses.replace(FEW, attacks=EVERY, references=4, replicas=2, variance="pooled")
     world = scored(tmp_path, c, 200, statistics=tuple(config.ATTACK_STATISTICS.values()))
     out = ran(world, c, tmp_path / "tables")
@@ -259,7 +259,7 @@ def at_points(world: Scored, folder: Path, *, step: int, absent: int) -> Scored:
     rows, noise = world.store.models(), np.random.default_rng(1)
     store = Store(folder / "recipe_x" / "scores.zarr", world.store.statistics, (3, 6), 9)
     store.path.parent.mkdir()
-    store.ensure(rows, {"tokens": np.arange(world.loss_MxN.shape[1])}, {})
+    store.create_or_extend(rows, {"tokens": np.arange(world.loss_MxN.shape[1])}, {})
     for m, row in enumerate(rows):
         for at in (3, 6, 0):
             values = {"loss": world.loss_MxN[m]} | {n: v[m] for n, v in world.statistics.items()}
@@ -273,7 +273,7 @@ def at_points(world: Scored, folder: Path, *, step: int, absent: int) -> Scored:
 def test_an_attack_at_a_score_point_is_one_of_its_losses_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(replicas, "_SHUFFLES", 1)
+    monkeypatch.setattr(replicas, "_NUM_SHUFFLES", 1)
     c = dataclasses.replace(FEW, attacks=(*ONE, "rmia", "zlib", "min_k"), references=8, replicas=4)
     world = scored(tmp_path / "plain", c, 200, statistics=("min_k",))
     plain = ran(world, c, tmp_path / "plain" / "tables")
@@ -285,7 +285,7 @@ def test_an_attack_at_a_score_point_is_one_of_its_losses_alone(
         folder = tmp_path / f"step {step}"
         folder.mkdir()
         points = at_points(world, folder, step=step, absent=5)
-        assert points.store.missing(points.store.models()) == points.store.models()[5:6]
+        assert points.store.missing_models(points.store.models()) == points.store.models()[5:6]
         out = ran(points, dataclasses.replace(c, step=step), folder / "tables")
         assert out.said == plain.said
         assert sorted(path.name for path in out.folder.iterdir()) == tables
@@ -301,7 +301,7 @@ def test_an_attack_at_a_score_point_is_one_of_its_losses_alone(
 
 
 def test_rows_that_are_absent_at_a_score_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(replicas, "_SHUFFLES", 1)
+    monkeypatch.setattr(replicas, "_NUM_SHUFFLES", 1)
     c = dataclasses.replace(FEW, references=8, replicas=4, step=6)
     world = at_points(scored(tmp_path / "plain", c, 60), tmp_path, step=0, absent=5)
     said = ran(world, c, tmp_path / "tables").said[0]

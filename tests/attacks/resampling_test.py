@@ -32,7 +32,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Scored:
 def _blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "many blocks":
         monkeypatch.setattr(signals, "BLOCK_SAMPLES", 128)
-        monkeypatch.setattr(signals, "_PART_SAMPLES", 50)
+        monkeypatch.setattr(signals, "_SLICE_SAMPLES", 50)
 
 
 def lira_mode(c: config.Attack) -> Any:
@@ -106,7 +106,7 @@ def test_true_positive_probability(world: Scored, changes: dict[str, Any], tmp_p
     source = replicas.open_inputs(world.store, world.population, c, pytest.fail)
     path = tmp_path / "p.parquet"
     with ThreadPoolExecutor(2) as pool:
-        resampling.true_positive_probability(source, c, path, pool)
+        resampling.write_true_positive_probability(source, c, path, pool)
     assert list(tmp_path.iterdir()) == [path]
     table = pd.read_parquet(path)
     assert table.columns.tolist() == ["id", "mean", "std", "share_above_half", "targets"]
@@ -129,7 +129,7 @@ def test_true_positive_probability(world: Scored, changes: dict[str, Any], tmp_p
 
 @pytest.fixture
 def asked(world: Scored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ran:
-    monkeypatch.setattr(replicas, "_SHUFFLES", 1)
+    monkeypatch.setattr(replicas, "_NUM_SHUFFLES", 1)
     c = dataclasses.replace(C, variance="pooled", attacks=("lira_online",), bootstraps=0)
     c = dataclasses.replace(c, resample_references=7, leave_one_out=True)
     return ran(world, c, tmp_path / "tables")
@@ -151,16 +151,16 @@ def test_an_attack_writes_both_when_asked(asked: Ran):
 def test_sets_are_made_of_whole_pairs(world: Scored):
     source = replicas.open_inputs(world.store, world.population, C, pytest.fail)
     whole = [[2 * p, 2 * p + 1] for p in range(10)]  # the last of 21 references has no partner
-    assert resampling.pairs(source).tolist() == whole
+    assert resampling.reference_pairs(source).tolist() == whole
     fewer = source.with_references([0, 1, 3, 4, 5, 8])  # seeds 2, 7, ... are lost
-    assert resampling.pairs(fewer).tolist() == [[0, 1], [3, 4]]
-    assert resampling.pairs(source.with_references([3])).shape == (0, 2)
+    assert resampling.reference_pairs(fewer).tolist() == [[0, 1], [3, 4]]
+    assert resampling.reference_pairs(source.with_references([3])).shape == (0, 2)
 
 
 def test_rows_that_are_absent_may_leave_too_few_for_two_sets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(replicas, "_SHUFFLES", 1)
+    monkeypatch.setattr(replicas, "_NUM_SHUFFLES", 1)
     c = dataclasses.replace(SMALL, references=8, replicas=2, variance="pooled", bootstraps=0)
     c = dataclasses.replace(c, attacks=("lira_online",), resample_references=4)
     out = ran(scored(tmp_path, c, 60, absent=(2,)), c, tmp_path / "tables")

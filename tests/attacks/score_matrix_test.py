@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lm_mia.attacks import score_matrix
-from lm_mia.attacks.score_matrix import ScoreFile, in_order
+from lm_mia.attacks.score_matrix import MembershipScoreFile, map_in_order
 
 RNG = np.random.default_rng(0)
 
@@ -16,33 +16,35 @@ RNG = np.random.default_rng(0)
 def test_what_is_written_by_blocks_is_read_by_target_and_by_block(tmp_path: Path):
     score_TxN = RNG.normal(size=(5, 103))
     score_TxN[2, 7], score_TxN[0, 1] = np.nan, -np.inf
-    with ScoreFile(tmp_path, 5, 103) as file:
-        assert (file.targets, file.samples) == (5, 103)
+    with MembershipScoreFile(tmp_path, 5, 103) as file:
+        assert (file.num_targets, file.num_samples) == (5, 103)
         for at in (slice(60, 103), slice(0, 10), slice(11, 60), slice(10, 11)):  # in any order
             file.write(0, at, score_TxN[:, at])
         for t in range(5):
-            np.testing.assert_array_equal(file.target(t), score_TxN[t])
+            np.testing.assert_array_equal(file.read_target(t), score_TxN[t])
         for at in (slice(0, 103), slice(9, 12), slice(102, 103), slice(5, 5)):
-            np.testing.assert_array_equal(file.block(at), score_TxN[:, at])
+            np.testing.assert_array_equal(file.read_samples(at), score_TxN[:, at])
 
 
 def test_targets_are_written_from_a_row_on(tmp_path: Path):
     score_TxN = RNG.normal(size=(4, 20))
-    with ScoreFile(tmp_path, 4, 20) as file:
+    with MembershipScoreFile(tmp_path, 4, 20) as file:
         file.write(3, slice(0, 20), score_TxN[3:])
         file.write(0, slice(0, 20), score_TxN[:1])
         file.write(1, slice(5, 20), score_TxN[1:3, 5:])
         file.write(1, slice(0, 5), score_TxN[1:3, :5])
-        np.testing.assert_array_equal(file.block(slice(0, 20)), score_TxN)
+        np.testing.assert_array_equal(file.read_samples(slice(0, 20)), score_TxN)
 
 
 def test_any_layout_and_type_of_scores(tmp_path: Path):
     score_NxT = RNG.normal(size=(20, 3)).astype(np.float32)
-    with ScoreFile(tmp_path, 3, 20) as file:
+    with MembershipScoreFile(tmp_path, 3, 20) as file:
         file.write(0, slice(0, 20), score_NxT.T)
-        np.testing.assert_array_equal(file.block(slice(0, 20)), score_NxT.T)
+        np.testing.assert_array_equal(file.read_samples(slice(0, 20)), score_NxT.T)
         file.write(0, slice(4, 6), np.broadcast_to(np.float64(7), (3, 2)))
-        np.testing.assert_array_equal(file.target(2)[3:7], [score_NxT[3, 2], 7, 7, score_NxT[6, 2]])
+        np.testing.assert_array_equal(
+            file.read_target(2)[3:7], [score_NxT[3, 2], 7, 7, score_NxT[6, 2]]
+        )
 
 
 def test_calls_that_move_a_part_are_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -51,17 +53,17 @@ def test_calls_that_move_a_part_are_repeated(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(score_matrix.os, "pwrite", lambda f, data, at: pwrite(f, data[:100], at))
     monkeypatch.setattr(score_matrix.os, "preadv", lambda f, to, at: preadv(f, [to[0][:72]], at))
     score_TxN = RNG.normal(size=(2, 50))
-    with ScoreFile(tmp_path, 2, 50) as file:
+    with MembershipScoreFile(tmp_path, 2, 50) as file:
         file.write(0, slice(0, 50), score_TxN)
-        np.testing.assert_array_equal(file.block(slice(0, 50)), score_TxN)
+        np.testing.assert_array_equal(file.read_samples(slice(0, 50)), score_TxN)
 
 
 def test_the_file_has_no_name_and_is_gone_when_closed(tmp_path: Path):
-    with ScoreFile(tmp_path, 2, 10) as file:
+    with MembershipScoreFile(tmp_path, 2, 10) as file:
         file.write(0, slice(0, 10), np.ones((2, 10)))
         assert list(tmp_path.iterdir()) == []
     with pytest.raises(ValueError, match="closed file"):
-        file.target(0)
+        file.read_target(0)
 
 
 def test_results_come_in_the_order_of_the_items():
@@ -75,9 +77,9 @@ def test_results_come_in_the_order_of_the_items():
         return i * i
 
     with ThreadPoolExecutor(4) as pool:
-        assert list(in_order(pool, after_the_next, range(40))) == [i * i for i in range(40)]
-        assert list(in_order(pool, after_the_next, [])) == []
-        assert list(in_order(pool, after_the_next, [3])) == [9]
+        assert list(map_in_order(pool, after_the_next, range(40))) == [i * i for i in range(40)]
+        assert list(map_in_order(pool, after_the_next, [])) == []
+        assert list(map_in_order(pool, after_the_next, [3])) == [9]
 
 
 def test_few_items_are_taken_ahead():
@@ -90,9 +92,9 @@ def test_few_items_are_taken_ahead():
             yield i
 
     with ThreadPoolExecutor(2) as pool:
-        for _ in in_order(pool, lambda i: i, items()):
+        for _ in map_in_order(pool, lambda i: i, items()):
             returned += 1
-            assert taken <= returned + score_matrix._AHEAD
+            assert taken <= returned + score_matrix._MAX_PENDING
     assert returned == 50
 
 
@@ -123,7 +125,7 @@ def test_an_error_comes_when_no_call_is_under_way(who: str):
         yield from range(6, 30)
 
     def consume(pool: ThreadPoolExecutor) -> None:
-        for i in in_order(pool, call, items()):
+        for i in map_in_order(pool, call, items()):
             if who == "caller" and i == 3:
                 raise KeyError("here")
 

@@ -9,7 +9,7 @@ from synthetic_scores import SMALL, Scored, scored
 
 from lm_mia import config, stats
 from lm_mia.attacks import replicas, score_matrix, signals
-from lm_mia.attacks.score_matrix import ScoreFile
+from lm_mia.attacks.score_matrix import MembershipScoreFile
 from lm_mia.config import AttackName
 from lm_mia.config.needs import TargetAttack
 from lm_mia.seeds import permutation
@@ -38,7 +38,7 @@ def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     """All samples in one block and part, or in five blocks of three parts, the last ones shorter."""
     if request.param == "many blocks":
         monkeypatch.setattr(signals, "BLOCK_SAMPLES", 128)
-        monkeypatch.setattr(signals, "_PART_SAMPLES", 50)
+        monkeypatch.setattr(signals, "_SLICE_SAMPLES", 50)
     return request.param
 
 
@@ -85,8 +85,8 @@ def filled(source: signals.AttackInputs, c: config.Attack, folder: Path) -> dict
     shares: list[float] = []
     with ThreadPoolExecutor(2) as pool:
         groups = [signals.AttackGroup(c.attacks, c)]
-        with score_matrix.score(groups, source, folder, pool, shares.append) as [(_, files)]:
-            found = {name: file.block(slice(0, SAMPLES)) for name, file in files.items()}
+        with score_matrix.score_all(groups, source, folder, pool, shares.append) as [(_, files)]:
+            found = {name: file.read_samples(slice(0, SAMPLES)) for name, file in files.items()}
     assert shares == sorted(shares)
     assert (min(shares) > 0, shares[-1]) == (True, 1)
     return found
@@ -122,7 +122,7 @@ def test_finite_populations_move_lira_and_nothing_else(world: Scored):
 def test_blocks_are_the_store(world: Scored, blocks: str):
     source, low = source_of(world), 0
     for block in source.blocks():
-        at = block.samples
+        at = block.sample_slice
         assert at.start == low
         low = at.stop
         np.testing.assert_array_equal(block.target_loss_TxC, world.target_TxN[:, at])
@@ -133,8 +133,8 @@ def test_blocks_are_the_store(world: Scored, blocks: str):
         for name, value_TxC in block.statistics.items():
             of_targets = world.statistics[name][world.references :]
             np.testing.assert_array_equal(value_TxC, of_targets[:, at])
-        parts = list(block.parts())
-        assert [parts[0].samples.start, parts[-1].samples.stop] == [at.start, at.stop]
+        parts = list(block.split())
+        assert [parts[0].sample_slice.start, parts[-1].sample_slice.stop] == [at.start, at.stop]
         for name in ("target_loss_TxC", "reference_loss_MxC", "reference_member_MxC"):
             whole = np.concatenate([getattr(part, name) for part in parts], axis=1)
             np.testing.assert_array_equal(whole, getattr(block, name))
@@ -154,7 +154,7 @@ def test_with_references_are_these_in_this_order(world: Scored):
 
 def test_shuffled_moves_labels_of_all_rows_alike_and_no_losses(world: Scored, blocks: str):
     source = source_of(world)
-    noise = source.shuffled(3)
+    noise = source.with_shuffled_labels(3)
     assert noise.targets == source.targets[:1]
     read = list(noise.blocks())
     loss_MxN = np.concatenate([b.reference_loss_MxC for b in read], axis=1)
@@ -165,10 +165,10 @@ def test_shuffled_moves_labels_of_all_rows_alike_and_no_losses(world: Scored, bl
     before = np.vstack([world.member_N, world.reference_member_MxN])
     after = np.vstack([noise.target_member_TxN2, moved_MxN])
     for block in read:  # the same columns, in another order, block by block
-        pair = before[:, block.samples], after[:, block.samples]
+        pair = before[:, block.sample_slice], after[:, block.sample_slice]
         assert sorted(map(tuple, pair[0].T)) == sorted(map(tuple, pair[1].T))
         assert (pair[0] != pair[1]).any()
-    again, other = source.shuffled(3), source.shuffled(4)
+    again, other = source.with_shuffled_labels(3), source.with_shuffled_labels(4)
     np.testing.assert_array_equal(again.target_member_TxN2, noise.target_member_TxN2)
     assert (other.target_member_TxN2 != noise.target_member_TxN2).any()
     np.testing.assert_array_equal(
@@ -179,7 +179,7 @@ def test_shuffled_moves_labels_of_all_rows_alike_and_no_losses(world: Scored, bl
 def test_gather_is_these_samples_of_all_rows(world: Scored, blocks: str):
     for ids_Z in (np.array([0, 3, 127, 128, 130, 599]), np.array([300]), np.arange(SAMPLES)):
         block = signals.select_samples(source_of(world), ids_Z)
-        assert block.samples == slice(0, len(ids_Z))
+        assert block.sample_slice == slice(0, len(ids_Z))
         np.testing.assert_array_equal(block.target_loss_TxC, world.target_TxN[:, ids_Z])
         np.testing.assert_array_equal(block.reference_loss_MxC, world.reference_MxN[:, ids_Z])
         in_MxN = world.reference_member_MxN
@@ -190,9 +190,9 @@ def test_gather_is_these_samples_of_all_rows(world: Scored, blocks: str):
 def test_separation(world: Scored, blocks: str, changes: dict[str, Any]):
     c = dataclasses.replace(C, **changes)
     source = source_of(world)
-    [fitted] = signals.fit(source, [signals.AttackGroup(("lira_online",), c)])
+    [fitted] = signals.fit_attacks(source, [signals.AttackGroup(("lira_online",), c)])
     got = np.concatenate(
-        [signals.separation(p, fitted, c) for b in source.blocks() for p in b.parts()]
+        [signals.separation(p, fitted, c) for b in source.blocks() for p in b.split()]
     )
     ins = [
         world.reference_MxN[m, n].astype(float) for n, m in enumerate(world.reference_member_MxN.T)
@@ -220,7 +220,7 @@ def test_separation(world: Scored, blocks: str, changes: dict[str, Any]):
 def test_no_spread_is_no_separation():
     one = np.ones((4, 1))
     in_MxC = np.array([[True], [True], [False], [False]])
-    block = signals.Block(slice(0, 1), one, one, in_MxC, {}, np.ones(1))
+    block = signals.SampleBlock(slice(0, 1), one, one, in_MxC, {}, np.ones(1))
     assert np.isnan(signals.separation(block, signals.AttackFit(None, {}), C)).all()
 
 
@@ -228,9 +228,9 @@ def test_points_are_those_of_each_target(tmp_path: Path):
     rng = np.random.default_rng(0)
     score_TxN, member_TxN = rng.normal(size=(11, 90)), rng.random((11, 90)) < 0.5
     score_TxN[3, :9] = np.nan
-    with ScoreFile(tmp_path, 11, 90) as file, ThreadPoolExecutor(2) as pool:
+    with MembershipScoreFile(tmp_path, 11, 90) as file, ThreadPoolExecutor(2) as pool:
         file.write(0, slice(0, 90), score_TxN)
-        got = score_matrix.points(file, member_TxN, [0.1, 0.5], pool)
+        got = score_matrix.operating_points(file, member_TxN, [0.1, 0.5], pool)
     want = stats.tpr_at_fpr(score_TxN, member_TxN, [0.1, 0.5])
     for field in dataclasses.fields(want):
         name = field.name
@@ -246,8 +246,8 @@ def test_nothing_is_fitted_that_is_not_asked_for(world: Scored, monkeypatch: pyt
         signals.AttackGroup(("loss", "rmia_simple"), pooled),
         signals.AttackGroup(("lira_online",), C),
     ]
-    for fitted in signals.fit(source_of(world), groups):
-        assert (fitted.scatter_2x2, dict(fitted.comparisons_TxZ)) == (None, {})
+    for fitted in signals.fit_attacks(source_of(world), groups):
+        assert (fitted.scatter_2x2, dict(fitted.sorted_log_alpha_TxZ)) == (None, {})
 
 
 @pytest.mark.parametrize("most", [1, 2, 16])
@@ -271,7 +271,7 @@ def test_attacks_computed_together_are_those_computed_alone(
     done: list[float] = []
     with ThreadPoolExecutor(2) as pool:
         found = {
-            attack.id: file.block(slice(0, SAMPLES))
+            attack.id: file.read_samples(slice(0, SAMPLES))
             for attack, _, file in score_matrix.score_attacks(
                 attacks, source, c, tmp_path, pool, done.append
             )
@@ -282,8 +282,8 @@ def test_attacks_computed_together_are_those_computed_alone(
             settings = dataclasses.replace(c, rmia_samples=attack.rmia_samples or c.rmia_samples)
             settings = dataclasses.replace(settings, rmia_gamma=attack.rmia_gamma or c.rmia_gamma)
             group = signals.AttackGroup((attack.attack,), settings)
-            with score_matrix.score([group], alone, tmp_path, pool) as [(_, files)]:
-                want_TxN = files[attack.attack].block(slice(0, SAMPLES))
+            with score_matrix.score_all([group], alone, tmp_path, pool) as [(_, files)]:
+                want_TxN = files[attack.attack].read_samples(slice(0, SAMPLES))
             np.testing.assert_array_equal(found[attack.id], want_TxN, err_msg=attack.id)
     assert done == sorted(done)
     assert done[-1] == len(attacks)

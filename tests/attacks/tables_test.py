@@ -38,7 +38,7 @@ def slow_decisions(score_TxN: np.ndarray, fpr: float) -> np.ndarray:
 
 def test_rates_of_points():
     both = points()
-    first, rest = tables.at_rates(both, slice(2)), tables.at_rates(both, slice(2, None))
+    first, rest = tables.select_fprs(both, slice(2)), tables.select_fprs(both, slice(2, None))
     for some, rates in ((first, C.fprs), (rest, CURVE)):
         want = stats.tpr_at_fpr(HOLES_TxN, MEMBER_N, rates)
         for field in dataclasses.fields(want):
@@ -47,7 +47,7 @@ def test_rates_of_points():
 
 
 def test_a_row_of_attacks():
-    row = tables.attack("loss", 3, points(), C)
+    row = tables.attack_row("loss", 3, points(), C)
     assert list(row) == [
         "attack",
         "references",
@@ -75,13 +75,13 @@ def test_a_row_of_attacks():
 def test_left_out_is_the_most_of_any_target():
     score_TxN = SCORE_TxN.copy()
     score_TxN[0, 0] = score_TxN[4, 2] = score_TxN[4, 3] = np.nan
-    assert tables.attack("loss", 0, points(score_TxN), C)["left_out"] == 2
-    assert (tables.curve("loss", 0, points(score_TxN), C).left_out == 2).all()
+    assert tables.attack_row("loss", 0, points(score_TxN), C)["left_out"] == 2
+    assert (tables.roc_rows("loss", 0, points(score_TxN), C).left_out == 2).all()
     assert (tables.error_rates(points(score_TxN)).left_out == 2).all()
 
 
 def test_a_curve_is_of_the_rates_after_those_of_the_config():
-    curve = tables.curve("rmia", 8, points(), C)
+    curve = tables.roc_rows("rmia", 8, points(), C)
     assert curve.columns.tolist() == [
         "attack",
         "references",
@@ -102,7 +102,7 @@ def test_a_curve_is_of_the_rates_after_those_of_the_config():
 
 @pytest.mark.parametrize("score_TxN", [SCORE_TxN, HOLES_TxN], ids=["whole", "holes"])
 def test_error_rates(score_TxN: np.ndarray):
-    table = tables.error_rates(tables.at_rates(points(score_TxN), slice(2)))
+    table = tables.error_rates(tables.select_fprs(points(score_TxN), slice(2)))
     assert table.fpr.tolist() == [0.1, 0.25]
     assert (table.attack == "lira_online").all()
     assert (table.replicas == T).all()
@@ -129,7 +129,7 @@ def test_error_rates(score_TxN: np.ndarray):
 
 
 def test_thresholds():
-    table = tables.thresholds(tables.at_rates(points(), slice(2)), [7, *range(1, T)])
+    table = tables.thresholds(tables.select_fprs(points(), slice(2)), [7, *range(1, T)])
     assert table.order_seed.tolist() == [s for s in [7, *range(1, T)] for _ in C.fprs]
     assert table.fpr.tolist() == list(C.fprs) * T
     for i, row in enumerate(table.to_dict("records")):
@@ -140,7 +140,7 @@ def test_thresholds():
 
 
 def counted() -> tuple[np.ndarray, stats.FlipBinCounts]:
-    threshold_TxF = tables.at_rates(points(), slice(2)).threshold_TxF
+    threshold_TxF = tables.select_fprs(points(), slice(2)).threshold_TxF
     votes_FxN = stats.count_votes(HOLES_TxN, threshold_TxF).votes_FxN
     bin_FxN = stats.flip_bins(votes_FxN, T, C.alpha)
     tp = stats.count_true_positives(HOLES_TxN, threshold_TxF, bin_FxN, MEMBER_N)

@@ -46,7 +46,7 @@ class World:
     said: list[str]
 
     def attack(self, name: config.AttackName, references: int = 16, **how: Any) -> TargetAttack:
-        present = models.numbers(models.present(self.store))
+        present = models.model_numbers(models.present_models(self.store))
         whole = config.Config(population=config.Population(samples=SAMPLES), attack=C)
         found = needs.target_attack(whole, present, name, references, **how)
         assert found is not None
@@ -84,7 +84,7 @@ def made(
     logit_MxN = (rng.normal(0, 0.2, member_MxN.shape) - loss_MxN).astype(np.float32)
     store = Store(folder / "recipe_x" / "scores.zarr", ("target_logit",))
     store.path.parent.mkdir(parents=True)
-    store.ensure(rows, {"tokens": np.arange(SAMPLES)}, {})
+    store.create_or_extend(rows, {"tokens": np.arange(SAMPLES)}, {})
     for m, row in enumerate(rows):
         values = {} if m in lacks_logit else {"target_logit": logit_MxN[m]}
         some = dataclasses.replace(store, statistics=tuple(values))
@@ -197,7 +197,7 @@ def test_each_target_is_judged_by_its_own_membership(world: World, computed: Pat
                 some = points[points["on_curve"] == on_curve]
                 rates = C.fprs
                 if on_curve:
-                    rates = score_matrix.rates(C, world.member_MxN[16])[len(C.fprs) :]
+                    rates = score_matrix.evaluation_fprs(C, world.member_MxN[16])[len(C.fprs) :]
                     rates = rates if attack.group_left_out is None else []
                 assert some["fpr"].tolist() == list(rates)
                 expected = stats.tpr_at_fpr(score_N, member_N, rates).tpr_TxF[0]
@@ -227,7 +227,7 @@ def test_columns_that_describe_an_attack(world: World, computed: Path):
     assert found.to_dict() == {
         attack.id: line for attack, line in zip(every_kind(world), expected, strict=True)
     }
-    assert targets._ranges((0, 1, 2, 5, 7, 8)) == "0-2 5 7-8"
+    assert targets._format_ranges((0, 1, 2, 5, 7, 8)) == "0-2 5 7-8"
 
 
 def test_a_larger_logit_is_more_member_like(world: World, computed: Path):

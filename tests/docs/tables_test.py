@@ -213,7 +213,7 @@ def test_the_page_lists_the_variables_of_the_score_store(folder: Path):
         assert on_page[name][0] == expected, name
     names: set[str] = set()
     for path in folder.glob("recipes/*/scores.zarr"):
-        table = schema.read(path)
+        table = schema.read_contents(path)
         assert table is not None
         names |= table.names
     assert {"member", "loss", "step", "prefix_group"} <= names <= {*on_page}

@@ -32,7 +32,7 @@ def test_total_steps_counts_short_batches_and_real_members():
 def test_missing_rows_of_each_stage(tmp_path: Path):
     assert inventory.missing("train", C, tmp_path, ROWS) == ROWS
     store = Store(tmp_path / "scores.zarr")
-    store.ensure(ROWS, {"tokens": np.arange(20)}, {})
+    store.create_or_extend(ROWS, {"tokens": np.arange(20)}, {})
     store.write_model(ROWS[1], ZEROS, ZEROS > 0)
     (tmp_path / "checkpoints" / str(ROWS[3]) / "9").mkdir(parents=True)
     (tmp_path / "checkpoints" / str(ROWS[4]) / "8").mkdir(parents=True)  # not the last step
@@ -49,11 +49,11 @@ def test_a_row_without_a_statistic_is_missing_where_it_is_asked_for(tmp_path: Pa
     """Trained rows are only scored; one whose checkpoint is gone must be trained once more."""
     c = dataclasses.replace(C, score=config.Score(statistics=("min_k",)))
     plain, store = Store(tmp_path / "scores.zarr"), open_store(c, tmp_path)
-    plain.ensure(ROWS, {"tokens": np.arange(20)}, {})
+    plain.create_or_extend(ROWS, {"tokens": np.arange(20)}, {})
     for row in ROWS[:3]:
         plain.write_model(row, ZEROS, ZEROS > 0)
     (tmp_path / "checkpoints" / str(ROWS[0]) / "9").mkdir(parents=True)
-    store.ensure(ROWS, {"tokens": np.arange(20)}, {})
+    store.create_or_extend(ROWS, {"tokens": np.arange(20)}, {})
     store.write_model(ROWS[2], ZEROS, ZEROS > 0, {"min_k": ZEROS})
     assert inventory.missing("run", C, tmp_path, ROWS) == ROWS[3:]
     assert inventory.missing("run", c, tmp_path, ROWS) == [*ROWS[:2], *ROWS[3:]]
@@ -65,7 +65,7 @@ def test_a_row_is_present_only_when_all_its_score_points_are(tmp_path: Path):
     c = dataclasses.replace(C, score=config.Score(at_epochs=(1.0,), at_steps=(5,)))
     store = open_store(c, tmp_path)
     assert (store.steps, store.total_steps) == ((3, 5), 9)
-    store.ensure(ROWS, {"tokens": np.arange(20)}, {})
+    store.create_or_extend(ROWS, {"tokens": np.arange(20)}, {})
     for row, steps in ((ROWS[0], (3, 5, 0)), (ROWS[1], (3, 5)), (ROWS[2], (3, 0)), (ROWS[3], (0,))):
         for step in steps:
             store.write_model(row, ZEROS, ZEROS > 0, step=step)

@@ -115,7 +115,7 @@ def test_figures_add_attacks_and_together_compute_nothing(
     assert {name for name in second if second[name] != first.get(name)} == grown
     assert second["main/targets.csv"].startswith(first["main/targets.csv"])
 
-    monkeypatch.setattr(signals, "fit", lambda *_: pytest.fail("computed again"))
+    monkeypatch.setattr(signals, "fit_attacks", lambda *_: pytest.fail("computed again"))
     assert attack(tasks, LIRA + BOTH) == [
         f"attack: main: {counted(six, six, 0)}",
         f"attack: other: {counted(1, 1, 0)}",

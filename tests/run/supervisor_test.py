@@ -239,7 +239,7 @@ def test_the_others_make_the_rows_of_a_killed_worker(tiny: tiny_run.Tiny, tmp_pa
     [lost] = [event for event in seen if event["event"] == "worker_lost"]
     assert lost == {"event": "worker_lost", "index": killed, "exit_code": -9, "left": 1}
     assert multiprocessing.active_children() == []
-    assert Store(recipe / "scores.zarr").missing(ROWS) == []
+    assert Store(recipe / "scores.zarr").missing_models(ROWS) == []
     assert tiny_run.scores(workdir) == tiny_run.scores(tiny.workdir)
 
 

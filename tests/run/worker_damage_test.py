@@ -37,7 +37,9 @@ def test_a_statistic_that_is_not_finite_is_not_stored(
     c = load.load_config(tiny.config, ["--config.score.statistics=min_k"])
     workdir = tiny.copy(tmp_path / "w")
     recipe = tiny_run.recipe_of(workdir)
-    open_store(c, recipe).ensure(subsets.requested_seeds(4, 2), {"tokens": np.arange(32)}, {})
+    open_store(c, recipe).create_or_extend(
+        subsets.requested_seeds(4, 2), {"tokens": np.arange(32)}, {}
+    )
     bad = {
         "loss": np.ones(32, np.float32),
         "min_k": np.array([np.nan, np.inf, *range(30)], np.float32),

@@ -124,7 +124,7 @@ def test_certain_rows_only_and_those_in_other_hands_are_left(tiny: tiny_run.Tiny
     with filelock.FileLock(recipe / "locks" / f"{ROWS[2]}.lock"):
         work("run", load.load_config(tiny.config), workdir, seen.append, only=ROWS[1:3])
     assert [event["row"] for event in seen if event["event"] == "row_scored"] == NAMES[1:2]
-    assert Store(recipe / "scores.zarr").missing(ROWS) == [*ROWS[:1], *ROWS[2:]]
+    assert Store(recipe / "scores.zarr").missing_models(ROWS) == [*ROWS[:1], *ROWS[2:]]
 
 
 @pytest.mark.usefixtures("_on_cpu")
@@ -239,7 +239,7 @@ def test_rows_are_scored_at_every_score_point_and_present_when_all_are(
     workdir = tiny.copy(tmp_path / "w", rows=False)
     made, recipe, seen = tiny_run.recipe_of(tiny.workdir), tiny_run.recipe_of(workdir), []
     store = open_store(c, recipe)
-    store.ensure(ROWS, {"tokens": np.arange(32)}, {})
+    store.create_or_extend(ROWS, {"tokens": np.arange(32)}, {})
     work("run", c, workdir, seen.append)
     scored = [event for event in seen if event["event"] == "row_scored"]
     assert [(e["row"], e["step"], e["last"]) for e in scored] == [
@@ -248,7 +248,7 @@ def test_rows_are_scored_at_every_score_point_and_present_when_all_are(
     for name in NAMES:
         kept = sorted(p.name for p in (recipe / "checkpoints" / name).iterdir())
         assert kept == ["1", "3", "4"]
-    assert store.missing(ROWS) == []
+    assert store.missing_models(ROWS) == []
     end, _ = store.read(ROWS)
     expected, _ = open_store(load.load_config(tiny.config), made).read(ROWS)
     np.testing.assert_array_equal(end, expected)

@@ -56,16 +56,16 @@ def log_probs(row: int) -> np.ndarray:
 @pytest.mark.usefixtures("_small_shards")
 def test_tokens_have_a_dimension_of_their_own(tmp_path: Path):
     s = store(tmp_path)
-    s.ensure(FOUR, COLUMNS, {}, TOKENS)
+    s.create_or_extend(FOUR, COLUMNS, {}, TOKENS)
     for row in FOUR:
         s.write_model(row, *values(row))
-    assert s.missing(FOUR) == FOUR
+    assert s.missing_models(FOUR) == FOUR
     assert s.missing_shards(FOUR[0]) == []
     for m, row in enumerate(FOUR):
-        assert s.lacks_tokens(row)
+        assert s.is_missing_tokens(row)
         s.write_tokens(row, log_probs(m))
-        assert not s.lacks_tokens(row)
-    assert s.missing(FOUR) == []
+        assert not s.is_missing_tokens(row)
+    assert s.missing_models(FOUR) == []
     with xr.open_zarr(s.path) as data:
         assert data["token_log_prob"].dims == ("model", "token")
         assert data["token_log_prob"].attrs["units"] == "nats"
@@ -82,9 +82,9 @@ def test_tokens_have_a_dimension_of_their_own(tmp_path: Path):
     before = content(s)
     gone.unlink()
     bad.write_bytes(b"x" + bad.read_bytes()[1:])
-    found = check.check(s, FOUR)
-    assert (found.shards, found.missing, found.corrupt) == (6 * 9, [gone], [bad])
-    assert s.missing(FOUR) == [FOUR[1]]
+    found = check.check_shards(s, FOUR)
+    assert (found.num_shards, found.missing, found.corrupt) == (6 * 9, [gone], [bad])
+    assert s.missing_models(FOUR) == [FOUR[1]]
     bad.unlink()
     for m in (1, 2):
         s.write_tokens(FOUR[m], log_probs(m))
@@ -98,25 +98,25 @@ def test_tokens_asked_for_later_and_of_other_samples(tmp_path: Path):
     for row in FOUR:
         plain.write_model(row, *values(row))
     s = store(tmp_path)
-    assert s.missing(FOUR) == FOUR
-    s.ensure(FOUR, COLUMNS, {}, TOKENS)
-    assert (plain.missing(FOUR), s.missing(FOUR)) == ([], FOUR)
+    assert s.missing_models(FOUR) == FOUR
+    s.create_or_extend(FOUR, COLUMNS, {}, TOKENS)
+    assert (plain.missing_models(FOUR), s.missing_models(FOUR)) == ([], FOUR)
     s.write_tokens(FOUR[0], log_probs(0))
-    assert s.missing(FOUR) == FOUR[1:]
+    assert s.missing_models(FOUR) == FOUR[1:]
     other = store(tmp_path, (3, 1, 4))
     with pytest.raises(UserError) as caught:
-        other.missing(FOUR)
+        other.missing_models(FOUR)
     assert str(caught.value) == (
         f"score.token_samples: {s.path} has log-probabilities of the tokens of other samples, or in another order (3: "
         f"4, 1, 3); ask for these, or delete {s.path / 'token_log_prob'} to have those asked for instead"
     )
     shutil.rmtree(s.path / "token_log_prob")
-    assert (plain.missing(FOUR), other.missing(FOUR)) == ([], FOUR)
+    assert (plain.missing_models(FOUR), other.missing_models(FOUR)) == ([], FOUR)
     more = {"token_sample": np.repeat([3, 1, 4], [4, 5, 6])}
     more |= {name: np.arange(15) for name in schema.TOKEN_COLUMNS[1:]}
-    other.ensure(FOUR, COLUMNS, {}, more)
+    other.create_or_extend(FOUR, COLUMNS, {}, more)
     other.write_tokens(FOUR[1], np.zeros(15, np.float32))
-    assert other.missing(FOUR) == [FOUR[0], *FOUR[2:]]
+    assert other.missing_models(FOUR) == [FOUR[0], *FOUR[2:]]
     with xr.open_zarr(s.path) as data:
         assert data["token_log_prob"].shape == (6, 15)
         assert data["token_sample"].values.tolist() == more["token_sample"].tolist()
@@ -130,8 +130,8 @@ def test_other_tokens_after_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with monkeypatch.context() as patch:
         patch.setattr(schema, "consolidate", lambda path: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            s.ensure(FOUR, COLUMNS, {}, TOKENS)
-    other.ensure(FOUR, COLUMNS, {}, more)
+            s.create_or_extend(FOUR, COLUMNS, {}, TOKENS)
+    other.create_or_extend(FOUR, COLUMNS, {}, more)
     other.write_tokens(FOUR[0], np.zeros(2, np.float32))
     with xr.open_zarr(s.path) as data:
         assert data["token_log_prob"].shape == (6, 2)
@@ -162,7 +162,7 @@ def test_a_crash_while_the_list_changes(
 ):
     """Whatever list is asked for next, it can be had, and losses are never in question."""
     s, plain = store(tmp_path, old), store(tmp_path, ())
-    s.ensure(FOUR, COLUMNS, {}, columns(old) if old else {})
+    s.create_or_extend(FOUR, COLUMNS, {}, columns(old) if old else {})
     for row in FOUR:
         plain.write_model(row, *values(row))
     shutil.rmtree(s.path / "token_log_prob", ignore_errors=True)
@@ -176,19 +176,19 @@ def test_a_crash_while_the_list_changes(
 
         patch.setattr(owner, crash, crashing)
         with pytest.raises(ZeroDivisionError):
-            store(tmp_path, new).ensure(FOUR, COLUMNS, {}, columns(new))
+            store(tmp_path, new).create_or_extend(FOUR, COLUMNS, {}, columns(new))
     for asked_for in (new, (9, 8)):
-        assert plain.missing(FOUR) == []
+        assert plain.missing_models(FOUR) == []
         again = store(tmp_path, asked_for)
-        again.ensure(FOUR, COLUMNS, {}, columns(asked_for))
+        again.create_or_extend(FOUR, COLUMNS, {}, columns(asked_for))
         again.write_tokens(FOUR[0], np.zeros(2 * len(asked_for), np.float32))
-        assert again.missing(FOUR) == FOUR[1:]
+        assert again.missing_models(FOUR) == FOUR[1:]
         with xr.open_zarr(s.path) as data:
             assert data["token_log_prob"].shape == (6, 2 * len(asked_for))
             assert data["token_log_prob"].values[0].tolist() == [0] * 2 * len(asked_for)
             assert data["token_sample"].values.tolist() == np.repeat(asked_for, 2).tolist()
         shutil.rmtree(s.path / "token_log_prob")
-    plain.ensure(FOUR, COLUMNS, {})
+    plain.create_or_extend(FOUR, COLUMNS, {})
     with xr.open_zarr(s.path) as data:
         assert not [name for name in data.variables if str(name).startswith("token_")]
 
@@ -196,14 +196,14 @@ def test_a_crash_while_the_list_changes(
 @pytest.mark.usefixtures("_small_shards")
 def test_damaged_tokens_are_no_concern_of_losses(tmp_path: Path):
     s, plain = store(tmp_path), store(tmp_path, ())
-    s.ensure(FOUR, COLUMNS, {}, TOKENS)
+    s.create_or_extend(FOUR, COLUMNS, {}, TOKENS)
     file = s.path / "token_log_prob" / "zarr.json"
     (s.path / "token_position" / "c" / "0").unlink()
-    assert plain.missing(FOUR) == s.missing(FOUR) == FOUR
+    assert plain.missing_models(FOUR) == s.missing_models(FOUR) == FOUR
     file.write_text("{")
-    assert plain.missing(FOUR) == FOUR
+    assert plain.missing_models(FOUR) == FOUR
     with pytest.raises(UserError) as caught:
-        s.missing(FOUR)
+        s.missing_models(FOUR)
     assert str(caught.value) == (
         f"{file}: damaged; delete {file.parent} and run `lm-mia score` again: these are made again from checkpoints"
     )
@@ -213,9 +213,9 @@ def test_damaged_tokens_are_no_concern_of_losses(tmp_path: Path):
 def test_tokens_at_every_score_point(tmp_path: Path):
     plain = asked(tmp_path / "scores.zarr")
     s = Store(plain.path, (), plain.steps, plain.total_steps, token_samples=(4, 1, 3))
-    s.ensure(FOUR, COLUMNS, {}, TOKENS)
+    s.create_or_extend(FOUR, COLUMNS, {}, TOKENS)
     s.write_tokens(FOUR[0], log_probs(5), 6)
-    assert [s.lacks_tokens(FOUR[0], step) for step in (*s.steps, 0)] == [True, False, True]
+    assert [s.is_missing_tokens(FOUR[0], step) for step in (*s.steps, 0)] == [True, False, True]
     with xr.open_zarr(s.path) as data:
         assert data["token_log_prob"].dims == ("model", "checkpoint", "token")
         np.testing.assert_array_equal(data["token_log_prob"][0, 1], log_probs(5))

@@ -94,7 +94,7 @@ def scored(
     values = {name: values[name].astype(np.float32) for name in statistics}
     store = Store(folder / "recipe_x" / "scores.zarr", tuple(statistics))
     store.path.parent.mkdir(parents=True)
-    store.ensure(rows, {"tokens": np.arange(samples)}, {})
+    store.create_or_extend(rows, {"tokens": np.arange(samples)}, {})
     for m, row in enumerate(rows):
         if m not in absent:
             row_values = {name: value_MxN[m] for name, value_MxN in values.items()}

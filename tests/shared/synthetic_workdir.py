@@ -174,7 +174,7 @@ def _write_store(folder: Path, world: World, c: config.Attack, absent: Sequence[
     statistics = tuple(STATISTICS[a] for a in c.attacks if a in STATISTICS)
     store = Store(folder / "scores.zarr", statistics)
     samples = world.loss_MxN.shape[1]
-    store.ensure(world.rows, {"tokens": np.arange(samples)}, {})
+    store.create_or_extend(world.rows, {"tokens": np.arange(samples)}, {})
     for row, loss_N, member_N in zip(world.rows, world.loss_MxN, world.member_MxN, strict=True):
         if str(row) not in absent:
             values = {name: loss_N + 0.01 * i for i, name in enumerate(statistics, 1)}

@@ -148,7 +148,7 @@ class Tiny:
         made, recipe = recipe_of(self.workdir), recipe_of(workdir)
         recipe.mkdir(parents=True, exist_ok=True)
         known = Store(made / "scores.zarr").models()
-        Store(recipe / "scores.zarr").ensure(known, {"tokens": np.arange(32)}, {})
+        Store(recipe / "scores.zarr").create_or_extend(known, {"tokens": np.arange(32)}, {})
         return recipe
 
 

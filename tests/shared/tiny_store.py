@@ -30,7 +30,7 @@ def values(row: ModelSeeds) -> tuple[np.ndarray, np.ndarray]:
 
 
 def ensure(s: Store, wanted: list[ModelSeeds]) -> None:
-    s.ensure(wanted, COLUMNS, {"recipe": "abc"})
+    s.create_or_extend(wanted, COLUMNS, {"recipe": "abc"})
 
 
 def made(path: Path, wanted: list[ModelSeeds] = FOUR) -> Store:

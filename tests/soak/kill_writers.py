@@ -115,7 +115,7 @@ class Run:
         steps = -(-settings["population"]["samples"] // 2 // settings["train"]["batch_size"])
         asked = tuple(settings["score"]["statistics"])
         store = Store(self.store, asked, tuple(settings["score"]["at_steps"]), steps)
-        return check.check(store, store.models()).corrupt
+        return check.check_shards(store, store.models()).corrupt
 
 
 class Wrong(Exception):
@@ -259,9 +259,9 @@ def _at_work(run: Run, pid: int) -> dict[int, str]:
 
 def _index(run: Run, row: str) -> str:
     """Where a row is in the store, as its files' names say it."""
-    from lm_mia.store.schema import read
+    from lm_mia.store.schema import read_contents
 
-    table = read(run.store)
+    table = read_contents(run.store)
     assert table is not None
     return str([str(of) for of in table.models].index(row))
 

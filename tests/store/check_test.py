@@ -13,8 +13,8 @@ __all__ = ["_small_shards"]  # fixture
 def test_a_whole_store_has_nothing_to_name(tmp_path: Path):
     s = made(tmp_path)
     seen: list[tuple[int, int]] = []
-    found = check.check(s, FOUR, lambda done, of: seen.append((done, of)))
-    assert (found.shards, found.missing, found.corrupt) == (36, [], [])  # 6 rows x 2 x 3
+    found = check.check_shards(s, FOUR, lambda done, of: seen.append((done, of)))
+    assert (found.num_shards, found.missing, found.corrupt) == (36, [], [])  # 6 rows x 2 x 3
     assert seen == [(i, 36) for i in range(1, 37)]
 
 
@@ -27,10 +27,10 @@ def test_damage_is_named_and_repaired_bit_for_bit(tmp_path: Path, name: str):
     flipped = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
     for damaged in (flipped, whole[:-5], b""):
         path.write_bytes(damaged)
-        found = check.check(s, FOUR)
+        found = check.check_shards(s, FOUR)
         assert (found.missing, found.corrupt) == ([], [path])
     path.unlink()
-    found = check.check(s, FOUR)
+    found = check.check_shards(s, FOUR)
     assert (found.missing, found.corrupt) == ([path], [])
     variable, _, index, shard = name.split("/")
     row = FOUR[int(index)]
@@ -46,14 +46,14 @@ def test_rows_that_were_never_scored_are_missing(tmp_path: Path):
     s = Store(tmp_path / "scores.zarr")
     ensure(s, FOUR)
     s.write_model(FOUR[1], *values(FOUR[1]))
-    found = check.check(s, FOUR)
-    assert (found.shards, len(found.missing), found.corrupt) == (36, 30, [])
+    found = check.check_shards(s, FOUR)
+    assert (found.num_shards, len(found.missing), found.corrupt) == (36, 30, [])
     assert not any(path.parts[-2] == "1" for path in found.missing)
 
 
 def test_all_score_points_are_looked_at(tmp_path: Path):
     s = asked(tmp_path / "scores.zarr", ())
     ensure(s, FOUR)
-    found = check.check(s, FOUR[:1])
+    found = check.check_shards(s, FOUR[:1])
     points = len(s.steps) + 1
-    assert found.shards == len(found.missing) == 3 + 3 * points  # membership is the same at all
+    assert found.num_shards == len(found.missing) == 3 + 3 * points  # membership is the same at all

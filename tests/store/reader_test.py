@@ -32,7 +32,7 @@ def _small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def made(tmp_path: Path) -> Store:
     s, rng = Store(tmp_path / "scores.zarr"), np.random.default_rng(0)
-    s.ensure(SIX, {"tokens": np.arange(SAMPLES)}, {})
+    s.create_or_extend(SIX, {"tokens": np.arange(SAMPLES)}, {})
     for row in SIX:
         s.write_model(row, rng.normal(size=SAMPLES).astype(np.float32), rng.random(SAMPLES) < 0.5)
     return s
@@ -41,7 +41,7 @@ def made(tmp_path: Path) -> Store:
 def expected(s: Store, part: str) -> np.ndarray:
     """By tensorstore's own open and full read, row by row."""
     variable, wanted = PARTS[part]
-    whole = np.asarray(s._open(variable).read().result())
+    whole = np.asarray(s._open_variable(variable).read().result())
     return np.stack([whole[SIX.index(row)] for row in wanted])
 
 
@@ -120,15 +120,17 @@ def test_corrupt_shards_end_it_where_they_are_and_all_are_named(made: Store):
     ]
     whole = [SIX[3]]  # rows without damage are read as ever
     [(_, block)] = made.blocks({"loss": ("loss", whole), "member": ("member", whole)})
-    np.testing.assert_array_equal(block["loss"], made._open("loss")[3:4].read().result())
-    np.testing.assert_array_equal(block["member"], made._open("member")[3:4].read().result())
+    np.testing.assert_array_equal(block["loss"], made._open_variable("loss")[3:4].read().result())
+    np.testing.assert_array_equal(
+        block["member"], made._open_variable("member")[3:4].read().result()
+    )
     for path in [*bad, *other]:
         path.unlink()
-    assert made.missing(SIX) == [SIX[i] for i in (0, 1, 2, 4, 5)]
+    assert made.missing_models(SIX) == [SIX[i] for i in (0, 1, 2, 4, 5)]
 
 
 def expected_of_first(s: Store) -> np.ndarray:
-    array = s._open("loss")
+    array = s._open_variable("loss")
     return np.stack([np.asarray(array[i, :8].read().result()) for i in (4, 5)])
 
 
@@ -139,7 +141,7 @@ def test_an_error_that_no_shard_explains_is_passed_on(made: Store, monkeypatch: 
         def result(self) -> None:
             raise ValueError("input/output error")
 
-    monkeypatch.setattr(reader, "_start", lambda *_: {"target": Broken()})
+    monkeypatch.setattr(reader, "_start_reading", lambda *_: {"target": Broken()})
     with pytest.raises(ValueError, match="input/output error"):
         next(made.blocks(PARTS))
 
@@ -148,7 +150,7 @@ def test_the_next_block_is_under_way_and_no_other(made: Store, monkeypatch: pyte
     """One block is being read while the caller has one; that one is gone before the next is waited for."""
     started: list[tuple[int, int]] = []
     alive: list[weakref.ref] = []
-    start: Callable = reader._start
+    start: Callable = reader._start_reading
 
     @dataclasses.dataclass
     class Noted:
@@ -162,7 +164,7 @@ def test_the_next_block_is_under_way_and_no_other(made: Store, monkeypatch: pyte
         started.extend([(low, high)] if low < high else [])
         return {name: Noted(future) for name, future in start(parts, low, high).items()}
 
-    monkeypatch.setattr(reader, "_start", noted)
+    monkeypatch.setattr(reader, "_start_reading", noted)
     for samples, block in made.blocks({"x": ("loss", SIX)}, 4):
         assert samples == slice(*started[len(alive)])
         alive.append(weakref.ref(block["x"]))

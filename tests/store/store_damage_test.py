@@ -37,13 +37,13 @@ __all__ = ["_small_shards"]  # the fixture, used here too
 )
 def test_damaged_metadata_and_coordinates_are_told(tmp_path: Path, damage: str, what: str):
     s = Store(tmp_path / "scores.zarr")
-    s.ensure(FOUR, {"tokens": np.arange(5)}, {})
+    s.create_or_extend(FOUR, {"tokens": np.arange(5)}, {})
     path = s.path / damage
     if damage == "zarr.json":
         path.write_text("{")
     elif path.exists():
         path.unlink()
-    for ask in (s.present, lambda: s.ensure(SIX, {"tokens": np.arange(5)}, {})):
+    for ask in (s.is_present, lambda: s.create_or_extend(SIX, {"tokens": np.arange(5)}, {})):
         with pytest.raises(UserError) as caught:
             ask()
         assert str(caught.value) == (
@@ -55,12 +55,12 @@ def test_damaged_metadata_and_coordinates_are_told(tmp_path: Path, damage: str, 
 @pytest.mark.parametrize("text", [None, "{"])
 def test_damaged_array_metadata_is_told(tmp_path: Path, text: str | None):
     s = Store(tmp_path / "scores.zarr")
-    s.ensure(FOUR, {"tokens": np.arange(5)}, {})
+    s.create_or_extend(FOUR, {"tokens": np.arange(5)}, {})
     (s.path / "loss" / "zarr.json").unlink()
     if text is not None:
         (s.path / "loss" / "zarr.json").write_text(text)
     with pytest.raises(UserError, match=r"damaged score store \(loss/zarr.json\)"):
-        s.present()
+        s.is_present()
 
 
 @pytest.mark.parametrize("statistics", [(), ("min_k_plus_plus",)])
@@ -81,8 +81,8 @@ def test_crashed_at_any_step_growth_leaves_what_the_next_one_mends(
         crashed = crash(monkeypatch, at, lambda asked=asked: ensure(asked, SIX))
         assert s.models() in (FOUR, FOUR + SIX[4:6])
         # A reader sees the old state or the new.
-        assert s.missing(FOUR) == []
-        assert asked.missing(FOUR) == (FOUR if statistics else [])
+        assert s.missing_models(FOUR) == []
+        assert asked.missing_models(FOUR) == (FOUR if statistics else [])
         check(s, FOUR)
         ensure(asked, SIX)
         assert content(s) == expected
@@ -105,7 +105,7 @@ def test_a_crashed_growth_of_statistics_then_rows_without_them(
     ensure(s, SIX)
     with xr.open_zarr(s.path) as data:
         assert data["min_k"].shape == data["loss"].shape == (8, 10)
-    assert Store(s.path, ("min_k",)).missing(SIX) == SIX
+    assert Store(s.path, ("min_k",)).missing_models(SIX) == SIX
     check(s, FOUR)
 
 
@@ -124,7 +124,7 @@ def test_crashed_growth_then_another_growth(tmp_path: Path, monkeypatch: pytest.
     for each in (s, plain):
         ensure(each, [*FOUR, other])
         assert each.models() == [*FOUR, other]
-        assert each.missing([*FOUR, other]) == [other]
+        assert each.missing_models([*FOUR, other]) == [other]
         each.write_model(other, *values(other))
         check(each, [*FOUR, other])
 
@@ -132,12 +132,12 @@ def test_crashed_growth_then_another_growth(tmp_path: Path, monkeypatch: pytest.
 def test_rows_that_are_appended_while_another_command_looks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    s, present = made(tmp_path), Store.present
+    s, present = made(tmp_path), Store.is_present
 
     def then_grow(self: Store, *variables: object) -> np.ndarray:
         found_M = present(self, *variables)  # pyright: ignore
         ensure(self, SIX)
         return found_M
 
-    monkeypatch.setattr(Store, "present", then_grow)
-    assert s.missing(SIX) == SIX[4:6]
+    monkeypatch.setattr(Store, "is_present", then_grow)
+    assert s.missing_models(SIX) == SIX[4:6]

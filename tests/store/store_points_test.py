@@ -84,17 +84,21 @@ def test_xarray_opens_it_with_names(tmp_path: Path):
 
 def test_a_row_is_whole_when_all_its_score_points_are(tmp_path: Path):
     s = asked(tmp_path / "scores.zarr", STATISTICS)
-    assert (s.missing(FOUR), s.missing(FOUR, 3), s.missing(FOUR, 0)) == (FOUR, FOUR, FOUR)
+    assert (s.missing_models(FOUR), s.missing_models(FOUR, 3), s.missing_models(FOUR, 0)) == (
+        FOUR,
+        FOUR,
+        FOUR,
+    )
     ensure(s, FOUR)
     row, others = FOUR[1], [FOUR[0], *FOUR[2:]]
     assert [lacking(s, row, step) for step in EACH] == [["member", "loss", "min_k"]] * 3
     write(s, row, 6)
     assert lacking(s, row) == lacking(s, row, 3) == ["loss", "min_k"]
     assert lacking(s, row, 6) == []
-    assert [s.missing(FOUR, step) for step in EACH] == [FOUR, others, FOUR]
+    assert [s.missing_models(FOUR, step) for step in EACH] == [FOUR, others, FOUR]
     write(s, row, 0)
-    assert [s.missing(FOUR, step) for step in EACH] == [FOUR, others, others]
-    assert (s.missing(FOUR), s.present().any()) == (FOUR, np.False_)
+    assert [s.missing_models(FOUR, step) for step in EACH] == [FOUR, others, others]
+    assert (s.missing_models(FOUR), s.is_present().any()) == (FOUR, np.False_)
     check(s, [row], (6, 0))
     with pytest.raises(UserError) as caught:
         asked(s.path, step=3).read([row])
@@ -102,8 +106,8 @@ def test_a_row_is_whole_when_all_its_score_points_are(tmp_path: Path):
         f"{s.path}: 1 of 1 models absent at step 3 ({row}); run `lm-mia run` first"
     )
     write(s, row, 3)
-    assert s.missing(FOUR) == others
-    assert s.present().tolist() == [m == 1 for m in range(6)]
+    assert s.missing_models(FOUR) == others
+    assert s.is_present().tolist() == [m == 1 for m in range(6)]
     check(s, [row])
 
 
@@ -112,7 +116,7 @@ def test_a_deleted_shard_is_missed_at_its_score_point_alone(tmp_path: Path):
     before = content(s)
     for name, (k, step) in itertools.product(("loss", "min_k"), enumerate(EACH)):
         (s.path / name / "c" / "3" / str(k) / "1").unlink()
-        assert s.missing(FOUR) == s.missing(FOUR, step) == [FOUR[3]]
+        assert s.missing_models(FOUR) == s.missing_models(FOUR, step) == [FOUR[3]]
         for at in EACH:
             assert lacking(s, FOUR[3], at) == ([name] if at == step else [])
         more = {name: loss(FOUR[3], step, name) for name in ("loss", "min_k")}
@@ -168,7 +172,7 @@ def test_a_write_cut_short_before_any_shard_is_gone_on_with(
             m.setattr(store.ts, "Transaction", next_one)
             with pytest.raises(Crash):
                 write(s, row, 6)
-        assert s.missing(FOUR, 6) == FOUR
+        assert s.missing_models(FOUR, 6) == FOUR
         assert lacking(s, row, 6) == ["member", "loss", "min_k"][max(cut - 6, 0) :]
         assert lacking(s, row, 3) == ["member", "loss", "min_k"][cut >= 7 :]
         write(s, row, 6)
@@ -189,7 +193,7 @@ def test_crashed_at_any_step_the_making_of_a_store_leaves_what_the_next_one_mend
         crashed = crash(monkeypatch, at, lambda s=s: ensure(s, SIX))
         # A reader sees no store or the new one, whose rows hold nothing.
         assert s.models() in ([], SIX)
-        assert s.missing(SIX) == SIX
+        assert s.missing_models(SIX) == SIX
         ensure(s, SIX)
         assert content(s) == expected
     assert at > 20
@@ -200,11 +204,11 @@ def test_rows_and_statistics_grow_and_keep_every_byte(tmp_path: Path):
     before = {k: v for k, v in content(old).items() if k.startswith(("loss/c", "member/c"))}
     s = asked(old.path, STATISTICS)
     ensure(s, SIX)
-    assert (old.missing(SIX), s.missing(SIX)) == (SIX[4:6], SIX)
+    assert (old.missing_models(SIX), s.missing_models(SIX)) == (SIX[4:6], SIX)
     for row in SIX:
         for step in EACH:
             write(s, row, step)
-    assert s.missing(SIX) == []
+    assert s.missing_models(SIX) == []
     check(s, SIX)
     assert {k: content(s)[k] for k in before} == before
 
@@ -226,9 +230,9 @@ def test_other_score_points_than_those_of_the_store_are_refused(
     before, wrong = content(s), Store(path, (), *other)
     for ask in (
         wrong.models,
-        wrong.present,
+        wrong.is_present,
         lambda: ensure(wrong, SIX),
-        lambda: wrong.missing(FOUR),
+        lambda: wrong.missing_models(FOUR),
         lambda: wrong.missing_shards(FOUR[0]),
         lambda: wrong.write_model(FOUR[0], *values(FOUR[0])),
         lambda: wrong.read(FOUR),
@@ -248,7 +252,7 @@ def test_a_store_without_score_points_is_as_it_was(tmp_path: Path):
     before = content(s)
     known = Store(s.path, (), (), END)
     ensure(known, FOUR)
-    assert known.missing(FOUR) == known.missing(FOUR, 0) == []
+    assert known.missing_models(FOUR) == known.missing_models(FOUR, 0) == []
     assert content(s) == before
     assert not (s.path / "step").exists()
 
@@ -258,10 +262,10 @@ def test_damage_of_the_steps_and_of_the_shape_is_told(tmp_path: Path):
     member = (s.path / "member" / "zarr.json").read_bytes()
     (s.path / "loss" / "zarr.json").write_bytes(member)
     with pytest.raises(UserError, match=r"damaged score store \(loss/zarr.json\); delete it"):
-        s.present()
+        s.is_present()
     (s.path / "step" / "c" / "0").unlink()
     with pytest.raises(UserError, match=r"damaged score store \(step\); delete it"):
-        s.present()
+        s.is_present()
 
 
 @pytest.mark.parametrize(
@@ -286,9 +290,13 @@ def test_score_points_that_make_no_sense(
 
 def test_a_step_that_is_no_score_point_is_refused(tmp_path: Path):
     s = asked(tmp_path / "scores.zarr")
-    s.ensure(FOUR, COLUMNS, {})
+    s.create_or_extend(FOUR, COLUMNS, {})
     before = content(s)
-    bad = (lambda: write(s, FOUR[0], 4), lambda: lacking(s, FOUR[0], 9), lambda: s.missing(FOUR, 1))
+    bad = (
+        lambda: write(s, FOUR[0], 4),
+        lambda: lacking(s, FOUR[0], 9),
+        lambda: s.missing_models(FOUR, 1),
+    )
     for ask in bad:
         with pytest.raises(ValueError, match="must be 0 or one of"):
             ask()

@@ -32,7 +32,7 @@ __all__ = ["_small_shards"]  # fixture
 
 def test_no_store_has_no_rows(tmp_path: Path):
     s = Store(tmp_path / "scores.zarr")
-    assert (s.models(), s.present().tolist(), s.missing(FOUR)) == ([], [], FOUR)
+    assert (s.models(), s.is_present().tolist(), s.missing_models(FOUR)) == ([], [], FOUR)
     with pytest.raises(UserError, match=r"6 of 6 models absent \(reference-00, .*, \.\.\.\); run"):
         s.read(FOUR)
     assert list(tmp_path.iterdir()) == []
@@ -42,11 +42,11 @@ def test_rows_are_known_then_present(tmp_path: Path):
     s = Store(tmp_path / "scores.zarr")
     ensure(s, FOUR)
     assert s.models() == FOUR
-    assert not s.present().any()
+    assert not s.is_present().any()
     for row in (FOUR[3], FOUR[5]):
         s.write_model(row, *values(row))
-    assert s.present().tolist() == [False, False, False, True, False, True]
-    assert s.missing(FOUR[::-1]) == [FOUR[i] for i in (4, 2, 1, 0)]
+    assert s.is_present().tolist() == [False, False, False, True, False, True]
+    assert s.missing_models(FOUR[::-1]) == [FOUR[i] for i in (4, 2, 1, 0)]
     check(s, [FOUR[5], FOUR[3]])
     with pytest.raises(UserError, match=r"1 of 2 models absent \(reference-01\)"):
         s.read([FOUR[3], FOUR[1]])
@@ -65,7 +65,7 @@ def test_growth_appends_and_keeps_every_byte_of_the_rows_there(tmp_path: Path):
     before = {k: v for k, v in content(s).items() if k.startswith(("loss/c", "member/c"))}
     ensure(s, SIX)
     assert s.models() == FOUR + SIX[4:6]
-    assert s.missing(SIX) == SIX[4:6]
+    assert s.missing_models(SIX) == SIX[4:6]
     for row in SIX[4:6]:
         s.write_model(row, *values(row))
     check(s, SIX)
@@ -92,7 +92,7 @@ def test_a_row_of_fill_values_is_present(tmp_path: Path):
     s = Store(tmp_path / "scores.zarr")
     ensure(s, FOUR)
     s.write_model(FOUR[0], np.full(SAMPLES, np.nan, np.float32), np.zeros(SAMPLES, bool))
-    assert s.present().tolist() == [True] + [False] * 5
+    assert s.is_present().tolist() == [True] + [False] * 5
     loss_MxN, member_MxN = s.read(FOUR[:1])
     assert np.isnan(loss_MxN).all()
     assert not member_MxN.any()
@@ -105,17 +105,17 @@ def test_a_row_is_absent_until_its_last_shard(tmp_path: Path):
     shards = sorted(p for p in content(s) if p.startswith(("loss/c/1/", "member/c/1/")))
     assert len(shards) == 6
     for name in shards:
-        assert not part.present()[1]
+        assert not part.is_present()[1]
         (part.path / name).parent.mkdir(exist_ok=True, parents=True)
         shutil.copy(s.path / name, part.path / name)
-    assert part.present()[1]
+    assert part.is_present()[1]
 
 
 def test_a_deleted_shard_makes_the_row_absent(tmp_path: Path):
     s = made(tmp_path)
     for name, shard in itertools.product(("loss", "member"), range(3)):
         (s.path / name / "c" / "3" / str(shard)).unlink()
-        assert s.missing(FOUR) == [FOUR[3]]
+        assert s.missing_models(FOUR) == [FOUR[3]]
         s.write_model(FOUR[3], *values(FOUR[3]))
         check(s, FOUR)
 
@@ -161,7 +161,7 @@ def test_two_processes_ensure_and_write_at_once(tmp_path: Path):
     s = Store(path)
     assert set(s.models()) == set(SIX)
     assert len(s.models()) == len(SIX)
-    assert s.missing(SIX) == []
+    assert s.missing_models(SIX) == []
     check(s, SIX)
 
 
@@ -229,7 +229,7 @@ def test_growth_from_2_to_200_references_keeps_the_type_of_names_and_every_file_
     ensure(s, all_rows)
     after = content(s)
     assert s.models() == [*first, *all_rows[2:200]]
-    assert s.missing(all_rows) == all_rows[2:200]
+    assert s.missing_models(all_rows) == all_rows[2:200]
     is_score = ("loss/c", "member/c")
     assert {k for k in after if k.startswith(is_score)} == {
         k for k in before if k.startswith(is_score)
@@ -285,14 +285,14 @@ def test_a_statistic_asked_for_later_makes_rows_absent_and_moves_nothing(tmp_pat
     old = made(tmp_path)
     before = {k: v for k, v in content(old).items() if k.startswith(("loss", "member"))}
     s = Store(old.path, MORE)
-    assert s.missing(FOUR) == FOUR  # also before the store has grown
+    assert s.missing_models(FOUR) == FOUR  # also before the store has grown
     ensure(s, FOUR)
-    assert (s.missing(FOUR), old.missing(FOUR)) == (FOUR, [])
+    assert (s.missing_models(FOUR), old.missing_models(FOUR)) == (FOUR, [])
     assert lacking(s, FOUR[0]) == list(MORE)
     for row in FOUR[:3]:
         loss_N, member_N = values(row)
         s.write_model(row, loss_N + 1, member_N, more(row))
-    assert s.missing(FOUR) == FOUR[3:]
+    assert s.missing_models(FOUR) == FOUR[3:]
     assert {k: v for k, v in content(s).items() if k.startswith(("loss", "member"))} == before
     [(_, found)] = s.blocks({name: (name, FOUR[:3]) for name in MORE})
     for name in MORE:
@@ -313,10 +313,10 @@ def test_a_deleted_shard_of_a_statistic_makes_the_row_absent_where_it_is_asked_f
     before = content(s)
     for name, shard in itertools.product(MORE, range(3)):
         (s.path / name / "c" / "3" / str(shard)).unlink()
-        assert s.missing(FOUR) == [FOUR[3]]
+        assert s.missing_models(FOUR) == [FOUR[3]]
         assert lacking(s, FOUR[3]) == [name]
         [other] = set(MORE) - {name}
-        assert Store(s.path, (other,)).missing(FOUR) == []
+        assert Store(s.path, (other,)).missing_models(FOUR) == []
         s.write_model(FOUR[3], *values(FOUR[3]), {name: more(FOUR[3])[name]})
         assert content(s) == before
 
@@ -330,7 +330,7 @@ def test_rows_grow_with_statistics_that_the_command_does_not_ask_for(tmp_path: P
     ensure(plain, SIX)
     for row in SIX[4:6]:
         plain.write_model(row, *values(row))
-    assert (plain.missing(SIX), s.missing(SIX)) == ([], SIX[4:6])
+    assert (plain.missing_models(SIX), s.missing_models(SIX)) == ([], SIX[4:6])
     with xr.open_zarr(s.path) as data:
         assert set(data.data_vars) == {"loss", "member", *MORE}
         assert {data[name].dims for name in MORE} == {("model", "sample")}
@@ -344,4 +344,4 @@ def test_a_statistic_that_is_not_given_is_refused(tmp_path: Path):
     ensure(s, FOUR)
     with pytest.raises(KeyError, match="lowercase_loss"):
         s.write_model(FOUR[0], *values(FOUR[0]), more(FOUR[0], ("min_k",)))
-    assert s.missing(FOUR) == FOUR
+    assert s.missing_models(FOUR) == FOUR
