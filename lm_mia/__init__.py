@@ -1,11 +1,50 @@
-"""lm_mia: membership inference on language models, one way, stages meeting in files.
+"""lm_mia: membership-inference research on language models, from text to the tables and figures of a paper.
 
-corpus      documents (docstrings, text files, jsonl, parquet, C4) and a sentencepiece vocabulary
-population  2N token sequences drawn by seed, stored once, ids 0..2N-1 for ever
-subsets     (subset_seed, 2N, design) -> which samples a row trains on
-batches     (order_seed, epoch, step) -> which members a step sees
-train       a block of rows, one after another, with one compiled step
-score       rows -> mean token loss of all 2N samples -> the score store
-attack      score store -> scores, decisions, flip rates -> tables
-analysis    tables -> figures and one report page (a package of its own)
+Each stage reads files that the stage before it wrote, makes what is missing, and keeps what exists:
+
+    corpus      documents (docstrings, text files, jsonl, parquet, C4) and a SentencePiece vocabulary
+    population  2N token sequences drawn by seed and stored once, with the ids 0..2N-1
+    subsets     (subset_seed, 2N, design) -> the samples that a model is trained on, its members
+    batches     (order_seed, epoch, step) -> the members of a training step
+    train       models, one after another with one compiled step, as many at a time as there are devices
+    score       the loss of all 2N samples under each model -> the score store
+    attack      score store -> membership scores, decisions and flip rates -> tables
+    extract     the most member-like samples -> how easily the model can be made to generate them
+    report      tables -> figures and one page, report.html
+    api         scores, tables and texts of a workdir in xarray and pandas, for notebooks
+
+The command ``lm-mia run`` runs all stages. Public names:
+
+    lm_mia.open(workdir)   the results of a workdir, as `lm_mia.api.Results`
+    lm_mia.stats           attacks and statistics on arrays, such as ``lm_mia.stats.lira``
+    lm_mia.config          the dataclasses of config files, such as ``lm_mia.config.Config``
+    lm_mia.__version__     the installed version
 """
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lm_mia import config, stats
+    from lm_mia.api import open
+
+    __version__: str
+
+__all__ = ["__version__", "config", "open", "stats"]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a public name on first use, so that ``import lm_mia`` itself is fast."""
+    if name == "__version__":
+        from importlib.metadata import version  # takes a tenth of a second
+
+        return version("lm-mia")
+    if name == "open":
+        return importlib.import_module("lm_mia.api").open
+    if name in ("config", "stats"):
+        return importlib.import_module(f"lm_mia.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

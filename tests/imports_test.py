@@ -24,6 +24,7 @@ ARROWS = {
     "run": "attacks config data model score store train",
     "launch": "config data run",
     "analysis": "config data model.flops stats",
+    "api": "config data run",
     "cli": "analysis config launch run",
     "errors": "",
     "seeds": "",
@@ -38,6 +39,7 @@ WITHOUT_JAX = (
     "attacks",
     "launch",
     "analysis",
+    "api",
     "cli",
     *BELOW_ALL,
 )

@@ -1,0 +1,283 @@
+"""Reads the results of a workdir into xarray and pandas, for notebooks and scripts.
+
+Example:
+  >>> import lm_mia
+  >>> results = lm_mia.open("runs/quickstart")
+  >>> results
+  Results('runs/quickstart', recipes=['quickstart'])
+  >>> recipe = results.recipes["quickstart"]
+  >>> recipe.scores()["loss"].dims
+  ('model', 'sample')
+  >>> recipe.table("attacks")["attack"].iloc[0]
+  'lira_online'
+
+Nothing in this module writes to the workdir or loads JAX.
+"""
+
+import dataclasses
+import functools
+import operator
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, SupportsIndex
+
+from lm_mia.config import Config
+from lm_mia.config.recipe import from_dict
+from lm_mia.data.population import Population, open_population
+from lm_mia.errors import UserError
+from lm_mia.run.workdir import Workdir
+
+if TYPE_CHECKING:  # imported where they are used, since they take about a second to load
+    import pandas as pd
+    import xarray as xr
+
+_MISSING_VALUES = ["", "nan", "NaN"]  # in CSV tables; "NA" and "null" are texts
+
+
+def open(workdir: str | os.PathLike[str]) -> "Results":
+    """Opens the results of a workdir.
+
+    Scores, tables and texts are read only when they are requested.
+
+    Args:
+      workdir: the folder that ``lm-mia run --workdir=DIR`` wrote.
+
+    Returns:
+      The recipes of the workdir.
+
+    Raises:
+      UserError: if the folder does not exist, is not a workdir, or has a damaged config.json.
+
+    Example:
+      >>> results = lm_mia.open("runs/quickstart")
+      >>> list(results.recipes)
+      ['quickstart']
+    """
+    opened = Workdir(Path(workdir))
+    opened.check()
+    if not opened.config_file.is_file():
+        problem = "has no config.json" if opened.path.is_dir() else "no such folder"
+        raise UserError(
+            f"workdir={str(opened.path)!r}: {problem}; pass the --workdir of an `lm-mia run` command"
+        )
+    recipes = {
+        name: RecipeView(opened, name, stored)
+        for name in opened.contents()["recipes"]
+        if (stored := opened.stored(name))
+    }
+    return Results(opened.path, Recipes(recipes))
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Results:
+    """The results of a workdir, as returned by `lm_mia.open`."""
+
+    workdir: Path
+    recipes: "Recipes"
+    """The recipes by name, in order of creation."""
+
+    def __repr__(self) -> str:
+        return f"Results({str(self.workdir)!r}, recipes={list(self.recipes)})"
+
+
+class UnknownRecipeError(UserError, KeyError):
+    """The workdir has no recipe of this name."""
+
+    __str__ = UserError.__str__  # that of KeyError adds quotes
+
+
+class Recipes(Mapping[str, "RecipeView"]):
+    """The recipes of a workdir: name -> `RecipeView`, in order of creation.
+
+    The name is that of the recipe's folder. A recipe can also be looked up by its other names, such as ``fixed-140M``
+    for a recipe ``main`` that a config requests under both names.
+
+    Raises:
+      UnknownRecipeError: on lookup of another name. It is a UserError and a KeyError.
+    """
+
+    def __init__(self, recipes: Mapping[str, "RecipeView"]) -> None:
+        self._recipes = dict(recipes)
+        aliases = {alias: recipe for recipe in recipes.values() for alias in recipe.names}
+        self._by_name = aliases | self._recipes
+
+    def __getitem__(self, name: str) -> "RecipeView":
+        if name not in self._by_name:
+            raise UnknownRecipeError(
+                f"recipe={name!r}: no such recipe in this workdir; choose from {', '.join(self)}"
+            )
+        return self._by_name[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._recipes)
+
+    def __len__(self) -> int:
+        return len(self._recipes)
+
+    def __repr__(self) -> str:
+        return f"Recipes({list(self)})"
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class RecipeView:
+    """One recipe of a workdir: its config, scores, tables and samples.
+
+    Example:
+      >>> recipe = lm_mia.open("runs/quickstart").recipes["quickstart"]
+      >>> scores = recipe.scores()
+      >>> member_loss = scores["loss"].where(scores["member"]).mean()
+      >>> nonmember_loss = scores["loss"].where(~scores["member"]).mean()
+      >>> bool(member_loss < nonmember_loss)
+      True
+    """
+
+    workdir: Workdir
+    name: str
+    """The name of the recipe's folder."""
+    _stored: dict[str, Any] = dataclasses.field(compare=False)
+    """The recipe's config.json."""
+
+    def __repr__(self) -> str:
+        names = [*map(repr, self.tables)]
+        shown = [*names[:4], "..."] if len(names) > 5 else names
+        return f"RecipeView({self.name!r}, {len(names)} tables: [{', '.join(shown)}])"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names that configs give the recipe."""
+        return tuple(self._stored["names"])
+
+    @property
+    def path(self) -> Path:
+        """The folder of the recipe, ``WORKDIR/recipes/NAME``."""
+        return self.workdir.recipe(self.name)
+
+    @property
+    def config(self) -> Config:
+        """The config of the last command on the recipe, as it was when the workdir was opened.
+
+        Raises:
+          UserError: if another version of lm_mia, which has other fields, wrote the config.
+
+        Example:
+          >>> lm_mia.open("runs/quickstart").recipes["quickstart"].config.train.subset
+          'balanced'
+        """
+        try:
+            return from_dict(self._stored["config"])
+        except (TypeError, ValueError) as error:
+            raise UserError(
+                f"{self.path / 'config.json'}: was written by another version of lm_mia ({error}); read it as JSON"
+            ) from error
+
+    def scores(self) -> "xr.Dataset":
+        """Opens the score store: the loss of each sample under each model, and who was trained on it.
+
+        Returns:
+          A dataset with the variables ``loss`` (nats per token), ``member``, and those of ``score.statistics``. The
+          dimensions are (model, sample), or (model, checkpoint, sample) if models are also scored before the end of
+          training. Values are read from disk when they are used. Losses of models that are not scored yet are NaN.
+
+        Raises:
+          UserError: if no model is scored yet, or the store is damaged.
+
+        Example:
+          >>> scores = lm_mia.open("runs/quickstart").recipes["quickstart"].scores()
+          >>> references = scores.sel(model=scores["role"] == "reference")
+          >>> loss_MxN = references["loss"].to_numpy()
+          >>> loss_MxN.shape == references["member"].shape
+          True
+        """
+        import xarray as xr
+
+        path = self.path / "scores.zarr"
+        if not (path / "zarr.json").is_file():
+            raise UserError(f"{path}: no scores yet; run `lm-mia run` first")
+        try:
+            return xr.open_zarr(path)
+        except (ValueError, LookupError, OSError) as error:
+            raise UserError(
+                f"{path}: damaged ({type(error).__name__}); check it with `lm-mia status --verify`"
+            ) from error
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The names of the tables that exist, in alphabetical order; see `table`."""
+        return tuple(sorted(self._table_files()))
+
+    def table(self, name: str) -> "pd.DataFrame":
+        """Reads a table of results.
+
+        The data dictionary in the documentation describes all tables and their columns.
+
+        Args:
+          name: one of `tables`, such as ``attacks`` for ``tables/attacks.csv``.
+
+        Returns:
+          The table. Missing values are NaN.
+
+        Raises:
+          UserError: if there is no such table, with the names of those that exist.
+
+        Example:
+          >>> attacks = lm_mia.open("runs/quickstart").recipes["quickstart"].table("attacks")
+          >>> attacks.columns[:3].tolist()
+          ['attack', 'references', 'targets']
+        """
+        import pandas as pd
+
+        files = self._table_files()
+        if name not in files:
+            hint = f"choose from {', '.join(self.tables)}" if files else "run `lm-mia attack` first"
+            raise UserError(f"table={name!r}: recipe {self.name} has no such table; {hint}")
+        path = files[name]
+        if path.suffix == ".parquet":
+            return pd.read_parquet(path)
+        return pd.read_csv(path, keep_default_na=False, na_values=_MISSING_VALUES)
+
+    def samples(self) -> "pd.DataFrame":
+        """Reads the sample table of the population.
+
+        Returns:
+          A data frame with one row per sample, whose index is the sample id, and columns such as ``tokens`` (length)
+          and ``source_record`` (where the text is in the corpus).
+
+        Raises:
+          UserError: if the population is missing or damaged.
+
+        Example:
+          >>> samples = lm_mia.open("runs/quickstart").recipes["quickstart"].samples()
+          >>> longest = samples["tokens"].idxmax()
+        """
+        import pandas as pd
+
+        return pd.read_parquet(self._population.folder / "samples.parquet")
+
+    def text(self, i: SupportsIndex) -> str:
+        """Returns the text of a sample as the models saw it: truncated, with normalized spaces.
+
+        Args:
+          i: the id of the sample.
+
+        Raises:
+          UserError: if there is no such sample, or the population is missing or damaged.
+
+        Example:
+          >>> text = lm_mia.open("runs/quickstart").recipes["quickstart"].text(0)
+        """
+        population, i = self._population, operator.index(i)
+        if not 0 <= i < len(population):
+            raise UserError(f"sample={i}: must be an id from 0 to {len(population) - 1}")
+        return population.text(i)
+
+    def _table_files(self) -> dict[str, Path]:
+        """Returns the files of all tables: path without extension -> file."""
+        folder = self.path / "tables"
+        files = (path for kind in ("csv", "parquet") for path in folder.rglob(f"*.{kind}"))
+        return {path.relative_to(folder).with_suffix("").as_posix(): path for path in files}
+
+    @functools.cached_property
+    def _population(self) -> Population:
+        folder = self.workdir.population(str(self._stored["population"]))
+        return open_population(folder, verify=False)

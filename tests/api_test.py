@@ -1,0 +1,171 @@
+import doctest
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import tiny_run
+from tiny_run import tiny
+
+import lm_mia
+from lm_mia import api
+from lm_mia.errors import UserError
+
+__all__ = ["tiny"]  # a fixture
+
+
+@pytest.fixture
+def recipe(tiny: tiny_run.Tiny) -> api.RecipeView:
+    return lm_mia.open(tiny.workdir).recipes["tiny"]
+
+
+def test_examples_in_docstrings_run(
+    tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """On a copy of the tiny run whose recipe has the name that the examples use."""
+    workdir = tiny.copy(tmp_path / "runs" / "quickstart")
+    shutil.move(workdir / "recipes" / "tiny", workdir / "recipes" / "quickstart")
+    listed = json.loads((workdir / "config.json").read_text())
+    (workdir / "config.json").write_text(json.dumps(listed | {"recipes": ["quickstart"]}))
+    monkeypatch.chdir(tmp_path)
+    result = doctest.testmod(api, extraglobs={"lm_mia": lm_mia})
+    assert result.attempted > 15
+    assert result.failed == 0
+
+
+def test_scores_are_those_of_the_store(tiny: tiny_run.Tiny, recipe: api.RecipeView):
+    scores = recipe.scores()
+    assert dict(scores.sizes) == {"model": 6, "sample": 32}
+    assert {"loss", "member"} <= set(scores)
+    loss_MxN = scores["loss"].to_numpy()
+    shard = tiny_run.recipe_of(tiny.workdir) / "scores.zarr" / "loss"
+    assert shard.is_dir()
+    assert np.isfinite(loss_MxN).all()
+    log = tiny_run.logged(tiny.workdir, "model_scored") or tiny_run.logged(
+        tiny.workdir, "row_scored"
+    )
+    means = {event.get("model", event.get("row")): event["member_loss_nats"] for event in log}
+    member_MxN = scores["member"].to_numpy()
+    for i, model in enumerate(scores["model"].to_numpy()):
+        assert loss_MxN[i, member_MxN[i]].mean() == pytest.approx(means[str(model)], rel=1e-5)
+
+
+def test_tables_are_data_frames(tiny: tiny_run.Tiny, recipe: api.RecipeView):
+    tables = tiny_run.recipe_of(tiny.workdir) / "tables"
+    files = [p for p in tables.rglob("*") if p.suffix in (".csv", ".parquet")]
+    assert len(recipe.tables) == len(files) > 10
+    assert {"attacks", "samples", "models"} <= set(recipe.tables)
+    for name in recipe.tables:
+        assert isinstance(recipe.table(name), pd.DataFrame)
+    pd.testing.assert_frame_equal(recipe.table("attacks"), pd.read_csv(tables / "attacks.csv"))
+
+
+def test_texts_in_tables_are_not_read_as_missing_values(tiny: tiny_run.Tiny, tmp_path: Path):
+    workdir = tiny.copy(tmp_path / "w")
+    table = workdir / "recipes" / "tiny" / "tables" / "texts.csv"
+    table.write_text("text,value\nNA,0.1\nnull,\n,nan\n")
+    frame = lm_mia.open(workdir).recipes["tiny"].table("texts")
+    assert frame["text"].tolist()[:2] == ["NA", "null"]
+    assert frame["value"].isna().tolist() == [False, True, True]
+
+
+def test_samples_and_texts(recipe: api.RecipeView):
+    samples = recipe.samples()
+    assert samples.index.tolist() == samples["id"].tolist() == [*range(32)]
+    assert all(recipe.text(i) for i in samples["id"])
+    with pytest.raises(UserError, match=r"^sample=32: must be an id from 0 to 31$"):
+        recipe.text(32)
+    with pytest.raises(UserError, match=r"^sample=-1: must be an id"):
+        recipe.text(-1)
+
+
+def test_config_is_that_of_the_last_command(recipe: api.RecipeView):
+    assert (recipe.config.population.samples, recipe.config.train.subset) == (32, "balanced")
+    assert recipe.config.train.workers == 1
+
+
+def test_missing_names_list_those_that_exist(tiny: tiny_run.Tiny, recipe: api.RecipeView):
+    with pytest.raises(UserError, match=r"^table='rocs': recipe tiny has no such table; choose"):
+        recipe.table("rocs")
+    recipes = lm_mia.open(tiny.workdir).recipes
+    for error in (UserError, KeyError):
+        with pytest.raises(error) as caught:
+            recipes["main"]
+        assert str(caught.value) == (
+            "recipe='main': no such recipe in this workdir; choose from tiny"
+        )
+    assert "main" not in recipes
+    assert recipes.get("main") is None
+
+
+def test_recipes_can_be_looked_up_by_other_names(tiny: tiny_run.Tiny, tmp_path: Path):
+    workdir = tiny.copy(tmp_path / "w")
+    path = workdir / "recipes" / "tiny" / "config.json"
+    stored = json.loads(path.read_text())
+    path.write_text(json.dumps(stored | {"names": ["tiny", "fixed-140M"]}))
+    recipes = lm_mia.open(workdir).recipes
+    assert recipes["fixed-140M"].name == "tiny"
+    assert list(recipes) == ["tiny"]
+
+
+def test_workdirs_without_results_are_refused(tiny: tiny_run.Tiny, tmp_path: Path):
+    with pytest.raises(UserError, match=r"^workdir='.*/missing': no such folder; pass"):
+        lm_mia.open(tmp_path / "missing")
+    with pytest.raises(UserError, match=r"^workdir='.*': has no config.json; pass"):
+        lm_mia.open(str(tmp_path))
+    new = tiny.copy(tmp_path / "w", rows=False)
+    recipe = lm_mia.open(new).recipes["tiny"]
+    assert recipe.tables == ()
+    with pytest.raises(UserError, match=r"scores.zarr: no scores yet; run `lm-mia run` first$"):
+        recipe.scores()
+    with pytest.raises(UserError, match=r"recipe tiny has no such table; run `lm-mia attack`"):
+        recipe.table("attacks")
+    shutil.rmtree(new / "populations")
+    with pytest.raises(UserError, match=r"run `lm-mia corpus` first$"):
+        recipe.samples()
+
+
+def test_a_config_of_another_version_is_one_line(tiny: tiny_run.Tiny, tmp_path: Path):
+    workdir = tiny.copy(tmp_path / "w")
+    path = workdir / "recipes" / "tiny" / "config.json"
+    stored = json.loads(path.read_text())
+    stored["config"]["model"]["depth"] = 3
+    path.write_text(json.dumps(stored | {"format": 0}))
+    recipe = lm_mia.open(workdir).recipes["tiny"]
+    assert len(recipe.table("attacks")) > 1
+    with pytest.raises(UserError, match="was written by another version of lm_mia") as caught:
+        _ = recipe.config
+    assert "\n" not in str(caught.value)
+
+
+def test_damaged_scores_are_one_line(tiny: tiny_run.Tiny, tmp_path: Path):
+    workdir = tiny.copy(tmp_path / "w")
+    (workdir / "recipes" / "tiny" / "scores.zarr" / "zarr.json").write_text("{")
+    with pytest.raises(UserError, match=r"scores.zarr: damaged \(.*\); check it"):
+        lm_mia.open(workdir).recipes["tiny"].scores()
+
+
+def test_representations_are_short(tiny: tiny_run.Tiny, recipe: api.RecipeView):
+    results = lm_mia.open(tiny.workdir)
+    assert repr(results) == f"Results({str(tiny.workdir)!r}, recipes=['tiny'])"
+    assert repr(results.recipes) == "Recipes(['tiny'])"
+    assert repr(recipe).startswith("RecipeView('tiny', ")
+    assert len(repr(recipe)) < 120
+
+
+@pytest.mark.process
+def test_importing_lm_mia_loads_nothing_else():
+    code = (
+        "import sys, lm_mia\n"
+        "assert not {'jax', 'numpy', 'pandas', 'xarray', 'tyro', 'importlib.metadata'} & set(sys.modules)\n"
+        "print(lm_mia.__version__)\n"
+        "lm_mia.open, lm_mia.stats.lira\n"
+        "assert not {'jax', 'pandas', 'xarray'} & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split(".")[0].isdigit()
