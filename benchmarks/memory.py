@@ -23,6 +23,7 @@ compare rather than what fits.
 """
 
 import argparse
+import dataclasses
 import itertools
 import os
 import time
@@ -106,7 +107,7 @@ def mesh(platform: Platform) -> Mesh:
       SystemExit: if JAX has no compiler for it here.
     """
     if platform == "cpu":
-        return sharding.mesh(jax.local_devices(backend="cpu")[:1])
+        return sharding.make_mesh(jax.local_devices(backend="cpu")[:1])
     try:
         if platform == "tpu":
             found = topologies.get_topology_desc(_TPU, platform="tpu")
@@ -119,7 +120,7 @@ def mesh(platform: Platform) -> Mesh:
             f"--platform={platform}: JAX has no compiler for it here ({str(error).splitlines()[0]}); "
             f"install the extra {platform}, or say --platform=cpu"
         ) from error
-    return sharding.mesh(found.devices[:1])
+    return sharding.make_mesh(found.devices[:1])
 
 
 def plan(
@@ -137,11 +138,12 @@ def plan(
         place = NamedSharding(mesh, PartitionSpec(*axes))
         return jax.ShapeDtypeStruct(tuple(size), dtype, sharding=place)
 
-    state = checkpoint.abstract(shape, optimizer(_RECIPE), mesh)
+    model = transformer.TransformerLM(choice.model_config)
+    state = checkpoint.abstract_state(model, optimizer(_RECIPE), mesh)
     batch = batching.PackedBatch(*(leaf(size, jnp.int32, None, sharding.AXIS) for _ in range(3)))
     numbers = (leaf((), jnp.int32), leaf((), jnp.int32), leaf((), jnp.float32))
     start = time.perf_counter()
-    step: Any = make_step(shape, _RECIPE, choice, mesh)
+    step: Any = make_step(model, _RECIPE, choice.chunk_tokens, mesh)
     found = step.lower(state, batch, *numbers).compile().memory_analysis()
     return Plan(
         arguments=found.argument_size_in_bytes,
@@ -154,7 +156,7 @@ def plan(
 
 def workspace(shape: transformer.ModelConfig, choice: execution.ExecutionPlan) -> int:
     """Bytes that cuDNN's attention asks for beside what the compiler plans."""
-    if choice.way.attention != "cudnn":
+    if choice.model_config.attention != "cudnn":
         return 0
     of_token = shape.heads * (shape.width // shape.heads + 1)  # gradients of queries, and a sum
     return 4 * choice.micro_batch_size * shape.length_tokens * of_token
@@ -183,7 +185,7 @@ def choices(
             attention=attention, layers=layers, remat=remat, micro_batch_size=rows
         )
         choice = execution.plan_execution(asked, shape, c.batch_size, kind, memory)
-        same = (choice.way, choice.micro_batch_size) == (auto.way, auto.micro_batch_size)
+        same = choice == dataclasses.replace(auto, attention_reason=choice.attention_reason)
         yield choice, same
 
 
@@ -191,8 +193,12 @@ def row(
     size: str, choice: execution.ExecutionPlan, auto: bool, c: argparse.Namespace, on: Mesh
 ) -> str:
     """A line of the table."""
-    cells = [size, choice.way.attention, "scanned" if choice.way.scanned else "unrolled"]
-    cells += [choice.way.remat, str(choice.micro_batch_size)]
+    cells = [
+        size,
+        choice.model_config.attention,
+        "scanned" if choice.model_config.scan_layers else "unrolled",
+    ]
+    cells += [choice.model_config.remat, str(choice.micro_batch_size)]
     try:
         found = plan(shape_of(size), choice, c.batch_size, on)
     except jax.errors.JaxRuntimeError as error:

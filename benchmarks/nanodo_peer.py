@@ -117,26 +117,28 @@ def lowered(nanodo: SimpleNamespace, given: Settings) -> Any:
 
 def theirs(params: "transformer.Params") -> Settings:
     """Our parameters as NanoDO names and lays them out."""
-    layers = params["layers"]
+    import jax
+
     found: Settings = {
-        "embed": {"embedding": params["embed_VxD"]},
-        "pos_embed": {"embedding": params["position_LxD"]},
-        "out_ln": {"scale": params["ln_D"]},
+        "embed": params["token_embed"],
+        "pos_embed": params["pos_embed"],
+        "out_ln": params["ln_out"],
     }
-    for i in range(len(layers["ln1_D"])):
-        layer = {name: leaf[i] for name, leaf in layers.items()}
+    for i in range(len(params["blocks"]["ln_attn"]["scale"])):
+        block = jax.tree.map(lambda leaf: leaf[i], params["blocks"])  # noqa: B023
+        attn, mlp = block["attn"], block["mlp"]
         found[f"blocks_{i}"] = {
-            "LayerNorm_0": {"scale": layer["ln1_D"]},
+            "LayerNorm_0": block["ln_attn"],
             "CausalAttn_0": {
-                "query": {"kernel": layer["query_DxHxK"]},
-                "key": {"kernel": layer["key_DxHxK"]},
-                "value": {"kernel": layer["value_DxHxK"]},
-                "attn_out_proj": {"kernel": layer["out_HxKxD"]},
+                "query": attn["query"],
+                "key": attn["key"],
+                "value": attn["value"],
+                "attn_out_proj": attn["out"],
             },
-            "LayerNorm_1": {"scale": layer["ln2_D"]},
+            "LayerNorm_1": block["ln_mlp"],
             "Mlp_0": {
-                "Dense_0": {"kernel": layer["in_DxF"]},
-                "Dense_1": {"kernel": layer["out_FxD"]},
+                "Dense_0": mlp["up"],
+                "Dense_1": mlp["down"],
             },
         }
     return found

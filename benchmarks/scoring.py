@@ -20,7 +20,6 @@ is a matter of keeping a device busy. `taskset -c 0` before the command gives al
 """
 
 import argparse
-import dataclasses
 import functools
 import os
 import sys
@@ -40,7 +39,7 @@ from lm_mia import config
 from lm_mia.data.population import Population
 from lm_mia.model import flops, transformer
 from lm_mia.run import backend
-from lm_mia.score.scorer import Scorer, make_score, micro_batch_size
+from lm_mia.score.scorer import Scorer, choose_micro_batch_size, make_score
 from lm_mia.train import batching, execution, sharding
 
 Table = tuple[Sequence[str], Iterable[Sequence[str]]]
@@ -69,21 +68,19 @@ def ours(population: Population, shape: transformer.ModelConfig, rows_per_call: 
         device.platform,
         backend.memory_bytes(),
     )
-    rows = micro_batch_size(rows_per_call, shape.length_tokens, device.platform)
-    forward = dataclasses.replace(choice.way, remat="none")
-    mesh = sharding.mesh([device])
-    return Scorer(shape, population, forward, choice.chunk_tokens, rows, mesh)
+    rows = choose_micro_batch_size(rows_per_call, shape.length_tokens, device.platform)
+    mesh = sharding.make_mesh([device])
+    model = transformer.TransformerLM(choice.model_config)
+    return Scorer(model, population, choice.chunk_tokens, rows, mesh)
 
 
 def ways(
     population: Population, shape: transformer.ModelConfig, c: argparse.Namespace
 ) -> tuple[Scorer, dict[str, Losses]]:
     """Our scorer, and all ways to score a population by their names, ours first; all of the same parameters."""
-    params, scorer = (
-        transformer.init(jax.random.key(0), shape),
-        ours(population, shape, c.micro_batch_size),
-    )
-    found: dict[str, Losses] = {PACKED: lambda N, _: scorer.values(params, [], 0, N)["loss"]}
+    scorer = ours(population, shape, c.micro_batch_size)
+    params = transformer.init_params(scorer.model, jax.random.key(0))
+    found: dict[str, Losses] = {PACKED: lambda N, _: scorer.score(params, [], 0, N)["loss"]}
     if c.nanodo:
         bound = functools.partial(_nanodo(c.nanodo, shape), nanodo_peer.theirs(params))
         found[THEIRS] = functools.partial(padded, bound, population)
@@ -236,9 +233,10 @@ def packed_flops(
     R = ours(c4_like.population(0, shape.vocab_size), shape, micro_batch_size).micro_batch_size
     L = shape.length_tokens
     # XLA counts a loop's body once, so there is none: neither over layers nor over chunks of tokens
-    mesh = sharding.mesh(jax.local_devices()[:1])
-    scorer: Any = make_score(shape, transformer.Way(), R * L, frozenset(), mesh)
-    params = jax.eval_shape(lambda: transformer.init(jax.random.key(0), shape))
+    model = transformer.TransformerLM(shape)
+    mesh = sharding.make_mesh(jax.local_devices()[:1])
+    scorer: Any = make_score(model, R * L, frozenset(), mesh)
+    params = jax.eval_shape(lambda: transformer.init_params(model, jax.random.key(0)))
     one = scorer.lower(params, *[jax.ShapeDtypeStruct((R, L), np.int32)] * 3)
     calls = -(-batching.plan_packing(length_N, L).num_sequences // R)
     return one.cost_analysis()["flops"] * calls / len(length_N)
@@ -250,8 +248,9 @@ def peer_flops(
     """FLOPs a sample of the others, by name."""
     found = {}
     if c.nanodo:
+        model = transformer.TransformerLM(shape)
         params = jax.eval_shape(
-            lambda: nanodo_peer.theirs(transformer.init(jax.random.key(0), shape))
+            lambda: nanodo_peer.theirs(transformer.init_params(model, jax.random.key(0)))
         )
         x_1xL = jax.ShapeDtypeStruct((1, shape.length_tokens), np.int32)
         one = _nanodo(c.nanodo, shape).lower(params, x_1xL)

@@ -45,8 +45,9 @@ def ours(population: Population, shape: transformer.ModelConfig, batch_size: int
     """Our trainer on the first device, as a worker makes it."""
     device = jax.local_devices()[0]
     choice = execution.plan_execution(config.Compute(), shape, batch_size, device.platform)
-    settings, mesh = config.Train(batch_size=batch_size), sharding.mesh([device])
-    return loop.Trainer(population, shape, RECIPE, settings, choice, mesh)
+    settings, mesh = config.Train(batch_size=batch_size), sharding.make_mesh([device])
+    model = transformer.TransformerLM(choice.model_config)
+    return loop.Trainer(population, model, RECIPE, settings, choice, mesh)
 
 
 def padded_rows(
@@ -72,7 +73,7 @@ def make_step(
         trainer = ours(population, shape, batch_size)
         laid_out = trainer.pack if name == PACKED else functools.partial(padded_rows, trainer)
         rate_T, count = learning_rates(RECIPE, STEPS), itertools.count()
-        state = checkpoint.fresh(0, shape, optimizer(RECIPE))
+        state = checkpoint.init_state(0, trainer.model, optimizer(RECIPE))
 
         def step(ids_B: np.ndarray) -> dict[str, Any]:
             nonlocal state
@@ -97,7 +98,8 @@ def _their_trainer(
 ) -> tuple[Any, Iterator[int]]:
     given = nanodo_peer.settings(shape, RECIPE, batch_size, STEPS)
     theirs = nanodo_peer.trainer(nanodo_peer.load(nanodo), given)
-    nanodo_peer.use(theirs, checkpoint.fresh(0, shape, optimizer(RECIPE))["params"])
+    model = transformer.TransformerLM(shape)
+    nanodo_peer.use(theirs, checkpoint.init_state(0, model, optimizer(RECIPE)).params)
     return theirs, itertools.count()
 
 
@@ -152,7 +154,7 @@ def lowered(
         t = dataclasses.replace(t, plan=choice)
     micro_batches = batching.max_micro_batches(batch_size, M, num_devices=1)
     x_NxMxL = jax.ShapeDtypeStruct((micro_batches, M, shape.length_tokens), np.int32)
-    state = checkpoint.abstract(shape, optimizer(RECIPE), t.mesh)
+    state = checkpoint.abstract_state(t.model, optimizer(RECIPE), t.mesh)
     return t.step.lower(
         state, batching.PackedBatch(*[x_NxMxL] * 3), np.int32(1), np.float32(1), np.float32(0)
     )

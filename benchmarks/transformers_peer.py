@@ -147,27 +147,29 @@ def gpt2(
 
 def theirs(params: "transformer.Params") -> dict[str, np.ndarray]:
     """Our parameters as GPT-2 names and lays them out; its biases are not among them."""
-    width = params["embed_VxD"].shape[1]
+    width = params["token_embed"]["embedding"].shape[1]
     found = {
-        "transformer.wte.weight": params["embed_VxD"],
-        "lm_head.weight": params["embed_VxD"],
-        "transformer.wpe.weight": params["position_LxD"],
-        "transformer.ln_f.weight": params["ln_D"],
+        "transformer.wte.weight": params["token_embed"]["embedding"],
+        "lm_head.weight": params["token_embed"]["embedding"],
+        "transformer.wpe.weight": params["pos_embed"]["embedding"],
+        "transformer.ln_f.weight": params["ln_out"]["scale"],
     }
-    for i in range(len(params["layers"]["ln1_D"])):
-        of = {name: np.asarray(leaf[i]) for name, leaf in params["layers"].items()}
-        inputs = [
-            of[name].reshape(width, -1) for name in ("query_DxHxK", "key_DxHxK", "value_DxHxK")
-        ]
+    blocks = params["blocks"]
+    for i in range(len(blocks["ln_attn"]["scale"])):
+        attn, mlp = (
+            {name: np.asarray(dense["kernel"][i]) for name, dense in blocks[layer].items()}
+            for layer in ("attn", "mlp")
+        )
+        inputs = [attn[name].reshape(width, -1) for name in ("query", "key", "value")]
         found |= {
             f"transformer.h.{i}.{name}.weight": leaf
             for name, leaf in {
-                "ln_1": of["ln1_D"],
+                "ln_1": blocks["ln_attn"]["scale"][i],
                 "attn.c_attn": np.concatenate(inputs, axis=1),
-                "attn.c_proj": of["out_HxKxD"].reshape(-1, width),
-                "ln_2": of["ln2_D"],
-                "mlp.c_fc": of["in_DxF"],
-                "mlp.c_proj": of["out_FxD"],
+                "attn.c_proj": attn["out"].reshape(-1, width),
+                "ln_2": blocks["ln_mlp"]["scale"][i],
+                "mlp.c_fc": mlp["up"],
+                "mlp.c_proj": mlp["down"],
             }.items()
         }
     return {name: np.asarray(leaf) for name, leaf in found.items()}

@@ -281,19 +281,20 @@ def test_a_deleted_corrupt_shard_is_made_again(
 def test_each_run_reports_a_diverged_model_until_its_record_is_deleted(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):  # fmt: skip
-    w, fresh = tiny.copy(tmp_path / "w", rows=False), checkpoint.fresh
+    w, fresh = tiny.copy(tmp_path / "w", rows=False), checkpoint.init_state
 
-    def spoilt(init_seed: int, *of: Any) -> checkpoint.State:
+    def spoilt(init_seed: int, *of: Any) -> checkpoint.TrainState:
         state = fresh(init_seed, *of)
         if init_seed == 1:
-            state["params"]["ln_D"] = state["params"]["ln_D"].at[0].set(float("nan"))
+            scale = state.params["ln_out"]["scale"]
+            state.params["ln_out"]["scale"] = scale.at[0].set(float("nan"))
         return state
 
     monkeypatch.setattr(supervisor, "run", here)
     line = "1 of 6 models diverged (reference-01): {} says where; lower optimizer.peak_learning_rate in a new "
     line += "workdir, or delete those files to try again"
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "fresh", spoilt)
+        patch.setattr(checkpoint, "init_state", spoilt)
         said = refused(tiny.argv("run", w), capsys)
         recipe = tiny_run.recipe_of(w)
         assert said[-1] == line.format(recipe / "diverged")

@@ -11,7 +11,7 @@ from lm_mia.config import schema
 from lm_mia.config.schema import Config
 from lm_mia.errors import UserError
 
-FORMAT = 1
+FORMAT = 2
 """Part of every recipe's hash. It is increased whenever the same settings would give different models or another
 storage format, so that incompatible models never share a folder."""
 

@@ -1,9 +1,9 @@
-"""Text that a model writes after a prefix, a token at a time, with the keys and values of earlier tokens kept.
+"""Autoregressive text generation with cached keys and values.
 
-All prefixes of a call have the same length, so nothing is padded and no sample sees another. <eos> ends nothing: it is
-a token like any other, in a prefix and in what is written.
+All prefixes of a call have the same length, so that nothing is padded and no sample attends to another. <eos> does not
+end a text: it is a token like any other, both in a prefix and in generated text.
 
-B: samples, P: tokens of a prefix, G: tokens written, T = P + G, D: width, H: heads, K: width of a head, V: pieces.
+B: samples, P: tokens of a prefix, G: generated tokens, V: vocabulary size.
 """
 
 import functools
@@ -15,91 +15,92 @@ import jax.numpy as jnp
 from lm_mia import stats
 from lm_mia.model import transformer
 
+_Carry = tuple[jax.Array, Any]  # logits of the next token, BxV, and the cache
 
-@functools.partial(jax.jit, static_argnames=("shape", "tokens", "scheme"))
-def write(
+
+@functools.partial(jax.jit, static_argnames=("model", "num_tokens", "scheme"))
+def generate(
+    model: transformer.TransformerLM,
     params: transformer.Params,
     prefix_BxP: jax.Array,
     key_B: jax.Array,
-    shape: transformer.ModelConfig,
-    tokens: int,
+    num_tokens: int,
     scheme: stats.SamplingScheme,
 ) -> jax.Array:
-    """written_BxG, int32: each next token drawn, or taken, as a scheme says.
+    """Generates the continuation of each prefix.
 
     Args:
-      params: of `transformer.init`.
-      prefix_BxP: token ids; P + tokens at most the model's length.
-      key_B: of `jax.random`, one a sample, so that what is drawn for it does not depend on the others.
-      shape: of the model.
-      tokens: G.
-      scheme: of equally likely pieces, greedy takes the one with the lowest number.
+      model: the model.
+      params: its parameters.
+      prefix_BxP: int32 token ids.
+      key_B: one `jax.random` key per sample, so that a text does not depend on the other samples of the call.
+      num_tokens: G; P + G must not exceed ``model.config.length_tokens``.
+      scheme: the sampling scheme. Among equally likely tokens, greedy decoding takes the one with the lowest id.
+
+    Returns:
+      text_BxG, int32.
     """
-    P = prefix_BxP.shape[1]
-    if P + tokens > shape.length_tokens:
-        raise ValueError(f"{P} + {tokens} tokens: the model takes {shape.length_tokens}")
-    layers = transformer.unstacked(params)["layers"]
-    empty_BxTxHxK = jnp.zeros(
-        (len(prefix_BxP), P + tokens, shape.heads, shape.width // shape.heads), shape.dtype
-    )
-    caches = [(empty_BxTxHxK, empty_BxTxHxK) for _ in layers]
+    B, P = prefix_BxP.shape
+    if P + num_tokens > (longest := model.config.length_tokens):
+        raise ValueError(f"P + G = {P} + {num_tokens}: must be at most length_tokens={longest}")
+    decoder = model.clone(decode=True)
 
-    def see(x_BxQ: jax.Array, at: jax.Array, caches: Any) -> tuple[jax.Array, Any]:
-        """Logits after the last of Q tokens that begin at a place, and keys and values with theirs."""
-        Q = x_BxQ.shape[1]
-        position_Q = at + jnp.arange(Q)
-        h_BxQxD = params["embed_VxD"][x_BxQ] + params["position_LxD"][position_Q]
-        h_BxQxD, new = h_BxQxD.astype(shape.dtype), []
-        for of, (k_BxTxHxK, v_BxTxHxK) in zip(layers, caches, strict=True):
-            q_BxQxHxK, k_BxQxHxK, v_BxQxHxK = transformer.projected(
-                of, transformer.layernorm(h_BxQxD, of["ln1_D"])
-            )
-            k_BxTxHxK = jax.lax.dynamic_update_slice_in_dim(k_BxTxHxK, k_BxQxHxK, at, 1)
-            v_BxTxHxK = jax.lax.dynamic_update_slice_in_dim(v_BxTxHxK, v_BxQxHxK, at, 1)
-            new.append((k_BxTxHxK, v_BxTxHxK))
-            a_BxHxQxT = jnp.einsum(
-                "bqhk,bthk->bhqt", q_BxQxHxK, k_BxTxHxK, preferred_element_type=jnp.float32
-            )
-            before_QxT = jnp.arange(k_BxTxHxK.shape[1]) <= position_Q[:, None]
-            a_BxHxQxT = jnp.where(before_QxT, a_BxHxQxT * q_BxQxHxK.shape[-1] ** -0.5, -jnp.inf)
-            p_BxHxQxT = jax.nn.softmax(a_BxHxQxT).astype(shape.dtype)
-            o_BxQxHxK = jnp.einsum("bhqt,bthk->bqhk", p_BxHxQxT, v_BxTxHxK)
-            h_BxQxD += jnp.einsum("bqhk,hkd->bqd", o_BxQxHxK, of["out_HxKxD"].astype(shape.dtype))
-            h_BxQxD += transformer.mlp(of, transformer.layernorm(h_BxQxD, of["ln2_D"]))
-        last_BxD = transformer.layernorm(h_BxQxD[:, -1], params["ln_D"])
-        return last_BxD.astype(jnp.float32) @ params["embed_VxD"].T, new
+    def next_logits(cache: Any, x_BxL: jax.Array, start: jax.Array | int) -> _Carry:
+        """Appends tokens to the sequences, of which the first has position ``start``."""
+        positions_BxL = jnp.broadcast_to(start + jnp.arange(x_BxL.shape[1]), x_BxL.shape)
+        h_BxLxD, updated = decoder.apply(
+            {"params": params, "cache": cache},
+            x_BxL,
+            jnp.ones_like(x_BxL),
+            positions_BxL,
+            method="hidden",
+            mutable=["cache"],
+        )
+        logits_BxV: Any = decoder.apply({"params": params}, h_BxLxD[:, -1], method="logits")
+        return logits_BxV, updated["cache"]
 
-    def choose(logits_BxV: jax.Array, i: jax.Array) -> jax.Array:
+    def sample(logits_BxV: jax.Array, i: jax.Array) -> jax.Array:
         if scheme.temperature == 0:
             return logits_BxV.argmax(-1).astype(jnp.int32)
         keys_B = jax.vmap(jax.random.fold_in, (0, None))(key_B, i)
-        kept_BxV = kept(logits_BxV / scheme.temperature, scheme)
-        return jax.vmap(jax.random.categorical)(keys_B, kept_BxV).astype(jnp.int32)
+        filtered_BxV = filter_logits(logits_BxV / scheme.temperature, scheme)
+        return jax.vmap(jax.random.categorical)(keys_B, filtered_BxV).astype(jnp.int32)
 
-    def step(carry: tuple[jax.Array, Any], i: jax.Array) -> tuple[tuple[jax.Array, Any], jax.Array]:
-        logits_BxV, caches = carry
-        token_B = choose(logits_BxV, i)
-        return see(token_B[:, None], P + i, caches), token_B
+    def step(carry: _Carry, i: jax.Array) -> tuple[_Carry, jax.Array]:
+        logits_BxV, cache = carry
+        token_B = sample(logits_BxV, i)
+        return next_logits(cache, token_B[:, None], P + i), token_B
 
-    first = see(prefix_BxP, jnp.int32(0), caches)
-    _, written_GxB = jax.lax.scan(step, first, jnp.arange(tokens))
-    return written_GxB.T
+    first = next_logits(empty_cache(decoder, B, P + num_tokens), prefix_BxP, 0)
+    _, text_GxB = jax.lax.scan(step, first, jnp.arange(num_tokens))
+    return text_GxB.T
 
 
-def kept(logits_BxV: jax.Array, scheme: stats.SamplingScheme) -> jax.Array:
-    """Logits of the pieces that a scheme draws from, after its temperature; -inf of the others.
+def empty_cache(decoder: transformer.TransformerLM, num_samples: int, num_tokens: int) -> Any:
+    """Returns an empty cache with space for that many tokens of each sample."""
+    x_BxT = jax.ShapeDtypeStruct((num_samples, num_tokens), jnp.int32)
+    variables = jax.eval_shape(decoder.init, jax.random.key(0), x_BxT)
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), variables["cache"])
 
-    As `stats.token_log_probs` has it, in float32: pieces as likely as the k-th are kept, and the piece that
-    reaches top_p is the last.
+
+def filter_logits(logits_BxV: jax.Array, scheme: stats.SamplingScheme) -> jax.Array:
+    """Returns the logits, with -inf for tokens that the top-k and top-p settings of a scheme exclude.
+
+    Computed in float32 by the definitions of `stats.token_log_probs`: tokens that are as likely as the k-th
+    are kept, and the token with which the total probability reaches top_p is the last that is kept.
+
+    Args:
+      logits_BxV: logits after division by the temperature.
+      scheme: the sampling scheme.
     """
     if 0 < scheme.top_k < logits_BxV.shape[-1]:
-        least_Bx1 = jax.lax.top_k(logits_BxV, scheme.top_k)[0][..., -1:]
-        logits_BxV = jnp.where(logits_BxV >= least_Bx1, logits_BxV, -jnp.inf)
+        smallest_Bx1 = jax.lax.top_k(logits_BxV, scheme.top_k)[0][..., -1:]
+        logits_BxV = jnp.where(logits_BxV >= smallest_Bx1, logits_BxV, -jnp.inf)
     if scheme.top_p < 1:
         order_BxV = jnp.argsort(-logits_BxV, axis=-1, stable=True)
         p_BxV = jax.nn.softmax(jnp.take_along_axis(logits_BxV, order_BxV, -1))
-        whole_BxV = jnp.cumsum(p_BxV, -1) - p_BxV < scheme.top_p
+        is_kept_BxV = jnp.cumsum(p_BxV, -1) - p_BxV < scheme.top_p
         rank_BxV = jnp.argsort(order_BxV, axis=-1)
-        whole_BxV = jnp.take_along_axis(whole_BxV, rank_BxV, -1)
-        logits_BxV = jnp.where(whole_BxV, logits_BxV, -jnp.inf)
+        is_kept_BxV = jnp.take_along_axis(is_kept_BxV, rank_BxV, -1)
+        logits_BxV = jnp.where(is_kept_BxV, logits_BxV, -jnp.inf)
     return logits_BxV

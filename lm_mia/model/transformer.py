@@ -1,25 +1,30 @@
-"""GPT-2-like decoder-only transformer: pre-layernorm without biases, learned positions, gelu, tied embeddings.
+"""GPT-2-like decoder-only transformer in flax.linen: pre-layernorm, no biases, learned positions, tied embeddings.
 
-Parameters are a plain pytree of float32 arrays, those of all layers stacked; the forward pass is a pure function of
-them. A row holds one sample or several, each a segment of its own: no token sees another sample's.
+A packed sequence holds one or more samples, each of which is a segment: tokens attend only to tokens of their own
+segment. Parameters are float32, and the parameters of all layers are stacked along a first axis of length N.
 
-N: layers, R: rows, L: tokens of a row, D: width, H: heads, K: width of a head (D / H), F: hidden width of the MLP (4D),
-V: pieces of the vocabulary.
+A different architecture replaces one module and leaves the rest of the package as it is. See `TransformerLM`.
+
+N: layers, R: packed sequences, L: tokens of a packed sequence, D: width, H: heads, K: width of a head (D / H),
+F: hidden width of the MLP (4 D), V: vocabulary size, T: tokens that the cache has space for.
 """
 
 import dataclasses
-from typing import Any, Literal, Protocol
+import functools
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import jax
 import jax.numpy as jnp
+from flax import linen as nn
 
 from lm_mia.model.attention import AttentionKind, attention
 
 Params = dict[str, Any]
+"""A nested dict of arrays: the collection "params" of a `TransformerLM`."""
 
 
 class ModelSettings(Protocol):
-    """The model settings that determine its shape; a resolved `lm_mia.config.Model` satisfies this protocol."""
+    """The settings that determine the architecture; a resolved `lm_mia.config.Model` satisfies this protocol."""
 
     @property
     def layers(self) -> int:
@@ -44,164 +49,260 @@ class ModelSettings(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-    """What the model's parameters look like; ``dtype`` is that of activations."""
+    """The architecture of a model, and how it is computed.
+
+    ``attention``, ``scan_layers`` and ``remat`` change speed, memory and rounding, but neither the structure nor the
+    initial values of the parameters.
+    """
 
     layers: int
     width: int
     heads: int
     vocab_size: int
     length_tokens: int
+    """The maximum number of tokens of a sample."""
     dtype: str = "float32"
+    """The dtype of activations. Parameters, layernorm and softmax are float32."""
+    attention: AttentionKind = "xla"
+    """The implementation of attention."""
+    scan_layers: bool = False
+    """Whether one compiled layer is applied in a loop, which saves memory and compile time, or the loop is unrolled."""
+    remat: Literal["none", "dots", "full"] = "none"
+    """What the backward pass recomputes: nothing, all but matrix products, or everything."""
 
     @classmethod
     def from_settings(
         cls, model: ModelSettings, vocab_size: int, length_tokens: int
     ) -> "ModelConfig":
-        """Returns the shape of a model for the vocabulary and the sequence length of a population."""
-        sizes = model.layers, model.width, model.heads
-        return cls(*sizes, vocab_size, length_tokens, model.dtype)
+        """Returns the config of a model for the vocabulary and the sequence length of a population."""
+        return cls(model.layers, model.width, model.heads, vocab_size, length_tokens, model.dtype)
 
 
-@dataclasses.dataclass(frozen=True)
-class Way:
-    """How the layers are computed: what it costs, and rounding."""
+class SelfAttention(nn.Module):
+    """Causal multi-head self-attention within segments.
 
-    attention: AttentionKind = "xla"
-    scanned: bool = False
-    """Compiled once for all layers, else one by one."""
-    remat: Literal["none", "dots", "full"] = "none"
-    """What the backward pass computes again: nothing, all but matrix products, everything."""
-
-
-def init(key: jax.Array, shape: ModelConfig) -> Params:
-    """Fresh parameters: unit-variance-out embeddings over D, Glorot-uniform kernels, layernorm scales of one."""
-    D, H, K = shape.width, shape.heads, shape.width // shape.heads
-    F, V = 4 * D, shape.vocab_size
-    embed = jax.nn.initializers.normal(D**-0.5)
-    kernel = jax.nn.initializers.glorot_uniform()
-    k_embed, k_position, *k_layers = jax.random.split(key, 2 + shape.layers)
-
-    def layer(key: jax.Array) -> Params:
-        kq, kk, kv, ko, ki, kf = jax.random.split(key, 6)
-        return {
-            "ln1_D": jnp.ones(D),
-            "query_DxHxK": kernel(kq, (D, D)).reshape(D, H, K),
-            "key_DxHxK": kernel(kk, (D, D)).reshape(D, H, K),
-            "value_DxHxK": kernel(kv, (D, D)).reshape(D, H, K),
-            "out_HxKxD": kernel(ko, (D, D)).reshape(H, K, D),
-            "ln2_D": jnp.ones(D),
-            "in_DxF": kernel(ki, (D, F)),
-            "out_FxD": kernel(kf, (F, D)),
-        }
-
-    return {
-        "embed_VxD": embed(k_embed, (V, D)),
-        "position_LxD": embed(k_position, (shape.length_tokens, D)),
-        "layers": jax.vmap(layer)(jnp.stack(k_layers)),
-        "ln_D": jnp.ones(D),
-    }
-
-
-def unstacked(params: Params) -> Params:
-    """The same parameters with a list of layers: the form to differentiate where layers are not scanned."""
-    layers = jax.tree.leaves(params["layers"])[0].shape[0]
-    return params | {
-        "layers": [jax.tree.map(lambda leaf: leaf[i], params["layers"]) for i in range(layers)]  # noqa: B023
-    }
-
-
-def stacked(params: Params) -> Params:
-    """The inverse of `unstacked`."""
-    return params | {"layers": jax.tree.map(lambda *leaf: jnp.stack(leaf), *params["layers"])}
-
-
-def hidden(
-    params: Params,
-    x_RxL: jax.Array,
-    segment_RxL: jax.Array,
-    position_RxL: jax.Array,
-    dtype: str = "float32",
-    way: Way = Way(),
-) -> jax.Array:
-    """What the layers make of each token, for the product with the embeddings.
-
-    Args:
-      params: of ``init``, or `unstacked` where layers are not scanned.
-      x_RxL: int32 token ids, L at most the model's length.
-      segment_RxL: int32; tokens attend to those of their segment only.
-      position_RxL: int32, of each token in its own sample.
-      dtype: of activations; softmax and layernorm are float32.
-      way: how.
-
-    Returns:
-      h_RxLxD, of that dtype.
+    With ``decode=True``, keys and values are stored in the collection "cache", and each call appends its tokens to
+    those of earlier calls. The call that creates the cache fixes its length T.
     """
-    embedded_RxLxD = params["embed_VxD"][x_RxL] + params["position_LxD"][position_RxL]
 
-    def layer(h_RxLxD: jax.Array, of: Params) -> tuple[jax.Array, None]:
-        normed_RxLxD = layernorm(h_RxLxD, of["ln1_D"])
-        h_RxLxD += _attention(of, normed_RxLxD, segment_RxL, way.attention)
-        return h_RxLxD + mlp(of, layernorm(h_RxLxD, of["ln2_D"])), None
+    config: ModelConfig
+    decode: bool = False
 
-    if way.remat != "none":
-        policies = jax.checkpoint_policies
-        policy = {
-            "dots": policies.dots_with_no_batch_dims_saveable,
-            "full": policies.nothing_saveable,
-        }
-        # a scan keeps XLA from merging the two computations by itself
-        layer = jax.checkpoint(layer, policy=policy[way.remat], prevent_cse=not way.scanned)
-    h_RxLxD = embedded_RxLxD.astype(dtype)
-    if way.scanned:
-        h_RxLxD, _ = jax.lax.scan(layer, h_RxLxD, params["layers"])
-    else:
-        for of in params["layers"]:
-            h_RxLxD, _ = layer(h_RxLxD, of)
-    return layernorm(h_RxLxD, params["ln_D"])
+    def setup(self) -> None:
+        """Declares the submodules."""
+        heads = (self.config.heads, self.config.width // self.config.heads)
+        dense = functools.partial(
+            nn.DenseGeneral,
+            use_bias=False,
+            dtype=self.config.dtype,
+            kernel_init=nn.initializers.glorot_uniform(),
+        )
+        self.query = dense(heads)
+        self.key = dense(heads)
+        self.value = dense(heads)
+        self.out = dense(self.config.width, axis=(-2, -1))
+
+    def __call__(
+        self, x_RxLxD: jax.Array, segments_RxL: jax.Array, positions_RxL: jax.Array
+    ) -> jax.Array:
+        """Returns the output of the layer, RxLxD, in the dtype of activations."""
+        q_RxLxHxK, k_RxLxHxK, v_RxLxHxK = self.project(x_RxLxD, positions_RxL)
+        if self.decode:
+            o_RxLxHxK = self.attend_to_cache(q_RxLxHxK, k_RxLxHxK, v_RxLxHxK)
+        else:
+            o_RxLxHxK = attention(
+                q_RxLxHxK, k_RxLxHxK, v_RxLxHxK, segments_RxL, self.config.attention
+            )
+        return self.out(o_RxLxHxK)
+
+    def project(
+        self, x_RxLxD: jax.Array, positions_RxL: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Returns queries, keys and values, each RxLxHxK; a subclass may make them depend on positions."""
+        return self.query(x_RxLxD), self.key(x_RxLxD), self.value(x_RxLxD)
+
+    @nn.compact
+    def attend_to_cache(
+        self, q_RxLxHxK: jax.Array, k_RxLxHxK: jax.Array, v_RxLxHxK: jax.Array
+    ) -> jax.Array:
+        """Appends keys and values to the cache, and returns the attention of the queries to all of it, RxLxHxK."""
+        cached_key = self.variable("cache", "cached_key", jnp.zeros_like, k_RxLxHxK)
+        cached_value = self.variable("cache", "cached_value", jnp.zeros_like, v_RxLxHxK)
+        cache_index = self.variable("cache", "cache_index", jnp.zeros, (), jnp.int32)
+        index, L = cache_index.value, q_RxLxHxK.shape[1]
+        append = functools.partial(jax.lax.dynamic_update_slice_in_dim, start_index=index, axis=1)
+        k_RxTxHxK = cached_key.value = append(cached_key.value, k_RxLxHxK)
+        v_RxTxHxK = cached_value.value = append(cached_value.value, v_RxLxHxK)
+        cache_index.value = index + L
+        a_RxHxLxT = jnp.einsum(
+            "rlhk,rthk->rhlt", q_RxLxHxK, k_RxTxHxK, preferred_element_type=jnp.float32
+        )
+        causal_LxT = jnp.arange(k_RxTxHxK.shape[1]) <= (index + jnp.arange(L))[:, None]
+        a_RxHxLxT = jnp.where(causal_LxT, a_RxHxLxT * q_RxLxHxK.shape[-1] ** -0.5, -jnp.inf)
+        p_RxHxLxT = jax.nn.softmax(a_RxHxLxT).astype(q_RxLxHxK.dtype)
+        return jnp.einsum("rhlt,rthk->rlhk", p_RxHxLxT, v_RxTxHxK)
 
 
-def forward(params: Params, x_BxL: jax.Array, dtype: str = "float32") -> jax.Array:
-    """Logits of the next token at every position, one sample a row: the reference that packing must equal.
+class Mlp(nn.Module):
+    """Two dense layers with a gelu between them."""
 
-    Args:
-      params: of ``init``.
-      x_BxL: int32 token ids, L at most the model's length.
-      dtype: of activations; softmax and logits are float32.
+    config: ModelConfig
 
-    Returns:
-      logits_BxLxV, float32.
+    @nn.compact
+    def __call__(self, x_RxLxD: jax.Array) -> jax.Array:
+        """Returns the output of the layer, RxLxD, in the dtype of activations."""
+        dense = functools.partial(
+            nn.Dense,
+            use_bias=False,
+            dtype=self.config.dtype,
+            kernel_init=nn.initializers.glorot_uniform(),
+        )
+        x_RxLxF = jax.nn.gelu(dense(4 * self.config.width, name="up")(x_RxLxD))
+        return dense(self.config.width, name="down")(x_RxLxF)
+
+
+class Block(nn.Module):
+    """A transformer layer: attention and MLP, each after a layernorm and within a residual connection."""
+
+    config: ModelConfig
+    attention_class: type[nn.Module] = SelfAttention
+    mlp_class: type[nn.Module] = Mlp
+    decode: bool = False
+
+    @nn.compact
+    def __call__(
+        self, h_RxLxD: jax.Array, segments_RxL: jax.Array, positions_RxL: jax.Array
+    ) -> tuple[jax.Array, None]:
+        """Returns the activations after the layer, RxLxD, and None, as `flax.linen.scan` requires."""
+        attn: Any = self.attention_class(self.config, decode=self.decode, name="attn")
+        mlp: Any = self.mlp_class(self.config, name="mlp")
+        normed_RxLxD = layernorm(self.config, name="ln_attn")(h_RxLxD)
+        h_RxLxD += attn(normed_RxLxD, segments_RxL, positions_RxL)
+        h_RxLxD += mlp(layernorm(self.config, name="ln_mlp")(h_RxLxD))
+        return h_RxLxD, None
+
+
+class TransformerLM(nn.Module):
+    """The language model: embeddings, N blocks, and logits from the tied token embeddings.
+
+    The trainer, the scorer and extraction take a module of this class. To change the architecture, pass them a module
+    with other fields or a subclass:
+
+    - ``attention_class``, ``mlp_class``: modules to use instead of `SelfAttention` and `Mlp`. They are constructed
+      and called with the same arguments, and their dense weights should be called "kernel", since weights of that
+      name are converted to the dtype of activations once per step.
+    - `embed` of a subclass computes the input of the first block.
+
+    ``params["token_embed"]["embedding"]`` must be the VxD array from which the logits are computed.
+
+    For example, rotary positions (Su et al. 2021) instead of learned ones::
+
+        class RotaryAttention(SelfAttention):
+            def project(self, x_RxLxD, positions_RxL):
+                q_RxLxHxK, k_RxLxHxK, v_RxLxHxK = super().project(x_RxLxD, positions_RxL)
+                return rotate(q_RxLxHxK, positions_RxL), rotate(k_RxLxHxK, positions_RxL), v_RxLxHxK
+
+
+        class RotaryLM(TransformerLM):
+            attention_class: type[nn.Module] = RotaryAttention
+
+            def embed(self, x_RxL, positions_RxL):
+                return self.token_embed(x_RxL).astype(self.config.dtype)
     """
-    position_BxL = jnp.broadcast_to(jnp.arange(x_BxL.shape[1]), x_BxL.shape)
-    segment_BxL = jnp.ones_like(x_BxL)
-    h_BxLxD = hidden(unstacked(params), x_BxL, segment_BxL, position_BxL, dtype)
-    return h_BxLxD.astype(jnp.float32) @ params["embed_VxD"].T
+
+    config: ModelConfig
+    attention_class: type[nn.Module] = SelfAttention
+    mlp_class: type[nn.Module] = Mlp
+    decode: bool = False
+    """Whether calls continue the sequences of earlier calls, which the collection "cache" holds."""
+
+    if TYPE_CHECKING:
+
+        def __hash__(self) -> int: ...  # flax defines it, but type checkers do not know
+
+    def setup(self) -> None:
+        """Declares the submodules."""
+        config = self.config
+        embed = functools.partial(
+            nn.Embed,
+            features=config.width,
+            embedding_init=nn.initializers.normal(config.width**-0.5),
+        )
+        self.token_embed = embed(config.vocab_size)
+        self.pos_embed = embed(config.length_tokens)
+        block: Any = Block
+        if config.remat != "none":
+            policies = jax.checkpoint_policies
+            policy = {
+                "dots": policies.dots_with_no_batch_dims_saveable,
+                "full": policies.nothing_saveable,
+            }[config.remat]
+            # In a loop, XLA cannot merge the two computations, so that nothing has to prevent it.
+            block = nn.remat(Block, policy=policy, prevent_cse=not config.scan_layers)
+        self.blocks = nn.scan(
+            block,
+            variable_axes={"params": 0, "cache": 0},
+            split_rngs={"params": True},
+            in_axes=nn.broadcast,  # pyright: ignore[reportArgumentType]
+            length=config.layers,
+            unroll=1 if config.scan_layers else config.layers,
+        )(config, self.attention_class, self.mlp_class, self.decode)
+        self.ln_out = layernorm(config)
+
+    def __call__(
+        self,
+        x_RxL: jax.Array,
+        segments_RxL: jax.Array | None = None,
+        positions_RxL: jax.Array | None = None,
+    ) -> jax.Array:
+        """Returns the logits of the next token at every position, RxLxV, float32.
+
+        Args:
+          x_RxL: int32 token ids, with L at most ``config.length_tokens``.
+          segments_RxL: see `hidden`; by default, each sequence is one sample.
+          positions_RxL: see `hidden`; by default, 0 to L - 1.
+        """
+        if segments_RxL is None:
+            segments_RxL = jnp.ones_like(x_RxL)
+        if positions_RxL is None:
+            positions_RxL = jnp.broadcast_to(jnp.arange(x_RxL.shape[1]), x_RxL.shape)
+        return self.logits(self.hidden(x_RxL, segments_RxL, positions_RxL))
+
+    def hidden(
+        self, x_RxL: jax.Array, segments_RxL: jax.Array, positions_RxL: jax.Array
+    ) -> jax.Array:
+        """Returns the activations before the product with the embeddings, RxLxD, in the dtype of activations.
+
+        Args:
+          x_RxL: int32 token ids, with L at most ``config.length_tokens``.
+          segments_RxL: int32; tokens attend only to tokens with the same number.
+          positions_RxL: int32, the position of each token in its sample.
+        """
+        h_RxLxD = self.embed(x_RxL, positions_RxL)
+        h_RxLxD, _ = self.blocks(h_RxLxD, segments_RxL, positions_RxL)
+        return self.ln_out(h_RxLxD)
+
+    def logits(self, h_RxLxD: jax.Array) -> jax.Array:
+        """Returns the product of activations of `hidden` with the token embeddings, RxLxV, float32."""
+        return self.token_embed.attend(h_RxLxD.astype(jnp.float32))
+
+    def embed(self, x_RxL: jax.Array, positions_RxL: jax.Array) -> jax.Array:
+        """Returns the sum of token and position embeddings, RxLxD, in the dtype of activations."""
+        embedded_RxLxD = self.token_embed(x_RxL) + self.pos_embed(positions_RxL)
+        return embedded_RxLxD.astype(self.config.dtype)
 
 
-def layernorm(x_RxLxD: jax.Array, scale_D: jax.Array) -> jax.Array:
-    """x in its own type, each token's values centred and scaled to a variance of 1, in float32; no bias."""
-    x32_RxLxD = x_RxLxD.astype(jnp.float32)
-    centred_RxLxD = x32_RxLxD - x32_RxLxD.mean(-1, keepdims=True)
-    variance_RxLx1 = jnp.square(centred_RxLxD).mean(-1, keepdims=True)
-    return (centred_RxLxD * jax.lax.rsqrt(variance_RxLx1 + 1e-6) * scale_D).astype(x_RxLxD.dtype)
+def layernorm(config: ModelConfig, name: str | None = None) -> nn.LayerNorm:
+    """Returns a layernorm without bias, computed in float32, whose output has the dtype of activations."""
+    return nn.LayerNorm(use_bias=False, use_fast_variance=False, dtype=config.dtype, name=name)
 
 
-def projected(layer: Params, x_RxLxD: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Queries, keys and values, each RxLxHxK, of normed activations."""
-    query, key, value = (
-        jnp.einsum("rld,dhk->rlhk", x_RxLxD, layer[name].astype(x_RxLxD.dtype))
-        for name in ("query_DxHxK", "key_DxHxK", "value_DxHxK")
-    )
-    return query, key, value
+def init_params(model: TransformerLM, key: jax.Array) -> Params:
+    """Returns initial parameters, a pure function of the key and the architecture.
 
-
-def _attention(
-    layer: Params, x_RxLxD: jax.Array, segment_RxL: jax.Array, kind: AttentionKind
-) -> jax.Array:
-    o_RxLxHxK = attention(*projected(layer, x_RxLxD), segment_RxL, kind)
-    return jnp.einsum("rqhk,hkd->rqd", o_RxLxHxK, layer["out_HxKxD"].astype(x_RxLxD.dtype))
-
-
-def mlp(layer: Params, x_RxLxD: jax.Array) -> jax.Array:
-    """What the two dense products of a layer make of normed activations."""
-    dtype = x_RxLxD.dtype
-    return jax.nn.gelu(x_RxLxD @ layer["in_DxF"].astype(dtype)) @ layer["out_FxD"].astype(dtype)
+    Embeddings are normal with standard deviation D^-0.5, kernels are Glorot-uniform, and layernorm scales are one.
+    """
+    # Always computed in the same way, so that not even rounding depends on it.
+    config = dataclasses.replace(model.config, attention="xla", scan_layers=True, remat="none")
+    variables: Any = model.clone(config=config).init(key, jnp.zeros((1, 1), jnp.int32))
+    return variables["params"]

@@ -47,7 +47,7 @@ class Backend:
     def own(self) -> Mesh:
         """Those of the devices that are this process's."""
         devices = self.mesh.devices.flat
-        return sharding.mesh([d for d in devices if d.process_index == jax.process_index()])
+        return sharding.make_mesh([d for d in devices if d.process_index == jax.process_index()])
 
     def part(self, low: int, high: int) -> range:
         """Of samples low to high (exclusive), those that this process of the job is to score."""
@@ -87,7 +87,7 @@ def start(mode: Literal["none", "fsdp"]) -> Backend:
     about = {"platform": devices[0].platform, "device": devices[0].device_kind}
     about |= {"devices": len(devices), "processes": jax.process_count()}
     about |= {"cpu_cores": os.cpu_count(), "cache": cache}
-    return Backend(sharding.mesh(devices), about, compiled)
+    return Backend(sharding.make_mesh(devices), about, compiled)
 
 
 def memory_bytes() -> int | None:

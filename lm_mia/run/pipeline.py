@@ -418,9 +418,10 @@ def extract(task: SweepRecipe, population: Population, display: Display) -> None
     from lm_mia.score import extraction
     from lm_mia.score.scorer import restore_params
 
-    shape = transformer.ModelConfig.from_settings(
+    model_config = transformer.ModelConfig.from_settings(
         c.model, population.vocab_size, population.length_tokens
     )
+    model = transformer.TransformerLM(model_config)
     asked = extraction.select_samples(
         extraction.read_membership_scores(tables / "samples.parquet"), population, c.extract
     )
@@ -431,7 +432,7 @@ def extract(task: SweepRecipe, population: Population, display: Display) -> None
         )
     here = backend.start("none")
     folder = inventory.checkpoints(task.folder, row)
-    params = restore_params(row, step, shape, folder, here.mesh, here.own)
-    found = extraction.extract(params, shape, population, asked, c.extract, display.update)
+    params = restore_params(row, step, model, folder, here.mesh, here.own)
+    found = extraction.extract(params, model, population, asked, c.extract, display.update)
     extraction.write_tables(tables, found, c.extract, about)
     display.say(extraction.summary(found))

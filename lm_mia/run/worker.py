@@ -102,7 +102,7 @@ def _work(
     # here, so that the process that only watches never loads JAX
     from lm_mia.model import transformer
     from lm_mia.run import backend, preemption
-    from lm_mia.score.scorer import Scorer, micro_batch_size, restore_params
+    from lm_mia.score.scorer import Scorer, choose_micro_batch_size, restore_params
     from lm_mia.train import execution, loop
 
     here = backend.start(c.compute.sharding)
@@ -110,23 +110,23 @@ def _work(
     stop.install()
     tell: Report = report if here.lead else lambda event: None
     population = open_population(population_dir, verify=False)  # the command has
-    shape = transformer.ModelConfig.from_settings(
+    model_config = transformer.ModelConfig.from_settings(
         c.model, population.vocab_size, population.length_tokens
     )
     choice = execution.plan_execution(
         c.compute,
-        shape,
+        model_config,
         c.train.batch_size,
         here.about["platform"],
         backend.memory_bytes(),
         here.mesh.size,
     )
-    trainer = loop.Trainer(population, shape, c.optimizer, c.train, choice, here.mesh)
-    rows_a_call = micro_batch_size(
-        c.score.micro_batch_size, shape.length_tokens, here.about["platform"]
+    model = transformer.TransformerLM(choice.model_config)
+    trainer = loop.Trainer(population, model, c.optimizer, c.train, choice, here.mesh)
+    score_micro_batch_size = choose_micro_batch_size(
+        c.score.micro_batch_size, population.length_tokens, here.about["platform"]
     )
-    forward = dataclasses.replace(choice.way, remat="none")  # nothing is kept for a backward pass
-    scorer = Scorer(shape, population, forward, choice.chunk_tokens, rows_a_call, here.own)
+    scorer = Scorer(model, population, choice.chunk_tokens, score_micro_batch_size, here.own)
     report(
         {"event": "worker", "index": place[0], "lead": here.lead, **here.about}
         | {"choice": str(choice)}
@@ -161,7 +161,7 @@ def _work(
         member_N2 = subsets.member(row.subset_seed, of, c.train.subset)
         # a signal that cut orbax short would leave its threads with a closed loop
         with stop.noting():
-            params = restore_params(row, at, shape, folder, here.mesh, here.own)
+            params = restore_params(row, at, model, folder, here.mesh, here.own)
         if stop.now():
             raise loop.PreemptedError
         for i in range(count):
@@ -179,7 +179,7 @@ def _work(
                 tell({"event": "scoring", "row": str(row), "share": share})
 
             statistics = [name for name in names if name not in ("member", "loss")]
-            found = scorer.values(params, statistics, mine.start, mine.stop, on_samples)
+            found = scorer.score(params, statistics, mine.start, mine.stop, on_samples)
             values = {name: here.joined(found[name], high - low) for name in names if name in found}
             for name, value_C in values.items():
                 if bad := int((~np.isfinite(value_C)).sum()):

@@ -82,7 +82,7 @@ def sampling_schemes(extract_config: config.Extract) -> dict[str, stats.Sampling
 
 def extract(
     params: transformer.Params,
-    model: transformer.ModelConfig,
+    model: transformer.TransformerLM,
     population: Population,
     samples: pd.DataFrame,
     extract_config: config.Extract,
@@ -92,7 +92,7 @@ def extract(
 
     Args:
       params: parameters of the model.
-      model: config of the model.
+      model: the model.
       population: the samples' tokens.
       samples: result of `select_samples`.
       extract_config: lengths, sampling scheme and number of generated texts.
@@ -130,7 +130,7 @@ def extract(
 
 def suffix_log_probs(
     params: transformer.Params,
-    model: transformer.ModelConfig,
+    model: transformer.TransformerLM,
     x_BxT: np.ndarray,
     extract_config: config.Extract,
 ) -> Iterator[dict[str, Any]]:
@@ -138,7 +138,7 @@ def suffix_log_probs(
     float64."""
     P = extract_config.prefix_tokens
     for x_T in x_BxT:  # one sample at a time, since each token has V logits
-        logits_SxV = np.asarray(_logits(params, x_T[None], model.dtype))[0, P - 1 : -1]
+        logits_SxV = np.asarray(_logits(model, params, x_T[None]))[0, P - 1 : -1]
         yield {
             f"log_p_{name}": float(
                 stats.suffix_log_prob(stats.token_log_probs(logits_SxV, x_T[P:], scheme))
@@ -149,7 +149,7 @@ def suffix_log_probs(
 
 def generate_texts(
     params: transformer.Params,
-    model: transformer.ModelConfig,
+    model: transformer.TransformerLM,
     prefix_BxP: np.ndarray,
     ids_B: np.ndarray,
     extract_config: config.Extract,
@@ -167,7 +167,7 @@ def generate_texts(
     def generate(name: str, scheme: stats.SamplingScheme, number: int) -> np.ndarray:
         bits = seeds.rng(number, f"extraction, {name}").bit_generator.random_raw() >> 32
         key_B = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(int(bits)), ids_B)
-        return np.asarray(decoding.write(params, prefix_BxP, key_B, model, G, scheme))
+        return np.asarray(decoding.generate(model, params, prefix_BxP, key_B, G, scheme))
 
     texts_by_scheme = {}
     for name, scheme in sampling_schemes(extract_config).items():
@@ -241,9 +241,12 @@ def summary(results: pd.DataFrame) -> str:
     )
 
 
-@functools.partial(jax.jit, static_argnames="dtype")
-def _logits(params: transformer.Params, x_BxT: jax.Array, dtype: str) -> jax.Array:
-    return transformer.forward(params, x_BxT, dtype)
+@functools.partial(jax.jit, static_argnames="model")
+def _logits(
+    model: transformer.TransformerLM, params: transformer.Params, x_BxT: jax.Array
+) -> jax.Array:
+    logits_BxTxV: Any = model.apply({"params": params}, x_BxT)
+    return logits_BxTxV
 
 
 def compare_with_suffix(suffix_S: np.ndarray, text_G: np.ndarray) -> dict[str, float]:

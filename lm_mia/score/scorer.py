@@ -1,10 +1,11 @@
-"""Scoring: loss and statistics of every sample of the population under a row, one forward pass over packed rows.
+"""Computes the loss and the statistics of every sample under a model, in one forward pass over packed sequences.
 
-Values of tokens come back from the devices and are reduced to samples here, in float64 and always in the same order.
-Rows a call, packing and the number of hosts move a loss by rounding alone: with activations of float32 by 2e-6 of its
-value at most, with bfloat16 by 5e-3 (tests/score/scorer_test.py).
+The values of tokens are copied from the devices and reduced to samples on the host, in float64 and in a fixed order.
+The number of packed sequences per call, packing and the number of hosts change a loss only by rounding: by at most 2e-6
+of its value if activations are float32, and by at most 5e-3 if they are bfloat16 (tests/score/scorer_test.py).
 
-C: samples of a window, T: their tokens, W: rows of a window, R: rows of a call, L: tokens of a row.
+C: samples of a window, T: tokens of these samples, W: packed sequences of a window, R: packed sequences of a call,
+L: tokens of a packed sequence, S: requested samples.
 """
 
 import dataclasses
@@ -22,55 +23,60 @@ from lm_mia.data import subsets
 from lm_mia.data.population import Population, lowercase, take_samples
 from lm_mia.errors import UserError
 from lm_mia.model import losses, transformer
+from lm_mia.model.transformer import Params, TransformerLM
 from lm_mia.train import checkpoint, sharding
 from lm_mia.train.batching import Window, packed_windows
 
-_CPU_TOKENS, _DEVICE_TOKENS = 1024, 65_536  # of a call, on each device
-_TOKEN_VALUES = {
+_CPU_TOKENS, _DEVICE_TOKENS = 1024, 65_536  # tokens per call and device
+_TOKEN_STATISTICS = {
     "target_logit": "target_logit",
     "greedy_match": "greedy",
     "min_k_plus_plus": "z_score",
-}
+}  # the value of `losses.token_statistics` from which each statistic is computed, if not from the loss
 
-Score = Callable[..., dict[str, jax.Array]]
+ScoreFunction = Callable[..., dict[str, jax.Array]]
 
 
-def micro_batch_size(asked: int, length_tokens: int, platform: str) -> int:
-    """Rows a call on a device: as many as asked for, or what did best on a platform ("cpu" or another), if 0."""
-    return asked or max((_CPU_TOKENS if platform == "cpu" else _DEVICE_TOKENS) // length_tokens, 1)
+def choose_micro_batch_size(requested: int, length_tokens: int, platform: str) -> int:
+    """Returns the number of packed sequences per call and device: as requested, or what is fastest if that is 0.
+
+    Args:
+      requested: ``score.micro_batch_size`` of a config.
+      length_tokens: L.
+      platform: "cpu" or another one.
+    """
+    tokens = _CPU_TOKENS if platform == "cpu" else _DEVICE_TOKENS
+    return requested or max(tokens // length_tokens, 1)
 
 
 @functools.cache
 def make_score(
-    shape: transformer.ModelConfig,
-    way: transformer.Way,
-    chunk_tokens: int,
-    names: frozenset[str],
-    mesh: Mesh,
-) -> Score:
-    """The compiled scorer: (params, x_RxL, segment_RxL, position_RxL) -> {name: value_RxL}, float32.
+    model: TransformerLM, chunk_tokens: int, names: frozenset[str], mesh: Mesh
+) -> ScoreFunction:
+    """Returns the compiled function ``(params, x_RxL, segments_RxL, positions_RxL) -> {name: value_RxL}``, float32.
 
     Args:
-      shape: of the model.
-      way: how layers are computed.
-      chunk_tokens: whose logits are held at once.
-      names: of `losses.token_statistics`.
-      mesh: this process's devices, each with whole parameters and its part of the rows.
+      model: the model.
+      chunk_tokens: number of tokens whose logits are in memory at once.
+      names: names of `losses.token_statistics`.
+      mesh: this process's devices, each of which has all parameters and a part of the packed sequences.
     """
 
     def score(
-        params: Any, x_RxL: jax.Array, segment_RxL: jax.Array, position_RxL: jax.Array
-    ) -> Any:
-        whole = params if way.scanned else transformer.unstacked(params)
-        h_RxLxD = transformer.hidden(whole, x_RxL, segment_RxL, position_RxL, shape.dtype, way)
-        return losses.token_statistics(h_RxLxD, params["embed_VxD"], x_RxL, names, chunk_tokens)
+        params: Params, x_RxL: jax.Array, segments_RxL: jax.Array, positions_RxL: jax.Array
+    ) -> dict[str, jax.Array]:
+        h_RxLxD: Any = model.apply(
+            {"params": params}, x_RxL, segments_RxL, positions_RxL, method="hidden"
+        )
+        embedding_VxD = params["token_embed"]["embedding"]
+        return losses.token_statistics(h_RxLxD, embedding_VxD, x_RxL, names, chunk_tokens)
 
-    split, whole = PartitionSpec(sharding.AXIS), PartitionSpec()
+    replicated, split = PartitionSpec(), PartitionSpec(sharding.AXIS)
     return jax.jit(
         jax.shard_map(
             score,
             mesh=mesh,
-            in_specs=(whole, split, split, split),
+            in_specs=(replicated, split, split, split),
             out_specs=split,
             check_vma=False,
         )
@@ -79,189 +85,207 @@ def make_score(
 
 @dataclasses.dataclass(frozen=True)
 class Scorer:
-    """What a worker scores rows with: compiled scorers and the population in lower case, made on first use and kept."""
+    """Scores samples under any model of a recipe; compiled functions and lower-cased text are made once and kept."""
 
-    model: transformer.ModelConfig
+    model: TransformerLM
     population: Population
-    way: transformer.Way
     chunk_tokens: int
+    """Number of tokens whose logits are in memory at once."""
     micro_batch_size: int
-    """Rows a call on each device."""
+    """Number of packed sequences per call and device."""
     mesh: Mesh
-    """This process's devices."""
+    """The devices of this process."""
 
-    def values(
+    def score(
         self,
-        params: transformer.Params,
+        params: Params,
         statistics: Collection[str],
         low: int,
         high: int,
         progress: Callable[[float], None] = lambda share: None,
     ) -> dict[str, np.ndarray]:
-        """{name: value_C}, float32, of samples low to high (exclusive) under a row: "loss" and the statistics named.
+        """Returns the loss and other statistics of the samples from low to high (exclusive), ``{name: value_C}``.
 
-        All but "lowercase_loss" come from one forward pass, and that from one more.
+        All come from one forward pass, except "lowercase_loss", which needs another one.
 
         Args:
-          params: of `restore_params`.
-          statistics: of `config.Score.statistics`.
-          low, high: best multiples of `batching.WINDOW_SAMPLES`.
-          progress: told which share of the samples is done.
+          params: as `restore_params` returns them.
+          statistics: names of `config.Score.statistics`; "loss" is always included.
+          low: the first sample, preferably a multiple of `batching.WINDOW_SAMPLES`.
+          high: the sample after the last one.
+          progress: called with the fraction of the work that is done.
+
+        Returns:
+          float32 arrays.
         """
-        # in one order in all processes of a job, which then exchange one after another
+        # The same order in all processes of a job, since they exchange the values one after another.
         names = ["loss", *(name for name in statistics if name != "lowercase_loss")]
-        passes = 2 if "lowercase_loss" in statistics else 1
-        found = self._samples(
-            params, self.population, names, low, high, lambda share: progress(share / passes)
+        num_passes = 2 if "lowercase_loss" in statistics else 1
+        values = self._score(
+            params, self.population, names, low, high, lambda share: progress(share / num_passes)
         )
-        if passes == 2:
-            of_lowercase = self._samples(
+        if num_passes == 2:
+            lowercase_values = self._score(
                 params,
                 self._lowercase,
                 ["loss"],
                 low,
                 high,
-                lambda share: progress((1 + share) / passes),
+                lambda share: progress((1 + share) / num_passes),
             )
-            found["lowercase_loss"] = of_lowercase["loss"]
-        return found
+            values["lowercase_loss"] = lowercase_values["loss"]
+        return values
 
-    def token_log_probs(self, params: transformer.Params, ids_S: Sequence[int]) -> np.ndarray:
-        """log_prob_T, float32, nats: of every token of some samples, one after another, given those before it.
+    def token_log_probs(self, params: Params, ids_S: Sequence[int]) -> np.ndarray:
+        """Returns the log-probability of every token of some samples, given the tokens before it.
 
-        NaN of the first token of each, which nothing predicts.
+        Args:
+          params: as `restore_params` returns them.
+          ids_S: ids of samples.
+
+        Returns:
+          log_prob_T, float32, nats, sample after sample; NaN for the first token of a sample, which is not predicted.
         """
-        some = take_samples(self.population, ids_S)
-        parts = self.tokens(params, some, ["loss"], 0, len(some))
+        samples = take_samples(self.population, ids_S)
+        parts = self.token_statistics(params, samples, ["loss"], 0, len(samples))
         log_prob_T = np.concatenate([-value_T["loss"] for _, value_T in parts])
-        log_prob_T[some.offsets_N1[:-1]] = np.nan
+        log_prob_T[samples.offsets_N1[:-1]] = np.nan
         return log_prob_T
 
-    def _samples(
+    def _score(
         self,
-        params: transformer.Params,
+        params: Params,
         population: Population,
         names: list[str],
         low: int,
         high: int,
         progress: Callable[[float], None],
     ) -> dict[str, np.ndarray]:
-        parts: dict[str, list[np.ndarray]] = {name: [] for name in names}
-        for window, value_T in self.tokens(params, population, names, low, high):
-            for name, value_C in reduced(window.length_C, value_T, names).items():
+        parts: dict[str, list[np.ndarray]] = {name: [np.zeros(0, np.float32)] for name in names}
+        for window, value_T in self.token_statistics(params, population, names, low, high):
+            for name, value_C in sample_statistics(window.length_C, value_T, names).items():
                 parts[name].append(value_C)
             progress((window.first_id + len(window.length_C) - low) / (high - low))
-        empty = np.zeros(0, np.float32)
-        return {name: np.concatenate([empty, *of]) for name, of in parts.items()}
+        return {name: np.concatenate(values) for name, values in parts.items()}
 
-    def tokens(
+    def token_statistics(
         self,
-        params: transformer.Params,
+        params: Params,
         population: Population,
         names: Collection[str],
         low: int,
         high: int,
     ) -> Iterator[tuple[Window, dict[str, np.ndarray]]]:
-        """Windows of samples, and {name of `losses.token_statistics`: value_T} of all their tokens, in their order.
+        """Yields windows of samples, and ``{name: value_T}`` of all their tokens, sample after sample.
 
-        A window is packed, and the one before it reduced, while the devices are at work.
+        While the devices compute a window, the next one is packed and the previous one is reduced.
+
+        Args:
+          params: as `restore_params` returns them.
+          population: the samples.
+          names: names of statistics, of which those of `losses.token_statistics` that they need are computed.
+          low: the first sample.
+          high: the sample after the last one.
         """
-        wanted = frozenset(_TOKEN_VALUES[name] for name in names if name in _TOKEN_VALUES)
-        score = make_score(self.model, self.way, self.chunk_tokens, wanted, self.mesh)
+        needed = frozenset(_TOKEN_STATISTICS[name] for name in names if name in _TOKEN_STATISTICS)
+        score = make_score(self.model, self.chunk_tokens, needed, self.mesh)
         R = self.micro_batch_size * self.mesh.size
         split = NamedSharding(self.mesh, PartitionSpec(sharding.AXIS))
 
         def start(window: Window) -> list[dict[str, jax.Array]]:
-            rows = window.x_WxL, window.segment_WxL, window.position_WxL
+            arrays = window.x_WxL, window.segment_WxL, window.position_WxL
             return [
-                score(params, *(jax.device_put(array[at : at + R], split) for array in rows))
-                for at in range(0, len(window.x_WxL), R)
+                score(params, *(jax.device_put(array[i : i + R], split) for array in arrays))
+                for i in range(0, len(window.x_WxL), R)
             ]
 
-        def end(window: Window, calls: list[dict[str, jax.Array]]) -> Any:
-            value_WxL = jax.tree.map(lambda *of: np.concatenate(of), *jax.device_get(calls))
+        def finish(window: Window, calls: list[dict[str, jax.Array]]) -> Any:
+            value_WxL = jax.tree.map(lambda *parts: np.concatenate(parts), *jax.device_get(calls))
             return window, {
                 name: window.in_sample_order(value) for name, value in value_WxL.items()
             }
 
-        before = None
+        previous = None
         for window in packed_windows(population, low, high, R):
             calls = start(window)
-            if before:
-                yield end(*before)
-            before = window, calls
-        if before:
-            yield end(*before)
+            if previous:
+                yield finish(*previous)
+            previous = window, calls
+        if previous:
+            yield finish(*previous)
 
     @functools.cached_property
     def _lowercase(self) -> Population:
         return lowercase(self.population)
 
 
-def reduced(
+def sample_statistics(
     length_C: np.ndarray, value_T: dict[str, np.ndarray], names: Collection[str]
 ) -> dict[str, np.ndarray]:
-    """{name: value_C}, float32: statistics of samples from values of their tokens, sums in float64.
+    """Returns statistics of samples from values of their tokens, ``{name: value_C}``, float32; sums are float64.
 
     Args:
-      length_C: tokens of each sample, 2 or more; the first is never predicted, and left out.
-      value_T: {name of `losses.token_statistics`: values of all tokens, sample after sample}.
-      names: "loss" (mean, nats a token), "summed_loss" (nats), "target_logit" (mean), "greedy_match" (share of the
-        tokens that were the likeliest), "min_k" (nats), "min_k_plus_plus".
+      length_C: number of tokens of each sample, at least 2. The first token is not predicted and not used.
+      value_T: ``{name of losses.token_statistics: value_T}`` of all tokens, sample after sample.
+      names: "loss" (mean, nats per token), "summed_loss" (nats), "target_logit" (mean), "greedy_match" (fraction of
+        tokens that were the most likely ones), "min_k" (nats), "min_k_plus_plus".
     """
     count_C = length_C - 1
-    predicted_T = np.ones(int(length_C.sum()), bool)
-    predicted_T[np.cumsum(length_C) - length_C] = False
-    of = {name: value[predicted_T] for name, value in value_T.items()}
+    is_predicted_T = np.ones(int(length_C.sum()), bool)
+    is_predicted_T[np.cumsum(length_C) - length_C] = False
+    predicted = {name: value[is_predicted_T] for name, value in value_T.items()}
     begin_C = np.cumsum(count_C) - count_C
 
     def total(name: str) -> np.ndarray:
-        return np.add.reduceat(of[name], begin_C, dtype=np.float64)
+        return np.add.reduceat(predicted[name], begin_C, dtype=np.float64)
 
-    make = {
+    compute = {
         "loss": lambda: total("loss") / count_C,
         "summed_loss": lambda: total("loss"),
         "target_logit": lambda: total("target_logit") / count_C,
         "greedy_match": lambda: total("greedy") / count_C,
-        "min_k": lambda: stats.min_k(-of["loss"], count_C),
-        "min_k_plus_plus": lambda: stats.min_k(of["z_score"], count_C),
+        "min_k": lambda: stats.min_k(-predicted["loss"], count_C),
+        "min_k_plus_plus": lambda: stats.min_k(predicted["z_score"], count_C),
     }
-    return {name: make[name]().astype(np.float32) for name in names}
+    return {name: compute[name]().astype(np.float32) for name in names}
 
 
 def restore_params(
-    row: subsets.ModelSeeds,
+    seeds: subsets.ModelSeeds,
     step: int,
-    shape: transformer.ModelConfig,
+    model: TransformerLM,
     folder: Path,
     mesh: Mesh,
-    local: Mesh,
-) -> transformer.Params:
-    """Parameters of a row after so many updates, at a score point or its end; UserError if they are not there.
-
-    Whole on each of this process's devices, however many they were trained on.
+    local_mesh: Mesh,
+) -> Params:
+    """Restores the parameters of a trained model; each of this process's devices holds all of them.
 
     Args:
-      row: for messages.
-      step: of the state.
-      shape: of the model.
-      folder: of the row's states.
-      mesh: all devices of the job, which restore together.
-      local: this process's.
+      seeds: the seeds of the model, for messages.
+      step: the number of updates, of a score point or of the whole training.
+      model: the model.
+      folder: the folder of its checkpoints.
+      mesh: all devices of the job, whose processes restore together.
+      local_mesh: the devices of this process.
+
+    Raises:
+      UserError: if there is no checkpoint of that step, or if it is damaged.
     """
-    whole = NamedSharding(mesh, PartitionSpec())
-    shapes: Any = jax.eval_shape(lambda: transformer.init(jax.random.key(0), shape))
-    like = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=whole), shapes)
+    replicated = NamedSharding(mesh, PartitionSpec())
+    shapes: Any = jax.eval_shape(lambda: transformer.init_params(model, jax.random.key(0)))
+    like = jax.tree.map(
+        lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=replicated), shapes
+    )
     with checkpoint.manager(folder) as checkpoints:
-        if step not in (there := checkpoints.all_steps()):
-            if max(there, default=0) > step:
+        if step not in (saved_steps := checkpoints.all_steps()):
+            if max(saved_steps, default=0) > step:
                 raise UserError(
-                    f"model {row}: its state after step {step} is lost; delete {folder} and run `lm-mia run` again, "
-                    "which trains the row anew"
+                    f"model {seeds}: the checkpoint of step {step} is lost; delete {folder} and run `lm-mia run` "
+                    "again, which trains the model anew"
                 )
             raise UserError(
-                f"model {row}: not trained yet; run `lm-mia train` first (its state after step {step} is not there)"
+                f"model {seeds}: not trained yet, there is no checkpoint of step {step}; run `lm-mia train` first"
             )
-        params = checkpoint.restore(checkpoints, step, {"params": like})["params"]
-    here = NamedSharding(local, PartitionSpec())
-    return jax.tree.map(lambda leaf: jax.device_put(leaf.addressable_data(0), here), params)
+        params = checkpoint.restore_params(checkpoints, step, like)
+    local = NamedSharding(local_mesh, PartitionSpec())
+    return jax.tree.map(lambda leaf: jax.device_put(leaf.addressable_data(0), local), params)

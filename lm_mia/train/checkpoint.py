@@ -1,8 +1,8 @@
-"""The state of a row, fresh or saved: parameters, optimizer state, and the number of updates as its name.
+"""The training state of a model: initial, saved and restored.
 
-One whole state at a time, by orbax, in a folder of the row's own. A save is atomic; what a killed one leaves behind is
-no state, and gone when the folder is next opened. States may lie on several devices and hosts; one that was saved on
-some can be restored on others.
+Orbax saves whole states in a folder of the model, each under its number of updates. Saving is atomic: what an
+interrupted save leaves behind does not count as a checkpoint, and is removed when the folder is opened again. A state
+may be spread over several devices and hosts, and may be restored on other ones.
 """
 
 import functools
@@ -13,130 +13,167 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import orbax.checkpoint as ocp
+from flax import struct
 from jax.experimental import multihost_utils
 
 from lm_mia.errors import UserError
 from lm_mia.model import transformer
+from lm_mia.model.transformer import Params, TransformerLM
 from lm_mia.seeds import rng
 from lm_mia.train import sharding
 
-State = dict[str, Any]
-"""{"params": model.Params, "opt": the optimizer's state}"""
+_PARTS = ("params", "opt_state")  # the items of a checkpoint; its name is the step
 
 
-def abstract(
-    shape: transformer.ModelConfig, tx: optax.GradientTransformation, mesh: jax.sharding.Mesh
-) -> State:
-    """Shapes, types and places of a row's state on a mesh, without the numbers."""
+class TrainState(struct.PyTreeNode):
+    """Everything that training continues from."""
 
-    def state() -> State:
-        params = transformer.init(jax.random.key(0), shape)
-        return {"params": params, "opt": tx.init(params)}
+    step: jax.Array
+    """int32, the number of updates."""
+    params: Params
+    opt_state: optax.OptState
 
-    shapes = jax.eval_shape(state)
+
+def abstract_state(
+    model: TransformerLM, tx: optax.GradientTransformation, mesh: jax.sharding.Mesh
+) -> TrainState:
+    """Returns the shapes, dtypes and shardings of a training state, without values."""
+    shapes = jax.eval_shape(lambda: _new_state(jax.random.key(0), model, tx))
     return jax.tree.map(
         lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
         shapes,
-        sharding.shardings(shapes, mesh),
+        sharding.named_shardings(shapes, mesh),
     )
 
 
-def fresh(
+def init_state(
     init_seed: int,
-    shape: transformer.ModelConfig,
+    model: TransformerLM,
     tx: optax.GradientTransformation,
     mesh: jax.sharding.Mesh | None = None,
-) -> State:
-    """The state of a row before its first update: a pure function of init_seed, the same on any mesh.
+) -> TrainState:
+    """Returns the state before the first update, a pure function of the seed: the same on every mesh.
 
-    On the first device, if there is no mesh.
+    Args:
+      init_seed: the seed of the initial weights.
+      model: the model.
+      tx: the optimizer.
+      mesh: the devices; by default, the first one.
     """
     raw = rng(init_seed, "initial weights").bit_generator.random_raw()
-    mesh = mesh or sharding.mesh(jax.local_devices()[:1])
-    return _initial(shape, tx, mesh)(jax.random.key(raw >> 32))
+    mesh = mesh or sharding.make_mesh(jax.local_devices()[:1])
+    return _compiled_init(model, tx, mesh)(jax.random.key(raw >> 32))
 
 
-@functools.lru_cache(maxsize=8)
-def _initial(
-    shape: transformer.ModelConfig, tx: optax.GradientTransformation, mesh: jax.sharding.Mesh
-) -> Callable[[jax.Array], State]:
-    """Compiled once for all rows that share their optimizer."""
-
-    def state(key: jax.Array) -> State:
-        params = transformer.init(key, shape)
-        return {"params": params, "opt": tx.init(params)}
-
-    places = jax.tree.map(lambda leaf: leaf.sharding, abstract(shape, tx, mesh))
-    return jax.jit(state, out_shardings=places)
+@functools.lru_cache(maxsize=8)  # compiled once for all models that share their optimizer
+def _compiled_init(
+    model: TransformerLM, tx: optax.GradientTransformation, mesh: jax.sharding.Mesh
+) -> Callable[[jax.Array], TrainState]:
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract_state(model, tx, mesh))
+    return jax.jit(lambda key: _new_state(key, model, tx), out_shardings=shardings)
 
 
-def manager(folder: Path, keep: Sequence[int] = ()) -> ocp.CheckpointManager:
-    """An orbax manager of a row's folder that keeps the newest state and those of certain steps.
+def _new_state(
+    key: jax.Array, model: TransformerLM, tx: optax.GradientTransformation
+) -> TrainState:
+    params = transformer.init_params(model, key)
+    return TrainState(step=jnp.int32(0), params=params, opt_state=tx.init(params))
 
-    Close it, or use it as a context. Where a job has several processes, all must call this and what follows.
+
+def manager(folder: Path, keep_steps: Sequence[int] = ()) -> ocp.CheckpointManager:
+    """Returns an orbax manager for a model's folder, which keeps the newest checkpoint and those of some steps.
+
+    It must be closed, or used as a context. In a job of several processes, all of them must call this function and
+    those below.
     """
-    # not cleanup_tmp_directories: its thread outlives the manager, and the next one's meets half-removed folders
+    # Not the option cleanup_tmp_directories: its thread outlives the manager, and the next manager would find folders
+    # that are partly deleted.
     if jax.process_index() == 0:
         for unfinished in folder.glob(f"*{ocp.utils.TMP_DIR_SUFFIX}*"):
             shutil.rmtree(unfinished)
     if jax.process_count() > 1:
-        multihost_utils.sync_global_devices(f"leftovers of {folder.name} are gone")
+        multihost_utils.sync_global_devices(f"removed unfinished checkpoints of {folder.name}")
     policies = ocp.checkpoint_managers
-    kept = policies.AnyPreservationPolicy([policies.LatestN(1), policies.CustomSteps(list(keep))])
-    options = ocp.CheckpointManagerOptions(preservation_policy=kept)
+    preserved = policies.AnyPreservationPolicy(
+        [policies.LatestN(1), policies.CustomSteps(list(keep_steps))]
+    )
+    options = ocp.CheckpointManagerOptions(preservation_policy=preserved)
     return _Manager(folder.absolute(), options=options)
 
 
 class _Manager(ocp.CheckpointManager):
-    """Orbax asks JAX's preemption service with numbers of its own, which must only grow; `preemption` alone does."""
-
     def reached_preemption(self, step: int) -> bool:
+        """Returns False: `lm_mia.run.preemption` alone calls JAX's preemption service.
+
+        The service requires numbers that only increase, and orbax would call it with the steps of every model.
+        """
         return False
 
 
 @jax.jit
-def fingerprint(part: Any) -> jax.Array:
-    """A 32-bit sum of all bits of a pytree, each word weighted by an odd number that depends on its place.
+def fingerprint(tree: Any) -> jax.Array:
+    """Returns a 32-bit checksum of all bits of a pytree.
 
-    Any one flipped bit changes it, and integer sums do not depend on their order, so it is the same on any devices.
+    It is a sum of words, weighted by odd numbers that depend on their positions. It changes if any one bit does, and,
+    being a sum of integers, does not depend on the devices.
     """
     total = jnp.uint32(0)
-    for i, leaf in enumerate(jax.tree.leaves(part)):
+    for i, leaf in enumerate(jax.tree.leaves(tree)):
         words_W = jax.lax.bitcast_convert_type(leaf, jnp.uint32).reshape(-1)
         weights_W = 2 * jnp.arange(words_W.size, dtype=jnp.uint32) + 1
         total += (2 * i + 1) * (words_W * weights_W).sum(dtype=jnp.uint32)
     return total
 
 
-def save(checkpoints: ocp.CheckpointManager, steps_done: int, state: State) -> None:
-    """Saves a state under the number of updates it has had; returns when it is on disk."""
-    prints = {name: int(fingerprint(part)) for name, part in state.items()}
-    items: dict[str, Any] = {name: ocp.args.StandardSave(part) for name, part in state.items()}
-    items["fingerprint"] = ocp.args.JsonSave(prints)
-    checkpoints.save(steps_done, args=ocp.args.Composite(**items))
+def save(checkpoints: ocp.CheckpointManager, state: TrainState) -> None:
+    """Saves a state under its number of updates, and returns when it is on disk."""
+    parts = {name: getattr(state, name) for name in _PARTS}
+    items: dict[str, Any] = {name: ocp.args.StandardSave(part) for name, part in parts.items()}
+    checksums = {name: int(fingerprint(part)) for name, part in parts.items()}
+    items["fingerprint"] = ocp.args.JsonSave(checksums)
+    checkpoints.save(int(state.step), args=ocp.args.Composite(**items))
     checkpoints.wait_until_finished()
 
 
-def restore(checkpoints: ocp.CheckpointManager, steps_done: int, like: State) -> State:
-    """The parts of a saved state that ``like`` has, with its structure, shapes and types.
+def restore(checkpoints: ocp.CheckpointManager, step: int, like: TrainState) -> TrainState:
+    """Restores a state.
+
+    Args:
+      checkpoints: a `manager`.
+      step: the number of updates.
+      like: a state with the same shapes and dtypes, or `abstract_state`; its shardings are those of the result.
 
     Raises:
-      UserError: naming the folder, if it cannot be read or a bit of it is not what was saved.
+      UserError: if the checkpoint cannot be read or differs in any bit from what was saved. Names its folder.
     """
+    parts = _restore(checkpoints, step, {name: getattr(like, name) for name in _PARTS})
+    place = like.step.sharding
+    count = jax.make_array_from_callback((), place, lambda _: np.asarray(step, np.int32))
+    return TrainState(step=count, **parts)
+
+
+def restore_params(checkpoints: ocp.CheckpointManager, step: int, like: Params) -> Params:
+    """Restores only the parameters of a state; otherwise as `restore`."""
+    return _restore(checkpoints, step, {"params": like})["params"]
+
+
+def _restore(checkpoints: ocp.CheckpointManager, step: int, like: dict[str, Any]) -> dict[str, Any]:
     items: dict[str, Any] = {
         name: ocp.args.StandardRestore(jax.tree.map(ocp.utils.to_shape_dtype_struct, part))
         for name, part in like.items()
     }
     items["fingerprint"] = ocp.args.JsonRestore()
-    folder = f"{checkpoints.directory}/{steps_done}"
+    folder = f"{checkpoints.directory}/{step}"
     try:
-        restored = checkpoints.restore(steps_done, args=ocp.args.Composite(**items))
-        whole = all(int(fingerprint(restored[n])) == restored["fingerprint"][n] for n in like)
-    except Exception as error:  # orbax meets damage with whatever its parts raise
+        restored = checkpoints.restore(step, args=ocp.args.Composite(**items))
+        checksums = {name: int(fingerprint(restored[name])) for name in like}
+        is_intact = checksums.items() <= restored["fingerprint"].items()
+    except Exception as error:  # the parts of orbax raise errors of many types
         raise UserError(_damaged(folder)) from error
-    if not whole:
+    if not is_intact:
         raise UserError(_damaged(folder))
     return {name: restored[name] for name in like}
 

@@ -1,4 +1,4 @@
-"""How a step is computed on the device at hand: what ``compute.*`` asks for, and what "auto" resolves to."""
+"""The execution plan: how training is computed on the devices at hand, from the section ``compute`` of a config."""
 
 import dataclasses
 from typing import Literal
@@ -6,126 +6,138 @@ from typing import Literal
 from lm_mia import config
 from lm_mia.config import validate
 from lm_mia.errors import UserError
-from lm_mia.model import transformer
 from lm_mia.model.attention import AttentionKind
+from lm_mia.model.transformer import ModelConfig
 
-_CPU_TOKENS, _DEVICE_TOKENS = 2048, 8192  # of a micro-batch
-_CPU_CHUNK, _DEVICE_CHUNK = 512, 4096  # tokens whose logits are held at once
-_UNKNOWN_BYTES = 16 * 2**30  # of memory, for a device that does not tell
+_CPU_TOKENS, _DEVICE_TOKENS = 2048, 8192  # tokens per micro-batch
+_CPU_CHUNK_TOKENS, _DEVICE_CHUNK_TOKENS = 512, 4096
+_UNKNOWN_MEMORY_BYTES = 16 * 2**30  # assumed for a device that does not report its memory
 
 
 @dataclasses.dataclass(frozen=True)
 class ExecutionPlan:
-    """A resolved ``config.Compute``, for one device."""
+    """A resolved `lm_mia.config.Compute`, for one device."""
 
-    way: transformer.Way
+    model_config: ModelConfig
+    """The model, with attention, scan_layers and remat resolved."""
     micro_batch_size: int
-    """Rows that a device takes at once."""
+    """Number of packed sequences that a device processes at once."""
     chunk_tokens: int
-    """Tokens whose logits are held at once."""
+    """Number of tokens whose logits are in memory at once."""
     attention_reason: str
-    """Why this attention."""
+    """Why this implementation of attention was chosen."""
 
     def __str__(self) -> str:
-        layers = "scanned" if self.way.scanned else "unrolled"
+        model = self.model_config
+        layers = "scanned" if model.scan_layers else "unrolled"
         return (
-            f"attention {self.way.attention} ({self.attention_reason}), layers {layers}, remat {self.way.remat}, "
-            f"micro-batches of {self.micro_batch_size} rows"
+            f"attention {model.attention} ({self.attention_reason}), layers {layers}, remat {model.remat}, "
+            f"micro-batches of {self.micro_batch_size} packed sequences"
         )
 
 
 def plan_execution(
-    asked: config.Compute,
-    shape: transformer.ModelConfig,
+    compute: config.Compute,
+    model_config: ModelConfig,
     batch_size: int,
     platform: str,
     memory_bytes: int | None = None,
-    devices: int = 1,
+    num_devices: int = 1,
 ) -> ExecutionPlan:
-    """What is done on a platform ("cpu", "gpu" or "tpu").
+    """Returns the plan for a platform: what the config requests, and what is fastest where it requests "auto".
 
-    Micro-batches: small ones fit memory and leave few empty rows in the last one of a batch; large ones keep a device
-    busy. About 2,048 tokens on CPU and 8,192 elsewhere, and at most an eighth of a device's samples, did best.
+    Micro-batches: small ones save memory and leave few empty sequences in the last micro-batch of a batch; large ones
+    keep a device busy. About 2,048 tokens on CPUs and 8,192 elsewhere, and at most an eighth of a device's samples,
+    were fastest.
 
-    Layers: unrolled and kept, which is fastest, where what they keep for the backward pass fits in half of the memory;
-    else scanned and computed again.
+    Layers: unrolled and without rematerialization, which is fastest, if the activations that they keep for the backward
+    pass take less than half of the memory; else scanned and recomputed.
 
     Args:
-      asked: of the config.
-      shape: of the model.
-      batch_size: samples a step.
-      platform: as JAX names it.
-      memory_bytes: of a device, if known.
-      devices: that share each batch.
+      compute: the section of the config.
+      model_config: the model.
+      batch_size: number of samples per step.
+      platform: "cpu", "gpu" or "tpu", as JAX names it.
+      memory_bytes: memory of a device, if known.
+      num_devices: number of devices that share each batch.
 
     Raises:
-      UserError: if an attention is asked for that does not exist here.
+      UserError: if the requested implementation of attention does not support the platform or the model.
     """
-    head_width = shape.width // shape.heads
-    kind, because = choose_attention(
-        asked.attention, platform, shape.dtype, head_width, shape.length_tokens
+    attention, reason = choose_attention(
+        compute.attention,
+        platform,
+        model_config.dtype,
+        model_config.width // model_config.heads,
+        model_config.length_tokens,
     )
-    on_cpu = platform == "cpu"
-    tokens = _CPU_TOKENS if on_cpu else _DEVICE_TOKENS
-    share = -(-batch_size // devices)
-    rows = max(min(tokens // shape.length_tokens, share // 8), 1)
-    micro_batch_size = min(asked.micro_batch_size or rows, share)
-    fits = kept_bytes(shape, kind, micro_batch_size) < (memory_bytes or _UNKNOWN_BYTES) / 2
-    scanned = {"auto": not (on_cpu or fits), "scanned": True, "unrolled": False}[asked.layers]
-    remat = asked.remat
+    is_cpu = platform == "cpu"
+    tokens = _CPU_TOKENS if is_cpu else _DEVICE_TOKENS
+    samples_per_device = -(-batch_size // num_devices)
+    default_size = max(min(tokens // model_config.length_tokens, samples_per_device // 8), 1)
+    micro_batch_size = min(compute.micro_batch_size or default_size, samples_per_device)
+    kept_bytes = activation_bytes(model_config, attention, micro_batch_size)
+    fits = kept_bytes < (memory_bytes or _UNKNOWN_MEMORY_BYTES) / 2
+    scan_layers = {"auto": not (is_cpu or fits), "scanned": True, "unrolled": False}[compute.layers]
+    remat = compute.remat
     if remat == "auto":
-        remat = "full" if scanned else "none"
+        remat = "full" if scan_layers else "none"
     return ExecutionPlan(
-        way=transformer.Way(kind, scanned, remat),
+        model_config=dataclasses.replace(
+            model_config, attention=attention, scan_layers=scan_layers, remat=remat
+        ),
         micro_batch_size=micro_batch_size,
-        chunk_tokens=_CPU_CHUNK if on_cpu else _DEVICE_CHUNK,
-        attention_reason=because,
+        chunk_tokens=_CPU_CHUNK_TOKENS if is_cpu else _DEVICE_CHUNK_TOKENS,
+        attention_reason=reason,
     )
 
 
-def kept_bytes(shape: transformer.ModelConfig, kind: AttentionKind, micro_batch_size: int) -> float:
-    """An estimate of what the layers keep for the backward pass of a micro-batch, without rematerialisation.
+def activation_bytes(
+    model_config: ModelConfig, attention: AttentionKind, micro_batch_size: int
+) -> float:
+    """Estimates the memory of the activations that layers keep for the backward pass, without rematerialization.
 
-    About 18 activations of a token's width a layer, in the activations' type, and 4 in float32; and all attention
-    weights where attention keeps them (xla).
+    Per layer and token, these are about 18 vectors of the model's width in the dtype of activations and 4 in float32,
+    and, if attention is "xla", all attention weights.
     """
-    size = 2 if shape.dtype == "bfloat16" else 4
-    tokens = micro_batch_size * shape.length_tokens
-    of_token = shape.width * (18 * size + 16)
-    weights = shape.heads * shape.length_tokens * (4 + size) * 0.6 if kind == "xla" else 0
-    return shape.layers * tokens * (of_token + weights)
+    itemsize = 2 if model_config.dtype == "bfloat16" else 4
+    num_tokens = micro_batch_size * model_config.length_tokens
+    vectors = model_config.width * (18 * itemsize + 16)
+    weights = model_config.heads * model_config.length_tokens * (4 + itemsize) * 0.6
+    per_token = vectors + (weights if attention == "xla" else 0)
+    return model_config.layers * num_tokens * per_token
 
 
 def choose_attention(
-    asked: Literal["auto", "xla", "cudnn", "pallas"],
+    requested: Literal["auto", "xla", "cudnn", "pallas"],
     platform: str,
     dtype: str,
     head_width: int,
     length_tokens: int,
 ) -> tuple[AttentionKind, str]:
-    """The way that is taken, and why, for the log.
+    """Returns the implementation of attention to use, and the reason, for the log.
 
     Raises:
-      UserError: if the way that is asked for does not exist here.
+      UserError: if the requested implementation does not support the platform or the model.
     """
-    why_not: dict[AttentionKind, list[str]] = {"cudnn": [], "pallas": [], "xla": []}
+    obstacles: dict[AttentionKind, list[str]] = {"cudnn": [], "pallas": [], "xla": []}
     if platform not in ("gpu", "cuda"):
-        why_not["cudnn"].append(f"it needs an NVIDIA GPU, this is a {platform}")
+        obstacles["cudnn"].append(f"it needs an NVIDIA GPU, this is a {platform}")
     if platform != "tpu":
-        why_not["pallas"].append(f"it needs a TPU, this is a {platform}")
-    for kind, hurdles in why_not.items():
-        hurdles += validate.unmet_attention_requirements(kind, dtype, head_width, length_tokens)
-    if asked != "auto":
-        if why_not[asked]:
+        obstacles["pallas"].append(f"it needs a TPU, this is a {platform}")
+    for kind, problems in obstacles.items():
+        problems += validate.unmet_attention_requirements(kind, dtype, head_width, length_tokens)
+    if requested != "auto":
+        if obstacles[requested]:
             raise UserError(
-                f"compute.attention={asked!r}: {'; '.join(why_not[asked])}; "
+                f"compute.attention={requested!r}: {'; '.join(obstacles[requested])}; "
                 "set --config.compute.attention=auto"
             )
-        return asked, "asked for"
+        return requested, "requested"
     for kind in ("cudnn", "pallas"):
-        if not why_not[kind]:
+        if not obstacles[kind]:
             return kind, f"fastest on {platform}"
     if platform == "cpu":
-        return "xla", "the one for CPUs"
+        return "xla", "the only one for CPUs"
     fast: AttentionKind = "pallas" if platform == "tpu" else "cudnn"
-    return "xla", f"slower than {fast}, but {'; '.join(why_not[fast])}"
+    return "xla", f"slower than {fast}, but {'; '.join(obstacles[fast])}"

@@ -26,7 +26,7 @@ from lm_mia.data.population import Population
 from lm_mia.errors import UserError
 from lm_mia.model import flops, transformer
 from lm_mia.train import batching, checkpoint
-from lm_mia.train.checkpoint import State
+from lm_mia.train.checkpoint import TrainState
 from lm_mia.train.execution import ExecutionPlan
 from lm_mia.train.optimizer import learning_rates, optimizer
 from lm_mia.train.step import (
@@ -62,7 +62,7 @@ class Trainer:
     """What all models of a recipe share: data, settings, devices, and functions that are compiled on first use."""
 
     population: Population
-    model: transformer.ModelConfig
+    model: transformer.TransformerLM
     optimizer_config: config.Optimizer
     train_config: config.Train
     plan: ExecutionPlan
@@ -76,7 +76,7 @@ class Trainer:
     @functools.cached_property
     def step(self) -> Step:
         """The compiled update; see `lm_mia.train.step.make_step`."""
-        return make_step(self.model, self.optimizer_config, self.plan, self.mesh)
+        return make_step(self.model, self.optimizer_config, self.plan.chunk_tokens, self.mesh)
 
     def pack(
         self, population: Population, ids_B: np.ndarray
@@ -115,12 +115,12 @@ class Trainer:
 
     @functools.cached_property
     def _loss(self) -> Loss:
-        return make_loss(self.model, self.plan, self.mesh)
+        return make_loss(self.model, self.plan.chunk_tokens, self.mesh)
 
     def padded_tokens(self, stats: batching.BatchStats) -> int:
         """Returns the number of tokens that the devices compute for a batch, padding included."""
         sequences = stats.num_micro_batches * self.plan.micro_batch_size * self.mesh.size
-        return sequences * self.model.length_tokens
+        return sequences * self.model.config.length_tokens
 
     def throughput(
         self, num_tokens: float, sum_squared_lengths: float, seconds: float
@@ -135,7 +135,7 @@ class Trainer:
         Returns:
           {"tokens_per_second", "mfu"}; mfu is None if the peak rate of the device is unknown.
         """
-        m, peak = self.model, flops.device_peak(self.mesh.devices.flat[0].device_kind)
+        m, peak = self.model.config, flops.device_peak(self.mesh.devices.flat[0].device_kind)
         useful = flops.training(m.layers, m.width, m.vocab_size, num_tokens, sum_squared_lengths)
         mfu = useful / seconds / (peak * self.mesh.size) if peak else None
         return {"tokens_per_second": round(num_tokens / seconds), "mfu": mfu}
@@ -189,10 +189,10 @@ def train_model(
         if start == steps:
             return
         if start:
-            like = checkpoint.abstract(trainer.model, trainer.tx, trainer.mesh)
+            like = checkpoint.abstract_state(trainer.model, trainer.tx, trainer.mesh)
             state = checkpoint.restore(checkpoints, start, like)
         else:
-            state = checkpoint.fresh(seeds.init_seed, trainer.model, trainer.tx, trainer.mesh)
+            state = checkpoint.init_state(seeds.init_seed, trainer.model, trainer.tx, trainer.mesh)
         log = _TrainingLog(trainer, seeds, steps, start, report)
         saved = time.monotonic()
         previous_metrics: tuple[int, dict[str, jax.Array]] | None = None
@@ -215,7 +215,7 @@ def train_model(
                 values = finite_metrics(step, metrics)
                 log.report_metrics(step, order.epoch(step), values, float(learning_rate_T[step]))
             if step + 1 in validation_steps:
-                log.report_validation(step + 1, trainer.validation_loss(state["params"]))
+                log.report_validation(step + 1, trainer.validation_loss(state.params))
             log.report_progress(step + 1, now)
 
             is_stopping = should_stop(step + 1) and not is_last
@@ -225,7 +225,7 @@ def train_model(
                 if not _is_finite(state):
                     problem = "weights or moments not finite"
                     raise _diverged_error(seeds, problem, step, values, order.ids(step))
-                checkpoint.save(checkpoints, step + 1, state)
+                checkpoint.save(checkpoints, state)
                 saved = time.monotonic()
             if is_stopping:
                 raise PreemptedError
@@ -334,7 +334,7 @@ def _is_save_due(step: int, is_due: bool) -> bool:
 
 
 @jax.jit
-def _is_finite(state: State) -> jax.Array:
+def _is_finite(state: TrainState) -> jax.Array:
     """Returns whether every number of a state is finite."""
     return jnp.array([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(state)]).all()
 

@@ -1,7 +1,7 @@
-"""The compiled update of a row: a batch in micro-batches, over the devices of a mesh.
+"""The compiled training step: one update from a batch in micro-batches, over the devices of a mesh.
 
-R: rows of a micro-batch on one device, L: tokens of a row, M: rows of a micro-batch over all devices, N: micro-batches
-that a batch may need.
+R: packed sequences of a micro-batch on one device, M: packed sequences of a micro-batch over all devices,
+L: tokens of a packed sequence, N: the largest number of micro-batches that a batch may need.
 """
 
 from collections.abc import Callable
@@ -14,152 +14,172 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from lm_mia import config
-from lm_mia.model import losses, transformer
+from lm_mia.model import losses
+from lm_mia.model.transformer import Params, TransformerLM
 from lm_mia.train import sharding
 from lm_mia.train.batching import PackedBatch
-from lm_mia.train.checkpoint import State
-from lm_mia.train.execution import ExecutionPlan
+from lm_mia.train.checkpoint import TrainState
 from lm_mia.train.optimizer import optimizer
 
-Step = Callable[..., tuple[State, dict[str, jax.Array]]]
+Step = Callable[..., tuple[TrainState, dict[str, jax.Array]]]
 Loss = Callable[..., jax.Array]
 
-_ROWS = PartitionSpec(None, sharding.AXIS)
+_BATCH = PartitionSpec(None, sharding.AXIS)
 
 
 def make_step(
-    model: transformer.ModelConfig,
-    optimizer_config: config.Optimizer,
-    plan: ExecutionPlan,
-    mesh: Mesh,
+    model: TransformerLM, optimizer_config: config.Optimizer, chunk_tokens: int, mesh: Mesh
 ) -> Step:
-    """The update: (state, rows, trips, predicted, learning_rate) -> (new state, metrics of the state before it).
+    """Returns the compiled update.
 
-    The gradient of the mean loss over all predicted tokens of a batch is the sum of those of its micro-batches, divided
-    once. Their number is not part of the compiled shape, so batches of any number of rows share one executable, and so
-    do all rows of a recipe. Devices work apart until their sums are added (`sharding`). The state is donated.
+    It is called with ``(state, batch, num_micro_batches, num_targets, learning_rate)``, of which the state is donated:
 
-    Args of the step:
-      state: of `checkpoint.fresh` or `checkpoint.restore`, on the mesh.
-      rows: of `place`.
-      num_micro_batches, num_targets: of `batching.BatchStats`.
-      learning_rate: of the step.
+    - state: a `TrainState` on the mesh, as `checkpoint.init_state` and `checkpoint.restore` return it.
+    - batch: as `to_global_array` returns it.
+    - num_micro_batches, num_targets: of `batching.BatchStats`.
+    - learning_rate: for this step.
 
-    Returns:
-      metrics are {"loss_nats", "gradient_norm"}: mean loss a predicted token, and norm before clipping.
+    It returns the new state, and ``{"loss_nats", "gradient_norm"}`` of the old one: the mean loss per predicted token,
+    and the norm of the gradient before clipping.
+
+    The gradient of the mean loss over all predicted tokens is the sum of the gradients of the micro-batches, divided
+    once. The number of micro-batches is not part of the compiled shapes, so that batches of any size, and all models of
+    a recipe, share one executable. Devices do not communicate before their sums are added; see `sharding`.
+
+    Args:
+      model: the model.
+      optimizer_config: settings of the optimizer.
+      chunk_tokens: number of tokens whose logits are in memory at once.
+      mesh: the devices.
     """
     tx = optimizer(optimizer_config)
 
-    def gradients(
-        params: transformer.Params, rows: PackedBatch, trips: jax.Array, specs: Any
-    ) -> Any:
-        whole = _prepared(params, model, plan, specs)
+    def sum_gradients(
+        params: Params, batch: PackedBatch, num_micro_batches: jax.Array, specs: Any
+    ) -> tuple[jax.Array, Params]:
+        params = _gather(params, model, specs)
 
-        def micro_batch(i: jax.Array, carry: tuple[jax.Array, Any]) -> tuple[jax.Array, Any]:
-            value, found = jax.value_and_grad(_loss)(whole, _at(rows, i), model, plan)
-            return carry[0] + value, jax.tree.map(jnp.add, carry[1], found)
+        def add_micro_batch(
+            i: jax.Array, sums: tuple[jax.Array, Params]
+        ) -> tuple[jax.Array, Params]:
+            loss, grads = jax.value_and_grad(_loss)(
+                params, _micro_batch(batch, i), model, chunk_tokens
+            )
+            return sums[0] + loss, jax.tree.map(jnp.add, sums[1], grads)
 
-        zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), whole)
-        total, found = jax.lax.fori_loop(0, trips, micro_batch, (jnp.float32(0), zeros))
-        found = found if plan.way.scanned else transformer.stacked(found)
-        return jax.lax.psum(total, sharding.AXIS), sharding.summed(found, specs)
+        zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params)
+        loss, grads = jax.lax.fori_loop(
+            0, num_micro_batches, add_micro_batch, (jnp.float32(0), zeros)
+        )
+        return jax.lax.psum(loss, sharding.AXIS), sharding.reduce_scatter(grads, specs)
 
     def step(
-        state: State,
-        rows: PackedBatch,
-        trips: jax.Array,
-        predicted: jax.Array,
+        state: TrainState,
+        batch: PackedBatch,
+        num_micro_batches: jax.Array,
+        num_targets: jax.Array,
         learning_rate: jax.Array,
-    ) -> tuple[State, dict[str, jax.Array]]:
-        specs = sharding.specs(state["params"], mesh)
-        total, grads = jax.shard_map(
-            lambda params, rows, trips: gradients(params, rows, trips, specs),
+    ) -> tuple[TrainState, dict[str, jax.Array]]:
+        specs = sharding.partition_specs(state.params, mesh)
+        loss, grads = jax.shard_map(
+            lambda params, batch, count: sum_gradients(params, batch, count, specs),
             mesh=mesh,
-            in_specs=(specs, _ROWS, PartitionSpec()),
+            in_specs=(specs, _BATCH, PartitionSpec()),
             out_specs=(PartitionSpec(), specs),
             check_vma=False,
-        )(state["params"], rows, trips)
-        grads = jax.tree.map(lambda g: g / predicted, grads)
-        # Elementwise but for the norm, and all split alike: the compiler adds one sum of a number.
-        update, opt = tx.update(grads, state["opt"], state["params"])
-        update = jax.tree.map(lambda u: -learning_rate * u, update)
-        new = {"params": optax.apply_updates(state["params"], update), "opt": opt}
-        metrics = {"loss_nats": total / predicted, "gradient_norm": optax.tree.norm(grads)}
-        return jax.lax.with_sharding_constraint(new, sharding.shardings(new, mesh)), metrics
+        )(state.params, batch, num_micro_batches)
+        grads = jax.tree.map(lambda g: g / num_targets, grads)
+        # All arrays are sharded alike and all operations but the norm are elementwise, so that the compiler adds
+        # a single collective, the sum of one number.
+        updates, opt_state = tx.update(grads, state.opt_state, state.params)
+        updates = jax.tree.map(lambda u: -learning_rate * u, updates)
+        params: Any = optax.apply_updates(state.params, updates)
+        new_state = TrainState(step=state.step + 1, params=params, opt_state=opt_state)
+        metrics = {"loss_nats": loss / num_targets, "gradient_norm": optax.tree.norm(grads)}
+        shardings = sharding.named_shardings(new_state, mesh)
+        return jax.lax.with_sharding_constraint(new_state, shardings), metrics
 
     return jax.jit(step, donate_argnums=0)
 
 
-def make_loss(model: transformer.ModelConfig, plan: ExecutionPlan, mesh: Mesh) -> Loss:
-    """Of samples, without an update: (params, rows, trips, predicted) -> mean loss in nats a predicted token."""
+def make_loss(model: TransformerLM, chunk_tokens: int, mesh: Mesh) -> Loss:
+    """Returns the compiled mean loss of a batch, in nats per predicted token, without an update.
 
-    def total(
-        params: transformer.Params, rows: PackedBatch, trips: jax.Array, specs: Any
+    It is called with ``(params, batch, num_micro_batches, num_targets)``; see `make_step`.
+    """
+
+    def sum_losses(
+        params: Params, batch: PackedBatch, num_micro_batches: jax.Array, specs: Any
     ) -> jax.Array:
-        whole = _prepared(params, model, plan, specs)
+        params = _gather(params, model, specs)
 
-        def micro_batch(i: jax.Array, total: jax.Array) -> jax.Array:
-            return total + _loss(whole, _at(rows, i), model, plan)
+        def add_micro_batch(i: jax.Array, total: jax.Array) -> jax.Array:
+            return total + _loss(params, _micro_batch(batch, i), model, chunk_tokens)
 
-        return jax.lax.psum(jax.lax.fori_loop(0, trips, micro_batch, jnp.float32(0)), sharding.AXIS)
+        total = jax.lax.fori_loop(0, num_micro_batches, add_micro_batch, jnp.float32(0))
+        return jax.lax.psum(total, sharding.AXIS)
 
-    def mean(
-        params: transformer.Params, rows: PackedBatch, trips: jax.Array, predicted: jax.Array
+    def mean_loss(
+        params: Params, batch: PackedBatch, num_micro_batches: jax.Array, num_targets: jax.Array
     ) -> jax.Array:
-        specs = sharding.specs(params, mesh)
-        summed = jax.shard_map(
-            lambda params, rows, trips: total(params, rows, trips, specs),
+        specs = sharding.partition_specs(params, mesh)
+        total = jax.shard_map(
+            lambda params, batch, count: sum_losses(params, batch, count, specs),
             mesh=mesh,
-            in_specs=(specs, _ROWS, PartitionSpec()),
+            in_specs=(specs, _BATCH, PartitionSpec()),
             out_specs=PartitionSpec(),
             check_vma=False,
-        )
-        return summed(params, rows, trips) / predicted
+        )(params, batch, num_micro_batches)
+        return total / num_targets
 
-    return jax.jit(mean)
+    return jax.jit(mean_loss)
 
 
-def to_global_array(rows: PackedBatch, mesh: Mesh) -> PackedBatch:
-    """Each process's rows of a batch (of the mesh's devices that are its own, `mine`) as arrays over the mesh."""
-    split = NamedSharding(mesh, _ROWS)
+def to_global_array(batch: PackedBatch, mesh: Mesh) -> PackedBatch:
+    """Returns a batch as arrays over the mesh, from the packed sequences for this process's devices.
 
-    def one(local_NxMxL: np.ndarray) -> jax.Array:
-        N, _, L = local_NxMxL.shape
-        whole = (N, local_NxMxL.shape[1] // len(local_device_indices(mesh)) * mesh.size, L)
-        return jax.make_array_from_process_local_data(split, local_NxMxL, whole)
+    See `local_device_indices`.
+    """
+    batch_sharding = NamedSharding(mesh, _BATCH)
 
-    return PackedBatch(*(one(array) for array in rows))
+    def convert(local_NxMxL: np.ndarray) -> jax.Array:
+        N, local_M, L = local_NxMxL.shape
+        shape = (N, local_M // len(local_device_indices(mesh)) * mesh.size, L)
+        return jax.make_array_from_process_local_data(batch_sharding, local_NxMxL, shape)
+
+    return PackedBatch(*(convert(array) for array in batch))
 
 
 def local_device_indices(mesh: Mesh) -> list[int]:
-    """Which of the mesh's devices are this process's."""
+    """Returns the positions in the mesh of the devices that belong to this process."""
     return [i for i, d in enumerate(mesh.devices.flat) if d.process_index == jax.process_index()]
 
 
-def _prepared(
-    params: transformer.Params, shape: transformer.ModelConfig, choice: ExecutionPlan, specs: Any
-) -> transformer.Params:
-    """Whole parameters as the micro-batches use them.
+def _gather(params: Params, model: TransformerLM, specs: Any) -> Params:
+    """Returns whole parameters from each device's shards, as the micro-batches use them.
 
-    Weights of layers are gathered in the activations' type: their gradient in a micro-batch has that precision anyway,
-    and sums over micro-batches are float32. Embeddings stay float32, since many tokens add to one of their rows.
+    Kernels are gathered in the dtype of activations: their gradient for a micro-batch has that precision anyway, and
+    sums over micro-batches are float32. Embeddings stay float32, since many tokens add to the same embedding.
     """
 
-    def rough(weight: jax.Array) -> jax.Array:
-        return weight.astype(shape.dtype) if weight.ndim > 2 else weight
+    def cast(path: Any, weight: jax.Array) -> jax.Array:
+        is_kernel = path[-1].key == "kernel"
+        return weight.astype(model.config.dtype) if is_kernel else weight
 
-    params = params | {"layers": jax.tree.map(rough, params["layers"])}
-    whole = sharding.gathered(params, specs)
-    return whole if choice.way.scanned else transformer.unstacked(whole)
+    return sharding.all_gather(jax.tree.map_with_path(cast, params), specs)
 
 
-def _at(rows: PackedBatch, i: jax.Array) -> PackedBatch:
-    return PackedBatch(*(jax.lax.dynamic_index_in_dim(array, i, keepdims=False) for array in rows))
+def _micro_batch(batch: PackedBatch, i: jax.Array) -> PackedBatch:
+    return PackedBatch(*(jax.lax.dynamic_index_in_dim(array, i, keepdims=False) for array in batch))
 
 
 def _loss(
-    params: transformer.Params, rows: Any, shape: transformer.ModelConfig, choice: ExecutionPlan
+    params: Params, micro_batch: PackedBatch, model: TransformerLM, chunk_tokens: int
 ) -> jax.Array:
-    x_RxL, segment_RxL, position_RxL = rows
-    h_RxLxD = transformer.hidden(params, x_RxL, segment_RxL, position_RxL, shape.dtype, choice.way)
-    return losses.packed_loss(h_RxLxD, params["embed_VxD"], x_RxL, segment_RxL, choice.chunk_tokens)
+    """Returns the sum of the losses of all predicted tokens, in nats."""
+    x_RxL, segments_RxL, positions_RxL = micro_batch
+    h_RxLxD: Any = model.apply(
+        {"params": params}, x_RxL, segments_RxL, positions_RxL, method="hidden"
+    )
+    embedding_VxD = params["token_embed"]["embedding"]
+    return losses.packed_loss(h_RxLxD, embedding_VxD, x_RxL, segments_RxL, chunk_tokens)

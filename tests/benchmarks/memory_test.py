@@ -1,6 +1,7 @@
 """The benchmark of planned memory, on the compiler that is always there: the CPU's."""
 
 import argparse
+import dataclasses
 import importlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,8 +30,8 @@ def memory() -> Iterator[ModuleType]:
 
 
 def choice(attention: Any = "xla", rows: int = 2) -> execution.ExecutionPlan:
-    way = transformer.Way(attention, scanned=True)
-    return execution.ExecutionPlan(way, rows, chunk_tokens=128, attention_reason="")
+    model_config = dataclasses.replace(SHAPE, attention=attention, scan_layers=True)
+    return execution.ExecutionPlan(model_config, rows, chunk_tokens=128, attention_reason="")
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +84,7 @@ def test_one_of_the_settings_is_the_automatic_one(memory):
     on_80_gb = execution.plan_execution(
         config.Compute(), shape, 128, "gpu", 3 * memory.DEVICE_BYTES // 4
     )
-    assert [choice.way for choice, auto in found if auto] == [on_80_gb.way]
+    assert [choice.model_config for choice, auto in found if auto] == [on_80_gb.model_config]
 
 
 def test_a_compiler_that_is_not_there_is_one_line_that_says_so(memory, monkeypatch):

@@ -32,7 +32,7 @@ def test_ours_and_padded_batches_give_the_losses_of_the_plain_forward_pass(
 ):
     population = scoring.c4_like.population(21, SMALL.vocab_size, scale=16)
     params = parameters(SMALL)
-    monkeypatch.setattr(scoring.transformer, "init", lambda key, shape: params)
+    monkeypatch.setattr(scoring.transformer, "init_params", lambda model, key: params)
     c = argparse.Namespace(nanodo=None, transformers=False, micro_batch_size=2)
     scorer, found = scoring.ways(population, SMALL, c)
     assert scorer.micro_batch_size == 2
@@ -136,17 +136,18 @@ def test_flops_are_those_of_the_rows_that_calls_have(scoring: ModuleType):
 
 def test_our_parameters_as_gpt_2_has_them(scoring: ModuleType):
     params = parameters(SHAPE)
+    attn = params["blocks"]["attn"]
     told = scoring.transformers_peer.theirs(params)
     assert sum(leaf.size for leaf in told.values()) == (
         flops.num_parameters(2, 128, 512, 64) + 512 * 128  # the tied embedding has two names
     )
     x_D = np.random.default_rng(0).normal(size=128)
-    query_HxK = np.einsum("d,dhk->hk", x_D, params["layers"]["query_DxHxK"][1])
-    value_HxK = np.einsum("d,dhk->hk", x_D, params["layers"]["value_DxHxK"][1])
+    query_HxK = np.einsum("d,dhk->hk", x_D, attn["query"]["kernel"][1])
+    value_HxK = np.einsum("d,dhk->hk", x_D, attn["value"]["kernel"][1])
     all_D3 = x_D @ told["transformer.h.1.attn.c_attn.weight"]
     np.testing.assert_allclose(all_D3[:128], query_HxK.ravel(), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(all_D3[256:], value_HxK.ravel(), rtol=1e-4, atol=1e-5)
-    out_D = np.einsum("hk,hkd->d", value_HxK, params["layers"]["out_HxKxD"][1])
+    out_D = np.einsum("hk,hkd->d", value_HxK, attn["out"]["kernel"][1])
     theirs_D = value_HxK.ravel() @ told["transformer.h.1.attn.c_proj.weight"]
     np.testing.assert_allclose(theirs_D, out_D, rtol=1e-4, atol=1e-5)
 

@@ -80,10 +80,13 @@ def test_our_parameters_under_their_names(steps: ModuleType):
     of = told["blocks_1"]
     assert set(told) == {"embed", "pos_embed", "blocks_0", "blocks_1", "out_ln"}
     for theirs, ours in (
-        (of["CausalAttn_0"]["value"]["kernel"], params["layers"]["value_DxHxK"][1]),
-        (of["CausalAttn_0"]["attn_out_proj"]["kernel"], params["layers"]["out_HxKxD"][1]),
-        (of["Mlp_0"]["Dense_1"]["kernel"], params["layers"]["out_FxD"][1]),
-        (told["pos_embed"]["embedding"], params["position_LxD"]),
+        (of["CausalAttn_0"]["value"]["kernel"], params["blocks"]["attn"]["value"]["kernel"][1]),
+        (
+            of["CausalAttn_0"]["attn_out_proj"]["kernel"],
+            params["blocks"]["attn"]["out"]["kernel"][1],
+        ),
+        (of["Mlp_0"]["Dense_1"]["kernel"], params["blocks"]["mlp"]["down"]["kernel"][1]),
+        (told["pos_embed"]["embedding"], params["pos_embed"]["embedding"]),
     ):
         assert np.array_equal(theirs, ours)
     assert sum(leaf.size for leaf in jax.tree.leaves(told)) == flops.num_parameters(2, 128, 512, 64)

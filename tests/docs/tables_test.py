@@ -174,7 +174,9 @@ def extracted(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(devices, "environments", lambda *_: ("cpu", [{}]))
         patch.setattr(backend, "start", lambda _: SimpleNamespace(mesh=None, own=None))
-        patch.setattr(scorer, "restore_params", lambda row, step, shape, *_: parameters(shape))
+        patch.setattr(
+            scorer, "restore_params", lambda row, step, model, *_: parameters(model.config)
+        )
         pipeline.extract(task, open_population(recipe.population_folder), display)
     return workdir
 

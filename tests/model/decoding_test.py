@@ -1,3 +1,5 @@
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -6,38 +8,71 @@ from quick_compilation import quickly_compiled
 from slow_model import parameters, slow_forward
 
 from lm_mia import stats
-from lm_mia.model import decoding, transformer
+from lm_mia.model import decoding
+from lm_mia.model.transformer import ModelConfig, Params, TransformerLM
 
-SHAPE = transformer.ModelConfig(layers=2, width=8, heads=2, vocab_size=11, length_tokens=12)
+CONFIG = ModelConfig(layers=2, width=8, heads=2, vocab_size=11, length_tokens=12)
+MODEL = TransformerLM(CONFIG)
 GREEDY, SAMPLED = stats.SamplingScheme(temperature=0), stats.SamplingScheme()
 KEYS = jax.random.split(jax.random.key(5), 6)
-# Less sure of itself than after training, and less unsure than when fresh.
-PARAMS: transformer.Params = jax.tree.map(lambda p: 3 * p, parameters(SHAPE))
+# Logits that are smaller than those of a trained model, and larger than those of a new one.
+PARAMS: Params = jax.tree.map(lambda p: 3 * p, parameters(CONFIG))
 pytestmark = pytest.mark.usefixtures("quickly_compiled")
 __all__ = ["quickly_compiled"]  # a fixture
 
 
 def prefixes(B: int = 6, P: int = 4) -> np.ndarray:
-    """<eos> (1) and <unk> (3) inside them are tokens like any other."""
+    """Returns random prefixes; <eos> (1) and <unk> (3) inside them are tokens like any other."""
     x_BxP = np.random.default_rng(0).integers(0, 11, (B, P)).astype(np.int32)
     x_BxP[1, 2], x_BxP[2, 1] = 1, 3
     return x_BxP
 
 
-def slow(prefix_P: np.ndarray, tokens: int) -> list[int]:
-    """Everything computed anew for every token."""
+def generate(
+    prefix_BxP, key_B=KEYS, num_tokens: int = 8, scheme: stats.SamplingScheme = SAMPLED
+) -> np.ndarray:
+    return np.asarray(decoding.generate(MODEL, PARAMS, prefix_BxP, key_B, num_tokens, scheme))
+
+
+def slow_generate(prefix_P: np.ndarray, num_tokens: int) -> list[int]:
+    """Returns greedy text, for which everything is computed again for every token."""
     x = prefix_P
-    for _ in range(tokens):
+    for _ in range(num_tokens):
         x = np.append(x, slow_forward(PARAMS, x)[-1].argmax())
     return x[len(prefix_P) :].tolist()
 
 
 @pytest.mark.parametrize("P", [1, 4, 7])
-def test_greedy_text_is_that_of_a_model_without_a_cache(P: int):
+def test_greedy_text_equals_that_of_a_model_without_a_cache(P: int):
     x_BxP = prefixes(P=max(P, 3))[:, :P]
-    written_BxG = decoding.write(PARAMS, x_BxP, KEYS, SHAPE, 5, GREEDY)
-    assert written_BxG.tolist() == [slow(prefix_P, 5) for prefix_P in x_BxP]
-    assert len({tuple(text) for text in written_BxG.tolist()}) > 1
+    text_BxG = generate(x_BxP, num_tokens=5, scheme=GREEDY)
+    assert text_BxG.tolist() == [slow_generate(prefix_P, 5) for prefix_P in x_BxP]
+    assert len({tuple(text) for text in text_BxG.tolist()}) > 1
+
+
+@pytest.mark.parametrize("calls", [(9,), (4, 5), (1, 1, 3, 4)])
+def test_cached_activations_equal_those_of_one_call(calls: tuple[int, ...]):
+    """For any division of a sequence into calls; the cache ends up with the number of tokens."""
+    x_BxT = prefixes(P=9)
+    decoder = MODEL.clone(decode=True)
+    cache: Any = decoding.empty_cache(decoder, len(x_BxT), 12)
+    low, parts = 0, []
+    for size in calls:
+        positions = np.broadcast_to(np.arange(low, low + size), (len(x_BxT), size))
+        logits, updated = decoder.apply(
+            {"params": PARAMS, "cache": cache},
+            x_BxT[:, low : low + size],
+            None,
+            positions,
+            mutable=["cache"],
+        )
+        cache, low = updated["cache"], low + size
+        parts.append(logits)
+    expected = MODEL.apply({"params": PARAMS}, x_BxT)
+    np.testing.assert_allclose(np.concatenate(parts, 1), np.asarray(expected), atol=1e-4)
+    attn = cache["blocks"]["attn"]
+    assert attn["cache_index"].tolist() == [9, 9]
+    assert attn["cached_key"].shape == attn["cached_value"].shape == (2, 6, 12, 2, 4)
 
 
 SCHEMES = [
@@ -51,43 +86,43 @@ SCHEMES = [
 MANY = 4000
 
 
-def many(x_BxP: np.ndarray, keys_B: jax.Array, scheme: stats.SamplingScheme) -> np.ndarray:
-    """Three tokens after each of MANY prefixes: one shape for all tests, so that each scheme is compiled once."""
+def generate_many(x_BxP: np.ndarray, keys_B: jax.Array, scheme: stats.SamplingScheme) -> np.ndarray:
+    """Generates three tokens after MANY prefixes: one shape for all tests, so that each scheme is compiled once."""
     assert len(x_BxP) == len(keys_B) == MANY
-    return np.asarray(decoding.write(PARAMS, x_BxP, keys_B, SHAPE, 3, scheme))
+    return generate(x_BxP, keys_B, 3, scheme)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
-def test_what_is_written_does_not_depend_on_the_others(scheme: stats.SamplingScheme):
-    """Neither on which they are, nor on where among them a sample is; one comes twice."""
+def test_a_text_does_not_depend_on_the_other_samples(scheme: stats.SamplingScheme):
+    """Neither on which they are nor on their order; samples may occur more than once."""
     x_BxP, keys_B = np.resize(prefixes(), (MANY, 4)), jax.random.split(jax.random.key(5), MANY)
-    whole = many(x_BxP, keys_B, scheme)
+    expected = generate_many(x_BxP, keys_B, scheme)
     order = np.random.default_rng(1).integers(0, MANY, MANY)
     assert len(set(order.tolist())) < 0.7 * MANY
-    np.testing.assert_array_equal(many(x_BxP[order], keys_B[order], scheme), whole[order])
-
-
-@pytest.mark.parametrize("B", [1, 3])
-def test_what_is_written_does_not_depend_on_how_many_there_are(B: int):
-    whole = np.asarray(decoding.write(PARAMS, prefixes(), KEYS, SHAPE, 8, SAMPLED))
-    for order in {1: ([3], [0]), 3: ([5, 0, 2], [4, 4, 1])}[B]:
-        part = decoding.write(PARAMS, prefixes()[order], KEYS[np.array(order)], SHAPE, 8, SAMPLED)
-        np.testing.assert_array_equal(part, whole[order])
-
-
-def test_longer_text_begins_like_shorter():
-    short, long = (
-        np.asarray(decoding.write(PARAMS, prefixes(), KEYS, SHAPE, n, SAMPLED)) for n in (3, 8)
+    np.testing.assert_array_equal(
+        generate_many(x_BxP[order], keys_B[order], scheme), expected[order]
     )
+
+
+@pytest.mark.parametrize("order", [([3], [0]), ([5, 0, 2], [4, 4, 1])], ids=["1", "3"])
+def test_a_text_does_not_depend_on_the_number_of_samples(order: tuple[list[int], list[int]]):
+    expected = generate(prefixes())
+    for ids in order:
+        part = generate(prefixes()[ids], KEYS[np.array(ids)])
+        np.testing.assert_array_equal(part, expected[ids])
+
+
+def test_a_longer_text_begins_like_a_shorter_one():
+    short, long = (generate(prefixes(), num_tokens=n) for n in (3, 8))
     np.testing.assert_array_equal(long[:, :3], short)
 
 
 @pytest.mark.montecarlo
 @pytest.mark.parametrize("scheme", SCHEMES[1:], ids=str)
-def test_tokens_are_drawn_as_often_as_the_scheme_says(scheme: stats.SamplingScheme):
-    """Pairs of tokens after one prefix, drawn 4,000 times: never one that cannot be; 5 standard deviations."""
+def test_tokens_are_drawn_with_the_probabilities_of_the_scheme(scheme: stats.SamplingScheme):
+    """Pairs of tokens after one prefix, 4,000 times, within 5 standard deviations; never an impossible pair."""
     prefix_P, keys_B = prefixes()[1], jax.random.split(jax.random.key(1), MANY)
-    drawn_Bx3 = many(np.tile(prefix_P, (MANY, 1)), keys_B, scheme)
+    text_Bx3 = generate_many(np.tile(prefix_P, (MANY, 1)), keys_B, scheme)
 
     def probabilities(x_L: np.ndarray) -> np.ndarray:
         logits_V = slow_forward(PARAMS, x_L)[-1]
@@ -95,23 +130,24 @@ def test_tokens_are_drawn_as_often_as_the_scheme_says(scheme: stats.SamplingSche
 
     first_V = probabilities(prefix_P)
     p_VxV = np.stack([p * probabilities(np.append(prefix_P, a)) for a, p in enumerate(first_V)])
-    seen_VxV = np.zeros((11, 11))
-    np.add.at(seen_VxV, (drawn_Bx3[:, 0], drawn_Bx3[:, 1]), 1 / MANY)
-    assert (seen_VxV[p_VxV == 0] == 0).all()
-    assert (np.abs(seen_VxV - p_VxV) <= 5 * (p_VxV * (1 - p_VxV) / MANY) ** 0.5 + 1 / MANY).all()
+    frequency_VxV = np.zeros((11, 11))
+    np.add.at(frequency_VxV, (text_Bx3[:, 0], text_Bx3[:, 1]), 1 / MANY)
+    assert (frequency_VxV[p_VxV == 0] == 0).all()
+    tolerance_VxV = 5 * (p_VxV * (1 - p_VxV) / MANY) ** 0.5 + 1 / MANY
+    assert (np.abs(frequency_VxV - p_VxV) <= tolerance_VxV).all()
 
 
 @pytest.mark.parametrize("scheme", SCHEMES[1:], ids=str)
-def test_the_pieces_that_are_kept_are_those_of_the_statistics(scheme: stats.SamplingScheme):
-    """Ties included: of the k-th, and where top_p is reached."""
+def test_filtered_logits_equal_the_definition_in_stats(scheme: stats.SamplingScheme):
+    """Including ties, with the k-th token and where top_p is reached."""
     logits_BxV = np.random.default_rng(4).integers(-2, 3, (200, 9)).astype(np.float32)
     scaled_BxV = jnp.asarray(logits_BxV) / scheme.temperature
-    found_BxV = jax.nn.log_softmax(decoding.kept(scaled_BxV, scheme))
-    for logits_V, found_V in zip(logits_BxV, np.asarray(found_BxV), strict=True):
+    log_p_BxV = np.asarray(jax.nn.log_softmax(decoding.filter_logits(scaled_BxV, scheme)))
+    for logits_V, log_p_V in zip(logits_BxV, log_p_BxV, strict=True):
         expected_V = stats.token_log_probs(np.tile(logits_V, (9, 1)), np.arange(9), scheme)
-        np.testing.assert_allclose(found_V, expected_V, atol=1e-5)
+        np.testing.assert_allclose(log_p_V, expected_V, atol=1e-5)
 
 
-def test_text_longer_than_the_model_takes_is_refused():
-    with pytest.raises(ValueError, match="4 \\+ 9 tokens: the model takes 12"):
-        decoding.write(PARAMS, prefixes(), KEYS, SHAPE, 9, GREEDY)
+def test_a_text_longer_than_the_model_allows_is_refused():
+    with pytest.raises(ValueError, match=r"P \+ G = 4 \+ 9: must be at most length_tokens=12"):
+        generate(prefixes(), num_tokens=9)

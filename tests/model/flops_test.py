@@ -52,10 +52,11 @@ def test_the_compiler_counts_the_same(what: str):
     """
     x_BxL: Any = np.ones((2, 128), np.int32)
     length_B: Any = np.full(2, 128)
-    params = shapes(SHAPE)
+    params, model = shapes(SHAPE), transformer.TransformerLM(SHAPE)
 
     def mean_loss(params: transformer.Params) -> jax.Array:
-        return batch_loss(transformer.forward(params, x_BxL), x_BxL, length_B)
+        logits_BxLxV: Any = model.apply({"params": params}, x_BxL)
+        return batch_loss(logits_BxLxV, x_BxL, length_B)
 
     function = jax.value_and_grad(mean_loss) if what == "training" else mean_loss
     compiled = jax.jit(function).lower(params).compile()
@@ -77,7 +78,7 @@ def test_parameters_are_as_many_as_the_model_has(shape: transformer.ModelConfig)
     assert sum(sizes.values()) == flops.num_parameters(
         shape.layers, shape.width, shape.vocab_size, shape.length_tokens
     )
-    blocks = sizes["layers"] + sizes["ln_D"]
+    blocks = sizes["blocks"] + sizes["ln_out"]
     assert blocks == flops.num_non_embedding_parameters(shape.layers, shape.width)
 
 

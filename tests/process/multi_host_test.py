@@ -128,7 +128,7 @@ def fingerprint(workdir: Path, row: str, step: int) -> str:
     """Of a saved state, a number of 32 bits for its weights and another one for its moments."""
     state = tiny_run.recipe_of(workdir) / "checkpoints" / row / str(step)
     file = state / "fingerprint" / "metadata"
-    assert set(json.loads(file.read_text())) == {"params", "opt"}
+    assert set(json.loads(file.read_text())) == {"params", "opt_state"}
     return file.read_text()
 
 

@@ -14,7 +14,7 @@ from lm_mia.errors import UserError
 from lm_mia.run import backend
 from lm_mia.train import sharding
 
-HERE = backend.Backend(sharding.mesh(jax.local_devices()[:1]), {}, dict)
+HERE = backend.Backend(sharding.make_mesh(jax.local_devices()[:1]), {}, dict)
 
 
 def in_job(monkeypatch: pytest.MonkeyPatch, index: int, count: int) -> None:

@@ -187,16 +187,17 @@ def test_verbs_too_early_and_mistakes_write_nothing(
 def test_a_row_that_diverged_leaves_the_report_of_the_others(
     config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    folder, fresh = tmp_path / "w", checkpoint.fresh
+    folder, fresh = tmp_path / "w", checkpoint.init_state
 
-    def spoilt(init_seed: int, *of: Any) -> checkpoint.State:
+    def spoilt(init_seed: int, *of: Any) -> checkpoint.TrainState:
         state = fresh(init_seed, *of)
         if init_seed == 1:
-            state["params"]["ln_D"] = state["params"]["ln_D"].at[0].set(float("nan"))
+            scale = state.params["ln_out"]["scale"]
+            state.params["ln_out"]["scale"] = scale.at[0].set(float("nan"))
         return state
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "fresh", spoilt)
+        patch.setattr(checkpoint, "init_state", spoilt)
         assert cli.main(argv("run", config, folder, "--config.attack.references=6")) == 2
     out, said = capsys.readouterr()
     assert out.endswith(f"report: {folder / 'report.html'}\n")

@@ -201,16 +201,17 @@ def test_a_row_that_diverges_leaves_evidence_and_the_others_are_made(
     c = load.load_config(tiny.config)
     workdir = tiny.copy(tmp_path / "w", rows=False)
     recipe = tiny.recipe(workdir)
-    fresh, seen = checkpoint.fresh, []
+    fresh, seen = checkpoint.init_state, []
 
-    def spoilt(init_seed: int, *of: Any) -> checkpoint.State:
+    def spoilt(init_seed: int, *of: Any) -> checkpoint.TrainState:
         state = fresh(init_seed, *of)
         if init_seed == 2:
-            state["params"]["embed_VxD"] = state["params"]["embed_VxD"].at[5, 1].set(np.inf)
+            embed = state.params["token_embed"]
+            embed["embedding"] = embed["embedding"].at[5, 1].set(np.inf)
         return state
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "fresh", spoilt)
+        patch.setattr(checkpoint, "init_state", spoilt)
         work("run", c, workdir, seen.append)
     [told] = [event for event in seen if event["event"] == "row_diverged"]
     assert told["message"].startswith("model reference-02: loss=nan at step 0; lower optimizer.")

@@ -23,6 +23,7 @@ SHAPE = transformer.ModelConfig(layers=1, width=8, heads=2, vocab_size=32, lengt
 ASKED = config.Extract(
     samples=6, prefix_tokens=3, suffix_tokens=2, temperature=0.8, top_k=5, top_p=0.9
 )
+MODEL = transformer.TransformerLM(SHAPE)
 PARAMS: transformer.Params = jax.tree.map(lambda p: 2 * p, parameters(SHAPE, seed=3))
 tokens = st.lists(st.integers(0, 3), max_size=9).map(tuple)
 
@@ -53,7 +54,7 @@ def test_the_highest_scores_of_long_enough_samples_are_chosen(tiny: Population):
 def test_probabilities_equal_a_slow_reference(tiny: Population):
     """Prefix and suffix token by token in float64; samples in any company."""
     samples = extraction.select_samples(scored(), tiny, ASKED)
-    found = extraction.extract(PARAMS, SHAPE, tiny, samples, ASKED, lambda *_: None)
+    found = extraction.extract(PARAMS, MODEL, tiny, samples, ASKED, lambda *_: None)
     assert found[["id", "member", "score"]].equals(samples.reset_index(drop=True))
     for row in found.itertuples():
         x_T = tiny.sample(int(row.id))[:5]  # pyright: ignore
@@ -65,7 +66,7 @@ def test_probabilities_equal_a_slow_reference(tiny: Population):
         assert row.log_p_greedy == (0.0 if greedy else -math.inf)
         assert row.exact_greedy == greedy
     order = [3, 5, 0, 3, 1, 3]
-    other = extraction.extract(PARAMS, SHAPE, tiny, samples.iloc[order], ASKED, lambda *_: None)
+    other = extraction.extract(PARAMS, MODEL, tiny, samples.iloc[order], ASKED, lambda *_: None)
     texts = [c for c in map(str, found) if c.startswith(("exact", "contained", "overlap"))]
     assert len(texts) == 9
     assert other[texts].equals(found.loc[order, texts].reset_index(drop=True))
@@ -77,7 +78,7 @@ def test_more_texts_find_no_less(tiny: Population):
     samples = extraction.select_samples(scored(), tiny, ASKED)
     one, many = (
         extraction.extract(
-            PARAMS, SHAPE, tiny, samples, dataclasses.replace(ASKED, generations=n), lambda *_: None
+            PARAMS, MODEL, tiny, samples, dataclasses.replace(ASKED, generations=n), lambda *_: None
         )
         for n in (1, 12)
     )
@@ -85,7 +86,7 @@ def test_more_texts_find_no_less(tiny: Population):
         assert (many[name] >= one[name]).all()
     assert many["overlap_sampled"].sum() > one["overlap_sampled"].sum()
     none = dataclasses.replace(ASKED, generations=0)
-    found = extraction.extract(PARAMS, SHAPE, tiny, samples, none, lambda *_: None)
+    found = extraction.extract(PARAMS, MODEL, tiny, samples, none, lambda *_: None)
     assert "exact_sampled" not in found
 
 

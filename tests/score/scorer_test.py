@@ -15,28 +15,29 @@ from lm_mia.data.subsets import ModelSeeds
 from lm_mia.errors import UserError
 from lm_mia.model import transformer
 from lm_mia.score import scorer as scorer_module
-from lm_mia.score.scorer import Scorer, micro_batch_size, restore_params
+from lm_mia.score.scorer import Scorer, choose_micro_batch_size, restore_params
 from lm_mia.train import batching, checkpoint, sharding
 from lm_mia.train.optimizer import optimizer
 
 SHAPE = transformer.ModelConfig(layers=2, width=8, heads=2, vocab_size=32, length_tokens=8)
 ROW = ModelSeeds("replica", 4, 5, 6)
-MESH = sharding.mesh(jax.devices()[:1])
+MODEL = transformer.TransformerLM(SHAPE)
+MESH = sharding.make_mesh(jax.devices()[:1])
 
 
 @pytest.fixture(scope="module")
-def state() -> checkpoint.State:
+def state() -> checkpoint.TrainState:
     """Unlike a fresh one, it does not give every piece nearly the same probability."""
-    like = checkpoint.abstract(SHAPE, optimizer(config.Optimizer()), MESH)
-    zeros = jax.tree.map(lambda of: np.zeros(of.shape, of.dtype), like["opt"])
-    numbers = {"params": parameters(SHAPE, noise=0.5), "opt": zeros}
+    like = checkpoint.abstract_state(MODEL, optimizer(config.Optimizer()), MESH)
+    zeros = jax.tree.map(lambda of: np.zeros(of.shape, of.dtype), like.opt_state)
+    numbers = like.replace(step=np.int32(9), params=parameters(SHAPE, noise=0.5), opt_state=zeros)
     return jax.device_put(numbers, jax.tree.map(lambda of: of.sharding, like))
 
 
 @pytest.fixture(scope="module")
-def logits(tiny: Population, state: checkpoint.State) -> list[np.ndarray]:
+def logits(tiny: Population, state: checkpoint.TrainState) -> list[np.ndarray]:
     """Of every sample, one at a time, without padding, in float64."""
-    return [slow_forward(state["params"], tiny.sample(i)) for i in range(len(tiny))]
+    return [slow_forward(state.params, tiny.sample(i)) for i in range(len(tiny))]
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +46,7 @@ def expected_N2(tiny: Population, logits: list[np.ndarray]) -> np.ndarray:
 
 
 def scorer(population: Population, micro_batch_size: int = 4, chunk_tokens: int = 16) -> Scorer:
-    return Scorer(SHAPE, population, transformer.Way(), chunk_tokens, micro_batch_size, MESH)
+    return Scorer(MODEL, population, chunk_tokens, micro_batch_size, MESH)
 
 
 # of a row of 8 tokens at once, of three, of more than there are; in chunks of a token, of some, of all
@@ -54,35 +55,37 @@ def scorer(population: Population, micro_batch_size: int = 4, chunk_tokens: int 
 )
 def test_scores_equal_a_slow_reference_however_they_are_computed(
     tiny: Population,
-    state: checkpoint.State,
+    state: checkpoint.TrainState,
     expected_N2: np.ndarray,
     micro_batch_size: int,
     chunk_tokens: int,
 ):
     of = scorer(tiny, micro_batch_size, chunk_tokens)
-    loss_N2 = of.values(state["params"], (), 0, 20)["loss"]
+    loss_N2 = of.score(state.params, (), 0, 20)["loss"]
     assert (loss_N2.dtype, loss_N2.shape) == (np.float32, (20,))
     np.testing.assert_allclose(loss_N2, expected_N2, rtol=1e-5)
     assert loss_N2.argsort().tolist() == expected_N2.argsort().tolist()
 
 
 def test_rows_a_call_follow_the_platform_unless_asked_for():
-    sizes = [micro_batch_size(0, L, kind) for kind in ("cpu", "gpu") for L in (64, 1024, 4096)]
+    sizes = [
+        choose_micro_batch_size(0, L, kind) for kind in ("cpu", "gpu") for L in (64, 1024, 4096)
+    ]
     assert sizes == [16, 1, 1, 1024, 64, 16]
-    assert micro_batch_size(7, 64, "gpu") == 7
+    assert choose_micro_batch_size(7, 64, "gpu") == 7
 
 
 @pytest.mark.parametrize("window", [1, 6, 20])
 def test_neither_packing_nor_the_number_of_hosts_changes_a_loss_by_more_than_rounding(
-    tiny: Population, state: checkpoint.State, monkeypatch: pytest.MonkeyPatch, window: int
+    tiny: Population, state: checkpoint.TrainState, monkeypatch: pytest.MonkeyPatch, window: int
 ):
     """By 1e-6 of its value at most, and never their order; asked again, the bits are the same."""
-    whole, again = (scorer(tiny).values(state["params"], STATISTICS[:2], 0, 20) for _ in range(2))
+    whole, again = (scorer(tiny).score(state.params, STATISTICS[:2], 0, 20) for _ in range(2))
     monkeypatch.setattr(batching, "WINDOW_SAMPLES", window)
     for cuts in ((0, 20), (0, 9, 20), (0, 6, 12, 18, 20)):
         seen: list[float] = []
         parts = [
-            scorer(tiny, 3).values(state["params"], STATISTICS[:2], low, high, seen.append)
+            scorer(tiny, 3).score(state.params, STATISTICS[:2], low, high, seen.append)
             for low, high in itertools.pairwise(cuts)
         ]
         assert seen.count(1.0) == len(parts)
@@ -94,34 +97,34 @@ def test_neither_packing_nor_the_number_of_hosts_changes_a_loss_by_more_than_rou
 
 
 def test_in_bfloat16_rounding_is_that_of_bfloat16(
-    tiny: Population, state: checkpoint.State, monkeypatch: pytest.MonkeyPatch
+    tiny: Population, state: checkpoint.TrainState, monkeypatch: pytest.MonkeyPatch
 ):
     shape = dataclasses.replace(SHAPE, dtype="bfloat16")
 
     def losses(rows: int) -> np.ndarray:
-        of = dataclasses.replace(scorer(tiny, rows), model=shape)
-        return of.values(state["params"], (), 0, 20)["loss"]
+        of = dataclasses.replace(scorer(tiny, rows), model=transformer.TransformerLM(shape))
+        return of.score(state.params, (), 0, 20)["loss"]
 
     whole_N2 = losses(4)
     monkeypatch.setattr(batching, "WINDOW_SAMPLES", 6)
     np.testing.assert_allclose(losses(3), whole_N2, rtol=5e-3)
 
 
-def test_a_host_without_samples_has_nothing_to_say(tiny: Population, state: checkpoint.State):
-    found = scorer(tiny).values(state["params"], STATISTICS, 7, 7)
+def test_a_host_without_samples_has_nothing_to_say(tiny: Population, state: checkpoint.TrainState):
+    found = scorer(tiny).score(state.params, STATISTICS, 7, 7)
     assert {name: (of.dtype, of.shape) for name, of in found.items()} == {
         name: (np.float32, (0,)) for name in ("loss", *STATISTICS)
     }
 
 
 def test_a_lost_state_of_a_score_point_is_told_with_the_way_out(
-    tmp_path: Path, state: checkpoint.State
+    tmp_path: Path, state: checkpoint.TrainState
 ):
-    with checkpoint.manager(tmp_path, keep=[6]) as checkpoints:
-        checkpoint.save(checkpoints, 9, state)
-    message = f"model replica-06: its state after step 6 is lost; delete {tmp_path} and run `lm-mia run` again"
+    with checkpoint.manager(tmp_path, keep_steps=[6]) as checkpoints:
+        checkpoint.save(checkpoints, state)
+    message = f"model replica-06: the checkpoint of step 6 is lost; delete {tmp_path} and run `lm-mia run` again"
     with pytest.raises(UserError, match=message):
-        restore_params(ROW, 6, SHAPE, tmp_path, MESH, MESH)
+        restore_params(ROW, 6, MODEL, tmp_path, MESH, MESH)
 
 
 STATISTICS = (
@@ -154,13 +157,13 @@ def slow_statistics(logits: list[np.ndarray], tiny: Population) -> dict[str, lis
 
 
 def test_statistics_equal_a_slow_reference_and_leave_the_loss_alone(
-    tiny: Population, state: checkpoint.State, logits: list[np.ndarray]
+    tiny: Population, state: checkpoint.TrainState, logits: list[np.ndarray]
 ):
-    params, of = state["params"], scorer(tiny)
-    loss_N2 = of.values(params, (), 0, 20)["loss"]
+    params, of = state.params, scorer(tiny)
+    loss_N2 = of.score(params, (), 0, 20)["loss"]
     expected = slow_statistics(logits, tiny)
     for names in ((), ("min_k_plus_plus",), STATISTICS[:2], STATISTICS[:-1]):
-        found = of.values(params, names, 0, 20)
+        found = of.score(params, names, 0, 20)
         assert set(found) == {"loss", *names}
         assert found["loss"].tobytes() == loss_N2.tobytes()
         for name in names:
@@ -169,11 +172,11 @@ def test_statistics_equal_a_slow_reference_and_leave_the_loss_alone(
 
 
 def test_one_pass_for_the_tokens_and_one_for_lower_case(
-    tiny: Population, state: checkpoint.State, monkeypatch: pytest.MonkeyPatch
+    tiny: Population, state: checkpoint.TrainState, monkeypatch: pytest.MonkeyPatch
 ):
     """Lower case is made once for all rows, and only if it is asked for; here it is the samples, backwards."""
     passes, made = [], []
-    tokens = Scorer.tokens
+    token_statistics = Scorer.token_statistics
 
     def backwards(population: Population) -> Population:
         made.append(population)
@@ -185,17 +188,17 @@ def test_one_pass_for_the_tokens_and_one_for_lower_case(
 
     def counted(self: Scorer, params: Any, population: Population, *rest: Any) -> Any:
         passes.append(population)
-        return tokens(self, params, population, *rest)
+        return token_statistics(self, params, population, *rest)
 
     monkeypatch.setattr(scorer_module, "lowercase", backwards)
-    monkeypatch.setattr(Scorer, "tokens", counted)
+    monkeypatch.setattr(Scorer, "token_statistics", counted)
     of = scorer(tiny)
     for names, count in (((), 1), (STATISTICS[:-1], 1)):
-        of.values(state["params"], names, 0, 20)
+        of.score(state.params, names, 0, 20)
         assert (len(passes), passes.pop()) == (count, tiny)
     assert made == []
     for names in (STATISTICS[-1:], STATISTICS):
-        found = of.values(state["params"], names, 0, 20)
+        found = of.score(state.params, names, 0, 20)
         assert set(found) == {"loss", *names}
         np.testing.assert_allclose(found["lowercase_loss"], found["loss"][::-1], rtol=1e-6)
         assert len(passes) == 2
@@ -203,30 +206,33 @@ def test_one_pass_for_the_tokens_and_one_for_lower_case(
     assert made == [tiny]
 
 
-def test_params_of_a_row_at_a_score_point_and_at_its_end(tmp_path: Path, state: checkpoint.State):
-    def after(step: int) -> checkpoint.State:
-        return state | {"params": jax.tree.map(lambda p: p + step, state["params"])}
+def test_params_of_a_row_at_a_score_point_and_at_its_end(
+    tmp_path: Path, state: checkpoint.TrainState
+):
+    def after(step: int) -> checkpoint.TrainState:
+        params = jax.tree.map(lambda p: p + step, state.params)
+        return state.replace(step=np.int32(step), params=params)
 
-    with checkpoint.manager(tmp_path, keep=[6]) as checkpoints:
+    with checkpoint.manager(tmp_path, keep_steps=[6]) as checkpoints:
         for step in (6, 8, 9):
-            checkpoint.save(checkpoints, step, after(step))
+            checkpoint.save(checkpoints, after(step))
     for step in (6, 9):
-        assert same(restore_params(ROW, step, SHAPE, tmp_path, MESH, MESH), after(step)["params"])
-    with pytest.raises(UserError, match=r"after step 8 is lost"):  # no score point
-        restore_params(ROW, 8, SHAPE, tmp_path, MESH, MESH)
+        assert same(restore_params(ROW, step, MODEL, tmp_path, MESH, MESH), after(step).params)
+    with pytest.raises(UserError, match=r"the checkpoint of step 8 is lost"):  # no score point
+        restore_params(ROW, 8, MODEL, tmp_path, MESH, MESH)
 
 
 @pytest.mark.parametrize("step", [6, 9])
 def test_a_row_without_the_state_of_a_step_is_refused(
-    tmp_path: Path, state: checkpoint.State, step: int
+    tmp_path: Path, state: checkpoint.TrainState, step: int
 ):
     message = (
-        r"^model replica-06: not trained yet; run `lm-mia train` first "
-        rf"\(its state after step {step} is not there\)$"
+        rf"^model replica-06: not trained yet, there is no checkpoint of step {step}; "
+        r"run `lm-mia train` first$"
     )
     with pytest.raises(UserError, match=message):
-        restore_params(ROW, step, SHAPE, tmp_path / "nothing", MESH, MESH)
+        restore_params(ROW, step, MODEL, tmp_path / "nothing", MESH, MESH)
     with checkpoint.manager(tmp_path / "half") as checkpoints:
-        checkpoint.save(checkpoints, 5, state)
+        checkpoint.save(checkpoints, state.replace(step=np.int32(5)))
     with pytest.raises(UserError, match=message):
-        restore_params(ROW, step, SHAPE, tmp_path / "half", MESH, MESH)
+        restore_params(ROW, step, MODEL, tmp_path / "half", MESH, MESH)

@@ -1,6 +1,7 @@
 """A small state to save, for tests of checkpoints and for the processes that they start."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from lm_mia import config
@@ -9,12 +10,13 @@ from lm_mia.train import checkpoint, sharding
 from lm_mia.train.optimizer import optimizer
 
 SHAPE = transformer.ModelConfig(layers=2, width=8, heads=2, vocab_size=16, length_tokens=6)
+MODEL = transformer.TransformerLM(SHAPE)
 TX = optimizer(config.Optimizer())
 
 
-def state(seed: int = 0) -> checkpoint.State:
-    """Any state: no two leaves equal, moments and count other than their first values."""
-    like = checkpoint.abstract(SHAPE, TX, sharding.mesh(jax.local_devices()[:1]))
+def state(seed: int = 0, step: int = 5) -> checkpoint.TrainState:
+    """Returns a state without two equal leaves, in which moments and count differ from their initial values."""
+    like = checkpoint.abstract_state(MODEL, TX, sharding.make_mesh(jax.local_devices()[:1]))
     noise = np.random.default_rng(seed)
 
     def leaf(of: jax.ShapeDtypeStruct) -> jax.Array:
@@ -22,4 +24,4 @@ def state(seed: int = 0) -> checkpoint.State:
         values = np.full(of.shape, 7 + seed) if is_count else noise.normal(size=of.shape)
         return jax.device_put(values.astype(of.dtype), of.sharding)
 
-    return jax.tree.map(leaf, like)
+    return jax.tree.map(leaf, like).replace(step=jnp.int32(step))

@@ -19,8 +19,8 @@ from step_case import (
     RECIPE,
     SHAPE,
     arguments,
-    choice,
     laid_out,
+    make_plan,
     population,
     state,
 )
@@ -33,13 +33,14 @@ from lm_mia.train.optimizer import optimizer
 from lm_mia.train.step import make_loss, make_step
 
 EVEN = dataclasses.replace(SHAPE, layers=1)
+MODEL = transformer.TransformerLM(EVEN)
 # Of 6 numbers, none of its layernorms is divisible by 4; nor is the vocabulary.
 ODD = dataclasses.replace(SHAPE, width=6, heads=1, vocab_size=66, length_tokens=32)
 # several micro-batches, devices idle in some; scanned and computed again; one micro-batch for all
 CASES = {
-    "even": (EVEN, choice(micro_batch_size=1), (1, 2, 4)),
-    "scanned": (SHAPE, choice(transformer.Way(scanned=True, remat="full")), (1, 2)),
-    "odd": (ODD, choice(), (1, 4)),
+    "even": (EVEN, make_plan(micro_batch_size=1), (1, 2, 4)),
+    "scanned": (SHAPE, make_plan(scan_layers=True, remat="full"), (1, 2)),
+    "odd": (ODD, make_plan(), (1, 4)),
 }
 COLLECTIVES = ("all-gather", "reduce-scatter", "all-reduce", "collective-permute", "all-to-all")
 
@@ -70,9 +71,14 @@ def collectives(text: str) -> list[dict[str, Any]]:
 
 def case(name: str, devices: int) -> dict[str, Any]:
     shape, chosen, _ = CASES[name]
-    mesh = sharding.mesh(jax.devices()[:devices])
+    mesh = sharding.make_mesh(jax.devices()[:devices])
     samples = population()
-    step = make_step(shape, RECIPE, chosen, mesh)
+    model = transformer.TransformerLM(
+        dataclasses.replace(
+            shape, scan_layers=chosen.model_config.scan_layers, remat=chosen.model_config.remat
+        )
+    )
+    step = make_step(model, RECIPE, chosen.chunk_tokens, mesh)
     now = state(mesh, shape=shape)
     at = [
         arguments(*laid_out(samples, ids_B, chosen, mesh, len(LENGTHS)), mesh)
@@ -82,17 +88,15 @@ def case(name: str, devices: int) -> dict[str, Any]:
     leaves = jax.tree.leaves(now)
     out: dict[str, Any] = {
         "collectives": collectives(compiled.as_text()),
-        "parameters": len(jax.tree.leaves(now["params"])),
-        "split": sum(
-            sharding.AXIS in leaf.sharding.spec for leaf in jax.tree.leaves(now["params"])
-        ),
+        "parameters": len(jax.tree.leaves(now.params)),
+        "split": sum(sharding.AXIS in leaf.sharding.spec for leaf in jax.tree.leaves(now.params)),
         "share": [
             [shard.data.size for shard in leaf.addressable_shards] + [leaf.size] for leaf in leaves
         ],
     }
     if name == "odd":
-        mean = make_loss(shape, chosen, mesh)
-        out["loss"] = [float(mean(now["params"], *args)) for args in at]
+        mean = make_loss(model, chosen.chunk_tokens, mesh)
+        out["loss"] = [float(mean(now.params, *args)) for args in at]
     metrics = []
     for args in at:  # one executable for all of them
         now, of_step = compiled(now, *args, np.float32(0.01))
@@ -103,19 +107,19 @@ def case(name: str, devices: int) -> dict[str, Any]:
     )
     return out | {
         "metrics": metrics,
-        "params": numbers(now["params"]),
-        "moments": numbers(optax.tree.get(now["opt"], "nu")),
+        "params": numbers(now.params),
+        "moments": numbers(optax.tree.get(now.opt_state, "nu")),
     }
 
 
 def checkpoints(folder: Path) -> dict[str, Any]:
     """Fresh states on any devices, and states saved on some of them and restored on others."""
     tx = optimizer(RECIPE)
-    meshes = {n: sharding.mesh(jax.devices()[:n]) for n in (1, 2, 4)}
-    states = {n: checkpoint.fresh(5, EVEN, tx, mesh) for n, mesh in meshes.items()}
+    meshes = {n: sharding.make_mesh(jax.devices()[:n]) for n in (1, 2, 4)}
+    states = {n: checkpoint.init_state(5, MODEL, tx, mesh) for n, mesh in meshes.items()}
     found: dict[str, Any] = {"leaves": len(jax.tree.leaves(states[1]))}
     found["fresh"] = [same(states[1], states[n]) for n in (2, 4)]
-    prints = {int(checkpoint.fingerprint(state["params"])) for state in states.values()}
+    prints = {int(checkpoint.fingerprint(state.params)) for state in states.values()}
     found["fingerprints"] = len(prints)
     found["restored"] = {}
     for saved in (4, 1):
@@ -124,17 +128,17 @@ def checkpoints(folder: Path) -> dict[str, Any]:
         parts = [leaf.addressable_shards[0].data.size / leaf.size for leaf in leaves]
         found[f"smallest part of {saved}"] = min(parts)
         with checkpoint.manager(of) as manager:
-            checkpoint.save(manager, 6, states[saved])
+            checkpoint.save(manager, states[saved])
         with checkpoint.manager(of) as manager:
             for n, mesh in meshes.items():
-                got = checkpoint.restore(manager, 6, checkpoint.abstract(EVEN, tx, mesh))
+                got = checkpoint.restore(manager, 0, checkpoint.abstract_state(MODEL, tx, mesh))
                 pairs = zip(*map(jax.tree.leaves, (got, states[n])), strict=True)
                 placed = all(a.sharding == b.sharding for a, b in pairs)
                 found["restored"][f"{saved} on {n}"] = [same(got, states[1]), placed]
                 row = subsets.ModelSeeds("reference", 1, 2, 3)
-                params = restore_params(row, 6, EVEN, of, mesh, mesh)
+                params = restore_params(row, 0, MODEL, of, mesh, mesh)
                 on = {d.id for leaf in jax.tree.leaves(params) for d in leaf.devices()}
-                right = [same(params, states[1]["params"]), on == {*range(n)}]
+                right = [same(params, states[1].params), on == {*range(n)}]
                 found["restored"][f"{saved} scored on {n}"] = right
     return found
 

@@ -1,4 +1,4 @@
-"""The model in plain numpy: parameters without a compiler, and a slow forward pass that tests compare with."""
+"""The model in plain numpy: parameters without a compiler, and a slow forward pass as a reference for tests."""
 
 import math
 from typing import Any
@@ -9,23 +9,24 @@ import numpy as np
 from lm_mia.model import transformer
 
 
-def shapes(shape: transformer.ModelConfig) -> Any:
-    """Shapes and types of the parameters."""
-    return jax.eval_shape(lambda: transformer.init(jax.random.key(0), shape))
+def shapes(config: transformer.ModelConfig) -> Any:
+    """Returns the shapes and dtypes of the parameters."""
+    model = transformer.TransformerLM(config)
+    return jax.eval_shape(lambda: transformer.init_params(model, jax.random.key(0)))
 
 
 def parameters(
-    shape: transformer.ModelConfig, seed: int = 0, noise: float = 0.0
+    config: transformer.ModelConfig, seed: int = 0, noise: float = 0.0
 ) -> transformer.Params:
-    """Arrays of numpy, distributed much like first values, with so much noise that every one of them counts."""
+    """Returns numpy arrays, distributed about as initial values are, with noise so that every value has an effect."""
     rng = np.random.default_rng(seed)
 
     def leaf(path: Any, of: Any) -> np.ndarray:
-        is_norm = path[-1].key.startswith("ln")
-        first = np.ones(of.shape) if is_norm else rng.normal(0, shape.width**-0.5, of.shape)
-        return (first + noise * rng.standard_normal(of.shape)).astype(np.float32)
+        is_scale = path[-1].key == "scale"
+        initial = np.ones(of.shape) if is_scale else rng.normal(0, config.width**-0.5, of.shape)
+        return (initial + noise * rng.standard_normal(of.shape)).astype(np.float32)
 
-    return jax.tree_util.tree_map_with_path(leaf, shapes(shape))
+    return jax.tree.map_with_path(leaf, shapes(config))
 
 
 def slow_norm(x_D: np.ndarray, scale_D: np.ndarray) -> np.ndarray:
@@ -37,32 +38,33 @@ def slow_gelu(x: np.ndarray) -> np.ndarray:
 
 
 def slow_forward(params: Any, x_L: np.ndarray) -> np.ndarray:
-    """Logits of one sample, one position and one head at a time, in float64."""
+    """Returns the logits of one sample, computed one position and one head at a time, in float64."""
     p = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
-    h_LxD = [
-        p["embed_VxD"][token] + p["position_LxD"][place] for place, token in enumerate(x_L.tolist())
-    ]
-    for i in range(len(p["layers"]["ln1_D"])):
-        layer = {name: leaf_N[i] for name, leaf_N in p["layers"].items()}
-        before = [slow_norm(h_D, layer["ln1_D"]) for h_D in h_LxD]
-        heads, K = layer["query_DxHxK"].shape[1:]
-        for place in range(len(h_LxD)):
+    embed_VxD, positions_LxD = p["token_embed"]["embedding"], p["pos_embed"]["embedding"]
+    h_LxD = [embed_VxD[token] + positions_LxD[i] for i, token in enumerate(x_L.tolist())]
+    for n in range(len(p["blocks"]["ln_attn"]["scale"])):
+        layer = jax.tree.map(lambda leaf_N: leaf_N[n], p["blocks"])  # noqa: B023
+        attn = {name: dense["kernel"] for name, dense in layer["attn"].items()}
+        normed = [slow_norm(h_D, layer["ln_attn"]["scale"]) for h_D in h_LxD]
+        heads, K = attn["query"].shape[1:]
+        for i in range(len(h_LxD)):
             for h in range(heads):
-                q_K = before[place] @ layer["query_DxHxK"][:, h]
+                q_K = normed[i] @ attn["query"][:, h]
                 logits = [
-                    q_K @ (before[t] @ layer["key_DxHxK"][:, h]) / math.sqrt(K)
-                    for t in range(place + 1)
+                    q_K @ (normed[t] @ attn["key"][:, h]) / math.sqrt(K) for t in range(i + 1)
                 ]
                 weights = np.exp(np.array(logits) - max(logits))
                 weights /= weights.sum()
                 for t, weight in enumerate(weights):
-                    value_K = before[t] @ layer["value_DxHxK"][:, h]
-                    h_LxD[place] = h_LxD[place] + weight * (value_K @ layer["out_HxKxD"][h])
+                    value_K = normed[t] @ attn["value"][:, h]
+                    h_LxD[i] = h_LxD[i] + weight * (value_K @ attn["out"][h])
+        up_DxF, down_FxD = (layer["mlp"][name]["kernel"] for name in ("up", "down"))
+        normed = [slow_norm(h_D, layer["ln_mlp"]["scale"]) for h_D in h_LxD]
         h_LxD = [
-            h_D + slow_gelu(slow_norm(h_D, layer["ln2_D"]) @ layer["in_DxF"]) @ layer["out_FxD"]
-            for h_D in h_LxD
+            h_D + slow_gelu(normed_D @ up_DxF) @ down_FxD
+            for h_D, normed_D in zip(h_LxD, normed, strict=True)
         ]
-    return np.stack([p["embed_VxD"] @ slow_norm(h_D, p["ln_D"]) for h_D in h_LxD])
+    return np.stack([embed_VxD @ slow_norm(h_D, p["ln_out"]["scale"]) for h_D in h_LxD])
 
 
 def slow_losses(logits_LxV: np.ndarray, x_L: np.ndarray) -> np.ndarray:

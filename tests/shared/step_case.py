@@ -1,9 +1,10 @@
 """A small batch with every edge that packing has, and what the compiled step makes of it."""
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -19,7 +20,7 @@ from lm_mia.train.optimizer import optimizer
 from lm_mia.train.step import to_global_array
 
 SHAPE = transformer.ModelConfig(layers=2, width=16, heads=2, vocab_size=64, length_tokens=32)
-ONE_BY_ONE = transformer.Way()
+MODEL = transformer.TransformerLM(SHAPE)
 RECIPE = config.Optimizer(warmup_steps=0, weight_decay=0.1, clip_norm=0.5)
 # Whole rows, single tokens, pairs, and samples that leave tails: 8 packed rows.
 LENGTHS = (32, 5, 9, 1, 20, 31, 2, 14, 7, 7, 3, 11, 30, 32, 1, 25)
@@ -33,33 +34,38 @@ def population(length_N: Sequence[int] = LENGTHS, seed: int = 0) -> Population:
     return Population(Path(), tokens.astype(np.uint16), np.append(0, np.cumsum(length_N)), manifest)
 
 
-def choice(
-    way: transformer.Way = ONE_BY_ONE, micro_batch_size: int = 2, chunk_tokens: int = 24
+def make_plan(
+    micro_batch_size: int = 2,
+    chunk_tokens: int = 24,
+    scan_layers: bool = False,
+    remat: Literal["none", "dots", "full"] = "none",
 ) -> ExecutionPlan:
-    return ExecutionPlan(way, micro_batch_size, chunk_tokens, "for a test")
+    """Returns a plan for the model of this file."""
+    config = dataclasses.replace(SHAPE, scan_layers=scan_layers, remat=remat)
+    return ExecutionPlan(config, micro_batch_size, chunk_tokens, "for a test")
 
 
 @functools.cache
 def parameters(shape: transformer.ModelConfig = SHAPE) -> transformer.Params:
     """Initial weights, with so much noise that each of them affects the output."""
-    noise = np.random.default_rng(0)
+    noise, model = np.random.default_rng(0), transformer.TransformerLM(shape)
     return jax.tree.map(
         lambda p: p + 0.1 * noise.standard_normal(p.shape).astype(np.float32),
-        jax.device_get(jax.jit(lambda: transformer.init(jax.random.key(0), shape))()),
+        jax.device_get(jax.jit(lambda: transformer.init_params(model, jax.random.key(0)))()),
     )
 
 
 def state(
     mesh: Mesh, recipe: config.Optimizer = RECIPE, shape: transformer.ModelConfig = SHAPE
-) -> checkpoint.State:
+) -> checkpoint.TrainState:
     """The state before the first update, on a mesh: moments and the count of updates are 0."""
     params = jax.tree.map(
         np.array, parameters(shape)
     )  # copies, since an update writes over its state
     moments = jax.eval_shape(optimizer(recipe).init, params)
     zeros = jax.tree.map(lambda of: np.zeros(of.shape, of.dtype), moments)
-    whole = {"params": params, "opt": zeros}
-    return jax.device_put(whole, sharding.shardings(whole, mesh))
+    initial = checkpoint.TrainState(step=np.int32(0), params=params, opt_state=zeros)  # pyright: ignore
+    return jax.device_put(initial, sharding.named_shardings(initial, mesh))
 
 
 def laid_out(
@@ -91,4 +97,4 @@ def arguments(
 
 
 def one_device() -> Mesh:
-    return sharding.mesh(jax.devices()[:1])
+    return sharding.make_mesh(jax.devices()[:1])

@@ -18,6 +18,7 @@ from lm_mia.train.optimizer import optimizer
 from lm_mia.train.step import make_loss, make_step
 
 SHAPE = transformer.ModelConfig(layers=1, width=8, heads=2, vocab_size=32, length_tokens=8)
+MODEL = transformer.TransformerLM(SHAPE)
 RECIPE = config.Optimizer(1e-4, 3e-2, 1e-3, warmup_steps=2)
 # N = 10 members in batches of 4, so 3 steps an epoch, of which the last is short.
 TRAIN = config.Train(batch_size=4, epochs=2)
@@ -29,7 +30,7 @@ PACKED = execution.plan_execution(config.Compute(), SHAPE, 4, "cpu")
 
 @functools.cache
 def mesh() -> jax.sharding.Mesh:
-    return sharding.mesh(jax.local_devices()[:1])
+    return sharding.make_mesh(jax.local_devices()[:1])
 
 
 # Compiled once for all trainers.
@@ -46,9 +47,10 @@ def trainer(
     step: Callable[..., Any] | None = None,
 ) -> loop.Trainer:
     """Of a tiny row, with another update if given."""
-    new = loop.Trainer(population, SHAPE, recipe, settings, choice, mesh())
-    new.__dict__["step"] = step or _step(SHAPE, recipe, choice, mesh())
-    new.__dict__["_loss"] = _loss(SHAPE, choice, mesh())
+    model = transformer.TransformerLM(choice.model_config)
+    new = loop.Trainer(population, model, recipe, settings, choice, mesh())
+    new.__dict__["step"] = step or _step(model, recipe, choice.chunk_tokens, mesh())
+    new.__dict__["_loss"] = _loss(model, choice.chunk_tokens, mesh())
     return new
 
 
@@ -71,9 +73,9 @@ def run(
     return events
 
 
-def newest(folder: Path, step: int | None = None) -> tuple[int | None, checkpoint.State]:
+def newest(folder: Path, step: int | None = None) -> tuple[int | None, checkpoint.TrainState]:
     """A saved state of a row, or its newest; a fresh state if there is none."""
-    state = checkpoint.fresh(0, SHAPE, optimizer(RECIPE))
+    state = checkpoint.init_state(0, MODEL, optimizer(RECIPE))
     with checkpoint.manager(folder) as checkpoints:
         steps_done = step or checkpoints.latest_step()
         if steps_done is None:
@@ -81,7 +83,7 @@ def newest(folder: Path, step: int | None = None) -> tuple[int | None, checkpoin
         return steps_done, checkpoint.restore(checkpoints, steps_done, state)
 
 
-def finite(state: checkpoint.State) -> bool:
+def finite(state: checkpoint.TrainState) -> bool:
     return all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state))
 
 
@@ -89,7 +91,8 @@ def finite(state: checkpoint.State) -> bool:
 @jax.value_and_grad
 def slow_gradient(params: transformer.Params, x_L: jax.Array, i: int) -> jax.Array:
     """Of the loss of token i alone."""
-    return -jax.nn.log_softmax(transformer.forward(params, x_L[None])[0, i - 1])[x_L[i]]
+    logits_1xLxV: Any = MODEL.apply({"params": params}, x_L[None])
+    return -jax.nn.log_softmax(logits_1xLxV[0, i - 1])[x_L[i]]
 
 
 def plan_of(row: ModelSeeds, design: subsets.Design) -> list[list[int]]:

@@ -9,13 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from checkpoint_case import SHAPE, TX, state
+from checkpoint_case import MODEL, TX, state
 from jax.experimental import multihost_utils
 from quick_compilation import quickly_compiled
 from same_bits import same
 
 from lm_mia.model import transformer
-from lm_mia.train import checkpoint
+from lm_mia.train import checkpoint, sharding
 
 pytestmark = pytest.mark.usefixtures("quickly_compiled")
 __all__ = ["quickly_compiled"]  # a fixture
@@ -24,66 +24,65 @@ SHARED = Path(__file__).resolve().parents[1] / "shared"
 
 
 def test_a_fresh_state_is_a_pure_function_of_its_seed():
-    one = checkpoint.fresh(3, SHAPE, TX)
-    assert same(one, checkpoint.fresh(3, SHAPE, TX))
-    assert not same(one, checkpoint.fresh(4, SHAPE, TX))
-    moments = jax.tree.leaves(one["opt"])
-    assert len(moments) == 1 + 2 * len(jax.tree.leaves(one["params"]))
+    one = checkpoint.init_state(3, MODEL, TX)
+    assert same(one, checkpoint.init_state(3, MODEL, TX))
+    assert not same(one, checkpoint.init_state(4, MODEL, TX))
+    moments = jax.tree.leaves(one.opt_state)
+    assert len(moments) == 1 + 2 * len(jax.tree.leaves(one.params))
     assert not any(np.asarray(leaf).any() for leaf in moments)
 
 
 def test_the_key_of_the_initial_weights_never_changes():
-    params = checkpoint.fresh(0, SHAPE, TX)["params"]
-    expected = jax.jit(transformer.init, static_argnums=1)(jax.random.key(1576320540), SHAPE)
+    params = checkpoint.init_state(0, MODEL, TX).params
+    expected = jax.jit(lambda key: transformer.init_params(MODEL, key))(jax.random.key(1576320540))
     assert same(params, expected)
 
 
 def test_what_is_saved_comes_back_bit_for_bit(tmp_path: Path):
     with checkpoint.manager(tmp_path / "row") as checkpoints:
         assert checkpoints.latest_step() is None
-        checkpoint.save(checkpoints, 5, state(1))
-        assert same(checkpoint.restore(checkpoints, 5, state(2)), state(1))
+        checkpoint.save(checkpoints, state(1, 5))
+        assert same(checkpoint.restore(checkpoints, 5, state(2)), state(1, 5))
     with checkpoint.manager(tmp_path / "row") as checkpoints:
         assert checkpoints.latest_step() == 5
-        assert same(checkpoint.restore(checkpoints, 5, state(2)), state(1))
-        like = jax.eval_shape(lambda: checkpoint.fresh(0, SHAPE, TX))
-        assert same(checkpoint.restore(checkpoints, 5, like), state(1))
+        assert same(checkpoint.restore(checkpoints, 5, state(2)), state(1, 5))
+        like = checkpoint.abstract_state(MODEL, TX, sharding.make_mesh(jax.local_devices()[:1]))
+        assert same(checkpoint.restore(checkpoints, 5, like), state(1, 5))
 
 
 def test_special_values_come_back(tmp_path: Path):
-    odd = state(1)
     values = np.array([np.nan, np.inf, -np.inf, -0.0, 1e-45, 3.4e38, 0.1, 1.0], np.float32)
-    odd["params"]["ln_D"] = jnp.asarray(values)
+    special = state(1, 1)
+    special.params["ln_out"]["scale"] = jnp.asarray(values)
     with checkpoint.manager(tmp_path) as checkpoints:
-        checkpoint.save(checkpoints, 1, odd)
-        got = checkpoint.restore(checkpoints, 1, state(1))["params"]["ln_D"]
+        checkpoint.save(checkpoints, special)
+        got = checkpoint.restore(checkpoints, 1, state(1)).params["ln_out"]["scale"]
     assert np.asarray(got).tobytes() == values.tobytes()
 
 
-@pytest.mark.parametrize("part", ["params", "opt"])
-def test_one_part_alone(tmp_path: Path, part: str):
+def test_parameters_are_restored_alone(tmp_path: Path):
     with checkpoint.manager(tmp_path) as checkpoints:
-        checkpoint.save(checkpoints, 2, state(1))
+        checkpoint.save(checkpoints, state(1, 2))
+    shutil.rmtree(tmp_path / "2" / "opt_state")
     with checkpoint.manager(tmp_path) as checkpoints:
-        got = checkpoint.restore(checkpoints, 2, {part: state(2)[part]})
-    assert list(got) == [part]
-    assert same(got[part], state(1)[part])
+        params = checkpoint.restore_params(checkpoints, 2, state(2).params)
+    assert same(params, state(1).params)
 
 
 def test_the_newest_state_only_is_kept(tmp_path: Path):
     with checkpoint.manager(tmp_path) as checkpoints:
         for steps_done in (1, 2, 10):
-            checkpoint.save(checkpoints, steps_done, state(steps_done))
+            checkpoint.save(checkpoints, state(steps_done, steps_done))
             assert checkpoints.latest_step() == steps_done
     assert [p.name for p in tmp_path.iterdir()] == ["10"]
     with checkpoint.manager(tmp_path) as checkpoints:
-        assert same(checkpoint.restore(checkpoints, 10, state(0)), state(10))
+        assert same(checkpoint.restore(checkpoints, 10, state(0)), state(10, 10))
 
 
 def test_a_relative_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     with checkpoint.manager(Path("deep/row")) as checkpoints:
-        checkpoint.save(checkpoints, 3, state())
+        checkpoint.save(checkpoints, state(0, 3))
     assert (tmp_path / "deep/row/3").is_dir()
 
 
@@ -95,9 +94,9 @@ def kill(event, args):
     if event == "os.rename" and pathlib.Path(args[1]) == folder / "5":
         os.kill(os.getpid(), signal.SIGKILL)
 with checkpoint.manager(folder) as checkpoints:
-    checkpoint.save(checkpoints, 3, state(3))
+    checkpoint.save(checkpoints, state(3, 3))
     sys.addaudithook(kill)
-    checkpoint.save(checkpoints, 5, state(5))
+    checkpoint.save(checkpoints, state(5, 5))
 """
 
 
@@ -113,16 +112,16 @@ def test_a_save_killed_at_its_last_moment_leaves_the_state_before(tmp_path: Path
     assert left[1].startswith("5.")  # whole but for its name
     with checkpoint.manager(folder) as checkpoints:
         assert checkpoints.latest_step() == 3
-        assert same(checkpoint.restore(checkpoints, 3, state(0)), state(3))
-        checkpoint.save(checkpoints, 5, state(5))
+        assert same(checkpoint.restore(checkpoints, 3, state(0)), state(3, 3))
+        checkpoint.save(checkpoints, state(5, 5))
     assert [p.name for p in folder.iterdir()] == ["5"]
 
 
 def test_what_a_kill_halfway_leaves_is_no_checkpoint(tmp_path: Path):
     with checkpoint.manager(tmp_path) as checkpoints:
-        checkpoint.save(checkpoints, 3, state(3))
+        checkpoint.save(checkpoints, state(3, 3))
     unfinished = tmp_path / "4.orbax-checkpoint-tmp"
-    shutil.copytree(tmp_path / "3" / "opt", unfinished / "opt.orbax-checkpoint-tmp")
+    shutil.copytree(tmp_path / "3" / "opt_state", unfinished / "opt_state.orbax-checkpoint-tmp")
     with checkpoint.manager(tmp_path) as checkpoints:
         assert checkpoints.latest_step() == 3
         assert not unfinished.exists()  # gone already, not some time later
@@ -130,19 +129,19 @@ def test_what_a_kill_halfway_leaves_is_no_checkpoint(tmp_path: Path):
     unfinished.mkdir()
     with checkpoint.manager(tmp_path) as checkpoints:
         assert checkpoints.latest_step() is None
-        checkpoint.save(checkpoints, 2, state(2))
+        checkpoint.save(checkpoints, state(2, 2))
         assert checkpoints.latest_step() == 2
     assert [p.name for p in tmp_path.iterdir()] == ["2"]
 
 
 def test_an_old_state_half_deleted_does_not_matter(tmp_path: Path):
     with checkpoint.manager(tmp_path) as checkpoints:
-        checkpoint.save(checkpoints, 3, state(3))
+        checkpoint.save(checkpoints, state(3, 3))
     shutil.copytree(tmp_path / "3", tmp_path / "5")
     shutil.rmtree(tmp_path / "3" / "params")
     with checkpoint.manager(tmp_path) as checkpoints:
-        assert same(checkpoint.restore(checkpoints, 5, state(0)), state(3))
-        checkpoint.save(checkpoints, 6, state(6))
+        assert same(checkpoint.restore(checkpoints, 5, state(0)), state(3, 5))
+        checkpoint.save(checkpoints, state(6, 6))
     assert [p.name for p in tmp_path.iterdir()] == ["6"]
 
 
@@ -168,9 +167,9 @@ from checkpoint_case import checkpoint, state
 from same_bits import same
 from lm_mia.errors import UserError
 folder = Path(sys.argv[1])
-state = state()
+state = state(step=7)
 with checkpoint.manager(folder) as checkpoints:
-    checkpoint.save(checkpoints, 7, state)
+    checkpoint.save(checkpoints, state)
 largest = max((folder / "7/params/d").iterdir(), key=lambda p: p.stat().st_size)
 raw = largest.read_bytes()
 for place in [*range(len(raw) // 10, len(raw), len(raw) // 5), None]:
@@ -204,13 +203,13 @@ def test_damage_is_told_and_the_folder_named(tmp_path: Path):
 def test_states_to_keep_stay_beside_the_newest(tmp_path: Path):
     with checkpoint.manager(tmp_path, (2, 5)) as checkpoints:
         for steps_done in (1, 2, 3):
-            checkpoint.save(checkpoints, steps_done, state(steps_done))
+            checkpoint.save(checkpoints, state(steps_done, steps_done))
     with checkpoint.manager(tmp_path, (2, 5)) as checkpoints:
         for steps_done in (4, 5, 6, 7):
-            checkpoint.save(checkpoints, steps_done, state(steps_done))
+            checkpoint.save(checkpoints, state(steps_done, steps_done))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["2", "5", "7"]
     with checkpoint.manager(tmp_path) as checkpoints:  # who only reads deletes nothing
-        assert same(checkpoint.restore(checkpoints, 2, state(0)), state(2))
+        assert same(checkpoint.restore(checkpoints, 2, state(0)), state(2, 2))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["2", "5", "7"]
 
 
@@ -220,5 +219,5 @@ def test_a_save_leaves_the_preemption_service_alone(
     """Whose numbers must only grow: those of rows' steps, which orbax would give it, start again with every row."""
     monkeypatch.setattr(multihost_utils, "reached_preemption_sync_point", pytest.fail)
     with checkpoint.manager(tmp_path) as checkpoints:
-        checkpoint.save(checkpoints, 1, state(1))
+        checkpoint.save(checkpoints, state(1, 1))
         assert not checkpoints.reached_preemption(1)

@@ -50,23 +50,28 @@ def test_devices_share_a_batch(devices: int, asked: int, rows: int):
 
 def test_layers_are_unrolled_where_what_they_keep_fits_half_of_the_memory():
     for shape in (SMALL, LARGE):
-        need = execution.kept_bytes(shape, "cudnn", 8)
+        need = execution.activation_bytes(shape, "cudnn", 8)
         plenty = execution.plan_execution(AUTO, shape, 128, "gpu", int(2.01 * need))
         scarce = execution.plan_execution(AUTO, shape, 128, "gpu", int(1.99 * need))
-        assert (plenty.way.scanned, plenty.way.remat) == (False, "none")
-        assert (scarce.way.scanned, scarce.way.remat) == (True, "full")
+        assert (plenty.model_config.scan_layers, plenty.model_config.remat) == (False, "none")
+        assert (scarce.model_config.scan_layers, scarce.model_config.remat) == (True, "full")
 
 
 def test_a_device_that_does_not_tell_its_memory_has_16_gib():
     for shape, scanned in ((SMALL, False), (LARGE, True)):
-        assert execution.plan_execution(AUTO, shape, 128, "tpu").way.scanned == scanned
-        assert execution.plan_execution(AUTO, shape, 128, "tpu", 16 * 2**30).way.scanned == scanned
-    assert not execution.plan_execution(AUTO, LARGE, 128, "tpu", 141 * GB).way.scanned
+        assert execution.plan_execution(AUTO, shape, 128, "tpu").model_config.scan_layers == scanned
+        assert (
+            execution.plan_execution(AUTO, shape, 128, "tpu", 16 * 2**30).model_config.scan_layers
+            == scanned
+        )
+    assert not execution.plan_execution(AUTO, LARGE, 128, "tpu", 141 * GB).model_config.scan_layers
 
 
 def test_layers_are_unrolled_on_cpu_whatever_they_keep():
     got = execution.plan_execution(AUTO, LARGE, 128, "cpu", 1)
-    assert got.way == transformer.Way("xla", scanned=False, remat="none")
+    assert got.model_config == dataclasses.replace(
+        LARGE, attention="xla", scan_layers=False, remat="none"
+    )
 
 
 @pytest.mark.parametrize("platform", ["cpu", "gpu"])
@@ -75,23 +80,25 @@ def test_what_is_asked_for_is_done(platform: str):
         for remat in ("none", "dots", "full"):
             asked = config.Compute(layers=layers, remat=remat, attention="xla")
             got = execution.plan_execution(asked, SMALL, 128, platform)
-            assert got.way == transformer.Way("xla", layers == "scanned", remat)
-            assert got.attention_reason == "asked for"
+            assert got.model_config == dataclasses.replace(
+                SMALL, attention="xla", scan_layers=layers == "scanned", remat=remat
+            )
+            assert got.attention_reason == "requested"
 
 
 @pytest.mark.parametrize(("layers", "remat"), [("unrolled", "none"), ("scanned", "full")])
 def test_what_is_computed_again_follows_the_layers(layers, remat: str):
     got = execution.plan_execution(config.Compute(layers=layers), SMALL, 128, "cpu")
-    assert got.way.remat == remat
+    assert got.model_config.remat == remat
 
 
 def test_attention_is_chosen_for_the_shape_and_the_platform():
-    assert execution.plan_execution(AUTO, SMALL, 128, "gpu").way.attention == "cudnn"
-    assert execution.plan_execution(AUTO, SMALL, 128, "tpu").way.attention == "pallas"
-    assert execution.plan_execution(AUTO, SMALL, 128, "cpu").way.attention == "xla"
+    assert execution.plan_execution(AUTO, SMALL, 128, "gpu").model_config.attention == "cudnn"
+    assert execution.plan_execution(AUTO, SMALL, 128, "tpu").model_config.attention == "pallas"
+    assert execution.plan_execution(AUTO, SMALL, 128, "cpu").model_config.attention == "xla"
     wide = dataclasses.replace(SMALL, heads=2)  # 256 wide
     got = execution.plan_execution(AUTO, wide, 128, "gpu")
-    assert got.way.attention == "xla"
+    assert got.model_config.attention == "xla"
     assert "at most 128, not 256" in got.attention_reason
     with pytest.raises(UserError, match=r"compute.attention='cudnn': it needs an NVIDIA GPU"):
         execution.plan_execution(config.Compute(attention="cudnn"), SMALL, 128, "cpu")
@@ -100,20 +107,20 @@ def test_attention_is_chosen_for_the_shape_and_the_platform():
 def test_kept_bytes_by_hand():
     """A token and layer: 18 activations and 4 float32 of its width; weights of xla: 0.6 of L for every head."""
     of_token = 512 * (18 * 2 + 4 * 4)
-    assert execution.kept_bytes(SMALL, "cudnn", 2) == 3 * 2 * 1024 * of_token
+    assert execution.activation_bytes(SMALL, "cudnn", 2) == 3 * 2 * 1024 * of_token
     weights = 8 * 1024 * (4 + 2) * 0.6
-    got = execution.kept_bytes(SMALL, "xla", 2)
+    got = execution.activation_bytes(SMALL, "xla", 2)
     assert got == pytest.approx(3 * 2 * 1024 * (of_token + weights))
     exact = dataclasses.replace(SMALL, dtype="float32")
-    assert execution.kept_bytes(exact, "pallas", 2) == 3 * 2 * 1024 * 512 * (18 * 4 + 16)
+    assert execution.activation_bytes(exact, "pallas", 2) == 3 * 2 * 1024 * 512 * (18 * 4 + 16)
 
 
 def test_the_log_says_what_is_done_and_why():
     got = str(execution.plan_execution(AUTO, LARGE, 128, "gpu", 80 * GB))
     assert got == (
-        "attention cudnn (fastest on gpu), layers unrolled, remat none, micro-batches of 8 rows"
+        "attention cudnn (fastest on gpu), layers unrolled, remat none, micro-batches of 8 packed sequences"
     )
     got = str(execution.plan_execution(config.Compute(layers="scanned"), SMALL, 16, "cpu"))
     assert got == (
-        "attention xla (the one for CPUs), layers scanned, remat full, micro-batches of 2 rows"
+        "attention xla (the only one for CPUs), layers scanned, remat full, micro-batches of 2 packed sequences"
     )

@@ -72,7 +72,7 @@ def test_validation_losses_equal_a_slow_reference(
     assert [event["step"] for event in told] == steps
     for event in told:
         assert set(event) == {"event", "row", "role", "step", "steps", "validation_loss_nats"}
-        params = newest(tmp_path, event["step"])[1]["params"]
+        params = newest(tmp_path, event["step"])[1].params
         parts = [
             float(slow_gradient(params, tiny.pad(np.array([i]))[0], place)[0])
             for i in range(3, 9)

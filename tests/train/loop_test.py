@@ -11,11 +11,11 @@ from padded_batches import padded_plan
 from same_bits import same
 from tiny_row import (
     CHOICE,
+    MODEL,
     OFTEN,
     PACKED,
     RECIPE,
     ROW,
-    SHAPE,
     STEPS,
     TRAIN,
     newest,
@@ -29,14 +29,13 @@ from lm_mia import config
 from lm_mia.data import subsets
 from lm_mia.data.population import Population
 from lm_mia.data.subsets import ModelSeeds
-from lm_mia.model import transformer
 from lm_mia.score.scorer import Scorer, restore_params
 from lm_mia.train import batching, checkpoint, loop, sharding
 from lm_mia.train.optimizer import optimizer
 
 
 @pytest.fixture(scope="module")
-def unbroken(tiny: Population, tmp_path_factory: pytest.TempPathFactory) -> checkpoint.State:
+def unbroken(tiny: Population, tmp_path_factory: pytest.TempPathFactory) -> checkpoint.TrainState:
     folder = tmp_path_factory.mktemp("unbroken")
     run(tiny, folder)
     return newest(folder)[1]
@@ -50,7 +49,7 @@ def slow_row(population: Population, row: ModelSeeds, design: subsets.Design) ->
     plan = plan_of(row, design)
     assert len(plan) == STEPS
 
-    params = checkpoint.fresh(row.init_seed, SHAPE, optimizer(RECIPE))["params"]
+    params = checkpoint.init_state(row.init_seed, MODEL, optimizer(RECIPE)).params
     state, losses, norms = jax.jit(tx.init)(params), [], []
 
     @jax.jit
@@ -83,7 +82,7 @@ def test_a_row_equals_a_slow_reference(tiny: Population, tmp_path: Path, design:
     logged = [event for event in events if event["event"] == "train"]
     np.testing.assert_allclose([e["loss_nats"] for e in logged], losses, rtol=1e-5)
     np.testing.assert_allclose([e["gradient_norm"] for e in logged], norms, rtol=1e-4)
-    got = newest(tmp_path)[1]["params"]
+    got = newest(tmp_path)[1].params
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5), got, params)
 
 
@@ -103,7 +102,7 @@ def test_padded_batches_give_the_same_row(
         for name in ("loss_nats", "gradient_norm"):
             both = ([event[name] for event in which] for which in (events, told[2]))
             np.testing.assert_allclose(*both, rtol=1e-5)
-    states = [newest(tmp_path / name)[1]["params"] for name in ("two", "packed", "padded")]
+    states = [newest(tmp_path / name)[1].params for name in ("two", "packed", "padded")]
     for state in states[:2]:
         jax.tree.map(
             lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5), state, states[2]
@@ -141,13 +140,13 @@ def test_k_steps_are_k_updates_and_the_last_state_is_saved(tiny: Population, tmp
     run(tiny, tmp_path, step=counting)
     steps_done, state = newest(tmp_path)
     assert steps_done == len(seen) == STEPS
-    assert [int(state["opt"][1].count) for state in seen] == [1, 2, 3, 4, 5, 6]
+    assert [int(state.opt_state[1].count) for state in seen] == [1, 2, 3, 4, 5, 6]
     assert same(state, seen[-1])
     assert not same(state, seen[-2])
 
 
 def test_each_seed_counts_and_the_role_does_not(
-    tiny: Population, tmp_path: Path, unbroken: checkpoint.State
+    tiny: Population, tmp_path: Path, unbroken: checkpoint.TrainState
 ):
     for row in (
         ModelSeeds("reference", 0, 2, 3),
@@ -191,7 +190,7 @@ def stop_at(moment: int) -> Callable[[loop.Event], None]:
 def test_a_row_stopped_at_any_step_resumes_bit_for_bit(
     tiny: Population,
     tmp_path: Path,
-    unbroken: checkpoint.State,
+    unbroken: checkpoint.TrainState,
     monkeypatch: pytest.MonkeyPatch,
     saved: str,
     stop: int,
@@ -201,7 +200,7 @@ def test_a_row_stopped_at_any_step_resumes_bit_for_bit(
     wanted = {"every step": range(9), "the second": [2], "never": []}[saved]
     save = checkpoint.save
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "save", lambda c, k, s: k in wanted and save(c, k, s))
+        patch.setattr(checkpoint, "save", lambda c, s: int(s.step) in wanted and save(c, s))
         with pytest.raises(Stopped):
             run(tiny, tmp_path, settings=OFTEN, report=stop_at(stop))
     before = {"every step": stop - 1, "the second": 2 if stop > 2 else 0, "never": 0}[saved]
@@ -217,7 +216,7 @@ def test_a_row_stopped_at_any_step_resumes_bit_for_bit(
 
 @pytest.mark.parametrize("at", range(1, STEPS))
 def test_asked_to_stop_a_row_saves_and_goes_on_bit_for_bit(
-    tiny: Population, tmp_path: Path, unbroken: checkpoint.State, at: int
+    tiny: Population, tmp_path: Path, unbroken: checkpoint.TrainState, at: int
 ):
     asked: list[int] = []
     events: list[loop.Event] = []
@@ -233,7 +232,7 @@ def test_asked_to_stop_a_row_saves_and_goes_on_bit_for_bit(
 
 
 def test_stopped_again_and_again_and_at_the_end(
-    tiny: Population, tmp_path: Path, unbroken: checkpoint.State
+    tiny: Population, tmp_path: Path, unbroken: checkpoint.TrainState
 ):
     """Every start makes a step more; after the last there is nothing to stop."""
     for at in itertools.count(1):
@@ -247,7 +246,7 @@ def test_stopped_again_and_again_and_at_the_end(
 
 
 def test_a_finished_row_is_not_trained_again(
-    tiny: Population, tmp_path: Path, unbroken: checkpoint.State
+    tiny: Population, tmp_path: Path, unbroken: checkpoint.TrainState
 ):
     run(tiny, tmp_path)
     assert run(tiny, tmp_path, step=pytest.fail) == []
@@ -255,11 +254,14 @@ def test_a_finished_row_is_not_trained_again(
 
 
 def test_mid_row_checkpoints_change_nothing(
-    tiny: Population, tmp_path: Path, unbroken: checkpoint.State, monkeypatch: pytest.MonkeyPatch
+    tiny: Population,
+    tmp_path: Path,
+    unbroken: checkpoint.TrainState,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     saves: list[int] = []
     save = checkpoint.save
-    monkeypatch.setattr(checkpoint, "save", lambda c, k, s: (saves.append(k), save(c, k, s)))
+    monkeypatch.setattr(checkpoint, "save", lambda c, s: (saves.append(int(s.step)), save(c, s)))
     run(tiny, tmp_path, settings=OFTEN)
     assert saves == [1, 2, 3, 4, 5, 6]
     assert same(newest(tmp_path)[1], unbroken)
@@ -269,7 +271,7 @@ def test_mid_row_checkpoints_change_nothing(
 
 @pytest.mark.parametrize("settings", [TRAIN, OFTEN])
 def test_states_of_score_points_stay(
-    tiny: Population, tmp_path: Path, unbroken: checkpoint.State, settings: config.Train
+    tiny: Population, tmp_path: Path, unbroken: checkpoint.TrainState, settings: config.Train
 ):
     """Beside the newest, whether others are saved too or not, and over an interruption."""
     with pytest.raises(loop.PreemptedError):
@@ -292,9 +294,9 @@ def test_the_loss_goes_down_and_members_are_remembered(tiny: Population, tmp_pat
     assert len(losses) == 21  # 20 and the last
     assert losses[0] > 3
     assert losses[-1] < 0.6 * losses[0]
-    mesh = sharding.mesh(jax.devices()[:1])
-    params = restore_params(ROW, 120, SHAPE, tmp_path, mesh, mesh)
-    of = Scorer(SHAPE, tiny, transformer.Way(), 64, 4, mesh)
-    loss_N2 = of.values(params, (), 0, 20)["loss"]
+    mesh = sharding.make_mesh(jax.devices()[:1])
+    params = restore_params(ROW, 120, MODEL, tmp_path, mesh, mesh)
+    of = Scorer(MODEL, tiny, 64, 4, mesh)
+    loss_N2 = of.score(params, (), 0, 20)["loss"]
     member_N2 = subsets.member(1, 20, "exact")
     assert loss_N2[member_N2].mean() + 0.5 < loss_N2[~member_N2].mean()

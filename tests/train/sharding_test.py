@@ -53,16 +53,16 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_an_array_is_split_along_its_longest_even_axis(
     shape: tuple[int, ...], devices: int, expected: tuple[str | None, ...]
 ):
-    assert sharding.spec(shape, devices) == PartitionSpec(*expected)
+    assert sharding.partition_spec(shape, devices) == PartitionSpec(*expected)
 
 
 def test_a_tree_on_one_device_is_whole():
-    mesh = sharding.mesh(jax.devices()[:1])
+    mesh = sharding.make_mesh(jax.devices()[:1])
     tree = {"a": jnp.zeros((4, 2)), "b": [jnp.zeros(())]}
     assert (mesh.size, mesh.axis_names) == (1, (sharding.AXIS,))
-    specs = sharding.specs(tree, mesh)
+    specs = sharding.partition_specs(tree, mesh)
     assert specs == {"a": PartitionSpec(), "b": [PartitionSpec()]}
-    places = sharding.shardings(tree, mesh)
+    places = sharding.named_shardings(tree, mesh)
     assert jax.tree.map(lambda place: place.spec, places) == specs
     assert all(place.mesh == mesh for place in jax.tree.leaves(places))
 
@@ -87,9 +87,9 @@ def test_devices_make_no_difference(found: dict[str, Any], name: str, devices: i
 @pytest.mark.process
 @pytest.mark.parametrize("devices", [2, 4])
 def test_each_device_holds_its_share_of_parameters_and_moments(found: dict[str, Any], devices: int):
-    """Three arrays a parameter, and the count of updates, which all hold."""
+    """Three arrays per parameter; the step and the optimizer's count of updates are replicated."""
     share = found["cases"]["even"][str(devices)]["share"]
-    assert len(share) == 3 * 11 + 1
+    assert len(share) == 3 * 11 + 2
     for *of_devices, whole in share:
         assert of_devices == ([1] * devices if whole == 1 else [whole // devices] * devices)
 
@@ -134,7 +134,7 @@ def test_fresh_states_are_the_same_on_any_mesh_bitwise(found: dict[str, Any]):
     states = found["checkpoints"]
     assert states["fresh"] == [True, True]
     assert states["fingerprints"] == 1
-    assert states["leaves"] == 3 * 11 + 1
+    assert states["leaves"] == 3 * 11 + 2
 
 
 @pytest.mark.process
