@@ -240,7 +240,7 @@ def test_damaged_or_different_workdirs_are_refused(
         raw[5] ^= 1
         shard.write_bytes(raw)
         (recipe / "tables" / "flips.json").unlink()  # else the tables are current
-        lines = [f"{shard}: corrupt score shard; `lm-mia score --repair` makes it again"]
+        lines = [f"{shard}: corrupt score shard; run `lm-mia score --repair` to compute it again"]
     else:
         verb = "attack"
         shard.unlink()

@@ -1,1 +1,1 @@
-"""The score store: a Zarr array of (model, sample), written by many processes, read by xarray."""
+"""The score store: Zarr arrays of shape (model, sample), written by many processes and read by xarray."""

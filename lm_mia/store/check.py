@@ -1,4 +1,4 @@
-"""Whether every shard of a score store is there and whole: what `lm-mia status --verify` and `score --repair` ask."""
+"""Checks that all shards of a score store exist and are intact, for `lm-mia status --verify` and `score --repair`."""
 
 import collections
 import dataclasses
@@ -11,68 +11,68 @@ from lm_mia.data.subsets import ModelSeeds
 from lm_mia.store import reader
 from lm_mia.store.store import Store
 
-_AHEAD = 4  # shards that are read at a time
+_MAX_PENDING = 4  # number of shards that are read at the same time
 
 
 @dataclasses.dataclass(frozen=True)
 class ShardReport:
-    """What there is of the rows' shards."""
+    """The state of the shards of some models."""
 
     num_shards: int
-    """That there should be."""
+    """Number of shards that should exist."""
     missing: list[Path]
     corrupt: list[Path]
-    """There, but not as they were written: cut, or with other bytes."""
+    """Files that exist but do not match their checksums."""
 
 
 def check_shards(
     store: Store,
     models: Sequence[ModelSeeds],
-    progress: Callable[[int, int], None] = lambda done, of: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> ShardReport:
-    """Reads every shard of all variables of rows, at every score point, against its checksums.
+    """Reads all shards of models, at the end of training and at all of `Store.steps`, and compares their checksums.
 
     Args:
-      store: with the variables that the rows should have.
-      rows: known to the store.
-      progress: told of shards.
+      store: the score store; its `variables` are checked.
+      models: models of the store.
+      progress: called as ``progress(done, total)`` with numbers of existing shards.
 
     Raises:
-      UserError: if the store's own metadata is damaged.
+      UserError: if the metadata of the store is damaged.
     """
-    wanted = list(_shards(store, models))
-    missing = [path for path, _ in wanted if not path.exists()]
+    shards = list(_shards(store, models))
+    missing = [path for path, _ in shards if not path.exists()]
     corrupt: list[Path] = []
-    there = [(path, array) for path, array in wanted if path.exists()]
-    for done, (path, values) in enumerate(_read_ahead(there), 1):
+    existing = [(path, array) for path, array in shards if path.exists()]
+    for done, (path, values) in enumerate(_read_ahead(existing), 1):
         try:
             values.result()
         except ValueError:  # tensorstore's DATA_LOSS
             corrupt.append(path)
-        progress(done, len(there))
-    return ShardReport(len(wanted), missing, corrupt)
+        progress(done, len(existing))
+    return ShardReport(len(shards), missing, corrupt)
 
 
-def _read_ahead(there: list[tuple[Path, ts.TensorStore]]) -> Iterator[tuple[Path, ts.Future]]:
-    reading: collections.deque[tuple[Path, ts.Future]] = collections.deque()
-    for path, array in there:
-        reading.append((path, array.read()))
-        if len(reading) == _AHEAD:
-            yield reading.popleft()
-    yield from reading
+def _read_ahead(shards: list[tuple[Path, ts.TensorStore]]) -> Iterator[tuple[Path, ts.Future]]:
+    pending: collections.deque[tuple[Path, ts.Future]] = collections.deque()
+    for path, array in shards:
+        pending.append((path, array.read()))
+        if len(pending) == _MAX_PENDING:
+            yield pending.popleft()
+    yield from pending
 
 
-def _shards(store: Store, rows: Sequence[ModelSeeds]) -> Iterator[tuple[Path, ts.TensorStore]]:
-    """Every shard's file and what is in it."""
-    table = {row: index for index, row in enumerate(store.models())}
+def _shards(store: Store, models: Sequence[ModelSeeds]) -> Iterator[tuple[Path, ts.TensorStore]]:
+    """Yields the file and the array of each shard."""
+    index = {model: i for i, model in enumerate(store.models())}
     for name in store.variables:
         if not (store.path / name / "zarr.json").exists():
-            continue  # a statistic that no row was asked for yet
+            continue  # a statistic that was not requested yet when models were scored
         for step in (*store.steps, 0) if name != "member" else (0,):
             array = store.open_array(name, step)
-            size, samples = reader.samples_per_shard(array), array.shape[-1]
-            for row in rows:
-                place = (table[row], *store.checkpoint_key(name, step))
-                for shard, low in enumerate(range(0, samples, size)):
-                    path = store.path.joinpath(name, "c", *map(str, (*place, shard)))
-                    yield path, array[table[row], low : min(low + size, samples)]
+            size, num_samples = reader.samples_per_shard(array), array.shape[-1]
+            for model in models:
+                key = (index[model], *store.checkpoint_key(name, step))
+                for shard, low in enumerate(range(0, num_samples, size)):
+                    path = store.path.joinpath(name, "c", *map(str, (*key, shard)))
+                    yield path, array[index[model], low : min(low + size, num_samples)]

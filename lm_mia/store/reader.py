@@ -1,6 +1,6 @@
-"""Reading rows of score variables, a block of samples at a time.
+"""Reads variables of the score store for several models, a block of samples at a time.
 
-R: rows of a part, C: samples of a block.
+R: models of a selection, C: samples of a block, S: selected samples.
 """
 
 import dataclasses
@@ -13,78 +13,81 @@ import tensorstore as ts
 from lm_mia.errors import UserError
 
 Blocks = Iterator[tuple[slice, dict[str, np.ndarray]]]
-"""Which samples, and each part's values_RxC of them."""
+"""Pairs of a slice of samples and {name of a selection: value_RxC}."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelSelection:
-    """Rows of one variable, at one score point, in the order wanted."""
+    """Models of one variable at one checkpoint, in the requested order."""
 
     folder: Path
-    """Of the variable, for messages."""
+    """The folder of the variable, for error messages."""
     array: ts.TensorStore
-    """Rows x samples."""
+    """The variable at the checkpoint, of shape (models of the store, samples)."""
     index_R: list[int]
+    """Indices of the models in the store."""
     checkpoint_key: tuple[int, ...] = ()
-    """What stands between row and shard in the files' names."""
+    """The indices between model and shard in the names of the files."""
 
 
-def read_blocks(selections: Mapping[str, ModelSelection], samples: int, size: int) -> Blocks:
-    """All samples in order, `size` at a time; the next block is read while the caller is at work on one.
+def read_blocks(selections: Mapping[str, ModelSelection], num_samples: int, size: int) -> Blocks:
+    """Yields all samples in order, in blocks of `size`; the next block is read while the caller uses the current one.
 
-    Held at any time: the block that the caller has and the one being read.
+    Only these two blocks are in memory.
 
     Raises:
-      UserError: naming every shard of the parts whose checksum fails, and how to get it rebuilt.
+      UserError: if shards of the selections have wrong checksums; names all of them and the remedy.
     """
-    ahead = _start_reading(selections, 0, min(size, samples))
-    for low in range(0, samples, size):
-        high = min(low + size, samples)
+    pending = _start_reading(selections, 0, min(size, num_samples))
+    for low in range(0, num_samples, size):
+        high = min(low + size, num_samples)
         try:
-            block = {name: future.result() for name, future in ahead.items()}
+            block = {name: read.result() for name, read in pending.items()}
         except ValueError:  # tensorstore's DATA_LOSS
-            if bad := corrupt_shards(selections):
-                raise _corrupt_shards_error(bad) from None
+            if corrupt := corrupt_shards(selections):
+                raise _corrupt_shards_error(corrupt) from None
             raise
-        ahead = _start_reading(selections, high, min(high + size, samples))
+        pending = _start_reading(selections, high, min(high + size, num_samples))
         yield slice(low, high), block
-        del block  # else it would outlive the caller's own while the next one is awaited
+        del (
+            block
+        )  # Otherwise it would stay in memory, with the caller's, until the next block is read.
 
 
 def read_samples(
     selections: Mapping[str, ModelSelection], ids_S: Sequence[int]
 ) -> dict[str, np.ndarray]:
-    """Returns {name: values_RxS} of some samples; only the chunks that hold them are read; errors as in `blocks`."""
-    reading = {
-        name: part.array.oindex[part.index_R, list(ids_S)].read()
-        for name, part in selections.items()
+    """Returns {name: value_RxS} of selected samples; reads only their chunks; raises the errors of `read_blocks`."""
+    pending = {
+        name: selection.array.oindex[selection.index_R, list(ids_S)].read()
+        for name, selection in selections.items()
     }
     try:
-        return {name: future.result() for name, future in reading.items()}
+        return {name: read.result() for name, read in pending.items()}
     except ValueError:  # tensorstore's DATA_LOSS
-        if bad := corrupt_shards(selections):
-            raise _corrupt_shards_error(bad) from None
+        if corrupt := corrupt_shards(selections):
+            raise _corrupt_shards_error(corrupt) from None
         raise
 
 
 def corrupt_shards(selections: Mapping[str, ModelSelection]) -> list[Path]:
-    """Files of the parts' rows that cannot be read, each once; reads them all, one after another."""
-    bad: dict[Path, None] = {}
-    for part in selections.values():
-        size, samples = samples_per_shard(part.array), part.array.shape[1]
-        for index in part.index_R:
-            for shard, low in enumerate(range(0, samples, size)):
+    """Returns the files of all unreadable shards of the selections, without duplicates, by reading them one by one."""
+    corrupt: dict[Path, None] = {}
+    for selection in selections.values():
+        array, size = selection.array, samples_per_shard(selection.array)
+        num_samples = array.shape[1]
+        for index in selection.index_R:
+            for shard, low in enumerate(range(0, num_samples, size)):
                 try:
-                    part.array[index, low : min(low + size, samples)].read().result()
+                    array[index, low : min(low + size, num_samples)].read().result()
                 except ValueError:
-                    bad[
-                        part.folder.joinpath("c", *map(str, (index, *part.checkpoint_key, shard)))
-                    ] = None
-    return list(bad)
+                    key = (index, *selection.checkpoint_key, shard)
+                    corrupt[selection.folder.joinpath("c", *map(str, key))] = None
+    return list(corrupt)
 
 
 def samples_per_shard(array: ts.TensorStore) -> int:
-    """Samples of a shard, which is one file; they are the last dimension."""
+    """Returns the number of samples (the last dimension) per shard; a shard is one file."""
     shape = array.chunk_layout.write_chunk.shape
     assert shape is not None
     assert shape[-1] is not None
@@ -93,31 +96,31 @@ def samples_per_shard(array: ts.TensorStore) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class _PendingRead:
-    """A part's values_RxC, which tensorstore may still be at."""
+    """The value_RxC of a selection, which tensorstore may not have filled yet."""
 
-    values_RxC: np.ndarray
+    value_RxC: np.ndarray
     done: ts.WriteFutures
 
     def result(self) -> np.ndarray:
         self.done.result()
-        return self.values_RxC
+        return self.value_RxC
 
 
 def _start_reading(
-    parts: Mapping[str, ModelSelection], low: int, high: int
+    selections: Mapping[str, ModelSelection], low: int, high: int
 ) -> dict[str, _PendingRead]:
-    """Begins to read a block: one read a part, which tensorstore spreads over its threads."""
-    found = {}
-    for name, part in parts.items() if low < high else ():
-        # into numpy's memory: it asks for huge pages, which the system has ready sooner than as many small ones
-        shape = len(part.index_R), high - low
-        values_RxC = np.empty(shape, part.array.dtype.numpy_dtype)
-        target = ts.array(values_RxC, copy=False, write=True)
-        found[name] = _PendingRead(values_RxC, target.write(part.array[part.index_R, low:high]))
-    return found
+    """Starts to read a block: one read per selection, which tensorstore spreads over its threads."""
+    pending = {}
+    for name, selection in selections.items() if low < high else ():
+        # NumPy's memory is faster than tensorstore's own, since NumPy asks the system for huge pages.
+        shape = len(selection.index_R), high - low
+        value_RxC = np.empty(shape, selection.array.dtype.numpy_dtype)
+        target = ts.array(value_RxC, copy=False, write=True)
+        done = target.write(selection.array[selection.index_R, low:high])
+        pending[name] = _PendingRead(value_RxC, done)
+    return pending
 
 
-def _corrupt_shards_error(bad: list[Path]) -> UserError:
-    return UserError(
-        "\n".join(f"{p}: corrupt score shard; `lm-mia score --repair` makes it again" for p in bad)
-    )
+def _corrupt_shards_error(paths: list[Path]) -> UserError:
+    remedy = "run `lm-mia score --repair` to compute it again"
+    return UserError("\n".join(f"{path}: corrupt score shard; {remedy}" for path in paths))

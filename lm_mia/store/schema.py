@@ -1,11 +1,13 @@
-"""The layout of the score store on disk: its variables in Zarr v3, its models, score points and coordinates.
+"""The layout of the score store on disk: its variables in Zarr v3, its models, checkpoints and coordinates.
 
 The first dimension is `model`. Variables have chunks of 2^16 samples with checksums, grouped into shards of 2^22. Each
-shard holds one model at one score point.
+shard holds one model at one checkpoint.
 
-The coordinates `model` (the short names) and `role` are strings of a fixed width, which xarray reads as numpy's `U`
-type. Zarr's strings of variable width would be read as `StringDType`, which much code does not expect. Zarr-Python 3.1
-warns when it writes fixed-width strings, and later versions do not; no version warns when it reads them.
+The coordinates `model` (short names) and `role` are strings of a fixed width, which xarray reads as NumPy's `U` type.
+Zarr's strings of variable width would be read as `StringDType`, which much code does not expect. Zarr-Python 3.1 warns
+when it writes fixed-width strings, and later versions do not; no version warns when it reads them.
+
+M: models, K: checkpoints.
 """
 
 import dataclasses
@@ -27,9 +29,9 @@ from lm_mia.errors import UserError
 
 SHARD_SAMPLES, CHUNK_SAMPLES = 2**22, 2**16
 TOKENS = "token_log_prob"
-"""The one variable that is not of samples, but of the tokens of chosen ones."""
+"""The only variable with one value per token of selected samples instead of one value per sample."""
 TOKEN_COLUMNS = ("token_sample", "token_position", "token_piece")
-"""What is known of these tokens: of which sample, where in it (0: <bos>), and which piece of the vocabulary."""
+"""Coordinates of these tokens: the id of the sample, the position in it (0: <bos>), and the id in the vocabulary."""
 _NATS = "nats per token"
 VARIABLES = {  # name -> type, fill value and units
     "member": ("bool", False, ""),
@@ -49,35 +51,47 @@ STRING = np.dtype("<U32")
 
 
 def kvstore(path: Path) -> dict[str, str]:
-    """Tensorstore's specification of a folder."""
-    return {"driver": "file", "path": f"{path.resolve()}/"}  # it takes no ".."
+    """Returns tensorstore's specification of a folder."""
+    return {"driver": "file", "path": f"{path.resolve()}/"}  # tensorstore does not accept ".."
 
 
 def last_dimension(name: str) -> str:
-    """The last dimension of a variable."""
+    """Returns the name of the last dimension of a variable."""
     return "token" if name == TOKENS else "sample"
 
 
-def checkpoint_shape(name: str, points: int) -> tuple[int, ...]:
-    """The shape of a variable between its rows and its samples, in a store of so many score points (0: the end alone).
+def checkpoint_shape(name: str, num_checkpoints: int) -> tuple[int, ...]:
+    """Returns the shape of a variable between its models and its samples: (num_checkpoints,) or ().
 
-    Membership is the same at all of them.
+    Membership is the same at all checkpoints, so it never has this dimension.
+
+    Args:
+      name: name of the variable.
+      num_checkpoints: 0 if models are scored only at the end of training.
     """
-    return (points,) if points and name != "member" else ()
+    return (num_checkpoints,) if num_checkpoints and name != "member" else ()
 
 
 def variable_spec(
-    path: Path, rows: int, points: int, samples: int, token_samples: tuple[int, ...] = ()
+    path: Path,
+    num_models: int,
+    num_checkpoints: int,
+    size: int,
+    token_samples: tuple[int, ...] = (),
 ) -> dict[str, Any]:
-    """Tensorstore's specification of a new variable, named by its path, of so many rows, score points and samples.
+    """Returns tensorstore's specification of a new variable.
 
-    `TOKENS` has tokens for samples, and says in its attributes of which samples they are.
+    Args:
+      path: folder of the variable, which has its name.
+      num_models, num_checkpoints: lengths of these dimensions; the second as in `checkpoint_shape`.
+      size: number of samples, or of tokens for `TOKENS`.
+      token_samples: ids of the samples of `TOKENS`, which are stored in its attributes.
     """
-    middle = checkpoint_shape(path.name, points)
+    middle = checkpoint_shape(path.name, num_checkpoints)
     ones = [1] * (1 + len(middle))
     dtype, fill, units = VARIABLES[path.name]
-    chunk = min(CHUNK_SAMPLES, samples)
-    shard = min(SHARD_SAMPLES, -(-samples // chunk) * chunk)
+    chunk = min(CHUNK_SAMPLES, size)
+    shard = min(SHARD_SAMPLES, -(-size // chunk) * chunk)
     little = {"name": "bytes", "configuration": {"endian": "little"}}
     sharding = {
         "chunk_shape": [*ones, chunk],
@@ -89,7 +103,7 @@ def variable_spec(
         "driver": "zarr3",
         "kvstore": kvstore(path),
         "metadata": {
-            "shape": [rows, *middle, samples],
+            "shape": [num_models, *middle, size],
             "data_type": dtype,
             "fill_value": fill,
             "dimension_names": ["model", *["checkpoint"] * len(middle), last_dimension(path.name)],
@@ -104,18 +118,19 @@ def variable_spec(
 
 @dataclasses.dataclass(frozen=True)
 class StoreContents:
-    """A store as its readers see it."""
+    """The models, variables and checkpoints of a store, as readers see them."""
 
     models: list[ModelSeeds]
     """In store order."""
     names: set[str]
-    """Of variables and coordinates."""
+    """Names of variables and coordinates."""
     checkpoint_steps: tuple[int, ...]
-    """Steps after which rows are scored, the end last; empty: at the end alone, and there is no such dimension."""
+    """Training steps of the checkpoints, the end of training last; empty if models are scored only at the end, since
+    there is no checkpoint dimension then."""
 
 
 def read_contents(path: Path) -> StoreContents | None:
-    """The table of a store, None if there is no store yet; UserError if it is damaged."""
+    """Returns the contents of a store, or None if there is no store yet; raises UserError if it is damaged."""
     if not (path / "zarr.json").exists():
         return None
     try:
@@ -123,7 +138,7 @@ def read_contents(path: Path) -> StoreContents | None:
         consolidated = group.metadata.consolidated_metadata
         names = set() if consolidated is None else set(consolidated.metadata)
         if not (path / TOKENS / "zarr.json").exists():
-            names.discard(TOKENS)  # deleted, to make room for those of other samples
+            names.discard(TOKENS)  # deleted by the user, to store tokens of other samples
         if "loss" not in names:
             return None
         name_M, role_M = _read_coordinate(group, "model"), _read_coordinate(group, "role")
@@ -131,55 +146,62 @@ def read_contents(path: Path) -> StoreContents | None:
         step_K = _read_coordinate(group, "step") if "step" in names else np.zeros(0, np.int64)
     except (ValueError, LookupError, TypeError, OSError) as error:
         raise damaged_store_error(path, "zarr.json, model, role or seeds") from error
-    rows = [
+    models = [
         ModelSeeds(cast(Role, str(role)), *map(int, seeds))
         for role, *seeds in zip(role_M, *seeds_3xM, strict=True)
     ]
     # A lost chunk of a coordinate reads as its fill value, without an error.
-    if name_M.tolist() != [row.name for row in rows] or any((s < 0).any() for s in seeds_3xM):
+    if name_M.tolist() != [model.name for model in models] or any((s < 0).any() for s in seeds_3xM):
         raise damaged_store_error(path, "model, role or seeds")
     if (step_K < 0).any():
         raise damaged_store_error(path, "step")
-    return StoreContents(rows, names, tuple(map(int, step_K)))
+    return StoreContents(models, names, tuple(map(int, step_K)))
 
 
 def check_contents(
-    path: Path, table: StoreContents, points: tuple[int, ...], samples: tuple[int, ...]
+    path: Path,
+    contents: StoreContents,
+    checkpoint_steps: tuple[int, ...],
+    requested_samples: tuple[int, ...],
 ) -> None:
-    """UserError if a store has other score points, or token log-probabilities of other samples (if of any)."""
-    if table.checkpoint_steps != points:
-        there, asked = (
-            f"steps {', '.join(map(str, points))}" if points else "the end alone"
-            for points in (table.checkpoint_steps, points)
+    """Raises UserError if a store has other checkpoints than requested, or tokens of other samples (if any)."""
+    if contents.checkpoint_steps != checkpoint_steps:
+        stored, requested = (
+            f"steps {', '.join(map(str, steps))}" if steps else "the end of training only"
+            for steps in (contents.checkpoint_steps, checkpoint_steps)
         )
         raise UserError(
-            f"{path}: its rows are scored at {there}, not at {asked}; put score.at_steps and score.at_epochs "
-            "back, or choose another --workdir"
+            f"{path}: the models are scored at {stored}, not at {requested}; restore score.at_steps and "
+            "score.at_epochs, or choose another --workdir"
         )
-    if samples and TOKENS in table.names and (there := token_samples(path)) != samples:
-        few = ", ".join(map(str, there[:5])) + (", ..." if there[5:] else "")
+    if not requested_samples or TOKENS not in contents.names:
+        return
+    if (stored_samples := token_samples(path)) != requested_samples:
+        listed = ", ".join(map(str, stored_samples[:5])) + (", ..." if stored_samples[5:] else "")
         raise UserError(
             f"score.token_samples: {path} has log-probabilities of the tokens of other samples, or in another order "
-            f"({len(there)}: {few}); ask for these, or delete {path / TOKENS} to have those asked for instead"
+            f"({len(stored_samples)} samples: {listed}); request these samples, or delete {path / TOKENS} to store "
+            "those of the requested samples instead"
         )
 
 
 def token_samples(path: Path) -> tuple[int, ...]:
-    """Samples of which a store has token log-probabilities, in their order; UserError if that is damaged."""
+    """Returns the ids of the samples whose token log-probabilities a store has; raises UserError if it is damaged."""
     file = path / TOKENS / "zarr.json"
     try:
         return tuple(map(int, json.loads(file.read_text())["attributes"]["samples"]))
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise UserError(
-            f"{file}: damaged; delete {file.parent} and run `lm-mia score` again: these are made again from checkpoints"
+            f"{file}: the file is damaged; delete {file.parent} and run `lm-mia score` to compute it again from "
+            "checkpoints"
         ) from error
 
 
 @contextmanager
 def _no_zarr_warnings() -> Iterator[None]:
-    """Hides Zarr's warnings that consolidated metadata and, up to 3.1, fixed-width strings are not in its standard.
+    """Hides warnings that consolidated metadata and fixed-width strings (Zarr-Python 3.1) are not in Zarr's standard.
 
-    xarray and Zarr-Python agree on both; the warnings are about other readers.
+    xarray and Zarr-Python support both; the warnings concern other readers.
     """
     with warnings.catch_warnings():
         for category in (ZarrUserWarning, UnstableSpecificationWarning):
@@ -189,12 +211,12 @@ def _no_zarr_warnings() -> Iterator[None]:
 
 @_no_zarr_warnings()
 def remove_deleted_tokens(path: Path) -> None:
-    """Forgets tokens whose variable was deleted, and their coordinates, so that readers no longer expect them."""
+    """Removes the metadata and coordinates of a token variable that was deleted, so that readers do not expect it."""
     if not (path / "zarr.json").exists() or (path / TOKENS / "zarr.json").exists():
         return
     group = zarr.open_group(path, mode="a")
-    known = group.metadata.consolidated_metadata
-    if known is not None and TOKENS in known.metadata:
+    consolidated = group.metadata.consolidated_metadata
+    if consolidated is not None and TOKENS in consolidated.metadata:
         for name in (TOKENS, *TOKEN_COLUMNS):
             shutil.rmtree(path / name, ignore_errors=True)
         names = str(group.attrs["coordinates"]).split()
@@ -203,17 +225,22 @@ def remove_deleted_tokens(path: Path) -> None:
 
 
 def damaged_store_error(path: Path, what: str) -> UserError:
-    """The error of a store whose metadata or coordinates are not what was written."""
+    """Returns the error of a store whose metadata or coordinates are damaged.
+
+    Args:
+      path: folder of the store.
+      what: name of the damaged part.
+    """
     return UserError(
-        f"{path}: damaged score store ({what}); delete it and run `lm-mia run` again: "
-        "rows are scored again from their checkpoints"
+        f"{path}: damaged score store ({what}); delete it and run `lm-mia run` to score the models again from their "
+        "checkpoints"
     )
 
 
-def model_columns(rows: Sequence[ModelSeeds]) -> dict[str, np.ndarray]:
-    """Coordinates of the model dimension: short name, role and seeds."""
-    seeds = {name: np.array([getattr(row, name) for row in rows], np.int64) for name in SEEDS}
-    names = {"model": [row.name for row in rows], "role": [row.role for row in rows]}
+def model_columns(models: Sequence[ModelSeeds]) -> dict[str, np.ndarray]:
+    """Returns the coordinates of the model dimension: short name, role and seeds."""
+    seeds = {name: np.array([getattr(model, name) for model in models], np.int64) for name in SEEDS}
+    names = {"model": [model.name for model in models], "role": [model.role for model in models]}
     return {name: np.array(values, STRING) for name, values in names.items()} | seeds
 
 
@@ -221,33 +248,34 @@ def model_columns(rows: Sequence[ModelSeeds]) -> dict[str, np.ndarray]:
 def write_coordinates(
     path: Path, coordinates: Mapping[str, Mapping[str, np.ndarray]], attributes: Mapping[str, Any]
 ) -> None:
-    """Creates the group if need be, and creates, grows or replaces coordinates; readers see them once consolidated.
+    """Creates the group if it does not exist, and creates, extends or replaces coordinates.
+
+    Readers see the coordinates after `consolidate`.
 
     Args:
-      path: of the store.
-      coordinates: dimension -> name -> values, where there are any; others that are there stay.
-      attributes: of the group.
+      path: folder of the store.
+      coordinates: dimension -> name -> values. Empty coordinates are not written, and others stay as they are.
+      attributes: attributes of the group.
     """
     group = zarr.open_group(path, mode="a")
-    names: dict[str, None] = {}
-    there = dict.fromkeys(str(group.attrs.get("coordinates", "")).split())
+    names = dict.fromkeys(str(group.attrs.get("coordinates", "")).split())
     for dimension, columns in coordinates.items():
         for name, values in columns.items():
             if len(values):
                 names[name] = None
                 _write_coordinate(path / name, dimension, values)
-    group.update_attributes({**attributes, "coordinates": " ".join(there | names)})
+    group.update_attributes({**attributes, "coordinates": " ".join(names)})
 
 
 @_no_zarr_warnings()
 def consolidate(path: Path) -> None:
-    """Lets readers see what was written: one atomic rename."""
+    """Makes new variables, models and coordinates visible to readers, by one atomic rename."""
     zarr.consolidate_metadata(path)
 
 
 def _write_coordinate(path: Path, dimension: str, values: np.ndarray) -> None:
-    """Creates or grows a one-dimensional coordinate; chunks are long enough that growing rewrites one file."""
-    # asked of files: a command that crashed may have left one that readers do not see
+    """Creates or extends a one-dimensional coordinate; chunks are so long that extending it rewrites a single file."""
+    # A command that crashed may have left a coordinate that is not in the consolidated metadata, so look for the file.
     if (path / "zarr.json").exists():
         array = zarr.open_array(path, mode="r+")
         array.resize(values.shape)
@@ -259,9 +287,9 @@ def _write_coordinate(path: Path, dimension: str, values: np.ndarray) -> None:
             dtype=values.dtype,
             chunks=(min(max(4096, len(values)), 2**20),),
             dimension_names=[dimension],
-            # a chunk of strings would take 512 KiB uncompressed
+            # A chunk of strings would take 512 KiB without compression.
             compressors=[ZstdCodec(), Crc32cCodec()] if is_text else [Crc32cCodec()],
-            fill_value="" if is_text else -1,  # no valid value: shows a lost chunk
+            fill_value="" if is_text else -1,  # not a valid value, so that a lost chunk is noticed
         )
     array[:] = values
 

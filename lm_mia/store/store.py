@@ -1,15 +1,17 @@
-"""The score store: loss and statistics of every (model, sample), in Zarr v3, written by many processes, read by xarray.
+"""The score store: the loss and other statistics of every sample under every model, in Zarr v3.
 
-Models that are also scored before their end have one more dimension, (model, checkpoint, sample), with the coordinate
-step.
+Many processes write it at once, and xarray reads it. Its dimensions are (model, sample). If models are also scored
+during training, they are (model, checkpoint, sample), and the coordinate `step` holds each checkpoint's training step.
 
-What makes it safe without a database:
-  * a shard never spans two rows or score points; one process writes a row's, whole and once, each by an atomic rename;
-  * presence is asked from the key listing, never from values: a row is present when all its shards are, of the loss
-    and of every statistic asked for at every score point, and of membership;
-  * rows are only ever appended; the group's consolidated metadata, replaced atomically, says how many there are.
+The store is safe without a database:
+  * A shard belongs to one model and one checkpoint. One process writes it once, as a whole, by an atomic rename.
+  * Whether a model is present follows from the keys on disk, never from values: a model is present if all shards of
+    its membership, of its loss and of all required statistics exist at every checkpoint.
+  * Models are only appended. Readers take the number of models from the group's consolidated metadata, which is
+    replaced atomically.
 
-M: rows, K: score points and the end, which is the last; N2: samples of the population (2N).
+M: models, K: checkpoints, the last of which is the end of training, N2: samples of the population (2N), C: samples of a
+shard, S: selected samples, R: models of one request, T: tokens.
 """
 
 import dataclasses
@@ -19,7 +21,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NoReturn
 
 import filelock
 import numpy as np
@@ -43,37 +45,37 @@ from lm_mia.store.schema import (
 
 @dataclasses.dataclass(frozen=True)
 class Store:
-    """A score store at a path; every method reads the state on disk afresh."""
+    """A score store and what its models are required to have; every method reads the current state on disk."""
 
     path: Path
     statistics: tuple[str, ...] = ()
-    """Variables beside loss and member that a row must have; a store may hold others too, which stay."""
+    """Variables that a model must have in addition to `loss` and `member`; the store may hold more."""
     steps: tuple[int, ...] = ()
-    """Score points: the steps, ascending, after which every row is scored beside its end."""
+    """Training steps, ascending, after which every model is scored in addition to the end of training."""
     total_steps: int = 0
-    """The step that is the end of a row; must be given where there are score points."""
+    """Number of training steps of a model; required if `steps` is not empty."""
     step: int = 0
-    """The score point that `read` and `blocks` read: one of `steps`, or 0, the end."""
+    """The step whose values `read`, `blocks` and `samples` return: one of `steps`, or 0 for the end of training."""
     token_samples: tuple[int, ...] = ()
-    """Samples of whose tokens a row must have log-probabilities, one sample after another."""
+    """Ids of the samples for whose tokens a model must have log-probabilities."""
 
     def __post_init__(self) -> None:
         if any(a >= b for a, b in itertools.pairwise((0, *self._checkpoint_steps))):
             raise ValueError(
-                f"{self._checkpoint_steps}: score points and the end must ascend from 1"
+                f"steps={self.steps}, total_steps={self.total_steps}: must be positive and in ascending order"
             )
         self._checkpoint_index(self.step)
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """What a row must have, in the order in which it is written."""
+        """The variables that a model must have, in the order in which they are written."""
         return ("member", "loss", *self.statistics, *((TOKENS,) if self.token_samples else ()))
 
     @property
     def requirement(self) -> str:
         """What models must have in addition to the loss at the end of training, as the end of a message.
 
-        For example " (with min_k, at step 64)"; empty if that loss is enough.
+        For example " (with min_k, at step 64)"; empty if nothing else is required.
         """
         parts = [f"with {', '.join(self.statistics)}"] if self.statistics else []
         parts += [f"at step {self.step}"] if self.step else []
@@ -86,74 +88,101 @@ class Store:
         attributes: dict[str, Any],
         token_columns: Mapping[str, np.ndarray] = MappingProxyType({}),
     ) -> None:
-        """Creates the store if need be and appends what it lacks: wanted rows (absent as yet), statistics.
+        """Creates the store if it does not exist, and adds the models and statistics that it does not have yet.
+
+        New models hold no values until they are written.
 
         Args:
-          wanted: rows, in the order in which new ones are appended.
-          sample_columns: coordinates of the sample dimension, whole numbers from 0 or float64, each of shape N2.
-          attributes: of the group.
-          token_columns: of `population.token_columns`, where the store has `token_samples`.
+          models: the required models; new ones are appended in this order.
+          sample_columns: coordinates of the sample dimension, each of shape N2; nonnegative integers or float64.
+          attributes: attributes of the Zarr group.
+          token_columns: the result of `population.token_columns`, if `token_samples` is not empty.
 
         Raises:
-          UserError: the store is damaged.
-          ValueError: two models would have the same name.
+          UserError: if the store is damaged.
+          ValueError: if two models have the same name.
         """
         with filelock.FileLock(self.path.with_suffix(".lock")):
-            old, names = self._read_contents()  # which tells of damage
+            old_models, names = self._read_contents()  # raises UserError if the store is damaged
             schema.remove_deleted_tokens(self.path)
-            table = list(dict.fromkeys([*old, *models]))
-            if repeated := [n for n, count in Counter(map(str, table)).items() if count > 1]:
-                raise ValueError(f"{repeated[0]}: the name of more than one model")
-            if table == old and names.issuperset(self.variables):
+            all_models = list(dict.fromkeys([*old_models, *models]))
+            counts = Counter(map(str, all_models))
+            if repeated := [name for name, count in counts.items() if count > 1]:
+                raise ValueError(f"{repeated[0]}: two models have this name")
+            if all_models == old_models and names.issuperset(self.variables):
                 return
             columns = {"sample": sample_columns, "token": token_columns}
-            size = {of: len(next(iter(named.values()), ())) for of, named in columns.items()}
-            coordinates = {"model": schema.model_columns(table)}
-            if not old:
+            sizes = {
+                dimension: len(next(iter(named.values()), ()))
+                for dimension, named in columns.items()
+            }
+            coordinates = {"model": schema.model_columns(all_models)}
+            if not old_models:
                 coordinates["checkpoint"] = {"step": np.array(self._checkpoint_steps, np.int64)}
-                coordinates["sample"] = {"sample": np.arange(size["sample"]), **sample_columns}
+                coordinates["sample"] = {"sample": np.arange(sizes["sample"]), **sample_columns}
             if TOKENS not in names:
                 coordinates["token"] = dict(token_columns)
             schema.write_coordinates(self.path, coordinates, attributes)
             for name in VARIABLES:
-                there = (self.path / name / "zarr.json").exists()
-                again = name == TOKENS and name not in names
-                if name in self.variables and (not there or again):
-                    of = size[last_dimension(name)], self.token_samples
-                    new = variable_spec(
-                        self.path / name, len(table), len(self._checkpoint_steps), *of
-                    )
-                    # again: what was never consolidated holds nothing, and may be of other tokens
-                    ts.open(new, create=True, delete_existing=again).result()
-                elif not there:
-                    continue
-                array = self._open_variable(name, write=True)
-                # also undoes a growth that was cut short, whose rows hold nothing yet
-                top = [len(table), *[None] * (array.rank - 1)]
-                array.resize(exclusive_max=top, resize_metadata_only=True).result()
+                self._create_or_extend_variable(name, names, len(all_models), sizes)
             schema.consolidate(self.path)
 
+    def _create_or_extend_variable(
+        self, name: str, known_names: set[str], num_models: int, sizes: Mapping[str, int]
+    ) -> None:
+        """Creates a required variable, or gives an existing one the number of models.
+
+        Args:
+          name: name of the variable.
+          known_names: variables in the consolidated metadata.
+          num_models: number of models of the store.
+          sizes: lengths of the dimensions "sample" and "token".
+        """
+        path = self.path / name
+        exists = (path / "zarr.json").exists()
+        # A token variable that was never consolidated holds no values and may be of other tokens.
+        recreate = name == TOKENS and name not in known_names
+        if name in self.variables and (not exists or recreate):
+            size = sizes[last_dimension(name)]
+            spec = variable_spec(
+                path, num_models, len(self._checkpoint_steps), size, self.token_samples
+            )
+            ts.open(spec, create=True, delete_existing=recreate).result()
+        elif not exists:
+            return
+        array = self._open_variable(name, write=True)
+        # This also undoes an interrupted extension, whose models hold no values yet.
+        shape = [num_models, *[None] * (array.rank - 1)]
+        array.resize(exclusive_max=shape, resize_metadata_only=True).result()
+
     def models(self) -> list[ModelSeeds]:
-        """The rows that the store knows, present or not, in store order; empty if there is no store."""
+        """Returns the models of the store, present or not, in store order; empty if there is no store."""
         return self._read_contents()[0]
 
     def is_present(self, step: int | None = None) -> np.ndarray:
-        """present_M, bool: which rows are whole at a score point (0: the end), or at all; lists keys, reads no data."""
-        table, names = self._read_contents()
-        at = slice(None) if step is None else [self._checkpoint_index(step)]
-        whole_M = np.ones(len(table), bool)
-        for name in self.variables if table else ():
-            whole_M &= self._complete(name, names, len(table))[:, at].all(axis=1)
-        return whole_M
+        """Returns present_M, bool: whether each model of the store has all required values.
+
+        Lists the keys on disk and reads no values.
+
+        Args:
+          step: one of `steps`, or 0 for the end of training; None requires the values at all of these.
+        """
+        models, names = self._read_contents()
+        checkpoints = slice(None) if step is None else [self._checkpoint_index(step)]
+        present_M = np.ones(len(models), bool)
+        for name in self.variables if models else ():
+            present_M &= self._complete(name, names, len(models))[:, checkpoints].all(axis=1)
+        return present_M
 
     def missing_models(
         self, models: Sequence[ModelSeeds], step: int | None = None
     ) -> list[ModelSeeds]:
-        """Those of the wanted rows that are not present (at a score point, 0: the end; or at all), in their order."""
+        """Returns those of the models that are not present, in their order; `step` as in `is_present`."""
         present_M = self.is_present(step)
-        # Not strict: rows that another command appends just now are absent.
-        there = {row for row, ok in zip(self.models(), present_M, strict=False) if ok}
-        return [row for row in models if row not in there]
+        # Not strict: another process may append models in the meantime, which are missing.
+        zipped = zip(self.models(), present_M, strict=False)
+        present = {model for model, is_present in zipped if is_present}
+        return [model for model in models if model not in present]
 
     def write_model(
         self,
@@ -163,15 +192,16 @@ class Store:
         statistics: Mapping[str, np.ndarray] = MappingProxyType({}),
         step: int = 0,
     ) -> None:
-        """Writes what a row that the store knows lacks at a score point; it is present there once its last shard is.
+        """Writes the missing shards of a model at one step.
 
-        A shard that is there stays as it is: a statistic asked for later moves no loss.
+        The model is present at that step as soon as its last shard is written. Existing shards are kept as they are:
+        adding a statistic later does not change the losses.
 
         Args:
-          row: known to the store.
-          loss_nats_N2, member_N2: of every sample.
-          statistics: of every sample, at least those of this Store that the row lacks.
-          step: of the score point; 0: the end.
+          model: a model of the store.
+          loss_nats_N2, member_N2: loss and membership of every sample.
+          statistics: name -> value_N2, at least of the required statistics that the model does not have yet.
+          step: one of `steps`, or 0 for the end of training.
         """
         values = {"member": member_N2, "loss": loss_nats_N2, **statistics}
         index = self.models().index(model)
@@ -181,158 +211,172 @@ class Store:
     def write_shards(
         self, model: ModelSeeds, low: int, values: Mapping[str, np.ndarray], step: int = 0
     ) -> None:
-        """Writes one shard of some variables of a row that the store knows, each by one atomic rename.
+        """Writes one shard of each of several variables of a model, each by one atomic rename.
 
         Args:
-          row: known to the store.
-          low: where the shard begins.
-          values: name -> values_C of all its samples.
-          step: of the score point; 0: the end.
+          model: a model of the store.
+          low: index of the shard's first sample.
+          values: name of a variable -> value_C of all samples of the shard.
+          step: one of `steps`, or 0 for the end of training.
         """
         self._write(self.models().index(model), low, values, step)
 
     def _write(self, index: int, low: int, values: Mapping[str, np.ndarray], step: int) -> None:
         for name, value_C in values.items():
-            with ts.Transaction() as transaction:  # one write a shard, not one a chunk
+            with ts.Transaction() as transaction:  # one write per shard instead of one per chunk
                 array = self.open_array(name, step, write=True).with_transaction(transaction)
                 array[index, low : low + len(value_C)].write(value_C).result()
 
     def write_tokens(self, model: ModelSeeds, log_prob_T: np.ndarray, step: int = 0) -> None:
-        """Writes the log-probabilities of the chosen samples' tokens under a row, at a score point (0: the end)."""
+        """Writes the log-probabilities of the tokens of `token_samples` under a model; `step` as in `write_model`."""
         size = samples_per_shard(self._open_variable(TOKENS))
         for low in range(0, len(log_prob_T), size):
             self.write_shards(model, low, {TOKENS: log_prob_T[low : low + size]}, step)
 
     def is_missing_tokens(self, model: ModelSeeds, step: int = 0) -> bool:
-        """Whether a row lacks log-probabilities of tokens that this Store asks for, at a score point (0: the end)."""
+        """Returns whether a model lacks required log-probabilities of tokens; `step` as in `write_model`."""
         if not self.token_samples:
             return False
-        place = {TOKENS: (self.models().index(model), *self.checkpoint_key(TOKENS, step))}
-        return bool(find_missing_shards({TOKENS: self._open_variable(TOKENS)}, place))
+        key = {TOKENS: (self.models().index(model), *self.checkpoint_key(TOKENS, step))}
+        return bool(find_missing_shards({TOKENS: self._open_variable(TOKENS)}, key))
 
     def missing_shards(self, model: ModelSeeds, step: int = 0) -> list[tuple[int, int, list[str]]]:
-        """(low, high, variables) of every shard of samples, in order, that a row lacks at a score point (0: the end).
+        """Returns (low, high, variables) of each range of samples for which a model has missing shards, in order.
 
-        The variables are of this Store, in the order in which they are written; `lacks_tokens` tells of tokens.
+        Tokens are not included; see `is_missing_tokens`.
+
+        Args:
+          model: a model of the store.
+          step: one of `steps`, or 0 for the end of training.
+
+        Returns:
+          The first sample of the shard, the end of the shard, and the variables without it, in the order in which they
+          are written.
         """
         return self._missing_shards(self.models().index(model), step)
 
     def _missing_shards(self, index: int, step: int) -> list[tuple[int, int, list[str]]]:
         names = (n for n in self.variables if n != TOKENS)
-        place = {name: (index, *self.checkpoint_key(name, step)) for name in names}
-        return find_missing_shards({name: self._open_variable(name) for name in place}, place)
+        keys = {name: (index, *self.checkpoint_key(name, step)) for name in names}
+        return find_missing_shards({name: self._open_variable(name) for name in keys}, keys)
 
     def read(self, models: Sequence[ModelSeeds]) -> tuple[np.ndarray, np.ndarray]:
-        """(loss_nats_MxN2 float32, member_MxN2 bool) of rows, all present at `Store.step`; errors as of `blocks`."""
-        parts = {name: (name, models) for name in ("loss", "member")}
-        [(_, whole)] = self.blocks(parts, sys.maxsize)
-        return whole["loss"], whole["member"]
+        """Returns (loss_nats_MxN2 float32, member_MxN2 bool) of models at `Store.step`; raises as `blocks`."""
+        requests = {name: (name, models) for name in ("loss", "member")}
+        [(_, values)] = self.blocks(requests, sys.maxsize)
+        return values["loss"], values["member"]
 
     def blocks(
         self, requests: Mapping[str, tuple[str, Sequence[ModelSeeds]]], size: int = CHUNK_SAMPLES
     ) -> reader.Blocks:
-        """All samples at `Store.step` in order, a block at a time, in the memory of two blocks.
+        """Returns an iterator over blocks of consecutive samples, with their values at `Store.step`.
 
-        The next block is read while the caller is at work on one: about as fast as the files can be read at all.
+        The next block is read while the caller uses the current one, so that two blocks are in memory. Reading is about
+        as fast as reading the files.
 
         Args:
-          parts: name -> (variable, rows); the rows must be present. Order and repetition are the caller's.
-          size: samples of a block, best a multiple of 2^16, the store's own chunk; the last block may be shorter.
+          requests: name of a result -> (variable, models). The models must be present; a model may be repeated.
+          size: number of samples per block, best a multiple of 2^16, the chunk size of the store; the last block may be
+            shorter.
 
         Returns:
-          An iterator of (samples, {name: values_RxC}), with the variable's own type: bool or float32.
+          An iterator of (slice of samples, {name of a result: value_RxC}), in the data type of the variable: bool or
+          float32.
 
         Raises:
-          UserError: naming each absent row, at once; or, while reading, each shard whose checksum fails. Both say how
-            to get it rebuilt.
+          UserError: immediately if models are missing, and while reading if shards have wrong checksums. The message
+            names them and the remedy.
         """
         if size < 1:
             raise ValueError(f"size={size}: must be 1 or larger")
-        opened = self._select(requests)
-        samples = max((part.array.shape[1] for part in opened.values()), default=0)
-        return reader.read_blocks(opened, samples, size)
+        selections = self._select(requests)
+        num_samples = max((s.array.shape[1] for s in selections.values()), default=0)
+        return reader.read_blocks(selections, num_samples, size)
 
     def samples(
         self, requests: Mapping[str, tuple[str, Sequence[ModelSeeds]]], ids_S: Sequence[int]
     ) -> dict[str, np.ndarray]:
-        """Returns {name: values_RxS} of some samples, at `Store.step`; arguments and errors are those of `blocks`."""
+        """Returns {name of a result: value_RxS} of selected samples at `Store.step`; otherwise as `blocks`."""
         return reader.read_samples(self._select(requests), ids_S)
 
     def _select(
         self, requests: Mapping[str, tuple[str, Sequence[ModelSeeds]]]
     ) -> dict[str, reader.ModelSelection]:
-        """Opens the arrays of `blocks`; raises UserError for absent models."""
-        asked: dict[str, list[ModelSeeds]] = {}
-        for variable, wanted in requests.values():
-            asked[variable] = list(dict.fromkeys([*asked.get(variable, ()), *wanted]))
-        rows, known = self._read_contents()
-        table = {row: index for index, row in enumerate(rows)}
-        absent: set[ModelSeeds] = set()
-        for variable, wanted in asked.items():
-            whole_M = self._complete(variable, known, len(rows))[
-                :, self._checkpoint_index(self.step)
-            ]
-            absent |= {row for row in wanted if row not in table or not whole_M[table[row]]}
-        if absent:
-            everything = list(dict.fromkeys(row for wanted in asked.values() for row in wanted))
-            missing = [row for row in everything if row in absent]
-            names = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
-            at = f" at step {self.step}" if self.step else ""
-            raise UserError(
-                f"{self.path}: {len(missing)} of {len(everything)} models absent{at} ({names}); run `lm-mia run` first"
-            )
-        arrays = {name: self.open_array(name, self.step) for name in asked}
+        """Opens the arrays of the requests of `blocks`; raises UserError for missing models."""
+        requested: dict[str, list[ModelSeeds]] = {}
+        for variable, models in requests.values():
+            requested[variable] = list(dict.fromkeys([*requested.get(variable, ()), *models]))
+        store_models, names = self._read_contents()
+        index = {model: i for i, model in enumerate(store_models)}
+        checkpoint = self._checkpoint_index(self.step)
+        missing: set[ModelSeeds] = set()
+        for variable, models in requested.items():
+            complete_M = self._complete(variable, names, len(store_models))[:, checkpoint]
+            missing |= {m for m in models if m not in index or not complete_M[index[m]]}
+        if missing:
+            self._raise_missing(missing, requested)
+        arrays = {variable: self.open_array(variable, self.step) for variable in requested}
         return {
             name: reader.ModelSelection(
                 self.path / variable,
                 arrays[variable],
-                [table[row] for row in wanted],
+                [index[model] for model in models],
                 self.checkpoint_key(variable, self.step),
             )
-            for name, (variable, wanted) in requests.items()
+            for name, (variable, models) in requests.items()
         }
 
-    def _read_contents(self) -> tuple[list[ModelSeeds], set[str]]:
-        """(rows in store order, names of variables and coordinates) as readers see them; empty if there is no store."""
-        if (table := schema.read_contents(self.path)) is None:
-            return [], set()
-        schema.check_contents(self.path, table, self._checkpoint_steps, self.token_samples)
-        return table.models, table.names
+    def _raise_missing(
+        self, missing: set[ModelSeeds], requested: Mapping[str, list[ModelSeeds]]
+    ) -> NoReturn:
+        all_models = list(dict.fromkeys(m for models in requested.values() for m in models))
+        names = [str(model) for model in all_models if model in missing]
+        listed = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+        at_step = f" at step {self.step}" if self.step else ""
+        raise UserError(
+            f"{self.path}: {len(names)} of {len(all_models)} models are missing{at_step} ({listed}); run `lm-mia run` "
+            "first"
+        )
 
-    def _complete(self, name: str, names: set[str], known: int) -> np.ndarray:
-        """whole_MxK: which of the known rows have all their shards of a variable at each score point."""
+    def _read_contents(self) -> tuple[list[ModelSeeds], set[str]]:
+        """Returns (models in store order, names of variables and coordinates); both are empty if there is no store."""
+        if (contents := schema.read_contents(self.path)) is None:
+            return [], set()
+        schema.check_contents(self.path, contents, self._checkpoint_steps, self.token_samples)
+        return contents.models, contents.names
+
+    def _complete(self, name: str, names: set[str], num_models: int) -> np.ndarray:
+        """Returns complete_MxK of one variable; see `complete_models`."""
         array = self._open_variable(name) if name in names else None
-        return complete_models(array, known, len(self.steps) + 1)
+        return complete_models(array, num_models, len(self.steps) + 1)
 
     @property
     def _checkpoint_steps(self) -> tuple[int, ...]:
-        """The coordinate step of the checkpoint dimension; empty where there is no such dimension."""
+        """The coordinate `step`; empty if the store has no checkpoint dimension."""
         return (*self.steps, self.total_steps) if self.steps else ()
 
     def _checkpoint_index(self, step: int) -> int:
-        """Where a score point is among all of them; the end, 0, is the last."""
+        """Returns the index of a step in the checkpoint dimension; the end of training, step 0, is the last."""
         if step and step not in self.steps:
             raise ValueError(f"step={step}: must be 0 or one of {self.steps}")
         return self.steps.index(step) if step else len(self.steps)
 
     def checkpoint_key(self, name: str, step: int) -> tuple[int, ...]:
-        """What stands between row and shard in the keys of a variable at a score point."""
-        return (
-            (self._checkpoint_index(step),)
-            if checkpoint_shape(name, len(self._checkpoint_steps))
-            else ()
-        )
+        """Returns the indices between model and shard in the keys of a variable: the checkpoint, if it has any."""
+        if checkpoint_shape(name, len(self._checkpoint_steps)):
+            return (self._checkpoint_index(step),)
+        return ()
 
     def open_array(self, name: str, step: int, write: bool = False) -> ts.TensorStore:
-        """A variable at a score point, rows x samples."""
+        """Returns a variable at one step as an array of shape (models, samples or tokens)."""
         array = self._open_variable(name, write)
-        for place in self.checkpoint_key(name, step):
-            array = array[:, place]
+        for checkpoint in self.checkpoint_key(name, step):
+            array = array[:, checkpoint]
         return array
 
     def _open_variable(self, name: str, write: bool = False) -> ts.TensorStore:
         opening = {"driver": "zarr3", "kvstore": kvstore(self.path / name)}
-        # Else a shard of nothing but fill values would never be written, and its row never be present.
+        # Otherwise a shard that holds only fill values would never be written, and its model would stay missing.
         opening |= {"store_data_equal_to_fill_value": True}
         try:
             array = ts.open(opening, read=True, write=write, open=True).result()
@@ -343,61 +387,71 @@ class Store:
         return array
 
 
-def complete_models(array: ts.TensorStore | None, known: int, points: int) -> np.ndarray:
-    """whole_MxK: which of the known rows have all shards of a variable at each score point; of None, no row has.
+def complete_models(
+    array: ts.TensorStore | None, num_models: int, num_checkpoints: int
+) -> np.ndarray:
+    """Returns complete_MxK, bool: which models have all shards of a variable at each checkpoint.
 
-    Membership, which is the same at all score points, counts at each of them.
+    Args:
+      array: the variable, or None if the store does not have it: then no model is complete. Membership has no
+        checkpoints and counts at each of them.
+      num_models: number of models, M.
+      num_checkpoints: number of checkpoints, K.
     """
-    found_MxK = np.zeros((known, points), np.int64)
+    shards_MxK = np.zeros((num_models, num_checkpoints), np.int64)
     if array is None:
-        return found_MxK.astype(bool)
+        return shards_MxK.astype(bool)
     assert array.kvstore is not None
     for key in array.kvstore.list().result():
-        prefix, *place = key.decode().split("/")
-        if prefix == "c" and len(place) == array.rank and int(place[0]) < known:
-            at = int(place[1]) if array.rank == 3 else slice(None)
-            found_MxK[int(place[0]), at] += 1
-    return found_MxK == -(-array.shape[-1] // samples_per_shard(array))
+        prefix, *indices = key.decode().split("/")
+        if prefix == "c" and len(indices) == array.rank and int(indices[0]) < num_models:
+            checkpoint = int(indices[1]) if array.rank == 3 else slice(None)
+            shards_MxK[int(indices[0]), checkpoint] += 1
+    return shards_MxK == -(-array.shape[-1] // samples_per_shard(array))
 
 
 def find_missing_shards(
-    arrays: Mapping[str, ts.TensorStore], places: Mapping[str, tuple[int, ...]]
+    arrays: Mapping[str, ts.TensorStore], key_prefixes: Mapping[str, tuple[int, ...]]
 ) -> list[tuple[int, int, list[str]]]:
-    """(low, high, names) of every shard of samples that one of the arrays lacks, in order.
+    """Returns (low, high, names) of each range of samples whose shard some of the arrays do not have, in order.
 
     Args:
-      arrays: name -> array, all of as many samples a shard.
-      places: name -> what stands before the shard's number in its key.
+      arrays: name -> array; all have the same number of samples per shard.
+      key_prefixes: name -> the indices before the shard's number in its key.
     """
-    found: dict[int, list[str]] = {}
-    size = samples = 0
+    names: dict[int, list[str]] = {}
+    size = num_samples = 0
     for name, array in arrays.items():
-        size, samples = samples_per_shard(array), array.shape[-1]
+        size, num_samples = samples_per_shard(array), array.shape[-1]
         assert array.kvstore is not None
-        folder = "/".join(("c", *map(str, places[name]), ""))
-        # "0" is the character after "/"
+        folder = "/".join(("c", *map(str, key_prefixes[name]), ""))
+        # "0" is the character after "/".
         keys = array.kvstore.list(ts.KvStore.KeyRange(folder, folder[:-1] + "0")).result()
-        there = {int(key.decode().rpartition("/")[2]) for key in keys}
-        for shard in range(-(-samples // size)):
-            if shard not in there:
-                found.setdefault(shard, []).append(name)
-    return [(n * size, min((n + 1) * size, samples), found[n]) for n in sorted(found)]
+        existing = {int(key.decode().rpartition("/")[2]) for key in keys}
+        for shard in range(-(-num_samples // size)):
+            if shard not in existing:
+                names.setdefault(shard, []).append(name)
+    return [(n * size, min((n + 1) * size, num_samples), names[n]) for n in sorted(names)]
 
 
-def open_store(c: config.Config, recipe: Path) -> Store:
-    """The recipe's score store, whose rows have what the config asks for."""
-    steps, total = config.score_steps(c), config.total_steps(c)
-    asked = c.score.token_samples
-    return Store(recipe / "scores.zarr", c.score.statistics, steps, total, token_samples=asked)
+def open_store(c: config.Config, recipe_dir: Path) -> Store:
+    """Returns the score store of a recipe; its models are required to have what the config requests."""
+    return Store(
+        recipe_dir / "scores.zarr",
+        c.score.statistics,
+        config.score_steps(c),
+        config.total_steps(c),
+        token_samples=c.score.token_samples,
+    )
 
 
-def with_stored_statistics(c: config.Config, recipe: Path) -> config.Config:
-    """The config, asking also for all that the recipe's score store has: statistics, and tokens of samples."""
-    path = recipe / "scores.zarr"
-    if (table := schema.read_contents(path)) is None:
+def with_stored_statistics(c: config.Config, recipe_dir: Path) -> config.Config:
+    """Returns the config with all statistics and token samples that the recipe's score store has added to it."""
+    path = recipe_dir / "scores.zarr"
+    if (contents := schema.read_contents(path)) is None:
         return c
-    more = [n for n in VARIABLES if n in table.names and n not in ("member", "loss", TOKENS)]
-    statistics: Any = tuple(dict.fromkeys([*c.score.statistics, *more]))
-    ids = schema.token_samples(path) if TOKENS in table.names else c.score.token_samples
+    stored = [n for n in VARIABLES if n in contents.names and n not in ("member", "loss", TOKENS)]
+    statistics: Any = tuple(dict.fromkeys([*c.score.statistics, *stored]))
+    ids = schema.token_samples(path) if TOKENS in contents.names else c.score.token_samples
     score = dataclasses.replace(c.score, statistics=statistics, token_samples=ids)
     return dataclasses.replace(c, score=score)

@@ -82,7 +82,7 @@ def test_a_corrupt_shard_leaves_tables_as_they_were(once: Ran, variable: str, tm
     with pytest.raises(UserError) as caught:
         ran(world, FEW, folder)
     assert str(caught.value) == (
-        f"{shard}: corrupt score shard; `lm-mia score --repair` makes it again"
+        f"{shard}: corrupt score shard; run `lm-mia score --repair` to compute it again"
     )
     assert {**files(folder), "models.csv": b""} == {**files(once.folder), "models.csv": b""}
 
@@ -144,7 +144,7 @@ def test_tables_that_are_not_asked_for_are_removed(once: Ran, tmp_path: Path):
 def test_a_statistic_that_is_not_stored(tmp_path: Path):
     c = dataclasses.replace(FEW, attacks=("lira_online", "min_k"))
     world = scored(tmp_path, c, 40)
-    with pytest.raises(UserError, match=r"models absent .*run `lm-mia run` first"):
+    with pytest.raises(UserError, match=r"models are missing .*run `lm-mia run` first"):
         ran(world, c, tmp_path / "tables")
     asked = dataclasses.replace(world, store=Store(world.store.path, ("min_k",)))
     with pytest.raises(

@@ -10,16 +10,20 @@ from lm_mia.store.store import Store
 __all__ = ["_small_shards"]  # fixture
 
 
-def test_a_whole_store_has_nothing_to_name(tmp_path: Path):
+def test_intact_store_has_no_missing_or_corrupt_shards(tmp_path: Path):
     s = made(tmp_path)
     seen: list[tuple[int, int]] = []
     found = check.check_shards(s, FOUR, lambda done, of: seen.append((done, of)))
-    assert (found.num_shards, found.missing, found.corrupt) == (36, [], [])  # 6 rows x 2 x 3
+    assert (found.num_shards, found.missing, found.corrupt) == (
+        36,
+        [],
+        [],
+    )  # 6 models x 2 variables x 3
     assert seen == [(i, 36) for i in range(1, 37)]
 
 
 @pytest.mark.parametrize("name", ["loss/c/2/1", "member/c/0/0", "loss/c/3/2"])
-def test_damage_is_named_and_repaired_bit_for_bit(tmp_path: Path, name: str):
+def test_damaged_shards_are_reported_and_repaired_bitwise(tmp_path: Path, name: str):
     s = made(tmp_path)
     before, path = content(s), s.path / name
     whole = path.read_bytes()
@@ -33,16 +37,16 @@ def test_damage_is_named_and_repaired_bit_for_bit(tmp_path: Path, name: str):
     found = check.check_shards(s, FOUR)
     assert (found.missing, found.corrupt) == ([path], [])
     variable, _, index, shard = name.split("/")
-    row = FOUR[int(index)]
-    [(low, high, names)] = s.missing_shards(row)
+    model = FOUR[int(index)]
+    [(low, high, names)] = s.missing_shards(model)
     assert names == [variable]
-    of: dict[str, np.ndarray] = dict(zip(("loss", "member"), values(row), strict=True))
-    assert low == int(shard) * (s.missing_shards(row)[0][1] - low) or high == len(of["loss"])
-    s.write_shards(row, low, {variable: of[variable][low:high]})
+    of: dict[str, np.ndarray] = dict(zip(("loss", "member"), values(model), strict=True))
+    assert low == int(shard) * (s.missing_shards(model)[0][1] - low) or high == len(of["loss"])
+    s.write_shards(model, low, {variable: of[variable][low:high]})
     assert content(s) == before
 
 
-def test_rows_that_were_never_scored_are_missing(tmp_path: Path):
+def test_shards_of_unscored_models_are_missing(tmp_path: Path):
     s = Store(tmp_path / "scores.zarr")
     ensure(s, FOUR)
     s.write_model(FOUR[1], *values(FOUR[1]))
@@ -51,9 +55,9 @@ def test_rows_that_were_never_scored_are_missing(tmp_path: Path):
     assert not any(path.parts[-2] == "1" for path in found.missing)
 
 
-def test_all_score_points_are_looked_at(tmp_path: Path):
+def test_shards_of_all_checkpoints_are_checked(tmp_path: Path):
     s = asked(tmp_path / "scores.zarr", ())
     ensure(s, FOUR)
     found = check.check_shards(s, FOUR[:1])
     points = len(s.steps) + 1
-    assert found.num_shards == len(found.missing) == 3 + 3 * points  # membership is the same at all
+    assert found.num_shards == len(found.missing) == 3 + 3 * points  # membership has no checkpoints

@@ -35,7 +35,7 @@ __all__ = ["_small_shards"]  # the fixture, used here too
         ("order_seed/c/0", "model, role or seeds"),
     ],
 )
-def test_damaged_metadata_and_coordinates_are_told(tmp_path: Path, damage: str, what: str):
+def test_damaged_metadata_and_coordinates_raise(tmp_path: Path, damage: str, what: str):
     s = Store(tmp_path / "scores.zarr")
     s.create_or_extend(FOUR, {"tokens": np.arange(5)}, {})
     path = s.path / damage
@@ -47,13 +47,13 @@ def test_damaged_metadata_and_coordinates_are_told(tmp_path: Path, damage: str, 
         with pytest.raises(UserError) as caught:
             ask()
         assert str(caught.value) == (
-            f"{s.path}: damaged score store ({what}); delete it and run `lm-mia run` again: "
-            "rows are scored again from their checkpoints"
+            f"{s.path}: damaged score store ({what}); delete it and run `lm-mia run` to score the models again from "
+            "their checkpoints"
         )
 
 
 @pytest.mark.parametrize("text", [None, "{"])
-def test_damaged_array_metadata_is_told(tmp_path: Path, text: str | None):
+def test_damaged_array_metadata_raises(tmp_path: Path, text: str | None):
     s = Store(tmp_path / "scores.zarr")
     s.create_or_extend(FOUR, {"tokens": np.arange(5)}, {})
     (s.path / "loss" / "zarr.json").unlink()
@@ -64,10 +64,10 @@ def test_damaged_array_metadata_is_told(tmp_path: Path, text: str | None):
 
 
 @pytest.mark.parametrize("statistics", [(), ("min_k_plus_plus",)])
-def test_crashed_at_any_step_growth_leaves_what_the_next_one_mends(
+def test_extension_recovers_from_a_crash_at_any_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statistics: tuple[str, ...]
 ):
-    """Rows, and perhaps a statistic, are added to a store; `store_points_test` crashes the making of a new one."""
+    """Adds models, and in one case a statistic; `store_checkpoints_test` crashes the creation of a store."""
     (tmp_path / "unbroken").mkdir()
     before = made(tmp_path / "unbroken")
     shutil.copytree(before.path, tmp_path / "before.zarr")
@@ -80,7 +80,7 @@ def test_crashed_at_any_step_growth_leaves_what_the_next_one_mends(
         s, asked = Store(path), Store(path, statistics)
         crashed = crash(monkeypatch, at, lambda asked=asked: ensure(asked, SIX))
         assert s.models() in (FOUR, FOUR + SIX[4:6])
-        # A reader sees the old state or the new.
+        # A reader sees the old state or the new one.
         assert s.missing_models(FOUR) == []
         assert asked.missing_models(FOUR) == (FOUR if statistics else [])
         check(s, FOUR)
@@ -89,10 +89,10 @@ def test_crashed_at_any_step_growth_leaves_what_the_next_one_mends(
     assert at > 20
 
 
-def test_a_crashed_growth_of_statistics_then_rows_without_them(
+def test_crashed_statistic_is_extended_by_later_models(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """The variable that was half made grows with the others, so that the store still opens whole."""
+    """The half-created variable is extended with the others, so that the store can be opened."""
     s = made(tmp_path)
 
     def cut(*_: object) -> None:
@@ -109,8 +109,10 @@ def test_a_crashed_growth_of_statistics_then_rows_without_them(
     check(s, FOUR)
 
 
-def test_crashed_growth_then_another_growth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """First 2 more rows, cut short just before they are made known; then 1 other row."""
+def test_other_models_are_added_after_a_crashed_extension(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Adds 2 models, crashes just before consolidation, then adds another model."""
     s, plain = made(tmp_path / "a"), made(tmp_path / "b")
 
     def cut(*_: object) -> None:
@@ -129,7 +131,7 @@ def test_crashed_growth_then_another_growth(tmp_path: Path, monkeypatch: pytest.
         check(each, [*FOUR, other])
 
 
-def test_rows_that_are_appended_while_another_command_looks(
+def test_models_appended_during_a_query_are_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     s, present = made(tmp_path), Store.is_present

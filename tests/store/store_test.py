@@ -30,29 +30,31 @@ from lm_mia.store.store import Store
 __all__ = ["_small_shards"]  # fixture
 
 
-def test_no_store_has_no_rows(tmp_path: Path):
+def test_nonexistent_store_has_no_models(tmp_path: Path):
     s = Store(tmp_path / "scores.zarr")
     assert (s.models(), s.is_present().tolist(), s.missing_models(FOUR)) == ([], [], FOUR)
-    with pytest.raises(UserError, match=r"6 of 6 models absent \(reference-00, .*, \.\.\.\); run"):
+    with pytest.raises(
+        UserError, match=r"6 of 6 models are missing \(reference-00, .*, \.\.\.\); run"
+    ):
         s.read(FOUR)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_rows_are_known_then_present(tmp_path: Path):
+def test_models_are_present_once_written(tmp_path: Path):
     s = Store(tmp_path / "scores.zarr")
     ensure(s, FOUR)
     assert s.models() == FOUR
     assert not s.is_present().any()
-    for row in (FOUR[3], FOUR[5]):
-        s.write_model(row, *values(row))
+    for model in (FOUR[3], FOUR[5]):
+        s.write_model(model, *values(model))
     assert s.is_present().tolist() == [False, False, False, True, False, True]
     assert s.missing_models(FOUR[::-1]) == [FOUR[i] for i in (4, 2, 1, 0)]
     check(s, [FOUR[5], FOUR[3]])
-    with pytest.raises(UserError, match=r"1 of 2 models absent \(reference-01\)"):
+    with pytest.raises(UserError, match=r"1 of 2 models are missing \(reference-01\)"):
         s.read([FOUR[3], FOUR[1]])
 
 
-def test_ensure_again_changes_nothing(tmp_path: Path):
+def test_repeated_creation_changes_nothing(tmp_path: Path):
     s = made(tmp_path)
     before = content(s)
     ensure(s, FOUR)
@@ -60,21 +62,21 @@ def test_ensure_again_changes_nothing(tmp_path: Path):
     assert content(s) == before
 
 
-def test_growth_appends_and_keeps_every_byte_of_the_rows_there(tmp_path: Path):
+def test_new_models_are_appended_and_existing_bytes_kept(tmp_path: Path):
     s = made(tmp_path)
     before = {k: v for k, v in content(s).items() if k.startswith(("loss/c", "member/c"))}
     ensure(s, SIX)
     assert s.models() == FOUR + SIX[4:6]
     assert s.missing_models(SIX) == SIX[4:6]
-    for row in SIX[4:6]:
-        s.write_model(row, *values(row))
+    for model in SIX[4:6]:
+        s.write_model(model, *values(model))
     check(s, SIX)
     after = content(s)
     assert {k: after[k] for k in before} == before
 
 
-def test_what_is_there_is_never_written_again(tmp_path: Path):
-    """A row that lacks a shard of its membership keeps its losses, whatever a second scoring says."""
+def test_existing_shards_are_never_rewritten(tmp_path: Path):
+    """A model without a shard of its membership keeps its losses if it is scored again."""
     s = made(tmp_path)
     before = content(s)
     loss_N, member_N = values(FOUR[2])
@@ -87,8 +89,8 @@ def test_what_is_there_is_never_written_again(tmp_path: Path):
     assert lacking(s, FOUR[2]) == []
 
 
-def test_a_row_of_fill_values_is_present(tmp_path: Path):
-    """Presence is never asked from values: no loss at all, and no member, are values too."""
+def test_model_of_fill_values_is_present(tmp_path: Path):
+    """Presence does not depend on values, such as NaN losses and no members."""
     s = Store(tmp_path / "scores.zarr")
     ensure(s, FOUR)
     s.write_model(FOUR[0], np.full(SAMPLES, np.nan, np.float32), np.zeros(SAMPLES, bool))
@@ -98,7 +100,7 @@ def test_a_row_of_fill_values_is_present(tmp_path: Path):
     assert not member_MxN.any()
 
 
-def test_a_row_is_absent_until_its_last_shard(tmp_path: Path):
+def test_model_is_missing_until_its_last_shard(tmp_path: Path):
     s, part = made(tmp_path / "a"), Store(tmp_path / "b" / "scores.zarr")
     part.path.parent.mkdir()
     ensure(part, FOUR)
@@ -111,7 +113,7 @@ def test_a_row_is_absent_until_its_last_shard(tmp_path: Path):
     assert part.is_present()[1]
 
 
-def test_a_deleted_shard_makes_the_row_absent(tmp_path: Path):
+def test_deleted_shard_makes_the_model_missing(tmp_path: Path):
     s = made(tmp_path)
     for name, shard in itertools.product(("loss", "member"), range(3)):
         (s.path / name / "c" / "3" / str(shard)).unlink()
@@ -121,7 +123,7 @@ def test_a_deleted_shard_makes_the_row_absent(tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", ["loss", "member"])
-def test_any_damaged_byte_is_noticed_and_its_shard_named(tmp_path: Path, name: str):
+def test_any_damaged_byte_is_detected(tmp_path: Path, name: str):
     s = made(tmp_path)
     shard = s.path / name / "c" / "2" / "1"
     raw = shard.read_bytes()
@@ -131,7 +133,7 @@ def test_any_damaged_byte_is_noticed_and_its_shard_named(tmp_path: Path, name: s
         with pytest.raises(UserError) as caught:
             s.read(FOUR)
         assert str(caught.value) == (
-            f"{shard}: corrupt score shard; `lm-mia score --repair` makes it again"
+            f"{shard}: corrupt score shard; run `lm-mia score --repair` to compute it again"
         )
     shard.unlink()
     s.write_model(FOUR[2], *values(FOUR[2]))
@@ -142,12 +144,12 @@ def _fill(path: Path, wanted: list[ModelSeeds], mine: list[ModelSeeds]) -> None:
     schema.SHARD_SAMPLES, schema.CHUNK_SAMPLES = 4, 2
     s = Store(path)
     ensure(s, wanted)
-    for row in mine:
-        s.write_model(row, *values(row))
+    for model in mine:
+        s.write_model(model, *values(model))
 
 
 @pytest.mark.process
-def test_two_processes_ensure_and_write_at_once(tmp_path: Path):
+def test_two_processes_create_and_write_concurrently(tmp_path: Path):
     context, path = multiprocessing.get_context("spawn"), tmp_path / "scores.zarr"
     processes = [
         context.Process(target=_fill, args=(path, FOUR, FOUR[:3])),
@@ -165,7 +167,7 @@ def test_two_processes_ensure_and_write_at_once(tmp_path: Path):
     check(s, SIX)
 
 
-def test_xarray_opens_it_with_names(tmp_path: Path):
+def test_xarray_opens_the_store(tmp_path: Path):
     s = made(tmp_path)
     with xr.open_zarr(s.path) as data:
         assert dict(data.sizes) == {"model": 6, "sample": SAMPLES}
@@ -183,20 +185,20 @@ def test_xarray_opens_it_with_names(tmp_path: Path):
         }
         assert data["loss"].dims == data["member"].dims == ("model", "sample")
         assert data["loss"].attrs["units"] == "nats per token"
-        assert data["model"].values.tolist() == [str(row) for row in FOUR]
+        assert data["model"].values.tolist() == [str(model) for model in FOUR]
         assert data["role"].values.tolist() == ["reference"] * 4 + ["replica"] * 2
         assert data["order_seed"].values.tolist() == [0, 1, 2, 3, 0, 1]
         assert data["subset_seed"].values.tolist() == [0, 1, 2, 3, 2**31, 2**31]
         assert data["tokens"].values.tolist() == COLUMNS["tokens"].tolist()
         assert data["sample"].values.tolist() == list(range(SAMPLES))
-        for i, row in enumerate(FOUR):
-            loss_N, member_N = values(row)
+        for i, model in enumerate(FOUR):
+            loss_N, member_N = values(model)
             np.testing.assert_array_equal(data["loss"].values[i], loss_N)
             np.testing.assert_array_equal(data["member"].values[i], member_N)
 
 
-def test_a_user_selects_models_by_name_and_role_without_any_warning(tmp_path: Path):
-    """Warnings are errors in tests; a new process also warns of what zarr and xarray tell only once."""
+def test_models_are_selected_by_name_and_role_without_warnings(tmp_path: Path):
+    """Warnings are errors in tests; a new process also shows warnings that zarr and xarray emit only once."""
     s = made(tmp_path)
     with xr.open_zarr(s.path) as data:
         np.testing.assert_array_equal(data["loss"].sel(model="reference-03"), values(FOUR[3])[0])
@@ -220,16 +222,16 @@ def test_a_user_selects_models_by_name_and_role_without_any_warning(tmp_path: Pa
     assert "zarr" not in ran.stderr.lower()
 
 
-def test_growth_from_2_to_200_references_keeps_the_type_of_names_and_every_file_of_scores(
+def test_growth_to_200_references_keeps_string_type_and_files(
     tmp_path: Path,
 ):
-    first, all_rows = requested_seeds(2, 1), requested_seeds(200, 1)
+    first, all_models = requested_seeds(2, 1), requested_seeds(200, 1)
     s = made(tmp_path, first)
     before = content(s)
-    ensure(s, all_rows)
+    ensure(s, all_models)
     after = content(s)
-    assert s.models() == [*first, *all_rows[2:200]]
-    assert s.missing_models(all_rows) == all_rows[2:200]
+    assert s.models() == [*first, *all_models[2:200]]
+    assert s.missing_models(all_models) == all_models[2:200]
     is_score = ("loss/c", "member/c")
     assert {k for k in after if k.startswith(is_score)} == {
         k for k in before if k.startswith(is_score)
@@ -237,8 +239,8 @@ def test_growth_from_2_to_200_references_keeps_the_type_of_names_and_every_file_
     for k in before:
         if k.startswith(is_score):
             assert after[k] == before[k]
-    s.write_model(all_rows[199], *values(all_rows[199]))
-    check(s, [*first, all_rows[199]])
+    s.write_model(all_models[199], *values(all_models[199]))
+    check(s, [*first, all_models[199]])
     with xr.open_zarr(s.path) as data:
         assert {data[name].dtype for name in ("model", "role")} == {schema.STRING}
         names = data["model"].values.tolist()
@@ -251,11 +253,11 @@ def test_growth_from_2_to_200_references_keeps_the_type_of_names_and_every_file_
         ]
         assert (names[-1], len(set(names))) == ("reference-199", 201)
         last_N = data["loss"].sel(model="reference-199").values
-        np.testing.assert_array_equal(last_N, values(all_rows[199])[0])
+        np.testing.assert_array_equal(last_N, values(all_models[199])[0])
     assert len(after["model/c/0"]) < 2000  # bytes: a chunk has room for 4096 names
 
 
-def test_the_longest_name_fits(tmp_path: Path):
+def test_longest_model_name_fits(tmp_path: Path):
     seed = 2**63 - 1
     wanted = [ModelSeeds("reference", seed, seed, seed), ModelSeeds("replica", seed, seed, seed)]
     s = Store(tmp_path / "scores.zarr")
@@ -265,10 +267,10 @@ def test_the_longest_name_fits(tmp_path: Path):
         assert data["model"].values.tolist() == [f"reference-{seed}", f"replica-{seed}"]
 
 
-def test_two_models_of_one_name_are_refused(tmp_path: Path):
-    """They would also share a folder of checkpoints."""
+def test_duplicate_model_names_raise(tmp_path: Path):
+    """Their checkpoints would be in the same folder."""
     s = Store(tmp_path / "scores.zarr")
-    with pytest.raises(ValueError, match="replica-00: the name of more than one model"):
+    with pytest.raises(ValueError, match="replica-00: two models have this name"):
         ensure(s, [ModelSeeds("replica", 5, 5, 0), ModelSeeds("replica", 6, 6, 0)])
     assert not s.path.exists()
 
@@ -276,40 +278,40 @@ def test_two_models_of_one_name_are_refused(tmp_path: Path):
 MORE = ("min_k", "lowercase_loss")
 
 
-def more(row: ModelSeeds, names: tuple[str, ...] = MORE) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng([row.order_seed, 7])
+def more(model: ModelSeeds, names: tuple[str, ...] = MORE) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng([model.order_seed, 7])
     return {name: rng.normal(size=SAMPLES).astype(np.float32) for name in names}
 
 
-def test_a_statistic_asked_for_later_makes_rows_absent_and_moves_nothing(tmp_path: Path):
+def test_later_statistic_makes_models_missing_and_keeps_losses(tmp_path: Path):
     old = made(tmp_path)
     before = {k: v for k, v in content(old).items() if k.startswith(("loss", "member"))}
     s = Store(old.path, MORE)
-    assert s.missing_models(FOUR) == FOUR  # also before the store has grown
+    assert s.missing_models(FOUR) == FOUR  # also before the store is extended
     ensure(s, FOUR)
     assert (s.missing_models(FOUR), old.missing_models(FOUR)) == (FOUR, [])
     assert lacking(s, FOUR[0]) == list(MORE)
-    for row in FOUR[:3]:
-        loss_N, member_N = values(row)
-        s.write_model(row, loss_N + 1, member_N, more(row))
+    for model in FOUR[:3]:
+        loss_N, member_N = values(model)
+        s.write_model(model, loss_N + 1, member_N, more(model))
     assert s.missing_models(FOUR) == FOUR[3:]
     assert {k: v for k, v in content(s).items() if k.startswith(("loss", "member"))} == before
     [(_, found)] = s.blocks({name: (name, FOUR[:3]) for name in MORE})
     for name in MORE:
         assert found[name].dtype == np.float32
-        np.testing.assert_array_equal(found[name], [more(row)[name] for row in FOUR[:3]])
+        np.testing.assert_array_equal(found[name], [more(model)[name] for model in FOUR[:3]])
     after = content(s)
-    for again in (s, old, Store(s.path, MORE[:1])):  # asking for less takes nothing away
+    for again in (s, old, Store(s.path, MORE[:1])):  # requiring less removes nothing
         ensure(again, FOUR)
     assert content(s) == after
-    check(s, FOUR[3:])  # its losses can be read as ever
+    check(s, FOUR[3:])  # its losses can still be read
 
 
-def test_a_deleted_shard_of_a_statistic_makes_the_row_absent_where_it_is_asked_for(tmp_path: Path):
+def test_deleted_statistic_shard_matters_only_if_required(tmp_path: Path):
     s = Store(tmp_path / "scores.zarr", MORE)
     ensure(s, FOUR)
-    for row in FOUR:
-        s.write_model(row, *values(row), more(row))
+    for model in FOUR:
+        s.write_model(model, *values(model), more(model))
     before = content(s)
     for name, shard in itertools.product(MORE, range(3)):
         (s.path / name / "c" / "3" / str(shard)).unlink()
@@ -321,15 +323,15 @@ def test_a_deleted_shard_of_a_statistic_makes_the_row_absent_where_it_is_asked_f
         assert content(s) == before
 
 
-def test_rows_grow_with_statistics_that_the_command_does_not_ask_for(tmp_path: Path):
+def test_new_models_extend_unrequested_statistics(tmp_path: Path):
     s = Store(tmp_path / "scores.zarr", MORE)
     ensure(s, FOUR)
-    for row in FOUR:
-        s.write_model(row, *values(row), more(row))
+    for model in FOUR:
+        s.write_model(model, *values(model), more(model))
     plain = Store(s.path)
     ensure(plain, SIX)
-    for row in SIX[4:6]:
-        plain.write_model(row, *values(row))
+    for model in SIX[4:6]:
+        plain.write_model(model, *values(model))
     assert (plain.missing_models(SIX), s.missing_models(SIX)) == ([], SIX[4:6])
     with xr.open_zarr(s.path) as data:
         assert set(data.data_vars) == {"loss", "member", *MORE}
@@ -339,7 +341,7 @@ def test_rows_grow_with_statistics_that_the_command_does_not_ask_for(tmp_path: P
         np.testing.assert_array_equal(data["lowercase_loss"][2], more(FOUR[2])["lowercase_loss"])
 
 
-def test_a_statistic_that_is_not_given_is_refused(tmp_path: Path):
+def test_missing_statistic_values_raise(tmp_path: Path):
     s = Store(tmp_path / "scores.zarr", MORE)
     ensure(s, FOUR)
     with pytest.raises(KeyError, match="lowercase_loss"):

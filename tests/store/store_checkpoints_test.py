@@ -1,4 +1,4 @@
-"""Stores whose rows are scored before their end too."""
+"""Stores of models that are also scored during training."""
 
 import itertools
 import shutil
@@ -42,13 +42,13 @@ __all__ = ["_small_shards"]  # the fixture, used here too
 def check(s: Store, wanted: list[ModelSeeds], steps: tuple[int, ...] = EACH) -> None:
     for step in steps:
         loss_MxN, member_MxN = asked(s.path, step=step).read(wanted)
-        np.testing.assert_array_equal(loss_MxN, [loss(row, step) for row in wanted])
-        np.testing.assert_array_equal(member_MxN, [values(row)[1] for row in wanted])
+        np.testing.assert_array_equal(loss_MxN, [loss(model, step) for model in wanted])
+        np.testing.assert_array_equal(member_MxN, [values(model)[1] for model in wanted])
         found = asked(s.path, step=step).samples({"x": ("loss", wanted)}, [7, 0])
         np.testing.assert_array_equal(found["x"], loss_MxN[:, [7, 0]])
 
 
-def test_xarray_opens_it_with_names(tmp_path: Path):
+def test_xarray_opens_the_store_with_checkpoints(tmp_path: Path):
     s = filled(tmp_path, statistics=STATISTICS)
     with xr.open_zarr(s.path) as data:
         assert dict(data.sizes) == {"model": 6, "checkpoint": 3, "sample": SAMPLES}
@@ -70,19 +70,19 @@ def test_xarray_opens_it_with_names(tmp_path: Path):
         assert data["step"].dtype == np.int64
         assert data["step"].values.tolist() == [3, 6, 9]
         assert data["loss"].attrs["units"] == "nats per token"
-        for i, row in enumerate(FOUR):
-            np.testing.assert_array_equal(data["member"][i], values(row)[1])
+        for i, model in enumerate(FOUR):
+            np.testing.assert_array_equal(data["member"][i], values(model)[1])
             for k, step in enumerate(EACH):
-                np.testing.assert_array_equal(data["loss"][i, k], loss(row, step))
-                np.testing.assert_array_equal(data["min_k"][i, k], loss(row, step, "min_k"))
-    # Three files a row and score point; membership once.
+                np.testing.assert_array_equal(data["loss"][i, k], loss(model, step))
+                np.testing.assert_array_equal(data["min_k"][i, k], loss(model, step, "min_k"))
+    # Three files per model and checkpoint; membership once.
     assert {name for name in content(s) if name.startswith(("loss/c/", "member/c/"))} == {
         *(f"loss/c/{m}/{k}/{shard}" for m in range(6) for k in range(3) for shard in range(3)),
         *(f"member/c/{m}/{shard}" for m in range(6) for shard in range(3)),
     }
 
 
-def test_a_row_is_whole_when_all_its_score_points_are(tmp_path: Path):
+def test_model_is_present_if_all_checkpoints_are(tmp_path: Path):
     s = asked(tmp_path / "scores.zarr", STATISTICS)
     assert (s.missing_models(FOUR), s.missing_models(FOUR, 3), s.missing_models(FOUR, 0)) == (
         FOUR,
@@ -90,28 +90,28 @@ def test_a_row_is_whole_when_all_its_score_points_are(tmp_path: Path):
         FOUR,
     )
     ensure(s, FOUR)
-    row, others = FOUR[1], [FOUR[0], *FOUR[2:]]
-    assert [lacking(s, row, step) for step in EACH] == [["member", "loss", "min_k"]] * 3
-    write(s, row, 6)
-    assert lacking(s, row) == lacking(s, row, 3) == ["loss", "min_k"]
-    assert lacking(s, row, 6) == []
+    model, others = FOUR[1], [FOUR[0], *FOUR[2:]]
+    assert [lacking(s, model, step) for step in EACH] == [["member", "loss", "min_k"]] * 3
+    write(s, model, 6)
+    assert lacking(s, model) == lacking(s, model, 3) == ["loss", "min_k"]
+    assert lacking(s, model, 6) == []
     assert [s.missing_models(FOUR, step) for step in EACH] == [FOUR, others, FOUR]
-    write(s, row, 0)
+    write(s, model, 0)
     assert [s.missing_models(FOUR, step) for step in EACH] == [FOUR, others, others]
     assert (s.missing_models(FOUR), s.is_present().any()) == (FOUR, np.False_)
-    check(s, [row], (6, 0))
+    check(s, [model], (6, 0))
     with pytest.raises(UserError) as caught:
-        asked(s.path, step=3).read([row])
+        asked(s.path, step=3).read([model])
     assert str(caught.value) == (
-        f"{s.path}: 1 of 1 models absent at step 3 ({row}); run `lm-mia run` first"
+        f"{s.path}: 1 of 1 models are missing at step 3 ({model}); run `lm-mia run` first"
     )
-    write(s, row, 3)
+    write(s, model, 3)
     assert s.missing_models(FOUR) == others
     assert s.is_present().tolist() == [m == 1 for m in range(6)]
-    check(s, [row])
+    check(s, [model])
 
 
-def test_a_deleted_shard_is_missed_at_its_score_point_alone(tmp_path: Path):
+def test_deleted_shard_is_missing_at_its_checkpoint_only(tmp_path: Path):
     s = filled(tmp_path, statistics=STATISTICS)
     before = content(s)
     for name, (k, step) in itertools.product(("loss", "min_k"), enumerate(EACH)):
@@ -124,17 +124,17 @@ def test_a_deleted_shard_is_missed_at_its_score_point_alone(tmp_path: Path):
         assert content(s) == before
 
 
-def test_a_deleted_shard_of_membership_is_missed_everywhere(tmp_path: Path):
+def test_deleted_membership_shard_is_missing_at_all_checkpoints(tmp_path: Path):
     s = filled(tmp_path)
     before = content(s)
     (s.path / "member" / "c" / "3" / "2").unlink()
     assert all(lacking(s, FOUR[3], step) == ["member"] for step in EACH)
     s.write_model(FOUR[3], np.zeros(SAMPLES, np.float32), values(FOUR[3])[1], {}, 6)
-    assert content(s) == before  # the losses that were there are not written again
+    assert content(s) == before  # existing losses are not rewritten
 
 
-def test_a_damaged_byte_is_noticed_and_its_shard_named(tmp_path: Path):
-    """At its score point alone; `store_test` damages every byte."""
+def test_damaged_byte_is_detected_at_its_checkpoint_only(tmp_path: Path):
+    """`store_test` damages every byte."""
     s = filled(tmp_path)
     for k, step in enumerate(EACH):
         shard = s.path / "loss" / "c" / "2" / str(k) / "1"
@@ -144,21 +144,21 @@ def test_a_damaged_byte_is_noticed_and_its_shard_named(tmp_path: Path):
         with pytest.raises(UserError) as caught:
             asked(s.path, step=step).read(FOUR)
         assert str(caught.value) == (
-            f"{shard}: corrupt score shard; `lm-mia score --repair` makes it again"
+            f"{shard}: corrupt score shard; run `lm-mia score --repair` to compute it again"
         )
         check(s, FOUR, tuple(at for at in EACH if at != step))
         shard.write_bytes(whole)
 
 
-def test_a_write_cut_short_before_any_shard_is_gone_on_with(
+def test_interrupted_write_is_continued_at_any_shard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Shard by shard of membership, loss and a statistic, three each; the next write makes those that lack."""
-    row, transaction = FOUR[4], store.ts.Transaction
+    """Membership, loss and a statistic have three shards each; the next write adds the missing ones."""
+    model, transaction = FOUR[4], store.ts.Transaction
     whole = asked(tmp_path / "scores.zarr", STATISTICS)
     ensure(whole, FOUR)
     shutil.copytree(whole.path, tmp_path / "before.zarr")
-    write(whole, row, 6)
+    write(whole, model, 6)
     for cut in range(9):
         left = [transaction] * cut
 
@@ -171,18 +171,18 @@ def test_a_write_cut_short_before_any_shard_is_gone_on_with(
         with monkeypatch.context() as m:
             m.setattr(store.ts, "Transaction", next_one)
             with pytest.raises(Crash):
-                write(s, row, 6)
+                write(s, model, 6)
         assert s.missing_models(FOUR, 6) == FOUR
-        assert lacking(s, row, 6) == ["member", "loss", "min_k"][max(cut - 6, 0) :]
-        assert lacking(s, row, 3) == ["member", "loss", "min_k"][cut >= 7 :]
-        write(s, row, 6)
+        assert lacking(s, model, 6) == ["member", "loss", "min_k"][max(cut - 6, 0) :]
+        assert lacking(s, model, 3) == ["member", "loss", "min_k"][cut >= 7 :]
+        write(s, model, 6)
         assert content(s) == content(whole)
 
 
-def test_crashed_at_any_step_the_making_of_a_store_leaves_what_the_next_one_mends(
+def test_creation_recovers_from_a_crash_at_any_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """With a statistic and score points, of which there is a coordinate more."""
+    """With a statistic and with checkpoints, which add a coordinate."""
     whole = asked(tmp_path / "scores.zarr", STATISTICS)
     ensure(whole, SIX)
     expected, at, crashed = content(whole), 0, True
@@ -191,7 +191,7 @@ def test_crashed_at_any_step_the_making_of_a_store_leaves_what_the_next_one_mend
         (tmp_path / str(at)).mkdir()
         s = asked(tmp_path / str(at) / "scores.zarr", STATISTICS)
         crashed = crash(monkeypatch, at, lambda s=s: ensure(s, SIX))
-        # A reader sees no store or the new one, whose rows hold nothing.
+        # A reader sees no store, or the new one without values.
         assert s.models() in ([], SIX)
         assert s.missing_models(SIX) == SIX
         ensure(s, SIX)
@@ -199,33 +199,33 @@ def test_crashed_at_any_step_the_making_of_a_store_leaves_what_the_next_one_mend
     assert at > 20
 
 
-def test_rows_and_statistics_grow_and_keep_every_byte(tmp_path: Path):
+def test_extension_keeps_existing_shards_bitwise(tmp_path: Path):
     old = filled(tmp_path)
     before = {k: v for k, v in content(old).items() if k.startswith(("loss/c", "member/c"))}
     s = asked(old.path, STATISTICS)
     ensure(s, SIX)
     assert (old.missing_models(SIX), s.missing_models(SIX)) == (SIX[4:6], SIX)
-    for row in SIX:
+    for model in SIX:
         for step in EACH:
-            write(s, row, step)
+            write(s, model, step)
     assert s.missing_models(SIX) == []
     check(s, SIX)
     assert {k: content(s)[k] for k in before} == before
 
 
 @pytest.mark.parametrize(
-    ("there", "other", "said"),
+    ("stored", "other", "message"),
     [
-        ((POINTS, END), ((), 9), "at steps 3, 6, 9, not at the end alone"),
+        ((POINTS, END), ((), 9), "at steps 3, 6, 9, not at the end of training only"),
         ((POINTS, END), ((3,), 9), "at steps 3, 6, 9, not at steps 3, 9"),
         ((POINTS, END), (POINTS, 10), "at steps 3, 6, 9, not at steps 3, 6, 10"),
-        (((), 9), (POINTS, END), "at the end alone, not at steps 3, 6, 9"),
+        (((), 9), (POINTS, END), "at the end of training only, not at steps 3, 6, 9"),
     ],
 )
-def test_other_score_points_than_those_of_the_store_are_refused(
-    tmp_path: Path, there: tuple[Any, int], other: tuple[Any, int], said: str
+def test_other_checkpoints_than_stored_raise(
+    tmp_path: Path, stored: tuple[Any, int], other: tuple[Any, int], message: str
 ):
-    s, path = Store(tmp_path / "scores.zarr", (), *there), tmp_path / "scores.zarr"
+    s, path = Store(tmp_path / "scores.zarr", (), *stored), tmp_path / "scores.zarr"
     ensure(s, FOUR)
     before, wrong = content(s), Store(path, (), *other)
     for ask in (
@@ -240,14 +240,14 @@ def test_other_score_points_than_those_of_the_store_are_refused(
         with pytest.raises(UserError) as caught:
             ask()
         assert str(caught.value) == (
-            f"{path}: its rows are scored {said}; put score.at_steps and score.at_epochs back, "
+            f"{path}: the models are scored {message}; restore score.at_steps and score.at_epochs, "
             "or choose another --workdir"
         )
     assert content(s) == before
 
 
-def test_a_store_without_score_points_is_as_it_was(tmp_path: Path):
-    """Its end may be known: it is no score point beside itself."""
+def test_total_steps_alone_add_no_checkpoint_dimension(tmp_path: Path):
+    """The end of training is not an additional checkpoint."""
     s = made(tmp_path)
     before = content(s)
     known = Store(s.path, (), (), END)
@@ -257,7 +257,7 @@ def test_a_store_without_score_points_is_as_it_was(tmp_path: Path):
     assert not (s.path / "step").exists()
 
 
-def test_damage_of_the_steps_and_of_the_shape_is_told(tmp_path: Path):
+def test_damaged_steps_and_shapes_raise(tmp_path: Path):
     s = filled(tmp_path)
     member = (s.path / "member" / "zarr.json").read_bytes()
     (s.path / "loss" / "zarr.json").write_bytes(member)
@@ -269,26 +269,26 @@ def test_damage_of_the_steps_and_of_the_shape_is_told(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("steps", "total", "step", "said"),
+    ("steps", "total", "step", "message"),
     [
-        ((3, 6), 0, 0, "must ascend"),
-        ((6, 3), 9, 0, "must ascend"),
-        ((3, 3), 9, 0, "must ascend"),
-        ((0, 3), 9, 0, "must ascend"),
-        ((3, 9), 9, 0, "must ascend"),
+        ((3, 6), 0, 0, "must be positive and in ascending order"),
+        ((6, 3), 9, 0, "must be positive and in ascending order"),
+        ((3, 3), 9, 0, "must be positive and in ascending order"),
+        ((0, 3), 9, 0, "must be positive and in ascending order"),
+        ((3, 9), 9, 0, "must be positive and in ascending order"),
         ((3, 6), 9, 4, r"step=4: must be 0 or one of \(3, 6\)"),
         ((3, 6), 9, 9, r"step=9: must be 0 or one of \(3, 6\)"),
         ((), 9, 3, r"step=3: must be 0 or one of \(\)"),
     ],
 )
-def test_score_points_that_make_no_sense(
-    tmp_path: Path, steps: tuple[int, ...], total: int, step: int, said: str
+def test_invalid_steps_raise(
+    tmp_path: Path, steps: tuple[int, ...], total: int, step: int, message: str
 ):
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         Store(tmp_path / "scores.zarr", (), steps, total, step)
 
 
-def test_a_step_that_is_no_score_point_is_refused(tmp_path: Path):
+def test_unscored_step_raises(tmp_path: Path):
     s = asked(tmp_path / "scores.zarr")
     s.create_or_extend(FOUR, COLUMNS, {})
     before = content(s)
