@@ -1,7 +1,7 @@
-"""Draws figures and writes the report page of a workdir, from the tables and score stores in it.
+"""Draws figures and writes the report page of a workdir from its tables.
 
-    python -m analysis DIR            the report page, with figures of a paper (page.py)
-    python -m analysis.scaling DIR    compares recipes by model size, samples and epochs
+    python -m analysis DIR            the report page with figures of the paper (page.py)
+    python -m analysis.scaling DIR    a comparison of recipes by model size, samples and epochs (scaling.py)
 
-The figures of papers are in figures/, grouped by topic.
+The figures of the paper are in figures/, grouped by topic.
 """

@@ -1,8 +1,8 @@
-"""Attacks on the targets of a recipe, as its tables hold them: what ROC figures and comparisons are made of.
+"""Reads attacks on the targets of a recipe from its tables, for ROC figures and comparisons.
 
-The attacks stage computes what figures declare in `PaperFigure.needs`; nothing is computed from scores here.
+The attacks stage computes what figures declare in `PaperFigure.needs`; nothing is computed from losses here.
 
-T: targets, F: false positive rates of the config, G: points of a curve, N2: samples of the population (2N).
+T: targets, F: false positive rates of the config, G: points of a ROC curve, N2: samples of the population (2N).
 """
 
 import dataclasses
@@ -27,25 +27,25 @@ from lm_mia.data.subsets import ModelSeeds
 
 @dataclasses.dataclass(frozen=True)
 class AttackResult:
-    """One attack on the targets of a recipe."""
+    """The results of one attack on the targets of a recipe."""
 
     references: int
-    """With which every target was attacked."""
+    """The number of references with which every target was attacked."""
     targets: tuple[str, ...]
-    """Their names."""
+    """Names of the targets."""
     auc_T: np.ndarray
-    """Area under the curve of every target."""
+    """Area under the ROC curve of each target."""
     left_out: int
-    """Samples without a score, of the target that has most."""
+    """The number of samples without a membership score, for the target that has the most of them."""
     fpr_F: np.ndarray
     tpr_TxF: np.ndarray
-    """At the rates of the config."""
+    """TPR of each target at the FPRs of the config."""
     fpr_G: np.ndarray
     tpr_TxG: np.ndarray
-    """At the points of the ROC curve; no points for attacks that leave out a group of references."""
+    """TPR of each target at the points of the ROC curve; no points for attacks that leave out a reference group."""
 
     def tpr_T(self, fpr: float) -> np.ndarray:
-        """Returns the TPR of every target at one of the FPRs of the config; NaN if ``fpr`` is not one of them."""
+        """Returns the TPR of each target at one of the FPRs of the config; NaN if ``fpr`` is not one of them."""
         at = np.flatnonzero(np.isclose(self.fpr_F, fpr, rtol=1e-9))
         return self.tpr_TxF[:, at[0]] if len(at) else np.full(len(self.auc_T), np.nan)
 
@@ -65,19 +65,19 @@ def read_attack(
     """Reads an attack on every target of a recipe from its tables.
 
     Args:
-      recipe: whose tables are read.
-      name: of the attack.
-      references: their number, the first ones; 0: all that are present.
-      step: a score point; 0: the end.
-      observed: what the attacker observes of each sample.
-      replicas: whether the replicas are attacked, which share a subset, and not the targets of different subsets.
-      group_left_out: which of the `lm_mia.config.needs.JACKKNIFE_GROUPS` groups of references is left out; None: none.
-      rmia_samples, rmia_gamma: of RMIA; 0: those of the config.
+      recipe: the recipe whose tables are read.
+      name: the name of the attack.
+      references: the number of references, the first ones; 0 uses all that are present.
+      step: the training step at which the models were scored; 0 is the end of training.
+      observed: the statistic that the attacker observes for each sample.
+      replicas: attack the replicas, which share a training subset, instead of the targets.
+      group_left_out: which of the `needs.JACKKNIFE_GROUPS` groups of references is left out; None uses all.
+      rmia_samples, rmia_gamma: settings of RMIA; 0 uses those of the config.
 
     Raises:
       MissingModelsError: there are too few models, or the tables do not have this attack.
     """
-    attack = _attack(
+    attack = _find_attack(
         recipe,
         name,
         references,
@@ -88,121 +88,120 @@ def read_attack(
         rmia_samples=rmia_samples,
         rmia_gamma=rmia_gamma,
     )
-    tables = _tables(recipe)
-    if attack.id not in tables:
-        raise _lacks(recipe, attack)
-    return tables[attack.id]
+    results = _read_results(recipe)
+    if attack.id not in results:
+        raise _missing_attack(recipe, attack)
+    return results[attack.id]
 
 
-def counts(recipe: RecipeResults, *, replicas: bool) -> set[int]:
-    """The numbers of references with which the tables have LiRA on all targets, or on all replicas, of a recipe."""
-    tables = _tables(recipe)
-    found = {
+def lira_reference_counts(recipe: RecipeResults, *, replicas: bool) -> set[int]:
+    """Returns the numbers of references with which the tables have LiRA on all targets, or replicas, of a recipe."""
+    results = _read_results(recipe)
+    attacks = {
         n: needs.target_attack(
             recipe.config, recipe.models, "lira_online", n, targets_are_replicas=replicas
         )
-        for n in range(needs.MIN_REFERENCES, len(recipe.divided[0]) + 1)
+        for n in range(needs.MIN_REFERENCES, len(recipe.references) + 1)
     }
-    return {n for n, attack in found.items() if attack and attack.id in tables}
+    return {n for n, attack in attacks.items() if attack and attack.id in results}
 
 
-def sample_scores(
+def read_sample_scores(
     recipe: RecipeResults, references: int
 ) -> Iterator[tuple[ModelSeeds, np.ndarray, np.ndarray]]:
-    """Yields (target, member_N2, score_N2) of LiRA for every target of a recipe, from its tables.
+    """Yields (target, member_N2, score_N2) of LiRA for each target of a recipe, from its tables.
 
-    A score is NaN if the references do not suffice. Arguments and errors are those of `attacked`.
+    The membership score of a sample with too few references is NaN. Arguments and errors are those of `read_attack`.
     """
-    attack = _attack(recipe, "lira_online", references)
-    path = recipe.folder / TARGETS_CSV.parent / "target_scores" / f"{attack.id}.parquet"
-    _tables(recipe)  # raises the errors of tables with other settings
+    attack = _find_attack(recipe, "lira_online", references)
+    path = recipe.recipe_dir / TARGETS_CSV.parent / "target_scores" / f"{attack.id}.parquet"
+    _read_results(recipe)  # raises if the tables were made with other settings
     if not path.is_file():
-        raise _lacks(recipe, attack)
+        raise _missing_attack(recipe, attack)
     samples, design = recipe.config.population.samples, recipe.config.train.subset
-    for row in map(subsets.reference, attack.targets):
+    for target in map(subsets.reference, attack.targets):
         try:
-            score_N2 = pd.read_parquet(path, columns=[str(row)])[str(row)].to_numpy()
+            score_N2 = pd.read_parquet(path, columns=[str(target)])[str(target)].to_numpy()
         except (ValueError, OSError, pa.ArrowException) as error:
             raise WorkdirError(
                 f"{path}: cannot be read; delete it, then run lm-mia attack"
             ) from error
-        yield row, subsets.member(row.subset_seed, samples, design), score_N2
+        yield target, subsets.member(target.subset_seed, samples, design), score_N2
 
 
-def _attack(
+def _find_attack(
     recipe: RecipeResults,
     name: AttackName,
     references: int,
     *,
     replicas: bool = False,
-    **how: object,
+    **options: object,
 ) -> TargetAttack:
-    reference_rows, target_rows, replica_rows = recipe.divided
     attack = needs.target_attack(
         recipe.config,
         recipe.models,
         name,
-        references or len(reference_rows),
+        references or len(recipe.references),
         targets_are_replicas=replicas,
-        **how,  # pyright: ignore[reportArgumentType]
+        **options,  # pyright: ignore[reportArgumentType]
     )
     if attack is None:
-        kind, rows = ("replicas", replica_rows) if replicas else ("targets", target_rows)
+        kind, attacked = ("replicas", recipe.replicas) if replicas else ("targets", recipe.targets)
         raise MissingModelsError(
-            f"{recipe.name}: {len(reference_rows)} references and {len(rows)} {kind} are there, too few for this attack"
+            f"{recipe.name}: {len(recipe.references)} references and {len(attacked)} {kind} are too few for this attack"
         )
     return attack
 
 
-def _lacks(recipe: RecipeResults, attack: TargetAttack) -> MissingModelsError:
-    what = f"{attack.attack} with {len(attack.references)} references"
-    what += (
-        f" (group {attack.group_left_out} left out)" if attack.group_left_out is not None else ""
-    )
-    what += (
-        f" and |Z|={attack.rmia_samples}, gamma={attack.rmia_gamma:g}"
-        if attack.rmia_samples
-        else ""
-    )
-    what += f" on {attack.observed}" if attack.observed != "loss" else ""
-    what += " on replicas" if attack.targets_are_replicas else ""
-    what += f" at step {attack.step}" if attack.step else ""
+def _missing_attack(recipe: RecipeResults, attack: TargetAttack) -> MissingModelsError:
+    details = f"{attack.attack} with {len(attack.references)} references"
+    if attack.group_left_out is not None:
+        details += f" (group {attack.group_left_out} left out)"
+    if attack.rmia_samples:
+        details += f" and |Z|={attack.rmia_samples}, gamma={attack.rmia_gamma:g}"
+    details += f" on {attack.observed}" if attack.observed != "loss" else ""
+    details += " on replicas" if attack.targets_are_replicas else ""
+    details += f" at step {attack.step}" if attack.step else ""
     return MissingModelsError(
-        f"{recipe.name}: its tables lack {what}; run lm-mia attack with this figure in figures (its needs must "
-        "include this attack)"
+        f"{recipe.name}: the tables do not contain {details}; run lm-mia attack with this figure in figures (its needs "
+        "must include this attack)"
     )
 
 
-def _tables(recipe: RecipeResults) -> dict[str, AttackResult]:
-    """The attacks of a recipe's tables by their ids; MissingModelsError if they were made with other settings."""
-    path = recipe.folder / TARGETS_CSV
+def _read_results(recipe: RecipeResults) -> dict[str, AttackResult]:
+    """Returns the attacks in a recipe's tables by their ids.
+
+    Raises:
+      MissingModelsError: there are none, or they were made with other settings.
+    """
+    path = recipe.recipe_dir / TARGETS_CSV
     try:
         made_with = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-        stamp = path.stat().st_mtime_ns
+        modified_ns = path.stat().st_mtime_ns
     except FileNotFoundError:
         raise MissingModelsError(
-            f"{recipe.name}: no attacks on targets; run lm-mia attack"
+            f"{recipe.name}: no attacks on targets yet; run lm-mia attack"
         ) from None
     except ValueError:
-        made_with, stamp = None, 0
+        made_with, modified_ns = None, 0
     if made_with != needs.attack_settings(recipe.config.attack):
         raise MissingModelsError(
-            f"{recipe.name}: its attacks were made with other settings; run lm-mia attack again"
+            f"{recipe.name}: the attacks were made with other settings; run lm-mia attack again"
         )
-    return _read(path, stamp)
+    return _parse_results(path, modified_ns)
 
 
 @functools.lru_cache(maxsize=64)
-def _read(path: Path, stamp: int) -> dict[str, AttackResult]:
-    """Reads targets.csv and target_roc.parquet; ``stamp`` is the time of the last change."""
-    del stamp  # only tells versions of the file apart
-    lines = io.table(path.parents[1], path.name, _COLUMNS)
+def _parse_results(path: Path, modified_ns: int) -> dict[str, AttackResult]:
+    """Reads targets.csv and target_roc.parquet; ``modified_ns`` distinguishes versions of the file in the cache."""
+    del modified_ns
+    rows = io.read_table(path.parents[1], path.name, _COLUMNS)
     try:
         roc = pd.read_parquet(path.with_name("target_roc.parquet"))
         points = dict(tuple(roc.groupby("attack_id", sort=False)))
         return {
-            str(name): _attacked(found, points[name])
-            for name, found in pd.DataFrame(lines).groupby("attack_id", sort=False)
+            str(attack_id): _to_result(targets, points[attack_id])
+            for attack_id, targets in pd.DataFrame(rows).groupby("attack_id", sort=False)
         }
     except (ValueError, KeyError, OSError, pa.ArrowException) as error:
         raise WorkdirError(
@@ -213,15 +212,17 @@ def _read(path: Path, stamp: int) -> dict[str, AttackResult]:
 _COLUMNS = ("attack_id", "references", "target", "auc", "left_out")
 
 
-def _attacked(targets: pd.DataFrame, points: pd.DataFrame) -> AttackResult:
+def _to_result(targets: pd.DataFrame, points: pd.DataFrame) -> AttackResult:
     T = len(targets)
 
-    def part(on_curve: bool) -> tuple[np.ndarray, np.ndarray]:
-        some = points[points["on_curve"] == on_curve]
-        fpr_TxK, tpr_TxK = (some[name].to_numpy(float).reshape(T, -1) for name in ("fpr", "tpr"))
+    def select(on_curve: bool) -> tuple[np.ndarray, np.ndarray]:
+        selected = points[points["on_curve"] == on_curve]
+        fpr_TxK, tpr_TxK = (
+            selected[name].to_numpy(float).reshape(T, -1) for name in ("fpr", "tpr")
+        )
         return fpr_TxK[0], tpr_TxK
 
-    (fpr_F, tpr_TxF), (fpr_G, tpr_TxG) = part(False), part(True)
+    (fpr_F, tpr_TxF), (fpr_G, tpr_TxG) = select(False), select(True)
     return AttackResult(
         references=int(targets["references"].iloc[0]),
         targets=tuple(targets["target"]),
@@ -235,69 +236,84 @@ def _attacked(targets: pd.DataFrame, points: pd.DataFrame) -> AttackResult:
 
 
 def with_equal_models(recipes: Sequence[RecipeResults]) -> list[RecipeResults]:
-    """The recipes with the models of the one that requests fewest: equal references, and targets of the same seeds."""
-    same = needs.with_equal_counts([recipe.config for recipe in recipes])
-    return [dataclasses.replace(recipe, config=c) for recipe, c in zip(recipes, same, strict=True)]
+    """Returns the recipes restricted to the models of the one that requests the fewest.
+
+    All then have equally many references, and targets with the same seeds.
+    """
+    configs = needs.with_equal_counts([recipe.config for recipe in recipes])
+    return [dataclasses.replace(r, config=c) for r, c in zip(recipes, configs, strict=True)]
 
 
 def reference_counts(recipe: RecipeResults, most: int = 0) -> list[int]:
-    """Numbers of references of a study of their number, up to all that are present or to ``most``."""
-    counts = needs.reference_counts(recipe.config.attack, most or len(recipe.divided[0]))
+    """Returns the numbers of references to compare: powers of two, up to ``most`` or, if 0, all that are present.
+
+    Raises:
+      MissingModelsError: there are fewer than two such numbers.
+    """
+    counts = needs.reference_counts(recipe.config.attack, most or len(recipe.references))
     if len(counts) < 2:
         raise MissingModelsError(
-            f"{recipe.name}: {counts[-1]} references are there, too few to study their number"
+            f"{recipe.name}: {counts[-1]} references are too few to compare numbers of references"
         )
     return counts
 
 
 def common_references(recipes: Sequence[RecipeResults]) -> int:
-    """How many references all recipes have, at most those of the paper."""
+    """Returns the number of references that all recipes have, at most that of the paper."""
     return min(PAPER_REFERENCES, fewest_references(recipes))
 
 
-def lowest_rate(recipe: RecipeResults) -> float:
-    """The lowest FPR of the config at which ten non-members of a target are taken for members."""
+def lowest_resolved_fpr(recipe: RecipeResults) -> float:
+    """Returns the lowest FPR of the config at which at least ten non-members of a target are called members."""
     fprs = recipe.config.attack.fprs
     return min((f for f in fprs if f * recipe.samples >= 10), default=max(fprs))
 
 
-def by_epoch(
-    recipe: RecipeResults, references: int, needed: Sequence[float] = (1,)
+def lira_by_epoch(
+    recipe: RecipeResults, references: int, required: Sequence[float] = (1,)
 ) -> dict[float, AttackResult]:
-    """LiRA after every epoch with scores; raises MissingModelsError if a needed epoch has none."""
+    """Reads LiRA after every epoch at which the models were scored.
+
+    Raises:
+      MissingModelsError: the models were not scored after one of the required epochs.
+    """
     epochs = needs.scored_epochs(recipe.config)
-    if lacking := [f"{epoch:g}" for epoch in needed if epoch not in epochs]:
-        raise MissingModelsError(f"{recipe.name}: not scored after epoch {', '.join(lacking)}")
-    return {e: read_attack(recipe, references=references, step=recipe.step(e)) for e in epochs}
+    if missing := [f"{epoch:g}" for epoch in required if epoch not in epochs]:
+        raise MissingModelsError(f"{recipe.name}: not scored after epoch {', '.join(missing)}")
+    return {
+        e: read_attack(recipe, references=references, step=recipe.step_after(e)) for e in epochs
+    }
 
 
-RMIA_ONE_Z = (
-    "All targets are compared with the same samples, whose choice the intervals hold fixed. Below an FPR of about "
-    "1 / |Z| RMIA tells nothing, whatever the model: its highest score is shared by as many non-members."
+RMIA_NOTE = (
+    "All targets use the same comparison samples Z, and the intervals hold this choice fixed. At FPRs below about "
+    "1 / |Z|, RMIA cannot distinguish samples, whatever the model: about that share of the non-members ties for the "
+    "highest score."
 )
-"""A note where |Z| is cut."""
+"""The note on figures in which |Z|, the number of comparison samples of RMIA, is small."""
 
 
 RMIA_SHARES = tuple(samples / 2**20 for samples in (10_000, 30_000, 100_000, 300_000))
-"""The numbers of samples that RMIA compares with in the paper, as shares of its 2^20 samples."""
+"""The numbers of samples that RMIA compares with in the paper, as fractions of its 2^20 samples."""
 
 
-def rmia_comparisons(recipe: RecipeResults) -> list[int]:
-    """|Z| of RMIA's studies: 10,000 to 300,000 of the paper's 2^20 samples, and as large shares of fewer."""
+def rmia_sample_counts(recipe: RecipeResults) -> list[int]:
+    """Returns |Z| for the studies of RMIA: the same shares of the population as in the paper (`RMIA_SHARES`)."""
     return [round(recipe.config.population.samples * share) for share in RMIA_SHARES]
 
 
-def rmia_unreached(recipe: RecipeResults, compared: int) -> float:
-    """The highest FPR of the config too low for RMIA: at most a quarter of 1 / |Z|, the share of its highest score."""
+def unresolved_rmia_fpr(recipe: RecipeResults, rmia_samples: int) -> float:
+    """Returns the highest FPR of the config that is too low for RMIA: at most a quarter of 1 / |Z|."""
     fprs = recipe.config.attack.fprs
-    return max((f for f in fprs if 4 * compared * f <= 1), default=min(fprs))
+    return max((f for f in fprs if 4 * rmia_samples * f <= 1), default=min(fprs))
 
 
-def rmia_reached(recipe: RecipeResults, compared: int) -> float:
-    """The FPR of the config nearest to 1 / |Z| by ratio: about the share of non-members with RMIA's highest score."""
-    return min(recipe.config.attack.fprs, key=lambda f: abs(math.log(max(f, 1e-300) * compared)))
+def resolved_rmia_fpr(recipe: RecipeResults, rmia_samples: int) -> float:
+    """Returns the FPR of the config nearest to 1 / |Z| by ratio, about the share of non-members with the top score."""
+    fprs = recipe.config.attack.fprs
+    return min(fprs, key=lambda f: abs(math.log(max(f, 1e-300) * rmia_samples)))
 
 
-def rmia_compared(recipe: RecipeResults) -> int:
-    """|Z| of RMIA where nothing else is said."""
+def default_rmia_samples(recipe: RecipeResults) -> int:
+    """Returns |Z| of RMIA by the config."""
     return min(recipe.config.attack.rmia_samples, recipe.config.population.samples)

@@ -1,7 +1,7 @@
 """Compares the recipes of a workdir: a table with AUC, TPR and coin flips of each recipe, and a figure.
 
-The numbers of a recipe are read from its tables. If it has tables of decisions, they are over replicas of one target;
-otherwise they are over its targets, each of which is trained on its own subset.
+The numbers of a recipe are read from its tables. If it has tables of decisions, the numbers are over replicas of one
+target; otherwise they are over its targets, each of which is trained on its own subset.
 """
 
 import dataclasses
@@ -14,28 +14,29 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from analysis import attacks, io, markup, plotting, tables
-from analysis.formatting import plus_minus
-from analysis.io import RecipeResults, percent
+from analysis.formatting import percent, plus_minus
+from analysis.io import RecipeResults
 from lm_mia.atomic import FLIPS_JSON, write_csv
 from lm_mia.errors import UserError
 
 NAME = "comparison"
-"""Name of its files."""
+"""The name of the files."""
 Number = tuple[float, float]
 """A mean and its standard deviation over the attacked models; NaN if unknown."""
 _NONE: Number = (math.nan, math.nan)
 
 
 @dataclasses.dataclass(frozen=True)
-class Measured:
-    """The numbers of one recipe; shares are fractions, and unknown numbers of models are 0."""
+class RecipeSummary:
+    """The main numbers of one recipe; shares are fractions, and unknown numbers of models are 0."""
 
     recipe: RecipeResults
     fpr: float
     """The false positive rate at which the TPR and the shares are measured."""
     auc: Number = _NONE
-    """The AUC of LiRA; the TPR is also that of LiRA."""
+    """The AUC of LiRA."""
     tpr: Number = _NONE
+    """The TPR of LiRA at the FPR."""
     loss_auc: Number = _NONE
     coin_flip_members: float = math.nan
     coin_flip_nonmembers: float = math.nan
@@ -45,22 +46,22 @@ class Measured:
     targets: int = 0
     replicas: int = 0
     why: str = ""
-    """Why there are no numbers; empty if there are some."""
+    """Why there are no numbers; empty if there are."""
 
     @property
     def models(self) -> int:
-        """The number of all models of the recipe; attacks on replicas use its targets as references, too."""
+        """The number of models of the recipe; attacks on replicas also use its targets as references."""
         return self.references + self.replicas + self.targets * (self.over != "replicas")
 
-    def line(self) -> dict[str, Any]:
-        """Returns the recipe's line of tables/comparison.csv."""
-        r = self.recipe
+    def to_row(self) -> dict[str, Any]:
+        """Returns the recipe's row of tables/comparison.csv."""
+        recipe = self.recipe
         return {
-            "recipe": r.name,
-            "names": " ".join(r.names),
-            "parameters": r.parameters,
-            "samples": r.samples,
-            "epochs": r.config.train.epochs,
+            "recipe": recipe.name,
+            "names": " ".join(recipe.names),
+            "parameters": recipe.parameters,
+            "samples": recipe.samples,
+            "epochs": recipe.config.train.epochs,
             "auc": self.auc[0],
             "auc_std": self.auc[1],
             "fpr": self.fpr,
@@ -78,33 +79,35 @@ class Measured:
         }
 
 
-def measure(recipe: RecipeResults) -> Measured:
-    """Reads the numbers of a recipe from its tables; if there are none, the reason is stored in `why`."""
-    nothing = Measured(recipe, recipe.config.attack.focus_fpr)
-    if not recipe.built:
-        return dataclasses.replace(nothing, why="its population is not built yet")
+def summarize(recipe: RecipeResults) -> RecipeSummary:
+    """Reads the main numbers of a recipe from its tables; if there are none, `why` gives the reason."""
+    summary = RecipeSummary(recipe, recipe.config.attack.focus_fpr)
+    if not recipe.has_population:
+        return dataclasses.replace(summary, why="its population is not built yet")
     try:
-        if (recipe.folder / FLIPS_JSON).is_file():
-            return _of_tables(recipe)
-        references, targets, replicas = map(len, recipe.divided)
-        nothing = dataclasses.replace(
-            nothing, references=references, targets=targets, replicas=replicas
+        if (recipe.recipe_dir / FLIPS_JSON).is_file():
+            return _summarize_replicas(recipe)
+        references, targets, replicas = map(
+            len, (recipe.references, recipe.targets, recipe.replicas)
+        )
+        summary = dataclasses.replace(
+            summary, references=references, targets=targets, replicas=replicas
         )
         if not recipe.config.attack.targets:
-            io.flip_facts(recipe.folder)  # says what is missing
-        return _of_targets(recipe, nothing)
+            io.read_flip_facts(recipe.recipe_dir)  # says what is missing
+        return _summarize_targets(recipe, summary)
     except (io.MissingModelsError, UserError) as error:
-        return dataclasses.replace(nothing, why=markup.reason(error))
+        return dataclasses.replace(summary, why=markup.reason(error))
 
 
-def table(measured: Sequence[Measured]) -> pd.DataFrame:
+def table(summaries: Sequence[RecipeSummary]) -> pd.DataFrame:
     """Returns the contents of tables/comparison.csv."""
-    return pd.DataFrame([m.line() for m in measured])
+    return pd.DataFrame([m.to_row() for m in summaries])
 
 
-def draw(measured: Sequence[Measured]) -> Figure | None:
-    """AUC and TPR of the recipes by name, with bars of one standard deviation; None if no recipe has numbers."""
-    shown = [m for m in measured if not m.why]
+def draw(summaries: Sequence[RecipeSummary]) -> Figure | None:
+    """Draws AUC and TPR of the recipes with error bars of one standard deviation; None if there are no numbers."""
+    shown = [m for m in summaries if not m.why]
     if not shown:
         return None
     figure = plotting.new_figure(9.6, 1.5 + 0.32 * len(shown))
@@ -137,7 +140,7 @@ def draw(measured: Sequence[Measured]) -> Figure | None:
     left.set_yticks(range(len(shown)), [m.recipe.name for m in shown])
     left.set_ylim(len(shown) - 0.5, -0.5)
     left.set_xlabel("AUC")
-    right.set_xlabel(f"True positive rate at {_rate(shown)}")
+    right.set_xlabel(f"True positive rate at {_fpr_text(shown)}")
     right.xaxis.set_major_formatter(lambda share, _: percent(share))
     handles = {}
     for axes in (left, right):
@@ -148,31 +151,31 @@ def draw(measured: Sequence[Measured]) -> Figure | None:
     return figure
 
 
-def write(workdir: Path, measured: Sequence[Measured]) -> Path | None:
+def write(workdir: Path, summaries: Sequence[RecipeSummary]) -> Path | None:
     """Writes tables/comparison.csv and figures/comparison.png and .pdf; returns the PNG, or None without a figure."""
     (workdir / "tables").mkdir(parents=True, exist_ok=True)
-    write_csv(workdir / "tables" / f"{NAME}.csv", table(measured))
-    figure = draw(measured)
+    write_csv(workdir / "tables" / f"{NAME}.csv", table(summaries))
+    figure = draw(summaries)
     if figure is None:
         plotting.remove(workdir / "figures", NAME)
         return None
     return plotting.save(figure, workdir / "figures", NAME)
 
 
-def render(measured: Sequence[Measured], image: str, links: Sequence[str]) -> str:
+def render(summaries: Sequence[RecipeSummary], image: str, links: Sequence[str]) -> str:
     """Returns the section of the page.
 
     Args:
-      measured: the numbers of each recipe.
+      summaries: the numbers of each recipe.
       image: the figure as a data URI; empty if there is none.
-      links: names of the recipes that have their own section on the page.
+      links: names of the recipes with their own section on the page.
     """
-    shown = [m for m in measured if not m.why]
+    shown = [m for m in summaries if not m.why]
     template = markup.environment().get_template("comparison.html.j2")
     return template.render(
-        lines=[_cells(m) for m in measured],
-        title="Recipes compared" if len(measured) > 1 else "The recipe",
-        rate=_rate(measured),
+        rows=[_cells(m) for m in summaries],
+        title="Comparison of recipes" if len(summaries) > 1 else "The recipe",
+        rate=_fpr_text(summaries),
         over={m.over for m in shown},
         references=sorted({m.references for m in shown}),
         image=image,
@@ -180,24 +183,30 @@ def render(measured: Sequence[Measured], image: str, links: Sequence[str]) -> st
     )
 
 
-def _of_tables(recipe: RecipeResults) -> Measured:
-    facts = io.flip_facts(recipe.folder)
+def _summarize_replicas(recipe: RecipeResults) -> RecipeSummary:
+    facts = io.read_flip_facts(recipe.recipe_dir)
     focus = facts["config"]["focus_fpr"]
     at_focus = [f"tpr_at_{focus:g}_{what}" for what in ("mean", "std")]
     columns = ("attack", "references", "auc_mean", "auc_std", *at_focus)
-    rows = tables.with_most_references(io.table(recipe.folder, "attacks.csv", columns))
-    lira, loss = (tables.of_attack(rows, name) for name in ("lira_online", "loss"))
+    rows = tables.best_per_attack(io.read_table(recipe.recipe_dir, "attacks.csv", columns))
+    lira, loss = (tables.find_attack(rows, name) for name in ("lira_online", "loss"))
     if lira is None:
-        raise io.WorkdirError(f"{recipe.folder}: LiRA has no AUC in tables/attacks.csv")
+        raise io.WorkdirError(f"{recipe.recipe_dir}: LiRA has no AUC in tables/attacks.csv")
     shares = {}
-    for row in io.table(
-        recipe.folder, "flip_shares.csv", ("fpr", "bin", "member_fraction", "nonmember_fraction")
+    for row in io.read_table(
+        recipe.recipe_dir,
+        "flip_shares.csv",
+        ("fpr", "bin", "member_fraction", "nonmember_fraction"),
     ):
-        if row["bin"] == "coin flip" and math.isclose(row["fpr"], focus) and io.decides(facts):
+        if (
+            row["bin"] == "coin flip"
+            and math.isclose(row["fpr"], focus)
+            and io.coin_flip_test_has_power(facts)
+        ):
             shares = {
                 f"coin_flip_{kind}s": row[f"{kind}_fraction"] for kind in ("member", "nonmember")
             }
-    return Measured(
+    return RecipeSummary(
         recipe,
         focus,
         auc=(lira["auc_mean"], lira["auc_std"]),
@@ -206,26 +215,26 @@ def _of_tables(recipe: RecipeResults) -> Measured:
         **shares,
         over="replicas",
         references=facts["references"],
-        targets=len(recipe.divided[1]) if recipe.config.attack.targets else 0,
+        targets=len(recipe.targets) if recipe.config.attack.targets else 0,
         replicas=facts["replicas"],
     )
 
 
-def _of_targets(recipe: RecipeResults, counted: Measured) -> Measured:
-    found = attacks.read_attack(recipe, references=counted.references)
-    tpr_T = found.tpr_T(counted.fpr)
+def _summarize_targets(recipe: RecipeResults, summary: RecipeSummary) -> RecipeSummary:
+    result = attacks.read_attack(recipe, references=summary.references)
+    tpr_T = result.tpr_T(summary.fpr)
     tpr_T = tpr_T[~pd.isna(tpr_T)]
     tpr = (float(tpr_T.mean()), _std(tpr_T)) if len(tpr_T) else _NONE
-    auc = float(found.auc_T.mean()), _std(found.auc_T)
-    return dataclasses.replace(counted, auc=auc, tpr=tpr, over="targets")
+    auc = float(result.auc_T.mean()), _std(result.auc_T)
+    return dataclasses.replace(summary, auc=auc, tpr=tpr, over="targets")
 
 
 def _std(values_T: Any) -> float:
     return float(values_T.std()) if len(values_T) > 1 else math.nan
 
 
-def _cells(m: Measured) -> dict[str, Any]:
-    """Returns the formatted cells of a line of the table."""
+def _cells(m: RecipeSummary) -> dict[str, Any]:
+    """Returns the formatted cells of a row of the table."""
     return {
         "name": m.recipe.name,
         "aliases": ", ".join(n for n in m.recipe.names if n != m.recipe.name),
@@ -253,7 +262,7 @@ def _share(share: float) -> str:
     return "–" if math.isnan(share) else f"{100 * share:.1f}%"
 
 
-def _rate(measured: Sequence[Measured]) -> str:
-    """Describes the FPR, which may differ between recipes."""
-    rates = {m.fpr for m in measured}
+def _fpr_text(summaries: Sequence[RecipeSummary]) -> str:
+    """Describes the FPR of the table, which may differ between recipes."""
+    rates = {m.fpr for m in summaries}
     return f"{percent(rates.pop())} FPR" if len(rates) == 1 else "the focus FPR of each recipe"

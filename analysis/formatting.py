@@ -1,15 +1,58 @@
-"""Formats numbers for people: counts, and means with their standard deviations."""
+"""Formats numbers and names for readers: counts, percentages, means with standard deviations, attacks, model sizes."""
 
 import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from analysis.io import RecipeResults
+
+ATTACK_NAMES = {
+    "lira_online": "LiRA",
+    "lira_offline": "Offline LiRA",
+    "rmia": "RMIA",
+    "rmia_offline": "Offline RMIA",
+    "rmia_simple": "Simple RMIA",
+    "reference_calibrated": "Calibrated loss",
+    "loss": "Loss",
+    "zlib": "Zlib ratio",
+    "min_k": "Min-K%",
+    "min_k_plus_plus": "Min-K%++",
+    "lowercase": "Lowercase",
+}
+
+
+def attack_name(attack: str) -> str:
+    """Returns the display name of an attack, such as "LiRA" for lira_online."""
+    return ATTACK_NAMES.get(attack, attack.replace("_", " "))
+
+
+def percent(share: float) -> str:
+    """Formats a fraction as a percentage of three significant digits: 0.05 -> 5%, 0.001 -> 0.1%, 0.12345 -> 12.3%."""
+    return f"{100 * share:.3g}%" if abs(share) < 0.9995 else f"{100 * share:.0f}%"
 
 
 def plural(count: int, word: str) -> str:
-    """1 sample, 2,000 samples."""
+    """Formats a count with its noun: "1 sample", "2,000 samples"."""
     return f"{count:,} {word}" + ("" if count == 1 else "s")
 
 
 def plus_minus(mean: float, std: float, digits: int = 3) -> str:
-    """0.831 ± 0.004; a dash for NaN."""
+    """Formats a mean and its standard deviation: "0.831 ± 0.004"; a dash for a NaN mean, no ± for a NaN deviation."""
     if math.isnan(mean):
         return "–"
     return f"{mean:.{digits}f}" + ("" if math.isnan(std) else f" ± {std:.{digits}f}")
+
+
+def size_label(recipe: "RecipeResults") -> str:
+    """Returns the model size of a recipe for a legend, by parameters without embeddings: "98k", "140M"."""
+    size = recipe.config.model.size
+    if size != "custom":
+        return size
+    n = recipe.parameters
+    return f"{n / 1e6:.3g}M" if n >= 1e6 else f"{n / 1e3:.3g}k"
+
+
+def size_title(paper_size: str, recipe: "RecipeResults") -> str:
+    """Returns a model size of the paper, with the size in this run if it is another one: "140M (here 98k)"."""
+    size = size_label(recipe)
+    return paper_size if paper_size == size else f"{paper_size} (here {size})"

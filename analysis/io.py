@@ -1,7 +1,7 @@
-"""Reads a workdir: its recipes, and the tables, settings and log of each; one clear line if a part is missing.
+"""Reads a workdir: its recipes, and the tables, settings and log of each; errors for missing parts are one line.
 
-A `folder` is that of a recipe, WORKDIR/recipes/NAME. WORKDIR itself holds config.json, which lists the recipes,
-metrics.jsonl and the populations.
+`workdir` holds config.json (which lists the recipes), metrics.jsonl and the populations; `recipe_dir` is the folder of
+one recipe, WORKDIR/recipes/NAME.
 """
 
 import dataclasses
@@ -27,174 +27,183 @@ from lm_mia.data.subsets import ModelSeeds
 from lm_mia.errors import UserError
 
 Record = dict[str, Any]
-
-ATTACK_NAMES = {
-    "lira_online": "LiRA",
-    "lira_offline": "Offline LiRA",
-    "rmia": "RMIA",
-    "rmia_offline": "Offline RMIA",
-    "rmia_simple": "Simple RMIA",
-    "reference_calibrated": "Calibrated loss",
-    "loss": "Loss",
-    "zlib": "Zlib ratio",
-    "min_k": "Min-K%",
-    "min_k_plus_plus": "Min-K%++",
-    "lowercase": "Lowercase",
-}
-
+"""A table row or a JSON object."""
 
 REPLICA_SIZES = ("140M", "302M")
-"""Of the models that the paper trains replicas of."""
+"""The model sizes of which the paper trains replicas."""
 
 
 class WorkdirError(UserError):
-    """Something in the workdir is missing or broken; printed as one line, exit code 2."""
+    """A part of the workdir is missing or broken; printed as one line, exit code 2."""
 
 
-def attack_name(attack: str) -> str:
-    """What figures and the page call an attack of the tables."""
-    return ATTACK_NAMES.get(attack, attack.replace("_", " "))
-
-
-def percent(share: float) -> str:
-    """0.05 -> 5%, 0.001 -> 0.1%, 0.12345 -> 12.3%."""
-    return f"{100 * share:.3g}%" if abs(share) < 0.9995 else f"{100 * share:.0f}%"
-
-
-def table(
-    folder: Path, name: str, columns: Sequence[str] = (), verb: str = "attack"
+def read_table(
+    recipe_dir: Path, name: str, columns: Sequence[str] = (), command: str = "attack"
 ) -> list[Record]:
-    """The rows of tables/NAME, which must have these columns and is made by ``lm-mia VERB``."""
-    path = _existing(folder, f"tables/{name}")
+    """Reads tables/NAME, a CSV file.
+
+    Args:
+      recipe_dir: the folder of the recipe.
+      name: the file name of the table.
+      columns: columns that the table must have.
+      command: the `lm-mia` command that writes the table; named in error messages.
+
+    Returns:
+      The rows. Numbers are read to the last digit; empty cells are NaN.
+
+    Raises:
+      WorkdirError: the table is missing, cannot be parsed or lacks a column.
+    """
+    path = _existing(recipe_dir, f"tables/{name}")
     try:
-        frame = pc.read_csv(path, _WHOLE, _LINES, _CELLS).to_pandas()
+        frame = pc.read_csv(path, _READ_OPTIONS, _PARSE_OPTIONS, _CONVERT_OPTIONS).to_pandas()
     except (ValueError, pa.ArrowException) as error:
         raise WorkdirError(
-            f"{folder}: tables/{name} is not a table ({type(error).__name__}); {_again(verb)}"
+            f"{recipe_dir}: tables/{name} is not a valid table ({type(error).__name__}); {_rerun(command)}"
         ) from error
-    _check(folder, f"tables/{name}", list(frame.columns), columns, verb=verb)
+    _check_names(recipe_dir, f"tables/{name}", list(frame.columns), columns, command=command)
     frame = frame.astype(dict.fromkeys(frame.columns[frame.isna().all()], float))
     return [{str(k): v for k, v in row.items()} for row in frame.to_dict("records")]
 
 
-def samples(
-    folder: Path, columns: Sequence[str], name: str = "samples.parquet"
+def read_samples(
+    recipe_dir: Path, columns: Sequence[str], name: str = "samples.parquet"
 ) -> dict[str, np.ndarray]:
-    """These columns of tables/NAME, one number a sample; votes are NaN where there are none."""
-    path = _existing(folder, f"tables/{name}")
+    """Reads columns of the per-sample table tables/NAME; missing votes are NaN.
+
+    Raises:
+      WorkdirError: the table is missing, cannot be read or lacks a column.
+    """
+    path = _existing(recipe_dir, f"tables/{name}")
     try:
-        there = pq.read_schema(path).names
-        _check(folder, f"tables/{name}", there, columns)
+        _check_names(recipe_dir, f"tables/{name}", pq.read_schema(path).names, columns)
         frame = pd.read_parquet(path, columns=list(columns))
     except (ValueError, OSError, pa.ArrowException) as error:
-        raise WorkdirError(f"{folder}: tables/{name} cannot be read; {_again()}") from error
+        raise WorkdirError(f"{recipe_dir}: tables/{name} cannot be read; {_rerun()}") from error
     return {c: frame[c].to_numpy() for c in columns}
 
 
-def read_json(folder: Path, name: str, fields: Sequence[str] = (), verb: str = "attack") -> Record:
-    """The object in WORKDIR/NAME, which must have these fields and is made by ``lm-mia VERB``."""
+def read_json(
+    directory: Path, name: str, fields: Sequence[str] = (), command: str = "attack"
+) -> Record:
+    """Reads the JSON object in DIRECTORY/NAME, which must have these fields and is written by ``lm-mia COMMAND``.
+
+    Raises:
+      WorkdirError: the file is missing, is not a JSON object or lacks a field.
+    """
     try:
-        found = json.loads(_existing(folder, name).read_text(encoding="utf-8"))
+        contents = json.loads(_existing(directory, name).read_text(encoding="utf-8"))
     except ValueError as error:
-        raise WorkdirError(f"{folder}: {name} is not JSON; {_again(verb)}") from error
-    if not isinstance(found, dict):
-        raise WorkdirError(f"{folder}: {name} is no JSON object; {_again(verb)}")
-    _check(folder, name, list(found), fields, "field", verb)
-    return found
+        raise WorkdirError(f"{directory}: {name} is not valid JSON; {_rerun(command)}") from error
+    if not isinstance(contents, dict):
+        raise WorkdirError(f"{directory}: {name} is not a JSON object; {_rerun(command)}")
+    _check_names(directory, name, list(contents), fields, "field", command)
+    return contents
 
 
-def flip_facts(folder: Path) -> Record:
-    """tables/flips.json: what the tables are about.
+def read_flip_facts(recipe_dir: Path) -> Record:
+    """Reads tables/flips.json, which describes the tables of decisions.
 
-    Its "config" holds the settings of the attack; its "references" and "replicas" are those that were there, which may
-    be fewer than the config's.
+    Its "config" holds the settings of the attack. Its "references" and "replicas" are the numbers of models that were
+    present, which may be smaller than the config's.
+
+    Raises:
+      WorkdirError: the file is missing, incomplete or belongs to another recipe.
     """
     name = "tables/flips.json"
-    facts = read_json(folder, name, ("recipe", "config", "first_target", *_FLIP_FACTS))
-    if not isinstance(facts["config"], dict) or facts["recipe"] != folder.resolve().name:
-        raise WorkdirError(f"{folder}: {name} is not of this recipe and its settings; {_again()}")
-    _check(folder, f"{name} config", list(facts["config"]), _SETTINGS, "field")
+    facts = read_json(recipe_dir, name, ("recipe", "config", "first_target", *_FLIP_FACTS))
+    if not isinstance(facts["config"], dict) or facts["recipe"] != recipe_dir.resolve().name:
+        raise WorkdirError(f"{recipe_dir}: {name} belongs to another recipe; {_rerun()}")
+    _check_names(recipe_dir, f"{name} config", list(facts["config"]), _ATTACK_SETTINGS, "field")
     return facts
 
 
-def run(folder: Path) -> Record:
-    """config.json: the command that made the recipe; its attack section may be older than the tables."""
+def read_run_record(recipe_dir: Path) -> Record:
+    """Reads config.json of a recipe: the config and the versions of the commands that made it.
+
+    Its attack section may be older than the tables; see `read_flip_facts`.
+    """
     name = "config.json"
-    found = read_json(folder, name, ("config", "lm_mia", "packages", "commit", "later"))
-    sections = found["config"] if isinstance(found["config"], dict) else {}
+    record = read_json(recipe_dir, name, ("config", "lm_mia", "packages", "commit", "later"))
+    sections = record["config"] if isinstance(record["config"], dict) else {}
     needed = ("corpus", "tokenizer", "population", "model", "train")
-    _check(folder, f"{name} config", list(sections), needed, "section")
-    return found
+    _check_names(recipe_dir, f"{name} config", list(sections), needed, "section")
+    return record
 
 
-def manifest(folder: Path) -> Record:
-    """The manifest of the population of a recipe; empty if there is none."""
-    stored = read_json(folder, "config.json", ("population",))
-    population = workdir_of(folder) / "populations" / str(stored["population"])
-    there = (population / "manifest.json").is_file()
-    return read_json(population, "manifest.json", verb="corpus") if there else {}
+def read_manifest(recipe_dir: Path) -> Record:
+    """Reads the manifest of the population of a recipe; empty if there is no manifest."""
+    record = read_json(recipe_dir, "config.json", ("population",))
+    population_dir = parent_workdir(recipe_dir) / "populations" / str(record["population"])
+    if not (population_dir / "manifest.json").is_file():
+        return {}
+    return read_json(population_dir, "manifest.json", command="corpus")
 
 
-def require(folder: Path, names: Iterable[str]) -> None:
-    """WorkdirError for the first of these tables that is missing."""
+def require_tables(recipe_dir: Path, names: Iterable[str]) -> None:
+    """Raises WorkdirError for the first of these tables that is missing."""
     for name in names:
-        _existing(folder, f"tables/{name}")
+        _existing(recipe_dir, f"tables/{name}")
 
 
-def has(folder: Path, name: str) -> bool:
-    """Whether there is a tables/NAME, of those that are made when asked for."""
-    return (folder / "tables" / name).is_file()
+def has_table(recipe_dir: Path, name: str) -> bool:
+    """Returns whether tables/NAME exists; for tables that are written only on request."""
+    return (recipe_dir / "tables" / name).is_file()
 
 
-def decides(facts: Record) -> bool:
-    """Whether the coin-flip test can tell anything from a coin: with few replicas it rejects no split."""
+def coin_flip_test_has_power(facts: Record) -> bool:
+    """Returns whether the coin-flip test can reject any split of votes, which takes enough replicas."""
     return facts["k_low"] > 0
 
 
-def decisive(folder: Path) -> Record:
-    """flips.json of a recipe; WorkdirError if it has too few replicas to tell a decision from a coin flip."""
-    facts = flip_facts(folder)
-    if not decides(facts):
+def read_flip_facts_with_power(recipe_dir: Path) -> Record:
+    """Reads tables/flips.json of a recipe whose replicas suffice for the coin-flip test.
+
+    Raises:
+      WorkdirError: as `read_flip_facts`, or there are too few replicas.
+    """
+    facts = read_flip_facts(recipe_dir)
+    if not coin_flip_test_has_power(facts):
         raise WorkdirError(
-            f"{folder}: {facts['replicas']} replicas are too few to tell a decision from a coin flip"
+            f"{recipe_dir}: {facts['replicas']} replicas are too few to tell a decision from a coin flip"
         )
     return facts
 
 
-def events(folder: Path, kind: str) -> list[Record]:
-    """The lines of the workdir's metrics.jsonl that are of one event of the recipe, in order.
-
-    Lines that are no JSON are skipped.
-    """
-    path, name = workdir_of(folder) / "metrics.jsonl", folder.resolve().name
-    found: list[Record] = []
+def read_events(recipe_dir: Path, event: str) -> list[Record]:
+    """Reads the events of one kind of a recipe from the workdir's metrics.jsonl, in order; skips invalid lines."""
+    path, name = parent_workdir(recipe_dir) / "metrics.jsonl", recipe_dir.resolve().name
+    events: list[Record] = []
     if not path.is_file():
-        return found
-    both = json.dumps(kind), json.dumps(name)
+        return events
+    quoted = json.dumps(event), json.dumps(name)
     with path.open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
-            if not all(part in line for part in both):  # most lines, which need not be parsed
+            if not all(text in line for text in quoted):  # avoids parsing most lines
                 continue
             try:
-                event = json.loads(line)
+                record = json.loads(line)
             except ValueError:
                 continue
-            if isinstance(event, dict) and (event.get("event"), event.get("recipe")) == (
-                kind,
+            if isinstance(record, dict) and (record.get("event"), record.get("recipe")) == (
+                event,
                 name,
             ):
-                found.append(event)
-    return found
+                events.append(record)
+    return events
 
 
-def workdir_of(folder: Path) -> Path:
-    """The workdir of a recipe's folder."""
-    return folder.resolve().parents[1]
+def parent_workdir(recipe_dir: Path) -> Path:
+    """Returns the workdir that a recipe belongs to."""
+    return recipe_dir.resolve().parents[1]
 
 
-# Numbers are read as they were written, to the last digit; types are told from the whole file.
-_WHOLE, _LINES = pc.ReadOptions(block_size=2**28), pc.ParseOptions(newlines_in_values=True)
-_CELLS = pc.ConvertOptions(null_values=["", "nan", "NaN"], strings_can_be_null=True)
+# One block, so that column types are inferred from the whole file.
+_READ_OPTIONS, _PARSE_OPTIONS = (
+    pc.ReadOptions(block_size=2**28),
+    pc.ParseOptions(newlines_in_values=True),
+)
+_CONVERT_OPTIONS = pc.ConvertOptions(null_values=["", "nan", "NaN"], strings_can_be_null=True)
 _FLIP_FACTS = (
     "references",
     "replicas",
@@ -205,7 +214,7 @@ _FLIP_FACTS = (
     "max_flip_rate",
     "left_out",
 )
-_SETTINGS = (
+_ATTACK_SETTINGS = (
     "references",
     "replicas",
     "fprs",
@@ -220,115 +229,130 @@ _SETTINGS = (
 )
 
 
-def _existing(folder: Path, name: str) -> Path:
-    if not folder.is_dir():
-        raise WorkdirError(f"{folder}: no such folder; run lm-mia run first")
-    path = folder / name
+def _existing(directory: Path, name: str) -> Path:
+    if not directory.is_dir():
+        raise WorkdirError(f"{directory}: there is no such folder; run lm-mia run first")
+    path = directory / name
     if path.is_file():
         return path
-    if name.startswith("tables/") and _replicas(folder) == 0:
+    if name.startswith("tables/") and _requested_replicas(directory) == 0:
         raise WorkdirError(
-            f"{folder}: attack.replicas=0, and tables of decisions are of replicas; run again with some"
+            f"{directory}: attack.replicas=0: tables of decisions need replicas; run again with attack.replicas > 0"
         )
-    raise WorkdirError(f"{folder}: no {name}; run lm-mia attack first")
+    raise WorkdirError(f"{directory}: {name} is missing; run lm-mia attack first")
 
 
-def _replicas(folder: Path) -> object:
-    """How many the last command asked for; None if that is not known."""
-    if not (folder / "config.json").is_file():
+def _requested_replicas(recipe_dir: Path) -> object:
+    """Returns the number of replicas that the last command requested; None if unknown."""
+    if not (recipe_dir / "config.json").is_file():
         return None
-    return run(folder)["config"].get("attack", {}).get("replicas")
+    return read_run_record(recipe_dir)["config"].get("attack", {}).get("replicas")
 
 
-def _check(
-    folder: Path,
-    name: str,
-    there: Sequence[str],
+def _check_names(
+    directory: Path,
+    file: str,
+    present: Sequence[str],
     needed: Sequence[str],
-    what: str = "column",
-    verb: str = "attack",
+    kind: str = "column",
+    command: str = "attack",
 ) -> None:
-    lacking = [part for part in needed if part not in there]
-    if lacking:
-        raise WorkdirError(f"{folder}: {name} has no {what} {', '.join(lacking)}; {_again(verb)}")
+    missing = [name for name in needed if name not in present]
+    if missing:
+        raise WorkdirError(
+            f"{directory}: {file} has no {kind} {', '.join(missing)}; {_rerun(command)}"
+        )
 
 
-def _again(verb: str = "attack") -> str:
-    return f"run lm-mia {verb} again"
+def _rerun(command: str = "attack") -> str:
+    return f"run lm-mia {command} again"
 
 
 class MissingModelsError(Exception):
-    """A figure lacks recipes, models or attacks; the message is shown in its place."""
+    """Recipes, models or attacks that a figure needs are missing; the message is shown instead of the figure."""
 
 
 @dataclasses.dataclass(frozen=True)
 class RecipeResults:
-    """One recipe of a workdir."""
+    """One recipe of a workdir, with its config, population and models."""
 
-    folder: Path
+    recipe_dir: Path
     """WORKDIR/recipes/NAME."""
     config: Config
-    """As of its last command."""
+    """The config of the last command."""
     names: tuple[str, ...]
-    """All names that figures call it by."""
-    population_folder: Path
-    """In the workdir; recipes of the same samples share it."""
+    """All names by which figures refer to the recipe."""
+    population_dir: Path
+    """In the workdir; recipes with the same samples share it."""
 
     @property
     def name(self) -> str:
-        """What people call it: that of its folder."""
-        return self.folder.resolve().name
+        """The name of the recipe's folder."""
+        return self.recipe_dir.resolve().name
 
     @property
-    def built(self) -> bool:
-        """Whether its population is there."""
-        return (self.population_folder / "manifest.json").is_file()
+    def has_population(self) -> bool:
+        """Whether the population has been built."""
+        return (self.population_dir / "manifest.json").is_file()
 
     @property
     def samples(self) -> int:
-        """N, of which a row is trained."""
+        """The number of training samples per model, N: half of the population."""
         return self.config.population.samples // 2
 
     @property
     def parameters(self) -> int:
-        """Without embeddings, as the paper's sizes: 12 layers width^2."""
+        """The number of parameters without embeddings, as in the paper: 12 layers width^2."""
         return 12 * self.config.model.layers * self.config.model.width**2
 
     @functools.cached_property
     def population(self) -> Population:
-        """Its samples."""
-        return open_population(self.population_folder, verify=False)
+        """The population of the recipe."""
+        return open_population(self.population_dir, verify=False)
 
     @property
     def tokens_per_parameter(self) -> float:
-        """Tokens that a row is trained on, all epochs, of each of its parameters without embeddings."""
+        """Training tokens of a model, over all epochs, per parameter without embeddings."""
         mean = float(np.diff(self.population.offsets_N1).mean())
         return self.samples * self.config.train.epochs * mean / self.parameters
 
     @functools.cached_property
     def models(self) -> PresentModels:
-        """The models that were present when the recipe was last attacked, by number."""
-        path = self.folder / "tables" / "models.csv"
+        """Seeds of the models that were present at the last attack.
+
+        Raises:
+          MissingModelsError: the recipe has not been attacked yet.
+        """
+        path = self.recipe_dir / "tables" / "models.csv"
         if not path.is_file():
-            raise MissingModelsError(f"{self.name}: it is not attacked yet; run lm-mia attack")
-        lines = table(self.folder, "models.csv", ("role", "subset_seed", "order_seed"))
+            raise MissingModelsError(f"{self.name}: not attacked yet; run lm-mia attack")
+        rows = read_table(self.recipe_dir, "models.csv", ("role", "subset_seed", "order_seed"))
         return PresentModels(
-            references=tuple(int(m["subset_seed"]) for m in lines if m["role"] == "reference"),
-            replicas=tuple(int(m["order_seed"]) for m in lines if m["role"] == "replica"),
+            references=tuple(int(m["subset_seed"]) for m in rows if m["role"] == "reference"),
+            replicas=tuple(int(m["order_seed"]) for m in rows if m["role"] == "replica"),
         )
 
     @property
-    def divided(self) -> tuple[list[ModelSeeds], list[ModelSeeds], list[ModelSeeds]]:
-        """(references, targets, replicas) that were present; see `lm_mia.config.needs.assign_roles`."""
-        parts = assign_roles(self.models, self.config.attack)
-        return (
-            [*map(subsets.reference, parts.references)],
-            [*map(subsets.reference, parts.targets)],
-            [*map(subsets.replica, parts.replicas)],
-        )
+    def references(self) -> list[ModelSeeds]:
+        """The references that were present at the last attack, without the targets; see `needs.assign_roles`."""
+        return [*map(subsets.reference, assign_roles(self.models, self.config.attack).references)]
 
-    def step(self, epochs: float) -> int:
-        """The training step of the scores after a number of epochs; 0 for the end."""
+    @property
+    def targets(self) -> list[ModelSeeds]:
+        """The targets that were present at the last attack, each with its own training subset."""
+        return [*map(subsets.reference, assign_roles(self.models, self.config.attack).targets)]
+
+    @property
+    def replicas(self) -> list[ModelSeeds]:
+        """The replicas that were present at the last attack, which share a training subset."""
+        return [*map(subsets.replica, assign_roles(self.models, self.config.attack).replicas)]
+
+    def step_after(self, epochs: float) -> int:
+        """Returns the training step at which models were scored after a number of epochs; 0 is the end of training.
+
+        Raises:
+          MissingModelsError: the models were not scored at this point.
+        """
         step = score_step(self.config, epochs)
         if step is None:
             raise MissingModelsError(f"{self.name}: not scored after epoch {epochs:g}")
@@ -336,116 +360,107 @@ class RecipeResults:
 
 
 class SweepResults(Mapping[str, RecipeResults]):
-    """Recipes by their names.
+    """The recipes of one or more workdirs, by each of their names; recipes without a population are listed separately.
 
     Raises:
-      WorkdirError: two recipes have one name.
+      WorkdirError: two recipes have the same name.
     """
 
     def __init__(self, recipes: Sequence[RecipeResults]):
-        self.all = [recipe for recipe in recipes if recipe.built]
-        self.unbuilt = [recipe for recipe in recipes if not recipe.built]
-        """Recipes without a population, of which nothing is known but their settings."""
-        first: dict[str, RecipeResults] = {}
-        for recipe in self.all:
+        self.recipes = [recipe for recipe in recipes if recipe.has_population]
+        self.without_population = [recipe for recipe in recipes if not recipe.has_population]
+        by_name: dict[str, RecipeResults] = {}
+        for recipe in self.recipes:
             for name in recipe.names:
-                if name in first:
+                if name in by_name:
                     raise WorkdirError(
-                        f"name={name!r}: {first[name].folder} and {recipe.folder} have it; say which recipes are meant "
-                        "with --recipe=NAME, or use another workdir for one of them"
+                        f"name={name!r}: both {by_name[name].recipe_dir} and {recipe.recipe_dir} have this name; "
+                        "select one with --recipe=NAME, or use another workdir for one of them"
                     )
-                first[name] = recipe
+                by_name[name] = recipe
 
     def __getitem__(self, name: str) -> RecipeResults:
-        for recipe in self.all:
+        for recipe in self.recipes:
             if name in recipe.names:
                 return recipe
         raise MissingModelsError(f"no recipe {name} in this workdir")
 
     def __contains__(self, name: object) -> bool:
-        return any(name in recipe.names for recipe in self.all)
+        return any(name in recipe.names for recipe in self.recipes)
 
     def __iter__(self) -> Iterator[str]:
-        return (name for recipe in self.all for name in recipe.names)
+        return (name for recipe in self.recipes for name in recipe.names)
 
     def __len__(self) -> int:
-        return sum(len(recipe.names) for recipe in self.all)
+        return sum(len(recipe.names) for recipe in self.recipes)
 
-    def family(self, kind: str) -> list[tuple[str, RecipeResults]]:
-        """What follows ``KIND-`` in a name, and the recipe, by parameters, samples."""
-        of = [n.removeprefix(f"{kind}-") for n in self if n.startswith(f"{kind}-")]
-        if not of:
-            raise MissingModelsError(f"no recipe {kind}-... in this workdir")
-        found = [(name, self[f"{kind}-{name}"]) for name in of]
-        return sorted(found, key=lambda item: (item[1].parameters, item[1].samples))
+    def family(self, prefix: str) -> list[tuple[str, RecipeResults]]:
+        """Returns the recipes named PREFIX-SUFFIX as (suffix, recipe), sorted by parameters and samples.
+
+        Raises:
+          MissingModelsError: there is no such recipe.
+        """
+        suffixes = [n.removeprefix(f"{prefix}-") for n in self if n.startswith(f"{prefix}-")]
+        if not suffixes:
+            raise MissingModelsError(f"no recipe {prefix}-... in this workdir")
+        recipes = [(suffix, self[f"{prefix}-{suffix}"]) for suffix in suffixes]
+        return sorted(recipes, key=lambda item: (item[1].parameters, item[1].samples))
 
 
 def read_recipes(workdir: Path, names: Sequence[str] | None = None) -> SweepResults:
-    """The recipes of a workdir, in the order in which they were added to it.
+    """Reads the recipes of a workdir, in the order in which they were added to it.
 
     Args:
-      workdir: of one recipe or of many.
-      names: of the recipes that are wanted; None: all of them.
+      workdir: the workdir, with one recipe or more.
+      names: names of the recipes to read; None reads all.
 
     Raises:
       WorkdirError: there is no such workdir or recipe, or a config.json is damaged.
     """
     listed = read_workdir(workdir)["recipes"]
-    known = [name for name in listed if (workdir / "recipes" / name / "config.json").is_file()]
-    found = [read_recipe(workdir / "recipes" / name) for name in known]
-    if not found:
-        raise WorkdirError(f"{workdir}: no recipe in it; run lm-mia run first")
+    existing = [name for name in listed if (workdir / "recipes" / name / "config.json").is_file()]
+    recipes = [read_recipe(workdir / "recipes" / name) for name in existing]
+    if not recipes:
+        raise WorkdirError(f"{workdir}: there are no recipes in it; run lm-mia run first")
     if names is None:
-        return SweepResults(found)
-    of = {alias: recipe for recipe in found for alias in (*recipe.names, recipe.name)}
+        return SweepResults(recipes)
+    by_name = {name: recipe for recipe in recipes for name in (*recipe.names, recipe.name)}
     for name in names:
-        if name not in of:
-            near = difflib.get_close_matches(name, of, 3) or list(of)[:10]
+        if name not in by_name:
+            close = difflib.get_close_matches(name, by_name, 3) or list(by_name)[:10]
             raise WorkdirError(
-                f"--recipe={name}: {workdir} has no such recipe; try {' or '.join(near)}"
+                f"--recipe={name}: {workdir} has no such recipe; did you mean {' or '.join(close)}?"
             )
-    wanted = {of[name].folder for name in names}
-    return SweepResults([recipe for recipe in found if recipe.folder in wanted])
+    selected = {by_name[name].recipe_dir for name in names}
+    return SweepResults([recipe for recipe in recipes if recipe.recipe_dir in selected])
 
 
 def read_workdir(workdir: Path) -> Record:
-    """config.json of a workdir: the names of its recipes, and of the figures asked for; WorkdirError without one."""
+    """Reads config.json of a workdir: the names of its recipes and of the requested figures.
+
+    Raises:
+      WorkdirError: there is no workdir, or no config.json in it.
+    """
     if not workdir.is_dir():
-        raise WorkdirError(f"{workdir}: no such folder; run lm-mia run first")
+        raise WorkdirError(f"{workdir}: there is no such folder; run lm-mia run first")
     if not (workdir / "config.json").is_file():
-        raise WorkdirError(f"{workdir}: no recipe in it; run lm-mia run first")
-    return read_json(workdir, "config.json", ("recipes", "figures"), verb="run")
+        raise WorkdirError(f"{workdir}: there are no recipes in it; run lm-mia run first")
+    return read_json(workdir, "config.json", ("recipes", "figures"), command="run")
 
 
-def read_recipe(folder: Path) -> RecipeResults:
-    """The recipe of a folder WORKDIR/recipes/NAME; WorkdirError if it has none."""
-    stored = read_json(folder, "config.json", ("config", "names", "population"), verb="run")
-    population = folder.parents[1] / "populations" / str(stored["population"])
+def read_recipe(recipe_dir: Path) -> RecipeResults:
+    """Reads the recipe in WORKDIR/recipes/NAME; raises WorkdirError if there is none."""
+    record = read_json(recipe_dir, "config.json", ("config", "names", "population"), command="run")
+    population_dir = recipe_dir.parents[1] / "populations" / str(record["population"])
     try:
-        return RecipeResults(
-            folder, from_dict(stored["config"]), tuple(stored["names"]), population
-        )
+        config = from_dict(record["config"])
     except (TypeError, ValueError) as error:
         raise WorkdirError(
-            f"{folder}: config.json is of another version of lm_mia ({error}); run it again"
+            f"{recipe_dir}: config.json was written by another version of lm_mia ({error}); run it again"
         ) from error
+    return RecipeResults(recipe_dir, config, tuple(record["names"]), population_dir)
 
 
 def fewest_references(recipes: Sequence[RecipeResults]) -> int:
-    """How many references all recipes have, so that a comparison of them is of nothing else."""
-    return min(len(recipe.divided[0]) for recipe in recipes)
-
-
-def size_of(recipe: RecipeResults) -> str:
-    """A model's parameters without embeddings, for a legend: 98k, 140M."""
-    size = recipe.config.model.size
-    if size != "custom":
-        return size
-    n = recipe.parameters
-    return f"{n / 1e6:.3g}M" if n >= 1e6 else f"{n / 1e3:.3g}k"
-
-
-def titled(size: str, recipe: RecipeResults) -> str:
-    """A size of the paper, and what it is in this run if that is something else."""
-    here = size_of(recipe)
-    return size if here == size else f"{size} (here {here})"
+    """Returns the number of references that all recipes have, with which they can be compared fairly."""
+    return min(len(recipe.references) for recipe in recipes)

@@ -1,4 +1,4 @@
-"""What all parts of the report page share: templates, embedded images, ids, and messages about failures."""
+"""Helpers of the sections of the report page: templates, embedded images, ids and failure messages."""
 
 import base64
 import functools
@@ -10,7 +10,7 @@ import jinja2
 
 @functools.cache
 def environment() -> jinja2.Environment:
-    """Returns the templates; values are escaped, and an undefined variable is an error."""
+    """Returns the template environment; values are escaped, and undefined variables are errors."""
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).resolve().parent / "templates"),
         autoescape=True,
@@ -21,16 +21,16 @@ def environment() -> jinja2.Environment:
 
 
 def data_uri(png: Path) -> str:
-    """Returns an image as a data URI, so that the page needs no other file."""
+    """Returns an image as a data URI, so that the page needs no other files."""
     return "data:image/png;base64," + base64.b64encode(png.read_bytes()).decode()
 
 
 def anchor(name: str, section: str = "") -> str:
-    """The id of a recipe's section on the page; no other id has a slash."""
+    """Returns the id of a recipe's section on the page; no other id contains a slash."""
     return re.sub(r"\s", "_", name) + "/" + section
 
 
 def reason(error: Exception) -> str:
-    """Returns why a part of the page could not be made: one line without a full stop at its end."""
+    """Returns why a part of the page could not be drawn: the first line of an error without its full stop."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0].strip().removesuffix(".")

@@ -1,40 +1,38 @@
-"""Notes that the page and the figures share: which models the numbers are over, and what counts as a coin flip."""
+"""Notes that the page and the figures share: what the numbers are averaged over, and what counts as a coin flip."""
 
 import itertools
 
 from analysis.formatting import plural
-from analysis.io import Record, decides
+from analysis.io import Record, coin_flip_test_has_power
 from lm_mia import stats
 
 
-def spread(replicas: int) -> str:
-    """What the numbers are over, and what ± is."""
+def replicas_note(replicas: int) -> str:
+    """Returns a note on what the numbers are means over, and what ± stands for."""
     return (
         f"Unless noted otherwise, numbers are means over {plural(replicas, 'replica')} of one target (same training "
-        "subset, same initial weights, another order of the batches); ± is the standard deviation over these replicas, "
-        "not over other targets."
+        "subset and initial weights, different batch order); ± is the standard deviation over these replicas, not over "
+        "other targets."
     )
 
 
-def missing_models(facts: Record) -> str:
-    """How many of the requested models the tables have; empty if they have all."""
+def missing_models_note(facts: Record) -> str:
+    """Returns how many of the requested models the tables have; empty if none is missing."""
     roles, requested = ("references", "replicas"), facts["config"]
     if all(facts[role] >= requested[role] for role in roles):
         return ""
     counts = " and ".join(f"{facts[role]} of {requested[role]} requested {role}" for role in roles)
-    return (
-        f"Some models are missing: the tables have {counts}. Every number and cutoff is over these."
-    )
+    return f"Some models are missing: the tables have {counts}. All numbers and the cutoff are based on these."
 
 
-def cutoff(facts: Record) -> str:
-    """What counts as a coin flip with the replicas of the tables, or that there are too few of them to tell."""
+def coin_flip_note(facts: Record) -> str:
+    """Returns what counts as a coin flip with the replicas of the tables, or that there are too few replicas."""
     low, replicas, alpha = facts["k_low"], facts["replicas"], facts["config"]["alpha"]
-    if not decides(facts):
+    if not coin_flip_test_has_power(facts):
         return (
             f"With {plural(replicas, 'replica')} the exact two-sided binomial test at level {alpha:g} has no power: "
             "it cannot tell any decision from a coin flip, not even one on which all replicas agree. "
-            f"{fewest_replicas(alpha)} or more replicas are needed."
+            f"At least {min_replicas_for_test(alpha)} replicas are needed."
         )
     return (
         f"With {replicas} replicas, a decision counts as a coin flip when {low} to {replicas - low} of them say "
@@ -43,19 +41,19 @@ def cutoff(facts: Record) -> str:
     )
 
 
-def fewest_replicas(alpha: float) -> int:
-    """The fewest replicas with which the coin-flip test can reject anything."""
+def min_replicas_for_test(alpha: float) -> int:
+    """Returns the smallest number of replicas with which the coin-flip test can reject any split of votes."""
     return next(b for b in itertools.count(2) if stats.coin_flip_cutoff(b, alpha)[0])
 
 
-def of_replicas(facts: Record) -> tuple[str, ...]:
-    """The notes of a figure or table of decisions of replicas."""
+def replica_notes(facts: Record) -> tuple[str, ...]:
+    """Returns the notes of a figure or table of decisions of replicas."""
     left_out = facts["left_out"]
     notes = (
-        spread(facts["replicas"]),
-        missing_models(facts)
+        replicas_note(facts["replicas"]),
+        missing_models_note(facts)
         or f"Every replica is attacked with the same {facts['references']} references.",
         f"Samples without a LiRA score, which are left out: {left_out:,}." if left_out else "",
-        cutoff(facts),
+        coin_flip_note(facts),
     )
     return tuple(note for note in notes if note)

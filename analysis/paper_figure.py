@@ -1,4 +1,4 @@
-"""A figure or table of a paper: what the paper says about it, how it is drawn, and how it is written to files."""
+"""The definition of a figure or table of a paper, its result in a sweep, and the files that hold it."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -16,18 +16,18 @@ from lm_mia.config.needs import LossNeed, Need
 
 @dataclasses.dataclass(frozen=True)
 class FigureResult:
-    """A figure or a table of a paper, drawn from the models of this sweep."""
+    """A figure or table of a paper as reproduced with the models of a sweep."""
 
     data: pd.DataFrame
-    """What is drawn, as tidy data; for a table, its cells as numbers."""
+    """The plotted data in tidy form; for a table, its cells as numbers."""
     figure: Figure | None = None
     table: pd.DataFrame | None = None
-    """For a table: its cells as formatted text; the columns may have two levels."""
+    """For a table: its cells as formatted text; columns may have two levels."""
     claims: tuple[Claim, ...] = ()
     ours: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
-    """Key of a published number -> (our number, its standard deviation or NaN)."""
+    """Our counterparts of published numbers: key -> (number, standard deviation or NaN)."""
     notes: tuple[str, ...] = ()
-    """Sentences shown below the figure, such as how many references were used."""
+    """Sentences shown below the figure, such as the number of references."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,39 +38,43 @@ class PaperFigure:
     paper: str
     """What the paper found."""
     statements: tuple[str, ...]
-    """Claims of the paper that can be tested here."""
+    """Statements of the paper that can be tested."""
     draw: Callable[[SweepResults], FigureResult]
     needs: tuple[Need | LossNeed, ...] = ()
-    """What the figure needs from the attacks stage in addition to the tables of decisions."""
+    """What the figure needs from the attacks stage beyond the tables of decisions."""
     expect: str = ""
-    """What to expect of a run at reduced scale; shown in docs/figures.md."""
+    """What to expect at reduced scale; shown in docs/figures.md."""
 
 
-def write(folder: Path, name: str, drawn: FigureResult) -> Path | None:
-    """Writes tables/NAME.csv and figures/NAME.png and .pdf or tables/NAME.tex and .md; returns the path of the PNG."""
-    (folder / "tables").mkdir(parents=True, exist_ok=True)
-    write_csv(folder / "tables" / f"{name}.csv", drawn.data)
-    if drawn.table is not None:
-        for suffix, text in (("tex", latex(drawn.table)), ("md", markdown(drawn.table))):
-            write_atomically(folder / "tables" / f"{name}.{suffix}", text)
-    if drawn.figure is None:
+def write(workdir: Path, name: str, result: FigureResult) -> Path | None:
+    """Writes tables/NAME.csv and either figures/NAME.png and .pdf or tables/NAME.tex and .md.
+
+    Returns:
+      The path of the PNG; None for a table.
+    """
+    (workdir / "tables").mkdir(parents=True, exist_ok=True)
+    write_csv(workdir / "tables" / f"{name}.csv", result.data)
+    if result.table is not None:
+        for suffix, text in (("tex", latex(result.table)), ("md", markdown(result.table))):
+            write_atomically(workdir / "tables" / f"{name}.{suffix}", text)
+    if result.figure is None:
         return None
-    return plotting.save(drawn.figure, folder / "figures", name)
+    return plotting.save(result.figure, workdir / "figures", name)
 
 
 def latex(table: pd.DataFrame) -> str:
     """Returns a table as a LaTeX tabular with booktabs."""
-    ready = table.map(lambda cell: _escaped(str(cell)))
-    ready.columns = ready.columns.map(_of_head)
-    ready.index = ready.index.map(lambda cell: _escaped(str(cell)))
-    return ready.to_latex(escape=False, multicolumn_format="c")
+    escaped = table.map(lambda cell: _escape(str(cell)))
+    escaped.columns = escaped.columns.map(_escape_heading)
+    escaped.index = escaped.index.map(lambda cell: _escape(str(cell)))
+    return escaped.to_latex(escape=False, multicolumn_format="c")
 
 
-def _of_head(head: str | tuple[str, ...]) -> str | tuple[str, ...]:
-    return tuple(map(_escaped, head)) if isinstance(head, tuple) else _escaped(head)
+def _escape_heading(heading: str | tuple[str, ...]) -> str | tuple[str, ...]:
+    return tuple(map(_escape, heading)) if isinstance(heading, tuple) else _escape(heading)
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     for char, command in (
         ("%", r"\%"),
         ("±", r"$\pm$"),
@@ -83,9 +87,9 @@ def _escaped(text: str) -> str:
 
 
 def markdown(table: pd.DataFrame) -> str:
-    """Returns a table as Markdown; column heads of two levels are joined."""
-    heads = [" ".join(h).strip() if isinstance(h, tuple) else str(h) for h in table.columns]
-    lines = [[str(table.index.name or ""), *heads], ["---"] + ["---:"] * len(heads)]
+    """Returns a table as Markdown; column headings of two levels are joined."""
+    headings = [" ".join(h).strip() if isinstance(h, tuple) else str(h) for h in table.columns]
+    lines = [[str(table.index.name or ""), *headings], ["---"] + ["---:"] * len(headings)]
     lines += [
         [str(at), *map(str, row)] for at, row in zip(table.index, table.to_numpy(), strict=True)
     ]

@@ -1,4 +1,4 @@
-"""Numbers that StrongMIA prints, with the place where it does."""
+"""Numbers that StrongMIA reports, each with its place in the paper."""
 
 import dataclasses
 import functools
@@ -11,14 +11,15 @@ _FILE = Path(__file__).with_name("published.csv")
 
 
 @dataclasses.dataclass(frozen=True)
-class Number:
-    """A printed number."""
+class PublishedNumber:
+    """A number that the paper reports."""
 
-    what: str
+    description: str
     value: float
     std: float
-    """NaN where none is printed."""
+    """NaN if none is reported."""
     place: str
+    """Where the paper reports it, such as "Section 3.1"."""
 
 
 @functools.cache
@@ -26,11 +27,13 @@ def _table() -> pd.DataFrame:
     return pd.read_csv(_FILE)
 
 
-def numbers(figure: str) -> Mapping[str, Number]:
-    """Key -> number, of a figure or table such as fig01 or tab03, in the order of the file."""
+def published_numbers(figure: str) -> Mapping[str, PublishedNumber]:
+    """Returns the numbers of a figure or table, such as fig01 or tab03, by key, in the order of published.csv."""
     rows = _table()
     rows = rows[rows["figure"] == figure]
     return {
-        str(r["key"]): Number(str(r["what"]), float(r["value"]), float(r["std"]), str(r["place"]))
+        str(r["key"]): PublishedNumber(
+            str(r["what"]), float(r["value"]), float(r["std"]), str(r["place"])
+        )
         for _, r in rows.iterrows()
     }

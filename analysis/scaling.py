@@ -1,10 +1,10 @@
-"""Compares recipes by model size, training samples, epochs and tokens a parameter: AUC, TPR and coin-flip shares.
+"""Compares recipes by model size, training samples, epochs and tokens per parameter: AUC, TPR and coin-flip shares.
 
     python -m analysis.scaling runs/paper [--recipe=NAME ...] [--x=parameters|samples|epochs|tokens_per_parameter]
 
-Recipes of several workdirs may be compared. Writes tables/scaling.csv and figures/scaling.png and .pdf in the first
-workdir, or in --out. The numbers come from the tables of the recipes. They are of attacks with equal numbers of
-references, which `lm-mia attack` makes for the figure "scaling".
+Recipes of several workdirs can be compared. Writes tables/scaling.csv and figures/scaling.png and .pdf in the first
+workdir, or in --out. The numbers come from the tables of the recipes: from attacks with equal numbers of references,
+which `lm-mia attack` makes for the figure "scaling".
 """
 
 import argparse
@@ -22,7 +22,7 @@ from matplotlib.lines import Line2D
 
 from analysis import attacks, io, plotting
 from analysis.attacks import AttackResult
-from analysis.formatting import plural
+from analysis.formatting import percent, plural, size_label
 from analysis.io import MissingModelsError, RecipeResults, Record, SweepResults, WorkdirError
 from analysis.paper_figure import FigureResult, PaperFigure, write
 from lm_mia import config
@@ -35,201 +35,242 @@ QUANTITIES = {
     "parameters": "Parameters without embeddings",
     "samples": "Training samples",
     "epochs": "Epochs",
-    "tokens_per_parameter": "Tokens trained on per parameter",
+    "tokens_per_parameter": "Training tokens per parameter",
 }
-LINES: dict[str, tuple[str, plotting.Dash]] = {
-    "parameters": ("model size alone differs", "-"),
-    "samples": ("samples alone differ", "--"),
-    "epochs": ("epochs alone differ", ":"),
+"""The x axes and their labels."""
+LINES: dict[str, tuple[str, plotting.LineStyle]] = {
+    "parameters": ("only the model size differs", "-"),
+    "samples": ("only the samples differ", "--"),
+    "epochs": ("only the epochs differ", ":"),
 }
-"""What joined recipes differ in."""
+"""Lines join recipes that differ in one of these quantities only; label and line style."""
 _FIELDS = {
     "parameters": ("model.size", "model.layers", "model.width", "model.heads"),
-    "samples": ("population.samples", "optimizer.warmup_steps"),  # a warm-up is cut to few steps
+    "samples": ("population.samples", "optimizer.warmup_steps"),  # warm-up is limited by the steps
     "epochs": ("train.epochs", "score."),
 }
-_APART = 0.2
-"""Of the length of an axis, between two labels of it."""
+_TICK_GAP = 0.2
+"""The smallest gap between two tick labels, as a fraction of the axis."""
 SHARES = {"coin_flip_members": ("coin flips, members", "D")}
 SHARES |= {"coin_flip_nonmembers": ("coin flips, non-members", "v")}
+"""Metrics that are shares of coin flips; label and marker."""
 
-Colors = Mapping[int, tuple[float, float, float, float]]
-"""Of models, by their parameters."""
+Colors = Mapping[int, plotting.Color]
+"""Colors of the models by their number of parameters."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """One recipe, attacked."""
+    """One recipe with the results of its attack."""
 
     recipe: RecipeResults
-    found: AttackResult
+    result: AttackResult
     replicas: bool
-    """Whether replicas were attacked, where targets of different subsets are not asked for."""
+    """Whether replicas were attacked, which is so if the recipe has no targets."""
     shares: list[Record]
-    """Coin-flip shares of its tables: references, target, metric, fpr and value."""
+    """Coin-flip shares from the tables of decisions: references, target, metric, fpr and value."""
 
     @property
     def x(self) -> dict[str, float]:
-        """Every one of `QUANTITIES`."""
-        r = self.recipe
-        of = r.parameters, r.samples, r.config.train.epochs, r.tokens_per_parameter
-        return dict(zip(QUANTITIES, of, strict=True))
+        """The value of each of `QUANTITIES`."""
+        recipe = self.recipe
+        return {
+            "parameters": recipe.parameters,
+            "samples": recipe.samples,
+            "epochs": recipe.config.train.epochs,
+            "tokens_per_parameter": recipe.tokens_per_parameter,
+        }
 
     def values(self, metric: str, fpr: float) -> np.ndarray:
-        """Of every target, of a coin-flip share one; none where it has none."""
+        """Returns the metric of each target; a single value for coin-flip shares, none where they are unknown."""
         if metric in SHARES:
             rows = (r for r in self.shares if r["metric"] == metric)
             return np.array([r["value"] for r in rows if math.isclose(r["fpr"], fpr)])
-        value_T = self.found.auc_T if metric == "auc" else self.found.tpr_T(fpr)
+        value_T = self.result.auc_T if metric == "auc" else self.result.tpr_T(fpr)
         return value_T[~np.isnan(value_T)]
 
-    def data(self) -> pd.DataFrame:
-        """Tidy rows: what the recipe is, then references, target, metric, fpr and value."""
-        m = self.recipe.config.model
-        about = {"recipe": label(self.recipe), "layers": m.layers, "width": m.width, **self.x}
-        about |= {"flops_a_row": flops_a_row(self.recipe)}
-        attacks = plotting.by_target(self.found, **about, references=self.found.references)
-        return pd.concat([attacks, pd.DataFrame({**about, **row} for row in self.shares)])
+    def to_frame(self) -> pd.DataFrame:
+        """Returns tidy rows: columns that describe the recipe, then references, target, metric, fpr and value."""
+        model = self.recipe.config.model
+        columns = {
+            "recipe": recipe_label(self.recipe),
+            "layers": model.layers,
+            "width": model.width,
+            **self.x,
+            "flops_per_model": flops_per_model(self.recipe),
+        }
+        rows = plotting.per_target_frame(self.result, **columns, references=self.result.references)
+        return pd.concat([rows, pd.DataFrame({**columns, **row} for row in self.shares)])
 
 
-def draw(recipes: SweepResults, x: str = "") -> FigureResult:
-    """All recipes whose targets or replicas are there, against one quantity or against all."""
-    by_workdir: dict[Path, list[RecipeResults]] = {}
-    for recipe in (r for r in recipes.all if r.config.attack.targets):
-        by_workdir.setdefault(io.workdir_of(recipe.folder), []).append(recipe)
-    same = [
-        recipe for family in by_workdir.values() for recipe in attacks.with_equal_models(family)
-    ]
-    all_recipes = [*same, *(r for r in recipes.all if not r.config.attack.targets)]
-    usable = [recipe for recipe in all_recipes if _usable(recipe)]
+def draw(sweep: SweepResults, x: str = "") -> FigureResult:
+    """Draws all recipes that have attacked targets or replicas, against one quantity or, if empty, against all.
+
+    Raises:
+      MissingModelsError: no recipe was attacked yet, or not with equal numbers of references.
+    """
+    recipes = _with_equal_models_per_workdir(sweep)
+    usable = [recipe for recipe in recipes if _is_usable(recipe)]
     if not usable:
         raise MissingModelsError(
             "no recipe was attacked with a target and two references yet; run lm-mia run first"
         )
-    counts = [attacks.counts(r, replicas=not r.config.attack.targets) for r in usable]
-    references = max(set.intersection(*counts), default=0)
-    if not references:
+    references = _common_reference_count(usable)
+    points = [_read_point(recipe, references) for recipe in usable]
+    left_out = [recipe for recipe in recipes if recipe not in usable]
+    focus_fpr = usable[0].config.attack.focus_fpr
+    return FigureResult(
+        data=pd.concat([point.to_frame() for point in points]),
+        figure=_draw_figure(points, [x] if x else list(QUANTITIES), focus_fpr),
+        notes=_notes(points, references, left_out),
+    )
+
+
+def _with_equal_models_per_workdir(sweep: SweepResults) -> list[RecipeResults]:
+    """Returns the recipes with targets, with equally many models within each workdir, then those with replicas only."""
+    by_workdir: dict[Path, list[RecipeResults]] = {}
+    for recipe in (r for r in sweep.recipes if r.config.attack.targets):
+        by_workdir.setdefault(io.parent_workdir(recipe.recipe_dir), []).append(recipe)
+    with_targets = [r for family in by_workdir.values() for r in attacks.with_equal_models(family)]
+    return [*with_targets, *(r for r in sweep.recipes if not r.config.attack.targets)]
+
+
+def _common_reference_count(recipes: Sequence[RecipeResults]) -> int:
+    """Returns the largest number of references with which all recipes were attacked."""
+    counts = [
+        attacks.lira_reference_counts(r, replicas=not r.config.attack.targets) for r in recipes
+    ]
+    common = set.intersection(*counts)
+    if not common:
         raise MissingModelsError(
             "the tables of these recipes have no attacks with equal numbers of references; run lm-mia attack with "
             "the figure scaling, in each workdir with the same --config.attack.references"
         )
-    points = [_point(recipe, references) for recipe in usable]
-    said = f"{plural(len(points), 'recipe')} attacked with {references} references each"
-    over = sorted({"replicas of one target" if p.replicas else "targets" for p in points})
+    return max(common)
+
+
+def _notes(
+    points: Sequence[Point], references: int, left_out: Sequence[RecipeResults]
+) -> tuple[str, ...]:
+    kinds = sorted({"replicas of one target" if p.replicas else "targets" for p in points})
     notes = [
-        f"{said}. Bars are one standard deviation over {' or '.join(over)}; a line joins recipes that differ in one "
-        "thing alone."
+        f"{plural(len(points), 'recipe')} attacked with {references} references each. Bars are one standard deviation "
+        f"over {' or '.join(kinds)}; a line joins recipes that differ in one quantity only."
     ]
-    if of := [label(point.recipe) for point in points if point.replicas]:
-        notes.append(f"Replicas of one target are attacked in {', '.join(of)}.")
-    if of := sorted({row["references"] for point in points for row in point.shares}):
-        counts = " or ".join(map(str, of))
-        notes.append(f"Coin-flip shares are of tables of attacks with {counts} references.")
-    if of := [label(recipe) for recipe in all_recipes if recipe not in usable]:
-        notes.append(
-            f"Left out, since their models are missing or not attacked yet: {', '.join(of)}."
-        )
-    fpr = usable[0].config.attack.focus_fpr
-    return FigureResult(
-        data=pd.concat([point.data() for point in points]),
-        figure=_figure(points, [x] if x else list(QUANTITIES), fpr),
-        notes=tuple(notes),
-    )
+    if on_replicas := [recipe_label(point.recipe) for point in points if point.replicas]:
+        notes.append(f"Replicas of one target are attacked in {', '.join(on_replicas)}.")
+    if counts := sorted({row["references"] for point in points for row in point.shares}):
+        text = " or ".join(map(str, counts))
+        notes.append(f"Coin-flip shares are from attacks with {text} references.")
+    if left_out:
+        names = ", ".join(map(recipe_label, left_out))
+        notes.append(f"Left out because models are missing or not attacked yet: {names}.")
+    return tuple(notes)
 
 
-def label(recipe: RecipeResults) -> str:
-    """All its names."""
+def recipe_label(recipe: RecipeResults) -> str:
+    """Returns all names of a recipe, separated by commas."""
     return ", ".join(recipe.names)
 
 
 def families(points: Sequence[Point], quantity: str) -> list[list[Point]]:
-    """Points that differ in one of `LINES` and in nothing else that makes a row, in its order."""
-    found: list[list[Point]] = []
+    """Returns groups of two or more points that differ in one quantity of `LINES` only, in its order."""
+    groups: list[list[Point]] = []
     for point in sorted(points, key=lambda p: p.x[quantity]):
-        family = next((f for f in found if _alike(f[0], point, quantity)), None)
-        found += [] if family else [[]]
-        (family or found[-1]).append(point)
-    return [family for family in found if len({p.x[quantity] for p in family}) > 1]
+        group = next((g for g in groups if _differ_only_in(g[0], point, quantity)), None)
+        if group is None:
+            groups.append([point])
+        else:
+            group.append(point)
+    return [group for group in groups if len({p.x[quantity] for p in group}) > 1]
 
 
-def _alike(one: Point, other: Point, quantity: str) -> bool:
-    told = differences(config.to_dict(one.recipe.config), other.recipe.config)
-    return one.replicas == other.replicas and all(t.startswith(_FIELDS[quantity]) for t in told)
+def _differ_only_in(one: Point, other: Point, quantity: str) -> bool:
+    fields = differences(config.to_dict(one.recipe.config), other.recipe.config)
+    return one.replicas == other.replicas and all(f.startswith(_FIELDS[quantity]) for f in fields)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Entry point: 0, or 2 with one line on stderr."""
+    """Runs `python -m analysis.scaling`; returns 0, or 2 with one line on stderr."""
     parser = argparse.ArgumentParser(
         prog="python -m analysis.scaling",
-        description="Compares recipes by size, samples and epochs.",
+        description="Compares recipes by model size, training samples and epochs.",
     )
-    parser.add_argument("workdir", type=Path, nargs="+", help="whose recipes are compared")
-    recipe = "name of a recipe; repeatable (default: all of the workdirs)"
+    parser.add_argument(
+        "workdir", type=Path, nargs="+", help="one or more workdirs whose recipes are compared"
+    )
+    recipe = "name of a recipe; repeatable (default: all recipes of the workdirs)"
     parser.add_argument("--recipe", action="append", metavar="NAME", help=recipe)
-    parser.add_argument("--x", default="", help=f"one of {', '.join(QUANTITIES)}; all")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="default: the first workdir")
-    known = parser.parse_args(argv)
+    x = f"the quantity on the x axis: {', '.join(QUANTITIES)} (default: a column for each)"
+    parser.add_argument("--x", default="", help=x)
+    out = "the folder in which tables/ and figures/ are written (default: the first workdir)"
+    parser.add_argument("--out", type=Path, metavar="DIR", help=out)
+    options = parser.parse_args(argv)
     try:
-        if known.x not in ("", *QUANTITIES):
-            raise WorkdirError(f"--x={known.x}: must be one of {', '.join(QUANTITIES)}")
-        drawn = draw(_recipes(known.workdir, known.recipe), known.x)
-        out = known.out or known.workdir[0]
-        png = write(out, "scaling", drawn)
+        if options.x not in ("", *QUANTITIES):
+            raise WorkdirError(f"--x={options.x}: must be one of {', '.join(QUANTITIES)}")
+        result = draw(_read_recipes(options.workdir, options.recipe), options.x)
+        out = options.out or options.workdir[0]
+        png = write(out, "scaling", result)
     except (MissingModelsError, UserError, WorkdirError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
-    print(out / "tables" / "scaling.csv", png, *drawn.notes, sep="\n")
+    print(out / "tables" / "scaling.csv", png, *result.notes, sep="\n")
     return 0
 
 
-def _recipes(workdirs: Sequence[Path], names: Sequence[str] | None) -> SweepResults:
-    """The recipes of one workdir, or of several, where a name says also which workdir it is of."""
-    different = {workdir.resolve(): workdir for workdir in workdirs}
-    if len(different) == 1:
+def _read_recipes(workdirs: Sequence[Path], names: Sequence[str] | None) -> SweepResults:
+    """Reads the recipes of one workdir, or of several, where WORKDIR/ is put before each name."""
+    distinct = {workdir.resolve(): workdir for workdir in workdirs}
+    if len(distinct) == 1:
         return io.read_recipes(workdirs[0], names)
-    found = []
-    for path, workdir in different.items():
-        for recipe in io.read_recipes(workdir, names).all:
-            both = tuple(f"{path.name}/{name}" for name in recipe.names)
-            found.append(dataclasses.replace(recipe, names=both))
-    return SweepResults(found)
+    recipes = []
+    for path, workdir in distinct.items():
+        for recipe in io.read_recipes(workdir, names).recipes:
+            full_names = tuple(f"{path.name}/{name}" for name in recipe.names)
+            recipes.append(dataclasses.replace(recipe, names=full_names))
+    return SweepResults(recipes)
 
 
-def _usable(recipe: RecipeResults) -> bool:
+def _is_usable(recipe: RecipeResults) -> bool:
     try:
-        references, targets, replicas = recipe.divided
+        targets = recipe.targets if recipe.config.attack.targets else recipe.replicas
+        return len(recipe.references) >= MIN_REFERENCES and bool(targets)
     except MissingModelsError:
         return False
-    enough = len(references) >= MIN_REFERENCES
-    return enough and bool(targets if recipe.config.attack.targets else replicas)
 
 
-def _point(recipe: RecipeResults, references: int) -> Point:
+def _read_point(recipe: RecipeResults, references: int) -> Point:
     replicas = not recipe.config.attack.targets
-    found = attacks.read_attack(recipe, references=references, replicas=replicas)
-    return Point(recipe, found, replicas, _shares(recipe))
+    result = attacks.read_attack(recipe, references=references, replicas=replicas)
+    return Point(recipe, result, replicas, _read_shares(recipe))
 
 
-def _shares(recipe: RecipeResults) -> list[Record]:
-    """As of `Point.shares`; none where replicas are too few to tell a decision from a coin flip."""
-    if not io.has(recipe.folder, "flip_shares.csv"):
+def _read_shares(recipe: RecipeResults) -> list[Record]:
+    """Returns `Point.shares`; empty if there are too few replicas to tell a decision from a coin flip."""
+    if not io.has_table(recipe.recipe_dir, "flip_shares.csv"):
         return []
-    facts = io.flip_facts(recipe.folder)
+    facts = io.read_flip_facts(recipe.recipe_dir)
+    if not io.coin_flip_test_has_power(facts):
+        return []
     columns = ("fpr", "bin", "member_fraction", "nonmember_fraction")
-    table = io.table(recipe.folder, "flip_shares.csv", columns)
     return [
-        {"references": facts["references"], "target": "all replicas"}
-        | {"metric": metric, "fpr": row["fpr"]}
-        | {"value": row[f"{metric.removeprefix('coin_flip_').removesuffix('s')}_fraction"]}
-        for row in table
-        if row["bin"] == "coin flip" and io.decides(facts)
+        {
+            "references": facts["references"],
+            "target": "all replicas",
+            "metric": metric,
+            "fpr": row["fpr"],
+            "value": row[f"{metric.removeprefix('coin_flip_').removesuffix('s')}_fraction"],
+        }
+        for row in io.read_table(recipe.recipe_dir, "flip_shares.csv", columns)
+        if row["bin"] == "coin flip"
         for metric in SHARES
     ]
 
 
-def _figure(points: Sequence[Point], quantities: Sequence[str], fpr: float) -> Figure:
-    """A row a metric and a column a quantity."""
-    at = f"at {io.percent(fpr)} FPR"
+def _draw_figure(points: Sequence[Point], quantities: Sequence[str], fpr: float) -> Figure:
+    """Draws a grid with a row per metric and a column per quantity."""
+    at = f"at {percent(fpr)} FPR"
     rows: dict[str, tuple[str, ...]] = {"AUC": ("auc",), f"TPR {at}": ("tpr",)}
     if any(point.shares for point in points):
         rows[f"Coin flips {at}"] = tuple(SHARES)
@@ -237,25 +278,30 @@ def _figure(points: Sequence[Point], quantities: Sequence[str], fpr: float) -> F
     grid = figure.subplots(len(rows), len(quantities), sharex="col", sharey="row", squeeze=False)
     parameters = sorted({point.recipe.parameters for point in points})
     colors = dict(zip(parameters, plotting.shades(len(parameters)), strict=True))
-    joined = {of: families(points, of) for of in LINES}
-    for (title, metrics), line in zip(rows.items(), grid, strict=True):
-        for quantity, axes in zip(quantities, line, strict=True):
+    joined = {varied: families(points, varied) for varied in LINES}
+    for (title, metrics), row in zip(rows.items(), grid, strict=True):
+        for quantity, axes in zip(quantities, row, strict=True):
             axes.set_xscale("log")
-            shown = {of: f for of, f in joined.items() if quantity in (of, "tokens_per_parameter")}
+            shown = {
+                varied: groups
+                for varied, groups in joined.items()
+                if quantity in (varied, "tokens_per_parameter")
+            }
             for metric in metrics:
-                _panel(axes, points, shown, quantity, metric, fpr, colors)
-        line[0].set_ylabel(title)
+                _draw_panel(axes, points, shown, quantity, metric, fpr, colors)
+        row[0].set_ylabel(title)
         if title != "AUC":
-            plotting.percent_axis(line[0])
+            plotting.use_percent_axis(row[0])
     for quantity, axes in zip(quantities, grid[-1], strict=True):
         axes.set_xlabel(QUANTITIES[quantity])
-        labels = plotting.labelled(sorted({point.x[quantity] for point in points}), _APART)
-        plotting.only(axes, [(x, _short(x)) for x in labels])
-    _legend(figure, points, colors, [of for of in joined if joined[of]])
+        values = sorted({point.x[quantity] for point in points})
+        ticks = plotting.separated_ticks(values, _TICK_GAP)
+        plotting.set_x_ticks(axes, [(tick, _short(tick)) for tick in ticks])
+    _draw_legend(figure, points, colors, [varied for varied in joined if joined[varied]])
     return figure
 
 
-def _panel(
+def _draw_panel(
     axes: Axes,
     points: Sequence[Point],
     joined: Mapping[str, list[list[Point]]],
@@ -264,18 +310,27 @@ def _panel(
     fpr: float,
     colors: Colors,
 ) -> None:
-    for family, dash in ((f, LINES[of][1]) for of, found in joined.items() for f in found):
-        there = [(p.x[quantity], v.mean()) for p in family if len(v := p.values(metric, fpr))]
-        axes.plot(*np.reshape(there, (-1, 2)).T, color=plotting.GREY, linestyle=dash, linewidth=1)
+    for varied, groups in joined.items():
+        for group in groups:
+            means = [(p.x[quantity], v.mean()) for p in group if len(v := p.values(metric, fpr))]
+            x_K, y_K = np.reshape(means, (-1, 2)).T
+            axes.plot(x_K, y_K, color=plotting.GREY, linestyle=LINES[varied][1], linewidth=1)
     for point in points:
         if len(value_T := point.values(metric, fpr)):
-            at = point.x[quantity], value_T.mean(), value_T.std()
-            color, marker = colors[point.recipe.parameters], _marker(point, metric)
-            axes.errorbar(*at, color=color, marker=marker, markersize=5, capsize=2, linewidth=1)
+            axes.errorbar(
+                point.x[quantity],
+                value_T.mean(),
+                value_T.std(),
+                color=colors[point.recipe.parameters],
+                marker=_marker(point, metric),
+                markersize=5,
+                capsize=2,
+                linewidth=1,
+            )
 
 
 def _short(number: float) -> str:
-    """1,536 -> 1.54k, 7,000,000 -> 7M."""
+    """Formats a number with a unit: 1,536 -> 1.54k, 7,000,000 -> 7M."""
     unit, letter = next(((u, a) for u, a in ((1e6, "M"), (1e3, "k")) if number >= u), (1, ""))
     return f"{number / unit:.3g}{letter}"
 
@@ -284,27 +339,32 @@ def _marker(point: Point, metric: str) -> str:
     return SHARES[metric][1] if metric in SHARES else "s" if point.replicas else "o"
 
 
-def _legend(figure: Figure, points: Sequence[Point], colors: Colors, of: Sequence[str]) -> None:
-    sizes = {point.recipe.parameters: io.size_of(point.recipe) for point in points}
-    told = [("o", colors[n], f"{sizes[n]} parameters") for n in sorted(sizes)]
-    told += [("o", plotting.BLACK, "targets")] if any(not p.replicas for p in points) else []
-    told += [("s", plotting.BLACK, "replicas")] if any(p.replicas for p in points) else []
+def _draw_legend(
+    figure: Figure, points: Sequence[Point], colors: Colors, varied: Sequence[str]
+) -> None:
+    sizes = {point.recipe.parameters: size_label(point.recipe) for point in points}
+    markers = [("o", colors[n], f"{sizes[n]} parameters") for n in sorted(sizes)]
+    markers += [("o", plotting.BLACK, "targets")] if any(not p.replicas for p in points) else []
+    markers += [("s", plotting.BLACK, "replicas")] if any(p.replicas for p in points) else []
     if any(point.shares for point in points):
-        told += [(marker, plotting.BLACK, said) for said, marker in SHARES.values()]
-    handles = [Line2D([], [], color=c, marker=m, linestyle="", label=said) for m, c, said in told]
-    for said, dash in (LINES[name] for name in of):
+        markers += [(marker, plotting.BLACK, label) for label, marker in SHARES.values()]
+    handles = [
+        Line2D([], [], color=color, marker=marker, linestyle="", label=label)
+        for marker, color, label in markers
+    ]
+    for label, linestyle in (LINES[name] for name in varied):
         handles.append(
-            Line2D([], [], color=plotting.GREY, linestyle=dash, label=said, linewidth=1.2)
+            Line2D([], [], color=plotting.GREY, linestyle=linestyle, label=label, linewidth=1.2)
         )
     figure.legend(handles=handles, loc="outside upper center", ncols=6, frameon=False)
 
 
-def flops_a_row(recipe: RecipeResults) -> float:
-    """Of training; useful ones."""
-    m, lengths_N = recipe.config.model, np.diff(recipe.population.offsets_N1).astype(float)
+def flops_per_model(recipe: RecipeResults) -> float:
+    """Returns the useful FLOPs of training one model."""
+    model, lengths_N = recipe.config.model, np.diff(recipe.population.offsets_N1).astype(float)
     per_sample = flops.training(
-        m.layers,
-        m.width,
+        model.layers,
+        model.width,
         recipe.config.tokenizer.vocab_size,
         lengths_N.mean(),
         (lengths_N**2).mean(),
@@ -316,14 +376,13 @@ FIGURES = {
     "scaling": PaperFigure(
         title="Scaling: attacks by model size, training samples and epochs",
         paper=(
-            "On compute-optimal data, vulnerability does not rise steadily with the size of the model; on the same "
-            "data it does. It is highest for moderately many samples, about a million for 140M, and grows with every "
-            "epoch."
+            "On compute-optimal data, vulnerability does not rise steadily with model size; on the same data it does. "
+            "It is highest for a moderate number of samples, about a million at 140M, and grows with every epoch."
         ),
         expect=(
-            "At cpu vulnerability does not rise with the size of the model on compute-optimal data, where it falls. "
-            "On the same data it rises from the smallest to the largest size. It is highest for the fewest samples, "
-            "without the paper's fall at the small end, and grows with every epoch."
+            "At cpu, vulnerability does not rise with model size on compute-optimal data but falls. On the same data "
+            "it rises from the smallest to the largest size. It is highest for the fewest samples, without the "
+            "paper's drop at the small end, and grows with every epoch."
         ),
         statements=(),
         draw=draw,

@@ -85,7 +85,7 @@ def write(folder: Path, entries: Sequence[SweepEntry], gain: float = 1.0) -> lis
 def attacked(tasks: Sequence[SweepRecipe], figures: Sequence[str]) -> None:
     """The attack stage of all recipes, for these figures."""
     made = [(task, open_population(task.population, verify=False)) for task in tasks]
-    wanted = pipeline.requested(made, page.needs(figures))
+    wanted = pipeline.requested(made, page.figure_needs(figures))
     silent: Any = lambda *_: None  # noqa: E731
     for task, population in made:
         pipeline.attack(task, population, wanted[task.name], silent, silent)

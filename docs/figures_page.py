@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from analysis.figures import MODULES
-from analysis.io import attack_name
+from analysis.formatting import attack_name
 from analysis.paper_figure import PaperFigure
 from lm_mia.config import load
 from lm_mia.config.needs import JACKKNIFE_GROUPS, LossNeed, Need
@@ -82,7 +82,7 @@ def cost(figure: str, setting: str) -> Cost:
     )
 
 
-def amount(setting: str, needed: Cost) -> str:
+def format_cost(setting: str, needed: Cost) -> str:
     """A cost in words, such as "132 hours" of a chip or, at cpu, "about 3 minutes" of two cores."""
     if setting == "cpu":
         minutes = max(round(needed.flops / CPU_FLOPS_PER_SECOND / 60), 1)
@@ -91,7 +91,7 @@ def amount(setting: str, needed: Cost) -> str:
     return f"{hours:,.0f} hours" if hours >= 100 else f"{hours:.2g} hours"
 
 
-def page() -> str:
+def page_text() -> str:
     """The text of docs/figures.md."""
     introduction = INTRODUCTION.format(
         command=COMMAND.format("fig05,cpu"), mfu=MFU, cpu_gflops=CPU_FLOPS_PER_SECOND / 1e9
@@ -107,9 +107,9 @@ def _contents() -> Iterator[str]:
     for name in MODULES:
         if name != "scaling":
             number, _, subject = _figure(name).title.partition(":")
-            costs = " | ".join(amount(s, cost(name, s)) for s in SETTINGS)
+            costs = " | ".join(format_cost(s, cost(name, s)) for s in SETTINGS)
             yield f"| [{number}](#{_anchor(name)}):{subject} | {costs} |"
-    together = " | ".join(amount(s, cost("scaling", s)) for s in SETTINGS)
+    together = " | ".join(format_cost(s, cost("scaling", s)) for s in SETTINGS)
     yield f"| [All figures and tables together](#scaling) | {together} |"
     yield ""
     sums = [sum(cost(name, s).models for name in MODULES if name != "scaling") for s in SETTINGS]
@@ -129,7 +129,9 @@ def _section(name: str) -> str:
         recipes = ", ".join(f"`{recipe}`" for recipe in needed.names)
         if name == "scaling":
             recipes = f"all {needed.recipes} recipes"
-        rows.append(f"| {setting} | {recipes} | {needed.models:,} | {amount(setting, needed)} |")
+        rows.append(
+            f"| {setting} | {recipes} | {needed.models:,} | {format_cost(setting, needed)} |"
+        )
     drawn_with_all = ["This comparison is drawn where all figures are.", ""]
     return "\n".join(
         [
@@ -198,7 +200,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing")
     check = parser.parse_args().check
-    text = page()
+    text = page_text()
     current = PAGE.exists() and PAGE.read_text(encoding="utf-8") == text
     if not current and not check:
         PAGE.write_text(text, encoding="utf-8")

@@ -106,7 +106,7 @@ def _tables(verb: str, sweep: Sweep) -> int:
 
     if {"attack", "report"} & {*pipeline.STAGES[verb]}:
         page.check_figures(sweep.figures)
-    needs = page.needs(sweep.figures) if "attack" in pipeline.STAGES[verb] else []
+    needs = page.figure_needs(sweep.figures) if "attack" in pipeline.STAGES[verb] else []
 
     def draw(sweep: Sweep, display: Display) -> None:
         names = [task.name for task in sweep.recipes]
@@ -114,7 +114,9 @@ def _tables(verb: str, sweep: Sweep) -> int:
 
     done, wrong = pipeline.run(verb, sweep, draw, needs)
     if done:
-        print(*page.answers(done.workdir.path, [task.name for task in done.recipes]), sep="\n")
+        print(
+            *page.summary_lines(done.workdir.path, [task.name for task in done.recipes]), sep="\n"
+        )
     _check(wrong)
     return 0
 

@@ -10,8 +10,8 @@ from analysis.paper_figure import FigureResult, PaperFigure
 
 def _archetypes(recipe: RecipeResults) -> FigureResult:
     """A panel for each kind that has a sample, of one recipe, with their rules and texts as notes."""
-    facts = io.decisive(recipe.folder)
-    found = archetype_panels.read(recipe.folder)
+    facts = io.read_flip_facts_with_power(recipe.recipe_dir)
+    found = archetype_panels.read_archetypes(recipe.recipe_dir)
     rows = [
         {
             "kind": a.kind,
@@ -36,13 +36,13 @@ def _archetypes(recipe: RecipeResults) -> FigureResult:
     ]
     lacking = [
         f"{row['kind'].capitalize()} ({row['rule']}): no sample."
-        for row in archetype_panels.none_found(recipe.folder)
+        for row in archetype_panels.read_unmatched_kinds(recipe.recipe_dir)
     ]
     columns = ["kind", "sample", "member", "votes", "flip_rate", "of", "loss"]
     return FigureResult(
         data=pd.DataFrame(rows, columns=pd.Index(columns)),
-        figure=archetype_panels.draw(found) if found else None,
-        notes=(*picked, *lacking, *notes.of_replicas(facts)),
+        figure=archetype_panels.draw_archetypes(found) if found else None,
+        notes=(*picked, *lacking, *notes.replica_notes(facts)),
     )
 
 

@@ -6,9 +6,9 @@ from analysis.compare import (
     claim_all,
     claim_equivalent,
     claim_greater,
-    compared,
     difference,
-    gained,
+    gain_difference,
+    recipe_difference,
 )
 from analysis.io import SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure
@@ -28,32 +28,36 @@ def draw_fig03(recipes: SweepResults) -> FigureResult:
     long = recipes["epochs-140M"]
     count = attacks.common_references([whole, half])
     one = read_attack(whole, references=count)
-    first = read_attack(half, references=count, step=half.step(1))
+    first = read_attack(half, references=count, step=half.step_after(1))
     second = read_attack(half, references=count)
-    epochs = attacks.by_epoch(long, attacks.common_references([long]))
+    epochs = attacks.lira_by_epoch(long, attacks.common_references([long]))
     titled = [
         (
             "(a) All or half of the data",
             [
-                plotting.Line(f"{whole.samples:,} samples, epoch 1 of 1", one, plotting.VERMILLION),
-                plotting.Line(f"{half.samples:,} samples, epoch 1 of 2", first, plotting.SKY, "--"),
-                plotting.Line(f"{half.samples:,} samples, epoch 2 of 2", second, plotting.BLUE),
+                plotting.RocCurve(
+                    f"{whole.samples:,} samples, epoch 1 of 1", one, plotting.VERMILLION
+                ),
+                plotting.RocCurve(
+                    f"{half.samples:,} samples, epoch 1 of 2", first, plotting.SKY, "--"
+                ),
+                plotting.RocCurve(f"{half.samples:,} samples, epoch 2 of 2", second, plotting.BLUE),
             ],
         ),
         (
             f"(b) {long.samples:,} samples, {long.config.train.epochs} epochs",
-            [plotting.Line(f"Epoch {epoch:g}", found) for epoch, found in epochs.items()],
+            [plotting.RocCurve(f"Epoch {epoch:g}", found) for epoch, found in epochs.items()],
         ),
     ]
-    low, last = attacks.lowest_rate(half), max(epochs)
+    low, last = attacks.lowest_resolved_fpr(half), max(epochs)
     return FigureResult(
-        data=plotting.data(titled),
-        figure=plotting.panels(titled),
+        data=plotting.panels_frame(titled),
+        figure=plotting.roc_panels(titled),
         claims=(
             claim_greater(
                 FIG03_STATEMENTS[0],
                 "AUC after epoch 2 of 2 less after epoch 1 of 1",
-                compared(half, whole, count),
+                recipe_difference(half, whole, count),
             ),
             claim_all(
                 FIG03_STATEMENTS[1],
@@ -75,15 +79,15 @@ def draw_fig03(recipes: SweepResults) -> FigureResult:
             ),
         ),
         ours={
-            "1_of_1": plotting.auc_of(one),
-            "1_of_2": plotting.auc_of(first),
-            "2_of_2": plotting.auc_of(second),
-            "140M_first": plotting.auc_of(epochs[1]),
-            "140M_last": plotting.auc_of(epochs[last]),
+            "1_of_1": plotting.auc_mean_std(one),
+            "1_of_2": plotting.auc_mean_std(first),
+            "2_of_2": plotting.auc_mean_std(second),
+            "140M_first": plotting.auc_mean_std(epochs[1]),
+            "140M_last": plotting.auc_mean_std(epochs[last]),
         },
         notes=(
             f"Attacks use {count} references in (a) and {epochs[1].references} in (b).",
-            plotting.left_out([line for _, lines in titled for line in lines]),
+            plotting.curves_note([line for _, lines in titled for line in lines]),
         ),
     )
 
@@ -102,13 +106,13 @@ def draw_fig17(recipes: SweepResults) -> FigureResult:
     both = attacks.with_equal_models([recipes["epochs-140M"], recipes["epochs-140M-small"]])
     count = attacks.common_references(both)
     more, less = found = [
-        attacks.by_epoch(both[0], count, needed=(1, 2)),
-        attacks.by_epoch(both[1], count, needed=(1, 2, 3)),
+        attacks.lira_by_epoch(both[0], count, required=(1, 2)),
+        attacks.lira_by_epoch(both[1], count, required=(1, 2, 3)),
     ]
     titled = [
         (
             f"({letter}) {recipe.samples:,} samples",
-            [plotting.Line(f"Epoch {epoch:g}", one) for epoch, one in epochs.items()],
+            [plotting.RocCurve(f"Epoch {epoch:g}", one) for epoch, one in epochs.items()],
         )
         for letter, recipe, epochs in zip("ab", both, found, strict=True)
     ]
@@ -120,13 +124,13 @@ def draw_fig17(recipes: SweepResults) -> FigureResult:
         )
         for recipe, epochs in zip(both, found, strict=True)
     ]
-    steps = tuple((recipe.step(1), recipe.step(2)) for recipe in reversed(both))
-    faster = gained(both[1], both[0], count, steps)
+    steps = tuple((recipe.step_after(1), recipe.step_after(2)) for recipe in reversed(both))
+    faster = gain_difference(both[1], both[0], count, steps)
     last = max(less)
     perfect = difference(less[last].auc_T, 1 + 0 * less[last].auc_T, paired=True)
     return FigureResult(
-        data=plotting.data(titled),
-        figure=plotting.panels(titled),
+        data=plotting.panels_frame(titled),
+        figure=plotting.roc_panels(titled),
         claims=(
             claim_all(FIG17_STATEMENTS[0], grows),
             claim_greater(
@@ -142,14 +146,14 @@ def draw_fig17(recipes: SweepResults) -> FigureResult:
             ),
         ),
         ours={
-            "more_first": plotting.auc_of(more[1]),
-            "more_last": plotting.auc_of(more[max(more)]),
-            **{f"less_{e}": plotting.auc_of(less[e]) for e in (1, 2, 3)},
-            "less_last": plotting.auc_of(less[last]),
+            "more_first": plotting.auc_mean_std(more[1]),
+            "more_last": plotting.auc_mean_std(more[max(more)]),
+            **{f"less_{e}": plotting.auc_mean_std(less[e]) for e in (1, 2, 3)},
+            "less_last": plotting.auc_mean_std(less[last]),
         },
         notes=(
             f"Attacks use {count} references.",
-            plotting.left_out([line for _, lines in titled for line in lines]),
+            plotting.curves_note([line for _, lines in titled for line in lines]),
         ),
     )
 

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
 from analysis import io, plotting
-from analysis.compare import Estimate, Trend, claim_equivalent, claim_untested
+from analysis.compare import Estimate, RankCorrelation, claim_equivalent, claim_untested
 from analysis.formatting import plural
 from analysis.io import MissingModelsError, Record, SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure
@@ -36,7 +36,7 @@ LIKELY = 1e-3
 """The probability of a suffix above which the table counts it."""
 _HEAVY = 20
 """How many times the median score the largest may be before the axis becomes logarithmic."""
-_PROBABILITIES: tuple[tuple[float, plotting.Dash], ...] = ((0.5, "-"), (0.999, "--"))
+_PROBABILITIES: tuple[tuple[float, plotting.LineStyle], ...] = ((0.5, "-"), (0.999, "--"))
 QUERIES = tuple(10**k for k in (0, 3, 6, 9, 12, 18))
 """Of the table; the curves have more."""
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -63,11 +63,11 @@ class Extraction:
         return np.array([str(row["member"]) == "True" for row in self.samples])
 
     @property
-    def extractable(self) -> bool:
+    def is_extractable(self) -> bool:
         """Whether any curve that is drawn leaves 0."""
         return any(row["share"] > 0 for row in self.curves)
 
-    def request(self) -> str:
+    def request_text(self) -> str:
         """Which samples were taken, and what the model was asked for."""
         c, members = self.facts["config"], int(self.member_N.sum())
         prefix, suffix = (plural(c[f"{name}_tokens"], "token") for name in ("prefix", "suffix"))
@@ -78,15 +78,15 @@ class Extraction:
             f"{c['samples']:,} were requested."
         )
 
-    def by_scheme(self) -> list[Record]:
+    def scheme_rows(self) -> list[Record]:
         """A row of a table for each scheme of decoding: probabilities of suffixes, and how many were written."""
         rows = []
         for name, title in self.facts["schemes"].items():
             log_p_N = self.column(f"log_p_{name}")
             row = {
                 "scheme": title.capitalize(),
-                "highest": power(float(log_p_N.max())),
-                "median": power(float(np.median(log_p_N))),
+                "highest": format_exponent(float(log_p_N.max())),
+                "median": format_exponent(float(np.median(log_p_N))),
                 "likely": int((log_p_N > math.log(LIKELY)).sum()),
                 "impossible": int(np.isneginf(log_p_N).sum()),
             }
@@ -99,7 +99,7 @@ class Extraction:
             rows.append(row)
         return rows
 
-    def by_queries(self) -> list[Record]:
+    def query_rows(self) -> list[Record]:
         """A row of a table for some numbers of queries: shares of members and of non-members, by plain sampling."""
         rows: dict[int, Record] = {}
         for row in self.curves:
@@ -107,14 +107,16 @@ class Extraction:
                 rows.setdefault(int(row["queries"]), {})[row["class"]] = (
                     f"{100 * row['share']:.1f}%"
                 )
-        return [{"queries": power(math.log(n))} | shares for n, shares in rows.items()]
+        return [{"queries": format_exponent(math.log(n))} | shares for n, shares in rows.items()]
 
-    def relation(self) -> str:
+    def rank_correlation(self) -> str:
         """Rank correlation of the score and -log p of the suffix, with its interval; a dash if one is constant."""
-        return str(Trend.of(self.column("score"), -self.column("log_p_sampled")) or "–")
+        return str(
+            RankCorrelation.from_samples(self.column("score"), -self.column("log_p_sampled")) or "–"
+        )
 
 
-def power(log: float) -> str:
+def format_exponent(log: float) -> str:
     """A number from its natural logarithm: 0.0067, 20, 1.3 × 10⁻⁴⁹; 0 for -inf."""
     if math.isinf(log):
         return "0"
@@ -128,23 +130,23 @@ def power(log: float) -> str:
     return ten if log > 0 and digits == "1.0" else f"{digits} × {ten}"
 
 
-def there(folder: Path) -> bool:
+def has_tables(folder: Path) -> bool:
     """Whether extract.samples asked for the tables."""
-    return all(io.has(folder, name) for name in (TABLE, CURVES, FACTS))
+    return all(io.has_table(folder, name) for name in (TABLE, CURVES, FACTS))
 
 
 def read(folder: Path) -> Extraction | None:
     """The tables; None if there are none, or if they are of another replica or of other scores than the attack's."""
-    if not there(folder):
+    if not has_tables(folder):
         return None
-    samples = io.table(folder, TABLE, COLUMNS, "extract")
-    curves = io.table(folder, CURVES, CURVE_COLUMNS, "extract")
-    score_N = io.samples(folder, ["score"])["score"]
+    samples = io.read_table(folder, TABLE, COLUMNS, "extract")
+    curves = io.read_table(folder, CURVES, CURVE_COLUMNS, "extract")
+    score_N = io.read_samples(folder, ["score"])["score"]
     known = samples and all(0 <= row["id"] < len(score_N) for row in samples)
     if not known or any(row["score"] != score_N[int(row["id"])] for row in samples):
         return None
     facts = io.read_json(folder, f"tables/{FACTS}", ("row", "config", "schemes"), "extract")
-    if facts["row"] != io.flip_facts(folder)["first_target"]:
+    if facts["row"] != io.read_flip_facts(folder)["first_target"]:
         return None
     asked = [p for p, _ in _PROBABILITIES]
     of = [r for r in curves if r["scheme"] == "sampled" and r["probability"] in asked]
@@ -153,11 +155,11 @@ def read(folder: Path) -> Extraction | None:
 
 def draw(found: Extraction) -> Figure:
     """−log p of every suffix against the score; beside it, if anything can be extracted, shares against queries."""
-    panels = 1 + found.extractable
+    panels = 1 + found.is_extractable
     figure = plotting.new_figure(6.2 if panels == 1 else 9.6, 4.0)
     axes = figure.subplots(1, panels, squeeze=False)[0]
     _scatter(axes[0], found)
-    if found.extractable:
+    if found.is_extractable:
         _curves(axes[1], found.curves)
     return figure
 
@@ -205,7 +207,7 @@ def _curves(axes: Axes, curves: Sequence[Record]) -> None:
     axes.legend(handles=handles, loc="best")
 
 
-def run_figures(folder: Path) -> dict[str, Figure | None]:
+def recipe_figures(folder: Path) -> dict[str, Figure | None]:
     """The figure of a workdir; None without tables of its attack."""
     found = read(folder)
     return {"extraction": draw(found) if found else None}
@@ -220,11 +222,11 @@ _COLUMNS = ["id", "member", "score", "log_p_sampled"]
 def draw_fig07(recipes: SweepResults) -> FigureResult:
     """The negative log probability of every suffix against the score."""
     main = recipes["main"]
-    found = read(main.folder)
+    found = read(main.recipe_dir)
     if found is None:
         raise MissingModelsError(f"{main.name}: no tables of extraction for its attack")
     score_N, nats_N = found.column("score"), -found.column("log_p_sampled")
-    trend = Trend.of(score_N, nats_N)
+    trend = RankCorrelation.from_samples(score_N, nats_N)
     said = "rank correlation of the score and -log p of the suffix"
     claim = claim_untested(
         FIG07_STATEMENTS[0], f"{said}: all scores or all probabilities are equal"
@@ -243,7 +245,7 @@ def draw_fig07(recipes: SweepResults) -> FigureResult:
         claims=(claim,),
         ours=ours,
         notes=(
-            found.request(),
+            found.request_text(),
             f"These are {len(score_N) / len(main.population):.2g} of all samples (the paper's: 0.00007).",
             f"Little is a rank correlation within {_MARGIN:g} of 0, which is our choice.",
         ),

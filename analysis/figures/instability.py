@@ -10,20 +10,19 @@ from analysis import archetype_panels, attacks, flip_panels, io, notes, plotting
 from analysis.compare import (
     Claim,
     Estimate,
-    Trend,
+    RankCorrelation,
     claim_all,
     claim_greater,
     claim_untested,
     difference,
 )
+from analysis.formatting import percent, size_title
 from analysis.io import (
     REPLICA_SIZES,
     MissingModelsError,
     RecipeResults,
     Record,
     SweepResults,
-    percent,
-    titled,
 )
 from analysis.paper_figure import FigureResult, PaperFigure
 
@@ -38,10 +37,14 @@ _RISE = (0.01, 0.1)
 def draw_fig05(recipes: SweepResults) -> FigureResult:
     """Shares of coin flips with the TPR above, and losses of the sample that stands for the unstable ones."""
     recipe = recipes["flip-302M"]
-    facts = io.decisive(recipe.folder)
-    shares = io.table(recipe.folder, "flip_shares.csv", tables.SHARE_COLUMNS)
-    rates = tables.error_rates(recipe.folder)
-    found = [a for a in archetype_panels.read(recipe.folder) if a.kind == "ambiguous unstable"]
+    facts = io.read_flip_facts_with_power(recipe.recipe_dir)
+    shares = io.read_table(recipe.recipe_dir, "flip_shares.csv", tables.SHARE_COLUMNS)
+    rates = tables.read_error_rates(recipe.recipe_dir)
+    found = [
+        a
+        for a in archetype_panels.read_archetypes(recipe.recipe_dir)
+        if a.kind == "ambiguous unstable"
+    ]
     lacking = "No sample is both ambiguous and like a coin flip, so there is no right panel."
     data = pd.DataFrame([r for r in shares if r["bin"] == "coin flip"])
     return FigureResult(
@@ -49,7 +52,7 @@ def draw_fig05(recipes: SweepResults) -> FigureResult:
         figure=_fig05_figure(shares, rates, found),
         claims=(_more_of_members(recipe, facts), _rises(recipe, facts)),
         ours=_ours(recipe, shares),
-        notes=(*notes.of_replicas(facts), *([] if found else [lacking])),
+        notes=(*notes.replica_notes(facts), *([] if found else [lacking])),
     )
 
 
@@ -59,12 +62,12 @@ def _fig05_figure(
     figure = plotting.new_figure(6.2 * (1 + len(found)), 4.9)
     parts = figure.subfigures(1, 1 + len(found), squeeze=False)[0]
     axes = parts[0].subplots()
-    flip_panels.shares_panel(axes, shares, "coin flip")
+    flip_panels.draw_shares_panel(axes, shares, "coin flip")
     flip_panels.annotate_tpr(axes, rates)
     axes.set(xlabel="False positive rate (above: mean TPR ± STD)", ylabel="Coin-flip decisions")
     for part, archetype in zip(parts[1:], found, strict=True):
         panel = part.subplots()
-        archetype_panels.panel(panel, archetype)
+        archetype_panels.draw_panel(panel, archetype)
         panel.set_xlabel("Loss of the sample (nats a token)")
     for part in parts:
         handles, labels = part.axes[0].get_legend_handles_labels()
@@ -75,8 +78,8 @@ def _fig05_figure(
 def _more_of_members(recipe: RecipeResults, facts: Record) -> Claim:
     focus = facts["config"]["focus_fpr"]
     members, nonmembers = (
-        100 * flip_panels.like_coins(votes_N, facts)
-        for votes_N in flip_panels.split(recipe.folder, f"votes_{focus:g}")
+        100 * flip_panels.is_coin_flip(votes_N, facts)
+        for votes_N in flip_panels.read_by_class(recipe.recipe_dir, f"votes_{focus:g}")
     )
     return claim_greater(
         FIG05_STATEMENTS[0],
@@ -86,12 +89,12 @@ def _more_of_members(recipe: RecipeResults, facts: Record) -> Claim:
 
 
 def _rises(recipe: RecipeResults, facts: Record) -> Claim:
-    if flip_panels.shown_fprs(facts, _RISE) != list(_RISE):
+    if flip_panels.available_fprs(facts, _RISE) != list(_RISE):
         return claim_untested(
             FIG05_STATEMENTS[1], f"the run lacks an FPR of {_RISE[0]:g} or {_RISE[1]:g}"
         )
     columns = [f"flip_rate_{fpr:g}" for fpr in _RISE]
-    found = io.samples(recipe.folder, ["member", *columns])
+    found = io.read_samples(recipe.recipe_dir, ["member", *columns])
     low, high = (found[name][found["member"].astype(bool)].astype(float) for name in columns)
     return claim_greater(
         FIG05_STATEMENTS[1],
@@ -101,20 +104,20 @@ def _rises(recipe: RecipeResults, facts: Record) -> Claim:
 
 
 def _ours(recipe: RecipeResults, shares: list[Record]) -> dict[str, tuple[float, float]]:
-    attacks = io.table(
-        recipe.folder, "attacks.csv", ("attack", "references", "auc_mean", "auc_std")
+    attacks = io.read_table(
+        recipe.recipe_dir, "attacks.csv", ("attack", "references", "auc_mean", "auc_std")
     )
-    best = tables.with_most_references(attacks)
+    best = tables.best_per_attack(attacks)
     lira = next(row for row in best if row["attack"] == "lira_online")
     ours = {"auc": (lira["auc_mean"], lira["auc_std"])}
-    for fpr, row in tables.by_fpr(shares).items():
+    for fpr, row in tables.shares_by_fpr(shares).items():
         for kind in ("member", "nonmember"):
-            coin, very = (
+            coin_flip, very_unstable = (
                 100 * row[name][f"{kind}_fraction"] for name in ("coin flip", "very unstable")
             )
-            ours[f"fpr={fpr:g} coin {kind}s"] = (coin, np.nan)
-            ours[f"fpr={fpr:g} unstable {kind}s"] = (coin + very, np.nan)
-    for row in tables.true_positives(recipe.folder):
+            ours[f"fpr={fpr:g} coin {kind}s"] = (coin_flip, np.nan)
+            ours[f"fpr={fpr:g} unstable {kind}s"] = (coin_flip + very_unstable, np.nan)
+    for row in tables.read_true_positives(recipe.recipe_dir):
         for part in ("coin_flip", "union"):
             mean, std = row[f"{part}_fraction_mean"], row[f"{part}_fraction_std"]
             ours[f"fpr={row['fpr']:g} {part} of tp"] = 100 * mean, 100 * std
@@ -134,17 +137,17 @@ def draw_fig26(recipes: SweepResults) -> FigureResult:
 
 def _flip_detail(recipe: RecipeResults) -> FigureResult:
     """The figure of one recipe, with the claim that Figures 26 and 27 share."""
-    facts = io.decisive(recipe.folder)
-    fprs = flip_panels.shown_fprs(facts, FPRS)
+    facts = io.read_flip_facts_with_power(recipe.recipe_dir)
+    fprs = flip_panels.available_fprs(facts, FPRS)
     if not fprs:
         raise MissingModelsError(
             f"{recipe.name}: attack.fprs has none of {', '.join(map(str, FPRS))}"
         )
-    columns = io.samples(recipe.folder, ["member", *(f"flip_rate_{f:g}" for f in fprs)])
+    columns = io.read_samples(recipe.recipe_dir, ["member", *(f"flip_rate_{f:g}" for f in fprs)])
     member_N = columns["member"].astype(bool)
     flip = {f: columns[f"flip_rate_{f:g}"].astype(float) for f in fprs}
-    curves = io.table(recipe.folder, "flip_curves.csv", flip_panels.CURVE_COLUMNS)
-    curves = {f: flip_panels.curves_at(curves, f) for f in fprs}
+    curves = io.read_table(recipe.recipe_dir, "flip_curves.csv", flip_panels.CURVE_COLUMNS)
+    curves = {f: flip_panels.rows_at_fpr(curves, f) for f in fprs}
     fewest, most = flip_panels.bin_sizes([row for rows in curves.values() for row in rows])
     return FigureResult(
         data=_flip_detail_data(flip, member_N, curves),
@@ -158,7 +161,7 @@ def _flip_detail(recipe: RecipeResults) -> FigureResult:
         },
         notes=(
             f"Points in the middle and on the right are means of {fewest:,} to {most:,} samples.",
-            *notes.of_replicas(facts),
+            *notes.replica_notes(facts),
         ),
     )
 
@@ -172,10 +175,10 @@ def _flip_detail_figure(
     figure = plotting.new_figure(11, 0.9 + 2.6 * len(flip))
     grid = figure.subplots(len(flip), 3, squeeze=False, sharex="col")
     for (first, *others), (fpr, flip_N) in zip(grid, flip.items(), strict=True):
-        flip_panels.ccdf_panel(first, flip_N, member_N, facts)
+        flip_panels.draw_ccdf_panel(first, flip_N, member_N, facts)
         first.set_ylabel(f"FPR {percent(fpr)}\nShare of samples")
         for axes, (against, _) in zip(others, flip_panels.CURVE_PANELS, strict=True):
-            flip_panels.curves_panel(axes, curves[fpr], against, facts)
+            flip_panels.draw_curves_panel(axes, curves[fpr], against, facts)
             axes.set_ylabel("Mean flip rate")
     grid[-1, 0].set_xlabel("Flip rate, at least")
     for axes, (_, title) in zip(grid[-1, 1:], flip_panels.CURVE_PANELS, strict=True):
@@ -205,10 +208,12 @@ def _flip_detail_data(
 
 def _falls(recipe: RecipeResults, facts: Record) -> Claim:
     fpr = facts["config"]["focus_fpr"]
-    found = io.samples(recipe.folder, ["member", f"distance_{fpr:g}", f"flip_rate_{fpr:g}"])
+    found = io.read_samples(
+        recipe.recipe_dir, ["member", f"distance_{fpr:g}", f"flip_rate_{fpr:g}"]
+    )
     member_N = found["member"].astype(bool)
     x, y = (found[f"{name}_{fpr:g}"][member_N].astype(float) for name in ("distance", "flip_rate"))
-    trend = Trend.of(x, y)
+    trend = RankCorrelation.from_samples(x, y)
     if trend is None:
         return claim_untested(
             FIG26_STATEMENTS[0], f"all members are alike at an FPR of {percent(fpr)}"
@@ -237,12 +242,12 @@ def draw_fig27(recipes: SweepResults) -> FigureResult:
 
 
 def _gaps(large: RecipeResults, small: RecipeResults) -> tuple[Claim, Claim]:
-    fpr = io.flip_facts(large.folder)["config"]["focus_fpr"]
+    fpr = io.read_flip_facts(large.recipe_dir)["config"]["focus_fpr"]
     at, column = f"at an FPR of {percent(fpr)}", f"flip_rate_{fpr:g}"
-    members, nonmembers = flip_panels.split(large.folder, column)
+    members, nonmembers = flip_panels.read_by_class(large.recipe_dir, column)
     gap = difference(members, nonmembers, paired=False, over="samples of these models")
     # the same samples under both sizes: each one's own growth, and then the classes
-    large_N, small_N, member_N = flip_panels.both(large.folder, small.folder, column)
+    large_N, small_N, member_N = flip_panels.read_pair(large.recipe_dir, small.recipe_dir, column)
     growth_N = large_N - small_N
     there_N = growth_N == growth_N
     wider = difference(
@@ -269,10 +274,10 @@ def draw_fig28(recipes: SweepResults) -> FigureResult:
 
 def _flip_by_fpr(recipe: RecipeResults) -> FigureResult:
     """The figure of one recipe, with the claim that Figures 28 and 29 share."""
-    facts = io.decisive(recipe.folder)
-    shares = io.table(recipe.folder, "flip_shares.csv", tables.SHARE_COLUMNS)
-    rates = tables.error_rates(recipe.folder)
-    low, fprs = attacks.lowest_rate(recipe), facts["config"]["fprs"]
+    facts = io.read_flip_facts_with_power(recipe.recipe_dir)
+    shares = io.read_table(recipe.recipe_dir, "flip_shares.csv", tables.SHARE_COLUMNS)
+    rates = tables.read_error_rates(recipe.recipe_dir)
+    low, fprs = attacks.lowest_resolved_fpr(recipe), facts["config"]["fprs"]
     parts = [_gap(recipe, f) for f in fprs if low <= f <= 1.001 * _MOST_FPR]
     columns = ["fpr", "tpr_mean", "tpr_std"]
     return FigureResult(
@@ -284,18 +289,18 @@ def _flip_by_fpr(recipe: RecipeResults) -> FigureResult:
             else claim_untested(FIG28_STATEMENTS[0], "no FPR up to 20% takes ten non-members"),
         ),
         notes=(
-            *notes.of_replicas(facts),
+            *notes.replica_notes(facts),
             f"The claim is tested from an FPR of {percent(low)} on, where ten non-members or more are called members.",
         ),
     )
 
 
 def _flip_by_fpr_figure(shares: list[Record], rates: list[Record]) -> Figure:
-    bins = tables.bins(shares)
+    bins = tables.flip_bins(shares)
     figure = plotting.new_figure(6.6, 1.9 + 1.75 * len(bins))
     grid = figure.subplots(len(bins), 1, sharex=True)
     for axes, one in zip(grid, bins, strict=True):
-        flip_panels.shares_panel(axes, shares, one["bin"])
+        flip_panels.draw_shares_panel(axes, shares, one["bin"])
         axes.set_ylabel(f"{one['bin'].capitalize()}\n{one['range']}", fontsize=10.5)
     figure.align_ylabels()
     flip_panels.annotate_tpr(grid[0], rates)
@@ -306,7 +311,7 @@ def _flip_by_fpr_figure(shares: list[Record], rates: list[Record]) -> Figure:
 
 
 def _gap(recipe: RecipeResults, fpr: float) -> Claim:
-    members, nonmembers = flip_panels.split(recipe.folder, f"flip_rate_{fpr:g}")
+    members, nonmembers = flip_panels.read_by_class(recipe.recipe_dir, f"flip_rate_{fpr:g}")
     gap = difference(members, nonmembers, paired=False, over="samples")
     return claim_greater("", f"Gap of flip rates at an FPR of {percent(fpr)}", gap)
 
@@ -326,11 +331,15 @@ def draw_fig29(recipes: SweepResults) -> FigureResult:
 
 
 def _more_coin_flips(large: RecipeResults, small: RecipeResults) -> Claim:
-    of_large, of_small = (io.decisive(recipe.folder) for recipe in (large, small))
+    of_large, of_small = (
+        io.read_flip_facts_with_power(recipe.recipe_dir) for recipe in (large, small)
+    )
     fpr = of_large["config"]["focus_fpr"]
-    large_N, small_N, member_N = flip_panels.both(large.folder, small.folder, f"votes_{fpr:g}")
-    new_N = 100 * flip_panels.like_coins(large_N, of_large)[member_N]
-    old_N = 100 * flip_panels.like_coins(small_N, of_small)[member_N]
+    large_N, small_N, member_N = flip_panels.read_pair(
+        large.recipe_dir, small.recipe_dir, f"votes_{fpr:g}"
+    )
+    new_N = 100 * flip_panels.is_coin_flip(large_N, of_large)[member_N]
+    old_N = 100 * flip_panels.is_coin_flip(small_N, of_small)[member_N]
     return claim_greater(
         FIG29_STATEMENTS[-1],
         f"Percentage points of coin flips, 302M less 140M, at an FPR of {percent(fpr)}",
@@ -347,22 +356,24 @@ _NO_INTERVAL = "Without some positives a curve can only fall, so that it does is
 def draw_fig30(recipes: SweepResults) -> FigureResult:
     """A row a size: both curves on logarithmic and on linear axes."""
     of = {size: recipes[f"flip-{size}"] for size in REPLICA_SIZES}
-    facts = {size: io.decisive(recipe.folder) for size, recipe in of.items()}
+    facts = {size: io.read_flip_facts_with_power(recipe.recipe_dir) for size, recipe in of.items()}
     figure = plotting.new_figure(8.4, 7.4)
     grid = figure.subplots(2, 2)
     data, ours = [], {}
     for (left, right), (size, recipe) in zip(grid, of.items(), strict=True):
         band = tuple(facts[size]["config"]["band"])
-        curves = io.table(recipe.folder, "coin_free_roc.csv", flip_panels.COIN_FREE_COLUMNS)
-        areas = tables.areas(recipe.folder)
-        flip_panels.coin_free_panels(left, right, curves, band)
+        curves = io.read_table(
+            recipe.recipe_dir, "coin_free_roc.csv", flip_panels.COIN_FREE_COLUMNS
+        )
+        areas = tables.read_partial_aucs(recipe.recipe_dir)
+        flip_panels.draw_coin_free_panels(left, right, curves, band)
         raw, free = (areas[0, 1][curve]["pauc"] for curve in ("raw", "coin-free"))
-        left.set_title(f"{titled(size, recipe)}: area {raw:.3f}, {free:.3f} without coin flips")
+        left.set_title(f"{size_title(size, recipe)}: area {raw:.3f}, {free:.3f} without coin flips")
         data.append(pd.DataFrame(curves).assign(size=size))
         ours |= {f"{size} {name}": (value, np.nan) for name, value in _areas(areas, band).items()}
     handles, labels = grid[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=2, frameon=False)
-    shown = [note for size in REPLICA_SIZES for note in notes.of_replicas(facts[size])]
+    shown = [note for size in REPLICA_SIZES for note in notes.replica_notes(facts[size])]
     return FigureResult(
         data=pd.concat(data),
         figure=figure,
@@ -398,9 +409,9 @@ def _more_of_the_tpr(of: dict[str, RecipeResults], facts: dict[str, Record]) -> 
     """By what each member adds to the TPR while its decision is like a coin flip."""
     small, large = REPLICA_SIZES
     fpr = facts[large]["config"]["focus_fpr"]
-    votes = flip_panels.both(of[large].folder, of[small].folder, f"votes_{fpr:g}")
+    votes = flip_panels.read_pair(of[large].recipe_dir, of[small].recipe_dir, f"votes_{fpr:g}")
     parts = {
-        size: flip_panels.like_coins(votes_N, facts[size])[votes[2]]
+        size: flip_panels.is_coin_flip(votes_N, facts[size])[votes[2]]
         * votes_N[votes[2]]
         / facts[size]["replicas"]
         for size, votes_N in zip((large, small), votes[:2], strict=True)

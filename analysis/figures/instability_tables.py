@@ -15,11 +15,11 @@ _RATES_OF = {"acc": "All", "fnr": "Members", "tpr": "Members"}
 
 def _error_rates(recipe: RecipeResults) -> FigureResult:
     """A row an FPR, of one recipe."""
-    facts = io.flip_facts(recipe.folder)
-    rows = tables.error_rates(recipe.folder)
+    facts = io.read_flip_facts(recipe.recipe_dir)
+    rows = tables.read_error_rates(recipe.recipe_dir)
     heads = [(name.upper(), _RATES_OF.get(name, "Non-members")) for name in tables.RATES]
     table = pd.DataFrame(
-        [[tables.rate(row, name) for name in tables.RATES] for row in rows],
+        [[tables.format_rate(row, name) for name in tables.RATES] for row in rows],
         index=pd.Index([f"{row['fpr']:g}" for row in rows], name="FPR"),
         columns=pd.MultiIndex.from_tuples(heads),
     )
@@ -31,7 +31,7 @@ def _error_rates(recipe: RecipeResults) -> FigureResult:
         for row in rows
         for name, column in tables.RATES.items()
     }
-    shown = (notes.spread(facts["replicas"]), notes.missing_models(facts))
+    shown = (notes.replicas_note(facts["replicas"]), notes.missing_models_note(facts))
     return FigureResult(
         pd.DataFrame(rows), table=table, ours=ours, notes=tuple(filter(None, shown))
     )
@@ -42,9 +42,9 @@ def _error_rates(recipe: RecipeResults) -> FigureResult:
 
 def _flip_shares(recipe: RecipeResults) -> FigureResult:
     """A row an FPR, of one recipe."""
-    facts = io.flip_facts(recipe.folder)
-    shares = io.table(recipe.folder, "flip_shares.csv", tables.SHARE_COLUMNS)
-    bins, by_fpr = tables.bins(shares), tables.by_fpr(shares)
+    facts = io.read_flip_facts(recipe.recipe_dir)
+    shares = io.read_table(recipe.recipe_dir, "flip_shares.csv", tables.SHARE_COLUMNS)
+    bins, by_fpr = tables.flip_bins(shares), tables.shares_by_fpr(shares)
     classes = {"member_fraction": "Mem.", "nonmember_fraction": "Non-mem."}
     heads = [(f"{b['bin']} {b['range']}", name) for b in bins for name in classes.values()]
     table = pd.DataFrame(
@@ -61,7 +61,7 @@ def _flip_shares(recipe: RecipeResults) -> FigureResult:
         for name in ("member", "nonmember")
     }
     return FigureResult(
-        pd.DataFrame(shares), table=table, ours=ours, notes=notes.of_replicas(facts)
+        pd.DataFrame(shares), table=table, ours=ours, notes=notes.replica_notes(facts)
     )
 
 
@@ -70,25 +70,25 @@ def _flip_shares(recipe: RecipeResults) -> FigureResult:
 
 def _true_positives(recipe: RecipeResults) -> FigureResult:
     """A row an FPR, of one recipe; shares are means of those of the replicas."""
-    facts = io.flip_facts(recipe.folder)
-    rows = tables.true_positives(recipe.folder)
-    shares = io.table(recipe.folder, "flip_shares.csv", tables.SHARE_COLUMNS)
-    parts = tables.parts(tables.bins(shares))
+    facts = io.read_flip_facts(recipe.recipe_dir)
+    rows = tables.read_true_positives(recipe.recipe_dir)
+    shares = io.read_table(recipe.recipe_dir, "flip_shares.csv", tables.SHARE_COLUMNS)
+    parts = tables.unstable_groups(tables.flip_bins(shares))
     heads = [("TPR", "mean ± STD"), ("TP", "mean ± STD")]
     for part in parts:
         heads += [(f"{part['title']} {part['range']}", of) for of in ("TPs", "Share of TPR")]
     cells, ours = [], {}
     for row in rows:
         at = f"fpr={row['fpr']:g}"
-        cells.append([plus_minus(row["tpr_mean"], row["tpr_std"]), tables.count(row, "tp")])
-        for part in tables.PARTS:
+        cells.append([plus_minus(row["tpr_mean"], row["tpr_std"]), tables.format_count(row, "tp")])
+        for part in tables.UNSTABLE_GROUPS:
             cells[-1] += [
-                tables.count(row, f"{part}_tp"),
-                tables.share(row, f"{part}_fraction"),
+                tables.format_count(row, f"{part}_tp"),
+                tables.format_share(row, f"{part}_fraction"),
             ]
-        for name in ("tpr", "tp", *(f"{part}_tp" for part in tables.PARTS)):
+        for name in ("tpr", "tp", *(f"{part}_tp" for part in tables.UNSTABLE_GROUPS)):
             ours[f"{at} {name}"] = row[f"{name}_mean"], row[f"{name}_std"]
-        for part in tables.PARTS:
+        for part in tables.UNSTABLE_GROUPS:
             fraction = row[f"{part}_fraction_mean"], row[f"{part}_fraction_std"]
             ours[f"{at} {part}_share_percent"] = 100 * fraction[0], 100 * fraction[1]
     table = pd.DataFrame(
@@ -96,7 +96,9 @@ def _true_positives(recipe: RecipeResults) -> FigureResult:
         index=pd.Index([f"{row['fpr']:g}" for row in rows], name="FPR"),
         columns=pd.MultiIndex.from_tuples(heads),
     )
-    return FigureResult(pd.DataFrame(rows), table=table, ours=ours, notes=notes.of_replicas(facts))
+    return FigureResult(
+        pd.DataFrame(rows), table=table, ours=ours, notes=notes.replica_notes(facts)
+    )
 
 
 FIGURES = {

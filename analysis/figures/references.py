@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from analysis import attacks, io, plotting
+from analysis import attacks, formatting, io, plotting
 from analysis.attacks import AttackResult, read_attack
 from analysis.compare import (
     Claim,
@@ -25,7 +25,7 @@ from analysis.compare import (
 )
 from analysis.io import Record, SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure
-from analysis.plotting import finish
+from analysis.plotting import finish_roc_axes
 from lm_mia.config.needs import Need
 
 ROC_COLUMNS = ("attack", "references", "fpr", "tpr_mean", "tpr_std")
@@ -56,7 +56,7 @@ def draw_roc_references(
         lowest.append(
             _curve(axes, roc["loss", 0], color, dash, _label("loss", 0, attacks), band=True)
         )
-    finish(axes, lowest)
+    finish_roc_axes(axes, lowest)
     axes.legend(loc="lower right")
     return figure
 
@@ -69,9 +69,9 @@ def draw_roc_attacks(roc: Mapping[Key, list[Record]], attacks: Sequence[Record])
     for name, (color, dash, _) in plotting.ATTACKS.items():
         if name in most:
             key = name, most[name]
-            label = io.attack_name(name) + _auc(*key, attacks)
+            label = formatting.attack_name(name) + _auc(*key, attacks)
             lowest.append(_curve(axes, roc[key], color, dash, label, band=False))
-    finish(axes, lowest)
+    finish_roc_axes(axes, lowest)
     figure.legend(loc="outside upper center", ncols=2, frameon=False)
     return figure
 
@@ -84,10 +84,10 @@ def by_curve(rows: Sequence[Record]) -> dict[Key, list[Record]]:
     return found
 
 
-def run_figures(folder: Path) -> dict[str, Figure | None]:
+def recipe_figures(folder: Path) -> dict[str, Figure | None]:
     """Both ROC figures of a run, and its AUC by the number of references; None for what has nothing to compare."""
-    attacks = io.table(folder, "attacks.csv", AUC_COLUMNS)
-    roc = by_curve(io.table(folder, "roc.csv", ROC_COLUMNS))
+    attacks = io.read_table(folder, "attacks.csv", AUC_COLUMNS)
+    roc = by_curve(io.read_table(folder, "roc.csv", ROC_COLUMNS))
     several = len({name for name, _ in roc}) > 1
     counts = {row["references"] for row in attacks} - {0}
     return {
@@ -101,7 +101,7 @@ def _curve(
     axes: Axes,
     curve: Sequence[Record],
     color: str | tuple[float, ...],
-    dash: plotting.Dash,
+    dash: plotting.LineStyle,
     label: str,
     band: bool,
 ) -> float:
@@ -118,7 +118,9 @@ def _curve(
 
 
 def _label(attack: str, references: int, attacks: Sequence[Record]) -> str:
-    name = io.attack_name(attack) + (f", {references} references" if references else " attack")
+    name = formatting.attack_name(attack) + (
+        f", {references} references" if references else " attack"
+    )
     return name + _auc(attack, references, attacks)
 
 
@@ -172,16 +174,16 @@ def draw_auc_references(attacks: Sequence[Record]) -> Figure:
         )
     axes.axhline(0.5, color=plotting.GREY, linestyle=":")
     axes.set_xscale("log", base=2)
-    shown = plotting.labelled(counts)
+    shown = plotting.separated_ticks(counts)
     axes.set_xticks(shown, [str(c) for c in shown])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set(xlabel="Reference models", ylabel="AUC", xlim=(counts[0] / 1.2, counts[-1] * 1.2))
     low, high = axes.get_ylim()
     low, high = min(low, 0.48), max(high, 0.52)
     axes.set_ylim(low, high)
-    labels = [(io.attack_name(n), y, *plotting.ATTACKS[n][:2]) for n, y in ends.items()]
+    labels = [(formatting.attack_name(n), y, *plotting.ATTACKS[n][:2]) for n, y in ends.items()]
     labels.append(("Chance", 0.5, plotting.GREY, ":"))
-    heights = plotting.spread([y for _, y, _, _ in labels], 0.062 * (high - low), low, high)
+    heights = plotting.spread_labels([y for _, y, _, _ in labels], 0.062 * (high - low), low, high)
     line = {"arrowstyle": "-", "linewidth": 1.6, "shrinkA": 2, "shrinkB": 0, "relpos": (0, 0.5)}
     for (label, y, color, dash), height in zip(labels, heights, strict=True):
         axes.annotate(
@@ -208,7 +210,7 @@ def draw_fig01(recipes: SweepResults) -> FigureResult:
     main = recipes["main"]
     counts = attacks.reference_counts(main)
     found = {count: read_attack(main, references=count) for count in counts}
-    lines = [plotting.Line(f"{count} references", found[count]) for count in counts]
+    lines = [plotting.RocCurve(f"{count} references", found[count]) for count in counts]
     auc = {count: found[count].auc_T for count in counts}
     ours = {
         f"growth_{a}_{b}": (100 * float((auc[2 * b] / auc[2 * a] - 1).mean()), float("nan"))
@@ -216,11 +218,11 @@ def draw_fig01(recipes: SweepResults) -> FigureResult:
         if 2 * a in auc and 2 * b in auc
     }
     return FigureResult(
-        data=pd.concat([line.data() for line in lines]),
-        figure=plotting.roc(lines),
+        data=pd.concat([line.to_frame() for line in lines]),
+        figure=plotting.roc_figure(lines),
         claims=_fig01_claims(auc),
         ours=ours,
-        notes=(plotting.left_out(lines),),
+        notes=(plotting.curves_note(lines),),
     )
 
 
@@ -267,18 +269,20 @@ def draw_fig10(recipes: SweepResults) -> FigureResult:
     for name, found in (("lira_online", lira), ("rmia", rmia)):
         color, dash, marker = plotting.ATTACKS[name]
         auc_KxT = [one.auc_T for one in found.values()]
-        plotting.against(axes, counts, auc_KxT, io.attack_name(name), color, dash, marker)
+        plotting.plot_mean_and_std(
+            axes, counts, auc_KxT, formatting.attack_name(name), color, dash, marker
+        )
     axes.set(xlabel="References, IN and OUT", ylabel="AUC")
-    plotting.only(axes, [(count, str(count)) for count in counts])
+    plotting.set_x_ticks(axes, [(count, str(count)) for count in counts])
     axes.legend(loc="upper left")
     frames = [
-        plotting.by_target(one, attack=name, references=count)
+        plotting.per_target_frame(one, attack=name, references=count)
         for name, found in (("lira_online", lira), ("rmia", rmia))
         for count, one in found.items()
     ]
     published = {4: FEW, 64: min(2 * 64, counts[-1])}  # IN references -> all of them, here
     ours = {
-        f"{name}_{in_references}": plotting.auc_of(found[count])
+        f"{name}_{in_references}": plotting.auc_mean_std(found[count])
         for name, found in (("lira", lira), ("rmia", rmia))
         for in_references, count in published.items()
         if count in found
@@ -290,9 +294,9 @@ def draw_fig10(recipes: SweepResults) -> FigureResult:
         ours=ours,
         notes=(
             "References are IN and OUT ones together; the paper counts IN ones, which are half of them.",
-            f"RMIA compares with {attacks.rmia_compared(main):,} samples.",
-            plotting.left_out(
-                [plotting.Line(f"LiRA, {n} references", one) for n, one in lira.items()]
+            f"RMIA compares with {attacks.default_rmia_samples(main):,} samples.",
+            plotting.curves_note(
+                [plotting.RocCurve(f"LiRA, {n} references", one) for n, one in lira.items()]
             ),
         ),
     )
@@ -342,7 +346,7 @@ MARGIN = 0.02
 def draw_fig14(recipes: SweepResults) -> FigureResult:
     """A panel a setting, a curve an attack."""
     small = recipes["small"]
-    count, many = attacks.common_references([small]), attacks.rmia_comparisons(small)[-1]
+    count, many = attacks.common_references([small]), attacks.rmia_sample_counts(small)[-1]
     whole = small.config.population.samples
     lira_off = read_attack(small, "lira_offline", references=count)
     rmia_off = read_attack(small, "rmia_offline", references=count, rmia_samples=many)
@@ -355,9 +359,9 @@ def draw_fig14(recipes: SweepResults) -> FigureResult:
         (
             title,
             [
-                plotting.Line("LiRA", a, plotting.BLUE),
-                plotting.Line("Simple RMIA", b, plotting.PURPLE, "-."),
-                plotting.Line("RMIA", c, plotting.GREEN, "--"),
+                plotting.RocCurve("LiRA", a, plotting.BLUE),
+                plotting.RocCurve("Simple RMIA", b, plotting.PURPLE, "-."),
+                plotting.RocCurve("RMIA", c, plotting.GREEN, "--"),
             ],
         )
         for title, a, b, c in (
@@ -365,11 +369,11 @@ def draw_fig14(recipes: SweepResults) -> FigureResult:
             ("(b) Online", lira, simple, rmia),
         )
     ]
-    low = attacks.lowest_rate(small)
+    low = attacks.lowest_resolved_fpr(small)
     at = f"TPR at an FPR of {low:g}"
     return FigureResult(
-        data=plotting.data(titled),
-        figure=plotting.panels(titled),
+        data=plotting.panels_frame(titled),
+        figure=plotting.roc_panels(titled),
         claims=(
             claim_greater(
                 FIG14_STATEMENTS[0],
@@ -397,7 +401,7 @@ def draw_fig14(recipes: SweepResults) -> FigureResult:
             f"Attacks use {count} references online and those of them that are OUT, half on average, offline.",
             f"RMIA compares with {many:,} samples; offline simple RMIA is drawn as RMIA that compares with all "
             f"{whole:,}, which ranks samples in the same order.",
-            plotting.left_out([line for _, lines in titled for line in lines]),
+            plotting.curves_note([line for _, lines in titled for line in lines]),
         ),
     )
 

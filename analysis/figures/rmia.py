@@ -33,7 +33,7 @@ def draw_fig09(recipes: SweepResults) -> FigureResult:
     }
     titles = ("(a) LiRA", "(b) RMIA")
     titled = [
-        (title, [plotting.Line(f"{one.references} references", one) for one in ones])
+        (title, [plotting.RocCurve(f"{one.references} references", one) for one in ones])
         for title, ones in zip(titles, found.values(), strict=True)
     ]
     what = f"AUC with {counts[-1]} less with {counts[0]} references"
@@ -42,13 +42,13 @@ def draw_fig09(recipes: SweepResults) -> FigureResult:
         for statement, ones in zip(FIG09_STATEMENTS, found.values(), strict=True)
     ]
     return FigureResult(
-        data=plotting.data(titled),
-        figure=plotting.panels(titled),
+        data=plotting.panels_frame(titled),
+        figure=plotting.roc_panels(titled),
         claims=tuple(claims),
         notes=(
             "References are IN and OUT ones together; the paper counts IN ones, which are half of them.",
-            f"RMIA compares with {attacks.rmia_compared(main):,} samples.",
-            plotting.left_out([line for _, lines in titled for line in lines]),
+            f"RMIA compares with {attacks.default_rmia_samples(main):,} samples.",
+            plotting.curves_note([line for _, lines in titled for line in lines]),
         ),
     )
 
@@ -65,20 +65,20 @@ MARGIN = 0.02
 def draw_fig11(recipes: SweepResults) -> FigureResult:
     """Curves of the three, of the same rows."""
     small = recipes["small"]
-    count, few = attacks.common_references([small]), attacks.rmia_comparisons(small)[0]
+    count, few = attacks.common_references([small]), attacks.rmia_sample_counts(small)[0]
     lira = read_attack(small, references=count)
     simple = read_attack(small, "rmia_simple", references=count)
     rmia = read_attack(small, "rmia", references=count, rmia_samples=few)
     lines = [
-        plotting.Line("LiRA", lira, plotting.BLUE),
-        plotting.Line("Simple RMIA", simple, plotting.PURPLE, "-."),
-        plotting.Line(f"RMIA, |Z| = {few:,}", rmia, plotting.GREEN, "--"),
+        plotting.RocCurve("LiRA", lira, plotting.BLUE),
+        plotting.RocCurve("Simple RMIA", simple, plotting.PURPLE, "-."),
+        plotting.RocCurve(f"RMIA, |Z| = {few:,}", rmia, plotting.GREEN, "--"),
     ]
-    low = attacks.rmia_unreached(small, few)
+    low = attacks.unresolved_rmia_fpr(small, few)
     at = f"TPR at an FPR of {low:g}"
     return FigureResult(
-        data=plotting.data([("", lines)]),
-        figure=plotting.roc(lines),
+        data=plotting.panels_frame([("", lines)]),
+        figure=plotting.roc_figure(lines),
         claims=(
             claim_all(
                 FIG11_STATEMENTS[0],
@@ -105,8 +105,8 @@ def draw_fig11(recipes: SweepResults) -> FigureResult:
         ),
         notes=(
             f"Attacks use {count} references; |Z| counts the samples that RMIA compares with.",
-            attacks.RMIA_ONE_Z,
-            plotting.left_out(lines),
+            attacks.RMIA_NOTE,
+            plotting.curves_note(lines),
         ),
     )
 
@@ -122,20 +122,20 @@ FIG12_STATEMENTS = (
 def draw_fig12(recipes: SweepResults) -> FigureResult:
     """A curve a number of comparison samples, and those of simple RMIA and LiRA."""
     small = recipes["small"]
-    count, sizes = attacks.common_references([small]), attacks.rmia_comparisons(small)
+    count, sizes = attacks.common_references([small]), attacks.rmia_sample_counts(small)
     rmia = [read_attack(small, "rmia", references=count, rmia_samples=z) for z in sizes]
     lira = read_attack(small, references=count)
     simple = read_attack(small, "rmia_simple", references=count)
     lines = [
-        *(plotting.Line(f"|Z| = {z:,}", one) for z, one in zip(sizes, rmia, strict=True)),
-        plotting.Line("Simple RMIA", simple, plotting.VERMILLION, "--"),
-        plotting.Line("LiRA", lira, plotting.BLACK, "-."),
+        *(plotting.RocCurve(f"|Z| = {z:,}", one) for z, one in zip(sizes, rmia, strict=True)),
+        plotting.RocCurve("Simple RMIA", simple, plotting.VERMILLION, "--"),
+        plotting.RocCurve("LiRA", lira, plotting.BLACK, "-."),
     ]
-    low = attacks.rmia_unreached(small, sizes[0])
+    low = attacks.unresolved_rmia_fpr(small, sizes[0])
     at = f"TPR at an FPR of {low:g}"
     return FigureResult(
-        data=plotting.data([("", lines)]),
-        figure=plotting.roc(lines),
+        data=plotting.panels_frame([("", lines)]),
+        figure=plotting.roc_figure(lines),
         claims=(
             claim_equivalent(
                 FIG12_STATEMENTS[0],
@@ -156,8 +156,8 @@ def draw_fig12(recipes: SweepResults) -> FigureResult:
         ),
         notes=(
             f"Attacks use {count} references; |Z| counts the samples that RMIA compares with.",
-            attacks.RMIA_ONE_Z,
-            plotting.left_out(lines),
+            attacks.RMIA_NOTE,
+            plotting.curves_note(lines),
         ),
     )
 
@@ -174,7 +174,7 @@ GAMMAS = (1.0, 1.02, 1.05, 1.1, 1.2)
 def draw_fig13(recipes: SweepResults) -> FigureResult:
     """A panel a number of comparison samples, a curve a gamma."""
     small = recipes["small"]
-    count, sizes = attacks.common_references([small]), attacks.rmia_comparisons(small)
+    count, sizes = attacks.common_references([small]), attacks.rmia_sample_counts(small)
     few, many = sizes[0], sizes[-1]
     found = {
         z: [
@@ -186,11 +186,11 @@ def draw_fig13(recipes: SweepResults) -> FigureResult:
     titled = [
         (
             f"({letter}) {z:,} comparison samples",
-            [plotting.Line(f"γ = {g:g}", one) for g, one in zip(GAMMAS, ones, strict=True)],
+            [plotting.RocCurve(f"γ = {g:g}", one) for g, one in zip(GAMMAS, ones, strict=True)],
         )
         for letter, (z, ones) in zip("ab", found.items(), strict=True)
     ]
-    low = attacks.rmia_reached(small, few)
+    low = attacks.resolved_rmia_fpr(small, few)
     at = f"TPR at an FPR of {low:g}"
     stable = [
         claim_equivalent(
@@ -202,8 +202,8 @@ def draw_fig13(recipes: SweepResults) -> FigureResult:
         for z, ones in found.items()
     ]
     return FigureResult(
-        data=plotting.data(titled),
-        figure=plotting.panels(titled),
+        data=plotting.panels_frame(titled),
+        figure=plotting.roc_panels(titled),
         claims=(
             claim_all(FIG13_STATEMENTS[0], stable),
             _lowered(found[few][0].tpr_T(low), found[few][-1].tpr_T(low), few, at),
@@ -215,8 +215,8 @@ def draw_fig13(recipes: SweepResults) -> FigureResult:
         ),
         notes=(
             f"Attacks use {count} references.",
-            attacks.RMIA_ONE_Z,
-            plotting.left_out([line for _, lines in titled for line in lines]),
+            attacks.RMIA_NOTE,
+            plotting.curves_note([line for _, lines in titled for line in lines]),
         ),
     )
 

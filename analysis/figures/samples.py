@@ -15,15 +15,22 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis import attacks, io, plotting, vulnerability
-from analysis.attacks import sample_scores
-from analysis.compare import Claim, Curve, Trend, claim_greater, claim_untested, mean
+from analysis.attacks import read_sample_scores
+from analysis.compare import (
+    BinnedMeans,
+    Claim,
+    RankCorrelation,
+    claim_greater,
+    claim_untested,
+    mean_estimate,
+)
 from analysis.io import RecipeResults, SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure
 from lm_mia import stats
 from lm_mia.config.needs import Need
 from lm_mia.data.subsets import ModelSeeds
 
-GROUPS: dict[str, tuple[str, plotting.Dash]] = {
+GROUPS: dict[str, tuple[str, plotting.LineStyle]] = {
     "least vulnerable": (plotting.SKY, "-"),
     "most ambiguous": (plotting.GREY, "--"),
     "most vulnerable": (plotting.VERMILLION, "-"),
@@ -39,7 +46,7 @@ _MOST, _SHARE = 1_000, 5
 class Target:
     """The members of one target that LiRA can score, and the posterior of their membership."""
 
-    row: ModelSeeds
+    model: ModelSeeds
     member_N2: np.ndarray
     ids_S: np.ndarray
     posterior_S: np.ndarray
@@ -62,20 +69,20 @@ class Target:
 def target_posteriors(recipe: RecipeResults) -> list[Target]:
     """Every target of a recipe, attacked with the paper's number of references; errors as of `sample_scores`."""
     found, count = [], attacks.common_references([recipe])
-    for row, member_N2, score_N2 in sample_scores(recipe, count):
+    for row, member_N2, score_N2 in read_sample_scores(recipe, count):
         ids_S = np.flatnonzero(member_N2 & ~np.isnan(score_N2))
         found.append(Target(row, member_N2, ids_S, stats.posterior(score_N2[ids_S])))
     return found
 
 
-def grouped(targets: Sequence[Target], x_N2: np.ndarray) -> dict[str, np.ndarray]:
+def property_by_group(targets: Sequence[Target], x_N2: np.ndarray) -> dict[str, np.ndarray]:
     """A property of the members of each of `GROUPS`, of all targets one after another; those without it left out."""
     ids = [target.groups() for target in targets]
     values = {name: np.concatenate([x_N2[of[name]] for of in ids]) for name in GROUPS}
     return {name: x[~np.isnan(x)] for name, x in values.items()}
 
 
-def rises(
+def claim_rises(
     statement: str, what: str, targets: Sequence[Target], x_TxN2: Sequence[np.ndarray]
 ) -> Claim:
     """Whether members that have more of a property have higher posteriors, by a rank correlation a target.
@@ -88,32 +95,33 @@ def rises(
         same = np.unique(x_S[~np.isnan(x_S)], return_counts=True)[1].max(initial=0)
         if same > _ALIKE * len(x_S):
             return claim_untested(
-                statement, f"{same:,} of {len(x_S):,} members of {target.row} have the same {what}"
+                statement,
+                f"{same:,} of {len(x_S):,} members of {target.model} have the same {what}",
             )
-        trend = Trend.of(x_S, target.posterior_S)
+        trend = RankCorrelation.from_samples(x_S, target.posterior_S)
         r_T.append(np.nan if trend is None else trend.r)
     said = f"rank correlation of {what} and posterior among the members of a target"
-    return claim_greater(statement, said, mean(np.array(r_T)))
+    return claim_greater(statement, said, mean_estimate(np.array(r_T)))
 
 
 def draw_shares(axes: Axes, values: Mapping[str, np.ndarray], edges_K1: np.ndarray) -> None:
     """A histogram of each group as a line, in shares of the group; on a log axis where one bin has nearly all."""
     for name, x_G in values.items():
         color, dash = GROUPS[name]
-        share_K = shares(x_G, edges_K1)
+        share_K = histogram_shares(x_G, edges_K1)
         axes.stairs(share_K, edges_K1, color=color, linestyle=dash, label=name, linewidth=1.8)
         if share_K.max() > 0.5:
             axes.set_yscale("log")
-    plotting.percent_axis(axes)
+    plotting.use_percent_axis(axes)
     axes.set_ylabel("Share of the group")
 
 
-def shares(x_G: np.ndarray, edges_K1: np.ndarray) -> np.ndarray:
+def histogram_shares(x_G: np.ndarray, edges_K1: np.ndarray) -> np.ndarray:
     """share_K of a group in each bin; what lies outside is in none."""
     return np.histogram(x_G, edges_K1)[0] / max(len(x_G), 1)
 
 
-def groups_said(targets: Sequence[Target], recipe: RecipeResults) -> str:
+def groups_note(targets: Sequence[Target], recipe: RecipeResults) -> str:
     """Which members the groups are of, and with how many references."""
     size, members = targets[0].group_size, len(targets[0].ids_S)
     return (
@@ -140,9 +148,9 @@ class Probabilities:
 
 def read_probabilities(folder: Path) -> Probabilities | None:
     """The table, or None if attack.leave_one_out did not ask for it."""
-    if not io.has(folder, PROBABILITY_TABLE):
+    if not io.has_table(folder, PROBABILITY_TABLE):
         return None
-    found = io.samples(folder, PROBABILITY_COLUMNS, PROBABILITY_TABLE)
+    found = io.read_samples(folder, PROBABILITY_COLUMNS, PROBABILITY_TABLE)
     has_N = found["targets"] > 0
     columns = (found[name][has_N] for name in PROBABILITY_COLUMNS)
     return Probabilities(*columns, left_out=int((~has_N).sum()))
@@ -177,7 +185,7 @@ def draw_probabilities(found: Probabilities) -> Figure:
     return figure
 
 
-def run_figures(folder: Path) -> dict[str, Figure | None]:
+def recipe_figures(folder: Path) -> dict[str, Figure | None]:
     """The figure of a workdir; None without the table."""
     found = read_probabilities(folder)
     return {"probability": draw_probabilities(found) if found and len(found.mean_N) else None}
@@ -197,20 +205,20 @@ def draw_fig06(recipes: SweepResults) -> FigureResult:
     targets, longest = target_posteriors(main), main.population.length_tokens
     train = dataclasses.asdict(main.config.train)
     seen_TxN2 = [
-        vulnerability.last_seen(t.row.order_seed, t.member_N2, train, 0).astype(float)
+        vulnerability.last_seen(t.model.order_seed, t.member_N2, train, 0).astype(float)
         for t in targets
     ]
     step_P = np.concatenate([s[t.ids_S] for s, t in zip(seen_TxN2, targets, strict=True)])
     posterior_P = np.concatenate([t.posterior_S for t in targets])
     some = np.unique(np.linspace(0, len(step_P) - 1, _STEP_POINTS).astype(int))
     points = pd.DataFrame({"x": step_P[some], "y": posterior_P[some]})
-    curve = Curve.of(step_P, posterior_P, _STEP_BINS)
+    curve = BinnedMeans.from_samples(step_P, posterior_P, _STEP_BINS)
     means = pd.DataFrame({"x": curve.x_K, "y": curve.y_K, "low": curve.low_K, "high": curve.high_K})
     tokens_N2 = main.population.lengths_N.astype(float)
-    lengths = grouped(targets, tokens_N2)
+    lengths = property_by_group(targets, tokens_N2)
     edges_K1 = _edges(float(tokens_N2.min()), longest)
     by_length = [
-        pd.DataFrame({"x": edges_K1[:-1], "y": shares(x_G, edges_K1)}).assign(
+        pd.DataFrame({"x": edges_K1[:-1], "y": histogram_shares(x_G, edges_K1)}).assign(
             panel="b", series=name
         )
         for name, x_G in lengths.items()
@@ -232,13 +240,13 @@ def draw_fig06(recipes: SweepResults) -> FigureResult:
         ),
         figure=figure,
         claims=(
-            rises(FIG06_STATEMENTS[0], "step", targets, seen_TxN2),
-            rises(FIG06_STATEMENTS[1], "length", targets, [tokens_N2] * len(targets)),
+            claim_rises(FIG06_STATEMENTS[0], "step", targets, seen_TxN2),
+            claim_rises(FIG06_STATEMENTS[1], "length", targets, [tokens_N2] * len(targets)),
         ),
         notes=(
             f"(a) shows {len(some):,} of the {len(step_P):,} pairs of a target and a member, and means of all of them "
             "in bins of steps.",
-            f"{groups_said(targets, main)} {at_most:.1%} of the samples are cut at {longest:,} tokens.",
+            f"{groups_note(targets, main)} {at_most:.1%} of the samples are cut at {longest:,} tokens.",
         ),
     )
 
@@ -280,7 +288,7 @@ _CURVE_BINS, _HISTOGRAM_BINS = 400, 40
 
 def draw_fig21(recipes: SweepResults) -> FigureResult:
     """Sorted means with a band of one deviation, and histograms of both."""
-    columns = io.samples(recipes["fixed-140M"].folder, _FIG21_COLUMNS, PROBABILITY_TABLE)
+    columns = io.read_samples(recipes["fixed-140M"].recipe_dir, _FIG21_COLUMNS, PROBABILITY_TABLE)
     known_N = columns["targets"] > 1
     mean_S, std_S = columns["mean"][known_N], columns["std"][known_N]
     order_S = np.argsort(mean_S, kind="stable")
@@ -354,7 +362,7 @@ def draw_fig31(recipes: SweepResults) -> FigureResult:
     main = recipes["main"]
     targets, population = target_posteriors(main), main.population
     tfidf_N2, unk_N2 = population.column("tfidf"), population.column("unk").astype(float)
-    tfidf, unk = (grouped(targets, x_N2) for x_N2 in (tfidf_N2, unk_N2))
+    tfidf, unk = (property_by_group(targets, x_N2) for x_N2 in (tfidf_N2, unk_N2))
     # the highest hundredth would leave no room for the others
     edges_K1 = np.linspace(np.nanmin(tfidf_N2), np.nanquantile(tfidf_N2, 0.99), _TFIDF_BINS + 1)
     figure = plotting.new_figure(10.2, 4.2)
@@ -364,7 +372,7 @@ def draw_fig31(recipes: SweepResults) -> FigureResult:
     left.legend(loc="upper right")
     counted = _draw_unknown(right, unk)
     parts = [
-        pd.DataFrame({"x": edges_K1[:-1], "y": shares(x_G, edges_K1)}).assign(
+        pd.DataFrame({"x": edges_K1[:-1], "y": histogram_shares(x_G, edges_K1)}).assign(
             panel="a", series=name
         )
         for name, x_G in tfidf.items()
@@ -374,11 +382,11 @@ def draw_fig31(recipes: SweepResults) -> FigureResult:
         data=pd.concat([*parts, counted.assign(panel="b")]),
         figure=figure,
         claims=(
-            rises(FIG31_STATEMENTS[0], "mean TF-IDF", targets, [tfidf_N2] * len(targets)),
+            claim_rises(FIG31_STATEMENTS[0], "mean TF-IDF", targets, [tfidf_N2] * len(targets)),
             _unknown(targets, unk_N2 > 0),
         ),
         notes=(
-            groups_said(targets, main),
+            groups_note(targets, main),
             f"{having:,} of {len(unk_N2):,} samples have an unknown token. The hundredth of the samples with the "
             "highest TF-IDF lies beyond the axis.",
         ),
@@ -393,11 +401,11 @@ def _unknown(targets: Sequence[Target], has_N2: np.ndarray) -> Claim:
         if min(has_S.sum(), (~has_S).sum()) < _FEWEST:
             return claim_untested(
                 FIG31_STATEMENTS[1],
-                f"{has_S.sum():,} of {len(has_S):,} members of {target.row} have an unknown token",
+                f"{has_S.sum():,} of {len(has_S):,} members of {target.model} have an unknown token",
             )
         more_T.append(target.posterior_S[has_S].mean() - target.posterior_S[~has_S].mean())
     said = "posterior of members with an unknown token less of those without"
-    return claim_greater(FIG31_STATEMENTS[1], said, mean(np.array(more_T)))
+    return claim_greater(FIG31_STATEMENTS[1], said, mean_estimate(np.array(more_T)))
 
 
 def _draw_unknown(axes: Axes, unk: Mapping[str, np.ndarray]) -> pd.DataFrame:
@@ -416,7 +424,7 @@ def _draw_unknown(axes: Axes, unk: Mapping[str, np.ndarray]) -> pd.DataFrame:
         )
         found.append(pd.DataFrame({"series": name, "x": at_least_K, "y": share_K}))
     axes.set_xticks(at_least_K, [f"≥ {k}" for k in at_least_K])
-    plotting.percent_axis(axes)
+    plotting.use_percent_axis(axes)
     axes.set(
         xlabel="Unknown tokens of a sample",
         ylabel="Share of the group",

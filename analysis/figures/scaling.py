@@ -8,8 +8,16 @@ import pandas as pd
 
 from analysis import attacks, compare, plotting
 from analysis.attacks import AttackResult, read_attack
-from analysis.compare import Claim, claim_all, claim_equivalent, claim_greater, compared, mean
-from analysis.io import RecipeResults, SweepResults, percent, size_of
+from analysis.compare import (
+    Claim,
+    claim_all,
+    claim_equivalent,
+    claim_greater,
+    mean_estimate,
+    recipe_difference,
+)
+from analysis.formatting import percent, size_label
+from analysis.io import RecipeResults, SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure
 from lm_mia.config.needs import Need
 
@@ -28,37 +36,47 @@ def draw_fig02(recipes: SweepResults) -> FigureResult:
     count = attacks.common_references(some)
     found = [(recipe, read_attack(recipe, references=count)) for recipe in some]
     lines = [
-        plotting.Line(f"{size_of(recipe)}, {recipe.samples:,} samples", one)
+        plotting.RocCurve(f"{size_label(recipe)}, {recipe.samples:,} samples", one)
         for recipe, one in found
     ]
     figure = plotting.new_figure(10.4, 4.4)
     left, right = figure.subplots(1, 2)
     plotting.draw_roc(left, lines, "(a) ROC")
-    plotting.at_rates(right, found, "(b) TPR at fixed FPR")
-    auc = {size_of(recipe): one.auc_T for recipe, one in found}
+    plotting.draw_tpr_by_size(right, found, "(b) TPR at fixed FPR")
+    auc = {size_label(recipe): one.auc_T for recipe, one in found}
     level = 1 - 0.05 / max(len(some) - 1, 1)  # any step may show it
     steps = [
-        (f"AUC at {size_of(b)} less at {size_of(a)}", compared(b, a, count, level=level))
+        (
+            f"AUC at {size_label(b)} less at {size_label(a)}",
+            recipe_difference(b, a, count, level=level),
+        )
         for a, b in itertools.pairwise(some)
     ]
     return FigureResult(
-        data=plotting.data([("", lines)]),
+        data=plotting.panels_frame([("", lines)]),
         figure=figure,
         claims=(
             claim_all(
                 FIG02_STATEMENTS[0],
-                [claim_greater("", f"AUC at {s} less 0.5", mean(x - 0.5)) for s, x in auc.items()],
+                [
+                    claim_greater("", f"AUC at {s} less 0.5", mean_estimate(x - 0.5))
+                    for s, x in auc.items()
+                ],
             ),
             claim_all(
                 FIG02_STATEMENTS[1],
-                [claim_greater("", f"0.7 less AUC at {s}", mean(0.7 - x)) for s, x in auc.items()],
+                [
+                    claim_greater("", f"0.7 less AUC at {s}", mean_estimate(0.7 - x))
+                    for s, x in auc.items()
+                ],
             ),
             compare.claim_up_and_down(FIG02_STATEMENTS[2], steps),
         ),
         ours={
-            name: plotting.auc_of(one) for (name, _), (_, one) in zip(family, found, strict=True)
+            name: plotting.auc_mean_std(one)
+            for (name, _), (_, one) in zip(family, found, strict=True)
         },
-        notes=(f"Attacks use {count} references.", plotting.left_out(lines)),
+        notes=(f"Attacks use {count} references.", plotting.curves_note(lines)),
     )
 
 
@@ -79,45 +97,51 @@ def draw_fig04(recipes: SweepResults) -> FigureResult:
     count = attacks.common_references(some)
     data = [(recipe, read_attack(recipe, references=count)) for recipe in by_data]
     size = [(recipe, read_attack(recipe, references=count)) for recipe in by_size]
-    lines = [plotting.Line(f"{recipe.samples:,} samples", one) for recipe, one in data]
-    models = [plotting.Line(size_of(recipe), one) for recipe, one in size]
+    lines = [plotting.RocCurve(f"{recipe.samples:,} samples", one) for recipe, one in data]
+    models = [plotting.RocCurve(size_label(recipe), one) for recipe, one in size]
     figure = plotting.new_figure(10.4, 4.4)
     left, right = figure.subplots(1, 2)
-    plotting.draw_roc(left, lines, f"(a) {size_of(by_data[0])} on different data")
-    plotting.at_rates(right, size, f"(b) Models on the same {by_size[0].samples:,} samples")
+    plotting.draw_roc(left, lines, f"(a) {size_label(by_data[0])} on different data")
+    plotting.draw_tpr_by_size(right, size, f"(b) Models on the same {by_size[0].samples:,} samples")
     level = 1 - 0.05 / max(len(data) - 1, 1)  # any step may show it
     steps = [
         (
             f"AUC on {new.samples:,} less on {old.samples:,} samples",
-            compared(new, old, count, level=level),
+            recipe_difference(new, old, count, level=level),
         )
         for (old, _), (new, _) in itertools.pairwise(data)
     ]
     return FigureResult(
         data=pd.concat(
-            [line.data().assign(panel=p) for p, of in (("a", lines), ("b", models)) for line in of]
+            [
+                line.to_frame().assign(panel=p)
+                for p, of in (("a", lines), ("b", models))
+                for line in of
+            ]
         ),
         figure=figure,
         claims=(compare.claim_up_and_down(FIG04_STATEMENTS[0], steps), *_of_sizes(by_size, count)),
-        ours={"highest": max(plotting.auc_of(one) for _, one in data)},
-        notes=(f"Attacks use {count} references.", plotting.left_out([*lines, *models])),
+        ours={"highest": max(plotting.auc_mean_std(one) for _, one in data)},
+        notes=(f"Attacks use {count} references.", plotting.curves_note([*lines, *models])),
     )
 
 
 def _of_sizes(size: Sequence[RecipeResults], count: int) -> tuple[Claim, ...]:
     small, large = size[0], size[-1]
-    ends = f"at {size_of(large)} less at {size_of(small)}"
+    ends = f"at {size_label(large)} less at {size_label(small)}"
     fewest = min(recipe.samples for recipe in size)
     rates = [f for f in small.config.attack.fprs if 10 / fewest <= f <= 0.2]
     return (
-        claim_greater(FIG04_STATEMENTS[1], f"AUC {ends}", compared(large, small, count)),
+        claim_greater(FIG04_STATEMENTS[1], f"AUC {ends}", recipe_difference(large, small, count)),
         claim_all(
             FIG04_STATEMENTS[2],
             [
                 claim_greater(
                     "",
                     f"TPR at an FPR of {percent(rate)} {ends}",
-                    compared(large, small, count, functools.partial(AttackResult.tpr_T, fpr=rate)),
+                    recipe_difference(
+                        large, small, count, functools.partial(AttackResult.tpr_T, fpr=rate)
+                    ),
                 )
                 for rate in rates
             ],
@@ -127,8 +151,8 @@ def _of_sizes(size: Sequence[RecipeResults], count: int) -> tuple[Claim, ...]:
             [
                 claim_greater(
                     "",
-                    f"AUC at {size_of(new)} less at {size_of(old)}",
-                    compared(new, old, count),
+                    f"AUC at {size_label(new)} less at {size_label(old)}",
+                    recipe_difference(new, old, count),
                 )
                 for old, new in itertools.pairwise(size)
             ],
@@ -148,22 +172,22 @@ def draw_fig16(recipes: SweepResults) -> FigureResult:
     with_all, without = (read_attack(recipe, references=count) for recipe in (main, distinct))
     tokens = distinct.config.population.distinct_prefix_tokens
     lines = [
-        plotting.Line("All samples", with_all, plotting.BLUE),
-        plotting.Line(
+        plotting.RocCurve("All samples", with_all, plotting.BLUE),
+        plotting.RocCurve(
             f"No two of the same {tokens} first tokens", without, plotting.VERMILLION, "--"
         ),
     ]
-    gain = compared(main, distinct, count)
+    gain = recipe_difference(main, distinct, count)
     what = "AUC with all samples less without those that begin alike"
     return FigureResult(
-        data=plotting.data([("", lines)]),
-        figure=plotting.roc(lines),
+        data=plotting.panels_frame([("", lines)]),
+        figure=plotting.roc_figure(lines),
         claims=(claim_equivalent(FIG16_STATEMENTS[0], what, gain, MARGIN),),
-        ours={"all": plotting.auc_of(with_all), "distinct": plotting.auc_of(without)},
+        ours={"all": plotting.auc_mean_std(with_all), "distinct": plotting.auc_mean_std(without)},
         notes=(
             f"Attacks use {count} references. The two populations are drawn from one corpus and differ in their "
             "samples.",
-            plotting.left_out(lines),
+            plotting.curves_note(lines),
         ),
     )
 

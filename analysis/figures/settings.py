@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from analysis import figures, io
+from analysis import figures, formatting, io
 from analysis.io import RecipeResults, SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure
 from lm_mia.config import Config, load
@@ -38,7 +38,7 @@ def draw_tab07(recipes: SweepResults) -> FigureResult:
         for (name, (of, c)), r in zip(asked.items(), here, strict=True)
     ]
     cells = [
-        (f"{c.population.samples // 2:,}", c.model.size, "; ".join(_otherwise(c)), *_here(r))
+        (f"{c.population.samples // 2:,}", c.model.size, "; ".join(_departures(c)), *_here(r))
         for (_, c), r in zip(asked.values(), here, strict=True)
     ]
     index = pd.Index([", ".join(of) for of, _ in asked.values()], name="Figures")
@@ -66,7 +66,7 @@ def published_setting() -> dict[str, tuple[list[str], Config]]:
     return found
 
 
-def _otherwise(c: Config) -> Iterator[str]:
+def _departures(c: Config) -> Iterator[str]:
     """In words, what is not by default, as the note of the table says."""
     a, o, t = c.attack, c.optimizer, c.train
     if a.references - a.targets != 128:
@@ -96,11 +96,15 @@ def _here(recipe: RecipeResults | None) -> tuple[str, str, str]:
         return "–", "–", "–"
     m = recipe.config.model
     try:
-        counts = zip(recipe.divided, ("references", "targets", "replicas"), strict=True)
-        models = ", ".join(f"{len(rows)} {kind}" for rows, kind in counts if rows) or "none yet"
+        counts = {
+            "references": len(recipe.references),
+            "targets": len(recipe.targets),
+            "replicas": len(recipe.replicas),
+        }
+        models = ", ".join(f"{n} {role}" for role, n in counts.items() if n) or "none yet"
     except io.MissingModelsError:
         models = "not attacked yet"
-    return f"{recipe.samples:,}", f"{io.size_of(recipe)} ({m.layers}x{m.width})", models
+    return f"{recipe.samples:,}", f"{formatting.size_label(recipe)} ({m.layers}x{m.width})", models
 
 
 def _facts(c: Config) -> dict[str, object]:

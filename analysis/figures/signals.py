@@ -18,16 +18,16 @@ def draw_fig08(recipes: SweepResults) -> FigureResult:
     loss = read_attack(main, references=count)
     logit = read_attack(main, references=count, observed="target_logit")
     lines = [
-        plotting.Line("Loss", loss, plotting.BLUE),
-        plotting.Line("Logit", logit, plotting.VERMILLION, "--"),
+        plotting.RocCurve("Loss", loss, plotting.BLUE),
+        plotting.RocCurve("Logit", logit, plotting.VERMILLION, "--"),
     ]
     gain = difference(loss.auc_T, logit.auc_T, paired=True)
     return FigureResult(
-        data=plotting.data([("", lines)]),
-        figure=plotting.roc(lines),
+        data=plotting.panels_frame([("", lines)]),
+        figure=plotting.roc_figure(lines),
         claims=(claim_greater(FIG08_STATEMENTS[0], "AUC on the loss less on the logit", gain),),
-        ours={"loss": plotting.auc_of(loss), "logit": plotting.auc_of(logit)},
-        notes=(f"Attacks use {count} references.", plotting.left_out(lines)),
+        ours={"loss": plotting.auc_mean_std(loss), "logit": plotting.auc_mean_std(logit)},
+        notes=(f"Attacks use {count} references.", plotting.curves_note(lines)),
     )
 
 

@@ -10,11 +10,11 @@ from matplotlib.axes import Axes
 from analysis import attacks, io, plotting, tables
 from analysis.attacks import common_references, read_attack, with_equal_models
 from analysis.compare import Claim, claim_all, claim_greater, claim_untested, difference
-from analysis.io import REPLICA_SIZES, SweepResults, fewest_references, percent, size_of, titled
-from analysis.notes import spread
+from analysis.formatting import percent, size_label, size_title
+from analysis.io import REPLICA_SIZES, SweepResults, fewest_references
+from analysis.notes import replicas_note
 from analysis.paper_figure import FigureResult, PaperFigure
-from analysis.plotting import Line, by_target, panels
-from lm_mia import stats
+from analysis.plotting import RocCurve, per_target_frame, roc_panels
 from lm_mia.config.needs import Need
 
 
@@ -24,15 +24,17 @@ def _every_target(recipes: SweepResults, family: str) -> FigureResult:
     count = common_references(some)
     titled = [
         (
-            f"({letter}) {size_of(recipe)}, {recipe.samples:,} samples",
-            [Line(size_of(recipe), read_attack(recipe, references=count))],
+            f"({letter}) {size_label(recipe)}, {recipe.samples:,} samples",
+            [RocCurve(size_label(recipe), read_attack(recipe, references=count))],
         )
         for letter, recipe in zip(string.ascii_lowercase, some, strict=False)
     ]
-    frames = [by_target(line.found, size=line.label, references=count) for _, [line] in titled]
+    frames = [
+        per_target_frame(line.result, size=line.label, references=count) for _, [line] in titled
+    ]
     return FigureResult(
         data=pd.concat(frames, ignore_index=True),
-        figure=panels(titled, columns=2 if len(titled) in (2, 4) else 3, every=True),
+        figure=roc_panels(titled, columns=2 if len(titled) in (2, 4) else 3, per_target=True),
         notes=(f"A line is a target. Attacks use {count} references.",),
     )
 
@@ -51,11 +53,11 @@ def draw_fig20(recipes: SweepResults) -> FigureResult:
     grid = figure.subplots(len(some), len(counts), squeeze=False, sharex=True, sharey=True)
     frames, grows = [], []
     for recipe, row in zip(some, grid, strict=True):
-        name, found = size_of(recipe), [read_attack(recipe, references=c) for c in counts]
+        name, found = size_label(recipe), [read_attack(recipe, references=c) for c in counts]
         for axes, one in zip(row, found, strict=True):
-            plotting.draw_targets(axes, [plotting.Line("", one)], low=low)
+            plotting.draw_roc_per_target(axes, [plotting.RocCurve("", one)], low=low)
             axes.set(xlabel="", ylabel="")
-            frames.append(plotting.by_target(one, size=name, references=one.references))
+            frames.append(plotting.per_target_frame(one, size=name, references=one.references))
         row[0].set_ylabel(name)
         gain = difference(found[-1].auc_T, found[0].auc_T, paired=True)
         what = f"AUC at {name} with {counts[-1]} less with {counts[0]} references"
@@ -82,17 +84,17 @@ def draw_fig24(recipes: SweepResults) -> FigureResult:
     count = fewest_references(list(of.values()))
     found = {size: read_attack(r, references=count, replicas=True) for size, r in of.items()}
     lines = {
-        titled(size, of[size]): plotting.Line("LiRA", found[size], plotting.BLUE)
+        size_title(size, of[size]): plotting.RocCurve("LiRA", found[size], plotting.BLUE)
         for size in REPLICA_SIZES
     }
     small, large = (found[size].auc_T for size in REPLICA_SIZES)
     gain = difference(large, small, paired=False, over="replicas of one target")
-    rows = [line.data().assign(series=title) for title, line in lines.items()]
+    rows = [line.to_frame().assign(series=title) for title, line in lines.items()]
     replicas = {size: len(found[size].auc_T) for size in REPLICA_SIZES}
-    told = {spread(n): None for n in replicas.values()}
+    told = {replicas_note(n): None for n in replicas.values()}
     return FigureResult(
         data=pd.concat(rows),
-        figure=plotting.panels([(title, [line]) for title, line in lines.items()]),
+        figure=plotting.roc_panels([(title, [line]) for title, line in lines.items()]),
         claims=(
             claim_greater(
                 FIG24_STATEMENTS[0], f"AUC of {REPLICA_SIZES[1]} less of {REPLICA_SIZES[0]}", gain
@@ -122,13 +124,13 @@ def draw_fig25(recipes: SweepResults) -> FigureResult:
     data, parts, replicas = [], [], []
     for (left, right), size in zip(grid, REPLICA_SIZES, strict=True):
         recipe = recipes[f"flip-{size}"]
-        threshold_TxF = _thresholds(recipe.folder)
-        rates = pd.DataFrame(tables.error_rates(recipe.folder)).set_index("fpr")
+        threshold_TxF = _thresholds(recipe.recipe_dir)
+        rates = pd.DataFrame(tables.read_error_rates(recipe.recipe_dir)).set_index("fpr")
         rows = rates[["tpr_mean", "tpr_std"]].join(_summary(threshold_TxF), how="inner")
         _panels(left, right, rows)
-        left.set_title(titled(size, recipe))
+        left.set_title(size_title(size, recipe))
         data.append(rows.reset_index().assign(size=size))
-        parts.append(_varies(size, threshold_TxF, attacks.lowest_rate(recipe)))
+        parts.append(_varies(size, threshold_TxF, attacks.lowest_resolved_fpr(recipe)))
         replicas.append(len(threshold_TxF))
     for axes in grid[-1]:
         axes.set_xlabel("False positive rate")
@@ -139,7 +141,7 @@ def draw_fig25(recipes: SweepResults) -> FigureResult:
         figure=figure,
         claims=(claim_all(FIG25_STATEMENTS[0], parts),),
         notes=(
-            *dict.fromkeys(map(spread, replicas)),
+            *dict.fromkeys(map(replicas_note, replicas)),
             "A threshold is drawn as the posterior of a sample whose score is the threshold.",
         ),
     )
@@ -147,7 +149,7 @@ def draw_fig25(recipes: SweepResults) -> FigureResult:
 
 def _thresholds(folder: Path) -> pd.DataFrame:
     """Posterior at the threshold: a row a replica, a column an FPR; without FPR 1, where all are called members."""
-    rows = pd.DataFrame(io.table(folder, "thresholds.csv", ("order_seed", "fpr", "threshold")))
+    rows = pd.DataFrame(io.read_table(folder, "thresholds.csv", ("order_seed", "fpr", "threshold")))
     rows["threshold"] = stats.posterior(rows["threshold"].to_numpy(float))
     return rows[rows["fpr"] < 1].pivot(index="order_seed", columns="fpr", values="threshold")
 
@@ -174,7 +176,7 @@ def _panels(left: Axes, right: Axes, rows: pd.DataFrame) -> None:
     low, high = rows["threshold_25"], rows["threshold_75"]
     right.vlines(fpr, low, high, color=plotting.SKY, linewidth=7, label="Middle half")
     right.plot(fpr, rows["threshold_50"], "_", color=plotting.BLACK, ms=9, mew=1.6, label="Median")
-    shown = plotting.labelled(fpr.tolist())
+    shown = plotting.separated_ticks(fpr.tolist())
     for axes in (left, right):
         axes.set(xscale="log", ylim=(0, 1.02))
         axes.set_xticks(shown, [percent(f) for f in shown])

@@ -18,7 +18,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from scipy import stats
 
-from analysis import attacks, io, plotting
+from analysis import attacks, formatting, io, plotting
 from analysis.attacks import read_attack
 from analysis.compare import (
     Claim,
@@ -26,11 +26,12 @@ from analysis.compare import (
     claim_equivalent,
     claim_greater,
     claim_untested,
-    compared,
     difference,
-    mean,
+    mean_estimate,
+    recipe_difference,
 )
-from analysis.io import MissingModelsError, RecipeResults, Record, SweepResults, size_of
+from analysis.formatting import size_label
+from analysis.io import MissingModelsError, RecipeResults, Record, SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure
 from lm_mia import config
 from lm_mia.config.needs import LossNeed, Need
@@ -60,11 +61,11 @@ class Log:
 
 def read_log(folder: Path) -> Log:
     """The log of a recipe."""
-    facts = io.flip_facts(folder)
+    facts = io.read_flip_facts(folder)
     order = [*facts["reference_models"], *facts["replica_models"]]
     names = set(order)
     train, trained, scored, validated = (
-        [e for e in io.events(folder, kind) if e.get("row") in names]
+        [e for e in io.read_events(folder, kind) if e.get("row") in names]
         for kind in ("train", "row_trained", "row_scored", "validation")
     )
     scored = [e for e in scored if e.get("last", True)]
@@ -171,12 +172,12 @@ def _lines(axes: Axes, lines: Mapping[str, tuple[str, Curve]], epoch_steps: floa
     axes.legend(handles=handles, loc="upper right")
 
 
-def run_figures(folder: Path) -> dict[str, Figure | None]:
+def recipe_figures(folder: Path) -> dict[str, Figure | None]:
     """The figure of a workdir; None if the log has no training events of its rows."""
     log = read_log(folder)
     if not log.curves:
         return {"training": None}
-    epochs = io.run(folder)["config"]["train"]["epochs"]
+    epochs = io.read_run_record(folder)["config"]["train"]["epochs"]
     return {"training": draw_losses(log.curves, log.steps / epochs, log.validation)}
 
 
@@ -185,7 +186,7 @@ FIG15_STATEMENTS = (
     "Every step up in size ends with a lower validation loss.",
     "The AUC hardly depends on these settings of the optimizer.",
 )
-SCHEDULES: dict[str, tuple[str, str, plotting.Dash]] = {
+SCHEDULES: dict[str, tuple[str, str, plotting.LineStyle]] = {
     "main": ("Cosine", plotting.BLUE, "-"),
     "schedule-linear": ("Linear", plotting.ORANGE, "--"),
     "schedule-nodecay": ("Cosine, no weight decay", plotting.GREEN, "-."),
@@ -203,38 +204,37 @@ def draw_fig15(recipes: SweepResults) -> FigureResult:
     count = attacks.common_references(some)
     found = [read_attack(recipe, references=count) for recipe in some]
     lines = [
-        plotting.Line(label, one, color, dash)
+        plotting.RocCurve(label, one, color, dash)
         for (label, color, dash), one in zip(SCHEDULES.values(), found, strict=True)
     ]
     figure = plotting.new_figure(10.4, 4.4)
     left, right = figure.subplots(1, 2)
     for (recipe, loss), shade in zip(losses.items(), plotting.shades(len(losses)), strict=True):
-        _draw_loss(left, loss, f"{size_of(recipe)}, {recipe.samples:,} samples", shade)
+        _draw_loss(left, loss, f"{size_label(recipe)}, {recipe.samples:,} samples", shade)
     left.set(xlabel="Share of training", ylabel="Validation loss (nats a token)")
     left.set_title("(a) Compute-optimal training")
     if losses:
         left.legend(fontsize=8.5)
-    plotting.draw_roc(right, lines, f"(b) LiRA at {size_of(some[0])}")
-    table = [frame.assign(panel="a", series=size_of(recipe)) for recipe, frame in losses.items()]
+    plotting.draw_roc(right, lines, f"(b) LiRA at {size_label(some[0])}")
+    table = [frame.assign(panel="a", series=size_label(recipe)) for recipe, frame in losses.items()]
     return FigureResult(
-        data=pd.concat([*table, *(line.data().assign(panel="b") for line in lines)]),
+        data=pd.concat([*table, *(line.to_frame().assign(panel="b") for line in lines)]),
         figure=figure,
         claims=(_lower(losses), _same(some, count)),
-        ours={name: plotting.auc_of(one) for name, one in zip(SCHEDULES, found, strict=True)},
+        ours={name: plotting.auc_mean_std(one) for name, one in zip(SCHEDULES, found, strict=True)},
         notes=(
             f"Attacks use {count} references. Bands of (a) are one standard deviation over rows; each size is "
             "validated on samples of its own, whose choice is not in the interval. "
             f"Sizes with validation losses: {len(losses)} of {len(sizes)}.",
-            plotting.left_out(lines),
+            plotting.curves_note(lines),
         ),
     )
 
 
 def validation(recipe: RecipeResults) -> pd.DataFrame:
     """Rows (row, share, loss_nats): the validation losses of references and targets over their training, if any."""
-    references, targets, _ = recipe.divided
-    names = {str(row) for row in (*references, *targets)}
-    events = [e for e in io.events(recipe.folder, "validation") if e.get("row") in names]
+    names = {str(model) for model in (*recipe.references, *recipe.targets)}
+    events = [e for e in io.read_events(recipe.recipe_dir, "validation") if e.get("row") in names]
     total = config.total_steps(recipe.config)
     found = [
         {"row": row, "share": step / total, "loss_nats": loss}
@@ -258,7 +258,7 @@ def _lower(losses: Mapping[RecipeResults, pd.DataFrame]) -> Claim:
     if len(losses) < 2:
         return claim_untested(FIG15_STATEMENTS[0], f"{len(losses)} sizes have validation losses")
     ends = [
-        (size_of(recipe), loss.loc[loss["share"] == 1, "loss_nats"].to_numpy())
+        (size_label(recipe), loss.loc[loss["share"] == 1, "loss_nats"].to_numpy())
         for recipe, loss in losses.items()
     ]
     steps = [
@@ -276,7 +276,10 @@ def _same(some: Sequence[RecipeResults], count: int) -> Claim:
     _, *labels = (label for label, *_ in SCHEDULES.values())
     parts = [
         claim_equivalent(
-            "", f"AUC, {label.lower()}, less cosine", compared(recipe, some[0], count), MARGIN
+            "",
+            f"AUC, {label.lower()}, less cosine",
+            recipe_difference(recipe, some[0], count),
+            MARGIN,
         )
         for label, recipe in zip(labels, some[1:], strict=True)
     ]
@@ -324,7 +327,7 @@ def draw_fig32(recipes: SweepResults) -> FigureResult:
         claim_greater(
             "",
             f"mean loss of all samples under {a.size} less that under {b.size}, nats a token",
-            mean(a.mean_R[:-1] - b.mean_R[:-1], "pairs of references"),
+            mean_estimate(a.mean_R[:-1] - b.mean_R[:-1], "pairs of references"),
         )
         for a, b in pairwise(found)
     ]
@@ -342,22 +345,22 @@ def draw_fig32(recipes: SweepResults) -> FigureResult:
 
 def _shared_rows(family: Sequence[RecipeResults]) -> tuple[list[ModelSeeds], ModelSeeds]:
     """(references, one target) that all sizes have; MissingModelsError without them."""
-    if lacking := [r.name for r in family if len(r.divided[0]) < 4 or not r.divided[1]]:
+    if lacking := [r.name for r in family if len(r.references) < 4 or not r.targets]:
         raise MissingModelsError(f"too few references or no target of {', '.join(lacking)}")
-    references = family[0].divided[0][: io.fewest_references(family)]
-    target = family[0].divided[1][0]
-    if any(not {*references, target} <= {*r.divided[0], *r.divided[1]} for r in family):
+    references = family[0].references[: io.fewest_references(family)]
+    target = family[0].targets[0]
+    if any(not {*references, target} <= {*r.references, *r.targets} for r in family):
         raise MissingModelsError("fixed-...: rows of some sizes are of other subsets, or absent")
     return references, target
 
 
 def _losses(recipe: RecipeResults, rows: Sequence[ModelSeeds], ids_3: np.ndarray) -> Losses:
     """Reads tables/sample_losses.csv; MissingModelsError if it lacks some of the models or samples."""
-    if not io.has(recipe.folder, "sample_losses.csv"):
+    if not io.has_table(recipe.recipe_dir, "sample_losses.csv"):
         raise MissingModelsError(
             f"{recipe.name}: no losses of samples; run lm-mia attack with this figure"
         )
-    lines = pd.DataFrame(io.table(recipe.folder, "sample_losses.csv", LOSS_COLUMNS))
+    lines = pd.DataFrame(io.read_table(recipe.recipe_dir, "sample_losses.csv", LOSS_COLUMNS))
     by_model = lines.pivot(index="model", columns="sample")
     try:
         loss, member, mean = (by_model[n].loc[[*map(str, rows)], ids_3] for n in LOSS_COLUMNS[2:])
@@ -366,7 +369,7 @@ def _losses(recipe: RecipeResults, rows: Sequence[ModelSeeds], ids_3: np.ndarray
             f"{recipe.name}: its tables lack losses of some models or samples; run lm-mia attack with this figure"
         ) from None
     return Losses(
-        io.size_of(recipe),
+        formatting.size_label(recipe),
         loss.to_numpy(float),
         member.to_numpy(bool),
         mean.to_numpy(float)[:, 0],

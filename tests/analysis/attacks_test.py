@@ -21,31 +21,36 @@ def of(samples: int, *fprs: float) -> Any:
 
 
 def test_the_lowest_rate_has_ten_non_members():
-    assert attacks.lowest_rate(of(1_000, 0.001, 0.01, 0.1)) == 0.01  # exactly ten
-    assert attacks.lowest_rate(of(999, 0.001, 0.01, 0.1)) == 0.1
-    assert attacks.lowest_rate(of(20, 0.001, 0.01, 0.1)) == 0.1  # none has: the highest
+    assert attacks.lowest_resolved_fpr(of(1_000, 0.001, 0.01, 0.1)) == 0.01  # exactly ten
+    assert attacks.lowest_resolved_fpr(of(999, 0.001, 0.01, 0.1)) == 0.1
+    assert attacks.lowest_resolved_fpr(of(20, 0.001, 0.01, 0.1)) == 0.1  # none has: the highest
 
 
 def test_a_rate_that_rmia_cannot_reach_is_a_quarter_of_its_highest_share():
-    assert attacks.rmia_unreached(of(1_000, 0.001, 0.01, 0.1), 250) == 0.001  # exactly 1 / (4 |Z|)
-    assert attacks.rmia_unreached(of(1_000, 0.001, 0.01, 0.1), 25) == 0.01
     assert (
-        attacks.rmia_unreached(of(1_000, 0.001, 0.01, 0.1), 10_000) == 0.001
+        attacks.unresolved_rmia_fpr(of(1_000, 0.001, 0.01, 0.1), 250) == 0.001
+    )  # exactly 1 / (4 |Z|)
+    assert attacks.unresolved_rmia_fpr(of(1_000, 0.001, 0.01, 0.1), 25) == 0.01
+    assert (
+        attacks.unresolved_rmia_fpr(of(1_000, 0.001, 0.01, 0.1), 10_000) == 0.001
     )  # none is: the lowest
 
 
 def test_the_rate_that_rmia_just_reaches_is_nearest_to_its_highest_share():
-    assert attacks.rmia_reached(of(1_000, 0.001, 0.01, 0.1), 100) == 0.01
+    assert attacks.resolved_rmia_fpr(of(1_000, 0.001, 0.01, 0.1), 100) == 0.01
     assert (
-        attacks.rmia_reached(of(1_000, 0.0, 0.01, 0.1), 20) == 0.1
+        attacks.resolved_rmia_fpr(of(1_000, 0.0, 0.01, 0.1), 20) == 0.1
     )  # 2 times 0.05, and 0.01 a fifth of it
-    assert attacks.rmia_reached(of(1_000, 0.001, 0.01), 10_000) == 0.001
+    assert attacks.resolved_rmia_fpr(of(1_000, 0.001, 0.01), 10_000) == 0.001
 
 
 def test_rmia_compares_with_the_papers_shares_of_the_population():
-    assert attacks.rmia_comparisons(of(2**19)) == [10_000, 30_000, 100_000, 300_000]
-    assert attacks.rmia_comparisons(of(1_024)) == [20, 59, 195, 586]
-    assert (attacks.rmia_compared(of(100)), attacks.rmia_compared(of(1_000))) == (200, 300)
+    assert attacks.rmia_sample_counts(of(2**19)) == [10_000, 30_000, 100_000, 300_000]
+    assert attacks.rmia_sample_counts(of(1_024)) == [20, 59, 195, 586]
+    assert (attacks.default_rmia_samples(of(100)), attacks.default_rmia_samples(of(1_000))) == (
+        200,
+        300,
+    )
 
 
 def test_recipes_alike_have_the_rows_of_the_smallest(recipes: Any):
@@ -54,10 +59,10 @@ def test_recipes_alike_have_the_rows_of_the_smallest(recipes: Any):
     narrow = dataclasses.replace(main, config=dataclasses.replace(main.config, attack=a))
     assert small.config.attack.references > 12
     alike = attacks.with_equal_models([narrow, small])
-    assert [len(r.divided[0]) for r in alike] == [10, 10]
-    targets = [[row.subset_seed for row in r.divided[1]] for r in alike]
+    assert [len(r.references) for r in alike] == [10, 10]
+    targets = [[row.subset_seed for row in r.targets] for r in alike]
     assert targets == [[10, 11], [10, 11]]
-    assert [r.folder for r in alike] == [main.folder, small.folder]
+    assert [r.recipe_dir for r in alike] == [main.folder, small.folder]
 
 
 def test_targets_are_attacked_with_the_references_before_them(recipes: Any):

@@ -20,16 +20,16 @@ NAN = float("nan")
 
 def test_the_mean_has_students_interval():
     values = np.array([0.1, 0.2, 0.4, 0.3])
-    found = compare.mean(values)
+    found = compare.mean_estimate(values)
     low, high = scipy.stats.t.interval(0.95, 3, values.mean(), scipy.stats.sem(values))
     assert (found.value, found.low, found.high) == pytest.approx((values.mean(), low, high))
     assert found.over == "4 targets"
 
 
 def test_one_value_has_no_interval_and_nan_is_no_value():
-    assert math.isnan(compare.mean(np.array([0.5, np.nan])).low)
-    assert compare.mean(np.array([0.5, np.nan])).value == 0.5
-    assert math.isnan(compare.mean(np.array([])).value)
+    assert math.isnan(compare.mean_estimate(np.array([0.5, np.nan])).low)
+    assert compare.mean_estimate(np.array([0.5, np.nan])).value == 0.5
+    assert math.isnan(compare.mean_estimate(np.array([])).value)
 
 
 def test_a_difference_is_paired_or_welchs():
@@ -74,7 +74,7 @@ def estimate(low: float, high: float) -> Any:
 def test_above(low: float, high: float, verdict: str):
     found = compare.claim_greater("It grows.", "gain", estimate(low, high))
     assert (found.statement, found.verdict) == ("It grows.", verdict)
-    assert ("the opposite" in found.said) == (high < 0)
+    assert ("the opposite" in found.finding) == (high < 0)
 
 
 @pytest.mark.parametrize(
@@ -115,14 +115,14 @@ def test_ties_of_a_few_targets_are_no_interval():
 
 def test_the_jackknife_of_a_mean_is_its_variance_by_groups():
     effect_G = np.random.default_rng(0).normal(size=JACKKNIFE_GROUPS)
-    variance, df = compare.jackknifed(16, lambda g: float(np.delete(effect_G, g).mean()))
+    variance, df = compare.jackknife_variance(16, lambda g: float(np.delete(effect_G, g).mean()))
     assert variance == pytest.approx(effect_G.var(ddof=1) / JACKKNIFE_GROUPS)
     assert df == JACKKNIFE_GROUPS - 1
 
 
 def test_a_difference_has_the_variance_of_targets_and_of_references(recipes: Any):
     small, large = (recipes[f"chinchilla-{size}"] for size in ("10M", "302M"))
-    found = compare.compared(large, small, 16)
+    found = compare.recipe_difference(large, small, 16)
     a, b = (attacks.read_attack(r, references=16).auc_T for r in (large, small))
     assert found.value == pytest.approx(float(a.mean() - b.mean()))
     assert found.over == "4 and 4 targets and their references"
@@ -151,8 +151,8 @@ def test_groups_are_whole_pairs_and_take_turns(recipes: Any):
     assert np.mean([p.auc_T.mean() for p in parts]) == pytest.approx(whole.auc_T.mean(), abs=0.05)
     with pytest.raises(io.MissingModelsError, match="too few for this attack"):
         attacks.read_attack(main, references=15, group_left_out=0)
-    assert math.isnan(compare.jackknifed(15, lambda g: 0.5)[0])
-    assert math.isnan(compare.jackknifed(16, lambda g: math.nan)[0])
+    assert math.isnan(compare.jackknife_variance(15, lambda g: 0.5)[0])
+    assert math.isnan(compare.jackknife_variance(16, lambda g: math.nan)[0])
 
 
 def test_tables_without_the_jackknife_are_not_taken_for_too_few_references(recipes: Any):
@@ -161,7 +161,7 @@ def test_tables_without_the_jackknife_are_not_taken_for_too_few_references(recip
     with pytest.raises(
         io.MissingModelsError, match=r"its tables lack lira_online with 14 references .* at step"
     ):
-        compare.compared(epochs, main, 16, steps=(epochs.step(3), 0))
+        compare.recipe_difference(epochs, main, 16, steps=(epochs.step(3), 0))
 
 
 class Drawn:
@@ -199,14 +199,14 @@ def test_an_interval_of_recipes_that_are_alike_has_0_in_it(
     for draw in range(100):
         new: Any = Drawn(rng, 16, 1_000 * draw)
         old: Any = Drawn(rng, 16, 1_000 * draw + (0 if paired else 500))
-        found = compare.compared(new, old, 16)
+        found = compare.recipe_difference(new, old, 16)
         missed += not found.low <= 0 <= found.high
     assert missed < 12
 
 
 def test_the_interval_is_fishers_with_the_deviation_for_ranks() -> None:
     x_N, y_N = np.array([1, 2, 3, 4, 5.0]), np.array([2, 1, 4, 3, 5.0])
-    found = compare.Trend.of(x_N, y_N)
+    found = compare.RankCorrelation.from_samples(x_N, y_N)
     assert found is not None
     assert found.r == pytest.approx(1 - 6 * 4 / (5 * 24))  # by the squares of differences of ranks
     far = scipy.stats.norm.ppf(0.975) * math.sqrt((1 + 0.8**2 / 2) / 2)
@@ -218,10 +218,10 @@ def test_the_interval_is_fishers_with_the_deviation_for_ranks() -> None:
 def test_infinite_numbers_have_ranks_and_missing_ones_are_left_out() -> None:
     x_N = np.array([-INF, 1, 2, INF, NAN, 3])
     y_N = np.array([0, 1, 2, 5, -77, NAN])
-    found = compare.Trend.of(x_N, y_N)
+    found = compare.RankCorrelation.from_samples(x_N, y_N)
     assert found is not None
     assert (found.r, found.low, found.high) == (1, 1, 1)
-    falling = compare.Trend.of(-x_N, y_N)
+    falling = compare.RankCorrelation.from_samples(-x_N, y_N)
     assert falling is not None
     assert falling.high == -1
 
@@ -231,34 +231,34 @@ def test_infinite_numbers_have_ranks_and_missing_ones_are_left_out() -> None:
     [([1, 1, 1, 1, 1], [1, 2, 3, 4, 5]), ([1, 2, 3, 4, 5], [INF] * 5), ([1, 2, 3], [1, 2, 3])],
 )
 def test_without_variation_there_is_no_trend(x: list[float], y: list[float]) -> None:
-    assert compare.Trend.of(np.array(x, float), np.array(y, float)) is None
+    assert compare.RankCorrelation.from_samples(np.array(x, float), np.array(y, float)) is None
 
 
 @pytest.mark.montecarlo
 def test_noise_has_no_trend_19_times_of_20() -> None:
     rng = np.random.default_rng(0)
-    found = [compare.Trend.of(*rng.normal(size=(2, 50))) for _ in range(1000)]
+    found = [compare.RankCorrelation.from_samples(*rng.normal(size=(2, 50))) for _ in range(1000)]
     assert 25 <= sum(trend is None or not trend.low <= 0 <= trend.high for trend in found) <= 75
 
 
 def test_bands_of_decisions_are_exact_and_of_shares_normal() -> None:
     x_N = np.arange(40.0)
-    found = compare.Curve.of(x_N, (x_N >= 20).astype(float), 2)
+    found = compare.BinnedMeans.from_samples(x_N, (x_N >= 20).astype(float), 2)
     assert found.x_K.tolist() == [9.5, 29.5]
     assert (found.y_K.tolist(), found.count_K.tolist()) == ([0, 1], [20, 20])
     assert found.high_K[0] == pytest.approx(1 - 0.025 ** (1 / 20))
     assert found.low_K[1] == pytest.approx(0.025 ** (1 / 20))
     share_N = np.tile([0.25, 0.75], 20)
-    found = compare.Curve.of(x_N, share_N, 2)
+    found = compare.BinnedMeans.from_samples(x_N, share_N, 2)
     far = scipy.stats.norm.ppf(0.975) * share_N[:20].std(ddof=1) / math.sqrt(20)
     assert found.low_K == pytest.approx([0.5 - far] * 2)
     assert found.high_K == pytest.approx([0.5 + far] * 2)
 
 
 def test_a_band_of_one_sample_is_not_known() -> None:
-    found = compare.Curve.of(np.array([1.0, 2.0]), np.array([0.5, 0.25]), 2)
+    found = compare.BinnedMeans.from_samples(np.array([1.0, 2.0]), np.array([0.5, 0.25]), 2)
     assert np.isnan(found.low_K).all()
-    assert len(compare.Curve.of(np.full(3, NAN), np.ones(3), 2).x_K) == 0
+    assert len(compare.BinnedMeans.from_samples(np.full(3, NAN), np.ones(3), 2).x_K) == 0
 
 
 UP, DOWN, FLAT, NONE = (
@@ -285,4 +285,4 @@ def test_up_and_down_takes_a_step_of_each(steps: list[Any], verdict: str):
         "It rises and falls.", [(f"step {i}", s) for i, s in enumerate(steps)]
     )
     assert claim.verdict == verdict
-    assert all(f"step {i}" in claim.said for i in range(len(steps)))
+    assert all(f"step {i}" in claim.finding for i in range(len(steps)))

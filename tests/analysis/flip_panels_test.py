@@ -15,6 +15,6 @@ def test_ccdf_counts_ties_and_leaves_nan_out() -> None:
 
 def test_points_of_the_flip_curves_are_those_of_one_fpr() -> None:
     rows = [{"fpr": f, "samples": n} for f, n in ((0.05, 20), (0.05, 21), (0.1, 9))]
-    assert flip_panels.bin_sizes(flip_panels.curves_at(rows, 0.05)) == (20, 21)
+    assert flip_panels.bin_sizes(flip_panels.rows_at_fpr(rows, 0.05)) == (20, 21)
     assert flip_panels.bin_sizes([]) == (0, 0)
-    assert math.isclose(plotting.labelled([0.05])[0], 0.05)
+    assert math.isclose(plotting.separated_ticks([0.05])[0], 0.05)

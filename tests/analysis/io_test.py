@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from synthetic_workdir import copy_workdir, write_workdir
 
-from analysis import attacks, io, recipe_part
+from analysis import attacks, io, recipe_section
 from lm_mia import config
 
 
@@ -40,8 +40,8 @@ def test_a_folder_of_no_recipe_is_told(tmp_path: Path):
 
 def test_recipes_are_chosen_by_any_of_their_names(folder: Path):
     found = io.read_recipes(folder, ["data-384", "fixed-140M"])
-    assert [r.name for r in found.all] == ["main", "data-384"]
-    assert "fixed-140M" in found.all[0].names
+    assert [r.name for r in found.recipes] == ["main", "data-384"]
+    assert "fixed-140M" in found.recipes[0].names
     with pytest.raises(io.WorkdirError, match=r"--recipe=data-38: .* try data-384 or "):
         io.read_recipes(folder, ["data-38"])
 
@@ -57,7 +57,7 @@ def test_events_are_those_of_the_recipe(tmp_path: Path):
         '{"event": "train", "recipe": "a", "step": 3}',
     ]
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
-    assert [e["step"] for e in io.events(recipe, "train")] == [1, 3]
+    assert [e["step"] for e in io.read_events(recipe, "train")] == [1, 3]
 
 
 def test_targets_stay_while_more_references_are_made(recipes: Any):
@@ -77,7 +77,7 @@ def test_two_recipes_of_one_name_are_told(recipes: Any, tmp_path: Path):
     # as a command leaves it that was stopped before it had a population
     unbuilt = dataclasses.replace(other, population_folder=tmp_path / "populations" / "c")
     found = io.SweepResults([one, unbuilt])
-    assert (found.all, found.unbuilt) == ([one], [unbuilt])
+    assert (found.recipes, found.without_population) == ([one], [unbuilt])
 
 
 def test_an_epoch_that_was_not_scored_is_said(recipes: Any):
@@ -97,7 +97,7 @@ def test_a_table_is_read_as_it_was_written(tmp_path: Path) -> None:
     text = 'a line\nand ""more"", with NaN'
     lines = ["fpr,id,none,text", "0.1,,,nan", f'0.30000000000000004,7,,"{text}"', "-inf,8,,x"]
     (tmp_path / "tables" / "x.csv").write_text("\n".join(lines) + "\n")
-    first, second, third = io.table(tmp_path, "x.csv", ("fpr", "id"))
+    first, second, third = io.read_table(tmp_path, "x.csv", ("fpr", "id"))
     assert first["fpr"] == 0.1
     assert math.isnan(first["id"])
     assert (second["fpr"], second["id"]) == (0.1 + 0.2, 7)
@@ -105,7 +105,7 @@ def test_a_table_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert second["text"] == text.replace('""', '"')
     assert third["fpr"] == -float("inf")
     with pytest.raises(io.WorkdirError, match=r"x\.csv has no column tpr; run lm-mia attack"):
-        io.table(tmp_path, "x.csv", ("fpr", "tpr"))
+        io.read_table(tmp_path, "x.csv", ("fpr", "tpr"))
 
 
 def test_tables_without_replicas_are_not_promised(finished: Path, tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_tables_without_replicas_are_not_promised(finished: Path, tmp_path: Path
     (copy / "config.json").write_text(json.dumps(stored))
     (copy / "tables" / "flips.json").unlink()
     with pytest.raises(io.WorkdirError, match=r"attack.replicas=0, and tables of decisions"):
-        io.flip_facts(copy)
+        io.read_flip_facts(copy)
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +130,7 @@ def test_the_page_says_which_score_point(finished: Path, tmp_path: Path) -> None
     facts = json.loads(path.read_text())
     path.write_text(json.dumps(facts | {"config": facts["config"] | {"step": 7}}))
     shown, plain = (
-        recipe_part.render(recipe_part.facts(recipe), defaultdict(str))
+        recipe_section.render(recipe_section.facts(recipe), defaultdict(str))
         for recipe in (folder, finished)
     )
     assert "16 replicas, as they were after step 7 of their training</dd>" in shown

@@ -16,30 +16,30 @@ FACTS: dict[str, Any] = {
 
 
 def test_models_that_are_missing_are_counted_by_role() -> None:
-    assert notes.missing_models(FACTS) == ""
-    text = notes.missing_models(FACTS | {"references": 126, "replicas": 125})
+    assert notes.missing_models_note(FACTS) == ""
+    text = notes.missing_models_note(FACTS | {"references": 126, "replicas": 125})
     assert "126 of 128 requested references and 125 of 128 requested replicas" in text
-    assert "128 of 128 requested references" in notes.missing_models(FACTS | {"replicas": 125})
+    assert "128 of 128 requested references" in notes.missing_models_note(FACTS | {"replicas": 125})
 
 
 def test_the_fewest_replicas_depend_on_the_level() -> None:
-    assert [notes.fewest_replicas(alpha) for alpha in (0.05, 0.01, 0.5)] == [6, 8, 3]
+    assert [notes.min_replicas_for_test(alpha) for alpha in (0.05, 0.01, 0.5)] == [6, 8, 3]
 
 
 def test_the_cutoff_is_that_of_the_tables() -> None:
-    text = notes.cutoff(FACTS)
+    text = notes.coin_flip_note(FACTS)
     assert "With 128 replicas" in text
     assert "when 52 to 76 of them" in text
     assert "a flip rate of 0.487 or more; the largest possible is 0.504" in text
-    text = notes.cutoff(FACTS | {"replicas": 4, "k_low": 0})
+    text = notes.coin_flip_note(FACTS | {"replicas": 4, "k_low": 0})
     assert "With 4 replicas the exact two-sided binomial test at level 0.05 has no power" in text
     assert text.endswith("6 or more replicas are needed.")
 
 
 def test_a_figure_of_replicas_says_what_its_numbers_are_over() -> None:
-    spread, references, left_out, cutoff = notes.of_replicas(FACTS)
+    spread, references, left_out, cutoff = notes.replica_notes(FACTS)
     assert "means over 128 replicas of one target" in spread
     assert references == "Every replica is attacked with the same 128 references."
     assert left_out.endswith("left out: 3.")
-    assert cutoff == notes.cutoff(FACTS)
-    assert len(notes.of_replicas(FACTS | {"left_out": 0, "replicas": 125})) == 3
+    assert cutoff == notes.coin_flip_note(FACTS)
+    assert len(notes.replica_notes(FACTS | {"left_out": 0, "replicas": 125})) == 3

@@ -16,7 +16,7 @@ import pytest
 from synthetic_figures import make, with_needs_alone
 from synthetic_workdir import Page, write_workdir
 
-from analysis import attacks, comparison, figure_part, page, plotting, published
+from analysis import attacks, comparison, figure_section, page, plotting, published
 from analysis.figures import MODULES, find
 from analysis.io import SweepResults, WorkdirError, read_recipes
 from lm_mia.errors import UserError
@@ -48,24 +48,24 @@ def test_a_figure_is_drawn(
 ):
     if name not in AS_PDF:
         monkeypatch.delitem(plotting.FORMATS, "pdf")
-    shown = figure_part.show(name, recipes, tmp_path)
+    shown = figure_section.make_section(name, recipes, tmp_path)
     assert shown.title
     assert shown.paper
     if name in NOT_HERE:
         assert "extraction" in shown.missing
         return
     assert shown.missing == ""
-    assert shown.drawn is not None
+    assert shown.result is not None
     data = pd.read_csv(tmp_path / "tables" / f"{name}.csv")
     assert len(data) > 0
     # The shared tables were made for all figures; those made for this one alone are enough, and say the same.
     alone = find(name).draw(with_needs_alone(name, recipes, tmp_path / "alone"))
-    pd.testing.assert_frame_equal(alone.data, shown.drawn.data)
-    assert (alone.claims, alone.notes) == (shown.drawn.claims, shown.drawn.notes)
+    pd.testing.assert_frame_equal(alone.data, shown.result.data)
+    assert (alone.claims, alone.notes) == (shown.result.claims, shown.result.notes)
     assert {c.statement for c in shown.claims} <= set(find(name).statements)
-    keys = published.numbers(name.partition("_")[0])
-    assert not keys or set(shown.drawn.ours) & set(keys) or name in OF_MORE_REFERENCES
-    if shown.drawn.figure is None:
+    keys = published.published_numbers(name.partition("_")[0])
+    assert not keys or set(shown.result.ours) & set(keys) or name in OF_MORE_REFERENCES
+    if shown.result.figure is None:
         assert (tmp_path / "tables" / f"{name}.tex").read_text().startswith(r"\begin{tabular}")
         assert (tmp_path / "tables" / f"{name}.md").read_text().startswith("| ")
         return
@@ -76,7 +76,7 @@ def test_a_figure_is_drawn(
 
 @pytest.mark.parametrize("name", MODULES)
 def test_a_figure_says_which_rows_it_lacks(name: str, tmp_path: Path):
-    shown = figure_part.show(name, SweepResults([]), tmp_path)
+    shown = figure_section.make_section(name, SweepResults([]), tmp_path)
     if name != "tab07_settings":  # of the configs alone
         assert shown.missing
         assert [c.verdict for c in shown.claims] == ["not tested"] * len(shown.claims)
@@ -171,7 +171,9 @@ def test_a_page_without_claims_has_no_table_of_them(linked: Path):
 def test_recipes_are_compared(linked: Path):
     shutil.rmtree(linked / "recipes" / "small")
     (linked / "recipes" / "small").mkdir()
-    shutil.copy(read_recipes(linked)["distinct"].folder / "config.json", linked / "recipes/small")
+    shutil.copy(
+        read_recipes(linked)["distinct"].recipe_dir / "config.json", linked / "recipes/small"
+    )
     stored = json.loads((linked / "recipes/small/config.json").read_text())
     stored |= {"names": ["small"], "population": "none"}
     (linked / "recipes/small/config.json").write_text(json.dumps(stored))
@@ -187,7 +189,7 @@ def test_recipes_are_compared(linked: Path):
     assert float(lines["fixed-10M"]["tpr_std"]) == pytest.approx(found.tpr_T(0.05).std(), abs=1e-12)
     assert lines["fixed-10M"]["coin_flip_members"] == ""
     assert [lines[n]["over"] for n in names] == ["targets", "targets", "replicas", ""]
-    tables = recipes["flip-140M"].folder / "tables"
+    tables = recipes["flip-140M"].recipe_dir / "tables"
     lira = pd.read_csv(tables / "attacks.csv").iloc[-1]
     assert float(lines["flip-140M"]["auc"]) == lira["auc_mean"]
     shares = pd.read_csv(tables / "flip_shares.csv")
@@ -200,7 +202,7 @@ def test_recipes_are_compared(linked: Path):
         assert (linked / "figures" / f"comparison.{suffix}").is_file()
     alts = [a["alt"] or "" for tag, a in shown.tags if tag == "img"]
     assert any("AUC on the left, true positive rate on the right" in alt for alt in alts)
-    figure = comparison.draw([comparison.measure(recipes[n]) for n in names[:3]])
+    figure = comparison.draw([comparison.summarize(recipes[n]) for n in names[:3]])
     assert figure is not None
     ticks = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert ticks == names[:3]
@@ -210,7 +212,7 @@ def test_a_recipe_without_tables_or_targets_shows_why(linked: Path, tmp_path: Pa
     shown, _ = write(linked, ["fixed-10M"])  # targets alone
     assert "Recipes compared" not in shown.words
     assert "AUC of LiRA on targets" in shown.words
-    assert page.answers(linked, ["fixed-10M"])[0].endswith("(4 targets, 16 references)")
+    assert page.summary_lines(linked, ["fixed-10M"])[0].endswith("(4 targets, 16 references)")
     stored = linked / "recipes" / "fixed-10M" / "config.json"
     settings = json.loads(stored.read_text())
     settings["config"]["attack"] |= {"targets": 0}
@@ -246,7 +248,7 @@ def test_two_replicas_and_one_attack_are_enough(tmp_path: Path):
     assert not (tmp_path / "w" / "figures" / "a-roc_attacks.png").exists()
     links = [a["href"] or "" for tag, a in shown.tags if tag == "a"]
     assert "figures/layers%3D4%2Cepochs%3D2-roc.pdf" in links
-    first, second, report = page.answers(tmp_path / "w", None)
+    first, second, report = page.summary_lines(tmp_path / "w", None)
     assert first.startswith("a: LiRA AUC 0.")
     assert "; too few replicas to tell which decisions are coin flips (2 replicas" in second
     assert report == f"report: {tmp_path / 'w' / 'report.html'}"
@@ -263,7 +265,7 @@ def test_answers_are_those_of_the_tables(tmp_path: Path):
     )
     shares = pd.read_csv(recipe / "tables" / "flip_shares.csv")
     coin = shares[(shares["bin"] == "coin flip") & np.isclose(shares["fpr"], 0.05)].iloc[0]
-    [line] = page.answers(tmp_path / "w", None)
+    [line] = page.summary_lines(tmp_path / "w", None)
     assert line == (
         f"demo: LiRA AUC {lira['auc_mean']:.3f} ± {lira['auc_std']:.3f} "
         f"(loss {loss['auc_mean']:.3f} ± {loss['auc_std']:.3f}), TPR {lira['tpr_at_0.05_mean']:.3f} at 5% FPR; "
@@ -274,9 +276,12 @@ def test_answers_are_those_of_the_tables(tmp_path: Path):
     report, newer = tmp_path / "w" / "report.html", recipe / "tables" / "flips.json"
     report.write_text("")
     os.utime(report, (newer.stat().st_atime, newer.stat().st_mtime - 9))
-    assert page.answers(tmp_path / "w", ["demo"])[1] == f"report: {report} (older than the tables)"
+    assert (
+        page.summary_lines(tmp_path / "w", ["demo"])[1]
+        == f"report: {report} (older than the tables)"
+    )
     newer.write_text("{}")
-    assert page.answers(tmp_path / "w", ["demo", "none"])[:2] == [
+    assert page.summary_lines(tmp_path / "w", ["demo", "none"])[:2] == [
         "demo: its tables cannot be read; run lm-mia attack again",
         "none: not attacked yet",
     ]
@@ -288,24 +293,24 @@ def test_answers_of_targets_are_those_of_the_comparison(linked: Path):
         line, _ = csv.DictReader(file)
     numbers = [float(line[name]) for name in ("auc", "auc_std", "tpr")]
     said = "fixed-10M: LiRA AUC {:.3f} ± {:.3f}, TPR {:.3f} at 5% FPR (4 targets, 16 references)"
-    assert page.answers(linked, ["fixed-10M"])[0] == said.format(*numbers)
+    assert page.summary_lines(linked, ["fixed-10M"])[0] == said.format(*numbers)
     folder = linked / "recipes" / "fixed-10M"
     there = (folder / "tables").resolve()
     (folder / "tables").unlink()
     shutil.copytree(there, folder / "tables")
     (folder / "tables" / "target_roc.parquet").write_text("x")
-    assert page.answers(linked, ["fixed-10M"])[0].endswith(
+    assert page.summary_lines(linked, ["fixed-10M"])[0].endswith(
         "cannot be read; run lm-mia attack again"
     )
     (folder / "tables" / "targets.json").write_text("{}")
-    assert page.answers(linked, ["fixed-10M"])[0].endswith(
+    assert page.summary_lines(linked, ["fixed-10M"])[0].endswith(
         "other settings; run lm-mia attack again"
     )
     (folder / "tables" / "targets.csv").unlink()
-    assert page.answers(linked, ["fixed-10M"])[0] == "fixed-10M: not attacked yet"
+    assert page.summary_lines(linked, ["fixed-10M"])[0] == "fixed-10M: not attacked yet"
     write(linked, ["fixed-10M", "flip-140M"])
     said = "fixed-10M: no numbers: no attacks on targets; run lm-mia attack"
-    assert page.answers(linked, ["fixed-10M"])[0] == said
+    assert page.summary_lines(linked, ["fixed-10M"])[0] == said
 
 
 @pytest.mark.process
@@ -339,17 +344,17 @@ def test_a_figure_of_ones_own(recipes: SweepResults, tmp_path: Path):
     mine = tmp_path / "mine.py"
     mine.write_text(MINE)
     page.check_figures([str(mine), "scaling"])
-    shown = figure_part.show(str(mine), recipes, tmp_path)
-    assert (shown.missing, shown.short, shown.paper) == ("", "Mine", "The paper has more.")
+    shown = figure_section.make_section(str(mine), recipes, tmp_path)
+    assert (shown.missing, shown.short_title, shown.paper) == ("", "Mine", "The paper has more.")
     data = pd.read_csv(tmp_path / "tables" / "mine.csv")
     assert data["samples"].tolist() == [recipes["main"].samples]
-    lacking = figure_part.show(str(mine), SweepResults([]), tmp_path)
+    lacking = figure_section.make_section(str(mine), SweepResults([]), tmp_path)
     [claim] = lacking.claims
     assert (claim.statement, claim.verdict) == ("There are some.", "not tested")
     assert lacking.missing == "no recipe main in this workdir"
     mine.write_text(MINE.replace('recipes["main"].samples', "1 / 0"))
     assert (
-        figure_part.show(str(mine), recipes, tmp_path).missing
+        figure_section.make_section(str(mine), recipes, tmp_path).missing
         == "ZeroDivisionError: division by zero"
     )
 

@@ -37,7 +37,7 @@ def test_the_table_is_tidy_and_every_recipe_has_as_many_references(recipes: Any)
 
 def test_lines_join_recipes_that_differ_in_one_thing(recipes: Any):
     points = [
-        scaling._point(recipes[n], 16)
+        scaling._read_point(recipes[n], 16)
         for n in ("main", "fixed-10M", "fixed-302M", "data-384", "epochs-140M", "schedule-linear")
     ]
     names = {
@@ -67,9 +67,9 @@ def test_recipes_of_several_workdirs_are_named_with_them(folder: Path, tmp_path:
     shutil.copytree(folder / "recipes" / "fixed-10M", tmp_path / "w" / "recipes" / "fixed-10M")
     shutil.copy(folder / "config.json", tmp_path / "w")
     (tmp_path / "w" / "populations").symlink_to(folder / "populations")
-    found = scaling._recipes([folder, other, tmp_path / "w"], ["fixed-10M"])
+    found = scaling._read_recipes([folder, other, tmp_path / "w"], ["fixed-10M"])
     assert list(found) == ["sweep/fixed-10M", "w/fixed-10M"]
-    assert list(scaling._recipes([folder, other], ["fixed-10M"])) == ["fixed-10M"]
+    assert list(scaling._read_recipes([folder, other], ["fixed-10M"])) == ["fixed-10M"]
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def two(names: tuple[str, str], recipes: Any, folder: Path) -> list[Path]:
         attack(["scaling"], io.SweepResults([recipe]))
         listed = {"recipes": [recipe.name], "figures": []}
         (workdir / "config.json").write_text(json.dumps(listed))
-        (workdir / "populations").symlink_to(recipe.population_folder.parent)
+        (workdir / "populations").symlink_to(recipe.population_dir.parent)
     return workdirs
 
 

@@ -16,28 +16,28 @@ def row(attack: str, references: int, auc: float) -> dict[str, Any]:
 def test_each_attack_is_shown_with_its_most_references() -> None:
     attacks = [row("rmia", 4, NAN), row("lira_online", 4, 0.9), row("lira_online", 8, 0.6)]
     attacks.append(row("loss", 0, 0.7))
-    best = tables.with_most_references(attacks)
+    best = tables.best_per_attack(attacks)
     assert [(r["attack"], r["references"]) for r in best] == [
         ("loss", 0),
         ("lira_online", 8),
         ("rmia", 4),
     ]
-    assert tables.of_attack(best, "lira_online") == attacks[2]
-    assert tables.of_attack(best, "rmia") is None
-    assert tables.of_attack(best, "zlib") is None
+    assert tables.find_attack(best, "lira_online") == attacks[2]
+    assert tables.find_attack(best, "rmia") is None
+    assert tables.find_attack(best, "zlib") is None
 
 
 def test_the_control_passes_if_every_auc_is_near_one_half() -> None:
     shuffled = [row("lira_online", 8, 0.52), row("loss", 0, 0.49), row("rmia", 8, NAN)]
-    control = tables.control(shuffled)
+    control = tables.shuffled_control(shuffled)
     assert control["passed"]
     assert control["farthest"] == shuffled[0]
     assert (control["failed"], control["tested"], control["without"]) == (0, 2, ["RMIA"])
-    control = tables.control([row("lira_online", 4, 0.5), row("lira_online", 8, 0.45)])
+    control = tables.shuffled_control([row("lira_online", 4, 0.5), row("lira_online", 8, 0.45)])
     assert not control["passed"]
     assert (control["failed"], control["tested"]) == (1, 2)
     assert control["farthest"]["references"] == 8
-    control = tables.control(shuffled[2:])
+    control = tables.shuffled_control(shuffled[2:])
     assert not control["passed"]
     assert control["farthest"] is None
 
@@ -50,7 +50,7 @@ def test_heads_of_tables_3_to_6() -> None:
         for f in (0.1, 0.01)
         for i, n in enumerate(names)
     ]
-    bins = tables.bins(shares)
+    bins = tables.flip_bins(shares)
     assert [b["range"] for b in bins] == [
         "[0, 0.1)",
         "[0.1, 0.25)",
@@ -59,17 +59,17 @@ def test_heads_of_tables_3_to_6() -> None:
         "[0.49, 0.504]",
     ]
     assert not any(b["empty"] for b in bins)
-    assert [p["range"] for p in tables.parts(bins)] == [
+    assert [p["range"] for p in tables.unstable_groups(bins)] == [
         "[0.4, 0.49)",
         "[0.49, 0.504]",
         "[0.4, 0.504]",
     ]
-    assert list(tables.by_fpr(shares)) == [0.01, 0.1]
+    assert list(tables.shares_by_fpr(shares)) == [0.01, 0.1]
     for row in shares:  # with 16 replicas the cutoff is 0.4
         row["low"], row["high"] = (0.4 if e == 0.4898 else e for e in (row["low"], row["high"]))
-    bins = tables.bins(shares)
+    bins = tables.flip_bins(shares)
     assert [b["empty"] for b in bins] == [False, False, False, True, False]
-    assert [p["range"] for p in tables.parts(bins)] == [
+    assert [p["range"] for p in tables.unstable_groups(bins)] == [
         "(empty range)",
         "[0.4, 0.504]",
         "[0.4, 0.504]",
@@ -87,12 +87,12 @@ def test_heads_of_tables_3_to_6() -> None:
     ],
 )
 def test_cells_of_tables_1_and_2(name: str, mean: float, std: float, shown: str) -> None:
-    assert tables.rate({f"{name}_mean": mean, f"{name}_std": std}, name) == shown
+    assert tables.format_rate({f"{name}_mean": mean, f"{name}_std": std}, name) == shown
 
 
 def test_cells_of_tables_5_and_6() -> None:
     row = {"tp_mean": 15826.4, "tp_std": 1239.0, "s_mean": 6.84, "s_std": 0.31, "t_mean": NAN}
-    assert tables.count(row, "tp") == "15,826 ± 1,239"
-    assert tables.share(row, "s") == "6.8% ± 0.3%"
-    assert tables.share(row | {"t_std": NAN}, "t") == "–"
-    assert (tables.percentage(57.26), tables.percentage(NAN)) == ("57.3%", "–")
+    assert tables.format_count(row, "tp") == "15,826 ± 1,239"
+    assert tables.format_share(row, "s") == "6.8% ± 0.3%"
+    assert tables.format_share(row | {"t_std": NAN}, "t") == "–"
+    assert (tables.format_percentage(57.26), tables.format_percentage(NAN)) == ("57.3%", "–")

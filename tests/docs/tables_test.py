@@ -17,7 +17,7 @@ from slow_model import parameters
 from synthetic_figures import folder
 from synthetic_workdir import write_workdir
 
-from analysis import comparison, figure_part, io
+from analysis import comparison, figure_section, io
 from lm_mia import config
 from lm_mia.data.population import SAMPLE_COLUMNS, open_population
 from lm_mia.run import backend, devices, pipeline
@@ -145,15 +145,15 @@ def page_of_sweep(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     """The tables of a page of the synthetic sweep: of two recipes, and of three figures."""
     found = tmp_path_factory.mktemp("page")
     recipes = io.read_recipes(folder)
-    decided = [r for r in recipes.all if (r.folder / "tables" / "flips.json").is_file()]
-    others = [r for r in recipes.all if r not in decided]
+    decided = [r for r in recipes.recipes if (r.recipe_dir / "tables" / "flips.json").is_file()]
+    others = [r for r in recipes.recipes if r not in decided]
     two = io.read_recipes(folder, [decided[0].name, others[0].name])
-    comparison.write(found, [*map(comparison.measure, two.all)])
-    shown = [figure_part.show("scaling", two, found)]
+    comparison.write(found, [*map(comparison.summarize, two.recipes)])
+    shown = [figure_section.make_section("scaling", two, found)]
     for name in ("fig08_statistic", "tab03_flip_shares_140m"):
-        shown.append(figure_part.show(name, recipes, found))
+        shown.append(figure_section.make_section(name, recipes, found))
     assert not any(figure.missing for figure in shown)
-    figure_part.write_claims(found, shown)
+    figure_section.write_claims(found, shown)
     return found
 
 
@@ -163,13 +163,13 @@ def extracted(
 ) -> Path:
     """A workdir of one recipe after extraction, from a model with random parameters in place of a checkpoint."""
     workdir = tmp_path_factory.mktemp("extracted")
-    made = [r for r in io.read_recipes(folder).all if r.config.attack.replicas]
+    made = [r for r in io.read_recipes(folder).recipes if r.config.attack.replicas]
     recipe = min(made, key=lambda r: r.parameters)
     extract = config.Extract(samples=3, prefix_tokens=4, suffix_tokens=3)
     task = SweepRecipe(
         Workdir(workdir), recipe.name, dataclasses.replace(recipe.config, extract=extract)
     )
-    shutil.copytree(recipe.folder / "tables", task.folder / "tables")
+    shutil.copytree(recipe.recipe_dir / "tables", task.folder / "tables")
     display: Any = SimpleNamespace(update=lambda *_: None, say=lambda _: None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(devices, "environments", lambda *_: ("cpu", [{}]))
@@ -177,7 +177,7 @@ def extracted(
         patch.setattr(
             scorer, "restore_params", lambda row, step, model, *_: parameters(model.config)
         )
-        pipeline.extract(task, open_population(recipe.population_folder), display)
+        pipeline.extract(task, open_population(recipe.population_dir), display)
     return workdir
 
 

@@ -77,7 +77,7 @@ def attack(
     """The stage "attack"; returns what it says."""
     said: list[str] = []
     made = [(task, open_population(task.population, verify=False)) for task in tasks]
-    wanted = pipeline.requested(made, [*page.needs(figures), *more])
+    wanted = pipeline.requested(made, [*page.figure_needs(figures), *more])
     for task, population in made:
         pipeline.attack(task, population, wanted[task.name], lambda *_: None, said.append)
     return said

@@ -18,7 +18,6 @@ from analysis.figures import MODULES
 from analysis.io import RecipeResults, SweepResults
 from lm_mia.attacks.runner import RecipeNeeds
 from lm_mia.config import Config, Corpus, Tokenizer, load
-from lm_mia.config.needs import matching_recipes
 from lm_mia.data.population import Population, open_population
 from lm_mia.run import pipeline
 from lm_mia.run.sweep import SweepRecipe
@@ -93,12 +92,12 @@ def without_targets(recipe: RecipeResults, workdir: Path) -> RecipeResults:
     """The recipe in another workdir, with links to its scores and tables except those of `OF_TARGETS`."""
     folder = workdir / "recipes" / recipe.name
     (folder / "tables").mkdir(parents=True, exist_ok=True)
-    for path in (*recipe.folder.iterdir(), *(recipe.folder / "tables").iterdir()):
+    for path in (*recipe.recipe_dir.iterdir(), *(recipe.recipe_dir / "tables").iterdir()):
         if path.name not in ("tables", *OF_TARGETS):
-            (folder / path.relative_to(recipe.folder)).symlink_to(path)
+            (folder / path.relative_to(recipe.recipe_dir)).symlink_to(path)
     log = workdir / "metrics.jsonl"
     if not log.exists():
-        shutil.copy(recipe.folder.parents[1] / log.name, log)  # attacks add to it
+        shutil.copy(recipe.recipe_dir.parents[1] / log.name, log)  # attacks add to it
     return dataclasses.replace(recipe, folder=folder)
 
 
@@ -106,12 +105,12 @@ def requested(
     figures: Sequence[str], recipes: SweepResults
 ) -> list[tuple[RecipeResults, SweepRecipe, Population, RecipeNeeds]]:
     """What the attacks stage computes for some figures, for each recipe that one of them needs."""
-    needs = page.needs(figures)
+    needs = page.figure_needs(figures)
     patterns = [pattern for need in needs for pattern in need.recipes]
-    names = matching_recipes(patterns, {recipe.name: recipe.names for recipe in recipes.all})
-    some = [recipe for recipe in recipes.all if recipe.name in names]
-    tasks = [SweepRecipe(Workdir(r.folder.parents[1]), r.name, r.config, r.names) for r in some]
-    populations = [open_population(r.population_folder, verify=False) for r in some]
+    names = matching_recipes(patterns, {recipe.name: recipe.names for recipe in recipes.recipes})
+    some = [recipe for recipe in recipes.recipes if recipe.name in names]
+    tasks = [SweepRecipe(Workdir(r.recipe_dir.parents[1]), r.name, r.config, r.names) for r in some]
+    populations = [open_population(r.population_dir, verify=False) for r in some]
     made = [*zip(tasks, populations, strict=True)]
     found = pipeline.requested(made, needs)
     return [(r, *pair, found[r.name]) for r, pair in zip(some, made, strict=True)]
@@ -127,7 +126,7 @@ def attack(figures: Sequence[str], recipes: SweepResults) -> None:
 def with_needs_alone(figure: str, recipes: SweepResults, workdir: Path) -> SweepResults:
     """The recipes with only those lines of their tables of targets that the attacks stage makes for one figure."""
     for recipe, _, _, of_figure in requested([figure], recipes):
-        tables, links = recipe.folder / "tables", workdir / "recipes" / recipe.name / "tables"
+        tables, links = recipe.recipe_dir / "tables", workdir / "recipes" / recipe.name / "tables"
         links.mkdir(parents=True)
         ids = {attack.id for attack in of_figure.attacks}
         targets = pd.read_csv(tables / "targets.csv")
@@ -142,7 +141,7 @@ def with_needs_alone(figure: str, recipes: SweepResults, workdir: Path) -> Sweep
             losses = pd.read_csv(tables / "sample_losses.csv")
             losses = losses[losses["sample"].isin(of_figure.loss_samples)]
             losses.to_csv(links / "sample_losses.csv", index=False)
-    return SweepResults([without_targets(recipe, workdir) for recipe in recipes.all])
+    return SweepResults([without_targets(recipe, workdir) for recipe in recipes.recipes])
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ TP_DO_NOT_FIT = {  # 66 and 60 percent of members of a bin that ends at 73 of 12
 
 def printed(columns, model):
     """fpr_F and columns_CxF; a column of deviations follows each that has them, so also where they are 0."""
-    numbers = published.numbers(TABLES[columns][model == "302M"])
+    numbers = published.published_numbers(TABLES[columns][model == "302M"])
     found = []
     for column in columns:
         at_F = [numbers[f"fpr={fpr:g} {column}"] for fpr in FPRS]

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from synthetic_workdir import Page, copy_workdir, write_extraction, write_workdir
 
-from analysis import io, recipe_part
+from analysis import io, recipe_section
 from analysis.figures import extraction
 
 INF = float("inf")
@@ -45,10 +45,10 @@ OTHERS = (
 
 
 def page(folder: Path) -> Page:
-    drawn = extraction.run_figures(folder)["extraction"] is not None
+    drawn = extraction.recipe_figures(folder)["extraction"] is not None
     return Page(
-        recipe_part.render(
-            recipe_part.facts(folder), {name: "data:," for name in OTHERS + EXTRACTED * drawn}
+        recipe_section.render(
+            recipe_section.facts(folder), {name: "data:," for name in OTHERS + EXTRACTED * drawn}
         )
     )
 
@@ -76,7 +76,7 @@ def curve(*shares: tuple[int, float], kind: str = "members") -> list[dict[str, A
 
 
 def by_scheme(samples: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    rows = extraction.Extraction(samples, [], FACTS).by_scheme()
+    rows = extraction.Extraction(samples, [], FACTS).scheme_rows()
     return {row["scheme"]: row for row in rows}
 
 
@@ -98,12 +98,12 @@ def by_scheme(samples: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     ],
 )
 def test_numbers_are_shown_from_their_logarithms(log: float, shown: str) -> None:
-    assert extraction.power(log) == shown
+    assert extraction.format_exponent(log) == shown
 
 
 def test_the_request_counts_samples_and_tokens() -> None:
     found = extraction.Extraction(rows([-1.0, -2.0, -3.0]), [], FACTS | {"schemes": {}})
-    text = found.request()
+    text = found.request_text()
     assert "the first 32 tokens of each of 3 samples (2 members and 1 non-member)" in text
     assert "asked for the next 1 token." in text
     assert text.endswith("3 were requested.")
@@ -145,7 +145,7 @@ def test_what_was_written_is_counted() -> None:
 def test_shares_by_queries_are_those_of_the_curves() -> None:
     curves = curve((1, 0.0), (10, 0.01), (10**6, 0.25))
     curves += curve((1, 0.0), (10, 0.0), (10**6, 0.125), kind="nonmembers")
-    found = extraction.Extraction(rows([-3.0]), curves, FACTS).by_queries()
+    found = extraction.Extraction(rows([-3.0]), curves, FACTS).query_rows()
     assert found == [
         {"queries": "1", "members": "0.0%", "nonmembers": "0.0%"},
         {"queries": "10⁶", "members": "25.0%", "nonmembers": "12.5%"},
@@ -156,28 +156,28 @@ def test_the_relation_is_that_of_score_and_negative_log_probability() -> None:
     n = list(map(float, range(1, 31)))
     for log_p, start in (([-x for x in n], "−1.00 ["), ([x - 40 for x in n], "1.00 [")):
         found = extraction.Extraction(rows(log_p, n[::-1]), [], FACTS)
-        assert found.relation().startswith(start)
-    assert extraction.Extraction(rows([-INF, -INF]), [], FACTS).relation() == "–"
+        assert found.rank_correlation().startswith(start)
+    assert extraction.Extraction(rows([-INF, -INF]), [], FACTS).rank_correlation() == "–"
 
 
 def test_curves_are_drawn_where_anything_can_be_extracted(finished: Path) -> None:
     found = write_extraction(finished, 40)
     read = extraction.read(finished)
     assert read is not None
-    assert read.extractable
+    assert read.is_extractable
     assert (len(read.samples), int(read.member_N.sum())) == (40, int(found.member.sum()))
     assert len(extraction.draw(read).axes) == 2
     text = page(finished).words
     assert "5. Can they be extracted?" in text
-    assert extraction.TABLE in recipe_part.table_files(finished)
+    assert extraction.TABLE in recipe_section.table_files(finished)
     assert "n queries with probability p" in text
-    assert read.request() in text
-    assert all(row["scheme"] + row["highest"] + row["median"] in text for row in read.by_scheme())
-    assert f"the choice of samples: {read.relation()}." in text
+    assert read.request_text() in text
+    assert all(row["scheme"] + row["highest"] + row["median"] in text for row in read.scheme_rows())
+    assert f"the choice of samples: {read.rank_correlation()}." in text
     write_extraction(finished, 40, level=-150.0)
     hopeless = extraction.read(finished)
     assert hopeless is not None
-    assert not hopeless.extractable
+    assert not hopeless.is_extractable
     assert len(extraction.draw(hopeless).axes) == 1
     assert "n queries with probability p" not in page(finished).words
 
@@ -192,8 +192,8 @@ def test_members_alone_are_drawn(finished: Path) -> None:
     assert read is not None
     assert read.member_N.all()
     assert len(extraction.draw(read).axes[1].get_lines()) == 2
-    assert "and 0 non-members) and asked for the next 30 tokens." in read.request()
-    assert "nonmembers" not in read.by_queries()[0]
+    assert "and 0 non-members) and asked for the next 30 tokens." in read.request_text()
+    assert "nonmembers" not in read.query_rows()[0]
 
 
 def test_heavy_tails_get_a_logarithmic_axis() -> None:
@@ -205,7 +205,7 @@ def test_heavy_tails_get_a_logarithmic_axis() -> None:
 def test_without_tables_there_is_no_section(finished: Path) -> None:
     text = page(finished).words
     assert "extract" not in text
-    assert not [name for name in recipe_part.table_files(finished) if "extraction" in name]
+    assert not [name for name in recipe_section.table_files(finished) if "extraction" in name]
     write_extraction(finished, 40)
     (finished / "tables" / extraction.CURVES).unlink()  # killed between the two
     assert "extract" not in page(finished).words
@@ -225,14 +225,14 @@ def test_extraction_of_another_attack_is_not_shown(finished: Path, what: str) ->
     else:
         table = table[:0]
     table.to_csv(finished / "tables" / extraction.TABLE, index=False)
-    assert extraction.run_figures(finished) == {"extraction": None}
+    assert extraction.recipe_figures(finished) == {"extraction": None}
     shown = page(finished)
     text = shown.words
     assert (
         "are of the scores of another attack and are not shown; run lm-mia extract again." in text
     )
     assert "Can they be extracted?" not in text
-    assert not [name for name in recipe_part.table_files(finished) if "extraction" in name]
+    assert not [name for name in recipe_section.table_files(finished) if "extraction" in name]
     assert not [a for _, a in shown.tags if "extraction.pdf" in (a.get("href") or "")]
 
 

@@ -27,7 +27,7 @@ def test_groups_are_the_ends_and_the_middle():
     }
     x_N2 = np.arange(40.0)
     x_N2[18] = np.nan
-    values = samples.grouped([of], x_N2)
+    values = samples.property_by_group([of], x_N2)
     assert values["least vulnerable"].tolist() == [2]
 
 
@@ -43,18 +43,18 @@ def test_a_property_that_goes_with_the_posterior_is_seen_and_noise_is_not():
             found.append(x_N2)
         return found
 
-    assert samples.rises("", "length", targets, with_noise(0.5)).verdict == "seen"
-    assert samples.rises("", "length", targets, with_noise(-0.5)).verdict == "not seen"
-    assert samples.rises("", "length", targets, with_noise(0)).verdict == "not seen"
+    assert samples.claim_rises("", "length", targets, with_noise(0.5)).verdict == "seen"
+    assert samples.claim_rises("", "length", targets, with_noise(-0.5)).verdict == "not seen"
+    assert samples.claim_rises("", "length", targets, with_noise(0)).verdict == "not seen"
 
 
 def test_what_most_have_alike_is_not_tested():
     x_N2 = np.zeros(40)
-    found = samples.rises("Longer.", "length", [target(np.linspace(0, 1, 10))], [x_N2])
+    found = samples.claim_rises("Longer.", "length", [target(np.linspace(0, 1, 10))], [x_N2])
     assert found.verdict == "not tested"
-    assert found.said == "10 of 10 members of reference-01 have the same length"
+    assert found.finding == "10 of 10 members of reference-01 have the same length"
 
 
 def test_shares_add_up_to_what_lies_inside():
-    share_K = samples.shares(np.array([1.0, 2.0, 2.5, 99.0]), np.array([0.0, 2.0, 4.0]))
+    share_K = samples.histogram_shares(np.array([1.0, 2.0, 2.5, 99.0]), np.array([0.0, 2.0, 4.0]))
     assert share_K == pytest.approx([0.25, 0.5])

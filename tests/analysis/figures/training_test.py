@@ -51,7 +51,7 @@ def thin_lines(axes: Axes) -> list[tuple[list[float], list[float]]]:
 
 
 def test_without_validation_there_is_one_panel(finished: Path) -> None:
-    figure = training.run_figures(finished)["training"]
+    figure = training.recipe_figures(finished)["training"]
     assert figure is not None
     [axes] = figure.axes
     assert axes.get_ylabel() == "Training loss (nats a token)"
@@ -79,7 +79,7 @@ def test_validation_losses_stand_beside_training_losses(copied: Path) -> None:
         second: ("reference", {8: 4.25, 16: 3.25}),
         replica: ("replica", {16: 3.0}),
     }
-    figure = training.run_figures(copied)["training"]
+    figure = training.recipe_figures(copied)["training"]
     assert figure is not None
     train_axes, axes = figure.axes
     assert (train_axes.get_ylabel(), axes.get_ylabel()) == (

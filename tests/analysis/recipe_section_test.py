@@ -21,7 +21,7 @@ from synthetic_workdir import (
     write_workdir,
 )
 
-from analysis import archetype_panels, io, page, recipe_part
+from analysis import archetype_panels, formatting, io, page, recipe_section
 from analysis.figures import extraction, samples, training
 
 
@@ -78,17 +78,17 @@ def linked(complete: Path, workdir: Path, without: str) -> Path:
     return recipe
 
 
-@pytest.mark.parametrize("module", recipe_part.FIGURES, ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", recipe_section.FIGURES, ids=lambda module: module.__name__)
 def test_figures_of_a_run_need_its_tables(module: ModuleType, empty: Path) -> None:
     if module in (samples, extraction):  # nothing to draw without their tables
-        assert set(module.run_figures(empty).values()) == {None}
+        assert set(module.recipe_figures(empty).values()) == {None}
         return
     with pytest.raises(io.WorkdirError) as caught:
-        module.run_figures(empty)
+        module.recipe_figures(empty)
     assert re.fullmatch(LACKING.format(re.escape(str(empty))), str(caught.value))
 
 
-@pytest.mark.parametrize("name", [*recipe_part.TABLES, "intervals.csv"])
+@pytest.mark.parametrize("name", [*recipe_section.TABLES, "intervals.csv"])
 def test_a_missing_table_is_named_before_anything_is_written(
     complete: Path, tmp_path: Path, name: str
 ) -> None:
@@ -108,7 +108,7 @@ def test_the_control_is_left_out_where_it_was_not_made(complete: Path, tmp_path:
     assert "did not pass" not in shown.words
 
 
-@pytest.mark.parametrize("name", sorted({*recipe_part.TABLES, *recipe_part.MORE_TABLES}))
+@pytest.mark.parametrize("name", sorted({*recipe_section.TABLES, *recipe_section.MORE_TABLES}))
 def test_a_table_that_is_none_is_said_in_one_line(
     complete: Path, tmp_path: Path, name: str
 ) -> None:
@@ -208,7 +208,7 @@ def test_headings_are_nested_and_tables_scroll_in_their_own_box(
 
 def test_numbers_of_attacks_are_those_of_the_tables(finished: Path, shown: Page) -> None:
     text = shown.words
-    attacks = io.table(finished, "attacks.csv")
+    attacks = io.read_table(finished, "attacks.csv")
     lira = max((r for r in attacks if r["attack"] == "lira_online"), key=lambda r: r["references"])
     loss = next(r for r in attacks if r["attack"] == "loss")
     assert f"{lira['auc_mean']:.3f} AUC of LiRA with 16 references" in text
@@ -220,22 +220,22 @@ def test_numbers_of_attacks_are_those_of_the_tables(finished: Path, shown: Page)
         if row["attack"] == "lira_online" and not np.isnan(row["auc_mean"]):
             cells = f"{row['auc_mean']:.3f} ± {row['auc_std']:.3f}{row['left_out']}"
             assert f"{row['references']}{cells}" in text
-    control = io.table(finished, "shuffled.csv")
+    control = io.read_table(finished, "shuffled.csv")
     farthest = max(control, key=lambda row: abs(row["auc_mean"] - 0.5))
     verdict = "Passed" if abs(farthest["auc_mean"] - 0.5) <= 0.03 else "Failed"
     assert f"{verdict}: " in text
-    who = f"The farthest from 0.5 is that of {io.attack_name(farthest['attack'])}"
+    who = f"The farthest from 0.5 is that of {formatting.attack_name(farthest['attack'])}"
     assert re.search(rf"{who}[^:]*: {farthest['auc_mean']:.3f}\.", text)
-    names = {io.attack_name(name) for name in EVERYTHING}
+    names = {formatting.attack_name(name) for name in EVERYTHING}
     assert len(names) == 11
     assert all(text.count(name) >= 2 for name in names)
     said = "Not drawn, but in the table: ([^.]*)\\."
     undrawn = {"Simple RMIA", "Zlib ratio", "Min-K%", "Min-K%++", "Lowercase"}
     assert set(re.findall(said, text)[0].split(", ")) == undrawn
-    for row in io.table(finished, "error_rates.csv"):
+    for row in io.read_table(finished, "error_rates.csv"):
         for rate in ("acc", "fnr", "tpr"):
             assert f"{row[f'{rate}_mean']:.3f} ± {row[f'{rate}_std']:.3f}" in text
-    intervals = io.table(finished, "intervals.csv")
+    intervals = io.read_table(finished, "intervals.csv")
     assert len(intervals) == 6 * len(EVERYTHING)
     for row in intervals:
         between = f"{row['value']:.3f}[{row['bootstrap_low']:.3f}, {row['bootstrap_high']:.3f}]"
@@ -246,16 +246,16 @@ def test_numbers_of_attacks_are_those_of_the_tables(finished: Path, shown: Page)
 
 def test_numbers_of_decisions_are_those_of_the_tables(finished: Path, shown: Page) -> None:
     text = shown.words
-    for row in io.table(finished, "flip_shares.csv"):
+    for row in io.read_table(finished, "flip_shares.csv"):
         assert f"{100 * row['member_fraction']:.1f}%" in text
         assert f"{100 * row['nonmember_fraction']:.1f}%" in text
     assert "when 4 to 12 of them say “member”" in text
     assert "flip rate of 0.400 or more; the largest possible is 0.533" in text
-    for row in io.table(finished, "true_positives.csv"):
+    for row in io.read_table(finished, "true_positives.csv"):
         assert f"{row['tp_mean']:,.0f} ± {row['tp_std']:,.0f}" in text
         mean, std = (100 * row[f"coin_flip_fraction_{what}"] for what in ("mean", "std"))
         assert f"{mean:.1f}% ± {std:.1f}%" in text
-    areas = io.table(finished, "partial_auc.csv")
+    areas = io.read_table(finished, "partial_auc.csv")
     for raw, free in zip(areas[::2], areas[1::2], strict=True):
         assert (
             f"{raw['pauc_normalized']:.3f}{free['pauc_normalized']:.3f}{100 * free['mean_tpr_dropped_fraction']:.1f}%"
@@ -274,9 +274,9 @@ def test_numbers_of_decisions_are_those_of_the_tables(finished: Path, shown: Pag
 
 
 def test_archetypes_are_those_of_the_table(finished: Path, shown: Page) -> None:
-    named = archetype_panels.read(finished)
+    named = archetype_panels.read_archetypes(finished)
     assert len(named) == 4
-    member_N = io.samples(finished, ["member"])["member"]
+    member_N = io.read_samples(finished, ["member"])["member"]
     for a in named:
         assert a.member == member_N[a.sample]
         assert (len(a.loss_in) + len(a.loss_out), len(a.loss_replicas)) == (16, 16)
@@ -352,14 +352,14 @@ def test_few_replicas_from_another_folder_and_the_same_bytes_again(tmp_path: Pat
     assert "With 4 replicas the exact two-sided binomial test at level 0.05 has no power" in text
     assert "6 or more replicas are needed" in text
     assert "coin-flip decision" not in text
-    flips = io.samples(folder, ["member", "flip_rate_0.05"])
+    flips = io.read_samples(folder, ["member", "flip_rate_0.05"])
     of_members = flips["flip_rate_0.05"][flips["member"] & ~np.isnan(flips["flip_rate_0.05"])]
     share = f"{100 * (of_members > 0).mean():.1f}%"
     assert f"{share} of members get different decisions from the replicas" in text
-    assert "bootstrap" not in text.rpartition("How it was made")[0].lower()
+    assert "bootstrap" not in text.rpartition("How the results were produced")[0].lower()
     assert len([tag for tag, _ in shown.tags if tag == "table"]) == 5
     assert "very stable" not in text
-    lira = next(r for r in recipe_part.facts(folder)["attacks"] if r["attack"] == "lira_online")
+    lira = next(r for r in recipe_section.facts(folder)["attacks"] if r["attack"] == "lira_online")
     row = rf"LiRA8{lira['auc_mean']:.3f}± [^A-Z]*\.\d\d\d{lira['left_out']}\n"
     assert lira["left_out"] > 0
     assert re.search(row, shown.text)
@@ -376,15 +376,19 @@ def test_few_replicas_from_another_folder_and_the_same_bytes_again(tmp_path: Pat
     write(folder)
     assert files() == before
     table = pd.read_csv(folder / "tables" / "archetypes.csv")
-    labels = [a.member for a in archetype_panels.read(folder)]
+    labels = [a.member for a in archetype_panels.read_archetypes(folder)]
     table["member"] = table["member"].map({True: False, False: True})
     table.to_csv(folder / "tables" / "archetypes.csv", index=False)
-    assert [a.member for a in archetype_panels.read(folder)] == [not label for label in labels]
+    assert [a.member for a in archetype_panels.read_archetypes(folder)] == [
+        not label for label in labels
+    ]
     table["id"] = np.nan
     table.to_csv(folder / "tables" / "archetypes.csv", index=False)
-    assert recipe_part.save(folder, archetype_panels.run_figures(folder)) == {}
+    assert recipe_section.save(folder, archetype_panels.recipe_figures(folder)) == {}
     assert {p.stem for p in figures.iterdir()} == {f"demo-{n}" for n in drawn - {"archetypes"}}
-    shown = Page(recipe_part.render(recipe_part.facts(folder), dict.fromkeys(drawn, "data:,")))
+    shown = Page(
+        recipe_section.render(recipe_section.facts(folder), dict.fromkeys(drawn, "data:,"))
+    )
     assert shown.words.count("none found") == 4
     assert NASTY not in shown.text
 
@@ -395,7 +399,9 @@ def test_tables_of_fewer_rows_than_asked_for_say_so(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"attacks": ("lira_online", "loss"), "fprs": (0.001, 0.05, 1.0)}
     folder = write_workdir(tmp_path / "demo", design="bernoulli", absent=absent, **settings)
     drawn = {
-        name: f for module in recipe_part.FIGURES for name, f in module.run_figures(folder).items()
+        name: f
+        for module in recipe_section.FIGURES
+        for name, f in module.recipe_figures(folder).items()
     }
     assert {name for name, figure in drawn.items() if figure is None} == {
         "probability",
@@ -413,7 +419,7 @@ def test_tables_of_fewer_rows_than_asked_for_say_so(tmp_path: Path) -> None:
     assert "LiRA15" in text.replace(" ", "")
     assert "means over 14 replicas of one target" in text
     assert "Balanced ACC" in text
-    no_tpr, _, everyone = io.table(folder, "true_positives.csv")
+    no_tpr, _, everyone = io.read_table(folder, "true_positives.csv")
     assert no_tpr["tpr_mean"] == 0
     assert "0.1%0.000 ± 0.0000 ± 0––0 ± 0–0 ± 0–" in text
     members = everyone["tp_mean"]

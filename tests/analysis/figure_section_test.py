@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from synthetic_figures import attack, without_targets
 
-from analysis import attacks, figure_part, page
+from analysis import attacks, figure_section, page
 from analysis.figures import find
 from analysis.io import SweepResults
 from lm_mia.config.needs import Need
@@ -90,12 +90,12 @@ def attacked(recipes: SweepResults, tmp_path_factory: pytest.TempPathFactory) ->
 def test_damaged_tables_are_said_in_a_line_whose_command_mends_them(
     damage: Callable[[Path], None], said: str, attacked: SweepResults, tmp_path: Path
 ):
-    name, [recipe] = "fig14_offline", attacked.all
-    shutil.copytree(recipe.folder.parents[1], tmp_path / "w")
+    name, [recipe] = "fig14_offline", attacked.recipes
+    shutil.copytree(recipe.recipe_dir.parents[1], tmp_path / "w")
     folder = tmp_path / "w" / "recipes" / "small"
     small = SweepResults([dataclasses.replace(recipe, folder=folder)])
     damage(folder / "tables")
-    shown = figure_part.show(name, small, tmp_path)
+    shown = figure_section.make_section(name, small, tmp_path)
     assert said in shown.missing
     assert "\n" not in shown.missing
     assert "; run lm-mia attack" in shown.missing
@@ -107,7 +107,7 @@ def test_damaged_tables_are_said_in_a_line_whose_command_mends_them(
 def test_a_figure_whose_attacks_are_not_in_the_tables_says_so(
     attacked: SweepResults, tmp_path: Path
 ):
-    shown = figure_part.show("fig13_rmia_gamma", attacked, tmp_path)
+    shown = figure_section.make_section("fig13_rmia_gamma", attacked, tmp_path)
     assert re.fullmatch(
         r"small: its tables lack rmia with 24 references and \|Z\|=[0-9]+, gamma=1; run lm-mia attack with this figure "
         r"in figures \(its needs must include this attack\)",
@@ -129,13 +129,13 @@ def test_the_attacks_that_a_users_figure_needs_are_computed(
     mine = tmp_path / "mine.py"
     mine.write_text(readme_figure())
     page.check_figures([str(mine)])
-    assert page.needs([str(mine)]) == [Need(("*",), ("lira_online", "rmia"))]
+    assert page.figure_needs([str(mine)]) == [Need(("*",), ("lira_online", "rmia"))]
     names = ["fixed-10M", "fixed-302M", "flip-140M"]  # the last one has no targets
     some = copied(names, recipes, tmp_path / "w")
-    lacking = figure_part.show(str(mine), some, tmp_path)
+    lacking = figure_section.make_section(str(mine), some, tmp_path)
     assert lacking.missing == "fixed-10M: no attacks on targets; run lm-mia attack"
     attack([str(mine)], some)
-    shown = figure_part.show(str(mine), some, tmp_path)
+    shown = figure_section.make_section(str(mine), some, tmp_path)
     assert (shown.missing, shown.title) == ("", "LiRA against RMIA")
     data = pd.read_csv(tmp_path / "tables" / "mine.csv")
     assert data["recipe"].tolist() == ["fixed-10M", "fixed-302M"]

@@ -1,0 +1,122 @@
+"""One figure or table of a paper on the report page: draws it, writes its files, and shows it with its claims."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from analysis import markup, published
+from analysis.compare import Claim, claim_untested
+from analysis.figures import MODULES, file_name, find
+from analysis.io import MissingModelsError, SweepResults
+from analysis.paper_figure import FigureResult, write
+from lm_mia.atomic import write_csv
+from lm_mia.errors import UserError
+
+VERDICTS = ("seen", "not seen", "not tested")
+
+
+@dataclasses.dataclass(frozen=True)
+class FigureSection:
+    """The section of a figure on the page."""
+
+    name: str
+    """The name of its files."""
+    title: str
+    paper: str
+    """What the paper found."""
+    result: FigureResult | None
+    """None if the figure could not be drawn."""
+    missing: str
+    """Why the figure is not drawn; empty if it is."""
+    claims: Sequence[Claim]
+    image: str
+    """The image as a data URI; empty for tables."""
+
+    @property
+    def short_title(self) -> str:
+        """The short title, such as Figure 1, Table 7 or Scaling."""
+        return self.title.partition(":")[0]
+
+    @property
+    def table_html(self) -> str:
+        """The table as HTML, with escaped texts."""
+        assert self.result is not None
+        assert self.result.table is not None
+        return self.result.table.to_html(border=0, escape=True)
+
+    @property
+    def published_rows(self) -> list[dict[str, Any]]:
+        """The numbers of the paper, each with that of this run."""
+        ours = self.result.ours if self.result else {}
+        return [
+            {
+                "description": number.description,
+                "place": number.place,
+                "paper": _format_number(number.value, number.std),
+                "ours": _format_number(*ours[key]) if key in ours else "–",
+            }
+            for key, number in published.published_numbers(self.name.partition("_")[0]).items()
+        ]
+
+
+def make_section(name: str, recipes: SweepResults, workdir: Path) -> FigureSection:
+    """Draws a figure or table and writes its files; if that fails, for example because models are missing, says why.
+
+    Args:
+      name: the name of a figure of the paper, or the path of a Python file that defines FIGURE.
+      recipes: the recipes of the workdir.
+      workdir: where figures/ and tables/ are written.
+    """
+    file, title, paper, statements = file_name(name), name, "", ()
+    try:
+        figure = find(name)
+        title, paper, statements = figure.title, figure.paper, figure.statements
+        result = figure.draw(recipes)
+        png = write(workdir, file, result)
+    except Exception as error:
+        is_expected = isinstance(error, MissingModelsError | UserError)
+        if name in MODULES and not is_expected:
+            raise  # our own bug; an error in a user's file is shown on the page
+        missing = markup.reason(error) if is_expected else f"{type(error).__name__}: {error}"
+        claims = [claim_untested(statement, missing) for statement in statements]
+        return FigureSection(file, title, paper, None, missing, claims, "")
+    image = markup.data_uri(png) if png else ""
+    return FigureSection(file, title, paper, result, "", result.claims, image)
+
+
+def render(sections: Sequence[FigureSection]) -> str:
+    """Returns the claims of all figures and the section of each figure as HTML."""
+    template = markup.environment().get_template("figures.html.j2")
+    has_paper_figures = any(s.name in {*MODULES} - {"scaling"} for s in sections)
+    return template.render(figures=sections, has_paper_figures=has_paper_figures)
+
+
+def count_verdicts(sections: Sequence[FigureSection]) -> dict[str, int]:
+    """Returns the number of claims per verdict."""
+    verdicts = [claim.verdict for section in sections for claim in section.claims]
+    return {verdict: verdicts.count(verdict) for verdict in VERDICTS}
+
+
+def write_claims(workdir: Path, sections: Sequence[FigureSection]) -> None:
+    """Writes tables/claims.csv, with one row per claim."""
+    rows = []
+    for section in sections:
+        for claim in section.claims:
+            row = {"figure": section.name, "statement": claim.statement}
+            row |= {"verdict": claim.verdict, "finding": claim.finding}
+            rows.append(row | (dataclasses.asdict(claim.estimate) if claim.estimate else {}))
+    columns = ["figure", "statement", "verdict", "value", "low", "high", "level", "over", "finding"]
+    (workdir / "tables").mkdir(parents=True, exist_ok=True)
+    write_csv(workdir / "tables" / "claims.csv", pd.DataFrame(rows, columns=columns))
+
+
+def _format_number(value: float, std: float) -> str:
+    if value != value:
+        return "–"
+    digits = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    if std != std:
+        return digits
+    return f"{digits} ± " + (f"{std:,.0f}" if abs(value) >= 1000 else f"{std:.2g}")

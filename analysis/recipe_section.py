@@ -1,0 +1,305 @@
+"""The section of the report page about one recipe: its training, attacks, decisions and samples, from its tables."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from analysis import (
+    archetype_panels,
+    flip_panels,
+    io,
+    markup,
+    notes,
+    plotting,
+    tables,
+    vulnerability,
+)
+from analysis.figures import extraction, references, samples, training
+from analysis.formatting import attack_name, percent, plural, plus_minus
+from analysis.io import Record
+
+TABLES = {
+    "attacks.csv": "every attack with every number of references",
+    "roc.csv": "ROC curves",
+    "error_rates.csv": "error rates at each FPR",
+    "thresholds.csv": "threshold of each replica at each FPR",
+    "flip_shares.csv": "shares of samples by flip rate at each FPR",
+    "true_positives.csv": "true positives by flip rate",
+    "coin_free_roc.csv": "the mean ROC curve with and without coin flips",
+    "partial_auc.csv": "partial areas and lifts of both curves",
+    "flip_curves.csv": "flip rate against distance and posterior",
+    "samples.parquet": "one row per sample: membership scores, votes, flip rates, distances",
+    "archetypes.csv": "individual samples and the rules that they satisfy",
+    "archetype_losses.csv": "losses of these samples under every reference and replica",
+    "flips.json": "recipe, models and settings of the attack, coin-flip cutoff",
+}
+MORE_TABLES = {
+    "shuffled.csv": "control with shuffled labels",
+    "intervals.csv": "95% intervals for the first replica, bootstrap and Clopper-Pearson",
+    "resampled_references.csv": "flip rates over sets of references, for one target",
+    "true_positive_probability.parquet": "every reference as a target, one row per sample",
+    "extraction.csv": "samples with the highest membership scores: suffix probabilities and generated text",
+    "extraction_curves.csv": "shares of these samples that can be extracted, by number of queries",
+    "extraction.json": "model and settings of the extraction",
+}
+"""Tables that are written only if settings such as attack.bootstraps and extract.samples request them."""
+TABLES_OF_MODELS = {
+    "models.csv": "all models that are present, with their seeds",
+    "targets.csv": "AUC of every attack on every target or replica",
+    "target_roc.parquet": "ROC curves of these attacks",
+    "targets.json": "settings of these attacks",
+    "sample_losses.csv": "losses of individual samples that a figure needs, under every reference",
+}
+"""Tables that are read only by figures of the paper and by comparisons of recipes."""
+FIGURES = (
+    training,
+    references,
+    flip_panels,
+    samples,
+    archetype_panels,
+    vulnerability,
+    extraction,
+)
+"""Modules whose `recipe_figures` draw the figures of a recipe."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RecipeSection:
+    """The section of a recipe on the page."""
+
+    name: str
+    html: str
+    facts: Mapping[str, Any]
+    """As returned by `facts`."""
+
+
+def draw(recipe_dir: Path, *, alone: bool) -> RecipeSection:
+    """Draws and writes the figures of a recipe, WORKDIR/figures/NAME-FIGURE.png and .pdf, and renders its section.
+
+    Args:
+      recipe_dir: the folder of the recipe, WORKDIR/recipes/NAME.
+      alone: whether the page has no other recipe.
+
+    Raises:
+      io.WorkdirError: a table is missing or unreadable; nothing is written.
+    """
+    contents = facts(recipe_dir)
+    figures: dict[str, Figure | None] = {}
+    for module in FIGURES:
+        figures |= module.recipe_figures(recipe_dir)
+    images = {name: markup.data_uri(png) for name, png in save(recipe_dir, figures).items()}
+    return RecipeSection(contents["name"], render(contents, images, alone=alone), contents)
+
+
+def render(contents: Mapping[str, Any], images: Mapping[str, str], *, alone: bool = True) -> str:
+    """Returns the section as HTML: recipe.html.j2 filled with `facts` and with the figures as data URIs."""
+    at, file = markup.anchor(contents["name"]), f"{contents['name']}-"
+    template = markup.environment().get_template("recipe.html.j2")
+    return template.render(images=images, at=at, file=file, alone=alone, **contents)
+
+
+def facts(recipe_dir: Path) -> dict[str, Any]:
+    """Returns everything that the templates show except the images."""
+    record, flip_facts = io.read_run_record(recipe_dir), io.read_flip_facts(recipe_dir)
+    io.require_tables(recipe_dir, TABLES)
+    attack, config = flip_facts["config"], record["config"]
+    samples = io.read_samples(recipe_dir, ["member", "tokens"])
+    member_N = samples["member"].astype(bool)
+    page = {
+        "name": recipe_dir.resolve().name,
+        "focus": attack["focus_fpr"],
+        "fprs": attack["fprs"],
+        "flips": flip_facts,
+        "attack": attack,
+        "replicas_note": notes.replicas_note(flip_facts["replicas"]),
+        "missing_models": notes.missing_models_note(flip_facts),
+        "coin_flip_note": notes.coin_flip_note(flip_facts),
+        "medians": training.medians(training.read_log(recipe_dir)),
+        "properties": [prop.table_row() for prop in vulnerability.read(recipe_dir)],
+        "min_group_members": vulnerability.MIN_GROUP_MEMBERS,
+        "extraction": extraction.read(recipe_dir),
+        "extraction_exists": extraction.has_tables(recipe_dir),
+        "likely": extraction.LIKELY,
+        "population": _population(recipe_dir, config, samples["tokens"], member_N),
+        "model": config["model"],
+        "block_parameters": 12 * config["model"]["layers"] * config["model"]["width"] ** 2,
+        "train": config["train"],
+        "nan": math.nan,
+        "attack_name": attack_name,
+        "percent": percent,
+        "plus_minus": plus_minus,
+        "plural": plural,
+        "rate": tables.format_rate,
+        "count": tables.format_count,
+        "percentage": tables.format_percentage,
+        "share": tables.format_share,
+    }
+    page |= _attacks(recipe_dir, flip_facts) | _decisions(recipe_dir, flip_facts, member_N)
+    return page | {"cards": _cards(page), "sections": _sections(page)}
+
+
+def table_files(recipe_dir: Path) -> dict[str, str]:
+    """Returns file name -> description of the recipe's tables that the page uses; empty if it has no tables."""
+    if not io.has_table(recipe_dir, "flips.json"):
+        return {}
+    hidden = (
+        ()
+        if extraction.read(recipe_dir)
+        else (extraction.TABLE, extraction.CURVES, extraction.FACTS)
+    )
+    return {
+        name: description
+        for name, description in {**TABLES, **MORE_TABLES, **TABLES_OF_MODELS}.items()
+        if io.has_table(recipe_dir, name) and name not in hidden
+    }
+
+
+def _cards(page: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Returns the main numbers, each with its description."""
+    lira, loss, focus, cards = page["lira"], page["loss"], percent(page["focus"]), []
+    if lira:
+        with_references = plural(lira["references"], "reference")
+        tpr = percent(lira[f"tpr_at_{page['focus']:g}_mean"])
+        cards += [
+            (f"{lira['auc_mean']:.3f}", f"AUC of LiRA with {with_references}; 0.5 is chance"),
+            (tpr, f"of members found at an FPR of {focus}"),
+        ]
+    if loss:
+        cards.append((f"{loss['auc_mean']:.3f}", "AUC of the loss alone, without references"))
+    if page["has_power"] and page["focus_row"]:
+        share = f"{100 * page['focus_row']['member_fraction']:.1f}%"
+        cards.append((share, f"of members get a coin-flip decision at an FPR of {focus}"))
+    cards += [
+        (
+            f"{100 * share:.1f}%",
+            f"of {kind} get different decisions from the replicas at an FPR of {focus}",
+        )
+        for kind, share in page["disagreements"].items()
+    ]
+    return cards
+
+
+def _sections(page: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Returns (id, title) of each section, for the table of contents."""
+    titles = {
+        "trained": "Training",
+        "decides": "Attack",
+        "flips": "Coin flips",
+        "which": "Which members",
+        **({"extracted": "Extraction"} if page["extraction"] else {}),
+    }
+    return [(markup.anchor(page["name"], name), title) for name, title in titles.items()]
+
+
+def _attacks(recipe_dir: Path, facts: Record) -> dict[str, Any]:
+    """Returns the numbers of the section on attacks."""
+    fprs = facts["config"]["fprs"]
+    tpr_columns = [f"tpr_at_{f:g}_{statistic}" for f in fprs for statistic in ("mean", "std")]
+    columns = (*references.AUC_COLUMNS, "targets", *tpr_columns, "left_out")
+    attacks = io.read_table(recipe_dir, "attacks.csv", columns)
+    columns = ("shuffles", "auc_mean", "auc_min", "auc_max", "left_out")
+    shuffled: list[Record] = []
+    if io.has_table(recipe_dir, "shuffled.csv"):
+        shuffled = io.read_table(recipe_dir, "shuffled.csv", ("attack", "references", *columns))
+    rates = tables.read_error_rates(recipe_dir)
+    intervals = tables.read_intervals(recipe_dir, facts)
+    lira_intervals = [r for r in intervals if r["attack"] == "lira_online"]
+    strongest = tables.best_per_attack(attacks)
+    order = {r["attack"]: i for i, r in enumerate(strongest)}
+    not_drawn = [attack_name(n) for n in order if n not in plotting.ATTACKS]
+    return {
+        "lira": tables.find_attack(strongest, "lira_online"),
+        "loss": tables.find_attack(strongest, "loss"),
+        "lira_by_references": sorted(
+            (r for r in attacks if r["attack"] == "lira_online"), key=lambda r: r["references"]
+        ),
+        "few": any(r["left_out"] for r in attacks if r["attack"] in ("lira_online", "loss")),
+        "few_points": any(r["left_out"] for r in attacks),
+        "errors_left_out": max((int(r["left_out"]) for r in rates), default=0),
+        "attacks": strongest,
+        "not_drawn": not_drawn,
+        "intervals": bool(intervals),
+        "auc_intervals": tables.intervals_by_attack(intervals, "auc"),
+        "tpr_intervals": {
+            f: r for f in fprs for r in lira_intervals if r["metric"] == f"tpr_at_{f:g}"
+        },
+        "error_rates": rates,
+        "unequal": any(round(r["acc_mean"] - r["balanced_acc_mean"], 3) for r in rates),
+        "shuffled": sorted(
+            tables.best_per_attack(shuffled), key=lambda r: order.get(r["attack"], 99)
+        ),
+        "control": tables.shuffled_control(shuffled) if shuffled else None,
+        "margin": tables.CHANCE_MARGIN,
+    }
+
+
+def _decisions(recipe_dir: Path, facts: Record, member_N: np.ndarray) -> dict[str, Any]:
+    """Returns the numbers of the section on decisions and their stability."""
+    attack, has_power = facts["config"], io.coin_flip_test_has_power(facts)
+    focus = attack["focus_fpr"]
+    shares = io.read_table(recipe_dir, "flip_shares.csv", tables.SHARE_COLUMNS)
+    curves = io.read_table(recipe_dir, "flip_curves.csv", flip_panels.CURVE_COLUMNS)
+    bins = tables.flip_bins(shares)
+    focus_rows = (r for r in shares if r["bin"] == "coin flip" and math.isclose(r["fpr"], focus))
+    return {
+        "has_power": has_power,
+        "disagreements": {} if has_power else _disagreements(recipe_dir, focus, member_N),
+        "focus_row": next(focus_rows, None),
+        "shares": tables.shares_by_fpr(shares),
+        "bins": bins,
+        "parts": tables.unstable_groups(bins),
+        "positives": tables.read_true_positives(recipe_dir),
+        "areas": tables.read_partial_aucs(recipe_dir),
+        "bin_sizes": flip_panels.bin_sizes(flip_panels.rows_at_fpr(curves, focus)),
+        "resampled": tables.read_resampled(recipe_dir),
+        "min_sets": notes.min_replicas_for_test(attack["alpha"]),
+        "probabilities": samples.read_probabilities(recipe_dir),
+        "archetypes": archetype_panels.read_archetypes(recipe_dir),
+        "unmatched_kinds": archetype_panels.read_unmatched_kinds(recipe_dir),
+    }
+
+
+def _disagreements(recipe_dir: Path, fpr: float, member_N: np.ndarray) -> dict[str, float]:
+    """Returns the shares of members and of non-members with a score on which the replicas disagree."""
+    flip_N = io.read_samples(recipe_dir, [f"flip_rate_{fpr:g}"])[f"flip_rate_{fpr:g}"].astype(float)
+    scored_N = ~np.isnan(flip_N)
+    classes = {"members": member_N & scored_N, "non-members": ~member_N & scored_N}
+    return {
+        kind: float((flip_N[class_N] > 0).mean())
+        for kind, class_N in classes.items()
+        if class_N.any()
+    }
+
+
+def _population(
+    recipe_dir: Path, config: Record, tokens_N: np.ndarray, member_N: np.ndarray
+) -> Record:
+    return {
+        "samples": len(member_N),
+        "members": int(member_N.sum()),
+        "source": config["corpus"]["source"],
+        "path": config["corpus"]["path"],
+        "length_tokens": config["population"]["length_tokens"],
+        "vocabulary": io.read_manifest(recipe_dir).get("vocab_size")
+        or config["tokenizer"]["vocab_size"],
+        "tokens": int(tokens_N.sum()),
+        "median_tokens": float(np.median(tokens_N)) if len(tokens_N) else 0.0,
+    }
+
+
+def save(recipe_dir: Path, figures: Mapping[str, Figure | None]) -> dict[str, Path]:
+    """Writes the figures of a recipe and returns the paths of the PNGs; deletes the files of figures that are None."""
+    figures_dir = io.parent_workdir(recipe_dir) / "figures"
+    name, written = recipe_dir.resolve().name, {}
+    for figure_name, figure in figures.items():
+        if figure is None:
+            plotting.remove(figures_dir, f"{name}-{figure_name}")
+        else:
+            path = plotting.save(figure, figures_dir, f"{name}-{figure_name}")
+            written[figure_name] = path
+    return written
