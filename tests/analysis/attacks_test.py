@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 
 from analysis import attacks, io
-from lm_mia import stats
+from analysis.io import SweepResults
+from lm_mia.stats import likelihood_ratio, robust_mia, roc
 from lm_mia.store.store import open_store
 
 
@@ -53,7 +54,7 @@ def test_rmia_compares_with_the_papers_shares_of_the_population():
     )
 
 
-def test_recipes_alike_have_the_rows_of_the_smallest(recipes: Any):
+def test_recipes_alike_have_the_rows_of_the_smallest(recipes: SweepResults):
     main, small = recipes["main"], recipes["small"]
     a = dataclasses.replace(main.config.attack, references=12, targets=2)
     narrow = dataclasses.replace(main, config=dataclasses.replace(main.config, attack=a))
@@ -62,16 +63,16 @@ def test_recipes_alike_have_the_rows_of_the_smallest(recipes: Any):
     assert [len(r.references) for r in alike] == [10, 10]
     targets = [[row.subset_seed for row in r.targets] for r in alike]
     assert targets == [[10, 11], [10, 11]]
-    assert [r.recipe_dir for r in alike] == [main.folder, small.folder]
+    assert [r.recipe_dir for r in alike] == [main.recipe_dir, small.recipe_dir]
 
 
-def test_targets_are_attacked_with_the_references_before_them(recipes: Any):
+def test_targets_are_attacked_with_the_references_before_them(recipes: SweepResults):
     main = recipes["main"]
-    references, targets, replicas = main.rows
+    references, targets, replicas = main.references, main.targets, main.replicas
     assert [r.subset_seed for r in references] == [*range(24)]
     assert [r.subset_seed for r in targets] == [24, 25, 26, 27]
     assert len(replicas) == 2
-    store = open_store(main.config, main.folder)
+    store = open_store(main.config, main.recipe_dir)
     loss_TxN2, member_TxN2 = store.read(targets)
     reference_MxN2, reference_member_MxN2 = store.read(references[:8])
     found = attacks.read_attack(main, references=8)
@@ -87,10 +88,10 @@ def test_targets_are_attacked_with_the_references_before_them(recipes: Any):
     assert np.isnan(found.tpr_T(0.123)).all()
 
 
-def test_rmia_and_logits_are_those_of_the_statistics(recipes: Any):
+def test_rmia_and_logits_are_those_of_the_statistics(recipes: SweepResults):
     main, small = recipes["main"], recipes["small"]
-    references, targets, _ = small.rows
-    store = open_store(small.config, small.folder)
+    references, targets = small.references, small.targets
+    store = open_store(small.config, small.recipe_dir)
     loss_TxN2, member_TxN2 = store.read(targets)
     reference_MxN2, _ = store.read(references)
     alpha_TxN2 = stats.rmia_simple(-loss_TxN2, -reference_MxN2)
@@ -101,10 +102,10 @@ def test_rmia_and_logits_are_those_of_the_statistics(recipes: Any):
     assert (logits < attacks.read_attack(main).auc_T).all()  # it is the loss and noise
 
 
-def test_replicas_are_those_of_the_attack_stage(recipes: Any):
+def test_replicas_are_those_of_the_attack_stage(recipes: SweepResults):
     flip = recipes["flip-140M"]
     found = attacks.read_attack(flip, replicas=True)
-    table = pd.read_csv(flip.folder / "tables" / "attacks.csv")
+    table = pd.read_csv(flip.recipe_dir / "tables" / "attacks.csv")
     [*_, row] = table[table["attack"] == "lira_online"].to_dict("records")
     assert row["references"] == found.references
     assert found.auc_T.mean() == pytest.approx(row["auc_mean"], abs=1e-12)
@@ -112,15 +113,15 @@ def test_replicas_are_those_of_the_attack_stage(recipes: Any):
     assert found.tpr_T(0.05).mean() == pytest.approx(row["tpr_at_0.05_mean"], abs=1e-12)
 
 
-def test_what_is_not_there_is_said(recipes: Any):
+def test_what_is_not_there_is_said(recipes: SweepResults):
     with pytest.raises(io.MissingModelsError, match="no recipe nonsense in this workdir"):
         recipes["nonsense"]
-    with pytest.raises(io.MissingModelsError, match="0 targets"):
+    with pytest.raises(io.MissingModelsError, match="0 targets are too few"):
         attacks.read_attack(recipes["flip-140M"])
-    with pytest.raises(io.MissingModelsError, match="24 references"):
+    with pytest.raises(io.MissingModelsError, match="24 references and"):
         attacks.read_attack(recipes["main"], references=25)
     lacking = (
-        "^small: its tables lack lira_online with [0-9]+ references on target_logit; "
+        "^small: the tables do not contain lira_online with [0-9]+ references on target_logit; "
         r"run lm-mia attack with this figure in figures \(its needs must include this attack\)$"
     )
     with pytest.raises(io.MissingModelsError, match=lacking):

@@ -10,7 +10,7 @@ import scipy.stats
 
 from analysis import attacks, compare, io
 from analysis.compare import Estimate
-from lm_mia import stats
+from analysis.io import SweepResults
 from lm_mia.config.needs import JACKKNIFE_GROUPS
 from lm_mia.data import subsets
 
@@ -120,7 +120,7 @@ def test_the_jackknife_of_a_mean_is_its_variance_by_groups():
     assert df == JACKKNIFE_GROUPS - 1
 
 
-def test_a_difference_has_the_variance_of_targets_and_of_references(recipes: Any):
+def test_a_difference_has_the_variance_of_targets_and_of_references(recipes: SweepResults):
     small, large = (recipes[f"chinchilla-{size}"] for size in ("10M", "302M"))
     found = compare.recipe_difference(large, small, 16)
     a, b = (attacks.read_attack(r, references=16).auc_T for r in (large, small))
@@ -140,7 +140,7 @@ def test_a_difference_has_the_variance_of_targets_and_of_references(recipes: Any
     assert (found.high - found.low) / 2 == pytest.approx(far)
 
 
-def test_groups_are_whole_pairs_and_take_turns(recipes: Any):
+def test_groups_are_whole_pairs_and_take_turns(recipes: SweepResults):
     main, _ = attacks.with_equal_models([recipes["main"], recipes["distinct"]])
     whole = attacks.read_attack(main, references=16)
     parts = [
@@ -155,13 +155,14 @@ def test_groups_are_whole_pairs_and_take_turns(recipes: Any):
     assert math.isnan(compare.jackknife_variance(16, lambda g: math.nan)[0])
 
 
-def test_tables_without_the_jackknife_are_not_taken_for_too_few_references(recipes: Any):
+def test_tables_without_the_jackknife_are_not_taken_for_too_few_references(recipes: SweepResults):
     # no figure needs the jackknife of these two recipes after three epochs
     main, epochs = recipes["main"], recipes["epochs-140M"]
     with pytest.raises(
-        io.MissingModelsError, match=r"its tables lack lira_online with 14 references .* at step"
+        io.MissingModelsError,
+        match=r"the tables do not contain lira_online with 14 references .* at step",
     ):
-        compare.recipe_difference(epochs, main, 16, steps=(epochs.step(3), 0))
+        compare.recipe_difference(epochs, main, 16, steps=(epochs.step_after(3), 0))
 
 
 class Drawn:
@@ -194,7 +195,7 @@ def test_an_interval_of_recipes_that_are_alike_has_0_in_it(
 ):
     """Of 100 draws a good interval misses 5, and 12 or more in 1 of 230."""
     monkeypatch.setattr(compare, "read_attack", lambda recipe, **how: recipe.attacked(**how))
-    monkeypatch.setattr(compare, "paired", lambda new, old: paired)
+    monkeypatch.setattr(compare, "same_targets", lambda new, old: paired)
     rng, missed = np.random.default_rng(0), 0
     for draw in range(100):
         new: Any = Drawn(rng, 16, 1_000 * draw)

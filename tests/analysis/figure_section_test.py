@@ -67,11 +67,11 @@ def attacked(recipes: SweepResults, tmp_path_factory: pytest.TempPathFactory) ->
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (lambda tables: (tables / "models.csv").unlink(), "small: it is not attacked yet; "),
-        (lambda tables: (tables / "targets.csv").unlink(), "small: no attacks on targets; "),
-        (lambda tables: (tables / "targets.json").unlink(), "small: no attacks on targets; "),
-        (other_settings, "small: its attacks were made with other settings; "),
-        (lambda tables: cut(tables, "targets.json"), "small: its attacks were made with other "),
+        (lambda tables: (tables / "models.csv").unlink(), "small: not attacked yet; "),
+        (lambda tables: (tables / "targets.csv").unlink(), "small: no attacks on targets yet; "),
+        (lambda tables: (tables / "targets.json").unlink(), "small: no attacks on targets yet; "),
+        (other_settings, "small: the attacks were made with other settings; "),
+        (lambda tables: cut(tables, "targets.json"), "small: the attacks were made with other "),
         (lambda tables: cut(tables, "models.csv"), "small: tables/models.csv "),
         (
             lambda tables: (tables / "targets.csv").write_text("x\n1\n"),
@@ -93,7 +93,7 @@ def test_damaged_tables_are_said_in_a_line_whose_command_mends_them(
     name, [recipe] = "fig14_offline", attacked.recipes
     shutil.copytree(recipe.recipe_dir.parents[1], tmp_path / "w")
     folder = tmp_path / "w" / "recipes" / "small"
-    small = SweepResults([dataclasses.replace(recipe, folder=folder)])
+    small = SweepResults([dataclasses.replace(recipe, recipe_dir=folder)])
     damage(folder / "tables")
     shown = figure_section.make_section(name, small, tmp_path)
     assert said in shown.missing
@@ -109,8 +109,8 @@ def test_a_figure_whose_attacks_are_not_in_the_tables_says_so(
 ):
     shown = figure_section.make_section("fig13_rmia_gamma", attacked, tmp_path)
     assert re.fullmatch(
-        r"small: its tables lack rmia with 24 references and \|Z\|=[0-9]+, gamma=1; run lm-mia attack with this figure "
-        r"in figures \(its needs must include this attack\)",
+        r"small: the tables do not contain rmia with 24 references and \|Z\|=[0-9]+, gamma=1; run lm-mia attack with "
+        r"this figure in figures \(its needs must include this attack\)",
         shown.missing,
     )
 
@@ -133,7 +133,7 @@ def test_the_attacks_that_a_users_figure_needs_are_computed(
     names = ["fixed-10M", "fixed-302M", "flip-140M"]  # the last one has no targets
     some = copied(names, recipes, tmp_path / "w")
     lacking = figure_section.make_section(str(mine), some, tmp_path)
-    assert lacking.missing == "fixed-10M: no attacks on targets; run lm-mia attack"
+    assert lacking.missing == "fixed-10M: no attacks on targets yet; run lm-mia attack"
     attack([str(mine)], some)
     shown = figure_section.make_section(str(mine), some, tmp_path)
     assert (shown.missing, shown.title) == ("", "LiRA against RMIA")

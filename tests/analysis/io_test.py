@@ -5,36 +5,40 @@ import json
 import math
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
 
 import pytest
 from synthetic_workdir import copy_workdir, write_workdir
 
 from analysis import attacks, io, recipe_section
+from analysis.io import SweepResults
 from lm_mia import config
 
 
-def test_families_are_ordered_and_names_are_shared(recipes: Any):
+def test_families_are_ordered_and_names_are_shared(recipes: SweepResults):
     sizes = [size for size, _ in recipes.family("fixed")]
     assert sizes == ["10M", "44M", "140M", "302M", "1018M"]
     assert recipes["fixed-140M"] is recipes["main"]
     assert [int(n) for n, _ in recipes.family("data")] == [192, 384, 768, 1536, 3456]
 
 
-def test_score_points_are_found_by_epochs(recipes: Any):
+def test_score_points_are_found_by_epochs(recipes: SweepResults):
     epochs = recipes["epochs-140M"]
-    assert epochs.step(4) == 0
-    assert epochs.step(1) * 4 == config.total_steps(epochs.config)
-    aucs = [attacks.read_attack(epochs, step=epochs.step(e)).auc_T.mean() for e in (1, 2, 3, 4)]
+    assert epochs.step_after(4) == 0
+    assert epochs.step_after(1) * 4 == config.total_steps(epochs.config)
+    aucs = [
+        attacks.read_attack(epochs, step=epochs.step_after(e)).auc_T.mean() for e in (1, 2, 3, 4)
+    ]
     assert aucs == sorted(aucs)
 
 
 def test_a_folder_of_no_recipe_is_told(tmp_path: Path):
     with pytest.raises(io.WorkdirError, match=r"config\.json"):
         io.read_recipe(tmp_path)
-    with pytest.raises(io.WorkdirError, match=r"none: no such folder; run lm-mia run first"):
+    with pytest.raises(
+        io.WorkdirError, match=r"none: there is no such folder; run lm-mia run first"
+    ):
         io.read_recipes(tmp_path / "none")
-    with pytest.raises(io.WorkdirError, match="no recipe in it; run lm-mia run first"):
+    with pytest.raises(io.WorkdirError, match="there are no recipes in it; run lm-mia run first"):
         io.read_recipes(tmp_path)
 
 
@@ -42,7 +46,7 @@ def test_recipes_are_chosen_by_any_of_their_names(folder: Path):
     found = io.read_recipes(folder, ["data-384", "fixed-140M"])
     assert [r.name for r in found.recipes] == ["main", "data-384"]
     assert "fixed-140M" in found.recipes[0].names
-    with pytest.raises(io.WorkdirError, match=r"--recipe=data-38: .* try data-384 or "):
+    with pytest.raises(io.WorkdirError, match=r"--recipe=data-38: .* did you mean data-384 or "):
         io.read_recipes(folder, ["data-38"])
 
 
@@ -60,35 +64,37 @@ def test_events_are_those_of_the_recipe(tmp_path: Path):
     assert [e["step"] for e in io.read_events(recipe, "train")] == [1, 3]
 
 
-def test_targets_stay_while_more_references_are_made(recipes: Any):
+def test_targets_stay_while_more_references_are_made(recipes: SweepResults):
     main = recipes["main"]
     attack = dataclasses.replace(main.config.attack, references=92)
     grown = dataclasses.replace(main, config=dataclasses.replace(main.config, attack=attack))
-    assert grown.rows[:2] == main.rows[:2]
-    assert grown.rows[2] == main.rows[2]
+    assert (grown.references, grown.targets) == (main.references, main.targets)
+    assert grown.replicas == main.replicas
 
 
-def test_two_recipes_of_one_name_are_told(recipes: Any, tmp_path: Path):
+def test_two_recipes_of_one_name_are_told(recipes: SweepResults, tmp_path: Path):
     one = recipes["data-384"]
-    other = dataclasses.replace(one, folder=tmp_path / "recipes" / "b")
-    with pytest.raises(io.WorkdirError, match=r"name='data-384': .*data-384 and .*/b have it; say"):
+    other = dataclasses.replace(one, recipe_dir=tmp_path / "recipes" / "b")
+    with pytest.raises(
+        io.WorkdirError, match=r"name='data-384': .*data-384 and .*/b have this name; select"
+    ):
         io.SweepResults([one, other])
     assert list(io.SweepResults([one])) == ["data-384"]
     # as a command leaves it that was stopped before it had a population
-    unbuilt = dataclasses.replace(other, population_folder=tmp_path / "populations" / "c")
+    unbuilt = dataclasses.replace(other, population_dir=tmp_path / "populations" / "c")
     found = io.SweepResults([one, unbuilt])
     assert (found.recipes, found.without_population) == ([one], [unbuilt])
 
 
-def test_an_epoch_that_was_not_scored_is_said(recipes: Any):
+def test_an_epoch_that_was_not_scored_is_said(recipes: SweepResults):
     recipe = recipes["epochs-140M"]
-    stored = json.loads((recipe.folder / "config.json").read_text())["config"]
+    stored = json.loads((recipe.recipe_dir / "config.json").read_text())["config"]
     assert 1 in stored["score"]["at_epochs"]
     score = dataclasses.replace(recipe.config.score, at_epochs=(2.0,))
     later = dataclasses.replace(recipe, config=dataclasses.replace(recipe.config, score=score))
     with pytest.raises(io.MissingModelsError, match="epochs-140M: not scored after epoch 1"):
-        later.step(1)
-    assert later.step(2) > 0
+        later.step_after(1)
+    assert later.step_after(2) > 0
 
 
 def test_a_table_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -114,7 +120,7 @@ def test_tables_without_replicas_are_not_promised(finished: Path, tmp_path: Path
     stored["config"]["attack"]["replicas"] = 0
     (copy / "config.json").write_text(json.dumps(stored))
     (copy / "tables" / "flips.json").unlink()
-    with pytest.raises(io.WorkdirError, match=r"attack.replicas=0, and tables of decisions"):
+    with pytest.raises(io.WorkdirError, match=r"attack.replicas=0: tables of decisions"):
         io.read_flip_facts(copy)
 
 
@@ -133,5 +139,5 @@ def test_the_page_says_which_score_point(finished: Path, tmp_path: Path) -> None
         recipe_section.render(recipe_section.facts(recipe), defaultdict(str))
         for recipe in (folder, finished)
     )
-    assert "16 replicas, as they were after step 7 of their training</dd>" in shown
+    assert "16 replicas, at step 7 of training</dd>" in shown
     assert "16 replicas</dd>" in plain

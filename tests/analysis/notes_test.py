@@ -33,7 +33,7 @@ def test_the_cutoff_is_that_of_the_tables() -> None:
     assert "a flip rate of 0.487 or more; the largest possible is 0.504" in text
     text = notes.coin_flip_note(FACTS | {"replicas": 4, "k_low": 0})
     assert "With 4 replicas the exact two-sided binomial test at level 0.05 has no power" in text
-    assert text.endswith("6 or more replicas are needed.")
+    assert text.endswith("At least 6 replicas are needed.")
 
 
 def test_a_figure_of_replicas_says_what_its_numbers_are_over() -> None:

@@ -144,9 +144,11 @@ def test_the_page_has_every_figure_and_its_claims(linked: Path):
     assert "Not drawn: " in shown.words
     claims = pd.read_csv(linked / "tables" / "claims.csv")
     assert set(claims["figure"]) == {"fig01_references", "fig05_instability", "fig07_extraction"}
-    assert claims[["figure", "statement", "verdict", "said"]].notna().all(axis=None)
+    assert claims[["figure", "statement", "verdict", "finding"]].notna().all(axis=None)
     one = claims[claims["statement"] == "Its growth has diminishing returns."].iloc[0]
-    assert f"{one['value']:.3f}, 95% interval {one['low']:.3f} to {one['high']:.3f}" in one["said"]
+    assert (
+        f"{one['value']:.3f}, 95% interval {one['low']:.3f} to {one['high']:.3f}" in one["finding"]
+    )
     links = [a["href"] for tag, a in shown.tags if tag == "a" and a.get("href")]
     assert all(
         (linked / h).is_file() for h in links if h and not h.startswith("#") and "fig07" not in h
@@ -210,7 +212,7 @@ def test_recipes_are_compared(linked: Path):
 
 def test_a_recipe_without_tables_or_targets_shows_why(linked: Path, tmp_path: Path):
     shown, _ = write(linked, ["fixed-10M"])  # targets alone
-    assert "Recipes compared" not in shown.words
+    assert "Comparison of recipes" not in shown.words
     assert "AUC of LiRA on targets" in shown.words
     assert page.summary_lines(linked, ["fixed-10M"])[0].endswith("(4 targets, 16 references)")
     stored = linked / "recipes" / "fixed-10M" / "config.json"
@@ -218,7 +220,7 @@ def test_a_recipe_without_tables_or_targets_shows_why(linked: Path, tmp_path: Pa
     settings["config"]["attack"] |= {"targets": 0}
     stored.unlink()
     stored.write_text(json.dumps(settings))
-    with pytest.raises(WorkdirError, match=r"^[^\n]*attack.replicas=0, and tables of [^\n]*$"):
+    with pytest.raises(WorkdirError, match=r"^[^\n]*attack.replicas=0: tables of [^\n]*$"):
         write(linked, ["fixed-10M"])
 
 
@@ -309,7 +311,7 @@ def test_answers_of_targets_are_those_of_the_comparison(linked: Path):
     (folder / "tables" / "targets.csv").unlink()
     assert page.summary_lines(linked, ["fixed-10M"])[0] == "fixed-10M: not attacked yet"
     write(linked, ["fixed-10M", "flip-140M"])
-    said = "fixed-10M: no numbers: no attacks on targets; run lm-mia attack"
+    said = "fixed-10M: no numbers: no attacks on targets yet; run lm-mia attack"
     assert page.summary_lines(linked, ["fixed-10M"])[0] == said
 
 
@@ -317,7 +319,7 @@ def test_answers_of_targets_are_those_of_the_comparison(linked: Path):
 def test_answers_load_no_library_that_draws(tmp_path: Path):
     code = (
         "import sys\nfrom pathlib import Path\nfrom analysis import page\n"
-        f"page.check_figures(['scaling']); page.answers(Path({str(tmp_path)!r}), None)\n"
+        f"page.check_figures(['scaling']); page.summary_lines(Path({str(tmp_path)!r}), None)\n"
         "sys.exit(str({'jax', 'matplotlib', 'pandas', 'scipy', 'zarr'} & {*sys.modules}) * False "
         "or bool({'jax', 'matplotlib', 'pandas', 'scipy', 'zarr'} & {*sys.modules}))"
     )
@@ -327,11 +329,11 @@ def test_answers_load_no_library_that_draws(tmp_path: Path):
 MINE = """
 import pandas as pd
 
-from analysis.paper_figure import Drawn, PaperFigure
+from analysis.paper_figure import FigureResult, PaperFigure
 
 
 def draw(recipes):
-    return Drawn(pd.DataFrame({"samples": [recipes["main"].samples]}))
+    return FigureResult(pd.DataFrame({"samples": [recipes["main"].samples]}))
 
 
 FIGURE = PaperFigure(
@@ -389,9 +391,12 @@ def test_unknown_figures_are_a_line_each(tmp_path: Path):
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["{here}"], "no recipe in it; run lm-mia run first"),
-        (["{here}/none"], "no such folder; run lm-mia run first"),
-        (["{sweep}", "--recipe=man"], "--recipe=man: {sweep} has no such recipe; try main"),
+        (["{here}"], "there are no recipes in it; run lm-mia run first"),
+        (["{here}/none"], "there is no such folder; run lm-mia run first"),
+        (
+            ["{sweep}", "--recipe=man"],
+            "--recipe=man: {sweep} has no such recipe; did you mean main",
+        ),
         (["{sweep}", "--figure=fig99"], "figures='fig99': there is no such figure; did you mean"),
     ],
 )
@@ -411,7 +416,7 @@ def test_the_package_is_a_command(
     with pytest.raises(SystemExit) as caught:
         runpy.run_module("analysis", run_name="__main__")
     assert caught.value.code == 2
-    assert capsys.readouterr().err.endswith("no recipe in it; run lm-mia run first\n")
+    assert capsys.readouterr().err.endswith("there are no recipes in it; run lm-mia run first\n")
 
 
 def test_figures_of_the_workdir_are_drawn_unless_others_are_named(

@@ -51,7 +51,7 @@ def write(recipe: Path) -> Path:
     return page.write_page(recipe.parents[1], None, (), lambda *_: None, lambda _: None)
 
 
-LACKING = r"{}: no \S+; run lm-mia attack first"
+LACKING = r"{}: \S+ is missing; run lm-mia attack first"
 
 
 def test_exits_with_two_and_one_line(
@@ -95,7 +95,7 @@ def test_a_missing_table_is_named_before_anything_is_written(
     linked(complete, tmp_path, without=name)
     before = {*tmp_path.rglob("*")}
     with pytest.raises(
-        io.WorkdirError, match=rf"no tables/{re.escape(name)}; run lm-mia attack first$"
+        io.WorkdirError, match=rf"tables/{re.escape(name)} is missing; run lm-mia attack first$"
     ):
         write(tmp_path / "recipes" / RECIPE)
     assert {*tmp_path.rglob("*")} == before
@@ -224,12 +224,12 @@ def test_numbers_of_attacks_are_those_of_the_tables(finished: Path, shown: Page)
     farthest = max(control, key=lambda row: abs(row["auc_mean"] - 0.5))
     verdict = "Passed" if abs(farthest["auc_mean"] - 0.5) <= 0.03 else "Failed"
     assert f"{verdict}: " in text
-    who = f"The farthest from 0.5 is that of {formatting.attack_name(farthest['attack'])}"
+    who = f"Farthest from 0.5: {formatting.attack_name(farthest['attack'])}"
     assert re.search(rf"{who}[^:]*: {farthest['auc_mean']:.3f}\.", text)
     names = {formatting.attack_name(name) for name in EVERYTHING}
     assert len(names) == 11
     assert all(text.count(name) >= 2 for name in names)
-    said = "Not drawn, but in the table: ([^.]*)\\."
+    said = "In the table, but not drawn: ([^.]*)\\."
     undrawn = {"Simple RMIA", "Zlib ratio", "Min-K%", "Min-K%++", "Lowercase"}
     assert set(re.findall(said, text)[0].split(", ")) == undrawn
     for row in io.read_table(finished, "error_rates.csv"):
@@ -268,8 +268,8 @@ def test_numbers_of_decisions_are_those_of_the_tables(finished: Path, shown: Pag
     assert "Subsampled sets (dependent)16 sets of 8 references" in text
     found = pd.read_parquet(finished / "tables" / "true_positive_probability.parquet")
     scored = found[found["targets"] > 0]
-    assert f"{scored['mean'].mean():.3f}, average over samples" in text
-    assert f"{scored['std'].mean():.3f} between references, average over samples" in text
+    assert f"{scored['mean'].mean():.3f}, averaged over samples" in text
+    assert f"{scored['std'].mean():.3f} between references, averaged over samples" in text
     assert f"{len(found) - len(scored)} left out" in text
 
 
@@ -280,9 +280,9 @@ def test_archetypes_are_those_of_the_table(finished: Path, shown: Page) -> None:
     for a in named:
         assert a.member == member_N[a.sample]
         assert (len(a.loss_in) + len(a.loss_out), len(a.loss_replicas)) == (16, 16)
-        votes = f"sample {a.sample}, a {a.label}; “member” by {a.votes} of 16 replicas"
+        votes = f"sample {a.sample}, a {a.label}; {a.votes} of 16 replicas say “member”"
         assert f"{a.kind.capitalize()}: {votes}" in shown.words
-        assert f"{a.rule}. The beginning of its text" in shown.words
+        assert f"{a.rule}. The text begins" in shown.words
     assert [a.label for a in named[:2]] == ["member", "non-member"]
     assert named[0].votes > 8 > named[1].votes
     assert "none found" not in shown.text
@@ -341,16 +341,16 @@ def test_few_replicas_from_another_folder_and_the_same_bytes_again(tmp_path: Pat
     assert "The log holds no training curve" in text
     rule = "member, separation >= 99"
     assert (
-        f"Clear stable member: none found. No sample satisfies its rule at an FPR of 5%: {rule}"
+        f"Clear stable member: none found. No sample satisfies the rule at an FPR of 5%: {rule}"
         in text
     )
     assert (
-        f"Clear stable non-member: none found. No sample satisfies its rule at an FPR of 5%: non-{rule}"
+        f"Clear stable non-member: none found. No sample satisfies the rule at an FPR of 5%: non-{rule}"
         in text
     )
     assert shown.text.count(NASTY) == 4 - text.count("none found") == 2
     assert "With 4 replicas the exact two-sided binomial test at level 0.05 has no power" in text
-    assert "6 or more replicas are needed" in text
+    assert "At least 6 replicas are needed" in text
     assert "coin-flip decision" not in text
     flips = io.read_samples(folder, ["member", "flip_rate_0.05"])
     of_members = flips["flip_rate_0.05"][flips["member"] & ~np.isnan(flips["flip_rate_0.05"])]
@@ -363,8 +363,8 @@ def test_few_replicas_from_another_folder_and_the_same_bytes_again(tmp_path: Pat
     row = rf"LiRA8{lira['auc_mean']:.3f}± [^A-Z]*\.\d\d\d{lira['left_out']}\n"
     assert lira["left_out"] > 0
     assert re.search(row, shown.text)
-    assert f"{lira['left_out']} samples without a score left out" in text
-    assert "made by several versions" in text
+    assert f"{lira['left_out']} samples without a membership score left out" in text
+    assert "trained by several versions" in text
     for part in ("0.1.0", "0.2.0", "abc123+", "0.10.2", "9.9.9", "CPU cores96"):
         assert part in shown.text.replace("\n", "")
 

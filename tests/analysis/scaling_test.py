@@ -4,22 +4,22 @@ import dataclasses
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
 from synthetic_figures import attack, without_targets
 
 from analysis import attacks, io, scaling
+from analysis.io import SweepResults
 
 
-def test_the_table_is_tidy_and_every_recipe_has_as_many_references(recipes: Any):
+def test_the_table_is_tidy_and_every_recipe_has_as_many_references(recipes: SweepResults):
     drawn = scaling.draw(recipes)
     data = drawn.data
     assert set(data["references"][data["metric"] != "coin_flip_members"]) >= {16}
     of_attacks = data[data["metric"].isin(["auc", "tpr"])]
     assert of_attacks["references"].unique().tolist() == [16]
-    assert of_attacks["recipe"].nunique() == len(recipes.all)
+    assert of_attacks["recipe"].nunique() == len(recipes.recipes)
     of_one = data[(data["recipe"] == "fixed-10M") & (data["metric"] == "auc")]
     row, recipe = of_one.to_dict("records")[0], recipes["fixed-10M"]
     assert (row["layers"], row["width"], row["parameters"]) == (1, 32, 12 * 32**2)
@@ -35,7 +35,7 @@ def test_the_table_is_tidy_and_every_recipe_has_as_many_references(recipes: Any)
     assert flips["value"].between(0, 1).all()
 
 
-def test_lines_join_recipes_that_differ_in_one_thing(recipes: Any):
+def test_lines_join_recipes_that_differ_in_one_thing(recipes: SweepResults):
     points = [
         scaling._read_point(recipes[n], 16)
         for n in ("main", "fixed-10M", "fixed-302M", "data-384", "epochs-140M", "schedule-linear")
@@ -75,7 +75,7 @@ def test_recipes_of_several_workdirs_are_named_with_them(folder: Path, tmp_path:
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["{here}"], "{here}: no recipe in it; run lm-mia run first"),
+        (["{here}"], "{here}: there are no recipes in it; run lm-mia run first"),
         (["{sweep}", "--x=size"], "--x=size: must be one of parameters, samples, epochs"),
     ],
 )
@@ -89,21 +89,23 @@ def test_bad_input_is_one_line(
 
 
 @pytest.mark.parametrize("attacked", [True, False])
-def test_recipes_without_models_or_tables_are_named(attacked: bool, recipes: Any, tmp_path: Path):
+def test_recipes_without_models_or_tables_are_named(
+    attacked: bool, recipes: SweepResults, tmp_path: Path
+):
     folder = tmp_path / "recipes" / "small"
     (folder / "tables").mkdir(parents=True)
     if attacked:  # before any of its models was scored
         (folder / "tables" / "models.csv").write_text("model,role,subset_seed,order_seed\n")
-    left = dataclasses.replace(recipes["small"], folder=folder)
+    left = dataclasses.replace(recipes["small"], recipe_dir=folder)
     drawn = scaling.draw(io.SweepResults([recipes["fixed-10M"], left]))
-    assert drawn.notes[-1] == "Left out, since their models are missing or not attacked yet: small."
+    assert drawn.notes[-1] == "Left out because models are missing or not attacked yet: small."
     with pytest.raises(
         io.MissingModelsError, match=r"^no recipe was attacked .*; run lm-mia run first$"
     ):
         scaling.draw(io.SweepResults([left]))
 
 
-def two(names: tuple[str, str], recipes: Any, folder: Path) -> list[Path]:
+def two(names: tuple[str, str], recipes: SweepResults, folder: Path) -> list[Path]:
     """Two workdirs of one recipe each, both attacked for this figure by a command of their own."""
     workdirs = [folder / "one", folder / "two"]
     for workdir, name in zip(workdirs, names, strict=True):
@@ -116,7 +118,7 @@ def two(names: tuple[str, str], recipes: Any, folder: Path) -> list[Path]:
 
 
 def test_two_workdirs_with_equal_numbers_of_references(
-    recipes: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    recipes: SweepResults, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     workdirs = two(("fixed-10M", "fixed-302M"), recipes, tmp_path)
     assert scaling.main([*map(str, workdirs), "--x=parameters"]) == 0
@@ -132,7 +134,7 @@ def test_two_workdirs_with_equal_numbers_of_references(
 
 
 def test_two_workdirs_with_unequal_numbers_of_references(
-    recipes: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    recipes: SweepResults, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     workdirs = two(("fixed-10M", "small"), recipes, tmp_path)
     argv = [*map(str, workdirs), "--x=parameters"]

@@ -87,12 +87,13 @@ def test_heads_of_tables_3_to_6() -> None:
     ],
 )
 def test_cells_of_tables_1_and_2(name: str, mean: float, std: float, shown: str) -> None:
-    assert tables.format_rate({f"{name}_mean": mean, f"{name}_std": std}, name) == shown
+    column = tables.RATES[name]
+    assert tables.format_rate({f"{column}_mean": mean, f"{column}_std": std}, name) == shown
 
 
 def test_cells_of_tables_5_and_6() -> None:
-    row = {"tp_mean": 15826.4, "tp_std": 1239.0, "s_mean": 6.84, "s_std": 0.31, "t_mean": NAN}
+    row = {"tp_mean": 15826.4, "tp_std": 1239.0, "s_mean": 0.0684, "s_std": 0.0031, "t_mean": NAN}
     assert tables.format_count(row, "tp") == "15,826 ± 1,239"
     assert tables.format_share(row, "s") == "6.8% ± 0.3%"
     assert tables.format_share(row | {"t_std": NAN}, "t") == "–"
-    assert (tables.format_percentage(57.26), tables.format_percentage(NAN)) == ("57.3%", "–")
+    assert (tables.format_percentage(0.5726), tables.format_percentage(NAN)) == ("57.3%", "–")

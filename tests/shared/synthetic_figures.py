@@ -18,6 +18,7 @@ from analysis.figures import MODULES
 from analysis.io import RecipeResults, SweepResults
 from lm_mia.attacks.runner import RecipeNeeds
 from lm_mia.config import Config, Corpus, Tokenizer, load
+from lm_mia.config.needs import matching_recipes
 from lm_mia.data.population import Population, open_population
 from lm_mia.run import pipeline
 from lm_mia.run.sweep import SweepRecipe
@@ -98,7 +99,7 @@ def without_targets(recipe: RecipeResults, workdir: Path) -> RecipeResults:
     log = workdir / "metrics.jsonl"
     if not log.exists():
         shutil.copy(recipe.recipe_dir.parents[1] / log.name, log)  # attacks add to it
-    return dataclasses.replace(recipe, folder=folder)
+    return dataclasses.replace(recipe, recipe_dir=folder)
 
 
 def requested(
