@@ -15,6 +15,7 @@ from analysis.io import REPLICA_SIZES, SweepResults, fewest_references
 from analysis.notes import replicas_note
 from analysis.paper_figure import FigureResult, PaperFigure
 from analysis.plotting import RocCurve, per_target_frame, roc_panels
+from lm_mia import stats
 from lm_mia.config.needs import Need
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from analysis import attacks, io
 from analysis.io import SweepResults
-from lm_mia.stats import likelihood_ratio, robust_mia, roc
+from lm_mia import stats
 from lm_mia.store.store import open_store
 
 

@@ -11,6 +11,7 @@ import scipy.stats
 from analysis import attacks, compare, io
 from analysis.compare import Estimate
 from analysis.io import SweepResults
+from lm_mia import stats
 from lm_mia.config.needs import JACKKNIFE_GROUPS
 from lm_mia.data import subsets
 
