@@ -1,18 +1,19 @@
-"""StrongMIA's setting: GPT-2-like models of C4, trained compute-optimally, at any of its ten sizes.
+"""StrongMIA's setting: GPT-2-like models trained compute-optimally on C4, at any of its ten sizes.
 
     lm-mia run --config=configs/c4.py:140M --workdir=runs/c4-140M --config.corpus.path=DATA
 
-DATA is a TFDS folder with c4/en/3.1.0 (none given: TFDS's own). With the files of Hugging Face's allenai/c4, make one:
+DATA is a TFDS data folder with c4/en/3.1.0; without --config.corpus.path, the default folder of TFDS is used. The files
+of allenai/c4 on Hugging Face can be converted to such a folder:
 
     lm-mia corpus --config=configs/c4.py:140M --workdir=runs/c4-140M --config.corpus.path=DATA \\
         --from-hf-shards='c4/en/c4-train.*.json.gz'
 
-Each model sees 20 tokens per parameter once, in samples of 400 tokens on average, cut at 1,024: 7,000,000 samples for
-140M, half of the population. 128 references, and 2 replicas, the fewest that have a flip rate. One large model may need
-several devices: --config.compute.sharding=fsdp.
+Each model sees 20 tokens per parameter once, in samples of 400 tokens on average, truncated at 1,024: 7,000,000 samples
+for 140M, which is half of the population. There are 128 references and 2 replicas, the minimum for a flip rate. A large
+model may need several devices: --config.compute.sharding=fsdp.
 
-Cost, by `lm-mia plan --config=configs/c4.py` (sizes are its sweep): chip-hours of an H100 at an MFU of 0.4, and disk
-for last states, scores and population.
+Cost, by `lm-mia plan --config=configs/c4.py`, whose sweep is over the sizes: chip-hours of an H100 at an MFU of 0.4,
+and disk space for final states, scores and population.
 
     10M     5 h   0.04 TB    302M  1,940 h  0.6 TB    509M   5,360 h  1.0 TB
     44M    53 h   0.1 TB     425M  3,800 h  0.8 TB    604M   7,380 h  1.1 TB
@@ -20,8 +21,8 @@ for last states, scores and population.
     140M  452 h   0.3 TB
 
 Expect an AUC of LiRA (StrongMIA, Figures 1-3) of 0.59 at 10M, 0.62 at 44M, 0.70 at 85M, 0.68 at 140M, 0.69 at 302M,
-0.55 at 489M, 0.65 at 604M and 0.55 at 1018M: below 0.7 or at it, in no order of sizes, and not the same for another
-target of a size (Figure 20). Figure 15(a) is the validation loss, computed 20 times per model on 8,192
+0.55 at 489M, 0.65 at 604M and 0.55 at 1018M. It is at most 0.7, does not grow with the size, and varies between the
+targets of a size (Figure 20). Figure 15(a) shows the validation loss, which is computed 20 times per model on 8,192
 held-out samples.
 """
 
@@ -48,23 +49,24 @@ def get_config(size: Size = "140M") -> Config:
             f"configs/c4.py:{size}: no such size; choose one of {', '.join(MODEL_SIZES)}"
         )
     return Config(
-        # near duplicates stay, as in the paper; population.distinct_prefix_tokens drops some (Figure 16)
+        # Near duplicates are kept, as in the paper; population.distinct_prefix_tokens drops some (Figure 16).
         corpus=Corpus(source="c4", deduplicate="none"),
         tokenizer=Tokenizer(vocab_size=32_000, documents=1_000_000),
         population=Population(samples=samples(size), length_tokens=1024, validation_samples=8_192),
         model=Model(size=size, dtype="bfloat16"),
-        # the optimizer is the default: AdamW with the paper's rates
+        # The default optimizer is AdamW with the learning rates of the paper.
         train=Train(subset="exact", batch_size=128, epochs=1, validations=20),
         attack=Attack(references=128, replicas=2),
     )
 
 
 def samples(size: str) -> int:
-    """2N: half of them train a model, with 400 tokens each and 20 tokens per parameter without embeddings."""
+    """Returns 2N. Each model is trained on half of the samples: 20 tokens per parameter, 400 tokens per sample."""
     parameters = 1_000_000 * int(size.removesuffix("M"))
     return 2 * (20 * parameters // 400)
 
 
 def sweep(size: str = "") -> Iterator[dict[str, Any]]:
-    for one in [] if size else MODEL_SIZES:
-        yield {"model.size": one, "population.samples": samples(one)}
+    if not size:
+        for name in MODEL_SIZES:
+            yield {"model.size": name, "population.samples": samples(name)}

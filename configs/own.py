@@ -3,9 +3,15 @@
     lm-mia run --config=configs/own.py --workdir=runs/own --config.corpus.path=texts
     lm-mia run --config=configs/own.py:fig05,cpu --workdir=runs/own --config.corpus.path=texts
 
-`texts` is a folder of .txt files, one document each. The argument is that of strongmia.py, [FIGURE,]SETTING; without it
-all figures are drawn at cpu. At cpu all figures together need at least 7,168 documents of 20 characters or more. With
-fewer, name the figures to draw: 2,304 are enough for fig05 and for the tables 1 to 6, and 3,328 for fig01.
+`texts` is a folder of .txt files, one document each. The argument is that of strongmia.py, [FIGURE,]SETTING; without an
+argument, all figures are drawn at the setting cpu.
+
+Cost: that of strongmia.py, about an hour on 2 cores for all figures at cpu.
+
+Needs at cpu: 7,168 documents of 20 characters or more for all figures, 3,328 for fig01, and 2,304 for fig05 and for
+tab01 to tab06.
+
+Expect the figures and tables that strongmia.py describes; the numbers depend on the texts.
 """
 
 import dataclasses
@@ -16,8 +22,9 @@ from lm_mia.config import Config
 
 
 def get_config(arg: str = "cpu") -> Config:
-    c = strongmia.get_config(arg)
-    return dataclasses.replace(c, corpus=dataclasses.replace(c.corpus, source="text", path="texts"))
+    config = strongmia.get_config(arg)
+    corpus = dataclasses.replace(config.corpus, source="text", path="texts")
+    return dataclasses.replace(config, corpus=corpus)
 
 
 def sweep(arg: str = "cpu"):

@@ -4,16 +4,16 @@
     lm-mia run --config=configs/strongmia.py:fig01,fig05,tab01,cpu --workdir=runs/strongmia
     lm-mia run --config=configs/strongmia.py:cpu --workdir=runs/strongmia
 
-The argument is [FIGURE,]SETTING. A figure is named by its number, such as fig05 or tab01; several may be named, and
-without any, all are drawn. Figures that need the same recipe share its models: in one workdir each model is trained
-once, whichever figure needs it first.
+The argument is [FIGURE,]SETTING. A figure is named by its number, such as fig05 or tab01. Several figures may be named;
+if none is named, all are drawn. Figures that need the same recipe share its models: in one workdir, each model is
+trained only once.
 
     paper   the published numbers (Table 7, Appendix G): models of 10M to 1018M parameters on C4
-    gpu     one GPU of 80-141 GB: models of up to 32M parameters on C4, less than an hour for each figure
-    cpu     two cores: models of 12 thousand to 0.6 million parameters on docstrings of the installed packages
+    gpu     one GPU of 80-141 GB: models of up to 32M parameters on C4, less than an hour per figure
+    cpu     two cores: models of 12 thousand to 0.6 million parameters on the docstrings of installed packages
 
-A model size keeps its name in the paper at every setting; at cpu "140M" is 2 layers of width 64 (see SIZES). Parameters
-are counted without embeddings.
+A model size has the same name at every setting; at cpu, "140M" is 2 layers of width 64 (see SIZES). Parameters are
+counted without embeddings.
 
 Cost of all figures, by `lm-mia plan` (chip-hours of an H100 at an MFU of 0.4, which small models do not reach):
 
@@ -21,10 +21,11 @@ Cost of all figures, by `lm-mia plan` (chip-hours of an H100 at an MFU of 0.4, w
     gpu     1,130 models   0.54 hours
     cpu     994 models     about 54 minutes on 2 cores
 
-Figures 1 and 5 take about 4 and 3 minutes at cpu. What each figure needs, costs and shows is in docs/figures.md. At cpu
-36 of the 56 claims of the paper that can be tested were confirmed: more references and more epochs raise the AUC, and
-many decisions on members are like coin flips. RMIA stays ahead of LiRA there, with up to 64 references. The results of
-a whole run at cpu are in docs/results/figures.md.
+At cpu, Figures 1 and 5 take about 4 and 3 minutes. docs/figures.md lists what each figure needs, costs and shows.
+
+Expect at cpu that 36 of the 56 claims of the paper that can be tested are confirmed: more references and more epochs
+raise the AUC, and many decisions on members are like coin flips. RMIA stays ahead of LiRA, with up to 64 references.
+The results of a complete run are in docs/results/figures.md.
 """
 
 import dataclasses
@@ -49,8 +50,8 @@ from lm_mia.errors import UserError
 
 Setting = Literal["paper", "gpu", "cpu"]
 
-# The recipes that each figure needs. "chinchilla-*" and "fixed-*" stand for one recipe per model size of the setting,
-# "data-*" for one per number of training samples. `recipe` describes them.
+# Figure -> the recipes that it needs, which `recipe` describes. "chinchilla-*" and "fixed-*" stand for one recipe per
+# model size of the setting, "data-*" for one per number of training samples.
 FIGURES: dict[str, tuple[str, ...]] = {
     "fig01_references": ("main",),
     "fig02_compute_optimal": ("chinchilla-*",),
@@ -99,8 +100,8 @@ FIGURES: dict[str, tuple[str, ...]] = {
     "tab07_settings": ("main",),
 }
 
-# (layers, width) of each model size. At paper these are the sizes of lm_mia.config; at gpu and cpu the numbers of
-# parameters grow in about the same proportions.
+# Setting -> model size -> (layers, width). At paper, these are the sizes of lm_mia.config; at gpu and cpu, the numbers
+# of parameters grow in about the same proportions.
 SIZES: dict[str, dict[str, tuple[int, int]]] = {
     "paper": {size: shape for size, shape in config.MODEL_SIZES.items() if size != "custom"},
     "gpu": {
@@ -117,7 +118,7 @@ SIZES: dict[str, dict[str, tuple[int, int]]] = {
     },
     "cpu": {"10M": (1, 32), "44M": (1, 64), "140M": (2, 64), "302M": (2, 96), "1018M": (3, 128)},
 }
-# Compute-optimal number of training samples of each size (Figure 2).
+# Setting -> model size -> compute-optimal number of training samples (Figure 2).
 CHINCHILLA = {
     "paper": {
         "10M": 500_000,
@@ -139,33 +140,34 @@ CHINCHILLA = {
     },
     "cpu": {"10M": 192, "44M": 768, "140M": 1_536, "302M": 3_456},
 }
-# Numbers of training samples of 140M in Figure 4(a).
+# Setting -> numbers of training samples of the 140M models in Figure 4(a).
 DATA = {
     "paper": (50_000, 100_000, 500_000, 1_000_000, 5_000_000, 10_000_000),
     "gpu": (2_048, 8_192, 24_576, 65_536),
     "cpu": (192, 384, 768, 1_536, 3_456),
 }
-# Numbers of references, of targets (each with its own training subset), and of replicas of one target for flip rates.
+# Setting -> (references, targets with training subsets of their own, replicas of one target for flip rates).
 MODELS = {"paper": (128, 16, 128), "gpu": (32, 4, 32), "cpu": (32, 8, 32)}
-# Numbers of models that replace these in a few recipes; then the training samples of the recipes flip-* and fixed-*.
+# Setting -> number of references of the recipe main, and at gpu and cpu also of the recipe small.
 MOST_REFERENCES = {"paper": 512, "gpu": 64, "cpu": 64}
-# Some of the paper's 128 replicas crashed.
+# Model size -> replicas at paper. Some of the paper's 128 replicas crashed.
 PAPER_REPLICAS = {"140M": 125, "302M": 127}
+# Setting -> training samples of the recipes flip-* and small, and of the recipes fixed-*.
 FLIP_SAMPLES = {"paper": 2**19, "gpu": 2**14, "cpu": 1_024}
 FIXED_SAMPLES = {"paper": 2**23, "gpu": 24_576, "cpu": 1_536}
-# Epochs of epochs-140M and of epochs-140M-small.
+# Setting -> (epochs of epochs-140M, epochs of epochs-140M-small).
 EPOCHS = {"paper": (10, 20), "gpu": (4, 8), "cpu": (4, 8)}
 
 
 def get_config(arg: str = "") -> Config:
-    """The first recipe of the figures, with the figures to draw.
+    """Returns the config of the first recipe of the figures, which lists the figures to draw.
 
     Args:
-      arg: [FIGURE,]SETTING, where several figures may stand, such as ``fig01,fig05,cpu``. Without a figure, all are
-        drawn, and the comparison of all recipes (analysis/scaling.py) with them.
+      arg: [FIGURE,]SETTING, with one or several figures, such as ``fig01,fig05,cpu``. Without a figure, all figures are
+        drawn, and a comparison of all recipes (analysis/scaling.py).
 
     Raises:
-      UserError: a figure or the setting is unknown, or no setting is given.
+      UserError: if a figure or the setting is unknown, or the setting is missing.
     """
     figures, setting = _parse(arg)
     drawn = (*figures, "scaling") if set(figures) == set(FIGURES) else tuple(figures)
@@ -173,7 +175,7 @@ def get_config(arg: str = "") -> Config:
 
 
 def sweep(arg: str = "") -> Iterator[dict[str, Any]]:
-    """For each other recipe of the figures, the fields in which it differs from the first; ``arg`` as above."""
+    """Yields the fields in which each further recipe of the figures differs from the first; ``arg`` as above."""
     figures, setting = _parse(arg)
     first, *others = _recipes(figures, setting)
     for name in others:
@@ -181,8 +183,8 @@ def sweep(arg: str = "") -> Iterator[dict[str, Any]]:
 
 
 def _parse(arg: str) -> tuple[list[str], Setting]:
-    """Splits [FIGURE,]SETTING; returns the full names of the figures, all of them if none is named, and the setting."""
-    *asked, setting = arg.split(",")
+    """Returns (the full names of the figures, all of them if none is named, the setting) of [FIGURE,]SETTING."""
+    *names, setting = arg.split(",")
     if setting not in get_args(Setting):
         raise UserError(
             (f"SETTING={setting}: must be" if setting else "SETTING is missing: it must be")
@@ -190,7 +192,7 @@ def _parse(arg: str) -> tuple[list[str], Setting]:
         )
     by_name = {figure.partition("_")[0]: figure for figure in FIGURES}
     by_name |= {figure: figure for figure in FIGURES}
-    for figure in asked:
+    for figure in names:
         if figure not in by_name:
             near = max(
                 by_name, key=lambda name: difflib.SequenceMatcher(None, figure, name).ratio()
@@ -199,44 +201,47 @@ def _parse(arg: str) -> tuple[list[str], Setting]:
                 f"FIGURE={figure}: StrongMIA has no such figure; did you mean {near}? "
                 "Name one of fig01 to fig32 or tab01 to tab07"
             )
-    figures = list(dict.fromkeys(by_name[figure] for figure in asked)) or list(FIGURES)
+    figures = list(dict.fromkeys(by_name[figure] for figure in names)) or list(FIGURES)
     return figures, cast(Setting, setting)
 
 
 def _recipes(figures: Sequence[str], setting: Setting) -> list[str]:
-    """Names of the recipes that figures need, without duplicates; sizes that the setting does not have are left out."""
-    every = {"chinchilla": CHINCHILLA[setting], "fixed": SIZES[setting], "data": DATA[setting]}
+    """Returns the names of the recipes that figures need, without duplicates and without sizes the setting lacks."""
+    variants = {"chinchilla": CHINCHILLA[setting], "fixed": SIZES[setting], "data": DATA[setting]}
     names: list[str] = []
     for name in (name for figure in figures for name in FIGURES[figure]):
         kind, _, which = name.partition("-")
         if which == "*":
-            names += [f"{kind}-{each}" for each in every[kind]]
+            names += [f"{kind}-{variant}" for variant in variants[kind]]
         elif kind != "fixed" or which in SIZES[setting]:
             names.append(name)
     return list(dict.fromkeys(names))
 
 
 def recipe(setting: Setting, name: str) -> Config:
-    """The config of a recipe by its name.
+    """Returns the config of a recipe.
 
-    - main: 140M on its compute-optimal data, with the most references.
-    - chinchilla-SIZE: each size on its compute-optimal data.
-    - fixed-SIZE: each size on the same data.
+    The names of the recipes:
+
+    - main: 140M on its compute-optimal data, with the largest number of references.
+    - chinchilla-SIZE: a model size on its compute-optimal data.
+    - fixed-SIZE: a model size on the same data for all sizes.
     - data-N: 140M on N training samples.
     - flip-SIZE: replicas of one target.
     - small: 10M, for the studies of RMIA.
-    - epochs-44M, epochs-140M, epochs-140M-small: several epochs, on half of the compute-optimal data of 44M, on all of
-      that of 140M, and on little data.
-    - schedule-linear, schedule-nodecay, schedule-noclip: main with another schedule, no weight decay, no clipping.
-    - distinct: main without samples that begin alike.
+    - epochs-44M, epochs-140M, epochs-140M-small: several epochs, on half of the compute-optimal data of 44M, on the
+      compute-optimal data of 140M, and on a small dataset.
+    - schedule-linear, schedule-nodecay, schedule-noclip: 140M with a linear schedule, without weight decay, and without
+      clipping.
+    - distinct: 140M without samples whose first tokens equal those of another sample.
 
-    At some settings two of these are the same recipe, such as main and fixed-140M at cpu; its models are trained once.
+    At some settings two names are the same recipe, such as main and fixed-140M at cpu. Its models are trained once.
     """
     references, targets, replicas = MODELS[setting]
     c = _models(base(setting), references + targets, targets)
     kind, _, which = name.partition("-")
     if name == "main":
-        # Two replicas, for the tables that extraction starts from.
+        # Two replicas, since extraction needs the tables of decisions.
         c = _models(c, MOST_REFERENCES[setting] + targets, targets, replicas=2)
         prefix = {"paper": 50, "gpu": 50, "cpu": 32}[setting]
         extract = Extract(samples=1_000, prefix_tokens=prefix, suffix_tokens=prefix)
@@ -247,17 +252,17 @@ def recipe(setting: Setting, name: str) -> Config:
         c = _validated(setting, c)
     elif kind == "fixed":
         c = _with(_sized(c, FIXED_SAMPLES[setting]), model=_model(setting, which))
-        if which == "140M":  # Figure 21 attacks every reference
+        if which == "140M":  # Figure 21 attacks each reference
             attack = dataclasses.replace(c.attack, replicas=2, leave_one_out=True)
             c = _with(c, attack=attack)
             if FIXED_SAMPLES[setting] == CHINCHILLA[setting][which]:
-                c = _validated(setting, c)  # so that it is the same recipe as main
+                c = _validated(setting, c)  # makes it the same recipe as main
     elif kind == "data":
         c = _sized(c, int(which))
         if setting == "paper":
             c = _with(c, optimizer=dataclasses.replace(c.optimizer, warmup_steps=80))
         if int(which) == CHINCHILLA[setting]["140M"]:
-            c = _validated(setting, c)  # so that it is the same recipe as main
+            c = _validated(setting, c)  # makes it the same recipe as main
     elif kind == "flip":
         if setting == "paper":
             replicas = PAPER_REPLICAS[which]
@@ -293,7 +298,7 @@ def recipe(setting: Setting, name: str) -> Config:
 
 
 def base(setting: Setting) -> Config:
-    """What all recipes of a setting share: 140M on its compute-optimal data for one epoch; no models yet."""
+    """Returns the config that the recipes of a setting start from: 140M on its compute-optimal data, without models."""
     c = {"paper": _paper, "gpu": _gpu, "cpu": _cpu}[setting]()
     attack = dataclasses.replace(
         c.attack, references=0, replicas=0, attacks=("lira_online",), bootstraps=0
@@ -304,7 +309,7 @@ def base(setting: Setting) -> Config:
 
 def _paper() -> Config:
     return Config(
-        # Near duplicates stay, as in the paper.
+        # Near duplicates are kept, as in the paper.
         corpus=Corpus(source="c4", deduplicate="none"),
         tokenizer=Tokenizer(vocab_size=32_000, documents=1_000_000),
         population=Population(length_tokens=1_024, validation_samples=8_192),
@@ -319,7 +324,7 @@ def _gpu() -> Config:
         population=Population(length_tokens=256, validation_samples=1_024),
         optimizer=Optimizer(peak_learning_rate=2e-3, final_learning_rate=2e-4, warmup_steps=40),
         train=Train(batch_size=64),
-        # 16 IN losses per sample are too few for a variance per sample.
+        # 16 IN losses per sample are too few to estimate a variance for each sample.
         attack=Attack(
             variance="pooled", fprs=(1e-4, 1e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.75, 1.0)
         ),
@@ -328,16 +333,16 @@ def _gpu() -> Config:
 
 def _cpu() -> Config:
     return Config(
-        # Short texts are included, so that lengths differ: half of the samples are cut at 96 tokens.
+        # Short texts are included, so that lengths differ; half of the samples are truncated at 96 tokens.
         corpus=Corpus(min_chars=20, deduplicate="exact"),
         tokenizer=Tokenizer(vocab_size=1_024),
         population=Population(length_tokens=96, validation_samples=256),
         optimizer=Optimizer(peak_learning_rate=8e-3, final_learning_rate=8e-4, warmup_steps=20),
-        # Small batches, for as many updates as two cores make in a few seconds.
+        # Small batches, so that models make many updates in a few seconds on two cores.
         train=Train(batch_size=8),
         attack=Attack(
             variance="pooled",
-            # With 1,000 non-members the lowest rate above 0 is about 0.001.
+            # With about 1,000 non-members, the lowest FPR above 0 is about 0.001.
             fprs=(0.001, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.75, 1.0),
             focus_fpr=0.05,
             band=(0.001, 0.1),
@@ -346,7 +351,7 @@ def _cpu() -> Config:
 
 
 def _changes(old: Any, new: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Fields in which two configs differ, such as ("model.width", 64), with their values in the new one."""
+    """Yields the fields in which two configs differ, with the values of the new config, such as ("model.width", 64)."""
     for field in dataclasses.fields(old):
         a, b = getattr(old, field.name), getattr(new, field.name)
         if dataclasses.is_dataclass(a):
@@ -369,7 +374,7 @@ def _model(setting: Setting, size: Any) -> Model:
 
 
 def _sized(c: Config, training_samples: int) -> Config:
-    """Returns the config with twice that many samples in its population, and a warm-up of at most 1/5 of the steps."""
+    """Returns the config for a number of training samples, with a warm-up of at most 1/5 of the steps."""
     steps = -(-training_samples // c.train.batch_size)
     warmup = min(c.optimizer.warmup_steps, max(steps // 5, 1))
     return _with(
@@ -387,13 +392,13 @@ def _models(c: Config, references: int, targets: int, replicas: int = 0) -> Conf
 
 
 def _validated(setting: Setting, c: Config) -> Config:
-    """Returns the config with the validation loss of Figure 15(a), which costs a third of scoring at cpu."""
+    """Returns the config with the validation loss of Figure 15(a), which costs a third as much as scoring at cpu."""
     validations = 8 if setting == "cpu" else 20
     return _with(c, train=dataclasses.replace(c.train, validations=validations))
 
 
 def _epochs(c: Config, epochs: int) -> Config:
-    """Returns the config with that many epochs, scored after each of them, or after some if there are more than ten."""
+    """Returns the config with a number of epochs, scored after each epoch, or after some if there are more than ten."""
     scored = range(1, epochs) if epochs <= 10 else [1, 2, 3, 5, 8, 13]
     return _with(
         c,

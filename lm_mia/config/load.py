@@ -14,6 +14,7 @@ import functools
 import importlib.util
 import inspect
 import io
+import itertools
 import re
 import sys
 import traceback
@@ -134,6 +135,23 @@ def _field_types(cls: type, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from _field_types(kind, f"{prefix}{name}.")
         else:
             yield prefix + name, kind
+
+
+def field_docs(section: type) -> dict[str, str]:
+    """Returns the docstring of each field of a section of the config as one line: name -> docstring.
+
+    Args:
+      section: a dataclass, such as `lm_mia.config.Model`.
+    """
+    [definition] = ast.parse(inspect.getsource(section)).body
+    assert isinstance(definition, ast.ClassDef)
+    docs = {}
+    for node, following in itertools.pairwise(definition.body):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            match following:
+                case ast.Expr(ast.Constant(str() as text)):
+                    docs[node.target.id] = " ".join(text.split())
+    return docs
 
 
 @dataclasses.dataclass(frozen=True)
