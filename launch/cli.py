@@ -12,7 +12,7 @@ from typing import Any
 
 from launch import jobs
 from lm_mia.config import load
-from lm_mia.errors import UserError, collect, exit_code
+from lm_mia.errors import UserError, collect_errors, exit_code
 from lm_mia.run import sweep as sweeps
 from lm_mia.run.sweep import Sweep
 
@@ -61,8 +61,8 @@ def _act(argv: list[str], prog: str) -> int:
         wrong.append(
             f"--workers={known.workers}: must be 0 or larger; 0 takes the number from the config"
         )
-    of_engine = collect(wrong, lambda: _options(verb, known))
-    sizes = collect(wrong, lambda: jobs.sizes(known)) if verb in _SIZED else None
+    of_engine = collect_errors(wrong, lambda: _options(verb, known))
+    sizes = collect_errors(wrong, lambda: jobs.sizes(known)) if verb in _SIZED else None
     if wrong or sweep is None:
         raise UserError("\n".join(wrong))
     return _run(verb, known, sweep, sizes, of_engine)

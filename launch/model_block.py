@@ -15,7 +15,13 @@ from typing import Any
 from launch import heartbeats, jobs
 from lm_mia.config import Config
 from lm_mia.data.subsets import ModelSeeds
-from lm_mia.errors import STOPPED, DiskError, RendezvousError, UserError, WorkersKilledError
+from lm_mia.errors import (
+    SIGTERM_EXIT_CODE,
+    DiskError,
+    RendezvousError,
+    UserError,
+    WorkersKilledError,
+)
 from lm_mia.run import inventory, pipeline, progress, trackers, workdir
 from lm_mia.run.sweep import Sweep, SweepRecipe
 
@@ -82,7 +88,7 @@ def run(
                 if (
                     c.compute.sharding == "fsdp"
                 ):  # its other processes cannot continue without this one
-                    raise SystemExit(STOPPED)
+                    raise SystemExit(SIGTERM_EXIT_CODE)
         return _summary(c, recipe, rows, display)
 
 
@@ -118,7 +124,7 @@ class _Watch:
             self._end(worker)
         elif kind in ("crash", "user_error"):
             self._fail(worker, event["message"].strip().splitlines()[-1])
-        elif kind == "worker_lost" and event["exit_code"] not in (STOPPED, -15):
+        elif kind == "worker_lost" and event["exit_code"] not in (SIGTERM_EXIT_CODE, -15):
             self._fail(worker, f"its worker ended with code {event['exit_code']} ({_CODES})")
             if self.failed:
                 # All workers start again, without this model if it was set aside.

@@ -18,7 +18,7 @@ from pathlib import Path
 from launch import jobs, status
 from launch.jobs import JobSizes, span_problems
 from lm_mia.atomic import write_atomically
-from lm_mia.errors import STOPPED, UserError
+from lm_mia.errors import SIGTERM_EXIT_CODE, UserError
 from lm_mia.run.sweep import Sweep
 
 MOST_RESTARTS = 20
@@ -36,8 +36,8 @@ _UNITS = {1: (60,), 2: (60, 1), 3: (3600, 60, 1)}  # seconds in each part of M, 
 _END = f"""
 code=$?
 
-# {STOPPED}: it was asked to stop, and has saved. Others above 128: it was killed.
-if ((code == {STOPPED} || (code > 128 && ${{SLURM_RESTART_COUNT:-0}} < {MOST_RESTARTS}))); then
+# {SIGTERM_EXIT_CODE}: it was asked to stop, and has saved. Others above 128: it was killed.
+if ((code == {SIGTERM_EXIT_CODE} || (code > 128 && ${{SLURM_RESTART_COUNT:-0}} < {MOST_RESTARTS}))); then
   exec scontrol requeue "$job"
 fi
 exit $code

@@ -1,4 +1,4 @@
-"""Atomic replacement of files, and the paths of the files that mark a set of tables as complete.
+"""Replaces files atomically, and marks sets of tables as complete.
 
 A reader sees either the old or the new content of a file, never a partial write.
 """
@@ -15,19 +15,20 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FLIPS_JSON = Path("tables", "flips.json")
-"""What the tables of decisions of `lm-mia attack` are about. It is deleted before the first of them is written, and
-written after the last, so that the tables are complete where it exists."""
+"""Completion marker of the tables of decisions, which `lm-mia attack` writes. It is deleted before the first of these
+tables is written and created after the last one, so that the tables are complete if it exists."""
 EXTRACTION_JSON = Path("tables", "extraction.json")
-"""The same for the tables of `lm-mia extract`."""
+"""Completion marker of the tables of `lm-mia extract`."""
 TARGETS_CSV = Path("tables", "targets.csv")
-"""Every attack that was computed, one line per attack and target. Lines are only added; other settings begin anew."""
+"""Every attack that was computed, one line per attack and target. Lines are only added, until the settings change."""
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A file to write in the block, which then takes the path's place: a reader sees the old or the new one.
+    """Context manager that replaces a file atomically.
 
-    Where the block fails, nothing is left beside the path.
+    Yields the path of a temporary file, which the block writes, and which replaces ``path`` when the block ends. If the
+    block fails, the temporary file is removed and ``path`` is unchanged.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -39,42 +40,44 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replaces a file's content, whatever happens in between."""
+    """Replaces the content of a file atomically."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def write_csv(path: Path, table: "pd.DataFrame") -> None:
-    """Replaces a table on disk, whole."""
+    """Writes a table as CSV, without its index, and replaces the file atomically."""
     write_atomically(path, table.to_csv(index=False))
 
 
-def write_completion_marker(path: Path, about: Mapping[str, Any], tables: Iterable[str]) -> None:
+def write_completion_marker(
+    path: Path, description: Mapping[str, Any], tables: Iterable[str]
+) -> None:
     """Writes the JSON file that marks tables as complete.
 
     Args:
-      path: of the file, in the folder of the tables.
-      about: what the tables are about; its values are JSON.
-      tables: names of the files; their SHA-256 digests are added as "tables".
+      path: path of the JSON file, in the folder of the tables.
+      description: settings and models of which the tables were computed, and results; its values must be valid JSON.
+      tables: names of the tables' files; their SHA-256 digests are added to the JSON file as "tables".
     """
     digests = {name: _sha256(path.with_name(name)) for name in tables}
-    write_atomically(path, json.dumps({**about, "tables": digests}, indent=1) + "\n")
+    write_atomically(path, json.dumps({**description, "tables": digests}, indent=1) + "\n")
 
 
-def is_current(path: Path, about: Mapping[str, Any]) -> bool:
-    """Returns whether tables are complete, about the same things, and unchanged since the marker was written.
+def is_current(path: Path, expected: Mapping[str, Any]) -> bool:
+    """Returns whether tables are complete, have the expected description, and have not been changed.
 
     Args:
-      path: of the file; if it is missing or damaged, the answer is no.
-      about: fields that must have these values; the file may have more.
+      path: path of the JSON file that `write_completion_marker` wrote; the result is False if it is missing or damaged.
+      expected: fields of the description that must have these values; the file may have more fields.
     """
     try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
-        if any(facts[name] != json.loads(json.dumps(about[name])) for name in about):
+        marker = json.loads(path.read_text(encoding="utf-8"))
+        if any(marker[name] != json.loads(json.dumps(expected[name])) for name in expected):
             return False
-        return all(_sha256(path.with_name(n)) == digest for n, digest in facts["tables"].items())
+        return all(_sha256(path.with_name(n)) == digest for n, digest in marker["tables"].items())
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return False  # missing or damaged: the tables are made again
+        return False  # missing or damaged; the tables will be computed again
 
 
 def _sha256(path: Path) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import tyro
 
 from lm_mia.config import Config, load
-from lm_mia.errors import UserError, collect, exit_code
+from lm_mia.errors import UserError, collect_errors, exit_code
 from lm_mia.run import plan
 from lm_mia.run import sweep as sweeps
 from lm_mia.run.progress import Display
@@ -132,12 +132,12 @@ def _read(verb: str, argv: Sequence[str]) -> tuple[argparse.Namespace, Sweep]:
     wrong: list[str] = []
     known, overrides = _parser(verb).parse_flags(argv, wrong)
     if verb == "plan":
-        collect(wrong, lambda: plan.chip_of(known.device, known.mfu))
+        collect_errors(wrong, lambda: plan.chip_of(known.device, known.mfu))
     sweep = sweeps.from_flags(known, overrides, wrong, needs_workdir=verb != "plan")
     if sweep and verb == "plan":
-        collect(wrong, lambda: plan.check_tokens(known.tokens_per_sample, sweep))
+        collect_errors(wrong, lambda: plan.check_tokens(known.tokens_per_sample, sweep))
     if sweep and verb == "corpus" and known.from_hf_shards is not None:
-        collect(wrong, lambda: _check_shards(known.from_hf_shards, sweep))
+        collect_errors(wrong, lambda: _check_shards(known.from_hf_shards, sweep))
     if wrong or sweep is None:
         raise UserError("\n".join(wrong))
     return known, sweep

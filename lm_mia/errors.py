@@ -1,4 +1,4 @@
-"""The exceptions that mean "the user can mend this": printed as they are, exit code 2, no traceback."""
+"""Errors that the user can correct: they are printed without a traceback, and the exit code is 2."""
 
 import errno
 import os
@@ -7,88 +7,94 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-_NO_PLACE = (NotADirectoryError, FileExistsError)
+_INVALID_PATH_ERRORS = (NotADirectoryError, FileExistsError)
 
 
 class UserError(Exception):
-    """Bad input, told as ``field=value: the rule; the way out``, one line for each problem."""
+    """Invalid input. The message has one line ``field=value: the rule; the remedy`` per problem."""
 
 
-STOPPED = 143
-"""The exit code of a command or process that SIGTERM stopped, once it has saved what it was at."""
+SIGTERM_EXIT_CODE = 143
+"""Exit code of a command or process that was stopped by SIGTERM, after it has saved its state."""
 
-_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
+_DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 
 DISK_REMEDY = (
-    "make room, or make it writable, and run the same command again: what is finished is kept"
+    "free some space, or make it writable, and run the same command again; finished work is kept"
 )
 
 
 class DiskError(UserError):
-    """A disk that is full or may not be written, at no fault of what was being made."""
+    """The disk is full or not writable; the model or file that was being written is not at fault."""
 
 
 class RendezvousError(UserError):
-    """Processes of a job that did not find each other: they may, when they are started again."""
+    """The processes of a job could not connect to each other; they may if they are started again."""
 
 
 class WorkersKilledError(UserError):
-    """All workers were killed, or out of memory, with rows left to make."""
+    """All workers were killed or ran out of memory before all models were finished."""
 
 
 def disk_problem(error: BaseException) -> str:
-    """What the system says of a disk that is full or may not be written, if that is behind an error; else ""."""
+    """Returns the system's message if an error was caused by a disk that is full or not writable; otherwise ""."""
     chain: list[BaseException] = [error]
     while following := chain[-1].__cause__ or chain[-1].__context__:
         if following in chain:
             break
         chain.append(following)
-    for number in _DISK:
-        said = os.strerror(number)  # tensorstore and orbax pass it on in errors of their own
-        if any(getattr(e, "errno", None) == number or said in str(e) for e in chain):
-            return said
+    for number in _DISK_ERRNOS:
+        message = os.strerror(
+            number
+        )  # tensorstore and orbax include it in the messages of their own errors
+        if any(getattr(e, "errno", None) == number or message in str(e) for e in chain):
+            return message
     return ""
 
 
-def collect(wrong: list[str], read: Callable[[], Any]) -> Any:
-    """Calls ``read`` and returns its result; if it raises a UserError, adds its lines to ``wrong`` and returns None."""
+def collect_errors(messages: list[str], read: Callable[[], Any]) -> Any:
+    """Returns the result of ``read()``; if it raises UserError, appends the message to ``messages``, returns None."""
     try:
         return read()
     except UserError as error:
-        wrong.append(str(error))
+        messages.append(str(error))
         return None
 
 
-def exit_code(act: Callable[[], int]) -> int:
-    """What an action returns; 2 for a user's mistake or a full disk, told in a line; 130 or 143 if it was stopped."""
-    # A SIGTERM unwinds like an exception, so that workers save what they are at.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))
+def exit_code(action: Callable[[], int]) -> int:
+    """Runs the action of a command and returns its exit code.
+
+    The exit code is that of the action; 2 for a `UserError` or a full disk, with a message instead of a traceback; 130
+    after Ctrl-C; and 143 after SIGTERM.
+    """
+    # SIGTERM raises an exception, so that workers save their state.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(SIGTERM_EXIT_CODE))
     try:
-        return act()
+        return action()
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("stopped; the same command goes on from here", file=sys.stderr)
+        print("stopped; run the same command again to continue", file=sys.stderr)
         return 130
     except SystemExit as error:
-        if error.code == STOPPED:
-            print("stopped; the same command goes on from here", file=sys.stderr)
+        if error.code == SIGTERM_EXIT_CODE:
+            print("stopped; run the same command again to continue", file=sys.stderr)
         raise
     except BrokenPipeError:  # the reader of the output, such as `head`, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
-        if isinstance(error, _NO_PLACE) or error.errno == errno.ENAMETOOLONG:
+        if isinstance(error, _INVALID_PATH_ERRORS) or error.errno == errno.ENAMETOOLONG:
             print(f"{error.filename}: {error.strerror}; choose another path", file=sys.stderr)
             return 2
-        return _full(error, error.filename)
+        return _disk_exit_code(error, error.filename)
     except Exception as error:
-        return _full(error, "disk")
+        return _disk_exit_code(error, "disk")
 
 
-def _full(error: Exception, where: str) -> int:
-    """2 for a disk that is full or may not be written, told in a line; else it is raised again."""
+def _disk_exit_code(error: Exception, where: str) -> int:
+    """Prints a message and returns 2 if the disk is full or not writable; otherwise raises the error again."""
     if not (problem := disk_problem(error)):
         raise error
     print(f"{where}: {problem}; {DISK_REMEDY}", file=sys.stderr)

@@ -1,23 +1,23 @@
-"""Random choices are pure functions of (seed, purpose): one place that says how."""
+"""Random draws that are pure functions of a seed and a purpose."""
 
 import hashlib
 
 import numpy as np
 
-# Of up to so many, numbers are drawn by listing all: part of what a seed means, never to be changed.
-_LISTED = 2**22
-_BLOCK = 2**22
+# `draw` permutes all numbers if there are at most this many. The limit determines what is drawn, so it never changes.
+_MAX_PERMUTED = 2**22
+_BLOCK = 2**22  # random numbers generated at a time
 
 
 def rng(seed: int, purpose: str) -> np.random.Generator:
-    """A generator that depends on the pair alone: another stream for every purpose.
+    """Returns a random generator that is determined by the seed and the purpose.
 
     Args:
-      seed: 0 or larger, of any size.
-      purpose: what the choice is for, such as ``"population/draw"``.
+      seed: a non-negative integer of any size.
+      purpose: what is drawn, such as ``"population/draw"``; different purposes have independent streams.
 
     Returns:
-      A Philox generator keyed by 128 bits of SHA-256 of ``seed:purpose``, on every platform.
+      A Philox generator whose key is the first 128 bits of the SHA-256 of ``seed:purpose``, on every platform.
     """
     digest = hashlib.sha256(f"{seed}:{purpose}".encode()).digest()
     key = int.from_bytes(digest[:16], "little")
@@ -25,58 +25,62 @@ def rng(seed: int, purpose: str) -> np.random.Generator:
 
 
 def permutation(seed: int, purpose: str, n: int) -> np.ndarray:
-    """order_N, int64: a uniformly random permutation of 0..n-1, a pure function of its arguments.
+    """Returns order_N, int64: a uniformly random permutation of 0..n-1.
 
-    Made of the generator's raw stream, which numpy keeps for ever, rather than ``Generator.permutation``, which a later
-    version may draw otherwise: who was a member, and when it was seen, must be computable years later.
+    It sorts numbers of the generator's raw stream, which NumPy guarantees never to change, rather than calling
+    ``Generator.permutation``, whose result may differ in later versions: memberships and batch orders must be
+    reproducible years later.
     """
-    # Two of n 64-bit keys are equal with a chance of n^2 / 2^65; a stable sort decides even then.
+    # Two of n 64-bit keys are equal with probability n^2 / 2^65; a stable sort makes even that case deterministic.
     return np.argsort(rng(seed, purpose).bit_generator.random_raw(n), kind="stable")
 
 
 def coins(seed: int, purpose: str, n: int) -> np.ndarray:
-    """coin_N, bool: n independent fair coins, from the raw stream as in `permutation`."""
+    """Returns coin_N, bool: n independent fair coin flips, from the raw stream as in `permutation`."""
     return rng(seed, purpose).bit_generator.random_raw(n) >> np.uint64(63) == 1
 
 
 def draw(seed: int, purpose: str, n: int, k: int) -> np.ndarray:
-    """drawn_K, int64: k distinct numbers of 0..n-1 in random order, every such sequence equally likely.
+    """Draws k distinct numbers of 0..n-1 in random order, with every such sequence equally likely.
 
-    The first numbers of a longer draw are those of a shorter one: ``draw(..., k)[:j]`` is ``draw(..., j)``. Of the raw
-    stream, as in `permutation`, which it is for n up to 2^22. Of more, the stream's numbers below n are taken as they
-    come and repeats are left out, so that time and memory (60 bytes a number) go with k rather than with n.
+    A longer draw starts with the numbers of a shorter one: ``draw(..., k)[:j]`` equals ``draw(..., j)``. For n up to
+    2^22 the result is the start of `permutation`. For larger n, numbers below n are taken from the raw stream in order
+    and repeated ones are dropped, so that time and memory (60 bytes per number) grow with k instead of n.
+
+    Returns:
+      drawn_K, int64.
 
     Raises:
       ValueError: if k is negative or larger than n.
     """
     if not 0 <= k <= n:
         raise ValueError(f"draw {k} of {n}")
-    if n <= _LISTED:
+    if n <= _MAX_PERMUTED:
         return permutation(seed, purpose, n)[:k]
     stream = rng(seed, purpose).bit_generator
     unused_bits = np.uint64(64 - (n - 1).bit_length())
     first_K = np.empty(0, np.int64)
     while len(first_K) < k:
-        # So many numbers hold k distinct ones on average (coupons), and a few more.
-        lacking = n * np.log((n - len(first_K)) / max(n - k, 0.5))
-        count = min(int(1.001 * lacking) + 1000, max(2 * k, _BLOCK))
-        more = _below(stream, n, unused_bits, count)
-        taken = np.concatenate([first_K, more])
-        at = np.unique(taken, return_index=True)[1]
-        at.sort()
-        first_K = taken[at]
+        # The expected number of draws until k distinct numbers have been seen (coupon collector), and some more.
+        expected = n * np.log((n - len(first_K)) / max(n - k, 0.5))
+        count = min(int(1.001 * expected) + 1000, max(2 * k, _BLOCK))
+        more = _uniform_below(stream, n, unused_bits, count)
+        candidates = np.concatenate([first_K, more])
+        first_index = np.unique(candidates, return_index=True)[1]
+        first_index.sort()
+        first_K = candidates[first_index]
     return first_K[:k]
 
 
-def _below(
+def _uniform_below(
     stream: np.random.BitGenerator, n: int, unused_bits: np.uint64, count: int
 ) -> np.ndarray:
-    """The stream's next ``count`` numbers below n, each of the leading bits of 64; int64."""
+    """Returns the next ``count`` numbers of the stream that are below n, int64; each is made of the leading bits."""
     out = np.empty(count, np.int64)
     filled = 0
     while filled < count:
         raw = stream.random_raw(min(count - filled, _BLOCK)) >> unused_bits
-        good = raw[raw < n]
-        out[filled : filled + len(good)] = good
-        filled += len(good)
+        below = raw[raw < n]
+        out[filled : filled + len(below)] = below
+        filled += len(below)
     return out

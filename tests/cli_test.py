@@ -133,7 +133,7 @@ def test_config_is_optional_once_the_workdir_has_one(
         (["--config.model.heads=3"], "model.heads=3: must divide model.width=8; try --config.model.heads=2"),
         (
             ["--config.population.samples=64"],
-            "population.samples=64: the corpus has 40 documents to draw from; use at most 40",
+            "population.samples=64: the corpus has only 40 documents; use at most 40",
         ),
         (
             ["--config.tokenizer.vocab_size=9000"],
@@ -344,4 +344,4 @@ def test_ctrl_c_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     monkeypatch.setattr(pipeline, "run", stopped)
     file = Path(cli.__file__).parent.parent / "configs" / "quickstart.py"
     assert cli.main(["run", f"--config={file}", "--workdir=/nowhere"]) == 130
-    assert capsys.readouterr().err == "stopped; the same command goes on from here\n"
+    assert capsys.readouterr().err == "stopped; run the same command again to continue\n"

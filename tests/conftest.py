@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from synthetic_scores import SMALL, Ran, ran, scored
 
+from lm_mia import config
 from lm_mia.data import build
 from lm_mia.data.population import Population
 from lm_mia.data.tokenizer import train_tokenizer
@@ -34,13 +35,11 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Population:
     draw = np.random.default_rng(5)
     drawn = (" ".join(draw.choice(words, draw.integers(1, 10))) for _ in range(26))
     texts = list(dict.fromkeys(drawn))
+    settings = config.Population(samples=20, seed=1, length_tokens=8)
     return build.write_population(
         tmp_path_factory.mktemp("tiny") / "population",
         [(text, str(i)) for i, text in enumerate(texts)],
-        train_tokenizer(texts, 32),
-        seed=1,
-        samples=20,
-        length_tokens=8,
+        build.PopulationSpec(settings, train_tokenizer(texts, 32)),
     )
 
 

@@ -38,7 +38,7 @@ def test_what_is_drawn_never_changes():
 @pytest.fixture
 def nothing_listed(monkeypatch: pytest.MonkeyPatch):
     """All draws in the way of a large corpus."""
-    monkeypatch.setattr(seeds, "_LISTED", 0)
+    monkeypatch.setattr(seeds, "_MAX_PERMUTED", 0)
 
 
 def slow_draw(seed: int, purpose: str, n: int, k: int) -> list[int]:
@@ -55,7 +55,7 @@ def slow_draw(seed: int, purpose: str, n: int, k: int) -> list[int]:
 def test_a_large_corpus_is_drawn_as_a_slow_reference_says(n: int, part: float, seed: int):
     k = round(n * part)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(seeds, "_LISTED", 0)
+        patch.setattr(seeds, "_MAX_PERMUTED", 0)
         patch.setattr(seeds, "_BLOCK", 7)
         drawn = draw(seed, "p", n, k)
     assert drawn.dtype == np.int64

@@ -15,6 +15,10 @@ FORMAT = 2
 """Part of every recipe's hash. It is increased whenever the same settings would give different models or another
 storage format, so that incompatible models never share a folder."""
 
+POPULATION_FORMAT = 3
+"""Format of the files of a population, as recorded in its manifest; part of every population's hash. It is increased,
+and `FORMAT` with it, whenever the same settings would give other samples or other files."""
+
 # Fields that affect speed, the number of models or the report, but not the models themselves. They may change in a
 # workdir that already has models.
 _CHANGEABLE = (
@@ -74,7 +78,8 @@ def from_dict(stored: dict[str, Any]) -> Config:
 def population_hash(config: Config) -> str:
     """Returns eight hex digits that identify the population: a hash of its corpus, tokenizer and other settings."""
     sections = ("corpus.", "tokenizer.", "population.")
-    return _hash(_determinants(schema.to_dict(config), sections))
+    parts = _determinants(schema.to_dict(config), sections)
+    return _hash(parts | {"format": POPULATION_FORMAT})
 
 
 def recipe_hash(config: Config) -> str:

@@ -1,7 +1,6 @@
 """Opens a corpus: the docstrings of installed packages, text files, or C4.
 
-Documents come from the docstrings of our dependencies, from files or from C4. Another source only has to return what
-`Corpus` says: the rest asks for items, their number, a hash and the provenance, no more.
+A new source only has to provide an object that satisfies `Corpus`: items, their number, a hash, and the provenance.
 """
 
 import dataclasses
@@ -17,104 +16,113 @@ from lm_mia.errors import UserError
 
 
 class Corpus(documents.Documents, Protocol):
-    """Documents that know what they are."""
+    """Documents with a hash and a provenance."""
 
     @property
     def sha256(self) -> str:
-        """Tells one corpus from another."""
+        """A hash that identifies the corpus."""
         ...
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """What a manifest says of the corpus; "corpus_sha256" and "documents" at least."""
+        """The origin of the corpus, as recorded in manifests; contains at least "corpus_sha256" and "documents"."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class InMemoryCorpus:
-    """A corpus in a fixed order, in memory; item i is (text, source record)."""
+    """A corpus in memory; item i is (text, source record)."""
 
     texts: Sequence[str] = dataclasses.field(repr=False)
     records: Sequence[str] = dataclasses.field(repr=False)
-    """Where each text stands: ``FILE:LINE`` (docstrings, jsonl), ``FILE:ROW`` or ``FILE``."""
+    """Where each text comes from: ``FILE:LINE`` (docstrings, jsonl), ``FILE:ROW`` (parquet) or ``FILE`` (text)."""
     sha256: str
-    """Of all texts in order."""
+    """Hash of all texts in order."""
     provenance: dict[str, Any]
-    """Package versions or file names; numbers of documents read, left out and why, and kept."""
+    """Package versions or file names, and the numbers of documents read, left out for each reason, and kept."""
 
     def __len__(self) -> int:
         return len(self.texts)
 
-    def __getitem__(self, i: int) -> tuple[str, str]:
+    def __getitem__(self, i: int) -> documents.Document:
         return self.texts[i], self.records[i]
 
 
 def open_corpus(corpus: config.Corpus, progress: ProgressCallback = no_progress) -> Corpus:
-    """The documents of any source; of C4 they are looked up, not read."""
+    """Opens a corpus; C4 is opened without reading its documents, the other sources are read into memory."""
     return c4.open_records(corpus.path) if corpus.source == "c4" else read(corpus, progress)
 
 
 CorpusOpener = Callable[[config.Corpus, ProgressCallback], Corpus]
+"""A function such as `open_corpus`."""
 
 
 def caching_opener() -> CorpusOpener:
-    """`open_corpus` for populations of one corpus: as long as it is asked for the same one, it reads that once."""
+    """Returns an `open_corpus` that keeps the last corpus, so that several populations of one corpus read it once."""
     return functools.lru_cache(maxsize=1)(open_corpus)
 
 
 def read(corpus: config.Corpus, progress: ProgressCallback = no_progress) -> InMemoryCorpus:
-    """The documents of docstrings or files: stripped, short ones and duplicates left out, in a stable order.
+    """Reads the documents of docstrings or files in a stable order.
+
+    Whitespace at both ends of the documents is removed, and short documents and duplicates are left out.
 
     Raises:
-      UserError: if there is no such file, one cannot be read (names it, and the line), the column
-        is missing or empty, or no document is long enough.
+      UserError: if there is no matching file, a file cannot be read (the message names the file and the line), the
+        column is missing or empty, or no document is long enough.
     """
     if corpus.source == "docstrings":
-        texts, records = docstrings.read(progress=lambda *n: progress("read docstrings", *n))
+        texts, records = docstrings.read(
+            progress=lambda done, total: progress("read docstrings", done, total)
+        )
         origin: dict[str, Any] = {"packages": docstrings.versions()}
     else:
         texts, records, names = text_files.read(
-            corpus.source, corpus.path, corpus.column, lambda *n: progress("read files", *n)
+            corpus.source,
+            corpus.path,
+            corpus.column,
+            lambda done, total: progress("read files", done, total),
         )
         origin = {"files": names}
     texts = [text.strip() for text in texts]
-    kept = [i for i, text in enumerate(texts) if len(text) >= corpus.min_chars]
-    if not kept:
+    long_enough = [i for i, text in enumerate(texts) if len(text) >= corpus.min_chars]
+    if not long_enough:
+        longest = max(map(len, texts), default=0)
         raise UserError(
-            f"corpus.min_chars={corpus.min_chars}: none of the {len(texts)} documents is that "
-            f"long; the longest has {max(map(len, texts), default=0)} characters"
+            f"corpus.min_chars={corpus.min_chars}: none of the {len(texts)} documents is that long; the longest has "
+            f"{longest} characters, so use at most {longest}"
         )
-    distinct = kept
-    from lm_mia.data import (
-        dedup,  # here: scipy takes half a second, and most commands find a population
-    )
+    # Imported here because scipy takes half a second to load and most commands find a finished population.
+    from lm_mia.data import dedup
 
+    distinct = long_enough
     if corpus.deduplicate != "none":
-        distinct = [kept[i] for i in dedup.without_exact_duplicates([texts[i] for i in kept])]
+        kept = dedup.without_exact_duplicates([texts[i] for i in long_enough])
+        distinct = [long_enough[k] for k in kept]
     final = distinct
     if corpus.deduplicate == "near":
-        near = [texts[i] for i in distinct]
-        label = "find near duplicates"
-        final = [
-            distinct[i] for i in dedup.without_near_duplicates(near, lambda *n: progress(label, *n))
-        ]
-    chosen = [texts[i] for i in final]
-    digest = hash_texts(chosen)
+        kept = dedup.without_near_duplicates(
+            [texts[i] for i in distinct],
+            lambda done, total: progress("find near duplicates", done, total),
+        )
+        final = [distinct[k] for k in kept]
+    final_texts = [texts[i] for i in final]
+    digest = hash_texts(final_texts)
     provenance = {
         "source": corpus.source,
         "corpus_sha256": digest,
         "documents_read": len(texts),
-        "too_short": len(texts) - len(kept),
-        "exact_duplicates": len(kept) - len(distinct),
+        "too_short": len(texts) - len(long_enough),
+        "exact_duplicates": len(long_enough) - len(distinct),
         "near_duplicates": len(distinct) - len(final),
         "documents": len(final),
         **origin,
     }
-    return InMemoryCorpus(chosen, [records[i] for i in final], digest, provenance)
+    return InMemoryCorpus(final_texts, [records[i] for i in final], digest, provenance)
 
 
 def hash_texts(texts: Iterable[str]) -> str:
-    """SHA-256 of the texts in order, each preceded by its length in bytes (8, little-endian)."""
+    """Returns the SHA-256 of the texts in order, each preceded by its length in bytes (8 bytes, little-endian)."""
     digest = hashlib.sha256()
     for text in texts:
         raw = text.encode()

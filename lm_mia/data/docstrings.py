@@ -1,9 +1,9 @@
-"""English text that every machine already has: the docstrings of our own dependencies.
+"""Reads English text that every installation already has: the docstrings of the project's dependencies.
 
-Only direct dependencies of the project, so that every install has them, without the JAX family,
-which is upgraded with the accelerator; only files that their wheels list, so that caches and
-plugins play no part; parsed, never imported. Test folders are left out: their docstrings are few
-and rarely prose. The standard library is left out because it changes with the Python version.
+Only direct dependencies are read, so that every installation has them. The JAX packages are left out because their
+versions depend on the accelerator, the standard library because it changes with the Python version, and test folders
+because their docstrings are few and rarely prose. Only files that are listed in the wheels are read, so that caches and
+plugins have no effect. The files are parsed, never imported.
 """
 
 import ast
@@ -30,7 +30,7 @@ _HAS_DOCSTRING = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
-    """Version of each installed package; UserError if one is missing."""
+    """Returns the version of each package; raises UserError if one is not installed."""
     return {package: _distribution(package).version for package in packages}
 
 
@@ -38,17 +38,20 @@ def read(
     packages: Sequence[str] = PACKAGES,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[list[str], list[str]]:
-    """Every docstring of the packages, indentation removed, and where it stands (``FILE:LINE``).
+    """Reads every docstring of the packages.
 
-    Ordered by path below site-packages, with forward slashes, then by line: the same on every
-    platform. About 5 s on one core for all of PACKAGES.
+    Docstrings are ordered by path below site-packages, with forward slashes, and then by line, which is the same order
+    on every platform. All of PACKAGES take about 5 s on one core.
 
     Args:
       packages: distribution names.
-      progress: ``progress(files done, files)``, called after every file.
+      progress: ``progress(files done, files)``, called after each file.
+
+    Returns:
+      The docstrings without indentation, and where each is defined (``FILE:LINE``).
 
     Raises:
-      UserError: if a package is missing or its files cannot be read.
+      UserError: if a package or one of its files is missing.
     """
     files = sorted(entry for package in packages for entry in _files(package))
     texts: list[str] = []
@@ -62,28 +65,29 @@ def read(
 
 
 def parse(source: bytes) -> list[tuple[int, str]]:
-    """(line, docstring) of a module, its classes and functions, by line; none if it is not Python.
+    """Returns (line, docstring) pairs of a module, its classes and its functions, in the order of lines.
 
-    Some packages ship templates and files for other Python versions under ``.py``.
+    Returns an empty list if the source is not valid Python: some packages contain templates and files for other Python
+    versions with the suffix ``.py``.
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # invalid escapes in other people's strings
+            warnings.simplefilter("ignore")  # invalid escape sequences in the packages' strings
             tree = ast.parse(source)
     except (SyntaxError, ValueError):
         return []
-    found = []
+    result = []
     for node in (tree, *_definitions(tree.body)):
         text = ast.get_docstring(node)
         if text:
-            found.append((node.body[0].lineno, text))
-    return sorted(found)
+            result.append((node.body[0].lineno, text))
+    return sorted(result)
 
 
 def _definitions(
     statements: list[ast.stmt],
 ) -> Iterator[ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
-    """Classes and functions at any depth; looks at statements only, ten times faster than walk."""
+    """Yields classes and functions at any depth; visits statements only, ten times faster than `ast.walk`."""
     for statement in statements:
         if isinstance(statement, _HAS_DOCSTRING):
             yield statement
@@ -100,8 +104,8 @@ def _files(package: str) -> Iterator[tuple[str, Path]]:
             path = Path(str(distribution.locate_file(file)))
             if not path.is_file():
                 raise UserError(
-                    f"corpus.source='docstrings': {package} {distribution.version} lacks its file "
-                    f"{file}; install it again"
+                    f"corpus.source='docstrings': the file {file} of {package} {distribution.version} is missing; "
+                    "install the package again"
                 )
             yield file.as_posix(), path
 

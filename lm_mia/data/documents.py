@@ -1,4 +1,4 @@
-"""What a population is drawn from, in the words that its readers and its writer share."""
+"""Types shared by the code that reads corpora and the code that builds populations."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
@@ -8,32 +8,39 @@ import numpy as np
 ProgressCallback = Callable[[str, int, int], None]
 """``progress(label, done, total)``, called often enough for a progress bar."""
 
-Pairs = Sequence[tuple[str, str]]
-"""(text, source record) of some documents; only iterated over."""
+Log = Callable[[str], None]
+"""``log(line)``, called with lines for the user."""
+
+Document = tuple[str, str]
+"""A text and its source record, which says where in the corpus the text is."""
 
 
 class Documents(Protocol):
-    """A corpus in a fixed order; item i is (text, source record)."""
+    """A corpus in a fixed order; a list of documents satisfies this protocol."""
 
     def __len__(self) -> int: ...
-    def __getitem__(self, i: int, /) -> tuple[str, str]: ...
+    def __getitem__(self, i: int, /) -> Document: ...
 
 
 @runtime_checkable
 class SupportsSelect(Documents, Protocol):
-    """A corpus that other processes can read themselves, so that no text goes through this one."""
+    """A corpus that other processes can read directly, so that texts are not sent between processes."""
 
-    def select(self, index_K: np.ndarray, /) -> Pairs:
-        """These documents in this order, read when iterated over, in whichever process it is pickled to."""
+    def select(self, index_K: np.ndarray, /) -> Sequence[Document]:
+        """Returns these documents in this order, read only when iterated over; it can be pickled without its texts."""
         ...
 
 
-def select(documents: Documents, index_K: np.ndarray) -> Pairs:
-    """The documents of these indices, in this order, to be given to another process."""
+def select(documents: Documents, index_K: np.ndarray) -> Sequence[Document]:
+    """Returns the documents with these indices, in this order, in a form that can be sent to another process."""
     if isinstance(documents, SupportsSelect):
         return documents.select(index_K)
     return [documents[i] for i in index_K.tolist()]
 
 
 def no_progress(label: str, done: int, total: int) -> None:
-    """Progress that nobody watches."""
+    """Ignores progress."""
+
+
+def no_log(line: str) -> None:
+    """Ignores lines for the user."""

@@ -1,12 +1,20 @@
-"""The population: the fixed, ordered data set of 2N samples, as token store and sample table.
+"""The population: the fixed, ordered dataset of 2N samples, as stored tokens and a sample table.
 
-A folder holds `tokens.npy` (every sample's tokens, one after another), `offsets.npy` (where each begins),
-`samples.parquet` (a row a sample), `document_frequency.npy` (int64: in how many of ``population.frequency_samples``
-samples, or of all, each piece occurs), `tokenizer.model` and `manifest.json` (hashes of the others, settings,
-provenance); if asked for, the first three of held-out samples, whose names begin with `validation_`.
-It is written once, whole or not at all; every reader checks it against the hashes of the manifest.
+The folder of a population contains:
 
-S: chosen samples, T: their tokens, one sample after another.
+- `tokens.npy`: the tokens of all samples, concatenated; no two samples have the same tokens.
+- `offsets.npy`: where each sample starts in `tokens.npy`, and where the last one ends.
+- `samples.parquet`: the sample table, with one row per sample.
+- `document_frequency.npy`: int64, the number of samples that contain each piece, of ``population.frequency_samples``
+  samples or of all.
+- `tokenizer.model`: the sentencepiece model.
+- `manifest.json`: hashes of the other files, settings, and provenance.
+- `validation_tokens.npy`, `validation_offsets.npy` and `validation_samples.parquet`, if the settings request held-out
+  samples.
+
+It is written once, as a whole, and every reader checks it against the hashes of the manifest.
+
+N: samples (2N in `Population`), S: selected samples, T: their tokens, concatenated, B: samples of a batch.
 """
 
 import dataclasses
@@ -21,30 +29,29 @@ import numpy as np
 import pyarrow.parquet as pq
 import sentencepiece
 
+from lm_mia.config.recipe import POPULATION_FORMAT
 from lm_mia.errors import UserError
 
 SAMPLE_FILES = ("tokens.npy", "offsets.npy", "samples.parquet")
 SAMPLE_COLUMNS = ("tokens", "unk", "zlib_bytes", "tfidf", "prefix_group")
-"""Columns of the sample table that attacks and figures ask for."""
+"""Columns of the sample table that attacks and figures use; they are copied to the score store."""
 VALIDATION_PREFIX, FREQUENCY_FILE = "validation_", "document_frequency.npy"
 
-FORMAT = 2  # of the files of a population, as its manifest says
-
-_BATCH = 2048  # samples that `lowercase` tokenises at once
+_BATCH = 2048  # samples that `lowercase` tokenizes at a time
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Population:
-    """An open population of 2N samples (N below counts samples, not members)."""
+    """An open population of 2N samples; N in the names of arrays counts samples, not members."""
 
     folder: Path
     tokens: np.ndarray
-    """All tokens, flat and memory-mapped; uint16, or uint32 for more than 65,536 pieces."""
+    """Tokens of all samples, memory-mapped; uint16, or uint32 if the vocabulary has more than 65,536 pieces."""
     offsets_N1: np.ndarray
     """Sample i is ``tokens[offsets_N1[i]:offsets_N1[i + 1]]``; int64."""
     manifest: dict[str, Any]
     prefix: str = ""
-    """Begins the names of its files; "validation_" for held-out samples."""
+    """Prefix of the names of its files; "validation_" for held-out samples."""
 
     def __len__(self) -> int:
         """2N, the number of samples."""
@@ -52,59 +59,62 @@ class Population:
 
     @property
     def sha256(self) -> str:
-        """Names the data set: a hash of tokens, offsets and tokenizer, wherever the folder lies."""
+        """A hash of tokens, offsets and tokenizer, which identifies the dataset wherever its folder is."""
         return dataset_sha256(self.manifest["files"], self.prefix)
 
     @property
     def vocab_size(self) -> int:
-        """Pieces in the vocabulary."""
+        """Number of pieces of the vocabulary."""
         return self.manifest["vocab_size"]
 
     @property
     def length_tokens(self) -> int:
-        """L: samples are cut at this many tokens."""
+        """L: the number of tokens at which samples are cut."""
         return self.manifest["settings"]["population.length_tokens"]
 
     @functools.cached_property
     def lengths_N(self) -> np.ndarray:
-        """Tokens of each sample, `<bos>` and `<eos>` included; int64."""
+        """Number of tokens of each sample, including `<bos>` and `<eos>`; int64."""
         return np.diff(self.offsets_N1)
 
     def column(self, name: str) -> np.ndarray:
-        """column_N: one column of the sample table (samples.parquet), read alone.
+        """Reads one column of the sample table (samples.parquet).
 
-        Texts: source_record, text_sha256. int64: id, chars (of the whole text), tokens and unk (of the stored, cut
-        sample), zlib_bytes (of the whole text in UTF-8 at level 6); and, but of held-out samples, prefix_group (the id
-        of the first sample that begins with the same ``population.group_prefix_tokens`` tokens). float64, but of
-        held-out samples: tfidf (mean over the distinct pieces, of `features.mean_tfidf`; NaN without any).
+        Columns of text: source_record, text_sha256. Columns of type int64: id, chars (of the whole text), tokens and
+        unk (of the stored sample, which is cut), zlib_bytes (of the whole text in UTF-8, at level 6) and prefix_group
+        (the ID of the first sample that starts with the same ``population.group_prefix_tokens`` tokens). Column of type
+        float64: tfidf (see `features.mean_tfidf`). Held-out samples do not have prefix_group and tfidf.
+
+        Returns:
+          column_N.
         """
         file = self.folder / f"{self.prefix}samples.parquet"
         return pq.read_table(file, columns=[name])[name].to_numpy()
 
     @functools.cached_property
     def validation(self) -> "Population | None":
-        """Held-out samples, drawn after the 2N, which no row trains on; None if there are none."""
+        """Held-out samples, drawn after the 2N samples, on which no model is trained; None if there are none."""
         if self.prefix or f"{VALIDATION_PREFIX}tokens.npy" not in self.manifest["files"]:
             return None
         return map_files(self.folder, self.manifest, VALIDATION_PREFIX)
 
     @functools.cached_property
     def tokenizer(self) -> sentencepiece.SentencePieceProcessor:
-        """The tokenizer, loaded on first use."""
+        """The tokenizer, which is loaded on first use."""
         return sentencepiece.SentencePieceProcessor(model_file=str(self.folder / "tokenizer.model"))
 
     def text(self, i: int) -> str:
-        """Sample i as its tokens spell it: cut, spaces normalised."""
+        """Returns the text of the tokens of sample i, which is cut and has normalized whitespace."""
         return self.tokenizer.decode(self.sample(i).tolist())
 
     def sample(self, i: int) -> np.ndarray:
-        """Tokens of sample i, a view; IndexError outside 0..2N-1."""
+        """Returns the tokens of sample i, as a view; raises IndexError unless 0 <= i < 2N."""
         if not 0 <= i < len(self):
             raise IndexError(f"sample {i} of {len(self)}")
         return self.tokens[self.offsets_N1[i] : self.offsets_N1[i + 1]]
 
     def pad(self, ids_B: np.ndarray) -> np.ndarray:
-        """x_BxL, int32: the samples' tokens, each row padded to ``length_tokens`` with 0."""
+        """Returns x_BxL, int32: the tokens of the samples, each padded with 0 to ``length_tokens``."""
         starts_B = self.offsets_N1[ids_B]
         lengths_B = self.offsets_N1[np.asarray(ids_B) + 1] - starts_B
         ends_B = np.cumsum(lengths_B)
@@ -116,28 +126,28 @@ class Population:
 
 
 def open_population(folder: Path, *, verify: bool = True) -> Population:
-    """The population in a folder, memory-mapped.
+    """Opens the population in a folder, memory-mapped.
 
     Args:
-      folder: as written by `write`.
-      verify: compare the hash of every file (about 1 GB/s) with the manifest, not only its size.
+      folder: folder that `lm_mia.data.build` wrote.
+      verify: whether to compare the hash of each file (at about 1 GB/s) with the manifest, and not only its size.
 
     Raises:
-      UserError: if there is none, or a file is missing or corrupt: names it and the way out.
+      UserError: if there is no population, or a file is missing or corrupt; the message names the file.
     """
     return map_files(folder, read_manifest(folder, verify))
 
 
-def map_files(folder: Path, facts: dict[str, Any], prefix: str = "") -> Population:
-    """The population of a folder whose manifest holds these facts; nothing is checked."""
+def map_files(folder: Path, manifest: dict[str, Any], prefix: str = "") -> Population:
+    """Opens the files of a population, memory-mapped, without any check."""
     tokens, offsets_N1 = (
         np.load(folder / f"{prefix}{name}.npy", mmap_mode="r") for name in ("tokens", "offsets")
     )
-    return Population(folder, tokens, offsets_N1, facts, prefix)
+    return Population(folder, tokens, offsets_N1, manifest, prefix)
 
 
 def describe_files(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Bytes and SHA-256 of each file."""
+    """Returns the size in bytes and the SHA-256 of each file."""
     return {
         name: {"bytes": (folder / name).stat().st_size, "sha256": _file_sha256(folder / name)}
         for name in names
@@ -145,54 +155,57 @@ def describe_files(folder: Path, names: Iterable[str]) -> dict[str, dict[str, An
 
 
 def dataset_sha256(files: Mapping[str, Mapping[str, Any]], prefix: str = "") -> str:
-    """SHA-256 that names a data set: of the hashes of its tokens, offsets and tokenizer."""
+    """Returns the SHA-256 that identifies a dataset: a hash of the hashes of its tokens, offsets and tokenizer."""
     names = (f"{prefix}tokens.npy", f"{prefix}offsets.npy", "tokenizer.model")
     return hashlib.sha256("".join(files[name]["sha256"] for name in names).encode()).hexdigest()
 
 
 def manifest_bytes(content: Mapping[str, Any]) -> bytes:
-    """The manifest's bytes, with a hash of its own in it."""
-    return _bytes({**content, "own_sha256": _own_sha256(content)})
+    """Returns the content of the manifest file, which includes a hash of itself."""
+    return _to_bytes({**content, "own_sha256": _own_sha256(content)})
 
 
 def read_manifest(folder: Path, verify: bool) -> dict[str, Any]:
-    """The manifest of a folder whose files are there and whole.
+    """Reads the manifest of a folder, and checks that its files are complete.
 
     Args:
-      folder: of the population.
-      verify: compare the hash of every file (about 1 GB/s), not only its size.
+      folder: folder of the population.
+      verify: whether to compare the hash of each file (at about 1 GB/s), and not only its size.
 
     Raises:
-      UserError: if there is no population, or a file is missing or corrupt: names it and the way out.
+      UserError: if there is no population, or a file is missing or corrupt; the message names the file.
     """
-    found = _read_manifest(folder)
-    for name, expected in found["files"].items():
+    manifest = _load_manifest(folder)
+    for name, expected in manifest["files"].items():
         path = folder / name
         if not path.is_file():
             raise _corrupt(path, "the file is missing")
         if path.stat().st_size != expected["bytes"]:
-            raise _corrupt(path, f"the file has not its {expected['bytes']} bytes")
+            raise _corrupt(path, f"the file does not have {expected['bytes']} bytes")
         if verify and _file_sha256(path) != expected["sha256"]:
             raise _corrupt(path, "the content does not match the hash in manifest.json")
-    return found
+    return manifest
 
 
-def _read_manifest(folder: Path) -> dict[str, Any]:
+def _load_manifest(folder: Path) -> dict[str, Any]:
     path = folder / "manifest.json"
     if not folder.is_dir():
-        raise UserError(f"{folder}: there is no population here; run `lm-mia corpus` first")
+        raise UserError(f"{folder}: no population found; run `lm-mia corpus` first")
     if not path.is_file():
         raise _corrupt(path, "the file is missing")
     raw = path.read_bytes()
     try:
-        found = json.loads(raw)
-        if raw != _bytes(found) or found["own_sha256"] != _own_sha256(found):
+        manifest = json.loads(raw)
+        if raw != _to_bytes(manifest) or manifest["own_sha256"] != _own_sha256(manifest):
             raise ValueError
     except (ValueError, KeyError, TypeError):
-        raise _corrupt(path, "the content was changed or damaged") from None
-    if found["format"] != FORMAT:
-        raise _corrupt(path, f"format {found['format']}, this version of lm-mia reads {FORMAT}")
-    return found
+        raise _corrupt(path, "the content has been changed or damaged") from None
+    if manifest["format"] != POPULATION_FORMAT:
+        raise _corrupt(
+            path,
+            f"the format is {manifest['format']}, but this version of lm-mia reads {POPULATION_FORMAT}",
+        )
+    return manifest
 
 
 def _file_sha256(path: Path) -> str:
@@ -200,23 +213,24 @@ def _file_sha256(path: Path) -> str:
         return hashlib.file_digest(f, "sha256").hexdigest()
 
 
-def _bytes(content: Mapping[str, Any]) -> bytes:
+def _to_bytes(content: Mapping[str, Any]) -> bytes:
     return (json.dumps(content, indent=2, sort_keys=True) + "\n").encode()
 
 
 def _own_sha256(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(
-        _bytes({k: v for k, v in content.items() if k != "own_sha256"})
+        _to_bytes({k: v for k, v in content.items() if k != "own_sha256"})
     ).hexdigest()
 
 
-def _corrupt(path: Path, what: str) -> UserError:
-    way_out = f"delete the folder {path.parent} and run `lm-mia corpus` again"
-    return UserError(f"{path}: {what}; {way_out}")
+def _corrupt(path: Path, problem: str) -> UserError:
+    return UserError(
+        f"{path}: {problem}; delete the folder {path.parent} and run `lm-mia corpus` again"
+    )
 
 
 def take_samples(population: Population, ids_S: Sequence[int]) -> Population:
-    """Those samples, in that order, in memory; table and hashes stay those of the original."""
+    """Returns the selected samples, in this order, in memory; sample table and hashes are those of the original."""
     samples = [population.sample(i) for i in ids_S]
     return dataclasses.replace(
         population,
@@ -226,36 +240,40 @@ def take_samples(population: Population, ids_S: Sequence[int]) -> Population:
 
 
 def token_columns(population: Population, ids_S: Sequence[int]) -> dict[str, np.ndarray]:
-    """{name: value_T, int64}: what every token of those samples is; nothing if there are none.
+    """Returns columns that describe each token of the selected samples.
 
-    token_sample (the sample's id), token_position (0: <bos>) and token_piece (of the vocabulary).
+    Returns:
+      ``{name: column_T}``, int64, for token_sample (ID of the sample), token_position (0 for <bos>) and token_piece (ID
+      in the vocabulary); an empty dict if no samples are selected.
     """
     if not ids_S:
         return {}
-    some = take_samples(population, ids_S)
-    length_S = some.lengths_N
+    selected = take_samples(population, ids_S)
+    length_S = selected.lengths_N
     return {
         "token_sample": np.repeat(np.array(ids_S, np.int64), length_S),
-        "token_position": np.arange(len(some.tokens))
+        "token_position": np.arange(len(selected.tokens))
         - np.repeat(np.cumsum(length_S) - length_S, length_S),
-        "token_piece": some.tokens.astype(np.int64),
+        "token_piece": selected.tokens.astype(np.int64),
     }
 
 
 def lowercase(population: Population) -> Population:
-    """The same samples in lower case, in memory: for every sample, its text in lower case, tokenised again.
+    """Returns the same samples in lower case, in memory: the text of each is converted and tokenized again.
 
-    The text is what the sample's tokens spell, so nothing behind the cut comes back. A sample that ended in <eos> still
-    does, unless it has become too long, and all are cut at the same length as before. A token that is unknown (<unk>)
-    stays unknown. A sample without capitals keeps its tokens, but for a space right at the cut.
+    The text is that of the sample's tokens, so text after the cut is not included. A sample that ended with <eos> still
+    does, unless it has become too long, and all are cut at the same length as before. An unknown token (<unk>) stays
+    unknown. A sample without capital letters keeps its tokens, except for a space at the cut.
 
-    About 50,000 samples of 128 tokens a second; 2 bytes a token. Table and hashes stay those of the original.
+    This processes about 50,000 samples of 128 tokens per second and takes 2 bytes per token. Sample table and hashes
+    are those of the original.
 
     Source: Carlini et al. 2021, Extracting Training Data from Large Language Models, Section 5.2.
     """
     spm = population.tokenizer
     bos, eos, unk = spm.bos_id(), spm.eos_id(), spm.unk_id()
-    # Decoded, an unknown token reads " ⁇ ", which would be tokenised as question marks: spell it as unknown again.
+    # An unknown token is decoded as " ⁇ ", which would be tokenized as question marks, so it is replaced by a character
+    # that is not in the vocabulary.
     unknown = next(c for c in map(chr, range(0xE000, 0xF900)) if spm.piece_to_id(c) == unk)
     parts: list[np.ndarray] = []
     lengths: list[int] = []
@@ -263,16 +281,18 @@ def lowercase(population: Population) -> Population:
         samples = [population.sample(i) for i in range(low, min(low + _BATCH, len(population)))]
         texts = spm.decode([sample.tolist() for sample in samples])
         encoded = spm.encode([text.replace(" ⁇ ", unknown).lower() for text in texts])
-        # A text of nothing must have something to predict.
-        ends = [
+        # An empty text gets <eos>, so that there is a token to predict.
+        ends_with_eos = [
             sample[-1] == eos or not pieces for sample, pieces in zip(samples, encoded, strict=True)
         ]
-        rows = [
-            [bos, *pieces, *([eos] if end else [])][: population.length_tokens]
-            for pieces, end in zip(encoded, ends, strict=True)
+        lowered = [
+            [bos, *pieces, *([eos] if ends else [])][: population.length_tokens]
+            for pieces, ends in zip(encoded, ends_with_eos, strict=True)
         ]
-        parts.append(np.concatenate([np.array(row, population.tokens.dtype) for row in rows]))
-        lengths += [len(row) for row in rows]
+        parts.append(
+            np.concatenate([np.array(tokens, population.tokens.dtype) for tokens in lowered])
+        )
+        lengths += [len(tokens) for tokens in lowered]
     return dataclasses.replace(
         population,
         tokens=np.concatenate(parts),

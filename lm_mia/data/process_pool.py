@@ -1,7 +1,7 @@
-"""Work spread over processes that may die: what a dead one had in hand is done again, and nothing ever hangs.
+"""Runs tasks in worker processes; the task of a process that dies is run again, and no process is left behind.
 
-Processes are spawned and each has a pipe of its own, so either end sees at once that the other is gone: a process whose
-parent was killed ends after the task that it is at, a parent whose process was killed starts another.
+Processes are spawned, and each has its own pipe, so that both ends notice at once if the other is gone: a worker whose
+parent was killed exits after its current task, and a parent whose worker was killed starts another one.
 """
 
 import collections
@@ -21,15 +21,15 @@ from lm_mia.errors import UserError
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 Report = Callable[[int], None]
-"""``report(amount)``: how much of the task at hand is done so far, in the task's own unit."""
+"""``report(amount)``, called with the amount of the current task that is done so far, in a unit of the task's own."""
 
-_LOSSES = 2  # a task whose process dies so often is not given to another
+_MAX_DEATHS = 2  # number of processes that may die at one task before the run fails
 
 
-def num_processes(asked: int) -> int:
-    """The number of processes to use: as asked, or for 0 one for every CPU core that this process may use."""
-    if asked:
-        return asked
+def num_processes(requested: int) -> int:
+    """Returns the requested number of processes; for 0, the number of CPU cores that this process may use."""
+    if requested:
+        return requested
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -40,85 +40,86 @@ def run_tasks(
     on_report: Callable[[int, int], None] = lambda index, amount: None,
     on_death: Callable[[int], None] = lambda exit_code: None,
 ) -> Generator[tuple[int, Result]]:
-    """Yields (index, ``work(task, report)``) of every task as it ends, in any order.
+    """Yields (index, ``work(task, report)``) for each task when it is finished, in any order.
 
     Args:
-      work: a function of a module; what it takes and gives must be picklable. It may be begun again after a process
-        died in the middle, so it must leave nothing behind that stands in its own way.
-      tasks: taken one by one, when a process is free.
-      count: of processes; with 1 the work is done in this one.
-      on_report: ``on_report(index, amount)`` for every report; 0 when the task begins again.
-      on_lost: called with the exit code of a process that died.
+      work: a function at the top level of a module, whose argument and result can be pickled. A task whose process dies
+        is run again from its beginning, so an incomplete run must not prevent another one.
+      tasks: taken one at a time, whenever a process is free.
+      processes: number of worker processes; with 1, the tasks run in the calling process.
+      on_report: ``on_report(index, amount)``, called for each report of a task; with 0 if the task starts again.
+      on_death: called with the exit code of each process that died.
 
     Raises:
-      UserError: raised by a task; or if two processes died at the same task.
-      RuntimeError: with the traceback of any other exception in another process.
+      UserError: if a task raises it, or if two processes die at the same task.
+      RuntimeError: with the traceback of any other exception in a worker process.
     """
     if processes == 1:
         for index, task in enumerate(tasks):
             yield index, work(task, lambda amount, index=index: on_report(index, amount))
         return
-    left = enumerate(tasks)
-    again: collections.deque[tuple[int, Task]] = collections.deque()
-    losses: collections.Counter[int] = collections.Counter()
+    remaining = enumerate(tasks)
+    retries: collections.deque[tuple[int, Task]] = collections.deque()
+    deaths: collections.Counter[int] = collections.Counter()
     pool: dict[Connection, multiprocessing.process.BaseProcess] = {}
-    at_work: dict[Connection, tuple[int, Task] | None] = {}  # None: it is starting
+    current: dict[Connection, tuple[int, Task] | None] = {}  # None: the process is starting
 
-    def start() -> None:
+    def start_process() -> None:
         context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
-        process = context.Process(target=_serve, args=(theirs, work), daemon=True)
+        connection, worker_end = context.Pipe()
+        process = context.Process(target=_serve, args=(worker_end, work), daemon=True)
         process.start()
-        theirs.close()
-        pool[ours], at_work[ours] = process, None
+        worker_end.close()
+        pool[connection], current[connection] = process, None
 
-    def give(ours: Connection) -> None:
-        """Sends the next task, if there is one, to a free process."""
-        item = again.popleft() if again else next(left, None)
+    def send_next_task(connection: Connection) -> None:
+        item = retries.popleft() if retries else next(remaining, None)
         if item is not None:
-            at_work[ours] = item
-            with contextlib.suppress(OSError):  # it is dead: its end of the pipe will say so
-                ours.send(item[1])
+            current[connection] = item
+            with contextlib.suppress(
+                OSError
+            ):  # the process is dead, which the next receive reports
+                connection.send(item[1])
 
-    def bury(ours: Connection) -> None:
-        """Puts another process in the place of one that died."""
-        item, process = at_work.pop(ours), pool.pop(ours)
+    def replace_process(connection: Connection) -> None:
+        """Starts a process in place of one that died, and schedules its task again."""
+        item, process = current.pop(connection), pool.pop(connection)
         process.join()
-        ours.close()
+        connection.close()
         index = -1 if item is None else item[0]
-        losses[index] += 1
-        if losses[index] == _LOSSES:
+        deaths[index] += 1
+        if deaths[index] == _MAX_DEATHS:
             raise UserError(
-                f"a process ended with code {process.exitcode} twice at the same work (killed, or out of memory?); "
-                "what is finished is kept: run the same command again, perhaps with fewer --config.corpus.processes"
+                f"a process ended with code {process.exitcode} twice at the same task (killed, or out of memory?); "
+                "finished work is kept, so run the same command again, if need be with fewer --config.corpus.processes"
             )
         on_death(process.exitcode or 0)
         if item is not None:
             on_report(index, 0)
-            again.append(item)
-        start()
+            retries.append(item)
+        start_process()
 
     try:
         for _ in range(processes):
-            start()
-        while at_work:
-            for ours in multiprocessing.connection.wait(list(at_work)):
-                assert isinstance(ours, Connection)
+            start_process()
+        while current:
+            for connection in multiprocessing.connection.wait(list(current)):
+                assert isinstance(connection, Connection)
                 try:
-                    kind, value = ours.recv()
+                    kind, value = connection.recv()
                 except (EOFError, OSError):
-                    bury(ours)
+                    replace_process(connection)
                     continue
-                item = at_work[ours]
+                item = current[connection]
                 if kind == "user_error":
                     raise UserError(value)
                 if kind == "crash":
-                    raise RuntimeError(f"another process failed:\n{value}")
+                    raise RuntimeError(f"a worker process failed:\n{value}")
                 if kind == "report" and item is not None:
                     on_report(item[0], value)
                     continue
-                del at_work[ours]
-                give(ours)
+                del current[connection]
+                send_next_task(connection)
                 if item is not None:
                     yield item[0], value
     finally:
@@ -127,19 +128,21 @@ def run_tasks(
             process.join()
 
 
-def _serve(theirs: Connection, work: Callable[[Any, Report], Any]) -> None:
-    """Does what comes through the pipe until it is closed; the life of a process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which stops us
+def _serve(connection: Connection, work: Callable[[Any, Report], Any]) -> None:
+    """Main function of a worker process: runs the tasks from its pipe until the pipe is closed."""
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # the parent handles Ctrl-C and then kills its workers
     try:
-        theirs.send(("ready", None))
+        connection.send(("ready", None))
         while True:
-            task = theirs.recv()
+            task = connection.recv()
             try:
-                answer = ("done", work(task, lambda amount: theirs.send(("report", amount))))
+                answer = ("done", work(task, lambda amount: connection.send(("report", amount))))
             except UserError as error:
                 answer = ("user_error", str(error))
             except Exception:
                 answer = ("crash", traceback.format_exc())
-            theirs.send(answer)
+            connection.send(answer)
     except (EOFError, OSError):
         pass  # the parent is gone

@@ -1,7 +1,9 @@
-"""Who is a member: rows, their seeds, and membership as a pure function of (subset_seed, 2N, design).
+"""Seeds of the models of a recipe, and membership as a pure function of (subset_seed, 2N, design).
 
-A row is one trained model of a recipe. References have subsets of their own; replicas of a target share the subset and
-the initial weights and differ in the order of their batches.
+References have training subsets of their own; the replicas of a target share the subset and the initial weights, and
+differ in the order of their batches.
+
+M: models, N2: samples of the population (2N).
 """
 
 import dataclasses
@@ -16,14 +18,14 @@ from lm_mia.seeds import coins, permutation
 Design = Literal["exact", "bernoulli", "balanced"]
 Role = Literal["reference", "replica"]
 
-# Subset and init seeds of targets start here, out of the way of any number of references. It is even, so that under
-# the balanced design a target is the first of a pair of its own, never the complement of a reference.
+# Subset seed and init seed of the target, far above those of any number of references. It is even, so that in the
+# balanced design the target is the first model of its own pair, never the complement of a reference.
 TARGET_SEED = 2**31
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelSeeds:
-    """One model of a recipe. The role and the three seeds identify it; folders, logs and tables use its `name`."""
+    """The role and the three seeds that identify a model of a recipe; folders, logs and tables use its `name`."""
 
     role: Role
     subset_seed: int
@@ -32,10 +34,10 @@ class ModelSeeds:
 
     @property
     def name(self) -> str:
-        """The short name, such as reference-07 or replica-03: the role and the number within it.
+        """The role and a number, such as reference-07 or replica-03.
 
         The number has at least two digits. It is the subset seed of a reference and the order seed of a replica, so
-        names are unique among the models that `rows` returns and do not change when models are added.
+        that names are unique among the `requested_seeds` and do not change when models are added.
         """
         number = self.subset_seed if self.role == "reference" else self.order_seed
         return f"{self.role}-{number:02d}"
@@ -45,32 +47,35 @@ class ModelSeeds:
 
 
 def requested_seeds(references: int, replicas: int) -> list[ModelSeeds]:
-    """The rows of an attack: references 0, 1, ..., then the replicas of one target.
+    """Returns the models of an attack: references 0, 1, ..., then the replicas of one target.
 
-    Growing either number keeps every row that was there before.
+    If either number is increased, all previous models remain.
     """
     return [*map(reference, range(references)), *map(replica, range(replicas))]
 
 
 def reference(i: int) -> ModelSeeds:
-    """Reference number i."""
+    """Returns the seeds of reference i."""
     return ModelSeeds("reference", i, i, i)
 
 
 def replica(b: int) -> ModelSeeds:
-    """Replica number b of the target."""
+    """Returns the seeds of replica b of the target."""
     return ModelSeeds("replica", TARGET_SEED, TARGET_SEED, b)
 
 
 def member(subset_seed: int, samples: int, design: Design) -> np.ndarray:
-    """Membership of every sample in one row's training subset.
+    """Returns which samples are in the training subset of a model.
 
-    exact: a uniformly drawn half. bernoulli: each sample with probability 1/2, so that the size varies. balanced:
-    seeds 2i and 2i+1 are an exact half and its complement, so that in any block of references that starts at an even
-    seed and has an even number of rows every sample is IN exactly half of them (and every row still has N members).
+    Args:
+      subset_seed: the model's subset seed.
+      samples: 2N, the number of samples.
+      design: "exact": a uniformly drawn half of the samples. "bernoulli": each sample with probability 1/2, so that the
+        size varies. "balanced": the subsets of seeds 2i and 2i + 1 are an exact half and its complement, so that each
+        sample is IN exactly half of the models of any block that has an even first seed and an even size.
 
     Returns:
-      member_N2, bool over the 2N samples.
+      member_N2, bool.
     """
     if design == "bernoulli":
         return coins(subset_seed, "subset bernoulli", samples)
@@ -81,8 +86,8 @@ def member(subset_seed: int, samples: int, design: Design) -> np.ndarray:
 
 
 def members(models: Iterable[ModelSeeds], samples: int, design: Design) -> np.ndarray:
-    """member_MxN2, bool: ``member`` of every row."""
-    return np.stack([member(row.subset_seed, samples, design) for row in models])
+    """Returns member_MxN2, bool: the `member` array of each model."""
+    return np.stack([member(model.subset_seed, samples, design) for model in models])
 
 
 def _half(seed: int, purpose: str, samples: int) -> np.ndarray:
@@ -92,5 +97,5 @@ def _half(seed: int, purpose: str, samples: int) -> np.ndarray:
 
 
 def models_of_config(c: config.Config) -> list[ModelSeeds]:
-    """The rows that a config asks for."""
+    """Returns the references and replicas that a config requests."""
     return requested_seeds(c.attack.references, c.attack.replicas)

@@ -1,4 +1,4 @@
-"""Texts from a user's files: .txt, .jsonl, .jsonl.gz and .parquet, in a stable order."""
+"""Reads texts from a user's files (.txt, .jsonl, .jsonl.gz and .parquet) in a stable order."""
 
 import glob
 import gzip
@@ -18,65 +18,74 @@ SUFFIXES = {"text": (".txt",), "jsonl": (".jsonl", ".jsonl.gz"), "parquet": (".p
 def read(
     source: str, path: str, column: str, progress: Callable[[int, int], None]
 ) -> tuple[list[str], list[str], list[str]]:
-    """Every text of the files, empty ones too (null counts as empty).
+    """Reads every text of the files, including empty ones; null counts as empty.
 
     Args:
-      source: text (a document a file), jsonl (a line) or parquet (a row).
-      path: see `find`.
-      column: of jsonl and parquet.
-      progress: ``progress(files done, files)``.
+      source: text (one document per file), jsonl (one per line) or parquet (one per row).
+      path: file, folder or glob; see `find_files`.
+      column: text column of jsonl and parquet files.
+      progress: ``progress(files done, files)``, called after each file.
 
     Returns:
-      Texts; where each stands (``NAME``, ``NAME:LINE`` from 1, ``NAME:ROW`` from 0); the names.
+      The texts; where each comes from (``NAME``, ``NAME:LINE`` counted from 1, or ``NAME:ROW`` counted from 0); and the
+      names of the files.
 
     Raises:
-      UserError: if there is no file, one cannot be read (names it and the line), the column is
-        missing or not of texts, or every text is empty.
+      UserError: if there is no matching file, a file cannot be read (the message names the file and the line), the
+        column is missing or does not contain text, or every text is empty.
     """
     files = find_files(path, SUFFIXES[source])
     texts: list[str] = []
     records: list[str] = []
     for done, (name, file) in enumerate(files, 1):
         try:
-            for place, text in _READERS[source](file, column):
+            for position, text in _READERS[source](file, column):
                 texts.append(text)
-                records.append(name + place)
+                records.append(name + position)
         except OSError as error:
-            raise UserError(f"corpus.path={path!r}: {file} cannot be read ({error})") from None
+            raise UserError(
+                f"corpus.path={path!r}: {file} cannot be read ({error}); check the file and its permissions"
+            ) from None
         progress(done, len(files))
     if not any(text.strip() for text in texts):
         field, value = ("path", path) if source == "text" else ("column", column)
         raise UserError(
-            f"corpus.{field}={value!r}: all {len(texts)} texts of {len(files)} file(s) in "
-            f"{path} are empty; name another {field}"
+            f"corpus.{field}={value!r}: all {len(texts)} texts of {len(files)} file(s) in {path} are empty; choose "
+            f"another {field}"
         )
     return texts, records, [name for name, _ in files]
 
 
 def find_files(path: str, suffixes: tuple[str, ...]) -> list[tuple[str, Path]]:
-    """(name, path) of a file, of a folder's files with the suffixes at any depth, or of a glob's.
+    """Returns the name and path of each file, sorted by name.
 
-    Names are relative to the folder (of a glob: to the part before the first wildcard), with
-    forward slashes, and give the order. A file, and what a glob matches, may have any suffix.
+    Names have forward slashes and are relative to the folder, or for a glob to the part before its first wildcard.
+
+    Args:
+      path: a single file; a folder, which is searched at any depth; or a glob.
+      suffixes: suffixes of the files to look for in a folder. A single file and the matches of a glob may have any
+        suffix.
 
     Raises:
-      UserError: if there is none.
+      UserError: if there is no matching file.
     """
     root = Path(path).expanduser()
     if root.is_file():
         return [(root.name, root)]
     if root.is_dir():
-        found = [p for p in root.rglob("*") if p.name.endswith(suffixes)]
+        paths = [p for p in root.rglob("*") if p.name.endswith(suffixes)]
     elif glob.has_magic(path):
-        found = [Path(p) for p in glob.glob(str(root), recursive=True)]
-        wild = next(i for i, part in enumerate(root.parts) if glob.has_magic(part))
-        root = Path(*root.parts[:wild])
+        paths = [Path(p) for p in glob.glob(str(root), recursive=True)]
+        first_wildcard = next(i for i, part in enumerate(root.parts) if glob.has_magic(part))
+        root = Path(*root.parts[:first_wildcard])
     else:
         raise UserError(f"corpus.path={path!r}: no such file or folder; check the spelling")
-    files = [(p.relative_to(root).as_posix(), p) for p in found if p.is_file()]
+    files = [(p.relative_to(root).as_posix(), p) for p in paths if p.is_file()]
     if not files:
         kinds = " or ".join(f"*{suffix}" for suffix in suffixes)
-        raise UserError(f"corpus.path={path!r}: no matching file; {kinds} is looked for in folders")
+        raise UserError(
+            f"corpus.path={path!r}: no matching file; folders are searched for {kinds}, so check the path"
+        )
     return sorted(files)
 
 
@@ -86,7 +95,7 @@ def _read_text(path: Path, column: str) -> Iterator[tuple[str, str]]:
         yield "", raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
-        raise _broken(path, line, f"not UTF-8 ({error.reason})") from None
+        raise _invalid_line(path, line, f"not UTF-8 ({error.reason})") from None
 
 
 def _read_jsonl(path: Path, column: str) -> Iterator[tuple[str, str]]:
@@ -97,19 +106,27 @@ def _read_jsonl(path: Path, column: str) -> Iterator[tuple[str, str]]:
                 if line.strip():
                     yield f":{number}", _field(json.loads(line.decode("utf-8-sig")), column)
     except (UnicodeDecodeError, UnicodeEncodeError) as error:
-        raise _broken(path, number, f"not UTF-8 ({error.reason})") from None
+        raise _invalid_line(path, number, f"not UTF-8 ({error.reason})") from None
     except json.JSONDecodeError as error:
-        raise _broken(path, number, f"not JSON ({error.msg} at column {error.colno})") from None
+        raise _invalid_line(
+            path, number, f"not JSON ({error.msg} at column {error.colno})"
+        ) from None
     except TypeError as error:
-        raise _broken(path, number, str(error)) from None
+        raise _invalid_line(path, number, str(error)) from None
     except KeyError as error:
-        raise _no_column(column, f"{path}, line {number}", error.args[0]) from None
+        raise _missing_column(column, f"{path}, line {number}", error.args[0]) from None
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise _broken(path, number + 1, f"not a sound gzip file ({error})") from None
+        raise _invalid_line(path, number + 1, f"not a valid gzip file ({error})") from None
 
 
 def _field(record: object, column: str) -> str:
-    """The column's text; TypeError, KeyError (with the columns) or UnicodeEncodeError if none."""
+    """Returns the text in the column of a record.
+
+    Raises:
+      TypeError: if the record is not an object, or the value is not a text.
+      KeyError: if the column is missing; its argument is the list of columns.
+      UnicodeEncodeError: if the text contains lone surrogates.
+    """
     if not isinstance(record, dict):
         raise TypeError("not a JSON object")
     if column not in record:
@@ -117,7 +134,7 @@ def _field(record: object, column: str) -> str:
     text = "" if record[column] is None else record[column]
     if not isinstance(text, str):
         raise TypeError(f"column {column!r} is not a text")
-    text.encode()  # lone surrogates are valid JSON and no text
+    text.encode()  # fails for lone surrogates, which are valid in JSON but not in UTF-8
     return text
 
 
@@ -125,17 +142,21 @@ def _read_parquet(path: Path, column: str) -> Iterator[tuple[str, str]]:
     try:
         with pq.ParquetFile(path) as file:
             if column not in file.schema_arrow.names:
-                raise _no_column(column, str(path), file.schema_arrow.names)
+                raise _missing_column(column, str(path), file.schema_arrow.names)
             kind = file.schema_arrow.field(column).type
             if not any(is_kind(kind) for is_kind in _STRINGS):
-                raise UserError(f"corpus.column={column!r}: {path} has {kind} there, not texts")
+                raise UserError(
+                    f"corpus.column={column!r}: the column has type {kind} in {path}; choose a column of texts"
+                )
             row = 0
             for batch in file.iter_batches(columns=[column]):
                 for text in batch.column(0).to_pylist():
                     yield f":{row}", text or ""
                     row += 1
     except (pa.ArrowException, UnicodeDecodeError) as error:
-        raise UserError(f"corpus.path: {path} is no sound parquet file ({error})") from None
+        raise UserError(
+            f"corpus.path: {path} is not a valid parquet file ({error}); repair or remove it"
+        ) from None
 
 
 _STRINGS = (
@@ -151,11 +172,11 @@ _READERS: dict[str, Callable[[Path, str], Iterator[tuple[str, str]]]] = {
 }
 
 
-def _broken(path: Path, line: int, what: str) -> UserError:
-    return UserError(f"corpus.path: {path}, line {line}: {what}; mend or remove it")
+def _invalid_line(path: Path, line: int, problem: str) -> UserError:
+    return UserError(f"corpus.path: {path}, line {line}: {problem}; repair or remove it")
 
 
-def _no_column(column: str, where: str, columns: Iterable[str]) -> UserError:
+def _missing_column(column: str, where: str, columns: Iterable[str]) -> UserError:
     return UserError(
-        f"corpus.column={column!r}: no such column in {where}; it has {', '.join(columns)}"
+        f"corpus.column={column!r}: no such column in {where}; choose one of {', '.join(columns)}"
     )

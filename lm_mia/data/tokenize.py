@@ -1,22 +1,26 @@
-"""Draws documents in random order, tokenises them in parts, and selects which of them are samples.
+"""Draws documents in random order, tokenizes them in parts, and selects the samples of a population.
 
 The seed determines the order; the position of a document is its index in that order. A document is a sample if it is
-long enough and no earlier such document starts with the same tokens; the first W samples are taken. The selection
-depends on the seed and the corpus alone, not on how many documents were tokenised at a time, or by which process.
+long enough and no earlier such document has the same tokens after cutting or, if this is requested, the same first
+tokens. The first W samples are taken. The selection depends on the seed and the corpus alone, not on how many documents
+were tokenized at a time, or by which process.
 
 Each part covers a few thousand documents and is one Arrow file, with one row per document that is long enough, sorted
 by position. Parts are written atomically, so that a run that was killed continues from the parts that exist.
+
+D: documents of the draw, P: documents of a part, S: documents that are long enough, W: samples.
 """
 
 import contextlib
 import dataclasses
 import functools
 import hashlib
+import itertools
 import math
 import os
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,92 +29,124 @@ import sentencepiece
 
 from lm_mia import seeds
 from lm_mia.data import features, process_pool
-from lm_mia.data.documents import Documents, Pairs, ProgressCallback, select
+from lm_mia.data.documents import Document, Documents, Log, ProgressCallback, select
 from lm_mia.data.process_pool import Report
 
 ZLIB_LEVEL = 6
-_BATCH = 512  # documents between two reports
+_BATCH = 512  # documents between two progress reports
 
-_PART = 4096
-_LARGE_PART, _LARGE = 16_384, 2**22  # parts of a draw of so many documents: fewer files
-_SAY_SECONDS = 30  # between lines that say how fast it goes
-_ALONE = 4  # parts that one process has done before others would have started
+_PART = 4096  # documents per part
+_LARGE_DRAW, _LARGE_PART = 2**22, 16_384  # larger draws have larger parts, and so fewer files
+_LOG_SECONDS = 30  # time between log lines about the speed
+_MIN_PARALLEL_PARTS = 4  # one process tokenizes fewer parts before others would have started
 
 
 @dataclasses.dataclass(frozen=True)
 class SampleRules:
     """How documents become samples."""
 
-    model: Path
+    tokenizer: Path
     """The sentencepiece model file."""
     length_tokens: int
     """Samples are ``<bos> pieces <eos>``, cut at this many tokens."""
     min_chars: int = 0
-    """Shorter documents are left out."""
+    """Documents with fewer characters are left out."""
     distinct_prefix_tokens: int = 0
-    """The first so many tokens after <bos> are hashed, for `lm_mia.data.tokenize` to compare; 0: they are not."""
+    """If above 0, documents whose first tokens after <bos>, this many of them, equal those of an earlier document are
+    left out."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """The work of a moment: some documents and the file that their samples go to."""
+    """Documents that are tokenized together, and the file for their samples."""
 
     path: Path
-    position_K: np.ndarray
-    """Places of the documents in the draw, ascending, int64."""
-    documents: Pairs = dataclasses.field(repr=False)
-    """K documents in that order."""
+    position_P: np.ndarray
+    """Positions of the documents in the draw, ascending, int64."""
+    documents: Sequence[Document] = dataclasses.field(repr=False)
+    """The P documents, in the same order."""
     rules: SampleRules
 
 
 def part_schema(vocab_size: int) -> pa.Schema:
-    """Columns of a part; tokens are uint16, or uint32 for more than 65,536 pieces."""
+    """Returns the columns of a part; tokens are uint16, or uint32 if the vocabulary has more than 65,536 pieces."""
     token = pa.uint16() if vocab_size <= 2**16 else pa.uint32()
     return pa.schema(
         [("position", pa.int64()), ("source_record", pa.string()), ("text_sha256", pa.string())]
         + [(name, pa.int64()) for name in ("chars", "unk", "zlib_bytes")]
-        + [("prefix", pa.binary(16)), ("tokens", pa.list_(token))]
+        + [("sequence_digest", pa.binary(16)), ("prefix_digest", pa.binary(16))]
+        + [("tokens", pa.list_(token))]
     )
 
 
 def write_part(part: Part, report: Report) -> None:
-    """Tokenises the documents of a part and writes its file under a name of its own, then renames it."""
-    spm = _load(part.rules.model)
-    bos, eos, unk = spm.bos_id(), spm.eos_id(), spm.unk_id()
-    columns, k = part_schema(spm.get_piece_size()), part.rules.distinct_prefix_tokens
-    # Another process, of a run that was killed a moment ago, may be at work on the same part: the same bytes.
+    """Tokenizes the documents of a part and writes its file, under a temporary name that is then replaced."""
+    tokenizer = _load_tokenizer(part.rules.tokenizer)
+    schema = part_schema(tokenizer.get_piece_size())
+    # A process of a run that was just killed may still be writing the same part, with the same content.
     temporary = part.path.with_suffix(f".{os.getpid()}")
-    documents = zip(part.position_K.tolist(), part.documents, strict=True)
+    documents = zip(part.position_P.tolist(), part.documents, strict=True)
     batches: list[pa.RecordBatch] = []
     done = 0
     while batch := [pair for _, pair in zip(range(_BATCH), documents, strict=False)]:
         done += len(batch)
-        kept = [(at, text, rec) for at, (text, rec) in batch if len(text) >= part.rules.min_chars]
-        texts = [text for _, text, _ in kept]
-        # One thread: the processes share the cores.
-        encoded = spm.encode(texts, out_type=int, num_threads=1) if texts else []
-        rows = [[bos, *pieces, eos][: part.rules.length_tokens] for pieces in encoded]
-        raws = [text.encode() for text in texts]
-        values = (
-            [position for position, _, _ in kept],
-            [record for _, _, record in kept],
-            [hashlib.sha256(raw).hexdigest() for raw in raws],
-            [len(text) for text in texts],
-            [row.count(unk) for row in rows],
-            [len(zlib.compress(raw, ZLIB_LEVEL)) for raw in raws],
-            [features.prefix_digest(row, k) if k else None for row in rows],
-            rows,
-        )
-        arrays = [pa.array(v, t) for v, t in zip(values, columns.types, strict=True)]
-        batches.append(pa.record_batch(arrays, schema=columns))
+        batches.append(_tokenize(batch, part.rules, tokenizer, schema))
         report(done)
-    with pa.OSFile(str(temporary), "wb") as sink, pa.ipc.new_file(sink, columns) as file:
-        file.write_batch(pa.concat_batches(batches))  # one: parts are sliced often
+    with pa.OSFile(str(temporary), "wb") as sink, pa.ipc.new_file(sink, schema) as file:
+        file.write_batch(
+            pa.concat_batches(batches)
+        )  # a single batch, because parts are sliced often
     os.replace(temporary, part.path)
 
 
+def _tokenize(
+    batch: Sequence[tuple[int, Document]],
+    rules: SampleRules,
+    tokenizer: sentencepiece.SentencePieceProcessor,
+    schema: pa.Schema,
+) -> pa.RecordBatch:
+    """Returns the rows of those documents of a batch, each with its position, that are long enough."""
+    bos, eos, unk = tokenizer.bos_id(), tokenizer.eos_id(), tokenizer.unk_id()
+    kept = [(at, text, rec) for at, (text, rec) in batch if len(text) >= rules.min_chars]
+    texts = [text for _, text, _ in kept]
+    # A single thread, because the processes share the cores.
+    pieces_of = tokenizer.encode(texts, out_type=int, num_threads=1) if texts else []
+    samples = [[bos, *pieces, eos][: rules.length_tokens] for pieces in pieces_of]
+    raws = [text.encode() for text in texts]
+    tokens = pa.array(samples, schema.field("tokens").type)
+    values = {
+        "position": [position for position, _, _ in kept],
+        "source_record": [record for _, _, record in kept],
+        "text_sha256": [hashlib.sha256(raw).hexdigest() for raw in raws],
+        "chars": [len(text) for text in texts],
+        "unk": [sample.count(unk) for sample in samples],
+        "zlib_bytes": [len(zlib.compress(raw, ZLIB_LEVEL)) for raw in raws],
+        "sequence_digest": _digests(tokens, rules.length_tokens),
+        "prefix_digest": _digests(tokens, rules.distinct_prefix_tokens),
+        "tokens": tokens,
+    }
+    columns = [
+        values[field.name]
+        if isinstance(values[field.name], pa.Array)
+        else pa.array(values[field.name], field.type)
+        for field in schema
+    ]
+    return pa.record_batch(columns, schema=schema)
+
+
+def _digests(tokens: pa.ListArray, prefix_tokens: int) -> list[bytes | None]:
+    """Returns the digest of the first tokens of each sample; None for each if ``prefix_tokens`` is 0."""
+    if prefix_tokens == 0:
+        return [None] * len(tokens)
+    flat, offsets = tokens.values.to_numpy(), tokens.offsets.to_numpy().tolist()
+    return [
+        features.prefix_digest(flat[begin:end], prefix_tokens)
+        for begin, end in itertools.pairwise(offsets)
+    ]
+
+
 def is_complete(path: Path) -> bool:
-    """Whether the part is there and can be read: a machine that lost power may leave a name without its bytes."""
+    """Returns whether a part exists and can be read; after a power failure a file may have a name but no content."""
     try:
         with pa.memory_map(str(path)) as source:
             pa.ipc.open_file(source).get_batch(0)
@@ -120,166 +156,193 @@ def is_complete(path: Path) -> bool:
 
 
 def read_part(path: Path, names: list[str]) -> pa.Table:
-    """Columns of a part; memory-mapped, so that only what is used is read."""
+    """Returns columns of a part, memory-mapped, so that only what is used is read."""
     with pa.memory_map(str(path)) as source:
         return pa.ipc.open_file(source).read_all().select(names)
 
 
 @functools.lru_cache(maxsize=1)
-def _load(model: Path) -> sentencepiece.SentencePieceProcessor:
-    return sentencepiece.SentencePieceProcessor(model_file=str(model))
+def _load_tokenizer(path: Path) -> sentencepiece.SentencePieceProcessor:
+    return sentencepiece.SentencePieceProcessor(model_file=str(path))
 
 
 @dataclasses.dataclass(frozen=True)
 class DrawnSamples:
-    """The samples, and what was passed over before the last of them."""
+    """The selected samples, and the numbers of documents that were left out before the last of them."""
 
     position_W: np.ndarray
-    """Places of the samples in the draw, ascending, int64."""
+    """Positions of the samples in the draw, ascending, int64."""
     parts: list[Path]
-    """Files that hold them, among others."""
+    """Files that contain the samples, among other documents."""
     documents: int
-    """Documents looked at, up to the last sample."""
+    """Number of documents of the draw up to the last sample."""
     too_short: int
+    """Documents with fewer than ``min_chars`` characters."""
+    identical_token_sequences: int
+    """Documents whose tokens, after cutting, equal those of an earlier document."""
     prefix_duplicates: int
+    """Other documents whose first tokens equal those of an earlier document."""
 
 
 def draw_samples(
     documents: Documents,
-    wanted: int,
+    num_samples: int,
     seed: int,
     rules: SampleRules,
     folder: Path,
     processes: int,
     progress: ProgressCallback,
-    say: Callable[[str], None],
+    log: Log,
     clock: Callable[[], float] = time.perf_counter,
 ) -> DrawnSamples:
-    """The first samples of a draw, tokenised into parts in the folder; parts that are there are used.
+    """Selects the first samples of a draw, and tokenizes its documents into parts; existing parts are reused.
 
-    Time and memory (about 130 bytes a document) go with the documents drawn, not with the corpus.
+    Time and memory (about 200 bytes per document) grow with the number of documents drawn, not with the corpus.
 
     Args:
       documents: the corpus.
-      wanted: W, the number of samples.
-      seed: of the draw.
-      rules: how documents become samples, and which do not.
-      folder: of the parts, of this corpus and these arguments alone.
-      processes: that tokenise; 0: one a core.
+      num_samples: W.
+      seed: seed of the draw.
+      rules: how documents become samples, and which are left out.
+      folder: folder of the parts, which is used for this corpus and these arguments alone.
+      processes: number of processes that tokenize; 0: one per CPU core.
       progress: called after every few hundred documents.
-      say: told of parts that were there, of processes that died and, now and then, of samples a second.
-      clock: gives the time in seconds.
+      log: called with lines about reused parts, processes that died, and the speed.
+      clock: returns the time in seconds.
 
     Returns:
-      The samples; fewer than wanted if the corpus has no more.
+      The samples; fewer than requested if the corpus has no more.
     """
-    some_drop_out = rules.min_chars > 0 or rules.distinct_prefix_tokens > 0
-    total = min(len(documents), wanted + (wanted // 32 + 64 if some_drop_out else 0))
-    looked, parts = 0, []
+    is_selective = rules.min_chars > 0 or rules.distinct_prefix_tokens > 0
+    spare = num_samples // 32 + 64 if is_selective else 0
+    tokenized, total = 0, min(len(documents), num_samples + spare)
+    parts: list[Path] = []
     while True:
-        index_K = seeds.draw(seed, "population/draw", len(documents), total)
-        size = _PART if total < _LARGE else _LARGE_PART
-        tasks = list(_split(index_K, looked, size, folder))
-        _make(tasks, total, documents, rules, processes, progress, say, clock)
-        parts += [path for path, _, _ in tasks]
-        position_S, first_S = _samples(parts, rules.distinct_prefix_tokens > 0)
-        position_W = position_S[first_S][:wanted]
-        if len(position_W) == wanted or total == len(documents):
-            last = int(position_W[-1]) if len(position_W) == wanted else total - 1
+        index_D = seeds.draw(seed, "population/draw", len(documents), total)
+        size = _PART if total < _LARGE_DRAW else _LARGE_PART
+        plans = list(_plan_parts(index_D, tokenized, size, folder))
+        _write_missing_parts(plans, total, documents, rules, processes, progress, log, clock)
+        parts += [path for path, _, _ in plans]
+        position_S, is_repeated_S, is_sample_S = _compare(parts, rules)
+        position_W = position_S[is_sample_S][:num_samples]
+        missing = num_samples - len(position_W)
+        if not missing or total == len(documents):
+            last = total - 1 if missing else int(position_W[-1])
             long_enough = int(np.searchsorted(position_S, last, side="right"))
-            duplicates = long_enough - len(position_W)
-            return DrawnSamples(position_W, parts, last + 1, last + 1 - long_enough, duplicates)
-        # As many more as the share of samples so far makes likely to do, at most four times as many.
-        enough = math.ceil(1.02 * wanted * total / max(len(position_W), 1)) + 64
-        looked, total = total, min(enough, 4 * total, len(documents))
+            identical = int(is_repeated_S[:long_enough].sum())
+            return DrawnSamples(
+                position_W,
+                parts,
+                documents=last + 1,
+                too_short=last + 1 - long_enough,
+                identical_token_sequences=identical,
+                prefix_duplicates=long_enough - len(position_W) - identical,
+            )
+        # As many more documents as are needed if the share of samples stays the same, and some spare ones.
+        more = math.ceil(1.1 * missing * total / max(len(position_W), 1)) + 64
+        tokenized, total = total, min(total + more, 4 * total, len(documents))
 
 
-_Task = tuple[Path, np.ndarray, np.ndarray]
-"""File of a part; its positions, ascending, and the indices of its documents."""
+_PartPlan = tuple[Path, np.ndarray, np.ndarray]
+"""The file of a part, the ascending positions of its documents in the draw, and their indices in the corpus."""
 
 
-def _split(index_K: np.ndarray, start: int, size: int, folder: Path) -> Iterator[_Task]:
-    """The documents from position start on, in parts that lie close together in the corpus.
+def _plan_parts(index_D: np.ndarray, start: int, size: int, folder: Path) -> Iterator[_PartPlan]:
+    """Divides the documents of a draw, from position ``start`` on, into parts.
 
-    So a part reads one or two shards of it, and not all.
+    The documents of a part are close together in the corpus, so that tokenizing it reads one or two shards of the
+    corpus instead of all of them.
     """
-    order = start + np.argsort(index_K[start:], kind="stable")
+    order = start + np.argsort(index_D[start:], kind="stable")
     for number, low in enumerate(range(0, len(order), size)):
         position_P = np.sort(order[low : low + size])
-        yield folder / f"{start}-{number}.arrow", position_P, index_K[position_P]
+        yield folder / f"{start}-{number}.arrow", position_P, index_D[position_P]
 
 
-def _make(
-    tasks: list[_Task],
+def _write_missing_parts(
+    plans: list[_PartPlan],
     total: int,
     documents: Documents,
     rules: SampleRules,
     processes: int,
     progress: ProgressCallback,
-    say: Callable[[str], None],
+    log: Log,
     clock: Callable[[], float],
 ) -> None:
-    """Writes the parts that are missing."""
-    missing = [task for task in tasks if not is_complete(task[0])]
-    if found := len(tasks) - len(missing):
-        say(f"population: {found} of {len(tasks)} parts were tokenised by an earlier command")
-    done = before = total - sum(len(position_P) for _, position_P, _ in missing)
-    at_work: dict[int, int] = {}
-    start = said = clock()
+    """Tokenizes the parts that do not exist yet, in several processes if there are enough of them."""
+    missing = [plan for plan in plans if not is_complete(plan[0])]
+    if existing := len(plans) - len(missing):
+        log(
+            f"population: reusing {existing} of {len(plans)} parts, tokenized by an earlier command"
+        )
+    finished = reused = total - sum(len(position_P) for _, position_P, _ in missing)
+    running: dict[int, int] = {}
+    start = last_log = clock()
 
     def show() -> None:
-        nonlocal said
-        so_far, now = done + sum(at_work.values()), clock()
-        progress("tokenise samples", so_far, total)
-        if now - said >= _SAY_SECONDS:
-            said = now
-            rate = (so_far - before) / (now - start)
-            say(f"tokenise samples: {so_far:,} of {total:,}, {rate:,.0f} a second")
+        nonlocal last_log
+        done, now = finished + sum(running.values()), clock()
+        progress("tokenize samples", done, total)
+        if now - last_log >= _LOG_SECONDS:
+            last_log = now
+            rate = (done - reused) / (now - start)
+            log(f"tokenize samples: {done:,} of {total:,} documents, {rate:,.0f} per second")
 
     def on_report(index: int, amount: int) -> None:
-        at_work[index] = amount
+        running[index] = amount
         show()
 
-    def on_lost(exit_code: int) -> None:
-        say(f"a process that tokenises ended with code {exit_code}; its part is done again")
+    def on_death(exit_code: int) -> None:
+        log(f"a tokenizing process ended with code {exit_code}; its part will be tokenized again")
 
     show()
-    parts = (Part(p, at, select(documents, index), rules) for p, at, index in missing)
-    alone = len(missing) < _ALONE
-    count = 1 if alone else min(process_pool.num_processes(processes), len(missing))
+    parts = (Part(path, at, select(documents, index), rules) for path, at, index in missing)
+    is_small = len(missing) < _MIN_PARALLEL_PARTS
+    count = 1 if is_small else min(process_pool.num_processes(processes), len(missing))
     with contextlib.closing(
-        process_pool.run_tasks(write_part, parts, count, on_report, on_lost)
+        process_pool.run_tasks(write_part, parts, count, on_report, on_death)
     ) as results:
         for index, _ in results:
-            at_work.pop(index, None)
-            done += len(missing[index][1])
+            running.pop(index, None)
+            finished += len(missing[index][1])
             show()
-    made, seconds = sum(len(at) for _, at, _ in missing), clock() - start
+    made, seconds = finished - reused, clock() - start
     if made:
-        say(
-            f"population: {made} documents tokenised in {seconds:.1f} s by {count} process(es), "
-            f"{made / seconds:.0f} a second"
+        log(
+            f"population: {made:,} documents tokenized in {seconds:.1f} s by {count} process(es), "
+            f"{made / seconds:,.0f} per second"
         )
 
 
-def _samples(parts: list[Path], compare: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Positions of the long enough documents, ascending; which of them begin like none before (bool)."""
-    names = ["position", "prefix"] if compare else ["position"]
-    tables = [read_part(part, names) for part in parts]
-    position_S = np.concatenate([table["position"].to_numpy() for table in tables])
+def _compare(parts: list[Path], rules: SampleRules) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Compares the documents that are long enough with each other.
+
+    Returns:
+      position_S, int64, ascending; is_repeated_S, bool: whether an earlier document has the same tokens; and
+      is_sample_S, bool: whether no earlier document has the same tokens or, if prefixes must be distinct, the same
+      prefix.
+    """
+    position_S = np.concatenate([read_part(p, ["position"])["position"].to_numpy() for p in parts])
     order = np.argsort(position_S)
-    if not compare:
-        return position_S[order], np.ones(len(order), bool)
-    prefix_Sx2 = np.concatenate([_as_numbers(table) for table in tables])[order]
-    first_S = features.first_with_same_digest(prefix_Sx2) == np.arange(len(order))
-    return position_S[order], first_S
+    is_first_S = is_sample_S = _is_first(parts, "sequence_digest", order)
+    if rules.distinct_prefix_tokens:  # which implies that sequences are distinct
+        is_sample_S = _is_first(parts, "prefix_digest", order)
+    return position_S[order], ~is_first_S, is_sample_S
 
 
-def _as_numbers(table: pa.Table) -> np.ndarray:
-    """The 128 bits of every prefix as two uint64."""
+def _is_first(parts: list[Path], column: str, order: np.ndarray) -> np.ndarray:
+    """Returns whether the digest of each document, in the given order, differs from all before it; bool."""
+    digest_Sx2 = np.concatenate(
+        [_digest_pairs(read_part(part, [column])[column]) for part in parts]
+    )
+    return features.first_with_same_digest(digest_Sx2[order]) == np.arange(len(order))
+
+
+def _digest_pairs(column: pa.ChunkedArray) -> np.ndarray:
+    """Returns the 128 bits of each digest as two uint64."""
     chunks = [
-        np.frombuffer(c.buffers()[1], np.uint64).reshape(-1, 2)
-        for c in table["prefix"].chunks
-        if len(c)
+        np.frombuffer(chunk.buffers()[1], np.uint64).reshape(-1, 2)
+        for chunk in column.chunks
+        if len(chunk)
     ]
     return np.concatenate([*chunks, np.empty((0, 2), np.uint64)])

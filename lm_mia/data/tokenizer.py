@@ -1,4 +1,4 @@
-"""The sentencepiece vocabulary, trained or given: pad 0, eos 1, bos 2, unk 3."""
+"""Trains or loads the sentencepiece vocabulary, whose special IDs are pad 0, eos 1, bos 2 and unk 3."""
 
 import io
 import re
@@ -14,24 +14,26 @@ from lm_mia.errors import UserError
 
 SPECIAL_IDS = {"pad": 0, "eos": 1, "bos": 2, "unk": 3}
 TRAINER_THREADS = 2
-"""Pinned, not the number of cores: the vocabulary depends on it."""
-_CHUNK_CHARS = 16_000
-
-_READ = 4096  # documents read at a time
+"""Constant, because the vocabulary depends on the number of threads."""
+_CHUNK_CHARS = 16_000  # longer texts are divided
+_READ_DOCUMENTS = 4096  # documents read at a time
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int) -> bytes:
-    """A sentencepiece unigram model of exactly that many pieces, trained on all texts.
+    """Trains a sentencepiece unigram model with exactly ``vocab_size`` pieces on all texts.
 
-    The same texts give the same bytes: the number of threads is fixed, and nothing is sampled.
-    Newlines count as spaces, as they do when sentencepiece encodes.
+    The same texts give the same bytes: the number of threads is fixed, and no texts are sampled. Newlines are treated
+    as spaces, as in encoding.
+
+    Returns:
+      The serialized model.
 
     Raises:
-      UserError: if the texts support no vocabulary of that size; says which is possible.
+      UserError: if the texts do not support a vocabulary of this size; the message names a possible one.
     """
     out = io.BytesIO()
     flat = (text.replace("\n", " ") for text in texts)
-    # sentencepiece would leave out "sentences" of more than 65,536 bytes.
+    # sentencepiece ignores "sentences" of more than 65,536 bytes.
     chunks = (
         text[k : k + _CHUNK_CHARS] for text in flat for k in range(0, len(text), _CHUNK_CHARS)
     )
@@ -55,12 +57,12 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> bytes:
             minloglevel=2,
         )
     except RuntimeError as error:
-        said = str(error)
-        rule = f"sentencepiece cannot train it ({said}); try another size"
-        if high := re.search(r"value <= (\d+)", said):
+        message = str(error)
+        rule = f"sentencepiece cannot train it ({message}); try another size"
+        if high := re.search(r"value <= (\d+)", message):
             rule = f"the corpus supports at most {high[1]} pieces; use at most {high[1]}"
-        elif low := re.search(r"required_chars\. \d+ vs (\d+)", said):
-            rule = f"the corpus has more characters than that; use at least {low[1]}"
+        elif low := re.search(r"required_chars\. \d+ vs (\d+)", message):
+            rule = f"the corpus has more distinct characters than that; use at least {low[1]}"
         raise UserError(f"tokenizer.vocab_size={vocab_size}: {rule}") from None
     return out.getvalue()
 
@@ -68,15 +70,15 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> bytes:
 def load_tokenizer(
     model: Path | bytes, vocab_size: int | None = None
 ) -> sentencepiece.SentencePieceProcessor:
-    """The tokenizer of a .model file or its bytes, checked.
+    """Loads and checks a tokenizer.
 
     Args:
-      model: the file or its content.
-      vocab_size: the number of pieces to insist on; None accepts any.
+      model: a .model file, or its content.
+      vocab_size: the required number of pieces; None accepts any number.
 
     Raises:
-      UserError: if the file is missing or no sentencepiece model, if pad, eos, bos, unk are not
-        0, 1, 2, 3, or if the number of pieces differs.
+      UserError: if the file is missing or is not a sentencepiece model, if the IDs of pad, eos, bos and unk are not 0,
+        1, 2 and 3, or if the number of pieces differs.
     """
     name = "tokenizer.path" if isinstance(model, bytes) else f"tokenizer.path={str(model)!r}"
     try:
@@ -92,19 +94,19 @@ def load_tokenizer(
         spm = sentencepiece.SentencePieceProcessor(model_proto=raw)
     except RuntimeError:
         raise UserError(
-            f"{name}: no sentencepiece model; give a .model file, or leave it empty to train one"
+            f"{name}: not a sentencepiece model; give a .model file, or leave it empty to train one"
         ) from None
-    found = {s: getattr(spm, f"{s}_id")() for s in SPECIAL_IDS}
-    if found != SPECIAL_IDS:
-        told = ", ".join(f"{s} {i}" for s, i in found.items())
+    special_ids = {s: getattr(spm, f"{s}_id")() for s in SPECIAL_IDS}
+    if special_ids != SPECIAL_IDS:
+        actual = ", ".join(f"{s} {i}" for s, i in special_ids.items())
         raise UserError(
-            f"{name}: must have pad 0, eos 1, bos 2, unk 3, but has {told}; train it with "
+            f"{name}: must have pad 0, eos 1, bos 2, unk 3, but has {actual}; train it with "
             "--pad_id=0 --eos_id=1 --bos_id=2 --unk_id=3"
         )
     size = spm.get_piece_size()
     if vocab_size is not None and size != vocab_size:
         raise UserError(
-            f"tokenizer.vocab_size={vocab_size}: {name} holds {size} pieces; "
+            f"tokenizer.vocab_size={vocab_size}: {name} has {size} pieces; "
             f"set --config.tokenizer.vocab_size={size}"
         )
     return spm
@@ -118,64 +120,70 @@ def train_on_corpus(
     min_chars: int,
     progress: ProgressCallback,
 ) -> bytes:
-    """A sentencepiece model, as `train_tokenizer` makes it; the same arguments give the same bytes.
+    """Trains a sentencepiece model on documents of a corpus; the same arguments give the same bytes.
 
     Args:
       source: the corpus.
-      vocab_size: pieces.
-      documents: trained on so many; 0: all.
-      seed: of their draw, whose purpose is "tokenizer/documents".
-      min_chars: drawn documents of fewer characters are left out, and the next ones taken.
-      progress: called after every few thousand documents read.
+      vocab_size: number of pieces.
+      documents: number of documents to train on, drawn at random; 0: all.
+      seed: seed of the draw, whose purpose is "tokenizer/documents".
+      min_chars: drawn documents with fewer characters are replaced by the next ones of the draw.
+      progress: called after every few thousand documents.
+
+    Returns:
+      The serialized model.
 
     Raises:
-      UserError: if there are too few documents, or if they support no vocabulary of that size.
+      UserError: if there are too few documents, or if they do not support a vocabulary of this size.
     """
     if documents > len(source):
         raise UserError(
             f"tokenizer.documents={documents}: the corpus has {len(source)} documents; use at most {len(source)}, or 0 "
             "for all"
         )
-    stopped: list[BaseException] = []
+    reading_errors: list[BaseException] = []
 
     def texts() -> Iterator[str]:
         try:
             if documents:
-                yield from _drawn(source, documents, seed, min_chars, progress)
+                yield from _drawn_texts(source, documents, seed, min_chars, progress)
             else:
                 yield from (source[i][0] for i in range(len(source)))
         except BaseException as error:
-            stopped.append(error)  # sentencepiece would make another error of it
+            reading_errors.append(error)  # sentencepiece would raise another error instead
             raise
 
     progress("train tokenizer", 0, 1)
     try:
         model = train_tokenizer(texts(), vocab_size)
     except UserError:
-        if stopped:
-            raise stopped[0] from None
+        if reading_errors:
+            raise reading_errors[0] from None
         raise
     progress("train tokenizer", 1, 1)
     return model
 
 
-def _drawn(
-    source: Documents, wanted: int, seed: int, min_chars: int, progress: ProgressCallback
+def _drawn_texts(
+    source: Documents, num_documents: int, seed: int, min_chars: int, progress: ProgressCallback
 ) -> Iterator[str]:
-    """The first texts of a draw that are long enough, each round of them in the order in which they lie."""
-    looked = found = 0
-    while found < wanted:
-        if looked == len(source):
+    """Yields the first texts of a draw that are long enough, each round of them in the order of the corpus.
+
+    K: documents of a round.
+    """
+    drawn = found = 0
+    while found < num_documents:
+        if drawn == len(source):
             raise UserError(
-                f"tokenizer.documents={wanted}: the corpus has {found} documents of corpus.min_chars={min_chars} or "
-                f"more; use at most {found}"
+                f"tokenizer.documents={num_documents}: the corpus has only {found} documents of at least "
+                f"corpus.min_chars={min_chars} characters; use at most {found}"
             )
-        total = min(looked + wanted - found, len(source))
-        index_K = np.sort(seeds.draw(seed, "tokenizer/documents", len(source), total)[looked:])
-        looked = total
-        for low in range(0, len(index_K), _READ):
-            pairs = select(source, index_K[low : low + _READ])
+        total = min(drawn + num_documents - found, len(source))
+        index_K = np.sort(seeds.draw(seed, "tokenizer/documents", len(source), total)[drawn:])
+        drawn = total
+        for low in range(0, len(index_K), _READ_DOCUMENTS):
+            pairs = select(source, index_K[low : low + _READ_DOCUMENTS])
             kept = [text for text, _ in pairs if len(text) >= min_chars]
             yield from kept
             found += len(kept)
-            progress("read for the vocabulary", found, wanted)
+            progress("read documents for the vocabulary", found, num_documents)

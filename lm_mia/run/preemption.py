@@ -11,7 +11,7 @@ from types import FrameType
 import jax
 from jax.experimental import multihost_utils
 
-from lm_mia.errors import STOPPED
+from lm_mia.errors import SIGTERM_EXIT_CODE
 
 
 @dataclasses.dataclass
@@ -34,7 +34,7 @@ class Stop:
         # Asked twice (by a scheduler, then by the command), it is on its way out already: let it clean up.
         again, self.asked = self.asked, True
         if not (again or self.deferred):
-            sys.exit(STOPPED)
+            sys.exit(SIGTERM_EXIT_CODE)
 
     @contextlib.contextmanager
     def noting(self) -> Iterator[Callable[[int], bool]]:

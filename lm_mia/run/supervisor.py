@@ -16,12 +16,21 @@ from typing import Any
 
 from lm_mia import config
 from lm_mia.data import subsets
-from lm_mia.errors import STOPPED, DiskError, RendezvousError, UserError, WorkersKilledError
+from lm_mia.errors import (
+    SIGTERM_EXIT_CODE,
+    DiskError,
+    RendezvousError,
+    UserError,
+    WorkersKilledError,
+)
 from lm_mia.run import devices, inventory, worker
 
 Event = dict[str, Any]
 
-_ASKED = (STOPPED, -signal.SIGTERM)  # exit codes of a worker that SIGTERM ended outside of training
+_ASKED = (
+    SIGTERM_EXIT_CODE,
+    -signal.SIGTERM,
+)  # exit codes of a worker that SIGTERM ended outside of training
 _RAISED = {"user_error": UserError, "disk": DiskError, "apart": RendezvousError}
 _BAD = (*_RAISED, "crash", "preempted")  # after which all workers are stopped
 _GRACE_SECONDS = 120  # in which a worker saves, also a large state to a slow disk
@@ -82,9 +91,9 @@ def run(
             if event["event"] == "crash":
                 raise RuntimeError(f"a worker failed:\n{event['message']}")
             if event["event"] == "preempted":
-                raise SystemExit(STOPPED)
+                raise SystemExit(SIGTERM_EXIT_CODE)
             if event["event"] == "worker_lost" and event["exit_code"] in _ASKED:
-                raise SystemExit(STOPPED)
+                raise SystemExit(SIGTERM_EXIT_CODE)
             lead = event.get("lead", lead)
             on_event(event)
         lost = all(process.exitcode for process in processes.values())

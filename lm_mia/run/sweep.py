@@ -29,7 +29,7 @@ from lm_mia.config.recipe import (
     recipe_requests,
 )
 from lm_mia.data import subsets
-from lm_mia.errors import UserError, collect
+from lm_mia.errors import UserError, collect_errors
 from lm_mia.run.workdir import Workdir, has_models, provenance
 
 
@@ -131,9 +131,9 @@ def from_flags(
     if not known.config and wrong:
         return None
     if lacks_workdir:  # report the mistakes in the config as well
-        collect(wrong, lambda: load.load_sweep(known.config, overrides))
+        collect_errors(wrong, lambda: load.load_sweep(known.config, overrides))
         return None
-    return collect(wrong, lambda: read(known.config, known.workdir, overrides))
+    return collect_errors(wrong, lambda: read(known.config, known.workdir, overrides))
 
 
 def read(config_arg: str | None, folder: str | None, overrides: Sequence[str]) -> Sweep:

@@ -80,15 +80,18 @@ def test_a_population_of_c4(source: config.Corpus, built: Population):
     counts = built.manifest["provenance"]["draw"]
     assert counts["documents"] == looked
     short = sum(len(TEXTS[i]) < 50 for i in order[:looked])
-    assert (counts["too_short"], counts["prefix_duplicates"]) == (short, looked - 1100 - short)
-    assert min(counts.values()) > 0
+    identical, same_prefix = counts["identical_token_sequences"], counts["prefix_duplicates"]
+    assert (counts["too_short"], identical + same_prefix) == (short, looked - 1100 - short)
+    assert min(counts["too_short"], same_prefix) > 0
     assert np.load(built.folder / "document_frequency.npy")[2] == 300
     lines = build.describe(built)
     assert lines[0].startswith("corpus: 3000 documents, sha256 ")
-    assert lines[-2].startswith("held out: 100 samples, sha256 ")
-    assert lines[-1] == (
-        f"drawn: {looked} documents, {looked - 1100} of them left out ({short} too short, "
-        f"{looked - 1100 - short} with the first 10 tokens of another)"
+    assert lines[-2].startswith("validation: 100 held-out samples, sha256 ")
+    assert lines[-1].startswith(
+        f"draw: {looked} documents, {looked - 1100} left out: {short} too short; "
+    )
+    assert lines[-1].endswith(
+        f"; {same_prefix} with the same first 10 tokens as an earlier document"
     )
     provenance = built.manifest["provenance"]
     assert provenance == {**c4.open_records(source.path).provenance, "draw": counts}
@@ -115,11 +118,11 @@ def test_bad_input_writes_nothing(tmp_path: Path, source: config.Corpus):
     for change, message in (
         (
             {"samples": 2950},
-            "population.samples=2950: the corpus has 3000 documents to draw from; use at most 2900",
+            "population.samples=2950: the corpus has only 3000 documents; use at most 2900",
         ),
         (
             {"samples": 2800},
-            r"population.samples=2800: the corpus has \d+ documents that can be samples \(3000 read",
+            r"population.samples=2800: the corpus has only \d+ documents that can be samples \(3000 read",
         ),
     ):
         with pytest.raises(UserError, match=message):
@@ -186,16 +189,16 @@ def test_killed_builds_go_on(
 
     def kill_one(label: str, done: int, total: int) -> None:
         children = [p.pid for p in multiprocessing.active_children() if p.pid is not None]
-        if label == "tokenise samples" and children and not lost:
+        if label == "tokenize samples" and children and not lost:
             lost.append(children[0])
             os.kill(children[0], signal.SIGKILL)
 
     monkeypatch.setattr(tokenize, "_PART", 150)
     found = build.build_population(source, PIECES, SIZES, folder, kill_one, said.append)
-    assert said[0] == "vocabulary: trained by an earlier command"
-    assert said[1].startswith("population: ")
-    assert said[1].endswith(" parts were tokenised by an earlier command")
-    assert "a process that tokenises ended with code -9; " in "\n".join(said)
+    assert said[0] == "vocabulary: reusing the one that an earlier command trained"
+    assert said[1].startswith("population: reusing ")
+    assert said[1].endswith(" parts, tokenized by an earlier command")
+    assert "a tokenizing process ended with code -9; " in "\n".join(said)
     assert content(found.folder) == content(built.folder)
     assert not (folder.parent / ".population.unfinished").exists()
 

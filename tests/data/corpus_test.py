@@ -87,8 +87,8 @@ def test_too_few_documents_say_where_the_others_are(tmp_path: Path):
     with pytest.raises(UserError) as caught:
         build.build_population(source, PIECES, sizes, tmp_path / "population")
     assert str(caught.value) == (
-        "population.samples=4: the corpus has 2 documents to draw from (5 read; too short: 1, exact duplicates: 1, "
-        "near duplicates: 1); use at most 2"
+        "population.samples=4: the corpus has only 2 documents after cleaning (5 read; too short: 1, exact "
+        "duplicates: 1, near duplicates: 1); use at most 2"
     )
 
 
@@ -102,11 +102,11 @@ def test_build_and_reuse(tmp_path: Path, source: config.Corpus):
         "read files",
         "find near duplicates",
         "train tokenizer",
-        "tokenise samples",
+        "tokenize samples",
         "assemble population",
         "count document frequencies",
-        "TF-IDF",
-        "compare beginnings",
+        "compute TF-IDF",
+        "group samples by prefix",
     ]
     assert (len(built), built.vocab_size, built.length_tokens) == (60, 300, 32)
     assert built.manifest["provenance"]["documents"] >= 60
@@ -187,7 +187,7 @@ def test_bad_input_writes_nothing(tmp_path: Path, source: config.Corpus):
         ((missing, PIECES, SIZES), "corpus.path=.*no such file or folder"),
         (
             (source, PIECES, config.Population(samples=9_998)),
-            f"samples=9998: .* has {have} documents",
+            f"samples=9998: .* has only {have} documents",
         ),
         ((source, config.Tokenizer(vocab_size=99_999), SIZES), r"vocab_size=99999: .* at most \d+"),
         (
@@ -255,8 +255,8 @@ def test_a_stopped_build_goes_on(tmp_path: Path, source: config.Corpus):
         source, PIECES, SIZES, folder, lambda *n: labels.append(n[0]), said.append
     )
     assert said == [
-        "vocabulary: trained by an earlier command",
-        "population: 1 of 1 parts were tokenised by an earlier command",
+        "vocabulary: reusing the one that an earlier command trained",
+        *["population: reusing 1 of 1 parts, tokenized by an earlier command"] * 2,
     ]
     assert "train tokenizer" not in labels
     assert content(folder) == content(
@@ -268,4 +268,5 @@ def test_a_stopped_build_goes_on(tmp_path: Path, source: config.Corpus):
         f"{built.manifest['provenance']['corpus_sha256']}",
         f"vocabulary: 300 pieces, sha256 {built.manifest['files']['tokenizer.model']['sha256']}",
         f"population: 60 samples, sha256 {built.sha256}",
+        "draw: 61 documents, 1 left out: 1 with the same tokens as an earlier document, after cutting at 32 tokens",
     ]

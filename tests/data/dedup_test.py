@@ -79,7 +79,7 @@ TEXTS = st.lists(
 @settings(max_examples=150, deadline=None)
 def test_equals_the_slow_reference_whatever_the_blocks(texts: list[str], work: int):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dedup, "_WORK", work)
+        patch.setattr(dedup, "_BLOCK_PRODUCTS", work)
         assert dedup.without_near_duplicates(texts).tolist() == slow_without_near(texts)
 
 
@@ -89,7 +89,7 @@ def test_equals_the_slow_reference_on_docstrings(monkeypatch: pytest.MonkeyPatch
     expected = slow_without_near(texts)
     assert 300 < len(expected) < len(texts)
     for work in (1_000, 20_000_000):
-        monkeypatch.setattr(dedup, "_WORK", work)
+        monkeypatch.setattr(dedup, "_BLOCK_PRODUCTS", work)
         seen: list[tuple[int, int]] = []
         kept = dedup.without_near_duplicates(
             texts, lambda done, total, at=seen: at.append((done, total))

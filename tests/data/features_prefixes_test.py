@@ -18,7 +18,7 @@ def flat(samples: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
 def groups(samples: list[list[int]], prefix_tokens: int) -> list[int]:
     seen: list[tuple[str, int, int]] = []
     found = features.prefix_groups(*flat(samples), prefix_tokens, lambda *n: seen.append(n))
-    assert seen[-1] == ("compare beginnings", len(samples), len(samples))
+    assert seen[-1] == ("group samples by prefix", len(samples), len(samples))
     assert found.dtype == np.int64
     return found.tolist()
 
@@ -51,7 +51,7 @@ def test_equals_a_slow_reference(samples: list[list[int]], tokens: int):
 
 def test_some_samples_at_a_time(monkeypatch: pytest.MonkeyPatch):
     whole = groups(SAMPLES, 2)
-    monkeypatch.setattr(features, "_SAMPLES", 4)
+    monkeypatch.setattr(features, "_BLOCK_SAMPLES", 4)
     assert groups(SAMPLES, 2) == whole
 
 

@@ -27,7 +27,7 @@ def test_by_hand():
 
 @pytest.mark.parametrize("cells", [1, 16, 24])
 def test_a_few_samples_at_a_time(monkeypatch: pytest.MonkeyPatch, cells: int):
-    monkeypatch.setattr(features, "_CELLS", cells)
+    monkeypatch.setattr(features, "_BLOCK_CELLS", cells)
     assert count(4) == [0, 3, 4, 0, 0, 2, 2, 0]
 
 
@@ -62,7 +62,7 @@ def test_mean_tfidf_by_hand():
 
 @pytest.mark.parametrize("tokens", [1, 7, 100, 2**22])
 def test_mean_tfidf_equals_a_slow_reference(monkeypatch: pytest.MonkeyPatch, tokens: int):
-    monkeypatch.setattr(features, "_TOKENS", tokens)
+    monkeypatch.setattr(features, "_BLOCK_TOKENS", tokens)
     rng = np.random.default_rng(3)
     length_N = rng.integers(2, 40, 50)
     offsets_N1 = np.append(0, np.cumsum(length_N))
@@ -72,7 +72,7 @@ def test_mean_tfidf_equals_a_slow_reference(monkeypatch: pytest.MonkeyPatch, tok
     found = features.mean_tfidf(
         flat, offsets_N1, frequency_V, 20, (1, 2), lambda *n: seen.append(n)
     )
-    assert seen[-1] == ("TF-IDF", 50, 50)
+    assert seen[-1] == ("compute TF-IDF", 50, 50)
     for n, begin in enumerate(offsets_N1[:-1]):
         text = [int(t) for t in flat[begin : offsets_N1[n + 1]] if t not in (1, 2)]
         values = [text.count(t) * (np.log(21 / (1 + frequency_V[t])) + 1) for t in set(text)]

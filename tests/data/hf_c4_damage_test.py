@@ -43,8 +43,8 @@ GOOD = b'{"text": "a", "url": "u", "timestamp": "t"}\n'
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
-        (b"plain text, which nobody compressed\n", "line 1: not a sound gzip file .*Not a gzipped"),
-        (gzip.compress(GOOD * 9000, mtime=0)[:-200], r"line \d+: not a sound gzip file"),
+        (b"plain text, which nobody compressed\n", "line 1: not a valid gzip file .*Not a gzipped"),
+        (gzip.compress(GOOD * 9000, mtime=0)[:-200], r"line \d+: not a valid gzip file"),
         (gzip.compress(GOOD + b'{"text": "a\n', mtime=0), "line 2: not JSON .* at column"),
         (
             gzip.compress(GOOD + b"\n" + b'{"url": "a"}\n', mtime=0),
@@ -63,13 +63,15 @@ def test_a_broken_file_is_named_with_its_line(
     broken = tmp_path / "hf/c4-train.00001-of-01024.json.gz"
     sound = broken.read_bytes()
     broken.write_bytes(raw)
-    refused(pattern, tmp_path / "out", f"00001-of-01024.json.gz, {message}.*; get the file again$")
+    refused(
+        pattern, tmp_path / "out", f"00001-of-01024.json.gz, {message}.*; download the file again$"
+    )
     left = [p.name for p in (tmp_path / "out/c4/en/.3.1.0.unfinished").iterdir()]
     assert not [name for name in left if name.startswith("c4-train.array_record-00001")]
     # The mended file has another size, and costs itself alone.
     broken.write_bytes(sound)
     said = convert(pattern, tmp_path / "out")
-    assert said[0] == "C4: 1 of 4 files were converted before"
+    assert said[0] == "C4: 1 of 4 files were converted by an earlier command"
     convert(pattern, tmp_path / "whole")
     assert content(tmp_path / "out/c4/en/3.1.0") == content(tmp_path / "whole/c4/en/3.1.0")
 
@@ -80,7 +82,7 @@ def interrupted(tmp_path: Path, pattern: str) -> Path:
     last = tmp_path / "hf/c4-validation.00000-of-01024.json.gz"
     sound = last.read_bytes()
     last.write_bytes(sound[:-9])
-    refused(pattern, tmp_path / "out", "not a sound gzip file")
+    refused(pattern, tmp_path / "out", "not a valid gzip file")
     last.write_bytes(sound)
     return tmp_path / "out/c4/en/.3.1.0.unfinished"
 
@@ -94,7 +96,10 @@ def test_only_files_of_another_size_are_made_again(tmp_path: Path, pattern: str,
     assert len(made) == 3
     with gzip.open(tmp_path / "hf/c4-train.00001-of-01024.json.gz", "at") as lines:
         lines.write('{"text": "more"}\n')
-    assert convert(pattern, tmp_path / "out")[0] == "C4: 2 of 4 files were converted before"
+    assert (
+        convert(pattern, tmp_path / "out")[0]
+        == "C4: 2 of 4 files were converted by an earlier command"
+    )
     assert texts(tmp_path / "out") == ["one", "two", "three", "more", "four", "five"]
     finished = tmp_path / "out/c4/en/3.1.0"
     again = [p.name for p in made if (finished / p.name).stat().st_mtime_ns != made[p]]
@@ -113,7 +118,10 @@ def test_files_that_are_not_as_noted_are_made_again(
         file.write_bytes(file.read_bytes()[:-1])
     else:
         note.write_text('{"records": 1, "bytes": 9}' if damage == "other note" else "{")
-    assert convert(pattern, tmp_path / "out")[0] == "C4: 2 of 4 files were converted before"
+    assert (
+        convert(pattern, tmp_path / "out")[0]
+        == "C4: 2 of 4 files were converted by an earlier command"
+    )
     assert texts(tmp_path / "out") == [text for of_file in TRAIN for text in of_file]
 
 
@@ -140,7 +148,11 @@ def test_all_made_and_described_but_not_renamed(
 def test_other_names_are_another_conversion(tmp_path: Path, pattern: str, interrupted: Path):
     before = content(interrupted)
     other = pattern.replace("c4-*", "c4-train.*")
-    refused(other, tmp_path / "out", "is of a conversion of other files; .* or delete the folder")
+    refused(
+        other,
+        tmp_path / "out",
+        "contains an incomplete conversion of other files; .* or delete the folder",
+    )
     assert content(interrupted) == before
 
 
@@ -149,7 +161,7 @@ def test_folders_that_cannot_be_written(
 ):
     (tmp_path / "file").write_text("mine")
     for path in (Path("/proc/x"), tmp_path / "file"):
-        message = r"cannot be written \(.*\); name a folder that you may write to, or make room"
+        message = r"cannot be written \(.*\); choose a writable folder, or free some space"
         refused(pattern, path, message, f"corpus.path={str(path)!r}: ")
     argv = ["corpus", "--config=configs/c4.py:140M", f"--workdir={tmp_path}/w"]
     assert cli.main([*argv, "--config.corpus.path=/proc/x", f"--from-hf-shards={pattern}"]) == 2

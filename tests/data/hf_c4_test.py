@@ -40,7 +40,7 @@ def content(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.process)])
 def test_tfds_opens_what_is_written(tmp_path: Path, pattern: str, processes: int):
     said = convert(pattern, tmp_path / "out", processes)
-    assert said == [f"C4: {tmp_path}/out/c4/en/3.1.0 made of 4 files"]
+    assert said == [f"C4: converted 4 files to {tmp_path}/out/c4/en/3.1.0"]
     names = [f"c4-train.array_record-{k:05d}-of-00003" for k in range(3)]
     names.append("c4-validation.array_record-00000-of-00001")
     assert list(content(tmp_path / "out/c4/en/3.1.0")) == [
@@ -104,7 +104,9 @@ def test_a_conversion_is_used_again(tmp_path: Path, pattern: str):
     convert(pattern, tmp_path / "out")
     before = content(tmp_path / "out/c4/en/3.1.0")
     said = convert(pattern, tmp_path / "out")
-    assert said == [f"C4: {tmp_path}/out/c4/en/3.1.0 was made of these 4 files before"]
+    assert said == [
+        f"C4: reusing {tmp_path}/out/c4/en/3.1.0, converted from these 4 files by an earlier command"
+    ]
     assert content(tmp_path / "out/c4/en/3.1.0") == before
     assert [p.name for p in (tmp_path / "out/c4/en").iterdir() if p.suffix != ".lock"] == ["3.1.0"]
 
@@ -119,13 +121,19 @@ def refused(pattern: str, path: Path, message: str) -> None:
 def test_other_content_is_never_mixed(tmp_path: Path, pattern: str):
     fake_c4.tfds(tmp_path / "tfds", {"train": ["a"]})
     before = content(tmp_path / "tfds/c4/en/3.1.0")
-    refused(pattern, tmp_path / "tfds", "was made of something else; name another corpus.path")
+    refused(
+        pattern, tmp_path / "tfds", "was not converted from these files; choose another corpus.path"
+    )
     assert content(tmp_path / "tfds/c4/en/3.1.0") == before
     convert(pattern, tmp_path / "out")
-    refused(pattern.replace("c4-*", "c4-train.*"), tmp_path / "out", "was made of something else")
+    refused(
+        pattern.replace("c4-*", "c4-train.*"),
+        tmp_path / "out",
+        "was not converted from these files",
+    )
     with gzip.open(tmp_path / "hf/c4-train.00000-of-01024.json.gz", "at") as lines:
         lines.write('{"text": "more"}\n')
-    refused(pattern, tmp_path / "out", "was made of something else")
+    refused(pattern, tmp_path / "out", "was not converted from these files")
 
 
 def test_files_that_are_none_of_c4(tmp_path: Path, pattern: str):
@@ -138,7 +146,11 @@ def test_files_that_are_none_of_c4(tmp_path: Path, pattern: str):
         str(folder / "**/c4*.gz"), tmp_path / "out", r"00001-of-01024.json.gz and .* are the same"
     )
     (folder / "c4-mine.json.gz").write_bytes(b"")
-    refused(pattern, tmp_path / "out", r"c4-mine.json.gz has no name like c4-train.00000-of-01024")
+    refused(
+        pattern,
+        tmp_path / "out",
+        r"the name of .*c4-mine.json.gz is not of the form c4-train.00000-of-01024",
+    )
     assert not (tmp_path / "out").exists()
 
 
@@ -178,8 +190,8 @@ def test_a_killed_conversion_goes_on(tmp_path: Path, pattern: str):
         done = run(moment)
         assert done.returncode == -9
         assert not (tmp_path / "out/c4/en/3.1.0").exists()
-    assert "C4: 1 of 4 files were converted before" in done.stdout
-    assert run("never").stdout == f"C4: {tmp_path}/out/c4/en/3.1.0 made of 4 files\n"
+    assert "C4: 1 of 4 files were converted by an earlier command" in done.stdout
+    assert run("never").stdout == f"C4: converted 4 files to {tmp_path}/out/c4/en/3.1.0\n"
     convert(pattern, tmp_path / "whole")
     made = content(tmp_path / "out/c4/en/3.1.0")
     assert made == content(tmp_path / "whole/c4/en/3.1.0")
@@ -210,7 +222,7 @@ def test_all_killed_in_the_middle_of_files(tmp_path: Path):
     finished = len(list(unfinished.glob("*.made.json")))
     assert 1 <= finished < 4
     said = convert(pattern, tmp_path / "out", 2)
-    assert said[0] == f"C4: {finished} of 4 files were converted before"
+    assert said[0] == f"C4: {finished} of 4 files were converted by an earlier command"
     records = c4.open_records(str(tmp_path / "out"))
     assert [t for t, _ in records.select(np.arange(len(records)))] == [*itertools.chain(*big)]
     made = content(tmp_path / "out/c4/en/3.1.0")
@@ -239,7 +251,7 @@ def test_the_command_converts_and_goes_on_with_the_population(
     argv = [f"--config={tmp_path}/c.py:{tmp_path}/out", f"--workdir={tmp_path}/work"]
     assert cli.main(["corpus", *argv, f"--from-hf-shards={pattern}"]) == 0
     said = capfd.readouterr().err
-    assert f"C4: {tmp_path}/out/c4/en/3.1.0 made of 4 files" in said
+    assert f"C4: converted 4 files to {tmp_path}/out/c4/en/3.1.0" in said
     assert "corpus: 20 documents, sha256 " in said
     [population] = (tmp_path / "work" / "populations").glob("[!.]*")
     assert len(open_population(population)) == 16

@@ -50,7 +50,7 @@ def test_a_changed_manifest_is_refused(written: Population, tmp_path: Path):
     (folder / "manifest.json").write_bytes(
         (json.dumps(changed, indent=2, sort_keys=True) + "\n").encode()
     )
-    with pytest.raises(UserError, match=r"manifest.json: the content was changed"):
+    with pytest.raises(UserError, match=r"manifest.json: the content has been changed"):
         open_population(folder, verify=False)
 
 
@@ -67,6 +67,7 @@ def test_every_file_is_covered(tmp_path: Path):
 
 KILLED = """
 import os, pathlib, signal, sys
+from lm_mia import config
 from lm_mia.data import build, tokenize
 from lm_mia.data.tokenizer import train_tokenizer
 def die(*args, **kwargs): os.kill(os.getpid(), signal.SIGKILL)
@@ -79,8 +80,9 @@ def write(folder, moment):
     tokenize._PART = 10
     documents = [(f"the text of number {i}", str(i)) for i in range(60)]
     model = train_tokenizer([text for text, _ in documents], 30)
-    build.write_population(folder, documents, model, seed=0, samples=40, length_tokens=9, validation_samples=10,
-                     provenance={"corpus_sha256": "a"}, progress=progress, say=lambda line: print(line, flush=True))
+    settings = config.Population(samples=40, seed=0, length_tokens=32, validation_samples=10)
+    spec = build.PopulationSpec(settings, model, provenance={"corpus_sha256": "a"})
+    build.write_population(folder, documents, spec, 1, progress, lambda line: print(line, flush=True))
 for line in sys.stdin:
     name, moment = line.split()
     child = os.fork()  # each moment in a process of its own, which need not load everything again
@@ -122,7 +124,7 @@ def test_killed_at_any_moment_leaves_a_whole_population_or_none(
         code, said = run_killed(folder, moment)
         assert code == -9
         assert [p.name for p in tmp_path.iterdir()] == [".p.unfinished"]
-    assert said.startswith("population: 5 of 5 parts were tokenised by an earlier command")
+    assert said.startswith("population: reusing 5 of 5 parts, tokenized by an earlier command")
     assert run_killed(folder, "after")[0] == -9
     assert [p.name for p in tmp_path.iterdir()] == ["p"]
     assert run_killed(tmp_path / "q", "never")[0] == 0
@@ -145,7 +147,7 @@ def write_some(folder: Path, identity: str | None, stop: bool, **changes: Any) -
     provenance = {"corpus_sha256": identity} if identity else {}
     with pytest.MonkeyPatch.context() as patch, contextlib.suppress(Stop):
         patch.setattr(tokenize, "_PART", 10)
-        write(folder, provenance=provenance, progress=progress, say=said.append, **changes)
+        write(folder, provenance=provenance, progress=progress, log=said.append, **changes)
     return [line for line in said if "earlier command" in line]
 
 
@@ -169,7 +171,7 @@ def test_what_another_population_left_is_not_used(
     assert write_some(folder, identity, stop=True, **changes) == []
     assert len(list(folder.with_name(".p.unfinished").iterdir())) == 1
     (again,) = write_some(folder, identity, stop=False, **changes)
-    assert "population: 2 of " in again
+    assert "population: reusing 2 of " in again
     assert [p.name for p in tmp_path.iterdir()] == ["p"]
     write_some(tmp_path / "q", identity, stop=False, **changes)
     assert content(folder) == content(tmp_path / "q")

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from sample_table import table_of
 
+from lm_mia import config
 from lm_mia.data import build, population
 from lm_mia.data.population import Population, lowercase
 from lm_mia.data.tokenizer import train_tokenizer
@@ -20,14 +21,14 @@ def texts() -> list[str]:
     )
 
 
-def written(folder: Path, documents: list[str]) -> Population:
+def written(folder: Path, documents: list[str], num_samples: int = 0) -> Population:
     return build.write_population(
         folder,
         [(text, str(i)) for i, text in enumerate(documents)],
-        train_tokenizer(texts(), 50),
-        seed=0,
-        samples=len(documents),
-        length_tokens=L,
+        build.PopulationSpec(
+            config.Population(samples=num_samples or len(documents), seed=0, length_tokens=L),
+            train_tokenizer(texts(), 50),
+        ),
     )
 
 

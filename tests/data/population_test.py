@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sample_table import table_of
 
-from lm_mia import seeds
+from lm_mia import config, seeds
 from lm_mia.data import build, population, tokenize
 from lm_mia.data.population import SAMPLE_FILES, Population, open_population
 from lm_mia.data.tokenizer import load_tokenizer, train_tokenizer
@@ -78,7 +78,7 @@ def test_the_same_arguments_give_the_same_bytes(written: Population, tmp_path: P
 
 @pytest.mark.parametrize("change", [{"seed": 4}, {"samples": 98}, {"length_tokens": 63}])
 def test_every_argument_changes_the_hash(
-    written: Population, tmp_path: Path, change: dict[str, int]
+    written: Population, tmp_path: Path, change: dict[str, Any]
 ):
     assert write(tmp_path / "p", **change).sha256 != written.sha256
 
@@ -93,10 +93,10 @@ def test_many_parts_and_segments_give_the_same_samples(
     other = write(tmp_path / "p", progress=lambda *n: seen.append(n))
     assert other.sha256 == written.sha256
     pd.testing.assert_frame_equal(table_of(other), table_of(written))
-    assert seen[:2] == [("tokenise samples", 0, 100), ("tokenise samples", 5, 100)]
-    assert ("tokenise samples", 100, 100) in seen
+    assert seen[:2] == [("tokenize samples", 0, 100), ("tokenize samples", 5, 100)]
+    assert ("tokenize samples", 100, 100) in seen
     assert ("assemble population", 100, 100) in seen
-    assert seen[-1] == ("compare beginnings", 100, 100)
+    assert seen[-1] == ("group samples by prefix", 100, 100)
 
 
 def test_more_than_65536_pieces_are_stored_in_32_bits(
@@ -112,13 +112,14 @@ def test_more_than_65536_pieces_are_stored_in_32_bits(
             return 65_537
 
         def encode(self, texts: list[str], **_) -> list[list[int]]:
-            return [[65_536, 3, 3] for _ in texts]
+            return [[65_536, 3, len(text)] for text in texts]
 
     monkeypatch.setattr(population.sentencepiece, "SentencePieceProcessor", Large)
     large = write(tmp_path / "p", samples=2)
     assert large.tokens.dtype == np.uint32
-    assert large.tokens.tolist() == [2, 65_536, 3, 3, 1] * 2
-    assert table_of(large).unk.tolist() == [2, 2]
+    chars = table_of(large).chars
+    assert large.tokens.reshape(2, 5).tolist() == [[2, 65_536, 3, n, 1] for n in chars]
+    assert table_of(large).unk.tolist() == [1, 1]
 
 
 def test_one_column_alone(written: Population):
@@ -162,47 +163,49 @@ def test_samples_that_begin_alike_and_short_ones_are_left_out(tmp_path: Path):
     counts = found.manifest["provenance"]["draw"]
     order = seeds.draw(3, "population/draw", len(texts), len(texts))[: counts["documents"]]
     short = [i for i in order if len(texts[i]) < 150]
-    assert counts["documents"] == 60 + counts["too_short"] + counts["prefix_duplicates"]
+    duplicates = counts["identical_token_sequences"] + counts["prefix_duplicates"]
+    assert counts["documents"] == 60 + counts["too_short"] + duplicates
     assert counts["too_short"] == len(short) > 0
     long = [tuple([*spm.encode(texts[i]), 1][:2]) for i in order if len(texts[i]) >= 150]
     assert list(dict.fromkeys(long)) == prefixes
-    assert counts["prefix_duplicates"] == len(long) - 60 > 0
+    assert duplicates == len(long) - 60 > 0
 
 
 def test_a_corpus_that_runs_out_says_how_many_it_has(tmp_path: Path):
     texts = [(f"{'long ' * 9}text {i}", str(i)) for i in range(30)]
     texts += [(f"short {i}", str(i)) for i in range(30, 40)]
-    arguments: dict[str, Any] = {"seed": 0, "length_tokens": 9, "min_chars": 20}
     small = train_tokenizer([text for text, _ in texts], 25)
+
+    def write_samples(samples: int) -> Population:
+        settings = config.Population(samples, 0, length_tokens=64, validation_samples=5)
+        spec = build.PopulationSpec(settings, small, min_chars=20)
+        return build.write_population(tmp_path / "p", texts, spec)
+
     message = (
-        "population.samples=28: the corpus has 30 documents that can be samples "
-        r"\(40 read, 10 too short, 0 that begin like another\); "
-        "use at most 24 beside population.validation_samples=5"
+        "population.samples=28: the corpus has only 30 documents that can be samples "
+        r"\(40 read; too short: 10, identical token sequences: 0, other prefix duplicates: 0\); "
+        "use at most 24 with population.validation_samples=5"
     )
     with pytest.raises(UserError, match=message):
-        build.write_population(
-            tmp_path / "p", texts, small, samples=28, validation_samples=5, **arguments
-        )
+        write_samples(28)
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(UserError, match="has 40 documents to draw from; use at most 34 bes"):
-        build.write_population(
-            tmp_path / "p", texts, small, samples=36, validation_samples=5, **arguments
-        )
-    for samples, held_out, way_out in (
-        (28, 29, "2 beside population.samples=28"),
-        (99, 1000, "28 beside population.samples=2"),
+    with pytest.raises(UserError, match="has only 40 documents; use at most 34 with"):
+        write_samples(36)
+    assert len(write_samples(24)) == 24
+
+
+def test_messages_about_too_few_documents_name_what_is_possible():
+    for samples, held_out, remedy in (
+        (28, 29, "2 with population.samples=28"),
+        (99, 1000, "28 with population.samples=2"),
     ):
         with pytest.raises(
-            UserError, match=f"^population.validation_samples={held_out}: .*most {way_out}$"
+            UserError, match=f"^population.validation_samples={held_out}: .*most {remedy}$"
         ):
             build.check_num_samples(samples, held_out, 30)
     build.check_num_samples(28, 2, 30)
-    with pytest.raises(UserError, match=r"^population.samples=4: .*at most 2 beside .*samples=28$"):
+    with pytest.raises(UserError, match=r"^population.samples=4: .*at most 2 with .*samples=28$"):
         build.check_num_samples(4, 28, 30)
-    enough = build.write_population(
-        tmp_path / "p", texts, small, samples=24, validation_samples=5, **arguments
-    )
-    assert len(enough) == 24
 
 
 def test_manifest_records_settings_and_provenance(tmp_path: Path):
@@ -221,7 +224,12 @@ def test_manifest_records_settings_and_provenance(tmp_path: Path):
     }
     assert manifest["provenance"] == {
         "files": ["a"],
-        "draw": {"documents": 100, "too_short": 0, "prefix_duplicates": 0},
+        "draw": {
+            "documents": 100,
+            "too_short": 0,
+            "identical_token_sequences": 0,
+            "prefix_duplicates": 0,
+        },
     }
     assert set(manifest["versions"]) == {"numpy", "pyarrow", "sentencepiece"}
     for name, entry in manifest["files"].items():
@@ -230,13 +238,13 @@ def test_manifest_records_settings_and_provenance(tmp_path: Path):
 
 
 def test_missing_population(tmp_path: Path):
-    with pytest.raises(UserError, match=r"no population here; run `lm-mia corpus` first"):
+    with pytest.raises(UserError, match=r"no population found; run `lm-mia corpus` first"):
         open_population(tmp_path / "p")
 
 
 def test_bad_arguments_write_nothing(tmp_path: Path):
     have = len(documents())
-    message = f"population.samples=9998: the corpus has {have} documents .* at most {have // 2 * 2}"
+    message = f"population.samples=9998: the corpus has only {have} documents; use at most {have // 2 * 2}"
     with pytest.raises(UserError, match=message):
         write(tmp_path / "w/p", samples=9998)
     assert list(tmp_path.iterdir()) == []
@@ -250,3 +258,69 @@ def test_bad_arguments_write_nothing(tmp_path: Path):
 def test_an_empty_folder_is_filled(written: Population, tmp_path: Path):
     (tmp_path / "p").mkdir()
     assert write(tmp_path / "p").sha256 == written.sha256
+
+
+PAGES = [f"page {i} of {'the long manual ' * 4}{ending}" for ending in "abc" for i in range(20)]
+"""Texts of which those with the same number differ in the last character only."""
+
+
+def write_pages(
+    folder: Path, samples: int, validation_samples: int, length_tokens: int, processes: int = 1
+) -> Population:
+    texts = [*PAGES, *(text.replace(" of ", "  of ") for text in PAGES)]  # equal when normalized
+    documents = [(text, str(i)) for i, text in enumerate(texts)]
+    settings = config.Population(samples, 5, length_tokens, validation_samples=validation_samples)
+    spec = build.PopulationSpec(
+        settings, train_tokenizer(PAGES, 30), provenance={"documents": 120, "corpus_sha256": "a"}
+    )
+    return build.write_population(folder, documents, spec, processes)
+
+
+@pytest.mark.parametrize(("length_tokens", "distinct"), [(200, 60), (20, 20)])
+def test_no_two_samples_have_the_same_tokens(tmp_path: Path, length_tokens: int, distinct: int):
+    written = write_pages(tmp_path / "p", distinct - 6, 6, length_tokens)
+    held_out = written.validation
+    assert held_out is not None
+    sequences = [tuple(p.sample(i)) for p in (written, held_out) for i in range(len(p))]
+    assert len(set(sequences)) == distinct
+    # The first of several identical documents in the order of the draw is the sample.
+    number = {text: i % 20 if distinct == 20 else i for i, text in enumerate(PAGES)}
+    order = seeds.draw(5, "population/draw", 120, 120).tolist()
+    first = dict[int, int]()
+    for i in order:
+        first.setdefault(number[PAGES[i % 60]], i)
+    records = [int(r) for p in (written, held_out) for r in p.column("source_record")]
+    assert records == list(first.values())
+    drawn = written.manifest["provenance"]["draw"]
+    looked = order.index(records[-1]) + 1
+    assert drawn == {
+        "documents": looked,
+        "too_short": 0,
+        "identical_token_sequences": looked - distinct,
+        "prefix_duplicates": 0,
+    }
+    assert build.describe(written)[-1] == (
+        f"draw: {looked} documents, {looked - distinct} left out: {looked - distinct} with the same tokens as an "
+        f"earlier document, after cutting at {length_tokens} tokens"
+    )
+
+
+def test_too_few_distinct_samples_are_reported(tmp_path: Path):
+    message = (
+        r"^population.samples=16: the corpus has only 20 documents that can be samples \(120 read; too short: 0, "
+        r"identical token sequences: 100, other prefix duplicates: 0\); use at most 14 with "
+        r"population.validation_samples=6$"
+    )
+    with pytest.raises(UserError, match=message):
+        write_pages(tmp_path / "p", 16, 6, 20)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.process
+def test_two_processes_find_the_same_identical_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(tokenize, "_PART", 9)
+    alone, together = (write_pages(tmp_path / f"p{n}", 40, 10, 200, n) for n in (1, 2))
+    assert content(alone.folder) == content(together.folder)
+    assert alone.manifest["provenance"]["draw"]["identical_token_sequences"] > 0

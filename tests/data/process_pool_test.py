@@ -64,7 +64,7 @@ def test_what_a_dead_process_had_in_hand_is_done_again(tmp_path: Path):
 
 @pytest.mark.process
 def test_a_task_that_kills_every_process_is_given_up():
-    with pytest.raises(UserError, match=r"ended with code -9 twice at the same work .*again"):
+    with pytest.raises(UserError, match=r"ended with code -9 twice at the same task .*again"):
         list(process_pool.run_tasks(pool_tasks.die, range(6), 2))
 
 

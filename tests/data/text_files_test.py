@@ -67,16 +67,20 @@ def test_parquet(tmp_path: Path, kind: pa.DataType):
         ("x.jsonl", b'{"text": "\\ud800"}\n', r"x.jsonl, line 1: not UTF-8 \(surrogates"),
         ("x.jsonl", b"[1]\n", r"x.jsonl, line 1: not a JSON object"),
         ("x.jsonl", b'{"text": 5}\n', r"x.jsonl, line 1: column 'text' is not a text"),
-        ("x.jsonl", b'{"a": "", "b": 2}', r"corpus.column='text': no such .* line 1; it has a, b"),
+        (
+            "x.jsonl",
+            b'{"a": "", "b": 2}',
+            r"corpus.column='text': no such .* line 1; choose one of a, b",
+        ),
         ("x.jsonl", b'{"text": ""}\n{"text": null}', r"corpus.column='text': all 2 texts .*empty"),
         ("x.jsonl", b"", r"corpus.column='text': all 0 texts"),
-        ("x.jsonl.gz", b"plain", r"x.jsonl.gz, line 1: not a sound gzip file"),
+        ("x.jsonl.gz", b"plain", r"x.jsonl.gz, line 1: not a valid gzip file"),
         (
             "x.jsonl.gz",
             gzip.compress(b"{}" * 99, mtime=0)[:-9],
-            r"x.jsonl.gz, line 1: not a sound gzip",
+            r"x.jsonl.gz, line 1: not a valid gzip",
         ),
-        ("x.parquet", b"PAR1 no", r"x.parquet is no sound parquet file"),
+        ("x.parquet", b"PAR1 no", r"x.parquet is not a valid parquet file"),
     ],
 )
 def test_bad_files_are_named(tmp_path: Path, name: str, content: bytes, message: str):
@@ -90,9 +94,9 @@ def test_bad_files_are_named(tmp_path: Path, name: str, content: bytes, message:
 def test_bad_parquet_columns(tmp_path: Path):
     table = pa.table({"n": [1, 2], "empty": pa.nulls(2), "blank": ["", " "]})
     pq.write_table(table, tmp_path / "t.parquet")
-    with pytest.raises(UserError, match=r"column='text': no such .*it has n, empty, blank"):
+    with pytest.raises(UserError, match=r"column='text': no such .*choose one of n, empty, blank"):
         read("parquet", tmp_path)
-    with pytest.raises(UserError, match=r"corpus.column='n': .* has int64 there, not texts"):
+    with pytest.raises(UserError, match=r"corpus.column='n': the column has type int64 in"):
         read("parquet", tmp_path, "n")
     for column in ("empty", "blank"):
         with pytest.raises(UserError, match=f"corpus.column='{column}': all 2 texts .* are empty"):
@@ -103,7 +107,9 @@ def test_missing_paths(tmp_path: Path):
     with pytest.raises(UserError, match=r"corpus.path='.*nowhere': no such file or folder"):
         read("text", tmp_path / "nowhere")
     for path in (tmp_path, tmp_path / "*.txt"):
-        with pytest.raises(UserError, match=r"corpus.path=.*: no matching file; \*.txt is looked"):
+        with pytest.raises(
+            UserError, match=r"corpus.path=.*: no matching file; folders are searched for \*.txt"
+        ):
             read("text", path)
 
 

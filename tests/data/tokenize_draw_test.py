@@ -18,6 +18,10 @@ CORPUS = [
     (" ".join(WORDS[(i >> s) % 4] for s in range(0, 2 * (1 + i % 5), 2)) + " end", f"record {i}")
     for i in range(300)
 ]
+"""Short texts, about a third of which occur more than once."""
+DISTINCT = [
+    (" ".join(WORDS[(i >> s) % 4] for s in range(0, 10, 2)), f"record {i}") for i in range(300)
+]
 MODEL = train_tokenizer([text for text, _ in CORPUS], 17)
 
 
@@ -31,69 +35,90 @@ def model(tmp_path: Path) -> Path:
 
 def drawn(
     model: Path,
-    wanted: int,
+    num_samples: int,
     corpus: Sequence[tuple[str, str]] = CORPUS,
     seed: int = 3,
     processes: int = 1,
     clock: Callable[[], float] = time.perf_counter,
+    length_tokens: int = 16,
     **rules: int,
 ) -> tuple[tokenize.DrawnSamples, list[str], list[tuple[str, int, int]]]:
-    said: list[str] = []
-    seen: list[tuple[str, int, int]] = []
-    of = tokenize.SampleRules(model, 16, **rules)
-    folder = model.parent / "parts"
+    lines: list[str] = []
+    progress: list[tuple[str, int, int]] = []
     found = tokenize.draw_samples(
-        corpus, wanted, seed, of, folder, processes, lambda *n: seen.append(n), said.append, clock
+        corpus,
+        num_samples,
+        seed,
+        tokenize.SampleRules(model, length_tokens, **rules),
+        model.parent / "parts",
+        processes,
+        lambda *n: progress.append(n),
+        lines.append,
+        clock,
     )
-    return found, said, seen
+    return found, lines, progress
 
 
-def slow(
-    wanted: int, corpus: Sequence[tuple[str, str]], seed: int, min_chars: int, prefix_tokens: int
+def counts(found: tokenize.DrawnSamples) -> tuple[int, int, int, int]:
+    identical = found.identical_token_sequences
+    return found.documents, found.too_short, identical, found.prefix_duplicates
+
+
+def slow_draw(
+    num_samples: int,
+    corpus: Sequence[tuple[str, str]],
+    seed: int,
+    min_chars: int,
+    prefix_tokens: int,
+    length_tokens: int = 16,
 ) -> tuple[Any, ...]:
-    """One document of the draw after another: positions, documents looked at, too short ones, duplicates."""
+    """Takes one document of the draw after another; returns the positions of the samples and `counts`."""
     spm = load_tokenizer(MODEL)
     order = seeds.draw(seed, "population/draw", len(corpus), len(corpus))
     taken: list[int] = []
-    short = same = 0
+    short = identical = same_prefix = position = 0
+    sequences: set[tuple[int, ...]] = set()
     prefixes: set[tuple[int, ...]] = set()
-    for position, i in enumerate(order):
-        if len(taken) == wanted:
-            return taken, position, short, same
-        text = corpus[i][0]
-        prefix = tuple([2, *spm.encode(text), 1][:16][1 : 1 + prefix_tokens])
+    while len(taken) < num_samples and position < len(corpus):
+        text = corpus[order[position]][0]
+        sequence = tuple([2, *spm.encode(text), 1][:length_tokens])
+        prefix = sequence[1 : 1 + prefix_tokens]
         if len(text) < min_chars:
             short += 1
+        elif sequence in sequences:
+            identical += 1
         elif prefix_tokens and prefix in prefixes:
-            same += 1
+            same_prefix += 1
         else:
-            prefixes.add(prefix)
             taken.append(position)
-    return taken, len(corpus), short, same
+        if len(text) >= min_chars:
+            sequences.add(sequence)
+            prefixes.add(prefix)
+        position += 1
+    return taken, position, short, identical, same_prefix
 
 
 @pytest.mark.parametrize("part", [7, 4096])
 @pytest.mark.parametrize(
     ("min_chars", "prefix_tokens"), [(0, 0), (12, 0), (0, 3), (12, 3), (12, 20)]
 )
-def test_the_same_as_one_after_another(
+def test_draw_equals_a_slow_reference(
     model: Path, monkeypatch: pytest.MonkeyPatch, part: int, min_chars: int, prefix_tokens: int
 ):
     monkeypatch.setattr(tokenize, "_PART", part)
     rules: dict[str, Any] = {"min_chars": min_chars, "distinct_prefix_tokens": prefix_tokens}
-    for wanted in (1, 20, 90):
+    for num_samples in (1, 20, 90):
         for path in (model.parent / "parts").iterdir():
             path.unlink()
-        found, _, _ = drawn(model, wanted, **rules)
-        expected = slow(wanted, CORPUS, 3, min_chars, prefix_tokens)
-        measures = (found.documents, found.too_short, found.prefix_duplicates)
-        assert (found.position_W.tolist(), *measures) == expected
-        assert found.documents == len(expected[0]) + expected[2] + expected[3]
+        found, _, _ = drawn(model, num_samples, **rules)
+        expected = slow_draw(num_samples, CORPUS, 3, min_chars, prefix_tokens)
+        assert (found.position_W.tolist(), *counts(found)) == expected
+        assert found.documents == len(expected[0]) + sum(expected[2:])
         check_rows(found)
 
 
 def check_rows(found: tokenize.DrawnSamples) -> None:
-    """Every sample lies in a part, at the position of its document."""
+    """Asserts that each sample is in a part, with the position of its document."""
     order = seeds.draw(3, "population/draw", len(CORPUS), len(CORPUS))
     record = {
         row["position"]: row["source_record"]
@@ -104,64 +129,94 @@ def check_rows(found: tokenize.DrawnSamples) -> None:
         assert record[position] == f"record {order[position]}"
 
 
-@given(seed=st.integers(0, 99), wanted=st.integers(1, 60), prefix_tokens=st.integers(1, 6))
+@given(
+    seed=st.integers(0, 99),
+    num_samples=st.integers(1, 60),
+    prefix_tokens=st.integers(0, 6),
+    length_tokens=st.integers(4, 16),
+)
 @settings(max_examples=25)
-def test_rounds_do_not_matter(
-    tmp_path_factory: pytest.TempPathFactory, seed: int, wanted: int, prefix_tokens: int
+def test_number_of_rounds_does_not_affect_the_draw(
+    tmp_path_factory: pytest.TempPathFactory,
+    seed: int,
+    num_samples: int,
+    prefix_tokens: int,
+    length_tokens: int,
 ):
-    """Few documents are left over by so short a prefix, so that many rounds are drawn."""
+    """With short prefixes or samples, few documents are distinct, so that there are many rounds."""
     folder = tmp_path_factory.mktemp("draw")
     (folder / "parts").mkdir()
     (folder / "tokenizer.model").write_bytes(MODEL)
     found, _, _ = drawn(
         folder / "tokenizer.model",
-        wanted,
+        num_samples,
         seed=seed,
+        length_tokens=length_tokens,
         min_chars=15,
         distinct_prefix_tokens=prefix_tokens,
     )
-    measures = (found.documents, found.too_short, found.prefix_duplicates)
-    assert (found.position_W.tolist(), *measures) == slow(wanted, CORPUS, seed, 15, prefix_tokens)
+    expected = slow_draw(num_samples, CORPUS, seed, 15, prefix_tokens, length_tokens)
+    assert (found.position_W.tolist(), *counts(found)) == expected
 
 
-def test_all_documents_are_looked_at_if_too_few_are_samples(model: Path):
-    found, _, _ = drawn(model, 290, min_chars=12)
-    long = sum(len(text) >= 12 for text, _ in CORPUS)
+def test_all_documents_are_read_if_too_few_are_samples(model: Path):
+    found, _, _ = drawn(model, 290, DISTINCT, min_chars=22, length_tokens=40)
+    long = sum(len(text) >= 22 for text, _ in DISTINCT)
     assert 0 < long < 290
     assert len(found.position_W) == long
-    assert (found.documents, found.too_short, found.prefix_duplicates) == (300, 300 - long, 0)
+    assert counts(found) == (300, 300 - long, 0, 0)
 
 
-def test_no_more_is_tokenised_than_needed_where_none_is_left_out(model: Path):
-    found, said, seen = drawn(model, 50)
+def test_a_draw_without_duplicates_tokenizes_no_spare_documents(model: Path):
+    found, lines, progress = drawn(model, 50, DISTINCT, length_tokens=40)
     assert found.position_W.tolist() == list(range(50))
     assert sum(tokenize.read_part(p, ["position"]).num_rows for p in found.parts) == 50
-    assert seen[0] == ("tokenise samples", 0, 50)
-    assert seen[-1] == ("tokenise samples", 50, 50)
-    assert len(said) == 1
-    assert said[0].startswith("population: 50 documents tokenised in ")
+    assert progress[0] == ("tokenize samples", 0, 50)
+    assert progress[-1] == ("tokenize samples", 50, 50)
+    assert len(lines) == 1
+    assert lines[0].startswith("population: 50 documents tokenized in ")
 
 
-def test_the_rate_is_told_every_half_minute(model: Path, monkeypatch: pytest.MonkeyPatch):
+def test_identical_token_sequences_are_one_sample(model: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(tokenize, "_PART", 2)
+    spm = load_tokenizer(MODEL)
+    texts = ["one two three four one end", "two one", "three three"]
+    cut = 1 + len(spm.encode(texts[0]))  # <bos> and the text, without <eos>
+    texts += [texts[0] + " and four", texts[0] + " more"]  # differ after the cut
+    texts += ["two  one", "ｔｈｒｅｅ three"]  # have the same tokens after normalization
+    texts += ["one two three four one four", "two one two"]  # differ before it
+    corpus = [(text, str(i)) for i, text in enumerate(texts)]
+    found, _, _ = drawn(model, len(corpus), corpus, length_tokens=cut)
+    assert counts(found) == (9, 0, 4, 0)
+    order = seeds.draw(3, "population/draw", 9, 9).tolist()
+    groups = [{0, 3, 4}, {1, 5}, {2, 6}, {7}, {8}]
+    first = [min(order.index(i) for i in group) for group in groups]
+    assert found.position_W.tolist() == sorted(first)
+    assert drawn(model, 5, corpus, length_tokens=cut)[0].position_W.tolist() == sorted(first)
+
+
+def test_speed_is_logged_every_half_minute(model: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(tokenize, "_PART", 60)
     monkeypatch.setattr(tokenize, "_BATCH", 30)
-    made, _, _ = drawn(model, 300)
+    made, _, _ = drawn(model, 300, DISTINCT)
     made.parts[0].unlink()
     made.parts[3].unlink()
     seconds = itertools.count(step=10)
-    _, said, seen = drawn(model, 300, clock=lambda: float(next(seconds)))
-    # After 10, 20, ... 70 s; what was there before is not of the rate.
-    assert [done for _, done, _ in seen] == [180, 210, 240, 240, 270, 300, 300]
-    assert said[1:] == [
-        "tokenise samples: 240 of 300, 2 a second",
-        "tokenise samples: 300 of 300, 2 a second",
-        "population: 120 documents tokenised in 80.0 s by 1 process(es), 2 a second",
+    _, lines, progress = drawn(model, 300, DISTINCT, clock=lambda: float(next(seconds)))
+    # After 10, 20, ... 70 s; parts that existed before do not count for the speed.
+    assert [done for _, done, _ in progress] == [180, 210, 240, 240, 270, 300, 300]
+    assert lines[1:] == [
+        "tokenize samples: 240 of 300 documents, 2 per second",
+        "tokenize samples: 300 of 300 documents, 2 per second",
+        "population: 120 documents tokenized in 80.0 s by 1 process(es), 2 per second",
     ]
 
 
-def test_parts_lie_close_together_in_the_corpus(model: Path, monkeypatch: pytest.MonkeyPatch):
+def test_documents_of_a_part_are_close_together_in_the_corpus(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(tokenize, "_PART", 10)
-    found, _, _ = drawn(model, 100)
+    found, _, _ = drawn(model, 100, DISTINCT, length_tokens=40)
     ranges = []
     for part in found.parts:
         rows = tokenize.read_part(part, ["position", "source_record"]).to_pylist()
@@ -171,43 +226,45 @@ def test_parts_lie_close_together_in_the_corpus(model: Path, monkeypatch: pytest
     assert all(a[-1] < b[0] for a, b in itertools.pairwise(ranges))
 
 
-def test_parts_that_are_there_are_used(model: Path, monkeypatch: pytest.MonkeyPatch):
+def test_existing_parts_are_reused(model: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(tokenize, "_PART", 10)
-    first, _, _ = drawn(model, 45, min_chars=12)
+    first, _, _ = drawn(model, 45, DISTINCT, min_chars=22, length_tokens=40)
     made = {p: p.stat().st_mtime_ns for p in first.parts}
     gone, broken = first.parts[1], first.parts[3]
     gone.unlink()
     broken.write_bytes(b"")
-    again, said, seen = drawn(model, 45, min_chars=12)
+    again, lines, progress = drawn(model, 45, DISTINCT, min_chars=22, length_tokens=40)
     assert [p for p in again.parts if p.stat().st_mtime_ns != made[p]] == [gone, broken]
     assert again.position_W.tolist() == first.position_W.tolist()
-    of = len([p for p in first.parts if p.name.startswith("0-")])
-    assert said[0] == f"population: {of - 2} of {of} parts were tokenised by an earlier command"
-    total = seen[0][2]
-    assert seen[0] == ("tokenise samples", total - 20, total)
+    n = len([p for p in first.parts if p.name.startswith("0-")])
+    assert lines[0] == f"population: reusing {n - 2} of {n} parts, tokenized by an earlier command"
+    total = progress[0][2]
+    assert progress[0] == ("tokenize samples", total - 20, total)
 
 
 def test_large_draws_have_larger_parts(model: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(tokenize, "_LARGE", 100)
+    monkeypatch.setattr(tokenize, "_LARGE_DRAW", 100)
     monkeypatch.setattr(tokenize, "_PART", 10)
     monkeypatch.setattr(tokenize, "_LARGE_PART", 50)
-    assert len(drawn(model, 99)[0].parts) == 10
+    assert len(drawn(model, 99, DISTINCT, length_tokens=40)[0].parts) == 10
     for path in (model.parent / "parts").iterdir():
         path.unlink()
-    assert len(drawn(model, 101)[0].parts) == 3
+    assert len(drawn(model, 101, DISTINCT, length_tokens=40)[0].parts) == 3
 
 
 @pytest.mark.process
-def test_any_number_of_processes(model: Path, monkeypatch: pytest.MonkeyPatch):
+def test_number_of_processes_does_not_affect_the_draw(model: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(tokenize, "_PART", 30)
-    alone, _, _ = drawn(model, 200, distinct_prefix_tokens=12)
+    alone, _, _ = drawn(model, 150, distinct_prefix_tokens=12)
+    assert min(alone.identical_token_sequences, alone.prefix_duplicates) > 0
     content = [p.read_bytes() for p in alone.parts]
     for path in alone.parts:
         path.unlink()
-    together, said, seen = drawn(model, 200, distinct_prefix_tokens=12, processes=2)
+    together, lines, progress = drawn(model, 150, distinct_prefix_tokens=12, processes=2)
     assert [p.read_bytes() for p in together.parts] == content
     assert together.position_W.tolist() == alone.position_W.tolist()
-    assert "by 2 process(es), " in said[0]
-    total = seen[0][2]
-    assert ("tokenise samples", total, total) in seen
-    assert np.all(np.diff([done for _, done, of in seen if of == total]) >= 0)
+    assert counts(together) == counts(alone)
+    assert "by 2 process(es), " in lines[0]
+    total = progress[0][2]
+    assert ("tokenize samples", total, total) in progress
+    assert np.all(np.diff([done for _, done, of in progress if of == total]) >= 0)

@@ -35,7 +35,7 @@ MEASURES = ("source_record", "text_sha256", "chars", "unk", "zlib_bytes")
 
 
 @pytest.mark.parametrize("batch", [512, 7])
-def test_a_row_a_document(model: Path, monkeypatch: pytest.MonkeyPatch, batch: int):
+def test_rows_describe_the_documents(model: Path, monkeypatch: pytest.MonkeyPatch, batch: int):
     monkeypatch.setattr(tokenize, "_BATCH", batch)
     texts = [*TEXTS, "漢字 unknown", "漢" * 30]
     rows = write(model.with_name("part"), tokenize.SampleRules(model, 20), texts).to_pylist()
@@ -56,7 +56,7 @@ def test_a_row_a_document(model: Path, monkeypatch: pytest.MonkeyPatch, batch: i
     assert max(len(row["tokens"]) for row in rows) == 20
 
 
-def test_short_documents_have_no_row(model: Path):
+def test_short_documents_are_left_out(model: Path):
     rules = tokenize.SampleRules(model, 20, min_chars=40)
     rows = write(model.with_name("part"), rules).to_pylist()
     long = [i for i, text in enumerate(TEXTS) if len(text) >= 40]
@@ -72,10 +72,24 @@ def prefixes(model: Path, tokens: int, length: int, texts: list[str]) -> list[by
         tokenize.SampleRules(model, length, distinct_prefix_tokens=tokens),
         texts,
     )
-    return tokenize.read_part(model.with_name("part"), ["prefix"])["prefix"].to_pylist()
+    return tokenize.read_part(model.with_name("part"), ["prefix_digest"])[
+        "prefix_digest"
+    ].to_pylist()
 
 
-def test_prefixes_are_the_first_tokens_after_bos(model: Path):
+def test_sequence_digests_are_of_all_tokens(model: Path):
+    spm = load_tokenizer(model)
+    texts = ["text of number one", "text  of number one", "text of number one and all", "text"]
+    for length in (len(spm.encode(texts[0])) + 1, 64):
+        rules = tokenize.SampleRules(model, length, distinct_prefix_tokens=2)
+        write(model.with_name("part"), rules, texts)
+        table = tokenize.read_part(model.with_name("part"), ["sequence_digest"])
+        one, same, longer, other = table["sequence_digest"].to_pylist()
+        assert one == same != other
+        assert (one == longer) == (length < 64)  # whether the rest is cut
+
+
+def test_prefix_digests_are_of_the_first_tokens_after_bos(model: Path):
     spm = load_tokenizer(model)
     one, other, more = "text of number one", "text of number two", "text of number one and all"
     same = next(
@@ -89,20 +103,20 @@ def test_prefixes_are_the_first_tokens_after_bos(model: Path):
     length = len(spm.encode(one))
     assert len(set(prefixes(model, length, 64, [one, more]))) == 1
     assert len(set(prefixes(model, length + 1, 64, [one, more]))) == 2  # <eos> is part of it
-    assert len(set(prefixes(model, 64, 64, [one, one, more]))) == 2  # shorter ones as a whole
+    assert len(set(prefixes(model, 64, 64, [one, one, more]))) == 2  # all tokens of shorter ones
     assert len(set(prefixes(model, 64, length + 1, [one, more]))) == 1  # as they are cut
     expected = np.array(spm.encode(one)[:2], np.uint32).tobytes()
     assert prefixes(model, 2, 64, [one]) == [hashlib.blake2b(expected, digest_size=16).digest()]
     assert prefixes(model, 0, 64, [one]) == [None]
 
 
-def test_width_of_tokens():
+def test_large_vocabularies_have_wider_tokens():
     assert tokenize.part_schema(2**16).field("tokens").type == pa.list_(pa.uint16())
     assert tokenize.part_schema(2**16 + 1).field("tokens").type == pa.list_(pa.uint32())
 
 
 @pytest.mark.parametrize("damage", ["missing", "empty", "cut", "zeros"])
-def test_a_part_that_is_not_whole_is_known(model: Path, damage: str):
+def test_incomplete_parts_are_detected(model: Path, damage: str):
     path = model.with_name("part")
     write(path, tokenize.SampleRules(model, 20))
     raw = path.read_bytes()
@@ -115,7 +129,7 @@ def test_a_part_that_is_not_whole_is_known(model: Path, damage: str):
     assert not tokenize.is_complete(path)
 
 
-def test_a_failed_part_is_not_there(model: Path):
+def test_a_part_that_fails_leaves_no_file(model: Path):
     class Failing(list[tuple[str, str]]):
         def __iter__(self):
             yield TEXTS[0], "0"

@@ -60,11 +60,13 @@ def test_given_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
         load_tokenizer(tmp_path)
     for content in (b"", b"not a model", trained()[:1000]):
         path.write_bytes(content)
-        with pytest.raises(UserError, match=r"tokenizer.path='.*t.model': no sentencepiece model"):
+        with pytest.raises(
+            UserError, match=r"tokenizer.path='.*t.model': not a sentencepiece model"
+        ):
             load_tokenizer(path)
     path.write_bytes(trained())
     assert load_tokenizer(path, 500).get_piece_size() == 500
-    with pytest.raises(UserError, match=r"vocab_size=600: .* holds 500 pieces; .*vocab_size=500"):
+    with pytest.raises(UserError, match=r"vocab_size=600: .* has 500 pieces; .*vocab_size=500"):
         load_tokenizer(path, 600)
     assert capfd.readouterr() == ("", "")
 

@@ -17,12 +17,12 @@ def test_all_documents():
 
 @pytest.mark.parametrize("read", [4096, 7])
 def test_documents_drawn_by_seed(monkeypatch: pytest.MonkeyPatch, read: int):
-    monkeypatch.setattr(tokenizer, "_READ", read)
+    monkeypatch.setattr(tokenizer, "_READ_DOCUMENTS", read)
     seen: list[tuple[str, int, int]] = []
     made = tokenizer.train_on_corpus(CORPUS, 35, 80, 5, 0, lambda *n: seen.append(n))
     drawn = np.sort(seeds.draw(5, "tokenizer/documents", 300, 80))
     assert made == train_tokenizer([TEXTS[i] for i in drawn], 35)
-    assert ("read for the vocabulary", 80, 80) in seen
+    assert ("read documents for the vocabulary", 80, 80) in seen
     assert tokenizer.train_on_corpus(CORPUS, 35, 80, 6, 0, no_progress) != made
 
 
@@ -30,7 +30,7 @@ def test_short_documents_are_replaced_by_the_next_of_the_draw():
     order = seeds.draw(5, "tokenizer/documents", 300, 300)
     long = [i for i in order if len(TEXTS[i]) >= 40][:80]
     used: list[str] = []
-    list(used.append(t) for t in tokenizer._drawn(CORPUS, 80, 5, 40, no_progress))
+    list(used.append(t) for t in tokenizer._drawn_texts(CORPUS, 80, 5, 40, no_progress))
     assert sorted(used) == sorted(TEXTS[i] for i in long)
     assert order.tolist().index(long[-1]) > 80
 
@@ -44,7 +44,7 @@ def test_too_few_documents():
         ),
         (
             290,
-            f"tokenizer.documents=290: the corpus has {long} documents of corpus.min_chars=40 or more; use",
+            f"tokenizer.documents=290: the corpus has only {long} documents of at least corpus.min_chars=40",
         ),
     ):
         with pytest.raises(UserError, match=message):

@@ -212,7 +212,7 @@ def test_jobs_are_stopped_with_the_command(
         cli.main([verb, *flags])
     assert ended.value.code == 143
     said = capsys.readouterr().err
-    assert said.strip().endswith("stopped; the same command goes on from here")
+    assert said.strip().endswith("stopped; run the same command again to continue")
     assert [job.returncode for job in started] == [143, 143]
     assert [log.read_text() for log in (workdir / "logs").iterdir()] == ["up\nsaved\n"] * 2
 

@@ -161,7 +161,7 @@ def test_a_job_killed_and_stopped_goes_on_as_the_unbroken_one_bit_for_bit(
     os.kill(job[1].pid, signal.SIGTERM)
     for code, said in ended(job):
         assert code == 143, said
-        assert said.splitlines()[-1] == "stopped; the same command goes on from here"
+        assert said.splitlines()[-1] == "stopped; run the same command again to continue"
     assert all(map(tiny_run.gone, workers))
 
     [trained] = tiny_run.logged(w, "row_trained")

@@ -43,7 +43,7 @@ def stopped(
     stop(process.pid)
     said = process.communicate()[1]
     assert process.returncode == code, said
-    assert said.splitlines()[-1] == "stopped; the same command goes on from here"
+    assert said.splitlines()[-1] == "stopped; run the same command again to continue"
     assert "Traceback" not in said
     assert [pid for pid in workers if Path(f"/proc/{pid}").exists()] == []
     assert [newest_state(workdir, row) for row in rows] == [step] * len(rows)
