@@ -57,7 +57,7 @@ ALSO_WITHOUT_JAX = (
 )
 # Test files that cover more than one module of their package, or a page.
 WIDER = {
-    "stats": {"coverage", "noise", "paper"},
+    "stats": {"coverage", "noise", "paper", "public_names"},
     "score": {"token_samples"},
     "docs": {"tables"},  # tables.md
 }

@@ -199,10 +199,10 @@ def lira(
 ) -> FloatArray:
     """Computes the LiRA scores of each target against one set of references.
 
-    Online:  score = log N(loss; mean_in, var_in) - log N(loss; mean_out, var_out).
-    Offline: score = -log Phi((loss - mean_out) / sd_out), so a loss far below the OUT mean scores high.
+        online:  score = log N(loss; mean_in, var_in) - log N(loss; mean_out, var_out)
+        offline: score = -log Phi((loss - mean_out) / sd_out)
 
-    A target must not be among its references. The variance is one of:
+    Offline, a loss far below the OUT mean scores high. A target must not be among its references. The variance is one of:
 
     - "per_sample": the variance of each sample's losses in each class. The score is NaN for a sample with fewer than 2
       IN or 2 OUT references, or with a variance of zero.
@@ -425,7 +425,7 @@ def lira_leave_one_out(
       >>> loss_6x1 = [[1.0], [3.0], [2.0], [4.0], [6.0], [8.0]]
       >>> member_6x1 = [[True], [True], [True], [False], [False], [False]]
       >>> lira_leave_one_out(loss_6x1, member_6x1).round(2).T
-      array([[  2.65,   0.15,   2.35, -11.25,  -7.96, -22.65]])
+      array([[  1.91,  -0.09,   2.35,   0.6 ,  -6.96, -15.4 ]])
     """
     loss_MxN, member_MxN = _check_references(loss_MxN, member_MxN, variance)
     variance_factor = _variance_factor(sampled_share)

@@ -21,8 +21,8 @@ SCHEMES = [
 ]
 
 
-def slow(logits_V: list[float], scheme: stats.SamplingScheme) -> list[float]:
-    """Probabilities of all pieces, from sorted lists."""
+def slow_probabilities(logits_V: list[float], scheme: stats.SamplingScheme) -> list[float]:
+    """Computes the probabilities of all tokens from sorted lists."""
     V = len(logits_V)
     if scheme.temperature == 0:
         best = max(range(V), key=lambda v: (logits_V[v], -v))
@@ -45,17 +45,17 @@ def slow(logits_V: list[float], scheme: stats.SamplingScheme) -> list[float]:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=repr)
-def test_log_probabilities_equal_a_slow_reference(scheme: stats.SamplingScheme):
+def test_token_log_probs_equal_slow_reference(scheme: stats.SamplingScheme):
     rng = np.random.default_rng(1)
     logits_SxV = rng.normal(0, 3, (12, 7))
-    expected = np.array([slow(row, scheme) for row in logits_SxV.tolist()])
+    expected = np.array([slow_probabilities(row, scheme) for row in logits_SxV.tolist()])
     for v in range(7):
         found_S = stats.token_log_probs(logits_SxV, np.full(12, v), scheme)
         np.testing.assert_allclose(np.exp(found_S), expected[:, v], rtol=1e-12)
     np.testing.assert_allclose(expected.sum(1), 1)
 
 
-def test_log_probabilities_do_instead_of_logits_and_leading_dimensions_are_kept():
+def test_log_probabilities_are_accepted_as_logits():
     logits = np.random.default_rng(0).normal(0, 2, (2, 5, 9))
     log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     token = np.arange(10).reshape(2, 5) % 9
@@ -75,11 +75,11 @@ def test_log_probabilities_do_instead_of_logits_and_leading_dimensions_are_kept(
     ],
     ids=repr,
 )
-def test_suffixes_are_drawn_as_often_as_p_z_says(scheme: stats.SamplingScheme):
-    """All suffixes of 3 tokens, drawn 40,000 times from the slow reference; 5 standard deviations."""
+def test_suffix_frequency_equals_p_z(scheme: stats.SamplingScheme):
+    """Draws 40,000 suffixes of 3 tokens from the slow reference; frequencies agree within 5 standard deviations."""
     rng, V, S, n = np.random.default_rng(2), 5, 3, 40_000
     logits_SxV = rng.normal(0, 1.5, (S, V))
-    p_SxV = [slow(row, scheme) for row in logits_SxV.tolist()]
+    p_SxV = [slow_probabilities(row, scheme) for row in logits_SxV.tolist()]
     drawn = np.stack([rng.choice(V, n, p=p_V) for p_V in p_SxV])
     total = 0.0
     for suffix in itertools.product(range(V), repeat=S):
@@ -93,7 +93,7 @@ def test_suffixes_are_drawn_as_often_as_p_z_says(scheme: stats.SamplingScheme):
     assert total == pytest.approx(1)
 
 
-def test_of_equally_likely_pieces():
+def test_equally_likely_tokens():
     logits_SxV = np.zeros((1, 4))
     p = [
         np.exp(stats.token_log_probs(logits_SxV, [v], stats.SamplingScheme(0)))[0] for v in range(4)
@@ -103,7 +103,7 @@ def test_of_equally_likely_pieces():
         np.exp(stats.token_log_probs(logits_SxV, [v], stats.SamplingScheme(1, 2)))[0]
         for v in range(4)
     ]
-    np.testing.assert_allclose(p, 0.25)  # all are as likely as the second
+    np.testing.assert_allclose(p, 0.25)  # all are as likely as the second, so none is cut
     p = [
         np.exp(stats.token_log_probs(logits_SxV, [v], stats.SamplingScheme(1, 0, 0.6)))[0]
         for v in range(4)
@@ -115,8 +115,8 @@ def test_of_equally_likely_pieces():
     "p_z", [Fraction(1, 10**18), Fraction(1, 10**6), Fraction(1, 3), Fraction(999, 1000)]
 )
 @pytest.mark.parametrize("n", [1, 7, 10**6])
-def test_probability_equals_exact_arithmetic(p_z: Fraction, n: int):
-    """1 - (1 - p)^n by its binomial series where n p is small, else as it stands."""
+def test_extraction_probability_equals_exact_arithmetic(p_z: Fraction, n: int):
+    """The reference is the binomial series of 1 - (1 - p)^n if n p is small."""
     if n * p_z < Fraction(1, 10**6):
         exact = float(n * p_z - Fraction(n * (n - 1), 2) * p_z**2)
     else:
@@ -125,14 +125,14 @@ def test_probability_equals_exact_arithmetic(p_z: Fraction, n: int):
             if p_z < Fraction(1, 2)
             else 1 - float(1 - p_z) ** n
         )
-    found = float(
+    actual = float(
         stats.extraction_probability(math.log(p_z.numerator) - math.log(p_z.denominator), n)
     )
-    assert found == pytest.approx(exact, rel=1e-12)
+    assert actual == pytest.approx(exact, rel=1e-12)
 
 
-def test_queries_at_tiny_p_z():
-    """-log(1/2) / 1e-18, which is no number if 1 - 1e-18 is formed."""
+def test_required_queries_at_tiny_p_z():
+    """The number of queries is log(2) / 1e-18; it would be infinite if 1 - 1e-18 were rounded to 1."""
     log_p = math.log(1e-18)
     n = float(stats.required_queries(log_p, 0.5))
     assert n == pytest.approx(math.log(2) * 1e18, rel=1e-12)
@@ -141,16 +141,16 @@ def test_queries_at_tiny_p_z():
 
 @settings(max_examples=300, deadline=None)
 @given(st.integers(1, 60), st.integers(2, 60), st.integers(1, 99))
-def test_queries_are_the_fewest_that_reach_the_probability(a: int, b: int, percent: int):
+def test_required_queries_is_the_smallest_sufficient_number(a: int, b: int, percent: int):
     p_z, p = Fraction(a, a + b), Fraction(percent, 100)
     n = int(stats.required_queries(math.log(a / (a + b)), float(p)))
     assert n >= 1
-    # exact: the success probability of n is p at least, and that of one fewer is not (but for p as a float)
+    # n queries reach the probability p, and n - 1 do not, up to the rounding of p to a float.
     assert 1 - (1 - p_z) ** n >= p - Fraction(1, 10**12)
     assert n == 1 or 1 - (1 - p_z) ** (n - 1) < p + Fraction(1, 10**12)
 
 
-def test_edges():
+def test_limits_and_invalid_arguments():
     assert stats.required_queries([0.0, -math.inf, math.log(0.5)], 0.5).tolist() == [1, math.inf, 1]
     assert stats.required_queries([0.0, -1.0], 1.0).tolist() == [1, math.inf]
     assert stats.extraction_probability([0.0, -math.inf, -745.0], 10**6).tolist()[:2] == [1, 0]
@@ -165,10 +165,10 @@ def test_edges():
 
 
 @pytest.mark.parametrize("shift", [0.0, 1.0, 0.1, -7.3, 1e3])
-def test_ties_at_top_p_do_not_depend_on_a_constant(shift: float):
-    """Of two equally likely pieces the first reaches a half, and the other is never drawn."""
+def test_ties_at_top_p_do_not_depend_on_a_shift(shift: float):
+    """Of two equally likely tokens, the first one reaches top_p = 0.5, and the second is never sampled."""
     logits_SxV = np.full((2, 2), shift)
-    found = stats.token_log_probs(logits_SxV, [0, 1], stats.SamplingScheme(1, 0, 0.5))
-    assert found.tolist() == [0.0, -np.inf]
+    actual = stats.token_log_probs(logits_SxV, [0, 1], stats.SamplingScheme(1, 0, 0.5))
+    assert actual.tolist() == [0.0, -np.inf]
     four = stats.token_log_probs(np.full((4, 4), shift), range(4), stats.SamplingScheme(1, 0, 0.5))
     np.testing.assert_allclose(four, [-np.log(2), -np.log(2), -np.inf, -np.inf], atol=1e-15)

@@ -10,13 +10,13 @@ from lm_mia import stats
 from lm_mia.stats import flips
 
 
-def votes_slowly(score_TxN, threshold_TxF):
-    """One decision at a time."""
-    kept = [t for t in range(len(score_TxN)) if not np.isnan(threshold_TxF[t]).any()]
+def slow_votes(score_TxN, threshold_TxF):
+    """Counts one decision at a time."""
+    replicas = [t for t in range(len(score_TxN)) if not np.isnan(threshold_TxF[t]).any()]
     out = np.zeros((threshold_TxF.shape[1], score_TxN.shape[1]))
     for f, n in np.ndindex(*out.shape):
-        scores = [float(score_TxN[t, n]) for t in kept]
-        for t, score in zip(kept, scores, strict=True):
+        scores = [float(score_TxN[t, n]) for t in replicas]
+        for t, score in zip(replicas, scores, strict=True):
             out[f, n] += score >= threshold_TxF[t, f]
         if any(np.isnan(scores)):
             out[f, n] = np.nan
@@ -25,41 +25,41 @@ def votes_slowly(score_TxN, threshold_TxF):
 
 def test_votes_by_hand():
     score_TxN = [[1.0, 2.0, 3.0, np.nan], [1.0, 0.0, 3.0, 4.0], [0.0, 0.0, np.inf, 4.0]]
-    got = stats.count_votes(score_TxN, [[2.0, np.inf], [1.0, -np.inf], [np.inf, np.inf]])
-    np.testing.assert_array_equal(got.votes_FxN, [[1, 1, 3, np.nan], [1, 1, 2, np.nan]])
-    assert (got.replicas, got.left_out) == (3, 1)
+    actual = stats.count_votes(score_TxN, [[2.0, np.inf], [1.0, -np.inf], [np.inf, np.inf]])
+    np.testing.assert_array_equal(actual.votes_FxN, [[1, 1, 3, np.nan], [1, 1, 2, np.nan]])
+    assert (actual.replicas, actual.left_out) == (3, 1)
 
 
-def test_a_lost_target_is_no_replica():
+def test_target_without_thresholds_is_not_a_replica():
     score_TxN = np.array([[1.0, 2.0], [np.nan, np.nan], [3.0, 0.0]])
-    got = stats.count_votes(score_TxN, [[1.5, 9], [np.nan, np.nan], [1.5, 0]])
-    np.testing.assert_array_equal(got.votes_FxN, [[1, 1], [1, 1]])
-    assert (got.replicas, got.left_out) == (2, 0)
-    nobody = stats.count_votes(score_TxN, np.full((3, 1), np.nan))
-    np.testing.assert_array_equal(nobody.votes_FxN, [[0, 0]])
-    assert nobody.replicas == 0
+    actual = stats.count_votes(score_TxN, [[1.5, 9], [np.nan, np.nan], [1.5, 0]])
+    np.testing.assert_array_equal(actual.votes_FxN, [[1, 1], [1, 1]])
+    assert (actual.replicas, actual.left_out) == (2, 0)
+    no_replicas = stats.count_votes(score_TxN, np.full((3, 1), np.nan))
+    np.testing.assert_array_equal(no_replicas.votes_FxN, [[0, 0]])
+    assert no_replicas.replicas == 0
     with pytest.raises(ValueError, match="all rates"):
         stats.count_votes(score_TxN, [[1.5, 9], [np.nan, 1], [1.5, 0]])
 
 
 @settings(max_examples=40)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 400), st.sampled_from([np.float32, np.float64]))
-def test_votes_are_the_slow_ones(seed, cells, dtype):
+def test_votes_equal_slow_reference(seed, cells, dtype):
     rng = np.random.default_rng(seed)
     score_TxN = rng.normal(size=(5, 30)).round(1).astype(dtype)
     score_TxN[rng.random(score_TxN.shape) < 0.03] = np.nan
     score_TxN[rng.random(score_TxN.shape) < 0.05] = np.inf
-    # Unsorted, tied with scores and with one another, infinite, and one run lost.
+    # Thresholds are unsorted, tied with scores and with each other, or infinite; one target has none.
     threshold_TxF = score_TxN[:, rng.integers(0, 30, 7)].astype(float)
     threshold_TxF[np.isnan(threshold_TxF)] = -np.inf
     threshold_TxF[rng.integers(5)] = np.nan
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(flips, "_VOTE_CELLS", cells)
-        got = stats.count_votes(score_TxN, threshold_TxF)
-    want_FxN = votes_slowly(score_TxN, threshold_TxF)
-    np.testing.assert_array_equal(got.votes_FxN, want_FxN)
-    assert got.replicas == 4
-    assert got.left_out == np.isnan(want_FxN[0]).sum()
+        actual = stats.count_votes(score_TxN, threshold_TxF)
+    expected_FxN = slow_votes(score_TxN, threshold_TxF)
+    np.testing.assert_array_equal(actual.votes_FxN, expected_FxN)
+    assert actual.replicas == 4
+    assert actual.left_out == np.isnan(expected_FxN[0]).sum()
 
 
 @pytest.mark.parametrize("replicas", [255, 256, 300])
@@ -68,7 +68,7 @@ def test_votes_do_not_overflow(replicas):
     np.testing.assert_array_equal(votes.votes_FxN, np.full((2, 3), replicas))
 
 
-def test_votes_of_float32_agree_with_their_thresholds():
+def test_float32_votes_agree_with_thresholds():
     rng = np.random.default_rng(0)
     score_TxN = rng.normal(size=(5, 1000)).astype(np.float32)
     member_N = rng.random(1000) < 0.5
@@ -78,9 +78,9 @@ def test_votes_of_float32_agree_with_their_thresholds():
     assert np.all(votes_FxN[1] == 5)
 
 
-def test_votes_of_large_losses_with_small_spreads():
+def test_votes_of_large_scores_with_small_differences():
     rng = np.random.default_rng(0)
-    small_TxN = rng.integers(-500, 500, (4, 200)) * 2.0**-19  # exact beside 1e6
+    small_TxN = rng.integers(-500, 500, (4, 200)) * 2.0**-19  # exactly representable next to 1e6
     threshold_TxF = small_TxN[:, :3]
     np.testing.assert_array_equal(
         stats.count_votes(small_TxN + 1e6, threshold_TxF + 1e6).votes_FxN,
@@ -104,8 +104,8 @@ def test_flip_rate_is_the_share_of_disagreeing_pairs(replicas, seed):
     np.testing.assert_allclose(rate_FxN, np.mean(pairs, axis=0), atol=1e-15)
     assert rate_FxN.max() <= stats.max_flip_rate(replicas)
     order, cols = rng.permutation(replicas), rng.permutation(20)
-    moved_FxN = stats.count_votes(score_TxN[order][:, cols], threshold_TxF[order]).votes_FxN
-    np.testing.assert_array_equal(moved_FxN, votes.votes_FxN[:, cols])
+    permuted_FxN = stats.count_votes(score_TxN[order][:, cols], threshold_TxF[order]).votes_FxN
+    np.testing.assert_array_equal(permuted_FxN, votes.votes_FxN[:, cols])
 
 
 def test_flip_rate_by_hand():
@@ -116,24 +116,24 @@ def test_flip_rate_by_hand():
 
 @pytest.mark.parametrize("replicas", [*range(2, 60), 125, 126, 127, 128])
 @pytest.mark.parametrize("alpha", [0.01, 0.05, 0.3])
-def test_bins_by_rational_numbers(replicas, alpha):
+def test_flip_bins_equal_rational_arithmetic(replicas, alpha):
     k_low, cutoff = stats.coin_flip_cutoff(replicas, alpha)
     edges = stats.flip_bin_edges(replicas, alpha)
     assert np.all(np.diff(edges) >= 0)
     assert edges[4] == cutoff
     votes = np.arange(replicas + 1)
-    got = stats.flip_bins(votes, replicas, alpha)
-    np.testing.assert_array_equal(got, got[::-1])
-    np.testing.assert_array_equal(got == 4, stats.p_value(votes, replicas) >= alpha)
+    actual = stats.flip_bins(votes, replicas, alpha)
+    np.testing.assert_array_equal(actual, actual[::-1])
+    np.testing.assert_array_equal(actual == 4, stats.p_value(votes, replicas) >= alpha)
     t = Fraction(2 * k_low * (replicas - k_low), replicas * (replicas - 1))
     for k in range(replicas + 1):
         rate = Fraction(2 * k * (replicas - k), replicas * (replicas - 1))
         inner = [e for e in (Fraction(1, 10), Fraction(1, 4), Fraction(2, 5)) if rate >= e]
-        assert got[k] == (4 if rate >= t else len(inner))
+        assert actual[k] == (4 if rate >= t else len(inner))
 
 
-def test_a_rate_on_an_edge_belongs_above():
-    # In turn 2 * 20 / 420 = 2/21, 2 * 19 / 380 = 1/10, 4 * 14 / 240 = 7/30, and 2 * 4 / 20 = 2/5.
+def test_flip_bin_contains_its_lower_edge():
+    # Flip rates: 2 * 20 / 420 = 2/21, 2 * 19 / 380 = 1/10, 4 * 14 / 240 = 7/30, and 2 * 4 / 20 = 2/5.
     assert stats.flip_bins(1, 21) == 0
     assert stats.flip_bins(1, 20) == 1
     assert stats.flip_bins(2, 16) == 1
@@ -141,14 +141,14 @@ def test_a_rate_on_an_edge_belongs_above():
     assert stats.flip_bins(1, 5, alpha=0.5) == 3
 
 
-def test_few_replicas():
+def test_flip_bins_of_few_replicas():
     np.testing.assert_array_equal(stats.flip_bin_edges(2), [0, 0, 0, 0, 0, 1])
     np.testing.assert_array_equal(stats.flip_bins([0, 1, 2], 2), [4, 4, 4])
     np.testing.assert_allclose(stats.flip_bin_edges(6), [0, 0.1, 0.25, 1 / 3, 1 / 3, 0.6])
     np.testing.assert_array_equal(stats.flip_bins([0, 1, 3, 6], 6), [0, 4, 4, 0])
 
 
-def test_counts_and_shares_by_hand():
+def test_flip_bin_counts_and_shares_by_hand():
     # B = 127: 0 -> bin 0, 10 -> .146, 25 -> .319, 51 and 76 -> .484, 52 and 75 -> coin flip.
     votes_N = np.array([0, 10, 25, 51, 52, 75, 76, np.nan, 127, 0])
     member_N = np.array([1, 1, 1, 1, 1, 0, 0, 0, 0, 0], dtype=bool)
@@ -156,19 +156,19 @@ def test_counts_and_shares_by_hand():
     np.testing.assert_array_equal(counts.member_Fx5, [[1, 1, 1, 1, 1]])
     np.testing.assert_array_equal(counts.nonmember_Fx5, [[2, 0, 0, 1, 1]])
     np.testing.assert_array_equal(counts.left_out_F, [1])
-    got = stats.flip_bin_shares(counts, 127)
-    np.testing.assert_allclose(got.member_Fx5, [[0.2] * 5])
-    np.testing.assert_allclose(got.nonmember_Fx5, [[0.5, 0, 0, 0.25, 0.25]])
-    assert (got.members_F[0], got.nonmembers_F[0], got.left_out_F[0]) == (5, 4, 1)
-    np.testing.assert_array_equal(got.edges_6, stats.flip_bin_edges(127))
-    assert len(stats.FLIP_BIN_NAMES) == got.member_Fx5.shape[1]
+    actual = stats.flip_bin_shares(counts, 127)
+    np.testing.assert_allclose(actual.member_Fx5, [[0.2] * 5])
+    np.testing.assert_allclose(actual.nonmember_Fx5, [[0.5, 0, 0, 0.25, 0.25]])
+    assert (actual.members_F[0], actual.nonmembers_F[0], actual.left_out_F[0]) == (5, 4, 1)
+    np.testing.assert_array_equal(actual.edges_6, stats.flip_bin_edges(127))
+    assert len(stats.FLIP_BIN_NAMES) == actual.member_Fx5.shape[1]
     assert stats.FLIP_BIN_NAMES[stats.VERY_UNSTABLE_BIN] == "very unstable"
     assert stats.FLIP_BIN_NAMES[stats.COIN_FLIP_BIN] == "coin flip"
 
 
 @settings(max_examples=30)
 @given(st.integers(0, 2**32 - 1), st.integers(2, 40))
-def test_counts_of_blocks_add_up(seed, replicas):
+def test_flip_bin_counts_of_blocks_add_up(seed, replicas):
     rng = np.random.default_rng(seed)
     votes_FxN = rng.integers(0, replicas + 1, (3, 50)).astype(float)
     votes_FxN[rng.random(votes_FxN.shape) < 0.1] = np.nan
@@ -179,10 +179,10 @@ def test_counts_of_blocks_add_up(seed, replicas):
         assert whole.member_Fx5[f, b] == sum(bin_FxN[f, member_N] == b)
         assert whole.nonmember_Fx5[f, b] == sum(bin_FxN[f, ~member_N] == b)
     np.testing.assert_array_equal(whole.left_out_F, np.isnan(votes_FxN).sum(axis=1))
-    cut = int(rng.integers(0, 51))  # blocks without a sample, too
+    cut = int(rng.integers(0, 51))  # a block may be empty
     parts = [
-        stats.count_flip_bins(votes_FxN[:, of], member_N[of], replicas, 0.1)
-        for of in (slice(cut), slice(cut, None))
+        stats.count_flip_bins(votes_FxN[:, block], member_N[block], replicas, 0.1)
+        for block in (slice(cut), slice(cut, None))
     ]
     added = parts[0] + parts[1]
     for name in ("member_Fx5", "nonmember_Fx5", "left_out_F"):
@@ -190,89 +190,89 @@ def test_counts_of_blocks_add_up(seed, replicas):
         assert getattr(added, name).dtype == np.int64
 
 
-def test_only_counts_of_the_same_rates_add():
+def test_counts_at_different_rates_cannot_be_added():
     member_N = np.array([True, False])
     one, two = (stats.count_flip_bins(np.zeros((f, 2)), member_N, 4) for f in (1, 2))
     with pytest.raises(ValueError, match="same"):
         _ = one + two
 
 
-def test_shares_of_several_rates_add_up():
+def test_flip_bin_shares_sum_to_one_at_each_rate():
     rng = np.random.default_rng(0)
     votes_FxN = rng.integers(0, 21, (3, 500)).astype(float)
     votes_FxN[0, :7] = np.nan
     member_N = rng.random(500) < 0.3
-    got = shares(votes_FxN, member_N, 20)
-    np.testing.assert_allclose(got.member_Fx5.sum(axis=1), 1)
-    np.testing.assert_allclose(got.nonmember_Fx5.sum(axis=1), 1)
-    np.testing.assert_array_equal(got.left_out_F, [7, 0, 0])
+    actual = flip_shares(votes_FxN, member_N, 20)
+    np.testing.assert_allclose(actual.member_Fx5.sum(axis=1), 1)
+    np.testing.assert_allclose(actual.nonmember_Fx5.sum(axis=1), 1)
+    np.testing.assert_array_equal(actual.left_out_F, [7, 0, 0])
     cols = rng.permutation(500)
-    moved = shares(votes_FxN[:, cols], member_N[cols], 20)
-    np.testing.assert_array_equal(moved.member_Fx5, got.member_Fx5)
+    permuted = flip_shares(votes_FxN[:, cols], member_N[cols], 20)
+    np.testing.assert_array_equal(permuted.member_Fx5, actual.member_Fx5)
     for f in range(3):
-        alone = shares(votes_FxN[f], member_N, 20)
-        np.testing.assert_array_equal(alone.nonmember_Fx5[0], got.nonmember_Fx5[f])
+        alone = flip_shares(votes_FxN[f], member_N, 20)
+        np.testing.assert_array_equal(alone.nonmember_Fx5[0], actual.nonmember_Fx5[f])
 
 
-def test_shares_without_a_class_are_nan():
-    got = shares([1, 2], np.array([True, True]), 20)
-    assert np.isnan(got.nonmember_Fx5).all()
-    assert not np.isnan(got.member_Fx5).any()
-    assert np.isnan(shares(np.empty((2, 0)), np.zeros(0, bool), 20).member_Fx5).all()
-    all_lost = shares([np.nan, np.nan], np.array([True, False]), 20)
+def test_flip_bin_shares_of_an_empty_class_are_nan():
+    actual = flip_shares([1, 2], np.array([True, True]), 20)
+    assert np.isnan(actual.nonmember_Fx5).all()
+    assert not np.isnan(actual.member_Fx5).any()
+    assert np.isnan(flip_shares(np.empty((2, 0)), np.zeros(0, bool), 20).member_Fx5).all()
+    all_lost = flip_shares([np.nan, np.nan], np.array([True, False]), 20)
     assert np.isnan([all_lost.member_Fx5, all_lost.nonmember_Fx5]).all()
     assert all_lost.left_out_F[0] == 2
-    assert shares(np.empty((0, 3)), np.zeros(3, bool), 20).member_Fx5.shape == (0, 5)
+    assert flip_shares(np.empty((0, 3)), np.zeros(3, bool), 20).member_Fx5.shape == (0, 5)
 
 
-def shares(votes, member_N, replicas):
+def flip_shares(votes, member_N, replicas):
     return stats.flip_bin_shares(stats.count_flip_bins(votes, member_N, replicas), replicas)
 
 
 def test_error_rates_by_hand():
     member_N = np.array([0, 0, 0, 0, 1, 1], dtype=bool)
     score_TxN = np.array([[1.0, 2, 3, 4, 3.5, 5], [1, 2, 3, 4, 0, 0], [np.nan] * 6])
-    got = stats.error_rates(stats.tpr_at_fpr(score_TxN, member_N, [0.25, 1.0]))
-    # At 1/4 both thresholds are 4: the first finds one member of two, the second none.
-    np.testing.assert_allclose(got.tpr.mean_F, [0.25, 1])
-    np.testing.assert_allclose(got.tpr.std_F, [0.25, 0])
-    np.testing.assert_allclose(got.fnr.mean_F, [0.75, 0])
-    np.testing.assert_allclose(got.fnr.std_F, [0.25, 0])
-    np.testing.assert_allclose(got.fpr.mean_F, [0.25, 1])
-    np.testing.assert_allclose(got.tnr.mean_F, [0.75, 0])
-    np.testing.assert_allclose(got.fpr.std_F, [0, 0])
-    np.testing.assert_allclose(got.accuracy.mean_F, [(4 + 3) / 12, 2 / 6])
-    np.testing.assert_allclose(got.accuracy.std_F, [1 / 12, 0], atol=1e-15)
-    # Balanced: (1/2 + 3/4) / 2 and (0 + 3/4) / 2.
-    np.testing.assert_allclose(got.balanced_accuracy.mean_F, [1 / 2, 1 / 2])
-    np.testing.assert_allclose(got.balanced_accuracy.std_F, [1 / 8, 0], atol=1e-15)
-    np.testing.assert_array_equal(got.nominal_fpr_F, [0.25, 1])
-    np.testing.assert_array_equal(got.left_out_T, [0, 0, 6])
-    assert got.targets_left_out == 1
+    actual = stats.error_rates(stats.tpr_at_fpr(score_TxN, member_N, [0.25, 1.0]))
+    # At 1/4 both thresholds are 4: the first target detects one of two members, the second none.
+    np.testing.assert_allclose(actual.tpr.mean_F, [0.25, 1])
+    np.testing.assert_allclose(actual.tpr.std_F, [0.25, 0])
+    np.testing.assert_allclose(actual.fnr.mean_F, [0.75, 0])
+    np.testing.assert_allclose(actual.fnr.std_F, [0.25, 0])
+    np.testing.assert_allclose(actual.fpr.mean_F, [0.25, 1])
+    np.testing.assert_allclose(actual.tnr.mean_F, [0.75, 0])
+    np.testing.assert_allclose(actual.fpr.std_F, [0, 0])
+    np.testing.assert_allclose(actual.accuracy.mean_F, [(4 + 3) / 12, 2 / 6])
+    np.testing.assert_allclose(actual.accuracy.std_F, [1 / 12, 0], atol=1e-15)
+    # Balanced accuracy: (1/2 + 3/4) / 2 and (0 + 3/4) / 2.
+    np.testing.assert_allclose(actual.balanced_accuracy.mean_F, [1 / 2, 1 / 2])
+    np.testing.assert_allclose(actual.balanced_accuracy.std_F, [1 / 8, 0], atol=1e-15)
+    np.testing.assert_array_equal(actual.nominal_fpr_F, [0.25, 1])
+    np.testing.assert_array_equal(actual.left_out_T, [0, 0, 6])
+    assert actual.targets_left_out == 1
 
 
 @settings(max_examples=40)
 @given(st.integers(0, 2**32 - 1), st.booleans())
-def test_error_rates_hang_together(seed, ties):
+def test_error_rates_are_consistent(seed, ties):
     rng = np.random.default_rng(seed)
     member_N = np.arange(60) < 30
     score_TxN = rng.normal(size=(4, 60)) + member_N
     score_TxN = np.round(score_TxN) if ties else score_TxN
     fprs = np.array([0, 0.1, 0.45, 1.0])
-    got = stats.error_rates(stats.tpr_at_fpr(score_TxN, member_N, fprs))
-    assert np.all(got.fpr.mean_F <= fprs + 1e-15)
+    actual = stats.error_rates(stats.tpr_at_fpr(score_TxN, member_N, fprs))
+    assert np.all(actual.fpr.mean_F <= fprs + 1e-15)
     np.testing.assert_allclose(
-        got.accuracy.mean_F, (got.tpr.mean_F + got.tnr.mean_F) / 2, atol=1e-12
+        actual.accuracy.mean_F, (actual.tpr.mean_F + actual.tnr.mean_F) / 2, atol=1e-12
     )
-    np.testing.assert_allclose(got.balanced_accuracy.mean_F, got.accuracy.mean_F, atol=1e-12)
-    np.testing.assert_allclose(got.tpr.mean_F + got.fnr.mean_F, 1)
-    np.testing.assert_allclose(got.tpr.std_F, got.fnr.std_F, atol=1e-12)
+    np.testing.assert_allclose(actual.balanced_accuracy.mean_F, actual.accuracy.mean_F, atol=1e-12)
+    np.testing.assert_allclose(actual.tpr.mean_F + actual.fnr.mean_F, 1)
+    np.testing.assert_allclose(actual.tpr.std_F, actual.fnr.std_F, atol=1e-12)
     if not ties:
-        np.testing.assert_allclose(got.fpr.mean_F, np.floor(fprs * 30 + 1e-9) / 30)
-        assert np.all(got.fpr.std_F < 1e-12)
+        np.testing.assert_allclose(actual.fpr.mean_F, np.floor(fprs * 30 + 1e-9) / 30)
+        assert np.all(actual.fpr.std_F < 1e-12)
 
 
-def test_bad_arguments():
+def test_invalid_arguments_raise():
     with pytest.raises(ValueError, match="shape"):
         stats.count_votes([[1.0, 2.0]], [[1.0], [2.0]])
     with pytest.raises(ValueError, match="shape"):
@@ -294,33 +294,33 @@ def test_bad_arguments():
 
 def test_distance_by_hand():
     posterior_TxN = [[0.2, 0.9, np.nan], [0.5, 0.6, 0.5], [np.nan, np.nan, np.nan]]
-    threshold_TxF = [[0.5, 1.0], [0.6, 0.0], [np.nan, np.nan]]  # the third run is lost
-    got = stats.mean_distance_to_threshold(posterior_TxN, threshold_TxF)
-    # Above and below do not cancel: (|.2 - .5| + |.5 - .6|) / 2 and so on.
-    np.testing.assert_allclose(got, [[0.2, 0.2, np.nan], [0.65, 0.35, np.nan]])
+    threshold_TxF = [[0.5, 1.0], [0.6, 0.0], [np.nan, np.nan]]  # the third target has no thresholds
+    actual = stats.mean_distance_to_threshold(posterior_TxN, threshold_TxF)
+    # Distances above and below do not cancel: (|.2 - .5| + |.5 - .6|) / 2 and so on.
+    np.testing.assert_allclose(actual, [[0.2, 0.2, np.nan], [0.65, 0.35, np.nan]])
 
 
 @settings(max_examples=30)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 60), st.sampled_from([np.float32, np.float64]))
-def test_distance_is_the_slow_one(seed, cells, dtype):
+def test_distance_equals_slow_reference(seed, cells, dtype):
     rng = np.random.default_rng(seed)
     posterior_TxN = rng.random((4, 23)).astype(dtype)
     posterior_TxN[0, 0], posterior_TxN[1, 1] = np.nan, 1
     threshold_TxF = rng.random((4, 3))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(flips, "_DISTANCE_CELLS", cells)
-        got = stats.mean_distance_to_threshold(posterior_TxN, threshold_TxF)
-    want = [
+        actual = stats.mean_distance_to_threshold(posterior_TxN, threshold_TxF)
+    expected = [
         [
             np.mean([abs(float(p) - t) for p, t in zip(p_T, t_T, strict=True)])
             for p_T in posterior_TxN.T
         ]
         for t_T in threshold_TxF.T
     ]
-    np.testing.assert_allclose(got, want, rtol=1e-12)
+    np.testing.assert_allclose(actual, expected, rtol=1e-12)
     order = rng.permutation(4)
-    moved = stats.mean_distance_to_threshold(posterior_TxN[order], threshold_TxF[order])
-    np.testing.assert_allclose(moved, got, rtol=1e-12)
+    permuted = stats.mean_distance_to_threshold(posterior_TxN[order], threshold_TxF[order])
+    np.testing.assert_allclose(permuted, actual, rtol=1e-12)
 
 
 def test_distance_without_replicas_or_samples():
@@ -330,7 +330,7 @@ def test_distance_without_replicas_or_samples():
     assert stats.mean_distance_to_threshold(np.empty((2, 0)), np.zeros((2, 4))).shape == (4, 0)
 
 
-def test_distance_of_scores_is_refused():
+def test_distance_of_scores_outside_0_to_1_raises():
     with pytest.raises(ValueError, match="posterior"):
         stats.mean_distance_to_threshold([[0.2, 1.5]], [[0.5]])
     with pytest.raises(ValueError, match="posterior"):

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -10,7 +11,7 @@ TIED = st.lists(st.integers(-3, 3), min_size=1, max_size=30).map(lambda x: np.ar
 RATES = st.one_of(st.floats(0, 1), st.integers(0, 20).map(lambda i: i / 20))
 
 
-def noisy(seed, T=3, N=200, digits=9, missing=0.1):
+def random_scores(seed, T=3, N=200, digits=9, missing=0.1):
     rng = np.random.default_rng(seed)
     member_N = rng.random(N) < 0.4
     score_TxN = np.round(rng.normal(size=(T, N)) + member_N, digits)
@@ -19,9 +20,9 @@ def noisy(seed, T=3, N=200, digits=9, missing=0.1):
 
 
 def slow_replicates(score_N, member_N, fprs, replicates, seed):
-    """AUC and TPRs of samples that are written out, by the functions for samples."""
-    there = ~np.isnan(score_N)
-    classes = [np.sort(score_N[there & ~member_N]), np.sort(score_N[there & member_N])]
+    """Computes AUC and TPRs of each replicate from an explicit resample."""
+    present = ~np.isnan(score_N)
+    classes = [np.sort(score_N[present & ~member_N]), np.sort(score_N[present & member_N])]
     rngs = [np.random.default_rng(s) for s in np.random.SeedSequence(seed).spawn(2)]
     rows = []
     for _ in range(replicates):
@@ -31,44 +32,44 @@ def slow_replicates(score_N, member_N, fprs, replicates, seed):
         for fpr in fprs:
             try:
                 tprs.append(stats.tpr_at_fpr(score, member, fpr).tpr_TxF[0, 0])
-            except ValueError:  # too many drawn at +inf
+            except ValueError:  # too many drawn scores are +inf
                 tprs.append(0.0)
         rows.append([stats.auc(score, member).auc_T[0], *tprs])
     return np.array(rows)
 
 
-def ends(got, t=0):
-    """Low and high of AUC and TPRs, as rows."""
-    low = [got.auc_low_T[t], *got.tpr_low_TxF[t]]
-    return np.array([low, [got.auc_high_T[t], *got.tpr_high_TxF[t]]])
+def interval_ends(actual, t=0):
+    """Returns the lower ends of AUC and TPRs in the first row and the upper ends in the second."""
+    low = [actual.auc_low_T[t], *actual.tpr_low_TxF[t]]
+    return np.array([low, [actual.auc_high_T[t], *actual.tpr_high_TxF[t]]])
 
 
-def agree(got, rows, t=0, confidence=0.95):
-    """The ends are quantiles of these replicates; numpy's vary by a bit with the memory layout."""
-    want = np.quantile(rows, [(1 - confidence) / 2, (1 + confidence) / 2], axis=0)
-    np.testing.assert_allclose(ends(got, t), want, rtol=1e-14)
+def assert_ends_are_quantiles(actual, rows, t=0, confidence=0.95):
+    """Checks the ends against quantiles of the replicates; np.quantile depends slightly on the memory layout."""
+    expected = np.quantile(rows, [(1 - confidence) / 2, (1 + confidence) / 2], axis=0)
+    np.testing.assert_allclose(interval_ends(actual, t), expected, rtol=1e-14)
 
 
-def test_by_hand():
-    # One score each: every redrawn sample is the sample.
-    got = stats.bootstrap_intervals(
+def test_bootstrap_intervals_by_hand():
+    # With one score per class, every resample equals the sample.
+    actual = stats.bootstrap_intervals(
         [0.0, 1.0], np.array([False, True]), [0.0, 0.5, 1.0], replicates=3
     )
-    np.testing.assert_array_equal(ends(got), [[1, 0, 0, 1]] * 2)
-    np.testing.assert_array_equal(got.tpr_TxF, [[0, 0, 1]])
-    # Non-members 0 and 2, member 1: AUC is 1, 1/2 or 0 as 0 is drawn twice, once or never. At FPR
-    # 1/2 the threshold is 2 if both are drawn and +inf otherwise: the member is never called.
+    np.testing.assert_array_equal(interval_ends(actual), [[1, 0, 0, 1]] * 2)
+    np.testing.assert_array_equal(actual.tpr_TxF, [[0, 0, 1]])
+    # Non-members 0 and 2, member 1: the AUC is 1, 1/2 or 0 if 0 is drawn twice, once or never. At FPR
+    # 1/2 the threshold is 2 if both are drawn and +inf otherwise, so the member is never detected.
     score, member = [0.0, 2.0, 1.0], np.array([False, False, True])
     one = [stats.bootstrap_intervals(score, member, 0.5, replicates=1, seed=s) for s in range(200)]
     drawn = np.array([o.auc_low_T[0] for o in one])
     np.testing.assert_array_equal(np.unique(drawn), [0, 0.5, 1])
     assert 80 <= np.sum(drawn == 0.5) <= 120
     assert all(o.tpr_high_TxF[0, 0] == 0 for o in one)
-    # Members 1 and 3 now: a threshold of 2 calls the 3s.
+    # With members 1 and 3, a threshold of 2 detects the 3.
     score, member = [0.0, 2.0, 1.0, 3.0], np.array([False, False, True, True])
     one = [stats.bootstrap_intervals(score, member, 0.5, replicates=1, seed=s) for s in range(400)]
     drawn = np.array([o.tpr_low_TxF[0, 0] for o in one])
-    # Both non-members (1/2), and two 3s of two (1/4) or one (1/2).
+    # Both non-members are drawn with probability 1/2, and two or one 3 with probability 1/4 or 1/2.
     np.testing.assert_allclose(
         [np.mean(drawn == 1), np.mean(drawn == 0.5)], [1 / 8, 1 / 4], atol=0.06
     )
@@ -77,122 +78,147 @@ def test_by_hand():
 
 @settings(max_examples=150, deadline=None)
 @given(TIED, TIED, st.lists(RATES, max_size=4), st.integers(0, 99), st.integers(1, 6))
-def test_a_replicate_is_exactly_the_metrics_of_the_samples_written_out(
-    out, ins, fprs, seed, replicates
-):
+def test_replicates_equal_metrics_of_explicit_resamples(out, ins, fprs, seed, replicates):
     score, member = np.r_[out, ins], np.r_[out * 0, ins * 0 + 1] == 1
     rows = slow_replicates(score, member, fprs, replicates, seed)
     first = stats.bootstrap_intervals(score, member, fprs, replicates=1, seed=seed)
-    np.testing.assert_array_equal(ends(first), [rows[0], rows[0]])
-    got = stats.bootstrap_intervals(
+    np.testing.assert_array_equal(interval_ends(first), [rows[0], rows[0]])
+    actual = stats.bootstrap_intervals(
         score, member, fprs, replicates=replicates, confidence=0.8, seed=seed
     )
-    agree(got, rows, confidence=0.8)
-    assert got.fpr_F.shape == (len(fprs),)
+    assert_ends_are_quantiles(actual, rows, confidence=0.8)
+    assert actual.fpr_F.shape == (len(fprs),)
 
 
 @pytest.mark.parametrize("digits", [0, 1, 9])
 @pytest.mark.parametrize("block", [7, 1000, 2**16])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_exact_however_it_is_cut(digits, block, dtype, monkeypatch):
+def test_result_does_not_depend_on_block_size(digits, block, dtype, monkeypatch):
     monkeypatch.setattr(intervals, "_BLOCK", block)
-    score_TxN, member_N = noisy(digits, T=2, N=150, digits=digits)
+    score_TxN, member_N = random_scores(digits, T=2, N=150, digits=digits)
     score_TxN = score_TxN.astype(dtype)
     fprs = [0.0, 0.01, 0.1, 0.25, 0.5, 0.9, 1.0]
-    got = stats.bootstrap_intervals(score_TxN, member_N, fprs, replicates=33, seed=5)
+    actual = stats.bootstrap_intervals(score_TxN, member_N, fprs, replicates=33, seed=5)
     for t, score_N in enumerate(score_TxN):
         rows = slow_replicates(score_N, member_N, fprs, 33, 5)
-        agree(got, rows, t)
+        assert_ends_are_quantiles(actual, rows, t)
     points = stats.tpr_at_fpr(score_TxN, member_N, fprs)
-    np.testing.assert_array_equal(got.tpr_TxF, points.tpr_TxF)
-    np.testing.assert_array_equal(got.auc_T, points.auc_T)
-    np.testing.assert_array_equal(got.left_out_T, points.left_out_T)
-    np.testing.assert_array_equal(got.fpr_F, fprs)
+    np.testing.assert_array_equal(actual.tpr_TxF, points.tpr_TxF)
+    np.testing.assert_array_equal(actual.auc_T, points.auc_T)
+    np.testing.assert_array_equal(actual.left_out_T, points.left_out_T)
+    np.testing.assert_array_equal(actual.fpr_F, fprs)
 
 
 @pytest.mark.montecarlo
-def test_against_resampling_with_another_generator():
-    score_TxN, member_N = noisy(6, T=1, N=80, digits=1)
-    got = stats.bootstrap_intervals(score_TxN, member_N, [0.2], replicates=3000, confidence=0.9)
-    there = ~np.isnan(score_TxN[0])
-    out, ins = score_TxN[0, there & ~member_N], score_TxN[0, there & member_N]
+def test_agrees_with_resampling_by_another_generator():
+    score_TxN, member_N = random_scores(6, T=1, N=80, digits=1)
+    actual = stats.bootstrap_intervals(score_TxN, member_N, [0.2], replicates=3000, confidence=0.9)
+    present = ~np.isnan(score_TxN[0])
+    out, ins = score_TxN[0, present & ~member_N], score_TxN[0, present & member_N]
     rng = np.random.default_rng(1)
     drawn = []
     for _ in range(3000):
         o, i = rng.choice(out, out.size), rng.choice(ins, ins.size)
         auc = np.mean((i[:, None] > o) + 0.5 * (i[:, None] == o))
         drawn.append((auc, np.mean(i >= stats.threshold_at_fpr(o, 0.2))))
-    want = np.quantile(drawn, [0.05, 0.95], axis=0)
-    np.testing.assert_allclose(ends(got)[:, 0], want[:, 0], atol=0.01)
-    np.testing.assert_allclose(ends(got)[:, 1], want[:, 1], atol=0.04)
+    expected = np.quantile(drawn, [0.05, 0.95], axis=0)
+    np.testing.assert_allclose(interval_ends(actual)[:, 0], expected[:, 0], atol=0.01)
+    np.testing.assert_allclose(interval_ends(actual)[:, 1], expected[:, 1], atol=0.04)
 
 
 def test_infinite_scores():
-    # Two of 20 non-members at +inf: at FPR 0.1 just reached, but not when three or more are drawn.
+    # Two of 20 non-members are +inf: FPR 0.1 can be reached, unless three or more of them are drawn.
     out, ins = [*range(18), np.inf, np.inf], [*range(9, 19), np.inf, -np.inf]
     score, member = np.array([*out, *ins]), np.arange(32) >= 20
     fprs = [0.1, 0.2, 0.5, 1.0]
     rows = [slow_replicates(score, member, fprs, 1, seed)[0] for seed in range(60)]
     assert {0.0, 1 / 12} <= {row[1] for row in rows}
     for seed, row in enumerate(rows):
-        got = stats.bootstrap_intervals(score, member, fprs, replicates=1, seed=seed)
-        np.testing.assert_array_equal(ends(got), [row, row])
+        actual = stats.bootstrap_intervals(score, member, fprs, replicates=1, seed=seed)
+        np.testing.assert_array_equal(interval_ends(actual), [row, row])
     every = stats.bootstrap_intervals([np.inf, np.inf, 0.0], np.arange(3) == 2, 1.0, replicates=5)
-    np.testing.assert_array_equal(ends(every), [[0, 1]] * 2)
-    with pytest.raises(ValueError, match="inf"):  # the sample itself cannot reach it
+    np.testing.assert_array_equal(interval_ends(every), [[0, 1]] * 2)
+    with pytest.raises(ValueError, match="inf"):  # the sample itself cannot reach the rate
         stats.bootstrap_intervals(score, member, 0.05)
 
 
-def test_it_depends_on_seed_alone():
-    score_TxN, member_N = noisy(2, missing=0)
+def test_result_depends_on_seed_and_own_target_only():
+    score_TxN, member_N = random_scores(2, missing=0)
     one = stats.bootstrap_intervals(score_TxN, member_N, 0.1, replicates=50, seed=3)
-    again = stats.bootstrap_intervals(score_TxN[1], member_N, 0.1, replicates=50, seed=3)
+    repeated = stats.bootstrap_intervals(score_TxN[1], member_N, 0.1, replicates=50, seed=3)
     other = stats.bootstrap_intervals(score_TxN, member_N, 0.1, replicates=50, seed=4)
-    np.testing.assert_array_equal(ends(one, 1), ends(again))
-    assert np.any(ends(one, 1) != ends(other, 1))
+    np.testing.assert_array_equal(interval_ends(one, 1), interval_ends(repeated))
+    assert np.any(interval_ends(one, 1) != interval_ends(other, 1))
     assert np.all((one.auc_low_T < one.auc_T) & (one.auc_T < one.auc_high_T))
     wider = stats.bootstrap_intervals(
         score_TxN, member_N, 0.1, replicates=50, seed=3, confidence=0.99
     )
     assert np.all(wider.auc_low_T < one.auc_low_T)
     assert np.all(wider.auc_high_T > one.auc_high_T)
-    # Members of each target, and monotone transforms, whose ranks are the same.
+    # member_TxN gives the same result, and so do monotone transforms, which keep the ranks.
     own = np.broadcast_to(member_N, score_TxN.shape)
     for score in (score_TxN, np.exp(score_TxN), 1e6 + 1e-3 * np.round(score_TxN, 3)):
-        moved = stats.bootstrap_intervals(score, own, 0.1, replicates=50, seed=3)
-        np.testing.assert_allclose(moved.auc_high_T, one.auc_high_T, atol=1e-3)
+        transformed = stats.bootstrap_intervals(score, own, 0.1, replicates=50, seed=3)
+        np.testing.assert_allclose(transformed.auc_high_T, one.auc_high_T, atol=1e-3)
     flat = stats.bootstrap_intervals(np.zeros(9), np.arange(9) < 4, [0.5, 1.0], replicates=5)
-    np.testing.assert_array_equal(ends(flat), [[0.5, 0, 1]] * 2)
+    np.testing.assert_array_equal(interval_ends(flat), [[0.5, 0, 1]] * 2)
 
 
-def test_one_class_or_nothing_is_nan():
+def test_intervals_of_an_empty_class_are_nan():
     for score, member in [
         ([[1.0, 2.0, np.nan]], np.array([True, True, False])),
         ([[1.0, 2.0, np.nan]], np.array([False, False, True])),
         ([[np.nan] * 3], np.array([False, True, True])),
     ]:
-        got = stats.bootstrap_intervals(score, member, [0.1, 0.5], replicates=4)
-        assert np.isnan(ends(got)).all()
-        assert np.isnan([got.auc_T[0], *got.tpr_TxF[0]]).all()
-        assert got.left_out_T[0] == np.isnan(score).sum()
+        actual = stats.bootstrap_intervals(score, member, [0.1, 0.5], replicates=4)
+        assert np.isnan(interval_ends(actual)).all()
+        assert np.isnan([actual.auc_T[0], *actual.tpr_TxF[0]]).all()
+        assert actual.left_out_T[0] == np.isnan(score).sum()
     none = stats.bootstrap_intervals(np.empty((0, 3)), np.ones(3, bool), [0.1, 0.2])
     assert none.auc_low_T.shape == none.left_out_T.shape == (0,)
     assert none.tpr_low_TxF.shape == (0, 2)
-    alone = stats.bootstrap_intervals(*noisy(0), replicates=9)
+    alone = stats.bootstrap_intervals(*random_scores(0), replicates=9)
     assert alone.tpr_high_TxF.shape == (3, 0)
 
 
-def test_bad_arguments():
+def test_invalid_arguments_raise():
     two, score = np.array([True, False]), [[1.0, 2.0]]
-    for given_, said in [
+    for arguments, message in [
         ({"confidence": 1.0}, "confidence"),
         ({"confidence": 0.0}, "confidence"),
         ({"replicates": 0}, "replicates"),
         ({"fprs": 1.5}, "rates"),
     ]:
-        with pytest.raises(ValueError, match=said):
-            stats.bootstrap_intervals(score, two, **given_)
+        with pytest.raises(ValueError, match=message):
+            stats.bootstrap_intervals(score, two, **arguments)
     with pytest.raises(ValueError, match="booleans"):
         stats.bootstrap_intervals(score, np.array([1, 0]))
     with pytest.raises(ValueError, match="shape"):
         stats.bootstrap_intervals(score, np.array([True]))
+
+
+@pytest.mark.parametrize("confidence", [0.5, 0.95, 0.999])
+def test_clopper_pearson_is_scipys(confidence):
+    hits = np.array([0, 1, 7, 19, 20])
+    low, high = stats.clopper_pearson(hits, 20, confidence=confidence)
+    for i, k in enumerate(hits):
+        expected = scipy.stats.binomtest(int(k), 20).proportion_ci(confidence, method="exact")
+        np.testing.assert_allclose([low[i], high[i]], [expected.low, expected.high], rtol=1e-6)
+
+
+def test_clopper_pearson_edges():
+    # Without successes, the upper end solves (1 - p)^n = 0.025.
+    low, high = stats.clopper_pearson([0, 10, 0], [10, 10, 0])
+    np.testing.assert_allclose(low, [0, 0.025**0.1, 0])
+    np.testing.assert_allclose(high, [1 - 0.025**0.1, 1, 1])
+    for hits, n, confidence in [(3, 2, 0.9), (-1, 2, 0.9), (np.nan, 2, 0.9), (1, 2, 1.0)]:
+        with pytest.raises(ValueError, match="must"):
+            stats.clopper_pearson(hits, n, confidence=confidence)
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.3, 0.5])
+def test_clopper_pearson_covers_exactly_summed(rate):
+    hits = np.arange(41)
+    low, high = stats.clopper_pearson(hits, 40, confidence=0.9)
+    covered = scipy.stats.binom.pmf(hits, 40, rate)[(low <= rate) & (rate <= high)].sum()
+    assert covered >= 0.9

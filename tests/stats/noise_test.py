@@ -1,4 +1,4 @@
-"""Where losses know nothing of membership, no attack may: AUC 0.5 under every design (DESIGN section 6, traps)."""
+"""All attacks have an AUC of 0.5 on noise, under every design of the training subsets."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from lm_mia.data import subsets
 pytestmark = pytest.mark.montecarlo
 
 REPETITIONS, SAMPLES, TOKENS = 200, 2048, 6
-NEAR = 0.005  # the STD of one AUC is 0.0128, of the mean of 200 it is 0.0009
+TOLERANCE = 0.005  # the STD of one AUC is 0.0128, of the mean of 200 it is 0.0009
 ATTACKS = {
     "lira online per_sample",
     "lira offline per_sample",
@@ -31,29 +31,30 @@ ATTACKS = {
 LEFT_OUT = {"left out per_sample", "left out pooled"}
 
 
-def subsets_of(references: int, design: subsets.Design) -> np.ndarray:
-    """member_MxN of the references of an attack."""
+def reference_members(references: int, design: subsets.Design) -> np.ndarray:
+    """Returns member_MxN of the references of an attack."""
     return subsets.members(subsets.requested_seeds(references, 0), SAMPLES, design)
 
 
-def scored(
+def scores_of_noise(
     rng: np.random.Generator, member_MxN: np.ndarray, zlib_N: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """score_TxN of every attack on many targets, of noise alone, among hard and easy samples.
+    """Returns score_TxN of each attack on noise, for many targets and for samples of different difficulty.
 
-    All targets meet the same references, as in an attack. What is left to chance is each target's losses and subset.
+    All targets have the same references, as in an attack. Only their losses and training subsets are random.
     """
     T, N, L = REPETITIONS, SAMPLES, TOKENS
     level_N = rng.normal(4, 0.5, N)
     loss_MxN = (level_N + rng.normal(0, 0.3, member_MxN.shape)).astype(np.float32)
     token_TxNxL = -level_N[:, None] * rng.standard_exponential((T, N, L), dtype=np.float32)
     target_TxN = -token_TxNxL.mean(axis=2)
-    count_TN = np.full(T * N, L)  # Min-K takes the tokens of all samples, one sample after another
-    found = {}
+    # min_k expects the tokens of all samples, one sample after another.
+    count_TN = np.full(T * N, L)
+    results = {}
     for variance in ("per_sample", "pooled"):
         gaussians = stats.fit_gaussians(loss_MxN, member_MxN, variance=variance)
-        found[f"lira online {variance}"] = stats.lira_from_gaussians(target_TxN, gaussians)
-        found[f"lira offline {variance}"] = stats.lira_from_gaussians(
+        results[f"lira online {variance}"] = stats.lira_from_gaussians(target_TxN, gaussians)
+        results[f"lira offline {variance}"] = stats.lira_from_gaussians(
             target_TxN, gaussians, offline=True
         )
     z = rng.choice(N, N // 4, replace=False)
@@ -64,7 +65,7 @@ def scored(
     std_TxNxL = 1 + rng.random((T, N, L), dtype=np.float32)
     z_TxNxL = (token_TxNxL - mean_TxNxL) / std_TxNxL
     lowercase_TxN = level_N + rng.normal(0, 0.5, (T, N))
-    return found | {
+    return results | {
         "rmia online": stats.rmia(*both),
         "rmia offline": stats.rmia(*both, **members, offline=True, gamma=2.0),
         "rmia offline a": stats.rmia(*both, **members, offline=True, a=0.3),
@@ -78,8 +79,8 @@ def scored(
     }
 
 
-def left_out(rng: np.random.Generator, member_MxN: np.ndarray) -> dict[str, np.ndarray]:
-    """score_MxN of every row against the others."""
+def leave_one_out_scores(rng: np.random.Generator, member_MxN: np.ndarray) -> dict[str, np.ndarray]:
+    """Returns score_MxN of each model against the others."""
     loss_MxN = rng.normal(4, 0.3, member_MxN.shape)
     return {
         "left out per_sample": stats.lira_leave_one_out(loss_MxN, member_MxN),
@@ -87,54 +88,54 @@ def left_out(rng: np.random.Generator, member_MxN: np.ndarray) -> dict[str, np.n
     }
 
 
-def left_out_auc(
+def leave_one_out_auc(
     rng: np.random.Generator, member_MxN: np.ndarray, rounds: int
 ) -> dict[str, np.ndarray]:
-    """auc_R of every row against the others, in so many rounds of fresh noise."""
-    found = [left_out(rng, member_MxN) for _ in range(rounds)]
+    """Returns the AUCs of all models against the others, over several rounds of independent noise."""
+    results = [leave_one_out_scores(rng, member_MxN) for _ in range(rounds)]
     return {
-        name: np.concatenate([stats.auc(scores[name], member_MxN).auc_T for scores in found])
+        name: np.concatenate([stats.auc(scores[name], member_MxN).auc_T for scores in results])
         for name in LEFT_OUT
     }
 
 
 @pytest.mark.parametrize("design", ["exact", "bernoulli", "balanced"])
 @pytest.mark.parametrize("references", [8, 16, 64])
-def test_every_attack_is_at_chance(references: int, design: subsets.Design):
-    """The target's subset is drawn as an attack draws it; a count of IN references that told of it would show."""
+def test_every_attack_is_at_chance_on_noise(references: int, design: subsets.Design):
+    """Subsets are drawn as for an attack, so a leak through the number of IN references would be detected."""
     rng = np.random.default_rng([references, len(design)])
-    member_MxN = subsets_of(references, design)
+    member_MxN = reference_members(references, design)
     seeds = range(subsets.TARGET_SEED, subsets.TARGET_SEED + REPETITIONS)
     member_TxN = np.array([subsets.member(seed, SAMPLES, design) for seed in seeds])
-    score = scored(rng, member_MxN, rng.integers(40, 400, SAMPLES))
-    found = {name: stats.auc(score_TxN, member_TxN).auc_T for name, score_TxN in score.items()}
-    assert set(found) == ATTACKS
+    score = scores_of_noise(rng, member_MxN, rng.integers(40, 400, SAMPLES))
+    results = {name: stats.auc(score_TxN, member_TxN).auc_T for name, score_TxN in score.items()}
+    assert set(results) == ATTACKS
     if design != "balanced":
-        # Two rows are each other's references, which about doubles the variance of the mean over rows.
-        found |= left_out_auc(rng, member_MxN, rounds=-(-2 * REPETITIONS // references))
-    for name, auc_R in found.items():
+        # Models are each other's references, which about doubles the variance of the mean over models.
+        results |= leave_one_out_auc(rng, member_MxN, rounds=-(-2 * REPETITIONS // references))
+    for name, auc_R in results.items():
         assert len(auc_R) >= REPETITIONS
-        assert np.mean(auc_R) == pytest.approx(0.5, abs=NEAR), name
-        assert 0.009 < np.std(auc_R) < 0.017, name  # noise, and not a constant
+        assert np.mean(auc_R) == pytest.approx(0.5, abs=TOLERANCE), name
+        assert 0.009 < np.std(auc_R) < 0.017, name  # noise rather than a constant
 
 
 @pytest.mark.parametrize("references", [8, 16])
-def test_leaving_a_row_of_a_balanced_design_out_tells_of_it(references: int):
-    """Why attack.leave_one_out is refused there: a member's row leaves one IN reference fewer behind."""
+def test_leave_one_out_leaks_in_a_balanced_design(references: int):
+    """Leaving out a model that was trained on a sample leaves one IN reference less; so attack rejects this setting."""
     rng = np.random.default_rng(references)
-    found = left_out_auc(rng, subsets_of(references, "balanced"), rounds=10)
-    off = {name: abs(np.mean(auc_R) - 0.5) for name, auc_R in found.items()}
-    assert max(off.values()) > 2 * NEAR, off
+    results = leave_one_out_auc(rng, reference_members(references, "balanced"), rounds=10)
+    off = {name: abs(np.mean(auc_R) - 0.5) for name, auc_R in results.items()}
+    assert max(off.values()) > 2 * TOLERANCE, off
 
 
 @pytest.mark.parametrize("references", [8, 16])
-def test_a_target_among_its_references_tells_of_itself(references: int):
-    """The same noise, attacked wrongly: what the tests above would show of such a slip."""
+def test_target_among_its_references_leaks(references: int):
+    """The test above would detect this mistake."""
     rng = np.random.default_rng(references)
-    member_MxN = subsets_of(references, "exact")
-    found: list[float] = []
+    member_MxN = reference_members(references, "exact")
+    results: list[float] = []
     for row in range(references):
         loss_MxN = rng.normal(4, 0.3, member_MxN.shape)
         score_1xN = stats.lira(loss_MxN[row], loss_MxN, member_MxN)
-        found += stats.auc(score_1xN, member_MxN[row]).auc_T.tolist()
-    assert np.mean(found) > 0.5 + 4 * NEAR
+        results += stats.auc(score_1xN, member_MxN[row]).auc_T.tolist()
+    assert np.mean(results) > 0.5 + 4 * TOLERANCE

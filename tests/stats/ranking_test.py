@@ -12,12 +12,12 @@ TIED = st.lists(st.integers(-4, 4), min_size=0, max_size=60).map(
 )
 
 
-def pairs(out, ins):
-    """The area from all pairs."""
+def slow_auc(out, ins):
+    """Computes the AUC from all pairs."""
     return ((ins[:, None] > out) + 0.5 * (ins[:, None] == out)).mean()
 
 
-def test_classes_by_hand():
+def test_sorted_classes_by_hand():
     member = np.array([True, False, True, False, True])
     rows = list(ranking.sorted_classes([[3.0, 5.0, np.nan, 4.0, 1.0], [np.nan] * 5], member))
     out, ins, left_out = rows[0]
@@ -29,30 +29,30 @@ def test_classes_by_hand():
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", ">f4", ">f8", "int64", "int8"])
-def test_classes_of_any_type(dtype):
+def test_sorted_classes_of_any_type(dtype):
     rng = np.random.default_rng(0)
     score = np.round(rng.normal(size=400) * 20).astype(dtype)
     member = rng.random(400) < 0.3
     out, ins, left_out = next(ranking.sorted_classes(score, member))
-    kept = np.float32 if dtype == "float32" else np.float64
-    assert (out.dtype, ins.dtype, left_out) == (kept, kept, 0)
+    expected_dtype = np.float32 if dtype == "float32" else np.float64
+    assert (out.dtype, ins.dtype, left_out) == (expected_dtype, expected_dtype, 0)
     np.testing.assert_array_equal(out, np.sort(score[~member]))
     np.testing.assert_array_equal(ins, np.sort(score[member]))
 
 
-def test_scores_given_are_neither_copied_first_nor_changed():
+def test_input_scores_are_not_changed():
     score = np.random.default_rng(0).normal(size=(2, 99)).astype(np.float32)
     score[0, 3:9] = np.nan
     before, member = score.copy(), np.arange(99) % 2 == 0
     list(ranking.sorted_classes(score, member))
     list(ranking.sorted_classes(np.ones(99, np.float32), np.ones(99, bool)))
     np.testing.assert_array_equal(score, before)
-    # A column of a table, which is not contiguous, is as good.
+    # An array that is not contiguous gives the same result.
     strided = next(ranking.sorted_classes(score.T.copy().T[1], member))
     np.testing.assert_array_equal(strided[0], next(ranking.sorted_classes(score[1], member))[0])
 
 
-def test_infinities_are_scores():
+def test_infinite_scores_are_kept():
     out, ins, left_out = next(
         ranking.sorted_classes([np.inf, -np.inf, np.nan, 0.0], np.array([False, True, True, True]))
     )
@@ -61,7 +61,7 @@ def test_infinities_are_scores():
     assert left_out == 1
 
 
-def test_thresholds_of_float32_are_its_numbers():
+def test_float32_thresholds_are_float32_numbers():
     scores = np.sort(np.random.default_rng(1).normal(size=1000).astype(np.float32))
     fpr_F = ranking.as_fprs([0.0, 0.001, 0.1, 0.45, 1.0])
     threshold_F = ranking.thresholds_at_fprs(scores, fpr_F)
@@ -76,14 +76,14 @@ def test_thresholds_of_float32_are_its_numbers():
 
 @settings(max_examples=200, deadline=None)
 @given(TIED, TIED, st.integers(1, 20))
-def test_area_is_all_pairs_however_it_is_cut(out, ins, step):
+def test_auc_equals_all_pairs_for_any_step(out, ins, step):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ranking, "_STEP", step)
-        got = ranking.auc_from_sorted(out, ins)
+        actual = ranking.auc_from_sorted(out, ins)
     if not (out.size and ins.size):
-        assert np.isnan(got)
+        assert np.isnan(actual)
         return
-    assert got == ((ins[:, None] > out).sum() + 0.5 * (ins[:, None] == out).sum()) / (
+    assert actual == ((ins[:, None] > out).sum() + 0.5 * (ins[:, None] == out).sum()) / (
         out.size * ins.size
     )
 
@@ -91,24 +91,24 @@ def test_area_is_all_pairs_however_it_is_cut(out, ins, step):
 @pytest.mark.parametrize(("outs", "inside"), [(3000, 3000), (20, 5000), (5000, 20), (5000, 900)])
 @pytest.mark.parametrize("digits", [0, 1, 9])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_area_of_many_scores(outs, inside, digits, dtype, monkeypatch):
+def test_auc_of_many_scores(outs, inside, digits, dtype, monkeypatch):
     rng = np.random.default_rng(outs + digits)
     out = np.sort(np.round(rng.normal(size=outs), digits).astype(dtype))
     ins = np.sort(np.round(rng.normal(size=inside) + 0.5, digits).astype(dtype))
-    want = pairs(out, ins)
+    expected = slow_auc(out, ins)
     for step in (64, 1000, 2**16):
         monkeypatch.setattr(ranking, "_STEP", step)
-        np.testing.assert_allclose(ranking.auc_from_sorted(out, ins), want, rtol=1e-13)
+        np.testing.assert_allclose(ranking.auc_from_sorted(out, ins), expected, rtol=1e-13)
 
 
-def test_area_of_more_ties_than_a_block_holds():
+def test_auc_of_more_ties_than_a_step():
     ones = np.ones(2**17)
     assert ranking.auc_from_sorted(np.zeros(2**17), ones) == 1
     assert ranking.auc_from_sorted(ones, ones) == 0.5
     assert ranking.auc_from_sorted(ones, ones * 0) == 0
 
 
-def test_targets_in_threads():
+def test_targets_can_be_ranked_in_threads():
     rng = np.random.default_rng(2)
     member = rng.random(5000) < 0.5
     score_TxN = rng.normal(size=(8, 5000)) + member

@@ -12,8 +12,8 @@ from lm_mia import stats
 ENDS = st.tuples(st.integers(0, 100), st.integers(0, 100)).filter(lambda ab: ab[0] < ab[1])
 
 
-def curves(K=12):
-    """ROC curves with vertical and horizontal steps, from counts."""
+def random_curves(K=12):
+    """Generates ROC curves with vertical and horizontal steps."""
     steps = st.lists(st.integers(0, 3), min_size=K, max_size=K).filter(any)
 
     def curve(rises):
@@ -24,7 +24,7 @@ def curves(K=12):
 
 
 def slow_partial_auc(tpr, fpr, a, b):
-    """Piece by piece, each clipped to the band, by its height at the middle of what is left."""
+    """Sums the pieces of the curve, clipped to the band, by the midpoint rule."""
     total = 0.0
     for x0, x1, y0, y1 in zip(fpr[:-1], fpr[1:], tpr[:-1], tpr[1:], strict=True):
         low, high = max(x0, a), min(x1, b)
@@ -34,22 +34,22 @@ def slow_partial_auc(tpr, fpr, a, b):
     return total
 
 
-def test_by_hand():
+def test_partial_auc_and_lift_by_hand():
     fpr, tpr = [0.0, 0.25, 0.5, 1.0], [0.0, 0.5, 0.5, 1.0]
     # A triangle, a box and a trapezoid.
     assert stats.partial_auc(tpr, fpr, 0, 1) == 0.0625 + 0.125 + 0.375
     assert stats.partial_auc(tpr, fpr, 0.25, 0.5) == 0.125
     assert stats.partial_auc(tpr, fpr, 0.25, 0.5, normalized=True) == 0.5
     # From the middle of the first piece (0.25) to the middle of the last (0.75).
-    want = 0.125 * 0.375 + 0.125 + 0.25 * 0.625
-    assert stats.partial_auc(tpr, fpr, 0.125, 0.75) == want
-    # Both ends in one piece.
+    expected = 0.125 * 0.375 + 0.125 + 0.25 * 0.625
+    assert stats.partial_auc(tpr, fpr, 0.125, 0.75) == expected
+    # Both ends are in one piece.
     assert stats.partial_auc(tpr, fpr, 0.0625, 0.1875) == 0.125 * 0.25
     assert stats.lift(tpr, fpr, 0.25, 0.5) == 0.125 - 0.09375
     assert stats.lift(tpr, fpr, 0.25, 0.5, normalized=True) == 0.5 - 0.375
 
 
-def test_vertical_steps_belong_to_neither_side():
+def test_vertical_steps_have_no_area():
     fpr, tpr = [0.0, 0.0, 0.5, 0.5, 1.0, 1.0], [0.0, 0.2, 0.2, 0.6, 0.6, 1.0]
     np.testing.assert_allclose(stats.partial_auc(tpr, fpr, 0, 0.5), 0.1, rtol=1e-15)
     np.testing.assert_allclose(stats.partial_auc(tpr, fpr, 0.5, 1), 0.3, rtol=1e-15)
@@ -57,7 +57,7 @@ def test_vertical_steps_belong_to_neither_side():
 
 
 @pytest.mark.parametrize(("a", "b"), [(0, 1), (1e-4, 0.1), (0.3, 0.31)])
-def test_a_coin_has_no_lift(a, b):
+def test_random_guessing_has_no_lift(a, b):
     fpr = np.linspace(0, 1, 7)
     for normalised in (False, True):
         assert abs(stats.lift(fpr, fpr, a, b, normalized=normalised)) < 1e-15
@@ -65,8 +65,8 @@ def test_a_coin_has_no_lift(a, b):
 
 
 @settings(deadline=None)
-@given(curves(), ENDS)
-def test_against_pieces(curve, ends):
+@given(random_curves(), ENDS)
+def test_partial_auc_equals_slow_reference(curve, ends):
     tpr, fpr = curve
     a, b = ends[0] / 100, ends[1] / 100
     area = stats.partial_auc(tpr, fpr, a, b)
@@ -83,7 +83,7 @@ def test_against_pieces(curve, ends):
     np.testing.assert_allclose(halves, area, rtol=1e-12, atol=1e-15)
 
 
-def test_the_whole_band_is_the_auc():
+def test_partial_auc_of_the_full_range_is_the_auc():
     rng = np.random.default_rng(0)
     member = rng.random(500) < 0.4
     score = np.round(rng.normal(size=500) + member, 1)
@@ -93,24 +93,26 @@ def test_the_whole_band_is_the_auc():
     )
 
 
-def test_gaussians_by_quadrature():
+def test_partial_auc_of_gaussians_equals_quadrature():
     gap, a, b = 1.0, 0.01, 0.2
     fpr = np.linspace(0, 1, 20_001)
     tpr = scipy.stats.norm.cdf(gap + scipy.stats.norm.ppf(fpr))
-    want, _ = integrate.quad(lambda x: scipy.stats.norm.cdf(gap + scipy.stats.norm.ppf(x)), a, b)
-    np.testing.assert_allclose(stats.partial_auc(tpr, fpr, a, b), want, rtol=1e-6)
+    expected, _ = integrate.quad(
+        lambda x: scipy.stats.norm.cdf(gap + scipy.stats.norm.ppf(x)), a, b
+    )
+    np.testing.assert_allclose(stats.partial_auc(tpr, fpr, a, b), expected, rtol=1e-6)
     lifted = stats.lift(tpr, fpr, a, b, normalized=True)
-    np.testing.assert_allclose(lifted, want / (b - a) - (a + b) / 2, rtol=1e-6)
+    np.testing.assert_allclose(lifted, expected / (b - a) - (a + b) / 2, rtol=1e-6)
 
 
-def test_the_papers_worked_example():
-    """StrongMIA Appendix E.2.6: curves with its measured areas have its lifts."""
+def test_worked_example_of_the_paper():
+    """Curves with the areas of StrongMIA, Appendix E.2.6, have the lifts printed there."""
     a, b = 1e-4, 1e-1
 
     def curve(mean_tpr):
-        """0.2 of the mean at a, up to a knee in the band, 1 at the end: any shape would do."""
+        """Returns any curve with this mean TPR over the band: it rises to a knee, and reaches 1 at the end."""
         knee = 0.03
-        # Trapezoids a-knee and knee-b with heights 0.2 m, h and h: solved for h.
+        # Solves the areas of the trapezoids a-knee and knee-b, with heights 0.2 m, h and h, for h.
         h = (mean_tpr * (b - a) - 0.1 * mean_tpr * (knee - a)) / ((knee - a) / 2 + b - knee)
         return [0.0, 0.2 * mean_tpr, h, h, 1.0], [0.0, a, knee, b, 1.0]
 
@@ -121,7 +123,7 @@ def test_the_papers_worked_example():
     )
     lifts = [stats.lift(*c, a, b, normalized=True) for c in (raw, noncoin)]
     np.testing.assert_allclose(lifts, [0.264698, 0.140760], atol=1e-12)
-    # Its intermediate numbers: band width, normalised and raw area of guessing.
+    # Intermediate numbers of the paper: width of the band and area of guessing.
     width, guess = 0.0999, 0.004999995
     np.testing.assert_allclose(
         [stats.partial_auc(*c, a, b) for c in (raw, noncoin)],
@@ -135,7 +137,7 @@ def test_the_papers_worked_example():
     assert round(100 * drop, 1) == 39.4
 
 
-def test_missing_rates_are_nan_where_they_matter():
+def test_missing_rates_in_the_band_give_nan():
     fpr = [0.0, 0.1, 0.2, 0.5, 1.0]
     tpr = [0.0, 0.3, np.nan, 0.8, 1.0]
     assert np.isnan(stats.partial_auc(tpr, fpr, 0, 1))
@@ -143,7 +145,7 @@ def test_missing_rates_are_nan_where_they_matter():
     assert stats.partial_auc(tpr, fpr, 0.5, 1) == 0.45
 
 
-def test_bad_arguments():
+def test_invalid_arguments_raise():
     fpr = tpr = [0.0, 0.5, 1.0]
     for area in (stats.partial_auc, stats.lift):
         for a, b in [(0.5, 0.5), (0.6, 0.5), (-0.1, 0.5), (0.5, 1.1), (np.nan, 0.5)]:

@@ -15,7 +15,7 @@ RATES = st.one_of(
 
 
 def slow_threshold(scores, fpr):
-    """The definition with the rate as the decimal that was typed, in rational numbers."""
+    """Computes the definition in rational numbers, with the rate as its shortest decimal representation."""
     n, ranked = len(scores), sorted(scores)
     k = -((Fraction(repr(fpr)) - 1) * n // 1)  # ceil((1 - fpr) n)
     if k == 0:
@@ -27,7 +27,7 @@ def slow_auc(out, ins):
     return np.mean([(i > o) + 0.5 * (i == o) for i in ins for o in out])
 
 
-def noisy(seed, T=3, N=200, ties=False, missing=0.1):
+def random_scores(seed, T=3, N=200, ties=False, missing=0.1):
     rng = np.random.default_rng(seed)
     member_N = rng.random(N) < 0.5
     score_TxN = rng.normal(size=(T, N)) + member_N
@@ -38,35 +38,35 @@ def noisy(seed, T=3, N=200, ties=False, missing=0.1):
 
 def test_threshold_by_hand():
     scores = [4.0, 1.0, 3.0, 2.0]
-    # k = 4, 3, 2, 1, 0: above the 4th nothing, above the 3rd the 4th, ...
+    # k = 4, 3, 2, 1, 0: there is no score above the 4th, the 4th is above the 3rd, ...
     assert stats.threshold_at_fpr(scores, 0.0) == np.inf
     assert stats.threshold_at_fpr(scores, 0.24) == np.inf
     assert stats.threshold_at_fpr(scores, 0.25) == 4
     assert stats.threshold_at_fpr(scores, 0.5) == 3
     assert stats.threshold_at_fpr(scores, 0.75) == 2
     assert stats.threshold_at_fpr(scores, 1.0) == -np.inf
-    # Ties: calling the 2s would call three of four, so none is called.
+    # Ties: a threshold of 2 would have three false positives of four, so there are none.
     assert stats.threshold_at_fpr([1, 2, 2, 2], 0.5) == np.inf
     assert stats.threshold_at_fpr([1, 2, 2, 2], 0.75) == 2
     assert stats.threshold_at_fpr([5, 5, 5, 5], 0.99) == np.inf
     assert stats.threshold_at_fpr([5, 5, 5, 5], 1) == -np.inf
 
 
-def test_k_is_55_of_100_at_45_percent():
-    assert np.ceil((1 - 0.45) * 100) == 56  # what is to be avoided
-    assert stats.threshold_at_fpr(np.arange(1, 101), 0.45) == 56  # the next above the 55th
+def test_k_is_55_of_100_at_fpr_45_percent():
+    assert np.ceil((1 - 0.45) * 100) == 56  # the naive formula is wrong
+    assert stats.threshold_at_fpr(np.arange(1, 101), 0.45) == 56  # the next score above the 55th
 
 
 @pytest.mark.parametrize("n", [1, 3, 7, 10, 29, 100, 1000])
-def test_threshold_at_every_percent(n):
+def test_threshold_equals_slow_reference_at_every_percent(n):
     scores = np.random.default_rng(n).permutation(n).astype(float)
     for percent in range(101):
         fpr = percent / 100
         assert stats.threshold_at_fpr(scores, fpr) == slow_threshold(scores, fpr), (n, fpr)
 
 
-def test_a_rate_one_bit_below_is_below():
-    # fpr * n rounds up to a whole number here, which must not let one false positive more through.
+def test_rate_one_bit_lower_allows_one_less():
+    # fpr * n is rounded up to an integer here, which must not allow one more false positive.
     for n in (1, 3, 7, 10, 49, 100):
         scores = np.arange(float(n))
         for j in range(1, n + 1):
@@ -77,7 +77,7 @@ def test_a_rate_one_bit_below_is_below():
 
 @settings(deadline=None)
 @given(TIED, RATES)
-def test_realised_fpr_is_at_most_asked_and_next_threshold_is_over(scores, fpr):
+def test_realized_fpr_is_the_largest_possible(scores, fpr):
     tau = stats.threshold_at_fpr(scores, fpr)
     assert np.mean(scores >= tau) <= fpr
     lower = scores[scores < tau]
@@ -85,7 +85,7 @@ def test_realised_fpr_is_at_most_asked_and_next_threshold_is_over(scores, fpr):
         assert np.mean(scores >= lower.max()) > fpr
 
 
-def test_threshold_edges():
+def test_threshold_limits_and_invalid_arguments():
     assert np.isnan(stats.threshold_at_fpr([], 0.5))
     assert stats.threshold_at_fpr([-np.inf, 0.0], 0.5) == 0
     assert stats.threshold_at_fpr([0.0, np.inf], 0.5) == np.inf
@@ -102,14 +102,14 @@ def test_threshold_edges():
 
 
 @pytest.mark.parametrize("ties", [False, True])
-def test_operating_points_by_counting(ties):
-    score_TxN, member_N = noisy(0, ties=ties)
+def test_operating_points_equal_direct_counts(ties):
+    score_TxN, member_N = random_scores(0, ties=ties)
     fprs = [0.0, 0.01, 0.1, 0.5, 1.0]
     points = stats.tpr_at_fpr(score_TxN, member_N, fprs)
     for t, score_N in enumerate(score_TxN):
-        there = ~np.isnan(score_N)
-        out, ins = score_N[there & ~member_N], score_N[there & member_N]
-        assert points.left_out_T[t] == np.sum(~there)
+        present = ~np.isnan(score_N)
+        out, ins = score_N[present & ~member_N], score_N[present & member_N]
+        assert points.left_out_T[t] == np.sum(~present)
         assert (points.members_T[t], points.nonmembers_T[t]) == (len(ins), len(out))
         for f, fpr in enumerate(fprs):
             tau = stats.threshold_at_fpr(out, fpr)
@@ -124,8 +124,8 @@ def test_operating_points_by_counting(ties):
     assert np.all(points.realized_fpr_TxF <= fprs)
 
 
-def test_members_of_each_target_and_float32():
-    score_TxN, _ = noisy(3, T=4)
+def test_member_TxN_and_float32_scores():
+    score_TxN, _ = random_scores(3, T=4)
     member_TxN = np.random.default_rng(0).random(score_TxN.shape) < 0.4
     together = stats.tpr_at_fpr(score_TxN, member_TxN, 0.1)
     for t in range(4):
@@ -137,13 +137,13 @@ def test_members_of_each_target_and_float32():
     for name, value in vars(double).items():
         np.testing.assert_array_equal(getattr(points, name), value, err_msg=name)
         assert getattr(points, name).dtype == value.dtype
-    called = single.astype(np.float64) >= points.threshold_TxF[:, :1]
-    assert np.all((called & ~member_TxN).sum(axis=1) <= 0.1 * (~member_TxN).sum(axis=1))
+    detected = single.astype(np.float64) >= points.threshold_TxF[:, :1]
+    assert np.all((detected & ~member_TxN).sum(axis=1) <= 0.1 * (~member_TxN).sum(axis=1))
     curve = stats.roc_curve(single[0, :50], member_TxN[0, :50])
     assert curve.threshold_K.dtype == np.float64
 
 
-def test_one_class_or_nothing_is_nan():
+def test_rates_of_an_empty_class_are_nan():
     points = stats.tpr_at_fpr([[1.0, 2.0, np.nan]], np.array([True, True, False]), 0.5)
     assert np.isnan(points.threshold_TxF).all()
     assert np.isnan(points.tpr_TxF).all()
@@ -153,23 +153,25 @@ def test_one_class_or_nothing_is_nan():
     assert points.realized_fpr_TxF[0, 0] == 0.5
     for value in (points.tpr_TxF, points.accuracy_TxF, points.balanced_accuracy_TxF, points.auc_T):
         assert np.isnan(value).all()
-    nobody = np.zeros(0, bool)
-    assert np.isnan(stats.auc(np.empty((2, 0)), nobody).auc_T).all()
+    no_samples = np.zeros(0, bool)
+    assert np.isnan(stats.auc(np.empty((2, 0)), no_samples).auc_T).all()
     assert stats.auc(np.empty((0, 3)), np.ones(3, bool)).auc_T.shape == (0,)
     assert np.isnan(points.auc_T).all()
     assert stats.tpr_at_fpr(np.empty((0, 3)), np.ones(3, bool), [0.1, 0.2]).tpr_TxF.shape == (0, 2)
 
 
-def test_mean_roc_leaves_out_lost_targets_and_says_so():
-    score_TxN, member_N = noisy(1)
+def test_mean_roc_curve_counts_targets_left_out():
+    score_TxN, member_N = random_scores(1)
     lost = np.vstack([score_TxN, np.full(score_TxN.shape[1], np.nan)])
     fprs = [0.01, 0.1, 0.5]
-    got = stats.mean_roc_curve(stats.tpr_at_fpr(lost, member_N, fprs))
+    actual = stats.mean_roc_curve(stats.tpr_at_fpr(lost, member_N, fprs))
     tpr_TxF = stats.tpr_at_fpr(score_TxN, member_N, fprs).tpr_TxF
-    np.testing.assert_allclose(got.tpr.mean_F, tpr_TxF.mean(axis=0))
-    np.testing.assert_allclose(got.tpr.std_F, np.sqrt(((tpr_TxF - tpr_TxF.mean(0)) ** 2).mean(0)))
-    assert got.targets_left_out == 1
-    assert got.left_out_T[-1] == score_TxN.shape[1]
+    np.testing.assert_allclose(actual.tpr.mean_F, tpr_TxF.mean(axis=0))
+    np.testing.assert_allclose(
+        actual.tpr.std_F, np.sqrt(((tpr_TxF - tpr_TxF.mean(0)) ** 2).mean(0))
+    )
+    assert actual.targets_left_out == 1
+    assert actual.left_out_T[-1] == score_TxN.shape[1]
     nothing = stats.mean_roc_curve(stats.tpr_at_fpr(lost[-1], member_N, fprs))
     assert np.isnan([nothing.tpr.mean_F, nothing.tpr.std_F]).all()
     for one_class in (np.ones_like(member_N), np.zeros_like(member_N)):
@@ -178,22 +180,22 @@ def test_mean_roc_leaves_out_lost_targets_and_says_so():
         )
 
 
-def test_targets_one_at_a_time_are_the_same():
-    score_TxN, member_N = noisy(5, T=4)
+def test_concatenated_operating_points_equal_joint_ones():
+    score_TxN, member_N = random_scores(5, T=4)
     score_TxN[2] = np.nan
     fprs = [0.01, 0.1, 0.5]
-    whole = stats.tpr_at_fpr(score_TxN, member_N, fprs)
-    again = stats.concatenate_operating_points(
+    joint = stats.tpr_at_fpr(score_TxN, member_N, fprs)
+    concatenated = stats.concatenate_operating_points(
         [stats.tpr_at_fpr(row, member_N, fprs) for row in score_TxN]
     )
-    for name, value in vars(whole).items():
-        np.testing.assert_array_equal(getattr(again, name), value, err_msg=name)
-        assert getattr(again, name).dtype == value.dtype
+    for name, value in vars(joint).items():
+        np.testing.assert_array_equal(getattr(concatenated, name), value, err_msg=name)
+        assert getattr(concatenated, name).dtype == value.dtype
     with pytest.raises(ValueError, match="rates"):
         stats.concatenate_operating_points([])
     with pytest.raises(ValueError, match="rates"):
         stats.concatenate_operating_points(
-            [whole, stats.tpr_at_fpr(score_TxN, member_N, [0.01, 0.1, 0.4])]
+            [joint, stats.tpr_at_fpr(score_TxN, member_N, [0.01, 0.1, 0.4])]
         )
 
 
@@ -218,7 +220,7 @@ def test_auc_by_hand():
 
 @settings(max_examples=60, deadline=None)
 @given(TIED, TIED)
-def test_auc_is_pairwise_and_the_area_under_the_curve(out, ins):
+def test_auc_equals_all_pairs_and_the_curve_area(out, ins):
     score, member = np.r_[out, ins], np.r_[out * 0, ins * 0 + 1] == 1
     area = stats.auc(score, member).auc_T[0]
     np.testing.assert_allclose(area, slow_auc(out, ins), rtol=1e-12)
@@ -231,15 +233,16 @@ def test_auc_is_pairwise_and_the_area_under_the_curve(out, ins):
     for monotone in (np.arctan, np.exp, lambda x: 3 * x - 1e6):
         assert stats.auc(monotone(score), member).auc_T[0] == area
     np.testing.assert_allclose(stats.auc(-score, member).auc_T[0], 1 - area, atol=1e-12)
-    for fpr in (0.0, 0.1, 0.5):  # a threshold is a non-member's score: on the curve, or below it
-        got = stats.tpr_at_fpr(score, member, fpr)
-        assert got.tpr_TxF[0, 0] <= curve.tpr_K[curve.fpr_K <= fpr].max()
-        assert got.tpr_TxF[0, 0] == np.mean(ins >= got.threshold_TxF[0, 0])
+    # Thresholds are scores of non-members, so the point is on or below the curve.
+    for fpr in (0.0, 0.1, 0.5):
+        actual = stats.tpr_at_fpr(score, member, fpr)
+        assert actual.tpr_TxF[0, 0] <= curve.tpr_K[curve.fpr_K <= fpr].max()
+        assert actual.tpr_TxF[0, 0] == np.mean(ins >= actual.threshold_TxF[0, 0])
 
 
 @settings(max_examples=60, deadline=None)
 @given(TIED, TIED, st.lists(RATES, min_size=1, max_size=4))
-def test_rates_keep_under_monotone_transforms_and_never_exceed_what_was_asked(out, ins, fprs):
+def test_rates_are_invariant_to_monotone_transforms(out, ins, fprs):
     score, member = np.r_[out, ins], np.r_[out * 0, ins * 0 + 1] == 1
     points = stats.tpr_at_fpr(score, member, fprs)
     assert np.all(points.realized_fpr_TxF <= fprs)
@@ -251,45 +254,43 @@ def test_rates_keep_under_monotone_transforms_and_never_exceed_what_was_asked(ou
         np.testing.assert_array_equal(
             other.threshold_TxF[finite], monotone(points.threshold_TxF[finite])
         )
-    # The other class called members, by the same scores: each pair is the other way round.
+    # Exchanging the classes reverses all pairs.
     swapped = stats.tpr_at_fpr(score, ~member, fprs)
     np.testing.assert_allclose(swapped.auc_T, 1 - points.auc_T, rtol=0, atol=1e-15)
 
 
 @pytest.mark.parametrize("gap", [0.0, 0.5, 1.3])
-def test_equal_variance_gaussians_in_closed_form(gap):
+def test_metrics_of_gaussians_in_closed_form(gap):
     n = 100_000
-    # Scores at the middles of n equal shares of probability: no sampling error, only rounding.
+    # Scores at the midpoints of n equal probabilities have no sampling error.
     noise = scipy.stats.norm.ppf((np.arange(n) + 0.5) / n)
     score, member = np.r_[noise, noise + gap], np.arange(2 * n) >= n
     fprs = np.array([1e-3, 0.01, 0.1, 0.5, 0.9])
-    want_tpr = scipy.stats.norm.cdf(gap + scipy.stats.norm.ppf(fprs))
+    expected_tpr = scipy.stats.norm.cdf(gap + scipy.stats.norm.ppf(fprs))
     exact = stats.tpr_at_fpr(score, member, fprs)
     np.testing.assert_allclose(exact.auc_T, scipy.stats.norm.cdf(gap / np.sqrt(2)), atol=1e-6)
-    np.testing.assert_allclose(exact.tpr_TxF[0], want_tpr, atol=3e-4)
-    np.testing.assert_allclose(exact.balanced_accuracy_TxF[0], (want_tpr + 1 - fprs) / 2, atol=2e-4)
+    np.testing.assert_allclose(exact.tpr_TxF[0], expected_tpr, atol=3e-4)
+    np.testing.assert_allclose(
+        exact.balanced_accuracy_TxF[0], (expected_tpr + 1 - fprs) / 2, atol=2e-4
+    )
     rng = np.random.default_rng(4)
     drawn = rng.normal(size=2 * n) + gap * member
     points = stats.tpr_at_fpr(drawn, member, fprs)
     np.testing.assert_allclose(points.auc_T, scipy.stats.norm.cdf(gap / np.sqrt(2)), atol=0.005)
-    np.testing.assert_allclose(points.tpr_TxF[0], want_tpr, atol=0.01)
+    np.testing.assert_allclose(points.tpr_TxF[0], expected_tpr, atol=0.01)
     far = stats.tpr_at_fpr(1e6 + 1e-3 * drawn, member, fprs)
     np.testing.assert_allclose(far.auc_T, points.auc_T, atol=1e-7)
 
 
-def test_clopper_pearson_is_offered_here_too():
-    assert stats.clopper_pearson is stats.clopper_pearson
-
-
-def test_bad_arguments():
+def test_invalid_arguments_raise():
     two = np.array([True, False])
-    for score, member, said in [
+    for score, member, message in [
         ([[1.0, 2.0]], np.array([True]), "shape"),
         ([[1.0, 2.0]], np.array([1, 0]), "booleans"),
         (np.zeros((1, 1, 2)), two, "shape"),
     ]:
         for metric in (stats.auc, lambda s, m: stats.tpr_at_fpr(s, m, 0.1)):
-            with pytest.raises(ValueError, match=said):
+            with pytest.raises(ValueError, match=message):
                 metric(score, member)
     with pytest.raises(ValueError, match="one target"):
         stats.roc_curve([[1.0, 2.0]], two)
