@@ -1,9 +1,9 @@
-"""Our statistics as works to be measured; the counterparts of those in `peers`.
+"""Runs of lm_mia's statistics for the measurements; `peers` has the corresponding runs of other libraries.
 
-Where a definition of theirs differs, the results hold, beside ours, our code under theirs
-("as_theirs"), so that agreement is a number; that part is not timed.
+If the definition of a peer differs, the results also contain those of lm_mia under that definition ("as_theirs"), so
+that the agreement can be computed; this part is not timed.
 
-N samples, M references, T targets, Z population samples; files as `synthetic.write` leaves them.
+Legend: N samples, M references, T targets, Z population samples. The files are those that `synthetic.write` writes.
 """
 
 import dataclasses
@@ -17,13 +17,13 @@ from fresh import Clock, Results
 from lm_mia import stats
 
 FPRS = (0.00001, 0.0001, 0.001, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.9)
-"""11 rates; which ones costs nothing."""
+"""11 false positive rates; their values do not affect the time."""
 METER_FPRS = (0.01, 0.001, 0.0)
-"""The rates that ml_privacy_meter reports."""
+"""The false positive rates that ml_privacy_meter reports."""
 
 
 def fit_and_score(clock: Clock, folder: Path) -> Results:
-    """Online LiRA of every target from the losses."""
+    """Computes online LiRA of each target from the losses."""
     target_TxN = synthetic.read(folder, "target_loss")
     reference_MxN, member_MxN = _references(folder)
     with clock:
@@ -34,7 +34,7 @@ def fit_and_score(clock: Clock, folder: Path) -> Results:
 
 
 def score(clock: Clock, folder: Path) -> Results:
-    """Online LiRA of every target from the Gaussians."""
+    """Computes online LiRA of each target from fitted Gaussians."""
     target_TxN = synthetic.read(folder, "target_loss")
     gaussians = stats.fit_gaussians(*_references(folder))
     with clock:
@@ -43,7 +43,7 @@ def score(clock: Clock, folder: Path) -> Results:
 
 
 def save_scores(clock: Clock, folder: Path) -> Results:
-    """Leaves score.npy and gaussians.npy in the folder for other works to start from."""
+    """Writes score.npy and gaussians.npy, which other runs read."""
     target_TxN = synthetic.read(folder, "target_loss")
     with clock:
         g = stats.fit_gaussians(*_references(folder))
@@ -55,7 +55,7 @@ def save_scores(clock: Clock, folder: Path) -> Results:
 
 
 def leave_one_out(clock: Clock, folder: Path) -> Results:
-    """LiRA of every reference against the others."""
+    """Computes LiRA of each reference against the others."""
     loss_MxN, member_MxN = _references(folder)
     with clock:
         score_MxN = stats.lira_leave_one_out(loss_MxN, member_MxN)
@@ -63,7 +63,7 @@ def leave_one_out(clock: Clock, folder: Path) -> Results:
 
 
 def rmia_online(clock: Clock, folder: Path) -> Results:
-    """RMIA of every target over all references, gamma = 1."""
+    """Computes RMIA of each target with all references and gamma = 1."""
     target_TxN, target_TxZ = (-loss for loss in _targets(folder))
     reference_MxN = -synthetic.read(folder, "reference_loss")
     reference_MxZ = -synthetic.read(folder, "population_reference")
@@ -73,12 +73,12 @@ def rmia_online(clock: Clock, folder: Path) -> Results:
 
 
 def rmia_offline(clock: Clock, folder: Path, *, a: float) -> Results:
-    """RMIA of every target over OUT references, gamma = 1."""
+    """Computes RMIA of each target with OUT references and gamma = 1."""
     target_TxN, target_TxZ = (-loss for loss in _targets(folder))
     loss_MxN, member_MxN = _references(folder)
     reference_MxN = -loss_MxN
     reference_MxZ = -synthetic.read(folder, "population_reference")
-    nobody_MxZ = np.zeros(reference_MxZ.shape, bool)
+    no_members_MxZ = np.zeros(reference_MxZ.shape, bool)
     with clock:
         score_TxN = stats.rmia(
             target_TxN,
@@ -86,11 +86,11 @@ def rmia_offline(clock: Clock, folder: Path, *, a: float) -> Results:
             target_TxZ,
             reference_MxZ,
             reference_member_MxN=member_MxN,
-            reference_member_MxZ=nobody_MxZ,
+            reference_member_MxZ=no_members_MxZ,
             offline=True,
             a=a,
         )
-    # Of z they average only the larger half of the probabilities.
+    # For z, ml_privacy_meter averages only the larger half of the probabilities.
     half = len(reference_MxZ) // 2
     theirs = stats.rmia(
         target_TxN,
@@ -98,7 +98,7 @@ def rmia_offline(clock: Clock, folder: Path, *, a: float) -> Results:
         target_TxZ,
         np.where(_rank(-reference_MxZ) < half, reference_MxZ, np.nan),
         reference_member_MxN=member_MxN,
-        reference_member_MxZ=nobody_MxZ,
+        reference_member_MxZ=no_members_MxZ,
         offline=True,
         a=a,
     )
@@ -106,7 +106,7 @@ def rmia_offline(clock: Clock, folder: Path, *, a: float) -> Results:
 
 
 def rates(clock: Clock, folder: Path, *, fprs: Sequence[float] = METER_FPRS) -> Results:
-    """AUC and TPR at rates of every target."""
+    """Computes the AUC of each target, and its TPR at some false positive rates."""
     score_TxN, member_N = synthetic.read(folder, "score"), synthetic.read(folder, "target_member")
     with clock:
         points = stats.tpr_at_fpr(score_TxN, member_N, fprs)
@@ -116,17 +116,17 @@ def rates(clock: Clock, folder: Path, *, fprs: Sequence[float] = METER_FPRS) -> 
 def intervals(
     clock: Clock, folder: Path, *, replicates: int, targets: int, fprs: Sequence[float] = FPRS
 ) -> Results:
-    """95 % bootstrap intervals of AUC and TPR of the first targets."""
+    """Computes 95 % bootstrap intervals of AUC and TPR of the first targets."""
     score_TxN = synthetic.read(folder, "score")[:targets]
     member_N = synthetic.read(folder, "target_member")
     with clock:
-        found = stats.bootstrap_intervals(score_TxN, member_N, fprs, replicates=replicates)
-    columns = [found.auc_T, found.auc_low_T, found.auc_high_T]
+        result = stats.bootstrap_intervals(score_TxN, member_N, fprs, replicates=replicates)
+    columns = [result.auc_T, result.auc_low_T, result.auc_high_T]
     return {"auc_low_high": np.column_stack(columns)}
 
 
 def _with_ddof_0(g: stats.LiraGaussians) -> stats.LiraGaussians:
-    """As PrivacyGuard's prepare_lira_data has them: ddof 0, and 1e-8 on the standard deviation."""
+    """Replaces variances as PrivacyGuard's prepare_lira_data computes them: ddof=0, plus 1e-8 on the STD."""
 
     def variance(var_N: np.ndarray, count_N: np.ndarray) -> np.ndarray:
         return (np.sqrt(var_N * (count_N - 1) / count_N) + 1e-8) ** 2
@@ -147,5 +147,5 @@ def _targets(folder: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _rank(loss_MxZ: np.ndarray) -> np.ndarray:
-    """From 0, the lowest loss of each column, on."""
+    """Ranks the losses of each column, from 0 for the lowest."""
     return np.argsort(np.argsort(loss_MxZ, axis=0, kind="stable"), axis=0)

@@ -202,7 +202,8 @@ def lira(
         online:  score = log N(loss; mean_in, var_in) - log N(loss; mean_out, var_out)
         offline: score = -log Phi((loss - mean_out) / sd_out)
 
-    Offline, a loss far below the OUT mean scores high. A target must not be among its references. The variance is one of:
+    Offline, a loss far below the OUT mean scores high. A target must not be among its references. The variance is one
+    of:
 
     - "per_sample": the variance of each sample's losses in each class. The score is NaN for a sample with fewer than 2
       IN or 2 OUT references, or with a variance of zero.
