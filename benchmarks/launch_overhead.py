@@ -1,6 +1,6 @@
 """What `launch local` adds to the training of tiny rows: wall time against the rows' own, cold and warm.
 
-    python benchmarks/launch_overhead.py DIR [--rows 64]
+    python benchmarks/launch_overhead.py DIR [--models 64]
 
 Runs the quickstart's rows (2 layers of 64, 192 steps, 2,048 samples) through `launch local`, a process a core, twice,
 into folders of their own: first with an empty cache of compiled code, then with the one that this left. The population
@@ -27,11 +27,11 @@ def main() -> None:
     """Prints a line a run."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("dir", type=Path)
-    parser.add_argument("--rows", type=int, default=64)
+    parser.add_argument("--models", type=int, default=64)
     known = parser.parse_args()
     config = str(ROOT / "configs" / "quickstart.py")
     overrides = [
-        f"--config.attack.references={known.rows - 16}",
+        f"--config.attack.references={known.models - 16}",
         "--config.attack.resample-references=0",
     ]
     cache = known.dir / "compiled"
@@ -42,7 +42,7 @@ def main() -> None:
     for name in ("cold", "warm"):
         folder = known.dir / name
         shutil.rmtree(folder, ignore_errors=True)
-        of = sweep.read(config, str(folder), overrides)
+        of = sweep.read_sweep(config, str(folder), overrides)
         if populations is None:
             corpus = jobs.command(of, [sys.executable], "corpus")
             subprocess.run(corpus, check=True, env=environment, capture_output=True)
@@ -57,11 +57,11 @@ def main() -> None:
         lines = (folder / "metrics.jsonl").read_text().splitlines()
         events = [json.loads(line) for line in lines]
         own_seconds = sum(
-            e["seconds"] for e in events if e["event"] in ("row_trained", "row_scored")
+            e["seconds"] for e in events if e["event"] in ("model_trained", "model_scored")
         )
         compiled = sum(e["seconds"] for e in events if e["event"] == "compiled")
         print(
-            f"{name}: {known.rows} rows on {len(slots)} cores: {wall_seconds:.1f} s of wall time, "
+            f"{name}: {known.models} rows on {len(slots)} cores: {wall_seconds:.1f} s of wall time, "
             f"{own_seconds:.1f} s of rows ({compiled:.1f} s to compile): "
             f"{wall_seconds * len(slots) / own_seconds:.3f}x",
             flush=True,

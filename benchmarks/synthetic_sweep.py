@@ -62,10 +62,10 @@ def write(folder: Path, entries: Sequence[SweepEntry], gain: float = 1.0) -> lis
         SweepRecipe(workdir, r.names[0], r.config, r.names, r.entries, r.overrides)
         for r in recipe_requests(entries, "synthetic")
     ]
-    sweeps.claim(Sweep("synthetic", workdir, (), tuple(tasks), entries[0][1].figures))
+    sweeps.claim_folders(Sweep("synthetic", workdir, (), tuple(tasks), entries[0][1].figures))
     for task in tasks:
         c = task.config
-        found = build.build_population(c.corpus, c.tokenizer, c.population, task.population)
+        found = build.build_population(c.corpus, c.tokenizer, c.population, task.population_dir)
         sweeps.record_population(task, found.sha256)
         store = open_store(c, task.folder)
         store.create_or_extend(
@@ -84,8 +84,8 @@ def write(folder: Path, entries: Sequence[SweepEntry], gain: float = 1.0) -> lis
 
 def attacked(tasks: Sequence[SweepRecipe], figures: Sequence[str]) -> None:
     """The attack stage of all recipes, for these figures."""
-    made = [(task, open_population(task.population, verify=False)) for task in tasks]
-    wanted = pipeline.requested(made, page.figure_needs(figures))
+    made = [(task, open_population(task.population_dir, verify=False)) for task in tasks]
+    wanted = pipeline.requested_attacks(made, page.figure_needs(figures))
     silent: Any = lambda *_: None  # noqa: E731
     for task, population in made:
         pipeline.attack(task, population, wanted[task.name], silent, silent)
@@ -111,7 +111,7 @@ def _noise(row: ModelSeeds, purpose: str, n: int) -> np.ndarray:
 def _log(task: SweepRecipe, row: ModelSeeds) -> None:
     """What training says of a row, as far as figures read it."""
     c, total = task.config, config.total_steps(task.config)
-    about = {"recipe": task.name, "row": str(row), "role": row.role, "steps": total}
+    about = {"recipe": task.name, "model": str(row), "role": row.role, "steps": total}
     size = 12 * c.model.layers * c.model.width**2
     for i in range(1, c.train.validations + 1):
         step = -(-i * total // c.train.validations)

@@ -72,8 +72,10 @@ class Cost:
 def cost(figure: str, setting: str) -> Cost:
     """The cost of a figure of `MODULES`; of "scaling", which compares all recipes, the cost of all figures together."""
     argument = setting if figure == "scaling" else f"{figure},{setting}"
-    tasks = sweep.read(f"strongmia:{argument}", None, ()).recipes
-    planned = [plan.recipe_cost(t, plan.assumed(t.config.population.length_tokens)) for t in tasks]
+    tasks = sweep.read_sweep(f"strongmia:{argument}", None, ()).recipes
+    planned = [
+        plan.recipe_cost(t, plan.assumed_lengths(t.config.population.length_tokens)) for t in tasks
+    ]
     return Cost(
         names=tuple(c.name for _, c in load.load_sweep(f"strongmia:{argument}")),
         recipes=len(planned),

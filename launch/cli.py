@@ -24,7 +24,7 @@ VERBS = {
     "worker": "like local, but prints log lines; for many machines that share a workdir",
     "status": "show models that are done, running, failed and missing, and the time left",
     "corpus": "only build the populations",
-    "rows": "run one job; the engines start this command",
+    "make-models": "run one job; the engines start this command",
 }
 
 _SIZED = ("plan", "slurm", "jobset")  # verbs that divide the models into jobs
@@ -54,15 +54,15 @@ def _act(argv: list[str], prog: str) -> int:
     verb = argv[0]
     wrong: list[str] = []
     known, overrides = _of_verb(verb, prog).parse_flags(argv[1:], wrong)
-    sweep = sweeps.from_flags(known, overrides, wrong, needs_workdir=verb != "plan")
+    sweep = sweeps.sweep_from_flags(known, overrides, wrong, needs_workdir=verb != "plan")
     if verb == "status" and known.watch and (known.json or known.verify):
         wrong.append("--watch: cannot be combined with --json or --verify; leave it out")
-    if verb == "rows" and known.workers < 0:
+    if verb == "make-models" and known.workers < 0:
         wrong.append(
             f"--workers={known.workers}: must be 0 or larger; 0 takes the number from the config"
         )
     of_engine = collect_errors(wrong, lambda: _options(verb, known))
-    sizes = collect_errors(wrong, lambda: jobs.sizes(known)) if verb in _SIZED else None
+    sizes = collect_errors(wrong, lambda: jobs.parse_sizes(known)) if verb in _SIZED else None
     if wrong or sweep is None:
         raise UserError("\n".join(wrong))
     return _run(verb, known, sweep, sizes, of_engine)
@@ -73,40 +73,40 @@ def _options(verb: str, known: argparse.Namespace) -> Any:
     if verb == "slurm":
         from launch import slurm
 
-        return slurm.slurm(known)
+        return slurm.parse_options(known)
     if verb == "jobset":
         from launch import kubernetes
 
-        return kubernetes.pods(known)
+        return kubernetes.parse_options(known)
     return None
 
 
 def _run(verb: str, known: argparse.Namespace, sweep: Sweep, sizes: Any, of: Any) -> int:
     # imported here, so that plans and error messages appear at once
     if verb == "plan":
-        jobs.show(sweep, sizes, as_json=known.json, look=known.workdir is not None)
+        jobs.print_plan(sweep, sizes, as_json=known.json, look=known.workdir is not None)
         return 0
     if verb == "status":
         from launch import status
 
-        status.show(sweep, as_json=known.json, watch=known.watch, verify=known.verify)
+        status.print_status(sweep, as_json=known.json, watch=known.watch, verify=known.verify)
         return 0
     if verb in ("local", "worker"):
         from launch import local
 
         return local.run(sweep) if verb == "local" else local.worker(sweep)
-    if verb == "rows":
+    if verb == "make-models":
         from launch import model_block
 
         task = jobs.find_recipe(sweep, known.recipe, known.recipe_hash)
-        return model_block.run(sweep, task, known.rows, known.job, known.log, known.workers)
+        return model_block.run(sweep, task, known.models, known.job, known.log, known.workers)
     from launch import kubernetes, slurm
 
     if verb == "corpus":
-        return jobs.corpus(sweep)
+        return jobs.build_corpus(sweep)
     if verb == "slurm":
-        return slurm.slurm_scripts(sweep, sizes, of, known.submit)
-    return kubernetes.jobsets(sweep, sizes, of, Path(known.output))
+        return slurm.write_scripts(sweep, sizes, of, known.submit)
+    return kubernetes.write_jobsets(sweep, sizes, of, Path(known.output))
 
 
 def _top(prog: str) -> argparse.ArgumentParser:
@@ -137,14 +137,14 @@ def _of_verb(verb: str, prog: str) -> load.Parser:
         )
         verify = "read every score, and list missing and corrupt files"
         parser.add_argument("--verify", action="store_true", help=verify)
-    if verb == "rows":
+    if verb == "make-models":
         parser.add_argument(
             "--recipe", required=True, metavar="NAME", help="name of a recipe of the sweep"
         )
         digest = "hash of the recipe when the job was written; the job refuses to run if the config has changed since"
         parser.add_argument("--recipe-hash", default="", metavar="HEX", help=digest)
         parser.add_argument(
-            "--rows", required=True, metavar="BEGIN:END", help="range of models of the recipe"
+            "--models", required=True, metavar="BEGIN:END", help="range of models of the recipe"
         )
         parser.add_argument(
             "--job", default="", metavar="NAME", help="name of the job, shown by status"
@@ -155,16 +155,16 @@ def _of_verb(verb: str, prog: str) -> load.Parser:
         workers = "number of worker processes (default: as the config sets)"
         parser.add_argument("--workers", type=int, default=0, metavar="N", help=workers)
     if verb in _SIZED:
-        jobs.flags(parser)
+        jobs.add_flags(parser)
     if verb == "slurm":
         from launch import slurm
 
-        slurm.flags(parser)
+        slurm.add_flags(parser)
         parser.add_argument("--submit", action="store_true", help="submit the scripts with sbatch")
     if verb == "jobset":
         from launch import kubernetes
 
-        kubernetes.flags(parser)
+        kubernetes.add_flags(parser)
         output = "folder for the manifests (default: jobset)"
         parser.add_argument("--output", metavar="DIR", default="jobset", help=output)
     return parser

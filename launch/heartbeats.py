@@ -59,19 +59,19 @@ class Running:
 
     def __init__(self, recipe: Path, by: WorkerInfo):
         self._path = recipe / "running" / f"{_file_name(by.job)}.json"
-        self._record: dict[str, Any] = {**dataclasses.asdict(by), "since": now(), "rows": {}}
+        self._record: dict[str, Any] = {**dataclasses.asdict(by), "since": now(), "models": {}}
         self._changing = threading.Lock()
 
     def begin(self, row: str) -> None:
         """A row is being worked on from now."""
         with self._changing:
-            self._record["rows"][row] = now()
+            self._record["models"][row] = now()
             self._write()
 
     def end(self, row: str) -> None:
         """It is no more."""
         with self._changing:
-            if self._record["rows"].pop(row, None):
+            if self._record["models"].pop(row, None):
                 self._write()
 
     def _write(self) -> None:
@@ -106,12 +106,12 @@ class Running:
             self._path.unlink(missing_ok=True)
 
 
-def running(recipe: Path) -> Iterator[tuple[Path, dict[str, Any], float]]:
+def running_jobs(recipe: Path) -> Iterator[tuple[Path, dict[str, Any], float]]:
     """(file, record, when it was touched, in seconds since 1970) of every job that is at work or vanished."""
     for path in sorted(recipe.glob("running/*.json")):
         with contextlib.suppress(OSError):
-            record = _record(path.read_bytes(), (*_BY, "since", "rows"))
-            if record is not None and isinstance(record["rows"], dict):
+            record = _record(path.read_bytes(), (*_BY, "since", "models"))
+            if record is not None and isinstance(record["models"], dict):
                 yield path, record, path.stat().st_mtime
 
 
@@ -134,7 +134,7 @@ def reap(recipe: Path, job: str, unfinished: set[str]) -> list[str]:
       Lines that say what was found.
     """
     said, now_seconds = [], _time_there(recipe / "running")
-    for path, record, touched_seconds in list(running(recipe)):
+    for path, record, touched_seconds in list(running_jobs(recipe)):
         if record["job"] != job and abs(now_seconds - touched_seconds) < LOST_SECONDS:
             continue
         grave = path.with_suffix(f".{os.getpid()}.lost")
@@ -144,15 +144,15 @@ def reap(recipe: Path, job: str, unfinished: set[str]) -> list[str]:
             continue
         by = WorkerInfo(**{name: record[name] for name in _BY})
         reason = "its job vanished (killed, out of memory, or the machine lost?)"
-        for row in record["rows"]:
+        for row in record["models"]:
             if row in unfinished:
-                failed(recipe, row, reason, by)
+                record_failure(recipe, row, reason, by)
                 said.append(f"{row}: {reason}: job {by.job} on {by.host}")
         grave.unlink()
     return said
 
 
-def failed(recipe: Path, row: str, reason: str, by: WorkerInfo) -> None:
+def record_failure(recipe: Path, row: str, reason: str, by: WorkerInfo) -> None:
     """Writes down that a row failed, and why: the last line of a traceback says it best."""
     path = _failures(recipe, row)
     path.parent.mkdir(exist_ok=True)
@@ -180,7 +180,7 @@ def _record(text: bytes, names: Sequence[str]) -> dict[str, Any] | None:
     return record if isinstance(record, dict) and record.keys() >= set(names) else None
 
 
-def set_aside(recipe: Path, row: subsets.ModelSeeds | str) -> bool:
+def is_set_aside(recipe: Path, row: subsets.ModelSeeds | str) -> bool:
     """Whether a row failed three times in a row without getting further than the same checkpoint."""
     last = [f["saved_step"] for f in failures(recipe, row)[-MOST_FAILURES:]]
     return len(last) == MOST_FAILURES and len(set(last)) == 1

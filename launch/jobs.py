@@ -25,16 +25,16 @@ from lm_mia.run.sweep import Sweep, SweepRecipe
 from lm_mia.run.workdir import Workdir
 
 
-def missing(task: SweepRecipe) -> list[int]:
+def missing_indices(task: SweepRecipe) -> list[int]:
     """Returns the numbers of the models to be made: those that are neither present, nor diverged, nor set aside."""
     rows, recipe = task.models, task.folder
     if not recipe.exists():
         return list(range(len(rows)))
     from lm_mia.run import inventory  # imported here: tensorstore takes half a second
 
-    left = set(inventory.missing("run", task.config, recipe, rows))
+    left = set(inventory.missing_models("run", task.config, recipe, rows))
     return [
-        i for i, row in enumerate(rows) if row in left and not heartbeats.set_aside(recipe, row)
+        i for i, row in enumerate(rows) if row in left and not heartbeats.is_set_aside(recipe, row)
     ]
 
 
@@ -45,12 +45,12 @@ def command(sweep: Sweep, python: Sequence[str], verb: str, *more: str) -> list[
 
 
 def job_command(sweep: Sweep, python: Sequence[str], task: SweepRecipe, *more: str) -> list[str]:
-    """Returns the arguments of a job that makes models of a recipe; `more` selects the models with ``--rows``."""
+    """Returns the arguments of a job that makes models of a recipe; `more` selects the models with ``--models``."""
     which = f"--recipe={task.name}", f"--recipe-hash={recipe_hash(task.config)}"
-    return command(sweep, python, "rows", *which, *more)
+    return command(sweep, python, "make-models", *which, *more)
 
 
-def absolute(sweep: Sweep) -> Sweep:
+def with_absolute_paths(sweep: Sweep) -> Sweep:
     """Returns the same sweep with absolute paths, so that processes may start in any folder."""
     workdir = Workdir(Path(os.path.abspath(sweep.workdir.path)))
     tasks = tuple(dataclasses.replace(task, workdir=workdir) for task in sweep.recipes)
@@ -90,30 +90,30 @@ def find_recipe(sweep: Sweep, name: str, expected_hash: str = "") -> SweepRecipe
     return found[0]
 
 
-def blocks(missing: Sequence[int], rows_per_job: int) -> list[int]:
+def blocks(missing: Sequence[int], models_per_job: int) -> list[int]:
     """Returns the numbers of the blocks that contain missing models; block k has models k n to (k + 1) n - 1."""
-    return sorted({i // rows_per_job for i in missing})
+    return sorted({i // models_per_job for i in missing})
 
 
-def slice_of(block: int, rows_per_job: int, rows: int) -> str:
-    """Returns the range of models of a block, in the form that ``--rows`` takes."""
-    return f"{block * rows_per_job}:{min((block + 1) * rows_per_job, rows)}"
+def block_range(block: int, models_per_job: int, rows: int) -> str:
+    """Returns the range of models of a block, in the form that ``--models`` takes."""
+    return f"{block * models_per_job}:{min((block + 1) * models_per_job, rows)}"
 
 
 def selected_models(said: str, task: SweepRecipe) -> list[subsets.ModelSeeds]:
-    """Returns the models that ``--rows=BEGIN:END`` selects; raises UserError if the range is invalid."""
+    """Returns the models that ``--models=BEGIN:END`` selects; raises UserError if the range is invalid."""
     rows = task.models
     found = re.fullmatch(r"(\d+):(\d+)", said)
     begin, end = map(int, found.groups()) if found else (0, 0)
     if not begin < end <= len(rows):
         raise UserError(
-            f"--rows={said}: must be BEGIN:END, where END is exclusive, within the {len(rows)} models; try "
-            f"--rows=0:{len(rows)}"
+            f"--models={said}: must be BEGIN:END, where END is exclusive, within the {len(rows)} models; try "
+            f"--models=0:{len(rows)}"
         )
     return rows[begin:end]
 
 
-def as_json(task: SweepRecipe) -> dict[str, Any]:
+def recipe_as_json(task: SweepRecipe) -> dict[str, Any]:
     """Returns the fields that describe a task in JSON output."""
     return {
         "recipe": task.name,
@@ -136,42 +136,44 @@ class JobSizes:
     """Mean length after truncation; None: measured, or that of C4."""
 
 
-def flags(parser: argparse.ArgumentParser) -> None:
+def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags that `sizes` reads."""
     group = parser.add_argument_group("size of jobs")
-    group.add_argument("--rows-per-job", type=int, default=0, metavar="N", help="instead of hours")
+    group.add_argument(
+        "--models-per-job", type=int, default=0, metavar="N", help="instead of hours"
+    )
     group.add_argument(
         "--job-hours", type=float, default=4.0, metavar="H", help="about this long; 4"
     )
-    plan.cost_flags(group)
+    plan.add_cost_flags(group)
 
 
-def sizes(known: argparse.Namespace) -> JobSizes:
+def parse_sizes(known: argparse.Namespace) -> JobSizes:
     """Returns the values of the flags; raises UserError with one line for each invalid flag."""
     wrong, chip = [], None
     try:
-        chip = plan.chip_of(known.device, known.mfu)
+        chip = plan.parse_chip(known.device, known.mfu)
     except UserError as error:
         wrong.append(str(error))
-    if known.rows_per_job < 0:
+    if known.models_per_job < 0:
         wrong.append(
-            f"--rows-per-job={known.rows_per_job}: must be 1 or larger, or 0 to use --job-hours"
+            f"--models-per-job={known.models_per_job}: must be 1 or larger, or 0 to use --job-hours"
         )
     if not (0 < known.job_hours < math.inf):
         wrong.append(f"--job-hours={known.job_hours:g}: must be above 0; try --job-hours=4")
     if wrong or chip is None:
         raise UserError("\n".join(wrong))
-    return JobSizes(chip, known.rows_per_job, known.job_hours, known.tokens_per_sample)
+    return JobSizes(chip, known.models_per_job, known.job_hours, known.tokens_per_sample)
 
 
-def cost(task: SweepRecipe, of: JobSizes, look: bool = True) -> RecipeCost:
+def recipe_cost(task: SweepRecipe, of: JobSizes, look: bool = True) -> RecipeCost:
     """Returns the cost of a task; with `look`, present models and sample lengths are read from the workdir."""
     if look:
         return plan.recipe_cost(
-            task, plan.lengths_of(task, of.tokens_per_sample), plan.present(task)
+            task, plan.sample_lengths(task, of.tokens_per_sample), plan.count_present(task)
         )
     length_tokens = task.config.population.length_tokens
-    return plan.recipe_cost(task, plan.assumed(length_tokens, of.tokens_per_sample))
+    return plan.recipe_cost(task, plan.assumed_lengths(length_tokens, of.tokens_per_sample))
 
 
 def model_hours(found: RecipeCost, of: JobSizes) -> float:
@@ -189,7 +191,7 @@ def models_per_job(found: RecipeCost, of: JobSizes, chips: int, sharding: str) -
 
 
 @dataclasses.dataclass(frozen=True)
-class Jobs:
+class RecipeJobs:
     """The jobs of a task."""
 
     task: SweepRecipe
@@ -201,12 +203,12 @@ class Jobs:
     missing: int
     """Number of missing models."""
 
-    def slices(self) -> list[str]:
-        """Returns the range of models of each job, in the form that ``--rows`` takes."""
-        return [slice_of(b, self.models_per_job, self.cost.models) for b in self.blocks]
+    def ranges(self) -> list[str]:
+        """Returns the range of models of each job, in the form that ``--models`` takes."""
+        return [block_range(b, self.models_per_job, self.cost.models) for b in self.blocks]
 
 
-def jobs(of: Sweep, sizes: JobSizes, chips: int = 1, look: bool = True) -> list[Jobs]:
+def plan_jobs(of: Sweep, sizes: JobSizes, chips: int = 1, look: bool = True) -> list[RecipeJobs]:
     """Returns the jobs of every recipe of a sweep.
 
     Args:
@@ -221,17 +223,17 @@ def jobs(of: Sweep, sizes: JobSizes, chips: int = 1, look: bool = True) -> list[
     plan.check_tokens(sizes.tokens_per_sample, of)
     found = []
     for task in of.recipes:
-        left = missing(task) if look else list(range(len(task.models)))
-        recipe_cost = cost(task, sizes, look)
-        size = models_per_job(recipe_cost, sizes, chips, task.config.compute.sharding)
+        left = missing_indices(task) if look else list(range(len(task.models)))
+        cost = recipe_cost(task, sizes, look)
+        size = models_per_job(cost, sizes, chips, task.config.compute.sharding)
         job_blocks = tuple(blocks(left, size))
-        found.append(Jobs(task, recipe_cost, size, job_blocks, len(left)))
+        found.append(RecipeJobs(task, cost, size, job_blocks, len(left)))
     return found
 
 
-def show(of: Sweep, sizes: JobSizes, *, as_json: bool, look: bool) -> None:
+def print_plan(of: Sweep, sizes: JobSizes, *, as_json: bool, look: bool) -> None:
     """Prints the cost of a sweep, as `lm-mia plan` does, and its jobs, as tables or as JSON; writes no files."""
-    found = jobs(of, sizes, look=look)
+    found = plan_jobs(of, sizes, look=look)
     costs = [j.cost for j in found]
     numbers = [_numbers(j, sizes) for j in found]
     total = {name: sum(n[name] for n in numbers) for name in _SUMMED}
@@ -256,16 +258,16 @@ def show(of: Sweep, sizes: JobSizes, *, as_json: bool, look: bool) -> None:
     for j, n in zip(found, numbers, strict=True):
         table.add_row(
             Text(j.task.name),  # a plain string would be read as markup
-            f"{n['missing_rows']:,}",
+            f"{n['missing_models']:,}",
             f"{n['jobs']:,}",
-            f"{n['rows_per_job']:,}",
-            plan.three_digits(n["job_hours"]),
-            plan.three_digits(n["missing_chip_hours"]),
+            f"{n['models_per_job']:,}",
+            plan.format_number(n["job_hours"]),
+            plan.format_number(n["missing_chip_hours"]),
         )
     if len(found) > 1:
         table.add_section()
-        left = plan.three_digits(total["missing_chip_hours"])
-        table.add_row("total", f"{total['missing_rows']:,}", f"{total['jobs']:,}", "", "", left)
+        left = plan.format_number(total["missing_chip_hours"])
+        table.add_row("total", f"{total['missing_models']:,}", f"{total['jobs']:,}", "", "", left)
     notes = [
         "jobs    with one chip each; slurm and jobset need fewer jobs if a job has several chips"
     ]
@@ -278,34 +280,34 @@ def show(of: Sweep, sizes: JobSizes, *, as_json: bool, look: bool) -> None:
     plan.print_table(table, notes)
 
 
-_SUMMED = ("missing_rows", "jobs", "missing_chip_hours")
+_SUMMED = ("missing_models", "jobs", "missing_chip_hours")
 
 
-def _numbers(j: Jobs, sizes: JobSizes) -> dict[str, Any]:
+def _numbers(j: RecipeJobs, sizes: JobSizes) -> dict[str, Any]:
     """Returns the fields that describe jobs in JSON output, with units in their names."""
     hours = model_hours(j.cost, sizes)
     return {
-        "missing_rows": j.missing,
+        "missing_models": j.missing,
         "jobs": len(j.blocks),
-        "rows_per_job": j.models_per_job,
+        "models_per_job": j.models_per_job,
         "job_hours": hours * j.models_per_job,
         "missing_chip_hours": hours * j.missing,
     }
 
 
-def corpus(of: Sweep) -> int:
+def build_corpus(of: Sweep) -> int:
     """Builds the missing populations of a sweep."""
     # imported here: the score store takes half a second to load, and a plan does not need it
     from lm_mia.run import pipeline, progress
 
     with progress.display(overall=False) as display:
-        _, made = pipeline.populations(of, display)
-        for path, found in {task.population: found for task, found in made}.items():
+        _, made = pipeline.build_populations(of, display)
+        for path, found in {task.population_dir: found for task, found in made}.items():
             display.say(f"{path}: {len(found)} samples, sha256 {found.sha256}")
     return 0
 
 
-def span_problems(found: Sequence[Jobs], machines: int, said: str) -> list[str]:
+def multi_machine_problems(found: Sequence[RecipeJobs], machines: int, said: str) -> list[str]:
     """Returns one line if jobs have several machines, but some recipes have models that cannot span machines."""
     names = [j.task.name for j in found if j.task.config.compute.sharding == "none"]
     if machines == 1 or not names:

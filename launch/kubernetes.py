@@ -19,7 +19,7 @@ from typing import Any, Literal
 import yaml
 
 from launch import jobs, status
-from launch.jobs import JobSizes, span_problems
+from launch.jobs import JobSizes, multi_machine_problems
 from lm_mia.atomic import write_atomically
 from lm_mia.config import load
 from lm_mia.config.recipe import recipe_hash
@@ -27,7 +27,7 @@ from lm_mia.errors import UserError
 from lm_mia.run.sweep import Sweep
 
 _JOB = "job"  # the only replicated job of a JobSet
-_CONTAINER = "rows"
+_CONTAINER = "models"
 _PORT = 8476  # of JAX's coordinator
 _KEPT_SECONDS = 86400  # that a JobSet, and its output, can be looked at when it has ended
 _DISRUPTED = {"type": "DisruptionTarget", "status": "True"}
@@ -75,7 +75,7 @@ _LEAST = {"chips_per_host": 1, "gpus": 0, "nodes": 1, "restarts": 0, "grace_seco
 
 
 @dataclasses.dataclass(frozen=True)
-class Pods:
+class PodOptions:
     """What the pods of a job are like; what is empty is left to the cluster."""
 
     image: str
@@ -119,18 +119,20 @@ class Pods:
         return self.hosts * (self.chips_per_host if self.tpu_type else self.gpus)
 
 
-def flags(parser: argparse.ArgumentParser) -> None:
+def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds what `pods` reads."""
-    group, default = parser.add_argument_group("Kubernetes"), Pods("")
+    group, default = parser.add_argument_group("Kubernetes"), PodOptions("")
     for name, (metavar, what) in _FLAGS.items():
         value = getattr(default, name)
         told = f"{what}; {value}" if value else what
         group.add_argument(_flag(name), type=type(value), default=value, metavar=metavar, help=told)
 
 
-def pods(known: argparse.Namespace) -> Pods:
+def parse_options(known: argparse.Namespace) -> PodOptions:
     """What the flags say; UserError with a line for each that is wrong."""
-    of = Pods(**{field.name: getattr(known, field.name) for field in dataclasses.fields(Pods)})
+    of = PodOptions(
+        **{field.name: getattr(known, field.name) for field in dataclasses.fields(PodOptions)}
+    )
     wrong = []
     for name, example in (("image", "IMAGE"), ("claim", "NAME"), ("mount", "/data")):
         if not getattr(of, name):
@@ -147,7 +149,7 @@ def pods(known: argparse.Namespace) -> Pods:
     return of
 
 
-def name_of(name: str, pods: Pods) -> str:
+def jobset_name(name: str, pods: PodOptions) -> str:
     """What a job of such a name is called in the cluster: the same, if its pods can be called by it.
 
     Else it is made of small letters, digits and ``-``, cut short, and ends with a hash of the name, unlike any other.
@@ -161,15 +163,15 @@ def name_of(name: str, pods: Pods) -> str:
     return f"{words[: longest - 9].rstrip('-')}-{digest}"
 
 
-def logs(name: str, pods: Pods) -> str:
+def log_command(name: str, pods: PodOptions) -> str:
     """The command that prints what a job of such a name says."""
     where = f"--namespace={pods.namespace} " if pods.namespace else ""
-    which = f"--selector=jobset.sigs.k8s.io/jobset-name={name_of(name, pods)}"
+    which = f"--selector=jobset.sigs.k8s.io/jobset-name={jobset_name(name, pods)}"
     return f"kubectl logs {where}{which} --prefix --tail=-1"
 
 
 def manifest(
-    name: str, command: Sequence[str], pods: Pods, labels: Mapping[str, str]
+    name: str, command: Sequence[str], pods: PodOptions, labels: Mapping[str, str]
 ) -> dict[str, Any]:
     """The JobSet of a job.
 
@@ -179,7 +181,7 @@ def manifest(
       pods: what they are like.
       labels: of the JobSet and its pods, to find them by, as Kubernetes takes them.
     """
-    called = name_of(name, pods)
+    called = jobset_name(name, pods)
     queue = {"kueue.x-k8s.io/queue-name": pods.queue} if pods.queue else {}
     metadata: dict[str, Any] = {"name": called}
     if pods.namespace:
@@ -235,7 +237,7 @@ class _Dumper(yaml.SafeDumper):
 _Dumper.add_representer(str, _Dumper.represent_str)
 
 
-def _pod(called: str, command: Sequence[str], pods: Pods) -> dict[str, Any]:
+def _pod(called: str, command: Sequence[str], pods: PodOptions) -> dict[str, Any]:
     if pods.accelerator == "tpu":
         resource, chips = "google.com/tpu", pods.chips_per_host
         nodes = {"cloud.google.com/gke-tpu-accelerator": pods.tpu_type}
@@ -271,7 +273,7 @@ def _processes(called: str, hosts: int) -> list[dict[str, Any]]:
     ]
 
 
-def _wrong_accelerator(of: Pods) -> Iterator[str]:
+def _wrong_accelerator(of: PodOptions) -> Iterator[str]:
     tpu, gpu = of.tpu_type or of.topology, of.gpus > 0 or of.gpu_type
     if tpu and gpu:
         yield "--tpu-type, --topology, --gpus, --gpu-type: a job has TPUs or GPUs; leave out either"
@@ -300,7 +302,7 @@ def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def jobsets(of: Sweep, sizes: JobSizes, asked: Pods, output: Path) -> int:
+def write_jobsets(of: Sweep, sizes: JobSizes, asked: PodOptions, output: Path) -> int:
     """Writes the JobSets of all jobs with missing models, one file per recipe, for `kubectl apply`.
 
     Args:
@@ -313,8 +315,8 @@ def jobsets(of: Sweep, sizes: JobSizes, asked: Pods, output: Path) -> int:
       UserError: if a job has several hosts but its models do not span them, or if the folder is not on the volume;
         nothing is written then.
     """
-    found = [j for j in jobs.jobs(of, sizes, asked.chips) if j.blocks]
-    wrong = span_problems(found, asked.hosts, f"a job has {asked.hosts} hosts")
+    found = [j for j in jobs.plan_jobs(of, sizes, asked.chips) if j.blocks]
+    wrong = multi_machine_problems(found, asked.hosts, f"a job has {asked.hosts} hosts")
     folder = of.workdir.path
     if not Path(os.path.normpath(folder)).is_relative_to(asked.mount):
         wrong.append(
@@ -333,17 +335,17 @@ def jobsets(of: Sweep, sizes: JobSizes, asked: Pods, output: Path) -> int:
     for j in found:
         digest = recipe_hash(j.task.config)
         manifests = []
-        for block, said in zip(j.blocks, j.slices(), strict=True):
+        for block, said in zip(j.blocks, j.ranges(), strict=True):
             # The recipe's name comes last, where `name_of` truncates it if it is too long. It is needed, since recipes
             # that differ only in their score points have the same hash.
             name = f"lm-mia-{digest}-{said.replace(':', '-')}-{j.task.name}"
-            about = f"--rows={said}", f"--job={name}", f"--log={logs(name, asked)}"
+            about = f"--models={said}", f"--job={name}", f"--log={log_command(name, asked)}"
             labels = {"lm-mia/recipe": digest, "lm-mia/block": str(block)}
             command = jobs.job_command(of, ["python"], j.task, *about)
             manifests.append(manifest(name, command, asked, labels))
         texts[output / f"{j.task.name}.yaml"] = dump(manifests)
     if not texts:
-        return status.summary(of)
+        return status.print_summary(of)
     output.mkdir(parents=True, exist_ok=True)
     for path, text in texts.items():
         write_atomically(path, text)

@@ -86,16 +86,16 @@ def run(of: Sweep) -> int:
       SystemExit: when this process was stopped, after the jobs have saved.
     """
     of, slots = _prepare(of)
-    with status.view(of) as refresh:
+    with status.live_view(of) as refresh:
         _work(of, slots, lambda line: None, refresh)
-    return status.summary(of)
+    return status.print_summary(of)
 
 
 def worker(of: Sweep) -> int:
     """Like `run`, but prints a line when a job starts or dies, and when it begins to wait for other machines."""
     of, slots = _prepare(of)
     _work(of, slots, _say, lambda: None)
-    return status.summary(of)
+    return status.print_summary(of)
 
 
 def _prepare(of: Sweep) -> tuple[Sweep, list[_Slot]]:
@@ -103,14 +103,14 @@ def _prepare(of: Sweep) -> tuple[Sweep, list[_Slot]]:
     sharding = of.recipes[0].config.compute.sharding
     if any(t.config.compute.sharding != sharding for t in of.recipes):
         raise UserError(
-            "compute.sharding: must be the same in all entries of a sweep, since devices are assigned once; launch "
-            "the entries one after another"
+            "compute.sharding: must be the same in all entries of a sweep, since devices are assigned to jobs once; "
+            "launch the entries one after another"
         )
     with progress.display(overall=False) as display:
-        of, _ = pipeline.populations(of, display)
+        of, _ = pipeline.build_populations(of, display)
     workers = max(t.config.train.workers for t in of.recipes)
     _, environments = devices.environments(workers, sharding)
-    by = model_block.who("", "").job
+    by = model_block.this_worker("", "").job
     logs = of.workdir.path / "logs"
     return of, [_Slot(i, e, logs / f"{by}-{i}.log") for i, e in enumerate(environments)]
 
@@ -126,7 +126,7 @@ def _work(
             for slot in slots:
                 if slot.process is not None and slot.process.poll() is not None:
                     _ended(slot, not_before, say)
-            missing = {task.name: jobs.missing(task) for task in of.recipes}
+            missing = {task.name: jobs.missing_indices(task) for task in of.recipes}
             if not any(missing.values()):
                 return
             for slot in slots:
@@ -169,9 +169,9 @@ def _begin(
         if len(numbers) <= ours or time.monotonic() < not_before.get(task.name, 0):
             continue
         rows = task.models
-        if all(inventory.locked(task.folder, rows[i]) for i in numbers):
+        if all(inventory.is_locked(task.folder, rows[i]) for i in numbers):
             continue  # a job would only load JAX and end
-        about = f"--rows=0:{len(rows)}", f"--job={slot.log.stem}", f"--log={slot.log}"
+        about = f"--models=0:{len(rows)}", f"--job={slot.log.stem}", f"--log={slot.log}"
         command = jobs.job_command(of, [sys.executable], task, *about, "--workers=1")
         slot.task, slot.missing = task, len(numbers)
         slot.process = start(command, slot.log, slot.environment)
@@ -185,7 +185,7 @@ def _ended(slot: _Slot, not_before: dict[str, float], say: Callable[[str], None]
     assert slot.task is not None
     code, task, log = slot.process.returncode, slot.task, slot.log
     slot.process = slot.task = None
-    progressed = len(jobs.missing(task)) < slot.missing
+    progressed = len(jobs.missing_indices(task)) < slot.missing
     if code == 2:
         raise UserError(f"{_last_line(log)}\n({log} has more)")
     died = code not in (0, heartbeats.GIVEN_UP)

@@ -33,7 +33,7 @@ AGAIN = 200
 def run(
     sweep: Sweep, task: SweepRecipe, said: str, name: str = "", log: str = "", workers: int = 0
 ) -> int:
-    """Makes the models that ``--rows`` names.
+    """Makes the models that ``--models`` names.
 
     Args:
       sweep: the recipes of the command.
@@ -52,9 +52,9 @@ def run(
     """
     rows = jobs.selected_models(said, task)
     trackers.check(task.config.train.trackers)
-    by = who(name, log)
+    by = this_worker(name, log)
     with progress.display(overall=False) as display:
-        _, made = pipeline.populations(dataclasses.replace(sweep, recipes=(task,)), display)
+        _, made = pipeline.build_populations(dataclasses.replace(sweep, recipes=(task,)), display)
         [(task, found)] = made
         if workers:
             # Only after config.json of the recipe was written, which keeps the number that the user requested.
@@ -62,7 +62,7 @@ def run(
             task = dataclasses.replace(task, config=dataclasses.replace(task.config, train=train))
         c, recipe = task.config, task.folder
         about = {"job": by.job, "host": by.host, "version": by.version}
-        missing = inventory.missing("run", c, recipe, rows)
+        missing = inventory.missing_models("run", c, recipe, rows)
         for line in heartbeats.reap(recipe, by.job, {str(row) for row in missing}):
             display.say(line)
         state = heartbeats.Running(recipe, by)
@@ -71,7 +71,13 @@ def run(
                 watch = _Watch(state, recipe, by)
                 try:
                     pipeline.make_models(
-                        "run", task, found, display, only=left, about=about, watch=watch.on_event
+                        "run",
+                        task,
+                        found,
+                        display,
+                        selected_models=left,
+                        log_fields=about,
+                        watch=watch.on_event,
                     )
                 except DiskError:
                     raise
@@ -92,7 +98,7 @@ def run(
         return _summary(c, recipe, rows, display)
 
 
-def who(name: str, log: str) -> heartbeats.WorkerInfo:
+def this_worker(name: str, log: str) -> heartbeats.WorkerInfo:
     """Describes this process; its host is named as the scheduler names it."""
     host = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
     rank = os.environ.get("JAX_PROCESS_ID") or os.environ.get("SLURM_PROCID") or "0"
@@ -117,10 +123,10 @@ class _Watch:
 
     def on_event(self, event: Event) -> None:
         kind, worker = event["event"], event.get("index", -1)
-        if kind == "row_started":
-            self.at_work[worker] = event["row"]
-            self.state.begin(event["row"])
-        elif kind == "row_diverged" or (kind == "row_scored" and event["last"]):
+        if kind == "model_started":
+            self.at_work[worker] = event["model"]
+            self.state.begin(event["model"])
+        elif kind == "model_diverged" or (kind == "model_scored" and event["last"]):
             self._end(worker)
         elif kind in ("crash", "user_error"):
             self._fail(worker, event["message"].strip().splitlines()[-1])
@@ -138,7 +144,7 @@ class _Watch:
     def _fail(self, worker: int, reason: str) -> None:
         rows = [row] if (row := self._end(worker)) else _of_lead(self.recipe, self.by)
         for row in rows:
-            heartbeats.failed(self.recipe, row, reason, self.by)
+            heartbeats.record_failure(self.recipe, row, reason, self.by)
             self.failed.append(f"{row}: failed: {reason}")
 
 
@@ -152,27 +158,27 @@ def _of_lead(recipe: Path, by: heartbeats.WorkerInfo) -> list[str]:
         return []
     return [
         row
-        for _, record, _ in heartbeats.running(recipe)
+        for _, record, _ in heartbeats.running_jobs(recipe)
         if record["job"] == lead
-        for row in record["rows"]
+        for row in record["models"]
     ]
 
 
 def _left(task: SweepRecipe, recipe: Path, rows: list[ModelSeeds]) -> list[ModelSeeds]:
     """Returns the models that are neither present nor diverged nor set aside."""
-    missing = inventory.missing("run", task.config, recipe, rows)
-    return [row for row in missing if not heartbeats.set_aside(recipe, row)]
+    missing = inventory.missing_models("run", task.config, recipe, rows)
+    return [row for row in missing if not heartbeats.is_set_aside(recipe, row)]
 
 
 def _summary(c: Config, recipe: Path, rows: list[ModelSeeds], display: progress.Display) -> int:
-    missing = inventory.missing("run", c, recipe, rows)
-    aside = [row for row in missing if heartbeats.set_aside(recipe, row)]
+    missing = inventory.missing_models("run", c, recipe, rows)
+    aside = [row for row in missing if heartbeats.is_set_aside(recipe, row)]
     for row in aside:
         reason = heartbeats.failures(recipe, row)[-1]["reason"]
         display.say(
             f"{row}: set aside after {heartbeats.MOST_FAILURES} failures: {reason}; {heartbeats.remedy(recipe, row)}"
         )
-    bad = [row for row in rows if inventory.diverged(recipe, row).exists()]
+    bad = [row for row in rows if inventory.divergence_file(recipe, row).exists()]
     for row in bad:
-        display.say(f"{row}: diverged; see {inventory.diverged(recipe, row)}")
+        display.say(f"{row}: diverged; see {inventory.divergence_file(recipe, row)}")
     return heartbeats.GIVEN_UP if aside or bad else 0

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from launch import jobs, status
-from launch.jobs import JobSizes, span_problems
+from launch.jobs import JobSizes, multi_machine_problems
 from lm_mia.atomic import write_atomically
 from lm_mia.errors import SIGTERM_EXIT_CODE, UserError
 from lm_mia.run.sweep import Sweep
@@ -45,7 +45,7 @@ exit $code
 
 
 @dataclasses.dataclass(frozen=True)
-class Slurm:
+class SlurmOptions:
     """What jobs ask SLURM for; what is empty or 0 is left to the cluster."""
 
     time: str
@@ -67,7 +67,7 @@ class Slurm:
     """A job is asked to stop so long before its time limit."""
 
 
-def flags(parser: argparse.ArgumentParser) -> None:
+def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds what `slurm` reads."""
     group = parser.add_argument_group("SLURM")
     for name, default, what in (
@@ -75,7 +75,11 @@ def flags(parser: argparse.ArgumentParser) -> None:
         ("gpus-per-node", 0, "asked for"),
         ("cpus-per-task", 0, "a node has one task"),
         ("at-once", 0, "jobs of a recipe that may run at once"),
-        ("grace-seconds", Slurm.grace_seconds, "from being asked to stop to the time limit; 120"),
+        (
+            "grace-seconds",
+            SlurmOptions.grace_seconds,
+            "from being asked to stop to the time limit; 120",
+        ),
     ):
         group.add_argument(f"--{name}", type=int, default=default, metavar="N", help=what)
     for name, value, what in (
@@ -90,9 +94,11 @@ def flags(parser: argparse.ArgumentParser) -> None:
         group.add_argument(f"--{name}", default="", metavar=value, help=what)
 
 
-def slurm(known: argparse.Namespace) -> Slurm:
+def parse_options(known: argparse.Namespace) -> SlurmOptions:
     """What the flags say; UserError with a line for each that is wrong."""
-    of = Slurm(**{field.name: getattr(known, field.name) for field in dataclasses.fields(Slurm)})
+    of = SlurmOptions(
+        **{field.name: getattr(known, field.name) for field in dataclasses.fields(SlurmOptions)}
+    )
     limit_seconds, wrong = _seconds(of.time), []
     if not of.time:
         wrong.append("--time: missing; say --time=4:00:00")
@@ -122,20 +128,20 @@ def script(
     name: str,
     command: Sequence[str],
     blocks: Sequence[int],
-    rows_per_job: int,
+    models_per_job: int,
     rows: int,
     logs: Path,
     folder: Path,
-    of: Slurm,
+    of: SlurmOptions,
     limit: int | None = None,
 ) -> str:
     """The text of an array script, an element for each block of rows.
 
     Args:
       name: of the array in the queue: letters, digits, and ``_.+-``.
-      command: the arguments of a job, but for --rows, --job and --log, which an element adds at the end.
-      blocks: numbers of those that have rows to be made: block k is rows k to k + 1 times rows_per_job.
-      rows_per_job: rows of a block, but for the last.
+      command: the arguments of a job, but for --models, --job and --log, which an element adds at the end.
+      blocks: numbers of those that have rows to be made: block k is rows k to k + 1 times models_per_job.
+      models_per_job: rows of a block, but for the last.
       rows: of the recipe.
       logs: a folder, which must be there when jobs begin; absolute.
       folder: where commands run; absolute.
@@ -146,24 +152,26 @@ def script(
       UserError: if a block's number is no index that the cluster takes, or a path or argument cannot be written into a
         script.
     """
-    assert 0 <= min(blocks) <= max(blocks) * rows_per_job < rows, (blocks, rows_per_job, rows)
+    assert 0 <= min(blocks) <= max(blocks) * models_per_job < rows, (blocks, models_per_job, rows)
     if limit is not None and max(blocks) >= limit:
         raise UserError(
-            f"--rows-per-job={rows_per_job}: makes jobs of numbers up to {max(blocks)}, and this cluster takes less "
-            f"than {limit} (MaxArraySize); try --rows-per-job={-(-rows // limit)}"
+            f"--models-per-job={models_per_job}: makes jobs of numbers up to {max(blocks)}, and this cluster takes "
+            f"less than {limit} (MaxArraySize); try --models-per-job={-(-rows // limit)}"
         )
     head = [f"--array={ranges(blocks)}{f'%{of.at_once}' * bool(of.at_once)}", *_resources(of)]
     body = [
         "job=${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}",
-        f"begin=$((SLURM_ARRAY_TASK_ID * {rows_per_job}))",
-        f"end=$((begin + {rows_per_job} < {rows} ? begin + {rows_per_job} : {rows}))",
+        f"begin=$((SLURM_ARRAY_TASK_ID * {models_per_job}))",
+        f"end=$((begin + {models_per_job} < {rows} ? begin + {models_per_job} : {rows}))",
     ]
     log = shlex.quote(f"--log={logs}/") + '"$job.out"'
-    more = ['"--rows=$begin:$end"', '"--job=$job"', log]
+    more = ['"--models=$begin:$end"', '"--job=$job"', log]
     return _text(name, head, body, command, more, f"{_escaped(logs)}/%A_%a.out", folder, of)
 
 
-def corpus_script(name: str, command: Sequence[str], logs: Path, folder: Path, of: Slurm) -> str:
+def corpus_script(
+    name: str, command: Sequence[str], logs: Path, folder: Path, of: SlurmOptions
+) -> str:
     """The text of a script of one job on one node without GPUs, on which arrays then depend; else as `script`."""
     of = dataclasses.replace(of, nodes=1, gpus_per_node=0)
     body = ["job=$SLURM_JOB_ID"]
@@ -217,7 +225,7 @@ def _text(
     more: Sequence[str],
     output: str,
     folder: Path,
-    of: Slurm,
+    of: SlurmOptions,
 ) -> str:
     """A script; head, body and more are of a shell's syntax, the others are quoted here."""
     assert re.fullmatch("[A-Za-z0-9_.+-]+", name), name
@@ -246,7 +254,7 @@ def _text(
     return "\n".join(lines) + _END
 
 
-def _resources(of: Slurm) -> list[str]:
+def _resources(of: SlurmOptions) -> list[str]:
     asked = {
         "nodes": of.nodes,
         "ntasks-per-node": 1,
@@ -307,29 +315,31 @@ def _say(argv: Sequence[str]) -> str:
     return done.stdout
 
 
-def slurm_scripts(of: Sweep, sizes: JobSizes, asked: Slurm, submitted: bool) -> int:
+def write_scripts(of: Sweep, sizes: JobSizes, asked: SlurmOptions, submitted: bool) -> int:
     """Writes an array script a recipe into ``DIR/slurm``, and one of the corpus if need be; submits them if asked.
 
     Raises:
       UserError: if several nodes are asked for where rows do not span them, or as of `script` and `submit`.
     """
-    of = jobs.absolute(of)
-    found = [j for j in jobs.jobs(of, sizes, asked.nodes * max(asked.gpus_per_node, 1)) if j.blocks]
-    if wrong := span_problems(found, asked.nodes, f"--nodes={asked.nodes}"):
+    of = jobs.with_absolute_paths(of)
+    found = [
+        j for j in jobs.plan_jobs(of, sizes, asked.nodes * max(asked.gpus_per_node, 1)) if j.blocks
+    ]
+    if wrong := multi_machine_problems(found, asked.nodes, f"--nodes={asked.nodes}"):
         raise UserError(wrong[0])
     if not found:
-        return status.summary(of)
+        return status.print_summary(of)
     scripts, logs = of.workdir.path / "slurm", of.workdir.path / "logs"
     python, here, limit = [sys.executable], Path.cwd(), array_limit()
     texts: dict[Path, str] = {}
     first = scripts / "corpus.sbatch"
-    if any(not j.task.population.exists() for j in found):
+    if any(not j.task.population_dir.exists() for j in found):
         texts[first] = corpus_script(
             "lm_mia-corpus", jobs.command(of, python, "corpus"), logs, here, asked
         )
     for j in found:
         command = jobs.job_command(of, python, j.task)
-        texts[scripts / f"rows_{j.task.name}.sbatch"] = script(
+        texts[scripts / f"models_{j.task.name}.sbatch"] = script(
             "lm_mia-" + re.sub("[^A-Za-z0-9_.+-]", "-", j.task.name),
             command,
             j.blocks,

@@ -26,8 +26,8 @@ from lm_mia.config import to_dict
 from lm_mia.data.subsets import ModelSeeds
 from lm_mia.errors import UserError
 from lm_mia.run import inventory, plan, progress
-from lm_mia.run.sweep import Sweep, SweepRecipe, require
-from lm_mia.run.workdir import other_settings, table_facts
+from lm_mia.run.sweep import Sweep, SweepRecipe, require_workdir
+from lm_mia.run.workdir import changed_settings, table_facts
 
 _LINE_SECONDS = 10.0  # between lines if the output is not a terminal
 _LOOK_SECONDS = 2.0  # between updates of --watch
@@ -42,7 +42,7 @@ _WIDE = 100  # characters; a console of at least this width has room for bars
 _LAST = 32  # models over which the rate is averaged
 
 
-def of_task(task: SweepRecipe) -> dict[str, Any]:
+def recipe_status(task: SweepRecipe) -> dict[str, Any]:
     """Returns the state of a recipe, as plain values.
 
     Returns:
@@ -59,23 +59,28 @@ def of_task(task: SweepRecipe) -> dict[str, Any]:
       UserError: if the folder has models of another recipe, or files in it are damaged.
     """
     rows, recipe = task.models, task.folder
-    found: dict[str, Any] = {**jobs.as_json(task), "models": len(rows), "done": 0, "to_score": 0}
+    found: dict[str, Any] = {
+        **jobs.recipe_as_json(task),
+        "models": len(rows),
+        "done": 0,
+        "to_score": 0,
+    }
     found |= {name: [] for name in ("running", "vanished", "failing", "set_aside", "diverged")}
     found |= {"missing": len(rows), "models_per_hour": None, "seconds_left": None, "hosts": {}}
     found |= {"made_by": {}, "population": _population(task), **_tables(task)}
-    stored = task.stored()
+    stored = task.stored_config()
     if stored is None:
         return found
-    left = inventory.unscored(task.config, recipe, rows)
+    left = inventory.unscored_models(task.config, recipe, rows)
     unscored = {str(row) for row in left}
     found["done"] = len(rows) - len(unscored)
-    found["to_score"] = sum(inventory.trained(task.config, recipe, row) for row in left)
-    for _, record, touched_seconds in heartbeats.running(recipe):
+    found["to_score"] = sum(inventory.is_trained(task.config, recipe, row) for row in left)
+    for _, record, touched_seconds in heartbeats.running_jobs(recipe):
         lost = time.time() - touched_seconds > heartbeats.LOST_SECONDS
         kind = "vanished" if lost else "running"
         found[kind] += [
             {"model": row, "since": since, **{k: record[k] for k in ("job", "host", "pid", "log")}}
-            for row, since in record["rows"].items()
+            for row, since in record["models"].items()
             if row in unscored
         ]
     for row in rows:
@@ -88,11 +93,11 @@ def of_task(task: SweepRecipe) -> dict[str, Any]:
 
 def _population(task: SweepRecipe) -> dict[str, Any]:
     """Returns path, size and hash of a recipe's population."""
-    found: dict[str, Any] = {"path": str(task.population), "samples": None, "sha256": None}
-    if task.population.exists():
+    found: dict[str, Any] = {"path": str(task.population_dir), "samples": None, "sha256": None}
+    if task.population_dir.exists():
         from lm_mia.data.population import open_population  # imported here: pandas takes a second
 
-        population = open_population(task.population, verify=False)
+        population = open_population(task.population_dir, verify=False)
         found |= {"samples": len(population), "sha256": population.sha256}
     return found
 
@@ -103,7 +108,7 @@ def _tables(task: SweepRecipe) -> dict[str, Any]:
     if not task.config.attack.replicas:
         state = "not wanted"
     elif table_facts(task.folder) is not None:
-        different = other_settings(task.folder, task.config)
+        different = changed_settings(task.folder, task.config)
         settings = {f"attack.{name}": list(both) for name, both in different.items()}
         state = "other settings" if settings else "present"
     elif (task.folder / FLIPS_JSON.parent).exists():
@@ -125,11 +130,11 @@ def _failures(found: dict[str, Any], recipe: Path, row: ModelSeeds, unscored: bo
         _host(found, failure["host"])["failures"] += 1
     if not unscored:
         return
-    diverged = inventory.diverged(recipe, row)
+    diverged = inventory.divergence_file(recipe, row)
     if diverged.exists():
         found["diverged"].append({"model": str(row), "reason": "diverged", "log": str(diverged)})
     elif failures:
-        kind = "set_aside" if heartbeats.set_aside(recipe, row) else "failing"
+        kind = "set_aside" if heartbeats.is_set_aside(recipe, row) else "failing"
         last = {k: failures[-1][k] for k in ("reason", "log", "host", "job", "time")}
         found[kind].append({"model": str(row), "failures": len(failures), **last})
 
@@ -143,7 +148,7 @@ def _log(found: dict[str, Any], task: SweepRecipe, stored: dict[str, Any]) -> No
     ended, longest_seconds = [], 0.0
     began = f"{stored['lm_mia']} {(stored['commit'] or '')[:9]}".strip()
     for event in _events(task.workdir.path / "metrics.jsonl", task.name):
-        if event["event"] == "row_trained":
+        if event["event"] == "model_trained":
             longest_seconds = max(longest_seconds, event["seconds"])
         elif event.get("last"):
             ended.append(datetime.fromisoformat(event["time"]))
@@ -169,14 +174,14 @@ def _events(path: Path, recipe: str) -> Iterator[dict[str, Any]]:
     """Yields the events of a recipe's models that were trained or scored, from the log of a workdir."""
     with contextlib.suppress(FileNotFoundError), open(path, "rb") as lines:
         for line in lines:
-            if b'"row_scored"' in line or b'"row_trained"' in line:
+            if b'"model_scored"' in line or b'"model_trained"' in line:
                 with contextlib.suppress(ValueError):  # a line that was truncated by a full disk
                     event = json.loads(line)
                     if event.get("recipe") == recipe:
                         yield event
 
 
-def gather(of: Sweep) -> dict[str, Any]:
+def sweep_status(of: Sweep) -> dict[str, Any]:
     """Returns the state of a sweep, as plain values.
 
     Returns:
@@ -184,12 +189,16 @@ def gather(of: Sweep) -> dict[str, Any]:
       ``others``: folders of recipes of the workdir that are not in the config.
     """
     ours = {task.name for task in of.recipes}
-    others = [str(of.workdir.recipe(name)) for name in of.workdir.names() if name not in ours]
-    recipes = [of_task(task) for task in of.recipes]
+    others = [
+        str(of.workdir.recipe_dir(name)) for name in of.workdir.recipe_names() if name not in ours
+    ]
+    recipes = [recipe_status(task) for task in of.recipes]
     return {"recipes": recipes, "report": _report(of), "others": others}
 
 
-def show(of: Sweep, *, as_json: bool = False, watch: bool = False, verify: bool = False) -> None:
+def print_status(
+    of: Sweep, *, as_json: bool = False, watch: bool = False, verify: bool = False
+) -> None:
     """Prints the state of a sweep; changes nothing.
 
     Args:
@@ -202,12 +211,12 @@ def show(of: Sweep, *, as_json: bool = False, watch: bool = False, verify: bool 
     Raises:
       UserError: if the folder does not exist, no command has started in it, or files in it are damaged.
     """
-    require(of.workdir)
+    require_workdir(of.workdir)
     if watch:
-        with view(of) as refresh:
+        with live_view(of) as refresh:
             while refresh():
                 time.sleep(_LOOK_SECONDS)
-    found = gather(of)
+    found = sweep_status(of)
     damage = _verify(of, found) if verify else []
     if as_json:
         print(json.dumps(found, indent=1))
@@ -225,7 +234,7 @@ def _verify(of: Sweep, found: dict[str, Any]) -> list[str]:
     """Adds the missing and corrupt shards to `found`; returns a line for each recipe that has corrupt ones."""
     from lm_mia.data.population import open_population  # here: pandas takes a second
 
-    for folder in {task.population for task in of.recipes if task.population.exists()}:
+    for folder in {task.population_dir for task in of.recipes if task.population_dir.exists()}:
         open_population(folder)
     damage = list[str]()
     with progress.display(overall=False) as display:
@@ -234,7 +243,7 @@ def _verify(of: Sweep, found: dict[str, Any]) -> list[str]:
             recipe = task.folder
             if not (recipe / "scores.zarr").exists():
                 continue
-            shards = inventory.shards(
+            shards = inventory.check_shards(
                 task.config, recipe, lambda done, count: display.update("verify", done, count)
             )
             missing, corrupt = ([str(path) for path in p] for p in (shards.missing, shards.corrupt))
@@ -257,13 +266,13 @@ def _shard_lines(r: dict[str, Any]) -> Iterator[str]:
         yield f"scores      {r['recipe']}: {counts}"
 
 
-def summary(of: Sweep) -> int:
+def print_summary(of: Sweep) -> int:
     """Prints the final summary of an engine: which models were made, which were not, and what to do next.
 
     Returns:
       The exit code: 3 if models were set aside or diverged, else 0.
     """
-    found, console = gather(of), _console()
+    found, console = sweep_status(of), _console()
     console.print(_picture(found, console.width))
     for line in _next(of, found):
         print(line)
@@ -287,19 +296,19 @@ def _next(of: Sweep, found: dict[str, Any]) -> list[str]:
 
 def _as_stored(task: SweepRecipe) -> bool:
     """Returns whether the stored config is that of the command, so that the next command needs no --config."""
-    stored = task.stored()
+    stored = task.stored_config()
     return stored is not None and stored["config"] == to_dict(task.config)
 
 
 @contextlib.contextmanager
-def view(of: Sweep) -> Iterator[Callable[[], bool]]:
+def live_view(of: Sweep) -> Iterator[Callable[[], bool]]:
     """A live view while the block runs; yields a function that refreshes it and returns whether models are left."""
     console, said = _console(), 0.0
     with Live(console=console, auto_refresh=False, transient=True) as live:
 
         def refresh() -> bool:
             nonlocal said
-            found = gather(of)
+            found = sweep_status(of)
             if console.is_terminal:
                 live.update(_picture(found, console.width), refresh=True)
             elif time.monotonic() - said > _LINE_SECONDS:
@@ -355,7 +364,7 @@ def _picture(found: dict[str, Any], width: int) -> Group:
             Text(label),  # a plain string would be read as markup
             f"{done} of {wanted}",
             *(str(sum(_count(r, kind) for r in of)) for kind in kinds),
-            plan.three_digits(rate) if rate else "",
+            plan.format_number(rate) if rate else "",
             _time(left_seconds) if left_seconds is not None else "",
             tables,
             *[ProgressBar(total=wanted, completed=done, width=20)] * (width >= _WIDE),

@@ -12,6 +12,7 @@ import argparse
 import dataclasses
 import sys
 from collections.abc import Sequence
+from typing import Literal
 
 import tyro
 
@@ -20,6 +21,7 @@ from lm_mia.errors import UserError, collect_errors, exit_code
 from lm_mia.run import plan
 from lm_mia.run import sweep as sweeps
 from lm_mia.run.progress import Display
+from lm_mia.run.stages import STAGES, Verb
 from lm_mia.run.sweep import Sweep
 
 VERBS = {
@@ -74,14 +76,19 @@ def _act(argv: list[str]) -> int:
         tyro.cli(_Fields, prog="lm-mia VERB", args=["--help"])
     known, sweep = _read(verb, argv)
     if verb == "plan":
-        plan.show(sweep, plan.chip_of(known.device, known.mfu), known.tokens_per_sample, known.json)
+        plan.print_plan(
+            sweep, plan.parse_chip(known.device, known.mfu), known.tokens_per_sample, known.json
+        )
         return 0
     if verb in ("corpus", "train", "score"):
         return _models(verb, sweep, known)
+    assert verb in ("run", "attack", "extract", "report")
     return _tables(verb, sweep)
 
 
-def _models(verb: str, sweep: Sweep, known: argparse.Namespace) -> int:
+def _models(
+    verb: Literal["corpus", "train", "score"], sweep: Sweep, known: argparse.Namespace
+) -> int:
     """Makes populations or models, and prints their paths."""
     from lm_mia.run import pipeline
 
@@ -91,7 +98,7 @@ def _models(verb: str, sweep: Sweep, known: argparse.Namespace) -> int:
     _check(wrong)
     tasks = done.recipes if done else ()
     if verb == "corpus":
-        answers = [f"population: {task.population}" for task in tasks]
+        answers = [f"population: {task.population_dir}" for task in tasks]
     else:
         answers = [f"scores: {task.folder / 'scores.zarr'}" for task in tasks]
     for line in dict.fromkeys(answers):
@@ -99,14 +106,14 @@ def _models(verb: str, sweep: Sweep, known: argparse.Namespace) -> int:
     return 0
 
 
-def _tables(verb: str, sweep: Sweep) -> int:
+def _tables(verb: Verb, sweep: Sweep) -> int:
     """Makes the tables and the report page, and whatever they need, and prints the results."""
     from analysis import page
     from lm_mia.run import pipeline
 
-    if {"attack", "report"} & {*pipeline.STAGES[verb]}:
+    if {"attack", "report"} & {*STAGES[verb]}:
         page.check_figures(sweep.figures)
-    needs = page.figure_needs(sweep.figures) if "attack" in pipeline.STAGES[verb] else []
+    needs = page.figure_needs(sweep.figures) if "attack" in STAGES[verb] else []
 
     def draw(sweep: Sweep, display: Display) -> None:
         names = [task.name for task in sweep.recipes]
@@ -132,8 +139,8 @@ def _read(verb: str, argv: Sequence[str]) -> tuple[argparse.Namespace, Sweep]:
     wrong: list[str] = []
     known, overrides = _parser(verb).parse_flags(argv, wrong)
     if verb == "plan":
-        collect_errors(wrong, lambda: plan.chip_of(known.device, known.mfu))
-    sweep = sweeps.from_flags(known, overrides, wrong, needs_workdir=verb != "plan")
+        collect_errors(wrong, lambda: plan.parse_chip(known.device, known.mfu))
+    sweep = sweeps.sweep_from_flags(known, overrides, wrong, needs_workdir=verb != "plan")
     if sweep and verb == "plan":
         collect_errors(wrong, lambda: plan.check_tokens(known.tokens_per_sample, sweep))
     if sweep and verb == "corpus" and known.from_hf_shards is not None:
@@ -186,7 +193,7 @@ def _parser(verb: str) -> load.Parser:
         repair = "remove corrupt scores and compute them again"
         parser.add_argument("--repair", action="store_true", help=repair)
     elif verb == "plan":
-        plan.flags(parser)
+        plan.add_flags(parser)
     return parser
 
 

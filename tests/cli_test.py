@@ -45,7 +45,7 @@ def test_run_writes_scores_tables_and_report(tiny: tiny_run.Tiny):
     assert f"(loss {loss:.3f} ± " in answer
     assert page == f"report: {w / 'report.html'}"
     models = [f"reference-{i:02}" for i in range(4)] + [f"replica-{i:02}" for i in range(2)]
-    assert tiny_run.events(w, "row_trained") == tiny_run.events(w, "row_scored") == models
+    assert tiny_run.events(w, "model_trained") == tiny_run.events(w, "model_scored") == models
     with xr.open_zarr(recipe / "scores.zarr") as data:
         assert dict(data.sizes) == {"model": 6, "sample": 32}
         assert data["model"].to_numpy().tolist() == models
@@ -69,7 +69,7 @@ def test_a_second_run_trains_nothing_and_gives_equal_tables(
     out, said = capsys.readouterr()
     assert "models: 6 requested, 6 present, 0 to train and score" in said
     assert "tiny: LiRA AUC " in out
-    assert len(tiny_run.events(w, "row_trained")) == 6
+    assert len(tiny_run.events(w, "model_trained")) == 6
     tables, first = (tiny_run.recipe_of(folder) / "tables" for folder in (w, tiny.workdir))
     assert tiny_run.content(tables) == tiny_run.content(first)
     for verb, answer in (
@@ -79,7 +79,7 @@ def test_a_second_run_trains_nothing_and_gives_equal_tables(
     ):
         assert cli.main(tiny.argv(verb, w)) == 0
         assert capsys.readouterr().out.startswith(answer)
-    assert len(tiny_run.events(w, "row_trained")) == len(tiny_run.events(w, "row_scored")) == 6
+    assert len(tiny_run.events(w, "model_trained")) == len(tiny_run.events(w, "model_scored")) == 6
     assert tiny_run.scores(w) == tiny_run.scores(tiny.workdir)
 
 
@@ -94,8 +94,8 @@ def test_more_references_train_only_the_new_ones(
         == 0
     )
     assert "models: 8 requested, 6 present, 2 to train and score" in capsys.readouterr().err
-    assert tiny_run.events(w, "row_trained") == ["reference-04", "reference-05"]
-    assert tiny_run.events(w, "row_scored") == ["reference-04", "reference-05"]
+    assert tiny_run.events(w, "model_trained") == ["reference-04", "reference-05"]
+    assert tiny_run.events(w, "model_scored") == ["reference-04", "reference-05"]
     new = tiny_run.scores(w)
     assert {k: new[k] for k in old} == old
     assert len(new) == len(old) + 4
@@ -110,9 +110,9 @@ def test_config_is_optional_once_the_workdir_has_one(
     w = tiny.copy(tmp_path / "w")
     for verb in ("corpus", "train", "score", "attack", "report", "status", "plan"):
         assert cli.main([verb, f"--workdir={w}"]) == 0, verb
-    assert len(tiny_run.events(w, "row_trained")) == 6
+    assert len(tiny_run.events(w, "model_trained")) == 6
     assert cli.main(["run", f"--workdir={w}", "--config.attack.replicas=3"]) == 0
-    assert len(tiny_run.events(w, "row_trained")) == 7
+    assert len(tiny_run.events(w, "model_trained")) == 7
     assert tiny_run.scores(tiny.workdir).items() <= tiny_run.scores(w).items()
     facts = json.loads((tiny_run.recipe_of(w) / "tables" / "flips.json").read_text())
     assert (facts["replicas"], facts["references"]) == (3, 4)
@@ -275,7 +275,7 @@ def test_a_deleted_corrupt_shard_is_made_again(
     monkeypatch.setattr(supervisor, "run", here)
     assert cli.main(tiny.argv("run", w)) == 0
     assert tiny_run.scores(w) == tiny_run.scores(tiny.workdir)
-    assert len(tiny_run.events(w, "row_trained")) == 6  # all by the first run
+    assert len(tiny_run.events(w, "model_trained")) == 6  # all by the first run
 
 
 def test_each_run_reports_a_diverged_model_until_its_record_is_deleted(
@@ -300,8 +300,8 @@ def test_each_run_reports_a_diverged_model_until_its_record_is_deleted(
         assert said[-1] == line.format(recipe / "diverged")
         told = "model reference-01: loss=nan at step 0; lower optimizer.peak_learning_rate in a new workdir"
         assert f"{told}; the other models continue" in said
-        assert len(tiny_run.events(w, "row_scored")) == 5
-        [logged] = tiny_run.logged(w, "row_diverged")
+        assert len(tiny_run.events(w, "model_scored")) == 5
+        [logged] = tiny_run.logged(w, "model_diverged")
         evidence = json.loads((recipe / "diverged" / "reference-01.json").read_text())
         assert evidence.items() < logged.items()
         patch.setattr(loop, "train_model", pytest.fail)

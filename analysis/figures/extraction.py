@@ -145,8 +145,8 @@ def read(folder: Path) -> Extraction | None:
     known = samples and all(0 <= row["id"] < len(score_N) for row in samples)
     if not known or any(row["score"] != score_N[int(row["id"])] for row in samples):
         return None
-    facts = io.read_json(folder, f"tables/{FACTS}", ("row", "config", "schemes"), "extract")
-    if facts["row"] != io.read_flip_facts(folder)["first_target"]:
+    facts = io.read_json(folder, f"tables/{FACTS}", ("model", "config", "schemes"), "extract")
+    if facts["model"] != io.read_flip_facts(folder)["first_target"]:
         return None
     asked = [p for p, _ in _PROBABILITIES]
     of = [r for r in curves if r["scheme"] == "sampled" and r["probability"] in asked]

@@ -52,9 +52,9 @@ class Log:
     steps: int
     """Of a row's training; 0 if the log does not say."""
     trained: list[Record]
-    """Events row_trained, in order."""
+    """Events model_trained, in order."""
     scored: list[Record]
-    """Events row_scored of the ends of rows, in order."""
+    """Events model_scored of the ends of rows, in order."""
     validation: dict[str, tuple[str, Curve]]
     """As curves, of the held-out samples; no rows if none were validated."""
 
@@ -65,8 +65,8 @@ def read_log(folder: Path) -> Log:
     order = [*facts["reference_models"], *facts["replica_models"]]
     names = set(order)
     train, trained, scored, validated = (
-        [e for e in io.read_events(folder, kind) if e.get("row") in names]
-        for kind in ("train", "row_trained", "row_scored", "validation")
+        [e for e in io.read_events(folder, kind) if e.get("model") in names]
+        for kind in ("train", "model_trained", "model_scored", "validation")
     )
     scored = [e for e in scored if e.get("last", True)]
     steps = [e["steps"] for e in train if isinstance(e.get("steps"), int)]
@@ -87,7 +87,7 @@ def curves(events: Iterable[Record], value: str = "loss_nats") -> dict[str, tupl
     found: dict[str, tuple[str, Curve]] = {}
     for event in events:
         try:
-            row, step, loss = str(event["row"]), int(event["step"]), float(event[value])
+            row, step, loss = str(event["model"]), int(event["step"]), float(event[value])
         except (KeyError, TypeError, ValueError):
             continue
         role, before = found.get(row, (str(event.get("role", "")), {}))
@@ -117,7 +117,9 @@ def medians(log: Log) -> dict[str, float]:
 
 def _last_values(events: Sequence[Record], field: str) -> list[float]:
     """The last value that each model reported."""
-    values = {str(e.get("row")): e[field] for e in events if isinstance(e.get(field), int | float)}
+    values = {
+        str(e.get("model")): e[field] for e in events if isinstance(e.get(field), int | float)
+    }
     return list(values.values())
 
 
@@ -234,7 +236,7 @@ def draw_fig15(recipes: SweepResults) -> FigureResult:
 def validation(recipe: RecipeResults) -> pd.DataFrame:
     """Rows (row, share, loss_nats): the validation losses of references and targets over their training, if any."""
     names = {str(model) for model in (*recipe.references, *recipe.targets)}
-    events = [e for e in io.read_events(recipe.recipe_dir, "validation") if e.get("row") in names]
+    events = [e for e in io.read_events(recipe.recipe_dir, "validation") if e.get("model") in names]
     total = config.total_steps(recipe.config)
     found = [
         {"row": row, "share": step / total, "loss_nats": loss}

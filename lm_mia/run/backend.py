@@ -26,36 +26,36 @@ class Backend:
 
     mesh: Mesh
     """The devices that share each row."""
-    about: dict[str, Any]
+    description: dict[str, Any]
     """For the log: platform, device, numbers of devices and processes, CPU cores, and the cache's folder."""
-    compiled: Callable[[], dict[str, Any]]
+    new_compilations: Callable[[], dict[str, Any]]
     """What has been compiled since it was last asked: seconds, functions taken from the cache and compiled anew;
     empty, if nothing."""
 
     @property
-    def lead(self) -> bool:
+    def is_primary(self) -> bool:
         """Whether this is the process of its job that decides, stores and reports."""
         return jax.process_index() == 0
 
-    def agreed(self, number: int) -> int:
+    def broadcast(self, number: int) -> int:
         """The leading process's number, in all processes of the job."""
         if jax.process_count() == 1:
             return number
         return int(multihost_utils.broadcast_one_to_all(np.int32(number)))
 
     @functools.cached_property
-    def own(self) -> Mesh:
+    def local_mesh(self) -> Mesh:
         """Those of the devices that are this process's."""
         devices = self.mesh.devices.flat
         return sharding.make_mesh([d for d in devices if d.process_index == jax.process_index()])
 
-    def part(self, low: int, high: int) -> range:
+    def local_samples(self, low: int, high: int) -> range:
         """Of samples low to high (exclusive), those that this process of the job is to score."""
         each = -(-(high - low) // jax.process_count())
         begin = min(low + jax.process_index() * each, high)
         return range(begin, min(begin + each, high))
 
-    def joined(self, value_C: np.ndarray, samples: int) -> np.ndarray:
+    def all_gather(self, value_C: np.ndarray, samples: int) -> np.ndarray:
         """value_N2 from the parts of all processes, in all of them."""
         if jax.process_count() == 1:
             return value_C

@@ -10,12 +10,13 @@ import filelock
 from lm_mia import config
 from lm_mia.config import Config
 from lm_mia.data import batch_order, subsets
+from lm_mia.run.stages import ModelVerb
 from lm_mia.store import check
 from lm_mia.store.store import open_store, with_stored_statistics
 
 
-def missing(
-    todo: str, c: Config, recipe: Path, rows: list[subsets.ModelSeeds]
+def missing_models(
+    verb: ModelVerb, c: Config, recipe_dir: Path, rows: list[subsets.ModelSeeds]
 ) -> list[subsets.ModelSeeds]:
     """The rows that a stage ("train", "score", or "run" for both) has yet to make, in their order.
 
@@ -25,19 +26,22 @@ def missing(
     """
     return [
         row
-        for row in unscored(c, recipe, rows)
-        if not diverged(recipe, row).exists() and (todo != "train" or not trained(c, recipe, row))
+        for row in unscored_models(c, recipe_dir, rows)
+        if not divergence_file(recipe_dir, row).exists()
+        and (verb != "train" or not is_trained(c, recipe_dir, row))
     ]
 
 
-def unscored(c: Config, recipe: Path, rows: list[subsets.ModelSeeds]) -> list[subsets.ModelSeeds]:
+def unscored_models(
+    c: Config, recipe_dir: Path, rows: list[subsets.ModelSeeds]
+) -> list[subsets.ModelSeeds]:
     """Returns the rows, in their order, for which a loss or a statistic that the config asks for is not stored."""
-    return open_store(c, recipe).missing_models(rows)
+    return open_store(c, recipe_dir).missing_models(rows)
 
 
-def trained(c: Config, recipe: Path, row: subsets.ModelSeeds) -> bool:
+def is_trained(c: Config, recipe_dir: Path, row: subsets.ModelSeeds) -> bool:
     """Whether a row's last state is saved; reads names only."""
-    return (checkpoints(recipe, row) / str(total_steps(c, row))).is_dir()
+    return (checkpoint_dir(recipe_dir, row) / str(total_steps(c, row))).is_dir()
 
 
 @functools.cache  # a Bernoulli subset is drawn to be counted
@@ -49,27 +53,27 @@ def total_steps(c: Config, row: subsets.ModelSeeds) -> int:
     return c.train.epochs * batch_order.steps_per_epoch(members, c.train.batch_size)
 
 
-def checkpoints(recipe: Path, row: subsets.ModelSeeds) -> Path:
+def checkpoint_dir(recipe_dir: Path, row: subsets.ModelSeeds) -> Path:
     """Folder of a row's states."""
-    return recipe / "checkpoints" / str(row)
+    return recipe_dir / "checkpoints" / str(row)
 
 
-def diverged(recipe: Path, row: subsets.ModelSeeds) -> Path:
+def divergence_file(recipe_dir: Path, row: subsets.ModelSeeds) -> Path:
     """Where it is written how a row diverged; there is such a file if it did."""
-    return recipe / "diverged" / f"{row}.json"
+    return recipe_dir / "diverged" / f"{row}.json"
 
 
-def lock(recipe: Path, row: subsets.ModelSeeds) -> filelock.FileLock:
+def model_lock(recipe_dir: Path, row: subsets.ModelSeeds) -> filelock.FileLock:
     """Returns the lock under which a model is trained and scored; acquiring a held lock raises `filelock.Timeout`.
 
     The operating system releases it when the process that holds it dies, also on another machine.
     """
-    return filelock.FileLock(recipe / "locks" / f"{row}.lock", timeout=0)
+    return filelock.FileLock(recipe_dir / "locks" / f"{row}.lock", timeout=0)
 
 
-def locked(recipe: Path, row: subsets.ModelSeeds) -> bool:
+def is_locked(recipe_dir: Path, row: subsets.ModelSeeds) -> bool:
     """Returns whether a process is currently training or scoring a model."""
-    held = lock(recipe, row)
+    held = model_lock(recipe_dir, row)
     if not Path(held.lock_file).exists():
         return False
     with contextlib.suppress(filelock.Timeout), held:
@@ -77,8 +81,8 @@ def locked(recipe: Path, row: subsets.ModelSeeds) -> bool:
     return True
 
 
-def shards(
-    c: Config, recipe: Path, progress: Callable[[int, int], None] = lambda done, of: None
+def check_shards(
+    c: Config, recipe_dir: Path, progress: Callable[[int, int], None] = lambda done, of: None
 ) -> check.ShardReport:
     """Reads all scores in a recipe's store, and returns which shards are missing or corrupt.
 
@@ -92,5 +96,5 @@ def shards(
     Raises:
       UserError: if the store's metadata is damaged.
     """
-    store = open_store(with_stored_statistics(c, recipe), recipe)
+    store = open_store(with_stored_statistics(c, recipe_dir), recipe_dir)
     return check.check_shards(store, store.models(), progress)

@@ -24,27 +24,17 @@ from lm_mia.errors import UserError
 from lm_mia.run import devices, inventory, plan, progress, supervisor, trackers
 from lm_mia.run import sweep as sweeps
 from lm_mia.run.progress import Display
+from lm_mia.run.stages import STAGES, ModelVerb, Verb
 from lm_mia.run.sweep import Sweep, SweepRecipe
-from lm_mia.run.workdir import other_settings, table_facts
+from lm_mia.run.workdir import changed_settings, table_facts
 from lm_mia.store import check
 from lm_mia.store.store import open_store, with_stored_statistics
-
-STAGES = {
-    "run": ("corpus", "train", "score", "attack", "extract", "report"),
-    "corpus": ("corpus",),
-    "train": ("train",),
-    "score": ("score",),
-    "attack": ("attack",),
-    "extract": ("extract",),
-    "report": ("report",),
-}
-"""The stages of each verb."""
 
 Made = list[tuple[SweepRecipe, Population]]
 
 
 def run(
-    verb: str,
+    verb: Verb,
     sweep: Sweep,
     draw: Callable[[Sweep, Display], None] | None = None,
     figure_needs: Sequence[Need | LossNeed] = (),
@@ -82,11 +72,11 @@ def run(
             hf_c4.convert(from_hf_shards, c.path, c.processes, display.update, display.say)
         if "corpus" not in stages:
             for task in sweep.recipes:  # fails before anything is written if there is no population
-                open_population(task.population, verify=False)
-        sweep, made = populations(sweep, display)
+                open_population(task.population_dir, verify=False)
+        sweep, made = build_populations(sweep, display)
         if {"train", "score"} & {*stages}:
-            stage = "run" if verb == "run" else verb
-            is_primary, diverged = _models(stage, made, display, repair)
+            assert verb in ("run", "train", "score")
+            is_primary, diverged = _make_all_models(verb, made, display, repair)
             if not is_primary:
                 return None, diverged
         if {"attack", "extract", "report"} & {*stages}:
@@ -103,7 +93,7 @@ def run(
     return dataclasses.replace(sweep, recipes=tasks), [*failed.values(), *diverged]
 
 
-def _check(verb: str, sweep: Sweep) -> None:
+def _check(verb: Verb, sweep: Sweep) -> None:
     """Raises UserError for mistakes that would otherwise show only after hours, or in the middle of a stage."""
     configs = [task.config for task in sweep.recipes]
     if verb in ("run", "train", "score"):
@@ -137,8 +127,8 @@ def _extracts(task: SweepRecipe) -> bool:
 def check_tables(tasks: Sequence[SweepRecipe]) -> None:
     """Raises UserError if a recipe has no finished tables, or its tables were made with other attack settings."""
     for task in tasks:
-        if not task.population.exists():
-            open_population(task.population, verify=False)
+        if not task.population_dir.exists():
+            open_population(task.population_dir, verify=False)
         if table_facts(task.folder) is None:
             raise UserError(
                 f"{task.folder / FLIPS_JSON}: no finished tables; run `lm-mia attack` first"
@@ -147,7 +137,7 @@ def check_tables(tasks: Sequence[SweepRecipe]) -> None:
         f"attack.{name}={_as_flag(asked)}: the tables in {task.folder} were made with {_as_flag(made)}; use this "
         "value, or run `lm-mia attack` first"
         for task in tasks
-        for name, (asked, made) in other_settings(task.folder, task.config).items()
+        for name, (asked, made) in changed_settings(task.folder, task.config).items()
     ]
     if different:
         raise UserError("\n".join(different))
@@ -157,7 +147,7 @@ def _as_flag(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else repr(value)
 
 
-def populations(sweep: Sweep, display: Display) -> tuple[Sweep, Made]:
+def build_populations(sweep: Sweep, display: Display) -> tuple[Sweep, Made]:
     """The corpus stage: claims the folders of all recipes, and builds or opens the population of each.
 
     Returns:
@@ -166,7 +156,7 @@ def populations(sweep: Sweep, display: Display) -> tuple[Sweep, Made]:
     Raises:
       UserError: invalid input; everything that was created is removed if there was no population before.
     """
-    sweep, disclaim = sweeps.claim(sweep)
+    sweep, disclaim = sweeps.claim_folders(sweep)
     opens = corpus.caching_opener()
     built: dict[Path, Population] = {}
     # The largest population first, since the corpus may have too few documents for it.
@@ -178,11 +168,11 @@ def populations(sweep: Sweep, display: Display) -> tuple[Sweep, Made]:
         c = task.config
         show = display.update, display.say
         try:
-            if task.population not in built:
+            if task.population_dir not in built:
                 found = build.build_population(
-                    c.corpus, c.tokenizer, c.population, task.population, *show, opens
+                    c.corpus, c.tokenizer, c.population, task.population_dir, *show, opens
                 )
-                built[task.population] = found
+                built[task.population_dir] = found
                 display.say("\n".join(build.describe(found)))
         except UserError as error:
             disclaim()
@@ -191,18 +181,20 @@ def populations(sweep: Sweep, display: Display) -> tuple[Sweep, Made]:
                     f"{task.name}: {error}; or, if the sweep sets it, leave out the entries or figures that need it"
                 ) from error
             raise
-        sweeps.record_population(task, built[task.population].sha256)
-    return sweep, [(task, built[task.population]) for task in sweep.recipes]
+        sweeps.record_population(task, built[task.population_dir].sha256)
+    return sweep, [(task, built[task.population_dir]) for task in sweep.recipes]
 
 
-def _models(stage: str, made: Made, display: Display, repair: bool) -> tuple[bool, list[str]]:
+def _make_all_models(
+    verb: ModelVerb, made: Made, display: Display, repair: bool
+) -> tuple[bool, list[str]]:
     """Makes the models of all recipes.
 
     Returns:
       Whether this process runs the stages that follow, and a line for each recipe with models that diverged.
     """
     costs = [
-        plan.recipe_cost(task, plan.assumed(task.config.population.length_tokens))
+        plan.recipe_cost(task, plan.assumed_lengths(task.config.population.length_tokens))
         for task, _ in made
     ]
     flops = [cost.train_flops + cost.score_flops for cost in costs]
@@ -211,7 +203,7 @@ def _models(stage: str, made: Made, display: Display, repair: bool) -> tuple[boo
         display.stage(0.8 * share / sum(flops), steps=2)
         if len(made) > 1:
             display.say(f"recipe {number} of {len(made)}: {task.name}")
-        is_primary &= make_models(stage, task, population, display, repair=repair)
+        is_primary &= make_models(verb, task, population, display, repair=repair)
         try:
             supervisor.check_diverged(task.folder, task.models)
         except UserError as error:
@@ -226,14 +218,14 @@ def _labelled(task: SweepRecipe, error: UserError, recipes: int) -> str:
 
 
 def make_models(
-    stage: str,
+    verb: ModelVerb,
     task: SweepRecipe,
     population: Population,
     display: Display,
     *,
     repair: bool = False,
-    only: Sequence[ModelSeeds] | None = None,
-    about: Mapping[str, Any] = MappingProxyType({}),
+    selected_models: Sequence[ModelSeeds] | None = None,
+    log_fields: Mapping[str, Any] = MappingProxyType({}),
     watch: Callable[[dict[str, Any]], None] = lambda event: None,
 ) -> bool:
     """Trains and/or scores models in worker processes until no model of a recipe is missing.
@@ -264,19 +256,19 @@ def make_models(
     open_store(c, recipe).create_or_extend(task.models, columns, facts, of_tokens)
     if repair:
         _remove_corrupt(c, recipe, display)
-    rows = task.models if only is None else list(only)
-    missing, is_primary = inventory.missing(stage, c, recipe, rows), True
-    trained = sum(inventory.trained(c, recipe, row) for row in missing)
-    left = f"{len(missing)} to {'train and score' if stage == 'run' else stage}"
-    if stage == "run" and trained:
+    rows = task.models if selected_models is None else list(selected_models)
+    missing, is_primary = inventory.missing_models(verb, c, recipe, rows), True
+    trained = sum(inventory.is_trained(c, recipe, row) for row in missing)
+    left = f"{len(missing)} to {'train and score' if verb == 'run' else verb}"
+    if verb == "run" and trained:
         left = f"{len(missing) - trained} to train, {len(missing)} to score"
     display.say(f"models: {len(rows)} requested, {len(rows) - len(missing)} present, {left}")
-    about = {"recipe": task.name, **about}
-    event = {"event": "rows", "todo": stage, "wanted": len(rows), "missing": len(missing)}
-    task.workdir.log(event | about)
+    log_fields = {"recipe": task.name, **log_fields}
+    event = {"event": "models", "verb": verb, "requested": len(rows), "missing": len(missing)}
+    task.workdir.log(event | log_fields)
     if not missing:
         return is_primary
-    tally = progress.Tally(display, stage, len(rows), len(missing))
+    tally = progress.Tally(display, verb, len(rows), len(missing))
     opened = trackers.open(
         c.train.trackers, task.workdir.path, task.name, config.to_dict(c), display.say
     )
@@ -286,11 +278,11 @@ def make_models(
             tally.on_event(event)
             track(event)
             if event["event"] not in ("step", "scoring", "waiting", "stopping"):
-                task.workdir.log(event | about)
+                task.workdir.log(event | log_fields)
             watch(event)
 
-        is_primary = supervisor.run(stage, c, task.population, recipe, on_event, only)
-    if only is None:
+        is_primary = supervisor.run(verb, c, task.population_dir, recipe, on_event, selected_models)
+    if selected_models is None:
         tally.finish()  # other processes may have made some of the models
     return is_primary
 
@@ -328,7 +320,7 @@ def _tables(
 ) -> dict[str, str]:
     """Attacks and extracts, recipe by recipe; returns the failures: name of the recipe -> message."""
     failed = {}
-    wanted = requested(made, figure_needs) if "attack" in stages else {}
+    wanted = requested_attacks(made, figure_needs) if "attack" in stages else {}
     for task, population in made:
         display.stage(0.06 / len(made), steps=3)
         try:
@@ -341,7 +333,9 @@ def _tables(
     return failed
 
 
-def requested(made: Made, figure_needs: Sequence[Need | LossNeed]) -> dict[str, RecipeNeeds]:
+def requested_attacks(
+    made: Made, figure_needs: Sequence[Need | LossNeed]
+) -> dict[str, RecipeNeeds]:
     """Returns what the attacks stage computes for each recipe in addition to its tables of decisions."""
     # imported here, since scipy and pandas take a second to load, and most jobs only make models
     from lm_mia.attacks import models
@@ -405,7 +399,7 @@ def extract(task: SweepRecipe, population: Population, display: Display) -> None
     assert facts is not None, "checked before, or just written"
     [row] = [row for row in task.models if str(row) == facts["first_target"]]
     step = c.attack.step or inventory.total_steps(c, row)
-    about = {"row": str(row), "step": step, "config": dataclasses.asdict(c.extract)}
+    about = {"model": str(row), "step": step, "config": dataclasses.asdict(c.extract)}
     about |= {"samples_sha256": facts["tables"]["samples.parquet"]}
     if is_current(task.folder / EXTRACTION_JSON, about):
         display.say(f"extract: {task.name}: in its tables already")
@@ -431,8 +425,8 @@ def extract(task: SweepRecipe, population: Population, display: Display) -> None
             "them are used"
         )
     here = backend.start("none")
-    folder = inventory.checkpoints(task.folder, row)
-    params = restore_params(row, step, model, folder, here.mesh, here.own)
+    folder = inventory.checkpoint_dir(task.folder, row)
+    params = restore_params(row, step, model, folder, here.mesh, here.local_mesh)
     found = extraction.extract(params, model, population, asked, c.extract, display.update)
     extraction.write_tables(tables, found, c.extract, about)
     display.say(extraction.summary(found))

@@ -81,7 +81,7 @@ class RecipeCost:
     population_bytes: int
 
 
-def assumed(length_tokens: int, mean_tokens: float | None = None) -> SampleLengths:
+def assumed_lengths(length_tokens: int, mean_tokens: float | None = None) -> SampleLengths:
     """Lengths of C4-like samples cut at length_tokens, or such that their mean, after the cut, is another."""
     if mean_tokens is None:
         mean, square = _cut(_LOG_MEAN, length_tokens)
@@ -111,7 +111,7 @@ def _cut(log_mean: float, length_tokens: int) -> tuple[float, float]:
 
 
 def recipe_cost(task: SweepRecipe, lengths: SampleLengths, present_models: int = 0) -> RecipeCost:
-    """Returns the total cost of all models of one recipe; `present_rows` of them already exist."""
+    """Returns the total cost of all models of one recipe; `present_models` of them already exist."""
     c = task.config
     m, samples, vocab_size = c.model, c.population.samples, c.tokenizer.vocab_size
     held_out = c.population.validation_samples
@@ -184,13 +184,13 @@ class Chip:
     """The share of them that is useful work."""
 
 
-def flags(parser: argparse.ArgumentParser) -> None:
+def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of `lm-mia plan`."""
-    cost_flags(parser.add_argument_group("cost"))
+    add_cost_flags(parser.add_argument_group("cost"))
     parser.add_argument("--json", action="store_true", help="print JSON, for scripts")
 
 
-def cost_flags(group: argparse._ArgumentGroup) -> None:
+def add_cost_flags(group: argparse._ArgumentGroup) -> None:
     """Adds the flags for `chip_of` and `check_tokens`."""
     group.add_argument(
         "--device", metavar="NAME", help="a name such as h100 or 'tpu v5p', or a number of TFLOP/s"
@@ -205,14 +205,19 @@ def cost_flags(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def show(sweep: Sweep, chip: Chip, tokens_per_sample: float | None, as_json_text: bool) -> None:
+def print_plan(
+    sweep: Sweep, chip: Chip, tokens_per_sample: float | None, as_json_text: bool
+) -> None:
     """Prints the cost of a sweep as a table or as JSON; writes no files.
 
     Raises:
       UserError: if samples of a recipe cannot have ``tokens_per_sample`` tokens on average.
     """
     check_tokens(tokens_per_sample, sweep)
-    found = [recipe_cost(t, lengths_of(t, tokens_per_sample), present(t)) for t in sweep.recipes]
+    found = [
+        recipe_cost(t, sample_lengths(t, tokens_per_sample), count_present(t))
+        for t in sweep.recipes
+    ]
     if as_json_text:
         print(json.dumps(as_json(found, chip), indent=1))
     else:
@@ -235,7 +240,7 @@ def as_json(found: Sequence[RecipeCost], chip: Chip) -> dict[str, Any]:
     }
 
 
-def chip_of(device: str | None, mfu: float | None) -> Chip:
+def parse_chip(device: str | None, mfu: float | None) -> Chip:
     """What --device and --mfu say; UserError with a line for each that is wrong."""
     name, share = "h100" if device is None else device, 0.4 if mfu is None else mfu
     bad = []
@@ -269,19 +274,19 @@ def check_tokens(mean: float | None, sweep: Sweep) -> None:
         )
 
 
-def lengths_of(task: SweepRecipe, tokens_per_sample: float | None = None) -> SampleLengths:
+def sample_lengths(task: SweepRecipe, tokens_per_sample: float | None = None) -> SampleLengths:
     """Returns the sample lengths of a recipe: as given, else measured if its population exists, else assumed."""
-    if tokens_per_sample is not None or not task.population.exists():
-        return assumed(task.config.population.length_tokens, tokens_per_sample)
+    if tokens_per_sample is not None or not task.population_dir.exists():
+        return assumed_lengths(task.config.population.length_tokens, tokens_per_sample)
     from lm_mia.data.population import open_population  # here: pandas and pyarrow take a second
 
-    offsets_N1 = open_population(task.population, verify=False).offsets_N1
+    offsets_N1 = open_population(task.population_dir, verify=False).offsets_N1
     lengths_N = np.diff(offsets_N1[: _LOOKED_AT + 1]).astype(float)
-    said = f"measured in {task.population}"
+    said = f"measured in {task.population_dir}"
     return SampleLengths(float(lengths_N.mean()), float((lengths_N**2).mean()), said)
 
 
-def present(task: SweepRecipe) -> int:
+def count_present(task: SweepRecipe) -> int:
     """Returns how many of a recipe's models are trained and scored, judging by file names alone."""
     if not task.folder.exists():
         return 0
@@ -345,12 +350,15 @@ def _numbers(of: dict[str, Any], some_present: bool, steps: str) -> list[str]:
         steps,
         _short(of["train_tokens"], "kMBT"),
         *(f"{of[name]:.2e}" for name in ("train_flops", "score_flops")),
-        *(in_bytes(of[name]) for name in ("checkpoint_bytes", "store_bytes", "population_bytes")),
-        three_digits(hours),
+        *(
+            format_bytes(of[name])
+            for name in ("checkpoint_bytes", "store_bytes", "population_bytes")
+        ),
+        format_number(hours),
     ]
 
 
-def three_digits(value: float) -> str:
+def format_number(value: float) -> str:
     """A number for people, without a prefix."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
@@ -365,7 +373,7 @@ def _short(amount: float, prefixes: str, unit: str = "") -> str:
     return f"{amount:.3g} {prefix}{unit}".rstrip()
 
 
-def in_bytes(amount: float) -> str:
+def format_bytes(amount: float) -> str:
     """Three digits and a prefix, for people."""
     return _short(amount, "kMGTP", "B")
 
@@ -385,7 +393,7 @@ def _notes(found: Sequence[RecipeCost], chip: Chip, total: dict[str, float]) -> 
     if total["score_point_bytes"]:
         lines.append(
             f"             and at score points, for statistics that are requested later: "
-            f"{in_bytes(total['score_point_bytes'])} more"
+            f"{format_bytes(total['score_point_bytes'])} more"
         )
     if total["present_models"]:
         lines.append(

@@ -18,8 +18,8 @@ from lm_mia.errors import SIGTERM_EXIT_CODE
 class Stop:
     """What a worker knows of being asked to stop."""
 
-    asked: bool = False
-    deferred: bool = False
+    is_requested: bool = False
+    is_deferred: bool = False
 
     def install(self) -> None:
         """Takes SIGTERM, unless the processes of a job agree on a step by JAX's own service, which takes it then.
@@ -32,25 +32,25 @@ class Stop:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         # Asked twice (by a scheduler, then by the command), it is on its way out already: let it clean up.
-        again, self.asked = self.asked, True
-        if not (again or self.deferred):
+        again, self.is_requested = self.is_requested, True
+        if not (again or self.is_deferred):
             sys.exit(SIGTERM_EXIT_CODE)
 
     @contextlib.contextmanager
-    def noting(self) -> Iterator[Callable[[int], bool]]:
+    def defer_sigterm(self) -> Iterator[Callable[[int], bool]]:
         """A block in which SIGTERM is only noted; what says so, to be asked after every step."""
-        self.deferred = True
+        self.is_deferred = True
         try:
-            yield lambda step: self.now()
+            yield lambda step: self.should_stop()
         finally:
-            self.deferred = False
+            self.is_deferred = False
 
-    def now(self) -> bool:
+    def should_stop(self) -> bool:
         """Whether to stop here; all processes of a job must ask at the same places, and hear the same."""
         if jax.process_count() > 1:
             # Places are counted over rows: the service wants numbers that only grow. It says yes at one of them only.
-            self.asked |= multihost_utils.reached_preemption_sync_point(next(_PLACES))
-        return self.asked
+            self.is_requested |= multihost_utils.reached_preemption_sync_point(next(_PLACES))
+        return self.is_requested
 
 
 _PLACES = itertools.count(1)

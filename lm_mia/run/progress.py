@@ -16,6 +16,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from lm_mia.run.stages import ModelVerb
+
 _LINE_SECONDS = 10  # between lines where there is no terminal
 
 
@@ -90,8 +92,8 @@ def display(overall: bool) -> Iterator[Display]:
 class Tally:
     """Turns the events of workers into bars and lines: how much of the rows is trained, how many are scored."""
 
-    def __init__(self, display: Display, todo: str, wanted: int, missing: int):
-        self._display, self._todo, self._wanted, self._missing = display, todo, wanted, missing
+    def __init__(self, display: Display, verb: ModelVerb, wanted: int, missing: int):
+        self._display, self._verb, self._wanted, self._missing = display, verb, wanted, missing
         self._trained: dict[str, float] = {}
         self._scored: dict[str, float] = {}
         self._started: set[str] = set()
@@ -115,8 +117,8 @@ class Tally:
                 f"worker {event['index']}: compiled in {event['seconds']:.1f} s, {event['from_cache']} functions from "
                 f"the cache, {event['anew']} anew"
             )
-        elif kind == "row_diverged":
-            self._trained.pop(event["row"], None)
+        elif kind == "model_diverged":
+            self._trained.pop(event["model"], None)
             self._display.say(f"{event['message']}; the other models continue")
         elif kind == "worker_lost":
             self._display.say(
@@ -129,27 +131,27 @@ class Tally:
             )
         elif kind == "waiting":
             # Rows that one of our own workers is at work on are no news.
-            others = sorted(set(event["rows"]) - self._started)
+            others = sorted(set(event["models"]) - self._started)
             if others and not self._said_waiting:
                 self._display.say(f"waiting for {', '.join(others)}: another command is at work")
                 self._said_waiting = True
-        elif kind == "row_started":
-            self._started.add(event["row"])
+        elif kind == "model_started":
+            self._started.add(event["model"])
         elif kind == "step":
-            self._trained[event["row"]] = event["step"] / event["steps"]
-        elif kind == "row_trained":
-            self._trained[event["row"]] = 1.0
+            self._trained[event["model"]] = event["step"] / event["steps"]
+        elif kind == "model_trained":
+            self._trained[event["model"]] = 1.0
             since = f" from step {event['resumed_at']}" if event["resumed_at"] else ""
             self._display.say(
-                f"{event['row']}: trained {event['steps']} steps{since} in {event['seconds']:.1f} s"
+                f"{event['model']}: trained {event['steps']} steps{since} in {event['seconds']:.1f} s"
             )
         elif kind == "scoring":
-            self._scored[event["row"]] = event["share"]
-        elif kind == "row_scored" and event["last"]:
-            self._scored[event["row"]] = 1.0
-            self._trained[event["row"]] = 1.0  # by an earlier command, if no event told of it
+            self._scored[event["model"]] = event["share"]
+        elif kind == "model_scored" and event["last"]:
+            self._scored[event["model"]] = 1.0
+            self._trained[event["model"]] = 1.0  # by an earlier command, if no event told of it
             self._display.say(
-                f"{event['row']}: scored in {event['seconds']:.1f} s, loss of members "
+                f"{event['model']}: scored in {event['seconds']:.1f} s, loss of members "
                 f"{event['member_loss_nats']:.3f}, of non-members {event['nonmember_loss_nats']:.3f} nats a token"
             )
         self._show()
@@ -161,7 +163,7 @@ class Tally:
 
     def _show(self) -> None:
         present = self._wanted - self._missing
-        if self._todo != "score":
+        if self._verb != "score":
             self._display.update("train", present + sum(self._trained.values()), self._wanted)
-        if self._todo != "train":
+        if self._verb != "train":
             self._display.update("score", present + sum(self._scored.values()), self._wanted)

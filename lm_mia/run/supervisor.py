@@ -24,6 +24,7 @@ from lm_mia.errors import (
     WorkersKilledError,
 )
 from lm_mia.run import devices, inventory, worker
+from lm_mia.run.stages import ModelVerb
 
 Event = dict[str, Any]
 
@@ -37,12 +38,12 @@ _GRACE_SECONDS = 120  # in which a worker saves, also a large state to a slow di
 
 
 def run(
-    todo: str,
+    verb: ModelVerb,
     c: config.Config,
     population: Path,
     recipe: Path,
     on_event: Callable[[Event], None],
-    only: Sequence[subsets.ModelSeeds] | None = None,
+    selected_models: Sequence[subsets.ModelSeeds] | None = None,
 ) -> bool:
     """Starts the workers, passes on what they report, returns when no row is missing.
 
@@ -62,13 +63,17 @@ def run(
 
     Raises:
       UserError: what a worker found wrong; finished rows stay. DiskError, if the disk is full or cannot be written;
-        RendezvousError, if the processes of a job did not find each other; WorkersKilledError, if all workers died.
+        RendezvousError, if the processes of a job did not find each other; WorkersKilledError, if all workers
+        were killed.
       SystemExit: with code 143, if a worker was asked to stop from outside.
     """
     _, environments = devices.environments(c.train.workers, c.compute.sharding)
-    rows, lead = list(subsets.models_of_config(c) if only is None else only), True
+    rows, lead = (
+        list(subsets.models_of_config(c) if selected_models is None else selected_models),
+        True,
+    )
     if c.compute.sharding == "none":
-        environments = environments[: len(inventory.missing(todo, c, recipe, rows))]
+        environments = environments[: len(inventory.missing_models(verb, c, recipe, rows))]
     context = multiprocessing.get_context("spawn")
     processes: dict[multiprocessing.connection.Connection, multiprocessing.process.BaseProcess] = {}
     try:
@@ -77,7 +82,7 @@ def run(
             place = (index, len(environments))
             process = context.Process(
                 target=worker.main,
-                args=(theirs, todo, c, population, recipe, place, environment, only),
+                args=(theirs, verb, c, population, recipe, place, environment, selected_models),
                 daemon=True,
             )
             process.start()
@@ -97,7 +102,7 @@ def run(
             lead = event.get("lead", lead)
             on_event(event)
         lost = all(process.exitcode for process in processes.values())
-        if lost and (left := inventory.missing(todo, c, recipe, rows)):
+        if lost and (left := inventory.missing_models(verb, c, recipe, rows)):
             raise WorkersKilledError(
                 f"all workers were lost (killed, or out of memory?) with {len(left)} models missing; "
                 "finished models are kept: run the same command again to continue"
@@ -112,11 +117,11 @@ def run(
 
 def check_diverged(recipe: Path, rows: list[subsets.ModelSeeds]) -> None:
     """Raises UserError if models have diverged, now or in an earlier command; they are not retried automatically."""
-    if bad := [row for row in rows if inventory.diverged(recipe, row).exists()]:
+    if bad := [row for row in rows if inventory.divergence_file(recipe, row).exists()]:
         raise UserError(
             f"{len(bad)} of {len(rows)} models diverged ({', '.join(map(str, bad[:3]))}{', ...' if bad[3:] else ''}): "
-            f"{inventory.diverged(recipe, bad[0]).parent} says where; lower optimizer.peak_learning_rate in a new "
-            "workdir, or delete those files to try again"
+            f"{inventory.divergence_file(recipe, bad[0]).parent} says where; lower optimizer.peak_learning_rate in a "
+            "new workdir, or delete those files to try again"
         )
 
 

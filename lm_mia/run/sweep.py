@@ -30,7 +30,7 @@ from lm_mia.config.recipe import (
 )
 from lm_mia.data import subsets
 from lm_mia.errors import UserError, collect_errors
-from lm_mia.run.workdir import Workdir, has_models, provenance
+from lm_mia.run.workdir import Workdir, contains_models, provenance
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,24 +53,27 @@ class SweepRecipe:
     @property
     def folder(self) -> Path:
         """The recipe's folder in the workdir, which need not exist yet."""
-        return self.workdir.recipe(self.name)
+        return self.workdir.recipe_dir(self.name)
 
     @property
-    def population(self) -> Path:
+    def population_dir(self) -> Path:
         """The folder of the population, which need not exist yet."""
-        return self.workdir.population(population_hash(self.config))
+        return self.workdir.population_dir(population_hash(self.config))
 
     @property
     def models(self) -> list[subsets.ModelSeeds]:
         """All models that the config requests, in the order of their numbers."""
         return subsets.models_of_config(self.config)
 
-    def stored(self) -> dict[str, Any] | None:
+    def stored_config(self) -> dict[str, Any] | None:
         """Returns the recipe's config.json, or None; raises UserError if the folder has models of another recipe."""
-        found = self.workdir.stored(self.name)
+        found = self.workdir.read_recipe_config(self.name)
         if found is None:
             return None
-        if not (has_models(self.folder) or self.workdir.population(found["population"]).exists()):
+        if not (
+            contains_models(self.folder)
+            or self.workdir.population_dir(found["population"]).exists()
+        ):
             return found  # nothing has been made yet, so any config is allowed
         lines = differences(found["config"], self.config)
         if found["format"] != FORMAT:
@@ -105,7 +108,7 @@ class Sweep:
         return [*config_flag, f"--workdir={self.workdir.path}"], self.overrides
 
 
-def from_flags(
+def sweep_from_flags(
     known: argparse.Namespace, overrides: Sequence[str], wrong: list[str], *, needs_workdir: bool
 ) -> Sweep | None:
     """Returns what `read` returns for the flags of a command.
@@ -133,10 +136,10 @@ def from_flags(
     if lacks_workdir:  # report the mistakes in the config as well
         collect_errors(wrong, lambda: load.load_sweep(known.config, overrides))
         return None
-    return collect_errors(wrong, lambda: read(known.config, known.workdir, overrides))
+    return collect_errors(wrong, lambda: read_sweep(known.config, known.workdir, overrides))
 
 
-def read(config_arg: str | None, folder: str | None, overrides: Sequence[str]) -> Sweep:
+def read_sweep(config_arg: str | None, folder: str | None, overrides: Sequence[str]) -> Sweep:
     """Returns the recipes that a command requests.
 
     Args:
@@ -165,7 +168,7 @@ def read(config_arg: str | None, folder: str | None, overrides: Sequence[str]) -
     all_names = {name for request in asked for name in request.names}
     tasks = [dataclasses.replace(t, others=frozenset(all_names - {*t.names})) for t in tasks]
     for task in tasks if folder is not None else ():
-        task.stored()
+        task.stored_config()
     figures = _lasting(entries[0][1].figures)
     return Sweep(config_arg, workdir, tuple(overrides), tuple(tasks), figures)
 
@@ -179,16 +182,20 @@ def _task(workdir: Workdir, request: RecipeRequest) -> SweepRecipe:
     """The task of a request; its folder is the one that already has the recipe under any name, else a new one."""
     c, name = request.config, request.names[0]
     # A derived name may be that of another recipe, whose folder has a hash in its name if both were in one command.
-    if workdir.stored(name) is None or (not c.name and _stored_key(workdir, name) != recipe_key(c)):
+    if workdir.read_recipe_config(name) is None or (
+        not c.name and _stored_key(workdir, name) != recipe_key(c)
+    ):
         with contextlib.suppress(StopIteration):
-            name = next(n for n in workdir.names() if _stored_key(workdir, n) == recipe_key(c))
+            name = next(
+                n for n in workdir.recipe_names() if _stored_key(workdir, n) == recipe_key(c)
+            )
     for alias in request.names[1:] if c.name else ():
-        if alias != name and workdir.stored(alias):
+        if alias != name and workdir.read_recipe_config(alias):
             raise UserError(
                 f"--workdir={workdir.path}: name={alias!r} is now a name of recipe {name}, but the workdir has another "
                 f"recipe {alias}; choose another --workdir, or another name"
             )
-    stored = workdir.stored(name)
+    stored = workdir.read_recipe_config(name)
     if c.name and stored and _stored_key(workdir, name) == recipe_key(c):
         # Several commands may share a named recipe, so models and statistics that only other commands need are kept.
         c = merge_configs(c, from_dict(stored["config"]))
@@ -197,7 +204,7 @@ def _task(workdir: Workdir, request: RecipeRequest) -> SweepRecipe:
 
 def _stored_key(workdir: Workdir, name: str) -> tuple[Any, ...] | None:
     """The `key` of a recipe of the workdir; None if it was made with another format or version of lm_mia."""
-    stored = workdir.stored(name)
+    stored = workdir.read_recipe_config(name)
     if stored is None or stored["format"] != FORMAT:
         return None
     try:
@@ -207,31 +214,33 @@ def _stored_key(workdir: Workdir, name: str) -> tuple[Any, ...] | None:
 
 
 def _of_workdir(workdir: Workdir, overrides: Sequence[str]) -> Sweep:
-    contents = require(workdir)
+    contents = require_workdir(workdir)
     if any(word.startswith("--config.name") for word in overrides):
         raise UserError(
             "--config.name: cannot be set without --config, since the recipes of the workdir already have names; leave "
             "it out, or add --config"
         )
     tasks = []
-    for name in workdir.names():
-        stored = workdir.stored(name)
+    for name in workdir.recipe_names():
+        stored = workdir.read_recipe_config(name)
         assert stored is not None
         try:
             c = from_dict(stored["config"])
         except (TypeError, ValueError) as error:
             raise UserError(
-                f"{workdir.recipe(name) / 'config.json'}: was written by another version of lm_mia ({error}); "
+                f"{workdir.recipe_dir(name) / 'config.json'}: was written by another version of lm_mia ({error}); "
                 "select a config with --config, or choose another --workdir"
             ) from error
         if wrong := load.type_errors(c):
             raise UserError(
-                "\n".join(f"{workdir.recipe(name) / 'config.json'}: {s}" for s in wrong.values())
+                "\n".join(
+                    f"{workdir.recipe_dir(name) / 'config.json'}: {s}" for s in wrong.values()
+                )
             )
         task = SweepRecipe(
             workdir, name, load.apply_overrides(c, overrides), tuple(stored["names"])
         )
-        task.stored()
+        task.stored_config()
         tasks.append(task)
     if not tasks:
         raise UserError(f"--workdir={workdir.path}: has no recipes yet; add --config=quickstart")
@@ -240,7 +249,7 @@ def _of_workdir(workdir: Workdir, overrides: Sequence[str]) -> Sweep:
     return Sweep(None, workdir, tuple(overrides), tuple(tasks), _lasting(figures))
 
 
-def require(workdir: Workdir) -> dict[str, Any]:
+def require_workdir(workdir: Workdir) -> dict[str, Any]:
     """Returns the workdir's config.json; raises UserError if the folder or this file does not exist."""
     if not workdir.config_file.exists():
         there = workdir.path.is_dir()
@@ -248,10 +257,10 @@ def require(workdir: Workdir) -> dict[str, Any]:
         raise UserError(
             f"--workdir={workdir.path}: {problem}; check the spelling, or start with `lm-mia run --config=quickstart`"
         )
-    return workdir.contents()
+    return workdir.read_config()
 
 
-def claim(sweep: Sweep) -> tuple[Sweep, Callable[[], None]]:
+def claim_folders(sweep: Sweep) -> tuple[Sweep, Callable[[], None]]:
     """Writes config.json of the workdir and of every recipe before any work, under a lock.
 
     The recorded package versions and commit are those of the first command; later ones are appended to a list.
@@ -279,12 +288,12 @@ def claim(sweep: Sweep) -> tuple[Sweep, Callable[[], None]]:
         folders[1].mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(lock):
             tasks = _found_again(sweep)
-            names = {*workdir.names(), *(task.name for task in tasks)}
+            names = {*workdir.recipe_names(), *(task.name for task in tasks)}
             for task in tasks:
-                old = task.stored()
+                old = task.stored_config()
                 write(task.folder / "config.json", _content(task, old, made_by, names), old)
             _move_aliases(workdir, tasks)
-            old = workdir.contents()
+            old = workdir.read_config()
             recipes = [*old["recipes"], *(task.name for task in tasks)]
             figures = [*old["figures"], *sweep.figures]
             content = {"format": FORMAT, "recipes": recipes, "figures": figures}
@@ -299,7 +308,7 @@ def claim(sweep: Sweep) -> tuple[Sweep, Callable[[], None]]:
         if not created or not workdir.path.exists() or (workdir.path / "populations").exists():
             return
         with contextlib.suppress(OSError, UserError), filelock.FileLock(lock):
-            contents = workdir.contents()
+            contents = workdir.read_config()
             ours = {path.parent.name for path in created if path.parent.parent == folders[1]}
             if theirs := [name for name in contents["recipes"] if name not in ours]:
                 # Another command has begun here since: it needs the file.
@@ -333,13 +342,13 @@ def _move_aliases(workdir: Workdir, tasks: Sequence[SweepRecipe]) -> None:
     """Removes the names of the command's recipes from other recipes of the workdir, which were called so before."""
     ours = {task.name for task in tasks}
     taken = ours.union(*(task.names for task in tasks))
-    for name in workdir.names():
-        stored = workdir.stored(name)
+    for name in workdir.recipe_names():
+        stored = workdir.read_recipe_config(name)
         assert stored is not None
         kept = [n for n in stored["names"] if n == name or n not in taken]
         if name not in ours and kept != stored["names"]:
             text = json.dumps(stored | {"names": kept}, indent=1) + "\n"
-            write_atomically(workdir.recipe(name) / "config.json", text)
+            write_atomically(workdir.recipe_dir(name) / "config.json", text)
 
 
 def _content(
@@ -369,7 +378,7 @@ def record_population(task: SweepRecipe, sha256: str) -> None:
     """Stores the population's hash in the recipe's config.json; UserError if its models have another population."""
     path = task.folder / "config.json"
     with filelock.FileLock(task.workdir.path / ".config.lock"):
-        stored = task.stored()
+        stored = task.stored_config()
         if stored is None:
             raise UserError(
                 f"{path}: was removed by another command that failed; run the same command again"
@@ -377,9 +386,9 @@ def record_population(task: SweepRecipe, sha256: str) -> None:
         known = stored["population_sha256"]
         if known == sha256:
             return
-        if known and has_models(task.folder):
+        if known and contains_models(task.folder):
             raise UserError(
-                f"{task.population}: its samples (sha256 {sha256[:12]}) differ from those of the models in "
+                f"{task.population_dir}: its samples (sha256 {sha256[:12]}) differ from those of the models in "
                 f"{task.folder} ({known[:12]}); restore the folder, or choose another --workdir"
             )
         write_atomically(path, json.dumps(stored | {"population_sha256": sha256}, indent=1) + "\n")

@@ -23,7 +23,7 @@ METRICS = {
         "memory_bytes",
     ),
     "validation": ("validation_loss_nats",),
-    "row_scored": ("member_loss_nats", "nonmember_loss_nats"),
+    "model_scored": ("member_loss_nats", "nonmember_loss_nats"),
 }
 """What is tracked of the events of workers that have it, under these names, by step."""
 
@@ -91,14 +91,14 @@ def open(
     def track(event: Event) -> None:
         kind = event["event"]
         values = {k: event[k] for k in METRICS.get(kind, ()) if event.get(k) is not None}
-        last = kind == "row_diverged" or (kind == "row_scored" and event["last"])
+        last = kind == "model_diverged" or (kind == "model_scored" and event["last"])
         for name in list(active):
             with _heard(name, active, say):
                 if values:
                     run = _run(runs[name], event, active[name])
                     run.log(event["step"], values)
-                if last and event["row"] in runs[name]:
-                    runs[name].pop(event["row"]).finish()
+                if last and event["model"] in runs[name]:
+                    runs[name].pop(event["model"]).finish()
 
     try:
         yield track
@@ -111,7 +111,7 @@ def open(
 
 def _run(open_runs: dict[str, Run], event: Event, begin: Callable[[str, str], Run]) -> Run:
     """The run of an event's row, opened if need be; it becomes the last of the open ones."""
-    row = event["row"]
+    row = event["model"]
     run = open_runs.pop(row, None)
     if run is None:
         while len(open_runs) >= _MOST_OPEN:
@@ -169,7 +169,7 @@ def _wandb(workdir: Path, recipe: str, settings: Mapping[str, Any]) -> Callable[
             resume="allow",
             reinit="create_new",  # several are open at once
             dir=workdir,
-            config={**settings, "recipe": recipe, "row": row, "role": role},
+            config={**settings, "recipe": recipe, "model_name": row, "role": role},
             settings=quiet,
         )
         # W&B's own step never goes back, as a row that is resumed does.

@@ -43,11 +43,11 @@ class Workdir:
         """The report page."""
         return self.path / "report.html"
 
-    def population(self, name: str) -> Path:
+    def population_dir(self, name: str) -> Path:
         """Folder of tokens, sample table, tokenizer and manifest of a population."""
         return self.path / "populations" / name
 
-    def recipe(self, name: str) -> Path:
+    def recipe_dir(self, name: str) -> Path:
         """Folder of config, scores, checkpoints and tables of one recipe."""
         return self.path / "recipes" / name
 
@@ -63,14 +63,16 @@ class Workdir:
                 "read; choose another --workdir"
             )
 
-    def contents(self) -> dict[str, Any]:
+    def read_config(self) -> dict[str, Any]:
         """Returns config.json, with "recipes" and "figures"; errors as in `stored`.
 
         If there is no file (it may have been lost), the recipes are those that have models, and there are no figures.
         """
         found = _read(self.config_file)
         if found is None:
-            recipes = sorted(p.name for p in (self.path / "recipes").glob("*") if has_models(p))
+            recipes = sorted(
+                p.name for p in (self.path / "recipes").glob("*") if contains_models(p)
+            )
             return {"recipes": recipes, "figures": []}
         for name in ("recipes", "figures"):
             if not _is_texts(found.get(name)):
@@ -79,16 +81,16 @@ class Workdir:
             raise _not_ours(self.config_file)
         return found
 
-    def stored(self, name: str) -> dict[str, Any] | None:
+    def read_recipe_config(self, name: str) -> dict[str, Any] | None:
         """Returns config.json of a recipe, or None if there is none yet.
 
         Raises:
           UserError: if the file was not written by lm_mia, or was edited, or is missing although there are models.
         """
-        folder = self.recipe(name)
+        folder = self.recipe_dir(name)
         found = _read(folder / "config.json")
         if found is None:
-            if has_models(folder):
+            if contains_models(folder):
                 raise UserError(
                     f"{folder / 'config.json'}: missing, but there are models; restore it or choose another --workdir"
                 )
@@ -108,9 +110,9 @@ class Workdir:
             )
         return found
 
-    def names(self) -> list[str]:
+    def recipe_names(self) -> list[str]:
         """Returns the names of the recipes of the workdir, in order of creation."""
-        return [name for name in self.contents()["recipes"] if self.stored(name)]
+        return [name for name in self.read_config()["recipes"] if self.read_recipe_config(name)]
 
     def log(self, event: Mapping[str, Any]) -> None:
         """Appends a line to metrics.jsonl; lines stay whole even if several processes append at the same time."""
@@ -134,7 +136,7 @@ def _is_texts(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(part, str) for part in value)
 
 
-def has_models(recipe_dir: Path) -> bool:
+def contains_models(recipe_dir: Path) -> bool:
     """Returns whether a recipe's folder holds models or scores."""
     return (recipe_dir / "scores.zarr").exists() or (recipe_dir / "checkpoints").exists()
 
@@ -155,7 +157,7 @@ def table_facts(recipe_dir: Path) -> dict[str, Any] | None:
         raise UserError(f"{path}: damaged; run `lm-mia attack` again") from error
 
 
-def other_settings(recipe_dir: Path, c: config.Config) -> dict[str, tuple[Any, Any]]:
+def changed_settings(recipe_dir: Path, c: config.Config) -> dict[str, tuple[Any, Any]]:
     """Returns the attack settings in which finished tables differ from the config: name -> (config, tables)."""
     facts, asked = table_facts(recipe_dir), config.to_dict(c)["attack"]
     made = facts["config"] if facts else asked

@@ -26,6 +26,7 @@ from lm_mia.data import subsets
 from lm_mia.data.population import open_population
 from lm_mia.errors import UserError
 from lm_mia.run import inventory
+from lm_mia.run.stages import ModelVerb
 from lm_mia.store.store import Store, open_store
 
 Event = dict[str, Any]
@@ -37,13 +38,13 @@ _WAIT_SECONDS = 0.5
 
 def main(
     pipe: multiprocessing.connection.Connection,
-    todo: str,
+    verb: ModelVerb,
     c: config.Config,
     population_dir: Path,
     recipe: Path,
     place: tuple[int, int],
     environment: dict[str, str],
-    only: Sequence[subsets.ModelSeeds] | None = None,
+    selected_models: Sequence[subsets.ModelSeeds] | None = None,
 ) -> None:
     """The process; when whoever started it dies, the pipe breaks at the next report and it ends too.
 
@@ -60,7 +61,9 @@ def main(
     os.environ |= environment
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started us sends SIGTERM
     try:
-        work = functools.partial(_work, todo, c, population_dir, recipe, place, pipe.send, only)
+        work = functools.partial(
+            _work, verb, c, population_dir, recipe, place, pipe.send, selected_models
+        )
         if (problem := _problem(work, recipe)) is None:
             return
         pipe.send(problem)
@@ -91,13 +94,13 @@ def _problem(work: Callable[[], None], recipe: Path) -> Event | None:
 
 
 def _work(
-    todo: str,
+    verb: ModelVerb,
     c: config.Config,
     population_dir: Path,
     recipe: Path,
     place: tuple[int, int],
     report: Report,
-    only: Sequence[subsets.ModelSeeds] | None,
+    selected_models: Sequence[subsets.ModelSeeds] | None,
 ) -> None:
     # here, so that the process that only watches never loads JAX
     from lm_mia.model import transformer
@@ -108,7 +111,7 @@ def _work(
     here = backend.start(c.compute.sharding)
     stop = preemption.Stop()
     stop.install()
-    tell: Report = report if here.lead else lambda event: None
+    tell: Report = report if here.is_primary else lambda event: None
     population = open_population(population_dir, verify=False)  # the command has
     model_config = transformer.ModelConfig.from_settings(
         c.model, population.vocab_size, population.length_tokens
@@ -117,66 +120,68 @@ def _work(
         c.compute,
         model_config,
         c.train.batch_size,
-        here.about["platform"],
+        here.description["platform"],
         backend.memory_bytes(),
         here.mesh.size,
     )
     model = transformer.TransformerLM(choice.model_config)
     trainer = loop.Trainer(population, model, c.optimizer, c.train, choice, here.mesh)
     score_micro_batch_size = choose_micro_batch_size(
-        c.score.micro_batch_size, population.length_tokens, here.about["platform"]
+        c.score.micro_batch_size, population.length_tokens, here.description["platform"]
     )
-    scorer = Scorer(model, population, choice.chunk_tokens, score_micro_batch_size, here.own)
+    scorer = Scorer(model, population, choice.chunk_tokens, score_micro_batch_size, here.local_mesh)
     report(
-        {"event": "worker", "index": place[0], "lead": here.lead, **here.about}
+        {"event": "worker", "index": place[0], "lead": here.is_primary, **here.description}
         | {"choice": str(choice)}
     )
     store, keep = open_store(c, recipe), config.score_steps(c)
 
     def make(row: subsets.ModelSeeds) -> None:
-        folder, steps = inventory.checkpoints(recipe, row), inventory.total_steps(c, row)
-        tell({"event": "row_started", "row": str(row), "role": row.role})
-        if todo != "score":
-            with stop.noting() as asked:
+        folder, steps = inventory.checkpoint_dir(recipe, row), inventory.total_steps(c, row)
+        tell({"event": "model_started", "model": str(row), "role": row.role})
+        if verb != "score":
+            with stop.defer_sigterm() as asked:
                 loop.train_model(trainer, row, steps, folder, tell, keep, asked)
-        if stop.now():  # asked at the row's last step, which is no place to stop for train_model
+        if (
+            stop.should_stop()
+        ):  # asked at the row's last step, which is no place to stop for train_model
             raise loop.PreemptedError
-        for at in (*keep, steps) if todo != "train" else ():
+        for at in (*keep, steps) if verb != "train" else ():
             score_point(row, at, steps, folder)
-            if stop.now():
+            if stop.should_stop():
                 raise loop.PreemptedError
-        if compiled := here.compiled():
+        if compiled := here.new_compilations():
             report({"event": "compiled", "index": place[0], **compiled})
 
     def score_point(row: subsets.ModelSeeds, at: int, steps: int, folder: Path) -> None:
         point = 0 if at == steps else at
         # The leading process's list: another one may see a shared folder a little later.
-        lacking = store.missing_shards(row, point) if here.lead else []
-        count = here.agreed(len(lacking))
-        tokens = here.agreed(here.lead and store.is_missing_tokens(row, point))
+        lacking = store.missing_shards(row, point) if here.is_primary else []
+        count = here.broadcast(len(lacking))
+        tokens = here.broadcast(here.is_primary and store.is_missing_tokens(row, point))
         if not (count or tokens):
             return
         began, of = time.monotonic(), len(population)
         before, all_points = (*keep, steps).index(at), len(keep) + 1
         member_N2 = subsets.member(row.subset_seed, of, c.train.subset)
         # a signal that cut orbax short would leave its threads with a closed loop
-        with stop.noting():
-            params = restore_params(row, at, model, folder, here.mesh, here.own)
-        if stop.now():
+        with stop.defer_sigterm():
+            params = restore_params(row, at, model, folder, here.mesh, here.local_mesh)
+        if stop.should_stop():
             raise loop.PreemptedError
         for i in range(count):
-            low, high, names = lacking[i] if here.lead else (0, 0, [])
-            low, high = here.agreed(low), here.agreed(high)
-            asked = here.agreed(
+            low, high, names = lacking[i] if here.is_primary else (0, 0, [])
+            low, high = here.broadcast(low), here.broadcast(high)
+            asked = here.broadcast(
                 sum(2**n for n, name in enumerate(store.variables) if name in names)
             )
             names = [name for n, name in enumerate(store.variables) if asked >> n & 1]
 
-            mine = here.part(low, high)
+            mine = here.local_samples(low, high)
 
             def on_samples(done: float, low: int = low, high: int = high) -> None:
                 share = (before + (low + (high - low) * done) / of) / all_points
-                tell({"event": "scoring", "row": str(row), "share": share})
+                tell({"event": "scoring", "model": str(row), "share": share})
 
             statistics = [name for name in names if name not in ("member", "loss")]
             found = scorer.score(params, statistics, mine.start, mine.stop, on_samples)
@@ -187,37 +192,37 @@ def _work(
                     raise UserError(
                         f"model {row}: {bad} {what} not finite; its scores are not stored"
                     )
-            if here.lead:
+            if here.is_primary:
                 values = {name: values.get(name, member_N2[low:high]) for name in names}
                 store.write_shards(row, low, values, point)
-            if stop.now():
+            if stop.should_stop():
                 raise loop.PreemptedError
-        if here.lead:
+        if here.is_primary:
             if tokens:  # of few samples: the others wait
                 log_prob_T = scorer.token_log_probs(params, store.token_samples)
                 store.write_tokens(row, log_prob_T, point)
             tell(
-                {"event": "row_scored", "row": str(row), "role": row.role, "step": at}
+                {"event": "model_scored", "model": str(row), "role": row.role, "step": at}
                 | {"last": at == steps, "seconds": round(time.monotonic() - began, 3)}
                 | _mean_losses(dataclasses.replace(store, step=point), row)
             )
 
     rows = subsets.models_of_config(c)  # numbered alike in all processes of the job
-    locked = _locked(todo, c, recipe, place, only, tell) if here.lead else iter(())
-    while (number := here.agreed(next(locked, _DONE))) != _DONE:
+    locked = _locked(verb, c, recipe, place, selected_models, tell) if here.is_primary else iter(())
+    while (number := here.broadcast(next(locked, _DONE))) != _DONE:
         try:
             if number == _WAIT:  # in turns of all, since collectives do not wait for long
                 time.sleep(_WAIT_SECONDS)
-                if stop.now():
+                if stop.should_stop():
                     raise loop.PreemptedError
             else:
                 make(rows[number])
         except loop.DivergedError as error:
-            if here.lead:
-                path = inventory.diverged(recipe, rows[number])
+            if here.is_primary:
+                path = inventory.divergence_file(recipe, rows[number])
                 path.parent.mkdir(exist_ok=True)
                 write_atomically(path, json.dumps(error.evidence) + "\n")
-            tell({"event": "row_diverged", **error.evidence, "message": f"{error}"})
+            tell({"event": "model_diverged", **error.evidence, "message": f"{error}"})
         except loop.PreemptedError:
             report({"event": "preempted"})
             return
@@ -235,11 +240,11 @@ def _mean_losses(store: Store, row: subsets.ModelSeeds) -> dict[str, float]:
 
 
 def _locked(
-    todo: str,
+    verb: ModelVerb,
     c: config.Config,
     recipe: Path,
     place: tuple[int, int],
-    only: Sequence[subsets.ModelSeeds] | None,
+    selected_models: Sequence[subsets.ModelSeeds] | None,
     tell: Report,
 ) -> Iterator[int]:
     """Which row is missing, while its lock is held, until none is; _WAIT, while others are at work on all of them.
@@ -247,17 +252,19 @@ def _locked(
     Of certain rows only: until none is that others are not at work on.
     """
     rows, (index, count) = subsets.models_of_config(c), place
-    while waiting := inventory.missing(todo, c, recipe, rows if only is None else list(only)):
+    while waiting := inventory.missing_models(
+        verb, c, recipe, rows if selected_models is None else list(selected_models)
+    ):
         took = False
         # Workers start at different places, so that they rarely ask for the same lock.
         start = index * len(waiting) // count
         for row in waiting[start:] + waiting[:start]:
-            with contextlib.suppress(filelock.Timeout), inventory.lock(recipe, row):
-                if inventory.missing(todo, c, recipe, [row]):
+            with contextlib.suppress(filelock.Timeout), inventory.model_lock(recipe, row):
+                if inventory.missing_models(verb, c, recipe, [row]):
                     took = True
                     yield rows.index(row)
-        if not took and only is not None:
+        if not took and selected_models is not None:
             return
         if not took:  # somebody else is at work on every row that is left
-            tell({"event": "waiting", "rows": [str(row) for row in waiting]})
+            tell({"event": "waiting", "models": [str(row) for row in waiting]})
             yield _WAIT

@@ -160,7 +160,7 @@ def train_model(
       steps: number of updates from start to end.
       checkpoint_dir: folder of this model's checkpoints.
       report: called with events: "step" for progress bars, "train" with losses and throughput, "validation" with the
-        validation loss, and "row_trained" at the end.
+        validation loss, and "model_trained" at the end.
       keep_steps: steps after which the state is saved and kept.
       should_stop: called after each step with the number of steps done. Once it returns True, the state is saved and
         training stops. It must return the same value in all processes of a job.
@@ -270,7 +270,7 @@ class _TrainingLog:
         report: Callable[[Event], None],
     ) -> None:
         self._trainer, self._report, self._start = trainer, report, start
-        self._fields: Event = {"row": str(seeds), "role": seeds.role, "steps": steps}
+        self._fields: Event = {"model": str(seeds), "role": seeds.role, "steps": steps}
         self._began = self._logged = self._progress = time.monotonic()
         self._clear()
 
@@ -312,15 +312,20 @@ class _TrainingLog:
     def report_progress(self, steps_done: int, now: float) -> None:
         """Reports an event "step", unless there was one less than `_PROGRESS_SECONDS` ago."""
         if now - self._progress > _PROGRESS_SECONDS:
-            model, steps = self._fields["row"], self._fields["steps"]
-            self._report({"event": "step", "row": model, "step": steps_done, "steps": steps})
+            model, steps = self._fields["model"], self._fields["steps"]
+            self._report({"event": "step", "model": model, "step": steps_done, "steps": steps})
             self._progress = now
 
     def report_end(self) -> None:
         """Reports that the model is trained."""
         seconds = round(time.monotonic() - self._began, 3)
         self._report(
-            {"event": "row_trained", **self._fields, "resumed_at": self._start, "seconds": seconds}
+            {
+                "event": "model_trained",
+                **self._fields,
+                "resumed_at": self._start,
+                "seconds": seconds,
+            }
         )
 
 
@@ -355,7 +360,7 @@ def _diverged_error(
     metrics: dict[str, float],
     ids_B: np.ndarray,
 ) -> DivergedError:
-    evidence = {"row": str(seeds), "role": seeds.role, "step": step, "what": problem}
+    evidence = {"model": str(seeds), "role": seeds.role, "step": step, "what": problem}
     evidence |= {name: str(value) for name, value in metrics.items()}
     evidence |= {"samples": ids_B.tolist()}
     remedy = "lower optimizer.peak_learning_rate in a new workdir"

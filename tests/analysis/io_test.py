@@ -55,7 +55,7 @@ def test_events_are_those_of_the_recipe(tmp_path: Path):
     recipe.mkdir(parents=True)
     lines = [
         '{"event": "train", "recipe": "a", "step": 1}',
-        '{"event": "train", "recipe": "b", "row": "a", "step": 2}',
+        '{"event": "train", "recipe": "b", "model": "a", "step": 2}',
         '{"event": "scored", "recipe": "a", "of": "train"}',
         '{"event": "train", "recipe": "a", "st',
         '{"event": "train", "recipe": "a", "step": 3}',

@@ -39,7 +39,7 @@ def complete(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def empty(tmp_path: Path) -> Path:
     """The folder of a recipe in a workdir with a log, and no tables."""
     (tmp_path / "metrics.jsonl").write_text(
-        '{"event": "train", "recipe": "demo", "row": "a", "step": 0, "loss_nats": 1.0}\n'
+        '{"event": "train", "recipe": "demo", "model": "a", "step": 0, "loss_nats": 1.0}\n'
     )
     folder = tmp_path / "recipes" / RECIPE
     folder.mkdir(parents=True)
@@ -310,7 +310,7 @@ def test_only_rows_of_the_tables_are_shown(finished: Path) -> None:
     medians = training.medians(log)
     assert medians["seconds"] == pytest.approx(5.1, abs=0.05)
     assert max(medians.values()) < 10
-    assert len({e["row"] for e in log.trained}) == len({e["row"] for e in log.scored}) == 32
+    assert len({e["model"] for e in log.trained}) == len({e["model"] for e in log.scored}) == 32
 
 
 @pytest.mark.process

@@ -33,8 +33,8 @@ def test_help_names_the_verbs(capsys: pytest.CaptureFixture[str]):
         (["local", "--config=configs/quickstart.py"], "--workdir: missing; add --workdir=runs/quickstart"),
         (["plan"], "--config: missing; add --config=quickstart"),
         (["plan", "--config=/nowhere.py"], "--config=/nowhere.py: no such Python file"),
-        (["rows", "--config=x", "--workdir=y"], "python -m launch rows: the following arguments are required"),
-        (["plan", "--rows-per-job=x"], "python -m launch plan: argument --rows-per-job: invalid int value: 'x'"),
+        (["make-models", "--config=x", "--workdir=y"], "python -m launch make-models: the following arguments are"),
+        (["plan", "--models-per-job=x"], "python -m launch plan: argument --models-per-job: invalid int value: 'x'"),
     ],
 )  # fmt: skip
 def test_mistakes_are_lines(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]):

@@ -20,7 +20,7 @@ def test_a_failure_says_what_where_and_how_far(tmp_path: Path):
     saved(tmp_path, 8)
     saved(tmp_path, 16)
     (tmp_path / "checkpoints" / ROW / "24.orbax-tmp").mkdir()
-    heartbeats.failed(tmp_path, ROW, "out of memory", BY)
+    heartbeats.record_failure(tmp_path, ROW, "out of memory", BY)
     [found] = heartbeats.failures(tmp_path, ROW)
     assert found.pop("time").endswith("+00:00")
     assert found == {"reason": "out of memory", "saved_step": 16, **dataclasses.asdict(BY)}
@@ -28,27 +28,27 @@ def test_a_failure_says_what_where_and_how_far(tmp_path: Path):
 
 def test_three_failures_set_a_row_aside_until_they_are_deleted(tmp_path: Path):
     for n in range(3):
-        assert not heartbeats.set_aside(tmp_path, ROW), n
-        heartbeats.failed(tmp_path, ROW, "x", BY)
-    assert heartbeats.set_aside(tmp_path, ROW)
-    assert not heartbeats.set_aside(tmp_path, "reference-01")
+        assert not heartbeats.is_set_aside(tmp_path, ROW), n
+        heartbeats.record_failure(tmp_path, ROW, "x", BY)
+    assert heartbeats.is_set_aside(tmp_path, ROW)
+    assert not heartbeats.is_set_aside(tmp_path, "reference-01")
     [_, path, *_] = heartbeats.remedy(tmp_path, ROW).split()
     Path(path).unlink()
-    assert not heartbeats.set_aside(tmp_path, ROW)
+    assert not heartbeats.is_set_aside(tmp_path, ROW)
 
 
 def test_a_row_that_gets_further_between_failures_is_not_set_aside(tmp_path: Path):
     for step in (1, 2, 3, 4):
-        heartbeats.failed(tmp_path, ROW, "killed", BY)
+        heartbeats.record_failure(tmp_path, ROW, "killed", BY)
         saved(tmp_path, step)
-    assert not heartbeats.set_aside(tmp_path, ROW)
+    assert not heartbeats.is_set_aside(tmp_path, ROW)
     for _ in range(3):
-        heartbeats.failed(tmp_path, ROW, "killed", BY)
-    assert heartbeats.set_aside(tmp_path, ROW)
+        heartbeats.record_failure(tmp_path, ROW, "killed", BY)
+    assert heartbeats.is_set_aside(tmp_path, ROW)
 
 
 def test_a_line_that_was_cut_short_is_no_failure(tmp_path: Path):
-    heartbeats.failed(tmp_path, ROW, "x", BY)
+    heartbeats.record_failure(tmp_path, ROW, "x", BY)
     with open(tmp_path / "failures" / f"{ROW}.jsonl", "a") as file:
         file.write('{"time": "20')
     assert len(heartbeats.failures(tmp_path, ROW)) == 1
@@ -58,13 +58,13 @@ def test_a_record_is_there_while_the_job_is_alive(tmp_path: Path):
     state, began = heartbeats.Running(tmp_path, BY), time.time()
     with state.alive():
         state.begin(ROW)
-        [(path, record, touched_seconds)] = heartbeats.running(tmp_path)
-        assert record["rows"].keys() == {ROW}
+        [(path, record, touched_seconds)] = heartbeats.running_jobs(tmp_path)
+        assert record["models"].keys() == {ROW}
         assert (record["job"], record["host"], record["pid"]) == ("job-1", "node-1", 7)
         assert began - 1 < touched_seconds < time.time() + 1  # file systems round
         state.end(ROW)
-        assert json.loads(path.read_text())["rows"] == {}
-    assert list(heartbeats.running(tmp_path)) == []
+        assert json.loads(path.read_text())["models"] == {}
+    assert list(heartbeats.running_jobs(tmp_path)) == []
 
 
 def test_a_record_is_touched_and_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -86,17 +86,17 @@ def test_an_odd_name_is_a_plain_file(tmp_path: Path):
         [path] = (tmp_path / "running").iterdir()
         assert path.name.startswith(".._a_b__c__7__1_-")
     with heartbeats.Running(tmp_path, dataclasses.replace(BY, job="x" * 300)).alive():
-        assert len(list(heartbeats.running(tmp_path))) == 1
+        assert len(list(heartbeats.running_jobs(tmp_path))) == 1
 
 
 @pytest.mark.parametrize(
-    "text", [b"", b"{}", b"null", b"[1]", b"\xff", b'{"job": "x"', b'{"rows": 1}']
+    "text", [b"", b"{}", b"null", b"[1]", b"\xff", b'{"job": "x"', b'{"models": 1}']
 )
 def test_records_that_are_garbage_are_passed_over(tmp_path: Path, text: bytes):
     for folder, name in (("running", "x.json"), ("failures", f"{ROW}.jsonl")):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / name).write_bytes(text)
-    assert list(heartbeats.running(tmp_path)) == []
+    assert list(heartbeats.running_jobs(tmp_path)) == []
     assert heartbeats.failures(tmp_path, ROW) == []
     assert heartbeats.reap(tmp_path, "me", {ROW}) == []
 
@@ -110,7 +110,7 @@ def left_behind(recipe: Path, job: str, rows: dict[str, str], age_seconds: float
     path = recipe / "running" / f"{job}.json"
     path.parent.mkdir(exist_ok=True)
     by = dataclasses.asdict(dataclasses.replace(BY, job=job))
-    path.write_text(json.dumps({**by, "since": "x", "rows": rows}))
+    path.write_text(json.dumps({**by, "since": "x", "models": rows}))
     then = time.time() - age_seconds
     os.utime(path, (then, then))
     return path
@@ -126,11 +126,11 @@ def test_jobs_that_vanished_are_failures_of_the_rows_they_had_not_finished(tmp_p
     )
     assert [f["job"] for f in heartbeats.failures(tmp_path, ROW)] == ["old"]
     assert heartbeats.failures(tmp_path, "reference-01") == []
-    assert [path for path, *_ in heartbeats.running(tmp_path)] == [live]
+    assert [path for path, *_ in heartbeats.running_jobs(tmp_path)] == [live]
     assert heartbeats.reap(tmp_path, "me", {ROW}) == []  # counted once
 
 
 def test_an_earlier_life_of_a_job_is_buried_at_once(tmp_path: Path):
     left_behind(tmp_path, "me", {ROW: "x"}, 1)
     assert len(heartbeats.reap(tmp_path, "me", {ROW})) == 1
-    assert list(heartbeats.running(tmp_path)) == []
+    assert list(heartbeats.running_jobs(tmp_path)) == []

@@ -28,32 +28,32 @@ def test_jobs_are_the_blocks_that_lack_rows(
     workdir = tiny.copy(tmp_path / "w")
     for shard in tiny_run.recipe_of(workdir).glob("scores.zarr/loss/c/5/*"):
         shard.unlink()
-    flags = f"--config={tiny.config}", f"--workdir={workdir}", "--rows-per-job=2"
+    flags = f"--config={tiny.config}", f"--workdir={workdir}", "--models-per-job=2"
     found = told(capsys, *flags)
     [r] = found["recipes"]
-    assert (r["models"], r["present_models"], r["missing_rows"], r["jobs"]) == (6, 5, 1, 1)
+    assert (r["models"], r["present_models"], r["missing_models"], r["jobs"]) == (6, 5, 1, 1)
     assert r["lengths"] == f"measured in {tiny_run.population_of(workdir)}"
     assert r["missing_chip_hours"] == pytest.approx(r["chip_hours"] / 6)
     assert found["total"]["jobs"] == 1
-    [j] = jobs.jobs(sweep.read(tiny.config, str(workdir), ()), sizes(rows_per_job=2))
-    assert (j.blocks, j.slices()) == ((2,), ["4:6"])
+    [j] = jobs.plan_jobs(sweep.read_sweep(tiny.config, str(workdir), ()), sizes(models_per_job=2))
+    assert (j.blocks, j.ranges()) == ((2,), ["4:6"])
 
 
-def sizes(device: str = "h100", rows_per_job: int = 0, job_hours: float = 4.0) -> jobs.JobSizes:
-    chip = plan.chip_of(device, 0.5)
-    return jobs.JobSizes(chip, rows_per_job, job_hours, None)
+def sizes(device: str = "h100", models_per_job: int = 0, job_hours: float = 4.0) -> jobs.JobSizes:
+    chip = plan.parse_chip(device, 0.5)
+    return jobs.JobSizes(chip, models_per_job, job_hours, None)
 
 
 def cost_of(model_hours: float, rows: int, of: jobs.JobSizes) -> plan.RecipeCost:
     """A recipe whose rows take so long on a chip."""
-    [task] = sweep.read("quickstart", None, ()).recipes
-    found = plan.recipe_cost(task, plan.assumed(task.config.population.length_tokens))
+    [task] = sweep.read_sweep("quickstart", None, ()).recipes
+    found = plan.recipe_cost(task, plan.assumed_lengths(task.config.population.length_tokens))
     flops = model_hours * 3600 * of.chip.flops * of.chip.mfu * rows
     return dataclasses.replace(found, models=rows, train_flops=flops, score_flops=0.0)
 
 
 @pytest.mark.parametrize(
-    ("model_hours", "chips", "sharding", "rows"),
+    ("model_hours", "chips", "sharding", "models"),
     [
         (0.5, 1, "none", 8),  # 4 hours
         (0.5, 8, "none", 64),  # 8 chips, each 8 rows
@@ -73,7 +73,7 @@ def test_rows_of_a_job_suit_the_hours_and_the_chips(
 
 
 def test_rows_of_a_job_as_said(tmp_path: Path):
-    of = sizes(rows_per_job=200)
+    of = sizes(models_per_job=200)
     assert jobs.models_per_job(cost_of(1.0, 130, of), of, 8, "none") == 130
 
 
@@ -108,16 +108,16 @@ def test_a_table_for_people(
 
 def test_a_plan_of_jobs_without_a_workdir_names_no_folders(capsys: pytest.CaptureFixture[str]):
     [r] = told(capsys, "--config=quickstart")["recipes"]
-    assert (r["name"], r["folder"], r["missing_rows"]) == ("quickstart", None, r["models"])
+    assert (r["name"], r["folder"], r["missing_models"]) == ("quickstart", None, r["models"])
 
 
 def test_all_that_is_wrong_is_told_at_once(capsys: pytest.CaptureFixture[str]):
-    flags = "--device=abacus", "--rows-per-job=-1", "--job-hours=nan", "--config=/nowhere.py"
+    flags = "--device=abacus", "--models-per-job=-1", "--job-hours=nan", "--config=/nowhere.py"
     assert cli.main(["plan", *flags]) == 2
     said = capsys.readouterr().err.splitlines()
     assert [line.split("=")[0] for line in said] == [
         "--config",
         "--device",
-        "--rows-per-job",
+        "--models-per-job",
         "--job-hours",
     ]

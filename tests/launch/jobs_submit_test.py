@@ -24,7 +24,7 @@ def of(tiny: tiny_run.Tiny, tmp_path: Path) -> sweep.Sweep:
     workdir = tiny.copy(tmp_path / "s x")
     for shard in tiny_run.recipe_of(workdir).glob("scores.zarr/loss/c/[2345]/*"):
         shard.unlink()
-    return sweep.read(tiny_sweep.config_file(tiny, tmp_path), str(workdir), ())
+    return sweep.read_sweep(tiny_sweep.config_file(tiny, tmp_path), str(workdir), ())
 
 
 def flags(of: sweep.Sweep, *more: str) -> list[str]:
@@ -34,9 +34,9 @@ def flags(of: sweep.Sweep, *more: str) -> list[str]:
 def test_an_array_a_recipe_of_the_blocks_that_lack_rows(
     of: sweep.Sweep, capsys: pytest.CaptureFixture[str]
 ):
-    more = "--time=10", "--rows-per-job=2", "--at-once=1", "--config.figures=a 'b' $(c).py"
+    more = "--time=10", "--models-per-job=2", "--at-once=1", "--config.figures=a 'b' $(c).py"
     assert cli.main(["slurm", *flags(of, *more)]) == 0
-    paths = [of.workdir.path / "slurm" / f"rows_{task.name}.sbatch" for task in of.recipes]
+    paths = [of.workdir.path / "slurm" / f"models_{task.name}.sbatch" for task in of.recipes]
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == [shlex.join(["sbatch", str(path)]) for path in paths]
     first, second = (path.read_text() for path in paths)
@@ -54,7 +54,7 @@ def test_the_corpus_comes_first_where_there_is_none(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ):
-    of = sweep.read(tiny_sweep.config_file(tiny, tmp_path), str(tmp_path / "s"), ())
+    of = sweep.read_sweep(tiny_sweep.config_file(tiny, tmp_path), str(tmp_path / "s"), ())
     sent: list[tuple[str, list[str]]] = []
 
     def submit(path: Path, after: list[str]) -> str:
@@ -63,7 +63,7 @@ def test_the_corpus_comes_first_where_there_is_none(
 
     monkeypatch.setattr("launch.slurm.submit", submit)
     assert cli.main(["slurm", *flags(of, "--time=10", "--submit")]) == 0
-    names = [f"rows_{task.name}.sbatch" for task in of.recipes]
+    names = [f"models_{task.name}.sbatch" for task in of.recipes]
     assert sent == [("corpus.sbatch", []), (names[0], ["1"]), (names[1], ["1"])]
     assert "job 3" in capsys.readouterr().out
 
@@ -108,13 +108,13 @@ def test_a_jobset_a_job_with_the_command_as_pods_see_it(
     argv = [
         f"--config={config}",
         "--workdir=/data/s",
-        "--rows-per-job=4",
+        "--models-per-job=4",
         f"--output={tmp_path}/js",
     ]
     assert cli.main(["jobset", *argv, *PODS]) == 0
     paths = [Path(line.split()[-1]) for line in capsys.readouterr().out.splitlines()]
     assert len(paths) == 2
-    [task, _] = sweep.read(config, "/data/s", ()).recipes
+    [task, _] = sweep.read_sweep(config, "/data/s", ()).recipes
     found = list(yaml.safe_load_all(paths[0].read_text()))
     names = [m["metadata"]["name"] for m in found]
     digest = recipe_hash(task.config)
@@ -125,11 +125,11 @@ def test_a_jobset_a_job_with_the_command_as_pods_see_it(
         "python",
         "-m",
         "launch",
-        "rows",
+        "make-models",
         f"--config={config}",
         "--workdir=/data/s",
     ]
-    assert "--rows=4:6" in container["command"]
+    assert "--models=4:6" in container["command"]
     assert not Path("/data/s").exists()
 
 

@@ -17,37 +17,37 @@ __all__ = ["tiny"]  # a fixture
 
 @pytest.fixture
 def of(tiny: tiny_run.Tiny, tmp_path: Path) -> sweep.Sweep:
-    return sweep.read(tiny_sweep.config_file(tiny, tmp_path), str(tmp_path / "s"), ())
+    return sweep.read_sweep(tiny_sweep.config_file(tiny, tmp_path), str(tmp_path / "s"), ())
 
 
 def test_all_models_are_missing_before_there_is_a_population(of: sweep.Sweep):
-    assert jobs.missing(of.recipes[0]) == [*range(6)]
-    assert jobs.blocks(jobs.missing(of.recipes[0]), 4) == [0, 1]
+    assert jobs.missing_indices(of.recipes[0]) == [*range(6)]
+    assert jobs.blocks(jobs.missing_indices(of.recipes[0]), 4) == [0, 1]
 
 
 def test_all_models_of_a_recipe_that_has_only_its_config_are_missing(
     tiny: tiny_run.Tiny, tmp_path: Path
 ):
     workdir = tiny.copy(tmp_path / "w", rows=False)
-    [task] = sweep.read(None, str(workdir), ()).recipes
-    assert task.stored() is not None
-    assert jobs.missing(task) == [*range(6)]
+    [task] = sweep.read_sweep(None, str(workdir), ()).recipes
+    assert task.stored_config() is not None
+    assert jobs.missing_indices(task) == [*range(6)]
 
 
 def test_models_that_are_there_or_set_aside_are_not_missing(tiny: tiny_run.Tiny, tmp_path: Path):
     workdir = tiny.copy(tmp_path / "w")
-    [task] = sweep.read(tiny.config, str(workdir), ()).recipes
+    [task] = sweep.read_sweep(tiny.config, str(workdir), ()).recipes
     row = subsets.requested_seeds(4, 2)[2]
-    assert jobs.missing(task) == []
+    assert jobs.missing_indices(task) == []
     for shard in task.folder.glob("scores.zarr/loss/c/[25]/*"):
         shard.unlink()
-    assert jobs.missing(task) == [2, 5]
-    assert jobs.blocks(jobs.missing(task), 3) == [0, 1]
+    assert jobs.missing_indices(task) == [2, 5]
+    assert jobs.blocks(jobs.missing_indices(task), 3) == [0, 1]
     by = heartbeats.WorkerInfo("j", "h", 1, "log", "0.1")
     for _ in range(3):
-        heartbeats.failed(task.folder, str(row), "reason", by)
-    assert jobs.missing(task) == [5]
-    assert jobs.blocks(jobs.missing(task), 3) == [1]
+        heartbeats.record_failure(task.folder, str(row), "reason", by)
+    assert jobs.missing_indices(task) == [5]
+    assert jobs.blocks(jobs.missing_indices(task), 3) == [1]
 
 
 def test_a_recipe_is_found_by_all_of_its_names(of: sweep.Sweep):
@@ -76,7 +76,7 @@ def test_a_recipe_that_the_sweep_does_not_have(of: sweep.Sweep):
 def test_a_job_of_a_config_that_has_changed_since_is_refused(of: sweep.Sweep):
     was = recipe_hash(of.recipes[1].config)
     assert jobs.find_recipe(of, "epochs=2", was) == of.recipes[1]
-    changed = sweep.read(of.config_arg, str(of.workdir.path), ["--config.train.batch_size=8"])
+    changed = sweep.read_sweep(of.config_arg, str(of.workdir.path), ["--config.train.batch_size=8"])
     now = recipe_hash(changed.recipes[1].config)
     with pytest.raises(UserError) as caught:
         jobs.find_recipe(changed, "epochs=2", was)
@@ -91,13 +91,13 @@ def test_rows_that_are_no_rows(of: sweep.Sweep, said: str):
     with pytest.raises(UserError) as caught:
         jobs.selected_models(said, of.recipes[0])
     assert str(caught.value) == (
-        f"--rows={said}: must be BEGIN:END, where END is exclusive, within the 6 models; try --rows=0:6"
+        f"--models={said}: must be BEGIN:END, where END is exclusive, within the 6 models; try --models=0:6"
     )
 
 
 def test_blocks_are_slices_of_all_rows(of: sweep.Sweep):
     task = of.recipes[0]
-    slices = [jobs.slice_of(block, 4, 6) for block in (0, 1)]
+    slices = [jobs.block_range(block, 4, 6) for block in (0, 1)]
     assert slices == ["0:4", "4:6"]
     assert [row for said in slices for row in jobs.selected_models(said, task)] == task.models
 
@@ -105,20 +105,22 @@ def test_blocks_are_slices_of_all_rows(of: sweep.Sweep):
 def test_a_command_is_arguments_however_odd_they_are(tiny: tiny_run.Tiny, tmp_path: Path):
     odd = "--config.corpus.path=a 'b' $(c)\n;"
     folder = f"{tmp_path}/s $(x)"
-    of = sweep.read(tiny.config, folder, [odd])
+    of = sweep.read_sweep(tiny.config, folder, [odd])
     [task] = of.recipes
-    start = ["py", "-m", "launch", "rows", f"--config={tiny.config}", f"--workdir={folder}"]
-    assert jobs.job_command(of, ["py"], task, "--rows=0:1") == [
+    start = ["py", "-m", "launch", "make-models", f"--config={tiny.config}", f"--workdir={folder}"]
+    assert jobs.job_command(of, ["py"], task, "--models=0:1") == [
         *start,
         "--recipe=tiny",
         f"--recipe-hash={recipe_hash(task.config)}",
-        "--rows=0:1",
+        "--models=0:1",
         odd,
     ]
 
 
 def test_a_sweep_of_a_workdir_needs_no_config_in_commands(tiny: tiny_run.Tiny):
-    of = jobs.absolute(sweep.read(None, str(tiny.workdir), ["--config.train.workers=2"]))
+    of = jobs.with_absolute_paths(
+        sweep.read_sweep(None, str(tiny.workdir), ["--config.train.workers=2"])
+    )
     assert of.config_arg is None
     assert jobs.command(of, ["py"], "local") == [
         *("py", "-m", "launch", "local"),
@@ -132,18 +134,18 @@ def test_paths_become_absolute_and_the_argument_stays(
 ):
     monkeypatch.chdir(tmp_path)
     config_arg = Path(tiny_sweep.config_file(tiny, tmp_path)).name
-    of = sweep.read(config_arg, "s", ())
-    found = jobs.absolute(of)
+    of = sweep.read_sweep(config_arg, "s", ())
+    found = jobs.with_absolute_paths(of)
     assert found.config_arg == str(tmp_path / config_arg)
     assert found.workdir.path == tmp_path / "s"
     assert [t.folder for t in found.recipes] == [
         tmp_path / "s" / "recipes" / name for name in ("tiny", "epochs=2")
     ]
-    assert len({t.population for t in found.recipes}) == 1
-    with_arg = jobs.absolute(sweep.Sweep("a/b.py:c:d", of.workdir, (), (), ()))
+    assert len({t.population_dir for t in found.recipes}) == 1
+    with_arg = jobs.with_absolute_paths(sweep.Sweep("a/b.py:c:d", of.workdir, (), (), ()))
     assert with_arg.config_arg == f"{tmp_path}/a/b.py:c:d"
 
 
 @pytest.mark.parametrize("name", ["quickstart", "strongmia:fig05,cpu"])
 def test_the_name_of_an_included_config_stays_a_name(of: sweep.Sweep, name: str):
-    assert jobs.absolute(sweep.Sweep(name, of.workdir, (), (), ())).config_arg == name
+    assert jobs.with_absolute_paths(sweep.Sweep(name, of.workdir, (), (), ())).config_arg == name

@@ -9,25 +9,27 @@ import pytest
 import yaml
 
 from launch import kubernetes
-from launch.kubernetes import Pods
+from launch.kubernetes import PodOptions
 from lm_mia.errors import UserError
 
 GOLDEN = Path(__file__).parent / "golden"
 VOLUME: dict[str, Any] = {"queue": "lm-mia", "claim": "lm-mia-data", "mount": "/data"}
-TPU = Pods("registry/lm_mia:1", tpu_type="tpu-v5-lite-podslice", topology="4x4", **VOLUME)
-GPU = Pods("registry/lm_mia:1", gpus=8, gpu_type="nvidia-h100-80gb", namespace="research", **VOLUME)
+TPU = PodOptions("registry/lm_mia:1", tpu_type="tpu-v5-lite-podslice", topology="4x4", **VOLUME)
+GPU = PodOptions(
+    "registry/lm_mia:1", gpus=8, gpu_type="nvidia-h100-80gb", namespace="research", **VOLUME
+)
 NAME = "lm-mia-12345e67-8-16-c4"  # of which 12345e67 would be a number
 COMMAND = [
     "python",
     "-m",
     "launch",
-    "rows",
+    "make-models",
     "--config=configs/c4.py",
     "--workdir=/data/sweep",
     "--recipe=c4",
     "--recipe-hash=12345e67",
-    "--rows=8:16",
-    f"--log={kubernetes.logs(NAME, TPU)}",
+    "--models=8:16",
+    f"--log={kubernetes.log_command(NAME, TPU)}",
 ]
 AWKWARD = [
     '--x=it\'s "so"',
@@ -55,7 +57,7 @@ AWKWARD += [
 ]
 
 
-def made(pods: Pods, name: str = NAME, command: list[str] = COMMAND) -> dict[str, Any]:
+def made(pods: PodOptions, name: str = NAME, command: list[str] = COMMAND) -> dict[str, Any]:
     return kubernetes.manifest(name, command, pods, {"lm-mia/recipe": "12345e67"})
 
 
@@ -67,14 +69,14 @@ def pod_of(manifest: dict[str, Any]) -> dict[str, Any]:
     return job_of(manifest)["template"]["spec"]
 
 
-def parsed(*argv: str) -> Pods:
+def parsed(*argv: str) -> PodOptions:
     parser = argparse.ArgumentParser()
-    kubernetes.flags(parser)
-    return kubernetes.pods(parser.parse_args(argv))
+    kubernetes.add_flags(parser)
+    return kubernetes.parse_options(parser.parse_args(argv))
 
 
 @pytest.mark.parametrize(("kind", "pods"), [("tpu", TPU), ("gpu", GPU)])
-def test_manifests_are_the_golden_ones(kind: str, pods: Pods):
+def test_manifests_are_the_golden_ones(kind: str, pods: PodOptions):
     path, text = GOLDEN / f"jobset_{kind}.yaml", kubernetes.dump([made(pods)])
     if os.environ.get("UPDATE_GOLDEN"):
         path.write_text(text)
@@ -99,7 +101,7 @@ def test_flags_make_the_same_pods():
         (dataclasses.replace(GPU, nodes=3), "gpu", 3, 24),
     ],
 )
-def test_hosts_and_chips(pods: Pods, kind: str, hosts: int, chips: int):
+def test_hosts_and_chips(pods: PodOptions, kind: str, hosts: int, chips: int):
     assert (pods.accelerator, pods.hosts, pods.chips) == (kind, hosts, chips)
     job = job_of(made(pods))
     assert job["parallelism"] == job["completions"] == hosts
@@ -146,7 +148,7 @@ def action(manifest: dict[str, Any], code: int, disrupted: bool) -> str:
             assert codes["operator"] == "In"
             assert codes["containerName"] == pod_of(manifest)["containers"][0]["name"]
             reason = "PodFailurePolicy"
-            said = f"Container rows for pod n/p failed with exit code {code} {matching}"
+            said = f"Container models for pod n/p failed with exit code {code} {matching}"
             break
     for rule in manifest["spec"]["failurePolicy"]["rules"]:
         patterns = rule.get("onJobFailureMessagePatterns", [""])
@@ -174,19 +176,19 @@ def test_what_becomes_of_a_job_that_ends(code: int, disrupted: bool, expected: s
 
 @pytest.mark.parametrize("pods", [TPU, dataclasses.replace(TPU, topology="8x16"), GPU])
 @pytest.mark.parametrize("name", ["a" * 100, "A_b/c", "9", "", "-", "x" * 49, "é", "a-" * 40])
-def test_names_are_such_that_pods_can_be_called_by_them(name: str, pods: Pods):
-    called = kubernetes.name_of(name, pods)
+def test_names_are_such_that_pods_can_be_called_by_them(name: str, pods: PodOptions):
+    called = kubernetes.jobset_name(name, pods)
     assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", called)  # DNS-1035, which services need
     assert len(f"{called}-job-0-{pods.hosts - 1}-abcde") <= 63
-    assert kubernetes.name_of(called, pods) == called
+    assert kubernetes.jobset_name(called, pods) == called
 
 
 def test_names_that_fit_stay_and_others_do_not_become_the_same():
-    assert kubernetes.name_of(NAME, TPU) == NAME
+    assert kubernetes.jobset_name(NAME, TPU) == NAME
     longest = 63 - len("-job-0-0-abcde")
-    assert kubernetes.name_of("a" * longest, GPU) == "a" * longest
+    assert kubernetes.jobset_name("a" * longest, GPU) == "a" * longest
     alike = ["a" * 60 + "b", "a" * 60 + "c", "a_b", "a.b", "A-b", "a-b"]
-    assert len({kubernetes.name_of(name, GPU) for name in alike}) == len(alike)
+    assert len({kubernetes.jobset_name(name, GPU) for name in alike}) == len(alike)
 
 
 def expanded(said: str, environment: dict[str, str]) -> str:
@@ -219,8 +221,8 @@ def test_dump_has_all_manifests_in_order_and_no_aliases():
 
 
 def test_logs_are_those_of_the_name_in_the_cluster():
-    said = kubernetes.logs("A_b", GPU)
-    assert f"jobset-name={kubernetes.name_of('A_b', GPU)} " in said
+    said = kubernetes.log_command("A_b", GPU)
+    assert f"jobset-name={kubernetes.jobset_name('A_b', GPU)} " in said
     assert "--namespace=research" in said
 
 

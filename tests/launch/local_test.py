@@ -38,7 +38,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> fake_jobs.Clock:
 def test_a_job_that_is_killed_is_started_again(tiny: tiny_run.Tiny, tmp_path: Path):
     """For real: every row is made, bit for bit as by `lm-mia run`, and the next command is told."""
     workdir = tiny.copy(tmp_path / "w x", rows=False)
-    of = sweep.read(tiny.config, str(workdir), ["--config.train.workers=1"])
+    of = sweep.read_sweep(tiny.config, str(workdir), ["--config.train.workers=1"])
     command, out = launch_jobs.command(of, [sys.executable], "local"), subprocess.PIPE
     environment = {**os.environ, **tiny.environment}
     process = subprocess.Popen(command, stdout=out, stderr=out, text=True, env=environment)
@@ -47,7 +47,7 @@ def test_a_job_that_is_killed_is_started_again(tiny: tiny_run.Tiny, tmp_path: Pa
     out, said = process.communicate()
     assert process.returncode == 0, said
     [task] = of.recipes
-    assert launch_jobs.missing(task) == []
+    assert launch_jobs.missing_indices(task) == []
     assert tiny_run.scores(workdir) == tiny_run.scores(tiny.workdir)
     # None where the killed job's worker had time to end its row.
     failures = [
@@ -57,7 +57,7 @@ def test_a_job_that_is_killed_is_started_again(tiny: tiny_run.Tiny, tmp_path: Pa
     ]
     assert len(failures) <= 1
     assert all(failure["log"].startswith(str(workdir / "logs")) for failure in failures)
-    scored = tiny_run.events(workdir, "row_scored")  # every row by one process
+    scored = tiny_run.events(workdir, "model_scored")  # every row by one process
     assert len(scored) in (5, 6)  # 5: killed between the row's last shard and the line
     assert len(set(scored)) == len(scored)
     assert out.splitlines()[-1].strip() == f"lm-mia run '--workdir={workdir}'"
@@ -75,23 +75,23 @@ def test_a_sweep_one_job_of_which_dies(
 ):
     """The models of all recipes are made, by as many jobs at once as workers are asked for."""
     config = tiny_sweep.config_file(tiny, tmp_path)
-    of = sweep.read(config, str(tmp_path / "s x"), ["--config.train.workers=2"])
+    of = sweep.read_sweep(config, str(tmp_path / "s x"), ["--config.train.workers=2"])
 
     def die(flags: dict[str, str]) -> fake_jobs.Job | None:
         return fake_jobs.Job(-9) if len(jobs.started) == 2 else None
 
     jobs.before = die
     assert work(of) == 0
-    assert [launch_jobs.missing(task) for task in of.recipes] == [[], []]
+    assert [launch_jobs.missing_indices(task) for task in of.recipes] == [[], []]
     assert tiny_run.scores(of.workdir.path) == tiny_run.scores(tiny.workdir)
     assert [flags["recipe"] for flags in jobs.started] == ["tiny"] * 2 + ["epochs=2"] * 2
-    here = model_block.who("", "").job
+    here = model_block.this_worker("", "").job
     assert [flags["job"] for flags in jobs.started] == [f"{here}-0", f"{here}-1"] * 2
-    assert {flags["rows"] for flags in jobs.started} == {"0:6"}
+    assert {flags["models"] for flags in jobs.started} == {"0:6"}
     workers = {(flags["workers"], flags["config.train.workers"]) for flags in jobs.started}
     assert workers == {("1", "2")}  # those of a job, and those that the user asked for
     for task in of.recipes:
-        stored = task.stored()
+        stored = task.stored_config()
         assert stored is not None
         assert stored["config"]["train"]["workers"] == 2
     out = capsys.readouterr().out.splitlines()
@@ -123,8 +123,8 @@ def test_a_workdir_needs_no_config(
     assert cli.main(["local", flag, "--config.train.workers=1"]) == 0
     assert [f["recipe"] for f in jobs.started] == ["tiny", "epochs=2"]
     assert all("config" not in f and f["config.train.workers"] == "1" for f in jobs.started)
-    of = sweep.read(None, str(tmp_path / "s"), ())
-    assert [launch_jobs.missing(task) for task in of.recipes] == [[], []]
+    of = sweep.read_sweep(None, str(tmp_path / "s"), ())
+    assert [launch_jobs.missing_indices(task) for task in of.recipes] == [[], []]
     assert capsys.readouterr().out.splitlines()[-1].strip() == f"lm-mia run {flag}"
 
 
@@ -133,14 +133,14 @@ def test_a_recipe_stays_where_it_is_under_another_name(
 ):
     workdir = tiny.copy(tmp_path / "w", rows=False)
     other = Path(shutil.copy(tiny.config, tmp_path / "other.py"))
-    of = sweep.read(str(other), str(workdir), ["--config.train.workers=1"])
+    of = sweep.read_sweep(str(other), str(workdir), ["--config.train.workers=1"])
     assert local.run(of) == 0
     assert [flags["recipe"] for flags in jobs.started] == ["tiny"]
     assert tiny_run.scores(workdir) == tiny_run.scores(tiny.workdir)
-    [task] = sweep.read(None, str(workdir), ()).recipes
+    [task] = sweep.read_sweep(None, str(workdir), ()).recipes
     assert task.names == ("tiny", "other")
-    about = [f"--workdir={workdir}", "--rows=0:6"]
-    assert cli.main(["rows", *about, "--recipe=other"]) == 0
+    about = [f"--workdir={workdir}", "--models=0:6"]
+    assert cli.main(["make-models", *about, "--recipe=other"]) == 0
 
 
 def test_a_config_that_changes_meanwhile_ends_it(
@@ -148,7 +148,7 @@ def test_a_config_that_changes_meanwhile_ends_it(
 ):
     """The job says what has changed, and is the last one."""
     config = Path(shutil.copy(tiny.config, tmp_path / "tiny.py"))
-    of = sweep.read(str(config), str(tmp_path / "w"), ["--config.train.workers=1"])
+    of = sweep.read_sweep(str(config), str(tmp_path / "w"), ["--config.train.workers=1"])
 
     def change(flags: dict[str, str]) -> None:
         config.write_text(config.read_text().replace("batch_size=4", "batch_size=8"))
@@ -157,14 +157,14 @@ def test_a_config_that_changes_meanwhile_ends_it(
     with pytest.raises(UserError):
         local.run(of)
     assert len(jobs.started) == 1
-    assert [launch_jobs.missing(task) for task in of.recipes] == [[*range(6)]]
+    assert [launch_jobs.missing_indices(task) for task in of.recipes] == [[*range(6)]]
 
 
 def test_after_a_job_that_found_nothing_to_do_the_next_one_starts_a_minute_later(
     tiny: tiny_run.Tiny, tmp_path: Path, jobs: fake_jobs.FakeJobs, clock: fake_jobs.Clock
 ):
     workdir = tiny.copy(tmp_path / "w", rows=False)
-    of = sweep.read(tiny.config, str(workdir), ["--config.train.workers=1"])
+    of = sweep.read_sweep(tiny.config, str(workdir), ["--config.train.workers=1"])
     jobs.not_made = {subsets.requested_seeds(4, 2)[5]}
 
     def free_at_last() -> None:
@@ -238,7 +238,7 @@ with heartbeats.Running(recipe, heartbeats.By("job", "host", os.getpid(), "log",
 def test_a_launcher_that_is_killed_takes_its_jobs_along(tmp_path: Path):
     """A job that has said that it is alive, as all do, stops itself once its launcher is gone."""
     launcher = subprocess.Popen([sys.executable, "-c", LAUNCHER, JOB, str(tmp_path)])
-    while not (found := list(heartbeats.running(tmp_path))) and launcher.poll() is None:
+    while not (found := list(heartbeats.running_jobs(tmp_path))) and launcher.poll() is None:
         time.sleep(0.01)
     [(_, record, _)] = found
     assert not tiny_run.gone(record["pid"])
@@ -252,7 +252,7 @@ def test_what_a_job_finds_wrong_is_the_last_word(
     tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     workdir = tiny.copy(tmp_path / "w", rows=False)
-    of = sweep.read(tiny.config, str(workdir), ["--config.train.workers=1"])
+    of = sweep.read_sweep(tiny.config, str(workdir), ["--config.train.workers=1"])
     told = [
         "sh",
         "-c",
@@ -269,7 +269,7 @@ def test_jobs_that_die_at_once_are_not_started_for_ever(
     tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     workdir = tiny.copy(tmp_path / "w", rows=False)
-    of = sweep.read(tiny.config, str(workdir), ["--config.train.workers=1"])
+    of = sweep.read_sweep(tiny.config, str(workdir), ["--config.train.workers=1"])
     dies = ["sh", "-c", "echo it said so; kill -9 $$"]
     monkeypatch.setattr(launch_jobs, "job_command", lambda *_: dies.copy())
     with pytest.raises(UserError) as caught:
@@ -285,7 +285,7 @@ def test_recipes_that_share_devices_in_other_ways_are_refused(tiny: tiny_run.Tin
     path = tmp_path / "c.py"
     more = "\ndef sweep():\n    yield {'compute.sharding': 'fsdp', 'train.epochs': 2}\n"
     path.write_text(Path(tiny.config).read_text() + more)
-    of = sweep.read(str(path), str(tmp_path / "s"), ())
+    of = sweep.read_sweep(str(path), str(tmp_path / "s"), ())
     assert len(of.recipes) == 2
     with pytest.raises(UserError, match=r"^compute.sharding: must be the same in all entries"):
         local.run(of)

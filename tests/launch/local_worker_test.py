@@ -31,7 +31,7 @@ def test_the_models_of_a_machine_that_is_lost_are_made_by_the_other(
     tiny: tiny_run.Tiny, tmp_path: Path
 ):
     """Bit for bit as by `lm-mia run`, and no model is made twice."""
-    of = sweep.read(
+    of = sweep.read_sweep(
         tiny.config, str(tiny.copy(tmp_path / "w", rows=False)), ["--config.train.workers=1"]
     )
     command, out = launch_jobs.command(of, [sys.executable], "worker"), subprocess.PIPE
@@ -48,9 +48,9 @@ def test_the_models_of_a_machine_that_is_lost_are_made_by_the_other(
     lost.communicate()
     said = other.communicate()
     assert other.returncode == 0, said
-    assert launch_jobs.missing(of.recipes[0]) == []
+    assert launch_jobs.missing_indices(of.recipes[0]) == []
     assert tiny_run.scores(of.workdir.path) == tiny_run.scores(tiny.workdir)
-    scored = tiny_run.events(of.workdir.path, "row_scored")
+    scored = tiny_run.events(of.workdir.path, "model_scored")
     assert len(scored) in (5, 6)  # 5: killed between the last shard of a model and the line
     assert len(set(scored)) == len(scored)
 
@@ -63,7 +63,7 @@ def test_models_that_others_have_locked_are_waited_for_and_then_made(
     capsys: pytest.CaptureFixture[str],
 ):
     """No job is started for them meanwhile, the workdir is looked at every few seconds, and one line says so."""
-    of = sweep.read(
+    of = sweep.read_sweep(
         tiny.config, str(tiny.copy(tmp_path / "w", rows=False)), ["--config.train.workers=1"]
     )
     [task] = of.recipes
@@ -80,11 +80,11 @@ def test_models_that_others_have_locked_are_waited_for_and_then_made(
             others.release()
 
     clock.on_sleep = other_dies
-    others = inventory.lock(recipe, row)
+    others = inventory.model_lock(recipe, row)
     with others:
         assert local.worker(of) == 0
     assert len(jobs.started) == 2
-    assert launch_jobs.missing(task) == []
+    assert launch_jobs.missing_indices(task) == []
     assert 2000 <= clock.seconds < 2010
     assert len(looks) < 250
     [line] = [x for x in capsys.readouterr().out.splitlines() if "waiting" in x]
@@ -98,7 +98,7 @@ def test_jobs_that_crash_are_not_tried_for_ever(
     capsys: pytest.CaptureFixture[str],
     clock: fake_jobs.Clock,
 ):
-    of = sweep.read(tiny.config, str(tiny.copy(tmp_path / "w", rows=False)), ())
+    of = sweep.read_sweep(tiny.config, str(tiny.copy(tmp_path / "w", rows=False)), ())
     dead: list[Path] = []
 
     def start(command: object, log: Path, environment: object) -> fake_jobs.Job:

@@ -29,13 +29,13 @@ def test_some_rows_of_a_sweep_as_the_engines_run_them(
 ):
     """Twice, which changes nothing; the scores are those of `lm-mia run`."""
     config, folder = tiny_sweep.config_file(tiny, tmp_path), tmp_path / "s"
-    of = sweep.read(config, str(folder), ["--config.train.workers=1"])
+    of = sweep.read_sweep(config, str(folder), ["--config.train.workers=1"])
     task = of.recipes[0]
     log = tmp_path / "log"
-    assert start(of, task, "--rows=1:3", "--job=j$(x)", f"--log={log}") == 0
-    assert jobs.missing(task) == [0, 3, 4, 5]
-    [scored, again] = tiny_run.logged(folder, "row_scored")
-    assert sorted([scored["row"], again["row"]]) == ROWS[1:3]
+    assert start(of, task, "--models=1:3", "--job=j$(x)", f"--log={log}") == 0
+    assert jobs.missing_indices(task) == [0, 3, 4, 5]
+    [scored, again] = tiny_run.logged(folder, "model_scored")
+    assert sorted([scored["model"], again["model"]]) == ROWS[1:3]
     assert scored["job"] == "j$(x)"
     whole = tiny_run.scores(tiny.workdir)
     found = tiny_run.scores(folder)
@@ -44,7 +44,7 @@ def test_some_rows_of_a_sweep_as_the_engines_run_them(
     assert not list(task.folder.glob("running/*"))
     before = tiny_run.content(task.folder)
     monkeypatch.setattr(supervisor, "run", lambda *_: pytest.fail("nothing is to be made"))
-    assert start(of, task, "--rows=1:3", "--job=j$(x)", f"--log={log}") == 0
+    assert start(of, task, "--models=1:3", "--job=j$(x)", f"--log={log}") == 0
     assert tiny_run.content(task.folder) == before
     asked: list[str] = []
 
@@ -53,20 +53,20 @@ def test_some_rows_of_a_sweep_as_the_engines_run_them(
         return True
 
     monkeypatch.setattr(supervisor, "run", run)
-    assert start(of, of.recipes[1], "--rows=0:1") == 0
+    assert start(of, of.recipes[1], "--models=0:1") == 0
     assert asked == [f"epochs=2 {ROWS[0]}"]
     assert len(list((folder / "populations").glob("[!.]*"))) == 1
 
 
 def start(of: sweep.Sweep, task: sweep.SweepRecipe, *about: str) -> int:
-    """The exit code of a job: `launch rows` in this process, whose workers are processes of their own."""
+    """The exit code of a job: `launch make-models` in this process, whose workers are processes of their own."""
     return cli.main(jobs.job_command(of, ["python"], task, *about)[3:])
 
 
 @pytest.fixture
 def of(tiny: tiny_run.Tiny, tmp_path: Path) -> sweep.Sweep:
     """The tiny run without its rows."""
-    return sweep.read(tiny.config, str(tiny.copy(tmp_path / "w", rows=False)), ())
+    return sweep.read_sweep(tiny.config, str(tiny.copy(tmp_path / "w", rows=False)), ())
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def failing(*events: dict[str, Any], error: Exception | None = None) -> Run:
     """`supervisor.run` whose worker begins the first row and then does so."""
 
     def run(todo: Any, c: Any, workdir: Any, recipe: Any, on_event: Any, only: Any) -> bool:
-        on_event({"event": "row_started", "row": str(only[0]), "role": "reference", "index": 0})
+        on_event({"event": "model_started", "model": str(only[0]), "role": "reference", "index": 0})
         for event in events:
             on_event({"index": 0, **event})
         if error is not None:
@@ -122,7 +122,7 @@ def test_a_row_that_fails_three_times_is_set_aside_and_the_others_are_made(
     ] * 3
     said = capsys.readouterr().err
     assert f"{ROWS[0]}: set aside after 3 failures: ValueError: no such thing; delete " in said
-    assert list(heartbeats.running(recipe)) == []
+    assert list(heartbeats.running_jobs(recipe)) == []
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_a_full_disk_is_no_failure_of_a_row(
     with pytest.raises(DiskError, match="w: No space"):
         block(of, "0:1", "job", "")
     assert heartbeats.failures(recipe, ROWS[0]) == []
-    assert list(heartbeats.running(recipe)) == []
+    assert list(heartbeats.running_jobs(recipe)) == []
 
 
 @pytest.mark.parametrize(
@@ -194,21 +194,23 @@ def test_a_worker_that_crashes_while_saving_ends_at_once(
 ):
     """A file stands where the checkpoints of a row belong; orbax would wait for minutes, and then be killed."""
     workdir = tiny.copy(tmp_path / "w", rows=False)
-    of = sweep.read(tiny.config, str(workdir), ["--config.train.workers=1"])
+    of = sweep.read_sweep(tiny.config, str(workdir), ["--config.train.workers=1"])
     [task] = of.recipes
     recipe = tiny.recipe(workdir)
     (recipe / "checkpoints").mkdir()
     (recipe / "checkpoints" / ROWS[1]).write_text("")
     for _ in range(2):  # so that the next failure is its last
-        heartbeats.failed(recipe, ROWS[1], "an earlier one", model_block.who("j", ""))
+        heartbeats.record_failure(
+            recipe, ROWS[1], "an earlier one", model_block.this_worker("j", "")
+        )
     stopped: list[Any] = []
     stop = supervisor._stop
     monkeypatch.setattr(supervisor, "_stop", lambda found: stop(stopped.extend(found) or found))
-    assert start(of, task, "--rows=0:2", "--job=j") == 3
+    assert start(of, task, "--models=0:2", "--job=j") == 3
     assert [process.exitcode for process in stopped] == [1]  # by itself: not killed
     first, second, third = heartbeats.failures(recipe, ROWS[1])
     assert first["reason"] == second["reason"] == "an earlier one" != third["reason"]
-    assert jobs.missing(task) == [2, 3, 4, 5]
+    assert jobs.missing_indices(task) == [2, 3, 4, 5]
     assert multiprocessing.active_children() == []
 
 
@@ -230,14 +232,14 @@ def test_what_is_wrong_before_any_row_is_of_no_row(
         block(of, "0:1", "job", "")
     assert caught.value is error
     assert heartbeats.failures(recipe, ROWS[0]) == []
-    assert list(heartbeats.running(recipe)) == []
+    assert list(heartbeats.running_jobs(recipe)) == []
 
 
 def test_a_row_over_several_processes_is_tried_again_by_the_engine(
     tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     workdir = tiny.copy(tmp_path / "w", rows=False)
-    of = sweep.read(tiny.config, str(workdir), ["--config.compute.sharding=fsdp"])
+    of = sweep.read_sweep(tiny.config, str(workdir), ["--config.compute.sharding=fsdp"])
     recipe = of.recipes[0].folder
     monkeypatch.setattr(supervisor, "run", failing(CRASH, error=RuntimeError("x")))
     with pytest.raises(SystemExit) as ended:
@@ -250,9 +252,9 @@ def test_another_process_of_a_job_blames_the_row_of_the_first(
     tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     workdir = tiny.copy(tmp_path / "w", rows=False)
-    of = sweep.read(tiny.config, str(workdir), ["--config.compute.sharding=fsdp"])
+    of = sweep.read_sweep(tiny.config, str(workdir), ["--config.compute.sharding=fsdp"])
     recipe = of.recipes[0].folder
-    first = heartbeats.Running(recipe, model_block.who("17_3", ""))
+    first = heartbeats.Running(recipe, model_block.this_worker("17_3", ""))
     monkeypatch.setenv("SLURM_PROCID", "1")
 
     def run(todo: Any, c: Any, workdir: Any, recipe: Any, on_event: Any, only: Any) -> bool:
@@ -270,8 +272,8 @@ def test_another_process_of_a_job_blames_the_row_of_the_first(
 
 def test_a_node_is_called_as_its_scheduler_calls_it(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("SLURMD_NODENAME", "gpu007")
-    assert model_block.who("a", "b").host == "gpu007"
-    assert model_block.who("", "").job == f"gpu007-{os.getpid()}"
+    assert model_block.this_worker("a", "b").host == "gpu007"
+    assert model_block.this_worker("", "").job == f"gpu007-{os.getpid()}"
 
 
 def test_an_earlier_life_that_was_killed_is_counted(
@@ -280,7 +282,7 @@ def test_an_earlier_life_that_was_killed_is_counted(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ):
-    state = heartbeats.Running(recipe, model_block.who("17_3", "old.log"))
+    state = heartbeats.Running(recipe, model_block.this_worker("17_3", "old.log"))
     state.begin(ROWS[1])
     monkeypatch.setattr(supervisor, "run", failing())
     assert block(of, "0:2", "17_3", "new.log") == 0
@@ -293,11 +295,11 @@ def test_a_misspelt_recipe_or_row_is_a_line(
     tiny: tiny_run.Tiny, capsys: pytest.CaptureFixture[str]
 ):
     flags = f"--config={tiny.config}", f"--workdir={tiny.workdir}"
-    assert cli.main(["rows", *flags, "--recipe=x", "--rows=0:1"]) == 2
+    assert cli.main(["make-models", *flags, "--recipe=x", "--models=0:1"]) == 2
     assert capsys.readouterr().err.startswith("--recipe=x: ")
-    assert cli.main(["rows", *flags, "--recipe=tiny", "--rows=5:7"]) == 2
-    assert capsys.readouterr().err.startswith("--rows=5:7: must be BEGIN:END")
-    assert cli.main(["rows", *flags, "--recipe=tiny", "--rows=0:1", "--workers=-1"]) == 2
+    assert cli.main(["make-models", *flags, "--recipe=tiny", "--models=5:7"]) == 2
+    assert capsys.readouterr().err.startswith("--models=5:7: must be BEGIN:END")
+    assert cli.main(["make-models", *flags, "--recipe=tiny", "--models=0:1", "--workers=-1"]) == 2
     assert capsys.readouterr().err.startswith("--workers=-1: must be 0 or larger")
 
 
@@ -308,11 +310,17 @@ def test_the_versions_of_who_made_rows_are_in_the_log(
         supervisor,
         "run",
         failing(
-            {"event": "row_trained", "row": ROWS[0], "steps": 1, "resumed_at": 0, "seconds": 1.0}
+            {
+                "event": "model_trained",
+                "model": ROWS[0],
+                "steps": 1,
+                "resumed_at": 0,
+                "seconds": 1.0,
+            }
         ),
     )
     block(of, "0:1", "job", "")
-    [event] = tiny_run.logged(of.workdir.path, "row_trained")
+    [event] = tiny_run.logged(of.workdir.path, "model_trained")
     made_by = json.loads((recipe / "config.json").read_text())
     assert event["version"].split()[0] == made_by["lm_mia"]
-    assert event["host"] == model_block.who("", "").host
+    assert event["host"] == model_block.this_worker("", "").host

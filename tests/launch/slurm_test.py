@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import pytest
 
 from launch import slurm
-from launch.slurm import Slurm
+from launch.slurm import SlurmOptions
 from lm_mia.errors import UserError
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -17,7 +17,7 @@ COMMAND = [
     "/opt/env/bin/python",
     "-m",
     "launch",
-    "rows",
+    "make-models",
     "--config=/home/me/sweep.py:big",
     "--workdir=/scratch/me/sweep",
     "--recipe=epochs=3",
@@ -25,7 +25,7 @@ COMMAND = [
     "--config.train.epochs=3",
 ]
 PLACES = (Path("/scratch/me/sweep/logs"), Path("/home/me/lm_mia"))
-ONE = Slurm("4:00:00")
+ONE = SlurmOptions("4:00:00")
 NASTY = [
     "a b",
     " both ends ",
@@ -53,13 +53,13 @@ NASTY = [
 
 def test_an_array_script_is_the_golden_one():
     asked = ("gpu,gpu-long", "physics", "normal", "h100|h200")
-    of = Slurm("1-12:00:00", 1, 8, 32, "400G", *asked, at_once=40)
+    of = SlurmOptions("1-12:00:00", 1, 8, 32, "400G", *asked, at_once=40)
     said = slurm.script("lm_mia-epochs-3", COMMAND, [0, 1, 2, 5, 7, 8], 8, 70, *PLACES, of)
     assert said == (GOLDEN / "slurm_array.sbatch").read_text()
 
 
 def test_a_script_of_jobs_of_two_nodes_is_the_golden_one():
-    of = Slurm("30", nodes=2, setup="/home/me/modules 1.sh", grace_seconds=300)
+    of = SlurmOptions("30", nodes=2, setup="/home/me/modules 1.sh", grace_seconds=300)
     command = [*COMMAND, "--config.compute.sharding=fsdp"]
     said = slurm.script("lm_mia-epochs-3", command, [0, 1], 1, 2, *PLACES, of)
     assert said == (GOLDEN / "slurm_nodes.sbatch").read_text()
@@ -102,16 +102,16 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     return found
 
 
-def array(folder: Path, of: Slurm = ONE, command: list[str] = COMMAND) -> str:
+def array(folder: Path, of: SlurmOptions = ONE, command: list[str] = COMMAND) -> str:
     return slurm.script("name", command, range(5), 8, 35, folder / "logs", folder, of)
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(("element", "rows"), [(0, "0:8"), (2, "16:24"), (4, "32:35")])
+@pytest.mark.parametrize(("element", "models"), [(0, "0:8"), (2, "16:24"), (4, "32:35")])
 def test_an_element_makes_the_rows_of_its_block(cluster: Cluster, element: int, rows: str):
     assert cluster.run(array(cluster.folder), element=element) == 0
     log = f"--log={cluster.folder}/logs/17_{element}.out"
-    assert cluster.called("srun")[2:] == [*COMMAND, f"--rows={rows}", f"--job=17_{element}", log]
+    assert cluster.called("srun")[2:] == [*COMMAND, f"--models={rows}", f"--job=17_{element}", log]
 
 
 @pytest.mark.process
@@ -178,7 +178,7 @@ def test_a_setup_file_that_fails_is_told_and_nothing_is_started(
 
 
 def test_a_corpus_has_one_node_and_no_gpus():
-    of = Slurm("4:00:00", nodes=4, gpus_per_node=8, partition="gpu")
+    of = SlurmOptions("4:00:00", nodes=4, gpus_per_node=8, partition="gpu")
     said = slurm.corpus_script("corpus", COMMAND, *PLACES, of)
     assert "#SBATCH --nodes=1\n#SBATCH --ntasks-per-node=1\n#SBATCH --partition=gpu\n" in said
     assert '#SBATCH --output="/scratch/me/sweep/logs/%j.out"' in said
@@ -207,7 +207,7 @@ def test_ranges_are_as_few_as_can_be():
 
 
 def test_a_block_beyond_the_limit_of_arrays_is_refused_with_a_way_out_that_works():
-    with pytest.raises(UserError, match=r"than 1001 .MaxArraySize.; try --rows-per-job=2$"):
+    with pytest.raises(UserError, match=r"than 1001 .MaxArraySize.; try --models-per-job=2$"):
         slurm.script("name", COMMAND, [1001], 1, 2000, *PLACES, ONE, limit=1001)
     assert slurm.script("name", COMMAND, [1000], 2, 2002, *PLACES, ONE, limit=1001)
 
@@ -227,10 +227,10 @@ def test_a_backslash_in_the_name_of_a_log_is_refused():
         slurm.script("name", COMMAND, [0], 1, 1, Path("/a\\b"), PLACES[1], ONE)
 
 
-def asked(*argv: str) -> Slurm:
+def asked(*argv: str) -> SlurmOptions:
     parser = argparse.ArgumentParser(allow_abbrev=False)
-    slurm.flags(parser)
-    return slurm.slurm(parser.parse_args(argv))
+    slurm.add_flags(parser)
+    return slurm.parse_options(parser.parse_args(argv))
 
 
 def test_flags_are_what_jobs_ask_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -249,7 +249,9 @@ def test_flags_are_what_jobs_ask_for(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "--at-once=9",
         "--setup=setup.sh",
         "--grace-seconds=60",
-    ) == Slurm("90", 2, 8, 16, "64G", "a", "b", "c", "[x|y]&z*2", 9, str(tmp_path / "setup.sh"), 60)
+    ) == SlurmOptions(
+        "90", 2, 8, 16, "64G", "a", "b", "c", "[x|y]&z*2", 9, str(tmp_path / "setup.sh"), 60
+    )
 
 
 def test_only_the_time_must_be_said():

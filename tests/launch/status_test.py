@@ -33,7 +33,7 @@ def of(tiny: tiny_run.Tiny, tmp_path: Path) -> sweep.Sweep:
     workdir = tiny.copy(tmp_path / "s")
     for shard in tiny_run.recipe_of(workdir).glob("scores.zarr/loss/c/[345]/*"):
         shard.unlink()
-    return sweep.read(tiny_sweep.config_file(tiny, tmp_path), str(workdir), ())
+    return sweep.read_sweep(tiny_sweep.config_file(tiny, tmp_path), str(workdir), ())
 
 
 def recipe_of(of: sweep.Sweep) -> Path:
@@ -65,12 +65,12 @@ def printed(of: sweep.Sweep, capsys: pytest.CaptureFixture[str], *more: str) -> 
 
 
 def of_one(tiny: tiny_run.Tiny, workdir: Path, *overrides: str) -> sweep.Sweep:
-    return sweep.read(tiny.config, str(workdir), overrides)
+    return sweep.read_sweep(tiny.config, str(workdir), overrides)
 
 
 def test_where_a_sweep_stands(of: sweep.Sweep, capsys: pytest.CaptureFixture[str]):
     before = tiny_run.content(of.workdir.path)
-    state = heartbeats.Running(recipe_of(of), model_block.who("17_3", "a.log"))
+    state = heartbeats.Running(recipe_of(of), model_block.this_worker("17_3", "a.log"))
     with state.alive():
         state.begin(ROWS[3])
         state.begin(ROWS[0])  # present already
@@ -92,10 +92,10 @@ def test_where_a_sweep_stands(of: sweep.Sweep, capsys: pytest.CaptureFixture[str
 
 def test_failures_by_row_and_by_machine(of: sweep.Sweep, capsys: pytest.CaptureFixture[str]):
     recipe, by = recipe_of(of), heartbeats.WorkerInfo("j", "bad7", 1, "j.log", "0.1")
-    heartbeats.failed(recipe, ROWS[0], "x", by)  # made since
-    heartbeats.failed(recipe, ROWS[3], "ValueError: [/a]", by)
+    heartbeats.record_failure(recipe, ROWS[0], "x", by)  # made since
+    heartbeats.record_failure(recipe, ROWS[3], "ValueError: [/a]", by)
     for reason in ("b", "c", "out of memory"):
-        heartbeats.failed(recipe, ROWS[4], reason, by)
+        heartbeats.record_failure(recipe, ROWS[4], reason, by)
     (recipe / "diverged").mkdir()
     (recipe / "diverged" / f"{ROWS[5]}.json").write_text("{}")
     first, _ = told(of, capsys)
@@ -110,21 +110,21 @@ def test_failures_by_row_and_by_machine(of: sweep.Sweep, capsys: pytest.CaptureF
     assert diverged["model"] == ROWS[5]
     assert first["missing"] == 1
     assert first["hosts"] == {"bad7": {"models": 0, "failures": 5}}
-    status.show(of)
+    status.print_status(of)
     out = " ".join(capsys.readouterr().out.split())
     label = of.recipes[0].name
     assert "machine bad7: 5 failures, 0 models" in out
     last = "the last on bad7"
     assert f"failing {ROWS[3]} of {label}: 1 failures, {last}: ValueError: [/a]; log: j.log" in out
     assert f"set aside {ROWS[4]} of {label}: 3 failures, {last}: out of memory; log: j.log" in out
-    assert status.summary(of) == 3
+    assert status.print_summary(of) == 3
 
 
 def test_a_job_that_vanished(
     of: sweep.Sweep, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     recipe = recipe_of(of)
-    heartbeats.Running(recipe, model_block.who("17_3", "a.log")).begin(ROWS[3])
+    heartbeats.Running(recipe, model_block.this_worker("17_3", "a.log")).begin(ROWS[3])
     monkeypatch.setattr(heartbeats, "LOST_SECONDS", 0.0)
     first, _ = told(of, capsys)
     assert [r["model"] for r in first["vanished"]] == [ROWS[3]]
@@ -134,7 +134,7 @@ def test_a_job_that_vanished(
 
 def test_rate_and_time_left_are_of_the_log(of: sweep.Sweep, capsys: pytest.CaptureFixture[str]):
     lines = [
-        {"event": "row_scored", "row": row, "last": last, "recipe": name, "host": "h"}
+        {"event": "model_scored", "model": row, "last": last, "recipe": name, "host": "h"}
         | {"time": f"2026-01-01T00:{minute:02}:00.000+00:00"}
         for row, last, name, minute in (
             (ROWS[0], True, recipe_of(of).name, 0),
@@ -144,16 +144,16 @@ def test_rate_and_time_left_are_of_the_log(of: sweep.Sweep, capsys: pytest.Captu
             (ROWS[2], True, recipe_of(of).name, 20),
         )
     ]
-    path, trained = of.workdir.path / "metrics.jsonl", {"event": "row_trained", "seconds": 300}
+    path, trained = of.workdir.path / "metrics.jsonl", {"event": "model_trained", "seconds": 300}
     lines = [{**lines[0], "time": "2025-12-31T00:00:00.000+00:00"}, *lines]  # before a pause
     lines.append({**trained, "recipe": recipe_of(of).name})
     path.write_text(
-        "".join(json.dumps(line) + "\n" for line in lines) + '{"event": "row_scored", "ti'
+        "".join(json.dumps(line) + "\n" for line in lines) + '{"event": "model_scored", "ti'
     )
     first, second = told(of, capsys)
     assert first["models_per_hour"] == pytest.approx(6)
     assert first["seconds_left"] is None  # nothing is running
-    state = heartbeats.Running(recipe_of(of), model_block.who("j", ""))
+    state = heartbeats.Running(recipe_of(of), model_block.this_worker("j", ""))
     with state.alive():
         state.begin(ROWS[3])
         first, second = told(of, capsys)
@@ -166,15 +166,15 @@ def test_versions_that_differ_and_folders_of_other_recipes_are_told(
     of: sweep.Sweep, capsys: pytest.CaptureFixture[str]
 ):
     began, workdir = json.loads((recipe_of(of) / "config.json").read_text()), of.workdir
-    scored = tiny_run.logged(workdir.path, "row_scored")
+    scored = tiny_run.logged(workdir.path, "model_scored")
     workdir.log({**scored[0], "version": "9.9.9 abc"})
-    shutil.copytree(recipe_of(of), workdir.recipe("old"))
+    shutil.copytree(recipe_of(of), workdir.recipe_dir("old"))
     workdir.config_file.write_text(json.dumps({"recipes": ["tiny", "old"], "figures": []}))
-    status.show(of)
+    status.print_status(of)
     out = " ".join(capsys.readouterr().out.split())
     first = f"{began['lm_mia']} {(began['commit'] or '')[:9]}".strip()
     assert f"versions tiny: made by several versions of lm_mia: {first} (6), 9.9.9 abc (1)" in out
-    assert f"other {workdir.recipe('old')}: a recipe that is not in the config" in out
+    assert f"other {workdir.recipe_dir('old')}: a recipe that is not in the config" in out
 
 
 def test_watching_ends_when_no_row_is_left(tiny: tiny_run.Tiny, capsys: pytest.CaptureFixture[str]):
@@ -197,13 +197,13 @@ def test_when_all_is_there_one_command_attacks_and_reports(
 ):
     workdir = tiny.copy(tmp_path / "s x")
     found = of_one(tiny, workdir)
-    assert status.summary(found) == 0
+    assert status.print_summary(found) == 0
     assert "All models" not in capsys.readouterr().out  # tables and report are there
     found = of_one(tiny, workdir, "--config.attack.alpha=0.1")
     assert printed(found, capsys)[-2] == (
         "All models are present. To attack them and write the report, run:"
     )
-    assert status.summary(found) == 0
+    assert status.print_summary(found) == 0
     command = capsys.readouterr().out.splitlines()[-1]
     verb, *argv = shlex.split(command)
     assert verb == "lm-mia"
@@ -221,7 +221,7 @@ def test_the_next_command_needs_only_the_workdir_that_has_the_config(
     (workdir / "report.html").unlink()
     found = of_one(tiny, workdir, "--config.train.workers=1")
     assert printed(found, capsys)[-1] == f"  lm-mia run '--workdir={workdir}'"
-    found = sweep.read(None, str(workdir), ["--config.attack.alpha=0.1"])
+    found = sweep.read_sweep(None, str(workdir), ["--config.attack.alpha=0.1"])
     last = f"  lm-mia run '--workdir={workdir}' --config.attack.alpha=0.1"
     assert printed(found, capsys)[-1] == last
 
@@ -231,7 +231,7 @@ def test_the_next_command_makes_no_models_of_other_recipes(
 ):
     workdir = tiny.copy(tmp_path / "w")
     (workdir / "report.html").unlink()
-    sweep.claim(sweep.read(tiny_sweep.config_file(tiny, tmp_path), str(workdir), ()))
+    sweep.claim_folders(sweep.read_sweep(tiny_sweep.config_file(tiny, tmp_path), str(workdir), ()))
     first = of_one(tiny, workdir)
     flags, _ = first.flags()
     assert shlex.split(printed(first, capsys)[-1]) == ["lm-mia", "run", *flags]
@@ -252,15 +252,15 @@ def test_a_recipe_of_which_there_is_only_the_config(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     workdir = tmp_path / "w"
-    found, _ = sweep.claim(of_one(tiny, workdir))
+    found, _ = sweep.claim_folders(of_one(tiny, workdir))
     [r] = whole(found, capsys, "--verify")["recipes"]
     assert (r["models"], r["done"], r["missing"], r["tables"]) == (6, 0, 6, "missing")
     assert r["population"] == {
-        "path": str(found.recipes[0].population),
+        "path": str(found.recipes[0].population_dir),
         "samples": None,
         "sha256": None,
     }
-    assert f"population  missing: {found.recipes[0].population}" in printed(found, capsys)
+    assert f"population  missing: {found.recipes[0].population_dir}" in printed(found, capsys)
 
 
 def test_lm_mia_has_the_same_status(tiny: tiny_run.Tiny, capsys: pytest.CaptureFixture[str]):
@@ -292,7 +292,7 @@ def test_what_is_there_and_what_is_missing(
     (w / "report.html").unlink()
     before = tiny_run.content(w)
     found = of_one(tiny, w, "--config.attack.replicas=3")
-    status.show(found)
+    status.print_status(found)
     out = capsys.readouterr().out.splitlines()
     [cells] = [[cell.strip() for cell in line.split("│")] for line in out if " of 7" in line]
     assert cells[1:6] == ["tiny", "4 of 7", "0", "1", "3"]
@@ -426,8 +426,8 @@ def test_statistics_asked_for_later_are_scored_and_nothing_is_trained(
         assert "models: 6 requested, 0 present, 0 to train, 6 to score" in said
     for flags in (one, all_three, []):
         assert counts(flags) == (6, 6, 0)
-    assert tiny_run.events(w, "row_trained") == []
-    assert len(tiny_run.events(w, "row_scored")) == 12
+    assert tiny_run.events(w, "model_trained") == []
+    assert len(tiny_run.events(w, "model_scored")) == 12
     new = tiny_run.scores(w)
     assert {k: new[k] for k in old} == old
     assert len(new) == len(old) + 3 * 6

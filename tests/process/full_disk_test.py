@@ -32,7 +32,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.usefixtures("_on_cpu")
 def test_a_full_disk_is_one_line_and_nothing_is_lost(tiny: tiny_run.Tiny, disk: Path):
     workdir = tiny.copy(disk / "w", rows=False)
-    of = sweep.read(tiny.config, str(workdir), ["--config.train.workers=1"])
+    of = sweep.read_sweep(tiny.config, str(workdir), ["--config.train.workers=1"])
     room = os.statvfs(disk)
     left_bytes = 120_000
     (disk / "filler").write_bytes(bytes(room.f_bavail * room.f_frsize - left_bytes))
@@ -45,11 +45,11 @@ def test_a_full_disk_is_one_line_and_nothing_is_lost(tiny: tiny_run.Tiny, disk: 
     assert full == [f"{full[0].split(':')[0]}: No space left on device; {DISK_REMEDY}"]
     (disk / "filler").unlink()
     [task] = of.recipes
-    assert jobs.missing(task)
+    assert jobs.missing_indices(task)
     # One job makes what is missing, as the same command would have it do.
-    rows = jobs.command(of, ["python"], "rows", f"--recipe={task.name}", "--rows=0:6")
-    assert cli.main(rows[3:]) == 0
-    assert jobs.missing(task) == []
+    command = jobs.command(of, ["python"], "make-models", f"--recipe={task.name}", "--models=0:6")
+    assert cli.main(command[3:]) == 0
+    assert jobs.missing_indices(task) == []
     assert tiny_run.scores(workdir) == tiny_run.scores(tiny.workdir)
     assert not list(task.folder.glob("failures/*"))
 

@@ -76,7 +76,11 @@ def test_two_processes_of_two_devices_equal_one_of_one(
     tiny: tiny_run.Tiny, flags: tuple[str, ...], unbroken: Path, tmp_path: Path
 ):
     """The one is this process, whose rows are made as those of a worker with one device."""
-    w, rows, events = tmp_path / "w", subsets.requested_seeds(4, 2), {"train": [], "row_scored": []}
+    w, rows, events = (
+        tmp_path / "w",
+        subsets.requested_seeds(4, 2),
+        {"train": [], "model_scored": []},
+    )
     shutil.copytree(unbroken, w, ignore=shutil.ignore_patterns("checkpoints", "tables"))
     recipe = tiny_run.recipe_of(w)
     for name in tiny_run.scores(w):
@@ -92,14 +96,14 @@ def test_two_processes_of_two_devices_equal_one_of_one(
         np.testing.assert_array_equal(one.read(rows)[1], two.read(rows)[1])
     end, first = stores(w)[-1].read(rows)[0], stores(w)[0].read(rows)[0]
     assert np.abs(end / first - 1).max() > 0.05
-    for name in ("row_started", "row_trained"):
+    for name in ("model_started", "model_trained"):
         assert tiny_run.events(unbroken, name) == sorted(map(str, rows))
     for kind, keys in (
         ("train", ("loss_nats", "gradient_norm")),
-        ("row_scored", ("member_loss_nats",)),
+        ("model_scored", ("member_loss_nats",)),
     ):
         both = [
-            sorted((e["row"], e["step"], *(e[key] for key in keys)) for e in found)
+            sorted((e["model"], e["step"], *(e[key] for key in keys)) for e in found)
             for found in (events[kind], tiny_run.logged(unbroken, kind))
         ]
         assert [e[:2] for e in both[0]] == [e[:2] for e in both[1]]
@@ -115,7 +119,7 @@ def test_two_processes_of_two_devices_equal_one_of_one(
 def started(workdir: Path, job: list[subprocess.Popen[str]], row: str, step: int) -> list[int]:
     """Waits until a row is held at a step, as the log says; the worker of every process."""
     while not any(
-        e["row"] == row and e["step"] == step - 1 for e in tiny_run.logged(workdir, "train")
+        e["model"] == row and e["step"] == step - 1 for e in tiny_run.logged(workdir, "train")
     ):
         assert all(process.poll() is None for process in job), ended(job)
         time.sleep(0.02)
@@ -164,8 +168,8 @@ def test_a_job_killed_and_stopped_goes_on_as_the_unbroken_one_bit_for_bit(
         assert said.splitlines()[-1] == "stopped; run the same command again to continue"
     assert all(map(tiny_run.gone, workers))
 
-    [trained] = tiny_run.logged(w, "row_trained")
-    assert (trained["row"], trained["resumed_at"]) == (KILLED, POINTS[0])  # saved before the kill
+    [trained] = tiny_run.logged(w, "model_trained")
+    assert (trained["model"], trained["resumed_at"]) == (KILLED, POINTS[0])  # saved before the kill
     assert fingerprint(w, KILLED, STEPS) == fingerprint(unbroken, KILLED, STEPS)
     made, expected = tiny_run.scores(w), tiny_run.scores(unbroken)
     assert made == {name: of for name, of in expected.items() if "/c/3/" not in name}

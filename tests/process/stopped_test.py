@@ -34,7 +34,7 @@ def stopped(
     argv = tiny.argv("run", workdir, f"--config.train.workers={len(rows)}")
     process = tiny.start(argv, {"HOLD_STEP": str(step)})
     while not {(row, step - 1) for row in rows} <= {
-        (event["row"], event["step"]) for event in tiny_run.logged(workdir, "train")
+        (event["model"], event["step"]) for event in tiny_run.logged(workdir, "train")
     }:
         assert process.poll() is None, process.communicate()[1]
         time.sleep(0.02)
@@ -73,9 +73,9 @@ def test_stopped_in_the_middle_of_rows_then_two_commands_at_once_make_the_rest_b
     pair = [tiny.start(tiny.argv("run", w, "--config.train.workers=1")) for _ in range(2)]
     said = [each.communicate()[1] for each in pair]
     assert [each.returncode for each in pair] == [0, 0], said
-    after, expected = (tiny_run.events(d, "row_trained") for d in (w, tiny.workdir))
+    after, expected = (tiny_run.events(d, "model_trained") for d in (w, tiny.workdir))
     assert after == expected
-    resumed = {event["row"]: event["resumed_at"] for event in tiny_run.logged(w, "row_trained")}
+    resumed = {event["model"]: event["resumed_at"] for event in tiny_run.logged(w, "model_trained")}
     assert {row: step for row, step in resumed.items() if step} == {FIRST: 3, OTHER: 2}
     assert tiny_run.scores(w) == tiny_run.scores(tiny.workdir)
     assert tiny_run.content(w / "populations") == tiny_run.content(tiny.workdir / "populations")

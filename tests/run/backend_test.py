@@ -27,11 +27,11 @@ def _ends(of: range) -> tuple[int, int]:
 
 
 def test_alone_a_process_leads_and_has_everything():
-    assert HERE.lead
-    assert HERE.agreed(-7) == -7
-    assert HERE.part(4, 20) == range(4, 20)
+    assert HERE.is_primary
+    assert HERE.broadcast(-7) == -7
+    assert HERE.local_samples(4, 20) == range(4, 20)
     value_C = np.arange(20)
-    assert HERE.joined(value_C, 20) is value_C
+    assert HERE.all_gather(value_C, 20) is value_C
 
 
 @pytest.mark.parametrize(
@@ -44,9 +44,11 @@ def test_parts_of_processes_are_all_samples_once_and_come_back_joined(
     parts = []
     for index in range(count):
         in_job(monkeypatch, index, count)
-        assert HERE.lead == (index == 0)
-        parts.append(value_N[HERE.part(0, samples)])
-        assert HERE.part(7, 7 + samples) == range(*(i + 7 for i in _ends(HERE.part(0, samples))))
+        assert HERE.is_primary == (index == 0)
+        parts.append(value_N[HERE.local_samples(0, samples)])
+        assert HERE.local_samples(7, 7 + samples) == range(
+            *(i + 7 for i in _ends(HERE.local_samples(0, samples)))
+        )
     np.testing.assert_array_equal(np.concatenate(parts), value_N)
     sent: list[np.ndarray] = []
 
@@ -56,10 +58,10 @@ def test_parts_of_processes_are_all_samples_once_and_come_back_joined(
 
     monkeypatch.setattr(multihost_utils, "process_allgather", gather)
     for part in parts:
-        HERE.joined(part, samples)
+        HERE.all_gather(part, samples)
     # np.stack holds what is gathered to one shape, as JAX does.
     monkeypatch.setattr(multihost_utils, "process_allgather", lambda own: np.stack(sent))
-    np.testing.assert_array_equal(HERE.joined(parts[0], samples), value_N)
+    np.testing.assert_array_equal(HERE.all_gather(parts[0], samples), value_N)
 
 
 def test_the_first_process_decides(monkeypatch: pytest.MonkeyPatch):
@@ -71,7 +73,7 @@ def test_the_first_process_decides(monkeypatch: pytest.MonkeyPatch):
         return np.int32(-2)
 
     monkeypatch.setattr(multihost_utils, "broadcast_one_to_all", broadcast)
-    assert HERE.agreed(5) == -2
+    assert HERE.broadcast(5) == -2
     assert seen == [5]
 
 
@@ -191,8 +193,8 @@ def start(sharding: str, **environment: str) -> subprocess.CompletedProcess[str]
 def test_what_a_process_compiled_the_next_one_takes_from_the_cache(tmp_path: Path):
     two = "--xla_force_host_platform_device_count=2"
     found = []
-    for value in ("none", "fsdp"):
-        done = start(value, XDG_CACHE_HOME=str(tmp_path), XLA_FLAGS=two)
+    for kind in ("none", "fsdp"):
+        done = start(kind, XDG_CACHE_HOME=str(tmp_path), XLA_FLAGS=two)
         assert done.returncode == 0, done.stderr
         found.append(json.loads(done.stdout))
     for (about, lead, size, compiled, again), devices in zip(found, (1, 2), strict=True):

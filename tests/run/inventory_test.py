@@ -30,19 +30,19 @@ def test_total_steps_counts_short_batches_and_real_members():
 
 
 def test_missing_rows_of_each_stage(tmp_path: Path):
-    assert inventory.missing("train", C, tmp_path, ROWS) == ROWS
+    assert inventory.missing_models("train", C, tmp_path, ROWS) == ROWS
     store = Store(tmp_path / "scores.zarr")
     store.create_or_extend(ROWS, {"tokens": np.arange(20)}, {})
     store.write_model(ROWS[1], ZEROS, ZEROS > 0)
     (tmp_path / "checkpoints" / str(ROWS[3]) / "9").mkdir(parents=True)
     (tmp_path / "checkpoints" / str(ROWS[4]) / "8").mkdir(parents=True)  # not the last step
-    found = [inventory.trained(C, tmp_path, row) for row in ROWS]
+    found = [inventory.is_trained(C, tmp_path, row) for row in ROWS]
     assert found == [False] * 3 + [True] + [False] * 2
     unscored = [ROWS[i] for i in (0, 2, 3, 4, 5)]
-    assert inventory.missing("score", C, tmp_path, ROWS) == unscored
-    assert inventory.missing("run", C, tmp_path, ROWS) == unscored
-    assert inventory.missing("train", C, tmp_path, ROWS) == [ROWS[i] for i in (0, 2, 4, 5)]
-    assert inventory.missing("run", C, tmp_path, [ROWS[5], ROWS[1]]) == [ROWS[5]]
+    assert inventory.missing_models("score", C, tmp_path, ROWS) == unscored
+    assert inventory.missing_models("run", C, tmp_path, ROWS) == unscored
+    assert inventory.missing_models("train", C, tmp_path, ROWS) == [ROWS[i] for i in (0, 2, 4, 5)]
+    assert inventory.missing_models("run", C, tmp_path, [ROWS[5], ROWS[1]]) == [ROWS[5]]
 
 
 def test_a_row_without_a_statistic_is_missing_where_it_is_asked_for(tmp_path: Path):
@@ -55,10 +55,10 @@ def test_a_row_without_a_statistic_is_missing_where_it_is_asked_for(tmp_path: Pa
     (tmp_path / "checkpoints" / str(ROWS[0]) / "9").mkdir(parents=True)
     store.create_or_extend(ROWS, {"tokens": np.arange(20)}, {})
     store.write_model(ROWS[2], ZEROS, ZEROS > 0, {"min_k": ZEROS})
-    assert inventory.missing("run", C, tmp_path, ROWS) == ROWS[3:]
-    assert inventory.missing("run", c, tmp_path, ROWS) == [*ROWS[:2], *ROWS[3:]]
-    assert inventory.missing("score", c, tmp_path, ROWS) == [*ROWS[:2], *ROWS[3:]]
-    assert inventory.missing("train", c, tmp_path, ROWS) == [ROWS[1], *ROWS[3:]]
+    assert inventory.missing_models("run", C, tmp_path, ROWS) == ROWS[3:]
+    assert inventory.missing_models("run", c, tmp_path, ROWS) == [*ROWS[:2], *ROWS[3:]]
+    assert inventory.missing_models("score", c, tmp_path, ROWS) == [*ROWS[:2], *ROWS[3:]]
+    assert inventory.missing_models("train", c, tmp_path, ROWS) == [ROWS[1], *ROWS[3:]]
 
 
 def test_a_row_is_present_only_when_all_its_score_points_are(tmp_path: Path):
@@ -69,23 +69,25 @@ def test_a_row_is_present_only_when_all_its_score_points_are(tmp_path: Path):
     for row, steps in ((ROWS[0], (3, 5, 0)), (ROWS[1], (3, 5)), (ROWS[2], (3, 0)), (ROWS[3], (0,))):
         for step in steps:
             store.write_model(row, ZEROS, ZEROS > 0, step=step)
-    assert inventory.missing("run", c, tmp_path, ROWS) == ROWS[1:]
+    assert inventory.missing_models("run", c, tmp_path, ROWS) == ROWS[1:]
 
 
 def test_a_row_that_diverged_is_not_missing(tmp_path: Path):
-    assert inventory.diverged(tmp_path, ROWS[2]) == tmp_path / "diverged" / "reference-02.json"
-    inventory.diverged(tmp_path, ROWS[2]).parent.mkdir()
-    inventory.diverged(tmp_path, ROWS[2]).touch()
+    assert (
+        inventory.divergence_file(tmp_path, ROWS[2]) == tmp_path / "diverged" / "reference-02.json"
+    )
+    inventory.divergence_file(tmp_path, ROWS[2]).parent.mkdir()
+    inventory.divergence_file(tmp_path, ROWS[2]).touch()
     left = [row for row in ROWS if row != ROWS[2]]
     for todo in ("train", "score", "run"):
-        assert inventory.missing(todo, C, tmp_path, ROWS) == left
-    inventory.diverged(tmp_path, ROWS[2]).unlink()
-    assert inventory.missing("run", C, tmp_path, ROWS) == ROWS
+        assert inventory.missing_models(todo, C, tmp_path, ROWS) == left
+    inventory.divergence_file(tmp_path, ROWS[2]).unlink()
+    assert inventory.missing_models("run", C, tmp_path, ROWS) == ROWS
 
 
 def test_a_lock_file_that_nobody_holds_is_no_lock(tmp_path: Path):
-    assert not inventory.locked(tmp_path, ROWS[0])
-    with inventory.lock(tmp_path, ROWS[0]):
-        assert inventory.locked(tmp_path, ROWS[0])
-        assert not inventory.locked(tmp_path, ROWS[1])
-    assert not inventory.locked(tmp_path, ROWS[0])
+    assert not inventory.is_locked(tmp_path, ROWS[0])
+    with inventory.model_lock(tmp_path, ROWS[0]):
+        assert inventory.is_locked(tmp_path, ROWS[0])
+        assert not inventory.is_locked(tmp_path, ROWS[1])
+    assert not inventory.is_locked(tmp_path, ROWS[0])

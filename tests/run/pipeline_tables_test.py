@@ -76,8 +76,8 @@ def attack(
 ) -> list[str]:
     """The stage "attack"; returns what it says."""
     said: list[str] = []
-    made = [(task, open_population(task.population, verify=False)) for task in tasks]
-    wanted = pipeline.requested(made, [*page.figure_needs(figures), *more])
+    made = [(task, open_population(task.population_dir, verify=False)) for task in tasks]
+    wanted = pipeline.requested_attacks(made, [*page.figure_needs(figures), *more])
     for task, population in made:
         pipeline.attack(task, population, wanted[task.name], lambda *_: None, said.append)
     return said
@@ -179,14 +179,14 @@ def test_decisions_follow_models_and_settings(tasks: list[SweepRecipe]):
 
 
 def test_what_is_requested(tasks: list[SweepRecipe]):
-    made = [(task, open_population(task.population, verify=False)) for task in tasks]
-    found = pipeline.requested(made, [])
+    made = [(task, open_population(task.population_dir, verify=False)) for task in tasks]
+    found = pipeline.requested_attacks(made, [])
     assert list(found) == ["main", "other"]
     for requested in found.values():  # for the comparison of recipes
         [everything] = requested.attacks
         assert (everything.attack, len(everything.references)) == ("lira_online", 8)
         assert (requested.keep_scores, requested.loss_samples) == (frozenset(), ())
-    found = pipeline.requested(
+    found = pipeline.requested_attacks(
         made,
         [
             Need(("o*",), ("rmia",), sample_scores=True),
@@ -213,8 +213,8 @@ def test_losses_of_samples_grow_with_figures(tasks: list[SweepRecipe]):
 def test_a_damaged_store_stops_no_other_recipe(tasks: list[SweepRecipe]):
     main, other = tasks
     (main.folder / "scores.zarr" / "zarr.json").write_text("{")
-    made = [(task, open_population(task.population, verify=False)) for task in tasks]
-    wanted = pipeline.requested(made, [Need(("*",))])
+    made = [(task, open_population(task.population_dir, verify=False)) for task in tasks]
+    wanted = pipeline.requested_attacks(made, [Need(("*",))])
     assert [len(wanted[task.name].attacks) for task in tasks] == [0, 1]
     with pytest.raises(UserError, match=r"scores\.zarr.*"):
         attack([main], [])

@@ -88,7 +88,7 @@ def scores(folder: Path) -> dict[str, bytes]:
 
 def trained(folder: Path, recipe: str) -> int:
     """How many models of a recipe were trained, by the log."""
-    return sum(e["recipe"] == recipe for e in tiny_run.logged(folder, "row_trained"))
+    return sum(e["recipe"] == recipe for e in tiny_run.logged(folder, "model_trained"))
 
 
 def test_a_sweep_is_run_whole_and_goes_on_where_it_was(

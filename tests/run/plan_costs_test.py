@@ -145,29 +145,32 @@ def test_lengths_are_assumed_as_in_c4():
     draw = np.random.default_rng(0).lognormal(5.689, 1.0, 10**6)
     for length in (16, 64, 1024, 10**6):
         cut_N = np.minimum(draw, length)
-        found = plan.assumed(length)
+        found = plan.assumed_lengths(length)
         assert found.mean_tokens == pytest.approx(cut_N.mean(), rel=0.01)
         assert found.mean_square_tokens == pytest.approx((cut_N**2).mean(), rel=0.03)
-    assert plan.assumed(1024).mean_tokens == pytest.approx(400, abs=0.1)
+    assert plan.assumed_lengths(1024).mean_tokens == pytest.approx(400, abs=0.1)
 
 
 @given(st.integers(4, 4096), st.floats(0.01, 1.0))
 def test_another_mean_keeps_the_form(length: int, share: float):
     mean = max(share * length, 3)
-    found = plan.assumed(length, mean)
+    found = plan.assumed_lengths(length, mean)
     assert found.mean_tokens == mean
     assert mean**2 * (1 - 1e-6) <= found.mean_square_tokens <= mean * length * (1 + 1e-6)
 
 
 def test_the_assumed_mean_said_aloud_changes_nothing():
-    said, unsaid = plan.assumed(1024, plan.assumed(1024).mean_tokens), plan.assumed(1024)
+    said, unsaid = (
+        plan.assumed_lengths(1024, plan.assumed_lengths(1024).mean_tokens),
+        plan.assumed_lengths(1024),
+    )
     assert said.mean_square_tokens == pytest.approx(unsaid.mean_square_tokens, rel=1e-6)
 
 
 def test_chip_hours_of_the_paper_by_hand():
     """140M on C4: 7,000,000 samples of 400 tokens a row, 14,000,000 scored, 128 references and 2 replicas."""
     [(_, c), *_] = load.load_sweep(f"{C4}:140M")
-    found = one(c, plan.assumed(1024))
+    found = one(c, plan.assumed_lengths(1024))
     draw_N = np.minimum(np.random.default_rng(1).lognormal(5.689, 1.0, 10**6), 1024)
     weights = 141_557_760 + 24_576_000  # 12 x 20 x 768^2, and the head: 768 x 32,000
     sample = 6 * weights * 400 + 6 * 20 * 768 * (draw_N**2).mean()
@@ -195,7 +198,7 @@ def test_the_sweep_of_c4_is_the_papers():
     }
     assert {name: members[name] for name in table} == pytest.approx(table, abs=0.051)
     assert len(found) == 11
-    tokens = [one(c, plan.assumed(1024)) for _, c in found[1:]]
+    tokens = [one(c, plan.assumed_lengths(1024)) for _, c in found[1:]]
     for r in tokens:  # 20 tokens a parameter without embeddings
         per_row = r.train_tokens / r.models
         assert per_row / flops.num_non_embedding_parameters(r.layers, r.width) == pytest.approx(

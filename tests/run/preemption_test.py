@@ -33,22 +33,22 @@ def test_sigterm_ends_the_process_at_once_where_nothing_trains():
 def test_sigterm_is_noted_while_a_row_trains_and_not_forgotten():
     stop = preemption.Stop()
     stop.install()
-    with stop.noting() as asked:
+    with stop.defer_sigterm() as asked:
         assert not asked(1)
         ask()
         assert asked(2)
         assert asked(3)
-    assert stop.now()
+    assert stop.should_stop()
     ask()  # by the command too: it is on its way out, and goes on with that
-    assert stop.now()
+    assert stop.should_stop()
 
 
 def test_training_that_fails_ends_the_block_too():
     stop = preemption.Stop()
     stop.install()
-    with pytest.raises(ZeroDivisionError), stop.noting():
+    with pytest.raises(ZeroDivisionError), stop.defer_sigterm():
         raise ZeroDivisionError
-    assert not stop.now()
+    assert not stop.should_stop()
     with pytest.raises(SystemExit):
         ask()
 
@@ -72,11 +72,11 @@ def test_in_a_job_the_service_is_asked_with_numbers_that_only_grow(monkeypatch: 
     stop = preemption.Stop()
     stop.install()
     assert signal.getsignal(signal.SIGTERM) is before  # the service takes it
-    with stop.noting() as asked:
+    with stop.defer_sigterm() as asked:
         assert [asked(1), asked(2)] == [False, False]
-    assert not stop.now()
-    with stop.noting() as asked:
+    assert not stop.should_stop()
+    with stop.defer_sigterm() as asked:
         assert [asked(1), asked(2), asked(3)] == [False, True, True]
-    assert stop.now()
+    assert stop.should_stop()
     assert len(numbers) == 7
     assert all(a < b for a, b in itertools.pairwise(numbers))

@@ -5,6 +5,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from lm_mia.run import progress
+from lm_mia.run.stages import ModelVerb
 
 
 def shown(overall: bool = False, terminal: bool = False) -> tuple[progress.Display, io.StringIO]:
@@ -18,16 +19,16 @@ def bars(display: progress.Display) -> dict[str, tuple[float, float | None]]:
 
 
 def event(kind: str, row: str, **more: object) -> dict[str, object]:
-    return {"event": kind, "row": row, **more}
+    return {"event": kind, "model": row, **more}
 
 
 def trained(row: str, resumed_at: int = 0) -> dict[str, object]:
-    return event("row_trained", row, steps=40, resumed_at=resumed_at, seconds=1.25)
+    return event("model_trained", row, steps=40, resumed_at=resumed_at, seconds=1.25)
 
 
 def scored(row: str, step: int = 40) -> dict[str, object]:
     means = {"member_loss_nats": 3.5, "nonmember_loss_nats": 4.25}
-    return event("row_scored", row, step=step, last=step == 40, seconds=2, **means)
+    return event("model_scored", row, step=step, last=step == 40, seconds=2, **means)
 
 
 def worker(
@@ -119,16 +120,16 @@ def test_tally_counts_rows_and_parts_of_rows():
     assert bars(display) == {"overall": (0, 1), "train": (6, 6), "score": (6, 6)}
 
 
-@pytest.mark.parametrize(("todo", "label"), [("train", "train"), ("score", "score")])
-def test_a_stage_alone_has_its_bar_only(todo: str, label: str):
+@pytest.mark.parametrize(("verb", "label"), [("train", "train"), ("score", "score")])
+def test_a_stage_alone_has_its_bar_only(verb: ModelVerb, label: str):
     display, _ = shown()
-    tally = progress.Tally(display, todo, wanted=3, missing=3)
-    tally.on_event(trained("a") if todo == "train" else scored("a"))
+    tally = progress.Tally(display, verb, wanted=3, missing=3)
+    tally.on_event(trained("a") if verb == "train" else scored("a"))
     assert bars(display) == {label: (1, 3)}
 
 
 def test_a_row_scored_from_its_checkpoint_counts_as_trained_too():
-    """Its training was done by an earlier command, so no row_trained event tells of it."""
+    """Its training was done by an earlier command, so no model_trained event tells of it."""
     display, _ = shown()
     tally = progress.Tally(display, "run", wanted=2, missing=2)
     tally.on_event(scored("a"))
@@ -148,11 +149,11 @@ def test_display_draws_to_stderr(capsys: pytest.CaptureFixture[str]):
 def test_waiting_for_others_is_said_once_and_not_for_rows_of_our_own():
     display, out = shown()
     tally = progress.Tally(display, "run", 3, 3)
-    tally.on_event({"event": "row_started", "row": "a"})
-    tally.on_event({"event": "waiting", "rows": ["a"]})
+    tally.on_event({"event": "model_started", "model": "a"})
+    tally.on_event({"event": "waiting", "models": ["a"]})
     assert out.getvalue() == ""
     for _ in range(2):
-        tally.on_event({"event": "waiting", "rows": ["a", "b", "c"]})
+        tally.on_event({"event": "waiting", "models": ["a", "b", "c"]})
     assert out.getvalue() == "waiting for b, c: another command is at work\n"
 
 
@@ -188,7 +189,7 @@ def test_a_row_that_diverged_counts_no_longer():
     display, out = shown()
     tally = progress.Tally(display, "train", wanted=2, missing=2)
     tally.on_event(event("step", "a", step=20, steps=40))
-    tally.on_event(event("row_diverged", "a", message="model a: loss=nan at step 21; lower it"))
+    tally.on_event(event("model_diverged", "a", message="model a: loss=nan at step 21; lower it"))
     assert bars(display) == {"train": (0, 2)}
     assert out.getvalue() == "model a: loss=nan at step 21; lower it; the other models continue\n"
 

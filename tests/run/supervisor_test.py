@@ -268,8 +268,8 @@ def test_sigterm_to_a_worker_that_is_not_up_yet(
 def test_rows_that_diverged_are_told(tmp_path: Path):
     supervisor.check_diverged(tmp_path, ROWS)
     for row in ROWS[1:]:
-        inventory.diverged(tmp_path, row).parent.mkdir(exist_ok=True)
-        inventory.diverged(tmp_path, row).write_text(json.dumps({}))
+        inventory.divergence_file(tmp_path, row).parent.mkdir(exist_ok=True)
+        inventory.divergence_file(tmp_path, row).write_text(json.dumps({}))
     with pytest.raises(UserError) as caught:
         supervisor.check_diverged(tmp_path, ROWS[:2])
     tail = (

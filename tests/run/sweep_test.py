@@ -11,7 +11,7 @@ from lm_mia.config import recipe
 from lm_mia.errors import UserError
 from lm_mia.run import sweep as sweeps
 from lm_mia.run import workdir
-from lm_mia.run.sweep import Sweep, SweepRecipe, claim, read, record_population
+from lm_mia.run.sweep import Sweep, SweepRecipe, claim_folders, read_sweep, record_population
 
 DEEPER = ["--config.model.layers=3", "--config.score.micro_batch_size=1"]
 
@@ -49,14 +49,14 @@ def get_config():
 
 
 def begin(config_arg: str | None, folder: Path, *overrides: str) -> Sweep:
-    return claim(read(config_arg, str(folder), overrides))[0]
+    return claim_folders(read_sweep(config_arg, str(folder), overrides))[0]
 
 
 def used(sweep: Sweep) -> Sweep:
     """A sweep, each recipe of which has models."""
     for task in sweep.recipes:
         (task.folder / "checkpoints").mkdir()
-        task.population.mkdir(parents=True, exist_ok=True)
+        task.population_dir.mkdir(parents=True, exist_ok=True)
     return sweep
 
 
@@ -71,22 +71,22 @@ def failure(act: Callable[[], object]) -> list[str]:
 
 
 def test_a_single_config_is_a_sweep_of_one(file: str, tmp_path: Path):
-    sweep = read(file, str(tmp_path / "w"), ())
+    sweep = read_sweep(file, str(tmp_path / "w"), ())
     [task] = sweep.recipes
     assert (task.name, task.names, task.entries, task.overrides) == ("tiny", ("tiny",), (0,), {})
     assert task.folder == tmp_path / "w" / "recipes" / "tiny"
-    assert task.population.parent == tmp_path / "w" / "populations"
+    assert task.population_dir.parent == tmp_path / "w" / "populations"
     assert len(task.models) == 6
     assert not (tmp_path / "w").exists()
-    assert read(f"{file}:2", str(tmp_path / "w"), ()).recipes[0].name == "tiny-2"
+    assert read_sweep(f"{file}:2", str(tmp_path / "w"), ()).recipes[0].name == "tiny-2"
     assert sweep.flags() == ([f"--config={file}", f"--workdir={tmp_path / 'w'}"], ())
 
 
 def test_recipes_of_a_sweep_are_named_by_what_they_set(tmp_path: Path):
     file = named(tmp_path / "a.py", "main", "[{'model.layers': 2, 'name': ''}, {'name': 'b'}]")
-    main, deeper = read(file, str(tmp_path / "w"), ()).recipes
+    main, deeper = read_sweep(file, str(tmp_path / "w"), ()).recipes
     assert (main.name, main.names, main.others) == ("main", ("main", "b"), {"layers=2,name="})
-    assert deeper.population == main.population
+    assert deeper.population_dir == main.population_dir
 
 
 def test_claim_writes_the_config_and_what_made_it(file: str, tmp_path: Path):
@@ -96,7 +96,7 @@ def test_claim_writes_the_config_and_what_made_it(file: str, tmp_path: Path):
     assert found["config"]["model"]["layers"] == 1
     assert (found["names"], found["format"], found["later"]) == (["tiny"], recipe.FORMAT, [])
     assert found["recipe_hash"] == recipe.recipe_hash(task.config)
-    assert found["population"] == task.population.name
+    assert found["population"] == task.population_dir.name
     assert found["population_sha256"] is None
     assert {"lm_mia", "packages", "commit", "cpu_cores"} < found.keys()
     assert json.loads((folder / "config.json").read_text()) == {
@@ -108,13 +108,13 @@ def test_claim_writes_the_config_and_what_made_it(file: str, tmp_path: Path):
 
 def test_without_a_config_the_recipes_are_those_of_the_workdir(file: str, tmp_path: Path):
     used(begin(file, tmp_path / "w", "--config.attack.references=6"))
-    [task] = read(None, str(tmp_path / "w"), ()).recipes
+    [task] = read_sweep(None, str(tmp_path / "w"), ()).recipes
     assert (task.name, task.config.attack.references) == ("tiny", 6)
     [task] = begin(None, tmp_path / "w", "--config.attack.references=8").recipes
     assert task.config.attack.references == 8
     assert task.config.attack.fprs == (0.1, 0.5)  # flags change only what they name
     assert stored(tmp_path / "w", "tiny")["config"]["attack"]["references"] == 8
-    assert failure(lambda: read(None, str(tmp_path / "w"), ["--config.model.layers=2"])) == [
+    assert failure(lambda: read_sweep(None, str(tmp_path / "w"), ["--config.model.layers=2"])) == [
         f"--workdir={tmp_path / 'w'}: its recipe tiny has a different config:",
         "  model.layers: 1 -> 2",
         "  choose another --workdir, or restore these fields",
@@ -123,10 +123,10 @@ def test_without_a_config_the_recipes_are_those_of_the_workdir(file: str, tmp_pa
 
 def test_without_a_config_a_workdir_must_have_recipes(file: str, tmp_path: Path):
     w = str(tmp_path / "w")
-    [line] = failure(lambda: read(None, w, ()))
+    [line] = failure(lambda: read_sweep(None, w, ()))
     assert line.startswith(f"--workdir={w}: there is no such folder; check the spelling")
     (tmp_path / "w").mkdir()
-    [line] = failure(lambda: read(None, w, ()))
+    [line] = failure(lambda: read_sweep(None, w, ()))
     assert line.startswith(
         f"--workdir={w}: no command has started there; check the spelling, or start with"
     )
@@ -135,7 +135,7 @@ def test_without_a_config_a_workdir_must_have_recipes(file: str, tmp_path: Path)
     changed["config"]["model"]["depth"] = 3
     changed["recipe_hash"] = recipe.stored_recipe_hash(changed["config"])
     (tmp_path / "w" / "recipes" / "tiny" / "config.json").write_text(json.dumps(changed))
-    [line] = failure(lambda: read(None, w, ()))
+    [line] = failure(lambda: read_sweep(None, w, ()))
     assert "was written by another version of lm_mia" in line
 
 
@@ -143,9 +143,9 @@ def test_figures_are_those_that_any_command_asked_for(file: str, tmp_path: Path)
     flag = "--config.figures={}"
     begin(file, tmp_path / "w", flag.format("fig01_references"))
     begin(file, tmp_path / "w", flag.format("scaling"))
-    assert read(None, str(tmp_path / "w"), ()).figures == ("fig01_references", "scaling")
-    assert read(None, str(tmp_path / "w"), [flag.format("scaling")]).figures == ("scaling",)
-    assert read(None, str(tmp_path / "w"), [flag.format("")]).figures == ()
+    assert read_sweep(None, str(tmp_path / "w"), ()).figures == ("fig01_references", "scaling")
+    assert read_sweep(None, str(tmp_path / "w"), [flag.format("scaling")]).figures == ("scaling",)
+    assert read_sweep(None, str(tmp_path / "w"), [flag.format("")]).figures == ()
 
 
 def test_the_same_config_and_free_fields_may_claim_again(file: str, tmp_path: Path):
@@ -279,9 +279,9 @@ def test_a_config_that_was_edited_to_a_wrong_type_is_refused(file: str, tmp_path
 def test_a_command_without_a_config_keeps_what_another_one_just_wrote(file: str, tmp_path: Path):
     w = tmp_path / "w"
     begin(file, w, "--config.attack.references=6")
-    late = read(None, str(w), ["--config.train.workers=1"])
+    late = read_sweep(None, str(w), ["--config.train.workers=1"])
     begin(file, w, "--config.attack.references=8")
-    [task] = claim(late)[0].recipes
+    [task] = claim_folders(late)[0].recipes
     assert (task.config.attack.references, task.config.train.workers) == (8, 1)
     assert stored(w, "tiny")["config"]["attack"]["references"] == 8
 
@@ -295,18 +295,18 @@ def test_a_list_of_recipes_that_was_lost_is_made_again(file: str, tmp_path: Path
 
 def test_disclaim_keeps_what_another_command_began_meanwhile(file: str, tmp_path: Path):
     w = tmp_path / "w"
-    _, disclaim = claim(read(file, str(w), ()))
+    _, disclaim = claim_folders(read_sweep(file, str(w), ()))
     begin(named(tmp_path / "b.py", "b"), w, *DEEPER)
     disclaim()
     assert not (w / "recipes" / "tiny").exists()
     assert json.loads((w / "config.json").read_text())["recipes"] == ["b"]
-    assert [task.name for task in read(None, str(w), ()).recipes] == ["b"]
+    assert [task.name for task in read_sweep(None, str(w), ()).recipes] == ["b"]
 
 
 def test_two_commands_that_begin_at_once_share_a_folder_with_the_names_of_both(tmp_path: Path):
     w = tmp_path / "w"
-    both = [read(named(tmp_path / f"{name}.py", name), str(w), ()) for name in ("a", "b")]
-    assert [claim(sweep)[0].recipes[0].name for sweep in both] == ["a", "a"]
+    both = [read_sweep(named(tmp_path / f"{name}.py", name), str(w), ()) for name in ("a", "b")]
+    assert [claim_folders(sweep)[0].recipes[0].name for sweep in both] == ["a", "a"]
     assert stored(w, "a")["names"] == ["a", "b"]
 
 
@@ -345,7 +345,7 @@ def test_disclaim_leaves_nothing_of_its_own_behind(file: str, tmp_path: Path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "precious").write_text("kept")
     for folder in (tmp_path / "deep" / "a" / "new", tmp_path / "mine"):
-        _, disclaim = claim(read(file, str(folder), ()))
+        _, disclaim = claim_folders(read_sweep(file, str(folder), ()))
         disclaim()
         disclaim()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["mine", "tiny.py"]
@@ -354,13 +354,13 @@ def test_disclaim_leaves_nothing_of_its_own_behind(file: str, tmp_path: Path):
 
 def test_disclaim_keeps_what_an_earlier_command_began(file: str, tmp_path: Path):
     begin(file, tmp_path / "w")
-    claim(read(file, str(tmp_path / "w"), DEEPER))[1]()
+    claim_folders(read_sweep(file, str(tmp_path / "w"), DEEPER))[1]()
     assert stored(tmp_path / "w", "tiny")["config"]["model"]["layers"] == 3
 
 
 def test_disclaim_keeps_the_config_of_a_population(file: str, tmp_path: Path):
-    sweep, disclaim = claim(read(file, str(tmp_path / "w"), ()))
-    sweep.recipes[0].population.mkdir(parents=True)
+    sweep, disclaim = claim_folders(read_sweep(file, str(tmp_path / "w"), ()))
+    sweep.recipes[0].population_dir.mkdir(parents=True)
     disclaim()
     assert stored(tmp_path / "w", "tiny")["names"] == ["tiny"]
 
@@ -378,6 +378,6 @@ def test_the_samples_of_a_recipe_stay_the_same(file: str, tmp_path: Path):
 
 
 def test_a_plan_without_a_workdir_looks_into_no_folder(file: str):
-    [task] = read(file, None, ()).recipes
+    [task] = read_sweep(file, None, ()).recipes
     assert isinstance(task, SweepRecipe)
     assert dataclasses.replace(task.config, name="x") != TINY

@@ -16,7 +16,7 @@ Events = list[dict[str, Any]]
 
 
 def train(row: str, step: int, loss: float, **more: Any) -> dict[str, Any]:
-    about = {"event": "train", "row": row, "role": "reference", "steps": 8, "epoch": 0}
+    about = {"event": "train", "model": row, "role": "reference", "steps": 8, "epoch": 0}
     rates = {"learning_rate": 0.1, "tokens_per_second": None, "mfu": None, "memory_bytes": 5}
     return about | {"step": step, "loss_nats": loss} | rates | more
 
@@ -24,8 +24,8 @@ def train(row: str, step: int, loss: float, **more: Any) -> dict[str, Any]:
 def scored(row: str, step: int, last: bool) -> dict[str, Any]:
     losses = {"member_loss_nats": 1.0, "nonmember_loss_nats": 2.0, "seconds": 3.0}
     return {
-        "event": "row_scored",
-        "row": row,
+        "event": "model_scored",
+        "model": row,
         "role": "replica",
         "step": step,
         "last": last,
@@ -34,16 +34,16 @@ def scored(row: str, step: int, last: bool) -> dict[str, Any]:
 
 EVENTS: Events = [
     {"event": "worker", "index": 0},
-    {"event": "row_started", "row": "a", "role": "reference"},
+    {"event": "model_started", "model": "a", "role": "reference"},
     train("a", 0, 3.5),
     train("b", 0, 4.5),
-    {"event": "step", "row": "a", "step": 3, "steps": 8},
+    {"event": "step", "model": "a", "step": 3, "steps": 8},
     train("a", 7, 2.5, mfu=0.25),
-    {"event": "validation", "row": "a", "role": "reference", "step": 8, "validation_loss_nats": 2.75},
+    {"event": "validation", "model": "a", "role": "reference", "step": 8, "validation_loss_nats": 2.75},
     scored("a", 4, last=False),
     scored("a", 8, last=True),
-    {"event": "row_diverged", "row": "b", "role": "reference", "step": 3, "what": "loss=nan", "loss_nats": "nan"},
-    {"event": "waiting", "rows": []},
+    {"event": "model_diverged", "model": "b", "role": "reference", "step": 3, "what": "loss=nan", "loss_nats": "nan"},
+    {"event": "waiting", "models": []},
 ]  # fmt: skip
 EXPECTED = {  # of row a: metric -> (step, value)
     "loss_nats": [(0, 3.5), (7, 2.5)],
@@ -136,7 +136,7 @@ import os, signal, pathlib
 from lm_mia.run import trackers
 with trackers.open(["tensorboard"], pathlib.Path({str(tmp_path)!r}), "recipe_x", {{}}, print) as track:
     for step in range(3):
-        track({{"event": "validation", "row": "a", "role": "replica", "step": step, "validation_loss_nats": 1.5}})
+        track({{"event": "validation", "model": "a", "role": "replica", "step": step, "validation_loss_nats": 1.5}})
     os.kill(os.getpid(), signal.SIGKILL)
 """
     assert subprocess.run([sys.executable, "-c", code]).returncode == -9
@@ -161,7 +161,7 @@ def test_wandb_holds_what_was_tracked(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (about.run_group, about.display_name, about.job_type) == ("recipe_x", "a", "reference")
     assert about.project == "lm-mia"
     told = {item.key: item.value_json for item in about.config.update}
-    assert (told["row"], told["train"]) == ('"a"', '{"epochs":1}')
+    assert (told["model_name"], told["train"]) == ('"a"', '{"epochs":1}')
     again, _ = read_wandb(runs["b"])
     assert again.run_id != about.run_id
     tracked(["wandb"], tmp_path, EVENTS[3:4])  # a row that goes on is the same run

@@ -12,13 +12,13 @@ from lm_mia import config
 from lm_mia.atomic import FLIPS_JSON
 from lm_mia.errors import UserError
 from lm_mia.run import workdir
-from lm_mia.run.workdir import Workdir, has_models, other_settings, provenance, table_facts
+from lm_mia.run.workdir import Workdir, changed_settings, contains_models, provenance, table_facts
 
 
 def test_paths(tmp_path: Path):
     w = Workdir(tmp_path)
-    assert w.population("0123abcd") == tmp_path / "populations" / "0123abcd"
-    assert w.recipe("main") == tmp_path / "recipes" / "main"
+    assert w.population_dir("0123abcd") == tmp_path / "populations" / "0123abcd"
+    assert w.recipe_dir("main") == tmp_path / "recipes" / "main"
     assert (w.config_file, w.report) == (tmp_path / "config.json", tmp_path / "report.html")
 
 
@@ -38,7 +38,7 @@ def test_a_workdir_of_an_earlier_version_is_refused_with_one_line(tmp_path: Path
 
 
 def test_a_recipe_may_be_called_as_folders_of_earlier_versions(tmp_path: Path):
-    Workdir(tmp_path).recipe("recipe_small").mkdir(parents=True)
+    Workdir(tmp_path).recipe_dir("recipe_small").mkdir(parents=True)
     Workdir(tmp_path).check()
 
 
@@ -51,10 +51,10 @@ def test_a_file_is_no_workdir(tmp_path: Path):
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"other": 1}', "\x00\xff"])
 def test_config_files_that_lm_mia_did_not_write(tmp_path: Path, text: str):
     w = Workdir(tmp_path)
-    w.recipe("a").mkdir(parents=True)
+    w.recipe_dir("a").mkdir(parents=True)
     for path, read in (
-        (w.config_file, w.contents),
-        (w.recipe("a") / "config.json", lambda: w.stored("a")),
+        (w.config_file, w.read_config),
+        (w.recipe_dir("a") / "config.json", lambda: w.read_recipe_config("a")),
     ):
         path.write_text(text, encoding="latin1")
         with pytest.raises(UserError) as caught:
@@ -77,21 +77,21 @@ def test_a_list_of_recipes_that_was_edited(tmp_path: Path, text: str):
     w = Workdir(tmp_path)
     w.config_file.write_text(text)
     with pytest.raises(UserError, match="not a config written by lm-mia"):
-        w.contents()
+        w.read_config()
 
 
 def test_models_without_a_config_are_an_error(tmp_path: Path):
     w = Workdir(tmp_path)
-    assert w.stored("a") is None
-    (w.recipe("a") / "scores.zarr").mkdir(parents=True)
-    assert has_models(w.recipe("a"))
+    assert w.read_recipe_config("a") is None
+    (w.recipe_dir("a") / "scores.zarr").mkdir(parents=True)
+    assert contains_models(w.recipe_dir("a"))
     with pytest.raises(UserError, match=r"config.json: missing, but there are models; restore it"):
-        w.stored("a")
+        w.read_recipe_config("a")
 
 
 def test_an_empty_workdir_has_no_recipes(tmp_path: Path):
-    assert Workdir(tmp_path).contents() == {"recipes": [], "figures": []}
-    assert Workdir(tmp_path).names() == []
+    assert Workdir(tmp_path).read_config() == {"recipes": [], "figures": []}
+    assert Workdir(tmp_path).recipe_names() == []
 
 
 def write_facts(recipe: Path, attack: dict[str, Any]) -> None:
@@ -103,11 +103,11 @@ def write_facts(recipe: Path, attack: dict[str, Any]) -> None:
 
 def test_settings_of_tables_are_compared_with_the_config(tmp_path: Path):
     assert table_facts(tmp_path) is None
-    assert other_settings(tmp_path, TINY) == {}
+    assert changed_settings(tmp_path, TINY) == {}
     attack = config.to_dict(TINY)["attack"]
     write_facts(tmp_path, attack)
-    assert other_settings(tmp_path, TINY) == {}
-    assert other_settings(tmp_path, change(TINY, "attack.alpha", 0.5)) == {"alpha": (0.5, 0.05)}
+    assert changed_settings(tmp_path, TINY) == {}
+    assert changed_settings(tmp_path, change(TINY, "attack.alpha", 0.5)) == {"alpha": (0.5, 0.05)}
     of_an_earlier_version = json.dumps({"config": attack, "first_target": "replica-00"})
     for text in ("{", "{}", "[]", of_an_earlier_version):
         (tmp_path / FLIPS_JSON).write_text(text)
@@ -119,10 +119,10 @@ def test_a_report_is_old_once_tables_are_younger(tmp_path: Path):
     w = Workdir(tmp_path)
     assert not w.report_is_old()
     w.report.write_text("")
-    write_facts(w.recipe("a"), {})
+    write_facts(w.recipe_dir("a"), {})
     os.utime(w.report, (100, 100))
     assert w.report_is_old()
-    os.utime(w.recipe("a") / FLIPS_JSON, (50, 50))
+    os.utime(w.recipe_dir("a") / FLIPS_JSON, (50, 50))
     assert not w.report_is_old()
 
 

@@ -22,10 +22,10 @@ def test_a_lost_shard_is_scored_again_from_the_checkpoint(tiny: tiny_run.Tiny, t
     (recipe / "scores.zarr" / "member" / "c" / "2" / "0").unlink()
     work("run", c, workdir, seen.append)
     told = [event for event in seen[1:] if event["event"] != "compiled"]
-    assert [(e["event"], e.get("row")) for e in told] == [
-        ("row_started", "reference-02"),
+    assert [(e["event"], e.get("model")) for e in told] == [
+        ("model_started", "reference-02"),
         ("scoring", "reference-02"),
-        ("row_scored", "reference-02"),
+        ("model_scored", "reference-02"),
     ]
     assert tiny_run.scores(workdir) == tiny_run.scores(tiny.workdir)
 

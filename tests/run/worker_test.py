@@ -123,7 +123,7 @@ def test_certain_rows_only_and_those_in_other_hands_are_left(tiny: tiny_run.Tiny
     (recipe / "locks").mkdir(exist_ok=True)
     with filelock.FileLock(recipe / "locks" / f"{ROWS[2]}.lock"):
         work("run", load.load_config(tiny.config), workdir, seen.append, only=ROWS[1:3])
-    assert [event["row"] for event in seen if event["event"] == "row_scored"] == NAMES[1:2]
+    assert [event["model"] for event in seen if event["event"] == "model_scored"] == NAMES[1:2]
     assert Store(recipe / "scores.zarr").missing_models(ROWS) == [*ROWS[:1], *ROWS[2:]]
 
 
@@ -185,10 +185,10 @@ def test_rows_of_another_worker_are_waited_for(
     work("run", c, workdir, seen.append)
     # what an earlier test had compiled is not compiled again
     told = [event for event in seen[1:] if event["event"] not in ("scoring", "compiled")]
-    assert [(event["event"], event.get("row") or event.get("rows")) for event in told] == [
-        ("row_started", NAMES[4]), ("row_scored", NAMES[4]),
+    assert [(event["event"], event.get("model") or event.get("models")) for event in told] == [
+        ("model_started", NAMES[4]), ("model_scored", NAMES[4]),
         ("waiting", [NAMES[1]]), ("waiting", [NAMES[1]]),
-        ("row_started", NAMES[1]), ("row_scored", NAMES[1]),
+        ("model_started", NAMES[1]), ("model_scored", NAMES[1]),
     ]  # fmt: skip
     assert len(slept) == 2
     assert tiny_run.scores(workdir) == tiny_run.scores(tiny.workdir)
@@ -213,21 +213,21 @@ def test_a_row_that_diverges_leaves_evidence_and_the_others_are_made(
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "init_state", spoilt)
         work("run", c, workdir, seen.append)
-    [told] = [event for event in seen if event["event"] == "row_diverged"]
+    [told] = [event for event in seen if event["event"] == "model_diverged"]
     assert told["message"].startswith("model reference-02: loss=nan at step 0; lower optimizer.")
-    evidence = json.loads(inventory.diverged(recipe, ROWS[2]).read_text())
+    evidence = json.loads(inventory.divergence_file(recipe, ROWS[2]).read_text())
     assert {k: v for k, v in told.items() if k not in ("event", "message")} == evidence
     assert (evidence["step"], evidence["loss_nats"]) == (0, "nan")
     members = set(np.flatnonzero(subsets.members(ROWS, 32, "balanced")[2]))
     assert len(evidence["samples"]) == 4
     assert set(evidence["samples"]) <= members
     others = [name for name in NAMES if name != "reference-02"]
-    assert [event["row"] for event in seen if event["event"] == "row_scored"] == others
-    work("run", c, workdir, lambda event: pytest.fail(str(event)) if "row" in event else None)
-    inventory.diverged(recipe, ROWS[2]).unlink()
+    assert [event["model"] for event in seen if event["event"] == "model_scored"] == others
+    work("run", c, workdir, lambda event: pytest.fail(str(event)) if "model" in event else None)
+    inventory.divergence_file(recipe, ROWS[2]).unlink()
     seen.clear()
     work("run", c, workdir, seen.append)
-    assert [event["row"] for event in seen if event["event"] == "row_trained"] == [NAMES[2]]
+    assert [event["model"] for event in seen if event["event"] == "model_trained"] == [NAMES[2]]
     assert tiny_run.scores(workdir) == tiny_run.scores(tiny.workdir)
 
 
@@ -242,8 +242,8 @@ def test_rows_are_scored_at_every_score_point_and_present_when_all_are(
     store = open_store(c, recipe)
     store.create_or_extend(ROWS, {"tokens": np.arange(32)}, {})
     work("run", c, workdir, seen.append)
-    scored = [event for event in seen if event["event"] == "row_scored"]
-    assert [(e["row"], e["step"], e["last"]) for e in scored] == [
+    scored = [event for event in seen if event["event"] == "model_scored"]
+    assert [(e["model"], e["step"], e["last"]) for e in scored] == [
         (name, step, step == 4) for name in NAMES for step in (1, 3, 4)
     ]
     for name in NAMES:
@@ -256,7 +256,7 @@ def test_rows_are_scored_at_every_score_point_and_present_when_all_are(
     at = [dataclasses.replace(store, step=step).read(ROWS)[0] for step in (1, 3)]
     assert (at[0].mean(), at[1].mean()) != (end.mean(), end.mean())
     assert len({values.tobytes() for values in (*at, end)}) == 3
-    means = {(e["row"], e["step"]): e["nonmember_loss_nats"] for e in scored}
+    means = {(e["model"], e["step"]): e["nonmember_loss_nats"] for e in scored}
     _, member_MxN = store.read(ROWS)
     for values, step in ((at[0], 1), (at[1], 3), (end, 4)):
         for m, name in enumerate(NAMES):
@@ -267,9 +267,9 @@ def test_rows_are_scored_at_every_score_point_and_present_when_all_are(
     seen.clear()
     work("run", c, workdir, seen.append)
     assert [(e["event"], e.get("step", e.get("share"))) for e in seen[1:4]] == [
-        ("row_started", None),
+        ("model_started", None),
         ("scoring", 2 / 3),  # the second of three points
-        ("row_scored", 3),
+        ("model_scored", 3),
     ]
     assert shard.read_bytes() == before
 
@@ -294,20 +294,20 @@ def test_asked_to_stop_where_no_step_follows(
     def asked(*args: Any) -> None:
         trained(*args)
         if moment == "while the last step is done":
-            row_of[0].asked = True
+            row_of[0].is_requested = True
 
     def report(event: Event) -> None:
         seen.append(event)
-        if event["event"] == "row_scored" and moment == "while a row is scored":
-            row_of[0].asked = True
+        if event["event"] == "model_scored" and moment == "while a row is scored":
+            row_of[0].is_requested = True
 
     monkeypatch.setattr(loop, "train_model", asked)
     work("run", c, workdir, report)
     last = [event["event"] for event in seen if event["event"] not in ("train", "step", "scoring")]
-    scored = ["row_scored"] if moment == "while a row is scored" else []
-    assert last == ["worker", "row_started", "row_trained", *scored, "preempted"]
-    assert inventory.trained(c, recipe, ROWS[0])
-    assert bool(inventory.missing("run", c, recipe, ROWS[:1])) == (not scored)
+    scored = ["model_scored"] if moment == "while a row is scored" else []
+    assert last == ["worker", "model_started", "model_trained", *scored, "preempted"]
+    assert inventory.is_trained(c, recipe, ROWS[0])
+    assert bool(inventory.missing_models("run", c, recipe, ROWS[:1])) == (not scored)
 
 
 def test_how_training_ends_early_is_told_apart():

@@ -66,7 +66,7 @@ def test_the_replica_that_the_scores_are_of_is_asked(tiny: tiny_run.Tiny, tmp_pa
         row = f"replica-{order:02d}"
         facts.write_text(made.replace("replica-00", row))
         assert cli.main(tiny.argv("extract", w, *FLAGS)) == 0
-        assert json.loads((tables / "extraction.json").read_text())["row"] == row
+        assert json.loads((tables / "extraction.json").read_text())["model"] == row
         found.append((tables / "extraction.csv").read_text())
     assert found[0] != found[1]
 

@@ -20,6 +20,7 @@ from launch import cli, heartbeats, local
 from lm_mia import config
 from lm_mia.data import subsets
 from lm_mia.run import inventory, supervisor
+from lm_mia.run.stages import ModelVerb
 from lm_mia.run.sweep import Sweep
 from lm_mia.store.store import Store, open_store
 
@@ -50,7 +51,7 @@ class FakeJobs:
     """The jobs that an engine started, in order, and what becomes of them."""
 
     started: list[dict[str, str]] = dataclasses.field(default_factory=list)
-    """The flags of every job by name, such as ``{"rows": "0:2", "recipe": "epochs=2", ...}``."""
+    """The flags of every job by name, such as ``{"models": "0:2", "recipe": "epochs=2", ...}``."""
     not_made: set[subsets.ModelSeeds] = dataclasses.field(default_factory=set)
     """Rows that jobs leave missing, as if another command held their locks."""
     before: Callable[[dict[str, str]], Job | None] = lambda flags: None
@@ -58,7 +59,7 @@ class FakeJobs:
 
     def start(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> Any:
         """In place of `launch.local.start`."""
-        assert list(command[:4]) == [sys.executable, "-m", "launch", "rows"]
+        assert list(command[:4]) == [sys.executable, "-m", "launch", "make-models"]
         flags = dict(argument.removeprefix("--").split("=", 1) for argument in command[4:])
         assert Path(flags["log"]) == log
         self.started.append(flags)
@@ -74,20 +75,20 @@ def jobs(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> FakeJobs:
     scores = dict(zip(known.models(), zip(loss_MxN, member_MxN, strict=True), strict=True))
 
     def run(
-        todo: str,
+        verb: ModelVerb,
         c: config.Config,
         workdir: Path,
         recipe: Path,
         on_event: Callable[[dict[str, Any]], None],
         only: Sequence[subsets.ModelSeeds],
     ) -> bool:
-        for row in inventory.missing(todo, c, recipe, list(only)):
+        for row in inventory.missing_models(verb, c, recipe, list(only)):
             if row in fake.not_made:
                 continue
-            about = {"row": str(row), "role": row.role, "index": 0}
-            on_event({"event": "row_started", **about})
+            about = {"model": str(row), "role": row.role, "index": 0}
+            on_event({"event": "model_started", **about})
             open_store(c, recipe).write_model(row, *scores[row])
-            ended = {"event": "row_scored", "step": inventory.total_steps(c, row), "last": True}
+            ended = {"event": "model_scored", "step": inventory.total_steps(c, row), "last": True}
             means = dict.fromkeys(("seconds", "member_loss_nats", "nonmember_loss_nats"), 0.0)
             on_event(ended | about | means)
         return True
@@ -99,8 +100,8 @@ def jobs(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> FakeJobs:
 
 def running(of: Sweep) -> list[dict[str, Any]]:
     """The records of all jobs of a sweep that are at work on a row."""
-    found = [record for task in of.recipes for _, record, _ in heartbeats.running(task.folder)]
-    return [record for record in found if record["rows"]]
+    found = [record for task in of.recipes for _, record, _ in heartbeats.running_jobs(task.folder)]
+    return [record for record in found if record["models"]]
 
 
 def wait_for(of: Sweep, process: subprocess.Popen[str]) -> dict[str, Any]:

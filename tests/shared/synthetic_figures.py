@@ -113,7 +113,7 @@ def requested(
     tasks = [SweepRecipe(Workdir(r.recipe_dir.parents[1]), r.name, r.config, r.names) for r in some]
     populations = [open_population(r.population_dir, verify=False) for r in some]
     made = [*zip(tasks, populations, strict=True)]
-    found = pipeline.requested(made, needs)
+    found = pipeline.requested_attacks(made, needs)
     return [(r, *pair, found[r.name]) for r, pair in zip(some, made, strict=True)]
 
 

@@ -164,7 +164,7 @@ def write_extraction(folder: Path, samples: int = 60, level: float = -9.0) -> pd
         found[f"overlap_{name}"] = np.where(written, 1.0, 0.25)
     c = config.Extract(samples=samples, prefix_tokens=20, suffix_tokens=30)
     row = json.loads((tables / "flips.json").read_text())["first_target"]
-    about = {"row": row, "step": 7, "config": dataclasses.asdict(c)}
+    about = {"model": row, "step": 7, "config": dataclasses.asdict(c)}
     extraction.write_tables(tables, found, c, about)
     return found
 
@@ -226,12 +226,12 @@ def _write_log(
                 now = loss + 4 * np.exp(-3 * t / steps) + rng.normal(0, 0.1)
                 event = {"event": "train", "step": t, "steps": steps, "loss_nats": now}
                 log.write(json.dumps(row | event) + "\n")
-            log.write(json.dumps(row | {"event": "row_trained", "seconds": 1.7 * loss}) + "\n")
+            log.write(json.dumps(row | {"event": "model_trained", "seconds": 1.7 * loss}) + "\n")
             means = {"member_loss_nats": member, "nonmember_loss_nats": nonmember}
-            log.write(json.dumps(row | {"event": "row_scored"} | means) + "\n")
+            log.write(json.dumps(row | {"event": "model_scored"} | means) + "\n")
 
         def named(row: ModelSeeds) -> dict[str, Any]:
-            return {"row": str(row), "role": row.role, "recipe": recipe}
+            return {"model": str(row), "role": row.role, "recipe": recipe}
 
         for row in (world.rows[0], *world.larger):  # the first is trained again below
             write(named(row), FAR, FAR, FAR)
@@ -240,5 +240,5 @@ def _write_log(
             means = float(loss_N[member_N].mean()), float(loss_N[~member_N].mean())
             write(named(world.rows[m]), 3, *means)
             write(named(world.rows[m]) | {"recipe": OTHER_RECIPE}, FAR, FAR, FAR)
-        log.write('{"event": "worker_lost"}\n{"event": "waiting", "rows": 3}\n')
-        log.write('{"event": "train", "row": "refer\n')
+        log.write('{"event": "worker_lost"}\n{"event": "waiting", "models": 3}\n')
+        log.write('{"event": "train", "model": "refer\n')

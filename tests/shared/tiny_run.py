@@ -25,6 +25,7 @@ from analysis import page
 from lm_mia import cli, config
 from lm_mia.data.subsets import ModelSeeds
 from lm_mia.run import worker
+from lm_mia.run.stages import ModelVerb
 from lm_mia.store.schema import VARIABLES
 from lm_mia.store.store import Store
 
@@ -212,7 +213,7 @@ def logged(workdir: Path, kind: str) -> list[dict[str, Any]]:
 
 def events(workdir: Path, kind: str) -> list[str]:
     """The rows of every event of a kind in the log, sorted."""
-    return sorted(event["row"] for event in logged(workdir, kind))
+    return sorted(event["model"] for event in logged(workdir, kind))
 
 
 def finished(factory: pytest.TempPathFactory) -> Tiny:
@@ -266,18 +267,18 @@ def gone(pid: int) -> bool:
 
 
 def work(
-    todo: str,
+    verb: ModelVerb,
     c: config.Config,
     workdir: Path,
     report: Callable[[worker.Event], None],
     only: Sequence[ModelSeeds] | None = None,
 ) -> None:
     """What `worker.main` does for the tiny run's recipe, in this process."""
-    worker._work(todo, c, population_of(workdir), recipe_of(workdir), (0, 1), report, only)
+    worker._work(verb, c, population_of(workdir), recipe_of(workdir), (0, 1), report, only)
 
 
 def here(
-    todo: str,
+    verb: ModelVerb,
     c: config.Config,
     population: Path,
     recipe: Path,
@@ -285,7 +286,7 @@ def here(
     only: Sequence[ModelSeeds] | None,
 ) -> bool:
     """`supervisor.run`, but a worker's work is done in this process."""
-    worker._work(todo, c, population, recipe, (0, 1), on_event, only)
+    worker._work(verb, c, population, recipe, (0, 1), on_event, only)
     return True
 
 

@@ -54,13 +54,13 @@ times_asked() { grep -s 'CANCELLED AT' "$(log "$1" "$2")" | wc -l; } # to stop, 
 
 row_of() { # of workdir $1, the row that job $2 is at work on, once it has made some steps
   local row
-  row=$(sed -n 's/.*"rows": {"\([a-z0-9-]*\)".*/\1/p' "$1"/recipes/*/running/"$2.json" 2>/dev/null)
+  row=$(sed -n 's/.*"models": {"\([a-z0-9-]*\)".*/\1/p' "$1"/recipes/*/running/"$2.json" 2>/dev/null)
   [ -n "$row" ] || return 1
-  grep -q "\"event\": \"train\", \"row\": \"$row\".*\"step\": [1-9].*\"job\": \"$2\"" "$1/metrics.jsonl" && echo "$row"
+  grep -q "\"event\": \"train\", \"model\": \"$row\".*\"step\": [1-9].*\"job\": \"$2\"" "$1/metrics.jsonl" && echo "$row"
 }
 at_work() { row_of "$1" "$2" >/dev/null; }
-resumed() { grep -q "\"row_trained\", \"row\": \"$2\".*\"resumed_at\": [1-9]" "$1/metrics.jsonl"; }
-processes() { pgrep -f -- "^$python -m launch rows .*--job=$1( |\$)"; }
+resumed() { grep -q "\"model_trained\", \"model\": \"$2\".*\"resumed_at\": [1-9]" "$1/metrics.jsonl"; }
+processes() { pgrep -f -- "^$python -m launch make-models .*--job=$1( |\$)"; }
 workers() { processes "$1" | while read -r pid; do pgrep -P "$pid" -f spawn_main; done; }
 
 sums() { # of the scores in workdir $1
@@ -117,7 +117,7 @@ case_of() { # $1: its name; $2: what it shows; then its command
 # --- cases ---
 
 array() {
-  job=$(submit "$scratch/sweep" --rows-per-job=3 --time=60 "${one[@]}")
+  job=$(submit "$scratch/sweep" --models-per-job=3 --time=60 "${one[@]}")
   [ -n "$job" ] || return
   await 150 "the corpus was made" built "$scratch/sweep" &&
     await 150 "both elements were at work on rows" hold "$scratch/sweep" "${job}_0" "${job}_1" &&
@@ -149,7 +149,7 @@ lost_node() {
 }
 
 again() {
-  [ -z "$(submit "$scratch/sweep" --rows-per-job=3 --time=60 "${one[@]}")" ] &&
+  [ -z "$(submit "$scratch/sweep" --models-per-job=3 --time=60 "${one[@]}")" ] &&
     tail -n 2 "$scratch/said" | head -n 1 | grep -q '^All models are present' &&
     tail -n 1 "$scratch/said" | grep -qx "  lm-mia run --workdir=$scratch/sweep"
 }
@@ -157,7 +157,7 @@ again() {
 time_limit() { # SLURM looks at limits every 30 s: here it asks to stop 15 to 45 s after the start
   local workdir=$scratch/limit row
   population "$workdir"
-  job=$(submit "$workdir" --rows-per-job=6 --time=2 --grace-seconds=75 "${one[@]}")
+  job=$(submit "$workdir" --models-per-job=6 --time=2 --grace-seconds=75 "${one[@]}")
   [ -n "$job" ] && await 150 "${job}_0 was at work on a row" hold "$workdir" "${job}_0" || return
   row=$(row_of "$workdir" "${job}_0")
   make_local >/dev/null 2>"$scratch/local_said" & # while this one is held
@@ -171,7 +171,7 @@ time_limit() { # SLURM looks at limits every 30 s: here it asks to stop 15 to 45
 cancelled() {
   local workdir=$scratch/cancelled
   population "$workdir"
-  job=$(submit "$workdir" --rows-per-job=6 --time=60 "${one[@]}")
+  job=$(submit "$workdir" --models-per-job=6 --time=60 "${one[@]}")
   [ -n "$job" ] && await 150 "${job}_0 was at work on a row" hold "$workdir" "${job}_0" || return
   scancel "$job"
   let_go "${job}_0"
@@ -181,7 +181,7 @@ cancelled() {
 unbroken() {
   local workdir=$scratch/unbroken
   population "$workdir"
-  job=$(submit "$workdir" --rows-per-job=6 --time=60 --nodes=2 "${pair[@]}")
+  job=$(submit "$workdir" --models-per-job=6 --time=60 --nodes=2 "${pair[@]}")
   [ -n "$job" ] && await 150 "the sweep was over" over "$job" && is "${job}_0" JobState COMPLETED &&
     grep -q '"processes": 2,' "$workdir/metrics.jsonl" && is "${job}_0" NumNodes 2
 }
@@ -189,7 +189,7 @@ unbroken() {
 kill_rank() {
   local workdir=$scratch/killed pid
   population "$workdir"
-  job=$(submit "$workdir" --rows-per-job=6 --time=60 --nodes=2 --grace-seconds=10 "${pair[@]}")
+  job=$(submit "$workdir" --models-per-job=6 --time=60 --nodes=2 --grace-seconds=10 "${pair[@]}")
   [ -n "$job" ] && await 150 "${job}_0 was at work on a row" hold "$workdir" "${job}_0" || return
   for pid in $(processes "${job}_0"); do
     grep -qz '^SLURM_PROCID=1$' "/proc/$pid/environ" && kill -9 "$pid" $(pgrep -P "$pid" -f spawn_main)

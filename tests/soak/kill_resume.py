@@ -22,7 +22,7 @@ from pathlib import Path
 # (stage, what its first sign in the command's output is), in the order in which they are met.
 KILLS = (
     [("corpus", "")] * 2
-    + [("rows", "worker 0")] * 6
+    + [("models", "worker 0")] * 6
     + [("attack", "present, 0 to train and score")] * 2
 )
 
@@ -59,7 +59,7 @@ def kill_once(
         run = subprocess.Popen(command(config, workdir, flags), stdout=out, stderr=out)
         while sign and sign.encode() not in log.read_bytes()[seen:] and run.poll() is None:
             time.sleep(0.05)
-        time.sleep(chance.uniform(0, {"corpus": 12, "rows": 25, "attack": 5}[stage]))
+        time.sleep(chance.uniform(0, {"corpus": 12, "models": 25, "attack": 5}[stage]))
         workers = [pid for pid in children(run.pid) if b"spawn_main" in _cmdline(pid)]
         how = chance.choice(["the command", "the command and its workers", "a worker"])
         print(f"kill -9 in {stage}, {len(workers)} workers at work: {how}", flush=True)
@@ -83,7 +83,7 @@ def _cmdline(pid: int) -> bytes:
 
 
 def _model(event: dict[str, str]) -> str:
-    return f"{event['recipe']}/{event['row']}"
+    return f"{event['recipe']}/{event['model']}"
 
 
 def main() -> int:
@@ -97,17 +97,17 @@ def main() -> int:
     subprocess.run(command(config, broken, flags), check=True)
 
     events = [json.loads(line) for line in (broken / "metrics.jsonl").read_text().splitlines()]
-    for kind in ("row_trained", "row_scored"):
+    for kind in ("model_trained", "model_scored"):
         rows = [_model(event) for event in events if event["event"] == kind]
         print(f"{kind}: {len(rows)} events of {len(set(rows))} rows")
     scored: set[str] = set()
     again = []
     for event in events:
         again += (
-            [_model(event)] if event["event"] == "row_trained" and _model(event) in scored else []
+            [_model(event)] if event["event"] == "model_trained" and _model(event) in scored else []
         )
-        scored |= {_model(event)} if event["event"] == "row_scored" else set()
-    resumed = sum(event["event"] == "row_trained" and event["resumed_at"] > 0 for event in events)
+        scored |= {_model(event)} if event["event"] == "model_scored" else set()
+    resumed = sum(event["event"] == "model_trained" and event["resumed_at"] > 0 for event in events)
     print(
         f"rows resumed from the middle: {resumed}; rows trained again although scored: {len(again)}"
     )

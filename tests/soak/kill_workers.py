@@ -73,13 +73,13 @@ def lost_share(workdir: Path, kills: dict[str, float]) -> tuple[float, int, floa
     began: dict[tuple[str, str], float] = {}
     lost = of_all = 0.0
     count = 0
-    for kind in ("row_started", "row_scored"):
+    for kind in ("model_started", "model_scored"):
         for event in tiny_run.logged(workdir, kind):
             at = datetime.fromisoformat(event["time"]).timestamp()
-            if kind == "row_started":
-                began[event["job"], event["row"]] = at
+            if kind == "model_started":
+                began[event["job"], event["model"]] = at
             elif event["last"]:
-                of_all += at - began.pop((event["job"], event["row"]))
+                of_all += at - began.pop((event["job"], event["model"]))
     for (job, _), at in began.items():
         seconds = max(kills[job.split("-")[-2]] - at, 0.0)
         lost, of_all, count = lost + seconds, of_all + seconds, count + 1
@@ -97,7 +97,7 @@ def main() -> int:
     if not (tiny.folder / "done").exists():
         tiny_run.make(tiny)
     overrides = [f"--config.attack.references={known.models - 2}", "--config.train.workers=1"]
-    whole = sweep.read(tiny.config, str(known.dir / "whole"), overrides)
+    whole = sweep.read_sweep(tiny.config, str(known.dir / "whole"), overrides)
     environment = tiny.environment
     subprocess.run(
         jobs.command(whole, [sys.executable], "local"),
@@ -106,7 +106,7 @@ def main() -> int:
     )
     folder = known.dir / f"killed_{time.strftime('%H%M%S')}"
     folder.mkdir()
-    of = sweep.read(tiny.config, str(folder / "sweep"), overrides)
+    of = sweep.read_sweep(tiny.config, str(folder / "sweep"), overrides)
     subprocess.run(
         jobs.command(of, [sys.executable], "corpus"), check=True, env={**os.environ, **environment}
     )
@@ -116,7 +116,7 @@ def main() -> int:
     began = time.monotonic()
     workers = [Worker(n, start(of, n, folder, environment)) for n in range(WORKERS)]
     while any(w.process.poll() is None for w in workers) or moments:
-        done = known.models - len(jobs.missing(of.recipes[0]))
+        done = known.models - len(jobs.missing_indices(of.recipes[0]))
         while moments and moments[0][0] <= done:
             _, n = moments.pop(0)
             worker = workers[n]
@@ -136,12 +136,12 @@ def main() -> int:
             worker.lives += 1
         time.sleep(0.2)
     seconds = time.monotonic() - began
-    scored = tiny_run.events(of.workdir.path, "row_scored")
+    scored = tiny_run.events(of.workdir.path, "model_scored")
     share, count, of_all = lost_share(of.workdir.path, kills)
     facts = {
         "exit codes are 0": all(w.process.returncode == 0 for w in workers),
         "every worker was killed twice": [w.lives for w in workers] == [3] * WORKERS,
-        "every model is present": jobs.missing(of.recipes[0]) == [],
+        "every model is present": jobs.missing_indices(of.recipes[0]) == [],
         "no model is in the log as scored twice": len(set(scored)) == len(scored),
         "scores are those of the unbroken sweep": tiny_run.scores(of.workdir.path)
         == tiny_run.scores(whole.workdir.path),

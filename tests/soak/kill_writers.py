@@ -1,6 +1,6 @@
 """By hand, about 9 minutes on two free cores: kills one of four writers of a score store at 20 random moments.
 
-    python tests/soak/kill_writers.py DIR [--kills 20] [--rows 24] [--samples 8192]
+    python tests/soak/kill_writers.py DIR [--kills 20] [--models 24] [--samples 8192]
 
 DIR gets a corpus of random words, a workdir with trained rows of a tiny model, and its scores as `lm-mia score` with
 four workers gives them unbroken. Shards are of 1,024 samples here, so that a row has 56, and many moments in between.
@@ -129,19 +129,19 @@ def main() -> int:
     )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--rows", type=int, default=24)
+    parser.add_argument("--models", type=int, default=24)
     parser.add_argument("--samples", type=int, default=8192)
     c = parser.parse_args()
     c.folder.mkdir(parents=True)
-    began, run = time.monotonic(), Run(c.folder.resolve(), c.rows, c.samples)
+    began, run = time.monotonic(), Run(c.folder.resolve(), c.models, c.samples)
     try:
         run.do("corpus")
         run.do("train")
-        print(f"{time.monotonic() - began:.0f} s: {c.rows} rows trained", flush=True)
+        print(f"{time.monotonic() - began:.0f} s: {c.models} rows trained", flush=True)
         window = _timed(run)
         unbroken, shards = run.files(), run.shards()
         # member once, three variables at a score point and at the end
-        expected = c.rows * 7 * -(-c.samples // schema.SHARD_SAMPLES)
+        expected = c.models * 7 * -(-c.samples // schema.SHARD_SAMPLES)
         if len(shards) != expected:
             raise Wrong(f"{len(shards)} shards instead of {expected}: not the shard size of here")
         print(

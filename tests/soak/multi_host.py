@@ -94,7 +94,9 @@ def case(tiny: tiny_run.Tiny, folder: Path, name: str, unbroken: Path) -> bool:
     job = tiny.start_job(workdir, 2, 2, *FLAGS)
     # in the third row, behind its first score point
     while [
-        e["step"] > 9 for e in tiny_run.logged(workdir, "train")[-1:] if e["row"] == "reference-02"
+        e["step"] > 9
+        for e in tiny_run.logged(workdir, "train")[-1:]
+        if e["model"] == "reference-02"
     ] != [True]:
         if any(process.poll() is not None for process in job):
             sys.exit(f"{workdir}: ended with {finish(job)[0]} before it was hit")
@@ -108,7 +110,7 @@ def case(tiny: tiny_run.Tiny, folder: Path, name: str, unbroken: Path) -> bool:
     states = tiny_run.recipe_of(workdir) / "checkpoints" / "reference-02"
     step = max(int(path.name) for path in states.iterdir() if path.name.isdigit())
     run(tiny, workdir, processes, devices)
-    rerun = {e["row"]: e["resumed_at"] for e in tiny_run.logged(workdir, "row_trained")}
+    rerun = {e["model"]: e["resumed_at"] for e in tiny_run.logged(workdir, "model_trained")}
     same = tiny_run.scores(workdir) == tiny_run.scores(unbroken)
     far = float(np.abs(losses(workdir) / losses(unbroken) - 1).max())
     stopped = codes == [143, 143] if "SIGTERM" in name else None not in codes and seconds < 120

@@ -32,7 +32,7 @@ def test_a_huge_learning_rate_is_told(tiny: Population, tmp_path: Path, settings
         run(tiny, tmp_path, settings=settings, recipe=recipe)
     evidence = caught.value.evidence
     assert evidence["samples"] == ids_of_step(evidence["step"])
-    assert (evidence["row"], evidence["role"]) == ("reference-01", "reference")
+    assert (evidence["model"], evidence["role"]) == ("reference-01", "reference")
     assert json.loads(json.dumps(evidence, allow_nan=False)) == evidence
     steps_done, state = newest(tmp_path)
     assert steps_done != STEPS

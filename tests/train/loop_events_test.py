@@ -30,15 +30,15 @@ def test_what_is_told_of_training(
     rates = [event["learning_rate"] for event in told]
     assert rates == learning_rates(RECIPE, STEPS).tolist()
     for event in told:
-        assert (event["row"], event["role"], event["steps"]) == ("reference-01", "reference", 6)
+        assert (event["model"], event["role"], event["steps"]) == ("reference-01", "reference", 6)
         assert event["gradient_norm"] > 0
         assert event["mfu"] is None  # nobody knows a CPU's peak
         assert event["memory_bytes"] > 2**20
     # The seconds of the first step are those of compiling.
     assert [event["tokens_per_second"] is None for event in told] == [True] + [False] * 5
     assert all(event["tokens_per_second"] > 0 for event in told[1:])
-    assert [event["event"] for event in events][-1] == "row_trained"
-    assert set(events[-1]) == {"event", "row", "role", "steps", "resumed_at", "seconds"}
+    assert [event["event"] for event in events][-1] == "model_trained"
+    assert set(events[-1]) == {"event", "model", "role", "steps", "resumed_at", "seconds"}
 
 
 def test_rates_are_useful_tokens_and_flops_over_the_peak(
@@ -71,7 +71,7 @@ def test_validation_losses_equal_a_slow_reference(
     steps = {1: [6], 2: [3, 6], 4: [2, 3, 4, 6], 6: [1, 2, 3, 4, 5, 6]}[validations]
     assert [event["step"] for event in told] == steps
     for event in told:
-        assert set(event) == {"event", "row", "role", "step", "steps", "validation_loss_nats"}
+        assert set(event) == {"event", "model", "role", "step", "steps", "validation_loss_nats"}
         params = newest(tmp_path, event["step"])[1].params
         parts = [
             float(slow_gradient(params, tiny.pad(np.array([i]))[0], place)[0])

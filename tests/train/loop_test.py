@@ -224,7 +224,7 @@ def test_asked_to_stop_a_row_saves_and_goes_on_bit_for_bit(
         run(tiny, tmp_path, stop=lambda k: asked.append(k) or k == at, report=events.append)
     assert asked == list(range(1, at + 1))
     assert newest(tmp_path)[0] == at
-    assert "row_trained" not in [event["event"] for event in events]
+    assert "model_trained" not in [event["event"] for event in events]
     again = run(tiny, tmp_path)
     assert again[-1]["resumed_at"] == at
     assert [e["step"] for e in again if e["event"] == "train"] == list(range(at, STEPS))

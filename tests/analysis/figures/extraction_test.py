@@ -220,7 +220,7 @@ def test_extraction_of_another_attack_is_not_shown(finished: Path, what: str) ->
         table["id"] += 90
     elif what == "replica":
         facts = finished / "tables" / extraction.FACTS
-        row = json.loads(facts.read_text())["row"]
+        row = json.loads(facts.read_text())["model"]
         facts.write_text(facts.read_text().replace(row, "replica-09"))
     else:
         table = table[:0]

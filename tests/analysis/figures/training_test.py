@@ -13,9 +13,9 @@ from analysis.figures import training
 
 def test_training_curves_are_those_of_the_last_training() -> None:
     def curve(*steps: int) -> dict[int, float]:
-        of = {"row": "a", "role": "replica"}
+        of = {"model": "a", "role": "replica"}
         lines = [of | {"step": step, "loss_nats": float(i)} for i, step in enumerate(steps)]
-        return training.curves([*lines, {"row": "a"}])["a"][1]
+        return training.curves([*lines, {"model": "a"}])["a"][1]
 
     assert curve(0, 5, 10, 0, 5) == {0: 3.0, 5: 4.0}
     assert curve(0, 5, 10, 5, 10, 15) == {0: 0.0, 5: 3.0, 10: 4.0, 15: 5.0}
@@ -40,7 +40,7 @@ def log(folder: Path, *events: dict[str, Any]) -> None:
 
 
 def validation(row: str, step: int, value: float, recipe: str = RECIPE) -> dict[str, Any]:
-    about = {"event": "validation", "row": row, "role": row.partition("-")[0], "recipe": recipe}
+    about = {"event": "validation", "model": row, "role": row.partition("-")[0], "recipe": recipe}
     return about | {"step": step, "steps": 16, "validation_loss_nats": value}
 
 
@@ -71,7 +71,7 @@ def test_validation_losses_stand_beside_training_losses(copied: Path) -> None:
         validation(replica, 16, 3.0),
         validation("reference-99", 16, 77.0),  # no row of the tables
         validation(second, 12, 77.0, OTHER_RECIPE),
-        {"event": "validation", "row": second, "recipe": RECIPE, "step": 16},  # cut short
+        {"event": "validation", "model": second, "recipe": RECIPE, "step": 16},  # cut short
     )
     read = training.read_log(copied)
     assert read.validation == {
@@ -104,7 +104,7 @@ def test_validation_losses_stand_beside_training_losses(copied: Path) -> None:
 
 def test_only_the_ends_of_rows_count_as_scored(copied: Path) -> None:
     before = training.read_log(copied).scored
-    about = {"event": "row_scored", "row": "reference-00", "recipe": RECIPE}
+    about = {"event": "model_scored", "model": "reference-00", "recipe": RECIPE}
     log(
         copied,
         about | {"step": 16, "last": True, "member_loss_nats": 1.0},
