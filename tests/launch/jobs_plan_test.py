@@ -66,10 +66,10 @@ def cost_of(model_hours: float, rows: int, of: jobs.JobSizes) -> plan.RecipeCost
     ],
 )
 def test_rows_of_a_job_suit_the_hours_and_the_chips(
-    model_hours: float, chips: int, sharding: str, rows: int
+    model_hours: float, chips: int, sharding: str, models: int
 ):
     of = sizes()
-    assert jobs.models_per_job(cost_of(model_hours, 130, of), of, chips, sharding) == rows
+    assert jobs.models_per_job(cost_of(model_hours, 130, of), of, chips, sharding) == models
 
 
 def test_rows_of_a_job_as_said(tmp_path: Path):

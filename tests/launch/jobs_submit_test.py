@@ -157,7 +157,7 @@ def test_a_workdir_that_has_the_configs_needs_none_in_its_jobs(
 ):
     workdir = f"--workdir={of.workdir.path}"
     assert cli.main(["slurm", workdir, "--time=10"]) == 0
-    script = (of.workdir.path / "slurm" / "rows_tiny.sbatch").read_text()
+    script = (of.workdir.path / "slurm" / "models_tiny.sbatch").read_text()
     assert "--config=" not in script
     assert f"{shlex.quote(workdir)} \\\n  --recipe=tiny " in script
     pods = "--image=i", "--gpus=8", "--claim=c", f"--mount={tmp_path}", f"--output={tmp_path}/js"

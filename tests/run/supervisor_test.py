@@ -193,7 +193,7 @@ def test_ctrl_c_is_passed_on_once_the_workers_have_saved(
         if event["event"] == "step":
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(inventory, "missing", lambda *_: ROWS)
+    monkeypatch.setattr(inventory, "missing_models", lambda *_: ROWS)
     c = config.Config(train=config.Train(workers=1))
     with pytest.raises(KeyboardInterrupt):
         supervisor.run("run", c, tmp_path, tmp_path, on_event)
@@ -284,5 +284,5 @@ def test_rows_that_diverged_are_told(tmp_path: Path):
 
 
 def test_no_worker_starts_where_nothing_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(inventory, "missing", lambda *_: [])
+    monkeypatch.setattr(inventory, "missing_models", lambda *_: [])
     assert supervisor.run("run", config.Config(), tmp_path, tmp_path, print)

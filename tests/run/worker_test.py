@@ -134,7 +134,7 @@ def test_a_row_that_another_worker_has_just_finished_is_not_made_again(
     """It was missing when the worker listed the rows, and is there by the time that the worker holds its lock."""
     rows = subsets.models_of_config(C)
     answers = iter([rows[:1], [], []])
-    monkeypatch.setattr(inventory, "missing", lambda *_: next(answers))
+    monkeypatch.setattr(inventory, "missing_models", lambda *_: next(answers))
     (tmp_path / "locks").mkdir()
     said: list[Any] = []
     monkeypatch.setattr(worker, "_WAIT", "wait")
