@@ -63,8 +63,8 @@ def open(workdir: str | os.PathLike[str]) -> "Results":
         )
     recipes = {
         name: RecipeView(opened, name, stored)
-        for name in opened.contents()["recipes"]
-        if (stored := opened.stored(name))
+        for name in opened.read_config()["recipes"]
+        if (stored := opened.read_recipe_config(name))
     }
     return Results(opened.path, Recipes(recipes))
 
@@ -151,7 +151,7 @@ class RecipeView:
     @property
     def path(self) -> Path:
         """The folder of the recipe, ``WORKDIR/recipes/NAME``."""
-        return self.workdir.recipe(self.name)
+        return self.workdir.recipe_dir(self.name)
 
     @property
     def config(self) -> Config:
@@ -279,5 +279,5 @@ class RecipeView:
 
     @functools.cached_property
     def _population(self) -> Population:
-        folder = self.workdir.population(str(self._stored["population"]))
+        folder = self.workdir.population_dir(str(self._stored["population"]))
         return open_population(folder, verify=False)

@@ -185,7 +185,9 @@ def _work(
 
             statistics = [name for name in names if name not in ("member", "loss")]
             found = scorer.score(params, statistics, mine.start, mine.stop, on_samples)
-            values = {name: here.joined(found[name], high - low) for name in names if name in found}
+            values = {
+                name: here.all_gather(found[name], high - low) for name in names if name in found
+            }
             for name, value_C in values.items():
                 if bad := int((~np.isfinite(value_C)).sum()):
                     what = "losses are" if name == "loss" else f"values of {name} are"

@@ -111,7 +111,12 @@ def array(folder: Path, of: SlurmOptions = ONE, command: list[str] = COMMAND) ->
 def test_an_element_makes_the_rows_of_its_block(cluster: Cluster, element: int, models: str):
     assert cluster.run(array(cluster.folder), element=element) == 0
     log = f"--log={cluster.folder}/logs/17_{element}.out"
-    assert cluster.called("srun")[2:] == [*COMMAND, f"--models={models}", f"--job=17_{element}", log]
+    assert cluster.called("srun")[2:] == [
+        *COMMAND,
+        f"--models={models}",
+        f"--job=17_{element}",
+        log,
+    ]
 
 
 @pytest.mark.process
