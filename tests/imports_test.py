@@ -59,7 +59,7 @@ ALSO_WITHOUT_JAX = (
 WIDER = {
     "stats": {"coverage", "noise", "paper", "public_names"},
     "score": {"token_samples"},
-    "docs": {"tables"},  # tables.md
+    "docs": {"pages", "tables"},
 }
 FORBIDDEN_NAMES = {"utils", "util", "common", "helpers", "helper", "manager"}
 

@@ -1,13 +1,6 @@
-"""Statistics of membership inference: functions of arrays, which need only NumPy and SciPy.
+"""Statistics of membership inference: functions of arrays that need only NumPy and SciPy.
 
-    from lm_mia import stats
-
-    score_TxN = stats.lira(target_loss_TxN, reference_loss_MxN, reference_member_MxN)
-    points = stats.tpr_at_fpr(score_TxN, target_member_TxN, [0.01, 0.1])
-
-All public names are in this namespace. Names of arrays end in their shape: T targets, M references, N samples, F false
-positive rates; each module has a legend of its letters. Losses are means in nats per token, NaN marks a missing value,
-and larger membership scores are more member-like.
+Everything public is in this namespace: `from lm_mia.stats import lira`.
 """
 
 from lm_mia.stats.baselines import (

@@ -165,9 +165,6 @@ def extraction_rate(log_p_z_N: ArrayLike, queries: int, probability: float) -> f
     Returns:
       A share in [0, 1].
 
-    Raises:
-      ValueError: if a log-probability is above 0.
-
     Source: Hayes et al. 2025, (n, p)-discoverable extraction.
 
     Example:

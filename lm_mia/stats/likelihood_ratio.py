@@ -202,8 +202,8 @@ def lira(
         online:  score = log N(loss; mean_in, var_in) - log N(loss; mean_out, var_out)
         offline: score = -log Phi((loss - mean_out) / sd_out)
 
-    Offline, a loss far below the OUT mean scores high, and only OUT references are required. A target must not be among
-    its references. There are two kinds of variance:
+    Offline, a loss far below the OUT mean scores high. A target must not be among its references. The variance is one
+    of:
 
     - "per_sample": the variance of each sample's losses in each class. The score is NaN for a sample with fewer than 2
       IN or 2 OUT references, or with a variance of zero.
@@ -211,6 +211,8 @@ def lira(
       deviations from each sample's own mean, divided by the sum of (count - 1). The score is NaN for a sample without
       an IN or without an OUT reference. All scores are NaN if a pooled variance is zero, or if no sample has two
       references of a class.
+
+    Offline, only OUT references are required, and IN references may be missing altogether.
 
     Args:
       target_loss_TxN: losses under the targets, in nats per token; a NaN loss gives a NaN score. A one-dimensional

@@ -1,0 +1,127 @@
+"""The commands and the code of the tutorial and of the how-to guides run as they are written, with smaller models.
+
+A page is a small program: its ```python blocks share their variables, a block with a title is written to that file, and
+each line of a ```bash block is a command. Pages marked ``external: true`` need a cluster, an accelerator or a large
+dataset; of these, only the block with the title "Try it here" runs.
+"""
+
+import random
+import re
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis import page, scaling
+from lm_mia import cli
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGES = ["tutorial.md", *sorted(f"how-to/{file.name}" for file in (DOCS / "how-to").glob("*.md"))]
+BLOCK = re.compile(r'^```(\w+)(?: title="(.*)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+SMALL = {
+    "corpus.source": "text",
+    "population.samples": "96",
+    "tokenizer.vocab-size": "64",
+    "model.layers": "1",
+    "model.width": "16",
+    "model.heads": "1",
+    "train.epochs": "1",
+    "optimizer.warmup-steps": "1",
+    "attack.references": "8",
+    "attack.replicas": "6",
+    "attack.resample-references": "0",
+    "attack.bootstraps": "20",
+    "extract.samples": "10",
+}
+"""Fields of the quickstart, made small."""
+
+pytestmark = pytest.mark.process
+
+
+def blocks(name: str) -> list[tuple[str, str, str]]:
+    """(language, title, code) of each block of a page that is to run."""
+    text = (DOCS / name).read_text(encoding="utf-8")
+    assert text.count("```") % 2 == 0, f"{name}: a block is not closed"
+    found = [(match[1], match[2] or "", match[3]) for match in BLOCK.finditer(text)]
+    if text.startswith("---\nexternal: true\n---"):
+        return [block for block in found if block[1] == "Try it here"]
+    return [block for block in found if block[0] in ("python", "bash")]
+
+
+def flags(texts: Path, command: list[str]) -> list[str]:
+    """Flags that make a command on the quickstart, or on a sweep of it, small, unless it sets these fields itself."""
+    if not {"--config=quickstart", "--config=sweep.py"} & {*command}:
+        return []
+    wanted = {**SMALL, "corpus.path": str(texts)}
+    given = {word.split("=")[0].replace("_", "-") for word in command}
+    if "--config.corpus.path" in given:
+        del wanted["corpus.source"]
+    named = {f"--config.{name}": value for name, value in wanted.items()}
+    return [f"{flag}={value}" for flag, value in named.items() if flag not in given]
+
+
+def run(line: str, texts: Path) -> None:
+    """Runs one command line in this process; fails unless it succeeds."""
+    program, *argv = shlex.split(line, comments=True)
+    if program == "lm-mia":
+        assert cli.main([*argv, *flags(texts, argv)]) == 0, line
+        return
+    assert (program, argv[0]) == ("python", "-m"), line
+    main = {"analysis": page.main, "analysis.scaling": scaling.main}[argv[1]]
+    assert main(argv[2:]) == 0, line
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of 160 documents, each longer than a sample."""
+    folder = tmp_path_factory.mktemp("texts")
+    words = [f"{a}{b}" for a in ("ba", "ne", "so", "tu") for b in ("lo", "mi", "ra", "ke", "pun")]
+    for i in range(160):
+        text = " ".join(random.Random(i).choices(words, k=90))
+        (folder / f"{i:03d}.txt").write_text(f"Document {i}. {text}")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def quickstart(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The workdir that the first command of most pages makes."""
+    folder = tmp_path_factory.mktemp("quickstart") / "workdir"
+    argv = ["run", "--config=quickstart", f"--workdir={folder}"]
+    assert cli.main([*argv, *flags(texts, argv)]) == 0
+    return folder
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_runs(
+    name: str,
+    quickstart: Path,
+    texts: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PWD", str(tmp_path))
+    steps = blocks(name)
+    assert steps, f"{name}: nothing runs; is a block marked as ```text by mistake?"
+    if any("--workdir=runs/quickstart" in code for _, _, code in steps):
+        shutil.copytree(quickstart, tmp_path / "runs" / "quickstart")
+    variables: dict[str, Any] = {}
+    for language, title, code in steps:
+        if title.endswith(".py"):
+            (tmp_path / title).write_text(code)
+        elif language == "python":
+            exec(compile(code, name, "exec"), variables)
+        else:
+            code = code.replace("$PWD", str(tmp_path)).replace("references=48", "references=10")
+            for line in code.splitlines():
+                run(line, texts)
+    assert "not drawn" not in capsys.readouterr().err
+
+
+def test_every_page_is_in_the_navigation():
+    navigation = (DOCS.parent / "mkdocs.yml").read_text(encoding="utf-8")
+    for file in DOCS.rglob("*.md"):
+        assert f": {file.relative_to(DOCS)}\n" in navigation, file
