@@ -1,16 +1,16 @@
-"""A population of synthetic C4-shaped records: samples/s and memory, and the same after a kill -9 in the middle.
+"""Builds a population of synthetic records shaped like C4, undisturbed and with a kill -9; reports speed and memory.
 
     python benchmarks/population.py [--samples 1048576] [--scale 4] [--processes 0] [--scratch DIR]
 
-Records have lognormal lengths like C4's, in English letters: a mean of 400 / scale tokens, cut at 1,024 / scale (a
-scale of 1 is C4's own lengths and takes about scale times as long and as much disk, 2 GB of text at 2^20). Some are
-shorter than corpus.min_chars = 200 / scale, some begin alike, and there are an eighth more than the samples. They are
-written as the json.gz files of Hugging Face, converted by the code of `lm-mia corpus --from-hf-shards`, and a
-vocabulary is trained on 20,000 of them; then the population is prepared in fresh processes, twice: undisturbed, and
-killed with all its processes when half of its parts are there, then run again. Both must be equal in every byte.
+The lengths of the records are lognormal, as in C4: 400 / scale tokens on average, cut at 1,024 / scale. A scale of 1
+gives the lengths of C4, and takes 2 GB of text for 2^20 samples; time and disk space are inversely proportional to it.
+Some records are shorter than corpus.min_chars = 200 / scale, some have a common prefix, and there is one eighth more of
+them than samples. They are written as json.gz files like those of Hugging Face and converted as by `lm-mia corpus
+--from-hf-shards`, and a vocabulary is trained on 20,000 of them. Then the population is built in new processes, twice:
+undisturbed, and killed with all its processes when half of its parts exist, then run again. All bytes must be equal.
 
-Peaks are the resident memory of a process and its children together, sampled every 0.1 s: pages that they share, and
-pages of files that are mapped into memory, count in each.
+Peaks are the resident memory of a process and its children together, sampled every 0.1 s. Pages that they share, and
+pages of memory-mapped files, are counted for each of them.
 """
 
 import argparse
@@ -36,7 +36,7 @@ from lm_mia.data.documents import no_progress
 
 WORDS, SHARDS, PREFIXES = 30_000, 16, 200
 _PIECES = 16_000
-_SENTINEL = "--prepare"
+_BUILD_FLAG = "--build"
 
 
 def main() -> None:
@@ -45,9 +45,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--samples", type=int, default=2**20, help="2N")
-    parser.add_argument("--scale", type=float, default=4.0, help="lengths are C4's divided by this")
-    parser.add_argument("--processes", type=int, default=0, help="corpus.processes; 0: one a core")
-    parser.add_argument("--scratch", type=Path, help="for files; default: a temporary folder")
+    parser.add_argument(
+        "--scale", type=float, default=4.0, help="lengths are those of C4, divided by this"
+    )
+    parser.add_argument(
+        "--processes", type=int, default=0, help="corpus.processes; 0: one per CPU core"
+    )
+    parser.add_argument("--scratch", type=Path, help="folder for files; default: a temporary one")
     c = parser.parse_args()
     with contextlib.ExitStack() as stack:
         if c.scratch is None:
@@ -59,14 +63,14 @@ def _measure(c: argparse.Namespace) -> None:
     records = c.samples * 9 // 8
     length = round(1024 / c.scale)
     print(
-        f"{records} records of C4's lengths / {c.scale:g}, samples cut at {length} tokens; {os.cpu_count()} cores\n"
+        f"{records} records, lengths of C4 / {c.scale:g}, samples cut at {length} tokens; {os.cpu_count()} cores\n"
     )
     _say(
-        f"made: {records / _seconds(lambda: _make(c.scratch / 'hf', records, c.scale)):.0f} records/s"
+        f"written: {records / _seconds(lambda: _write_records(c.scratch / 'hf', records, c.scale)):.0f} records/s"
     )
     pattern, tfds = str(c.scratch / "hf" / "c4-*.json.gz"), c.scratch / "tfds"
-    took = _seconds(lambda: hf_c4.convert(pattern, str(tfds), c.processes, no_progress, _say))
-    _say(f"converted: {records / took:.0f} records/s")
+    seconds = _seconds(lambda: hf_c4.convert(pattern, str(tfds), c.processes, no_progress, _say))
+    _say(f"converted: {records / seconds:.0f} records/s")
     min_chars = round(200 / c.scale)
     source = config.Corpus("c4", str(tfds), "text", min_chars, "none", c.processes)
     pieces = config.Tokenizer(vocab_size=_PIECES, documents=20_000)
@@ -83,33 +87,36 @@ def _measure(c: argparse.Namespace) -> None:
     print(
         "\n| run | seconds | samples/s | peak GB, all processes | largest process |\n|---|---|---|---|---|"
     )
-    whole, broken = c.scratch / "whole" / "population", c.scratch / "broken" / "population"
-    _row("undisturbed", c.samples, *_prepare(settings, whole, lambda: False))
+    undisturbed = c.scratch / "undisturbed" / "population"
+    resumed = c.scratch / "resumed" / "population"
+    _print_row("undisturbed", c.samples, *_build(settings, undisturbed, lambda: False))
     half = c.samples // 2 // 4096
-    parts = broken.with_name(".population.unfinished")
-    _row(
+    unfinished = build.unfinished_folder(resumed)
+    _print_row(
         "killed in the middle",
         0,
-        *_prepare(settings, broken, lambda: len(list(parts.glob("*/*.arrow"))) >= half),
+        *_build(settings, resumed, lambda: len(list(unfinished.glob("*/*.arrow"))) >= half),
     )
-    there = len(list(parts.glob("*/*.arrow"))) * 4096
-    _row(
-        f"run again ({there} documents were there)",
+    reused = len(list(unfinished.glob("*/*.arrow"))) * 4096
+    _print_row(
+        f"run again (reusing {reused} documents)",
         c.samples,
-        *_prepare(settings, broken, lambda: False),
+        *_build(settings, resumed, lambda: False),
     )
-    files = sorted(p.name for p in whole.iterdir())
-    assert files == sorted(p.name for p in broken.iterdir())
-    equal = all((whole / name).read_bytes() == (broken / name).read_bytes() for name in files)
-    manifest = json.loads((whole / "manifest.json").read_text())
-    size = (whole / "tokens.npy").stat().st_size
+    files = sorted(p.name for p in undisturbed.iterdir())
+    assert files == sorted(p.name for p in resumed.iterdir())
+    is_equal = all(
+        (undisturbed / name).read_bytes() == (resumed / name).read_bytes() for name in files
+    )
+    manifest = json.loads((undisturbed / "manifest.json").read_text())
+    tokens = (undisturbed / "tokens.npy").stat().st_size // 2
     print(
-        f"\nequal in every byte: {equal}; {size // 2 / c.samples:.0f} tokens a sample; {manifest['provenance']['draw']}"
+        f"\nall bytes equal: {is_equal}; {tokens / c.samples:.0f} tokens per sample; {manifest['provenance']['draw']}"
     )
-    sys.exit(not equal)
+    sys.exit(not is_equal)
 
 
-def _row(name: str, samples: int, seconds: float, peak: int, largest: int) -> None:
+def _print_row(name: str, samples: int, seconds: float, peak: int, largest: int) -> None:
     rate = f"{samples / seconds:.0f}" if samples else ""
     print(
         f"| {name} | {seconds:.1f} | {rate} | {peak / 2**30:.2f} | {largest / 2**30:.2f} |",
@@ -117,18 +124,22 @@ def _row(name: str, samples: int, seconds: float, peak: int, largest: int) -> No
     )
 
 
-def _prepare(
-    settings: dict[str, Any], folder: Path, kill: Callable[[], bool]
+def _build(
+    settings: dict[str, Any], folder: Path, should_kill: Callable[[], bool]
 ) -> tuple[float, int, int]:
-    """Seconds from process start to end (or kill); peak bytes of all processes, and of the largest."""
+    """Builds the population in a new process, which is killed with its children once ``should_kill`` returns True.
+
+    Returns:
+      Seconds from the start of the process to its end; peak memory in bytes of all processes, and of the largest one.
+    """
     start = time.perf_counter()
-    argv = [sys.executable, __file__, _SENTINEL, json.dumps(settings), str(folder)]
+    argv = [sys.executable, __file__, _BUILD_FLAG, json.dumps(settings), str(folder)]
     run = subprocess.Popen(argv, start_new_session=True)
     peak = largest = 0
     while run.poll() is None:
         sizes = [_resident(pid) for pid in [run.pid, *_children(run.pid)]]
         peak, largest = max(peak, sum(sizes)), max(largest, *sizes)
-        if kill():
+        if should_kill():
             os.killpg(run.pid, signal.SIGKILL)
             run.wait()
             return time.perf_counter() - start, peak, largest
@@ -150,8 +161,8 @@ def _resident(pid: int) -> int:
     return 0
 
 
-def _prepare_here(settings: dict[str, Any], folder: Path) -> None:
-    """What the fresh process does."""
+def _build_here(settings: dict[str, Any], folder: Path) -> None:
+    """Builds the population in this process."""
     source = config.Corpus(
         "c4", settings["tfds"], "text", settings["min_chars"], "none", settings["processes"]
     )
@@ -167,16 +178,16 @@ def _prepare_here(settings: dict[str, Any], folder: Path) -> None:
     )
 
 
-def _make(folder: Path, records: int, scale: float) -> None:
+def _write_records(folder: Path, records: int, scale: float) -> None:
     folder.mkdir(parents=True)
     bounds = [k * records // SHARDS for k in range(SHARDS + 1)]
     work = [(folder, k, bounds[k + 1] - bounds[k], scale) for k in range(SHARDS)]
     with get_context("spawn").Pool() as pool:
-        pool.starmap(_make_shard, work)
+        pool.starmap(_write_shard, work)
 
 
-def _make_shard(folder: Path, shard: int, records: int, scale: float) -> None:
-    """One json.gz file: words of Zipf's frequencies; one record in 50 begins like others."""
+def _write_shard(folder: Path, shard: int, records: int, scale: float) -> None:
+    """Writes a json.gz file of random words with Zipf's frequencies; one record in 50 shares its prefix with others."""
     draw = np.random.default_rng([7, shard])
     letters = np.random.default_rng(7)
     words = [
@@ -185,15 +196,15 @@ def _make_shard(folder: Path, shard: int, records: int, scale: float) -> None:
     ]
     share = 1 / np.arange(1, WORDS + 1)
     cumulative = np.cumsum(share / share.sum())
-    # A mean of 400 tokens at 1.25 tokens a word; lognormal with a standard deviation of the logarithm of 1.
+    # Lognormal with a mean of 400 tokens, at 1.25 tokens per word; the standard deviation of the logarithm is 1.
     mean_words = 400 / 1.25 / scale
     count_N = np.maximum(draw.lognormal(np.log(mean_words) - 0.5, 1, records).astype(int), 1)
     with gzip.open(
         folder / f"c4-train.{shard:05d}-of-01024.json.gz", "wt", compresslevel=1
     ) as lines:
         for i, count in enumerate(count_N.tolist()):
-            picked = np.searchsorted(cumulative, draw.random(count))
-            text = " ".join([words[w] for w in picked])
+            word_ids = np.searchsorted(cumulative, draw.random(count))
+            text = " ".join([words[w] for w in word_ids])
             if i % 50 == 0:
                 text = " ".join(words[i % PREFIXES * 10 : i % PREFIXES * 10 + 12]) + " " + text
             url = f"https://example.org/{shard}/{i}"
@@ -212,7 +223,7 @@ def _say(line: str) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == [_SENTINEL]:
-        _prepare_here(json.loads(sys.argv[2]), Path(sys.argv[3]))
+    if sys.argv[1:2] == [_BUILD_FLAG]:
+        _build_here(json.loads(sys.argv[2]), Path(sys.argv[3]))
     else:
         main()

@@ -9,9 +9,7 @@ import pytest
 from lm_mia import atomic
 
 
-def test_write_atomically_replaces_whole_or_not_at_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_write_atomically_replaces_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / "a.json"
     atomic.write_atomically(path, "old")
     atomic.write_atomically(path, "new")
@@ -27,7 +25,7 @@ def test_write_atomically_replaces_whole_or_not_at_all(
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_a_file_that_is_not_finished_leaves_nothing(tmp_path: Path, error: type[BaseException]):
+def test_failed_writes_leave_no_file(tmp_path: Path, error: type[BaseException]):
     path = tmp_path / "t.parquet"
     path.write_text("old")
 
@@ -56,7 +54,7 @@ def facts(folder: Path) -> Path:
     return path
 
 
-def test_facts_have_the_digests_of_the_tables(tmp_path: Path):
+def test_marker_has_the_digests_of_the_tables(tmp_path: Path):
     path = facts(tmp_path)
     digests = {f"{name}.csv": hashlib.sha256(name.encode()).hexdigest() for name in "ab"}
     of = {"fprs": [0.1, 0.5], "name": "a"}
@@ -78,12 +76,12 @@ def test_facts_have_the_digests_of_the_tables(tmp_path: Path):
     ],
     ids=str,
 )
-def test_tables_about_something_else_are_not_current(tmp_path: Path, about: dict[str, Any]):
+def test_tables_with_another_description_are_not_current(tmp_path: Path, about: dict[str, Any]):
     assert not atomic.is_current(facts(tmp_path), about)
 
 
 @pytest.mark.parametrize("name", ["a.csv", "b.csv"])
-def test_tables_that_were_changed_or_removed_are_not_current(tmp_path: Path, name: str):
+def test_changed_tables_are_not_current(tmp_path: Path, name: str):
     path, table = facts(tmp_path), tmp_path / name
     for text in ("c", "a\n", ""):
         table.write_text(text)
@@ -93,7 +91,7 @@ def test_tables_that_were_changed_or_removed_are_not_current(tmp_path: Path, nam
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b"3", b"null", b"\xff", None])
-def test_damaged_facts_are_not_current(tmp_path: Path, text: bytes | None):
+def test_damaged_marker_is_not_current(tmp_path: Path, text: bytes | None):
     path = facts(tmp_path)
     path.unlink()
     if text is not None:
@@ -102,7 +100,7 @@ def test_damaged_facts_are_not_current(tmp_path: Path, text: bytes | None):
 
 
 @pytest.mark.parametrize("tables", [None, [], 3, {"a.csv": None}, {"a.csv/..": "0"}])
-def test_facts_without_digests_are_not_current(tmp_path: Path, tables: Any):
+def test_marker_without_digests_is_not_current(tmp_path: Path, tables: Any):
     path = facts(tmp_path)
     found = json.loads(path.read_text()) | {"tables": tables}
     path.write_text(json.dumps(found))

@@ -7,7 +7,7 @@ from lm_mia import errors
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])
-def test_a_full_or_read_only_disk_is_seen_however_deep_it_is(number: int):
+def test_disk_problems_are_found_in_causes(number: int):
     assert errors.disk_problem(OSError(number, "x")) == os.strerror(number)
     assert errors.disk_problem(
         ValueError(f"FAILED: {os.strerror(number)} [tensorstore]")
@@ -22,11 +22,11 @@ def test_a_full_or_read_only_disk_is_seen_however_deep_it_is(number: int):
 @pytest.mark.parametrize(
     "error", [OSError(errno.ENOENT, "no file"), ValueError("space"), KeyError(28)]
 )
-def test_other_errors_are_no_disk_problem(error: Exception):
+def test_other_errors_are_not_disk_problems(error: Exception):
     assert errors.disk_problem(error) == ""
 
 
-def test_causes_that_go_in_a_circle_end():
+def test_circular_causes_end():
     first, second = ValueError("a"), ValueError("b")
     first.__cause__, second.__cause__ = second, first
     assert errors.disk_problem(first) == ""

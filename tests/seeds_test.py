@@ -11,7 +11,7 @@ from lm_mia import seeds
 from lm_mia.seeds import draw, permutation, rng
 
 
-def test_streams_depend_on_seed_and_purpose_alone():
+def test_streams_depend_on_seed_and_purpose():
     draws = {
         (seed, purpose): tuple(rng(seed, purpose).integers(2**62, size=4))
         for seed in (0, 1, 10**30)
@@ -21,14 +21,14 @@ def test_streams_depend_on_seed_and_purpose_alone():
     assert tuple(rng(0, "a").integers(2**62, size=4)) == draws[0, "a"]
 
 
-def test_the_raw_stream_never_changes():
+def test_raw_stream_is_reproducible():
     assert rng(0, "a").bit_generator.random_raw() == 13920770739053282023
 
 
 C4_RECORDS = 364_868_892
 
 
-def test_what_is_drawn_never_changes():
+def test_draw_is_reproducible():
     assert draw(0, "a", C4_RECORDS, 4).tolist() == [256240522, 208296831, 209198480, 239742229]
     assert draw(0, "a", 10, 4).tolist() == permutation(0, "a", 10)[:4].tolist() == [6, 7, 2, 3]
     assert draw(0, "a", 2**22 + 1, 3).tolist() == [4003758, 3254637, 3268726]
@@ -52,7 +52,7 @@ def slow_draw(seed: int, purpose: str, n: int, k: int) -> list[int]:
 
 
 @given(n=st.integers(2, 300), part=st.floats(0, 1), seed=st.integers(0, 9))
-def test_a_large_corpus_is_drawn_as_a_slow_reference_says(n: int, part: float, seed: int):
+def test_large_draws_equal_a_slow_reference(n: int, part: float, seed: int):
     k = round(n * part)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(seeds, "_MAX_PERMUTED", 0)
@@ -64,7 +64,7 @@ def test_a_large_corpus_is_drawn_as_a_slow_reference_says(n: int, part: float, s
 
 @pytest.mark.parametrize("n", [1000, 2**22 + 3])
 @pytest.mark.parametrize("k", [0, 1, 10, 999])
-def test_a_longer_draw_begins_with_a_shorter_one(n: int, k: int):
+def test_longer_draws_extend_shorter_ones(n: int, k: int):
     long = draw(3, "p", n, 1000)
     assert len(set(long.tolist())) == 1000
     assert 0 <= long.min() <= long.max() < n
@@ -72,13 +72,13 @@ def test_a_longer_draw_begins_with_a_shorter_one(n: int, k: int):
 
 
 @pytest.mark.usefixtures("nothing_listed")
-def test_all_of_a_large_corpus_can_be_drawn():
+def test_all_numbers_can_be_drawn():
     assert sorted(draw(1, "p", 1000, 1000).tolist()) == list(range(1000))
 
 
 @pytest.mark.montecarlo
 @pytest.mark.usefixtures("nothing_listed")
-def test_every_sequence_is_equally_likely():
+def test_sequences_are_equally_likely():
     n, k, times = 5, 3, 6000
     seen = collections.Counter(tuple(draw(seed, "p", n, k).tolist()) for seed in range(times))
     assert set(seen) == set(itertools.permutations(range(n), k))
@@ -92,6 +92,6 @@ def test_seed_and_purpose_change_the_draw():
 
 
 @pytest.mark.parametrize("k", [-1, 11])
-def test_more_than_there_are_cannot_be_drawn(k: int):
+def test_invalid_sizes_are_refused(k: int):
     with pytest.raises(ValueError, match=f"draw {k} of 10"):
         draw(0, "p", 10, k)

@@ -197,7 +197,7 @@ def draw_samples(
 ) -> DrawnSamples:
     """Selects the first samples of a draw, and tokenizes its documents into parts; existing parts are reused.
 
-    Time and memory (about 200 bytes per document) grow with the number of documents drawn, not with the corpus.
+    Time and memory (about 130 bytes per document) grow with the number of documents drawn, not with the corpus.
 
     Args:
       documents: the corpus.

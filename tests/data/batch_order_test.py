@@ -24,14 +24,14 @@ def test_steps_per_epoch(members: int, batch_size: int, steps: int):
         (7, 0, [3, 4, 0, 6, 2, 7, 5, 1], [0, 2, 1, 0, 0, 2, 1, 1]),
     ],
 )
-def test_the_order_never_changes(seed: int, epoch: int, order: list[int], steps: list[int]):
+def test_order_is_reproducible(seed: int, epoch: int, order: list[int], steps: list[int]):
     assert batch_order.epoch_order(seed, epoch, 8).tolist() == order
     member_2N = np.array([0, *[1] * 8, 0], bool)
     seen_2N = batch_order.last_seen(seed, member_2N, 3, 3 * (epoch + 1))
     assert seen_2N.tolist() == [-1, *steps, -1]
 
 
-def test_hand_worked_batches():
+def test_hand_computed_batches():
     order_N, ids_N = np.array([4, 3, 0, 2, 1]), np.array([10, 11, 15, 17, 20])
     got = [batch_order.batch(order_N, ids_N, step, 2).tolist() for step in range(3)]
     assert got == [[20, 17], [10, 15], [11]]
@@ -39,18 +39,18 @@ def test_hand_worked_batches():
 
 @given(seeds, st.integers(0, 9), sizes)
 @quick
-def test_an_epoch_is_a_permutation(seed: int, epoch: int, members: int):
+def test_epoch_is_a_permutation(seed: int, epoch: int, members: int):
     order_N = batch_order.epoch_order(seed, epoch, members)
     assert sorted(order_N.tolist()) == list(range(members))
     assert np.array_equal(batch_order.epoch_order(seed, epoch, members), order_N)
 
 
-def test_epochs_and_seeds_have_orders_of_their_own():
+def test_epochs_and_seeds_have_different_orders():
     orders = {tuple(batch_order.epoch_order(s, e, 30)) for s in range(20) for e in range(20)}
     assert len(orders) == 400
 
 
-def test_every_member_is_equally_often_at_every_place():
+def test_positions_of_members_are_uniform():
     """Counts of (member, place) over 4,000 epochs within 5 standard errors, their chi-square too."""
     count_NxN = np.zeros((5, 5))
     for epoch in range(4000):
@@ -62,7 +62,7 @@ def test_every_member_is_equally_often_at_every_place():
 
 @given(seeds, sizes, st.integers(1, 60), st.integers(0, 3))
 @quick
-def test_an_epoch_sees_every_member_once(seed: int, members: int, batch_size: int, epoch: int):
+def test_epoch_visits_each_member_once(seed: int, members: int, batch_size: int, epoch: int):
     ids_N = np.sort(np.random.default_rng(members).choice(200, members, replace=False))
     order_N = batch_order.epoch_order(seed, epoch, members)
     parts = [
@@ -75,7 +75,7 @@ def test_an_epoch_sees_every_member_once(seed: int, members: int, batch_size: in
 
 @given(seeds, st.integers(0, 30), st.integers(1, 12), st.integers(0, 40))
 @quick
-def test_last_seen_equals_a_walk(seed: int, members: int, batch_size: int, steps: int):
+def test_last_seen_equals_a_slow_reference(seed: int, members: int, batch_size: int, steps: int):
     member_2N = np.zeros(60, bool)
     ids_N = np.sort(np.random.default_rng(members).choice(60, members, replace=False))
     member_2N[ids_N] = True

@@ -55,7 +55,7 @@ def content(folder: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in folder.iterdir()}
 
 
-def test_a_population_of_c4(source: config.Corpus, built: Population):
+def test_population_of_c4(source: config.Corpus, built: Population):
     spm = load_tokenizer(built.folder / "tokenizer.model")
     order = seeds.draw(1, "population/draw", 3000, 3000)
     prefixes: set[tuple[int, ...]] = set()
@@ -97,7 +97,7 @@ def test_a_population_of_c4(source: config.Corpus, built: Population):
     assert provenance == {**c4.open_records(source.path).provenance, "draw": counts}
 
 
-def test_nothing_of_the_corpus_is_needed_again(
+def test_finished_populations_do_not_need_the_corpus(
     tmp_path: Path, source: config.Corpus, built: Population
 ):
     gone = dataclasses.replace(source, path=str(tmp_path / "gone"))
@@ -106,14 +106,14 @@ def test_nothing_of_the_corpus_is_needed_again(
     assert build.build_population(source, PIECES, SIZES, built.folder).sha256 == built.sha256
 
 
-def test_the_vocabulary_is_trained_on_documents_drawn_by_seed(
+def test_number_of_vocabulary_documents_changes_the_population(
     tmp_path: Path, source: config.Corpus, built: Population
 ):
     other = dataclasses.replace(PIECES, documents=499)
     assert build.build_population(source, other, SIZES, tmp_path / "p").sha256 != built.sha256
 
 
-def test_bad_input_writes_nothing(tmp_path: Path, source: config.Corpus):
+def test_invalid_input_writes_nothing(tmp_path: Path, source: config.Corpus):
     folder = tmp_path / "work" / "population"
     for change, message in (
         (
@@ -132,7 +132,9 @@ def test_bad_input_writes_nothing(tmp_path: Path, source: config.Corpus):
 
 
 @pytest.mark.parametrize("when", ["vocabulary", "samples"])
-def test_a_broken_file_is_told(tmp_path: Path, source: config.Corpus, built: Population, when: str):
+def test_damaged_corpus_files_are_named(
+    tmp_path: Path, source: config.Corpus, built: Population, when: str
+):
     folder = fake_c4.tfds(tmp_path, {"train": TEXTS[:40]}, shards=2)
     path = folder / "c4-train.array_record-00001-of-00002"
     path.write_bytes(path.read_bytes()[:-60_000])
@@ -173,7 +175,7 @@ def killed(script: Path, source: config.Corpus, folder: Path, enough: int, who: 
 
 
 @pytest.mark.process
-def test_killed_builds_go_on(
+def test_killed_builds_resume(
     tmp_path: Path,
     source: config.Corpus,
     built: Population,
@@ -203,7 +205,7 @@ def test_killed_builds_go_on(
     assert not (folder.parent / ".population.unfinished").exists()
 
 
-def test_parts_of_another_size_give_the_same(
+def test_part_size_does_not_affect_the_population(
     tmp_path: Path,
     source: config.Corpus,
     built: Population,

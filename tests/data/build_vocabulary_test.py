@@ -30,7 +30,7 @@ OF_VOCABULARY = ["documents", "vocab_size", "seed", "corpus"]
 
 
 @pytest.mark.parametrize("change", OF_VOCABULARY)
-def test_a_vocabulary_of_other_settings_is_not_used(
+def test_saved_vocabulary_of_other_settings_is_not_reused(
     tmp_path: Path, source: config.Corpus, change: str
 ):
     with pytest.raises(KeyboardInterrupt):
@@ -41,7 +41,7 @@ def test_a_vocabulary_of_other_settings_is_not_used(
     assert not [line for line in said if "earlier command" in line]
 
 
-def test_a_vocabulary_of_a_population_beside_is_used(tmp_path: Path, source: config.Corpus):
+def test_vocabulary_of_a_sibling_population_is_reused(tmp_path: Path, source: config.Corpus):
     build.build_population(source, PIECES, SIZES, tmp_path / "a")
     (tmp_path / "strange").mkdir()
     (tmp_path / "strange" / "manifest.json").write_text("{}")
@@ -60,7 +60,7 @@ def test_a_vocabulary_of_a_population_beside_is_used(tmp_path: Path, source: con
 
 
 @pytest.mark.parametrize("change", [*OF_VOCABULARY, "given", "damaged"])
-def test_a_vocabulary_beside_of_other_settings_is_not_used(
+def test_sibling_vocabulary_of_other_settings_is_not_reused(
     tmp_path: Path, source: config.Corpus, change: str
 ):
     first = PIECES
@@ -86,7 +86,7 @@ def test_a_vocabulary_beside_of_other_settings_is_not_used(
     assert content(found.folder) == content(alone.folder)
 
 
-def test_a_corpus_of_many_populations_is_read_once(tmp_path: Path, source: config.Corpus):
+def test_caching_opener_reads_a_corpus_once(tmp_path: Path, source: config.Corpus):
     labels: list[str] = []
     opens = corpus.caching_opener()
     progress = lambda *n: labels.append(n[0])  # noqa: E731

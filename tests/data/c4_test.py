@@ -31,7 +31,7 @@ def changed(data_dir: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(data_dir, tmp_path / "tfds"))
 
 
-def test_records_by_index(data_dir: Path):
+def test_records_are_read_by_index(data_dir: Path):
     records = c4.open_records(str(data_dir))
     assert len(records) == 25
     assert [records[i] for i in range(25)] == [(t, f"train:{i}") for i, t in enumerate(TEXTS)]
@@ -42,7 +42,7 @@ def test_records_by_index(data_dir: Path):
 
 
 @pytest.mark.parametrize("open_files", [1, 3, 8])
-def test_lent_records_keep_their_order_and_repeats(
+def test_selected_records_keep_order_and_repetitions(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch, open_files: int
 ):
     monkeypatch.setattr(c4, "_OPEN_FILES", open_files)
@@ -53,7 +53,7 @@ def test_lent_records_keep_their_order_and_repeats(
     assert list(c4.open_records(str(data_dir)).select(index_K[:0])) == []
 
 
-def test_texts_lose_white_space_around_them(tmp_path: Path):
+def test_whitespace_around_texts_is_removed(tmp_path: Path):
     fake_c4.tfds(tmp_path, {"train": ["  a b\nc \n", "é" * 300]}, shards=1)
     assert [t for t, _ in c4.open_records(str(tmp_path))] == ["a b\nc", "é" * 300]
 
@@ -69,7 +69,7 @@ def test_files_are_closed_after_reading(data_dir: Path):
     assert not [name for name in names if name.startswith(str(data_dir))]
 
 
-def test_the_hash_tells_builds_apart(data_dir: Path, tmp_path: Path):
+def test_hash_identifies_the_build(data_dir: Path, tmp_path: Path):
     records = c4.open_records(str(data_dir))
     moved = shutil.copytree(data_dir, tmp_path / "elsewhere")
     assert c4.open_records(str(moved)).sha256 == records.sha256
@@ -85,7 +85,7 @@ def test_the_hash_tells_builds_apart(data_dir: Path, tmp_path: Path):
     }
 
 
-def test_a_data_set_made_anew_at_the_same_place_is_read(tmp_path: Path):
+def test_replaced_dataset_is_read_again(tmp_path: Path):
     for text in ("old", "new text"):
         shutil.rmtree(tmp_path / "c4", ignore_errors=True)
         fake_c4.tfds(tmp_path, {"train": [text] * 3 * len(text)})
@@ -100,7 +100,7 @@ def refused(path: Path, message: str) -> None:
     assert str(caught.value).startswith(f"corpus.path={str(path)!r}: ")
 
 
-def test_missing_folders_and_versions(changed: Path, tmp_path: Path):
+def test_missing_folders_and_versions_are_reported(changed: Path, tmp_path: Path):
     refused(tmp_path / "nowhere", r"no such folder; set corpus.path .* --from-hf-shards=")
     (tmp_path / "empty").mkdir()
     refused(
@@ -118,7 +118,7 @@ def edit(data_dir: Path, **info: object) -> None:
 
 
 @pytest.mark.parametrize("kind", ["tfrecord", None])
-def test_files_that_cannot_be_read_by_index(changed: Path, kind: str | None):
+def test_tfrecord_files_are_refused(changed: Path, kind: str | None):
     edit(changed, fileFormat=kind or "tfrecord")
     if kind is None:  # as the first versions of TFDS left it
         path = changed / "c4/en/3.1.0/dataset_info.json"
@@ -130,12 +130,12 @@ def test_files_that_cannot_be_read_by_index(changed: Path, kind: str | None):
     )
 
 
-def test_array_record_beside_tfrecord(changed: Path):
+def test_alternative_array_record_files_are_read(changed: Path):
     edit(changed, fileFormat="tfrecord", alternativeFileFormats=["array_record"])
     assert c4.open_records(str(changed))[24] == (TEXTS[24], "train:24")
 
 
-def test_splits_without_records(changed: Path):
+def test_splits_without_records_are_reported(changed: Path):
     edit(changed, splits=[{"name": "validation", "shardLengths": ["7"]}])
     refused(changed, r"no records in split 'train' \(available splits: validation\)")
     edit(changed, splits=[{"name": "train", "shardLengths": ["0", "0"]}])
@@ -144,7 +144,7 @@ def test_splits_without_records(changed: Path):
     refused(changed, r"no records in split 'train' \(available splits: none\)")
 
 
-def test_missing_files(changed: Path):
+def test_missing_files_are_reported(changed: Path):
     folder = changed / "c4/en/3.1.0"
     for shard in (1, 3):
         (folder / f"c4-train.array_record-0000{shard}-of-00004").unlink()
@@ -157,7 +157,7 @@ def test_missing_files(changed: Path):
 
 @pytest.mark.parametrize("name", ["dataset_info.json", "features.json"])
 @pytest.mark.parametrize("content", [None, "{", "[]", '{"featuresDict": {"features": {}}}'])
-def test_unfinished_and_damaged_folders(changed: Path, name: str, content: str | None):
+def test_incomplete_folders_are_reported(changed: Path, name: str, content: str | None):
     path = changed / "c4/en/3.1.0" / name
     path.unlink()
     if content is not None:
@@ -180,12 +180,12 @@ def test_unfinished_and_damaged_folders(changed: Path, name: str, content: str |
         (None, "not iterable"),
     ],
 )
-def test_damaged_splits(changed: Path, splits: Any, what: str):
+def test_damaged_splits_are_reported(changed: Path, splits: Any, what: str):
     edit(changed, splits=splits)
     refused(changed, rf"c4/en/3.1.0 is incomplete or damaged \(.*{what}.*\); set corpus.path")
 
 
-def test_links_to_nowhere_are_not_there(changed: Path):
+def test_broken_links_count_as_missing(changed: Path):
     folder = changed / "c4/en/3.1.0"
     whole = c4.open_records(str(changed))
     (folder / "notes").symlink_to("nowhere")
@@ -209,7 +209,7 @@ def test_links_to_nowhere_are_not_there(changed: Path):
         (fake_c4._example("a").replace(b"text", b"tixt"), "has no text"),
     ],
 )
-def test_a_record_without_a_text_is_named(
+def test_records_without_text_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raw: bytes, what: str
 ):
     example = fake_c4._example
@@ -224,7 +224,7 @@ def test_a_record_without_a_text_is_named(
 
 
 @pytest.mark.parametrize("damage", ["cut", "fewer", "other"])
-def test_a_damaged_file_is_named_when_it_is_read(changed: Path, damage: str):
+def test_damaged_files_are_named_when_read(changed: Path, damage: str):
     path = changed / "c4/en/3.1.0/c4-train.array_record-00002-of-00004"
     raw = path.read_bytes()
     if damage == "cut":
@@ -255,7 +255,7 @@ print(c4.data_folder(""), len(records))
 
 
 @pytest.mark.process
-def test_the_default_folder_is_that_of_tfds_and_tensorflow_is_never_loaded(data_dir: Path):
+def test_default_folder_of_tfds_without_loading_tensorflow(data_dir: Path):
     def run(**environment: str) -> subprocess.CompletedProcess[str]:
         argv = [sys.executable, "-W", "error", "-c", OPEN]
         env = {k: v for k, v in os.environ.items() if k != "TFDS_DATA_DIR"} | environment

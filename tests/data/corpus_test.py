@@ -16,7 +16,7 @@ from lm_mia.errors import UserError
 __all__ = ["source"]  # a fixture
 
 
-def test_the_default_corpus(monkeypatch: pytest.MonkeyPatch):
+def test_default_corpus(monkeypatch: pytest.MonkeyPatch):
     raw = docstrings.read()
     monkeypatch.setattr(docstrings, "read", lambda progress: raw)
     labels: list[str] = []
@@ -38,7 +38,7 @@ def test_the_default_corpus(monkeypatch: pytest.MonkeyPatch):
     assert len(exact) == len(read) + counts["near_duplicates"]
 
 
-def test_counts_and_order_by_hand(tmp_path: Path):
+def test_counts_and_order_of_a_small_corpus(tmp_path: Path):
     long = " ".join(f"w{i}" for i in range(60))
     near = long.replace("w0 ", "v0 ")
     other = " ".join(f"v{i}" for i in range(60))
@@ -66,18 +66,18 @@ def test_counts_and_order_by_hand(tmp_path: Path):
         corpus.read(config.Corpus("text", str(tmp_path), min_chars=999))
 
 
-def test_every_source_gives_the_same_documents(tmp_path: Path, source: config.Corpus):
+def test_sources_give_the_same_documents(tmp_path: Path, source: config.Corpus):
     pq.write_table(pa.table({"body": texts()}), tmp_path / "t.parquet")
     parquet = config.Corpus("parquet", str(tmp_path / "t.parquet"), column="body")
     assert corpus.read(parquet).sha256 == corpus.read(source).sha256
 
 
-def test_the_hash_depends_on_order_and_boundaries():
+def test_hash_depends_on_order_and_boundaries():
     hashes = {corpus.hash_texts(t) for t in (["ab", "c"], ["c", "ab"], ["a", "bc"], ["abc"], [])}
     assert len(hashes) == 5
 
 
-def test_too_few_documents_say_where_the_others_are(tmp_path: Path):
+def test_too_few_documents_are_reported_with_reasons(tmp_path: Path):
     words = " ".join(f"w{i}" for i in range(60))
     texts = [words, words, words.replace("w0 ", "v0 "), "short", " ".join(words.split()[::-1])]
     (tmp_path / "source").mkdir()
@@ -92,7 +92,7 @@ def test_too_few_documents_say_where_the_others_are(tmp_path: Path):
     )
 
 
-def test_build_and_reuse(tmp_path: Path, source: config.Corpus):
+def test_finished_population_is_reused(tmp_path: Path, source: config.Corpus):
     folder = tmp_path / "work" / "population"
     labels: list[str] = []
     built = build.build_population(
@@ -120,7 +120,7 @@ def test_build_and_reuse(tmp_path: Path, source: config.Corpus):
     assert content(folder) == before
 
 
-def test_other_settings_are_never_mixed(tmp_path: Path, source: config.Corpus):
+def test_other_settings_are_refused(tmp_path: Path, source: config.Corpus):
     folder = tmp_path / "population"
     build.build_population(source, PIECES, SIZES, folder)
     before = content(folder)
@@ -143,7 +143,7 @@ def test_other_settings_are_never_mixed(tmp_path: Path, source: config.Corpus):
     assert content(folder) == before
 
 
-def test_a_corrupt_population_is_not_reused(tmp_path: Path, source: config.Corpus):
+def test_corrupt_population_is_refused(tmp_path: Path, source: config.Corpus):
     folder = tmp_path / "population"
     build.build_population(source, PIECES, SIZES, folder)
     raw = bytearray((folder / "tokens.npy").read_bytes())
@@ -153,9 +153,7 @@ def test_a_corrupt_population_is_not_reused(tmp_path: Path, source: config.Corpu
         build.build_population(source, PIECES, SIZES, folder)
 
 
-def test_docstrings_of_other_package_versions_are_never_mixed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_other_package_versions_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     read = docstrings.read
     monkeypatch.setattr(docstrings, "read", lambda progress: read(["rich"], progress))
     default = config.Corpus()
@@ -167,7 +165,7 @@ def test_docstrings_of_other_package_versions_are_never_mixed(
         build.build_population(default, PIECES, SIZES, tmp_path / "population")
 
 
-def test_a_given_tokenizer(tmp_path: Path, source: config.Corpus):
+def test_given_tokenizer_is_used(tmp_path: Path, source: config.Corpus):
     trained = build.build_population(source, PIECES, SIZES, tmp_path / "population")
     model = trained.folder / "tokenizer.model"
     given = config.Tokenizer(str(model), 300)
@@ -179,7 +177,7 @@ def test_a_given_tokenizer(tmp_path: Path, source: config.Corpus):
     assert "train tokenizer" not in labels
 
 
-def test_bad_input_writes_nothing(tmp_path: Path, source: config.Corpus):
+def test_invalid_input_writes_nothing(tmp_path: Path, source: config.Corpus):
     folder = tmp_path / "work" / "population"
     missing = dataclasses.replace(source, path=str(tmp_path / "nowhere"))
     have = len(corpus.read(source))
@@ -215,7 +213,7 @@ build.build_population(
 
 
 @pytest.mark.process
-def test_two_processes_at_once(tmp_path: Path, source: config.Corpus):
+def test_two_processes_build_one_population(tmp_path: Path, source: config.Corpus):
     """The other process asks for the population while this one is building it."""
     folder = tmp_path / "w" / "population"
     argv = [sys.executable, "-W", "error", "-c", BUILD, source.path, str(folder)]
@@ -235,7 +233,7 @@ def test_two_processes_at_once(tmp_path: Path, source: config.Corpus):
     assert {p.name for p in folder.parent.iterdir()} <= {"population", ".population.lock"}
 
 
-def test_leftovers_of_a_killed_build_are_removed(tmp_path: Path, source: config.Corpus):
+def test_leftovers_of_killed_builds_are_removed(tmp_path: Path, source: config.Corpus):
     leftover = tmp_path / ".population.unfinished"
     for _ in range(2):  # of a build that was killed before the end, and right at the end
         leftover.mkdir()
@@ -245,7 +243,7 @@ def test_leftovers_of_a_killed_build_are_removed(tmp_path: Path, source: config.
     open_population(tmp_path / "population")
 
 
-def test_a_stopped_build_goes_on(tmp_path: Path, source: config.Corpus):
+def test_stopped_build_resumes(tmp_path: Path, source: config.Corpus):
     folder = tmp_path / "population"
     with pytest.raises(KeyboardInterrupt):
         build.build_population(source, PIECES, SIZES, folder, stop)

@@ -40,7 +40,7 @@ def words(start: int, stop: int) -> str:
     return " ".join(f"w{i}" for i in range(start, stop))
 
 
-def test_half_of_the_shorter_one_links():
+def test_sharing_half_of_the_shorter_text_links():
     # 15 words have 8 shingles; sharing 11 words is sharing 4 of them, 10 words 3 of them.
     assert dedup.without_near_duplicates([words(0, 15), words(4, 19)]).tolist() == [0]
     assert dedup.without_near_duplicates([words(0, 15), words(5, 20)]).tolist() == [0, 1]
@@ -48,13 +48,13 @@ def test_half_of_the_shorter_one_links():
     assert dedup.without_near_duplicates([words(0, 500), words(4, 19)]).tolist() == [0]
 
 
-def test_a_chain_is_one_cluster_and_its_first_text_stays():
+def test_first_text_of_a_chain_is_kept():
     chain = [words(k, k + 15) for k in (8, 0, 4, 100)]
     assert dedup.without_near_duplicates(chain).tolist() == [0, 3]
     assert dedup.without_near_duplicates([chain[1], chain[0]]).tolist() == [0, 1]
 
 
-def test_texts_of_fewer_than_8_words_are_one_shingle():
+def test_short_texts_are_one_shingle():
     texts = ["one two", "one  two", "one two three", "two one", words(0, 8), words(0, 9), "", "x"]
     assert dedup.without_near_duplicates(texts).tolist() == [0, 2, 3, 4, 6, 7]
     assert dedup.without_near_duplicates([]).tolist() == []
@@ -77,13 +77,13 @@ TEXTS = st.lists(
 
 @given(TEXTS, st.sampled_from([1, 7, 10**9]))
 @settings(max_examples=150, deadline=None)
-def test_equals_the_slow_reference_whatever_the_blocks(texts: list[str], work: int):
+def test_near_duplicates_equal_a_slow_reference(texts: list[str], work: int):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dedup, "_BLOCK_PRODUCTS", work)
         assert dedup.without_near_duplicates(texts).tolist() == slow_without_near(texts)
 
 
-def test_equals_the_slow_reference_on_docstrings(monkeypatch: pytest.MonkeyPatch):
+def test_near_duplicates_of_docstrings_equal_a_slow_reference(monkeypatch: pytest.MonkeyPatch):
     texts, _ = docstrings.read(["rich", "zarr"])
     texts = [text for text in texts if len(text) >= 200][:500]
     expected = slow_without_near(texts)
@@ -107,6 +107,6 @@ def test_shingle_matrix_counts_distinct_shingles():
     assert re.fullmatch("int32", str(matrix.dtype))
 
 
-def test_distinct_keeps_the_first():
+def test_first_of_equal_texts_is_kept():
     assert dedup.without_exact_duplicates(["a", "b", "a", "c", "b"]).tolist() == [0, 1, 3]
     assert dedup.without_exact_duplicates([]).tolist() == []

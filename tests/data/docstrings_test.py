@@ -40,13 +40,13 @@ def test_parse_finds_every_docstring_in_order_of_lines():
     ]
 
 
-def test_parse_skips_what_is_not_python():
+def test_parse_returns_nothing_for_invalid_python():
     assert docstrings.parse(b"def {{ name }}:\n  pass") == []
     assert docstrings.parse(b"\0") == []
     assert docstrings.parse(b"") == []
 
 
-def test_read_is_ordered_by_path_and_line_whatever_the_order_of_packages():
+def test_docstrings_are_ordered_by_path_and_line():
     seen: list[tuple[int, int]] = []
     texts, records = docstrings.read(["zarr", "rich"], lambda *n: seen.append(n))
     assert (texts, records) == docstrings.read(["rich", "zarr"])
@@ -59,7 +59,7 @@ def test_read_is_ordered_by_path_and_line_whatever_the_order_of_packages():
 
 
 @pytest.mark.process
-def test_reading_imports_no_package():
+def test_reading_does_not_import_packages():
     code = (
         "import sys; from lm_mia.data import docstrings; docstrings.read(['zarr', 'xarray']); "
         "print({'zarr', 'xarray', 'jax'} & set(sys.modules))"

@@ -35,7 +35,7 @@ SAMPLES = [[2, 5, 6, 7, 1], [2, 5, 6, 8, 1], [2, 5, 6], [2, 9, 6, 7, 1], [2, 5, 
         (9, [0, 1, 2, 3, 0, 5]),
     ],
 )
-def test_by_hand(tokens: int, expected: list[int]):
+def test_hand_computed_example(tokens: int, expected: list[int]):
     assert groups(SAMPLES, tokens) == expected
 
 
@@ -49,13 +49,13 @@ def test_equals_a_slow_reference(samples: list[list[int]], tokens: int):
     assert groups(samples, tokens) == [begin.index(b) for b in begin]
 
 
-def test_some_samples_at_a_time(monkeypatch: pytest.MonkeyPatch):
+def test_block_size_does_not_affect_groups(monkeypatch: pytest.MonkeyPatch):
     whole = groups(SAMPLES, 2)
     monkeypatch.setattr(features, "_BLOCK_SAMPLES", 4)
     assert groups(SAMPLES, 2) == whole
 
 
-def test_tokens_and_lists_of_any_width_are_the_same():
+def test_digests_do_not_depend_on_the_dtype():
     for dtype in (np.uint16, np.uint32, np.int64):
         assert features.prefix_digest(np.array([2, 5, 6], dtype), 50) == features.prefix_digest(
             [2, 5, 6], 50
@@ -63,7 +63,7 @@ def test_tokens_and_lists_of_any_width_are_the_same():
 
 
 @pytest.mark.parametrize("tokens", [2, 50])
-def test_groups_of_samples_that_begin_alike(
+def test_samples_with_equal_prefixes_form_groups(
     tmp_path: Path, tokens: int, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(build, "_SEGMENT_SAMPLES", 30)

@@ -21,17 +21,17 @@ def count(samples: int, seed: int = 0, vocab_size: int = 8) -> list[int]:
     return found.tolist()
 
 
-def test_by_hand():
+def test_hand_computed_example():
     assert count(4) == [0, 3, 4, 0, 0, 2, 2, 0]
 
 
 @pytest.mark.parametrize("cells", [1, 16, 24])
-def test_a_few_samples_at_a_time(monkeypatch: pytest.MonkeyPatch, cells: int):
+def test_block_size_does_not_affect_frequencies(monkeypatch: pytest.MonkeyPatch, cells: int):
     monkeypatch.setattr(features, "_BLOCK_CELLS", cells)
     assert count(4) == [0, 3, 4, 0, 0, 2, 2, 0]
 
 
-def test_some_samples_are_drawn_by_seed():
+def test_samples_are_drawn_by_seed():
     found = set()
     for seed in range(20):
         expected = np.zeros(8, int)
@@ -47,7 +47,7 @@ def tfidf(frequency_V: list[int], samples: int) -> np.ndarray:
     return features.mean_tfidf(*of, samples, (1, 2), lambda *_: None)
 
 
-def test_mean_tfidf_by_hand():
+def test_mean_tfidf_of_a_hand_computed_example():
     # idf of 5 and of 6, both in 2 of 4: log(5 / 3) + 1; 2 x 5; none; 6 and 5; 2 x 6
     idf = np.log(5 / 3) + 1
     found = tfidf([0, 3, 4, 0, 0, 2, 2, 0], 4)

@@ -57,7 +57,7 @@ GOOD = b'{"text": "a", "url": "u", "timestamp": "t"}\n'
         (gzip.compress(b'{"text": "\\ud800"}\n', mtime=0), "line 1: not UTF-8"),
     ],
 )
-def test_a_broken_file_is_named_with_its_line(
+def test_invalid_files_are_named_with_the_line(
     tmp_path: Path, pattern: str, raw: bytes, message: str
 ):
     broken = tmp_path / "hf/c4-train.00001-of-01024.json.gz"
@@ -91,7 +91,7 @@ def texts(path: Path) -> list[str]:
     return [text for text, _ in c4.open_records(str(path))]
 
 
-def test_only_files_of_another_size_are_made_again(tmp_path: Path, pattern: str, interrupted: Path):
+def test_only_changed_files_are_converted_again(tmp_path: Path, pattern: str, interrupted: Path):
     made = {p: p.stat().st_mtime_ns for p in interrupted.glob("c4-train.array_record-*-of-00003")}
     assert len(made) == 3
     with gzip.open(tmp_path / "hf/c4-train.00001-of-01024.json.gz", "at") as lines:
@@ -107,7 +107,7 @@ def test_only_files_of_another_size_are_made_again(tmp_path: Path, pattern: str,
 
 
 @pytest.mark.parametrize("damage", ["note", "no note", "other note", "file", "no file"])
-def test_files_that_are_not_as_noted_are_made_again(
+def test_files_that_do_not_match_their_note_are_converted_again(
     tmp_path: Path, pattern: str, interrupted: Path, damage: str
 ):
     file = interrupted / "c4-train.array_record-00001-of-00003"
@@ -125,7 +125,7 @@ def test_files_that_are_not_as_noted_are_made_again(
     assert texts(tmp_path / "out") == [text for of_file in TRAIN for text in of_file]
 
 
-def test_all_made_and_described_but_not_renamed(
+def test_sources_changed_before_the_final_rename(
     tmp_path: Path, pattern: str, monkeypatch: pytest.MonkeyPatch
 ):
     replace = os.replace
@@ -145,7 +145,9 @@ def test_all_made_and_described_but_not_renamed(
     assert texts(tmp_path / "out") == ["one", "two", "three", "more", "four", "five"]
 
 
-def test_other_names_are_another_conversion(tmp_path: Path, pattern: str, interrupted: Path):
+def test_unfinished_conversion_of_other_files_is_refused(
+    tmp_path: Path, pattern: str, interrupted: Path
+):
     before = content(interrupted)
     other = pattern.replace("c4-*", "c4-train.*")
     refused(
@@ -156,7 +158,7 @@ def test_other_names_are_another_conversion(tmp_path: Path, pattern: str, interr
     assert content(interrupted) == before
 
 
-def test_folders_that_cannot_be_written(
+def test_unwritable_folders_are_reported(
     tmp_path: Path, pattern: str, capfd: pytest.CaptureFixture[str]
 ):
     (tmp_path / "file").write_text("mine")
@@ -170,7 +172,7 @@ def test_folders_that_cannot_be_written(
     assert "Traceback" not in said
 
 
-def test_a_full_disk(tmp_path: Path, pattern: str):
+def test_full_disk_is_reported(tmp_path: Path, pattern: str):
     """Where the file of records is written, /dev/full lies."""
     unfinished = tmp_path / "out/c4/en/.3.1.0.unfinished"
     unfinished.mkdir(parents=True)

@@ -38,7 +38,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.process)])
-def test_tfds_opens_what_is_written(tmp_path: Path, pattern: str, processes: int):
+def test_tfds_opens_converted_files(tmp_path: Path, pattern: str, processes: int):
     said = convert(pattern, tmp_path / "out", processes)
     assert said == [f"C4: converted 4 files to {tmp_path}/out/c4/en/3.1.0"]
     names = [f"c4-train.array_record-{k:05d}-of-00003" for k in range(3)]
@@ -76,7 +76,7 @@ def raw_records(path: Path, split: str) -> list[bytes]:
     return list(tfds.data_source("c4/en:3.1.0", split=split, data_dir=path, deserialize_method=raw))
 
 
-def test_any_files_in_the_order_of_their_names(tmp_path: Path):
+def test_files_are_ordered_by_name(tmp_path: Path):
     folder = tmp_path / "hf"
     pattern = fake_c4.hugging_face(folder, {"train": [["zero"], ["one"], ["two"], ["three"]]})
     (folder / "c4-train.00001-of-01024.json.gz").unlink()
@@ -88,7 +88,7 @@ def test_any_files_in_the_order_of_their_names(tmp_path: Path):
     assert [t for t, _ in c4.open_records(str(tmp_path / "out"))] == ["zero", "two", "three"]
 
 
-def test_progress_in_bytes(tmp_path: Path, pattern: str, monkeypatch: pytest.MonkeyPatch):
+def test_progress_is_in_bytes(tmp_path: Path, pattern: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(hf_c4, "_REPORT_LINES", 2)
     seen: list[tuple[str, int, int]] = []
     hf_c4.convert(pattern, str(tmp_path / "out"), 1, lambda *n: seen.append(n), lambda line: None)
@@ -100,7 +100,7 @@ def test_progress_in_bytes(tmp_path: Path, pattern: str, monkeypatch: pytest.Mon
     assert len(done) > 6
 
 
-def test_a_conversion_is_used_again(tmp_path: Path, pattern: str):
+def test_finished_conversion_is_reused(tmp_path: Path, pattern: str):
     convert(pattern, tmp_path / "out")
     before = content(tmp_path / "out/c4/en/3.1.0")
     said = convert(pattern, tmp_path / "out")
@@ -118,7 +118,7 @@ def refused(pattern: str, path: Path, message: str) -> None:
     assert str(caught.value).startswith("--from-hf-shards")
 
 
-def test_other_content_is_never_mixed(tmp_path: Path, pattern: str):
+def test_other_files_are_refused(tmp_path: Path, pattern: str):
     fake_c4.tfds(tmp_path / "tfds", {"train": ["a"]})
     before = content(tmp_path / "tfds/c4/en/3.1.0")
     refused(
@@ -136,7 +136,7 @@ def test_other_content_is_never_mixed(tmp_path: Path, pattern: str):
     refused(pattern, tmp_path / "out", "was not converted from these files")
 
 
-def test_files_that_are_none_of_c4(tmp_path: Path, pattern: str):
+def test_unexpected_file_names_are_refused(tmp_path: Path, pattern: str):
     folder = tmp_path / "hf"
     refused(str(folder / "*.gzip"), tmp_path / "out", "no such file; quote the glob")
     refused(pattern.replace("c4-*", "c4-val*"), tmp_path / "out", r"no c4-train.\* file among 1")
@@ -154,7 +154,7 @@ def test_files_that_are_none_of_c4(tmp_path: Path, pattern: str):
     assert not (tmp_path / "out").exists()
 
 
-def test_fields_that_are_missing_are_empty(tmp_path: Path):
+def test_missing_fields_are_empty(tmp_path: Path):
     pattern = fake_c4.hugging_face(tmp_path / "hf", {"train": [[]]})
     with gzip.open(tmp_path / "hf/c4-train.00000-of-01024.json.gz", "wb") as lines:
         lines.write('{"text": "naïve"}'.encode())  # no new line at the end
@@ -181,7 +181,7 @@ hf_c4.convert(pattern, path, 1, lambda *n: None, print)
 
 
 @pytest.mark.process
-def test_a_killed_conversion_goes_on(tmp_path: Path, pattern: str):
+def test_killed_conversion_resumes(tmp_path: Path, pattern: str):
     def run(moment: str) -> subprocess.CompletedProcess[str]:
         argv = [sys.executable, "-c", CONVERT, moment, pattern, str(tmp_path / "out")]
         return subprocess.run(argv, capture_output=True, text=True)
@@ -211,7 +211,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.process
-def test_all_killed_in_the_middle_of_files(tmp_path: Path):
+def test_conversion_resumes_after_all_processes_are_killed(tmp_path: Path):
     big = [[f"text {i} of file {k}" * 5 for i in range(4_000)] for k in range(4)]
     pattern = fake_c4.hugging_face(tmp_path / "hf", {"train": big})
     script = tmp_path / "convert.py"
@@ -244,7 +244,7 @@ def get_config(folder):
 """
 
 
-def test_the_command_converts_and_goes_on_with_the_population(
+def test_command_converts_and_builds_the_population(
     tmp_path: Path, pattern: str, capfd: pytest.CaptureFixture[str]
 ):
     (tmp_path / "c.py").write_text(CONFIG)

@@ -24,7 +24,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Population:
 
 @pytest.mark.parametrize("name", [*SAMPLE_FILES, "tokenizer.model", "manifest.json"])
 @pytest.mark.parametrize("damage", ["flip first", "flip middle", "flip last", "cut", "delete"])
-def test_a_damaged_file_is_named(written: Population, tmp_path: Path, name: str, damage: str):
+def test_damaged_files_are_named(written: Population, tmp_path: Path, name: str, damage: str):
     folder = tmp_path / "p"
     folder.mkdir()
     for other, raw in content(written.folder).items():
@@ -54,7 +54,7 @@ def test_a_changed_manifest_is_refused(written: Population, tmp_path: Path):
         open_population(folder, verify=False)
 
 
-def test_every_file_is_covered(tmp_path: Path):
+def test_every_file_is_verified(tmp_path: Path):
     made = write(tmp_path / "p", validation_samples=5, frequency_samples=5)
     for name in made.manifest["files"]:
         raw = (tmp_path / "p" / name).read_bytes()
@@ -116,7 +116,7 @@ def run_killed() -> Iterator[Callable[[Path, str], tuple[int, str]]]:
 
 
 @pytest.mark.process
-def test_killed_at_any_moment_leaves_a_whole_population_or_none(
+def test_kills_leave_a_complete_population_or_none(
     tmp_path: Path, run_killed: Callable[[Path, str], tuple[int, str]]
 ):
     folder, said = tmp_path / "p", ""
@@ -162,7 +162,7 @@ def write_some(folder: Path, identity: str | None, stop: bool, **changes: Any) -
         ("a", {"settings": {"corpus.column": "x"}}),
     ],
 )
-def test_what_another_population_left_is_not_used(
+def test_parts_of_other_populations_are_not_reused(
     tmp_path: Path, identity: str, changes: dict[str, Any]
 ):
     folder = tmp_path / "p"
@@ -177,6 +177,6 @@ def test_what_another_population_left_is_not_used(
     assert content(folder) == content(tmp_path / "q")
 
 
-def test_parts_of_a_corpus_that_nothing_names_are_not_used(tmp_path: Path):
+def test_parts_of_an_unidentified_corpus_are_not_reused(tmp_path: Path):
     write_some(tmp_path / "p", None, stop=True)
     assert write_some(tmp_path / "p", None, stop=False) == []

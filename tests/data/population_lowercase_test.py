@@ -32,7 +32,7 @@ def written(folder: Path, documents: list[str], num_samples: int = 0) -> Populat
     )
 
 
-def test_is_the_tokens_of_the_text_in_lower_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_samples_are_tokens_of_the_lowercase_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(population, "_BATCH", 7)
     p = written(tmp_path / "p", texts())
     low = lowercase(p)
@@ -53,7 +53,7 @@ def test_is_the_tokens_of_the_text_in_lower_case(tmp_path: Path, monkeypatch: py
     assert max(low.lengths_N) == L
 
 
-def test_what_is_in_lower_case_keeps_its_tokens(tmp_path: Path):
+def test_lowercase_texts_keep_their_tokens(tmp_path: Path):
     """Cut or not: the tokens of a beginning are the beginning of the tokens, but for a space at its end."""
     p = written(tmp_path / "p", list(dict.fromkeys(text.lower() for text in texts())))
     low, space, spaces = lowercase(p), p.tokenizer.piece_to_id("\u2581"), 0
@@ -74,7 +74,7 @@ def test_unknown_tokens_stay_unknown(tmp_path: Path):
     np.testing.assert_array_equal(low.tokens, p.tokens)
 
 
-def test_a_text_of_nothing_still_has_something_to_predict(tmp_path: Path):
+def test_empty_texts_get_a_token_to_predict(tmp_path: Path):
     """A sample that was cut so early that its tokens spell nothing."""
     p = written(tmp_path / "p", ["a", "on"])
     blank = p.tokenizer.piece_to_id("\u2581")
@@ -86,7 +86,7 @@ def test_a_text_of_nothing_still_has_something_to_predict(tmp_path: Path):
     assert low.offsets_N1.tolist() == [0, 2, 4]
 
 
-def test_the_original_is_left_alone(tmp_path: Path):
+def test_original_population_is_unchanged(tmp_path: Path):
     p = written(tmp_path / "p", texts())
     before = {f.name: f.read_bytes() for f in p.folder.iterdir()}
     low = lowercase(p)

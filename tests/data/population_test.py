@@ -24,7 +24,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Population:
     return write(tmp_path_factory.mktemp("workdir") / "population")
 
 
-def test_samples_are_the_documents_drawn(written: Population):
+def test_samples_are_the_drawn_documents(written: Population):
     spm, text_of = load_tokenizer(model()), {record: text for text, record in documents()}
     table = table_of(written)
     assert len(written) == len(table) == table.source_record.nunique() == 100
@@ -43,7 +43,7 @@ def test_samples_are_the_documents_drawn(written: Population):
     assert written.lengths_N.min() < 64
 
 
-def test_sizes_dtypes_and_text(written: Population):
+def test_sizes_dtypes_and_texts(written: Population):
     assert (written.vocab_size, written.length_tokens) == (400, 64)
     assert (written.tokens.dtype, written.offsets_N1.dtype) == (np.uint16, np.int64)
     assert isinstance(written.tokens, np.memmap)
@@ -69,7 +69,7 @@ def test_pad_equals_a_slow_reference(written: Population, ids: list[int]):
     np.testing.assert_array_equal(x_BxL, expected)
 
 
-def test_the_same_arguments_give_the_same_bytes(written: Population, tmp_path: Path):
+def test_equal_arguments_give_equal_bytes(written: Population, tmp_path: Path):
     again = write(tmp_path / "deep" / "elsewhere")
     assert content(again.folder) == content(written.folder)
     assert again.sha256 == written.sha256
@@ -77,13 +77,11 @@ def test_the_same_arguments_give_the_same_bytes(written: Population, tmp_path: P
 
 
 @pytest.mark.parametrize("change", [{"seed": 4}, {"samples": 98}, {"length_tokens": 63}])
-def test_every_argument_changes_the_hash(
-    written: Population, tmp_path: Path, change: dict[str, Any]
-):
+def test_settings_change_the_hash(written: Population, tmp_path: Path, change: dict[str, Any]):
     assert write(tmp_path / "p", **change).sha256 != written.sha256
 
 
-def test_many_parts_and_segments_give_the_same_samples(
+def test_parts_and_segments_do_not_affect_the_samples(
     written: Population, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(tokenize, "_BATCH", 5)
@@ -99,9 +97,7 @@ def test_many_parts_and_segments_give_the_same_samples(
     assert seen[-1] == ("group samples by prefix", 100, 100)
 
 
-def test_more_than_65536_pieces_are_stored_in_32_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_large_vocabularies_are_stored_in_32_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     class Large:
         bos_id, eos_id, unk_id = (lambda self, i=i: i for i in (2, 1, 3))
 
@@ -122,7 +118,7 @@ def test_more_than_65536_pieces_are_stored_in_32_bits(
     assert table_of(large).unk.tolist() == [1, 1]
 
 
-def test_one_column_alone(written: Population):
+def test_columns_are_read_one_by_one(written: Population):
     for name in ("id", "tokens", "unk", "zlib_bytes"):
         column_N = written.column(name)
         assert column_N.dtype == np.int64
@@ -130,7 +126,7 @@ def test_one_column_alone(written: Population):
     assert written.column("source_record").tolist() == table_of(written).source_record.tolist()
 
 
-def test_held_out_samples(written: Population, tmp_path: Path):
+def test_held_out_samples_follow_in_the_draw(written: Population, tmp_path: Path):
     both = write(tmp_path / "p", validation_samples=30)
     held_out = both.validation
     assert held_out is not None
@@ -153,7 +149,7 @@ def test_held_out_samples(written: Population, tmp_path: Path):
     assert set(content(both.folder)) == names | {"manifest.json"}
 
 
-def test_samples_that_begin_alike_and_short_ones_are_left_out(tmp_path: Path):
+def test_short_documents_and_repeated_prefixes_are_left_out(tmp_path: Path):
     spm, texts = load_tokenizer(model()), [text for text, _ in documents()]
     found = write(tmp_path / "p", samples=60, distinct_prefix_tokens=2, min_chars=150)
     prefixes = [tuple(found.sample(i)[1:3]) for i in range(60)]
@@ -171,7 +167,7 @@ def test_samples_that_begin_alike_and_short_ones_are_left_out(tmp_path: Path):
     assert duplicates == len(long) - 60 > 0
 
 
-def test_a_corpus_that_runs_out_says_how_many_it_has(tmp_path: Path):
+def test_too_few_long_documents_are_reported(tmp_path: Path):
     texts = [(f"{'long ' * 9}text {i}", str(i)) for i in range(30)]
     texts += [(f"short {i}", str(i)) for i in range(30, 40)]
     small = train_tokenizer([text for text, _ in texts], 25)
@@ -237,12 +233,12 @@ def test_manifest_records_settings_and_provenance(tmp_path: Path):
         assert entry == {"bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
 
 
-def test_missing_population(tmp_path: Path):
+def test_missing_population_is_reported(tmp_path: Path):
     with pytest.raises(UserError, match=r"no population found; run `lm-mia corpus` first"):
         open_population(tmp_path / "p")
 
 
-def test_bad_arguments_write_nothing(tmp_path: Path):
+def test_invalid_arguments_write_nothing(tmp_path: Path):
     have = len(documents())
     message = f"population.samples=9998: the corpus has only {have} documents; use at most {have // 2 * 2}"
     with pytest.raises(UserError, match=message):

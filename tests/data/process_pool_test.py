@@ -17,7 +17,7 @@ from lm_mia.errors import UserError
 
 
 @pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.process)])
-def test_every_task_is_done_once(count: int):
+def test_each_task_runs_once(count: int):
     reports: list[tuple[int, int]] = []
     found = list(
         process_pool.run_tasks(pool_tasks.square, range(4), count, lambda *r: reports.append(r))
@@ -34,7 +34,7 @@ def test_no_tasks(count: int):
 
 
 @pytest.mark.process
-def test_tasks_are_taken_when_a_process_is_free():
+def test_tasks_are_taken_lazily():
     taken: list[int] = []
 
     def tasks():
@@ -48,7 +48,7 @@ def test_tasks_are_taken_when_a_process_is_free():
 
 
 @pytest.mark.process
-def test_what_a_dead_process_had_in_hand_is_done_again(tmp_path: Path):
+def test_tasks_of_dead_processes_run_again(tmp_path: Path):
     tasks = [tmp_path / name for name in ("a", "dies", "b", "dies too", "c")]
     reports: list[tuple[int, int]] = []
     lost: list[int] = []
@@ -63,13 +63,13 @@ def test_what_a_dead_process_had_in_hand_is_done_again(tmp_path: Path):
 
 
 @pytest.mark.process
-def test_a_task_that_kills_every_process_is_given_up():
+def test_a_task_that_kills_two_processes_fails():
     with pytest.raises(UserError, match=r"ended with code -9 twice at the same task .*again"):
         list(process_pool.run_tasks(pool_tasks.die, range(6), 2))
 
 
 @pytest.mark.process
-def test_errors_are_passed_on():
+def test_errors_of_tasks_are_raised():
     with pytest.raises(UserError, match=r"^path=x: broken; mend it$"):
         list(process_pool.run_tasks(pool_tasks.fail, [0, 1], 2))
     with pytest.raises(RuntimeError, match=r"(?s)in fail\n.*ZeroDivisionError: by nought"):
@@ -79,7 +79,7 @@ def test_errors_are_passed_on():
 
 
 @pytest.mark.process
-def test_a_process_that_dies_before_it_has_work_is_replaced(monkeypatch: pytest.MonkeyPatch):
+def test_processes_that_die_at_the_start_are_replaced(monkeypatch: pytest.MonkeyPatch):
     spawn = multiprocessing.get_context("spawn")
     dead = SimpleNamespace(start=lambda: None, join=lambda: None, kill=lambda: None, exitcode=7)
     first = iter([SimpleNamespace(Pipe=spawn.Pipe, Process=lambda **_: dead)])
@@ -118,7 +118,7 @@ def started(work: str, folder: Path) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.process
-def test_no_process_outlives_the_end_of_a_run(tmp_path: Path):
+def test_closing_a_run_ends_its_processes(tmp_path: Path):
     tasks = [None, tmp_path]
     with contextlib.closing(process_pool.run_tasks(pool_tasks.wait, tasks, 2)) as results:
         next(results)
@@ -127,7 +127,7 @@ def test_no_process_outlives_the_end_of_a_run(tmp_path: Path):
 
 
 @pytest.mark.process
-def test_no_process_outlives_a_run_that_is_interrupted(tmp_path: Path):
+def test_interrupts_end_all_processes(tmp_path: Path):
     run = started("wait", tmp_path / "seen")
     os.killpg(run.pid, signal.SIGINT)  # as Ctrl-C does, to all of them
     assert run.wait() != 0
@@ -135,7 +135,7 @@ def test_no_process_outlives_a_run_that_is_interrupted(tmp_path: Path):
 
 
 @pytest.mark.process
-def test_processes_end_after_their_task_when_the_parent_is_killed(tmp_path: Path):
+def test_workers_of_a_killed_parent_exit(tmp_path: Path):
     folder = tmp_path / "seen"
     run = started("wait_for_file", folder)
     run.kill()
@@ -144,6 +144,6 @@ def test_processes_end_after_their_task_when_the_parent_is_killed(tmp_path: Path
     until(lambda: not any(alive(pid) for pid in pids(folder)))
 
 
-def test_number_of_processes():
+def test_number_of_processes_defaults_to_cores():
     assert process_pool.num_processes(7) == 7
     assert 1 <= process_pool.num_processes(0) <= (os.cpu_count() or 1)

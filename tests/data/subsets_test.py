@@ -53,7 +53,7 @@ def slow_member(seed: int, samples: int, design: str) -> list[bool]:
         ("balanced", TARGET_SEED, [1, 3, 4, 5, 6, 7]),
     ],
 )
-def test_membership_never_changes(design: Design, seed: int, ids: list[int]):
+def test_membership_is_reproducible(design: Design, seed: int, ids: list[int]):
     assert np.flatnonzero(subsets.member(seed, 12, design)).tolist() == ids
 
 
@@ -77,13 +77,13 @@ def test_permutations_and_coins_equal_a_slow_reference(seed: int, n: int):
 
 @given(seeds, halves)
 @quick
-def test_exact_and_balanced_rows_have_exactly_half_of_the_samples(seed: int, half: int):
+def test_exact_and_balanced_subsets_are_halves(seed: int, half: int):
     assert subsets.member(seed, 2 * half, "exact").sum() == half
     assert subsets.member(seed, 2 * half, "balanced").sum() == half
 
 
 @pytest.mark.parametrize("design", get_args(Design))
-def test_seeds_and_designs_decide(design: Design):
+def test_seeds_and_designs_change_membership(design: Design):
     drawn = {subsets.member(seed, 64, design).tobytes() for seed in [*range(200), TARGET_SEED]}
     assert len(drawn) == 201
     assert np.array_equal(subsets.member(7, 64, design), subsets.member(7, 64, design))
@@ -92,7 +92,7 @@ def test_seeds_and_designs_decide(design: Design):
 
 
 @pytest.mark.parametrize("design", get_args(Design))
-def test_every_sample_is_in_about_half_of_the_rows_independently(design: Design):
+def test_memberships_are_independent_fair_coins(design: Design):
     """Shares, and agreements of two samples in a row and of two rows, within 5 standard errors."""
     seed_step = 2 if design == "balanced" else 1  # one of each pair
     member_MxN = np.stack([subsets.member(seed_step * s, 100, design) for s in range(400)])
@@ -109,20 +109,20 @@ def test_every_sample_is_in_about_half_of_the_rows_independently(design: Design)
     assert between_samples.mean() == pytest.approx(expected, abs=5 / (400 * 4950) ** 0.5)
 
 
-def test_bernoulli_sizes_spread_as_binomial():
+def test_bernoulli_sizes_are_binomial():
     sizes = [int(subsets.member(seed, 100, "bernoulli").sum()) for seed in range(400)]
     assert np.mean(sizes) == pytest.approx(50, abs=5 * 5 / 20)
     assert np.var(sizes) == pytest.approx(25, rel=5 * (2 / 399) ** 0.5)
 
 
-def test_bernoulli_prefix_is_that_of_a_smaller_population():
+def test_bernoulli_memberships_extend_smaller_populations():
     whole = subsets.member(3, 50, "bernoulli")
     assert np.array_equal(subsets.member(3, 20, "bernoulli"), whole[:20])
 
 
 @given(st.integers(0, 40), st.integers(1, 8), halves)
 @quick
-def test_balanced_blocks_have_every_sample_in_exactly_half(first: int, pairs: int, half: int):
+def test_balanced_blocks_have_each_sample_in_half(first: int, pairs: int, half: int):
     block = [ModelSeeds("reference", s, s, s) for s in range(2 * first, 2 * (first + pairs))]
     member_MxN2 = subsets.members(block, 2 * half, "balanced")
     assert (member_MxN2.sum(0) == pairs).all()
@@ -142,7 +142,7 @@ def test_a_target_is_never_a_reference_nor_its_complement():
 
 
 @pytest.mark.parametrize("design", get_args(Design))
-def test_members_is_a_row_of_member_for_each(design: Design):
+def test_members_stacks_the_memberships_of_models(design: Design):
     block = subsets.requested_seeds(3, 2)
     member_MxN2 = subsets.members(block, 14, design)
     assert (member_MxN2.dtype, member_MxN2.shape) == (bool, (5, 14))
@@ -151,14 +151,14 @@ def test_members_is_a_row_of_member_for_each(design: Design):
     assert np.array_equal(member_MxN2[3], member_MxN2[4])
 
 
-def test_two_samples_have_one_member_and_both_sides_occur():
+def test_two_samples_have_one_member():
     assert {tuple(subsets.member(seed, 2, "exact").tolist()) for seed in range(20)} == {
         (True, False),
         (False, True),
     }
 
 
-def test_rows_of_an_attack():
+def test_models_of_an_attack():
     assert subsets.requested_seeds(2, 3) == [
         ModelSeeds("reference", 0, 0, 0),
         ModelSeeds("reference", 1, 1, 1),
@@ -171,7 +171,7 @@ def test_rows_of_an_attack():
 
 @given(*[st.integers(0, 12)] * 4)
 @quick
-def test_growing_keeps_every_row(references: int, replicas: int, more: int, again: int):
+def test_growing_keeps_existing_models(references: int, replicas: int, more: int, again: int):
     small, large = (
         subsets.requested_seeds(references, replicas),
         subsets.requested_seeds(references + more, replicas),
@@ -182,7 +182,7 @@ def test_growing_keeps_every_row(references: int, replicas: int, more: int, agai
     assert len(large) == len(set(map(str, large))) == references + more + replicas
 
 
-def test_a_row_is_named_by_its_role_and_number():
+def test_models_are_named_by_role_and_number():
     """The number is the subset seed of a reference and the order seed of a replica."""
     assert (
         str(ModelSeeds("reference", 1, 2, 3))
@@ -202,5 +202,5 @@ def test_a_row_is_named_by_its_role_and_number():
     assert len(set(names)) == 230
 
 
-def test_the_slow_stream_is_numpys():
+def test_slow_stream_equals_numpy():
     assert philox4x64(3, "x", 9) == rng(3, "x").bit_generator.random_raw(9).tolist()

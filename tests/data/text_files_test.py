@@ -18,7 +18,7 @@ def lines(*records: object) -> bytes:
     return b"".join(json.dumps(r).encode() + b"\n" for r in records)
 
 
-def test_text_from_folder_file_and_glob_is_sorted(tmp_path: Path):
+def test_text_files_are_sorted(tmp_path: Path):
     (tmp_path / "b").mkdir()
     (tmp_path / "b/z.txt").write_text("bz")
     (tmp_path / "b/a.txt").write_bytes("\ufeffbä".encode())
@@ -31,7 +31,7 @@ def test_text_from_folder_file_and_glob_is_sorted(tmp_path: Path):
     assert read("text", tmp_path / "c.md") == (["c"], ["c.md"])
 
 
-def test_a_glob_relative_to_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_globs_are_relative_to_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     Path("a.txt").write_text("a")
     assert (
@@ -39,7 +39,7 @@ def test_a_glob_relative_to_the_current_folder(tmp_path: Path, monkeypatch: pyte
     )
 
 
-def test_jsonl_and_gzip(tmp_path: Path):
+def test_jsonl_and_gzip_files_are_read(tmp_path: Path):
     (tmp_path / "b.jsonl").write_bytes(
         lines({"body": "one", "n": 1}) + b"\n" + lines({"body": "ü"})
     )
@@ -50,7 +50,7 @@ def test_jsonl_and_gzip(tmp_path: Path):
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
-def test_parquet(tmp_path: Path, kind: pa.DataType):
+def test_parquet_files_are_read(tmp_path: Path, kind: pa.DataType):
     table = pa.table({"n": [1, 2, 3], "text": pa.array(["x", None, "z"], kind)})
     pq.write_table(table, tmp_path / "t.parquet")
     expected = ["x", "", "z"], ["t.parquet:0", "t.parquet:1", "t.parquet:2"]
@@ -83,7 +83,7 @@ def test_parquet(tmp_path: Path, kind: pa.DataType):
         ("x.parquet", b"PAR1 no", r"x.parquet is not a valid parquet file"),
     ],
 )
-def test_bad_files_are_named(tmp_path: Path, name: str, content: bytes, message: str):
+def test_invalid_files_are_named(tmp_path: Path, name: str, content: bytes, message: str):
     (tmp_path / name).write_bytes(content)
     source = {"txt": "text", "parquet": "parquet"}.get(name.split(".", 1)[1], "jsonl")
     for path in (tmp_path, tmp_path / name):
@@ -91,7 +91,7 @@ def test_bad_files_are_named(tmp_path: Path, name: str, content: bytes, message:
             read(source, path)
 
 
-def test_bad_parquet_columns(tmp_path: Path):
+def test_invalid_parquet_columns_are_reported(tmp_path: Path):
     table = pa.table({"n": [1, 2], "empty": pa.nulls(2), "blank": ["", " "]})
     pq.write_table(table, tmp_path / "t.parquet")
     with pytest.raises(UserError, match=r"column='text': no such .*choose one of n, empty, blank"):
@@ -103,7 +103,7 @@ def test_bad_parquet_columns(tmp_path: Path):
             read("parquet", tmp_path, column)
 
 
-def test_missing_paths(tmp_path: Path):
+def test_missing_paths_are_reported(tmp_path: Path):
     with pytest.raises(UserError, match=r"corpus.path='.*nowhere': no such file or folder"):
         read("text", tmp_path / "nowhere")
     for path in (tmp_path, tmp_path / "*.txt"):
@@ -113,7 +113,7 @@ def test_missing_paths(tmp_path: Path):
             read("text", path)
 
 
-def test_an_unreadable_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_unreadable_files_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "x.txt").write_text("x")
 
     def refuse(self: Path) -> bytes:

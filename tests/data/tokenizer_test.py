@@ -29,14 +29,14 @@ def test_special_ids_size_and_round_trip():
     assert spm.decode(spm.encode("The array\nis  chunked.")) == "The array is chunked."
 
 
-def test_texts_longer_than_a_sentence_are_used():
+def test_long_texts_are_used_completely():
     long = " ".join(TEXTS)
     assert len(long) > 65_536
     spm = load_tokenizer(train_tokenizer([long], 500))
     assert len(spm.encode(long)) < len(long) / 2
 
 
-def test_too_large_a_vocabulary_names_the_largest():
+def test_error_names_the_largest_vocabulary():
     with pytest.raises(UserError, match=r"tokenizer.vocab_size=99999: .* at most \d+") as caught:
         train_tokenizer(TEXTS, 99_999)
     match = re.search(r"use at most (\d+)", str(caught.value))
@@ -47,12 +47,12 @@ def test_too_large_a_vocabulary_names_the_largest():
         train_tokenizer(TEXTS, largest + 1)
 
 
-def test_too_small_a_vocabulary_names_the_smallest():
+def test_error_names_the_smallest_vocabulary():
     with pytest.raises(UserError, match=r"tokenizer.vocab_size=9: .* at least (\d+)"):
         train_tokenizer(TEXTS, 9)
 
 
-def test_given_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+def test_given_files_are_checked(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
     path = tmp_path / "t.model"
     with pytest.raises(UserError, match=r"tokenizer.path='.*t.model': cannot be read"):
         load_tokenizer(path)

@@ -11,12 +11,12 @@ CORPUS = [(f"text number {i} of many " + "and more " * (i % 6), str(i)) for i in
 TEXTS = [text for text, _ in CORPUS]
 
 
-def test_all_documents():
+def test_vocabulary_of_all_documents():
     assert tokenizer.train_on_corpus(CORPUS, 35, 0, 0, 0, no_progress) == train_tokenizer(TEXTS, 35)
 
 
 @pytest.mark.parametrize("read", [4096, 7])
-def test_documents_drawn_by_seed(monkeypatch: pytest.MonkeyPatch, read: int):
+def test_vocabulary_of_documents_drawn_by_seed(monkeypatch: pytest.MonkeyPatch, read: int):
     monkeypatch.setattr(tokenizer, "_READ_DOCUMENTS", read)
     seen: list[tuple[str, int, int]] = []
     made = tokenizer.train_on_corpus(CORPUS, 35, 80, 5, 0, lambda *n: seen.append(n))
@@ -26,7 +26,7 @@ def test_documents_drawn_by_seed(monkeypatch: pytest.MonkeyPatch, read: int):
     assert tokenizer.train_on_corpus(CORPUS, 35, 80, 6, 0, no_progress) != made
 
 
-def test_short_documents_are_replaced_by_the_next_of_the_draw():
+def test_short_documents_are_replaced_by_the_next():
     order = seeds.draw(5, "tokenizer/documents", 300, 300)
     long = [i for i in order if len(TEXTS[i]) >= 40][:80]
     used: list[str] = []
@@ -35,7 +35,7 @@ def test_short_documents_are_replaced_by_the_next_of_the_draw():
     assert order.tolist().index(long[-1]) > 80
 
 
-def test_too_few_documents():
+def test_too_few_documents_are_reported():
     long = sum(len(text) >= 40 for text in TEXTS)
     for documents, message in (
         (
@@ -54,7 +54,7 @@ def test_too_few_documents():
 @pytest.mark.parametrize(
     "error", [UserError("shard 3 is broken"), KeyboardInterrupt(), SystemExit(143)]
 )
-def test_what_stops_the_reading_is_passed_on(error: BaseException):
+def test_reading_errors_are_raised(error: BaseException):
     class Broken:
         def __len__(self) -> int:
             return 300
@@ -69,6 +69,6 @@ def test_what_stops_the_reading_is_passed_on(error: BaseException):
     assert caught.value is error
 
 
-def test_a_vocabulary_that_is_too_large():
+def test_too_large_vocabulary_is_reported():
     with pytest.raises(UserError, match=r"tokenizer.vocab_size=9999: the corpus supports at most"):
         tokenizer.train_on_corpus(CORPUS, 9999, 100, 0, 0, no_progress)
