@@ -1,25 +1,24 @@
-"""Memory of a train step as the compiler plans it, for a device that need not be there.
+"""Reports the memory that the compiler plans for a training step, for a device that need not be present.
 
     python benchmarks/memory.py [--platform=cuda|tpu|cpu] [--sizes=302M,1018M] [--attention=cudnn,xla] ...
 
-Lowers the step that training uses (`lm_mia.train.step`), from shapes alone, for one NVIDIA H100 of 80 GB
-(cuda), one chip of a TPU v5p (tpu) or this CPU, compiles it, and prints in Markdown what the
-compiler will allocate. cuda needs `jax[cuda13]` (the extra cuda) and tpu `jax[tpu]` (the extra tpu);
-no driver, no device. A compilation takes 10 to 60 s and 1 to 3 GB of memory here.
+Lowers the step that training uses (`lm_mia.train.step`) from shapes alone, for one NVIDIA H100 of 80 GB (cuda), one
+chip of a TPU v5p (tpu) or this CPU, compiles it, and prints a Markdown table of the memory that the compiler will
+allocate. cuda needs `jax[cuda13]` (the extra cuda) and tpu needs `jax[tpu]` (the extra tpu), but neither a driver nor a
+device. A compilation takes 10 to 60 s and 1 to 3 GB of memory.
 
-- arguments: parameters, two moments and the batch. outputs: what is not written over them.
-- cuDNN asks for workspace when it runs. Without a device the compiler does not count it, so it is
-  added: 4 R H L (K + 1) bytes, which is what cuDNN 9.23 plans for the backward pass on an H100, R
-  being the rows of a micro-batch, H the heads and K their width.
-- fits: in 80 GB. JAX takes 75 % of a GPU's memory unless told otherwise: "yes" is within that, and
-  ".95" says that XLA_PYTHON_CLIENT_MEM_FRACTION=.95 makes it fit.
-- XLA itself computes values again where its plan passes about 76 % of a GPU's memory, there as
-  here: a total of about 60 GiB may be what is left of more, at a cost in speed.
-- auto: what `compute.*` comes to on that device if nothing is asked for.
+- arguments: parameters, two moments and the batch. outputs: those that do not reuse the memory of arguments.
+- workspace: cuDNN allocates it at run time, and the compiler does not count it without a device. It is computed as
+  4 R H L (K + 1) bytes, which cuDNN 9.23 plans for the backward pass on an H100; R is the number of packed sequences
+  per micro-batch, H the number of heads and K their width.
+- fits 80 GB: JAX takes 75 % of a GPU's memory by default; "yes" means within that, and ".95" means that it fits with
+  XLA_PYTHON_CLIENT_MEM_FRACTION=.95.
+- XLA rematerializes values by itself where its plan exceeds about 76 % of a GPU's memory, with or without a device. A
+  total of about 60 GiB may therefore be the reduced value of a larger one, at a cost in speed.
+- auto: the setting that `compute.*` chooses on that device by default.
 
-Without a device no kernel is tuned: workspaces of matrix products may come out a few tens of MB
-different on one. CPUs compute bfloat16 in float32: their numbers are larger, and say how settings
-compare rather than what fits.
+Without a device, kernels are not tuned: workspaces of matrix products may differ by a few tens of MB on a real one.
+CPUs compute bfloat16 in float32, so their numbers are larger; they show how settings compare rather than what fits.
 """
 
 import argparse
@@ -44,17 +43,17 @@ from lm_mia.train.step import make_step
 
 Platform = Literal["cuda", "tpu", "cpu"]
 
-DEVICE_BYTES = 84_942_979_072  # of an H100 with 80 GB, as its driver tells
-_DEFAULT_SHARE, _LARGE_SHARE = 0.75, 0.95  # of a GPU's memory that JAX takes
-_WAYS: dict[Platform, tuple[AttentionKind, ...]] = {
+DEVICE_BYTES = 84_942_979_072  # of an H100 with 80 GB, as its driver reports it
+_DEFAULT_SHARE, _LARGE_SHARE = 0.75, 0.95  # fractions of a GPU's memory that JAX takes
+_ATTENTION_KINDS: dict[Platform, tuple[AttentionKind, ...]] = {
     "cuda": ("cudnn", "xla"),
     "tpu": ("pallas", "xla"),
     "cpu": ("xla",),
 }
-_TPU = "v5p:2x2x1"  # the smallest that libtpu knows by that name; one chip of it is used
-_RECIPE = config.Optimizer()
+_TPU = "v5p:2x2x1"  # the smallest v5p topology that libtpu supports; one of its chips is used
+_OPTIMIZER = config.Optimizer()
 
-# What XLA wants to know of a GPU: its GpuTargetConfigProto, with an H100's public numbers.
+# XLA's description of a GPU (GpuTargetConfigProto), with the public numbers of an H100.
 _H100 = f"""
 platform_name: "CUDA"
 device_description_str: "NVIDIA H100 80GB HBM3"
@@ -84,158 +83,185 @@ gpu_device_info {{
 """
 
 
-class Plan(NamedTuple):
-    """What the compiler will allocate, in bytes; the workspace of cuDNN beside it."""
+class MemoryPlan(NamedTuple):
+    """Memory that the compiler plans, and the workspace of cuDNN, in bytes."""
 
     arguments: int
     outputs: int
     temporaries: int
     workspace: int
     seconds: float
-    """Of lowering and compiling."""
+    """Duration of lowering and compiling."""
 
     @property
     def total(self) -> int:
-        """All at once."""
+        """Total bytes."""
         return self.arguments + self.outputs + self.temporaries + self.workspace
 
 
-def mesh(platform: Platform) -> Mesh:
-    """One device to compile for.
+def device_mesh(platform: Platform) -> Mesh:
+    """Returns a mesh of one device to compile for.
 
     Raises:
-      SystemExit: if JAX has no compiler for it here.
+      SystemExit: if JAX has no compiler for the platform here.
     """
     if platform == "cpu":
         return sharding.make_mesh(jax.local_devices(backend="cpu")[:1])
     try:
         if platform == "tpu":
-            found = topologies.get_topology_desc(_TPU, platform="tpu")
+            topology = topologies.get_topology_desc(_TPU, platform="tpu")
         else:
-            found = topologies.get_topology_desc(
+            topology = topologies.get_topology_desc(
                 platform="cuda", target_config=_H100, topology="1x1x1"
             )
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise SystemExit(
             f"--platform={platform}: JAX has no compiler for it here ({str(error).splitlines()[0]}); "
-            f"install the extra {platform}, or say --platform=cpu"
+            f"install the extra {platform}, or use --platform=cpu"
         ) from error
-    return sharding.make_mesh(found.devices[:1])
+    return sharding.make_mesh(topology.devices[:1])
 
 
-def plan(
-    shape: transformer.ModelConfig, choice: execution.ExecutionPlan, batch_size: int, mesh: Mesh
-) -> Plan:
+def plan_memory(
+    model_config: transformer.ModelConfig,
+    execution_plan: execution.ExecutionPlan,
+    batch_size: int,
+    mesh: Mesh,
+) -> MemoryPlan:
     """Compiles the train step of a model for the mesh's device.
 
     Raises:
-      jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED, if the compiler itself says that it does not fit.
+      jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED, if the compiler itself reports that it does not fit.
     """
-    rows = batching.max_micro_batches(batch_size, choice.micro_batch_size, mesh.size)
-    size = (rows, choice.micro_batch_size * mesh.size, shape.length_tokens)
+    micro_batches = batching.max_micro_batches(
+        batch_size, execution_plan.micro_batch_size, mesh.size
+    )
+    size = (micro_batches, execution_plan.micro_batch_size * mesh.size, model_config.length_tokens)
 
     def leaf(size: Sequence[int], dtype: Any, *axes: str | None) -> jax.ShapeDtypeStruct:
-        place = NamedSharding(mesh, PartitionSpec(*axes))
-        return jax.ShapeDtypeStruct(tuple(size), dtype, sharding=place)
+        named_sharding = NamedSharding(mesh, PartitionSpec(*axes))
+        return jax.ShapeDtypeStruct(tuple(size), dtype, sharding=named_sharding)
 
-    model = transformer.TransformerLM(choice.model_config)
-    state = checkpoint.abstract_state(model, optimizer(_RECIPE), mesh)
+    model = transformer.TransformerLM(execution_plan.model_config)
+    state = checkpoint.abstract_state(model, optimizer(_OPTIMIZER), mesh)
     batch = batching.PackedBatch(*(leaf(size, jnp.int32, None, sharding.AXIS) for _ in range(3)))
     numbers = (leaf((), jnp.int32), leaf((), jnp.int32), leaf((), jnp.float32))
     start = time.perf_counter()
-    step: Any = make_step(model, _RECIPE, choice.chunk_tokens, mesh)
-    found = step.lower(state, batch, *numbers).compile().memory_analysis()
-    return Plan(
-        arguments=found.argument_size_in_bytes,
-        outputs=found.output_size_in_bytes - found.alias_size_in_bytes,
-        temporaries=found.temp_size_in_bytes,
-        workspace=workspace(shape, choice),
+    step: Any = make_step(model, _OPTIMIZER, execution_plan.chunk_tokens, mesh)
+    planned = step.lower(state, batch, *numbers).compile().memory_analysis()
+    return MemoryPlan(
+        arguments=planned.argument_size_in_bytes,
+        outputs=planned.output_size_in_bytes - planned.alias_size_in_bytes,
+        temporaries=planned.temp_size_in_bytes,
+        workspace=workspace(model_config, execution_plan),
         seconds=time.perf_counter() - start,
     )
 
 
-def workspace(shape: transformer.ModelConfig, choice: execution.ExecutionPlan) -> int:
-    """Bytes that cuDNN's attention asks for beside what the compiler plans."""
-    if choice.model_config.attention != "cudnn":
+def workspace(
+    model_config: transformer.ModelConfig, execution_plan: execution.ExecutionPlan
+) -> int:
+    """Returns the bytes that cuDNN's attention allocates in addition to what the compiler plans."""
+    if execution_plan.model_config.attention != "cudnn":
         return 0
-    of_token = shape.heads * (shape.width // shape.heads + 1)  # gradients of queries, and a sum
-    return 4 * choice.micro_batch_size * shape.length_tokens * of_token
+    values_per_token = model_config.heads * (
+        model_config.width // model_config.heads + 1
+    )  # gradients of queries, and a sum
+    return 4 * execution_plan.micro_batch_size * model_config.length_tokens * values_per_token
 
 
 def fits(total_bytes: int, platform: Platform) -> str:
-    """Whether that much is to be had on 80 GB."""
-    if platform != "cuda":  # these take all of their memory
+    """Returns whether a total fits into 80 GB: "yes", "no" or ".95"; see the module docstring."""
+    if platform != "cuda":  # TPUs and CPUs can use all of their memory
         return "yes" if total_bytes <= DEVICE_BYTES else "no"
     if total_bytes <= _DEFAULT_SHARE * DEVICE_BYTES:
         return "yes"
     return f"{_LARGE_SHARE:.2f}"[1:] if total_bytes <= _LARGE_SHARE * DEVICE_BYTES else "no"
 
 
-def choices(
-    c: argparse.Namespace, shape: transformer.ModelConfig
+def execution_plans(
+    c: argparse.Namespace, model_config: transformer.ModelConfig
 ) -> Iterator[tuple[execution.ExecutionPlan, bool]]:
-    """The settings asked for, and whether "auto" would take them."""
+    """Yields the requested settings, and whether "auto" would choose them."""
     kind = "gpu" if c.platform == "cuda" else c.platform
     memory = None if kind == "cpu" else int(_DEFAULT_SHARE * DEVICE_BYTES)
-    auto = execution.plan_execution(config.Compute(), shape, c.batch_size, kind, memory)
-    for attention, layers, remat, rows in itertools.product(
+    auto = execution.plan_execution(config.Compute(), model_config, c.batch_size, kind, memory)
+    for attention, layers, remat, micro_batch_size in itertools.product(
         c.attention, c.layers, c.remat, c.micro_batch_size
     ):
-        asked = config.Compute(
-            attention=attention, layers=layers, remat=remat, micro_batch_size=rows
+        compute = config.Compute(
+            attention=attention, layers=layers, remat=remat, micro_batch_size=micro_batch_size
         )
-        choice = execution.plan_execution(asked, shape, c.batch_size, kind, memory)
-        same = choice == dataclasses.replace(auto, attention_reason=choice.attention_reason)
-        yield choice, same
+        plan = execution.plan_execution(compute, model_config, c.batch_size, kind, memory)
+        is_auto = plan == dataclasses.replace(auto, attention_reason=plan.attention_reason)
+        yield plan, is_auto
 
 
-def row(
-    size: str, choice: execution.ExecutionPlan, auto: bool, c: argparse.Namespace, on: Mesh
+def table_row(
+    size: str,
+    execution_plan: execution.ExecutionPlan,
+    is_auto: bool,
+    c: argparse.Namespace,
+    mesh: Mesh,
 ) -> str:
-    """A line of the table."""
+    """Returns a row of the table."""
     cells = [
         size,
-        choice.model_config.attention,
-        "scanned" if choice.model_config.scan_layers else "unrolled",
+        execution_plan.model_config.attention,
+        "scanned" if execution_plan.model_config.scan_layers else "unrolled",
     ]
-    cells += [choice.model_config.remat, str(choice.micro_batch_size)]
+    cells += [execution_plan.model_config.remat, str(execution_plan.micro_batch_size)]
     try:
-        found = plan(shape_of(size), choice, c.batch_size, on)
+        planned = plan_memory(sized_model_config(size), execution_plan, c.batch_size, mesh)
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         cells += [*["-"] * 5, "no: the compiler refuses", "-"]
     else:
-        parts = (found.arguments, found.outputs, found.temporaries, found.workspace, found.total)
+        parts = (
+            planned.arguments,
+            planned.outputs,
+            planned.temporaries,
+            planned.workspace,
+            planned.total,
+        )
         cells += [f"{part / 2**30:.2f}" for part in parts]
-        cells += [fits(found.total, c.platform), f"{found.seconds:.0f}"]
-    return f"| {' | '.join([*cells, 'auto' if auto else ''])} |"
+        cells += [fits(planned.total, c.platform), f"{planned.seconds:.0f}"]
+    return f"| {' | '.join([*cells, 'auto' if is_auto else ''])} |"
 
 
-def shape_of(size: str) -> transformer.ModelConfig:
-    """The model of that size in bfloat16, with the paper's vocabulary and lengths."""
-    of: Any = size
-    sized = config.resolve(config.Config(model=config.Model(size=of)))
-    m, pieces, tokens = sized.model, sized.tokenizer.vocab_size, sized.population.length_tokens
-    return transformer.ModelConfig(m.layers, m.width, m.heads, pieces, tokens, "bfloat16")
+def sized_model_config(size: str) -> transformer.ModelConfig:
+    """Returns the config of a named size in bfloat16, with the paper's vocabulary and length."""
+    size_name: Any = size
+    sized = config.resolve(config.Config(model=config.Model(size=size_name)))
+    m, vocab_size, length_tokens = (
+        sized.model,
+        sized.tokenizer.vocab_size,
+        sized.population.length_tokens,
+    )
+    return transformer.ModelConfig(
+        m.layers, m.width, m.heads, vocab_size, length_tokens, "bfloat16"
+    )
 
 
 def main() -> None:
     """Prints the table."""
     c = _arguments()
-    os.environ["TPU_SKIP_MDS_QUERY"] = "1"  # libtpu would ask a cloud machine's server what it is
-    jax.config.update("jax_platforms", "cpu")  # a device that is there must not be started
-    on = mesh(c.platform)
-    kind = on.devices.flat[0].device_kind
+    os.environ["TPU_SKIP_MDS_QUERY"] = (
+        "1"  # keeps libtpu from querying the metadata server of a cloud machine
+    )
+    jax.config.update("jax_platforms", "cpu")  # a present device must not be initialized
+    mesh = device_mesh(c.platform)
+    kind = mesh.devices.flat[0].device_kind
     print(
         f"Batch {c.batch_size} x 1,024, V = 32,000, bfloat16, {kind}, JAX {jax.__version__}; GiB\n"
     )
-    header = ("size", "attention", "layers", "remat", "rows", "arguments", "outputs")
+    header = ("size", "attention", "layers", "remat", "micro-batch size", "arguments", "outputs")
     header += ("temporaries", "workspace", "total", "fits 80 GB", "compile s", "")
     print(f"| {' | '.join(header)} |\n|{'---|' * len(header)}", flush=True)
     for size in c.sizes:
-        for choice, auto in choices(c, shape_of(size)):
-            print(row(size, choice, auto, c, on), flush=True)
+        for plan, is_auto in execution_plans(c, sized_model_config(size)):
+            print(table_row(size, plan, is_auto, c, mesh), flush=True)
             jax.clear_caches()
 
 
@@ -246,25 +272,27 @@ def _arguments() -> argparse.Namespace:
     add = parser.add_argument
     add("--platform", choices=get_args(Platform), default="cuda")
     add("--sizes", type=_names, default=("302M", "1018M"), help=", ".join(config.MODEL_SIZES))
-    add("--attention", type=_names, help="by default all of the platform")
+    add("--attention", type=_names, help="default: all of the platform")
     add("--layers", type=_names, default=("unrolled", "scanned"))
     add("--remat", type=_names, default=("none", "dots", "full"))
     add(
         "--micro-batch-size",
         type=_numbers,
         default=(8, 16, 32),
-        help="rows that a device takes at once",
+        help="packed sequences per device and micro-batch",
     )
     add("--batch-size", type=int, default=128)
     c = parser.parse_args()
-    c.attention = c.attention or _WAYS[c.platform]
-    known = {"sizes": tuple(config.MODEL_SIZES), "attention": _WAYS[c.platform]}
+    c.attention = c.attention or _ATTENTION_KINDS[c.platform]
+    known = {"sizes": tuple(config.MODEL_SIZES), "attention": _ATTENTION_KINDS[c.platform]}
     known |= {"layers": ("unrolled", "scanned"), "remat": ("none", "dots", "full")}
     for name, words in known.items():
         if unknown := set(getattr(c, name)) - set(words):
-            parser.error(f"--{name}: no {', '.join(sorted(unknown))}; one of {', '.join(words)}")
+            parser.error(
+                f"--{name}: unknown: {', '.join(sorted(unknown))}; one of {', '.join(words)}"
+            )
     if c.batch_size < 1 or min(c.micro_batch_size) < 1 or max(c.micro_batch_size) > c.batch_size:
-        parser.error("--micro-batch-size: from 1 to --batch-size")
+        parser.error("--micro-batch-size: must be from 1 to --batch-size")
     return c
 
 

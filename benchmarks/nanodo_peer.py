@@ -1,12 +1,12 @@
-"""NanoDO (github.com/google-deepmind/nanodo): its own train step, train loop and loss, from a checkout.
+"""Runs NanoDO (github.com/google-deepmind/nanodo) from a checkout: its train step, training loop and loss.
 
-Nothing of it is copied or changed on disk. It needs clu, flax, grain, ml-collections, tensorboard,
-tensorflow and tensorflow-datasets beside what lm-mia needs. Its train step is used as it is, with its
-metrics (means and mean squares of all weights, gradients and updates), but for those of every weight
-matrix, which a setting of its own turns off. Its train loop cannot train references as it is:
-`train_reference` and `_stand_ins` say what is used otherwise, always in its favour.
+Nothing of it is copied, or changed on disk. It needs clu, flax, grain, ml-collections, tensorboard, tensorflow and
+tensorflow-datasets besides the dependencies of lm-mia. Its train step is used unchanged, with its metrics (means and
+mean squares of all weights, gradients and updates) except those of every single weight matrix, which one of its own
+settings turns off. Its training loop cannot train references unchanged: `train_reference` and `_patch` describe what is
+replaced, always in NanoDO's favor.
 
-B: samples of a batch, L: tokens of a row, T: steps, N2: samples of the population.
+B: samples of a batch, L: tokens per sequence, R: sequences, T: training steps, N2: samples of the population.
 """
 
 import argparse
@@ -28,59 +28,66 @@ if TYPE_CHECKING:
 
 Settings = dict[str, Any]
 
-SCORED = 128  # samples a call
+SCORED = 128  # samples per call
 
 
 def check(path: Path) -> None:
-    """SystemExit where the path is no checkout of it."""
+    """Raises SystemExit if the path is not a checkout of NanoDO."""
     if not (path / "nanodo" / "train.py").is_file():
-        sys.exit(f"--nanodo={path}: no nanodo/train.py there; give a checkout of NanoDO")
+        sys.exit(
+            f"--nanodo={path}: nanodo/train.py does not exist; give the path of a checkout of NanoDO"
+        )
 
 
 def load(path: Path) -> SimpleNamespace:
-    """Its modules by name (train, data, ...)."""
+    """Imports NanoDO's modules and returns them by name (train, data, ...)."""
     check(path)
-    # it donates its int32 input, which no output can take the place of
+    # It donates its int32 input, which no output can reuse.
     warnings.filterwarnings("ignore", "Some donated buffers were not usable")
     if str(path) not in sys.path:
         sys.path.insert(0, str(path))
     names = ("data", "evaluate", "model_factory", "train", "configs.default")
     found = {name.split(".")[0]: importlib.import_module(f"nanodo.{name}") for name in names}
     if Path(found["train"].__file__ or "").resolve().parent.parent != path.resolve():
-        sys.exit(f"--nanodo={path}: another nanodo is installed and loaded first; uninstall it")
+        sys.exit(
+            f"--nanodo={path}: another nanodo package is installed and imported first; uninstall it"
+        )
     return SimpleNamespace(**found)
 
 
 def settings(
-    shape: "transformer.ModelConfig", recipe: "config.Optimizer", batch_size: int, steps: int
+    model: "transformer.ModelConfig",
+    optimizer_config: "config.Optimizer",
+    batch_size: int,
+    steps: int,
 ) -> Settings:
-    """What NanoDO is told, to train our model by our recipe; plain values, ready for JSON."""
+    """Returns NanoDO's settings for our model and optimizer, as plain values that JSON can hold."""
     return {
-        "vocab_size": shape.vocab_size,
+        "vocab_size": model.vocab_size,
         "batch_size": batch_size,
         "model": {
-            "D": shape.width,
-            "H": shape.heads,
-            "L": shape.length_tokens,
-            "N": shape.layers,
-            "F": 4 * shape.width,
-            "dtype": shape.dtype,
+            "D": model.width,
+            "H": model.heads,
+            "L": model.length_tokens,
+            "N": model.layers,
+            "F": 4 * model.width,
+            "dtype": model.dtype,
         },
         "opt": {
             "num_train_steps": steps,
-            "peak_learning_rate": recipe.peak_learning_rate,
-            "init_learning_rate": recipe.init_learning_rate,
-            "final_learning_rate": recipe.final_learning_rate,
-            "warmup_steps": recipe.warmup_steps,
-            "decay_type": recipe.schedule,  # of the same names
-            "weight_decay": recipe.weight_decay,
-            "clip_by_global_norm": recipe.clip_norm or None,
+            "peak_learning_rate": optimizer_config.peak_learning_rate,
+            "init_learning_rate": optimizer_config.init_learning_rate,
+            "final_learning_rate": optimizer_config.final_learning_rate,
+            "warmup_steps": optimizer_config.warmup_steps,
+            "decay_type": optimizer_config.schedule,  # the names are the same
+            "weight_decay": optimizer_config.weight_decay,
+            "clip_by_global_norm": optimizer_config.clip_norm or None,
         },
     }
 
 
-def config_of(nanodo: SimpleNamespace, given: Settings) -> Any:
-    """Its default config with our settings."""
+def nanodo_config(nanodo: SimpleNamespace, given: Settings) -> Any:
+    """Returns NanoDO's default config with the given settings."""
     c = nanodo.configs.get_config()
     c.batch_size, c.log_internal_metrics = given["batch_size"], False
     c.model.update(given["model"])
@@ -90,10 +97,10 @@ def config_of(nanodo: SimpleNamespace, given: Settings) -> Any:
 
 
 def trainer(nanodo: SimpleNamespace, given: Settings) -> Any:
-    """Its Trainer with fresh parameters, on the first device, made as its loop makes it."""
+    """Returns NanoDO's Trainer with new parameters, on the first device, created as its training loop does."""
     import jax
 
-    c, mesh = config_of(nanodo, given), jax.sharding.Mesh(jax.local_devices()[:1], ("data",))
+    c, mesh = nanodo_config(nanodo, given), jax.sharding.Mesh(jax.local_devices()[:1], ("data",))
     module, get_loss_fn = nanodo.model_factory.get_model_and_loss(c, given["vocab_size"])
     rng = jax.random.PRNGKey(c.seed)
     shardings, state = nanodo.train._init_train_state(c, module, rng=rng, mesh=mesh)
@@ -101,7 +108,7 @@ def trainer(nanodo: SimpleNamespace, given: Settings) -> Any:
 
 
 def lowered(nanodo: SimpleNamespace, given: Settings) -> Any:
-    """Its step as XLA gets it, made without any array."""
+    """Returns NanoDO's lowered train step, created without allocating arrays."""
     import jax
 
     made: list[Any] = []
@@ -115,8 +122,8 @@ def lowered(nanodo: SimpleNamespace, given: Settings) -> Any:
     return made[0].step_fn.lower(abstract, jax.ShapeDtypeStruct(shape, np.int32))
 
 
-def theirs(params: "transformer.Params") -> Settings:
-    """Our parameters as NanoDO names and lays them out."""
+def to_nanodo_params(params: "transformer.Params") -> Settings:
+    """Converts our parameters to NanoDO's names and shapes."""
     import jax
 
     found: Settings = {
@@ -144,20 +151,21 @@ def theirs(params: "transformer.Params") -> Settings:
     return found
 
 
-def use(trainer: Any, params: "transformer.Params") -> None:
-    """Gives its Trainer our parameters."""
+def set_params(trainer: Any, params: "transformer.Params") -> None:
+    """Replaces the parameters of NanoDO's Trainer by ours."""
     meta = importlib.import_module("flax.core.meta")
-    boxed = meta.replace_boxed(trainer.state.params, theirs(params))
+    boxed = meta.replace_boxed(trainer.state.params, to_nanodo_params(params))
     trainer.state = trainer.state.replace(params=boxed)
 
 
 def sample_losses(nanodo: SimpleNamespace, given: Settings) -> Any:
-    """Compiled: (params, x_BxL) -> loss_B, nats a token, by its model and by its evaluator's inputs and loss.
+    """Returns the compiled function (params, x_BxL) -> loss_B, in nats per token.
 
-    Not by its Evaluator, for what `_stand_ins` says of it. Parameters are of `theirs`, and are not donated, as there,
-    so that they can score the next batch. B is free; padding is 0.
+    It uses NanoDO's model, and the inputs and the loss of its evaluator, but not its Evaluator (`_patch` explains why).
+    The parameters come from `theirs`. They are not donated, so that they can score the next batch. B is arbitrary;
+    padding is 0.
     """
-    c = config_of(nanodo, given)
+    c = nanodo_config(nanodo, given)
     return _sample_losses(
         nanodo, nanodo.model_factory.get_model_and_loss(c, given["vocab_size"])[0]
     )
@@ -179,7 +187,8 @@ def _sample_losses(nanodo: SimpleNamespace, module: Any) -> Any:
 def concatenated(
     nanodo: SimpleNamespace, samples: Sequence[np.ndarray], length_tokens: int
 ) -> np.ndarray:
-    """Rows of its own packing (NOAM): samples one after another, cut wherever a row is full; int32, R x L."""
+    """Returns x_RxL, int32, packed by NanoDO's own NOAM packing, which concatenates samples and cuts them every L
+    tokens."""
     grain = importlib.import_module("grain.python")
     records = (
         grain.Record(grain.RecordMetadata(index=i, record_key=i), ids.tolist())
@@ -192,16 +201,20 @@ def concatenated(
 def train_reference(
     nanodo: SimpleNamespace, given: Settings, folder: Path, out: Path, as_it_comes: bool
 ) -> None:
-    """Trains by its real loop on given batches, scores the population; the losses go to a file.
+    """Trains with NanoDO's training loop on given batches, scores the population and writes the losses to a file.
 
-    The folder has batches.npy (T x B x L), population.npy (N2 x L) and tokenizer.model. In NanoDO's favour: batches
-    come from memory, where it would tokenise on the fly; nothing is saved or evaluated on the way. It makes one step
-    more than it is told, which ends here as the batches have run out.
+    In NanoDO's favor, batches come from memory, where it would tokenize on the fly, and nothing is saved or evaluated
+    during training. Its loop makes one step more than configured, which ends here because no batches are left.
 
-    As it comes, it writes metrics after every step (the default of its configs), and traces steps 10 to 15 (which no
-    setting turns off); else it writes them every T / 20 steps, and traces nothing.
+    Args:
+      nanodo: result of `load`.
+      given: result of `settings`.
+      folder: holds batches.npy (T x B x L), population.npy (N2 x L) and tokenizer.model.
+      out: the .npy file for the losses.
+      as_it_comes: whether to write metrics after every step (the default of its configs) and to trace steps 10 to 15
+        (which no setting turns off). Otherwise, metrics are written every T / 20 steps and nothing is traced.
     """
-    c = config_of(nanodo, given)
+    c = nanodo_config(nanodo, given)
     c.vocab_path, c.workdir = str(folder / "tokenizer.model"), str(out.with_suffix(""))
     c.train_epochs, c.checkpoint = 1, False
     steps = given["opt"]["num_train_steps"]
@@ -209,16 +222,16 @@ def train_reference(
     if not as_it_comes:
         c.write_train_metrics_every_steps = max(steps // 20, 1)
         nanodo.train.periodic_actions.Profile = lambda **_: lambda step: None
-    _stand_ins(nanodo, folder, out)
+    _patch(nanodo, folder, out)
     nanodo.train.train_and_evaluate(c)
 
 
-def _stand_ins(nanodo: SimpleNamespace, folder: Path, out: Path) -> None:
-    """Replaces, in this process, what its loop calls and cannot be told otherwise.
+def _patch(nanodo: SimpleNamespace, folder: Path, out: Path) -> None:
+    """Replaces functions that NanoDO's training loop calls and that no setting changes, in this process only.
 
-    - Input: the loop always concatenates samples; a trainer of references needs one sample a row.
-    - Evaluator: it fails (a float mask where clu wants booleans), keeps no loss of single samples and is also run at
-      step 0; here the same forward pass and loss score the whole population once, at the end.
+    - Input: the loop always concatenates samples, but training of references needs one sample per sequence.
+    - Evaluator: it fails (clu requires a boolean mask and gets floats), does not keep the losses of single samples, and
+      also runs at step 0. Here the same forward pass and loss score the whole population once, at the end.
     """
 
     def batches(*, split: str, **_: object) -> Iterator[np.ndarray]:
@@ -243,7 +256,7 @@ def _stand_ins(nanodo: SimpleNamespace, folder: Path, out: Path) -> None:
 
 
 def main() -> None:
-    """One reference from start to end, in a process of its own; prints the seconds of its imports."""
+    """Trains and scores one reference in a process of its own, and prints the seconds that its imports took."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     for name in ("nanodo", "folder", "out"):
         parser.add_argument(f"--{name}", type=Path, required=True)

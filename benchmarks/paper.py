@@ -1,4 +1,4 @@
-"""Tables 1-6 of StrongMIA from a score store, as the attack stage makes them."""
+"""Workloads that compute Tables 1-6 of StrongMIA from a score store, as the attacks stage does."""
 
 import os
 import time
@@ -19,17 +19,17 @@ from lm_mia.store.store import Store
 def write_store(
     clock: Clock, folder: Path, *, samples: int, references: int, targets: int
 ) -> Results:
-    """Leaves a store in the folder; timed, as writing is ours too."""
+    """Writes a store to the folder. Timed, since writing is part of our code."""
     with clock:
         synthetic.write_store(folder, samples, references, targets)
     return {}
 
 
 def tables(clock: Clock, folder: Path, *, references: int, targets: int) -> Results:
-    """Online LiRA of all targets at 11 FPRs, and every table of decisions with samples.parquet.
+    """Computes online LiRA of all targets at 11 FPRs, and writes every table of decisions and samples.parquet.
 
-    Seconds of the steps come back too: scores (reading, fitting, scoring), rates (sorting,
-    thresholds, AUC) and decisions (votes, flips, tables).
+    The results hold the seconds of each step: scores (reading, fitting, scoring), rates (sorting, thresholds, AUC) and
+    decisions (votes, flip rates, tables).
     """
     c = config.Attack(references=references, replicas=targets)
     seconds = {}
@@ -54,7 +54,7 @@ def tables(clock: Clock, folder: Path, *, references: int, targets: int) -> Resu
 
 
 def probabilities(clock: Clock, folder: Path, *, references: int) -> Results:
-    """Every reference attacked with all the others, and its posteriors by sample (Figure 21)."""
+    """Attacks every reference with all the others, and writes the posteriors of each sample (Figure 21)."""
     c, path = config.Attack(references=references), folder / "probabilities.parquet"
     with clock, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         resampling.write_true_positive_probability(_source(folder, references, 1), c, path, pool)

@@ -1,12 +1,11 @@
-"""The same work done by PrivacyGuard and by ml_privacy_meter: their own code, from checkouts.
+"""Workloads that run the code of PrivacyGuard and ml_privacy_meter, imported from checkouts.
 
-Nothing of theirs is copied or changed: it is imported from the path given. They need torch (CPU
-will do), pandas below 3, scikit-learn, tqdm and matplotlib. Where they leave a choice, the fastest
-one is made: float32 arrays, no aggregation by user, no tuning of `a`, one process a core for the
-bootstrap. Putting our arrays into their data frames is not timed, what their code does with them
-is. Ours runs on one thread in all of these.
+None of their code is copied or changed. They need torch (the CPU build is enough), pandas below 3, scikit-learn, tqdm
+and matplotlib. Where they offer a choice, the fastest option is taken: float32 arrays, no aggregation by user, no
+tuning of `a`, and one process per core for the bootstrap. Converting our arrays into their data frames is not timed;
+what their code does with the data frames is. Our counterparts use one thread in all of these workloads.
 
-N samples, M references, T targets, Z population samples; files as `synthetic.write` leaves them.
+N: samples, M: references, T: targets, Z: population samples. Files are read as `synthetic.write` writes them.
 """
 
 import importlib
@@ -23,17 +22,17 @@ from fresh import Clock, Results
 
 
 def lira_privacyguard(clock: Clock, folder: Path, *, path: Path) -> Results:
-    """Online LiRA of every target from the losses: their prepare_lira_data and LiraAttack.
+    """Computes online LiRA of every target from the losses, by PrivacyGuard's prepare_lira_data and LiraAttack.
 
-    Both are called anew for every target, as theirs is an interface for one. ddof is 0 and 1e-8 is
-    added to standard deviations, where ours has ddof = 1 and nothing added. They compute in the type
-    given: float32, which costs them digits (1e-4 of a score); in float64 they would agree to 1e-14.
+    Both are called once per target, since their interface takes one target. They use ddof 0 and add 1e-8 to standard
+    deviations; ours uses ddof 1 and adds nothing. They compute in the type of the input, which is float32 here and
+    costs them precision (1e-4 of a score); in float64 the results would agree to 1e-14.
     """
     attacks, frames = _privacyguard(path, "attacks.lira_attack"), _preparation(path)
     none = _privacyguard(path, "analysis.mia.aggregate_analysis_input").AggregationType.NONE
     signal_TxN, member_N = -synthetic.read(folder, "target_loss"), _member(folder)
     signal_MxNx1 = -synthetic.read(folder, "reference_loss")[:, :, None]
-    # All that they take from a data set is who was in it.
+    # Of a data set, they only use the membership.
     shadows = [(None, in_N) for in_N in synthetic.read(folder, "reference_member")]
     score_TxN = np.empty(signal_TxN.shape)
     for t, signal_N in enumerate(signal_TxN):
@@ -48,7 +47,7 @@ def lira_privacyguard(clock: Clock, folder: Path, *, path: Path) -> Results:
 
 
 def lira_scores_privacyguard(clock: Clock, folder: Path, *, path: Path) -> Results:
-    """LiraAttack alone, given the Gaussians (`gaussians.npy`: mean and sd, IN then OUT, 4 x N)."""
+    """Runs PrivacyGuard's LiraAttack alone on fitted Gaussians (gaussians.npy: mean and std, IN then OUT, 4 x N)."""
     attacks, pd = _privacyguard(path, "attacks.lira_attack"), importlib.import_module("pandas")
     none = _privacyguard(path, "analysis.mia.aggregate_analysis_input").AggregationType.NONE
     loss_TxN, member_N = synthetic.read(folder, "target_loss").astype(np.float64), _member(folder)
@@ -65,10 +64,10 @@ def lira_scores_privacyguard(clock: Clock, folder: Path, *, path: Path) -> Resul
 
 
 def rmia_privacyguard(clock: Clock, folder: Path, *, path: Path) -> Results:
-    """Online RMIA of every target, gamma = 1: their RmiaAttack with all references.
+    """Computes online RMIA of every target, gamma = 1, by PrivacyGuard's RmiaAttack with all references.
 
-    N x Z ratios are held at once, for members and then for non-members. They take p, not log p, and
-    call z beaten where the ratio is above 1, not 1 or more.
+    It holds N x Z ratios at once, first for members and then for non-members. It takes p instead of log p, and counts a
+    population sample if the ratio is above 1, where ours also counts a ratio of exactly 1.
     """
     attacks, pd = _privacyguard(path, "attacks.rmia_attack"), importlib.import_module("pandas")
     none = _privacyguard(path, "analysis.mia.aggregate_analysis_input").AggregationType.NONE
@@ -102,10 +101,11 @@ def rmia_privacyguard(clock: Clock, folder: Path, *, path: Path) -> Results:
 
 
 def rmia_privacy_meter(clock: Clock, folder: Path, *, path: Path, a: float) -> Results:
-    """Offline RMIA of every target, gamma = 1: their run_rmia with half of the references.
+    """Computes offline RMIA of every target, gamma = 1, by ml_privacy_meter's run_rmia with half of the references.
 
-    N x Z ratios are held at once. Zero marks what is not OUT, and the largest M/2 are averaged: of
-    x the OUT references, as the design is balanced; of z the larger half of all, which ours is not.
+    It holds N x Z ratios at once. It sets probabilities that are not OUT to zero and averages the largest M/2. For
+    samples these are the OUT references, since the design is balanced; for population samples they are the larger half
+    of all references, where ours uses all of them.
     """
     attack = _file(path / "modules/mia/attacks/rmia.py")
     arrays = _probabilities(folder)
@@ -124,10 +124,10 @@ def rmia_privacy_meter(clock: Clock, folder: Path, *, path: Path, a: float) -> R
 
 
 def rates_privacy_meter(clock: Clock, folder: Path, *, path: Path) -> Results:
-    """AUC and TPR at 1 %, 0.1 % and 0 % FPR of every target: their compute_attack_results.
+    """Computes AUC and TPR at 1 %, 0.1 % and 0 % FPR of every target, by ml_privacy_meter's compute_attack_results.
 
-    Their threshold may be any score, ours is a non-member's, so their TPR is the higher by the members
-    between two neighbouring non-members; at 0 % FPR ours is 0. The AUC is the same.
+    Their threshold may be any score and ours follows a non-member's score, so their TPR can be higher by the members
+    between two neighboring non-members; at 0 % FPR ours is 0. The AUC is the same.
     """
     sys.path.insert(0, str(path))
     audit = _file(path / "audit.py")
@@ -143,9 +143,9 @@ def rates_privacy_meter(clock: Clock, folder: Path, *, path: Path) -> Results:
 def bootstrap_privacyguard(
     clock: Clock, folder: Path, *, path: Path, replicates: int, targets: int
 ) -> Results:
-    """95 % bootstrap interval of the AUC of the first targets: their ParallelAnalysisNode.
+    """Computes the 95 % bootstrap interval of the AUC of the first targets, by PrivacyGuard's ParallelAnalysisNode.
 
-    With the AUC it redraws accuracy and epsilon at 100 rates, where ours has the TPR at given ones.
+    Besides the AUC, it resamples accuracy and epsilon at 100 rates, where ours resamples the TPR at the given FPRs.
     """
     node = _privacyguard(path, "analysis.mia.parallel_analysis_node")
     made = _privacyguard(path, "analysis.base_analysis_input")
@@ -169,16 +169,16 @@ def bootstrap_privacyguard(
 
 
 def _privacyguard(path: Path, module: str) -> ModuleType:
-    """A module of theirs; PyPI's privacy-guard is another package, so the path must have it."""
+    """Imports a module of PrivacyGuard from the checkout; the package privacy-guard on PyPI is a different one."""
     if not (path / "privacy_guard").is_dir():
-        raise FileNotFoundError(f"{path}: no checkout of facebookresearch/PrivacyGuard")
+        raise FileNotFoundError(f"{path}: not a checkout of facebookresearch/PrivacyGuard")
     if sys.path[0] != str(path):
         sys.path.insert(0, str(path))
     return importlib.import_module(f"privacy_guard.{module}")
 
 
 def _preparation(path: Path) -> ModuleType:
-    """By its file: their package around it imports torchvision for CIFAR-10."""
+    """Imports prepare_lira_data's module by its file, since its package imports torchvision for CIFAR-10."""
     return _file(path / "privacy_guard/shadow_model_training/training.py")
 
 
@@ -196,7 +196,7 @@ def _member(folder: Path) -> np.ndarray:
 
 
 def _probabilities(folder: Path) -> SimpleNamespace:
-    """What theirs take: probabilities, samples first."""
+    """Returns the probabilities in their layout, samples first."""
     return SimpleNamespace(
         target_TxN=np.exp(-synthetic.read(folder, "target_loss")),
         target_TxZ=np.exp(-synthetic.read(folder, "population_target")),
@@ -209,6 +209,6 @@ def _probabilities(folder: Path) -> SimpleNamespace:
 
 
 def _put(score_N: np.ndarray, member_N: np.ndarray, found: Any) -> None:
-    """Their scores, members and non-members apart, into the order of ours."""
+    """Copies their scores, which are split into members and non-members, into the order of the samples."""
     score_N[member_N] = found.df_train_user["score"].to_numpy()
     score_N[~member_N] = found.df_test_user["score"].to_numpy()

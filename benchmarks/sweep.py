@@ -1,21 +1,20 @@
-"""A sweep of references of the quickstart's size, trained and scored, from process start to end.
+"""Times a sweep of references of the quickstart's size, trained and scored, from process start to end.
 
     python benchmarks/sweep.py [--nanodo PATH]
 
-Ours is two commands, `lm-mia train` and `lm-mia score`, with one worker or two (of one thread each, as
-always on CPU), on a population that is there, with an empty compilation cache. NanoDO
-(github.com/google-deepmind/nanodo, from a checkout) has no sweep: it is a process a reference, one
-after another with all cores: as it comes, and "lean", with metrics every T / 20 steps and no trace;
-then lean and two at a time, with a core each; then these two also with JAX's compilation cache, which
-it does not turn on by itself, filled by an earlier process. See `nanodo_peer` for what it needs, and
-for where its loop is called otherwise, always in its favour.
+Ours is two commands, `lm-mia train` and `lm-mia score`, with one or two workers (of one thread each, as always on CPU),
+on an existing population, with an empty compilation cache. NanoDO (github.com/google-deepmind/nanodo, from a checkout)
+has no sweeps and needs one process per reference. It runs one process at a time with all cores, first as it comes and
+then "lean", with metrics every T / 20 steps and no trace; then lean, two processes at a time with one core each; then
+the two lean variants with JAX's compilation cache, which it does not use by itself, filled by an earlier process.
+`nanodo_peer` describes what it needs and where its training loop is changed, always in its favor.
 
-Both train on the same members in the same order and score the whole population. Of NanoDO's processes
-two are run a round, and their seconds multiplied. "Without imports" takes off the seconds that its
-imports last (TensorFlow's above all), while ours keeps its own. Losses are means over samples and
-references, from other initial weights.
+Both train on the same members in the same order and score the whole population. Two of NanoDO's processes are run per
+round, and their seconds are extrapolated to all references. "Without imports" subtracts the seconds that NanoDO's
+imports take (mostly TensorFlow's), while ours keeps its own. Losses are means over samples and references; the initial
+weights of the two sides differ.
 
-Aim: 10 times faster than one NanoDO process a reference.
+Goal: 10 times faster than one NanoDO process per reference.
 """
 
 import argparse
@@ -44,22 +43,24 @@ from lm_mia.model import transformer
 from lm_mia.store.store import Store
 
 CONFIG = Path(__file__).parent.parent / "configs" / "quickstart.py"
-_REPLICAS = 2  # the fewest; they are trained and scored like references, and counted as such
+_REPLICAS = 2  # the minimum; they are trained and scored like references, and counted as references
 _AT_ONCE = 2
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """One way, once."""
+    """One run of one method."""
 
     seconds: float
-    """Of all references."""
+    """Seconds for all references."""
     without_imports: float
     loss_nats: float
 
 
-def ours(base: Path, scratch: Path, c: config.Config, flags: Sequence[str], workers: int) -> Run:
-    """Trains and scores all rows in a fresh copy of the workdir."""
+def run_ours(
+    base: Path, scratch: Path, c: config.Config, flags: Sequence[str], workers: int
+) -> Run:
+    """Trains and scores all models in a fresh copy of the workdir."""
     workdir = scratch / "ours"
     shutil.copytree(base, workdir)
     flags = [*flags, f"--config.train.workers={workers}"]
@@ -74,7 +75,7 @@ def ours(base: Path, scratch: Path, c: config.Config, flags: Sequence[str], work
     return Run(seconds, seconds, loss_nats)
 
 
-def theirs(
+def run_nanodo(
     nanodo: Path,
     folders: Sequence[Path],
     references: int,
@@ -82,9 +83,9 @@ def theirs(
     cache: Path | None,
     as_it_comes: bool = False,
 ) -> Run:
-    """A process for each folder's reference, so many at a time; seconds as if for all references."""
+    """Runs one process per folder, at_once at a time; the seconds are extrapolated to all references."""
     cores = sorted(os.sched_getaffinity(0))
-    # the same number for each that is at work, or all for the only one
+    # Concurrent processes share the cores equally.
     share = [set(cores[i::at_once]) for i in range(at_once)]
     imports: list[float] = []
     began = time.perf_counter()
@@ -122,7 +123,7 @@ def _reference(
 def write_reference(
     folder: Path, population_dir: Path, c: config.Config, row: subsets.ModelSeeds
 ) -> None:
-    """What `nanodo_peer.train_reference` reads: batches as our row has them, padded, and the population."""
+    """Writes the input of `nanodo_peer.train_reference`: the batches of our model, padded, and the population."""
     population = open_population(population_dir)
     ids_N = np.flatnonzero(subsets.member(row.subset_seed, len(population), c.train.subset))
     B, found = c.train.batch_size, []
@@ -149,8 +150,8 @@ def write_reference(
     shutil.copy(population_dir / "tokenizer.model", folder)
 
 
-def ways(scratch: Path, given: argparse.Namespace) -> dict[str, Callable[[], Run]]:
-    """Every way by name, ready to run; makes the population and NanoDO's input."""
+def sweep_methods(scratch: Path, given: argparse.Namespace) -> dict[str, Callable[[], Run]]:
+    """Returns the methods by name, ready to run, after building the population and NanoDO's input."""
     references, base = given.references, scratch / "base"
     flags = [
         f"--config.attack.references={references - _REPLICAS}",
@@ -161,7 +162,7 @@ def ways(scratch: Path, given: argparse.Namespace) -> dict[str, Callable[[], Run
     _lm_mia("corpus", base, flags)
     found = {
         f"ours, {workers} worker{'s' * (workers > 1)}": functools.partial(
-            ours, base, scratch, c, flags, workers
+            run_ours, base, scratch, c, flags, workers
         )
         for workers in (2, 1)
     }
@@ -170,8 +171,10 @@ def ways(scratch: Path, given: argparse.Namespace) -> dict[str, Callable[[], Run
     folders = [scratch / f"reference_{i}" for i in range(_AT_ONCE)]
     for folder, row in zip(folders, subsets.requested_seeds(_AT_ONCE, 0), strict=True):
         write_reference(folder, base / "populations" / population_hash(c), c, row)
-    theirs(given.nanodo, folders[:1], 1, 1, scratch / "cache")  # fills it; loads files into memory
-    run = functools.partial(theirs, given.nanodo, folders, references)
+    run_nanodo(
+        given.nanodo, folders[:1], 1, 1, scratch / "cache"
+    )  # fills the compilation cache and the page cache
+    run = functools.partial(run_nanodo, given.nanodo, folders, references)
     found["NanoDO as it comes"] = functools.partial(run, 1, None, as_it_comes=True)
     names = ("NanoDO, lean", "NanoDO, lean, two at a time, a core each")
     for at_once, name in enumerate(names, 1):
@@ -188,7 +191,7 @@ def main() -> None:
     )
     parser.add_argument("--nanodo", type=Path, help="a checkout of google-deepmind/nanodo")
     parser.add_argument("--references", type=int, default=32)
-    parser.add_argument("--rounds", type=int, default=3, help="of all ways in turn; medians")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of all methods in turn")
     given = parser.parse_args()
     if given.references < 6 or given.references % 2:
         parser.error(f"--references={given.references}: must be even, and 6 or more")
@@ -197,7 +200,7 @@ def main() -> None:
     if given.nanodo:
         nanodo_peer.check(given.nanodo)
     with tempfile.TemporaryDirectory(prefix="lm_mia_sweep_") as scratch:
-        found = ways(Path(scratch), given)
+        found = sweep_methods(Path(scratch), given)
         runs: dict[str, list[Run]] = {name: [] for name in found}
         for i in range(given.rounds):
             names = list(found)
@@ -207,7 +210,7 @@ def main() -> None:
     medians = {name: statistics.median(r.seconds for r in of) for name, of in runs.items()}
     best = min((name for name in runs if name.startswith("ours")), key=lambda name: medians[name])
     print(f"### {given.references} references on {len(os.sched_getaffinity(0))} CPU cores\n")
-    print(f"| way | seconds | to {best} | in rounds | without imports | loss |\n|{'---|' * 6}")
+    print(f"| method | seconds | to {best} | in rounds | without imports | loss |\n|{'---|' * 6}")
     for name, of in runs.items():
         ratios = [run.seconds / o.seconds for run, o in zip(of, runs[best], strict=True)]
         bare = [run.without_imports / o.seconds for run, o in zip(of, runs[best], strict=True)]
@@ -231,7 +234,7 @@ def _lm_mia(verb: str, workdir: Path, flags: Sequence[str], cache: Path | None =
 
 
 def _environment(cache: Path | None) -> dict[str, str]:
-    """This process's, with JAX's compilation cache at a place for all that is compiled; none, if None."""
+    """Returns this process's environment with JAX's compilation cache in a folder, or without one if cache is None."""
     names = ("MIN_COMPILE_TIME_SECS", "MIN_ENTRY_SIZE_BYTES")
     found = {k: v for k, v in os.environ.items() if not k.startswith("JAX_COMPILATION_CACHE")}
     found["TF_CPP_MIN_LOG_LEVEL"] = "3"

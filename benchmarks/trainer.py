@@ -1,18 +1,18 @@
-"""Training steps: tokens/s, memory and FLOPs, packed and padded, and beside NanoDO's; in Markdown tables.
+"""Compares training steps, packed, padded and NanoDO's: tokens/s, memory and FLOPs, as Markdown tables.
 
     python benchmarks/trainer.py [SECTION ...] [--nanodo PATH]
 
-Sections, all by default: speed, memory, flops. Samples have C4-like lengths (`c4_like`): 400 of 1,024
-tokens on average; in "speed" both are --scale times smaller, so that it takes minutes on 2 CPU cores
-(--scale 1 for the real ones). Every batch holds the same samples on both sides; model, AdamW, schedule
-and clipping are the same too, and so must be the loss of the first batch, or it fails.
+Sections, all by default: speed, memory, flops. Samples have C4-like lengths (`c4_like`): 400 of 1,024 tokens on
+average. In "speed", both numbers are --scale times smaller, so that it takes minutes on 2 CPU cores (--scale 1 gives
+the real ones). Each batch holds the same samples on both sides, and model, AdamW, schedule and clipping are the same.
+The benchmark fails unless the losses of the first batch agree.
 
-Aims: 3 times the useful tokens/s of NanoDO's padded step on a CPU, and 1 / 2.4 of its FLOPs.
+Goals: 3 times the useful tokens/s of NanoDO's padded step on a CPU, and 1 / 2.4 of its FLOPs.
 
-NanoDO (github.com/google-deepmind/nanodo) comes from a checkout; see `nanodo_peer` for how it is
-called and what it needs. Its padded step has one sample a row. Its own packing concatenates samples,
-which then see each other and are cut anywhere: other work, named beside. Arrays are in memory on both
-sides; ours plans and fills its rows within the time.
+NanoDO (github.com/google-deepmind/nanodo) is imported from a checkout; `nanodo_peer` describes how it is called and
+what it needs. Its padded step has one sample per sequence. Its own packing concatenates samples, which then attend to
+each other and are cut anywhere; this is different work, and shown for comparison. Arrays are in memory on both sides.
+The time of our step includes packing.
 """
 
 import argparse
@@ -36,29 +36,35 @@ from lm_mia.train import batching
 
 Table = tuple[Sequence[str], Iterable[Sequence[str]]]
 PAPER_BATCH = 128
-_PLANNED = 200  # batches whose micro-batches are counted
-_ROUNDING = {"float32": 1e-5, "bfloat16": 1e-2}  # relative, of the loss of a batch
+_PLANNED = 200  # batches over which the number of micro-batches is averaged
+_ROUNDING = {
+    "float32": 1e-5,
+    "bfloat16": 1e-2,
+}  # largest relative difference of the loss of a batch
 
 
 def speed(scratch: Path, c: argparse.Namespace) -> Table:
-    """Useful tokens/s of whole steps in turn: medians of steps, medians of the ratios of each round"""
+    """Useful tokens/s of whole steps, run in turn: medians over steps, and medians of the ratios in each round"""
     names = (PACKED, PADDED, *((THEIRS, CONCATENATED) if c.nanodo else ()))
     base = THEIRS if c.nanodo else PADDED
     header = ("model", "L", "B", "step", "tokens/s", f"to {base}", "in rounds", "first loss")
 
     def rows() -> Iterator[Sequence[str]]:
         for size in c.sizes:
-            shape = steps.shape_of(size, c.scale, c.dtype)
+            model_config = steps.sized_model_config(size, c.scale, c.dtype)
             B = c.batch_size or (PAPER_BATCH if size == "small" else 32)
-            L, count = shape.length_tokens, c.rounds + 2  # two to warm up: NanoDO compiles twice
-            # B x L tokens are about 2.6 B samples
-            population = c4_like.population(4 * count * B, shape.vocab_size, c.scale)
+            L, count = (
+                model_config.length_tokens,
+                c.rounds + 2,
+            )  # two to warm up, since NanoDO compiles twice
+            # B x L tokens hold about 2.6 B samples.
+            population = c4_like.population(4 * count * B, model_config.vocab_size, c.scale)
             tokens_C = population.lengths_N[: count * B].reshape(count, B).sum(1)
-            run = {n: steps.make_step(n, population, shape, B, c.nanodo) for n in names}
+            run = {n: steps.make_step(n, population, model_config, B, c.nanodo) for n in names}
             seconds, loss = _in_turn(run, count, B)
-            same = [of for name, of in loss.items() if name != CONCATENATED]
-            if not np.allclose(same, same[0], rtol=_ROUNDING[c.dtype], atol=0):
-                raise AssertionError(f"not the same model: losses of the first batch are {loss}")
+            comparable = [value for name, value in loss.items() if name != CONCATENATED]
+            if not np.allclose(comparable, comparable[0], rtol=_ROUNDING[c.dtype], atol=0):
+                raise AssertionError(f"the models differ: losses of the first batch are {loss}")
             rates = {n: (B * L if n == CONCATENATED else tokens_C) / seconds[n] for n in names}
             for name in names:
                 rate_C, ratio_C = rates[name][2:], (rates[name] / rates[base])[2:]
@@ -72,7 +78,7 @@ def speed(scratch: Path, c: argparse.Namespace) -> Table:
 def _in_turn(
     run: dict[str, Step], count: int, batch_size: int
 ) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-    """Seconds of every step on so many batches, and its loss on the first; who begins a round changes."""
+    """Returns the seconds of each step on each batch, and its loss on the first; the order rotates every round."""
     names = list(run)
     seconds, loss = {name: np.zeros(count) for name in names}, {}
     for i in range(count):
@@ -88,19 +94,24 @@ def _in_turn(
 def memory(scratch: Path, c: argparse.Namespace) -> Table:
     """Memory of a step of the 10M model, L = 1,024, V = 32,000
 
-    Measured: the peak of a fresh process that does two steps, with Python and libraries. Compiled: arguments and
-    temporary arrays, by XLA's analysis for this device.
+    Measured: peak memory of a fresh process that makes two steps, including Python and libraries. Compiled: arguments,
+    outputs and temporary arrays, by XLA's analysis for this device.
     """
     names = (*((THEIRS,) if c.nanodo else ()), PADDED, PACKED)
     base = f"{names[0]} / this"
     header = ("B", "step", "measured GB", base, "compiled GB", base)
 
     def rows() -> Iterator[Sequence[str]]:
-        shape = steps.shape_of("10M")
+        model_config = steps.sized_model_config("10M")
         for B in (c.memory_batch_size, PAPER_BATCH):
             first: dict[str, int] = {}
             for name in names:
-                given = {"name": name, "shape": shape, "batch_size": B, "nanodo": c.nanodo}
+                given = {
+                    "name": name,
+                    "model_config": model_config,
+                    "batch_size": B,
+                    "nanodo": c.nanodo,
+                }
                 found = {"compiled": steps.compiled_bytes(steps.lowered(**given))}
                 if c.memory_batch_size == B:
                     measured = fresh.measure(steps.two_steps, scratch, **given)
@@ -125,30 +136,35 @@ def _cells(found: float | None, first: float | None) -> tuple[str, str]:
 def arithmetic(scratch: Path, c: argparse.Namespace) -> Table:
     """FLOPs of a step, B = 128, L = 1,024, V = 32,000, in units of 1e12
 
-    As XLA counts them in the lowered program. It counts a loop's body once: ours is one micro-batch, times the mean
-    number of micro-batches that batches make (the optimizer's few FLOPs are so counted as often). Useful: matrix
-    products over the tokens of samples alone.
+    As XLA counts them in the lowered program. XLA counts the body of a loop once, so ours is the count of one
+    micro-batch times the mean number of micro-batches per batch (which counts the optimizer's few FLOPs as often).
+    Useful: matrix products over the tokens of samples only.
     """
     header = ("model", THEIRS, PADDED, PACKED, f"{THEIRS} / packed", "useful", "micro-batches")
 
     def rows() -> Iterator[Sequence[str]]:
         length_IxB = c4_like.lengths(_PLANNED * PAPER_BATCH).reshape(_PLANNED, PAPER_BATCH)
-        rows_I = np.array(
+        sequences_I = np.array(
             [batching.plan_packing(n_B, c4_like.LENGTH_TOKENS).num_sequences for n_B in length_IxB]
         )
         for size in ("10M", "85M", "302M"):
-            shape = steps.shape_of(size)
-            given = {"shape": shape, "batch_size": PAPER_BATCH, "nanodo": c.nanodo}
-            nothing = c4_like.population(0, shape.vocab_size)
-            M = steps.ours(nothing, shape, PAPER_BATCH).plan.micro_batch_size
+            model_config = steps.sized_model_config(size)
+            given = {"model_config": model_config, "batch_size": PAPER_BATCH, "nanodo": c.nanodo}
+            nothing = c4_like.population(0, model_config.vocab_size)
+            M = steps.make_trainer(nothing, model_config, PAPER_BATCH).plan.micro_batch_size
             one = _tera(steps.lowered(name=PACKED, whole_chunks=True, **given))
-            trips = float(np.mean(-(-rows_I // M)))
-            mine, padded = one * trips, one * (PAPER_BATCH / M)
+            mean_micro_batches = float(np.mean(-(-sequences_I // M)))
+            ours, padded = one * mean_micro_batches, one * (PAPER_BATCH / M)
             theirs = _tera(steps.lowered(name=THEIRS, **given)) if c.nanodo else float("nan")
             sums = length_IxB.sum() / _PLANNED, (length_IxB**2).sum() / _PLANNED
-            useful = flops.training(shape.layers, shape.width, shape.vocab_size, *sums) / 1e12
-            cells = (f"{x:,.2f}" for x in (theirs, padded, mine, theirs / mine, useful))
-            yield (size, *cells, f"{trips:.1f} of {M}")
+            useful = (
+                flops.training(
+                    model_config.layers, model_config.width, model_config.vocab_size, *sums
+                )
+                / 1e12
+            )
+            cells = (f"{x:,.2f}" for x in (theirs, padded, ours, theirs / ours, useful))
+            yield (size, *cells, f"{mean_micro_batches:.1f} of {M}")
 
     return header, rows()
 
@@ -161,7 +177,7 @@ SECTIONS = {"speed": speed, "memory": memory, "flops": arithmetic}
 
 
 def main() -> None:
-    """Prints one table a section."""
+    """Prints one table per section."""
     c = _arguments()
     for name in c.sections or SECTIONS:
         title, _, notes = (SECTIONS[name].__doc__ or name).partition("\n\n")
@@ -180,17 +196,31 @@ def _arguments() -> argparse.Namespace:
     add = parser.add_argument
     add("sections", nargs="*", metavar="SECTION", help=", ".join(SECTIONS))
     add("--nanodo", type=Path, help="a checkout of google-deepmind/nanodo")
-    add("--sizes", type=lambda text: text.split(","), default=["small", "10M"], help="of speed")
-    add("--scale", type=int, default=4, help="of speed: 1,024 and 400 tokens are divided by it")
-    add("--batch-size", type=int, help='of speed; 128 for "small", else 32')
-    add("--dtype", choices=list(_ROUNDING), default="float32", help="of activations, in speed")
-    add("--rounds", type=int, default=7, help="of speed, after two to warm up")
-    add("--memory-batch-size", type=int, default=8, help="of the memory that is measured")
+    add(
+        "--sizes",
+        type=lambda text: text.split(","),
+        default=["small", "10M"],
+        help="model sizes in speed",
+    )
+    add("--scale", type=int, default=4, help="in speed, 1,024 and 400 tokens are divided by this")
+    add(
+        "--batch-size",
+        type=int,
+        help='samples per batch in speed; default: 128 for "small", else 32',
+    )
+    add("--dtype", choices=list(_ROUNDING), default="float32", help="type of activations in speed")
+    add("--rounds", type=int, default=7, help="rounds of speed, after two to warm up")
+    add(
+        "--memory-batch-size",
+        type=int,
+        default=8,
+        help="samples per batch whose memory is measured",
+    )
     c = parser.parse_args()
     if unknown := set(c.sections) - set(SECTIONS):
-        parser.error(f"no such section: {', '.join(sorted(unknown))}")
+        parser.error(f"unknown sections: {', '.join(sorted(unknown))}")
     if unknown := set(c.sizes) - {"small", *config.MODEL_SIZES}:
-        parser.error(f"--sizes: no such size: {', '.join(sorted(unknown))}")
+        parser.error(f"--sizes: unknown sizes: {', '.join(sorted(unknown))}")
     if min(c.rounds, c.memory_batch_size, 1 if c.batch_size is None else c.batch_size) < 1:
         parser.error("--rounds, --batch-size, --memory-batch-size: must be 1 or more")
     if c.scale < 1 or c4_like.LENGTH_TOKENS % c.scale:

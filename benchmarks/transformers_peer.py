@@ -1,14 +1,15 @@
-"""GPT-2 of Hugging Face transformers on PyTorch, and the two loops by which samples are scored with it.
+"""Scores samples with GPT-2 of Hugging Face transformers on PyTorch, one by one and in padded batches.
 
-Neither is a dependency: `pip install torch transformers`. They run in a process of their own, since
-triton, which torch loads, and TensorFlow, which NanoDO loads, crash in one. The model is its GPT2LMHeadModel with our
-parameters, biases of zero and our layernorms' epsilon, so that losses agree to float rounding. As it
-comes, it is set up as `GPT2Config()` and torch are, and scores a sample at a time. Otherwise in its
-favour: gelu in one kernel (the same function; GPT-2's own setting computes it in eight), no cache of
-keys and values, one thread or one a core, whichever is faster for a loop and batch size. It takes a
-GPU if torch finds one; weights and activations are of the type asked for.
+Neither package is a dependency: `pip install torch transformers`. They run in a process of their own, since triton,
+which torch loads, and TensorFlow, which NanoDO loads, crash in the same process. The model is GPT2LMHeadModel with our
+parameters, zero biases and the epsilon of our layer norms, so that losses agree up to float rounding.
 
-B: samples of a batch, L: tokens of the longest of them, D: width.
+"As it comes" uses the defaults of `GPT2Config()` and torch, and scores single samples. The other loops are tuned in
+its favor: gelu in one kernel (the same function, which GPT-2's own setting computes in eight), no cache of keys and
+values, and one thread or one per core, whichever is faster for a loop and batch size. It uses a GPU if torch finds one.
+Weights and activations have the model's dtype.
+
+B: samples of a batch, L: tokens of the longest of them, D: width, V: vocabulary.
 """
 
 import importlib
@@ -28,27 +29,30 @@ import numpy as np
 if TYPE_CHECKING:
     from lm_mia.model import transformer
 
-IGNORED = -100  # the label of a token that is not predicted
-_TRIED = 32  # samples with which threads are chosen
+IGNORED = -100  # label of a token that is not predicted
+_TRIED = 32  # samples on which numbers of threads are compared
 
 
 def check() -> None:
-    """SystemExit where torch or transformers is not installed."""
+    """Raises SystemExit if torch or transformers is not installed."""
     names = ("torch", "transformers")
     if missing := [name for name in names if not importlib.util.find_spec(name)]:
-        sys.exit(f"--transformers: no {' and no '.join(missing)}; pip install torch transformers")
+        sys.exit(
+            f"--transformers: {' and '.join(missing)} not installed; run `pip install torch transformers`"
+        )
 
 
 def scorer(
-    shape: "transformer.ModelConfig", params: "transformer.Params", samples: Sequence[np.ndarray]
+    model: "transformer.ModelConfig", params: "transformer.Params", samples: Sequence[np.ndarray]
 ) -> Callable[[str, int, int], np.ndarray]:
-    """(loop, N, batch size) -> loss_N, nats a token, of the first N samples, by another process, started here.
+    """Starts a process and returns the function (loop, N, batch size) -> loss_N, in nats per token, of the first N
+    samples.
 
-    Loops are "as_it_comes", "one_by_one" and "padded". The process ends when what is returned is no longer held.
+    Loops are "as_it_comes", "one_by_one" and "padded". The process ends when the function is garbage-collected.
     """
     spawn = multiprocessing.get_context("spawn")
     here, there = spawn.Pipe()
-    given = there, shape, theirs(params), samples
+    given = there, model, to_gpt2_params(params), samples
     spawn.Process(target=_serve, args=given, daemon=True).start()
     there.close()
 
@@ -90,12 +94,15 @@ def _serve(
                 threads[kind] = _threads(peer, score, max(_TRIED, batch_size))
             peer.torch.set_num_threads(threads[kind])
             pipe.send(score(count))
-        except RuntimeError as error:  # no memory; by itself it would make the reader load torch
+        except (
+            RuntimeError
+        ) as error:  # out of memory; unpickling the original error would import torch
             pipe.send(RuntimeError(str(error)))
 
 
 def _threads(peer: SimpleNamespace, score: Callable[[int], Any], samples: int) -> int:
-    """One thread, or one a core: its threads wait for each other after every product, busily."""
+    """Returns the faster of one thread and one per core; torch's threads busily wait for each other after each
+    product."""
     seconds = {}
     for threads in (1, len(os.sched_getaffinity(0))):
         peer.torch.set_num_threads(threads)
@@ -108,30 +115,31 @@ def _threads(peer: SimpleNamespace, score: Callable[[int], Any], samples: int) -
 
 def _load() -> SimpleNamespace:
     found: dict[str, Any] = {n: importlib.import_module(n) for n in ("torch", "transformers")}
-    found["transformers"].logging.set_verbosity_error()  # it warns of a default that it sets itself
+    found["transformers"].logging.set_verbosity_error()  # it warns about one of its own defaults
     return SimpleNamespace(**found)
 
 
 def gpt2(
     peer: SimpleNamespace,
-    shape: "transformer.ModelConfig",
+    model: "transformer.ModelConfig",
     weights: Mapping[str, np.ndarray] | None,
     tuned: bool = True,
 ) -> Any:
-    """Its GPT-2, ready to score, with the weights of `theirs`; without any values or device, if there are none."""
+    """Returns GPT-2, ready to score, with weights of `theirs`; on the meta device, without values, if weights is
+    None."""
     torch, transformers = peer.torch, peer.transformers
     config = transformers.GPT2Config(
-        vocab_size=shape.vocab_size,
-        n_positions=shape.length_tokens,
-        n_embd=shape.width,
-        n_layer=shape.layers,
-        n_head=shape.heads,
+        vocab_size=model.vocab_size,
+        n_positions=model.length_tokens,
+        n_embd=model.width,
+        n_layer=model.layers,
+        n_head=model.heads,
         activation_function="gelu_pytorch_tanh" if tuned else "gelu_new",
         layer_norm_epsilon=1e-6,
         use_cache=not tuned,
         bos_token_id=None,
         eos_token_id=None,
-        # FLOPs of products alone are counted, and not those of a fused kernel
+        # The FLOPs counter does not see inside a fused kernel.
         attn_implementation="eager" if weights is None else "sdpa",
     )
     with torch.device("meta" if weights is None else "cpu"):
@@ -142,11 +150,11 @@ def gpt2(
     biases = {name: torch.zeros_like(leaf) for name, leaf in made.state_dict().items()}
     made.load_state_dict(biases | given)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    return made.to(device, getattr(torch, shape.dtype))
+    return made.to(device, getattr(torch, model.dtype))
 
 
-def theirs(params: "transformer.Params") -> dict[str, np.ndarray]:
-    """Our parameters as GPT-2 names and lays them out; its biases are not among them."""
+def to_gpt2_params(params: "transformer.Params") -> dict[str, np.ndarray]:
+    """Converts our parameters to GPT-2's names and shapes, without its biases."""
     width = params["token_embed"]["embedding"].shape[1]
     found = {
         "transformer.wte.weight": params["token_embed"]["embedding"],
@@ -176,7 +184,8 @@ def theirs(params: "transformer.Params") -> dict[str, np.ndarray]:
 
 
 def one_by_one(peer: SimpleNamespace, gpt: Any, samples: Sequence[np.ndarray]) -> np.ndarray:
-    """loss_N, nats a token, float32, of samples scored one at a time, unpadded, by the model's own loss."""
+    """Returns loss_N, float32, in nats per token, scoring one sample at a time without padding, by the model's own
+    loss."""
     found = []
     with peer.torch.inference_mode():
         for ids in samples:
@@ -188,7 +197,7 @@ def one_by_one(peer: SimpleNamespace, gpt: Any, samples: Sequence[np.ndarray]) -
 def padded(
     peer: SimpleNamespace, gpt: Any, samples: Sequence[np.ndarray], batch_size: int
 ) -> np.ndarray:
-    """loss_N, nats a token, float32, of samples in batches, each padded to the longest of its samples."""
+    """Returns loss_N, float32, in nats per token, scoring batches padded to their longest sample."""
     found = []
     with peer.torch.inference_mode():
         for low in range(0, len(samples), batch_size):
@@ -214,14 +223,15 @@ def _losses(peer: SimpleNamespace, gpt: Any, x_BxL: Any, real_BxL: Any) -> Any:
     return losses_BL1.view(target_BxL1.shape).sum(1) / (target_BxL1 != IGNORED).sum(1)
 
 
-def sample_flops(shape: "transformer.ModelConfig", length_N: np.ndarray) -> np.ndarray:
-    """FLOPs_N of the forward pass over rows of so many tokens, matrix products alone, as torch counts them.
+def sample_flops(model: "transformer.ModelConfig", length_N: np.ndarray) -> np.ndarray:
+    """Returns flops_N, the FLOPs of matrix products in the forward pass over sequences of length_N tokens.
 
-    They are a n + b n^2 of n tokens: counted of two lengths, without any array, the rest follow.
+    They are a n + b n^2 for n tokens. torch counts them for two lengths, without allocating arrays, and the others
+    follow.
     """
-    L = shape.length_tokens
+    L = model.length_tokens
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        counted = pool.submit(_counted, shape, (L // 2, L)).result()
+        counted = pool.submit(_counted, model, (L // 2, L)).result()
     a, b = np.linalg.solve([[L // 2, (L // 2) ** 2], [L, L**2]], counted)
     return a * length_N + b * length_N.astype(np.float64) ** 2
 
@@ -231,7 +241,7 @@ def _counted(shape: "transformer.ModelConfig", lengths: Sequence[int]) -> list[i
     gpt, found = gpt2(peer, shape, None), []
     for n in lengths:
         x_1xL = peer.torch.zeros((1, n), dtype=peer.torch.int64, device="meta")
-        # of four axes, since it would look into any other, where there are no values
+        # With four axes, since transformers inspects the values of any other mask, and meta tensors have none.
         mask_1x1xLxL = peer.torch.zeros((1, 1, n, n), device="meta")
         counter = importlib.import_module("torch.utils.flop_counter").FlopCounterMode(display=False)
         with counter, peer.torch.inference_mode():

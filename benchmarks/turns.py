@@ -1,4 +1,4 @@
-"""Ours and theirs in turn on the same arrays: seconds, peaks, the ratio, and how far they agree."""
+"""Runs our workloads and those of peers in turn on the same arrays: seconds, peak memory, ratios and agreement."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -13,27 +13,27 @@ import synthetic
 from fresh import Measured, Results, Work
 from scipy import stats
 
-HEADER = ("work", "theirs", "theirs s", "ours s", "ratio", "theirs GB", "ours GB", "agreement")
+HEADER = ("workload", "theirs", "theirs s", "ours s", "ratio", "theirs GB", "ours GB", "agreement")
 
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """A piece of work, theirs and ours."""
+    """A workload of a peer and ours."""
 
     name: str
     peer: str
     theirs: Work
     ours: Work
     agreement: Callable[[Results, Results], str]
-    """Of their results and ours."""
+    """Describes how far their results and ours agree."""
     both: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """Settings of both works."""
+    """Settings of both workloads."""
     population: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What the works are done on."""
+    """Sizes of the inputs and limits of the workloads."""
 
     samples: int
     references: int
@@ -42,13 +42,13 @@ class Size:
     replicates: int
     repeats: int
     limit_bytes: int
-    """Memory of their processes."""
+    """Memory limit of the peers' processes."""
 
 
 def table(
     scratch: Path, size: Size, privacyguard: Path | None, privacy_meter: Path | None
 ) -> Iterator[tuple[str, ...]]:
-    """A row as soon as it is measured; one for each pair whose checkout is given."""
+    """Yields one row per pair whose checkout is given, as soon as it is measured."""
     written = None
     for pair, path in _pairs(size, privacyguard, privacy_meter):
         if written != pair.population:
@@ -118,7 +118,7 @@ def _row(pair: Pair, path: Path, scratch: Path, size: Size) -> tuple[str, ...]:
 def _lira(theirs: Results, mine: Results) -> str:
     same = _apart(theirs["score"], mine["as_theirs"])
     correlation = np.corrcoef(theirs["score"].ravel(), mine["score"].ravel())[0, 1]
-    return f"{same} with their ddof 0; correlation {correlation:.6f} with ours (ddof 1)"
+    return f"{same} under their ddof 0; correlation {correlation:.6f} with ours (ddof 1)"
 
 
 def _same(theirs: Results, mine: Results) -> str:
@@ -126,16 +126,17 @@ def _same(theirs: Results, mine: Results) -> str:
 
 
 def _shares(population: int) -> Callable[[Results, Results], str]:
-    """Shares of z, which differ by float32 rounding or, offline, by which references count for z."""
+    """Compares RMIA scores, which differ by float32 rounding and, offline, by the references used for population
+    samples."""
 
     def agreement(theirs: Results, mine: Results) -> str:
         same = mine.get("as_theirs", mine["score"])
         steps = np.abs(theirs["score"] - same) * population
-        text = f"{(steps > 0.5).mean():.2g} of the scores differ, by {steps.max():.0f} z at most"
+        text = f"{(steps > 0.5).mean():.2g} of the scores differ, by at most {steps.max():.0f} of Z"
         if "as_theirs" in mine:
             ranks = stats.rankdata(theirs["score"][0]), stats.rankdata(mine["score"][0])
             rho = np.corrcoef(*ranks)[0, 1]
-            text += f", with their half for z; rank correlation {rho:.4f} with ours"
+            text += f", under their definition; rank correlation {rho:.4f} with ours"
         return text
 
     return agreement
@@ -148,7 +149,7 @@ def _rates(theirs: Results, mine: Results) -> str:
 
 
 def _intervals(theirs: Results, mine: Results) -> str:
-    """Both draw at random: the ends differ by a share of the interval's length."""
+    """Compares interval ends, relative to the interval's length; both sides draw at random."""
     ends, my_ends = theirs["auc_low_high"][:, 1:], mine["auc_low_high"][:, 1:]
     length_Tx1 = my_ends[:, 1:] - my_ends[:, :1]
     return f"ends within {np.abs((ends - my_ends) / length_Tx1).max():.2g} interval lengths"

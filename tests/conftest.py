@@ -12,24 +12,24 @@ from lm_mia.data import build
 from lm_mia.data.population import Population
 from lm_mia.data.tokenizer import train_tokenizer
 
-# Set before any test imports JAX: all test processes, and those that they start, share one cache of compiled code,
+# Set before any test imports JAX. All test processes, and those that they start, share one cache of compiled code,
 # which is kept between runs.
 CACHE = Path(__file__).resolve().parent.parent / ".pytest_cache" / "jax"
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(CACHE)
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
-# A shell starts what it puts in the background with Ctrl-C ignored, and so are then all commands that tests start.
+# A shell starts background jobs with Ctrl-C ignored, and commands that tests start would inherit this.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# The same examples every time, on any machine however busy: a failure is the change's, never the draw's.
+# The same examples in every run, without deadlines on busy machines: failures come from changes of the code only.
 hypothesis.settings.register_profile("house", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("house")
 
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Population:
-    """A real population: 2N = 20 texts of 1-9 words, cut at L = 8 tokens of a vocabulary of 32 pieces."""
+    """Returns a real population: 2N = 20 texts of 1-9 words, cut at L = 8 tokens, with a vocabulary of 32 pieces."""
     sentence = "the model learns which sample it saw in training and forgets all others"
     words = sentence.split()
     draw = np.random.default_rng(5)
@@ -45,6 +45,6 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Population:
 
 @pytest.fixture(scope="session")
 def attacked(tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    """An attack of 12 references on 8 replicas, 600 samples, a few of which have too few references."""
+    """Returns an attack with 12 references, 8 replicas and 600 samples, a few of which have too few references."""
     folder = tmp_path_factory.mktemp("attacked")
     return ran(scored(folder, SMALL, 600), SMALL, folder / "tables")

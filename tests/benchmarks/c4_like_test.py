@@ -19,25 +19,25 @@ def c4_like() -> Iterator[ModuleType]:
 @pytest.mark.parametrize("scale", [1, 4, 16])
 def test_lengths_have_the_mean_and_the_cut_of_c4(c4_like: ModuleType, scale: int):
     length_N = c4_like.lengths(100_000, scale)
-    # the spread of a length is below 0.32 L, so that of this mean is 0.001 L
+    # The standard deviation of a length is below 0.32 L, so that of this mean is 0.001 L.
     assert length_N.mean() == pytest.approx(400 / scale, abs=0.004 * 1024 / scale)
     assert length_N.max() == 1024 // scale
     assert length_N.min() >= 3
     assert (length_N == 1024 // scale).mean() == pytest.approx(0.108, abs=0.005)
 
 
-def test_the_median_is_that_of_a_lognormal_cut_by_hand(c4_like: ModuleType):
+def test_log_median_gives_the_requested_mean_after_the_cut(c4_like: ModuleType):
     drawn_N = np.random.default_rng(3).lognormal(c4_like.log_median(400, 1024), 1, 400_000)
     assert np.minimum(drawn_N, 1024).mean() == pytest.approx(400, abs=2.5)
 
 
-def test_batches_of_128_pack_as_designed(c4_like: ModuleType):
+def test_batches_of_128_fill_50_packed_sequences(c4_like: ModuleType):
     length_IxB = c4_like.lengths(100 * 128).reshape(100, 128)
     rows = np.mean([batching.plan_packing(length_B, 1024).num_sequences for length_B in length_IxB])
     assert rows == pytest.approx(50.5, abs=1.5)  # DESIGN section 8
 
 
-def test_a_population_is_one_of_such_samples_without_padding(c4_like: ModuleType):
+def test_population_has_these_lengths_and_no_padding(c4_like: ModuleType):
     found = c4_like.population(50, vocab_size=40, scale=8)
     assert len(found) == 50
     assert found.length_tokens == 128

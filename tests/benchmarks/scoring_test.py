@@ -1,4 +1,4 @@
-"""The benchmark of scoring, without torch and without NanoDO: what is timed, tuned and counted."""
+"""The benchmark of scoring, without torch and NanoDO: what is timed, tuned and counted."""
 
 import argparse
 import importlib
@@ -8,14 +8,14 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from quick_compilation import quickly_compiled
 from slow_model import parameters, slow_forward, slow_losses
+from unoptimized import without_optimizations
 
 from lm_mia.model import flops, transformer
 from lm_mia.train import batching
 
-pytestmark = pytest.mark.usefixtures("quickly_compiled")
-__all__ = ["quickly_compiled"]  # a fixture
+pytestmark = pytest.mark.usefixtures("without_optimizations")
+__all__ = ["without_optimizations"]  # a fixture
 SMALL = transformer.ModelConfig(layers=1, width=8, heads=2, vocab_size=40, length_tokens=64)
 SHAPE = transformer.ModelConfig(layers=2, width=128, heads=2, vocab_size=512, length_tokens=64)
 
@@ -27,14 +27,14 @@ def scoring() -> Iterator[ModuleType]:
         yield importlib.import_module("scoring")
 
 
-def test_ours_and_padded_batches_give_the_losses_of_the_plain_forward_pass(
+def test_packed_and_padded_losses_equal_slow_forward_pass(
     scoring: ModuleType, monkeypatch: pytest.MonkeyPatch
 ):
     population = scoring.c4_like.population(21, SMALL.vocab_size, scale=16)
     params = parameters(SMALL)
     monkeypatch.setattr(scoring.transformer, "init_params", lambda model, key: params)
     c = argparse.Namespace(nanodo=None, transformers=False, micro_batch_size=2)
-    scorer, found = scoring.ways(population, SMALL, c)
+    scorer, found = scoring.scoring_methods(population, SMALL, c)
     assert scorer.micro_batch_size == 2
     assert list(found) == [scoring.PACKED]
 
@@ -47,12 +47,12 @@ def test_ours_and_padded_batches_give_the_losses_of_the_plain_forward_pass(
     seen: list[int] = []
 
     def known(padded_BxL: np.ndarray) -> np.ndarray:
-        """What `plain` would say of samples that are all among the 21."""
+        """Returns the same losses as `plain`, looked up among the 21 samples."""
         seen.append(len(padded_BxL))
         equal_BxN = (padded_BxL[:, None] == population.pad(np.arange(21))).all(-1)
         return want_N[equal_BxN.argmax(1)]
 
-    for batch_size in (1, 8, 32):  # the last batch is filled, and what fills it dropped
+    for batch_size in (1, 8, 32):  # the last batch is filled up, and the filling is dropped
         seen.clear()
         loss_N = scoring.padded(known, population, 21, batch_size)
         np.testing.assert_array_equal(loss_N, want_N)
@@ -62,7 +62,7 @@ def test_ours_and_padded_batches_give_the_losses_of_the_plain_forward_pass(
 def fake(
     monkeypatch: pytest.MonkeyPatch, scoring: ModuleType, seconds: dict[int, float]
 ) -> tuple[Callable[[int, int], np.ndarray], list[tuple[int, int]]]:
-    """A way that takes so many seconds a sample by its batch size, on a clock of its own; and its calls."""
+    """Returns a method that takes the given seconds per sample, by batch size, on a fake clock; and its calls."""
     now: list[float] = [0.0]
     calls: list[tuple[int, int]] = []
     monkeypatch.setattr(scoring.time, "perf_counter", lambda: now[0])
@@ -77,16 +77,16 @@ def fake(
     return losses, calls
 
 
-def test_the_best_batch_size_is_followed_by_two_slower_ones(scoring, monkeypatch):
+def test_best_batch_stops_after_two_slower_sizes(scoring, monkeypatch):
     seconds = {1: 4.0, 2: 5.0, 4: 2.0, 8: 3.0, 16: 2.5, 32: 1.0}
     losses, calls = fake(monkeypatch, scoring, seconds)
     best, rates = scoring.best_batch(losses, 1000)
     assert best == 4
     assert rates == {1: 0.25, 2: 0.2, 4: 0.5, 8: pytest.approx(1 / 3), 16: 0.4}
-    assert calls[:3] == [(1, 1), (64, 1), (64, 1)]  # a batch to warm up, then two that count
+    assert calls[:3] == [(1, 1), (64, 1), (64, 1)]  # a batch to warm up, then two timed ones
 
 
-def test_no_batch_is_larger_than_memory_or_samples(scoring, monkeypatch):
+def test_best_batch_fits_memory_and_samples(scoring, monkeypatch):
     losses, _ = fake(monkeypatch, scoring, {1: 4.0, 2: 3.0})
     assert scoring.best_batch(losses, 100)[0] == 2
     losses, calls = fake(monkeypatch, scoring, {2**k: 2.0**-k for k in range(9)})
@@ -97,7 +97,7 @@ def test_no_batch_is_larger_than_memory_or_samples(scoring, monkeypatch):
         scoring.best_batch(losses, 100)
 
 
-def test_who_begins_a_round_changes(scoring: ModuleType, monkeypatch: pytest.MonkeyPatch):
+def test_order_of_methods_rotates_every_round(scoring: ModuleType, monkeypatch: pytest.MonkeyPatch):
     calls: list[str] = []
     now = [0.0]
     monkeypatch.setattr(scoring.time, "perf_counter", lambda: now[0])
@@ -120,24 +120,24 @@ def test_who_begins_a_round_changes(scoring: ModuleType, monkeypatch: pytest.Mon
     assert {name: int(of[0]) for name, of in found.items()} == {"a": 1, "b": 2, "c": 3}
 
 
-def test_flops_are_those_of_the_rows_that_calls_have(scoring: ModuleType):
+def test_packed_flops_count_padding_of_calls(scoring: ModuleType):
     length_N = scoring.c4_like.lengths(100, scale=16)
     found = scoring.packed_flops(
-        SHAPE, length_N, micro_batch_size=16
+        SHAPE, length_N, call_sequences=16
     )  # two chunks of tokens, were it run
     L, rows = (
         SHAPE.length_tokens,
         -(-batching.plan_packing(length_N, SHAPE.length_tokens).num_sequences // 16) * 16,
     )
-    # a block of queries meets all keys, so attention costs twice the half that counts as useful
+    # A block of queries is multiplied with all keys, so attention costs twice its useful half.
     hand = flops.scoring(SHAPE.layers, SHAPE.width, SHAPE.vocab_size, rows * L, 2 * rows * L**2)
     assert 1 < found / (hand / 100) < 1.15  # softmax and layernorm
 
 
-def test_our_parameters_as_gpt_2_has_them(scoring: ModuleType):
+def test_parameters_are_converted_to_gpt_2(scoring: ModuleType):
     params = parameters(SHAPE)
     attn = params["blocks"]["attn"]
-    told = scoring.transformers_peer.theirs(params)
+    told = scoring.transformers_peer.to_gpt2_params(params)
     assert sum(leaf.size for leaf in told.values()) == (
         flops.num_parameters(2, 128, 512, 64) + 512 * 128  # the tied embedding has two names
     )
@@ -152,19 +152,21 @@ def test_our_parameters_as_gpt_2_has_them(scoring: ModuleType):
     np.testing.assert_allclose(theirs_D, out_D, rtol=1e-4, atol=1e-5)
 
 
-def test_what_is_not_installed_is_told_in_a_line(scoring, monkeypatch):
+def test_missing_packages_are_reported_in_one_line(scoring, monkeypatch):
     monkeypatch.setattr(scoring.transformers_peer.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(SystemExit, match="no torch and no transformers; pip install torch"):
+    with pytest.raises(
+        SystemExit, match="torch and transformers not installed; run `pip install torch"
+    ):
         scoring.transformers_peer.check()
 
 
-def test_flags_that_cannot_be_are_told_in_a_line(scoring, monkeypatch, capsys):
+def test_invalid_flags_are_reported_in_one_line(scoring, monkeypatch, capsys):
     for flag, said in {
         "--scale=3": "--scale=3: must divide 1024",
-        "--sizes=11M": "--sizes: no such size: 11M",
+        "--sizes=11M": "--sizes: unknown sizes: 11M",
         "--rounds=0": "--rounds, --samples: must be 1 or more",
         "--micro-batch-size=-1": "must be 1 or more; --micro-batch-size: 0 or more",
-        "memory": "no such section: memory",
+        "memory": "unknown sections: memory",
     }.items():
         monkeypatch.setattr("sys.argv", ["scoring.py", flag])
         with pytest.raises(SystemExit):

@@ -1,4 +1,4 @@
-"""The steps that the benchmark of training compares; NanoDO itself is not there, so only what it is told."""
+"""The steps that the benchmark of training compares; of NanoDO, which is not installed, only its settings."""
 
 import importlib
 from collections.abc import Iterator
@@ -8,14 +8,14 @@ from types import ModuleType
 import jax
 import numpy as np
 import pytest
-from quick_compilation import quickly_compiled
 from slow_model import parameters
+from unoptimized import without_optimizations
 
 from lm_mia import config
 from lm_mia.model import flops, transformer
 
-pytestmark = pytest.mark.usefixtures("quickly_compiled")
-__all__ = ["quickly_compiled"]  # a fixture
+pytestmark = pytest.mark.usefixtures("without_optimizations")
+__all__ = ["without_optimizations"]  # a fixture
 
 SHAPE = transformer.ModelConfig(layers=2, width=128, heads=2, vocab_size=512, length_tokens=64)
 SMALL = transformer.ModelConfig(layers=1, width=8, heads=1, vocab_size=512, length_tokens=64)
@@ -28,7 +28,7 @@ def steps() -> Iterator[ModuleType]:
         yield importlib.import_module("steps")
 
 
-def test_packed_and_padded_steps_do_the_same(steps: ModuleType):
+def test_packed_and_padded_steps_have_equal_losses(steps: ModuleType):
     population = steps.c4_like.population(64, SMALL.vocab_size, scale=16)
     losses = {}
     for name in (steps.PACKED, steps.PADDED):
@@ -36,47 +36,49 @@ def test_packed_and_padded_steps_do_the_same(steps: ModuleType):
         batches = np.arange(64).reshape(2, 32)
         losses[name] = [float(step(ids_B)["loss_nats"]) for ids_B in batches]
     assert losses[steps.PACKED] == pytest.approx(losses[steps.PADDED], rel=1e-5)
-    assert losses[steps.PACKED][0] == pytest.approx(np.log(512), abs=0.7)  # of an untrained model
+    assert losses[steps.PACKED][0] == pytest.approx(
+        np.log(512), abs=0.7
+    )  # the loss of an untrained model
 
 
-def test_flops_are_those_of_one_micro_batch(steps: ModuleType):
-    """What the table multiplies by their number: if the compiler began to count loops otherwise, this would fail."""
+def test_lowered_flops_are_those_of_one_micro_batch(steps: ModuleType):
+    """The table multiplies them by the number of micro-batches. This fails if XLA counts loops differently."""
     nothing = steps.c4_like.population(0, SHAPE.vocab_size, scale=16)
-    rows = steps.ours(nothing, SHAPE, 256).plan.micro_batch_size
+    rows = steps.make_trainer(nothing, SHAPE, 256).plan.micro_batch_size
     lowered = steps.lowered(
-        name=steps.PACKED, shape=SHAPE, batch_size=256, nanodo=None, whole_chunks=True
+        name=steps.PACKED, model_config=SHAPE, batch_size=256, nanodo=None, whole_chunks=True
     )
     L = SHAPE.length_tokens
-    # a block of 256 queries meets all keys, so attention costs twice the half that counts as useful
+    # A block of 256 queries is multiplied with all keys, so attention costs twice its useful half.
     useful = flops.training(SHAPE.layers, SHAPE.width, SHAPE.vocab_size, rows * L, 2 * rows * L**2)
-    assert rows == 32  # 2,048 tokens, so that logits would be held in four chunks
+    assert rows == 32  # 2,048 tokens, whose logits would be held in four chunks
     assert 1 < lowered.cost_analysis()["flops"] / useful < 1.25  # softmax, layernorm, optimizer
 
 
-def test_compiled_bytes_hold_state_and_gradients_and_grow_by_rows_alone(steps: ModuleType):
-    given = {"name": steps.PACKED, "shape": SMALL, "batch_size": 256, "nanodo": None}
+def test_compiled_bytes_grow_with_the_batch_arrays_only(steps: ModuleType):
+    given = {"name": steps.PACKED, "model_config": SMALL, "batch_size": 256, "nanodo": None}
     small = steps.compiled_bytes(steps.lowered(**given))
     count = flops.num_parameters(SMALL.layers, SMALL.width, SMALL.vocab_size, 64)
-    # weights, two moments and gradients, and three arrays of rows
+    # Weights, two moments and gradients, and the three arrays of a packed batch.
     assert small > 4 * 4 * count + 3 * 4 * 64 * 256
-    # micro-batches are of 32 rows: twice the batch is more rows of int32, and nothing else
+    # Micro-batches hold 32 packed sequences, so a batch of twice the size only adds to the int32 arrays.
     large = steps.compiled_bytes(steps.lowered(**given | {"batch_size": 512}))
     assert large - small == pytest.approx(3 * 4 * 64 * (512 - 256), abs=4096)
 
 
-def test_a_batch_is_told_to_nanodo_with_our_recipe(steps: ModuleType):
+def test_nanodo_settings_equal_our_optimizer_config(steps: ModuleType):
     recipe = config.Optimizer(schedule="linear", clip_norm=0, warmup_steps=7)
     told = steps.nanodo_peer.settings(SHAPE, recipe, 32, 100)
     assert told["model"] == {"D": 128, "H": 2, "L": 64, "N": 2, "F": 512, "dtype": "float32"}
     assert told["opt"]["num_train_steps"] == 100
     assert told["opt"]["decay_type"] == "linear"
-    assert told["opt"]["clip_by_global_norm"] is None  # 0 would scale every gradient to nothing
+    assert told["opt"]["clip_by_global_norm"] is None  # 0 would scale every gradient to 0
     assert told["opt"]["warmup_steps"] == 7
 
 
-def test_our_parameters_under_their_names(steps: ModuleType):
+def test_parameters_are_converted_to_nanodo(steps: ModuleType):
     params = parameters(SHAPE)
-    told = steps.nanodo_peer.theirs(params)
+    told = steps.nanodo_peer.to_nanodo_params(params)
     of = told["blocks_1"]
     assert set(told) == {"embed", "pos_embed", "blocks_0", "blocks_1", "out_ln"}
     for theirs, ours in (
@@ -92,6 +94,8 @@ def test_our_parameters_under_their_names(steps: ModuleType):
     assert sum(leaf.size for leaf in jax.tree.leaves(told)) == flops.num_parameters(2, 128, 512, 64)
 
 
-def test_a_path_without_nanodo_is_told(steps: ModuleType, tmp_path: Path):
-    with pytest.raises(SystemExit, match=r"no nanodo/train\.py there; give a checkout"):
+def test_path_without_nanodo_is_refused(steps: ModuleType, tmp_path: Path):
+    with pytest.raises(
+        SystemExit, match=r"nanodo/train\.py does not exist; give the path of a checkout"
+    ):
         steps.nanodo_peer.check(tmp_path)

@@ -1,4 +1,4 @@
-"""What the benchmark of sweeps gives NanoDO is what our rows see."""
+"""The benchmark of sweeps gives NanoDO the batches on which our models train."""
 
 import importlib
 import json
@@ -21,7 +21,7 @@ def sweep() -> Iterator[ModuleType]:
         yield importlib.import_module("sweep")
 
 
-def test_a_reference_sees_its_members_once_an_epoch(
+def test_reference_sees_its_members_once_per_epoch(
     sweep: ModuleType, tiny: Population, tmp_path: Path
 ):
     c = change(change(TINY, "train.epochs", 2), "population.samples", 20)

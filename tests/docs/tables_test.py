@@ -12,10 +12,10 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from quick_compilation import quickly_compiled
 from slow_model import parameters
 from synthetic_figures import folder
 from synthetic_workdir import write_workdir
+from unoptimized import without_optimizations
 
 from analysis import comparison, figure_section, io
 from lm_mia import config
@@ -26,7 +26,7 @@ from lm_mia.run.workdir import Workdir
 from lm_mia.score import scorer
 from lm_mia.store import schema
 
-__all__ = ["folder", "quickly_compiled"]  # fixtures
+__all__ = ["folder", "without_optimizations"]  # fixtures
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "tables.md"
 STORE = "recipes/NAME/scores.zarr"
 SCHEMES = ("greedy", "sampled", "chosen")

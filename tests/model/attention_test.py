@@ -15,24 +15,25 @@ from lm_mia.train.execution import choose_attention
 KINDS: list[AttentionKind] = ["xla", "cudnn", "pallas"]
 
 
-def case(L: int, K: int = 4, H: int = 2, seed: int = 0) -> list[np.ndarray]:
-    """Queries, keys and values of two rows, of unit variance."""
+def random_qkv(L: int, K: int = 4, H: int = 2, seed: int = 0) -> list[np.ndarray]:
+    """Returns queries, keys and values of two packed sequences, with unit variance."""
     rng = np.random.default_rng(seed)
     return [rng.normal(0, 1, (2, L, H, K)).astype(np.float32) for _ in range(3)]
 
 
 def segments(L: int) -> Any:
-    """Two samples and an unused tail; and three samples, the second of one token, without a tail."""
+    """Returns two packed sequences: two samples and padding; three samples, the second of one token, without
+    padding."""
     third, half = L // 3, L // 2
-    rows = [
+    sequences = [
         np.repeat([1, 2, 0], [third, half - third, L - half]),
         np.repeat([1, 2, 3], [third, 1, L - third - 1]),
     ]
-    return np.stack(rows).astype(np.int32)
+    return np.stack(sequences).astype(np.int32)
 
 
 def slow(q: Any, k: Any, v: Any, segment_RxL: np.ndarray) -> np.ndarray:
-    """A token at a time, float64."""
+    """Computes attention one token at a time, in float64."""
     q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
     out = np.empty_like(q)
     for r, segment_L in enumerate(segment_RxL):
@@ -46,12 +47,12 @@ def slow(q: Any, k: Any, v: Any, segment_RxL: np.ndarray) -> np.ndarray:
 
 
 def emulated(kind: AttentionKind, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets a way for an accelerator run on CPU: its own kernel interpreted (pallas), or XLA in its place (cudnn)."""
-    whole = jax.nn.dot_product_attention
+    """Lets an accelerator's implementation run on CPU: its kernel interpreted (pallas), or XLA instead (cudnn)."""
+    original = jax.nn.dot_product_attention
 
     def on_cpu(*args: Any, implementation: str, **kwargs: Any) -> jax.Array:
         assert implementation == "cudnn"
-        return whole(*args, implementation="xla", **kwargs)
+        return original(*args, implementation="xla", **kwargs)
 
     make = splash_attention_kernel.make_splash_mha_single_device
     interpreted = functools.partial(make, interpret=True)
@@ -61,23 +62,23 @@ def emulated(kind: AttentionKind, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(splash_attention_kernel, "make_splash_mha_single_device", interpreted)
 
 
-# One block of queries of the XLA path, two blocks of which the second is short, two whole ones.
+# One block of queries of the XLA implementation, two blocks of which the second is short, and two full blocks.
 @pytest.mark.parametrize("L", [1, 7, 256, 257, 512])
-def test_equals_a_slow_reference(L: int):
-    q, k, v = case(L)
+def test_xla_attention_equals_slow_reference(L: int):
+    q, k, v = random_qkv(L)
     got = jax.jit(attention)(q, k, v, segments(L))
     np.testing.assert_allclose(got, slow(q, k, v, segments(L)), rtol=0, atol=3e-6)
 
 
 @pytest.mark.parametrize("kind", ["cudnn", "pallas"])
-def test_other_ways_are_given_what_makes_them_equal(
+def test_accelerator_kinds_equal_xla_in_values_and_gradients(
     kind: AttentionKind, monkeypatch: pytest.MonkeyPatch
 ):
-    """In values and gradients: the same mask, the same scale, the same order of axes."""
+    """They get the same mask, scale and order of axes."""
     emulated(kind, monkeypatch)
     L = 256
-    q, k, v = case(L, K=64)
-    toward = case(L, K=64, seed=1)[0]
+    q, k, v = random_qkv(L, K=64)
+    toward = random_qkv(L, K=64, seed=1)[0]
 
     def value(
         kind: AttentionKind, q: jax.Array, k: jax.Array, v: jax.Array
@@ -91,18 +92,18 @@ def test_other_ways_are_given_what_makes_them_equal(
 
 
 @pytest.mark.parametrize("L", [20, 300])
-def test_a_token_of_another_sample_or_later_changes_nothing_bitwise(L: int):
-    """Neither a value nor a gradient, not even where it is huge."""
-    q, k, v = case(L)
+def test_other_samples_and_later_tokens_change_no_bit(L: int):
+    """Neither values nor gradients change, even if the other tokens are huge."""
+    q, k, v = random_qkv(L)
     segment_RxL = segments(L)
     third = L // 3
-    mine = slice(third, L // 2)  # the second sample of the first row
+    sample = slice(third, L // 2)  # the second sample of the first packed sequence
     last = L // 2 - 2
 
     @jax.jit
-    def of_mine(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, Any]:
+    def output_and_gradients(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, Any]:
         def total(q: Any, k: Any, v: Any) -> tuple[jax.Array, jax.Array]:
-            o = attention(q, k, v, segment_RxL)[0, mine][: last - third + 1]
+            o = attention(q, k, v, segment_RxL)[0, sample][: last - third + 1]
             return jnp.square(o).sum(), o
 
         grads, o = jax.grad(total, argnums=(0, 1, 2), has_aux=True)(q, k, v)
@@ -110,9 +111,9 @@ def test_a_token_of_another_sample_or_later_changes_nothing_bitwise(L: int):
 
     outside = np.ones((2, L, 1, 1), bool)
     outside[0, third : last + 1] = False
-    before, grads = of_mine(q, k, v)
+    before, grads = output_and_gradients(q, k, v)
     changed = [np.where(outside, 1e4 * x + 3, x).astype(np.float32) for x in (q, k, v)]
-    after, grads_after = of_mine(*changed)
+    after, grads_after = output_and_gradients(*changed)
     assert np.asarray(after).tobytes() == np.asarray(before).tobytes()
     for g, g_after in zip(grads, grads_after, strict=True):
         np.testing.assert_array_equal(np.where(outside, g, 0), 0)
@@ -120,27 +121,26 @@ def test_a_token_of_another_sample_or_later_changes_nothing_bitwise(L: int):
         assert (np.abs(g[0, third + 1 : last + 1]).max((-1, -2)) > 0).all()
 
 
-def test_the_unused_tail_is_finite_and_so_is_a_row_of_nothing_else():
-    q, k, v = (30 * x for x in case(12))
+def test_padding_is_finite_even_without_any_sample():
+    q, k, v = (30 * x for x in random_qkv(12))
     segment_RxL: Any = np.zeros((2, 12), np.int32)
     segment_RxL[0, :5] = 1
 
-    def sum_of(q: Any, k: Any, v: Any) -> jax.Array:
+    def total(q: Any, k: Any, v: Any) -> jax.Array:
         return attention(q, k, v, segment_RxL).sum()
 
-    total = jax.value_and_grad(sum_of, argnums=(0, 1, 2))
-    found = jax.device_get(jax.jit(total)(q, k, v))
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found))
+    value_and_grads = jax.jit(jax.value_and_grad(total, argnums=(0, 1, 2)))(q, k, v)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(jax.device_get(value_and_grads)))
 
 
-def test_a_sample_of_one_token_is_its_own_value():
-    q, k, v = case(9)
+def test_output_of_one_token_sample_is_its_value():
+    q, k, v = random_qkv(9)
     out = jax.jit(attention)(q, k, v, np.arange(18).reshape(2, 9) + 1)
     np.testing.assert_array_equal(out, v)
 
 
-def test_activations_keep_their_type_and_the_softmax_is_float32():
-    q, k, v = (x.astype(jnp.bfloat16) for x in case(300))
+def test_output_keeps_dtype_and_softmax_is_float32():
+    q, k, v = (x.astype(jnp.bfloat16) for x in random_qkv(300))
     out = jax.jit(attention)(q, k, v, segments(300))
     assert out.dtype == jnp.bfloat16
     exact = slow(q, k, v, segments(300))
@@ -152,8 +152,8 @@ def test_activations_keep_their_type_and_the_softmax_is_float32():
     assert all(":f32[" in line for line in exponentials)
 
 
-def test_the_xla_path_looks_at_little_over_half_of_all_pairs():
-    """L = 1,024: 256 (256 + 512 + 768 + 1,024) = 5/8 of L^2, and never L x L at once."""
+def test_xla_attention_computes_five_eighths_of_all_pairs():
+    """With L = 1,024: 256 (256 + 512 + 768 + 1,024) = 5/8 of L^2, and never L x L at once."""
     q, k, v = (jax.ShapeDtypeStruct((2, 1024, 2, 4), jnp.float32) for _ in range(3))
     segment_RxL = jax.ShapeDtypeStruct((2, 1024), jnp.int32)
     jaxpr = jax.make_jaxpr(attention)(q, k, v, segment_RxL)

@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from quick_compilation import quickly_compiled
 from slow_model import parameters, slow_forward
+from unoptimized import without_optimizations
 
 from lm_mia import stats
 from lm_mia.model import decoding
@@ -17,8 +17,8 @@ GREEDY, SAMPLED = stats.SamplingScheme(temperature=0), stats.SamplingScheme()
 KEYS = jax.random.split(jax.random.key(5), 6)
 # Logits that are smaller than those of a trained model, and larger than those of a new one.
 PARAMS: Params = jax.tree.map(lambda p: 3 * p, parameters(CONFIG))
-pytestmark = pytest.mark.usefixtures("quickly_compiled")
-__all__ = ["quickly_compiled"]  # a fixture
+pytestmark = pytest.mark.usefixtures("without_optimizations")
+__all__ = ["without_optimizations"]  # a fixture
 
 
 def prefixes(B: int = 6, P: int = 4) -> np.ndarray:

@@ -6,22 +6,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from padded_batches import batch_loss
-from quick_compilation import quickly_compiled
 from slow_model import shapes
+from unoptimized import without_optimizations
 
 from lm_mia.config import MODEL_SIZES
 from lm_mia.model import flops, transformer
 
-__all__ = ["quickly_compiled"]  # a fixture
+__all__ = ["without_optimizations"]  # a fixture
 
 
 def by_hand(layers: int, width: int, vocab_size: int, lengths: list[int]) -> float:
-    """FLOPs of a forward pass, one matrix product after another."""
+    """Adds up the FLOPs of a forward pass, one matrix product after another."""
     total = 0.0
     for n in lengths:
         for _ in range(layers):
             total += 4 * 2 * n * width * width  # queries, keys, values, output
-            total += 2 * 2 * n * width * (4 * width)  # into the MLP and out of it
+            total += 2 * 2 * n * width * (4 * width)  # up and down projection of the MLP
             total += 2 * 2 * (n * n / 2) * width  # q k and p v, earlier tokens only
         total += 2 * n * width * vocab_size
     return total
@@ -33,26 +33,28 @@ def by_hand(layers: int, width: int, vocab_size: int, lengths: list[int]) -> flo
     st.integers(1, 99_999),
     st.lists(st.integers(2, 1024), min_size=1),
 )
-def test_training_and_scoring_are_what_the_products_add_up_to(layers, width, vocab, lengths):
+def test_training_and_scoring_equal_sum_of_matrix_products(layers, width, vocab, lengths):
     sums = sum(lengths), sum(n * n for n in lengths)
     expected = by_hand(layers, width, vocab, lengths)
     assert flops.scoring(layers, width, vocab, *sums) == pytest.approx(expected, rel=1e-12)
     assert flops.training(layers, width, vocab, *sums) == pytest.approx(3 * expected, rel=1e-12)
 
 
-SHAPE = transformer.ModelConfig(layers=3, width=256, heads=4, vocab_size=2048, length_tokens=128)
+MODEL_CONFIG = transformer.ModelConfig(
+    layers=3, width=256, heads=4, vocab_size=2048, length_tokens=128
+)
 
 
-@pytest.mark.usefixtures("quickly_compiled")
+@pytest.mark.usefixtures("without_optimizations")
 @pytest.mark.parametrize("what", ["training", "scoring"])
-def test_the_compiler_counts_the_same(what: str):
-    """Of padded rows, in which XLA computes attention between all pairs of tokens: twice the causal ones.
+def test_xla_counts_the_same_flops(what: str):
+    """Holds for padded batches, where XLA computes attention between all pairs of tokens, twice the causal ones.
 
-    What it counts beyond that are sums, exponentials and the like, some percent here and less in wider models.
+    XLA also counts sums, exponentials and the like: a few percent here, and less in wider models.
     """
     x_BxL: Any = np.ones((2, 128), np.int32)
     length_B: Any = np.full(2, 128)
-    params, model = shapes(SHAPE), transformer.TransformerLM(SHAPE)
+    params, model = shapes(MODEL_CONFIG), transformer.TransformerLM(MODEL_CONFIG)
 
     def mean_loss(params: transformer.Params) -> jax.Array:
         logits_BxLxV: Any = model.apply({"params": params}, x_BxL)
@@ -64,15 +66,21 @@ def test_the_compiler_counts_the_same(what: str):
     assert costs is not None
     counted = costs["flops"]
     tokens, pairs = 2 * 128, 2 * 128**2
-    ours = getattr(flops, what)(SHAPE.layers, SHAPE.width, SHAPE.vocab_size, tokens, 2 * pairs)
-    assert 1.0 < counted / ours < 1.04
+    expected = getattr(flops, what)(
+        MODEL_CONFIG.layers, MODEL_CONFIG.width, MODEL_CONFIG.vocab_size, tokens, 2 * pairs
+    )
+    assert 1.0 < counted / expected < 1.04
 
 
 @pytest.mark.parametrize(
     "shape",
-    [SHAPE, transformer.ModelConfig(1, 8, 2, 11, 5), transformer.ModelConfig(2, 48, 1, 7, 3)],
+    [
+        MODEL_CONFIG,
+        transformer.ModelConfig(1, 8, 2, 11, 5),
+        transformer.ModelConfig(2, 48, 1, 7, 3),
+    ],
 )
-def test_parameters_are_as_many_as_the_model_has(shape: transformer.ModelConfig):
+def test_parameter_counts_equal_the_model(shape: transformer.ModelConfig):
     params = shapes(shape)
     sizes = {name: sum(p.size for p in jax.tree.leaves(of)) for name, of in params.items()}
     assert sum(sizes.values()) == flops.num_parameters(
@@ -82,7 +90,7 @@ def test_parameters_are_as_many_as_the_model_has(shape: transformer.ModelConfig)
     assert blocks == flops.num_non_embedding_parameters(shape.layers, shape.width)
 
 
-def test_sizes_are_named_by_their_parameters_without_embeddings():
+def test_sizes_are_named_after_non_embedding_parameters():
     for name, (layers, width) in MODEL_SIZES.items():
         millions = flops.num_non_embedding_parameters(layers, width) / 1e6
         assert millions == pytest.approx(int(name.removesuffix("M")), rel=0.06), name
@@ -118,7 +126,7 @@ def test_sizes_are_named_by_their_parameters_without_embeddings():
         ("TPU v6 lite", 918),
         ("TPU7x", 1153.5),
         *((name, None) for name in ("cpu", "Tesla V100-SXM2-16GB", "Tesla T4", "", "AMD Instinct MI300X")),
-        # another device than the one whose name it has
+        # a different device than the one whose name it contains
         ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
         ("NVIDIA GeForce RTX 3090 Ti", None),
         ("NVIDIA GeForce RTX 4090 D", None),
@@ -126,12 +134,12 @@ def test_sizes_are_named_by_their_parameters_without_embeddings():
         ("NVIDIA RTX 6000", None),
     ],
 )  # fmt: skip
-def test_peaks_by_the_name_that_jax_gives(kind: str, tera: float | None):
+def test_device_peaks_by_device_kind(kind: str, tera: float | None):
     assert flops.device_peak(kind) == (None if tera is None else pytest.approx(tera * 1e12))
 
 
-def test_peaks_of_whole_chips():
-    assert flops.chip_peak("TPU7x") == 2307e12  # two devices, to JAX
+def test_chip_peaks():
+    assert flops.chip_peak("TPU7x") == 2307e12  # two JAX devices
     assert flops.chip_peak("h100") == 989e12
     assert flops.chip_peak("cpu") is None
     for name in flops.DEVICE_NAMES:

@@ -7,37 +7,37 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from padded_batches import token_losses
-from quick_compilation import quickly_compiled
+from unoptimized import without_optimizations
 
 from lm_mia import stats
 from lm_mia.model import losses
 
 BOTH = ("min_k", "min_k_plus_plus")
 TOKEN_LOSSES = jax.jit(token_losses)
-pytestmark = pytest.mark.usefixtures("quickly_compiled")
-__all__ = ["quickly_compiled"]  # a fixture
+pytestmark = pytest.mark.usefixtures("without_optimizations")
+__all__ = ["without_optimizations"]  # a fixture
 
 
 @jax.jit
 def Z_SCORES(logits_BxLxV: jax.Array, x_BxL: jax.Array) -> jax.Array:
-    """z_BxL1 of all predicted tokens."""
+    """Returns z_BxL1 of all predicted tokens."""
     log_p_BxL1xV = jax.nn.log_softmax(logits_BxLxV[:, :-1])
     z_T = losses.z_scores(log_p_BxL1xV.reshape(-1, log_p_BxL1xV.shape[-1]), x_BxL[:, 1:].ravel())
     return z_T.reshape(len(x_BxL), -1)
 
 
 def MIN_K(value_BxL1: Any, length_B: Any) -> np.ndarray:
-    """mean_B, NaN for samples without a predicted token, which no population has."""
+    """Returns mean_B; NaN for samples without a predicted token, which no population has."""
     value_BxL1, length_B = np.asarray(value_BxL1), np.asarray(length_B)
     has_B = length_B > 1
     real_BxL1 = np.arange(value_BxL1.shape[1]) < (length_B - 1)[:, None]
-    found_B = np.full(len(length_B), np.nan)
-    found_B[has_B] = stats.min_k(value_BxL1[real_BxL1], length_B[has_B] - 1)
-    return found_B
+    mean_B = np.full(len(length_B), np.nan)
+    mean_B[has_B] = stats.min_k(value_BxL1[real_BxL1], length_B[has_B] - 1)
+    return mean_B
 
 
 def STATISTICS(logits_BxLxV: Any, x_BxL: Any, length_B: Any) -> dict[str, np.ndarray]:
-    """Both, as the scorer has them."""
+    """Returns both statistics, computed as the scorer does."""
     nats_BxL1 = np.asarray(TOKEN_LOSSES(logits_BxLxV, x_BxL, length_B))
     z_BxL1 = np.asarray(Z_SCORES(logits_BxLxV, x_BxL))
     return {
@@ -62,25 +62,25 @@ def log_probs(logits_V: np.ndarray) -> list[float]:
 
 
 def slow(logits_BxLxV: np.ndarray, x_BxL: np.ndarray, length_B: np.ndarray) -> dict[str, list]:
-    """Token by token in double precision, the lowest fifth by hand."""
-    found: dict[str, list] = {name: [] for name in BOTH}
+    """Computes both statistics token by token in double precision."""
+    statistics: dict[str, list] = {name: [] for name in BOTH}
     for logits_LxV, x_L, length in zip(logits_BxLxV, x_BxL, length_B, strict=True):
-        chosen, z = [], []
+        token_log_p, z = [], []
         for i in range(1, length):
             log_p = log_probs(logits_LxV[i - 1])
             mu = math.fsum(math.exp(v) * v for v in log_p)
             sigma = math.sqrt(math.fsum(math.exp(v) * (v - mu) ** 2 for v in log_p))
-            chosen.append(log_p[x_L[i]])
+            token_log_p.append(log_p[x_L[i]])
             z.append((log_p[x_L[i]] - mu) / sigma)
         k = max(1, (length - 1) // 5)
-        for name, values in (("min_k", chosen), ("min_k_plus_plus", z)):
-            found[name].append(math.fsum(sorted(values)[:k]) / k)
-    return found
+        for name, values in (("min_k", token_log_p), ("min_k_plus_plus", z)):
+            statistics[name].append(math.fsum(sorted(values)[:k]) / k)
+    return statistics
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**31))
-def test_equals_a_slow_reference(seed: int):
+def test_statistics_equal_slow_reference(seed: int):
     arguments = case(seed)
     found, expected = STATISTICS(*arguments), slow(*arguments)
     assert set(found) == set(BOTH)
@@ -89,8 +89,8 @@ def test_equals_a_slow_reference(seed: int):
         np.testing.assert_allclose(found[name], expected[name], rtol=2e-5, atol=1e-5)
 
 
-def test_hand_worked():
-    """Probabilities 3/4 and 1/4: mu = -0.5623, sigma = (3 ** 0.5 / 4) ln 3, z of the rarer piece -3 ** 0.5."""
+def test_example_worked_by_hand():
+    """Probabilities 3/4 and 1/4: mu = -0.5623, sigma = (3 ** 0.5 / 4) ln 3, z of the rarer token -3 ** 0.5."""
     logits_BxLxV = np.log([[[3.0, 1.0]] * 3]).astype(np.float32)
     for rarer_at, first_z in ((1, -math.sqrt(3)), (2, -math.sqrt(3)), (None, 1 / math.sqrt(3))):
         x_BxL = np.zeros((1, 3), np.int32)
@@ -103,16 +103,18 @@ def test_hand_worked():
 
 
 @pytest.mark.parametrize("values", range(1, 32))
-def test_a_fifth_is_rounded_down_and_never_nothing(values: int):
+def test_a_fifth_of_the_tokens_is_rounded_down_but_at_least_one(values: int):
     """The lowest k of 0, 1, ..., shuffled, have the mean (k - 1) / 2."""
     k = max(1, sum(5 * i <= values for i in range(1, 10)))
-    value_L1 = np.full(31, -50.0, np.float32)  # behind the end: lower than all, never counted
+    value_L1 = np.full(
+        31, -50.0, np.float32
+    )  # after the end of the sample: lower than all values, and never counted
     value_L1[:values] = np.random.default_rng(values).permutation(values)
     [found] = MIN_K(value_L1[None], np.array([values + 1]))
     assert float(found) == (k - 1) / 2
 
 
-def test_two_tokens_make_one_value_and_fewer_none():
+def test_samples_of_fewer_than_two_tokens_are_nan():
     logits_BxLxV, x_BxL, _ = case(1)
     length_B = np.array([0, 1, 2, 2, 0, 1], np.int32)
     found = STATISTICS(logits_BxLxV, x_BxL, length_B)
@@ -124,14 +126,14 @@ def test_two_tokens_make_one_value_and_fewer_none():
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 2**31))
-def test_neither_padding_nor_the_other_samples_change_a_bit(seed: int):
+def test_padding_and_other_samples_change_no_bit(seed: int):
     logits_BxLxV, x_BxL, length_B = case(seed)
     found = STATISTICS(logits_BxLxV, x_BxL, length_B)
     rng = np.random.default_rng(seed)
     padding_BxL = np.arange(18) >= length_B[:, None]
     other_BxLxV, other_BxL = logits_BxLxV.copy(), x_BxL.copy()
     other_BxL[padding_BxL] = rng.integers(0, 7, padding_BxL.sum())
-    # The logits of a sample's last token, too, predict nothing that is there.
+    # The logits of a sample's last token predict nothing either.
     unused_BxL = np.arange(1, 19) >= length_B[:, None]
     other_BxLxV[unused_BxL] = rng.normal(0, 30, (unused_BxL.sum(), 7))
     order_B = rng.permutation(6)
@@ -146,13 +148,13 @@ def test_neither_padding_nor_the_other_samples_change_a_bit(seed: int):
 
 @pytest.mark.parametrize("V", [2, 5, 1000])
 @pytest.mark.parametrize("level", [0.0, -7.5, 1e4])
-def test_where_all_pieces_are_equally_likely_z_is_0(V: int, level: float):
+def test_z_is_0_if_all_tokens_are_equally_likely(V: int, level: float):
     logits_BxLxV, x_BxL = np.full((4, 6, V), level, np.float32), case(0)[1][:4, :6] % V
     assert not np.asarray(Z_SCORES(logits_BxLxV, x_BxL)).any()
 
 
-def test_a_small_difference_is_not_taken_for_none():
-    """Two nearly even pieces lie one sigma below and above the mean."""
+def test_small_spread_is_not_rounded_to_0():
+    """Two almost equally likely tokens lie one sigma below and above the mean."""
     logits_BxLxV = np.tile(np.array([0.0, 2e-3], np.float32), (1, 2, 1))
     for piece, z in ((0, -1), (1, 1)):
         assert float(Z_SCORES(logits_BxLxV, np.array([[0, piece]]))[0, 0]) == pytest.approx(
@@ -160,8 +162,8 @@ def test_a_small_difference_is_not_taken_for_none():
         )
 
 
-def test_where_one_piece_is_certain_and_what_it_rules_out():
-    """float32 cannot tell e ** -200 from 0, and e ** -30 squared neither."""
+def test_z_of_certain_tokens_and_of_those_ruled_out():
+    """float32 cannot distinguish e ** -200 from 0, nor e ** -30 squared."""
     logits_BxLxV = np.zeros((1, 2, 5), np.float32)
     logits_BxLxV[0, 0, 2] = 200
     for piece in range(5):
@@ -173,7 +175,7 @@ def test_where_one_piece_is_certain_and_what_it_rules_out():
     assert -math.inf < float(ruled_out["min_k_plus_plus"][0]) < -1e34
     almost = Z_SCORES(
         logits_BxLxV * np.float32(0.475), np.array([[0, 0]])
-    )  # e ** -95, of which sigma underflows
+    )  # e ** -95, so sigma underflows
     assert float(almost[0, 0]) == pytest.approx(-math.exp(47.5), rel=1e-3)
     nearly = np.where(logits_BxLxV > 0, np.float32(30), logits_BxLxV)
     of_rare, of_sure = (float(Z_SCORES(nearly, np.array([[0, piece]]))[0, 0]) for piece in (0, 2))
@@ -181,7 +183,7 @@ def test_where_one_piece_is_certain_and_what_it_rules_out():
     assert 0 <= of_sure < 1e-5
 
 
-def test_an_offset_of_all_logits_changes_next_to_nothing():
+def test_offset_of_all_logits_changes_little():
     logits_BxLxV, x_BxL, length_B = case(5)
     one, other = (STATISTICS(logits_BxLxV + at, x_BxL, length_B) for at in (0, 1000))
     for name in BOTH:

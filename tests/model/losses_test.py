@@ -7,16 +7,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from quick_compilation import quickly_compiled
+from unoptimized import without_optimizations
 
 from lm_mia.model import losses
 
-pytestmark = pytest.mark.usefixtures("quickly_compiled")
-__all__ = ["quickly_compiled"]  # a fixture
+pytestmark = pytest.mark.usefixtures("without_optimizations")
+__all__ = ["without_optimizations"]  # a fixture
 
 
 def slow(logits_BxLxV: np.ndarray, x_BxL: np.ndarray, length_B: np.ndarray) -> list[list[float]]:
-    """Losses of every sample's predicted tokens, float64, one at a time."""
+    """Returns the losses of each sample's predicted tokens, computed one at a time in float64."""
     logits = np.asarray(logits_BxLxV, np.float64)
     return [
         [
@@ -36,7 +36,7 @@ def summed(chunk_tokens: int) -> Callable[..., Any]:
 
 @functools.cache
 def gradient(chunk_tokens: int) -> Callable[..., Any]:
-    """Of three times the sum: the value, and what of it is of activations and of embeddings."""
+    """Returns the value of three times the sum, and its gradients for activations and embeddings."""
     summed: Any = losses.weighted_cross_entropy
     return jax.jit(
         jax.value_and_grad(lambda *args: 3 * summed(*args, chunk_tokens), argnums=(0, 1))
@@ -44,7 +44,7 @@ def gradient(chunk_tokens: int) -> Callable[..., Any]:
 
 
 def chunk_case(T: int, seed: int = 0, V: int = 13, D: int = 6) -> tuple[Any, Any, Any, Any]:
-    """Activations, embeddings, targets and weights, some of which are 0."""
+    """Returns activations, embeddings, targets and weights, some of which are 0."""
     rng = np.random.default_rng(seed)
     weight_T = rng.uniform(0.5, 2, T) * (rng.random(T) < 0.7)
     return (
@@ -56,7 +56,7 @@ def chunk_case(T: int, seed: int = 0, V: int = 13, D: int = 6) -> tuple[Any, Any
 
 
 def slow_summed(h_TxD: Any, embed_VxD: Any, target_T: Any, weight_T: Any) -> tuple[float, Any, Any]:
-    """Value and both gradients, float64, a token at a time."""
+    """Computes the value and both gradients one token at a time, in float64."""
     h, e, w = (np.asarray(a, np.float64) for a in (h_TxD, embed_VxD, weight_T))
     total, d_h, d_e = 0.0, np.zeros_like(h), np.zeros_like(e)
     for t, target in enumerate(np.asarray(target_T).tolist()):
@@ -70,11 +70,11 @@ def slow_summed(h_TxD: Any, embed_VxD: Any, target_T: Any, weight_T: Any) -> tup
     return total, d_h, d_e
 
 
-# chunks of a token, that divide the tokens, that do not, that leave one, of more than all; and a single token
+# Chunks of one token, chunks that divide the tokens, that do not, that leave one, longer than all; and a single token.
 @pytest.mark.parametrize(
     ("T", "chunk_tokens"), [(30, 1), (30, 6), (30, 7), (30, 29), (30, 31), (1, 1), (1, 7)]
 )
-def test_summed_equals_a_slow_reference_whatever_the_chunks(T: int, chunk_tokens: int):
+def test_cross_entropy_equals_slow_reference_for_any_chunks(T: int, chunk_tokens: int):
     for seed in (0, 4, 5):
         args = chunk_case(T, seed)
         total, d_h_TxD, d_embed_VxD = slow_summed(*args)
@@ -89,13 +89,13 @@ def test_summed_equals_a_slow_reference_whatever_the_chunks(T: int, chunk_tokens
         assert (np.asarray(got_h_TxD)[args[3] == 0] == 0).all()
 
 
-def test_bfloat16_activations_have_an_exact_loss_and_a_near_gradient():
-    """Products are added up in float32, and logits stay so; only what goes into a product is rounded, by 2^-9."""
+def test_bfloat16_activations_give_exact_loss_and_close_gradient():
+    """Products are accumulated in float32, and logits are float32; only the factors are rounded, by 2^-9."""
     h_TxD, embed_VxD, *rest = chunk_case(400)
-    rough_TxD = h_TxD.astype(jnp.bfloat16)  # of numpy too
+    bf16_TxD = h_TxD.astype(jnp.bfloat16)  # a numpy array too
     embed_VxD = embed_VxD.astype(jnp.bfloat16).astype(np.float32)
-    total, d_h_TxD, d_embed_VxD = slow_summed(rough_TxD, embed_VxD, *rest)
-    value, (got_h_TxD, got_embed_VxD) = gradient(64)(rough_TxD, embed_VxD, *rest)
+    total, d_h_TxD, d_embed_VxD = slow_summed(bf16_TxD, embed_VxD, *rest)
+    value, (got_h_TxD, got_embed_VxD) = gradient(64)(bf16_TxD, embed_VxD, *rest)
     types = (value.dtype, got_h_TxD.dtype, got_embed_VxD.dtype)
     assert types == (np.float32, jnp.bfloat16, np.float32)
     assert float(value) == pytest.approx(3 * total, rel=1e-6)
@@ -105,7 +105,7 @@ def test_bfloat16_activations_have_an_exact_loss_and_a_near_gradient():
 
 
 def test_large_logits_stay_finite():
-    """Losses of 0 and 2e4, each with weight 1/2; the logits are the activations."""
+    """The losses are 0 and 2e4, each with weight 1/2; the logits are the activations."""
     h_TxD = np.array([[1e4, -1e4, 0.0], [-1e4, 1e4, 0.0]], np.float32)
     weight_T = np.full(2, 0.5, np.float32)
     value, (d_h_TxD, _) = gradient(7)(
@@ -115,8 +115,8 @@ def test_large_logits_stay_finite():
     np.testing.assert_allclose(d_h_TxD, [[0, 0, 0], [-1.5, 1.5, 0]])
 
 
-def test_tokens_without_weight_count_exactly_nothing():
-    """Whatever they hold; a sum of none is 0, and so is its gradient."""
+def test_tokens_with_weight_0_change_no_bit():
+    """A sum over no tokens is 0, and so is its gradient."""
     h_TxD, embed_VxD, target_T, weight_T = chunk_case(30)
     none_T = weight_T == 0
     assert none_T.any()
@@ -131,10 +131,10 @@ def test_tokens_without_weight_count_exactly_nothing():
 PACKED = jax.jit(losses.packed_loss, static_argnums=4)
 
 
-def test_a_hand_worked_packed_row():
-    """Uniform probabilities over 4: log 4 for each token that follows one of its own sample.
+def test_packed_loss_worked_by_hand():
+    """With uniform probabilities over 4 tokens, each token that follows one of its own sample adds log 4.
 
-    2 of 3 tokens, 0 of 1, 1 of 2 and none of the tail; 2 of 3; and 7 of 8, a whole row.
+    These are 2 of 3 tokens, 0 of 1, 1 of 2 and none of the padding; 2 of 3; and 7 of 8 that fill a packed sequence.
     """
     segment_RxL = np.array([[1, 1, 1, 2, 3, 3, 0, 0], [1, 1, 1, 0, 0, 0, 0, 0], [1] * 8])
     h_RxLxD, x_RxL = np.ones((3, 8, 2), np.float32), np.zeros((3, 8), np.int32)
@@ -143,8 +143,8 @@ def test_a_hand_worked_packed_row():
         assert float(got) == pytest.approx((3 + 2 + 7) * math.log(4), rel=1e-6)
 
 
-def test_packed_loss_is_the_sum_of_the_losses_of_tokens():
-    """Samples of 6, 2 and 3 tokens in two rows, and each in a row of its own."""
+def test_packed_loss_is_the_sum_of_token_losses():
+    """Samples of 6, 2 and 3 tokens in two packed sequences, and each in one of its own."""
     rng = np.random.default_rng(0)
     embed_VxD = rng.normal(0, 1, (5, 4)).astype(np.float32)
     h_BxLxD = rng.normal(0, 1, (3, 6, 4)).astype(np.float32)

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from quick_compilation import quickly_compiled
 from slow_model import parameters, shapes, slow_forward, slow_losses
+from unoptimized import without_optimizations
 
 from lm_mia.model import transformer
 from lm_mia.model.transformer import ModelConfig, Params, TransformerLM
 
 CONFIG = ModelConfig(layers=2, width=16, heads=4, vocab_size=23, length_tokens=9)
 MODEL = TransformerLM(CONFIG)
-pytestmark = pytest.mark.usefixtures("quickly_compiled")
-__all__ = ["quickly_compiled"]  # a fixture
+pytestmark = pytest.mark.usefixtures("without_optimizations")
+__all__ = ["without_optimizations"]  # a fixture
 
 
 @functools.partial(jax.jit, static_argnames="model")

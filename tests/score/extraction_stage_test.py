@@ -1,4 +1,4 @@
-"""`lm-mia extract`, and scores that are damaged and made again, by the command line."""
+"""`lm-mia extract`, and repair of damaged scores, through the command line."""
 
 import json
 from pathlib import Path
@@ -12,14 +12,14 @@ from lm_mia import cli
 from lm_mia.score import extraction
 
 __all__ = ["_on_cpu", "tiny"]  # fixtures
-pytestmark = pytest.mark.process  # the finished run is made by one
-# The same for all tests, so that text is written by functions that are compiled once.
+pytestmark = pytest.mark.process  # a process makes the finished run
+# The same for all tests, so that the functions that generate text are compiled once.
 SIZES = {"samples": 9, "prefix_tokens": 4, "suffix_tokens": 3}
 FLAGS = tuple(f"--config.extract.{field}={size}" for field, size in SIZES.items())
 
 
 @pytest.mark.usefixtures("_on_cpu")
-def test_the_stage_by_the_command_line(
+def test_extract_stage_writes_tables_and_skips_finished_ones(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):  # fmt: skip
     w = tiny.copy(tmp_path / "w")
@@ -40,10 +40,10 @@ def test_the_stage_by_the_command_line(
     curves = pd.read_csv(tables / "extraction_curves.csv")
     assert set(curves["scheme"]) == {"greedy", "sampled", "chosen"}
 
-    # Again nothing is computed, but for tables that were changed and other settings.
+    # A second run computes nothing, unless tables or settings have changed.
     before = tiny_run.content(tables)
     with monkeypatch.context() as patch:
-        patch.setattr(extraction, "extract", lambda *_: pytest.fail("computed again"))
+        patch.setattr(extraction, "extract", lambda *_: pytest.fail("recomputed"))
         assert cli.main(tiny.argv("extract", w, *FLAGS)) == 0
     assert "extract: tiny: in its tables already" in capsys.readouterr().err
     (tables / "extraction_curves.csv").write_text("")
@@ -54,8 +54,7 @@ def test_the_stage_by_the_command_line(
 
 
 @pytest.mark.usefixtures("_on_cpu")
-def test_the_replica_that_the_scores_are_of_is_asked(tiny: tiny_run.Tiny, tmp_path: Path):
-    """Not another one that has come, or gone, since."""
+def test_extraction_uses_the_replica_of_the_membership_scores(tiny: tiny_run.Tiny, tmp_path: Path):
     w = tiny.copy(tmp_path / "w")
     tables = tiny_run.recipe_of(w) / "tables"
     facts = tables / "flips.json"
@@ -72,7 +71,7 @@ def test_the_replica_that_the_scores_are_of_is_asked(tiny: tiny_run.Tiny, tmp_pa
 
 
 @pytest.mark.usefixtures("_on_cpu")
-def test_tables_that_are_not_there_are_told(
+def test_missing_tables_are_reported(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     w = tiny.copy(tmp_path / "w")
@@ -84,7 +83,7 @@ def test_tables_that_are_not_there_are_told(
         assert capsys.readouterr().err.splitlines()[-1] == (
             f"{samples}: missing or damaged; run `lm-mia attack` again"
         )
-    facts.unlink()  # as an attack that was killed leaves it
+    facts.unlink()  # the state that a killed attack leaves
     assert cli.main(tiny.argv("extract", w, *FLAGS)) == 2
     assert capsys.readouterr().err.splitlines()[-1] == (
         f"{facts}: no finished tables; run `lm-mia attack` first"
@@ -92,7 +91,7 @@ def test_tables_that_are_not_there_are_told(
 
 
 @pytest.mark.usefixtures("_on_cpu")
-def test_damaged_scores_are_named_and_made_again_bit_for_bit(
+def test_damaged_scores_are_reported_and_repaired_bitwise(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     w = tiny.copy(tmp_path / "w")

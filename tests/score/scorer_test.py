@@ -19,9 +19,9 @@ from lm_mia.score.scorer import Scorer, choose_micro_batch_size, restore_params
 from lm_mia.train import batching, checkpoint, sharding
 from lm_mia.train.optimizer import optimizer
 
-SHAPE = transformer.ModelConfig(layers=2, width=8, heads=2, vocab_size=32, length_tokens=8)
+MODEL_CONFIG = transformer.ModelConfig(layers=2, width=8, heads=2, vocab_size=32, length_tokens=8)
 ROW = ModelSeeds("replica", 4, 5, 6)
-MODEL = transformer.TransformerLM(SHAPE)
+MODEL = transformer.TransformerLM(MODEL_CONFIG)
 MESH = sharding.make_mesh(jax.devices()[:1])
 
 
@@ -30,7 +30,9 @@ def state() -> checkpoint.TrainState:
     """Unlike a fresh one, it does not give every piece nearly the same probability."""
     like = checkpoint.abstract_state(MODEL, optimizer(config.Optimizer()), MESH)
     zeros = jax.tree.map(lambda of: np.zeros(of.shape, of.dtype), like.opt_state)
-    numbers = like.replace(step=np.int32(9), params=parameters(SHAPE, noise=0.5), opt_state=zeros)
+    numbers = like.replace(
+        step=np.int32(9), params=parameters(MODEL_CONFIG, noise=0.5), opt_state=zeros
+    )
     return jax.device_put(numbers, jax.tree.map(lambda of: of.sharding, like))
 
 
@@ -99,7 +101,7 @@ def test_neither_packing_nor_the_number_of_hosts_changes_a_loss_by_more_than_rou
 def test_in_bfloat16_rounding_is_that_of_bfloat16(
     tiny: Population, state: checkpoint.TrainState, monkeypatch: pytest.MonkeyPatch
 ):
-    shape = dataclasses.replace(SHAPE, dtype="bfloat16")
+    shape = dataclasses.replace(MODEL_CONFIG, dtype="bfloat16")
 
     def losses(rows: int) -> np.ndarray:
         of = dataclasses.replace(scorer(tiny, rows), model=transformer.TransformerLM(shape))

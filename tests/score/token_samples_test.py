@@ -1,4 +1,4 @@
-"""Log-probabilities of the tokens of chosen samples: from the command line to the store, and back."""
+"""Log-probabilities of the tokens of selected samples, from the command line to the store and back."""
 
 import shutil
 from pathlib import Path
@@ -26,7 +26,7 @@ TOKENS = {name: np.arange(T) + 10 * n for n, name in enumerate(schema.TOKEN_COLU
 TOKENS["token_sample"] = np.repeat([4, 1, 3], [2, 3, 4])
 
 
-def test_some_samples_alone(tiny_population: Population):
+def test_subset_of_a_population_and_its_token_columns(tiny_population: Population):
     some = take_samples(tiny_population, IDS)
     assert len(some) == 3
     for place, i in enumerate(IDS):
@@ -54,7 +54,7 @@ def log_probs(row: int) -> np.ndarray:
 
 
 @pytest.mark.usefixtures("_small_shards")
-def test_tokens_have_a_dimension_of_their_own(tmp_path: Path):
+def test_token_log_probs_have_their_own_dimension(tmp_path: Path):
     s = store(tmp_path)
     s.create_or_extend(FOUR, COLUMNS, {}, TOKENS)
     for row in FOUR:
@@ -73,11 +73,11 @@ def test_tokens_have_a_dimension_of_their_own(tmp_path: Path):
         np.testing.assert_array_equal(of, log_probs(2)[5:])
         for name in schema.TOKEN_COLUMNS:
             np.testing.assert_array_equal(data[name], TOKENS[name])
-    # by blocks, as any other variable
+    # They can be read in blocks, as any other variable.
     blocks = list(s.blocks({"x": ("token_log_prob", FOUR[::-1])}, 4))
     found = np.concatenate([block["x"] for _, block in blocks], axis=1)
     np.testing.assert_array_equal(found, [log_probs(m) for m in range(len(FOUR))][::-1])
-    # of three shards a row, one is lost and one damaged
+    # Of three shards per model, one is deleted and one damaged.
     gone, bad = (s.path / "token_log_prob" / "c" / part for part in ("1/2", "2/0"))
     before = content(s)
     gone.unlink()
@@ -92,7 +92,7 @@ def test_tokens_have_a_dimension_of_their_own(tmp_path: Path):
 
 
 @pytest.mark.usefixtures("_small_shards")
-def test_tokens_asked_for_later_and_of_other_samples(tmp_path: Path):
+def test_other_token_samples_are_refused_until_the_old_are_deleted(tmp_path: Path):
     plain = store(tmp_path, ())
     ensure(plain, FOUR)
     for row in FOUR:
@@ -123,8 +123,8 @@ def test_tokens_asked_for_later_and_of_other_samples(tmp_path: Path):
 
 
 @pytest.mark.usefixtures("_small_shards")
-def test_other_tokens_after_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Those of the command that crashed were never seen, and hold nothing."""
+def test_other_token_samples_after_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The token samples of the crashed command were never published and hold no values."""
     s, other = store(tmp_path), store(tmp_path, (4,))
     more = {name: of[:2] for name, of in TOKENS.items()}
     with monkeypatch.context() as patch:
@@ -139,7 +139,7 @@ def test_other_tokens_after_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def columns(samples: tuple[int, ...]) -> dict[str, np.ndarray]:
-    """Two tokens a sample."""
+    """Returns token columns with two tokens per sample."""
     of = {"token_sample": np.repeat(samples, 2)}
     return of | {name: np.arange(2 * len(samples)) for name in schema.TOKEN_COLUMNS[1:]}
 
@@ -153,14 +153,14 @@ def columns(samples: tuple[int, ...]) -> dict[str, np.ndarray]:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("crash", ["write", "spec", "consolidate"])
-def test_a_crash_while_the_list_changes(
+def test_crash_while_token_samples_change(
     tmp_path: Path,
     old: tuple[int, ...],
     new: tuple[int, ...],
     crash: str,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """Whatever list is asked for next, it can be had, and losses are never in question."""
+    """Any list of token samples can be requested afterwards, and losses are never affected."""
     s, plain = store(tmp_path, old), store(tmp_path, ())
     s.create_or_extend(FOUR, COLUMNS, {}, columns(old) if old else {})
     for row in FOUR:
@@ -171,7 +171,7 @@ def test_a_crash_while_the_list_changes(
         true, calls = getattr(owner, crash), []
 
         def crashing(*args: object) -> object:
-            calls.append(args)  # the first consolidation only forgets the old list
+            calls.append(args)  # the first consolidation only removes the old list
             return 1 / 0 if crash != "consolidate" or len(calls) > bool(old) else true(*args)
 
         patch.setattr(owner, crash, crashing)
@@ -194,7 +194,7 @@ def test_a_crash_while_the_list_changes(
 
 
 @pytest.mark.usefixtures("_small_shards")
-def test_damaged_tokens_are_no_concern_of_losses(tmp_path: Path):
+def test_damaged_tokens_do_not_affect_losses(tmp_path: Path):
     s, plain = store(tmp_path), store(tmp_path, ())
     s.create_or_extend(FOUR, COLUMNS, {}, TOKENS)
     file = s.path / "token_log_prob" / "zarr.json"
@@ -210,7 +210,7 @@ def test_damaged_tokens_are_no_concern_of_losses(tmp_path: Path):
 
 
 @pytest.mark.usefixtures("_small_shards")
-def test_tokens_at_every_score_point(tmp_path: Path):
+def test_token_log_probs_at_every_score_point(tmp_path: Path):
     plain = asked(tmp_path / "scores.zarr")
     s = Store(plain.path, (), plain.steps, plain.total_steps, token_samples=(4, 1, 3))
     s.create_or_extend(FOUR, COLUMNS, {}, TOKENS)
@@ -222,10 +222,10 @@ def test_tokens_at_every_score_point(tmp_path: Path):
 
 
 @pytest.mark.usefixtures("_on_cpu")
-def test_by_the_command_line(
+def test_score_stage_adds_token_log_probs(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):  # fmt: skip
-    """Rows that are there get them from their checkpoints; their sums are the samples' losses."""
+    """Finished models get them from their checkpoints; their means are the samples' losses."""
     w = tiny.copy(tmp_path / "w")
     before, population = tiny_run.scores(w), open_population(tiny_run.population_of(w))
     monkeypatch.setattr(supervisor, "run", here)
@@ -262,7 +262,7 @@ def test_by_the_command_line(
         )
     assert cli.main(tiny.argv("score", w, flags[0], "5")) == 2
     assert "or in another order (3: 5, 31, 2); ask for these" in capsys.readouterr().err
-    # damage is found and mended without being asked for by name
+    # Damage is detected and repaired without naming the variable.
     [bad] = path.glob("token_log_prob/c/3/0")
     bad.write_bytes(b"x" + bad.read_bytes()[1:])
     assert cli.main(tiny.argv("status", w, "--verify")) == 2

@@ -1,4 +1,4 @@
-"""A small state to save, for tests of checkpoints and for the processes that they start."""
+"""A small state for tests of checkpoints and the processes that they start."""
 
 import jax
 import jax.numpy as jnp
@@ -9,8 +9,8 @@ from lm_mia.model import transformer
 from lm_mia.train import checkpoint, sharding
 from lm_mia.train.optimizer import optimizer
 
-SHAPE = transformer.ModelConfig(layers=2, width=8, heads=2, vocab_size=16, length_tokens=6)
-MODEL = transformer.TransformerLM(SHAPE)
+MODEL_CONFIG = transformer.ModelConfig(layers=2, width=8, heads=2, vocab_size=16, length_tokens=6)
+MODEL = transformer.TransformerLM(MODEL_CONFIG)
 TX = optimizer(config.Optimizer())
 
 

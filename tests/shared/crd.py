@@ -1,4 +1,4 @@
-"""Checks JobSets against JobSet's CustomResourceDefinition, as a cluster would, without a cluster."""
+"""Validates JobSets against JobSet's CustomResourceDefinition, as a cluster does, without a cluster."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -7,9 +7,9 @@ from typing import Any
 import jsonschema
 import yaml
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # a CRD has some ten thousand lines
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # a CRD has about ten thousand lines
 _STRINGS = {"type": "object", "additionalProperties": {"type": "string"}}
-_METADATA = {  # the parts that we write; a CRD does not say what metadata are
+_METADATA = {  # only the fields that we write, since a CRD does not define metadata
     "type": "object",
     "required": ["name"],
     "additionalProperties": False,
@@ -47,7 +47,7 @@ def problems(manifests: Sequence[Mapping[str, Any]], definition: Path) -> list[s
 
 
 def _schemas(definition: Path) -> dict[str, dict[str, Any]]:
-    """Version -> schema of a JobSet."""
+    """Returns {version: schema} of a JobSet."""
     for document in yaml.load_all(definition.read_text(), Loader=_LOADER):
         if document and document["kind"] == "CustomResourceDefinition":
             spec = document["spec"]
@@ -61,7 +61,7 @@ def _root(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _strict(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A schema of Kubernetes as JSON Schema that refuses the fields which Kubernetes would leave out."""
+    """Converts a Kubernetes schema to JSON Schema that refuses fields which Kubernetes would drop."""
     if schema.get("x-kubernetes-int-or-string"):
         return {"type": ["integer", "string"]} | {k: schema[k] for k in ("pattern",) if k in schema}
     kept = {k: v for k, v in schema.items() if k != "nullable"}
@@ -79,7 +79,7 @@ def _strict(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _lines(problem: Any) -> Iterator[str]:
-    """Of a problem that jsonschema found: the field, and what is wrong with it."""
+    """Yields lines with the field and the problem of an error of jsonschema."""
     where = ""
     for part in problem.absolute_path:
         where += f"[{part}]" if isinstance(part, int) else f".{part}" if where else str(part)

@@ -26,11 +26,11 @@ def source(tmp_path: Path) -> config.Corpus:
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    """The bytes of every file by its name."""
+    """Returns {file name: bytes}."""
     return {p.name: p.read_bytes() for p in folder.iterdir()}
 
 
 def stop(label: str, done: int, total: int) -> None:
-    """A progress that stops a build once its samples are tokenised."""
+    """Progress callback that stops a build once its samples are tokenized."""
     if label == "assemble population":
         raise KeyboardInterrupt

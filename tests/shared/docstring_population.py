@@ -40,5 +40,5 @@ def write(
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    """The bytes of every file by its name."""
+    """Returns {file name: bytes}."""
     return {p.name: p.read_bytes() for p in folder.iterdir()}

@@ -1,4 +1,4 @@
-"""C4-shaped data for tests: the layout of TFDS, and the files of Hugging Face, with texts of one's own."""
+"""C4-like data for tests, with given texts, in the layout of TFDS and in the files of Hugging Face."""
 
 import gzip
 import json
@@ -12,7 +12,7 @@ FIELDS = ("content-length", "content-type", "text", "timestamp", "url")
 
 
 def texts(count: int, seed: int = 0, mean_words: int = 12) -> list[str]:
-    """English-like texts of lognormal lengths; some are short, some begin alike."""
+    """Returns English-like texts with lognormal lengths; some are short, and some share a prefix."""
     draw = np.random.default_rng(seed)
     words = (
         "the",
@@ -37,7 +37,7 @@ def texts(count: int, seed: int = 0, mean_words: int = 12) -> list[str]:
 
 
 def tfds(data_dir: Path, splits: Mapping[str, Sequence[str]], shards: int = 2, **info: Any) -> Path:
-    """``c4/en/3.1.0`` as TFDS writes it; info changes dataset_info.json. Returns its folder."""
+    """Writes ``c4/en/3.1.0`` as TFDS does and returns its folder; info overrides fields of dataset_info.json."""
     from array_record.python.array_record_module import ArrayRecordWriter
     from tensorflow_datasets import features
 
@@ -63,7 +63,7 @@ def tfds(data_dir: Path, splits: Mapping[str, Sequence[str]], shards: int = 2, *
 
 
 def _example(text: str) -> bytes:
-    """A tf.train.Example by hand: fields of length-delimited messages, as the protobuf encoding has them."""
+    """Encodes a tf.train.Example by hand, as length-delimited fields of protobuf."""
 
     def field(number: int, content: bytes) -> bytes:
         size, varint = len(content), b""
@@ -82,7 +82,7 @@ def _example(text: str) -> bytes:
 def hugging_face(
     folder: Path, splits: Mapping[str, Sequence[Sequence[str]]], of: int = 1024
 ) -> str:
-    """json.gz files like those of allenai/c4, one for each list of texts; returns the glob that finds them."""
+    """Writes json.gz files like those of allenai/c4, one per list of texts, and returns a glob that matches them."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, files in splits.items():
         for number, of_file in enumerate(files):

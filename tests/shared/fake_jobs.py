@@ -1,7 +1,7 @@
-"""Jobs of launch that run inside the test's process, for tests of the engines that start them.
+"""Launched jobs that run inside the test's process, for tests of the engines that start them.
 
-The command line of a job is parsed and obeyed as in a process of its own; only training is replaced: the scores of a
-row are copied from the tiny run. Also what tests of real jobs ask of a workdir.
+The command line of a job is parsed and run as in a process of its own; only training is replaced: the scores of a model
+are copied from the tiny run. Also helpers for tests of real jobs.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from lm_mia.store.store import Store, open_store
 
 
 class Job:
-    """What `launch.local.start` returns: a job that has ended, or one that runs until it is asked to stop."""
+    """The result of `launch.local.start`: a job that has ended, or one that runs until it is asked to stop."""
 
     def __init__(self, exit_code: int | None) -> None:
         self.returncode = exit_code
@@ -48,17 +48,17 @@ class Job:
 
 @dataclasses.dataclass
 class FakeJobs:
-    """The jobs that an engine started, in order, and what becomes of them."""
+    """The jobs that an engine started, in order, and how they behave."""
 
     started: list[dict[str, str]] = dataclasses.field(default_factory=list)
     """The flags of every job by name, such as ``{"models": "0:2", "recipe": "epochs=2", ...}``."""
     not_made: set[subsets.ModelSeeds] = dataclasses.field(default_factory=set)
-    """Rows that jobs leave missing, as if another command held their locks."""
+    """Models that jobs leave missing, as if another process held their locks."""
     before: Callable[[dict[str, str]], Job | None] = lambda flags: None
-    """Called with the flags of a job before it does its work; the Job that it returns, if any, takes its place."""
+    """Called with the flags of a job before it starts; a Job that it returns replaces the real one."""
 
     def start(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> Any:
-        """In place of `launch.local.start`."""
+        """Replaces `launch.local.start`."""
         assert list(command[:4]) == [sys.executable, "-m", "launch", "make-models"]
         flags = dict(argument.removeprefix("--").split("=", 1) for argument in command[4:])
         assert Path(flags["log"]) == log
@@ -68,7 +68,7 @@ class FakeJobs:
 
 @pytest.fixture
 def jobs(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> FakeJobs:
-    """Jobs run inside this process while the test runs, and their rows are those of the tiny run."""
+    """Runs jobs inside this process, with models copied from the tiny run."""
     fake = FakeJobs()
     known = Store(recipe_of(tiny.workdir) / "scores.zarr")
     loss_MxN, member_MxN = known.read(known.models())
@@ -99,13 +99,13 @@ def jobs(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> FakeJobs:
 
 
 def running(of: Sweep) -> list[dict[str, Any]]:
-    """The records of all jobs of a sweep that are at work on a row."""
+    """Returns the records of all jobs of a sweep that are working on a model."""
     found = [record for task in of.recipes for _, record, _ in heartbeats.running_jobs(task.folder)]
     return [record for record in found if record["models"]]
 
 
 def wait_for(of: Sweep, process: subprocess.Popen[str]) -> dict[str, Any]:
-    """The record of a job of this command that is at work on a row."""
+    """Waits for a job of this command to work on a model, and returns its record."""
     while process.poll() is None:
         with contextlib.suppress(OSError):
             for record in running(of):
@@ -116,7 +116,7 @@ def wait_for(of: Sweep, process: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 class Clock:
-    """A clock in place of the module `time`: it stands still but for sleeps."""
+    """Replaces the module `time`; only sleeping advances the clock."""
 
     def __init__(self) -> None:
         self.seconds = 1000.0

@@ -1,4 +1,4 @@
-"""What rows over 1, 2 and 4 devices come to, as JSON: run by sharding_test.py in a process with 4 CPU devices.
+"""Prints the results of training on 1, 2 and 4 devices as JSON; sharding_test.py runs it with 4 CPU devices.
 
 Its argument is an empty folder for states that are saved on some devices and restored on others.
 """
@@ -16,11 +16,11 @@ import optax
 from same_bits import same
 from step_case import (
     LENGTHS,
-    RECIPE,
-    SHAPE,
+    MODEL_CONFIG,
+    OPTIMIZER,
     arguments,
-    laid_out,
     make_plan,
+    pack,
     population,
     state,
 )
@@ -32,14 +32,14 @@ from lm_mia.train import checkpoint, sharding
 from lm_mia.train.optimizer import optimizer
 from lm_mia.train.step import make_loss, make_step
 
-EVEN = dataclasses.replace(SHAPE, layers=1)
+EVEN = dataclasses.replace(MODEL_CONFIG, layers=1)
 MODEL = transformer.TransformerLM(EVEN)
-# Of 6 numbers, none of its layernorms is divisible by 4; nor is the vocabulary.
-ODD = dataclasses.replace(SHAPE, width=6, heads=1, vocab_size=66, length_tokens=32)
-# several micro-batches, devices idle in some; scanned and computed again; one micro-batch for all
+# Width 6 and the vocabulary are not divisible by 4.
+ODD = dataclasses.replace(MODEL_CONFIG, width=6, heads=1, vocab_size=66, length_tokens=32)
+# Several micro-batches, in some of which devices are idle; scanned and rematerialized; one micro-batch for all.
 CASES = {
     "even": (EVEN, make_plan(micro_batch_size=1), (1, 2, 4)),
-    "scanned": (SHAPE, make_plan(scan_layers=True, remat="full"), (1, 2)),
+    "scanned": (MODEL_CONFIG, make_plan(scan_layers=True, remat="full"), (1, 2)),
     "odd": (ODD, make_plan(), (1, 4)),
 }
 COLLECTIVES = ("all-gather", "reduce-scatter", "all-reduce", "collective-permute", "all-to-all")
@@ -50,7 +50,7 @@ def numbers(tree: Any) -> list[Any]:
 
 
 def collectives(text: str) -> list[dict[str, Any]]:
-    """Every collective of a compiled program: its kind, how it groups devices, whether it lies inside a loop."""
+    """Returns every collective of a compiled program: its kind, its device groups, and whether it is inside a loop."""
     found, calls, loops, name = [], {}, set(), ""
     for line in text.splitlines():
         if opened := re.match(r"(?:ENTRY )?%([\w.-]+) \(.*\{$", line):
@@ -78,10 +78,10 @@ def case(name: str, devices: int) -> dict[str, Any]:
             shape, scan_layers=chosen.model_config.scan_layers, remat=chosen.model_config.remat
         )
     )
-    step = make_step(model, RECIPE, chosen.chunk_tokens, mesh)
+    step = make_step(model, OPTIMIZER, chosen.chunk_tokens, mesh)
     now = state(mesh, shape=shape)
     at = [
-        arguments(*laid_out(samples, ids_B, chosen, mesh, len(LENGTHS)), mesh)
+        arguments(*pack(samples, ids_B, chosen, mesh, len(LENGTHS)), mesh)
         for ids_B in (np.arange(16), np.arange(1), np.arange(3, 14))
     ]
     compiled = step.lower(now, *at[0], np.float32(0.01)).compile()  # type: ignore[attr-defined]
@@ -113,8 +113,8 @@ def case(name: str, devices: int) -> dict[str, Any]:
 
 
 def checkpoints(folder: Path) -> dict[str, Any]:
-    """Fresh states on any devices, and states saved on some of them and restored on others."""
-    tx = optimizer(RECIPE)
+    """Compares initial states on different devices, and states saved on some devices and restored on others."""
+    tx = optimizer(OPTIMIZER)
     meshes = {n: sharding.make_mesh(jax.devices()[:n]) for n in (1, 2, 4)}
     states = {n: checkpoint.init_state(5, MODEL, tx, mesh) for n, mesh in meshes.items()}
     found: dict[str, Any] = {"leaves": len(jax.tree.leaves(states[1]))}

@@ -1,8 +1,8 @@
-"""The command `lm-mia` as tests start it: without the page, and with workers that hold a model at a certain step.
+"""The command `lm-mia` as tests start it: without the report page, and with workers that hold a model at a given step.
 
-The page takes seconds to draw; it is drawn if WITH_PAGE is set. With HOLD_STEP set, a worker that has done that many
-steps of a model waits there until it is asked to stop, or until the file HOLD_RELEASE exists, so that a test meets it
-at that step on any machine; with HOLD_ROW set, only at that model. Workers are spawned, so they run this module too.
+The page takes seconds to draw; it is drawn if WITH_PAGE is set. With HOLD_STEP, a worker that has done that many steps
+of a model waits until it is asked to stop or the file HOLD_RELEASE exists, so that a test finds it at that step on any
+machine; with HOLD_ROW, only for that model. Workers are spawned, so they run this module too.
 """
 
 import os
@@ -14,13 +14,13 @@ from typing import Any
 
 
 def write_no_page(folder: Path, *_: Any) -> Path:
-    """In place of `analysis.page.write_page`."""
+    """Replaces `analysis.page.write_page`."""
     (folder / "report.html").write_text("")
     return folder / "report.html"
 
 
 def hold_rows() -> None:
-    """Patches training in this process, a worker; JAX is loaded when the worker itself does."""
+    """Patches training in this process, a worker. JAX is imported only when the worker imports it."""
     from lm_mia.run import worker
 
     work = worker._work
@@ -44,7 +44,7 @@ def hold_rows() -> None:
 
 
 def waiting(asked: Callable[[int], bool]) -> Callable[[int], bool]:
-    """Whether to stop after a step, asked again and again at the step where the row is held."""
+    """Returns a function that decides whether to stop after a step, and waits at the step where the model is held."""
     release = os.environ.get("HOLD_RELEASE")
 
     def ask(step: int) -> bool:

@@ -1,4 +1,4 @@
-"""Batches of one sample a row, and their loss from all logits: what packed batches must equal."""
+"""Batches of one sample per sequence, and their loss from all logits, as a reference for packed batches."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from lm_mia.train.batching import PackingPlan
 
 
 def padded_plan(length_B: np.ndarray) -> PackingPlan:
-    """A row for each sample."""
+    """Returns a plan with one sample per sequence."""
     B = len(length_B)
     return PackingPlan(np.arange(B), np.zeros(B, np.int64), np.ones(B, np.int64), B)
 
@@ -18,7 +18,7 @@ def padded_plan(length_B: np.ndarray) -> PackingPlan:
 def padded(
     population: Population, ids_B: np.ndarray, batch_size: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(x_BxL, length_B), int32: a short batch is filled up with samples of length 0, which no loss counts."""
+    """Returns x_BxL and length_B, int32. A short batch is filled up with samples of length 0, which have no loss."""
     x_BxL = np.zeros((batch_size, population.length_tokens), np.int32)
     length_B = np.zeros(batch_size, np.int32)
     x_BxL[: len(ids_B)] = population.pad(ids_B)
@@ -27,11 +27,11 @@ def padded(
 
 
 def token_losses(logits_BxLxV: jax.Array, x_BxL: jax.Array, length_B: jax.Array) -> jax.Array:
-    """loss_nats_BxL1 of every token given those before it, L1 = L - 1; 0 where the predicted token is padding."""
+    """Returns loss_nats_BxL1 of each token given those before it, L1 = L - 1; 0 where the token is padding."""
     nats_BxL1 = optax.softmax_cross_entropy_with_integer_labels(logits_BxLxV[:, :-1], x_BxL[:, 1:])
     return jnp.where(jnp.arange(1, x_BxL.shape[1]) < length_B[:, None], nats_BxL1, 0.0)
 
 
 def batch_loss(logits_BxLxV: jax.Array, x_BxL: jax.Array, length_B: jax.Array) -> jax.Array:
-    """Mean loss in nats over all predicted tokens of a batch: what training minimises."""
+    """Returns the mean loss in nats over all predicted tokens of a batch, which training minimizes."""
     return token_losses(logits_BxLxV, x_BxL, length_B).sum() / jnp.maximum(length_B - 1, 0).sum()

@@ -1,4 +1,4 @@
-"""Work for the processes of `lm_mia.data.process_pool`, which they import by name: nothing heavy is loaded here."""
+"""Functions for the processes of `lm_mia.data.process_pool`, which import this module by name; it imports little."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ def square(task: int, report: Report) -> int:
 
 
 def die_once(task: Path, report: Report) -> str:
-    """Kills its process, and leaves word so that it does not the next time."""
+    """Kills its process the first time, and leaves a file so that the next call succeeds."""
     report(5)
     if task.name.startswith("dies") and not task.exists():
         task.touch()
@@ -40,14 +40,14 @@ def fail(task: int, report: Report) -> int:
 
 
 def wait(task: Path | None, report: Report) -> None:
-    """Says in a folder which process it is, and never ends by itself; no folder: ends at once."""
+    """Writes its process id to a folder and never ends by itself; without a folder it returns at once."""
     if task:
         (task / str(os.getpid())).touch()
         time.sleep(600)
 
 
 def wait_for_file(task: Path, report: Report) -> None:
-    """Says in a folder which process it is, and ends when the folder has a file of the name `end`."""
+    """Writes its process id to a folder, and returns once the folder has a file named `end`."""
     (task / str(os.getpid())).touch()
     while not (task / "end").exists():
         time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""Whether two pytrees of arrays are the same to the last bit."""
+"""Bitwise comparison of two pytrees of arrays."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import numpy as np
 
 
 def same(one: Any, other: Any) -> bool:
-    """Structure, types and every bit."""
+    """Returns whether structure, dtypes and all bits are equal."""
     a, b = jax.tree.leaves(one), jax.tree.leaves(other)
     return jax.tree.structure(one) == jax.tree.structure(other) and all(
         x.dtype == y.dtype and np.asarray(x).tobytes() == np.asarray(y).tobytes()

@@ -6,5 +6,5 @@ from lm_mia.data.population import Population
 
 
 def table_of(of: Population) -> pd.DataFrame:
-    """The sample table; row i is sample i."""
+    """Returns the sample table; row i is sample i."""
     return pd.read_parquet(of.folder / f"{of.prefix}samples.parquet")

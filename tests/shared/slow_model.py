@@ -68,7 +68,7 @@ def slow_forward(params: Any, x_L: np.ndarray) -> np.ndarray:
 
 
 def slow_losses(logits_LxV: np.ndarray, x_L: np.ndarray) -> np.ndarray:
-    """Loss in nats of every token but the first, from logits of one sample, in float64."""
+    """Computes the loss in nats of every token but the first from the logits of one sample, in float64."""
     z_LxV = np.asarray(logits_LxV, np.float64)[: len(x_L) - 1]
     highest_Lx1 = z_LxV.max(1, keepdims=True)
     log_z_L = np.log(np.exp(z_LxV - highest_Lx1).sum(1)) + highest_Lx1[:, 0]

@@ -1,4 +1,4 @@
-"""A small batch with every edge that packing has, and what the compiled step makes of it."""
+"""A small batch with all edge cases of packing, and inputs of the compiled step."""
 
 import dataclasses
 import functools
@@ -19,18 +19,18 @@ from lm_mia.train.execution import ExecutionPlan
 from lm_mia.train.optimizer import optimizer
 from lm_mia.train.step import to_global_array
 
-SHAPE = transformer.ModelConfig(layers=2, width=16, heads=2, vocab_size=64, length_tokens=32)
-MODEL = transformer.TransformerLM(SHAPE)
-RECIPE = config.Optimizer(warmup_steps=0, weight_decay=0.1, clip_norm=0.5)
-# Whole rows, single tokens, pairs, and samples that leave tails: 8 packed rows.
+MODEL_CONFIG = transformer.ModelConfig(layers=2, width=16, heads=2, vocab_size=64, length_tokens=32)
+MODEL = transformer.TransformerLM(MODEL_CONFIG)
+OPTIMIZER = config.Optimizer(warmup_steps=0, weight_decay=0.1, clip_norm=0.5)
+# Samples of full length, single tokens, pairs, and lengths that leave padding: 8 packed sequences.
 LENGTHS = (32, 5, 9, 1, 20, 31, 2, 14, 7, 7, 3, 11, 30, 32, 1, 25)
 
 
 def population(length_N: Sequence[int] = LENGTHS, seed: int = 0) -> Population:
-    """Samples of such lengths and of random pieces, in memory."""
-    tokens = np.random.default_rng(seed).integers(1, SHAPE.vocab_size, sum(length_N))
-    settings = {"population.length_tokens": SHAPE.length_tokens}
-    manifest = {"settings": settings, "vocab_size": SHAPE.vocab_size}
+    """Returns samples with these lengths and random tokens, in memory."""
+    tokens = np.random.default_rng(seed).integers(1, MODEL_CONFIG.vocab_size, sum(length_N))
+    settings = {"population.length_tokens": MODEL_CONFIG.length_tokens}
+    manifest = {"settings": settings, "vocab_size": MODEL_CONFIG.vocab_size}
     return Population(Path(), tokens.astype(np.uint16), np.append(0, np.cumsum(length_N)), manifest)
 
 
@@ -41,12 +41,12 @@ def make_plan(
     remat: Literal["none", "dots", "full"] = "none",
 ) -> ExecutionPlan:
     """Returns a plan for the model of this file."""
-    config = dataclasses.replace(SHAPE, scan_layers=scan_layers, remat=remat)
+    config = dataclasses.replace(MODEL_CONFIG, scan_layers=scan_layers, remat=remat)
     return ExecutionPlan(config, micro_batch_size, chunk_tokens, "for a test")
 
 
 @functools.cache
-def parameters(shape: transformer.ModelConfig = SHAPE) -> transformer.Params:
+def parameters(shape: transformer.ModelConfig = MODEL_CONFIG) -> transformer.Params:
     """Initial weights, with so much noise that each of them affects the output."""
     noise, model = np.random.default_rng(0), transformer.TransformerLM(shape)
     return jax.tree.map(
@@ -56,7 +56,7 @@ def parameters(shape: transformer.ModelConfig = SHAPE) -> transformer.Params:
 
 
 def state(
-    mesh: Mesh, recipe: config.Optimizer = RECIPE, shape: transformer.ModelConfig = SHAPE
+    mesh: Mesh, recipe: config.Optimizer = OPTIMIZER, shape: transformer.ModelConfig = MODEL_CONFIG
 ) -> checkpoint.TrainState:
     """The state before the first update, on a mesh: moments and the count of updates are 0."""
     params = jax.tree.map(
@@ -68,31 +68,32 @@ def state(
     return jax.device_put(initial, sharding.named_shardings(initial, mesh))
 
 
-def laid_out(
+def pack(
     samples: Population,
     ids_B: np.ndarray,
-    chosen: ExecutionPlan,
+    plan: ExecutionPlan,
     mesh: Mesh,
-    most: int = 0,
+    min_samples: int = 0,
     packed: bool = True,
 ) -> tuple[batching.PackedBatch, batching.BatchStats]:
-    """Samples as rows in memory, with space for ``most`` of them at least; one sample a row if they are not packed."""
+    """Packs samples in memory, with space for at least ``min_samples``; unpacked, each gets its own sequence."""
     length_B = samples.lengths_N[ids_B]
-    plan = batching.plan_packing(length_B, samples.length_tokens)
+    packing_plan = batching.plan_packing(length_B, samples.length_tokens)
     if not packed:
-        plan = padded_plan(length_B)
-    count = batching.max_micro_batches(max(most, len(ids_B)), chosen.micro_batch_size, mesh.size)
-    return batching.pack_batch(samples, ids_B, plan, count, chosen.micro_batch_size, mesh.size)
+        packing_plan = padded_plan(length_B)
+    num_samples, M = max(min_samples, len(ids_B)), plan.micro_batch_size
+    micro_batches = batching.max_micro_batches(num_samples, M, mesh.size)
+    return batching.pack_batch(samples, ids_B, packing_plan, micro_batches, M, mesh.size)
 
 
 def arguments(
-    rows: batching.PackedBatch, sizes: batching.BatchStats, mesh: Mesh
+    batch: batching.PackedBatch, stats: batching.BatchStats, mesh: Mesh
 ) -> tuple[Any, ...]:
-    """What a step or a loss takes between state and learning rate."""
+    """Returns the arguments of a step or loss between state and learning rate."""
     return (
-        to_global_array(rows, mesh),
-        np.int32(sizes.num_micro_batches),
-        np.float32(sizes.num_targets),
+        to_global_array(batch, mesh),
+        np.int32(stats.num_micro_batches),
+        np.float32(stats.num_targets),
     )
 
 

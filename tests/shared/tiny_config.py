@@ -1,4 +1,4 @@
-"""A tiny config, as an object and as a file, shared by tests."""
+"""A tiny config, as an object and as a file, for tests."""
 
 import dataclasses
 from typing import Any

@@ -1,4 +1,4 @@
-"""One whole tiny run through the command line, shared by tests; those that change something take a copy."""
+"""One complete tiny run through the command line, for tests. Tests that change something use a copy."""
 
 import contextlib
 import dataclasses
@@ -52,7 +52,7 @@ def get_config():
 
 @dataclasses.dataclass(frozen=True)
 class Tiny:
-    """A folder with a corpus, a config file, and a finished workdir of one recipe, which is called tiny."""
+    """A folder with a corpus, a config file, and a finished workdir with one recipe, named tiny."""
 
     folder: Path
 
@@ -66,12 +66,12 @@ class Tiny:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Computes on the CPU; the cache of compiled code is the one that conftest.py names."""
+        """Environment of commands: CPU only, with the compilation cache that conftest.py sets."""
         return {"JAX_PLATFORMS": "cpu"}
 
     @property
     def population_name(self) -> str:
-        """Of the folder of the samples in a workdir's populations."""
+        """Name of the folder in the workdir's populations."""
         [folder] = (self.workdir / "populations").glob("[!.]*")
         return folder.name
 
@@ -90,26 +90,26 @@ class Tiny:
         return Path(shutil.copytree(self.workdir, path, ignore=ignore))
 
     def population(self, path: Path) -> Path:
-        """A workdir of no config yet, with the population alone."""
+        """Creates a workdir with the population but without a config."""
         shutil.copytree(self.workdir / "populations", path / "populations")
         return path
 
     def argv(self, verb: str, workdir: Path, *more: str) -> list[str]:
-        """Arguments of lm-mia."""
+        """Returns arguments of lm-mia."""
         return [verb, f"--config={self.config}", f"--workdir={workdir}", *more]
 
     def start(
         self, argv: list[str], more: Mapping[str, str] = MappingProxyType({})
     ) -> subprocess.Popen[str]:
-        """The command, in a group of processes of its own, with more in its environment.
+        """Starts the command in its own process group, with additional environment variables.
 
-        Without the page, unless WITH_PAGE is among this; with HOLD_STEP, workers hold their models at that step:
-        `held_command` says how.
+        It draws no report page unless WITH_PAGE is set. With HOLD_STEP, workers hold their models at that step; see
+        `held_command`.
         """
         script = str(Path(held_command.__file__))
         command, out = [sys.executable, script, *argv], subprocess.PIPE
         environment = {**os.environ, **self.environment, **more}
-        # It would inherit that Ctrl-C is ignored, as it is here once a test has done a worker's work in this process.
+        # The command would inherit the handler of this process, which ignores Ctrl-C after a test ran a worker in it.
         before = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             return subprocess.Popen(
@@ -126,7 +126,7 @@ class Tiny:
         *more: str,
         environment: Mapping[str, str] = MappingProxyType({}),
     ) -> list[subprocess.Popen[str]]:
-        """`lm-mia run` in every process of a job, each of so many CPU devices, with rows over all of them."""
+        """Starts `lm-mia run` in every process of a job that shards models over all its CPU devices."""
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -145,7 +145,7 @@ class Tiny:
         return found
 
     def recipe(self, workdir: Path) -> Path:
-        """The recipe's folder in another workdir, whose store knows the models, as `lm_mia.run.pipeline` makes it."""
+        """Creates the recipe's folder in another workdir, with a store that lists the models but has no scores."""
         made, recipe = recipe_of(self.workdir), recipe_of(workdir)
         recipe.mkdir(parents=True, exist_ok=True)
         known = Store(made / "scores.zarr").models()
@@ -154,12 +154,12 @@ class Tiny:
 
 
 def recipe_of(workdir: Path) -> Path:
-    """The folder of the tiny run's recipe in a workdir."""
+    """Returns the folder of the tiny run's recipe in a workdir."""
     return workdir / "recipes" / "tiny"
 
 
 def population_of(workdir: Path) -> Path:
-    """The folder of the samples of a workdir that has one population."""
+    """Returns the population folder of a workdir that has one population."""
     [folder] = (workdir / "populations").glob("[!.]*")
     return folder
 
@@ -171,9 +171,9 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
 
 @contextlib.contextmanager
 def on_cpu() -> Iterator[pytest.MonkeyPatch]:
-    """For what starts workers, or does their work here: it leaves no setting and no signal handler behind.
+    """Prepares this process for starting workers or doing their work, and restores settings and signal handlers.
 
-    Commands draw no page, which takes seconds.
+    Commands draw no report page, which would take seconds.
     """
     names = ("min_compile_time_secs", "min_entry_size_bytes")
     settings = ("jax_compilation_cache_dir", *(f"jax_persistent_cache_{name}" for name in names))
@@ -197,14 +197,14 @@ def _on_cpu() -> Iterator[None]:
 
 
 def scores(workdir: Path) -> dict[str, bytes]:
-    """Every shard of the scores of the tiny run's recipe."""
+    """Returns the bytes of every shard of the score store of the tiny run's recipe."""
     store = recipe_of(workdir) / "scores.zarr"
     shards = (p for name in VARIABLES for p in store.glob(f"{name}/c/**/*"))
     return {str(p.relative_to(store)): p.read_bytes() for p in shards if p.is_file()}
 
 
 def logged(workdir: Path, kind: str) -> list[dict[str, Any]]:
-    """Every event of a kind in the log; a line that is still being written is not there yet."""
+    """Returns the events of a kind in the log, without a line that is still being written."""
     log = workdir / "metrics.jsonl"
     lines = log.read_bytes().splitlines(keepends=True) if log.exists() else []
     found = [json.loads(line) for line in lines if line.endswith(b"\n")]
@@ -217,7 +217,7 @@ def events(workdir: Path, kind: str) -> list[str]:
 
 
 def finished(factory: pytest.TempPathFactory) -> Tiny:
-    """The run, made by whichever test process asks first."""
+    """Returns the run, which the first test process that needs it creates."""
     base = factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "tiny_run"
     with filelock.FileLock(folder.with_suffix(".lock")):
@@ -228,7 +228,7 @@ def finished(factory: pytest.TempPathFactory) -> Tiny:
 
 
 def make(tiny: Tiny) -> None:
-    """The corpus, the config and the finished run."""
+    """Creates the corpus, the config and the finished run."""
     texts = tiny.folder / "texts"
     texts.mkdir(parents=True)
     draw = random.Random(0)
@@ -261,7 +261,7 @@ def workers_of(pid: int) -> list[int]:
 
 
 def gone(pid: int) -> bool:
-    """Whether a process has ended, waited for by its parent or not."""
+    """Returns whether a process has ended, even if its parent has not waited for it yet."""
     stat = Path(f"/proc/{pid}/stat")
     return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
 
@@ -273,7 +273,7 @@ def work(
     report: Callable[[worker.Event], None],
     only: Sequence[ModelSeeds] | None = None,
 ) -> None:
-    """What `worker.main` does for the tiny run's recipe, in this process."""
+    """Does the work of `worker.main` for the tiny run's recipe in this process."""
     worker._work(verb, c, population_of(workdir), recipe_of(workdir), (0, 1), report, only)
 
 
@@ -285,13 +285,13 @@ def here(
     on_event: Callable[[worker.Event], None],
     only: Sequence[ModelSeeds] | None,
 ) -> bool:
-    """`supervisor.run`, but a worker's work is done in this process."""
+    """Replaces `supervisor.run`, doing the worker's work in this process."""
     worker._work(verb, c, population, recipe, (0, 1), on_event, only)
     return True
 
 
 def refused(argv: list[str], capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """What a command that is refused says, a line each, without the bars that were drawn so far."""
+    """Returns the lines of the error message of a refused command, without progress bars."""
     assert cli.main(argv) == 2
     out, said = capsys.readouterr()
     assert out == ""

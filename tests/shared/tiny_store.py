@@ -19,7 +19,7 @@ COLUMNS = {"tokens": np.arange(SAMPLES) + 5, "unk": np.zeros(SAMPLES, np.int64)}
 
 @pytest.fixture(autouse=True)
 def _small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three shards a row, the last one short, of two chunks each."""
+    """Makes three shards per model, the last one short, of two chunks each."""
     monkeypatch.setattr(schema, "SHARD_SAMPLES", 4)
     monkeypatch.setattr(schema, "CHUNK_SAMPLES", 2)
 
@@ -42,7 +42,7 @@ def made(path: Path, wanted: list[ModelSeeds] = FOUR) -> Store:
 
 
 def content(s: Store) -> dict[str, bytes]:
-    """Every file but the leftovers of an atomic write that was cut short, which nothing reads."""
+    """Returns every file, except leftovers of interrupted atomic writes, which nothing reads."""
     files = (p for p in s.path.rglob("*") if p.is_file() and p.suffix != ".partial")
     return {str(p.relative_to(s.path)): p.read_bytes() for p in files}
 
@@ -57,7 +57,7 @@ def check(s: Store, wanted: list[ModelSeeds]) -> None:
 
 
 def lacking(s: Store, row: ModelSeeds, step: int = 0) -> list[str]:
-    """The variables of which a row lacks a shard."""
+    """Returns the variables of which a model lacks a shard."""
     found = {name for _, _, names in s.missing_shards(row, step) for name in names}
     return [name for name in s.variables if name in found]
 
@@ -72,7 +72,7 @@ def asked(path: Path, statistics: tuple[str, ...] = (), step: int = 0) -> Store:
 
 
 def loss(row: ModelSeeds, step: int, name: str = "loss") -> np.ndarray:
-    """Other values at every score point."""
+    """Returns values that differ between score points."""
     noise = np.random.default_rng([row.subset_seed, row.order_seed, step, len(name)])
     return noise.normal(size=SAMPLES).astype(np.float32)
 
@@ -93,11 +93,11 @@ def filled(path: Path, wanted: list[ModelSeeds] = FOUR, statistics: tuple[str, .
 
 
 class Crash(BaseException):
-    """Like a kill: nothing catches it."""
+    """Stands in for a kill: nothing catches it."""
 
 
 def crash(monkeypatch: pytest.MonkeyPatch, at: int, call: Callable[[], None]) -> bool:
-    """Calls `call`, which ends before its at-th step that writes; False if it has fewer."""
+    """Calls `call`, which crashes at its at-th write; returns False if it makes fewer writes."""
     steps = 0
 
     def counted(true: Callable) -> Callable:

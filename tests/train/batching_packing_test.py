@@ -10,13 +10,13 @@ quick = settings(deadline=None, max_examples=100)
 
 
 def c4_like(*shape: int, seed: int) -> np.ndarray:
-    """Lognormal lengths, cut at 1,024 tokens, of which they have 400 on average."""
+    """Draws lognormal lengths, cut at 1,024 tokens, with a mean of 400 tokens."""
     drawn = np.random.default_rng(seed).lognormal(5.689, 1.0, shape)
     return np.clip(np.rint(drawn), 3, 1024).astype(np.int64)
 
 
 def occupied(plan: batching.PackingPlan, length_B: np.ndarray, length_tokens: int) -> np.ndarray:
-    """owner_RxL: which sample holds each token of each row, -1 for none; fails where two do, or one sticks out."""
+    """Returns owner_RxL, the sample at each position, -1 for none; fails if samples overlap or do not fit."""
     owner_RxL = np.full((plan.num_sequences, length_tokens), -1)
     for i, n in enumerate(length_B):
         row, start = plan.sequence_B[i], plan.start_B[i]
@@ -28,7 +28,8 @@ def occupied(plan: batching.PackingPlan, length_B: np.ndarray, length_tokens: in
 
 
 def slow_best_fit(length_B: list[int], length_tokens: int) -> list[tuple[int, int]]:
-    """(row, start) of each sample: every row is tried, the fullest that still has room is taken."""
+    """Returns (sequence, start) of each sample, trying all packed sequences and taking the fullest with enough
+    space."""
     used: list[int] = []
     found = [(0, 0)] * len(length_B)
     for i in sorted(range(len(length_B)), key=lambda i: (-length_B[i], i)):
@@ -41,8 +42,8 @@ def slow_best_fit(length_B: list[int], length_tokens: int) -> list[tuple[int, in
     return found
 
 
-def test_a_hand_worked_batch():
-    """20 and 18 begin rows of 30; 11 fits the second only; the 1s go where least is left."""
+def test_plan_worked_by_hand():
+    """20 and 18 begin packed sequences of 30; 11 fits only into the second; the 1s go where the least space is left."""
     plan = batching.plan_packing(np.array([1, 18, 20, 11, 1]), 30)
     assert plan.num_sequences == 2
     assert plan.sequence_B.tolist() == [1, 1, 0, 1, 0]
@@ -52,7 +53,7 @@ def test_a_hand_worked_batch():
 
 @given(batches_of_lengths, st.integers(40, 90))
 @quick
-def test_equals_a_slow_best_fit(lengths: list[int], length_tokens: int):
+def test_plan_equals_slow_best_fit(lengths: list[int], length_tokens: int):
     plan = batching.plan_packing(np.array(lengths, np.int64), length_tokens)
     got = list(zip(plan.sequence_B.tolist(), plan.start_B.tolist(), strict=True))
     assert got == slow_best_fit(lengths, length_tokens)
@@ -60,13 +61,15 @@ def test_equals_a_slow_best_fit(lengths: list[int], length_tokens: int):
 
 @given(batches_of_lengths, st.integers(40, 90))
 @quick
-def test_samples_lie_apart_without_gaps_and_are_numbered(lengths: list[int], length_tokens: int):
+def test_samples_do_not_overlap_leave_no_gaps_and_are_numbered(
+    lengths: list[int], length_tokens: int
+):
     length_B = np.array(lengths, np.int64)
     plan = batching.plan_packing(length_B, length_tokens)
     owner_RxL = occupied(plan, length_B, length_tokens)
     for row, owner_L in enumerate(owner_RxL):
         taken = int((owner_L >= 0).sum())
-        assert taken > 0, "an empty row"
+        assert taken > 0, "an empty packed sequence"
         assert (owner_L[:taken] >= 0).all(), "a gap"
         of_row = np.flatnonzero(plan.sequence_B == row)
         order = of_row[np.argsort(plan.start_B[of_row])]
@@ -75,7 +78,7 @@ def test_samples_lie_apart_without_gaps_and_are_numbered(lengths: list[int], len
 
 @given(batches_of_lengths, st.integers(40, 90), st.randoms(use_true_random=False))
 @quick
-def test_rows_hold_the_same_lengths_in_any_order_of_the_samples(
+def test_order_of_samples_does_not_change_packed_lengths(
     lengths: list[int], length_tokens: int, random
 ):
     def contents(lengths: list[int]) -> list[list[int]]:
@@ -90,8 +93,8 @@ def test_rows_hold_the_same_lengths_in_any_order_of_the_samples(
     assert contents(shuffled) == contents(lengths)
 
 
-def test_batches_of_c4_like_lengths_fill_their_rows():
-    """B = 128 of lognormal lengths, 400 of 1,024 tokens on average: 0.98 on average, never less than 0.95."""
+def test_c4_like_batches_fill_98_percent():
+    """B = 128 with 400 of 1,024 tokens on average: 0.98 on average, and never less than 0.95."""
     length_SxB = c4_like(200, 128, seed=3)
     fills = [
         length_B.sum() / 1024 / batching.plan_packing(length_B, 1024).num_sequences
@@ -102,7 +105,7 @@ def test_batches_of_c4_like_lengths_fill_their_rows():
     assert np.mean(length_SxB) == pytest.approx(400, rel=0.02)
 
 
-def test_the_plan_is_a_function_of_the_lengths_alone():
+def test_plan_depends_on_lengths_only():
     length_B = c4_like(128, seed=1)
     one, again = (batching.plan_packing(length_B.astype(t), 1024) for t in (np.int64, np.int32))
     for field in ("sequence_B", "start_B", "segment_B"):
@@ -110,7 +113,7 @@ def test_the_plan_is_a_function_of_the_lengths_alone():
     assert one.num_sequences == again.num_sequences
 
 
-def test_edges():
+def test_plans_of_no_full_and_one_token_samples():
     none = batching.plan_packing(np.array([], np.int64), 8)
     assert (none.num_sequences, len(none.sequence_B)) == (0, 0)
     whole = batching.plan_packing(np.array([8, 8, 8]), 8)
@@ -122,6 +125,6 @@ def test_edges():
 
 
 @pytest.mark.parametrize("bad", [0, -1, 9])
-def test_a_sample_that_fits_no_row_is_refused(bad: int):
+def test_sample_of_invalid_length_is_refused(bad: int):
     with pytest.raises(ValueError, match=rf"a sample of {bad} tokens: must have 1 to 8 tokens"):
         batching.plan_packing(np.array([3, bad, 8]), 8)

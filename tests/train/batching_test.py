@@ -14,17 +14,17 @@ from lm_mia.train import batching
 quick = settings(deadline=None, max_examples=60)
 
 
-def of_lengths(length_N: list[int], length_tokens: int) -> Population:
-    """Samples of so many tokens: 100, 101, ... in the first, 200, 201, ... in the second."""
+def population_with(length_N: list[int], length_tokens: int) -> Population:
+    """Returns samples of these lengths: 100, 101, ... are the first's tokens, 200, 201, ... the second's."""
     tokens = np.concatenate([100 * (i + 1) + np.arange(n) for i, n in enumerate(length_N)])
     settings = {"population.length_tokens": length_tokens}
     offsets_N1 = np.append(0, np.cumsum(length_N))
     return Population(Path(), tokens.astype(np.uint32), offsets_N1, {"settings": settings})
 
 
-def test_hand_worked_rows():
-    """Samples of 2, 4 and 1 tokens (ids 2, 0, 1) in rows of 4: the longest alone, the others together."""
-    samples = of_lengths([4, 1, 2], 4)
+def test_packed_batch_worked_by_hand():
+    """Samples of 2, 4 and 1 tokens (ids 2, 0, 1) and L = 4: the longest alone, the others together."""
+    samples = population_with([4, 1, 2], 4)
     ids_B = np.array([2, 0, 1])
     plan = batching.plan_packing(samples.lengths_N[ids_B], 4)
     rows, sizes = batching.pack_batch(samples, ids_B, plan, micro_batches=3, micro_batch_size=1)
@@ -39,7 +39,7 @@ def test_hand_worked_rows():
     assert all(type(size) is int for size in sizes)
 
 
-def test_padded_rows_hold_one_sample_each(tiny: Population):
+def test_padded_plan_gives_one_sample_per_sequence(tiny: Population):
     ids_B = np.array([7, 0, 19])
     plan = padded_plan(tiny.lengths_N[ids_B])
     rows, sizes = batching.pack_batch(tiny, ids_B, plan, micro_batches=2, micro_batch_size=2)
@@ -56,10 +56,10 @@ packable = st.lists(st.integers(1, 9), min_size=1, max_size=30)
 
 @given(packable, st.integers(1, 4), st.integers(1, 4), st.randoms(use_true_random=False))
 @quick
-def test_rows_hold_every_sample_once_wherever_the_devices_are(
+def test_batch_holds_every_sample_once_for_any_devices(
     lengths: list[int], micro_batch_size: int, devices: int, random
 ):
-    samples, length_B = of_lengths(lengths, 9), np.array(lengths)
+    samples, length_B = population_with(lengths, 9), np.array(lengths)
     ids_B = np.arange(len(lengths))
     plan = batching.plan_packing(length_B, 9)
     count = batching.max_micro_batches(len(lengths), micro_batch_size, devices)
@@ -67,7 +67,7 @@ def test_rows_hold_every_sample_once_wherever_the_devices_are(
     M = micro_batch_size * devices
     assert rows.x_NxMxL.shape == (count, M, 9)
     assert sizes.num_micro_batches <= count
-    # The layout is the plan's, row after row.
+    # The layout is that of the plan.
     x_RxL, segment_RxL, position_RxL = (a.reshape(count * M, 9) for a in rows)
     assert not segment_RxL[plan.num_sequences :].any()
     assert not segment_RxL[sizes.num_micro_batches * M :].any()
@@ -78,7 +78,7 @@ def test_rows_hold_every_sample_once_wherever_the_devices_are(
         assert position_RxL[at].tolist() == list(range(n))
         assert (segment_RxL[at] == plan.segment_B[i]).all()
     assert (segment_RxL > 0).sum() == sum(lengths) == sizes.num_tokens
-    # A host has the rows of its devices, and sizes of the whole batch.
+    # A process has the packed sequences of its own devices, and the sizes of the whole batch.
     mine = sorted(random.sample(range(devices), random.randint(1, devices)))
     own, of_all = batching.pack_batch(samples, ids_B, plan, count, micro_batch_size, devices, mine)
     assert of_all == sizes
@@ -87,7 +87,7 @@ def test_rows_hold_every_sample_once_wherever_the_devices_are(
         np.testing.assert_array_equal(own_NxMxL, by_device.reshape(own_NxMxL.shape))
 
 
-def test_a_host_reads_no_sample_of_another():
+def test_process_reads_samples_of_its_devices_only():
     read: list[int] = []
 
     class Watched(np.ndarray):
@@ -95,10 +95,10 @@ def test_a_host_reads_no_sample_of_another():
             read.extend(places.tolist())
             return super().__getitem__(places)
 
-    whole = of_lengths([4] * 8, 4)
+    whole = population_with([4] * 8, 4)
     samples = dataclasses.replace(whole, tokens=whole.tokens.view(Watched))
     plan = batching.plan_packing(samples.lengths_N, 4)
-    # Micro-batches of 2 devices x 1 row: even rows are the first device's.
+    # Micro-batches of 2 devices x 1 packed sequence: the even ones are the first device's.
     batching.pack_batch(samples, np.arange(8), plan, 4, 1, 2, device_indices=[1])
     assert read == [4 * i + k for i in (1, 3, 5, 7) for k in range(4)]
 
@@ -107,13 +107,13 @@ def test_a_host_reads_no_sample_of_another():
     ("samples", "micro_batch_size", "devices", "count"),
     [(128, 2, 1, 64), (128, 8, 8, 2), (129, 8, 8, 3), (1, 8, 8, 1), (7, 1, 1, 7)],
 )
-def test_micro_batches_are_enough_for_rows_of_one_sample(
+def test_max_micro_batches_allow_one_sample_per_sequence(
     samples: int, micro_batch_size: int, devices: int, count: int
 ):
     assert batching.max_micro_batches(samples, micro_batch_size, devices) == count
 
 
-def test_too_many_rows_for_the_micro_batches_are_refused():
-    samples = of_lengths([4, 4, 4], 4)
+def test_plan_with_too_many_sequences_is_refused():
+    samples = population_with([4, 4, 4], 4)
     with pytest.raises(IndexError):
         batching.pack_batch(samples, np.arange(3), padded_plan(samples.lengths_N), 2, 1)

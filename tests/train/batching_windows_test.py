@@ -7,7 +7,7 @@ from lm_mia.train import batching
 
 @pytest.mark.parametrize("size", [1, 6, 20, 100])
 @pytest.mark.parametrize(("low", "high"), [(0, 20), (7, 20), (3, 4), (5, 5)])
-def test_every_token_has_one_place_and_is_found_again(
+def test_windows_hold_every_token_once_and_restore_its_order(
     tiny: Population, monkeypatch: pytest.MonkeyPatch, size: int, low: int, high: int
 ):
     monkeypatch.setattr(batching, "WINDOW_SAMPLES", size)
@@ -23,20 +23,21 @@ def test_every_token_has_one_place_and_is_found_again(
             w.in_sample_order(w.position_WxL), np.concatenate([np.arange(n) for n in w.length_C])
         )
         assert len(set(w.index_T.tolist())) == len(w.index_T) == (w.segment_WxL > 0).sum()
-        # a sample is one segment of one row, whose tokens lie side by side
-        row_T, segment_T = w.index_T // tiny.length_tokens, w.in_sample_order(w.segment_WxL)
+        # A sample is one segment of one packed sequence, and its tokens are adjacent.
+        sequence_T, segment_T = w.index_T // tiny.length_tokens, w.in_sample_order(w.segment_WxL)
         sample_T = np.repeat(np.arange(count), w.length_C)
         for i in range(count):
-            of = sample_T == i
-            assert len({*zip(row_T[of].tolist(), segment_T[of].tolist(), strict=True)}) == 1
-            assert np.all(np.diff(w.index_T[of]) == 1)
-        assert len({*zip(row_T.tolist(), segment_T.tolist(), strict=True)}) == count
+            is_i = sample_T == i
+            assert (
+                len({*zip(sequence_T[is_i].tolist(), segment_T[is_i].tolist(), strict=True)}) == 1
+            )
+            assert np.all(np.diff(w.index_T[is_i]) == 1)
+        assert len({*zip(sequence_T.tolist(), segment_T.tolist(), strict=True)}) == count
         at += count
     assert at == high
 
 
-def test_c4_like_windows_are_full(tiny: Population):
-    """0.99 and more of the tokens of rows are of samples."""
+def test_c4_like_windows_fill_99_percent(tiny: Population):
     rng = np.random.default_rng(0)
     length_N = np.clip(rng.lognormal(5.5, 1, batching.WINDOW_SAMPLES), 3, 1024).astype(int)
     offsets_N1 = np.append(0, np.cumsum(length_N))

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from checkpoint_case import MODEL, TX, state
 from jax.experimental import multihost_utils
-from quick_compilation import quickly_compiled
 from same_bits import same
+from unoptimized import without_optimizations
 
 from lm_mia.model import transformer
 from lm_mia.train import checkpoint, sharding
 
-pytestmark = pytest.mark.usefixtures("quickly_compiled")
-__all__ = ["quickly_compiled"]  # a fixture
+pytestmark = pytest.mark.usefixtures("without_optimizations")
+__all__ = ["without_optimizations"]  # a fixture
 
 SHARED = Path(__file__).resolve().parents[1] / "shared"
 

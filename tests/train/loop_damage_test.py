@@ -1,4 +1,4 @@
-"""Rows that cannot be trained: what is saved, told and kept as evidence."""
+"""Training that diverges: what is saved, reported and kept as evidence."""
 
 import json
 import math
@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny_row import OFTEN, ROW, STEPS, TRAIN, finite, newest, run, trainer
+from tiny_training import OFTEN, SEEDS, STEPS, TRAIN, finite, newest, run, trainer
 
 from lm_mia import config
 from lm_mia.data import batch_order, subsets
@@ -18,18 +18,20 @@ from lm_mia.train import loop
 
 
 def ids_of_step(step: int) -> list[int]:
-    members = np.flatnonzero(subsets.member(ROW.subset_seed, 20, "exact"))
+    members = np.flatnonzero(subsets.member(SEEDS.subset_seed, 20, "exact"))
     epoch, place = divmod(step, 3)
-    order = batch_order.epoch_order(ROW.order_seed, epoch, 10)
+    order = batch_order.epoch_order(SEEDS.order_seed, epoch, 10)
     return members[order[4 * place : 4 * place + 4]].tolist()
 
 
 @pytest.mark.parametrize("settings", [TRAIN, OFTEN])
-def test_a_huge_learning_rate_is_told(tiny: Population, tmp_path: Path, settings: config.Train):
+def test_huge_learning_rate_raises_diverged_error(
+    tiny: Population, tmp_path: Path, settings: config.Train
+):
     recipe = config.Optimizer(1e-4, 1e38, 1e37, warmup_steps=2)
     message = r"^model reference-01: .* step \d; lower optimizer.peak_learning_rate"
     with pytest.raises(loop.DivergedError, match=message) as caught:
-        run(tiny, tmp_path, settings=settings, recipe=recipe)
+        run(tiny, tmp_path, train_config=settings, optimizer_config=recipe)
     evidence = caught.value.evidence
     assert evidence["samples"] == ids_of_step(evidence["step"])
     assert (evidence["model"], evidence["role"]) == ("reference-01", "reference")
@@ -40,14 +42,14 @@ def test_a_huge_learning_rate_is_told(tiny: Population, tmp_path: Path, settings
 
 
 @pytest.mark.parametrize("bad", range(1, STEPS + 1))
-def test_no_state_that_is_not_finite_is_ever_saved(
+def test_only_finite_states_are_saved(
     tiny: Population, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad: int
 ):
-    """Between two logged losses, and after the last of them."""
+    """Holds between two logged losses, and after the last of them."""
     monkeypatch.setattr(loop, "_LOGS_PER_MODEL", 1)
     calls = 0
 
-    def spoiling(state: Any, *args: Any) -> Any:
+    def corrupting_step(state: Any, *args: Any) -> Any:
         nonlocal calls
         calls += 1
         state, metrics = trainer(tiny).step(state, *args)
@@ -58,7 +60,7 @@ def test_no_state_that_is_not_finite_is_ever_saved(
 
     message = rf"^model reference-01: .* step {bad - 1}; lower"
     with pytest.raises(loop.DivergedError, match=message) as caught:
-        run(tiny, tmp_path, settings=OFTEN, step=spoiling)
+        run(tiny, tmp_path, train_config=OFTEN, step=corrupting_step)
     assert caught.value.evidence["what"] == "weights or moments not finite"
     assert caught.value.evidence["samples"] == ids_of_step(bad - 1)
     assert math.isfinite(float(caught.value.evidence["loss_nats"]))
@@ -68,14 +70,14 @@ def test_no_state_that_is_not_finite_is_ever_saved(
 
 
 @pytest.mark.parametrize("bad", range(STEPS))
-def test_a_loss_that_is_not_finite_stops_the_row_a_step_later_at_most(
+def test_nonfinite_loss_stops_training_at_most_one_step_later(
     tiny: Population, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad: int
 ):
-    """Neither logged nor saved between: the loss of every step is looked at all the same."""
+    """The loss of every step is checked, even of steps that are neither logged nor saved."""
     monkeypatch.setattr(loop, "_LOGS_PER_MODEL", 1)
     calls = 0
 
-    def spoiling(state: Any, *args: Any) -> Any:
+    def corrupting_step(state: Any, *args: Any) -> Any:
         nonlocal calls
         calls += 1
         state, metrics = trainer(tiny).step(state, *args)
@@ -84,7 +86,7 @@ def test_a_loss_that_is_not_finite_stops_the_row_a_step_later_at_most(
         return state, metrics
 
     with pytest.raises(loop.DivergedError, match=rf"loss=inf at step {bad}; lower") as caught:
-        run(tiny, tmp_path, step=spoiling)
+        run(tiny, tmp_path, step=corrupting_step)
     assert calls <= bad + 2
     evidence = caught.value.evidence
     assert (evidence["step"], evidence["what"], evidence["loss_nats"]) == (bad, "loss=inf", "inf")
@@ -93,11 +95,11 @@ def test_a_loss_that_is_not_finite_stops_the_row_a_step_later_at_most(
     assert newest(tmp_path)[0] is None
 
 
-def test_the_moments_count_too(tiny: Population, tmp_path: Path):
-    def spoiling(state: Any, *args: Any) -> Any:
+def test_nonfinite_moments_raise_diverged_error(tiny: Population, tmp_path: Path):
+    def corrupting_step(state: Any, *args: Any) -> Any:
         state, metrics = trainer(tiny).step(state, *args)
         opt_state = jax.tree.map(lambda x: x * np.nan if x.ndim else x, state.opt_state)
         return state.replace(opt_state=opt_state), metrics
 
     with pytest.raises(loop.DivergedError, match="weights or moments not finite at step 0"):
-        run(tiny, tmp_path, settings=OFTEN, step=spoiling)
+        run(tiny, tmp_path, train_config=OFTEN, step=corrupting_step)

@@ -9,17 +9,17 @@ import optax
 import pytest
 from padded_batches import padded_plan
 from same_bits import same
-from tiny_row import (
-    CHOICE,
+from tiny_training import (
+    DEFAULT_PLAN,
     MODEL,
     OFTEN,
-    PACKED,
-    RECIPE,
-    ROW,
+    OPTIMIZER,
+    PLAN,
+    SEEDS,
     STEPS,
     TRAIN,
+    ids_of_steps,
     newest,
-    plan_of,
     run,
     slow_gradient,
     trainer,
@@ -41,15 +41,15 @@ def unbroken(tiny: Population, tmp_path_factory: pytest.TempPathFactory) -> chec
     return newest(folder)[1]
 
 
-def slow_row(population: Population, row: ModelSeeds, design: subsets.Design) -> Any:
-    """Sums of gradients of single tokens, over a walk through the order; optax's own AdamW."""
+def train_slowly(population: Population, seeds: ModelSeeds, design: subsets.Design) -> Any:
+    """Trains with sums of the gradients of single tokens, in the documented order, by optax's own AdamW."""
     schedule = optax.warmup_cosine_decay_schedule(1e-4, 3e-2, 2, STEPS, 1e-3)
     adamw = optax.adamw(schedule, b1=0.9, b2=0.98, eps=1e-9, weight_decay=0.1)
     tx = optax.chain(optax.clip_by_global_norm(1.0), adamw)
-    plan = plan_of(row, design)
-    assert len(plan) == STEPS
+    ids_by_step = ids_of_steps(seeds, design)
+    assert len(ids_by_step) == STEPS
 
-    params = checkpoint.init_state(row.init_seed, MODEL, optimizer(RECIPE)).params
+    params = checkpoint.init_state(seeds.init_seed, MODEL, optimizer(OPTIMIZER)).params
     state, losses, norms = jax.jit(tx.init)(params), [], []
 
     @jax.jit
@@ -57,7 +57,7 @@ def slow_row(population: Population, row: ModelSeeds, design: subsets.Design) ->
         change, state = tx.update(grads, state, params)
         return optax.apply_updates(params, change), state
 
-    for ids_B in plan:
+    for ids_B in ids_by_step:
         parts = [
             slow_gradient(params, population.pad(np.array([i]))[0], place)
             for i in ids_B
@@ -72,13 +72,15 @@ def slow_row(population: Population, row: ModelSeeds, design: subsets.Design) ->
 
 
 @pytest.mark.parametrize("design", ["exact", "bernoulli"])
-def test_a_row_equals_a_slow_reference(tiny: Population, tmp_path: Path, design: subsets.Design):
-    # Of Bernoulli rows, the seed is one with 12 members: 3 whole batches, and as many steps.
-    row = ModelSeeds("reference", {"exact": 1, "bernoulli": 5}[design], 2, 3)
-    members = int(subsets.member(row.subset_seed, 20, design).sum())
+def test_training_equals_slow_reference(tiny: Population, tmp_path: Path, design: subsets.Design):
+    # The Bernoulli seed gives 12 members: 3 full batches, and as many steps as with the exact design.
+    seeds = ModelSeeds("reference", {"exact": 1, "bernoulli": 5}[design], 2, 3)
+    members = int(subsets.member(seeds.subset_seed, 20, design).sum())
     assert members == {"exact": 10, "bernoulli": 12}[design]
-    params, losses, norms = slow_row(tiny, row, design)
-    events = run(tiny, tmp_path, row, settings=config.Train(subset=design, batch_size=4, epochs=2))
+    params, losses, norms = train_slowly(tiny, seeds, design)
+    events = run(
+        tiny, tmp_path, seeds, train_config=config.Train(subset=design, batch_size=4, epochs=2)
+    )
     logged = [event for event in events if event["event"] == "train"]
     np.testing.assert_allclose([e["loss_nats"] for e in logged], losses, rtol=1e-5)
     np.testing.assert_allclose([e["gradient_norm"] for e in logged], norms, rtol=1e-4)
@@ -86,38 +88,43 @@ def test_a_row_equals_a_slow_reference(tiny: Population, tmp_path: Path, design:
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5), got, params)
 
 
-def test_padded_batches_give_the_same_row(
+def test_padded_batches_give_the_same_model(
     tiny: Population, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    row = ModelSeeds("reference", 3, 2, 0)
-    plan = plan_of(row, "exact")
+    seeds = ModelSeeds("reference", 3, 2, 0)
+    ids_by_step = ids_of_steps(seeds, "exact")
     runs = [
-        run(tiny, tmp_path / name, row, choice=choice)
-        for name, choice in (("two", CHOICE), ("packed", PACKED))
+        run(tiny, tmp_path / name, seeds, plan=plan)
+        for name, plan in (("two", PLAN), ("packed", DEFAULT_PLAN))
     ]
     monkeypatch.setattr(batching, "plan_packing", lambda length_B, _: padded_plan(length_B))
-    runs.append(run(tiny, tmp_path / "padded", row, choice=PACKED))
-    told = [[event for event in events if event["event"] == "train"] for events in runs]
-    for events in told[:2]:
+    runs.append(run(tiny, tmp_path / "padded", seeds, plan=DEFAULT_PLAN))
+    train_events = [[event for event in events if event["event"] == "train"] for events in runs]
+    for events in train_events[:2]:
         for name in ("loss_nats", "gradient_norm"):
-            both = ([event[name] for event in which] for which in (events, told[2]))
+            both = ([event[name] for event in which] for which in (events, train_events[2]))
             np.testing.assert_allclose(*both, rtol=1e-5)
     states = [newest(tmp_path / name)[1].params for name in ("two", "packed", "padded")]
     for state in states[:2]:
         jax.tree.map(
             lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5), state, states[2]
         )
-    # What samples leave of a row of 8 tokens each; and of as few rows, or pairs of rows, as they fit into.
-    for events, rows_of in zip(told, (fewest_pairs, fewest, len), strict=True):
-        lengths = [tiny.lengths_N[ids].tolist() for ids in plan]
-        room = [8 * rows_of(length_B) for length_B in lengths]
-        shares = [round(1 - sum(of) / tokens, 4) for of, tokens in zip(lengths, room, strict=True)]
+    # The share of padding with the fewest pairs of packed sequences, the fewest packed sequences, and one per sample.
+    for events, min_sequences in zip(train_events, (fewest_pairs, fewest, len), strict=True):
+        lengths = [tiny.lengths_N[ids].tolist() for ids in ids_by_step]
+        padded_tokens = [8 * min_sequences(length_B) for length_B in lengths]
+        shares = [
+            round(1 - sum(length_B) / tokens, 4)
+            for length_B, tokens in zip(lengths, padded_tokens, strict=True)
+        ]
         assert [event["padding_share"] for event in events] == shares
-    assert sum(e["padding_share"] for e in told[1]) < sum(e["padding_share"] for e in told[2])
+    assert sum(e["padding_share"] for e in train_events[1]) < sum(
+        e["padding_share"] for e in train_events[2]
+    )
 
 
 def fewest(lengths: list[int]) -> int:
-    """Rows of 8 tokens that samples fit into, by trying all ways."""
+    """Returns the fewest packed sequences of 8 tokens that hold the samples, by trying all assignments."""
     return min(
         len(set(rows))
         for rows in itertools.product(range(len(lengths)), repeat=len(lengths))
@@ -148,13 +155,13 @@ def test_k_steps_are_k_updates_and_the_last_state_is_saved(tiny: Population, tmp
 def test_each_seed_counts_and_the_role_does_not(
     tiny: Population, tmp_path: Path, unbroken: checkpoint.TrainState
 ):
-    for row in (
+    for seeds in (
         ModelSeeds("reference", 0, 2, 3),
         ModelSeeds("reference", 1, 0, 3),
         ModelSeeds("reference", 1, 2, 0),
     ):
-        run(tiny, tmp_path / str(row), row)
-        assert not same(newest(tmp_path / str(row))[1], unbroken)
+        run(tiny, tmp_path / str(seeds), seeds)
+        assert not same(newest(tmp_path / str(seeds))[1], unbroken)
     run(tiny, tmp_path / "replica", ModelSeeds("replica", 1, 2, 3))
     assert same(newest(tmp_path / "replica")[1], unbroken)
 
@@ -165,16 +172,16 @@ def test_another_row_compiles_nothing(tiny: Population, tmp_path: Path):
     def on_duration(event: str, duration_secs: float, **_: Any) -> None:
         compiled.extend([duration_secs] * (event == "/jax/core/compile/backend_compile_duration"))
 
-    run(tiny, tmp_path / "a", ModelSeeds("reference", 0, 0, 0), settings=OFTEN)
+    run(tiny, tmp_path / "a", ModelSeeds("reference", 0, 0, 0), train_config=OFTEN)
     jax.monitoring.register_event_duration_secs_listener(on_duration)
-    run(tiny, tmp_path / "b", ModelSeeds("reference", 2, 5, 7), settings=OFTEN)
+    run(tiny, tmp_path / "b", ModelSeeds("reference", 2, 5, 7), train_config=OFTEN)
     assert compiled == []
     jax.jit(lambda x: x + len(compiled) + 12345)(1)
-    assert len(compiled) == 1  # it would have been noticed
+    assert len(compiled) == 1  # the listener works
 
 
 class Stopped(Exception):
-    """Stands for Ctrl-C."""
+    """Stands in for Ctrl-C."""
 
 
 def stop_at(moment: int) -> Callable[[loop.Event], None]:
@@ -187,7 +194,7 @@ def stop_at(moment: int) -> Callable[[loop.Event], None]:
 
 @pytest.mark.parametrize("stop", range(1, STEPS + 1))
 @pytest.mark.parametrize("saved", ["every step", "the second", "never"])
-def test_a_row_stopped_at_any_step_resumes_bit_for_bit(
+def test_resume_after_interruption_is_bitwise_equal(
     tiny: Population,
     tmp_path: Path,
     unbroken: checkpoint.TrainState,
@@ -195,14 +202,14 @@ def test_a_row_stopped_at_any_step_resumes_bit_for_bit(
     saved: str,
     stop: int,
 ):
-    """Stopped after its update and before its checkpoint, when up to six updates are lost."""
+    """Interrupted after an update and before its checkpoint, when up to six updates are lost."""
     monkeypatch.setattr(loop, "_PROGRESS_SECONDS", -1)
     wanted = {"every step": range(9), "the second": [2], "never": []}[saved]
     save = checkpoint.save
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "save", lambda c, s: int(s.step) in wanted and save(c, s))
         with pytest.raises(Stopped):
-            run(tiny, tmp_path, settings=OFTEN, report=stop_at(stop))
+            run(tiny, tmp_path, train_config=OFTEN, report=stop_at(stop))
     before = {"every step": stop - 1, "the second": 2 if stop > 2 else 0, "never": 0}[saved]
     assert (newest(tmp_path)[0] or 0) == before
     events = run(tiny, tmp_path)
@@ -215,14 +222,19 @@ def test_a_row_stopped_at_any_step_resumes_bit_for_bit(
 
 
 @pytest.mark.parametrize("at", range(1, STEPS))
-def test_asked_to_stop_a_row_saves_and_goes_on_bit_for_bit(
+def test_resume_after_preemption_is_bitwise_equal(
     tiny: Population, tmp_path: Path, unbroken: checkpoint.TrainState, at: int
 ):
-    asked: list[int] = []
+    asked_steps: list[int] = []
     events: list[loop.Event] = []
     with pytest.raises(loop.PreemptedError):
-        run(tiny, tmp_path, stop=lambda k: asked.append(k) or k == at, report=events.append)
-    assert asked == list(range(1, at + 1))
+        run(
+            tiny,
+            tmp_path,
+            should_stop=lambda k: asked_steps.append(k) or k == at,
+            report=events.append,
+        )
+    assert asked_steps == list(range(1, at + 1))
     assert newest(tmp_path)[0] == at
     assert "model_trained" not in [event["event"] for event in events]
     again = run(tiny, tmp_path)
@@ -231,21 +243,21 @@ def test_asked_to_stop_a_row_saves_and_goes_on_bit_for_bit(
     assert same(newest(tmp_path)[1], unbroken)
 
 
-def test_stopped_again_and_again_and_at_the_end(
+def test_repeated_preemption_is_bitwise_equal(
     tiny: Population, tmp_path: Path, unbroken: checkpoint.TrainState
 ):
-    """Every start makes a step more; after the last there is nothing to stop."""
+    """Each start makes one more step. A stop that is requested at the last step has no effect."""
     for at in itertools.count(1):
         if at == STEPS:
-            run(tiny, tmp_path, stop=lambda k: True)
+            run(tiny, tmp_path, should_stop=lambda k: True)
             break
         with pytest.raises(loop.PreemptedError):
-            run(tiny, tmp_path, stop=lambda k: True)
+            run(tiny, tmp_path, should_stop=lambda k: True)
         assert newest(tmp_path)[0] == at
     assert same(newest(tmp_path)[1], unbroken)
 
 
-def test_a_finished_row_is_not_trained_again(
+def test_finished_model_is_not_trained_again(
     tiny: Population, tmp_path: Path, unbroken: checkpoint.TrainState
 ):
     run(tiny, tmp_path)
@@ -253,7 +265,7 @@ def test_a_finished_row_is_not_trained_again(
     assert same(newest(tmp_path)[1], unbroken)
 
 
-def test_mid_row_checkpoints_change_nothing(
+def test_intermediate_checkpoints_change_no_bit(
     tiny: Population,
     tmp_path: Path,
     unbroken: checkpoint.TrainState,
@@ -262,7 +274,7 @@ def test_mid_row_checkpoints_change_nothing(
     saves: list[int] = []
     save = checkpoint.save
     monkeypatch.setattr(checkpoint, "save", lambda c, s: (saves.append(int(s.step)), save(c, s)))
-    run(tiny, tmp_path, settings=OFTEN)
+    run(tiny, tmp_path, train_config=OFTEN)
     assert saves == [1, 2, 3, 4, 5, 6]
     assert same(newest(tmp_path)[1], unbroken)
     run(tiny, tmp_path / "rarely")
@@ -270,33 +282,39 @@ def test_mid_row_checkpoints_change_nothing(
 
 
 @pytest.mark.parametrize("settings", [TRAIN, OFTEN])
-def test_states_of_score_points_stay(
+def test_states_of_keep_steps_are_kept(
     tiny: Population, tmp_path: Path, unbroken: checkpoint.TrainState, settings: config.Train
 ):
-    """Beside the newest, whether others are saved too or not, and over an interruption."""
+    """They are kept besides the newest, whether or not others are saved too, and across an interruption."""
     with pytest.raises(loop.PreemptedError):
-        run(tiny, tmp_path / "a", keep=(2, 5), stop=lambda k: k == 3, settings=settings)
+        run(
+            tiny,
+            tmp_path / "a",
+            keep_steps=(2, 5),
+            should_stop=lambda k: k == 3,
+            train_config=settings,
+        )
     assert sorted(p.name for p in (tmp_path / "a").iterdir()) == ["2", "3"]
-    run(tiny, tmp_path / "a", keep=(2, 5), settings=settings)
+    run(tiny, tmp_path / "a", keep_steps=(2, 5), train_config=settings)
     assert sorted(p.name for p in (tmp_path / "a").iterdir()) == ["2", "5", "6"]
     assert same(newest(tmp_path / "a")[1], unbroken)
     for step in (2, 5):
         with pytest.raises(loop.PreemptedError):
-            run(tiny, tmp_path / str(step), stop=lambda k, step=step: k == step)
+            run(tiny, tmp_path / str(step), should_stop=lambda k, step=step: k == step)
         assert same(newest(tmp_path / "a", step)[1], newest(tmp_path / str(step))[1])
 
 
-def test_the_loss_goes_down_and_members_are_remembered(tiny: Population, tmp_path: Path):
+def test_loss_falls_and_members_get_a_lower_loss(tiny: Population, tmp_path: Path):
     events: list[loop.Event] = []
     settings = config.Train(batch_size=4, epochs=40)
-    loop.train_model(trainer(tiny, settings), ROW, 120, tmp_path, events.append)
+    loop.train_model(trainer(tiny, settings), SEEDS, 120, tmp_path, events.append)
     losses = [event["loss_nats"] for event in events if event["event"] == "train"]
     assert len(losses) == 21  # 20 and the last
     assert losses[0] > 3
     assert losses[-1] < 0.6 * losses[0]
     mesh = sharding.make_mesh(jax.devices()[:1])
-    params = restore_params(ROW, 120, MODEL, tmp_path, mesh, mesh)
-    of = Scorer(MODEL, tiny, 64, 4, mesh)
-    loss_N2 = of.score(params, (), 0, 20)["loss"]
+    params = restore_params(SEEDS, 120, MODEL, tmp_path, mesh, mesh)
+    scorer = Scorer(MODEL, tiny, 64, 4, mesh)
+    loss_N2 = scorer.score(params, (), 0, 20)["loss"]
     member_N2 = subsets.member(1, 20, "exact")
     assert loss_N2[member_N2].mean() + 0.5 < loss_N2[~member_N2].mean()

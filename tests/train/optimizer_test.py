@@ -36,7 +36,7 @@ def slow_rates(recipe: config.Optimizer, steps: int) -> list[float]:
 
 
 def problem(size: float, steps: int) -> tuple[Any, list[Any]]:
-    """Parameters and gradients whose norm lies below, then above ``size``."""
+    """Returns parameters, and gradients whose norms are alternately above and below ``size``."""
     rng = np.random.default_rng(0)
 
     def tree(scale: float) -> Any:
@@ -47,7 +47,7 @@ def problem(size: float, steps: int) -> tuple[Any, list[Any]]:
     return tree(4.0), [tree(size * (0.5 if t % 2 else 3.0)) for t in range(steps)]
 
 
-def test_the_papers_schedule():
+def test_schedule_of_the_paper():
     rate_T = learning_rates(PAPER, 4096)
     assert (rate_T.dtype, rate_T.shape) == (np.float32, (4096,))
     assert rate_T[0] == pytest.approx(1e-7)
@@ -55,7 +55,7 @@ def test_the_papers_schedule():
     assert rate_T[750] == pytest.approx(3e-4)
     assert int(rate_T.argmax()) == 750
     assert rate_T[(750 + 4096) // 2] == pytest.approx((3e-4 + 3e-5) / 2, rel=1e-5)
-    # The last step is one before the end of the cosine: what step T would have is 3e-5 itself.
+    # The last step is one before the end of the cosine: step T would have 3e-5 itself.
     assert 3e-5 < rate_T[-1] < 3.0001e-5
     schedule = optax.warmup_cosine_decay_schedule(1e-7, 3e-4, 750, 4096, 3e-5)
     assert float(jnp.asarray(schedule(4096))) == pytest.approx(3e-5)
@@ -74,7 +74,7 @@ SCHEDULES = ("cosine", "linear", "constant")
     st.sampled_from(SCHEDULES),
 )
 @settings(deadline=None, max_examples=40)
-def test_schedules_equal_a_slow_reference(
+def test_schedules_equal_slow_reference(
     low: float, high: float, end: float, warmup: int, schedule: Any
 ):
     recipe = config.Optimizer(low, high, end, warmup_steps=warmup, schedule=schedule)
@@ -82,8 +82,8 @@ def test_schedules_equal_a_slow_reference(
     np.testing.assert_allclose(rates, slow_rates(recipe, 40), rtol=1e-4, atol=1e-6 * high)
 
 
-def test_hand_worked_schedules():
-    """Two steps of warm-up from 0 to 8, then four toward 0, of which the last is never reached."""
+def test_schedules_worked_by_hand():
+    """Two steps of warm-up from 0 to 8, then four toward 0, which is never reached."""
     recipe = config.Optimizer(0, 8, 0, warmup_steps=2, schedule="linear")
     assert learning_rates(recipe, 6).tolist() == [0, 4, 8, 6, 4, 2]
     recipe = dataclasses.replace(recipe, schedule="constant", final_learning_rate=5)
@@ -96,7 +96,7 @@ def test_hand_worked_schedules():
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_without_warm_up_the_first_rate_is_the_peak(schedule: Any):
+def test_first_learning_rate_is_peak_without_warm_up(schedule: Any):
     recipe = dataclasses.replace(PAPER, warmup_steps=0, schedule=schedule)
     for steps in (1, 2, 9):
         rate_T = learning_rates(recipe, steps)
@@ -106,7 +106,7 @@ def test_without_warm_up_the_first_rate_is_the_peak(schedule: Any):
         np.testing.assert_allclose(rate_T, slow_rates(recipe, steps), rtol=1e-5)
 
 
-def test_schedule_edges():
+def test_shortest_schedules():
     without = dataclasses.replace(PAPER, warmup_steps=0)
     assert learning_rates(without, 4)[0] == np.float32(3e-4)
     assert learning_rates(without, 1).tolist() == [np.float32(3e-4)]
@@ -129,8 +129,8 @@ def ours(recipe: config.Optimizer, params: Any, grads: list[Any], steps: int) ->
     return made
 
 
-def test_updates_equal_adamw_written_out():
-    """Clip by the global norm, moments with bias correction, decay of the weights apart from the moments."""
+def test_updates_equal_adamw_in_numpy():
+    """Clipping by the global norm, bias-corrected moments, and weight decay that does not enter the moments."""
     params, grads = problem(FAST.clip_norm, 8)
     rates = slow_rates(FAST, 8)
     p = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(params)]
@@ -150,7 +150,7 @@ def test_updates_equal_adamw_written_out():
     assert min(norms) < 1.5 < max(norms)
 
 
-def test_updates_equal_those_of_optax_adamw():
+def test_updates_equal_optax_adamw():
     params, grads = problem(FAST.clip_norm, 8)
     schedule = optax.warmup_cosine_decay_schedule(1e-3, 0.1, 3, 8, 0.01)
     tx = optax.chain(
@@ -171,7 +171,7 @@ def test_updates_equal_those_of_optax_adamw():
         )
 
 
-def test_the_first_update_is_the_sign_of_the_gradient_and_the_decay():
+def test_first_update_is_sign_of_gradient_plus_decay():
     params = {"w": np.array([2.0, -1.0, 0.5], np.float32)}
     (made,) = ours(FAST, params, [{"w": np.array([0.3, -0.2, 0.0], np.float32)}], 8)
     expected = [2 - 1e-3 * (1 + 0.4), -1 - 1e-3 * (-1 - 0.2), 0.5 - 1e-3 * 0.1]
@@ -179,8 +179,8 @@ def test_the_first_update_is_the_sign_of_the_gradient_and_the_decay():
 
 
 @pytest.mark.parametrize(("clip_norm", "factor"), [(0, 1), (1e9, 1), (1.5, 1.5 / 400)])
-def test_gradients_are_clipped_by_their_norm_and_by_0_not_at_all(clip_norm: float, factor: float):
-    """The first moment is a tenth of what came through: of a gradient of norm 400."""
+def test_clip_norm_0_disables_clipping(clip_norm: float, factor: float):
+    """The first moment is a tenth of the clipped gradient, which has norm 400 before clipping."""
     grads = {
         "a": np.full((3, 2), 400 / math.sqrt(16), np.float32),
         "b": [np.full(9, 100, np.float32), np.float32(-100)],
@@ -194,20 +194,20 @@ def test_gradients_are_clipped_by_their_norm_and_by_0_not_at_all(clip_norm: floa
     )
 
 
-def test_equal_recipes_share_one_optimizer():
-    """So that functions compiled with it are found again."""
+def test_equal_configs_share_one_optimizer():
+    """Functions that are compiled with it are then reused."""
     assert optimizer(PAPER) is optimizer(config.Optimizer())
     assert optimizer(PAPER) is not optimizer(FAST)
 
 
-def test_zero_gradients_only_decay():
+def test_zero_gradients_only_decay_the_weights():
     params = {"w": np.array([2.0, -1.0, 3.0], np.float32)}
     made = ours(FAST, params, [{"w": np.zeros(3, np.float32)}] * 3, 8)[-1]
     shrink = math.prod(1 - 0.2 * rate for rate in slow_rates(FAST, 8)[:3])
     np.testing.assert_allclose(made["w"], [2 * shrink, -shrink, 3 * shrink], rtol=1e-6)
 
 
-def test_a_row_that_ends_in_its_warm_up_is_refused():
+def test_training_that_ends_during_warm_up_is_refused():
     with pytest.raises(
         UserError, match=r"optimizer.warmup_steps=5: must be less than the 5 training"
     ):

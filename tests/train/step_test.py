@@ -11,20 +11,20 @@ import numpy as np
 import optax
 import pytest
 from padded_batches import batch_loss, padded
-from quick_compilation import quickly_compiled
 from step_case import (
     LENGTHS,
     MODEL,
-    RECIPE,
-    SHAPE,
+    MODEL_CONFIG,
+    OPTIMIZER,
     arguments,
-    laid_out,
     make_plan,
     one_device,
+    pack,
     parameters,
     population,
     state,
 )
+from unoptimized import without_optimizations
 
 from lm_mia import config
 from lm_mia.data.population import Population
@@ -35,11 +35,11 @@ from lm_mia.train.execution import ExecutionPlan
 from lm_mia.train.optimizer import optimizer
 from lm_mia.train.step import local_device_indices, make_loss, make_step, to_global_array
 
-pytestmark = pytest.mark.usefixtures("quickly_compiled")
-__all__ = ["quickly_compiled"]  # a fixture
+pytestmark = pytest.mark.usefixtures("without_optimizations")
+__all__ = ["without_optimizations"]  # a fixture
 MESH = one_device()
 # Without decay and clipping, the first moment after one step is a tenth of the gradient.
-PLAIN = dataclasses.replace(RECIPE, weight_decay=0, clip_norm=0)
+PLAIN = dataclasses.replace(OPTIMIZER, weight_decay=0, clip_norm=0)
 LEARNING_RATE = np.float32(0.01)
 ALL = np.arange(len(LENGTHS))
 
@@ -60,7 +60,7 @@ def first_step(
     packed: bool = True,
 ) -> tuple[dict[str, float], Any, Any]:
     """Returns metrics, gradient and new parameters of the first step on a batch, with space for all samples."""
-    batch, stats = laid_out(samples or population(), ids_B, plan, MESH, len(ALL), packed)
+    batch, stats = pack(samples or population(), ids_B, plan, MESH, len(ALL), packed)
     new_state, metrics = compiled_step(plan, optimizer_config)(
         state(MESH, optimizer_config), *arguments(batch, stats, MESH), LEARNING_RATE
     )
@@ -137,7 +137,7 @@ def test_batches_of_all_sizes_share_one_executable():
     step = compiled_step(PLANS[0])
     counts = set()
     for ids_B in (ALL[:1], ALL[:2], ALL[:5], ALL):
-        batch, stats = laid_out(population(), ids_B, PLANS[0], MESH, len(ALL))
+        batch, stats = pack(population(), ids_B, PLANS[0], MESH, len(ALL))
         counts.add(stats.num_micro_batches)
         rate = np.float32(stats.num_micro_batches)
         step(state(MESH, PLAIN), *arguments(batch, stats, MESH), rate)
@@ -146,7 +146,7 @@ def test_batches_of_all_sizes_share_one_executable():
 
 
 def test_unused_micro_batches_do_not_matter():
-    batch, stats = laid_out(population(), ALL[:6], PLANS[1], MESH, len(ALL))
+    batch, stats = pack(population(), ALL[:6], PLANS[1], MESH, len(ALL))
     other = batching.PackedBatch(*(array.copy() for array in batch))
     assert stats.num_micro_batches < len(batch.x_NxMxL)
     for array, value in zip(other, (63, 1, 5), strict=True):
@@ -167,7 +167,10 @@ def _weighted_loss(params: Any, batch: batching.PackedBatch, weight_RxL: Any) ->
         h_RxLxD: Any = MODEL.apply(
             {"params": params}, x_RxL, segments_RxL, positions_RxL, method="hidden"
         )
-        h_TxD, embedding_VxD = h_RxLxD.reshape(-1, SHAPE.width), params["token_embed"]["embedding"]
+        h_TxD, embedding_VxD = (
+            h_RxLxD.reshape(-1, MODEL_CONFIG.width),
+            params["token_embed"]["embedding"],
+        )
         target_T = jnp.roll(x_RxL, -1, 1).ravel()
         return losses.weighted_cross_entropy(h_TxD, embedding_VxD, target_T, weight_RxL.ravel(), 24)
 
@@ -175,7 +178,7 @@ def _weighted_loss(params: Any, batch: batching.PackedBatch, weight_RxL: Any) ->
 
 
 SEVERAL = ALL[1:8]  # 5, 9, 1, 20, 31, 2 and 14 tokens in three packed sequences
-LAYOUT = batching.plan_packing(np.array(LENGTHS)[SEVERAL], SHAPE.length_tokens)
+LAYOUT = batching.plan_packing(np.array(LENGTHS)[SEVERAL], MODEL_CONFIG.length_tokens)
 
 
 @pytest.mark.parametrize("i", range(len(SEVERAL)))
@@ -188,12 +191,10 @@ def test_a_packed_sample_has_the_loss_and_gradient_that_it_has_alone(i: int):
     changed = dataclasses.replace(other, tokens=tokens)
     plan = make_plan(micro_batch_size=LAYOUT.num_sequences)
     sequence, start, n = LAYOUT.sequence_B[i], LAYOUT.start_B[i], LENGTHS[SEVERAL[i]]
-    weight_RxL = np.zeros((LAYOUT.num_sequences, SHAPE.length_tokens), np.float32)
+    weight_RxL = np.zeros((LAYOUT.num_sequences, MODEL_CONFIG.length_tokens), np.float32)
     weight_RxL[sequence, start : start + n - 1] = 1 / max(n - 1, 1)
     results = [
-        jax.device_get(
-            _weighted_loss(parameters(), laid_out(s, SEVERAL, plan, MESH)[0], weight_RxL)
-        )
+        jax.device_get(_weighted_loss(parameters(), pack(s, SEVERAL, plan, MESH)[0], weight_RxL))
         for s in (samples, changed)
     ]
     jax.tree.map(np.testing.assert_array_equal, *results)
@@ -212,7 +213,7 @@ def test_the_validation_loss_is_that_of_a_step():
     mean_loss: Any = make_loss(TransformerLM(PLANS[1].model_config), PLANS[1].chunk_tokens, MESH)
     params = state(MESH).params
     for ids_B in (ALL, ALL[4:6]):
-        batch, stats = laid_out(population(), ids_B, PLANS[1], MESH, len(ALL))
+        batch, stats = pack(population(), ids_B, PLANS[1], MESH, len(ALL))
         loss = float(mean_loss(params, *arguments(batch, stats, MESH)))
         assert loss == pytest.approx(reference(ids_B)[0], rel=1e-6)
         assert loss == pytest.approx(first_step(PLANS[1], ids_B)[0]["loss_nats"], rel=1e-7)
@@ -222,9 +223,9 @@ def test_the_validation_loss_is_that_of_a_step():
 
 def test_the_update_is_that_of_the_optimizer_and_the_state_is_donated():
     """With decay and clipping; the reported norm is the one before clipping."""
-    metrics, _, params = first_step(PLANS[1], optimizer_config=RECIPE)
-    assert metrics["gradient_norm"] > 2 * RECIPE.clip_norm
-    tx = optimizer(RECIPE)
+    metrics, _, params = first_step(PLANS[1], optimizer_config=OPTIMIZER)
+    assert metrics["gradient_norm"] > 2 * OPTIMIZER.clip_norm
+    tx = optimizer(OPTIMIZER)
     expected = parameters()
     change, _ = jax.jit(lambda g, p: tx.update(g, tx.init(p), p))(reference()[1], expected)
     expected = jax.tree.map(lambda p, u: p - LEARNING_RATE * np.asarray(u), expected, change)
@@ -234,14 +235,14 @@ def test_the_update_is_that_of_the_optimizer_and_the_state_is_donated():
     assert max(float(d.max()) for d in differences) <= 2.1 * LEARNING_RATE
     assert np.mean(np.concatenate([d.ravel() > 1e-6 for d in differences])) < 1e-3
 
-    before = state(MESH, RECIPE)
-    batch, stats = laid_out(population(), ALL, PLANS[1], MESH, len(ALL))
-    compiled_step(PLANS[1], RECIPE)(before, *arguments(batch, stats, MESH), LEARNING_RATE)
+    before = state(MESH, OPTIMIZER)
+    batch, stats = pack(population(), ALL, PLANS[1], MESH, len(ALL))
+    compiled_step(PLANS[1], OPTIMIZER)(before, *arguments(batch, stats, MESH), LEARNING_RATE)
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(before.params))
 
 
 def lowered_step(plan: ExecutionPlan) -> Any:
-    batch, stats = laid_out(population(), ALL, plan, MESH, len(ALL))
+    batch, stats = pack(population(), ALL, plan, MESH, len(ALL))
     initial = state(MESH, PLAIN, plan.model_config)
     return compiled_step(plan).lower(initial, *arguments(batch, stats, MESH), LEARNING_RATE)
 
@@ -286,7 +287,7 @@ def test_only_activations_and_kernels_are_bfloat16(scan_layers: bool):
     """The state and the sums of gradients and losses are float32; the loss is close to the exact one."""
     plan = with_model(make_plan(1, scan_layers=scan_layers), dtype="bfloat16")
     step = compiled_step(plan)
-    batch, stats = laid_out(population(), ALL, plan, MESH, len(ALL))
+    batch, stats = pack(population(), ALL, plan, MESH, len(ALL))
     args = arguments(batch, stats, MESH)
     jaxpr = jax.make_jaxpr(step)(state(MESH, PLAIN), *args, LEARNING_RATE)
     (carried,) = loop_dtypes(jaxpr)
@@ -306,6 +307,6 @@ def test_only_activations_and_kernels_are_bfloat16(scan_layers: bool):
 
 
 def test_to_global_array_keeps_the_values_of_a_batch():
-    batch, _ = laid_out(population(), ALL, PLANS[1], MESH)
+    batch, _ = pack(population(), ALL, PLANS[1], MESH)
     jax.tree.map(np.testing.assert_array_equal, to_global_array(batch, MESH), batch)
     assert local_device_indices(MESH) == [0]
