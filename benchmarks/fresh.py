@@ -1,7 +1,7 @@
-"""Measuring a piece of work in a process of its own, so that nothing before it shows in its peak.
+"""Measures a workload in a process of its own, so that nothing before it affects its peak memory.
 
-A work is a function ``work(clock, folder, **settings)`` at the top level of a module: it reads
-arrays from the folder, does what is to be timed inside ``with clock:`` and returns arrays.
+A workload is a function ``work(clock, folder, **settings)`` at the top level of a module. It reads arrays from the
+folder, does what is to be timed inside ``with clock:``, and returns arrays.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ Results = dict[str, np.ndarray]
 
 
 class Clock:
-    """Adds up the wall time spent inside it, and notes the memory's peak so far."""
+    """Adds up the wall time spent inside it, and records the peak memory so far when it is left."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -46,16 +46,17 @@ Work = Callable[..., Results]
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """What one run took; no results if it ran out of the memory it may have."""
+    """Time and memory of one run."""
 
     seconds: float
     peak_bytes: int
-    """Resident, of the whole process with its inputs up to the last tick of its clock."""
+    """Resident memory of the whole process, inputs included, up to the last time its clock was left."""
     results: Results | None
+    """None if the run exceeded its memory limit."""
 
 
 def measure(work: Work, folder: Path, limit_bytes: int = 0, **settings: object) -> Measured:
-    """Runs the work once in a fresh process, which may have limit_bytes of memory (0: any)."""
+    """Runs a workload once in a fresh process, with at most limit_bytes of memory (0: no limit)."""
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=spawn) as pool:
         try:
@@ -67,12 +68,12 @@ def measure(work: Work, folder: Path, limit_bytes: int = 0, **settings: object) 
 
 
 def median(runs: list[Measured]) -> float:
-    """Median of the seconds."""
+    """Returns the median of the runs' seconds."""
     return statistics.median(run.seconds for run in runs)
 
 
 def _run(work: Work, folder: Path, limit_bytes: int, settings: Mapping[str, object]) -> Measured:
-    # A spawned process would spawn its own children too, and import everything again in each.
+    # A spawned process would spawn its own children too, and import everything again in each of them.
     multiprocessing.set_start_method("fork", force=True)
     if limit_bytes:
         resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
@@ -82,9 +83,9 @@ def _run(work: Work, folder: Path, limit_bytes: int, settings: Mapping[str, obje
 
 
 def _peak_bytes() -> int:
-    """Of this process, or of its largest child if that is more."""
+    """Returns the peak resident memory of this process, or of its largest child if that is more."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
-    # Linux: ru_maxrss of the process itself starts from its parent's at the fork, VmHWM does not.
+    # On Linux, ru_maxrss of the process itself starts from its parent's value at the fork; VmHWM does not.
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:

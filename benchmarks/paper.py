@@ -62,10 +62,10 @@ def probabilities(clock: Clock, folder: Path, *, references: int) -> Results:
 
 
 def _source(folder: Path, references: int, targets: int) -> signals.AttackInputs:
-    rows, store = subsets.requested_seeds(references, targets), Store(folder / "scores.zarr")
-    _, member_1xN2 = store.read(rows[references : references + 1])
+    models, store = subsets.requested_seeds(references, targets), Store(folder / "scores.zarr")
+    _, member_1xN2 = store.read(models[references : references + 1])
     nothing_N2 = np.zeros(member_1xN2.shape[1])
     member_TxN2 = np.broadcast_to(member_1xN2, (targets, len(nothing_N2)))
     return signals.AttackInputs(
-        store, rows[references:], rows[:references], member_TxN2, nothing_N2
+        store, models[references:], models[:references], member_TxN2, nothing_N2
     )

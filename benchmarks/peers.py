@@ -41,8 +41,8 @@ def lira_privacyguard(clock: Clock, folder: Path, *, path: Path) -> Results:
                 signal_N, signal_MxNx1, (None, member_N), shadows
             )
             attack = attacks.LiraAttack(train, test, none, online_attack=True)
-            found = attack.run_attack()
-        _put(score_TxN[t], member_N, found)
+            result = attack.run_attack()
+        _put(score_TxN[t], member_N, result)
     return {"score": score_TxN}
 
 
@@ -58,8 +58,8 @@ def lira_scores_privacyguard(clock: Clock, folder: Path, *, path: Path) -> Resul
         given = pd.DataFrame({"user_id": np.arange(len(loss_N)), "score_orig": loss_N} | columns)
         train, test = given[member_N].copy(), given[~member_N].copy()
         with clock:
-            found = attacks.LiraAttack(train, test, none, online_attack=True).run_attack()
-        _put(score_TxN[t], member_N, found)
+            result = attacks.LiraAttack(train, test, none, online_attack=True).run_attack()
+        _put(score_TxN[t], member_N, result)
     return {"score": score_TxN}
 
 
@@ -94,9 +94,9 @@ def rmia_privacyguard(clock: Clock, folder: Path, *, path: Path) -> Results:
             attack = attacks.RmiaAttack(
                 train, test, population, none, num_reference_models=references, online=True
             )
-            found = attack.run_attack()
-        _put(score_TxN[t], member_N, found)
-        del attack, found
+            result = attack.run_attack()
+        _put(score_TxN[t], member_N, result)
+        del attack, result
     return {"score": score_TxN}
 
 
@@ -135,8 +135,8 @@ def rates_privacy_meter(clock: Clock, folder: Path, *, path: Path) -> Results:
     rows = []
     for score_N in score_TxN:
         with clock:
-            found = audit.compute_attack_results(score_N, member_N)
-        rows.append([found[name] for name in ("auc", "one_fpr", "one_tenth_fpr", "zero_fpr")])
+            result = audit.compute_attack_results(score_N, member_N)
+        rows.append([result[name] for name in ("auc", "one_fpr", "one_tenth_fpr", "zero_fpr")])
     return {"auc_tpr": np.array(rows)}
 
 
@@ -157,14 +157,14 @@ def bootstrap_privacyguard(
             pd.DataFrame({"score": score_N[member_N]}), pd.DataFrame({"score": score_N[~member_N]})
         )
         with clock:
-            found = node.ParallelAnalysisNode(
+            result = node.ParallelAnalysisNode(
                 given,
                 delta=1e-5,
                 n_users_for_eval=1,
                 eps_computation_tasks_num=os.cpu_count() or 1,
                 num_bootstrap_resampling_times=replicates,
             ).run_analysis()
-        rows.append([found.auc, *found.auc_ci])
+        rows.append([result.auc, *result.auc_ci])
     return {"auc_low_high": np.array(rows)}
 
 
@@ -208,7 +208,7 @@ def _probabilities(folder: Path) -> SimpleNamespace:
     )
 
 
-def _put(score_N: np.ndarray, member_N: np.ndarray, found: Any) -> None:
+def _put(score_N: np.ndarray, member_N: np.ndarray, result: Any) -> None:
     """Copies their scores, which are split into members and non-members, into the order of the samples."""
-    score_N[member_N] = found.df_train_user["score"].to_numpy()
-    score_N[~member_N] = found.df_test_user["score"].to_numpy()
+    score_N[member_N] = result.df_train_user["score"].to_numpy()
+    score_N[~member_N] = result.df_test_user["score"].to_numpy()

@@ -69,8 +69,8 @@ def run_ours(
         _lm_mia(verb, workdir, flags, cache=workdir / "cache")
     seconds = time.perf_counter() - began
     store = workdir / "recipes" / CONFIG.stem / "scores.zarr"
-    rows = subsets.requested_seeds(c.attack.references, c.attack.replicas)
-    loss_nats = float(np.mean(Store(store).read(rows)[0]))
+    models = subsets.requested_seeds(c.attack.references, c.attack.replicas)
+    loss_nats = float(np.mean(Store(store).read(models)[0]))
     shutil.rmtree(workdir)
     return Run(seconds, seconds, loss_nats)
 
@@ -95,15 +95,15 @@ def run_nanodo(
             for folder, core in zip(folders[i : i + at_once], share, strict=True)
         ]
         for process in running:
-            said, complaint = process.communicate()
+            out, err = process.communicate()
             if process.returncode:
-                raise RuntimeError(f"NanoDO failed:\n{complaint}")
-            imports.append(float(said.splitlines()[-1]))
+                raise RuntimeError(f"NanoDO failed:\n{err}")
+            imports.append(float(out.splitlines()[-1]))
     seconds = time.perf_counter() - began
     loss_nats = float(np.mean([np.load(folder / "losses.npy") for folder in folders]))
-    held_up = statistics.mean(imports) * len(folders) / at_once
+    import_seconds = statistics.mean(imports) * len(folders) / at_once
     factor = references / len(folders)
-    return Run(seconds * factor, (seconds - held_up) * factor, loss_nats)
+    return Run(seconds * factor, (seconds - import_seconds) * factor, loss_nats)
 
 
 def _reference(
@@ -126,14 +126,14 @@ def write_reference(
     """Writes the input of `nanodo_peer.train_reference`: the batches of our model, padded, and the population."""
     population = open_population(population_dir)
     ids_N = np.flatnonzero(subsets.member(row.subset_seed, len(population), c.train.subset))
-    B, found = c.train.batch_size, []
+    B, batches = c.train.batch_size, []
     for epoch in range(c.train.epochs):
         order_N = batch_order.epoch_order(row.order_seed, epoch, len(ids_N))
         for step in range(batch_order.steps_per_epoch(len(ids_N), B)):
             ids_B = batch_order.batch(order_N, ids_N, step, B)
             x_BxL = np.zeros((B, population.length_tokens), np.int32)
             x_BxL[: len(ids_B)] = population.pad(ids_B)  # the last batch of an epoch may be smaller
-            found.append(x_BxL)
+            batches.append(x_BxL)
     shape = transformer.ModelConfig(
         c.model.layers,
         c.model.width,
@@ -145,7 +145,7 @@ def write_reference(
     folder.mkdir()
     given = nanodo_peer.settings(shape, c.optimizer, B, config.total_steps(c))
     (folder / "settings.json").write_text(json.dumps(given))
-    np.save(folder / "batches.npy", np.stack(found))
+    np.save(folder / "batches.npy", np.stack(batches))
     np.save(folder / "population.npy", population.pad(np.arange(len(population))))
     shutil.copy(population_dir / "tokenizer.model", folder)
 
@@ -207,17 +207,22 @@ def main() -> None:
             for name in names[i % len(names) :] + names[: i % len(names)]:
                 runs[name].append(found[name]())
                 print(f"round {i + 1}: {name}: {runs[name][-1].seconds:.1f} s", file=sys.stderr)
-    medians = {name: statistics.median(r.seconds for r in of) for name, of in runs.items()}
+    medians = {
+        name: statistics.median(run.seconds for run in repeats) for name, repeats in runs.items()
+    }
     best = min((name for name in runs if name.startswith("ours")), key=lambda name: medians[name])
     print(f"### {given.references} references on {len(os.sched_getaffinity(0))} CPU cores\n")
     print(f"| method | seconds | to {best} | in rounds | without imports | loss |\n|{'---|' * 6}")
-    for name, of in runs.items():
-        ratios = [run.seconds / o.seconds for run, o in zip(of, runs[best], strict=True)]
-        bare = [run.without_imports / o.seconds for run, o in zip(of, runs[best], strict=True)]
+    for name, repeats in runs.items():
+        ratios = [run.seconds / base.seconds for run, base in zip(repeats, runs[best], strict=True)]
+        without_imports = [
+            run.without_imports / base.seconds
+            for run, base in zip(repeats, runs[best], strict=True)
+        ]
         print(
             f"| {name} | {medians[name]:.1f} | {statistics.median(ratios):.2f} "
-            f"| {min(ratios):.2f} to {max(ratios):.2f} | {statistics.median(bare):.2f} "
-            f"| {statistics.mean(run.loss_nats for run in of):.3f} |"
+            f"| {min(ratios):.2f} to {max(ratios):.2f} | {statistics.median(without_imports):.2f} "
+            f"| {statistics.mean(run.loss_nats for run in repeats):.3f} |"
         )
 
 

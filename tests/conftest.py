@@ -29,7 +29,7 @@ hypothesis.settings.load_profile("house")
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Population:
-    """Returns a real population: 2N = 20 texts of 1-9 words, cut at L = 8 tokens, with a vocabulary of 32 pieces."""
+    """Returns a real population: 2N = 20 texts of 1-9 words, cut at L = 8 tokens, and a vocabulary of 32."""
     sentence = "the model learns which sample it saw in training and forgets all others"
     words = sentence.split()
     draw = np.random.default_rng(5)

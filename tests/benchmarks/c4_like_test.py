@@ -33,17 +33,19 @@ def test_log_median_gives_the_requested_mean_after_the_cut(c4_like: ModuleType):
 
 def test_batches_of_128_fill_50_packed_sequences(c4_like: ModuleType):
     length_IxB = c4_like.lengths(100 * 128).reshape(100, 128)
-    rows = np.mean([batching.plan_packing(length_B, 1024).num_sequences for length_B in length_IxB])
-    assert rows == pytest.approx(50.5, abs=1.5)  # DESIGN section 8
+    num_sequences = np.mean(
+        [batching.plan_packing(length_B, 1024).num_sequences for length_B in length_IxB]
+    )
+    assert num_sequences == pytest.approx(50.5, abs=1.5)
 
 
 def test_population_has_these_lengths_and_no_padding(c4_like: ModuleType):
-    found = c4_like.population(50, vocab_size=40, scale=8)
-    assert len(found) == 50
-    assert found.length_tokens == 128
-    assert found.lengths_N.tolist() == c4_like.lengths(50, 8).tolist()
-    assert {int(piece) for i in range(50) for piece in found.sample(i)} == set(range(4, 40))
-    again = c4_like.population(50, vocab_size=40, scale=8)
+    samples = c4_like.population(50, vocab_size=40, scale=8)
+    assert len(samples) == 50
+    assert samples.length_tokens == 128
+    assert samples.lengths_N.tolist() == c4_like.lengths(50, 8).tolist()
+    assert {int(token) for i in range(50) for token in samples.sample(i)} == set(range(4, 40))
+    same = c4_like.population(50, vocab_size=40, scale=8)
     other = c4_like.population(50, vocab_size=40, scale=8, seed=1)
-    assert found.tokens.tolist() == again.tokens.tolist()
-    assert found.lengths_N.tolist() != other.lengths_N.tolist()
+    assert samples.tokens.tolist() == same.tokens.tolist()
+    assert samples.lengths_N.tolist() != other.lengths_N.tolist()

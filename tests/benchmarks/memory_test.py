@@ -19,7 +19,9 @@ from lm_mia.train import execution
 pytestmark = pytest.mark.usefixtures("without_optimizations")
 __all__ = ["without_optimizations"]  # a fixture
 
-SHAPE = transformer.ModelConfig(layers=3, width=64, heads=2, vocab_size=128, length_tokens=64)
+MODEL_CONFIG = transformer.ModelConfig(
+    layers=3, width=64, heads=2, vocab_size=128, length_tokens=64
+)
 
 
 @pytest.fixture(scope="module")
@@ -29,15 +31,19 @@ def memory() -> Iterator[ModuleType]:
         yield importlib.import_module("memory")
 
 
-def choice(attention: Any = "xla", rows: int = 2) -> execution.ExecutionPlan:
-    model_config = dataclasses.replace(SHAPE, attention=attention, scan_layers=True)
-    return execution.ExecutionPlan(model_config, rows, chunk_tokens=128, attention_reason="")
+def execution_plan(attention: Any = "xla", micro_batch_size: int = 2) -> execution.ExecutionPlan:
+    model_config = dataclasses.replace(MODEL_CONFIG, attention=attention, scan_layers=True)
+    return execution.ExecutionPlan(
+        model_config, micro_batch_size, chunk_tokens=128, attention_reason=""
+    )
 
 
 @pytest.fixture(scope="module")
 def plan(memory) -> Any:
     """Returns the memory of a step over 16 samples in one micro-batch."""
-    return memory.plan_memory(SHAPE, choice(rows=16), 16, memory.device_mesh("cpu"))
+    return memory.plan_memory(
+        MODEL_CONFIG, execution_plan(micro_batch_size=16), 16, memory.device_mesh("cpu")
+    )
 
 
 def test_arguments_are_state_and_batch_and_state_is_donated(plan):
@@ -53,16 +59,18 @@ def test_arguments_are_state_and_batch_and_state_is_donated(plan):
 
 
 def test_smaller_micro_batches_save_memory(memory, plan):
-    found = memory.plan_memory(SHAPE, choice(rows=4), 16, memory.device_mesh("cpu"))
-    assert found.temporaries < plan.temporaries / 2
-    assert found.arguments == plan.arguments
+    planned = memory.plan_memory(
+        MODEL_CONFIG, execution_plan(micro_batch_size=4), 16, memory.device_mesh("cpu")
+    )
+    assert planned.temporaries < plan.temporaries / 2
+    assert planned.arguments == plan.arguments
 
 
 def test_workspace_equals_what_cudnn_reports(memory):
-    shape = transformer.ModelConfig(24, 1024, 16, 32_000, 1024, "bfloat16")
+    model_config = transformer.ModelConfig(24, 1024, 16, 32_000, 1024, "bfloat16")
     reported = 34_078_976 - 256  # by cuDNN 9.23.2 for an H100; 256 bytes are for alignment
-    assert memory.workspace(shape, choice("cudnn", rows=8)) == reported
-    assert memory.workspace(shape, choice("xla", rows=8)) == 0
+    assert memory.workspace(model_config, execution_plan("cudnn", micro_batch_size=8)) == reported
+    assert memory.workspace(model_config, execution_plan("xla", micro_batch_size=8)) == 0
 
 
 def test_fits_at_the_memory_limits(memory):
@@ -78,13 +86,13 @@ def test_fits_at_the_memory_limits(memory):
 def test_exactly_one_setting_is_marked_as_automatic(memory):
     c = argparse.Namespace(platform="cuda", batch_size=128, attention=("cudnn", "xla"))
     c.layers, c.remat, c.micro_batch_size = ("unrolled", "scanned"), ("none", "full"), (8, 32)
-    shape = memory.sized_model_config("302M")
-    found = list(memory.execution_plans(c, shape))
-    assert len(found) == 2 * 2 * 2 * 2
+    model_config = memory.sized_model_config("302M")
+    planned = list(memory.execution_plans(c, model_config))
+    assert len(planned) == 2 * 2 * 2 * 2
     on_80_gb = execution.plan_execution(
-        config.Compute(), shape, 128, "gpu", 3 * memory.DEVICE_BYTES // 4
+        config.Compute(), model_config, 128, "gpu", 3 * memory.DEVICE_BYTES // 4
     )
-    assert [choice.model_config for choice, auto in found if auto] == [on_80_gb.model_config]
+    assert [choice.model_config for choice, auto in planned if auto] == [on_80_gb.model_config]
 
 
 def test_missing_compiler_is_reported_in_one_line(memory, monkeypatch):
@@ -107,7 +115,7 @@ def test_setting_refused_by_the_compiler_is_a_table_row(memory, monkeypatch):
     c = argparse.Namespace(platform="tpu", batch_size=128)
     messages = ["INTERNAL: something else", "RESOURCE_EXHAUSTED: used 40G of 32G hbm"]
     monkeypatch.setattr(memory, "plan_memory", plan)
-    line = memory.table_row("302M", choice("pallas"), True, c, None)
+    line = memory.table_row("302M", execution_plan("pallas"), True, c, None)
     assert line.split(" | ")[5:] == [*["-"] * 5, "no: the compiler refuses", "-", "auto |"]
     with pytest.raises(jax.errors.JaxRuntimeError, match="something else"):
-        memory.table_row("302M", choice("pallas"), True, c, None)
+        memory.table_row("302M", execution_plan("pallas"), True, c, None)

@@ -17,7 +17,9 @@ from lm_mia.train import batching
 pytestmark = pytest.mark.usefixtures("without_optimizations")
 __all__ = ["without_optimizations"]  # a fixture
 SMALL = transformer.ModelConfig(layers=1, width=8, heads=2, vocab_size=40, length_tokens=64)
-SHAPE = transformer.ModelConfig(layers=2, width=128, heads=2, vocab_size=512, length_tokens=64)
+MODEL_CONFIG = transformer.ModelConfig(
+    layers=2, width=128, heads=2, vocab_size=512, length_tokens=64
+)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +48,7 @@ def test_packed_and_padded_losses_equal_slow_forward_pass(
     np.testing.assert_allclose(found[scoring.PACKED](21, 1), want_N, rtol=1e-5)
     seen: list[int] = []
 
-    def known(padded_BxL: np.ndarray) -> np.ndarray:
+    def look_up(padded_BxL: np.ndarray) -> np.ndarray:
         """Returns the same losses as `plain`, looked up among the 21 samples."""
         seen.append(len(padded_BxL))
         equal_BxN = (padded_BxL[:, None] == population.pad(np.arange(21))).all(-1)
@@ -54,7 +56,7 @@ def test_packed_and_padded_losses_equal_slow_forward_pass(
 
     for batch_size in (1, 8, 32):  # the last batch is filled up, and the filling is dropped
         seen.clear()
-        loss_N = scoring.padded(known, population, 21, batch_size)
+        loss_N = scoring.padded(look_up, population, 21, batch_size)
         np.testing.assert_array_equal(loss_N, want_N)
         assert seen == [batch_size] * -(-21 // batch_size)
 
@@ -123,32 +125,38 @@ def test_order_of_methods_rotates_every_round(scoring: ModuleType, monkeypatch: 
 def test_packed_flops_count_padding_of_calls(scoring: ModuleType):
     length_N = scoring.c4_like.lengths(100, scale=16)
     found = scoring.packed_flops(
-        SHAPE, length_N, call_sequences=16
+        MODEL_CONFIG, length_N, call_sequences=16
     )  # two chunks of tokens, were it run
-    L, rows = (
-        SHAPE.length_tokens,
-        -(-batching.plan_packing(length_N, SHAPE.length_tokens).num_sequences // 16) * 16,
+    L, num_sequences = (
+        MODEL_CONFIG.length_tokens,
+        -(-batching.plan_packing(length_N, MODEL_CONFIG.length_tokens).num_sequences // 16) * 16,
     )
     # A block of queries is multiplied with all keys, so attention costs twice its useful half.
-    hand = flops.scoring(SHAPE.layers, SHAPE.width, SHAPE.vocab_size, rows * L, 2 * rows * L**2)
-    assert 1 < found / (hand / 100) < 1.15  # softmax and layernorm
+    by_hand = flops.scoring(
+        MODEL_CONFIG.layers,
+        MODEL_CONFIG.width,
+        MODEL_CONFIG.vocab_size,
+        num_sequences * L,
+        2 * num_sequences * L**2,
+    )
+    assert 1 < found / (by_hand / 100) < 1.15  # softmax and layernorm
 
 
 def test_parameters_are_converted_to_gpt_2(scoring: ModuleType):
-    params = parameters(SHAPE)
+    params = parameters(MODEL_CONFIG)
     attn = params["blocks"]["attn"]
-    told = scoring.transformers_peer.to_gpt2_params(params)
-    assert sum(leaf.size for leaf in told.values()) == (
+    weights = scoring.transformers_peer.to_gpt2_params(params)
+    assert sum(leaf.size for leaf in weights.values()) == (
         flops.num_parameters(2, 128, 512, 64) + 512 * 128  # the tied embedding has two names
     )
     x_D = np.random.default_rng(0).normal(size=128)
     query_HxK = np.einsum("d,dhk->hk", x_D, attn["query"]["kernel"][1])
     value_HxK = np.einsum("d,dhk->hk", x_D, attn["value"]["kernel"][1])
-    all_D3 = x_D @ told["transformer.h.1.attn.c_attn.weight"]
+    all_D3 = x_D @ weights["transformer.h.1.attn.c_attn.weight"]
     np.testing.assert_allclose(all_D3[:128], query_HxK.ravel(), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(all_D3[256:], value_HxK.ravel(), rtol=1e-4, atol=1e-5)
     out_D = np.einsum("hk,hkd->d", value_HxK, attn["out"]["kernel"][1])
-    theirs_D = value_HxK.ravel() @ told["transformer.h.1.attn.c_proj.weight"]
+    theirs_D = value_HxK.ravel() @ weights["transformer.h.1.attn.c_proj.weight"]
     np.testing.assert_allclose(theirs_D, out_D, rtol=1e-4, atol=1e-5)
 
 
@@ -161,7 +169,7 @@ def test_missing_packages_are_reported_in_one_line(scoring, monkeypatch):
 
 
 def test_invalid_flags_are_reported_in_one_line(scoring, monkeypatch, capsys):
-    for flag, said in {
+    for flag, message in {
         "--scale=3": "--scale=3: must divide 1024",
         "--sizes=11M": "--sizes: unknown sizes: 11M",
         "--rounds=0": "--rounds, --samples: must be 1 or more",
@@ -171,4 +179,4 @@ def test_invalid_flags_are_reported_in_one_line(scoring, monkeypatch, capsys):
         monkeypatch.setattr("sys.argv", ["scoring.py", flag])
         with pytest.raises(SystemExit):
             scoring.main()
-        assert said in capsys.readouterr().err
+        assert message in capsys.readouterr().err

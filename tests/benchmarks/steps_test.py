@@ -17,7 +17,9 @@ from lm_mia.model import flops, transformer
 pytestmark = pytest.mark.usefixtures("without_optimizations")
 __all__ = ["without_optimizations"]  # a fixture
 
-SHAPE = transformer.ModelConfig(layers=2, width=128, heads=2, vocab_size=512, length_tokens=64)
+MODEL_CONFIG = transformer.ModelConfig(
+    layers=2, width=128, heads=2, vocab_size=512, length_tokens=64
+)
 SMALL = transformer.ModelConfig(layers=1, width=8, heads=1, vocab_size=512, length_tokens=64)
 
 
@@ -43,15 +45,21 @@ def test_packed_and_padded_steps_have_equal_losses(steps: ModuleType):
 
 def test_lowered_flops_are_those_of_one_micro_batch(steps: ModuleType):
     """The table multiplies them by the number of micro-batches. This fails if XLA counts loops differently."""
-    nothing = steps.c4_like.population(0, SHAPE.vocab_size, scale=16)
-    rows = steps.make_trainer(nothing, SHAPE, 256).plan.micro_batch_size
+    nothing = steps.c4_like.population(0, MODEL_CONFIG.vocab_size, scale=16)
+    micro_batch_size = steps.make_trainer(nothing, MODEL_CONFIG, 256).plan.micro_batch_size
     lowered = steps.lowered(
-        name=steps.PACKED, model_config=SHAPE, batch_size=256, nanodo=None, whole_chunks=True
+        name=steps.PACKED, model_config=MODEL_CONFIG, batch_size=256, nanodo=None, whole_chunks=True
     )
-    L = SHAPE.length_tokens
+    L = MODEL_CONFIG.length_tokens
     # A block of 256 queries is multiplied with all keys, so attention costs twice its useful half.
-    useful = flops.training(SHAPE.layers, SHAPE.width, SHAPE.vocab_size, rows * L, 2 * rows * L**2)
-    assert rows == 32  # 2,048 tokens, whose logits would be held in four chunks
+    useful = flops.training(
+        MODEL_CONFIG.layers,
+        MODEL_CONFIG.width,
+        MODEL_CONFIG.vocab_size,
+        micro_batch_size * L,
+        2 * micro_batch_size * L**2,
+    )
+    assert micro_batch_size == 32  # 2,048 tokens, whose logits would be held in four chunks
     assert 1 < lowered.cost_analysis()["flops"] / useful < 1.25  # softmax, layernorm, optimizer
 
 
@@ -68,30 +76,32 @@ def test_compiled_bytes_grow_with_the_batch_arrays_only(steps: ModuleType):
 
 def test_nanodo_settings_equal_our_optimizer_config(steps: ModuleType):
     recipe = config.Optimizer(schedule="linear", clip_norm=0, warmup_steps=7)
-    told = steps.nanodo_peer.settings(SHAPE, recipe, 32, 100)
-    assert told["model"] == {"D": 128, "H": 2, "L": 64, "N": 2, "F": 512, "dtype": "float32"}
-    assert told["opt"]["num_train_steps"] == 100
-    assert told["opt"]["decay_type"] == "linear"
-    assert told["opt"]["clip_by_global_norm"] is None  # 0 would scale every gradient to 0
-    assert told["opt"]["warmup_steps"] == 7
+    settings = steps.nanodo_peer.settings(MODEL_CONFIG, recipe, 32, 100)
+    assert settings["model"] == {"D": 128, "H": 2, "L": 64, "N": 2, "F": 512, "dtype": "float32"}
+    assert settings["opt"]["num_train_steps"] == 100
+    assert settings["opt"]["decay_type"] == "linear"
+    assert settings["opt"]["clip_by_global_norm"] is None  # 0 would scale every gradient to 0
+    assert settings["opt"]["warmup_steps"] == 7
 
 
 def test_parameters_are_converted_to_nanodo(steps: ModuleType):
-    params = parameters(SHAPE)
-    told = steps.nanodo_peer.to_nanodo_params(params)
-    of = told["blocks_1"]
-    assert set(told) == {"embed", "pos_embed", "blocks_0", "blocks_1", "out_ln"}
+    params = parameters(MODEL_CONFIG)
+    settings = steps.nanodo_peer.to_nanodo_params(params)
+    block = settings["blocks_1"]
+    assert set(settings) == {"embed", "pos_embed", "blocks_0", "blocks_1", "out_ln"}
     for theirs, ours in (
-        (of["CausalAttn_0"]["value"]["kernel"], params["blocks"]["attn"]["value"]["kernel"][1]),
+        (block["CausalAttn_0"]["value"]["kernel"], params["blocks"]["attn"]["value"]["kernel"][1]),
         (
-            of["CausalAttn_0"]["attn_out_proj"]["kernel"],
+            block["CausalAttn_0"]["attn_out_proj"]["kernel"],
             params["blocks"]["attn"]["out"]["kernel"][1],
         ),
-        (of["Mlp_0"]["Dense_1"]["kernel"], params["blocks"]["mlp"]["down"]["kernel"][1]),
-        (told["pos_embed"]["embedding"], params["pos_embed"]["embedding"]),
+        (block["Mlp_0"]["Dense_1"]["kernel"], params["blocks"]["mlp"]["down"]["kernel"][1]),
+        (settings["pos_embed"]["embedding"], params["pos_embed"]["embedding"]),
     ):
         assert np.array_equal(theirs, ours)
-    assert sum(leaf.size for leaf in jax.tree.leaves(told)) == flops.num_parameters(2, 128, 512, 64)
+    assert sum(leaf.size for leaf in jax.tree.leaves(settings)) == flops.num_parameters(
+        2, 128, 512, 64
+    )
 
 
 def test_path_without_nanodo_is_refused(steps: ModuleType, tmp_path: Path):

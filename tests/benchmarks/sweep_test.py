@@ -38,7 +38,7 @@ def test_reference_sees_its_members_once_per_epoch(
         assert sorted(tuple(x_L) for x_L in epoch if x_L.any()) == members
     assert not np.array_equal(x_TxBxL[:3], x_TxBxL[3:])
     assert np.array_equal(np.load(folder / "population.npy"), tiny.pad(np.arange(20)))
-    told = json.loads((folder / "settings.json").read_text())
-    assert told["vocab_size"] == tiny.vocab_size
-    assert told["opt"]["num_train_steps"] == 6
+    settings = json.loads((folder / "settings.json").read_text())
+    assert settings["vocab_size"] == tiny.vocab_size
+    assert settings["opt"]["num_train_steps"] == 6
     assert (folder / "tokenizer.model").is_file()

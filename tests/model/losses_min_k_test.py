@@ -82,11 +82,11 @@ def slow(logits_BxLxV: np.ndarray, x_BxL: np.ndarray, length_B: np.ndarray) -> d
 @given(st.integers(0, 2**31))
 def test_statistics_equal_slow_reference(seed: int):
     arguments = case(seed)
-    found, expected = STATISTICS(*arguments), slow(*arguments)
-    assert set(found) == set(BOTH)
+    statistics, expected = STATISTICS(*arguments), slow(*arguments)
+    assert set(statistics) == set(BOTH)
     for name in BOTH:
-        assert found[name].dtype == np.float32
-        np.testing.assert_allclose(found[name], expected[name], rtol=2e-5, atol=1e-5)
+        assert statistics[name].dtype == np.float32
+        np.testing.assert_allclose(statistics[name], expected[name], rtol=2e-5, atol=1e-5)
 
 
 def test_example_worked_by_hand():
@@ -96,10 +96,10 @@ def test_example_worked_by_hand():
         x_BxL = np.zeros((1, 3), np.int32)
         if rarer_at is not None:
             x_BxL[0, rarer_at] = 1
-        found = STATISTICS(logits_BxLxV, x_BxL, np.array([3]))
+        statistics = STATISTICS(logits_BxLxV, x_BxL, np.array([3]))
         lowest = 3 / 4 if rarer_at is None else 1 / 4
-        assert float(found["min_k"][0]) == pytest.approx(math.log(lowest), rel=1e-6)
-        assert float(found["min_k_plus_plus"][0]) == pytest.approx(first_z, rel=1e-6)
+        assert float(statistics["min_k"][0]) == pytest.approx(math.log(lowest), rel=1e-6)
+        assert float(statistics["min_k_plus_plus"][0]) == pytest.approx(first_z, rel=1e-6)
 
 
 @pytest.mark.parametrize("values", range(1, 32))
@@ -110,25 +110,25 @@ def test_a_fifth_of_the_tokens_is_rounded_down_but_at_least_one(values: int):
         31, -50.0, np.float32
     )  # after the end of the sample: lower than all values, and never counted
     value_L1[:values] = np.random.default_rng(values).permutation(values)
-    [found] = MIN_K(value_L1[None], np.array([values + 1]))
-    assert float(found) == (k - 1) / 2
+    [mean] = MIN_K(value_L1[None], np.array([values + 1]))
+    assert float(mean) == (k - 1) / 2
 
 
 def test_samples_of_fewer_than_two_tokens_are_nan():
     logits_BxLxV, x_BxL, _ = case(1)
     length_B = np.array([0, 1, 2, 2, 0, 1], np.int32)
-    found = STATISTICS(logits_BxLxV, x_BxL, length_B)
+    statistics = STATISTICS(logits_BxLxV, x_BxL, length_B)
     for name in BOTH:
-        assert np.isnan(found[name]).tolist() == [True, True, False, False, True, True]
+        assert np.isnan(statistics[name]).tolist() == [True, True, False, False, True, True]
     nats_BxL1 = TOKEN_LOSSES(logits_BxLxV, x_BxL, length_B)
-    assert float(found["min_k"][2]) == -float(nats_BxL1[2, 0])
+    assert float(statistics["min_k"][2]) == -float(nats_BxL1[2, 0])
 
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 2**31))
 def test_padding_and_other_samples_change_no_bit(seed: int):
     logits_BxLxV, x_BxL, length_B = case(seed)
-    found = STATISTICS(logits_BxLxV, x_BxL, length_B)
+    statistics = STATISTICS(logits_BxLxV, x_BxL, length_B)
     rng = np.random.default_rng(seed)
     padding_BxL = np.arange(18) >= length_B[:, None]
     other_BxLxV, other_BxL = logits_BxLxV.copy(), x_BxL.copy()
@@ -142,8 +142,8 @@ def test_padding_and_other_samples_change_no_bit(seed: int):
     alone_BxLxV[0], alone_BxL[0] = logits_BxLxV[4], x_BxL[4]
     alone = STATISTICS(alone_BxLxV, alone_BxL, np.array([length_B[4], 0, 0, 0, 0, 0], np.int32))
     for name in BOTH:
-        np.testing.assert_array_equal(moved[name], found[name][order_B])
-        assert alone[name][0] == found[name][4]
+        np.testing.assert_array_equal(moved[name], statistics[name][order_B])
+        assert alone[name][0] == statistics[name][4]
 
 
 @pytest.mark.parametrize("V", [2, 5, 1000])
@@ -156,8 +156,8 @@ def test_z_is_0_if_all_tokens_are_equally_likely(V: int, level: float):
 def test_small_spread_is_not_rounded_to_0():
     """Two almost equally likely tokens lie one sigma below and above the mean."""
     logits_BxLxV = np.tile(np.array([0.0, 2e-3], np.float32), (1, 2, 1))
-    for piece, z in ((0, -1), (1, 1)):
-        assert float(Z_SCORES(logits_BxLxV, np.array([[0, piece]]))[0, 0]) == pytest.approx(
+    for token, z in ((0, -1), (1, 1)):
+        assert float(Z_SCORES(logits_BxLxV, np.array([[0, token]]))[0, 0]) == pytest.approx(
             z, rel=5e-3
         )
 
@@ -166,21 +166,21 @@ def test_z_of_certain_tokens_and_of_those_ruled_out():
     """float32 cannot distinguish e ** -200 from 0, nor e ** -30 squared."""
     logits_BxLxV = np.zeros((1, 2, 5), np.float32)
     logits_BxLxV[0, 0, 2] = 200
-    for piece in range(5):
-        [[z]] = Z_SCORES(logits_BxLxV, np.array([[0, piece]])).tolist()
-        assert z == (0.0 if piece == 2 else pytest.approx(-math.exp(80), rel=1e-4))
-    ruled_out = STATISTICS(
+    for token in range(5):
+        [[z]] = Z_SCORES(logits_BxLxV, np.array([[0, token]])).tolist()
+        assert z == (0.0 if token == 2 else pytest.approx(-math.exp(80), rel=1e-4))
+    statistics = STATISTICS(
         np.repeat(logits_BxLxV, 999, 1), np.ones((1, 1998), np.int32), np.array([1998])
     )
-    assert -math.inf < float(ruled_out["min_k_plus_plus"][0]) < -1e34
+    assert -math.inf < float(statistics["min_k_plus_plus"][0]) < -1e34
     almost = Z_SCORES(
         logits_BxLxV * np.float32(0.475), np.array([[0, 0]])
     )  # e ** -95, so sigma underflows
     assert float(almost[0, 0]) == pytest.approx(-math.exp(47.5), rel=1e-3)
     nearly = np.where(logits_BxLxV > 0, np.float32(30), logits_BxLxV)
-    of_rare, of_sure = (float(Z_SCORES(nearly, np.array([[0, piece]]))[0, 0]) for piece in (0, 2))
-    assert of_rare == pytest.approx(-math.exp(15) / 2, rel=1e-4)  # p = e ** -30 each, of four
-    assert 0 <= of_sure < 1e-5
+    z_rare, z_certain = (float(Z_SCORES(nearly, np.array([[0, token]]))[0, 0]) for token in (0, 2))
+    assert z_rare == pytest.approx(-math.exp(15) / 2, rel=1e-4)  # p = e ** -30 each, of four
+    assert 0 <= z_certain < 1e-5
 
 
 def test_offset_of_all_logits_changes_little():

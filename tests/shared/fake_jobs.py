@@ -26,7 +26,7 @@ from lm_mia.store.store import Store, open_store
 
 
 class Job:
-    """The result of `launch.local.start`: a job that has ended, or one that runs until it is asked to stop."""
+    """The result of `launch.local.start`: a job that has ended, or one that runs until it is stopped."""
 
     def __init__(self, exit_code: int | None) -> None:
         self.returncode = exit_code
@@ -42,7 +42,7 @@ class Job:
         assert self.returncode is not None, "it ends when it is asked to"
 
     def wait(self, timeout: float | None = None) -> int:
-        assert self.returncode is not None, "it was neither over nor asked to stop"
+        assert self.returncode is not None, "the job has neither ended nor been stopped"
         return self.returncode
 
 

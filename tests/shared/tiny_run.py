@@ -75,8 +75,8 @@ class Tiny:
         [folder] = (self.workdir / "populations").glob("[!.]*")
         return folder.name
 
-    def copy(self, path: Path, rows: bool = True) -> Path:
-        """Of the workdir, with its models and what came of them, or without."""
+    def copy(self, path: Path, models: bool = True) -> Path:
+        """Copies the workdir, with its models and their results or without."""
         made = (
             "scores.*",
             "checkpoints",
@@ -86,7 +86,7 @@ class Tiny:
             "figures",
             "report.html",
         )
-        ignore = None if rows else shutil.ignore_patterns(*made)
+        ignore = None if models else shutil.ignore_patterns(*made)
         return Path(shutil.copytree(self.workdir, path, ignore=ignore))
 
     def population(self, path: Path) -> Path:
@@ -212,7 +212,7 @@ def logged(workdir: Path, kind: str) -> list[dict[str, Any]]:
 
 
 def events(workdir: Path, kind: str) -> list[str]:
-    """The rows of every event of a kind in the log, sorted."""
+    """Returns the models of all events of a kind in the log, sorted."""
     return sorted(event["model"] for event in logged(workdir, kind))
 
 

@@ -1,4 +1,4 @@
-"""A store of six rows of ten samples, in small shards, shared by tests."""
+"""A store of six models and ten samples, in small shards, for tests."""
 
 import os
 from collections.abc import Callable

@@ -19,11 +19,11 @@ def occupied(plan: batching.PackingPlan, length_B: np.ndarray, length_tokens: in
     """Returns owner_RxL, the sample at each position, -1 for none; fails if samples overlap or do not fit."""
     owner_RxL = np.full((plan.num_sequences, length_tokens), -1)
     for i, n in enumerate(length_B):
-        row, start = plan.sequence_B[i], plan.start_B[i]
-        assert 0 <= row < plan.num_sequences
+        sequence, start = plan.sequence_B[i], plan.start_B[i]
+        assert 0 <= sequence < plan.num_sequences
         assert 0 <= start <= length_tokens - n
-        assert (owner_RxL[row, start : start + n] == -1).all(), "two samples on one token"
-        owner_RxL[row, start : start + n] = i
+        assert (owner_RxL[sequence, start : start + n] == -1).all(), "two samples on one token"
+        owner_RxL[sequence, start : start + n] = i
     return owner_RxL
 
 
@@ -31,15 +31,17 @@ def slow_best_fit(length_B: list[int], length_tokens: int) -> list[tuple[int, in
     """Returns (sequence, start) of each sample, trying all packed sequences and taking the fullest with enough
     space."""
     used: list[int] = []
-    found = [(0, 0)] * len(length_B)
+    positions = [(0, 0)] * len(length_B)
     for i in sorted(range(len(length_B)), key=lambda i: (-length_B[i], i)):
-        fits = [row for row, n in enumerate(used) if n + length_B[i] <= length_tokens]
-        row = max(fits, key=lambda row: (used[row], -row)) if fits else len(used)
+        fits = [sequence for sequence, n in enumerate(used) if n + length_B[i] <= length_tokens]
+        sequence = (
+            max(fits, key=lambda sequence: (used[sequence], -sequence)) if fits else len(used)
+        )
         if not fits:
             used.append(0)
-        found[i] = (row, used[row])
-        used[row] += length_B[i]
-    return found
+        positions[i] = (sequence, used[sequence])
+        used[sequence] += length_B[i]
+    return positions
 
 
 def test_plan_worked_by_hand():
@@ -67,12 +69,12 @@ def test_samples_do_not_overlap_leave_no_gaps_and_are_numbered(
     length_B = np.array(lengths, np.int64)
     plan = batching.plan_packing(length_B, length_tokens)
     owner_RxL = occupied(plan, length_B, length_tokens)
-    for row, owner_L in enumerate(owner_RxL):
+    for sequence, owner_L in enumerate(owner_RxL):
         taken = int((owner_L >= 0).sum())
         assert taken > 0, "an empty packed sequence"
         assert (owner_L[:taken] >= 0).all(), "a gap"
-        of_row = np.flatnonzero(plan.sequence_B == row)
-        order = of_row[np.argsort(plan.start_B[of_row])]
+        ids = np.flatnonzero(plan.sequence_B == sequence)
+        order = ids[np.argsort(plan.start_B[ids])]
         assert plan.segment_B[order].tolist() == list(range(1, len(order) + 1))
 
 
@@ -83,10 +85,10 @@ def test_order_of_samples_does_not_change_packed_lengths(
 ):
     def contents(lengths: list[int]) -> list[list[int]]:
         plan = batching.plan_packing(np.array(lengths, np.int64), length_tokens)
-        rows: list[list[int]] = [[] for _ in range(plan.num_sequences)]
-        for row, n in sorted(zip(plan.sequence_B.tolist(), lengths, strict=True)):
-            rows[row].append(n)
-        return rows
+        lengths_of_sequences: list[list[int]] = [[] for _ in range(plan.num_sequences)]
+        for sequence, n in sorted(zip(plan.sequence_B.tolist(), lengths, strict=True)):
+            lengths_of_sequences[sequence].append(n)
+        return lengths_of_sequences
 
     shuffled = lengths.copy()
     random.shuffle(shuffled)

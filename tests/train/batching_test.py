@@ -27,28 +27,28 @@ def test_packed_batch_worked_by_hand():
     samples = population_with([4, 1, 2], 4)
     ids_B = np.array([2, 0, 1])
     plan = batching.plan_packing(samples.lengths_N[ids_B], 4)
-    rows, sizes = batching.pack_batch(samples, ids_B, plan, micro_batches=3, micro_batch_size=1)
+    batch, stats = batching.pack_batch(samples, ids_B, plan, micro_batches=3, micro_batch_size=1)
     none = [0, 0, 0, 0]
-    assert rows.x_NxMxL.tolist() == [[[100, 101, 102, 103]], [[300, 301, 200, 0]], [none]]
-    assert rows.segment_NxMxL.tolist() == [[[1, 1, 1, 1]], [[1, 1, 2, 0]], [none]]
-    assert rows.position_NxMxL.tolist() == [[[0, 1, 2, 3]], [[0, 1, 0, 0]], [none]]
-    assert {a.dtype for a in rows} == {np.dtype("int32")}
-    assert sizes == batching.BatchStats(
+    assert batch.x_NxMxL.tolist() == [[[100, 101, 102, 103]], [[300, 301, 200, 0]], [none]]
+    assert batch.segment_NxMxL.tolist() == [[[1, 1, 1, 1]], [[1, 1, 2, 0]], [none]]
+    assert batch.position_NxMxL.tolist() == [[[0, 1, 2, 3]], [[0, 1, 0, 0]], [none]]
+    assert {a.dtype for a in batch} == {np.dtype("int32")}
+    assert stats == batching.BatchStats(
         num_micro_batches=2, num_tokens=7, num_targets=4, sum_squared_lengths=16 + 4 + 1
     )
-    assert all(type(size) is int for size in sizes)
+    assert all(type(size) is int for size in stats)
 
 
 def test_padded_plan_gives_one_sample_per_sequence(tiny: Population):
     ids_B = np.array([7, 0, 19])
     plan = padded_plan(tiny.lengths_N[ids_B])
-    rows, sizes = batching.pack_batch(tiny, ids_B, plan, micro_batches=2, micro_batch_size=2)
+    batch, stats = batching.pack_batch(tiny, ids_B, plan, micro_batches=2, micro_batch_size=2)
     x_BxL, length_B = padded(tiny, ids_B, 4)
-    np.testing.assert_array_equal(rows.x_NxMxL.reshape(4, 8), x_BxL)
+    np.testing.assert_array_equal(batch.x_NxMxL.reshape(4, 8), x_BxL)
     real_BxL = np.arange(8) < length_B[:, None]
-    np.testing.assert_array_equal(rows.segment_NxMxL.reshape(4, 8), real_BxL)
-    np.testing.assert_array_equal(rows.position_NxMxL.reshape(4, 8), real_BxL * np.arange(8))
-    assert sizes.num_micro_batches == 2
+    np.testing.assert_array_equal(batch.segment_NxMxL.reshape(4, 8), real_BxL)
+    np.testing.assert_array_equal(batch.position_NxMxL.reshape(4, 8), real_BxL * np.arange(8))
+    assert stats.num_micro_batches == 2
 
 
 packable = st.lists(st.integers(1, 9), min_size=1, max_size=30)
@@ -63,27 +63,29 @@ def test_batch_holds_every_sample_once_for_any_devices(
     ids_B = np.arange(len(lengths))
     plan = batching.plan_packing(length_B, 9)
     count = batching.max_micro_batches(len(lengths), micro_batch_size, devices)
-    rows, sizes = batching.pack_batch(samples, ids_B, plan, count, micro_batch_size, devices)
+    batch, stats = batching.pack_batch(samples, ids_B, plan, count, micro_batch_size, devices)
     M = micro_batch_size * devices
-    assert rows.x_NxMxL.shape == (count, M, 9)
-    assert sizes.num_micro_batches <= count
+    assert batch.x_NxMxL.shape == (count, M, 9)
+    assert stats.num_micro_batches <= count
     # The layout is that of the plan.
-    x_RxL, segment_RxL, position_RxL = (a.reshape(count * M, 9) for a in rows)
+    x_RxL, segment_RxL, position_RxL = (a.reshape(count * M, 9) for a in batch)
     assert not segment_RxL[plan.num_sequences :].any()
-    assert not segment_RxL[sizes.num_micro_batches * M :].any()
-    assert segment_RxL[(sizes.num_micro_batches - 1) * M :].any()
+    assert not segment_RxL[stats.num_micro_batches * M :].any()
+    assert segment_RxL[(stats.num_micro_batches - 1) * M :].any()
     for i, n in enumerate(lengths):
         at = plan.sequence_B[i], slice(plan.start_B[i], plan.start_B[i] + n)
         assert x_RxL[at].tolist() == samples.sample(i).tolist()
         assert position_RxL[at].tolist() == list(range(n))
         assert (segment_RxL[at] == plan.segment_B[i]).all()
-    assert (segment_RxL > 0).sum() == sum(lengths) == sizes.num_tokens
-    # A process has the packed sequences of its own devices, and the sizes of the whole batch.
-    mine = sorted(random.sample(range(devices), random.randint(1, devices)))
-    own, of_all = batching.pack_batch(samples, ids_B, plan, count, micro_batch_size, devices, mine)
-    assert of_all == sizes
-    for whole_NxMxL, own_NxMxL in zip(rows, own, strict=True):
-        by_device = whole_NxMxL.reshape(count, devices, micro_batch_size, 9)[:, mine]
+    assert (segment_RxL > 0).sum() == sum(lengths) == stats.num_tokens
+    # A process has the packed sequences of its own devices, and the stats of the whole batch.
+    devices_of_process = sorted(random.sample(range(devices), random.randint(1, devices)))
+    own, stats_of_process = batching.pack_batch(
+        samples, ids_B, plan, count, micro_batch_size, devices, devices_of_process
+    )
+    assert stats_of_process == stats
+    for whole_NxMxL, own_NxMxL in zip(batch, own, strict=True):
+        by_device = whole_NxMxL.reshape(count, devices, micro_batch_size, 9)[:, devices_of_process]
         np.testing.assert_array_equal(own_NxMxL, by_device.reshape(own_NxMxL.shape))
 
 
