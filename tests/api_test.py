@@ -117,7 +117,7 @@ def test_workdirs_without_results_are_refused(tiny: tiny_run.Tiny, tmp_path: Pat
         lm_mia.open(tmp_path / "missing")
     with pytest.raises(UserError, match=r"^workdir='.*': has no config.json; pass"):
         lm_mia.open(str(tmp_path))
-    new = tiny.copy(tmp_path / "w", rows=False)
+    new = tiny.copy(tmp_path / "w", models=False)
     recipe = lm_mia.open(new).recipes["tiny"]
     assert recipe.tables == ()
     with pytest.raises(UserError, match=r"scores.zarr: no scores yet; run `lm-mia run` first$"):

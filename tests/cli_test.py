@@ -281,7 +281,7 @@ def test_a_deleted_corrupt_shard_is_made_again(
 def test_each_run_reports_a_diverged_model_until_its_record_is_deleted(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):  # fmt: skip
-    w, fresh = tiny.copy(tmp_path / "w", rows=False), checkpoint.init_state
+    w, fresh = tiny.copy(tmp_path / "w", models=False), checkpoint.init_state
 
     def spoilt(init_seed: int, *of: Any) -> checkpoint.TrainState:
         state = fresh(init_seed, *of)

@@ -28,7 +28,7 @@ def test_all_models_are_missing_before_there_is_a_population(of: sweep.Sweep):
 def test_all_models_of_a_recipe_that_has_only_its_config_are_missing(
     tiny: tiny_run.Tiny, tmp_path: Path
 ):
-    workdir = tiny.copy(tmp_path / "w", rows=False)
+    workdir = tiny.copy(tmp_path / "w", models=False)
     [task] = sweep.read_sweep(None, str(workdir), ()).recipes
     assert task.stored_config() is not None
     assert jobs.missing_indices(task) == [*range(6)]

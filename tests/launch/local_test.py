@@ -37,7 +37,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> fake_jobs.Clock:
 @pytest.mark.process
 def test_a_job_that_is_killed_is_started_again(tiny: tiny_run.Tiny, tmp_path: Path):
     """For real: every row is made, bit for bit as by `lm-mia run`, and the next command is told."""
-    workdir = tiny.copy(tmp_path / "w x", rows=False)
+    workdir = tiny.copy(tmp_path / "w x", models=False)
     of = sweep.read_sweep(tiny.config, str(workdir), ["--config.train.workers=1"])
     command, out = launch_jobs.command(of, [sys.executable], "local"), subprocess.PIPE
     environment = {**os.environ, **tiny.environment}
@@ -131,7 +131,7 @@ def test_a_workdir_needs_no_config(
 def test_a_recipe_stays_where_it_is_under_another_name(
     tiny: tiny_run.Tiny, tmp_path: Path, jobs: fake_jobs.FakeJobs, clock: fake_jobs.Clock
 ):
-    workdir = tiny.copy(tmp_path / "w", rows=False)
+    workdir = tiny.copy(tmp_path / "w", models=False)
     other = Path(shutil.copy(tiny.config, tmp_path / "other.py"))
     of = sweep.read_sweep(str(other), str(workdir), ["--config.train.workers=1"])
     assert local.run(of) == 0
@@ -163,7 +163,7 @@ def test_a_config_that_changes_meanwhile_ends_it(
 def test_after_a_job_that_found_nothing_to_do_the_next_one_starts_a_minute_later(
     tiny: tiny_run.Tiny, tmp_path: Path, jobs: fake_jobs.FakeJobs, clock: fake_jobs.Clock
 ):
-    workdir = tiny.copy(tmp_path / "w", rows=False)
+    workdir = tiny.copy(tmp_path / "w", models=False)
     of = sweep.read_sweep(tiny.config, str(workdir), ["--config.train.workers=1"])
     jobs.not_made = {subsets.requested_seeds(4, 2)[5]}
 
@@ -188,7 +188,7 @@ def test_jobs_are_stopped_with_the_command(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ):
-    workdir = tiny.copy(tmp_path / "w", rows=False)
+    workdir = tiny.copy(tmp_path / "w", models=False)
     saves = [
         "sh",
         "-c",
@@ -251,7 +251,7 @@ def test_a_launcher_that_is_killed_takes_its_jobs_along(tmp_path: Path):
 def test_what_a_job_finds_wrong_is_the_last_word(
     tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    workdir = tiny.copy(tmp_path / "w", rows=False)
+    workdir = tiny.copy(tmp_path / "w", models=False)
     of = sweep.read_sweep(tiny.config, str(workdir), ["--config.train.workers=1"])
     told = [
         "sh",
@@ -268,7 +268,7 @@ def test_what_a_job_finds_wrong_is_the_last_word(
 def test_jobs_that_die_at_once_are_not_started_for_ever(
     tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    workdir = tiny.copy(tmp_path / "w", rows=False)
+    workdir = tiny.copy(tmp_path / "w", models=False)
     of = sweep.read_sweep(tiny.config, str(workdir), ["--config.train.workers=1"])
     dies = ["sh", "-c", "echo it said so; kill -9 $$"]
     monkeypatch.setattr(launch_jobs, "job_command", lambda *_: dies.copy())

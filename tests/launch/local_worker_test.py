@@ -32,7 +32,7 @@ def test_the_models_of_a_machine_that_is_lost_are_made_by_the_other(
 ):
     """Bit for bit as by `lm-mia run`, and no model is made twice."""
     of = sweep.read_sweep(
-        tiny.config, str(tiny.copy(tmp_path / "w", rows=False)), ["--config.train.workers=1"]
+        tiny.config, str(tiny.copy(tmp_path / "w", models=False)), ["--config.train.workers=1"]
     )
     command, out = launch_jobs.command(of, [sys.executable], "worker"), subprocess.PIPE
     environment = {**os.environ, **tiny.environment}
@@ -64,7 +64,7 @@ def test_models_that_others_have_locked_are_waited_for_and_then_made(
 ):
     """No job is started for them meanwhile, the workdir is looked at every few seconds, and one line says so."""
     of = sweep.read_sweep(
-        tiny.config, str(tiny.copy(tmp_path / "w", rows=False)), ["--config.train.workers=1"]
+        tiny.config, str(tiny.copy(tmp_path / "w", models=False)), ["--config.train.workers=1"]
     )
     [task] = of.recipes
     recipe, row = tiny.recipe(of.workdir.path), subsets.requested_seeds(4, 2)[5]
@@ -98,7 +98,7 @@ def test_jobs_that_crash_are_not_tried_for_ever(
     capsys: pytest.CaptureFixture[str],
     clock: fake_jobs.Clock,
 ):
-    of = sweep.read_sweep(tiny.config, str(tiny.copy(tmp_path / "w", rows=False)), ())
+    of = sweep.read_sweep(tiny.config, str(tiny.copy(tmp_path / "w", models=False)), ())
     dead: list[Path] = []
 
     def start(command: object, log: Path, environment: object) -> fake_jobs.Job:

@@ -66,7 +66,7 @@ def start(of: sweep.Sweep, task: sweep.SweepRecipe, *about: str) -> int:
 @pytest.fixture
 def of(tiny: tiny_run.Tiny, tmp_path: Path) -> sweep.Sweep:
     """The tiny run without its rows."""
-    return sweep.read_sweep(tiny.config, str(tiny.copy(tmp_path / "w", rows=False)), ())
+    return sweep.read_sweep(tiny.config, str(tiny.copy(tmp_path / "w", models=False)), ())
 
 
 @pytest.fixture
@@ -193,7 +193,7 @@ def test_a_worker_that_crashes_while_saving_ends_at_once(
     tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """A file stands where the checkpoints of a row belong; orbax would wait for minutes, and then be killed."""
-    workdir = tiny.copy(tmp_path / "w", rows=False)
+    workdir = tiny.copy(tmp_path / "w", models=False)
     of = sweep.read_sweep(tiny.config, str(workdir), ["--config.train.workers=1"])
     [task] = of.recipes
     recipe = tiny.recipe(workdir)
@@ -238,7 +238,7 @@ def test_what_is_wrong_before_any_row_is_of_no_row(
 def test_a_row_over_several_processes_is_tried_again_by_the_engine(
     tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    workdir = tiny.copy(tmp_path / "w", rows=False)
+    workdir = tiny.copy(tmp_path / "w", models=False)
     of = sweep.read_sweep(tiny.config, str(workdir), ["--config.compute.sharding=fsdp"])
     recipe = of.recipes[0].folder
     monkeypatch.setattr(supervisor, "run", failing(CRASH, error=RuntimeError("x")))
@@ -251,7 +251,7 @@ def test_a_row_over_several_processes_is_tried_again_by_the_engine(
 def test_another_process_of_a_job_blames_the_row_of_the_first(
     tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    workdir = tiny.copy(tmp_path / "w", rows=False)
+    workdir = tiny.copy(tmp_path / "w", models=False)
     of = sweep.read_sweep(tiny.config, str(workdir), ["--config.compute.sharding=fsdp"])
     recipe = of.recipes[0].folder
     first = heartbeats.Running(recipe, model_block.this_worker("17_3", ""))

@@ -31,7 +31,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.usefixtures("_on_cpu")
 def test_a_full_disk_is_one_line_and_nothing_is_lost(tiny: tiny_run.Tiny, disk: Path):
-    workdir = tiny.copy(disk / "w", rows=False)
+    workdir = tiny.copy(disk / "w", models=False)
     of = sweep.read_sweep(tiny.config, str(workdir), ["--config.train.workers=1"])
     room = os.statvfs(disk)
     left_bytes = 120_000
@@ -58,7 +58,7 @@ def test_a_full_disk_is_one_line_and_nothing_is_lost(tiny: tiny_run.Tiny, disk: 
 def test_a_disk_that_cannot_be_written_is_one_line(
     tiny: tiny_run.Tiny, disk: Path, capsys: pytest.CaptureFixture[str]
 ):
-    workdir = tiny.copy(disk / "w", rows=False)
+    workdir = tiny.copy(disk / "w", models=False)
     before = tiny_run.content(workdir)
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
     assert cli.main(["local", f"--config={tiny.config}", f"--workdir={workdir}"]) == 2

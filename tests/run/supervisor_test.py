@@ -222,7 +222,7 @@ def test_what_workers_are_started_with_and_who_goes_on(
 @pytest.mark.usefixtures("_on_cpu")
 def test_the_others_make_the_rows_of_a_killed_worker(tiny: tiny_run.Tiny, tmp_path: Path):
     c = load.load_config(tiny.config, ["--config.train.workers=2"])
-    workdir = tiny.copy(tmp_path / "w", rows=False)
+    workdir = tiny.copy(tmp_path / "w", models=False)
     recipe = tiny.recipe(workdir)
     seen: list[supervisor.Event] = []
 
@@ -249,7 +249,7 @@ def test_sigterm_to_a_worker_that_is_not_up_yet(
     tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     c = load.load_config(tiny.config, ["--config.train.workers=1"])
-    workdir = tiny.copy(tmp_path / "w", rows=False)
+    workdir = tiny.copy(tmp_path / "w", models=False)
     recipe, events = tiny.recipe(workdir), supervisor._events
 
     def ask(processes: Any) -> Iterator[supervisor.Event]:

@@ -92,7 +92,7 @@ def test_a_crash_is_told_with_its_traceback(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.usefixtures("_on_cpu")
 def test_untrained_rows_are_not_scored(tiny: tiny_run.Tiny, tmp_path: Path):
     c = load.load_config(tiny.config)
-    workdir = tiny.copy(tmp_path / "w", rows=False)
+    workdir = tiny.copy(tmp_path / "w", models=False)
     tiny.recipe(workdir)
     with pytest.raises(UserError, match=r"model reference-00: not trained yet; run `lm-mia train`"):
         work("score", c, workdir, lambda event: None)
@@ -118,7 +118,7 @@ def test_a_worker_that_is_asked_to_stop_ends_with_its_code(monkeypatch: pytest.M
 
 @pytest.mark.usefixtures("_on_cpu")
 def test_certain_rows_only_and_those_in_other_hands_are_left(tiny: tiny_run.Tiny, tmp_path: Path):
-    workdir = tiny.copy(tmp_path / "w", rows=False)
+    workdir = tiny.copy(tmp_path / "w", models=False)
     recipe, seen = tiny.recipe(workdir), list[Event]()
     (recipe / "locks").mkdir(exist_ok=True)
     with filelock.FileLock(recipe / "locks" / f"{ROWS[2]}.lock"):
@@ -142,7 +142,7 @@ def test_a_row_that_another_worker_has_just_finished_is_not_made_again(
 
 
 def test_a_damaged_population_is_told(tiny: tiny_run.Tiny, tmp_path: Path):
-    workdir = tiny.copy(tmp_path / "w", rows=False)
+    workdir = tiny.copy(tmp_path / "w", models=False)
     tiny.recipe(workdir)
     (tiny_run.population_of(workdir) / "tokens.npy").write_bytes(b"")
     with pytest.raises(
@@ -199,7 +199,7 @@ def test_a_row_that_diverges_leaves_evidence_and_the_others_are_made(
     tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     c = load.load_config(tiny.config)
-    workdir = tiny.copy(tmp_path / "w", rows=False)
+    workdir = tiny.copy(tmp_path / "w", models=False)
     recipe = tiny.recipe(workdir)
     fresh, seen = checkpoint.init_state, []
 
@@ -237,7 +237,7 @@ def test_rows_are_scored_at_every_score_point_and_present_when_all_are(
 ):
     """A row's end is that of a row without score points; a point that is lost is made again alone."""
     c = load.load_config(tiny.config, ["--config.score.at_steps=1,3", "--config.attack.step=3"])
-    workdir = tiny.copy(tmp_path / "w", rows=False)
+    workdir = tiny.copy(tmp_path / "w", models=False)
     made, recipe, seen = tiny_run.recipe_of(tiny.workdir), tiny_run.recipe_of(workdir), []
     store = open_store(c, recipe)
     store.create_or_extend(ROWS, {"tokens": np.arange(32)}, {})
@@ -283,7 +283,7 @@ def test_asked_to_stop_where_no_step_follows(
     from lm_mia.train import loop
 
     c, seen = load.load_config(tiny.config), []
-    workdir = tiny.copy(tmp_path / "w", rows=False)
+    workdir = tiny.copy(tmp_path / "w", models=False)
     recipe = tiny.recipe(workdir)
     row_of: list[preemption.Stop] = []
     install, trained = preemption.Stop.install, loop.train_model
