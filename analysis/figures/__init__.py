@@ -55,11 +55,11 @@ MODULES: dict[str, str] = {
     "tab07_settings": "analysis.figures.settings",
     "scaling": "analysis.scaling",
 }
-"""Maps the name of a figure to the module that defines it in `FIGURES`, in the order of the paper."""
+"""Name of a figure -> module whose dict `FIGURES` defines it, in the order of the paper."""
 
 
 def find(name: str) -> "PaperFigure":
-    """A figure by its name in `MODULES`, or the FIGURE of a Python file of the user's own.
+    """Returns a figure by its name in `MODULES`, or the FIGURE of a user's Python file.
 
     Args:
       name: a name in `MODULES`, or the path of a file, such as ``mine.py``.
@@ -71,12 +71,12 @@ def find(name: str) -> "PaperFigure":
         return importlib.import_module(MODULES[name]).FIGURES[name]
     path = Path(name)
     if path.suffix != ".py":
-        known = {full: full for full in MODULES} | {
+        full_names = {full: full for full in MODULES} | {
             full.partition("_")[0]: full for full in MODULES
         }
-        near = [known[name]] if name in known else []
-        near = near or [known[n] for n in difflib.get_close_matches(name, known, 3)]
-        hint = f"did you mean {' or '.join(near)}?" if near else f"choose from {', '.join(MODULES)}"
+        close = [name] if name in full_names else difflib.get_close_matches(name, full_names, 3)
+        suggestions = " or ".join(full_names[n] for n in close)
+        hint = f"did you mean {suggestions}?" if close else f"choose from {', '.join(MODULES)}"
         raise UserError(f"figures={name!r}: there is no such figure; {hint}")
     if not path.is_file():
         raise UserError(
@@ -84,13 +84,13 @@ def find(name: str) -> "PaperFigure":
         )
     if path.stem in MODULES:
         raise UserError(f"figures={name!r}: an included figure has this name; rename the file")
-    from analysis.paper_figure import PaperFigure  # here: matplotlib takes a second
+    from analysis.paper_figure import PaperFigure  # imported late because it loads matplotlib
 
     spec = importlib.util.spec_from_file_location(f"custom_figure_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
+    sys.modules[spec.name] = module  # needed by dataclasses in the file
     try:
         spec.loader.exec_module(module)
     except Exception as error:
@@ -113,5 +113,5 @@ def find(name: str) -> "PaperFigure":
 
 
 def file_name(name: str) -> str:
-    """What the files of a figure are called, without suffix: its name, or the stem of its Python file."""
+    """Returns the name of a figure's files without suffix: its name, or the stem of its Python file."""
     return name if name in MODULES else Path(name).stem

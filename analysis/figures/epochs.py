@@ -1,4 +1,4 @@
-"""Figures 3 and 17: LiRA after more and more epochs."""
+"""Figures 3 and 17: LiRA after increasing numbers of epochs."""
 
 from analysis import attacks, plotting
 from analysis.attacks import read_attack
@@ -23,20 +23,20 @@ FIG03_STATEMENTS = (
 
 
 def draw_fig03(recipes: SweepResults) -> FigureResult:
-    """(a) As many samples seen, of two data sizes. (b) After each epoch of many."""
+    """Draws (a) equally many seen samples from two data sizes, (b) each of many epochs."""
     whole, half = attacks.with_equal_models([recipes["chinchilla-44M"], recipes["epochs-44M"]])
     long = recipes["epochs-140M"]
     count = attacks.common_references([whole, half])
-    one = read_attack(whole, references=count)
+    first_whole = read_attack(whole, references=count)
     first = read_attack(half, references=count, step=half.step_after(1))
     second = read_attack(half, references=count)
     epochs = attacks.lira_by_epoch(long, attacks.common_references([long]))
-    titled = [
+    panels = [
         (
             "(a) All or half of the data",
             [
                 plotting.RocCurve(
-                    f"{whole.samples:,} samples, epoch 1 of 1", one, plotting.VERMILLION
+                    f"{whole.samples:,} samples, epoch 1 of 1", first_whole, plotting.VERMILLION
                 ),
                 plotting.RocCurve(
                     f"{half.samples:,} samples, epoch 1 of 2", first, plotting.SKY, "--"
@@ -46,23 +46,23 @@ def draw_fig03(recipes: SweepResults) -> FigureResult:
         ),
         (
             f"(b) {long.samples:,} samples, {long.config.train.epochs} epochs",
-            [plotting.RocCurve(f"Epoch {epoch:g}", found) for epoch, found in epochs.items()],
+            [plotting.RocCurve(f"Epoch {epoch:g}", result) for epoch, result in epochs.items()],
         ),
     ]
     low, last = attacks.lowest_resolved_fpr(half), max(epochs)
     return FigureResult(
-        data=plotting.panels_frame(titled),
-        figure=plotting.roc_panels(titled),
+        data=plotting.panels_frame(panels),
+        figure=plotting.roc_panels(panels),
         claims=(
             claim_greater(
                 FIG03_STATEMENTS[0],
-                "AUC after epoch 2 of 2 less after epoch 1 of 1",
+                "AUC after epoch 2 of 2 minus after epoch 1 of 1",
                 recipe_difference(half, whole, count),
             ),
             claim_all(
                 FIG03_STATEMENTS[1],
                 [
-                    claim_greater("", f"AUC after epoch {b} less after epoch 1", gain)
+                    claim_greater("", f"AUC after epoch {b} minus after epoch 1", gain)
                     for b, gain in (
                         ("2 of 2", difference(second.auc_T, first.auc_T, paired=True)),
                         (
@@ -74,12 +74,12 @@ def draw_fig03(recipes: SweepResults) -> FigureResult:
             ),
             claim_greater(
                 FIG03_STATEMENTS[2],
-                f"TPR at an FPR of {low:g} after epoch 1 less after epoch 2 of 2",
+                f"TPR at an FPR of {low:g} after epoch 1 minus after epoch 2 of 2",
                 difference(first.tpr_T(low), second.tpr_T(low), paired=True),
             ),
         ),
         ours={
-            "1_of_1": plotting.auc_mean_std(one),
+            "1_of_1": plotting.auc_mean_std(first_whole),
             "1_of_2": plotting.auc_mean_std(first),
             "2_of_2": plotting.auc_mean_std(second),
             "140M_first": plotting.auc_mean_std(epochs[1]),
@@ -87,7 +87,7 @@ def draw_fig03(recipes: SweepResults) -> FigureResult:
         },
         notes=(
             f"Attacks use {count} references in (a) and {epochs[1].references} in (b).",
-            plotting.curves_note([line for _, lines in titled for line in lines]),
+            plotting.curves_note([curve for _, curves in panels for curve in curves]),
         ),
     )
 
@@ -102,45 +102,45 @@ MARGIN = 0.01
 
 
 def draw_fig17(recipes: SweepResults) -> FigureResult:
-    """A panel a number of samples, a curve an epoch."""
+    """Draws a panel per number of samples, with a curve per epoch."""
     both = attacks.with_equal_models([recipes["epochs-140M"], recipes["epochs-140M-small"]])
     count = attacks.common_references(both)
-    more, less = found = [
+    more, less = results = [
         attacks.lira_by_epoch(both[0], count, required=(1, 2)),
         attacks.lira_by_epoch(both[1], count, required=(1, 2, 3)),
     ]
-    titled = [
+    panels = [
         (
             f"({letter}) {recipe.samples:,} samples",
-            [plotting.RocCurve(f"Epoch {epoch:g}", one) for epoch, one in epochs.items()],
+            [plotting.RocCurve(f"Epoch {epoch:g}", result) for epoch, result in epochs.items()],
         )
-        for letter, recipe, epochs in zip("ab", both, found, strict=True)
+        for letter, recipe, epochs in zip("ab", both, results, strict=True)
     ]
     grows = [
         claim_greater(
             "",
-            f"AUC on {recipe.samples:,} samples after epoch {max(epochs):g} less after epoch 1",
+            f"AUC on {recipe.samples:,} samples after epoch {max(epochs):g} minus after epoch 1",
             difference(epochs[max(epochs)].auc_T, epochs[1].auc_T, paired=True),
         )
-        for recipe, epochs in zip(both, found, strict=True)
+        for recipe, epochs in zip(both, results, strict=True)
     ]
     steps = tuple((recipe.step_after(1), recipe.step_after(2)) for recipe in reversed(both))
     faster = gain_difference(both[1], both[0], count, steps)
     last = max(less)
     perfect = difference(less[last].auc_T, 1 + 0 * less[last].auc_T, paired=True)
     return FigureResult(
-        data=plotting.panels_frame(titled),
-        figure=plotting.roc_panels(titled),
+        data=plotting.panels_frame(panels),
+        figure=plotting.roc_panels(panels),
         claims=(
             claim_all(FIG17_STATEMENTS[0], grows),
             claim_greater(
                 FIG17_STATEMENTS[1],
-                f"AUC gained in epoch 2 on {both[1].samples:,} less on {both[0].samples:,} samples",
+                f"AUC gained in epoch 2 on {both[1].samples:,} samples minus on {both[0].samples:,}",
                 faster,
             ),
             claim_equivalent(
                 FIG17_STATEMENTS[2],
-                f"AUC after epoch {last:g} on {both[1].samples:,} samples less 1",
+                f"AUC after epoch {last:g} on {both[1].samples:,} samples minus 1",
                 perfect,
                 MARGIN,
             ),
@@ -153,7 +153,7 @@ def draw_fig17(recipes: SweepResults) -> FigureResult:
         },
         notes=(
             f"Attacks use {count} references.",
-            plotting.curves_note([line for _, lines in titled for line in lines]),
+            plotting.curves_note([curve for _, curves in panels for curve in curves]),
         ),
     )
 
@@ -188,7 +188,7 @@ FIGURES = {
         ),
         expect=(
             "The AUC rises faster at cpu: four epochs bring it from about 0.61 to 0.89 on the larger data, and eight "
-            "epochs to 0.995 on the smaller. The second epoch gains as much on either."
+            "epochs to 0.995 on the smaller. The second epoch gains equally much on both."
         ),
         statements=FIG17_STATEMENTS,
         draw=draw_fig17,

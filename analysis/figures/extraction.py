@@ -1,4 +1,4 @@
-"""Figure 7: whether the samples with the highest scores can be extracted from the first replica."""
+"""Figure 7: whether the samples with the highest membership scores can be extracted from the first replica."""
 
 import dataclasses
 import math
@@ -33,42 +33,42 @@ COLUMNS = (
 )
 CURVE_COLUMNS = ("scheme", "class", "queries", "probability", "share")
 LIKELY = 1e-3
-"""The probability of a suffix above which the table counts it."""
+"""The table counts suffixes with a higher probability than this."""
 _HEAVY = 20
-"""How many times the median score the largest may be before the axis becomes logarithmic."""
+"""The ratio of the largest to the median score above which the axis is logarithmic."""
 _PROBABILITIES: tuple[tuple[float, plotting.LineStyle], ...] = ((0.5, "-"), (0.999, "--"))
 QUERIES = tuple(10**k for k in (0, 3, 6, 9, 12, 18))
-"""Of the table; the curves have more."""
+"""Numbers of queries in the table; the curves have more."""
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 @dataclasses.dataclass(frozen=True)
 class Extraction:
-    """The samples that were asked for and, at the points of the curves, how many of them can be extracted."""
+    """The samples with the highest membership scores, and how many of them can be extracted."""
 
     samples: list[Record]
-    """The rows of tables/extraction.csv, the highest score first."""
+    """Rows of tables/extraction.csv, the highest score first."""
     curves: list[Record]
-    """The rows of tables/extraction_curves.csv of plain sampling."""
+    """Rows of tables/extraction_curves.csv for plain sampling at temperature 1."""
     facts: Record
-    """tables/extraction.json: what they are about."""
+    """tables/extraction.json: the model and the settings."""
 
     def column(self, name: str) -> np.ndarray:
-        """One number a sample."""
+        """Returns a numeric column, one value per sample."""
         return np.array([row[name] for row in self.samples], float)
 
     @property
     def member_N(self) -> np.ndarray:
-        """Whether the first replica was trained on it."""
+        """Whether the first replica was trained on each sample."""
         return np.array([str(row["member"]) == "True" for row in self.samples])
 
     @property
     def is_extractable(self) -> bool:
-        """Whether any curve that is drawn leaves 0."""
+        """Whether any sample can be extracted with some number of queries."""
         return any(row["share"] > 0 for row in self.curves)
 
     def request_text(self) -> str:
-        """Which samples were taken, and what the model was asked for."""
+        """Returns a text on the selected samples and the task of the model."""
         c, members = self.facts["config"], int(self.member_N.sum())
         prefix, suffix = (plural(c[f"{name}_tokens"], "token") for name in ("prefix", "suffix"))
         return (
@@ -79,7 +79,7 @@ class Extraction:
         )
 
     def scheme_rows(self) -> list[Record]:
-        """A row of a table for each scheme of decoding: probabilities of suffixes, and how many were written."""
+        """Returns a table row per decoding scheme: suffix probabilities, and how many suffixes were generated."""
         rows = []
         for name, title in self.facts["schemes"].items():
             log_p_N = self.column(f"log_p_{name}")
@@ -100,7 +100,7 @@ class Extraction:
         return rows
 
     def query_rows(self) -> list[Record]:
-        """A row of a table for some numbers of queries: shares of members and of non-members, by plain sampling."""
+        """Returns a table row per number of queries: shares of members and of non-members, for plain sampling."""
         rows: dict[int, Record] = {}
         for row in self.curves:
             if row["probability"] == _PROBABILITIES[0][0] and row["queries"] in QUERIES:
@@ -110,14 +110,14 @@ class Extraction:
         return [{"queries": format_exponent(math.log(n))} | shares for n, shares in rows.items()]
 
     def rank_correlation(self) -> str:
-        """Rank correlation of the score and -log p of the suffix, with its interval; a dash if one is constant."""
+        """Returns the rank correlation of score and -log p of the suffix with interval; a dash if one is constant."""
         return str(
             RankCorrelation.from_samples(self.column("score"), -self.column("log_p_sampled")) or "–"
         )
 
 
 def format_exponent(log: float) -> str:
-    """A number from its natural logarithm: 0.0067, 20, 1.3 × 10⁻⁴⁹; 0 for -inf."""
+    """Formats exp(log): 0.0067, 20, 1.3 × 10⁻⁴⁹; 0 for -inf."""
     if math.isinf(log):
         return "0"
     if math.log(LIKELY) <= log < math.log(9_999):
@@ -130,45 +130,45 @@ def format_exponent(log: float) -> str:
     return ten if log > 0 and digits == "1.0" else f"{digits} × {ten}"
 
 
-def has_tables(folder: Path) -> bool:
-    """Whether extract.samples asked for the tables."""
-    return all(io.has_table(folder, name) for name in (TABLE, CURVES, FACTS))
+def has_tables(recipe_dir: Path) -> bool:
+    """Returns whether all tables of the extraction exist."""
+    return all(io.has_table(recipe_dir, name) for name in (TABLE, CURVES, FACTS))
 
 
-def read(folder: Path) -> Extraction | None:
-    """The tables; None if there are none, or if they are of another replica or of other scores than the attack's."""
-    if not has_tables(folder):
+def read(recipe_dir: Path) -> Extraction | None:
+    """Reads the tables; None if they are missing or do not match the scores or the first replica of the attack."""
+    if not has_tables(recipe_dir):
         return None
-    samples = io.read_table(folder, TABLE, COLUMNS, "extract")
-    curves = io.read_table(folder, CURVES, CURVE_COLUMNS, "extract")
-    score_N = io.read_samples(folder, ["score"])["score"]
-    known = samples and all(0 <= row["id"] < len(score_N) for row in samples)
-    if not known or any(row["score"] != score_N[int(row["id"])] for row in samples):
+    samples = io.read_table(recipe_dir, TABLE, COLUMNS, "extract")
+    curves = io.read_table(recipe_dir, CURVES, CURVE_COLUMNS, "extract")
+    score_N = io.read_samples(recipe_dir, ["score"])["score"]
+    ids_exist = samples and all(0 <= row["id"] < len(score_N) for row in samples)
+    if not ids_exist or any(row["score"] != score_N[int(row["id"])] for row in samples):
         return None
-    facts = io.read_json(folder, f"tables/{FACTS}", ("model", "config", "schemes"), "extract")
-    if facts["model"] != io.read_flip_facts(folder)["first_target"]:
+    facts = io.read_json(recipe_dir, f"tables/{FACTS}", ("model", "config", "schemes"), "extract")
+    if facts["model"] != io.read_flip_facts(recipe_dir)["first_target"]:
         return None
-    asked = [p for p, _ in _PROBABILITIES]
-    of = [r for r in curves if r["scheme"] == "sampled" and r["probability"] in asked]
-    return Extraction(samples, of, facts)
+    probabilities = [p for p, _ in _PROBABILITIES]
+    sampled = [r for r in curves if r["scheme"] == "sampled" and r["probability"] in probabilities]
+    return Extraction(samples, sampled, facts)
 
 
-def draw(found: Extraction) -> Figure:
-    """−log p of every suffix against the score; beside it, if anything can be extracted, shares against queries."""
-    panels = 1 + found.is_extractable
+def draw(extraction: Extraction) -> Figure:
+    """Draws −log p of each suffix against the score and, if anything can be extracted, shares against queries."""
+    panels = 1 + extraction.is_extractable
     figure = plotting.new_figure(6.2 if panels == 1 else 9.6, 4.0)
     axes = figure.subplots(1, panels, squeeze=False)[0]
-    _scatter(axes[0], found)
-    if found.is_extractable:
-        _curves(axes[1], found.curves)
+    _draw_scatter(axes[0], extraction)
+    if extraction.is_extractable:
+        _draw_curves(axes[1], extraction.curves)
     return figure
 
 
-def _scatter(axes: Axes, found: Extraction) -> None:
-    score_N, nats_N = found.column("score"), -found.column("log_p_sampled")
+def _draw_scatter(axes: Axes, extraction: Extraction) -> None:
+    score_N, nats_N = extraction.column("score"), -extraction.column("log_p_sampled")
     finite_N = np.isfinite(nats_N)
     for label, is_member, color, _ in CLASSES:
-        shown_N = finite_N & (found.member_N == is_member)
+        shown_N = finite_N & (extraction.member_N == is_member)
         axes.scatter(
             score_N[shown_N],
             nats_N[shown_N],
@@ -178,7 +178,7 @@ def _scatter(axes: Axes, found: Extraction) -> None:
             alpha=0.45,
             linewidth=0,
             label=f"{label} ({shown_N.sum():,})",
-            rasterized=True,  # a dot each would make the PDF large
+            rasterized=True,  # keeps the PDF small
         )
     if score_N.max() > _HEAVY * np.median(np.abs(score_N)):
         axes.set_xscale("symlog", linthresh=1)
@@ -189,7 +189,7 @@ def _scatter(axes: Axes, found: Extraction) -> None:
             handle.set_alpha(1)
 
 
-def _curves(axes: Axes, curves: Sequence[Record]) -> None:
+def _draw_curves(axes: Axes, curves: Sequence[Record]) -> None:
     handles = []
     for p, dash in _PROBABILITIES:
         for label, is_member, color, _ in CLASSES:
@@ -207,47 +207,49 @@ def _curves(axes: Axes, curves: Sequence[Record]) -> None:
     axes.legend(handles=handles, loc="best")
 
 
-def recipe_figures(folder: Path) -> dict[str, Figure | None]:
-    """The figure of a workdir; None without tables of its attack."""
-    found = read(folder)
-    return {"extraction": draw(found) if found else None}
+def recipe_figures(recipe_dir: Path) -> dict[str, Figure | None]:
+    """Draws the figure of a recipe; None without tables of its attack."""
+    extraction = read(recipe_dir)
+    return {"extraction": draw(extraction) if extraction else None}
 
 
-# Figure 7: the log probability of the suffixes of the samples with the highest scores.
-FIG07_STATEMENTS = ("How vulnerable a sample is says little about how well it can be extracted.",)
+# Figure 7: log probabilities of the suffixes of the samples with the highest membership scores.
+FIG07_STATEMENTS = (
+    "The vulnerability of a sample says little about how easily it can be extracted.",
+)
 _MARGIN, _SUFFIX_TOKENS = 0.2, 50
 _COLUMNS = ["id", "member", "score", "log_p_sampled"]
 
 
 def draw_fig07(recipes: SweepResults) -> FigureResult:
-    """The negative log probability of every suffix against the score."""
+    """Draws the negative log probability of each suffix against the membership score."""
     main = recipes["main"]
-    found = read(main.recipe_dir)
-    if found is None:
-        raise MissingModelsError(f"{main.name}: no tables of extraction for its attack")
-    score_N, nats_N = found.column("score"), -found.column("log_p_sampled")
-    trend = RankCorrelation.from_samples(score_N, nats_N)
-    said = "rank correlation of the score and -log p of the suffix"
+    extraction = read(main.recipe_dir)
+    if extraction is None:
+        raise MissingModelsError(f"{main.name}: there are no tables of extraction for its attack")
+    score_N, nats_N = extraction.column("score"), -extraction.column("log_p_sampled")
+    correlation = RankCorrelation.from_samples(score_N, nats_N)
+    what = "rank correlation of the score and -log p of the suffix"
     claim = claim_untested(
-        FIG07_STATEMENTS[0], f"{said}: all scores or all probabilities are equal"
+        FIG07_STATEMENTS[0], f"{what}: all scores or all probabilities are equal"
     )
-    if trend:
+    if correlation:
         over = f"{len(score_N):,} samples"
-        estimate = Estimate(trend.r, trend.low, trend.high, over)
-        claim = claim_equivalent(FIG07_STATEMENTS[0], said, estimate, _MARGIN)
-    ours = {"members_of_1000": (1000 * float(found.member_N.mean()), math.nan)}
+        estimate = Estimate(correlation.r, correlation.low, correlation.high, over)
+        claim = claim_equivalent(FIG07_STATEMENTS[0], what, estimate, _MARGIN)
+    ours = {"members_of_1000": (1000 * float(extraction.member_N.mean()), math.nan)}
     if main.config.extract.suffix_tokens == _SUFFIX_TOKENS:
         ours["largest_probability"] = (math.exp(-nats_N.min()), math.nan)
         ours["smallest_nats"] = (float(nats_N.min()), math.nan)
     return FigureResult(
-        data=pd.DataFrame(found.samples)[_COLUMNS],
-        figure=draw(dataclasses.replace(found, curves=[])),
+        data=pd.DataFrame(extraction.samples)[_COLUMNS],
+        figure=draw(dataclasses.replace(extraction, curves=[])),
         claims=(claim,),
         ours=ours,
         notes=(
-            found.request_text(),
-            f"These are {len(score_N) / len(main.population):.2g} of all samples (the paper's: 0.00007).",
-            f"Little is a rank correlation within {_MARGIN:g} of 0, which is our choice.",
+            extraction.request_text(),
+            f"These are a fraction {len(score_N) / len(main.population):.2g} of all samples (in the paper: 0.00007).",
+            f"“Little” means a rank correlation within ±{_MARGIN:g}; this margin is our choice.",
         ),
     )
 
@@ -261,8 +263,8 @@ FIGURES = {
             "or less for most, members or not. Vulnerable samples are no easier to extract (Section 6.2)."
         ),
         expect=(
-            "At cpu about as many of the 1,000 samples, which are a third of all, are members. No suffix can be "
-            "extracted: the likeliest suffix of 32 tokens has a probability of 1e-53."
+            "At cpu a similar share of the 1,000 samples, which are a third of all, are members. No suffix can be "
+            "extracted: the most likely suffix of 32 tokens has a probability of 1e-53."
         ),
         statements=FIG07_STATEMENTS,
         draw=draw_fig07,

@@ -1,4 +1,4 @@
-"""Figures 5 and 26 to 30: decisions that replicas disagree about."""
+"""Figures 5 and 26 to 30: decisions on which replicas disagree."""
 
 import dataclasses
 
@@ -35,37 +35,39 @@ _RISE = (0.01, 0.1)
 
 
 def draw_fig05(recipes: SweepResults) -> FigureResult:
-    """Shares of coin flips with the TPR above, and losses of the sample that stands for the unstable ones."""
+    """Draws shares of coin flips with the TPR above, and the losses of an unstable sample."""
     recipe = recipes["flip-302M"]
     facts = io.read_flip_facts_with_power(recipe.recipe_dir)
     shares = io.read_table(recipe.recipe_dir, "flip_shares.csv", tables.SHARE_COLUMNS)
     rates = tables.read_error_rates(recipe.recipe_dir)
-    found = [
+    archetypes = [
         a
         for a in archetype_panels.read_archetypes(recipe.recipe_dir)
         if a.kind == "ambiguous unstable"
     ]
-    lacking = "No sample is both ambiguous and like a coin flip, so there is no right panel."
+    no_sample_note = (
+        "No sample is both ambiguous and like a coin flip, so the right panel is missing."
+    )
     data = pd.DataFrame([r for r in shares if r["bin"] == "coin flip"])
     return FigureResult(
         data=data.merge(pd.DataFrame(rates)[["fpr", "tpr_mean", "tpr_std"]], on="fpr"),
-        figure=_fig05_figure(shares, rates, found),
-        claims=(_more_of_members(recipe, facts), _rises(recipe, facts)),
+        figure=_fig05_figure(shares, rates, archetypes),
+        claims=(_claim_more_in_members(recipe, facts), _claim_rises(recipe, facts)),
         ours=_ours(recipe, shares),
-        notes=(*notes.replica_notes(facts), *([] if found else [lacking])),
+        notes=(*notes.replica_notes(facts), *([] if archetypes else [no_sample_note])),
     )
 
 
 def _fig05_figure(
-    shares: list[Record], rates: list[Record], found: list[archetype_panels.Archetype]
+    shares: list[Record], rates: list[Record], archetypes: list[archetype_panels.Archetype]
 ) -> Figure:
-    figure = plotting.new_figure(6.2 * (1 + len(found)), 4.9)
-    parts = figure.subfigures(1, 1 + len(found), squeeze=False)[0]
+    figure = plotting.new_figure(6.2 * (1 + len(archetypes)), 4.9)
+    parts = figure.subfigures(1, 1 + len(archetypes), squeeze=False)[0]
     axes = parts[0].subplots()
     flip_panels.draw_shares_panel(axes, shares, "coin flip")
     flip_panels.annotate_tpr(axes, rates)
     axes.set(xlabel="False positive rate (above: mean TPR ± STD)", ylabel="Coin-flip decisions")
-    for part, archetype in zip(parts[1:], found, strict=True):
+    for part, archetype in zip(parts[1:], archetypes, strict=True):
         panel = part.subplots()
         archetype_panels.draw_panel(panel, archetype)
         panel.set_xlabel("Loss of the sample (nats a token)")
@@ -75,7 +77,7 @@ def _fig05_figure(
     return figure
 
 
-def _more_of_members(recipe: RecipeResults, facts: Record) -> Claim:
+def _claim_more_in_members(recipe: RecipeResults, facts: Record) -> Claim:
     focus = facts["config"]["focus_fpr"]
     members, nonmembers = (
         100 * flip_panels.is_coin_flip(votes_N, facts)
@@ -83,22 +85,22 @@ def _more_of_members(recipe: RecipeResults, facts: Record) -> Claim:
     )
     return claim_greater(
         FIG05_STATEMENTS[0],
-        f"Percentage points of coin flips, members less non-members, at an FPR of {percent(focus)}",
+        f"Percentage points of coin flips, members minus non-members, at an FPR of {percent(focus)}",
         difference(members, nonmembers, paired=False, over="samples of these models"),
     )
 
 
-def _rises(recipe: RecipeResults, facts: Record) -> Claim:
+def _claim_rises(recipe: RecipeResults, facts: Record) -> Claim:
     if flip_panels.available_fprs(facts, _RISE) != list(_RISE):
         return claim_untested(
-            FIG05_STATEMENTS[1], f"the run lacks an FPR of {_RISE[0]:g} or {_RISE[1]:g}"
+            FIG05_STATEMENTS[1], f"attack.fprs has no {_RISE[0]:g} or no {_RISE[1]:g}"
         )
     columns = [f"flip_rate_{fpr:g}" for fpr in _RISE]
-    found = io.read_samples(recipe.recipe_dir, ["member", *columns])
-    low, high = (found[name][found["member"].astype(bool)].astype(float) for name in columns)
+    samples = io.read_samples(recipe.recipe_dir, ["member", *columns])
+    low, high = (samples[name][samples["member"].astype(bool)].astype(float) for name in columns)
     return claim_greater(
         FIG05_STATEMENTS[1],
-        f"Flip rate at an FPR of {percent(_RISE[1])} less at {percent(_RISE[0])}",
+        f"Flip rate at an FPR of {percent(_RISE[1])} minus at {percent(_RISE[0])}",
         difference(high, low, paired=True, over="members of these models"),
     )
 
@@ -124,19 +126,19 @@ def _ours(recipe: RecipeResults, shares: list[Record]) -> dict[str, tuple[float,
     return ours
 
 
-# Figure 26: flip rates of 140M replicas in detail: their distribution, and against distance and posterior.
+# Figure 26: flip rates of 140M replicas: their distribution, and flip rate against distance and posterior.
 FIG26_STATEMENTS = ("The flip rate of members falls with the distance to the threshold.",)
 FPRS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
-"""Those of the paper's rows."""
+"""The FPRs of the rows of the figure in the paper."""
 
 
 def draw_fig26(recipes: SweepResults) -> FigureResult:
-    """A row an FPR; columns as of the paper."""
+    """Draws a row per FPR, with the columns of the paper."""
     return _flip_detail(recipes["flip-140M"])
 
 
 def _flip_detail(recipe: RecipeResults) -> FigureResult:
-    """The figure of one recipe, with the claim that Figures 26 and 27 share."""
+    """Draws the figure of one recipe, with the claim that Figures 26 and 27 share."""
     facts = io.read_flip_facts_with_power(recipe.recipe_dir)
     fprs = flip_panels.available_fprs(facts, FPRS)
     if not fprs:
@@ -152,15 +154,15 @@ def _flip_detail(recipe: RecipeResults) -> FigureResult:
     return FigureResult(
         data=_flip_detail_data(flip, member_N, curves),
         figure=_flip_detail_figure(flip, member_N, curves, facts),
-        claims=(_falls(recipe, facts),),
+        claims=(_claim_falls(recipe, facts),),
         ours={
             f"fpr={f:g} from_0.4 {name}": (100 * share, np.nan)
             for f, flip_N in flip.items()
-            for name, of_N in (("members", member_N), ("nonmembers", ~member_N))
-            for share in [float(np.mean(flip_N[of_N & ~np.isnan(flip_N)] >= 0.4))]
+            for name, class_N in (("members", member_N), ("nonmembers", ~member_N))
+            for share in [float(np.mean(flip_N[class_N & ~np.isnan(flip_N)] >= 0.4))]
         },
         notes=(
-            f"Points in the middle and on the right are means of {fewest:,} to {most:,} samples.",
+            f"Points of the middle and right panels are means of {fewest:,} to {most:,} samples.",
             *notes.replica_notes(facts),
         ),
     )
@@ -180,7 +182,7 @@ def _flip_detail_figure(
         for axes, (against, _) in zip(others, flip_panels.CURVE_PANELS, strict=True):
             flip_panels.draw_curves_panel(axes, curves[fpr], against, facts)
             axes.set_ylabel("Mean flip rate")
-    grid[-1, 0].set_xlabel("Flip rate, at least")
+    grid[-1, 0].set_xlabel("Minimum flip rate")
     for axes, (_, title) in zip(grid[-1, 1:], flip_panels.CURVE_PANELS, strict=True):
         axes.set_xlabel(title + "\n(mean over replicas)")
     handles, labels = grid[0, 0].get_legend_handles_labels()
@@ -191,13 +193,18 @@ def _flip_detail_figure(
 def _flip_detail_data(
     flip: dict[float, np.ndarray], member_N: np.ndarray, curves: dict[float, list[Record]]
 ) -> pd.DataFrame:
-    """Rows (fpr, binned_by, class, x, y, samples): of a CCDF, y is the share of the class from a flip rate x on."""
+    """Returns rows (fpr, binned_by, class, x, y, samples); for ccdf, y is the share with a flip rate of at least x."""
     rows = []
     for fpr, flip_N in flip.items():
-        for name, of_N in (("members", member_N), ("nonmembers", ~member_N)):
-            x, y = flip_panels.ccdf(flip_N[of_N])
-            about = {"fpr": fpr, "binned_by": "ccdf", "class": name, "samples": int(of_N.sum())}
-            rows += [about | {"x": a, "y": b} for a, b in zip(x, y, strict=True)]
+        for name, class_N in (("members", member_N), ("nonmembers", ~member_N)):
+            x, y = flip_panels.ccdf(flip_N[class_N])
+            columns = {
+                "fpr": fpr,
+                "binned_by": "ccdf",
+                "class": name,
+                "samples": int(class_N.sum()),
+            }
+            rows += [columns | {"x": a, "y": b} for a, b in zip(x, y, strict=True)]
         rows += [
             {name: r[name] for name in ("fpr", "binned_by", "class", "samples")}
             | {"x": r["x_mean"], "y": r["flip_rate_mean"]}
@@ -206,27 +213,30 @@ def _flip_detail_data(
     return pd.DataFrame(rows)
 
 
-def _falls(recipe: RecipeResults, facts: Record) -> Claim:
+def _claim_falls(recipe: RecipeResults, facts: Record) -> Claim:
     fpr = facts["config"]["focus_fpr"]
-    found = io.read_samples(
+    samples = io.read_samples(
         recipe.recipe_dir, ["member", f"distance_{fpr:g}", f"flip_rate_{fpr:g}"]
     )
-    member_N = found["member"].astype(bool)
-    x, y = (found[f"{name}_{fpr:g}"][member_N].astype(float) for name in ("distance", "flip_rate"))
-    trend = RankCorrelation.from_samples(x, y)
-    if trend is None:
+    member_N = samples["member"].astype(bool)
+    x, y = (
+        samples[f"{name}_{fpr:g}"][member_N].astype(float) for name in ("distance", "flip_rate")
+    )
+    correlation = RankCorrelation.from_samples(x, y)
+    if correlation is None:
         return claim_untested(
-            FIG26_STATEMENTS[0], f"all members are alike at an FPR of {percent(fpr)}"
+            FIG26_STATEMENTS[0],
+            f"distances or flip rates are all equal at an FPR of {percent(fpr)}",
         )
     over = f"{int((~np.isnan(x + y)).sum())} members of these models"
     return claim_greater(
         FIG26_STATEMENTS[0],
         f"Rank correlation of flip rate and nearness to the threshold at an FPR of {percent(fpr)}",
-        Estimate(-trend.r, -trend.high, -trend.low, over),
+        Estimate(-correlation.r, -correlation.high, -correlation.low, over),
     )
 
 
-# Figure 27: flip rates of 302M replicas in detail, and against those of 140M.
+# Figure 27: flip rates of 302M replicas, compared with those of 140M.
 FIG27_STATEMENTS = (
     *FIG26_STATEMENTS,
     "Members flip more than non-members.",
@@ -235,50 +245,50 @@ FIG27_STATEMENTS = (
 
 
 def draw_fig27(recipes: SweepResults) -> FigureResult:
-    """A row an FPR; columns as of the paper."""
+    """Draws a row per FPR, with the columns of the paper."""
     large, small = recipes["flip-302M"], recipes["flip-140M"]
     drawn = _flip_detail(large)
-    return dataclasses.replace(drawn, claims=(*drawn.claims, *_gaps(large, small)))
+    return dataclasses.replace(drawn, claims=(*drawn.claims, *_claim_gaps(large, small)))
 
 
-def _gaps(large: RecipeResults, small: RecipeResults) -> tuple[Claim, Claim]:
+def _claim_gaps(large: RecipeResults, small: RecipeResults) -> tuple[Claim, Claim]:
     fpr = io.read_flip_facts(large.recipe_dir)["config"]["focus_fpr"]
     at, column = f"at an FPR of {percent(fpr)}", f"flip_rate_{fpr:g}"
     members, nonmembers = flip_panels.read_by_class(large.recipe_dir, column)
     gap = difference(members, nonmembers, paired=False, over="samples of these models")
-    # the same samples under both sizes: each one's own growth, and then the classes
+    # Both sizes share the samples: the growth of each sample, compared between the classes.
     large_N, small_N, member_N = flip_panels.read_pair(large.recipe_dir, small.recipe_dir, column)
     growth_N = large_N - small_N
-    there_N = growth_N == growth_N
+    present_N = growth_N == growth_N
     wider = difference(
-        growth_N[there_N & member_N],
-        growth_N[there_N & ~member_N],
+        growth_N[present_N & member_N],
+        growth_N[present_N & ~member_N],
         paired=False,
         over="samples of these models",
     )
     return (
-        claim_greater(FIG27_STATEMENTS[1], f"Flip rate of members less of non-members {at}", gap),
-        claim_greater(FIG27_STATEMENTS[2], f"That gap, 302M less 140M, {at}", wider),
+        claim_greater(FIG27_STATEMENTS[1], f"Flip rate of members minus non-members {at}", gap),
+        claim_greater(FIG27_STATEMENTS[2], f"This gap, 302M minus 140M, {at}", wider),
     )
 
 
 # Figure 28: shares of samples in each range of flip rates against the false positive rate, 140M.
-FIG28_STATEMENTS = ("At all FPRs up to 20% members flip more than non-members.",)
+FIG28_STATEMENTS = ("At all FPRs up to 20%, members flip more than non-members.",)
 _MOST_FPR = 0.2
 
 
 def draw_fig28(recipes: SweepResults) -> FigureResult:
-    """A panel for each of five ranges, with the TPR above."""
+    """Draws a panel for each of five ranges of flip rates, with the TPR above."""
     return _flip_by_fpr(recipes["flip-140M"])
 
 
 def _flip_by_fpr(recipe: RecipeResults) -> FigureResult:
-    """The figure of one recipe, with the claim that Figures 28 and 29 share."""
+    """Draws the figure of one recipe, with the claim that Figures 28 and 29 share."""
     facts = io.read_flip_facts_with_power(recipe.recipe_dir)
     shares = io.read_table(recipe.recipe_dir, "flip_shares.csv", tables.SHARE_COLUMNS)
     rates = tables.read_error_rates(recipe.recipe_dir)
     low, fprs = attacks.lowest_resolved_fpr(recipe), facts["config"]["fprs"]
-    parts = [_gap(recipe, f) for f in fprs if low <= f <= 1.001 * _MOST_FPR]
+    parts = [_claim_gap(recipe, f) for f in fprs if low <= f <= 1.001 * _MOST_FPR]
     columns = ["fpr", "tpr_mean", "tpr_std"]
     return FigureResult(
         data=pd.DataFrame(shares).merge(pd.DataFrame(rates)[columns], on="fpr"),
@@ -286,11 +296,11 @@ def _flip_by_fpr(recipe: RecipeResults) -> FigureResult:
         claims=(
             claim_all(FIG28_STATEMENTS[0], parts)
             if parts
-            else claim_untested(FIG28_STATEMENTS[0], "no FPR up to 20% takes ten non-members"),
+            else claim_untested(FIG28_STATEMENTS[0], "no FPR up to 20% has ten non-members"),
         ),
         notes=(
             *notes.replica_notes(facts),
-            f"The claim is tested from an FPR of {percent(low)} on, where ten non-members or more are called members.",
+            f"The claim is tested at FPRs from {percent(low)} on, at which ten non-members or more are called members.",
         ),
     )
 
@@ -299,9 +309,9 @@ def _flip_by_fpr_figure(shares: list[Record], rates: list[Record]) -> Figure:
     bins = tables.flip_bins(shares)
     figure = plotting.new_figure(6.6, 1.9 + 1.75 * len(bins))
     grid = figure.subplots(len(bins), 1, sharex=True)
-    for axes, one in zip(grid, bins, strict=True):
-        flip_panels.draw_shares_panel(axes, shares, one["bin"])
-        axes.set_ylabel(f"{one['bin'].capitalize()}\n{one['range']}", fontsize=10.5)
+    for axes, flip_bin in zip(grid, bins, strict=True):
+        flip_panels.draw_shares_panel(axes, shares, flip_bin["bin"])
+        axes.set_ylabel(f"{flip_bin['bin'].capitalize()}\n{flip_bin['range']}", fontsize=10.5)
     figure.align_ylabels()
     flip_panels.annotate_tpr(grid[0], rates)
     grid[-1].set_xlabel("False positive rate (at the top: mean TPR ± STD)")
@@ -310,57 +320,61 @@ def _flip_by_fpr_figure(shares: list[Record], rates: list[Record]) -> Figure:
     return figure
 
 
-def _gap(recipe: RecipeResults, fpr: float) -> Claim:
+def _claim_gap(recipe: RecipeResults, fpr: float) -> Claim:
     members, nonmembers = flip_panels.read_by_class(recipe.recipe_dir, f"flip_rate_{fpr:g}")
     gap = difference(members, nonmembers, paired=False, over="samples")
-    return claim_greater("", f"Gap of flip rates at an FPR of {percent(fpr)}", gap)
+    return claim_greater(
+        "", f"Flip rate of members minus non-members at an FPR of {percent(fpr)}", gap
+    )
 
 
 # Figure 29: shares of samples in each range of flip rates against the false positive rate, 302M.
 FIG29_STATEMENTS = (
     *FIG28_STATEMENTS,
-    "More decisions on members are like coin flips for the larger model.",
+    "For the larger model, more decisions on members are like coin flips.",
 )
 
 
 def draw_fig29(recipes: SweepResults) -> FigureResult:
-    """A panel for each of five ranges, with the TPR above."""
+    """Draws a panel for each of five ranges of flip rates, with the TPR above."""
     large, small = recipes["flip-302M"], recipes["flip-140M"]
     drawn = _flip_by_fpr(large)
-    return dataclasses.replace(drawn, claims=(*drawn.claims, _more_coin_flips(large, small)))
+    return dataclasses.replace(drawn, claims=(*drawn.claims, _claim_more_coin_flips(large, small)))
 
 
-def _more_coin_flips(large: RecipeResults, small: RecipeResults) -> Claim:
-    of_large, of_small = (
+def _claim_more_coin_flips(large: RecipeResults, small: RecipeResults) -> Claim:
+    large_facts, small_facts = (
         io.read_flip_facts_with_power(recipe.recipe_dir) for recipe in (large, small)
     )
-    fpr = of_large["config"]["focus_fpr"]
+    fpr = large_facts["config"]["focus_fpr"]
     large_N, small_N, member_N = flip_panels.read_pair(
         large.recipe_dir, small.recipe_dir, f"votes_{fpr:g}"
     )
-    new_N = 100 * flip_panels.is_coin_flip(large_N, of_large)[member_N]
-    old_N = 100 * flip_panels.is_coin_flip(small_N, of_small)[member_N]
+    new_N = 100 * flip_panels.is_coin_flip(large_N, large_facts)[member_N]
+    old_N = 100 * flip_panels.is_coin_flip(small_N, small_facts)[member_N]
     return claim_greater(
         FIG29_STATEMENTS[-1],
-        f"Percentage points of coin flips, 302M less 140M, at an FPR of {percent(fpr)}",
+        f"Percentage points of coin flips, 302M minus 140M, at an FPR of {percent(fpr)}",
         difference(new_N, old_N, paired=True, over="members of these models"),
     )
 
 
-# Figure 30: mean ROC curves of two sizes, with and without true positives that are like coin flips.
-FIG30_STATEMENTS = ("Coin flips carry more of the true positive rate of the larger model.",)
+# Figure 30: mean ROC curves of two sizes, with and without true positives that are coin flips.
+FIG30_STATEMENTS = ("Coin flips contribute more to the true positive rate of the larger model.",)
 _BAND = (1e-4, 0.1)
-_NO_INTERVAL = "Without some positives a curve can only fall, so that it does is no claim; how far has no interval."
+_NO_INTERVAL = "Removing true positives can only lower a curve, so the drop is not tested; its size has no interval."
 
 
 def draw_fig30(recipes: SweepResults) -> FigureResult:
-    """A row a size: both curves on logarithmic and on linear axes."""
-    of = {size: recipes[f"flip-{size}"] for size in REPLICA_SIZES}
-    facts = {size: io.read_flip_facts_with_power(recipe.recipe_dir) for size, recipe in of.items()}
+    """Draws a row per size, with both curves on logarithmic and on linear axes."""
+    by_size = {size: recipes[f"flip-{size}"] for size in REPLICA_SIZES}
+    facts = {
+        size: io.read_flip_facts_with_power(recipe.recipe_dir) for size, recipe in by_size.items()
+    }
     figure = plotting.new_figure(8.4, 7.4)
     grid = figure.subplots(2, 2)
     data, ours = [], {}
-    for (left, right), (size, recipe) in zip(grid, of.items(), strict=True):
+    for (left, right), (size, recipe) in zip(grid, by_size.items(), strict=True):
         band = tuple(facts[size]["config"]["band"])
         curves = io.read_table(
             recipe.recipe_dir, "coin_free_roc.csv", flip_panels.COIN_FREE_COLUMNS
@@ -377,7 +391,7 @@ def draw_fig30(recipes: SweepResults) -> FigureResult:
     return FigureResult(
         data=pd.concat(data),
         figure=figure,
-        claims=(_more_of_the_tpr(of, facts),),
+        claims=(_claim_tpr_share(by_size, facts),),
         ours=ours,
         notes=(_NO_INTERVAL, *dict.fromkeys(shown)),
     )
@@ -386,16 +400,16 @@ def draw_fig30(recipes: SweepResults) -> FigureResult:
 def _areas(
     areas: dict[tuple[float, float], dict[str, Record]], band: tuple[float, float]
 ) -> dict[str, float]:
-    """The numbers of the paper's example, of one size."""
+    """Returns the numbers that the paper reports, for one size."""
     inside, whole = areas[band], areas[0, 1]
     raw, free = inside["raw"], inside["coin-free"]
-    found = {
+    numbers = {
         "auc": whole["raw"]["pauc"],
         "auc lost": whole["raw"]["pauc"] - whole["coin-free"]["pauc"],
     }
     if band != _BAND:
-        return found  # the paper has the other numbers for this band only
-    return found | {
+        return numbers  # the paper reports the other numbers for this band only
+    return numbers | {
         "pauc": raw["pauc_normalized"],
         "pauc coin-free": free["pauc_normalized"],
         "lift": raw["lift_normalized"],
@@ -405,11 +419,13 @@ def _areas(
     }
 
 
-def _more_of_the_tpr(of: dict[str, RecipeResults], facts: dict[str, Record]) -> Claim:
-    """By what each member adds to the TPR while its decision is like a coin flip."""
+def _claim_tpr_share(by_size: dict[str, RecipeResults], facts: dict[str, Record]) -> Claim:
+    """Returns the claim about the share of the TPR from members whose decisions are coin flips."""
     small, large = REPLICA_SIZES
     fpr = facts[large]["config"]["focus_fpr"]
-    votes = flip_panels.read_pair(of[large].recipe_dir, of[small].recipe_dir, f"votes_{fpr:g}")
+    votes = flip_panels.read_pair(
+        by_size[large].recipe_dir, by_size[small].recipe_dir, f"votes_{fpr:g}"
+    )
     parts = {
         size: flip_panels.is_coin_flip(votes_N, facts[size])[votes[2]]
         * votes_N[votes[2]]
@@ -418,7 +434,7 @@ def _more_of_the_tpr(of: dict[str, RecipeResults], facts: dict[str, Record]) -> 
     }
     return claim_greater(
         FIG30_STATEMENTS[0],
-        f"Part of the TPR that coin flips carry at an FPR of {percent(fpr)}, {large} less {small}",
+        f"Contribution of coin flips to the TPR at an FPR of {percent(fpr)}, {large} minus {small}",
         difference(parts[large], parts[small], paired=True, over="members of these models"),
     )
 
@@ -427,7 +443,7 @@ FIGURES = {
     "fig05_instability": PaperFigure(
         title="Figure 5: Decision instability of 302M replicas",
         paper=(
-            "Over 127 replicas of a 302M model trained on 2^19 samples the AUC is stable (0.752 ± 0.007). Yet at an "
+            "Over 127 replicas of a 302M model trained on 2^19 samples, the AUC is stable (0.752 ± 0.007). Yet at an "
             "FPR of 2% the decisions on 18.4% of members and on 0.03% of non-members are like coin flips (a flip "
             "rate of 0.487 or more), 39.8% and 0.2% if very unstable ones are added; of the true positives at an FPR "
             "of 0.1%, 15.4% are (Section 5.2)."
@@ -448,9 +464,9 @@ FIGURES = {
             "threshold, and are highest where the mean posterior is near it (Appendix E.2.5)."
         ),
         expect=(
-            "At cpu there are rows of panels for FPRs of 0.1%, 1% and 10%. The shapes are the same, with noise, since "
-            "a point stands for 20 samples. At an FPR of 10% about 27% of members and 11% of non-members have a flip "
-            "rate of 0.4 or more."
+            "At cpu there are rows of panels for FPRs of 0.1%, 1% and 10%. The shapes are the same but noisy, since "
+            "each point is a mean of 20 samples. At an FPR of 10% about 27% of members and 11% of non-members have "
+            "a flip rate of 0.4 or more."
         ),
         statements=FIG26_STATEMENTS,
         draw=draw_fig26,

@@ -1,4 +1,4 @@
-"""Tables 1 to 6: error rates of replicas, and how many of their decisions flip."""
+"""Tables 1 to 6: error rates of replicas, and how often their decisions flip."""
 
 import math
 
@@ -10,18 +10,18 @@ from analysis.io import RecipeResults
 from analysis.paper_figure import FigureResult, PaperFigure
 
 # Tables 1 and 2: accuracy and error rates of LiRA on replicas at fixed false positive rates.
-_RATES_OF = {"acc": "All", "fnr": "Members", "tpr": "Members"}
+_RATE_CLASSES = {"acc": "All", "fnr": "Members", "tpr": "Members"}
 
 
 def _error_rates(recipe: RecipeResults) -> FigureResult:
-    """A row an FPR, of one recipe."""
+    """Draws a table with a row per FPR for one recipe."""
     facts = io.read_flip_facts(recipe.recipe_dir)
     rows = tables.read_error_rates(recipe.recipe_dir)
-    heads = [(name.upper(), _RATES_OF.get(name, "Non-members")) for name in tables.RATES]
+    headings = [(name.upper(), _RATE_CLASSES.get(name, "Non-members")) for name in tables.RATES]
     table = pd.DataFrame(
         [[tables.format_rate(row, name) for name in tables.RATES] for row in rows],
         index=pd.Index([f"{row['fpr']:g}" for row in rows], name="FPR"),
-        columns=pd.MultiIndex.from_tuples(heads),
+        columns=pd.MultiIndex.from_tuples(headings),
     )
     ours = {
         f"fpr={row['fpr']:g} {name}": (
@@ -41,19 +41,19 @@ def _error_rates(recipe: RecipeResults) -> FigureResult:
 
 
 def _flip_shares(recipe: RecipeResults) -> FigureResult:
-    """A row an FPR, of one recipe."""
+    """Draws a table with a row per FPR for one recipe."""
     facts = io.read_flip_facts(recipe.recipe_dir)
     shares = io.read_table(recipe.recipe_dir, "flip_shares.csv", tables.SHARE_COLUMNS)
     bins, by_fpr = tables.flip_bins(shares), tables.shares_by_fpr(shares)
     classes = {"member_fraction": "Mem.", "nonmember_fraction": "Non-mem."}
-    heads = [(f"{b['bin']} {b['range']}", name) for b in bins for name in classes.values()]
+    headings = [(f"{b['bin']} {b['range']}", name) for b in bins for name in classes.values()]
     table = pd.DataFrame(
         [
             [f"{100 * of_bin[b['bin']][column]:.2f}%" for b in bins for column in classes]
             for of_bin in by_fpr.values()
         ],
         index=pd.Index([f"{fpr:g}" for fpr in by_fpr], name="FPR"),
-        columns=pd.MultiIndex.from_tuples(heads),
+        columns=pd.MultiIndex.from_tuples(headings),
     )
     ours = {
         f"fpr={r['fpr']:g} {r['bin']} {name}s": (100 * r[f"{name}_fraction"], math.nan)
@@ -69,14 +69,16 @@ def _flip_shares(recipe: RecipeResults) -> FigureResult:
 
 
 def _true_positives(recipe: RecipeResults) -> FigureResult:
-    """A row an FPR, of one recipe; shares are means of those of the replicas."""
+    """Draws a table with a row per FPR for one recipe; shares are means over the replicas."""
     facts = io.read_flip_facts(recipe.recipe_dir)
     rows = tables.read_true_positives(recipe.recipe_dir)
     shares = io.read_table(recipe.recipe_dir, "flip_shares.csv", tables.SHARE_COLUMNS)
     parts = tables.unstable_groups(tables.flip_bins(shares))
-    heads = [("TPR", "mean ± STD"), ("TP", "mean ± STD")]
+    headings = [("TPR", "mean ± STD"), ("TP", "mean ± STD")]
     for part in parts:
-        heads += [(f"{part['title']} {part['range']}", of) for of in ("TPs", "Share of TPR")]
+        headings += [
+            (f"{part['title']} {part['range']}", value) for value in ("TPs", "Share of TPR")
+        ]
     cells, ours = [], {}
     for row in rows:
         at = f"fpr={row['fpr']:g}"
@@ -94,7 +96,7 @@ def _true_positives(recipe: RecipeResults) -> FigureResult:
     table = pd.DataFrame(
         cells,
         index=pd.Index([f"{row['fpr']:g}" for row in rows], name="FPR"),
-        columns=pd.MultiIndex.from_tuples(heads),
+        columns=pd.MultiIndex.from_tuples(headings),
     )
     return FigureResult(
         pd.DataFrame(rows), table=table, ours=ours, notes=notes.replica_notes(facts)
@@ -105,9 +107,9 @@ FIGURES = {
     "tab01_error_rates_140m": PaperFigure(
         title="Table 1: Error rates, 140M",
         paper=(
-            "Accuracy and error rates of classes, means ± STD over 125 replicas: they hardly vary. The TPR is 0.104 "
-            "± 0.005 at an FPR of 1% and 0.336 ± 0.006 at 10%; the accuracy is highest, 0.640, at 20%. What a "
-            "threshold fixes for all replicas alike, the FPR and the TNR, has no deviation (Appendix E.2.5)."
+            "Accuracy and error rates per class, means ± STD over 125 replicas, hardly vary. The TPR is 0.104 "
+            "± 0.005 at an FPR of 1% and 0.336 ± 0.006 at 10%; the accuracy is highest, 0.640, at 20%. The FPR "
+            "and the TNR, which the threshold fixes equally for all replicas, have no deviation (Appendix E.2.5)."
         ),
         expect=(
             "TPRs are lower and vary more at reduced scale: at cpu 0.04 ± 0.01 at an FPR of 1% and 0.24 ± 0.03 at "
@@ -133,8 +135,8 @@ FIGURES = {
     "tab03_flip_shares_140m": PaperFigure(
         title="Table 3: Flip rates, 140M",
         paper=(
-            "Of 125 replicas, with 0.490 as the cutoff: at an FPR of 1% a share of 57.48% of members and 94.88% of "
-            "non-members is very stable, and 5.00% and 0.00% are like coin flips; at 10%, 19.00% and 0.00% are "
+            "For 125 replicas, with a cutoff of 0.490: at an FPR of 1%, decisions on 57.48% of members and 94.88% of "
+            "non-members are very stable, and 5.00% and 0.00% are like coin flips; at 10%, 19.00% and 0.00% are "
             "(Appendix E.2.5)."
         ),
         expect=(
@@ -148,8 +150,8 @@ FIGURES = {
     "tab04_flip_shares_302m": PaperFigure(
         title="Table 4: Flip rates, 302M",
         paper=(
-            "Of 127 replicas, with 0.487 as the cutoff: at an FPR of 1% a share of 35.27% of members and 95.41% of "
-            "non-members is very stable, and 12.55% and 0.00% are like coin flips; at 10%, 33.39% and 1.56% are "
+            "For 127 replicas, with a cutoff of 0.487: at an FPR of 1%, decisions on 35.27% of members and 95.41% of "
+            "non-members are very stable, and 12.55% and 0.00% are like coin flips; at 10%, 33.39% and 1.56% are "
             "(Appendix E.2.5)."
         ),
         expect=(

@@ -1,6 +1,6 @@
-"""Figures 1, 10 and 14: attacks with more and more references, and with OUT references only.
+"""Figures 1, 10 and 14: attacks with increasing numbers of references, and with OUT references only.
 
-Also the ROC curves, and the AUC against the number of references, of a run's own page.
+Also the figures of a recipe's section: ROC curves, and the AUC against the number of references.
 """
 
 import math
@@ -36,14 +36,14 @@ Key = tuple[str, int]
 def draw_roc_references(
     roc: Mapping[Key, list[Record]], attacks: Sequence[Record], attack: str = "lira_online"
 ) -> Figure:
-    """Curves of ``attack`` per number of references and of the loss: mean over targets, band of one deviation.
+    """Draws ROC curves of an attack per number of references and of the loss attack: means with bands of one deviation.
 
     Args:
-      roc: of ``by_curve``.
-      attacks: rows of tables/attacks.csv, for the AUC in the legend.
-      attack: which attack has a curve per number of references.
+      roc: the rows of tables/roc.csv from `by_curve`.
+      attacks: rows of tables/attacks.csv, for the AUCs in the legend.
+      attack: the attack with a curve per number of references.
     """
-    counts = _spread(sorted({count for name, count in roc if name == attack}), 6)
+    counts = _evenly_chosen(sorted({count for name, count in roc if name == attack}), 6)
     figure = plotting.new_figure(6.2, 4.9)
     axes = figure.subplots()
     shades = dict(zip(counts, plotting.shades(len(counts)), strict=True))
@@ -62,7 +62,7 @@ def draw_roc_references(
 
 
 def draw_roc_attacks(roc: Mapping[Key, list[Record]], attacks: Sequence[Record]) -> Figure:
-    """One mean curve for each of the main attacks, with the most references that it has."""
+    """Draws a mean ROC curve per main attack, each with its largest number of references."""
     most = {name: max(count for n, count in roc if n == name) for name, _ in roc}
     figure = plotting.new_figure(6.2, 5.3)
     axes, lowest = figure.subplots(), []
@@ -77,15 +77,15 @@ def draw_roc_attacks(roc: Mapping[Key, list[Record]], attacks: Sequence[Record])
 
 
 def by_curve(rows: Sequence[Record]) -> dict[Key, list[Record]]:
-    """The rows of tables/roc.csv, taken apart."""
-    found: dict[Key, list[Record]] = {}
+    """Groups the rows of tables/roc.csv by attack and number of references."""
+    curves: dict[Key, list[Record]] = {}
     for row in rows:
-        found.setdefault((row["attack"], row["references"]), []).append(row)
-    return found
+        curves.setdefault((row["attack"], row["references"]), []).append(row)
+    return curves
 
 
 def recipe_figures(folder: Path) -> dict[str, Figure | None]:
-    """Both ROC figures of a run, and its AUC by the number of references; None for what has nothing to compare."""
+    """Draws the figures of a recipe: ROC curves and the AUC by references; None if there is nothing to compare."""
     attacks = io.read_table(folder, "attacks.csv", AUC_COLUMNS)
     roc = by_curve(io.read_table(folder, "roc.csv", ROC_COLUMNS))
     several = len({name for name, _ in roc}) > 1
@@ -105,7 +105,7 @@ def _curve(
     label: str,
     band: bool,
 ) -> float:
-    """Draws what log axes can show of a curve; returns its lowest FPR there, 0 if it has none."""
+    """Draws the points of a curve that log axes can show; returns its lowest FPR there, 0 if there are none."""
     fpr, mean, std = (np.array([r[c] for r in curve], float) for c in ROC_COLUMNS[2:])
     shown = (fpr > 0) & (mean > 0)
     if not shown.any():
@@ -130,20 +130,22 @@ def _auc(attack: str, references: int, attacks: Sequence[Record]) -> str:
     return "" if math.isnan(mean) else f" (AUC {mean:.3f} ± {0 if math.isnan(std) else std:.3f})"
 
 
-def _spread(values: list[int], most: int) -> list[int]:
-    """At most ``most`` of the values, the first and the last among them."""
-    if len(values) <= most:
+def _evenly_chosen(values: list[int], max_values: int) -> list[int]:
+    """Returns at most ``max_values`` evenly spaced values, including the first and the last."""
+    if len(values) <= max_values:
         return values
-    return [values[i] for i in sorted({round(p) for p in np.linspace(0, len(values) - 1, most)})]
+    return [
+        values[i] for i in sorted({round(p) for p in np.linspace(0, len(values) - 1, max_values)})
+    ]
 
 
 AUC_COLUMNS = ("attack", "references", "auc_mean", "auc_std")
-_NAMES_AT = 1.35
-"""Where names begin, as a multiple of the largest number of references."""
+_LABEL_X = 1.35
+"""Where labels begin, as a multiple of the right end of the x axis."""
 
 
 def draw_auc_references(attacks: Sequence[Record]) -> Figure:
-    """Mean AUC over targets and its deviation, named at the right; the loss attack is a level line."""
+    """Draws the mean AUC with its deviation against references, with labels on the right; the loss is a level line."""
     rows = [r for r in attacks if r["attack"] in plotting.ATTACKS and not math.isnan(r["auc_mean"])]
     counts = sorted({r["references"] for r in rows if r["references"] > 0}) or [1]
     names = [n for n in plotting.ATTACKS if any(r["attack"] == n for r in rows)]
@@ -152,8 +154,10 @@ def draw_auc_references(attacks: Sequence[Record]) -> Figure:
     ends = {}
     for i, name in enumerate(names):
         color, dash, marker = plotting.ATTACKS[name]
-        mine = sorted((r for r in rows if r["attack"] == name), key=lambda r: r["references"])
-        count, mean, std = (np.array([r[c] for r in mine], float) for c in AUC_COLUMNS[1:])
+        attack_rows = sorted(
+            (r for r in rows if r["attack"] == name), key=lambda r: r["references"]
+        )
+        count, mean, std = (np.array([r[c] for r in attack_rows], float) for c in AUC_COLUMNS[1:])
         std, ends[name] = np.nan_to_num(std), float(mean[-1])
         if not count.any():
             axes.axhline(mean[-1], color=color, linestyle=dash)
@@ -189,7 +193,7 @@ def draw_auc_references(attacks: Sequence[Record]) -> Figure:
         axes.annotate(
             label,
             xy=(counts[-1] * 1.2, y),
-            xytext=(counts[-1] * 1.2 * _NAMES_AT, height),
+            xytext=(counts[-1] * 1.2 * _LABEL_X, height),
             va="center",
             fontsize=10.5,
             annotation_clip=False,
@@ -198,7 +202,7 @@ def draw_auc_references(attacks: Sequence[Record]) -> Figure:
     return figure
 
 
-# Figure 1: ROC curves of LiRA with more and more references.
+# Figure 1: ROC curves of LiRA with increasing numbers of references.
 FIG01_STATEMENTS = (
     "The AUC of LiRA grows with the number of references.",
     "Its growth has diminishing returns.",
@@ -206,42 +210,42 @@ FIG01_STATEMENTS = (
 
 
 def draw_fig01(recipes: SweepResults) -> FigureResult:
-    """Curves, means over targets, and the growth of the AUC."""
+    """Draws mean ROC curves per number of references, and tests the growth of the AUC."""
     main = recipes["main"]
     counts = attacks.reference_counts(main)
-    found = {count: read_attack(main, references=count) for count in counts}
-    lines = [plotting.RocCurve(f"{count} references", found[count]) for count in counts]
-    auc = {count: found[count].auc_T for count in counts}
+    results = {count: read_attack(main, references=count) for count in counts}
+    curves = [plotting.RocCurve(f"{count} references", results[count]) for count in counts]
+    auc = {count: results[count].auc_T for count in counts}
     ours = {
         f"growth_{a}_{b}": (100 * float((auc[2 * b] / auc[2 * a] - 1).mean()), float("nan"))
         for a, b in ((1, 8), (8, 64), (128, 256))
         if 2 * a in auc and 2 * b in auc
     }
     return FigureResult(
-        data=pd.concat([line.to_frame() for line in lines]),
-        figure=plotting.roc_figure(lines),
+        data=pd.concat([curve.to_frame() for curve in curves]),
+        figure=plotting.roc_figure(curves),
         claims=_fig01_claims(auc),
         ours=ours,
-        notes=(plotting.curves_note(lines),),
+        notes=(plotting.curves_note(curves),),
     )
 
 
 def _fig01_claims(auc: Mapping[int, np.ndarray]) -> tuple[Claim, ...]:
-    """From the fewest references to the middle number of them, and from there to the most."""
+    """Compares the smallest, the middle and the largest number of references."""
     counts = list(auc)
     if len(counts) < 3:
-        why = f"{counts[-1]} references are there, too few to compare three numbers of them"
-        return tuple(claim_untested(said, why) for said in FIG01_STATEMENTS)
+        why = f"{counts[-1]} references are too few to compare three numbers of references"
+        return tuple(claim_untested(statement, why) for statement in FIG01_STATEMENTS)
     few, middle, many = counts[0], counts[len(counts) // 2], counts[-1]
     grows = [
         claim_greater(
-            "", f"AUC with {b} less with {a} references", difference(auc[b], auc[a], paired=True)
+            "", f"AUC with {b} minus with {a} references", difference(auc[b], auc[a], paired=True)
         )
         for a, b in ((few, middle), (middle, many))
     ]
     early, late = ((auc[b] - auc[a]) / math.log2(b / a) for a, b in ((few, middle), (middle, many)))
     doubling = (
-        f"AUC gained a doubling from {few} to {middle} references less from {middle} to {many}"
+        f"AUC gained per doubling from {few} to {middle} references minus from {middle} to {many}"
     )
     return (
         claim_all(FIG01_STATEMENTS[0], grows),
@@ -255,20 +259,20 @@ FIG10_STATEMENTS = (
     "With many references LiRA is ahead of RMIA.",
     "As references are added, LiRA gains more than RMIA.",
 )
-FEW, SOME = 8, 16
+FEW_REFERENCES, MORE_REFERENCES = 8, 16
 
 
 def draw_fig10(recipes: SweepResults) -> FigureResult:
-    """A line an attack, with a band over targets."""
+    """Draws the AUC of each attack against the number of references, with a band over targets."""
     main = recipes["main"]
     counts = attacks.reference_counts(main)
     lira = {count: read_attack(main, references=count) for count in counts}
     rmia = {count: read_attack(main, "rmia", references=count) for count in counts}
     figure = plotting.new_figure(6.2, 4.4)
     axes = figure.subplots()
-    for name, found in (("lira_online", lira), ("rmia", rmia)):
+    for name, results in (("lira_online", lira), ("rmia", rmia)):
         color, dash, marker = plotting.ATTACKS[name]
-        auc_KxT = [one.auc_T for one in found.values()]
+        auc_KxT = [result.auc_T for result in results.values()]
         plotting.plot_mean_and_std(
             axes, counts, auc_KxT, formatting.attack_name(name), color, dash, marker
         )
@@ -276,16 +280,16 @@ def draw_fig10(recipes: SweepResults) -> FigureResult:
     plotting.set_x_ticks(axes, [(count, str(count)) for count in counts])
     axes.legend(loc="upper left")
     frames = [
-        plotting.per_target_frame(one, attack=name, references=count)
-        for name, found in (("lira_online", lira), ("rmia", rmia))
-        for count, one in found.items()
+        plotting.per_target_frame(result, attack=name, references=count)
+        for name, results in (("lira_online", lira), ("rmia", rmia))
+        for count, result in results.items()
     ]
-    published = {4: FEW, 64: min(2 * 64, counts[-1])}  # IN references -> all of them, here
+    published = {4: FEW_REFERENCES, 64: min(2 * 64, counts[-1])}  # IN references -> references here
     ours = {
-        f"{name}_{in_references}": plotting.auc_mean_std(found[count])
-        for name, found in (("lira", lira), ("rmia", rmia))
+        f"{name}_{in_references}": plotting.auc_mean_std(results[count])
+        for name, results in (("lira", lira), ("rmia", rmia))
         for in_references, count in published.items()
-        if count in found
+        if count in results
     }
     return FigureResult(
         data=pd.concat(frames, ignore_index=True),
@@ -293,10 +297,10 @@ def draw_fig10(recipes: SweepResults) -> FigureResult:
         claims=_fig10_claims(lira, rmia),
         ours=ours,
         notes=(
-            "References are IN and OUT ones together; the paper counts IN ones, which are half of them.",
+            "References include IN and OUT references; the paper counts only IN references, which are half of them.",
             f"RMIA compares with {attacks.default_rmia_samples(main):,} samples.",
             plotting.curves_note(
-                [plotting.RocCurve(f"LiRA, {n} references", one) for n, one in lira.items()]
+                [plotting.RocCurve(f"LiRA, {n} references", result) for n, result in lira.items()]
             ),
         ),
     )
@@ -306,10 +310,9 @@ def _fig10_claims(
     lira: dict[int, AttackResult], rmia: dict[int, AttackResult]
 ) -> tuple[Claim, ...]:
     most = max(lira)
-    if most <= SOME or not {FEW, SOME} <= set(lira):
-        return tuple(
-            claim_untested(said, f"{most} references are too few") for said in FIG10_STATEMENTS
-        )
+    if most <= MORE_REFERENCES or not {FEW_REFERENCES, MORE_REFERENCES} <= set(lira):
+        reason = f"{most} references are too few"
+        return tuple(claim_untested(statement, reason) for statement in FIG10_STATEMENTS)
 
     def lead(count: int) -> np.ndarray:
         return lira[count].auc_T - rmia[count].auc_T
@@ -317,18 +320,18 @@ def _fig10_claims(
     return (
         claim_greater(
             FIG10_STATEMENTS[0],
-            f"AUC of RMIA less of LiRA with {FEW} references",
-            difference(rmia[FEW].auc_T, lira[FEW].auc_T, paired=True),
+            f"AUC of RMIA minus LiRA with {FEW_REFERENCES} references",
+            difference(rmia[FEW_REFERENCES].auc_T, lira[FEW_REFERENCES].auc_T, paired=True),
         ),
         claim_greater(
             FIG10_STATEMENTS[1],
-            f"AUC of LiRA less of RMIA with {most} references",
+            f"AUC of LiRA minus RMIA with {most} references",
             difference(lira[most].auc_T, rmia[most].auc_T, paired=True),
         ),
         claim_greater(
             FIG10_STATEMENTS[2],
-            f"what LiRA gains from {SOME} to {most} references, less what RMIA gains",
-            difference(lead(most), lead(SOME), paired=True),
+            f"AUC gained from {MORE_REFERENCES} to {most} references, LiRA minus RMIA",
+            difference(lead(most), lead(MORE_REFERENCES), paired=True),
         ),
     )
 
@@ -344,18 +347,18 @@ MARGIN = 0.02
 
 
 def draw_fig14(recipes: SweepResults) -> FigureResult:
-    """A panel a setting, a curve an attack."""
+    """Draws a panel for the offline and the online setting, with a curve per attack."""
     small = recipes["small"]
     count, many = attacks.common_references([small]), attacks.rmia_sample_counts(small)[-1]
     whole = small.config.population.samples
     lira_off = read_attack(small, "lira_offline", references=count)
     rmia_off = read_attack(small, "rmia_offline", references=count, rmia_samples=many)
-    # compared with every sample, an attack of gamma 1 ranks samples by their ratio alone, as simple RMIA does
+    # With gamma 1 and all samples as comparison samples, RMIA ranks samples by their ratio, as simple RMIA does.
     simple_off = read_attack(small, "rmia_offline", references=count, rmia_samples=whole)
     lira = read_attack(small, references=count)
     rmia = read_attack(small, "rmia", references=count, rmia_samples=many)
     simple = read_attack(small, "rmia_simple", references=count)
-    titled = [
+    panels = [
         (
             title,
             [
@@ -372,36 +375,37 @@ def draw_fig14(recipes: SweepResults) -> FigureResult:
     low = attacks.lowest_resolved_fpr(small)
     at = f"TPR at an FPR of {low:g}"
     return FigureResult(
-        data=plotting.panels_frame(titled),
-        figure=plotting.roc_panels(titled),
+        data=plotting.panels_frame(panels),
+        figure=plotting.roc_panels(panels),
         claims=(
             claim_greater(
                 FIG14_STATEMENTS[0],
-                "AUC of offline RMIA less of offline LiRA",
+                "AUC of offline RMIA minus offline LiRA",
                 difference(rmia_off.auc_T, lira_off.auc_T, paired=True),
             ),
             claim_greater(
                 FIG14_STATEMENTS[1],
-                f"{at} of offline RMIA less of offline LiRA",
+                f"{at} of offline RMIA minus offline LiRA",
                 difference(rmia_off.tpr_T(low), lira_off.tpr_T(low), paired=True),
             ),
             claim_equivalent(
                 FIG14_STATEMENTS[2],
-                "AUC of LiRA less of RMIA",
+                "AUC of LiRA minus RMIA",
                 difference(lira.auc_T, rmia.auc_T, paired=True),
                 MARGIN,
             ),
             claim_greater(
                 FIG14_STATEMENTS[3],
-                f"{at} of LiRA less of RMIA",
+                f"{at} of LiRA minus RMIA",
                 difference(lira.tpr_T(low), rmia.tpr_T(low), paired=True),
             ),
         ),
         notes=(
-            f"Attacks use {count} references online and those of them that are OUT, half on average, offline.",
-            f"RMIA compares with {many:,} samples; offline simple RMIA is drawn as RMIA that compares with all "
-            f"{whole:,}, which ranks samples in the same order.",
-            plotting.curves_note([line for _, lines in titled for line in lines]),
+            f"Online attacks use {count} references; offline attacks use the OUT references among them, on average "
+            "half.",
+            f"RMIA compares with {many:,} samples; offline simple RMIA is computed as RMIA that compares with all "
+            f"{whole:,}, which ranks samples identically.",
+            plotting.curves_note([curve for _, curves in panels for curve in curves]),
         ),
     )
 
@@ -427,11 +431,11 @@ FIGURES = {
         paper=(
             "On a 140M model of 7M samples RMIA is ahead with 4 to 16 IN references (at 4: AUC 0.643 against 0.594), "
             "LiRA with more (at 64: 0.678 against 0.658) and with 1 or 2. There are as many OUT references. LiRA "
-            "goes on gaining where RMIA levels off (Appendix B.2)."
+            "keeps gaining where RMIA levels off (Appendix B.2)."
         ),
         expect=(
-            "At cpu RMIA is ahead of LiRA with every number of references, by a smaller and smaller margin. The most "
-            "references there, 64, are 32 IN references, just where the paper's curves have crossed."
+            "At cpu RMIA is ahead of LiRA with every number of references, by a shrinking margin. The largest "
+            "number there, 64, is 32 IN references, about where the curves of the paper cross."
         ),
         statements=FIG10_STATEMENTS,
         draw=draw_fig10,

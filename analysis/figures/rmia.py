@@ -1,4 +1,4 @@
-"""Figures 9, 11, 12 and 13: RMIA beside LiRA, by its number of comparison samples and by gamma."""
+"""Figures 9, 11, 12 and 13: RMIA compared with LiRA, by the number of comparison samples and by gamma."""
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from analysis.io import SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure
 from lm_mia.config.needs import Need
 
-# Figure 9: ROC curves of LiRA and RMIA with more and more references.
+# Figure 9: ROC curves of LiRA and RMIA with increasing numbers of references.
 FIG09_STATEMENTS = (
     "The AUC of LiRA grows with the number of references.",
     "The AUC of RMIA grows with the number of references.",
@@ -24,52 +24,52 @@ FIG09_STATEMENTS = (
 
 
 def draw_fig09(recipes: SweepResults) -> FigureResult:
-    """A panel an attack, a curve a number of references."""
+    """Draws a panel per attack, with a curve per number of references."""
     main = recipes["main"]
     counts = attacks.reference_counts(main)
-    found = {
+    results = {
         name: [read_attack(main, name, references=count) for count in counts]
         for name in ("lira_online", "rmia")
     }
     titles = ("(a) LiRA", "(b) RMIA")
-    titled = [
-        (title, [plotting.RocCurve(f"{one.references} references", one) for one in ones])
-        for title, ones in zip(titles, found.values(), strict=True)
+    panels = [
+        (title, [plotting.RocCurve(f"{result.references} references", result) for result in group])
+        for title, group in zip(titles, results.values(), strict=True)
     ]
-    what = f"AUC with {counts[-1]} less with {counts[0]} references"
+    what = f"AUC with {counts[-1]} minus with {counts[0]} references"
     claims = [
-        claim_greater(statement, what, difference(ones[-1].auc_T, ones[0].auc_T, paired=True))
-        for statement, ones in zip(FIG09_STATEMENTS, found.values(), strict=True)
+        claim_greater(statement, what, difference(group[-1].auc_T, group[0].auc_T, paired=True))
+        for statement, group in zip(FIG09_STATEMENTS, results.values(), strict=True)
     ]
     return FigureResult(
-        data=plotting.panels_frame(titled),
-        figure=plotting.roc_panels(titled),
+        data=plotting.panels_frame(panels),
+        figure=plotting.roc_panels(panels),
         claims=tuple(claims),
         notes=(
-            "References are IN and OUT ones together; the paper counts IN ones, which are half of them.",
+            "References include IN and OUT references; the paper counts only IN references, which are half of them.",
             f"RMIA compares with {attacks.default_rmia_samples(main):,} samples.",
-            plotting.curves_note([line for _, lines in titled for line in lines]),
+            plotting.curves_note([curve for _, curves in panels for curve in curves]),
         ),
     )
 
 
-# Figure 11: LiRA, simple RMIA and RMIA with few samples to compare with.
+# Figure 11: LiRA, simple RMIA, and RMIA with few comparison samples.
 FIG11_STATEMENTS = (
     "LiRA, simple RMIA and RMIA have about the same AUC.",
-    "With few samples to compare with, RMIA is behind simple RMIA at low false positive rates.",
+    "With few comparison samples, RMIA is behind simple RMIA at low false positive rates.",
     "LiRA is ahead of RMIA at low false positive rates.",
 )
 MARGIN = 0.02
 
 
 def draw_fig11(recipes: SweepResults) -> FigureResult:
-    """Curves of the three, of the same rows."""
+    """Draws the ROC curves of the three attacks, with the same models."""
     small = recipes["small"]
     count, few = attacks.common_references([small]), attacks.rmia_sample_counts(small)[0]
     lira = read_attack(small, references=count)
     simple = read_attack(small, "rmia_simple", references=count)
     rmia = read_attack(small, "rmia", references=count, rmia_samples=few)
-    lines = [
+    curves = [
         plotting.RocCurve("LiRA", lira, plotting.BLUE),
         plotting.RocCurve("Simple RMIA", simple, plotting.PURPLE, "-."),
         plotting.RocCurve(f"RMIA, |Z| = {few:,}", rmia, plotting.GREEN, "--"),
@@ -77,14 +77,14 @@ def draw_fig11(recipes: SweepResults) -> FigureResult:
     low = attacks.unresolved_rmia_fpr(small, few)
     at = f"TPR at an FPR of {low:g}"
     return FigureResult(
-        data=plotting.panels_frame([("", lines)]),
-        figure=plotting.roc_figure(lines),
+        data=plotting.panels_frame([("", curves)]),
+        figure=plotting.roc_figure(curves),
         claims=(
             claim_all(
                 FIG11_STATEMENTS[0],
                 [
                     claim_equivalent(
-                        "", f"AUC of {a} less of {b}", difference(x, y, paired=True), MARGIN
+                        "", f"AUC of {a} minus {b}", difference(x, y, paired=True), MARGIN
                     )
                     for a, x, b, y in (
                         ("LiRA", lira.auc_T, "simple RMIA", simple.auc_T),
@@ -94,75 +94,75 @@ def draw_fig11(recipes: SweepResults) -> FigureResult:
             ),
             claim_greater(
                 FIG11_STATEMENTS[1],
-                f"{at} of simple RMIA less of RMIA",
+                f"{at} of simple RMIA minus RMIA",
                 difference(simple.tpr_T(low), rmia.tpr_T(low), paired=True),
             ),
             claim_greater(
                 FIG11_STATEMENTS[2],
-                f"{at} of LiRA less of RMIA",
+                f"{at} of LiRA minus RMIA",
                 difference(lira.tpr_T(low), rmia.tpr_T(low), paired=True),
             ),
         ),
         notes=(
             f"Attacks use {count} references; |Z| counts the samples that RMIA compares with.",
             attacks.RMIA_NOTE,
-            plotting.curves_note(lines),
+            plotting.curves_note(curves),
         ),
     )
 
 
-# Figure 12: RMIA with more and more samples to compare with.
+# Figure 12: RMIA with increasing numbers of comparison samples.
 FIG12_STATEMENTS = (
     "The AUC of RMIA does not depend on the number of comparison samples.",
     "More comparison samples raise the TPR of RMIA at low false positive rates.",
-    "With the most comparison samples, too, LiRA is ahead at low false positive rates.",
+    "Even with the most comparison samples, LiRA is ahead at low false positive rates.",
 )
 
 
 def draw_fig12(recipes: SweepResults) -> FigureResult:
-    """A curve a number of comparison samples, and those of simple RMIA and LiRA."""
+    """Draws a curve per number of comparison samples, and those of simple RMIA and LiRA."""
     small = recipes["small"]
     count, sizes = attacks.common_references([small]), attacks.rmia_sample_counts(small)
     rmia = [read_attack(small, "rmia", references=count, rmia_samples=z) for z in sizes]
     lira = read_attack(small, references=count)
     simple = read_attack(small, "rmia_simple", references=count)
-    lines = [
-        *(plotting.RocCurve(f"|Z| = {z:,}", one) for z, one in zip(sizes, rmia, strict=True)),
+    curves = [
+        *(plotting.RocCurve(f"|Z| = {z:,}", result) for z, result in zip(sizes, rmia, strict=True)),
         plotting.RocCurve("Simple RMIA", simple, plotting.VERMILLION, "--"),
         plotting.RocCurve("LiRA", lira, plotting.BLACK, "-."),
     ]
     low = attacks.unresolved_rmia_fpr(small, sizes[0])
     at = f"TPR at an FPR of {low:g}"
     return FigureResult(
-        data=plotting.panels_frame([("", lines)]),
-        figure=plotting.roc_figure(lines),
+        data=plotting.panels_frame([("", curves)]),
+        figure=plotting.roc_figure(curves),
         claims=(
             claim_equivalent(
                 FIG12_STATEMENTS[0],
-                f"AUC with {sizes[-1]:,} less with {sizes[0]:,} comparison samples",
+                f"AUC with {sizes[-1]:,} minus with {sizes[0]:,} comparison samples",
                 difference(rmia[-1].auc_T, rmia[0].auc_T, paired=True),
                 MARGIN,
             ),
             claim_greater(
                 FIG12_STATEMENTS[1],
-                f"{at} with {sizes[-1]:,} less with {sizes[0]:,} comparison samples",
+                f"{at} with {sizes[-1]:,} minus with {sizes[0]:,} comparison samples",
                 difference(rmia[-1].tpr_T(low), rmia[0].tpr_T(low), paired=True),
             ),
             claim_greater(
                 FIG12_STATEMENTS[2],
-                f"{at} of LiRA less of RMIA with {sizes[-1]:,} comparison samples",
+                f"{at} of LiRA minus RMIA with {sizes[-1]:,} comparison samples",
                 difference(lira.tpr_T(low), rmia[-1].tpr_T(low), paired=True),
             ),
         ),
         notes=(
             f"Attacks use {count} references; |Z| counts the samples that RMIA compares with.",
             attacks.RMIA_NOTE,
-            plotting.curves_note(lines),
+            plotting.curves_note(curves),
         ),
     )
 
 
-# Figure 13: RMIA with different gamma, with few and with many samples to compare with.
+# Figure 13: RMIA with different values of gamma, with few and with many comparison samples.
 FIG13_STATEMENTS = (
     "The AUC of RMIA is stable as gamma grows.",
     "With few comparison samples a larger gamma lowers the TPR at low false positive rates.",
@@ -172,58 +172,61 @@ GAMMAS = (1.0, 1.02, 1.05, 1.1, 1.2)
 
 
 def draw_fig13(recipes: SweepResults) -> FigureResult:
-    """A panel a number of comparison samples, a curve a gamma."""
+    """Draws a panel per number of comparison samples, with a curve per gamma."""
     small = recipes["small"]
     count, sizes = attacks.common_references([small]), attacks.rmia_sample_counts(small)
     few, many = sizes[0], sizes[-1]
-    found = {
+    results = {
         z: [
             read_attack(small, "rmia", references=count, rmia_samples=z, rmia_gamma=gamma)
             for gamma in GAMMAS
         ]
         for z in (few, many)
     }
-    titled = [
+    panels = [
         (
             f"({letter}) {z:,} comparison samples",
-            [plotting.RocCurve(f"γ = {g:g}", one) for g, one in zip(GAMMAS, ones, strict=True)],
+            [
+                plotting.RocCurve(f"γ = {g:g}", result)
+                for g, result in zip(GAMMAS, group, strict=True)
+            ],
         )
-        for letter, (z, ones) in zip("ab", found.items(), strict=True)
+        for letter, (z, group) in zip("ab", results.items(), strict=True)
     ]
     low = attacks.resolved_rmia_fpr(small, few)
     at = f"TPR at an FPR of {low:g}"
     stable = [
         claim_equivalent(
             "",
-            f"AUC with gamma {GAMMAS[-1]:g} less with 1, {z:,} comparison samples",
-            difference(ones[-1].auc_T, ones[0].auc_T, paired=True),
+            f"AUC with gamma {GAMMAS[-1]:g} minus with 1, {z:,} comparison samples",
+            difference(group[-1].auc_T, group[0].auc_T, paired=True),
             MARGIN,
         )
-        for z, ones in found.items()
+        for z, group in results.items()
     ]
     return FigureResult(
-        data=plotting.panels_frame(titled),
-        figure=plotting.roc_panels(titled),
+        data=plotting.panels_frame(panels),
+        figure=plotting.roc_panels(panels),
         claims=(
             claim_all(FIG13_STATEMENTS[0], stable),
-            _lowered(found[few][0].tpr_T(low), found[few][-1].tpr_T(low), few, at),
+            _lowered(results[few][0].tpr_T(low), results[few][-1].tpr_T(low), few, at),
             claim_greater(
                 FIG13_STATEMENTS[2],
-                f"{at} with {many:,} less with {few:,} comparison samples, gamma {GAMMAS[-1]:g}",
-                difference(found[many][-1].tpr_T(low), found[few][-1].tpr_T(low), paired=True),
+                f"{at} with {many:,} minus with {few:,} comparison samples, gamma {GAMMAS[-1]:g}",
+                difference(results[many][-1].tpr_T(low), results[few][-1].tpr_T(low), paired=True),
             ),
         ),
         notes=(
             f"Attacks use {count} references.",
             attacks.RMIA_NOTE,
-            plotting.curves_note([line for _, lines in titled for line in lines]),
+            plotting.curves_note([curve for _, curves in panels for curve in curves]),
         ),
     )
 
 
 def _lowered(least_T: np.ndarray, most_T: np.ndarray, few: int, at: str) -> Claim:
-    """Nothing is lower than a TPR of 0, so that with gamma 1 there must be some."""
-    what = f"{at} with gamma 1 less with {GAMMAS[-1]:g}, {few:,} comparison samples"
+    """Returns the claim that a larger gamma lowers the TPR; untested if the TPR is already 0 with gamma 1."""
+    what = f"{at} with gamma 1 minus with {GAMMAS[-1]:g}, {few:,} comparison samples"
     if not least_T.any():
         return claim_untested(FIG13_STATEMENTS[1], f"{at} is 0 with gamma 1")
     return claim_greater(FIG13_STATEMENTS[1], what, difference(least_T, most_T, paired=True))
@@ -233,8 +236,8 @@ FIGURES = {
     "fig09_lira_and_rmia": PaperFigure(
         title="Figure 9: LiRA and RMIA with different numbers of references",
         paper=(
-            "On a 140M model of 7M samples both attacks gain from more references. LiRA goes on gaining where RMIA, "
-            "with 10,000 samples to compare with, levels off. Neither reaches an AUC of 0.7 (Appendix B.2)."
+            "On a 140M model of 7M samples both attacks gain from more references. LiRA keeps gaining where RMIA, "
+            "with 10,000 comparison samples, levels off. Neither reaches an AUC of 0.7 (Appendix B.2)."
         ),
         expect=(
             "The curves have the same shapes at cpu: from 2 to 64 references LiRA gains about 0.15 of AUC, and RMIA "
@@ -250,7 +253,7 @@ FIGURES = {
         title="Figure 11: LiRA, simple RMIA and RMIA",
         paper=(
             "On a 10M model of 2^19 samples with 128 references the three attacks have about the same AUC. RMIA "
-            "compares with 10,000 samples, so that its scores take few values and tell nothing at the lowest false "
+            "compares with 10,000 samples, so its scores take few values and carry no information at the lowest false "
             "positive rates (Appendix B.2.1)."
         ),
         expect=(
@@ -265,7 +268,7 @@ FIGURES = {
         ),
     ),
     "fig12_rmia_population": PaperFigure(
-        title="Figure 12: RMIA by the number of samples that it compares with",
+        title="Figure 12: RMIA by the number of comparison samples",
         paper=(
             "On a 10M model of 2^19 samples RMIA has about the same AUC with 10,000 to 300,000 comparison samples. "
             "Its TPR at low FPRs grows with their number, and LiRA stays ahead there (Appendix B.2.1)."

@@ -1,7 +1,9 @@
-"""Figures 6, 21 and 31: how surely each sample is found, and what goes with it.
+"""Figures 6, 21 and 31: how vulnerable each sample is, and which properties of samples that depends on.
 
-Also the figure of true-positive probabilities of a run's own page.
-T: targets, N2: samples of the population, S: members of a target that have a posterior, G: members of a group.
+Also the figure of true-positive probabilities of a recipe's section.
+
+T: targets, N2: samples of the population (2N), S: members of a target with a posterior, G: members of a group, K: bins,
+P: pairs of a target and a member.
 """
 
 import dataclasses
@@ -35,16 +37,16 @@ GROUPS: dict[str, tuple[str, plotting.LineStyle]] = {
     "most ambiguous": (plotting.GREY, "--"),
     "most vulnerable": (plotting.VERMILLION, "-"),
 }
-"""Members with the lowest posterior, nearest to one half, and with the highest: colour and line."""
-_ALIKE = 0.9
-"""Of a target's members, with the same of a property: more leave too few others to compare."""
-_MOST, _SHARE = 1_000, 5
-"""A group has so many members, and at most one of so many of a target's."""
+"""Groups of members: with the lowest posterior, nearest to one half, and the highest; color and line style."""
+_MAX_EQUAL_SHARE = 0.9
+"""The largest share of a target's members with the same value of a property; above it a claim is not tested."""
+_MAX_GROUP_SIZE, _MIN_MEMBERS_PER_GROUP_MEMBER = 1_000, 5
+"""A group has at most 1,000 members, and at most a fifth of a target's members."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """The members of one target that LiRA can score, and the posterior of their membership."""
+    """The members of one target that have a LiRA score, and their posteriors of membership."""
 
     model: ModelSeeds
     member_N2: np.ndarray
@@ -54,58 +56,58 @@ class Target:
 
     @property
     def group_size(self) -> int:
-        """G."""
-        return min(_MOST, len(self.ids_S) // _SHARE)
+        """The number of members in each group, G."""
+        return min(_MAX_GROUP_SIZE, len(self.ids_S) // _MIN_MEMBERS_PER_GROUP_MEMBER)
 
     def groups(self) -> dict[str, np.ndarray]:
-        """ids_G of each of `GROUPS`."""
+        """Returns the sample ids ids_G of each of `GROUPS`."""
         size = self.group_size
         order_S = np.argsort(self.posterior_S, kind="stable")
         near_S = np.argsort(np.abs(self.posterior_S - 0.5), kind="stable")
-        found = order_S[:size], near_S[:size], order_S[len(order_S) - size :]
-        return {name: self.ids_S[at_G] for name, at_G in zip(GROUPS, found, strict=True)}
+        ids = order_S[:size], near_S[:size], order_S[len(order_S) - size :]
+        return {name: self.ids_S[at_G] for name, at_G in zip(GROUPS, ids, strict=True)}
 
 
 def target_posteriors(recipe: RecipeResults) -> list[Target]:
-    """Every target of a recipe, attacked with the paper's number of references; errors as of `sample_scores`."""
-    found, count = [], attacks.common_references([recipe])
-    for row, member_N2, score_N2 in read_sample_scores(recipe, count):
+    """Returns the targets of a recipe, attacked with the paper's number of references; raises as `read_attack`."""
+    targets, count = [], attacks.common_references([recipe])
+    for model, member_N2, score_N2 in read_sample_scores(recipe, count):
         ids_S = np.flatnonzero(member_N2 & ~np.isnan(score_N2))
-        found.append(Target(row, member_N2, ids_S, stats.posterior(score_N2[ids_S])))
-    return found
+        targets.append(Target(model, member_N2, ids_S, stats.posterior(score_N2[ids_S])))
+    return targets
 
 
 def property_by_group(targets: Sequence[Target], x_N2: np.ndarray) -> dict[str, np.ndarray]:
-    """A property of the members of each of `GROUPS`, of all targets one after another; those without it left out."""
+    """Returns a property of the members of each of `GROUPS`, concatenated over targets, without missing values."""
     ids = [target.groups() for target in targets]
-    values = {name: np.concatenate([x_N2[of[name]] for of in ids]) for name in GROUPS}
+    values = {name: np.concatenate([x_N2[group[name]] for group in ids]) for name in GROUPS}
     return {name: x[~np.isnan(x)] for name, x in values.items()}
 
 
 def claim_rises(
     statement: str, what: str, targets: Sequence[Target], x_TxN2: Sequence[np.ndarray]
 ) -> Claim:
-    """Whether members that have more of a property have higher posteriors, by a rank correlation a target.
+    """Returns the claim that the posterior of members rises with a property, by the mean rank correlation over targets.
 
-    Not tested where nearly all members of a target have the same of it, such as samples cut at one length.
+    Not tested if nearly all members of a target have the same value, such as samples truncated at the same length.
     """
     r_T = []
     for target, x_N2 in zip(targets, x_TxN2, strict=True):
         x_S = x_N2[target.ids_S].astype(float)
-        same = np.unique(x_S[~np.isnan(x_S)], return_counts=True)[1].max(initial=0)
-        if same > _ALIKE * len(x_S):
+        equal = np.unique(x_S[~np.isnan(x_S)], return_counts=True)[1].max(initial=0)
+        if equal > _MAX_EQUAL_SHARE * len(x_S):
             return claim_untested(
                 statement,
-                f"{same:,} of {len(x_S):,} members of {target.model} have the same {what}",
+                f"{equal:,} of {len(x_S):,} members of {target.model} have the same {what}",
             )
         trend = RankCorrelation.from_samples(x_S, target.posterior_S)
         r_T.append(np.nan if trend is None else trend.r)
-    said = f"rank correlation of {what} and posterior among the members of a target"
-    return claim_greater(statement, said, mean_estimate(np.array(r_T)))
+    description = f"rank correlation of {what} and posterior among the members of a target"
+    return claim_greater(statement, description, mean_estimate(np.array(r_T)))
 
 
 def draw_shares(axes: Axes, values: Mapping[str, np.ndarray], edges_K1: np.ndarray) -> None:
-    """A histogram of each group as a line, in shares of the group; on a log axis where one bin has nearly all."""
+    """Draws a histogram per group, in shares of the group; on a log axis if one bin has more than half of a group."""
     for name, x_G in values.items():
         color, dash = GROUPS[name]
         share_K = histogram_shares(x_G, edges_K1)
@@ -117,12 +119,12 @@ def draw_shares(axes: Axes, values: Mapping[str, np.ndarray], edges_K1: np.ndarr
 
 
 def histogram_shares(x_G: np.ndarray, edges_K1: np.ndarray) -> np.ndarray:
-    """share_K of a group in each bin; what lies outside is in none."""
+    """Returns share_K, the share of a group in each bin; values outside the bins are in none."""
     return np.histogram(x_G, edges_K1)[0] / max(len(x_G), 1)
 
 
 def groups_note(targets: Sequence[Target], recipe: RecipeResults) -> str:
-    """Which members the groups are of, and with how many references."""
+    """Returns a note on the size of the groups, the targets and the number of references."""
     size, members = targets[0].group_size, len(targets[0].ids_S)
     return (
         f"Each group has {size:,} of the {members:,} members of each of {len(targets)} targets, which are "
@@ -132,12 +134,13 @@ def groups_note(targets: Sequence[Target], recipe: RecipeResults) -> str:
 
 PROBABILITY_TABLE = "true_positive_probability.parquet"
 PROBABILITY_COLUMNS = ("mean", "std", "share_above_half", "targets")
-_PROBABILITY_POINTS = 400  # of the sorted curve
+_PROBABILITY_POINTS = 400
+"""The number of points of the sorted curve."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Probabilities:
-    """Posterior of membership over the targets that have a sample; one number a sample, samples without left out."""
+    """Posteriors of membership over the targets trained on each sample; samples without such a target are left out."""
 
     mean_N: np.ndarray
     std_N: np.ndarray
@@ -146,61 +149,73 @@ class Probabilities:
     left_out: int
 
 
-def read_probabilities(folder: Path) -> Probabilities | None:
-    """The table, or None if attack.leave_one_out did not ask for it."""
-    if not io.has_table(folder, PROBABILITY_TABLE):
+def read_probabilities(recipe_dir: Path) -> Probabilities | None:
+    """Reads tables/true_positive_probability.parquet; None if attack.leave_one_out did not request it."""
+    if not io.has_table(recipe_dir, PROBABILITY_TABLE):
         return None
-    found = io.read_samples(folder, PROBABILITY_COLUMNS, PROBABILITY_TABLE)
-    has_N = found["targets"] > 0
-    columns = (found[name][has_N] for name in PROBABILITY_COLUMNS)
-    return Probabilities(*columns, left_out=int((~has_N).sum()))
+    columns = io.read_samples(recipe_dir, PROBABILITY_COLUMNS, PROBABILITY_TABLE)
+    has_target_N = columns["targets"] > 0
+    return Probabilities(
+        mean_N=columns["mean"][has_target_N],
+        std_N=columns["std"][has_target_N],
+        share_above_half_N=columns["share_above_half"][has_target_N],
+        targets_N=columns["targets"][has_target_N],
+        left_out=int((~has_target_N).sum()),
+    )
 
 
-def draw_probabilities(found: Probabilities) -> Figure:
-    """Means in ascending order with a band of one deviation, and histograms of means and of deviations."""
+def draw_probabilities(probabilities: Probabilities) -> Figure:
+    """Draws the sorted means with a band of one standard deviation, and histograms of means and deviations."""
     figure = plotting.new_figure(6.2, 5.6)
     grid = figure.add_gridspec(2, 2, height_ratios=(1.15, 1))
     axes = figure.add_subplot(grid[0, :])
-    order = np.argsort(found.mean_N, kind="stable")
+    order = np.argsort(probabilities.mean_N, kind="stable")
     parts = np.array_split(order, min(_PROBABILITY_POINTS, len(order)))
-    mean, std = (np.array([v[part].mean() for part in parts]) for v in (found.mean_N, found.std_N))
+    mean, std = (
+        np.array([v[part].mean() for part in parts])
+        for v in (probabilities.mean_N, probabilities.std_N)
+    )
     x = (np.arange(len(parts)) + 0.5) / len(parts)
     low, high = np.clip(mean - std, 0, 1), np.clip(mean + std, 0, 1)
     axes.fill_between(
-        x, low, high, color=plotting.SKY, alpha=0.4, linewidth=0, label="± one deviation"
+        x, low, high, color=plotting.SKY, alpha=0.4, linewidth=0, label="± one standard deviation"
     )
     axes.plot(x, mean, color=plotting.BLUE, label="Mean over references")
     axes.axhline(0.5, color=plotting.GREY, linestyle=":", linewidth=1.2)
     axes.set(xlim=(0, 1), ylim=(0, 1), ylabel="Posterior of\nmembership")
-    axes.set_xlabel("Samples in the order of their mean (share of all)")
+    axes.set_xlabel("Samples sorted by mean (fraction)")
     axes.legend(loc="lower right")
     for column, (values, label) in enumerate(
-        ((found.mean_N, "Mean"), (found.std_N, "Standard deviation"))
+        ((probabilities.mean_N, "Mean"), (probabilities.std_N, "Standard deviation"))
     ):
         axes = figure.add_subplot(grid[1, column])
-        span = (0.0, 1.0 - 0.5 * column)  # numbers in [0, 1] deviate by 1/2 at most
+        span = (0.0, 1.0 - 0.5 * column)  # the deviation of numbers in [0, 1] is at most 1/2
         axes.hist(values, bins=40, range=span, color=plotting.BLUE)
         axes.axvline(float(values.mean()), color=plotting.BLACK, linestyle="--", linewidth=1.2)
         axes.set(xlabel=label, ylabel="Samples" if column == 0 else "", xlim=span)
     return figure
 
 
-def recipe_figures(folder: Path) -> dict[str, Figure | None]:
-    """The figure of a workdir; None without the table."""
-    found = read_probabilities(folder)
-    return {"probability": draw_probabilities(found) if found and len(found.mean_N) else None}
+def recipe_figures(recipe_dir: Path) -> dict[str, Figure | None]:
+    """Draws the figure of a recipe; None without the table."""
+    probabilities = read_probabilities(recipe_dir)
+    return {
+        "probability": draw_probabilities(probabilities)
+        if probabilities and len(probabilities.mean_N)
+        else None
+    }
 
 
-# Figure 6: how surely members are found, by when they were last seen and by length.
+# Figure 6: vulnerability of members by the step at which they were last seen, and by length.
 FIG06_STATEMENTS = (
     "Members seen later in training are more vulnerable.",
     "Longer members are more vulnerable.",
 )
-_STEP_POINTS, _STEP_BINS, _LENGTHS = 5_000, 20, 32
+_MAX_POINTS, _STEP_BINS, _LENGTH_BINS = 5_000, 20, 32
 
 
 def draw_fig06(recipes: SweepResults) -> FigureResult:
-    """Posteriors against steps with means of bins, and lengths of three groups of members."""
+    """Draws posteriors against steps with binned means, and the lengths of three groups of members."""
     main = recipes["main"]
     targets, longest = target_posteriors(main), main.population.length_tokens
     train = dataclasses.asdict(main.config.train)
@@ -210,8 +225,8 @@ def draw_fig06(recipes: SweepResults) -> FigureResult:
     ]
     step_P = np.concatenate([s[t.ids_S] for s, t in zip(seen_TxN2, targets, strict=True)])
     posterior_P = np.concatenate([t.posterior_S for t in targets])
-    some = np.unique(np.linspace(0, len(step_P) - 1, _STEP_POINTS).astype(int))
-    points = pd.DataFrame({"x": step_P[some], "y": posterior_P[some]})
+    shown_P = np.unique(np.linspace(0, len(step_P) - 1, _MAX_POINTS).astype(int))
+    points = pd.DataFrame({"x": step_P[shown_P], "y": posterior_P[shown_P]})
     curve = BinnedMeans.from_samples(step_P, posterior_P, _STEP_BINS)
     means = pd.DataFrame({"x": curve.x_K, "y": curve.y_K, "low": curve.low_K, "high": curve.high_K})
     tokens_N2 = main.population.lengths_N.astype(float)
@@ -229,7 +244,7 @@ def draw_fig06(recipes: SweepResults) -> FigureResult:
     draw_shares(right, lengths, edges_K1)
     right.set(xlabel="Tokens", title="(b) Lengths by vulnerability")
     right.legend(loc="upper left")
-    at_most = float((tokens_N2 == longest).mean())
+    truncated_share = float((tokens_N2 == longest).mean())
     return FigureResult(
         data=pd.concat(
             [
@@ -244,16 +259,16 @@ def draw_fig06(recipes: SweepResults) -> FigureResult:
             claim_rises(FIG06_STATEMENTS[1], "length", targets, [tokens_N2] * len(targets)),
         ),
         notes=(
-            f"(a) shows {len(some):,} of the {len(step_P):,} pairs of a target and a member, and means of all of them "
-            "in bins of steps.",
-            f"{groups_note(targets, main)} {at_most:.1%} of the samples are cut at {longest:,} tokens.",
+            f"(a) shows {len(points):,} of the {len(step_P):,} pairs of a target and a member, and binned means of all "
+            "pairs.",
+            f"{groups_note(targets, main)} {truncated_share:.1%} of the samples are truncated at {longest:,} tokens.",
         ),
     )
 
 
 def _edges(shortest: float, longest: int) -> np.ndarray:
-    """Bins of whole tokens, about `_LENGTHS` of them, of which the last begins at most at the longest."""
-    width = max(round((longest + 1 - shortest) / _LENGTHS), 1)
+    """Returns the edges of about `_LENGTH_BINS` bins of whole tokens up to the longest."""
+    width = max(round((longest + 1 - shortest) / _LENGTH_BINS), 1)
     return np.arange(longest + 1, shortest - width, -width)[::-1] - 0.5
 
 
@@ -265,7 +280,7 @@ def _draw_steps(axes: Axes, points: pd.DataFrame, means: pd.DataFrame) -> None:
         color=plotting.SKY,
         alpha=0.35,
         linewidth=0,
-        rasterized=True,  # a dot each would make the PDF large
+        rasterized=True,  # keeps the PDF small
     )
     axes.plot(means["x"], means["y"], color=plotting.BLACK, label="mean")
     axes.fill_between(
@@ -281,16 +296,16 @@ def _draw_steps(axes: Axes, points: pd.DataFrame, means: pd.DataFrame) -> None:
     axes.legend(loc="lower left", ncols=2)
 
 
-# Figure 21: mean and deviation, over the models that saw a sample, of how surely it is found.
+# Figure 21: mean and deviation of the posterior of each sample over the models that were trained on it.
 _FIG21_COLUMNS = ("mean", "std", "targets")
 _CURVE_BINS, _HISTOGRAM_BINS = 400, 40
 
 
 def draw_fig21(recipes: SweepResults) -> FigureResult:
-    """Sorted means with a band of one deviation, and histograms of both."""
+    """Draws the sorted means with a band of one standard deviation, and histograms of means and deviations."""
     columns = io.read_samples(recipes["fixed-140M"].recipe_dir, _FIG21_COLUMNS, PROBABILITY_TABLE)
-    known_N = columns["targets"] > 1
-    mean_S, std_S = columns["mean"][known_N], columns["std"][known_N]
+    has_two_N = columns["targets"] > 1
+    mean_S, std_S = columns["mean"][has_two_N], columns["std"][has_two_N]
     order_S = np.argsort(mean_S, kind="stable")
     parts = np.array_split(order_S, min(_CURVE_BINS, len(order_S)))
     at = np.cumsum([len(part) for part in parts]) - [len(part) / 2 for part in parts]
@@ -306,9 +321,9 @@ def draw_fig21(recipes: SweepResults) -> FigureResult:
     figure = plotting.new_figure(12.4, 3.9)
     left, middle, right = figure.subplots(1, 3)
     _draw_curve(left, curve)
-    _draw_histogram(middle, mean_S, "Mean over the models that saw the sample", "(b) Means")
-    _draw_histogram(right, std_S, "Deviation over the models that saw it", "(c) Deviations")
-    models = columns["targets"][known_N]
+    _draw_histogram(middle, mean_S, "Mean over models trained on the sample", "(b) Means")
+    _draw_histogram(right, std_S, "Standard deviation over these models", "(c) Standard deviations")
+    models = columns["targets"][has_two_N]
     return FigureResult(
         data=pd.concat([curve, *histograms]),
         figure=figure,
@@ -317,10 +332,11 @@ def draw_fig21(recipes: SweepResults) -> FigureResult:
             "std": (float(std_S.mean()), math.nan),
         },
         notes=(
-            f"Each of the references is attacked with all others; a sample is in {models.min()} to {models.max()} of "
-            f"them. {int((~known_N).sum()):,} samples are left out, which are in fewer than two.",
-            "All samples share their models, so that these averages have no interval here, and no verdict.",
-            f"(a) has a point for every {len(mean_S) / len(parts):.3g} samples, with the mean of their deviations.",
+            f"Each reference is attacked with all others as references; each sample is a member of {models.min()} to "
+            f"{models.max()} of them. {int((~has_two_N).sum()):,} samples with fewer than two of them are left out.",
+            "All samples share the same models, so these averages have no interval, and there is no claim to test.",
+            f"Each point of (a) is a mean over {len(mean_S) / len(parts):.3g} samples, with the mean of their "
+            "deviations.",
         ),
     )
 
@@ -333,7 +349,7 @@ def _draw_curve(axes: Axes, curve: pd.DataFrame) -> None:
     axes.plot(curve["x"], curve["y"], color=plotting.BLUE, label="mean")
     axes.axhline(0.5, color=plotting.GREY, linestyle="--", linewidth=1)
     axes.set(
-        xlabel="Samples, sorted by their means",
+        xlabel="Samples sorted by mean",
         ylabel="Probability of membership",
         title="(a) Each sample",
         ylim=(0, 1),
@@ -349,21 +365,21 @@ def _draw_histogram(axes: Axes, x_S: np.ndarray, label: str, title: str) -> None
     axes.legend(loc="upper right")
 
 
-# Figure 31: how surely members are found, by TF-IDF and by unknown tokens.
+# Figure 31: vulnerability of members by TF-IDF and by unknown tokens.
 FIG31_STATEMENTS = (
     "Members with a higher mean TF-IDF are more vulnerable.",
     "Members with an unknown token are more vulnerable.",
 )
-_TFIDF_BINS, _MOST_UNKNOWN, _FEWEST = 30, 3, 20
+_TFIDF_BINS, _MAX_UNKNOWN, _MIN_MEMBERS = 30, 3, 20
 
 
 def draw_fig31(recipes: SweepResults) -> FigureResult:
-    """Mean TF-IDF and counts of unknown tokens of three groups of members."""
+    """Draws the mean TF-IDF and the numbers of unknown tokens of three groups of members."""
     main = recipes["main"]
     targets, population = target_posteriors(main), main.population
     tfidf_N2, unk_N2 = population.column("tfidf"), population.column("unk").astype(float)
     tfidf, unk = (property_by_group(targets, x_N2) for x_N2 in (tfidf_N2, unk_N2))
-    # the highest hundredth would leave no room for the others
+    # without the highest percentile, which would compress the rest
     edges_K1 = np.linspace(np.nanmin(tfidf_N2), np.nanquantile(tfidf_N2, 0.99), _TFIDF_BINS + 1)
     figure = plotting.new_figure(10.2, 4.2)
     left, right = figure.subplots(1, 2)
@@ -377,52 +393,52 @@ def draw_fig31(recipes: SweepResults) -> FigureResult:
         )
         for name, x_G in tfidf.items()
     ]
-    having = int((unk_N2 > 0).sum())
+    num_with_unknown = int((unk_N2 > 0).sum())
     return FigureResult(
         data=pd.concat([*parts, counted.assign(panel="b")]),
         figure=figure,
         claims=(
             claim_rises(FIG31_STATEMENTS[0], "mean TF-IDF", targets, [tfidf_N2] * len(targets)),
-            _unknown(targets, unk_N2 > 0),
+            _claim_unknown(targets, unk_N2 > 0),
         ),
         notes=(
             groups_note(targets, main),
-            f"{having:,} of {len(unk_N2):,} samples have an unknown token. The hundredth of the samples with the "
-            "highest TF-IDF lies beyond the axis.",
+            f"{num_with_unknown:,} of {len(unk_N2):,} samples have an unknown token. The 1% of samples with the "
+            "highest TF-IDF lie beyond the axis.",
         ),
     )
 
 
-def _unknown(targets: Sequence[Target], has_N2: np.ndarray) -> Claim:
-    """Whether members with an unknown token have higher posteriors on average."""
+def _claim_unknown(targets: Sequence[Target], has_N2: np.ndarray) -> Claim:
+    """Returns the claim that members with an unknown token have higher posteriors on average."""
     more_T = []
     for target in targets:
         has_S = has_N2[target.ids_S]
-        if min(has_S.sum(), (~has_S).sum()) < _FEWEST:
+        if min(has_S.sum(), (~has_S).sum()) < _MIN_MEMBERS:
             return claim_untested(
                 FIG31_STATEMENTS[1],
                 f"{has_S.sum():,} of {len(has_S):,} members of {target.model} have an unknown token",
             )
         more_T.append(target.posterior_S[has_S].mean() - target.posterior_S[~has_S].mean())
-    said = "posterior of members with an unknown token less of those without"
-    return claim_greater(FIG31_STATEMENTS[1], said, mean_estimate(np.array(more_T)))
+    what = "posterior of members with an unknown token minus those without"
+    return claim_greater(FIG31_STATEMENTS[1], what, mean_estimate(np.array(more_T)))
 
 
 def _draw_unknown(axes: Axes, unk: Mapping[str, np.ndarray]) -> pd.DataFrame:
-    """Shares of each group with at least so many unknown tokens; rows (series, x, y)."""
-    at_least_K = np.arange(1, _MOST_UNKNOWN + 1)
-    width, found = 0.8 / len(unk), []
-    for place, (name, x_G) in enumerate(unk.items()):
+    """Draws the share of each group with at least 1, 2, ... unknown tokens; returns rows (series, x, y)."""
+    at_least_K = np.arange(1, _MAX_UNKNOWN + 1)
+    width, frames = 0.8 / len(unk), []
+    for i, (name, x_G) in enumerate(unk.items()):
         share_K = np.array([(x_G >= k).mean() for k in at_least_K])
         color = GROUPS[name][0]
         axes.bar(
-            at_least_K + (place - (len(unk) - 1) / 2) * width,
+            at_least_K + (i - (len(unk) - 1) / 2) * width,
             share_K,
             width,
             color=color,
             label=name,
         )
-        found.append(pd.DataFrame({"series": name, "x": at_least_K, "y": share_K}))
+        frames.append(pd.DataFrame({"series": name, "x": at_least_K, "y": share_K}))
     axes.set_xticks(at_least_K, [f"≥ {k}" for k in at_least_K])
     plotting.use_percent_axis(axes)
     axes.set(
@@ -431,21 +447,21 @@ def _draw_unknown(axes: Axes, unk: Mapping[str, np.ndarray]) -> pd.DataFrame:
         title="(b) Unknown tokens by vulnerability",
     )
     axes.legend(loc="upper right")
-    return pd.concat(found)
+    return pd.concat(frames)
 
 
 FIGURES = {
     "fig06_vulnerability": PaperFigure(
-        title="Figure 6: Vulnerability of members, by the step they were last seen at and by length",
+        title="Figure 6: Vulnerability of members by the step at which they were last seen, and by length",
         paper=(
-            "Most members of a 140M model of 7M samples have a probability of membership near 0.5; members seen near "
-            "the end of training (from about step 60,000 on) are found more surely, and so are longer ones. The "
+            "Most members of a 140M model of 7M samples have a probability of membership near 0.5; members last seen "
+            "near the end of training (from about step 60,000 on) are more vulnerable, and so are longer ones. The "
             "1,000 least vulnerable, most vulnerable and most ambiguous members are shown separately (Section 6.1)."
         ),
         expect=(
             "Vulnerability rises with the step at which a member was last seen at reduced scale too, and falls over "
-            "the last steps, where the learning rate is low. At cpu half of the samples are cut at 96 tokens, so "
-            "length has no visible effect."
+            "the last steps, where the learning rate is low. At cpu half of the samples are truncated at 96 "
+            "tokens, so length has no visible effect."
         ),
         statements=FIG06_STATEMENTS,
         draw=draw_fig06,
@@ -469,12 +485,12 @@ FIGURES = {
     "fig31_text_properties": PaperFigure(
         title="Figure 31: TF-IDF and unknown tokens of members by vulnerability",
         paper=(
-            "Of a 140M model of 7M samples, the most vulnerable members tend to have a higher mean TF-IDF than the "
-            "least vulnerable, and are likelier to have an unknown token (Appendix F)."
+            "For a 140M model trained on 7M samples, the most vulnerable members tend to have a higher mean TF-IDF "
+            "than the least vulnerable, and are more likely to have an unknown token (Appendix F)."
         ),
         expect=(
-            "At cpu vulnerability rises weakly with the mean TF-IDF, and more weakly with unknown tokens, which one "
-            "sample in 25 has there."
+            "At cpu vulnerability rises weakly with the mean TF-IDF, and even more weakly with unknown tokens, which "
+            "occur in one of 25 samples there."
         ),
         statements=FIG31_STATEMENTS,
         draw=draw_fig31,

@@ -1,4 +1,4 @@
-"""Figures 2, 4 and 16: LiRA by the size of the model and of its data, and without samples that begin alike."""
+"""Figures 2, 4 and 16: LiRA by model size and data size, and without samples that share a prefix."""
 
 import functools
 import itertools
@@ -23,64 +23,64 @@ from lm_mia.config.needs import Need
 
 # Figure 2: LiRA on models of several sizes, each on its compute-optimal data.
 FIG02_STATEMENTS = (
-    "On its compute-optimal data, every size is attacked better than by chance.",
+    "On compute-optimal data, LiRA is better than chance at every size.",
     "The AUC stays below 0.7 at every size.",
-    "The AUC is not monotone in the size of the model.",
+    "The AUC is not monotone in the model size.",
 )
 
 
 def draw_fig02(recipes: SweepResults) -> FigureResult:
-    """(a) Curves, a size each. (b) TPR at fixed FPRs by size."""
+    """Draws (a) ROC curves per size and (b) the TPR at fixed FPRs by size."""
     family = recipes.family("chinchilla")
-    some = attacks.with_equal_models([recipe for _, recipe in family])
-    count = attacks.common_references(some)
-    found = [(recipe, read_attack(recipe, references=count)) for recipe in some]
-    lines = [
-        plotting.RocCurve(f"{size_label(recipe)}, {recipe.samples:,} samples", one)
-        for recipe, one in found
+    sizes = attacks.with_equal_models([recipe for _, recipe in family])
+    count = attacks.common_references(sizes)
+    results = [(recipe, read_attack(recipe, references=count)) for recipe in sizes]
+    curves = [
+        plotting.RocCurve(f"{size_label(recipe)}, {recipe.samples:,} samples", result)
+        for recipe, result in results
     ]
     figure = plotting.new_figure(10.4, 4.4)
     left, right = figure.subplots(1, 2)
-    plotting.draw_roc(left, lines, "(a) ROC")
-    plotting.draw_tpr_by_size(right, found, "(b) TPR at fixed FPR")
-    auc = {size_label(recipe): one.auc_T for recipe, one in found}
-    level = 1 - 0.05 / max(len(some) - 1, 1)  # any step may show it
+    plotting.draw_roc(left, curves, "(a) ROC")
+    plotting.draw_tpr_by_size(right, results, "(b) TPR at fixed FPR")
+    auc = {size_label(recipe): result.auc_T for recipe, result in results}
+    level = 1 - 0.05 / max(len(sizes) - 1, 1)  # Bonferroni: any step may show it
     steps = [
         (
-            f"AUC at {size_label(b)} less at {size_label(a)}",
+            f"AUC at {size_label(b)} minus at {size_label(a)}",
             recipe_difference(b, a, count, level=level),
         )
-        for a, b in itertools.pairwise(some)
+        for a, b in itertools.pairwise(sizes)
     ]
     return FigureResult(
-        data=plotting.panels_frame([("", lines)]),
+        data=plotting.panels_frame([("", curves)]),
         figure=figure,
         claims=(
             claim_all(
                 FIG02_STATEMENTS[0],
                 [
-                    claim_greater("", f"AUC at {s} less 0.5", mean_estimate(x - 0.5))
+                    claim_greater("", f"AUC at {s} minus 0.5", mean_estimate(x - 0.5))
                     for s, x in auc.items()
                 ],
             ),
             claim_all(
                 FIG02_STATEMENTS[1],
                 [
-                    claim_greater("", f"0.7 less AUC at {s}", mean_estimate(0.7 - x))
+                    claim_greater("", f"0.7 minus AUC at {s}", mean_estimate(0.7 - x))
                     for s, x in auc.items()
                 ],
             ),
             compare.claim_up_and_down(FIG02_STATEMENTS[2], steps),
         ),
         ours={
-            name: plotting.auc_mean_std(one)
-            for (name, _), (_, one) in zip(family, found, strict=True)
+            name: plotting.auc_mean_std(result)
+            for (name, _), (_, result) in zip(family, results, strict=True)
         },
-        notes=(f"Attacks use {count} references.", plotting.curves_note(lines)),
+        notes=(f"Attacks use {count} references.", plotting.curves_note(curves)),
     )
 
 
-# Figure 4: LiRA by the size of the data, and by the size of the model on the same data.
+# Figure 4: LiRA by data size, and by model size on the same data.
 FIG04_STATEMENTS = (
     "The AUC is not monotone in the number of training samples.",
     "On the same data the largest model has a higher AUC than the smallest.",
@@ -90,23 +90,25 @@ FIG04_STATEMENTS = (
 
 
 def draw_fig04(recipes: SweepResults) -> FigureResult:
-    """(a) Curves, a number of samples each. (b) TPR at fixed FPRs by the size of the model."""
+    """Draws (a) ROC curves per number of samples and (b) the TPR at fixed FPRs by model size."""
     families = [recipes.family("data"), recipes.family("fixed")]
-    some = attacks.with_equal_models([recipe for family in families for _, recipe in family])
-    by_data, by_size = some[: len(families[0])], some[len(families[0]) :]
-    count = attacks.common_references(some)
+    all_recipes = attacks.with_equal_models([recipe for family in families for _, recipe in family])
+    by_data, by_size = all_recipes[: len(families[0])], all_recipes[len(families[0]) :]
+    count = attacks.common_references(all_recipes)
     data = [(recipe, read_attack(recipe, references=count)) for recipe in by_data]
     size = [(recipe, read_attack(recipe, references=count)) for recipe in by_size]
-    lines = [plotting.RocCurve(f"{recipe.samples:,} samples", one) for recipe, one in data]
-    models = [plotting.RocCurve(size_label(recipe), one) for recipe, one in size]
+    data_curves = [
+        plotting.RocCurve(f"{recipe.samples:,} samples", result) for recipe, result in data
+    ]
+    size_curves = [plotting.RocCurve(size_label(recipe), result) for recipe, result in size]
     figure = plotting.new_figure(10.4, 4.4)
     left, right = figure.subplots(1, 2)
-    plotting.draw_roc(left, lines, f"(a) {size_label(by_data[0])} on different data")
+    plotting.draw_roc(left, data_curves, f"(a) {size_label(by_data[0])} on different data")
     plotting.draw_tpr_by_size(right, size, f"(b) Models on the same {by_size[0].samples:,} samples")
-    level = 1 - 0.05 / max(len(data) - 1, 1)  # any step may show it
+    level = 1 - 0.05 / max(len(data) - 1, 1)  # Bonferroni: any step may show it
     steps = [
         (
-            f"AUC on {new.samples:,} less on {old.samples:,} samples",
+            f"AUC on {new.samples:,} samples minus on {old.samples:,}",
             recipe_difference(new, old, count, level=level),
         )
         for (old, _), (new, _) in itertools.pairwise(data)
@@ -114,22 +116,28 @@ def draw_fig04(recipes: SweepResults) -> FigureResult:
     return FigureResult(
         data=pd.concat(
             [
-                line.to_frame().assign(panel=p)
-                for p, of in (("a", lines), ("b", models))
-                for line in of
+                curve.to_frame().assign(panel=panel)
+                for panel, group in (("a", data_curves), ("b", size_curves))
+                for curve in group
             ]
         ),
         figure=figure,
-        claims=(compare.claim_up_and_down(FIG04_STATEMENTS[0], steps), *_of_sizes(by_size, count)),
-        ours={"highest": max(plotting.auc_mean_std(one) for _, one in data)},
-        notes=(f"Attacks use {count} references.", plotting.curves_note([*lines, *models])),
+        claims=(
+            compare.claim_up_and_down(FIG04_STATEMENTS[0], steps),
+            *_size_claims(by_size, count),
+        ),
+        ours={"highest": max(plotting.auc_mean_std(result) for _, result in data)},
+        notes=(
+            f"Attacks use {count} references.",
+            plotting.curves_note([*data_curves, *size_curves]),
+        ),
     )
 
 
-def _of_sizes(size: Sequence[RecipeResults], count: int) -> tuple[Claim, ...]:
-    small, large = size[0], size[-1]
-    ends = f"at {size_label(large)} less at {size_label(small)}"
-    fewest = min(recipe.samples for recipe in size)
+def _size_claims(by_size: Sequence[RecipeResults], count: int) -> tuple[Claim, ...]:
+    small, large = by_size[0], by_size[-1]
+    ends = f"at {size_label(large)} minus at {size_label(small)}"
+    fewest = min(recipe.samples for recipe in by_size)
     rates = [f for f in small.config.attack.fprs if 10 / fewest <= f <= 0.2]
     return (
         claim_greater(FIG04_STATEMENTS[1], f"AUC {ends}", recipe_difference(large, small, count)),
@@ -151,43 +159,41 @@ def _of_sizes(size: Sequence[RecipeResults], count: int) -> tuple[Claim, ...]:
             [
                 claim_greater(
                     "",
-                    f"AUC at {size_label(new)} less at {size_label(old)}",
+                    f"AUC at {size_label(new)} minus at {size_label(old)}",
                     recipe_difference(new, old, count),
                 )
-                for old, new in itertools.pairwise(size)
+                for old, new in itertools.pairwise(by_size)
             ],
         ),
     )
 
 
-# Figure 16: LiRA with all samples, and without those that begin alike.
-FIG16_STATEMENTS = ("Samples that begin alike hardly change the AUC.",)
+# Figure 16: LiRA with all samples, and without samples that share a prefix.
+FIG16_STATEMENTS = ("Samples that share a prefix hardly change the AUC.",)
 MARGIN = 0.02
 
 
 def draw_fig16(recipes: SweepResults) -> FigureResult:
-    """Curves of both, of populations of their own."""
+    """Draws the ROC curves of the two populations."""
     main, distinct = attacks.with_equal_models([recipes["main"], recipes["distinct"]])
     count = attacks.common_references([main, distinct])
     with_all, without = (read_attack(recipe, references=count) for recipe in (main, distinct))
     tokens = distinct.config.population.distinct_prefix_tokens
-    lines = [
+    curves = [
         plotting.RocCurve("All samples", with_all, plotting.BLUE),
-        plotting.RocCurve(
-            f"No two of the same {tokens} first tokens", without, plotting.VERMILLION, "--"
-        ),
+        plotting.RocCurve(f"Distinct first {tokens} tokens", without, plotting.VERMILLION, "--"),
     ]
     gain = recipe_difference(main, distinct, count)
-    what = "AUC with all samples less without those that begin alike"
+    what = "AUC with all samples minus AUC without shared prefixes"
     return FigureResult(
-        data=plotting.panels_frame([("", lines)]),
-        figure=plotting.roc_figure(lines),
+        data=plotting.panels_frame([("", curves)]),
+        figure=plotting.roc_figure(curves),
         claims=(claim_equivalent(FIG16_STATEMENTS[0], what, gain, MARGIN),),
         ours={"all": plotting.auc_mean_std(with_all), "distinct": plotting.auc_mean_std(without)},
         notes=(
-            f"Attacks use {count} references. The two populations are drawn from one corpus and differ in their "
-            "samples.",
-            plotting.curves_note(lines),
+            f"Attacks use {count} references. The two populations are drawn from the same corpus but contain "
+            "different samples.",
+            plotting.curves_note(curves),
         ),
     )
 
@@ -210,9 +216,9 @@ FIGURES = {
         needs=(Need(("chinchilla-*",), jackknife=True),),
     ),
     "fig04_data_and_size": PaperFigure(
-        title="Figure 4: LiRA by the size of the data and of the model",
+        title="Figure 4: LiRA by data size and model size",
         paper=(
-            "140M models on 50K to 10M samples: the AUC is highest, 0.753, at about 1M samples, and below 0.7 at "
+            "For 140M models on 50K to 10M samples, the AUC is highest, 0.753, at about 1M samples, and below 0.7 at "
             "both ends. On the same 2^23 samples larger models, from 10M to 1018M, are attacked with a higher TPR at "
             "each FPR; the TPRs of large models vary more (Section 4.2)."
         ),
@@ -226,10 +232,10 @@ FIGURES = {
         needs=(Need(("data-*", "fixed-*"), jackknife=True),),
     ),
     "fig16_duplicates": PaperFigure(
-        title="Figure 16: LiRA with and without samples that begin alike",
+        title="Figure 16: LiRA with and without samples that share a prefix",
         paper=(
-            "A 140M model of 7M samples is attacked with an AUC of 0.683 on C4 and of 0.680 where samples that share "
-            "a prefix are left out, 4% of C4: duplicates hardly matter (Appendix D)."
+            "For a 140M model trained on 7M samples, the AUC is 0.683 on C4 and 0.680 without the samples that share a "
+            "prefix, 4% of C4: duplicates hardly matter (Appendix D)."
         ),
         expect=(
             "The difference is small at cpu too. Its interval, over few targets of two populations, is about as wide "

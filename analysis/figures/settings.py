@@ -1,4 +1,4 @@
-"""Table 7: the recipes that the figures ask for at the published setting, and those of this sweep beside them."""
+"""Table 7: the recipes of the figures at the published setting, and those of this sweep beside them."""
 
 from collections.abc import Iterator
 
@@ -9,65 +9,64 @@ from analysis.io import RecipeResults, SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure
 from lm_mia.config import Config, load
 
-# Table 7: the recipes that the figures ask for at the published setting, and those of this sweep beside them.
 DEPARTURES = (
-    "Otherwise than in the paper's Table 7 (its numbers in brackets): Figures 5 and 22-30 have 2^19 training samples, "
-    "as its text says (7M); Figures 11-13 share those of Figure 14, 2^19 (500K), and Figures 12 and 13 its 128 "
-    "references (64); Figures 9 and 10 go up to 512 references, the models of Figure 1 (256, for RMIA 64); Figure 7 "
-    "has the scores of all 528 (128); Figure 15(b) is of 7M samples, as its text says (50K, 50 warm-up steps); Figure "
-    "20 has the 16 targets of Figure 18 (8 in its text); Figure 21 attacks each of 144 models with the others (64 "
-    "targets, 64 references)."
+    "Differences from the paper's Table 7 (its values in parentheses): Figures 5 and 22-30 have 2^19 training samples, "
+    "as the text of the paper says (7M); Figures 11-13 share the 2^19 samples of Figure 14 (500K), and Figures 12 and "
+    "13 its 128 references (64); Figures 9 and 10 go up to 512 references, the models of Figure 1 (256, for RMIA 64); "
+    "Figure 7 has the scores of all 528 (128); Figure 15(b) uses 7M samples, as the text says (50K, 50 warm-up steps); "
+    "Figure 20 has the 16 targets of Figure 18 (8 in its text); Figure 21 attacks each of 144 models with the others "
+    "(64 targets, 64 references)."
 )
 _HEADS = (
-    *(("published setting", head) for head in ("samples", "model", "otherwise than by default")),
-    *(("this run", head) for head in ("samples", "model", "rows")),
+    *(
+        ("published setting", head)
+        for head in ("samples", "model", "differences from the defaults")
+    ),
+    *(("this run", head) for head in ("samples", "model", "models")),
 )
 
 
 def draw_tab07(recipes: SweepResults) -> FigureResult:
-    """A row a recipe, with the figures that ask for it."""
-    asked, known = published_setting(), set(recipes)
-    here = [recipes[name] if name in known else None for name in asked]
-    rows = [
-        {
-            "recipe": name,
-            "figures": " ".join(of),
-            **_facts(c),
-            **({f"here_{k}": v for k, v in _facts(r.config).items()} if r else {}),
-        }
-        for (name, (of, c)), r in zip(asked.items(), here, strict=True)
-    ]
-    cells = [
-        (f"{c.population.samples // 2:,}", c.model.size, "; ".join(_departures(c)), *_here(r))
-        for (_, c), r in zip(asked.values(), here, strict=True)
-    ]
-    index = pd.Index([", ".join(of) for of, _ in asked.values()], name="Figures")
+    """Draws a table with a row per recipe, with the figures that need it."""
+    published = published_setting()
+    present = set(recipes)
+    rows, cells = [], []
+    for name, (figure_numbers, c) in published.items():
+        recipe = recipes[name] if name in present else None
+        here = {f"here_{k}": v for k, v in _facts(recipe.config).items()} if recipe else {}
+        rows.append({"recipe": name, "figures": " ".join(figure_numbers), **_facts(c), **here})
+        departures = "; ".join(_departures(c))
+        samples = f"{c.population.samples // 2:,}"
+        cells.append((samples, c.model.size, departures, *_cells_of_run(recipe)))
+    index = pd.Index(
+        [", ".join(figure_numbers) for figure_numbers, _ in published.values()], name="Figures"
+    )
     return FigureResult(
         data=pd.DataFrame(rows),
         table=pd.DataFrame(cells, index, pd.MultiIndex.from_tuples(_HEADS)),
         notes=(
-            "Made of the configs of the figures at the published setting; a row is a recipe, and the figures that ask "
-            "for it. Recipes of which this run has one of the same name are shown beside it.",
-            "By default: 128 references and 16 targets of subsets of their own (the paper often has one), batches of "
-            "128 samples of at most 1,024 tokens, one epoch, AdamW with a peak learning rate of 3e-4 that falls to "
-            "3e-5 by a cosine after 750 steps of warm-up, weight decay 0.1, gradients clipped to norm 1.",
+            "From the configs of the figures at the published setting: a row per recipe, with the figures that need "
+            "it. A recipe of the same name in this run is shown beside it.",
+            "Defaults: 128 references and 16 targets with different training subsets (the paper often has one "
+            "target), batches of 128 samples of at most 1,024 tokens, one epoch, AdamW with 750 warm-up steps to a "
+            "peak learning rate of 3e-4 and cosine decay to 3e-5, weight decay 0.1, gradients clipped to norm 1.",
             DEPARTURES,
         ),
     )
 
 
 def published_setting() -> dict[str, tuple[list[str], Config]]:
-    """Recipe -> (the figures that ask for it, such as 4, and its config at ``paper``), in the order of the figures."""
-    found: dict[str, tuple[list[str], Config]] = {}
+    """Returns the recipes at the setting ``paper``: name -> (numbers of the figures that need it, config)."""
+    recipes: dict[str, tuple[list[str], Config]] = {}
     for figure in (name for name in figures.MODULES if name.startswith("fig")):
         number = figure.partition("_")[0].removeprefix("fig").lstrip("0")
         for _, c in load.load_sweep(f"strongmia:{figure},paper"):
-            found.setdefault(c.name, ([], c))[0].append(number)
-    return found
+            recipes.setdefault(c.name, ([], c))[0].append(number)
+    return recipes
 
 
 def _departures(c: Config) -> Iterator[str]:
-    """In words, what is not by default, as the note of the table says."""
+    """Yields the settings that differ from the defaults listed in the note of the table, in words."""
     a, o, t = c.attack, c.optimizer, c.train
     if a.references - a.targets != 128:
         yield f"{a.references - a.targets} references"
@@ -91,7 +90,7 @@ def _departures(c: Config) -> Iterator[str]:
         yield f"no two samples share their first {c.population.distinct_prefix_tokens} tokens"
 
 
-def _here(recipe: RecipeResults | None) -> tuple[str, str, str]:
+def _cells_of_run(recipe: RecipeResults | None) -> tuple[str, str, str]:
     if recipe is None:
         return "–", "–", "–"
     m = recipe.config.model
@@ -136,7 +135,7 @@ FIGURES = {
             "row says otherwise (Appendix G)."
         ),
         expect=(
-            "The table is made of configs/strongmia.py, so it lists the same recipes at every setting, with the "
+            "The table is built from configs/strongmia.py, so it lists the same recipes at every setting, with the "
             "models of the run beside them."
         ),
         statements=(),

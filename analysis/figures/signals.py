@@ -1,4 +1,4 @@
-"""Figure 8: what LiRA observes, the loss or the logit."""
+"""Figure 8: the statistic that LiRA observes, the loss or the logit."""
 
 from analysis import attacks, plotting
 from analysis.attacks import read_attack
@@ -12,28 +12,30 @@ FIG08_STATEMENTS = ("The loss tells members better than the logit.",)
 
 
 def draw_fig08(recipes: SweepResults) -> FigureResult:
-    """Curves of both, of the same rows."""
+    """Draws the ROC curves of LiRA on the loss and on the logit, with the same models."""
     main = recipes["main"]
     count = attacks.common_references([main])
     loss = read_attack(main, references=count)
     logit = read_attack(main, references=count, observed="target_logit")
-    lines = [
+    curves = [
         plotting.RocCurve("Loss", loss, plotting.BLUE),
         plotting.RocCurve("Logit", logit, plotting.VERMILLION, "--"),
     ]
     gain = difference(loss.auc_T, logit.auc_T, paired=True)
     return FigureResult(
-        data=plotting.panels_frame([("", lines)]),
-        figure=plotting.roc_figure(lines),
-        claims=(claim_greater(FIG08_STATEMENTS[0], "AUC on the loss less on the logit", gain),),
+        data=plotting.panels_frame([("", curves)]),
+        figure=plotting.roc_figure(curves),
+        claims=(
+            claim_greater(FIG08_STATEMENTS[0], "AUC on the loss minus AUC on the logit", gain),
+        ),
         ours={"loss": plotting.auc_mean_std(loss), "logit": plotting.auc_mean_std(logit)},
-        notes=(f"Attacks use {count} references.", plotting.curves_note(lines)),
+        notes=(f"Attacks use {count} references.", plotting.curves_note(curves)),
     )
 
 
 FIGURES = {
     "fig08_statistic": PaperFigure(
-        title="Figure 8: What LiRA observes: loss or logit",
+        title="Figure 8: LiRA on the loss and on the logit",
         paper=(
             "On a 140M model of 7M samples with 128 references, LiRA on the loss (AUC 0.678) beats LiRA on the logit "
             "of the next token, averaged over the sample (AUC 0.576) (Appendix B.1)."

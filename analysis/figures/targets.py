@@ -1,4 +1,4 @@
-"""Figures 18, 19, 20, 24 and 25: every target and every replica, their mean, and their thresholds."""
+"""Figures 18, 19, 20, 24 and 25: ROC curves of single targets, means over replicas, and thresholds of replicas."""
 
 import math
 import string
@@ -20,23 +20,23 @@ from lm_mia.config.needs import Need
 
 
 def _every_target(recipes: SweepResults, family: str) -> FigureResult:
-    """A panel a recipe of a family, by its size, a line a target."""
-    some = with_equal_models([recipe for _, recipe in recipes.family(family)])
-    count = common_references(some)
-    titled = [
+    """Draws a panel per recipe of a family, in order of model size, with a line per target."""
+    recipes_by_size = with_equal_models([recipe for _, recipe in recipes.family(family)])
+    count = common_references(recipes_by_size)
+    panels = [
         (
             f"({letter}) {size_label(recipe)}, {recipe.samples:,} samples",
             [RocCurve(size_label(recipe), read_attack(recipe, references=count))],
         )
-        for letter, recipe in zip(string.ascii_lowercase, some, strict=False)
+        for letter, recipe in zip(string.ascii_lowercase, recipes_by_size, strict=False)
     ]
     frames = [
-        per_target_frame(line.result, size=line.label, references=count) for _, [line] in titled
+        per_target_frame(curve.result, size=curve.label, references=count) for _, [curve] in panels
     ]
     return FigureResult(
         data=pd.concat(frames, ignore_index=True),
-        figure=roc_panels(titled, columns=2 if len(titled) in (2, 4) else 3, per_target=True),
-        notes=(f"A line is a target. Attacks use {count} references.",),
+        figure=roc_panels(panels, columns=2 if len(panels) in (2, 4) else 3, per_target=True),
+        notes=(f"Each line is a target. Attacks use {count} references.",),
     )
 
 
@@ -45,23 +45,29 @@ FIG20_STATEMENTS = ("At every size the AUC grows with the number of references."
 
 
 def draw_fig20(recipes: SweepResults) -> FigureResult:
-    """A row of panels a size, a column a number of references, a line a target."""
-    some = attacks.with_equal_models([recipe for _, recipe in recipes.family("chinchilla")])
-    most = attacks.common_references(some)
-    counts = attacks.reference_counts(some[0], most)
-    low = 1 / max(recipe.samples for recipe in some)
-    figure = plotting.new_figure(1.9 * len(counts) + 0.6, 1.8 * len(some) + 0.4)
-    grid = figure.subplots(len(some), len(counts), squeeze=False, sharex=True, sharey=True)
+    """Draws a grid with a row per size and a column per number of references, with a line per target."""
+    recipes_by_size = attacks.with_equal_models(
+        [recipe for _, recipe in recipes.family("chinchilla")]
+    )
+    most = attacks.common_references(recipes_by_size)
+    counts = attacks.reference_counts(recipes_by_size[0], most)
+    low = 1 / max(recipe.samples for recipe in recipes_by_size)
+    figure = plotting.new_figure(1.9 * len(counts) + 0.6, 1.8 * len(recipes_by_size) + 0.4)
+    grid = figure.subplots(
+        len(recipes_by_size), len(counts), squeeze=False, sharex=True, sharey=True
+    )
     frames, grows = [], []
-    for recipe, row in zip(some, grid, strict=True):
-        name, found = size_label(recipe), [read_attack(recipe, references=c) for c in counts]
-        for axes, one in zip(row, found, strict=True):
-            plotting.draw_roc_per_target(axes, [plotting.RocCurve("", one)], low=low)
+    for recipe, row in zip(recipes_by_size, grid, strict=True):
+        name, results = size_label(recipe), [read_attack(recipe, references=c) for c in counts]
+        for axes, result in zip(row, results, strict=True):
+            plotting.draw_roc_per_target(axes, [plotting.RocCurve("", result)], low=low)
             axes.set(xlabel="", ylabel="")
-            frames.append(plotting.per_target_frame(one, size=name, references=one.references))
+            frames.append(
+                plotting.per_target_frame(result, size=name, references=result.references)
+            )
         row[0].set_ylabel(name)
-        gain = difference(found[-1].auc_T, found[0].auc_T, paired=True)
-        what = f"AUC at {name} with {counts[-1]} less with {counts[0]} references"
+        gain = difference(results[-1].auc_T, results[0].auc_T, paired=True)
+        what = f"AUC at {name} with {counts[-1]} minus with {counts[0]} references"
         grows.append(claim_greater("", what, gain))
     for axes, count in zip(grid[0], counts, strict=True):
         axes.set_title(f"{count} references", fontsize=10)
@@ -71,7 +77,7 @@ def draw_fig20(recipes: SweepResults) -> FigureResult:
         data=pd.concat(frames, ignore_index=True),
         figure=figure,
         claims=(claim_all(FIG20_STATEMENTS[0], grows),),
-        notes=("Rows are sizes. References are IN and OUT ones together.",),
+        notes=("Rows are model sizes. References include IN and OUT references.",),
     )
 
 
@@ -80,33 +86,33 @@ FIG24_STATEMENTS = ("On the same data the larger model has the higher AUC.",)
 
 
 def draw_fig24(recipes: SweepResults) -> FigureResult:
-    """A panel a size; bands over replicas."""
-    of = {size: recipes[f"flip-{size}"] for size in REPLICA_SIZES}
-    count = fewest_references(list(of.values()))
-    found = {size: read_attack(r, references=count, replicas=True) for size, r in of.items()}
-    lines = {
-        size_title(size, of[size]): plotting.RocCurve("LiRA", found[size], plotting.BLUE)
+    """Draws a panel per size, with bands over replicas."""
+    by_size = {size: recipes[f"flip-{size}"] for size in REPLICA_SIZES}
+    count = fewest_references(list(by_size.values()))
+    results = {size: read_attack(r, references=count, replicas=True) for size, r in by_size.items()}
+    curves = {
+        size_title(size, by_size[size]): plotting.RocCurve("LiRA", results[size], plotting.BLUE)
         for size in REPLICA_SIZES
     }
-    small, large = (found[size].auc_T for size in REPLICA_SIZES)
+    small, large = (results[size].auc_T for size in REPLICA_SIZES)
     gain = difference(large, small, paired=False, over="replicas of one target")
-    rows = [line.to_frame().assign(series=title) for title, line in lines.items()]
-    replicas = {size: len(found[size].auc_T) for size in REPLICA_SIZES}
-    told = {replicas_note(n): None for n in replicas.values()}
+    rows = [curve.to_frame().assign(series=title) for title, curve in curves.items()]
+    replicas = {size: len(results[size].auc_T) for size in REPLICA_SIZES}
+    replica_texts = {replicas_note(n): None for n in replicas.values()}
     return FigureResult(
         data=pd.concat(rows),
-        figure=plotting.roc_panels([(title, [line]) for title, line in lines.items()]),
+        figure=plotting.roc_panels([(title, [curve]) for title, curve in curves.items()]),
         claims=(
             claim_greater(
-                FIG24_STATEMENTS[0], f"AUC of {REPLICA_SIZES[1]} less of {REPLICA_SIZES[0]}", gain
+                FIG24_STATEMENTS[0], f"AUC of {REPLICA_SIZES[1]} minus {REPLICA_SIZES[0]}", gain
             ),
         ),
         ours={
             f"auc {size}": (float(f.auc_T.mean()), float(f.auc_T.std()))
-            for size, f in found.items()
+            for size, f in results.items()
         },
         notes=(
-            *told,
+            *replica_texts,
             f"Both sizes are attacked with {count} references. The interval is over replicas: these references and the "
             "target's training subset are held fixed.",
         ),
@@ -119,19 +125,19 @@ _HIGH = 0.1
 
 
 def draw_fig25(recipes: SweepResults) -> FigureResult:
-    """A row a size: mean TPR ± STD, and range and middle half of the thresholds, as posteriors."""
+    """Draws a row per size: mean TPR ± STD, and range and middle half of the thresholds, as posteriors."""
     figure = plotting.new_figure(9.6, 6.8)
     grid = figure.subplots(2, 2, sharex=True, sharey="col")
     data, parts, replicas = [], [], []
     for (left, right), size in zip(grid, REPLICA_SIZES, strict=True):
         recipe = recipes[f"flip-{size}"]
-        threshold_TxF = _thresholds(recipe.recipe_dir)
+        threshold_TxF = _read_thresholds(recipe.recipe_dir)
         rates = pd.DataFrame(tables.read_error_rates(recipe.recipe_dir)).set_index("fpr")
         rows = rates[["tpr_mean", "tpr_std"]].join(_summary(threshold_TxF), how="inner")
         _panels(left, right, rows)
         left.set_title(size_title(size, recipe))
         data.append(rows.reset_index().assign(size=size))
-        parts.append(_varies(size, threshold_TxF, attacks.lowest_resolved_fpr(recipe)))
+        parts.append(_claim_varies(size, threshold_TxF, attacks.lowest_resolved_fpr(recipe)))
         replicas.append(len(threshold_TxF))
     for axes in grid[-1]:
         axes.set_xlabel("False positive rate")
@@ -143,14 +149,16 @@ def draw_fig25(recipes: SweepResults) -> FigureResult:
         claims=(claim_all(FIG25_STATEMENTS[0], parts),),
         notes=(
             *dict.fromkeys(map(replicas_note, replicas)),
-            "A threshold is drawn as the posterior of a sample whose score is the threshold.",
+            "A threshold is drawn as the posterior of a sample whose membership score equals the threshold.",
         ),
     )
 
 
-def _thresholds(folder: Path) -> pd.DataFrame:
-    """Posterior at the threshold: a row a replica, a column an FPR; without FPR 1, where all are called members."""
-    rows = pd.DataFrame(io.read_table(folder, "thresholds.csv", ("order_seed", "fpr", "threshold")))
+def _read_thresholds(recipe_dir: Path) -> pd.DataFrame:
+    """Returns the posterior at the threshold, with a row per replica and a column per FPR below 1."""
+    rows = pd.DataFrame(
+        io.read_table(recipe_dir, "thresholds.csv", ("order_seed", "fpr", "threshold"))
+    )
     rows["threshold"] = stats.posterior(rows["threshold"].to_numpy(float))
     return rows[rows["fpr"] < 1].pivot(index="order_seed", columns="fpr", values="threshold")
 
@@ -187,17 +195,17 @@ def _panels(left: Axes, right: Axes, rows: pd.DataFrame) -> None:
     right.set_ylabel("Posterior at the threshold")
 
 
-def _varies(size: str, threshold_TxF: pd.DataFrame, lowest: float) -> Claim:
-    """By distances from the median, as the test of Brown and Forsythe; those of a replica are paired."""
+def _claim_varies(size: str, threshold_TxF: pd.DataFrame, lowest: float) -> Claim:
+    """Returns the claim that thresholds vary more at a high FPR, by distances from the median (Brown and Forsythe)."""
     fprs = [f for f in map(float, threshold_TxF.columns) if f >= lowest]
     high = next((f for f in fprs if math.isclose(f, _HIGH)), None)
     if high is None or high == min(fprs):
         return claim_untested(
-            "", f"{size}: the run lacks an FPR of {percent(_HIGH)} or one below that takes ten"
+            "", f"{size}: attack.fprs has no {percent(_HIGH)}, or no lower FPR with ten non-members"
         )
     low = min(fprs)
     far_TxF = (threshold_TxF - threshold_TxF.median()).abs()
-    what = f"{size}, distance from the median threshold at an FPR of {percent(high)} less at {percent(low)}"
+    what = f"{size}: distance from the median threshold at an FPR of {percent(high)} minus at {percent(low)}"
     new_T, old_T = (far_TxF[fpr].to_numpy() for fpr in (high, low))
     return claim_greater(
         "", what, difference(new_T, old_T, paired=True, over="replicas of one target")
@@ -208,8 +216,8 @@ FIGURES = {
     "fig18_compute_optimal_targets": PaperFigure(
         title="Figure 18: Every target of Figure 2",
         paper=(
-            "LiRA on 16 targets of each size on its compute-optimal data, each target with a subset of its own: "
-            "targets of some large models differ more from each other (Appendix D)."
+            "LiRA on 16 targets of each size on its compute-optimal data, each with its own training subset: targets "
+            "of some large models differ more from each other (Appendix D)."
         ),
         expect=(
             "At cpu the differences between targets are largest for the smallest data, where each curve is estimated "

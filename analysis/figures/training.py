@@ -1,7 +1,7 @@
-"""Figures 15 and 32: losses over training, by the settings of the optimizer and by model size.
+"""Figures 15 and 32: losses during training, by optimizer settings and by model size.
 
-Also the figure of a run's own page: the training loss of every row of its tables against the step, from metrics.jsonl,
-and beside it, where rows were validated, the loss of held-out samples.
+Also the figure of a recipe's section: the training loss of every attacked model against the step, from metrics.jsonl,
+and, if models were validated, the loss of held-out samples beside it. R: models.
 """
 
 import dataclasses
@@ -37,30 +37,32 @@ from lm_mia import config
 from lm_mia.config.needs import LossNeed, Need
 from lm_mia.data.subsets import ModelSeeds
 
-_LOOKS: dict[str, tuple[str, str, Literal["-", "--"]]] = {
+_STYLES: dict[str, tuple[str, str, Literal["-", "--"]]] = {
     "reference": ("References", plotting.BLUE, "-"),
     "replica": ("Replicas", plotting.ORANGE, "--"),
 }
 Curve = dict[int, float]
+"""A loss in nats per token by training step."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Log:
-    """What metrics.jsonl says of the rows of the tables; other rows and recipes are left out."""
+    """The events of metrics.jsonl about the attacked models of a recipe."""
 
     curves: dict[str, tuple[str, Curve]]
+    """Role and training loss of each model, by its name."""
     steps: int
-    """Of a row's training; 0 if the log does not say."""
+    """The number of training steps of a model; 0 if unknown."""
     trained: list[Record]
     """Events model_trained, in order."""
     scored: list[Record]
     """Events model_scored of the ends of rows, in order."""
     validation: dict[str, tuple[str, Curve]]
-    """As curves, of the held-out samples; no rows if none were validated."""
+    """As `curves`, for the held-out samples; empty without validation."""
 
 
 def read_log(folder: Path) -> Log:
-    """The log of a recipe."""
+    """Reads the log of a recipe."""
     facts = io.read_flip_facts(folder)
     order = [*facts["reference_models"], *facts["replica_models"]]
     names = set(order)
@@ -70,56 +72,56 @@ def read_log(folder: Path) -> Log:
     )
     scored = [e for e in scored if e.get("last", True)]
     steps = [e["steps"] for e in train if isinstance(e.get("steps"), int)]
-    # in the order of the models, since that of the log depends on which worker was faster
+    # In the order of the models: that of the log depends on the speed of the workers.
     losses, validation = (
-        {name: found[name] for name in order if name in found}
-        for found in (curves(train), curves(validated, "validation_loss_nats"))
+        {name: by_model[name] for name in order if name in by_model}
+        for by_model in (curves(train), curves(validated, "validation_loss_nats"))
     )
     return Log(losses, steps[-1] if steps else 0, trained, scored, validation)
 
 
 def curves(events: Iterable[Record], value: str = "loss_nats") -> dict[str, tuple[str, Curve]]:
-    """(role, a value by step) of every row's last training.
+    """Returns the role and the values by step of the last training of each model.
 
-    A step that is not after all before it was logged by a later training, begun anew or resumed: what the earlier one
-    said of this step and of those after it no longer counts.
+    A step that does not follow the steps before it comes from a later training, restarted or resumed. It replaces what
+    the earlier training logged at this step and after it.
     """
-    found: dict[str, tuple[str, Curve]] = {}
+    by_model: dict[str, tuple[str, Curve]] = {}
     for event in events:
         try:
             row, step, loss = str(event["model"]), int(event["step"]), float(event[value])
         except (KeyError, TypeError, ValueError):
             continue
-        role, before = found.get(row, (str(event.get("role", "")), {}))
-        found[row] = role, {s: old for s, old in before.items() if s < step} | {step: loss}
-    return found
+        role, earlier = by_model.get(row, (str(event.get("role", "")), {}))
+        by_model[row] = role, {s: value for s, value in earlier.items() if s < step} | {step: loss}
+    return by_model
 
 
 def medians(log: Log) -> dict[str, float]:
-    """Medians over models, of those that the log has.
+    """Returns medians over models; values that the log lacks are left out.
 
     Returns:
-      "first_loss" and "last_loss", the training loss of the first and the last logged step; "seconds" of a training;
-      "member_loss" and "nonmember_loss", mean losses on members and on non-members after training. Losses are in nats
-      per token.
+      "first_loss" and "last_loss", the training loss at the first and the last logged step; "seconds" of training;
+      "member_loss" and "nonmember_loss", the mean losses on members and on non-members after training. Losses are in
+      nats per token.
     """
     curves = [curve for _, curve in log.curves.values()]
-    whole = [e for e in log.trained if not e.get("resumed_at")]  # others time only what was left
+    uninterrupted = [
+        e for e in log.trained if not e.get("resumed_at")
+    ]  # resumed ones are partly timed
     values = {
         "first_loss": [curve[min(curve)] for curve in curves],
         "last_loss": [curve[max(curve)] for curve in curves],
-        "seconds": _last_values(whole, "seconds"),
+        "seconds": _last_values(uninterrupted, "seconds"),
         "member_loss": _last_values(log.scored, "member_loss_nats"),
         "nonmember_loss": _last_values(log.scored, "nonmember_loss_nats"),
     }
-    return {name: float(np.median(found)) for name, found in values.items() if found}
+    return {name: float(np.median(numbers)) for name, numbers in values.items() if numbers}
 
 
 def _last_values(events: Sequence[Record], field: str) -> list[float]:
-    """The last value that each model reported."""
-    values = {
-        str(e.get("model")): e[field] for e in events if isinstance(e.get(field), int | float)
-    }
+    """Returns the last value that each model reported."""
+    values = {str(e.get("model")): e[field] for e in events if isinstance(e.get(field), int | float)}
     return list(values.values())
 
 
@@ -128,29 +130,32 @@ def draw_losses(
     epoch_steps: float = 0,
     validation: Mapping[str, tuple[str, Curve]] | None = None,
 ) -> Figure:
-    """Thin lines, one a row; dotted lines where an epoch ends, if its length in steps is given.
+    """Draws a thin line per model, with dotted lines at the ends of epochs.
 
-    With validation losses there are two panels of one scale, training on the left.
+    Args:
+      lines: role and training loss of each model, by its name.
+      epoch_steps: the number of steps per epoch; 0 if unknown.
+      validation: as lines, for the validation losses; they get a second panel with the same scale.
     """
-    panels = [("Training loss (nats a token)", lines)]
+    panels = [("Training loss (nats per token)", lines)]
     if validation:
-        panels.append(("Validation loss (nats a token)", validation))
+        panels.append(("Validation loss (nats per token)", validation))
     figure = plotting.new_figure(6.2 if len(panels) == 1 else 9.6, 3.8)
-    found = figure.subplots(1, len(panels), sharey=True, sharex=True, squeeze=False)[0]
-    for axes, (label, rows_of) in zip(found, panels, strict=True):
-        _lines(axes, rows_of, epoch_steps)
+    grid = figure.subplots(1, len(panels), sharey=True, sharex=True, squeeze=False)[0]
+    for axes, (label, panel_lines) in zip(grid, panels, strict=True):
+        _draw_lines(axes, panel_lines, epoch_steps)
         axes.set(xlabel="Step", ylabel=label)
         axes.yaxis.set_tick_params(labelleft=True)
     return figure
 
 
-def _lines(axes: Axes, lines: Mapping[str, tuple[str, Curve]], epoch_steps: float) -> None:
-    """One panel."""
+def _draw_lines(axes: Axes, lines: Mapping[str, tuple[str, Curve]], epoch_steps: float) -> None:
+    """Draws one panel."""
     counts: dict[str, int] = {}
     last = max(max(curve) for _, curve in lines.values())
-    for row in sorted(lines):
-        role, curve = lines[row]
-        _, color, dash = _LOOKS.get(role, (role, plotting.GREY, "-"))
+    for model in sorted(lines):
+        role, curve = lines[model]
+        _, color, dash = _STYLES.get(role, (role, plotting.GREY, "-"))
         steps = sorted(curve)
         axes.plot(
             steps,
@@ -158,7 +163,7 @@ def _lines(axes: Axes, lines: Mapping[str, tuple[str, Curve]], epoch_steps: floa
             color=color,
             linestyle=dash,
             linewidth=0.8,
-            marker="." if len(steps) == 1 else "",  # a line of one point would not be seen
+            marker="." if len(steps) == 1 else "",  # a line with a single point would be invisible
             alpha=0.55,
         )
         counts[role] = counts.get(role, 0) + 1
@@ -167,26 +172,26 @@ def _lines(axes: Axes, lines: Mapping[str, tuple[str, Curve]], epoch_steps: floa
             axes.axvline(epoch * epoch_steps, color=plotting.GREY, linestyle=":", linewidth=0.8)
     handles = []
     for role in counts:
-        label, color, dash = _LOOKS.get(role, (role or "Rows", plotting.GREY, "-"))
+        label, color, dash = _STYLES.get(role, (role or "Models", plotting.GREY, "-"))
         handles.append(
             Line2D([], [], color=color, linestyle=dash, label=f"{label} ({counts[role]})")
         )
     axes.legend(handles=handles, loc="upper right")
 
 
-def recipe_figures(folder: Path) -> dict[str, Figure | None]:
-    """The figure of a workdir; None if the log has no training events of its rows."""
-    log = read_log(folder)
+def recipe_figures(recipe_dir: Path) -> dict[str, Figure | None]:
+    """Draws the figure of a recipe; None if the log has no training events of its models."""
+    log = read_log(recipe_dir)
     if not log.curves:
         return {"training": None}
-    epochs = io.read_run_record(folder)["config"]["train"]["epochs"]
+    epochs = io.read_run_record(recipe_dir)["config"]["train"]["epochs"]
     return {"training": draw_losses(log.curves, log.steps / epochs, log.validation)}
 
 
-# Figure 15: validation loss of each size over its training, and LiRA by the settings of the optimizer.
+# Figure 15: validation loss of each size during training, and LiRA by optimizer settings.
 FIG15_STATEMENTS = (
     "Every step up in size ends with a lower validation loss.",
-    "The AUC hardly depends on these settings of the optimizer.",
+    "The AUC hardly depends on these optimizer settings.",
 )
 SCHEDULES: dict[str, tuple[str, str, plotting.LineStyle]] = {
     "main": ("Cosine", plotting.BLUE, "-"),
@@ -198,52 +203,55 @@ MARGIN = 0.03
 
 
 def draw_fig15(recipes: SweepResults) -> FigureResult:
-    """(a) Mean loss over rows with a band, a line a size. (b) Curves."""
+    """Draws (a) the mean validation loss over models per size and (b) ROC curves per optimizer setting."""
     sizes = attacks.with_equal_models([recipe for _, recipe in recipes.family("chinchilla")])
-    losses = {recipe: validation(recipe) for recipe in sizes}
+    losses = {recipe: read_validation(recipe) for recipe in sizes}
     losses = {recipe: loss for recipe, loss in losses.items() if len(loss)}
-    some = attacks.with_equal_models([recipes[name] for name in SCHEDULES])
-    count = attacks.common_references(some)
-    found = [read_attack(recipe, references=count) for recipe in some]
-    lines = [
-        plotting.RocCurve(label, one, color, dash)
-        for (label, color, dash), one in zip(SCHEDULES.values(), found, strict=True)
+    recipes_by_schedule = attacks.with_equal_models([recipes[name] for name in SCHEDULES])
+    count = attacks.common_references(recipes_by_schedule)
+    results = [read_attack(recipe, references=count) for recipe in recipes_by_schedule]
+    curves = [
+        plotting.RocCurve(label, result, color, dash)
+        for (label, color, dash), result in zip(SCHEDULES.values(), results, strict=True)
     ]
     figure = plotting.new_figure(10.4, 4.4)
     left, right = figure.subplots(1, 2)
     for (recipe, loss), shade in zip(losses.items(), plotting.shades(len(losses)), strict=True):
         _draw_loss(left, loss, f"{size_label(recipe)}, {recipe.samples:,} samples", shade)
-    left.set(xlabel="Share of training", ylabel="Validation loss (nats a token)")
+    left.set(xlabel="Share of training", ylabel="Validation loss (nats per token)")
     left.set_title("(a) Compute-optimal training")
     if losses:
         left.legend(fontsize=8.5)
-    plotting.draw_roc(right, lines, f"(b) LiRA at {size_label(some[0])}")
+    plotting.draw_roc(right, curves, f"(b) LiRA at {size_label(recipes_by_schedule[0])}")
     table = [frame.assign(panel="a", series=size_label(recipe)) for recipe, frame in losses.items()]
     return FigureResult(
-        data=pd.concat([*table, *(line.to_frame().assign(panel="b") for line in lines)]),
+        data=pd.concat([*table, *(curve.to_frame().assign(panel="b") for curve in curves)]),
         figure=figure,
-        claims=(_lower(losses), _same(some, count)),
-        ours={name: plotting.auc_mean_std(one) for name, one in zip(SCHEDULES, found, strict=True)},
+        claims=(_claim_lower(losses), _claim_same(recipes_by_schedule, count)),
+        ours={
+            name: plotting.auc_mean_std(result)
+            for name, result in zip(SCHEDULES, results, strict=True)
+        },
         notes=(
-            f"Attacks use {count} references. Bands of (a) are one standard deviation over rows; each size is "
-            "validated on samples of its own, whose choice is not in the interval. "
+            f"Attacks use {count} references. Bands of (a) are one standard deviation over models; each size is "
+            "validated on its own samples, whose choice the intervals do not cover. "
             f"Sizes with validation losses: {len(losses)} of {len(sizes)}.",
-            plotting.curves_note(lines),
+            plotting.curves_note(curves),
         ),
     )
 
 
-def validation(recipe: RecipeResults) -> pd.DataFrame:
-    """Rows (row, share, loss_nats): the validation losses of references and targets over their training, if any."""
+def read_validation(recipe: RecipeResults) -> pd.DataFrame:
+    """Returns rows (model, share, loss_nats): validation losses of references and targets during training, if any."""
     names = {str(model) for model in (*recipe.references, *recipe.targets)}
     events = [e for e in io.read_events(recipe.recipe_dir, "validation") if e.get("model") in names]
     total = config.total_steps(recipe.config)
-    found = [
-        {"row": row, "share": step / total, "loss_nats": loss}
-        for row, (_, curve) in curves(events, "validation_loss_nats").items()
+    rows = [
+        {"model": model, "share": step / total, "loss_nats": loss}
+        for model, (_, curve) in curves(events, "validation_loss_nats").items()
         for step, loss in sorted(curve.items())
     ]
-    return pd.DataFrame(found, columns=["row", "share", "loss_nats"])
+    return pd.DataFrame(rows, columns=["model", "share", "loss_nats"])
 
 
 def _draw_loss(axes: Axes, loss: pd.DataFrame, label: str, color: str | tuple[float, ...]) -> None:
@@ -255,8 +263,8 @@ def _draw_loss(axes: Axes, loss: pd.DataFrame, label: str, color: str | tuple[fl
     )
 
 
-def _lower(losses: Mapping[RecipeResults, pd.DataFrame]) -> Claim:
-    """Every size against the next; rows are of different data, so that they are not paired."""
+def _claim_lower(losses: Mapping[RecipeResults, pd.DataFrame]) -> Claim:
+    """Compares each size with the next; models have different data, so they are not paired."""
     if len(losses) < 2:
         return claim_untested(FIG15_STATEMENTS[0], f"{len(losses)} sizes have validation losses")
     ends = [
@@ -266,29 +274,29 @@ def _lower(losses: Mapping[RecipeResults, pd.DataFrame]) -> Claim:
     steps = [
         claim_greater(
             "",
-            f"validation loss at {small} less at {large}",
-            difference(x_R, y_R, paired=False, over="rows"),
+            f"validation loss at {small} minus at {large}",
+            difference(x_R, y_R, paired=False, over="models"),
         )
         for (small, x_R), (large, y_R) in pairwise(ends)
     ]
     return claim_all(FIG15_STATEMENTS[0], steps)
 
 
-def _same(some: Sequence[RecipeResults], count: int) -> Claim:
+def _claim_same(recipes: Sequence[RecipeResults], count: int) -> Claim:
     _, *labels = (label for label, *_ in SCHEDULES.values())
     parts = [
         claim_equivalent(
             "",
-            f"AUC, {label.lower()}, less cosine",
-            recipe_difference(recipe, some[0], count),
+            f"AUC, {label.lower()} minus cosine",
+            recipe_difference(recipe, recipes[0], count),
             MARGIN,
         )
-        for label, recipe in zip(labels, some[1:], strict=True)
+        for label, recipe in zip(labels, recipes[1:], strict=True)
     ]
     return claim_all(FIG15_STATEMENTS[1], parts)
 
 
-# Figure 32: losses of three samples under IN and OUT references and a target, by model size.
+# Figure 32: losses of three samples under IN and OUT references and one target, by model size.
 FIG32_STATEMENTS = ("The mean loss of the same samples falls with every step up in size.",)
 _SIZES = ("10M", "44M", "85M", "140M", "302M")
 LOSS_COLUMNS = ("sample", "model", "loss_nats", "member", "mean_loss_nats")
@@ -300,75 +308,77 @@ _CLASSES = (("IN", True, plotting.MEMBER), ("OUT", False, plotting.NONMEMBER))
 
 @dataclasses.dataclass(frozen=True)
 class Losses:
-    """What models of one size say of three samples; R: references, and last the target."""
+    """The losses of three samples under the models of one size; R: the references, then the target."""
 
     size: str
     loss_Rx3: np.ndarray
     """Nats a token."""
     member_Rx3: np.ndarray
     mean_R: np.ndarray
-    """Over all samples of the population."""
+    """The mean loss over all samples of the population."""
 
 
 def draw_fig32(recipes: SweepResults) -> FigureResult:
-    """A row a size and a column a sample: histograms of reference losses with normals, and the target's loss."""
+    """Draws a row per size and a column per sample: reference losses with fitted normals, and the target's loss."""
     family = attacks.with_equal_models([r for size, r in recipes.family("fixed") if size in _SIZES])
-    references, target = _shared_rows(family)
-    rows, ids_3 = [*references, target], len(family[0].population) - np.array(_FROM_END)
-    found = [_losses(recipe, rows, ids_3) for recipe in family]
+    references, target = _shared_models(family)
+    models, ids_3 = [*references, target], len(family[0].population) - np.array(_FROM_END)
+    losses_by_size = [_read_losses(recipe, models, ids_3) for recipe in family]
     data = [
         pd.DataFrame(
-            {"size": of.size, "sample": sample, "row": list(map(str, rows))}
-            | {"loss": of.loss_Rx3[:, k], "member": of.member_Rx3[:, k]}
-            | {"mean_loss": of.mean_R}
+            {"size": losses.size, "sample": sample, "model": list(map(str, models))}
+            | {"loss": losses.loss_Rx3[:, k], "member": losses.member_Rx3[:, k]}
+            | {"mean_loss": losses.mean_R}
         )
-        for of in found
+        for losses in losses_by_size
         for k, sample in enumerate(ids_3)
     ]
     falls = [
         claim_greater(
             "",
-            f"mean loss of all samples under {a.size} less that under {b.size}, nats a token",
+            f"mean loss of all samples in nats per token, {a.size} minus {b.size}",
             mean_estimate(a.mean_R[:-1] - b.mean_R[:-1], "pairs of references"),
         )
-        for a, b in pairwise(found)
+        for a, b in pairwise(losses_by_size)
     ]
     return FigureResult(
         data=pd.concat(data),
-        figure=_fig32_figure(found, ids_3),
+        figure=_fig32_figure(losses_by_size, ids_3),
         claims=(claim_all(FIG32_STATEMENTS[0], falls),),
         notes=(
-            f"Bars and normals are of the losses under {len(references)} references, trained on the sample (IN) or not "
-            f"(OUT); the dashed line is the loss under {target}, which is none of them.",
-            "References of two sizes with the same subset are a pair.",
+            f"Histograms and normals show the losses under {len(references)} references, trained on the sample (IN) or "
+            f"not (OUT); the dashed line is the loss under the target {target}.",
+            "References of two sizes with the same training subset are paired.",
         ),
     )
 
 
-def _shared_rows(family: Sequence[RecipeResults]) -> tuple[list[ModelSeeds], ModelSeeds]:
-    """(references, one target) that all sizes have; MissingModelsError without them."""
+def _shared_models(family: Sequence[RecipeResults]) -> tuple[list[ModelSeeds], ModelSeeds]:
+    """Returns the references and one target that all sizes have; raises MissingModelsError if there are none."""
     if lacking := [r.name for r in family if len(r.references) < 4 or not r.targets]:
         raise MissingModelsError(f"too few references or no target of {', '.join(lacking)}")
     references = family[0].references[: io.fewest_references(family)]
     target = family[0].targets[0]
     if any(not {*references, target} <= {*r.references, *r.targets} for r in family):
-        raise MissingModelsError("fixed-...: rows of some sizes are of other subsets, or absent")
+        raise MissingModelsError(
+            "fixed-...: models of some sizes are missing or have other training subsets"
+        )
     return references, target
 
 
-def _losses(recipe: RecipeResults, rows: Sequence[ModelSeeds], ids_3: np.ndarray) -> Losses:
-    """Reads tables/sample_losses.csv; MissingModelsError if it lacks some of the models or samples."""
+def _read_losses(recipe: RecipeResults, models: Sequence[ModelSeeds], ids_3: np.ndarray) -> Losses:
+    """Reads tables/sample_losses.csv; raises MissingModelsError if models or samples are missing."""
     if not io.has_table(recipe.recipe_dir, "sample_losses.csv"):
         raise MissingModelsError(
-            f"{recipe.name}: no losses of samples; run lm-mia attack with this figure"
+            f"{recipe.name}: there are no losses of samples; run lm-mia attack with this figure"
         )
-    lines = pd.DataFrame(io.read_table(recipe.recipe_dir, "sample_losses.csv", LOSS_COLUMNS))
-    by_model = lines.pivot(index="model", columns="sample")
+    rows = pd.DataFrame(io.read_table(recipe.recipe_dir, "sample_losses.csv", LOSS_COLUMNS))
+    by_model = rows.pivot(index="model", columns="sample")
     try:
-        loss, member, mean = (by_model[n].loc[[*map(str, rows)], ids_3] for n in LOSS_COLUMNS[2:])
+        loss, member, mean = (by_model[n].loc[[*map(str, models)], ids_3] for n in LOSS_COLUMNS[2:])
     except KeyError:
         raise MissingModelsError(
-            f"{recipe.name}: its tables lack losses of some models or samples; run lm-mia attack with this figure"
+            f"{recipe.name}: losses of some models or samples are missing; run lm-mia attack with this figure"
         ) from None
     return Losses(
         formatting.size_label(recipe),
@@ -378,18 +388,18 @@ def _losses(recipe: RecipeResults, rows: Sequence[ModelSeeds], ids_3: np.ndarray
     )
 
 
-def _fig32_figure(found: Sequence[Losses], ids_3: np.ndarray) -> Figure:
-    figure = plotting.new_figure(9.6, 0.9 + 1.65 * len(found))
-    grid = figure.subplots(len(found), 3, squeeze=False)
-    for of, row in zip(found, grid, strict=True):
+def _fig32_figure(losses_by_size: Sequence[Losses], ids_3: np.ndarray) -> Figure:
+    figure = plotting.new_figure(9.6, 0.9 + 1.65 * len(losses_by_size))
+    grid = figure.subplots(len(losses_by_size), 3, squeeze=False)
+    for losses, row in zip(losses_by_size, grid, strict=True):
         for k, axes in enumerate(row):
-            _panel(axes, of.loss_Rx3[:, k], of.member_Rx3[:, k])
-        row[0].set_ylabel(of.size)
+            _panel(axes, losses.loss_Rx3[:, k], losses.member_Rx3[:, k])
+        row[0].set_ylabel(losses.size)
     for k, (axes, sample) in enumerate(zip(grid[0], ids_3, strict=True)):
-        known = "member" if found[0].member_Rx3[-1, k] else "non-member"
-        axes.set_title(f"Sample {sample:,}, {known}")
-    figure.supxlabel("Loss (nats a token)", fontsize="medium")
-    figure.supylabel("Reference models of a size (density)", fontsize="medium")
+        label = "member" if losses_by_size[0].member_Rx3[-1, k] else "non-member"
+        axes.set_title(f"Sample {sample:,}, {label}")
+    figure.supxlabel("Loss (nats per token)", fontsize="medium")
+    figure.supylabel("Density of reference losses", fontsize="medium")
     handles, labels = grid[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=3, frameon=False)
     return figure
@@ -401,11 +411,15 @@ def _panel(axes: Axes, loss_R: np.ndarray, member_R: np.ndarray) -> None:
     margin = 0.15 * (np.ptp(loss_R) or 1)
     x_G = np.linspace(loss_R.min() - margin, loss_R.max() + margin, 200)
     edges = np.linspace(loss_M.min(), loss_M.max(), _BINS + 1)
-    for label, kind, color in _CLASSES:
-        some = loss_M[member_M == kind]
-        axes.hist(some, edges, density=True, color=color, alpha=0.35, label=f"{label} references")
-        if len(some) > 1 and some.std():
-            axes.plot(x_G, stats.norm.pdf(x_G, some.mean(), some.std(ddof=1)), color=color)
+    for label, is_member, color in _CLASSES:
+        class_loss = loss_M[member_M == is_member]
+        axes.hist(
+            class_loss, edges, density=True, color=color, alpha=0.35, label=f"{label} references"
+        )
+        if len(class_loss) > 1 and class_loss.std():
+            axes.plot(
+                x_G, stats.norm.pdf(x_G, class_loss.mean(), class_loss.std(ddof=1)), color=color
+            )
     axes.axvline(target, color=plotting.BLACK, linestyle="--", linewidth=1.5, label="target")
     axes.set_yticks([])
     axes.xaxis.set_major_locator(MaxNLocator(5))

@@ -136,7 +136,9 @@ def linked(folder: Path, tmp_path: Path) -> Path:
 def test_the_page_has_every_figure_and_its_claims(linked: Path):
     some = ("fig01_references", "fig05_instability", "tab01_error_rates_140m", "fig07_extraction")
     shown, said = write(linked, ["main", "flip-140M", "flip-302M", "fixed-10M"], some)
-    assert said == ["not drawn: fig07_extraction: main: no tables of extraction for its attack"]
+    assert said == [
+        "not drawn: fig07_extraction: main: there are no tables of extraction for its attack"
+    ]
     ids = [attributes["id"] for _, attributes in shown.tags if "id" in attributes]
     assert {*some, "claims", "comparison", "flip-140M/", "flip-140M/flips", "made"} <= {*ids}
     assert len({*ids}) == len(ids)

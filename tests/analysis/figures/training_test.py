@@ -54,7 +54,7 @@ def test_without_validation_there_is_one_panel(finished: Path) -> None:
     figure = training.recipe_figures(finished)["training"]
     assert figure is not None
     [axes] = figure.axes
-    assert axes.get_ylabel() == "Training loss (nats a token)"
+    assert axes.get_ylabel() == "Training loss (nats per token)"
     assert len(thin_lines(axes)) == 32
     assert training.read_log(finished).validation == {}
 
@@ -83,8 +83,8 @@ def test_validation_losses_stand_beside_training_losses(copied: Path) -> None:
     assert figure is not None
     train_axes, axes = figure.axes
     assert (train_axes.get_ylabel(), axes.get_ylabel()) == (
-        "Training loss (nats a token)",
-        "Validation loss (nats a token)",
+        "Training loss (nats per token)",
+        "Validation loss (nats per token)",
     )
     assert len(thin_lines(train_axes)) == 32
     assert thin_lines(axes) == [
