@@ -18,7 +18,7 @@ from lm_mia.config.needs import Need
 FIG03_STATEMENTS = (
     "Two epochs on half of the data give a higher AUC than one epoch on all of it.",
     "More epochs raise the AUC.",
-    "At low false positive rates the second epoch is attacked less well than the first.",
+    "At low false positive rates the attack is weaker after the second epoch than after the first.",
 )
 
 
@@ -56,13 +56,13 @@ def draw_fig03(recipes: SweepResults) -> FigureResult:
         claims=(
             claim_greater(
                 FIG03_STATEMENTS[0],
-                "AUC after epoch 2 of 2 minus after epoch 1 of 1",
+                "AUC, epoch 2 of 2 minus epoch 1 of 1",
                 recipe_difference(half, whole, count),
             ),
             claim_all(
                 FIG03_STATEMENTS[1],
                 [
-                    claim_greater("", f"AUC after epoch {b} minus after epoch 1", gain)
+                    claim_greater("", f"AUC, epoch {b} minus epoch 1", gain)
                     for b, gain in (
                         ("2 of 2", difference(second.auc_T, first.auc_T, paired=True)),
                         (
@@ -74,7 +74,7 @@ def draw_fig03(recipes: SweepResults) -> FigureResult:
             ),
             claim_greater(
                 FIG03_STATEMENTS[2],
-                f"TPR at an FPR of {low:g} after epoch 1 minus after epoch 2 of 2",
+                f"TPR at an FPR of {low:g}, epoch 1 minus epoch 2 of 2",
                 difference(first.tpr_T(low), second.tpr_T(low), paired=True),
             ),
         ),
@@ -119,7 +119,7 @@ def draw_fig17(recipes: SweepResults) -> FigureResult:
     grows = [
         claim_greater(
             "",
-            f"AUC on {recipe.samples:,} samples after epoch {max(epochs):g} minus after epoch 1",
+            f"AUC on {recipe.samples:,} samples, epoch {max(epochs):g} minus epoch 1",
             difference(epochs[max(epochs)].auc_T, epochs[1].auc_T, paired=True),
         )
         for recipe, epochs in zip(both, results, strict=True)

@@ -238,14 +238,12 @@ def _fig01_claims(auc: Mapping[int, np.ndarray]) -> tuple[Claim, ...]:
         return tuple(claim_untested(statement, why) for statement in FIG01_STATEMENTS)
     few, middle, many = counts[0], counts[len(counts) // 2], counts[-1]
     grows = [
-        claim_greater(
-            "", f"AUC with {b} minus with {a} references", difference(auc[b], auc[a], paired=True)
-        )
+        claim_greater("", f"AUC, {b} minus {a} references", difference(auc[b], auc[a], paired=True))
         for a, b in ((few, middle), (middle, many))
     ]
     early, late = ((auc[b] - auc[a]) / math.log2(b / a) for a, b in ((few, middle), (middle, many)))
     doubling = (
-        f"AUC gained per doubling from {few} to {middle} references minus from {middle} to {many}"
+        f"AUC gained per doubling, {few} to {middle} references minus {middle} to {many} references"
     )
     return (
         claim_all(FIG01_STATEMENTS[0], grows),

@@ -36,7 +36,7 @@ def draw_fig09(recipes: SweepResults) -> FigureResult:
         (title, [plotting.RocCurve(f"{result.references} references", result) for result in group])
         for title, group in zip(titles, results.values(), strict=True)
     ]
-    what = f"AUC with {counts[-1]} minus with {counts[0]} references"
+    what = f"AUC, {counts[-1]} minus {counts[0]} references"
     claims = [
         claim_greater(statement, what, difference(group[-1].auc_T, group[0].auc_T, paired=True))
         for statement, group in zip(FIG09_STATEMENTS, results.values(), strict=True)
@@ -139,18 +139,18 @@ def draw_fig12(recipes: SweepResults) -> FigureResult:
         claims=(
             claim_equivalent(
                 FIG12_STATEMENTS[0],
-                f"AUC with {sizes[-1]:,} minus with {sizes[0]:,} comparison samples",
+                f"AUC, {sizes[-1]:,} minus {sizes[0]:,} comparison samples",
                 difference(rmia[-1].auc_T, rmia[0].auc_T, paired=True),
                 MARGIN,
             ),
             claim_greater(
                 FIG12_STATEMENTS[1],
-                f"{at} with {sizes[-1]:,} minus with {sizes[0]:,} comparison samples",
+                f"{at}, {sizes[-1]:,} minus {sizes[0]:,} comparison samples",
                 difference(rmia[-1].tpr_T(low), rmia[0].tpr_T(low), paired=True),
             ),
             claim_greater(
                 FIG12_STATEMENTS[2],
-                f"{at} of LiRA minus RMIA with {sizes[-1]:,} comparison samples",
+                f"{at}, LiRA minus RMIA with {sizes[-1]:,} comparison samples",
                 difference(lira.tpr_T(low), rmia[-1].tpr_T(low), paired=True),
             ),
         ),

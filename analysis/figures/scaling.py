@@ -47,7 +47,7 @@ def draw_fig02(recipes: SweepResults) -> FigureResult:
     level = 1 - 0.05 / max(len(sizes) - 1, 1)  # Bonferroni: any step may show it
     steps = [
         (
-            f"AUC at {size_label(b)} minus at {size_label(a)}",
+            f"AUC, {size_label(b)} minus {size_label(a)}",
             recipe_difference(b, a, count, level=level),
         )
         for a, b in itertools.pairwise(sizes)
@@ -108,7 +108,7 @@ def draw_fig04(recipes: SweepResults) -> FigureResult:
     level = 1 - 0.05 / max(len(data) - 1, 1)  # Bonferroni: any step may show it
     steps = [
         (
-            f"AUC on {new.samples:,} samples minus on {old.samples:,}",
+            f"AUC, {new.samples:,} minus {old.samples:,} samples",
             recipe_difference(new, old, count, level=level),
         )
         for (old, _), (new, _) in itertools.pairwise(data)
@@ -136,17 +136,17 @@ def draw_fig04(recipes: SweepResults) -> FigureResult:
 
 def _size_claims(by_size: Sequence[RecipeResults], count: int) -> tuple[Claim, ...]:
     small, large = by_size[0], by_size[-1]
-    ends = f"at {size_label(large)} minus at {size_label(small)}"
+    ends = f"{size_label(large)} minus {size_label(small)}"
     fewest = min(recipe.samples for recipe in by_size)
     rates = [f for f in small.config.attack.fprs if 10 / fewest <= f <= 0.2]
     return (
-        claim_greater(FIG04_STATEMENTS[1], f"AUC {ends}", recipe_difference(large, small, count)),
+        claim_greater(FIG04_STATEMENTS[1], f"AUC, {ends}", recipe_difference(large, small, count)),
         claim_all(
             FIG04_STATEMENTS[2],
             [
                 claim_greater(
                     "",
-                    f"TPR at an FPR of {percent(rate)} {ends}",
+                    f"TPR at an FPR of {percent(rate)}, {ends}",
                     recipe_difference(
                         large, small, count, functools.partial(AttackResult.tpr_T, fpr=rate)
                     ),
@@ -159,7 +159,7 @@ def _size_claims(by_size: Sequence[RecipeResults], count: int) -> tuple[Claim, .
             [
                 claim_greater(
                     "",
-                    f"AUC at {size_label(new)} minus at {size_label(old)}",
+                    f"AUC, {size_label(new)} minus {size_label(old)}",
                     recipe_difference(new, old, count),
                 )
                 for old, new in itertools.pairwise(by_size)

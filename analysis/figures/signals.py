@@ -8,7 +8,7 @@ from analysis.paper_figure import FigureResult, PaperFigure
 from lm_mia.config.needs import Need
 
 # Figure 8: LiRA on the loss and on the logit of every sample.
-FIG08_STATEMENTS = ("The loss tells members better than the logit.",)
+FIG08_STATEMENTS = ("LiRA on the loss beats LiRA on the logit.",)
 
 
 def draw_fig08(recipes: SweepResults) -> FigureResult:

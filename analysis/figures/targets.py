@@ -67,7 +67,7 @@ def draw_fig20(recipes: SweepResults) -> FigureResult:
             )
         row[0].set_ylabel(name)
         gain = difference(results[-1].auc_T, results[0].auc_T, paired=True)
-        what = f"AUC at {name} with {counts[-1]} minus with {counts[0]} references"
+        what = f"AUC at {name}, {counts[-1]} minus {counts[0]} references"
         grows.append(claim_greater("", what, gain))
     for axes, count in zip(grid[0], counts, strict=True):
         axes.set_title(f"{count} references", fontsize=10)

@@ -27,7 +27,7 @@ AS_PDF = {"fig01_references", "fig06_vulnerability", "scaling"}
 OF_MORE_REFERENCES = {"fig01_references", "fig10_auc_by_references"}  # than there are here
 EFFECTS = (
     "On the same data the largest model has a higher AUC than the smallest.",
-    "The loss tells members better than the logit.",
+    "LiRA on the loss beats LiRA on the logit.",
     "More epochs raise the AUC.",
 )
 
