@@ -89,11 +89,14 @@ def curves(events: Iterable[Record], value: str = "loss_nats") -> dict[str, tupl
     by_model: dict[str, tuple[str, Curve]] = {}
     for event in events:
         try:
-            row, step, loss = str(event["model"]), int(event["step"]), float(event[value])
+            model, step, loss = str(event["model"]), int(event["step"]), float(event[value])
         except (KeyError, TypeError, ValueError):
             continue
-        role, earlier = by_model.get(row, (str(event.get("role", "")), {}))
-        by_model[row] = role, {s: value for s, value in earlier.items() if s < step} | {step: loss}
+        role, earlier = by_model.get(model, (str(event.get("role", "")), {}))
+        by_model[model] = (
+            role,
+            {s: value for s, value in earlier.items() if s < step} | {step: loss},
+        )
     return by_model
 
 
@@ -121,7 +124,9 @@ def medians(log: Log) -> dict[str, float]:
 
 def _last_values(events: Sequence[Record], field: str) -> list[float]:
     """Returns the last value that each model reported."""
-    values = {str(e.get("model")): e[field] for e in events if isinstance(e.get(field), int | float)}
+    values = {
+        str(e.get("model")): e[field] for e in events if isinstance(e.get(field), int | float)
+    }
     return list(values.values())
 
 
