@@ -256,13 +256,13 @@ def recipe(setting: Setting, name: str) -> Config:
             attack = dataclasses.replace(c.attack, replicas=2, leave_one_out=True)
             c = _with(c, attack=attack)
             if FIXED_SAMPLES[setting] == CHINCHILLA[setting][which]:
-                c = _validated(setting, c)  # makes it the same recipe as main
+                c = _validated(setting, c)  # as for main, which is the same recipe
     elif kind == "data":
         c = _sized(c, int(which))
         if setting == "paper":
             c = _with(c, optimizer=dataclasses.replace(c.optimizer, warmup_steps=80))
         if int(which) == CHINCHILLA[setting]["140M"]:
-            c = _validated(setting, c)  # makes it the same recipe as main
+            c = _validated(setting, c)  # as for main, which is the same recipe
     elif kind == "flip":
         if setting == "paper":
             replicas = PAPER_REPLICAS[which]
