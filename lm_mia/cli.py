@@ -1,15 +1,16 @@
 """The command line: ``lm-mia VERB --config=NAME|FILE.py[:ARG] --workdir=DIR [--config.model.layers=3 ...]``.
 
-``run`` builds the corpus, trains and scores the models one by one, attacks and extracts, and writes the report. Every
-verb makes what is missing and leaves what exists, so that repeating a command continues from where an earlier one
-stopped, for whatever reason. Once the workdir has a config.json, ``--config`` may be left out.
+``run`` builds the corpus, trains, scores and attacks the models, extracts samples and writes the report. Each verb
+makes what is missing and keeps what exists, so repeating a command continues from where an earlier one stopped. Once
+the workdir has a config.json, ``--config`` may be left out.
 
-This module may import every package. It imports most of them only when they are needed, since some take seconds to
-load: ``--help``, ``plan`` and error messages appear at once.
+This module may import every package. Most imports happen only when they are needed, since some take seconds:
+``--help``, ``plan`` and error messages appear at once.
 """
 
 import argparse
 import dataclasses
+import importlib.metadata
 import sys
 from collections.abc import Sequence
 from typing import Literal
@@ -27,17 +28,17 @@ from lm_mia.run.sweep import Sweep
 VERBS = {
     "run": "run all stages in order, from corpus to report",
     "corpus": "build the vocabulary and the population from documents",
-    "train": "train the models that are missing",
+    "train": "train the missing models",
     "score": "score the trained models",
-    "attack": "attack the scores and write the tables",
-    "extract": "compute how easily the samples with the highest scores can be extracted",
+    "attack": "attack the scored models and write the tables",
+    "extract": "compute how easily the most member-like samples can be extracted",
     "report": "draw the figures and write report.html",
-    "status": "show what is finished, missing and running",
-    "plan": "estimate what the config and its sweep cost; runs nothing",
-    "launch": "run a sweep as jobs on one or more machines: see lm-mia launch --help",
-    "fields": "list all fields of a config; each is a flag: --config.section.field=value",
+    "status": "show which models are finished, running and missing",
+    "plan": "estimate the cost of a config and its sweep, without running anything",
+    "launch": "run a sweep as jobs on one or more machines; see lm-mia launch --help",
+    "fields": "list all fields of a config; each is a flag, --config.section.field=value",
 }
-_ELSEWHERE = {
+_FLAGS_OF_OTHER_VERBS = {
     "--from-hf-shards": "lm-mia corpus",
     "--repair": "lm-mia score",
     "--verify": "lm-mia status",
@@ -47,66 +48,63 @@ _ELSEWHERE = {
     "--mfu": "lm-mia plan",
     "--tokens-per-sample": "lm-mia plan",
 }
-"""Flags that only some verbs take, and these verbs."""
-_CONFIG = (
-    "the name of an included config, such as quickstart, or a Python file whose get_config() gets ARG; may be left "
-    "out if the workdir has a config.json"
+"""Flags that only some verbs take -> these verbs."""
+_CONFIG_HELP = (
+    "name of an included config, such as quickstart, or a Python file whose get_config() is called with ARG; may be "
+    "left out if the workdir has a config.json"
 )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit code, as `exit_code` defines it."""
-    return exit_code(lambda: _act(list(sys.argv[1:] if argv is None else argv)))
+    """Runs a command line; returns its exit code, as defined by `lm_mia.errors.exit_code`."""
+    return exit_code(lambda: _run(list(sys.argv[1:] if argv is None else argv)))
 
 
-def _act(argv: list[str]) -> int:
+def _run(argv: list[str]) -> int:
     if not argv or argv[0] not in VERBS:
-        _top().parse_args(argv[:1])  # prints the help or raises an error
+        _top_parser().parse_args(argv[:1])  # prints the help or the version, or raises an error
         return 2
     verb, argv = argv[0], argv[1:]
     if verb in ("launch", "status"):
         from launch import cli
 
-        return (
-            cli.main(argv, "lm-mia launch")
-            if verb == "launch"
-            else cli.main(["status", *argv], "lm-mia")
-        )
+        if verb == "launch":
+            return cli.main(argv, "lm-mia launch")
+        return cli.main(["status", *argv], "lm-mia")
     if verb == "fields":
-        tyro.cli(_Fields, prog="lm-mia VERB", args=["--help"])
-    known, sweep = _read(verb, argv)
+        _print_fields()
+    options, sweep = _read(verb, argv)
     if verb == "plan":
-        plan.print_plan(
-            sweep, plan.parse_chip(known.device, known.mfu), known.tokens_per_sample, known.json
-        )
+        chip = plan.parse_chip(options.device, options.mfu)
+        plan.print_plan(sweep, chip, options.tokens_per_sample, options.json)
         return 0
     if verb in ("corpus", "train", "score"):
-        return _models(verb, sweep, known)
+        return _make_models(verb, sweep, options)
     assert verb in ("run", "attack", "extract", "report")
-    return _tables(verb, sweep)
+    return _make_tables(verb, sweep)
 
 
-def _models(
-    verb: Literal["corpus", "train", "score"], sweep: Sweep, known: argparse.Namespace
+def _make_models(
+    verb: Literal["corpus", "train", "score"], sweep: Sweep, options: argparse.Namespace
 ) -> int:
     """Makes populations or models, and prints their paths."""
     from lm_mia.run import pipeline
 
-    shards = known.from_hf_shards or "" if verb == "corpus" else ""
-    repair = verb == "score" and known.repair
-    done, wrong = pipeline.run(verb, sweep, from_hf_shards=shards, repair=repair)
-    _check(wrong)
-    tasks = done.recipes if done else ()
+    shards = options.from_hf_shards or "" if verb == "corpus" else ""
+    repair = verb == "score" and options.repair
+    finished, failures = pipeline.run(verb, sweep, from_hf_shards=shards, repair=repair)
+    _raise_failures(failures)
+    recipes = finished.recipes if finished else ()
     if verb == "corpus":
-        answers = [f"population: {task.population_dir}" for task in tasks]
+        lines = [f"population: {recipe.population_dir}" for recipe in recipes]
     else:
-        answers = [f"scores: {task.folder / 'scores.zarr'}" for task in tasks]
-    for line in dict.fromkeys(answers):
+        lines = [f"scores: {recipe.folder / 'scores.zarr'}" for recipe in recipes]
+    for line in dict.fromkeys(lines):
         print(line)
     return 0
 
 
-def _tables(verb: Verb, sweep: Sweep) -> int:
+def _make_tables(verb: Verb, sweep: Sweep) -> int:
     """Makes the tables and the report page, and whatever they need, and prints the results."""
     from analysis import page
     from lm_mia.run import pipeline
@@ -116,41 +114,41 @@ def _tables(verb: Verb, sweep: Sweep) -> int:
     needs = page.figure_needs(sweep.figures) if "attack" in STAGES[verb] else []
 
     def draw(sweep: Sweep, display: Display) -> None:
-        names = [task.name for task in sweep.recipes]
+        names = [recipe.name for recipe in sweep.recipes]
         page.write_page(sweep.workdir.path, names, sweep.figures, display.update, display.say)
 
-    done, wrong = pipeline.run(verb, sweep, draw, needs)
-    if done:
-        print(
-            *page.summary_lines(done.workdir.path, [task.name for task in done.recipes]), sep="\n"
-        )
-    _check(wrong)
+    finished, failures = pipeline.run(verb, sweep, draw, needs)
+    if finished:
+        names = [recipe.name for recipe in finished.recipes]
+        print(*page.summary_lines(finished.workdir.path, names), sep="\n")
+    _raise_failures(failures)
     return 0
 
 
-def _check(wrong: Sequence[str]) -> None:
-    """Raises UserError with the failures that did not stop the other models or recipes, if there are any."""
-    if wrong:
-        raise UserError("\n".join(wrong))
+def _raise_failures(failures: Sequence[str]) -> None:
+    """Raises UserError with the failures, if there are any, that did not stop the other models or recipes."""
+    if failures:
+        raise UserError("\n".join(failures))
 
 
 def _read(verb: str, argv: Sequence[str]) -> tuple[argparse.Namespace, Sweep]:
     """Returns the flags of a verb and its recipes; raises UserError with one line per mistake."""
-    wrong: list[str] = []
-    known, overrides = _parser(verb).parse_flags(argv, wrong)
+    mistakes: list[str] = []
+    options, overrides = _parser(verb).parse_flags(argv, mistakes)
     if verb == "plan":
-        collect_errors(wrong, lambda: plan.parse_chip(known.device, known.mfu))
-    sweep = sweeps.sweep_from_flags(known, overrides, wrong, needs_workdir=verb != "plan")
+        collect_errors(mistakes, lambda: plan.parse_chip(options.device, options.mfu))
+    sweep = sweeps.sweep_from_flags(options, overrides, mistakes, needs_workdir=verb != "plan")
     if sweep and verb == "plan":
-        collect_errors(wrong, lambda: plan.check_tokens(known.tokens_per_sample, sweep))
-    if sweep and verb == "corpus" and known.from_hf_shards is not None:
-        collect_errors(wrong, lambda: _check_shards(known.from_hf_shards, sweep))
-    if wrong or sweep is None:
-        raise UserError("\n".join(wrong))
-    return known, sweep
+        collect_errors(mistakes, lambda: plan.check_tokens(options.tokens_per_sample, sweep))
+    if sweep and verb == "corpus" and options.from_hf_shards is not None:
+        collect_errors(mistakes, lambda: _check_shards(options.from_hf_shards, sweep))
+    if mistakes or sweep is None:
+        raise UserError("\n".join(mistakes))
+    return options, sweep
 
 
 def _check_shards(pattern: str, sweep: Sweep) -> None:
+    """Raises UserError if --from-hf-shards does not fit the sweep."""
     flag = f"--from-hf-shards={pattern!r}"
     if not pattern:
         raise UserError(f"{flag}: must be a path or a glob; try 'hf/c4-*.json.gz'")
@@ -162,36 +160,50 @@ def _check_shards(pattern: str, sweep: Sweep) -> None:
         )
 
 
-def _top() -> argparse.ArgumentParser:
-    parser = load.Parser(
-        "lm-mia", description="Membership inference on language models, from text to attack tables."
-    )
+def _top_parser() -> argparse.ArgumentParser:
+    description = "Membership-inference research on language models, from text to attack tables."
+    parser = load.Parser("lm-mia", description=description)
     parser.epilog = "\n".join(
         [
+            "verbs:",
             *(f"  {verb:8} {summary}" for verb, summary in VERBS.items()),
             "",
             "`lm-mia VERB --help` lists the flags of a verb. Example:",
             "  lm-mia run --config=quickstart --workdir=runs/quickstart --config.model.layers=3",
         ]
     )
-    parser.add_argument("verb", choices=[*VERBS], metavar="VERB")
+    parser.add_argument(
+        "--version",
+        action="version",
+        version=f"lm-mia {importlib.metadata.version('lm-mia')}",
+        help="print the version and exit",
+    )
+    parser.add_argument("verb", choices=[*VERBS], metavar="VERB", help="one of the verbs below")
     return parser
 
 
 def _parser(verb: str) -> load.Parser:
-    parser = load.Parser(f"lm-mia {verb}", _ELSEWHERE, description=VERBS[verb])
-    parser.epilog = (
-        "Fields of the config are flags too: --config.model.layers=3; `lm-mia fields` lists them."
+    summary = VERBS[verb]
+    description = f"{summary[0].upper()}{summary[1:]}."
+    parser = load.Parser(f"lm-mia {verb}", _FLAGS_OF_OTHER_VERBS, description=description)
+    parser.epilog = "Each field of the config is a flag too: --config.model.layers=3; `lm-mia fields` lists them."
+    parser.add_argument("--config", metavar="NAME|FILE.py[:ARG]", help=_CONFIG_HELP)
+    parser.add_argument(
+        "--workdir",
+        metavar="DIR",
+        help="output folder; using the same folder again continues an earlier command",
     )
-    parser.add_argument("--config", metavar="NAME|FILE.py[:ARG]", help=_CONFIG)
-    folder = "output folder; using the same folder again continues an earlier command"
-    parser.add_argument("--workdir", metavar="DIR", help=folder)
     if verb == "corpus":
-        shards = "first convert these json.gz files of allenai/c4 to a C4 dataset at corpus.path"
-        parser.add_argument("--from-hf-shards", "--from_hf_shards", metavar="GLOB", help=shards)
+        parser.add_argument(
+            "--from-hf-shards",
+            "--from_hf_shards",
+            metavar="GLOB",
+            help="first convert these .json.gz files of allenai/c4 to a C4 dataset at corpus.path",
+        )
     elif verb == "score":
-        repair = "remove corrupt scores and compute them again"
-        parser.add_argument("--repair", action="store_true", help=repair)
+        parser.add_argument(
+            "--repair", action="store_true", help="remove corrupt scores and compute them again"
+        )
     elif verb == "plan":
         plan.add_flags(parser)
     return parser
@@ -202,6 +214,17 @@ class _Fields:
     """All fields of a config, with their defaults and meanings; a config file may set other defaults."""
 
     config: Config
+
+
+def _print_fields() -> None:
+    """Prints all fields of a config, and exits."""
+    sections = [value for value in vars(Config()).values() if dataclasses.is_dataclass(value)]
+    for section in (Config, *map(type, sections)):
+        docs = load.field_docs(section)
+        for field in dataclasses.fields(section):
+            # tyro would otherwise keep the line breaks of the docstring
+            field.metadata = {"help": docs.get(field.name)}  # pyright: ignore
+    tyro.cli(_Fields, prog="lm-mia VERB", args=["--help"])
 
 
 if __name__ == "__main__":

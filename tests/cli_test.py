@@ -9,6 +9,7 @@ import tiny_run
 import xarray as xr
 from tiny_run import _on_cpu, here, refused, tiny
 
+import lm_mia
 from lm_mia import cli
 from lm_mia.run import pipeline, supervisor
 from lm_mia.train import checkpoint, loop
@@ -23,12 +24,9 @@ def _narrow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_run_writes_scores_tables_and_report(tiny: tiny_run.Tiny):
-    w, said, out = (
-        tiny.workdir,
-        (tiny.folder / "said").read_text(),
-        (tiny.folder / "out").read_text(),
-    )
-    assert "models: 6 requested, 0 present, 6 to train and score" in said
+    w = tiny.workdir
+    messages, out = ((tiny.folder / name).read_text() for name in ("said", "out"))
+    assert "models: 6 requested, 0 present, 6 to train and score" in messages
     for name in (
         "config.json",
         "metrics.jsonl",
@@ -66,8 +64,8 @@ def test_a_second_run_trains_nothing_and_gives_equal_tables(
     w = tiny.copy(tmp_path / "w")
     shutil.rmtree(tiny_run.recipe_of(w) / "tables")
     assert cli.main(tiny.argv("run", w)) == 0
-    out, said = capsys.readouterr()
-    assert "models: 6 requested, 6 present, 0 to train and score" in said
+    out, messages = capsys.readouterr()
+    assert "models: 6 requested, 6 present, 0 to train and score" in messages
     assert "tiny: LiRA AUC " in out
     assert len(tiny_run.events(w, "model_trained")) == 6
     tables, first = (tiny_run.recipe_of(folder) / "tables" for folder in (w, tiny.workdir))
@@ -129,7 +127,7 @@ def test_config_is_optional_once_the_workdir_has_one(
 @pytest.mark.parametrize(
     ("flags", "line"),
     [
-        # what the config says, what the corpus says once it is read, and what is of the command itself
+        # mistakes in the config, those that the corpus reveals, and those in the command
         (["--config.model.heads=3"], "model.heads=3: must divide model.width=8; try --config.model.heads=2"),
         (
             ["--config.population.samples=64"],
@@ -202,7 +200,7 @@ def test_later_stages_need_a_population(
 ):
     w = tmp_path / "w"
     population = w / "populations" / tiny.population_name
-    line = f"{population}: there is no population here; run `lm-mia corpus` first"
+    line = f"{population}: no population found; run `lm-mia corpus` first"
     if verb == "status":
         line = f"--workdir={w}: there is no such folder; check the spelling, or start with `lm-mia run "
         line += "--config=quickstart`"
@@ -249,14 +247,14 @@ def test_damaged_or_different_workdirs_are_refused(
             "at least; run `lm-mia run` first"
         ]
     before = tiny_run.content(w)
-    said = refused(tiny.argv(verb, w, *flags), capsys)
+    messages = refused(tiny.argv(verb, w, *flags), capsys)
     assert [
         line
-        for line in said
-        if not line.startswith(("corpus:", "vocabulary:", "population:", "models:"))
+        for line in messages
+        if not line.startswith(("corpus:", "draw:", "vocabulary:", "population:", "models:"))
     ] == lines
     after = tiny_run.content(w)
-    # what says how to show, when it was asked, and which models are present
+    # Each command writes these.
     for name in ("recipes/tiny/config.json", "metrics.jsonl", "recipes/tiny/tables/models.csv"):
         del before[name], after[name]
     assert after == before
@@ -275,7 +273,7 @@ def test_a_deleted_corrupt_shard_is_made_again(
     monkeypatch.setattr(supervisor, "run", here)
     assert cli.main(tiny.argv("run", w)) == 0
     assert tiny_run.scores(w) == tiny_run.scores(tiny.workdir)
-    assert len(tiny_run.events(w, "model_trained")) == 6  # all by the first run
+    assert len(tiny_run.events(w, "model_trained")) == 6  # by the first run only
 
 
 def test_each_run_reports_a_diverged_model_until_its_record_is_deleted(
@@ -283,7 +281,7 @@ def test_each_run_reports_a_diverged_model_until_its_record_is_deleted(
 ):  # fmt: skip
     w, fresh = tiny.copy(tmp_path / "w", models=False), checkpoint.init_state
 
-    def spoilt(init_seed: int, *of: Any) -> checkpoint.TrainState:
+    def with_nan(init_seed: int, *of: Any) -> checkpoint.TrainState:
         state = fresh(init_seed, *of)
         if init_seed == 1:
             scale = state.params["ln_out"]["scale"]
@@ -294,19 +292,19 @@ def test_each_run_reports_a_diverged_model_until_its_record_is_deleted(
     line = "1 of 6 models diverged (reference-01): {} says where; lower optimizer.peak_learning_rate in a new "
     line += "workdir, or delete those files to try again"
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "init_state", spoilt)
-        said = refused(tiny.argv("run", w), capsys)
+        patch.setattr(checkpoint, "init_state", with_nan)
+        messages = refused(tiny.argv("run", w), capsys)
         recipe = tiny_run.recipe_of(w)
-        assert said[-1] == line.format(recipe / "diverged")
-        told = "model reference-01: loss=nan at step 0; lower optimizer.peak_learning_rate in a new workdir"
-        assert f"{told}; the other models continue" in said
+        assert messages[-1] == line.format(recipe / "diverged")
+        warning = "model reference-01: loss=nan at step 0; lower optimizer.peak_learning_rate in a new workdir"
+        assert f"{warning}; the other models continue" in messages
         assert len(tiny_run.events(w, "model_scored")) == 5
         [logged] = tiny_run.logged(w, "model_diverged")
         evidence = json.loads((recipe / "diverged" / "reference-01.json").read_text())
         assert evidence.items() < logged.items()
         patch.setattr(loop, "train_model", pytest.fail)
         for verb in ("run", "train", "score"):
-            assert refused(tiny.argv(verb, w), capsys)[-1] == said[-1]
+            assert refused(tiny.argv(verb, w), capsys)[-1] == messages[-1]
     (recipe / "diverged" / "reference-01.json").unlink()
     assert cli.main(tiny.argv("run", w)) == 0
     assert tiny_run.scores(w) == tiny_run.scores(tiny.workdir)
@@ -325,9 +323,10 @@ def test_report_refuses_tables_with_other_settings(
     assert cli.main(tiny.argv("report", w)) == 0
 
 
-def test_help_and_fields(capsys: pytest.CaptureFixture[str]):
+def test_help_version_and_fields(capsys: pytest.CaptureFixture[str]):
     for argv, words in (
         (["--help"], ["run", "status", "launch", "lm-mia VERB --help"]),
+        (["--version"], [f"lm-mia {lm_mia.__version__}\n"]),
         (["run", "--help"], ["--config", "--workdir", "lm-mia fields"]),
         (["fields"], ["--config.model.layers", "--config.attack.fprs", "docstrings"]),
     ):
