@@ -46,9 +46,9 @@ def test_scores_are_those_of_the_store(tiny: tiny_run.Tiny, recipe: api.RecipeVi
     assert shard.is_dir()
     assert np.isfinite(loss_MxN).all()
     log = tiny_run.logged(tiny.workdir, "model_scored") or tiny_run.logged(
-        tiny.workdir, "row_scored"
+        tiny.workdir, "model_scored"
     )
-    means = {event.get("model", event.get("row")): event["member_loss_nats"] for event in log}
+    means = {event["model"]: event["member_loss_nats"] for event in log}
     member_MxN = scores["member"].to_numpy()
     for i, model in enumerate(scores["model"].to_numpy()):
         assert loss_MxN[i, member_MxN[i]].mean() == pytest.approx(means[str(model)], rel=1e-5)

@@ -1,4 +1,4 @@
-"""JAX as a worker finds it: devices, the processes of a job, and the cache of compiled code."""
+"""The JAX backend of a worker: its devices, the processes of its job, and the compilation cache."""
 
 import dataclasses
 import functools
@@ -15,113 +15,136 @@ from jax.sharding import Mesh
 
 from lm_mia.errors import RendezvousError, UserError
 from lm_mia.run.devices import gpus
-from lm_mia.train import sharding
+from lm_mia.train import sharding as shardings
 
-_HEARTBEAT_SECONDS = 60  # without which a process of a job is taken for dead
+_HEARTBEAT_SECONDS = 60  # a process of a job that is silent for this long is considered dead
 
 
 @dataclasses.dataclass(frozen=True)
 class Backend:
-    """What a worker computes on."""
+    """The devices of a worker, and how it communicates with the other processes of its job.
+
+    A job is a group of processes that train and score each model together (``compute.sharding=fsdp``). Without
+    sharding, each worker is a job of its own.
+    """
 
     mesh: Mesh
-    """The devices that share each row."""
+    """The devices that share each model."""
     description: dict[str, Any]
-    """For the log: platform, device, numbers of devices and processes, CPU cores, and the cache's folder."""
+    """For the log: platform, device, devices, processes, CPU cores, and folder of the compilation cache."""
     new_compilations: Callable[[], dict[str, Any]]
-    """What has been compiled since it was last asked: seconds, functions taken from the cache and compiled anew;
-    empty, if nothing."""
+    """Returns the compilations since the last call: their seconds, and how many functions were read from the cache and
+    how many were compiled; empty if there were none."""
 
     @property
     def is_primary(self) -> bool:
-        """Whether this is the process of its job that decides, stores and reports."""
+        """Whether this is the first process of its job, which decides, writes and reports."""
         return jax.process_index() == 0
 
     def broadcast(self, number: int) -> int:
-        """The leading process's number, in all processes of the job."""
+        """Returns the number that the primary process passed, in every process of the job."""
         if jax.process_count() == 1:
             return number
         return int(multihost_utils.broadcast_one_to_all(np.int32(number)))
 
     @functools.cached_property
     def local_mesh(self) -> Mesh:
-        """Those of the devices that are this process's."""
+        """The devices of the mesh that belong to this process."""
         devices = self.mesh.devices.flat
-        return sharding.make_mesh([d for d in devices if d.process_index == jax.process_index()])
+        return shardings.make_mesh([d for d in devices if d.process_index == jax.process_index()])
 
     def local_samples(self, low: int, high: int) -> range:
-        """Of samples low to high (exclusive), those that this process of the job is to score."""
-        each = -(-(high - low) // jax.process_count())
-        begin = min(low + jax.process_index() * each, high)
-        return range(begin, min(begin + each, high))
+        """Returns the part of the samples low to high (exclusive) that this process scores."""
+        samples_per_process = -(-(high - low) // jax.process_count())
+        begin = min(low + jax.process_index() * samples_per_process, high)
+        return range(begin, min(begin + samples_per_process, high))
 
-    def all_gather(self, value_C: np.ndarray, samples: int) -> np.ndarray:
-        """value_N2 from the parts of all processes, in all of them."""
+    def all_gather(self, value_C: np.ndarray, num_samples: int) -> np.ndarray:
+        """Returns the concatenated values of all processes, in every process.
+
+        Args:
+          value_C: the values of the samples that `local_samples` gave to this process.
+          num_samples: number of samples of all processes.
+        """
         if jax.process_count() == 1:
             return value_C
-        each = -(-samples // jax.process_count())
-        filled = np.pad(value_C, (0, each - len(value_C)))
-        return np.asarray(multihost_utils.process_allgather(filled)).reshape(-1)[:samples]
+        samples_per_process = -(-num_samples // jax.process_count())
+        padded = np.pad(value_C, (0, samples_per_process - len(value_C)))
+        return np.asarray(multihost_utils.process_allgather(padded)).reshape(-1)[:num_samples]
 
 
-def start(mode: Literal["none", "fsdp"]) -> Backend:
-    """Joins the job, if rows span it, and takes its devices; else takes the first device that this process sees.
+def start(sharding: Literal["none", "fsdp"]) -> Backend:
+    """Initializes JAX in this process and returns its backend.
 
-    Code is compiled once and kept in JAX_COMPILATION_CACHE_DIR, or lm_mia's folder in the user's cache folder.
+    With sharding "none" the first device of this process is used. With sharding "fsdp" the process joins its job, and
+    all devices of the job are used. The processes of a job find each other by JAX_COORDINATOR_ADDRESS (host:port),
+    JAX_NUM_PROCESSES and JAX_PROCESS_ID, or as `jax.distributed.initialize` does under SLURM, Open MPI, Kubernetes and
+    on TPU pods. Without any of these, the job has one process.
 
-    A job's processes find each other by JAX_COORDINATOR_ADDRESS (host:port), JAX_NUM_PROCESSES and JAX_PROCESS_ID, or
-    as `jax.distributed.initialize` does under SLURM, Open MPI, Kubernetes and on TPU pods; else there is one process.
+    The compilation cache is the folder JAX_COMPILATION_CACHE_DIR, or lm_mia's folder in the user's cache folder.
 
     Raises:
-      UserError: if there is no such device, or the processes do not find each other.
+      UserError: if the requested platform has no device, or the processes of the job do not find each other.
     """
-    cache = _cache()
-    compiled = _count_compilations()
-    if mode == "fsdp":
-        _join()
+    cache = _enable_compilation_cache()
+    new_compilations = _count_compilations()
+    if sharding == "fsdp":
+        _join_job()
     try:
-        devices = jax.devices() if mode == "fsdp" else jax.local_devices()[:1]
+        devices = jax.devices() if sharding == "fsdp" else jax.local_devices()[:1]
     except (RuntimeError, AssertionError) as error:
-        wanted = os.environ.get("JAX_PLATFORMS", "")
-        raise UserError(f"JAX_PLATFORMS={wanted!r}: no such device here; unset it") from error
-    about = {"platform": devices[0].platform, "device": devices[0].device_kind}
-    about |= {"devices": len(devices), "processes": jax.process_count()}
-    about |= {"cpu_cores": os.cpu_count(), "cache": cache}
-    return Backend(sharding.make_mesh(devices), about, compiled)
+        platforms = os.environ.get("JAX_PLATFORMS", "")
+        raise UserError(
+            f"JAX_PLATFORMS={platforms!r}: this machine has no such device; unset it"
+        ) from error
+    description = {
+        "platform": devices[0].platform,
+        "device": devices[0].device_kind,
+        "devices": len(devices),
+        "processes": jax.process_count(),
+        "cpu_cores": os.cpu_count(),
+        "cache": cache,
+    }
+    return Backend(shardings.make_mesh(devices), description, new_compilations)
 
 
 def memory_bytes() -> int | None:
-    """Of this process's first device; None if it does not tell (a CPU)."""
+    """Returns the memory of this process's first device, or None if it does not report it (a CPU)."""
     return (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
 
 
-def _join() -> None:
+def _join_job() -> None:
     names = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
-    said = [os.environ.get(name, "") for name in names]
-    if any(said) and not (all(said) and said[1].isdecimal() and said[2].isdecimal()):
-        told = ", ".join(f"{name}={value!r}" for name, value in zip(names, said, strict=True))
-        raise UserError(f"{told}: must all be set, the last two to whole numbers, or none be")
-    address, count, index = (said[0], int(said[1]), int(said[2])) if all(said) else (None,) * 3
-    if address is not None and count is not None and index is not None:
-        _check_job(address, count, index)
+    values = [os.environ.get(name, "") for name in names]
+    if any(values) and not (all(values) and values[1].isdecimal() and values[2].isdecimal()):
+        settings = ", ".join(f"{n}={value!r}" for n, value in zip(names, values, strict=True))
+        raise UserError(
+            f"{settings}: set all three, the last two to whole numbers, or none of them"
+        )
+    address: str | None = None
+    num_processes: int | None = None
+    process_index: int | None = None
+    if all(values):
+        address, num_processes, process_index = values[0], int(values[1]), int(values[2])
+        _check_job(address, num_processes, process_index)
     try:
         jax.distributed.initialize(
             address,
-            count,
-            index,
+            num_processes,
+            process_index,
             local_device_ids=_local_gpus(),
             heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
         )
     except (RuntimeError, ValueError) as error:
         if not address and "coordinator_address should be defined" in str(error):
-            return  # no cluster that JAX knows: a job of one process
+            return  # JAX detects no cluster: a job of one process
         raise RendezvousError(
             f"compute.sharding='fsdp': the processes of the job did not find each other ({error})"
         ) from error
 
 
 def _local_gpus() -> list[int] | None:
-    """All of this machine's, where SLURM runs one task a node: JAX would take the first of them alone."""
+    """Returns all GPUs of this node if SLURM runs one task per node; JAX would use only the first of them."""
     tasks = os.environ.get("SLURM_STEP_TASKS_PER_NODE") or os.environ.get(
         "SLURM_TASKS_PER_NODE", ""
     )
@@ -130,40 +153,43 @@ def _local_gpus() -> list[int] | None:
     return list(range(len(gpus()))) or None
 
 
-def _check_job(address: str, count: int, index: int) -> None:
-    """UserError, if no job can have such an address and such a process, at which JAX fails in ways of its own."""
+def _check_job(address: str, num_processes: int, process_index: int) -> None:
+    """Raises UserError for addresses and numbers that JAX would reject with unclear errors."""
     host, _, port = address.rpartition(":")
-    bad = []
+    problems = []
     if not (host and port.isdecimal() and 0 < int(port) < 2**16):
-        rule = "must be host:port, the port a whole number from 1 to 65535"
-        bad.append(f"JAX_COORDINATOR_ADDRESS={address!r}: {rule}; try 10.0.0.1:8476")
-    if count < 1:
-        bad.append(f"JAX_NUM_PROCESSES={count}: must be 1 or larger")
-    elif index >= count:
-        rule = f"must be less than JAX_NUM_PROCESSES={count}, since the first is 0"
-        bad.append(f"JAX_PROCESS_ID={index}: {rule}")
-    if bad:
-        raise UserError("\n".join(bad))
+        problems.append(
+            f"JAX_COORDINATOR_ADDRESS={address!r}: must be host:port with a port from 1 to 65535; try 10.0.0.1:8476"
+        )
+    if num_processes < 1:
+        problems.append(f"JAX_NUM_PROCESSES={num_processes}: must be at least 1")
+    elif process_index >= num_processes:
+        problems.append(
+            f"JAX_PROCESS_ID={process_index}: must be less than JAX_NUM_PROCESSES={num_processes}; the first is 0"
+        )
+    if problems:
+        raise UserError("\n".join(problems))
 
 
-def _cache() -> str:
-    """Turns the cache on, and says where it is."""
+def _enable_compilation_cache() -> str:
+    """Enables JAX's persistent compilation cache, and returns its folder."""
     folder = os.environ.get("JAX_COMPILATION_CACHE_DIR") or str(
         Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lm_mia" / "jax"
     )
     jax.config.update("jax_compilation_cache_dir", folder)
-    # even small functions: hundreds of processes would compile them again
+    # Small functions are cached too, since hundreds of processes would compile them again.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     return folder
 
 
 def _count_compilations() -> Callable[[], dict[str, Any]]:
-    counts = {"seconds": 0.0, "from_cache": 0, "anew": 0}
+    """Starts counting compilations; returns a function that returns and resets the counts."""
+    counts = {"seconds": 0.0, "from_cache": 0, "compiled": 0}
 
     def on_event(event: str, **_: Any) -> None:
         counts["from_cache"] += event == "/jax/compilation_cache/cache_hits"
-        counts["anew"] += event == "/jax/compilation_cache/cache_misses"
+        counts["compiled"] += event == "/jax/compilation_cache/cache_misses"
 
     def on_duration(event: str, duration_secs: float, **_: Any) -> None:
         if event == "/jax/core/compile/backend_compile_duration":
@@ -172,9 +198,9 @@ def _count_compilations() -> Callable[[], dict[str, Any]]:
     jax.monitoring.register_event_listener(on_event)
     jax.monitoring.register_event_duration_secs_listener(on_duration)
 
-    def since() -> dict[str, Any]:
-        found = counts | {"seconds": round(counts["seconds"], 3)}
-        counts.update(seconds=0.0, from_cache=0, anew=0)
-        return found if found["from_cache"] or found["anew"] else {}
+    def new_compilations() -> dict[str, Any]:
+        result = counts | {"seconds": round(counts["seconds"], 3)}
+        counts.update(seconds=0.0, from_cache=0, compiled=0)
+        return result if result["from_cache"] or result["compiled"] else {}
 
-    return since
+    return new_compilations

@@ -1,4 +1,4 @@
-"""Devices of this machine, told without loading JAX: how many processes make rows, and what each of them sees."""
+"""Finds the devices of this machine without loading JAX, and assigns them to worker processes."""
 
 import importlib.metadata
 import importlib.util
@@ -13,52 +13,59 @@ Kind = Literal["cpu", "accelerator"]
 
 
 def environments(
-    workers: int, sharding: Literal["none", "fsdp"]
+    num_workers: int, sharding: Literal["none", "fsdp"]
 ) -> tuple[Kind, list[dict[str, str]]]:
-    """What the worker processes compute on, and the environment that each needs before it loads JAX.
+    """Returns the kind of device, and the environment variables that each worker process needs before it loads JAX.
 
-    Rows side by side: one process a CPU core, single-threaded, since rows gain more from running side by side than
-    from threads inside them, and since a row's bits then depend on neither the number of cores nor that of workers; or
-    one process an accelerator, which sees that one alone. A row over all devices of a job: one process, which sees all.
+    Without sharding there is one single-threaded process per CPU core, or one process per accelerator, which sees only
+    that accelerator. On CPUs, several models at a time are faster than several threads per model, and the bits of a
+    model then depend neither on the number of cores nor on that of workers. With sharding "fsdp" there is one process,
+    which sees all devices.
 
     Args:
-      workers: processes wanted; 0: one a core or accelerator. More than accelerators share them and their memory.
-      sharding: "fsdp" if all devices train one model together, else "none".
+      num_workers: number of processes; 0: one per core or accelerator. If there are more processes than accelerators,
+        they share the accelerators and their memory.
+      sharding: ``compute.sharding`` of the config.
     """
-    kind, names = _devices()
+    kind, accelerators = _accelerators()
     if sharding == "fsdp":
         return kind, [{}]
     if kind == "cpu":
-        return kind, [{"NPROC": "1"}] * (workers or _cores())  # read by XLA's CPU client
-    count = workers or max(len(names), 1)
-    if count == 1 and len(names) < 2:
+        return kind, [{"NPROC": "1"}] * (num_workers or _num_cores())  # read by XLA's CPU client
+    count = num_workers or max(len(accelerators), 1)
+    if count == 1 and len(accelerators) < 2:
         return kind, [{}]
-    shared = -(-count // max(len(names), 1))
-    fraction = os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION", f"{0.9 / shared:.2f}")
-    memory = {"XLA_PYTHON_CLIENT_MEM_FRACTION": fraction} if shared > 1 else {}
-    return kind, [(names[i % len(names)] if names else {}) | memory for i in range(count)]
+    workers_per_device = -(-count // max(len(accelerators), 1))
+    fraction = os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION", f"{0.9 / workers_per_device:.2f}")
+    memory = {"XLA_PYTHON_CLIENT_MEM_FRACTION": fraction} if workers_per_device > 1 else {}
+    return kind, [
+        (accelerators[i % len(accelerators)] if accelerators else {}) | memory for i in range(count)
+    ]
 
 
-def _devices() -> tuple[Kind, list[dict[str, str]]]:
-    """The kind, and for each accelerator the environment that shows it alone; none where they cannot be told apart."""
-    wanted = os.environ.get("JAX_PLATFORMS", "")
-    plugins = importlib.metadata.entry_points(group="jax_plugins")  # CUDA's; a TPU's has none
-    tpu = importlib.util.find_spec("libtpu") is not None
-    if wanted == "cpu" or not (wanted or plugins or tpu):
+def _accelerators() -> tuple[Kind, list[dict[str, str]]]:
+    """Returns the kind of device, and for each accelerator the environment in which only that one is visible.
+
+    The list is empty if the accelerators cannot be listed.
+    """
+    platforms = os.environ.get("JAX_PLATFORMS", "")
+    plugins = importlib.metadata.entry_points(group="jax_plugins")  # CUDA has one, TPUs do not
+    has_tpu = importlib.util.find_spec("libtpu") is not None
+    if platforms == "cpu" or not (platforms or plugins or has_tpu):
         return "cpu", []
-    if tpu and (wanted == "tpu" or not plugins):
-        return "accelerator", [_one_chip(chip) for chip in _tpu_chips()]
+    if has_tpu and (platforms == "tpu" or not plugins):
+        return "accelerator", [_single_chip_environment(chip) for chip in _tpu_chips()]
     return "accelerator", [{"CUDA_VISIBLE_DEVICES": name} for name in gpus()]
 
 
-def _cores() -> int:
+def _num_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def gpus() -> Sequence[str]:
-    """NVIDIA GPUs, as CUDA_VISIBLE_DEVICES names them, or as the driver lists them."""
+    """Returns the names of the NVIDIA GPUs: those of CUDA_VISIBLE_DEVICES if it is set, else those of the driver."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return [name.strip() for name in visible.split(",") if name.strip()]
@@ -76,8 +83,8 @@ def _tpu_chips() -> Sequence[str]:
     return sorted((re.sub(r"\D", "", chip.name) for chip in chips), key=int)
 
 
-def _one_chip(chip: str) -> dict[str, str]:
-    """How libtpu is told that a process has one chip to itself."""
+def _single_chip_environment(chip: str) -> dict[str, str]:
+    """Returns the variables by which libtpu uses only this chip."""
     return {
         "TPU_VISIBLE_CHIPS": chip,
         "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1",

@@ -23,8 +23,8 @@ from lm_mia.data.subsets import ModelSeeds
 from lm_mia.errors import UserError
 from lm_mia.run import devices, inventory, plan, progress, supervisor, trackers
 from lm_mia.run import sweep as sweeps
-from lm_mia.run.progress import Display
-from lm_mia.run.stages import STAGES, ModelVerb, Verb
+from lm_mia.run.progress import Display, plural
+from lm_mia.run.stages import STAGES, ModelVerb, Stage, Verb
 from lm_mia.run.sweep import Sweep, SweepRecipe
 from lm_mia.run.workdir import changed_settings, table_facts
 from lm_mia.store import check
@@ -71,8 +71,10 @@ def run(
             c = sweep.recipes[0].config.corpus
             hf_c4.convert(from_hf_shards, c.path, c.processes, display.update, display.say)
         if "corpus" not in stages:
-            for task in sweep.recipes:  # fails before anything is written if there is no population
-                open_population(task.population_dir, verify=False)
+            for (
+                recipe
+            ) in sweep.recipes:  # fails before anything is written if there is no population
+                open_population(recipe.population_dir, verify=False)
         sweep, made = build_populations(sweep, display)
         if {"train", "score"} & {*stages}:
             assert verb in ("run", "train", "score")
@@ -81,21 +83,21 @@ def run(
                 return None, diverged
         if {"attack", "extract", "report"} & {*stages}:
             # Two commands may get here at once, but only one may write tables and figures at a time.
-            with _alone(sweep.workdir.path / ".report.lock", display):
-                failed = _tables(stages, made, figure_needs, display)
+            with _exclusive_lock(sweep.workdir.path / ".report.lock", display):
+                failed = _make_tables(stages, made, figure_needs, display)
                 if len(failed) == len(made):
                     raise UserError("\n".join([*failed.values(), *diverged]))
                 display.stage(0.04)
                 if "report" in stages:
                     assert draw is not None
                     draw(sweep, display)
-    tasks = tuple(task for task in sweep.recipes if task.name not in failed)
-    return dataclasses.replace(sweep, recipes=tasks), [*failed.values(), *diverged]
+    recipes = tuple(recipe for recipe in sweep.recipes if recipe.name not in failed)
+    return dataclasses.replace(sweep, recipes=recipes), [*failed.values(), *diverged]
 
 
 def _check(verb: Verb, sweep: Sweep) -> None:
     """Raises UserError for mistakes that would otherwise show only after hours, or in the middle of a stage."""
-    configs = [task.config for task in sweep.recipes]
+    configs = [recipe.config for recipe in sweep.recipes]
     if verb in ("run", "train", "score"):
         trackers.check(sorted({name for c in configs for name in c.train.trackers}))
     if verb == "attack" and not any(map(_attacks, sweep.recipes)):
@@ -109,80 +111,80 @@ def _check(verb: Verb, sweep: Sweep) -> None:
             "attack.replicas=0: extraction needs a replica to extract from; try --config.attack.replicas=2"
         )
     if verb == "extract":
-        check_tables([task for task in sweep.recipes if _extracts(task)])
+        check_tables([recipe for recipe in sweep.recipes if _extracts(recipe)])
     if verb == "report":
-        attacked = [task for task in sweep.recipes if task.config.attack.replicas]
-        there = [task for task in attacked if table_facts(task.folder)]
-        check_tables(there or (attacked if len(sweep.recipes) == 1 else []))
+        attacked = [recipe for recipe in sweep.recipes if recipe.config.attack.replicas]
+        with_tables = [recipe for recipe in attacked if table_facts(recipe.folder)]
+        check_tables(with_tables or (attacked if len(sweep.recipes) == 1 else []))
 
 
-def _attacks(task: SweepRecipe) -> bool:
-    return bool(task.config.attack.replicas or task.config.attack.targets)
+def _attacks(recipe: SweepRecipe) -> bool:
+    return bool(recipe.config.attack.replicas or recipe.config.attack.targets)
 
 
-def _extracts(task: SweepRecipe) -> bool:
-    return bool(task.config.extract.samples and task.config.attack.replicas)
+def _extracts(recipe: SweepRecipe) -> bool:
+    return bool(recipe.config.extract.samples and recipe.config.attack.replicas)
 
 
-def check_tables(tasks: Sequence[SweepRecipe]) -> None:
+def check_tables(recipes: Sequence[SweepRecipe]) -> None:
     """Raises UserError if a recipe has no finished tables, or its tables were made with other attack settings."""
-    for task in tasks:
-        if not task.population_dir.exists():
-            open_population(task.population_dir, verify=False)
-        if table_facts(task.folder) is None:
+    for recipe in recipes:
+        if not recipe.population_dir.exists():
+            open_population(recipe.population_dir, verify=False)
+        if table_facts(recipe.folder) is None:
             raise UserError(
-                f"{task.folder / FLIPS_JSON}: no finished tables; run `lm-mia attack` first"
+                f"{recipe.folder / FLIPS_JSON}: no finished tables; run `lm-mia attack` first"
             )
     different = [
-        f"attack.{name}={_as_flag(asked)}: the tables in {task.folder} were made with {_as_flag(made)}; use this "
-        "value, or run `lm-mia attack` first"
-        for task in tasks
-        for name, (asked, made) in changed_settings(task.folder, task.config).items()
+        f"attack.{name}={_format_value(requested)}: the tables in {recipe.folder} were made with "
+        f"{_format_value(made)}; use this value, or run `lm-mia attack` first"
+        for recipe in recipes
+        for name, (requested, made) in changed_settings(recipe.folder, recipe.config).items()
     ]
     if different:
         raise UserError("\n".join(different))
 
 
-def _as_flag(value: object) -> str:
+def _format_value(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else repr(value)
 
 
 def build_populations(sweep: Sweep, display: Display) -> tuple[Sweep, Made]:
-    """The corpus stage: claims the folders of all recipes, and builds or opens the population of each.
+    """Runs the corpus stage: claims the folders of all recipes, and builds or opens the population of each.
 
     Returns:
-      The sweep, with the final folders of the recipes, and each task with its population.
+      The sweep, with the final folders of the recipes, and each recipe with its population.
 
     Raises:
       UserError: invalid input; everything that was created is removed if there was no population before.
     """
     sweep, disclaim = sweeps.claim_folders(sweep)
-    opens = corpus.caching_opener()
+    open_corpus = corpus.caching_opener()
     built: dict[Path, Population] = {}
     # The largest population first, since the corpus may have too few documents for it.
-    by_size = sorted(sweep.recipes, key=lambda t: -t.config.population.samples)
-    for task in by_size:
+    by_size = sorted(sweep.recipes, key=lambda recipe: -recipe.config.population.samples)
+    for recipe in by_size:
         display.stage(
-            0.1 / len(sweep.recipes), steps=4
-        )  # read, deduplicate, train vocabulary, tokenise
-        c = task.config
+            0.1 / len(sweep.recipes), num_parts=4
+        )  # read, deduplicate, train the vocabulary, tokenize
+        c = recipe.config
         show = display.update, display.say
         try:
-            if task.population_dir not in built:
+            if recipe.population_dir not in built:
                 found = build.build_population(
-                    c.corpus, c.tokenizer, c.population, task.population_dir, *show, opens
+                    c.corpus, c.tokenizer, c.population, recipe.population_dir, *show, open_corpus
                 )
-                built[task.population_dir] = found
+                built[recipe.population_dir] = found
                 display.say("\n".join(build.describe(found)))
         except UserError as error:
             disclaim()
             if len(sweep.recipes) > 1 and str(error).startswith("population.samples="):
                 raise UserError(
-                    f"{task.name}: {error}; or, if the sweep sets it, leave out the entries or figures that need it"
+                    f"{recipe.name}: {error}; or, if the sweep sets it, leave out the entries or figures that need it"
                 ) from error
             raise
-        sweeps.record_population(task, built[task.population_dir].sha256)
-    return sweep, [(task, built[task.population_dir]) for task in sweep.recipes]
+        sweeps.record_population(recipe, built[recipe.population_dir].sha256)
+    return sweep, [(recipe, built[recipe.population_dir]) for recipe in sweep.recipes]
 
 
 def _make_all_models(
@@ -194,32 +196,32 @@ def _make_all_models(
       Whether this process runs the stages that follow, and a line for each recipe with models that diverged.
     """
     costs = [
-        plan.recipe_cost(task, plan.assumed_lengths(task.config.population.length_tokens))
-        for task, _ in made
+        plan.recipe_cost(recipe, plan.assumed_lengths(recipe.config.population.length_tokens))
+        for recipe, _ in made
     ]
     flops = [cost.train_flops + cost.score_flops for cost in costs]
     is_primary, diverged = True, []
-    for number, ((task, population), share) in enumerate(zip(made, flops, strict=True), 1):
-        display.stage(0.8 * share / sum(flops), steps=2)
+    for number, ((recipe, population), share) in enumerate(zip(made, flops, strict=True), 1):
+        display.stage(0.8 * share / sum(flops), num_parts=2)
         if len(made) > 1:
-            display.say(f"recipe {number} of {len(made)}: {task.name}")
-        is_primary &= make_models(verb, task, population, display, repair=repair)
+            display.say(f"recipe {number} of {len(made)}: {recipe.name}")
+        is_primary &= make_models(verb, recipe, population, display, repair=repair)
         try:
-            supervisor.check_diverged(task.folder, task.models)
+            supervisor.check_diverged(recipe.folder, recipe.models)
         except UserError as error:
-            diverged.append(_labelled(task, error, len(made)))
+            diverged.append(_with_recipe_name(recipe, error, len(made)))
         else:
             display.say("models: all present")
     return is_primary, diverged
 
 
-def _labelled(task: SweepRecipe, error: UserError, recipes: int) -> str:
-    return f"{task.name}: {error}" if recipes > 1 else str(error)
+def _with_recipe_name(recipe: SweepRecipe, error: UserError, num_recipes: int) -> str:
+    return f"{recipe.name}: {error}" if num_recipes > 1 else str(error)
 
 
 def make_models(
     verb: ModelVerb,
-    task: SweepRecipe,
+    recipe: SweepRecipe,
     population: Population,
     display: Display,
     *,
@@ -231,83 +233,87 @@ def make_models(
     """Trains and/or scores models in worker processes until no model of a recipe is missing.
 
     Args:
-      stage: "train", "score", or "run" for both.
-      task: whose folder is claimed.
+      verb: whether to train models, score them, or both ("run").
+      recipe: the recipe, whose folder must be claimed.
       population: the samples of the recipe.
       display: shows progress.
       repair: whether corrupt scores are removed first and computed again.
-      only: as in `supervisor.run`, whose errors are raised too.
-      about: fields that are added to every line of the log, such as the name of the job.
-      watch: also called with every event.
+      selected_models: as in `supervisor.run`, whose errors are raised too.
+      log_fields: fields that are added to each event in the log, such as the name of the job.
+      watch: also called with each event.
 
     Returns:
       Whether this process runs the stages that follow: True only in the first process of a job.
     """
-    c, recipe = task.config, task.folder
+    c, recipe_dir = recipe.config, recipe.folder
     if repair:
-        c = with_stored_statistics(c, recipe)
+        c = with_stored_statistics(c, recipe_dir)
     columns = {name: population.column(name) for name in SAMPLE_COLUMNS}
     facts = {
-        "recipe": task.name,
+        "recipe": recipe.name,
         "population_sha256": population.sha256,
         "subset": c.train.subset,
     }
-    of_tokens = token_columns(population, c.score.token_samples)
-    open_store(c, recipe).create_or_extend(task.models, columns, facts, of_tokens)
+    token_data = token_columns(population, c.score.token_samples)
+    open_store(c, recipe_dir).create_or_extend(recipe.models, columns, facts, token_data)
     if repair:
-        _remove_corrupt(c, recipe, display)
-    rows = task.models if selected_models is None else list(selected_models)
-    missing, is_primary = inventory.missing_models(verb, c, recipe, rows), True
-    trained = sum(inventory.is_trained(c, recipe, row) for row in missing)
+        _remove_corrupt(c, recipe_dir, display)
+    requested = recipe.models if selected_models is None else list(selected_models)
+    missing, is_primary = inventory.missing_models(verb, c, recipe_dir, requested), True
+    trained = sum(inventory.is_trained(c, recipe_dir, model) for model in missing)
     left = f"{len(missing)} to {'train and score' if verb == 'run' else verb}"
     if verb == "run" and trained:
         left = f"{len(missing) - trained} to train, {len(missing)} to score"
-    display.say(f"models: {len(rows)} requested, {len(rows) - len(missing)} present, {left}")
-    log_fields = {"recipe": task.name, **log_fields}
-    event = {"event": "models", "verb": verb, "requested": len(rows), "missing": len(missing)}
-    task.workdir.log(event | log_fields)
+    display.say(
+        f"models: {len(requested)} requested, {len(requested) - len(missing)} present, {left}"
+    )
+    log_fields = {"recipe": recipe.name, **log_fields}
+    event = {"event": "models", "verb": verb, "requested": len(requested), "missing": len(missing)}
+    recipe.workdir.log(event | log_fields)
     if not missing:
         return is_primary
-    tally = progress.Tally(display, verb, len(rows), len(missing))
-    opened = trackers.open(
-        c.train.trackers, task.workdir.path, task.name, config.to_dict(c), display.say
+    tally = progress.Tally(display, verb, len(requested), len(missing))
+    tracker = trackers.open(
+        c.train.trackers, recipe.workdir.path, recipe.name, config.to_dict(c), display.say
     )
-    with opened as track:
+    with tracker as track_event:
 
         def on_event(event: dict[str, Any]) -> None:
             tally.on_event(event)
-            track(event)
+            track_event(event)
             if event["event"] not in ("step", "scoring", "waiting", "stopping"):
-                task.workdir.log(event | log_fields)
+                recipe.workdir.log(event | log_fields)
             watch(event)
 
-        is_primary = supervisor.run(verb, c, task.population_dir, recipe, on_event, selected_models)
+        is_primary = supervisor.run(
+            verb, c, recipe.population_dir, recipe_dir, on_event, selected_models
+        )
     if selected_models is None:
         tally.finish()  # other processes may have made some of the models
     return is_primary
 
 
-def _remove_corrupt(c: config.Config, recipe: Path, display: Display) -> None:
-    store = open_store(c, recipe)
-    found = check.check_shards(
-        store, store.models(), lambda done, of: display.update("verify", done, of)
+def _remove_corrupt(c: config.Config, recipe_dir: Path, display: Display) -> None:
+    store = open_store(c, recipe_dir)
+    report = check.check_shards(
+        store, store.models(), lambda done, total: display.update("verify", done, total)
     )
-    for path in found.corrupt:
-        display.say(f"{path}: corrupt; removed, will be computed again")
+    for path in report.corrupt:
+        display.say(f"{path}: corrupt; it was removed and will be computed again")
         path.unlink()
     display.say(
-        f"scores: {found.num_shards} shards, {len(found.missing)} missing, {len(found.corrupt)} corrupt"
+        f"scores: {report.num_shards} shards, {len(report.missing)} missing, {len(report.corrupt)} corrupt"
     )
 
 
 @contextlib.contextmanager
-def _alone(path: Path, display: Display) -> Iterator[None]:
+def _exclusive_lock(path: Path, display: Display) -> Iterator[None]:
     """Holds a lock during the block; prints a message if another command holds it."""
     lock = filelock.FileLock(path)
     try:
         lock.acquire(timeout=0)
     except filelock.Timeout:
-        display.say("waiting for another command that is writing the tables of this workdir")
+        display.say("waiting for another process, which is writing the tables of this workdir")
         lock.acquire()
     try:
         yield
@@ -315,21 +321,21 @@ def _alone(path: Path, display: Display) -> Iterator[None]:
         lock.release()
 
 
-def _tables(
-    stages: Sequence[str], made: Made, figure_needs: Sequence[Need | LossNeed], display: Display
+def _make_tables(
+    stages: Sequence[Stage], made: Made, figure_needs: Sequence[Need | LossNeed], display: Display
 ) -> dict[str, str]:
-    """Attacks and extracts, recipe by recipe; returns the failures: name of the recipe -> message."""
+    """Runs the attack and extract stages for each recipe; returns the failures: name of the recipe -> message."""
     failed = {}
     wanted = requested_attacks(made, figure_needs) if "attack" in stages else {}
-    for task, population in made:
-        display.stage(0.06 / len(made), steps=3)
+    for recipe, population in made:
+        display.stage(0.06 / len(made), num_parts=3)
         try:
-            if "attack" in stages and (_attacks(task) or wanted[task.name].loss_samples):
-                attack(task, population, wanted[task.name], display.update, display.say)
-            if "extract" in stages and _extracts(task):
-                extract(task, population, display)
+            if "attack" in stages and (_attacks(recipe) or wanted[recipe.name].loss_samples):
+                attack(recipe, population, wanted[recipe.name], display.update, display.say)
+            if "extract" in stages and _extracts(recipe):
+                extract(recipe, population, display)
         except UserError as error:  # for example too few models, because some diverged
-            failed[task.name] = _labelled(task, error, len(made))
+            failed[recipe.name] = _with_recipe_name(recipe, error, len(made))
     return failed
 
 
@@ -341,19 +347,19 @@ def requested_attacks(
     from lm_mia.attacks import models
 
     recipes = {}
-    for task, _ in made:
+    for recipe, _ in made:
         try:
-            there = models.model_numbers(
-                models.present_models(open_store(task.config, task.folder))
+            present = models.model_numbers(
+                models.present_models(open_store(recipe.config, recipe.folder))
             )
-        except UserError:  # a damaged store: `attack` reports it, and the other recipes go on
-            there = PresentModels((), ())
-        recipes[task.name] = RecipeModels((task.name, *task.names), task.config, there)
+        except UserError:  # `attack` reports the damaged store, and the other recipes continue
+            present = PresentModels((), ())
+        recipes[recipe.name] = RecipeModels((recipe.name, *recipe.names), recipe.config, present)
     return needs.recipe_needs(figure_needs, recipes)
 
 
 def attack(
-    task: SweepRecipe,
+    recipe: SweepRecipe,
     population: Population,
     requested: RecipeNeeds,
     progress: Callable[[str, float, float], None],
@@ -365,44 +371,44 @@ def attack(
     """
     from lm_mia.attacks import runner
 
-    c = task.config
+    c = recipe.config
     # Only the statistics that the attacks need have to be present, not all that the config requests.
     needed = tuple(
         config.ATTACK_STATISTICS[name]
         for name in c.attack.attacks
         if name in config.ATTACK_STATISTICS
     )
-    store = dataclasses.replace(open_store(c, task.folder), statistics=needed, token_samples=())
-    tables = task.folder / "tables"
+    store = dataclasses.replace(open_store(c, recipe.folder), statistics=needed, token_samples=())
+    tables = recipe.folder / "tables"
     counts = runner.run(store, population, c.attack, tables, progress, say, requested)
     if not counts["requested"] and not requested.loss_samples:
         raise UserError(
-            f"{task.folder}: too few models are present to attack any of its attack.targets={c.attack.targets} targets "
-            f"with {needs.MIN_REFERENCES} references or more; run `lm-mia run` first"
+            f"{recipe.folder}: too few models are present to attack any of its attack.targets={c.attack.targets} "
+            f"targets with {needs.MIN_REFERENCES} references or more; run `lm-mia run` first"
         )
-    known = counts["requested"] - counts["computed"] - counts["left_out"]
+    already_computed = counts["requested"] - counts["computed"] - counts["left_out"]
     left_out = f", {counts['left_out']} left out" if counts["left_out"] else ""
     say(
-        f"attack: {task.name}: {counts['requested']} attacks requested, {known} in its tables already, "
-        f"{counts['computed']} computed{left_out}"
+        f"attack: {recipe.name}: {plural(counts['requested'], 'attack')} requested, {already_computed} "
+        f"already in its tables, {counts['computed']} computed{left_out}"
     )
-    task.workdir.log({"event": "attack", "recipe": task.name, **counts})
+    recipe.workdir.log({"event": "attack", "recipe": recipe.name, **counts})
 
 
-def extract(task: SweepRecipe, population: Population, display: Display) -> None:
+def extract(recipe: SweepRecipe, population: Population, display: Display) -> None:
     """Computes how easily the samples with the highest scores can be extracted from the first replica.
 
-    Nothing is computed if the tables have the results already.
+    Nothing is computed if the tables already have the results.
     """
-    c, tables = task.config, task.folder / "tables"
-    facts = table_facts(task.folder)
+    c, tables = recipe.config, recipe.folder / "tables"
+    facts = table_facts(recipe.folder)
     assert facts is not None, "checked before, or just written"
-    [row] = [row for row in task.models if str(row) == facts["first_target"]]
-    step = c.attack.step or inventory.total_steps(c, row)
-    about = {"model": str(row), "step": step, "config": dataclasses.asdict(c.extract)}
-    about |= {"samples_sha256": facts["tables"]["samples.parquet"]}
-    if is_current(task.folder / EXTRACTION_JSON, about):
-        display.say(f"extract: {task.name}: in its tables already")
+    [model_seeds] = [seeds for seeds in recipe.models if str(seeds) == facts["first_target"]]
+    step = c.attack.step or inventory.total_steps(c, model_seeds)
+    inputs = {"model": str(model_seeds), "step": step, "config": dataclasses.asdict(c.extract)}
+    inputs |= {"samples_sha256": facts["tables"]["samples.parquet"]}
+    if is_current(recipe.folder / EXTRACTION_JSON, inputs):
+        display.say(f"extract: {recipe.name}: the results are already in its tables")
         return
     [environment, *_] = devices.environments(1, "none")[1]
     os.environ |= environment
@@ -416,17 +422,19 @@ def extract(task: SweepRecipe, population: Population, display: Display) -> None
         c.model, population.vocab_size, population.length_tokens
     )
     model = transformer.TransformerLM(model_config)
-    asked = extraction.select_samples(
+    samples = extraction.select_samples(
         extraction.read_membership_scores(tables / "samples.parquet"), population, c.extract
     )
-    if len(asked) < c.extract.samples:
+    if len(samples) < c.extract.samples:
         display.say(
-            f"extract.samples={c.extract.samples}: only {len(asked)} samples have a score and are long enough; all of "
-            "them are used"
+            f"extract.samples={c.extract.samples}: only {len(samples)} samples have a score and are long enough; all "
+            "of them are used"
         )
-    here = backend.start("none")
-    folder = inventory.checkpoint_dir(task.folder, row)
-    params = restore_params(row, step, model, folder, here.mesh, here.local_mesh)
-    found = extraction.extract(params, model, population, asked, c.extract, display.update)
-    extraction.write_tables(tables, found, c.extract, about)
-    display.say(extraction.summary(found))
+    this_backend = backend.start("none")
+    checkpoint_dir = inventory.checkpoint_dir(recipe.folder, model_seeds)
+    params = restore_params(
+        model_seeds, step, model, checkpoint_dir, this_backend.mesh, this_backend.local_mesh
+    )
+    results = extraction.extract(params, model, population, samples, c.extract, display.update)
+    extraction.write_tables(tables, results, c.extract, inputs)
+    display.say(extraction.summary(results))

@@ -1,4 +1,4 @@
-"""Being asked to stop (SIGTERM): at the end of a step where a row trains, at once elsewhere."""
+"""Handles SIGTERM in a worker: during training it stops at the end of a step, otherwise at once."""
 
 import contextlib
 import dataclasses
@@ -16,29 +16,31 @@ from lm_mia.errors import SIGTERM_EXIT_CODE
 
 @dataclasses.dataclass
 class Stop:
-    """What a worker knows of being asked to stop."""
+    """Records whether this worker was asked to stop."""
 
     is_requested: bool = False
     is_deferred: bool = False
 
     def install(self) -> None:
-        """Takes SIGTERM, unless the processes of a job agree on a step by JAX's own service, which takes it then.
+        """Installs the signal handlers.
 
-        Ctrl-C is left to the command that started the worker and sends SIGTERM.
+        In a job of several processes, SIGTERM is left to JAX's preemption service, by which the processes agree on the
+        step at which they stop. SIGINT (Ctrl-C) is ignored: the command that started the worker handles it, and sends
+        SIGTERM.
         """
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         if jax.process_count() == 1:
             signal.signal(signal.SIGTERM, self._on_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        # Asked twice (by a scheduler, then by the command), it is on its way out already: let it clean up.
-        again, self.is_requested = self.is_requested, True
-        if not (again or self.is_deferred):
+        # A second signal (one from the scheduler, one from the command) must not interrupt the cleanup.
+        is_repeated, self.is_requested = self.is_requested, True
+        if not (is_repeated or self.is_deferred):
             sys.exit(SIGTERM_EXIT_CODE)
 
     @contextlib.contextmanager
     def defer_sigterm(self) -> Iterator[Callable[[int], bool]]:
-        """A block in which SIGTERM is only noted; what says so, to be asked after every step."""
+        """Defers SIGTERM during the block; yields a function of the step that returns whether to stop."""
         self.is_deferred = True
         try:
             yield lambda step: self.should_stop()
@@ -46,11 +48,14 @@ class Stop:
             self.is_deferred = False
 
     def should_stop(self) -> bool:
-        """Whether to stop here; all processes of a job must ask at the same places, and hear the same."""
+        """Returns whether to stop here.
+
+        All processes of a job must call it at the same points, and all get the same answer.
+        """
         if jax.process_count() > 1:
-            # Places are counted over rows: the service wants numbers that only grow. It says yes at one of them only.
-            self.is_requested |= multihost_utils.reached_preemption_sync_point(next(_PLACES))
+            # The service needs numbers that only increase, over all models, and returns True at only one of them.
+            self.is_requested |= multihost_utils.reached_preemption_sync_point(next(_SYNC_POINTS))
         return self.is_requested
 
 
-_PLACES = itertools.count(1)
+_SYNC_POINTS = itertools.count(1)

@@ -1,8 +1,8 @@
-"""Making sure that rows exist: worker processes that share a recipe's rows, and nothing but files between them.
+"""Starts worker processes that make the missing models of a recipe, and passes on their events.
 
-Any number of workers, of this command or of others, may be at work on one workdir. A row is worked on under a lock
-that the operating system frees when its holder dies, however it dies; whoever finds a row missing and its lock free
-takes it.
+Any number of workers, of this command or of others, may work on one workdir; they communicate only through files. Each
+model is locked while it is made, and the operating system releases the lock when its holder exits for any reason. A
+worker takes any model that is missing and not locked.
 """
 
 import multiprocessing
@@ -28,112 +28,127 @@ from lm_mia.run.stages import ModelVerb
 
 Event = dict[str, Any]
 
-_ASKED = (
-    SIGTERM_EXIT_CODE,
-    -signal.SIGTERM,
-)  # exit codes of a worker that SIGTERM ended outside of training
-_RAISED = {"user_error": UserError, "disk": DiskError, "apart": RendezvousError}
-_BAD = (*_RAISED, "crash", "preempted")  # after which all workers are stopped
-_GRACE_SECONDS = 120  # in which a worker saves, also a large state to a slow disk
+# exit codes of a worker that was terminated by SIGTERM while it was not training
+_STOPPED_EXIT_CODES = (SIGTERM_EXIT_CODE, -signal.SIGTERM)
+_ERRORS = {"user_error": UserError, "disk": DiskError, "rendezvous": RendezvousError}
+_FATAL_EVENTS = (*_ERRORS, "crash", "preempted")  # after these, all workers are stopped
+_GRACE_SECONDS = 120  # for workers to save their state, which may be large and the disk slow
 
 
 def run(
     verb: ModelVerb,
     c: config.Config,
-    population: Path,
-    recipe: Path,
+    population_dir: Path,
+    recipe_dir: Path,
     on_event: Callable[[Event], None],
     selected_models: Sequence[subsets.ModelSeeds] | None = None,
 ) -> bool:
-    """Starts the workers, passes on what they report, returns when no row is missing.
+    """Starts the workers, and returns when no model is missing.
+
+    If a worker is killed, the others make its models. If this process is asked to stop, it asks its workers to stop;
+    they save the models that they are training.
 
     Args:
-      todo: "train", "score", or "run" for both.
-      c: the whole config.
-      population: folder of the samples.
-      recipe: folder of the recipe.
-      on_event: called in this process with every event of every worker, whose number is its "index".
-      only: the rows to make, but for those that others are at work on; None: all, waiting for others' too.
-
-    A worker that is killed is lost: the others make its rows. When this process is asked to stop, it asks its workers,
-    which save the rows that they are at.
+      verb: whether to train models, score them, or both ("run").
+      c: the config.
+      population_dir: folder of the samples.
+      recipe_dir: folder of the recipe.
+      on_event: called in this process with each event of each worker; "index" is the number of the worker.
+      selected_models: the models to make, except those that are locked by another process. None: all models; those
+        that are locked are waited for.
 
     Returns:
-      Whether to go on with what comes after the rows: not so in processes of a job other than the first.
+      Whether this process runs the stages that follow: in a job of several processes, only the first one does.
 
     Raises:
-      UserError: what a worker found wrong; finished rows stay. DiskError, if the disk is full or cannot be written;
-        RendezvousError, if the processes of a job did not find each other; WorkersKilledError, if all workers
+      UserError: invalid input that a worker found; finished models are kept. DiskError if the disk is full or not
+        writable, RendezvousError if the processes of a job did not find each other, WorkersKilledError if all workers
         were killed.
-      SystemExit: with code 143, if a worker was asked to stop from outside.
+      RuntimeError: if a worker crashed.
+      SystemExit: with code 143, if a worker was terminated from outside.
     """
     _, environments = devices.environments(c.train.workers, c.compute.sharding)
-    rows, lead = (
-        list(subsets.models_of_config(c) if selected_models is None else selected_models),
-        True,
-    )
+    models = list(subsets.models_of_config(c) if selected_models is None else selected_models)
+    is_primary = True
     if c.compute.sharding == "none":
-        environments = environments[: len(inventory.missing_models(verb, c, recipe, rows))]
+        num_missing = len(inventory.missing_models(verb, c, recipe_dir, models))
+        environments = environments[:num_missing]
     context = multiprocessing.get_context("spawn")
     processes: dict[multiprocessing.connection.Connection, multiprocessing.process.BaseProcess] = {}
     try:
         for index, environment in enumerate(environments):
-            ours, theirs = context.Pipe(duplex=False)
-            place = (index, len(environments))
+            receiver, sender = context.Pipe(duplex=False)
             process = context.Process(
                 target=worker.main,
-                args=(theirs, verb, c, population, recipe, place, environment, selected_models),
+                args=(
+                    sender,
+                    verb,
+                    c,
+                    population_dir,
+                    recipe_dir,
+                    index,
+                    len(environments),
+                    environment,
+                    selected_models,
+                ),
                 daemon=True,
             )
             process.start()
-            theirs.close()
-            processes[ours] = process
+            sender.close()
+            processes[receiver] = process
         for event in _events(processes):
-            if event["event"] in _BAD:
+            if event["event"] in _FATAL_EVENTS:
                 on_event(event)
-            if raised := _RAISED.get(event["event"]):
-                raise raised(event["message"])
-            if event["event"] == "crash":
-                raise RuntimeError(f"a worker failed:\n{event['message']}")
-            if event["event"] == "preempted":
-                raise SystemExit(SIGTERM_EXIT_CODE)
-            if event["event"] == "worker_lost" and event["exit_code"] in _ASKED:
-                raise SystemExit(SIGTERM_EXIT_CODE)
-            lead = event.get("lead", lead)
+            _raise_failure(event)
+            is_primary = event.get("is_primary", is_primary)
             on_event(event)
-        lost = all(process.exitcode for process in processes.values())
-        if lost and (left := inventory.missing_models(verb, c, recipe, rows)):
+        were_all_killed = all(process.exitcode for process in processes.values())
+        if were_all_killed and (missing := inventory.missing_models(verb, c, recipe_dir, models)):
             raise WorkersKilledError(
-                f"all workers were lost (killed, or out of memory?) with {len(left)} models missing; "
-                "finished models are kept: run the same command again to continue"
+                f"all workers were killed (out of memory?) with {len(missing)} models missing; run the same command "
+                "again to continue: finished models are kept"
             )
     except (KeyboardInterrupt, SystemExit):
         on_event({"event": "stopping"})
         raise
     finally:
         _stop(list(processes.values()))
-    return lead
+    return is_primary
 
 
-def check_diverged(recipe: Path, rows: list[subsets.ModelSeeds]) -> None:
-    """Raises UserError if models have diverged, now or in an earlier command; they are not retried automatically."""
-    if bad := [row for row in rows if inventory.divergence_file(recipe, row).exists()]:
+def _raise_failure(event: Event) -> None:
+    """Raises the error that an event of a worker describes, if it describes one."""
+    if error := _ERRORS.get(event["event"]):
+        raise error(event["message"])
+    if event["event"] == "crash":
+        raise RuntimeError(f"a worker crashed:\n{event['message']}")
+    if event["event"] == "preempted":
+        raise SystemExit(SIGTERM_EXIT_CODE)
+    if event["event"] == "worker_lost" and event["exit_code"] in _STOPPED_EXIT_CODES:
+        raise SystemExit(SIGTERM_EXIT_CODE)
+
+
+def check_diverged(recipe_dir: Path, models: list[subsets.ModelSeeds]) -> None:
+    """Raises UserError if models diverged, now or in an earlier command; they are not retried automatically."""
+    diverged = [model for model in models if inventory.divergence_file(recipe_dir, model).exists()]
+    if diverged:
+        names = ", ".join(map(str, diverged[:3])) + (", ..." if diverged[3:] else "")
+        folder = inventory.divergence_file(recipe_dir, diverged[0]).parent
         raise UserError(
-            f"{len(bad)} of {len(rows)} models diverged ({', '.join(map(str, bad[:3]))}{', ...' if bad[3:] else ''}): "
-            f"{inventory.divergence_file(recipe, bad[0]).parent} says where; lower optimizer.peak_learning_rate in a "
-            "new workdir, or delete those files to try again"
+            f"{len(diverged)} of {len(models)} models diverged ({names}): see {folder}; lower "
+            "optimizer.peak_learning_rate in a new workdir, or delete these files to try again"
         )
 
 
 def _stop(processes: list[multiprocessing.process.BaseProcess]) -> None:
-    """Asks workers that are still there to save and end, and kills those that do not."""
+    """Asks the running workers to save and exit, and kills those that do not exit in time."""
     for process in processes:
         process.terminate()
     deadline = time.monotonic() + _GRACE_SECONDS
     try:
         for process in processes:
             process.join(max(deadline - time.monotonic(), 0))
-    finally:  # also when this process is told to stop once more
+    finally:  # also if this process gets a second signal
         for process in processes:
             process.kill()
             process.join()
@@ -142,18 +157,18 @@ def _stop(processes: list[multiprocessing.process.BaseProcess]) -> None:
 def _events(
     processes: dict[multiprocessing.connection.Connection, multiprocessing.process.BaseProcess],
 ) -> Iterator[Event]:
-    """Events of all workers as they come, until every worker has ended; a killed one makes an event of its own."""
-    pipes = {pipe: index for index, pipe in enumerate(processes)}
-    while pipes:
-        for pipe in multiprocessing.connection.wait(pipes):
+    """Yields the events of all workers until all have exited; a worker that is killed adds the event "worker_lost"."""
+    index_of = {pipe: index for index, pipe in enumerate(processes)}
+    while index_of:
+        for pipe in multiprocessing.connection.wait(index_of):
             assert isinstance(pipe, multiprocessing.connection.Connection)
             try:
                 event = pipe.recv()
             except (EOFError, ConnectionResetError):
-                index = pipes.pop(pipe)
+                index = index_of.pop(pipe)
                 processes[pipe].join()
-                if code := processes[pipe].exitcode:
-                    about = {"event": "worker_lost", "index": index}
-                    yield about | {"exit_code": code, "left": len(pipes)}
+                if exit_code := processes[pipe].exitcode:
+                    lost = {"event": "worker_lost", "index": index, "exit_code": exit_code}
+                    yield lost | {"left": len(index_of)}
             else:
-                yield {**event, "index": pipes[pipe]}
+                yield {**event, "index": index_of[pipe]}

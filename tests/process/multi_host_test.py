@@ -66,7 +66,7 @@ def unbroken(
     w = tmp_path_factory.mktemp("unbroken") / "w"
     (code, said), (other_code, other_said) = ended(tiny.start_job(w, 2, 2, *flags))
     assert (code, other_code) == (0, 0), said + other_said
-    assert "worker 0: cpu, cpu x 4 on 2 processes" in said
+    assert "worker 0: cpu (cpu), 4 devices in 2 processes" in said
     assert "  attack  " in said
     assert "  attack  " not in other_said  # one of them makes the tables
     return w

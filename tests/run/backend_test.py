@@ -26,7 +26,7 @@ def _ends(of: range) -> tuple[int, int]:
     return of.start, of.stop
 
 
-def test_alone_a_process_leads_and_has_everything():
+def test_single_process_is_primary_and_has_all_samples():
     assert HERE.is_primary
     assert HERE.broadcast(-7) == -7
     assert HERE.local_samples(4, 20) == range(4, 20)
@@ -37,7 +37,7 @@ def test_alone_a_process_leads_and_has_everything():
 @pytest.mark.parametrize(
     ("samples", "count"), [(20, 2), (20, 3), (21, 4), (7, 7), (1000, 64), (5, 4), (2, 4)]
 )
-def test_parts_of_processes_are_all_samples_once_and_come_back_joined(
+def test_local_samples_partition_and_all_gather_restores(
     monkeypatch: pytest.MonkeyPatch, samples: int, count: int
 ):
     value_N = np.random.default_rng(0).normal(size=samples).astype(np.float32)
@@ -64,7 +64,7 @@ def test_parts_of_processes_are_all_samples_once_and_come_back_joined(
     np.testing.assert_array_equal(HERE.all_gather(parts[0], samples), value_N)
 
 
-def test_the_first_process_decides(monkeypatch: pytest.MonkeyPatch):
+def test_broadcast_returns_the_number_of_the_primary_process(monkeypatch: pytest.MonkeyPatch):
     in_job(monkeypatch, 1, 2)
     seen: list[Any] = []
 
@@ -89,24 +89,25 @@ ADDRESS = {
     [{name: ""} for name in ADDRESS]
     + [{"JAX_NUM_PROCESSES": "two"}, {"JAX_PROCESS_ID": "-1"}, {"JAX_PROCESS_ID": "\u00b2"}],
 )
-def test_half_an_address_is_told(monkeypatch: pytest.MonkeyPatch, change: dict[str, str]):
+def test_incomplete_job_settings_are_refused(
+    monkeypatch: pytest.MonkeyPatch, change: dict[str, str]
+):
     said = ADDRESS | change
     for name, value in said.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(jax.distributed, "initialize", pytest.fail)
     with pytest.raises(UserError) as caught:
-        backend._join()
-    told = ", ".join(f"{name}={value!r}" for name, value in said.items())
+        backend._join_job()
+    settings = ", ".join(f"{name}={value!r}" for name, value in said.items())
     assert str(caught.value) == (
-        f"{told}: must all be set, the last two to whole numbers, or none be"
+        f"{settings}: set all three, the last two to whole numbers, or none of them"
     )
 
 
 HOST_PORT = (
-    "JAX_COORDINATOR_ADDRESS={!r}: must be host:port, the port a whole number from 1 to 65535; "
-    "try 10.0.0.1:8476"
+    "JAX_COORDINATOR_ADDRESS={!r}: must be host:port with a port from 1 to 65535; try 10.0.0.1:8476"
 )
-TOO_LARGE = "JAX_PROCESS_ID=5: must be less than JAX_NUM_PROCESSES=2, since the first is 0"
+TOO_LARGE = "JAX_PROCESS_ID=5: must be less than JAX_NUM_PROCESSES=2; the first is 0"
 
 
 @pytest.mark.parametrize(
@@ -119,34 +120,34 @@ TOO_LARGE = "JAX_PROCESS_ID=5: must be less than JAX_NUM_PROCESSES=2, since the 
         (("host:1234", "2", "5"), [TOO_LARGE]),
         (
             ("host:1234", "2", "2"),
-            ["JAX_PROCESS_ID=2: must be less than JAX_NUM_PROCESSES=2, since the first is 0"],
+            ["JAX_PROCESS_ID=2: must be less than JAX_NUM_PROCESSES=2; the first is 0"],
         ),
-        (("host:1234", "0", "0"), ["JAX_NUM_PROCESSES=0: must be 1 or larger"]),
+        (("host:1234", "0", "0"), ["JAX_NUM_PROCESSES=0: must be at least 1"]),
         (("host", "2", "5"), [HOST_PORT.format("host"), TOO_LARGE]),
     ],
 )
-def test_a_job_that_cannot_be_is_told(
+def test_invalid_job_settings_are_refused(
     monkeypatch: pytest.MonkeyPatch, said: tuple[str, str, str], lines: list[str]
 ):
     for name, value in zip(ADDRESS, said, strict=True):
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(jax.distributed, "initialize", pytest.fail)
     with pytest.raises(UserError) as caught:
-        backend._join()
+        backend._join_job()
     assert str(caught.value).split("\n") == lines
 
 
 @pytest.mark.parametrize("address", ["a.b-c:65535", "[::1]:1", "10.0.0.1:8476"])
-def test_addresses_that_can_be(monkeypatch: pytest.MonkeyPatch, address: str):
+def test_valid_addresses(monkeypatch: pytest.MonkeyPatch, address: str):
     asked: list[Any] = []
     for name, value in (ADDRESS | {"JAX_COORDINATOR_ADDRESS": address}).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(jax.distributed, "initialize", lambda *args, **_: asked.append(args))
-    backend._join()
+    backend._join_job()
     assert asked == [(address, 2, 1)]
 
 
-def test_processes_that_do_not_find_each_other(monkeypatch: pytest.MonkeyPatch):
+def test_rendezvous_error(monkeypatch: pytest.MonkeyPatch):
     asked: list[Any] = []
 
     def failing(*args: Any, **options: Any) -> None:
@@ -157,7 +158,7 @@ def test_processes_that_do_not_find_each_other(monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(jax.distributed, "initialize", failing)
     with pytest.raises(UserError) as caught:
-        backend._join()
+        backend._join_job()
     assert str(caught.value) == (
         "compute.sharding='fsdp': the processes of the job did not find each other (DEADLINE_EXCEEDED: barrier)"
     )
@@ -190,7 +191,7 @@ def start(sharding: str, **environment: str) -> subprocess.CompletedProcess[str]
 
 
 @pytest.mark.process
-def test_what_a_process_compiled_the_next_one_takes_from_the_cache(tmp_path: Path):
+def test_processes_share_the_compilation_cache(tmp_path: Path):
     two = "--xla_force_host_platform_device_count=2"
     found = []
     for kind in ("none", "fsdp"):
@@ -205,19 +206,19 @@ def test_what_a_process_compiled_the_next_one_takes_from_the_cache(tmp_path: Pat
         assert compiled["seconds"] > 0
         assert again == {}  # nothing new
     (hits, misses), (later_hits, later_misses) = [
-        (compiled["from_cache"], compiled["anew"]) for *_, compiled, _ in found
+        (compiled["from_cache"], compiled["compiled"]) for *_, compiled, _ in found
     ]
     assert (hits, later_misses) == (0, 0)
     assert later_hits == misses > 0
     assert list((tmp_path / "lm_mia" / "jax").iterdir())
 
 
-def test_the_cache_is_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_environment_sets_the_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     settings: dict[str, Any] = {}
     monkeypatch.setattr(jax.config, "update", settings.__setitem__)
     for name in ("XDG_CACHE_HOME", "JAX_COMPILATION_CACHE_DIR"):
         monkeypatch.setenv(name, str(tmp_path / name))
-    assert backend._cache() == str(tmp_path / "JAX_COMPILATION_CACHE_DIR")
+    assert backend._enable_compilation_cache() == str(tmp_path / "JAX_COMPILATION_CACHE_DIR")
     assert settings == {
         "jax_compilation_cache_dir": str(tmp_path / "JAX_COMPILATION_CACHE_DIR"),
         "jax_persistent_cache_min_compile_time_secs": 0,  # even small functions
@@ -226,10 +227,13 @@ def test_the_cache_is_where_the_environment_says(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.process
-def test_a_device_that_is_not_there_is_told():
+def test_missing_device_is_reported():
     done = start("device", JAX_PLATFORMS="cuda")
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == "JAX_PLATFORMS='cuda': no such device here; unset it"
+    assert (
+        done.stderr.splitlines()[-1]
+        == "JAX_PLATFORMS='cuda': this machine has no such device; unset it"
+    )
 
 
 @pytest.mark.parametrize(
@@ -243,7 +247,7 @@ def test_a_device_that_is_not_there_is_told():
         ("", "0,1", None),
     ],
 )
-def test_one_task_a_node_takes_all_of_its_gpus(
+def test_one_task_per_node_uses_all_gpus(
     monkeypatch: pytest.MonkeyPatch, tasks: str, gpus: str, found: list[int] | None
 ):
     monkeypatch.delenv("SLURM_STEP_TASKS_PER_NODE", raising=False)

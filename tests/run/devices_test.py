@@ -36,7 +36,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
 @pytest.mark.parametrize(
     ("workers", "cores", "count"), [(0, 8, 8), (2, 8, 2), (9, 8, 9), (0, 1, 1)]
 )
-def test_one_thread_a_worker_on_cpu(
+def test_cpu_workers_have_one_thread(
     monkeypatch: pytest.MonkeyPatch, platforms: str, workers: int, cores: int, count: int
 ):
     monkeypatch.setenv("JAX_PLATFORMS", platforms)
@@ -44,16 +44,14 @@ def test_one_thread_a_worker_on_cpu(
     assert devices.environments(workers, "none") == ("cpu", [ALONE] * count)
 
 
-def test_without_affinity_all_cores_count(monkeypatch: pytest.MonkeyPatch):
+def test_all_cores_count_without_affinity(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 3)
     assert devices.environments(0, "none") == ("cpu", [ALONE] * 3)
 
 
 @pytest.mark.parametrize("workers", [0, 1, 5])
-def test_a_row_over_the_job_has_one_process_that_sees_all(
-    monkeypatch: pytest.MonkeyPatch, workers: int
-):
+def test_fsdp_has_one_process_that_sees_all_devices(monkeypatch: pytest.MonkeyPatch, workers: int):
     assert devices.environments(workers, "fsdp") == ("cpu", [{}])
     gpus(monkeypatch, 4)
     assert devices.environments(workers, "fsdp") == ("accelerator", [{}])
@@ -69,13 +67,13 @@ def test_each_worker_sees_one_gpu(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("platforms", ["cuda", "cuda,cpu", ""])
-def test_a_machine_of_one_gpu_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch, platforms: str):
+def test_single_gpu_needs_no_environment(monkeypatch: pytest.MonkeyPatch, platforms: str):
     gpus(monkeypatch, 1)
     monkeypatch.setenv("JAX_PLATFORMS", platforms)
     assert devices.environments(0, "none") == ("accelerator", [{}])
 
 
-def test_visible_cards_are_counted_as_they_are_named(monkeypatch: pytest.MonkeyPatch):
+def test_cuda_visible_devices_names_the_gpus(monkeypatch: pytest.MonkeyPatch):
     gpus(monkeypatch, 8)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5, GPU-7f")
     _, found = devices.environments(0, "none")
@@ -87,7 +85,7 @@ def test_visible_cards_are_counted_as_they_are_named(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("workers", "cards", "fraction"), [(4, 2, "0.45"), (3, 2, "0.45"), (3, 1, "0.30")]
 )
-def test_more_workers_than_gpus_share_their_memory(
+def test_workers_share_gpus_and_their_memory(
     monkeypatch: pytest.MonkeyPatch, workers: int, cards: int, fraction: str
 ):
     gpus(monkeypatch, cards)
@@ -102,7 +100,7 @@ def test_more_workers_than_gpus_share_their_memory(
 @pytest.mark.parametrize(
     "error", [FileNotFoundError(), subprocess.TimeoutExpired("nvidia-smi", 60)]
 )
-def test_gpus_that_nobody_lists_cannot_be_told_apart(
+def test_gpus_are_not_assigned_without_nvidia_smi(
     monkeypatch: pytest.MonkeyPatch, error: Exception
 ):
     def failing(*_: Any, **__: Any) -> None:
@@ -115,7 +113,7 @@ def test_gpus_that_nobody_lists_cannot_be_told_apart(
     assert found == [{"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.45"}] * 2
 
 
-def test_a_tpu_has_no_plugin_entry_but_its_library(monkeypatch: pytest.MonkeyPatch):
+def test_tpu_chips_are_assigned_to_workers(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "libtpu" or None)
     monkeypatch.setenv("TPU_VISIBLE_CHIPS", "0,2")
     kind, found = devices.environments(0, "none")

@@ -17,7 +17,7 @@ ROWS = subsets.requested_seeds(4, 2)
 ZEROS = np.zeros(20, np.float32)
 
 
-def test_rows_of_a_config():
+def test_models_of_a_config():
     assert subsets.models_of_config(C) == ROWS
 
 
@@ -29,7 +29,7 @@ def test_total_steps_counts_short_batches_and_real_members():
         assert inventory.total_steps(bernoulli, row) == 3 * -(-members // 4)
 
 
-def test_missing_rows_of_each_stage(tmp_path: Path):
+def test_missing_models_of_each_verb(tmp_path: Path):
     assert inventory.missing_models("train", C, tmp_path, ROWS) == ROWS
     store = Store(tmp_path / "scores.zarr")
     store.create_or_extend(ROWS, {"tokens": np.arange(20)}, {})
@@ -45,7 +45,7 @@ def test_missing_rows_of_each_stage(tmp_path: Path):
     assert inventory.missing_models("run", C, tmp_path, [ROWS[5], ROWS[1]]) == [ROWS[5]]
 
 
-def test_a_row_without_a_statistic_is_missing_where_it_is_asked_for(tmp_path: Path):
+def test_model_without_a_requested_statistic_is_missing(tmp_path: Path):
     """Trained rows are only scored; one whose checkpoint is gone must be trained once more."""
     c = dataclasses.replace(C, score=config.Score(statistics=("min_k",)))
     plain, store = Store(tmp_path / "scores.zarr"), open_store(c, tmp_path)
@@ -61,7 +61,7 @@ def test_a_row_without_a_statistic_is_missing_where_it_is_asked_for(tmp_path: Pa
     assert inventory.missing_models("train", c, tmp_path, ROWS) == [ROWS[1], *ROWS[3:]]
 
 
-def test_a_row_is_present_only_when_all_its_score_points_are(tmp_path: Path):
+def test_model_is_present_if_all_score_points_are(tmp_path: Path):
     c = dataclasses.replace(C, score=config.Score(at_epochs=(1.0,), at_steps=(5,)))
     store = open_store(c, tmp_path)
     assert (store.steps, store.total_steps) == ((3, 5), 9)
@@ -72,20 +72,20 @@ def test_a_row_is_present_only_when_all_its_score_points_are(tmp_path: Path):
     assert inventory.missing_models("run", c, tmp_path, ROWS) == ROWS[1:]
 
 
-def test_a_row_that_diverged_is_not_missing(tmp_path: Path):
+def test_diverged_model_is_not_missing(tmp_path: Path):
     assert (
         inventory.divergence_file(tmp_path, ROWS[2]) == tmp_path / "diverged" / "reference-02.json"
     )
     inventory.divergence_file(tmp_path, ROWS[2]).parent.mkdir()
     inventory.divergence_file(tmp_path, ROWS[2]).touch()
     left = [row for row in ROWS if row != ROWS[2]]
-    for todo in ("train", "score", "run"):
-        assert inventory.missing_models(todo, C, tmp_path, ROWS) == left
+    for verb in ("train", "score", "run"):
+        assert inventory.missing_models(verb, C, tmp_path, ROWS) == left
     inventory.divergence_file(tmp_path, ROWS[2]).unlink()
     assert inventory.missing_models("run", C, tmp_path, ROWS) == ROWS
 
 
-def test_a_lock_file_that_nobody_holds_is_no_lock(tmp_path: Path):
+def test_unheld_lock_file_is_not_a_lock(tmp_path: Path):
     assert not inventory.is_locked(tmp_path, ROWS[0])
     with inventory.model_lock(tmp_path, ROWS[0]):
         assert inventory.is_locked(tmp_path, ROWS[0])

@@ -84,7 +84,8 @@ def attack(
 
 
 def counted(requested: int, known: int, computed: int) -> str:
-    return f"{requested} attacks requested, {known} in its tables already, {computed} computed"
+    attacks = "1 attack" if requested == 1 else f"{requested} attacks"
+    return f"{attacks} requested, {known} already in its tables, {computed} computed"
 
 
 def content(tasks: Sequence[SweepRecipe]) -> dict[str, bytes]:

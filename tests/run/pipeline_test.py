@@ -111,8 +111,8 @@ def test_a_sweep_is_run_whole_and_goes_on_where_it_was(
     assert cli.main(argv("run", config, folder)) == 0
     assert scores(folder) == before
     err = capsys.readouterr().err
-    assert "attack: main: 6 attacks requested, 6 in its tables already, 0 computed" in err
-    assert "attack: twice: 1 attacks requested, 1 in its tables already, 0 computed" in err
+    assert "attack: main: 6 attacks requested, 6 already in its tables, 0 computed" in err
+    assert "attack: twice: 1 attack requested, 1 already in its tables, 0 computed" in err
     assert {p: p.read_bytes() for p in folder.glob("recipes/*/tables/*")} == tables
     assert trained(folder, "main") == 6
     assert cli.main(["status", f"--workdir={folder}", "--verify"]) == 0

@@ -22,7 +22,7 @@ def ask() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def test_sigterm_ends_the_process_at_once_where_nothing_trains():
+def test_sigterm_exits_at_once_outside_training():
     stop = preemption.Stop()
     stop.install()
     with pytest.raises(SystemExit) as ended:
@@ -30,7 +30,7 @@ def test_sigterm_ends_the_process_at_once_where_nothing_trains():
     assert ended.value.code == 143
 
 
-def test_sigterm_is_noted_while_a_row_trains_and_not_forgotten():
+def test_sigterm_is_deferred_during_training():
     stop = preemption.Stop()
     stop.install()
     with stop.defer_sigterm() as asked:
@@ -43,7 +43,7 @@ def test_sigterm_is_noted_while_a_row_trains_and_not_forgotten():
     assert stop.should_stop()
 
 
-def test_training_that_fails_ends_the_block_too():
+def test_deferral_ends_if_training_fails():
     stop = preemption.Stop()
     stop.install()
     with pytest.raises(ZeroDivisionError), stop.defer_sigterm():
@@ -53,12 +53,12 @@ def test_training_that_fails_ends_the_block_too():
         ask()
 
 
-def test_ctrl_c_is_left_to_the_command():
+def test_ctrl_c_is_ignored_by_workers():
     preemption.Stop().install()
     os.kill(os.getpid(), signal.SIGINT)  # would raise KeyboardInterrupt
 
 
-def test_in_a_job_the_service_is_asked_with_numbers_that_only_grow(monkeypatch: pytest.MonkeyPatch):
+def test_sync_points_of_a_job_only_increase(monkeypatch: pytest.MonkeyPatch):
     """Over rows, and between them; its answer, which it gives once, is kept."""
     numbers: list[int] = []
 

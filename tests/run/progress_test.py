@@ -18,35 +18,35 @@ def bars(display: progress.Display) -> dict[str, tuple[float, float | None]]:
     return {task.description: (task.completed, task.total) for task in display._progress.tasks}
 
 
-def event(kind: str, row: str, **more: object) -> dict[str, object]:
-    return {"event": kind, "model": row, **more}
+def event(kind: str, model: str, **more: object) -> dict[str, object]:
+    return {"event": kind, "model": model, **more}
 
 
-def trained(row: str, resumed_at: int = 0) -> dict[str, object]:
-    return event("model_trained", row, steps=40, resumed_at=resumed_at, seconds=1.25)
+def trained(model: str, resumed_at: int = 0) -> dict[str, object]:
+    return event("model_trained", model, steps=40, resumed_at=resumed_at, seconds=1.25)
 
 
-def scored(row: str, step: int = 40) -> dict[str, object]:
+def scored(model: str, step: int = 40) -> dict[str, object]:
     means = {"member_loss_nats": 3.5, "nonmember_loss_nats": 4.25}
-    return event("model_scored", row, step=step, last=step == 40, seconds=2, **means)
+    return event("model_scored", model, step=step, last=step == 40, seconds=2, **means)
 
 
 def worker(
-    index: int = 0, devices: int = 1, processes: int = 1, choice: str = "scanned"
+    index: int = 0, devices: int = 1, processes: int = 1, plan: str = "scanned"
 ) -> dict[str, object]:
     about = {"platform": "cpu", "device": "cpu", "devices": devices, "processes": processes}
     return {
         "event": "worker",
         "index": index,
-        "choice": choice,
+        "execution_plan": plan,
         "cache": "/c",
-        "lead": True,
+        "is_primary": True,
     } | about
 
 
-def test_a_bar_for_each_label_and_one_for_all():
+def test_one_bar_per_label_and_an_overall_bar():
     display, _ = shown(overall=True)
-    display.stage(0.25, steps=2)
+    display.stage(0.25, num_parts=2)
     display.update("read", 1, 2)
     assert bars(display) == {"overall": (0.0625, 1), "read": (1, 2)}
     display.update("read", 2, 2)
@@ -61,13 +61,13 @@ def test_a_bar_for_each_label_and_one_for_all():
     }  # fmt: skip
 
 
-def test_one_stage_has_no_overall_bar():
+def test_single_stage_has_no_overall_bar():
     display, _ = shown()
     display.stage(0.5)
     assert bars(display) == {}
 
 
-def test_lines_are_printed_as_they_are():
+def test_lines_are_printed_verbatim():
     display, out = shown()
     line = "x=[red]1[/red]: " + "long " * 50
     display.say(line)
@@ -75,7 +75,7 @@ def test_lines_are_printed_as_they_are():
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_without_a_terminal_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch, terminal: bool):
+def test_lines_replace_bars_without_a_terminal(monkeypatch: pytest.MonkeyPatch, terminal: bool):
     now = [100.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     display, out = shown(terminal=terminal)
@@ -83,10 +83,10 @@ def test_without_a_terminal_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch,
         now[0] += seconds
         display.update("train", done, 10)
     lines = [line.partition(" (")[0] for line in out.getvalue().splitlines()]
-    assert lines == ([] if terminal else ["at work, train 30%", "at work, train 50%"])
+    assert lines == ([] if terminal else ["train 30%", "train 50%"])
 
 
-def test_the_line_tells_of_the_whole_command_too(monkeypatch: pytest.MonkeyPatch):
+def test_line_includes_overall_progress(monkeypatch: pytest.MonkeyPatch):
     now = [100.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     display, out = shown(overall=True)
@@ -96,9 +96,9 @@ def test_the_line_tells_of_the_whole_command_too(monkeypatch: pytest.MonkeyPatch
     assert out.getvalue() == "overall 5%, train 10%\n"
 
 
-def test_tally_counts_rows_and_parts_of_rows():
+def test_tally_counts_models_and_fractions_of_models():
     display, out = shown(overall=True)
-    tally = progress.Tally(display, "run", wanted=6, missing=4)
+    tally = progress.Tally(display, "run", requested=6, missing=4)
     assert bars(display) == {"overall": (0, 1), "train": (2, 6), "score": (2, 6)}
     tally.on_event(worker())
     tally.on_event(event("step", "a", step=10, steps=40))
@@ -110,28 +110,28 @@ def test_tally_counts_rows_and_parts_of_rows():
     tally.on_event(scored("a"))
     assert bars(display) == {"overall": (0, 1), "train": (4, 6), "score": (3, 6)}
     assert out.getvalue().splitlines() == [
-        "worker 0: cpu, cpu",
-        "scanned; compiled code is kept in /c",
+        "worker 0: cpu (cpu)",
+        "scanned; compilation cache: /c",
         "a: trained 40 steps in 1.2 s",
-        "b: trained 40 steps from step 30 in 1.2 s",
-        "a: scored in 2.0 s, loss of members 3.500, of non-members 4.250 nats a token",
+        "b: trained 40 steps, resumed at step 30, in 1.2 s",
+        "a: scored in 2.0 s; mean loss 3.500 nats per token on members, 4.250 on non-members",
     ]
     tally.finish()  # other processes made the rest
     assert bars(display) == {"overall": (0, 1), "train": (6, 6), "score": (6, 6)}
 
 
 @pytest.mark.parametrize(("verb", "label"), [("train", "train"), ("score", "score")])
-def test_a_stage_alone_has_its_bar_only(verb: ModelVerb, label: str):
+def test_single_verb_shows_only_its_bar(verb: ModelVerb, label: str):
     display, _ = shown()
-    tally = progress.Tally(display, verb, wanted=3, missing=3)
+    tally = progress.Tally(display, verb, requested=3, missing=3)
     tally.on_event(trained("a") if verb == "train" else scored("a"))
     assert bars(display) == {label: (1, 3)}
 
 
-def test_a_row_scored_from_its_checkpoint_counts_as_trained_too():
+def test_model_scored_from_a_checkpoint_counts_as_trained():
     """Its training was done by an earlier command, so no model_trained event tells of it."""
     display, _ = shown()
-    tally = progress.Tally(display, "run", wanted=2, missing=2)
+    tally = progress.Tally(display, "run", requested=2, missing=2)
     tally.on_event(scored("a"))
     assert bars(display) == {"train": (1, 2), "score": (1, 2)}
 
@@ -146,7 +146,7 @@ def test_display_draws_to_stderr(capsys: pytest.CaptureFixture[str]):
     assert "corpus" in said
 
 
-def test_waiting_for_others_is_said_once_and_not_for_rows_of_our_own():
+def test_waiting_is_reported_once_and_not_for_own_models():
     display, out = shown()
     tally = progress.Tally(display, "run", 3, 3)
     tally.on_event({"event": "model_started", "model": "a"})
@@ -154,29 +154,31 @@ def test_waiting_for_others_is_said_once_and_not_for_rows_of_our_own():
     assert out.getvalue() == ""
     for _ in range(2):
         tally.on_event({"event": "waiting", "models": ["a", "b", "c"]})
-    assert out.getvalue() == "waiting for b, c: another command is at work\n"
+    assert out.getvalue() == "waiting for models locked by another process: b, c\n"
 
 
-def test_workers_say_what_they_are_and_what_they_share_once():
+def test_worker_lines_and_shared_execution_plan():
     display, out = shown()
     tally = progress.Tally(display, "run", 3, 3)
     tally.on_event(worker(0))
     tally.on_event(worker(1))
-    tally.on_event(worker(2, devices=8, processes=2, choice="unrolled"))
-    tally.on_event({"event": "compiled", "index": 1, "seconds": 2.25, "from_cache": 7, "anew": 1})
+    tally.on_event(worker(2, devices=8, processes=2, plan="unrolled"))
+    tally.on_event(
+        {"event": "compiled", "index": 1, "seconds": 2.25, "from_cache": 7, "compiled": 1}
+    )
     assert out.getvalue().splitlines() == [
-        "worker 0: cpu, cpu",
-        "scanned; compiled code is kept in /c",
-        "worker 1: cpu, cpu",
-        "worker 2: cpu, cpu x 8 on 2 processes",
-        "unrolled; compiled code is kept in /c",
-        "worker 1: compiled in 2.2 s, 7 functions from the cache, 1 anew",
+        "worker 0: cpu (cpu)",
+        "scanned; compilation cache: /c",
+        "worker 1: cpu (cpu)",
+        "worker 2: cpu (cpu), 8 devices in 2 processes",
+        "unrolled; compilation cache: /c",
+        "worker 1: 2.2 s of compilation: 1 function compiled, 7 read from the cache",
     ]
 
 
-def test_a_row_is_scored_when_its_last_score_point_is():
+def test_model_counts_as_scored_after_its_last_score_point():
     display, out = shown()
-    tally = progress.Tally(display, "score", wanted=2, missing=2)
+    tally = progress.Tally(display, "score", requested=2, missing=2)
     tally.on_event(scored("a", step=10))
     assert bars(display) == {"score": (0, 2)}
     assert out.getvalue() == ""
@@ -185,20 +187,20 @@ def test_a_row_is_scored_when_its_last_score_point_is():
     assert out.getvalue().startswith("a: scored")
 
 
-def test_a_row_that_diverged_counts_no_longer():
+def test_diverged_model_is_not_counted():
     display, out = shown()
-    tally = progress.Tally(display, "train", wanted=2, missing=2)
+    tally = progress.Tally(display, "train", requested=2, missing=2)
     tally.on_event(event("step", "a", step=20, steps=40))
     tally.on_event(event("model_diverged", "a", message="model a: loss=nan at step 21; lower it"))
     assert bars(display) == {"train": (0, 2)}
     assert out.getvalue() == "model a: loss=nan at step 21; lower it; the other models continue\n"
 
 
-def test_a_lost_worker_is_one_line():
+def test_killed_worker_is_reported_in_one_line():
     display, out = shown()
     progress.Tally(display, "run", 3, 3).on_event(
-        {"event": "worker_lost", "exit_code": -9, "left": 1}
+        {"event": "worker_lost", "index": 3, "exit_code": -9, "left": 1}
     )
     assert out.getvalue() == (
-        "a worker ended with code -9 (killed, or out of memory?); 1 left, which make its models\n"
+        "worker 3 exited with code -9 (killed, or out of memory?); 1 worker left to make its models\n"
     )

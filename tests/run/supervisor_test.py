@@ -33,7 +33,7 @@ class Ended:
         pass
 
 
-def test_events_of_all_workers_until_the_last_has_closed():
+def test_events_of_all_workers_are_yielded():
     ends = [multiprocessing.Pipe(duplex=False) for _ in range(3)]
     for i, (_, theirs) in enumerate(ends):
         for n in range(i):
@@ -106,7 +106,7 @@ def run_here(
 ASKED = ["terminate", "join for 120 s", "kill", "join"]  # to save and end; killed if it does not
 
 
-def test_a_worker_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch):
+def test_workers_that_do_not_exit_in_time_are_killed(monkeypatch: pytest.MonkeyPatch):
     """All workers are asked first, and share the time in which they save."""
     now = [100.0]
     monkeypatch.setattr(supervisor, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
@@ -123,7 +123,7 @@ def test_a_worker_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch):
     ]
 
 
-def test_a_second_signal_while_workers_save_kills_them(monkeypatch: pytest.MonkeyPatch):
+def test_second_signal_kills_the_workers(monkeypatch: pytest.MonkeyPatch):
     class Interrupted(Scripted):
         def join(self, timeout: float | None = None) -> None:
             super().join(timeout)
@@ -136,13 +136,13 @@ def test_a_second_signal_while_workers_save_kills_them(monkeypatch: pytest.Monke
     assert [process.done[-2:] for process in two] == [["kill", "join"]] * 2
 
 
-def test_all_workers_lost_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_error_if_all_workers_were_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     made, seen = scripted(monkeypatch, ([{"event": "step"}], -9)), list[supervisor.Event]()
     with pytest.raises(WorkersKilledError) as caught:
         run_here(tmp_path, seen)
     assert str(caught.value) == (
-        "all workers were lost (killed, or out of memory?) with 6 models missing; finished models are kept: "
-        "run the same command again to continue"
+        "all workers were killed (out of memory?) with 6 models missing; run the same command again to continue: "
+        "finished models are kept"
     )
     lost = {"event": "worker_lost", "index": 0, "exit_code": -9, "left": 0}
     assert seen == [{"event": "step", "index": 0}, lost]
@@ -153,12 +153,12 @@ def test_all_workers_lost_is_one_line(tmp_path: Path, monkeypatch: pytest.Monkey
     ("event", "error", "said"),
     [
         ({"event": "user_error", "message": "a=1: bad"}, UserError, r"^a=1: bad$"),
-        ({"event": "apart", "message": "not found"}, RendezvousError, r"^not found$"),
-        ({"event": "crash", "message": "Traceback: x"}, RuntimeError, r"a worker failed:\nTraceback"),
+        ({"event": "rendezvous", "message": "not found"}, RendezvousError, r"^not found$"),
+        ({"event": "crash", "message": "Traceback: x"}, RuntimeError, r"a worker crashed:\nTraceback"),
         ({"event": "disk", "message": "w: No space left; make room"}, DiskError, r"^w: No space left; make room$"),
     ],
 )  # fmt: skip
-def test_what_a_worker_finds_wrong_ends_all(
+def test_failure_of_one_worker_stops_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, event: supervisor.Event, error: Any, said: str
 ):
     made, seen = scripted(monkeypatch, ([], 0), ([event], 1)), list[supervisor.Event]()
@@ -169,7 +169,7 @@ def test_what_a_worker_finds_wrong_ends_all(
 
 
 @pytest.mark.parametrize("exit_code", [143, -signal.SIGTERM, None])
-def test_a_worker_that_was_asked_to_stop_stops_the_command_too(
+def test_terminated_worker_stops_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exit_code: int | None
 ):
     """Whether it ends with a code of its own, is too young to know of signals, or has saved its row first."""
@@ -183,9 +183,7 @@ def test_a_worker_that_was_asked_to_stop_stops_the_command_too(
     assert made[0].done[-4:] == ASKED
 
 
-def test_ctrl_c_is_passed_on_once_the_workers_have_saved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_ctrl_c_stops_the_workers_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     made, seen = scripted(monkeypatch, ([{"event": "step"}], 0)), list[str]()
 
     def on_event(event: supervisor.Event) -> None:
@@ -201,26 +199,24 @@ def test_ctrl_c_is_passed_on_once_the_workers_have_saved(
     assert made[0].done == ASKED
 
 
-def test_what_workers_are_started_with_and_who_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_arguments_of_workers_and_primary_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """As many as rows are missing; rows of a job are gone on from by its first process only."""
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    made = scripted(monkeypatch, ([{"event": "worker", "lead": True}], 0), ([], 0))
+    made = scripted(monkeypatch, ([{"event": "worker", "is_primary": True}], 0), ([], 0))
     seen: list[supervisor.Event] = []
     lead, c = run_here(tmp_path, seen, count=9, only=ROWS[1:3])
     assert lead
     assert [process.args[1:] for process in made] == [
-        ("run", c, tmp_path, tmp_path, (index, 2), {"NPROC": "1"}, ROWS[1:3]) for index in (0, 1)
+        ("run", c, tmp_path, tmp_path, index, 2, {"NPROC": "1"}, ROWS[1:3]) for index in (0, 1)
     ]
-    assert seen == [{"event": "worker", "lead": True, "index": 0}]
-    scripted(monkeypatch, ([{"event": "worker", "lead": False}], 0))
+    assert seen == [{"event": "worker", "is_primary": True, "index": 0}]
+    scripted(monkeypatch, ([{"event": "worker", "is_primary": False}], 0))
     assert run_here(tmp_path, seen)[0] is False
 
 
 @pytest.mark.process
 @pytest.mark.usefixtures("_on_cpu")
-def test_the_others_make_the_rows_of_a_killed_worker(tiny: tiny_run.Tiny, tmp_path: Path):
+def test_other_workers_make_the_models_of_a_killed_worker(tiny: tiny_run.Tiny, tmp_path: Path):
     c = load.load_config(tiny.config, ["--config.train.workers=2"])
     workdir = tiny.copy(tmp_path / "w", models=False)
     recipe = tiny.recipe(workdir)
@@ -245,7 +241,7 @@ def test_the_others_make_the_rows_of_a_killed_worker(tiny: tiny_run.Tiny, tmp_pa
 
 @pytest.mark.process
 @pytest.mark.usefixtures("_on_cpu")
-def test_sigterm_to_a_worker_that_is_not_up_yet(
+def test_sigterm_to_a_worker_that_is_starting(
     tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     c = load.load_config(tiny.config, ["--config.train.workers=1"])
@@ -265,7 +261,7 @@ def test_sigterm_to_a_worker_that_is_not_up_yet(
     assert multiprocessing.active_children() == []
 
 
-def test_rows_that_diverged_are_told(tmp_path: Path):
+def test_diverged_models_are_reported(tmp_path: Path):
     supervisor.check_diverged(tmp_path, ROWS)
     for row in ROWS[1:]:
         inventory.divergence_file(tmp_path, row).parent.mkdir(exist_ok=True)
@@ -273,8 +269,8 @@ def test_rows_that_diverged_are_told(tmp_path: Path):
     with pytest.raises(UserError) as caught:
         supervisor.check_diverged(tmp_path, ROWS[:2])
     tail = (
-        f": {tmp_path}/diverged says where; lower optimizer.peak_learning_rate in a new workdir, or delete those "
-        "files to try again"
+        f": see {tmp_path}/diverged; lower optimizer.peak_learning_rate in a new workdir, or delete these files to try "
+        "again"
     )
     assert str(caught.value) == f"1 of 2 models diverged (reference-01){tail}"
     with pytest.raises(UserError) as caught:
@@ -283,6 +279,6 @@ def test_rows_that_diverged_are_told(tmp_path: Path):
     assert str(caught.value) == f"5 of 6 models diverged ({names}, ...){tail}"
 
 
-def test_no_worker_starts_where_nothing_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_no_worker_starts_if_no_model_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(inventory, "missing_models", lambda *_: [])
     assert supervisor.run("run", config.Config(), tmp_path, tmp_path, print)

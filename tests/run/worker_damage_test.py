@@ -15,7 +15,7 @@ __all__ = ["_on_cpu", "tiny"]  # fixtures
 
 
 @pytest.mark.usefixtures("_on_cpu")
-def test_a_lost_shard_is_scored_again_from_the_checkpoint(tiny: tiny_run.Tiny, tmp_path: Path):
+def test_deleted_shard_is_scored_again_from_the_checkpoint(tiny: tiny_run.Tiny, tmp_path: Path):
     c, seen = load.load_config(tiny.config), []
     workdir = tiny.copy(tmp_path / "w")
     recipe = tiny_run.recipe_of(workdir)
@@ -31,7 +31,7 @@ def test_a_lost_shard_is_scored_again_from_the_checkpoint(tiny: tiny_run.Tiny, t
 
 
 @pytest.mark.usefixtures("_on_cpu")
-def test_a_statistic_that_is_not_finite_is_not_stored(
+def test_statistics_that_are_not_finite_are_not_stored(
     tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     c = load.load_config(tiny.config, ["--config.score.statistics=min_k"])

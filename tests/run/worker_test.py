@@ -17,7 +17,7 @@ from lm_mia import config
 from lm_mia.config import load
 from lm_mia.data import subsets
 from lm_mia.errors import DISK_REMEDY, RendezvousError, UserError
-from lm_mia.run import inventory, preemption, worker
+from lm_mia.run import inventory, model_maker, preemption, worker
 from lm_mia.store.store import Store, open_store
 from lm_mia.train import checkpoint
 from lm_mia.train.loop import DivergedError, PreemptedError
@@ -31,7 +31,7 @@ NAMES = [str(row) for row in ROWS]
 
 
 class Pipe:
-    """The worker's end of a pipe, here or broken."""
+    """Records what a worker sends, or raises BrokenPipeError."""
 
     def __init__(self, broken: bool = False):
         self.sent: list[Event] = []
@@ -47,7 +47,7 @@ class Pipe:
     ("error", "said"),
     [
         (UserError("field=1: rule"), {"event": "user_error", "message": "field=1: rule"}),
-        (RendezvousError("not found"), {"event": "apart", "message": "not found"}),
+        (RendezvousError("not found"), {"event": "rendezvous", "message": "not found"}),
         (
             OSError(28, "No space left on device"),
             {"event": "disk", "message": f".: No space left on device; {DISK_REMEDY}"},
@@ -57,91 +57,95 @@ class Pipe:
     ],
 )
 @pytest.mark.usefixtures("_on_cpu")
-def test_how_a_worker_ends(monkeypatch: pytest.MonkeyPatch, error: Any, said: Any):
+def test_failures_become_events_and_exit_codes(
+    monkeypatch: pytest.MonkeyPatch, error: Any, said: Any
+):
     def failing(*_: Any) -> None:
         assert os.environ["LM_MIA_TEST"] == "seen"
         if error is not None:
             raise error
 
     monkeypatch.setenv("LM_MIA_TEST", "unseen")
-    monkeypatch.setattr(worker, "_work", failing)
+    monkeypatch.setattr(worker, "work", failing)
     pipe: Any = Pipe()
     left: list[int] = []
     monkeypatch.setattr(os, "_exit", left.append)  # which waits for nothing
-    worker.main(pipe, "run", C, Path(), Path(), (0, 1), {"LM_MIA_TEST": "seen"})
+    worker.main(pipe, "run", C, Path(), Path(), 0, 1, {"LM_MIA_TEST": "seen"})
     assert pipe.sent == ([] if said is None else [said])
     assert left == ([] if error is None else [1])
 
 
 @pytest.mark.usefixtures("_on_cpu")
-def test_a_crash_is_told_with_its_traceback(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(worker, "_work", lambda *_: 1 / 0)
+def test_crash_event_has_the_traceback(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(worker, "work", lambda *_: 1 / 0)
     left: list[int] = []
     monkeypatch.setattr(os, "_exit", left.append)
     pipe: Any = Pipe()
-    worker.main(pipe, "run", C, Path(), Path(), (0, 1), {})
+    worker.main(pipe, "run", C, Path(), Path(), 0, 1, {})
     [event] = pipe.sent
     assert event["event"] == "crash"
     assert "ZeroDivisionError" in event["message"]
     assert left == [1]
     broken: Any = Pipe(broken=True)
-    worker.main(broken, "run", C, Path(), Path(), (0, 1), {})  # nobody to tell
+    worker.main(broken, "run", C, Path(), Path(), 0, 1, {})  # nobody to tell
     assert left == [1, 1]
 
 
 @pytest.mark.usefixtures("_on_cpu")
-def test_untrained_rows_are_not_scored(tiny: tiny_run.Tiny, tmp_path: Path):
+def test_untrained_models_are_not_scored(tiny: tiny_run.Tiny, tmp_path: Path):
     c = load.load_config(tiny.config)
     workdir = tiny.copy(tmp_path / "w", models=False)
     tiny.recipe(workdir)
-    with pytest.raises(UserError, match=r"model reference-00: not trained yet; run `lm-mia train`"):
+    with pytest.raises(
+        UserError, match=r"model reference-00: not trained yet.* run `lm-mia train`"
+    ):
         work("score", c, workdir, lambda event: None)
 
 
 @pytest.mark.usefixtures("_on_cpu")
-def test_a_worker_that_is_asked_to_stop_ends_with_its_code(monkeypatch: pytest.MonkeyPatch):
-    """Where no row trains; from then on another SIGTERM changes nothing."""
+def test_sigterm_outside_training_exits_with_143(monkeypatch: pytest.MonkeyPatch):
+    """A second SIGTERM has no effect."""
 
-    def asked(*_: Any) -> None:
+    def terminate(*_: Any) -> None:
         stop = preemption.Stop()
         stop.install()
         os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(worker, "_work", asked)
+    monkeypatch.setattr(worker, "work", terminate)
     pipe: Any = Pipe()
     with pytest.raises(SystemExit) as ended:
-        worker.main(pipe, "run", C, Path(), Path(), (0, 1), {})
+        worker.main(pipe, "run", C, Path(), Path(), 0, 1, {})
     assert ended.value.code == 143
     os.kill(os.getpid(), signal.SIGTERM)
     assert pipe.sent == []
 
 
 @pytest.mark.usefixtures("_on_cpu")
-def test_certain_rows_only_and_those_in_other_hands_are_left(tiny: tiny_run.Tiny, tmp_path: Path):
+def test_only_selected_models_that_are_not_locked_are_made(tiny: tiny_run.Tiny, tmp_path: Path):
     workdir = tiny.copy(tmp_path / "w", models=False)
     recipe, seen = tiny.recipe(workdir), list[Event]()
     (recipe / "locks").mkdir(exist_ok=True)
     with filelock.FileLock(recipe / "locks" / f"{ROWS[2]}.lock"):
-        work("run", load.load_config(tiny.config), workdir, seen.append, only=ROWS[1:3])
+        work("run", load.load_config(tiny.config), workdir, seen.append, selected_models=ROWS[1:3])
     assert [event["model"] for event in seen if event["event"] == "model_scored"] == NAMES[1:2]
     assert Store(recipe / "scores.zarr").missing_models(ROWS) == [*ROWS[:1], *ROWS[2:]]
 
 
 @pytest.mark.usefixtures("_on_cpu")
-def test_a_row_that_another_worker_has_just_finished_is_not_made_again(
+def test_model_finished_by_another_worker_is_not_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """It was missing when the worker listed the rows, and is there by the time that the worker holds its lock."""
+    """It was missing when the worker listed the models, but is present once the worker holds its lock."""
     rows = subsets.models_of_config(C)
     answers = iter([rows[:1], [], []])
     monkeypatch.setattr(inventory, "missing_models", lambda *_: next(answers))
     (tmp_path / "locks").mkdir()
-    said: list[Any] = []
-    monkeypatch.setattr(worker, "_WAIT", "wait")
-    assert list(worker._locked("run", C, tmp_path, (0, 1), None, said.append)) == ["wait"]
+    events: list[Any] = []
+    locked = model_maker.locked_models("run", C, tmp_path, 0, 1, None, events.append)
+    assert list(locked) == [model_maker.WAIT]
 
 
-def test_a_damaged_population_is_told(tiny: tiny_run.Tiny, tmp_path: Path):
+def test_damaged_population_is_reported(tiny: tiny_run.Tiny, tmp_path: Path):
     workdir = tiny.copy(tmp_path / "w", models=False)
     tiny.recipe(workdir)
     (tiny_run.population_of(workdir) / "tokens.npy").write_bytes(b"")
@@ -152,20 +156,22 @@ def test_a_damaged_population_is_told(tiny: tiny_run.Tiny, tmp_path: Path):
 
 
 @pytest.mark.usefixtures("_on_cpu")
-def test_present_rows_are_left_alone(tiny: tiny_run.Tiny, tmp_path: Path):
+def test_present_models_are_not_made_again(tiny: tiny_run.Tiny, tmp_path: Path):
     seen: list[Event] = []
     work("run", load.load_config(tiny.config), tiny.copy(tmp_path / "w"), seen.append)
     assert [event["event"] for event in seen] == ["worker"]
-    assert seen[0]["lead"] is True
+    assert seen[0]["is_primary"] is True
     assert (seen[0]["index"], seen[0]["devices"], seen[0]["processes"]) == (0, 1, 1)
-    assert seen[0]["choice"].startswith("attention xla (the one for CPUs), layers unrolled")
+    assert seen[0]["execution_plan"].startswith(
+        "attention xla (the only one for CPUs), layers unrolled"
+    )
 
 
 @pytest.mark.usefixtures("_on_cpu")
-def test_rows_of_another_worker_are_waited_for(
+def test_locked_models_are_waited_for(
     tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """And made here once its lock is free and they still are not there; then nothing is left."""
+    """They are made once their locks are free, if they are still missing."""
     c, seen = load.load_config(tiny.config), []
     workdir = tiny.copy(tmp_path / "w")
     recipe = tiny_run.recipe_of(workdir)
@@ -181,7 +187,9 @@ def test_rows_of_another_worker_are_waited_for(
             lock.release()
 
     clock = types.SimpleNamespace(sleep=sleep, monotonic=time.monotonic)
-    monkeypatch.setattr(worker, "time", clock)  # the worker's alone: threads of orbax sleep too
+    monkeypatch.setattr(
+        model_maker, "time", clock
+    )  # the worker's alone: threads of orbax sleep too
     work("run", c, workdir, seen.append)
     # what an earlier test had compiled is not compiled again
     told = [event for event in seen[1:] if event["event"] not in ("scoring", "compiled")]
@@ -195,7 +203,7 @@ def test_rows_of_another_worker_are_waited_for(
 
 
 @pytest.mark.usefixtures("_on_cpu")
-def test_a_row_that_diverges_leaves_evidence_and_the_others_are_made(
+def test_divergence_is_recorded_and_other_models_are_made(
     tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     c = load.load_config(tiny.config)
@@ -232,10 +240,8 @@ def test_a_row_that_diverges_leaves_evidence_and_the_others_are_made(
 
 
 @pytest.mark.usefixtures("_on_cpu")
-def test_rows_are_scored_at_every_score_point_and_present_when_all_are(
-    tiny: tiny_run.Tiny, tmp_path: Path
-):
-    """A row's end is that of a row without score points; a point that is lost is made again alone."""
+def test_models_are_scored_at_every_score_point(tiny: tiny_run.Tiny, tmp_path: Path):
+    """Score points do not change the final scores, and a deleted score point is computed again."""
     c = load.load_config(tiny.config, ["--config.score.at_steps=1,3", "--config.attack.step=3"])
     workdir = tiny.copy(tmp_path / "w", models=False)
     made, recipe, seen = tiny_run.recipe_of(tiny.workdir), tiny_run.recipe_of(workdir), []
@@ -276,10 +282,10 @@ def test_rows_are_scored_at_every_score_point_and_present_when_all_are(
 
 @pytest.mark.parametrize("moment", ["while the last step is done", "while a row is scored"])
 @pytest.mark.usefixtures("_on_cpu")
-def test_asked_to_stop_where_no_step_follows(
+def test_stop_request_after_the_last_step(
     tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ):
-    """In a job, and where SIGTERM comes too late for `train_model`, the worker stops before what comes next."""
+    """If SIGTERM comes too late for `train_model`, the worker stops before the next model or score point."""
     from lm_mia.train import loop
 
     c, seen = load.load_config(tiny.config), []
@@ -310,6 +316,6 @@ def test_asked_to_stop_where_no_step_follows(
     assert bool(inventory.missing_models("run", c, recipe, ROWS[:1])) == (not scored)
 
 
-def test_how_training_ends_early_is_told_apart():
+def test_divergence_is_a_user_error_and_preemption_is_not():
     assert issubclass(DivergedError, UserError)
     assert not issubclass(PreemptedError, UserError)

@@ -23,7 +23,7 @@ def hold_rows() -> None:
     """Patches training in this process, a worker. JAX is imported only when the worker imports it."""
     from lm_mia.run import worker
 
-    work = worker._work
+    work = worker.work
 
     def holding(*args: Any) -> None:
         from lm_mia.train import loop
@@ -40,7 +40,7 @@ def hold_rows() -> None:
         setattr(loop, "train_model", train_held)  # noqa: B010 (a plain assignment is none to pyright)
         work(*args)
 
-    setattr(worker, "_work", holding)  # noqa: B010
+    setattr(worker, "work", holding)  # noqa: B010
 
 
 def waiting(asked: Callable[[int], bool]) -> Callable[[int], bool]:

@@ -271,22 +271,22 @@ def work(
     c: config.Config,
     workdir: Path,
     report: Callable[[worker.Event], None],
-    only: Sequence[ModelSeeds] | None = None,
+    selected_models: Sequence[ModelSeeds] | None = None,
 ) -> None:
     """Does the work of `worker.main` for the tiny run's recipe in this process."""
-    worker._work(verb, c, population_of(workdir), recipe_of(workdir), (0, 1), report, only)
+    worker.work(verb, c, population_of(workdir), recipe_of(workdir), 0, 1, report, selected_models)
 
 
 def here(
     verb: ModelVerb,
     c: config.Config,
-    population: Path,
-    recipe: Path,
+    population_dir: Path,
+    recipe_dir: Path,
     on_event: Callable[[worker.Event], None],
-    only: Sequence[ModelSeeds] | None,
+    selected_models: Sequence[ModelSeeds] | None,
 ) -> bool:
     """Replaces `supervisor.run`, doing the worker's work in this process."""
-    worker._work(verb, c, population, recipe, (0, 1), on_event, only)
+    worker.work(verb, c, population_dir, recipe_dir, 0, 1, on_event, selected_models)
     return True
 
 

@@ -1,0 +1,333 @@
+"""Trains and scores the missing models of a recipe, in one process or in all processes of a job.
+
+Each model is locked by a file while it is trained and scored, so that any number of workers, of any commands and hosts,
+may work on one recipe. In a job of several processes (``compute.sharding=fsdp``), all processes run this code on the
+same models: the primary process acquires the locks, tells the others which model comes next, and writes the results.
+
+C: samples of one shard, N: samples of the population.
+"""
+
+import contextlib
+import dataclasses
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import filelock
+import numpy as np
+
+from lm_mia import config
+from lm_mia.atomic import write_atomically
+from lm_mia.data import subsets
+from lm_mia.data.population import open_population
+from lm_mia.data.subsets import ModelSeeds
+from lm_mia.errors import UserError
+from lm_mia.model import transformer
+from lm_mia.run import backend, inventory, preemption
+from lm_mia.run.stages import ModelVerb
+from lm_mia.run.worker import Report
+from lm_mia.score.scorer import Scorer, choose_micro_batch_size, restore_params
+from lm_mia.store.store import Store, open_store
+from lm_mia.train import execution, loop
+
+DONE, WAIT = -1, -2  # in place of the index of the next model
+_WAIT_SECONDS = 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class _Shard:
+    """A shard of samples low to high (exclusive) for which variables of the store are missing."""
+
+    low: int
+    high: int
+    variables: list[str]
+
+
+class ModelMaker:
+    """Makes models of one recipe with the devices of this process, or of its job.
+
+    Args:
+      verb: whether to train models, score them, or both ("run").
+      c: the config.
+      population_dir: folder of the samples.
+      recipe_dir: folder of the recipe.
+      worker_index: index of this worker among those of the command.
+      num_workers: number of workers of the command.
+      report: called with each event.
+    """
+
+    def __init__(
+        self,
+        verb: ModelVerb,
+        c: config.Config,
+        population_dir: Path,
+        recipe_dir: Path,
+        worker_index: int,
+        num_workers: int,
+        report: Report,
+    ):
+        self._verb: ModelVerb = verb
+        self._config = c
+        self._recipe_dir = recipe_dir
+        self._worker_index, self._num_workers = worker_index, num_workers
+        self._backend = backend.start(c.compute.sharding)
+        self._report = report
+        self._report_once: Report = report if self._backend.is_primary else lambda event: None
+        """Reports only in the primary process, for events of the whole job."""
+        self._stop = preemption.Stop()
+        self._stop.install()
+        self._population = open_population(population_dir, verify=False)  # verified by the command
+        self._store = open_store(c, recipe_dir)
+        self._checkpoint_steps = config.score_steps(c)
+        platform, mesh = self._backend.description["platform"], self._backend.mesh
+        plan = execution.plan_execution(
+            c.compute,
+            transformer.ModelConfig.from_settings(
+                c.model, self._population.vocab_size, self._population.length_tokens
+            ),
+            c.train.batch_size,
+            platform,
+            backend.memory_bytes(),
+            mesh.size,
+        )
+        self._model = transformer.TransformerLM(plan.model_config)
+        self._trainer = loop.Trainer(
+            self._population, self._model, c.optimizer, c.train, plan, mesh
+        )
+        micro_batch_size = choose_micro_batch_size(
+            c.score.micro_batch_size, self._population.length_tokens, platform
+        )
+        self._scorer = Scorer(
+            self._model,
+            self._population,
+            plan.chunk_tokens,
+            micro_batch_size,
+            self._backend.local_mesh,
+        )
+        report(
+            {
+                "event": "worker",
+                "index": worker_index,
+                "is_primary": self._backend.is_primary,
+                **self._backend.description,
+                "execution_plan": str(plan),
+            }
+        )
+
+    def run(self, selected_models: Sequence[ModelSeeds] | None = None) -> None:
+        """Makes models until none is missing, or until this process is asked to stop.
+
+        Args:
+          selected_models: the models to make, except those that are locked by another process. None: all models; those
+            that are locked are waited for.
+
+        Raises:
+          UserError: if a checkpoint or the population is missing or damaged, or a score is not finite.
+        """
+        models = subsets.models_of_config(self._config)  # in the same order in all processes
+        indices = (
+            locked_models(
+                self._verb,
+                self._config,
+                self._recipe_dir,
+                self._worker_index,
+                self._num_workers,
+                selected_models,
+                self._report,
+            )
+            if self._backend.is_primary
+            else iter(())
+        )
+        try:
+            while (index := self._backend.broadcast(next(indices, DONE))) != DONE:
+                if index == WAIT:
+                    # All processes wait here, since a collective operation would time out.
+                    time.sleep(_WAIT_SECONDS)
+                    self._check_stop()
+                    continue
+                try:
+                    self._make(models[index])
+                except loop.DivergedError as error:
+                    self._record_divergence(models[index], error)
+        except loop.PreemptedError:
+            self._report({"event": "preempted"})
+
+    def _check_stop(self) -> None:
+        """Raises PreemptedError if this process, or another one of its job, was asked to stop."""
+        if self._stop.should_stop():
+            raise loop.PreemptedError
+
+    def _make(self, model: ModelSeeds) -> None:
+        """Trains and/or scores a model, whose lock is held."""
+        checkpoint_dir = inventory.checkpoint_dir(self._recipe_dir, model)
+        total_steps = inventory.total_steps(self._config, model)
+        self._report_once({"event": "model_started", "model": str(model), "role": model.role})
+        if self._verb != "score":
+            with self._stop.defer_sigterm() as should_stop:
+                loop.train_model(
+                    self._trainer,
+                    model,
+                    total_steps,
+                    checkpoint_dir,
+                    self._report_once,
+                    self._checkpoint_steps,
+                    should_stop,
+                )
+        self._check_stop()  # train_model does not stop after the last step
+        if self._verb != "train":
+            for step in (*self._checkpoint_steps, total_steps):
+                self._score(model, step, total_steps, checkpoint_dir)
+                self._check_stop()
+        if compilations := self._backend.new_compilations():
+            self._report({"event": "compiled", "index": self._worker_index, **compilations})
+
+    def _score(self, model: ModelSeeds, step: int, total_steps: int, checkpoint_dir: Path) -> None:
+        """Computes and stores the missing statistics of a model at one training step."""
+        store_step = 0 if step == total_steps else step  # the store calls the end of training 0
+        shards = self._missing_shards(model, store_step)
+        is_missing_tokens = self._backend.broadcast(
+            self._backend.is_primary and self._store.is_missing_tokens(model, store_step)
+        )
+        if not (shards or is_missing_tokens):
+            return
+        began = time.monotonic()
+        # Deferred, since interrupting orbax would leave threads behind that use a closed event loop.
+        with self._stop.defer_sigterm():
+            params = restore_params(
+                model,
+                step,
+                self._model,
+                checkpoint_dir,
+                self._backend.mesh,
+                self._backend.local_mesh,
+            )
+        self._check_stop()
+        for shard in shards:
+            values = self._score_shard(model, params, shard, step, total_steps)
+            if self._backend.is_primary:
+                self._store.write_shards(model, shard.low, values, store_step)
+            self._check_stop()
+        if not self._backend.is_primary:
+            return
+        if is_missing_tokens:  # these are few samples, for which the other processes wait
+            log_prob_T = self._scorer.token_log_probs(params, self._store.token_samples)
+            self._store.write_tokens(model, log_prob_T, store_step)
+        self._report(
+            {
+                "event": "model_scored",
+                "model": str(model),
+                "role": model.role,
+                "step": step,
+                "last": step == total_steps,
+                "seconds": round(time.monotonic() - began, 3),
+                **_mean_losses(dataclasses.replace(self._store, step=store_step), model),
+            }
+        )
+
+    def _missing_shards(self, model: ModelSeeds, store_step: int) -> list[_Shard]:
+        """Returns the shards that the primary process finds missing, in all processes of the job.
+
+        The others do not look themselves, since a shared folder may show them an older state.
+        """
+        broadcast, variables = self._backend.broadcast, self._store.variables
+        missing = self._store.missing_shards(model, store_step) if self._backend.is_primary else []
+        shards = []
+        for i in range(broadcast(len(missing))):
+            low, high, names = missing[i] if self._backend.is_primary else (0, 0, [])
+            low, high = broadcast(low), broadcast(high)
+            mask = broadcast(sum(2**n for n, name in enumerate(variables) if name in names))
+            shards.append(
+                _Shard(low, high, [name for n, name in enumerate(variables) if mask >> n & 1])
+            )
+        return shards
+
+    def _score_shard(
+        self,
+        model: ModelSeeds,
+        params: transformer.Params,
+        shard: _Shard,
+        step: int,
+        total_steps: int,
+    ) -> Mapping[str, np.ndarray]:
+        """Returns the values of the shard's variables; every process of the job scores a part of the samples."""
+        num_samples = len(self._population)
+        points = (*self._checkpoint_steps, total_steps)
+
+        def report_progress(share: float) -> None:
+            samples = shard.low + (shard.high - shard.low) * share
+            done = (points.index(step) + samples / num_samples) / len(points)
+            self._report_once({"event": "scoring", "model": str(model), "share": done})
+
+        local = self._backend.local_samples(shard.low, shard.high)
+        statistics = [name for name in shard.variables if name not in ("member", "loss")]
+        scores = self._scorer.score(params, statistics, local.start, local.stop, report_progress)
+        values = {
+            name: self._backend.all_gather(scores[name], shard.high - shard.low)
+            for name in shard.variables
+            if name in scores
+        }
+        for name, value_C in values.items():
+            if count := int((~np.isfinite(value_C)).sum()):
+                what = "losses are" if name == "loss" else f"values of {name} are"
+                raise UserError(
+                    f"model {model}: {count} {what} not finite; its scores are not stored"
+                )
+        if "member" in shard.variables:
+            member_N = subsets.member(model.subset_seed, num_samples, self._config.train.subset)
+            values["member"] = member_N[shard.low : shard.high]
+        return values
+
+    def _record_divergence(self, model: ModelSeeds, error: loop.DivergedError) -> None:
+        if self._backend.is_primary:
+            path = inventory.divergence_file(self._recipe_dir, model)
+            path.parent.mkdir(exist_ok=True)
+            write_atomically(path, json.dumps(error.evidence) + "\n")
+        self._report_once({"event": "model_diverged", **error.evidence, "message": f"{error}"})
+
+
+def _mean_losses(store: Store, model: ModelSeeds) -> dict[str, float]:
+    """Returns the mean losses of members and of non-members, in nats per token.
+
+    They are read from the store, since another process may have scored a part of the samples.
+    """
+    total_2, count_2 = np.zeros(2), np.zeros(2)
+    for _, block in store.blocks({name: (name, [model]) for name in ("loss", "member")}):
+        loss_C, member_C = block["loss"][0], block["member"][0]
+        total_2 += [loss_C[group_C].sum(dtype="float64") for group_C in (member_C, ~member_C)]
+        count_2 += [member_C.sum(), (~member_C).sum()]
+    names = ("member_loss_nats", "nonmember_loss_nats")
+    return dict(zip(names, (total_2 / count_2).tolist(), strict=True))
+
+
+def locked_models(
+    verb: ModelVerb,
+    c: config.Config,
+    recipe_dir: Path,
+    worker_index: int,
+    num_workers: int,
+    selected_models: Sequence[ModelSeeds] | None,
+    report: Report,
+) -> Iterator[int]:
+    """Yields the index of each missing model while its lock is held; yields WAIT if other processes hold all locks.
+
+    Ends when no model is missing; with `selected_models`, also when all missing ones are locked by other processes.
+    """
+    models = subsets.models_of_config(c)
+    requested = models if selected_models is None else list(selected_models)
+    while missing := inventory.missing_models(verb, c, recipe_dir, requested):
+        has_locked_one = False
+        # Workers start at different models, so that they rarely compete for a lock.
+        start = worker_index * len(missing) // num_workers
+        for model in missing[start:] + missing[:start]:
+            with contextlib.suppress(filelock.Timeout), inventory.model_lock(recipe_dir, model):
+                # Another worker may have made it since.
+                if inventory.missing_models(verb, c, recipe_dir, [model]):
+                    has_locked_one = True
+                    yield models.index(model)
+        if has_locked_one:
+            continue
+        if selected_models is not None:
+            return
+        report({"event": "waiting", "models": [str(model) for model in missing]})
+        yield WAIT
