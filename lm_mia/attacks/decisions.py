@@ -1,16 +1,16 @@
-"""The decisions of many replicas, per class and per sample: StrongMIA Section 5, Appendix E.2.
+"""The tables of decisions of many replicas, per class and per sample (StrongMIA Section 5, Appendix E.2).
 
-The scores of the targets are read once, in blocks of samples: counts are summed over blocks, and what is known of each
-sample is appended to samples.parquet. Explicit rules then select the archetypes from that table: example samples with
-stable and with unstable decisions (StrongMIA Figure 22).
+The scores of the targets are read once, in blocks of samples. Counts are added over blocks, and the results per sample
+are appended to samples.parquet. The archetypes are then selected from that table by explicit rules: example samples
+with stable and with unstable decisions (StrongMIA Figure 22).
 
-T: targets (B replicas), F: false positive rates of the config, G: points of the curve, C: samples of a block, N2:
-samples of the population.
+T: targets (B replicas), F: false positive rates of the config, K: these rates and then those of the curve, C: samples
+of a block, N2: samples of the population (2N), 5: bins of flip rates.
 """
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -25,18 +25,9 @@ from lm_mia.attacks import signals, tables
 from lm_mia.attacks.score_matrix import MembershipScoreFile, map_in_order
 from lm_mia.data.population import Population
 
-_ROW_GROUP = 2**17  # samples of samples.parquet written at once
-_BINS = 50  # of the curves of flip rate against distance and posterior
-
+_ROW_GROUP = 2**17  # number of samples per row group of samples.parquet
+_BINS = 50  # number of bins of the curves of flip rate against distance and posterior
 _PREVIEW_CHARS = 240
-
-
-@dataclasses.dataclass(frozen=True)
-class _BlockDecisions:
-    counts: stats.FlipBinCounts
-    tp_TxFx5: np.ndarray
-    curve: stats.MemberVoteCounts
-    samples: pa.Table
 
 
 def write_decision_tables(
@@ -48,106 +39,143 @@ def write_decision_tables(
     c: config.Attack,
     folder: Path,
     pool: ThreadPoolExecutor,
-    progress: Callable[[float], None] = lambda share: None,
 ) -> stats.FlipBinCounts:
-    """Writes every table of decisions (StrongMIA Tables 1-6, Figures 25-30) and samples.parquet.
+    """Writes the tables of decisions of online LiRA (StrongMIA Tables 1-6, Figures 25-30) and samples.parquet.
 
     Args:
-      source, fitted: the rows, for the references' means and variances.
-      file: online LiRA scores of the targets.
-      points: their operating points, at attack.fprs first and then at the points of the curve.
-      sample_columns: further columns of samples.parquet, each of shape N2.
-      c: rates and levels.
-      folder: of the tables.
-      progress: called with the share done.
+      inputs, attack_fit: the models; the means and variances of the references' losses give the separation.
+      file: online LiRA scores of the replicas.
+      points: operating points of the replicas at attack.fprs, and then at the points of the curve.
+      sample_columns: name -> value_N2, additional columns of samples.parquet.
+      c: settings of the recipe.
+      folder: folder of the tables.
+      pool: threads that process parts of the samples.
 
     Returns:
-      The counts behind Tables 3 and 4.
+      The number of samples in each bin of flip rates, as in Tables 3 and 4.
     """
-    rates = len(c.fprs)
-    of_fprs = tables.select_fprs(points, slice(rates))
-    write_csv(folder / "error_rates.csv", tables.error_rates(of_fprs))
-    seeds = [row.order_seed for row in inputs.targets]
-    write_csv(folder / "thresholds.csv", tables.thresholds(of_fprs, seeds))
-    replicas, member_N2 = len(inputs.targets), inputs.target_member_TxN2[0]
-    threshold_posterior_TxF = stats.posterior(of_fprs.threshold_TxF)
+    num_fprs, replicas = len(c.fprs), len(inputs.targets)
+    points_at_fprs = tables.select_fprs(points, slice(num_fprs))
+    write_csv(folder / "error_rates.csv", tables.error_rates(points_at_fprs))
+    order_seeds = [model.order_seed for model in inputs.targets]
+    write_csv(folder / "thresholds.csv", tables.thresholds(points_at_fprs, order_seeds))
 
-    def work(block: signals.SampleBlock) -> _BlockDecisions:
-        at = block.sample_slice
-        score_TxC, member_C = file.read_samples(at), member_N2[at]
-        votes_KxC = stats.count_votes(score_TxC, points.threshold_TxF).votes_FxN
-        votes_FxC = votes_KxC[:rates]
+    analysis = _DecisionAnalysis(
+        file, points, attack_fit, inputs.target_member_TxN2[0], sample_columns, c
+    )
+    # The scores of the targets are in the file, so their losses are not read again.
+    references = dataclasses.replace(inputs, targets=inputs.targets[:1])
+    parts = (part for block in references.blocks() for part in block.split())
+    path = folder / "samples.parquet"
+    total = _write_samples(path, map_in_order(pool, analysis.analyze, parts))
+
+    shares = tables.flip_shares(total.bin_counts, replicas, c.fprs, c.alpha)
+    write_csv(folder / "flip_shares.csv", shares)
+    positives = tables.true_positives(total.true_positives_TxFx5, total.bin_counts, c.fprs)
+    write_csv(folder / "true_positives.csv", positives)
+    curves = tables.coin_free_roc(points.fpr_F[num_fprs:], total.vote_counts, replicas)
+    write_csv(folder / "coin_free_roc.csv", curves)
+    write_csv(folder / "partial_auc.csv", tables.partial_auc(curves, c.band))
+    write_csv(folder / "flip_curves.csv", _flip_curves(path, c, pool))
+    return total.bin_counts
+
+
+@dataclasses.dataclass(frozen=True)
+class _BlockDecisions:
+    """Counts of decisions on the samples of a block, and the rows of samples.parquet."""
+
+    bin_counts: stats.FlipBinCounts
+    true_positives_TxFx5: np.ndarray
+    vote_counts: stats.MemberVoteCounts
+    """At the points of the curve."""
+    sample_table: pa.Table
+
+    def __add__(self, other: "_BlockDecisions") -> "_BlockDecisions":
+        """Adds the counts; keeps the rows of the other block only."""
+        return _BlockDecisions(
+            self.bin_counts + other.bin_counts,
+            self.true_positives_TxFx5 + other.true_positives_TxFx5,
+            self.vote_counts + other.vote_counts,
+            other.sample_table,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class _DecisionAnalysis:
+    """What determines the decisions of all replicas on a sample; arguments as of `write_decision_tables`."""
+
+    file: MembershipScoreFile
+    points: stats.OperatingPoints
+    attack_fit: signals.AttackFit
+    member_N2: np.ndarray
+    sample_columns: Mapping[str, np.ndarray]
+    c: config.Attack
+
+    def analyze(self, block: signals.SampleBlock) -> _BlockDecisions:
+        """Returns the decisions on a block of samples; runs in a thread."""
+        num_fprs, replicas, alpha = len(self.c.fprs), self.file.num_targets, self.c.alpha
+        member_C = self.member_N2[block.sample_slice]
+        score_TxC = self.file.read_samples(block.sample_slice)
+        votes_KxC = stats.count_votes(score_TxC, self.points.threshold_TxF).votes_FxN
+        votes_FxC = votes_KxC[:num_fprs]
+        bin_FxC = stats.flip_bins(votes_FxC, replicas, alpha)
+        return _BlockDecisions(
+            bin_counts=stats.count_flip_bins(votes_FxC, member_C, replicas, alpha),
+            true_positives_TxFx5=stats.count_true_positives(
+                score_TxC, self.points.threshold_TxF[:, :num_fprs], bin_FxC, member_C
+            ),
+            vote_counts=stats.count_member_votes(votes_KxC[num_fprs:], member_C, replicas, alpha),
+            sample_table=self._sample_table(block, score_TxC, votes_FxC),
+        )
+
+    def _sample_table(
+        self, block: signals.SampleBlock, score_TxC: np.ndarray, votes_FxC: np.ndarray
+    ) -> pa.Table:
+        """Returns the rows of samples.parquet."""
+        at, replicas = block.sample_slice, self.file.num_targets
         posterior_TxC = stats.posterior(score_TxC)
+        threshold_posterior_TxF = stats.posterior(self.points.threshold_TxF[:, : len(self.c.fprs)])
         distance_FxC = stats.mean_distance_to_threshold(posterior_TxC, threshold_posterior_TxF)
-        columns = {"id": np.arange(at.start, at.stop), "member": member_C}
-        columns |= {name: column_N2[at] for name, column_N2 in sample_columns.items()}
+        columns = {"id": np.arange(at.start, at.stop), "member": self.member_N2[at]}
+        columns |= {name: column_N2[at] for name, column_N2 in self.sample_columns.items()}
         columns["score"] = score_TxC[0]
         columns["mean_score"] = score_TxC.mean(axis=0)
         columns["mean_posterior"] = posterior_TxC.mean(axis=0)
-        columns["separation"] = signals.separation(block, attack_fit, c)
-        for f, fpr in enumerate(c.fprs):
+        columns["separation"] = signals.separation(block, self.attack_fit, self.c)
+        for f, fpr in enumerate(self.c.fprs):
             columns[f"votes_{fpr:g}"] = pa.array(
                 votes_FxC[f].astype(np.float32), mask=np.isnan(votes_FxC[f])
             ).cast(pa.int16())
             columns[f"flip_rate_{fpr:g}"] = stats.flip_rate(votes_FxC[f], replicas)
             columns[f"p_value_{fpr:g}"] = stats.p_value(votes_FxC[f], replicas)
             columns[f"distance_{fpr:g}"] = distance_FxC[f].astype(np.float32)
-        bin_FxC = stats.flip_bins(votes_FxC, replicas, c.alpha)
-        return _BlockDecisions(
-            counts=stats.count_flip_bins(votes_FxC, member_C, replicas, c.alpha),
-            tp_TxFx5=stats.count_true_positives(
-                score_TxC, of_fprs.threshold_TxF, bin_FxC, member_C
-            ),
-            curve=stats.count_member_votes(votes_KxC[rates:], member_C, replicas, c.alpha),
-            samples=pa.table(columns),
-        )
+        return pa.table(columns)
 
-    references = dataclasses.replace(inputs, targets=inputs.targets[:1])  # scores are on file
-    parts = (part for block in references.blocks() for part in block.split())
-    total, waiting, rows, writer = None, [], 0, None
-    path = folder / "samples.parquet"
+
+def _write_samples(path: Path, blocks: Iterable[_BlockDecisions]) -> _BlockDecisions:
+    """Writes the rows of all blocks to samples.parquet, and returns the sums of their counts."""
+    total, pending, writer = None, [], None
     with replacing(path) as temporary:
-        for part in map_in_order(pool, work, parts):
-            total = part if total is None else _add(total, part)
-            waiting.append(part.samples)
-            rows += len(part.samples)
-            writer = writer or pq.ParquetWriter(temporary, part.samples.schema)
-            if len(waiting) * len(part.samples) >= _ROW_GROUP:
-                writer.write_table(pa.concat_tables(waiting))
-                waiting.clear()
-            progress(0.8 * rows / len(member_N2))
+        for block in blocks:
+            total = block if total is None else total + block
+            pending.append(block.sample_table)
+            writer = writer or pq.ParquetWriter(temporary, block.sample_table.schema)
+            if len(pending) * len(block.sample_table) >= _ROW_GROUP:
+                writer.write_table(pa.concat_tables(pending))
+                pending.clear()
         assert total is not None
         assert writer is not None
-        if waiting:
-            writer.write_table(pa.concat_tables(waiting))
+        if pending:
+            writer.write_table(pa.concat_tables(pending))
         writer.close()
-
-    shares = tables.flip_shares(total.counts, replicas, c.fprs, c.alpha)
-    write_csv(folder / "flip_shares.csv", shares)
-    positives = tables.true_positives(total.tp_TxFx5, total.counts, c.fprs)
-    write_csv(folder / "true_positives.csv", positives)
-    curves = tables.coin_free_roc(points.fpr_F[rates:], total.curve, replicas)
-    write_csv(folder / "coin_free_roc.csv", curves)
-    write_csv(folder / "partial_auc.csv", tables.partial_auc(curves, c.band))
-    write_csv(folder / "flip_curves.csv", _flip_curves(path, c, pool))
-    progress(1)
-    return total.counts
-
-
-def _add(total: _BlockDecisions, part: _BlockDecisions) -> _BlockDecisions:
-    return _BlockDecisions(
-        total.counts + part.counts,
-        total.tp_TxFx5 + part.tp_TxFx5,
-        total.curve + part.curve,
-        part.samples,
-    )
+    return total
 
 
 def _flip_curves(path: Path, c: config.Attack, pool: ThreadPoolExecutor) -> pd.DataFrame:
-    """Mean flip rate in equal-count bins of mean distance and of mean posterior, by class (Figures 26 and 27)."""
+    """Returns mean flip rates in equal-count bins of mean distance and of mean posterior (Figures 26 and 27)."""
 
     def column(name: str) -> np.ndarray:
-        # Group by group: a table of the whole column would take several times its size.
+        # By row groups, since a table of the whole column would need several times its size in memory.
         with pq.ParquetFile(path) as file:
             dtype = file.schema_arrow.field(name).type.to_pandas_dtype()
             value_N2, low = np.empty(file.metadata.num_rows, dtype), 0
@@ -159,105 +187,107 @@ def _flip_curves(path: Path, c: config.Attack, pool: ThreadPoolExecutor) -> pd.D
 
     member_N2 = column("member")
 
-    def one(wanted: tuple[float, str]) -> pd.DataFrame:
-        fpr, binned_by = wanted
-        x = f"distance_{fpr:g}" if binned_by == "distance" else "mean_posterior"
-        y = f"flip_rate_{fpr:g}"
-        x_N2, y_N2 = column(x), column(y)
-        found = []
-        for of_N2, kind in ((member_N2, "members"), (~member_N2, "nonmembers")):
-            bins = stats.equal_count_bins(x_N2[of_N2], y_N2[of_N2], _BINS)
-            found.append(
+    def bin_samples(curve: tuple[float, str]) -> pd.DataFrame:
+        fpr, binned_by = curve
+        x_N2 = column(f"distance_{fpr:g}" if binned_by == "distance" else "mean_posterior")
+        flip_rate_N2 = column(f"flip_rate_{fpr:g}")
+        parts = []
+        for class_N2, name in ((member_N2, "members"), (~member_N2, "nonmembers")):
+            bins = stats.equal_count_bins(x_N2[class_N2], flip_rate_N2[class_N2], _BINS)
+            parts.append(
                 pd.DataFrame(
-                    {"fpr": fpr, "binned_by": binned_by, "class": kind, "x_mean": bins.x_mean_K}
+                    {"fpr": fpr, "binned_by": binned_by, "class": name, "x_mean": bins.x_mean_K}
                     | {"flip_rate_mean": bins.y_mean_K, "samples": bins.count_K}
                     | {"left_out": bins.left_out}
                 )
             )
-        return pd.concat(found)
+        return pd.concat(parts)
 
-    wanted = [(fpr, name) for fpr in c.fprs for name in ("distance", "posterior")]
-    return pd.concat(list(map_in_order(pool, one, wanted)))
+    curves = [(fpr, name) for fpr in c.fprs for name in ("distance", "posterior")]
+    return pd.concat(list(map_in_order(pool, bin_samples, curves)))
 
 
 @dataclasses.dataclass(frozen=True)
 class _ArchetypeRule:
-    name: str
-    rule: str
-    """What a sample must satisfy, for a reader."""
+    kind: str
+    description: str
+    """What a sample must satisfy, in words."""
     query: str
-    """The same, for pandas."""
+    """The same as a pandas query."""
 
 
 def find_archetypes(
     samples: Path, population: Population, replicas: int, c: config.Attack
 ) -> pd.DataFrame:
-    """One row a kind: the first sample, in population order, that satisfies its rule, and how many do.
+    """Returns archetypes.csv: for each kind, its rule, the number of candidates and the first candidate.
 
-    The population is numbered in the order of a random draw, so the first is a fair pick. Nothing is relaxed: a kind
-    without a candidate has an empty id. The rules' numbers are attack.clear_separation, ambiguous_separation and
-    stable_flip; separation is (OUT mean - IN mean) over the root of the mean of both variances.
+    The population is in random order, so the first candidate is a random one. Rules are never relaxed: a kind without
+    a candidate has an empty id. The numbers in the rules are attack.clear_separation, ambiguous_separation and
+    stable_flip.
 
     Args:
-      samples: samples.parquet.
-      population: for the texts.
-      replicas: B, those that are there.
-      c: settings of the attack.
+      samples: path of samples.parquet.
+      population: provides the texts.
+      replicas: number of replicas that were attacked, B.
+      c: settings of the recipe.
     """
-    kinds = _archetype_rules(replicas, c)
-    first: list[dict[str, object]] = [{} for _ in kinds]
-    candidates = [0] * len(kinds)
+    rules = _archetype_rules(replicas, c)
+    first: list[dict[str, object]] = [{} for _ in rules]
+    candidates = [0] * len(rules)
     votes, flip_rate = f"votes_{c.focus_fpr:g}", f"flip_rate_{c.focus_fpr:g}"
     file = pq.ParquetFile(samples)
     for group in range(file.num_row_groups):
         columns = ["id", "member", "separation", votes, flip_rate]
         table = file.read_row_group(group, columns).to_pandas()
         table = table.rename(columns={votes: "votes", flip_rate: "flip_rate"})
-        for k, kind in enumerate(kinds):
-            found = table.query(kind.query)
-            candidates[k] += len(found)
-            if len(found) and not first[k]:
-                row = found.iloc[0]
+        for k, rule in enumerate(rules):
+            matches = table.query(rule.query)
+            candidates[k] += len(matches)
+            if len(matches) and not first[k]:
+                row = matches.iloc[0]
                 text = population.text(int(row["id"]))[:_PREVIEW_CHARS]
                 first[k] = {"id": int(row["id"]), "member": bool(row["member"])}
                 first[k] |= {"votes": int(row["votes"]), "flip_rate": row["flip_rate"]}
                 first[k] |= {"separation": row["separation"], "text_preview": text}
     empty = dict.fromkeys(("id", "member", "votes", "flip_rate", "separation", "text_preview"))
     rows = [
-        {"kind": kind.name, "rule": kind.rule, "candidates": count, "fpr": c.focus_fpr}
+        {"kind": rule.kind, "rule": rule.description, "candidates": count, "fpr": c.focus_fpr}
         | empty
-        | found
-        for kind, count, found in zip(kinds, candidates, first, strict=True)
+        | sample
+        for rule, count, sample in zip(rules, candidates, first, strict=True)
     ]
     return pd.DataFrame(rows).astype({"id": "Int64", "votes": "Int64"})
 
 
 def _archetype_rules(replicas: int, c: config.Attack) -> list[_ArchetypeRule]:
     k_low, _ = stats.coin_flip_cutoff(replicas, c.alpha)
-    low = max(k_low, 1)  # with few replicas k_low is 0, but where all agree there is no coin
+    low = max(
+        k_low, 1
+    )  # With few replicas k_low is 0, but a unanimous decision is never a coin flip.
     clear, ambiguous, stable = c.clear_separation, c.ambiguous_separation, c.stable_flip
-    most, few = f"votes > {replicas / 2}", f"votes < {replicas / 2}"
-    coin = f"votes >= {low} and votes <= {replicas - low}"
-    ratio = functools.partial(np.format_float_positional, trim="-")
+    majority, minority = f"votes > {replicas / 2}", f"votes < {replicas / 2}"
+    coin_flip = f"votes >= {low} and votes <= {replicas - low}"
+    number = functools.partial(np.format_float_positional, trim="-")
     return [
         _ArchetypeRule(
             "clear stable member",
-            f"member, separation >= {ratio(clear)}, flip rate <= {ratio(stable)}, most replicas say member",
-            f"member and separation >= {clear} and flip_rate <= {stable} and {most}",
+            f"member, separation >= {number(clear)}, flip rate <= {number(stable)}, most replicas decide member",
+            f"member and separation >= {clear} and flip_rate <= {stable} and {majority}",
         ),
         _ArchetypeRule(
             "clear stable non-member",
-            f"non-member, separation >= {ratio(clear)}, flip rate <= {ratio(stable)}, most replicas say non-member",
-            f"not member and separation >= {clear} and flip_rate <= {stable} and {few}",
+            f"non-member, separation >= {number(clear)}, flip rate <= {number(stable)}, "
+            "most replicas decide non-member",
+            f"not member and separation >= {clear} and flip_rate <= {stable} and {minority}",
         ),
         _ArchetypeRule(
             "ambiguous stable",
-            f"|separation| <= {ratio(ambiguous)}, flip rate <= {ratio(stable)}",
+            f"|separation| <= {number(ambiguous)}, flip rate <= {number(stable)}",
             f"separation.abs() <= {ambiguous} and flip_rate <= {stable}",
         ),
         _ArchetypeRule(
             "ambiguous unstable",
-            f"|separation| <= {ratio(ambiguous)}, like a coin: {low} to {replicas - low} of {replicas} votes",
-            f"separation.abs() <= {ambiguous} and {coin}",
+            f"|separation| <= {number(ambiguous)}, coin flip: {low} to {replicas - low} of {replicas} votes",
+            f"separation.abs() <= {ambiguous} and {coin_flip}",
         ),
     ]

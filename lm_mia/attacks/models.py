@@ -1,4 +1,4 @@
-"""Which models of a recipe are present, and the tables of their losses on single samples.
+"""The models of a recipe that are present, and the tables of their losses on single samples.
 
 M: models, S: samples whose losses are listed, N2: samples of the population (2N).
 """
@@ -19,61 +19,67 @@ MODELS, SAMPLE_LOSSES = "models.csv", "sample_losses.csv"
 
 
 def present_models(store: Store) -> list[ModelSeeds]:
-    """Returns the models that were scored at the end of their training, references by number, then replicas."""
-    plain = dataclasses.replace(store, statistics=(), token_samples=(), step=0)
-    rows = plain.models()
-    missing = set(plain.missing_models(rows, 0))
-    there = [row for row in rows if row not in missing]
-    return sorted(there, key=lambda row: (row.role, row.subset_seed, row.order_seed))
+    """Returns the models that were scored at the end of training: references by number, then replicas by number."""
+    at_end = dataclasses.replace(store, statistics=(), token_samples=(), step=0)
+    models = at_end.models()
+    missing = set(at_end.missing_models(models, 0))
+    present = [model for model in models if model not in missing]
+    return sorted(present, key=lambda model: (model.role, model.subset_seed, model.order_seed))
 
 
 def model_numbers(models: Sequence[ModelSeeds]) -> PresentModels:
     """Returns the numbers of the models: subset seeds of references, order seeds of replicas."""
     return PresentModels(
-        references=tuple(row.subset_seed for row in models if row.role == "reference"),
-        replicas=tuple(row.order_seed for row in models if row.role == "replica"),
+        references=tuple(model.subset_seed for model in models if model.role == "reference"),
+        replicas=tuple(model.order_seed for model in models if model.role == "replica"),
     )
 
 
 def write_models(path: Path, models: Sequence[ModelSeeds]) -> None:
-    """Writes a line per model: its name, role and seeds."""
+    """Writes models.csv: name, role and seeds of each model."""
     columns = [field.name for field in dataclasses.fields(ModelSeeds)]
-    lines = [{"model": str(row), **dataclasses.asdict(row)} for row in models]
+    lines = [{"model": str(model), **dataclasses.asdict(model)} for model in models]
     write_csv(path, pd.DataFrame(lines, columns=["model", *columns]))
 
 
 def write_sample_losses(
     store: Store, models: Sequence[ModelSeeds], ids_S: Sequence[int], path: Path
 ) -> bool:
-    """Writes the loss of some samples under every model, with the mean loss of all samples under that model.
+    """Writes sample_losses.csv: the losses of some samples under every model, and each model's mean loss.
 
-    Columns: sample, model, role, member, loss_nats, mean_loss_nats; losses in nats per token, at the end of training.
-    Samples that the table listed before stay in it.
+    The columns are sample, model, role, member, loss_nats and mean_loss_nats; losses are in nats per token, at the end
+    of training. Samples that are already listed stay in the table.
+
+    Args:
+      store: the score store.
+      models: models that are present.
+      ids_S: ids of the samples.
+      path: path of the table.
 
     Returns:
-      Whether anything was computed: the table stays as it is if it lists these models and samples.
+      False if the table lists these models and samples already and was not changed.
     """
-    names = [str(row) for row in models]
+    names = [str(model) for model in models]
     models_of = _models_of_samples(path)
     if all(models_of.get(sample) == names for sample in ids_S):
         return False
     ids_S = sorted({*models_of, *ids_S})
-    plain = dataclasses.replace(store, statistics=(), token_samples=(), step=0)
+    at_end = dataclasses.replace(store, statistics=(), token_samples=(), step=0)
     sum_M, samples = np.zeros(len(models)), 0
     loss_MxS, member_MxS = (
         np.zeros((len(models), len(ids_S))),
         np.zeros((len(models), len(ids_S)), bool),
     )
-    wanted_S = np.array(ids_S)
-    for at, value in plain.blocks({name: (name, models) for name in ("loss", "member")}):
+    id_S = np.array(ids_S)
+    for at, value in at_end.blocks({name: (name, models) for name in ("loss", "member")}):
         sum_M += value["loss"].sum(axis=1, dtype=float)
         samples += at.stop - at.start
-        here_S = (at.start <= wanted_S) & (wanted_S < at.stop)
-        loss_MxS[:, here_S] = value["loss"][:, wanted_S[here_S] - at.start]
-        member_MxS[:, here_S] = value["member"][:, wanted_S[here_S] - at.start]
+        is_in_block_S = (at.start <= id_S) & (id_S < at.stop)
+        loss_MxS[:, is_in_block_S] = value["loss"][:, id_S[is_in_block_S] - at.start]
+        member_MxS[:, is_in_block_S] = value["member"][:, id_S[is_in_block_S] - at.start]
     parts = [
         pd.DataFrame(
-            {"sample": sample, "model": names, "role": [row.role for row in models]}
+            {"sample": sample, "model": names, "role": [model.role for model in models]}
             | {"member": member_MxS[:, s], "loss_nats": loss_MxS[:, s]}
             | {"mean_loss_nats": sum_M / samples}
         )
@@ -84,7 +90,7 @@ def write_sample_losses(
 
 
 def _models_of_samples(path: Path) -> dict[int, list[str]]:
-    """Returns the models under which a table lists each sample; empty if it is missing or damaged."""
+    """Returns sample id -> names of the models in the table; empty if the table is missing or damaged."""
     try:
         types = {"sample": "int64", "model": str, "mean_loss_nats": float}
         table = pd.read_csv(path, usecols=list(types), dtype=types)  # pyright: ignore
@@ -101,25 +107,25 @@ def archetype_losses(
     replicas: Sequence[ModelSeeds],
     samples: pd.DataFrame,
 ) -> pd.DataFrame:
-    """Returns the losses of the samples of archetypes.csv under the references and replicas of the attack.
+    """Returns archetype_losses.csv: the losses of the archetypes under the references and replicas of the attack.
 
     Args:
-      store: at the step that is attacked.
+      store: the score store, with `step` set to the attacked step.
       references, replicas: the models of the attack.
-      samples: has columns kind and id; kinds without a sample have no id.
+      samples: table with columns kind and id; kinds without a sample have no id.
 
     Returns:
       A table with columns kind, sample, model, role, member and loss_nats, in nats per token.
     """
-    known = samples[samples["id"].notna()]
-    rows = [*references, *replicas]
-    ids_S = known["id"].astype(int).tolist()
-    value = store.samples({name: (name, rows) for name in ("loss", "member")}, ids_S)
+    found = samples[samples["id"].notna()]
+    models = [*references, *replicas]
+    ids_S = found["id"].astype(int).tolist()
+    value = store.samples({name: (name, models) for name in ("loss", "member")}, ids_S)
     parts = [
-        pd.DataFrame({"kind": kind, "sample": sample, "model": list(map(str, rows))})
-        .assign(role=[row.role for row in rows], member=value["member"][:, s])
+        pd.DataFrame({"kind": kind, "sample": sample, "model": list(map(str, models))})
+        .assign(role=[model.role for model in models], member=value["member"][:, s])
         .assign(loss_nats=value["loss"][:, s].astype(float))
-        for s, (kind, sample) in enumerate(zip(known["kind"], ids_S, strict=True))
+        for s, (kind, sample) in enumerate(zip(found["kind"], ids_S, strict=True))
     ]
     columns = ["kind", "sample", "model", "role", "member", "loss_nats"]
     return pd.concat(parts) if parts else pd.DataFrame(columns=columns)

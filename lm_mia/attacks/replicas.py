@@ -1,6 +1,6 @@
 """Attacks on the replicas of one target, and the tables of their decisions.
 
-T: targets, M: references, F: false positive rates, G: points of a curve, N2: samples of the population (2N).
+T: targets, F: false positive rates, N2: samples of the population (2N).
 """
 
 import dataclasses
@@ -24,106 +24,6 @@ from lm_mia.errors import UserError
 from lm_mia.store.store import Store
 
 _NUM_SHUFFLES = 10
-
-
-def run(
-    store: Store,
-    population: Population,
-    c: config.Attack,
-    target_tables: TargetTables,
-    folder: Path,
-    pool: ThreadPoolExecutor,
-    progress: Callable[[str, float, float], None],
-    say: Callable[[str], None],
-) -> dict[str, int]:
-    """Attacks all replicas and writes the tables of their decisions, unless these are current.
-
-    Returns:
-      The numbers of attacks, as `runner.run` does.
-
-    Raises:
-      UserError: too few models are present or one is corrupt, no member or no non-member has enough references, or
-        attack.leave_one_out is set and the subsets are balanced.
-    """
-    source = open_inputs(store, population, c, say)
-    if c.leave_one_out:
-        resampling.check_not_balanced(source)
-    attacks = _replica_attacks(source, c)
-    counts = {"requested": len(attacks), "computed": 0, "left_out": 0}
-    about = _identity(source, c)
-    facts_path = folder / FLIPS_JSON.name
-    if is_current(facts_path, about) and all(attack in target_tables for attack in attacks):
-        return counts
-    member_N2, references = source.target_member_TxN2[0], len(source.references)
-    steps = len(attacks) + _NUM_SHUFFLES + 1
-    lines, curves, interval_tables, counted = {}, {}, {}, None
-    fprs = score_matrix.evaluation_fprs(c, member_N2)
-    scored = score_matrix.score_attacks(
-        attacks, source, c, folder, pool, lambda done: progress("attack", done, steps)
-    )
-    progress("attack", 0, steps)
-    for attack, fitted, file in scored:
-        name, count = attack.attack, len(attack.references)
-        points = score_matrix.operating_points(file, source.target_member_TxN2, fprs, pool)
-        whole = count == references or name in REFERENCE_FREE
-        if whole and name == "lira_online":
-            _check_scored_samples(points, references, c, say)
-        if attack not in target_tables:
-            target_tables.add(attack, source.targets, points, len(c.fprs))
-        if whole and name == "lira_online":
-            facts_path.unlink(missing_ok=True)
-            columns = {name: population.column(name) for name in SAMPLE_COLUMNS}
-            counted = decisions.write_decision_tables(
-                source, fitted, file, points, columns, c, folder, pool
-            )
-        if not (points.members_T.all() and points.nonmembers_T.all()):
-            continue  # so few references are enough for no sample of a class
-        lines[attack] = tables.attack_row(name, count, points, c)
-        curves[attack] = tables.roc_rows(name, count, points, c)
-        if whole and c.bootstraps:
-            interval_tables[attack] = _intervals(name, points, file.read_target(0), member_N2, c)
-    assert counted is not None, "lira_online is among the attacks"
-    target_tables.write()
-    write_csv(folder / "attacks.csv", pd.DataFrame([lines[a] for a in attacks if a in lines]))
-    write_csv(folder / "roc.csv", pd.concat([curves[a] for a in attacks if a in curves]))
-    intervals_of = [interval_tables[a] for a in attacks if a in interval_tables]
-    _write_or_remove(folder / "intervals.csv", intervals_of)
-    _write_shuffled(source, c, folder, pool, lambda n: progress("attack", len(attacks) + n, steps))
-    _write_optional_tables(source, c, folder, pool, say)
-    found = decisions.find_archetypes(
-        folder / "samples.parquet", population, len(source.targets), c
-    )
-    write_csv(folder / "archetypes.csv", found)
-    losses = models.archetype_losses(source.store, source.references, source.targets, found)
-    write_csv(folder / "archetype_losses.csv", losses)
-    written = [name for name in DECISION_TABLES if (folder / name).is_file()]
-    write_completion_marker(facts_path, about | _facts(source, counted, c), written)
-    progress("attack", steps, steps)
-    return counts | {"computed": len(attacks)}
-
-
-def _replica_attacks(source: signals.AttackInputs, c: config.Attack) -> list[TargetAttack]:
-    """Every attack of the config with 1, 2, 4, ... references and with all of them."""
-    references = tuple(row.subset_seed for row in source.references)
-    targets = tuple(row.order_seed for row in source.targets)
-    counts = sorted({len(references), *(2**i for i in range(len(references).bit_length()))})
-    samples = min(c.rmia_samples, source.num_samples)
-    return [
-        TargetAttack(
-            name,
-            True,
-            targets,
-            () if name in REFERENCE_FREE else references[:count],
-            c.step,
-            rmia_samples=samples if _uses_rmia([name]) else 0,
-            rmia_gamma=c.rmia_gamma if _uses_rmia([name]) else 0.0,
-        )
-        for name in c.attacks
-        for count in counts
-        if count == len(references) or name not in REFERENCE_FREE
-    ]
-
-
 DECISION_TABLES = (
     "attacks.csv",
     "roc.csv",
@@ -142,28 +42,161 @@ DECISION_TABLES = (
     "resampled_references.csv",
     "true_positive_probability.parquet",
 )
-"""The tables of decisions, the last three of which are made only if settings request them."""
+"""The tables of decisions; the last three are written only if settings request them."""
+
+
+def run(
+    store: Store,
+    population: Population,
+    c: config.Attack,
+    target_tables: TargetTables,
+    folder: Path,
+    pool: ThreadPoolExecutor,
+    progress: Callable[[str, float, float], None],
+    say: Callable[[str], None],
+) -> dict[str, int]:
+    """Attacks all replicas and writes the tables of their decisions, unless the tables are current.
+
+    Args:
+      target_tables: the tables to which the attacks are added.
+      pool: threads that compute parts of the samples.
+      store, population, c, folder, progress, say: as in `runner.run`.
+
+    Returns:
+      The numbers of attacks, as `runner.run`.
+
+    Raises:
+      UserError: if too few models are present or one is corrupt, if no member or no non-member has enough references,
+        or if attack.leave_one_out is set and the subsets are balanced.
+    """
+    inputs = open_inputs(store, population, c, say)
+    if c.leave_one_out:
+        resampling.check_not_balanced(inputs)
+    attacks = _replica_attacks(inputs, c)
+    counts = {"requested": len(attacks), "computed": 0, "left_out": 0}
+    identity = _identity(inputs, c)
+    facts_path = folder / FLIPS_JSON.name
+    if is_current(facts_path, identity) and all(attack in target_tables for attack in attacks):
+        return counts
+    steps = len(attacks) + _NUM_SHUFFLES + 1
+
+    def show(done: float) -> None:
+        progress("attack", done, steps)
+
+    bin_counts = _run_attacks(
+        attacks, inputs, population, c, target_tables, folder, pool, show, say
+    )
+    _write_shuffled(inputs, c, folder, pool, lambda done: show(len(attacks) + done))
+    _write_optional_tables(inputs, c, folder, pool, say)
+    archetypes = decisions.find_archetypes(
+        folder / "samples.parquet", population, len(inputs.targets), c
+    )
+    write_csv(folder / "archetypes.csv", archetypes)
+    losses = models.archetype_losses(inputs.store, inputs.references, inputs.targets, archetypes)
+    write_csv(folder / "archetype_losses.csv", losses)
+    written = [name for name in DECISION_TABLES if (folder / name).is_file()]
+    write_completion_marker(facts_path, identity | _facts(inputs, bin_counts, c), written)
+    show(steps)
+    return counts | {"computed": len(attacks)}
+
+
+def _run_attacks(
+    attacks: Sequence[TargetAttack],
+    inputs: signals.AttackInputs,
+    population: Population,
+    c: config.Attack,
+    target_tables: TargetTables,
+    folder: Path,
+    pool: ThreadPoolExecutor,
+    progress: Callable[[float], None],
+    say: Callable[[str], None],
+) -> stats.FlipBinCounts:
+    """Computes the attacks, adds them to the target tables, and writes the tables that follow from their scores.
+
+    The tables of decisions are those of online LiRA with all references; flips.json is deleted before the first one.
+
+    Returns:
+      The number of samples in each bin of flip rates.
+    """
+    num_references, member_N2 = len(inputs.references), inputs.target_member_TxN2[0]
+    attack_rows, roc_tables, interval_tables, bin_counts = {}, {}, {}, None
+    fprs = score_matrix.evaluation_fprs(c, member_N2)
+    progress(0)
+    for attack, attack_fit, file in score_matrix.score_attacks(
+        attacks, inputs, c, folder, pool, progress
+    ):
+        name, count = attack.attack, len(attack.references)
+        points = score_matrix.operating_points(file, inputs.target_member_TxN2, fprs, pool)
+        has_all_references = count == num_references or name in REFERENCE_FREE
+        is_main = has_all_references and name == "lira_online"
+        if is_main:
+            _check_scored_samples(points, num_references, c, say)
+        if attack not in target_tables:
+            target_tables.add(attack, inputs.targets, points, len(c.fprs))
+        if is_main:
+            (folder / FLIPS_JSON.name).unlink(missing_ok=True)
+            columns = {name: population.column(name) for name in SAMPLE_COLUMNS}
+            bin_counts = decisions.write_decision_tables(
+                inputs, attack_fit, file, points, columns, c, folder, pool
+            )
+        if not (points.members_T.all() and points.nonmembers_T.all()):
+            continue  # With so few references, no sample of a class has a score.
+        attack_rows[attack] = tables.attack_row(name, count, points, c)
+        roc_tables[attack] = tables.roc_rows(name, count, points, c)
+        if has_all_references and c.bootstraps:
+            interval_tables[attack] = _intervals(name, points, file.read_target(0), member_N2, c)
+    assert bin_counts is not None, "lira_online is always one of the attacks"
+    target_tables.write()
+    rows = [attack_rows[attack] for attack in attacks if attack in attack_rows]
+    write_csv(folder / "attacks.csv", pd.DataFrame(rows))
+    write_csv(folder / "roc.csv", pd.concat([roc_tables[a] for a in attacks if a in roc_tables]))
+    intervals = [interval_tables[attack] for attack in attacks if attack in interval_tables]
+    _write_or_remove(folder / "intervals.csv", intervals)
+    return bin_counts
+
+
+def _replica_attacks(inputs: signals.AttackInputs, c: config.Attack) -> list[TargetAttack]:
+    """Returns every attack of the config, with the first 1, 2, 4, ... references and with all of them."""
+    references = tuple(model.subset_seed for model in inputs.references)
+    targets = tuple(model.order_seed for model in inputs.targets)
+    counts = sorted({len(references), *(2**i for i in range(len(references).bit_length()))})
+    samples = min(c.rmia_samples, inputs.num_samples)
+    return [
+        TargetAttack(
+            name,
+            True,
+            targets,
+            () if name in REFERENCE_FREE else references[:count],
+            c.step,
+            rmia_samples=samples if _uses_rmia([name]) else 0,
+            rmia_gamma=c.rmia_gamma if _uses_rmia([name]) else 0.0,
+        )
+        for name in c.attacks
+        for count in counts
+        if count == len(references) or name not in REFERENCE_FREE
+    ]
 
 
 def open_inputs(
     store: Store, population: Population, c: config.Attack, say: Callable[[str], None]
 ) -> signals.AttackInputs:
-    """The rows of an attack that are there at its step; UserError if they are too few."""
+    """Returns the models of an attack that are present at its step; raises UserError if there are too few."""
     store = dataclasses.replace(store, step=c.step)
-    wanted = subsets.requested_seeds(c.references, c.replicas)
-    absent = set(store.missing_models(wanted, store.step))
-    rows = [row for row in wanted if row not in absent]
-    references = [row for row in rows if row.role == "reference"]
-    targets = [row for row in rows if row.role == "replica"]
+    requested = subsets.requested_seeds(c.references, c.replicas)
+    missing = set(store.missing_models(requested, store.step))
+    present = [model for model in requested if model not in missing]
+    references = [model for model in present if model.role == "reference"]
+    targets = [model for model in present if model.role == "replica"]
     if len(references) < 4 or len(targets) < 2:
         raise UserError(
             f"{store.path}: {len(references)} of {c.references} references and {len(targets)} of {c.replicas} replicas "
-            f"are there{store.requirement}, of 4 and 2 that an attack needs at least; run `lm-mia run` first"
+            f"are present{store.requirement}, but an attack needs at least 4 and 2; run `lm-mia run` first"
         )
-    if absent:
+    if missing:
         say(
-            f"{len(absent)} of {len(wanted)} models are absent{store.requirement}: attacking {len(targets)} of "
-            f"{c.replicas} replicas with {len(references)} of {c.references} references; `lm-mia run` makes the others"
+            f"{len(missing)} of {len(requested)} models are missing{store.requirement}: attacking {len(targets)} of "
+            f"{c.replicas} replicas with {len(references)} of {c.references} references; run `lm-mia run` to make the "
+            "others"
         )
     statistics = tuple(ATTACK_STATISTICS[a] for a in c.attacks if a in ATTACK_STATISTICS)
     return signals.open_inputs(store, population, targets, references, statistics)
@@ -176,18 +209,19 @@ def _uses_rmia(attacks: Sequence[AttackName]) -> bool:
 def _check_scored_samples(
     points: stats.OperatingPoints, references: int, c: config.Attack, say: Callable[[str], None]
 ) -> None:
-    need, short = 2 if c.variance == "per_sample" else 1, int(points.left_out_T.max())
-    for left, kind in ((points.members_T, "member"), (points.nonmembers_T, "non-member")):
-        if not left.all():
+    """Tells the user how many samples have no score; raises UserError if these are all samples of a class."""
+    needed, left_out = 2 if c.variance == "per_sample" else 1, int(points.left_out_T.max())
+    for count_T, name in ((points.members_T, "member"), (points.nonmembers_T, "non-member")):
+        if not count_T.all():
             raise UserError(
-                f"attack.references={references}: no {kind} has enough IN and OUT references, with some spread among "
-                "them, for LiRA; ask for more"
+                f"attack.references={references}: no {name} has enough IN and OUT references with different losses for "
+                "LiRA; request more references"
             )
-    if short:
+    if left_out:
         say(
-            f"attack.references={references}: {short} samples have fewer than {need} IN or {need} OUT references, or "
-            "no spread among them; they are left out (NaN) and counted; more references or train.subset='balanced' "
-            "mend it"
+            f"attack.references={references}: {left_out} samples have fewer than {needed} IN or {needed} OUT "
+            "references, or references with equal losses, and have no score (NaN); more references or "
+            "train.subset='balanced' avoid this"
         )
 
 
@@ -198,75 +232,75 @@ def _intervals(
     member_N2: np.ndarray,
     c: config.Attack,
 ) -> pd.DataFrame:
-    """Rows of intervals.csv, 95 %, over the choice of samples: AUC and TPRs of the first target."""
-    found = stats.bootstrap_intervals(score_N2, member_N2, c.fprs, replicates=c.bootstraps)
+    """Returns the rows of intervals.csv: 95% intervals of the AUC and the TPRs of the first target over samples."""
+    intervals = stats.bootstrap_intervals(score_N2, member_N2, c.fprs, replicates=c.bootstraps)
     members = points.members_T[0]
-    exact = stats.clopper_pearson(np.rint(found.tpr_TxF[0] * members), members)
+    exact = stats.clopper_pearson(np.rint(intervals.tpr_TxF[0] * members), members)
     table = pd.DataFrame({"attack": name, "metric": [f"tpr_at_{fpr:g}" for fpr in c.fprs]})
-    table["value"], table["bootstrap_low"] = found.tpr_TxF[0], found.tpr_low_TxF[0]
-    table["bootstrap_high"] = found.tpr_high_TxF[0]
+    table["value"], table["bootstrap_low"] = intervals.tpr_TxF[0], intervals.tpr_low_TxF[0]
+    table["bootstrap_high"] = intervals.tpr_high_TxF[0]
     table["clopper_pearson_low"], table["clopper_pearson_high"] = exact
-    area = {"attack": name, "metric": "auc", "value": found.auc_T[0]}
-    area |= {"bootstrap_low": found.auc_low_T[0], "bootstrap_high": found.auc_high_T[0]}
-    return pd.concat([pd.DataFrame([area]), table]).assign(left_out=int(found.left_out_T[0]))
+    area = {"attack": name, "metric": "auc", "value": intervals.auc_T[0]}
+    area |= {"bootstrap_low": intervals.auc_low_T[0], "bootstrap_high": intervals.auc_high_T[0]}
+    return pd.concat([pd.DataFrame([area]), table]).assign(left_out=int(intervals.left_out_T[0]))
 
 
 def _write_shuffled(
-    source: signals.AttackInputs,
+    inputs: signals.AttackInputs,
     c: config.Attack,
     folder: Path,
     pool: ThreadPoolExecutor,
     progress: Callable[[int], None],
 ) -> None:
-    """Writes shuffled.csv: the AUC of every attack after membership labels were shuffled, which should be near 0.5."""
+    """Writes shuffled.csv: the AUC of every attack with shuffled membership labels, which should be near 0.5."""
     auc: dict[AttackName, list[float]] = {name: [] for name in c.attacks}
     left_out = dict.fromkeys(c.attacks, 0)
     for shuffle in range(_NUM_SHUFFLES):
-        noise = source.with_shuffled_labels(shuffle)
+        noise = inputs.with_shuffled_labels(shuffle)
         with score_matrix.score_all([signals.AttackGroup(c.attacks, c)], noise, folder, pool) as [
             (_, files)
         ]:
             for name, file in files.items():
-                found = stats.auc(file.read_target(0), noise.target_member_TxN2[0])
-                auc[name].append(float(found.auc_T[0]))
-                left_out[name] = max(left_out[name], int(found.left_out_T[0]))
+                result = stats.auc(file.read_target(0), noise.target_member_TxN2[0])
+                auc[name].append(float(result.auc_T[0]))
+                left_out[name] = max(left_out[name], int(result.left_out_T[0]))
         progress(shuffle + 1)
     rows = [
-        {"attack": name, "references": 0 if name in REFERENCE_FREE else len(source.references)}
-        | {"shuffles": _NUM_SHUFFLES, "auc_mean": np.mean(a), "auc_std": np.std(a)}
-        | {"auc_min": np.min(a), "auc_max": np.max(a), "left_out": left_out[name]}
-        for name, a in auc.items()
+        {"attack": name, "references": 0 if name in REFERENCE_FREE else len(inputs.references)}
+        | {"shuffles": _NUM_SHUFFLES, "auc_mean": np.mean(values), "auc_std": np.std(values)}
+        | {"auc_min": np.min(values), "auc_max": np.max(values), "left_out": left_out[name]}
+        for name, values in auc.items()
     ]
     write_csv(folder / "shuffled.csv", pd.DataFrame(rows))
 
 
 def _write_optional_tables(
-    source: signals.AttackInputs,
+    inputs: signals.AttackInputs,
     c: config.Attack,
     folder: Path,
     pool: ThreadPoolExecutor,
     say: Callable[[str], None],
 ) -> None:
-    """Writes the optional tables that the settings request, and removes those that they do not."""
+    """Writes the optional tables that the settings request, and removes the others."""
     resampled = []
-    pairs = len(resampling.reference_pairs(source))
+    pairs = len(resampling.reference_pairs(inputs))
     if c.resample_references and 2 * pairs // c.resample_references < 2:
         say(
-            f"attack.resample_references={c.resample_references}: the {pairs} pairs of references that are there make "
-            "no two sets; left out"
+            f"attack.resample_references={c.resample_references}: the {pairs} pairs of references that are present are "
+            "too few for two sets; resampled_references.csv is not written"
         )
     elif c.resample_references:
-        found = resampling.resampled_references(source, c, folder, pool)
-        resampled.append(found)
-        if short := found["left_out"].max():
+        table = resampling.resampled_references(inputs, c, folder, pool)
+        resampled.append(table)
+        if left_out := table["left_out"].max():
             say(
-                f"attack.resample_references={c.resample_references}: up to {short} of {source.num_samples} "
-                "samples lack IN or OUT references in some set and are left out; larger sets mend it"
+                f"attack.resample_references={c.resample_references}: up to {left_out} of {inputs.num_samples} "
+                "samples have too few IN or OUT references in a set and are left out; use larger sets"
             )
     _write_or_remove(folder / "resampled_references.csv", resampled)
     probabilities = folder / "true_positive_probability.parquet"
     if c.leave_one_out:
-        resampling.write_true_positive_probability(source, c, probabilities, pool)
+        resampling.write_true_positive_probability(inputs, c, probabilities, pool)
     else:
         probabilities.unlink(missing_ok=True)
 
@@ -278,30 +312,30 @@ def _write_or_remove(path: Path, parts: list[pd.DataFrame]) -> None:
         path.unlink(missing_ok=True)
 
 
-def _identity(source: signals.AttackInputs, c: config.Attack) -> dict[str, Any]:
-    """What determines the tables of decisions."""
+def _identity(inputs: signals.AttackInputs, c: config.Attack) -> dict[str, Any]:
+    """Returns what determines the tables of decisions, for flips.json."""
     return {
         "format": FORMAT,
         "config": dataclasses.asdict(c),
-        "reference_models": [str(row) for row in source.references],
-        "replica_models": [str(row) for row in source.targets],
+        "reference_models": [str(model) for model in inputs.references],
+        "replica_models": [str(model) for model in inputs.targets],
     }
 
 
 def _facts(
-    source: signals.AttackInputs, counted: stats.FlipBinCounts, c: config.Attack
+    inputs: signals.AttackInputs, bin_counts: stats.FlipBinCounts, c: config.Attack
 ) -> dict[str, object]:
-    """What the tables are about."""
-    replicas = len(source.targets)
+    """Returns the other fields of flips.json, which describe the tables."""
+    replicas = len(inputs.targets)
     k_low, cutoff = stats.coin_flip_cutoff(replicas, c.alpha)
     return {
-        "recipe": source.store.path.parent.name,
+        "recipe": inputs.store.path.parent.name,
         "attack": "lira_online",
-        "first_target": str(source.targets[0]),
-        "references": len(source.references),
+        "first_target": str(inputs.targets[0]),
+        "references": len(inputs.references),
         "replicas": replicas,
         "k_low": k_low,
         "cutoff": cutoff,
         "max_flip_rate": stats.max_flip_rate(replicas),
-        "left_out": int(counted.left_out_F[0]),
+        "left_out": int(bin_counts.left_out_F[0]),
     }

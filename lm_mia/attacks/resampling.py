@@ -1,11 +1,11 @@
-"""Two further analyses of the same rows: one target under other references, and every reference as a target.
+"""Two additional analyses: one target attacked with other references, and every reference as a target.
 
-Flip rates usually hold the references fixed and vary the target. Here the target is fixed and each set of references
-acts as a replica: the target is scored with each set, a threshold is calibrated on its non-members, and the scores, one
-array row per set, go to `stats.count_votes` (StrongMIA Appendix E.2.8).
+Flip rates usually keep the references fixed and vary the target. Here the target is fixed, and each set of references
+takes the place of a replica: the target is scored with each set, a threshold is calibrated on its non-members, and the
+scores of all sets go to `stats.count_votes` (StrongMIA Appendix E.2.8).
 
-S: sets of references, R: references of a set, as indices of rows, M: references, C: samples of a block, F: false
-positive rates.
+S: sets of references, R: references of a set, P: pairs of references, M: references, C: samples of a block, F: false
+positive rates, N2: samples of the population (2N).
 """
 
 import dataclasses
@@ -27,74 +27,74 @@ from lm_mia.seeds import rng
 
 
 def reference_pairs(inputs: signals.AttackInputs) -> np.ndarray:
-    """index_Px2 of references with subset seeds 2i and 2i + 1, both there.
+    """Returns index_Px2, the pairs of references with subset seeds 2i and 2i + 1 that are both present.
 
-    Under the balanced design a pair shares one draw, so that only whole pairs make independent sets, with as many IN as
-    OUT references; under the others any references do, and pairs are as good.
+    In the balanced design, the subsets of a pair are complements, so only sets of whole pairs are independent and have
+    as many IN as OUT references. In the other designs all references are independent, and pairs do no harm.
     """
-    place = {row.subset_seed: i for i, row in enumerate(inputs.references)}
-    found = [
-        (i, place[seed + 1]) for seed, i in place.items() if not seed % 2 and seed + 1 in place
+    index = {model.subset_seed: i for i, model in enumerate(inputs.references)}
+    pairs = [
+        (i, index[seed + 1]) for seed, i in index.items() if not seed % 2 and seed + 1 in index
     ]
-    return np.array(found, dtype=np.int64).reshape(-1, 2)
+    return np.array(pairs, dtype=np.int64).reshape(-1, 2)
 
 
 def resampled_references(
     inputs: signals.AttackInputs, c: config.Attack, folder: Path, pool: ThreadPoolExecutor
 ) -> pd.DataFrame:
-    """Flip shares when the first target is fixed and the references vary (StrongMIA Appendix E.2.8).
+    """Returns resampled_references.csv: flip rates with a fixed target and varying references (StrongMIA E.2.8).
 
-    Two ways of varying, told apart by the column "sampling": disjoint sets are independent, and the coin-flip cutoff is
-    exact; subsampled sets, as many as there are targets, overlap: they depend on each other, and their cutoff only
-    describes. Sets are made of whole `pairs`; thresholds are calibrated for every set.
+    The column "sampling" names the two ways to choose sets. Disjoint sets are independent, and the coin-flip cutoff is
+    exact. Subsampled sets, as many as there are replicas, overlap and depend on each other, so their cutoff is only
+    descriptive. Sets consist of whole `reference_pairs`; each set has a threshold of its own.
     """
     pair_Px2, half = reference_pairs(inputs), c.resample_references // 2
     fprs, samples = c.fprs, inputs.num_samples
     draw = rng(0, "subsampled reference sets")
-    ways = {
+    indices = {
         "disjoint": disjoint_sets(len(pair_Px2), half),
         "subsampled (dependent)": subsampled_sets(len(pair_Px2), half, len(inputs.targets), draw),
     }
-    one = dataclasses.replace(inputs, targets=inputs.targets[:1])
-    found = []
-    for name, index_SxR in ways.items():
+    first_target = dataclasses.replace(inputs, targets=inputs.targets[:1])
+    parts = []
+    for name, index_SxR in indices.items():
         sets = len(index_SxR)
         with MembershipScoreFile(folder, sets, samples) as file:
             for s, index_R in enumerate(index_SxR):
-                some = one.with_references(pair_Px2[index_R].ravel())
+                subset = first_target.with_references(pair_Px2[index_R].ravel())
                 group = signals.AttackGroup(("lira_online",), c)
-                with score_matrix.score_all([group], some, folder, pool) as [(_, files)]:
+                with score_matrix.score_all([group], subset, folder, pool) as [(_, files)]:
                     file.write(s, slice(0, samples), files["lira_online"].read_target(0)[None])
             member_SxN2 = np.broadcast_to(inputs.target_member_TxN2[0], (sets, samples))
             points = score_matrix.operating_points(file, member_SxN2, fprs, pool)
             counts = _flip_counts(file, points.threshold_TxF, member_SxN2[0], c, pool)
         table = tables.flip_shares(counts, sets, fprs, c.alpha).drop(columns="replicas")
-        for place, (column, value) in enumerate(
+        for position, (column, value) in enumerate(
             {"sampling": name, "sets": sets, "references_per_set": 2 * half}.items()
         ):
-            table.insert(place, column, value)
-        found.append(table)
-    return pd.concat(found)
+            table.insert(position, column, value)
+        parts.append(table)
+    return pd.concat(parts)
 
 
 def check_not_balanced(inputs: signals.AttackInputs) -> None:
-    """UserError where each reference has its complement among the others, which tells who is in the one left out."""
+    """Raises UserError if references are complements of each other, which reveals the members of the one left out."""
     for pair_2 in reference_pairs(inputs)[:1]:
         _, member_2xN2 = inputs.store.read([inputs.references[i] for i in pair_2])
         if (member_2xN2[0] ^ member_2xN2[1]).all():
             raise UserError(
-                "attack.leave_one_out=True: references are complements of each other (train.subset='balanced'), which "
-                "gives away who is in the one left out; use the exact or the bernoulli design"
+                "attack.leave_one_out=True: with train.subset='balanced', references are complements of each other, "
+                "which reveals the members of the reference that is left out; use the exact or the bernoulli design"
             )
 
 
 def write_true_positive_probability(
     inputs: signals.AttackInputs, c: config.Attack, path: Path, pool: ThreadPoolExecutor
 ) -> None:
-    """Writes, for every sample, the posterior of membership over the references that trained on it (Appendix E.1).
+    """Writes the posterior of membership of every sample over the references that trained on it (Appendix E.1).
 
-    Each reference is attacked with all the others. Columns: id, mean and std (ddof 0) of the posterior, the share of
-    targets whose posterior is above 1/2, and the number of targets.
+    Each reference is attacked with all others. The columns are id, mean and std (ddof 0) of the posterior, the fraction
+    of these references whose posterior is above 1/2, and their number.
     """
     share = 0.5 if c.finite_population else 0.0
     inputs = dataclasses.replace(inputs, targets=inputs.targets[:1])
@@ -147,28 +147,27 @@ def _flip_counts(
         votes = stats.count_votes(file.read_samples(at), threshold_SxF)
         return stats.count_flip_bins(votes.votes_FxN, member_N2[at], file.num_targets, c.alpha)
 
-    found = list(map_in_order(pool, work, signals.sample_slices(file.num_samples)))
-    return sum(found[1:], start=found[0])
+    counts = list(map_in_order(pool, work, signals.sample_slices(file.num_samples)))
+    return sum(counts[1:], start=counts[0])
 
 
 def disjoint_sets(references: int, size: int) -> NDArray[np.int64]:
-    """As many sets as there are without a common reference, in the order of the references.
+    """Returns the largest number of disjoint sets of references, in the order of the references.
 
-    Models of different subset seeds are independent draws, so these sets are too, and so are a
-    sample's decisions given the target: the exact test of `stats.p_value` and its
-    coin-flip cutoff apply with B = S. Under the balanced design, where references 2i and 2i + 1
-    complement each other, this takes sets of an even size, which split no pair. Few sets give
-    little power: below 6 nothing can be told from a coin at alpha = 0.05.
+    Models with different subset seeds are independent draws. So are these sets and, given the target, a sample's
+    decisions: the exact test `stats.p_value` and the coin-flip cutoff apply with B = S. In the balanced design,
+    where references 2i and 2i + 1 are complements, sets of an even size split no pair. Few sets have little power: with
+    fewer than 6, no decision can be distinguished from a coin flip at alpha = 0.05.
 
     Args:
-      references: how many there are.
-      size: references a set, 1 or more.
+      references: number of references.
+      size: number of references per set, 1 or more.
 
     Returns:
-      index_SxR with S = references // size; what is left over is in no set.
+      index_SxR with S = references // size; the remaining references are in no set.
 
     Raises:
-      ValueError: size outside 1 to references.
+      ValueError: if size is not between 1 and references.
 
     Source: StrongMIA Appendix E.2.8.
     """
@@ -180,24 +179,23 @@ def disjoint_sets(references: int, size: int) -> NDArray[np.int64]:
 def subsampled_sets(
     references: int, size: int, sets: int, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Sets drawn from one pool, each without replacement: they overlap and are dependent.
+    """Returns random sets of references, each drawn without replacement; the sets overlap and are dependent.
 
-    The votes of such sets are not independent draws. Flip rates over them say how much the choice
-    among these references matters, and understate that of references trained anew; the exact test
-    of `stats.p_value` does not hold, and its coin-flip cutoff is a mark on the scale, no
-    more: descriptive. Label results as such.
+    The votes of such sets are not independent. Their flip rates show how much the choice among these references matters
+    and underestimate the effect of newly trained references. The exact test `stats.p_value` does not apply, and the
+    coin-flip cutoff is only descriptive; label results accordingly.
 
     Args:
-      references: size of the pool.
-      size: references a set, 1 or more; at references all sets are the same.
-      sets: how many to draw, 1 or more.
-      rng: source of the draws.
+      references: number of references to draw from.
+      size: number of references per set, 1 or more; if it equals references, all sets are equal.
+      sets: number of sets, 1 or more.
+      rng: random number generator.
 
     Returns:
-      index_SxR, rising within each set.
+      index_SxR, ascending within each set.
 
     Raises:
-      ValueError: size outside 1 to references, or sets below 1.
+      ValueError: if size is not between 1 and references, or if sets is below 1.
 
     Source: StrongMIA Appendix E.2.8, its last resort.
     """

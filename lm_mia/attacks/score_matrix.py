@@ -1,6 +1,6 @@
-"""Scores of many targets on disk, so that memory does not grow with targets x samples.
+"""Computes the membership scores of many attacks and targets, and keeps them on disk to bound the memory.
 
-T: targets, C: samples of a block, N2: samples of the population.
+T: targets, C: samples of a block, N2: samples of the population (2N), G: points of the ROC curve.
 """
 
 import collections
@@ -22,18 +22,18 @@ from lm_mia.attacks.signals import AttackFit, AttackGroup, AttackInputs, Referen
 from lm_mia.config import AttackName
 from lm_mia.config.needs import TargetAttack
 
-_MAX_PENDING = 8  # items waiting for a thread
+_MAX_PENDING = 8  # number of items that wait for a thread
 _CURVE_POINTS = 100
-# Of scores that are kept at a time: the system would write more to disk before they are dropped.
+# Membership scores that exist at a time. Larger files would be written to disk before they are deleted.
 _MAX_SCORE_BYTES = 2**30
-_MAX_ATTACKS_PER_PASS = 16  # attacks
+_MAX_ATTACKS_PER_PASS = 16
 
 In = TypeVar("In")
 Out = TypeVar("Out")
 
 
 class MembershipScoreFile:
-    """score_TxN2 float64 in an unnamed file, gone with the process: written by blocks, read by target or by block."""
+    """score_TxN2, float64, in an unnamed temporary file: written in blocks, read by target or by block."""
 
     def __init__(self, folder: Path, num_targets: int, num_samples: int) -> None:
         self.num_targets, self.num_samples = num_targets, num_samples
@@ -52,38 +52,38 @@ class MembershipScoreFile:
         self._file.close()
 
     def write(self, first_target: int, sample_slice: slice, score_TxC: np.ndarray) -> None:
-        """Scores of some samples under consecutive targets, the first of which is given."""
+        """Writes the scores of samples under consecutive targets, beginning with `first_target`."""
         for t, score_C in enumerate(np.ascontiguousarray(score_TxC, np.float64), first_target):
-            left, offset = score_C.data.cast("B"), 8 * (t * self.num_samples + sample_slice.start)
-            while left:  # a disk that is nearly full takes a part, and the next call says so
-                done = os.pwrite(self._file.fileno(), left, offset)
-                left, offset = left[done:], offset + done
+            data, offset = score_C.data.cast("B"), 8 * (t * self.num_samples + sample_slice.start)
+            while data:  # A nearly full disk accepts a part; the next call raises the error.
+                written = os.pwrite(self._file.fileno(), data, offset)
+                data, offset = data[written:], offset + written
 
     def read_target(self, t: int) -> np.ndarray:
-        """score_N2 of one target."""
+        """Returns score_N2 of one target."""
         return self._read(t, slice(0, self.num_samples))
 
     def read_samples(self, sample_slice: slice) -> np.ndarray:
-        """score_TxC of all targets."""
+        """Returns score_TxC of all targets."""
         return np.stack([self._read(t, sample_slice) for t in range(self.num_targets)])
 
     def _read(self, t: int, samples: slice) -> np.ndarray:
         score_C = np.empty(samples.stop - samples.start)
-        wanted, done = score_C.data.cast("B"), 0
+        buffer, done = score_C.data.cast("B"), 0
         offset = 8 * (t * self.num_samples + samples.start)
-        while done < len(wanted):  # one call moves 2 GiB at most
-            got = os.preadv(self._file.fileno(), [wanted[done:]], offset + done)
-            assert got, "scores end early"
-            done += got
+        while done < len(buffer):  # one call reads 2 GiB at most
+            count = os.preadv(self._file.fileno(), [buffer[done:]], offset + done)
+            assert count, "the file of scores is too short"
+            done += count
         return score_C
 
 
 def map_in_order(
     pool: ThreadPoolExecutor, function: Callable[[In], Out], items: Iterable[In]
 ) -> Iterator[Out]:
-    """Results in the order of the items, of which only a few are taken ahead: memory stays bounded.
+    """Yields the results in the order of the items; only a few items are taken in advance, so memory is bounded.
 
-    An error, of a call or of the caller, comes out when no call is under way any more.
+    An error of a call or of the caller is raised after all running calls have ended.
     """
     pending: collections.deque[Future[Out]] = collections.deque()
     try:
@@ -105,23 +105,23 @@ def score_all(
     inputs: AttackInputs,
     folder: Path,
     pool: ThreadPoolExecutor,
-    progress: Callable[[float], None] = lambda share: None,
+    progress: Callable[[float], None] = lambda fraction: None,
     comparison_blocks: dict[int, SampleBlock] | None = None,
 ) -> Iterator[list[tuple[AttackFit, dict[AttackName, MembershipScoreFile]]]]:
-    """A context in which the scores of every target of the source under every attack exist.
+    """Context manager that computes the membership scores of all samples for every target and attack.
 
-    They are computed in one pass over the scores of the store, in addition to those of `fit`.
+    Takes one pass over the store, in addition to those of `signals.fit_attacks`.
 
     Args:
       groups: the attacks.
-      source: the models.
-      folder: in which the scores are kept while they are used.
-      pool: computes parts of the samples.
-      progress: called with the share done.
-      compared: as in `fit`.
+      inputs: the models.
+      folder: folder for the temporary files of scores.
+      pool: threads that compute parts of the samples.
+      progress: called with the completed fraction.
+      comparison_blocks: as in `signals.fit_attacks`.
 
     Yields:
-      For each group, what was fitted and a file of scores per attack; the files are deleted when the context ends.
+      For each group, its `AttackFit` and {attack: file of scores}; the files are deleted when the context ends.
     """
     fits = signals.fit_attacks(inputs, groups, comparison_blocks)
     with contextlib.ExitStack() as stack:
@@ -135,14 +135,14 @@ def score_all(
             for group in groups
         ]
 
-        def work(part: SampleBlock) -> int:
-            for group, fitted, named in zip(groups, fits, files, strict=True):
-                for name, score_TxC in signals.membership_scores(group, part, fitted).items():
-                    named[name].write(0, part.sample_slice, score_TxC)
+        def score_part(part: SampleBlock) -> int:
+            for group, attack_fit, group_files in zip(groups, fits, files, strict=True):
+                for name, score_TxC in signals.membership_scores(group, part, attack_fit).items():
+                    group_files[name].write(0, part.sample_slice, score_TxC)
             return part.sample_slice.stop
 
         parts = (part for block in inputs.blocks() for part in block.split())
-        for done in map_in_order(pool, work, parts):
+        for done in map_in_order(pool, score_part, parts):
             progress(done / inputs.num_samples)
         yield list(zip(fits, files, strict=True))
 
@@ -155,70 +155,72 @@ def score_attacks(
     pool: ThreadPoolExecutor,
     progress: Callable[[float], None] = lambda done: None,
 ) -> Iterator[tuple[TargetAttack, AttackFit, MembershipScoreFile]]:
-    """Yields (attack, fitted, file) for each attack, those with the most references first.
+    """Yields (attack, attack_fit, file of scores) for each attack, those with the most references first.
 
-    The file holds the scores of all targets and is valid until the next attack is taken. Attacks are computed several
-    at a time, so that they share passes over the scores.
+    The file holds the scores of all targets and is valid until the next attack is requested. Several attacks are
+    computed at a time, so that they share passes over the store.
 
     Args:
-      attacks: on the targets of the source, with some of its references.
-      source: the models.
+      attacks: attacks on the targets of the inputs, with some of its references.
+      inputs: the models.
       c: settings of the recipe.
-      folder, pool: as in `score`.
-      progress: called with the number of attacks that are done, a fraction.
+      folder, pool: as in `score_all`.
+      progress: called with the number of completed attacks, which may be fractional.
     """
-    size = int(
-        np.clip(
-            _MAX_SCORE_BYTES // (8 * len(inputs.targets) * inputs.num_samples),
-            1,
-            _MAX_ATTACKS_PER_PASS,
-        )
-    )
+    max_attacks = _MAX_SCORE_BYTES // (8 * len(inputs.targets) * inputs.num_samples)
+    max_attacks = int(np.clip(max_attacks, 1, _MAX_ATTACKS_PER_PASS))
     attacks = sorted(attacks, key=lambda attack: -len(attack.references))
-    # Under all references, as the first attacks need not be those with the largest index.
-    compared = {
+    # Under all references, since the first attacks do not always use the reference with the largest index.
+    comparison_blocks = {
         n: signals.comparison_block(inputs, n) for n in {a.rmia_samples for a in attacks} - {0}
     }
-    place = {row.subset_seed: i for i, row in enumerate(inputs.references)}
-    for low in range(0, len(attacks), size):
-        grouped: dict[tuple[object, ...], list[TargetAttack]] = {}
-        for attack in attacks[low : low + size]:
-            key = attack.references, attack.rmia_samples, attack.rmia_gamma
-            grouped.setdefault(key, []).append(attack)
+    index = {model.subset_seed: i for i, model in enumerate(inputs.references)}
+    for low in range(0, len(attacks), max_attacks):
+        batch = attacks[low : low + max_attacks]
+        grouped = _group_by_settings(batch)
         groups = [
             AttackGroup(
-                tuple(attack.attack for attack in some),
+                tuple(attack.attack for attack in same),
                 dataclasses.replace(
                     c,
-                    rmia_samples=some[0].rmia_samples or c.rmia_samples,
-                    rmia_gamma=some[0].rmia_gamma or c.rmia_gamma,
+                    rmia_samples=same[0].rmia_samples or c.rmia_samples,
+                    rmia_gamma=same[0].rmia_gamma or c.rmia_gamma,
                 ),
-                _reference_index([place[number] for number in some[0].references]),
+                _reference_index([index[number] for number in same[0].references]),
             )
-            for some in grouped.values()
+            for same in grouped
         ]
 
-        def show(share: float, low: int = low) -> None:
-            progress(low + share * min(size, len(attacks) - low))
+        def show(fraction: float, low: int = low, size: int = len(batch)) -> None:
+            progress(low + fraction * size)
 
-        # References after the last one that is used are not read; the places of the others stay the same.
-        used = [place[number] for some in grouped.values() for number in some[0].references]
-        few = inputs.with_references(range(max(used, default=-1) + 1))
-        with score_all(groups, few, folder, pool, show, compared) as found:
-            for some, (fitted, files) in zip(grouped.values(), found, strict=True):
-                for attack in some:
-                    yield attack, fitted, files[attack.attack]
+        # References after the last used one are not read; the indices of the others do not change.
+        last = max((index[n] for attack in batch for n in attack.references), default=-1)
+        used = inputs.with_references(range(last + 1))
+        with score_all(groups, used, folder, pool, show, comparison_blocks) as results:
+            for same, (attack_fit, files) in zip(grouped, results, strict=True):
+                for attack in same:
+                    yield attack, attack_fit, files[attack.attack]
 
 
-def _reference_index(places: Sequence[int]) -> ReferenceIndex:
-    """Returns an index of these references: a slice if they are the first ones, so that indexing makes no copy."""
-    return slice(len(places)) if [*places] == [*range(len(places))] else np.array(places)
+def _group_by_settings(attacks: Sequence[TargetAttack]) -> list[list[TargetAttack]]:
+    """Returns lists of attacks with equal references and equal settings of RMIA."""
+    groups: dict[tuple[object, ...], list[TargetAttack]] = {}
+    for attack in attacks:
+        key = attack.references, attack.rmia_samples, attack.rmia_gamma
+        groups.setdefault(key, []).append(attack)
+    return [*groups.values()]
+
+
+def _reference_index(indices: Sequence[int]) -> ReferenceIndex:
+    """Returns a slice if the indices are 0, 1, ..., which avoids copies, and otherwise an array."""
+    return slice(len(indices)) if [*indices] == [*range(len(indices))] else np.array(indices)
 
 
 def evaluation_fprs(c: config.Attack, member_N2: np.ndarray) -> list[float]:
-    """Returns the FPRs at which every target is measured: attack.fprs, then the points of the ROC curve.
+    """Returns the FPRs at which every target is evaluated: attack.fprs, then the points of the ROC curve.
 
-    The points go from 1 / (non-members of ``member_N2``) to 1 in equal ratios, with 0 and the ends of attack.band.
+    The points are 0, the ends of attack.band, and 100 rates from 1 / (number of non-members) to 1 in equal ratios.
     """
     grid_G = np.geomspace(1 / max(int((~member_N2).sum()), 1), 1, _CURVE_POINTS)
     return [*c.fprs, *np.unique([0.0, *c.band, *grid_G])]
@@ -230,11 +232,18 @@ def operating_points(
     fprs: Sequence[float],
     pool: ThreadPoolExecutor,
 ) -> stats.OperatingPoints:
-    """Operating points and AUC of every target of a file, each judged by its own membership."""
+    """Returns the operating points and the AUC of every target, each evaluated with its own membership.
 
-    def one(t: int) -> stats.OperatingPoints:
+    Args:
+      file: the membership scores.
+      member_TxN2: membership of the samples in each target's training subset.
+      fprs: requested false positive rates.
+      pool: threads, one target at a time each.
+    """
+
+    def evaluate_target(t: int) -> stats.OperatingPoints:
         return stats.tpr_at_fpr(file.read_target(t), member_TxN2[t], fprs)
 
     return stats.concatenate_operating_points(
-        list(map_in_order(pool, one, range(file.num_targets)))
+        list(map_in_order(pool, evaluate_target, range(file.num_targets)))
     )

@@ -1,6 +1,7 @@
-"""Scores of attacks, a block of samples of the score store at a time.
+"""Membership scores of all attacks, computed from the score store a block of samples at a time.
 
-T: targets, M: references, C: samples of a block, Z: samples that RMIA compares with, N2: samples of the population.
+T: targets, M: references, R: selected references, C: samples of a block, Z: comparison samples of RMIA, N2: samples of
+the population (2N).
 """
 
 import dataclasses
@@ -18,29 +19,29 @@ from lm_mia.seeds import permutation
 from lm_mia.store.store import Store
 
 BLOCK_SAMPLES = 2**16
-"""Read at once: a chunk of the store."""
-_SLICE_SAMPLES = 2**13  # worked on at once by a thread
+"""Number of samples that are read at a time: a chunk of the store."""
+_SLICE_SAMPLES = 2**13  # number of samples that a thread processes at a time
 _LIRA, _RMIA = {"lira_online", "lira_offline"}, {"rmia", "rmia_offline"}
 
-
 ReferenceIndex = slice | np.ndarray
-"""Which of the references of a source."""
+"""Selects some of the references of `AttackInputs`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class SampleBlock:
-    """Losses, memberships and statistics of some samples: consecutive ones, or those that `gather` was given."""
+    """Losses, membership and statistics of consecutive samples, or of those that `select_samples` was given."""
 
     sample_slice: slice
+    """Ids of the samples; for `select_samples`, positions in its argument."""
     target_loss_TxC: np.ndarray
     reference_loss_MxC: np.ndarray
     reference_member_MxC: np.ndarray
     statistics: Mapping[str, np.ndarray]
-    """Name of a statistic beside the loss -> its values under the targets, TxC."""
+    """Name of a statistic other than the loss -> its value_TxC under the targets."""
     zlib_bytes_C: np.ndarray
 
     def with_references(self, index_R: "ReferenceIndex") -> "SampleBlock":
-        """With these references only."""
+        """Returns the block with only the selected references."""
         return dataclasses.replace(
             self,
             reference_loss_MxC=self.reference_loss_MxC[index_R],
@@ -48,7 +49,7 @@ class SampleBlock:
         )
 
     def split(self) -> Iterator["SampleBlock"]:
-        """The block, cut for threads."""
+        """Yields parts of the block, one for each task of a thread."""
         low = self.sample_slice.start
         for at in sample_slices(self.sample_slice.stop - low):
             yield SampleBlock(
@@ -63,34 +64,35 @@ class SampleBlock:
 
 @dataclasses.dataclass(frozen=True)
 class AttackInputs:
-    """Models of a store that are all present: targets, each with its own membership, and references."""
+    """What an attack reads: the targets, each with its own membership, and the references. All models are present."""
 
     store: Store
     targets: Sequence[ModelSeeds]
     references: Sequence[ModelSeeds]
     target_member_TxN2: np.ndarray
-    """Replicas share their subset, so theirs is a view of one array."""
+    """For replicas, which share their training subset, this is a view of one array."""
     zlib_bytes_N2: np.ndarray
     statistics: tuple[str, ...] = ()
     label_shuffle_seed: int | None = None
-    """A seed: membership labels moved to other samples of their block, in all rows alike, which makes them noise."""
+    """If not None, membership labels are permuted within each block with this seed, in the same way for all models, so
+    that they are noise."""
     observed: ObservedStatistic = "loss"
-    """What the attacker observes of a sample. The negative logit takes the place of the loss (StrongMIA Figure 8)."""
+    """What the attacker observes of a sample. Logits are negated and used in place of losses (StrongMIA Figure 8)."""
 
     def blocks(self) -> Iterator[SampleBlock]:
-        """All samples in order; raises UserError for a corrupt shard."""
-        parts: dict[str, tuple[str, Sequence[ModelSeeds]]] = {
+        """Yields all samples in order; raises UserError for corrupt shards."""
+        requests: dict[str, tuple[str, Sequence[ModelSeeds]]] = {
             "target_loss": (self.observed, self.targets),
             "reference_loss": (self.observed, self.references),
             "reference_member": ("member", self.references),
         }
-        parts |= {name: (name, self.targets) for name in self.statistics}
-        for at, value in self.store.blocks(parts, BLOCK_SAMPLES):
+        requests |= {name: (name, self.targets) for name in self.statistics}
+        for at, value in self.store.blocks(requests, BLOCK_SAMPLES):
             member_MxC = value["reference_member"]
             if self.label_shuffle_seed is not None:
                 member_MxC = member_MxC[:, _label_permutation(self.label_shuffle_seed, at)]
             if self.observed == "target_logit":
-                value |= {k: -value[k] for k in ("target_loss", "reference_loss")}
+                value |= {name: -value[name] for name in ("target_loss", "reference_loss")}
             yield SampleBlock(
                 at,
                 value["target_loss"],
@@ -106,11 +108,11 @@ class AttackInputs:
         return self.target_member_TxN2.shape[1]
 
     def with_references(self, index_R: Iterable[int]) -> "AttackInputs":
-        """With these references only."""
+        """Returns the inputs with only the selected references."""
         return dataclasses.replace(self, references=[self.references[i] for i in index_R])
 
     def with_shuffled_labels(self, seed: int) -> "AttackInputs":
-        """The first target with labels that are pure noise; losses stay where they are."""
+        """Returns the first target and all references with permuted membership labels and unchanged losses."""
         member_N2 = self.target_member_TxN2[0].copy()
         for low in range(0, len(member_N2), BLOCK_SAMPLES):
             at = slice(low, min(low + BLOCK_SAMPLES, len(member_N2)))
@@ -131,19 +133,19 @@ def open_inputs(
     statistics: tuple[str, ...],
     observed: ObservedStatistic = "loss",
 ) -> AttackInputs:
-    """Returns the scores of models that are all present.
+    """Returns the inputs of attacks on models that are all present.
 
     Args:
-      store: at the step that is attacked.
-      population: for the compressed sizes of texts.
-      targets: only replicas, which share one subset, or only models with subsets of their own.
-      references: with which they are attacked.
-      statistics: what the attacks need in addition to the loss.
+      store: the score store, with `step` set to the attacked step.
+      population: provides the compressed sizes of texts.
+      targets: either replicas, which share one training subset, or models with training subsets of their own.
+      references: the reference models.
+      statistics: names of the statistics that the attacks need in addition to the loss.
       observed: what the attacker observes of each sample.
     """
-    replicas = targets[0].role == "replica"
-    members = {"member": ("member", targets[:1] if replicas else targets)}
-    [(_, value)] = store.blocks(members, sys.maxsize)
+    is_replicas = targets[0].role == "replica"
+    requests = {"member": ("member", targets[:1] if is_replicas else targets)}
+    [(_, value)] = store.blocks(requests, sys.maxsize)
     shape = len(targets), value["member"].shape[1]
     return AttackInputs(
         store,
@@ -158,7 +160,7 @@ def open_inputs(
 
 @dataclasses.dataclass(frozen=True)
 class AttackGroup:
-    """Attacks that use the same references with the same settings, and share what they compute of a block."""
+    """Attacks that use the same references with the same settings and share intermediate results."""
 
     attacks: tuple[AttackName, ...]
     config: config.Attack
@@ -167,16 +169,16 @@ class AttackGroup:
 
 @dataclasses.dataclass(frozen=True)
 class AttackFit:
-    """What must be known from all samples before any block is scored."""
+    """Results over all samples that are needed before a block can be scored."""
 
     scatter_2x2: np.ndarray | None
-    """Of the pooled variances; None for per-sample ones."""
+    """Sums of squares and degrees of freedom for pooled variances, IN first; None for per-sample variances."""
     sorted_log_alpha_TxZ: Mapping[str, np.ndarray]
-    """Variant of RMIA -> log alpha of its comparison samples under each target, sorted."""
+    """Name of an RMIA attack -> log alpha of its comparison samples, sorted for each target."""
 
 
 def sample_slices(num_samples: int) -> Iterator[slice]:
-    """Yields slices that divide the samples into parts, one for each task of a thread."""
+    """Yields slices that divide samples into parts, one for each task of a thread."""
     for low in range(0, num_samples, _SLICE_SAMPLES):
         yield slice(low, min(low + _SLICE_SAMPLES, num_samples))
 
@@ -186,81 +188,87 @@ def fit_attacks(
     groups: Sequence[AttackGroup],
     comparison_blocks: dict[int, SampleBlock] | None = None,
 ) -> list[AttackFit]:
-    """Returns what must be known from all samples before any block is scored, for each group of attacks.
+    """Returns the results over all samples that are needed before a block can be scored, for each group.
 
-    Takes one pass over the scores if variances are pooled, and one for each number of samples that RMIA compares with.
+    Takes one pass over the store if variances are pooled, and one for each number of comparison samples of RMIA.
 
     Args:
-      source: the scores.
+      inputs: the models.
       groups: the attacks.
-      compared: `comparisons` of the source by their number, which are added to it where they are missing.
+      comparison_blocks: number of samples -> `comparison_block` of the inputs; missing ones are added.
     """
     comparison_blocks = {} if comparison_blocks is None else comparison_blocks
-    for samples in {group.config.rmia_samples for group in groups if _RMIA & set(group.attacks)}:
-        if samples not in comparison_blocks:
-            comparison_blocks[samples] = comparison_block(inputs, samples)
+    for num_samples in {g.config.rmia_samples for g in groups if _RMIA & set(g.attacks)}:
+        if num_samples not in comparison_blocks:
+            comparison_blocks[num_samples] = comparison_block(inputs, num_samples)
     pooled = [g for g in groups if g.config.variance == "pooled" and _LIRA & set(g.attacks)]
     scatter = {id(group): np.zeros((2, 2)) for group in pooled}
     if pooled:
         for block in inputs.blocks():
             for group in pooled:
-                some = block.with_references(group.index_R)
-                scatter[id(group)] += stats.within_sample_scatter(
-                    _reference_gaussians(some, None, group.config)
+                gaussians = _reference_gaussians(
+                    block.with_references(group.index_R), None, group.config
                 )
-    found = []
+                scatter[id(group)] += stats.within_sample_scatter(gaussians)
+    fits = []
     for group in groups:
         sorted_TxZ = {}
         for name in sorted(_RMIA & set(group.attacks)):
             block = comparison_blocks[group.config.rmia_samples].with_references(group.index_R)
             sorted_TxZ[name] = np.sort(_rmia_log_alpha(name, block, group.config), axis=1)
-        found.append(AttackFit(scatter.get(id(group)), sorted_TxZ))
-    return found
+        fits.append(AttackFit(scatter.get(id(group)), sorted_TxZ))
+    return fits
 
 
 def comparison_block(inputs: AttackInputs, num_samples: int) -> SampleBlock:
-    """Returns the samples that RMIA compares with, drawn by seed, under all models of the source."""
+    """Returns randomly drawn comparison samples of RMIA, under all models; the draw is the same in every call."""
     order_N2 = permutation(0, "samples that RMIA compares with", inputs.num_samples)
     return select_samples(inputs, np.sort(order_N2[:num_samples]))
 
 
 def select_samples(inputs: AttackInputs, ids_Z: np.ndarray) -> SampleBlock:
-    """Returns the losses and memberships of chosen samples (ids ascending), from one pass over the scores.
+    """Returns the losses and membership of selected samples, from one pass over the store.
 
-    The block has no statistics and no zlib_bytes_C; its ``samples`` count places in ids_Z.
+    The block has no statistics and no zlib_bytes_C.
+
+    Args:
+      inputs: the models.
+      ids_Z: ids of the samples, ascending.
     """
-    found: list[SampleBlock] = []
+    parts: list[SampleBlock] = []
     for block in inputs.blocks():
-        at, stop = np.searchsorted(ids_Z, (block.sample_slice.start, block.sample_slice.stop))
-        here = ids_Z[at:stop] - block.sample_slice.start
-        found.append(
+        first, end = np.searchsorted(ids_Z, (block.sample_slice.start, block.sample_slice.stop))
+        index = ids_Z[first:end] - block.sample_slice.start
+        parts.append(
             dataclasses.replace(
                 block,
-                target_loss_TxC=block.target_loss_TxC[:, here],
-                reference_loss_MxC=block.reference_loss_MxC[:, here],
-                reference_member_MxC=block.reference_member_MxC[:, here],
+                target_loss_TxC=block.target_loss_TxC[:, index],
+                reference_loss_MxC=block.reference_loss_MxC[:, index],
+                reference_member_MxC=block.reference_member_MxC[:, index],
             )
         )
     return dataclasses.replace(
-        found[0],
+        parts[0],
         sample_slice=slice(0, len(ids_Z)),
         statistics={},
         zlib_bytes_C=np.empty(0),
-        target_loss_TxC=np.concatenate([b.target_loss_TxC for b in found], axis=1),
-        reference_loss_MxC=np.concatenate([b.reference_loss_MxC for b in found], axis=1),
-        reference_member_MxC=np.concatenate([b.reference_member_MxC for b in found], axis=1),
+        target_loss_TxC=np.concatenate([b.target_loss_TxC for b in parts], axis=1),
+        reference_loss_MxC=np.concatenate([b.reference_loss_MxC for b in parts], axis=1),
+        reference_member_MxC=np.concatenate([b.reference_member_MxC for b in parts], axis=1),
     )
 
 
 def membership_scores(
     group: AttackGroup, block: SampleBlock, attack_fit: AttackFit
 ) -> dict[AttackName, np.ndarray]:
-    """Returns score_TxC of each attack, larger = more member-like; NaN where the references do not suffice.
+    """Returns the membership scores of a block, score_TxC for each attack; larger means more member-like.
+
+    Scores are NaN where the references do not suffice.
 
     Args:
       group: the attacks.
-      block: of samples, under all references of the source.
-      fitted: as `fit` returned it for the group.
+      block: the samples, under all references of the inputs.
+      attack_fit: the result of `fit_attacks` for the group.
     """
     block, c = block.with_references(group.index_R), group.config
     attacks, target_TxC = group.attacks, block.target_loss_TxC
@@ -270,7 +278,7 @@ def membership_scores(
     if {"rmia", "rmia_simple"} & set(attacks):
         log_alpha_TxC = _rmia_log_alpha("rmia", block, c)
 
-    def one(attack: AttackName) -> np.ndarray:
+    def score_attack(attack: AttackName) -> np.ndarray:
         match attack:
             case "lira_online" | "lira_offline":
                 assert gaussians is not None
@@ -299,11 +307,11 @@ def membership_scores(
             case "min_k" | "min_k_plus_plus":
                 return block.statistics[attack].astype(np.float64)
 
-    return {attack: one(attack) for attack in attacks}
+    return {attack: score_attack(attack) for attack in attacks}
 
 
 def separation(block: SampleBlock, attack_fit: AttackFit, config: config.Attack) -> np.ndarray:
-    """separation_C: how far the IN mean lies below the OUT mean, in roots of the mean of both variances."""
+    """Returns separation_C, (OUT mean - IN mean) / sqrt((IN variance + OUT variance) / 2) of the reference losses."""
     g = _reference_gaussians(block, attack_fit.scatter_2x2, config)
     variance_C = (g.var_in_N + g.var_out_N) / 2
     sd_C = np.sqrt(np.where(variance_C > 0, variance_C, np.nan))
@@ -313,7 +321,7 @@ def separation(block: SampleBlock, attack_fit: AttackFit, config: config.Attack)
 def _reference_gaussians(
     block: SampleBlock, scatter_2x2: np.ndarray | None, c: config.Attack
 ) -> stats.LiraGaussians:
-    """Of each sample; with a scatter, its pooled variances instead of their own."""
+    """Returns the Gaussians of each sample's reference losses, with pooled variances if a scatter is given."""
     gaussians = stats.fit_gaussians(
         block.reference_loss_MxC,
         block.reference_member_MxC,

@@ -1,8 +1,8 @@
-"""The tables of an attack as data frames, one function per table.
+"""The tables of attacks on replicas as data frames, one function per table.
 
-Where a table is in StrongMIA, its columns are the paper's.
+Tables of StrongMIA have the columns of the paper. Fractions are from 0 to 1. docs/tables.md defines all columns.
 
-T: targets, F: false positive rates of the config, G: points of a curve.
+T: targets, F: false positive rates of the config, G: points of a curve, 5: bins of flip rates.
 """
 
 import dataclasses
@@ -14,12 +14,12 @@ import pandas as pd
 from lm_mia import config, stats
 
 
-def select_fprs(points: stats.OperatingPoints, some: slice) -> stats.OperatingPoints:
-    """The same targets at some of the rates."""
+def select_fprs(points: stats.OperatingPoints, fpr_slice: slice) -> stats.OperatingPoints:
+    """Returns the operating points at some of the false positive rates."""
     fields = {field.name: getattr(points, field.name) for field in dataclasses.fields(points)}
     return stats.OperatingPoints(
         **{
-            name: value[..., some] if name.endswith("F") else value
+            name: value[..., fpr_slice] if name.endswith("F") else value
             for name, value in fields.items()
         }
     )
@@ -28,7 +28,14 @@ def select_fprs(points: stats.OperatingPoints, some: slice) -> stats.OperatingPo
 def attack_row(
     name: str, references: int, points: stats.OperatingPoints, c: config.Attack
 ) -> Mapping[str, object]:
-    """A row of attacks.csv; the first rates of the points are attack.fprs."""
+    """Returns a row of attacks.csv.
+
+    Args:
+      name: name of the attack.
+      references: number of references.
+      points: operating points of the targets, at attack.fprs first.
+      c: settings of the recipe.
+    """
     summary = {
         "attack": name,
         "references": references,
@@ -45,7 +52,7 @@ def attack_row(
 def roc_rows(
     name: str, references: int, points: stats.OperatingPoints, c: config.Attack
 ) -> pd.DataFrame:
-    """Rows of roc.csv: mean and STD over targets of the TPR at each rate after attack.fprs."""
+    """Returns the rows of roc.csv: mean and STD over targets of the TPR at the rates after attack.fprs."""
     mean = stats.mean_roc_curve(select_fprs(points, slice(len(c.fprs), None)))
     table = pd.DataFrame(
         {"attack": name, "references": references, "fpr": mean.fpr_F}
@@ -55,7 +62,7 @@ def roc_rows(
 
 
 def error_rates(points: stats.OperatingPoints) -> pd.DataFrame:
-    """StrongMIA Tables 1 and 2, with the balanced accuracy."""
+    """Returns error_rates.csv: StrongMIA Tables 1 and 2, with the balanced accuracy and the realized FPR."""
     rates = stats.error_rates(points)
     table = pd.DataFrame({"attack": "lira_online", "fpr": rates.nominal_fpr_F})
     columns = {"acc": rates.accuracy, "balanced_acc": rates.balanced_accuracy, "fnr": rates.fnr}
@@ -66,7 +73,7 @@ def error_rates(points: stats.OperatingPoints) -> pd.DataFrame:
 
 
 def thresholds(points: stats.OperatingPoints, order_seed_T: list[int]) -> pd.DataFrame:
-    """Every target's threshold at every rate (StrongMIA Figure 25)."""
+    """Returns thresholds.csv: the threshold of each target at each FPR (StrongMIA Figure 25)."""
     return pd.DataFrame(
         {"order_seed": seed, "fpr": fpr, "threshold": points.threshold_TxF[t, f]}
         | {"tpr": points.tpr_TxF[t, f], "realized_fpr": points.realized_fpr_TxF[t, f]}
@@ -78,7 +85,7 @@ def thresholds(points: stats.OperatingPoints, order_seed_T: list[int]) -> pd.Dat
 def flip_shares(
     counts: stats.FlipBinCounts, replicas: int, fprs: tuple[float, ...], alpha: float
 ) -> pd.DataFrame:
-    """StrongMIA Tables 3 and 4, one row a (rate, bin)."""
+    """Returns flip_shares.csv: StrongMIA Tables 3 and 4, one row per FPR and bin."""
     shares = stats.flip_bin_shares(counts, replicas, alpha)
     return pd.DataFrame(
         {"fpr": fpr, "bin": label, "low": shares.edges_6[b], "high": shares.edges_6[b + 1]}
@@ -94,7 +101,7 @@ def flip_shares(
 def true_positives(
     tp_TxFx5: np.ndarray, counts: stats.FlipBinCounts, fprs: tuple[float, ...]
 ) -> pd.DataFrame:
-    """StrongMIA Tables 5 and 6: how many true positives come from members whose decisions flip much."""
+    """Returns true_positives.csv: the true positives of members with unstable decisions (StrongMIA Tables 5 and 6)."""
     found = stats.tpr_contributions(tp_TxFx5, counts.member_Fx5.sum(axis=1))
     table = pd.DataFrame({"fpr": fprs})
 
@@ -111,26 +118,26 @@ def true_positives(
 
 
 def coin_free_roc(fpr_G: np.ndarray, counts: stats.MemberVoteCounts, replicas: int) -> pd.DataFrame:
-    """The mean ROC curve with and without true positives that are like coin flips (StrongMIA Figure 30)."""
+    """Returns coin_free_roc.csv: the mean ROC curve with and without coin-flip decisions (StrongMIA Figure 30)."""
     raw_G, free_G = stats.coin_flip_free_roc(counts, replicas)
     return pd.DataFrame({"fpr": fpr_G, "tpr_mean": raw_G, "tpr_coin_free": free_G})
 
 
 def partial_auc(curves: pd.DataFrame, band: tuple[float, float]) -> pd.DataFrame:
-    """Partial areas and lifts of both curves of ``coin_free_roc`` over a band, and over all rates from 0 to 1."""
+    """Returns partial_auc.csv: areas and lifts of both curves of `coin_free_roc`, over a band and from 0 to 1."""
     fpr_G = curves["fpr"].to_numpy()
     rows = []
     for low, high in dict.fromkeys((band, (0.0, 1.0))):
-        both = {}
+        areas = {}
         for name in ("tpr_mean", "tpr_coin_free"):
             tpr_G = curves[name].to_numpy()
-            both[name] = {
+            areas[name] = {
                 "pauc": stats.partial_auc(tpr_G, fpr_G, low, high),
                 "pauc_normalized": stats.partial_auc(tpr_G, fpr_G, low, high, normalized=True),
                 "lift": stats.lift(tpr_G, fpr_G, low, high),
                 "lift_normalized": stats.lift(tpr_G, fpr_G, low, high, normalized=True),
             }
-        raw, free = both["tpr_mean"], both["tpr_coin_free"]
+        raw, free = areas["tpr_mean"], areas["tpr_coin_free"]
         retained = free["lift"] / raw["lift"] if raw["lift"] > 0 else np.nan
         dropped = 1 - free["pauc"] / raw["pauc"] if raw["pauc"] > 0 else np.nan
         rows.append({"low": low, "high": high, "curve": "raw"} | raw)

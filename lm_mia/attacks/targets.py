@@ -1,8 +1,10 @@
-"""The tables of attacks on targets: one line per attack and target. They only grow, so nothing is computed twice.
+"""Attacks on targets, and their tables with one row per attack and target.
+
+Rows are only added to the tables, so no attack is computed twice.
 
     targets.csv              AUC of every attack on every target
     target_roc.parquet       their true positive rates
-    target_scores/ID.parquet the score of every sample under every target, for attacks whose scores are kept
+    target_scores/ID.parquet membership scores of every sample under every target, for the attacks that keep them
     targets.json             the settings on which all of these depend
 
 T: targets, F: false positive rates, N2: samples of the population (2N).
@@ -38,8 +40,8 @@ _TABLE, _ROC, _SETTINGS, _SCORES = (
     "targets.json",
     "target_scores",
 )
-_GROUP_SAMPLES = 2**17  # of a row group of kept scores
-_WRITE_SECONDS = 10  # at least, between two writes; each write replaces whole files
+_GROUP_SAMPLES = 2**17  # number of samples per row group of target_scores
+_WRITE_SECONDS = 10  # minimum time between two writes, since each write replaces whole files
 
 
 def run(
@@ -53,18 +55,18 @@ def run(
     progress: Callable[[str, float, float], None],
     say: Callable[[str], None],
 ) -> dict[str, int]:
-    """Computes the requested attacks that the tables lack; returns their numbers as `runner.run` does.
+    """Computes the requested attacks that are not in the tables; returns their numbers as `runner.run`.
 
-    An attack is left out, with a line for the user, if some of its models were not scored as it needs.
+    An attack is left out, with a line for the user, if some of its models are not scored as it requires.
 
     Args:
-      requested: the attacks, and of which of them all scores are kept.
-      target_tables: the tables to which they are added.
-      pool: computes parts of the samples.
+      requested: the attacks, and those of them whose membership scores are kept.
+      target_tables: the tables to which the attacks are added.
+      pool: threads that compute parts of the samples.
       store, population, c, folder, progress, say: as in `runner.run`.
 
     Raises:
-      UserError: scores are corrupt.
+      UserError: if scores are corrupt.
     """
     missing = [
         attack
@@ -72,66 +74,86 @@ def run(
         if attack not in target_tables
         or (attack.id in requested.keep_scores and not target_tables.has_scores(attack))
     ]
-    # Attacks on the same scores share passes over them.
-    alike: dict[tuple[object, ...], list[TargetAttack]] = {}
-    absent_models: dict[str, set[ModelSeeds]] = {}
-    present: dict[str, set[ModelSeeds]] = {}
-    for attack in missing:
-        needed = _required_store(attack, store)
-        if needed.requirement not in present:
-            rows = needed.models()
-            present[needed.requirement] = {*rows} - {*needed.missing_models(rows, needed.step)}
-        models = {*_target_models(attack), *map(subsets.reference, attack.references)}
-        if absent := models - present[needed.requirement]:
-            absent_models.setdefault(needed.requirement, set()).update(absent)
-        else:
-            same = (
-                attack.targets_are_replicas,
-                attack.targets,
-                attack.step,
-                attack.observed,
-                needed.statistics,
-            )
-            alike.setdefault(same, []).append(attack)
-    left_out = len(missing) - sum(map(len, alike.values()))
+    groups, missing_models = _group_by_inputs(missing, store)
     computed, written_seconds = 0, time.monotonic()
-    for some in alike.values():
-        first, before = some[0], computed
-        source = signals.open_inputs(
-            _required_store(first, store),
-            population,
-            _target_models(first),
-            [*map(subsets.reference, sorted({n for attack in some for n in attack.references}))],
-            (ATTACK_STATISTICS[first.attack],) if first.attack in ATTACK_STATISTICS else (),
-            first.observed,
-        )
+    for same in groups:
+        inputs = _open_inputs(same, store, population)
 
-        def show(done: float, before: int = before) -> None:
+        def show(done: float, before: int = computed) -> None:
             progress("attack targets", before + done, len(missing))
 
-        for attack, _, file in score_matrix.score_attacks(some, source, c, folder, pool, show):
+        for attack, _, file in score_matrix.score_attacks(same, inputs, c, folder, pool, show):
             computed += 1
             if attack.id in requested.keep_scores:
-                target_tables.write_scores(attack, source.targets, file)
+                target_tables.write_scores(attack, inputs.targets, file)
             if attack not in target_tables:
-                # Attacks without a group of references only show how much the AUC and the TPRs vary.
-                on_curve = attack.group_left_out is None
-                rates = score_matrix.evaluation_fprs(c, source.target_member_TxN2[0])
-                fprs = rates if on_curve else rates[: len(c.fprs)]
-                points = score_matrix.operating_points(file, source.target_member_TxN2, fprs, pool)
-                target_tables.add(attack, source.targets, points, len(c.fprs))
+                # Attacks without a group of references only show how much the AUC and the TPRs vary, so they have no
+                # ROC curve.
+                has_curve = attack.group_left_out is None
+                fprs = score_matrix.evaluation_fprs(c, inputs.target_member_TxN2[0])
+                fprs = fprs if has_curve else fprs[: len(c.fprs)]
+                points = score_matrix.operating_points(file, inputs.target_member_TxN2, fprs, pool)
+                target_tables.add(attack, inputs.targets, points, len(c.fprs))
             if time.monotonic() - written_seconds > _WRITE_SECONDS:
                 target_tables.write()
                 written_seconds = time.monotonic()
     target_tables.write()
     if missing:
         progress("attack targets", len(missing), len(missing))
-    for where, absent in absent_models.items():
+    for requirement, models in missing_models.items():
         say(
-            f"{len(absent)} models are not scored{where}: attacks that need these scores were left out; run `lm-mia "
-            "run` first"
+            f"{len(models)} models are not scored{requirement}: attacks that need these scores are left out; run "
+            "`lm-mia run` first"
         )
+    left_out = len(missing) - sum(map(len, groups))
     return {"requested": len(requested.attacks), "computed": computed, "left_out": left_out}
+
+
+def _group_by_inputs(
+    attacks: Sequence[TargetAttack], store: Store
+) -> tuple[list[list[TargetAttack]], dict[str, set[ModelSeeds]]]:
+    """Groups attacks that read the same scores, so that they share passes over the store.
+
+    Returns:
+      The groups, without attacks whose models are not all present, and {requirement: its missing models}.
+    """
+    groups: dict[tuple[object, ...], list[TargetAttack]] = {}
+    present: dict[str, set[ModelSeeds]] = {}
+    missing: dict[str, set[ModelSeeds]] = {}
+    for attack in attacks:
+        required = _required_store(attack, store)
+        if required.requirement not in present:
+            known = required.models()
+            absent = required.missing_models(known, required.step)
+            present[required.requirement] = {*known} - {*absent}
+        models = {*_target_models(attack), *map(subsets.reference, attack.references)}
+        if absent := models - present[required.requirement]:
+            missing.setdefault(required.requirement, set()).update(absent)
+        else:
+            key = (
+                attack.targets_are_replicas,
+                attack.targets,
+                attack.step,
+                attack.observed,
+                required.statistics,
+            )
+            groups.setdefault(key, []).append(attack)
+    return [*groups.values()], missing
+
+
+def _open_inputs(
+    attacks: Sequence[TargetAttack], store: Store, population: Population
+) -> signals.AttackInputs:
+    """Returns the inputs of attacks that read the same scores, with the references of all of them."""
+    first, references = attacks[0], sorted({n for attack in attacks for n in attack.references})
+    return signals.open_inputs(
+        _required_store(first, store),
+        population,
+        _target_models(first),
+        [*map(subsets.reference, references)],
+        (ATTACK_STATISTICS[first.attack],) if first.attack in ATTACK_STATISTICS else (),
+        first.observed,
+    )
 
 
 def _target_models(attack: TargetAttack) -> list[ModelSeeds]:
@@ -141,17 +163,16 @@ def _target_models(attack: TargetAttack) -> list[ModelSeeds]:
 
 
 def _required_store(attack: TargetAttack, store: Store) -> Store:
-    """The scores that an attack needs."""
+    """Returns the store with the requirements of an attack."""
     names = [ATTACK_STATISTICS[attack.attack]] if attack.attack in ATTACK_STATISTICS else []
     names += [attack.observed] if attack.observed != "loss" else []
     return dataclasses.replace(store, statistics=tuple(names), token_samples=(), step=attack.step)
 
 
 class TargetTables:
-    """The tables of one recipe: what is in them, and additions, which are on disk after `write`.
+    """The tables of one recipe; additions are on disk after `write`.
 
-    Tables that are damaged, or were made with other settings or by an earlier version, are deleted when this object is
-    created.
+    Tables that are damaged or were made with other settings or by an earlier version are deleted at construction.
     """
 
     def __init__(self, folder: Path, c: config.Attack) -> None:
@@ -182,11 +203,11 @@ class TargetTables:
         Args:
           attack: an attack that is not in the tables yet.
           targets: the models that were attacked.
-          points: their operating points.
-          fprs: how many of the points are at attack.fprs; the points after them are those of the ROC curve.
+          points: their operating points, at attack.fprs first and then at the rates of the ROC curve.
+          num_fprs: number of rates of attack.fprs.
         """
-        names = [str(row) for row in targets]
-        about = {
+        names = [str(model) for model in targets]
+        description = {
             "attack_id": attack.id,
             "attack": attack.attack,
             "references": len(attack.references),
@@ -197,10 +218,10 @@ class TargetTables:
             "rmia_samples": attack.rmia_samples or None,
             "rmia_gamma": attack.rmia_gamma or None,
         }
-        found = pd.DataFrame({"target": names, "auc": points.auc_T})
-        found = found.assign(members=points.members_T, nonmembers=points.nonmembers_T)
-        found = found.assign(left_out=points.left_out_T, **about)[[*_COLUMNS]]
-        self._lines += found.to_csv(index=False, header=False)
+        table = pd.DataFrame({"target": names, "auc": points.auc_T})
+        table = table.assign(members=points.members_T, nonmembers=points.nonmembers_T)
+        table = table.assign(left_out=points.left_out_T, **description)[[*_COLUMNS]]
+        self._lines += table.to_csv(index=False, header=False)
         rates = len(points.fpr_F)
         self._new_roc.append(
             pd.DataFrame(
@@ -216,13 +237,13 @@ class TargetTables:
         self._ids.add(attack.id)
 
     def write(self) -> None:
-        """Writes what was added since the last call."""
+        """Writes the attacks that were added since the last call."""
         if not self._new_roc:
             return
-        # pandas would take the types of empty columns into account
+        # An empty table is left out, since pandas would take the types of its columns into account.
         parts = [self._roc, *self._new_roc] if len(self._roc) else self._new_roc
         self._roc, self._new_roc = pd.concat(parts, ignore_index=True), []
-        # targets.csv is written last, since an attack is present if it is listed there.
+        # targets.csv is written last, since an attack counts as present if it is listed there.
         write_atomically(self._folder / _SETTINGS, json.dumps(self._settings, indent=1) + "\n")
         with replacing(self._folder / _ROC) as temporary:
             self._roc.to_parquet(temporary, index=False)
@@ -231,10 +252,10 @@ class TargetTables:
     def write_scores(
         self, attack: TargetAttack, targets: Sequence[ModelSeeds], file: MembershipScoreFile
     ) -> None:
-        """Writes target_scores/ID.parquet: the sample ids, and one float64 column of scores per target."""
+        """Writes target_scores/ID.parquet: sample ids, and one float64 column of membership scores per target."""
         path = self._scores_file(attack)
         path.parent.mkdir(exist_ok=True)
-        schema = pa.schema([("id", pa.int64()), *((str(row), pa.float64()) for row in targets)])
+        schema = pa.schema([("id", pa.int64()), *((str(model), pa.float64()) for model in targets)])
         with replacing(path) as temporary, pq.ParquetWriter(temporary, schema) as writer:
             for low in range(0, file.num_samples, _GROUP_SAMPLES):
                 at = slice(low, min(low + _GROUP_SAMPLES, file.num_samples))
@@ -245,7 +266,7 @@ class TargetTables:
         return self._folder / _SCORES / f"{attack.id}.parquet"
 
     def _read(self) -> tuple[str, set[str], pd.DataFrame]:
-        """Returns targets.csv, the ids in it, and target_roc.parquet, all empty if they are to be begun anew."""
+        """Returns targets.csv, the attack ids in it, and target_roc.parquet; empty if they cannot be continued."""
         header, key = ",".join(_COLUMNS) + "\n", ["attack_id", "target"]
         try:
             if json.loads((self._folder / _SETTINGS).read_text()) == self._settings:
@@ -260,7 +281,7 @@ class TargetTables:
                     return lines, set(listed["attack_id"]), roc
         except (OSError, ValueError, KeyError):
             pass
-        # Removed at once: a reader must not combine old results with the settings of new ones.
+        # Deleted immediately, so that no reader combines old results with new settings.
         for path in (*(self._folder / _SCORES).glob("*"), self._folder / _TABLE):
             path.unlink(missing_ok=True)
         return header, set(), pd.DataFrame(columns=[*_ROC_COLUMNS])
@@ -286,7 +307,7 @@ _ROC_COLUMNS = ("attack_id", "target", "on_curve", "fpr", "tpr")
 
 
 def _format_ranges(numbers: Sequence[int]) -> str:
-    """(0, 1, 2, 5, 7, 8) -> "0-2 5 7-8"."""
+    """Formats ascending numbers as ranges: (0, 1, 2, 5, 7, 8) -> "0-2 5 7-8"."""
     runs: list[list[int]] = []
     for n in numbers:
         if runs and n == runs[-1][-1] + 1:

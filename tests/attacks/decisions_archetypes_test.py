@@ -56,7 +56,7 @@ def ids(table: pd.DataFrame) -> list[Any]:
     return [None if pd.isna(i) else int(i) for i in table.id]
 
 
-def test_each_kind_has_its_rule(tmp_path: Path):
+def test_archetypes_satisfy_their_rules(tmp_path: Path):
     samples: list[Sample] = [
         (True, 9, 1.99),  # 0: not clear
         (True, 7, 2.5),  # 1: not stable
@@ -89,15 +89,15 @@ def test_each_kind_has_its_rule(tmp_path: Path):
         "text 12",
     ]
     assert table.rule.tolist() == [
-        "member, separation >= 2, flip rate <= 0.25, most replicas say member",
-        "non-member, separation >= 2, flip rate <= 0.25, most replicas say non-member",
+        "member, separation >= 2, flip rate <= 0.25, most replicas decide member",
+        "non-member, separation >= 2, flip rate <= 0.25, most replicas decide non-member",
         "|separation| <= 0.5, flip rate <= 0.25",
-        "|separation| <= 0.5, like a coin: 2 to 7 of 9 votes",
+        "|separation| <= 0.5, coin flip: 2 to 7 of 9 votes",
     ]
 
 
 @pytest.mark.parametrize("group", [1, 2, 100])
-def test_the_first_in_population_order_over_row_groups(tmp_path: Path, group: int):
+def test_first_candidate_is_selected_across_row_groups(tmp_path: Path, group: int):
     samples: list[Sample] = [(False, 5.0, 1.0)] * 3 + [
         (True, 9, 3.0),
         (True, 8, 9.0),
@@ -108,7 +108,7 @@ def test_the_first_in_population_order_over_row_groups(tmp_path: Path, group: in
     assert table.candidates.tolist() == [3, 0, 0, 0]
 
 
-def test_none_is_an_empty_id_and_nothing_is_relaxed(tmp_path: Path):
+def test_kinds_without_candidates_have_an_empty_id(tmp_path: Path):
     nan = math.nan
     for samples in ([(True, nan, 3.0), (False, nan, nan)], [(True, 9, nan), (False, 4, nan)], []):
         table = found(tmp_path, cast(list[Sample], samples))
@@ -123,7 +123,7 @@ def test_none_is_an_empty_id_and_nothing_is_relaxed(tmp_path: Path):
 
 
 @pytest.mark.parametrize(("replicas", "low"), [(2, 1), (4, 1), (5, 1), (20, 6)])
-def test_a_coin_is_no_sample_that_all_agree_on(tmp_path: Path, replicas: int, low: int):
+def test_unanimous_samples_are_not_coin_flips(tmp_path: Path, replicas: int, low: int):
     """With few replicas the test has no power and the cutoff says nothing; agreement is still no coin."""
     c = dataclasses.replace(C, replicas=replicas)
     assert max(stats.coin_flip_cutoff(replicas, 0.05)[0], 1) == low
@@ -133,7 +133,7 @@ def test_a_coin_is_no_sample_that_all_agree_on(tmp_path: Path, replicas: int, lo
     assert table.rule.endswith(f"{low} to {replicas - low} of {replicas} votes")
 
 
-def test_half_of_the_replicas_are_not_most(tmp_path: Path):
+def test_half_of_the_replicas_are_no_majority(tmp_path: Path):
     c = dataclasses.replace(C, replicas=4, stable_flip=0.5)
     samples = [(member, votes, 9.0) for member in (True, False) for votes in range(5)]
     table = found(tmp_path, samples, dataclasses.replace(c, stable_flip=0.7))
@@ -141,14 +141,14 @@ def test_half_of_the_replicas_are_not_most(tmp_path: Path):
     assert table.candidates.tolist()[:2] == [2, 2]
 
 
-def test_a_flip_rate_on_the_edge_is_stable(tmp_path: Path):
+def test_flip_rate_at_the_limit_is_stable(tmp_path: Path):
     c = dataclasses.replace(C, replicas=20, stable_flip=0.1)  # 1 of 20 votes: 38 / 380
     table = found(tmp_path, [(False, 2, 9.0), (False, 1, 9.0), (True, 19, 9.0)], c)
     assert ids(table)[:2] == [2, 1]
 
 
 @pytest.mark.parametrize("number", [1e-9, 1e-5, 123456789.125, 0.1 + 0.2])
-def test_numbers_of_a_rule_are_exact_in_any_notation(tmp_path: Path, number: float):
+def test_numbers_in_rules_are_exact_decimals(tmp_path: Path, number: float):
     c = dataclasses.replace(C, clear_separation=number, ambiguous_separation=0.0)
     below = math.nextafter(number, 0)
     table = found(tmp_path, [(True, 9, below), (True, 9, number)], c)
@@ -158,7 +158,7 @@ def test_numbers_of_a_rule_are_exact_in_any_notation(tmp_path: Path, number: flo
     assert float(rule.partition(">=")[2].partition(",")[0]) == number
 
 
-def test_what_an_attack_writes(attacked: Ran):
+def test_archetypes_of_an_attack(attacked: Ran):
     table, samples = attacked.csv("archetypes.csv"), attacked.samples()
     flip, votes = samples["flip_rate_0.1"], samples["votes_0.1"].astype(float)
     k_low, _ = stats.coin_flip_cutoff(8, 0.05)

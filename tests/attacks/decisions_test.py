@@ -272,7 +272,7 @@ def test_flip_curves(slow: Slow):
 
 
 @pytest.mark.parametrize("variance", ["per_sample", "pooled"])
-def test_blocks_change_nothing(
+def test_results_do_not_depend_on_block_sizes(
     attacked: Ran, variance: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     names: tuple[AttackName, ...] = ("lira_online", "rmia_offline")

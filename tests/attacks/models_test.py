@@ -24,7 +24,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Scored:
 NAMES = [f"reference-{i:02d}" for i in range(12) if i != 10] + ["replica-00", "replica-02"]
 
 
-def test_models_that_are_present(world: Scored, tmp_path: Path):
+def test_present_models(world: Scored, tmp_path: Path):
     rows = models.present_models(world.store)
     assert [str(row) for row in rows] == NAMES
     assert models.model_numbers(rows) == PresentModels((*range(10), 11), (0, 2))
@@ -40,7 +40,7 @@ def test_models_that_are_present(world: Scored, tmp_path: Path):
     assert (tmp_path / "none.csv").read_text() == ",".join(table.columns) + "\n"
 
 
-def test_models_that_were_added_later_come_in_the_order_of_their_numbers(tmp_path: Path):
+def test_later_models_are_sorted_by_number(tmp_path: Path):
     """The store appends them."""
     few = scored(tmp_path, dataclasses.replace(FEW, references=4), 40)
     loss_N, member_N = few.loss_MxN[0], few.member_MxN[0]
@@ -112,7 +112,7 @@ def test_losses_of_archetypes(attacked: Ran):
         np.testing.assert_array_equal(lines["loss_nats"].astype(np.float32), world.loss_MxN[:, i])
 
 
-def test_no_archetypes_have_no_losses(world: Scored):
+def test_archetype_losses_without_archetypes(world: Scored):
     rows = models.present_models(world.store)
     none = pd.DataFrame({"kind": ["clear"], "id": [np.nan]})
     found = models.archetype_losses(world.store, rows[:2], rows[-1:], none)

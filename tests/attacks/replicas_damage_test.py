@@ -19,27 +19,9 @@ from lm_mia.store.store import Store
 FEW = dataclasses.replace(
     SMALL, references=4, replicas=3, variance="pooled", attacks=("lira_online",), bootstraps=0
 )
-TABLES = [
-    "archetype_losses.csv",
-    "archetypes.csv",
-    "attacks.csv",
-    "coin_free_roc.csv",
-    "error_rates.csv",
-    "flip_curves.csv",
-    "flip_shares.csv",
-    "flips.json",
-    "models.csv",
-    "partial_auc.csv",
-    "roc.csv",
-    "samples.parquet",
-    "shuffled.csv",
-    "target_roc.parquet",
-    "targets.csv",
-    "targets.json",
-    "thresholds.csv",
-    "true_positives.csv",
-]
 MORE = ["intervals.csv", "resampled_references.csv", "true_positive_probability.parquet"]
+OF_TARGETS = ["models.csv", "flips.json", "target_roc.parquet", "targets.csv", "targets.json"]
+TABLES = sorted({*replicas.DECISION_TABLES, *OF_TARGETS} - {*MORE})
 
 
 @pytest.fixture(autouse=True)
@@ -62,19 +44,19 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("absent", [(1,), (4, 6)])
-def test_too_few_rows(tmp_path: Path, absent: tuple[int, ...]):
+def test_too_few_models_raise(tmp_path: Path, absent: tuple[int, ...]):
     with pytest.raises(UserError) as caught:
         ran(scored(tmp_path, FEW, 40, absent=absent), FEW, tmp_path / "tables")
     references, replicas = (3, 3) if absent == (1,) else (4, 1)
     assert str(caught.value) == (
-        f"{tmp_path}/recipe_x/scores.zarr: {references} of 4 references and {replicas} of 3 replicas are there, of 4 "
-        "and 2 that an attack needs at least; run `lm-mia run` first"
+        f"{tmp_path}/recipe_x/scores.zarr: {references} of 4 references and {replicas} of 3 replicas are present, "
+        "but an attack needs at least 4 and 2; run `lm-mia run` first"
     )
     assert list(files(tmp_path / "tables")) == ["models.csv"]
 
 
 @pytest.mark.parametrize("variable", ["loss", "member"])
-def test_a_corrupt_shard_leaves_tables_as_they_were(once: Ran, variable: str, tmp_path: Path):
+def test_corrupt_shard_leaves_tables_unchanged(once: Ran, variable: str, tmp_path: Path):
     folder = shutil.copytree(once.folder, tmp_path / "tables")
     world = scored(tmp_path, FEW, 40)
     shard = world.store.path / variable / "c" / "3" / "0"
@@ -100,7 +82,7 @@ def test_a_corrupt_shard_leaves_tables_as_they_were(once: Ran, variable: str, tm
         (decisions, "find_archetypes", 1),
     ],
 )
-def test_an_error_in_the_middle(
+def test_interrupted_attack_leaves_whole_tables(
     once: Ran,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -134,27 +116,27 @@ def test_an_error_in_the_middle(
             assert len(pd.read_csv(path)) > 0
 
 
-def test_tables_that_are_not_asked_for_are_removed(once: Ran, tmp_path: Path):
+def test_unrequested_tables_are_removed(once: Ran, tmp_path: Path):
     folder = shutil.copytree(once.folder, tmp_path / "tables")
     assert sorted(files(folder)) == sorted([*TABLES, *MORE])
     ran(once.of, dataclasses.replace(FEW, references=8), folder)
     assert sorted(files(folder)) == TABLES
 
 
-def test_a_statistic_that_is_not_stored(tmp_path: Path):
+def test_missing_statistic_raises(tmp_path: Path):
     c = dataclasses.replace(FEW, attacks=("lira_online", "min_k"))
     world = scored(tmp_path, c, 40)
     with pytest.raises(UserError, match=r"models are missing .*run `lm-mia run` first"):
         ran(world, c, tmp_path / "tables")
     asked = dataclasses.replace(world, store=Store(world.store.path, ("min_k",)))
     with pytest.raises(
-        UserError, match=r"0 of 4 references and 0 of 3 replicas are there \(with min_k\)"
+        UserError, match=r"0 of 4 references and 0 of 3 replicas are present \(with min_k\)"
     ):
         ran(asked, c, tmp_path / "tables")
 
 
 @pytest.mark.parametrize("usable", ["none", "members", "non-members"])
-def test_references_that_suffice_for_a_class_of_no_sample(tmp_path: Path, usable: str):
+def test_class_without_scores_raises(tmp_path: Path, usable: str):
     c = dataclasses.replace(FEW, variance="per_sample")
 
     def labels(member_MxN: np.ndarray) -> None:
@@ -166,14 +148,14 @@ def test_references_that_suffice_for_a_class_of_no_sample(tmp_path: Path, usable
         ran(scored(tmp_path, c, 40, labels=labels), c, tmp_path / "tables")
     missing = "non-member" if usable == "members" else "member"
     assert str(caught.value) == (
-        f"attack.references=4: no {missing} has enough IN and OUT references, with some spread among them, for LiRA; "
-        "ask for more"
+        f"attack.references=4: no {missing} has enough IN and OUT references with different losses for LiRA; "
+        "request more references"
     )
     assert list(files(tmp_path / "tables")) == ["models.csv"]
 
 
 @pytest.mark.parametrize("member", [True, False])
-def test_a_subset_of_all_or_of_none(tmp_path: Path, member: bool):
+def test_target_with_one_class_raises(tmp_path: Path, member: bool):
     """As a draw of coins may be, of very few samples."""
 
     def labels(member_MxN: np.ndarray) -> None:
@@ -183,14 +165,14 @@ def test_a_subset_of_all_or_of_none(tmp_path: Path, member: bool):
         ran(scored(tmp_path, FEW, 40, labels=labels), FEW, tmp_path / "tables")
 
 
-def test_leave_one_out_of_balanced_references_is_refused(tmp_path: Path):
+def test_leave_one_out_of_balanced_references_raises(tmp_path: Path):
     c = dataclasses.replace(FEW, leave_one_out=True)
     with pytest.raises(UserError, match=r"leave_one_out=True: .* complements .* use the exact or"):
         ran(scored(tmp_path, c, 40, design="balanced"), c, tmp_path / "tables")
     assert list(files(tmp_path / "tables")) == ["models.csv"]
 
 
-def test_what_a_killed_attack_left_is_removed(once: Ran, tmp_path: Path):
+def test_leftovers_of_a_killed_attack_are_removed(once: Ran, tmp_path: Path):
     folder = shutil.copytree(once.folder, tmp_path / "tables")
     (folder / ".samples.parquet.4711").write_text("half")
     ran(once.of, dataclasses.replace(FEW, references=8), folder)

@@ -20,27 +20,9 @@ from lm_mia.store.store import Store
 
 EVERY: tuple[AttackName, ...] = get_args(AttackName)
 FREE = {"loss", "zlib", "min_k", "min_k_plus_plus", "lowercase"}
-TABLES = [
-    "archetype_losses.csv",
-    "archetypes.csv",
-    "attacks.csv",
-    "coin_free_roc.csv",
-    "error_rates.csv",
-    "flip_curves.csv",
-    "flip_shares.csv",
-    "flips.json",
-    "intervals.csv",
-    "models.csv",
-    "partial_auc.csv",
-    "roc.csv",
-    "samples.parquet",
-    "shuffled.csv",
-    "target_roc.parquet",
-    "targets.csv",
-    "targets.json",
-    "thresholds.csv",
-    "true_positives.csv",
-]
+OPTIONAL = {"resampled_references.csv", "true_positive_probability.parquet"}
+OF_TARGETS = {"models.csv", "flips.json", "target_roc.parquet", "targets.csv", "targets.json"}
+TABLES = sorted({*replicas.DECISION_TABLES} - OPTIONAL | OF_TARGETS)
 ONE: tuple[AttackName, ...] = ("lira_online",)
 FEW = dataclasses.replace(SMALL, attacks=ONE, bootstraps=0)
 
@@ -152,14 +134,13 @@ def test_shuffled_csv(attacked: Ran):
     assert table.left_out[["lira_online", "rmia", "loss"]].tolist() == [3, 0, 0]
 
 
-def test_what_the_tables_are_about(attacked: Ran):
+def test_flips_json(attacked: Ran):
     assert sorted(path.name for path in attacked.folder.iterdir()) == TABLES  # and nothing else
     k_low, cutoff = stats.coin_flip_cutoff(8, 0.05)
     facts = json.loads((attacked.folder / "flips.json").read_text())
-    of_models = {"models.csv", "flips.json", "target_roc.parquet", "targets.csv", "targets.json"}
     assert facts.pop("tables") == {
         name: hashlib.sha256((attacked.folder / name).read_bytes()).hexdigest()
-        for name in {*TABLES} - of_models
+        for name in {*TABLES} - OF_TARGETS
     }
     assert facts == {
         "format": needs.FORMAT,
@@ -178,10 +159,10 @@ def test_what_the_tables_are_about(attacked: Ran):
     }
 
 
-def test_progress_and_what_is_said(attacked: Ran):
+def test_progress_and_messages(attacked: Ran):
     assert attacked.said == [
-        "attack.references=12: 3 samples have fewer than 2 IN or 2 OUT references, or no spread among them; they are "
-        "left out (NaN) and counted; more references or train.subset='balanced' mend it"
+        "attack.references=12: 3 samples have fewer than 2 IN or 2 OUT references, or references with equal losses, "
+        "and have no score (NaN); more references or train.subset='balanced' avoid this"
     ]
     done = [done for _, done, _ in attacked.progress]
     assert {(label, total) for label, _, total in attacked.progress} == {("attack", done[-1])}
@@ -190,13 +171,13 @@ def test_progress_and_what_is_said(attacked: Ran):
     assert max(np.diff(done)) <= score_matrix._MAX_ATTACKS_PER_PASS
 
 
-def test_the_same_rows_give_the_same_tables(attacked: Ran, tmp_path: Path):
+def test_attacks_are_deterministic(attacked: Ran, tmp_path: Path):
     again = ran(attacked.of, SMALL, tmp_path / "tables")
     for name in TABLES:
         assert (again.folder / name).read_bytes() == (attacked.folder / name).read_bytes(), name
 
 
-def test_auc_is_near_its_closed_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_auc_matches_closed_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """With many references LiRA orders samples by loss less their own level; the loss attack by loss alone."""
     monkeypatch.setattr(replicas, "_NUM_SHUFFLES", 1)
     c = dataclasses.replace(FEW, references=32, replicas=4, variance="pooled")
@@ -212,12 +193,13 @@ def test_auc_is_near_its_closed_form(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert auc["loss"] == pytest.approx(alone, abs=0.03)
 
 
-def test_rows_that_are_absent(tmp_path: Path):
+def test_missing_models_are_left_out(tmp_path: Path):
     """Two replicas and a reference are lost: B and cutoffs follow, the tables say so, and numbers are of the rest."""
     c = dataclasses.replace(FEW, replicas=10)
     out = ran(scored(tmp_path, c, 300, absent=(3, 12, 17)), c, tmp_path / "tables")
     assert out.said[0] == (
-        "3 of 22 models are absent: attacking 8 of 10 replicas with 11 of 12 references; `lm-mia run` makes the others"
+        "3 of 22 models are missing: attacking 8 of 10 replicas with 11 of 12 references; run `lm-mia run` to make the "
+        "others"
     )
     assert len(out.said) == 2
     facts = json.loads((out.folder / "flips.json").read_text())
@@ -238,7 +220,7 @@ def test_rows_that_are_absent(tmp_path: Path):
     assert out.samples()["votes_0.1"].max() <= 8
 
 
-def test_every_attack_that_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_all_attacks_find_members(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(replicas, "_NUM_SHUFFLES", 1)
     c = dataclasses.replace(FEW, attacks=EVERY, references=4, replicas=2, variance="pooled")
     world = scored(tmp_path, c, 200, statistics=tuple(config.ATTACK_STATISTICS.values()))
@@ -270,9 +252,7 @@ def at_points(world: Scored, folder: Path, *, step: int, absent: int) -> Scored:
     return dataclasses.replace(world, store=store)
 
 
-def test_an_attack_at_a_score_point_is_one_of_its_losses_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_attack_at_a_step_uses_only_its_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(replicas, "_NUM_SHUFFLES", 1)
     c = dataclasses.replace(FEW, attacks=(*ONE, "rmia", "zlib", "min_k"), references=8, replicas=4)
     world = scored(tmp_path / "plain", c, 200, statistics=("min_k",))
@@ -300,16 +280,16 @@ def test_an_attack_at_a_score_point_is_one_of_its_losses_alone(
         assert attacks.drop(columns=unlike).equals(plain.csv("targets.csv").drop(columns=unlike))
 
 
-def test_rows_that_are_absent_at_a_score_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_models_missing_at_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(replicas, "_NUM_SHUFFLES", 1)
     c = dataclasses.replace(FEW, references=8, replicas=4, step=6)
     world = at_points(scored(tmp_path / "plain", c, 60), tmp_path, step=0, absent=5)
     said = ran(world, c, tmp_path / "tables").said[0]
     assert said.startswith(
-        "1 of 12 models are absent (at step 6): attacking 4 of 4 replicas with 7"
+        "1 of 12 models are missing (at step 6): attacking 4 of 4 replicas with 7"
     )
     some = dataclasses.replace(c, references=20, replicas=99, step=3)
     shutil.rmtree(world.store.path / "loss" / "c")
-    message = r"0 of 20 references and 0 of 99 replicas are there \(at step 3\), of 4"
+    message = r"0 of 20 references and 0 of 99 replicas are present \(at step 3\), but an attack needs at least 4"
     with pytest.raises(UserError, match=message):
         ran(world, some, tmp_path / "tables")

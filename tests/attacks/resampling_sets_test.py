@@ -9,7 +9,7 @@ from lm_mia import stats
 from lm_mia.attacks import resampling
 
 
-def test_disjoint_by_hand():
+def test_disjoint_sets_by_hand():
     np.testing.assert_array_equal(resampling.disjoint_sets(7, 3), [[0, 1, 2], [3, 4, 5]])
     np.testing.assert_array_equal(resampling.disjoint_sets(3, 3), [[0, 1, 2]])
     assert resampling.disjoint_sets(128, 16).shape == (8, 16)
@@ -29,7 +29,7 @@ def test_disjoint_sets_share_nothing(references, size):
 
 
 @given(st.integers(1, 30), st.integers(1, 30), st.integers(1, 9), st.integers(0, 2**32 - 1))
-def test_subsampled_sets_have_no_reference_twice(references, size, sets, seed):
+def test_subsampled_sets_have_no_duplicates(references, size, sets, seed):
     size = min(size, references)
     index_SxR = resampling.subsampled_sets(references, size, sets, np.random.default_rng(seed))
     assert index_SxR.shape == (sets, size)
@@ -48,7 +48,7 @@ def test_subsampled_sets_draw_every_reference_equally():
     np.testing.assert_allclose(np.mean(shared), 1.6, atol=0.05)
 
 
-def test_bad_arguments():
+def test_invalid_set_sizes_raise():
     rng = np.random.default_rng(0)
     for size in (0, 5):
         with pytest.raises(ValueError, match="from 1 to"):
@@ -59,7 +59,7 @@ def test_bad_arguments():
         resampling.subsampled_sets(4, 2, 0, rng)
 
 
-def test_the_diagnosis_of_references_end_to_end():
+def test_overlapping_sets_agree_more_than_disjoint_ones():
     # Noise: the references alone decide, so disjoint sets behave as coins of the rate asked for,
     # and overlapping sets agree with one another more often.
     rng = np.random.default_rng(0)

@@ -135,7 +135,7 @@ def asked(world: Scored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ran
     return ran(world, c, tmp_path / "tables")
 
 
-def test_an_attack_writes_both_when_asked(asked: Ran):
+def test_attack_writes_requested_optional_tables(asked: Ran):
     table = asked.csv("resampled_references.csv")
     sets = [np.arange(0, 7), np.arange(7, 14), np.arange(14, 21)]
     part = table[table.sampling == "disjoint"].reset_index()
@@ -148,7 +148,7 @@ def test_an_attack_writes_both_when_asked(asked: Ran):
     assert (facts["config"]["leave_one_out"], facts["config"]["resample_references"]) == (True, 7)
 
 
-def test_sets_are_made_of_whole_pairs(world: Scored):
+def test_reference_pairs_are_whole(world: Scored):
     source = replicas.open_inputs(world.store, world.population, C, pytest.fail)
     whole = [[2 * p, 2 * p + 1] for p in range(10)]  # the last of 21 references has no partner
     assert resampling.reference_pairs(source).tolist() == whole
@@ -157,14 +157,13 @@ def test_sets_are_made_of_whole_pairs(world: Scored):
     assert resampling.reference_pairs(source.with_references([3])).shape == (0, 2)
 
 
-def test_rows_that_are_absent_may_leave_too_few_for_two_sets(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_too_few_references_for_two_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(replicas, "_NUM_SHUFFLES", 1)
     c = dataclasses.replace(SMALL, references=8, replicas=2, variance="pooled", bootstraps=0)
     c = dataclasses.replace(c, attacks=("lira_online",), resample_references=4)
     out = ran(scored(tmp_path, c, 60, absent=(2,)), c, tmp_path / "tables")
     assert out.said[1:] == [
-        "attack.resample_references=4: the 3 pairs of references that are there make no two sets; left out",
+        "attack.resample_references=4: the 3 pairs of references that are present are too few for two "
+        "sets; resampled_references.csv is not written",
     ]
     assert not (out.folder / "resampled_references.csv").exists()

@@ -13,7 +13,7 @@ from lm_mia.attacks.score_matrix import MembershipScoreFile, map_in_order
 RNG = np.random.default_rng(0)
 
 
-def test_what_is_written_by_blocks_is_read_by_target_and_by_block(tmp_path: Path):
+def test_written_blocks_are_read_by_target_and_by_block(tmp_path: Path):
     score_TxN = RNG.normal(size=(5, 103))
     score_TxN[2, 7], score_TxN[0, 1] = np.nan, -np.inf
     with MembershipScoreFile(tmp_path, 5, 103) as file:
@@ -26,7 +26,7 @@ def test_what_is_written_by_blocks_is_read_by_target_and_by_block(tmp_path: Path
             np.testing.assert_array_equal(file.read_samples(at), score_TxN[:, at])
 
 
-def test_targets_are_written_from_a_row_on(tmp_path: Path):
+def test_write_starts_at_first_target(tmp_path: Path):
     score_TxN = RNG.normal(size=(4, 20))
     with MembershipScoreFile(tmp_path, 4, 20) as file:
         file.write(3, slice(0, 20), score_TxN[3:])
@@ -36,7 +36,7 @@ def test_targets_are_written_from_a_row_on(tmp_path: Path):
         np.testing.assert_array_equal(file.read_samples(slice(0, 20)), score_TxN)
 
 
-def test_any_layout_and_type_of_scores(tmp_path: Path):
+def test_any_layout_and_dtype_of_scores(tmp_path: Path):
     score_NxT = RNG.normal(size=(20, 3)).astype(np.float32)
     with MembershipScoreFile(tmp_path, 3, 20) as file:
         file.write(0, slice(0, 20), score_NxT.T)
@@ -47,7 +47,7 @@ def test_any_layout_and_type_of_scores(tmp_path: Path):
         )
 
 
-def test_calls_that_move_a_part_are_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_partial_reads_and_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Systems move 2 GiB at most, and less when a disk is full."""
     pwrite, preadv = score_matrix.os.pwrite, score_matrix.os.preadv
     monkeypatch.setattr(score_matrix.os, "pwrite", lambda f, data, at: pwrite(f, data[:100], at))
@@ -58,7 +58,7 @@ def test_calls_that_move_a_part_are_repeated(tmp_path: Path, monkeypatch: pytest
         np.testing.assert_array_equal(file.read_samples(slice(0, 50)), score_TxN)
 
 
-def test_the_file_has_no_name_and_is_gone_when_closed(tmp_path: Path):
+def test_file_is_unnamed_and_deleted_on_close(tmp_path: Path):
     with MembershipScoreFile(tmp_path, 2, 10) as file:
         file.write(0, slice(0, 10), np.ones((2, 10)))
         assert list(tmp_path.iterdir()) == []
@@ -66,7 +66,7 @@ def test_the_file_has_no_name_and_is_gone_when_closed(tmp_path: Path):
         file.read_target(0)
 
 
-def test_results_come_in_the_order_of_the_items():
+def test_map_in_order_keeps_the_order():
     ended = [threading.Event() for _ in range(40)]
 
     def after_the_next(i: int) -> int:
@@ -82,7 +82,7 @@ def test_results_come_in_the_order_of_the_items():
         assert list(map_in_order(pool, after_the_next, [3])) == [9]
 
 
-def test_few_items_are_taken_ahead():
+def test_map_in_order_takes_few_items_in_advance():
     taken, returned = 0, 0
 
     def items() -> Iterator[int]:
@@ -99,7 +99,7 @@ def test_few_items_are_taken_ahead():
 
 
 @pytest.mark.parametrize("who", ["call", "items", "caller"])
-def test_an_error_comes_when_no_call_is_under_way(who: str):
+def test_map_in_order_raises_after_running_calls_end(who: str):
     """Else threads would go on to write into files that are closed."""
     begun, under_way, lock = 0, 0, threading.Lock()
     two_at_once = threading.Barrier(2)

@@ -93,7 +93,7 @@ def filled(source: signals.AttackInputs, c: config.Attack, folder: Path) -> dict
 
 
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
-def test_every_attack_is_what_stats_says_of_whole_arrays(
+def test_attacks_equal_stats_on_whole_arrays(
     world: Scored, blocks: str, changes: dict[str, Any], tmp_path: Path
 ):
     c = dataclasses.replace(C, **changes)
@@ -106,12 +106,12 @@ def test_every_attack_is_what_stats_says_of_whole_arrays(
             np.testing.assert_array_equal(got[name], want[name], err_msg=name)
 
 
-def test_larger_is_more_member_like(world: Scored, tmp_path: Path):
+def test_larger_scores_are_more_member_like(world: Scored, tmp_path: Path):
     for name, score_TxN in filled(source_of(world), C, tmp_path).items():
         assert stats.auc(score_TxN, world.member_N).auc_T.min() > 0.55, name
 
 
-def test_finite_populations_move_lira_and_nothing_else(world: Scored):
+def test_finite_population_changes_only_lira(world: Scored):
     plain, moved = (expected(world, dataclasses.replace(C, finite_population=f)) for f in (0, 1))
     assert {n for n in EVERY if not np.array_equal(plain[n], moved[n], equal_nan=True)} == {
         "lira_online",
@@ -119,7 +119,7 @@ def test_finite_populations_move_lira_and_nothing_else(world: Scored):
     }
 
 
-def test_blocks_are_the_store(world: Scored, blocks: str):
+def test_blocks_hold_the_values_of_the_store(world: Scored, blocks: str):
     source, low = source_of(world), 0
     for block in source.blocks():
         at = block.sample_slice
@@ -145,14 +145,14 @@ def test_blocks_are_the_store(world: Scored, blocks: str):
     np.testing.assert_array_equal(source.target_member_TxN2, [world.member_N] * C.replicas)
 
 
-def test_with_references_are_these_in_this_order(world: Scored):
+def test_with_references_keeps_the_requested_order(world: Scored):
     [block] = source_of(world).with_references([7, 2, 0]).blocks()
     np.testing.assert_array_equal(block.reference_loss_MxC, world.reference_MxN[[7, 2, 0]])
     in_MxN = world.reference_member_MxN
     np.testing.assert_array_equal(block.reference_member_MxC, in_MxN[[7, 2, 0]])
 
 
-def test_shuffled_moves_labels_of_all_rows_alike_and_no_losses(world: Scored, blocks: str):
+def test_shuffled_labels_move_alike_and_losses_stay(world: Scored, blocks: str):
     source = source_of(world)
     noise = source.with_shuffled_labels(3)
     assert noise.targets == source.targets[:1]
@@ -176,7 +176,7 @@ def test_shuffled_moves_labels_of_all_rows_alike_and_no_losses(world: Scored, bl
     )  # not in place
 
 
-def test_gather_is_these_samples_of_all_rows(world: Scored, blocks: str):
+def test_select_samples(world: Scored, blocks: str):
     for ids_Z in (np.array([0, 3, 127, 128, 130, 599]), np.array([300]), np.arange(SAMPLES)):
         block = signals.select_samples(source_of(world), ids_Z)
         assert block.sample_slice == slice(0, len(ids_Z))
@@ -217,14 +217,14 @@ def test_separation(world: Scored, blocks: str, changes: dict[str, Any]):
     assert np.nanmean(got) > 0.5
 
 
-def test_no_spread_is_no_separation():
+def test_separation_is_nan_without_variance():
     one = np.ones((4, 1))
     in_MxC = np.array([[True], [True], [False], [False]])
     block = signals.SampleBlock(slice(0, 1), one, one, in_MxC, {}, np.ones(1))
     assert np.isnan(signals.separation(block, signals.AttackFit(None, {}), C)).all()
 
 
-def test_points_are_those_of_each_target(tmp_path: Path):
+def test_operating_points_of_each_target(tmp_path: Path):
     rng = np.random.default_rng(0)
     score_TxN, member_TxN = rng.normal(size=(11, 90)), rng.random((11, 90)) < 0.5
     score_TxN[3, :9] = np.nan
@@ -237,7 +237,7 @@ def test_points_are_those_of_each_target(tmp_path: Path):
         np.testing.assert_array_equal(getattr(got, name), getattr(want, name), err_msg=name)
 
 
-def test_nothing_is_fitted_that_is_not_asked_for(world: Scored, monkeypatch: pytest.MonkeyPatch):
+def test_unneeded_fits_read_nothing(world: Scored, monkeypatch: pytest.MonkeyPatch):
     pooled = dataclasses.replace(C, variance="pooled")
     monkeypatch.setattr(
         signals.AttackInputs, "blocks", lambda self: pytest.fail("a pass over the store")
@@ -251,7 +251,7 @@ def test_nothing_is_fitted_that_is_not_asked_for(world: Scored, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("most", [1, 2, 16])
-def test_attacks_computed_together_are_those_computed_alone(
+def test_batched_attacks_equal_single_attacks(
     world: Scored, blocks: str, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """With other references, some of them not the first ones, and with other settings of RMIA."""

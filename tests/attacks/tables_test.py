@@ -36,7 +36,7 @@ def slow_decisions(score_TxN: np.ndarray, fpr: float) -> np.ndarray:
     return decisions
 
 
-def test_rates_of_points():
+def test_select_fprs():
     both = points()
     first, rest = tables.select_fprs(both, slice(2)), tables.select_fprs(both, slice(2, None))
     for some, rates in ((first, C.fprs), (rest, CURVE)):
@@ -46,7 +46,7 @@ def test_rates_of_points():
             np.testing.assert_array_equal(got, getattr(want, field.name), err_msg=field.name)
 
 
-def test_a_row_of_attacks():
+def test_attack_row():
     row = tables.attack_row("loss", 3, points(), C)
     assert list(row) == [
         "attack",
@@ -72,7 +72,7 @@ def test_a_row_of_attacks():
         assert row[f"tpr_at_{fpr}_std"] == pytest.approx(tpr_T.std())
 
 
-def test_left_out_is_the_most_of_any_target():
+def test_left_out_is_the_maximum_over_targets():
     score_TxN = SCORE_TxN.copy()
     score_TxN[0, 0] = score_TxN[4, 2] = score_TxN[4, 3] = np.nan
     assert tables.attack_row("loss", 0, points(score_TxN), C)["left_out"] == 2
@@ -80,7 +80,7 @@ def test_left_out_is_the_most_of_any_target():
     assert (tables.error_rates(points(score_TxN)).left_out == 2).all()
 
 
-def test_a_curve_is_of_the_rates_after_those_of_the_config():
+def test_roc_rows_use_the_fprs_of_the_curve():
     curve = tables.roc_rows("rmia", 8, points(), C)
     assert curve.columns.tolist() == [
         "attack",
@@ -209,7 +209,7 @@ def test_true_positives():
             assert row[f"{name}_fraction_std"] == pytest.approx(fraction_T.std())
 
 
-def test_shares_are_suppressed_where_nothing_is_found():
+def test_fractions_are_nan_without_true_positives():
     counts = stats.FlipBinCounts(np.full((1, 5), 4), np.full((1, 5), 4), np.zeros(1, int))
     table = tables.true_positives(np.zeros((T, 1, 5), int), counts, (0.1,))
     assert table["coin_flip_fraction_mean"].isna().all()
@@ -246,7 +246,7 @@ def test_partial_auc_by_hand():
     np.testing.assert_allclose(table.mean_tpr_dropped_fraction, [np.nan, 0.5, np.nan, 0.5])
 
 
-def test_what_is_retained_of_the_papers_example():
+def test_partial_auc_of_the_paper_example():
     """StrongMIA Appendix E.2.6: normalised areas 0.314748 and 0.190810 over [1e-4, 0.1]: 53 % and 39.4 %."""
     fpr = np.array([0.0, 1e-4, 0.1, 1.0])
     heights = {"tpr_mean": 0.314748, "tpr_coin_free": 0.190810}
@@ -260,7 +260,7 @@ def test_what_is_retained_of_the_papers_example():
     assert table.mean_tpr_dropped_fraction[1] == pytest.approx(0.394, abs=0.0005)
 
 
-def test_no_share_of_no_lift():
+def test_fractions_are_nan_without_lift():
     fpr = np.array([0.0, 0.5, 1.0])
     flat = pd.DataFrame({"fpr": fpr, "tpr_mean": 0.0 * fpr, "tpr_coin_free": 0.0 * fpr})
     table = tables.partial_auc(flat, (0.1, 0.5))
@@ -268,7 +268,7 @@ def test_no_share_of_no_lift():
     assert table.mean_tpr_dropped_fraction.isna().all()
 
 
-def test_a_table_is_replaced_whole(tmp_path: Path):
+def test_write_csv_replaces_the_table(tmp_path: Path):
     path = tmp_path / "t.csv"
     atomic.write_csv(path, pd.DataFrame({"a": [1, 2], "b": ["x,\n", None]}, index=[5, 6]))
     assert path.read_text() == 'a,b\n1,"x,\n"\n2,\n'

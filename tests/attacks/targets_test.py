@@ -176,7 +176,7 @@ def slow_scores(world: World, attack: TargetAttack, t: int) -> np.ndarray:
             return -target_1xN[0].astype(float) / Texts(SAMPLES).column("zlib_bytes")
 
 
-def test_each_target_is_judged_by_its_own_membership(world: World, computed: Path):
+def test_targets_are_evaluated_with_their_own_membership(world: World, computed: Path):
     table = pd.read_csv(computed / "targets.csv")
     lines = {(line["attack_id"], line["target"]): line for line in table.to_dict("records")}
     curves = pd.read_parquet(computed / "target_roc.parquet").groupby(["attack_id", "target"])
@@ -206,7 +206,7 @@ def test_each_target_is_judged_by_its_own_membership(world: World, computed: Pat
     assert (table["left_out"] > 0).any()
 
 
-def test_columns_that_describe_an_attack(world: World, computed: Path):
+def test_columns_describe_the_attack(world: World, computed: Path):
     table = pd.read_csv(computed / "targets.csv", dtype=str, keep_default_na=False)
     described = table.drop(columns=["target", "auc", "members", "nonmembers", "left_out"])
     found = described.drop_duplicates().set_index("attack_id").agg(",".join, axis=1)
@@ -230,7 +230,7 @@ def test_columns_that_describe_an_attack(world: World, computed: Path):
     assert targets._format_ranges((0, 1, 2, 5, 7, 8)) == "0-2 5 7-8"
 
 
-def test_a_larger_logit_is_more_member_like(world: World, computed: Path):
+def test_larger_logit_is_more_member_like(world: World, computed: Path):
     table = pd.read_csv(computed / "targets.csv")
     of_logit = table[table["observed"] == "target_logit"]
     assert len(of_logit) == 8
@@ -238,7 +238,7 @@ def test_a_larger_logit_is_more_member_like(world: World, computed: Path):
 
 
 @pytest.mark.parametrize("design", ["exact", "balanced", "bernoulli"])
-def test_noise_has_an_auc_of_a_half(tmp_path: Path, design: subsets.Design):
+def test_noise_has_an_auc_of_one_half(tmp_path: Path, design: subsets.Design):
     """The standard deviation of one AUC is 0.033, that of the mean of eight about 0.012."""
     noise = made(tmp_path, 0, design)
     noise.run(tmp_path / "t", [noise.attack("lira_online"), noise.attack("rmia")])
@@ -247,7 +247,7 @@ def test_noise_has_an_auc_of_a_half(tmp_path: Path, design: subsets.Design):
     assert auc.between(0.38, 0.62).all()
 
 
-def test_kept_scores_are_those_of_the_attack(
+def test_kept_scores_equal_those_of_the_attack(
     world: World, computed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     attack = world.attack("lira_online")
@@ -287,7 +287,7 @@ def test_a_second_run_computes_nothing_and_changes_no_table(
     assert [(s.st_mtime_ns, s.st_ino) for s in after] == [(s.st_mtime_ns, s.st_ino) for s in before]
 
 
-def test_new_attacks_are_added_below_the_old_ones(world: World, computed: Path, tmp_path: Path):
+def test_new_attacks_are_appended(world: World, computed: Path, tmp_path: Path):
     """In any number of commands, since lines that are there stay as they are."""
     attacks = every_kind(world)
     for split in ([3, 4, 10], [1, 7], [11]):
@@ -305,7 +305,7 @@ def test_new_attacks_are_added_below_the_old_ones(world: World, computed: Path, 
 @pytest.mark.parametrize(
     "changes", [{"fprs": (0.1,), "focus_fpr": 0.1}, {"variance": "pooled"}], ids=str
 )
-def test_other_settings_begin_anew(
+def test_other_settings_restart_the_tables(
     world: World, computed: Path, tmp_path: Path, changes: dict[str, Any]
 ):
     folder, c = Path(shutil.copytree(computed, tmp_path / "t")), dataclasses.replace(C, **changes)
@@ -319,9 +319,7 @@ def test_other_settings_begin_anew(
     assert world.run(folder, every_kind(world), [attack]) == (12, 12, 0)
 
 
-def test_tables_of_other_settings_are_gone_even_if_nothing_is_requested(
-    world: World, computed: Path, tmp_path: Path
-):
+def test_tables_of_other_settings_are_always_deleted(world: World, computed: Path, tmp_path: Path):
     folder = Path(shutil.copytree(computed, tmp_path / "t"))
     assert world.run(folder, [], c=dataclasses.replace(C, rmia_a=0.5)) == (0, 0, 0)
     assert not (folder / "targets.csv").exists()
@@ -351,7 +349,7 @@ def cut(part: float) -> Any:
         ("targets.json", None),
     ],
 )
-def test_damaged_tables_are_computed_again(
+def test_damaged_tables_are_recomputed(
     world: World, two: Path, tmp_path: Path, name: str, damage: Any
 ):
     folder = Path(shutil.copytree(two, tmp_path / "t"))
@@ -365,7 +363,7 @@ def test_damaged_tables_are_computed_again(
     assert (folder / "target_scores" / f"{attacks[1].id}.parquet").exists()
 
 
-def test_a_run_that_was_killed_between_the_tables(world: World, computed: Path, tmp_path: Path):
+def test_run_killed_between_tables_is_completed(world: World, computed: Path, tmp_path: Path):
     folder, attacks = tmp_path / "t", every_kind(world)
     world.run(folder, attacks[:11])
     old = (folder / "targets.csv").read_bytes()
@@ -378,7 +376,7 @@ def test_a_run_that_was_killed_between_the_tables(world: World, computed: Path, 
     assert world.run(folder, attacks) == (12, 0, 0)
 
 
-def test_models_without_the_statistic_are_told_in_one_line(tmp_path: Path):
+def test_models_without_a_statistic_are_reported_in_one_line(tmp_path: Path):
     world = made(tmp_path, 0.3, "exact", lacks_logit=(2, 11, 18))
     few = world.attack("lira_online", 8, observed="target_logit")
     of_logit = [few, world.attack("loss", observed="target_logit")]
@@ -387,7 +385,7 @@ def test_models_without_the_statistic_are_told_in_one_line(tmp_path: Path):
     for done in (1, 0):
         assert world.run(tmp_path / "t", attacks) == (4, done, 3)
         assert world.said == [
-            "3 models are not scored (with target_logit): attacks that need these scores were left out; "
+            "3 models are not scored (with target_logit): attacks that need these scores are left out; "
             "run `lm-mia run` first"
         ]
         world.said.clear()

@@ -175,7 +175,7 @@ def test_decisions_follow_models_and_settings(tasks: list[SweepRecipe]):
         assert facts["config"]["alpha"] == task.config.attack.alpha
     shutil.rmtree(main.folder / "scores.zarr" / "loss" / "c" / "14")  # the last replica
     said = attack([main], [])
-    assert said[0].startswith("1 of 15 models are absent: attacking 2 of 3 replicas")
+    assert said[0].startswith("1 of 15 models are missing: attacking 2 of 3 replicas")
     assert said[-1].endswith(f"{ON_REPLICAS} computed")
 
 
@@ -256,4 +256,4 @@ def test_absent_models_are_told_without_replicas_too(tasks: list[SweepRecipe]):
     other = tasks[1]
     shutil.rmtree(other.folder / "scores.zarr" / "loss" / "c" / "11")  # the last target
     said = attack([other], [])
-    assert said[0] == "1 of 12 models are absent; `lm-mia run` makes them"
+    assert said[0] == "1 of 12 models are missing; run `lm-mia run` to make them"
