@@ -1,10 +1,11 @@
-"""StrongMIA's figures and tables of decisions at paper scale: 2^20 samples, 128 references, 127 replicas, drawn losses.
+"""Times StrongMIA's figures and tables of decisions at the scale of the paper, with random losses.
 
     python benchmarks/instability.py DIR [--samples 1048576] [--references 128] [--replicas 127]
 
-Makes a store in DIR once (1.4 GB, some minutes), then times, each in a process of its own, what a user runs: the attack
-stage, and the script that draws Figures 5, 22, 24-30 and Tables 1-6. One store stands for both sizes of models, so that
-every figure is drawn of it twice where the paper has two. Prints a table for docs/results/figures.md.
+By default there are 2^20 samples, 128 references and 127 replicas. Creates a score store in DIR once (1.4 GB, some
+minutes), then times what a user runs, each in its own process: the attack stage, and the report with Figures 5, 22,
+24-30 and Tables 1-6. One store stands for both model sizes, so every figure of two sizes shows it twice. Prints a table
+for docs/results/figures.md.
 """
 
 import argparse
@@ -42,7 +43,7 @@ def get_config():
     )
 
 def sweep():
-    yield {{"name": "flip-302M"}}  # the same models by another name
+    yield {{"name": "flip-302M"}}  # the same models under another name
 """
 
 
@@ -53,29 +54,29 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=2**20)
     parser.add_argument("--references", type=int, default=128)
     parser.add_argument("--replicas", type=int, default=127)
-    known = parser.parse_args()
-    folder, file = known.folder, known.folder / "paper_scale.py"
+    args = parser.parse_args()
+    folder, file = args.folder, args.folder / "paper_scale.py"
     if not file.exists():
         folder.mkdir(parents=True, exist_ok=True)
         corpus = folder / "corpus.parquet"
-        synthetic_sweep.corpus(corpus, known.samples + 2_000)
+        synthetic_sweep.corpus(corpus, args.samples + 2_000)
         scripts = [full for name in FIGURES for full in MODULES if full.startswith(f"{name}_")]
         new = folder / "new.py"
-        sizes = {n: getattr(known, n) for n in ("samples", "references", "replicas")}
+        sizes = {n: getattr(args, n) for n in ("samples", "references", "replicas")}
         new.write_text(CONFIG.format(figures=tuple(scripts), corpus=str(corpus), **sizes))
         synthetic_sweep.write(folder / "sweep", load.load_sweep(str(new)))
         os.replace(new, file)
-    about = [f"--config={file}", f"--workdir={folder / 'sweep'}"]
-    for tables in folder.glob("sweep/recipes/*/tables"):  # else they would not be computed again
+    options = [f"--config={file}", f"--workdir={folder / 'sweep'}"]
+    for tables in folder.glob("sweep/recipes/*/tables"):  # otherwise they would not be recomputed
         shutil.rmtree(tables)
     print("| stage | seconds | peak memory, GiB |\n|---|---:|---:|")
     total = 0.0
     for verb in ("attack", "report"):
         start = time.perf_counter()
-        subprocess.run([sys.executable, "-m", "lm_mia.cli", verb, *about], check=True)
+        subprocess.run([sys.executable, "-m", "lm_mia.cli", verb, *options], check=True)
         seconds = time.perf_counter() - start
         total += seconds
-        # of the largest child so far: the stages come in the order of their needs
+        # This is the largest child so far; the stages are in ascending order of memory.
         peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
         print(f"| `lm-mia {verb}` | {seconds:.0f} | {peak:.1f} |", flush=True)
     print(f"| both | {total:.0f} | {peak:.1f} |")

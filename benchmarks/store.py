@@ -1,28 +1,29 @@
-"""How fast the score store writes and reads, beside plain files of the same bytes, and in how much memory.
+"""Compares the speed and memory of the score store with those of plain files of the same bytes.
 
-    python benchmarks/store.py [--rows 256] [--samples 2**20] [--rounds 5] [--scratch DIR]
+    python benchmarks/store.py [--models 256] [--samples 2**20] [--rounds 5] [--scratch DIR]
 
-Losses (float32) and membership of all rows and samples, 1.25 GiB by default; the scratch folder takes three times that.
+The data are losses (float32) and membership of all models and samples, 1.25 GiB by default. The scratch folder needs
+three times that.
 
-Written by one process, and by four at once, each with a part of the rows:
+Writing, by one process, and by four processes that share the models:
 
-- store: Store.write_model. It writes a shard to a file beside, syncs it, renames it and syncs the folder.
-- plain files: the same bytes in as many files, written, synced and renamed just so, from Python.
-- one file: the same bytes one after another, a row at a time, synced once at the end.
+- store: `Store.write_model`, which writes each shard to a temporary file, syncs it, renames it and syncs the folder.
+- plain files: the same bytes in the same number of files, written, synced and renamed in the same way from Python.
+- one file: the same bytes in one file, one model after another, synced once at the end.
 
-Read by one process, a block of 2^16 samples of all rows at a time, by a consumer that does nothing with them:
+Reading, by one process, in blocks of 2^16 samples of all models, which are discarded:
 
-- store: Store.blocks.
-- plain files: the plain files, a piece of each after another.
-- one file: as many bytes at a time, one after another, the easiest that a disk is ever asked for.
+- store: `Store.blocks`.
+- plain files: a piece of each file after another.
+- one file: the same number of bytes, read sequentially, which is the easiest access pattern for a disk.
 
-Cold: after the kernel was told to drop these files from its page cache (posix_fadvise; no root needed), though what is
-below it (a virtual disk's host) may still have them. Warm: after they were all read once.
+Cold: after the kernel was told to drop these files from its page cache (posix_fadvise; needs no root), although the
+host of a virtual disk may still cache them. Warm: after all files were read once.
 
-Each number is of a fresh process; the ways take turns, and who begins changes. Peaks are of resident memory, of the
-largest process; "before" is with Python, libraries and the values to write or to compare. After the clock has stopped,
-the store is read once more and compared with what was written, and the plain files' bytes are counted. Exits 1 if a
-value differs.
+Each measurement is made by a new process; the methods take turns in a varying order. Peaks are resident memory, of the
+largest process; "before" is measured after loading Python, the libraries and the values to write or to compare. After
+the measurement, the store is read once more and compared with the written values, and the bytes of the plain files are
+counted. Exits with status 1 if a value differs.
 """
 
 import argparse
@@ -48,10 +49,10 @@ from lm_mia.store.schema import CHUNK_SAMPLES
 from lm_mia.store.store import Store
 
 WRITERS = 4
-_SHIFT = 61  # samples between what two rows begin with
+_SHIFT = 61  # number of values between the beginnings of two models
 
-Way = Callable[[], fresh.Measured]
-Part = tuple[int, int]  # of the rows: which, of how many
+Method = Callable[[], fresh.Measured]
+Part = tuple[int, int]  # of the models: index of the part, number of parts
 
 
 def main() -> None:
@@ -60,15 +61,15 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("--rows", type=_whole, default=256)
+    add("--models", type=_whole, default=256)
     add("--samples", type=_whole, default=2**20)
     add("--rounds", type=_whole, default=5)
     add("--scratch", type=Path, help="folder for the files, which are deleted at the end")
     c = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=c.scratch, prefix="lm_mia_store_") as name:
-        folder, size = Path(name), {"rows": c.rows, "samples": c.samples}
+        folder, size = Path(name), {"models": c.models, "samples": c.samples}
         total = _bytes(**size)
-        print(f"{c.rows} rows x {c.samples:,} samples, {total / 2**30:.2f} GiB", end="; ")
+        print(f"{c.models} models x {c.samples:,} samples, {total / 2**30:.2f} GiB", end="; ")
         print(f"{os.cpu_count()} cores; medians of {c.rounds} rounds, and their range", flush=True)
         found: dict[str, dict[str, list[fresh.Measured]]] = {}
         for turn in range(c.rounds):
@@ -77,17 +78,17 @@ def main() -> None:
                     found.setdefault(title, {}).setdefault(name, []).append(ways[name]())
         for title, runs in found.items():
             print(f"\n### {title}\n\n{table(runs, total)}", flush=True)
-        two = 2 * _bytes(c.rows, min(CHUNK_SAMPLES, c.samples))
+        two = 2 * _bytes(c.models, min(CHUNK_SAMPLES, c.samples))
         print(f"\nTwo blocks: {two / 2**20:.1f} MiB", end="; ")
         print(f"one shard of each variable: {_bytes(1, min(2**22, c.samples)) / 2**20:.1f} MiB")
 
 
-def _sections(folder: Path, size: dict[str, int]) -> dict[str, dict[str, Way]]:
-    """What is compared with what; reading follows writing, so that the files are there."""
+def _sections(folder: Path, size: dict[str, int]) -> dict[str, dict[str, Method]]:
+    """Returns {title of a table: {name: method}}; the files that are read are written before."""
     writes = {"store": write_store, "plain files": write_files, "one file": write_one}
     reads = {"store": read_store, "plain files": read_files, "one file": read_one}
 
-    def one(work: fresh.Work, **cold: bool) -> Way:
+    def one(work: fresh.Work, **cold: bool) -> Method:
         return lambda: fresh.measure(work, folder, 0, **size, **cold)
 
     return {
@@ -102,7 +103,7 @@ def _sections(folder: Path, size: dict[str, int]) -> dict[str, dict[str, Way]]:
 
 
 def at_once(work: fresh.Work, folder: Path, size: dict[str, int]) -> fresh.Measured:
-    """Several processes with a part of the rows each: from the first one's start to the last one's end."""
+    """Runs several processes with a part of the models each; measures from the first start to the last end."""
     for path in folder.glob("ready_*"):
         path.unlink()
 
@@ -111,16 +112,16 @@ def at_once(work: fresh.Work, folder: Path, size: dict[str, int]) -> fresh.Measu
 
     with ThreadPoolExecutor(WRITERS) as threads:
         parts = list(threads.map(part, range(WRITERS)))
-    of = {name: [_result(run, name) for run in parts] for name in ("start", "end", "cpu")}
+    times = {name: [_result(run, name) for run in parts] for name in ("start", "end", "cpu")}
     largest = max(parts, key=lambda run: run.peak_bytes)
-    results = {**(largest.results or {}), "cpu": np.array(sum(of["cpu"]))}
-    return fresh.Measured(max(of["end"]) - min(of["start"]), largest.peak_bytes, results)
+    results = {**(largest.results or {}), "cpu": np.array(sum(times["cpu"]))}
+    return fresh.Measured(max(times["end"]) - min(times["start"]), largest.peak_bytes, results)
 
 
 def table(found: dict[str, list[fresh.Measured]], total: int) -> str:
-    """In Markdown; ratios are of runs of the same round."""
+    """Returns a table in Markdown; ratios are of runs of the same round."""
     others = ("plain files", "one file")
-    header = "way | GB/s | range | to plain files | range | to one file | range"
+    header = "method | GB/s | range | to plain files | range | to one file | range"
     header += " | CPU s | peak MiB | before"
     lines = [f"| {header} |", "|---" * (header.count("|") + 1) + "|"]
     for name, runs in found.items():
@@ -146,33 +147,33 @@ def _result(run: fresh.Measured, name: str) -> float:
 
 
 def write_store(
-    clock: Clock, folder: Path, *, rows: int, samples: int, part: Part = (0, 1)
+    clock: Clock, folder: Path, *, models: int, samples: int, part: Part = (0, 1)
 ) -> Results:
-    """Writes a part of the rows of a store that knows them; the first process makes it anew."""
+    """Writes a part of the models of a store, which the first process creates."""
     path, wanted, values = (
         folder / "scores.zarr",
-        subsets.requested_seeds(rows - 1, 1),
-        drawn(rows, samples),
+        subsets.requested_seeds(models - 1, 1),
+        drawn(models, samples),
     )
     if part[0] == 0:
         shutil.rmtree(path, ignore_errors=True)
         Store(path).create_or_extend(wanted, {"tokens": np.full(samples, 128)}, {})
     with _together(clock, folder, part) as results:
-        for index in _share(rows, part):
+        for index in _share(models, part):
             Store(path).write_model(wanted[index], values["loss"][index], values["member"][index])
     return results
 
 
 def write_files(
-    clock: Clock, folder: Path, *, rows: int, samples: int, part: Part = (0, 1)
+    clock: Clock, folder: Path, *, models: int, samples: int, part: Part = (0, 1)
 ) -> Results:
-    """Writes a part of the rows as two files each, as safely as the store does."""
-    values = drawn(rows, samples)
+    """Writes a part of the models, each as two files, as safely as the store."""
+    values = drawn(models, samples)
     if part[0] == 0:
         shutil.rmtree(folder / "plain", ignore_errors=True)
         (folder / "plain").mkdir()
     with _together(clock, folder, part) as results:
-        for index in _share(rows, part):
+        for index in _share(models, part):
             for name, value_MxN2 in values.items():
                 path = folder / "plain" / str(index) / name
                 path.parent.mkdir(exist_ok=True)
@@ -186,79 +187,84 @@ def write_files(
     return results
 
 
-def write_one(clock: Clock, folder: Path, *, rows: int, samples: int) -> Results:
-    """Writes all rows into one file."""
-    values, path = drawn(rows, samples), folder / "one"
+def write_one(clock: Clock, folder: Path, *, models: int, samples: int) -> Results:
+    """Writes all models into one file."""
+    values, path = drawn(models, samples), folder / "one"
     path.unlink(missing_ok=True)
     with _together(clock, folder) as results, path.open("wb", buffering=0) as file:
-        for index in range(rows):
+        for index in range(models):
             for value_MxN2 in values.values():
                 _write(file.fileno(), value_MxN2[index])
         os.fsync(file.fileno())
     return results
 
 
-def read_store(clock: Clock, folder: Path, *, rows: int, samples: int, cold: bool) -> Results:
-    """Reads all blocks of the store; a second time, to compare them with what was written."""
+def read_store(clock: Clock, folder: Path, *, models: int, samples: int, cold: bool) -> Results:
+    """Reads all blocks of the store, and a second time to compare them with the written values."""
     path, wanted, values = (
         folder / "scores.zarr",
-        subsets.requested_seeds(rows - 1, 1),
-        drawn(rows, samples),
+        subsets.requested_seeds(models - 1, 1),
+        drawn(models, samples),
     )
     parts = {name: (name, wanted) for name in ("loss", "member")}
     _prepare((p for p in path.rglob("*") if p.is_file()), cold)
     with _together(clock, folder) as results:
         for _, block in Store(path).blocks(parts):
-            del block  # as a consumer would before it asks for the next
+            del block  # as a consumer would before the next block
     seen = 0
-    for of, block in Store(path).blocks(parts):
+    for sample_slice, block in Store(path).blocks(parts):
         for name, value_MxN2 in values.items():
-            if not np.array_equal(block[name], value_MxN2[:, of]):
-                raise SystemExit(f"{name} of samples {of.start} to {of.stop}: not as written")
-        seen += of.stop - of.start
+            if not np.array_equal(block[name], value_MxN2[:, sample_slice]):
+                raise SystemExit(
+                    f"{name} of samples {sample_slice.start} to {sample_slice.stop}: differs from the written values"
+                )
+        seen += sample_slice.stop - sample_slice.start
     _check(seen, samples)
     return results
 
 
-def read_files(clock: Clock, folder: Path, *, rows: int, samples: int, cold: bool) -> Results:
-    """Reads blocks of the plain files: a piece of each file after another, into one array."""
-    paths = {n: [folder / "plain" / str(i) / n for i in range(rows)] for n in ("member", "loss")}
+def read_files(clock: Clock, folder: Path, *, models: int, samples: int, cold: bool) -> Results:
+    """Reads blocks of the plain files, a piece of each file after another, into one array."""
+    paths = {n: [folder / "plain" / str(i) / n for i in range(models)] for n in ("member", "loss")}
     _prepare(itertools.chain(*paths.values()), cold)
     seen = 0
     with _together(clock, folder) as results, contextlib.ExitStack() as stack:
-        files = {n: [stack.enter_context(p.open("rb", 0)) for p in of] for n, of in paths.items()}
+        files = {
+            name: [stack.enter_context(path.open("rb", 0)) for path in named]
+            for name, named in paths.items()
+        }
         for low in range(0, samples, CHUNK_SAMPLES):
             count = min(CHUNK_SAMPLES, samples - low)
             for name, dtype in (("member", np.dtype(bool)), ("loss", np.dtype(np.float32))):
-                block_RxC = np.empty((rows, count), dtype)
+                block_RxC = np.empty((models, count), dtype)
                 for file, row_C in zip(files[name], block_RxC, strict=True):
                     seen += os.preadv(file.fileno(), [row_C.data], low * dtype.itemsize)
-    _check(seen, _bytes(rows, samples))
+    _check(seen, _bytes(models, samples))
     return results
 
 
-def read_one(clock: Clock, folder: Path, *, rows: int, samples: int, cold: bool) -> Results:
-    """Reads the one file in pieces of a block's size."""
-    path, size = folder / "one", _bytes(rows, min(CHUNK_SAMPLES, samples))
+def read_one(clock: Clock, folder: Path, *, models: int, samples: int, cold: bool) -> Results:
+    """Reads the one file in pieces of the size of a block."""
+    path, size = folder / "one", _bytes(models, min(CHUNK_SAMPLES, samples))
     _prepare([path], cold)
     seen = 0
     with _together(clock, folder) as results, path.open("rb", 0) as file:
         while count := os.readv(file.fileno(), [np.empty(size, np.uint8).data]):
             seen += count
-    _check(seen, _bytes(rows, samples))
+    _check(seen, _bytes(models, samples))
     return results
 
 
-def drawn(rows: int, samples: int) -> dict[str, np.ndarray]:
-    """{name: value_MxN2}: windows of one draw, each row beginning elsewhere in it, so that rows take no time."""
-    draw = np.random.default_rng(0).random(samples + _SHIFT * rows, np.float32)
+def drawn(models: int, samples: int) -> dict[str, np.ndarray]:
+    """Returns {name: value_MxN2}: overlapping windows of one draw, so that creating models takes no time."""
+    draw = np.random.default_rng(0).random(samples + _SHIFT * models, np.float32)
     whole = {"member": draw < 0.5, "loss": 8 * draw}
-    return {n: sliding_window_view(v, samples)[::_SHIFT][:rows] for n, v in whole.items()}
+    return {n: sliding_window_view(v, samples)[::_SHIFT][:models] for n, v in whole.items()}
 
 
 @contextlib.contextmanager
 def _together(clock: Clock, folder: Path, part: Part = (0, 1)) -> Iterator[Results]:
-    """The clock, started once all processes are ready; the results get times and what was there before."""
+    """Starts the clock when all processes are ready; adds times and the memory before the start to the results."""
     (folder / f"ready_{part[0]}_{part[1]}").touch()
     while len(list(folder.glob(f"ready_*_{part[1]}"))) < part[1]:
         time.sleep(0.001)
@@ -270,7 +276,7 @@ def _together(clock: Clock, folder: Path, part: Part = (0, 1)) -> Iterator[Resul
 
 
 def _prepare(paths: Iterable[Path], cold: bool) -> None:
-    """Drops files from the page cache, which have been synced, or reads them into it."""
+    """Drops files, which have been synced, from the page cache, or reads them into it."""
     for path in paths:
         with path.open("rb", 0) as file:
             if cold:
@@ -280,26 +286,26 @@ def _prepare(paths: Iterable[Path], cold: bool) -> None:
                     pass
 
 
-def _check(seen: int, there: int) -> None:
-    if seen != there:
-        raise SystemExit(f"{seen} instead of {there}")
+def _check(seen: int, expected: int) -> None:
+    if seen != expected:
+        raise SystemExit(f"read or wrote {seen}, expected {expected}")
 
 
 def _write(file: int, value_N2: np.ndarray) -> None:
     _check(os.write(file, value_N2.data), value_N2.nbytes)
 
 
-def _share(rows: int, part: Part) -> range:
-    return range(rows * part[0] // part[1], rows * (part[0] + 1) // part[1])
+def _share(models: int, part: Part) -> range:
+    return range(models * part[0] // part[1], models * (part[0] + 1) // part[1])
 
 
-def _bytes(rows: int, samples: int) -> int:
-    """Of losses and membership."""
-    return rows * samples * 5
+def _bytes(models: int, samples: int) -> int:
+    """Returns the number of bytes of losses and membership."""
+    return models * samples * 5
 
 
 def _whole(text: str) -> int:
-    """A number such as 1000 or 2**18."""
+    """Parses a number such as 1000 or 2**18."""
     base, _, exponent = text.partition("**")
     return int(base) ** int(exponent or 1)
 

@@ -1,4 +1,4 @@
-"""A sweep whose populations are real, made of random words, and whose losses are drawn: no row is trained.
+"""A sweep with real populations of random words and with random losses; no model is trained.
 
 N2: samples of the population (2N).
 """
@@ -29,7 +29,7 @@ _LEVEL_NATS, _SPREAD_NATS = 4.0, 0.1
 
 
 def corpus(path: Path, documents: int, words: int = 40) -> None:
-    """A parquet file of so many documents of random words."""
+    """Writes a Parquet file of documents of random words."""
     draw = rng(0, "words of documents")
     known = np.array([f"{a}{b}" for a in _ONSETS for b in _ENDS])
     schema = pa.schema([("text", pa.string())])
@@ -44,18 +44,18 @@ _ENDS = ("ver", "ne", "ket", "ter", "den", "tain", "ine", "ning", "est", "cher",
 
 
 def write(folder: Path, entries: Sequence[SweepEntry], gain: float = 1.0) -> list[SweepRecipe]:
-    """A workdir of many recipes as after training and scoring.
+    """Writes a workdir of many recipes as training and scoring would.
 
-    Training on a sample lowers its loss the more, the larger the model, the more often it was seen and the later;
-    larger models have lower losses. Replicas draw their noise anew.
+    Training on a sample lowers its loss more if the model is larger, if the sample was seen more often, and at later
+    steps. Larger models have lower losses. Each replica has its own noise.
 
     Args:
-      folder: to make.
-      entries: of `lm_mia.config.load.load_sweep`; corpora must be there.
-      gain: times this; 0: members and others are alike.
+      folder: the workdir.
+      entries: result of `lm_mia.config.load.load_sweep`; the corpora must exist.
+      gain: factor of the decrease; with 0, members and non-members do not differ.
 
     Returns:
-      Its recipes.
+      The recipes.
     """
     workdir = Workdir(folder)
     tasks = [
@@ -83,7 +83,7 @@ def write(folder: Path, entries: Sequence[SweepEntry], gain: float = 1.0) -> lis
 
 
 def attacked(tasks: Sequence[SweepRecipe], figures: Sequence[str]) -> None:
-    """The attack stage of all recipes, for these figures."""
+    """Runs the attack stage of all recipes with what the figures need."""
     made = [(task, open_population(task.population_dir, verify=False)) for task in tasks]
     wanted = pipeline.requested_attacks(made, page.figure_needs(figures))
     silent: Any = lambda *_: None  # noqa: E731
@@ -109,7 +109,7 @@ def _noise(row: ModelSeeds, purpose: str, n: int) -> np.ndarray:
 
 
 def _log(task: SweepRecipe, row: ModelSeeds) -> None:
-    """What training says of a row, as far as figures read it."""
+    """Logs the training events of a model that figures read."""
     c, total = task.config, config.total_steps(task.config)
     about = {"recipe": task.name, "model": str(row), "role": row.role, "steps": total}
     size = 12 * c.model.layers * c.model.width**2

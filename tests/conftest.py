@@ -5,7 +5,7 @@ from pathlib import Path
 import hypothesis
 import numpy as np
 import pytest
-from synthetic_scores import SMALL, Ran, ran, scored
+from synthetic_scores import SMALL, AttackRun, run_attacks, write_scores
 
 from lm_mia import config
 from lm_mia.data import build
@@ -44,7 +44,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Population:
 
 
 @pytest.fixture(scope="session")
-def attacked(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+def attacked(tmp_path_factory: pytest.TempPathFactory) -> AttackRun:
     """Returns an attack with 12 references, 8 replicas and 600 samples, a few of which have too few references."""
     folder = tmp_path_factory.mktemp("attacked")
-    return ran(scored(folder, SMALL, 600), SMALL, folder / "tables")
+    return run_attacks(write_scores(folder, SMALL, 600), SMALL, folder / "tables")

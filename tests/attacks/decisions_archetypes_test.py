@@ -9,13 +9,13 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from synthetic_scores import SMALL, Ran, Texts
+from synthetic_scores import SMALL, AttackRun, FakePopulation
 
 from lm_mia import config, stats
 from lm_mia.attacks import decisions
 from lm_mia.data.population import Population
 
-# 9 replicas: like a coin from 2 to 7 votes; flip rates of 0.22 with 1 or 8 votes, 0.39 with 2 or 7.
+# 9 replicas: coin flips from 2 to 7 votes; flip rates of 0.22 with 1 or 8 votes, 0.39 with 2 or 7.
 C = config.Attack(
     references=4,
     replicas=9,
@@ -32,7 +32,7 @@ Sample = tuple[bool, float, float]  # member, votes, separation
 def found(
     tmp_path: Path, samples: Sequence[Sample], c: config.Attack = C, group: int = 10**6
 ) -> pd.DataFrame:
-    """archetypes.csv's rows of samples, in a file of row groups; the other rate says the opposite of all."""
+    """Returns the archetypes of samples in a file with row groups; at the other FPR, all votes are inverted."""
     table = pd.DataFrame(samples, columns=["member", "votes", "separation"])
     B = c.replicas
     votes_N = table.votes.to_numpy(float)
@@ -46,7 +46,7 @@ def found(
         }
     path = tmp_path / "samples.parquet"
     pq.write_table(pa.table(columns), path, row_group_size=group)
-    out = decisions.find_archetypes(path, cast(Population, Texts(len(table))), B, c)
+    out = decisions.find_archetypes(path, cast(Population, FakePopulation(len(table))), B, c)
     assert out.kind.tolist() == KINDS
     assert (out.fpr == c.focus_fpr).all()
     return out
@@ -124,7 +124,7 @@ def test_kinds_without_candidates_have_an_empty_id(tmp_path: Path):
 
 @pytest.mark.parametrize(("replicas", "low"), [(2, 1), (4, 1), (5, 1), (20, 6)])
 def test_unanimous_samples_are_not_coin_flips(tmp_path: Path, replicas: int, low: int):
-    """With few replicas the test has no power and the cutoff says nothing; agreement is still no coin."""
+    """With few replicas the test has no power, but a unanimous decision is not a coin flip."""
     c = dataclasses.replace(C, replicas=replicas)
     assert max(stats.coin_flip_cutoff(replicas, 0.05)[0], 1) == low
     samples = [(False, votes, 0.0) for votes in range(replicas + 1)]
@@ -158,7 +158,7 @@ def test_numbers_in_rules_are_exact_decimals(tmp_path: Path, number: float):
     assert float(rule.partition(">=")[2].partition(",")[0]) == number
 
 
-def test_archetypes_of_an_attack(attacked: Ran):
+def test_archetypes_of_an_attack(attacked: AttackRun):
     table, samples = attacked.csv("archetypes.csv"), attacked.samples()
     flip, votes = samples["flip_rate_0.1"], samples["votes_0.1"].astype(float)
     k_low, _ = stats.coin_flip_cutoff(8, 0.05)

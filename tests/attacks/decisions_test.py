@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from scipy.stats import binomtest
-from synthetic_scores import SMALL, Ran, ran, scored
+from synthetic_scores import SMALL, AttackRun, run_attacks, write_scores
 
 from lm_mia import stats
 from lm_mia.attacks import decisions, score_matrix, signals
@@ -27,19 +27,19 @@ BINS = ["very stable", "low/mid", "mid/high", "very unstable", "coin flip"]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Slow:
-    """Whole arrays of an attack that was run, by other code than the package's."""
+    """Results of an attack from whole arrays, by code that is independent of the package."""
 
-    of: Ran
+    run: AttackRun
 
     @functools.cached_property
     def score_TxN(self) -> np.ndarray:
-        world, c = self.of.of, self.of.c
+        world, c = self.run.scores, self.run.c
         references = world.reference_MxN, world.reference_member_MxN
         return stats.lira(world.target_TxN, *references, variance=c.variance)
 
     @property
     def member_N(self) -> np.ndarray:
-        return self.of.of.member_N
+        return self.run.scores.member_N
 
     @property
     def there_N(self) -> np.ndarray:
@@ -51,21 +51,21 @@ class Slow:
 
     @functools.cached_property
     def called_TxC(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Of each target: scores of non-members, and how many of them are at or above each."""
+        """For each target: scores of non-members, and the number of them at or above each."""
         out_TxN = [score_N[~self.member_N] for score_N in self.score_TxN]
         outs = [out_N[~np.isnan(out_N)] for out_N in out_TxN]
         return [(out_C, (out_C[:, None] >= out_C).sum(axis=0)) for out_C in outs]
 
     def threshold(self, t: int, fpr: float) -> float:
-        """The lowest non-member score that calls few enough non-members; lower still if all may be."""
+        """Returns the lowest non-member score with at most this FPR, or -inf for an FPR of 1."""
         out_C, called_C = self.called_TxC[t]
         if fpr == 1:
             return -math.inf
         return min(out_C[called_C <= fpr * len(out_C) + 1e-9], default=math.inf)
 
-    @functools.cache  # noqa: B019, as many as there are rates
+    @functools.cache  # noqa: B019, one entry per rate
     def decisions(self, fpr: float) -> np.ndarray:
-        """decision_TxN, False without a score."""
+        """Returns decision_TxN, False without a score."""
         threshold_T = np.array([self.threshold(t, fpr) for t in range(self.replicas)])
         return self.score_TxN >= threshold_T[:, None]
 
@@ -73,7 +73,7 @@ class Slow:
         return np.where(self.there_N, self.decisions(fpr).sum(axis=0), np.nan)
 
     def bin(self, votes: float) -> int:
-        k_low, _ = stats.coin_flip_cutoff(self.replicas, self.of.c.alpha)
+        k_low, _ = stats.coin_flip_cutoff(self.replicas, self.run.c.alpha)
         if k_low <= votes <= self.replicas - k_low:
             return 4
         return sum(self.flip(votes) >= edge - 1e-12 for edge in (0.1, 0.25, 0.4))
@@ -85,12 +85,12 @@ class Slow:
 
 @pytest.fixture(scope="module", params=["few", "many"])
 def slow(
-    request: pytest.FixtureRequest, attacked: Ran, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, attacked: AttackRun, tmp_path_factory: pytest.TempPathFactory
 ) -> Slow:
     if request.param == "few":
         return Slow(attacked)
     folder = tmp_path_factory.mktemp("many")
-    return Slow(ran(scored(folder, MANY, 300, "balanced"), MANY, folder / "tables"))
+    return Slow(run_attacks(write_scores(folder, MANY, 300, "balanced"), MANY, folder / "tables"))
 
 
 def close(table: pd.DataFrame, column: str, want: Any) -> None:
@@ -98,12 +98,12 @@ def close(table: pd.DataFrame, column: str, want: Any) -> None:
 
 
 def test_error_rates(slow: Slow):
-    table, there_N = slow.of.csv("error_rates.csv"), slow.there_N
+    table, there_N = slow.run.csv("error_rates.csv"), slow.there_N
     assert (table.attack == "lira_online").all()
-    assert table.fpr.tolist() == list(slow.of.c.fprs)
+    assert table.fpr.tolist() == list(slow.run.c.fprs)
     assert (table.replicas == slow.replicas).all()
     assert (table.left_out == (~there_N).sum()).all()
-    for f, fpr in enumerate(slow.of.c.fprs):
+    for f, fpr in enumerate(slow.run.c.fprs):
         decision_TxN, row = slow.decisions(fpr), table.iloc[[f]]
         tpr_T = decision_TxN[:, slow.member_N & there_N].mean(axis=1)
         fpr_T = decision_TxN[:, ~slow.member_N & there_N].mean(axis=1)
@@ -118,7 +118,7 @@ def test_error_rates(slow: Slow):
 
 
 def test_thresholds(slow: Slow):
-    table, fprs = slow.of.csv("thresholds.csv"), slow.of.c.fprs
+    table, fprs = slow.run.csv("thresholds.csv"), slow.run.c.fprs
     assert len(table) == slow.replicas * len(fprs)
     for row in table.to_dict("records"):
         t, fpr = row["order_seed"], row["fpr"]
@@ -130,7 +130,7 @@ def test_thresholds(slow: Slow):
 
 
 def test_samples(slow: Slow):
-    table, c, world = slow.of.samples(), slow.of.c, slow.of.of
+    table, c, world = slow.run.samples(), slow.run.c, slow.run.scores
     kinds = ("votes", "flip_rate", "p_value", "distance")
     names = [f"{kind}_{fpr:g}" for fpr in c.fprs for kind in kinds]
     assert table.columns.tolist() == [
@@ -169,18 +169,18 @@ def test_samples(slow: Slow):
         at_T = 1 / (1 + np.exp(-np.clip(threshold_T, -700, 700)))
         distance_N = np.abs(posterior_TxN - at_T[:, None]).mean(axis=0)
         np.testing.assert_allclose(table[f"distance_{fpr:g}"], distance_N, atol=1e-6)
-    types = pq.read_schema(slow.of.folder / "samples.parquet")
+    types = pq.read_schema(slow.run.folder / "samples.parquet")
     assert [str(types.field(n).type) for n in names[:4]] == ["int16", "double", "double", "float"]
 
 
 def test_flip_shares(slow: Slow):
-    table = slow.of.csv("flip_shares.csv")
-    _, cutoff = stats.coin_flip_cutoff(slow.replicas, slow.of.c.alpha)
+    table = slow.run.csv("flip_shares.csv")
+    _, cutoff = stats.coin_flip_cutoff(slow.replicas, slow.run.c.alpha)
     most = slow.flip(slow.replicas // 2)
     assert table.replicas.unique().tolist() == [slow.replicas]
     assert table.left_out.unique().tolist() == [(~slow.there_N).sum()]
     full = set()
-    for fpr in slow.of.c.fprs:
+    for fpr in slow.run.c.fprs:
         part = table[table.fpr == fpr]
         assert part.bin.tolist() == BINS
         edges = [min(edge, cutoff) for edge in (0, 0.1, 0.25, 0.4)] + [cutoff, most]
@@ -196,12 +196,12 @@ def test_flip_shares(slow: Slow):
 
 
 def test_true_positives(slow: Slow):
-    table = slow.of.csv("true_positives.csv")
-    assert table.fpr.tolist() == list(slow.of.c.fprs)
+    table = slow.run.csv("true_positives.csv")
+    assert table.fpr.tolist() == list(slow.run.c.fprs)
     assert table.replicas.unique().tolist() == [slow.replicas]
     assert table.left_out.unique().tolist() == [(~slow.there_N).sum()]
     in_N = slow.member_N & slow.there_N
-    for f, fpr in enumerate(slow.of.c.fprs):
+    for f, fpr in enumerate(slow.run.c.fprs):
         row = table.iloc[[f]]
         bin_N = np.array([slow.bin(v) for v in slow.votes(fpr)[in_N]])
         decision_TxN = slow.decisions(fpr)[:, in_N]
@@ -220,7 +220,7 @@ def test_true_positives(slow: Slow):
 
 
 def test_coin_free_roc_and_partial_auc(slow: Slow):
-    table, c = slow.of.csv("coin_free_roc.csv"), slow.of.c
+    table, c = slow.run.csv("coin_free_roc.csv"), slow.run.c
     nonmembers = (~slow.member_N).sum()
     grid = [0, *c.band, *np.geomspace(1 / nonmembers, 1, score_matrix._CURVE_POINTS)]
     np.testing.assert_allclose(table.fpr, sorted(set(grid)), rtol=1e-12)
@@ -230,7 +230,7 @@ def test_coin_free_roc_and_partial_auc(slow: Slow):
         assert row["tpr_mean"] == pytest.approx(votes.mean() / slow.replicas)
         free = [0 if slow.bin(v) == 4 else v for v in votes]
         assert row["tpr_coin_free"] == pytest.approx(np.mean(free) / slow.replicas)
-    areas = slow.of.csv("partial_auc.csv")
+    areas = slow.run.csv("partial_auc.csv")
     assert areas[["low", "high"]].to_numpy().tolist() == [[*c.band]] * 2 + [[0, 1]] * 2
     assert areas.curve.tolist() == ["raw", "coin-free"] * 2
     for (_, raw), (_, free) in zip(areas[::2].iterrows(), areas[1::2].iterrows(), strict=True):
@@ -250,8 +250,8 @@ def test_coin_free_roc_and_partial_auc(slow: Slow):
 
 
 def test_flip_curves(slow: Slow):
-    curves, samples = slow.of.csv("flip_curves.csv"), slow.of.samples()
-    pairs = [(fpr, against) for fpr in slow.of.c.fprs for against in ("distance", "posterior")]
+    curves, samples = slow.run.csv("flip_curves.csv"), slow.run.samples()
+    pairs = [(fpr, against) for fpr in slow.run.c.fprs for against in ("distance", "posterior")]
     assert list(dict.fromkeys(zip(curves.fpr, curves.binned_by, strict=True))) == pairs
     for (fpr, against, kind), curve in curves.groupby(["fpr", "binned_by", "class"]):
         x = f"distance_{fpr:g}" if against == "distance" else "mean_posterior"
@@ -261,7 +261,7 @@ def test_flip_curves(slow: Slow):
         there = sorted(part.dropna().itertuples(index=False, name=None))
         assert (curve.left_out == len(part) - len(there)).all()
         bins: dict[int, list[tuple[float, float]]] = {}
-        for x_value, y_value in there:  # tied x go where the first of them goes
+        for x_value, y_value in there:  # equal x are in the bin of the first of them
             rank = next(i for i, pair in enumerate(there) if pair[0] == x_value)
             bins.setdefault(rank * 50 // len(there), []).append((x_value, y_value))
         assert curve.samples.tolist() == [len(b) for b in bins.values()]
@@ -273,17 +273,17 @@ def test_flip_curves(slow: Slow):
 
 @pytest.mark.parametrize("variance", ["per_sample", "pooled"])
 def test_results_do_not_depend_on_block_sizes(
-    attacked: Ran, variance: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    attacked: AttackRun, variance: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     names: tuple[AttackName, ...] = ("lira_online", "rmia_offline")
     c = dataclasses.replace(SMALL, variance=variance, attacks=names, bootstraps=0)
-    whole = ran(attacked.of, c, tmp_path / "whole")
+    whole = run_attacks(attacked.scores, c, tmp_path / "whole")
     monkeypatch.setattr(signals, "BLOCK_SAMPLES", 128)
     monkeypatch.setattr(signals, "_SLICE_SAMPLES", 50)
     monkeypatch.setattr(decisions, "_ROW_GROUP", 120)
-    blocks = ran(attacked.of, c, tmp_path / "blocks")
+    blocks = run_attacks(attacked.scores, c, tmp_path / "blocks")
     assert pq.ParquetFile(blocks.folder / "samples.parquet").num_row_groups > 3
-    assert blocks.said == whole.said
+    assert blocks.messages == whole.messages
     near = {"per_sample": 0, "pooled": 1e-12}[variance]
     pd.testing.assert_frame_equal(blocks.samples(), whole.samples(), rtol=near, atol=near)
     files = {path.name for path in whole.folder.iterdir()}

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from synthetic_scores import SMALL, Ran, Scored, scored
+from synthetic_scores import SMALL, AttackRun, SyntheticScores, write_scores
 
 from lm_mia.attacks import models
 from lm_mia.config.needs import PresentModels
@@ -16,15 +16,15 @@ FEW = dataclasses.replace(SMALL, references=12, replicas=3)
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Scored:
+def world(tmp_path_factory: pytest.TempPathFactory) -> SyntheticScores:
     """12 references and 3 replicas, of which number 10 and 13 are absent; 200 samples."""
-    return scored(tmp_path_factory.mktemp("world"), FEW, 200, absent=(10, 13))
+    return write_scores(tmp_path_factory.mktemp("world"), FEW, 200, absent=(10, 13))
 
 
 NAMES = [f"reference-{i:02d}" for i in range(12) if i != 10] + ["replica-00", "replica-02"]
 
 
-def test_present_models(world: Scored, tmp_path: Path):
+def test_present_models(world: SyntheticScores, tmp_path: Path):
     rows = models.present_models(world.store)
     assert [str(row) for row in rows] == NAMES
     assert models.model_numbers(rows) == PresentModels((*range(10), 11), (0, 2))
@@ -42,7 +42,7 @@ def test_present_models(world: Scored, tmp_path: Path):
 
 def test_later_models_are_sorted_by_number(tmp_path: Path):
     """The store appends them."""
-    few = scored(tmp_path, dataclasses.replace(FEW, references=4), 40)
+    few = write_scores(tmp_path, dataclasses.replace(FEW, references=4), 40)
     loss_N, member_N = few.loss_MxN[0], few.member_MxN[0]
     later = [*map(subsets.reference, (5, 4))]
     few.store.create_or_extend(later, {"tokens": np.arange(40)}, {})
@@ -53,7 +53,7 @@ def test_later_models_are_sorted_by_number(tmp_path: Path):
     )
 
 
-def check_losses(table: pd.DataFrame, world: Scored, ids: list[int], count: int) -> None:
+def check_losses(table: pd.DataFrame, world: SyntheticScores, ids: list[int], count: int) -> None:
     assert table["sample"].tolist() == [i for i in ids for _ in range(count)]
     for sample, lines in table.groupby("sample"):
         i = int(str(sample))
@@ -67,7 +67,7 @@ def check_losses(table: pd.DataFrame, world: Scored, ids: list[int], count: int)
         np.testing.assert_allclose(lines["mean_loss_nats"], means, rtol=1e-12)
 
 
-def test_losses_of_samples(world: Scored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_losses_of_samples(world: SyntheticScores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path, rows = tmp_path / "sample_losses.csv", models.present_models(world.store)[:11]
     assert models.write_sample_losses(world.store, rows[:9], [199, 5], path)
     check_losses(pd.read_csv(path), world, [5, 199], 9)
@@ -97,9 +97,9 @@ def test_losses_of_samples(world: Scored, tmp_path: Path, monkeypatch: pytest.Mo
     check_losses(pd.read_csv(path), world, [5, 7, 199], 11)
 
 
-def test_losses_of_archetypes(attacked: Ran):
+def test_losses_of_archetypes(attacked: AttackRun):
     table, archetypes = attacked.csv("archetype_losses.csv"), attacked.csv("archetypes.csv")
-    world, known = attacked.of, archetypes[archetypes["id"].notna()]
+    world, known = attacked.scores, archetypes[archetypes["id"].notna()]
     assert len(known) > 0
     assert table["kind"].unique().tolist() == known["kind"].tolist()
     names = [*(f"reference-{i:02d}" for i in range(12)), *(f"replica-{i:02d}" for i in range(8))]
@@ -112,7 +112,7 @@ def test_losses_of_archetypes(attacked: Ran):
         np.testing.assert_array_equal(lines["loss_nats"].astype(np.float32), world.loss_MxN[:, i])
 
 
-def test_archetype_losses_without_archetypes(world: Scored):
+def test_archetype_losses_without_archetypes(world: SyntheticScores):
     rows = models.present_models(world.store)
     none = pd.DataFrame({"kind": ["clear"], "id": [np.nan]})
     found = models.archetype_losses(world.store, rows[:2], rows[-1:], none)

@@ -1,4 +1,4 @@
-"""Attacks on stores that lack something, and attacks that are cut short."""
+"""Attacks on incomplete stores, and interrupted attacks."""
 
 import dataclasses
 import shutil
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from synthetic_scores import SMALL, Ran, ran, scored
+from synthetic_scores import SMALL, AttackRun, run_attacks, write_scores
 
 from lm_mia import stats
 from lm_mia.attacks import decisions, replicas, signals
@@ -30,13 +30,13 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def once(tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    """An attack of 8 references with every table there is."""
+def once(tmp_path_factory: pytest.TempPathFactory) -> AttackRun:
+    """An attack with 8 references and all tables."""
     c = dataclasses.replace(
         FEW, references=8, leave_one_out=True, resample_references=4, bootstraps=2
     )
     folder = tmp_path_factory.mktemp("once")
-    return ran(scored(folder, c, 100), c, folder / "tables")
+    return run_attacks(write_scores(folder, c, 100), c, folder / "tables")
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -46,7 +46,7 @@ def files(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("absent", [(1,), (4, 6)])
 def test_too_few_models_raise(tmp_path: Path, absent: tuple[int, ...]):
     with pytest.raises(UserError) as caught:
-        ran(scored(tmp_path, FEW, 40, absent=absent), FEW, tmp_path / "tables")
+        run_attacks(write_scores(tmp_path, FEW, 40, absent=absent), FEW, tmp_path / "tables")
     references, replicas = (3, 3) if absent == (1,) else (4, 1)
     assert str(caught.value) == (
         f"{tmp_path}/recipe_x/scores.zarr: {references} of 4 references and {replicas} of 3 replicas are present, "
@@ -56,13 +56,13 @@ def test_too_few_models_raise(tmp_path: Path, absent: tuple[int, ...]):
 
 
 @pytest.mark.parametrize("variable", ["loss", "member"])
-def test_corrupt_shard_leaves_tables_unchanged(once: Ran, variable: str, tmp_path: Path):
+def test_corrupt_shard_leaves_tables_unchanged(once: AttackRun, variable: str, tmp_path: Path):
     folder = shutil.copytree(once.folder, tmp_path / "tables")
-    world = scored(tmp_path, FEW, 40)
+    world = write_scores(tmp_path, FEW, 40)
     shard = world.store.path / variable / "c" / "3" / "0"
     shard.write_bytes(bytes(40) + shard.read_bytes()[40:])
     with pytest.raises(UserError) as caught:
-        ran(world, FEW, folder)
+        run_attacks(world, FEW, folder)
     assert str(caught.value) == (
         f"{shard}: corrupt score shard; run `lm-mia score --repair` to compute it again"
     )
@@ -83,14 +83,14 @@ def test_corrupt_shard_leaves_tables_unchanged(once: Ran, variable: str, tmp_pat
     ],
 )
 def test_interrupted_attack_leaves_whole_tables(
-    once: Ran,
+    once: AttackRun,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     module: ModuleType,
     name: str,
     late: int,
 ):
-    """Each table is an old one or a whole new one, none says that all are of one attack, and nothing else is left."""
+    """Each table is a whole old or new one, none marks the tables as complete, and no other files are left."""
     folder = shutil.copytree(once.folder, tmp_path / "tables")
     monkeypatch.setattr(signals, "_SLICE_SAMPLES", 20)
     monkeypatch.setattr(decisions, "_ROW_GROUP", 40)
@@ -105,8 +105,8 @@ def test_interrupted_attack_leaves_whole_tables(
 
     monkeypatch.setattr(module, name, fails)
     with pytest.raises(OSError, match="no space left"):
-        ran(once.of, dataclasses.replace(once.c, clear_separation=9.0), folder)
-    begun = name != "lira_from_gaussians"  # whether a table was written
+        run_attacks(once.scores, dataclasses.replace(once.c, clear_separation=9.0), folder)
+    begun = name != "lira_from_gaussians"  # whether a table was written before
     assert sorted(files(folder)) == sorted({*TABLES, *MORE} - ({"flips.json"} if begun else set()))
     for path in folder.iterdir():
         if path.suffix == ".parquet":
@@ -116,23 +116,23 @@ def test_interrupted_attack_leaves_whole_tables(
             assert len(pd.read_csv(path)) > 0
 
 
-def test_unrequested_tables_are_removed(once: Ran, tmp_path: Path):
+def test_unrequested_tables_are_removed(once: AttackRun, tmp_path: Path):
     folder = shutil.copytree(once.folder, tmp_path / "tables")
     assert sorted(files(folder)) == sorted([*TABLES, *MORE])
-    ran(once.of, dataclasses.replace(FEW, references=8), folder)
+    run_attacks(once.scores, dataclasses.replace(FEW, references=8), folder)
     assert sorted(files(folder)) == TABLES
 
 
 def test_missing_statistic_raises(tmp_path: Path):
     c = dataclasses.replace(FEW, attacks=("lira_online", "min_k"))
-    world = scored(tmp_path, c, 40)
+    world = write_scores(tmp_path, c, 40)
     with pytest.raises(UserError, match=r"models are missing .*run `lm-mia run` first"):
-        ran(world, c, tmp_path / "tables")
+        run_attacks(world, c, tmp_path / "tables")
     asked = dataclasses.replace(world, store=Store(world.store.path, ("min_k",)))
     with pytest.raises(
         UserError, match=r"0 of 4 references and 0 of 3 replicas are present \(with min_k\)"
     ):
-        ran(asked, c, tmp_path / "tables")
+        run_attacks(asked, c, tmp_path / "tables")
 
 
 @pytest.mark.parametrize("usable", ["none", "members", "non-members"])
@@ -145,7 +145,7 @@ def test_class_without_scores_raises(tmp_path: Path, usable: str):
         member_MxN[:4] = np.where(keep, np.arange(4)[:, None] < 2, True)
 
     with pytest.raises(UserError) as caught:
-        ran(scored(tmp_path, c, 40, labels=labels), c, tmp_path / "tables")
+        run_attacks(write_scores(tmp_path, c, 40, labels=labels), c, tmp_path / "tables")
     missing = "non-member" if usable == "members" else "member"
     assert str(caught.value) == (
         f"attack.references=4: no {missing} has enough IN and OUT references with different losses for LiRA; "
@@ -156,24 +156,24 @@ def test_class_without_scores_raises(tmp_path: Path, usable: str):
 
 @pytest.mark.parametrize("member", [True, False])
 def test_target_with_one_class_raises(tmp_path: Path, member: bool):
-    """As a draw of coins may be, of very few samples."""
+    """Very few samples of the bernoulli design may have this membership."""
 
     def labels(member_MxN: np.ndarray) -> None:
         member_MxN[FEW.references :] = member
 
     with pytest.raises(UserError, match=f"no {'non-member' if member else 'member'} has enough"):
-        ran(scored(tmp_path, FEW, 40, labels=labels), FEW, tmp_path / "tables")
+        run_attacks(write_scores(tmp_path, FEW, 40, labels=labels), FEW, tmp_path / "tables")
 
 
 def test_leave_one_out_of_balanced_references_raises(tmp_path: Path):
     c = dataclasses.replace(FEW, leave_one_out=True)
     with pytest.raises(UserError, match=r"leave_one_out=True: .* complements .* use the exact or"):
-        ran(scored(tmp_path, c, 40, design="balanced"), c, tmp_path / "tables")
+        run_attacks(write_scores(tmp_path, c, 40, design="balanced"), c, tmp_path / "tables")
     assert list(files(tmp_path / "tables")) == ["models.csv"]
 
 
-def test_leftovers_of_a_killed_attack_are_removed(once: Ran, tmp_path: Path):
+def test_leftovers_of_a_killed_attack_are_removed(once: AttackRun, tmp_path: Path):
     folder = shutil.copytree(once.folder, tmp_path / "tables")
     (folder / ".samples.parquet.4711").write_text("half")
-    ran(once.of, dataclasses.replace(FEW, references=8), folder)
+    run_attacks(once.scores, dataclasses.replace(FEW, references=8), folder)
     assert sorted(files(folder)) == TABLES

@@ -9,7 +9,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 from scipy.stats import beta, norm
-from synthetic_scores import SMALL, Ran, Scored, ran, scored
+from synthetic_scores import SMALL, AttackRun, SyntheticScores, run_attacks, write_scores
 
 from lm_mia import config, stats
 from lm_mia.attacks import replicas, score_matrix
@@ -27,12 +27,12 @@ ONE: tuple[AttackName, ...] = ("lira_online",)
 FEW = dataclasses.replace(SMALL, attacks=ONE, bootstraps=0)
 
 
-def expected(of: Ran, name: str, count: int) -> np.ndarray:
-    """score_TxN with the first references, by stats on whole arrays."""
-    world = of.of
+def expected(run: AttackRun, name: str, count: int) -> np.ndarray:
+    """Returns score_TxN with the first references, from lm_mia.stats on whole arrays."""
+    world = run.scores
     target_TxN, loss_MxN = world.target_TxN, world.reference_MxN[:count]
     member_MxN = world.reference_member_MxN[:count]
-    z = permutation(0, "samples that RMIA compares with", loss_MxN.shape[1])[: of.c.rmia_samples]
+    z = permutation(0, "samples that RMIA compares with", loss_MxN.shape[1])[: run.c.rmia_samples]
     log_p = -target_TxN, -loss_MxN, -target_TxN[:, z], -loss_MxN[:, z]
     out: dict[str, Any] = {
         "reference_member_MxN": member_MxN,
@@ -52,15 +52,15 @@ def expected(of: Ran, name: str, count: int) -> np.ndarray:
 
 
 def area(score_N: np.ndarray, member_N: np.ndarray) -> float:
-    """By comparing every member with every non-member."""
+    """Returns the AUC by comparing every member with every non-member."""
     there_N = ~np.isnan(score_N)
     ins, out = score_N[member_N & there_N], score_N[~member_N & there_N]
     above = (ins[:, None] > out).mean()
     return float(above + (ins[:, None] == out).mean() / 2)
 
 
-def test_attacks_csv(attacked: Ran):
-    table, member_N = attacked.csv("attacks.csv"), attacked.of.member_N
+def test_attacks_csv(attacked: AttackRun):
+    table, member_N = attacked.csv("attacks.csv"), attacked.scores.member_N
     settings = list(zip(table.attack, table.references, strict=True))
     from_one = {"lira_online": 4, "lira_offline": 2}  # fewer references are enough for no sample
     assert settings == [
@@ -82,9 +82,9 @@ def test_attacks_csv(attacked: Ran):
             assert row[f"tpr_at_{fpr:g}_std"] == pytest.approx(points.tpr_TxF[:, f].std())
 
 
-def test_roc_csv(attacked: Ran):
+def test_roc_csv(attacked: AttackRun):
     table, attacks = attacked.csv("roc.csv"), attacked.csv("attacks.csv")
-    member_N = attacked.of.member_N
+    member_N = attacked.scores.member_N
     grid = sorted(
         {0, *SMALL.band, *np.geomspace(1 / (~member_N).sum(), 1, score_matrix._CURVE_POINTS)}
     )
@@ -99,8 +99,8 @@ def test_roc_csv(attacked: Ran):
         assert (curve.left_out == np.isnan(score_TxN[0]).sum()).all()
 
 
-def test_intervals_csv(attacked: Ran):
-    table, member_N = attacked.csv("intervals.csv"), attacked.of.member_N
+def test_intervals_csv(attacked: AttackRun):
+    table, member_N = attacked.csv("intervals.csv"), attacked.scores.member_N
     metrics = ["auc", *(f"tpr_at_{fpr:g}" for fpr in SMALL.fprs)]
     assert table.attack.tolist() == [name for name in SMALL.attacks for _ in metrics]
     assert table.metric.tolist() == metrics * len(SMALL.attacks)
@@ -122,8 +122,8 @@ def test_intervals_csv(attacked: Ran):
         assert (part.left_out == np.isnan(score_N).sum()).all()
 
 
-def test_shuffled_csv(attacked: Ran):
-    """Labels that are noise: STD of a mean of 10 AUCs is 0.0075."""
+def test_shuffled_csv(attacked: AttackRun):
+    """Labels are noise; the STD of a mean of 10 AUCs is 0.0075."""
     table = attacked.csv("shuffled.csv").set_index("attack")
     assert list(table.index) == list(SMALL.attacks)
     assert table.references.to_dict() == {n: 0 if n in FREE else 12 for n in SMALL.attacks}
@@ -134,7 +134,7 @@ def test_shuffled_csv(attacked: Ran):
     assert table.left_out[["lira_online", "rmia", "loss"]].tolist() == [3, 0, 0]
 
 
-def test_flips_json(attacked: Ran):
+def test_flips_json(attacked: AttackRun):
     assert sorted(path.name for path in attacked.folder.iterdir()) == TABLES  # and nothing else
     k_low, cutoff = stats.coin_flip_cutoff(8, 0.05)
     facts = json.loads((attacked.folder / "flips.json").read_text())
@@ -159,8 +159,8 @@ def test_flips_json(attacked: Ran):
     }
 
 
-def test_progress_and_messages(attacked: Ran):
-    assert attacked.said == [
+def test_progress_and_messages(attacked: AttackRun):
+    assert attacked.messages == [
         "attack.references=12: 3 samples have fewer than 2 IN or 2 OUT references, or references with equal losses, "
         "and have no score (NaN); more references or train.subset='balanced' avoid this"
     ]
@@ -171,18 +171,18 @@ def test_progress_and_messages(attacked: Ran):
     assert max(np.diff(done)) <= score_matrix._MAX_ATTACKS_PER_PASS
 
 
-def test_attacks_are_deterministic(attacked: Ran, tmp_path: Path):
-    again = ran(attacked.of, SMALL, tmp_path / "tables")
+def test_attacks_are_deterministic(attacked: AttackRun, tmp_path: Path):
+    again = run_attacks(attacked.scores, SMALL, tmp_path / "tables")
     for name in TABLES:
         assert (again.folder / name).read_bytes() == (attacked.folder / name).read_bytes(), name
 
 
 def test_auc_matches_closed_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """With many references LiRA orders samples by loss less their own level; the loss attack by loss alone."""
+    """With many references, LiRA subtracts the mean loss of each sample; the loss attack does not."""
     monkeypatch.setattr(replicas, "_NUM_SHUFFLES", 1)
     c = dataclasses.replace(FEW, references=32, replicas=4, variance="pooled")
     c = dataclasses.replace(c, attacks=("lira_online", "lira_offline", "loss"))
-    table = ran(scored(tmp_path, c, 1200), c, tmp_path / "t").csv("attacks.csv")
+    table = run_attacks(write_scores(tmp_path, c, 1200), c, tmp_path / "t").csv("attacks.csv")
     auc = table.groupby("attack").auc_mean.last()
     known, alone = (
         norm.cdf(0.3 / 0.2 / (2 + 1 / 16) ** 0.5),
@@ -194,14 +194,14 @@ def test_auc_matches_closed_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_missing_models_are_left_out(tmp_path: Path):
-    """Two replicas and a reference are lost: B and cutoffs follow, the tables say so, and numbers are of the rest."""
+    """Without two replicas and a reference, B, the cutoff and all numbers are those of the remaining models."""
     c = dataclasses.replace(FEW, replicas=10)
-    out = ran(scored(tmp_path, c, 300, absent=(3, 12, 17)), c, tmp_path / "tables")
-    assert out.said[0] == (
+    out = run_attacks(write_scores(tmp_path, c, 300, absent=(3, 12, 17)), c, tmp_path / "tables")
+    assert out.messages[0] == (
         "3 of 22 models are missing: attacking 8 of 10 replicas with 11 of 12 references; run `lm-mia run` to make the "
         "others"
     )
-    assert len(out.said) == 2
+    assert len(out.messages) == 2
     facts = json.loads((out.folder / "flips.json").read_text())
     k_low, cutoff = stats.coin_flip_cutoff(8, 0.05)
     assert (facts["references"], facts["replicas"]) == (11, 8)
@@ -214,7 +214,9 @@ def test_missing_models_are_left_out(tmp_path: Path):
     assert table.targets.unique().tolist() == [8]
     assert table.references.tolist() == [4, 8, 11]
     for count, auc in zip(table.references, table.auc_mean, strict=True):
-        auc_T = [area(score_N, out.of.member_N) for score_N in expected(out, "lira_online", count)]
+        auc_T = [
+            area(score_N, out.scores.member_N) for score_N in expected(out, "lira_online", count)
+        ]
         assert auc == pytest.approx(np.mean(auc_T), rel=1e-9)
     assert out.csv("thresholds.csv").order_seed.unique().tolist() == [1, 2, 3, 4, 6, 7, 8, 9]
     assert out.samples()["votes_0.1"].max() <= 8
@@ -223,8 +225,8 @@ def test_missing_models_are_left_out(tmp_path: Path):
 def test_all_attacks_find_members(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(replicas, "_NUM_SHUFFLES", 1)
     c = dataclasses.replace(FEW, attacks=EVERY, references=4, replicas=2, variance="pooled")
-    world = scored(tmp_path, c, 200, statistics=tuple(config.ATTACK_STATISTICS.values()))
-    out = ran(world, c, tmp_path / "tables")
+    world = write_scores(tmp_path, c, 200, statistics=tuple(config.ATTACK_STATISTICS.values()))
+    out = run_attacks(world, c, tmp_path / "tables")
     best = out.csv("attacks.csv").groupby("attack").last()
     assert set(best.index) == set(EVERY) == set(out.csv("shuffled.csv").attack)
     assert (best.auc_mean > 0.5).all()
@@ -236,8 +238,8 @@ def test_all_attacks_find_members(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert best.auc_mean[name] == pytest.approx(np.mean(auc_T), abs=1e-4)
 
 
-def at_points(world: Scored, folder: Path, *, step: int, absent: int) -> Scored:
-    """The same rows scored at steps 3, 6 and 9 (the end): its losses at one step, noise that lacks a row elsewhere."""
+def at_points(world: SyntheticScores, folder: Path, *, step: int, absent: int) -> SyntheticScores:
+    """Returns the same models scored at steps 3, 6 and 9 (the end): their losses at one step, noise at the others."""
     rows, noise = world.store.models(), np.random.default_rng(1)
     store = Store(folder / "recipe_x" / "scores.zarr", world.store.statistics, (3, 6), 9)
     store.path.parent.mkdir()
@@ -255,8 +257,8 @@ def at_points(world: Scored, folder: Path, *, step: int, absent: int) -> Scored:
 def test_attack_at_a_step_uses_only_its_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(replicas, "_NUM_SHUFFLES", 1)
     c = dataclasses.replace(FEW, attacks=(*ONE, "rmia", "zlib", "min_k"), references=8, replicas=4)
-    world = scored(tmp_path / "plain", c, 200, statistics=("min_k",))
-    plain = ran(world, c, tmp_path / "plain" / "tables")
+    world = write_scores(tmp_path / "plain", c, 200, statistics=("min_k",))
+    plain = run_attacks(world, c, tmp_path / "plain" / "tables")
     of_plain = json.loads((plain.folder / "flips.json").read_text())
     assert of_plain["config"].pop("step") == 0
     tables = sorted(path.name for path in plain.folder.iterdir())
@@ -266,8 +268,8 @@ def test_attack_at_a_step_uses_only_its_losses(tmp_path: Path, monkeypatch: pyte
         folder.mkdir()
         points = at_points(world, folder, step=step, absent=5)
         assert points.store.missing_models(points.store.models()) == points.store.models()[5:6]
-        out = ran(points, dataclasses.replace(c, step=step), folder / "tables")
-        assert out.said == plain.said
+        out = run_attacks(points, dataclasses.replace(c, step=step), folder / "tables")
+        assert out.messages == plain.messages
         assert sorted(path.name for path in out.folder.iterdir()) == tables
         for name in set(tables) - about_models:
             assert (out.folder / name).read_bytes() == (plain.folder / name).read_bytes(), name
@@ -283,13 +285,13 @@ def test_attack_at_a_step_uses_only_its_losses(tmp_path: Path, monkeypatch: pyte
 def test_models_missing_at_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(replicas, "_NUM_SHUFFLES", 1)
     c = dataclasses.replace(FEW, references=8, replicas=4, step=6)
-    world = at_points(scored(tmp_path / "plain", c, 60), tmp_path, step=0, absent=5)
-    said = ran(world, c, tmp_path / "tables").said[0]
-    assert said.startswith(
+    world = at_points(write_scores(tmp_path / "plain", c, 60), tmp_path, step=0, absent=5)
+    message = run_attacks(world, c, tmp_path / "tables").messages[0]
+    assert message.startswith(
         "1 of 12 models are missing (at step 6): attacking 4 of 4 replicas with 7"
     )
     some = dataclasses.replace(c, references=20, replicas=99, step=3)
     shutil.rmtree(world.store.path / "loss" / "c")
     message = r"0 of 20 references and 0 of 99 replicas are present \(at step 3\), but an attack needs at least 4"
     with pytest.raises(UserError, match=message):
-        ran(world, some, tmp_path / "tables")
+        run_attacks(world, some, tmp_path / "tables")

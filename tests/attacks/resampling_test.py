@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from synthetic_scores import SMALL, Ran, Scored, ran, scored
+from synthetic_scores import SMALL, AttackRun, SyntheticScores, run_attacks, write_scores
 
 from lm_mia import config, stats
 from lm_mia.attacks import replicas, resampling, signals
@@ -24,8 +24,8 @@ C = dataclasses.replace(SMALL, references=21, fprs=(0.1, 0.3))
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Scored:
-    return scored(tmp_path_factory.mktemp("diagnostics"), C, SAMPLES)
+def world(tmp_path_factory: pytest.TempPathFactory) -> SyntheticScores:
+    return write_scores(tmp_path_factory.mktemp("diagnostics"), C, SAMPLES)
 
 
 @pytest.fixture(params=["one block", "many blocks"])
@@ -39,8 +39,10 @@ def lira_mode(c: config.Attack) -> Any:
     return {"variance": c.variance, "sampled_share": 0.5 if c.finite_population else 0.0}
 
 
-def counted(world: Scored, sets: list[np.ndarray], c: config.Attack) -> list[dict[str, Any]]:
-    """Flip shares over sets of references of the first target, by counting."""
+def counted(
+    world: SyntheticScores, sets: list[np.ndarray], c: config.Attack
+) -> list[dict[str, Any]]:
+    """Returns flip fractions of the first target over sets of references, by counting."""
     members_N, S = world.member_N, len(sets)
     references = [(world.reference_MxN[s], world.reference_member_MxN[s]) for s in sets]
     score_SxN = np.array(
@@ -72,7 +74,9 @@ def counted(world: Scored, sets: list[np.ndarray], c: config.Attack) -> list[dic
 @pytest.mark.usefixtures("_blocks")
 @pytest.mark.parametrize("size", [4, 10])
 @pytest.mark.parametrize("changes", VARIANTS[1:], ids=str)
-def test_resampled_references(world: Scored, changes: dict[str, Any], size: int, tmp_path: Path):
+def test_resampled_references(
+    world: SyntheticScores, changes: dict[str, Any], size: int, tmp_path: Path
+):
     c = dataclasses.replace(C, **changes, resample_references=size)
     source = replicas.open_inputs(world.store, world.population, c, pytest.fail)
     with ThreadPoolExecutor(2) as pool:
@@ -91,17 +95,17 @@ def test_resampled_references(world: Scored, changes: dict[str, Any], size: int,
         part, want = table[table.sampling == how], counted(world, sets, c)
         assert part.sets.tolist() == [len(sets)] * 10
         assert part.references_per_set.tolist() == [size] * 10
-        assert "replicas" not in part  # the sets are
+        assert "replicas" not in part  # there is one vote per set
         for row, expected in zip(part.to_dict("records"), want, strict=True):
             for name, value in expected.items():
                 assert row[name] == pytest.approx(value, nan_ok=True), (how, name)
-    # Few references a set leave no sample to per-sample variances; that is counted, not hidden.
+    # With few references per set, per-sample variances leave out all samples, which left_out counts.
     assert (table.left_out < SAMPLES).all() or (size, c.variance) == (4, "per_sample")
 
 
 @pytest.mark.usefixtures("_blocks")
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
-def test_true_positive_probability(world: Scored, changes: dict[str, Any], tmp_path: Path):
+def test_true_positive_probability(world: SyntheticScores, changes: dict[str, Any], tmp_path: Path):
     c = dataclasses.replace(C, **changes)
     source = replicas.open_inputs(world.store, world.population, c, pytest.fail)
     path = tmp_path / "p.parquet"
@@ -128,18 +132,18 @@ def test_true_positive_probability(world: Scored, changes: dict[str, Any], tmp_p
 
 
 @pytest.fixture
-def asked(world: Scored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ran:
+def asked(world: SyntheticScores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AttackRun:
     monkeypatch.setattr(replicas, "_NUM_SHUFFLES", 1)
     c = dataclasses.replace(C, variance="pooled", attacks=("lira_online",), bootstraps=0)
     c = dataclasses.replace(c, resample_references=7, leave_one_out=True)
-    return ran(world, c, tmp_path / "tables")
+    return run_attacks(world, c, tmp_path / "tables")
 
 
-def test_attack_writes_requested_optional_tables(asked: Ran):
+def test_attack_writes_requested_optional_tables(asked: AttackRun):
     table = asked.csv("resampled_references.csv")
     sets = [np.arange(0, 7), np.arange(7, 14), np.arange(14, 21)]
     part = table[table.sampling == "disjoint"].reset_index()
-    want = pd.DataFrame(counted(asked.of, sets, asked.c))
+    want = pd.DataFrame(counted(asked.scores, sets, asked.c))
     np.testing.assert_allclose(part.member_fraction, want.member_fraction)
     np.testing.assert_allclose(part.nonmember_fraction, want.nonmember_fraction)
     probability = pd.read_parquet(asked.folder / "true_positive_probability.parquet")
@@ -148,7 +152,7 @@ def test_attack_writes_requested_optional_tables(asked: Ran):
     assert (facts["config"]["leave_one_out"], facts["config"]["resample_references"]) == (True, 7)
 
 
-def test_reference_pairs_are_whole(world: Scored):
+def test_reference_pairs_are_whole(world: SyntheticScores):
     source = replicas.open_inputs(world.store, world.population, C, pytest.fail)
     whole = [[2 * p, 2 * p + 1] for p in range(10)]  # the last of 21 references has no partner
     assert resampling.reference_pairs(source).tolist() == whole
@@ -161,8 +165,8 @@ def test_too_few_references_for_two_sets(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(replicas, "_NUM_SHUFFLES", 1)
     c = dataclasses.replace(SMALL, references=8, replicas=2, variance="pooled", bootstraps=0)
     c = dataclasses.replace(c, attacks=("lira_online",), resample_references=4)
-    out = ran(scored(tmp_path, c, 60, absent=(2,)), c, tmp_path / "tables")
-    assert out.said[1:] == [
+    out = run_attacks(write_scores(tmp_path, c, 60, absent=(2,)), c, tmp_path / "tables")
+    assert out.messages[1:] == [
         "attack.resample_references=4: the 3 pairs of references that are present are too few for two "
         "sets; resampled_references.csv is not written",
     ]

@@ -48,7 +48,7 @@ def test_any_layout_and_dtype_of_scores(tmp_path: Path):
 
 
 def test_partial_reads_and_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Systems move 2 GiB at most, and less when a disk is full."""
+    """One call transfers 2 GiB at most, and less if the disk is full."""
     pwrite, preadv = score_matrix.os.pwrite, score_matrix.os.preadv
     monkeypatch.setattr(score_matrix.os, "pwrite", lambda f, data, at: pwrite(f, data[:100], at))
     monkeypatch.setattr(score_matrix.os, "preadv", lambda f, to, at: preadv(f, [to[0][:72]], at))
@@ -70,7 +70,7 @@ def test_map_in_order_keeps_the_order():
     ended = [threading.Event() for _ in range(40)]
 
     def after_the_next(i: int) -> int:
-        """An even item ends only when the odd one after it has ended."""
+        """Even items end after the odd ones that follow them."""
         if i % 2 == 0:
             assert ended[i + 1].wait(60)
         ended[i].set()
@@ -100,7 +100,7 @@ def test_map_in_order_takes_few_items_in_advance():
 
 @pytest.mark.parametrize("who", ["call", "items", "caller"])
 def test_map_in_order_raises_after_running_calls_end(who: str):
-    """Else threads would go on to write into files that are closed."""
+    """Otherwise threads would write into closed files."""
     begun, under_way, lock = 0, 0, threading.Lock()
     two_at_once = threading.Barrier(2)
 
@@ -111,7 +111,7 @@ def test_map_in_order_raises_after_running_calls_end(who: str):
             under_way += 1
         if i < 2:
             two_at_once.wait(60)
-        time.sleep(0.02)  # long enough to be under way still, if nothing waited for it
+        time.sleep(0.02)  # long enough that it would still be running if nothing waited for it
         with lock:
             under_way -= 1
         if who == "call" and i == 3:
@@ -136,4 +136,4 @@ def test_map_in_order_raises_after_running_calls_end(who: str):
         before = begun
     assert (
         begun == before
-    )  # nor does one begin, though the pool ends only when nothing waits for a thread
+    )  # no further call starts, although the pool ends only when nothing is queued

@@ -5,7 +5,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
-from synthetic_scores import SMALL, Scored, scored
+from synthetic_scores import SMALL, SyntheticScores, write_scores
 
 from lm_mia import config, stats
 from lm_mia.attacks import replicas, score_matrix, signals
@@ -28,9 +28,9 @@ VARIANTS: list[dict[str, Any]] = [
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Scored:
+def world(tmp_path_factory: pytest.TempPathFactory) -> SyntheticScores:
     folder = tmp_path_factory.mktemp("scores")
-    return scored(folder, C, SAMPLES, statistics=tuple(config.ATTACK_STATISTICS.values()))
+    return write_scores(folder, C, SAMPLES, statistics=tuple(config.ATTACK_STATISTICS.values()))
 
 
 @pytest.fixture(params=["one block", "many blocks"])
@@ -42,12 +42,12 @@ def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     return request.param
 
 
-def source_of(world: Scored, c: config.Attack = C) -> signals.AttackInputs:
+def source_of(world: SyntheticScores, c: config.Attack = C) -> signals.AttackInputs:
     return replicas.open_inputs(world.store, world.population, c, pytest.fail)
 
 
-def expected(world: Scored, c: config.Attack) -> dict[str, np.ndarray]:
-    """score_TxN of every attack, by the functions of stats on whole arrays."""
+def expected(world: SyntheticScores, c: config.Attack) -> dict[str, np.ndarray]:
+    """Returns score_TxN of every attack, from lm_mia.stats on whole arrays."""
     target_TxN, reference_MxN = world.target_TxN, world.reference_MxN
     member_MxN = world.reference_member_MxN
     ids_Z = permutation(0, "samples that RMIA compares with", SAMPLES)[: c.rmia_samples]
@@ -81,7 +81,7 @@ def expected(world: Scored, c: config.Attack) -> dict[str, np.ndarray]:
 
 
 def filled(source: signals.AttackInputs, c: config.Attack, folder: Path) -> dict[str, np.ndarray]:
-    """score_TxN of every attack, as an attack makes them."""
+    """Returns score_TxN of every attack, from the package."""
     shares: list[float] = []
     with ThreadPoolExecutor(2) as pool:
         groups = [signals.AttackGroup(c.attacks, c)]
@@ -94,7 +94,7 @@ def filled(source: signals.AttackInputs, c: config.Attack, folder: Path) -> dict
 
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
 def test_attacks_equal_stats_on_whole_arrays(
-    world: Scored, blocks: str, changes: dict[str, Any], tmp_path: Path
+    world: SyntheticScores, blocks: str, changes: dict[str, Any], tmp_path: Path
 ):
     c = dataclasses.replace(C, **changes)
     got, want = filled(source_of(world), c, tmp_path), expected(world, c)
@@ -106,12 +106,12 @@ def test_attacks_equal_stats_on_whole_arrays(
             np.testing.assert_array_equal(got[name], want[name], err_msg=name)
 
 
-def test_larger_scores_are_more_member_like(world: Scored, tmp_path: Path):
+def test_larger_scores_are_more_member_like(world: SyntheticScores, tmp_path: Path):
     for name, score_TxN in filled(source_of(world), C, tmp_path).items():
         assert stats.auc(score_TxN, world.member_N).auc_T.min() > 0.55, name
 
 
-def test_finite_population_changes_only_lira(world: Scored):
+def test_finite_population_changes_only_lira(world: SyntheticScores):
     plain, moved = (expected(world, dataclasses.replace(C, finite_population=f)) for f in (0, 1))
     assert {n for n in EVERY if not np.array_equal(plain[n], moved[n], equal_nan=True)} == {
         "lira_online",
@@ -119,7 +119,7 @@ def test_finite_population_changes_only_lira(world: Scored):
     }
 
 
-def test_blocks_hold_the_values_of_the_store(world: Scored, blocks: str):
+def test_blocks_hold_the_values_of_the_store(world: SyntheticScores, blocks: str):
     source, low = source_of(world), 0
     for block in source.blocks():
         at = block.sample_slice
@@ -145,14 +145,14 @@ def test_blocks_hold_the_values_of_the_store(world: Scored, blocks: str):
     np.testing.assert_array_equal(source.target_member_TxN2, [world.member_N] * C.replicas)
 
 
-def test_with_references_keeps_the_requested_order(world: Scored):
+def test_with_references_keeps_the_requested_order(world: SyntheticScores):
     [block] = source_of(world).with_references([7, 2, 0]).blocks()
     np.testing.assert_array_equal(block.reference_loss_MxC, world.reference_MxN[[7, 2, 0]])
     in_MxN = world.reference_member_MxN
     np.testing.assert_array_equal(block.reference_member_MxC, in_MxN[[7, 2, 0]])
 
 
-def test_shuffled_labels_move_alike_and_losses_stay(world: Scored, blocks: str):
+def test_shuffled_labels_move_alike_and_losses_stay(world: SyntheticScores, blocks: str):
     source = source_of(world)
     noise = source.with_shuffled_labels(3)
     assert noise.targets == source.targets[:1]
@@ -176,7 +176,7 @@ def test_shuffled_labels_move_alike_and_losses_stay(world: Scored, blocks: str):
     )  # not in place
 
 
-def test_select_samples(world: Scored, blocks: str):
+def test_select_samples(world: SyntheticScores, blocks: str):
     for ids_Z in (np.array([0, 3, 127, 128, 130, 599]), np.array([300]), np.arange(SAMPLES)):
         block = signals.select_samples(source_of(world), ids_Z)
         assert block.sample_slice == slice(0, len(ids_Z))
@@ -187,7 +187,7 @@ def test_select_samples(world: Scored, blocks: str):
 
 
 @pytest.mark.parametrize("changes", VARIANTS[:4], ids=str)
-def test_separation(world: Scored, blocks: str, changes: dict[str, Any]):
+def test_separation(world: SyntheticScores, blocks: str, changes: dict[str, Any]):
     c = dataclasses.replace(C, **changes)
     source = source_of(world)
     [fitted] = signals.fit_attacks(source, [signals.AttackGroup(("lira_online",), c)])
@@ -237,7 +237,7 @@ def test_operating_points_of_each_target(tmp_path: Path):
         np.testing.assert_array_equal(getattr(got, name), getattr(want, name), err_msg=name)
 
 
-def test_unneeded_fits_read_nothing(world: Scored, monkeypatch: pytest.MonkeyPatch):
+def test_unneeded_fits_read_nothing(world: SyntheticScores, monkeypatch: pytest.MonkeyPatch):
     pooled = dataclasses.replace(C, variance="pooled")
     monkeypatch.setattr(
         signals.AttackInputs, "blocks", lambda self: pytest.fail("a pass over the store")
@@ -252,9 +252,9 @@ def test_unneeded_fits_read_nothing(world: Scored, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("most", [1, 2, 16])
 def test_batched_attacks_equal_single_attacks(
-    world: Scored, blocks: str, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: SyntheticScores, blocks: str, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """With other references, some of them not the first ones, and with other settings of RMIA."""
+    """With different references, some of them not the first ones, and different settings of RMIA."""
     monkeypatch.setattr(score_matrix, "_MAX_ATTACKS_PER_PASS", most)
     source, c = source_of(world), dataclasses.replace(C, variance="pooled")
     targets = tuple(row.order_seed for row in source.targets)

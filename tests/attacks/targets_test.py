@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from synthetic_scores import Texts
+from synthetic_scores import FakePopulation
 
 from lm_mia import config, stats
 from lm_mia.attacks import models, runner, score_matrix, targets
@@ -43,7 +43,7 @@ class World:
     loss_MxN: np.ndarray
     logit_MxN: np.ndarray
     member_MxN: np.ndarray
-    said: list[str]
+    messages: list[str]
 
     def attack(self, name: config.AttackName, references: int = 16, **how: Any) -> TargetAttack:
         present = models.model_numbers(models.present_models(self.store))
@@ -62,11 +62,11 @@ class World:
         """Returns the numbers of attacks that were requested, computed and left out."""
         counts = runner.run(
             self.store,
-            cast(Population, Texts(SAMPLES)),
+            cast(Population, FakePopulation(SAMPLES)),
             c,
             folder,
             lambda *_: None,
-            self.said.append,
+            self.messages.append,
             RecipeNeeds(attacks, frozenset(attack.id for attack in keep)),
         )
         assert list(counts) == ["requested", "computed", "left_out"]
@@ -120,7 +120,7 @@ def computed(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("computed")
     attacks = every_kind(world)
     assert world.run(folder, attacks, attacks[:1]) == (12, 12, 0)
-    assert world.said == []
+    assert world.messages == []
     return folder
 
 
@@ -138,7 +138,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def check_same_results(folder: Path, other: Path) -> None:
-    """Whatever the order in which the attacks were computed."""
+    """Compares tables regardless of the order in which the attacks were computed."""
     lines = [sorted((f / "targets.csv").read_text().splitlines()) for f in (folder, other)]
     assert lines[0] == lines[1]
     key = ["attack_id", "target", "on_curve", "fpr"]
@@ -151,7 +151,7 @@ def check_same_results(folder: Path, other: Path) -> None:
 
 
 def slow_scores(world: World, attack: TargetAttack, t: int) -> np.ndarray:
-    """score_N under one target, by lm_mia.stats."""
+    """Returns score_N under one target, from lm_mia.stats."""
     observed_MxN = world.loss_MxN if attack.observed == "loss" else -world.logit_MxN
     target_1xN, index = observed_MxN[[t]], [*attack.references]
     reference_MxN, member_MxN = observed_MxN[index], world.member_MxN[index]
@@ -173,7 +173,7 @@ def slow_scores(world: World, attack: TargetAttack, t: int) -> np.ndarray:
             return -target_1xN[0].astype(float)
         case _:
             assert attack.attack == "zlib"
-            return -target_1xN[0].astype(float) / Texts(SAMPLES).column("zlib_bytes")
+            return -target_1xN[0].astype(float) / FakePopulation(SAMPLES).column("zlib_bytes")
 
 
 def test_targets_are_evaluated_with_their_own_membership(world: World, computed: Path):
@@ -258,7 +258,7 @@ def test_kept_scores_equal_those_of_the_attack(
     assert kept["id"].tolist() == list(range(SAMPLES))
     for t in range(16, 20):
         np.testing.assert_array_equal(kept[f"reference-{t}"], slow_scores(world, attack, t))
-    # scores that are requested, missing or damaged later are computed then; the tables stay as they are
+    # Scores that are requested later, missing or damaged are computed; the tables do not change.
     folder = Path(shutil.copytree(computed, tmp_path / "t"))
     monkeypatch.setattr(targets, "_GROUP_SAMPLES", 128)
     for name in (attack, world.attack("zlib")):
@@ -288,7 +288,7 @@ def test_a_second_run_computes_nothing_and_changes_no_table(
 
 
 def test_new_attacks_are_appended(world: World, computed: Path, tmp_path: Path):
-    """In any number of commands, since lines that are there stay as they are."""
+    """In any number of commands, since existing rows do not change."""
     attacks = every_kind(world)
     for split in ([3, 4, 10], [1, 7], [11]):
         folder = tmp_path / str(split)
@@ -384,10 +384,10 @@ def test_models_without_a_statistic_are_reported_in_one_line(tmp_path: Path):
     attacks = [*of_logit, world.attack("lira_online")]
     for done in (1, 0):
         assert world.run(tmp_path / "t", attacks) == (4, done, 3)
-        assert world.said == [
+        assert world.messages == [
             "3 models are not scored (with target_logit): attacks that need these scores are left out; "
             "run `lm-mia run` first"
         ]
-        world.said.clear()
+        world.messages.clear()
     table = pd.read_csv(tmp_path / "t" / "targets.csv")
     assert table["attack_id"].unique().tolist() == [attacks[3].id]

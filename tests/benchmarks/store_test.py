@@ -1,4 +1,4 @@
-"""The benchmark of the score store, small: what it writes and reads, and that it would notice."""
+"""Runs the benchmark of the score store at a small size."""
 
 import importlib
 from pathlib import Path
@@ -11,12 +11,12 @@ from lm_mia.data import subsets
 from lm_mia.store import schema
 from lm_mia.store.store import Store
 
-SIZE = {"rows": 6, "samples": 100}
+SIZE = {"models": 6, "samples": 100}
 
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """With three shards a row, of two chunks each."""
+    """Uses three shards per model, of two chunks each."""
     monkeypatch.syspath_prepend(Path(__file__).resolve().parents[2] / "benchmarks")
     monkeypatch.setattr(schema, "SHARD_SAMPLES", 40)
     monkeypatch.setattr(schema, "CHUNK_SAMPLES", 20)
@@ -30,23 +30,23 @@ def written(store: ModuleType, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_all_ways_hold_the_same_bytes(store: ModuleType, written: Path):
+def test_all_methods_write_the_same_bytes(store: ModuleType, written: Path):
     values = store.drawn(**SIZE)
     loss_MxN, member_MxN = Store(written / "scores.zarr").read(subsets.requested_seeds(5, 1))
     one = (written / "one").read_bytes()
     assert len(one) == 6 * 100 * 5
-    for row in range(6):
-        np.testing.assert_array_equal(loss_MxN[row], values["loss"][row])
-        np.testing.assert_array_equal(member_MxN[row], values["member"][row])
-        folder = written / "plain" / str(row)
+    for model in range(6):
+        np.testing.assert_array_equal(loss_MxN[model], values["loss"][model])
+        np.testing.assert_array_equal(member_MxN[model], values["member"][model])
+        folder = written / "plain" / str(model)
         assert sorted(path.name for path in folder.iterdir()) == ["loss", "member"]
         found = (folder / "member").read_bytes() + (folder / "loss").read_bytes()
-        assert found == one[500 * row : 500 * (row + 1)]
-        assert found == values["member"][row].tobytes() + values["loss"][row].tobytes()
+        assert found == one[500 * model : 500 * (model + 1)]
+        assert found == values["member"][model].tobytes() + values["loss"][model].tobytes()
 
 
 @pytest.mark.parametrize("cold", [True, False])
-def test_reading_all_of_it(store: ModuleType, written: Path, cold: bool):
+def test_all_methods_read(store: ModuleType, written: Path, cold: bool):
     for read in (store.read_store, store.read_files, store.read_one):
         clock = store.Clock()
         found = read(clock, written, **SIZE, cold=cold)
@@ -54,16 +54,18 @@ def test_reading_all_of_it(store: ModuleType, written: Path, cold: bool):
         assert found["end"] > found["start"]
 
 
-def test_another_value_is_noticed(store: ModuleType, written: Path):
+def test_changed_value_is_detected(store: ModuleType, written: Path):
     scores = Store(written / "scores.zarr")
-    values, row = store.drawn(**SIZE), subsets.requested_seeds(5, 1)[4]
+    values, model = store.drawn(**SIZE), subsets.requested_seeds(5, 1)[4]
     for path in (written / "scores.zarr" / "loss" / "c" / "4").iterdir():
         path.unlink()
-    scores.write_model(row, values["loss"][4] + np.float32(1e-3), values["member"][4])
-    with pytest.raises(SystemExit, match="loss of samples 0 to 100: not as written"):
+    scores.write_model(model, values["loss"][4] + np.float32(1e-3), values["member"][4])
+    with pytest.raises(
+        SystemExit, match="loss of samples 0 to 100: differs from the written values"
+    ):
         store.read_store(store.Clock(), written, **SIZE, cold=False)
     (written / "one").write_bytes(b"")
-    with pytest.raises(SystemExit, match="0 instead of 3000"):
+    with pytest.raises(SystemExit, match="read or wrote 0, expected 3000"):
         store.read_one(store.Clock(), written, **SIZE, cold=False)
 
 

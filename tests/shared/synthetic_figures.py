@@ -1,4 +1,4 @@
-"""A synthetic sweep that has every recipe of configs/strongmia.py:cpu, with few rows and samples."""
+"""A synthetic sweep with every recipe of configs/strongmia.py:cpu, with few models and samples."""
 
 import dataclasses
 import importlib
@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def entries(corpus: Path) -> list[tuple[dict[str, Any], Config]]:
-    """Of the paper's figures at cpu, with an eighth of the samples and fewer rows."""
+    """Returns the entries of the cpu setting with an eighth of the samples and fewer models."""
     return [
         (sets, smaller(c, corpus))
         for sets, c in load.load_sweep(f"{ROOT}/configs/strongmia.py:cpu")
@@ -57,7 +57,7 @@ def smaller(c: Config, corpus: Path) -> Config:
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A workdir of many recipes, made by whichever test process asks first; nothing is extracted."""
+    """A workdir of many recipes, without extraction; the first test process that needs it makes it."""
     base = tmp_path_factory.getbasetemp()
     found = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "figures"
     with filelock.FileLock(found.with_suffix(".lock")):
@@ -67,14 +67,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found / "sweep"
 
 
-def make(folder: Path, gain: float = 1.0, only: tuple[str, ...] = ("",)) -> None:
-    """A sweep, of the recipes whose names begin with one of these."""
+def make(folder: Path, gain: float = 1.0, prefixes: tuple[str, ...] = ("",)) -> None:
+    """Makes a sweep of the recipes whose names begin with one of the prefixes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(ROOT / "benchmarks")
         synthetic_sweep = importlib.import_module("synthetic_sweep")
         folder.mkdir(parents=True, exist_ok=True)
         synthetic_sweep.corpus(folder / "corpus.parquet", 1000)
-        some = [e for e in entries(folder / "corpus.parquet") if e[1].name.startswith(only)]
+        some = [e for e in entries(folder / "corpus.parquet") if e[1].name.startswith(prefixes)]
         tasks = synthetic_sweep.write(folder / "sweep", some, gain)
         synthetic_sweep.attacked(tasks, [*MODULES])
 
@@ -86,11 +86,11 @@ OF_TARGETS = (
     "target_scores",
     "sample_losses.csv",
 )
-"""Tables that the attacks stage makes for figures, beside models.csv and the tables of decisions."""
+"""Tables that the attack stage makes for figures, in addition to models.csv and the tables of decisions."""
 
 
 def without_targets(recipe: RecipeResults, workdir: Path) -> RecipeResults:
-    """The recipe in another workdir, with links to its scores and tables except those of `OF_TARGETS`."""
+    """Returns the recipe in another workdir, with links to its scores and tables except those of `OF_TARGETS`."""
     folder = workdir / "recipes" / recipe.name
     (folder / "tables").mkdir(parents=True, exist_ok=True)
     for path in (*recipe.recipe_dir.iterdir(), *(recipe.recipe_dir / "tables").iterdir()):
@@ -105,7 +105,7 @@ def without_targets(recipe: RecipeResults, workdir: Path) -> RecipeResults:
 def requested(
     figures: Sequence[str], recipes: SweepResults
 ) -> list[tuple[RecipeResults, SweepRecipe, Population, RecipeNeeds]]:
-    """What the attacks stage computes for some figures, for each recipe that one of them needs."""
+    """Returns what the attack stage computes for the figures, for each recipe that one of them needs."""
     needs = page.figure_needs(figures)
     patterns = [pattern for need in needs for pattern in need.recipes]
     names = matching_recipes(patterns, {recipe.name: recipe.names for recipe in recipes.recipes})
@@ -118,14 +118,14 @@ def requested(
 
 
 def attack(figures: Sequence[str], recipes: SweepResults) -> None:
-    """The attacks stage with the needs of some figures."""
+    """Runs the attack stage with what the figures need."""
     silent: Any = lambda *_: None  # noqa: E731
     for _, task, population, of_figures in requested(figures, recipes):
         pipeline.attack(task, population, of_figures, silent, silent)
 
 
 def with_needs_alone(figure: str, recipes: SweepResults, workdir: Path) -> SweepResults:
-    """The recipes with only those lines of their tables of targets that the attacks stage makes for one figure."""
+    """Returns the recipes with only those rows of their target tables that one figure needs."""
     for recipe, _, _, of_figure in requested([figure], recipes):
         tables, links = recipe.recipe_dir / "tables", workdir / "recipes" / recipe.name / "tables"
         links.mkdir(parents=True)

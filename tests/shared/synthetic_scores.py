@@ -1,4 +1,4 @@
-"""Score stores of made-up losses, and attacks on them, shared by tests of attacks."""
+"""Score stores of synthetic losses and attacks on them, shared by tests."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -15,8 +15,8 @@ from lm_mia.data.population import Population
 from lm_mia.store.store import Store
 
 
-class Texts:
-    """What an attack asks of a population."""
+class FakePopulation:
+    """The part of a population that attacks use."""
 
     def __init__(self, samples: int) -> None:
         self.lengths_N = np.arange(samples) % 7 + 3
@@ -36,8 +36,8 @@ class Texts:
 
 
 @dataclasses.dataclass(frozen=True)
-class Scored:
-    """A score store, references first, and all that is in it."""
+class SyntheticScores:
+    """A score store, with references first, and its values."""
 
     store: Store
     references: int
@@ -47,7 +47,7 @@ class Scored:
 
     @property
     def population(self) -> Population:
-        return cast(Population, Texts(self.loss_MxN.shape[1]))
+        return cast(Population, FakePopulation(self.loss_MxN.shape[1]))
 
     @property
     def reference_MxN(self) -> np.ndarray:
@@ -66,7 +66,7 @@ class Scored:
         return self.member_MxN[self.references]
 
 
-def scored(
+def write_scores(
     folder: Path,
     c: config.Attack,
     samples: int,
@@ -75,10 +75,18 @@ def scored(
     statistics: Sequence[str] = (),
     absent: Sequence[int] = (),
     labels: Callable[[np.ndarray], None] = lambda member_MxN: None,
-) -> Scored:
-    """A store of rows whose samples differ by 0.5 nats and models by 0.2, and whose members' losses are lower.
+) -> SyntheticScores:
+    """Writes a store in which samples differ by 0.5 nats, models by 0.2, and members have lower losses.
 
-    Rows that are absent are in the store's list alone; labels may change who is a member.
+    Args:
+      folder: folder of the recipe's folder.
+      c: numbers of references and replicas.
+      samples: number of samples.
+      design: of the training subsets.
+      effect: how much training on a sample lowers its loss, in nats.
+      statistics: names of further statistics.
+      absent: indices of models without values.
+      labels: may change the membership in place.
     """
     rng = np.random.default_rng(0)
     rows = subsets.requested_seeds(c.references, c.replicas)
@@ -100,7 +108,7 @@ def scored(
             row_values = {name: value_MxN[m] for name, value_MxN in values.items()}
             store.write_model(row, loss_MxN[m], member_MxN[m], row_values)
     there = [m for m in range(len(rows)) if m not in absent]
-    return Scored(
+    return SyntheticScores(
         store,
         sum(m < c.references for m in there),
         loss_MxN[there],
@@ -110,13 +118,13 @@ def scored(
 
 
 @dataclasses.dataclass(frozen=True)
-class Ran:
-    """An attack on a store, and what it left and said."""
+class AttackRun:
+    """An attack on a store, with its tables, messages and progress."""
 
-    of: Scored
+    scores: SyntheticScores
     c: config.Attack
     folder: Path
-    said: list[str]
+    messages: list[str]
     progress: list[tuple[str, int, int]]
 
     def csv(self, name: str) -> pd.DataFrame:
@@ -126,11 +134,16 @@ class Ran:
         return pd.read_parquet(self.folder / "samples.parquet")
 
 
-def ran(of: Scored, c: config.Attack, folder: Path) -> Ran:
-    """Attacks a store."""
-    out = Ran(of, c, folder, [], [])
+def run_attacks(scores: SyntheticScores, c: config.Attack, folder: Path) -> AttackRun:
+    """Runs the attacks on a store."""
+    out = AttackRun(scores, c, folder, [], [])
     runner.run(
-        of.store, of.population, c, folder, lambda *n: out.progress.append(n), out.said.append
+        scores.store,
+        scores.population,
+        c,
+        folder,
+        lambda *n: out.progress.append(n),
+        out.messages.append,
     )
     return out
 

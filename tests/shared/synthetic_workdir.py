@@ -43,17 +43,17 @@ STATISTICS = {"min_k": "min_k", "min_k_plus_plus": "min_k_plus_plus", "lowercase
 
 @dataclasses.dataclass(frozen=True)
 class World:
-    """Losses of the rows of an attack on N samples."""
+    """Losses of the models of an attack on N samples."""
 
     rows: Sequence[ModelSeeds]
     loss_MxN: np.ndarray
     member_MxN: np.ndarray
     larger: Sequence[ModelSeeds]
-    """Models of an earlier attack that had more of both roles, which only the log mentions."""
+    """Models of an earlier, larger attack, which are only in the log."""
 
 
 class Texts:
-    """What an attack asks of a population."""
+    """The part of a population that attacks use."""
 
     def __init__(self, samples: int) -> None:
         self.lengths_N = 20 + np.arange(samples) % 108
@@ -93,7 +93,7 @@ class Page(HTMLParser):
 
     @property
     def words(self) -> str:
-        """The text, whatever its line breaks."""
+        """The text with single spaces."""
         return " ".join(self.text.split())
 
 
@@ -108,17 +108,17 @@ def write_workdir(
     later: tuple[dict[str, Any], ...] = (),
     **settings: Any,
 ) -> Path:
-    """A workdir of one recipe as after lm-mia attack; training on a sample lowers its loss by about ``effect``.
+    """Writes a workdir of one recipe as after `lm-mia attack`; training on a sample lowers its loss by `effect`.
 
     Args:
-      folder: to make, or a workdir to add the recipe to.
-      name: of the recipe.
-      samples: of the population.
-      effect: mean gain of a member.
-      design: of the subsets.
-      absent: names of rows that are not in the store.
+      folder: a new or existing workdir.
+      name: name of the recipe.
+      samples: number of samples of the population.
+      effect: mean decrease of a member's loss, in nats.
+      design: design of the training subsets.
+      absent: names of models without values in the store.
       later: later commands of config.json.
-      settings: of the attack, beside or instead of those here.
+      settings: settings of the attack, in addition to or instead of the defaults here.
 
     Returns:
       The folder of the recipe.
@@ -183,7 +183,7 @@ def _write_store(folder: Path, world: World, c: config.Attack, absent: Sequence[
 
 
 def _write_config(folder: Path, name: str, samples: int, later: tuple[dict[str, Any], ...]) -> None:
-    """With the attack section of another attack than that of the tables."""
+    """Writes config.json, with another attack section than that of the tables."""
     c = config.Config(
         tokenizer=config.Tokenizer(vocab_size=1024),
         population=config.Population(samples=samples, length_tokens=128),
