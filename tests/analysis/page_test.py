@@ -100,7 +100,7 @@ def test_effects_that_are_there_are_seen(recipes: SweepResults):
 
 @pytest.mark.montecarlo
 def test_noise_shows_no_effect(tmp_path: Path):
-    make(tmp_path, gain=0, only=NOISY)
+    make(tmp_path, gain=0, prefixes=NOISY)
     recipes = read_recipes(tmp_path / "sweep")
     told = verdicts(recipes)
     assert [told[statement] for statement in EFFECTS] == ["not seen"] * len(EFFECTS)
