@@ -70,7 +70,7 @@ class Cost:
 
 @functools.cache
 def cost(figure: str, setting: str) -> Cost:
-    """The cost of a figure of `MODULES`; of "scaling", which compares all recipes, the cost of all figures together."""
+    """Returns the cost of a figure; for "scaling", which compares all recipes, that of all figures together."""
     argument = setting if figure == "scaling" else f"{figure},{setting}"
     tasks = sweep.read_sweep(f"strongmia:{argument}", None, ()).recipes
     planned = [
@@ -85,7 +85,7 @@ def cost(figure: str, setting: str) -> Cost:
 
 
 def format_cost(setting: str, needed: Cost) -> str:
-    """A cost in words, such as "132 hours" of a chip or, at cpu, "about 3 minutes" of two cores."""
+    """Formats a cost: "132 hours" of a chip or, at cpu, "about 3 minutes" of two cores."""
     if setting == "cpu":
         minutes = max(round(needed.flops / CPU_FLOPS_PER_SECOND / 60), 1)
         return f"about {minutes} minute{'s' * (minutes > 1)}"
@@ -94,7 +94,7 @@ def format_cost(setting: str, needed: Cost) -> str:
 
 
 def page_text() -> str:
-    """The text of docs/figures.md."""
+    """Returns the text of docs/figures.md."""
     introduction = INTRODUCTION.format(
         command=COMMAND.format("fig05,cpu"), mfu=MFU, cpu_gflops=CPU_FLOPS_PER_SECOND / 1e9
     )
@@ -158,7 +158,7 @@ def _section(name: str) -> str:
 
 
 def _needs(figure: PaperFigure) -> list[str]:
-    """What the attacks stage computes for a figure, as a paragraph; nothing if the tables of decisions are enough."""
+    """Returns a paragraph on what the attacks stage computes for a figure; empty if tables of decisions suffice."""
     attacks = [need for need in figure.needs if isinstance(need, Need)]
     losses = [need for need in figure.needs if isinstance(need, LossNeed)]
     said = [f"the losses of {len(need.from_end)} samples under every model" for need in losses]
@@ -189,7 +189,7 @@ def _sentence(text: str) -> str:
 
 
 def _anchor(name: str) -> str:
-    """The short name of a figure, such as fig05."""
+    """Returns the short name of a figure, such as fig05."""
     return name.partition("_")[0]
 
 
@@ -198,7 +198,7 @@ def _figure(name: str) -> PaperFigure:
 
 
 def main() -> int:
-    """Entry point; returns 1 with --check if the page has to be written again."""
+    """Runs the command; returns 1 with --check if the page is out of date."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing")
     check = parser.parse_args().check

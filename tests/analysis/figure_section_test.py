@@ -115,19 +115,17 @@ def test_a_figure_whose_attacks_are_not_in_the_tables_says_so(
     )
 
 
-def readme_figure() -> str:
-    """The Python file in the section of README.md on figures of one's own."""
-    text = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
-    return (
-        text.partition("### Figures of your own")[2].partition("```python\n")[2].partition("```")[0]
-    )
+def example_figure() -> str:
+    """Returns the Python file of docs/how-to/figure.md."""
+    page = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "figure.md"
+    return page.read_text(encoding="utf-8").partition('title="mine.py"\n')[2].partition("```")[0]
 
 
 def test_the_attacks_that_a_users_figure_needs_are_computed(
     recipes: SweepResults, attacked: SweepResults, tmp_path: Path
 ):
     mine = tmp_path / "mine.py"
-    mine.write_text(readme_figure())
+    mine.write_text(example_figure())
     page.check_figures([str(mine)])
     assert page.figure_needs([str(mine)]) == [Need(("*",), ("lira_online", "rmia"))]
     names = ["fixed-10M", "fixed-302M", "flip-140M"]  # the last one has no targets

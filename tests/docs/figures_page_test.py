@@ -22,11 +22,11 @@ def figures_page() -> Iterator[ModuleType]:
 
 def test_the_page_is_up_to_date(figures_page: ModuleType):
     written = figures_page.PAGE.read_text(encoding="utf-8")
-    assert written == figures_page.page(), "run python docs/figures_page.py"
+    assert written == figures_page.page_text(), "run python docs/figures_page.py"
 
 
 def test_needs_are_listed(figures_page: ModuleType):
-    text = figures_page.page()
+    text = figures_page.page_text()
     assert "LiRA on targets, after several epochs, also without each of 8 groups of" in text
     assert "LiRA on targets, keeping the score of every sample." in text
     assert "The losses of 3 samples under every model." in text
@@ -44,7 +44,7 @@ def test_the_config_says_what_all_figures_cost(figures_page: ModuleType):
     lines = [line.split() for line in text.partition("\nFigures 1 and 5 take")[0].splitlines()]
     for setting in figures_page.SETTINGS:
         needed = figures_page.cost("scaling", setting)
-        said = f"{setting} {needed.models:,} models {figures_page.amount(setting, needed)}"
+        said = f"{setting} {needed.models:,} models {figures_page.format_cost(setting, needed)}"
         assert any(line[: len(said.split())] == said.split() for line in lines), said
 
 
@@ -59,7 +59,7 @@ def test_the_config_says_what_all_figures_cost(figures_page: ModuleType):
 )
 def test_costs_in_words(figures_page: ModuleType, setting: str, flops: float, said: str):
     needed = figures_page.Cost(names=("main",), recipes=1, models=1, flops=flops)
-    assert figures_page.amount(setting, needed) == said
+    assert figures_page.format_cost(setting, needed) == said
 
 
 def test_a_check_writes_nothing(
