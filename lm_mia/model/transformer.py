@@ -294,7 +294,7 @@ class TransformerLM(nn.Module):
 
 def layernorm(config: ModelConfig, name: str | None = None) -> nn.LayerNorm:
     """Returns a layernorm without bias, computed in float32, whose output has the dtype of activations."""
-    return nn.LayerNorm(use_bias=False, use_fast_variance=False, dtype=config.dtype, name=name)
+    return nn.LayerNorm(use_bias=False, dtype=config.dtype, name=name)
 
 
 def init_params(model: TransformerLM, key: jax.Array) -> Params:

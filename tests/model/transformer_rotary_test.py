@@ -1,0 +1,99 @@
+"""Another architecture, rotary instead of learned positions, trained, scored and decoded by the package as it is."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+from quick_compilation import quickly_compiled
+from slow_model import slow_losses
+from tiny_row import RECIPE, ROW, mesh
+
+from lm_mia import config, stats
+from lm_mia.data import subsets
+from lm_mia.data.population import Population
+from lm_mia.model import decoding
+from lm_mia.model.transformer import ModelConfig, SelfAttention, TransformerLM
+from lm_mia.score.scorer import Scorer, restore_params
+from lm_mia.train import execution, loop
+
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
+__all__ = ["quickly_compiled"]  # a fixture
+
+
+def rotate(x_RxLxHxK: jax.Array, positions_RxL: jax.Array) -> jax.Array:
+    """Rotates pairs of features by angles proportional to the position (Su et al. 2021)."""
+    K = x_RxLxHxK.shape[-1]
+    frequency_J = 10_000 ** (-jnp.arange(K // 2) / (K // 2))  # J: pairs
+    angle_RxLx1xJ = (positions_RxL[..., None] * frequency_J)[:, :, None]
+    cos, sin = jnp.cos(angle_RxLx1xJ), jnp.sin(angle_RxLx1xJ)
+    a, b = jnp.split(x_RxLxHxK.astype(jnp.float32), 2, axis=-1)
+    rotated = jnp.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1)
+    return rotated.astype(x_RxLxHxK.dtype)
+
+
+class RotaryAttention(SelfAttention):
+    def project(self, x_RxLxD: jax.Array, positions_RxL: jax.Array) -> Any:
+        q_RxLxHxK, k_RxLxHxK, v_RxLxHxK = super().project(x_RxLxD, positions_RxL)
+        return rotate(q_RxLxHxK, positions_RxL), rotate(k_RxLxHxK, positions_RxL), v_RxLxHxK
+
+
+class RotaryLM(TransformerLM):
+    attention_class: type[nn.Module] = RotaryAttention
+
+    def embed(self, x_RxL: jax.Array, positions_RxL: jax.Array) -> jax.Array:
+        return self.token_embed(x_RxL).astype(self.config.dtype)
+
+
+CONFIG = ModelConfig(layers=2, width=8, heads=2, vocab_size=32, length_tokens=8)
+PLAN = execution.plan_execution(config.Compute(), CONFIG, 4, "cpu")
+MODEL = RotaryLM(PLAN.model_config)
+
+
+@pytest.fixture(scope="module")
+def params(tiny: Population, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Returns the parameters after 60 steps."""
+    folder: Path = tmp_path_factory.mktemp("rotary")
+    train_config = config.Train(batch_size=4, epochs=20)
+    trainer = loop.Trainer(tiny, MODEL, RECIPE, train_config, PLAN, mesh())
+    loop.train_model(trainer, ROW, 60, folder, lambda event: None)
+    return restore_params(ROW, 60, MODEL, folder, mesh(), mesh())
+
+
+def test_a_variant_is_trained_and_scored(tiny: Population, params: Any):
+    """Packed sequences give each sample the loss that it has alone, and members have lower losses."""
+    assert set(params) == {"token_embed", "blocks", "ln_out"}
+    loss_N2 = Scorer(MODEL, tiny, 16, 4, mesh()).score(params, (), 0, 20)["loss"]
+    for i, loss in enumerate(loss_N2):
+        x_L = tiny.sample(i)
+        logits_LxV: Any = MODEL.apply({"params": params}, x_L[None])
+        assert loss == pytest.approx(slow_losses(logits_LxV[0], x_L).mean(), rel=1e-5)
+    member_N2 = subsets.member(ROW.subset_seed, 20, "exact")
+    assert loss_N2[member_N2].mean() + 0.2 < loss_N2[~member_N2].mean()
+
+
+def test_a_variant_generates_text_with_the_cache(params: Any):
+    prefix_BxP = np.random.default_rng(0).integers(0, 32, (3, 2)).astype(np.int32)
+    keys, greedy = jax.random.split(jax.random.key(0), 3), stats.SamplingScheme(temperature=0)
+    text_BxG = decoding.generate(MODEL, params, prefix_BxP, keys, 6, greedy)
+    x_BxT = np.concatenate([prefix_BxP, text_BxG], axis=1)
+    logits_BxTxV: Any = MODEL.apply({"params": params}, x_BxT)
+    assert logits_BxTxV[:, 1:-1].argmax(-1).tolist() == x_BxT[:, 2:].tolist()
+
+
+def test_only_relative_positions_matter_to_rotary_attention(params: Any):
+    x_RxL = np.arange(16, dtype=np.int32).reshape(2, 8)
+    positions_RxL = np.tile(np.arange(8), (2, 1))
+
+    def logits(model: TransformerLM, positions_RxL: np.ndarray) -> np.ndarray:
+        return np.asarray(model.apply({"params": params}, x_RxL, None, positions_RxL))
+
+    expected = logits(MODEL, positions_RxL)
+    np.testing.assert_allclose(logits(MODEL, positions_RxL + 100), expected, atol=1e-3)
+    assert np.abs(logits(MODEL, 2 * positions_RxL) - expected).max() > 1e-2
+    scanned = RotaryLM(dataclasses.replace(CONFIG, scan_layers=True, remat="full"))
+    np.testing.assert_allclose(logits(scanned, positions_RxL), expected, atol=1e-5)
