@@ -44,6 +44,7 @@ _FLAGS_OF_OTHER_VERBS = {
     "--verify": "lm-mia status",
     "--watch": "lm-mia status",
     "--json": "lm-mia plan and lm-mia status",
+    "--verbose": "lm-mia plan",
     "--device": "lm-mia plan",
     "--mfu": "lm-mia plan",
     "--tokens-per-sample": "lm-mia plan",
@@ -77,6 +78,8 @@ def _run(argv: list[str]) -> int:
     if verb == "plan":
         chip = plan.parse_chip(options.device, options.mfu)
         plan.print_plan(sweep, chip, options.tokens_per_sample, options.json)
+        if options.verbose and not options.json:
+            plan.print_architectures(sweep)
         return 0
     if verb in ("corpus", "train", "score"):
         return _make_models(verb, sweep, options)

@@ -8,6 +8,7 @@ import argparse
 import dataclasses
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -30,6 +31,7 @@ _TABLE_BYTES = (
     52  # a sample in samples.parquet, compressed, nearly all of it two names that look random
 )
 
+_ARCHITECTURE_WIDTH = 100  # characters of the tables of modules
 _LOOKED_AT = 2**20  # samples whose lengths are looked at; their order is random
 _WIDEST = 400  # characters of a table
 
@@ -188,6 +190,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of `lm-mia plan`."""
     add_cost_flags(parser.add_argument_group("cost"))
     parser.add_argument("--json", action="store_true", help="print JSON, for scripts")
+    parser.add_argument(
+        "--verbose",
+        action="store_true",
+        help="also print the modules, shapes and parameters of each model; not with --json",
+    )
 
 
 def add_cost_flags(group: argparse._ArgumentGroup) -> None:
@@ -328,6 +335,36 @@ def print_costs(found: Sequence[RecipeCost], chip: Chip) -> None:
         table.add_section()
         table.add_row("total", "", "", *_numbers(plan["total"], some, ""))
     print_table(table, _notes(found, chip, plan["total"]))
+
+
+def print_architectures(sweep: Sweep) -> None:
+    """Prints a table of modules, output shapes and parameters for each distinct model architecture of a sweep.
+
+    Only shapes are computed, on no device. The parameters of all layers are stacked along their first axis.
+    """
+    os.environ["JAX_PLATFORMS"] = "cpu"  # an accelerator that exists must not be started
+    import jax  # here, since the other tables do without it
+    from flax.linen.summary import tabulate
+
+    from lm_mia.model.transformer import ModelConfig, TransformerLM
+
+    recipes: dict[ModelConfig, list[str]] = {}
+    for recipe in sweep.recipes:
+        c = recipe.config
+        model_config = ModelConfig.from_settings(
+            c.model, c.tokenizer.vocab_size, c.population.length_tokens
+        )
+        recipes.setdefault(model_config, []).append(recipe.name)
+    for model_config, names in recipes.items():
+        tabulate_model = tabulate(
+            TransformerLM(model_config),
+            jax.random.key(0),
+            console_kwargs={"force_terminal": False, "width": _ARCHITECTURE_WIDTH},
+            table_kwargs={"box": rich.box.SIMPLE_HEAD, "pad_edge": False},
+        )
+        text = tabulate_model(jax.ShapeDtypeStruct((1, model_config.length_tokens), np.int32))
+        print(f"\nmodel of {', '.join(names)}: shapes for one sample, and parameters of all layers")
+        print(*(line.rstrip() for line in text.splitlines() if line.strip()), sep="\n")
 
 
 def print_table(table: Table, notes: Sequence[str]) -> None:

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
-from quick_compilation import quickly_compiled
 from slow_model import slow_losses
-from tiny_row import RECIPE, ROW, mesh
+from tiny_training import OPTIMIZER, SEEDS, mesh
+from unoptimized import without_optimizations
 
 from lm_mia import config, stats
 from lm_mia.data import subsets
@@ -21,8 +21,8 @@ from lm_mia.model.transformer import ModelConfig, SelfAttention, TransformerLM
 from lm_mia.score.scorer import Scorer, restore_params
 from lm_mia.train import execution, loop
 
-pytestmark = pytest.mark.usefixtures("quickly_compiled")
-__all__ = ["quickly_compiled"]  # a fixture
+pytestmark = pytest.mark.usefixtures("without_optimizations")
+__all__ = ["without_optimizations"]  # a fixture
 
 
 def rotate(x_RxLxHxK: jax.Array, positions_RxL: jax.Array) -> jax.Array:
@@ -59,9 +59,9 @@ def params(tiny: Population, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Returns the parameters after 60 steps."""
     folder: Path = tmp_path_factory.mktemp("rotary")
     train_config = config.Train(batch_size=4, epochs=20)
-    trainer = loop.Trainer(tiny, MODEL, RECIPE, train_config, PLAN, mesh())
-    loop.train_model(trainer, ROW, 60, folder, lambda event: None)
-    return restore_params(ROW, 60, MODEL, folder, mesh(), mesh())
+    trainer = loop.Trainer(tiny, MODEL, OPTIMIZER, train_config, PLAN, mesh())
+    loop.train_model(trainer, SEEDS, 60, folder, lambda event: None)
+    return restore_params(SEEDS, 60, MODEL, folder, mesh(), mesh())
 
 
 def test_a_variant_is_trained_and_scored(tiny: Population, params: Any):
@@ -72,7 +72,7 @@ def test_a_variant_is_trained_and_scored(tiny: Population, params: Any):
         x_L = tiny.sample(i)
         logits_LxV: Any = MODEL.apply({"params": params}, x_L[None])
         assert loss == pytest.approx(slow_losses(logits_LxV[0], x_L).mean(), rel=1e-5)
-    member_N2 = subsets.member(ROW.subset_seed, 20, "exact")
+    member_N2 = subsets.member(SEEDS.subset_seed, 20, "exact")
     assert loss_N2[member_N2].mean() + 0.2 < loss_N2[~member_N2].mean()
 
 

@@ -104,6 +104,23 @@ def test_a_person_reads_a_table(file: str, capsys: pytest.CaptureFixture[str]):
     assert "1 of 3 entries request models of a recipe that is already listed" in said
 
 
+def test_verbose_prints_the_modules_of_each_architecture(
+    file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")  # restores it after the test
+    assert cli.main(["plan", f"--config={file}", "--verbose"]) == 0
+    _, *tables = capsys.readouterr().out.split("\nmodel of ")
+    assert [table.partition(":")[0] for table in tables] == ["plan", "size=10M"]
+    for table, (layers, width) in zip(tables, ((2, 64), (3, 512)), strict=True):
+        assert f"Total Parameters: {flops.num_parameters(layers, width, 32_000, 64):,} " in table
+        assert f"float32[{layers},{width},{4 * width}]" in table
+        lines = table.splitlines()
+        assert max(map(len, lines)) <= 100
+        assert len(lines) <= 60
+    assert cli.main(["plan", f"--config={file}", "--verbose", "--json"]) == 0
+    json.loads(capsys.readouterr().out)
+
+
 def test_mistakes_are_told_and_nothing_is_printed(
     file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
