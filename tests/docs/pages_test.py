@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from analysis import page, scaling
-from lm_mia import cli
+from lm_mia import cli, stats
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = ["tutorial.md", *sorted(f"how-to/{file.name}" for file in (DOCS / "how-to").glob("*.md"))]
@@ -125,3 +125,9 @@ def test_every_page_is_in_the_navigation():
     navigation = (DOCS.parent / "mkdocs.yml").read_text(encoding="utf-8")
     for file in DOCS.rglob("*.md"):
         assert f": {file.relative_to(DOCS)}\n" in navigation, file
+
+
+def test_every_statistic_is_in_the_reference():
+    page = (DOCS / "reference" / "stats.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^::: lm_mia\.stats\.(\w+)$", page, re.MULTILINE)
+    assert sorted(listed) == sorted(stats.__all__)
