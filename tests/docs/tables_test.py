@@ -1,4 +1,4 @@
-"""docs/tables.md lists the tables that are written, with all their columns and JSON fields, and no others."""
+"""Compares docs/tables.md with the tables, columns and JSON fields that are actually written."""
 
 import csv
 import dataclasses
@@ -32,7 +32,7 @@ STORE = "recipes/NAME/scores.zarr"
 SCHEMES = ("greedy", "sampled", "chosen")
 
 Documented = Mapping[str, Mapping[str, tuple[str, str]]]
-"""Path of a file -> column or field -> (unit, definition); paths and columns as on the page, with placeholders."""
+"""Path of a file -> column or field -> (unit, definition), with the placeholders of the page."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Written:
     path: Path
     columns: list[str]
     placeholders: Mapping[str, Iterable[str]]
-    """What the placeholders of the page stand for in this table."""
+    """Placeholder of the page -> its values in this table."""
 
 
 def cells(line: str) -> list[str]:
@@ -50,7 +50,7 @@ def cells(line: str) -> list[str]:
 
 
 def documented(text: str) -> Documented:
-    """Headings of level 2 end with the folder of the tables, those of level 3 are the names of files."""
+    """Parses the page: level-2 headings end with the folder of the tables, level-3 headings are file names."""
     found: dict[str, dict[str, tuple[str, str]]] = {}
     directory, columns = "", None
     for line in text.splitlines():
@@ -69,7 +69,7 @@ def documented(text: str) -> Documented:
 
 
 def units(text: str) -> set[str]:
-    """Those of the list of units."""
+    """Returns the units that the page lists."""
     lines = text.partition("| unit | meaning |\n")[2].partition("\n\n")[0].splitlines()
     return {cells(line)[0] for line in lines[1:]}
 
@@ -82,17 +82,19 @@ def expanded(names: Iterable[str], placeholders: Mapping[str, Iterable[str]]) ->
 
 
 def mistakes(on_page: Documented, written: Mapping[str, list[Written]]) -> list[str]:
-    """Lines that say how the page differs from what is written."""
-    said = [f"{name}: written, but not documented" for name in written if name not in on_page]
+    """Returns lines that describe how the page differs from the written tables."""
+    differences = [
+        f"{name}: written, but not documented" for name in written if name not in on_page
+    ]
     for name, columns in on_page.items():
         if name not in written and name != STORE:
-            said.append(f"{name}: documented, but not written")
+            differences.append(f"{name}: documented, but not written")
         for table in written.get(name, []) if columns else []:
             expected = expanded(columns, table.placeholders)
             for column in sorted(expected.symmetric_difference(table.columns)):
                 state = "not written" if column in expected else "not documented"
-                said.append(f"{name}: {column} is {state} (in {table.path})")
-    return said
+                differences.append(f"{name}: {column} is {state} (in {table.path})")
+    return differences
 
 
 def columns_of(path: Path) -> list[str]:
@@ -105,7 +107,7 @@ def columns_of(path: Path) -> list[str]:
 
 
 def tables_of(workdir: Path) -> dict[str, list[Written]]:
-    """All tables of a workdir, by the paths that the page has for them."""
+    """Returns all tables of a workdir, by their paths on the page."""
     found: dict[str, list[Written]] = {}
     for path in sorted(workdir.rglob("*")):
         name = path.relative_to(workdir).as_posix()
@@ -132,7 +134,7 @@ def tables_of(workdir: Path) -> dict[str, list[Written]]:
 
 @pytest.fixture(scope="module")
 def synthetic(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A workdir of one recipe with the tables of decisions that settings request."""
+    """A workdir of one recipe with all optional tables of decisions."""
     found = tmp_path_factory.mktemp("synthetic")
     settings: dict[str, Any] = {"resample_references": 4, "leave_one_out": True, "bootstraps": 5}
     attacks = ("lira_online", "rmia", "loss")
@@ -142,7 +144,7 @@ def synthetic(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def page_of_sweep(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tables of a page of the synthetic sweep: of two recipes, and of three figures."""
+    """The tables of a report on two recipes and three figures of the synthetic sweep."""
     found = tmp_path_factory.mktemp("page")
     recipes = io.read_recipes(folder)
     decided = [r for r in recipes.recipes if (r.recipe_dir / "tables" / "flips.json").is_file()]
@@ -159,7 +161,7 @@ def page_of_sweep(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 @pytest.fixture(scope="module")
 def extracted(
-    folder: Path, tmp_path_factory: pytest.TempPathFactory, quickly_compiled: None
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, without_optimizations: None
 ) -> Path:
     """A workdir of one recipe after extraction, from a model with random parameters in place of a checkpoint."""
     workdir = tmp_path_factory.mktemp("extracted")
@@ -173,7 +175,7 @@ def extracted(
     display: Any = SimpleNamespace(update=lambda *_: None, say=lambda _: None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(devices, "environments", lambda *_: ("cpu", [{}]))
-        patch.setattr(backend, "start", lambda _: SimpleNamespace(mesh=None, own=None))
+        patch.setattr(backend, "start", lambda _: SimpleNamespace(mesh=None, local_mesh=None))
         patch.setattr(
             scorer, "restore_params", lambda row, step, model, *_: parameters(model.config)
         )
@@ -192,12 +194,12 @@ def written(
     return found
 
 
-def test_the_page_lists_what_is_written(written: dict[str, list[Written]]):
-    said = mistakes(documented(PAGE.read_text(encoding="utf-8")), written)
-    assert not said, "docs/tables.md:\n" + "\n".join(said)
+def test_page_documents_all_written_tables(written: dict[str, list[Written]]):
+    differences = mistakes(documented(PAGE.read_text(encoding="utf-8")), written)
+    assert not differences, "docs/tables.md:\n" + "\n".join(differences)
 
 
-def test_every_column_has_a_unit_and_a_definition():
+def test_columns_have_a_unit_and_a_definition():
     text = PAGE.read_text(encoding="utf-8")
     for name, columns in documented(text).items():
         for column, (unit, definition) in columns.items():
@@ -205,7 +207,7 @@ def test_every_column_has_a_unit_and_a_definition():
             assert definition, f"{name}: {column}"
 
 
-def test_the_page_lists_the_variables_of_the_score_store(folder: Path):
+def test_page_documents_the_score_store(folder: Path):
     on_page = documented(PAGE.read_text(encoding="utf-8"))[STORE]
     of_samples = ("sample", *SAMPLE_COLUMNS)
     coordinates = ("model", "role", *schema.SEEDS, "step", *of_samples, *schema.TOKEN_COLUMNS)
@@ -222,7 +224,7 @@ def test_the_page_lists_the_variables_of_the_score_store(folder: Path):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ("### `roc.csv`", "### `curves.csv`", "roc.csv: written, but not documented"),
         ("### `roc.csv`", "### `curves.csv`", "curves.csv: documented, but not written"),
@@ -236,8 +238,10 @@ def test_the_page_lists_the_variables_of_the_score_store(folder: Path):
         ("| `k_low` |", "| `low` |", "flips.json: k_low is not documented"),
     ],
 )
-def test_differences_are_said(written: dict[str, list[Written]], old: str, new: str, said: str):
+def test_differences_are_reported(
+    written: dict[str, list[Written]], old: str, new: str, message: str
+):
     text = PAGE.read_text(encoding="utf-8")
     assert text.count(old) == 1
     found = mistakes(documented(text.replace(old, new)), written)
-    assert any(f"recipes/NAME/tables/{said}" in line for line in found), found
+    assert any(f"recipes/NAME/tables/{message}" in line for line in found), found
