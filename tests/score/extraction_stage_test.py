@@ -45,7 +45,7 @@ def test_extract_stage_writes_tables_and_skips_finished_ones(
     with monkeypatch.context() as patch:
         patch.setattr(extraction, "extract", lambda *_: pytest.fail("recomputed"))
         assert cli.main(tiny.argv("extract", w, *FLAGS)) == 0
-    assert "extract: tiny: in its tables already" in capsys.readouterr().err
+    assert "extract: tiny: the results are already in its tables" in capsys.readouterr().err
     (tables / "extraction_curves.csv").write_text("")
     assert cli.main(tiny.argv("extract", w, *FLAGS)) == 0
     assert tiny_run.content(tables) == before

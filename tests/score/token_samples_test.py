@@ -107,8 +107,9 @@ def test_other_token_samples_are_refused_until_the_old_are_deleted(tmp_path: Pat
     with pytest.raises(UserError) as caught:
         other.missing_models(FOUR)
     assert str(caught.value) == (
-        f"score.token_samples: {s.path} has log-probabilities of the tokens of other samples, or in another order (3: "
-        f"4, 1, 3); ask for these, or delete {s.path / 'token_log_prob'} to have those asked for instead"
+        f"score.token_samples: {s.path} has log-probabilities of the tokens of other samples, or in another order (3 "
+        f"samples: 4, 1, 3); request these samples, or delete {s.path / 'token_log_prob'} to store those of the "
+        "requested samples instead"
     )
     shutil.rmtree(s.path / "token_log_prob")
     assert (plain.missing_models(FOUR), other.missing_models(FOUR)) == ([], FOUR)
@@ -152,7 +153,7 @@ def columns(samples: tuple[int, ...]) -> dict[str, np.ndarray]:
         ((0,), (2,)), ((0,), (0, 1)),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("crash", ["write", "spec", "consolidate"])
+@pytest.mark.parametrize("crash", ["write_coordinates", "variable_spec", "consolidate"])
 def test_crash_while_token_samples_change(
     tmp_path: Path,
     old: tuple[int, ...],
@@ -166,7 +167,7 @@ def test_crash_while_token_samples_change(
     for row in FOUR:
         plain.write_model(row, *values(row))
     shutil.rmtree(s.path / "token_log_prob", ignore_errors=True)
-    owner = store_module if crash == "spec" else schema
+    owner = store_module if crash == "variable_spec" else schema
     with monkeypatch.context() as patch:
         true, calls = getattr(owner, crash), []
 
@@ -177,16 +178,16 @@ def test_crash_while_token_samples_change(
         patch.setattr(owner, crash, crashing)
         with pytest.raises(ZeroDivisionError):
             store(tmp_path, new).create_or_extend(FOUR, COLUMNS, {}, columns(new))
-    for asked_for in (new, (9, 8)):
+    for requested in (new, (9, 8)):
         assert plain.missing_models(FOUR) == []
-        again = store(tmp_path, asked_for)
-        again.create_or_extend(FOUR, COLUMNS, {}, columns(asked_for))
-        again.write_tokens(FOUR[0], np.zeros(2 * len(asked_for), np.float32))
+        again = store(tmp_path, requested)
+        again.create_or_extend(FOUR, COLUMNS, {}, columns(requested))
+        again.write_tokens(FOUR[0], np.zeros(2 * len(requested), np.float32))
         assert again.missing_models(FOUR) == FOUR[1:]
         with xr.open_zarr(s.path) as data:
-            assert data["token_log_prob"].shape == (6, 2 * len(asked_for))
-            assert data["token_log_prob"].values[0].tolist() == [0] * 2 * len(asked_for)
-            assert data["token_sample"].values.tolist() == np.repeat(asked_for, 2).tolist()
+            assert data["token_log_prob"].shape == (6, 2 * len(requested))
+            assert data["token_log_prob"].values[0].tolist() == [0] * 2 * len(requested)
+            assert data["token_sample"].values.tolist() == np.repeat(requested, 2).tolist()
         shutil.rmtree(s.path / "token_log_prob")
     plain.create_or_extend(FOUR, COLUMNS, {})
     with xr.open_zarr(s.path) as data:
@@ -205,7 +206,7 @@ def test_damaged_tokens_do_not_affect_losses(tmp_path: Path):
     with pytest.raises(UserError) as caught:
         s.missing_models(FOUR)
     assert str(caught.value) == (
-        f"{file}: damaged; delete {file.parent} and run `lm-mia score` again: these are made again from checkpoints"
+        f"{file}: the file is damaged; delete {file.parent} and run `lm-mia score` to compute it again from checkpoints"
     )
 
 
@@ -261,7 +262,10 @@ def test_score_stage_adds_token_log_probs(
             "population.samples - 1 = 31"
         )
     assert cli.main(tiny.argv("score", w, flags[0], "5")) == 2
-    assert "or in another order (3: 5, 31, 2); ask for these" in capsys.readouterr().err
+    assert (
+        "or in another order (3 samples: 5, 31, 2); request these samples"
+        in capsys.readouterr().err
+    )
     # Damage is detected and repaired without naming the variable.
     [bad] = path.glob("token_log_prob/c/3/0")
     bad.write_bytes(b"x" + bad.read_bytes()[1:])
