@@ -220,13 +220,13 @@ class Extract:
     temperature: float = 1.0
     """Temperature of the sampling scheme that is tried in addition to greedy decoding and plain sampling. 0: greedy."""
     top_k: int = 40
-    """The scheme samples from this many of the most likely pieces. 0: from all."""
+    """Number of most likely pieces that the scheme samples from. 0: all pieces."""
     top_p: float = 1.0
-    """The scheme samples from the most likely of these pieces, up to this total probability. 1: from all."""
+    """Total probability of the most likely of these pieces, which the scheme samples from. 1: all of them."""
     generations: int = 1
     """Number of continuations generated per sample and sampling scheme; greedy decoding generates one."""
     written_tokens: int = 0
-    """Length of a continuation in tokens, in which the suffix is searched. 0: extract.suffix_tokens."""
+    """Length of a continuation in tokens, which is searched for the suffix. 0: extract.suffix_tokens."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -239,7 +239,8 @@ class Attack:
     references: int = 128
     """Number of models with training subsets of their own, used to learn the IN and OUT distributions."""
     targets: int = 0
-    """Number of these models, the last ones, that figures attack with all others as references."""
+    """Number of references, the last ones, that figures attack as targets; the remaining ones are the references of these
+    attacks."""
     replicas: int = 128
     """Number of targets that share one training subset and one initialization and differ only in batch order. 0: no
     tables of decisions."""
@@ -257,7 +258,7 @@ class Attack:
     fprs: tuple[float, ...] = (1e-5, 1e-4, 1e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.75, 1.0)
     """False positive rates at which thresholds are calibrated (StrongMIA Tables 1-6), in ascending order."""
     focus_fpr: float = 0.01
-    """The false positive rate, one of attack.fprs, that is used wherever a single one is shown."""
+    """The false positive rate, one of attack.fprs, that is used where results are shown at a single rate."""
     alpha: float = 0.05
     """Significance level of the exact binomial test that defines the coin-flip cutoff."""
     band: tuple[float, float] = (1e-4, 0.1)
@@ -278,13 +279,14 @@ class Attack:
     bootstraps: int = 1000
     """Number of bootstrap draws of the samples for the confidence intervals of the first target. 0: no intervals."""
     resample_references: int = 0
-    """Number of references per set with which one target is attacked again: many sets, disjoint and random. 0: none."""
+    """Number of references per set, if the first replica is also attacked with many disjoint and many random sets of
+    references. 0: it is not."""
     leave_one_out: bool = False
     """Also attack each reference with all the others, for the true-positive probability of each sample."""
     clear_separation: float = 2.0
-    """Clear archetypes: minimum distance of IN and OUT mean, in standard deviations."""
+    """Clear archetypes: minimum distance between IN and OUT mean, in standard deviations."""
     ambiguous_separation: float = 0.5
-    """Ambiguous archetypes: maximum distance of IN and OUT mean, in standard deviations."""
+    """Ambiguous archetypes: maximum distance between IN and OUT mean, in standard deviations."""
     stable_flip: float = 0.1
     """Stable archetypes: maximum flip rate, from 0 to 0.5."""
 
