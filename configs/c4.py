@@ -12,8 +12,8 @@ Each model sees 20 tokens per parameter once, in samples of 400 tokens on averag
 for 140M, which is half of the population. There are 128 references and 2 replicas, the minimum for a flip rate. A large
 model may need several devices: --config.compute.sharding=fsdp.
 
-Cost, by `lm-mia plan --config=configs/c4.py`, whose sweep is over the sizes: chip-hours of an H100 at an MFU of 0.4,
-and disk space for final states, scores and population.
+Cost of each size, as estimated by `lm-mia plan --config=configs/c4.py`: chip-hours of an H100 at an MFU of 0.4, and
+disk space for final states, scores and population.
 
     10M     5 h   0.04 TB    302M  1,940 h  0.6 TB    509M   5,360 h  1.0 TB
     44M    53 h   0.1 TB     425M  3,800 h  0.8 TB    604M   7,380 h  1.1 TB

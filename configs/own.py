@@ -6,10 +6,10 @@
 `texts` is a folder of .txt files, one document each. The argument is that of strongmia.py, [FIGURE,]SETTING; without an
 argument, all figures are drawn at the setting cpu.
 
-Cost: that of strongmia.py, about an hour on 2 cores for all figures at cpu.
+Cost: as for strongmia.py, about an hour on 2 cores for all figures at cpu.
 
-Needs at cpu: 7,168 documents of 20 characters or more for all figures, 3,328 for fig01, and 2,304 for fig05 and for
-tab01 to tab06.
+Requirements at cpu: 7,168 documents of 20 characters or more for all figures, 3,328 for fig01, and 2,304 for fig05 and
+for tab01 to tab06.
 
 Expect the figures and tables that strongmia.py describes; the numbers depend on the texts.
 """

@@ -6,7 +6,7 @@ Each stage reads files that the stage before it wrote, makes what is missing, an
     population  2N token sequences drawn by seed and stored once, with the ids 0..2N-1
     subsets     (subset_seed, 2N, design) -> the samples that a model is trained on, its members
     batches     (order_seed, epoch, step) -> the members of a training step
-    train       models, one after another with one compiled step, as many at a time as there are devices
+    train       models, one per device at a time, all with the same compiled step
     score       the loss of all 2N samples under each model -> the score store
     attack      score store -> membership scores, decisions and flip rates -> tables
     extract     the most member-like samples -> how easily the model can be made to generate them

@@ -94,7 +94,7 @@ class Recipes(Mapping[str, "RecipeView"]):
     for a recipe ``main`` that a config requests under both names.
 
     Raises:
-      UnknownRecipeError: on lookup of another name. It is a UserError and a KeyError.
+      UnknownRecipeError: on lookup of an unknown name. It is a UserError and a KeyError.
     """
 
     def __init__(self, recipes: Mapping[str, "RecipeView"]) -> None:
@@ -172,7 +172,7 @@ class RecipeView:
             ) from error
 
     def scores(self) -> "xr.Dataset":
-        """Opens the score store: the loss of each sample under each model, and who was trained on it.
+        """Opens the score store: the loss of each sample under each model, and whether the model was trained on it.
 
         Returns:
           A dataset with the variables ``loss`` (nats per token), ``member``, and those of ``score.statistics``. The
@@ -218,7 +218,7 @@ class RecipeView:
           The table. Missing values are NaN.
 
         Raises:
-          UserError: if there is no such table, with the names of those that exist.
+          UserError: if there is no such table; the message lists those that exist.
 
         Example:
           >>> attacks = lm_mia.open("runs/quickstart").recipes["quickstart"].table("attacks")

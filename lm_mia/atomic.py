@@ -57,7 +57,8 @@ def write_completion_marker(
 
     Args:
       path: path of the JSON file, in the folder of the tables.
-      description: settings and models of which the tables were computed, and results; its values must be valid JSON.
+      description: the settings and models from which the tables were computed, and results; its values must be valid
+        JSON.
       tables: names of the tables' files; their SHA-256 digests are added to the JSON file as "tables".
     """
     digests = {name: _sha256(path.with_name(name)) for name in tables}

@@ -19,9 +19,7 @@ SIGTERM_EXIT_CODE = 143
 
 _DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 
-DISK_REMEDY = (
-    "free some space, or make it writable, and run the same command again; finished work is kept"
-)
+DISK_REMEDY = "free some space or make the disk writable, and run the same command again; finished work is kept"
 
 
 class DiskError(UserError):
@@ -44,9 +42,8 @@ def disk_problem(error: BaseException) -> str:
             break
         chain.append(following)
     for number in _DISK_ERRNOS:
-        message = os.strerror(
-            number
-        )  # tensorstore and orbax include it in the messages of their own errors
+        # TensorStore and Orbax include this text in the messages of their own errors.
+        message = os.strerror(number)
         if any(getattr(e, "errno", None) == number or message in str(e) for e in chain):
             return message
     return ""

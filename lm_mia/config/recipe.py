@@ -39,9 +39,8 @@ _CHANGEABLE = (
 _COUNTS = ("references", "replicas", "targets", "leave_one_out")
 """Fields of `Attack` for which a merged config takes the larger value."""
 
-_MAX_NAME_LENGTH = (
-    48  # in characters, of a name that is derived from the overrides of a sweep entry
-)
+_MAX_NAME_LENGTH = 48
+"""Maximum number of characters of a name that is derived from the overrides of a sweep entry."""
 
 SweepEntry = tuple[dict[str, Any], Config]
 """The overrides of a sweep entry (empty for the config itself), and the resulting config."""

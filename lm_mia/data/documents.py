@@ -43,4 +43,4 @@ def no_progress(label: str, done: int, total: int) -> None:
 
 
 def no_log(line: str) -> None:
-    """Ignores lines for the user."""
+    """Discards log lines."""

@@ -91,7 +91,7 @@ def run_tasks(
         if deaths[index] == _MAX_DEATHS:
             raise UserError(
                 f"a process ended with code {process.exitcode} twice at the same task (killed, or out of memory?); "
-                "finished work is kept, so run the same command again, if need be with fewer --config.corpus.processes"
+                "finished work is kept; run the same command again, if necessary with fewer --config.corpus.processes"
             )
         on_death(process.exitcode or 0)
         if item is not None:

@@ -103,8 +103,8 @@ def bootstrap_intervals(
     computes for them. If so many drawn scores are +inf that no threshold reaches a rate, its TPR is 0. All targets
     share the draws of a seed, so the interval of a target does not depend on the other targets.
 
-    The bootstrap cannot see beyond the observed scores: with few allowed false positives, for example fpr * n < 10, the
-    TPR intervals are rough.
+    The bootstrap cannot extrapolate beyond the observed scores: with few allowed false positives, for example
+    fpr * n < 10, the TPR intervals are only approximate.
 
     Args:
       score_TxN: membership scores, larger for members; NaN scores are left out. A one-dimensional array is treated as

@@ -294,7 +294,7 @@ def fit_gaussians(
 
 
 def within_sample_scatter(gaussians: LiraGaussians) -> FloatArray:
-    """Computes the sum of squares about each sample's own mean, and its degrees of freedom, of each class.
+    """Computes, for each class, the sum of squares about each sample's own mean, and its degrees of freedom.
 
     The results for blocks of samples can be added. `with_pooled_variance` divides their sum.
 
@@ -462,7 +462,7 @@ def lira_leave_one_out(
 
 
 def leave_one_out_scatter(loss_MxN: ArrayLike, member_MxN: ArrayLike) -> FloatArray:
-    """Computes the `within_sample_scatter` of all models except each one.
+    """Computes, for each model, the `within_sample_scatter` of all other models.
 
     The results for blocks of samples can be added.
 

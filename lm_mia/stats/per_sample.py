@@ -18,7 +18,7 @@ _CELLS = 2**17  # float64 numbers that are processed at once: they fit the cache
 
 @dataclasses.dataclass(frozen=True)
 class BinnedMeans:
-    """Means of x and y in K non-empty bins of x, which hold equally many samples as far as ties allow."""
+    """Means of x and y in K non-empty bins of x, which have equal sizes as far as ties allow."""
 
     x_mean_K: FloatArray
     """In ascending order."""
@@ -122,7 +122,7 @@ def true_positive_probability(
       member_MxN: booleans, whether each sample was in each model's training subset.
 
     Returns:
-      One number per sample; NaN for a sample without a posterior of a model that was trained on it.
+      One number per sample; NaN for a sample that has no posterior under a model that was trained on it.
 
     Raises:
       ValueError: if the shapes do not match, if member_MxN is not boolean, or if a posterior is outside [0, 1].

@@ -136,7 +136,7 @@ def _sorted_scores(score_N: np.ndarray, selected_N: BoolArray) -> Scores:
 
 
 def _twice_mann_whitney(nonmembers: Scores, members: Scores) -> int:
-    """Counts pairs with the higher score for the member twice, and tied pairs once."""
+    """Counts each pair in which the member has the higher score twice, and each tied pair once."""
     if nonmembers.size == 0:
         return 0
     if (

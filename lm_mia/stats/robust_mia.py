@@ -330,8 +330,10 @@ def _check_members(member: ArrayLike | None, shape: tuple[int, ...]) -> BoolArra
 
 
 def _log_mean(loss_MxC: np.ndarray, member_MxC: BoolArray | None) -> FloatArray:
-    """Computes the log of the mean of exp(-loss) over the references with a loss, OUT ones only if members are
-    given."""
+    """Computes the log of the mean of exp(-loss) over the references with a loss.
+
+    If members are given, only OUT references are used.
+    """
     used_MxC = ~np.isnan(loss_MxC)
     if not np.fmax.reduce(np.abs(loss_MxC), axis=None, initial=0) < _FAR / 2:
         raise ValueError("reference signals must be finite, or NaN if they are missing")
