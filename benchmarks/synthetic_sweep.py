@@ -117,4 +117,4 @@ def _log(task: SweepRecipe, row: ModelSeeds) -> None:
         step = -(-i * total // c.train.validations)
         loss = 3 - 0.1 * np.log(size) + 3 * np.exp(-4 * step / total)
         event = {"event": "validation", "step": step, "validation_loss_nats": float(loss)}
-        task.workdir.log(about | event)
+        task.workdir.log_event(about | event)

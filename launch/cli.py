@@ -17,18 +17,18 @@ from lm_mia.run import sweep as sweeps
 from lm_mia.run.sweep import Sweep
 
 VERBS = {
-    "plan": "estimate the cost of the sweep and list its jobs; writes nothing",
+    "plan": "estimate the cost of a sweep and list its jobs; writes nothing",
     "local": "make the missing models on this machine, one process per device",
-    "slurm": "write SLURM array scripts, and submit them",
-    "jobset": "write Kubernetes JobSets",
-    "worker": "like local, but prints log lines; for many machines that share a workdir",
-    "status": "show models that are done, running, failed and missing, and the time left",
-    "corpus": "only build the populations",
-    "make-models": "run one job; the engines start this command",
+    "slurm": "write SLURM array scripts, and optionally submit them",
+    "jobset": "write Kubernetes JobSet manifests",
+    "worker": "like local, but print log lines; for machines that share a workdir",
+    "status": "show which models are done, running, failed and missing, and the time left",
+    "corpus": "build the populations only",
+    "make-models": "make a block of models of one recipe; jobs run this command",
 }
 
 _SIZED = ("plan", "slurm", "jobset")  # verbs that divide the models into jobs
-_ELSEWHERE = {
+_VERBS_OF_FLAG = {
     "--watch": "launch status",
     "--verify": "launch status",
     "--json": "launch plan and launch status",
@@ -44,28 +44,28 @@ _ELSEWHERE = {
 
 def main(argv: Sequence[str] | None = None, prog: str = "python -m launch") -> int:
     """Entry point; returns the exit code: 3 if models were set aside or diverged, else as `lm-mia` does."""
-    return exit_code(lambda: _act(list(sys.argv[1:] if argv is None else argv), prog))
+    return exit_code(lambda: _run_command(list(sys.argv[1:] if argv is None else argv), prog))
 
 
-def _act(argv: list[str], prog: str) -> int:
+def _run_command(argv: list[str], prog: str) -> int:
     if not argv or argv[0] not in VERBS:
-        _top(prog).parse_args(argv[:1])  # prints the help or raises an error
+        _top_parser(prog).parse_args(argv[:1])  # prints the help or raises an error
         return 2
     verb = argv[0]
     wrong: list[str] = []
-    known, overrides = _of_verb(verb, prog).parse_flags(argv[1:], wrong)
+    known, overrides = _parser_of_verb(verb, prog).parse_flags(argv[1:], wrong)
     sweep = sweeps.sweep_from_flags(known, overrides, wrong, needs_workdir=verb != "plan")
     if verb == "status" and known.watch and (known.json or known.verify):
         wrong.append("--watch: cannot be combined with --json or --verify; leave it out")
     if verb == "make-models" and known.workers < 0:
         wrong.append(
-            f"--workers={known.workers}: must be 0 or larger; 0 takes the number from the config"
+            f"--workers={known.workers}: must be at least 0; 0 uses train.workers of the config"
         )
-    of_engine = collect_errors(wrong, lambda: _options(verb, known))
+    options = collect_errors(wrong, lambda: _options(verb, known))
     sizes = collect_errors(wrong, lambda: jobs.parse_sizes(known)) if verb in _SIZED else None
     if wrong or sweep is None:
         raise UserError("\n".join(wrong))
-    return _run(verb, known, sweep, sizes, of_engine)
+    return _run_verb(verb, known, sweep, sizes, options)
 
 
 def _options(verb: str, known: argparse.Namespace) -> Any:
@@ -81,10 +81,10 @@ def _options(verb: str, known: argparse.Namespace) -> Any:
     return None
 
 
-def _run(verb: str, known: argparse.Namespace, sweep: Sweep, sizes: Any, of: Any) -> int:
+def _run_verb(verb: str, known: argparse.Namespace, sweep: Sweep, sizes: Any, options: Any) -> int:
     # imported here, so that plans and error messages appear at once
     if verb == "plan":
-        jobs.print_plan(sweep, sizes, as_json=known.json, look=known.workdir is not None)
+        jobs.print_plan(sweep, sizes, as_json=known.json, read_workdir=known.workdir is not None)
         return 0
     if verb == "status":
         from launch import status
@@ -98,24 +98,24 @@ def _run(verb: str, known: argparse.Namespace, sweep: Sweep, sizes: Any, of: Any
     if verb == "make-models":
         from launch import model_block
 
-        task = jobs.find_recipe(sweep, known.recipe, known.recipe_hash)
-        return model_block.run(sweep, task, known.models, known.job, known.log, known.workers)
+        recipe = jobs.find_recipe(sweep, known.recipe, known.recipe_hash)
+        return model_block.run(sweep, recipe, known.models, known.job, known.log, known.workers)
     from launch import kubernetes, slurm
 
     if verb == "corpus":
         return jobs.build_corpus(sweep)
     if verb == "slurm":
-        return slurm.write_scripts(sweep, sizes, of, known.submit)
-    return kubernetes.write_jobsets(sweep, sizes, of, Path(known.output))
+        return slurm.write_scripts(sweep, sizes, options, known.submit)
+    return kubernetes.write_jobsets(sweep, sizes, options, Path(known.output))
 
 
-def _top(prog: str) -> argparse.ArgumentParser:
-    parser = load.Parser(prog, description="Sweeps of lm_mia on one machine or many.")
+def _top_parser(prog: str) -> argparse.ArgumentParser:
+    parser = load.Parser(prog, description="Runs sweeps of lm_mia as jobs on one or more machines.")
     parser.epilog = "\n".join(
         [
-            *(f"  {verb:8} {summary}" for verb, summary in VERBS.items()),
+            *(f"  {verb:12} {summary}" for verb, summary in VERBS.items()),
             "",
-            f"`{prog} VERB --help` lists the flags of a verb. Example:",
+            f"Run `{prog} VERB --help` for the flags of a verb. Example:",
             f"  {prog} plan --config=configs/c4.py --device=h100",
         ]
     )
@@ -123,11 +123,14 @@ def _top(prog: str) -> argparse.ArgumentParser:
     return parser
 
 
-def _of_verb(verb: str, prog: str) -> load.Parser:
-    parser = load.Parser(f"{prog} {verb}", _ELSEWHERE, description=VERBS[verb])
-    config = "may be left out if the workdir has a config.json; every field is a flag: --config.section.field=value"
+def _parser_of_verb(verb: str, prog: str) -> load.Parser:
+    parser = load.Parser(f"{prog} {verb}", _VERBS_OF_FLAG, description=VERBS[verb])
+    config = (
+        "name of an included config, or a Python file; optional if the workdir has a config.json. Every field is also "
+        "a flag: --config.section.field=value"
+    )
     parser.add_argument("--config", metavar="NAME|FILE.py[:ARG]", help=config)
-    folder = "using the same folder again continues an earlier command"
+    folder = "output folder; a folder that already exists is continued"
     parser.add_argument("--workdir", metavar="DIR", help=folder)
     if verb in ("plan", "status"):
         parser.add_argument("--json", action="store_true", help="print JSON, for scripts")
@@ -135,24 +138,33 @@ def _of_verb(verb: str, prog: str) -> load.Parser:
         parser.add_argument(
             "--watch", action="store_true", help="refresh until no model is missing"
         )
-        verify = "read every score, and list missing and corrupt files"
+        verify = "read all scores, and list missing and corrupt files"
         parser.add_argument("--verify", action="store_true", help=verify)
     if verb == "make-models":
         parser.add_argument(
             "--recipe", required=True, metavar="NAME", help="name of a recipe of the sweep"
         )
-        digest = "hash of the recipe when the job was written; the job refuses to run if the config has changed since"
+        digest = "hash of the recipe when the job was written; the job fails if the config has changed since then"
         parser.add_argument("--recipe-hash", default="", metavar="HEX", help=digest)
         parser.add_argument(
-            "--models", required=True, metavar="BEGIN:END", help="range of models of the recipe"
+            "--models",
+            required=True,
+            metavar="BEGIN:END",
+            help="range of models of the recipe, such as 8:16; END is exclusive",
         )
         parser.add_argument(
-            "--job", default="", metavar="NAME", help="name of the job, shown by status"
+            "--job",
+            default="",
+            metavar="NAME",
+            help="name of the job, shown by status (default: host and process id)",
         )
         parser.add_argument(
-            "--log", default="", metavar="PLACE", help="where the output goes, shown by status"
+            "--log",
+            default="",
+            metavar="TEXT",
+            help="where to find the output of the job, shown by status",
         )
-        workers = "number of worker processes (default: as the config sets)"
+        workers = "number of worker processes (default: train.workers of the config)"
         parser.add_argument("--workers", type=int, default=0, metavar="N", help=workers)
     if verb in _SIZED:
         jobs.add_flags(parser)
@@ -160,7 +172,9 @@ def _of_verb(verb: str, prog: str) -> load.Parser:
         from launch import slurm
 
         slurm.add_flags(parser)
-        parser.add_argument("--submit", action="store_true", help="submit the scripts with sbatch")
+        parser.add_argument(
+            "--submit", action="store_true", help="also submit the scripts with sbatch"
+        )
     if verb == "jobset":
         from launch import kubernetes
 

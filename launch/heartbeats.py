@@ -1,8 +1,8 @@
-"""What jobs leave in a recipe's folder beside rows: which rows each is at work on, and how rows failed.
+"""Records of jobs in a recipe's folder: which models each job is making, and how models failed.
 
-``running/JOB.json``: while a job is alive, touched every few seconds. One that is left behind tells of a job that
-vanished: killed, out of memory, or its machine lost.
-``failures/ROW.jsonl``: a line a failure. After three at the same checkpoint a row is set aside.
+``running/JOB.json`` exists while a job is alive, and is touched every few seconds. A file that is left behind belongs
+to a job that vanished: it was killed, ran out of memory, or its machine was lost.
+``failures/MODEL.jsonl`` has a line for each failure. After three failures at the same checkpoint, a model is set aside.
 """
 
 import contextlib
@@ -23,55 +23,59 @@ from typing import Any
 from lm_mia.atomic import write_atomically
 from lm_mia.data import subsets
 
-MOST_FAILURES = 3
-GIVEN_UP = 3
-"""The exit code of a job, or of an engine, that set rows aside, or has rows that diverged."""
+MAX_FAILURES = 3
+GIVEN_UP_EXIT_CODE = 3
+"""The exit code of a job or command with models that were set aside or diverged."""
 BEAT_SECONDS = 5.0
 LOST_SECONDS = 90.0
-"""A job that did not touch its record for so long has vanished."""
-PARENT = "LM_MIA_LAUNCH_PARENT"
-"""The process without which a job is to stop, if any."""
+"""A job that did not touch its record for this long has vanished."""
+PARENT_VARIABLE = "LM_MIA_LAUNCH_PARENT"
+"""Environment variable with the id of the process that started the job; the job stops if that process exits."""
 
 
 @dataclasses.dataclass(frozen=True)
 class WorkerInfo:
-    """Who is at work."""
+    """Describes a worker process."""
 
     job: str
     host: str
     pid: int
     log: str
-    """Where its output is."""
+    """Where its output can be read."""
     version: str
-    """Of lm_mia, and the commit."""
+    """Version of lm_mia, and the commit."""
 
 
-_BY = tuple(field.name for field in dataclasses.fields(WorkerInfo))
+_INFO_FIELDS = tuple(field.name for field in dataclasses.fields(WorkerInfo))
 
 
 def now() -> str:
-    """UTC, to the millisecond."""
+    """Returns the current time in UTC, to the millisecond."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
 
 
-class Running:
-    """The record of this job: rows that it is at work on, since when."""
+class RunningRecord:
+    """The record of this job: the models that it is making, and since when."""
 
-    def __init__(self, recipe: Path, by: WorkerInfo):
-        self._path = recipe / "running" / f"{_file_name(by.job)}.json"
-        self._record: dict[str, Any] = {**dataclasses.asdict(by), "since": now(), "models": {}}
+    def __init__(self, recipe_dir: Path, worker_info: WorkerInfo):
+        self._path = recipe_dir / "running" / f"{_file_name(worker_info.job)}.json"
+        self._record: dict[str, Any] = {
+            **dataclasses.asdict(worker_info),
+            "since": now(),
+            "models": {},
+        }
         self._changing = threading.Lock()
 
-    def begin(self, row: str) -> None:
-        """A row is being worked on from now."""
+    def begin(self, model: str) -> None:
+        """Records that this job starts to make a model."""
         with self._changing:
-            self._record["models"][row] = now()
+            self._record["models"][model] = now()
             self._write()
 
-    def end(self, row: str) -> None:
-        """It is no more."""
+    def end(self, model: str) -> None:
+        """Records that this job no longer makes a model."""
         with self._changing:
-            if self._record["models"].pop(row, None):
+            if self._record["models"].pop(model, None):
                 self._write()
 
     def _write(self) -> None:
@@ -79,21 +83,21 @@ class Running:
         write_atomically(self._path, json.dumps(self._record) + "\n")
 
     def _beat(self, over: threading.Event) -> None:
-        parent, touched = int(os.environ.get(PARENT, "0")), time.monotonic()
+        parent, touched = int(os.environ.get(PARENT_VARIABLE, "0")), time.monotonic()
         while not over.wait(BEAT_SECONDS / 5):
-            if parent and os.getppid() != parent:  # whoever would have stopped us was killed
+            if parent and os.getppid() != parent:  # the launcher was killed
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
             with self._changing, contextlib.suppress(OSError):
                 if not self._path.exists():
-                    self._write()  # somebody took us for lost
+                    self._write()  # another job considered this one lost
                 elif time.monotonic() - touched > BEAT_SECONDS:
                     os.utime(self._path)
                     touched = time.monotonic()
 
     @contextlib.contextmanager
     def alive(self) -> Iterator[None]:
-        """The record is there while the block runs, and touched."""
+        """Keeps the record up to date during the block, and removes it afterwards."""
         over = threading.Event()
         self._write()
         thread = threading.Thread(target=self._beat, args=(over,), daemon=True)
@@ -106,73 +110,73 @@ class Running:
             self._path.unlink(missing_ok=True)
 
 
-def running_jobs(recipe: Path) -> Iterator[tuple[Path, dict[str, Any], float]]:
-    """(file, record, when it was touched, in seconds since 1970) of every job that is at work or vanished."""
-    for path in sorted(recipe.glob("running/*.json")):
+def running_jobs(recipe_dir: Path) -> Iterator[tuple[Path, dict[str, Any], float]]:
+    """Yields (file, record, modification time in seconds since 1970) of each job that is running or vanished."""
+    for path in sorted(recipe_dir.glob("running/*.json")):
         with contextlib.suppress(OSError):
-            record = _record(path.read_bytes(), (*_BY, "since", "models"))
+            record = _record(path.read_bytes(), (*_INFO_FIELDS, "since", "models"))
             if record is not None and isinstance(record["models"], dict):
                 yield path, record, path.stat().st_mtime
 
 
-def _time_there(folder: Path) -> float:
-    """The time by the clock that touches the folder's files, which may be another machine's."""
+def _file_system_time(folder: Path) -> float:
+    """Returns the time by the clock of the folder's file system, which may be on another machine."""
     folder.mkdir(exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=folder, prefix=".clock") as file:
         return os.fstat(file.fileno()).st_mtime
 
 
-def reap(recipe: Path, job: str, unfinished: set[str]) -> list[str]:
-    """Takes away the records of jobs that vanished, and of an earlier life of this one; a failure for each such row.
+def reap(recipe_dir: Path, job: str, unfinished: set[str]) -> list[str]:
+    """Removes the records of vanished jobs and of an earlier run of this job, and records failures of their models.
 
     Args:
-      recipe: folder.
-      job: this one.
-      unfinished: names of rows that are missing; the others were finished before the job vanished.
+      recipe_dir: folder of the recipe.
+      job: name of this job.
+      unfinished: names of the missing models; the others were finished before their job vanished.
 
     Returns:
-      Lines that say what was found.
+      A message for each failure.
     """
-    said, now_seconds = [], _time_there(recipe / "running")
-    for path, record, touched_seconds in list(running_jobs(recipe)):
+    messages, now_seconds = [], _file_system_time(recipe_dir / "running")
+    for path, record, touched_seconds in list(running_jobs(recipe_dir)):
         if record["job"] != job and abs(now_seconds - touched_seconds) < LOST_SECONDS:
             continue
-        grave = path.with_suffix(f".{os.getpid()}.lost")
+        claimed_path = path.with_suffix(f".{os.getpid()}.lost")
         try:
-            path.rename(grave)  # one of those who see it takes it
+            path.rename(claimed_path)  # only one of several concurrent jobs succeeds
         except FileNotFoundError:
             continue
-        by = WorkerInfo(**{name: record[name] for name in _BY})
-        reason = "its job vanished (killed, out of memory, or the machine lost?)"
-        for row in record["models"]:
-            if row in unfinished:
-                record_failure(recipe, row, reason, by)
-                said.append(f"{row}: {reason}: job {by.job} on {by.host}")
-        grave.unlink()
-    return said
+        worker_info = WorkerInfo(**{name: record[name] for name in _INFO_FIELDS})
+        reason = "its job vanished (killed, out of memory, or machine lost?)"
+        for model in record["models"]:
+            if model in unfinished:
+                record_failure(recipe_dir, model, reason, worker_info)
+                messages.append(f"{model}: {reason}: job {worker_info.job} on {worker_info.host}")
+        claimed_path.unlink()
+    return messages
 
 
-def record_failure(recipe: Path, row: str, reason: str, by: WorkerInfo) -> None:
-    """Writes down that a row failed, and why: the last line of a traceback says it best."""
-    path = _failures(recipe, row)
+def record_failure(recipe_dir: Path, model: str, reason: str, worker_info: WorkerInfo) -> None:
+    """Records that a model failed, and why."""
+    path = _failures(recipe_dir, model)
     path.parent.mkdir(exist_ok=True)
-    line = {"time": now(), "reason": reason, "saved_step": _saved_step(recipe, row)}
+    line = {"time": now(), "reason": reason, "saved_step": _saved_step(recipe_dir, model)}
     with open(path, "ab", buffering=0) as file:
-        file.write((json.dumps(line | dataclasses.asdict(by)) + "\n").encode())
+        file.write((json.dumps(line | dataclasses.asdict(worker_info)) + "\n").encode())
 
 
-def failures(recipe: Path, row: subsets.ModelSeeds | str) -> list[dict[str, Any]]:
-    """How a row failed, in order."""
+def failures(recipe_dir: Path, model: subsets.ModelSeeds | str) -> list[dict[str, Any]]:
+    """Returns the failures of a model, in order."""
     try:
-        lines = _failures(recipe, row).read_bytes().splitlines()
+        lines = _failures(recipe_dir, model).read_bytes().splitlines()
     except FileNotFoundError:
         return []
-    found = [_record(line, (*_BY, "time", "reason", "saved_step")) for line in lines]
+    found = [_record(line, (*_INFO_FIELDS, "time", "reason", "saved_step")) for line in lines]
     return [failure for failure in found if failure is not None]
 
 
 def _record(text: bytes, names: Sequence[str]) -> dict[str, Any] | None:
-    """An object that has the names; None for another, such as one that a full disk cut short."""
+    """Parses a JSON object; returns None if it lacks a field or is invalid, for example truncated by a full disk."""
     try:
         record = json.loads(text)
     except ValueError:  # of UTF-8 too
@@ -180,24 +184,24 @@ def _record(text: bytes, names: Sequence[str]) -> dict[str, Any] | None:
     return record if isinstance(record, dict) and record.keys() >= set(names) else None
 
 
-def is_set_aside(recipe: Path, row: subsets.ModelSeeds | str) -> bool:
-    """Whether a row failed three times in a row without getting further than the same checkpoint."""
-    last = [f["saved_step"] for f in failures(recipe, row)[-MOST_FAILURES:]]
-    return len(last) == MOST_FAILURES and len(set(last)) == 1
+def is_set_aside(recipe_dir: Path, model: subsets.ModelSeeds | str) -> bool:
+    """Returns whether a model failed three times in succession at the same checkpoint."""
+    last = [f["saved_step"] for f in failures(recipe_dir, model)[-MAX_FAILURES:]]
+    return len(last) == MAX_FAILURES and len(set(last)) == 1
 
 
-def remedy(recipe: Path, row: subsets.ModelSeeds | str) -> str:
-    """How a row that was set aside is tried again."""
-    return f"delete {_failures(recipe, row)} to try again"
+def remedy(recipe_dir: Path, model: subsets.ModelSeeds | str) -> str:
+    """Returns how to retry a model that was set aside."""
+    return f"delete {_failures(recipe_dir, model)} to try again"
 
 
-def _failures(recipe: Path, row: subsets.ModelSeeds | str) -> Path:
-    return recipe / "failures" / f"{row}.jsonl"
+def _failures(recipe_dir: Path, model: subsets.ModelSeeds | str) -> Path:
+    return recipe_dir / "failures" / f"{model}.jsonl"
 
 
-def _saved_step(recipe: Path, row: str) -> int:
-    """Of its newest checkpoint; 0 if it has none."""
-    folder = recipe / "checkpoints" / row
+def _saved_step(recipe_dir: Path, model: str) -> int:
+    """Returns the step of the newest checkpoint, or 0 if there is none."""
+    folder = recipe_dir / "checkpoints" / model
     return max((int(p.name) for p in folder.glob("*") if p.name.isdecimal()), default=0)
 
 

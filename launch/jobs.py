@@ -25,16 +25,18 @@ from lm_mia.run.sweep import Sweep, SweepRecipe
 from lm_mia.run.workdir import Workdir
 
 
-def missing_indices(task: SweepRecipe) -> list[int]:
-    """Returns the numbers of the models to be made: those that are neither present, nor diverged, nor set aside."""
-    rows, recipe = task.models, task.folder
-    if not recipe.exists():
-        return list(range(len(rows)))
+def missing_indices(recipe: SweepRecipe) -> list[int]:
+    """Returns the indices of the models to be made: those that are neither present, nor diverged, nor set aside."""
+    models, recipe_dir = recipe.models, recipe.folder
+    if not recipe_dir.exists():
+        return list(range(len(models)))
     from lm_mia.run import inventory  # imported here: tensorstore takes half a second
 
-    left = set(inventory.missing_models("run", task.config, recipe, rows))
+    missing = set(inventory.missing_models("run", recipe.config, recipe_dir, models))
     return [
-        i for i, row in enumerate(rows) if row in left and not heartbeats.is_set_aside(recipe, row)
+        i
+        for i, model in enumerate(models)
+        if model in missing and not heartbeats.is_set_aside(recipe_dir, model)
     ]
 
 
@@ -44,26 +46,26 @@ def command(sweep: Sweep, python: Sequence[str], verb: str, *more: str) -> list[
     return [*python, "-m", "launch", verb, *flags, *more, *overrides]
 
 
-def job_command(sweep: Sweep, python: Sequence[str], task: SweepRecipe, *more: str) -> list[str]:
+def job_command(sweep: Sweep, python: Sequence[str], recipe: SweepRecipe, *more: str) -> list[str]:
     """Returns the arguments of a job that makes models of a recipe; `more` selects the models with ``--models``."""
-    which = f"--recipe={task.name}", f"--recipe-hash={recipe_hash(task.config)}"
-    return command(sweep, python, "make-models", *which, *more)
+    recipe_flags = f"--recipe={recipe.name}", f"--recipe-hash={recipe_hash(recipe.config)}"
+    return command(sweep, python, "make-models", *recipe_flags, *more)
 
 
 def with_absolute_paths(sweep: Sweep) -> Sweep:
     """Returns the same sweep with absolute paths, so that processes may start in any folder."""
     workdir = Workdir(Path(os.path.abspath(sweep.workdir.path)))
-    tasks = tuple(dataclasses.replace(task, workdir=workdir) for task in sweep.recipes)
+    recipes = tuple(dataclasses.replace(recipe, workdir=workdir) for recipe in sweep.recipes)
     config_arg = sweep.config_arg
     if config_arg is not None:
         name, *arg = config_arg.split(":", 1)
         file = name if load.is_config_name(name) else os.path.abspath(name)
         config_arg = ":".join([file, *arg])
-    return dataclasses.replace(sweep, config_arg=config_arg, workdir=workdir, recipes=tasks)
+    return dataclasses.replace(sweep, config_arg=config_arg, workdir=workdir, recipes=recipes)
 
 
 def find_recipe(sweep: Sweep, name: str, expected_hash: str = "") -> SweepRecipe:
-    """Returns the task of a recipe.
+    """Returns a recipe of the sweep.
 
     Args:
       sweep: the recipes of the command.
@@ -73,21 +75,21 @@ def find_recipe(sweep: Sweep, name: str, expected_hash: str = "") -> SweepRecipe
     Raises:
       UserError: if the sweep has no such recipe, or if the recipe has changed since the job was written.
     """
-    found = [task for task in sweep.recipes if name == task.name]
-    found = found or [task for task in sweep.recipes if name in task.names]
-    if not found:
-        known = ", ".join(task.name for task in sweep.recipes)
+    matches = [recipe for recipe in sweep.recipes if name == recipe.name]
+    matches = matches or [recipe for recipe in sweep.recipes if name in recipe.names]
+    if not matches:
+        names = ", ".join(recipe.name for recipe in sweep.recipes)
         raise UserError(
-            f"--recipe={name}: there is no such recipe; choose one of {known}, or restore the config if it has changed "
+            f"--recipe={name}: there is no such recipe; choose one of {names}, or restore the config if it has changed "
             "since the job was written"
         )
-    now = recipe_hash(found[0].config)
-    if expected_hash not in ("", now):
+    current_hash = recipe_hash(matches[0].config)
+    if expected_hash not in ("", current_hash):
         raise UserError(
             f"--recipe-hash={expected_hash}: the config of recipe {name} has changed since this job was written (its "
-            f"hash is now {now}); restore the config, or write the jobs again"
+            f"hash is now {current_hash}); restore the config, or write the jobs again"
         )
-    return found[0]
+    return matches[0]
 
 
 def blocks(missing: Sequence[int], models_per_job: int) -> list[int]:
@@ -95,32 +97,32 @@ def blocks(missing: Sequence[int], models_per_job: int) -> list[int]:
     return sorted({i // models_per_job for i in missing})
 
 
-def block_range(block: int, models_per_job: int, rows: int) -> str:
+def block_range(block: int, models_per_job: int, num_models: int) -> str:
     """Returns the range of models of a block, in the form that ``--models`` takes."""
-    return f"{block * models_per_job}:{min((block + 1) * models_per_job, rows)}"
+    return f"{block * models_per_job}:{min((block + 1) * models_per_job, num_models)}"
 
 
-def selected_models(said: str, task: SweepRecipe) -> list[subsets.ModelSeeds]:
+def selected_models(block: str, recipe: SweepRecipe) -> list[subsets.ModelSeeds]:
     """Returns the models that ``--models=BEGIN:END`` selects; raises UserError if the range is invalid."""
-    rows = task.models
-    found = re.fullmatch(r"(\d+):(\d+)", said)
-    begin, end = map(int, found.groups()) if found else (0, 0)
-    if not begin < end <= len(rows):
+    models = recipe.models
+    match = re.fullmatch(r"(\d+):(\d+)", block)
+    begin, end = map(int, match.groups()) if match else (0, 0)
+    if not begin < end <= len(models):
         raise UserError(
-            f"--models={said}: must be BEGIN:END, where END is exclusive, within the {len(rows)} models; try "
-            f"--models=0:{len(rows)}"
+            f"--models={block}: must be BEGIN:END, where END is exclusive, within the {len(models)} models; try "
+            f"--models=0:{len(models)}"
         )
-    return rows[begin:end]
+    return models[begin:end]
 
 
-def recipe_as_json(task: SweepRecipe) -> dict[str, Any]:
-    """Returns the fields that describe a task in JSON output."""
+def recipe_as_json(recipe: SweepRecipe) -> dict[str, Any]:
+    """Returns the fields that describe a recipe in JSON output."""
     return {
-        "recipe": task.name,
-        "names": list(task.names),
-        "overrides": task.overrides,
-        "entries": list(task.entries),
-        "folder": str(task.folder),
+        "recipe": recipe.name,
+        "names": list(recipe.names),
+        "overrides": recipe.overrides,
+        "entries": list(recipe.entries),
+        "folder": str(recipe.folder),
     }
 
 
@@ -137,70 +139,78 @@ class JobSizes:
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags that `sizes` reads."""
+    """Adds the flags that `parse_sizes` reads."""
     group = parser.add_argument_group("size of jobs")
     group.add_argument(
-        "--models-per-job", type=int, default=0, metavar="N", help="instead of hours"
+        "--models-per-job",
+        type=int,
+        default=0,
+        metavar="N",
+        help="number of models per job (default: as many as take about --job-hours)",
     )
     group.add_argument(
-        "--job-hours", type=float, default=4.0, metavar="H", help="about this long; 4"
+        "--job-hours",
+        type=float,
+        default=4.0,
+        metavar="H",
+        help="approximate duration of a job, in hours (default: 4)",
     )
     plan.add_cost_flags(group)
 
 
-def parse_sizes(known: argparse.Namespace) -> JobSizes:
+def parse_sizes(flags: argparse.Namespace) -> JobSizes:
     """Returns the values of the flags; raises UserError with one line for each invalid flag."""
     wrong, chip = [], None
     try:
-        chip = plan.parse_chip(known.device, known.mfu)
+        chip = plan.parse_chip(flags.device, flags.mfu)
     except UserError as error:
         wrong.append(str(error))
-    if known.models_per_job < 0:
+    if flags.models_per_job < 0:
         wrong.append(
-            f"--models-per-job={known.models_per_job}: must be 1 or larger, or 0 to use --job-hours"
+            f"--models-per-job={flags.models_per_job}: must be 1 or larger, or 0 to use --job-hours"
         )
-    if not (0 < known.job_hours < math.inf):
-        wrong.append(f"--job-hours={known.job_hours:g}: must be above 0; try --job-hours=4")
+    if not (0 < flags.job_hours < math.inf):
+        wrong.append(f"--job-hours={flags.job_hours:g}: must be above 0; try --job-hours=4")
     if wrong or chip is None:
         raise UserError("\n".join(wrong))
-    return JobSizes(chip, known.models_per_job, known.job_hours, known.tokens_per_sample)
+    return JobSizes(chip, flags.models_per_job, flags.job_hours, flags.tokens_per_sample)
 
 
-def recipe_cost(task: SweepRecipe, of: JobSizes, look: bool = True) -> RecipeCost:
-    """Returns the cost of a task; with `look`, present models and sample lengths are read from the workdir."""
-    if look:
+def recipe_cost(recipe: SweepRecipe, sizes: JobSizes, read_workdir: bool = True) -> RecipeCost:
+    """Returns the cost of a recipe, by default with the present models and sample lengths of the workdir."""
+    if read_workdir:
         return plan.recipe_cost(
-            task, plan.sample_lengths(task, of.tokens_per_sample), plan.count_present(task)
+            recipe, plan.sample_lengths(recipe, sizes.tokens_per_sample), plan.count_present(recipe)
         )
-    length_tokens = task.config.population.length_tokens
-    return plan.recipe_cost(task, plan.assumed_lengths(length_tokens, of.tokens_per_sample))
+    length_tokens = recipe.config.population.length_tokens
+    return plan.recipe_cost(recipe, plan.assumed_lengths(length_tokens, sizes.tokens_per_sample))
 
 
-def model_hours(found: RecipeCost, of: JobSizes) -> float:
+def model_hours(cost: RecipeCost, sizes: JobSizes) -> float:
     """Returns the chip-hours of one model."""
-    return plan.chip_hours(found, of.chip.flops * of.chip.mfu)[0] / found.models
+    return plan.chip_hours(cost, sizes.chip.flops * sizes.chip.mfu)[0] / cost.models
 
 
-def models_per_job(found: RecipeCost, of: JobSizes, chips: int, sharding: str) -> int:
+def models_per_job(cost: RecipeCost, sizes: JobSizes, chips: int, sharding: str) -> int:
     """Returns how many models a job of about `job_hours` has; at least one per chip if each model runs on one chip."""
-    if of.models_per_job:
-        return min(of.models_per_job, found.models)
+    if sizes.models_per_job:
+        return min(sizes.models_per_job, cost.models)
     side_by_side = chips if sharding == "none" else 1
-    in_time = of.job_hours * chips / model_hours(found, of) / side_by_side
-    return min(max(int(min(in_time, found.models)), 1) * side_by_side, found.models)
+    in_time = sizes.job_hours * chips / model_hours(cost, sizes) / side_by_side
+    return min(max(int(min(in_time, cost.models)), 1) * side_by_side, cost.models)
 
 
 @dataclasses.dataclass(frozen=True)
 class RecipeJobs:
-    """The jobs of a task."""
+    """The jobs of a recipe."""
 
-    task: SweepRecipe
+    recipe: SweepRecipe
     cost: RecipeCost
     """Cost of all requested models."""
     models_per_job: int
     blocks: tuple[int, ...]
     """Numbers of the blocks that have missing models; each is one job."""
-    missing: int
+    num_missing: int
     """Number of missing models."""
 
     def ranges(self) -> list[str]:
@@ -208,41 +218,44 @@ class RecipeJobs:
         return [block_range(b, self.models_per_job, self.cost.models) for b in self.blocks]
 
 
-def plan_jobs(of: Sweep, sizes: JobSizes, chips: int = 1, look: bool = True) -> list[RecipeJobs]:
+def plan_jobs(
+    sweep: Sweep, sizes: JobSizes, chips: int = 1, read_workdir: bool = True
+) -> list[RecipeJobs]:
     """Returns the jobs of every recipe of a sweep.
 
     Args:
-      of: the sweep.
+      sweep: the sweep.
       sizes: settings for the size of jobs.
       chips: number of chips of a job.
-      look: whether to read the workdir and leave out models that are present; otherwise all models are to be made.
+      read_workdir: whether to read the workdir and leave out models that are present; otherwise all models are
+        assumed to be missing.
 
     Raises:
       UserError: if ``--tokens-per-sample`` does not suit a recipe, or files in the workdir are damaged.
     """
-    plan.check_tokens(sizes.tokens_per_sample, of)
-    found = []
-    for task in of.recipes:
-        left = missing_indices(task) if look else list(range(len(task.models)))
-        cost = recipe_cost(task, sizes, look)
-        size = models_per_job(cost, sizes, chips, task.config.compute.sharding)
-        job_blocks = tuple(blocks(left, size))
-        found.append(RecipeJobs(task, cost, size, job_blocks, len(left)))
-    return found
+    plan.check_tokens(sizes.tokens_per_sample, sweep)
+    jobs = []
+    for recipe in sweep.recipes:
+        missing = missing_indices(recipe) if read_workdir else list(range(len(recipe.models)))
+        cost = recipe_cost(recipe, sizes, read_workdir)
+        size = models_per_job(cost, sizes, chips, recipe.config.compute.sharding)
+        job_blocks = tuple(blocks(missing, size))
+        jobs.append(RecipeJobs(recipe, cost, size, job_blocks, len(missing)))
+    return jobs
 
 
-def print_plan(of: Sweep, sizes: JobSizes, *, as_json: bool, look: bool) -> None:
+def print_plan(sweep: Sweep, sizes: JobSizes, *, as_json: bool, read_workdir: bool) -> None:
     """Prints the cost of a sweep, as `lm-mia plan` does, and its jobs, as tables or as JSON; writes no files."""
-    found = plan_jobs(of, sizes, look=look)
-    costs = [j.cost for j in found]
-    numbers = [_numbers(j, sizes) for j in found]
+    jobs = plan_jobs(sweep, sizes, read_workdir=read_workdir)
+    costs = [j.cost for j in jobs]
+    numbers = [_numbers(j, sizes) for j in jobs]
     total = {name: sum(n[name] for n in numbers) for name in _SUMMED}
     if as_json:
-        told = plan.as_json(costs, sizes.chip)
-        for recipe, j, n in zip(told["recipes"], found, numbers, strict=True):
-            recipe |= {"folder": str(j.task.folder) if look else None, **n}
-        told["total"] |= total
-        print(json.dumps(told, indent=1))
+        values = plan.as_json(costs, sizes.chip)
+        for recipe, j, n in zip(values["recipes"], jobs, numbers, strict=True):
+            recipe |= {"folder": str(j.recipe.folder) if read_workdir else None, **n}
+        values["total"] |= total
+        print(json.dumps(values, indent=1))
         return
     plan.print_costs(costs, sizes.chip)
     table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
@@ -255,27 +268,27 @@ def print_plan(of: Sweep, sizes: JobSizes, *, as_json: bool, look: bool) -> None
         "chip-hours\nleft",
     ):
         table.add_column(name, justify="right", no_wrap=True)
-    for j, n in zip(found, numbers, strict=True):
+    for j, n in zip(jobs, numbers, strict=True):
         table.add_row(
-            Text(j.task.name),  # a plain string would be read as markup
+            Text(j.recipe.name),  # a plain string would be read as markup
             f"{n['missing_models']:,}",
             f"{n['jobs']:,}",
             f"{n['models_per_job']:,}",
             plan.format_number(n["job_hours"]),
             plan.format_number(n["missing_chip_hours"]),
         )
-    if len(found) > 1:
+    if len(jobs) > 1:
         table.add_section()
         left = plan.format_number(total["missing_chip_hours"])
         table.add_row("total", f"{total['missing_models']:,}", f"{total['jobs']:,}", "", "", left)
     notes = [
         "jobs    with one chip each; slurm and jobset need fewer jobs if a job has several chips"
     ]
-    for j in found:
-        if len(entries := j.task.entries) > 1:
-            by = ", ".join(map(str, entries))
+    for j in jobs:
+        if len(entries := j.recipe.entries) > 1:
+            indices = ", ".join(map(str, entries))
             notes.append(
-                f"shared  {j.task.name}: requested by entries {by} of the sweep (0: the config)"
+                f"shared  {j.recipe.name}: requested by entries {indices} of the sweep (0 is the config)"
             )
     plan.print_table(table, notes)
 
@@ -287,32 +300,32 @@ def _numbers(j: RecipeJobs, sizes: JobSizes) -> dict[str, Any]:
     """Returns the fields that describe jobs in JSON output, with units in their names."""
     hours = model_hours(j.cost, sizes)
     return {
-        "missing_models": j.missing,
+        "missing_models": j.num_missing,
         "jobs": len(j.blocks),
         "models_per_job": j.models_per_job,
         "job_hours": hours * j.models_per_job,
-        "missing_chip_hours": hours * j.missing,
+        "missing_chip_hours": hours * j.num_missing,
     }
 
 
-def build_corpus(of: Sweep) -> int:
+def build_corpus(sweep: Sweep) -> int:
     """Builds the missing populations of a sweep."""
     # imported here: the score store takes half a second to load, and a plan does not need it
     from lm_mia.run import pipeline, progress
 
     with progress.display(overall=False) as display:
-        _, made = pipeline.build_populations(of, display)
-        for path, found in {task.population_dir: found for task, found in made}.items():
-            display.say(f"{path}: {len(found)} samples, sha256 {found.sha256}")
+        _, made = pipeline.build_populations(sweep, display)
+        for path, population in {recipe.population_dir: p for recipe, p in made}.items():
+            display.say(f"{path}: {len(population)} samples, sha256 {population.sha256}")
     return 0
 
 
-def multi_machine_problems(found: Sequence[RecipeJobs], machines: int, said: str) -> list[str]:
+def multi_machine_problems(jobs: Sequence[RecipeJobs], machines: int, setting: str) -> list[str]:
     """Returns one line if jobs have several machines, but some recipes have models that cannot span machines."""
-    names = [j.task.name for j in found if j.task.config.compute.sharding == "none"]
+    names = [j.recipe.name for j in jobs if j.recipe.config.compute.sharding == "none"]
     if machines == 1 or not names:
         return []
     return [
-        f"{said}, but each model of {', '.join(names)} is made on one device; add --config.compute.sharding=fsdp, or "
-        "use one machine per job and run more jobs at once"
+        f"{setting}, but each model of {', '.join(names)} is made on one device; add "
+        "--config.compute.sharding=fsdp, or use one machine per job and run more jobs at once"
     ]

@@ -1,8 +1,8 @@
-"""Kubernetes: a JobSet for each job, on a TPU slice or on GPU nodes, that Kueue admits.
+"""Writes a Kubernetes JobSet for each job, on a TPU slice or on GPU nodes, optionally queued by Kueue.
 
-How a job ends decides what becomes of its JobSet. 0: it is complete. 2 and 3 fail it, since running it again cannot
-help. Any other code, 143 and those of kills among them, starts all its pods anew, so many times; so does a node that is
-taken away, and that is not counted. Needs JobSet 0.10 or later, the first that tells the last two apart.
+The exit code of a job determines what happens to its JobSet. 0: it is complete. 2 and 3: it fails, since running it
+again would not help. Any other code, such as 143 or that of a kill, restarts all its pods, up to a maximum number of
+restarts. The loss of a node also restarts them, and is not counted; this distinction requires JobSet 0.10 or later.
 """
 
 import argparse
@@ -29,170 +29,183 @@ from lm_mia.run.sweep import Sweep
 _JOB = "job"  # the only replicated job of a JobSet
 _CONTAINER = "models"
 _PORT = 8476  # of JAX's coordinator
-_KEPT_SECONDS = 86400  # that a JobSet, and its output, can be looked at when it has ended
+_KEPT_SECONDS = 86400  # for which a finished JobSet and its output are kept
 _DISRUPTED = {"type": "DisruptionTarget", "status": "True"}
 _ENDED = {"containerName": _CONTAINER, "operator": "In", "values": [2, 3]}
-_RULES = [  # after these: RestartJobSet, which is counted
+_RULES = [  # otherwise RestartJobSet, which is counted
     {
         "name": "disrupted",
         "action": "RestartJobSetAndIgnoreMaxRestarts",
         "onJobFailureReasons": ["PodFailurePolicy"],
         "onJobFailureMessagePatterns": ["has condition DisruptionTarget"],
     },
-    # last, so that a message in other words is not taken for a reason to go on for ever
+    # Last, so that an unexpected message does not cause endless restarts.
     {"name": "ended", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]},
 ]
-_LONGEST_NAME = 63  # of a pod, since it is its host's name
+_MAX_NAME_LENGTH = 63  # of a pod, since it is also its host name
 _LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
-_GKE = "must be GKE's label of an accelerator"
-_DNS = "must be a DNS-1123 name: small letters, digits and - (not first or last)"
+_GKE = "must be the label of an accelerator in GKE"
+_DNS = "must be a DNS-1123 name: lowercase letters, digits and - (not first or last)"
 _PATTERNS = {
     "image": (r"[A-Za-z0-9][A-Za-z0-9_./:@-]*", "must be a container image", "registry/lm_mia:1"),
     "tpu_type": (r"tpu[A-Za-z0-9_.-]{0,59}[A-Za-z0-9]", _GKE, "tpu-v5-lite-podslice"),
-    "topology": (r"[1-9]\d{0,3}(x[1-9]\d{0,3}){1,2}", "must be chips along 2 or 3 axes", "4x4"),
+    "topology": (
+        r"[1-9]\d{0,3}(x[1-9]\d{0,3}){1,2}",
+        "must be the numbers of chips along 2 or 3 axes",
+        "4x4",
+    ),
     "gpu_type": (r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", _GKE, "nvidia-h100-80gb"),
     "queue": (_LABEL, _DNS, "lm-mia"),
     "namespace": (_LABEL, _DNS, "default"),
     "claim": (rf"{_LABEL}(\.{_LABEL})*", _DNS, "lm-mia-data"),
-    "mount": (r"/[^:\0\n]*[^:\0\n/]", "must be an absolute path without :", "/data"),
+    "mount": (r"/[^:\0\n]*[^:\0\n/]", "must be an absolute path without a colon", "/data"),
 }
 _FLAGS = {
-    "image": ("IMAGE", "whose working directory is the checkout; needed"),
-    "tpu_type": ("LABEL", "GKE's, such as tpu-v5-lite-podslice; this or --gpus is needed"),
-    "topology": ("4x4", "of the slice that a job has"),
-    "chips_per_host": ("N", "of a TPU slice"),
-    "gpus": ("N", "of a node"),
-    "nodes": ("N", "of a job on GPUs"),
-    "gpu_type": ("LABEL", "GKE's, such as nvidia-h100-80gb"),
-    "queue": ("NAME", "of Kueue; without, jobs start at once"),
-    "namespace": ("NAME", "of the cluster"),
-    "claim": ("NAME", "PersistentVolumeClaim of the volume that all pods share; needed"),
-    "mount": ("DIR", "where it is in them, such as /data; needed"),
-    "restarts": ("N", "of a job, those on account of lost nodes not counted"),
-    "grace_seconds": ("S", "between being asked to stop and being killed"),
+    "image": ("IMAGE", "container image whose working directory is the checkout (required)"),
+    "tpu_type": (
+        "LABEL",
+        "TPU type in GKE, such as tpu-v5-lite-podslice; either this or --gpus is required",
+    ),
+    "topology": ("4x4", "topology of the TPU slice of a job"),
+    "chips_per_host": ("N", "chips per host of the TPU slice"),
+    "gpus": ("N", "GPUs per node"),
+    "nodes": ("N", "nodes per job on GPUs"),
+    "gpu_type": ("LABEL", "GPU type in GKE, such as nvidia-h100-80gb"),
+    "queue": ("NAME", "Kueue queue (default: jobs start without a queue)"),
+    "namespace": ("NAME", "namespace of the JobSets"),
+    "claim": ("NAME", "PersistentVolumeClaim of the volume that all pods share (required)"),
+    "mount": ("DIR", "path at which pods mount the volume, such as /data (required)"),
+    "restarts": ("N", "maximum number of restarts of a job, not counting lost nodes"),
+    "grace_seconds": ("S", "seconds between the request to stop and the kill"),
 }
 _LEAST = {"chips_per_host": 1, "gpus": 0, "nodes": 1, "restarts": 0, "grace_seconds": 1}
 
 
 @dataclasses.dataclass(frozen=True)
 class PodOptions:
-    """What the pods of a job are like; what is empty is left to the cluster."""
+    """The pods of a job. Empty: the default of the cluster."""
 
     image: str
-    """Of a container whose working directory is the checkout, and whose ``python`` has what it needs."""
+    """Container image whose working directory is the checkout, and whose ``python`` has the dependencies."""
     tpu_type: str = ""
-    """GKE's label of the accelerator, such as tpu-v5-lite-podslice, tpu-v5p-slice or tpu-v6e-slice; "": GPUs."""
+    """TPU type in GKE, such as tpu-v5-lite-podslice, tpu-v5p-slice or tpu-v6e-slice; "": GPUs are used."""
     topology: str = ""
-    """Of the TPU slice that a job has, such as 4x4 or 2x2x2."""
+    """Topology of the TPU slice of a job, such as 4x4 or 2x2x2."""
     chips_per_host: int = 4
     gpus: int = 0
-    """Of a node."""
+    """GPUs per node."""
     nodes: int = 1
-    """Of a job on GPUs."""
+    """Nodes per job on GPUs."""
     gpu_type: str = ""
-    """GKE's label of the accelerator, such as nvidia-h100-80gb."""
+    """GPU type in GKE, such as nvidia-h100-80gb."""
     queue: str = ""
-    """Of Kueue, in the namespace; "": jobs start at once."""
+    """Kueue queue in the namespace; "": jobs start without a queue."""
     namespace: str = ""
     claim: str = ""
     """The PersistentVolumeClaim of the volume that all pods share."""
     mount: str = ""
-    """Where it is in them."""
+    """Path at which pods mount the volume."""
     restarts: int = 20
-    """Of a job's pods, those on account of lost nodes not counted."""
+    """Maximum number of restarts of a job, not counting lost nodes."""
     grace_seconds: int = 150
-    """Between being asked to stop and being killed; workers save in 120."""
+    """Between the request to stop and the kill; workers save their state within 120 s."""
 
     @property
     def accelerator(self) -> Literal["tpu", "gpu"]:
-        """What a job computes on."""
+        """The kind of accelerator of a job."""
         return "tpu" if self.tpu_type else "gpu"
 
     @property
     def hosts(self) -> int:
-        """Pods of a job, each of which has a node's chips."""
+        """Number of pods of a job; each has all chips of its node."""
         return _chips(self.topology) // self.chips_per_host if self.tpu_type else self.nodes
 
     @property
     def chips(self) -> int:
-        """TPU chips or GPUs of a job."""
+        """Number of TPU chips or GPUs of a job."""
         return self.hosts * (self.chips_per_host if self.tpu_type else self.gpus)
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds what `pods` reads."""
+    """Adds the flags that `parse_options` reads."""
     group, default = parser.add_argument_group("Kubernetes"), PodOptions("")
     for name, (metavar, what) in _FLAGS.items():
         value = getattr(default, name)
-        told = f"{what}; {value}" if value else what
-        group.add_argument(_flag(name), type=type(value), default=value, metavar=metavar, help=told)
+        help_text = f"{what} (default: {value})" if value else what
+        group.add_argument(
+            _flag(name), type=type(value), default=value, metavar=metavar, help=help_text
+        )
 
 
 def parse_options(known: argparse.Namespace) -> PodOptions:
-    """What the flags say; UserError with a line for each that is wrong."""
-    of = PodOptions(
+    """Returns the options from the flags; raises UserError with one line for each invalid flag."""
+    options = PodOptions(
         **{field.name: getattr(known, field.name) for field in dataclasses.fields(PodOptions)}
     )
     wrong = []
     for name, example in (("image", "IMAGE"), ("claim", "NAME"), ("mount", "/data")):
-        if not getattr(of, name):
-            wrong.append(f"{_flag(name)}: missing; say {_flag(name)}={example}")
+        if not getattr(options, name):
+            wrong.append(f"{_flag(name)}: missing; add {_flag(name)}={example}")
     for name, (pattern, rule, example) in _PATTERNS.items():
-        if (value := getattr(of, name)) and not re.fullmatch(pattern, value, re.ASCII):
+        if (value := getattr(options, name)) and not re.fullmatch(pattern, value, re.ASCII):
             wrong.append(f"{_flag(name)}={value!r}: {rule}; try {_flag(name)}={example}")
     for name, least in _LEAST.items():
-        if (value := getattr(of, name)) < least:
-            wrong.append(f"{_flag(name)}={value}: must be {least} or larger")
-    wrong += _wrong_accelerator(of)
+        if (value := getattr(options, name)) < least:
+            wrong.append(f"{_flag(name)}={value}: must be at least {least}")
+    wrong += _wrong_accelerator(options)
     if wrong:
         raise UserError("\n".join(wrong))
-    return of
+    return options
 
 
-def jobset_name(name: str, pods: PodOptions) -> str:
-    """What a job of such a name is called in the cluster: the same, if its pods can be called by it.
+def jobset_name(name: str, options: PodOptions) -> str:
+    """Returns the name of a job's JobSet: the name of the job if it is valid as a part of the names of pods.
 
-    Else it is made of small letters, digits and ``-``, cut short, and ends with a hash of the name, unlike any other.
+    Otherwise it is converted to lowercase letters, digits and ``-``, truncated, and made unique by a hash of the name.
     """
-    longest = _LONGEST_NAME - len(f"-{_JOB}-0-{pods.hosts - 1}-xxxxx")
+    longest = _MAX_NAME_LENGTH - len(f"-{_JOB}-0-{options.hosts - 1}-xxxxx")
     if re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", name) and len(name) <= longest:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:8]
     words = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-    words = words if words[:1].isalpha() else f"{_JOB}-{words}"  # a service is called by it, too
+    words = (
+        words if words[:1].isalpha() else f"{_JOB}-{words}"
+    )  # the name of a service must start with a letter
     return f"{words[: longest - 9].rstrip('-')}-{digest}"
 
 
-def log_command(name: str, pods: PodOptions) -> str:
-    """The command that prints what a job of such a name says."""
-    where = f"--namespace={pods.namespace} " if pods.namespace else ""
-    which = f"--selector=jobset.sigs.k8s.io/jobset-name={jobset_name(name, pods)}"
+def log_command(name: str, options: PodOptions) -> str:
+    """Returns the command that prints the output of a job."""
+    where = f"--namespace={options.namespace} " if options.namespace else ""
+    which = f"--selector=jobset.sigs.k8s.io/jobset-name={jobset_name(name, options)}"
     return f"kubectl logs {where}{which} --prefix --tail=-1"
 
 
 def manifest(
-    name: str, command: Sequence[str], pods: PodOptions, labels: Mapping[str, str]
+    name: str, command: Sequence[str], options: PodOptions, labels: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The JobSet of a job.
+    """Returns the JobSet of a job.
 
     Args:
-      name: of the job; in the cluster it is called as `name_of` says.
-      command: its arguments, which no shell reads.
-      pods: what they are like.
-      labels: of the JobSet and its pods, to find them by, as Kubernetes takes them.
+      name: name of the job; `jobset_name` derives the name of the JobSet.
+      command: its arguments, which are not interpreted by a shell.
+      options: the pods of the job.
+      labels: Kubernetes labels of the JobSet and its pods.
     """
-    called = jobset_name(name, pods)
-    queue = {"kueue.x-k8s.io/queue-name": pods.queue} if pods.queue else {}
+    called = jobset_name(name, options)
+    queue = {"kueue.x-k8s.io/queue-name": options.queue} if options.queue else {}
     metadata: dict[str, Any] = {"name": called}
-    if pods.namespace:
-        metadata["namespace"] = pods.namespace
+    if options.namespace:
+        metadata["namespace"] = options.namespace
     metadata["labels"] = {**labels, **queue}
-    if pods.accelerator == "tpu" and pods.hosts > 1:  # a node pool is a slice: never parts of two
+    if (
+        options.accelerator == "tpu" and options.hosts > 1
+    ):  # a node pool is one slice, and a job must not span two
         pool = "cloud.google.com/gke-nodepool"
         metadata["annotations"] = {"alpha.jobset.sigs.k8s.io/exclusive-topology": pool}
     job = {
-        "parallelism": pods.hosts,
-        "completions": pods.hosts,
+        "parallelism": options.hosts,
+        "completions": options.hosts,
         "completionMode": "Indexed",
         "backoffLimit": 0,
         "podFailurePolicy": {
@@ -201,7 +214,7 @@ def manifest(
                 {"action": "FailJob", "onExitCodes": _ENDED},
             ]
         },
-        "template": {"metadata": {"labels": dict(labels)}, "spec": _pod(called, command, pods)},
+        "template": {"metadata": {"labels": dict(labels)}, "spec": _pod(called, command, options)},
     }
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
@@ -210,14 +223,14 @@ def manifest(
         "spec": {
             **({"suspend": True} if queue else {}),  # until Kueue admits it
             "ttlSecondsAfterFinished": _KEPT_SECONDS,
-            "failurePolicy": {"maxRestarts": pods.restarts, "rules": _RULES},
+            "failurePolicy": {"maxRestarts": options.restarts, "rules": _RULES},
             "replicatedJobs": [{"name": _JOB, "replicas": 1, "template": {"spec": job}}],
         },
     }
 
 
 def dump(manifests: Sequence[dict[str, Any]]) -> str:
-    """The YAML of JobSets in the order given, with no aliases; each has a name of its own."""
+    """Returns JobSets with distinct names as YAML without aliases, in the given order."""
     names = [m["metadata"]["name"] for m in manifests]
     assert len(set(names)) == len(names), names
     how = {"sort_keys": False, "explicit_start": True, "width": math.inf}
@@ -229,7 +242,7 @@ class _Dumper(yaml.SafeDumper):
         return True
 
     def represent_str(self, data: str) -> yaml.ScalarNode:
-        # PyYAML takes 12345e67 for a word, but Kubernetes takes it for a number
+        # PyYAML reads 12345e67 as a string, but Kubernetes reads it as a number.
         style = None if re.fullmatch(r"[A-Za-z][A-Za-z0-9./-]+", data) else '"'
         return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
 
@@ -237,34 +250,34 @@ class _Dumper(yaml.SafeDumper):
 _Dumper.add_representer(str, _Dumper.represent_str)
 
 
-def _pod(called: str, command: Sequence[str], pods: PodOptions) -> dict[str, Any]:
-    if pods.accelerator == "tpu":
-        resource, chips = "google.com/tpu", pods.chips_per_host
-        nodes = {"cloud.google.com/gke-tpu-accelerator": pods.tpu_type}
-        nodes["cloud.google.com/gke-tpu-topology"] = pods.topology
+def _pod(called: str, command: Sequence[str], options: PodOptions) -> dict[str, Any]:
+    if options.accelerator == "tpu":
+        resource, chips = "google.com/tpu", options.chips_per_host
+        nodes = {"cloud.google.com/gke-tpu-accelerator": options.tpu_type}
+        nodes["cloud.google.com/gke-tpu-topology"] = options.topology
     else:
-        resource, chips = "nvidia.com/gpu", pods.gpus
-        nodes = {"cloud.google.com/gke-accelerator": pods.gpu_type} if pods.gpu_type else {}
+        resource, chips = "nvidia.com/gpu", options.gpus
+        nodes = {"cloud.google.com/gke-accelerator": options.gpu_type} if options.gpu_type else {}
     container = {
         "name": _CONTAINER,
-        "image": pods.image,
-        "command": [said.replace("$", "$$") for said in command],  # $(NAME) is put in by kubelet
-        **({"env": _processes(called, pods.hosts)} if pods.hosts > 1 else {}),
+        "image": options.image,
+        "command": [word.replace("$", "$$") for word in command],  # kubelet would expand $(NAME)
+        **({"env": _processes(called, options.hosts)} if options.hosts > 1 else {}),
         "resources": {"limits": {resource: chips}},
-        "volumeMounts": [{"name": "data", "mountPath": pods.mount}],
+        "volumeMounts": [{"name": "data", "mountPath": options.mount}],
     }
     return {
         "restartPolicy": "Never",
-        "terminationGracePeriodSeconds": pods.grace_seconds,
+        "terminationGracePeriodSeconds": options.grace_seconds,
         **({"nodeSelector": nodes} if nodes else {}),
         "tolerations": [{"key": resource, "operator": "Exists"}],
         "containers": [container],
-        "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": pods.claim}}],
+        "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": options.claim}}],
     }
 
 
 def _processes(called: str, hosts: int) -> list[dict[str, Any]]:
-    """How the processes of a job find each other: the first by the name that JobSet's service gives to its pod."""
+    """Returns the variables by which the processes of a job find each other: the service names the first pod."""
     index = {"fieldPath": "metadata.annotations['batch.kubernetes.io/job-completion-index']"}
     return [
         {"name": "JAX_COORDINATOR_ADDRESS", "value": f"{called}-{_JOB}-0-0.{called}:{_PORT}"},
@@ -273,27 +286,27 @@ def _processes(called: str, hosts: int) -> list[dict[str, Any]]:
     ]
 
 
-def _wrong_accelerator(of: PodOptions) -> Iterator[str]:
-    tpu, gpu = of.tpu_type or of.topology, of.gpus > 0 or of.gpu_type
+def _wrong_accelerator(options: PodOptions) -> Iterator[str]:
+    tpu, gpu = options.tpu_type or options.topology, options.gpus > 0 or options.gpu_type
     if tpu and gpu:
-        yield "--tpu-type, --topology, --gpus, --gpu-type: a job has TPUs or GPUs; leave out either"
+        yield "--tpu-type, --topology, --gpus, --gpu-type: a job has either TPUs or GPUs; leave out one kind of flags"
     elif not tpu and not gpu:
-        yield "--tpu-type, --gpus: missing; say --tpu-type=LABEL --topology=4x4, or --gpus=8"
-    elif gpu and not of.gpus:
-        yield f"--gpu-type={of.gpu_type}: how many a node? say --gpus=8"
-    elif tpu and not (of.tpu_type and of.topology):
-        yield "--tpu-type, --topology: neither goes without the other; say both"
-    if tpu and of.nodes > 1:
-        yield f"--nodes={of.nodes}: --topology says how many hosts a slice has; leave it out"
-    chips = _chips(of.topology)
-    if chips and of.chips_per_host > 0 and chips % of.chips_per_host:
-        rule = f"its {chips} chips must be a multiple of --chips-per-host={of.chips_per_host}"
-        way_out = f"try --chips-per-host={math.gcd(chips, of.chips_per_host)}"
-        yield f"--topology={of.topology}: {rule}; {way_out}"
+        yield "--tpu-type, --gpus: missing; add --tpu-type=LABEL --topology=4x4, or --gpus=8"
+    elif gpu and not options.gpus:
+        yield f"--gpu-type={options.gpu_type}: needs the number of GPUs per node; add --gpus=8"
+    elif tpu and not (options.tpu_type and options.topology):
+        yield "--tpu-type, --topology: must be set together; add the missing one"
+    if tpu and options.nodes > 1:
+        yield f"--nodes={options.nodes}: the topology determines the number of hosts of a TPU slice; leave it out"
+    chips = _chips(options.topology)
+    if chips and options.chips_per_host > 0 and chips % options.chips_per_host:
+        rule = f"its {chips} chips must be a multiple of --chips-per-host={options.chips_per_host}"
+        remedy = f"try --chips-per-host={math.gcd(chips, options.chips_per_host)}"
+        yield f"--topology={options.topology}: {rule}; {remedy}"
 
 
 def _chips(topology: str) -> int:
-    """Of a slice; 0 if it is no topology."""
+    """Returns the number of chips of a topology, or 0 if it is invalid."""
     fits = re.fullmatch(_PATTERNS["topology"][0], topology, re.ASCII)
     return math.prod(map(int, topology.split("x"))) if fits else 0
 
@@ -302,50 +315,50 @@ def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def write_jobsets(of: Sweep, sizes: JobSizes, asked: PodOptions, output: Path) -> int:
+def write_jobsets(sweep: Sweep, sizes: JobSizes, options: PodOptions, output: Path) -> int:
     """Writes the JobSets of all jobs with missing models, one file per recipe, for `kubectl apply`.
 
     Args:
-      of: whose folder and config are as the pods see them.
-      sizes: of jobs.
-      asked: what pods are like.
-      output: the folder of the manifests.
+      sweep: the sweep, with the paths of workdir and config as the pods see them.
+      sizes: the sizes of jobs.
+      options: the pods of a job.
+      output: the folder for the manifests.
 
     Raises:
-      UserError: if a job has several hosts but its models do not span them, or if the folder is not on the volume;
-        nothing is written then.
+      UserError: if a job has several hosts but models are not sharded, or if the workdir is not on the volume; nothing
+        is written then.
     """
-    found = [j for j in jobs.plan_jobs(of, sizes, asked.chips) if j.blocks]
-    wrong = multi_machine_problems(found, asked.hosts, f"a job has {asked.hosts} hosts")
-    folder = of.workdir.path
-    if not Path(os.path.normpath(folder)).is_relative_to(asked.mount):
+    found = [j for j in jobs.plan_jobs(sweep, sizes, options.chips) if j.blocks]
+    wrong = multi_machine_problems(found, options.hosts, f"a job has {options.hosts} hosts")
+    folder = sweep.workdir.path
+    if not Path(os.path.normpath(folder)).is_relative_to(options.mount):
         wrong.append(
-            f"--workdir={folder}: must be below --mount={asked.mount}, where all pods have the same volume"
+            f"--workdir={folder}: must be below --mount={options.mount}, where pods mount the shared volume"
         )
     # Without --config, jobs read the configs of the workdir.
-    name = of.config_arg.split(":")[0] if of.config_arg else ""
+    name = sweep.config_arg.split(":")[0] if sweep.config_arg else ""
     is_file = bool(name) and not load.is_config_name(name)
     if is_file and not Path(os.path.abspath(name)).is_relative_to(Path.cwd()):
         wrong.append(
-            f"--config={of.config_arg}: must be below the current folder, which is the checkout that the image contains"
+            f"--config={sweep.config_arg}: must be below the current folder, which must be the checkout in the image"
         )
     if wrong:
         raise UserError("\n".join(wrong))
     texts: dict[Path, str] = {}
     for j in found:
-        digest = recipe_hash(j.task.config)
+        digest = recipe_hash(j.recipe.config)
         manifests = []
-        for block, said in zip(j.blocks, j.ranges(), strict=True):
+        for block, models in zip(j.blocks, j.ranges(), strict=True):
             # The recipe's name comes last, where `name_of` truncates it if it is too long. It is needed, since recipes
             # that differ only in their score points have the same hash.
-            name = f"lm-mia-{digest}-{said.replace(':', '-')}-{j.task.name}"
-            about = f"--models={said}", f"--job={name}", f"--log={log_command(name, asked)}"
+            name = f"lm-mia-{digest}-{models.replace(':', '-')}-{j.recipe.name}"
+            job_flags = f"--models={models}", f"--job={name}", f"--log={log_command(name, options)}"
             labels = {"lm-mia/recipe": digest, "lm-mia/block": str(block)}
-            command = jobs.job_command(of, ["python"], j.task, *about)
-            manifests.append(manifest(name, command, asked, labels))
-        texts[output / f"{j.task.name}.yaml"] = dump(manifests)
+            command = jobs.job_command(sweep, ["python"], j.recipe, *job_flags)
+            manifests.append(manifest(name, command, options, labels))
+        texts[output / f"{j.recipe.name}.yaml"] = dump(manifests)
     if not texts:
-        return status.print_summary(of)
+        return status.print_summary(sweep)
     output.mkdir(parents=True, exist_ok=True)
     for path, text in texts.items():
         write_atomically(path, text)

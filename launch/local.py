@@ -22,12 +22,12 @@ from lm_mia.run import devices, inventory, pipeline, progress
 from lm_mia.run.sweep import Sweep, SweepRecipe
 
 _GRACE_SECONDS = 150  # for a job to save; its own workers have 120
-_MOST_DEATHS = 3  # consecutive ones on a device without a new model
+_MAX_DEATHS = 3  # consecutive ones on a device without a new model
 
-_LOOK_SECONDS = 0.2  # between checks of our jobs
-_LOOKS = 5  # checks of our jobs per check of the workdir
+_POLL_SECONDS = 0.2  # between checks of our jobs
+_POLLS = 5  # checks of our jobs per check of the workdir
 _WAIT_SECONDS = 5.0  # between checks of the workdir while no job of ours runs
-_AGAIN_SECONDS = 60.0  # before another job for a recipe whose last job found nothing to do
+_RETRY_SECONDS = 60.0  # before another job for a recipe whose last job found nothing to do
 
 
 def start(
@@ -35,14 +35,14 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Starts a process in its own session, so that Ctrl-C reaches only this one; appends its output to the log."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    ours = {**os.environ, **environment, heartbeats.PARENT: str(os.getpid())}
+    job_environment = {**os.environ, **environment, heartbeats.PARENT_VARIABLE: str(os.getpid())}
     with open(log, "ab") as output:
         return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env=ours,
+            env=job_environment,
             start_new_session=True,
         )
 
@@ -65,7 +65,7 @@ class _Slot:
     number: int
     environment: dict[str, str]
     log: Path
-    task: SweepRecipe | None = None
+    recipe: SweepRecipe | None = None
     process: subprocess.Popen[bytes] | None = None
     missing: int = 0
     """Number of models of the recipe that were missing when the job started."""
@@ -73,7 +73,7 @@ class _Slot:
     """Number of consecutive jobs that died without a new model."""
 
 
-def run(of: Sweep) -> int:
+def run(sweep: Sweep) -> int:
     """Makes every missing model of a sweep that no other process is working on, and waits for the rest.
 
     Shows the progress of the whole sweep.
@@ -85,38 +85,38 @@ def run(of: Sweep) -> int:
       UserError: a user's mistake that a job reported, or three consecutive jobs that died without a new model.
       SystemExit: when this process was stopped, after the jobs have saved.
     """
-    of, slots = _prepare(of)
-    with status.live_view(of) as refresh:
-        _work(of, slots, lambda line: None, refresh)
-    return status.print_summary(of)
+    sweep, slots = _prepare(sweep)
+    with status.live_view(sweep) as refresh:
+        _work(sweep, slots, lambda line: None, refresh)
+    return status.print_summary(sweep)
 
 
-def worker(of: Sweep) -> int:
+def worker(sweep: Sweep) -> int:
     """Like `run`, but prints a line when a job starts or dies, and when it begins to wait for other machines."""
-    of, slots = _prepare(of)
-    _work(of, slots, _say, lambda: None)
-    return status.print_summary(of)
+    sweep, slots = _prepare(sweep)
+    _work(sweep, slots, _say, lambda: None)
+    return status.print_summary(sweep)
 
 
-def _prepare(of: Sweep) -> tuple[Sweep, list[_Slot]]:
+def _prepare(sweep: Sweep) -> tuple[Sweep, list[_Slot]]:
     """Builds the missing populations; returns the sweep with its final folders, and a slot for each device."""
-    sharding = of.recipes[0].config.compute.sharding
-    if any(t.config.compute.sharding != sharding for t in of.recipes):
+    sharding = sweep.recipes[0].config.compute.sharding
+    if any(t.config.compute.sharding != sharding for t in sweep.recipes):
         raise UserError(
             "compute.sharding: must be the same in all entries of a sweep, since devices are assigned to jobs once; "
             "launch the entries one after another"
         )
     with progress.display(overall=False) as display:
-        of, _ = pipeline.build_populations(of, display)
-    workers = max(t.config.train.workers for t in of.recipes)
+        sweep, _ = pipeline.build_populations(sweep, display)
+    workers = max(t.config.train.workers for t in sweep.recipes)
     _, environments = devices.environments(workers, sharding)
-    by = model_block.this_worker("", "").job
-    logs = of.workdir.path / "logs"
-    return of, [_Slot(i, e, logs / f"{by}-{i}.log") for i, e in enumerate(environments)]
+    job = model_block.this_worker("", "").job
+    logs = sweep.workdir.path / "logs"
+    return sweep, [_Slot(i, e, logs / f"{job}-{i}.log") for i, e in enumerate(environments)]
 
 
 def _work(
-    of: Sweep, slots: list[_Slot], say: Callable[[str], None], refresh: Callable[[], object]
+    sweep: Sweep, slots: list[_Slot], say: Callable[[str], None], refresh: Callable[[], object]
 ) -> None:
     """Runs jobs on the devices until no model is missing; calls `refresh` after every check of the workdir."""
     not_before: dict[str, float] = {}
@@ -125,13 +125,13 @@ def _work(
         while True:
             for slot in slots:
                 if slot.process is not None and slot.process.poll() is not None:
-                    _ended(slot, not_before, say)
-            missing = {task.name: jobs.missing_indices(task) for task in of.recipes}
+                    _handle_exit(slot, not_before, say)
+            missing = {recipe.name: jobs.missing_indices(recipe) for recipe in sweep.recipes}
             if not any(missing.values()):
                 return
             for slot in slots:
                 if slot.process is None:
-                    _begin(slot, slots, of, missing, not_before, say)
+                    _start_job(slot, slots, sweep, missing, not_before, say)
             idle = all(slot.process is None for slot in slots)
             if idle and not waiting:
                 count = sum(map(len, missing.values()))
@@ -148,49 +148,49 @@ def _sleep(slots: list[_Slot]) -> None:
     if all(slot.process is None for slot in slots):
         time.sleep(_WAIT_SECONDS)
         return
-    for _ in range(_LOOKS):
-        time.sleep(_LOOK_SECONDS)
+    for _ in range(_POLLS):
+        time.sleep(_POLL_SECONDS)
         if any(s.process is not None and s.process.poll() is not None for s in slots):
             return
 
 
-def _begin(
+def _start_job(
     slot: _Slot,
     slots: list[_Slot],
-    of: Sweep,
+    sweep: Sweep,
     missing: Mapping[str, list[int]],
     not_before: Mapping[str, float],
     say: Callable[[str], None],
 ) -> None:
     """Starts a job for the first recipe that has more missing models than our jobs, one of them not locked."""
-    for task in of.recipes:
-        numbers = missing[task.name]
-        ours = sum(s.task == task for s in slots if s.process is not None)
-        if len(numbers) <= ours or time.monotonic() < not_before.get(task.name, 0):
+    for recipe in sweep.recipes:
+        indices = missing[recipe.name]
+        own_jobs = sum(s.recipe == recipe for s in slots if s.process is not None)
+        if len(indices) <= own_jobs or time.monotonic() < not_before.get(recipe.name, 0):
             continue
-        rows = task.models
-        if all(inventory.is_locked(task.folder, rows[i]) for i in numbers):
+        models = recipe.models
+        if all(inventory.is_locked(recipe.folder, models[i]) for i in indices):
             continue  # a job would only load JAX and end
-        about = f"--models=0:{len(rows)}", f"--job={slot.log.stem}", f"--log={slot.log}"
-        command = jobs.job_command(of, [sys.executable], task, *about, "--workers=1")
-        slot.task, slot.missing = task, len(numbers)
+        selection = f"--models=0:{len(models)}", f"--job={slot.log.stem}", f"--log={slot.log}"
+        command = jobs.job_command(sweep, [sys.executable], recipe, *selection, "--workers=1")
+        slot.recipe, slot.missing = recipe, len(indices)
         slot.process = start(command, slot.log, slot.environment)
-        say(f"{task.name}: {len(numbers)} models missing; started a job, whose log is {slot.log}")
+        say(f"{recipe.name}: {len(indices)} models missing; started a job, whose log is {slot.log}")
         return
 
 
-def _ended(slot: _Slot, not_before: dict[str, float], say: Callable[[str], None]) -> None:
+def _handle_exit(slot: _Slot, not_before: dict[str, float], say: Callable[[str], None]) -> None:
     """Handles a job that has ended; raises UserError if starting another one would not help."""
     assert slot.process is not None
-    assert slot.task is not None
-    code, task, log = slot.process.returncode, slot.task, slot.log
-    slot.process = slot.task = None
-    progressed = len(jobs.missing_indices(task)) < slot.missing
+    assert slot.recipe is not None
+    code, recipe, log = slot.process.returncode, slot.recipe, slot.log
+    slot.process = slot.recipe = None
+    progressed = len(jobs.missing_indices(recipe)) < slot.missing
     if code == 2:
         raise UserError(f"{_last_line(log)}\n({log} has more)")
-    died = code not in (0, heartbeats.GIVEN_UP)
+    died = code not in (0, heartbeats.GIVEN_UP_EXIT_CODE)
     slot.deaths = (0 if progressed else slot.deaths) + 1 if died else 0
-    if slot.deaths == _MOST_DEATHS:
+    if slot.deaths == _MAX_DEATHS:
         raise UserError(
             f"{log}: its job ended with code {code}, the third in a row without a new model; its last line: "
             f"{_last_line(log)}"
@@ -198,7 +198,7 @@ def _ended(slot: _Slot, not_before: dict[str, float], say: Callable[[str], None]
     if died:
         say(f"{log}: its job ended with code {code}")
     elif not progressed:  # another process was faster, or holds the locks of all missing models
-        not_before[task.name] = time.monotonic() + _AGAIN_SECONDS
+        not_before[recipe.name] = time.monotonic() + _RETRY_SECONDS
 
 
 def _last_line(log: Path) -> str:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from launch import heartbeats, jobs
-from lm_mia.config import Config
 from lm_mia.data.subsets import ModelSeeds
 from lm_mia.errors import (
     SIGTERM_EXIT_CODE,
@@ -27,21 +26,26 @@ from lm_mia.run.sweep import Sweep, SweepRecipe
 
 Event = dict[str, Any]
 
-AGAIN = 200
+RETRY_EXIT_CODE = 200
 
 
 def run(
-    sweep: Sweep, task: SweepRecipe, said: str, name: str = "", log: str = "", workers: int = 0
+    sweep: Sweep,
+    recipe: SweepRecipe,
+    block: str,
+    job_name: str = "",
+    log: str = "",
+    num_workers: int = 0,
 ) -> int:
-    """Makes the models that ``--models`` names.
+    """Makes a block of models of a recipe.
 
     Args:
       sweep: the recipes of the command.
-      task: the recipe whose models are made.
-      said: BEGIN:END, the numbers of the models.
-      name: of the job, the same when it is run again; empty: a new name is chosen.
-      log: where this process's output can be read.
-      workers: processes that train; 0: as many as the config says.
+      recipe: the recipe whose models are made.
+      block: the models as BEGIN:END, the value of ``--models``.
+      job_name: name of the job, the same when the job is run again; empty: a new name is chosen.
+      log: where the output of this process can be read.
+      num_workers: number of worker processes; 0: as in the config.
 
     Returns:
       The exit code.
@@ -50,52 +54,56 @@ def run(
       UserError: invalid input, or workers that fail before they start a model.
       SystemExit: with code 143, when stopped.
     """
-    rows = jobs.selected_models(said, task)
-    trackers.check(task.config.train.trackers)
-    by = this_worker(name, log)
+    models = jobs.selected_models(block, recipe)
+    trackers.check_trackers(recipe.config.train.trackers)
+    worker_info = this_worker(job_name, log)
+    log_fields = {
+        "job": worker_info.job,
+        "host": worker_info.host,
+        "version": worker_info.version,
+    }
     with progress.display(overall=False) as display:
-        _, made = pipeline.build_populations(dataclasses.replace(sweep, recipes=(task,)), display)
-        [(task, found)] = made
-        if workers:
+        one_recipe = dataclasses.replace(sweep, recipes=(recipe,))
+        _, [(recipe, population)] = pipeline.build_populations(one_recipe, display)
+        if num_workers:
             # Only after config.json of the recipe was written, which keeps the number that the user requested.
-            train = dataclasses.replace(task.config.train, workers=workers)
-            task = dataclasses.replace(task, config=dataclasses.replace(task.config, train=train))
-        c, recipe = task.config, task.folder
-        about = {"job": by.job, "host": by.host, "version": by.version}
-        missing = inventory.missing_models("run", c, recipe, rows)
-        for line in heartbeats.reap(recipe, by.job, {str(row) for row in missing}):
+            train = dataclasses.replace(recipe.config.train, workers=num_workers)
+            recipe = dataclasses.replace(
+                recipe, config=dataclasses.replace(recipe.config, train=train)
+            )
+        missing = inventory.missing_models("run", recipe.config, recipe.folder, models)
+        for line in heartbeats.reap(recipe.folder, worker_info.job, set(map(str, missing))):
             display.say(line)
-        state = heartbeats.Running(recipe, by)
-        with state.alive():
-            while left := _left(task, recipe, rows):
-                watch = _Watch(state, recipe, by)
+        record = heartbeats.RunningRecord(recipe.folder, worker_info)
+        with record.alive():
+            while remaining := _remaining_models(recipe, models):
+                watcher = _EventWatcher(record, recipe.folder, worker_info)
                 try:
                     pipeline.make_models(
                         "run",
-                        task,
-                        found,
+                        recipe,
+                        population,
                         display,
-                        selected_models=left,
-                        log_fields=about,
-                        watch=watch.on_event,
+                        selected_models=remaining,
+                        log_fields=log_fields,
+                        watch=watcher.on_event,
                     )
                 except DiskError:
                     raise
                 except (RendezvousError, WorkersKilledError) as error:
-                    if not watch.failed:
+                    if not watcher.failures:
                         display.say(str(error))
-                        return AGAIN
+                        return RETRY_EXIT_CODE
                 except (UserError, RuntimeError):
-                    if not watch.failed:
+                    if not watcher.failures:
                         raise
-                if not watch.failed:
+                if not watcher.failures:
                     break
-                display.say("\n".join(watch.failed))
-                if (
-                    c.compute.sharding == "fsdp"
-                ):  # its other processes cannot continue without this one
+                display.say("\n".join(watcher.failures))
+                # The other processes of the job cannot continue without this one.
+                if recipe.config.compute.sharding == "fsdp":
                     raise SystemExit(SIGTERM_EXIT_CODE)
-        return _summary(c, recipe, rows, display)
+        return _summary(recipe, models, display)
 
 
 def this_worker(name: str, log: str) -> heartbeats.WorkerInfo:
@@ -111,74 +119,79 @@ def this_worker(name: str, log: str) -> heartbeats.WorkerInfo:
 
 
 @dataclasses.dataclass
-class _Watch:
-    """Follows the events of workers: which model each of them is making, and whether one failed."""
+class _EventWatcher:
+    """Records which model each worker is making, and which models failed."""
 
-    state: heartbeats.Running
-    recipe: Path
-    by: heartbeats.WorkerInfo
-    failed: list[str] = dataclasses.field(default_factory=list)
-    at_work: dict[int, str] = dataclasses.field(default_factory=dict)
+    record: heartbeats.RunningRecord
+    recipe_dir: Path
+    worker_info: heartbeats.WorkerInfo
+    failures: list[str] = dataclasses.field(default_factory=list)
+    """A line for each failure."""
+    running_models: dict[int, str] = dataclasses.field(default_factory=dict)
     """Index of a worker -> name of the model."""
 
     def on_event(self, event: Event) -> None:
         kind, worker = event["event"], event.get("index", -1)
         if kind == "model_started":
-            self.at_work[worker] = event["model"]
-            self.state.begin(event["model"])
+            self.running_models[worker] = event["model"]
+            self.record.begin(event["model"])
         elif kind == "model_diverged" or (kind == "model_scored" and event["last"]):
             self._end(worker)
         elif kind in ("crash", "user_error"):
             self._fail(worker, event["message"].strip().splitlines()[-1])
         elif kind == "worker_lost" and event["exit_code"] not in (SIGTERM_EXIT_CODE, -15):
-            self._fail(worker, f"its worker ended with code {event['exit_code']} ({_CODES})")
-            if self.failed:
-                # All workers start again, without this model if it was set aside.
-                raise RuntimeError("a worker was lost")
+            exit_code = event["exit_code"]
+            self._fail(
+                worker, f"its worker exited with code {exit_code} (killed, or out of memory?)"
+            )
+            if self.failures:
+                # All workers are started again, without this model if it was set aside.
+                raise RuntimeError("a worker was killed")
 
     def _end(self, worker: int) -> str | None:
-        if row := self.at_work.pop(worker, None):
-            self.state.end(row)
-        return row
+        if model := self.running_models.pop(worker, None):
+            self.record.end(model)
+        return model
 
     def _fail(self, worker: int, reason: str) -> None:
-        rows = [row] if (row := self._end(worker)) else _of_lead(self.recipe, self.by)
-        for row in rows:
-            heartbeats.record_failure(self.recipe, row, reason, self.by)
-            self.failed.append(f"{row}: failed: {reason}")
+        model = self._end(worker)
+        models = [model] if model else _models_of_primary(self.recipe_dir, self.worker_info)
+        for name in models:
+            heartbeats.record_failure(self.recipe_dir, name, reason, self.worker_info)
+            self.failures.append(f"{name}: failed: {reason}")
 
 
-_CODES = "killed, or out of memory?"
-
-
-def _of_lead(recipe: Path, by: heartbeats.WorkerInfo) -> list[str]:
-    """Returns the models that the first process of this job is working on."""
-    lead, _, rank = by.job.rpartition(".")
+def _models_of_primary(recipe_dir: Path, worker_info: heartbeats.WorkerInfo) -> list[str]:
+    """Returns the models that the primary process of this job is making."""
+    primary_job, _, rank = worker_info.job.rpartition(".")
     if not rank.isdecimal():
         return []
     return [
-        row
-        for _, record, _ in heartbeats.running_jobs(recipe)
-        if record["job"] == lead
-        for row in record["models"]
+        model
+        for _, record, _ in heartbeats.running_jobs(recipe_dir)
+        if record["job"] == primary_job
+        for model in record["models"]
     ]
 
 
-def _left(task: SweepRecipe, recipe: Path, rows: list[ModelSeeds]) -> list[ModelSeeds]:
+def _remaining_models(recipe: SweepRecipe, models: list[ModelSeeds]) -> list[ModelSeeds]:
     """Returns the models that are neither present nor diverged nor set aside."""
-    missing = inventory.missing_models("run", task.config, recipe, rows)
-    return [row for row in missing if not heartbeats.is_set_aside(recipe, row)]
+    missing = inventory.missing_models("run", recipe.config, recipe.folder, models)
+    return [model for model in missing if not heartbeats.is_set_aside(recipe.folder, model)]
 
 
-def _summary(c: Config, recipe: Path, rows: list[ModelSeeds], display: progress.Display) -> int:
-    missing = inventory.missing_models("run", c, recipe, rows)
-    aside = [row for row in missing if heartbeats.is_set_aside(recipe, row)]
-    for row in aside:
-        reason = heartbeats.failures(recipe, row)[-1]["reason"]
+def _summary(recipe: SweepRecipe, models: list[ModelSeeds], display: progress.Display) -> int:
+    """Prints the models that were set aside or diverged; returns the exit code."""
+    recipe_dir = recipe.folder
+    missing = inventory.missing_models("run", recipe.config, recipe_dir, models)
+    set_aside = [model for model in missing if heartbeats.is_set_aside(recipe_dir, model)]
+    for model in set_aside:
+        reason = heartbeats.failures(recipe_dir, model)[-1]["reason"]
         display.say(
-            f"{row}: set aside after {heartbeats.MOST_FAILURES} failures: {reason}; {heartbeats.remedy(recipe, row)}"
+            f"{model}: set aside after {heartbeats.MAX_FAILURES} failures: {reason}; "
+            f"{heartbeats.remedy(recipe_dir, model)}"
         )
-    bad = [row for row in rows if inventory.divergence_file(recipe, row).exists()]
-    for row in bad:
-        display.say(f"{row}: diverged; see {inventory.divergence_file(recipe, row)}")
-    return heartbeats.GIVEN_UP if aside or bad else 0
+    diverged = [m for m in models if inventory.divergence_file(recipe_dir, m).exists()]
+    for model in diverged:
+        display.say(f"{model}: diverged; see {inventory.divergence_file(recipe_dir, model)}")
+    return heartbeats.GIVEN_UP_EXIT_CODE if set_aside or diverged else 0

@@ -1,8 +1,9 @@
-"""SLURM: array scripts whose elements are jobs, corpus scripts, and handing them to ``sbatch``.
+"""Writes SLURM array scripts, whose elements are jobs, and submits them with ``sbatch``.
 
-A job that is asked to stop, before its time limit or by preemption, saves, and its script puts it back into the queue;
-so it does with a job that is killed, as by a lack of memory, and SLURM with one whose node fails. It goes on from its
-checkpoints. A job that does not save in its grace ends as TIMEOUT, and one that is cancelled stays so.
+A job that is asked to stop, before its time limit or by preemption, saves its state, and its script requeues it. The
+script also requeues a job that is killed, for example when it is out of memory, and SLURM requeues one whose node
+fails. It then continues from its checkpoints. A job that does not save within its grace period ends as
+TIMEOUT, and a job that is canceled is not requeued.
 """
 
 import argparse
@@ -21,23 +22,27 @@ from lm_mia.atomic import write_atomically
 from lm_mia.errors import SIGTERM_EXIT_CODE, UserError
 from lm_mia.run.sweep import Sweep
 
-MOST_RESTARTS = 20
-"""After which a job that is killed is not put back; one that saved always is."""
+MAX_RESTARTS = 20
+"""Maximum number of restarts of a job that is killed; a job that saved its state is always requeued."""
 
 _WORD = "[A-Za-z0-9_.,@+-]*"
-_PATTERNS = {  # of what goes into #SBATCH lines: pattern, rule, example
+_PATTERNS = {  # values of #SBATCH lines: pattern, rule, example
     "memory": ("([0-9]+[KMGT]?)?", "must be a whole number, then K, M, G or T", "64G"),
-    "partition": (_WORD, "must be a partition, or some with commas between", "gpu"),
+    "partition": (_WORD, "must be a partition, or several separated by commas", "gpu"),
     "account": (_WORD, "must be the name of an account", "physics"),
     "qos": (_WORD, "must be the name of a quality of service", "normal"),
-    "constraint": (r"[A-Za-z0-9_.,@+=:&|*()[\]-]*", "must be features, as 'a&b' or 'a|b'", "h100"),
+    "constraint": (
+        r"[A-Za-z0-9_.,@+=:&|*()[\]-]*",
+        "must be features of nodes, such as 'a&b' or 'a|b'",
+        "h100",
+    ),
 }
 _UNITS = {1: (60,), 2: (60, 1), 3: (3600, 60, 1)}  # seconds in each part of M, M:S, H:M:S
 _END = f"""
 code=$?
 
-# {SIGTERM_EXIT_CODE}: it was asked to stop, and has saved. Others above 128: it was killed.
-if ((code == {SIGTERM_EXIT_CODE} || (code > 128 && ${{SLURM_RESTART_COUNT:-0}} < {MOST_RESTARTS}))); then
+# {SIGTERM_EXIT_CODE}: the job was asked to stop and has saved its state. Other codes above 128: it was killed.
+if ((code == {SIGTERM_EXIT_CODE} || (code > 128 && ${{SLURM_RESTART_COUNT:-0}} < {MAX_RESTARTS}))); then
   exec scontrol requeue "$job"
 fi
 exit $code
@@ -46,82 +51,86 @@ exit $code
 
 @dataclasses.dataclass(frozen=True)
 class SlurmOptions:
-    """What jobs ask SLURM for; what is empty or 0 is left to the cluster."""
+    """The resources that jobs request from SLURM. Empty or 0: the default of the cluster."""
 
     time: str
-    """The limit of a job: H:M:S, or another of sbatch's formats."""
+    """Time limit of a job: H:M:S, or another format of sbatch."""
     nodes: int = 1
     gpus_per_node: int = 0
     cpus_per_task: int = 0
-    """A node has one task, and all of its job's memory there."""
+    """Each node runs one task, which has all of the job's memory on that node."""
     memory: str = ""
     partition: str = ""
     account: str = ""
     qos: str = ""
     constraint: str = ""
     at_once: int = 0
-    """Elements of an array that may run at once; 0: all."""
+    """Maximum number of array elements that run at once; 0: no limit."""
     setup: str = ""
-    """A file that scripts source first, for ``module load`` and such."""
+    """A shell script that jobs source first, for example for ``module load``."""
     grace_seconds: int = 120
-    """A job is asked to stop so long before its time limit."""
+    """A job is asked to stop this long before its time limit."""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds what `slurm` reads."""
+    """Adds the flags that `parse_options` reads."""
     group = parser.add_argument_group("SLURM")
     for name, default, what in (
-        ("nodes", 1, "of a job; 1"),
-        ("gpus-per-node", 0, "asked for"),
-        ("cpus-per-task", 0, "a node has one task"),
-        ("at-once", 0, "jobs of a recipe that may run at once"),
+        ("nodes", 1, "nodes per job (default: 1)"),
+        ("gpus-per-node", 0, "GPUs per node (default: not requested)"),
+        ("cpus-per-task", 0, "CPUs per task; each node runs one task (default: the cluster's)"),
+        ("at-once", 0, "maximum number of jobs of a recipe that run at once (default: no limit)"),
         (
             "grace-seconds",
             SlurmOptions.grace_seconds,
-            "from being asked to stop to the time limit; 120",
+            "seconds before the time limit at which jobs are asked to save and stop (default: 120)",
         ),
     ):
         group.add_argument(f"--{name}", type=int, default=default, metavar="N", help=what)
     for name, value, what in (
-        ("time", "H:M:S", "limit of a job; needed"),
-        ("memory", "64G", "of a node"),
-        ("partition", "NAME", None),
-        ("account", "NAME", None),
-        ("qos", "NAME", None),
-        ("constraint", "NAME", "a feature of nodes"),
-        ("setup", "FILE", "sourced before all else: module load ..."),
+        ("time", "H:M:S", "time limit of a job (required)"),
+        ("memory", "SIZE", "memory per node, such as 64G"),
+        ("partition", "NAME", "partition of the jobs"),
+        ("account", "NAME", "account of the jobs"),
+        ("qos", "NAME", "quality of service of the jobs"),
+        ("constraint", "FEATURES", "required features of the nodes"),
+        ("setup", "FILE", "shell script that jobs source first, for example to load modules"),
     ):
         group.add_argument(f"--{name}", default="", metavar=value, help=what)
 
 
 def parse_options(known: argparse.Namespace) -> SlurmOptions:
-    """What the flags say; UserError with a line for each that is wrong."""
-    of = SlurmOptions(
+    """Returns the options from the flags; raises UserError with one line for each invalid flag."""
+    options = SlurmOptions(
         **{field.name: getattr(known, field.name) for field in dataclasses.fields(SlurmOptions)}
     )
-    limit_seconds, wrong = _seconds(of.time), []
-    if not of.time:
-        wrong.append("--time: missing; say --time=4:00:00")
+    limit_seconds, wrong = _seconds(options.time), []
+    if not options.time:
+        wrong.append("--time: missing; add --time=4:00:00")
     elif not limit_seconds:
-        rule = "must be M, M:S, H:M:S, D-H, D-H:M or D-H:M:S, and above 0"
-        wrong.append(f"--time={of.time!r}: {rule}; try --time=4:00:00")
+        rule = "must be a time of the form M, M:S, H:M:S, D-H, D-H:M or D-H:M:S, and above 0"
+        wrong.append(f"--time={options.time!r}: {rule}; try --time=4:00:00")
     for name, least in (("nodes", 1), ("gpus_per_node", 0), ("cpus_per_task", 0), ("at_once", 0)):
-        if (value := getattr(of, name)) < least:
-            wrong.append(f"{_flag(name)}={value}: must be {least} or larger")
+        if (value := getattr(options, name)) < least:
+            wrong.append(f"{_flag(name)}={value}: must be at least {least}")
     for name, (pattern, rule, example) in _PATTERNS.items():
-        if not re.fullmatch(pattern, value := getattr(of, name)):
+        if not re.fullmatch(pattern, value := getattr(options, name)):
             wrong.append(f"{_flag(name)}={value!r}: {rule}; try {_flag(name)}={example}")
-    if of.setup and not Path(of.setup).is_file():
-        wrong.append(f"--setup={of.setup!r}: no such file; check the spelling")
-    elif problem := _unfit(of.setup):
-        wrong.append(f"--setup={of.setup!r}: {problem}")
+    if options.setup and not Path(options.setup).is_file():
+        wrong.append(f"--setup={options.setup!r}: no such file; check the spelling")
+    elif problem := _unprintable(options.setup):
+        wrong.append(f"--setup={options.setup!r}: {problem}")
     most = min(65535, (limit_seconds or 65536) - 1)  # 65535: SLURM's own limit
-    if not 1 <= of.grace_seconds <= most:
-        rule = f"must be from 1 to {most}, so that jobs can run before they are asked to stop"
-        wrong.append(f"--grace-seconds={of.grace_seconds}: {rule}")
+    if not 1 <= options.grace_seconds <= most:
+        rule = f"must be from 1 to {most}, so that jobs run before they are asked to stop"
+        wrong.append(f"--grace-seconds={options.grace_seconds}: {rule}")
     if wrong:
         raise UserError("\n".join(wrong))
-    return dataclasses.replace(of, setup=os.path.abspath(of.setup)) if of.setup else of
+    return (
+        dataclasses.replace(options, setup=os.path.abspath(options.setup))
+        if options.setup
+        else options
+    )
 
 
 def script(
@@ -129,57 +138,66 @@ def script(
     command: Sequence[str],
     blocks: Sequence[int],
     models_per_job: int,
-    rows: int,
+    num_models: int,
     logs: Path,
     folder: Path,
-    of: SlurmOptions,
+    options: SlurmOptions,
     limit: int | None = None,
 ) -> str:
-    """The text of an array script, an element for each block of rows.
+    """Returns the text of an array script, with one element for each block of models.
 
     Args:
-      name: of the array in the queue: letters, digits, and ``_.+-``.
-      command: the arguments of a job, but for --models, --job and --log, which an element adds at the end.
-      blocks: numbers of those that have rows to be made: block k is rows k to k + 1 times models_per_job.
-      models_per_job: rows of a block, but for the last.
-      rows: of the recipe.
-      logs: a folder, which must be there when jobs begin; absolute.
-      folder: where commands run; absolute.
-      of: what jobs ask for.
-      limit: array indices must be less than this; None: there is no limit, or it is not known.
+      name: name of the array in the queue: letters, digits, and ``_.+-``.
+      command: the arguments of a job without --models, --job and --log, which each element appends.
+      blocks: numbers of the blocks with missing models; block k has models k n to (k + 1) n - 1, n per job.
+      models_per_job: number of models per block; the last one may have fewer.
+      num_models: number of models of the recipe.
+      logs: absolute path of the folder of the logs, which must exist when jobs start.
+      folder: absolute path of the folder in which commands run.
+      options: the resources of a job.
+      limit: array indices must be less than this; None: no limit, or an unknown one.
 
     Raises:
-      UserError: if a block's number is no index that the cluster takes, or a path or argument cannot be written into a
-        script.
+      UserError: if the cluster does not allow the number of a block as an index, or a path or argument cannot be
+        written into a script.
     """
-    assert 0 <= min(blocks) <= max(blocks) * models_per_job < rows, (blocks, models_per_job, rows)
+    assert 0 <= min(blocks) <= max(blocks) * models_per_job < num_models, (
+        blocks,
+        models_per_job,
+        num_models,
+    )
     if limit is not None and max(blocks) >= limit:
         raise UserError(
-            f"--models-per-job={models_per_job}: makes jobs of numbers up to {max(blocks)}, and this cluster takes "
-            f"less than {limit} (MaxArraySize); try --models-per-job={-(-rows // limit)}"
+            f"--models-per-job={models_per_job}: makes jobs with indices up to {max(blocks)}, but this cluster "
+            f"requires indices below {limit} (MaxArraySize); try --models-per-job={-(-num_models // limit)}"
         )
-    head = [f"--array={ranges(blocks)}{f'%{of.at_once}' * bool(of.at_once)}", *_resources(of)]
+    head = [
+        f"--array={ranges(blocks)}{f'%{options.at_once}' * bool(options.at_once)}",
+        *_resources(options),
+    ]
     body = [
         "job=${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}",
         f"begin=$((SLURM_ARRAY_TASK_ID * {models_per_job}))",
-        f"end=$((begin + {models_per_job} < {rows} ? begin + {models_per_job} : {rows}))",
+        f"end=$((begin + {models_per_job} < {num_models} ? begin + {models_per_job} : {num_models}))",
     ]
     log = shlex.quote(f"--log={logs}/") + '"$job.out"'
     more = ['"--models=$begin:$end"', '"--job=$job"', log]
-    return _text(name, head, body, command, more, f"{_escaped(logs)}/%A_%a.out", folder, of)
+    return _text(name, head, body, command, more, f"{_escaped(logs)}/%A_%a.out", folder, options)
 
 
 def corpus_script(
-    name: str, command: Sequence[str], logs: Path, folder: Path, of: SlurmOptions
+    name: str, command: Sequence[str], logs: Path, folder: Path, options: SlurmOptions
 ) -> str:
-    """The text of a script of one job on one node without GPUs, on which arrays then depend; else as `script`."""
-    of = dataclasses.replace(of, nodes=1, gpus_per_node=0)
+    """Returns the text of a script that builds the corpus on one node without GPUs; arguments as in `script`."""
+    options = dataclasses.replace(options, nodes=1, gpus_per_node=0)
     body = ["job=$SLURM_JOB_ID"]
-    return _text(name, _resources(of), body, command, [], f"{_escaped(logs)}/%j.out", folder, of)
+    return _text(
+        name, _resources(options), body, command, [], f"{_escaped(logs)}/%j.out", folder, options
+    )
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """Numbers as SLURM writes those of an array: 0-3,7,9-12."""
+    """Returns numbers in the form of SLURM's array indices: 0-3,7,9-12."""
     runs: list[list[int]] = []
     for number in sorted(set(numbers)):
         if runs and number == runs[-1][1] + 1:
@@ -190,31 +208,31 @@ def ranges(numbers: Sequence[int]) -> str:
 
 
 def submit(path: Path, after: Sequence[str] = ()) -> str:
-    """Hands a script to SLURM.
+    """Submits a script to SLURM.
 
     Args:
-      path: of the script, absolute.
-      after: ids of jobs that must have succeeded before it begins; if one fails, it is cancelled.
+      path: absolute path of the script.
+      after: ids of jobs that must succeed before it starts; if one of them fails, it is canceled.
 
     Returns:
       The id of the job, or of the array.
 
     Raises:
-      UserError: what sbatch said, or that it is not there.
+      UserError: with the message of sbatch, or if sbatch is not installed.
     """
     wait = [f"--dependency=afterok:{':'.join(after)}", "--kill-on-invalid-dep=yes"] * bool(after)
-    said = _say(["sbatch", "--parsable", *wait, str(path)])
-    return said.strip().partition(";")[0]  # ID;CLUSTER where there are several
+    output = _run_slurm_command(["sbatch", "--parsable", *wait, str(path)])
+    return output.strip().partition(";")[0]  # "ID;CLUSTER" if there are several clusters
 
 
 def array_limit() -> int | None:
-    """What indices of arrays must be less than (MaxArraySize); None if SLURM does not tell."""
+    """Returns the limit below which array indices must be (MaxArraySize), or None if SLURM does not report it."""
     try:
-        said = _say(["scontrol", "show", "config"])
+        output = _run_slurm_command(["scontrol", "show", "config"])
     except UserError:
         return None
-    found = re.search(r"^MaxArraySize\s*=\s*(\d+)", said, re.MULTILINE)
-    return int(found[1]) if found else None
+    match = re.search(r"^MaxArraySize\s*=\s*(\d+)", output, re.MULTILINE)
+    return int(match[1]) if match else None
 
 
 def _text(
@@ -225,20 +243,26 @@ def _text(
     more: Sequence[str],
     output: str,
     folder: Path,
-    of: SlurmOptions,
+    options: SlurmOptions,
 ) -> str:
-    """A script; head, body and more are of a shell's syntax, the others are quoted here."""
+    """Returns the text of a script. Head, body and more are shell code; the other arguments are quoted here."""
     assert re.fullmatch("[A-Za-z0-9_.+-]+", name), name
-    bad = [f"{said!r}: {p}" for said in (*command, str(folder), output) if (p := _unfit(said))]
+    problems = [
+        f"{text!r}: {problem}"
+        for text in (*command, str(folder), output)
+        if (problem := _unprintable(text))
+    ]
     if "\\" in output.replace('\\"', ""):
-        bad.append(f"{output}: SLURM takes no \\ in the name of a log; choose another --workdir")
-    if bad:
-        raise UserError("\n".join(bad))
-    setup = f'source {shlex.quote(of.setup)} || {{ echo "--setup: code $?" >&2; exit 1; }}'
-    # When one task ends, the others have a while to end by themselves: were they killed at once, what all of them find
-    # wrong would look like a job to put back. (SLURM's TERM is for what srun starts: --signal does not say B:.)
-    srun = f"srun --kill-on-bad-exit=0 --wait={of.grace_seconds}"
-    srun += f" --cpus-per-task={of.cpus_per_task}" * (of.cpus_per_task > 0)
+        problems.append(
+            f"{output}: SLURM does not allow \\ in the path of a log; choose another --workdir"
+        )
+    if problems:
+        raise UserError("\n".join(problems))
+    setup = f'source {shlex.quote(options.setup)} || {{ echo "--setup: code $?" >&2; exit 1; }}'
+    # When one task ends, the others get time to end by themselves. If they were killed at once, an error that all tasks
+    # report would look like a job to be requeued. (SLURM sends TERM to what srun starts, since --signal has no "B:".)
+    srun = f"srun --kill-on-bad-exit=0 --wait={options.grace_seconds}"
+    srun += f" --cpus-per-task={options.cpus_per_task}" * (options.cpus_per_task > 0)
     lines = [
         "#!/bin/bash",
         f"#SBATCH --job-name={name}",
@@ -246,7 +270,7 @@ def _text(
         f'#SBATCH --output="{output}"',
         "",
         f"cd -- {shlex.quote(str(folder))} || exit 1",
-        *[setup] * bool(of.setup),
+        *[setup] * bool(options.setup),
         *body,
         "",
         " \\\n  ".join([srun, *map(shlex.quote, command), *more]),
@@ -254,33 +278,33 @@ def _text(
     return "\n".join(lines) + _END
 
 
-def _resources(of: SlurmOptions) -> list[str]:
-    asked = {
-        "nodes": of.nodes,
+def _resources(options: SlurmOptions) -> list[str]:
+    values = {
+        "nodes": options.nodes,
         "ntasks-per-node": 1,
-        "cpus-per-task": of.cpus_per_task,
-        "gpus-per-node": of.gpus_per_node,
-        "mem": of.memory,
-        "partition": of.partition,
-        "account": of.account,
-        "qos": of.qos,
-        "constraint": of.constraint and f'"{of.constraint}"',
-        "time": of.time,
-        "signal": f"TERM@{of.grace_seconds}",
+        "cpus-per-task": options.cpus_per_task,
+        "gpus-per-node": options.gpus_per_node,
+        "mem": options.memory,
+        "partition": options.partition,
+        "account": options.account,
+        "qos": options.qos,
+        "constraint": options.constraint and f'"{options.constraint}"',
+        "time": options.time,
+        "signal": f"TERM@{options.grace_seconds}",
     }
-    lines = [f"--{name}={value}" for name, value in asked.items() if value]
+    lines = [f"--{name}={value}" for name, value in values.items() if value]
     return [*lines, "--requeue", "--open-mode=append"]
 
 
 def _escaped(path: Path) -> str:
-    """As --output takes it between double quotes, where % begins what SLURM puts in."""
+    """Escapes a path for --output between double quotes, where % starts a replacement symbol."""
     return str(path).replace("%", "%%").replace('"', '\\"')
 
 
-def _unfit(said: str) -> str:
-    """Why it cannot be written into a script; "" if it can."""
-    rule = "must have no line breaks or other characters that cannot be printed; choose another"
-    return "" if said.isprintable() else rule
+def _unprintable(text: str) -> str:
+    """Returns why a text cannot be written into a script, or "" if it can."""
+    rule = "must not contain line breaks or other unprintable characters; choose another"
+    return "" if text.isprintable() else rule
 
 
 def _flag(name: str) -> str:
@@ -288,7 +312,7 @@ def _flag(name: str) -> str:
 
 
 def _seconds(time: str) -> int | None:
-    """Of a time limit; None if it is none that sbatch takes."""
+    """Returns the seconds of a time limit, or None if sbatch does not accept it."""
     found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", time, re.ASCII)
     if not found:
         return None
@@ -298,56 +322,68 @@ def _seconds(time: str) -> int | None:
     return int(days or 0) * 86400 + sum(n * u for n, u in zip(parts, units, strict=False))
 
 
-def _say(argv: Sequence[str]) -> str:
-    """What a command of SLURM prints; UserError: what it says when it fails, or that it is not there.
+def _run_slurm_command(argv: Sequence[str]) -> str:
+    """Runs a SLURM command and returns its output; raises UserError with its error message if it fails.
 
-    It is not told of the job that this process may be in, whose resources it would take for those of the new one.
+    Variables of a job in which this process may run are removed, since the new job would inherit its resources.
     """
-    ours = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT")
-    env = {k: v for k, v in os.environ.items() if not k.startswith("SLURM_") or k in ours}
+    kept = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT")
+    env = {k: v for k, v in os.environ.items() if not k.startswith("SLURM_") or k in kept}
     try:
         done = subprocess.run(argv, capture_output=True, text=True, env=env)
     except OSError as error:
-        raise UserError(f"{argv[0]}: {error.strerror}; SLURM's commands are needed here") from error
+        raise UserError(
+            f"{argv[0]}: {error.strerror}; run this where the SLURM commands are installed"
+        ) from error
     if done.returncode:
         why = "; ".join(done.stderr.split("\n")).strip("; ") or f"code {done.returncode}"
         raise UserError(f"{shlex.join(argv)}: {why}")
     return done.stdout
 
 
-def write_scripts(of: Sweep, sizes: JobSizes, asked: SlurmOptions, submitted: bool) -> int:
-    """Writes an array script a recipe into ``DIR/slurm``, and one of the corpus if need be; submits them if asked.
+def write_scripts(
+    sweep: Sweep, sizes: JobSizes, options: SlurmOptions, submit_scripts: bool
+) -> int:
+    """Writes an array script for each recipe into ``DIR/slurm``, and one for the corpus if it is missing.
+
+    Args:
+      sweep: the sweep.
+      sizes: the sizes of jobs.
+      options: the resources of a job.
+      submit_scripts: whether to submit the scripts.
 
     Raises:
-      UserError: if several nodes are asked for where rows do not span them, or as of `script` and `submit`.
+      UserError: if jobs have several nodes but models are not sharded, or as in `script` and `submit`.
     """
-    of = jobs.with_absolute_paths(of)
+    sweep = jobs.with_absolute_paths(sweep)
     found = [
-        j for j in jobs.plan_jobs(of, sizes, asked.nodes * max(asked.gpus_per_node, 1)) if j.blocks
+        j
+        for j in jobs.plan_jobs(sweep, sizes, options.nodes * max(options.gpus_per_node, 1))
+        if j.blocks
     ]
-    if wrong := multi_machine_problems(found, asked.nodes, f"--nodes={asked.nodes}"):
+    if wrong := multi_machine_problems(found, options.nodes, f"--nodes={options.nodes}"):
         raise UserError(wrong[0])
     if not found:
-        return status.print_summary(of)
-    scripts, logs = of.workdir.path / "slurm", of.workdir.path / "logs"
+        return status.print_summary(sweep)
+    scripts, logs = sweep.workdir.path / "slurm", sweep.workdir.path / "logs"
     python, here, limit = [sys.executable], Path.cwd(), array_limit()
     texts: dict[Path, str] = {}
     first = scripts / "corpus.sbatch"
-    if any(not j.task.population_dir.exists() for j in found):
+    if any(not j.recipe.population_dir.exists() for j in found):
         texts[first] = corpus_script(
-            "lm_mia-corpus", jobs.command(of, python, "corpus"), logs, here, asked
+            "lm_mia-corpus", jobs.command(sweep, python, "corpus"), logs, here, options
         )
     for j in found:
-        command = jobs.job_command(of, python, j.task)
-        texts[scripts / f"models_{j.task.name}.sbatch"] = script(
-            "lm_mia-" + re.sub("[^A-Za-z0-9_.+-]", "-", j.task.name),
+        command = jobs.job_command(sweep, python, j.recipe)
+        texts[scripts / f"models_{j.recipe.name}.sbatch"] = script(
+            "lm_mia-" + re.sub("[^A-Za-z0-9_.+-]", "-", j.recipe.name),
             command,
             j.blocks,
             j.models_per_job,
             j.cost.models,
             logs,
             here,
-            asked,
+            options,
             limit,
         )
     for folder in (scripts, logs):
@@ -356,20 +392,20 @@ def write_scripts(of: Sweep, sizes: JobSizes, asked: SlurmOptions, submitted: bo
     numbers: list[str] = []
     for path, text in texts.items():
         write_atomically(path, text)
-        if not submitted:
+        if not submit_scripts:
             after = ["--dependency=afterok:CORPUS"] * (first in texts and path != first)
             print(shlex.join(["sbatch", *after, str(path)]))
             continue
         try:
             number = submit(path, after)
         except UserError as error:
-            sent = "; what is named above was submitted" if numbers else ""
+            sent = "; the scripts listed above were submitted" if numbers else ""
             raise UserError(f"{path}: not submitted{sent}: {error}") from error
         numbers.append(number)
         print(f"{path}: job {number}")
         if path == first:
             after = [number]
-    if not submitted:
-        which = "; CORPUS is the number of the first" * (first in texts)
-        print(f"written, not submitted: --submit does{which}")
+    if not submit_scripts:
+        which = ". CORPUS stands for the job id of the first script" * (first in texts)
+        print(f"The scripts were written but not submitted; add --submit to submit them{which}")
     return 0

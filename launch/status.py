@@ -26,11 +26,12 @@ from lm_mia.config import to_dict
 from lm_mia.data.subsets import ModelSeeds
 from lm_mia.errors import UserError
 from lm_mia.run import inventory, plan, progress
+from lm_mia.run.progress import plural
 from lm_mia.run.sweep import Sweep, SweepRecipe, require_workdir
 from lm_mia.run.workdir import changed_settings, table_facts
 
 _LINE_SECONDS = 10.0  # between lines if the output is not a terminal
-_LOOK_SECONDS = 2.0  # between updates of --watch
+_REFRESH_SECONDS = 2.0  # between updates of --watch
 _OPTIONAL = (
     "to_score",
     "vanished",
@@ -39,10 +40,10 @@ _OPTIONAL = (
     "diverged",
 )  # columns that are hidden if all are 0
 _WIDE = 100  # characters; a console of at least this width has room for bars
-_LAST = 32  # models over which the rate is averaged
+_RATE_MODELS = 32  # models over which the rate is averaged
 
 
-def recipe_status(task: SweepRecipe) -> dict[str, Any]:
+def recipe_status(recipe: SweepRecipe) -> dict[str, Any]:
     """Returns the state of a recipe, as plain values.
 
     Returns:
@@ -58,96 +59,100 @@ def recipe_status(task: SweepRecipe) -> dict[str, Any]:
     Raises:
       UserError: if the folder has models of another recipe, or files in it are damaged.
     """
-    rows, recipe = task.models, task.folder
-    found: dict[str, Any] = {
-        **jobs.recipe_as_json(task),
-        "models": len(rows),
+    models, recipe_dir = recipe.models, recipe.folder
+    status: dict[str, Any] = {
+        **jobs.recipe_as_json(recipe),
+        "models": len(models),
         "done": 0,
         "to_score": 0,
     }
-    found |= {name: [] for name in ("running", "vanished", "failing", "set_aside", "diverged")}
-    found |= {"missing": len(rows), "models_per_hour": None, "seconds_left": None, "hosts": {}}
-    found |= {"made_by": {}, "population": _population(task), **_tables(task)}
-    stored = task.stored_config()
+    status |= {name: [] for name in ("running", "vanished", "failing", "set_aside", "diverged")}
+    status |= {"missing": len(models), "models_per_hour": None, "seconds_left": None, "hosts": {}}
+    status |= {"made_by": {}, "population": _population(recipe), **_tables(recipe)}
+    stored = recipe.stored_config()
     if stored is None:
-        return found
-    left = inventory.unscored_models(task.config, recipe, rows)
-    unscored = {str(row) for row in left}
-    found["done"] = len(rows) - len(unscored)
-    found["to_score"] = sum(inventory.is_trained(task.config, recipe, row) for row in left)
-    for _, record, touched_seconds in heartbeats.running_jobs(recipe):
-        lost = time.time() - touched_seconds > heartbeats.LOST_SECONDS
-        kind = "vanished" if lost else "running"
-        found[kind] += [
-            {"model": row, "since": since, **{k: record[k] for k in ("job", "host", "pid", "log")}}
-            for row, since in record["models"].items()
-            if row in unscored
+        return status
+    unscored_models = inventory.unscored_models(recipe.config, recipe_dir, models)
+    unscored = {str(model) for model in unscored_models}
+    status["done"] = len(models) - len(unscored)
+    status["to_score"] = sum(
+        inventory.is_trained(recipe.config, recipe_dir, model) for model in unscored_models
+    )
+    for _, record, touched_seconds in heartbeats.running_jobs(recipe_dir):
+        is_lost = time.time() - touched_seconds > heartbeats.LOST_SECONDS
+        status["vanished" if is_lost else "running"] += [
+            {"model": model, "since": since}
+            | {name: record[name] for name in ("job", "host", "pid", "log")}
+            for model, since in record["models"].items()
+            if model in unscored
         ]
-    for row in rows:
-        _failures(found, recipe, row, str(row) in unscored)
-    given_up = {f["model"] for f in found["set_aside"] + found["diverged"]}
-    found["missing"] = len(unscored - given_up - {r["model"] for r in found["running"]})
-    _log(found, task, stored)
-    return found
+    for model in models:
+        _add_failures(status, recipe_dir, model, str(model) in unscored)
+    given_up = {f["model"] for f in status["set_aside"] + status["diverged"]}
+    status["missing"] = len(unscored - given_up - {r["model"] for r in status["running"]})
+    _add_log(status, recipe, stored)
+    return status
 
 
-def _population(task: SweepRecipe) -> dict[str, Any]:
+def _population(recipe: SweepRecipe) -> dict[str, Any]:
     """Returns path, size and hash of a recipe's population."""
-    found: dict[str, Any] = {"path": str(task.population_dir), "samples": None, "sha256": None}
-    if task.population_dir.exists():
+    facts: dict[str, Any] = {"path": str(recipe.population_dir), "samples": None, "sha256": None}
+    if recipe.population_dir.exists():
         from lm_mia.data.population import open_population  # imported here: pandas takes a second
 
-        population = open_population(task.population_dir, verify=False)
-        found |= {"samples": len(population), "sha256": population.sha256}
-    return found
+        population = open_population(recipe.population_dir, verify=False)
+        facts |= {"samples": len(population), "sha256": population.sha256}
+    return facts
 
 
-def _tables(task: SweepRecipe) -> dict[str, Any]:
+def _tables(recipe: SweepRecipe) -> dict[str, Any]:
     """Returns whether the tables of the attacks exist and match the config."""
     state, settings = "missing", dict[str, Any]()
-    if not task.config.attack.replicas:
+    if not recipe.config.attack.replicas:
         state = "not wanted"
-    elif table_facts(task.folder) is not None:
-        different = changed_settings(task.folder, task.config)
+    elif table_facts(recipe.folder) is not None:
+        different = changed_settings(recipe.folder, recipe.config)
         settings = {f"attack.{name}": list(both) for name, both in different.items()}
         state = "other settings" if settings else "present"
-    elif (task.folder / FLIPS_JSON.parent).exists():
+    elif (recipe.folder / FLIPS_JSON.parent).exists():
         state = "unfinished"
     return {"tables": state, "table_settings": settings}
 
 
-def _report(of: Sweep) -> str:
+def _report(sweep: Sweep) -> str:
     """Returns whether the report exists, and whether it is older than the tables."""
-    if not of.workdir.report.exists():
+    if not sweep.workdir.report.exists():
         return "missing"
-    return "older than the tables" if of.workdir.report_is_old() else "present"
+    return "older than the tables" if sweep.workdir.report_is_old() else "present"
 
 
-def _failures(found: dict[str, Any], recipe: Path, row: ModelSeeds, unscored: bool) -> None:
+def _add_failures(
+    status: dict[str, Any], recipe_dir: Path, model: ModelSeeds, is_unscored: bool
+) -> None:
     """Adds the failures of a model, if any."""
-    failures = heartbeats.failures(recipe, row)
+    failures = heartbeats.failures(recipe_dir, model)
     for failure in failures:
-        _host(found, failure["host"])["failures"] += 1
-    if not unscored:
+        _host(status, failure["host"])["failures"] += 1
+    if not is_unscored:
         return
-    diverged = inventory.divergence_file(recipe, row)
+    diverged = inventory.divergence_file(recipe_dir, model)
     if diverged.exists():
-        found["diverged"].append({"model": str(row), "reason": "diverged", "log": str(diverged)})
+        status["diverged"].append({"model": str(model), "reason": "diverged", "log": str(diverged)})
     elif failures:
-        kind = "set_aside" if heartbeats.is_set_aside(recipe, row) else "failing"
+        kind = "set_aside" if heartbeats.is_set_aside(recipe_dir, model) else "failing"
         last = {k: failures[-1][k] for k in ("reason", "log", "host", "job", "time")}
-        found[kind].append({"model": str(row), "failures": len(failures), **last})
+        status[kind].append({"model": str(model), "failures": len(failures), **last})
 
 
-def _host(found: dict[str, Any], name: str) -> dict[str, int]:
-    return found["hosts"].setdefault(name, {"models": 0, "failures": 0})
+def _host(status: dict[str, Any], name: str) -> dict[str, int]:
+    return status["hosts"].setdefault(name, {"models": 0, "failures": 0})
 
 
-def _log(found: dict[str, Any], task: SweepRecipe, stored: dict[str, Any]) -> None:
+def _add_log(status: dict[str, Any], recipe: SweepRecipe, stored: dict[str, Any]) -> None:
     """Adds what follows from the log: recent models per hour, time left, and models of each machine and version."""
     ended, longest_seconds = [], 0.0
     began = f"{stored['lm_mia']} {(stored['commit'] or '')[:9]}".strip()
-    for event in _events(task.workdir.path / "metrics.jsonl", task.name):
+    for event in _events(recipe.workdir.path / "metrics.jsonl", recipe.name):
         if event["event"] == "model_trained":
             longest_seconds = max(longest_seconds, event["seconds"])
         elif event.get("last"):
@@ -155,19 +160,19 @@ def _log(found: dict[str, Any], task: SweepRecipe, stored: dict[str, Any]) -> No
             version = event.get(
                 "version", began
             )  # `lm-mia run` records its version only in config.json
-            found["made_by"][version] = found["made_by"].get(version, 0) + 1
+            status["made_by"][version] = status["made_by"].get(version, 0) + 1
             if "host" in event:
-                _host(found, event["host"])["models"] += 1
-    ended = sorted(ended)[-_LAST:]
+                _host(status, event["host"])["models"] += 1
+    ended = sorted(ended)[-_RATE_MODELS:]
     # Leave out pauses, during which no process was working.
     gaps = [(b - a).total_seconds() for a, b in itertools.pairwise(ended)]
     pauses = [i for i, gap in enumerate(gaps) if gap > 3 * longest_seconds + 60]
     gaps = gaps[pauses[-1] + 1 :] if pauses else gaps
     if sum(gaps) > 0:
-        found["models_per_hour"] = len(gaps) / sum(gaps) * 3600
-        if found["running"]:
-            left = found["missing"] + len(found["running"])
-            found["seconds_left"] = left / found["models_per_hour"] * 3600
+        status["models_per_hour"] = len(gaps) / sum(gaps) * 3600
+        if status["running"]:
+            left = status["missing"] + len(status["running"])
+            status["seconds_left"] = left / status["models_per_hour"] * 3600
 
 
 def _events(path: Path, recipe: str) -> Iterator[dict[str, Any]]:
@@ -181,76 +186,81 @@ def _events(path: Path, recipe: str) -> Iterator[dict[str, Any]]:
                         yield event
 
 
-def sweep_status(of: Sweep) -> dict[str, Any]:
+def sweep_status(sweep: Sweep) -> dict[str, Any]:
     """Returns the state of a sweep, as plain values.
 
     Returns:
-      ``recipes``: a dict for each, as of `of_task`; ``report``: "present", "missing" or "older than the tables";
-      ``others``: folders of recipes of the workdir that are not in the config.
+      ``recipes``: a dict for each, as returned by `recipe_status`; ``report``: "present", "missing" or "older than the
+      tables"; ``others``: folders of recipes of the workdir that are not in the config.
     """
-    ours = {task.name for task in of.recipes}
+    requested = {recipe.name for recipe in sweep.recipes}
     others = [
-        str(of.workdir.recipe_dir(name)) for name in of.workdir.recipe_names() if name not in ours
+        str(sweep.workdir.recipe_dir(name))
+        for name in sweep.workdir.recipe_names()
+        if name not in requested
     ]
-    recipes = [recipe_status(task) for task in of.recipes]
-    return {"recipes": recipes, "report": _report(of), "others": others}
+    recipes = [recipe_status(recipe) for recipe in sweep.recipes]
+    return {"recipes": recipes, "report": _report(sweep), "others": others}
 
 
 def print_status(
-    of: Sweep, *, as_json: bool = False, watch: bool = False, verify: bool = False
+    sweep: Sweep, *, as_json: bool = False, watch: bool = False, verify: bool = False
 ) -> None:
     """Prints the state of a sweep; changes nothing.
 
     Args:
-      of: the sweep.
-      as_json: print JSON, as returned by `gather`; with verify, each recipe also has ``shards``: the number wanted, and
-        the missing and corrupt ones.
+      sweep: the sweep.
+      as_json: print JSON, as returned by `sweep_status`; with verify, each recipe also has ``shards``: the number of
+        expected shards, and the missing and corrupt ones.
       watch: refresh until no model is missing or running.
       verify: also read every score and every file of the populations, and list missing and corrupt shards.
 
     Raises:
       UserError: if the folder does not exist, no command has started in it, or files in it are damaged.
     """
-    require_workdir(of.workdir)
+    require_workdir(sweep.workdir)
     if watch:
-        with live_view(of) as refresh:
+        with live_view(sweep) as refresh:
             while refresh():
-                time.sleep(_LOOK_SECONDS)
-    found = sweep_status(of)
-    damage = _verify(of, found) if verify else []
+                time.sleep(_REFRESH_SECONDS)
+    status = sweep_status(sweep)
+    damage = _verify(sweep, status) if verify else []
     if as_json:
-        print(json.dumps(found, indent=1))
+        print(json.dumps(status, indent=1))
     else:
         console = _console()
-        console.print(_picture(found, console.width))
-        lines = [line for r in found["recipes"] for line in _shard_lines(r)]
-        for line in [*lines, *_next(of, found)]:
+        console.print(_picture(status, console.width))
+        lines = [line for r in status["recipes"] for line in _shard_lines(r)]
+        for line in [*lines, *next_command(sweep, status)]:
             print(line)
     if damage:
         raise UserError("\n".join(damage))
 
 
-def _verify(of: Sweep, found: dict[str, Any]) -> list[str]:
-    """Adds the missing and corrupt shards to `found`; returns a line for each recipe that has corrupt ones."""
+def _verify(sweep: Sweep, status: dict[str, Any]) -> list[str]:
+    """Adds the missing and corrupt shards to `status`; returns a line for each recipe that has corrupt ones."""
     from lm_mia.data.population import open_population  # here: pandas takes a second
 
-    for folder in {task.population_dir for task in of.recipes if task.population_dir.exists()}:
+    population_dirs = {recipe.population_dir for recipe in sweep.recipes}
+    for folder in (path for path in population_dirs if path.exists()):
         open_population(folder)
     damage = list[str]()
     with progress.display(overall=False) as display:
-        for task, r in zip(of.recipes, found["recipes"], strict=True):
+        for recipe, r in zip(sweep.recipes, status["recipes"], strict=True):
             r["shards"] = {"wanted": 0, "missing": [], "corrupt": []}
-            recipe = task.folder
-            if not (recipe / "scores.zarr").exists():
+            store = recipe.folder / "scores.zarr"
+            if not store.exists():
                 continue
             shards = inventory.check_shards(
-                task.config, recipe, lambda done, count: display.update("verify", done, count)
+                recipe.config,
+                recipe.folder,
+                lambda done, total: display.update("verify", done, total),
             )
             missing, corrupt = ([str(path) for path in p] for p in (shards.missing, shards.corrupt))
             r["shards"] = {"wanted": shards.num_shards, "missing": missing, "corrupt": corrupt}
             if corrupt:
                 damage.append(
-                    f"{recipe / 'scores.zarr'}: {len(corrupt)} corrupt shards; `lm-mia score --repair` makes these, "
+                    f"{store}: {plural(len(corrupt), 'corrupt shard')}; run `lm-mia score --repair` to compute them, "
                     f"and {len(missing)} missing ones, again"
                 )
     return damage
@@ -262,63 +272,65 @@ def _shard_lines(r: dict[str, Any]) -> Iterator[str]:
         for kind in ("missing", "corrupt"):
             yield from (f"{kind:11} {path}" for path in shards[kind])
         missing, corrupt = len(shards["missing"]), len(shards["corrupt"])
-        counts = f"{shards['wanted']} shards wanted, {missing} missing, {corrupt} corrupt"
+        counts = f"{shards['wanted']} shards expected, {missing} missing, {corrupt} corrupt"
         yield f"scores      {r['recipe']}: {counts}"
 
 
-def print_summary(of: Sweep) -> int:
+def print_summary(sweep: Sweep) -> int:
     """Prints the final summary of an engine: which models were made, which were not, and what to do next.
 
     Returns:
       The exit code: 3 if models were set aside or diverged, else 0.
     """
-    found, console = sweep_status(of), _console()
-    console.print(_picture(found, console.width))
-    for line in _next(of, found):
+    status, console = sweep_status(sweep), _console()
+    console.print(_picture(status, console.width))
+    for line in next_command(sweep, status):
         print(line)
-    given_up = any(r["set_aside"] or r["diverged"] for r in found["recipes"])
-    return heartbeats.GIVEN_UP if given_up else 0
+    given_up = any(r["set_aside"] or r["diverged"] for r in status["recipes"])
+    return heartbeats.GIVEN_UP_EXIT_CODE if given_up else 0
 
 
-def _next(of: Sweep, found: dict[str, Any]) -> list[str]:
+def next_command(sweep: Sweep, status: dict[str, Any]) -> list[str]:
     """Returns lines that say what to do once all models are present, if anything is left to do."""
-    recipes = found["recipes"]
+    recipes = status["recipes"]
     tables = all(r["tables"] in ("present", "not wanted") for r in recipes)
-    if (tables and found["report"] != "missing") or any(r["done"] < r["models"] for r in recipes):
+    if (tables and status["report"] != "missing") or any(r["done"] < r["models"] for r in recipes):
         return []
-    flags = [f"--workdir={of.workdir.path}"]
-    if found["others"] or any(not _as_stored(task) for task in of.recipes):
-        config_and_workdir, overrides = of.flags()
+    flags = [f"--workdir={sweep.workdir.path}"]
+    if status["others"] or any(not _as_stored(recipe) for recipe in sweep.recipes):
+        config_and_workdir, overrides = sweep.flags()
         flags = [*config_and_workdir, *overrides]
     command = shlex.join(["lm-mia", "run", *flags])
     return ["All models are present. To attack them and write the report, run:", f"  {command}"]
 
 
-def _as_stored(task: SweepRecipe) -> bool:
+def _as_stored(recipe: SweepRecipe) -> bool:
     """Returns whether the stored config is that of the command, so that the next command needs no --config."""
-    stored = task.stored_config()
-    return stored is not None and stored["config"] == to_dict(task.config)
+    stored = recipe.stored_config()
+    return stored is not None and stored["config"] == to_dict(recipe.config)
 
 
 @contextlib.contextmanager
-def live_view(of: Sweep) -> Iterator[Callable[[], bool]]:
+def live_view(sweep: Sweep) -> Iterator[Callable[[], bool]]:
     """A live view while the block runs; yields a function that refreshes it and returns whether models are left."""
-    console, said = _console(), 0.0
+    console, last_line_time = _console(), 0.0
     with Live(console=console, auto_refresh=False, transient=True) as live:
 
         def refresh() -> bool:
-            nonlocal said
-            found = sweep_status(of)
+            nonlocal last_line_time
+            status = sweep_status(sweep)
             if console.is_terminal:
-                live.update(_picture(found, console.width), refresh=True)
-            elif time.monotonic() - said > _LINE_SECONDS:
-                said = time.monotonic()
-                lines = [_line(r) for r in found["recipes"]]
+                live.update(_picture(status, console.width), refresh=True)
+            elif time.monotonic() - last_line_time > _LINE_SECONDS:
+                last_line_time = time.monotonic()
+                lines = [_line(r) for r in status["recipes"]]
                 if len(lines) > 1:
-                    done, models = (sum(r[n] for r in found["recipes"]) for n in ("done", "models"))
-                    lines.insert(0, f"{done} of {models} done in all")
+                    done, models = (
+                        sum(r[n] for r in status["recipes"]) for n in ("done", "models")
+                    )
+                    lines.insert(0, f"{done} of {models} models done")
                 print("; ".join(lines), file=sys.stderr, flush=True)
-            return any(r["missing"] or r["running"] for r in found["recipes"])
+            return any(r["missing"] or r["running"] for r in status["recipes"])
 
         yield refresh
 
@@ -340,9 +352,9 @@ def _count(r: dict[str, Any], name: str) -> int:
     return r[name] if isinstance(r[name], int) else len(r[name])
 
 
-def _picture(found: dict[str, Any], width: int) -> Group:
+def _picture(status: dict[str, Any], width: int) -> Group:
     """Returns the table and the lines below it, for a console of this width in characters."""
-    recipes = found["recipes"]
+    recipes = status["recipes"]
     kinds = ("running", *(k for k in _OPTIONAL if any(_count(r, k) for r in recipes)), "missing")
     counts = (kind.replace("_", " ") for kind in kinds)
     table = Table(
@@ -358,44 +370,46 @@ def _picture(found: dict[str, Any], width: int) -> Group:
     ]
     if len(recipes) > 1:
         lines.append(("all", recipes, None, None, ""))
-    for label, of, rate, left_seconds, tables in lines:
-        wanted, done = (sum(r[name] for r in of) for name in ("models", "done"))
+    for label, group, rate, left_seconds, tables in lines:
+        requested, done = (sum(r[name] for r in group) for name in ("models", "done"))
         table.add_row(
             Text(label),  # a plain string would be read as markup
-            f"{done} of {wanted}",
-            *(str(sum(_count(r, kind) for r in of)) for kind in kinds),
+            f"{done} of {requested}",
+            *(str(sum(_count(r, kind) for r in group)) for kind in kinds),
             plan.format_number(rate) if rate else "",
             _time(left_seconds) if left_seconds is not None else "",
             tables,
-            *[ProgressBar(total=wanted, completed=done, width=20)] * (width >= _WIDE),
+            *[ProgressBar(total=requested, completed=done, width=20)] * (width >= _WIDE),
         )
         if len(table.rows) == len(recipes):
             table.add_section()
-    return Group(table, *map(Text, _notes(found)))
+    return Group(table, *map(Text, _notes(status)))
 
 
-def _notes(found: dict[str, Any]) -> list[str]:
+def _notes(status: dict[str, Any]) -> list[str]:
     """Returns a line for each running or failed model, each machine with failures, and each inconsistency."""
     lines = []
-    for r in found["recipes"]:
-        of = f" of {r['recipe']}" if len(found["recipes"]) > 1 else ""
+    for r in status["recipes"]:
+        of_recipe = f" of {r['recipe']}" if len(status["recipes"]) > 1 else ""
         lines += [
-            f"running     {x['model']}{of} by {x['job']} on {x['host']} since {x['since'][:19]} UTC"
+            f"running     {x['model']}{of_recipe} by {x['job']} on {x['host']} since {x['since'][:19]} UTC"
             for x in r["running"]
         ]
         lines += [
-            f"vanished    {x['model']}{of} by {x['job']} on {x['host']} since {x['since'][:19]} UTC; log: {x['log']}"
+            f"vanished    {x['model']}{of_recipe} by {x['job']} on {x['host']} since {x['since'][:19]} UTC; "
+            f"log: {x['log']}"
             for x in r["vanished"]
         ]
         lines += [
-            f"{kind.replace('_', ' '):11} {x['model']}{of}: {x['failures']} failures, the last on {x['host']}: "
+            f"{kind.replace('_', ' '):11} {x['model']}{of_recipe}: {plural(x['failures'], 'failure')}, "
+            f"the last on {x['host']}: "
             f"{x['reason']}; log: {x['log']}"
             for kind in ("failing", "set_aside")
             for x in r[kind]
         ]
-        lines += [f"diverged    {x['model']}{of}: {x['log']}" for x in r["diverged"]]
+        lines += [f"diverged    {x['model']}{of_recipe}: {x['log']}" for x in r["diverged"]]
         lines += [
-            f"machine     {host}: {n['failures']} failures, {n['models']} models"
+            f"machine     {host}: {plural(n['failures'], 'failure')}, {plural(n['models'], 'model')}"
             for host, n in sorted(r["hosts"].items())
             if n["failures"]
         ]
@@ -404,15 +418,19 @@ def _notes(found: dict[str, Any]) -> list[str]:
             lines.append(f"versions    {r['recipe']}: made by several versions of lm_mia: {by}")
         if r["table_settings"]:
             made = ", ".join(f"{name}={made!r}" for name, (_, made) in r["table_settings"].items())
-            remedy = "`lm-mia attack` makes them again"
+            remedy = "run `lm-mia attack` to make them again"
             lines.append(f"tables      {r['recipe']}: made with other settings: {made}; {remedy}")
-    populations = {r["population"]["path"]: r["population"] for r in found["recipes"]}
+    populations = {r["population"]["path"]: r["population"] for r in status["recipes"]}
     for path, p in populations.items():
         built = f"{p['samples']} samples, sha256 {p['sha256']}"
         lines.append(f"population  {built if p['sha256'] else f'missing: {path}'}")
-    remedy = ": `lm-mia report` makes it again" if found["report"].startswith("older") else ""
-    lines.append(f"report      {found['report']}{remedy}")
-    lines += [f"other       {path}: a recipe that is not in the config" for path in found["others"]]
+    remedy = (
+        ": run `lm-mia report` to make it again" if status["report"].startswith("older") else ""
+    )
+    lines.append(f"report      {status['report']}{remedy}")
+    lines += [
+        f"other       {path}: a recipe that the config does not have" for path in status["others"]
+    ]
     return lines
 
 

@@ -99,7 +99,7 @@ def _check(verb: Verb, sweep: Sweep) -> None:
     """Raises UserError for mistakes that would otherwise show only after hours, or in the middle of a stage."""
     configs = [recipe.config for recipe in sweep.recipes]
     if verb in ("run", "train", "score"):
-        trackers.check(sorted({name for c in configs for name in c.train.trackers}))
+        trackers.check_trackers(sorted({name for c in configs for name in c.train.trackers}))
     if verb == "attack" and not any(map(_attacks, sweep.recipes)):
         raise UserError(
             "attack.replicas=0, attack.targets=0: there is no model to attack; try --config.attack.replicas=2"
@@ -159,6 +159,8 @@ def build_populations(sweep: Sweep, display: Display) -> tuple[Sweep, Made]:
       UserError: invalid input; everything that was created is removed if there was no population before.
     """
     sweep, disclaim = sweeps.claim_folders(sweep)
+    for message in dict.fromkeys(m for recipe in sweep.recipes for m in recipe.kept_settings):
+        display.say(message)
     open_corpus = corpus.caching_opener()
     built: dict[Path, Population] = {}
     # The largest population first, since the corpus may have too few documents for it.
@@ -269,11 +271,11 @@ def make_models(
     )
     log_fields = {"recipe": recipe.name, **log_fields}
     event = {"event": "models", "verb": verb, "requested": len(requested), "missing": len(missing)}
-    recipe.workdir.log(event | log_fields)
+    recipe.workdir.log_event(event | log_fields)
     if not missing:
         return is_primary
     tally = progress.Tally(display, verb, len(requested), len(missing))
-    tracker = trackers.open(
+    tracker = trackers.open_trackers(
         c.train.trackers, recipe.workdir.path, recipe.name, config.to_dict(c), display.say
     )
     with tracker as track_event:
@@ -282,7 +284,7 @@ def make_models(
             tally.on_event(event)
             track_event(event)
             if event["event"] not in ("step", "scoring", "waiting", "stopping"):
-                recipe.workdir.log(event | log_fields)
+                recipe.workdir.log_event(event | log_fields)
             watch(event)
 
         is_primary = supervisor.run(
@@ -392,7 +394,7 @@ def attack(
         f"attack: {recipe.name}: {plural(counts['requested'], 'attack')} requested, {already_computed} "
         f"already in its tables, {counts['computed']} computed{left_out}"
     )
-    recipe.workdir.log({"event": "attack", "recipe": recipe.name, **counts})
+    recipe.workdir.log_event({"event": "attack", "recipe": recipe.name, **counts})
 
 
 def extract(recipe: SweepRecipe, population: Population, display: Display) -> None:

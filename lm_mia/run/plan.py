@@ -1,4 +1,4 @@
-"""``lm-mia plan``: what a config and its sweep cost, told before anything runs, in about a second and without JAX.
+"""``lm-mia plan``: estimates the cost of a config and its sweep, in about a second and without JAX.
 
 FLOPs, tokens, bytes and chip-hours are computed from the config; only the lengths of samples must be measured or
 assumed.
@@ -23,8 +23,8 @@ from lm_mia.errors import UserError
 from lm_mia.model import flops
 from lm_mia.run.sweep import Sweep, SweepRecipe
 
-# Lengths of C4 samples as assumed: lognormal, whose logarithms have this mean and standard deviation; cut at 1,024
-# tokens the mean is 400 (StrongMIA Appendix G), and a tenth of the samples is cut.
+# Assumed lengths of C4 samples: lognormal, with this mean and standard deviation of the logarithms. Truncated to 1,024
+# tokens, the mean is 400 (StrongMIA Appendix G), and a tenth of the samples is truncated.
 _LOG_MEAN, _LOG_STD = 5.689, 1.0
 _STATE_BYTES = 3 * 4  # a parameter and its two moments, float32
 _TABLE_BYTES = (
@@ -32,7 +32,7 @@ _TABLE_BYTES = (
 )
 
 _ARCHITECTURE_WIDTH = 100  # characters of the tables of modules
-_LOOKED_AT = 2**20  # samples whose lengths are looked at; their order is random
+_MEASURED_SAMPLES = 2**20  # samples whose lengths are measured; they are in random order
 _WIDEST = 400  # characters of a table
 
 
@@ -43,17 +43,17 @@ class SampleLengths:
     mean_tokens: float
     mean_square_tokens: float
     description: str
-    """Where they come from, for people."""
+    """How they were determined."""
 
 
 @dataclasses.dataclass(frozen=True)
 class RecipeCost:
-    """What the rows of one recipe come to, all of them together unless it says otherwise."""
+    """The cost of one recipe: totals over its models, unless stated otherwise."""
 
     entries: tuple[int, ...]
-    """Of the sweep, from 1; 0 is the config itself."""
+    """Indices of the sweep's entries that request the recipe; 0 is the config itself. Empty without ``--config``."""
     overrides: dict[str, Any]
-    """By the first of these entries."""
+    """The overrides of the first of these entries."""
     name: str
     size: str
     layers: int
@@ -61,44 +61,46 @@ class RecipeCost:
     parameters: int
     models: int
     present_models: int
-    """Of these, the ones that are trained and scored in the workdir."""
+    """Number of models that are already trained and scored in the workdir."""
     steps_per_model: int
-    """Of one row."""
+    """Training steps of one model."""
     score_points: int
-    """Of one row, its end among them."""
+    """Number of steps at which each model is scored, including the last."""
     mean_sample_tokens: float
     lengths: str
     train_tokens: float
-    """Useful tokens trained on, epochs counted."""
+    """Tokens trained on, without padding, over all epochs."""
     train_flops: float
     score_flops: float
-    """At every score point and the end, of all samples, and for validation."""
+    """FLOPs of scoring all samples at every score point, and of validation."""
     checkpoint_bytes: int
-    """The last state of every row."""
+    """Bytes of the final states."""
     score_point_bytes: int
-    """States at score points, which stay for statistics that are asked for later."""
+    """Bytes of the states at score points, which are kept for statistics that are requested later."""
     store_bytes: int
     population: str
-    """Recipes of one population have the same name here."""
+    """Name of the population; recipes with the same name share it."""
     population_bytes: int
 
 
 def assumed_lengths(length_tokens: int, mean_tokens: float | None = None) -> SampleLengths:
-    """Lengths of C4-like samples cut at length_tokens, or such that their mean, after the cut, is another."""
+    """Returns lengths of C4-like samples truncated to length_tokens; mean_tokens sets another mean after truncation."""
     if mean_tokens is None:
-        mean, square = _cut(_LOG_MEAN, length_tokens)
+        mean, square = _truncated_moments(_LOG_MEAN, length_tokens)
         return SampleLengths(mean, square, "assumed as in C4")
     low, high = math.log(mean_tokens) - _LOG_STD, math.log(length_tokens) + 9 * _LOG_STD
     for _ in range(60):  # the mean grows with that of the logarithms
         middle = (low + high) / 2
         low, high = (
-            (middle, high) if _cut(middle, length_tokens)[0] < mean_tokens else (low, middle)
+            (middle, high)
+            if _truncated_moments(middle, length_tokens)[0] < mean_tokens
+            else (low, middle)
         )
-    return SampleLengths(mean_tokens, _cut(low, length_tokens)[1], "as given")
+    return SampleLengths(mean_tokens, _truncated_moments(low, length_tokens)[1], "as given")
 
 
-def _cut(log_mean: float, length_tokens: int) -> tuple[float, float]:
-    """First and second moment of lognormal lengths cut at length_tokens."""
+def _truncated_moments(log_mean: float, length_tokens: int) -> tuple[float, float]:
+    """Returns the first and second moment of lognormal lengths truncated to length_tokens."""
 
     def below(z: float) -> float:
         return math.erfc(-z / math.sqrt(2)) / 2
@@ -112,9 +114,9 @@ def _cut(log_mean: float, length_tokens: int) -> tuple[float, float]:
     return mean, square
 
 
-def recipe_cost(task: SweepRecipe, lengths: SampleLengths, present_models: int = 0) -> RecipeCost:
+def recipe_cost(recipe: SweepRecipe, lengths: SampleLengths, present_models: int = 0) -> RecipeCost:
     """Returns the total cost of all models of one recipe; `present_models` of them already exist."""
-    c = task.config
+    c = recipe.config
     m, samples, vocab_size = c.model, c.population.samples, c.tokenizer.vocab_size
     held_out = c.population.validation_samples
     rows = c.attack.references + c.attack.replicas
@@ -128,9 +130,9 @@ def recipe_cost(task: SweepRecipe, lengths: SampleLengths, present_models: int =
     token_bytes = 2 if vocab_size <= 2**16 else 4
     sample_bytes = token_bytes * lengths.mean_tokens + 8 + _TABLE_BYTES  # 8: where it begins
     return RecipeCost(
-        entries=task.entries,
-        overrides=task.overrides,
-        name=task.name,
+        entries=recipe.entries,
+        overrides=recipe.overrides,
+        name=recipe.name,
         size=m.size,
         layers=m.layers,
         width=m.width,
@@ -152,14 +154,14 @@ def recipe_cost(task: SweepRecipe, lengths: SampleLengths, present_models: int =
     )
 
 
-def chip_hours(found: RecipeCost, flops_per_second: float) -> tuple[float, float]:
-    """(hours of all rows, hours of those that are not present) of a chip that does so many useful FLOP/s."""
-    hours = (found.train_flops + found.score_flops) / flops_per_second / 3600
-    return hours, hours * (found.models - found.present_models) / found.models
+def chip_hours(cost: RecipeCost, flops_per_second: float) -> tuple[float, float]:
+    """Returns (hours of all models, hours of the missing models) on a chip with this rate of useful FLOP/s."""
+    hours = (cost.train_flops + cost.score_flops) / flops_per_second / 3600
+    return hours, hours * (cost.models - cost.present_models) / cost.models
 
 
-def totals(found: Sequence[RecipeCost]) -> dict[str, float]:
-    """Sums over recipes; a population that several share is counted once."""
+def totals(costs: Sequence[RecipeCost]) -> dict[str, float]:
+    """Returns sums over recipes; a shared population is counted once."""
     names = (
         "models",
         "present_models",
@@ -170,20 +172,20 @@ def totals(found: Sequence[RecipeCost]) -> dict[str, float]:
         "score_point_bytes",
         "store_bytes",
     )
-    populations = {r.population: r.population_bytes for r in found}
-    sums: Mapping[str, float] = {name: sum(getattr(r, name) for r in found) for name in names}
+    populations = {r.population: r.population_bytes for r in costs}
+    sums: Mapping[str, float] = {name: sum(getattr(r, name) for r in costs) for name in names}
     return {**sums, "population_bytes": sum(populations.values())}
 
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """What computes; hours of one are told, however many work."""
+    """An accelerator chip. Hours are those of one chip."""
 
     name: str
     flops: float
-    """Dense bfloat16 FLOP/s of one."""
+    """Peak rate of dense bfloat16 arithmetic, in FLOP/s."""
     mfu: float
-    """The share of them that is useful work."""
+    """Model FLOPs utilization: the fraction of the peak that is useful work."""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -200,15 +202,20 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def add_cost_flags(group: argparse._ArgumentGroup) -> None:
     """Adds the flags for `chip_of` and `check_tokens`."""
     group.add_argument(
-        "--device", metavar="NAME", help="a name such as h100 or 'tpu v5p', or a number of TFLOP/s"
+        "--device",
+        metavar="NAME",
+        help="chip, such as h100 or 'tpu v5p', or its dense bfloat16 rate in TFLOP/s (default: h100)",
     )
     group.add_argument(
         "--mfu",
         type=float,
-        help="fraction of its dense bfloat16 FLOP/s that is used (default: 0.4)",
+        help="model FLOPs utilization: fraction of the chip's peak that is used (default: 0.4)",
     )
     group.add_argument(
-        "--tokens-per-sample", type=float, metavar="N", help="mean length after truncation"
+        "--tokens-per-sample",
+        type=float,
+        metavar="N",
+        help="mean tokens per sample after truncation (default: measured if the corpus exists, else as in C4)",
     )
 
 
@@ -221,26 +228,26 @@ def print_plan(
       UserError: if samples of a recipe cannot have ``tokens_per_sample`` tokens on average.
     """
     check_tokens(tokens_per_sample, sweep)
-    found = [
+    costs = [
         recipe_cost(t, sample_lengths(t, tokens_per_sample), count_present(t))
         for t in sweep.recipes
     ]
     if as_json_text:
-        print(json.dumps(as_json(found, chip), indent=1))
+        print(json.dumps(as_json(costs, chip), indent=1))
     else:
-        print_costs(found, chip)
+        print_costs(costs, chip)
 
 
-def as_json(found: Sequence[RecipeCost], chip: Chip) -> dict[str, Any]:
-    """The plan as plain values: {"chip", "recipes": one a recipe, "total"}, names with their units."""
-    total = totals(found)
+def as_json(costs: Sequence[RecipeCost], chip: Chip) -> dict[str, Any]:
+    """Returns the plan as plain values: {"chip", "recipes", "total"}, with units in the names."""
+    total = totals(costs)
     rate = chip.flops * chip.mfu
-    hours = [chip_hours(r, rate) for r in found]
+    hours = [chip_hours(r, rate) for r in costs]
     return {
         "chip": {"name": chip.name, "flops_per_second": chip.flops, "mfu": chip.mfu},
         "recipes": [
             dataclasses.asdict(r) | {"chip_hours": all_rows, "missing_chip_hours": missing}
-            for r, (all_rows, missing) in zip(found, hours, strict=True)
+            for r, (all_rows, missing) in zip(costs, hours, strict=True)
         ],
         "total": total
         | {"chip_hours": sum(h[0] for h in hours), "missing_chip_hours": sum(h[1] for h in hours)},
@@ -248,7 +255,7 @@ def as_json(found: Sequence[RecipeCost], chip: Chip) -> dict[str, Any]:
 
 
 def parse_chip(device: str | None, mfu: float | None) -> Chip:
-    """What --device and --mfu say; UserError with a line for each that is wrong."""
+    """Returns the chip of --device and --mfu; raises UserError with one line for each invalid flag."""
     name, share = "h100" if device is None else device, 0.4 if mfu is None else mfu
     bad = []
     if not 0 < share <= 1:
@@ -260,7 +267,7 @@ def parse_chip(device: str | None, mfu: float | None) -> Chip:
         except ValueError:
             known = ", ".join(flops.DEVICE_NAMES)
             bad.append(
-                f"--device={name}: no peak known; say one of {known}, or its dense bfloat16 rate in TFLOP/s"
+                f"--device={name}: unknown chip; choose one of {known}, or give its dense bfloat16 rate in TFLOP/s"
             )
         else:
             if not 0 < rate < float("inf"):
@@ -277,35 +284,35 @@ def check_tokens(mean: float | None, sweep: Sweep) -> None:
     if mean is not None and not 3 <= mean <= shortest:
         raise UserError(
             f"--tokens-per-sample={mean:g}: must lie between 3 and population.length_tokens={shortest}, at which "
-            "samples are cut"
+            "samples are truncated"
         )
 
 
-def sample_lengths(task: SweepRecipe, tokens_per_sample: float | None = None) -> SampleLengths:
+def sample_lengths(recipe: SweepRecipe, tokens_per_sample: float | None = None) -> SampleLengths:
     """Returns the sample lengths of a recipe: as given, else measured if its population exists, else assumed."""
-    if tokens_per_sample is not None or not task.population_dir.exists():
-        return assumed_lengths(task.config.population.length_tokens, tokens_per_sample)
+    if tokens_per_sample is not None or not recipe.population_dir.exists():
+        return assumed_lengths(recipe.config.population.length_tokens, tokens_per_sample)
     from lm_mia.data.population import open_population  # here: pandas and pyarrow take a second
 
-    offsets_N1 = open_population(task.population_dir, verify=False).offsets_N1
-    lengths_N = np.diff(offsets_N1[: _LOOKED_AT + 1]).astype(float)
-    said = f"measured in {task.population_dir}"
+    offsets_N1 = open_population(recipe.population_dir, verify=False).offsets_N1
+    lengths_N = np.diff(offsets_N1[: _MEASURED_SAMPLES + 1]).astype(float)
+    said = f"measured in {recipe.population_dir}"
     return SampleLengths(float(lengths_N.mean()), float((lengths_N**2).mean()), said)
 
 
-def count_present(task: SweepRecipe) -> int:
+def count_present(recipe: SweepRecipe) -> int:
     """Returns how many of a recipe's models are trained and scored, judging by file names alone."""
-    if not task.folder.exists():
+    if not recipe.folder.exists():
         return 0
     from lm_mia.store.store import open_store  # here: tensorstore and zarr take half a second
 
-    rows = task.models
-    return len(rows) - len(open_store(task.config, task.folder).missing_models(rows))
+    rows = recipe.models
+    return len(rows) - len(open_store(recipe.config, recipe.folder).missing_models(rows))
 
 
-def print_costs(found: Sequence[RecipeCost], chip: Chip) -> None:
+def print_costs(costs: Sequence[RecipeCost], chip: Chip) -> None:
     """Prints a table with one line per recipe, and explanations of its columns."""
-    plan = as_json(found, chip)
+    plan = as_json(costs, chip)
     some = plan["total"]["present_models"] > 0
     table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("recipe", no_wrap=True)
@@ -331,10 +338,10 @@ def print_costs(found: Sequence[RecipeCost], chip: Chip) -> None:
             _short(r["parameters"], "kMB"),
             *_numbers(r, some, f"{r['steps_per_model']:,}"),
         )
-    if len(found) > 1:
+    if len(costs) > 1:
         table.add_section()
         table.add_row("total", "", "", *_numbers(plan["total"], some, ""))
-    print_table(table, _notes(found, chip, plan["total"]))
+    print_table(table, _footnotes(costs, chip, plan["total"]))
 
 
 def print_architectures(sweep: Sweep) -> None:
@@ -378,17 +385,17 @@ def print_table(table: Table, notes: Sequence[str]) -> None:
         console.print(line, highlight=False, soft_wrap=True, markup=False)
 
 
-def _numbers(of: dict[str, Any], some_present: bool, steps: str) -> list[str]:
-    """The cells from the number of models to chip-hours."""
-    hours = of["chip_hours"]
+def _numbers(values: dict[str, Any], some_present: bool, steps: str) -> list[str]:
+    """Returns the cells from the number of models to chip-hours."""
+    hours = values["chip_hours"]
     return [
-        f"{of['models']:,}",
-        *([f"{of['present_models']:,}"] if some_present else []),
+        f"{values['models']:,}",
+        *([f"{values['present_models']:,}"] if some_present else []),
         steps,
-        _short(of["train_tokens"], "kMBT"),
-        *(f"{of[name]:.2e}" for name in ("train_flops", "score_flops")),
+        _short(values["train_tokens"], "kMBT"),
+        *(f"{values[name]:.2e}" for name in ("train_flops", "score_flops")),
         *(
-            format_bytes(of[name])
+            format_bytes(values[name])
             for name in ("checkpoint_bytes", "store_bytes", "population_bytes")
         ),
         format_number(hours),
@@ -396,12 +403,12 @@ def _numbers(of: dict[str, Any], some_present: bool, steps: str) -> list[str]:
 
 
 def format_number(value: float) -> str:
-    """A number for people, without a prefix."""
+    """Formats a number with three digits."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _short(amount: float, prefixes: str, unit: str = "") -> str:
-    """Three digits and a prefix: 12.3 k."""
+    """Formats a number with three digits and a prefix, such as 12.3 k."""
     prefix = ""
     for larger in prefixes:
         if amount < 999.5:
@@ -411,15 +418,15 @@ def _short(amount: float, prefixes: str, unit: str = "") -> str:
 
 
 def format_bytes(amount: float) -> str:
-    """Three digits and a prefix, for people."""
+    """Formats a number of bytes with three digits and a prefix."""
     return _short(amount, "kMGTP", "B")
 
 
-def _notes(found: Sequence[RecipeCost], chip: Chip, total: dict[str, float]) -> list[str]:
-    where = {(r.mean_sample_tokens, r.lengths) for r in found}
+def _footnotes(costs: Sequence[RecipeCost], chip: Chip, total: dict[str, float]) -> list[str]:
+    where = {(r.mean_sample_tokens, r.lengths) for r in costs}
     samples = "; ".join(f"{mean:.0f} per sample on average, {said}" for mean, said in sorted(where))
-    entries = sum(len(r.entries) for r in found)
-    counted = entries - len(found)
+    entries = sum(len(r.entries) for r in costs)
+    shared = entries - len([cost for cost in costs if cost.entries])
     left = total["missing_chip_hours"]
     lines = [
         f"chip-hours   of {chip.name}, {chip.flops / 1e12:g} TFLOP/s of dense bfloat16, at an MFU of {chip.mfu:g}",
@@ -436,8 +443,8 @@ def _notes(found: Sequence[RecipeCost], chip: Chip, total: dict[str, float]) -> 
         lines.append(
             f"left         {left:,.3g} chip-hours, for the {total['models'] - total['present_models']} missing models"
         )
-    if counted:
+    if shared:
         lines.append(
-            f"counted once {counted} of {entries} entries request models of a recipe that is already listed"
+            f"counted once {shared} of {entries} entries request models of a recipe that is already listed"
         )
     return lines

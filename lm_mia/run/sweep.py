@@ -43,12 +43,15 @@ class SweepRecipe:
     config: Config
     names: tuple[str, ...] = ()
     """All names that the command gives to the recipe."""
-    entries: tuple[int, ...] = (0,)
-    """Indices of the sweep's entries that request the recipe; 0 is the config itself."""
+    entries: tuple[int, ...] = ()
+    """Indices of the sweep's entries that request the recipe; 0 is the config itself. Empty if the recipe was read from
+    the workdir."""
     overrides: dict[str, Any] = dataclasses.field(default_factory=dict, hash=False)
     """The overrides of the first of these entries."""
-    others: frozenset[str] = frozenset()
+    other_names: frozenset[str] = frozenset()
     """Names of the other recipes of the command."""
+    kept_settings: tuple[str, ...] = ()
+    """A message for each setting of the command that is lower than that of an earlier command, which is kept."""
 
     @property
     def folder(self) -> Path:
@@ -156,30 +159,32 @@ def read_sweep(config_arg: str | None, folder: str | None, overrides: Sequence[s
     if folder is not None:
         workdir.check()
     if config_arg is None:
-        return _of_workdir(workdir, overrides)
+        return _recipes_of_workdir(workdir, overrides)
     entries = load.load_sweep(config_arg, overrides)
     asked = recipe_requests(entries, load.default_name(config_arg))
-    tasks = [
+    recipes = [
         SweepRecipe(workdir, r.names[0], r.config, r.names, r.entries, r.overrides)
         if folder is None
-        else _task(workdir, r)
+        else _recipe_of_request(workdir, r)
         for r in asked
     ]
     all_names = {name for request in asked for name in request.names}
-    tasks = [dataclasses.replace(t, others=frozenset(all_names - {*t.names})) for t in tasks]
-    for task in tasks if folder is not None else ():
-        task.stored_config()
-    figures = _lasting(entries[0][1].figures)
-    return Sweep(config_arg, workdir, tuple(overrides), tuple(tasks), figures)
+    recipes = [
+        dataclasses.replace(t, other_names=frozenset(all_names - {*t.names})) for t in recipes
+    ]
+    for recipe in recipes if folder is not None else ():
+        recipe.stored_config()
+    figures = _with_absolute_paths(entries[0][1].figures)
+    return Sweep(config_arg, workdir, tuple(overrides), tuple(recipes), figures)
 
 
-def _lasting(figures: Sequence[str]) -> tuple[str, ...]:
+def _with_absolute_paths(figures: Sequence[str]) -> tuple[str, ...]:
     """Returns the figures with absolute paths, so that a later command may start in another folder."""
     return tuple(os.path.abspath(name) if name.endswith(".py") else name for name in figures)
 
 
-def _task(workdir: Workdir, request: RecipeRequest) -> SweepRecipe:
-    """The task of a request; its folder is the one that already has the recipe under any name, else a new one."""
+def _recipe_of_request(workdir: Workdir, request: RecipeRequest) -> SweepRecipe:
+    """Returns the recipe of a request, in the folder that already has it under any name, or else in a new folder."""
     c, name = request.config, request.names[0]
     # A derived name may be that of another recipe, whose folder has a hash in its name if both were in one command.
     if workdir.read_recipe_config(name) is None or (
@@ -199,11 +204,20 @@ def _task(workdir: Workdir, request: RecipeRequest) -> SweepRecipe:
     if c.name and stored and _stored_key(workdir, name) == recipe_key(c):
         # Several commands may share a named recipe, so models and statistics that only other commands need are kept.
         c = merge_configs(c, from_dict(stored["config"]))
-    return SweepRecipe(workdir, name, c, request.names, request.entries, request.overrides)
+    kept = tuple(
+        f"attack.{field.name}={value!r}: recipe {name} keeps the larger value {larger!r} of an earlier command; leave "
+        "out --config to lower it"
+        for field in dataclasses.fields(c.attack)
+        if (value := getattr(request.config.attack, field.name))
+        != (larger := getattr(c.attack, field.name))
+    )
+    return SweepRecipe(
+        workdir, name, c, request.names, request.entries, request.overrides, kept_settings=kept
+    )
 
 
 def _stored_key(workdir: Workdir, name: str) -> tuple[Any, ...] | None:
-    """The `key` of a recipe of the workdir; None if it was made with another format or version of lm_mia."""
+    """Returns the `recipe_key` of a recipe of the workdir, or None if another format or version of lm_mia made it."""
     stored = workdir.read_recipe_config(name)
     if stored is None or stored["format"] != FORMAT:
         return None
@@ -213,14 +227,14 @@ def _stored_key(workdir: Workdir, name: str) -> tuple[Any, ...] | None:
         return None
 
 
-def _of_workdir(workdir: Workdir, overrides: Sequence[str]) -> Sweep:
+def _recipes_of_workdir(workdir: Workdir, overrides: Sequence[str]) -> Sweep:
     contents = require_workdir(workdir)
     if any(word.startswith("--config.name") for word in overrides):
         raise UserError(
             "--config.name: cannot be set without --config, since the recipes of the workdir already have names; leave "
             "it out, or add --config"
         )
-    tasks = []
+    recipes = []
     for name in workdir.recipe_names():
         stored = workdir.read_recipe_config(name)
         assert stored is not None
@@ -237,16 +251,16 @@ def _of_workdir(workdir: Workdir, overrides: Sequence[str]) -> Sweep:
                     f"{workdir.recipe_dir(name) / 'config.json'}: {s}" for s in wrong.values()
                 )
             )
-        task = SweepRecipe(
+        recipe = SweepRecipe(
             workdir, name, load.apply_overrides(c, overrides), tuple(stored["names"])
         )
-        task.stored_config()
-        tasks.append(task)
-    if not tasks:
+        recipe.stored_config()
+        recipes.append(recipe)
+    if not recipes:
         raise UserError(f"--workdir={workdir.path}: has no recipes yet; add --config=quickstart")
     given = any(word.startswith("--config.figures") for word in overrides)
-    figures = tasks[0].config.figures if given else tuple(contents["figures"])
-    return Sweep(None, workdir, tuple(overrides), tuple(tasks), _lasting(figures))
+    figures = recipes[0].config.figures if given else tuple(contents["figures"])
+    return Sweep(None, workdir, tuple(overrides), tuple(recipes), _with_absolute_paths(figures))
 
 
 def require_workdir(workdir: Workdir) -> dict[str, Any]:
@@ -266,8 +280,8 @@ def claim_folders(sweep: Sweep) -> tuple[Sweep, Callable[[], None]]:
     The recorded package versions and commit are those of the first command; later ones are appended to a list.
 
     Returns:
-      The sweep, whose tasks use folders that another command may just have created for the same recipes, and a function
-      that removes what was created, to be called if the first stage finds that the input is invalid.
+      The sweep, whose recipes use folders that another command may just have created for the same recipes, and a
+      function that removes what was created, to be called if the first stage finds that the input is invalid.
 
     Raises:
       UserError: if a folder has models of another recipe, or the workdir cannot be written.
@@ -287,16 +301,16 @@ def claim_folders(sweep: Sweep) -> tuple[Sweep, Callable[[], None]]:
         created += [p for p in (*reversed(workdir.path.parents), *folders, lock) if not p.exists()]
         folders[1].mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(lock):
-            tasks = _found_again(sweep)
-            names = {*workdir.recipe_names(), *(task.name for task in tasks)}
-            for task in tasks:
-                old = task.stored_config()
-                write(task.folder / "config.json", _content(task, old, made_by, names), old)
-            _move_aliases(workdir, tasks)
+            recipes = _with_current_folders(sweep)
+            names = {*workdir.recipe_names(), *(recipe.name for recipe in recipes)}
+            for recipe in recipes:
+                old = recipe.stored_config()
+                write(recipe.folder / "config.json", _content(recipe, old, made_by, names), old)
+            _move_aliases(workdir, recipes)
             old = workdir.read_config()
-            recipes = [*old["recipes"], *(task.name for task in tasks)]
+            listed = [*old["recipes"], *(recipe.name for recipe in recipes)]
             figures = [*old["figures"], *sweep.figures]
-            content = {"format": FORMAT, "recipes": recipes, "figures": figures}
+            content = {"format": FORMAT, "recipes": listed, "figures": figures}
             content |= {k: list(dict.fromkeys(content[k])) for k in ("recipes", "figures")}
             write(workdir.config_file, content, old)
     except OSError as error:
@@ -320,28 +334,34 @@ def claim_folders(sweep: Sweep) -> tuple[Sweep, Callable[[], None]]:
                     if path not in kept:
                         path.rmdir() if path.is_dir() else path.unlink()
 
-    return dataclasses.replace(sweep, recipes=tuple(tasks)), disclaim
+    return dataclasses.replace(sweep, recipes=tuple(recipes)), disclaim
 
 
-def _found_again(sweep: Sweep) -> list[SweepRecipe]:
-    """The tasks by what the workdir has now: another command may have written there since they were read."""
-    if sweep.config_arg is None:  # settings are those of the workdir and the flags
-        names = {task.name for task in sweep.recipes}
-        now = _of_workdir(sweep.workdir, sweep.overrides).recipes
-        return [task for task in now if task.name in names]
-    tasks = []
-    for task in sweep.recipes:
-        request = RecipeRequest(
-            task.names or (task.name,), task.entries, task.overrides, task.config
+def _with_current_folders(sweep: Sweep) -> list[SweepRecipe]:
+    """Returns the recipes with their current folders: another command may have created some since they were read."""
+    if sweep.config_arg is None:  # the settings are those of the workdir and the flags
+        names = {recipe.name for recipe in sweep.recipes}
+        current = _recipes_of_workdir(sweep.workdir, sweep.overrides).recipes
+        return [recipe for recipe in current if recipe.name in names]
+    recipes = []
+    for recipe in sweep.recipes:
+        names = recipe.names or (recipe.name,)
+        request = RecipeRequest(names, recipe.entries, recipe.overrides, recipe.config)
+        current = _recipe_of_request(recipe.workdir, request)
+        recipes.append(
+            dataclasses.replace(
+                current,
+                other_names=recipe.other_names,
+                kept_settings=(*recipe.kept_settings, *current.kept_settings),
+            )
         )
-        tasks.append(dataclasses.replace(_task(task.workdir, request), others=task.others))
-    return tasks
+    return recipes
 
 
-def _move_aliases(workdir: Workdir, tasks: Sequence[SweepRecipe]) -> None:
+def _move_aliases(workdir: Workdir, recipes: Sequence[SweepRecipe]) -> None:
     """Removes the names of the command's recipes from other recipes of the workdir, which were called so before."""
-    ours = {task.name for task in tasks}
-    taken = ours.union(*(task.names for task in tasks))
+    ours = {recipe.name for recipe in recipes}
+    taken = ours.union(*(recipe.names for recipe in recipes))
     for name in workdir.recipe_names():
         stored = workdir.read_recipe_config(name)
         assert stored is not None
@@ -352,20 +372,22 @@ def _move_aliases(workdir: Workdir, tasks: Sequence[SweepRecipe]) -> None:
 
 
 def _content(
-    task: SweepRecipe, old: dict[str, Any] | None, made_by: dict[str, Any], folders: set[str]
+    recipe: SweepRecipe, old: dict[str, Any] | None, made_by: dict[str, Any], folders: set[str]
 ) -> dict[str, Any]:
-    """What a recipe's config.json says; `folders` are all recipes of the workdir, whose names are no aliases."""
-    names = [*(old["names"] if old else [task.name]), *task.names]
+    """Returns a recipe's config.json; `folders` are the recipes of the workdir, whose names are not aliases."""
+    names = [*(old["names"] if old else [recipe.name]), *recipe.names]
     known = [{name: old[name] for name in made_by}, *old["later"]] if old else [made_by]
     later = [*known[1:], *([] if made_by in known else [made_by])]
-    population = population_hash(task.config)
+    population = population_hash(recipe.config)
     same = old is not None and old["population"] == population
     return {
-        "config": config.to_dict(task.config),
+        "config": config.to_dict(recipe.config),
         "names": [
-            n for n in dict.fromkeys(names) if n == task.name or n not in task.others | folders
+            n
+            for n in dict.fromkeys(names)
+            if n == recipe.name or n not in recipe.other_names | folders
         ],
-        "recipe_hash": recipe_hash(task.config),
+        "recipe_hash": recipe_hash(recipe.config),
         "population": population,
         "population_sha256": old["population_sha256"] if same and old else None,
         "format": FORMAT,
@@ -374,11 +396,11 @@ def _content(
     }
 
 
-def record_population(task: SweepRecipe, sha256: str) -> None:
+def record_population(recipe: SweepRecipe, sha256: str) -> None:
     """Stores the population's hash in the recipe's config.json; UserError if its models have another population."""
-    path = task.folder / "config.json"
-    with filelock.FileLock(task.workdir.path / ".config.lock"):
-        stored = task.stored_config()
+    path = recipe.folder / "config.json"
+    with filelock.FileLock(recipe.workdir.path / ".config.lock"):
+        stored = recipe.stored_config()
         if stored is None:
             raise UserError(
                 f"{path}: was removed by another command that failed; run the same command again"
@@ -386,9 +408,9 @@ def record_population(task: SweepRecipe, sha256: str) -> None:
         known = stored["population_sha256"]
         if known == sha256:
             return
-        if known and contains_models(task.folder):
+        if known and contains_models(recipe.folder):
             raise UserError(
-                f"{task.population_dir}: its samples (sha256 {sha256[:12]}) differ from those of the models in "
-                f"{task.folder} ({known[:12]}); restore the folder, or choose another --workdir"
+                f"{recipe.population_dir}: its samples (sha256 {sha256[:12]}) differ from those of the models in "
+                f"{recipe.folder} ({known[:12]}); restore the folder, or choose another --workdir"
             )
         write_atomically(path, json.dumps(stored | {"population_sha256": sha256}, indent=1) + "\n")

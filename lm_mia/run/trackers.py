@@ -27,10 +27,10 @@ METRICS = {
 }
 """What is tracked of the events of workers that have it, under these names, by step."""
 
-_MOST_OPEN = 64  # runs of a tracker; the one that has been silent for longest is closed, and opened again if need be
+_MAX_OPEN = 64  # runs of a tracker; the one that has been silent for longest is closed, and opened again if need be
 
 
-class Run(NamedTuple):
+class TrackedModel(NamedTuple):
     """A row in a tracker."""
 
     log: Callable[[int, dict[str, float]], None]
@@ -38,7 +38,7 @@ class Run(NamedTuple):
     finish: Callable[[], None]
 
 
-def check(names: Sequence[str]) -> None:
+def check_trackers(names: Sequence[str]) -> None:
     """UserError if a tracker cannot work here: it is not installed, or needs a login. Free if none is asked for."""
     bad = [
         f"train.trackers={name!r}: not installed; run it with its extra, `uv run --extra {name} lm-mia ...`"
@@ -59,7 +59,7 @@ def check(names: Sequence[str]) -> None:
 
 
 @contextlib.contextmanager
-def open(
+def open_trackers(
     names: Sequence[str],
     workdir: Path,
     recipe: str,
@@ -83,17 +83,17 @@ def open(
     Raises:
       UserError: as of `check`, before the block begins.
     """
-    check(names)
+    check_trackers(names)
     begins = {"tensorboard": _tensorboard, "wandb": _wandb}
     active = {name: begins[name](workdir, recipe, settings) for name in names}
-    runs: dict[str, dict[str, Run]] = {name: {} for name in names}
+    runs: dict[str, dict[str, TrackedModel]] = {name: {} for name in names}
 
     def track(event: Event) -> None:
         kind = event["event"]
         values = {k: event[k] for k in METRICS.get(kind, ()) if event.get(k) is not None}
         last = kind == "model_diverged" or (kind == "model_scored" and event["last"])
         for name in list(active):
-            with _heard(name, active, say):
+            with _errors_disable_tracker(name, active, say):
                 if values:
                     run = _run(runs[name], event, active[name])
                     run.log(event["step"], values)
@@ -104,17 +104,19 @@ def open(
         yield track
     finally:
         for name in list(active):
-            with _heard(name, active, say):
+            with _errors_disable_tracker(name, active, say):
                 for run in runs[name].values():
                     run.finish()
 
 
-def _run(open_runs: dict[str, Run], event: Event, begin: Callable[[str, str], Run]) -> Run:
+def _run(
+    open_runs: dict[str, TrackedModel], event: Event, begin: Callable[[str, str], TrackedModel]
+) -> TrackedModel:
     """The run of an event's row, opened if need be; it becomes the last of the open ones."""
     row = event["model"]
     run = open_runs.pop(row, None)
     if run is None:
-        while len(open_runs) >= _MOST_OPEN:
+        while len(open_runs) >= _MAX_OPEN:
             open_runs.pop(next(iter(open_runs))).finish()
         run = begin(row, event["role"])
     open_runs[row] = run
@@ -122,7 +124,9 @@ def _run(open_runs: dict[str, Run], event: Event, begin: Callable[[str, str], Ru
 
 
 @contextlib.contextmanager
-def _heard(name: str, active: dict[str, Any], say: Callable[[str], None]) -> Iterator[None]:
+def _errors_disable_tracker(
+    name: str, active: dict[str, Any], say: Callable[[str], None]
+) -> Iterator[None]:
     try:
         yield
     except (
@@ -135,12 +139,12 @@ def _heard(name: str, active: dict[str, Any], say: Callable[[str], None]) -> Ite
 
 def _tensorboard(
     workdir: Path, recipe: str, settings: Mapping[str, Any]
-) -> Callable[[str, str], Run]:
+) -> Callable[[str, str], TrackedModel]:
     from tensorboard.summary import (
         Writer,
     )  # here: an extra; its own writer, which needs no TensorFlow
 
-    def begin(row: str, role: str) -> Run:
+    def begin(row: str, role: str) -> TrackedModel:
         writer = Writer(str(workdir / "tensorboard" / recipe / row))
 
         def log(step: int, values: dict[str, float]) -> None:
@@ -148,18 +152,20 @@ def _tensorboard(
                 writer.add_scalar(name, value, step)
             writer.flush()
 
-        return Run(log, writer.close)
+        return TrackedModel(log, writer.close)
 
     return begin
 
 
-def _wandb(workdir: Path, recipe: str, settings: Mapping[str, Any]) -> Callable[[str, str], Run]:
+def _wandb(
+    workdir: Path, recipe: str, settings: Mapping[str, Any]
+) -> Callable[[str, str], TrackedModel]:
     import wandb  # here: an extra
 
     quiet = wandb.Settings(silent=True, console="off", x_disable_stats=True)
     where = hashlib.sha256(str(workdir.absolute()).encode()).hexdigest()[:8]
 
-    def begin(row: str, role: str) -> Run:
+    def begin(row: str, role: str) -> TrackedModel:
         run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", "lm-mia"),
             group=recipe,
@@ -174,6 +180,6 @@ def _wandb(workdir: Path, recipe: str, settings: Mapping[str, Any]) -> Callable[
         )
         # W&B's own step never goes back, as a row that is resumed does.
         run.define_metric("*", step_metric="step")
-        return Run(lambda step, values: run.log({**values, "step": step}), run.finish)
+        return TrackedModel(lambda step, values: run.log({**values, "step": step}), run.finish)
 
     return begin

@@ -114,7 +114,7 @@ class Workdir:
         """Returns the names of the recipes of the workdir, in order of creation."""
         return [name for name in self.read_config()["recipes"] if self.read_recipe_config(name)]
 
-    def log(self, event: Mapping[str, Any]) -> None:
+    def log_event(self, event: Mapping[str, Any]) -> None:
         """Appends a line to metrics.jsonl; lines stay whole even if several processes append at the same time."""
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
         line = json.dumps({"time": now, **event}) + "\n"

@@ -11,14 +11,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("verb", cli.VERBS)
-def test_every_verb_tells_its_flags(verb: str, capsys: pytest.CaptureFixture[str]):
+def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as ended:
         cli.main([verb, "--help"])
     assert ended.value.code == 0
     assert capsys.readouterr().out.startswith(f"usage: python -m launch {verb} ")
 
 
-def test_help_names_the_verbs(capsys: pytest.CaptureFixture[str]):
+def test_help_lists_the_verbs(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit):
         cli.main(["--help"])
     out = capsys.readouterr().out
@@ -37,12 +37,14 @@ def test_help_names_the_verbs(capsys: pytest.CaptureFixture[str]):
         (["plan", "--models-per-job=x"], "python -m launch plan: argument --models-per-job: invalid int value: 'x'"),
     ],
 )  # fmt: skip
-def test_mistakes_are_lines(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]):
+def test_mistakes_are_one_line_errors(
+    argv: list[str], said: str, capsys: pytest.CaptureFixture[str]
+):
     assert cli.main(argv) == 2
     assert capsys.readouterr().err.startswith(said)
 
 
-def test_mistakes_of_flags_and_config_are_told_together(capsys: pytest.CaptureFixture[str]):
+def test_mistakes_in_flags_and_config_are_reported_together(capsys: pytest.CaptureFixture[str]):
     config = f"--config={ROOT / 'configs' / 'quickstart.py'}"
     flags = "--time=x", "--mfu=2", "--config.model.layer=1"
     assert cli.main(["slurm", config, *flags]) == 2

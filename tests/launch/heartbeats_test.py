@@ -16,7 +16,7 @@ def saved(recipe: Path, step: int) -> None:
     (recipe / "checkpoints" / ROW / str(step)).mkdir(parents=True)
 
 
-def test_a_failure_says_what_where_and_how_far(tmp_path: Path):
+def test_failure_record_has_reason_job_and_step(tmp_path: Path):
     saved(tmp_path, 8)
     saved(tmp_path, 16)
     (tmp_path / "checkpoints" / ROW / "24.orbax-tmp").mkdir()
@@ -26,7 +26,7 @@ def test_a_failure_says_what_where_and_how_far(tmp_path: Path):
     assert found == {"reason": "out of memory", "saved_step": 16, **dataclasses.asdict(BY)}
 
 
-def test_three_failures_set_a_row_aside_until_they_are_deleted(tmp_path: Path):
+def test_three_failures_set_a_model_aside(tmp_path: Path):
     for n in range(3):
         assert not heartbeats.is_set_aside(tmp_path, ROW), n
         heartbeats.record_failure(tmp_path, ROW, "x", BY)
@@ -37,7 +37,7 @@ def test_three_failures_set_a_row_aside_until_they_are_deleted(tmp_path: Path):
     assert not heartbeats.is_set_aside(tmp_path, ROW)
 
 
-def test_a_row_that_gets_further_between_failures_is_not_set_aside(tmp_path: Path):
+def test_model_with_progress_between_failures_is_not_set_aside(tmp_path: Path):
     for step in (1, 2, 3, 4):
         heartbeats.record_failure(tmp_path, ROW, "killed", BY)
         saved(tmp_path, step)
@@ -47,15 +47,15 @@ def test_a_row_that_gets_further_between_failures_is_not_set_aside(tmp_path: Pat
     assert heartbeats.is_set_aside(tmp_path, ROW)
 
 
-def test_a_line_that_was_cut_short_is_no_failure(tmp_path: Path):
+def test_truncated_line_is_not_a_failure(tmp_path: Path):
     heartbeats.record_failure(tmp_path, ROW, "x", BY)
     with open(tmp_path / "failures" / f"{ROW}.jsonl", "a") as file:
         file.write('{"time": "20')
     assert len(heartbeats.failures(tmp_path, ROW)) == 1
 
 
-def test_a_record_is_there_while_the_job_is_alive(tmp_path: Path):
-    state, began = heartbeats.Running(tmp_path, BY), time.time()
+def test_record_exists_while_the_job_is_alive(tmp_path: Path):
+    state, began = heartbeats.RunningRecord(tmp_path, BY), time.time()
     with state.alive():
         state.begin(ROW)
         [(path, record, touched_seconds)] = heartbeats.running_jobs(tmp_path)
@@ -67,9 +67,9 @@ def test_a_record_is_there_while_the_job_is_alive(tmp_path: Path):
     assert list(heartbeats.running_jobs(tmp_path)) == []
 
 
-def test_a_record_is_touched_and_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_record_is_touched_and_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(heartbeats, "BEAT_SECONDS", 0.05)
-    with heartbeats.Running(tmp_path, BY).alive():
+    with heartbeats.RunningRecord(tmp_path, BY).alive():
         [path] = (tmp_path / "running").iterdir()
         os.utime(path, (0, 0))
         while path.stat().st_mtime == 0:
@@ -81,18 +81,20 @@ def test_a_record_is_touched_and_comes_back(tmp_path: Path, monkeypatch: pytest.
         assert json.loads(path.read_text())["job"] == BY.job
 
 
-def test_an_odd_name_is_a_plain_file(tmp_path: Path):
-    with heartbeats.Running(tmp_path, dataclasses.replace(BY, job="../a b$(c)/7_[1]")).alive():
+def test_unusual_job_names_become_plain_file_names(tmp_path: Path):
+    with heartbeats.RunningRecord(
+        tmp_path, dataclasses.replace(BY, job="../a b$(c)/7_[1]")
+    ).alive():
         [path] = (tmp_path / "running").iterdir()
         assert path.name.startswith(".._a_b__c__7__1_-")
-    with heartbeats.Running(tmp_path, dataclasses.replace(BY, job="x" * 300)).alive():
+    with heartbeats.RunningRecord(tmp_path, dataclasses.replace(BY, job="x" * 300)).alive():
         assert len(list(heartbeats.running_jobs(tmp_path))) == 1
 
 
 @pytest.mark.parametrize(
     "text", [b"", b"{}", b"null", b"[1]", b"\xff", b'{"job": "x"', b'{"models": 1}']
 )
-def test_records_that_are_garbage_are_passed_over(tmp_path: Path, text: bytes):
+def test_invalid_records_are_ignored(tmp_path: Path, text: bytes):
     for folder, name in (("running", "x.json"), ("failures", f"{ROW}.jsonl")):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / name).write_bytes(text)
@@ -101,7 +103,7 @@ def test_records_that_are_garbage_are_passed_over(tmp_path: Path, text: bytes):
     assert heartbeats.reap(tmp_path, "me", {ROW}) == []
 
 
-def test_a_record_from_the_future_is_buried(tmp_path: Path):
+def test_record_from_the_future_is_reaped(tmp_path: Path):
     left_behind(tmp_path, "old", {ROW: "x"}, -86_400)
     assert len(heartbeats.reap(tmp_path, "me", {ROW})) == 1
 
@@ -116,13 +118,13 @@ def left_behind(recipe: Path, job: str, rows: dict[str, str], age_seconds: float
     return path
 
 
-def test_jobs_that_vanished_are_failures_of_the_rows_they_had_not_finished(tmp_path: Path):
+def test_vanished_jobs_are_failures_of_their_unfinished_models(tmp_path: Path):
     left_behind(tmp_path, "old", {ROW: "x", "reference-01": "x"}, 1000)
     live = left_behind(tmp_path, "live", {"reference-02": "x"}, 1)
     [said] = heartbeats.reap(tmp_path, "me", {ROW, "reference-02"})
     assert (
         said
-        == f"{ROW}: its job vanished (killed, out of memory, or the machine lost?): job old on node-1"
+        == f"{ROW}: its job vanished (killed, out of memory, or machine lost?): job old on node-1"
     )
     assert [f["job"] for f in heartbeats.failures(tmp_path, ROW)] == ["old"]
     assert heartbeats.failures(tmp_path, "reference-01") == []
@@ -130,7 +132,7 @@ def test_jobs_that_vanished_are_failures_of_the_rows_they_had_not_finished(tmp_p
     assert heartbeats.reap(tmp_path, "me", {ROW}) == []  # counted once
 
 
-def test_an_earlier_life_of_a_job_is_buried_at_once(tmp_path: Path):
+def test_earlier_run_of_the_same_job_is_reaped_at_once(tmp_path: Path):
     left_behind(tmp_path, "me", {ROW: "x"}, 1)
     assert len(heartbeats.reap(tmp_path, "me", {ROW})) == 1
     assert list(heartbeats.running_jobs(tmp_path)) == []

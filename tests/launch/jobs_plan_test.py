@@ -22,7 +22,7 @@ def told(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
     return json.loads(capsys.readouterr().out)
 
 
-def test_jobs_are_the_blocks_that_lack_rows(
+def test_jobs_are_blocks_with_missing_models(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     workdir = tiny.copy(tmp_path / "w")
@@ -65,19 +65,19 @@ def cost_of(model_hours: float, rows: int, of: jobs.JobSizes) -> plan.RecipeCost
         (1e-9, 8, "none", 130),
     ],
 )
-def test_rows_of_a_job_suit_the_hours_and_the_chips(
+def test_models_per_job_follow_hours_and_chips(
     model_hours: float, chips: int, sharding: str, models: int
 ):
     of = sizes()
     assert jobs.models_per_job(cost_of(model_hours, 130, of), of, chips, sharding) == models
 
 
-def test_rows_of_a_job_as_said(tmp_path: Path):
+def test_models_per_job_is_limited_to_the_recipe(tmp_path: Path):
     of = sizes(models_per_job=200)
     assert jobs.models_per_job(cost_of(1.0, 130, of), of, 8, "none") == 130
 
 
-def test_hours_are_those_of_lm_mia_plan(capsys: pytest.CaptureFixture[str]):
+def test_hours_equal_those_of_lm_mia_plan(capsys: pytest.CaptureFixture[str]):
     found = told(capsys, f"--config={ROOT / 'configs' / 'c4.py'}", "--device=h100")
     hours = {r["size"]: r["chip_hours"] for r in found["recipes"]}
     assert hours["140M"] == pytest.approx(452, abs=1)
@@ -86,7 +86,7 @@ def test_hours_are_those_of_lm_mia_plan(capsys: pytest.CaptureFixture[str]):
     assert sum(r["jobs"] for r in found["recipes"]) == found["total"]["jobs"]
 
 
-def test_a_table_for_people(
+def test_plan_is_printed_as_a_table(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     config = tiny_sweep.config_file(tiny, tmp_path)
@@ -102,16 +102,16 @@ def test_a_table_for_people(
     ]
     [total] = [line for line in lines if line[:1] == ["total"]]
     assert total[:3] == ["total", "12", "2"]
-    assert "shared  tiny: requested by entries 0, 2 of the sweep (0: the config)" in out
+    assert "shared  tiny: requested by entries 0, 2 of the sweep (0 is the config)" in out
     assert "WORKDIR" not in out
 
 
-def test_a_plan_of_jobs_without_a_workdir_names_no_folders(capsys: pytest.CaptureFixture[str]):
+def test_plan_without_a_workdir_has_no_folders(capsys: pytest.CaptureFixture[str]):
     [r] = told(capsys, "--config=quickstart")["recipes"]
     assert (r["name"], r["folder"], r["missing_models"]) == ("quickstart", None, r["models"])
 
 
-def test_all_that_is_wrong_is_told_at_once(capsys: pytest.CaptureFixture[str]):
+def test_all_mistakes_are_reported_together(capsys: pytest.CaptureFixture[str]):
     flags = "--device=abacus", "--models-per-job=-1", "--job-hours=nan", "--config=/nowhere.py"
     assert cli.main(["plan", *flags]) == 2
     said = capsys.readouterr().err.splitlines()

@@ -31,7 +31,7 @@ def flags(of: sweep.Sweep, *more: str) -> list[str]:
     return [f"--config={of.config_arg}", f"--workdir={of.workdir.path}", *more]
 
 
-def test_an_array_a_recipe_of_the_blocks_that_lack_rows(
+def test_one_array_per_recipe_with_the_missing_blocks(
     of: sweep.Sweep, capsys: pytest.CaptureFixture[str]
 ):
     more = "--time=10", "--models-per-job=2", "--at-once=1", "--config.figures=a 'b' $(c).py"
@@ -48,7 +48,7 @@ def test_an_array_a_recipe_of_the_blocks_that_lack_rows(
     assert (of.workdir.path / "logs").is_dir()  # SLURM makes none
 
 
-def test_the_corpus_comes_first_where_there_is_none(
+def test_missing_corpus_is_submitted_first(
     tiny: tiny_run.Tiny,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -68,7 +68,7 @@ def test_the_corpus_comes_first_where_there_is_none(
     assert "job 3" in capsys.readouterr().out
 
 
-def test_nodes_that_rows_cannot_span_are_refused(
+def test_several_nodes_without_sharding_are_refused(
     of: sweep.Sweep, capsys: pytest.CaptureFixture[str]
 ):
     assert cli.main(["slurm", *flags(of, "--time=10", "--nodes=2")]) == 2
@@ -77,7 +77,7 @@ def test_nodes_that_rows_cannot_span_are_refused(
     assert not (of.workdir.path / "slurm").exists()
 
 
-def test_where_every_model_is_there_the_next_command_is_told(
+def test_next_command_is_printed_if_no_model_is_missing(
     tiny: tiny_run.Tiny,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -97,7 +97,7 @@ def test_where_every_model_is_there_the_next_command_is_told(
     assert not (tmp_path / "js").exists()
 
 
-def test_a_jobset_a_job_with_the_command_as_pods_see_it(
+def test_one_jobset_per_job_with_its_command(
     tiny: tiny_run.Tiny,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -133,7 +133,7 @@ def test_a_jobset_a_job_with_the_command_as_pods_see_it(
     assert not Path("/data/s").exists()
 
 
-def test_recipes_that_are_scored_at_other_steps_have_jobsets_of_their_own(
+def test_recipes_with_other_score_points_have_their_own_jobsets(
     tiny: tiny_run.Tiny,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -152,7 +152,7 @@ def test_recipes_that_are_scored_at_other_steps_have_jobsets_of_their_own(
     assert len({m["metadata"]["name"] for m in found}) == len(found) == 2
 
 
-def test_a_workdir_that_has_the_configs_needs_none_in_its_jobs(
+def test_jobs_of_a_workdir_with_configs_need_no_config(
     tiny: tiny_run.Tiny, of: sweep.Sweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     workdir = f"--workdir={of.workdir.path}"
@@ -168,9 +168,7 @@ def test_a_workdir_that_has_the_configs_needs_none_in_its_jobs(
     assert container["command"][4:6] == [workdir, "--recipe=tiny"]
 
 
-def test_pods_that_cannot_work_are_told_at_once(
-    of: sweep.Sweep, capsys: pytest.CaptureFixture[str]
-):
+def test_invalid_pods_are_refused(of: sweep.Sweep, capsys: pytest.CaptureFixture[str]):
     assert cli.main(["jobset", *flags(of, *PODS, "--nodes=2")]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert [line.split("=")[0].split(",")[0] for line in lines] == [
@@ -180,7 +178,7 @@ def test_pods_that_cannot_work_are_told_at_once(
     ]
 
 
-def test_an_error_of_sbatch_is_the_users(of: sweep.Sweep, monkeypatch: pytest.MonkeyPatch):
+def test_missing_sbatch_is_a_user_error(of: sweep.Sweep, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(UserError, match="sbatch"):
         slurm.submit(of.workdir.path / "x.sbatch")

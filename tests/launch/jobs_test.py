@@ -20,21 +20,19 @@ def of(tiny: tiny_run.Tiny, tmp_path: Path) -> sweep.Sweep:
     return sweep.read_sweep(tiny_sweep.config_file(tiny, tmp_path), str(tmp_path / "s"), ())
 
 
-def test_all_models_are_missing_before_there_is_a_population(of: sweep.Sweep):
+def test_all_models_are_missing_without_a_population(of: sweep.Sweep):
     assert jobs.missing_indices(of.recipes[0]) == [*range(6)]
     assert jobs.blocks(jobs.missing_indices(of.recipes[0]), 4) == [0, 1]
 
 
-def test_all_models_of_a_recipe_that_has_only_its_config_are_missing(
-    tiny: tiny_run.Tiny, tmp_path: Path
-):
+def test_all_models_are_missing_if_only_the_config_exists(tiny: tiny_run.Tiny, tmp_path: Path):
     workdir = tiny.copy(tmp_path / "w", models=False)
     [task] = sweep.read_sweep(None, str(workdir), ()).recipes
     assert task.stored_config() is not None
     assert jobs.missing_indices(task) == [*range(6)]
 
 
-def test_models_that_are_there_or_set_aside_are_not_missing(tiny: tiny_run.Tiny, tmp_path: Path):
+def test_present_and_set_aside_models_are_not_missing(tiny: tiny_run.Tiny, tmp_path: Path):
     workdir = tiny.copy(tmp_path / "w")
     [task] = sweep.read_sweep(tiny.config, str(workdir), ()).recipes
     row = subsets.requested_seeds(4, 2)[2]
@@ -50,21 +48,21 @@ def test_models_that_are_there_or_set_aside_are_not_missing(tiny: tiny_run.Tiny,
     assert jobs.blocks(jobs.missing_indices(task), 3) == [1]
 
 
-def test_a_recipe_is_found_by_all_of_its_names(of: sweep.Sweep):
+def test_recipe_is_found_by_each_of_its_names(of: sweep.Sweep):
     first, second = of.recipes
     assert first.names == ("tiny", "references=4")
     assert [jobs.find_recipe(of, name) for name in first.names] == [first, first]
     assert jobs.find_recipe(of, "epochs=2") == second
 
 
-def test_a_folder_comes_before_another_recipe_that_is_also_called_so(of: sweep.Sweep):
+def test_folder_name_takes_precedence_over_alias(of: sweep.Sweep):
     """An earlier sweep may have given the name to another recipe of the workdir."""
     first, second = of.recipes
     first = dataclasses.replace(first, names=(*first.names, "epochs=2"))
     assert jobs.find_recipe(dataclasses.replace(of, recipes=(first, second)), "epochs=2") == second
 
 
-def test_a_recipe_that_the_sweep_does_not_have(of: sweep.Sweep):
+def test_unknown_recipe_is_refused(of: sweep.Sweep):
     with pytest.raises(UserError) as caught:
         jobs.find_recipe(of, "epochs=3")
     assert str(caught.value) == (
@@ -73,7 +71,7 @@ def test_a_recipe_that_the_sweep_does_not_have(of: sweep.Sweep):
     )
 
 
-def test_a_job_of_a_config_that_has_changed_since_is_refused(of: sweep.Sweep):
+def test_job_of_a_changed_config_is_refused(of: sweep.Sweep):
     was = recipe_hash(of.recipes[1].config)
     assert jobs.find_recipe(of, "epochs=2", was) == of.recipes[1]
     changed = sweep.read_sweep(of.config_arg, str(of.workdir.path), ["--config.train.batch_size=8"])
@@ -87,7 +85,7 @@ def test_a_job_of_a_config_that_has_changed_since_is_refused(of: sweep.Sweep):
 
 
 @pytest.mark.parametrize("said", ["", "3", "3:3", "4:2", "0:7", "-1:2", "a:b", "0:6 ", "0:1,2:3"])
-def test_rows_that_are_no_rows(of: sweep.Sweep, said: str):
+def test_invalid_model_ranges_are_refused(of: sweep.Sweep, said: str):
     with pytest.raises(UserError) as caught:
         jobs.selected_models(said, of.recipes[0])
     assert str(caught.value) == (
@@ -95,14 +93,14 @@ def test_rows_that_are_no_rows(of: sweep.Sweep, said: str):
     )
 
 
-def test_blocks_are_slices_of_all_rows(of: sweep.Sweep):
+def test_block_ranges_cover_all_models(of: sweep.Sweep):
     task = of.recipes[0]
     slices = [jobs.block_range(block, 4, 6) for block in (0, 1)]
     assert slices == ["0:4", "4:6"]
     assert [row for said in slices for row in jobs.selected_models(said, task)] == task.models
 
 
-def test_a_command_is_arguments_however_odd_they_are(tiny: tiny_run.Tiny, tmp_path: Path):
+def test_command_keeps_unusual_arguments(tiny: tiny_run.Tiny, tmp_path: Path):
     odd = "--config.corpus.path=a 'b' $(c)\n;"
     folder = f"{tmp_path}/s $(x)"
     of = sweep.read_sweep(tiny.config, folder, [odd])
@@ -117,7 +115,7 @@ def test_a_command_is_arguments_however_odd_they_are(tiny: tiny_run.Tiny, tmp_pa
     ]
 
 
-def test_a_sweep_of_a_workdir_needs_no_config_in_commands(tiny: tiny_run.Tiny):
+def test_commands_of_a_workdir_need_no_config(tiny: tiny_run.Tiny):
     of = jobs.with_absolute_paths(
         sweep.read_sweep(None, str(tiny.workdir), ["--config.train.workers=2"])
     )
@@ -129,7 +127,7 @@ def test_a_sweep_of_a_workdir_needs_no_config_in_commands(tiny: tiny_run.Tiny):
     ]
 
 
-def test_paths_become_absolute_and_the_argument_stays(
+def test_paths_become_absolute(
     tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)
@@ -147,5 +145,5 @@ def test_paths_become_absolute_and_the_argument_stays(
 
 
 @pytest.mark.parametrize("name", ["quickstart", "strongmia:fig05,cpu"])
-def test_the_name_of_an_included_config_stays_a_name(of: sweep.Sweep, name: str):
+def test_name_of_an_included_config_is_kept(of: sweep.Sweep, name: str):
     assert jobs.with_absolute_paths(sweep.Sweep(name, of.workdir, (), (), ())).config_arg == name

@@ -98,7 +98,7 @@ def test_manifests_fit(kind: str, definition: Path):
 
 
 @pytest.mark.parametrize(("field", "name"), TYPOS)
-def test_a_misspelt_field_is_a_problem(field: str, name: str, definition: Path):
+def test_misspelled_field_is_reported(field: str, name: str, definition: Path):
     manifest, where = renamed(golden("tpu"), field, name)
     called = "lm-mia-12345e67-8-16-c4"
     found = crd.problems([golden("gpu"), manifest], definition)
@@ -112,7 +112,7 @@ def test_manifests_fit_the_real_definition(kind: str, real: Path):
 
 @pytest.mark.parametrize(("field", "name"), TYPOS)
 @pytest.mark.parametrize("kind", ["tpu", "gpu"])
-def test_a_misspelt_field_is_a_problem_of_the_real_definition(
+def test_misspelled_field_is_reported_by_the_real_definition(
     kind: str, field: str, name: str, real: Path
 ):
     manifest, where = renamed(golden(kind), field, name)
@@ -121,7 +121,7 @@ def test_a_misspelt_field_is_a_problem_of_the_real_definition(
     )
 
 
-def test_every_problem_has_a_line(definition: Path):
+def test_each_problem_has_one_line(definition: Path):
     manifest = golden("tpu")
     manifest["spec"]["failurePolicy"] |= {"maxRestarts": "many", "a": 1, "b": 2}
     spec = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
@@ -138,12 +138,12 @@ def test_every_problem_has_a_line(definition: Path):
     ]
 
 
-def test_another_version_is_a_problem(definition: Path):
+def test_other_version_is_reported(definition: Path):
     [line] = crd.problems([golden("gpu") | {"apiVersion": "jobset.x-k8s.io/v1"}], definition)
     assert line.endswith(": apiVersion=v1: the file defines v1alpha2")
 
 
-def test_a_file_that_defines_no_jobset_is_an_error(tmp_path: Path):
+def test_file_without_jobset_is_an_error(tmp_path: Path):
     path = tmp_path / "crd.yaml"
     path.write_text("kind: Deployment")
     with pytest.raises(ValueError, match="defines no JobSet"):

@@ -76,14 +76,14 @@ def parsed(*argv: str) -> PodOptions:
 
 
 @pytest.mark.parametrize(("kind", "pods"), [("tpu", TPU), ("gpu", GPU)])
-def test_manifests_are_the_golden_ones(kind: str, pods: PodOptions):
+def test_manifests_equal_golden_files(kind: str, pods: PodOptions):
     path, text = GOLDEN / f"jobset_{kind}.yaml", kubernetes.dump([made(pods)])
     if os.environ.get("UPDATE_GOLDEN"):
         path.write_text(text)
     assert text == path.read_text()
 
 
-def test_flags_make_the_same_pods():
+def test_flags_give_the_same_options():
     volume = [f"--{k}={v}" for k, v in VOLUME.items()]
     tpu = "--tpu-type=tpu-v5-lite-podslice", "--topology=4x4"
     assert parsed("--image=registry/lm_mia:1", *tpu, *volume) == TPU
@@ -121,12 +121,12 @@ def test_processes_of_several_hosts_find_each_other():
     assert "env" not in pod_of(made(GPU))["containers"][0]
 
 
-def test_only_a_slice_of_several_hosts_has_a_node_pool_of_its_own():
+def test_only_multi_host_slices_have_an_exclusive_node_pool():
     one = dataclasses.replace(TPU, topology="2x2")
     assert ["annotations" in made(pods)["metadata"] for pods in (TPU, one, GPU)] == [1, 0, 0]
 
 
-def test_without_a_queue_nothing_waits_for_kueue():
+def test_jobs_without_a_queue_are_not_suspended():
     alone = made(dataclasses.replace(TPU, queue=""))
     assert "suspend" not in alone["spec"]
     assert alone["metadata"]["labels"] == {"lm-mia/recipe": "12345e67"}
@@ -170,20 +170,20 @@ def action(manifest: dict[str, Any], code: int, disrupted: bool) -> str:
         (1, True, "RestartJobSetAndIgnoreMaxRestarts"),
     ],
 )
-def test_what_becomes_of_a_job_that_ends(code: int, disrupted: bool, expected: str):
+def test_action_after_each_exit_code(code: int, disrupted: bool, expected: str):
     assert action(made(TPU), code, disrupted) == expected
 
 
 @pytest.mark.parametrize("pods", [TPU, dataclasses.replace(TPU, topology="8x16"), GPU])
 @pytest.mark.parametrize("name", ["a" * 100, "A_b/c", "9", "", "-", "x" * 49, "é", "a-" * 40])
-def test_names_are_such_that_pods_can_be_called_by_them(name: str, pods: PodOptions):
+def test_jobset_names_are_valid_pod_names(name: str, pods: PodOptions):
     called = kubernetes.jobset_name(name, pods)
     assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", called)  # DNS-1035, which services need
     assert len(f"{called}-job-0-{pods.hosts - 1}-abcde") <= 63
     assert kubernetes.jobset_name(called, pods) == called
 
 
-def test_names_that_fit_stay_and_others_do_not_become_the_same():
+def test_valid_names_are_kept_and_others_stay_distinct():
     assert kubernetes.jobset_name(NAME, TPU) == NAME
     longest = 63 - len("-job-0-0-abcde")
     assert kubernetes.jobset_name("a" * longest, GPU) == "a" * longest
@@ -200,7 +200,7 @@ def expanded(said: str, environment: dict[str, str]) -> str:
     return re.sub(r"\$\$|\$\(([^)]*)\)", of, said)
 
 
-def test_arguments_arrive_as_they_were_said():
+def test_arguments_reach_the_container_unchanged():
     manifest = made(TPU, command=AWKWARD)
     assert list(yaml.safe_load_all(kubernetes.dump([manifest]))) == [manifest]
     command = pod_of(manifest)["containers"][0]["command"]
@@ -208,7 +208,7 @@ def test_arguments_arrive_as_they_were_said():
 
 
 @pytest.mark.parametrize("word", ["12345e67", "0o17", "1e3", "y", "0x1f", "12:30:45"])
-def test_words_that_others_take_for_numbers_are_quoted(word: str):
+def test_strings_that_look_like_numbers_are_quoted(word: str):
     assert f'- "{word}"\n' in kubernetes.dump([made(GPU, command=[word])])
 
 
@@ -220,7 +220,7 @@ def test_dump_has_all_manifests_in_order_and_no_aliases():
     assert not any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text))
 
 
-def test_logs_are_those_of_the_name_in_the_cluster():
+def test_log_command_selects_the_jobset():
     said = kubernetes.log_command("A_b", GPU)
     assert f"jobset-name={kubernetes.jobset_name('A_b', GPU)} " in said
     assert "--namespace=research" in said
@@ -256,7 +256,7 @@ def test_logs_are_those_of_the_name_in_the_cluster():
         (["--tpu-type=tpu7x", "--topology=2x3", "--nodes=2"], "image claim mount nodes topology"),
     ],
 )
-def test_all_that_is_wrong_is_told_at_once(argv: list[str], lines: str):
+def test_all_mistakes_are_reported_together(argv: list[str], lines: str):
     with pytest.raises(UserError) as caught:
         parsed(*argv)
     told = [re.split("[:=,]", line)[0] for line in str(caught.value).splitlines()]

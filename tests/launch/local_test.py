@@ -35,7 +35,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> fake_jobs.Clock:
 
 
 @pytest.mark.process
-def test_a_job_that_is_killed_is_started_again(tiny: tiny_run.Tiny, tmp_path: Path):
+def test_killed_job_is_restarted(tiny: tiny_run.Tiny, tmp_path: Path):
     """For real: every row is made, bit for bit as by `lm-mia run`, and the next command is told."""
     workdir = tiny.copy(tmp_path / "w x", models=False)
     of = sweep.read_sweep(tiny.config, str(workdir), ["--config.train.workers=1"])
@@ -65,7 +65,7 @@ def test_a_job_that_is_killed_is_started_again(tiny: tiny_run.Tiny, tmp_path: Pa
 
 
 @pytest.mark.parametrize("work", [local.run, local.worker])
-def test_a_sweep_one_job_of_which_dies(
+def test_sweep_is_finished_although_a_job_dies(
     work: Callable[[sweep.Sweep], int],
     tiny: tiny_run.Tiny,
     tmp_path: Path,
@@ -109,7 +109,7 @@ def test_a_sweep_one_job_of_which_dies(
         ]
 
 
-def test_a_workdir_needs_no_config(
+def test_workdir_with_configs_needs_no_config_flag(
     tiny: tiny_run.Tiny,
     tmp_path: Path,
     jobs: fake_jobs.FakeJobs,
@@ -128,7 +128,7 @@ def test_a_workdir_needs_no_config(
     assert capsys.readouterr().out.splitlines()[-1].strip() == f"lm-mia run {flag}"
 
 
-def test_a_recipe_stays_where_it_is_under_another_name(
+def test_recipe_keeps_its_folder_under_another_name(
     tiny: tiny_run.Tiny, tmp_path: Path, jobs: fake_jobs.FakeJobs, clock: fake_jobs.Clock
 ):
     workdir = tiny.copy(tmp_path / "w", models=False)
@@ -143,7 +143,7 @@ def test_a_recipe_stays_where_it_is_under_another_name(
     assert cli.main(["make-models", *about, "--recipe=other"]) == 0
 
 
-def test_a_config_that_changes_meanwhile_ends_it(
+def test_config_that_changes_during_the_run_is_an_error(
     tiny: tiny_run.Tiny, tmp_path: Path, jobs: fake_jobs.FakeJobs, clock: fake_jobs.Clock
 ):
     """The job says what has changed, and is the last one."""
@@ -160,7 +160,7 @@ def test_a_config_that_changes_meanwhile_ends_it(
     assert [launch_jobs.missing_indices(task) for task in of.recipes] == [[*range(6)]]
 
 
-def test_after_a_job_that_found_nothing_to_do_the_next_one_starts_a_minute_later(
+def test_job_without_progress_is_retried_after_a_minute(
     tiny: tiny_run.Tiny, tmp_path: Path, jobs: fake_jobs.FakeJobs, clock: fake_jobs.Clock
 ):
     workdir = tiny.copy(tmp_path / "w", models=False)
@@ -235,7 +235,7 @@ with heartbeats.Running(recipe, heartbeats.By("job", "host", os.getpid(), "log",
 
 
 @pytest.mark.process
-def test_a_launcher_that_is_killed_takes_its_jobs_along(tmp_path: Path):
+def test_jobs_stop_if_their_launcher_is_killed(tmp_path: Path):
     """A job that has said that it is alive, as all do, stops itself once its launcher is gone."""
     launcher = subprocess.Popen([sys.executable, "-c", LAUNCHER, JOB, str(tmp_path)])
     while not (found := list(heartbeats.running_jobs(tmp_path))) and launcher.poll() is None:
@@ -248,7 +248,7 @@ def test_a_launcher_that_is_killed_takes_its_jobs_along(tmp_path: Path):
         time.sleep(0.01)
 
 
-def test_what_a_job_finds_wrong_is_the_last_word(
+def test_user_error_of_a_job_is_reported(
     tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     workdir = tiny.copy(tmp_path / "w", models=False)
@@ -265,7 +265,7 @@ def test_what_a_job_finds_wrong_is_the_last_word(
     assert str(caught.value) == f"JAX_PLATFORMS='abacus': unset it\n({log} has more)"
 
 
-def test_jobs_that_die_at_once_are_not_started_for_ever(
+def test_jobs_that_die_at_once_are_restarted_twice(
     tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     workdir = tiny.copy(tmp_path / "w", models=False)
@@ -281,7 +281,7 @@ def test_jobs_that_die_at_once_are_not_started_for_ever(
     assert log.read_text() == "it said so\n" * 3
 
 
-def test_recipes_that_share_devices_in_other_ways_are_refused(tiny: tiny_run.Tiny, tmp_path: Path):
+def test_mixed_sharding_in_a_sweep_is_refused(tiny: tiny_run.Tiny, tmp_path: Path):
     path = tmp_path / "c.py"
     more = "\ndef sweep():\n    yield {'compute.sharding': 'fsdp', 'train.epochs': 2}\n"
     path.write_text(Path(tiny.config).read_text() + more)

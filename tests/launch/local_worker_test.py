@@ -27,9 +27,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> fake_jobs.Clock:
 
 
 @pytest.mark.process
-def test_the_models_of_a_machine_that_is_lost_are_made_by_the_other(
-    tiny: tiny_run.Tiny, tmp_path: Path
-):
+def test_models_of_a_lost_machine_are_made_by_another(tiny: tiny_run.Tiny, tmp_path: Path):
     """Bit for bit as by `lm-mia run`, and no model is made twice."""
     of = sweep.read_sweep(
         tiny.config, str(tiny.copy(tmp_path / "w", models=False)), ["--config.train.workers=1"]
@@ -55,7 +53,7 @@ def test_the_models_of_a_machine_that_is_lost_are_made_by_the_other(
     assert len(set(scored)) == len(scored)
 
 
-def test_models_that_others_have_locked_are_waited_for_and_then_made(
+def test_locked_models_are_waited_for_and_then_made(
     tiny: tiny_run.Tiny,
     tmp_path: Path,
     jobs: fake_jobs.FakeJobs,
@@ -91,7 +89,7 @@ def test_models_that_others_have_locked_are_waited_for_and_then_made(
     assert line.endswith("  waiting: other processes are making all missing models (1)")
 
 
-def test_jobs_that_crash_are_not_tried_for_ever(
+def test_jobs_that_crash_are_restarted_twice(
     tiny: tiny_run.Tiny,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -118,7 +116,7 @@ def test_jobs_that_crash_are_not_tried_for_ever(
     assert len(dead) == 3
 
 
-def test_nothing_to_do_is_done_at_once(
+def test_worker_returns_at_once_if_no_model_is_missing(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     assert cli.main(["worker", f"--workdir={tiny.copy(tmp_path / 'w')}"]) == 0

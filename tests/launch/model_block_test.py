@@ -24,7 +24,7 @@ Run = Callable[..., bool]
 
 @pytest.mark.process
 @pytest.mark.usefixtures("_on_cpu")
-def test_some_rows_of_a_sweep_as_the_engines_run_them(
+def test_job_makes_a_block_of_models(
     tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Twice, which changes nothing; the scores are those of `lm-mia run`."""
@@ -97,7 +97,7 @@ def failing(*events: dict[str, Any], error: Exception | None = None) -> Run:
 CRASH = {"event": "crash", "message": "Traceback ...\n  line 1\nValueError: no such thing\n"}
 
 
-def test_a_row_that_fails_three_times_is_set_aside_and_the_others_are_made(
+def test_model_is_set_aside_after_three_failures(
     of: sweep.Sweep,
     recipe: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -131,11 +131,11 @@ def test_a_row_that_fails_three_times_is_set_aside_and_the_others_are_made(
         ({"event": "user_error", "message": "loss=1: not finite"}, "loss=1: not finite"),
         (
             {"event": "worker_lost", "exit_code": -9, "left": 1},
-            "its worker ended with code -9 (killed, or out of memory?)",
+            "its worker exited with code -9 (killed, or out of memory?)",
         ),
     ],
 )
-def test_what_counts_as_a_failure_of_a_row(
+def test_events_that_count_as_failures(
     of: sweep.Sweep,
     recipe: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -147,7 +147,7 @@ def test_what_counts_as_a_failure_of_a_row(
     assert [f["reason"] for f in heartbeats.failures(recipe, ROWS[3])] == [reason] * 3
 
 
-def test_a_worker_that_was_asked_to_stop_did_not_fail(
+def test_stopped_worker_is_not_a_failure(
     of: sweep.Sweep, recipe: Path, monkeypatch: pytest.MonkeyPatch
 ):
     lost = {"event": "worker_lost", "exit_code": -signal.SIGTERM, "left": 0}
@@ -156,7 +156,7 @@ def test_a_worker_that_was_asked_to_stop_did_not_fail(
     assert heartbeats.failures(recipe, ROWS[3]) == []
 
 
-def test_a_full_disk_is_no_failure_of_a_row(
+def test_full_disk_is_not_a_failure_of_a_model(
     of: sweep.Sweep, recipe: Path, monkeypatch: pytest.MonkeyPatch
 ):
     full = {"event": "disk", "message": "w: No space left on device"}
@@ -171,7 +171,7 @@ def test_a_full_disk_is_no_failure_of_a_row(
     "error",
     [RendezvousError("did not find each other"), WorkersKilledError("all workers were lost")],
 )
-def test_what_may_pass_is_to_be_started_again(
+def test_transient_errors_request_a_restart(
     of: sweep.Sweep,
     recipe: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -189,7 +189,7 @@ def test_what_may_pass_is_to_be_started_again(
 
 @pytest.mark.process
 @pytest.mark.usefixtures("_on_cpu")
-def test_a_worker_that_crashes_while_saving_ends_at_once(
+def test_worker_that_crashes_while_saving_exits_at_once(
     tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """A file stands where the checkpoints of a row belong; orbax would wait for minutes, and then be killed."""
@@ -221,7 +221,7 @@ def test_a_worker_that_crashes_while_saving_ends_at_once(
         RuntimeError("a worker failed:\nNotADirectoryError: locks"),
     ],
 )
-def test_what_is_wrong_before_any_row_is_of_no_row(
+def test_errors_before_the_first_model_are_raised(
     of: sweep.Sweep, recipe: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ):
     def run(*_: Any) -> bool:
@@ -235,7 +235,7 @@ def test_what_is_wrong_before_any_row_is_of_no_row(
     assert list(heartbeats.running_jobs(recipe)) == []
 
 
-def test_a_row_over_several_processes_is_tried_again_by_the_engine(
+def test_failed_sharded_model_is_retried_by_the_scheduler(
     tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     workdir = tiny.copy(tmp_path / "w", models=False)
@@ -248,13 +248,13 @@ def test_a_row_over_several_processes_is_tried_again_by_the_engine(
     assert len(heartbeats.failures(recipe, ROWS[0])) == 1
 
 
-def test_another_process_of_a_job_blames_the_row_of_the_first(
+def test_secondary_process_records_failure_of_the_primary_model(
     tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     workdir = tiny.copy(tmp_path / "w", models=False)
     of = sweep.read_sweep(tiny.config, str(workdir), ["--config.compute.sharding=fsdp"])
     recipe = of.recipes[0].folder
-    first = heartbeats.Running(recipe, model_block.this_worker("17_3", ""))
+    first = heartbeats.RunningRecord(recipe, model_block.this_worker("17_3", ""))
     monkeypatch.setenv("SLURM_PROCID", "1")
 
     def run(todo: Any, c: Any, workdir: Any, recipe: Any, on_event: Any, only: Any) -> bool:
@@ -270,19 +270,19 @@ def test_another_process_of_a_job_blames_the_row_of_the_first(
     assert failure["job"] == "17_3.1"
 
 
-def test_a_node_is_called_as_its_scheduler_calls_it(monkeypatch: pytest.MonkeyPatch):
+def test_host_has_the_name_of_the_scheduler(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("SLURMD_NODENAME", "gpu007")
     assert model_block.this_worker("a", "b").host == "gpu007"
     assert model_block.this_worker("", "").job == f"gpu007-{os.getpid()}"
 
 
-def test_an_earlier_life_that_was_killed_is_counted(
+def test_killed_earlier_run_counts_as_a_failure(
     of: sweep.Sweep,
     recipe: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ):
-    state = heartbeats.Running(recipe, model_block.this_worker("17_3", "old.log"))
+    state = heartbeats.RunningRecord(recipe, model_block.this_worker("17_3", "old.log"))
     state.begin(ROWS[1])
     monkeypatch.setattr(supervisor, "run", failing())
     assert block(of, "0:2", "17_3", "new.log") == 0
@@ -291,7 +291,7 @@ def test_an_earlier_life_that_was_killed_is_counted(
     assert "its job vanished" in capsys.readouterr().err
 
 
-def test_a_misspelt_recipe_or_row_is_a_line(
+def test_invalid_recipe_models_and_workers_are_refused(
     tiny: tiny_run.Tiny, capsys: pytest.CaptureFixture[str]
 ):
     flags = f"--config={tiny.config}", f"--workdir={tiny.workdir}"
@@ -300,12 +300,10 @@ def test_a_misspelt_recipe_or_row_is_a_line(
     assert cli.main(["make-models", *flags, "--recipe=tiny", "--models=5:7"]) == 2
     assert capsys.readouterr().err.startswith("--models=5:7: must be BEGIN:END")
     assert cli.main(["make-models", *flags, "--recipe=tiny", "--models=0:1", "--workers=-1"]) == 2
-    assert capsys.readouterr().err.startswith("--workers=-1: must be 0 or larger")
+    assert capsys.readouterr().err.startswith("--workers=-1: must be at least 0")
 
 
-def test_the_versions_of_who_made_rows_are_in_the_log(
-    of: sweep.Sweep, recipe: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_log_has_version_and_host(of: sweep.Sweep, recipe: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(
         supervisor,
         "run",

@@ -51,14 +51,14 @@ NASTY = [
 ]
 
 
-def test_an_array_script_is_the_golden_one():
+def test_array_script_equals_golden_file():
     asked = ("gpu,gpu-long", "physics", "normal", "h100|h200")
     of = SlurmOptions("1-12:00:00", 1, 8, 32, "400G", *asked, at_once=40)
     said = slurm.script("lm_mia-epochs-3", COMMAND, [0, 1, 2, 5, 7, 8], 8, 70, *PLACES, of)
     assert said == (GOLDEN / "slurm_array.sbatch").read_text()
 
 
-def test_a_script_of_jobs_of_two_nodes_is_the_golden_one():
+def test_two_node_script_equals_golden_file():
     of = SlurmOptions("30", nodes=2, setup="/home/me/modules 1.sh", grace_seconds=300)
     command = [*COMMAND, "--config.compute.sharding=fsdp"]
     said = slurm.script("lm_mia-epochs-3", command, [0, 1], 1, 2, *PLACES, of)
@@ -108,7 +108,7 @@ def array(folder: Path, of: SlurmOptions = ONE, command: list[str] = COMMAND) ->
 
 @pytest.mark.process
 @pytest.mark.parametrize(("element", "models"), [(0, "0:8"), (2, "16:24"), (4, "32:35")])
-def test_an_element_makes_the_rows_of_its_block(cluster: Cluster, element: int, models: str):
+def test_array_element_makes_its_block(cluster: Cluster, element: int, models: str):
     assert cluster.run(array(cluster.folder), element=element) == 0
     log = f"--log={cluster.folder}/logs/17_{element}.out"
     assert cluster.called("srun")[2:] == [
@@ -121,7 +121,7 @@ def test_an_element_makes_the_rows_of_its_block(cluster: Cluster, element: int, 
 
 @pytest.mark.process
 @pytest.mark.parametrize("name", NASTY)
-def test_an_argument_arrives_as_it_is(cluster: Cluster, name: str):
+def test_arguments_are_quoted(cluster: Cluster, name: str):
     command = [*COMMAND, name, f"--config.corpus.path={name}"]
     assert cluster.run(array(cluster.folder, command=command)) == 0
     assert cluster.called("srun")[-5:-3] == command[-2:]
@@ -130,7 +130,7 @@ def test_an_argument_arrives_as_it_is(cluster: Cluster, name: str):
 
 @pytest.mark.process
 @pytest.mark.parametrize("name", [name for name in NASTY if name and "\\" not in name])
-def test_folders_of_any_name_are_entered_and_named(cluster: Cluster, name: str):
+def test_unusual_folder_names_are_quoted(cluster: Cluster, name: str):
     folder = cluster.folder / name
     folder.mkdir(exist_ok=True)
     setup = folder / f"{name}.sh"
@@ -142,7 +142,7 @@ def test_folders_of_any_name_are_entered_and_named(cluster: Cluster, name: str):
     assert not list(cluster.folder.rglob("hit"))
 
 
-def test_the_name_of_the_output_is_escaped_as_sbatch_reads_it():
+def test_output_path_is_escaped_for_sbatch():
     said = slurm.script("name", COMMAND, [0], 8, 35, Path('/a "b" 5%A $c'), PLACES[1], ONE)
     assert '\n#SBATCH --output="/a \\"b\\" 5%%A $c/%A_%a.out"\n' in said
 
@@ -151,7 +151,7 @@ def test_the_name_of_the_output_is_escaped_as_sbatch_reads_it():
 @pytest.mark.parametrize(
     ("code", "restarts"), [(143, ""), (137, ""), (139, "1"), (134, "19"), (143, "1000")]
 )
-def test_a_job_that_was_stopped_or_killed_is_put_back(cluster: Cluster, code: int, restarts: str):
+def test_stopped_or_killed_job_is_requeued(cluster: Cluster, code: int, restarts: str):
     cluster.run(array(cluster.folder), code, 3, restarts)
     assert cluster.called("scontrol") == ["requeue", "17_3"]
 
@@ -160,21 +160,19 @@ def test_a_job_that_was_stopped_or_killed_is_put_back(cluster: Cluster, code: in
 @pytest.mark.parametrize(
     ("code", "restarts"), [(0, ""), (1, ""), (2, ""), (2, "1"), (127, ""), (137, "20")]
 )
-def test_any_other_code_is_that_of_the_job(cluster: Cluster, code: int, restarts: str):
+def test_other_exit_codes_are_passed_on(cluster: Cluster, code: int, restarts: str):
     assert cluster.run(array(cluster.folder), code, 3, restarts) == code
     assert cluster.called("scontrol") == []
 
 
 @pytest.mark.process
-def test_a_script_that_stands_nowhere_starts_nothing(cluster: Cluster):
+def test_missing_folder_starts_nothing(cluster: Cluster):
     assert cluster.run(array(cluster.folder / "nowhere")) == 1
     assert cluster.called("srun") == []
 
 
 @pytest.mark.process
-def test_a_setup_file_that_fails_is_told_and_nothing_is_started(
-    cluster: Cluster, capfd: pytest.CaptureFixture[str]
-):
+def test_failing_setup_script_starts_nothing(cluster: Cluster, capfd: pytest.CaptureFixture[str]):
     (cluster.folder / "x.sh").write_text("(exit 3)\n")
     of = dataclasses.replace(ONE, setup=str(cluster.folder / "x.sh"))
     assert cluster.run(array(cluster.folder, of)) == 1
@@ -182,7 +180,7 @@ def test_a_setup_file_that_fails_is_told_and_nothing_is_started(
     assert "--setup: code 3" in capfd.readouterr().err
 
 
-def test_a_corpus_has_one_node_and_no_gpus():
+def test_corpus_job_has_one_node_and_no_gpus():
     of = SlurmOptions("4:00:00", nodes=4, gpus_per_node=8, partition="gpu")
     said = slurm.corpus_script("corpus", COMMAND, *PLACES, of)
     assert "#SBATCH --nodes=1\n#SBATCH --ntasks-per-node=1\n#SBATCH --partition=gpu\n" in said
@@ -191,7 +189,7 @@ def test_a_corpus_has_one_node_and_no_gpus():
 
 
 @pytest.mark.process
-def test_a_corpus_that_was_stopped_is_put_back(cluster: Cluster):
+def test_stopped_corpus_job_is_requeued(cluster: Cluster):
     logs = folder = cluster.folder
     cluster.run(slurm.corpus_script("corpus", ["python", "x y"], logs, folder, ONE), 143)
     assert cluster.called("scontrol") == ["requeue", "21"]
@@ -199,7 +197,7 @@ def test_a_corpus_that_was_stopped_is_put_back(cluster: Cluster):
 
 
 @hypothesis.given(st.sets(st.integers(0, 40), min_size=1))
-def test_ranges_name_these_numbers_and_no_others(numbers: set[int]):
+def test_ranges_contain_exactly_the_numbers(numbers: set[int]):
     said: list[int] = []
     for part in slurm.ranges(list(numbers)).split(","):
         low, _, high = part.partition("-")
@@ -207,12 +205,12 @@ def test_ranges_name_these_numbers_and_no_others(numbers: set[int]):
     assert said == sorted(numbers)
 
 
-def test_ranges_are_as_few_as_can_be():
+def test_ranges_are_merged():
     assert slurm.ranges([12, 0, 1, 2, 3, 7, 9, 10, 11, 7]) == "0-3,7,9-12"
 
 
-def test_a_block_beyond_the_limit_of_arrays_is_refused_with_a_way_out_that_works():
-    with pytest.raises(UserError, match=r"than 1001 .MaxArraySize.; try --models-per-job=2$"):
+def test_block_above_max_array_size_is_refused():
+    with pytest.raises(UserError, match=r"below 1001 .MaxArraySize.; try --models-per-job=2$"):
         slurm.script("name", COMMAND, [1001], 1, 2000, *PLACES, ONE, limit=1001)
     assert slurm.script("name", COMMAND, [1000], 2, 2002, *PLACES, ONE, limit=1001)
 
@@ -220,14 +218,14 @@ def test_a_block_beyond_the_limit_of_arrays_is_refused_with_a_way_out_that_works
 @pytest.mark.process
 @pytest.mark.parametrize("bad", ["a\nb", "a\rb", "a\0b", "\u2028", "\ud800"])
 @pytest.mark.parametrize("where", ["command", "logs", "folder"])
-def test_line_breaks_and_such_are_refused(bad: str, where: str):
+def test_unprintable_characters_are_refused(bad: str, where: str):
     command = [bad] if where == "command" else COMMAND
     logs, folder = (Path("/", bad) if where == of else Path("/") for of in ("logs", "folder"))
-    with pytest.raises(UserError, match="must have no line breaks"):
+    with pytest.raises(UserError, match="must not contain line breaks"):
         slurm.script("name", command, [0], 1, 1, logs, folder, ONE)
 
 
-def test_a_backslash_in_the_name_of_a_log_is_refused():
+def test_backslash_in_log_path_is_refused():
     with pytest.raises(UserError, match="choose another --workdir"):
         slurm.script("name", COMMAND, [0], 1, 1, Path("/a\\b"), PLACES[1], ONE)
 
@@ -238,7 +236,7 @@ def asked(*argv: str) -> SlurmOptions:
     return slurm.parse_options(parser.parse_args(argv))
 
 
-def test_flags_are_what_jobs_ask_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_flags_give_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     Path("setup.sh").touch()
     assert asked(
@@ -259,7 +257,7 @@ def test_flags_are_what_jobs_ask_for(tmp_path: Path, monkeypatch: pytest.MonkeyP
     )
 
 
-def test_only_the_time_must_be_said():
+def test_only_time_is_required():
     assert asked("--time=4:00:00") == ONE
 
 
@@ -267,7 +265,7 @@ TIMES = {"5": 300, "5:30": 330, "1:00:05": 3605, "0-3": 10800, "0-1:30": 5400, "
 
 
 @pytest.mark.parametrize(("time", "seconds"), TIMES.items())
-def test_the_grace_is_less_than_the_time_limit_in_every_format(time: str, seconds: int):
+def test_grace_must_be_less_than_the_time_limit(time: str, seconds: int):
     assert asked(f"--time={time}", f"--grace-seconds={seconds - 1}").time == time
     with pytest.raises(UserError, match="--grace-seconds"):
         asked(f"--time={time}", f"--grace-seconds={seconds}")
@@ -276,25 +274,25 @@ def test_the_grace_is_less_than_the_time_limit_in_every_format(time: str, second
 @pytest.mark.parametrize(
     ("flag", "said"),
     [
-        ("--time=", "--time: missing; say --time=4:00:00"),
-        ("--time=4h", "--time='4h': must be M, M:S, H:M:S, D-H, D-H:M or D-H:M:S, and above 0; try --time=4:00:00"),
-        ("--time=0", "--time='0': must be M"),
-        ("--time=1:2:3:4", "--time='1:2:3:4': must be M"),
-        ("--time=4\n#SBATCH --uid=0", "must be M"),
-        ("--nodes=0", "--nodes=0: must be 1 or larger"),
-        ("--gpus-per-node=-1", "--gpus-per-node=-1: must be 0 or larger"),
-        ("--cpus-per-task=-1", "--cpus-per-task=-1: must be 0 or larger"),
-        ("--at-once=-1", "--at-once=-1: must be 0 or larger"),
+        ("--time=", "--time: missing; add --time=4:00:00"),
+        ("--time=4h", "--time='4h': must be a time of the form M, M:S, H:M:S, D-H, D-H:M or D-H:M:S, and"),
+        ("--time=0", "--time='0': must be a time of the form M"),
+        ("--time=1:2:3:4", "--time='1:2:3:4': must be a time of the form M"),
+        ("--time=4\n#SBATCH --uid=0", "must be a time of the form M"),
+        ("--nodes=0", "--nodes=0: must be at least 1"),
+        ("--gpus-per-node=-1", "--gpus-per-node=-1: must be at least 0"),
+        ("--cpus-per-task=-1", "--cpus-per-task=-1: must be at least 0"),
+        ("--at-once=-1", "--at-once=-1: must be at least 0"),
         ("--memory=64 GB", "--memory='64 GB': must be a whole number, then K, M, G or T; try --memory=64G"),
         ("--partition=a b", "--partition='a b': must be a partition"),
         ("--account=a\n#SBATCH -w x", "--account='a\\n#SBATCH -w x': must be the name of an account"),
         ("--qos=$(id)", "--qos='$(id)': must be the name of a quality of service"),
         ('--constraint=a" -w x', "--constraint='a\" -w x': must be features"),
         ("--setup=/nowhere.sh", "--setup='/nowhere.sh': no such file; check the spelling"),
-        ("--grace-seconds=0", "--grace-seconds=0: must be from 1 to 14399, so that jobs can run"),
+        ("--grace-seconds=0", "--grace-seconds=0: must be from 1 to 14399, so that jobs run"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_told_in_a_line(flag: str, said: str):
+def test_each_mistake_is_one_line(flag: str, said: str):
     argv = [flag] if flag.startswith("--time") else ["--time=4:00:00", flag]
     with pytest.raises(UserError) as told:
         asked(*argv)
@@ -302,7 +300,7 @@ def test_a_mistake_is_told_in_a_line(flag: str, said: str):
     assert said in line
 
 
-def test_all_mistakes_are_told_at_once():
+def test_all_mistakes_are_reported_together():
     with pytest.raises(UserError, match=r"^--time.*\n--nodes.*\n--memory.*\n--partition.*$"):
         asked("--nodes=0", "--memory=x", "--partition= ")
 
@@ -312,7 +310,7 @@ WAIT = ["--dependency=afterok:16:17", "--kill-on-invalid-dep=yes"]
 
 @pytest.mark.process
 @pytest.mark.parametrize(("after", "flags"), [((), []), (("16", "17"), WAIT)])
-def test_a_script_is_submitted(cluster: Cluster, after: tuple[str, ...], flags: list[str]):
+def test_script_is_submitted(cluster: Cluster, after: tuple[str, ...], flags: list[str]):
     cluster.answers("sbatch", "echo '18;somewhere'")
     path = cluster.folder / "a b.sbatch"
     assert slurm.submit(path, after) == "18"
@@ -320,14 +318,14 @@ def test_a_script_is_submitted(cluster: Cluster, after: tuple[str, ...], flags: 
 
 
 @pytest.mark.process
-def test_what_sbatch_refuses_is_told_in_its_words(cluster: Cluster):
+def test_error_message_of_sbatch_is_reported(cluster: Cluster):
     cluster.answers("sbatch", "echo 'sbatch: error: Invalid account' >&2; echo no >&2; exit 1")
     with pytest.raises(UserError, match=r"x: sbatch: error: Invalid account; no$"):
         slurm.submit(cluster.folder / "x")
 
 
 @pytest.mark.process
-def test_a_machine_without_slurm_is_told(cluster: Cluster, monkeypatch: pytest.MonkeyPatch):
+def test_machine_without_slurm_is_reported(cluster: Cluster, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PATH", str(cluster.folder))
     with pytest.raises(UserError, match=r"^sbatch: No such file or directory; SLURM's commands"):
         slurm.submit(cluster.folder / "x")
@@ -335,7 +333,7 @@ def test_a_machine_without_slurm_is_told(cluster: Cluster, monkeypatch: pytest.M
 
 
 @pytest.mark.process
-def test_a_new_job_takes_nothing_over_from_the_one_that_submits_it(
+def test_new_job_does_not_inherit_variables_of_a_job(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("SLURM_MEM_PER_CPU", "100")
@@ -348,7 +346,7 @@ def test_a_new_job_takes_nothing_over_from_the_one_that_submits_it(
 @pytest.mark.parametrize(
     ("answer", "limit"), [("echo 'MaxArraySize      = 4001'", 4001), ("echo MaxJobs = 7", None)]
 )
-def test_the_limit_of_arrays_is_asked_of_slurm(cluster: Cluster, answer: str, limit: int | None):
+def test_array_limit_is_read_from_slurm(cluster: Cluster, answer: str, limit: int | None):
     cluster.answers("scontrol", answer)
     assert slurm.array_limit() == limit
     assert cluster.called("scontrol") == ["show", "config"]

@@ -68,9 +68,9 @@ def of_one(tiny: tiny_run.Tiny, workdir: Path, *overrides: str) -> sweep.Sweep:
     return sweep.read_sweep(tiny.config, str(workdir), overrides)
 
 
-def test_where_a_sweep_stands(of: sweep.Sweep, capsys: pytest.CaptureFixture[str]):
+def test_status_counts_models(of: sweep.Sweep, capsys: pytest.CaptureFixture[str]):
     before = tiny_run.content(of.workdir.path)
-    state = heartbeats.Running(recipe_of(of), model_block.this_worker("17_3", "a.log"))
+    state = heartbeats.RunningRecord(recipe_of(of), model_block.this_worker("17_3", "a.log"))
     with state.alive():
         state.begin(ROWS[3])
         state.begin(ROWS[0])  # present already
@@ -90,7 +90,7 @@ def test_where_a_sweep_stands(of: sweep.Sweep, capsys: pytest.CaptureFixture[str
     }
 
 
-def test_failures_by_row_and_by_machine(of: sweep.Sweep, capsys: pytest.CaptureFixture[str]):
+def test_failures_per_model_and_per_machine(of: sweep.Sweep, capsys: pytest.CaptureFixture[str]):
     recipe, by = recipe_of(of), heartbeats.WorkerInfo("j", "bad7", 1, "j.log", "0.1")
     heartbeats.record_failure(recipe, ROWS[0], "x", by)  # made since
     heartbeats.record_failure(recipe, ROWS[3], "ValueError: [/a]", by)
@@ -115,16 +115,16 @@ def test_failures_by_row_and_by_machine(of: sweep.Sweep, capsys: pytest.CaptureF
     label = of.recipes[0].name
     assert "machine bad7: 5 failures, 0 models" in out
     last = "the last on bad7"
-    assert f"failing {ROWS[3]} of {label}: 1 failures, {last}: ValueError: [/a]; log: j.log" in out
+    assert f"failing {ROWS[3]} of {label}: 1 failure, {last}: ValueError: [/a]; log: j.log" in out
     assert f"set aside {ROWS[4]} of {label}: 3 failures, {last}: out of memory; log: j.log" in out
     assert status.print_summary(of) == 3
 
 
-def test_a_job_that_vanished(
+def test_vanished_job_is_listed(
     of: sweep.Sweep, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     recipe = recipe_of(of)
-    heartbeats.Running(recipe, model_block.this_worker("17_3", "a.log")).begin(ROWS[3])
+    heartbeats.RunningRecord(recipe, model_block.this_worker("17_3", "a.log")).begin(ROWS[3])
     monkeypatch.setattr(heartbeats, "LOST_SECONDS", 0.0)
     first, _ = told(of, capsys)
     assert [r["model"] for r in first["vanished"]] == [ROWS[3]]
@@ -132,7 +132,9 @@ def test_a_job_that_vanished(
     assert first["missing"] == 3
 
 
-def test_rate_and_time_left_are_of_the_log(of: sweep.Sweep, capsys: pytest.CaptureFixture[str]):
+def test_rate_and_remaining_time_come_from_the_log(
+    of: sweep.Sweep, capsys: pytest.CaptureFixture[str]
+):
     lines = [
         {"event": "model_scored", "model": row, "last": last, "recipe": name, "host": "h"}
         | {"time": f"2026-01-01T00:{minute:02}:00.000+00:00"}
@@ -153,7 +155,7 @@ def test_rate_and_time_left_are_of_the_log(of: sweep.Sweep, capsys: pytest.Captu
     first, second = told(of, capsys)
     assert first["models_per_hour"] == pytest.approx(6)
     assert first["seconds_left"] is None  # nothing is running
-    state = heartbeats.Running(recipe_of(of), model_block.this_worker("j", ""))
+    state = heartbeats.RunningRecord(recipe_of(of), model_block.this_worker("j", ""))
     with state.alive():
         state.begin(ROWS[3])
         first, second = told(of, capsys)
@@ -162,22 +164,20 @@ def test_rate_and_time_left_are_of_the_log(of: sweep.Sweep, capsys: pytest.Captu
     assert (second["models_per_hour"], second["seconds_left"]) == (None, None)
 
 
-def test_versions_that_differ_and_folders_of_other_recipes_are_told(
-    of: sweep.Sweep, capsys: pytest.CaptureFixture[str]
-):
+def test_versions_and_other_recipes_are_listed(of: sweep.Sweep, capsys: pytest.CaptureFixture[str]):
     began, workdir = json.loads((recipe_of(of) / "config.json").read_text()), of.workdir
     scored = tiny_run.logged(workdir.path, "model_scored")
-    workdir.log({**scored[0], "version": "9.9.9 abc"})
+    workdir.log_event({**scored[0], "version": "9.9.9 abc"})
     shutil.copytree(recipe_of(of), workdir.recipe_dir("old"))
     workdir.config_file.write_text(json.dumps({"recipes": ["tiny", "old"], "figures": []}))
     status.print_status(of)
     out = " ".join(capsys.readouterr().out.split())
     first = f"{began['lm_mia']} {(began['commit'] or '')[:9]}".strip()
     assert f"versions tiny: made by several versions of lm_mia: {first} (6), 9.9.9 abc (1)" in out
-    assert f"other {workdir.recipe_dir('old')}: a recipe that is not in the config" in out
+    assert f"other {workdir.recipe_dir('old')}: a recipe that the config does not have" in out
 
 
-def test_watching_ends_when_no_row_is_left(tiny: tiny_run.Tiny, capsys: pytest.CaptureFixture[str]):
+def test_watch_ends_if_no_model_is_missing(tiny: tiny_run.Tiny, capsys: pytest.CaptureFixture[str]):
     assert cli.main(argv(of_one(tiny, tiny.workdir), "--watch")) == 0
     assert "6 of 6 done" in capsys.readouterr().err
 
@@ -185,11 +185,11 @@ def test_watching_ends_when_no_row_is_left(tiny: tiny_run.Tiny, capsys: pytest.C
 @pytest.mark.parametrize(
     ("seconds", "said"), [(0.4, "0:00:00"), (59.6, "0:01:00"), (3 * 86400 + 3661, "3 d 1:01:01")]
 )
-def test_time_for_people(seconds: float, said: str):
+def test_time_format(seconds: float, said: str):
     assert status._time(seconds) == said
 
 
-def test_when_all_is_there_one_command_attacks_and_reports(
+def test_next_command_attacks_and_reports(
     tiny: tiny_run.Tiny,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -214,7 +214,7 @@ def test_when_all_is_there_one_command_attacks_and_reports(
     assert [r["tables"] for r in whole(found, capsys)["recipes"]] == ["present"]
 
 
-def test_the_next_command_needs_only_the_workdir_that_has_the_config(
+def test_next_command_omits_config_if_stored(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     workdir = tiny.copy(tmp_path / "s x")
@@ -226,7 +226,7 @@ def test_the_next_command_needs_only_the_workdir_that_has_the_config(
     assert printed(found, capsys)[-1] == last
 
 
-def test_the_next_command_makes_no_models_of_other_recipes(
+def test_next_command_is_limited_to_the_config(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     workdir = tiny.copy(tmp_path / "w")
@@ -237,7 +237,7 @@ def test_the_next_command_makes_no_models_of_other_recipes(
     assert shlex.split(printed(first, capsys)[-1]) == ["lm-mia", "run", *flags]
 
 
-def test_a_recipe_without_replicas_wants_no_tables(
+def test_recipe_without_replicas_has_no_tables(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     workdir = tiny.copy(tmp_path / "w")
@@ -248,7 +248,7 @@ def test_a_recipe_without_replicas_wants_no_tables(
     assert printed(found, capsys)[-1] == "report      present"  # nothing is left to do
 
 
-def test_a_recipe_of_which_there_is_only_the_config(
+def test_status_of_a_recipe_with_only_a_config(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     workdir = tmp_path / "w"
@@ -281,7 +281,7 @@ def test_lm_mia_has_the_same_status(tiny: tiny_run.Tiny, capsys: pytest.CaptureF
     assert capsys.readouterr().err == "--repair: works only with lm-mia score; leave it out\n"
 
 
-def test_what_is_there_and_what_is_missing(
+def test_status_of_missing_models_tables_and_report(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     w = tiny.copy(tmp_path / "w")
@@ -303,7 +303,7 @@ def test_what_is_there_and_what_is_missing(
     assert r["table_settings"] == {"attack.replicas": [3, 2]}
     lines = printed(found, capsys)
     assert (
-        "tables      tiny: made with other settings: attack.replicas=2; `lm-mia attack` makes them again"
+        "tables      tiny: made with other settings: attack.replicas=2; run `lm-mia attack` to make them again"
         in lines
     )
     sha256 = json.loads((tiny_run.population_of(w) / "manifest.json").read_text())["sha256"]
@@ -314,7 +314,7 @@ def test_what_is_there_and_what_is_missing(
     assert whole(found, capsys)["recipes"][0]["tables"] == "unfinished"
 
 
-def test_a_report_that_is_older_than_the_tables(
+def test_outdated_report_is_reported(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     found = of_one(tiny, tiny.copy(tmp_path / "w"))
@@ -322,14 +322,14 @@ def test_a_report_that_is_older_than_the_tables(
     report.touch()
     assert printed(found, capsys)[-1] == "report      present"
     os.utime(report, (0, 0))
-    assert "report      older than the tables: `lm-mia report` makes it again" in (
+    assert "report      older than the tables: run `lm-mia report` to make it again" in (
         printed(found, capsys)
     )
     assert whole(found, capsys)["report"] == "older than the tables"
 
 
 @pytest.mark.parametrize("more", [[], ["--json"], ["--watch"], ["--verify"]])
-def test_a_workdir_that_does_not_exist_or_has_no_config(
+def test_missing_or_empty_workdir_is_refused(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str]
 ):
     new = tmp_path / "new"
@@ -356,7 +356,7 @@ def test_another_config_is_refused(
     assert "  model.width: 8 -> 16" in capsys.readouterr().err.splitlines()
 
 
-def test_verify_names_shards_that_are_missing_or_corrupt(
+def test_verify_lists_missing_and_corrupt_shards(
     of: sweep.Sweep, capsys: pytest.CaptureFixture[str]
 ):
     """In a sweep one recipe of which has no store yet; three models have lost their losses."""
@@ -365,7 +365,7 @@ def test_verify_names_shards_that_are_missing_or_corrupt(
     assert [line for line in lines if line.startswith("missing ")] == [
         f"missing     {path}" for path in gone
     ]
-    assert f"scores      {of.recipes[0].name}: 12 shards wanted, 3 missing, 0 corrupt" in lines
+    assert f"scores      {of.recipes[0].name}: 12 shards expected, 3 missing, 0 corrupt" in lines
     bad = recipe_of(of) / "scores.zarr/member/c/2/0"
     bad.write_bytes(bad.read_bytes()[::-1])
     capsys.readouterr()
@@ -373,8 +373,8 @@ def test_verify_names_shards_that_are_missing_or_corrupt(
     out, said = capsys.readouterr()
     assert f"corrupt     {bad}" in out.splitlines()
     assert said.splitlines()[-1] == (
-        f"{recipe_of(of) / 'scores.zarr'}: 1 corrupt shards; `lm-mia score --repair` makes these, and 3 missing ones, "
-        "again"
+        f"{recipe_of(of) / 'scores.zarr'}: 1 corrupt shard; run `lm-mia score --repair` to compute them, and 3 "
+        "missing ones, again"
     )
     assert cli.main(argv(of, "--verify", "--json")) == 2
     first, second = json.loads(capsys.readouterr().out)["recipes"]
@@ -386,14 +386,14 @@ def test_verify_names_shards_that_are_missing_or_corrupt(
     assert second["shards"] == {"wanted": 0, "missing": [], "corrupt": []}
 
 
-def test_flags_that_exclude_each_other(of: sweep.Sweep, capsys: pytest.CaptureFixture[str]):
+def test_watch_excludes_json_and_verify(of: sweep.Sweep, capsys: pytest.CaptureFixture[str]):
     for flag in ("--json", "--verify"):
         assert cli.main(argv(of, "--watch", flag)) == 2
         assert capsys.readouterr().err.startswith("--watch: cannot be combined")
 
 
 @pytest.mark.process
-def test_a_status_loads_no_jax(of: sweep.Sweep):
+def test_status_does_not_load_jax(of: sweep.Sweep):
     code = (
         f"import sys; from launch import cli; assert cli.main({argv(of, '--verify')!r}) == 0; "
         "sys.exit('jax' in sys.modules)"
@@ -403,7 +403,7 @@ def test_a_status_loads_no_jax(of: sweep.Sweep):
 
 
 @pytest.mark.usefixtures("_on_cpu")
-def test_statistics_asked_for_later_are_scored_and_nothing_is_trained(
+def test_statistics_requested_later_need_no_training(
     tiny: tiny_run.Tiny,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],

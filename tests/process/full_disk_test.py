@@ -30,7 +30,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.usefixtures("_on_cpu")
-def test_a_full_disk_is_one_line_and_nothing_is_lost(tiny: tiny_run.Tiny, disk: Path):
+def test_full_disk_is_one_line_and_models_are_kept(tiny: tiny_run.Tiny, disk: Path):
     workdir = tiny.copy(disk / "w", models=False)
     of = sweep.read_sweep(tiny.config, str(workdir), ["--config.train.workers=1"])
     room = os.statvfs(disk)
@@ -55,7 +55,7 @@ def test_a_full_disk_is_one_line_and_nothing_is_lost(tiny: tiny_run.Tiny, disk: 
 
 
 @pytest.mark.usefixtures("_on_cpu")
-def test_a_disk_that_cannot_be_written_is_one_line(
+def test_read_only_disk_is_one_line(
     tiny: tiny_run.Tiny, disk: Path, capsys: pytest.CaptureFixture[str]
 ):
     workdir = tiny.copy(disk / "w", models=False)

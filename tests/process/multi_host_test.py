@@ -72,7 +72,7 @@ def unbroken(
     return w
 
 
-def test_two_processes_of_two_devices_equal_one_of_one(
+def test_two_processes_with_two_devices_equal_one_device(
     tiny: tiny_run.Tiny, flags: tuple[str, ...], unbroken: Path, tmp_path: Path
 ):
     """The one is this process, whose rows are made as those of a worker with one device."""
@@ -136,7 +136,7 @@ def fingerprint(workdir: Path, row: str, step: int) -> str:
     return file.read_text()
 
 
-def test_a_job_killed_and_stopped_goes_on_as_the_unbroken_one_bit_for_bit(
+def test_killed_and_stopped_job_resumes_bitwise_equal(
     tiny: tiny_run.Tiny, flags: tuple[str, ...], unbroken: Path, tmp_path: Path
 ):
     """Of the unbroken job's rows two are made again: one is killed at step 5, the other one is stopped at step 6."""

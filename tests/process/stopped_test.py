@@ -62,9 +62,7 @@ def ctrl_c(pid: int) -> None:
     os.killpg(pid, signal.SIGINT)
 
 
-def test_stopped_in_the_middle_of_rows_then_two_commands_at_once_make_the_rest_bit_for_bit(
-    tiny: tiny_run.Tiny, tmp_path: Path
-):
+def test_stopped_run_resumed_by_two_commands_is_bitwise_equal(tiny: tiny_run.Tiny, tmp_path: Path):
     """Whatever is stopped, rows at work are saved at the step that they are at, and no process is left."""
     w = tmp_path / "w"
     stopped(tiny, w, [FIRST], 1, the_command, 143)

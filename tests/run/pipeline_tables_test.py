@@ -97,7 +97,7 @@ def content(tasks: Sequence[SweepRecipe]) -> dict[str, bytes]:
     }
 
 
-def test_figures_add_attacks_and_together_compute_nothing(
+def test_figures_add_attacks_and_nothing_is_computed_twice(
     tasks: list[SweepRecipe], monkeypatch: pytest.MonkeyPatch
 ):
     """LiRA with 2, 4 and 8 references; then RMIA with as many; then both. The other recipe is always attacked once."""
@@ -142,7 +142,7 @@ def change_a_byte(path: Path) -> None:
     path.write_bytes(data)
 
 
-def test_decisions_are_made_again_if_their_tables_are_not_as_they_were_written(
+def test_damaged_tables_of_decisions_are_made_again(
     tasks: list[SweepRecipe],
 ):
     main = tasks[:1]
@@ -179,7 +179,7 @@ def test_decisions_follow_models_and_settings(tasks: list[SweepRecipe]):
     assert said[-1].endswith(f"{ON_REPLICAS} computed")
 
 
-def test_what_is_requested(tasks: list[SweepRecipe]):
+def test_requested_attacks(tasks: list[SweepRecipe]):
     made = [(task, open_population(task.population_dir, verify=False)) for task in tasks]
     found = pipeline.requested_attacks(made, [])
     assert list(found) == ["main", "other"]
@@ -203,7 +203,7 @@ def test_what_is_requested(tasks: list[SweepRecipe]):
     assert [found["main"].attacks, found["main"].keep_scores] == [(everything,), frozenset()]
 
 
-def test_losses_of_samples_grow_with_figures(tasks: list[SweepRecipe]):
+def test_sample_losses_are_added_by_figures(tasks: list[SweepRecipe]):
     [_, other] = tasks
     path = other.folder / "tables" / "sample_losses.csv"
     attack([other], [], LossNeed(("other",), (2,)))
@@ -211,7 +211,7 @@ def test_losses_of_samples_grow_with_figures(tasks: list[SweepRecipe]):
     assert pd.read_csv(path)["sample"].tolist() == [i for i in (0, 46, 47) for _ in range(12)]
 
 
-def test_a_damaged_store_stops_no_other_recipe(tasks: list[SweepRecipe]):
+def test_damaged_store_does_not_stop_other_recipes(tasks: list[SweepRecipe]):
     main, other = tasks
     (main.folder / "scores.zarr" / "zarr.json").write_text("{")
     made = [(task, open_population(task.population_dir, verify=False)) for task in tasks]
@@ -232,7 +232,7 @@ def test_targets_without_enough_models_are_refused(tasks: list[SweepRecipe]):
         attack([other], [])
 
 
-def test_without_replicas_older_tables_of_decisions_no_longer_count(tasks: list[SweepRecipe]):
+def test_tables_of_decisions_are_removed_without_replicas(tasks: list[SweepRecipe]):
     """Else the page would show them beside numbers of the new settings."""
     main = tasks[0]
     attack([main], [])
@@ -242,7 +242,7 @@ def test_without_replicas_older_tables_of_decisions_no_longer_count(tasks: list[
     assert not (main.folder / "tables" / "flips.json").exists()
 
 
-def test_attacks_on_replicas_that_targets_csv_lost_are_computed_again(tasks: list[SweepRecipe]):
+def test_attacks_missing_from_targets_csv_are_computed_again(tasks: list[SweepRecipe]):
     main = tasks[0]
     attack([main], [])
     whole = (main.folder / "tables" / "targets.csv").read_text()
@@ -252,7 +252,7 @@ def test_attacks_on_replicas_that_targets_csv_lost_are_computed_again(tasks: lis
     assert (main.folder / "tables" / "targets.csv").read_text() == whole
 
 
-def test_absent_models_are_told_without_replicas_too(tasks: list[SweepRecipe]):
+def test_missing_models_are_reported_without_replicas(tasks: list[SweepRecipe]):
     other = tasks[1]
     shutil.rmtree(other.folder / "scores.zarr" / "loss" / "c" / "11")  # the last target
     said = attack([other], [])

@@ -91,7 +91,7 @@ def trained(folder: Path, recipe: str) -> int:
     return sum(e["recipe"] == recipe for e in tiny_run.logged(folder, "model_trained"))
 
 
-def test_a_sweep_is_run_whole_and_goes_on_where_it_was(
+def test_sweep_runs_all_stages_and_resumes(
     config: str, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     folder = copy(finished, tmp_path / "w")
@@ -123,7 +123,7 @@ def test_a_sweep_is_run_whole_and_goes_on_where_it_was(
     assert cli.main(argv("status", config, folder, "--verify")) == 2
     said = capsys.readouterr()
     assert f"corrupt     {shard}" in said.out
-    assert "`lm-mia score --repair` makes these" in said.err
+    assert "run `lm-mia score --repair` to compute them" in said.err
     assert cli.main(argv("score", config, folder, "--repair")) == 0
     assert scores(folder) == before
 
@@ -145,9 +145,7 @@ def test_recipes_share_corpus_and_vocabulary(
     assert "trained on the same documents" in capsys.readouterr().err
 
 
-def test_a_narrower_command_leaves_what_others_asked_for(
-    config: str, finished: Path, tmp_path: Path
-):
+def test_narrower_command_keeps_earlier_requests(config: str, finished: Path, tmp_path: Path):
     folder = copy(finished, tmp_path / "w")
     main = folder / "recipes" / "main"
     assert json.loads((main / "config.json").read_text())["names"] == ["main", "again"]
@@ -161,7 +159,7 @@ def test_a_narrower_command_leaves_what_others_asked_for(
     assert not (folder / "recipes" / "other").exists()
 
 
-def test_verbs_too_early_and_mistakes_write_nothing(
+def test_mistakes_and_premature_verbs_write_nothing(
     tiny: tiny_run.Tiny, config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     folder = tmp_path / "w"
@@ -184,7 +182,7 @@ def test_verbs_too_early_and_mistakes_write_nothing(
     assert not folder.exists()
 
 
-def test_a_row_that_diverged_leaves_the_report_of_the_others(
+def test_report_is_made_although_a_model_diverged(
     config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     folder, fresh = tmp_path / "w", checkpoint.init_state
@@ -210,7 +208,7 @@ def test_a_row_that_diverged_leaves_the_report_of_the_others(
     assert (folder / "report.html").is_file()
 
 
-def test_a_sweep_where_nothing_can_be_written_is_a_line(
+def test_unwritable_workdir_is_one_line(
     config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     def refuse(path: Path, *_: object, **__: object) -> None:
@@ -221,7 +219,7 @@ def test_a_sweep_where_nothing_can_be_written_is_a_line(
     assert line == f"--workdir={tmp_path / 'w'}: Permission denied; choose a writable folder"
 
 
-def test_too_few_documents_for_any_recipe_are_told_before_anything_is_made(
+def test_too_few_documents_are_reported_before_any_work(
     config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     many = (
@@ -239,7 +237,7 @@ def test_too_few_documents_for_any_recipe_are_told_before_anything_is_made(
     assert not (tmp_path / "w").exists()
 
 
-def test_the_page_is_of_all_recipes_and_says_what_it_shows(
+def test_page_has_all_recipes_and_figures(
     config: str, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     folder, drawn = copy(finished, tmp_path / "w"), []
@@ -255,7 +253,7 @@ def test_the_page_is_of_all_recipes_and_says_what_it_shows(
     assert drawn == 2 * [(folder, names, ("fig01_references",))]
 
 
-def test_what_the_page_says_of_bad_input_is_one_line(
+def test_error_of_the_page_is_one_line(
     config: str, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):  # fmt: skip
     def write_page(*_: Any) -> None:
@@ -266,7 +264,7 @@ def test_what_the_page_says_of_bad_input_is_one_line(
     assert refused(argv("report", config, folder), capsys)[-1] == "nothing to show"
 
 
-def test_a_recipe_that_cannot_be_attacked_does_not_stop_the_others(
+def test_failed_attack_does_not_stop_other_recipes(
     config: str, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     folder = copy(finished, tmp_path / "w")

@@ -45,7 +45,7 @@ def changed(*changes: tuple[str, Any]) -> Config:
     return c
 
 
-def test_a_tiny_recipe_by_hand():
+def test_cost_of_a_tiny_recipe():
     vocab = 32_000  # of the default
     found = one(changed(("train.epochs", 3)))
     per_token = 6 * (12 * 8**2 + 8 * vocab)
@@ -63,7 +63,7 @@ def test_a_tiny_recipe_by_hand():
     assert plan.chip_hours(found, 1e3) == pytest.approx((total / 3.6e6, total / 3.6e6))
 
 
-def test_what_is_scored_more_often_costs_more():
+def test_score_points_and_statistics_add_cost():
     plain = one(BASE)
     points = one(changed(("score.at_steps", (1,))))
     assert points.score_points == 2
@@ -83,7 +83,7 @@ def test_what_is_scored_more_often_costs_more():
     assert all(other.train_flops == plain.train_flops for other in (points, more, lower))
 
 
-def test_a_large_vocabulary_takes_wider_tokens():
+def test_large_vocabulary_needs_wider_tokens():
     sizes = [one(changed(("tokenizer.vocab_size", v))).population_bytes for v in (2**16, 2**16 + 1)]
     assert sizes == [16 * (5 * 2 + 60), 16 * (5 * 4 + 60)]
 
@@ -92,7 +92,7 @@ def entries(*configs: Config) -> list[SweepEntry]:
     return [({"n": i}, c) for i, c in enumerate(configs)]
 
 
-def test_a_recipe_is_counted_once_with_all_of_its_rows():
+def test_recipe_is_counted_once_with_all_models():
     asked = tasks(
         entries(
             BASE,
@@ -135,7 +135,7 @@ def test_totals_count_a_population_once():
     assert total["train_flops"] == sum(r.train_flops for r in found)
 
 
-def test_part_of_the_rows_is_left():
+def test_missing_chip_hours():
     found = dataclasses.replace(one(BASE), present_models=4)
     all_rows, missing = plan.chip_hours(found, 1.0)
     assert missing == pytest.approx(all_rows / 3)
@@ -152,14 +152,14 @@ def test_lengths_are_assumed_as_in_c4():
 
 
 @given(st.integers(4, 4096), st.floats(0.01, 1.0))
-def test_another_mean_keeps_the_form(length: int, share: float):
+def test_other_mean_keeps_the_distribution(length: int, share: float):
     mean = max(share * length, 3)
     found = plan.assumed_lengths(length, mean)
     assert found.mean_tokens == mean
     assert mean**2 * (1 - 1e-6) <= found.mean_square_tokens <= mean * length * (1 + 1e-6)
 
 
-def test_the_assumed_mean_said_aloud_changes_nothing():
+def test_explicit_default_mean_changes_nothing():
     said, unsaid = (
         plan.assumed_lengths(1024, plan.assumed_lengths(1024).mean_tokens),
         plan.assumed_lengths(1024),
@@ -167,7 +167,7 @@ def test_the_assumed_mean_said_aloud_changes_nothing():
     assert said.mean_square_tokens == pytest.approx(unsaid.mean_square_tokens, rel=1e-6)
 
 
-def test_chip_hours_of_the_paper_by_hand():
+def test_chip_hours_of_the_paper():
     """140M on C4: 7,000,000 samples of 400 tokens a row, 14,000,000 scored, 128 references and 2 replicas."""
     [(_, c), *_] = load.load_sweep(f"{C4}:140M")
     found = one(c, plan.assumed_lengths(1024))
@@ -182,7 +182,7 @@ def test_chip_hours_of_the_paper_by_hand():
     assert found.steps_per_model == 54_688
 
 
-def test_the_sweep_of_c4_is_the_papers():
+def test_sweep_of_c4_equals_the_paper():
     """StrongMIA Table 7: training set sizes in millions, for Figure 2."""
     found = load.load_sweep(str(C4))
     members = {c.model.size: c.population.samples / 2e6 for _, c in found[1:]}

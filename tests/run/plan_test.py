@@ -53,7 +53,7 @@ def wrong(capsys: pytest.CaptureFixture[str], *flags: str) -> list[str]:
     return said.err.splitlines()
 
 
-def test_json_says_everything_with_units(file: str, capsys: pytest.CaptureFixture[str]):
+def test_json_has_all_fields(file: str, capsys: pytest.CaptureFixture[str]):
     plan = planned(capsys, f"--config={file}")
     assert plan["chip"] == {"name": "h100", "flops_per_second": 989e12, "mfu": 0.4}
     small, large = plan["recipes"]
@@ -88,7 +88,7 @@ def test_overrides_and_assumptions(file: str, capsys: pytest.CaptureFixture[str]
     assert few["recipes"][0]["lengths"] == "as given"
 
 
-def test_a_person_reads_a_table(file: str, capsys: pytest.CaptureFixture[str]):
+def test_plan_is_printed_as_a_table(file: str, capsys: pytest.CaptureFixture[str]):
     flags = [f"--config={file}", "--tokens-per-sample=20", "--config.score.at_epochs=0.5"]
     assert cli.main(["plan", *flags]) == 0
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
@@ -121,14 +121,14 @@ def test_verbose_prints_the_modules_of_each_architecture(
     json.loads(capsys.readouterr().out)
 
 
-def test_mistakes_are_told_and_nothing_is_printed(
+def test_mistakes_are_reported_without_output(
     file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     plan = ("plan", f"--config={file}")
     assert wrong(capsys, "plan") == ["--config: missing; add --config=quickstart"]
     first, second = wrong(capsys, *plan, "--mfu=40", "--device=h300")
     assert first == "--mfu=40.0: must be above 0 and at most 1; try --mfu=0.4"
-    assert second.startswith("--device=h300: no peak known; say one of ")
+    assert second.startswith("--device=h300: unknown chip; choose one of ")
     for bad in ("--mfu=0", "--mfu=nan", "--mfu=-1"):
         assert len(wrong(capsys, *plan, bad)) == 1
     for bad in ("0", "-3", "nan", "inf"):
@@ -154,7 +154,7 @@ def test_mistakes_are_told_and_nothing_is_printed(
     ]
 
 
-def test_mistakes_of_the_command_line_and_of_the_config_are_told_at_once(
+def test_mistakes_in_flags_and_config_are_reported_together(
     file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     config = (f"--config={file}", "--config.model.layer=3", "--config.attack.replicas=1")
@@ -173,7 +173,7 @@ def test_mistakes_of_the_command_line_and_of_the_config_are_told_at_once(
     assert wrong(capsys, "run", *config) == [missing, *in_config]
 
 
-def test_options_that_would_do_nothing_are_refused(
+def test_flags_of_other_verbs_are_refused(
     file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     config, workdir = f"--config={file}", f"--workdir={tmp_path / 'w'}"
@@ -190,11 +190,11 @@ def test_options_that_would_do_nothing_are_refused(
     ]
     for value in ("", " "):
         [line] = wrong(capsys, "plan", config, f"--device={value}")
-        assert line.startswith(f"--device={value}: no peak known; say one of ")
+        assert line.startswith(f"--device={value}: unknown chip; choose one of ")
     assert [p.name for p in tmp_path.iterdir()] == ["plan.py"]
 
 
-def test_a_workdir_tells_lengths_and_rows(
+def test_plan_reads_lengths_and_models_of_the_workdir(
     tiny: Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     workdir = tiny.copy(tmp_path / "w")
@@ -223,10 +223,10 @@ def test_a_workdir_tells_lengths_and_rows(
     assert sorted(tmp_path.rglob("*")) == before
     # The config is left out; the recipe is the one that is there.
     [same] = planned(capsys, *flags[1:])["recipes"]
-    assert same == found
+    assert same == found | {"entries": []}
 
 
-def test_what_a_run_would_be_refused_for_a_plan_is_too(
+def test_plan_refuses_what_run_refuses(
     tiny: Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     workdir = tiny.copy(tmp_path / "w")
@@ -243,7 +243,7 @@ def test_what_a_run_would_be_refused_for_a_plan_is_too(
     ]
 
 
-def test_a_row_that_diverged_is_not_there(
+def test_diverged_model_is_not_present(
     tiny: Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     workdir = tiny.copy(tmp_path / "w")
@@ -255,7 +255,7 @@ def test_a_row_that_diverged_is_not_there(
     assert (found["models"], found["present_models"]) == (6, 5)
 
 
-def test_a_workdir_that_is_not_there_yet_is_none(
+def test_new_workdir_has_no_present_models(
     file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     flags = [f"--config={file}", f"--workdir={tmp_path / 'new'}"]
@@ -265,7 +265,7 @@ def test_a_workdir_that_is_not_there_yet_is_none(
 
 @pytest.mark.process
 @pytest.mark.parametrize("module", ["lm_mia.cli", "lm_mia.run.plan", "launch.cli"])
-def test_a_plan_needs_neither_jax_nor_pandas_nor_the_store(module: str):
+def test_plan_loads_neither_jax_nor_pandas_nor_the_store(module: str):
     heavy = {"jax", "pandas", "zarr", "tensorstore", "scipy", "pyarrow", "matplotlib"}
     code = f"import {module}, sys; sys.exit(', '.join({heavy} & set(sys.modules)) or 0)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

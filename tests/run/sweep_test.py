@@ -70,7 +70,7 @@ def failure(act: Callable[[], object]) -> list[str]:
     return str(caught.value).split("\n")
 
 
-def test_a_single_config_is_a_sweep_of_one(file: str, tmp_path: Path):
+def test_single_config_is_a_sweep_of_one(file: str, tmp_path: Path):
     sweep = read_sweep(file, str(tmp_path / "w"), ())
     [task] = sweep.recipes
     assert (task.name, task.names, task.entries, task.overrides) == ("tiny", ("tiny",), (0,), {})
@@ -82,14 +82,14 @@ def test_a_single_config_is_a_sweep_of_one(file: str, tmp_path: Path):
     assert sweep.flags() == ([f"--config={file}", f"--workdir={tmp_path / 'w'}"], ())
 
 
-def test_recipes_of_a_sweep_are_named_by_what_they_set(tmp_path: Path):
+def test_recipes_are_named_by_their_overrides(tmp_path: Path):
     file = named(tmp_path / "a.py", "main", "[{'model.layers': 2, 'name': ''}, {'name': 'b'}]")
     main, deeper = read_sweep(file, str(tmp_path / "w"), ()).recipes
-    assert (main.name, main.names, main.others) == ("main", ("main", "b"), {"layers=2,name="})
+    assert (main.name, main.names, main.other_names) == ("main", ("main", "b"), {"layers=2,name="})
     assert deeper.population_dir == main.population_dir
 
 
-def test_claim_writes_the_config_and_what_made_it(file: str, tmp_path: Path):
+def test_claim_writes_config_and_provenance(file: str, tmp_path: Path):
     folder = tmp_path / "runs" / "a"
     [task] = begin(file, folder).recipes
     found = stored(folder, "tiny")
@@ -106,7 +106,7 @@ def test_claim_writes_the_config_and_what_made_it(file: str, tmp_path: Path):
     }
 
 
-def test_without_a_config_the_recipes_are_those_of_the_workdir(file: str, tmp_path: Path):
+def test_recipes_of_the_workdir_are_used_without_config(file: str, tmp_path: Path):
     used(begin(file, tmp_path / "w", "--config.attack.references=6"))
     [task] = read_sweep(None, str(tmp_path / "w"), ()).recipes
     assert (task.name, task.config.attack.references) == ("tiny", 6)
@@ -121,7 +121,7 @@ def test_without_a_config_the_recipes_are_those_of_the_workdir(file: str, tmp_pa
     ]
 
 
-def test_without_a_config_a_workdir_must_have_recipes(file: str, tmp_path: Path):
+def test_workdir_without_recipes_needs_a_config(file: str, tmp_path: Path):
     w = str(tmp_path / "w")
     [line] = failure(lambda: read_sweep(None, w, ()))
     assert line.startswith(f"--workdir={w}: there is no such folder; check the spelling")
@@ -139,7 +139,7 @@ def test_without_a_config_a_workdir_must_have_recipes(file: str, tmp_path: Path)
     assert "was written by another version of lm_mia" in line
 
 
-def test_figures_are_those_that_any_command_asked_for(file: str, tmp_path: Path):
+def test_figures_of_all_commands_are_kept(file: str, tmp_path: Path):
     flag = "--config.figures={}"
     begin(file, tmp_path / "w", flag.format("fig01_references"))
     begin(file, tmp_path / "w", flag.format("scaling"))
@@ -148,7 +148,7 @@ def test_figures_are_those_that_any_command_asked_for(file: str, tmp_path: Path)
     assert read_sweep(None, str(tmp_path / "w"), [flag.format("")]).figures == ()
 
 
-def test_the_same_config_and_free_fields_may_claim_again(file: str, tmp_path: Path):
+def test_same_recipe_can_be_claimed_again(file: str, tmp_path: Path):
     used(begin(file, tmp_path))
     begin(file, tmp_path)
     begin(file, tmp_path, "--config.train.workers=3", "--config.attack.replicas=5")
@@ -157,7 +157,7 @@ def test_the_same_config_and_free_fields_may_claim_again(file: str, tmp_path: Pa
     assert stored(tmp_path, "tiny")["config"]["attack"]["replicas"] == 2
 
 
-def test_another_config_is_refused_with_the_fields_that_differ(file: str, tmp_path: Path):
+def test_different_config_is_refused_with_its_differences(file: str, tmp_path: Path):
     used(begin(file, tmp_path))
     before = stored(tmp_path, "tiny")
     assert failure(lambda: begin(file, tmp_path, *DEEPER)) == [
@@ -169,7 +169,7 @@ def test_another_config_is_refused_with_the_fields_that_differ(file: str, tmp_pa
     assert stored(tmp_path, "tiny") == before
 
 
-def test_everything_may_change_while_nothing_is_made(file: str, tmp_path: Path):
+def test_config_may_change_before_models_exist(file: str, tmp_path: Path):
     begin(file, tmp_path)
     begin(file, tmp_path, *DEEPER)
     assert stored(tmp_path, "tiny")["config"]["model"]["layers"] == 3
@@ -179,25 +179,28 @@ def test_models_of_another_format_are_refused(
     file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     used(begin(file, tmp_path))
+    made_with = recipe.FORMAT
     for module in (recipe, sweeps):
-        monkeypatch.setattr(module, "FORMAT", recipe.FORMAT + 1)
+        monkeypatch.setattr(module, "FORMAT", made_with + 1)
     lines = failure(lambda: begin(file, tmp_path))
-    assert lines[1].startswith("  format: 1 -> ")
+    assert lines[1].startswith(f"  format: {made_with} -> {made_with + 1}")
     assert lines[1].endswith("(this version of lm_mia would train different models)")
 
 
-def test_a_recipe_is_found_again_under_any_of_its_names(tmp_path: Path):
+def test_recipe_is_found_under_each_of_its_names(tmp_path: Path):
     w = tmp_path / "w"
     used(begin(named(tmp_path / "a.py", "main"), w, "--config.attack.references=8"))
     [task] = begin(named(tmp_path / "b.py", "fixed-1"), w, "--config.attack.replicas=5").recipes
     assert (task.name, task.names) == ("main", ("fixed-1",))
-    # a named recipe is shared: what earlier commands asked for stays
+    # A named recipe is shared, so what earlier commands requested is kept.
     assert (task.config.attack.references, task.config.attack.replicas) == (8, 5)
+    [message] = task.kept_settings
+    assert message.startswith("attack.references=4: recipe main keeps the larger value 8 of an")
     assert stored(w, "main")["names"] == ["main", "fixed-1"]
     assert [path.name for path in (w / "recipes").iterdir()] == ["main"]
 
 
-def test_flags_may_lower_what_a_named_recipe_has_if_the_config_is_left_out(tmp_path: Path):
+def test_counts_of_a_named_recipe_can_be_lowered_without_config(tmp_path: Path):
     w = tmp_path / "w"
     used(begin(named(tmp_path / "a.py", "main"), w, "--config.attack.references=8"))
     [task] = begin(None, w, "--config.attack.references=6").recipes
@@ -205,14 +208,14 @@ def test_flags_may_lower_what_a_named_recipe_has_if_the_config_is_left_out(tmp_p
     assert stored(w, "main")["config"]["attack"]["references"] == 6
 
 
-def test_a_name_that_another_recipe_of_the_workdir_has_is_refused(tmp_path: Path):
+def test_name_of_another_recipe_is_refused(tmp_path: Path):
     w = tmp_path / "w"
     used(begin(named(tmp_path / "a.py", "a", "[{'name': 'b', 'train.epochs': 2}]"), w))
     swapped = named(tmp_path / "c.py", "b", "[{'name': 'a', 'train.epochs': 2}]")
     assert "  train.epochs: 2 -> 1" in failure(lambda: begin(swapped, w))
 
 
-def test_an_alias_moves_to_the_recipe_that_now_has_the_name(tmp_path: Path):
+def test_alias_moves_to_the_recipe_with_the_name(tmp_path: Path):
     w = tmp_path / "w"
     used(begin(named(tmp_path / "a.py", "main", "[{'name': 'alias'}]"), w))
     assert stored(w, "main")["names"] == ["main", "alias"]
@@ -233,7 +236,7 @@ def test_an_alias_moves_to_a_recipe_of_another_command(tmp_path: Path):
     assert stored(w, "main")["names"] == ["main"]
 
 
-def test_a_derived_name_that_another_recipe_has_does_not_hide_a_recipe(tmp_path: Path):
+def test_derived_name_does_not_hide_a_recipe(tmp_path: Path):
     w, main, other = tmp_path / "w", tmp_path / "main.py", tmp_path / "other.py"
     used(begin(write(main), w))
     used(begin(write(other, "\nfrom dataclasses import replace\n" + CHANGED), w))
@@ -243,7 +246,7 @@ def test_a_derived_name_that_another_recipe_has_does_not_hide_a_recipe(tmp_path:
     assert stored(w, "other")["names"] == ["other"]
 
 
-def test_a_second_name_that_another_recipe_of_the_workdir_has_is_refused(tmp_path: Path):
+def test_alias_that_names_another_recipe_is_refused(tmp_path: Path):
     w = tmp_path / "w"
     used(begin(named(tmp_path / "a.py", "a", "[{'name': 'b', 'train.epochs': 2}]"), w))
     both = named(tmp_path / "a.py", "a", "[{'name': 'b'}]")
@@ -253,7 +256,7 @@ def test_a_second_name_that_another_recipe_of_the_workdir_has_is_refused(tmp_pat
     ]
 
 
-def test_a_config_that_was_edited_is_refused(file: str, tmp_path: Path):
+def test_edited_config_is_refused(file: str, tmp_path: Path):
     used(begin(file, tmp_path / "w"))
     path = tmp_path / "w" / "recipes" / "tiny" / "config.json"
     edited = stored(tmp_path / "w", "tiny")
@@ -265,7 +268,7 @@ def test_a_config_that_was_edited_is_refused(file: str, tmp_path: Path):
         assert "edited" in line
 
 
-def test_a_config_that_was_edited_to_a_wrong_type_is_refused(file: str, tmp_path: Path):
+def test_edited_config_with_a_wrong_type_is_refused(file: str, tmp_path: Path):
     begin(file, tmp_path / "w")
     path = tmp_path / "w" / "recipes" / "tiny" / "config.json"
     edited = stored(tmp_path / "w", "tiny")
@@ -276,7 +279,7 @@ def test_a_config_that_was_edited_to_a_wrong_type_is_refused(file: str, tmp_path
     ]
 
 
-def test_a_command_without_a_config_keeps_what_another_one_just_wrote(file: str, tmp_path: Path):
+def test_command_without_config_keeps_concurrent_changes(file: str, tmp_path: Path):
     w = tmp_path / "w"
     begin(file, w, "--config.attack.references=6")
     late = read_sweep(None, str(w), ["--config.train.workers=1"])
@@ -286,14 +289,14 @@ def test_a_command_without_a_config_keeps_what_another_one_just_wrote(file: str,
     assert stored(w, "tiny")["config"]["attack"]["references"] == 8
 
 
-def test_a_list_of_recipes_that_was_lost_is_made_again(file: str, tmp_path: Path):
+def test_lost_list_of_recipes_is_restored(file: str, tmp_path: Path):
     used(begin(file, tmp_path))
     (tmp_path / "config.json").unlink()
     begin(named(tmp_path / "b.py", "b"), tmp_path, *DEEPER)
     assert json.loads((tmp_path / "config.json").read_text())["recipes"] == ["tiny", "b"]
 
 
-def test_disclaim_keeps_what_another_command_began_meanwhile(file: str, tmp_path: Path):
+def test_disclaim_keeps_recipes_of_other_commands(file: str, tmp_path: Path):
     w = tmp_path / "w"
     _, disclaim = claim_folders(read_sweep(file, str(w), ()))
     begin(named(tmp_path / "b.py", "b"), w, *DEEPER)
@@ -303,16 +306,14 @@ def test_disclaim_keeps_what_another_command_began_meanwhile(file: str, tmp_path
     assert [task.name for task in read_sweep(None, str(w), ()).recipes] == ["b"]
 
 
-def test_two_commands_that_begin_at_once_share_a_folder_with_the_names_of_both(tmp_path: Path):
+def test_concurrent_commands_share_a_folder(tmp_path: Path):
     w = tmp_path / "w"
     both = [read_sweep(named(tmp_path / f"{name}.py", name), str(w), ()) for name in ("a", "b")]
     assert [claim_folders(sweep)[0].recipes[0].name for sweep in both] == ["a", "a"]
     assert stored(w, "a")["names"] == ["a", "b"]
 
 
-def test_versions_stay_those_that_began_and_others_are_listed_once(
-    file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_later_versions_are_listed_once(file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     begin(file, tmp_path)
     first = stored(tmp_path, "tiny")
     for commit in ("abc", first["commit"], "def", "abc"):
@@ -324,7 +325,7 @@ def test_versions_stay_those_that_began_and_others_are_listed_once(
 
 
 @pytest.mark.parametrize("name", ["file", "file/below", "/proc/nowhere"])
-def test_a_path_that_is_no_writable_folder(file: str, tmp_path: Path, name: str):
+def test_unwritable_workdir_is_refused(file: str, tmp_path: Path, name: str):
     (tmp_path / "file").write_text("precious")
     [line] = failure(lambda: begin(file, tmp_path / name))
     assert line.startswith(f"--workdir={tmp_path / name}: ")
@@ -332,7 +333,7 @@ def test_a_path_that_is_no_writable_folder(file: str, tmp_path: Path, name: str)
     assert (tmp_path / "file").read_text() == "precious"
 
 
-def test_a_full_disk_is_one_line(file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_full_disk_is_one_line(file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def full(path: Path, text: str) -> None:
         raise OSError(28, "No space left on device")
 
@@ -341,7 +342,7 @@ def test_a_full_disk_is_one_line(file: str, tmp_path: Path, monkeypatch: pytest.
     assert "No space left on device; choose a writable folder" in line
 
 
-def test_disclaim_leaves_nothing_of_its_own_behind(file: str, tmp_path: Path):
+def test_disclaim_removes_everything_it_created(file: str, tmp_path: Path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "precious").write_text("kept")
     for folder in (tmp_path / "deep" / "a" / "new", tmp_path / "mine"):
@@ -365,7 +366,7 @@ def test_disclaim_keeps_the_config_of_a_population(file: str, tmp_path: Path):
     assert stored(tmp_path / "w", "tiny")["names"] == ["tiny"]
 
 
-def test_the_samples_of_a_recipe_stay_the_same(file: str, tmp_path: Path):
+def test_population_of_a_recipe_with_models_must_not_change(file: str, tmp_path: Path):
     [task] = begin(file, tmp_path).recipes
     record_population(task, "a" * 64)
     assert stored(tmp_path, "tiny")["population_sha256"] == "a" * 64
@@ -377,7 +378,7 @@ def test_the_samples_of_a_recipe_stay_the_same(file: str, tmp_path: Path):
     assert stored(tmp_path, "tiny")["population_sha256"] == "b" * 64
 
 
-def test_a_plan_without_a_workdir_looks_into_no_folder(file: str):
+def test_plan_without_a_workdir_reads_no_folder(file: str):
     [task] = read_sweep(file, None, ()).recipes
     assert isinstance(task, SweepRecipe)
     assert dataclasses.replace(task.config, name="x") != TINY

@@ -59,7 +59,9 @@ EXPECTED = {  # of row a: metric -> (step, value)
 def tracked(names: list[str], folder: Path, events: Events) -> list[str]:
     """What is said while events are tracked."""
     said: list[str] = []
-    with trackers.open(names, folder, "recipe_x", {"train": {"epochs": 1}}, said.append) as track:
+    with trackers.open_trackers(
+        names, folder, "recipe_x", {"train": {"epochs": 1}}, said.append
+    ) as track:
         for event in events:
             track(event)
     return said
@@ -115,7 +117,7 @@ def read_wandb(run: Path) -> tuple[Any, dict[str, list[tuple[int, float]]]]:
     return about, history
 
 
-def test_tensorboard_reads_what_was_tracked(tmp_path: Path):
+def test_tensorboard_logs_metrics(tmp_path: Path):
     assert tracked(["tensorboard"], tmp_path, EVENTS) == []
     folder = tmp_path / "tensorboard" / "recipe_x"
     assert read_tensorboard(folder / "a") == EXPECTED
@@ -123,14 +125,14 @@ def test_tensorboard_reads_what_was_tracked(tmp_path: Path):
     assert {path.name for path in folder.iterdir()} == {"a", "b"}
 
 
-def test_a_row_that_goes_on_goes_on_in_its_folder(tmp_path: Path):
+def test_resumed_model_continues_its_tensorboard_log(tmp_path: Path):
     tracked(["tensorboard"], tmp_path, EVENTS[:4])
     tracked(["tensorboard"], tmp_path, EVENTS[4:])
     assert read_tensorboard(tmp_path / "tensorboard" / "recipe_x" / "a") == EXPECTED
 
 
 @pytest.mark.process
-def test_what_was_tracked_is_there_when_the_process_is_killed(tmp_path: Path):
+def test_tensorboard_log_survives_a_kill(tmp_path: Path):
     code = f"""
 import os, signal, pathlib
 from lm_mia.run import trackers
@@ -145,7 +147,7 @@ with trackers.open(["tensorboard"], pathlib.Path({str(tmp_path)!r}), "recipe_x",
 
 
 @pytest.mark.process
-def test_wandb_holds_what_was_tracked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_wandb_logs_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Offline, where it needs no login; its service is a process of its own."""
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))  # so that no login of this machine counts
@@ -170,29 +172,27 @@ def test_wandb_holds_what_was_tracked(tmp_path: Path, monkeypatch: pytest.Monkey
     }
 
 
-def test_only_so_many_rows_are_open_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_number_of_open_runs_is_limited(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     log: list[str] = []
 
-    def fake(*_: Any) -> Callable[[str, str], trackers.Run]:
-        def begin(row: str, role: str) -> trackers.Run:
+    def fake(*_: Any) -> Callable[[str, str], trackers.TrackedModel]:
+        def begin(row: str, role: str) -> trackers.TrackedModel:
             log.append(f"+{row}")
-            return trackers.Run(lambda step, values: None, lambda: log.append(f"-{row}"))
+            return trackers.TrackedModel(lambda step, values: None, lambda: log.append(f"-{row}"))
 
         return begin
 
     monkeypatch.setattr(trackers, "_tensorboard", fake)
-    monkeypatch.setattr(trackers, "_MOST_OPEN", 2)
+    monkeypatch.setattr(trackers, "_MAX_OPEN", 2)
     events = [train(row, 0, 1.0) for row in "abacba"]
     tracked(["tensorboard"], tmp_path, [*events, scored("b", 8, last=True)])
     # a is opened, then b, then a speaks again: when c comes, b has been silent for longest, and so on
     assert " ".join(log) == "+a +b -b +c -a +b -c +a -b -a"
 
 
-def test_a_tracker_that_fails_is_told_of_once_and_rows_go_on(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
-    def broken(*_: Any) -> Callable[[str, str], trackers.Run]:
-        def begin(row: str, role: str) -> trackers.Run:
+def test_failing_tracker_is_disabled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    def broken(*_: Any) -> Callable[[str, str], trackers.TrackedModel]:
+        def begin(row: str, role: str) -> trackers.TrackedModel:
             raise OSError("no space\nleft")
 
         return begin
@@ -205,9 +205,9 @@ def test_a_tracker_that_fails_is_told_of_once_and_rows_go_on(
     assert read_tensorboard(tmp_path / "tensorboard" / "recipe_x" / "a") == EXPECTED
 
 
-def test_an_error_of_the_work_is_not_swallowed(tmp_path: Path):
+def test_other_errors_are_raised(tmp_path: Path):
     def fails() -> None:
-        with trackers.open(["tensorboard"], tmp_path, "recipe_x", {}, print) as track:
+        with trackers.open_trackers(["tensorboard"], tmp_path, "recipe_x", {}, print) as track:
             track(EVENTS[2])
             raise KeyError("of the work")
 
@@ -216,7 +216,7 @@ def test_an_error_of_the_work_is_not_swallowed(tmp_path: Path):
     assert "loss_nats" in read_tensorboard(tmp_path / "tensorboard" / "recipe_x" / "a")
 
 
-def test_a_missing_extra_is_told_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_missing_extra_is_reported_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError) as caught:
         tracked(["tensorboard", "wandb"], tmp_path, EVENTS)
@@ -244,7 +244,7 @@ def test_wandb_online_needs_a_login(tmp_path: Path):
 
 
 @pytest.mark.process
-def test_none_asked_for_is_free(tmp_path: Path):
+def test_no_tracker_loads_nothing(tmp_path: Path):
     code = (
         "from lm_mia.run import trackers\nfrom pathlib import Path\nimport sys\n"
         f"with trackers.open((), Path({str(tmp_path)!r}), 'x', {{}}, print) as track:\n"

@@ -25,7 +25,7 @@ def test_paths(tmp_path: Path):
 @pytest.mark.parametrize(
     "old", ["population/tokens.npy", "recipe_0123abcd/scores.zarr/x", "main_01234567/recipe_89/x"]
 )
-def test_a_workdir_of_an_earlier_version_is_refused_with_one_line(tmp_path: Path, old: str):
+def test_workdir_of_an_earlier_version_is_refused(tmp_path: Path, old: str):
     Workdir(tmp_path).check()
     (tmp_path / old).parent.mkdir(parents=True)
     (tmp_path / old).write_text("")
@@ -37,19 +37,19 @@ def test_a_workdir_of_an_earlier_version_is_refused_with_one_line(tmp_path: Path
     )
 
 
-def test_a_recipe_may_be_called_as_folders_of_earlier_versions(tmp_path: Path):
+def test_recipe_name_may_look_like_an_old_folder(tmp_path: Path):
     Workdir(tmp_path).recipe_dir("recipe_small").mkdir(parents=True)
     Workdir(tmp_path).check()
 
 
-def test_a_file_is_no_workdir(tmp_path: Path):
+def test_file_is_not_a_workdir(tmp_path: Path):
     (tmp_path / "file").write_text("precious")
     with pytest.raises(UserError, match=r"file: is a file; choose a writable folder"):
         Workdir(tmp_path / "file").check()
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"other": 1}', "\x00\xff"])
-def test_config_files_that_lm_mia_did_not_write(tmp_path: Path, text: str):
+def test_foreign_config_files_are_refused(tmp_path: Path, text: str):
     w = Workdir(tmp_path)
     w.recipe_dir("a").mkdir(parents=True)
     for path, read in (
@@ -73,7 +73,7 @@ def test_config_files_that_lm_mia_did_not_write(tmp_path: Path, text: str):
         '{"recipes": ["a"], "figures": "fig"}',
     ],
 )
-def test_a_list_of_recipes_that_was_edited(tmp_path: Path, text: str):
+def test_edited_list_of_recipes_is_refused(tmp_path: Path, text: str):
     w = Workdir(tmp_path)
     w.config_file.write_text(text)
     with pytest.raises(UserError, match="not a config written by lm-mia"):
@@ -115,7 +115,7 @@ def test_settings_of_tables_are_compared_with_the_config(tmp_path: Path):
             table_facts(tmp_path)
 
 
-def test_a_report_is_old_once_tables_are_younger(tmp_path: Path):
+def test_report_is_outdated_if_tables_are_newer(tmp_path: Path):
     w = Workdir(tmp_path)
     assert not w.report_is_old()
     w.report.write_text("")
@@ -127,8 +127,8 @@ def test_a_report_is_old_once_tables_are_younger(tmp_path: Path):
 
 
 def test_log_lines_are_json_with_a_time(tmp_path: Path):
-    Workdir(tmp_path).log({"event": "a", "loss": 1.5})
-    Workdir(tmp_path).log({"event": "b\nc"})
+    Workdir(tmp_path).log_event({"event": "a", "loss": 1.5})
+    Workdir(tmp_path).log_event({"event": "b\nc"})
     first, second = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
     assert (first["event"], first["loss"], second["event"]) == ("a", 1.5, "b\nc")
     assert first["time"] <= second["time"]
@@ -144,7 +144,7 @@ for i in range(300):
 
 
 @pytest.mark.process
-def test_lines_of_several_processes_are_whole(tmp_path: Path):
+def test_concurrent_log_lines_stay_intact(tmp_path: Path):
     writers = [
         subprocess.Popen([sys.executable, "-c", APPEND, str(tmp_path), name]) for name in "abc"
     ]
@@ -156,14 +156,14 @@ def test_lines_of_several_processes_are_whole(tmp_path: Path):
         assert {event["long"] for event in mine} == {name * 5000}
 
 
-def test_what_made_a_recipe_is_recorded():
+def test_provenance_is_recorded():
     found = provenance()
     assert set(found) == {"lm_mia", "packages", "commit", "cpu_cores"}
     assert found["packages"]["numpy"] == sys.modules["numpy"].__version__
     assert found["cpu_cores"] == os.cpu_count()
 
 
-def test_the_commit_is_recorded_or_none(monkeypatch: pytest.MonkeyPatch):
+def test_commit_is_none_without_git(monkeypatch: pytest.MonkeyPatch):
     def no_git(*_: object, **__: object) -> None:
         raise FileNotFoundError("git")
 
