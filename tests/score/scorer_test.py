@@ -27,7 +27,7 @@ MESH = sharding.make_mesh(jax.devices()[:1])
 
 @pytest.fixture(scope="module")
 def state() -> checkpoint.TrainState:
-    """Unlike a fresh one, it does not give every piece nearly the same probability."""
+    """Unlike an initial state, it does not give all tokens nearly the same probability."""
     like = checkpoint.abstract_state(MODEL, optimizer(config.Optimizer()), MESH)
     zeros = jax.tree.map(lambda of: np.zeros(of.shape, of.dtype), like.opt_state)
     numbers = like.replace(
@@ -38,7 +38,7 @@ def state() -> checkpoint.TrainState:
 
 @pytest.fixture(scope="module")
 def logits(tiny: Population, state: checkpoint.TrainState) -> list[np.ndarray]:
-    """Of every sample, one at a time, without padding, in float64."""
+    """Returns the logits of each sample, computed one at a time, without padding, in float64."""
     return [slow_forward(state.params, tiny.sample(i)) for i in range(len(tiny))]
 
 
@@ -51,25 +51,25 @@ def scorer(population: Population, micro_batch_size: int = 4, chunk_tokens: int 
     return Scorer(MODEL, population, chunk_tokens, micro_batch_size, MESH)
 
 
-# of a row of 8 tokens at once, of three, of more than there are; in chunks of a token, of some, of all
+# Calls of one packed sequence of 8 tokens, of three, and of more than exist; chunks of one token, some, and all.
 @pytest.mark.parametrize(
     ("micro_batch_size", "chunk_tokens"), [(1, 1), (1, 13), (3, 13), (64, 4096)]
 )
-def test_scores_equal_a_slow_reference_however_they_are_computed(
+def test_losses_equal_a_slow_reference(
     tiny: Population,
     state: checkpoint.TrainState,
     expected_N2: np.ndarray,
     micro_batch_size: int,
     chunk_tokens: int,
 ):
-    of = scorer(tiny, micro_batch_size, chunk_tokens)
-    loss_N2 = of.score(state.params, (), 0, 20)["loss"]
+    made = scorer(tiny, micro_batch_size, chunk_tokens)
+    loss_N2 = made.score(state.params, (), 0, 20)["loss"]
     assert (loss_N2.dtype, loss_N2.shape) == (np.float32, (20,))
     np.testing.assert_allclose(loss_N2, expected_N2, rtol=1e-5)
     assert loss_N2.argsort().tolist() == expected_N2.argsort().tolist()
 
 
-def test_rows_a_call_follow_the_platform_unless_asked_for():
+def test_the_micro_batch_size_depends_on_the_platform_unless_requested():
     sizes = [
         choose_micro_batch_size(0, L, kind) for kind in ("cpu", "gpu") for L in (64, 1024, 4096)
     ]
@@ -78,10 +78,10 @@ def test_rows_a_call_follow_the_platform_unless_asked_for():
 
 
 @pytest.mark.parametrize("window", [1, 6, 20])
-def test_neither_packing_nor_the_number_of_hosts_changes_a_loss_by_more_than_rounding(
+def test_packing_and_hosts_change_losses_only_by_rounding(
     tiny: Population, state: checkpoint.TrainState, monkeypatch: pytest.MonkeyPatch, window: int
 ):
-    """By 1e-6 of its value at most, and never their order; asked again, the bits are the same."""
+    """By at most 2e-6 of a loss, and without a change of their order; repeated calls are bitwise equal."""
     whole, again = (scorer(tiny).score(state.params, STATISTICS[:2], 0, 20) for _ in range(2))
     monkeypatch.setattr(batching, "WINDOW_SAMPLES", window)
     for cuts in ((0, 20), (0, 9, 20), (0, 6, 12, 18, 20)):
@@ -98,28 +98,30 @@ def test_neither_packing_nor_the_number_of_hosts_changes_a_loss_by_more_than_rou
             assert found_N2.argsort().tolist() == whole_N2.argsort().tolist()
 
 
-def test_in_bfloat16_rounding_is_that_of_bfloat16(
+def test_packing_changes_bfloat16_losses_by_their_precision(
     tiny: Population, state: checkpoint.TrainState, monkeypatch: pytest.MonkeyPatch
 ):
     shape = dataclasses.replace(MODEL_CONFIG, dtype="bfloat16")
 
     def losses(rows: int) -> np.ndarray:
-        of = dataclasses.replace(scorer(tiny, rows), model=transformer.TransformerLM(shape))
-        return of.score(state.params, (), 0, 20)["loss"]
+        made = dataclasses.replace(scorer(tiny, rows), model=transformer.TransformerLM(shape))
+        return made.score(state.params, (), 0, 20)["loss"]
 
     whole_N2 = losses(4)
     monkeypatch.setattr(batching, "WINDOW_SAMPLES", 6)
     np.testing.assert_allclose(losses(3), whole_N2, rtol=5e-3)
 
 
-def test_a_host_without_samples_has_nothing_to_say(tiny: Population, state: checkpoint.TrainState):
+def test_a_host_without_samples_returns_empty_arrays(
+    tiny: Population, state: checkpoint.TrainState
+):
     found = scorer(tiny).score(state.params, STATISTICS, 7, 7)
     assert {name: (of.dtype, of.shape) for name, of in found.items()} == {
         name: (np.float32, (0,)) for name in ("loss", *STATISTICS)
     }
 
 
-def test_a_lost_state_of_a_score_point_is_told_with_the_way_out(
+def test_a_lost_checkpoint_of_a_score_point_is_an_error_with_a_remedy(
     tmp_path: Path, state: checkpoint.TrainState
 ):
     with checkpoint.manager(tmp_path, keep_steps=[6]) as checkpoints:
@@ -140,7 +142,7 @@ STATISTICS = (
 
 
 def slow_statistics(logits: list[np.ndarray], tiny: Population) -> dict[str, list[float]]:
-    """One sample at a time; at most 7 tokens, so the lowest fifth is one."""
+    """Returns statistics of one sample at a time; of at most 7 tokens, the lowest fifth is one."""
     found: dict[str, list[float]] = {name: [] for name in STATISTICS[:-1]}
     for i, of_sample in enumerate(logits):
         x_L = tiny.sample(i)
@@ -158,14 +160,14 @@ def slow_statistics(logits: list[np.ndarray], tiny: Population) -> dict[str, lis
     return found
 
 
-def test_statistics_equal_a_slow_reference_and_leave_the_loss_alone(
+def test_statistics_equal_a_slow_reference(
     tiny: Population, state: checkpoint.TrainState, logits: list[np.ndarray]
 ):
-    params, of = state.params, scorer(tiny)
-    loss_N2 = of.score(params, (), 0, 20)["loss"]
+    params, made = state.params, scorer(tiny)
+    loss_N2 = made.score(params, (), 0, 20)["loss"]
     expected = slow_statistics(logits, tiny)
     for names in ((), ("min_k_plus_plus",), STATISTICS[:2], STATISTICS[:-1]):
-        found = of.score(params, names, 0, 20)
+        found = made.score(params, names, 0, 20)
         assert set(found) == {"loss", *names}
         assert found["loss"].tobytes() == loss_N2.tobytes()
         for name in names:
@@ -173,15 +175,15 @@ def test_statistics_equal_a_slow_reference_and_leave_the_loss_alone(
             np.testing.assert_allclose(found[name], expected[name], rtol=2e-5)
 
 
-def test_one_pass_for_the_tokens_and_one_for_lower_case(
+def test_only_the_lowercase_loss_needs_a_second_pass(
     tiny: Population, state: checkpoint.TrainState, monkeypatch: pytest.MonkeyPatch
 ):
-    """Lower case is made once for all rows, and only if it is asked for; here it is the samples, backwards."""
-    passes, made = [], []
+    """Lower-cased samples are made once, and only if requested; here, they are the samples in reverse order."""
+    passes, lowercased = [], []
     token_statistics = Scorer.token_statistics
 
     def backwards(population: Population) -> Population:
-        made.append(population)
+        lowercased.append(population)
         samples = [population.sample(i) for i in reversed(range(20))]
         ends_N = np.cumsum([len(sample) for sample in samples])
         return dataclasses.replace(
@@ -194,21 +196,21 @@ def test_one_pass_for_the_tokens_and_one_for_lower_case(
 
     monkeypatch.setattr(scorer_module, "lowercase", backwards)
     monkeypatch.setattr(Scorer, "token_statistics", counted)
-    of = scorer(tiny)
+    made = scorer(tiny)
     for names, count in (((), 1), (STATISTICS[:-1], 1)):
-        of.score(state.params, names, 0, 20)
+        made.score(state.params, names, 0, 20)
         assert (len(passes), passes.pop()) == (count, tiny)
-    assert made == []
+    assert lowercased == []
     for names in (STATISTICS[-1:], STATISTICS):
-        found = of.score(state.params, names, 0, 20)
+        found = made.score(state.params, names, 0, 20)
         assert set(found) == {"loss", *names}
         np.testing.assert_allclose(found["lowercase_loss"], found["loss"][::-1], rtol=1e-6)
         assert len(passes) == 2
         passes.clear()
-    assert made == [tiny]
+    assert lowercased == [tiny]
 
 
-def test_params_of_a_row_at_a_score_point_and_at_its_end(
+def test_parameters_are_restored_at_score_points_and_at_the_end(
     tmp_path: Path, state: checkpoint.TrainState
 ):
     def after(step: int) -> checkpoint.TrainState:
@@ -225,7 +227,7 @@ def test_params_of_a_row_at_a_score_point_and_at_its_end(
 
 
 @pytest.mark.parametrize("step", [6, 9])
-def test_a_row_without_the_state_of_a_step_is_refused(
+def test_a_model_without_the_checkpoint_of_a_step_is_an_error(
     tmp_path: Path, state: checkpoint.TrainState, step: int
 ):
     message = (

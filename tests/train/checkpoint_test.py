@@ -23,7 +23,7 @@ __all__ = ["without_optimizations"]  # a fixture
 SHARED = Path(__file__).resolve().parents[1] / "shared"
 
 
-def test_a_fresh_state_is_a_pure_function_of_its_seed():
+def test_an_initial_state_is_a_pure_function_of_its_seed():
     one = checkpoint.init_state(3, MODEL, TX)
     assert same(one, checkpoint.init_state(3, MODEL, TX))
     assert not same(one, checkpoint.init_state(4, MODEL, TX))
@@ -38,26 +38,26 @@ def test_the_key_of_the_initial_weights_never_changes():
     assert same(params, expected)
 
 
-def test_what_is_saved_comes_back_bit_for_bit(tmp_path: Path):
-    with checkpoint.manager(tmp_path / "row") as checkpoints:
+def test_a_restored_state_is_bitwise_equal(tmp_path: Path):
+    with checkpoint.manager(tmp_path / "model") as checkpoints:
         assert checkpoints.latest_step() is None
         checkpoint.save(checkpoints, state(1, 5))
         assert same(checkpoint.restore(checkpoints, 5, state(2)), state(1, 5))
-    with checkpoint.manager(tmp_path / "row") as checkpoints:
+    with checkpoint.manager(tmp_path / "model") as checkpoints:
         assert checkpoints.latest_step() == 5
         assert same(checkpoint.restore(checkpoints, 5, state(2)), state(1, 5))
         like = checkpoint.abstract_state(MODEL, TX, sharding.make_mesh(jax.local_devices()[:1]))
         assert same(checkpoint.restore(checkpoints, 5, like), state(1, 5))
 
 
-def test_special_values_come_back(tmp_path: Path):
+def test_special_float_values_are_restored(tmp_path: Path):
     values = np.array([np.nan, np.inf, -np.inf, -0.0, 1e-45, 3.4e38, 0.1, 1.0], np.float32)
     special = state(1, 1)
     special.params["ln_out"]["scale"] = jnp.asarray(values)
     with checkpoint.manager(tmp_path) as checkpoints:
         checkpoint.save(checkpoints, special)
-        got = checkpoint.restore(checkpoints, 1, state(1)).params["ln_out"]["scale"]
-    assert np.asarray(got).tobytes() == values.tobytes()
+        restored = checkpoint.restore(checkpoints, 1, state(1)).params["ln_out"]["scale"]
+    assert np.asarray(restored).tobytes() == values.tobytes()
 
 
 def test_parameters_are_restored_alone(tmp_path: Path):
@@ -69,7 +69,7 @@ def test_parameters_are_restored_alone(tmp_path: Path):
     assert same(params, state(1).params)
 
 
-def test_the_newest_state_only_is_kept(tmp_path: Path):
+def test_only_the_newest_checkpoint_is_kept(tmp_path: Path):
     with checkpoint.manager(tmp_path) as checkpoints:
         for steps_done in (1, 2, 10):
             checkpoint.save(checkpoints, state(steps_done, steps_done))
@@ -79,11 +79,11 @@ def test_the_newest_state_only_is_kept(tmp_path: Path):
         assert same(checkpoint.restore(checkpoints, 10, state(0)), state(10, 10))
 
 
-def test_a_relative_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_folder_may_be_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    with checkpoint.manager(Path("deep/row")) as checkpoints:
+    with checkpoint.manager(Path("deep/model")) as checkpoints:
         checkpoint.save(checkpoints, state(0, 3))
-    assert (tmp_path / "deep/row/3").is_dir()
+    assert (tmp_path / "deep/model/3").is_dir()
 
 
 KILLED = """
@@ -101,15 +101,15 @@ with checkpoint.manager(folder) as checkpoints:
 
 
 @pytest.mark.process
-def test_a_save_killed_at_its_last_moment_leaves_the_state_before(tmp_path: Path):
-    folder = tmp_path / "row"
+def test_a_killed_save_leaves_the_previous_checkpoint(tmp_path: Path):
+    folder = tmp_path / "model"
     command = [sys.executable, "-c", KILLED, str(folder)]
     environment = os.environ | {"PYTHONPATH": str(SHARED)}
     assert subprocess.run(command, env=environment).returncode == -signal.SIGKILL
     left = sorted(p.name for p in folder.iterdir())
     assert len(left) == 2
     assert left[0] == "3"
-    assert left[1].startswith("5.")  # whole but for its name
+    assert left[1].startswith("5.")  # complete except for its name
     with checkpoint.manager(folder) as checkpoints:
         assert checkpoints.latest_step() == 3
         assert same(checkpoint.restore(checkpoints, 3, state(0)), state(3, 3))
@@ -117,14 +117,14 @@ def test_a_save_killed_at_its_last_moment_leaves_the_state_before(tmp_path: Path
     assert [p.name for p in folder.iterdir()] == ["5"]
 
 
-def test_what_a_kill_halfway_leaves_is_no_checkpoint(tmp_path: Path):
+def test_an_unfinished_checkpoint_is_ignored_and_removed(tmp_path: Path):
     with checkpoint.manager(tmp_path) as checkpoints:
         checkpoint.save(checkpoints, state(3, 3))
     unfinished = tmp_path / "4.orbax-checkpoint-tmp"
     shutil.copytree(tmp_path / "3" / "opt_state", unfinished / "opt_state.orbax-checkpoint-tmp")
     with checkpoint.manager(tmp_path) as checkpoints:
         assert checkpoints.latest_step() == 3
-        assert not unfinished.exists()  # gone already, not some time later
+        assert not unfinished.exists()  # at once, not at some later time
     shutil.rmtree(tmp_path / "3")
     unfinished.mkdir()
     with checkpoint.manager(tmp_path) as checkpoints:
@@ -134,7 +134,7 @@ def test_what_a_kill_halfway_leaves_is_no_checkpoint(tmp_path: Path):
     assert [p.name for p in tmp_path.iterdir()] == ["2"]
 
 
-def test_an_old_state_half_deleted_does_not_matter(tmp_path: Path):
+def test_a_partly_deleted_old_checkpoint_does_not_matter(tmp_path: Path):
     with checkpoint.manager(tmp_path) as checkpoints:
         checkpoint.save(checkpoints, state(3, 3))
     shutil.copytree(tmp_path / "3", tmp_path / "5")
@@ -145,7 +145,7 @@ def test_an_old_state_half_deleted_does_not_matter(tmp_path: Path):
     assert [p.name for p in tmp_path.iterdir()] == ["6"]
 
 
-def test_one_flipped_bit_anywhere_changes_the_fingerprint():
+def test_any_flipped_bit_changes_the_fingerprint():
     part = {"a": jnp.arange(6, dtype=jnp.float32).reshape(2, 3), "b": jnp.int32(5)}
     whole, seen = int(checkpoint.fingerprint(part)), []
     for name, leaf in part.items():
@@ -186,9 +186,9 @@ for place in [*range(len(raw) // 10, len(raw), len(raw) // 5), None]:
 
 
 @pytest.mark.process
-def test_damage_is_told_and_the_folder_named(tmp_path: Path):
-    # In a process of its own: where orbax fails it leaves coroutines behind, whose warnings would be errors here.
-    command = [sys.executable, "-c", DAMAGE, str(tmp_path / "row")]
+def test_damage_is_an_error_that_names_the_folder(tmp_path: Path):
+    # In another process: orbax leaves coroutines behind when it fails, and their warnings would be errors here.
+    command = [sys.executable, "-c", DAMAGE, str(tmp_path / "model")]
     done = subprocess.run(
         command,
         capture_output=True,
@@ -196,11 +196,11 @@ def test_damage_is_told_and_the_folder_named(tmp_path: Path):
         check=True,
         cwd=SHARED,
     )
-    said = f"{tmp_path}/row/7: damaged checkpoint; delete it and run the same command again"
-    assert done.stdout.splitlines() == [said] * 6
+    line = f"{tmp_path}/model/7: damaged checkpoint; delete it and run the same command again"
+    assert done.stdout.splitlines() == [line] * 6
 
 
-def test_states_to_keep_stay_beside_the_newest(tmp_path: Path):
+def test_checkpoints_of_requested_steps_are_kept(tmp_path: Path):
     with checkpoint.manager(tmp_path, (2, 5)) as checkpoints:
         for steps_done in (1, 2, 3):
             checkpoint.save(checkpoints, state(steps_done, steps_done))
@@ -208,15 +208,15 @@ def test_states_to_keep_stay_beside_the_newest(tmp_path: Path):
         for steps_done in (4, 5, 6, 7):
             checkpoint.save(checkpoints, state(steps_done, steps_done))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["2", "5", "7"]
-    with checkpoint.manager(tmp_path) as checkpoints:  # who only reads deletes nothing
+    with checkpoint.manager(tmp_path) as checkpoints:  # a reader deletes nothing
         assert same(checkpoint.restore(checkpoints, 2, state(0)), state(2, 2))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["2", "5", "7"]
 
 
-def test_a_save_leaves_the_preemption_service_alone(
+def test_a_save_does_not_call_the_preemption_service(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Whose numbers must only grow: those of rows' steps, which orbax would give it, start again with every row."""
+    """Its numbers must only increase, but orbax would pass the steps of models, which start at 0 for each model."""
     monkeypatch.setattr(multihost_utils, "reached_preemption_sync_point", pytest.fail)
     with checkpoint.manager(tmp_path) as checkpoints:
         checkpoint.save(checkpoints, state(1, 1))

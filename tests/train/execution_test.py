@@ -14,7 +14,7 @@ LARGE = transformer.ModelConfig(36, 1536, 24, 32_000, 1024, "bfloat16")
 
 
 @pytest.mark.parametrize(
-    ("platform", "length_tokens", "batch_size", "rows"),
+    ("platform", "length_tokens", "batch_size", "size"),
     [
         ("cpu", 1024, 128, 2),  # 2,048 tokens
         ("gpu", 1024, 128, 8),  # 8,192 tokens
@@ -25,30 +25,32 @@ LARGE = transformer.ModelConfig(36, 1536, 24, 32_000, 1024, "bfloat16")
         ("gpu", 1000, 64, 8),
     ],
 )
-def test_micro_batches(platform: str, length_tokens: int, batch_size: int, rows: int):
+def test_the_default_micro_batch_size(
+    platform: str, length_tokens: int, batch_size: int, size: int
+):
     shape = dataclasses.replace(SMALL, length_tokens=length_tokens)
-    got = execution.plan_execution(AUTO, shape, batch_size, platform)
-    assert got.micro_batch_size == rows
-    assert got.chunk_tokens == (512 if platform == "cpu" else 4096)
+    plan = execution.plan_execution(AUTO, shape, batch_size, platform)
+    assert plan.micro_batch_size == size
+    assert plan.chunk_tokens == (512 if platform == "cpu" else 4096)
 
 
-@pytest.mark.parametrize(("asked", "rows"), [(1, 1), (5, 5), (16, 16), (17, 16), (999, 16)])
-def test_micro_rows_that_are_asked_for_are_taken_up_to_the_batch(asked: int, rows: int):
-    got = execution.plan_execution(config.Compute(micro_batch_size=asked), SMALL, 16, "cpu")
-    assert got.micro_batch_size == rows
+@pytest.mark.parametrize(("requested", "size"), [(1, 1), (5, 5), (16, 16), (17, 16), (999, 16)])
+def test_a_requested_micro_batch_is_at_most_the_batch(requested: int, size: int):
+    plan = execution.plan_execution(config.Compute(micro_batch_size=requested), SMALL, 16, "cpu")
+    assert plan.micro_batch_size == size
 
 
 @pytest.mark.parametrize(
-    ("devices", "asked", "rows"),
+    ("devices", "requested", "size"),
     [(1, 0, 8), (2, 0, 8), (4, 0, 4), (8, 0, 2), (64, 0, 1), (48, 8, 3)],
 )
-def test_devices_share_a_batch(devices: int, asked: int, rows: int):
-    """Else most of their rows would be empty ones."""
-    c = config.Compute(micro_batch_size=asked)
-    assert execution.plan_execution(c, SMALL, 128, "gpu", None, devices).micro_batch_size == rows
+def test_devices_share_a_batch(devices: int, requested: int, size: int):
+    """Otherwise, most packed sequences of a device would be empty."""
+    c = config.Compute(micro_batch_size=requested)
+    assert execution.plan_execution(c, SMALL, 128, "gpu", None, devices).micro_batch_size == size
 
 
-def test_layers_are_unrolled_where_what_they_keep_fits_half_of_the_memory():
+def test_layers_are_unrolled_if_activations_fit_half_the_memory():
     for shape in (SMALL, LARGE):
         need = execution.activation_bytes(shape, "cudnn", 8)
         plenty = execution.plan_execution(AUTO, shape, 128, "gpu", int(2.01 * need))
@@ -57,7 +59,7 @@ def test_layers_are_unrolled_where_what_they_keep_fits_half_of_the_memory():
         assert (scarce.model_config.scan_layers, scarce.model_config.remat) == (True, "full")
 
 
-def test_a_device_that_does_not_tell_its_memory_has_16_gib():
+def test_unknown_memory_is_taken_as_16_gib():
     for shape, scanned in ((SMALL, False), (LARGE, True)):
         assert execution.plan_execution(AUTO, shape, 128, "tpu").model_config.scan_layers == scanned
         assert (
@@ -67,60 +69,60 @@ def test_a_device_that_does_not_tell_its_memory_has_16_gib():
     assert not execution.plan_execution(AUTO, LARGE, 128, "tpu", 141 * GB).model_config.scan_layers
 
 
-def test_layers_are_unrolled_on_cpu_whatever_they_keep():
-    got = execution.plan_execution(AUTO, LARGE, 128, "cpu", 1)
-    assert got.model_config == dataclasses.replace(
+def test_layers_are_always_unrolled_on_cpus():
+    plan = execution.plan_execution(AUTO, LARGE, 128, "cpu", 1)
+    assert plan.model_config == dataclasses.replace(
         LARGE, attention="xla", scan_layers=False, remat="none"
     )
 
 
 @pytest.mark.parametrize("platform", ["cpu", "gpu"])
-def test_what_is_asked_for_is_done(platform: str):
+def test_requested_settings_are_used(platform: str):
     for layers in ("unrolled", "scanned"):
         for remat in ("none", "dots", "full"):
-            asked = config.Compute(layers=layers, remat=remat, attention="xla")
-            got = execution.plan_execution(asked, SMALL, 128, platform)
-            assert got.model_config == dataclasses.replace(
+            requested = config.Compute(layers=layers, remat=remat, attention="xla")
+            plan = execution.plan_execution(requested, SMALL, 128, platform)
+            assert plan.model_config == dataclasses.replace(
                 SMALL, attention="xla", scan_layers=layers == "scanned", remat=remat
             )
-            assert got.attention_reason == "requested"
+            assert plan.attention_reason == "requested"
 
 
 @pytest.mark.parametrize(("layers", "remat"), [("unrolled", "none"), ("scanned", "full")])
-def test_what_is_computed_again_follows_the_layers(layers, remat: str):
-    got = execution.plan_execution(config.Compute(layers=layers), SMALL, 128, "cpu")
-    assert got.model_config.remat == remat
+def test_the_default_remat_depends_on_the_layers(layers, remat: str):
+    plan = execution.plan_execution(config.Compute(layers=layers), SMALL, 128, "cpu")
+    assert plan.model_config.remat == remat
 
 
-def test_attention_is_chosen_for_the_shape_and_the_platform():
+def test_attention_depends_on_the_model_and_the_platform():
     assert execution.plan_execution(AUTO, SMALL, 128, "gpu").model_config.attention == "cudnn"
     assert execution.plan_execution(AUTO, SMALL, 128, "tpu").model_config.attention == "pallas"
     assert execution.plan_execution(AUTO, SMALL, 128, "cpu").model_config.attention == "xla"
     wide = dataclasses.replace(SMALL, heads=2)  # 256 wide
-    got = execution.plan_execution(AUTO, wide, 128, "gpu")
-    assert got.model_config.attention == "xla"
-    assert "at most 128, not 256" in got.attention_reason
+    plan = execution.plan_execution(AUTO, wide, 128, "gpu")
+    assert plan.model_config.attention == "xla"
+    assert "at most 128, not 256" in plan.attention_reason
     with pytest.raises(UserError, match=r"compute.attention='cudnn': it needs an NVIDIA GPU"):
         execution.plan_execution(config.Compute(attention="cudnn"), SMALL, 128, "cpu")
 
 
-def test_kept_bytes_by_hand():
-    """A token and layer: 18 activations and 4 float32 of its width; weights of xla: 0.6 of L for every head."""
+def test_activation_bytes_computed_by_hand():
+    """Per token and layer: 18 activations and 4 float32 vectors; for xla, weights of 0.6 L tokens per head."""
     of_token = 512 * (18 * 2 + 4 * 4)
     assert execution.activation_bytes(SMALL, "cudnn", 2) == 3 * 2 * 1024 * of_token
     weights = 8 * 1024 * (4 + 2) * 0.6
-    got = execution.activation_bytes(SMALL, "xla", 2)
-    assert got == pytest.approx(3 * 2 * 1024 * (of_token + weights))
+    plan = execution.activation_bytes(SMALL, "xla", 2)
+    assert plan == pytest.approx(3 * 2 * 1024 * (of_token + weights))
     exact = dataclasses.replace(SMALL, dtype="float32")
     assert execution.activation_bytes(exact, "pallas", 2) == 3 * 2 * 1024 * 512 * (18 * 4 + 16)
 
 
-def test_the_log_says_what_is_done_and_why():
-    got = str(execution.plan_execution(AUTO, LARGE, 128, "gpu", 80 * GB))
-    assert got == (
+def test_the_log_line_states_plan_and_reason():
+    plan = str(execution.plan_execution(AUTO, LARGE, 128, "gpu", 80 * GB))
+    assert plan == (
         "attention cudnn (fastest on gpu), layers unrolled, remat none, micro-batches of 8 packed sequences"
     )
-    got = str(execution.plan_execution(config.Compute(layers="scanned"), SMALL, 16, "cpu"))
-    assert got == (
+    plan = str(execution.plan_execution(config.Compute(layers="scanned"), SMALL, 16, "cpu"))
+    assert plan == (
         "attention xla (the only one for CPUs), layers scanned, remat full, micro-batches of 2 packed sequences"
     )

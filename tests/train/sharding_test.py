@@ -14,13 +14,13 @@ from jax.sharding import PartitionSpec
 from lm_mia.train import sharding
 
 CASES = {"even": (2, 4), "scanned": (2,), "odd": (4,)}
-OVER = [(name, n) for name, of in CASES.items() for n in of]
+CASES_AND_DEVICES = [(name, n) for name, counts in CASES.items() for n in counts]
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What tests/shared/four_devices.py found, in one process with four devices."""
-    # machine code is made in half the time; what is communicated is decided before
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Returns the results of tests/shared/four_devices.py, from one process with four devices."""
+    # Without optimization of machine code, compilation takes half the time; collectives are chosen before that.
     flags = "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0"
     script = str(Path(__file__).resolve().parents[1] / "shared" / "four_devices.py")
     folder = tmp_path_factory.mktemp("four_devices")
@@ -56,7 +56,7 @@ def test_an_array_is_split_along_its_longest_even_axis(
     assert sharding.partition_spec(shape, devices) == PartitionSpec(*expected)
 
 
-def test_a_tree_on_one_device_is_whole():
+def test_arrays_on_one_device_are_not_split():
     mesh = sharding.make_mesh(jax.devices()[:1])
     tree = {"a": jnp.zeros((4, 2)), "b": [jnp.zeros(())]}
     assert (mesh.size, mesh.axis_names) == (1, (sharding.AXIS,))
@@ -68,79 +68,83 @@ def test_a_tree_on_one_device_is_whole():
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(("name", "devices"), OVER)
-def test_devices_make_no_difference(found: dict[str, Any], name: str, devices: int):
-    """Three steps on batches of other row counts, to rounding: losses, gradient norms, parameters, moments."""
-    one, got = (found["cases"][name][str(n)] for n in (1, devices))
+@pytest.mark.parametrize(("name", "devices"), CASES_AND_DEVICES)
+def test_the_number_of_devices_changes_only_rounding(
+    results: dict[str, Any], name: str, devices: int
+):
+    """Losses, gradient norms, parameters and moments of three steps on batches of different sizes."""
+    one, result = (results["cases"][name][str(n)] for n in (1, devices))
     assert one["metrics"][0]["loss_nats"] > one["metrics"][2]["loss_nats"] > 0
-    for of_one, of_got in zip(one["metrics"], got["metrics"], strict=True):
-        assert of_got == pytest.approx(of_one, rel=1e-6)
+    for expected, metrics in zip(one["metrics"], result["metrics"], strict=True):
+        assert metrics == pytest.approx(expected, rel=1e-6)
     if name == "odd":
-        assert got["loss"] == pytest.approx(one["loss"], rel=1e-6)
-        first = [got["loss"][0], one["loss"][0]]
+        assert result["loss"] == pytest.approx(one["loss"], rel=1e-6)
+        first = [result["loss"][0], one["loss"][0]]
         assert first == pytest.approx([one["metrics"][0]["loss_nats"]] * 2, rel=1e-6)
     for part in ("params", "moments"):
-        for a, b in zip(got[part], one[part], strict=True):
+        for a, b in zip(result[part], one[part], strict=True):
             np.testing.assert_allclose(a, b, rtol=0, atol=3e-6 * np.abs(b).max())
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("devices", [2, 4])
-def test_each_device_holds_its_share_of_parameters_and_moments(found: dict[str, Any], devices: int):
+def test_each_device_holds_its_share_of_parameters_and_moments(
+    results: dict[str, Any], devices: int
+):
     """Three arrays per parameter; the step and the optimizer's count of updates are replicated."""
-    share = found["cases"]["even"][str(devices)]["share"]
+    share = results["cases"]["even"][str(devices)]["share"]
     assert len(share) == 3 * 11 + 2
-    for *of_devices, whole in share:
-        assert of_devices == ([1] * devices if whole == 1 else [whole // devices] * devices)
+    for *shards, whole in share:
+        assert shards == ([1] * devices if whole == 1 else [whole // devices] * devices)
 
 
 @pytest.mark.process
-def test_what_does_not_divide_is_held_by_all(found: dict[str, Any]):
-    """Of width 6 and a vocabulary of 66, only positions and the two kernels of the MLP divide by 4."""
-    got = found["cases"]["odd"]["4"]
-    assert (got["parameters"], got["split"]) == (11, 3)
-    shares = {(tuple(of), whole) for *of, whole in got["share"]}
+def test_arrays_that_cannot_be_split_are_replicated(results: dict[str, Any]):
+    """With width 6 and a vocabulary of 66, 4 divides only an axis of the positions and of the two MLP kernels."""
+    result = results["cases"]["odd"]["4"]
+    assert (result["parameters"], result["split"]) == (11, 3)
+    shares = {(tuple(shards), whole) for *shards, whole in result["share"]}
     assert ((396,) * 4, 396) in shares
     assert ((48,) * 4, 192) in shares
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(("name", "devices"), OVER)
-def test_a_step_communicates_once_and_never_inside_its_loops(
-    found: dict[str, Any], name: str, devices: int
+@pytest.mark.parametrize(("name", "devices"), CASES_AND_DEVICES)
+def test_a_step_communicates_once_and_not_in_its_loops(
+    results: dict[str, Any], name: str, devices: int
 ):
-    """One all-gather and one reduce-scatter a split parameter, and sums of the rest, of loss and norm."""
-    got = found["cases"][name][str(devices)]
-    kinds = [c["kind"] for c in got["collectives"]]
-    assert not any(c["looped"] for c in got["collectives"])
-    assert kinds.count("all-gather") <= got["split"]
-    assert kinds.count("reduce-scatter") <= got["split"]
+    """One all-gather and one reduce-scatter per split parameter, and sums of the others, of loss and norm."""
+    result = results["cases"][name][str(devices)]
+    kinds = [c["kind"] for c in result["collectives"]]
+    assert not any(c["looped"] for c in result["collectives"])
+    assert kinds.count("all-gather") <= result["split"]
+    assert kinds.count("reduce-scatter") <= result["split"]
     assert kinds.count("all-gather") > 0 < kinds.count("reduce-scatter")
     assert kinds.count("all-reduce") <= 2
     assert set(kinds) == {"all-gather", "reduce-scatter", "all-reduce"}
-    assert got["same places"]
+    assert result["same places"]
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("name", CASES)
-def test_one_device_communicates_with_none(found: dict[str, Any], name: str):
-    got = found["cases"][name]["1"]
-    assert {c["groups"] for c in got["collectives"]} <= {"{{0}}"}
-    assert not any(c["looped"] for c in got["collectives"])
+def test_one_device_does_not_communicate(results: dict[str, Any], name: str):
+    result = results["cases"][name]["1"]
+    assert {c["groups"] for c in result["collectives"]} <= {"{{0}}"}
+    assert not any(c["looped"] for c in result["collectives"])
 
 
 @pytest.mark.process
-def test_fresh_states_are_the_same_on_any_mesh_bitwise(found: dict[str, Any]):
-    states = found["checkpoints"]
+def test_initial_states_are_bitwise_equal_on_all_meshes(results: dict[str, Any]):
+    states = results["checkpoints"]
     assert states["fresh"] == [True, True]
     assert states["fingerprints"] == 1
     assert states["leaves"] == 3 * 11 + 2
 
 
 @pytest.mark.process
-def test_a_state_saved_on_some_devices_is_restored_on_others(found: dict[str, Any]):
-    """Every bit of it and where it lies; and parameters alone, whole on each device, to score with."""
-    states = found["checkpoints"]
+def test_a_state_is_restored_on_another_number_of_devices(results: dict[str, Any]):
+    """Bitwise, with the shardings of the new mesh; and the parameters for scoring, replicated on each device."""
+    states = results["checkpoints"]
     assert (states["smallest part of 4"], states["smallest part of 1"]) == (0.25, 1)
     assert len(states["restored"]) == 2 * 3 * 2
     assert set(map(tuple, states["restored"].values())) == {(True, True)}, states
