@@ -45,8 +45,8 @@ class RecipeSummary:
     references: int = 0
     targets: int = 0
     replicas: int = 0
-    why: str = ""
-    """Why there are no numbers; empty if there are."""
+    missing_reason: str = ""
+    """The reason why there are no numbers; empty if there are numbers."""
 
     @property
     def models(self) -> int:
@@ -75,15 +75,15 @@ class RecipeSummary:
             "references": self.references,
             "targets": self.targets,
             "replicas": self.replicas,
-            "why": self.why,
+            "missing_reason": self.missing_reason,
         }
 
 
 def summarize(recipe: RecipeResults) -> RecipeSummary:
-    """Reads the main numbers of a recipe from its tables; if there are none, `why` gives the reason."""
+    """Reads the main numbers of a recipe from its tables; if there are none, `missing_reason` says why."""
     summary = RecipeSummary(recipe, recipe.config.attack.focus_fpr)
     if not recipe.has_population:
-        return dataclasses.replace(summary, why="its population is not built yet")
+        return dataclasses.replace(summary, missing_reason="its population is not built yet")
     try:
         if (recipe.recipe_dir / FLIPS_JSON).is_file():
             return _summarize_replicas(recipe)
@@ -97,7 +97,7 @@ def summarize(recipe: RecipeResults) -> RecipeSummary:
             io.read_flip_facts(recipe.recipe_dir)  # says what is missing
         return _summarize_targets(recipe, summary)
     except (io.MissingModelsError, UserError) as error:
-        return dataclasses.replace(summary, why=markup.reason(error))
+        return dataclasses.replace(summary, missing_reason=markup.reason(error))
 
 
 def table(summaries: Sequence[RecipeSummary]) -> pd.DataFrame:
@@ -107,7 +107,7 @@ def table(summaries: Sequence[RecipeSummary]) -> pd.DataFrame:
 
 def draw(summaries: Sequence[RecipeSummary]) -> Figure | None:
     """Draws AUC and TPR of the recipes with error bars of one standard deviation; None if there are no numbers."""
-    shown = [m for m in summaries if not m.why]
+    shown = [m for m in summaries if not m.missing_reason]
     if not shown:
         return None
     figure = plotting.new_figure(9.6, 1.5 + 0.32 * len(shown))
@@ -170,7 +170,7 @@ def render(summaries: Sequence[RecipeSummary], image: str, links: Sequence[str])
       image: the figure as a data URI; empty if there is none.
       links: names of the recipes with their own section on the page.
     """
-    shown = [m for m in summaries if not m.why]
+    shown = [m for m in summaries if not m.missing_reason]
     template = markup.environment().get_template("comparison.html.j2")
     return template.render(
         rows=[_cells(m) for m in summaries],
@@ -249,7 +249,7 @@ def _cells(m: RecipeSummary) -> dict[str, Any]:
         "references": str(m.references),
         "targets": str(m.targets),
         "replicas": str(m.replicas),
-        "why": m.why,
+        "missing_reason": m.missing_reason,
     }
 
 

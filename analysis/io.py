@@ -10,7 +10,7 @@ import functools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import numpy as np
 import pandas as pd
@@ -26,6 +26,7 @@ from lm_mia.data.population import Population, open_population
 from lm_mia.data.subsets import ModelSeeds
 from lm_mia.errors import UserError
 
+T = TypeVar("T")
 Record = dict[str, Any]
 """A table row or a JSON object."""
 
@@ -387,6 +388,17 @@ class SweepResults(Mapping[str, RecipeResults]):
 
     def __contains__(self, name: object) -> bool:
         return any(name in recipe.names for recipe in self.recipes)
+
+    @overload
+    def get(self, name: str, /) -> RecipeResults | None: ...
+    @overload
+    def get(self, name: str, /, default: RecipeResults | T) -> RecipeResults | T: ...
+    def get(self, name: str, /, default: Any = None) -> Any:
+        """Returns the recipe of a name, or the default if there is none."""
+        try:
+            return self[name]
+        except MissingModelsError:
+            return default
 
     def __iter__(self) -> Iterator[str]:
         return (name for recipe in self.recipes for name in recipe.names)

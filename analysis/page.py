@@ -86,19 +86,19 @@ def write_page(
         step()
     failures = {name: s for name, s in recipe_sections.items() if isinstance(s, str)}
     has_comparison = not _is_single_recipe(all_recipes, recipe_sections)
-    has_comparison = has_comparison and not all(m.why for m in summaries)
+    has_comparison = has_comparison and not all(m.missing_reason for m in summaries)
     if len(failures) == len(recipe_sections) and not figures and not has_comparison:
-        why = [*failures.values(), *(m.why for m in summaries)][0]
+        reason = [*failures.values(), *(m.missing_reason for m in summaries)][0]
         raise io.WorkdirError(
-            why if len(all_recipes) == 1 else f"{workdir}: nothing to show yet: {why}"
+            reason if len(all_recipes) == 1 else f"{workdir}: nothing to show yet: {reason}"
         )
-    for name, why in failures.items():
-        log(f"not shown: {name}: {why}")
+    for name, reason in failures.items():
+        log(f"not shown: {name}: {reason}")
     figure_sections = []
     for name in figures:
         figure_sections.append(figure_section.make_section(name, sweep, workdir))
-        if why := figure_sections[-1].missing:
-            log(f"not drawn: {name}: {why}")
+        if reason := figure_sections[-1].missing:
+            log(f"not drawn: {name}: {reason}")
         step()
     html = _render(workdir, sweep, recipe_sections, summaries, figure_sections)
     write_atomically(workdir / "report.html", html)
@@ -171,8 +171,8 @@ def _summary_line(recipe_dir: Path, compared: dict[str, str] | None) -> str:
             return f"{name}: {_summarize_targets(recipe_dir)}"
     except (OSError, KeyError, ValueError, TypeError, StopIteration):
         return f"{name}: its tables cannot be read; run lm-mia attack again"
-    if compared and compared["why"]:
-        return f"{name}: no numbers: {compared['why'].removeprefix(f'{name}: ')}"
+    if compared and (reason := compared.get("missing_reason")):
+        return f"{name}: no numbers: {reason.removeprefix(f'{name}: ')}"
     return f"{name}: not attacked yet"
 
 
@@ -290,10 +290,10 @@ def _render(
     for name, section in recipe_sections.items():
         entry = {"at": markup.anchor(name), "title": f"Recipe {name}"}
         if isinstance(section, str):
-            entry |= {"why": section}
+            entry |= {"error": section}
             links = []
         else:
-            entry |= {"why": "", "html": section.html}
+            entry |= {"error": "", "html": section.html}
             links = section.facts["sections"]
         recipes.append(entry)
         contents.append((entry["at"], entry["title"], links))
@@ -337,7 +337,7 @@ def _cards(
     from analysis import figure_section
 
     cards: list[tuple[str, str]] = []
-    numbers = [m for m in summaries if not m.why]
+    numbers = [m for m in summaries if not m.missing_reason]
     if len(summaries) == 1:
         [section] = [*recipe_sections.values()] or [""]
         if not isinstance(section, str):

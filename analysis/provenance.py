@@ -18,7 +18,7 @@ def render(recipes: Sequence[RecipeResults]) -> str:
         try:
             contents.append(recipe_facts(recipe))
         except (io.MissingModelsError, UserError) as error:
-            contents.append({"name": recipe.name, "why": markup.reason(error)})
+            contents.append({"name": recipe.name, "error": markup.reason(error)})
     return markup.environment().get_template("made.html.j2").render(recipes=contents)
 
 
@@ -36,7 +36,7 @@ def recipe_facts(recipe: RecipeResults) -> dict[str, Any]:
     details = {k: v for k, v in manifest.items() if isinstance(v, dict | list)}
     return {
         "name": recipe.name,
-        "why": "",
+        "error": "",
         "names": ", ".join(recipe.names),
         "tables": recipe_section.table_files(folder),
         "config": json.dumps(config, indent=2),

@@ -20,9 +20,9 @@ def _archetypes(recipe: RecipeResults) -> FigureResult:
             "votes": a.votes,
             "flip_rate": a.flip_rate,
         }
-        | {"of": of, "loss": loss}
+        | {"group": group, "loss_nats": loss}
         for a in archetypes
-        for of, losses in (
+        for group, losses in (
             ("in", a.loss_in),
             ("out", a.loss_out),
             ("replica", a.loss_replicas),
@@ -38,7 +38,7 @@ def _archetypes(recipe: RecipeResults) -> FigureResult:
         f"{row['kind'].capitalize()} ({row['rule']}): no sample."
         for row in archetype_panels.read_unmatched_kinds(recipe.recipe_dir)
     ]
-    columns = ["kind", "sample", "member", "votes", "flip_rate", "of", "loss"]
+    columns = ["kind", "sample", "member", "votes", "flip_rate", "group", "loss_nats"]
     return FigureResult(
         data=pd.DataFrame(rows, columns=pd.Index(columns)),
         figure=archetype_panels.draw_archetypes(archetypes) if archetypes else None,

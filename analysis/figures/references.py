@@ -234,8 +234,8 @@ def _fig01_claims(auc: Mapping[int, np.ndarray]) -> tuple[Claim, ...]:
     """Compares the smallest, the middle and the largest number of references."""
     counts = list(auc)
     if len(counts) < 3:
-        why = f"{counts[-1]} references are too few to compare three numbers of references"
-        return tuple(claim_untested(statement, why) for statement in FIG01_STATEMENTS)
+        reason = f"{counts[-1]} references are too few to compare three numbers of references"
+        return tuple(claim_untested(statement, reason) for statement in FIG01_STATEMENTS)
     few, middle, many = counts[0], counts[len(counts) // 2], counts[-1]
     grows = [
         claim_greater("", f"AUC, {b} minus {a} references", difference(auc[b], auc[a], paired=True))

@@ -21,6 +21,14 @@ def test_families_are_ordered_and_names_are_shared(recipes: SweepResults):
     assert [int(n) for n, _ in recipes.family("data")] == [192, 384, 768, 1536, 3456]
 
 
+def test_unknown_recipes_raise_or_return_the_default(recipes: SweepResults):
+    with pytest.raises(io.MissingModelsError, match="no recipe nonsense in this workdir"):
+        recipes["nonsense"]
+    assert recipes.get("nonsense") is None
+    assert recipes.get("nonsense", 0) == 0
+    assert recipes.get("fixed-140M") is recipes["main"]
+
+
 def test_score_points_are_found_by_epochs(recipes: SweepResults):
     epochs = recipes["epochs-140M"]
     assert epochs.step_after(4) == 0

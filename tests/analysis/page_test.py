@@ -199,7 +199,7 @@ def test_recipes_are_compared(linked: Path):
     shares = pd.read_csv(tables / "flip_shares.csv")
     coin = shares[(shares["bin"] == "coin flip") & np.isclose(shares["fpr"], 0.05)].iloc[0]
     assert float(lines["flip-140M"]["coin_flip_members"]) == coin["member_fraction"]
-    assert lines["small"]["why"] == "its population is not built yet"
+    assert lines["small"]["missing_reason"] == "its population is not built yet"
     assert "No numbers: its population is not built yet." in shown.words
     assert f"{found.auc_T.mean():.3f}± {found.auc_T.std():.3f}" in shown.words
     for suffix in ("png", "pdf"):
