@@ -144,8 +144,10 @@ def claim_greater(statement: str, what: str, estimate: Estimate, level: float = 
         return claim_untested(statement, f"{what}: {estimate}")
     if estimate.low > level:
         return Claim(statement, "seen", f"{what}: {estimate}", estimate)
-    reason = "the opposite" if estimate.high < level else f"the interval includes {level:g}"
-    return Claim(statement, "not seen", f"{what}: {estimate} ({reason})", estimate)
+    position = "lies below" if estimate.high < level else "includes"
+    return Claim(
+        statement, "not seen", f"{what}: {estimate} (the interval {position} {level:g})", estimate
+    )
 
 
 def claim_equivalent(statement: str, what: str, estimate: Estimate, margin: float) -> Claim:

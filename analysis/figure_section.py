@@ -54,7 +54,7 @@ class FigureSection:
         return [
             {
                 "description": number.description,
-                "place": number.place,
+                "location": number.location,
                 "paper": _format_number(number.value, number.std),
                 "ours": _format_number(*ours[key]) if key in ours else "–",
             }

@@ -1,4 +1,4 @@
-"""Numbers that StrongMIA reports, each with its place in the paper."""
+"""Numbers that StrongMIA reports, each with its location in the paper."""
 
 import dataclasses
 import functools
@@ -18,7 +18,7 @@ class PublishedNumber:
     value: float
     std: float
     """NaN if none is reported."""
-    place: str
+    location: str
     """Where the paper reports it, such as "Section 3.1"."""
 
 
@@ -33,7 +33,7 @@ def published_numbers(figure: str) -> Mapping[str, PublishedNumber]:
     rows = rows[rows["figure"] == figure]
     return {
         str(r["key"]): PublishedNumber(
-            str(r["what"]), float(r["value"]), float(r["std"]), str(r["place"])
+            str(r["description"]), float(r["value"]), float(r["std"]), str(r["location"])
         )
         for _, r in rows.iterrows()
     }

@@ -24,10 +24,10 @@ from analysis.formatting import attack_name, percent, plural, plus_minus
 from analysis.io import Record
 
 TABLES = {
-    "attacks.csv": "every attack with every number of references",
+    "attacks.csv": "all attacks with all numbers of references",
     "roc.csv": "ROC curves",
     "error_rates.csv": "error rates at each FPR",
-    "thresholds.csv": "threshold of each replica at each FPR",
+    "thresholds.csv": "thresholds of the replicas at each FPR",
     "flip_shares.csv": "shares of samples by flip rate at each FPR",
     "true_positives.csv": "true positives by flip rate",
     "coin_free_roc.csv": "the mean ROC curve with and without coin flips",
@@ -40,7 +40,7 @@ TABLES = {
 }
 MORE_TABLES = {
     "shuffled.csv": "control with shuffled labels",
-    "intervals.csv": "95% intervals for the first replica, bootstrap and Clopper-Pearson",
+    "intervals.csv": "95% intervals for the first replica: bootstrap and Clopper-Pearson",
     "resampled_references.csv": "flip rates over sets of references, for one target",
     "true_positive_probability.parquet": "every reference as a target, one row per sample",
     "extraction.csv": "samples with the highest membership scores: suffix probabilities and generated text",
@@ -53,7 +53,7 @@ TABLES_OF_MODELS = {
     "targets.csv": "AUC of every attack on every target or replica",
     "target_roc.parquet": "ROC curves of these attacks",
     "targets.json": "settings of these attacks",
-    "sample_losses.csv": "losses of individual samples that a figure needs, under every reference",
+    "sample_losses.csv": "losses of the individual samples that a figure needs, under every reference",
 }
 """Tables that are read only by figures of the paper and by comparisons of recipes."""
 FIGURES = (

@@ -229,7 +229,7 @@ def draw_fig07(recipes: SweepResults) -> FigureResult:
         raise MissingModelsError(f"{main.name}: there are no tables of extraction for its attack")
     score_N, nats_N = extraction.column("score"), -extraction.column("log_p_sampled")
     correlation = RankCorrelation.from_samples(score_N, nats_N)
-    what = "rank correlation of the score and -log p of the suffix"
+    what = "Rank correlation of the score and -log p of the suffix"
     claim = claim_untested(
         FIG07_STATEMENTS[0], f"{what}: all scores or all probabilities are equal"
     )

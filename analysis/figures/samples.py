@@ -102,7 +102,7 @@ def claim_rises(
             )
         trend = RankCorrelation.from_samples(x_S, target.posterior_S)
         r_T.append(np.nan if trend is None else trend.r)
-    description = f"rank correlation of {what} and posterior among the members of a target"
+    description = f"Rank correlation of {what} and posterior among the members of a target"
     return claim_greater(statement, description, mean_estimate(np.array(r_T)))
 
 
@@ -335,8 +335,9 @@ def draw_fig21(recipes: SweepResults) -> FigureResult:
             f"Each reference is attacked with all others as references; each sample is a member of {models.min()} to "
             f"{models.max()} of them. {int((~has_two_N).sum()):,} samples with fewer than two of them are left out.",
             "All samples share the same models, so these averages have no interval, and there is no claim to test.",
-            f"Each point of (a) is a mean over {len(mean_S) / len(parts):.3g} samples, with the mean of their "
-            "deviations.",
+            f"Each point of (a) averages the means and the standard deviations of {len(mean_S) / len(parts):.3g} samples."
+            if len(parts) < len(mean_S)
+            else "Each point of (a) is one sample.",
         ),
     )
 
@@ -420,7 +421,7 @@ def _claim_unknown(targets: Sequence[Target], has_N2: np.ndarray) -> Claim:
                 f"{has_S.sum():,} of {len(has_S):,} members of {target.model} have an unknown token",
             )
         more_T.append(target.posterior_S[has_S].mean() - target.posterior_S[~has_S].mean())
-    what = "posterior of members with an unknown token minus those without"
+    what = "Posterior of members with an unknown token minus those without"
     return claim_greater(FIG31_STATEMENTS[1], what, mean_estimate(np.array(more_T)))
 
 

@@ -279,7 +279,7 @@ def _claim_lower(losses: Mapping[RecipeResults, pd.DataFrame]) -> Claim:
     steps = [
         claim_greater(
             "",
-            f"validation loss at {small} minus at {large}",
+            f"Validation loss at {small} minus at {large}",
             difference(x_R, y_R, paired=False, over="models"),
         )
         for (small, x_R), (large, y_R) in pairwise(ends)
@@ -341,7 +341,7 @@ def draw_fig32(recipes: SweepResults) -> FigureResult:
     falls = [
         claim_greater(
             "",
-            f"mean loss of all samples in nats per token, {a.size} minus {b.size}",
+            f"Mean loss of all samples in nats per token, {a.size} minus {b.size}",
             mean_estimate(a.mean_R[:-1] - b.mean_R[:-1], "pairs of references"),
         )
         for a, b in pairwise(losses_by_size)

@@ -1,4 +1,4 @@
-"""Attacks from stores, against the statistics and against the attack stage; which rows and rates figures compare."""
+"""Attacks on targets against the statistics and the attack stage; the models and FPRs that figures compare."""
 
 import dataclasses
 from types import SimpleNamespace
@@ -14,59 +14,64 @@ from lm_mia import stats
 from lm_mia.store.store import open_store
 
 
-def of(samples: int, *fprs: float) -> Any:
-    """What the rates are chosen from: a recipe whose rows have so many non-members."""
+def make_recipe(samples: int, *fprs: float) -> Any:
+    """Returns a recipe whose models have this number of non-members, and these FPRs."""
     attack = SimpleNamespace(fprs=fprs, rmia_samples=300)
     config = SimpleNamespace(attack=attack, population=SimpleNamespace(samples=2 * samples))
     return SimpleNamespace(samples=samples, config=config)
 
 
-def test_the_lowest_rate_has_ten_non_members():
-    assert attacks.lowest_resolved_fpr(of(1_000, 0.001, 0.01, 0.1)) == 0.01  # exactly ten
-    assert attacks.lowest_resolved_fpr(of(999, 0.001, 0.01, 0.1)) == 0.1
-    assert attacks.lowest_resolved_fpr(of(20, 0.001, 0.01, 0.1)) == 0.1  # none has: the highest
-
-
-def test_a_rate_that_rmia_cannot_reach_is_a_quarter_of_its_highest_share():
+def test_lowest_resolved_fpr_has_ten_nonmembers():
+    assert attacks.lowest_resolved_fpr(make_recipe(1_000, 0.001, 0.01, 0.1)) == 0.01  # exactly ten
+    assert attacks.lowest_resolved_fpr(make_recipe(999, 0.001, 0.01, 0.1)) == 0.1
     assert (
-        attacks.unresolved_rmia_fpr(of(1_000, 0.001, 0.01, 0.1), 250) == 0.001
+        attacks.lowest_resolved_fpr(make_recipe(20, 0.001, 0.01, 0.1)) == 0.1
+    )  # no FPR has ten: the highest
+
+
+def test_unresolved_rmia_fpr_is_at_most_a_quarter_of_the_resolution():
+    assert (
+        attacks.unresolved_rmia_fpr(make_recipe(1_000, 0.001, 0.01, 0.1), 250) == 0.001
     )  # exactly 1 / (4 |Z|)
-    assert attacks.unresolved_rmia_fpr(of(1_000, 0.001, 0.01, 0.1), 25) == 0.01
+    assert attacks.unresolved_rmia_fpr(make_recipe(1_000, 0.001, 0.01, 0.1), 25) == 0.01
     assert (
-        attacks.unresolved_rmia_fpr(of(1_000, 0.001, 0.01, 0.1), 10_000) == 0.001
-    )  # none is: the lowest
+        attacks.unresolved_rmia_fpr(make_recipe(1_000, 0.001, 0.01, 0.1), 10_000) == 0.001
+    )  # none is small enough: the lowest
 
 
-def test_the_rate_that_rmia_just_reaches_is_nearest_to_its_highest_share():
-    assert attacks.resolved_rmia_fpr(of(1_000, 0.001, 0.01, 0.1), 100) == 0.01
+def test_resolved_rmia_fpr_is_nearest_to_the_resolution():
+    assert attacks.resolved_rmia_fpr(make_recipe(1_000, 0.001, 0.01, 0.1), 100) == 0.01
     assert (
-        attacks.resolved_rmia_fpr(of(1_000, 0.0, 0.01, 0.1), 20) == 0.1
-    )  # 2 times 0.05, and 0.01 a fifth of it
-    assert attacks.resolved_rmia_fpr(of(1_000, 0.001, 0.01), 10_000) == 0.001
+        attacks.resolved_rmia_fpr(make_recipe(1_000, 0.0, 0.01, 0.1), 20) == 0.1
+    )  # a factor of 2 from 1 / |Z| = 0.05, where 0.01 is a factor of 5 away
+    assert attacks.resolved_rmia_fpr(make_recipe(1_000, 0.001, 0.01), 10_000) == 0.001
 
 
-def test_rmia_compares_with_the_papers_shares_of_the_population():
-    assert attacks.rmia_sample_counts(of(2**19)) == [10_000, 30_000, 100_000, 300_000]
-    assert attacks.rmia_sample_counts(of(1_024)) == [20, 59, 195, 586]
-    assert (attacks.default_rmia_samples(of(100)), attacks.default_rmia_samples(of(1_000))) == (
+def test_rmia_sample_counts_follow_the_papers_shares():
+    assert attacks.rmia_sample_counts(make_recipe(2**19)) == [10_000, 30_000, 100_000, 300_000]
+    assert attacks.rmia_sample_counts(make_recipe(1_024)) == [20, 59, 195, 586]
+    assert (
+        attacks.default_rmia_samples(make_recipe(100)),
+        attacks.default_rmia_samples(make_recipe(1_000)),
+    ) == (
         200,
         300,
     )
 
 
-def test_recipes_alike_have_the_rows_of_the_smallest(recipes: SweepResults):
+def test_equal_models_are_those_of_the_smallest_recipe(recipes: SweepResults):
     main, small = recipes["main"], recipes["small"]
     a = dataclasses.replace(main.config.attack, references=12, targets=2)
     narrow = dataclasses.replace(main, config=dataclasses.replace(main.config, attack=a))
     assert small.config.attack.references > 12
     alike = attacks.with_equal_models([narrow, small])
     assert [len(r.references) for r in alike] == [10, 10]
-    targets = [[row.subset_seed for row in r.targets] for r in alike]
+    targets = [[model.subset_seed for model in r.targets] for r in alike]
     assert targets == [[10, 11], [10, 11]]
     assert [r.recipe_dir for r in alike] == [main.recipe_dir, small.recipe_dir]
 
 
-def test_targets_are_attacked_with_the_references_before_them(recipes: SweepResults):
+def test_targets_are_attacked_with_earlier_references(recipes: SweepResults):
     main = recipes["main"]
     references, targets, replicas = main.references, main.targets, main.replicas
     assert [r.subset_seed for r in references] == [*range(24)]
@@ -75,20 +80,20 @@ def test_targets_are_attacked_with_the_references_before_them(recipes: SweepResu
     store = open_store(main.config, main.recipe_dir)
     loss_TxN2, member_TxN2 = store.read(targets)
     reference_MxN2, reference_member_MxN2 = store.read(references[:8])
-    found = attacks.read_attack(main, references=8)
+    result = attacks.read_attack(main, references=8)
     score_TxN2 = stats.lira(loss_TxN2, reference_MxN2, reference_member_MxN2, variance="pooled")
     auc = [stats.auc(s, m).auc_T[0] for s, m in zip(score_TxN2, member_TxN2, strict=True)]
-    assert found.auc_T == pytest.approx(auc, abs=1e-12)
-    assert found.left_out == np.isnan(score_TxN2).sum(axis=1).max() > 0
+    assert result.auc_T == pytest.approx(auc, abs=1e-12)
+    assert result.left_out == np.isnan(score_TxN2).sum(axis=1).max() > 0
     tpr = [
         stats.tpr_at_fpr(s, m, [0.1]).tpr_TxF[0, 0]
         for s, m in zip(score_TxN2, member_TxN2, strict=True)
     ]
-    assert found.tpr_T(0.1) == pytest.approx(tpr)
-    assert np.isnan(found.tpr_T(0.123)).all()
+    assert result.tpr_T(0.1) == pytest.approx(tpr)
+    assert np.isnan(result.tpr_T(0.123)).all()
 
 
-def test_rmia_and_logits_are_those_of_the_statistics(recipes: SweepResults):
+def test_rmia_and_logits_match_the_statistics(recipes: SweepResults):
     main, small = recipes["main"], recipes["small"]
     references, targets = small.references, small.targets
     store = open_store(small.config, small.recipe_dir)
@@ -99,18 +104,18 @@ def test_rmia_and_logits_are_those_of_the_statistics(recipes: SweepResults):
     assert attacks.read_attack(small, "rmia_simple").auc_T == pytest.approx(auc, abs=1e-12)
     logits = attacks.read_attack(main, observed="target_logit").auc_T
     assert (logits > 0.5).all()  # a higher logit is more member-like
-    assert (logits < attacks.read_attack(main).auc_T).all()  # it is the loss and noise
+    assert (logits < attacks.read_attack(main).auc_T).all()  # the logit is the loss with noise
 
 
-def test_replicas_are_those_of_the_attack_stage(recipes: SweepResults):
+def test_replicas_match_the_attack_stage(recipes: SweepResults):
     flip = recipes["flip-140M"]
-    found = attacks.read_attack(flip, replicas=True)
+    result = attacks.read_attack(flip, replicas=True)
     table = pd.read_csv(flip.recipe_dir / "tables" / "attacks.csv")
     [*_, row] = table[table["attack"] == "lira_online"].to_dict("records")
-    assert row["references"] == found.references
-    assert found.auc_T.mean() == pytest.approx(row["auc_mean"], abs=1e-12)
-    assert found.auc_T.std() == pytest.approx(row["auc_std"], abs=1e-12)
-    assert found.tpr_T(0.05).mean() == pytest.approx(row["tpr_at_0.05_mean"], abs=1e-12)
+    assert row["references"] == result.references
+    assert result.auc_T.mean() == pytest.approx(row["auc_mean"], abs=1e-12)
+    assert result.auc_T.std() == pytest.approx(row["auc_std"], abs=1e-12)
+    assert result.tpr_T(0.05).mean() == pytest.approx(row["tpr_at_0.05_mean"], abs=1e-12)
 
 
 def test_missing_attacks_are_named(recipes: SweepResults):
@@ -118,9 +123,9 @@ def test_missing_attacks_are_named(recipes: SweepResults):
         attacks.read_attack(recipes["flip-140M"])
     with pytest.raises(io.MissingModelsError, match="24 references and"):
         attacks.read_attack(recipes["main"], references=25)
-    lacking = (
+    message = (
         "^small: the tables do not contain lira_online with [0-9]+ references on target_logit; "
         r"run lm-mia attack with this figure in figures \(its needs must include this attack\)$"
     )
-    with pytest.raises(io.MissingModelsError, match=lacking):
+    with pytest.raises(io.MissingModelsError, match=message):
         attacks.read_attack(recipes["small"], observed="target_logit")

@@ -1,4 +1,4 @@
-"""Intervals, verdicts and rank correlations, by hand and by how often they hold; differences between recipes."""
+"""Intervals, verdicts, rank correlations and differences between recipes: exact values and coverage."""
 
 import math
 from types import SimpleNamespace
@@ -19,42 +19,44 @@ INF = float("inf")
 NAN = float("nan")
 
 
-def test_the_mean_has_students_interval():
+def test_mean_has_students_t_interval():
     values = np.array([0.1, 0.2, 0.4, 0.3])
-    found = compare.mean_estimate(values)
+    result = compare.mean_estimate(values)
     low, high = scipy.stats.t.interval(0.95, 3, values.mean(), scipy.stats.sem(values))
-    assert (found.value, found.low, found.high) == pytest.approx((values.mean(), low, high))
-    assert found.over == "4 targets"
+    assert (result.value, result.low, result.high) == pytest.approx((values.mean(), low, high))
+    assert result.over == "4 targets"
 
 
-def test_one_value_has_no_interval_and_nan_is_no_value():
+def test_nan_is_left_out_and_one_value_has_no_interval():
     assert math.isnan(compare.mean_estimate(np.array([0.5, np.nan])).low)
     assert compare.mean_estimate(np.array([0.5, np.nan])).value == 0.5
     assert math.isnan(compare.mean_estimate(np.array([])).value)
 
 
-def test_a_difference_is_paired_or_welchs():
+def test_difference_uses_paired_or_welch_interval():
     rng = np.random.default_rng(0)
     a, b = rng.normal(1, 1, 8), rng.normal(0, 2, 5)
     va, vb = a.var(ddof=1) / 8, b.var(ddof=1) / 5
-    far = scipy.stats.t.ppf(0.975, (va + vb) ** 2 / (va**2 / 7 + vb**2 / 4)) * math.sqrt(va + vb)
+    half_width = scipy.stats.t.ppf(0.975, (va + vb) ** 2 / (va**2 / 7 + vb**2 / 4)) * math.sqrt(
+        va + vb
+    )
     gap = a.mean() - b.mean()
-    found = compare.difference(np.append(a, np.nan), b, paired=False)
-    assert (found.low, found.high) == pytest.approx((gap - far, gap + far))
+    result = compare.difference(np.append(a, np.nan), b, paired=False)
+    assert (result.low, result.high) == pytest.approx((gap - half_width, gap + half_width))
     paired = scipy.stats.ttest_rel(a[:5], b).confidence_interval()
-    found = compare.difference(a[:5], b, paired=True)
-    assert (found.low, found.high) == pytest.approx((paired.low, paired.high))
+    result = compare.difference(a[:5], b, paired=True)
+    assert (result.low, result.high) == pytest.approx((paired.low, paired.high))
     assert math.isnan(compare.difference(a, b[:1], paired=False).low)
     same = compare.difference(np.ones(3), np.zeros(2), paired=False)
     assert math.isnan(same.low)
 
 
 @pytest.mark.montecarlo
-def test_intervals_of_differences_cover_what_they_should():
+def test_intervals_of_differences_have_nominal_coverage():
     rng, misses = np.random.default_rng(1), 0
     for _ in range(2000):
-        found = compare.difference(rng.normal(0.3, 1, 5), rng.normal(0, 2, 9), paired=False)
-        misses += not found.low <= 0.3 <= found.high
+        result = compare.difference(rng.normal(0.3, 1, 5), rng.normal(0, 2, 9), paired=False)
+        misses += not result.low <= 0.3 <= result.high
     assert abs(misses / 2000 - 0.05) < 4 * math.sqrt(0.05 * 0.95 / 2000)
 
 
@@ -72,10 +74,10 @@ def estimate(low: float, high: float) -> Any:
         (math.nan, math.nan, "not tested"),
     ],
 )
-def test_above(low: float, high: float, verdict: str):
-    found = compare.claim_greater("It grows.", "gain", estimate(low, high))
-    assert (found.statement, found.verdict) == ("It grows.", verdict)
-    assert ("the opposite" in found.finding) == (high < 0)
+def test_claim_greater(low: float, high: float, verdict: str):
+    result = compare.claim_greater("It grows.", "gain", estimate(low, high))
+    assert (result.statement, result.verdict) == ("It grows.", verdict)
+    assert ("lies below 0" in result.finding) == (high < 0)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +90,7 @@ def test_above(low: float, high: float, verdict: str):
         (math.nan, math.nan, "not tested"),
     ],
 )
-def test_near(low: float, high: float, verdict: str):
+def test_claim_equivalent(low: float, high: float, verdict: str):
     assert compare.claim_equivalent("", "", estimate(low, high), 0.2).verdict == verdict
 
 
@@ -102,31 +104,31 @@ def test_near(low: float, high: float, verdict: str):
         ((), "not tested"),
     ],
 )
-def test_every(verdicts: tuple[compare.Verdict, ...], whole: str):
+def test_claim_all(verdicts: tuple[compare.Verdict, ...], whole: str):
     parts = [compare.Claim("", v, v) for v in verdicts]
     assert compare.claim_all("All.", parts).verdict == whole
 
 
-def test_ties_of_a_few_targets_are_no_interval():
+def test_tied_values_have_no_interval():
     tied = compare.difference(np.array([0.013, 0.013]), np.zeros(2), paired=True)
     assert compare.claim_greater("", "x", tied).verdict == "not tested"
     equal = compare.difference(np.ones(2), np.ones(2), paired=True)
     assert compare.claim_equivalent("", "x", equal, 0.01).verdict == "seen"
 
 
-def test_the_jackknife_of_a_mean_is_its_variance_by_groups():
+def test_jackknife_variance_of_a_mean():
     effect_G = np.random.default_rng(0).normal(size=JACKKNIFE_GROUPS)
     variance, df = compare.jackknife_variance(16, lambda g: float(np.delete(effect_G, g).mean()))
     assert variance == pytest.approx(effect_G.var(ddof=1) / JACKKNIFE_GROUPS)
     assert df == JACKKNIFE_GROUPS - 1
 
 
-def test_a_difference_has_the_variance_of_targets_and_of_references(recipes: SweepResults):
+def test_recipe_difference_covers_targets_and_references(recipes: SweepResults):
     small, large = (recipes[f"chinchilla-{size}"] for size in ("10M", "302M"))
-    found = compare.recipe_difference(large, small, 16)
+    result = compare.recipe_difference(large, small, 16)
     a, b = (attacks.read_attack(r, references=16).auc_T for r in (large, small))
-    assert found.value == pytest.approx(float(a.mean() - b.mean()))
-    assert found.over == "4 and 4 targets and their references"
+    assert result.value == pytest.approx(float(a.mean() - b.mean()))
+    assert result.over == "4 and 4 targets and their references"
     gap_G = [
         attacks.read_attack(large, references=16, group_left_out=g).auc_T.mean()
         - attacks.read_attack(small, references=16, group_left_out=g).auc_T.mean()
@@ -135,13 +137,13 @@ def test_a_difference_has_the_variance_of_targets_and_of_references(recipes: Swe
     parts = (a.var(ddof=1) / 4, 3), (b.var(ddof=1) / 4, 3), (7 * np.var(gap_G), 7)
     assert parts[2][0] > 0
     variance = sum(v for v, _ in parts)
-    far = scipy.stats.t.ppf(0.975, variance**2 / sum(v**2 / n for v, n in parts)) * math.sqrt(
-        variance
-    )
-    assert (found.high - found.low) / 2 == pytest.approx(far)
+    half_width = scipy.stats.t.ppf(
+        0.975, variance**2 / sum(v**2 / n for v, n in parts)
+    ) * math.sqrt(variance)
+    assert (result.high - result.low) / 2 == pytest.approx(half_width)
 
 
-def test_groups_are_whole_pairs_and_take_turns(recipes: SweepResults):
+def test_jackknife_leaves_out_whole_pairs(recipes: SweepResults):
     main, _ = attacks.with_equal_models([recipes["main"], recipes["distinct"]])
     whole = attacks.read_attack(main, references=16)
     parts = [
@@ -156,7 +158,7 @@ def test_groups_are_whole_pairs_and_take_turns(recipes: SweepResults):
     assert math.isnan(compare.jackknife_variance(16, lambda g: math.nan)[0])
 
 
-def test_tables_without_the_jackknife_are_not_taken_for_too_few_references(recipes: SweepResults):
+def test_missing_jackknife_attacks_are_reported_as_missing(recipes: SweepResults):
     # no figure needs the jackknife of these two recipes after three epochs
     main, epochs = recipes["main"], recipes["epochs-140M"]
     with pytest.raises(
@@ -166,16 +168,16 @@ def test_tables_without_the_jackknife_are_not_taken_for_too_few_references(recip
         compare.recipe_difference(epochs, main, 16, steps=(epochs.step_after(3), 0))
 
 
-class Drawn:
-    """A recipe of drawn losses: training lowers those of members, and nothing else differs."""
+class RandomRecipe:
+    """A recipe with random losses, which differ between members and non-members only in their mean."""
 
     def __init__(self, rng: np.random.Generator, references: int, first_seed: int):
-        rows = range(first_seed, first_seed + references + 4)  # 4 targets
-        self.member_MxN = np.array([subsets.member(row, 128, "balanced") for row in rows])
+        seeds = range(first_seed, first_seed + references + 4)  # 4 targets
+        self.member_MxN = np.array([subsets.member(seed, 128, "balanced") for seed in seeds])
         self.loss_MxN = rng.normal(size=self.member_MxN.shape) - 0.5 * self.member_MxN
         self.references = references
 
-    def attacked(self, references: int, step: int, group_left_out: int | None) -> Any:
+    def read_attack(self, references: int, step: int, group_left_out: int | None) -> Any:
         kept = [
             i for i in range(references) if group_left_out is None or i // 2 % 8 != group_left_out
         ]
@@ -191,38 +193,38 @@ class Drawn:
 
 @pytest.mark.montecarlo
 @pytest.mark.parametrize("paired", [True, False])
-def test_an_interval_of_recipes_that_are_alike_has_0_in_it(
-    paired: bool, monkeypatch: pytest.MonkeyPatch
-):
-    """Of 100 draws a good interval misses 5, and 12 or more in 1 of 230."""
-    monkeypatch.setattr(compare, "read_attack", lambda recipe, **how: recipe.attacked(**how))
+def test_intervals_of_equal_recipes_contain_0(paired: bool, monkeypatch: pytest.MonkeyPatch):
+    """A correct interval misses 5 of 100 draws on average, and 12 or more with probability 1/230."""
+    monkeypatch.setattr(
+        compare, "read_attack", lambda recipe, **settings: recipe.read_attack(**settings)
+    )
     monkeypatch.setattr(compare, "same_targets", lambda new, old: paired)
     rng, missed = np.random.default_rng(0), 0
     for draw in range(100):
-        new: Any = Drawn(rng, 16, 1_000 * draw)
-        old: Any = Drawn(rng, 16, 1_000 * draw + (0 if paired else 500))
-        found = compare.recipe_difference(new, old, 16)
-        missed += not found.low <= 0 <= found.high
+        new: Any = RandomRecipe(rng, 16, 1_000 * draw)
+        old: Any = RandomRecipe(rng, 16, 1_000 * draw + (0 if paired else 500))
+        result = compare.recipe_difference(new, old, 16)
+        missed += not result.low <= 0 <= result.high
     assert missed < 12
 
 
-def test_the_interval_is_fishers_with_the_deviation_for_ranks() -> None:
+def test_rank_correlation_has_fishers_interval_for_ranks() -> None:
     x_N, y_N = np.array([1, 2, 3, 4, 5.0]), np.array([2, 1, 4, 3, 5.0])
-    found = compare.RankCorrelation.from_samples(x_N, y_N)
-    assert found is not None
-    assert found.r == pytest.approx(1 - 6 * 4 / (5 * 24))  # by the squares of differences of ranks
-    far = scipy.stats.norm.ppf(0.975) * math.sqrt((1 + 0.8**2 / 2) / 2)
-    assert found.low == pytest.approx(math.tanh(math.atanh(0.8) - far))
-    assert found.high == pytest.approx(math.tanh(math.atanh(0.8) + far))
-    assert str(found) == "0.80 [−0.46, 0.99]"
+    result = compare.RankCorrelation.from_samples(x_N, y_N)
+    assert result is not None
+    assert result.r == pytest.approx(1 - 6 * 4 / (5 * 24))  # formula with squared rank differences
+    half_width = scipy.stats.norm.ppf(0.975) * math.sqrt((1 + 0.8**2 / 2) / 2)
+    assert result.low == pytest.approx(math.tanh(math.atanh(0.8) - half_width))
+    assert result.high == pytest.approx(math.tanh(math.atanh(0.8) + half_width))
+    assert str(result) == "0.80 [−0.46, 0.99]"
 
 
-def test_infinite_numbers_have_ranks_and_missing_ones_are_left_out() -> None:
+def test_rank_correlation_handles_infinity_and_nan() -> None:
     x_N = np.array([-INF, 1, 2, INF, NAN, 3])
     y_N = np.array([0, 1, 2, 5, -77, NAN])
-    found = compare.RankCorrelation.from_samples(x_N, y_N)
-    assert found is not None
-    assert (found.r, found.low, found.high) == (1, 1, 1)
+    result = compare.RankCorrelation.from_samples(x_N, y_N)
+    assert result is not None
+    assert (result.r, result.low, result.high) == (1, 1, 1)
     falling = compare.RankCorrelation.from_samples(-x_N, y_N)
     assert falling is not None
     assert falling.high == -1
@@ -232,34 +234,34 @@ def test_infinite_numbers_have_ranks_and_missing_ones_are_left_out() -> None:
     ("x", "y"),
     [([1, 1, 1, 1, 1], [1, 2, 3, 4, 5]), ([1, 2, 3, 4, 5], [INF] * 5), ([1, 2, 3], [1, 2, 3])],
 )
-def test_without_variation_there_is_no_trend(x: list[float], y: list[float]) -> None:
+def test_rank_correlation_without_variation_is_none(x: list[float], y: list[float]) -> None:
     assert compare.RankCorrelation.from_samples(np.array(x, float), np.array(y, float)) is None
 
 
 @pytest.mark.montecarlo
-def test_noise_has_no_trend_19_times_of_20() -> None:
+def test_rank_correlation_intervals_have_nominal_coverage() -> None:
     rng = np.random.default_rng(0)
-    found = [compare.RankCorrelation.from_samples(*rng.normal(size=(2, 50))) for _ in range(1000)]
-    assert 25 <= sum(trend is None or not trend.low <= 0 <= trend.high for trend in found) <= 75
+    result = [compare.RankCorrelation.from_samples(*rng.normal(size=(2, 50))) for _ in range(1000)]
+    assert 25 <= sum(trend is None or not trend.low <= 0 <= trend.high for trend in result) <= 75
 
 
-def test_bands_of_decisions_are_exact_and_of_shares_normal() -> None:
+def test_bands_are_exact_for_decisions_and_normal_for_shares() -> None:
     x_N = np.arange(40.0)
-    found = compare.BinnedMeans.from_samples(x_N, (x_N >= 20).astype(float), 2)
-    assert found.x_K.tolist() == [9.5, 29.5]
-    assert (found.y_K.tolist(), found.count_K.tolist()) == ([0, 1], [20, 20])
-    assert found.high_K[0] == pytest.approx(1 - 0.025 ** (1 / 20))
-    assert found.low_K[1] == pytest.approx(0.025 ** (1 / 20))
+    result = compare.BinnedMeans.from_samples(x_N, (x_N >= 20).astype(float), 2)
+    assert result.x_K.tolist() == [9.5, 29.5]
+    assert (result.y_K.tolist(), result.count_K.tolist()) == ([0, 1], [20, 20])
+    assert result.high_K[0] == pytest.approx(1 - 0.025 ** (1 / 20))
+    assert result.low_K[1] == pytest.approx(0.025 ** (1 / 20))
     share_N = np.tile([0.25, 0.75], 20)
-    found = compare.BinnedMeans.from_samples(x_N, share_N, 2)
-    far = scipy.stats.norm.ppf(0.975) * share_N[:20].std(ddof=1) / math.sqrt(20)
-    assert found.low_K == pytest.approx([0.5 - far] * 2)
-    assert found.high_K == pytest.approx([0.5 + far] * 2)
+    result = compare.BinnedMeans.from_samples(x_N, share_N, 2)
+    half_width = scipy.stats.norm.ppf(0.975) * share_N[:20].std(ddof=1) / math.sqrt(20)
+    assert result.low_K == pytest.approx([0.5 - half_width] * 2)
+    assert result.high_K == pytest.approx([0.5 + half_width] * 2)
 
 
-def test_a_band_of_one_sample_is_not_known() -> None:
-    found = compare.BinnedMeans.from_samples(np.array([1.0, 2.0]), np.array([0.5, 0.25]), 2)
-    assert np.isnan(found.low_K).all()
+def test_bins_of_one_sample_have_no_band() -> None:
+    result = compare.BinnedMeans.from_samples(np.array([1.0, 2.0]), np.array([0.5, 0.25]), 2)
+    assert np.isnan(result.low_K).all()
     assert len(compare.BinnedMeans.from_samples(np.full(3, NAN), np.ones(3), 2).x_K) == 0
 
 
@@ -282,7 +284,7 @@ UP, DOWN, FLAT, NONE = (
         ([UP, DOWN, NONE], "not tested"),
     ],
 )
-def test_up_and_down_takes_a_step_of_each(steps: list[Any], verdict: str):
+def test_claim_up_and_down(steps: list[Any], verdict: str):
     claim = compare.claim_up_and_down(
         "It rises and falls.", [(f"step {i}", s) for i, s in enumerate(steps)]
     )

@@ -10,5 +10,5 @@ __all__ = ["folder"]  # a fixture
 
 @pytest.fixture(scope="session")
 def recipes(folder: Path) -> SweepResults:
-    """Of the synthetic sweep."""
+    """The recipes of the synthetic sweep."""
     return read_recipes(folder)

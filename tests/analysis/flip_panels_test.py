@@ -1,4 +1,4 @@
-"""Distributions of flip rates, and the points of their curves."""
+"""Distributions of flip rates, and points of the flip curves."""
 
 import math
 
@@ -7,13 +7,13 @@ import numpy as np
 from analysis import flip_panels, plotting
 
 
-def test_ccdf_counts_ties_and_leaves_nan_out() -> None:
+def test_ccdf_counts_ties_and_ignores_nan() -> None:
     values, share = flip_panels.ccdf(np.array([0.0, 0.5, 0.5, 0.25, np.nan]))
     assert values.tolist() == [0.0, 0.25, 0.5]
     assert share.tolist() == [1.0, 0.75, 0.5]
 
 
-def test_points_of_the_flip_curves_are_those_of_one_fpr() -> None:
+def test_flip_curves_use_one_fpr() -> None:
     rows = [{"fpr": f, "samples": n} for f, n in ((0.05, 20), (0.05, 21), (0.1, 9))]
     assert flip_panels.bin_sizes(flip_panels.rows_at_fpr(rows, 0.05)) == (20, 21)
     assert flip_panels.bin_sizes([]) == (0, 0)

@@ -1,4 +1,4 @@
-"""What is read of a workdir, and what is said of one that lacks something, or holds something else."""
+"""Reading of workdirs, and messages about missing or damaged parts."""
 
 import dataclasses
 import json
@@ -14,7 +14,7 @@ from analysis.io import SweepResults
 from lm_mia import config
 
 
-def test_families_are_ordered_and_names_are_shared(recipes: SweepResults):
+def test_families_are_ordered_and_recipes_share_names(recipes: SweepResults):
     sizes = [size for size, _ in recipes.family("fixed")]
     assert sizes == ["10M", "44M", "140M", "302M", "1018M"]
     assert recipes["fixed-140M"] is recipes["main"]
@@ -29,7 +29,7 @@ def test_unknown_recipes_raise_or_return_the_default(recipes: SweepResults):
     assert recipes.get("fixed-140M") is recipes["main"]
 
 
-def test_score_points_are_found_by_epochs(recipes: SweepResults):
+def test_steps_of_score_points_by_epoch(recipes: SweepResults):
     epochs = recipes["epochs-140M"]
     assert epochs.step_after(4) == 0
     assert epochs.step_after(1) * 4 == config.total_steps(epochs.config)
@@ -39,7 +39,7 @@ def test_score_points_are_found_by_epochs(recipes: SweepResults):
     assert aucs == sorted(aucs)
 
 
-def test_a_folder_of_no_recipe_is_told(tmp_path: Path):
+def test_folders_without_recipes_are_reported(tmp_path: Path):
     with pytest.raises(io.WorkdirError, match=r"config\.json"):
         io.read_recipe(tmp_path)
     with pytest.raises(
@@ -50,15 +50,15 @@ def test_a_folder_of_no_recipe_is_told(tmp_path: Path):
         io.read_recipes(tmp_path)
 
 
-def test_recipes_are_chosen_by_any_of_their_names(folder: Path):
-    found = io.read_recipes(folder, ["data-384", "fixed-140M"])
-    assert [r.name for r in found.recipes] == ["main", "data-384"]
-    assert "fixed-140M" in found.recipes[0].names
+def test_recipes_are_selected_by_any_of_their_names(folder: Path):
+    results = io.read_recipes(folder, ["data-384", "fixed-140M"])
+    assert [r.name for r in results.recipes] == ["main", "data-384"]
+    assert "fixed-140M" in results.recipes[0].names
     with pytest.raises(io.WorkdirError, match=r"--recipe=data-38: .* did you mean data-384 or "):
         io.read_recipes(folder, ["data-38"])
 
 
-def test_events_are_those_of_the_recipe(tmp_path: Path):
+def test_only_complete_events_of_the_recipe_are_read(tmp_path: Path):
     recipe = tmp_path / "recipes" / "a"
     recipe.mkdir(parents=True)
     lines = [
@@ -72,15 +72,15 @@ def test_events_are_those_of_the_recipe(tmp_path: Path):
     assert [e["step"] for e in io.read_events(recipe, "train")] == [1, 3]
 
 
-def test_targets_stay_while_more_references_are_made(recipes: SweepResults):
+def test_targets_stay_the_same_while_references_are_added(recipes: SweepResults):
     main = recipes["main"]
     attack = dataclasses.replace(main.config.attack, references=92)
-    grown = dataclasses.replace(main, config=dataclasses.replace(main.config, attack=attack))
-    assert (grown.references, grown.targets) == (main.references, main.targets)
-    assert grown.replicas == main.replicas
+    enlarged = dataclasses.replace(main, config=dataclasses.replace(main.config, attack=attack))
+    assert (enlarged.references, enlarged.targets) == (main.references, main.targets)
+    assert enlarged.replicas == main.replicas
 
 
-def test_two_recipes_of_one_name_are_told(recipes: SweepResults, tmp_path: Path):
+def test_two_recipes_with_one_name_are_reported(recipes: SweepResults, tmp_path: Path):
     one = recipes["data-384"]
     other = dataclasses.replace(one, recipe_dir=tmp_path / "recipes" / "b")
     with pytest.raises(
@@ -88,13 +88,13 @@ def test_two_recipes_of_one_name_are_told(recipes: SweepResults, tmp_path: Path)
     ):
         io.SweepResults([one, other])
     assert list(io.SweepResults([one])) == ["data-384"]
-    # as a command leaves it that was stopped before it had a population
+    # a recipe whose command was stopped before it built the population
     unbuilt = dataclasses.replace(other, population_dir=tmp_path / "populations" / "c")
-    found = io.SweepResults([one, unbuilt])
-    assert (found.recipes, found.without_population) == ([one], [unbuilt])
+    results = io.SweepResults([one, unbuilt])
+    assert (results.recipes, results.without_population) == ([one], [unbuilt])
 
 
-def test_an_epoch_that_was_not_scored_is_said(recipes: SweepResults):
+def test_unscored_epochs_are_reported(recipes: SweepResults):
     recipe = recipes["epochs-140M"]
     stored = json.loads((recipe.recipe_dir / "config.json").read_text())["config"]
     assert 1 in stored["score"]["at_epochs"]
@@ -105,8 +105,8 @@ def test_an_epoch_that_was_not_scored_is_said(recipes: SweepResults):
     assert later.step_after(2) > 0
 
 
-def test_a_table_is_read_as_it_was_written(tmp_path: Path) -> None:
-    """To the last digit; with the types of the whole column; text with line breaks and quotes; empty is NaN."""
+def test_tables_are_read_as_written(tmp_path: Path) -> None:
+    """Numbers keep all digits, columns have one type, texts keep line breaks and quotes, and empty cells are NaN."""
     (tmp_path / "tables").mkdir()
     text = 'a line\nand ""more"", with NaN'
     lines = ["fpr,id,none,text", "0.1,,,nan", f'0.30000000000000004,7,,"{text}"', "-inf,8,,x"]
@@ -122,7 +122,7 @@ def test_a_table_is_read_as_it_was_written(tmp_path: Path) -> None:
         io.read_table(tmp_path, "x.csv", ("fpr", "tpr"))
 
 
-def test_tables_without_replicas_are_not_promised(finished: Path, tmp_path: Path) -> None:
+def test_missing_tables_without_replicas_name_the_setting(finished: Path, tmp_path: Path) -> None:
     copy = copy_workdir(finished, tmp_path / "w")
     stored = json.loads((copy / "config.json").read_text())
     stored["config"]["attack"]["replicas"] = 0
@@ -138,7 +138,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_workdir(folder, samples=100, attacks=("lira_online", "loss"))
 
 
-def test_the_page_says_which_score_point(finished: Path, tmp_path: Path) -> None:
+def test_page_names_the_score_point(finished: Path, tmp_path: Path) -> None:
     folder = copy_workdir(finished, tmp_path / "w")
     path = folder / "tables" / "flips.json"
     facts = json.loads(path.read_text())

@@ -15,18 +15,18 @@ FACTS: dict[str, Any] = {
 }
 
 
-def test_models_that_are_missing_are_counted_by_role() -> None:
+def test_missing_models_are_counted_by_role() -> None:
     assert notes.missing_models_note(FACTS) == ""
     text = notes.missing_models_note(FACTS | {"references": 126, "replicas": 125})
     assert "126 of 128 requested references and 125 of 128 requested replicas" in text
     assert "128 of 128 requested references" in notes.missing_models_note(FACTS | {"replicas": 125})
 
 
-def test_the_fewest_replicas_depend_on_the_level() -> None:
+def test_min_replicas_depend_on_the_level() -> None:
     assert [notes.min_replicas_for_test(alpha) for alpha in (0.05, 0.01, 0.5)] == [6, 8, 3]
 
 
-def test_the_cutoff_is_that_of_the_tables() -> None:
+def test_coin_flip_note_gives_the_cutoff() -> None:
     text = notes.coin_flip_note(FACTS)
     assert "With 128 replicas" in text
     assert "when 52 to 76 of them" in text
@@ -36,7 +36,7 @@ def test_the_cutoff_is_that_of_the_tables() -> None:
     assert text.endswith("At least 6 replicas are needed.")
 
 
-def test_a_figure_of_replicas_says_what_its_numbers_are_over() -> None:
+def test_replica_notes_describe_the_numbers() -> None:
     spread, references, left_out, cutoff = notes.replica_notes(FACTS)
     assert "means over 128 replicas of one target" in spread
     assert references == "Every replica is attacked with the same 128 references."

@@ -1,4 +1,4 @@
-"""Every figure and table of the paper, drawn of a synthetic sweep, and the page of one recipe or of many."""
+"""Figures and tables of the paper, drawn from a synthetic sweep, and report pages of one or several recipes."""
 
 import csv
 import json
@@ -21,10 +21,10 @@ from analysis.figures import MODULES, find
 from analysis.io import SweepResults, WorkdirError, read_recipes
 from lm_mia.errors import UserError
 
-NOT_HERE = {"fig07_extraction"}  # nothing was extracted: there are no models
-AS_PDF = {"fig01_references", "fig06_vulnerability", "scaling"}
-"""Half of the time that a figure takes goes into its PDF: so of a few, with points that are pixels among them."""
-OF_MORE_REFERENCES = {"fig01_references", "fig10_auc_by_references"}  # than there are here
+NOT_DRAWN = {"fig07_extraction"}  # needs an extraction, and there are no models
+WRITTEN_AS_PDF = {"fig01_references", "fig06_vulnerability", "scaling"}
+"""Figures that are also written as PDF, one of them with rasterized points; a PDF takes half of the drawing time."""
+NEED_MORE_REFERENCES = {"fig01_references", "fig10_auc_by_references"}  # than the sweep has
 EFFECTS = (
     "On the same data the largest model has a higher AUC than the smallest.",
     "LiRA on the loss beats LiRA on the logit.",
@@ -32,7 +32,7 @@ EFFECTS = (
 )
 
 
-def test_no_figure_or_table_of_the_paper_is_missing():
+def test_all_figures_and_tables_of_the_paper_exist():
     numbers = [name.partition("_")[0] for name in MODULES]
     wanted = [
         *(f"fig{n:02}" for n in range(1, 33)),
@@ -43,67 +43,72 @@ def test_no_figure_or_table_of_the_paper_is_missing():
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_a_figure_is_drawn(
+def test_figures_are_drawn(
     name: str, recipes: SweepResults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    if name not in AS_PDF:
+    if name not in WRITTEN_AS_PDF:
         monkeypatch.delitem(plotting.FORMATS, "pdf")
     shown = figure_section.make_section(name, recipes, tmp_path)
     assert shown.title
     assert shown.paper
-    if name in NOT_HERE:
+    if name in NOT_DRAWN:
         assert "extraction" in shown.missing
         return
     assert shown.missing == ""
     assert shown.result is not None
     data = pd.read_csv(tmp_path / "tables" / f"{name}.csv")
     assert len(data) > 0
-    # The shared tables were made for all figures; those made for this one alone are enough, and say the same.
+    # The shared tables serve all figures; tables computed for this figure alone give the same results.
     alone = find(name).draw(with_needs_alone(name, recipes, tmp_path / "alone"))
     pd.testing.assert_frame_equal(alone.data, shown.result.data)
     assert (alone.claims, alone.notes) == (shown.result.claims, shown.result.notes)
     assert {c.statement for c in shown.claims} <= set(find(name).statements)
     keys = published.published_numbers(name.partition("_")[0])
-    assert not keys or set(shown.result.ours) & set(keys) or name in OF_MORE_REFERENCES
+    assert not keys or set(shown.result.ours) & set(keys) or name in NEED_MORE_REFERENCES
     if shown.result.figure is None:
         assert (tmp_path / "tables" / f"{name}.tex").read_text().startswith(r"\begin{tabular}")
         assert (tmp_path / "tables" / f"{name}.md").read_text().startswith("| ")
         return
     assert shown.image.startswith("data:image/png;base64,")
-    if name in AS_PDF:
+    if name in WRITTEN_AS_PDF:
         assert (tmp_path / "figures" / f"{name}.pdf").read_bytes().startswith(b"%PDF")
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_a_figure_says_which_rows_it_lacks(name: str, tmp_path: Path):
+def test_figures_report_missing_models(name: str, tmp_path: Path):
     shown = figure_section.make_section(name, SweepResults([]), tmp_path)
-    if name != "tab07_settings":  # of the configs alone
+    if name != "tab07_settings":  # reads only the configs
         assert shown.missing
         assert [c.verdict for c in shown.claims] == ["not tested"] * len(shown.claims)
 
 
-NOISY = ("main", "data-1536", "fixed-10M", "fixed-140M", "fixed-1018M", "epochs-140M")
-"""Recipes that these figures need."""
-SHOWING = ("fig01_references", "fig04_data_and_size", "fig08_statistic", "fig17_overtraining")
-"""Figures whose claims are of these effects."""
+NOISE_RECIPES = ("main", "data-1536", "fixed-10M", "fixed-140M", "fixed-1018M", "epochs-140M")
+"""Prefixes of the recipes that these figures need."""
+EFFECT_FIGURES = (
+    "fig01_references",
+    "fig04_data_and_size",
+    "fig08_statistic",
+    "fig17_overtraining",
+)
+"""The figures with claims on these effects."""
 
 
 def verdicts(recipes: SweepResults) -> dict[str, str]:
-    drawn = [find(name).draw(recipes) for name in SHOWING]
+    drawn = [find(name).draw(recipes) for name in EFFECT_FIGURES]
     return {claim.statement: claim.verdict for d in drawn for claim in d.claims}
 
 
-def test_effects_that_are_there_are_seen(recipes: SweepResults):
-    told = verdicts(recipes)
-    assert [told[statement] for statement in EFFECTS] == ["seen"] * len(EFFECTS)
+def test_claims_on_real_effects_are_seen(recipes: SweepResults):
+    verdict_by_statement = verdicts(recipes)
+    assert [verdict_by_statement[statement] for statement in EFFECTS] == ["seen"] * len(EFFECTS)
 
 
 @pytest.mark.montecarlo
-def test_noise_shows_no_effect(tmp_path: Path):
-    make(tmp_path, gain=0, prefixes=NOISY)
+def test_claims_on_noise_are_not_seen(tmp_path: Path):
+    make(tmp_path, gain=0, prefixes=NOISE_RECIPES)
     recipes = read_recipes(tmp_path / "sweep")
-    told = verdicts(recipes)
-    assert [told[statement] for statement in EFFECTS] == ["not seen"] * len(EFFECTS)
+    verdict_by_statement = verdicts(recipes)
+    assert [verdict_by_statement[statement] for statement in EFFECTS] == ["not seen"] * len(EFFECTS)
     auc = attacks.read_attack(recipes["main"]).auc_T
     assert abs(auc.mean() - 0.5) < 0.05
 
@@ -111,16 +116,16 @@ def test_noise_shows_no_effect(tmp_path: Path):
 def write(
     workdir: Path, recipes: list[str] | None = None, figures: tuple[str, ...] = ()
 ) -> tuple[Page, list[str]]:
-    """The page, and what was said."""
-    said: list[str] = []
-    path = page.write_page(workdir, recipes, figures, lambda *_: None, said.append)
+    """Writes the page and returns it with the logged lines."""
+    logged: list[str] = []
+    path = page.write_page(workdir, recipes, figures, lambda *_: None, logged.append)
     assert path == workdir / "report.html"
-    return Page(path.read_text(encoding="utf-8")), said
+    return Page(path.read_text(encoding="utf-8")), logged
 
 
 @pytest.fixture
 def linked(folder: Path, tmp_path: Path) -> Path:
-    """A workdir of the same recipes, in which a page can be written."""
+    """A workdir of links to the same recipes, in which a page can be written."""
     workdir = tmp_path / "sweep"
     workdir.mkdir()
     for name in ("config.json", "metrics.jsonl", "populations"):
@@ -133,14 +138,19 @@ def linked(folder: Path, tmp_path: Path) -> Path:
     return workdir
 
 
-def test_the_page_has_every_figure_and_its_claims(linked: Path):
-    some = ("fig01_references", "fig05_instability", "tab01_error_rates_140m", "fig07_extraction")
-    shown, said = write(linked, ["main", "flip-140M", "flip-302M", "fixed-10M"], some)
-    assert said == [
+def test_page_has_all_figures_and_claims(linked: Path):
+    figures = (
+        "fig01_references",
+        "fig05_instability",
+        "tab01_error_rates_140m",
+        "fig07_extraction",
+    )
+    shown, logged = write(linked, ["main", "flip-140M", "flip-302M", "fixed-10M"], figures)
+    assert logged == [
         "not drawn: fig07_extraction: main: there are no tables of extraction for its attack"
     ]
     ids = [attributes["id"] for _, attributes in shown.tags if "id" in attributes]
-    assert {*some, "claims", "comparison", "flip-140M/", "flip-140M/flips", "made"} <= {*ids}
+    assert {*figures, "claims", "comparison", "flip-140M/", "flip-140M/flips", "made"} <= {*ids}
     assert len({*ids}) == len(ids)
     assert "The AUC of LiRA grows with the number of references." in shown.words
     assert "Not drawn: " in shown.words
@@ -167,12 +177,12 @@ def test_the_page_has_every_figure_and_its_claims(linked: Path):
     assert all("open" not in fold for fold in folds)
 
 
-def test_a_page_without_claims_has_no_table_of_them(linked: Path):
+def test_pages_without_claims_have_no_claims_table(linked: Path):
     shown, _ = write(linked, ["fixed-10M", "flip-140M"], ("tab01_error_rates_140m",))
     assert "claims" not in {attributes.get("id") for _, attributes in shown.tags}
 
 
-def test_recipes_are_compared(linked: Path):
+def test_page_compares_recipes(linked: Path):
     shutil.rmtree(linked / "recipes" / "small")
     (linked / "recipes" / "small").mkdir()
     shutil.copy(
@@ -182,15 +192,17 @@ def test_recipes_are_compared(linked: Path):
     stored |= {"names": ["small"], "population": "none"}
     (linked / "recipes/small/config.json").write_text(json.dumps(stored))
     names = ["fixed-10M", "fixed-302M", "flip-140M", "small"]
-    shown, said = write(linked, names)
-    assert said == []
+    shown, logged = write(linked, names)
+    assert logged == []
     with (linked / "tables" / "comparison.csv").open() as file:
         lines = {line["recipe"]: line for line in csv.DictReader(file)}
     assert {*lines} == {*names}
     recipes = read_recipes(linked)
-    found = attacks.read_attack(recipes["fixed-10M"])
-    assert float(lines["fixed-10M"]["auc"]) == pytest.approx(found.auc_T.mean(), abs=1e-12)
-    assert float(lines["fixed-10M"]["tpr_std"]) == pytest.approx(found.tpr_T(0.05).std(), abs=1e-12)
+    result = attacks.read_attack(recipes["fixed-10M"])
+    assert float(lines["fixed-10M"]["auc"]) == pytest.approx(result.auc_T.mean(), abs=1e-12)
+    assert float(lines["fixed-10M"]["tpr_std"]) == pytest.approx(
+        result.tpr_T(0.05).std(), abs=1e-12
+    )
     assert lines["fixed-10M"]["coin_flip_members"] == ""
     assert [lines[n]["over"] for n in names] == ["targets", "targets", "replicas", ""]
     tables = recipes["flip-140M"].recipe_dir / "tables"
@@ -201,7 +213,7 @@ def test_recipes_are_compared(linked: Path):
     assert float(lines["flip-140M"]["coin_flip_members"]) == coin["member_fraction"]
     assert lines["small"]["missing_reason"] == "its population is not built yet"
     assert "No numbers: its population is not built yet." in shown.words
-    assert f"{found.auc_T.mean():.3f}± {found.auc_T.std():.3f}" in shown.words
+    assert f"{result.auc_T.mean():.3f}± {result.auc_T.std():.3f}" in shown.words
     for suffix in ("png", "pdf"):
         assert (linked / "figures" / f"comparison.{suffix}").is_file()
     alts = [a["alt"] or "" for tag, a in shown.tags if tag == "img"]
@@ -212,8 +224,8 @@ def test_recipes_are_compared(linked: Path):
     assert ticks == names[:3]
 
 
-def test_a_recipe_without_tables_or_targets_shows_why(linked: Path, tmp_path: Path):
-    shown, _ = write(linked, ["fixed-10M"])  # targets alone
+def test_recipes_without_tables_or_targets_show_the_reason(linked: Path, tmp_path: Path):
+    shown, _ = write(linked, ["fixed-10M"])  # has only targets
     assert "Comparison of recipes" not in shown.words
     assert "AUC of LiRA on targets" in shown.words
     assert page.summary_lines(linked, ["fixed-10M"])[0].endswith("(4 targets, 16 references)")
@@ -226,27 +238,27 @@ def test_a_recipe_without_tables_or_targets_shows_why(linked: Path, tmp_path: Pa
         write(linked, ["fixed-10M"])
 
 
-def test_a_failure_has_a_line_in_its_place_and_stops_nothing(linked: Path):
-    whole = linked / "recipes" / "flip-302M" / "tables"
-    there = whole.resolve()
-    whole.unlink()
-    shutil.copytree(there, whole)
-    (whole / "attacks.csv").write_text("x\n1\n")
-    shown, said = write(linked, ["flip-302M", "flip-140M"])
-    assert len(said) == 1
-    assert re.match(r"not shown: flip-302M: .*attacks\.csv has no column attack", said[0])
+def test_failing_recipe_is_reported_and_the_others_shown(linked: Path):
+    tables_dir = linked / "recipes" / "flip-302M" / "tables"
+    original = tables_dir.resolve()
+    tables_dir.unlink()
+    shutil.copytree(original, tables_dir)
+    (tables_dir / "attacks.csv").write_text("x\n1\n")
+    shown, logged = write(linked, ["flip-302M", "flip-140M"])
+    assert len(logged) == 1
+    assert re.match(r"not shown: flip-302M: .*attacks\.csv has no column attack", logged[0])
     assert shown.words.count("attacks.csv has no column attack") == 2  # in the table as well
     ids = {attributes.get("id") for _, attributes in shown.tags}
     assert {"flip-302M/", "flip-140M/trained"} <= ids
     assert "flip-302M/trained" not in ids
 
 
-def test_two_replicas_and_one_attack_are_enough(tmp_path: Path):
+def test_two_replicas_and_one_attack_suffice(tmp_path: Path):
     settings = {"references": 8, "replicas": 2, "attacks": ("lira_online",), "bootstraps": 0}
     for name in ("a", "layers=4,epochs=2"):
         write_workdir(tmp_path / "w", name, samples=80, **settings)
-    shown, said = write(tmp_path / "w")
-    assert said == []
+    shown, logged = write(tmp_path / "w")
+    assert logged == []
     assert shown.words.count("With 2 replicas the exact two-sided binomial test") >= 2
     assert (tmp_path / "w" / "figures" / "layers=4,epochs=2-roc.pdf").is_file()
     assert not (tmp_path / "w" / "figures" / "a-roc_attacks.png").exists()
@@ -258,13 +270,13 @@ def test_two_replicas_and_one_attack_are_enough(tmp_path: Path):
     assert report == f"report: {tmp_path / 'w' / 'report.html'}"
 
 
-def test_answers_are_those_of_the_tables(tmp_path: Path):
+def test_summary_lines_match_the_tables(tmp_path: Path):
     recipe = write_workdir(
         tmp_path / "w", samples=80, bootstraps=0, attacks=("lira_online", "loss")
     )
-    attacked = pd.read_csv(recipe / "tables" / "attacks.csv")
+    attack_rows = pd.read_csv(recipe / "tables" / "attacks.csv")
     lira, loss = (
-        attacked[attacked["attack"] == name].sort_values("references").iloc[-1]
+        attack_rows[attack_rows["attack"] == name].sort_values("references").iloc[-1]
         for name in ("lira_online", "loss")
     )
     shares = pd.read_csv(recipe / "tables" / "flip_shares.csv")
@@ -291,17 +303,19 @@ def test_answers_are_those_of_the_tables(tmp_path: Path):
     ]
 
 
-def test_answers_of_targets_are_those_of_the_comparison(linked: Path):
+def test_summary_lines_of_targets_match_the_comparison(linked: Path):
     write(linked, ["fixed-10M", "flip-140M"])
     with (linked / "tables" / "comparison.csv").open() as file:
         line, _ = csv.DictReader(file)
     numbers = [float(line[name]) for name in ("auc", "auc_std", "tpr")]
-    said = "fixed-10M: LiRA AUC {:.3f} ± {:.3f}, TPR {:.3f} at 5% FPR (4 targets, 16 references)"
-    assert page.summary_lines(linked, ["fixed-10M"])[0] == said.format(*numbers)
+    expected = (
+        "fixed-10M: LiRA AUC {:.3f} ± {:.3f}, TPR {:.3f} at 5% FPR (4 targets, 16 references)"
+    )
+    assert page.summary_lines(linked, ["fixed-10M"])[0] == expected.format(*numbers)
     folder = linked / "recipes" / "fixed-10M"
-    there = (folder / "tables").resolve()
+    original = (folder / "tables").resolve()
     (folder / "tables").unlink()
-    shutil.copytree(there, folder / "tables")
+    shutil.copytree(original, folder / "tables")
     (folder / "tables" / "target_roc.parquet").write_text("x")
     assert page.summary_lines(linked, ["fixed-10M"])[0].endswith(
         "cannot be read; run lm-mia attack again"
@@ -313,12 +327,12 @@ def test_answers_of_targets_are_those_of_the_comparison(linked: Path):
     (folder / "tables" / "targets.csv").unlink()
     assert page.summary_lines(linked, ["fixed-10M"])[0] == "fixed-10M: not attacked yet"
     write(linked, ["fixed-10M", "flip-140M"])
-    said = "fixed-10M: no numbers: no attacks on targets yet; run lm-mia attack"
-    assert page.summary_lines(linked, ["fixed-10M"])[0] == said
+    expected = "fixed-10M: no numbers: no attacks on targets yet; run lm-mia attack"
+    assert page.summary_lines(linked, ["fixed-10M"])[0] == expected
 
 
 @pytest.mark.process
-def test_answers_load_no_library_that_draws(tmp_path: Path):
+def test_summary_lines_import_no_plotting_libraries(tmp_path: Path):
     code = (
         "import sys\nfrom pathlib import Path\nfrom analysis import page\n"
         f"page.check_figures(['scaling']); page.summary_lines(Path({str(tmp_path)!r}), None)\n"
@@ -328,7 +342,7 @@ def test_answers_load_no_library_that_draws(tmp_path: Path):
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-MINE = """
+USER_FIGURE = """
 import pandas as pd
 
 from analysis.paper_figure import FigureResult, PaperFigure
@@ -339,59 +353,63 @@ def draw(recipes):
 
 
 FIGURE = PaperFigure(
-    title="Mine: how many samples", paper="The paper has more.", statements=("There are some.",), draw=draw
+    title="User figure: number of samples", paper="The paper has more.", statements=("There are some.",), draw=draw
 )
 """
 
 
-def test_a_figure_of_ones_own(recipes: SweepResults, tmp_path: Path):
+def test_user_defined_figure_is_drawn(recipes: SweepResults, tmp_path: Path):
     mine = tmp_path / "mine.py"
-    mine.write_text(MINE)
+    mine.write_text(USER_FIGURE)
     page.check_figures([str(mine), "scaling"])
     shown = figure_section.make_section(str(mine), recipes, tmp_path)
-    assert (shown.missing, shown.short_title, shown.paper) == ("", "Mine", "The paper has more.")
+    assert (shown.missing, shown.short_title, shown.paper) == (
+        "",
+        "User figure",
+        "The paper has more.",
+    )
     data = pd.read_csv(tmp_path / "tables" / "mine.csv")
     assert data["samples"].tolist() == [recipes["main"].samples]
-    lacking = figure_section.make_section(str(mine), SweepResults([]), tmp_path)
-    [claim] = lacking.claims
+    without_recipes = figure_section.make_section(str(mine), SweepResults([]), tmp_path)
+    [claim] = without_recipes.claims
     assert (claim.statement, claim.verdict) == ("There are some.", "not tested")
-    assert lacking.missing == "no recipe main in this workdir"
-    mine.write_text(MINE.replace('recipes["main"].samples', "1 / 0"))
+    assert without_recipes.missing == "no recipe main in this workdir"
+    mine.write_text(USER_FIGURE.replace('recipes["main"].samples', "1 / 0"))
     assert (
         figure_section.make_section(str(mine), recipes, tmp_path).missing
         == "ZeroDivisionError: division by zero"
     )
 
 
-def test_unknown_figures_are_a_line_each(tmp_path: Path):
-    (tmp_path / "none_in_it.py").write_text(MINE.replace("FIGURE =", "NOTHING ="))
+def test_unknown_figures_are_reported_on_one_line_each(tmp_path: Path):
+    (tmp_path / "undefined.py").write_text(USER_FIGURE.replace("FIGURE =", "OTHER ="))
     (tmp_path / "broken.py").write_text("1 / 0")
-    (tmp_path / "scaling.py").write_text(MINE)
-    for name, said in (
+    (tmp_path / "scaling.py").write_text(USER_FIGURE)
+    for name, message in (
         ("fig99", "there is no such figure; did you mean fig"),
         ("fig05", "there is no such figure; did you mean fig05_instability?"),
         ("qqq", "there is no such figure; choose from fig01_references, "),
         (f"{tmp_path}/yours.py", "there is no such file; it must define FIGURE"),
-        (f"{tmp_path}/none_in_it.py", "the file does not define FIGURE = PaperFigure(...)"),
+        (f"{tmp_path}/undefined.py", "the file does not define FIGURE = PaperFigure(...)"),
         (f"{tmp_path}/broken.py", "the file fails with ZeroDivisionError: division by zero"),
         (f"{tmp_path}/scaling.py", "an included figure has this name; rename the file"),
     ):
         with pytest.raises(UserError) as caught:
             page.check_figures(["scaling", name])
         [line] = str(caught.value).splitlines()
-        assert line.startswith(f"figures={name!r}: {said}")
+        assert line.startswith(f"figures={name!r}: {message}")
     with pytest.raises(UserError) as caught:
         page.check_figures(["fig99", "fig98"])
     assert len(str(caught.value).splitlines()) == 2
     (tmp_path / "other").mkdir()
     for path in (tmp_path / "mine.py", tmp_path / "other" / "mine.py"):
-        path.write_text(MINE)
+        path.write_text(USER_FIGURE)
     with pytest.raises(UserError, match="has the same file name"):
         page.check_figures([f"{tmp_path}/mine.py", f"{tmp_path}/other/mine.py"])
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "message"),
     [
         (["{here}"], "there are no recipes in it; run lm-mia run first"),
         (["{here}/none"], "there is no such folder; run lm-mia run first"),
@@ -402,16 +420,16 @@ def test_unknown_figures_are_a_line_each(tmp_path: Path):
         (["{sweep}", "--figure=fig99"], "figures='fig99': there is no such figure; did you mean"),
     ],
 )
-def test_bad_input_is_one_line(
-    argv: list[str], said: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_invalid_input_is_reported_on_one_line(
+    argv: list[str], message: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     at = {"here": tmp_path, "sweep": folder}
     assert page.main([a.format(**at) for a in argv]) == 2
     [line] = capsys.readouterr().err.splitlines()
-    assert said.format(**at) in line
+    assert message.format(**at) in line
 
 
-def test_the_package_is_a_command(
+def test_package_runs_as_a_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setattr(sys, "argv", ["analysis", str(tmp_path)])
@@ -421,9 +439,7 @@ def test_the_package_is_a_command(
     assert capsys.readouterr().err.endswith("there are no recipes in it; run lm-mia run first\n")
 
 
-def test_figures_of_the_workdir_are_drawn_unless_others_are_named(
-    linked: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_workdir_figures_are_drawn_by_default(linked: Path, capsys: pytest.CaptureFixture[str]):
     listed = json.loads((linked / "config.json").read_text()) | {"figures": ["tab07_settings"]}
     (linked / "config.json").unlink()
     (linked / "config.json").write_text(json.dumps(listed))

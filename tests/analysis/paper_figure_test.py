@@ -1,4 +1,4 @@
-"""Tables as LaTeX and Markdown."""
+"""Tables in LaTeX and Markdown."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pandas as pd
 from analysis import paper_figure
 
 
-def test_a_table_in_latex_and_markdown():
+def test_tables_are_formatted_as_latex_and_markdown():
     heads = pd.MultiIndex.from_tuples([("ACC", "All"), ("Share of_TPR", "100%")])
     index = pd.Index(["0.01", "≥ 1"], name="FPR")
     table = pd.DataFrame([["0.5 ± 0.1", "−3%"], ["a_b", "–"]], columns=heads, index=index)
@@ -17,15 +17,15 @@ def test_a_table_in_latex_and_markdown():
         "| 0.01 | 0.5 ± 0.1 | −3% |\n"
         "| ≥ 1 | a_b | – |\n"
     )
-    said = paper_figure.latex(table)
-    assert said.startswith(r"\begin{tabular}{lll}")
-    assert r"& \multicolumn{1}{c}{ACC}" in said or "& ACC & Share of" in said
-    assert r"0.01 & 0.5 $\pm$ 0.1 & $-$3\% \\" in said
-    assert r"$\geq$ 1 & a\_b & – \\" in said
-    assert r"100\%" in said
+    text = paper_figure.latex(table)
+    assert text.startswith(r"\begin{tabular}{lll}")
+    assert r"& \multicolumn{1}{c}{ACC}" in text or "& ACC & Share of" in text
+    assert r"0.01 & 0.5 $\pm$ 0.1 & $-$3\% \\" in text
+    assert r"$\geq$ 1 & a\_b & – \\" in text
+    assert r"100\%" in text
 
 
-def test_what_is_written(tmp_path: Path):
+def test_write_creates_csv_markdown_and_latex(tmp_path: Path):
     data = pd.DataFrame({"x": [1.5]})
     assert (
         paper_figure.write(tmp_path, "tab09", paper_figure.FigureResult(data, table=data)) is None

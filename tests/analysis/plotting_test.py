@@ -1,4 +1,4 @@
-"""Labels of figures: where they stand, and which are shown."""
+"""Positions of labels, and which tick labels are shown."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import pytest
 from analysis import plotting
 
 
-def test_labels_keep_apart_and_stay_as_near_as_they_can() -> None:
+def test_labels_are_spread_with_the_smallest_shifts() -> None:
     assert plotting.spread_labels([0.5, 0.9], 0.1, 0, 1) == [0.5, 0.9]
     near = plotting.spread_labels([0.52, 0.50, 0.1], 0.1, 0, 1)
     assert near == pytest.approx([0.56, 0.46, 0.1])
@@ -16,7 +16,7 @@ def test_labels_keep_apart_and_stay_as_near_as_they_can() -> None:
     assert np.diff(crowded) == pytest.approx(0.1)
 
 
-def test_labels_of_a_log_axis_do_not_touch() -> None:
+def test_tick_labels_of_log_axes_do_not_overlap() -> None:
     fprs = [1e-5, 1e-4, 1e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.75, 1.0]
     kept = plotting.separated_ticks(fprs)
     assert kept == [1e-5, 1e-4, 1e-3, 0.01, 0.05, 0.2, 1.0]

@@ -1,4 +1,4 @@
-"""Figures and page of a synthetic workdir of one recipe, and what is said of one that lacks something."""
+"""Figures and page of a synthetic workdir of one recipe, and messages about missing tables."""
 
 import json
 import re
@@ -27,7 +27,7 @@ from analysis.figures import extraction, samples, training
 
 @pytest.fixture(scope="module")
 def complete(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With every table that there is."""
+    """A recipe with all tables."""
     folder = tmp_path_factory.mktemp("run") / "demo"
     more = {"resample_references": 4, "leave_one_out": True}
     recipe = write_workdir(folder, samples=100, attacks=("lira_online", "loss"), **more)
@@ -47,25 +47,25 @@ def empty(tmp_path: Path) -> Path:
 
 
 def write(recipe: Path) -> Path:
-    """The page of the workdir of a recipe."""
+    """Writes the page of the recipe's workdir and returns its path."""
     return page.write_page(recipe.parents[1], None, (), lambda *_: None, lambda _: None)
 
 
-LACKING = r"{}: \S+ is missing; run lm-mia attack first"
+MISSING_TABLE = r"{}: \S+ is missing; run lm-mia attack first"
 
 
-def test_exits_with_two_and_one_line(
+def test_missing_table_exits_with_2_and_one_line(
     complete: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe = linked(complete, tmp_path, without="flips.json")
     assert page.main([str(tmp_path)]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert re.fullmatch(LACKING.format(re.escape(str(recipe))) + "\n", err)
+    assert re.fullmatch(MISSING_TABLE.format(re.escape(str(recipe))) + "\n", err)
 
 
 def linked(complete: Path, workdir: Path, without: str) -> Path:
-    """A workdir of links to the recipe's files, without one of its tables; returns the recipe's folder."""
+    """Fills a workdir with links to the recipe's files except one of its tables; returns the recipe's folder."""
     for path in complete.parents[1].iterdir():
         if path.name not in ("recipes", "report.html", "figures"):
             (workdir / path.name).symlink_to(path)
@@ -79,17 +79,17 @@ def linked(complete: Path, workdir: Path, without: str) -> Path:
 
 
 @pytest.mark.parametrize("module", recipe_section.FIGURES, ids=lambda module: module.__name__)
-def test_figures_of_a_run_need_its_tables(module: ModuleType, empty: Path) -> None:
+def test_figures_report_missing_tables(module: ModuleType, empty: Path) -> None:
     if module in (samples, extraction):  # nothing to draw without their tables
         assert set(module.recipe_figures(empty).values()) == {None}
         return
     with pytest.raises(io.WorkdirError) as caught:
         module.recipe_figures(empty)
-    assert re.fullmatch(LACKING.format(re.escape(str(empty))), str(caught.value))
+    assert re.fullmatch(MISSING_TABLE.format(re.escape(str(empty))), str(caught.value))
 
 
 @pytest.mark.parametrize("name", [*recipe_section.TABLES, "intervals.csv"])
-def test_a_missing_table_is_named_before_anything_is_written(
+def test_missing_tables_are_reported_before_writing(
     complete: Path, tmp_path: Path, name: str
 ) -> None:
     linked(complete, tmp_path, without=name)
@@ -101,7 +101,7 @@ def test_a_missing_table_is_named_before_anything_is_written(
     assert {*tmp_path.rglob("*")} == before
 
 
-def test_the_control_is_left_out_where_it_was_not_made(complete: Path, tmp_path: Path) -> None:
+def test_page_without_shuffled_labels_has_no_control(complete: Path, tmp_path: Path) -> None:
     recipe = linked(complete, tmp_path, without="shuffled.csv")
     shown = Page(write(recipe).read_text(encoding="utf-8"))
     assert "Control: shuffled labels" not in shown.words
@@ -109,9 +109,7 @@ def test_the_control_is_left_out_where_it_was_not_made(complete: Path, tmp_path:
 
 
 @pytest.mark.parametrize("name", sorted({*recipe_section.TABLES, *recipe_section.MORE_TABLES}))
-def test_a_table_that_is_none_is_said_in_one_line(
-    complete: Path, tmp_path: Path, name: str
-) -> None:
+def test_damaged_tables_are_reported_on_one_line(complete: Path, tmp_path: Path, name: str) -> None:
     recipe = linked(complete, tmp_path, without=name)
     (recipe / "tables" / name).write_text("something else\n1\n")
     verb = "extract" if name.startswith("extraction") else "attack"
@@ -134,15 +132,15 @@ FIGURES = (
     "vulnerability",
     "extraction",
 )
-EVERYTHING = (*ATTACKS, "min_k", "min_k_plus_plus", "lowercase")
+ALL_ATTACKS = (*ATTACKS, "min_k", "min_k_plus_plus", "lowercase")
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With every attack and every table that there is."""
+    """A recipe with all attacks and all tables."""
     folder = write_workdir(
         tmp_path_factory.mktemp("run") / "demo",
-        attacks=EVERYTHING,
+        attacks=ALL_ATTACKS,
         resample_references=8,
         leave_one_out=True,
         ambiguous_separation=1.0,
@@ -157,7 +155,7 @@ def shown(finished: Path) -> Page:
     return Page((finished.parents[1] / "report.html").read_text(encoding="utf-8"))
 
 
-def test_every_figure_is_written_as_png_and_pdf(finished: Path) -> None:
+def test_figures_are_written_as_png_and_pdf(finished: Path) -> None:
     figures = finished.parents[1] / "figures"
     assert {p.stem for p in figures.iterdir()} == {f"demo-{name}" for name in FIGURES}
     for name in FIGURES:
@@ -171,7 +169,7 @@ def test_every_figure_is_written_as_png_and_pdf(finished: Path) -> None:
     assert not list(finished.rglob("*.part"))
 
 
-def test_page_needs_no_other_file(finished: Path, shown: Page) -> None:
+def test_page_is_self_contained(finished: Path, shown: Page) -> None:
     images = [attrs for tag, attrs in shown.tags if tag == "img"]
     assert len(images) == len(FIGURES)
     assert all(
@@ -194,9 +192,7 @@ def test_page_needs_no_other_file(finished: Path, shown: Page) -> None:
     assert "url(" not in (workdir / "report.html").read_text(encoding="utf-8")
 
 
-def test_headings_are_nested_and_tables_scroll_in_their_own_box(
-    finished: Path, shown: Page
-) -> None:
+def test_headings_are_nested_and_tables_scroll(finished: Path, shown: Page) -> None:
     levels = [int(tag[1]) for tag, _ in shown.tags if re.fullmatch(r"h[1-6]", tag)]
     assert levels[0] == 1
     assert levels.count(1) == 1
@@ -206,7 +202,7 @@ def test_headings_are_nested_and_tables_scroll_in_their_own_box(
     assert html.count("<table") == len(boxed) == 12
 
 
-def test_numbers_of_attacks_are_those_of_the_tables(finished: Path, shown: Page) -> None:
+def test_numbers_of_attacks_match_the_tables(finished: Path, shown: Page) -> None:
     text = shown.words
     attacks = io.read_table(finished, "attacks.csv")
     lira = max((r for r in attacks if r["attack"] == "lira_online"), key=lambda r: r["references"])
@@ -226,17 +222,17 @@ def test_numbers_of_attacks_are_those_of_the_tables(finished: Path, shown: Page)
     assert f"{verdict}: " in text
     who = f"Farthest from 0.5: {formatting.attack_name(farthest['attack'])}"
     assert re.search(rf"{who}[^:]*: {farthest['auc_mean']:.3f}\.", text)
-    names = {formatting.attack_name(name) for name in EVERYTHING}
+    names = {formatting.attack_name(name) for name in ALL_ATTACKS}
     assert len(names) == 11
     assert all(text.count(name) >= 2 for name in names)
-    said = "In the table, but not drawn: ([^.]*)\\."
+    pattern = "In the table but not drawn: ([^.]*)\\."
     undrawn = {"Simple RMIA", "Zlib ratio", "Min-K%", "Min-K%++", "Lowercase"}
-    assert set(re.findall(said, text)[0].split(", ")) == undrawn
+    assert set(re.findall(pattern, text)[0].split(", ")) == undrawn
     for row in io.read_table(finished, "error_rates.csv"):
         for rate in ("acc", "fnr", "tpr"):
             assert f"{row[f'{rate}_mean']:.3f} ± {row[f'{rate}_std']:.3f}" in text
     intervals = io.read_table(finished, "intervals.csv")
-    assert len(intervals) == 6 * len(EVERYTHING)
+    assert len(intervals) == 6 * len(ALL_ATTACKS)
     for row in intervals:
         between = f"{row['value']:.3f}[{row['bootstrap_low']:.3f}, {row['bootstrap_high']:.3f}]"
         assert row["metric"] != "auc" or between in text.replace(" [", "[")
@@ -244,7 +240,7 @@ def test_numbers_of_attacks_are_those_of_the_tables(finished: Path, shown: Page)
         assert row["metric"] == "auc" or row["attack"] != "lira_online" or exact in text
 
 
-def test_numbers_of_decisions_are_those_of_the_tables(finished: Path, shown: Page) -> None:
+def test_numbers_of_decisions_match_the_tables(finished: Path, shown: Page) -> None:
     text = shown.words
     for row in io.read_table(finished, "flip_shares.csv"):
         assert f"{100 * row['member_fraction']:.1f}%" in text
@@ -266,14 +262,14 @@ def test_numbers_of_decisions_are_those_of_the_tables(finished: Path, shown: Pag
     assert f"Disjoint sets (exact)2 sets of 8 references, {left_out['disjoint']} samples" in text
     assert "With fewer than 6 sets the test has no power." in text
     assert "Subsampled sets (dependent)16 sets of 8 references" in text
-    found = pd.read_parquet(finished / "tables" / "true_positive_probability.parquet")
-    scored = found[found["targets"] > 0]
+    probabilities = pd.read_parquet(finished / "tables" / "true_positive_probability.parquet")
+    scored = probabilities[probabilities["targets"] > 0]
     assert f"{scored['mean'].mean():.3f}, averaged over samples" in text
     assert f"{scored['std'].mean():.3f} between references, averaged over samples" in text
-    assert f"{len(found) - len(scored)} left out" in text
+    assert f"{len(probabilities) - len(scored)} left out" in text
 
 
-def test_archetypes_are_those_of_the_table(finished: Path, shown: Page) -> None:
+def test_archetypes_match_the_table(finished: Path, shown: Page) -> None:
     named = archetype_panels.read_archetypes(finished)
     assert len(named) == 4
     member_N = io.read_samples(finished, ["member"])["member"]
@@ -288,19 +284,19 @@ def test_archetypes_are_those_of_the_table(finished: Path, shown: Page) -> None:
     assert "none found" not in shown.text
 
 
-def test_tables_and_settings_belong_together(finished: Path, shown: Page) -> None:
-    """config.json has the attack section of another attack than that of the tables."""
+def test_page_shows_the_settings_of_its_tables(finished: Path, shown: Page) -> None:
+    """The attack section of config.json differs from the settings with which the tables were made."""
     settings = json.loads((finished / "tables" / "flips.json").read_text())["config"]
     printed = json.JSONDecoder().raw_decode(shown.text, shown.text.rindex('{\n  "corpus"'))[0]
     older = json.loads((finished / "config.json").read_text())["config"]
     assert older["attack"] != settings
-    asked = json.loads((finished / "tables" / "extraction.json").read_text())["config"]
-    assert printed == older | {"attack": settings, "extract": asked}
+    extract = json.loads((finished / "tables" / "extraction.json").read_text())["config"]
+    assert printed == older | {"attack": settings, "extract": extract}
     assert "Membership inference on 32 language models" in shown.text
 
 
-def test_only_rows_of_the_tables_are_shown(finished: Path) -> None:
-    """The log holds lines of more models, of an earlier training and of another recipe."""
+def test_only_models_of_the_tables_are_shown(finished: Path) -> None:
+    """The log also has lines of other models, of an earlier training and of another recipe."""
     log = training.read_log(finished)
     references, replicas = (
         [f"{role}-{i:02}" for i in range(16)] for role in ("reference", "replica")
@@ -314,8 +310,8 @@ def test_only_rows_of_the_tables_are_shown(finished: Path) -> None:
 
 
 @pytest.mark.process
-def test_few_replicas_from_another_folder_and_the_same_bytes_again(tmp_path: Path) -> None:
-    """Neither the test has power, nor are there intervals, nor does any sample satisfy the rules of clear ones."""
+def test_page_of_few_replicas_is_reproducible(tmp_path: Path) -> None:
+    """The coin-flip test has no power, there are no intervals, and no sample satisfies the rules for clear samples."""
     settings: dict[str, Any] = {"attacks": ("lira_online", "loss"), "bootstraps": 0}
     settings |= {
         "references": 8,
@@ -329,7 +325,7 @@ def test_few_replicas_from_another_folder_and_the_same_bytes_again(tmp_path: Pat
     figures = workdir / "figures"
     figures.mkdir()
     for name in ("training.png", "coin_flip_share.pdf", "probability.pdf", "roc.png"):
-        (figures / f"demo-{name}").write_text("of an earlier report")
+        (figures / f"demo-{name}").write_text("from an earlier report")
     command = [sys.executable, "-W", "error::UserWarning", "-m", "analysis", str(workdir)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     report_path = workdir / "report.html"
@@ -338,7 +334,7 @@ def test_few_replicas_from_another_folder_and_the_same_bytes_again(tmp_path: Pat
     assert {p.stem for p in figures.iterdir()} == {f"demo-{name}" for name in drawn}
     shown = Page(report_path.read_text(encoding="utf-8"))
     text = shown.words
-    assert "The log holds no training curve" in text
+    assert "The log has no training curve" in text
     rule = "member, separation >= 99"
     assert (
         f"Clear stable member: none found. No sample satisfies the rule at an FPR of 5%: {rule}"
@@ -368,9 +364,9 @@ def test_few_replicas_from_another_folder_and_the_same_bytes_again(tmp_path: Pat
     for part in ("0.1.0", "0.2.0", "abc123+", "0.10.2", "9.9.9", "CPU cores96"):
         assert part in shown.text.replace("\n", "")
 
-    def files() -> dict[Path, bytes]:  # without the time, which the page says
-        found = {p: p.read_bytes() for p in (report_path, *figures.iterdir())}
-        return {p: re.sub(rb"<time [^<]*</time>", b"", data) for p, data in found.items()}
+    def files() -> dict[Path, bytes]:  # without the time of writing
+        contents = {p: p.read_bytes() for p in (report_path, *figures.iterdir())}
+        return {p: re.sub(rb"<time [^<]*</time>", b"", data) for p, data in contents.items()}
 
     before = files()
     write(folder)
@@ -393,8 +389,8 @@ def test_few_replicas_from_another_folder_and_the_same_bytes_again(tmp_path: Pat
     assert NASTY not in shown.text
 
 
-def test_tables_of_fewer_rows_than_asked_for_say_so(tmp_path: Path) -> None:
-    """Cutoffs follow what is there; FPR 1 and rows with a TPR of 0 are shown."""
+def test_missing_models_are_reported_on_the_page(tmp_path: Path) -> None:
+    """Cutoffs depend on the models that are present; an FPR of 1 and rows with a TPR of 0 are shown."""
     absent = ["reference-03", "replica-00", "replica-07"]
     settings: dict[str, Any] = {"attacks": ("lira_online", "loss"), "fprs": (0.001, 0.05, 1.0)}
     folder = write_workdir(tmp_path / "demo", design="bernoulli", absent=absent, **settings)

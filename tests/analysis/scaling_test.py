@@ -1,4 +1,4 @@
-"""The comparison of recipes, of a synthetic sweep."""
+"""The comparison of recipes with equal numbers of references, on a synthetic sweep."""
 
 import dataclasses
 import json
@@ -13,7 +13,7 @@ from analysis import attacks, io, scaling
 from analysis.io import SweepResults
 
 
-def test_the_table_is_tidy_and_every_recipe_has_as_many_references(recipes: SweepResults):
+def test_table_is_tidy_with_equal_numbers_of_references(recipes: SweepResults):
     drawn = scaling.draw(recipes)
     data = drawn.data
     assert set(data["references"][data["metric"] != "coin_flip_members"]) >= {16}
@@ -24,8 +24,8 @@ def test_the_table_is_tidy_and_every_recipe_has_as_many_references(recipes: Swee
     row, recipe = of_one.to_dict("records")[0], recipes["fixed-10M"]
     assert (row["layers"], row["width"], row["parameters"]) == (1, 32, 12 * 32**2)
     assert row["samples"] == recipe.samples
-    found = attacks.read_attack(recipe, references=16)
-    assert row["value"] == pytest.approx(found.auc_T[0], abs=1e-12)
+    result = attacks.read_attack(recipe, references=16)
+    assert row["value"] == pytest.approx(result.auc_T[0], abs=1e-12)
     per_sample = len(recipe.population.tokens) / (2 * row["samples"])
     assert row["tokens_per_parameter"] == pytest.approx(
         row["samples"] * per_sample / 12288, rel=0.2
@@ -35,14 +35,16 @@ def test_the_table_is_tidy_and_every_recipe_has_as_many_references(recipes: Swee
     assert flips["value"].between(0, 1).all()
 
 
-def test_lines_join_recipes_that_differ_in_one_thing(recipes: SweepResults):
+def test_lines_join_recipes_that_differ_in_one_quantity(recipes: SweepResults):
     points = [
         scaling._read_point(recipes[n], 16)
         for n in ("main", "fixed-10M", "fixed-302M", "data-384", "epochs-140M", "schedule-linear")
     ]
     names = {
-        of: [[p.recipe.names[0] for p in family] for family in scaling.families(points, of)]
-        for of in scaling.LINES
+        quantity: [
+            [p.recipe.names[0] for p in family] for family in scaling.families(points, quantity)
+        ]
+        for quantity in scaling.LINES
     }
     main = points[0].recipe.names[0]
     assert names["parameters"] == [["fixed-10M", main, "fixed-302M"]]
@@ -50,51 +52,51 @@ def test_lines_join_recipes_that_differ_in_one_thing(recipes: SweepResults):
     assert names["epochs"] == [[main, "epochs-140M"]]
 
 
-def test_some_recipes_and_one_quantity(
+def test_selected_recipes_and_one_quantity(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    some = [f"--recipe={name}" for name in ("fixed-10M", "fixed-302M")]
-    assert scaling.main([str(folder), *some, "--x=parameters", f"--out={tmp_path}"]) == 0
+    selection = [f"--recipe={name}" for name in ("fixed-10M", "fixed-302M")]
+    assert scaling.main([str(folder), *selection, "--x=parameters", f"--out={tmp_path}"]) == 0
     data = pd.read_csv(tmp_path / "tables" / "scaling.csv")
     assert data["recipe"].unique().tolist() == ["fixed-10M", "fixed-302M"]
     assert (tmp_path / "figures" / "scaling.pdf").is_file()
     assert "2 recipes attacked with 16 references each" in capsys.readouterr().out
 
 
-def test_recipes_of_several_workdirs_are_named_with_them(folder: Path, tmp_path: Path):
+def test_recipes_of_several_workdirs_have_prefixed_names(folder: Path, tmp_path: Path):
     other = tmp_path / "again"
     other.symlink_to(folder)
     shutil.copytree(folder / "recipes" / "fixed-10M", tmp_path / "w" / "recipes" / "fixed-10M")
     shutil.copy(folder / "config.json", tmp_path / "w")
     (tmp_path / "w" / "populations").symlink_to(folder / "populations")
-    found = scaling._read_recipes([folder, other, tmp_path / "w"], ["fixed-10M"])
-    assert list(found) == ["sweep/fixed-10M", "w/fixed-10M"]
+    result = scaling._read_recipes([folder, other, tmp_path / "w"], ["fixed-10M"])
+    assert list(result) == ["sweep/fixed-10M", "w/fixed-10M"]
     assert list(scaling._read_recipes([folder, other], ["fixed-10M"])) == ["fixed-10M"]
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "message"),
     [
         (["{here}"], "{here}: there are no recipes in it; run lm-mia run first"),
         (["{sweep}", "--x=size"], "--x=size: must be one of parameters, samples, epochs"),
     ],
 )
-def test_bad_input_is_one_line(
-    argv: list[str], said: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_invalid_input_is_reported_on_one_line(
+    argv: list[str], message: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     at = {"here": tmp_path, "sweep": folder}
     assert scaling.main([a.format(**at) for a in argv]) == 2
     [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith(said.format(**at))
+    assert line.startswith(message.format(**at))
 
 
 @pytest.mark.parametrize("attacked", [True, False])
-def test_recipes_without_models_or_tables_are_named(
+def test_recipes_without_models_or_tables_are_left_out(
     attacked: bool, recipes: SweepResults, tmp_path: Path
 ):
     folder = tmp_path / "recipes" / "small"
     (folder / "tables").mkdir(parents=True)
-    if attacked:  # before any of its models was scored
+    if attacked:  # as before any model is scored
         (folder / "tables" / "models.csv").write_text("model,role,subset_seed,order_seed\n")
     left = dataclasses.replace(recipes["small"], recipe_dir=folder)
     drawn = scaling.draw(io.SweepResults([recipes["fixed-10M"], left]))
@@ -105,9 +107,9 @@ def test_recipes_without_models_or_tables_are_named(
         scaling.draw(io.SweepResults([left]))
 
 
-def two(names: tuple[str, str], recipes: SweepResults, folder: Path) -> list[Path]:
-    """Two workdirs of one recipe each, both attacked for this figure by a command of their own."""
-    workdirs = [folder / "one", folder / "two"]
+def make_two_workdirs(names: tuple[str, str], recipes: SweepResults, folder: Path) -> list[Path]:
+    """Writes two workdirs with one recipe each, attacked separately for this figure."""
+    workdirs = [folder / "one", folder / "make_two_workdirs"]
     for workdir, name in zip(workdirs, names, strict=True):
         recipe = without_targets(recipes[name], workdir)
         attack(["scaling"], io.SweepResults([recipe]))
@@ -120,12 +122,12 @@ def two(names: tuple[str, str], recipes: SweepResults, folder: Path) -> list[Pat
 def test_two_workdirs_with_equal_numbers_of_references(
     recipes: SweepResults, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    workdirs = two(("fixed-10M", "fixed-302M"), recipes, tmp_path)
+    workdirs = make_two_workdirs(("fixed-10M", "fixed-302M"), recipes, tmp_path)
     assert scaling.main([*map(str, workdirs), "--x=parameters"]) == 0
     assert "2 recipes attacked with 16 references each" in capsys.readouterr().out
     data = pd.read_csv(workdirs[0] / "tables" / "scaling.csv")
     auc = data[data["metric"] == "auc"].groupby("recipe", sort=False)["value"].mean()
-    assert [*auc.index] == ["one/fixed-10M", "two/fixed-302M"]
+    assert [*auc.index] == ["one/fixed-10M", "make_two_workdirs/fixed-302M"]
     expected = [
         attacks.read_attack(recipes[name], references=16).auc_T.mean()
         for name in ("fixed-10M", "fixed-302M")
@@ -136,7 +138,7 @@ def test_two_workdirs_with_equal_numbers_of_references(
 def test_two_workdirs_with_unequal_numbers_of_references(
     recipes: SweepResults, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    workdirs = two(("fixed-10M", "small"), recipes, tmp_path)
+    workdirs = make_two_workdirs(("fixed-10M", "small"), recipes, tmp_path)
     argv = [*map(str, workdirs), "--x=parameters"]
     assert scaling.main(argv) == 2
     [line] = capsys.readouterr().err.splitlines()

@@ -1,4 +1,4 @@
-"""Heads and cells of the tables of a page."""
+"""Column headings and cells of the tables on the page."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ def row(attack: str, references: int, auc: float) -> dict[str, Any]:
     return {"attack": attack, "references": references, "auc_mean": auc}
 
 
-def test_each_attack_is_shown_with_its_most_references() -> None:
+def test_best_per_attack_has_the_most_references() -> None:
     attacks = [row("rmia", 4, NAN), row("lira_online", 4, 0.9), row("lira_online", 8, 0.6)]
     attacks.append(row("loss", 0, 0.7))
     best = tables.best_per_attack(attacks)
@@ -27,7 +27,7 @@ def test_each_attack_is_shown_with_its_most_references() -> None:
     assert tables.find_attack(best, "zlib") is None
 
 
-def test_the_control_passes_if_every_auc_is_near_one_half() -> None:
+def test_control_passes_if_all_aucs_are_near_one_half() -> None:
     shuffled = [row("lira_online", 8, 0.52), row("loss", 0, 0.49), row("rmia", 8, NAN)]
     control = tables.shuffled_control(shuffled)
     assert control["passed"]
@@ -42,7 +42,7 @@ def test_the_control_passes_if_every_auc_is_near_one_half() -> None:
     assert control["farthest"] is None
 
 
-def test_heads_of_tables_3_to_6() -> None:
+def test_column_headings_of_tables_3_to_6() -> None:
     edges = (0.0, 0.1, 0.25, 0.4, 0.4898, 0.504)
     names = ("very stable", "low/mid", "mid/high", "very unstable", "coin flip")
     shares = [

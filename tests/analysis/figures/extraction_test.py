@@ -24,7 +24,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def finished(attacked: Path, tmp_path: Path) -> Path:
-    """A copy of its own, in which nothing is extracted yet."""
+    """A separate copy, without an extraction."""
     return copy_workdir(attacked, tmp_path / "demo")
 
 
@@ -54,12 +54,12 @@ def page(folder: Path) -> Page:
 
 
 def rows(log_p: list[float], score: list[float] | None = None, **more: Any) -> list[dict[str, Any]]:
-    """Every other sample is a member."""
-    of = {"log_p_greedy": -INF, "log_p_chosen": -1.0}
-    of |= {f"{what}_greedy": 0.0 for what in ("exact", "contained", "overlap")} | more
+    """Returns rows of tables/extraction.csv in which every other sample is a member."""
+    common = {"log_p_greedy": -INF, "log_p_chosen": -1.0}
+    common |= {f"{name}_greedy": 0.0 for name in ("exact", "contained", "overlap")} | more
     score = score or list(map(float, range(len(log_p), 0, -1)))
     return [
-        of | {"id": i, "member": i % 2 == 0, "score": s, "log_p_sampled": log_p[i]}
+        common | {"id": i, "member": i % 2 == 0, "score": s, "log_p_sampled": log_p[i]}
         for i, s in enumerate(score)
     ]
 
@@ -71,8 +71,8 @@ FACTS = {
 
 
 def curve(*shares: tuple[int, float], kind: str = "members") -> list[dict[str, Any]]:
-    of = {"scheme": "sampled", "class": kind, "probability": 0.5}
-    return [of | {"queries": n, "share": share} for n, share in shares]
+    common = {"scheme": "sampled", "class": kind, "probability": 0.5}
+    return [common | {"queries": n, "share": share} for n, share in shares]
 
 
 def by_scheme(samples: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -90,40 +90,40 @@ def by_scheme(samples: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
         (-112.673650, "1.2 × 10⁻⁴⁹"),
         (math.log(9.96e-5), "1.0 × 10⁻⁴"),
         (-300 * math.log(10), "1.0 × 10⁻³⁰⁰"),
-        (-1e4, "1.1 × 10⁻⁴³⁴³"),  # far below what a float64 holds
+        (-1e4, "1.1 × 10⁻⁴³⁴³"),  # far below the range of float64
         (-INF, "0"),
         (math.log(10), "10"),
         (math.log(10**6), "10⁶"),
         (math.log(10**18), "10¹⁸"),
     ],
 )
-def test_numbers_are_shown_from_their_logarithms(log: float, shown: str) -> None:
+def test_exponentials_are_formatted_from_logarithms(log: float, shown: str) -> None:
     assert extraction.format_exponent(log) == shown
 
 
-def test_the_request_counts_samples_and_tokens() -> None:
-    found = extraction.Extraction(rows([-1.0, -2.0, -3.0]), [], FACTS | {"schemes": {}})
-    text = found.request_text()
+def test_request_text_counts_samples_and_tokens() -> None:
+    result = extraction.Extraction(rows([-1.0, -2.0, -3.0]), [], FACTS | {"schemes": {}})
+    text = result.request_text()
     assert "the first 32 tokens of each of 3 samples (2 members and 1 non-member)" in text
     assert "asked for the next 1 token." in text
     assert text.endswith("3 were requested.")
 
 
-def test_probabilities_are_summarised_for_each_scheme() -> None:
-    found = by_scheme(rows([math.log(0.0067), -100.0, -105.0]))
-    sampled = found["Temperature 1"]
+def test_probabilities_are_summarized_per_scheme() -> None:
+    row_by_scheme = by_scheme(rows([math.log(0.0067), -100.0, -105.0]))
+    sampled = row_by_scheme["Temperature 1"]
     assert (sampled["highest"], sampled["median"]) == ("0.0067", "3.7 × 10⁻⁴⁴")
     assert (sampled["likely"], sampled["impossible"]) == (1, 0)
-    greedy = found["Greedy"]
+    greedy = row_by_scheme["Greedy"]
     assert (greedy["highest"], greedy["median"], greedy["impossible"]) == ("0", "0", 3)
-    assert found["Top 40"]["likely"] == 3
+    assert row_by_scheme["Top 40"]["likely"] == 3
 
 
-def test_samples_that_are_never_drawn_are_counted_and_not_plotted() -> None:
+def test_impossible_suffixes_are_counted_but_not_plotted() -> None:
     samples = rows([-INF, -5.0, -INF, -7.0, -9.0], log_p_greedy=0.0)
     samples[0]["log_p_chosen"] = -INF
-    found = by_scheme(samples)
-    assert [row["impossible"] for row in found.values()] == [0, 2, 1]
+    row_by_scheme = by_scheme(samples)
+    assert [row["impossible"] for row in row_by_scheme.values()] == [0, 2, 1]
     figure = extraction.draw(extraction.Extraction(samples, [], FACTS))
     legend = figure.axes[0].get_legend()
     assert legend is not None
@@ -131,63 +131,66 @@ def test_samples_that_are_never_drawn_are_counted_and_not_plotted() -> None:
     assert labels == ["Members (1)", "Non-members (2)"]
 
 
-def test_what_was_written_is_counted() -> None:
+def test_generated_suffixes_are_counted() -> None:
     samples = rows([-1.0] * 4, exact_sampled=0.0, contained_sampled=0.0, overlap_sampled=0.5)
     samples[0] |= {"exact_greedy": 1.0, "contained_greedy": 1.0, "overlap_greedy": 1.0}
     samples[1] |= {"contained_greedy": 1.0, "overlap_greedy": 1.0}
     samples[2] |= {"overlap_greedy": 0.53125, "overlap_sampled": 0.51}
-    found = by_scheme(samples)
-    counts = [[found[s][name] for name in ("exact", "anywhere", "half")] for s in [*found][:2]]
+    row_by_scheme = by_scheme(samples)
+    counts = [
+        [row_by_scheme[s][name] for name in ("exact", "anywhere", "half")]
+        for s in [*row_by_scheme][:2]
+    ]
     assert counts == [[1, 2, 3], [0, 0, 1]]
-    assert "exact" not in found["Top 40"]  # nothing was written with it
+    assert "exact" not in row_by_scheme["Top 40"]  # no text was generated with it
 
 
-def test_shares_by_queries_are_those_of_the_curves() -> None:
+def test_query_rows_match_the_curves() -> None:
     curves = curve((1, 0.0), (10, 0.01), (10**6, 0.25))
     curves += curve((1, 0.0), (10, 0.0), (10**6, 0.125), kind="nonmembers")
-    found = extraction.Extraction(rows([-3.0]), curves, FACTS).query_rows()
-    assert found == [
+    query_rows = extraction.Extraction(rows([-3.0]), curves, FACTS).query_rows()
+    assert query_rows == [
         {"queries": "1", "members": "0.0%", "nonmembers": "0.0%"},
         {"queries": "10⁶", "members": "25.0%", "nonmembers": "12.5%"},
     ]
 
 
-def test_the_relation_is_that_of_score_and_negative_log_probability() -> None:
+def test_rank_correlation_uses_negative_log_probability() -> None:
     n = list(map(float, range(1, 31)))
     for log_p, start in (([-x for x in n], "−1.00 ["), ([x - 40 for x in n], "1.00 [")):
-        found = extraction.Extraction(rows(log_p, n[::-1]), [], FACTS)
-        assert found.rank_correlation().startswith(start)
+        result = extraction.Extraction(rows(log_p, n[::-1]), [], FACTS)
+        assert result.rank_correlation().startswith(start)
     assert extraction.Extraction(rows([-INF, -INF]), [], FACTS).rank_correlation() == "–"
 
 
-def test_curves_are_drawn_where_anything_can_be_extracted(finished: Path) -> None:
-    found = write_extraction(finished, 40)
+def test_curves_are_drawn_if_any_sample_is_extractable(finished: Path) -> None:
+    table = write_extraction(finished, 40)
     read = extraction.read(finished)
     assert read is not None
     assert read.is_extractable
-    assert (len(read.samples), int(read.member_N.sum())) == (40, int(found.member.sum()))
+    assert (len(read.samples), int(read.member_N.sum())) == (40, int(table.member.sum()))
     assert len(extraction.draw(read).axes) == 2
     text = page(finished).words
-    assert "5. Can they be extracted?" in text
+    assert "5. Which samples can be extracted" in text
     assert extraction.TABLE in recipe_section.table_files(finished)
     assert "n queries with probability p" in text
     assert read.request_text() in text
     assert all(row["scheme"] + row["highest"] + row["median"] in text for row in read.scheme_rows())
     assert f"the choice of samples: {read.rank_correlation()}." in text
     write_extraction(finished, 40, level=-150.0)
-    hopeless = extraction.read(finished)
-    assert hopeless is not None
-    assert not hopeless.is_extractable
-    assert len(extraction.draw(hopeless).axes) == 1
+    unlikely = extraction.read(finished)
+    assert unlikely is not None
+    assert not unlikely.is_extractable
+    assert len(extraction.draw(unlikely).axes) == 1
     assert "n queries with probability p" not in page(finished).words
 
 
-def test_members_alone_are_drawn(finished: Path) -> None:
+def test_figure_without_nonmembers_is_drawn(finished: Path) -> None:
     write_extraction(finished, 40)
     for name in (extraction.TABLE, extraction.CURVES):
         table = pd.read_csv(finished / "tables" / name)
-        of = table["member"] if "member" in table else table["class"] == "members"
-        table[of].to_csv(finished / "tables" / name, index=False)
+        is_member = table["member"] if "member" in table else table["class"] == "members"
+        table[is_member].to_csv(finished / "tables" / name, index=False)
     read = extraction.read(finished)
     assert read is not None
     assert read.member_N.all()
@@ -196,29 +199,29 @@ def test_members_alone_are_drawn(finished: Path) -> None:
     assert "nonmembers" not in read.query_rows()[0]
 
 
-def test_heavy_tails_get_a_logarithmic_axis() -> None:
+def test_heavy_tailed_scores_have_a_logarithmic_axis() -> None:
     for scores, scale in (([9.0, 3, 1], "linear"), ([9000.0, 3, 1], "symlog")):
-        found = extraction.Extraction(rows([-5.0, -6, -7], scores), [], FACTS)
-        assert extraction.draw(found).axes[0].get_xscale() == scale
+        result = extraction.Extraction(rows([-5.0, -6, -7], scores), [], FACTS)
+        assert extraction.draw(result).axes[0].get_xscale() == scale
 
 
-def test_without_tables_there_is_no_section(finished: Path) -> None:
+def test_page_without_tables_has_no_section(finished: Path) -> None:
     text = page(finished).words
     assert "extract" not in text
     assert not [name for name in recipe_section.table_files(finished) if "extraction" in name]
     write_extraction(finished, 40)
-    (finished / "tables" / extraction.CURVES).unlink()  # killed between the two
+    (finished / "tables" / extraction.CURVES).unlink()  # as after a kill between the two files
     assert "extract" not in page(finished).words
 
 
-@pytest.mark.parametrize("what", ["scores", "ids", "none", "replica"])
-def test_extraction_of_another_attack_is_not_shown(finished: Path, what: str) -> None:
+@pytest.mark.parametrize("difference", ["scores", "ids", "none", "replica"])
+def test_extraction_of_another_attack_is_not_shown(finished: Path, difference: str) -> None:
     table = write_extraction(finished, 40)
-    if what == "scores":
+    if difference == "scores":
         table["score"] += np.where(np.arange(40) == 39, 1e-6, 0)
-    elif what == "ids":
+    elif difference == "ids":
         table["id"] += 90
-    elif what == "replica":
+    elif difference == "replica":
         facts = finished / "tables" / extraction.FACTS
         row = json.loads(facts.read_text())["model"]
         facts.write_text(facts.read_text().replace(row, "replica-09"))
@@ -228,15 +231,13 @@ def test_extraction_of_another_attack_is_not_shown(finished: Path, what: str) ->
     assert extraction.recipe_figures(finished) == {"extraction": None}
     shown = page(finished)
     text = shown.words
-    assert (
-        "are of the scores of another attack and are not shown; run lm-mia extract again." in text
-    )
-    assert "Can they be extracted?" not in text
+    assert "belong to another attack and are not shown; run lm-mia extract again." in text
+    assert "Which samples can be extracted" not in text
     assert not [name for name in recipe_section.table_files(finished) if "extraction" in name]
     assert not [a for _, a in shown.tags if "extraction.pdf" in (a.get("href") or "")]
 
 
-def test_a_broken_table_is_to_be_made_again_by_extract(finished: Path) -> None:
+def test_damaged_tables_name_the_extract_command(finished: Path) -> None:
     write_extraction(finished, 40)
     (finished / "tables" / extraction.CURVES).write_text("x\n1\n")
     with pytest.raises(io.WorkdirError, match=r"run lm-mia extract again$"):

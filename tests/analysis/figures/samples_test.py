@@ -1,4 +1,4 @@
-"""Groups of members by how surely they are called members, and what goes with it."""
+"""Groups of members by posterior, and properties that correlate with it."""
 
 from typing import Any
 
@@ -16,45 +16,45 @@ def target(posterior_S: np.ndarray, count: int = 40) -> Any:
     return samples.Target(ModelSeeds("reference", 1, 1, 1), member_N2, ids_S, posterior_S)
 
 
-def test_groups_are_the_ends_and_the_middle():
-    of = target(np.array([0.9, 0.1, 0.45, 0.7, 0.2, 0.52, 0.8, 0.3, 0.95, 0.05]))
-    assert of.group_size == 2
-    found = {name: sorted(ids.tolist()) for name, ids in of.groups().items()}
-    assert found == {
+def test_groups_are_the_extremes_and_the_middle():
+    example = target(np.array([0.9, 0.1, 0.45, 0.7, 0.2, 0.52, 0.8, 0.3, 0.95, 0.05]))
+    assert example.group_size == 2
+    groups = {name: sorted(ids.tolist()) for name, ids in example.groups().items()}
+    assert groups == {
         "least vulnerable": [2, 18],
         "most ambiguous": [4, 10],
         "most vulnerable": [0, 16],
     }
     x_N2 = np.arange(40.0)
     x_N2[18] = np.nan
-    values = samples.property_by_group([of], x_N2)
+    values = samples.property_by_group([example], x_N2)
     assert values["least vulnerable"].tolist() == [2]
 
 
-def test_a_property_that_goes_with_the_posterior_is_seen_and_noise_is_not():
+def test_correlated_property_is_seen_and_noise_is_not():
     rng = np.random.default_rng(0)
     targets = [target(rng.random(300), 800) for _ in range(6)]
 
     def with_noise(weight: float) -> list[np.ndarray]:
-        found = []
+        x_TxN2 = []
         for t in targets:
             x_N2 = rng.random(800)
             x_N2[t.ids_S] = weight * t.posterior_S + rng.random(300)
-            found.append(x_N2)
-        return found
+            x_TxN2.append(x_N2)
+        return x_TxN2
 
     assert samples.claim_rises("", "length", targets, with_noise(0.5)).verdict == "seen"
     assert samples.claim_rises("", "length", targets, with_noise(-0.5)).verdict == "not seen"
     assert samples.claim_rises("", "length", targets, with_noise(0)).verdict == "not seen"
 
 
-def test_what_most_have_alike_is_not_tested():
+def test_nearly_constant_properties_are_not_tested():
     x_N2 = np.zeros(40)
-    found = samples.claim_rises("Longer.", "length", [target(np.linspace(0, 1, 10))], [x_N2])
-    assert found.verdict == "not tested"
-    assert found.finding == "10 of 10 members of reference-01 have the same length"
+    claim = samples.claim_rises("Longer.", "length", [target(np.linspace(0, 1, 10))], [x_N2])
+    assert claim.verdict == "not tested"
+    assert claim.finding == "10 of 10 members of reference-01 have the same length"
 
 
-def test_shares_add_up_to_what_lies_inside():
+def test_histogram_shares_ignore_values_outside_the_bins():
     share_K = samples.histogram_shares(np.array([1.0, 2.0, 2.5, 99.0]), np.array([0.0, 2.0, 4.0]))
     assert share_K == pytest.approx([0.25, 0.5])

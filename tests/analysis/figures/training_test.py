@@ -1,4 +1,4 @@
-"""What the figure of training shows of a log, and what it leaves out."""
+"""What the training figure reads from the log, and what it ignores."""
 
 import json
 from pathlib import Path
@@ -11,10 +11,10 @@ from synthetic_workdir import OTHER_RECIPE, RECIPE, copy_workdir, write_workdir
 from analysis.figures import training
 
 
-def test_training_curves_are_those_of_the_last_training() -> None:
+def test_training_curves_show_the_last_training() -> None:
     def curve(*steps: int) -> dict[int, float]:
-        of = {"model": "a", "role": "replica"}
-        lines = [of | {"step": step, "loss_nats": float(i)} for i, step in enumerate(steps)]
+        common = {"model": "a", "role": "replica"}
+        lines = [common | {"step": step, "loss_nats": float(i)} for i, step in enumerate(steps)]
         return training.curves([*lines, {"model": "a"}])["a"][1]
 
     assert curve(0, 5, 10, 0, 5) == {0: 3.0, 5: 4.0}
@@ -29,28 +29,33 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def copied(finished: Path, tmp_path: Path) -> Path:
-    """A copy of its own, to whose log more can be added."""
+    """A separate copy, whose log can be extended."""
     return copy_workdir(finished, tmp_path / "demo")
 
 
 def log(folder: Path, *events: dict[str, Any]) -> None:
     with (folder.parents[1] / "metrics.jsonl").open("a") as file:
-        file.write("\n")  # its last line was cut short
+        file.write("\n")  # the last line of the log is incomplete
         file.writelines(json.dumps(event) + "\n" for event in events)
 
 
-def validation(row: str, step: int, value: float, recipe: str = RECIPE) -> dict[str, Any]:
-    about = {"event": "validation", "model": row, "role": row.partition("-")[0], "recipe": recipe}
-    return about | {"step": step, "steps": 16, "validation_loss_nats": value}
+def validation(model: str, step: int, value: float, recipe: str = RECIPE) -> dict[str, Any]:
+    event = {
+        "event": "validation",
+        "model": model,
+        "role": model.partition("-")[0],
+        "recipe": recipe,
+    }
+    return event | {"step": step, "steps": 16, "validation_loss_nats": value}
 
 
 def thin_lines(axes: Axes) -> list[tuple[list[float], list[float]]]:
-    """(steps, losses) of the lines of rows: neither dotted ends of epochs nor the legend's."""
-    found = [line for line in axes.get_lines() if line.get_linestyle() != ":"]
-    return [([*map(float, x.get_xdata())], [*map(float, x.get_ydata())]) for x in found]  # pyright: ignore[reportArgumentType]
+    """Returns (steps, losses) of the line of each model, without the dotted lines at the ends of epochs."""
+    lines = [line for line in axes.get_lines() if line.get_linestyle() != ":"]
+    return [([*map(float, x.get_xdata())], [*map(float, x.get_ydata())]) for x in lines]  # pyright: ignore[reportArgumentType]
 
 
-def test_without_validation_there_is_one_panel(finished: Path) -> None:
+def test_figure_without_validation_has_one_panel(finished: Path) -> None:
     figure = training.recipe_figures(finished)["training"]
     assert figure is not None
     [axes] = figure.axes
@@ -59,19 +64,19 @@ def test_without_validation_there_is_one_panel(finished: Path) -> None:
     assert training.read_log(finished).validation == {}
 
 
-def test_validation_losses_stand_beside_training_losses(copied: Path) -> None:
+def test_validation_losses_have_a_second_panel(copied: Path) -> None:
     first, second, replica = "reference-00", "reference-01", "replica-15"
     log(
         copied,
         *(validation(first, step, 9.0) for step in (4, 8, 12)),
         validation(first, 8, 4.5),
-        validation(first, 16, 3.5),  # after it went on from step 4
+        validation(first, 16, 3.5),  # resumed from step 4
         validation(second, 8, 4.25),
         validation(second, 16, 3.25),
         validation(replica, 16, 3.0),
-        validation("reference-99", 16, 77.0),  # no row of the tables
+        validation("reference-99", 16, 77.0),  # not a model of the tables
         validation(second, 12, 77.0, OTHER_RECIPE),
-        {"event": "validation", "model": second, "recipe": RECIPE, "step": 16},  # cut short
+        {"event": "validation", "model": second, "recipe": RECIPE, "step": 16},  # incomplete
     )
     read = training.read_log(copied)
     assert read.validation == {
@@ -98,16 +103,16 @@ def test_validation_losses_stand_beside_training_losses(copied: Path) -> None:
         "References (2)",
         "Replicas (1)",
     ]
-    assert axes.get_ylim() == train_axes.get_ylim()  # one scale
+    assert axes.get_ylim() == train_axes.get_ylim()  # same scale
     assert axes.get_xlim() == train_axes.get_xlim()
 
 
-def test_only_the_ends_of_rows_count_as_scored(copied: Path) -> None:
+def test_only_final_scores_are_read(copied: Path) -> None:
     before = training.read_log(copied).scored
-    about = {"event": "model_scored", "model": "reference-00", "recipe": RECIPE}
+    event = {"event": "model_scored", "model": "reference-00", "recipe": RECIPE}
     log(
         copied,
-        about | {"step": 16, "last": True, "member_loss_nats": 1.0},
-        about | {"step": 8, "last": False, "member_loss_nats": 77.0},  # a score point
+        event | {"step": 16, "last": True, "member_loss_nats": 1.0},
+        event | {"step": 8, "last": False, "member_loss_nats": 77.0},  # a score point
     )
     assert [e["member_loss_nats"] for e in training.read_log(copied).scored[len(before) :]] == [1.0]
