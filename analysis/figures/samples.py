@@ -335,7 +335,7 @@ def draw_fig21(recipes: SweepResults) -> FigureResult:
             f"Each reference is attacked with all others as references; each sample is a member of {models.min()} to "
             f"{models.max()} of them. {int((~has_two_N).sum()):,} samples with fewer than two of them are left out.",
             "All samples share the same models, so these averages have no interval, and there is no claim to test.",
-            f"Each point of (a) averages the means and the standard deviations of {len(mean_S) / len(parts):.3g} samples."
+            f"Each point of (a) averages the means and standard deviations of {len(mean_S) / len(parts):.3g} samples."
             if len(parts) < len(mean_S)
             else "Each point of (a) is one sample.",
         ),
