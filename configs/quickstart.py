@@ -10,14 +10,14 @@ Cost: about 3.5 minutes on 2 cores, 2 GB of memory, 100 MB of disk.
 Expect these results; they change slightly with the versions of the installed packages, and thus with the text.
 
 - LiRA with all references reaches an AUC of about 0.87, compared with 0.79 with 4 references. RMIA and the calibrated
-  loss reach 0.88, the loss attack 0.62. With shuffled labels the AUC of every attack is 0.5.
-- At an FPR of 5 %, LiRA finds half of the members. For almost half of the members, and for fewer than 1 in 10
-  non-members, an exact test cannot distinguish the decisions from coin flips; this also holds for almost half of the
-  members that LiRA finds.
+  loss reach 0.88, the loss attack 0.63. With shuffled labels the AUC of every attack is 0.5.
+- At an FPR of 5 %, LiRA finds 45 % of the members. For 4 in 10 members, and for fewer than 1 in 10 non-members, an
+  exact test cannot distinguish the decisions from coin flips; this also holds for 4 in 10 of the members that LiRA
+  finds.
 - LiRA finds fewer of the members that the first replica saw last, at the lowest learning rates: 3 in 10 of the last
-  tenth, compared with more than 5 in 10 of the first tenth.
+  tenth, compared with more than 4 in 10 of the first tenth.
 - None of the 1,000 samples with the highest scores, of which 4 in 5 are members, can be extracted: the most likely
-  suffix of 32 tokens has a probability of about 1e-49, and samples with higher scores do not have likelier suffixes.
+  suffix of 32 tokens has a probability of about 1e-50, and samples with higher scores do not have likelier suffixes.
 """
 
 from lm_mia.config import Attack, Config, Extract, Model, Optimizer, Population, Tokenizer, Train
