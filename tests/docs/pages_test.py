@@ -19,7 +19,7 @@ from lm_mia import cli, stats
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = ["tutorial.md", *sorted(f"how-to/{file.name}" for file in (DOCS / "how-to").glob("*.md"))]
-BLOCK = re.compile(r'^```(\w+)(?: title="(.*)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r'^```(\w+)(?: title="([^"]*)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 SMALL = {
     "corpus.source": "text",
     "population.samples": "96",
