@@ -1,11 +1,11 @@
-"""What `launch local` adds to the training of tiny rows: wall time against the rows' own, cold and warm.
+"""Measures the overhead of `launch local` for tiny models: wall time against the models' own time, cold and warm.
 
     python benchmarks/launch_overhead.py DIR [--models 64]
 
-Runs the quickstart's rows (2 layers of 64, 192 steps, 2,048 samples) through `launch local`, a process a core, twice,
-into folders of their own: first with an empty cache of compiled code, then with the one that this left. The population
-is made before. A row's own seconds are those of training and scoring in the log; the wall time runs from the start of
-the command to its end, its imports and those of its jobs included.
+Makes the quickstart's models (2 layers of width 64, 192 steps, 2,048 samples) by `launch local` twice, with one
+process per core, in separate folders: first with an empty compilation cache, then with the cache of the first run.
+The population is built beforehand. A model's own seconds are those of training and scoring in the log; the wall time
+is that of the whole command, including its imports and those of its jobs.
 """
 
 import argparse
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def main() -> None:
-    """Prints a line a run."""
+    """Prints a line for each run."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("dir", type=Path)
     parser.add_argument("--models", type=int, default=64)
@@ -61,8 +61,8 @@ def main() -> None:
         )
         compiled = sum(e["seconds"] for e in events if e["event"] == "compiled")
         print(
-            f"{name}: {known.models} rows on {len(slots)} cores: {wall_seconds:.1f} s of wall time, "
-            f"{own_seconds:.1f} s of rows ({compiled:.1f} s to compile): "
+            f"{name}: {known.models} models on {len(slots)} cores: {wall_seconds:.1f} s of wall time, "
+            f"{own_seconds:.1f} s of models ({compiled:.1f} s to compile): "
             f"{wall_seconds * len(slots) / own_seconds:.3f}x",
             flush=True,
         )

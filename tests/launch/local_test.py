@@ -229,7 +229,7 @@ import os, sys, time
 from pathlib import Path
 from launch import heartbeats
 recipe = Path(sys.argv[1])
-with heartbeats.Running(recipe, heartbeats.By("job", "host", os.getpid(), "log", "0.1")).alive():
+with heartbeats.RunningRecord(recipe, heartbeats.WorkerInfo("job", "host", os.getpid(), "log", "0.1")).alive():
     time.sleep(600)
 """
 

@@ -176,9 +176,9 @@ try:
 except UserError as error:
     sys.exit(str(error))
 import jax
-assert here.compiled() == {}
+assert here.new_compilations() == {}
 jax.jit(lambda x: x * 3 + 1)(2.0)
-print(json.dumps([here.about, here.lead, here.mesh.size, here.compiled(), here.compiled()]))
+print(json.dumps([here.description, here.is_primary, here.mesh.size, here.new_compilations(), here.new_compilations()]))
 """
 
 

@@ -136,7 +136,8 @@ def test_tensorboard_log_survives_a_kill(tmp_path: Path):
     code = f"""
 import os, signal, pathlib
 from lm_mia.run import trackers
-with trackers.open(["tensorboard"], pathlib.Path({str(tmp_path)!r}), "recipe_x", {{}}, print) as track:
+folder = pathlib.Path({str(tmp_path)!r})
+with trackers.open_trackers(["tensorboard"], folder, "recipe_x", {{}}, print) as track:
     for step in range(3):
         track({{"event": "validation", "model": "a", "role": "replica", "step": step, "validation_loss_nats": 1.5}})
     os.kill(os.getpid(), signal.SIGKILL)
@@ -230,7 +231,7 @@ def test_missing_extra_is_reported_first(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.process
 def test_wandb_online_needs_a_login(tmp_path: Path):
     """In a process and a home of its own, so that no login of this machine counts."""
-    code = "from lm_mia.run import trackers\ntry:\n    trackers.check(['wandb'])\nexcept Exception as e: print(e)"
+    code = "from lm_mia.run import trackers\ntry: trackers.check_trackers(['wandb'])\nexcept Exception as e: print(e)"
     environment = {
         "HOME": str(tmp_path),
         "WANDB_MODE": "online",
@@ -247,7 +248,7 @@ def test_wandb_online_needs_a_login(tmp_path: Path):
 def test_no_tracker_loads_nothing(tmp_path: Path):
     code = (
         "from lm_mia.run import trackers\nfrom pathlib import Path\nimport sys\n"
-        f"with trackers.open((), Path({str(tmp_path)!r}), 'x', {{}}, print) as track:\n"
+        f"with trackers.open_trackers((), Path({str(tmp_path)!r}), 'x', {{}}, print) as track:\n"
         "    track({'event': 'worker'})\n"
         "sys.exit(len({'tensorboard', 'wandb', 'tensorflow', 'jax'} & set(sys.modules)))"
     )

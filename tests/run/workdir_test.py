@@ -139,7 +139,7 @@ APPEND = """
 import pathlib, sys
 from lm_mia.run.workdir import Workdir
 for i in range(300):
-    Workdir(pathlib.Path(sys.argv[1])).log({"who": sys.argv[2], "i": i, "long": sys.argv[2] * 5000})
+    Workdir(pathlib.Path(sys.argv[1])).log_event({"who": sys.argv[2], "i": i, "long": sys.argv[2] * 5000})
 """
 
 
