@@ -28,30 +28,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("dir", type=Path)
     parser.add_argument("--models", type=int, default=64)
-    known = parser.parse_args()
+    args = parser.parse_args()
     config = str(ROOT / "configs" / "quickstart.py")
     overrides = [
-        f"--config.attack.references={known.models - 16}",
+        f"--config.attack.references={args.models - 16}",
         "--config.attack.resample-references=0",
     ]
-    cache = known.dir / "compiled"
+    cache = args.dir / "compiled"
     shutil.rmtree(cache, ignore_errors=True)
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_COMPILATION_CACHE_DIR": str(cache)}
     _, slots = devices.environments(0, "none")
     populations = None
     for name in ("cold", "warm"):
-        folder = known.dir / name
+        folder = args.dir / name
         shutil.rmtree(folder, ignore_errors=True)
-        of = sweep.read_sweep(config, str(folder), overrides)
+        full_sweep = sweep.read_sweep(config, str(folder), overrides)
         if populations is None:
-            corpus = jobs.command(of, [sys.executable], "corpus")
+            corpus = jobs.command(full_sweep, [sys.executable], "corpus")
             subprocess.run(corpus, check=True, env=environment, capture_output=True)
             populations = folder / "populations"
         else:
             folder.mkdir()
             shutil.copytree(populations, folder / "populations")
         began = time.monotonic()
-        local = jobs.command(of, [sys.executable], "local")
+        local = jobs.command(full_sweep, [sys.executable], "local")
         subprocess.run(local, check=True, env=environment, capture_output=True)
         wall_seconds = time.monotonic() - began
         lines = (folder / "metrics.jsonl").read_text().splitlines()
@@ -61,7 +61,7 @@ def main() -> None:
         )
         compiled = sum(e["seconds"] for e in events if e["event"] == "compiled")
         print(
-            f"{name}: {known.models} models on {len(slots)} cores: {wall_seconds:.1f} s of wall time, "
+            f"{name}: {args.models} models on {len(slots)} cores: {wall_seconds:.1f} s of wall time, "
             f"{own_seconds:.1f} s of models ({compiled:.1f} s to compile): "
             f"{wall_seconds * len(slots) / own_seconds:.3f}x",
             flush=True,

@@ -51,17 +51,17 @@ def scorer(
     Loops are "as_it_comes", "one_by_one" and "padded". The process ends when the function is garbage-collected.
     """
     spawn = multiprocessing.get_context("spawn")
-    here, there = spawn.Pipe()
-    given = there, model, to_gpt2_params(params), samples
+    connection, worker_connection = spawn.Pipe()
+    given = worker_connection, model, to_gpt2_params(params), samples
     spawn.Process(target=_serve, args=given, daemon=True).start()
-    there.close()
+    worker_connection.close()
 
     def losses(loop: str, count: int, batch_size: int) -> np.ndarray:
-        here.send((loop, count, batch_size))
-        found = here.recv()
-        if isinstance(found, RuntimeError):
-            raise found
-        return found
+        connection.send((loop, count, batch_size))
+        reply = connection.recv()
+        if isinstance(reply, RuntimeError):
+            raise reply
+        return reply
 
     return losses
 
@@ -114,9 +114,9 @@ def _threads(peer: SimpleNamespace, score: Callable[[int], Any], samples: int) -
 
 
 def _load() -> SimpleNamespace:
-    found: dict[str, Any] = {n: importlib.import_module(n) for n in ("torch", "transformers")}
-    found["transformers"].logging.set_verbosity_error()  # it warns about one of its own defaults
-    return SimpleNamespace(**found)
+    modules: dict[str, Any] = {n: importlib.import_module(n) for n in ("torch", "transformers")}
+    modules["transformers"].logging.set_verbosity_error()  # it warns about one of its own defaults
+    return SimpleNamespace(**modules)
 
 
 def gpt2(
@@ -156,7 +156,7 @@ def gpt2(
 def to_gpt2_params(params: "transformer.Params") -> dict[str, np.ndarray]:
     """Converts our parameters to GPT-2's names and shapes, without its biases."""
     width = params["token_embed"]["embedding"].shape[1]
-    found = {
+    converted = {
         "transformer.wte.weight": params["token_embed"]["embedding"],
         "lm_head.weight": params["token_embed"]["embedding"],
         "transformer.wpe.weight": params["pos_embed"]["embedding"],
@@ -169,7 +169,7 @@ def to_gpt2_params(params: "transformer.Params") -> dict[str, np.ndarray]:
             for layer in ("attn", "mlp")
         )
         inputs = [attn[name].reshape(width, -1) for name in ("query", "key", "value")]
-        found |= {
+        converted |= {
             f"transformer.h.{i}.{name}.weight": leaf
             for name, leaf in {
                 "ln_1": blocks["ln_attn"]["scale"][i],
@@ -180,25 +180,25 @@ def to_gpt2_params(params: "transformer.Params") -> dict[str, np.ndarray]:
                 "mlp.c_proj": mlp["down"],
             }.items()
         }
-    return {name: np.asarray(leaf) for name, leaf in found.items()}
+    return {name: np.asarray(leaf) for name, leaf in converted.items()}
 
 
 def one_by_one(peer: SimpleNamespace, gpt: Any, samples: Sequence[np.ndarray]) -> np.ndarray:
     """Returns loss_N, float32, in nats per token, scoring one sample at a time without padding, by the model's own
     loss."""
-    found = []
+    losses = []
     with peer.torch.inference_mode():
         for ids in samples:
             x_1xL = peer.torch.tensor(ids[None].astype(np.int64), device=gpt.device)
-            found.append(gpt(input_ids=x_1xL, labels=x_1xL).loss.item())
-    return np.array(found, np.float32)
+            losses.append(gpt(input_ids=x_1xL, labels=x_1xL).loss.item())
+    return np.array(losses, np.float32)
 
 
 def padded(
     peer: SimpleNamespace, gpt: Any, samples: Sequence[np.ndarray], batch_size: int
 ) -> np.ndarray:
     """Returns loss_N, float32, in nats per token, scoring batches padded to their longest sample."""
-    found = []
+    losses = []
     with peer.torch.inference_mode():
         for low in range(0, len(samples), batch_size):
             batch = samples[low : low + batch_size]
@@ -206,8 +206,8 @@ def padded(
             for i, ids in enumerate(batch):
                 x_BxL[i, : len(ids)], real_BxL[i, : len(ids)] = ids, 1
             x, real = (peer.torch.from_numpy(a).to(gpt.device) for a in (x_BxL, real_BxL))
-            found.append(_losses(peer, gpt, x, real).float().cpu().numpy())
-    return np.concatenate(found)
+            losses.append(_losses(peer, gpt, x, real).float().cpu().numpy())
+    return np.concatenate(losses)
 
 
 def _losses(peer: SimpleNamespace, gpt: Any, x_BxL: Any, real_BxL: Any) -> Any:
@@ -238,7 +238,7 @@ def sample_flops(model: "transformer.ModelConfig", length_N: np.ndarray) -> np.n
 
 def _counted(shape: "transformer.ModelConfig", lengths: Sequence[int]) -> list[int]:
     peer = _load()
-    gpt, found = gpt2(peer, shape, None), []
+    gpt, counts = gpt2(peer, shape, None), []
     for n in lengths:
         x_1xL = peer.torch.zeros((1, n), dtype=peer.torch.int64, device="meta")
         # With four axes, since transformers inspects the values of any other mask, and meta tensors have none.
@@ -246,5 +246,5 @@ def _counted(shape: "transformer.ModelConfig", lengths: Sequence[int]) -> list[i
         counter = importlib.import_module("torch.utils.flop_counter").FlopCounterMode(display=False)
         with counter, peer.torch.inference_mode():
             gpt(input_ids=x_1xL, attention_mask=mask_1x1xLxL)
-        found.append(counter.get_total_flops())
-    return found
+        counts.append(counter.get_total_flops())
+    return counts

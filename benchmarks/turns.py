@@ -64,8 +64,8 @@ def _pairs(
     if privacyguard:
         given = (("LiRA from losses", peers.lira_privacyguard, ours.fit_and_score, _lira),)
         given += (("LiRA, Gaussians given", peers.lira_scores_privacyguard, ours.score, _same),)
-        for name, theirs, mine, agreement in given:
-            yield Pair(name, "PrivacyGuard", theirs, mine, agreement), privacyguard
+        for name, theirs, own, agreement in given:
+            yield Pair(name, "PrivacyGuard", theirs, own, agreement), privacyguard
     if privacy_meter:
         name = f"AUC, TPR at {len(ours.METER_FPRS)} FPRs"
         yield (
@@ -74,34 +74,34 @@ def _pairs(
         )
     if privacyguard:
         name, both = f"{size.replicates} bootstraps", {"replicates": size.replicates, "targets": 1}
-        theirs, mine = peers.bootstrap_privacyguard, ours.intervals
-        yield Pair(name, "PrivacyGuard", theirs, mine, _intervals, both), privacyguard
+        theirs, own = peers.bootstrap_privacyguard, ours.intervals
+        yield Pair(name, "PrivacyGuard", theirs, own, _intervals, both), privacyguard
     for population in size.populations:
         shares = _shares(population)
         online, offline = (f"RMIA {kind}, Z = {population:,}" for kind in ("online", "offline"))
         if privacyguard:
-            theirs, mine = peers.rmia_privacyguard, ours.rmia_online
-            pair = Pair(online, "PrivacyGuard", theirs, mine, shares, population=population)
+            theirs, own = peers.rmia_privacyguard, ours.rmia_online
+            pair = Pair(online, "PrivacyGuard", theirs, own, shares, population=population)
             yield pair, privacyguard
         if privacy_meter:
-            theirs, mine, both = peers.rmia_privacy_meter, ours.rmia_offline, {"a": 1.0}
-            pair = Pair(offline, "ml_privacy_meter", theirs, mine, shares, both, population)
+            theirs, own, both = peers.rmia_privacy_meter, ours.rmia_offline, {"a": 1.0}
+            pair = Pair(offline, "ml_privacy_meter", theirs, own, shares, both, population)
             yield pair, privacy_meter
 
 
 def _row(pair: Pair, path: Path, scratch: Path, size: Size) -> tuple[str, ...]:
     theirs: list[Measured] = []
-    mine: list[Measured] = []
+    own: list[Measured] = []
     for _ in range(size.repeats):
-        mine.append(fresh.measure(pair.ours, scratch, **pair.both))
+        own.append(fresh.measure(pair.ours, scratch, **pair.both))
         theirs.append(fresh.measure(pair.theirs, scratch, size.limit_bytes, path=path, **pair.both))
         if theirs[-1].results is None:
             break
-    seconds, peak = fresh.median(mine), max(run.peak_bytes for run in mine) / 2**30
+    seconds, peak = fresh.median(own), max(run.peak_bytes for run in own) / 2**30
     last = theirs[-1]
-    if last.results is None or mine[-1].results is None:
-        found = ("out of memory", f"{seconds:.3g}", "-", f"> {size.limit_bytes / 2**30:.3g}")
-        return (pair.name, pair.peer, *found, f"{peak:.2f}", "-")
+    if last.results is None or own[-1].results is None:
+        cells = ("out of memory", f"{seconds:.3g}", "-", f"> {size.limit_bytes / 2**30:.3g}")
+        return (pair.name, pair.peer, *cells, f"{peak:.2f}", "-")
     their_seconds = fresh.median(theirs)
     return (
         pair.name,
@@ -111,30 +111,30 @@ def _row(pair: Pair, path: Path, scratch: Path, size: Size) -> tuple[str, ...]:
         f"{their_seconds / seconds:.3g}",
         f"{max(run.peak_bytes for run in theirs) / 2**30:.2f}",
         f"{peak:.2f}",
-        pair.agreement(last.results, mine[-1].results),
+        pair.agreement(last.results, own[-1].results),
     )
 
 
-def _lira(theirs: Results, mine: Results) -> str:
-    same = _apart(theirs["score"], mine["as_theirs"])
-    correlation = np.corrcoef(theirs["score"].ravel(), mine["score"].ravel())[0, 1]
+def _lira(theirs: Results, own: Results) -> str:
+    same = _apart(theirs["score"], own["as_theirs"])
+    correlation = np.corrcoef(theirs["score"].ravel(), own["score"].ravel())[0, 1]
     return f"{same} under their ddof 0; correlation {correlation:.6f} with ours (ddof 1)"
 
 
-def _same(theirs: Results, mine: Results) -> str:
-    return _apart(theirs["score"], mine["score"])
+def _same(theirs: Results, own: Results) -> str:
+    return _apart(theirs["score"], own["score"])
 
 
 def _shares(population: int) -> Callable[[Results, Results], str]:
     """Compares RMIA scores, which differ by float32 rounding and, offline, by the references used for population
     samples."""
 
-    def agreement(theirs: Results, mine: Results) -> str:
-        same = mine.get("as_theirs", mine["score"])
+    def agreement(theirs: Results, own: Results) -> str:
+        same = own.get("as_theirs", own["score"])
         steps = np.abs(theirs["score"] - same) * population
         text = f"{(steps > 0.5).mean():.2g} of the scores differ, by at most {steps.max():.0f} of Z"
-        if "as_theirs" in mine:
-            ranks = stats.rankdata(theirs["score"][0]), stats.rankdata(mine["score"][0])
+        if "as_theirs" in own:
+            ranks = stats.rankdata(theirs["score"][0]), stats.rankdata(own["score"][0])
             rho = np.corrcoef(*ranks)[0, 1]
             text += f", under their definition; rank correlation {rho:.4f} with ours"
         return text
@@ -142,17 +142,17 @@ def _shares(population: int) -> Callable[[Results, Results], str]:
     return agreement
 
 
-def _rates(theirs: Results, mine: Results) -> str:
-    auc_tpr = np.abs(theirs["auc_tpr"] - mine["auc_tpr"]).max(axis=0)
+def _rates(theirs: Results, own: Results) -> str:
+    auc_tpr = np.abs(theirs["auc_tpr"] - own["auc_tpr"]).max(axis=0)
     shown = ", ".join(f"{x:.1g}" for x in auc_tpr[1:])
-    return f"AUC {_apart(theirs['auc_tpr'][:, 0], mine['auc_tpr'][:, 0])}, TPR {shown}"
+    return f"AUC {_apart(theirs['auc_tpr'][:, 0], own['auc_tpr'][:, 0])}, TPR {shown}"
 
 
-def _intervals(theirs: Results, mine: Results) -> str:
+def _intervals(theirs: Results, own: Results) -> str:
     """Compares interval ends, relative to the interval's length; both sides draw at random."""
-    ends, my_ends = theirs["auc_low_high"][:, 1:], mine["auc_low_high"][:, 1:]
-    length_Tx1 = my_ends[:, 1:] - my_ends[:, :1]
-    return f"ends within {np.abs((ends - my_ends) / length_Tx1).max():.2g} interval lengths"
+    ends, own_ends = theirs["auc_low_high"][:, 1:], own["auc_low_high"][:, 1:]
+    length_Tx1 = own_ends[:, 1:] - own_ends[:, :1]
+    return f"ends within {np.abs((ends - own_ends) / length_Tx1).max():.2g} interval lengths"
 
 
 def _apart(a: np.ndarray, b: np.ndarray) -> str:

@@ -53,43 +53,43 @@ def _run_command(argv: list[str], prog: str) -> int:
         return 2
     verb = argv[0]
     wrong: list[str] = []
-    known, overrides = _parser_of_verb(verb, prog).parse_flags(argv[1:], wrong)
-    sweep = sweeps.sweep_from_flags(known, overrides, wrong, needs_workdir=verb != "plan")
-    if verb == "status" and known.watch and (known.json or known.verify):
+    args, overrides = _parser_of_verb(verb, prog).parse_flags(argv[1:], wrong)
+    sweep = sweeps.sweep_from_flags(args, overrides, wrong, needs_workdir=verb != "plan")
+    if verb == "status" and args.watch and (args.json or args.verify):
         wrong.append("--watch: cannot be combined with --json or --verify; leave it out")
-    if verb == "make-models" and known.workers < 0:
+    if verb == "make-models" and args.workers < 0:
         wrong.append(
-            f"--workers={known.workers}: must be at least 0; 0 uses train.workers of the config"
+            f"--workers={args.workers}: must be at least 0; 0 uses train.workers of the config"
         )
-    options = collect_errors(wrong, lambda: _options(verb, known))
-    sizes = collect_errors(wrong, lambda: jobs.parse_sizes(known)) if verb in _SIZED else None
+    options = collect_errors(wrong, lambda: _options(verb, args))
+    sizes = collect_errors(wrong, lambda: jobs.parse_sizes(args)) if verb in _SIZED else None
     if wrong or sweep is None:
         raise UserError("\n".join(wrong))
-    return _run_verb(verb, known, sweep, sizes, options)
+    return _run_verb(verb, args, sweep, sizes, options)
 
 
-def _options(verb: str, known: argparse.Namespace) -> Any:
+def _options(verb: str, args: argparse.Namespace) -> Any:
     """Returns the settings of an engine from its flags."""
     if verb == "slurm":
         from launch import slurm
 
-        return slurm.parse_options(known)
+        return slurm.parse_options(args)
     if verb == "jobset":
         from launch import kubernetes
 
-        return kubernetes.parse_options(known)
+        return kubernetes.parse_options(args)
     return None
 
 
-def _run_verb(verb: str, known: argparse.Namespace, sweep: Sweep, sizes: Any, options: Any) -> int:
+def _run_verb(verb: str, args: argparse.Namespace, sweep: Sweep, sizes: Any, options: Any) -> int:
     # imported here, so that plans and error messages appear at once
     if verb == "plan":
-        jobs.print_plan(sweep, sizes, as_json=known.json, read_workdir=known.workdir is not None)
+        jobs.print_plan(sweep, sizes, as_json=args.json, read_workdir=args.workdir is not None)
         return 0
     if verb == "status":
         from launch import status
 
-        status.print_status(sweep, as_json=known.json, watch=known.watch, verify=known.verify)
+        status.print_status(sweep, as_json=args.json, watch=args.watch, verify=args.verify)
         return 0
     if verb in ("local", "worker"):
         from launch import local
@@ -98,15 +98,15 @@ def _run_verb(verb: str, known: argparse.Namespace, sweep: Sweep, sizes: Any, op
     if verb == "make-models":
         from launch import model_block
 
-        recipe = jobs.find_recipe(sweep, known.recipe, known.recipe_hash)
-        return model_block.run(sweep, recipe, known.models, known.job, known.log, known.workers)
+        recipe = jobs.find_recipe(sweep, args.recipe, args.recipe_hash)
+        return model_block.run(sweep, recipe, args.models, args.job, args.log, args.workers)
     from launch import kubernetes, slurm
 
     if verb == "corpus":
         return jobs.build_corpus(sweep)
     if verb == "slurm":
-        return slurm.write_scripts(sweep, sizes, options, known.submit)
-    return kubernetes.write_jobsets(sweep, sizes, options, Path(known.output))
+        return slurm.write_scripts(sweep, sizes, options, args.submit)
+    return kubernetes.write_jobsets(sweep, sizes, options, Path(args.output))
 
 
 def _top_parser(prog: str) -> argparse.ArgumentParser:

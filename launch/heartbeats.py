@@ -171,8 +171,8 @@ def failures(recipe_dir: Path, model: subsets.ModelSeeds | str) -> list[dict[str
         lines = _failures(recipe_dir, model).read_bytes().splitlines()
     except FileNotFoundError:
         return []
-    found = [_record(line, (*_INFO_FIELDS, "time", "reason", "saved_step")) for line in lines]
-    return [failure for failure in found if failure is not None]
+    records = [_record(line, (*_INFO_FIELDS, "time", "reason", "saved_step")) for line in lines]
+    return [failure for failure in records if failure is not None]
 
 
 def _record(text: bytes, names: Sequence[str]) -> dict[str, Any] | None:

@@ -137,10 +137,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         )
 
 
-def parse_options(known: argparse.Namespace) -> PodOptions:
+def parse_options(args: argparse.Namespace) -> PodOptions:
     """Returns the options from the flags; raises UserError with one line for each invalid flag."""
     options = PodOptions(
-        **{field.name: getattr(known, field.name) for field in dataclasses.fields(PodOptions)}
+        **{field.name: getattr(args, field.name) for field in dataclasses.fields(PodOptions)}
     )
     wrong = []
     for name, example in (("image", "IMAGE"), ("claim", "NAME"), ("mount", "/data")):
@@ -328,8 +328,8 @@ def write_jobsets(sweep: Sweep, sizes: JobSizes, options: PodOptions, output: Pa
       UserError: if a job has several hosts but models are not sharded, or if the workdir is not on the volume; nothing
         is written then.
     """
-    found = [j for j in jobs.plan_jobs(sweep, sizes, options.chips) if j.blocks]
-    wrong = multi_machine_problems(found, options.hosts, f"a job has {options.hosts} hosts")
+    planned = [j for j in jobs.plan_jobs(sweep, sizes, options.chips) if j.blocks]
+    wrong = multi_machine_problems(planned, options.hosts, f"a job has {options.hosts} hosts")
     folder = sweep.workdir.path
     if not Path(os.path.normpath(folder)).is_relative_to(options.mount):
         wrong.append(
@@ -345,7 +345,7 @@ def write_jobsets(sweep: Sweep, sizes: JobSizes, options: PodOptions, output: Pa
     if wrong:
         raise UserError("\n".join(wrong))
     texts: dict[Path, str] = {}
-    for j in found:
+    for j in planned:
         digest = recipe_hash(j.recipe.config)
         manifests = []
         for block, models in zip(j.blocks, j.ranges(), strict=True):

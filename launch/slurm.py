@@ -99,10 +99,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         group.add_argument(f"--{name}", default="", metavar=value, help=what)
 
 
-def parse_options(known: argparse.Namespace) -> SlurmOptions:
+def parse_options(args: argparse.Namespace) -> SlurmOptions:
     """Returns the options from the flags; raises UserError with one line for each invalid flag."""
     options = SlurmOptions(
-        **{field.name: getattr(known, field.name) for field in dataclasses.fields(SlurmOptions)}
+        **{field.name: getattr(args, field.name) for field in dataclasses.fields(SlurmOptions)}
     )
     limit_seconds, wrong = _seconds(options.time), []
     if not options.time:
@@ -313,10 +313,10 @@ def _flag(name: str) -> str:
 
 def _seconds(time: str) -> int | None:
     """Returns the seconds of a time limit, or None if sbatch does not accept it."""
-    found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", time, re.ASCII)
-    if not found:
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", time, re.ASCII)
+    if not match:
         return None
-    days, *rest = found.groups()
+    days, *rest = match.groups()
     parts = [int(part) for part in rest if part is not None]
     units = _UNITS[3] if days is not None else _UNITS[len(parts)]
     return int(days or 0) * 86400 + sum(n * u for n, u in zip(parts, units, strict=False))
@@ -356,24 +356,24 @@ def write_scripts(
       UserError: if jobs have several nodes but models are not sharded, or as in `script` and `submit`.
     """
     sweep = jobs.with_absolute_paths(sweep)
-    found = [
+    planned = [
         j
         for j in jobs.plan_jobs(sweep, sizes, options.nodes * max(options.gpus_per_node, 1))
         if j.blocks
     ]
-    if wrong := multi_machine_problems(found, options.nodes, f"--nodes={options.nodes}"):
+    if wrong := multi_machine_problems(planned, options.nodes, f"--nodes={options.nodes}"):
         raise UserError(wrong[0])
-    if not found:
+    if not planned:
         return status.print_summary(sweep)
     scripts, logs = sweep.workdir.path / "slurm", sweep.workdir.path / "logs"
     python, here, limit = [sys.executable], Path.cwd(), array_limit()
     texts: dict[Path, str] = {}
     first = scripts / "corpus.sbatch"
-    if any(not j.recipe.population_dir.exists() for j in found):
+    if any(not j.recipe.population_dir.exists() for j in planned):
         texts[first] = corpus_script(
             "lm_mia-corpus", jobs.command(sweep, python, "corpus"), logs, here, options
         )
-    for j in found:
+    for j in planned:
         command = jobs.job_command(sweep, python, j.recipe)
         texts[scripts / f"models_{j.recipe.name}.sbatch"] = script(
             "lm_mia-" + re.sub("[^A-Za-z0-9_.+-]", "-", j.recipe.name),

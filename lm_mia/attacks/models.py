@@ -117,15 +117,15 @@ def archetype_losses(
     Returns:
       A table with columns kind, sample, model, role, member and loss_nats, in nats per token.
     """
-    found = samples[samples["id"].notna()]
+    chosen = samples[samples["id"].notna()]
     models = [*references, *replicas]
-    ids_S = found["id"].astype(int).tolist()
+    ids_S = chosen["id"].astype(int).tolist()
     value = store.samples({name: (name, models) for name in ("loss", "member")}, ids_S)
     parts = [
         pd.DataFrame({"kind": kind, "sample": sample, "model": list(map(str, models))})
         .assign(role=[model.role for model in models], member=value["member"][:, s])
         .assign(loss_nats=value["loss"][:, s].astype(float))
-        for s, (kind, sample) in enumerate(zip(found["kind"], ids_S, strict=True))
+        for s, (kind, sample) in enumerate(zip(chosen["kind"], ids_S, strict=True))
     ]
     columns = ["kind", "sample", "model", "role", "member", "loss_nats"]
     return pd.concat(parts) if parts else pd.DataFrame(columns=columns)

@@ -114,16 +114,16 @@ def write_true_positive_probability(
             sampled_share=share,
             scatter_Mx2x2=scatter_Mx2x2,
         )
-        found = stats.true_positive_probability(
+        estimate = stats.true_positive_probability(
             stats.posterior(score_MxC), block.reference_member_MxC
         )
         return pa.table(
             {
                 "id": np.arange(block.sample_slice.start, block.sample_slice.stop),
-                "mean": found.mean_N,
+                "mean": estimate.mean_N,
             }
-            | {"std": found.std_N, "share_above_half": found.share_above_half_N}
-            | {"targets": found.models_N}
+            | {"std": estimate.std_N, "share_above_half": estimate.share_above_half_N}
+            | {"targets": estimate.models_N}
         )
 
     writer = None

@@ -102,19 +102,19 @@ def true_positives(
     tp_TxFx5: np.ndarray, counts: stats.FlipBinCounts, fprs: tuple[float, ...]
 ) -> pd.DataFrame:
     """Returns true_positives.csv: the true positives of members with unstable decisions (StrongMIA Tables 5 and 6)."""
-    found = stats.tpr_contributions(tp_TxFx5, counts.member_Fx5.sum(axis=1))
+    contributions = stats.tpr_contributions(tp_TxFx5, counts.member_Fx5.sum(axis=1))
     table = pd.DataFrame({"fpr": fprs})
 
     def add(name: str, value: stats.MeanStd) -> None:
         table[f"{name}_mean"], table[f"{name}_std"] = value.mean_F, value.std_F
 
-    add("tpr", found.tpr)
-    add("tp", found.tp)
+    add("tpr", contributions.tpr)
+    add("tp", contributions.tp)
     for name in ("very_unstable", "coin_flip", "union"):
-        part: stats.BinContribution = getattr(found, name)
+        part: stats.BinContribution = getattr(contributions, name)
         add(f"{name}_tp", part.tp)
         add(f"{name}_fraction", part.share)
-    return table.assign(replicas=found.replicas, left_out=counts.left_out_F)
+    return table.assign(replicas=contributions.replicas, left_out=counts.left_out_F)
 
 
 def coin_free_roc(fpr_G: np.ndarray, counts: stats.MemberVoteCounts, replicas: int) -> pd.DataFrame:

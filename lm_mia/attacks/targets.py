@@ -123,9 +123,9 @@ def _group_by_inputs(
     for attack in attacks:
         required = _required_store(attack, store)
         if required.requirement not in present:
-            known = required.models()
-            absent = required.missing_models(known, required.step)
-            present[required.requirement] = {*known} - {*absent}
+            stored_models = required.models()
+            absent = required.missing_models(stored_models, required.step)
+            present[required.requirement] = {*stored_models} - {*absent}
         models = {*_target_models(attack), *map(subsets.reference, attack.references)}
         if absent := models - present[required.requirement]:
             missing.setdefault(required.requirement, set()).update(absent)

@@ -50,7 +50,7 @@ class _FieldChecks:
         elif choices and not set(value) <= set(choices):
             self.add(field, value, f"choose from {', '.join(choices)}")
 
-    def choice(self, field: str, value: object, choices: Sequence[str]) -> None:
+    def one_of(self, field: str, value: object, choices: Sequence[str]) -> None:
         if value not in choices:
             self.add(field, value, f"choose from {', '.join(choices)}")
 
@@ -107,8 +107,8 @@ class Need:
         check.names("recipes", self.recipes)
         check.names("attacks", self.attacks, get_args(AttackName))
         check.names("observed", self.observed, get_args(ObservedStatistic))
-        check.choice("references", self.references, ("common", "powers"))
-        check.choice("targets", self.targets, get_args(TargetKind))
+        check.one_of("references", self.references, ("common", "powers"))
+        check.one_of("targets", self.targets, get_args(TargetKind))
         if self.most_references is not None:
             check.integer("most_references", self.most_references, MIN_REFERENCES)
         if self.epochs not in ("end", "all"):

@@ -171,19 +171,19 @@ def _drawn_texts(
 
     K: documents of a round.
     """
-    drawn = found = 0
-    while found < num_documents:
+    drawn = num_found = 0
+    while num_found < num_documents:
         if drawn == len(source):
             raise UserError(
-                f"tokenizer.documents={num_documents}: the corpus has only {found} documents of at least "
-                f"corpus.min_chars={min_chars} characters; use at most {found}"
+                f"tokenizer.documents={num_documents}: the corpus has only {num_found} documents of at least "
+                f"corpus.min_chars={min_chars} characters; use at most {num_found}"
             )
-        total = min(drawn + num_documents - found, len(source))
+        total = min(drawn + num_documents - num_found, len(source))
         index_K = np.sort(seeds.draw(seed, "tokenizer/documents", len(source), total)[drawn:])
         drawn = total
         for low in range(0, len(index_K), _READ_DOCUMENTS):
             pairs = select(source, index_K[low : low + _READ_DOCUMENTS])
             kept = [text for text, _ in pairs if len(text) >= min_chars]
             yield from kept
-            found += len(kept)
-            progress("read documents for the vocabulary", found, num_documents)
+            num_found += len(kept)
+            progress("read documents for the vocabulary", num_found, num_documents)

@@ -173,11 +173,11 @@ def build_populations(sweep: Sweep, display: Display) -> tuple[Sweep, Made]:
         show = display.update, display.say
         try:
             if recipe.population_dir not in built:
-                found = build.build_population(
+                population = build.build_population(
                     c.corpus, c.tokenizer, c.population, recipe.population_dir, *show, open_corpus
                 )
-                built[recipe.population_dir] = found
-                display.say("\n".join(build.describe(found)))
+                built[recipe.population_dir] = population
+                display.say("\n".join(build.describe(population)))
         except UserError as error:
             disclaim()
             if len(sweep.recipes) > 1 and str(error).startswith("population.samples="):

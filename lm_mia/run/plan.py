@@ -119,12 +119,12 @@ def recipe_cost(recipe: SweepRecipe, lengths: SampleLengths, present_models: int
     c = recipe.config
     m, samples, vocab_size = c.model, c.population.samples, c.tokenizer.vocab_size
     held_out = c.population.validation_samples
-    rows = c.attack.references + c.attack.replicas
-    at = len(config.score_steps(c)) + 1
+    num_models = c.attack.references + c.attack.replicas
+    num_score_points = len(config.score_steps(c)) + 1
     per_sample = (m.layers, m.width, vocab_size, lengths.mean_tokens, lengths.mean_square_tokens)
     trained = c.train.epochs * samples / 2
     # the lower-cased text is a second pass; all other statistics come with the loss
-    passes = at * (2 if "lowercase_loss" in c.score.statistics else 1)
+    passes = num_score_points * (2 if "lowercase_loss" in c.score.statistics else 1)
     scored = passes * samples + c.train.validations * held_out
     parameters = flops.num_parameters(m.layers, m.width, vocab_size, c.population.length_tokens)
     token_bytes = 2 if vocab_size <= 2**16 else 4
@@ -137,18 +137,20 @@ def recipe_cost(recipe: SweepRecipe, lengths: SampleLengths, present_models: int
         layers=m.layers,
         width=m.width,
         parameters=parameters,
-        models=rows,
+        models=num_models,
         present_models=present_models,
         steps_per_model=config.total_steps(c),
-        score_points=at,
+        score_points=num_score_points,
         mean_sample_tokens=lengths.mean_tokens,
         lengths=lengths.description,
-        train_tokens=rows * trained * lengths.mean_tokens,
-        train_flops=rows * trained * flops.training(*per_sample),
-        score_flops=rows * scored * flops.scoring(*per_sample),
-        checkpoint_bytes=rows * _STATE_BYTES * parameters,
-        score_point_bytes=rows * (at - 1) * _STATE_BYTES * parameters,
-        store_bytes=rows * samples * (1 + at * 4 * (1 + len(c.score.statistics))),
+        train_tokens=num_models * trained * lengths.mean_tokens,
+        train_flops=num_models * trained * flops.training(*per_sample),
+        score_flops=num_models * scored * flops.scoring(*per_sample),
+        checkpoint_bytes=num_models * _STATE_BYTES * parameters,
+        score_point_bytes=num_models * (num_score_points - 1) * _STATE_BYTES * parameters,
+        store_bytes=num_models
+        * samples
+        * (1 + num_score_points * 4 * (1 + len(c.score.statistics))),
         population=population_hash(c),
         population_bytes=round((samples + held_out) * sample_bytes),
     )
@@ -246,8 +248,8 @@ def as_json(costs: Sequence[RecipeCost], chip: Chip) -> dict[str, Any]:
     return {
         "chip": {"name": chip.name, "flops_per_second": chip.flops, "mfu": chip.mfu},
         "recipes": [
-            dataclasses.asdict(r) | {"chip_hours": all_rows, "missing_chip_hours": missing}
-            for r, (all_rows, missing) in zip(costs, hours, strict=True)
+            dataclasses.asdict(r) | {"chip_hours": all_models, "missing_chip_hours": missing}
+            for r, (all_models, missing) in zip(costs, hours, strict=True)
         ],
         "total": total
         | {"chip_hours": sum(h[0] for h in hours), "missing_chip_hours": sum(h[1] for h in hours)},
@@ -265,9 +267,9 @@ def parse_chip(device: str | None, mfu: float | None) -> Chip:
         try:
             rate, name = float(name) * 1e12, f"a chip of {float(name):g} TFLOP/s"
         except ValueError:
-            known = ", ".join(flops.DEVICE_NAMES)
+            names = ", ".join(flops.DEVICE_NAMES)
             bad.append(
-                f"--device={name}: unknown chip; choose one of {known}, or give its dense bfloat16 rate in TFLOP/s"
+                f"--device={name}: unknown chip; choose one of {names}, or give its dense bfloat16 rate in TFLOP/s"
             )
         else:
             if not 0 < rate < float("inf"):
@@ -280,7 +282,7 @@ def parse_chip(device: str | None, mfu: float | None) -> Chip:
 
 def check_tokens(mean: float | None, sweep: Sweep) -> None:
     """Raises UserError if the samples of a recipe cannot have --tokens-per-sample tokens on average."""
-    shortest = min(task.config.population.length_tokens for task in sweep.recipes)
+    shortest = min(recipe.config.population.length_tokens for recipe in sweep.recipes)
     if mean is not None and not 3 <= mean <= shortest:
         raise UserError(
             f"--tokens-per-sample={mean:g}: must lie between 3 and population.length_tokens={shortest}, at which "
@@ -296,8 +298,8 @@ def sample_lengths(recipe: SweepRecipe, tokens_per_sample: float | None = None) 
 
     offsets_N1 = open_population(recipe.population_dir, verify=False).offsets_N1
     lengths_N = np.diff(offsets_N1[: _MEASURED_SAMPLES + 1]).astype(float)
-    said = f"measured in {recipe.population_dir}"
-    return SampleLengths(float(lengths_N.mean()), float((lengths_N**2).mean()), said)
+    description = f"measured in {recipe.population_dir}"
+    return SampleLengths(float(lengths_N.mean()), float((lengths_N**2).mean()), description)
 
 
 def count_present(recipe: SweepRecipe) -> int:
@@ -306,21 +308,21 @@ def count_present(recipe: SweepRecipe) -> int:
         return 0
     from lm_mia.store.store import open_store  # here: tensorstore and zarr take half a second
 
-    rows = recipe.models
-    return len(rows) - len(open_store(recipe.config, recipe.folder).missing_models(rows))
+    models = recipe.models
+    return len(models) - len(open_store(recipe.config, recipe.folder).missing_models(models))
 
 
 def print_costs(costs: Sequence[RecipeCost], chip: Chip) -> None:
     """Prints a table with one line per recipe, and explanations of its columns."""
     plan = as_json(costs, chip)
-    some = plan["total"]["present_models"] > 0
+    has_present = plan["total"]["present_models"] > 0
     table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("recipe", no_wrap=True)
     for name in (
         "model",
         "params",
         "models",
-        *(["present"] if some else []),
+        *(["present"] if has_present else []),
         "steps\nper model",
         "tokens",
         "FLOPs:\ntrain",
@@ -336,11 +338,11 @@ def print_costs(costs: Sequence[RecipeCost], chip: Chip) -> None:
             r["name"],
             r["size"] if r["size"] != "custom" else f"{r['layers']}x{r['width']}",
             _short(r["parameters"], "kMB"),
-            *_numbers(r, some, f"{r['steps_per_model']:,}"),
+            *_numbers(r, has_present, f"{r['steps_per_model']:,}"),
         )
     if len(costs) > 1:
         table.add_section()
-        table.add_row("total", "", "", *_numbers(plan["total"], some, ""))
+        table.add_row("total", "", "", *_numbers(plan["total"], has_present, ""))
     print_table(table, _footnotes(costs, chip, plan["total"]))
 
 
@@ -385,12 +387,12 @@ def print_table(table: Table, notes: Sequence[str]) -> None:
         console.print(line, highlight=False, soft_wrap=True, markup=False)
 
 
-def _numbers(values: dict[str, Any], some_present: bool, steps: str) -> list[str]:
+def _numbers(values: dict[str, Any], has_present: bool, steps: str) -> list[str]:
     """Returns the cells from the number of models to chip-hours."""
     hours = values["chip_hours"]
     return [
         f"{values['models']:,}",
-        *([f"{values['present_models']:,}"] if some_present else []),
+        *([f"{values['present_models']:,}"] if has_present else []),
         steps,
         _short(values["train_tokens"], "kMBT"),
         *(f"{values[name]:.2e}" for name in ("train_flops", "score_flops")),

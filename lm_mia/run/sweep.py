@@ -70,18 +70,18 @@ class SweepRecipe:
 
     def stored_config(self) -> dict[str, Any] | None:
         """Returns the recipe's config.json, or None; raises UserError if the folder has models of another recipe."""
-        found = self.workdir.read_recipe_config(self.name)
-        if found is None:
+        stored = self.workdir.read_recipe_config(self.name)
+        if stored is None:
             return None
         if not (
             contains_models(self.folder)
-            or self.workdir.population_dir(found["population"]).exists()
+            or self.workdir.population_dir(stored["population"]).exists()
         ):
-            return found  # nothing has been made yet, so any config is allowed
-        lines = differences(found["config"], self.config)
-        if found["format"] != FORMAT:
+            return stored  # nothing has been made yet, so any config is allowed
+        lines = differences(stored["config"], self.config)
+        if stored["format"] != FORMAT:
             lines.append(
-                f"format: {found['format']!r} -> {FORMAT!r} (this version of lm_mia would train different models)"
+                f"format: {stored['format']!r} -> {FORMAT!r} (this version of lm_mia would train different models)"
             )
         if lines:
             raise UserError(
@@ -89,7 +89,7 @@ class SweepRecipe:
                 + "\n".join(f"  {line}" for line in lines)
                 + "\n  choose another --workdir, or restore these fields"
             )
-        return found
+        return stored
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,34 +112,34 @@ class Sweep:
 
 
 def sweep_from_flags(
-    known: argparse.Namespace, overrides: Sequence[str], wrong: list[str], *, needs_workdir: bool
+    args: argparse.Namespace, overrides: Sequence[str], wrong: list[str], *, needs_workdir: bool
 ) -> Sweep | None:
-    """Returns what `read` returns for the flags of a command.
+    """Returns the sweep of the flags of a command, as `read_sweep` does.
 
     Args:
-      known: has ``config`` and ``workdir``, which may be None.
-      overrides: as in `read`.
+      args: has ``config`` and ``workdir``, which may be None.
+      overrides: as in `read_sweep`.
       wrong: the mistakes so far; those found here are added. A flag is reported as missing only if no other flag is
         wrong, since it may have been misspelt.
       needs_workdir: whether the command needs a workdir even if it has a config.
     """
-    lacks_workdir = needs_workdir and not known.workdir
+    lacks_workdir = needs_workdir and not args.workdir
     if not wrong:
         if lacks_workdir:
-            begin = "" if known.config else ", and --config=quickstart to start a new run"
+            begin = "" if args.config else ", and --config=quickstart to start a new run"
             wrong.append(f"--workdir: missing; add --workdir=runs/quickstart{begin}")
-        elif not known.config and not known.workdir:
+        elif not args.config and not args.workdir:
             wrong.append("--config: missing; add --config=quickstart")
-    if known.config == "" and not wrong:  # such as --config=$CONFIG of a variable that is not set
+    if args.config == "" and not wrong:  # such as --config=$CONFIG of a variable that is not set
         wrong.append(
             "--config=: names no config; add a name, as --config=quickstart, or leave it out"
         )
-    if not known.config and wrong:
+    if not args.config and wrong:
         return None
     if lacks_workdir:  # report the mistakes in the config as well
-        collect_errors(wrong, lambda: load.load_sweep(known.config, overrides))
+        collect_errors(wrong, lambda: load.load_sweep(args.config, overrides))
         return None
-    return collect_errors(wrong, lambda: read_sweep(known.config, known.workdir, overrides))
+    return collect_errors(wrong, lambda: read_sweep(args.config, args.workdir, overrides))
 
 
 def read_sweep(config_arg: str | None, folder: str | None, overrides: Sequence[str]) -> Sweep:
@@ -161,14 +161,14 @@ def read_sweep(config_arg: str | None, folder: str | None, overrides: Sequence[s
     if config_arg is None:
         return _recipes_of_workdir(workdir, overrides)
     entries = load.load_sweep(config_arg, overrides)
-    asked = recipe_requests(entries, load.default_name(config_arg))
+    requests = recipe_requests(entries, load.default_name(config_arg))
     recipes = [
         SweepRecipe(workdir, r.names[0], r.config, r.names, r.entries, r.overrides)
         if folder is None
         else _recipe_of_request(workdir, r)
-        for r in asked
+        for r in requests
     ]
-    all_names = {name for request in asked for name in request.names}
+    all_names = {name for request in requests for name in request.names}
     recipes = [
         dataclasses.replace(t, other_names=frozenset(all_names - {*t.names})) for t in recipes
     ]
@@ -266,8 +266,8 @@ def _recipes_of_workdir(workdir: Workdir, overrides: Sequence[str]) -> Sweep:
 def require_workdir(workdir: Workdir) -> dict[str, Any]:
     """Returns the workdir's config.json; raises UserError if the folder or this file does not exist."""
     if not workdir.config_file.exists():
-        there = workdir.path.is_dir()
-        problem = "no command has started there" if there else "there is no such folder"
+        exists = workdir.path.is_dir()
+        problem = "no command has started there" if exists else "there is no such folder"
         raise UserError(
             f"--workdir={workdir.path}: {problem}; check the spelling, or start with `lm-mia run --config=quickstart`"
         )
@@ -376,8 +376,8 @@ def _content(
 ) -> dict[str, Any]:
     """Returns a recipe's config.json; `folders` are the recipes of the workdir, whose names are not aliases."""
     names = [*(old["names"] if old else [recipe.name]), *recipe.names]
-    known = [{name: old[name] for name in made_by}, *old["later"]] if old else [made_by]
-    later = [*known[1:], *([] if made_by in known else [made_by])]
+    makers = [{name: old[name] for name in made_by}, *old["later"]] if old else [made_by]
+    later = [*makers[1:], *([] if made_by in makers else [made_by])]
     population = population_hash(recipe.config)
     same = old is not None and old["population"] == population
     return {
@@ -391,7 +391,7 @@ def _content(
         "population": population,
         "population_sha256": old["population_sha256"] if same and old else None,
         "format": FORMAT,
-        **known[0],
+        **makers[0],
         "later": later,
     }
 
@@ -405,12 +405,12 @@ def record_population(recipe: SweepRecipe, sha256: str) -> None:
             raise UserError(
                 f"{path}: was removed by another command that failed; run the same command again"
             )
-        known = stored["population_sha256"]
-        if known == sha256:
+        recorded = stored["population_sha256"]
+        if recorded == sha256:
             return
-        if known and contains_models(recipe.folder):
+        if recorded and contains_models(recipe.folder):
             raise UserError(
                 f"{recipe.population_dir}: its samples (sha256 {sha256[:12]}) differ from those of the models in "
-                f"{recipe.folder} ({known[:12]}); restore the folder, or choose another --workdir"
+                f"{recipe.folder} ({recorded[:12]}); restore the folder, or choose another --workdir"
             )
         write_atomically(path, json.dumps(stored | {"population_sha256": sha256}, indent=1) + "\n")

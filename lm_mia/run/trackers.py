@@ -1,4 +1,4 @@
-"""TensorBoard and Weights & Biases: the metrics of rows, as they come, beside metrics.jsonl, which has them all."""
+"""Sends the metrics of models to TensorBoard and Weights & Biases; metrics.jsonl also contains all of them."""
 
 import contextlib
 import hashlib
@@ -25,21 +25,23 @@ METRICS = {
     "validation": ("validation_loss_nats",),
     "model_scored": ("member_loss_nats", "nonmember_loss_nats"),
 }
-"""What is tracked of the events of workers that have it, under these names, by step."""
+"""The fields that are tracked, by event: each field of an event is logged under its name at the step of the event."""
 
-_MAX_OPEN = 64  # runs of a tracker; the one that has been silent for longest is closed, and opened again if need be
+_MAX_OPEN = 64
+"""Maximum number of open runs per tracker. The one without events for longest is closed, and reopened if needed."""
 
 
 class TrackedModel(NamedTuple):
-    """A row in a tracker."""
+    """The run of a model in a tracker."""
 
     log: Callable[[int, dict[str, float]], None]
-    """(step, values by name)"""
+    """Logs values: (step, {name: value})."""
     finish: Callable[[], None]
+    """Closes the run."""
 
 
 def check_trackers(names: Sequence[str]) -> None:
-    """UserError if a tracker cannot work here: it is not installed, or needs a login. Free if none is asked for."""
+    """Raises UserError if a tracker is not installed or needs a login. Imports nothing if `names` is empty."""
     bad = [
         f"train.trackers={name!r}: not installed; run it with its extra, `uv run --extra {name} lm-mia ...`"
         for name in names
@@ -48,9 +50,10 @@ def check_trackers(names: Sequence[str]) -> None:
     if bad:
         raise UserError("\n".join(bad))
     if "wandb" in names:
-        import wandb  # here: it takes seconds, and few ask for it
+        import wandb  # here, since it takes seconds and few runs need it
 
-        sends = wandb.setup().settings.mode in ("online", "shared")  # WANDB_MODE, or its settings
+        mode = wandb.setup().settings.mode  # from WANDB_MODE or the settings of W&B
+        sends = mode in ("online", "shared")
         if sends and not wandb.login(prompt=False, verify=False):
             raise UserError(
                 "train.trackers='wandb': nobody is logged in; run `uv run --extra wandb wandb login`, or set "
@@ -66,26 +69,27 @@ def open_trackers(
     settings: Mapping[str, Any],
     say: Callable[[str], None],
 ) -> Iterator[Callable[[Event], None]]:
-    """What is to be called with every event of the workers; closes everything at the end of the block.
+    """Yields a function to call with each event of the workers; closes all runs at the end of the block.
 
-    TensorBoard: ``WORKDIR/tensorboard/RECIPE/ROW``. W&B: a run a row, of the group RECIPE, in the project of
-    WANDB_PROJECT or lm-mia; a row that is resumed in the same workdir continues its run.
+    TensorBoard: ``WORKDIR/tensorboard/RECIPE/MODEL``. W&B: one run per model, in the group RECIPE of the project
+    WANDB_PROJECT (default: lm-mia); a model that is resumed in the same workdir continues its run.
 
-    A tracker that fails while rows are made is told of once and left out from then on: rows matter more.
+    If a tracker fails while models are trained, this is reported once and the tracker is not used any more; training
+    continues.
 
     Args:
-      names: of ``train.trackers``.
-      workdir: of the run.
-      recipe: the name of its folder in it.
-      settings: the config, for W&B.
-      say: shows a line to a person.
+      names: the value of ``train.trackers``.
+      workdir: the workdir.
+      recipe: the name of the recipe.
+      settings: the config, stored by W&B.
+      say: shows a line to the user.
 
     Raises:
-      UserError: as of `check`, before the block begins.
+      UserError: as in `check_trackers`, before the block begins.
     """
     check_trackers(names)
-    begins = {"tensorboard": _tensorboard, "wandb": _wandb}
-    active = {name: begins[name](workdir, recipe, settings) for name in names}
+    starters = {"tensorboard": _tensorboard, "wandb": _wandb}
+    active = {name: starters[name](workdir, recipe, settings) for name in names}
     runs: dict[str, dict[str, TrackedModel]] = {name: {} for name in names}
 
     def track(event: Event) -> None:
@@ -95,7 +99,7 @@ def open_trackers(
         for name in list(active):
             with _errors_disable_tracker(name, active, say):
                 if values:
-                    run = _run(runs[name], event, active[name])
+                    run = _open_run(runs[name], event, active[name])
                     run.log(event["step"], values)
                 if last and event["model"] in runs[name]:
                     runs[name].pop(event["model"]).finish()
@@ -109,17 +113,17 @@ def open_trackers(
                     run.finish()
 
 
-def _run(
-    open_runs: dict[str, TrackedModel], event: Event, begin: Callable[[str, str], TrackedModel]
+def _open_run(
+    open_runs: dict[str, TrackedModel], event: Event, start_run: Callable[[str, str], TrackedModel]
 ) -> TrackedModel:
-    """The run of an event's row, opened if need be; it becomes the last of the open ones."""
-    row = event["model"]
-    run = open_runs.pop(row, None)
+    """Returns the run of an event's model, which becomes the last of `open_runs`; opens it if needed."""
+    model = event["model"]
+    run = open_runs.pop(model, None)
     if run is None:
         while len(open_runs) >= _MAX_OPEN:
             open_runs.pop(next(iter(open_runs))).finish()
-        run = begin(row, event["role"])
-    open_runs[row] = run
+        run = start_run(model, event["role"])
+    open_runs[model] = run
     return run
 
 
@@ -129,23 +133,21 @@ def _errors_disable_tracker(
 ) -> Iterator[None]:
     try:
         yield
-    except (
-        Exception
-    ) as error:  # trackers meet full disks and lost networks with whatever their parts raise
+    # Full disks and lost networks raise errors of many types in trackers.
+    except Exception as error:
         del active[name]
-        said = " ".join(f"{type(error).__name__}: {error}".split())
-        say(f"{name} failed and is left out from here on ({said}); metrics.jsonl has everything")
+        problem = " ".join(f"{type(error).__name__}: {error}".split())
+        say(f"{name} failed and is not used any more ({problem}); metrics.jsonl has everything")
 
 
 def _tensorboard(
     workdir: Path, recipe: str, settings: Mapping[str, Any]
 ) -> Callable[[str, str], TrackedModel]:
-    from tensorboard.summary import (
-        Writer,
-    )  # here: an extra; its own writer, which needs no TensorFlow
+    # Here, since it is an extra. This writer needs no TensorFlow.
+    from tensorboard.summary import Writer
 
-    def begin(row: str, role: str) -> TrackedModel:
-        writer = Writer(str(workdir / "tensorboard" / recipe / row))
+    def start_run(model: str, role: str) -> TrackedModel:
+        writer = Writer(str(workdir / "tensorboard" / recipe / model))
 
         def log(step: int, values: dict[str, float]) -> None:
             for name, value in values.items():
@@ -154,32 +156,32 @@ def _tensorboard(
 
         return TrackedModel(log, writer.close)
 
-    return begin
+    return start_run
 
 
 def _wandb(
     workdir: Path, recipe: str, settings: Mapping[str, Any]
 ) -> Callable[[str, str], TrackedModel]:
-    import wandb  # here: an extra
+    import wandb  # here, since it is an extra
 
     quiet = wandb.Settings(silent=True, console="off", x_disable_stats=True)
-    where = hashlib.sha256(str(workdir.absolute()).encode()).hexdigest()[:8]
+    workdir_hash = hashlib.sha256(str(workdir.absolute()).encode()).hexdigest()[:8]
 
-    def begin(row: str, role: str) -> TrackedModel:
+    def start_run(model: str, role: str) -> TrackedModel:
         run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", "lm-mia"),
             group=recipe,
             job_type=role,
-            name=row,
-            id=f"{recipe}-{row}-{where}",  # the same for a row that goes on
+            name=model,
+            id=f"{recipe}-{model}-{workdir_hash}",  # a resumed model has the same id
             resume="allow",
             reinit="create_new",  # several are open at once
             dir=workdir,
-            config={**settings, "recipe": recipe, "model_name": row, "role": role},
+            config={**settings, "recipe": recipe, "model_name": model, "role": role},
             settings=quiet,
         )
-        # W&B's own step never goes back, as a row that is resumed does.
+        # W&B's own step never decreases, but that of a resumed model does.
         run.define_metric("*", step_metric="step")
         return TrackedModel(lambda step, values: run.log({**values, "step": step}), run.finish)
 
-    return begin
+    return start_run

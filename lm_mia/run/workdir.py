@@ -68,18 +68,18 @@ class Workdir:
 
         If there is no file (it may have been lost), the recipes are those that have models, and there are no figures.
         """
-        found = _read(self.config_file)
-        if found is None:
+        stored = _read(self.config_file)
+        if stored is None:
             recipes = sorted(
                 p.name for p in (self.path / "recipes").glob("*") if contains_models(p)
             )
             return {"recipes": recipes, "figures": []}
         for name in ("recipes", "figures"):
-            if not _is_texts(found.get(name)):
+            if not _is_texts(stored.get(name)):
                 raise _not_ours(self.config_file)
-        if any(Path(name).name != name for name in found["recipes"]):
+        if any(Path(name).name != name for name in stored["recipes"]):
             raise _not_ours(self.config_file)
-        return found
+        return stored
 
     def read_recipe_config(self, name: str) -> dict[str, Any] | None:
         """Returns config.json of a recipe, or None if there is none yet.
@@ -88,27 +88,28 @@ class Workdir:
           UserError: if the file was not written by lm_mia, or was edited, or is missing although there are models.
         """
         folder = self.recipe_dir(name)
-        found = _read(folder / "config.json")
-        if found is None:
+        stored = _read(folder / "config.json")
+        if stored is None:
             if contains_models(folder):
                 raise UserError(
                     f"{folder / 'config.json'}: missing, but there are models; restore it or choose another --workdir"
                 )
             return None
         if (
-            not {"config", "later", *_STORED, *_MADE_BY} <= found.keys()
-            or not isinstance(found["config"], dict)
-            or not _is_texts(found["names"])
+            not {"config", "later", *_STORED, *_MADE_BY} <= stored.keys()
+            or not isinstance(stored["config"], dict)
+            or not _is_texts(stored["names"])
         ):
             raise _not_ours(folder / "config.json")
-        if found["format"] == recipes.FORMAT and found["recipe_hash"] != recipes.stored_recipe_hash(
-            found["config"]
+        stored_hash = stored["recipe_hash"]
+        if stored["format"] == recipes.FORMAT and stored_hash != recipes.stored_recipe_hash(
+            stored["config"]
         ):
             raise UserError(
-                f"{folder / 'config.json'}: its config does not fit its recipe_hash={found['recipe_hash']}, so it was "
+                f"{folder / 'config.json'}: its config does not fit its recipe_hash={stored_hash}, so it was "
                 "edited, or written by another version of lm_mia; put the file back, or choose another --workdir"
             )
-        return found
+        return stored
 
     def recipe_names(self) -> list[str]:
         """Returns the names of the recipes of the workdir, in order of creation."""
@@ -128,8 +129,12 @@ class Workdir:
             (self.path / "recipes").glob(f"*/{EXTRACTION_JSON}"),
             (self.path / "recipes").glob(f"*/{TARGETS_CSV}"),
         )
-        made = [path.stat().st_mtime for found in files for path in found]
-        return self.report.exists() and bool(made) and self.report.stat().st_mtime < max(made)
+        table_times = [path.stat().st_mtime for paths in files for path in paths]
+        return (
+            self.report.exists()
+            and bool(table_times)
+            and self.report.stat().st_mtime < max(table_times)
+        )
 
 
 def _is_texts(value: object) -> bool:
@@ -150,30 +155,30 @@ def table_facts(recipe_dir: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        found = json.loads(path.read_text())
-        facts = {"config": dict(found["config"]), "tables": dict(found["tables"])}
-        return {**found, **facts, "first_target": found["first_target"]}
+        stored = json.loads(path.read_text())
+        facts = {"config": dict(stored["config"]), "tables": dict(stored["tables"])}
+        return {**stored, **facts, "first_target": stored["first_target"]}
     except (ValueError, LookupError, TypeError) as error:
         raise UserError(f"{path}: damaged; run `lm-mia attack` again") from error
 
 
 def changed_settings(recipe_dir: Path, c: config.Config) -> dict[str, tuple[Any, Any]]:
     """Returns the attack settings in which finished tables differ from the config: name -> (config, tables)."""
-    facts, asked = table_facts(recipe_dir), config.to_dict(c)["attack"]
-    made = facts["config"] if facts else asked
-    return {n: (asked[n], made.get(n)) for n in asked if made.get(n) != asked[n]}
+    facts, requested = table_facts(recipe_dir), config.to_dict(c)["attack"]
+    used = facts["config"] if facts else requested
+    return {n: (requested[n], used.get(n)) for n in requested if used.get(n) != requested[n]}
 
 
 def _read(path: Path) -> dict[str, Any] | None:
     try:
-        found = json.loads(path.read_text())
+        content = json.loads(path.read_text())
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
         raise _not_ours(path) from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise _not_ours(path)
-    return found
+    return content
 
 
 def _not_ours(path: Path) -> UserError:

@@ -281,7 +281,7 @@ def restore_params(
             if max(saved_steps, default=0) > step:
                 raise UserError(
                     f"model {seeds}: the checkpoint of step {step} is lost; delete {folder} and run `lm-mia run` "
-                    "again, which trains the model anew"
+                    "again, which trains the model from the start"
                 )
             raise UserError(
                 f"model {seeds}: not trained yet, there is no checkpoint of step {step}; run `lm-mia train` first"

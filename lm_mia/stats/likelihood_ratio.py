@@ -20,7 +20,7 @@ from scipy.special import expit, log_ndtr
 from lm_mia.stats.array_types import BoolArray, FloatArray, IntArray
 
 # glibc returns freed memory to the system beyond twice the largest block that was ever freed. Without the large block
-# that is freed here, the temporaries of each chunk would be requested anew, which doubles the time of a fit.
+# that is freed here, the temporaries of each chunk would be requested again, which doubles the time of a fit.
 _large = np.empty(2**21)
 del _large
 

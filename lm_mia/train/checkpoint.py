@@ -43,7 +43,9 @@ def abstract_state(
     """Returns the shapes, dtypes and shardings of a training state, without values."""
     shapes = jax.eval_shape(lambda: _new_state(jax.random.key(0), model, tx))
     return jax.tree.map(
-        lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
+        lambda leaf, leaf_sharding: jax.ShapeDtypeStruct(
+            leaf.shape, leaf.dtype, sharding=leaf_sharding
+        ),
         shapes,
         sharding.named_shardings(shapes, mesh),
     )
@@ -150,8 +152,8 @@ def restore(checkpoints: ocp.CheckpointManager, step: int, like: TrainState) -> 
       UserError: if the checkpoint cannot be read or differs in any bit from what was saved. Names its folder.
     """
     parts = _restore(checkpoints, step, {name: getattr(like, name) for name in _PARTS})
-    place = like.step.sharding
-    count = jax.make_array_from_callback((), place, lambda _: np.asarray(step, np.int32))
+    step_sharding = like.step.sharding
+    count = jax.make_array_from_callback((), step_sharding, lambda _: np.asarray(step, np.int32))
     return TrainState(step=count, **parts)
 
 

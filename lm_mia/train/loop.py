@@ -275,7 +275,7 @@ class _TrainingLog:
         self._clear()
 
     def _clear(self) -> None:
-        """Starts counting anew, after an event with the throughput so far."""
+        """Resets the counters, after an event that reports the throughput so far."""
         self._num_tokens = self._sum_squared_lengths = self._padded_tokens = 0
 
     def add(self, stats: batching.BatchStats) -> None:

@@ -201,7 +201,7 @@ def test_failing_tracker_is_disabled(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setattr(trackers, "_wandb", broken)
     assert tracked(["wandb", "tensorboard"], tmp_path, EVENTS) == [
-        "wandb failed and is left out from here on (OSError: no space left); metrics.jsonl has everything"
+        "wandb failed and is not used any more (OSError: no space left); metrics.jsonl has everything"
     ]
     assert read_tensorboard(tmp_path / "tensorboard" / "recipe_x" / "a") == EXPECTED
 
