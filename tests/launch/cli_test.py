@@ -26,7 +26,7 @@ def test_help_lists_the_verbs(capsys: pytest.CaptureFixture[str]):
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "message"),
     [
         ([], "python -m launch: the following arguments are required: VERB; see python -m launch --help"),
         (["pla"], "python -m launch: argument VERB: invalid choice: 'pla'"),
@@ -38,18 +38,18 @@ def test_help_lists_the_verbs(capsys: pytest.CaptureFixture[str]):
     ],
 )  # fmt: skip
 def test_mistakes_are_one_line_errors(
-    argv: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ):
     assert cli.main(argv) == 2
-    assert capsys.readouterr().err.startswith(said)
+    assert capsys.readouterr().err.startswith(message)
 
 
 def test_mistakes_in_flags_and_config_are_reported_together(capsys: pytest.CaptureFixture[str]):
     config = f"--config={ROOT / 'configs' / 'quickstart.py'}"
     flags = "--time=x", "--mfu=2", "--config.model.layer=1"
     assert cli.main(["slurm", config, *flags]) == 2
-    said = capsys.readouterr().err.splitlines()
-    assert [line.split(":")[0].split("=")[0] for line in said] == [
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(":")[0].split("=")[0] for line in lines] == [
         "--workdir",
         "--config.model.layer",
         "--time",

@@ -121,9 +121,9 @@ def left_behind(recipe: Path, job: str, rows: dict[str, str], age_seconds: float
 def test_vanished_jobs_are_failures_of_their_unfinished_models(tmp_path: Path):
     left_behind(tmp_path, "old", {ROW: "x", "reference-01": "x"}, 1000)
     live = left_behind(tmp_path, "live", {"reference-02": "x"}, 1)
-    [said] = heartbeats.reap(tmp_path, "me", {ROW, "reference-02"})
+    [message] = heartbeats.reap(tmp_path, "me", {ROW, "reference-02"})
     assert (
-        said
+        message
         == f"{ROW}: its job vanished (killed, out of memory, or machine lost?): job old on node-1"
     )
     assert [f["job"] for f in heartbeats.failures(tmp_path, ROW)] == ["old"]

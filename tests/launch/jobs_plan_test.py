@@ -17,7 +17,7 @@ __all__ = ["tiny"]  # a fixture
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def told(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
+def read_plan(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
     assert cli.main(["plan", "--json", *argv]) == 0
     return json.loads(capsys.readouterr().out)
 
@@ -29,7 +29,7 @@ def test_jobs_are_blocks_with_missing_models(
     for shard in tiny_run.recipe_of(workdir).glob("scores.zarr/loss/c/5/*"):
         shard.unlink()
     flags = f"--config={tiny.config}", f"--workdir={workdir}", "--models-per-job=2"
-    found = told(capsys, *flags)
+    found = read_plan(capsys, *flags)
     [r] = found["recipes"]
     assert (r["models"], r["present_models"], r["missing_models"], r["jobs"]) == (6, 5, 1, 1)
     assert r["lengths"] == f"measured in {tiny_run.population_of(workdir)}"
@@ -78,7 +78,7 @@ def test_models_per_job_is_limited_to_the_recipe(tmp_path: Path):
 
 
 def test_hours_equal_those_of_lm_mia_plan(capsys: pytest.CaptureFixture[str]):
-    found = told(capsys, f"--config={ROOT / 'configs' / 'c4.py'}", "--device=h100")
+    found = read_plan(capsys, f"--config={ROOT / 'configs' / 'c4.py'}", "--device=h100")
     hours = {r["size"]: r["chip_hours"] for r in found["recipes"]}
     assert hours["140M"] == pytest.approx(452, abs=1)
     assert hours["1018M"] == pytest.approx(20_528, abs=1)
@@ -107,15 +107,15 @@ def test_plan_is_printed_as_a_table(
 
 
 def test_plan_without_a_workdir_has_no_folders(capsys: pytest.CaptureFixture[str]):
-    [r] = told(capsys, "--config=quickstart")["recipes"]
+    [r] = read_plan(capsys, "--config=quickstart")["recipes"]
     assert (r["name"], r["folder"], r["missing_models"]) == ("quickstart", None, r["models"])
 
 
 def test_all_mistakes_are_reported_together(capsys: pytest.CaptureFixture[str]):
     flags = "--device=abacus", "--models-per-job=-1", "--job-hours=nan", "--config=/nowhere.py"
     assert cli.main(["plan", *flags]) == 2
-    said = capsys.readouterr().err.splitlines()
-    assert [line.split("=")[0] for line in said] == [
+    errors = capsys.readouterr().err.splitlines()
+    assert [line.split("=")[0] for line in errors] == [
         "--config",
         "--device",
         "--models-per-job",

@@ -72,8 +72,8 @@ def test_several_nodes_without_sharding_are_refused(
     of: sweep.Sweep, capsys: pytest.CaptureFixture[str]
 ):
     assert cli.main(["slurm", *flags(of, "--time=10", "--nodes=2")]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("--nodes=2, but each model of tiny, epochs=2 is made on one device")
+    err = capsys.readouterr().err
+    assert err.startswith("--nodes=2, but each model of tiny, epochs=2 is made on one device")
     assert not (of.workdir.path / "slurm").exists()
 
 

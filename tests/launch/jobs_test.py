@@ -84,12 +84,12 @@ def test_job_of_a_changed_config_is_refused(of: sweep.Sweep):
     )
 
 
-@pytest.mark.parametrize("said", ["", "3", "3:3", "4:2", "0:7", "-1:2", "a:b", "0:6 ", "0:1,2:3"])
-def test_invalid_model_ranges_are_refused(of: sweep.Sweep, said: str):
+@pytest.mark.parametrize("models", ["", "3", "3:3", "4:2", "0:7", "-1:2", "a:b", "0:6 ", "0:1,2:3"])
+def test_invalid_model_ranges_are_refused(of: sweep.Sweep, models: str):
     with pytest.raises(UserError) as caught:
-        jobs.selected_models(said, of.recipes[0])
+        jobs.selected_models(models, of.recipes[0])
     assert str(caught.value) == (
-        f"--models={said}: must be BEGIN:END, where END is exclusive, within the 6 models; try --models=0:6"
+        f"--models={models}: must be BEGIN:END, where END is exclusive, within the 6 models; try --models=0:6"
     )
 
 
@@ -97,7 +97,7 @@ def test_block_ranges_cover_all_models(of: sweep.Sweep):
     task = of.recipes[0]
     slices = [jobs.block_range(block, 4, 6) for block in (0, 1)]
     assert slices == ["0:4", "4:6"]
-    assert [row for said in slices for row in jobs.selected_models(said, task)] == task.models
+    assert [row for models in slices for row in jobs.selected_models(models, task)] == task.models
 
 
 def test_command_keeps_unusual_arguments(tiny: tiny_run.Tiny, tmp_path: Path):

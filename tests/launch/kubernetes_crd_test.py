@@ -127,9 +127,9 @@ def test_each_problem_has_one_line(definition: Path):
     spec = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
     del spec["containers"][0]["name"]
     spec["containers"][0]["resources"]["limits"]["google.com/tpu"] = "x"
-    told = sorted(line.split(": ", 1)[1] for line in crd.problems([manifest], definition))
+    problems = sorted(line.split(": ", 1)[1] for line in crd.problems([manifest], definition))
     container = "spec.replicatedJobs[0].template.spec.template.spec.containers[0]"
-    assert told == [
+    assert problems == [
         "spec.failurePolicy.a: no such field",
         "spec.failurePolicy.b: no such field",
         "spec.failurePolicy.maxRestarts='many': must be of type integer",

@@ -134,25 +134,28 @@ def test_jobs_without_a_queue_are_not_suspended():
 
 def action(manifest: dict[str, Any], code: int, disrupted: bool) -> str:
     """What Kubernetes and JobSet do when a container ends so, by the rules of their documentation."""
-    reason, said = "BackoffLimitExceeded", "Job has reached the specified backoff limit"
+    reason, message = "BackoffLimitExceeded", "Job has reached the specified backoff limit"
     for index, rule in enumerate(job_of(manifest)["podFailurePolicy"]["rules"]):
         assert rule["action"] == "FailJob"
         matching = f"matching FailJob rule at index {index}"
         if "onPodConditions" in rule and disrupted:
             [condition] = rule["onPodConditions"]
             assert condition == {"type": "DisruptionTarget", "status": "True"}
-            reason, said = "PodFailurePolicy", f"Pod n/p has condition DisruptionTarget {matching}"
+            reason, message = (
+                "PodFailurePolicy",
+                f"Pod n/p has condition DisruptionTarget {matching}",
+            )
             break
         codes = rule.get("onExitCodes", {"values": []})
         if code in codes["values"]:
             assert codes["operator"] == "In"
             assert codes["containerName"] == pod_of(manifest)["containers"][0]["name"]
             reason = "PodFailurePolicy"
-            said = f"Container models for pod n/p failed with exit code {code} {matching}"
+            message = f"Container models for pod n/p failed with exit code {code} {matching}"
             break
     for rule in manifest["spec"]["failurePolicy"]["rules"]:
         patterns = rule.get("onJobFailureMessagePatterns", [""])
-        if reason in rule["onJobFailureReasons"] and any(re.search(p, said) for p in patterns):
+        if reason in rule["onJobFailureReasons"] and any(re.search(p, message) for p in patterns):
             return rule["action"]
     return "RestartJobSet"
 
@@ -191,20 +194,22 @@ def test_valid_names_are_kept_and_others_stay_distinct():
     assert len({kubernetes.jobset_name(name, GPU) for name in alike}) == len(alike)
 
 
-def expanded(said: str, environment: dict[str, str]) -> str:
+def expanded(argument: str, environment: dict[str, str]) -> str:
     """As kubelet expands an argument: $$ is $, $(NAME) a variable if there is one."""
 
     def of(match: re.Match[str]) -> str:
         return "$" if match[0] == "$$" else environment.get(match[1], match[0])
 
-    return re.sub(r"\$\$|\$\(([^)]*)\)", of, said)
+    return re.sub(r"\$\$|\$\(([^)]*)\)", of, argument)
 
 
 def test_arguments_reach_the_container_unchanged():
     manifest = made(TPU, command=AWKWARD)
     assert list(yaml.safe_load_all(kubernetes.dump([manifest]))) == [manifest]
     command = pod_of(manifest)["containers"][0]["command"]
-    assert [expanded(said, {"x": "1", "JAX_PROCESS_ID": "3"}) for said in command] == AWKWARD
+    assert [
+        expanded(argument, {"x": "1", "JAX_PROCESS_ID": "3"}) for argument in command
+    ] == AWKWARD
 
 
 @pytest.mark.parametrize("word", ["12345e67", "0o17", "1e3", "y", "0x1f", "12:30:45"])
@@ -221,9 +226,9 @@ def test_dump_has_all_manifests_in_order_and_no_aliases():
 
 
 def test_log_command_selects_the_jobset():
-    said = kubernetes.log_command("A_b", GPU)
-    assert f"jobset-name={kubernetes.jobset_name('A_b', GPU)} " in said
-    assert "--namespace=research" in said
+    text = kubernetes.log_command("A_b", GPU)
+    assert f"jobset-name={kubernetes.jobset_name('A_b', GPU)} " in text
+    assert "--namespace=research" in text
 
 
 @pytest.mark.parametrize(
@@ -259,5 +264,5 @@ def test_log_command_selects_the_jobset():
 def test_all_mistakes_are_reported_together(argv: list[str], lines: str):
     with pytest.raises(UserError) as caught:
         parsed(*argv)
-    told = [re.split("[:=,]", line)[0] for line in str(caught.value).splitlines()]
-    assert told == [f"--{name}" for name in lines.split()]
+    flags = [re.split("[:=,]", line)[0] for line in str(caught.value).splitlines()]
+    assert flags == [f"--{name}" for name in lines.split()]

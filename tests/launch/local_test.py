@@ -36,7 +36,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> fake_jobs.Clock:
 
 @pytest.mark.process
 def test_killed_job_is_restarted(tiny: tiny_run.Tiny, tmp_path: Path):
-    """For real: every row is made, bit for bit as by `lm-mia run`, and the next command is told."""
+    """With real processes: all scores equal those of `lm-mia run`, and the next command is printed."""
     workdir = tiny.copy(tmp_path / "w x", models=False)
     of = sweep.read_sweep(tiny.config, str(workdir), ["--config.train.workers=1"])
     command, out = launch_jobs.command(of, [sys.executable], "local"), subprocess.PIPE
@@ -44,8 +44,8 @@ def test_killed_job_is_restarted(tiny: tiny_run.Tiny, tmp_path: Path):
     process = subprocess.Popen(command, stdout=out, stderr=out, text=True, env=environment)
     with contextlib.suppress(ProcessLookupError):  # where we were too slow to see it alive
         os.kill(int(str(fake_jobs.wait_for(of, process)["pid"])), signal.SIGKILL)
-    out, said = process.communicate()
-    assert process.returncode == 0, said
+    out, err = process.communicate()
+    assert process.returncode == 0, err
     [task] = of.recipes
     assert launch_jobs.missing_indices(task) == []
     assert tiny_run.scores(workdir) == tiny_run.scores(tiny.workdir)
@@ -73,7 +73,7 @@ def test_sweep_is_finished_although_a_job_dies(
     clock: fake_jobs.Clock,
     capsys: pytest.CaptureFixture[str],
 ):
-    """The models of all recipes are made, by as many jobs at once as workers are asked for."""
+    """The models of all recipes are made, by one job per requested worker at a time."""
     config = tiny_sweep.config_file(tiny, tmp_path)
     of = sweep.read_sweep(config, str(tmp_path / "s x"), ["--config.train.workers=2"])
 
@@ -89,18 +89,18 @@ def test_sweep_is_finished_although_a_job_dies(
     assert [flags["job"] for flags in jobs.started] == [f"{here}-0", f"{here}-1"] * 2
     assert {flags["models"] for flags in jobs.started} == {"0:6"}
     workers = {(flags["workers"], flags["config.train.workers"]) for flags in jobs.started}
-    assert workers == {("1", "2")}  # those of a job, and those that the user asked for
+    assert workers == {("1", "2")}  # (of a job, requested by the user)
     for task in of.recipes:
         stored = task.stored_config()
         assert stored is not None
         assert stored["config"]["train"]["workers"] == 2
     out = capsys.readouterr().out.splitlines()
     assert shlex.split(out[-1]) == ["lm-mia", "run", f"--workdir={of.workdir.path}"]
-    said = [line.split("  ", 1)[1] for line in out if " UTC  " in line]
+    messages = [line.split("  ", 1)[1] for line in out if " UTC  " in line]
     if work is local.run:
-        assert said == []
+        assert messages == []
     else:
-        assert [line.partition(": ")[2][:16] for line in said] == [
+        assert [line.partition(": ")[2][:16] for line in messages] == [
             "6 models missing",
             "6 models missing",
             "its job ended wi",
@@ -211,8 +211,8 @@ def test_jobs_are_stopped_with_the_command(
     with pytest.raises(SystemExit) as ended:
         cli.main([verb, *flags])
     assert ended.value.code == 143
-    said = capsys.readouterr().err
-    assert said.strip().endswith("stopped; run the same command again to continue")
+    err = capsys.readouterr().err
+    assert err.strip().endswith("stopped; run the same command again to continue")
     assert [job.returncode for job in started] == [143, 143]
     assert [log.read_text() for log in (workdir / "logs").iterdir()] == ["up\nsaved\n"] * 2
 
@@ -236,7 +236,7 @@ with heartbeats.RunningRecord(recipe, heartbeats.WorkerInfo("job", "host", os.ge
 
 @pytest.mark.process
 def test_jobs_stop_if_their_launcher_is_killed(tmp_path: Path):
-    """A job that has said that it is alive, as all do, stops itself once its launcher is gone."""
+    """A job that has written its first heartbeat stops once its launcher is gone."""
     launcher = subprocess.Popen([sys.executable, "-c", LAUNCHER, JOB, str(tmp_path)])
     while not (found := list(heartbeats.running_jobs(tmp_path))) and launcher.poll() is None:
         time.sleep(0.01)
@@ -253,12 +253,12 @@ def test_user_error_of_a_job_is_reported(
 ):
     workdir = tiny.copy(tmp_path / "w", models=False)
     of = sweep.read_sweep(tiny.config, str(workdir), ["--config.train.workers=1"])
-    told = [
+    command = [
         "sh",
         "-c",
-        "echo rows: 6 wanted; echo \"JAX_PLATFORMS='abacus': unset it\" >&2; exit 2",
+        "echo models: 6 requested; echo \"JAX_PLATFORMS='abacus': unset it\" >&2; exit 2",
     ]
-    monkeypatch.setattr(launch_jobs, "job_command", lambda *_: told.copy())
+    monkeypatch.setattr(launch_jobs, "job_command", lambda *_: command.copy())
     with pytest.raises(UserError) as caught:
         local.run(of)
     [log] = (workdir / "logs").iterdir()
@@ -270,15 +270,15 @@ def test_jobs_that_die_at_once_are_restarted_twice(
 ):
     workdir = tiny.copy(tmp_path / "w", models=False)
     of = sweep.read_sweep(tiny.config, str(workdir), ["--config.train.workers=1"])
-    dies = ["sh", "-c", "echo it said so; kill -9 $$"]
+    dies = ["sh", "-c", "echo last words; kill -9 $$"]
     monkeypatch.setattr(launch_jobs, "job_command", lambda *_: dies.copy())
     with pytest.raises(UserError) as caught:
         local.run(of)
     [log] = (workdir / "logs").iterdir()
     assert str(caught.value) == (
-        f"{log}: its job ended with code -9, the third in a row without a new model; its last line: it said so"
+        f"{log}: its job ended with code -9, the third in a row without a new model; its last line: last words"
     )
-    assert log.read_text() == "it said so\n" * 3
+    assert log.read_text() == "last words\n" * 3
 
 
 def test_mixed_sharding_in_a_sweep_is_refused(tiny: tiny_run.Tiny, tmp_path: Path):

@@ -44,8 +44,8 @@ def test_models_of_a_lost_machine_are_made_by_another(tiny: tiny_run.Tiny, tmp_p
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
     lost.communicate()
-    said = other.communicate()
-    assert other.returncode == 0, said
+    output = other.communicate()
+    assert other.returncode == 0, output
     assert launch_jobs.missing_indices(of.recipes[0]) == []
     assert tiny_run.scores(of.workdir.path) == tiny_run.scores(tiny.workdir)
     scored = tiny_run.events(of.workdir.path, "model_scored")

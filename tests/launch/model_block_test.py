@@ -46,15 +46,15 @@ def test_job_makes_a_block_of_models(
     monkeypatch.setattr(supervisor, "run", lambda *_: pytest.fail("nothing is to be made"))
     assert start(of, task, "--models=1:3", "--job=j$(x)", f"--log={log}") == 0
     assert tiny_run.content(task.folder) == before
-    asked: list[str] = []
+    requested: list[str] = []
 
     def run(todo: Any, c: Any, workdir: Any, recipe: Any, on_event: Any, only: Any) -> bool:
-        asked.extend(f"{recipe.name} {row}" for row in only)
+        requested.extend(f"{recipe.name} {row}" for row in only)
         return True
 
     monkeypatch.setattr(supervisor, "run", run)
     assert start(of, of.recipes[1], "--models=0:1") == 0
-    assert asked == [f"epochs=2 {ROWS[0]}"]
+    assert requested == [f"epochs=2 {ROWS[0]}"]
     assert len(list((folder / "populations").glob("[!.]*"))) == 1
 
 
@@ -75,9 +75,9 @@ def recipe(of: sweep.Sweep) -> Path:
     return of.recipes[0].folder
 
 
-def block(of: sweep.Sweep, said: str, name: str, log: str = "") -> int:
+def block(of: sweep.Sweep, models: str, name: str, log: str = "") -> int:
     """The exit code of a job on models of the only recipe."""
-    return model_block.run(of, of.recipes[0], said, name, log)
+    return model_block.run(of, of.recipes[0], models, name, log)
 
 
 def failing(*events: dict[str, Any], error: Exception | None = None) -> Run:
@@ -104,10 +104,10 @@ def test_model_is_set_aside_after_three_failures(
     capsys: pytest.CaptureFixture[str],
 ):
     """The first row's worker crashes; the others only begin."""
-    asked: list[list[str]] = []
+    requested: list[list[str]] = []
 
     def run(todo: Any, c: Any, workdir: Any, recipe: Any, on_event: Any, only: Any) -> bool:
-        asked.append([str(row) for row in only])
+        requested.append([str(row) for row in only])
         crash = failing(CRASH, error=RuntimeError("a worker failed"))
         return (crash if str(only[0]) == ROWS[0] else failing())(
             todo, c, workdir, recipe, on_event, only
@@ -115,13 +115,13 @@ def test_model_is_set_aside_after_three_failures(
 
     monkeypatch.setattr(supervisor, "run", run)
     assert block(of, "0:2", "job", "the/log") == 3
-    assert asked == [ROWS[:2], ROWS[:2], ROWS[:2], ROWS[1:2]]
+    assert requested == [ROWS[:2], ROWS[:2], ROWS[:2], ROWS[1:2]]
     failures = heartbeats.failures(recipe, ROWS[0])
     assert [(f["reason"], f["log"], f["job"]) for f in failures] == [
         ("ValueError: no such thing", "the/log", "job")
     ] * 3
-    said = capsys.readouterr().err
-    assert f"{ROWS[0]}: set aside after 3 failures: ValueError: no such thing; delete " in said
+    err = capsys.readouterr().err
+    assert f"{ROWS[0]}: set aside after 3 failures: ValueError: no such thing; delete " in err
     assert list(heartbeats.running_jobs(recipe)) == []
 
 

@@ -52,17 +52,17 @@ NASTY = [
 
 
 def test_array_script_equals_golden_file():
-    asked = ("gpu,gpu-long", "physics", "normal", "h100|h200")
-    of = SlurmOptions("1-12:00:00", 1, 8, 32, "400G", *asked, at_once=40)
-    said = slurm.script("lm_mia-epochs-3", COMMAND, [0, 1, 2, 5, 7, 8], 8, 70, *PLACES, of)
-    assert said == (GOLDEN / "slurm_array.sbatch").read_text()
+    resources = ("gpu,gpu-long", "physics", "normal", "h100|h200")
+    of = SlurmOptions("1-12:00:00", 1, 8, 32, "400G", *resources, at_once=40)
+    written = slurm.script("lm_mia-epochs-3", COMMAND, [0, 1, 2, 5, 7, 8], 8, 70, *PLACES, of)
+    assert written == (GOLDEN / "slurm_array.sbatch").read_text()
 
 
 def test_two_node_script_equals_golden_file():
     of = SlurmOptions("30", nodes=2, setup="/home/me/modules 1.sh", grace_seconds=300)
     command = [*COMMAND, "--config.compute.sharding=fsdp"]
-    said = slurm.script("lm_mia-epochs-3", command, [0, 1], 1, 2, *PLACES, of)
-    assert said == (GOLDEN / "slurm_nodes.sbatch").read_text()
+    written = slurm.script("lm_mia-epochs-3", command, [0, 1], 1, 2, *PLACES, of)
+    assert written == (GOLDEN / "slurm_nodes.sbatch").read_text()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,14 +73,14 @@ class Cluster:
 
     def answers(self, command: str, answer: str) -> None:
         (self.folder / "bin").mkdir(exist_ok=True)
-        path, told = self.folder / "bin" / command, self.folder / f"{command}.called"
-        path.write_text(f"#!/bin/bash\nprintf '%s\\0' \"$@\" >'{told}'\n{answer}\n")
+        path, called = self.folder / "bin" / command, self.folder / f"{command}.called"
+        path.write_text(f"#!/bin/bash\nprintf '%s\\0' \"$@\" >'{called}'\n{answer}\n")
         path.chmod(0o755)
 
     def called(self, command: str) -> list[str]:
         """Arguments of the last call; none if there was none."""
-        told = self.folder / f"{command}.called"
-        return told.read_text().split("\0")[:-1] if told.exists() else []
+        called = self.folder / f"{command}.called"
+        return called.read_text().split("\0")[:-1] if called.exists() else []
 
     def run(self, text: str, code: int = 0, element: int = 0, restarts: str = "") -> int:
         """The exit code of a script in which srun ends with a code."""
@@ -143,8 +143,8 @@ def test_unusual_folder_names_are_quoted(cluster: Cluster, name: str):
 
 
 def test_output_path_is_escaped_for_sbatch():
-    said = slurm.script("name", COMMAND, [0], 8, 35, Path('/a "b" 5%A $c'), PLACES[1], ONE)
-    assert '\n#SBATCH --output="/a \\"b\\" 5%%A $c/%A_%a.out"\n' in said
+    written = slurm.script("name", COMMAND, [0], 8, 35, Path('/a "b" 5%A $c'), PLACES[1], ONE)
+    assert '\n#SBATCH --output="/a \\"b\\" 5%%A $c/%A_%a.out"\n' in written
 
 
 @pytest.mark.process
@@ -182,10 +182,10 @@ def test_failing_setup_script_starts_nothing(cluster: Cluster, capfd: pytest.Cap
 
 def test_corpus_job_has_one_node_and_no_gpus():
     of = SlurmOptions("4:00:00", nodes=4, gpus_per_node=8, partition="gpu")
-    said = slurm.corpus_script("corpus", COMMAND, *PLACES, of)
-    assert "#SBATCH --nodes=1\n#SBATCH --ntasks-per-node=1\n#SBATCH --partition=gpu\n" in said
-    assert '#SBATCH --output="/scratch/me/sweep/logs/%j.out"' in said
-    assert "gpus" not in said
+    written = slurm.corpus_script("corpus", COMMAND, *PLACES, of)
+    assert "#SBATCH --nodes=1\n#SBATCH --ntasks-per-node=1\n#SBATCH --partition=gpu\n" in written
+    assert '#SBATCH --output="/scratch/me/sweep/logs/%j.out"' in written
+    assert "gpus" not in written
 
 
 @pytest.mark.process
@@ -198,11 +198,11 @@ def test_stopped_corpus_job_is_requeued(cluster: Cluster):
 
 @hypothesis.given(st.sets(st.integers(0, 40), min_size=1))
 def test_ranges_contain_exactly_the_numbers(numbers: set[int]):
-    said: list[int] = []
+    expanded: list[int] = []
     for part in slurm.ranges(list(numbers)).split(","):
         low, _, high = part.partition("-")
-        said += range(int(low), int(high or low) + 1)
-    assert said == sorted(numbers)
+        expanded += range(int(low), int(high or low) + 1)
+    assert expanded == sorted(numbers)
 
 
 def test_ranges_are_merged():
@@ -230,7 +230,7 @@ def test_backslash_in_log_path_is_refused():
         slurm.script("name", COMMAND, [0], 1, 1, Path("/a\\b"), PLACES[1], ONE)
 
 
-def asked(*argv: str) -> SlurmOptions:
+def parse(*argv: str) -> SlurmOptions:
     parser = argparse.ArgumentParser(allow_abbrev=False)
     slurm.add_flags(parser)
     return slurm.parse_options(parser.parse_args(argv))
@@ -239,7 +239,7 @@ def asked(*argv: str) -> SlurmOptions:
 def test_flags_give_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     Path("setup.sh").touch()
-    assert asked(
+    assert parse(
         "--time=90",
         "--nodes=2",
         "--gpus-per-node=8",
@@ -258,7 +258,7 @@ def test_flags_give_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_only_time_is_required():
-    assert asked("--time=4:00:00") == ONE
+    assert parse("--time=4:00:00") == ONE
 
 
 TIMES = {"5": 300, "5:30": 330, "1:00:05": 3605, "0-3": 10800, "0-1:30": 5400, "2-0": 65536}
@@ -266,13 +266,13 @@ TIMES = {"5": 300, "5:30": 330, "1:00:05": 3605, "0-3": 10800, "0-1:30": 5400, "
 
 @pytest.mark.parametrize(("time", "seconds"), TIMES.items())
 def test_grace_must_be_less_than_the_time_limit(time: str, seconds: int):
-    assert asked(f"--time={time}", f"--grace-seconds={seconds - 1}").time == time
+    assert parse(f"--time={time}", f"--grace-seconds={seconds - 1}").time == time
     with pytest.raises(UserError, match="--grace-seconds"):
-        asked(f"--time={time}", f"--grace-seconds={seconds}")
+        parse(f"--time={time}", f"--grace-seconds={seconds}")
 
 
 @pytest.mark.parametrize(
-    ("flag", "said"),
+    ("flag", "problem"),
     [
         ("--time=", "--time: missing; add --time=4:00:00"),
         ("--time=4h", "--time='4h': must be a time of the form M, M:S, H:M:S, D-H, D-H:M or D-H:M:S, and"),
@@ -292,17 +292,17 @@ def test_grace_must_be_less_than_the_time_limit(time: str, seconds: int):
         ("--grace-seconds=0", "--grace-seconds=0: must be from 1 to 14399, so that jobs run"),
     ],
 )  # fmt: skip
-def test_each_mistake_is_one_line(flag: str, said: str):
+def test_each_mistake_is_one_line(flag: str, problem: str):
     argv = [flag] if flag.startswith("--time") else ["--time=4:00:00", flag]
-    with pytest.raises(UserError) as told:
-        asked(*argv)
-    [line] = str(told.value).splitlines()
-    assert said in line
+    with pytest.raises(UserError) as caught:
+        parse(*argv)
+    [line] = str(caught.value).splitlines()
+    assert problem in line
 
 
 def test_all_mistakes_are_reported_together():
     with pytest.raises(UserError, match=r"^--time.*\n--nodes.*\n--memory.*\n--partition.*$"):
-        asked("--nodes=0", "--memory=x", "--partition= ")
+        parse("--nodes=0", "--memory=x", "--partition= ")
 
 
 WAIT = ["--dependency=afterok:16:17", "--kill-on-invalid-dep=yes"]

@@ -40,7 +40,7 @@ def recipe_of(of: sweep.Sweep) -> Path:
     return of.recipes[0].folder
 
 
-def told(of: sweep.Sweep, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+def read_status(of: sweep.Sweep, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     return whole(of, capsys)["recipes"]
 
 
@@ -74,7 +74,7 @@ def test_status_counts_models(of: sweep.Sweep, capsys: pytest.CaptureFixture[str
     with state.alive():
         state.begin(ROWS[3])
         state.begin(ROWS[0])  # present already
-        first, second = told(of, capsys)
+        first, second = read_status(of, capsys)
     assert (first["models"], first["done"], first["to_score"], first["missing"]) == (6, 3, 3, 2)
     [running] = first["running"]
     assert (running["model"], running["job"], running["log"]) == (ROWS[3], "17_3", "a.log")
@@ -98,7 +98,7 @@ def test_failures_per_model_and_per_machine(of: sweep.Sweep, capsys: pytest.Capt
         heartbeats.record_failure(recipe, ROWS[4], reason, by)
     (recipe / "diverged").mkdir()
     (recipe / "diverged" / f"{ROWS[5]}.json").write_text("{}")
-    first, _ = told(of, capsys)
+    first, _ = read_status(of, capsys)
     [failing], [aside], [diverged] = first["failing"], first["set_aside"], first["diverged"]
     assert (failing["model"], failing["failures"], failing["reason"]) == (
         ROWS[3],
@@ -126,7 +126,7 @@ def test_vanished_job_is_listed(
     recipe = recipe_of(of)
     heartbeats.RunningRecord(recipe, model_block.this_worker("17_3", "a.log")).begin(ROWS[3])
     monkeypatch.setattr(heartbeats, "LOST_SECONDS", 0.0)
-    first, _ = told(of, capsys)
+    first, _ = read_status(of, capsys)
     assert [r["model"] for r in first["vanished"]] == [ROWS[3]]
     assert first["running"] == []
     assert first["missing"] == 3
@@ -152,13 +152,13 @@ def test_rate_and_remaining_time_come_from_the_log(
     path.write_text(
         "".join(json.dumps(line) + "\n" for line in lines) + '{"event": "model_scored", "ti'
     )
-    first, second = told(of, capsys)
+    first, second = read_status(of, capsys)
     assert first["models_per_hour"] == pytest.approx(6)
     assert first["seconds_left"] is None  # nothing is running
     state = heartbeats.RunningRecord(recipe_of(of), model_block.this_worker("j", ""))
     with state.alive():
         state.begin(ROWS[3])
-        first, second = told(of, capsys)
+        first, second = read_status(of, capsys)
     assert first["seconds_left"] == pytest.approx(3 * 600)
     assert first["hosts"] == {"h": {"models": 4, "failures": 0}}
     assert (second["models_per_hour"], second["seconds_left"]) == (None, None)
@@ -183,10 +183,11 @@ def test_watch_ends_if_no_model_is_missing(tiny: tiny_run.Tiny, capsys: pytest.C
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"), [(0.4, "0:00:00"), (59.6, "0:01:00"), (3 * 86400 + 3661, "3 d 1:01:01")]
+    ("seconds", "expected"),
+    [(0.4, "0:00:00"), (59.6, "0:01:00"), (3 * 86400 + 3661, "3 d 1:01:01")],
 )
-def test_time_format(seconds: float, said: str):
-    assert status._time(seconds) == said
+def test_time_format(seconds: float, expected: str):
+    assert status._time(seconds) == expected
 
 
 def test_next_command_attacks_and_reports(
@@ -266,17 +267,17 @@ def test_status_of_a_recipe_with_only_a_config(
 def test_lm_mia_has_the_same_status(tiny: tiny_run.Tiny, capsys: pytest.CaptureFixture[str]):
     """Fields may be set before the flags of the verb, and values may be words of their own."""
     flags = ["--config.train.workers", "1", f"--workdir={tiny.workdir}"]
-    told = []
+    outputs = []
     for main in (run, cli.main):
         for argv in (["status", *flags], ["status", *flags, "--json"]):
             assert main(argv) == 0
-            told.append(capsys.readouterr().out)
+            outputs.append(capsys.readouterr().out)
         assert main(["status", *flags, "--json", "--watch"]) == 2
         assert (
             capsys.readouterr().err
             == "--watch: cannot be combined with --json or --verify; leave it out\n"
         )
-    assert told[:2] == told[2:]
+    assert outputs[:2] == outputs[2:]
     assert run(["status", *flags, "--repair"]) == 2
     assert capsys.readouterr().err == "--repair: works only with lm-mia score; leave it out\n"
 
@@ -336,9 +337,9 @@ def test_missing_or_empty_workdir_is_refused(
     for config in [f"--config={tiny.config}"], []:
         for rule in "there is no such folder", "no command has started there":
             assert cli.main(["status", *config, f"--workdir={new}", *more]) == 2
-            out, said = capsys.readouterr()
+            out, err = capsys.readouterr()
             assert out == ""
-            [line] = said.splitlines()
+            [line] = err.splitlines()
             assert line.startswith(f"--workdir={new}: {rule}")
             assert line.endswith("or start with `lm-mia run --config=quickstart`")
             if new.exists():
@@ -370,9 +371,9 @@ def test_verify_lists_missing_and_corrupt_shards(
     bad.write_bytes(bad.read_bytes()[::-1])
     capsys.readouterr()
     assert cli.main(argv(of, "--verify")) == 2
-    out, said = capsys.readouterr()
+    out, err = capsys.readouterr()
     assert f"corrupt     {bad}" in out.splitlines()
-    assert said.splitlines()[-1] == (
+    assert err.splitlines()[-1] == (
         f"{recipe_of(of) / 'scores.zarr'}: 1 corrupt shard; run `lm-mia score --repair` to compute them, and 3 "
         "missing ones, again"
     )
@@ -422,8 +423,8 @@ def test_statistics_requested_later_need_no_training(
     for flags in (one, all_three):
         assert counts(flags) == (6, 0, 6)
         assert run(tiny.argv("run", w, *flags)) == 0
-        said = capsys.readouterr().err
-        assert "models: 6 requested, 0 present, 0 to train, 6 to score" in said
+        err = capsys.readouterr().err
+        assert "models: 6 requested, 0 present, 0 to train, 6 to score" in err
     for flags in (one, all_three, []):
         assert counts(flags) == (6, 6, 0)
     assert tiny_run.events(w, "model_trained") == []

@@ -40,8 +40,8 @@ def test_full_disk_is_one_line_and_models_are_kept(tiny: tiny_run.Tiny, disk: Pa
     done = subprocess.run(command, capture_output=True, text=True)
     assert "Traceback" not in done.stderr
     assert done.returncode == 2
-    said = done.stderr.strip().splitlines()
-    full = [line for line in said if "No space left on device" in line]
+    lines = done.stderr.strip().splitlines()
+    full = [line for line in lines if "No space left on device" in line]
     assert full == [f"{full[0].split(':')[0]}: No space left on device; {DISK_REMEDY}"]
     (disk / "filler").unlink()
     [task] = of.recipes

@@ -33,9 +33,9 @@ FLAGS = (
 
 
 def ended(job: list[subprocess.Popen[str]]) -> list[tuple[int, str]]:
-    """The exit code of every process of a job and what it said; all must end by themselves."""
-    said = [process.communicate() for process in job]
-    return [(process.returncode, "".join(text)) for process, text in zip(job, said, strict=True)]
+    """Returns the exit code and the output of each process of a job, which must all end by themselves."""
+    output = [process.communicate() for process in job]
+    return [(process.returncode, "".join(text)) for process, text in zip(job, output, strict=True)]
 
 
 def stores(workdir: Path) -> list[Store]:
@@ -64,11 +64,11 @@ def unbroken(
 ) -> Path:
     """Made by two processes of two devices each, corpus and tables too."""
     w = tmp_path_factory.mktemp("unbroken") / "w"
-    (code, said), (other_code, other_said) = ended(tiny.start_job(w, 2, 2, *flags))
-    assert (code, other_code) == (0, 0), said + other_said
-    assert "worker 0: cpu (cpu), 4 devices in 2 processes" in said
-    assert "  attack  " in said
-    assert "  attack  " not in other_said  # one of them makes the tables
+    (code, output), (other_code, other_output) = ended(tiny.start_job(w, 2, 2, *flags))
+    assert (code, other_code) == (0, 0), output + other_output
+    assert "worker 0: cpu (cpu), 4 devices in 2 processes" in output
+    assert "  attack  " in output
+    assert "  attack  " not in other_output  # one of them makes the tables
     return w
 
 
@@ -148,24 +148,24 @@ def test_killed_and_stopped_job_resumes_bitwise_equal(
         for shards in store.glob(f"*/c/{number}"):
             shutil.rmtree(shards)
 
-    hold = {"HOLD_ROW": KILLED, "HOLD_STEP": "5", "HOLD_RELEASE": str(release)}
+    hold = {"HOLD_MODEL": KILLED, "HOLD_STEP": "5", "HOLD_RELEASE": str(release)}
     job = tiny.start_job(w, 2, 2, *flags, environment=hold)
     workers = started(w, job, KILLED, 5)
     job[0].kill()
     release.touch()  # its worker finds nobody to report to, and leaves without waiting for the others
-    (code, _), (other_code, said) = ended(job)
+    (code, _), (other_code, output) = ended(job)
     assert code == -signal.SIGKILL
-    assert other_code in (1, 2), said
+    assert other_code in (1, 2), output
     while not all(map(tiny_run.gone, workers)):
         time.sleep(0.02)
 
-    hold = {"HOLD_ROW": STOPPED, "HOLD_STEP": "6"}
+    hold = {"HOLD_MODEL": STOPPED, "HOLD_STEP": "6"}
     job = tiny.start_job(w, 2, 2, *flags, environment=hold)
     workers = started(w, job, STOPPED, 6)
     os.kill(job[1].pid, signal.SIGTERM)
-    for code, said in ended(job):
-        assert code == 143, said
-        assert said.splitlines()[-1] == "stopped; run the same command again to continue"
+    for code, output in ended(job):
+        assert code == 143, output
+        assert output.splitlines()[-1] == "stopped; run the same command again to continue"
     assert all(map(tiny_run.gone, workers))
 
     [trained] = tiny_run.logged(w, "model_trained")

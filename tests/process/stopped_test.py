@@ -41,10 +41,10 @@ def stopped(
     workers = tiny_run.workers_of(process.pid)
     assert len(workers) == len(rows)
     stop(process.pid)
-    said = process.communicate()[1]
-    assert process.returncode == code, said
-    assert said.splitlines()[-1] == "stopped; run the same command again to continue"
-    assert "Traceback" not in said
+    stderr = process.communicate()[1]
+    assert process.returncode == code, stderr
+    assert stderr.splitlines()[-1] == "stopped; run the same command again to continue"
+    assert "Traceback" not in stderr
     assert [pid for pid in workers if Path(f"/proc/{pid}").exists()] == []
     assert [newest_state(workdir, row) for row in rows] == [step] * len(rows)
 
@@ -58,19 +58,19 @@ def one_worker(pid: int) -> None:
 
 
 def ctrl_c(pid: int) -> None:
-    """As a terminal does it: to all processes of the group."""
+    """Sends SIGINT to all processes of the group, as a terminal does."""
     os.killpg(pid, signal.SIGINT)
 
 
 def test_stopped_run_resumed_by_two_commands_is_bitwise_equal(tiny: tiny_run.Tiny, tmp_path: Path):
-    """Whatever is stopped, rows at work are saved at the step that they are at, and no process is left."""
+    """Models in training are saved at their current step, and no process is left."""
     w = tmp_path / "w"
     stopped(tiny, w, [FIRST], 1, the_command, 143)
     stopped(tiny, w, [FIRST, OTHER], 2, one_worker, 143)
     stopped(tiny, w, [FIRST], 3, ctrl_c, 130)
     pair = [tiny.start(tiny.argv("run", w, "--config.train.workers=1")) for _ in range(2)]
-    said = [each.communicate()[1] for each in pair]
-    assert [each.returncode for each in pair] == [0, 0], said
+    stderr = [each.communicate()[1] for each in pair]
+    assert [each.returncode for each in pair] == [0, 0], stderr
     after, expected = (tiny_run.events(d, "model_trained") for d in (w, tiny.workdir))
     assert after == expected
     resumed = {event["model"]: event["resumed_at"] for event in tiny_run.logged(w, "model_trained")}

@@ -92,13 +92,13 @@ ADDRESS = {
 def test_incomplete_job_settings_are_refused(
     monkeypatch: pytest.MonkeyPatch, change: dict[str, str]
 ):
-    said = ADDRESS | change
-    for name, value in said.items():
+    settings_given = ADDRESS | change
+    for name, value in settings_given.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(jax.distributed, "initialize", pytest.fail)
     with pytest.raises(UserError) as caught:
         backend._join_job()
-    settings = ", ".join(f"{name}={value!r}" for name, value in said.items())
+    settings = ", ".join(f"{name}={value!r}" for name, value in settings_given.items())
     assert str(caught.value) == (
         f"{settings}: set all three, the last two to whole numbers, or none of them"
     )
@@ -111,7 +111,7 @@ TOO_LARGE = "JAX_PROCESS_ID=5: must be less than JAX_NUM_PROCESSES=2; the first 
 
 
 @pytest.mark.parametrize(
-    ("said", "lines"),
+    ("settings_given", "lines"),
     [
         *(
             ((address, "1", "0"), [HOST_PORT.format(address)])
@@ -127,9 +127,9 @@ TOO_LARGE = "JAX_PROCESS_ID=5: must be less than JAX_NUM_PROCESSES=2; the first 
     ],
 )
 def test_invalid_job_settings_are_refused(
-    monkeypatch: pytest.MonkeyPatch, said: tuple[str, str, str], lines: list[str]
+    monkeypatch: pytest.MonkeyPatch, settings_given: tuple[str, str, str], lines: list[str]
 ):
-    for name, value in zip(ADDRESS, said, strict=True):
+    for name, value in zip(ADDRESS, settings_given, strict=True):
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(jax.distributed, "initialize", pytest.fail)
     with pytest.raises(UserError) as caught:
@@ -139,19 +139,19 @@ def test_invalid_job_settings_are_refused(
 
 @pytest.mark.parametrize("address", ["a.b-c:65535", "[::1]:1", "10.0.0.1:8476"])
 def test_valid_addresses(monkeypatch: pytest.MonkeyPatch, address: str):
-    asked: list[Any] = []
+    calls: list[Any] = []
     for name, value in (ADDRESS | {"JAX_COORDINATOR_ADDRESS": address}).items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(jax.distributed, "initialize", lambda *args, **_: asked.append(args))
+    monkeypatch.setattr(jax.distributed, "initialize", lambda *args, **_: calls.append(args))
     backend._join_job()
-    assert asked == [(address, 2, 1)]
+    assert calls == [(address, 2, 1)]
 
 
 def test_rendezvous_error(monkeypatch: pytest.MonkeyPatch):
-    asked: list[Any] = []
+    calls: list[Any] = []
 
     def failing(*args: Any, **options: Any) -> None:
-        asked.append((args, options))
+        calls.append((args, options))
         raise RuntimeError("DEADLINE_EXCEEDED: barrier")
 
     for name, value in ADDRESS.items():
@@ -162,7 +162,7 @@ def test_rendezvous_error(monkeypatch: pytest.MonkeyPatch):
     assert str(caught.value) == (
         "compute.sharding='fsdp': the processes of the job did not find each other (DEADLINE_EXCEEDED: barrier)"
     )
-    [(args, options)] = asked
+    [(args, options)] = calls
     assert args == ("127.0.0.1:1", 2, 1)
     assert 0 < options["heartbeat_timeout_seconds"] <= 100
 

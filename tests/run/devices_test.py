@@ -14,7 +14,7 @@ ALONE = {"NPROC": "1"}
 
 @pytest.fixture(autouse=True)
 def _bare(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eight cores, no accelerator, nothing said."""
+    """Simulates a machine with eight cores, no accelerator and no settings."""
     for name in ("JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES", "TPU_VISIBLE_CHIPS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.delenv("XLA_PYTHON_CLIENT_MEM_FRACTION", raising=False)
@@ -24,7 +24,7 @@ def _bare(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def gpus(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    """A machine with CUDA's plugin and so many cards."""
+    """Simulates a machine with the CUDA plugin and `count` GPUs."""
     monkeypatch.setattr(
         importlib.metadata, "entry_points", lambda group: ["cuda"] * (group == "jax_plugins")
     )
@@ -62,7 +62,7 @@ def test_each_worker_sees_one_gpu(monkeypatch: pytest.MonkeyPatch):
     cards = [{"CUDA_VISIBLE_DEVICES": str(i)} for i in range(3)]
     assert devices.environments(0, "none") == ("accelerator", cards)
     assert devices.environments(2, "none") == ("accelerator", cards[:2])
-    monkeypatch.setenv("JAX_PLATFORMS", "cpu")  # asked for, GPUs or not
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")  # requested, although there are GPUs
     assert devices.environments(2, "none") == ("cpu", [ALONE] * 2)
 
 

@@ -75,12 +75,12 @@ def attack(
     tasks: Sequence[SweepRecipe], figures: Sequence[str], *more: Need | LossNeed
 ) -> list[str]:
     """The stage "attack"; returns what it says."""
-    said: list[str] = []
+    messages: list[str] = []
     made = [(task, open_population(task.population_dir, verify=False)) for task in tasks]
     wanted = pipeline.requested_attacks(made, [*page.figure_needs(figures), *more])
     for task, population in made:
-        pipeline.attack(task, population, wanted[task.name], lambda *_: None, said.append)
-    return said
+        pipeline.attack(task, population, wanted[task.name], lambda *_: None, messages.append)
+    return messages
 
 
 def counted(requested: int, known: int, computed: int) -> str:
@@ -169,14 +169,14 @@ def test_decisions_follow_models_and_settings(tasks: list[SweepRecipe]):
     c = dataclasses.replace(main.config, attack=dataclasses.replace(C.attack, alpha=0.2))
     other = dataclasses.replace(main, config=c)
     for task in (other, main):
-        [said] = attack([task], [])
-        assert said.endswith(f"{ON_REPLICAS} computed")
+        [message] = attack([task], [])
+        assert message.endswith(f"{ON_REPLICAS} computed")
         facts = json.loads((main.folder / "tables" / "flips.json").read_text())
         assert facts["config"]["alpha"] == task.config.attack.alpha
     shutil.rmtree(main.folder / "scores.zarr" / "loss" / "c" / "14")  # the last replica
-    said = attack([main], [])
-    assert said[0].startswith("1 of 15 models are missing: attacking 2 of 3 replicas")
-    assert said[-1].endswith(f"{ON_REPLICAS} computed")
+    messages = attack([main], [])
+    assert messages[0].startswith("1 of 15 models are missing: attacking 2 of 3 replicas")
+    assert messages[-1].endswith(f"{ON_REPLICAS} computed")
 
 
 def test_requested_attacks(tasks: list[SweepRecipe]):
@@ -247,13 +247,13 @@ def test_attacks_missing_from_targets_csv_are_computed_again(tasks: list[SweepRe
     attack([main], [])
     whole = (main.folder / "tables" / "targets.csv").read_text()
     (main.folder / "tables" / "targets.csv").write_text(whole[: len(whole) // 2])
-    [said] = attack([main], [])
-    assert said.endswith(counted(ON_REPLICAS + 1, 0, ON_REPLICAS + 1))
+    [message] = attack([main], [])
+    assert message.endswith(counted(ON_REPLICAS + 1, 0, ON_REPLICAS + 1))
     assert (main.folder / "tables" / "targets.csv").read_text() == whole
 
 
 def test_missing_models_are_reported_without_replicas(tasks: list[SweepRecipe]):
     other = tasks[1]
     shutil.rmtree(other.folder / "scores.zarr" / "loss" / "c" / "11")  # the last target
-    said = attack([other], [])
-    assert said[0] == "1 of 12 models are missing; run `lm-mia run` to make them"
+    messages = attack([other], [])
+    assert messages[0] == "1 of 12 models are missing; run `lm-mia run` to make them"

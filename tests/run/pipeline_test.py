@@ -121,9 +121,9 @@ def test_sweep_runs_all_stages_and_resumes(
     [shard] = twice.glob("scores.zarr/loss/c/3/*")
     shard.write_bytes(shard.read_bytes()[::-1])
     assert cli.main(argv("status", config, folder, "--verify")) == 2
-    said = capsys.readouterr()
-    assert f"corrupt     {shard}" in said.out
-    assert "run `lm-mia score --repair` to compute them" in said.err
+    output = capsys.readouterr()
+    assert f"corrupt     {shard}" in output.out
+    assert "run `lm-mia score --repair` to compute them" in output.err
     assert cli.main(argv("score", config, folder, "--repair")) == 0
     assert scores(folder) == before
 
@@ -197,9 +197,9 @@ def test_report_is_made_although_a_model_diverged(
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "init_state", spoilt)
         assert cli.main(argv("run", config, folder, "--config.attack.references=6")) == 2
-    out, said = capsys.readouterr()
+    out, err = capsys.readouterr()
     assert out.endswith(f"report: {folder / 'report.html'}\n")
-    assert [line.partition(" (")[0] for line in said.splitlines()[-2:]] == [
+    assert [line.partition(" (")[0] for line in err.splitlines()[-2:]] == [
         "main: 1 of 8 models diverged",
         "twice: 1 of 6 models diverged",
     ]
@@ -229,9 +229,9 @@ def test_too_few_documents_are_reported_before_any_work(
 """
     )
     Path(config).with_name("many.py").write_text(many)
-    said = refused(argv("run", config.replace("several", "many"), tmp_path / "w"), capsys)
-    assert said[-1].startswith("large: population.samples=1000: the corpus has ")
-    assert said[-1].endswith(
+    messages = refused(argv("run", config.replace("several", "many"), tmp_path / "w"), capsys)
+    assert messages[-1].startswith("large: population.samples=1000: the corpus has ")
+    assert messages[-1].endswith(
         "or, if the sweep sets it, leave out the entries or figures that need it"
     )
     assert not (tmp_path / "w").exists()
@@ -278,6 +278,6 @@ def test_failed_attack_does_not_stop_other_recipes(
     shard.write_bytes(shard.read_bytes()[::-1])
     capsys.readouterr()
     assert cli.main(argv("attack", str(two), folder)) == 2
-    out, said = capsys.readouterr()
+    out, err = capsys.readouterr()
     assert [line.partition(":")[0] for line in out.splitlines()] == ["main", "twice", "report"]
-    assert said.splitlines()[-1].startswith(f"deep: {shard}: corrupt score shard")
+    assert err.splitlines()[-1].startswith(f"deep: {shard}: corrupt score shard")

@@ -47,20 +47,20 @@ def changed(*changes: tuple[str, Any]) -> Config:
 
 def test_cost_of_a_tiny_recipe():
     vocab = 32_000  # of the default
-    found = one(changed(("train.epochs", 3)))
+    costs = one(changed(("train.epochs", 3)))
     per_token = 6 * (12 * 8**2 + 8 * vocab)
     train_sample, score_sample = (share * (per_token * 5 + 6 * 8 * 27) for share in (1, 1 / 3))
     parameters = 12 * 8**2 + 3 * 8 + (vocab + 8) * 8
-    assert (found.models, found.steps_per_model, found.parameters) == (6, 6, parameters)
-    assert found.train_tokens == 6 * 3 * 8 * 5
-    assert found.train_flops == pytest.approx(6 * 3 * 8 * train_sample)
-    assert found.score_flops == pytest.approx(6 * 16 * score_sample)
-    assert found.checkpoint_bytes == 6 * 12 * parameters
-    assert found.score_point_bytes == 0
-    assert found.store_bytes == 6 * 16 * (4 + 1)
-    assert found.population_bytes == 16 * (5 * 2 + 8 + 52)
-    total = found.train_flops + found.score_flops
-    assert plan.chip_hours(found, 1e3) == pytest.approx((total / 3.6e6, total / 3.6e6))
+    assert (costs.models, costs.steps_per_model, costs.parameters) == (6, 6, parameters)
+    assert costs.train_tokens == 6 * 3 * 8 * 5
+    assert costs.train_flops == pytest.approx(6 * 3 * 8 * train_sample)
+    assert costs.score_flops == pytest.approx(6 * 16 * score_sample)
+    assert costs.checkpoint_bytes == 6 * 12 * parameters
+    assert costs.score_point_bytes == 0
+    assert costs.store_bytes == 6 * 16 * (4 + 1)
+    assert costs.population_bytes == 16 * (5 * 2 + 8 + 52)
+    total = costs.train_flops + costs.score_flops
+    assert plan.chip_hours(costs, 1e3) == pytest.approx((total / 3.6e6, total / 3.6e6))
 
 
 def test_score_points_and_statistics_add_cost():
@@ -93,7 +93,7 @@ def entries(*configs: Config) -> list[SweepEntry]:
 
 
 def test_recipe_is_counted_once_with_all_models():
-    asked = tasks(
+    requested = tasks(
         entries(
             BASE,
             changed(("attack.references", 10), ("score.statistics", ("min_k",))),
@@ -103,41 +103,41 @@ def test_recipe_is_counted_once_with_all_models():
             changed(("score.at_steps", (1,))),
         )
     )
-    found = [plan.recipe_cost(task, FIVE, task.config.attack.references) for task in asked]
-    assert [(r.entries, r.overrides) for r in found] == [
+    costs = [plan.recipe_cost(task, FIVE, task.config.attack.references) for task in requested]
+    assert [(r.entries, r.overrides) for r in costs] == [
         ((0, 1, 3, 4), {"n": 0}),
         ((2,), {"n": 2}),
         ((5,), {"n": 5}),
     ]
-    assert [r.models for r in found] == [10 + 7, 6, 6]
-    assert [r.present_models for r in found] == [10, 4, 4]
+    assert [r.models for r in costs] == [10 + 7, 6, 6]
+    assert [r.present_models for r in costs] == [10, 4, 4]
     both = changed(
         ("attack.references", 10),
         ("attack.replicas", 7),
         ("score.statistics", ("min_k", "lowercase_loss")),
     )
     merged = {"entries": (0, 1, 3, 4), "overrides": {"n": 0}, "name": "n=0", "present_models": 10}
-    assert found[0] == dataclasses.replace(one(both), **merged)
+    assert costs[0] == dataclasses.replace(one(both), **merged)
 
 
 def test_totals_count_a_population_once():
-    asked = entries(
+    requested = entries(
         BASE,
         changed(("model.layers", 2)),
         changed(("population.samples", 32), ("model.layers", 2)),
         changed(("population.validation_samples", 4), ("model.layers", 3)),
     )
-    found = [plan.recipe_cost(task, FIVE) for task in tasks(asked)]
-    assert len({r.population for r in found}) == 3
-    total = plan.totals(found)
+    costs = [plan.recipe_cost(task, FIVE) for task in tasks(requested)]
+    assert len({r.population for r in costs}) == 3
+    total = plan.totals(costs)
     assert total["population_bytes"] == (16 + 32 + 16 + 4) * (5 * 2 + 8 + 52)
     assert total["models"] == 24
-    assert total["train_flops"] == sum(r.train_flops for r in found)
+    assert total["train_flops"] == sum(r.train_flops for r in costs)
 
 
 def test_missing_chip_hours():
-    found = dataclasses.replace(one(BASE), present_models=4)
-    all_rows, missing = plan.chip_hours(found, 1.0)
+    costs = dataclasses.replace(one(BASE), present_models=4)
+    all_rows, missing = plan.chip_hours(costs, 1.0)
     assert missing == pytest.approx(all_rows / 3)
 
 
@@ -145,47 +145,51 @@ def test_lengths_are_assumed_as_in_c4():
     draw = np.random.default_rng(0).lognormal(5.689, 1.0, 10**6)
     for length in (16, 64, 1024, 10**6):
         cut_N = np.minimum(draw, length)
-        found = plan.assumed_lengths(length)
-        assert found.mean_tokens == pytest.approx(cut_N.mean(), rel=0.01)
-        assert found.mean_square_tokens == pytest.approx((cut_N**2).mean(), rel=0.03)
+        lengths = plan.assumed_lengths(length)
+        assert lengths.mean_tokens == pytest.approx(cut_N.mean(), rel=0.01)
+        assert lengths.mean_square_tokens == pytest.approx((cut_N**2).mean(), rel=0.03)
     assert plan.assumed_lengths(1024).mean_tokens == pytest.approx(400, abs=0.1)
 
 
 @given(st.integers(4, 4096), st.floats(0.01, 1.0))
 def test_other_mean_keeps_the_distribution(length: int, share: float):
     mean = max(share * length, 3)
-    found = plan.assumed_lengths(length, mean)
-    assert found.mean_tokens == mean
-    assert mean**2 * (1 - 1e-6) <= found.mean_square_tokens <= mean * length * (1 + 1e-6)
+    lengths = plan.assumed_lengths(length, mean)
+    assert lengths.mean_tokens == mean
+    assert mean**2 * (1 - 1e-6) <= lengths.mean_square_tokens <= mean * length * (1 + 1e-6)
 
 
 def test_explicit_default_mean_changes_nothing():
-    said, unsaid = (
+    given_lengths, assumed_lengths = (
         plan.assumed_lengths(1024, plan.assumed_lengths(1024).mean_tokens),
         plan.assumed_lengths(1024),
     )
-    assert said.mean_square_tokens == pytest.approx(unsaid.mean_square_tokens, rel=1e-6)
+    assert given_lengths.mean_square_tokens == pytest.approx(
+        assumed_lengths.mean_square_tokens, rel=1e-6
+    )
 
 
 def test_chip_hours_of_the_paper():
     """140M on C4: 7,000,000 samples of 400 tokens a row, 14,000,000 scored, 128 references and 2 replicas."""
     [(_, c), *_] = load.load_sweep(f"{C4}:140M")
-    found = one(c, plan.assumed_lengths(1024))
+    costs = one(c, plan.assumed_lengths(1024))
     draw_N = np.minimum(np.random.default_rng(1).lognormal(5.689, 1.0, 10**6), 1024)
     weights = 141_557_760 + 24_576_000  # 12 x 20 x 768^2, and the head: 768 x 32,000
     sample = 6 * weights * 400 + 6 * 20 * 768 * (draw_N**2).mean()
     row = sample * (7_000_000 + (14_000_000 + 20 * 8_192) / 3)
     hours = 130 * row / (0.4 * 989e12) / 3600
-    assert plan.chip_hours(found, 0.4 * 989e12)[0] == pytest.approx(hours, rel=0.005)
+    assert plan.chip_hours(costs, 0.4 * 989e12)[0] == pytest.approx(hours, rel=0.005)
     assert hours == pytest.approx(452, abs=3)
-    assert found.train_tokens == pytest.approx(130 * 2.8e9, rel=1e-3)  # StrongMIA 3.1: 2.8B a row
-    assert found.steps_per_model == 54_688
+    assert costs.train_tokens == pytest.approx(
+        130 * 2.8e9, rel=1e-3
+    )  # StrongMIA 3.1: 2.8B per model
+    assert costs.steps_per_model == 54_688
 
 
 def test_sweep_of_c4_equals_the_paper():
     """StrongMIA Table 7: training set sizes in millions, for Figure 2."""
-    found = load.load_sweep(str(C4))
-    members = {c.model.size: c.population.samples / 2e6 for _, c in found[1:]}
+    swept = load.load_sweep(str(C4))
+    members = {c.model.size: c.population.samples / 2e6 for _, c in swept[1:]}
     table = {
         "10M": 0.5,
         "44M": 2.2,
@@ -197,8 +201,8 @@ def test_sweep_of_c4_equals_the_paper():
         "1018M": 50.9,
     }
     assert {name: members[name] for name in table} == pytest.approx(table, abs=0.051)
-    assert len(found) == 11
-    tokens = [one(c, plan.assumed_lengths(1024)) for _, c in found[1:]]
+    assert len(swept) == 11
+    tokens = [one(c, plan.assumed_lengths(1024)) for _, c in swept[1:]]
     for r in tokens:  # 20 tokens a parameter without embeddings
         per_row = r.train_tokens / r.models
         assert per_row / flops.num_non_embedding_parameters(r.layers, r.width) == pytest.approx(

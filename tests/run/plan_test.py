@@ -48,9 +48,9 @@ def planned(capsys: pytest.CaptureFixture[str], *flags: str) -> dict[str, Any]:
 
 def wrong(capsys: pytest.CaptureFixture[str], *flags: str) -> list[str]:
     assert cli.main([*flags]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    return said.err.splitlines()
+    output = capsys.readouterr()
+    assert output.out == ""
+    return output.err.splitlines()
 
 
 def test_json_has_all_fields(file: str, capsys: pytest.CaptureFixture[str]):
@@ -97,11 +97,11 @@ def test_plan_is_printed_as_a_table(file: str, capsys: pytest.CaptureFixture[str
     assert row[8:11] == ["413 MB", "144 kB", "100 kB"]
     assert any(line.startswith("size=10M") and " 10M " in line for line in lines)
     assert any(line.startswith("total") and " 22 " in line for line in lines)
-    said = "\n".join(lines)
-    assert "of h100, 989 TFLOP/s of dense bfloat16, at an MFU of 0.4" in said
-    assert "20 per sample on average, as given" in said
-    assert "and at score points, for statistics that are requested later: 2.27 GB more" in said
-    assert "1 of 3 entries request models of a recipe that is already listed" in said
+    output = "\n".join(lines)
+    assert "of h100, 989 TFLOP/s of dense bfloat16, at an MFU of 0.4" in output
+    assert "20 per sample on average, as given" in output
+    assert "and at score points, for statistics that are requested later: 2.27 GB more" in output
+    assert "1 of 3 entries request models of a recipe that is already listed" in output
 
 
 def test_verbose_prints_the_modules_of_each_architecture(
@@ -179,8 +179,8 @@ def test_flags_of_other_verbs_are_refused(
     config, workdir = f"--config={file}", f"--workdir={tmp_path / 'w'}"
     for verb in ("plan", "run", "train"):
         for value in ("", "x/*.json.gz"):
-            said = wrong(capsys, verb, config, workdir, f"--from-hf-shards={value}")
-            assert said == ["--from-hf-shards: works only with lm-mia corpus; leave it out"]
+            output = wrong(capsys, verb, config, workdir, f"--from-hf-shards={value}")
+            assert output == ["--from-hf-shards: works only with lm-mia corpus; leave it out"]
     flags = ("corpus", config, workdir)
     assert wrong(capsys, *flags, "--from-hf-shards=x") == [
         "--from-hf-shards='x': works only with C4; add --config.corpus.source=c4"

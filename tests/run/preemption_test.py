@@ -33,11 +33,11 @@ def test_sigterm_exits_at_once_outside_training():
 def test_sigterm_is_deferred_during_training():
     stop = preemption.Stop()
     stop.install()
-    with stop.defer_sigterm() as asked:
-        assert not asked(1)
+    with stop.defer_sigterm() as should_stop:
+        assert not should_stop(1)
         ask()
-        assert asked(2)
-        assert asked(3)
+        assert should_stop(2)
+        assert should_stop(3)
     assert stop.should_stop()
     ask()  # by the command too: it is on its way out, and goes on with that
     assert stop.should_stop()
@@ -72,11 +72,11 @@ def test_sync_points_of_a_job_only_increase(monkeypatch: pytest.MonkeyPatch):
     stop = preemption.Stop()
     stop.install()
     assert signal.getsignal(signal.SIGTERM) is before  # the service takes it
-    with stop.defer_sigterm() as asked:
-        assert [asked(1), asked(2)] == [False, False]
+    with stop.defer_sigterm() as should_stop:
+        assert [should_stop(1), should_stop(2)] == [False, False]
     assert not stop.should_stop()
-    with stop.defer_sigterm() as asked:
-        assert [asked(1), asked(2), asked(3)] == [False, True, True]
+    with stop.defer_sigterm() as should_stop:
+        assert [should_stop(1), should_stop(2), should_stop(3)] == [False, True, True]
     assert stop.should_stop()
     assert len(numbers) == 7
     assert all(a < b for a, b in itertools.pairwise(numbers))

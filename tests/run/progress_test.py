@@ -140,10 +140,10 @@ def test_display_draws_to_stderr(capsys: pytest.CaptureFixture[str]):
     with progress.display(overall=True) as display:
         display.update("corpus", 1, 1)
         display.say("hello")
-    out, said = capsys.readouterr()
+    out, err = capsys.readouterr()
     assert out == ""
-    assert "hello" in said
-    assert "corpus" in said
+    assert "hello" in err
+    assert "corpus" in err
 
 
 def test_waiting_is_reported_once_and_not_for_own_models():

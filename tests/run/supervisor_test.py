@@ -103,11 +103,16 @@ def run_here(
     return supervisor.run("run", c, folder, folder, seen.append, only), c
 
 
-ASKED = ["terminate", "join for 120 s", "kill", "join"]  # to save and end; killed if it does not
+STOPPED_GENTLY = [
+    "terminate",
+    "join for 120 s",
+    "kill",
+    "join",
+]  # to save and exit; killed if it does not
 
 
 def test_workers_that_do_not_exit_in_time_are_killed(monkeypatch: pytest.MonkeyPatch):
-    """All workers are asked first, and share the time in which they save."""
+    """All workers are asked to stop first, and share the time for saving."""
     now = [100.0]
     monkeypatch.setattr(supervisor, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
 
@@ -146,11 +151,11 @@ def test_error_if_all_workers_were_killed(tmp_path: Path, monkeypatch: pytest.Mo
     )
     lost = {"event": "worker_lost", "index": 0, "exit_code": -9, "left": 0}
     assert seen == [{"event": "step", "index": 0}, lost]
-    assert made[0].done == ["join", *ASKED]
+    assert made[0].done == ["join", *STOPPED_GENTLY]
 
 
 @pytest.mark.parametrize(
-    ("event", "error", "said"),
+    ("event", "error", "expected_message"),
     [
         ({"event": "user_error", "message": "a=1: bad"}, UserError, r"^a=1: bad$"),
         ({"event": "rendezvous", "message": "not found"}, RendezvousError, r"^not found$"),
@@ -159,10 +164,14 @@ def test_error_if_all_workers_were_killed(tmp_path: Path, monkeypatch: pytest.Mo
     ],
 )  # fmt: skip
 def test_failure_of_one_worker_stops_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, event: supervisor.Event, error: Any, said: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    event: supervisor.Event,
+    error: Any,
+    expected_message: str,
 ):
     made, seen = scripted(monkeypatch, ([], 0), ([event], 1)), list[supervisor.Event]()
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=expected_message):
         run_here(tmp_path, seen, count=2)
     assert seen == [event | {"index": 1}]
     assert ["terminate" in process.done for process in made] == [True, True]
@@ -180,7 +189,7 @@ def test_terminated_worker_stops_the_command(
     assert ended.value.code == 143
     own_event = [] if exit_code else ["preempted"]
     assert [event["event"] for event in seen] == [*own_event, "stopping"]
-    assert made[0].done[-4:] == ASKED
+    assert made[0].done[-4:] == STOPPED_GENTLY
 
 
 def test_ctrl_c_stops_the_workers_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -196,7 +205,7 @@ def test_ctrl_c_stops_the_workers_first(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(KeyboardInterrupt):
         supervisor.run("run", c, tmp_path, tmp_path, on_event)
     assert seen == ["step", "stopping"]
-    assert made[0].done == ASKED
+    assert made[0].done == STOPPED_GENTLY
 
 
 def test_arguments_of_workers_and_primary_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -57,14 +57,14 @@ EXPECTED = {  # of row a: metric -> (step, value)
 
 
 def tracked(names: list[str], folder: Path, events: Events) -> list[str]:
-    """What is said while events are tracked."""
-    said: list[str] = []
+    """Tracks events; returns the messages to the user."""
+    messages: list[str] = []
     with trackers.open_trackers(
-        names, folder, "recipe_x", {"train": {"epochs": 1}}, said.append
+        names, folder, "recipe_x", {"train": {"epochs": 1}}, messages.append
     ) as track:
         for event in events:
             track(event)
-    return said
+    return messages
 
 
 def read_tensorboard(folder: Path) -> dict[str, Any]:
@@ -163,8 +163,8 @@ def test_wandb_logs_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert history == EXPECTED
     assert (about.run_group, about.display_name, about.job_type) == ("recipe_x", "a", "reference")
     assert about.project == "lm-mia"
-    told = {item.key: item.value_json for item in about.config.update}
-    assert (told["model_name"], told["train"]) == ('"a"', '{"epochs":1}')
+    stored_config = {item.key: item.value_json for item in about.config.update}
+    assert (stored_config["model_name"], stored_config["train"]) == ('"a"', '{"epochs":1}')
     again, _ = read_wandb(runs["b"])
     assert again.run_id != about.run_id
     tracked(["wandb"], tmp_path, EVENTS[3:4])  # a row that goes on is the same run

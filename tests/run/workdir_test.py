@@ -151,9 +151,9 @@ def test_concurrent_log_lines_stay_intact(tmp_path: Path):
     assert [writer.wait() for writer in writers] == [0, 0, 0]
     events = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     for name in "abc":
-        mine = [event for event in events if event["who"] == name]
-        assert [event["i"] for event in mine] == list(range(300))
-        assert {event["long"] for event in mine} == {name * 5000}
+        own = [event for event in events if event["who"] == name]
+        assert [event["i"] for event in own] == list(range(300))
+        assert {event["long"] for event in own} == {name * 5000}
 
 
 def test_provenance_is_recorded():

@@ -21,8 +21,8 @@ def test_deleted_shard_is_scored_again_from_the_checkpoint(tiny: tiny_run.Tiny, 
     recipe = tiny_run.recipe_of(workdir)
     (recipe / "scores.zarr" / "member" / "c" / "2" / "0").unlink()
     work("run", c, workdir, seen.append)
-    told = [event for event in seen[1:] if event["event"] != "compiled"]
-    assert [(e["event"], e.get("model")) for e in told] == [
+    events = [event for event in seen[1:] if event["event"] != "compiled"]
+    assert [(e["event"], e.get("model")) for e in events] == [
         ("model_started", "reference-02"),
         ("scoring", "reference-02"),
         ("model_scored", "reference-02"),

@@ -44,7 +44,7 @@ class Pipe:
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "expected_event"),
     [
         (UserError("field=1: rule"), {"event": "user_error", "message": "field=1: rule"}),
         (RendezvousError("not found"), {"event": "rendezvous", "message": "not found"}),
@@ -58,7 +58,7 @@ class Pipe:
 )
 @pytest.mark.usefixtures("_on_cpu")
 def test_failures_become_events_and_exit_codes(
-    monkeypatch: pytest.MonkeyPatch, error: Any, said: Any
+    monkeypatch: pytest.MonkeyPatch, error: Any, expected_event: Any
 ):
     def failing(*_: Any) -> None:
         assert os.environ["LM_MIA_TEST"] == "seen"
@@ -71,7 +71,7 @@ def test_failures_become_events_and_exit_codes(
     left: list[int] = []
     monkeypatch.setattr(os, "_exit", left.append)  # which waits for nothing
     worker.main(pipe, "run", C, Path(), Path(), 0, 1, {"LM_MIA_TEST": "seen"})
-    assert pipe.sent == ([] if said is None else [said])
+    assert pipe.sent == ([] if expected_event is None else [expected_event])
     assert left == ([] if error is None else [1])
 
 
@@ -192,8 +192,8 @@ def test_locked_models_are_waited_for(
     )  # the worker's alone: threads of orbax sleep too
     work("run", c, workdir, seen.append)
     # what an earlier test had compiled is not compiled again
-    told = [event for event in seen[1:] if event["event"] not in ("scoring", "compiled")]
-    assert [(event["event"], event.get("model") or event.get("models")) for event in told] == [
+    reported = [event for event in seen[1:] if event["event"] not in ("scoring", "compiled")]
+    assert [(event["event"], event.get("model") or event.get("models")) for event in reported] == [
         ("model_started", NAMES[4]), ("model_scored", NAMES[4]),
         ("waiting", [NAMES[1]]), ("waiting", [NAMES[1]]),
         ("model_started", NAMES[1]), ("model_scored", NAMES[1]),
@@ -221,10 +221,12 @@ def test_divergence_is_recorded_and_other_models_are_made(
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "init_state", spoilt)
         work("run", c, workdir, seen.append)
-    [told] = [event for event in seen if event["event"] == "model_diverged"]
-    assert told["message"].startswith("model reference-02: loss=nan at step 0; lower optimizer.")
+    [reported] = [event for event in seen if event["event"] == "model_diverged"]
+    assert reported["message"].startswith(
+        "model reference-02: loss=nan at step 0; lower optimizer."
+    )
     evidence = json.loads(inventory.divergence_file(recipe, ROWS[2]).read_text())
-    assert {k: v for k, v in told.items() if k not in ("event", "message")} == evidence
+    assert {k: v for k, v in reported.items() if k not in ("event", "message")} == evidence
     assert (evidence["step"], evidence["loss_nats"]) == (0, "nan")
     members = set(np.flatnonzero(subsets.members(ROWS, 32, "balanced")[2]))
     assert len(evidence["samples"]) == 4
@@ -280,7 +282,7 @@ def test_models_are_scored_at_every_score_point(tiny: tiny_run.Tiny, tmp_path: P
     assert shard.read_bytes() == before
 
 
-@pytest.mark.parametrize("moment", ["while the last step is done", "while a row is scored"])
+@pytest.mark.parametrize("moment", ["while the last step is done", "while a model is scored"])
 @pytest.mark.usefixtures("_on_cpu")
 def test_stop_request_after_the_last_step(
     tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
@@ -291,26 +293,26 @@ def test_stop_request_after_the_last_step(
     c, seen = load.load_config(tiny.config), []
     workdir = tiny.copy(tmp_path / "w", models=False)
     recipe = tiny.recipe(workdir)
-    row_of: list[preemption.Stop] = []
+    stops: list[preemption.Stop] = []
     install, trained = preemption.Stop.install, loop.train_model
     monkeypatch.setattr(
-        preemption.Stop, "install", lambda self: row_of.append(self) or install(self)
+        preemption.Stop, "install", lambda self: stops.append(self) or install(self)
     )
 
-    def asked(*args: Any) -> None:
+    def train_with_sigterm(*args: Any) -> None:
         trained(*args)
         if moment == "while the last step is done":
-            row_of[0].is_requested = True
+            stops[0].is_requested = True
 
     def report(event: Event) -> None:
         seen.append(event)
-        if event["event"] == "model_scored" and moment == "while a row is scored":
-            row_of[0].is_requested = True
+        if event["event"] == "model_scored" and moment == "while a model is scored":
+            stops[0].is_requested = True
 
-    monkeypatch.setattr(loop, "train_model", asked)
+    monkeypatch.setattr(loop, "train_model", train_with_sigterm)
     work("run", c, workdir, report)
     last = [event["event"] for event in seen if event["event"] not in ("train", "step", "scoring")]
-    scored = ["model_scored"] if moment == "while a row is scored" else []
+    scored = ["model_scored"] if moment == "while a model is scored" else []
     assert last == ["worker", "model_started", "model_trained", *scored, "preempted"]
     assert inventory.is_trained(c, recipe, ROWS[0])
     assert bool(inventory.missing_models("run", c, recipe, ROWS[:1])) == (not scored)

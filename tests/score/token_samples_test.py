@@ -8,7 +8,7 @@ import pytest
 import tiny_run
 import xarray as xr
 from tiny_run import _on_cpu, here, tiny
-from tiny_store import COLUMNS, FOUR, _small_shards, asked, content, ensure, values
+from tiny_store import COLUMNS, FOUR, _small_shards, content, ensure, open_with_points, values
 
 from lm_mia import cli
 from lm_mia.data.population import Population, open_population, take_samples, token_columns
@@ -212,7 +212,7 @@ def test_damaged_tokens_do_not_affect_losses(tmp_path: Path):
 
 @pytest.mark.usefixtures("_small_shards")
 def test_token_log_probs_at_every_score_point(tmp_path: Path):
-    plain = asked(tmp_path / "scores.zarr")
+    plain = open_with_points(tmp_path / "scores.zarr")
     s = Store(plain.path, (), plain.steps, plain.total_steps, token_samples=(4, 1, 3))
     s.create_or_extend(FOUR, COLUMNS, {}, TOKENS)
     s.write_tokens(FOUR[0], log_probs(5), 6)

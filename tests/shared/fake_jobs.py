@@ -70,9 +70,9 @@ class FakeJobs:
 def jobs(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> FakeJobs:
     """Runs jobs inside this process, with models copied from the tiny run."""
     fake = FakeJobs()
-    known = Store(recipe_of(tiny.workdir) / "scores.zarr")
-    loss_MxN, member_MxN = known.read(known.models())
-    scores = dict(zip(known.models(), zip(loss_MxN, member_MxN, strict=True), strict=True))
+    store = Store(recipe_of(tiny.workdir) / "scores.zarr")
+    loss_MxN, member_MxN = store.read(store.models())
+    scores = dict(zip(store.models(), zip(loss_MxN, member_MxN, strict=True), strict=True))
 
     def run(
         verb: ModelVerb,
@@ -82,13 +82,13 @@ def jobs(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> FakeJobs:
         on_event: Callable[[dict[str, Any]], None],
         only: Sequence[subsets.ModelSeeds],
     ) -> bool:
-        for row in inventory.missing_models(verb, c, recipe, list(only)):
-            if row in fake.not_made:
+        for model in inventory.missing_models(verb, c, recipe, list(only)):
+            if model in fake.not_made:
                 continue
-            about = {"model": str(row), "role": row.role, "index": 0}
+            about = {"model": str(model), "role": model.role, "index": 0}
             on_event({"event": "model_started", **about})
-            open_store(c, recipe).write_model(row, *scores[row])
-            ended = {"event": "model_scored", "step": inventory.total_steps(c, row), "last": True}
+            open_store(c, recipe).write_model(model, *scores[model])
+            ended = {"event": "model_scored", "step": inventory.total_steps(c, model), "last": True}
             means = dict.fromkeys(("seconds", "member_loss_nats", "nonmember_loss_nats"), 0.0)
             on_event(ended | about | means)
         return True

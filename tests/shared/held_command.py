@@ -2,7 +2,7 @@
 
 The page takes seconds to draw; it is drawn if WITH_PAGE is set. With HOLD_STEP, a worker that has done that many steps
 of a model waits until it is asked to stop or the file HOLD_RELEASE exists, so that a test finds it at that step on any
-machine; with HOLD_ROW, only for that model. Workers are spawned, so they run this module too.
+machine; with HOLD_MODEL, only for that model. Workers are spawned, so they run this module too.
 """
 
 import os
@@ -19,7 +19,7 @@ def write_no_page(folder: Path, *_: Any) -> Path:
     return folder / "report.html"
 
 
-def hold_rows() -> None:
+def hold_models() -> None:
     """Patches training in this process, a worker. JAX is imported only when the worker imports it."""
     from lm_mia.run import worker
 
@@ -31,11 +31,17 @@ def hold_rows() -> None:
         train_model = loop.train_model
 
         def train_held(
-            trainer: Any, row: Any, steps: Any, folder: Any, report: Any, keep: Any, asked: Any
+            trainer: Any,
+            model: Any,
+            steps: Any,
+            folder: Any,
+            report: Any,
+            keep: Any,
+            should_stop: Any,
         ) -> None:
-            held = os.environ.get("HOLD_ROW") in (None, str(row))
-            stop = waiting(asked) if held else asked
-            train_model(trainer, row, steps, folder, report, keep, stop)
+            held = os.environ.get("HOLD_MODEL") in (None, str(model))
+            stop = waiting(should_stop) if held else should_stop
+            train_model(trainer, model, steps, folder, report, keep, stop)
 
         setattr(loop, "train_model", train_held)  # noqa: B010 (a plain assignment is none to pyright)
         work(*args)
@@ -43,22 +49,22 @@ def hold_rows() -> None:
     setattr(worker, "work", holding)  # noqa: B010
 
 
-def waiting(asked: Callable[[int], bool]) -> Callable[[int], bool]:
+def waiting(should_stop: Callable[[int], bool]) -> Callable[[int], bool]:
     """Returns a function that decides whether to stop after a step, and waits at the step where the model is held."""
     release = os.environ.get("HOLD_RELEASE")
 
-    def ask(step: int) -> bool:
-        while step == int(os.environ["HOLD_STEP"]) and not asked(step):
+    def wait_or_stop(step: int) -> bool:
+        while step == int(os.environ["HOLD_STEP"]) and not should_stop(step):
             if release is not None and Path(release).exists():
                 break
             time.sleep(0.01)
-        return asked(step)
+        return should_stop(step)
 
-    return ask
+    return wait_or_stop
 
 
 if __name__ == "__mp_main__" and "HOLD_STEP" in os.environ:
-    hold_rows()
+    hold_models()
 if __name__ == "__main__":
     if "WITH_PAGE" not in os.environ:
         from analysis import page

@@ -238,10 +238,10 @@ def make(tiny: Tiny) -> None:
     (tiny.folder / "tiny.py").write_text(_CONFIG.format(texts=str(texts)))
     argv = tiny.argv("run", tiny.workdir, "--config.train.workers=1")
     process = tiny.start(argv, {"WITH_PAGE": "1"})
-    out, said = process.communicate()
+    out, err = process.communicate()
     assert process.returncode == 0, said
     (tiny.folder / "out").write_text(out)
-    (tiny.folder / "said").write_text(said)
+    (tiny.folder / "said").write_text(err)
     (tiny.folder / "done").write_text("")
 
 
@@ -293,11 +293,11 @@ def here(
 def refused(argv: list[str], capsys: pytest.CaptureFixture[str]) -> list[str]:
     """Returns the lines of the error message of a refused command, without progress bars."""
     assert cli.main(argv) == 2
-    out, said = capsys.readouterr()
+    out, err = capsys.readouterr()
     assert out == ""
-    assert "Traceback" not in said
+    assert "Traceback" not in err
     return [
         line
-        for line in said.splitlines()
+        for line in err.splitlines()
         if line.strip() and "0:00:0" not in line and "%" not in line
     ]

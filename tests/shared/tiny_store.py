@@ -24,8 +24,8 @@ def _small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema, "CHUNK_SAMPLES", 2)
 
 
-def values(row: ModelSeeds) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng([row.subset_seed, row.order_seed])
+def values(model: ModelSeeds) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng([model.subset_seed, model.order_seed])
     return rng.normal(size=SAMPLES).astype(np.float32), rng.random(SAMPLES) < 0.5
 
 
@@ -36,8 +36,8 @@ def ensure(s: Store, wanted: list[ModelSeeds]) -> None:
 def made(path: Path, wanted: list[ModelSeeds] = FOUR) -> Store:
     s = Store(path / "scores.zarr")
     ensure(s, wanted)
-    for row in wanted:
-        s.write_model(row, *values(row))
+    for model in wanted:
+        s.write_model(model, *values(model))
     return s
 
 
@@ -50,16 +50,16 @@ def content(s: Store) -> dict[str, bytes]:
 def check(s: Store, wanted: list[ModelSeeds]) -> None:
     loss_MxN, member_MxN = s.read(wanted)
     assert (loss_MxN.dtype, member_MxN.dtype) == (np.float32, np.bool_)
-    for i, row in enumerate(wanted):
-        loss_N, member_N = values(row)
+    for i, model in enumerate(wanted):
+        loss_N, member_N = values(model)
         np.testing.assert_array_equal(loss_MxN[i], loss_N)
         np.testing.assert_array_equal(member_MxN[i], member_N)
 
 
-def lacking(s: Store, row: ModelSeeds, step: int = 0) -> list[str]:
+def lacking(s: Store, model: ModelSeeds, step: int = 0) -> list[str]:
     """Returns the variables of which a model lacks a shard."""
-    found = {name for _, _, names in s.missing_shards(row, step) for name in names}
-    return [name for name in s.variables if name in found]
+    missing = {name for _, _, names in s.missing_shards(model, step) for name in names}
+    return [name for name in s.variables if name in missing]
 
 
 POINTS, END = (3, 6), 9
@@ -67,28 +67,28 @@ EACH = (*POINTS, 0)
 STATISTICS = ("min_k",)
 
 
-def asked(path: Path, statistics: tuple[str, ...] = (), step: int = 0) -> Store:
+def open_with_points(path: Path, statistics: tuple[str, ...] = (), step: int = 0) -> Store:
     return Store(path, statistics, POINTS, END, step)
 
 
-def loss(row: ModelSeeds, step: int, name: str = "loss") -> np.ndarray:
+def loss(model: ModelSeeds, step: int, name: str = "loss") -> np.ndarray:
     """Returns values that differ between score points."""
-    noise = np.random.default_rng([row.subset_seed, row.order_seed, step, len(name)])
+    noise = np.random.default_rng([model.subset_seed, model.order_seed, step, len(name)])
     return noise.normal(size=SAMPLES).astype(np.float32)
 
 
-def write(s: Store, row: ModelSeeds, step: int) -> None:
-    more = {name: loss(row, step, name) for name in s.statistics}
-    s.write_model(row, loss(row, step), values(row)[1], more, step)
+def write(s: Store, model: ModelSeeds, step: int) -> None:
+    more = {name: loss(model, step, name) for name in s.statistics}
+    s.write_model(model, loss(model, step), values(model)[1], more, step)
 
 
 def filled(path: Path, wanted: list[ModelSeeds] = FOUR, statistics: tuple[str, ...] = ()) -> Store:
     path.mkdir(exist_ok=True)
-    s = asked(path / "scores.zarr", statistics)
+    s = open_with_points(path / "scores.zarr", statistics)
     ensure(s, wanted)
-    for row in wanted:
+    for model in wanted:
         for step in EACH:
-            write(s, row, step)
+            write(s, model, step)
     return s
 
 

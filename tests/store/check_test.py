@@ -2,7 +2,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny_store import FOUR, _small_shards, asked, content, ensure, made, values
+from tiny_store import FOUR, _small_shards, content, ensure, made, open_with_points, values
 
 from lm_mia.store import check
 from lm_mia.store.store import Store
@@ -56,7 +56,7 @@ def test_shards_of_unscored_models_are_missing(tmp_path: Path):
 
 
 def test_shards_of_all_checkpoints_are_checked(tmp_path: Path):
-    s = asked(tmp_path / "scores.zarr", ())
+    s = open_with_points(tmp_path / "scores.zarr", ())
     ensure(s, FOUR)
     found = check.check_shards(s, FOUR[:1])
     points = len(s.steps) + 1

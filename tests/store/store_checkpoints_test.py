@@ -19,7 +19,6 @@ from tiny_store import (
     STATISTICS,
     Crash,
     _small_shards,
-    asked,
     content,
     crash,
     ensure,
@@ -27,6 +26,7 @@ from tiny_store import (
     lacking,
     loss,
     made,
+    open_with_points,
     values,
     write,
 )
@@ -41,10 +41,10 @@ __all__ = ["_small_shards"]  # the fixture, used here too
 
 def check(s: Store, wanted: list[ModelSeeds], steps: tuple[int, ...] = EACH) -> None:
     for step in steps:
-        loss_MxN, member_MxN = asked(s.path, step=step).read(wanted)
+        loss_MxN, member_MxN = open_with_points(s.path, step=step).read(wanted)
         np.testing.assert_array_equal(loss_MxN, [loss(model, step) for model in wanted])
         np.testing.assert_array_equal(member_MxN, [values(model)[1] for model in wanted])
-        found = asked(s.path, step=step).samples({"x": ("loss", wanted)}, [7, 0])
+        found = open_with_points(s.path, step=step).samples({"x": ("loss", wanted)}, [7, 0])
         np.testing.assert_array_equal(found["x"], loss_MxN[:, [7, 0]])
 
 
@@ -83,7 +83,7 @@ def test_xarray_opens_the_store_with_checkpoints(tmp_path: Path):
 
 
 def test_model_is_present_if_all_checkpoints_are(tmp_path: Path):
-    s = asked(tmp_path / "scores.zarr", STATISTICS)
+    s = open_with_points(tmp_path / "scores.zarr", STATISTICS)
     assert (s.missing_models(FOUR), s.missing_models(FOUR, 3), s.missing_models(FOUR, 0)) == (
         FOUR,
         FOUR,
@@ -101,7 +101,7 @@ def test_model_is_present_if_all_checkpoints_are(tmp_path: Path):
     assert (s.missing_models(FOUR), s.is_present().any()) == (FOUR, np.False_)
     check(s, [model], (6, 0))
     with pytest.raises(UserError) as caught:
-        asked(s.path, step=3).read([model])
+        open_with_points(s.path, step=3).read([model])
     assert str(caught.value) == (
         f"{s.path}: 1 of 1 models are missing at step 3 ({model}); run `lm-mia run` first"
     )
@@ -142,7 +142,7 @@ def test_damaged_byte_is_detected_at_its_checkpoint_only(tmp_path: Path):
         middle = len(whole) // 2
         shard.write_bytes(whole[:middle] + bytes([whole[middle] ^ 16]) + whole[middle + 1 :])
         with pytest.raises(UserError) as caught:
-            asked(s.path, step=step).read(FOUR)
+            open_with_points(s.path, step=step).read(FOUR)
         assert str(caught.value) == (
             f"{shard}: corrupt score shard; run `lm-mia score --repair` to compute it again"
         )
@@ -155,7 +155,7 @@ def test_interrupted_write_is_continued_at_any_shard(
 ):
     """Membership, loss and a statistic have three shards each; the next write adds the missing ones."""
     model, transaction = FOUR[4], store.ts.Transaction
-    whole = asked(tmp_path / "scores.zarr", STATISTICS)
+    whole = open_with_points(tmp_path / "scores.zarr", STATISTICS)
     ensure(whole, FOUR)
     shutil.copytree(whole.path, tmp_path / "before.zarr")
     write(whole, model, 6)
@@ -167,7 +167,9 @@ def test_interrupted_write_is_continued_at_any_shard(
                 raise Crash
             return left.pop()()
 
-        s = asked(shutil.copytree(tmp_path / "before.zarr", tmp_path / f"{cut}.zarr"), STATISTICS)
+        s = open_with_points(
+            shutil.copytree(tmp_path / "before.zarr", tmp_path / f"{cut}.zarr"), STATISTICS
+        )
         with monkeypatch.context() as m:
             m.setattr(store.ts, "Transaction", next_one)
             with pytest.raises(Crash):
@@ -183,13 +185,13 @@ def test_creation_recovers_from_a_crash_at_any_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """With a statistic and with checkpoints, which add a coordinate."""
-    whole = asked(tmp_path / "scores.zarr", STATISTICS)
+    whole = open_with_points(tmp_path / "scores.zarr", STATISTICS)
     ensure(whole, SIX)
     expected, at, crashed = content(whole), 0, True
     while crashed:
         at += 1
         (tmp_path / str(at)).mkdir()
-        s = asked(tmp_path / str(at) / "scores.zarr", STATISTICS)
+        s = open_with_points(tmp_path / str(at) / "scores.zarr", STATISTICS)
         crashed = crash(monkeypatch, at, lambda s=s: ensure(s, SIX))
         # A reader sees no store, or the new one without values.
         assert s.models() in ([], SIX)
@@ -202,7 +204,7 @@ def test_creation_recovers_from_a_crash_at_any_step(
 def test_extension_keeps_existing_shards_bitwise(tmp_path: Path):
     old = filled(tmp_path)
     before = {k: v for k, v in content(old).items() if k.startswith(("loss/c", "member/c"))}
-    s = asked(old.path, STATISTICS)
+    s = open_with_points(old.path, STATISTICS)
     ensure(s, SIX)
     assert (old.missing_models(SIX), s.missing_models(SIX)) == (SIX[4:6], SIX)
     for model in SIX:
@@ -289,7 +291,7 @@ def test_invalid_steps_raise(
 
 
 def test_unscored_step_raises(tmp_path: Path):
-    s = asked(tmp_path / "scores.zarr")
+    s = open_with_points(tmp_path / "scores.zarr")
     s.create_or_extend(FOUR, COLUMNS, {})
     before = content(s)
     bad = (

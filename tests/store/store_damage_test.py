@@ -77,14 +77,14 @@ def test_extension_recovers_from_a_crash_at_any_step(
         at += 1
         path = tmp_path / str(at) / "scores.zarr"
         shutil.copytree(tmp_path / "before.zarr", path)
-        s, asked = Store(path), Store(path, statistics)
-        crashed = crash(monkeypatch, at, lambda asked=asked: ensure(asked, SIX))
+        s, later = Store(path), Store(path, statistics)
+        crashed = crash(monkeypatch, at, lambda later=later: ensure(later, SIX))
         assert s.models() in (FOUR, FOUR + SIX[4:6])
         # A reader sees the old state or the new one.
         assert s.missing_models(FOUR) == []
-        assert asked.missing_models(FOUR) == (FOUR if statistics else [])
+        assert later.missing_models(FOUR) == (FOUR if statistics else [])
         check(s, FOUR)
-        ensure(asked, SIX)
+        ensure(later, SIX)
         assert content(s) == expected
     assert at > 20
 

@@ -140,11 +140,11 @@ def test_any_damaged_byte_is_detected(tmp_path: Path, name: str):
     check(s, FOUR)
 
 
-def _fill(path: Path, wanted: list[ModelSeeds], mine: list[ModelSeeds]) -> None:
+def _fill(path: Path, wanted: list[ModelSeeds], own: list[ModelSeeds]) -> None:
     schema.SHARD_SAMPLES, schema.CHUNK_SAMPLES = 4, 2
     s = Store(path)
     ensure(s, wanted)
-    for model in mine:
+    for model in own:
         s.write_model(model, *values(model))
 
 

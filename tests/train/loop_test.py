@@ -166,7 +166,7 @@ def test_each_seed_counts_and_the_role_does_not(
     assert same(newest(tmp_path / "replica")[1], unbroken)
 
 
-def test_another_row_compiles_nothing(tiny: Population, tmp_path: Path):
+def test_second_model_compiles_nothing(tiny: Population, tmp_path: Path):
     compiled: list[float] = []
 
     def on_duration(event: str, duration_secs: float, **_: Any) -> None:
