@@ -25,7 +25,7 @@ def _narrow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_run_writes_scores_tables_and_report(tiny: tiny_run.Tiny):
     w = tiny.workdir
-    messages, out = ((tiny.folder / name).read_text() for name in ("said", "out"))
+    messages, out = ((tiny.folder / name).read_text() for name in ("err", "out"))
     assert "models: 6 requested, 0 present, 6 to train and score" in messages
     for name in (
         "config.json",

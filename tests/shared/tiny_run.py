@@ -239,9 +239,9 @@ def make(tiny: Tiny) -> None:
     argv = tiny.argv("run", tiny.workdir, "--config.train.workers=1")
     process = tiny.start(argv, {"WITH_PAGE": "1"})
     out, err = process.communicate()
-    assert process.returncode == 0, said
+    assert process.returncode == 0, err
     (tiny.folder / "out").write_text(out)
-    (tiny.folder / "said").write_text(err)
+    (tiny.folder / "err").write_text(err)
     (tiny.folder / "done").write_text("")
 
 

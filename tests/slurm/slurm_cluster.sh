@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# A SLURM of this machine alone, for tests: munged, slurmctld, and a slurmd for each node, all started as root.
-#   slurm_cluster.sh up [NODES]        NODES: 2 unless said; at most one job at a time runs on each
+# Starts SLURM on this machine, for tests: munged, slurmctld, and one slurmd per node, all as root.
+#   slurm_cluster.sh up [NODES]        NODES: default 2; each runs at most one job at a time
 #   export SLURM_CONF=$(slurm_cluster.sh conf)
 #   slurm_cluster.sh down
-# Everything is under $LM_MIA_SLURM_DIR; nothing under /etc is read or written, and no systemd, cgroups or slurmdbd are
-# needed. Partition urgent takes nodes from the jobs of batch, which are requeued 5 s after they were asked to stop.
-# The processes of a job find each other by the name of its first node: those of the first two nodes resolve.
+# All files are under $LM_MIA_SLURM_DIR; nothing under /etc is read or written. systemd, cgroups and slurmdbd are not
+# needed. Jobs of the partition urgent preempt those of batch, which are requeued 5 s after SIGTERM.
+# The processes of a job connect to the host name of its first node: those of the first two nodes resolve.
 set -euo pipefail
 PATH=$PATH:/usr/sbin
 folder=${LM_MIA_SLURM_DIR:?must name a folder}
@@ -77,7 +77,7 @@ up() {
   return 1
 }
 
-ours() { # ids of the daemons, and of what runs in jobs: they alone have our SLURM_CONF from their start
+ours() { # prints the ids of the daemons and of the processes of jobs, which were started with our SLURM_CONF
   local process
   for process in /proc/[0-9]*; do
     grep -qzxF "SLURM_CONF=$conf" "$process/environ" 2>/dev/null || continue
@@ -91,7 +91,7 @@ ours() { # ids of the daemons, and of what runs in jobs: they alone have our SLU
 down() {
   [ -f "$conf" ] || return 0
   scancel --user="$(id -un)" 2>/dev/null || true
-  for ((i = 0; i < 60; i++)); do # a step without slurmctld does not end
+  for ((i = 0; i < 60; i++)); do # a step does not end without slurmctld
     [ -z "$(squeue --noheader 2>/dev/null)" ] && break
     sleep 0.3
   done

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Sweeps on a real SLURM, hit in every way that a cluster has; their scores must be those of `lm-mia`, byte for byte.
+# Runs sweeps on a real SLURM with preemption, lost nodes and time limits; scores must equal those of `lm-mia` bitwise.
 #   tests/slurm/slurm_integration.sh
-# About 4 minutes on 2 cores. It must be root, to start SLURM's daemons, and gets SLURM by apt-get if need be; elsewhere
-# it is skipped. Prints a line a case, and exits 1 if one failed. Everything is in one temporary folder, removed at the
-# end. Jobs that are to be hit in the middle of a row are held there (SIGSTOP), so that no case depends on speed.
+# Takes 4 minutes on 2 cores. Needs root, to start the daemons of SLURM, and installs SLURM by apt-get if it is missing;
+# otherwise the test is skipped. Prints one line per case, and exits with 1 if one failed. All files are in a temporary
+# folder, which is removed at the end. Jobs are held (SIGSTOP) in the middle of a model where a case needs it, so that no
+# case depends on speed.
 set -uo pipefail
 PATH=$PATH:/usr/sbin
 cd "$(dirname "$0")/../.."
@@ -33,7 +34,7 @@ end() {
 trap end EXIT
 trap 'exit 143' INT TERM
 
-ROWS=6
+MODELS=6
 config=(
   --config=configs/quickstart.py --config.tokenizer.vocab_size=512 --config.tokenizer.documents=2000
   --config.population.samples=512 --config.population.length_tokens=32 --config.model.layers=1
@@ -42,74 +43,74 @@ config=(
 )
 one=(--config.train.epochs=24)
 pair=(--config.compute.sharding=fsdp --config.train.epochs=4)
-declare -A asked # of a job that is held: how often it had been asked to stop before
+declare -A stops_before # of a held job: the number of requests to stop before it was held
 
-# --- what is looked at ---
+# --- checks ---
 
 field() { scontrol --oneliner show job "$1" 2>/dev/null | grep -o " $2=[^ ]*" | head -n 1 | cut -d= -f2-; }
 is() { [ "$(field "$1" "$2")" = "$3" ]; }
 over() { [ -z "$(squeue --noheader --jobs="$1" 2>/dev/null)" ]; }
 log() { echo "$1/logs/$2.out"; }
-times_asked() { grep -s 'CANCELLED AT' "$(log "$1" "$2")" | wc -l; } # to stop, as slurmstepd says
+count_stops() { grep -s 'CANCELLED AT' "$(log "$1" "$2")" | wc -l; } # requests to stop, in the log of slurmstepd
 
-row_of() { # of workdir $1, the row that job $2 is at work on, once it has made some steps
-  local row
-  row=$(sed -n 's/.*"models": {"\([a-z0-9-]*\)".*/\1/p' "$1"/recipes/*/running/"$2.json" 2>/dev/null)
-  [ -n "$row" ] || return 1
-  grep -q "\"event\": \"train\", \"model\": \"$row\".*\"step\": [1-9].*\"job\": \"$2\"" "$1/metrics.jsonl" && echo "$row"
+model_of() { # prints the model that job $2 of workdir $1 trains, once it has made some steps
+  local model
+  model=$(sed -n 's/.*"models": {"\([a-z0-9-]*\)".*/\1/p' "$1"/recipes/*/running/"$2.json" 2>/dev/null)
+  [ -n "$model" ] || return 1
+  grep -q "\"event\": \"train\", \"model\": \"$model\".*\"step\": [1-9].*\"job\": \"$2\"" "$1/metrics.jsonl" && echo "$model"
 }
-at_work() { row_of "$1" "$2" >/dev/null; }
+is_training() { model_of "$1" "$2" >/dev/null; }
 resumed() { grep -q "\"model_trained\", \"model\": \"$2\".*\"resumed_at\": [1-9]" "$1/metrics.jsonl"; }
 processes() { pgrep -f -- "^$python -m launch make-models .*--job=$1( |\$)"; }
 workers() { processes "$1" | while read -r pid; do pgrep -P "$pid" -f spawn_main; done; }
 
-sums() { # of the scores in workdir $1
-  (cd "$1"/recipes/quickstart && [ -f "scores.zarr/loss/c/$((ROWS - 1))/0" ] &&
+sums() { # prints the SHA-256 of the scores in workdir $1
+  (cd "$1"/recipes/quickstart && [ -f "scores.zarr/loss/c/$((MODELS - 1))/0" ] &&
     find scores.zarr -type f ! -name '*.lock' | sort | xargs sha256sum)
 }
 same() { [ -n "$(sums "$1")" ] && [ "$(sums "$1")" = "$(sums "$2")" ]; }
 
-# --- what is done ---
+# --- actions ---
 
-await() { # up to $1 s until the command after $2 succeeds, which says what is waited for
+await() { # waits up to $1 s until the command after $2 succeeds; $2 describes the condition
   local until=$((SECONDS + $1)) what=$2
   shift 2
   until "$@"; do
     if ((SECONDS > until)); then
-      echo "waited in vain until $what" >&2
+      echo "timed out waiting until $what" >&2
       return 1
     fi
     sleep 0.2
   done
 }
-population() { mkdir -p "$1" && cp -r "$scratch/sweep/populations" "$1/"; } # made once
+population() { mkdir -p "$1" && cp -r "$scratch/sweep/populations" "$1/"; } # built only once
 built() { compgen -G "$1/populations/[!.]*" >/dev/null; }
-submit() { # a sweep in workdir $1; prints the id of its array
+submit() { # submits a sweep in workdir $1; prints the id of its array
   local workdir=$1
   shift
   "$python" -m launch slurm --workdir="$workdir" --partition=batch --submit "${config[@]}" "$@" |
-    tee -a "$scratch/said" | sed -n 's/.*: job //p' | tail -n 1
+    tee -a "$scratch/output" | sed -n 's/.*: job //p' | tail -n 1
 }
-hold() { # those jobs of workdir $1 that are in the middle of a row; whether all are
+hold() { # stops the jobs of workdir $1 that are in the middle of a model; succeeds once all are stopped
   local workdir=$1 job before
   shift
   for job in "$@"; do
-    [ -n "${asked[$job]:-}" ] && continue
-    before=$(times_asked "$workdir" "$job")
-    at_work "$workdir" "$job" && workers "$job" | xargs -r kill -STOP && asked[$job]=$before
+    [ -n "${stops_before[$job]:-}" ] && continue
+    before=$(count_stops "$workdir" "$job")
+    is_training "$workdir" "$job" && workers "$job" | xargs -r kill -STOP && stops_before[$job]=$before
   done
-  for job in "$@"; do [ -n "${asked[$job]:-}" ] || return; done
+  for job in "$@"; do [ -n "${stops_before[$job]:-}" ] || return; done
 }
-asked_again() { [ "$(times_asked "$1" "$2")" -gt "${asked[$2]}" ]; }
-let_go() { workers "$1" | xargs -r kill -CONT; }
-case_of() { # $1: its name; $2: what it shows; then its command
+stopped_again() { [ "$(count_stops "$1" "$2")" -gt "${stops_before[$2]}" ]; }
+release() { workers "$1" | xargs -r kill -CONT; }
+case_of() { # $1: the name; $2: the description; then the command
   local name=$1 what=$2 began=$SECONDS verdict=ok
   shift 2
   if ! "$@" >/dev/null 2>"$scratch/why"; then
     verdict=FAILED failed=1
     cat "$scratch/why" >&2
     squeue --noheader --long >&2
-    tail -n 20 "$(ls -t "$scratch"/*/logs/*.out "$scratch/said" | head -n 1)" >&2
+    tail -n 20 "$(ls -t "$scratch"/*/logs/*.out "$scratch/output" | head -n 1)" >&2
   fi
   printf '%-6s  %-12s  %3d s  %s\n' "$verdict" "$name" $((SECONDS - began)) "$what"
 }
@@ -120,19 +121,19 @@ array() {
   job=$(submit "$scratch/sweep" --models-per-job=3 --time=60 "${one[@]}")
   [ -n "$job" ] || return
   await 150 "the corpus was made" built "$scratch/sweep" &&
-    await 150 "both elements were at work on rows" hold "$scratch/sweep" "${job}_0" "${job}_1" &&
+    await 150 "both elements trained models" hold "$scratch/sweep" "${job}_0" "${job}_1" &&
     [ "$(field "${job}_0" NodeList)" != "$(field "${job}_1" NodeList)" ]
 }
 
 preemption() {
-  local urgent row
-  row=$(row_of "$scratch/sweep" "${job}_0")
+  local urgent model
+  model=$(model_of "$scratch/sweep" "${job}_0")
   urgent=$(sbatch --parsable --partition=urgent --nodelist="$(field "${job}_0" NodeList)" --output=/dev/null \
     --wrap='sleep 1')
-  await 60 "${job}_0 was asked to stop" asked_again "$scratch/sweep" "${job}_0" && let_go "${job}_0" &&
-    await 30 "${job}_0 was put back" is "${job}_0" Restarts 1 &&
+  await 60 "${job}_0 received SIGTERM" stopped_again "$scratch/sweep" "${job}_0" && release "${job}_0" &&
+    await 30 "${job}_0 was requeued" is "${job}_0" Restarts 1 &&
     await 30 "the urgent job was done" is "$urgent" JobState COMPLETED &&
-    await 60 "$row went on" resumed "$scratch/sweep" "$row"
+    await 60 "$model was resumed" resumed "$scratch/sweep" "$model"
 }
 
 lost_node() {
@@ -140,9 +141,9 @@ lost_node() {
   node=$(field "${job}_1" NodeList) other=$(field "${job}_0" NodeList)
   scontrol update NodeName="$node" State=DRAIN Reason=test
   sleep 1
-  is "${job}_1" JobState RUNNING || return # a node that is drained lets its job end
+  is "${job}_1" JobState RUNNING || return # a drained node lets its job finish
   scontrol update NodeName="$node" State=DOWN Reason=test
-  await 30 "${job}_1 was put back" is "${job}_1" Restarts 1 &&
+  await 30 "${job}_1 was requeued" is "${job}_1" Restarts 1 &&
     await 90 "${job}_1 ran elsewhere" is "${job}_1" NodeList "$other" || return
   scontrol update NodeName="$node" State=RESUME
   await 120 "the sweep was over" over "$job" && is "${job}_0" JobState COMPLETED && is "${job}_1" JobState COMPLETED
@@ -150,31 +151,31 @@ lost_node() {
 
 again() {
   [ -z "$(submit "$scratch/sweep" --models-per-job=3 --time=60 "${one[@]}")" ] &&
-    tail -n 2 "$scratch/said" | head -n 1 | grep -q '^All models are present' &&
-    tail -n 1 "$scratch/said" | grep -qx "  lm-mia run --workdir=$scratch/sweep"
+    tail -n 2 "$scratch/output" | head -n 1 | grep -q '^All models are present' &&
+    tail -n 1 "$scratch/output" | grep -qx "  lm-mia run --workdir=$scratch/sweep"
 }
 
-time_limit() { # SLURM looks at limits every 30 s: here it asks to stop 15 to 45 s after the start
-  local workdir=$scratch/limit row
+time_limit() { # SLURM checks limits every 30 s, so SIGTERM comes 15 to 45 s after the start
+  local workdir=$scratch/limit model
   population "$workdir"
   job=$(submit "$workdir" --models-per-job=6 --time=2 --grace-seconds=75 "${one[@]}")
-  [ -n "$job" ] && await 150 "${job}_0 was at work on a row" hold "$workdir" "${job}_0" || return
-  row=$(row_of "$workdir" "${job}_0")
-  make_local >/dev/null 2>"$scratch/local_said" & # while this one is held
+  [ -n "$job" ] && await 150 "${job}_0 trained a model" hold "$workdir" "${job}_0" || return
+  model=$(model_of "$workdir" "${job}_0")
+  make_local >/dev/null 2>"$scratch/local_output" & # while the job is held
   local_pid=$!
-  await 90 "${job}_0 was asked to stop" asked_again "$workdir" "${job}_0" && let_go "${job}_0" &&
-    await 60 "${job}_0 was put back" is "${job}_0" JobState PENDING && [ "$(field "${job}_0" Restarts)" -ge 1 ] &&
+  await 90 "${job}_0 received SIGTERM" stopped_again "$workdir" "${job}_0" && release "${job}_0" &&
+    await 60 "${job}_0 was requeued" is "${job}_0" JobState PENDING && [ "$(field "${job}_0" Restarts)" -ge 1 ] &&
     scontrol update JobId="${job}_0" TimeLimit=60 && # once is enough
-    await 150 "the sweep was over" over "$job" && is "${job}_0" JobState COMPLETED && resumed "$workdir" "$row"
+    await 150 "the sweep was over" over "$job" && is "${job}_0" JobState COMPLETED && resumed "$workdir" "$model"
 }
 
 cancelled() {
   local workdir=$scratch/cancelled
   population "$workdir"
   job=$(submit "$workdir" --models-per-job=6 --time=60 "${one[@]}")
-  [ -n "$job" ] && await 150 "${job}_0 was at work on a row" hold "$workdir" "${job}_0" || return
+  [ -n "$job" ] && await 150 "${job}_0 trained a model" hold "$workdir" "${job}_0" || return
   scancel "$job"
-  let_go "${job}_0"
+  release "${job}_0"
   await 60 "it was over" over "$job" && is "${job}_0" JobState CANCELLED && is "${job}_0" Restarts 0
 }
 
@@ -190,17 +191,17 @@ kill_rank() {
   local workdir=$scratch/killed pid
   population "$workdir"
   job=$(submit "$workdir" --models-per-job=6 --time=60 --nodes=2 --grace-seconds=10 "${pair[@]}")
-  [ -n "$job" ] && await 150 "${job}_0 was at work on a row" hold "$workdir" "${job}_0" || return
+  [ -n "$job" ] && await 150 "${job}_0 trained a model" hold "$workdir" "${job}_0" || return
   for pid in $(processes "${job}_0"); do
     grep -qz '^SLURM_PROCID=1$' "/proc/$pid/environ" && kill -9 "$pid" $(pgrep -P "$pid" -f spawn_main)
   done
-  let_go "${job}_0"
-  await 120 "${job}_0 was put back" is "${job}_0" Restarts 1 &&
+  release "${job}_0"
+  await 120 "${job}_0 was requeued" is "${job}_0" Restarts 1 &&
     await 150 "the sweep was over" over "$job" && is "${job}_0" JobState COMPLETED &&
     grep -q 'task 1: Killed' "$(log "$workdir" "${job}_0")"
 }
 
-make_local() { # what the others are compared with
+make_local() { # makes the scores with which the others are compared
   local verb
   population "$scratch/local"
   for verb in train score; do
@@ -209,22 +210,22 @@ make_local() { # what the others are compared with
 }
 made_local() {
   [ -n "$local_pid" ] && wait "$local_pid" && local_pid='' && return
-  tail -n 20 "$scratch/local_said" >&2
+  tail -n 20 "$scratch/local_output" >&2
   return 1
 }
 
 bash tests/slurm/slurm_cluster.sh up 2 || exit 1
-case_of array "two elements after the corpus, each on a node" array
-case_of preemption "an element made room for a job of a higher partition, and went on where it was" preemption
-case_of lost_node "the node of an element was drained, then down; it was made on the other one" lost_node
-case_of again "the same command once more finds every model, and names the next one" again
-case_of time_limit "an element was asked to stop before its limit, and went on where it was" time_limit
-case_of cancelled "an element that is cancelled is not put back" cancelled
+case_of array "two elements ran after the corpus, each on its own node" array
+case_of preemption "an element was preempted by a job of a higher partition and resumed" preemption
+case_of lost_node "the node of an element was drained, then down; the element ran on the other node" lost_node
+case_of again "the same command finds every model and prints the next command" again
+case_of time_limit "an element was stopped before its time limit and resumed" time_limit
+case_of cancelled "a canceled element is not requeued" cancelled
 case_of unbroken "two nodes, two processes of one job" unbroken
-case_of kill_rank "one of the two was killed; the job was put back" kill_rank
+case_of kill_rank "one of the two processes was killed; the job was requeued" kill_rank
 case_of local "lm-mia train and lm-mia score, without SLURM" made_local
-case_of bytes_1 "scores of array, preemption and lost_node are those of lm-mia" same "$scratch/local" "$scratch/sweep"
-case_of bytes_2 "scores of time_limit are those of lm-mia" same "$scratch/local" "$scratch/limit"
-case_of bytes_3 "scores of kill_rank are those of unbroken" same "$scratch/unbroken" "$scratch/killed"
+case_of bytes_1 "scores of array, preemption and lost_node equal those of lm-mia" same "$scratch/local" "$scratch/sweep"
+case_of bytes_2 "scores of time_limit equal those of lm-mia" same "$scratch/local" "$scratch/limit"
+case_of bytes_3 "scores of kill_rank equal those of unbroken" same "$scratch/unbroken" "$scratch/killed"
 echo "slurm_integration: $SECONDS s, $( ((failed)) && echo FAILED || echo ok)"
 exit $failed

@@ -1,11 +1,11 @@
-"""By hand, about 10 minutes: kills a run at ten random moments and compares what it made with an unbroken run.
+"""Run by hand (10 minutes): kills a run at ten random moments and compares its files with those of an unbroken run.
 
     python tests/soak/kill_resume.py configs/quickstart.py DIR [--config.field=value ...]
 
-DIR gets unbroken/ and broken/. Each kill is SIGKILL to the command, to it and its workers, or to a worker and a little
-later to the command, at a random moment of the stage it is meant for; models save a checkpoint every 2 seconds, so that
-models are resumed in the middle. Exits 1 if a byte of the score stores, the populations or the tables differs, or if a
-model that was present was trained again. The config may have a sweep.
+Creates DIR/unbroken and DIR/broken. Each kill sends SIGKILL to the command, to it and its workers, or to a worker and
+shortly afterwards to the command, at a random moment of a stage. Models save a checkpoint every 2 seconds, so that they
+are resumed in the middle. Exits with 1 if a byte of the score stores, the populations or the tables differs, or if
+a model that was present was trained again. The config may be a sweep.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ import sys
 import time
 from pathlib import Path
 
-# (stage, what its first sign in the command's output is), in the order in which they are met.
+# (stage, the text in the command's output that shows its start), in order.
 KILLS = (
     [("corpus", "")] * 2
     + [("models", "worker 0")] * 6
@@ -33,7 +33,7 @@ def command(config: str, workdir: Path, flags: list[str]) -> list[str]:
 
 
 def digests(workdir: Path) -> dict[str, str]:
-    """SHA-256 of every file of the populations, of the score stores and of the tables."""
+    """Returns the SHA-256 of every file of the populations, of the score stores and of the tables."""
     made = ("populations/*/*", "recipes/*/scores.zarr/**/*", "recipes/*/tables/*")
     files = [path for pattern in made for path in workdir.glob(pattern)]
     return {
@@ -44,7 +44,7 @@ def digests(workdir: Path) -> dict[str, str]:
 
 
 def children(pid: int) -> list[int]:
-    """Process ids of the children of a process (Linux)."""
+    """Returns the process ids of the children of a process (Linux)."""
     listed = Path(f"/proc/{pid}/task/{pid}/children")
     return [int(child) for child in listed.read_text().split()] if listed.exists() else []
 
@@ -52,7 +52,7 @@ def children(pid: int) -> list[int]:
 def kill_once(
     config: str, workdir: Path, flags: list[str], stage: str, sign: str, chance: random.Random
 ) -> None:
-    """Starts the command, waits for the stage's sign and a random time, kills, waits until all processes are gone."""
+    """Starts the command, waits for the start of the stage and a random time, kills, and waits for all processes."""
     log = workdir.with_suffix(".log")
     seen = log.stat().st_size if log.exists() else 0
     with log.open("ab") as out:
@@ -62,8 +62,8 @@ def kill_once(
         time.sleep(chance.uniform(0, {"corpus": 12, "models": 25, "attack": 5}[stage]))
         workers = [pid for pid in children(run.pid) if b"spawn_main" in _cmdline(pid)]
         how = chance.choice(["the command", "the command and its workers", "a worker"])
-        print(f"kill -9 in {stage}, {len(workers)} workers at work: {how}", flush=True)
-        if how == "a worker" and workers:  # the others go on, until the command is killed too
+        print(f"kill -9 in {stage}, {len(workers)} workers running: {how}", flush=True)
+        if how == "a worker" and workers:  # the others continue until the command is killed too
             os.kill(workers[0], signal.SIGKILL)
             time.sleep(chance.uniform(0, 10))
         run.kill()
@@ -98,8 +98,8 @@ def main() -> int:
 
     events = [json.loads(line) for line in (broken / "metrics.jsonl").read_text().splitlines()]
     for kind in ("model_trained", "model_scored"):
-        rows = [_model(event) for event in events if event["event"] == kind]
-        print(f"{kind}: {len(rows)} events of {len(set(rows))} rows")
+        models = [_model(event) for event in events if event["event"] == kind]
+        print(f"{kind}: {len(models)} events of {len(set(models))} models")
     scored: set[str] = set()
     again = []
     for event in events:
@@ -109,7 +109,7 @@ def main() -> int:
         scored |= {_model(event)} if event["event"] == "model_scored" else set()
     resumed = sum(event["event"] == "model_trained" and event["resumed_at"] > 0 for event in events)
     print(
-        f"rows resumed from the middle: {resumed}; rows trained again although scored: {len(again)}"
+        f"models resumed from the middle: {resumed}; models trained again although scored: {len(again)}"
     )
     one, other = digests(unbroken), digests(broken)
     differ = [

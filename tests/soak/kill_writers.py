@@ -1,16 +1,15 @@
-"""By hand, about 9 minutes on two free cores: kills one of four writers of a score store at 20 random moments.
+"""Run by hand (9 minutes on two free cores): kills one of four writers of a score store at 20 random moments.
 
     python tests/soak/kill_writers.py DIR [--kills 20] [--models 24] [--samples 8192]
 
-DIR gets a corpus of random words, a workdir with trained rows of a tiny model, and its scores as `lm-mia score` with
-four workers gives them unbroken. Shards are of 1,024 samples here, so that a row has 56, and many moments in between.
-Then, for each kill, the scores are deleted, `lm-mia score` is started with four workers, and at a random moment of its
-writing one that is at work on a row gets SIGKILL. Every other time the three others go on to the end; in between, the
-command is killed too, with its workers, a little later. Right after the kill no shard that is there may be corrupt.
-After the same command has run again every file must be as in the unbroken run, bit for bit, and shards that were there
-at the kill must be the same files. At last a shard gets another bit, one is cut, one is deleted: `lm-mia status
---verify` must name these three and no other, and `lm-mia score --repair` must make these three and no other again.
-Exits 1 if anything is not so.
+Creates in DIR a corpus of random words, a workdir with trained tiny models, and their scores by an uninterrupted
+`lm-mia score` with four workers. Shards have 1,024 samples here, so that each model has 56 of them. For each kill, the
+scores are deleted, `lm-mia score` is started with four workers, and one that is writing a model is killed at a random
+moment. In every other case the three others continue to the end; in the rest, the command and its workers are killed
+shortly afterwards. After the kill, no existing shard may be corrupt. After a rerun, every file must be bitwise equal to
+that of the uninterrupted run, and shards that existed at the kill must be the same files. Finally, one shard gets a
+flipped bit, one is truncated and one is deleted: `lm-mia status --verify` must list these three and no others, and
+`lm-mia score --repair` must rewrite these three and no others. Exits with 1 if a check fails.
 """
 
 import argparse
@@ -28,12 +27,12 @@ from pathlib import Path
 
 from lm_mia.store import schema
 
-# Before any store is made; workers, which import this file again, take the sizes from the store.
+# Before any store is created; workers, which import this file again, read the sizes from the store.
 schema.SHARD_SAMPLES, schema.CHUNK_SAMPLES = 1024, 256
 
 _WORKERS = 4
 _LM_MIA = "--lm-mia"
-_LEFT_OVER = (".__lock", ".partial")  # of an atomic write that was cut short
+_LEFT_OVER = (".__lock", ".partial")  # of an interrupted atomic write
 _CONFIG = """
 from lm_mia import config
 def get_config():
@@ -45,18 +44,18 @@ def get_config():
         optimizer=config.Optimizer(peak_learning_rate=1e-2, warmup_steps=1),
         train=config.Train(subset="balanced", batch_size={samples} // 8, workers={workers}),
         score=config.Score(at_steps=(2,), statistics=("min_k", "summed_loss")),
-        attack=config.Attack(references={rows} - 4, replicas=4),
+        attack=config.Attack(references={models} - 4, replicas=4),
     )
 """
 
 
 class Run:
-    """The command line, and the score store of its workdir."""
+    """Runs commands on a workdir and reads its score store."""
 
-    def __init__(self, folder: Path, rows: int, samples: int) -> None:
+    def __init__(self, folder: Path, models: int, samples: int) -> None:
         texts = folder / "texts.jsonl"
         (folder / "config.py").write_text(
-            _CONFIG.format(texts=str(texts), samples=samples, rows=rows, workers=_WORKERS)
+            _CONFIG.format(texts=str(texts), samples=samples, models=models, workers=_WORKERS)
         )
         draw = random.Random(0)
         words = ["".join(draw.choices("etaoinshrdlu", k=draw.randint(2, 7))) for _ in range(500)]
@@ -65,19 +64,19 @@ class Run:
         self.folder, self.workdir = folder, folder / "workdir"
 
     def command(self, *argv: str) -> list[str]:
-        """Of lm-mia, with the shards of this file."""
+        """Returns an lm-mia command with the shard size of this file."""
         more = [f"--config={self.folder / 'config.py'}", f"--workdir={self.workdir}"]
         return [sys.executable, __file__, _LM_MIA, *argv, *more]
 
     def start(self, *argv: str) -> subprocess.Popen[bytes]:
-        """In a group of processes of its own, writing to a log."""
+        """Starts a command in its own process group, writing to a log."""
         with (self.folder / "log").open("ab") as log:
             return subprocess.Popen(
                 self.command(*argv), stdout=log, stderr=log, start_new_session=True
             )
 
     def do(self, *argv: str) -> None:
-        """To its end, which must be a good one."""
+        """Runs a command; raises Wrong if it fails."""
         if code := self.start(*argv).wait():
             raise Wrong(f"lm-mia {' '.join(argv)} ended with {code}; see {self.folder / 'log'}")
 
@@ -86,44 +85,44 @@ class Run:
         return self.workdir / "recipes" / "config" / "scores.zarr"
 
     def files(self) -> dict[str, bytes]:
-        """Of the store, without what an atomic write left over."""
+        """Returns the files of the store, without leftovers of atomic writes."""
         return {p.relative_to(self.store).as_posix(): p.read_bytes() for p in self._paths()}
 
     def shards(self) -> dict[str, tuple[int, int]]:
-        """Of the store, with what changes if one is written again."""
-        found = {}
+        """Returns {shard: (inode, modification time)}, which changes if a shard is written again."""
+        shards = {}
         for path in self._paths():
             name = path.relative_to(self.store)
             if name.parts[1:2] == ("c",) and name.parts[0] in schema.VARIABLES:
                 with contextlib.suppress(FileNotFoundError):  # it is just being renamed
-                    found[name.as_posix()] = (path.stat().st_ino, path.stat().st_mtime_ns)
-        return found
+                    shards[name.as_posix()] = (path.stat().st_ino, path.stat().st_mtime_ns)
+        return shards
 
     def left_over(self) -> list[Path]:
-        """In the folders of rows, from atomic writes that were cut short or are under way."""
+        """Returns the temporary files of atomic writes that were interrupted or are in progress."""
         return [p for p in self.store.glob("*/c/*/**/*") if p.suffix in _LEFT_OVER]
 
     def _paths(self) -> Iterator[Path]:
         return (p for p in self.store.rglob("*") if p.suffix not in _LEFT_OVER and p.is_file())
 
     def corrupt(self) -> list[Path]:
-        """Shards that are there, and not as they were written."""
+        """Returns the existing shards that are damaged."""
         from lm_mia.store import check
         from lm_mia.store.store import Store
 
         settings = json.loads((self.store.parent / "config.json").read_text())["config"]
         steps = -(-settings["population"]["samples"] // 2 // settings["train"]["batch_size"])
-        asked = tuple(settings["score"]["statistics"])
-        store = Store(self.store, asked, tuple(settings["score"]["at_steps"]), steps)
+        statistics = tuple(settings["score"]["statistics"])
+        store = Store(self.store, statistics, tuple(settings["score"]["at_steps"]), steps)
         return check.check_shards(store, store.models()).corrupt
 
 
 class Wrong(Exception):
-    """Something that must not be."""
+    """A failed check."""
 
 
 def main() -> int:
-    """Prints what happened; the exit code."""
+    """Runs all checks, prints the results and returns the exit code."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -137,32 +136,34 @@ def main() -> int:
     try:
         run.do("corpus")
         run.do("train")
-        print(f"{time.monotonic() - began:.0f} s: {c.models} rows trained", flush=True)
+        print(f"{time.monotonic() - began:.0f} s: {c.models} models trained", flush=True)
         window = _timed(run)
         unbroken, shards = run.files(), run.shards()
         # member once, three variables at a score point and at the end
         expected = c.models * 7 * -(-c.samples // schema.SHARD_SAMPLES)
         if len(shards) != expected:
-            raise Wrong(f"{len(shards)} shards instead of {expected}: not the shard size of here")
+            raise Wrong(
+                f"{len(shards)} shards instead of {expected}: not the shard size of this file"
+            )
         print(
             f"unbroken: {len(shards)} shards, written by {_WORKERS} workers in {window:.1f} s\n\n"
-            "| kill | at | workers at a row | its row | shards of it | left over | of all | then | shards | left over "
+            "| kill | at | workers writing | model | its shards | left over | of all | then | shards | left over "
             "| made by the rerun | left over |\n|---|---|---|---|---|---|---|---|---|---|---|---|",
             flush=True,
         )
         for number in range(c.kills):
             _kill(run, number, window, unbroken)
-        print(f"\n{c.kills} kills: every file as in the unbroken run, bit for bit")
+        print(f"\n{c.kills} kills: every file is bitwise equal to that of the uninterrupted run")
         _damage(run, unbroken)
     except Wrong as wrong:
         print(f"WRONG: {wrong}", flush=True)
         return 1
-    print(f"{time.monotonic() - began:.0f} s in all")
+    print(f"{time.monotonic() - began:.0f} s in total")
     return 0
 
 
 def _timed(run: Run) -> float:
-    """Scores everything; seconds from the first shard to the last."""
+    """Scores everything; returns the seconds from the first shard to the last."""
     process = run.start("score")
     if code := process.wait():
         raise Wrong(f"lm-mia score ended with {code}; see {run.folder / 'log'}")
@@ -171,56 +172,62 @@ def _timed(run: Run) -> float:
 
 
 def _kill(run: Run, number: int, window: float, unbroken: dict[str, bytes]) -> None:
-    """One kill, what is there then, and what the same command makes of it."""
+    """Kills a worker, checks the store, reruns the command and compares the result."""
     shutil.rmtree(run.store)
     process = run.start("score")
     _first_shard(run, process)
     began, delay = time.monotonic(), random.uniform(0, 0.8 * window)
     time.sleep(delay)
-    while not (at := _at_work(run, process.pid)):
+    while not (writers := _writers(run, process.pid)):
         if process.poll() is not None:
             raise Wrong("the command ended before a worker was killed")
-    victim = random.choice([*at])
+    victim = random.choice([*writers])
     os.kill(victim, signal.SIGKILL)
     moment = time.monotonic() - began
-    there, index = run.shards(), _index(run, at[victim])
+    existing, index = run.shards(), _index(run, writers[victim])
     left = [path for path in run.left_over() if path.relative_to(run.store).parts[2] == index]
-    of_row = [name for name in there if name.split("/")[2] == index]
+    of_model = [name for name in existing if name.split("/")[2] == index]
     if stop := number % 2:
         time.sleep(random.uniform(0, 0.5))
         os.killpg(process.pid, signal.SIGKILL)
     if corrupt := run.corrupt():
         raise Wrong(f"after kill {number + 1}: corrupt {corrupt}")
     code = process.wait()
-    while stop and any(_alive(pid) for pid in at):
+    while stop and any(_alive(pid) for pid in writers):
         time.sleep(0.05)
     if code and not stop:
         raise Wrong(f"after kill {number + 1} the other workers failed; see {run.folder / 'log'}")
     before, left_later = run.shards(), run.left_over()
     run.do("score")
     after = run.shards()
-    cells = (number + 1, f"{moment:.1f} s", f"{len(at)} of {_WORKERS}", at[victim], len(of_row))
-    cells += (len(left), len(there), "all are killed" if stop else "the others finish")
+    cells = (
+        number + 1,
+        f"{moment:.1f} s",
+        f"{len(writers)} of {_WORKERS}",
+        writers[victim],
+        len(of_model),
+    )
+    cells += (len(left), len(existing), "all are killed" if stop else "the others finish")
     cells += (len(before), len(left_later), len(after) - len(before), len(run.left_over()))
     print(f"| {' | '.join(map(str, cells))} |", flush=True)
     _compare(run, unbroken)
-    if moved := [name for name in there if after.get(name) != there[name]]:
-        raise Wrong(f"{len(moved)} shards that were there were written again: {moved[:3]}")
+    if moved := [name for name in existing if after.get(name) != existing[name]]:
+        raise Wrong(f"{len(moved)} existing shards were written again: {moved[:3]}")
 
 
 def _damage(run: Run, unbroken: dict[str, bytes]) -> None:
-    """Three kinds of damage: exactly these shards are named, and made again."""
+    """Damages three shards and checks that exactly these are listed and rewritten."""
     before = run.shards()
     flipped, cut, gone = (run.store / name for name in random.sample(sorted(before), 3))
     whole, at = flipped.read_bytes(), random.randrange(flipped.stat().st_size)
     flipped.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :])
     cut.write_bytes(cut.read_bytes()[: random.randrange(cut.stat().st_size)])
     gone.unlink()
-    said = subprocess.run(run.command("status", "--verify"), capture_output=True, text=True)
-    named = [line.split() for line in said.stdout.splitlines() if f"{run.store}/" in line]
+    status = subprocess.run(run.command("status", "--verify"), capture_output=True, text=True)
+    named = [line.split() for line in status.stdout.splitlines() if f"{run.store}/" in line]
     expected = [["missing", f"{gone}"], ["corrupt", f"{flipped}"], ["corrupt", f"{cut}"]]
-    if said.returncode != 2 or sorted(named) != sorted(expected):
-        raise Wrong(f"status --verify: exit code {said.returncode}, {named}, not {expected}")
+    if status.returncode != 2 or sorted(named) != sorted(expected):
+        raise Wrong(f"status --verify: exit code {status.returncode}, {named}, not {expected}")
     run.do("score", "--repair")
     _compare(run, unbroken)
     after = run.shards()
@@ -228,7 +235,9 @@ def _damage(run: Run, unbroken: dict[str, bytes]) -> None:
     if again != {flipped, cut, gone}:
         raise Wrong(f"score --repair wrote {again}")
     names = ", ".join(p.relative_to(run.store).as_posix() for p in (flipped, cut, gone))
-    print(f"a bit flipped, a shard cut, one deleted ({names}): named and made again, no others")
+    print(
+        f"a bit flipped, a shard truncated, one deleted ({names}): listed and rewritten, and no others"
+    )
 
 
 def _compare(run: Run, unbroken: dict[str, bytes]) -> None:
@@ -245,25 +254,25 @@ def _first_shard(run: Run, process: subprocess.Popen[bytes]) -> None:
         time.sleep(0.02)
 
 
-def _at_work(run: Run, pid: int) -> dict[int, str]:
-    """Worker -> row, of the command's workers that hold the lock of a row (Linux)."""
-    found = {}
+def _writers(run: Run, pid: int) -> dict[int, str]:
+    """Returns {worker: model} of the command's workers that hold the lock of a model (Linux)."""
+    writers = {}
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
         with contextlib.suppress(OSError):
             for link in Path(f"/proc/{child}/fd").iterdir():
                 path = link.readlink()
                 if path.parent.name == "locks" and path.is_relative_to(run.workdir):
-                    found[int(child)] = path.stem
-    return found
+                    writers[int(child)] = path.stem
+    return writers
 
 
-def _index(run: Run, row: str) -> str:
-    """Where a row is in the store, as its files' names say it."""
+def _index(run: Run, model: str) -> str:
+    """Returns the index of a model in the store, as in the names of its files."""
     from lm_mia.store.schema import read_contents
 
     table = read_contents(run.store)
     assert table is not None
-    return str([str(of) for of in table.models].index(row))
+    return str([str(seeds) for seeds in table.models].index(model))
 
 
 def _alive(pid: int) -> bool:

@@ -1,10 +1,10 @@
-"""By hand, about 15 minutes on 2 cores: jobs of two processes of two devices each, stopped and killed in every way.
+"""Run by hand (15 minutes on 2 cores): stops and kills jobs of two processes with two devices each in several ways.
 
     PYTHONPATH=tests/shared python tests/soak/multi_host.py DIR [--only NAME ...]
 
-Each case stops or kills one process of a job in the middle of a row, waits until the whole job has ended by itself, and
-runs the same command again: on as many devices, when every byte of the scores must be that of an unbroken job, or on
-others, when losses must agree to 2e-5. Prints a line a case, and exits 1 if one failed.
+Each case stops or kills one process of a job while a model is trained, waits until the whole job has ended by itself,
+and runs the same command again. On the same number of devices, the scores must be bitwise equal to those of an
+uninterrupted job; on another number, losses must agree to 2e-5. Prints one line per case; exits with 1 if one failed.
 """
 
 import argparse
@@ -23,22 +23,22 @@ from lm_mia.data import subsets
 from lm_mia.store.store import Store
 
 FLAGS = ("--config.train.epochs=20", "--config.score.at_steps=5,40")
-STEPS, TOLERANCE, MOST_SECONDS = 80, 2e-5, 180
+STEPS, TOLERANCE, MAX_SECONDS = 80, 2e-5, 180
 Hit = Callable[[list[subprocess.Popen[str]], list[int]], None]
 
 
 def command(index: int, kind: signal.Signals) -> Hit:
-    """The command of one process of the job alone."""
+    """Returns a function that sends a signal to the command of one process of the job."""
     return lambda job, workers: os.kill(job[index].pid, kind)
 
 
-def a_worker(index: int, kind: signal.Signals) -> Hit:
-    """The worker of one process of the job alone."""
+def worker(index: int, kind: signal.Signals) -> Hit:
+    """Returns a function that sends a signal to the worker of one process of the job."""
     return lambda job, workers: os.kill(workers[index], kind)
 
 
 def host(index: int) -> Hit:
-    """Command and worker at once, as when a host is lost."""
+    """Returns a function that kills command and worker at once, as when a host is lost."""
 
     def hit(job: list[subprocess.Popen[str]], workers: list[int]) -> None:
         job[index].kill()
@@ -48,14 +48,16 @@ def host(index: int) -> Hit:
 
 
 TERM, KILL = signal.SIGTERM, signal.SIGKILL
-CASES: dict[str, tuple[Hit, int, int]] = {  # what is hit; processes and devices of the rerun
+CASES: dict[
+    str, tuple[Hit, int, int]
+] = {  # the signal; numbers of processes and devices of the rerun
     "SIGTERM command 0": (command(0, TERM), 2, 2),
     "SIGTERM command 1": (command(1, TERM), 2, 2),
-    "SIGTERM worker 0": (a_worker(0, TERM), 2, 2),
-    "SIGTERM worker 1": (a_worker(1, TERM), 1, 1),
+    "SIGTERM worker 0": (worker(0, TERM), 2, 2),
+    "SIGTERM worker 1": (worker(1, TERM), 1, 1),
     "kill -9 command 0": (command(0, KILL), 2, 2),
-    "kill -9 worker 0": (a_worker(0, KILL), 2, 2),
-    "kill -9 worker 1": (a_worker(1, KILL), 2, 2),
+    "kill -9 worker 0": (worker(0, KILL), 2, 2),
+    "kill -9 worker 1": (worker(1, KILL), 2, 2),
     "kill -9 host 0": (host(0), 1, 4),
     "kill -9 host 1": (host(1), 2, 2),
     "kill -9 host 1, rerun on one": (host(1), 1, 2),
@@ -63,16 +65,16 @@ CASES: dict[str, tuple[Hit, int, int]] = {  # what is hit; processes and devices
 
 
 def losses(workdir: Path) -> np.ndarray:
-    """Of every row at every score point and at the end."""
+    """Returns the losses of every model at every score point and at the end."""
     path = tiny_run.recipe_of(workdir) / "scores.zarr"
-    rows = subsets.requested_seeds(4, 2)
-    return np.stack([Store(path, (), (5, 40), STEPS, step).read(rows)[0] for step in (5, 40, 0)])
+    models = subsets.requested_seeds(4, 2)
+    return np.stack([Store(path, (), (5, 40), STEPS, step).read(models)[0] for step in (5, 40, 0)])
 
 
 def finish(job: list[subprocess.Popen[str]]) -> tuple[list[int | None], float]:
-    """Exit codes of a job (None: it had to be killed here), and seconds until the last of them."""
+    """Returns the exit codes of a job (None: killed after the time limit) and the seconds until the last exit."""
     began = time.monotonic()
-    while any(p.poll() is None for p in job) and time.monotonic() - began < MOST_SECONDS:
+    while any(p.poll() is None for p in job) and time.monotonic() - began < MAX_SECONDS:
         time.sleep(0.05)
     codes, seconds = [p.poll() for p in job], time.monotonic() - began
     for process in job:
@@ -88,18 +90,18 @@ def run(tiny: tiny_run.Tiny, workdir: Path, processes: int, devices: int) -> Non
 
 
 def case(tiny: tiny_run.Tiny, folder: Path, name: str, unbroken: Path) -> bool:
-    """Makes one case and prints its line; whether all was as it should be."""
+    """Runs a case and prints its line; returns whether it passed."""
     hit, processes, devices = CASES[name]
     workdir = tiny.population(folder / name.replace(" ", "_"))
     job = tiny.start_job(workdir, 2, 2, *FLAGS)
-    # in the third row, behind its first score point
+    # in the third model, after its first score point
     while [
         e["step"] > 9
         for e in tiny_run.logged(workdir, "train")[-1:]
         if e["model"] == "reference-02"
     ] != [True]:
         if any(process.poll() is not None for process in job):
-            sys.exit(f"{workdir}: ended with {finish(job)[0]} before it was hit")
+            sys.exit(f"{workdir}: ended with {finish(job)[0]} before the signal")
         time.sleep(0.01)
     workers = [tiny_run.workers_of(process.pid)[0] for process in job]
     hit(job, workers)
@@ -127,12 +129,17 @@ def case(tiny: tiny_run.Tiny, folder: Path, name: str, unbroken: Path) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--only", choices=CASES, nargs="+", help="and not the reruns of nothing")
-    asked = parser.parse_args()
-    tiny = tiny_run.Tiny(asked.folder / "tiny")
+    parser.add_argument(
+        "--only",
+        choices=CASES,
+        nargs="+",
+        help="run only these, without the uninterrupted reruns",
+    )
+    args = parser.parse_args()
+    tiny = tiny_run.Tiny(args.folder / "tiny")
     if not tiny.workdir.exists():
         tiny_run.make(tiny)
-    unbroken = asked.folder / "unbroken"
+    unbroken = args.folder / "unbroken"
     if not unbroken.exists():
         run(tiny, tiny.population(unbroken), 2, 2)
     print(
@@ -140,8 +147,8 @@ def main() -> int:
     )
     print("|---|---|---|---|---|---|---|---|---|")
     good = True
-    for processes, devices in () if asked.only else ((1, 1), (1, 4), (2, 1)):
-        other = tiny.population(asked.folder / f"unbroken_{processes}x{devices}")
+    for processes, devices in () if args.only else ((1, 1), (1, 4), (2, 1)):
+        other = tiny.population(args.folder / f"unbroken_{processes}x{devices}")
         run(tiny, other, processes, devices)
         far = float(np.abs(losses(other) / losses(unbroken) - 1).max())
         good &= far < TOLERANCE
@@ -149,8 +156,8 @@ def main() -> int:
             f"| nothing | 0 | | | {processes} x {devices} | | | {far:.1e} | {'ok' if far < TOLERANCE else 'FAILED'} |",
             flush=True,
         )
-    for name in asked.only or CASES:
-        good &= case(tiny, asked.folder, name, unbroken)
+    for name in args.only or CASES:
+        good &= case(tiny, args.folder, name, unbroken)
     return not good
 
 
