@@ -45,7 +45,7 @@ def sizes(device: str = "h100", models_per_job: int = 0, job_hours: float = 4.0)
 
 
 def cost_of(model_hours: float, rows: int, of: jobs.JobSizes) -> plan.RecipeCost:
-    """A recipe whose rows take so long on a chip."""
+    """Returns a recipe whose models take `model_hours` on one chip."""
     [task] = sweep.read_sweep("quickstart", None, ()).recipes
     found = plan.recipe_cost(task, plan.assumed_lengths(task.config.population.length_tokens))
     flops = model_hours * 3600 * of.chip.flops * of.chip.mfu * rows
@@ -56,11 +56,11 @@ def cost_of(model_hours: float, rows: int, of: jobs.JobSizes) -> plan.RecipeCost
     ("model_hours", "chips", "sharding", "models"),
     [
         (0.5, 1, "none", 8),  # 4 hours
-        (0.5, 8, "none", 64),  # 8 chips, each 8 rows
-        (3.0, 8, "none", 8),  # one a chip
-        (100.0, 8, "none", 8),  # no chip idle, however long a row takes
+        (0.5, 8, "none", 64),  # 8 models per chip
+        (3.0, 8, "none", 8),  # one per chip
+        (100.0, 8, "none", 8),  # no chip is idle, however long a model takes
         (100.0, 8, "fsdp", 1),  # 12.5 hours
-        (4.0, 8, "fsdp", 8),  # each half an hour on all
+        (4.0, 8, "fsdp", 8),  # each takes half an hour on all chips
         (1e-9, 1, "none", 130),  # all of them
         (1e-9, 8, "none", 130),
     ],

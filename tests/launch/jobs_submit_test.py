@@ -20,7 +20,7 @@ PODS = "--image=i", "--gpus=8", "--claim=c", "--mount=/data"
 
 @pytest.fixture
 def of(tiny: tiny_run.Tiny, tmp_path: Path) -> sweep.Sweep:
-    """A sweep of two recipes whose population is there, and the first two rows of the first."""
+    """Returns a sweep of two recipes with its population and the first two models of the first recipe."""
     workdir = tiny.copy(tmp_path / "s x")
     for shard in tiny_run.recipe_of(workdir).glob("scores.zarr/loss/c/[2345]/*"):
         shard.unlink()

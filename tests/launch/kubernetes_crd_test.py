@@ -25,7 +25,7 @@ def golden(kind: str) -> dict[str, Any]:
 
 
 def renamed(manifest: dict[str, Any], field: str, name: str) -> tuple[dict[str, Any], str]:
-    """The manifest with a field of another name, and where that now is."""
+    """Returns the manifest with a renamed field, and the path of that field."""
     manifest = copy.deepcopy(manifest)
     at: Any = manifest
     *parents, last = re.findall(r"\w+", field)
@@ -36,7 +36,7 @@ def renamed(manifest: dict[str, Any], field: str, name: str) -> tuple[dict[str, 
 
 
 def schema_of(value: Any) -> dict[str, Any]:
-    """As controller-gen would write it of a type that has just the fields of a value."""
+    """Returns the schema that controller-gen would write for a type with exactly the fields of a value."""
     if isinstance(value, dict):
         schema: dict[str, Any] = {"type": "object", "description": "..."}
         if any("/" in key for key in value):  # labels and the like
@@ -50,7 +50,7 @@ def schema_of(value: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def definition(tmp_path: Path) -> Path:
-    """A CustomResourceDefinition that has the fields of the golden manifests and no others."""
+    """Returns a CustomResourceDefinition with exactly the fields of the golden manifests."""
     root = schema_of(golden("tpu"))
     root["properties"]["metadata"] = {"type": "object"}
     job = root["properties"]["spec"]["properties"]["replicatedJobs"]["items"]["properties"]

@@ -133,7 +133,7 @@ def test_jobs_without_a_queue_are_not_suspended():
 
 
 def action(manifest: dict[str, Any], code: int, disrupted: bool) -> str:
-    """What Kubernetes and JobSet do when a container ends so, by the rules of their documentation."""
+    """Returns the reaction of Kubernetes and JobSet to the exit of a container, by their documented rules."""
     reason, message = "BackoffLimitExceeded", "Job has reached the specified backoff limit"
     for index, rule in enumerate(job_of(manifest)["podFailurePolicy"]["rules"]):
         assert rule["action"] == "FailJob"
@@ -195,7 +195,7 @@ def test_valid_names_are_kept_and_others_stay_distinct():
 
 
 def expanded(argument: str, environment: dict[str, str]) -> str:
-    """As kubelet expands an argument: $$ is $, $(NAME) a variable if there is one."""
+    """Expands an argument as kubelet does: $$ becomes $, and $(NAME) the value of a variable that exists."""
 
     def of(match: re.Match[str]) -> str:
         return "$" if match[0] == "$$" else environment.get(match[1], match[0])

@@ -49,7 +49,7 @@ def test_killed_job_is_restarted(tiny: tiny_run.Tiny, tmp_path: Path):
     [task] = of.recipes
     assert launch_jobs.missing_indices(task) == []
     assert tiny_run.scores(workdir) == tiny_run.scores(tiny.workdir)
-    # None where the killed job's worker had time to end its row.
+    # None if the worker of the killed job had time to finish its model.
     failures = [
         json.loads(line)
         for path in workdir.glob("recipes/tiny/failures/*.jsonl")
@@ -57,8 +57,8 @@ def test_killed_job_is_restarted(tiny: tiny_run.Tiny, tmp_path: Path):
     ]
     assert len(failures) <= 1
     assert all(failure["log"].startswith(str(workdir / "logs")) for failure in failures)
-    scored = tiny_run.events(workdir, "model_scored")  # every row by one process
-    assert len(scored) in (5, 6)  # 5: killed between the row's last shard and the line
+    scored = tiny_run.events(workdir, "model_scored")  # every model by one process
+    assert len(scored) in (5, 6)  # 5 if killed between the last shard of a model and its log line
     assert len(set(scored)) == len(scored)
     assert out.splitlines()[-1].strip() == f"lm-mia run '--workdir={workdir}'"
     assert not fake_jobs.running(of)
@@ -146,7 +146,7 @@ def test_recipe_keeps_its_folder_under_another_name(
 def test_config_that_changes_during_the_run_is_an_error(
     tiny: tiny_run.Tiny, tmp_path: Path, jobs: fake_jobs.FakeJobs, clock: fake_jobs.Clock
 ):
-    """The job says what has changed, and is the last one."""
+    """The job reports what has changed, and no other job is started."""
     config = Path(shutil.copy(tiny.config, tmp_path / "tiny.py"))
     of = sweep.read_sweep(str(config), str(tmp_path / "w"), ["--config.train.workers=1"])
 
@@ -173,7 +173,7 @@ def test_job_without_progress_is_retried_after_a_minute(
 
     clock.on_sleep = free_at_last
     assert local.run(of) == 0
-    # The first made five rows, the second none, and the third the last one.
+    # The first job made five models, the second none, and the third the last one.
     assert len(jobs.started) == 3
     assert 1060 <= clock.seconds < 1064
 

@@ -60,7 +60,7 @@ def test_locked_models_are_waited_for_and_then_made(
     clock: fake_jobs.Clock,
     capsys: pytest.CaptureFixture[str],
 ):
-    """No job is started for them meanwhile, the workdir is looked at every few seconds, and one line says so."""
+    """Meanwhile no job is started, the workdir is read every few seconds, and one line reports the wait."""
     of = sweep.read_sweep(
         tiny.config, str(tiny.copy(tmp_path / "w", models=False)), ["--config.train.workers=1"]
     )

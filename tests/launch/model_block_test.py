@@ -40,7 +40,7 @@ def test_job_makes_a_block_of_models(
     whole = tiny_run.scores(tiny.workdir)
     found = tiny_run.scores(folder)
     assert found == {name: whole[name] for name in found}
-    assert len(found) == 4  # loss and member of two rows
+    assert len(found) == 4  # loss and member of two models
     assert not list(task.folder.glob("running/*"))
     before = tiny_run.content(task.folder)
     monkeypatch.setattr(supervisor, "run", lambda *_: pytest.fail("nothing is to be made"))
@@ -59,29 +59,29 @@ def test_job_makes_a_block_of_models(
 
 
 def start(of: sweep.Sweep, task: sweep.SweepRecipe, *about: str) -> int:
-    """The exit code of a job: `launch make-models` in this process, whose workers are processes of their own."""
+    """Runs `launch make-models` in this process, with workers in their own processes; returns the exit code."""
     return cli.main(jobs.job_command(of, ["python"], task, *about)[3:])
 
 
 @pytest.fixture
 def of(tiny: tiny_run.Tiny, tmp_path: Path) -> sweep.Sweep:
-    """The tiny run without its rows."""
+    """Returns the tiny run without models."""
     return sweep.read_sweep(tiny.config, str(tiny.copy(tmp_path / "w", models=False)), ())
 
 
 @pytest.fixture
 def recipe(of: sweep.Sweep) -> Path:
-    """Its folder."""
+    """Returns the folder of the recipe."""
     return of.recipes[0].folder
 
 
 def block(of: sweep.Sweep, models: str, name: str, log: str = "") -> int:
-    """The exit code of a job on models of the only recipe."""
+    """Runs a job on models of the only recipe; returns its exit code."""
     return model_block.run(of, of.recipes[0], models, name, log)
 
 
 def failing(*events: dict[str, Any], error: Exception | None = None) -> Run:
-    """`supervisor.run` whose worker begins the first row and then does so."""
+    """Returns a `supervisor.run` that starts the first model, then sends these events and raises the error."""
 
     def run(todo: Any, c: Any, workdir: Any, recipe: Any, on_event: Any, only: Any) -> bool:
         on_event({"event": "model_started", "model": str(only[0]), "role": "reference", "index": 0})
@@ -103,7 +103,7 @@ def test_model_is_set_aside_after_three_failures(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ):
-    """The first row's worker crashes; the others only begin."""
+    """The worker of the first model crashes; the other models only start."""
     requested: list[list[str]] = []
 
     def run(todo: Any, c: Any, workdir: Any, recipe: Any, on_event: Any, only: Any) -> bool:
@@ -192,7 +192,7 @@ def test_transient_errors_request_a_restart(
 def test_worker_that_crashes_while_saving_exits_at_once(
     tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """A file stands where the checkpoints of a row belong; orbax would wait for minutes, and then be killed."""
+    """A file has the name of the checkpoint folder of a model; orbax would otherwise wait for minutes."""
     workdir = tiny.copy(tmp_path / "w", models=False)
     of = sweep.read_sweep(tiny.config, str(workdir), ["--config.train.workers=1"])
     [task] = of.recipes

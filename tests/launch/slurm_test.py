@@ -83,7 +83,7 @@ class Cluster:
         return called.read_text().split("\0")[:-1] if called.exists() else []
 
     def run(self, text: str, code: int = 0, element: int = 0, restarts: str = "") -> int:
-        """The exit code of a script in which srun ends with a code."""
+        """Returns the exit code of a script in which srun exits with a given code."""
         self.answers("srun", f"exit {code}")
         self.answers("scontrol", "exit 0")
         path = self.folder / "script"

@@ -29,7 +29,7 @@ ROWS = [str(row) for row in subsets.requested_seeds(4, 2)]
 
 @pytest.fixture
 def of(tiny: tiny_run.Tiny, tmp_path: Path) -> sweep.Sweep:
-    """A sweep whose first recipe has all rows but the last three, and whose second has none."""
+    """Returns a sweep whose first recipe lacks its last three models, and whose second recipe has none."""
     workdir = tiny.copy(tmp_path / "s")
     for shard in tiny_run.recipe_of(workdir).glob("scores.zarr/loss/c/[345]/*"):
         shard.unlink()
@@ -56,7 +56,7 @@ def whole(of: sweep.Sweep, capsys: pytest.CaptureFixture[str], *more: str) -> di
 
 
 def printed(of: sweep.Sweep, capsys: pytest.CaptureFixture[str], *more: str) -> list[str]:
-    """The lines below the table."""
+    """Returns the lines below the table."""
     capsys.readouterr()
     assert cli.main(argv(of, *more)) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -360,7 +360,7 @@ def test_another_config_is_refused(
 def test_verify_lists_missing_and_corrupt_shards(
     of: sweep.Sweep, capsys: pytest.CaptureFixture[str]
 ):
-    """In a sweep one recipe of which has no store yet; three models have lost their losses."""
+    """One recipe of the sweep has no store yet; three models lack their losses."""
     gone = [recipe_of(of) / f"scores.zarr/loss/c/{row}/0" for row in (3, 4, 5)]
     lines = printed(of, capsys, "--verify")
     assert [line for line in lines if line.startswith("missing ")] == [

@@ -39,14 +39,14 @@ def ended(job: list[subprocess.Popen[str]]) -> list[tuple[int, str]]:
 
 
 def stores(workdir: Path) -> list[Store]:
-    """The scores at every score point and at the end."""
+    """Returns the scores at every score point and at the end."""
     path = tiny_run.recipe_of(workdir) / "scores.zarr"
     return [Store(path, ("min_k",), POINTS, STEPS, step) for step in (*POINTS, 0)]
 
 
 @pytest.fixture(scope="module")
 def texts(tiny: tiny_run.Tiny, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Texts of all lengths, so that samples share rows."""
+    """Returns texts of all lengths, so that packed sequences contain several samples."""
     folder = tmp_path_factory.mktemp("texts")
     for i, path in enumerate(sorted((tiny.folder / "texts").glob("*.txt"))):
         (folder / path.name).write_text(path.read_text()[: 4 + 3 * (i % 20)])
@@ -75,8 +75,8 @@ def unbroken(
 def test_two_processes_with_two_devices_equal_one_device(
     tiny: tiny_run.Tiny, flags: tuple[str, ...], unbroken: Path, tmp_path: Path
 ):
-    """The one is this process, whose rows are made as those of a worker with one device."""
-    w, rows, events = (
+    """The reference is this process, which makes models as a worker with one device does."""
+    w, models, events = (
         tmp_path / "w",
         subsets.requested_seeds(4, 2),
         {"train": [], "model_scored": []},
@@ -90,14 +90,14 @@ def test_two_processes_with_two_devices_equal_one_device(
     tiny_run.work("run", c, w, report)
     for one, two in zip(stores(w), stores(unbroken), strict=True):
         for variable in ("loss", "min_k"):
-            [(_, a)] = one.blocks({"values": (variable, rows)})
-            [(_, b)] = two.blocks({"values": (variable, rows)})
+            [(_, a)] = one.blocks({"values": (variable, models)})
+            [(_, b)] = two.blocks({"values": (variable, models)})
             np.testing.assert_allclose(a["values"], b["values"], rtol=2e-5)
-        np.testing.assert_array_equal(one.read(rows)[1], two.read(rows)[1])
-    end, first = stores(w)[-1].read(rows)[0], stores(w)[0].read(rows)[0]
+        np.testing.assert_array_equal(one.read(models)[1], two.read(models)[1])
+    end, first = stores(w)[-1].read(models)[0], stores(w)[0].read(models)[0]
     assert np.abs(end / first - 1).max() > 0.05
     for name in ("model_started", "model_trained"):
-        assert tiny_run.events(unbroken, name) == sorted(map(str, rows))
+        assert tiny_run.events(unbroken, name) == sorted(map(str, models))
     for kind, keys in (
         ("train", ("loss_nats", "gradient_norm")),
         ("model_scored", ("member_loss_nats",)),
@@ -113,13 +113,13 @@ def test_two_processes_with_two_devices_equal_one_device(
         np.mean([event["padding_share"] for event in found])
         for found in (events["train"], tiny_run.logged(unbroken, "train"))
     ]
-    assert 0 < shares[0] < shares[1] < 0.9  # packed; more devices, more empty rows
+    assert 0 < shares[0] < shares[1] < 0.9  # packed; more devices have more empty packed sequences
 
 
-def started(workdir: Path, job: list[subprocess.Popen[str]], row: str, step: int) -> list[int]:
-    """Waits until a row is held at a step, as the log says; the worker of every process."""
+def started(workdir: Path, job: list[subprocess.Popen[str]], model: str, step: int) -> list[int]:
+    """Waits until the log shows that a model is held at a step; returns the worker of every process."""
     while not any(
-        e["model"] == row and e["step"] == step - 1 for e in tiny_run.logged(workdir, "train")
+        e["model"] == model and e["step"] == step - 1 for e in tiny_run.logged(workdir, "train")
     ):
         assert all(process.poll() is None for process in job), ended(job)
         time.sleep(0.02)
@@ -128,9 +128,9 @@ def started(workdir: Path, job: list[subprocess.Popen[str]], row: str, step: int
     return [workers[0] for workers in below]
 
 
-def fingerprint(workdir: Path, row: str, step: int) -> str:
-    """Of a saved state, a number of 32 bits for its weights and another one for its moments."""
-    state = tiny_run.recipe_of(workdir) / "checkpoints" / row / str(step)
+def fingerprint(workdir: Path, model: str, step: int) -> str:
+    """Returns the stored 32-bit checksums of the parameters and the moments of a saved state."""
+    state = tiny_run.recipe_of(workdir) / "checkpoints" / model / str(step)
     file = state / "fingerprint" / "metadata"
     assert set(json.loads(file.read_text())) == {"params", "opt_state"}
     return file.read_text()
@@ -139,7 +139,7 @@ def fingerprint(workdir: Path, row: str, step: int) -> str:
 def test_killed_and_stopped_job_resumes_bitwise_equal(
     tiny: tiny_run.Tiny, flags: tuple[str, ...], unbroken: Path, tmp_path: Path
 ):
-    """Of the unbroken job's rows two are made again: one is killed at step 5, the other one is stopped at step 6."""
+    """Two models of the uninterrupted job are made again: one is killed at step 5, the other is stopped at step 6."""
     w, release = tmp_path / "w", tmp_path / "release"
     missing = shutil.ignore_patterns(KILLED, STOPPED, "metrics.jsonl", "tables")
     shutil.copytree(unbroken, w, ignore=missing)

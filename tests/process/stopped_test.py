@@ -16,37 +16,37 @@ pytestmark = [pytest.mark.process, pytest.mark.usefixtures("_on_cpu")]
 FIRST, OTHER = "reference-00", "reference-03"  # what two workers begin with
 
 
-def newest_state(workdir: Path, row: str) -> int:
-    """The number of steps of the newest saved state of a row."""
-    states = tiny_run.recipe_of(workdir) / "checkpoints" / row
+def newest_state(workdir: Path, model: str) -> int:
+    """Returns the number of steps of the newest saved state of a model."""
+    states = tiny_run.recipe_of(workdir) / "checkpoints" / model
     return max(int(path.name) for path in states.iterdir())
 
 
 def stopped(
     tiny: tiny_run.Tiny,
     workdir: Path,
-    rows: Sequence[str],
+    models: Sequence[str],
     step: int,
     stop: Callable[[int], None],
     code: int,
 ) -> None:
-    """A command of one worker a row, stopped when it holds all rows at the step, as the log says."""
-    argv = tiny.argv("run", workdir, f"--config.train.workers={len(rows)}")
+    """Runs a command with one worker per model, and stops it once the log shows all models at the step."""
+    argv = tiny.argv("run", workdir, f"--config.train.workers={len(models)}")
     process = tiny.start(argv, {"HOLD_STEP": str(step)})
-    while not {(row, step - 1) for row in rows} <= {
+    while not {(model, step - 1) for model in models} <= {
         (event["model"], event["step"]) for event in tiny_run.logged(workdir, "train")
     }:
         assert process.poll() is None, process.communicate()[1]
         time.sleep(0.02)
     workers = tiny_run.workers_of(process.pid)
-    assert len(workers) == len(rows)
+    assert len(workers) == len(models)
     stop(process.pid)
     stderr = process.communicate()[1]
     assert process.returncode == code, stderr
     assert stderr.splitlines()[-1] == "stopped; run the same command again to continue"
     assert "Traceback" not in stderr
     assert [pid for pid in workers if Path(f"/proc/{pid}").exists()] == []
-    assert [newest_state(workdir, row) for row in rows] == [step] * len(rows)
+    assert [newest_state(workdir, model) for model in models] == [step] * len(models)
 
 
 def the_command(pid: int) -> None:
@@ -74,7 +74,7 @@ def test_stopped_run_resumed_by_two_commands_is_bitwise_equal(tiny: tiny_run.Tin
     after, expected = (tiny_run.events(d, "model_trained") for d in (w, tiny.workdir))
     assert after == expected
     resumed = {event["model"]: event["resumed_at"] for event in tiny_run.logged(w, "model_trained")}
-    assert {row: step for row, step in resumed.items() if step} == {FIRST: 3, OTHER: 2}
+    assert {model: step for model, step in resumed.items() if step} == {FIRST: 3, OTHER: 2}
     assert tiny_run.scores(w) == tiny_run.scores(tiny.workdir)
     assert tiny_run.content(w / "populations") == tiny_run.content(tiny.workdir / "populations")
     for name in ("attacks.csv", "flip_shares.csv", "samples.parquet"):

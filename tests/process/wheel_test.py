@@ -23,13 +23,13 @@ def build(target: str, source: Path, folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of the checkout."""
+    """Returns the wheel of the checkout."""
     return build("wheel", ROOT, tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The unpacked wheel, without the checkout that it was built from."""
+    """Returns the folder of the unpacked wheel, outside the checkout."""
     folder = tmp_path_factory.mktemp("site")
     with zipfile.ZipFile(wheel) as packed:
         packed.extractall(folder)
@@ -37,7 +37,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(installed: Path, folder: Path, *command: str) -> str:
-    """What a command prints in an empty folder, with the unpacked wheel in front of the checkout."""
+    """Returns the output of a command in an empty folder, which imports the unpacked wheel, not the checkout."""
     environment = os.environ | {"PYTHONPATH": str(installed)}
     done = subprocess.run(
         [sys.executable, "-P", *command],

@@ -46,7 +46,7 @@ def test_missing_models_of_each_verb(tmp_path: Path):
 
 
 def test_model_without_a_requested_statistic_is_missing(tmp_path: Path):
-    """Trained rows are only scored; one whose checkpoint is gone must be trained once more."""
+    """Trained models are only scored; a model without its checkpoint must be trained again."""
     c = dataclasses.replace(C, score=config.Score(statistics=("min_k",)))
     plain, store = Store(tmp_path / "scores.zarr"), open_store(c, tmp_path)
     plain.create_or_extend(ROWS, {"tokens": np.arange(20)}, {})

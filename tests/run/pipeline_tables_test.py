@@ -64,7 +64,7 @@ def scored(tmp_path_factory: pytest.TempPathFactory) -> list[SweepRecipe]:
 
 @pytest.fixture
 def tasks(scored: list[SweepRecipe], tmp_path: Path) -> list[SweepRecipe]:
-    """The recipes in a workdir of the test's own."""
+    """Returns the recipes in a workdir that only this test uses."""
     path = Path(shutil.copytree(scored[0].workdir.path, tmp_path / "w"))
     return [
         dataclasses.replace(t, workdir=dataclasses.replace(t.workdir, path=path)) for t in scored
@@ -74,7 +74,7 @@ def tasks(scored: list[SweepRecipe], tmp_path: Path) -> list[SweepRecipe]:
 def attack(
     tasks: Sequence[SweepRecipe], figures: Sequence[str], *more: Need | LossNeed
 ) -> list[str]:
-    """The stage "attack"; returns what it says."""
+    """Runs the attack stage; returns its messages."""
     messages: list[str] = []
     made = [(task, open_population(task.population_dir, verify=False)) for task in tasks]
     wanted = pipeline.requested_attacks(made, [*page.figure_needs(figures), *more])
@@ -100,7 +100,7 @@ def content(tasks: Sequence[SweepRecipe]) -> dict[str, bytes]:
 def test_figures_add_attacks_and_nothing_is_computed_twice(
     tasks: list[SweepRecipe], monkeypatch: pytest.MonkeyPatch
 ):
-    """LiRA with 2, 4 and 8 references; then RMIA with as many; then both. The other recipe is always attacked once."""
+    """Requests LiRA with 2, 4 and 8 references, then RMIA, then both. The other recipe has one attack throughout."""
     one, six = ON_REPLICAS + 3, ON_REPLICAS + 6
     assert attack(tasks, LIRA) == [
         f"attack: main: {counted(one, 0, one)}",

@@ -43,7 +43,7 @@ def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def write_config(tiny: tiny_run.Tiny, folder: Path) -> str:
-    """The file of a sweep of two recipes."""
+    """Returns the config file of a sweep of two recipes."""
     (folder / "several.py").write_text(Path(tiny.config).read_text() + SWEEP)
     return str(folder / "several.py")
 
@@ -55,7 +55,7 @@ def config(tiny: tiny_run.Tiny, tmp_path: Path) -> str:
 
 @pytest.fixture(scope="module")
 def finished(tiny: tiny_run.Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The sweep, run whole; tests take a copy. What it printed is in the files out and err beside it."""
+    """Returns the finished sweep, which tests copy. Its output is in the files out and err next to it."""
     folder = tmp_path_factory.mktemp("sweep")
     out, err = io.StringIO(), io.StringIO()
     with (
@@ -81,13 +81,13 @@ def argv(verb: str, config: str, folder: Path, *more: str) -> list[str]:
 
 
 def scores(folder: Path) -> dict[str, bytes]:
-    """Every shard of the scores of all recipes."""
+    """Returns every score shard of all recipes."""
     found = tiny_run.content(folder / "recipes")
     return {k: v for k, v in found.items() if "scores.zarr" in k and "/c/" in k}
 
 
 def trained(folder: Path, recipe: str) -> int:
-    """How many models of a recipe were trained, by the log."""
+    """Returns the number of trained models of a recipe, from the log."""
     return sum(e["recipe"] == recipe for e in tiny_run.logged(folder, "model_trained"))
 
 

@@ -25,7 +25,7 @@ FIVE = SampleLengths(5.0, 27.0, "by hand")
 
 
 def tasks(entries: Sequence[SweepEntry]) -> list[SweepRecipe]:
-    """The recipes that entries ask for, in a workdir that is not there."""
+    """Returns the recipes that entries request, in a workdir that does not exist."""
     workdir = Workdir(Path("not_there"))
     return [
         SweepRecipe(workdir, r.names[0], r.config, r.names, r.entries, r.overrides)
@@ -170,7 +170,7 @@ def test_explicit_default_mean_changes_nothing():
 
 
 def test_chip_hours_of_the_paper():
-    """140M on C4: 7,000,000 samples of 400 tokens a row, 14,000,000 scored, 128 references and 2 replicas."""
+    """140M on C4: each of 128 references and 2 replicas trains on 7M samples of 400 tokens and scores 14M."""
     [(_, c), *_] = load.load_sweep(f"{C4}:140M")
     costs = one(c, plan.assumed_lengths(1024))
     draw_N = np.minimum(np.random.default_rng(1).lognormal(5.689, 1.0, 10**6), 1024)

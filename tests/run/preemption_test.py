@@ -39,7 +39,7 @@ def test_sigterm_is_deferred_during_training():
         assert should_stop(2)
         assert should_stop(3)
     assert stop.should_stop()
-    ask()  # by the command too: it is on its way out, and goes on with that
+    ask()  # a second SIGTERM, from the command, has no effect while the process exits
     assert stop.should_stop()
 
 
@@ -59,7 +59,7 @@ def test_ctrl_c_is_ignored_by_workers():
 
 
 def test_sync_points_of_a_job_only_increase(monkeypatch: pytest.MonkeyPatch):
-    """Over rows, and between them; its answer, which it gives once, is kept."""
+    """They increase during and between models. A positive answer, which JAX gives only once, is kept."""
     numbers: list[int] = []
 
     def reached(number: int) -> bool:

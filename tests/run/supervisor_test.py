@@ -24,7 +24,7 @@ ROWS = subsets.requested_seeds(4, 2)
 
 
 class Ended:
-    """A process that has ended with a code."""
+    """A process that has exited."""
 
     def __init__(self, exitcode: int):
         self.exitcode = exitcode
@@ -51,7 +51,7 @@ def test_events_of_all_workers_are_yielded():
 
 
 class Scripted:
-    """A worker process that only sends certain events and ends with a code; a log of what is done to it."""
+    """A worker process that sends given events and exits with a given code; it records the calls of its methods."""
 
     def __init__(self, args: tuple[Any, ...], events: Sequence[supervisor.Event], exitcode: int):
         self.args = args
@@ -94,7 +94,7 @@ def scripted(
 def run_here(
     folder: Path, seen: list[supervisor.Event], count: int = 1, only: Any = None
 ) -> tuple[bool, config.Config]:
-    """`supervisor.run` where all rows are missing; whether to go on, and its config."""
+    """Calls `supervisor.run` with all models missing; returns its result and the config."""
     c = config.Config(
         population=config.Population(samples=32, length_tokens=8),
         train=config.Train(batch_size=4, workers=count),
@@ -181,7 +181,7 @@ def test_failure_of_one_worker_stops_all(
 def test_terminated_worker_stops_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exit_code: int | None
 ):
-    """Whether it ends with a code of its own, is too young to know of signals, or has saved its row first."""
+    """The worker exits with 143, is killed by SIGTERM before it handles signals, or saves its model first."""
     script = ([], exit_code) if exit_code else ([{"event": "preempted"}], 0)
     made, seen = scripted(monkeypatch, script), list[supervisor.Event]()
     with pytest.raises(SystemExit) as ended:
@@ -209,7 +209,7 @@ def test_ctrl_c_stops_the_workers_first(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_arguments_of_workers_and_primary_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """As many as rows are missing; rows of a job are gone on from by its first process only."""
+    """There are at most as many workers as missing models. Only the primary process of a job runs later stages."""
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     made = scripted(monkeypatch, ([{"event": "worker", "is_primary": True}], 0), ([], 0))
     seen: list[supervisor.Event] = []

@@ -25,7 +25,7 @@ def get_config():
 
 @pytest.fixture
 def file(tmp_path: Path) -> str:
-    """A config without a name."""
+    """Returns a config without a name."""
     return write(tmp_path / "tiny.py")
 
 
@@ -35,7 +35,7 @@ def write(path: Path, more: str = "") -> str:
 
 
 def named(path: Path, name: str, entries: str = "") -> str:
-    """A config file whose config has a name, and perhaps a sweep."""
+    """Writes a config file with a named config, and optionally a sweep."""
     sweep = f"\ndef sweep():\n    yield from {entries}\n" if entries else ""
     return write(
         path,
@@ -53,7 +53,7 @@ def begin(config_arg: str | None, folder: Path, *overrides: str) -> Sweep:
 
 
 def used(sweep: Sweep) -> Sweep:
-    """A sweep, each recipe of which has models."""
+    """Returns a sweep; each recipe has models."""
     for task in sweep.recipes:
         (task.folder / "checkpoints").mkdir()
         task.population_dir.mkdir(parents=True, exist_ok=True)
@@ -370,7 +370,7 @@ def test_population_of_a_recipe_with_models_must_not_change(file: str, tmp_path:
     [task] = begin(file, tmp_path).recipes
     record_population(task, "a" * 64)
     assert stored(tmp_path, "tiny")["population_sha256"] == "a" * 64
-    record_population(task, "b" * 64)  # there is no model yet
+    record_population(task, "b" * 64)  # no model exists yet
     (task.folder / "checkpoints").mkdir()
     [line] = failure(lambda: record_population(task, "c" * 64))
     assert "its samples (sha256 cccccccccccc) differ from those of the models in" in line

@@ -45,7 +45,7 @@ EVENTS: Events = [
     {"event": "model_diverged", "model": "b", "role": "reference", "step": 3, "what": "loss=nan", "loss_nats": "nan"},
     {"event": "waiting", "models": []},
 ]  # fmt: skip
-EXPECTED = {  # of row a: metric -> (step, value)
+EXPECTED = {  # of model a: metric -> (step, value)
     "loss_nats": [(0, 3.5), (7, 2.5)],
     "learning_rate": [(0, 0.1), (7, 0.1)],
     "memory_bytes": [(0, 5), (7, 5)],
@@ -79,7 +79,7 @@ def read_tensorboard(folder: Path) -> dict[str, Any]:
 
 
 def records(file: Path) -> Iterator[bytes]:
-    """Of W&B's log: after 7 bytes, (checksum, length, kind, data) in blocks of 32 kB, which records may span."""
+    """Yields the records of W&B's log: after 7 bytes, (checksum, length, kind, data) in blocks of 32 kB."""
     data, at, parts = file.read_bytes(), 7, []
     while at + 7 <= len(data):
         if (left := 2**15 - at % 2**15) < 7:  # too little for a head: filled up
@@ -94,7 +94,7 @@ def records(file: Path) -> Iterator[bytes]:
 
 
 def read_wandb(run: Path) -> tuple[Any, dict[str, list[tuple[int, float]]]]:
-    """What an offline run's file holds: its record, and the history of every metric, all of them by step."""
+    """Returns the record of an offline run, and the history of each metric by step."""
     import wandb
     from wandb.proto import wandb_internal_pb2
 
@@ -113,7 +113,7 @@ def read_wandb(run: Path) -> tuple[Any, dict[str, list[tuple[int, float]]]]:
     assert by == [
         "*",
         "step",
-    ]  # not W&B's own step, below which nothing of a resumed row would be taken
+    ]  # not W&B's own step, which would reject earlier steps of a resumed model
     return about, history
 
 
@@ -167,7 +167,7 @@ def test_wandb_logs_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert (stored_config["model_name"], stored_config["train"]) == ('"a"', '{"epochs":1}')
     again, _ = read_wandb(runs["b"])
     assert again.run_id != about.run_id
-    tracked(["wandb"], tmp_path, EVENTS[3:4])  # a row that goes on is the same run
+    tracked(["wandb"], tmp_path, EVENTS[3:4])  # a resumed model continues its run
     assert {read_wandb(path)[0].run_id for path in (tmp_path / "wandb").glob("*recipe_x-b*")} == {
         again.run_id
     }
@@ -230,7 +230,7 @@ def test_missing_extra_is_reported_first(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.process
 def test_wandb_online_needs_a_login(tmp_path: Path):
-    """In a process and a home of its own, so that no login of this machine counts."""
+    """Uses its own process and home folder, so that no login of this machine applies."""
     code = "from lm_mia.run import trackers\ntry: trackers.check_trackers(['wandb'])\nexcept Exception as e: print(e)"
     environment = {
         "HOME": str(tmp_path),
