@@ -468,7 +468,7 @@ def read_recipe(recipe_dir: Path) -> RecipeResults:
         config = from_dict(record["config"])
     except (TypeError, ValueError) as error:
         raise WorkdirError(
-            f"{recipe_dir}: config.json was written by another version of lm_mia ({error}); run it again"
+            f"{recipe_dir}: config.json was written by another version of lm_mia, with other fields; draw it with that version"
         ) from error
     return RecipeResults(recipe_dir, config, tuple(record["names"]), population_dir)
 

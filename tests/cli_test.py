@@ -243,8 +243,8 @@ def test_damaged_or_different_workdirs_are_refused(
         verb = "attack"
         shard.unlink()
         lines = [
-            f"{recipe}/scores.zarr: 3 of 4 references and 2 of 2 replicas are there, of 4 and 2 that an attack needs "
-            "at least; run `lm-mia run` first"
+            f"{recipe}/scores.zarr: 3 of 4 references and 2 of 2 replicas are present, but an attack needs at "
+            "least 4 and 2; run `lm-mia run` first"
         ]
     before = tiny_run.content(w)
     messages = refused(tiny.argv(verb, w, *flags), capsys)
@@ -289,8 +289,8 @@ def test_each_run_reports_a_diverged_model_until_its_record_is_deleted(
         return state
 
     monkeypatch.setattr(supervisor, "run", here)
-    line = "1 of 6 models diverged (reference-01): {} says where; lower optimizer.peak_learning_rate in a new "
-    line += "workdir, or delete those files to try again"
+    line = "1 of 6 models diverged (reference-01): see {}; lower optimizer.peak_learning_rate in a new "
+    line += "workdir, or delete these files to try again"
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "init_state", with_nan)
         messages = refused(tiny.argv("run", w), capsys)

@@ -31,7 +31,7 @@ _TABLE_BYTES = (
     52  # a sample in samples.parquet, compressed, nearly all of it two names that look random
 )
 
-_ARCHITECTURE_WIDTH = 100  # characters of the tables of modules
+_ARCHITECTURE_WIDTH = 120  # characters of the tables of modules
 _MEASURED_SAMPLES = 2**20  # samples whose lengths are measured; they are in random order
 _WIDEST = 400  # characters of a table
 

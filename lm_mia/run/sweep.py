@@ -242,8 +242,8 @@ def _recipes_of_workdir(workdir: Workdir, overrides: Sequence[str]) -> Sweep:
             c = from_dict(stored["config"])
         except (TypeError, ValueError) as error:
             raise UserError(
-                f"{workdir.recipe_dir(name) / 'config.json'}: was written by another version of lm_mia ({error}); "
-                "select a config with --config, or choose another --workdir"
+                f"{workdir.recipe_dir(name) / 'config.json'}: was written by another version of lm_mia, with other "
+                f"fields (format {stored['format']}; this version has format {FORMAT}); choose another --workdir"
             ) from error
         if wrong := load.type_errors(c):
             raise UserError(

@@ -116,7 +116,7 @@ def test_a_page_runs(
             exec(compile(code, name, "exec"), variables)
         else:
             code = code.replace("$PWD", str(tmp_path)).replace("references=48", "references=10")
-            for line in code.splitlines():
+            for line in code.replace("\\\n", "").splitlines():
                 run(line, texts)
     assert "not drawn" not in capsys.readouterr().err
 

@@ -170,8 +170,8 @@ def test_xla_attention_computes_five_eighths_of_all_pairs():
 @pytest.mark.parametrize(
     ("platform", "dtype", "head_width", "length_tokens", "kind", "because"),
     [
-        ("cpu", "float32", 64, 1024, "xla", "the one for CPUs"),
-        ("cpu", "bfloat16", 7, 9, "xla", "the one for CPUs"),
+        ("cpu", "float32", 64, 1024, "xla", "the only one for CPUs"),
+        ("cpu", "bfloat16", 7, 9, "xla", "the only one for CPUs"),
         ("gpu", "bfloat16", 64, 1024, "cudnn", "fastest on gpu"),
         ("cuda", "bfloat16", 128, 10, "cudnn", "fastest on cuda"),
         ("gpu", "float32", 64, 1024, "xla", "model.dtype=bfloat16, not float32"),
@@ -196,7 +196,7 @@ def test_auto_takes_what_the_platform_and_the_shapes_allow_and_says_why(
 def test_what_is_asked_for_is_taken(platform: str):
     own: dict[str, AttentionKind] = {"gpu": "cudnn", "tpu": "pallas", "cpu": "xla"}
     for kind in {"xla", own[platform]}:
-        assert choose_attention(kind, platform, "bfloat16", 64, 1024) == (kind, "asked for")  # type: ignore[arg-type]
+        assert choose_attention(kind, platform, "bfloat16", 64, 1024) == (kind, "requested")  # type: ignore[arg-type]
 
 
 def test_what_does_not_exist_here_is_refused_with_all_reasons_in_one_line():
