@@ -468,7 +468,8 @@ def read_recipe(recipe_dir: Path) -> RecipeResults:
         config = from_dict(record["config"])
     except (TypeError, ValueError) as error:
         raise WorkdirError(
-            f"{recipe_dir}: config.json was written by another version of lm_mia, with other fields; draw it with that version"
+            f"{recipe_dir}: config.json was written by another version of lm_mia, with other fields; "
+            "draw it with that version"
         ) from error
     return RecipeResults(recipe_dir, config, tuple(record["names"]), population_dir)
 
