@@ -55,6 +55,8 @@ def flags(texts: Path, command: list[str]) -> list[str]:
     if not {"--config=quickstart", "--config=sweep.py"} & {*command}:
         return []
     wanted = {**SMALL, "corpus.path": str(texts)}
+    if "--config=sweep.py" in command:
+        wanted["extract.samples"] = "0"  # one recipe with extraction is enough
     given = {word.split("=")[0].replace("_", "-") for word in command}
     if "--config.corpus.path" in given:
         del wanted["corpus.source"]

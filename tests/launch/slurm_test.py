@@ -327,7 +327,7 @@ def test_error_message_of_sbatch_is_reported(cluster: Cluster):
 @pytest.mark.process
 def test_machine_without_slurm_is_reported(cluster: Cluster, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PATH", str(cluster.folder))
-    with pytest.raises(UserError, match=r"^sbatch: No such file or directory; SLURM's commands"):
+    with pytest.raises(UserError, match=r"^sbatch: No such file or directory; run this where"):
         slurm.submit(cluster.folder / "x")
     assert slurm.array_limit() is None
 

@@ -106,7 +106,7 @@ def test_damaged_scores_are_reported_and_repaired_bitwise(
     shown = capsys.readouterr()
     for path, word in ((flipped, "corrupt"), (cut, "corrupt"), (gone, "missing")):
         assert f"{word}     {path}" in shown.out
-    assert "12 shards wanted, 1 missing, 2 corrupt" in shown.out
+    assert "12 shards expected, 1 missing, 2 corrupt" in shown.out
     assert shown.err.splitlines()[-1] == (
         f"{store}: 2 corrupt shards; `lm-mia score --repair` makes these, and 1 missing ones, again"
     )

@@ -252,7 +252,7 @@ def test_score_stage_adds_token_log_probs(
     assert cli.main(tiny.argv("score", w, *flags)) == 0
     assert "6 present, 0 to score" in capsys.readouterr().err
     assert cli.main(tiny.argv("status", w, *flags, "--verify")) == 0
-    assert "48 shards wanted, 0 missing, 0 corrupt" in capsys.readouterr().out
+    assert "48 shards expected, 0 missing, 0 corrupt" in capsys.readouterr().out
     assert cli.main(tiny.argv("attack", w, *flags)) == 0
     capsys.readouterr()
     for bad, named in ((("32", "3"), "32"), (("5", "5"), "5"), (("-1",), "-1")):
