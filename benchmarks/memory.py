@@ -164,9 +164,8 @@ def workspace(
     """Returns the bytes that cuDNN's attention allocates in addition to what the compiler plans."""
     if execution_plan.model_config.attention != "cudnn":
         return 0
-    values_per_token = model_config.heads * (
-        model_config.width // model_config.heads + 1
-    )  # gradients of queries, and a sum
+    # Gradients of queries, and a sum.
+    values_per_token = model_config.heads * (model_config.width // model_config.heads + 1)
     return 4 * execution_plan.micro_batch_size * model_config.length_tokens * values_per_token
 
 
@@ -247,9 +246,8 @@ def sized_model_config(size: str) -> transformer.ModelConfig:
 def main() -> None:
     """Prints the table."""
     c = _arguments()
-    os.environ["TPU_SKIP_MDS_QUERY"] = (
-        "1"  # keeps libtpu from querying the metadata server of a cloud machine
-    )
+    # Keeps libtpu from querying the metadata server of a cloud machine.
+    os.environ["TPU_SKIP_MDS_QUERY"] = "1"
     jax.config.update("jax_platforms", "cpu")  # a present device must not be initialized
     mesh = device_mesh(c.platform)
     kind = mesh.devices.flat[0].device_kind

@@ -171,9 +171,8 @@ def sweep_methods(scratch: Path, given: argparse.Namespace) -> dict[str, Callabl
     folders = [scratch / f"reference_{i}" for i in range(_AT_ONCE)]
     for folder, row in zip(folders, subsets.requested_seeds(_AT_ONCE, 0), strict=True):
         write_reference(folder, base / "populations" / population_hash(c), c, row)
-    run_nanodo(
-        given.nanodo, folders[:1], 1, 1, scratch / "cache"
-    )  # fills the compilation cache and the page cache
+    # Fills the compilation cache and the page cache.
+    run_nanodo(given.nanodo, folders[:1], 1, 1, scratch / "cache")
     run = functools.partial(run_nanodo, given.nanodo, folders, references)
     found["NanoDO as it comes"] = functools.partial(run, 1, None, as_it_comes=True)
     names = ("NanoDO, lean", "NanoDO, lean, two at a time, a core each")

@@ -53,10 +53,11 @@ def speed(scratch: Path, c: argparse.Namespace) -> Table:
         for size in c.sizes:
             model_config = steps.sized_model_config(size, c.scale, c.dtype)
             B = c.batch_size or (PAPER_BATCH if size == "small" else 32)
+            # Two to warm up, since NanoDO compiles twice.
             L, count = (
                 model_config.length_tokens,
                 c.rounds + 2,
-            )  # two to warm up, since NanoDO compiles twice
+            )
             # B x L tokens hold about 2.6 B samples.
             population = c4_like.population(4 * count * B, model_config.vocab_size, c.scale)
             tokens_C = population.lengths_N[: count * B].reshape(count, B).sum(1)

@@ -168,9 +168,8 @@ def jobset_name(name: str, options: PodOptions) -> str:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:8]
     words = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-    words = (
-        words if words[:1].isalpha() else f"{_JOB}-{words}"
-    )  # the name of a service must start with a letter
+    # The name of a service must start with a letter.
+    words = words if words[:1].isalpha() else f"{_JOB}-{words}"
     return f"{words[: longest - 9].rstrip('-')}-{digest}"
 
 

@@ -32,13 +32,14 @@ from lm_mia.run.workdir import changed_settings, table_facts
 
 _LINE_SECONDS = 10.0  # between lines if the output is not a terminal
 _REFRESH_SECONDS = 2.0  # between updates of --watch
+# Columns that are hidden if all are 0.
 _OPTIONAL = (
     "to_score",
     "vanished",
     "failing",
     "set_aside",
     "diverged",
-)  # columns that are hidden if all are 0
+)
 _WIDE = 100  # characters; a console of at least this width has room for bars
 _RATE_MODELS = 32  # models over which the rate is averaged
 
@@ -157,9 +158,8 @@ def _add_log(status: dict[str, Any], recipe: SweepRecipe, stored: dict[str, Any]
             longest_seconds = max(longest_seconds, event["seconds"])
         elif event.get("last"):
             ended.append(datetime.fromisoformat(event["time"]))
-            version = event.get(
-                "version", began
-            )  # `lm-mia run` records its version only in config.json
+            # `lm-mia run` records its version only in config.json.
+            version = event.get("version", began)
             status["made_by"][version] = status["made_by"].get(version, 0) + 1
             if "host" in event:
                 _host(status, event["host"])["models"] += 1
@@ -361,10 +361,11 @@ def _picture(status: dict[str, Any], width: int) -> Group:
         "recipe", "models", *counts, "per hour", "left", "tables", *[""] * (width >= _WIDE)
     )
     for column in table.columns[1:]:
+        # If the console is narrow, names are wrapped.
         column.justify, column.no_wrap = (
             "right",
             True,
-        )  # if the console is narrow, names are wrapped
+        )
     lines = [
         (r["recipe"], [r], r["models_per_hour"], r["seconds_left"], r["tables"]) for r in recipes
     ]

@@ -109,9 +109,8 @@ def medians(log: Log) -> dict[str, float]:
       nats per token.
     """
     curves = [curve for _, curve in log.curves.values()]
-    uninterrupted = [
-        e for e in log.trained if not e.get("resumed_at")
-    ]  # resumed ones are partly timed
+    # Resumed ones are partly timed.
+    uninterrupted = [e for e in log.trained if not e.get("resumed_at")]
     values = {
         "first_loss": [curve[min(curve)] for curve in curves],
         "last_loss": [curve[max(curve)] for curve in curves],

@@ -261,9 +261,8 @@ def find_archetypes(
 
 def _archetype_rules(replicas: int, c: config.Attack) -> list[_ArchetypeRule]:
     k_low, _ = stats.coin_flip_cutoff(replicas, c.alpha)
-    low = max(
-        k_low, 1
-    )  # With few replicas k_low is 0, but a unanimous decision is never a coin flip.
+    # With few replicas k_low is 0, but a unanimous decision is never a coin flip.
+    low = max(k_low, 1)
     clear, ambiguous, stable = c.clear_separation, c.ambiguous_separation, c.stable_flip
     majority, minority = f"votes > {replicas / 2}", f"votes < {replicas / 2}"
     coin_flip = f"votes >= {low} and votes <= {replicas - low}"

@@ -113,9 +113,8 @@ def prefix_digest(tokens: Sequence[int] | np.ndarray, prefix_tokens: int) -> byt
 
 def first_with_same_digest(digest_Nx2: np.ndarray) -> np.ndarray:
     """Returns first_N, int64: the lowest index whose digest, a pair of uint64, equals that of each index."""
-    order = np.lexsort(
-        digest_Nx2.T
-    )  # stable: the lowest of several indices with equal digests comes first
+    # Stable: the lowest of several indices with equal digests comes first.
+    order = np.lexsort(digest_Nx2.T)
     sorted_Nx2 = digest_Nx2[order]
     is_new_N = np.ones(len(order), bool)
     is_new_N[1:] = (sorted_Nx2[1:] != sorted_Nx2[:-1]).any(axis=1)

@@ -130,9 +130,8 @@ def run_tasks(
 
 def _serve(connection: Connection, work: Callable[[Any, Report], Any]) -> None:
     """Main function of a worker process: runs the tasks from its pipe until the pipe is closed."""
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # the parent handles Ctrl-C and then kills its workers
+    # The parent handles Ctrl-C and then kills its workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         connection.send(("ready", None))
         while True:

@@ -93,9 +93,8 @@ def write_part(part: Part, report: Report) -> None:
         batches.append(_tokenize(batch, part.rules, tokenizer, schema))
         report(done)
     with pa.OSFile(str(temporary), "wb") as sink, pa.ipc.new_file(sink, schema) as file:
-        file.write_batch(
-            pa.concat_batches(batches)
-        )  # a single batch, because parts are sliced often
+        # A single batch, because parts are sliced often.
+        file.write_batch(pa.concat_batches(batches))
     os.replace(temporary, part.path)
 
 

@@ -10,9 +10,8 @@ import jax.numpy as jnp
 
 AttentionKind = Literal["xla", "cudnn", "pallas"]
 
-_BLOCK_TOKENS = (
-    256  # queries per block of the XLA implementation, which skips the keys after the block
-)
+# Queries per block of the XLA implementation, which skips the keys after the block.
+_BLOCK_TOKENS = 256
 
 
 def attention(

@@ -47,14 +47,7 @@ class _Shard:
 class ModelMaker:
     """Makes models of one recipe with the devices of this process, or of its job.
 
-    Args:
-      verb: whether to train models, score them, or both ("run").
-      c: the config.
-      population_dir: folder of the samples.
-      recipe_dir: folder of the recipe.
-      worker_index: index of this worker among those of the command.
-      num_workers: number of workers of the command.
-      report: called with each event.
+    The arguments are those of `lm_mia.run.worker.work`.
     """
 
     def __init__(

@@ -71,9 +71,8 @@ def run(
             c = sweep.recipes[0].config.corpus
             hf_c4.convert(from_hf_shards, c.path, c.processes, display.update, display.say)
         if "corpus" not in stages:
-            for (
-                recipe
-            ) in sweep.recipes:  # fails before anything is written if there is no population
+            # Fails before anything is written if there is no population.
+            for recipe in sweep.recipes:
                 open_population(recipe.population_dir, verify=False)
         sweep, made = build_populations(sweep, display)
         if {"train", "score"} & {*stages}:
@@ -166,9 +165,8 @@ def build_populations(sweep: Sweep, display: Display) -> tuple[Sweep, Made]:
     # The largest population first, since the corpus may have too few documents for it.
     by_size = sorted(sweep.recipes, key=lambda recipe: -recipe.config.population.samples)
     for recipe in by_size:
-        display.stage(
-            0.1 / len(sweep.recipes), num_parts=4
-        )  # read, deduplicate, train the vocabulary, tokenize
+        # Read, deduplicate, train the vocabulary, tokenize.
+        display.stage(0.1 / len(sweep.recipes), num_parts=4)
         c = recipe.config
         show = display.update, display.say
         try:

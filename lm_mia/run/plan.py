@@ -27,9 +27,8 @@ from lm_mia.run.sweep import Sweep, SweepRecipe
 # tokens, the mean is 400 (StrongMIA Appendix G), and a tenth of the samples is truncated.
 _LOG_MEAN, _LOG_STD = 5.689, 1.0
 _STATE_BYTES = 3 * 4  # a parameter and its two moments, float32
-_TABLE_BYTES = (
-    52  # a sample in samples.parquet, compressed, nearly all of it two names that look random
-)
+# Bytes per sample of samples.parquet, compressed; nearly all of them are two names that look random.
+_TABLE_BYTES = 52
 
 _ARCHITECTURE_WIDTH = 120  # characters of the tables of modules
 _MEASURED_SAMPLES = 2**20  # samples whose lengths are measured; they are in random order

@@ -83,13 +83,9 @@ def work(
 ) -> None:
     """Makes the missing models of a recipe in this process.
 
+    The arguments up to ``num_workers`` are those of `main`.
+
     Args:
-      verb: whether to train models, score them, or both ("run").
-      c: the config.
-      population_dir: folder of the samples.
-      recipe_dir: folder of the recipe.
-      worker_index: index of this worker among those of the command.
-      num_workers: number of workers of the command.
       report: called with each event.
       selected_models: the models to make, except those that are locked by another process. None: all models; those
         that are locked are waited for.

@@ -25,9 +25,8 @@ _large = np.empty(2**21)
 del _large
 
 _FIRST_SEARCHED = 16  # number of references that are searched first for one of a class
-_CANCELLATION = (
-    1e-6  # a sum of squares that loses all but this share by a subtraction is computed again
-)
+# A sum of squares that loses all but this share by a subtraction is computed again.
+_CANCELLATION = 1e-6
 _CHUNK = 2**10  # samples that are processed at once: M x C float64 numbers fit the cache of a core
 
 Variance = Literal["per_sample", "pooled"]

@@ -49,9 +49,8 @@ def read_blocks(selections: Mapping[str, ModelSelection], num_samples: int, size
             raise
         pending = _start_reading(selections, high, min(high + size, num_samples))
         yield slice(low, high), block
-        del (
-            block
-        )  # Otherwise it would stay in memory, with the caller's, until the next block is read.
+        # Otherwise it would stay in memory, with the caller's, until the next block is read.
+        del block
 
 
 def read_samples(
