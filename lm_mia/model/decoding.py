@@ -44,19 +44,20 @@ def generate(
     if P + num_tokens > (longest := model.config.length_tokens):
         raise ValueError(f"P + G = {P} + {num_tokens}: must be at most length_tokens={longest}")
     decoder = model.clone(decode=True)
+    decoder_params = transformer.unstack_blocks(params)
 
     def next_logits(cache: Any, x_BxL: jax.Array, start: jax.Array | int) -> _Carry:
         """Appends tokens to the sequences, of which the first has position ``start``."""
         positions_BxL = jnp.broadcast_to(start + jnp.arange(x_BxL.shape[1]), x_BxL.shape)
         h_BxLxD, updated = decoder.apply(
-            {"params": params, "cache": cache},
+            {"params": decoder_params, "cache": cache},
             x_BxL,
             jnp.ones_like(x_BxL),
             positions_BxL,
             method="hidden",
             mutable=["cache"],
         )
-        logits_BxV: Any = decoder.apply({"params": params}, h_BxLxD[:, -1], method="logits")
+        logits_BxV: Any = decoder.apply({"params": decoder_params}, h_BxLxD[:, -1], method="logits")
         return logits_BxV, updated["cache"]
 
     def sample(logits_BxV: jax.Array, i: jax.Array) -> jax.Array:

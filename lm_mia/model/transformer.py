@@ -11,6 +11,7 @@ F: hidden width of the MLP (4 D), V: vocabulary size, T: tokens that the cache h
 
 import dataclasses
 import functools
+import operator
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import jax
@@ -214,7 +215,10 @@ class TransformerLM(nn.Module):
     attention_class: type[nn.Module] = SelfAttention
     mlp_class: type[nn.Module] = Mlp
     decode: bool = False
-    """Whether calls continue the sequences of earlier calls, which the collection "cache" holds."""
+    """Whether calls continue the sequences of earlier calls, which the collection "cache" holds.
+
+    If so, parameters are those of `unstack_blocks`.
+    """
 
     if TYPE_CHECKING:
 
@@ -230,6 +234,14 @@ class TransformerLM(nn.Module):
         )
         self.token_embed = embed(config.vocab_size)
         self.pos_embed = embed(config.length_tokens)
+        self.ln_out = layernorm(config)
+        if self.decode:
+            # A scan would copy the parameters of each layer, and its cache, for every token.
+            self.blocks: Any = [
+                Block(config, self.attention_class, self.mlp_class, decode=True)
+                for _ in range(config.layers)
+            ]
+            return
         block: Any = Block
         if config.remat != "none":
             policies = jax.checkpoint_policies
@@ -241,13 +253,12 @@ class TransformerLM(nn.Module):
             block = nn.remat(Block, policy=policy, prevent_cse=not config.scan_layers)
         self.blocks = nn.scan(
             block,
-            variable_axes={"params": 0, "cache": 0},
+            variable_axes={"params": 0},
             split_rngs={"params": True},
             in_axes=nn.broadcast,  # pyright: ignore[reportArgumentType]
             length=config.layers,
             unroll=1 if config.scan_layers else config.layers,
-        )(config, self.attention_class, self.mlp_class, self.decode)
-        self.ln_out = layernorm(config)
+        )(config, self.attention_class, self.mlp_class)
 
     def __call__(
         self,
@@ -279,7 +290,8 @@ class TransformerLM(nn.Module):
           positions_RxL: int32, the position of each token in its sample.
         """
         h_RxLxD = self.embed(x_RxL, positions_RxL)
-        h_RxLxD, _ = self.blocks(h_RxLxD, segments_RxL, positions_RxL)
+        for block in self.blocks if self.decode else [self.blocks]:
+            h_RxLxD, _ = block(h_RxLxD, segments_RxL, positions_RxL)
         return self.ln_out(h_RxLxD)
 
     def logits(self, h_RxLxD: jax.Array) -> jax.Array:
@@ -290,6 +302,14 @@ class TransformerLM(nn.Module):
         """Returns the sum of token and position embeddings, RxLxD, in the dtype of activations."""
         embedded_RxLxD = self.token_embed(x_RxL) + self.pos_embed(positions_RxL)
         return embedded_RxLxD.astype(self.config.dtype)
+
+
+def unstack_blocks(params: Params) -> Params:
+    """Returns the parameters with an entry "blocks_i" for each layer i, instead of "blocks" with the layers stacked."""
+    unstacked = {name: value for name, value in params.items() if name != "blocks"}
+    for i in range(len(jax.tree.leaves(params["blocks"])[0])):
+        unstacked[f"blocks_{i}"] = jax.tree.map(operator.itemgetter(i), params["blocks"])
+    return unstacked
 
 
 def layernorm(config: ModelConfig, name: str | None = None) -> nn.LayerNorm:

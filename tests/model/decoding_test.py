@@ -9,7 +9,7 @@ from unoptimized import without_optimizations
 
 from lm_mia import stats
 from lm_mia.model import decoding
-from lm_mia.model.transformer import ModelConfig, Params, TransformerLM
+from lm_mia.model.transformer import ModelConfig, Params, TransformerLM, unstack_blocks
 
 CONFIG = ModelConfig(layers=2, width=8, heads=2, vocab_size=11, length_tokens=12)
 MODEL = TransformerLM(CONFIG)
@@ -54,13 +54,13 @@ def test_greedy_text_equals_that_of_a_model_without_a_cache(P: int):
 def test_cached_activations_equal_those_of_one_call(calls: tuple[int, ...]):
     """For any division of a sequence into calls; the cache ends up with the number of tokens."""
     x_BxT = prefixes(P=9)
-    decoder = MODEL.clone(decode=True)
+    decoder, params = MODEL.clone(decode=True), unstack_blocks(PARAMS)
     cache: Any = decoding.empty_cache(decoder, len(x_BxT), 12)
     low, parts = 0, []
     for size in calls:
         positions = np.broadcast_to(np.arange(low, low + size), (len(x_BxT), size))
         logits, updated = decoder.apply(
-            {"params": PARAMS, "cache": cache},
+            {"params": params, "cache": cache},
             x_BxT[:, low : low + size],
             None,
             positions,
@@ -70,9 +70,9 @@ def test_cached_activations_equal_those_of_one_call(calls: tuple[int, ...]):
         parts.append(logits)
     expected = MODEL.apply({"params": PARAMS}, x_BxT)
     np.testing.assert_allclose(np.concatenate(parts, 1), np.asarray(expected), atol=1e-4)
-    attn = cache["blocks"]["attn"]
-    assert attn["cache_index"].tolist() == [9, 9]
-    assert attn["cached_key"].shape == attn["cached_value"].shape == (2, 6, 12, 2, 4)
+    for attn in (cache["blocks_0"]["attn"], cache["blocks_1"]["attn"]):
+        assert attn["cache_index"] == 9
+        assert attn["cached_key"].shape == attn["cached_value"].shape == (6, 12, 2, 4)
 
 
 SCHEMES = [
