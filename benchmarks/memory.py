@@ -282,9 +282,9 @@ def _arguments() -> argparse.Namespace:
     add("--batch-size", type=int, default=128)
     c = parser.parse_args()
     c.attention = c.attention or _ATTENTION_KINDS[c.platform]
-    known = {"sizes": tuple(config.MODEL_SIZES), "attention": _ATTENTION_KINDS[c.platform]}
-    known |= {"layers": ("unrolled", "scanned"), "remat": ("none", "dots", "full")}
-    for name, words in known.items():
+    choices = {"sizes": tuple(config.MODEL_SIZES), "attention": _ATTENTION_KINDS[c.platform]}
+    choices |= {"layers": ("unrolled", "scanned"), "remat": ("none", "dots", "full")}
+    for name, words in choices.items():
         if unknown := set(getattr(c, name)) - set(words):
             parser.error(
                 f"--{name}: unknown: {', '.join(sorted(unknown))}; one of {', '.join(words)}"

@@ -47,12 +47,12 @@ def load(path: Path) -> SimpleNamespace:
     if str(path) not in sys.path:
         sys.path.insert(0, str(path))
     names = ("data", "evaluate", "model_factory", "train", "configs.default")
-    found = {name.split(".")[0]: importlib.import_module(f"nanodo.{name}") for name in names}
-    if Path(found["train"].__file__ or "").resolve().parent.parent != path.resolve():
+    modules = {name.split(".")[0]: importlib.import_module(f"nanodo.{name}") for name in names}
+    if Path(modules["train"].__file__ or "").resolve().parent.parent != path.resolve():
         sys.exit(
             f"--nanodo={path}: another nanodo package is installed and imported first; uninstall it"
         )
-    return SimpleNamespace(**found)
+    return SimpleNamespace(**modules)
 
 
 def settings(
@@ -86,39 +86,42 @@ def settings(
     }
 
 
-def nanodo_config(nanodo: SimpleNamespace, given: Settings) -> Any:
+def nanodo_config(nanodo: SimpleNamespace, nanodo_settings: Settings) -> Any:
     """Returns NanoDO's default config with the given settings."""
     c = nanodo.configs.get_config()
-    c.batch_size, c.log_internal_metrics = given["batch_size"], False
-    c.model.update(given["model"])
-    c.opt.update(given["opt"])
-    c.eval_max_target_length = given["model"]["L"]
+    c.batch_size, c.log_internal_metrics = nanodo_settings["batch_size"], False
+    c.model.update(nanodo_settings["model"])
+    c.opt.update(nanodo_settings["opt"])
+    c.eval_max_target_length = nanodo_settings["model"]["L"]
     return c
 
 
-def trainer(nanodo: SimpleNamespace, given: Settings) -> Any:
+def trainer(nanodo: SimpleNamespace, nanodo_settings: Settings) -> Any:
     """Returns NanoDO's Trainer with new parameters, on the first device, created as its training loop does."""
     import jax
 
-    c, mesh = nanodo_config(nanodo, given), jax.sharding.Mesh(jax.local_devices()[:1], ("data",))
-    module, get_loss_fn = nanodo.model_factory.get_model_and_loss(c, given["vocab_size"])
+    c, mesh = (
+        nanodo_config(nanodo, nanodo_settings),
+        jax.sharding.Mesh(jax.local_devices()[:1], ("data",)),
+    )
+    module, get_loss_fn = nanodo.model_factory.get_model_and_loss(c, nanodo_settings["vocab_size"])
     rng = jax.random.PRNGKey(c.seed)
     shardings, state = nanodo.train._init_train_state(c, module, rng=rng, mesh=mesh)
     return nanodo.train.Trainer(c, state, mesh, shardings, get_loss_fn)
 
 
-def lowered(nanodo: SimpleNamespace, given: Settings) -> Any:
+def lowered(nanodo: SimpleNamespace, nanodo_settings: Settings) -> Any:
     """Returns NanoDO's lowered train step, created without allocating arrays."""
     import jax
 
     made: list[Any] = []
 
     def state() -> Any:
-        made.append(trainer(nanodo, given))
+        made.append(trainer(nanodo, nanodo_settings))
         return made[0].state
 
     abstract = jax.eval_shape(state)
-    shape = given["batch_size"], given["model"]["L"]
+    shape = nanodo_settings["batch_size"], nanodo_settings["model"]["L"]
     return made[0].step_fn.lower(abstract, jax.ShapeDtypeStruct(shape, np.int32))
 
 
@@ -126,7 +129,7 @@ def to_nanodo_params(params: "transformer.Params") -> Settings:
     """Converts our parameters to NanoDO's names and shapes."""
     import jax
 
-    found: Settings = {
+    nanodo_params: Settings = {
         "embed": params["token_embed"],
         "pos_embed": params["pos_embed"],
         "out_ln": params["ln_out"],
@@ -134,7 +137,7 @@ def to_nanodo_params(params: "transformer.Params") -> Settings:
     for i in range(len(params["blocks"]["ln_attn"]["scale"])):
         block = jax.tree.map(lambda leaf: leaf[i], params["blocks"])  # noqa: B023
         attn, mlp = block["attn"], block["mlp"]
-        found[f"blocks_{i}"] = {
+        nanodo_params[f"blocks_{i}"] = {
             "LayerNorm_0": block["ln_attn"],
             "CausalAttn_0": {
                 "query": attn["query"],
@@ -148,7 +151,7 @@ def to_nanodo_params(params: "transformer.Params") -> Settings:
                 "Dense_1": mlp["down"],
             },
         }
-    return found
+    return nanodo_params
 
 
 def set_params(trainer: Any, params: "transformer.Params") -> None:
@@ -158,16 +161,16 @@ def set_params(trainer: Any, params: "transformer.Params") -> None:
     trainer.state = trainer.state.replace(params=boxed)
 
 
-def sample_losses(nanodo: SimpleNamespace, given: Settings) -> Any:
+def sample_losses(nanodo: SimpleNamespace, nanodo_settings: Settings) -> Any:
     """Returns the compiled function (params, x_BxL) -> loss_B, in nats per token.
 
     It uses NanoDO's model, and the inputs and the loss of its evaluator, but not its Evaluator (`_patch` explains why).
-    The parameters come from `theirs`. They are not donated, so that they can score the next batch. B is arbitrary;
-    padding is 0.
+    The parameters come from `to_nanodo_params`. They are not donated, so that they can score the next batch. The
+    function accepts any B; padding is 0.
     """
-    c = nanodo_config(nanodo, given)
+    c = nanodo_config(nanodo, nanodo_settings)
     return _sample_losses(
-        nanodo, nanodo.model_factory.get_model_and_loss(c, given["vocab_size"])[0]
+        nanodo, nanodo.model_factory.get_model_and_loss(c, nanodo_settings["vocab_size"])[0]
     )
 
 
@@ -199,7 +202,7 @@ def concatenated(
 
 
 def train_reference(
-    nanodo: SimpleNamespace, given: Settings, folder: Path, out: Path, as_it_comes: bool
+    nanodo: SimpleNamespace, nanodo_settings: Settings, folder: Path, out: Path, as_it_comes: bool
 ) -> None:
     """Trains with NanoDO's training loop on given batches, scores the population and writes the losses to a file.
 
@@ -208,16 +211,16 @@ def train_reference(
 
     Args:
       nanodo: result of `load`.
-      given: result of `settings`.
+      nanodo_settings: result of `settings`.
       folder: holds batches.npy (T x B x L), population.npy (N2 x L) and tokenizer.model.
       out: the .npy file for the losses.
       as_it_comes: whether to write metrics after every step (the default of its configs) and to trace steps 10 to 15
         (which no setting turns off). Otherwise, metrics are written every T / 20 steps and nothing is traced.
     """
-    c = nanodo_config(nanodo, given)
+    c = nanodo_config(nanodo, nanodo_settings)
     c.vocab_path, c.workdir = str(folder / "tokenizer.model"), str(out.with_suffix(""))
     c.train_epochs, c.checkpoint = 1, False
-    steps = given["opt"]["num_train_steps"]
+    steps = nanodo_settings["opt"]["num_train_steps"]
     c.eval_every_steps = c.checkpoint_every_steps = c.write_perf_metrics_every_steps = steps + 1
     if not as_it_comes:
         c.write_train_metrics_every_steps = max(steps // 20, 1)
@@ -265,8 +268,8 @@ def main() -> None:
     began = time.perf_counter()
     nanodo = load(c.nanodo)
     print(time.perf_counter() - began)
-    given = json.loads((c.folder / "settings.json").read_text())
-    train_reference(nanodo, given, c.folder, c.out, c.as_it_comes)
+    nanodo_settings = json.loads((c.folder / "settings.json").read_text())
+    train_reference(nanodo, nanodo_settings, c.folder, c.out, c.as_it_comes)
 
 
 if __name__ == "__main__":

@@ -55,10 +55,8 @@ LOOPS = {
 _MAX_BATCH = 1024  # samples per batch
 _TUNING_SAMPLES = 64  # samples on which each batch size is tried
 _TORCH_BATCH = 8  # samples per padded batch in the FLOPs of torch
-_ROUNDING = {
-    "float32": 1e-5,
-    "bfloat16": 1e-2,
-}  # largest relative difference of the loss of a sample
+# Largest relative difference of the loss of a sample.
+_ROUNDING = {"float32": 1e-5, "bfloat16": 1e-2}
 
 
 def make_scorer(
@@ -302,9 +300,8 @@ SECTIONS = {"speed": speed, "flops": arithmetic}
 def main() -> None:
     """Prints one table per section."""
     c = _arguments()
-    if (
-        c.transformers
-    ):  # torch needs part of the GPU's memory, of which JAX would take three quarters
+    if c.transformers:
+        # Torch needs part of the GPU's memory, of which JAX would take three quarters.
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     for name in c.sections or SECTIONS:
         title, _, notes = (SECTIONS[name].__doc__ or name).partition("\n\n")

@@ -71,12 +71,12 @@ def main() -> None:
         total = _bytes(**size)
         print(f"{c.models} models x {c.samples:,} samples, {total / 2**30:.2f} GiB", end="; ")
         print(f"{os.cpu_count()} cores; medians of {c.rounds} rounds, and their range", flush=True)
-        found: dict[str, dict[str, list[fresh.Measured]]] = {}
+        measurements: dict[str, dict[str, list[fresh.Measured]]] = {}
         for turn in range(c.rounds):
-            for title, ways in _sections(folder, size).items():
-                for name in [*ways, *ways][turn % len(ways) :][: len(ways)]:
-                    found.setdefault(title, {}).setdefault(name, []).append(ways[name]())
-        for title, runs in found.items():
+            for title, methods in _sections(folder, size).items():
+                for name in [*methods, *methods][turn % len(methods) :][: len(methods)]:
+                    measurements.setdefault(title, {}).setdefault(name, []).append(methods[name]())
+        for title, runs in measurements.items():
             print(f"\n### {title}\n\n{table(runs, total)}", flush=True)
         two = 2 * _bytes(c.models, min(CHUNK_SAMPLES, c.samples))
         print(f"\nTwo blocks: {two / 2**20:.1f} MiB", end="; ")
@@ -118,16 +118,16 @@ def at_once(work: fresh.Work, folder: Path, size: dict[str, int]) -> fresh.Measu
     return fresh.Measured(max(times["end"]) - min(times["start"]), largest.peak_bytes, results)
 
 
-def table(found: dict[str, list[fresh.Measured]], total: int) -> str:
+def table(runs_by_method: dict[str, list[fresh.Measured]], total: int) -> str:
     """Returns a table in Markdown; ratios are of runs of the same round."""
     others = ("plain files", "one file")
     header = "method | GB/s | range | to plain files | range | to one file | range"
     header += " | CPU s | peak MiB | before"
     lines = [f"| {header} |", "|---" * (header.count("|") + 1) + "|"]
-    for name, runs in found.items():
+    for name, runs in runs_by_method.items():
         cells = [name, *_spread([total / run.seconds / 1e9 for run in runs])]
         for other in others:
-            pairs = zip(runs, found.get(other, []), strict=False)
+            pairs = zip(runs, runs_by_method.get(other, []), strict=False)
             ratios = [b.seconds / a.seconds for a, b in pairs]
             cells += _spread(ratios) if ratios and other != name else ("", "")
         cells.append(f"{statistics.median(_result(run, 'cpu') for run in runs):.2f}")
@@ -258,8 +258,8 @@ def read_one(clock: Clock, folder: Path, *, models: int, samples: int, cold: boo
 def drawn(models: int, samples: int) -> dict[str, np.ndarray]:
     """Returns {name: value_MxN2}: overlapping windows of one draw, so that creating models takes no time."""
     draw = np.random.default_rng(0).random(samples + _SHIFT * models, np.float32)
-    whole = {"member": draw < 0.5, "loss": 8 * draw}
-    return {n: sliding_window_view(v, samples)[::_SHIFT][:models] for n, v in whole.items()}
+    windows = {"member": draw < 0.5, "loss": 8 * draw}
+    return {n: sliding_window_view(v, samples)[::_SHIFT][:models] for n, v in windows.items()}
 
 
 @contextlib.contextmanager

@@ -121,14 +121,14 @@ def _reference(
 
 
 def write_reference(
-    folder: Path, population_dir: Path, c: config.Config, row: subsets.ModelSeeds
+    folder: Path, population_dir: Path, c: config.Config, model: subsets.ModelSeeds
 ) -> None:
     """Writes the input of `nanodo_peer.train_reference`: the batches of our model, padded, and the population."""
     population = open_population(population_dir)
-    ids_N = np.flatnonzero(subsets.member(row.subset_seed, len(population), c.train.subset))
+    ids_N = np.flatnonzero(subsets.member(model.subset_seed, len(population), c.train.subset))
     B, batches = c.train.batch_size, []
     for epoch in range(c.train.epochs):
-        order_N = batch_order.epoch_order(row.order_seed, epoch, len(ids_N))
+        order_N = batch_order.epoch_order(model.order_seed, epoch, len(ids_N))
         for step in range(batch_order.steps_per_epoch(len(ids_N), B)):
             ids_B = batch_order.batch(order_N, ids_N, step, B)
             x_BxL = np.zeros((B, population.length_tokens), np.int32)
@@ -150,9 +150,9 @@ def write_reference(
     shutil.copy(population_dir / "tokenizer.model", folder)
 
 
-def sweep_methods(scratch: Path, given: argparse.Namespace) -> dict[str, Callable[[], Run]]:
+def sweep_methods(scratch: Path, args: argparse.Namespace) -> dict[str, Callable[[], Run]]:
     """Returns the methods by name, ready to run, after building the population and NanoDO's input."""
-    references, base = given.references, scratch / "base"
+    references, base = args.references, scratch / "base"
     flags = [
         f"--config.attack.references={references - _REPLICAS}",
         f"--config.attack.replicas={_REPLICAS}",
@@ -160,27 +160,27 @@ def sweep_methods(scratch: Path, given: argparse.Namespace) -> dict[str, Callabl
     ]
     c = load.load_config(str(CONFIG), flags)
     _lm_mia("corpus", base, flags)
-    found = {
+    methods = {
         f"ours, {workers} worker{'s' * (workers > 1)}": functools.partial(
             run_ours, base, scratch, c, flags, workers
         )
         for workers in (2, 1)
     }
-    if not given.nanodo:
-        return found
+    if not args.nanodo:
+        return methods
     folders = [scratch / f"reference_{i}" for i in range(_AT_ONCE)]
-    for folder, row in zip(folders, subsets.requested_seeds(_AT_ONCE, 0), strict=True):
-        write_reference(folder, base / "populations" / population_hash(c), c, row)
+    for folder, model in zip(folders, subsets.requested_seeds(_AT_ONCE, 0), strict=True):
+        write_reference(folder, base / "populations" / population_hash(c), c, model)
     # Fills the compilation cache and the page cache.
-    run_nanodo(given.nanodo, folders[:1], 1, 1, scratch / "cache")
-    run = functools.partial(run_nanodo, given.nanodo, folders, references)
-    found["NanoDO as it comes"] = functools.partial(run, 1, None, as_it_comes=True)
+    run_nanodo(args.nanodo, folders[:1], 1, 1, scratch / "cache")
+    run = functools.partial(run_nanodo, args.nanodo, folders, references)
+    methods["NanoDO as it comes"] = functools.partial(run, 1, None, as_it_comes=True)
     names = ("NanoDO, lean", "NanoDO, lean, two at a time, a core each")
     for at_once, name in enumerate(names, 1):
-        found[name] = functools.partial(run, at_once, None)
+        methods[name] = functools.partial(run, at_once, None)
     for at_once, name in enumerate(names, 1):
-        found[f"{name}, cached"] = functools.partial(run, at_once, scratch / "cache")
-    return found
+        methods[f"{name}, cached"] = functools.partial(run, at_once, scratch / "cache")
+    return methods
 
 
 def main() -> None:
@@ -191,26 +191,26 @@ def main() -> None:
     parser.add_argument("--nanodo", type=Path, help="a checkout of google-deepmind/nanodo")
     parser.add_argument("--references", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=3, help="rounds of all methods in turn")
-    given = parser.parse_args()
-    if given.references < 6 or given.references % 2:
-        parser.error(f"--references={given.references}: must be even, and 6 or more")
-    if given.rounds < 1:
-        parser.error(f"--rounds={given.rounds}: must be 1 or more")
-    if given.nanodo:
-        nanodo_peer.check(given.nanodo)
+    args = parser.parse_args()
+    if args.references < 6 or args.references % 2:
+        parser.error(f"--references={args.references}: must be even, and 6 or more")
+    if args.rounds < 1:
+        parser.error(f"--rounds={args.rounds}: must be 1 or more")
+    if args.nanodo:
+        nanodo_peer.check(args.nanodo)
     with tempfile.TemporaryDirectory(prefix="lm_mia_sweep_") as scratch:
-        found = sweep_methods(Path(scratch), given)
-        runs: dict[str, list[Run]] = {name: [] for name in found}
-        for i in range(given.rounds):
-            names = list(found)
+        methods = sweep_methods(Path(scratch), args)
+        runs: dict[str, list[Run]] = {name: [] for name in methods}
+        for i in range(args.rounds):
+            names = list(methods)
             for name in names[i % len(names) :] + names[: i % len(names)]:
-                runs[name].append(found[name]())
+                runs[name].append(methods[name]())
                 print(f"round {i + 1}: {name}: {runs[name][-1].seconds:.1f} s", file=sys.stderr)
     medians = {
         name: statistics.median(run.seconds for run in repeats) for name, repeats in runs.items()
     }
     best = min((name for name in runs if name.startswith("ours")), key=lambda name: medians[name])
-    print(f"### {given.references} references on {len(os.sched_getaffinity(0))} CPU cores\n")
+    print(f"### {args.references} references on {len(os.sched_getaffinity(0))} CPU cores\n")
     print(f"| method | seconds | to {best} | in rounds | without imports | loss |\n|{'---|' * 6}")
     for name, repeats in runs.items():
         ratios = [run.seconds / base.seconds for run, base in zip(repeats, runs[best], strict=True)]
@@ -240,12 +240,12 @@ def _lm_mia(verb: str, workdir: Path, flags: Sequence[str], cache: Path | None =
 def _environment(cache: Path | None) -> dict[str, str]:
     """Returns this process's environment with JAX's compilation cache in a folder, or without one if cache is None."""
     names = ("MIN_COMPILE_TIME_SECS", "MIN_ENTRY_SIZE_BYTES")
-    found = {k: v for k, v in os.environ.items() if not k.startswith("JAX_COMPILATION_CACHE")}
-    found["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("JAX_COMPILATION_CACHE")}
+    environment["TF_CPP_MIN_LOG_LEVEL"] = "3"
     if cache:
-        found["JAX_COMPILATION_CACHE_DIR"] = str(cache)
-        found |= {f"JAX_PERSISTENT_CACHE_{name}": "-1" for name in names}
-    return found
+        environment["JAX_COMPILATION_CACHE_DIR"] = str(cache)
+        environment |= {f"JAX_PERSISTENT_CACHE_{name}": "-1" for name in names}
+    return environment
 
 
 if __name__ == "__main__":

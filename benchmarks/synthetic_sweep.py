@@ -31,11 +31,13 @@ _LEVEL_NATS, _SPREAD_NATS = 4.0, 0.1
 def corpus(path: Path, documents: int, words: int = 40) -> None:
     """Writes a Parquet file of documents of random words."""
     draw = rng(0, "words of documents")
-    known = np.array([f"{a}{b}" for a in _ONSETS for b in _ENDS])
+    vocabulary = np.array([f"{a}{b}" for a in _ONSETS for b in _ENDS])
     schema = pa.schema([("text", pa.string())])
     with pq.ParquetWriter(path, schema) as writer:
         for low in range(0, documents, 2**14):
-            drawn = known[draw.integers(0, len(known), (min(2**14, documents - low), words))]
+            drawn = vocabulary[
+                draw.integers(0, len(vocabulary), (min(2**14, documents - low), words))
+            ]
             writer.write_table(pa.table({"text": [" ".join(row) for row in drawn]}, schema))
 
 
@@ -65,34 +67,36 @@ def write(folder: Path, entries: Sequence[SweepEntry], gain: float = 1.0) -> lis
     sweeps.claim_folders(Sweep("synthetic", workdir, (), tuple(tasks), entries[0][1].figures))
     for task in tasks:
         c = task.config
-        found = build.build_population(c.corpus, c.tokenizer, c.population, task.population_dir)
-        sweeps.record_population(task, found.sha256)
+        population = build.build_population(
+            c.corpus, c.tokenizer, c.population, task.population_dir
+        )
+        sweeps.record_population(task, population.sha256)
         store = open_store(c, task.folder)
         store.create_or_extend(
-            task.models, {n: found.column(n) for n in SAMPLE_COLUMNS}, {"recipe": task.name}
+            task.models, {n: population.column(n) for n in SAMPLE_COLUMNS}, {"recipe": task.name}
         )
-        for row in task.models:
-            member_N2 = member(row.subset_seed, len(found), c.train.subset)
+        for model in task.models:
+            member_N2 = member(model.subset_seed, len(population), c.train.subset)
             for step in (*config.score_steps(c), 0):
-                loss_N2 = _losses(c, row, member_N2, step, gain)
-                logit_N2 = -loss_N2 + 0.2 * _noise(row, "logit", len(loss_N2))
+                loss_N2 = _losses(c, model, member_N2, step, gain)
+                logit_N2 = -loss_N2 + 0.2 * _noise(model, "logit", len(loss_N2))
                 extra = {str(name): logit_N2 for name in c.score.statistics}
-                store.write_model(row, loss_N2, member_N2, extra, step)
-            _log(task, row)
+                store.write_model(model, loss_N2, member_N2, extra, step)
+            _log(task, model)
     return tasks
 
 
 def attacked(tasks: Sequence[SweepRecipe], figures: Sequence[str]) -> None:
     """Runs the attack stage of all recipes with what the figures need."""
-    made = [(task, open_population(task.population_dir, verify=False)) for task in tasks]
-    wanted = pipeline.requested_attacks(made, page.figure_needs(figures))
+    pairs = [(task, open_population(task.population_dir, verify=False)) for task in tasks]
+    needs_by_recipe = pipeline.requested_attacks(pairs, page.figure_needs(figures))
     silent: Any = lambda *_: None  # noqa: E731
-    for task, population in made:
-        pipeline.attack(task, population, wanted[task.name], silent, silent)
+    for task, population in pairs:
+        pipeline.attack(task, population, needs_by_recipe[task.name], silent, silent)
 
 
 def _losses(
-    c: Config, row: ModelSeeds, member_N2: np.ndarray, step: int, gain: float
+    c: Config, model: ModelSeeds, member_N2: np.ndarray, step: int, gain: float
 ) -> np.ndarray:
     n, total = len(member_N2), config.total_steps(c)
     size = 12 * c.model.layers * c.model.width**2
@@ -100,21 +104,21 @@ def _losses(
     per_sample_N2 = rng(1, "gain of a sample").gamma(2, 0.5, n)
     gained_N2 = gain * _SPREAD_NATS * 0.8 * (size / 1e5) ** 0.3 * epochs * per_sample_N2
     level_N2 = _LEVEL_NATS - 0.2 * np.log(size) / 10 + rng(1, "level of a sample").normal(0, 0.5, n)
-    noise_N2 = _SPREAD_NATS * _noise(row, f"loss {step}", n)
+    noise_N2 = _SPREAD_NATS * _noise(model, f"loss {step}", n)
     return (level_N2 - gained_N2 * member_N2 + noise_N2).clip(0.01).astype(np.float32)
 
 
-def _noise(row: ModelSeeds, purpose: str, n: int) -> np.ndarray:
-    return rng(row.order_seed, f"{row.role} {purpose}").standard_normal(n).astype(np.float32)
+def _noise(model: ModelSeeds, purpose: str, n: int) -> np.ndarray:
+    return rng(model.order_seed, f"{model.role} {purpose}").standard_normal(n).astype(np.float32)
 
 
-def _log(task: SweepRecipe, row: ModelSeeds) -> None:
+def _log(task: SweepRecipe, model: ModelSeeds) -> None:
     """Logs the training events of a model that figures read."""
     c, total = task.config, config.total_steps(task.config)
-    about = {"recipe": task.name, "model": str(row), "role": row.role, "steps": total}
+    fields = {"recipe": task.name, "model": str(model), "role": model.role, "steps": total}
     size = 12 * c.model.layers * c.model.width**2
     for i in range(1, c.train.validations + 1):
         step = -(-i * total // c.train.validations)
         loss = 3 - 0.1 * np.log(size) + 3 * np.exp(-4 * step / total)
         event = {"event": "validation", "step": step, "validation_loss_nats": float(loss)}
-        task.workdir.log_event(about | event)
+        task.workdir.log_event(fields | event)

@@ -37,10 +37,8 @@ from lm_mia.train import batching
 Table = tuple[Sequence[str], Iterable[Sequence[str]]]
 PAPER_BATCH = 128
 _PLANNED = 200  # batches over which the number of micro-batches is averaged
-_ROUNDING = {
-    "float32": 1e-5,
-    "bfloat16": 1e-2,
-}  # largest relative difference of the loss of a batch
+# Largest relative difference of the loss of a batch.
+_ROUNDING = {"float32": 1e-5, "bfloat16": 1e-2}
 
 
 def speed(scratch: Path, c: argparse.Namespace) -> Table:
@@ -113,25 +111,25 @@ def memory(scratch: Path, c: argparse.Namespace) -> Table:
                     "batch_size": B,
                     "nanodo": c.nanodo,
                 }
-                found = {"compiled": steps.compiled_bytes(steps.lowered(**given))}
+                num_bytes = {"compiled": steps.compiled_bytes(steps.lowered(**given))}
                 if c.memory_batch_size == B:
                     measured = fresh.measure(steps.two_steps, scratch, **given)
-                    found["measured"] = measured.peak_bytes
-                first = first or found
+                    num_bytes["measured"] = measured.peak_bytes
+                first = first or num_bytes
                 cells = [
                     cell
                     for kind in ("measured", "compiled")
-                    for cell in _cells(found.get(kind), first.get(kind))
+                    for cell in _cells(num_bytes.get(kind), first.get(kind))
                 ]
                 yield (str(B), name, *cells)
 
     return header, rows()
 
 
-def _cells(found: float | None, first: float | None) -> tuple[str, str]:
-    if found is None or first is None:
+def _cells(num_bytes: float | None, first_bytes: float | None) -> tuple[str, str]:
+    if num_bytes is None or first_bytes is None:
         return "--", "--"
-    return f"{found / 2**30:.2f}", f"{first / found:.1f}"
+    return f"{num_bytes / 2**30:.2f}", f"{first_bytes / num_bytes:.1f}"
 
 
 def arithmetic(scratch: Path, c: argparse.Namespace) -> Table:

@@ -94,9 +94,8 @@ def _serve(
                 threads[kind] = _threads(peer, score, max(_TRIED, batch_size))
             peer.torch.set_num_threads(threads[kind])
             pipe.send(score(count))
-        except (
-            RuntimeError
-        ) as error:  # out of memory; unpickling the original error would import torch
+        except RuntimeError as error:
+            # Out of memory. Unpickling the original error would import torch.
             pipe.send(RuntimeError(str(error)))
 
 
@@ -125,8 +124,10 @@ def gpt2(
     weights: Mapping[str, np.ndarray] | None,
     tuned: bool = True,
 ) -> Any:
-    """Returns GPT-2, ready to score, with weights of `theirs`; on the meta device, without values, if weights is
-    None."""
+    """Returns GPT-2, ready to score, with weights of `to_gpt2_params`.
+
+    If weights is None, the model is on the meta device, without values.
+    """
     torch, transformers = peer.torch, peer.transformers
     config = transformers.GPT2Config(
         vocab_size=model.vocab_size,

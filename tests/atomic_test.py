@@ -57,8 +57,12 @@ def facts(folder: Path) -> Path:
 def test_marker_has_the_digests_of_the_tables(tmp_path: Path):
     path = facts(tmp_path)
     digests = {f"{name}.csv": hashlib.sha256(name.encode()).hexdigest() for name in "ab"}
-    of = {"fprs": [0.1, 0.5], "name": "a"}
-    assert json.loads(path.read_text()) == {"config": of, "models": ["m"], "tables": digests}
+    description = {"fprs": [0.1, 0.5], "name": "a"}
+    assert json.loads(path.read_text()) == {
+        "config": description,
+        "models": ["m"],
+        "tables": digests,
+    }
     assert atomic.is_current(path, ABOUT)
     assert atomic.is_current(path, {"models": ["m"]})  # facts beyond these are not compared
     with pytest.raises(FileNotFoundError):
@@ -67,7 +71,7 @@ def test_marker_has_the_digests_of_the_tables(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    "about",
+    "description",
     [
         {**ABOUT, "models": []},
         {**ABOUT, "config": {"fprs": (0.1,), "name": "a"}},
@@ -76,8 +80,10 @@ def test_marker_has_the_digests_of_the_tables(tmp_path: Path):
     ],
     ids=str,
 )
-def test_tables_with_another_description_are_not_current(tmp_path: Path, about: dict[str, Any]):
-    assert not atomic.is_current(facts(tmp_path), about)
+def test_tables_with_another_description_are_not_current(
+    tmp_path: Path, description: dict[str, Any]
+):
+    assert not atomic.is_current(facts(tmp_path), description)
 
 
 @pytest.mark.parametrize("name", ["a.csv", "b.csv"])
@@ -102,9 +108,9 @@ def test_damaged_marker_is_not_current(tmp_path: Path, text: bytes | None):
 @pytest.mark.parametrize("tables", [None, [], 3, {"a.csv": None}, {"a.csv/..": "0"}])
 def test_marker_without_digests_is_not_current(tmp_path: Path, tables: Any):
     path = facts(tmp_path)
-    found = json.loads(path.read_text()) | {"tables": tables}
-    path.write_text(json.dumps(found))
+    marker = json.loads(path.read_text()) | {"tables": tables}
+    path.write_text(json.dumps(marker))
     assert not atomic.is_current(path, ABOUT)
-    del found["tables"]
-    path.write_text(json.dumps(found))
+    del marker["tables"]
+    path.write_text(json.dumps(marker))
     assert not atomic.is_current(path, ABOUT)

@@ -37,7 +37,7 @@ def test_run_writes_scores_tables_and_report(tiny: tiny_run.Tiny):
         assert (w / name).stat().st_size > 0
     recipe = tiny_run.recipe_of(w)
     table = pd.read_csv(recipe / "tables" / "attacks.csv").set_index(["attack", "references"])
-    lira, loss = (table.loc[at, "auc_mean"] for at in (("lira_online", 4), ("loss", 0)))
+    lira, loss = (table.loc[key, "auc_mean"] for key in (("lira_online", 4), ("loss", 0)))
     answer, page = out.splitlines()
     assert answer.startswith(f"tiny: LiRA AUC {lira:.3f} ± ")
     assert f"(loss {loss:.3f} ± " in answer
@@ -281,8 +281,8 @@ def test_each_run_reports_a_diverged_model_until_its_record_is_deleted(
 ):  # fmt: skip
     w, fresh = tiny.copy(tmp_path / "w", models=False), checkpoint.init_state
 
-    def with_nan(init_seed: int, *of: Any) -> checkpoint.TrainState:
-        state = fresh(init_seed, *of)
+    def with_nan(init_seed: int, *args: Any) -> checkpoint.TrainState:
+        state = fresh(init_seed, *args)
         if init_seed == 1:
             scale = state.params["ln_out"]["scale"]
             state.params["ln_out"]["scale"] = scale.at[0].set(float("nan"))

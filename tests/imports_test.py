@@ -76,7 +76,7 @@ def modules() -> dict[Path, str]:
     return {ROOT / f"{f}.py": ".".join(f.parts).removesuffix(".__init__") for f in files}
 
 
-def place_of(module: str) -> list[str]:
+def location(module: str) -> list[str]:
     """[config, schema] of lm_mia.config.schema.Config, [cli] of lm_mia.cli, [launch, slurm] of launch.slurm."""
     first, *rest = module.split(".")
     return rest[:2] if first == "lm_mia" and rest else [first, *rest[:1]]
@@ -84,10 +84,10 @@ def place_of(module: str) -> list[str]:
 
 def package_of(module: str) -> str:
     """config of lm_mia.config.schema, cli of lm_mia.cli, launch of launch.slurm."""
-    return place_of(module)[0]
+    return location(module)[0]
 
 
-def imported(path: Path) -> set[str]:
+def imported_names(path: Path) -> set[str]:
     """Full names of what a file imports, at any depth of its code."""
     names = set()
     for node in ast.walk(ast.parse(path.read_bytes())):
@@ -101,37 +101,46 @@ def imported(path: Path) -> set[str]:
 
 
 @functools.cache
-def arrows() -> dict[str, set[str]]:
+def package_imports() -> dict[str, set[str]]:
     """What each package imports of other packages of ours, as PACKAGE.MODULE."""
-    found: dict[str, set[str]] = {}
+    imports: dict[str, set[str]] = {}
     for path, module in modules().items():
         package = package_of(module)
-        ours = [n for n in imported(path) if n.split(".")[0] in ("lm_mia", "launch", "analysis")]
-        others = {".".join(place_of(n)) for n in ours if package_of(n) not in {package, *BELOW_ALL}}
-        found.setdefault(package, set()).update(others)
-    return found
+        ours = [
+            n for n in imported_names(path) if n.split(".")[0] in ("lm_mia", "launch", "analysis")
+        ]
+        others = {".".join(location(n)) for n in ours if package_of(n) not in {package, *BELOW_ALL}}
+        imports.setdefault(package, set()).update(others)
+    return imports
 
 
-def allowed() -> dict[str, set[str]]:
+def allowed_imports() -> dict[str, set[str]]:
     return {package: {*line.split()} for package, line in ARROWS.items()}
 
 
 def test_packages_import_only_what_they_may():
-    found = {package: names for package, names in arrows().items() if package != "lm_mia"}
-    assert found.keys() == ARROWS.keys()
-    for package, may in allowed().items():
-        for name in found[package]:
-            assert {name, name.split(".")[0]} & may, f"{package} imports {name}"
+    imports = {
+        package: names for package, names in package_imports().items() if package != "lm_mia"
+    }
+    assert imports.keys() == ARROWS.keys()
+    for package, allowed in allowed_imports().items():
+        for name in imports[package]:
+            assert {name, name.split(".")[0]} & allowed, f"{package} imports {name}"
 
 
 def test_the_table_has_no_arrow_that_nothing_uses():
-    for package, may in allowed().items():
-        used = {*arrows()[package], *(name.split(".")[0] for name in arrows()[package])}
-        assert may <= used, f"{package} no longer imports {may - used}"
+    for package, allowed in allowed_imports().items():
+        used = {
+            *package_imports()[package],
+            *(name.split(".")[0] for name in package_imports()[package]),
+        }
+        assert allowed <= used, f"{package} no longer imports {allowed - used}"
 
 
 def test_packages_form_no_cycle():
-    left = {package: {n.split(".")[0] for n in names} for package, names in allowed().items()}
+    left = {
+        package: {n.split(".")[0] for n in names} for package, names in allowed_imports().items()
+    }
     while left:
         free = {package for package, needs in left.items() if not needs & left.keys()}
         assert free, f"a cycle among {sorted(left)}"
@@ -140,7 +149,7 @@ def test_packages_form_no_cycle():
 
 def test_nothing_imports_scripts_or_heavy_libraries():
     for path, module in modules().items():
-        outside = {name.split(".")[0] for name in imported(path)}
+        outside = {name.split(".")[0] for name in imported_names(path)}
         assert not outside & {"configs", "tests", "benchmarks", "tensorflow", "torch"}, path
         if package_of(module) == "stats":
             assert outside <= {*sys.stdlib_module_names, "numpy", "scipy", "lm_mia"}, path
@@ -148,7 +157,7 @@ def test_nothing_imports_scripts_or_heavy_libraries():
 
 def test_no_figure_imports_another():
     for path in python_files("analysis/figures"):
-        assert not {n for n in imported(path) if n.startswith("analysis.figures.")}, path
+        assert not {n for n in imported_names(path) if n.startswith("analysis.figures.")}, path
 
 
 @pytest.mark.process
@@ -164,14 +173,18 @@ def test_jax_is_not_loaded_where_it_is_not_needed():
 
 def test_configs_load_no_jax():
     for path in python_files("configs"):
-        assert not {name.split(".")[0] for name in imported(path)} & {"jax", "optax", "orbax"}, path
+        assert not {name.split(".")[0] for name in imported_names(path)} & {
+            "jax",
+            "optax",
+            "orbax",
+        }, path
 
 
 def test_files_are_well_named_and_tests_do_not_import_tests():
     ours = python_files("lm_mia", "launch", "configs", "analysis", "benchmarks", "tests")
     for path in ours:
         assert path.stem not in FORBIDDEN_NAMES, path
-        imports = {name.split(".")[0] for name in imported(path)}
+        imports = {name.split(".")[0] for name in imported_names(path)}
         assert not {name for name in imports if name.endswith("_test")}, path
 
 
@@ -183,7 +196,7 @@ def test_every_test_file_names_what_it_tests():
         folder, name = path.relative_to(ROOT / "tests").parent, path.stem.removesuffix("_test")
         if folder == Path("process"):  # whatever starts processes and is of no one module
             continue
-        places = [ROOT / "lm_mia" / folder, ROOT / folder]
-        known = {p.stem for place in places for p in place.glob("*.py")} - {"__init__"}
-        known |= {"imports"} if folder == Path() else WIDER.get(str(folder), set())
-        assert any(name == k or name.startswith(f"{k}_") for k in known), path
+        folders = [ROOT / "lm_mia" / folder, ROOT / folder]
+        stems = {p.stem for f in folders for p in f.glob("*.py")} - {"__init__"}
+        stems |= {"imports"} if folder == Path() else WIDER.get(str(folder), set())
+        assert any(name == stem or name.startswith(f"{stem}_") for stem in stems), path

@@ -22,28 +22,25 @@ def make_recipe(samples: int, *fprs: float) -> Any:
 
 
 def test_lowest_resolved_fpr_has_ten_nonmembers():
-    assert attacks.lowest_resolved_fpr(make_recipe(1_000, 0.001, 0.01, 0.1)) == 0.01  # exactly ten
+    # 0.01 of 1,000 non-members is exactly ten.
+    assert attacks.lowest_resolved_fpr(make_recipe(1_000, 0.001, 0.01, 0.1)) == 0.01
     assert attacks.lowest_resolved_fpr(make_recipe(999, 0.001, 0.01, 0.1)) == 0.1
-    assert (
-        attacks.lowest_resolved_fpr(make_recipe(20, 0.001, 0.01, 0.1)) == 0.1
-    )  # no FPR has ten: the highest
+    # At 20 non-members, no FPR has ten, so the highest is taken.
+    assert attacks.lowest_resolved_fpr(make_recipe(20, 0.001, 0.01, 0.1)) == 0.1
 
 
 def test_unresolved_rmia_fpr_is_at_most_a_quarter_of_the_resolution():
-    assert (
-        attacks.unresolved_rmia_fpr(make_recipe(1_000, 0.001, 0.01, 0.1), 250) == 0.001
-    )  # exactly 1 / (4 |Z|)
+    # 0.001 is exactly 1 / (4 |Z|).
+    assert attacks.unresolved_rmia_fpr(make_recipe(1_000, 0.001, 0.01, 0.1), 250) == 0.001
     assert attacks.unresolved_rmia_fpr(make_recipe(1_000, 0.001, 0.01, 0.1), 25) == 0.01
-    assert (
-        attacks.unresolved_rmia_fpr(make_recipe(1_000, 0.001, 0.01, 0.1), 10_000) == 0.001
-    )  # none is small enough: the lowest
+    # No FPR is small enough, so the lowest is taken.
+    assert attacks.unresolved_rmia_fpr(make_recipe(1_000, 0.001, 0.01, 0.1), 10_000) == 0.001
 
 
 def test_resolved_rmia_fpr_is_nearest_to_the_resolution():
     assert attacks.resolved_rmia_fpr(make_recipe(1_000, 0.001, 0.01, 0.1), 100) == 0.01
-    assert (
-        attacks.resolved_rmia_fpr(make_recipe(1_000, 0.0, 0.01, 0.1), 20) == 0.1
-    )  # a factor of 2 from 1 / |Z| = 0.05, where 0.01 is a factor of 5 away
+    # 0.1 is a factor of 2 away from 1 / |Z| = 0.05, and 0.01 a factor of 5.
+    assert attacks.resolved_rmia_fpr(make_recipe(1_000, 0.0, 0.01, 0.1), 20) == 0.1
     assert attacks.resolved_rmia_fpr(make_recipe(1_000, 0.001, 0.01), 10_000) == 0.001
 
 

@@ -125,16 +125,16 @@ def example_figure() -> str:
 def test_attacks_of_a_user_defined_figure_are_computed(
     recipes: SweepResults, attacked: SweepResults, tmp_path: Path
 ):
-    mine = tmp_path / "mine.py"
-    mine.write_text(example_figure())
-    page.check_figures([str(mine)])
-    assert page.figure_needs([str(mine)]) == [Need(("*",), ("lira_online", "rmia"))]
+    figure_file = tmp_path / "mine.py"
+    figure_file.write_text(example_figure())
+    page.check_figures([str(figure_file)])
+    assert page.figure_needs([str(figure_file)]) == [Need(("*",), ("lira_online", "rmia"))]
     names = ["fixed-10M", "fixed-302M", "flip-140M"]  # the last recipe has no targets
     own = copied(names, recipes, tmp_path / "w")
-    without_attacks = figure_section.make_section(str(mine), own, tmp_path)
+    without_attacks = figure_section.make_section(str(figure_file), own, tmp_path)
     assert without_attacks.missing == "fixed-10M: no attacks on targets yet; run lm-mia attack"
-    attack([str(mine)], own)
-    shown = figure_section.make_section(str(mine), own, tmp_path)
+    attack([str(figure_file)], own)
+    shown = figure_section.make_section(str(figure_file), own, tmp_path)
     assert (shown.missing, shown.title) == ("", "LiRA against RMIA")
     data = pd.read_csv(tmp_path / "tables" / "mine.csv")
     assert data["recipe"].tolist() == ["fixed-10M", "fixed-302M"]

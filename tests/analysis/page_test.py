@@ -359,10 +359,10 @@ FIGURE = PaperFigure(
 
 
 def test_user_defined_figure_is_drawn(recipes: SweepResults, tmp_path: Path):
-    mine = tmp_path / "mine.py"
-    mine.write_text(USER_FIGURE)
-    page.check_figures([str(mine), "scaling"])
-    shown = figure_section.make_section(str(mine), recipes, tmp_path)
+    figure_file = tmp_path / "mine.py"
+    figure_file.write_text(USER_FIGURE)
+    page.check_figures([str(figure_file), "scaling"])
+    shown = figure_section.make_section(str(figure_file), recipes, tmp_path)
     assert (shown.missing, shown.short_title, shown.paper) == (
         "",
         "User figure",
@@ -370,13 +370,13 @@ def test_user_defined_figure_is_drawn(recipes: SweepResults, tmp_path: Path):
     )
     data = pd.read_csv(tmp_path / "tables" / "mine.csv")
     assert data["samples"].tolist() == [recipes["main"].samples]
-    without_recipes = figure_section.make_section(str(mine), SweepResults([]), tmp_path)
+    without_recipes = figure_section.make_section(str(figure_file), SweepResults([]), tmp_path)
     [claim] = without_recipes.claims
     assert (claim.statement, claim.verdict) == ("There are some.", "not tested")
     assert without_recipes.missing == "no recipe main in this workdir"
-    mine.write_text(USER_FIGURE.replace('recipes["main"].samples', "1 / 0"))
+    figure_file.write_text(USER_FIGURE.replace('recipes["main"].samples', "1 / 0"))
     assert (
-        figure_section.make_section(str(mine), recipes, tmp_path).missing
+        figure_section.make_section(str(figure_file), recipes, tmp_path).missing
         == "ZeroDivisionError: division by zero"
     )
 
@@ -423,10 +423,10 @@ def test_unknown_figures_are_reported_on_one_line_each(tmp_path: Path):
 def test_invalid_input_is_reported_on_one_line(
     argv: list[str], message: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    at = {"here": tmp_path, "sweep": folder}
-    assert page.main([a.format(**at) for a in argv]) == 2
+    folders = {"here": tmp_path, "sweep": folder}
+    assert page.main([a.format(**folders) for a in argv]) == 2
     [line] = capsys.readouterr().err.splitlines()
-    assert message.format(**at) in line
+    assert message.format(**folders) in line
 
 
 def test_package_runs_as_a_command(

@@ -72,9 +72,9 @@ def linked(complete: Path, workdir: Path, without: str) -> Path:
     recipe = workdir / "recipes" / complete.name
     (recipe / "tables").mkdir(parents=True)
     for path in (*complete.iterdir(), *(complete / "tables").iterdir()):
-        at = recipe / path.relative_to(complete)
+        link = recipe / path.relative_to(complete)
         if path.name not in (without, "tables"):
-            at.symlink_to(path)
+            link.symlink_to(path)
     return recipe
 
 
@@ -220,8 +220,8 @@ def test_numbers_of_attacks_match_the_tables(finished: Path, shown: Page) -> Non
     farthest = max(control, key=lambda row: abs(row["auc_mean"] - 0.5))
     verdict = "Passed" if abs(farthest["auc_mean"] - 0.5) <= 0.03 else "Failed"
     assert f"{verdict}: " in text
-    who = f"Farthest from 0.5: {formatting.attack_name(farthest['attack'])}"
-    assert re.search(rf"{who}[^:]*: {farthest['auc_mean']:.3f}\.", text)
+    label = f"Farthest from 0.5: {formatting.attack_name(farthest['attack'])}"
+    assert re.search(rf"{label}[^:]*: {farthest['auc_mean']:.3f}\.", text)
     names = {formatting.attack_name(name) for name in ALL_ATTACKS}
     assert len(names) == 11
     assert all(text.count(name) >= 2 for name in names)

@@ -84,10 +84,10 @@ def test_recipes_of_several_workdirs_have_prefixed_names(folder: Path, tmp_path:
 def test_invalid_input_is_reported_on_one_line(
     argv: list[str], message: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    at = {"here": tmp_path, "sweep": folder}
-    assert scaling.main([a.format(**at) for a in argv]) == 2
+    folders = {"here": tmp_path, "sweep": folder}
+    assert scaling.main([a.format(**folders) for a in argv]) == 2
     [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith(message.format(**at))
+    assert line.startswith(message.format(**folders))
 
 
 @pytest.mark.parametrize("attacked", [True, False])

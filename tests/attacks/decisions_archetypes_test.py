@@ -29,7 +29,7 @@ KINDS = ["clear stable member", "clear stable non-member", "ambiguous stable", "
 Sample = tuple[bool, float, float]  # member, votes, separation
 
 
-def found(
+def find_archetypes(
     tmp_path: Path, samples: Sequence[Sample], c: config.Attack = C, group: int = 10**6
 ) -> pd.DataFrame:
     """Returns the archetypes of samples in a file with row groups; at the other FPR, all votes are inverted."""
@@ -74,7 +74,7 @@ def test_archetypes_satisfy_their_rules(tmp_path: Path):
         (False, 7, 0.1),
         (False, 8, 0.2),
     ]
-    table = found(tmp_path, samples)
+    table = find_archetypes(tmp_path, samples)
     assert ids(table) == [4, 6, 9, 12]
     assert table.candidates.tolist() == [2, 1, 3, 2]
     assert table.member.tolist() == [True, False, True, True]
@@ -103,7 +103,7 @@ def test_first_candidate_is_selected_across_row_groups(tmp_path: Path, group: in
         (True, 8, 9.0),
         (True, 9, 4.0),
     ]
-    table = found(tmp_path, samples, group=group)
+    table = find_archetypes(tmp_path, samples, group=group)
     assert ids(table) == [3, None, None, None]
     assert table.candidates.tolist() == [3, 0, 0, 0]
 
@@ -111,7 +111,7 @@ def test_first_candidate_is_selected_across_row_groups(tmp_path: Path, group: in
 def test_kinds_without_candidates_have_an_empty_id(tmp_path: Path):
     nan = math.nan
     for samples in ([(True, nan, 3.0), (False, nan, nan)], [(True, 9, nan), (False, 4, nan)], []):
-        table = found(tmp_path, cast(list[Sample], samples))
+        table = find_archetypes(tmp_path, cast(list[Sample], samples))
         assert ids(table) == [None] * 4
         assert table.candidates.tolist() == [0] * 4
         path = tmp_path / "archetypes.csv"
@@ -128,7 +128,7 @@ def test_unanimous_samples_are_not_coin_flips(tmp_path: Path, replicas: int, low
     c = dataclasses.replace(C, replicas=replicas)
     assert max(stats.coin_flip_cutoff(replicas, 0.05)[0], 1) == low
     samples = [(False, votes, 0.0) for votes in range(replicas + 1)]
-    table = found(tmp_path, samples, c).set_index("kind").loc["ambiguous unstable"]
+    table = find_archetypes(tmp_path, samples, c).set_index("kind").loc["ambiguous unstable"]
     assert (table.id, table.candidates) == (low, replicas - 2 * low + 1)
     assert table.rule.endswith(f"{low} to {replicas - low} of {replicas} votes")
 
@@ -136,14 +136,14 @@ def test_unanimous_samples_are_not_coin_flips(tmp_path: Path, replicas: int, low
 def test_half_of_the_replicas_are_no_majority(tmp_path: Path):
     c = dataclasses.replace(C, replicas=4, stable_flip=0.5)
     samples = [(member, votes, 9.0) for member in (True, False) for votes in range(5)]
-    table = found(tmp_path, samples, dataclasses.replace(c, stable_flip=0.7))
+    table = find_archetypes(tmp_path, samples, dataclasses.replace(c, stable_flip=0.7))
     assert ids(table)[:2] == [3, 5]
     assert table.candidates.tolist()[:2] == [2, 2]
 
 
 def test_flip_rate_at_the_limit_is_stable(tmp_path: Path):
     c = dataclasses.replace(C, replicas=20, stable_flip=0.1)  # 1 of 20 votes: 38 / 380
-    table = found(tmp_path, [(False, 2, 9.0), (False, 1, 9.0), (True, 19, 9.0)], c)
+    table = find_archetypes(tmp_path, [(False, 2, 9.0), (False, 1, 9.0), (True, 19, 9.0)], c)
     assert ids(table)[:2] == [2, 1]
 
 
@@ -151,7 +151,7 @@ def test_flip_rate_at_the_limit_is_stable(tmp_path: Path):
 def test_numbers_in_rules_are_exact_decimals(tmp_path: Path, number: float):
     c = dataclasses.replace(C, clear_separation=number, ambiguous_separation=0.0)
     below = math.nextafter(number, 0)
-    table = found(tmp_path, [(True, 9, below), (True, 9, number)], c)
+    table = find_archetypes(tmp_path, [(True, 9, below), (True, 9, number)], c)
     assert ids(table)[0] == 1
     rule = table.rule[0]
     assert "e" not in rule.partition(">=")[2].partition(",")[0]
@@ -164,7 +164,7 @@ def test_archetypes_of_an_attack(attacked: AttackRun):
     k_low, _ = stats.coin_flip_cutoff(8, 0.05)
     clear, near = samples.separation >= 1.5, samples.separation.abs() <= 0.5
     stable = flip <= 0.1
-    wanted = [
+    expected = [
         samples[samples.member & clear & stable & (votes > 4)],
         samples[~samples.member & clear & stable & (votes < 4)],
         samples[near & stable],
@@ -172,9 +172,9 @@ def test_archetypes_of_an_attack(attacked: AttackRun):
     ]
     assert k_low == 1
     assert SMALL.focus_fpr == 0.1
-    assert table.candidates.tolist() == [len(part) for part in wanted]
+    assert table.candidates.tolist() == [len(part) for part in expected]
     assert min(table.candidates) > 0
-    for row, part in zip(table.to_dict("records"), wanted, strict=True):
+    for row, part in zip(table.to_dict("records"), expected, strict=True):
         first = part.sort_values("id").iloc[0]
         assert row["id"] == first["id"]
         assert row["member"] == first["member"]

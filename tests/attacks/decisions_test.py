@@ -42,7 +42,7 @@ class Slow:
         return self.run.scores.member_N
 
     @property
-    def there_N(self) -> np.ndarray:
+    def scored_N(self) -> np.ndarray:
         return np.asarray(~np.isnan(self.score_TxN).any(axis=0))
 
     @property
@@ -70,7 +70,7 @@ class Slow:
         return self.score_TxN >= threshold_T[:, None]
 
     def votes(self, fpr: float) -> np.ndarray:
-        return np.where(self.there_N, self.decisions(fpr).sum(axis=0), np.nan)
+        return np.where(self.scored_N, self.decisions(fpr).sum(axis=0), np.nan)
 
     def bin(self, votes: float) -> int:
         k_low, _ = stats.coin_flip_cutoff(self.replicas, self.run.c.alpha)
@@ -93,21 +93,21 @@ def slow(
     return Slow(run_attacks(write_scores(folder, MANY, 300, "balanced"), MANY, folder / "tables"))
 
 
-def close(table: pd.DataFrame, column: str, want: Any) -> None:
-    np.testing.assert_allclose(table[column], want, rtol=1e-11, atol=1e-13, err_msg=column)
+def close(table: pd.DataFrame, column: str, expected: Any) -> None:
+    np.testing.assert_allclose(table[column], expected, rtol=1e-11, atol=1e-13, err_msg=column)
 
 
 def test_error_rates(slow: Slow):
-    table, there_N = slow.run.csv("error_rates.csv"), slow.there_N
+    table, scored_N = slow.run.csv("error_rates.csv"), slow.scored_N
     assert (table.attack == "lira_online").all()
     assert table.fpr.tolist() == list(slow.run.c.fprs)
     assert (table.replicas == slow.replicas).all()
-    assert (table.left_out == (~there_N).sum()).all()
+    assert (table.left_out == (~scored_N).sum()).all()
     for f, fpr in enumerate(slow.run.c.fprs):
         decision_TxN, row = slow.decisions(fpr), table.iloc[[f]]
-        tpr_T = decision_TxN[:, slow.member_N & there_N].mean(axis=1)
-        fpr_T = decision_TxN[:, ~slow.member_N & there_N].mean(axis=1)
-        right_T = (decision_TxN == slow.member_N)[:, there_N].mean(axis=1)
+        tpr_T = decision_TxN[:, slow.member_N & scored_N].mean(axis=1)
+        fpr_T = decision_TxN[:, ~slow.member_N & scored_N].mean(axis=1)
+        right_T = (decision_TxN == slow.member_N)[:, scored_N].mean(axis=1)
         for name, rate_T in {
             "tpr": tpr_T, "realized_fpr": fpr_T, "acc": right_T, "fnr": 1 - tpr_T, "tnr": 1 - fpr_T,
             "balanced_acc": (tpr_T + 1 - fpr_T) / 2,
@@ -124,8 +124,8 @@ def test_thresholds(slow: Slow):
         t, fpr = row["order_seed"], row["fpr"]
         assert row["threshold"] == pytest.approx(slow.threshold(t, fpr), rel=1e-12)
         decision_N = slow.decisions(fpr)[t]
-        assert row["tpr"] == pytest.approx(decision_N[slow.member_N & slow.there_N].mean())
-        called = decision_N[~slow.member_N & slow.there_N].mean()
+        assert row["tpr"] == pytest.approx(decision_N[slow.member_N & slow.scored_N].mean())
+        called = decision_N[~slow.member_N & slow.scored_N].mean()
         assert row["realized_fpr"] == pytest.approx(called)
 
 
@@ -178,7 +178,7 @@ def test_flip_shares(slow: Slow):
     _, cutoff = stats.coin_flip_cutoff(slow.replicas, slow.run.c.alpha)
     most = slow.flip(slow.replicas // 2)
     assert table.replicas.unique().tolist() == [slow.replicas]
-    assert table.left_out.unique().tolist() == [(~slow.there_N).sum()]
+    assert table.left_out.unique().tolist() == [(~slow.scored_N).sum()]
     full = set()
     for fpr in slow.run.c.fprs:
         part = table[table.fpr == fpr]
@@ -187,10 +187,10 @@ def test_flip_shares(slow: Slow):
         np.testing.assert_allclose(part.low, edges[:-1])
         np.testing.assert_allclose(part.high, edges[1:])
         for kind, of_N in (("member", slow.member_N), ("nonmember", ~slow.member_N)):
-            found = [slow.bin(v) for v in slow.votes(fpr)[of_N & slow.there_N]]
-            counted = [found.count(b) for b in range(5)]
+            bins = [slow.bin(v) for v in slow.votes(fpr)[of_N & slow.scored_N]]
+            counted = [bins.count(b) for b in range(5)]
             assert part[f"{kind}s"].tolist() == counted
-            close(part, f"{kind}_fraction", [n / len(found) for n in counted])
+            close(part, f"{kind}_fraction", [n / len(bins) for n in counted])
             full |= {b for b, n in enumerate(counted) if n}
     assert full == ({0, 1, 2, 3, 4} if slow.replicas == 40 else {0, 4})
 
@@ -199,8 +199,8 @@ def test_true_positives(slow: Slow):
     table = slow.run.csv("true_positives.csv")
     assert table.fpr.tolist() == list(slow.run.c.fprs)
     assert table.replicas.unique().tolist() == [slow.replicas]
-    assert table.left_out.unique().tolist() == [(~slow.there_N).sum()]
-    in_N = slow.member_N & slow.there_N
+    assert table.left_out.unique().tolist() == [(~slow.scored_N).sum()]
+    in_N = slow.member_N & slow.scored_N
     for f, fpr in enumerate(slow.run.c.fprs):
         row = table.iloc[[f]]
         bin_N = np.array([slow.bin(v) for v in slow.votes(fpr)[in_N]])
@@ -224,7 +224,7 @@ def test_coin_free_roc_and_partial_auc(slow: Slow):
     nonmembers = (~slow.member_N).sum()
     grid = [0, *c.band, *np.geomspace(1 / nonmembers, 1, score_matrix._CURVE_POINTS)]
     np.testing.assert_allclose(table.fpr, sorted(set(grid)), rtol=1e-12)
-    in_N = slow.member_N & slow.there_N
+    in_N = slow.member_N & slow.scored_N
     for row in table.iloc[::7].to_dict("records"):
         votes = slow.votes(row["fpr"])[in_N]
         assert row["tpr_mean"] == pytest.approx(votes.mean() / slow.replicas)
@@ -258,12 +258,12 @@ def test_flip_curves(slow: Slow):
         part = samples[samples.member == (kind == "members")][[x, f"flip_rate_{fpr:g}"]].astype(
             float
         )
-        there = sorted(part.dropna().itertuples(index=False, name=None))
-        assert (curve.left_out == len(part) - len(there)).all()
+        points = sorted(part.dropna().itertuples(index=False, name=None))
+        assert (curve.left_out == len(part) - len(points)).all()
         bins: dict[int, list[tuple[float, float]]] = {}
-        for x_value, y_value in there:  # equal x are in the bin of the first of them
-            rank = next(i for i, pair in enumerate(there) if pair[0] == x_value)
-            bins.setdefault(rank * 50 // len(there), []).append((x_value, y_value))
+        for x_value, y_value in points:  # equal x are in the bin of the first of them
+            rank = next(i for i, pair in enumerate(points) if pair[0] == x_value)
+            bins.setdefault(rank * 50 // len(points), []).append((x_value, y_value))
         assert curve.samples.tolist() == [len(b) for b in bins.values()]
         np.testing.assert_allclose(
             curve.x_mean, [np.mean([p[0] for p in b]) for b in bins.values()]

@@ -25,10 +25,10 @@ NAMES = [f"reference-{i:02d}" for i in range(12) if i != 10] + ["replica-00", "r
 
 
 def test_present_models(world: SyntheticScores, tmp_path: Path):
-    rows = models.present_models(world.store)
-    assert [str(row) for row in rows] == NAMES
-    assert models.model_numbers(rows) == PresentModels((*range(10), 11), (0, 2))
-    models.write_models(tmp_path / "models.csv", rows)
+    present = models.present_models(world.store)
+    assert [str(model) for model in present] == NAMES
+    assert models.model_numbers(present) == PresentModels((*range(10), 11), (0, 2))
+    models.write_models(tmp_path / "models.csv", present)
     table = pd.read_csv(tmp_path / "models.csv")
     assert table.columns.tolist() == ["model", "role", "subset_seed", "init_seed", "order_seed"]
     assert table["model"].tolist() == NAMES
@@ -46,8 +46,8 @@ def test_later_models_are_sorted_by_number(tmp_path: Path):
     loss_N, member_N = few.loss_MxN[0], few.member_MxN[0]
     later = [*map(subsets.reference, (5, 4))]
     few.store.create_or_extend(later, {"tokens": np.arange(40)}, {})
-    for row in later:
-        few.store.write_model(row, loss_N, member_N)
+    for model in later:
+        few.store.write_model(model, loss_N, member_N)
     assert models.model_numbers(models.present_models(few.store)) == PresentModels(
         tuple(range(6)), (0, 1, 2)
     )
@@ -68,16 +68,16 @@ def check_losses(table: pd.DataFrame, world: SyntheticScores, ids: list[int], co
 
 
 def test_losses_of_samples(world: SyntheticScores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    path, rows = tmp_path / "sample_losses.csv", models.present_models(world.store)[:11]
-    assert models.write_sample_losses(world.store, rows[:9], [199, 5], path)
+    path, present = tmp_path / "sample_losses.csv", models.present_models(world.store)[:11]
+    assert models.write_sample_losses(world.store, present[:9], [199, 5], path)
     check_losses(pd.read_csv(path), world, [5, 199], 9)
     before, old = path.read_bytes(), path.stat()
     for ids in ([199], [5, 199], []):
-        assert not models.write_sample_losses(world.store, rows[:9], ids, path)
+        assert not models.write_sample_losses(world.store, present[:9], ids, path)
     assert (path.stat().st_mtime_ns, path.read_bytes()) == (old.st_mtime_ns, before)
-    assert models.write_sample_losses(world.store, rows[:9], [7], path)  # another figure
+    assert models.write_sample_losses(world.store, present[:9], [7], path)  # another figure
     check_losses(pd.read_csv(path), world, [5, 7, 199], 9)
-    assert models.write_sample_losses(world.store, rows, [7], path)  # more models
+    assert models.write_sample_losses(world.store, present, [7], path)  # more models
     check_losses(pd.read_csv(path), world, [5, 7, 199], 11)
     whole = path.read_bytes()
     for damage in (
@@ -87,23 +87,23 @@ def test_losses_of_samples(world: SyntheticScores, tmp_path: Path, monkeypatch: 
         whole.replace(b"model", b"mood"),
     ):
         path.write_bytes(damage)
-        assert models.write_sample_losses(world.store, rows, [5, 7, 199], path)
+        assert models.write_sample_losses(world.store, present, [5, 7, 199], path)
         assert path.read_bytes() == whole
     # block by block
     path.unlink()
     blocks = Store.blocks
     monkeypatch.setattr(Store, "blocks", lambda self, parts: blocks(self, parts, 64))
-    assert models.write_sample_losses(world.store, rows, [5, 7, 199], path)
+    assert models.write_sample_losses(world.store, present, [5, 7, 199], path)
     check_losses(pd.read_csv(path), world, [5, 7, 199], 11)
 
 
 def test_losses_of_archetypes(attacked: AttackRun):
     table, archetypes = attacked.csv("archetype_losses.csv"), attacked.csv("archetypes.csv")
-    world, known = attacked.scores, archetypes[archetypes["id"].notna()]
-    assert len(known) > 0
-    assert table["kind"].unique().tolist() == known["kind"].tolist()
+    world, selected = attacked.scores, archetypes[archetypes["id"].notna()]
+    assert len(selected) > 0
+    assert table["kind"].unique().tolist() == selected["kind"].tolist()
     names = [*(f"reference-{i:02d}" for i in range(12)), *(f"replica-{i:02d}" for i in range(8))]
-    for kind, i in zip(known["kind"], known["id"].astype(int), strict=True):
+    for kind, i in zip(selected["kind"], selected["id"].astype(int), strict=True):
         lines: Any = table[table["kind"] == kind]
         assert (lines["sample"] == i).all()
         assert lines["model"].tolist() == names
@@ -113,8 +113,8 @@ def test_losses_of_archetypes(attacked: AttackRun):
 
 
 def test_archetype_losses_without_archetypes(world: SyntheticScores):
-    rows = models.present_models(world.store)
-    none = pd.DataFrame({"kind": ["clear"], "id": [np.nan]})
-    found = models.archetype_losses(world.store, rows[:2], rows[-1:], none)
-    assert found.columns.tolist() == ["kind", "sample", "model", "role", "member", "loss_nats"]
-    assert len(found) == 0
+    present = models.present_models(world.store)
+    no_archetypes = pd.DataFrame({"kind": ["clear"], "id": [np.nan]})
+    losses = models.archetype_losses(world.store, present[:2], present[-1:], no_archetypes)
+    assert losses.columns.tolist() == ["kind", "sample", "model", "role", "member", "loss_nats"]
+    assert len(losses) == 0

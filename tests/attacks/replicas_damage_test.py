@@ -94,20 +94,22 @@ def test_interrupted_attack_leaves_whole_tables(
     folder = shutil.copytree(once.folder, tmp_path / "tables")
     monkeypatch.setattr(signals, "_SLICE_SAMPLES", 20)
     monkeypatch.setattr(decisions, "_ROW_GROUP", 40)
-    whole, calls = getattr(module, name), 0
+    original, calls = getattr(module, name), 0
 
     def fails(*args: Any, **kwargs: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls >= late:
             raise OSError("no space left on device")
-        return whole(*args, **kwargs)
+        return original(*args, **kwargs)
 
     monkeypatch.setattr(module, name, fails)
     with pytest.raises(OSError, match="no space left"):
         run_attacks(once.scores, dataclasses.replace(once.c, clear_separation=9.0), folder)
-    begun = name != "lira_from_gaussians"  # whether a table was written before
-    assert sorted(files(folder)) == sorted({*TABLES, *MORE} - ({"flips.json"} if begun else set()))
+    has_begun = name != "lira_from_gaussians"  # whether a table was written before
+    assert sorted(files(folder)) == sorted(
+        {*TABLES, *MORE} - ({"flips.json"} if has_begun else set())
+    )
     for path in folder.iterdir():
         if path.suffix == ".parquet":
             table = pd.read_parquet(path)
@@ -128,11 +130,11 @@ def test_missing_statistic_raises(tmp_path: Path):
     world = write_scores(tmp_path, c, 40)
     with pytest.raises(UserError, match=r"models are missing .*run `lm-mia run` first"):
         run_attacks(world, c, tmp_path / "tables")
-    asked = dataclasses.replace(world, store=Store(world.store.path, ("min_k",)))
+    with_min_k = dataclasses.replace(world, store=Store(world.store.path, ("min_k",)))
     with pytest.raises(
         UserError, match=r"0 of 4 references and 0 of 3 replicas are present \(with min_k\)"
     ):
-        run_attacks(asked, c, tmp_path / "tables")
+        run_attacks(with_min_k, c, tmp_path / "tables")
 
 
 @pytest.mark.parametrize("usable", ["none", "members", "non-members"])
@@ -141,8 +143,8 @@ def test_class_without_scores_raises(tmp_path: Path, usable: str):
 
     def labels(member_MxN: np.ndarray) -> None:
         target_N = member_MxN[-1]
-        keep = {"none": target_N & False, "members": target_N, "non-members": ~target_N}[usable]
-        member_MxN[:4] = np.where(keep, np.arange(4)[:, None] < 2, True)
+        usable_N = {"none": target_N & False, "members": target_N, "non-members": ~target_N}[usable]
+        member_MxN[:4] = np.where(usable_N, np.arange(4)[:, None] < 2, True)
 
     with pytest.raises(UserError) as caught:
         run_attacks(write_scores(tmp_path, c, 40, labels=labels), c, tmp_path / "tables")

@@ -38,7 +38,7 @@ def expected(run: AttackRun, name: str, count: int) -> np.ndarray:
         "reference_member_MxN": member_MxN,
         "reference_member_MxZ": member_MxN[:, z],
     }
-    by: dict[str, Callable[[], np.ndarray]] = {
+    score_functions: dict[str, Callable[[], np.ndarray]] = {
         "lira_online": lambda: stats.lira(target_TxN, loss_MxN, member_MxN),
         "lira_offline": lambda: stats.lira(target_TxN, loss_MxN, member_MxN, offline=True),
         "rmia": lambda: stats.rmia(*log_p),
@@ -48,13 +48,13 @@ def expected(run: AttackRun, name: str, count: int) -> np.ndarray:
         "loss": lambda: -target_TxN,
         "zlib": lambda: -target_TxN / world.population.column("zlib_bytes"),
     }
-    return by[name]()
+    return score_functions[name]()
 
 
 def area(score_N: np.ndarray, member_N: np.ndarray) -> float:
     """Returns the AUC by comparing every member with every non-member."""
-    there_N = ~np.isnan(score_N)
-    ins, out = score_N[member_N & there_N], score_N[~member_N & there_N]
+    scored_N = ~np.isnan(score_N)
+    ins, out = score_N[member_N & scored_N], score_N[~member_N & scored_N]
     above = (ins[:, None] > out).mean()
     return float(above + (ins[:, None] == out).mean() / 2)
 
@@ -106,11 +106,11 @@ def test_intervals_csv(attacked: AttackRun):
     assert table.metric.tolist() == metrics * len(SMALL.attacks)
     for name, part in table.groupby("attack"):
         score_N = expected(attacked, str(name), 12)[0]
-        found = stats.bootstrap_intervals(score_N, member_N, SMALL.fprs, replicates=30)
-        np.testing.assert_allclose(part.value, [found.auc_T[0], *found.tpr_TxF[0]])
-        low, high = [found.auc_low_T[0], *found.tpr_low_TxF[0]], found.tpr_high_TxF[0]
+        intervals = stats.bootstrap_intervals(score_N, member_N, SMALL.fprs, replicates=30)
+        np.testing.assert_allclose(part.value, [intervals.auc_T[0], *intervals.tpr_TxF[0]])
+        low, high = [intervals.auc_low_T[0], *intervals.tpr_low_TxF[0]], intervals.tpr_high_TxF[0]
         np.testing.assert_allclose(part.bootstrap_low, low)
-        np.testing.assert_allclose(part.bootstrap_high, [found.auc_high_T[0], *high])
+        np.testing.assert_allclose(part.bootstrap_high, [intervals.auc_high_T[0], *high])
         members = (member_N & ~np.isnan(score_N)).sum()
         assert part.clopper_pearson_low.isna().tolist() == [True] + [False] * 4
         for row in part[1:].to_dict("records"):
@@ -184,13 +184,13 @@ def test_auc_matches_closed_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     c = dataclasses.replace(c, attacks=("lira_online", "lira_offline", "loss"))
     table = run_attacks(write_scores(tmp_path, c, 1200), c, tmp_path / "t").csv("attacks.csv")
     auc = table.groupby("attack").auc_mean.last()
-    known, alone = (
+    lira_auc, loss_auc = (
         norm.cdf(0.3 / 0.2 / (2 + 1 / 16) ** 0.5),
         norm.cdf(0.3 / (2 * (0.2**2 + 0.5**2)) ** 0.5),
     )
-    assert auc["lira_online"] == pytest.approx(known, abs=0.025)
-    assert auc["lira_offline"] == pytest.approx(known, abs=0.025)
-    assert auc["loss"] == pytest.approx(alone, abs=0.03)
+    assert auc["lira_online"] == pytest.approx(lira_auc, abs=0.025)
+    assert auc["lira_offline"] == pytest.approx(lira_auc, abs=0.025)
+    assert auc["loss"] == pytest.approx(loss_auc, abs=0.03)
 
 
 def test_missing_models_are_left_out(tmp_path: Path):
@@ -231,26 +231,33 @@ def test_all_attacks_find_members(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert set(best.index) == set(EVERY) == set(out.csv("shuffled.csv").attack)
     assert (best.auc_mean > 0.5).all()
     assert best.references.to_dict() == {name: 0 if name in FREE else 4 for name in EVERY}
-    member_N, of = world.member_N, {n: v[world.references :] for n, v in world.statistics.items()}
-    of["lowercase"] = of["lowercase_loss"] - world.target_TxN
+    member_N, target_values = (
+        world.member_N,
+        {n: v[world.references :] for n, v in world.statistics.items()},
+    )
+    target_values["lowercase"] = target_values["lowercase_loss"] - world.target_TxN
     for name in ("min_k", "min_k_plus_plus", "lowercase"):
-        auc_T = [area(score_N, member_N) for score_N in of[name]]
+        auc_T = [area(score_N, member_N) for score_N in target_values[name]]
         assert best.auc_mean[name] == pytest.approx(np.mean(auc_T), abs=1e-4)
 
 
-def at_points(world: SyntheticScores, folder: Path, *, step: int, absent: int) -> SyntheticScores:
+def at_score_points(
+    world: SyntheticScores, folder: Path, *, step: int, absent: int
+) -> SyntheticScores:
     """Returns the same models scored at steps 3, 6 and 9 (the end): their losses at one step, noise at the others."""
-    rows, noise = world.store.models(), np.random.default_rng(1)
+    models, noise = world.store.models(), np.random.default_rng(1)
     store = Store(folder / "recipe_x" / "scores.zarr", world.store.statistics, (3, 6), 9)
     store.path.parent.mkdir()
-    store.create_or_extend(rows, {"tokens": np.arange(world.loss_MxN.shape[1])}, {})
-    for m, row in enumerate(rows):
-        for at in (3, 6, 0):
+    store.create_or_extend(models, {"tokens": np.arange(world.loss_MxN.shape[1])}, {})
+    for m, model in enumerate(models):
+        for score_step in (3, 6, 0):
             values = {"loss": world.loss_MxN[m]} | {n: v[m] for n, v in world.statistics.items()}
-            if at != step:
+            if score_step != step:
                 values = {n: noise.permutation(v) for n, v in values.items()}
-            if at == step or m != absent:
-                store.write_model(row, values.pop("loss"), world.member_MxN[m], values, at)
+            if score_step == step or m != absent:
+                store.write_model(
+                    model, values.pop("loss"), world.member_MxN[m], values, score_step
+                )
     return dataclasses.replace(world, store=store)
 
 
@@ -266,7 +273,7 @@ def test_attack_at_a_step_uses_only_its_losses(tmp_path: Path, monkeypatch: pyte
     for step in (3, 6, 0):
         folder = tmp_path / f"step {step}"
         folder.mkdir()
-        points = at_points(world, folder, step=step, absent=5)
+        points = at_score_points(world, folder, step=step, absent=5)
         assert points.store.missing_models(points.store.models()) == points.store.models()[5:6]
         out = run_attacks(points, dataclasses.replace(c, step=step), folder / "tables")
         assert out.messages == plain.messages
@@ -285,13 +292,13 @@ def test_attack_at_a_step_uses_only_its_losses(tmp_path: Path, monkeypatch: pyte
 def test_models_missing_at_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(replicas, "_NUM_SHUFFLES", 1)
     c = dataclasses.replace(FEW, references=8, replicas=4, step=6)
-    world = at_points(write_scores(tmp_path / "plain", c, 60), tmp_path, step=0, absent=5)
+    world = at_score_points(write_scores(tmp_path / "plain", c, 60), tmp_path, step=0, absent=5)
     message = run_attacks(world, c, tmp_path / "tables").messages[0]
     assert message.startswith(
         "1 of 12 models are missing (at step 6): attacking 4 of 4 replicas with 7"
     )
-    some = dataclasses.replace(c, references=20, replicas=99, step=3)
+    more_models = dataclasses.replace(c, references=20, replicas=99, step=3)
     shutil.rmtree(world.store.path / "loss" / "c")
     message = r"0 of 20 references and 0 of 99 replicas are present \(at step 3\), but an attack needs at least 4"
     with pytest.raises(UserError, match=message):
-        run_attacks(world, some, tmp_path / "tables")
+        run_attacks(world, more_models, tmp_path / "tables")

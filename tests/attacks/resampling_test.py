@@ -39,7 +39,7 @@ def lira_mode(c: config.Attack) -> Any:
     return {"variance": c.variance, "sampled_share": 0.5 if c.finite_population else 0.0}
 
 
-def counted(
+def flip_fractions(
     world: SyntheticScores, sets: list[np.ndarray], c: config.Attack
 ) -> list[dict[str, Any]]:
     """Returns flip fractions of the first target over sets of references, by counting."""
@@ -49,25 +49,25 @@ def counted(
         [stats.lira(world.target_TxN[:1], *r, **lira_mode(c))[0] for r in references]
     )
     k_low, cutoff = stats.coin_flip_cutoff(S, c.alpha)
-    there_N, rows = ~np.isnan(score_SxN).any(axis=0), []
+    scored_N, rows = ~np.isnan(score_SxN).any(axis=0), []
     for fpr in c.fprs:
         votes_N = np.zeros(SAMPLES)
         for score_N in score_SxN:
             outs = score_N[~members_N & ~np.isnan(score_N)]
-            good = [s for s in outs if np.mean(outs >= s) <= fpr]
-            votes_N += score_N >= min(good)
+            thresholds = [s for s in outs if np.mean(outs >= s) <= fpr]
+            votes_N += score_N >= min(thresholds)
         edges = [0.0, *(min(e, cutoff) for e in (0.1, 0.25, 0.4)), cutoff]
         for b in range(5):
             row: dict[str, Any] = {"fpr": fpr, "low": edges[b]}
             for kind, of_N in (("member", members_N), ("nonmember", ~members_N)):
                 bins = []
-                for v in votes_N[of_N & there_N]:
+                for v in votes_N[of_N & scored_N]:
                     flip = 2 * v * (S - v) / (S * (S - 1))
                     coin = k_low <= v <= S - k_low
                     bins.append(4 if coin else sum(flip >= e - 1e-12 for e in (0.1, 0.25, 0.4)))
                 row[f"{kind}s"] = bins.count(b)
                 row[f"{kind}_fraction"] = bins.count(b) / len(bins) if bins else np.nan
-            rows.append(row | {"left_out": (~there_N).sum()})
+            rows.append(row | {"left_out": (~scored_N).sum()})
     return rows
 
 
@@ -83,22 +83,22 @@ def test_resampled_references(
         table = resampling.resampled_references(source, c, tmp_path, pool)
     assert list(tmp_path.iterdir()) == []
     draw = rng(0, "subsampled reference sets")
-    ways = {
+    sets_by_sampling = {
         "disjoint": [np.arange(i * size, (i + 1) * size) for i in range(21 // size)],
         "subsampled (dependent)": [
             np.concatenate([[2 * p, 2 * p + 1] for p in draw.choice(10, size // 2, replace=False)])
             for _ in range(8)
         ],
     }
-    assert table.sampling.unique().tolist() == list(ways)
-    for how, sets in ways.items():
-        part, want = table[table.sampling == how], counted(world, sets, c)
+    assert table.sampling.unique().tolist() == list(sets_by_sampling)
+    for sampling, sets in sets_by_sampling.items():
+        part, expected_rows = table[table.sampling == sampling], flip_fractions(world, sets, c)
         assert part.sets.tolist() == [len(sets)] * 10
         assert part.references_per_set.tolist() == [size] * 10
         assert "replicas" not in part  # there is one vote per set
-        for row, expected in zip(part.to_dict("records"), want, strict=True):
+        for row, expected in zip(part.to_dict("records"), expected_rows, strict=True):
             for name, value in expected.items():
-                assert row[name] == pytest.approx(value, nan_ok=True), (how, name)
+                assert row[name] == pytest.approx(value, nan_ok=True), (sampling, name)
     # With few references per set, per-sample variances leave out all samples, which left_out counts.
     assert (table.left_out < SAMPLES).all() or (size, c.variance) == (4, "per_sample")
 
@@ -115,47 +115,49 @@ def test_true_positive_probability(world: SyntheticScores, changes: dict[str, An
     table = pd.read_parquet(path)
     assert table.columns.tolist() == ["id", "mean", "std", "share_above_half", "targets"]
     assert table.id.tolist() == list(range(SAMPLES))
-    found = [[] for _ in range(SAMPLES)]
+    posteriors = [[] for _ in range(SAMPLES)]
     for m in range(21):
-        rest = np.arange(21) != m
-        references = world.reference_MxN[rest], world.reference_member_MxN[rest]
+        is_reference_M = np.arange(21) != m
+        references = world.reference_MxN[is_reference_M], world.reference_member_MxN[is_reference_M]
         [score_N] = stats.lira(world.reference_MxN[m], *references, **lira_mode(c))
         for n in np.flatnonzero(world.reference_member_MxN[m] & ~np.isnan(score_N)):
-            found[n].append(1 / (1 + np.exp(-score_N[n])))
-    assert table.targets.tolist() == [len(p) for p in found]
-    some = [p if p else [np.nan] for p in found]
-    np.testing.assert_allclose(table["mean"], [np.mean(p) for p in some], rtol=1e-9)
-    np.testing.assert_allclose(table["std"], [np.std(p) for p in some], rtol=1e-7, atol=1e-12)
-    above = [float(np.mean(np.array(p) > 0.5)) if p else np.nan for p in found]
+            posteriors[n].append(1 / (1 + np.exp(-score_N[n])))
+    assert table.targets.tolist() == [len(p) for p in posteriors]
+    non_empty = [p if p else [np.nan] for p in posteriors]
+    np.testing.assert_allclose(table["mean"], [np.mean(p) for p in non_empty], rtol=1e-9)
+    np.testing.assert_allclose(table["std"], [np.std(p) for p in non_empty], rtol=1e-7, atol=1e-12)
+    above = [float(np.mean(np.array(p) > 0.5)) if p else np.nan for p in posteriors]
     np.testing.assert_allclose(table["share_above_half"], above)
     assert table["mean"].mean() > 0.6
 
 
 @pytest.fixture
-def asked(world: SyntheticScores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AttackRun:
+def optional_run(
+    world: SyntheticScores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AttackRun:
     monkeypatch.setattr(replicas, "_NUM_SHUFFLES", 1)
     c = dataclasses.replace(C, variance="pooled", attacks=("lira_online",), bootstraps=0)
     c = dataclasses.replace(c, resample_references=7, leave_one_out=True)
     return run_attacks(world, c, tmp_path / "tables")
 
 
-def test_attack_writes_requested_optional_tables(asked: AttackRun):
-    table = asked.csv("resampled_references.csv")
+def test_attack_writes_requested_optional_tables(optional_run: AttackRun):
+    table = optional_run.csv("resampled_references.csv")
     sets = [np.arange(0, 7), np.arange(7, 14), np.arange(14, 21)]
     part = table[table.sampling == "disjoint"].reset_index()
-    want = pd.DataFrame(counted(asked.scores, sets, asked.c))
-    np.testing.assert_allclose(part.member_fraction, want.member_fraction)
-    np.testing.assert_allclose(part.nonmember_fraction, want.nonmember_fraction)
-    probability = pd.read_parquet(asked.folder / "true_positive_probability.parquet")
+    expected_rows = pd.DataFrame(flip_fractions(optional_run.scores, sets, optional_run.c))
+    np.testing.assert_allclose(part.member_fraction, expected_rows.member_fraction)
+    np.testing.assert_allclose(part.nonmember_fraction, expected_rows.nonmember_fraction)
+    probability = pd.read_parquet(optional_run.folder / "true_positive_probability.parquet")
     assert len(probability) == SAMPLES
-    facts = json.loads((asked.folder / "flips.json").read_text())
+    facts = json.loads((optional_run.folder / "flips.json").read_text())
     assert (facts["config"]["leave_one_out"], facts["config"]["resample_references"]) == (True, 7)
 
 
 def test_reference_pairs_are_whole(world: SyntheticScores):
     source = replicas.open_inputs(world.store, world.population, C, pytest.fail)
-    whole = [[2 * p, 2 * p + 1] for p in range(10)]  # the last of 21 references has no partner
-    assert resampling.reference_pairs(source).tolist() == whole
+    pairs = [[2 * p, 2 * p + 1] for p in range(10)]  # the last of 21 references has no partner
+    assert resampling.reference_pairs(source).tolist() == pairs
     fewer = source.with_references([0, 1, 3, 4, 5, 8])  # seeds 2, 7, ... are lost
     assert resampling.reference_pairs(fewer).tolist() == [[0, 1], [3, 4]]
     assert resampling.reference_pairs(source.with_references([3])).shape == (0, 2)

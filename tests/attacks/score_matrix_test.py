@@ -18,12 +18,12 @@ def test_written_blocks_are_read_by_target_and_by_block(tmp_path: Path):
     score_TxN[2, 7], score_TxN[0, 1] = np.nan, -np.inf
     with MembershipScoreFile(tmp_path, 5, 103) as file:
         assert (file.num_targets, file.num_samples) == (5, 103)
-        for at in (slice(60, 103), slice(0, 10), slice(11, 60), slice(10, 11)):  # in any order
-            file.write(0, at, score_TxN[:, at])
+        for part in (slice(60, 103), slice(0, 10), slice(11, 60), slice(10, 11)):  # in any order
+            file.write(0, part, score_TxN[:, part])
         for t in range(5):
             np.testing.assert_array_equal(file.read_target(t), score_TxN[t])
-        for at in (slice(0, 103), slice(9, 12), slice(102, 103), slice(5, 5)):
-            np.testing.assert_array_equal(file.read_samples(at), score_TxN[:, at])
+        for part in (slice(0, 103), slice(9, 12), slice(102, 103), slice(5, 5)):
+            np.testing.assert_array_equal(file.read_samples(part), score_TxN[:, part])
 
 
 def test_write_starts_at_first_target(tmp_path: Path):
@@ -50,8 +50,12 @@ def test_any_layout_and_dtype_of_scores(tmp_path: Path):
 def test_partial_reads_and_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """One call transfers 2 GiB at most, and less if the disk is full."""
     pwrite, preadv = score_matrix.os.pwrite, score_matrix.os.preadv
-    monkeypatch.setattr(score_matrix.os, "pwrite", lambda f, data, at: pwrite(f, data[:100], at))
-    monkeypatch.setattr(score_matrix.os, "preadv", lambda f, to, at: preadv(f, [to[0][:72]], at))
+    monkeypatch.setattr(
+        score_matrix.os, "pwrite", lambda f, data, offset: pwrite(f, data[:100], offset)
+    )
+    monkeypatch.setattr(
+        score_matrix.os, "preadv", lambda f, to, offset: preadv(f, [to[0][:72]], offset)
+    )
     score_TxN = RNG.normal(size=(2, 50))
     with MembershipScoreFile(tmp_path, 2, 50) as file:
         file.write(0, slice(0, 50), score_TxN)
@@ -67,13 +71,13 @@ def test_file_is_unnamed_and_deleted_on_close(tmp_path: Path):
 
 
 def test_map_in_order_keeps_the_order():
-    ended = [threading.Event() for _ in range(40)]
+    has_ended = [threading.Event() for _ in range(40)]
 
     def after_the_next(i: int) -> int:
         """Even items end after the odd ones that follow them."""
         if i % 2 == 0:
-            assert ended[i + 1].wait(60)
-        ended[i].set()
+            assert has_ended[i + 1].wait(60)
+        has_ended[i].set()
         return i * i
 
     with ThreadPoolExecutor(4) as pool:
@@ -134,6 +138,5 @@ def test_map_in_order_raises_after_running_calls_end(who: str):
             consume(pool)
         assert under_way == 0
         before = begun
-    assert (
-        begun == before
-    )  # no further call starts, although the pool ends only when nothing is queued
+    # No further call has started, although the pool ends only when nothing is queued.
+    assert begun == before

@@ -63,7 +63,9 @@ def expected(world: SyntheticScores, c: config.Attack) -> dict[str, np.ndarray]:
         "reference_member_MxN": member_MxN,
         "reference_member_MxZ": member_MxN[:, ids_Z],
     }
-    of = {name: value_MxN[world.references :] for name, value_MxN in world.statistics.items()}
+    target_values = {
+        name: value_MxN[world.references :] for name, value_MxN in world.statistics.items()
+    }
     zlib_N = world.population.column("zlib_bytes")
     return {
         "lira_online": stats.lira_from_gaussians(target_TxN, gaussians),
@@ -74,9 +76,9 @@ def expected(world: SyntheticScores, c: config.Attack) -> dict[str, np.ndarray]:
         "reference_calibrated": stats.reference_calibrated_loss(target_TxN, reference_MxN),
         "loss": -target_TxN.astype(np.float64),
         "zlib": -target_TxN.astype(np.float64) / zlib_N,
-        "min_k": of["min_k"].astype(np.float64),
-        "min_k_plus_plus": of["min_k_plus_plus"].astype(np.float64),
-        "lowercase": of["lowercase_loss"].astype(np.float64) - target_TxN,
+        "min_k": target_values["min_k"].astype(np.float64),
+        "min_k_plus_plus": target_values["min_k_plus_plus"].astype(np.float64),
+        "lowercase": target_values["lowercase_loss"].astype(np.float64) - target_TxN,
     }
 
 
@@ -86,10 +88,10 @@ def filled(source: signals.AttackInputs, c: config.Attack, folder: Path) -> dict
     with ThreadPoolExecutor(2) as pool:
         groups = [signals.AttackGroup(c.attacks, c)]
         with score_matrix.score_all(groups, source, folder, pool, shares.append) as [(_, files)]:
-            found = {name: file.read_samples(slice(0, SAMPLES)) for name, file in files.items()}
+            scores = {name: file.read_samples(slice(0, SAMPLES)) for name, file in files.items()}
     assert shares == sorted(shares)
     assert (min(shares) > 0, shares[-1]) == (True, 1)
-    return found
+    return scores
 
 
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
@@ -97,13 +99,15 @@ def test_attacks_equal_stats_on_whole_arrays(
     world: SyntheticScores, blocks: str, changes: dict[str, Any], tmp_path: Path
 ):
     c = dataclasses.replace(C, **changes)
-    got, want = filled(source_of(world), c, tmp_path), expected(world, c)
-    assert set(got) == set(EVERY)
+    actual, expected_scores = filled(source_of(world), c, tmp_path), expected(world, c)
+    assert set(actual) == set(EVERY)
     for name in EVERY:
         if "lira" in name and c.variance == "pooled":
-            np.testing.assert_allclose(got[name], want[name], 1e-12, 1e-12, err_msg=name)
+            np.testing.assert_allclose(
+                actual[name], expected_scores[name], 1e-12, 1e-12, err_msg=name
+            )
         else:
-            np.testing.assert_array_equal(got[name], want[name], err_msg=name)
+            np.testing.assert_array_equal(actual[name], expected_scores[name], err_msg=name)
 
 
 def test_larger_scores_are_more_member_like(world: SyntheticScores, tmp_path: Path):
@@ -122,25 +126,30 @@ def test_finite_population_changes_only_lira(world: SyntheticScores):
 def test_blocks_hold_the_values_of_the_store(world: SyntheticScores, blocks: str):
     source, low = source_of(world), 0
     for block in source.blocks():
-        at = block.sample_slice
-        assert at.start == low
-        low = at.stop
-        np.testing.assert_array_equal(block.target_loss_TxC, world.target_TxN[:, at])
-        np.testing.assert_array_equal(block.reference_loss_MxC, world.reference_MxN[:, at])
+        samples = block.sample_slice
+        assert samples.start == low
+        low = samples.stop
+        np.testing.assert_array_equal(block.target_loss_TxC, world.target_TxN[:, samples])
+        np.testing.assert_array_equal(block.reference_loss_MxC, world.reference_MxN[:, samples])
         in_MxN = world.reference_member_MxN
-        np.testing.assert_array_equal(block.reference_member_MxC, in_MxN[:, at])
+        np.testing.assert_array_equal(block.reference_member_MxC, in_MxN[:, samples])
         assert set(block.statistics) == set(config.ATTACK_STATISTICS.values())
         for name, value_TxC in block.statistics.items():
             of_targets = world.statistics[name][world.references :]
-            np.testing.assert_array_equal(value_TxC, of_targets[:, at])
+            np.testing.assert_array_equal(value_TxC, of_targets[:, samples])
         parts = list(block.split())
-        assert [parts[0].sample_slice.start, parts[-1].sample_slice.stop] == [at.start, at.stop]
+        assert [parts[0].sample_slice.start, parts[-1].sample_slice.stop] == [
+            samples.start,
+            samples.stop,
+        ]
         for name in ("target_loss_TxC", "reference_loss_MxC", "reference_member_MxC"):
             whole = np.concatenate([getattr(part, name) for part in parts], axis=1)
             np.testing.assert_array_equal(whole, getattr(block, name))
         zlib_C = np.concatenate([part.zlib_bytes_C for part in parts])
-        np.testing.assert_array_equal(zlib_C, source.zlib_bytes_N2[at])
-        assert len(parts) == (1 if blocks == "one block" else -(-(at.stop - at.start) // 50))
+        np.testing.assert_array_equal(zlib_C, source.zlib_bytes_N2[samples])
+        assert len(parts) == (
+            1 if blocks == "one block" else -(-(samples.stop - samples.start) // 50)
+        )
     assert low == SAMPLES
     np.testing.assert_array_equal(source.target_member_TxN2, [world.member_N] * C.replicas)
 
@@ -171,9 +180,8 @@ def test_shuffled_labels_move_alike_and_losses_stay(world: SyntheticScores, bloc
     again, other = source.with_shuffled_labels(3), source.with_shuffled_labels(4)
     np.testing.assert_array_equal(again.target_member_TxN2, noise.target_member_TxN2)
     assert (other.target_member_TxN2 != noise.target_member_TxN2).any()
-    np.testing.assert_array_equal(
-        source.target_member_TxN2, [world.member_N] * C.replicas
-    )  # not in place
+    # The labels of the original are not changed.
+    np.testing.assert_array_equal(source.target_member_TxN2, [world.member_N] * C.replicas)
 
 
 def test_select_samples(world: SyntheticScores, blocks: str):
@@ -191,7 +199,7 @@ def test_separation(world: SyntheticScores, blocks: str, changes: dict[str, Any]
     c = dataclasses.replace(C, **changes)
     source = source_of(world)
     [fitted] = signals.fit_attacks(source, [signals.AttackGroup(("lira_online",), c)])
-    got = np.concatenate(
+    actual = np.concatenate(
         [signals.separation(p, fitted, c) for b in source.blocks() for p in b.split()]
     )
     ins = [
@@ -211,10 +219,10 @@ def test_separation(world: SyntheticScores, blocks: str, changes: dict[str, Any]
     means_in, means_out = (
         np.array([g.mean() if len(g) else np.nan for g in x]) for x in (ins, outs)
     )
-    want = (means_out - means_in) / np.sqrt((variances(ins) + variances(outs)) / 2)
-    np.testing.assert_allclose(got, want, rtol=1e-9)
-    assert np.isnan(got).sum() == (1 if c.variance == "pooled" else 3)
-    assert np.nanmean(got) > 0.5
+    expected_TxN = (means_out - means_in) / np.sqrt((variances(ins) + variances(outs)) / 2)
+    np.testing.assert_allclose(actual, expected_TxN, rtol=1e-9)
+    assert np.isnan(actual).sum() == (1 if c.variance == "pooled" else 3)
+    assert np.nanmean(actual) > 0.5
 
 
 def test_separation_is_nan_without_variance():
@@ -230,11 +238,13 @@ def test_operating_points_of_each_target(tmp_path: Path):
     score_TxN[3, :9] = np.nan
     with MembershipScoreFile(tmp_path, 11, 90) as file, ThreadPoolExecutor(2) as pool:
         file.write(0, slice(0, 90), score_TxN)
-        got = score_matrix.operating_points(file, member_TxN, [0.1, 0.5], pool)
-    want = stats.tpr_at_fpr(score_TxN, member_TxN, [0.1, 0.5])
-    for field in dataclasses.fields(want):
+        actual = score_matrix.operating_points(file, member_TxN, [0.1, 0.5], pool)
+    expected_points = stats.tpr_at_fpr(score_TxN, member_TxN, [0.1, 0.5])
+    for field in dataclasses.fields(expected_points):
         name = field.name
-        np.testing.assert_array_equal(getattr(got, name), getattr(want, name), err_msg=name)
+        np.testing.assert_array_equal(
+            getattr(actual, name), getattr(expected_points, name), err_msg=name
+        )
 
 
 def test_unneeded_fits_read_nothing(world: SyntheticScores, monkeypatch: pytest.MonkeyPatch):
@@ -270,13 +280,13 @@ def test_batched_attacks_equal_single_attacks(
     ]
     done: list[float] = []
     with ThreadPoolExecutor(2) as pool:
-        found = {
+        batched = {
             attack.id: file.read_samples(slice(0, SAMPLES))
             for attack, _, file in score_matrix.score_attacks(
                 attacks, source, c, tmp_path, pool, done.append
             )
         }
-        assert set(found) == {attack.id for attack in attacks}
+        assert set(batched) == {attack.id for attack in attacks}
         for attack in attacks:
             alone = source.with_references(attack.references or range(2))
             settings = dataclasses.replace(c, rmia_samples=attack.rmia_samples or c.rmia_samples)
@@ -284,6 +294,6 @@ def test_batched_attacks_equal_single_attacks(
             group = signals.AttackGroup((attack.attack,), settings)
             with score_matrix.score_all([group], alone, tmp_path, pool) as [(_, files)]:
                 want_TxN = files[attack.attack].read_samples(slice(0, SAMPLES))
-            np.testing.assert_array_equal(found[attack.id], want_TxN, err_msg=attack.id)
+            np.testing.assert_array_equal(batched[attack.id], want_TxN, err_msg=attack.id)
     assert done == sorted(done)
     assert done[-1] == len(attacks)

@@ -39,11 +39,11 @@ def slow_decisions(score_TxN: np.ndarray, fpr: float) -> np.ndarray:
 def test_select_fprs():
     both = points()
     first, rest = tables.select_fprs(both, slice(2)), tables.select_fprs(both, slice(2, None))
-    for some, rates in ((first, C.fprs), (rest, CURVE)):
-        want = stats.tpr_at_fpr(HOLES_TxN, MEMBER_N, rates)
-        for field in dataclasses.fields(want):
-            got = getattr(some, field.name)
-            np.testing.assert_array_equal(got, getattr(want, field.name), err_msg=field.name)
+    for actual, rates in ((first, C.fprs), (rest, CURVE)):
+        expected = stats.tpr_at_fpr(HOLES_TxN, MEMBER_N, rates)
+        for field in dataclasses.fields(expected):
+            value = getattr(actual, field.name)
+            np.testing.assert_array_equal(value, getattr(expected, field.name), err_msg=field.name)
 
 
 def test_attack_row():
@@ -61,13 +61,13 @@ def test_attack_row():
         "left_out",
     ]
     assert [row[k] for k in ("attack", "references", "targets", "left_out")] == ["loss", 3, T, 1]
-    there_N = ~np.isnan(HOLES_TxN[0])
-    ins, out = (HOLES_TxN[:, of_N & there_N] for of_N in (MEMBER_N, ~MEMBER_N))
+    scored_N = ~np.isnan(HOLES_TxN[0])
+    ins, out = (HOLES_TxN[:, of_N & scored_N] for of_N in (MEMBER_N, ~MEMBER_N))
     auc_T = (ins[:, :, None] > out[:, None]).mean(axis=(1, 2))
     assert row["auc_mean"] == pytest.approx(auc_T.mean())
     assert row["auc_std"] == pytest.approx(auc_T.std())
     for fpr in C.fprs:
-        tpr_T = slow_decisions(HOLES_TxN, fpr)[:, MEMBER_N & there_N].mean(axis=1)
+        tpr_T = slow_decisions(HOLES_TxN, fpr)[:, MEMBER_N & scored_N].mean(axis=1)
         assert row[f"tpr_at_{fpr}_mean"] == pytest.approx(tpr_T.mean())
         assert row[f"tpr_at_{fpr}_std"] == pytest.approx(tpr_T.std())
 
@@ -94,8 +94,8 @@ def test_roc_rows_use_the_fprs_of_the_curve():
     assert (curve.attack == "rmia").all()
     assert (curve.references == 8).all()
     assert curve.tpr_mean.tolist()[::3] == [0, 1]
-    there_N = MEMBER_N & ~np.isnan(HOLES_TxN[0])
-    tpr_T = slow_decisions(HOLES_TxN, 0.5)[:, there_N].mean(axis=1)
+    scored_N = MEMBER_N & ~np.isnan(HOLES_TxN[0])
+    tpr_T = slow_decisions(HOLES_TxN, 0.5)[:, scored_N].mean(axis=1)
     assert curve.tpr_mean[2] == pytest.approx(tpr_T.mean())
     assert curve.tpr_std[2] == pytest.approx(tpr_T.std())
 
@@ -106,12 +106,12 @@ def test_error_rates(score_TxN: np.ndarray):
     assert table.fpr.tolist() == [0.1, 0.25]
     assert (table.attack == "lira_online").all()
     assert (table.replicas == T).all()
-    there_N = ~np.isnan(score_TxN[0])
+    scored_N = ~np.isnan(score_TxN[0])
     for row, fpr in zip(table.to_dict("records"), C.fprs, strict=True):
         decisions = slow_decisions(score_TxN, fpr)
-        tpr_T = decisions[:, MEMBER_N & there_N].mean(axis=1)
-        fpr_T = decisions[:, ~MEMBER_N & there_N].mean(axis=1)
-        right_T = (decisions == MEMBER_N)[:, there_N].mean(axis=1)
+        tpr_T = decisions[:, MEMBER_N & scored_N].mean(axis=1)
+        fpr_T = decisions[:, ~MEMBER_N & scored_N].mean(axis=1)
+        right_T = (decisions == MEMBER_N)[:, scored_N].mean(axis=1)
         balanced_T = (tpr_T + 1 - fpr_T) / 2
         for name, rate_T in (
             ("tpr", tpr_T),
@@ -171,9 +171,13 @@ def test_flip_shares():
         assert (part.low.iloc[0], part.low.iloc[-1]) == (0, cutoff)
         assert part.high.iloc[-1] == pytest.approx(2 * 4 * 5 / 72)
         for kind, of_N in (("member", MEMBER_N), ("nonmember", ~MEMBER_N)):
-            found = [b for b, of in zip(slow_bins(fpr), of_N, strict=True) if of and b >= 0]
-            assert part[f"{kind}s"].tolist() == [found.count(b) for b in range(5)]
-            fractions = [found.count(b) / len(found) for b in range(5)]
+            bins = [
+                b
+                for b, is_in_class in zip(slow_bins(fpr), of_N, strict=True)
+                if is_in_class and b >= 0
+            ]
+            assert part[f"{kind}s"].tolist() == [bins.count(b) for b in range(5)]
+            fractions = [bins.count(b) / len(bins) for b in range(5)]
             np.testing.assert_allclose(part[f"{kind}_fraction"], fractions)
 
 

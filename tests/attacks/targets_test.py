@@ -47,10 +47,10 @@ class World:
 
     def attack(self, name: config.AttackName, references: int = 16, **how: Any) -> TargetAttack:
         present = models.model_numbers(models.present_models(self.store))
-        whole = config.Config(population=config.Population(samples=SAMPLES), attack=C)
-        found = needs.target_attack(whole, present, name, references, **how)
-        assert found is not None
-        return found
+        full_config = config.Config(population=config.Population(samples=SAMPLES), attack=C)
+        attack = needs.target_attack(full_config, present, name, references, **how)
+        assert attack is not None
+        return attack
 
     def run(
         self,
@@ -87,8 +87,8 @@ def made(
     store.create_or_extend(rows, {"tokens": np.arange(SAMPLES)}, {})
     for m, row in enumerate(rows):
         values = {} if m in lacks_logit else {"target_logit": logit_MxN[m]}
-        some = dataclasses.replace(store, statistics=tuple(values))
-        some.write_model(row, loss_MxN[m], member_MxN[m], values)
+        with_statistics = dataclasses.replace(store, statistics=tuple(values))
+        with_statistics.write_model(row, loss_MxN[m], member_MxN[m], values)
     return World(dataclasses.replace(store, statistics=()), loss_MxN, logit_MxN, member_MxN, [])
 
 
@@ -186,22 +186,26 @@ def test_targets_are_evaluated_with_their_own_membership(world: World, computed:
         for t in (16, 17, 18, 19):
             key, member_N = (attack.id, f"reference-{t}"), world.member_MxN[t]
             score_N = slow_scores(world, attack, t)
-            line, found = lines[key], stats.tpr_at_fpr(score_N, member_N, C.fprs)
-            assert line["auc"] == pytest.approx(found.auc_T[0], rel=1e-12)
+            line, operating_points = lines[key], stats.tpr_at_fpr(score_N, member_N, C.fprs)
+            assert line["auc"] == pytest.approx(operating_points.auc_T[0], rel=1e-12)
             counts = [line[name] for name in ("members", "nonmembers", "left_out")]
-            assert counts == [found.members_T[0], found.nonmembers_T[0], np.isnan(score_N).sum()]
+            assert counts == [
+                operating_points.members_T[0],
+                operating_points.nonmembers_T[0],
+                np.isnan(score_N).sum(),
+            ]
             of_first = stats.auc(score_N, world.member_MxN[16]).auc_T[0]
             unlike += t > 16 and abs(line["auc"] - of_first) > 0.05
             points = curves.get_group(key)
             for on_curve in (False, True):
-                some = points[points["on_curve"] == on_curve]
+                part = points[points["on_curve"] == on_curve]
                 rates = C.fprs
                 if on_curve:
                     rates = score_matrix.evaluation_fprs(C, world.member_MxN[16])[len(C.fprs) :]
                     rates = rates if attack.group_left_out is None else []
-                assert some["fpr"].tolist() == list(rates)
+                assert part["fpr"].tolist() == list(rates)
                 expected = stats.tpr_at_fpr(score_N, member_N, rates).tpr_TxF[0]
-                np.testing.assert_allclose(some["tpr"], expected, rtol=1e-12)
+                np.testing.assert_allclose(part["tpr"], expected, rtol=1e-12)
     assert unlike > 30  # the membership of the first target would give other numbers
     assert (table["left_out"] > 0).any()
 
@@ -209,7 +213,7 @@ def test_targets_are_evaluated_with_their_own_membership(world: World, computed:
 def test_columns_describe_the_attack(world: World, computed: Path):
     table = pd.read_csv(computed / "targets.csv", dtype=str, keep_default_na=False)
     described = table.drop(columns=["target", "auc", "members", "nonmembers", "left_out"])
-    found = described.drop_duplicates().set_index("attack_id").agg(",".join, axis=1)
+    described_columns = described.drop_duplicates().set_index("attack_id").agg(",".join, axis=1)
     expected = [
         "lira_online,16,0-15,,loss,0,,",
         "lira_online,6,0-5,,loss,0,,",
@@ -224,7 +228,7 @@ def test_columns_describe_the_attack(world: World, computed: Path):
         "lira_online,14,2-15,0,loss,0,,",
         "lira_online,14,0-13,7,loss,0,,",
     ]
-    assert found.to_dict() == {
+    assert described_columns.to_dict() == {
         attack.id: line for attack, line in zip(every_kind(world), expected, strict=True)
     }
     assert targets._format_ranges((0, 1, 2, 5, 7, 8)) == "0-2 5 7-8"
@@ -294,8 +298,8 @@ def test_new_attacks_are_appended(world: World, computed: Path, tmp_path: Path):
         folder = tmp_path / str(split)
         before = b""
         for last in (*split, 12):
-            known = len(pd.read_csv(folder / "targets.csv")) // 4 if before else 0
-            assert world.run(folder, attacks[:last]) == (last, last - known, 0)
+            num_present = len(pd.read_csv(folder / "targets.csv")) // 4 if before else 0
+            assert world.run(folder, attacks[:last]) == (last, last - num_present, 0)
             text = (folder / "targets.csv").read_bytes()
             assert text.startswith(before)
             before = text

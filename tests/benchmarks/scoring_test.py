@@ -36,16 +36,16 @@ def test_packed_and_padded_losses_equal_slow_forward_pass(
     params = parameters(SMALL)
     monkeypatch.setattr(scoring.transformer, "init_params", lambda model, key: params)
     c = argparse.Namespace(nanodo=None, transformers=False, micro_batch_size=2)
-    scorer, found = scoring.scoring_methods(population, SMALL, c)
+    scorer, methods = scoring.scoring_methods(population, SMALL, c)
     assert scorer.micro_batch_size == 2
-    assert list(found) == [scoring.PACKED]
+    assert list(methods) == [scoring.PACKED]
 
     def plain(padded_BxL: np.ndarray) -> np.ndarray:
         samples = (x_L[: (x_L > 0).sum()] for x_L in padded_BxL)
         return np.array([slow_losses(slow_forward(params, x), x).mean() for x in samples])
 
     want_N = plain(population.pad(np.arange(21)))
-    np.testing.assert_allclose(found[scoring.PACKED](21, 1), want_N, rtol=1e-5)
+    np.testing.assert_allclose(methods[scoring.PACKED](21, 1), want_N, rtol=1e-5)
     seen: list[int] = []
 
     def look_up(padded_BxL: np.ndarray) -> np.ndarray:
@@ -104,7 +104,7 @@ def test_order_of_methods_rotates_every_round(scoring: ModuleType, monkeypatch: 
     now = [0.0]
     monkeypatch.setattr(scoring.time, "perf_counter", lambda: now[0])
 
-    def way(name: str):
+    def method(name: str):
         def run() -> np.ndarray:
             calls.append(name)
             now[0] += {"a": 1.0, "b": 3.0, "c": 2.0}[name]
@@ -112,25 +112,22 @@ def test_order_of_methods_rotates_every_round(scoring: ModuleType, monkeypatch: 
 
         return run
 
-    seconds, found = scoring.in_turn({name: way(name) for name in "abc"}, 4)
+    seconds, results = scoring.in_turn({name: method(name) for name in "abc"}, 4)
     assert "".join(calls) == "abcbcacababc"
-    assert {name: of.tolist() for name, of in seconds.items()} == {
+    assert {name: seconds_R.tolist() for name, seconds_R in seconds.items()} == {
         "a": [1.0] * 4,
         "b": [3.0] * 4,
         "c": [2.0] * 4,
     }
-    assert {name: int(of[0]) for name, of in found.items()} == {"a": 1, "b": 2, "c": 3}
+    assert {name: int(result[0]) for name, result in results.items()} == {"a": 1, "b": 2, "c": 3}
 
 
 def test_packed_flops_count_padding_of_calls(scoring: ModuleType):
     length_N = scoring.c4_like.lengths(100, scale=16)
-    found = scoring.packed_flops(
-        MODEL_CONFIG, length_N, call_sequences=16
-    )  # two chunks of tokens, were it run
-    L, num_sequences = (
-        MODEL_CONFIG.length_tokens,
-        -(-batching.plan_packing(length_N, MODEL_CONFIG.length_tokens).num_sequences // 16) * 16,
-    )
+    # A call of 16 packed sequences would have two chunks of tokens if it were run.
+    flops_per_sample = scoring.packed_flops(MODEL_CONFIG, length_N, call_sequences=16)
+    L = MODEL_CONFIG.length_tokens
+    num_sequences = -(-batching.plan_packing(length_N, L).num_sequences // 16) * 16
     # A block of queries is multiplied with all keys, so attention costs twice its useful half.
     by_hand = flops.scoring(
         MODEL_CONFIG.layers,
@@ -139,7 +136,7 @@ def test_packed_flops_count_padding_of_calls(scoring: ModuleType):
         num_sequences * L,
         2 * num_sequences * L**2,
     )
-    assert 1 < found / (by_hand / 100) < 1.15  # softmax and layernorm
+    assert 1 < flops_per_sample / (by_hand / 100) < 1.15  # softmax and layernorm
 
 
 def test_parameters_are_converted_to_gpt_2(scoring: ModuleType):

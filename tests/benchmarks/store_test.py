@@ -33,25 +33,25 @@ def written(store: ModuleType, tmp_path: Path) -> Path:
 def test_all_methods_write_the_same_bytes(store: ModuleType, written: Path):
     values = store.drawn(**SIZE)
     loss_MxN, member_MxN = Store(written / "scores.zarr").read(subsets.requested_seeds(5, 1))
-    one = (written / "one").read_bytes()
-    assert len(one) == 6 * 100 * 5
+    one_file = (written / "one").read_bytes()
+    assert len(one_file) == 6 * 100 * 5
     for model in range(6):
         np.testing.assert_array_equal(loss_MxN[model], values["loss"][model])
         np.testing.assert_array_equal(member_MxN[model], values["member"][model])
         folder = written / "plain" / str(model)
         assert sorted(path.name for path in folder.iterdir()) == ["loss", "member"]
-        found = (folder / "member").read_bytes() + (folder / "loss").read_bytes()
-        assert found == one[500 * model : 500 * (model + 1)]
-        assert found == values["member"][model].tobytes() + values["loss"][model].tobytes()
+        plain_bytes = (folder / "member").read_bytes() + (folder / "loss").read_bytes()
+        assert plain_bytes == one_file[500 * model : 500 * (model + 1)]
+        assert plain_bytes == values["member"][model].tobytes() + values["loss"][model].tobytes()
 
 
 @pytest.mark.parametrize("cold", [True, False])
 def test_all_methods_read(store: ModuleType, written: Path, cold: bool):
     for read in (store.read_store, store.read_files, store.read_one):
         clock = store.Clock()
-        found = read(clock, written, **SIZE, cold=cold)
+        results = read(clock, written, **SIZE, cold=cold)
         assert clock.seconds > 0
-        assert found["end"] > found["start"]
+        assert results["end"] > results["start"]
 
 
 def test_changed_value_is_detected(store: ModuleType, written: Path):
@@ -74,8 +74,8 @@ def test_ratios_are_of_the_same_round(store: ModuleType):
         results = {"before_bytes": np.array(2**20), "cpu": np.array(1.0)}
         return store.fresh.Measured(seconds, 2**21, results)
 
-    found = {"store": [run(2.0), run(8.0)], "one file": [run(1.0), run(2.0)]}
-    [_, _, line, _] = store.table(found, 4 * 10**9).splitlines()
+    runs = {"store": [run(2.0), run(8.0)], "one file": [run(1.0), run(2.0)]}
+    [_, _, line, _] = store.table(runs, 4 * 10**9).splitlines()
     cells = [cell.strip() for cell in line.strip("|").split("|")]
     assert cells == [
         "store",

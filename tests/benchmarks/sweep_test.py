@@ -25,9 +25,9 @@ def test_reference_sees_its_members_once_per_epoch(
     sweep: ModuleType, tiny: Population, tmp_path: Path
 ):
     c = change(change(TINY, "train.epochs", 2), "population.samples", 20)
-    row = subsets.ModelSeeds("reference", 3, 3, 3)
+    model = subsets.ModelSeeds("reference", 3, 3, 3)
     folder = tmp_path / "reference"
-    sweep.write_reference(folder, tiny.folder, c, row)
+    sweep.write_reference(folder, tiny.folder, c, model)
     x_TxBxL = np.load(folder / "batches.npy")
     assert x_TxBxL.shape == (2 * 3, 4, 8)  # 10 members in batches of 4: the third is short
     members = sorted(

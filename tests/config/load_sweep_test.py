@@ -59,13 +59,8 @@ def sweep():
     overrides, configs = zip(*result, strict=True)
     assert overrides[0] == {}
     assert overrides[2] == {"model.layers": 5, "model.size": "10M", "optimizer.weight_decay": 2}
-    assert [c.attack.references for c in configs] == [
-        9,
-        9,
-        9,
-        4,
-        6,
-    ]  # the entry's, where it has one
+    # An entry's own value takes precedence over the override.
+    assert [c.attack.references for c in configs] == [9, 9, 9, 4, 6]
     assert {c.attack.replicas for c in configs} == {3}
     shapes = [(c.model.size, c.model.layers, c.model.width, c.model.heads) for c in configs]
     assert shapes == [

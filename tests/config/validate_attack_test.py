@@ -172,10 +172,8 @@ def test_statistics_of_attacks_are_variables_of_the_store():
     kinds = load.field_types()
     assert set(config.ATTACK_STATISTICS) < set(get_args(config.AttackName))
     [choices, _] = get_args(kinds["score.statistics"])
-    assert set(config.ATTACK_STATISTICS.values()) < set(
-        get_args(choices)
-    )  # the others are for figures
+    # The other statistics are only for figures.
+    assert set(config.ATTACK_STATISTICS.values()) < set(get_args(choices))
     assert set(get_args(choices)) <= set(schema.VARIABLES)
-    assert not set(config.ATTACK_STATISTICS) & set(
-        Config().attack.attacks
-    )  # the default needs no more
+    # The default attacks need no further statistics.
+    assert not set(config.ATTACK_STATISTICS) & set(Config().attack.attacks)

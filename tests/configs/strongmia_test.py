@@ -99,8 +99,8 @@ def test_naming_all_figures_adds_the_comparison():
 def test_equal_recipes_are_trained_once():
     entries = load.load_sweep(f"{FILE}:cpu")
     names = [{entries[n][1].name for n in r.entries} for r in recipe_requests(entries, "strongmia")]
-    assert {"main", "fixed-140M"} <= next(some for some in names if "main" in some)
-    assert sorted(name for some in names for name in some) == sorted(c.name for _, c in entries)
+    assert {"main", "fixed-140M"} <= next(group for group in names if "main" in group)
+    assert sorted(name for group in names for name in group) == sorted(c.name for _, c in entries)
 
 
 _SETTING = "must be paper, gpu or cpu, and come last; write .* as in strongmia.py:fig05,cpu$"

@@ -33,8 +33,8 @@ def test_order_is_reproducible(seed: int, epoch: int, order: list[int], steps: l
 
 def test_hand_computed_batches():
     order_N, ids_N = np.array([4, 3, 0, 2, 1]), np.array([10, 11, 15, 17, 20])
-    got = [batch_order.batch(order_N, ids_N, step, 2).tolist() for step in range(3)]
-    assert got == [[20, 17], [10, 15], [11]]
+    batches = [batch_order.batch(order_N, ids_N, step, 2).tolist() for step in range(3)]
+    assert batches == [[20, 17], [10, 15], [11]]
 
 
 @given(seeds, st.integers(0, 9), sizes)

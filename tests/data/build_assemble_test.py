@@ -50,14 +50,14 @@ def test_samples_in_the_order_of_their_positions(
     tmp_path: Path, parts: list[Path], monkeypatch: pytest.MonkeyPatch, segment: int
 ):
     monkeypatch.setattr(build, "_SEGMENT_SAMPLES", segment)
-    wanted = [0, 1, 2, 5, 6, 7, 20, 21, 22, 39]
-    write(tmp_path, parts, wanted, "some_")
+    positions = [0, 1, 2, 5, 6, 7, 20, 21, 22, 39]
+    write(tmp_path, parts, positions, "some_")
     tokens, offsets = np.load(tmp_path / "some_tokens.npy"), np.load(tmp_path / "some_offsets.npy")
     assert (tokens.dtype, offsets.dtype, offsets[0]) == (np.uint16, np.int64, 0)
     rows = pq.read_table(tmp_path / "some_samples.parquet")
     assert rows.schema == build.SCHEMA
-    assert rows.num_rows == len(wanted)
-    for i, (row, position) in enumerate(zip(rows.to_pylist(), wanted, strict=True)):
+    assert rows.num_rows == len(positions)
+    for i, (row, position) in enumerate(zip(rows.to_pylist(), positions, strict=True)):
         expected = ROWS[position]
         assert tokens[offsets[i] : offsets[i + 1]].tolist() == expected["tokens"]
         names = ("source_record", "text_sha256", "chars", "unk", "zlib_bytes")

@@ -167,11 +167,11 @@ if __name__ == "__main__":
 """
 
 
-def killed(script: Path, source: config.Corpus, folder: Path, enough: int, who: str) -> int:
+def killed(script: Path, source: config.Corpus, folder: Path, min_parts: int, victims: str) -> int:
     """The exit code of a build that is killed once there are enough parts: "all" its processes, or the "parent"."""
     script.write_text(BUILD)
     argv = [sys.executable, "-W", "error", str(script), source.path, str(folder)]
-    return subprocess.run([*argv, str(enough), who], start_new_session=True).returncode
+    return subprocess.run([*argv, str(min_parts), victims], start_new_session=True).returncode
 
 
 @pytest.mark.process
@@ -183,11 +183,11 @@ def test_killed_builds_resume(
 ):
     """Twice, and the third build has a process of its own killed, which another one replaces."""
     folder = tmp_path / "work" / "population"
-    for enough, who in ((1, "all"), (3, "parent")):
-        assert killed(tmp_path / "build.py", source, folder, enough, who) == -9
+    for min_parts, victims in ((1, "all"), (3, "parent")):
+        assert killed(tmp_path / "build.py", source, folder, min_parts, victims) == -9
         assert not folder.exists()
     lost: list[int] = []
-    said: list[str] = []
+    messages: list[str] = []
 
     def kill_one(label: str, done: int, total: int) -> None:
         children = [p.pid for p in multiprocessing.active_children() if p.pid is not None]
@@ -196,12 +196,12 @@ def test_killed_builds_resume(
             os.kill(children[0], signal.SIGKILL)
 
     monkeypatch.setattr(tokenize, "_PART", 150)
-    found = build.build_population(source, PIECES, SIZES, folder, kill_one, said.append)
-    assert said[0] == "vocabulary: reusing the one that an earlier command trained"
-    assert said[1].startswith("population: reusing ")
-    assert said[1].endswith(" parts, tokenized by an earlier command")
-    assert "a tokenizing process ended with code -9; " in "\n".join(said)
-    assert content(found.folder) == content(built.folder)
+    population = build.build_population(source, PIECES, SIZES, folder, kill_one, messages.append)
+    assert messages[0] == "vocabulary: reusing the one that an earlier command trained"
+    assert messages[1].startswith("population: reusing ")
+    assert messages[1].endswith(" parts, tokenized by an earlier command")
+    assert "a tokenizing process ended with code -9; " in "\n".join(messages)
+    assert content(population.folder) == content(built.folder)
     assert not (folder.parent / ".population.unfinished").exists()
 
 
@@ -212,7 +212,7 @@ def test_part_size_does_not_affect_the_population(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(tokenize, "_PART", 97)
-    found = build.build_population(
+    population = build.build_population(
         dataclasses.replace(source, processes=1), PIECES, SIZES, tmp_path / "p"
     )
-    assert content(found.folder) == content(built.folder)
+    assert content(population.folder) == content(built.folder)

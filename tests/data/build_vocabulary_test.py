@@ -35,10 +35,10 @@ def test_saved_vocabulary_of_other_settings_is_not_reused(
 ):
     with pytest.raises(KeyboardInterrupt):
         build.build_population(source, PIECES, SIZES, tmp_path / "population", stop)
-    said: list[str] = []
+    messages: list[str] = []
     pieces, sizes = changed(change, source)
-    build.build_population(source, pieces, sizes, tmp_path / "population", log=said.append)
-    assert not [line for line in said if "earlier command" in line]
+    build.build_population(source, pieces, sizes, tmp_path / "population", log=messages.append)
+    assert not [line for line in messages if "earlier command" in line]
 
 
 def test_vocabulary_of_a_sibling_population_is_reused(tmp_path: Path, source: config.Corpus):
@@ -46,17 +46,17 @@ def test_vocabulary_of_a_sibling_population_is_reused(tmp_path: Path, source: co
     (tmp_path / "strange").mkdir()
     (tmp_path / "strange" / "manifest.json").write_text("{}")
     sizes = dataclasses.replace(SIZES, samples=40, length_tokens=8)
-    said: list[str] = []
+    messages: list[str] = []
     labels: list[str] = []
-    found = build.build_population(
-        source, PIECES, sizes, tmp_path / "b", lambda *n: labels.append(n[0]), said.append
+    population = build.build_population(
+        source, PIECES, sizes, tmp_path / "b", lambda *n: labels.append(n[0]), messages.append
     )
-    assert said[:1] == [
+    assert messages[:1] == [
         f"vocabulary: reusing that of {tmp_path / 'a'}, trained on the same documents"
     ]
     assert "train tokenizer" not in labels
     alone = build.build_population(source, PIECES, sizes, tmp_path / "alone" / "b")
-    assert content(found.folder) == content(alone.folder)
+    assert content(population.folder) == content(alone.folder)
 
 
 @pytest.mark.parametrize("change", [*OF_VOCABULARY, "given", "damaged"])
@@ -78,12 +78,12 @@ def test_sibling_vocabulary_of_other_settings_is_not_reused(
     elif change != "given":
         pieces, sizes = changed(change, source)
     labels: list[str] = []
-    found = build.build_population(
+    population = build.build_population(
         source, pieces, sizes, tmp_path / "b", lambda *n: labels.append(n[0])
     )
     assert "train tokenizer" in labels
     alone = build.build_population(source, pieces, sizes, tmp_path / "alone" / "b")
-    assert content(found.folder) == content(alone.folder)
+    assert content(population.folder) == content(alone.folder)
 
 
 def test_caching_opener_reads_a_corpus_once(tmp_path: Path, source: config.Corpus):
@@ -93,10 +93,10 @@ def test_caching_opener_reads_a_corpus_once(tmp_path: Path, source: config.Corpu
     read = []
     for seed in (1, 2):
         sizes = dataclasses.replace(SIZES, seed=seed)
-        found = build.build_population(
+        population = build.build_population(
             source, PIECES, sizes, tmp_path / f"p{seed}", progress, opener=opens
         )
         alone = build.build_population(source, PIECES, sizes, tmp_path / f"alone{seed}" / "p")
-        assert content(found.folder) == content(alone.folder)
+        assert content(population.folder) == content(alone.folder)
         read.append(labels.count("read files"))
     assert read[0] == read[1] > 0

@@ -47,9 +47,9 @@ def test_selected_records_keep_order_and_repetitions(
 ):
     monkeypatch.setattr(c4, "_OPEN_FILES", open_files)
     index_K = np.array([24, 0, 13, 13, 6, 1])
-    lent = pickle.loads(pickle.dumps(c4.open_records(str(data_dir)).select(index_K)))
-    assert list(lent) == [(TEXTS[i], f"train:{i}") for i in index_K]
-    assert (len(lent), lent[2]) == (6, (TEXTS[13], "train:13"))
+    selected = pickle.loads(pickle.dumps(c4.open_records(str(data_dir)).select(index_K)))
+    assert list(selected) == [(TEXTS[i], f"train:{i}") for i in index_K]
+    assert (len(selected), selected[2]) == (6, (TEXTS[13], "train:13"))
     assert list(c4.open_records(str(data_dir)).select(index_K[:0])) == []
 
 
@@ -261,7 +261,7 @@ def test_default_folder_of_tfds_without_loading_tensorflow(data_dir: Path):
         env = {k: v for k, v in os.environ.items() if k != "TFDS_DATA_DIR"} | environment
         return subprocess.run(argv, env=env, capture_output=True, text=True)
 
-    there = run(TFDS_DATA_DIR=str(data_dir))
-    assert (there.stdout, there.stderr) == (f"{data_dir} 25\n", "")
+    process = run(TFDS_DATA_DIR=str(data_dir))
+    assert (process.stdout, process.stderr) == (f"{data_dir} 25\n", "")
     missing = run(HOME=str(data_dir / "home")).stderr.splitlines()[-1]
     assert "/home/tensorflow_datasets': no such folder" in missing

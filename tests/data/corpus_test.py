@@ -23,8 +23,8 @@ def test_default_corpus(monkeypatch: pytest.MonkeyPatch):
     read = corpus.read(config.Corpus(), lambda label, done, total: labels.append(label))
     assert len(read) >= 5_000
     assert min(map(len, read.texts)) >= 200
-    places = [(name, int(line)) for name, _, line in (r.partition(":") for r in read.records)]
-    assert places == sorted(places)
+    locations = [(name, int(line)) for name, _, line in (r.partition(":") for r in read.records)]
+    assert locations == sorted(locations)
     assert read.sha256 == corpus.hash_texts(read.texts)
     counts = read.provenance
     assert counts["packages"] == docstrings.versions()
@@ -219,15 +219,15 @@ def test_two_processes_build_one_population(tmp_path: Path, source: config.Corpu
     argv = [sys.executable, "-W", "error", "-c", BUILD, source.path, str(folder)]
     out = subprocess.PIPE
     other = subprocess.Popen(argv, stdout=out, stderr=out, text=True)
-    said: list[str] = []
+    messages: list[str] = []
 
     def wait(label: str, done: int, total: int) -> None:
-        if not said:
+        if not messages:
             assert other.stdout is not None
-            said.append(other.stdout.readline())
+            messages.append(other.stdout.readline())
 
     build.build_population(source, PIECES, SIZES, folder, wait)
-    assert (said, other.communicate(), other.returncode) == (["up\n"], ("", ""), 0)
+    assert (messages, other.communicate(), other.returncode) == (["up\n"], ("", ""), 0)
     alone = build.build_population(source, PIECES, SIZES, tmp_path / "alone")
     assert content(folder) == content(alone.folder)
     assert {p.name for p in folder.parent.iterdir()} <= {"population", ".population.lock"}
@@ -247,12 +247,12 @@ def test_stopped_build_resumes(tmp_path: Path, source: config.Corpus):
     folder = tmp_path / "population"
     with pytest.raises(KeyboardInterrupt):
         build.build_population(source, PIECES, SIZES, folder, stop)
-    said: list[str] = []
+    messages: list[str] = []
     labels: list[str] = []
     built = build.build_population(
-        source, PIECES, SIZES, folder, lambda *n: labels.append(n[0]), said.append
+        source, PIECES, SIZES, folder, lambda *n: labels.append(n[0]), messages.append
     )
-    assert said == [
+    assert messages == [
         "vocabulary: reusing the one that an earlier command trained",
         *["population: reusing 1 of 1 parts, tokenized by an earlier command"] * 2,
     ]

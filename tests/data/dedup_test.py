@@ -92,7 +92,7 @@ def test_near_duplicates_of_docstrings_equal_a_slow_reference(monkeypatch: pytes
         monkeypatch.setattr(dedup, "_BLOCK_PRODUCTS", work)
         seen: list[tuple[int, int]] = []
         kept = dedup.without_near_duplicates(
-            texts, lambda done, total, at=seen: at.append((done, total))
+            texts, lambda done, total, calls=seen: calls.append((done, total))
         )
         assert kept.tolist() == expected
         assert seen[-1] == (len(texts), len(texts))

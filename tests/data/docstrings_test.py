@@ -50,10 +50,10 @@ def test_docstrings_are_ordered_by_path_and_line():
     seen: list[tuple[int, int]] = []
     texts, records = docstrings.read(["zarr", "rich"], lambda *n: seen.append(n))
     assert (texts, records) == docstrings.read(["rich", "zarr"])
-    places = [(name, int(line)) for name, _, line in (r.partition(":") for r in records)]
-    assert places == sorted(places)
-    assert {name.split("/")[0] for name, _ in places} == {"rich", "zarr"}
-    assert not any("tests" in name.split("/") for name, _ in places)
+    locations = [(name, int(line)) for name, _, line in (r.partition(":") for r in records)]
+    assert locations == sorted(locations)
+    assert {name.split("/")[0] for name, _ in locations} == {"rich", "zarr"}
+    assert not any("tests" in name.split("/") for name, _ in locations)
     assert sum(len(text) >= 200 for text in texts) > 500
     assert [done for done, _ in seen] == list(range(1, seen[-1][1] + 1))
 

@@ -17,10 +17,10 @@ def flat(samples: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
 
 def groups(samples: list[list[int]], prefix_tokens: int) -> list[int]:
     seen: list[tuple[str, int, int]] = []
-    found = features.prefix_groups(*flat(samples), prefix_tokens, lambda *n: seen.append(n))
+    group_N = features.prefix_groups(*flat(samples), prefix_tokens, lambda *n: seen.append(n))
     assert seen[-1] == ("group samples by prefix", len(samples), len(samples))
-    assert found.dtype == np.int64
-    return found.tolist()
+    assert group_N.dtype == np.int64
+    return group_N.tolist()
 
 
 SAMPLES = [[2, 5, 6, 7, 1], [2, 5, 6, 8, 1], [2, 5, 6], [2, 9, 6, 7, 1], [2, 5, 6, 7, 1], [2, 1]]
@@ -67,9 +67,9 @@ def test_samples_with_equal_prefixes_form_groups(
     tmp_path: Path, tokens: int, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(build, "_SEGMENT_SAMPLES", 30)
-    found = write(tmp_path / "p", group_prefix_tokens=tokens)
-    begin = [found.sample(i)[1 : 1 + tokens].tolist() for i in range(100)]
-    group_N = found.column("prefix_group")
+    population = write(tmp_path / "p", group_prefix_tokens=tokens)
+    begin = [population.sample(i)[1 : 1 + tokens].tolist() for i in range(100)]
+    group_N = population.column("prefix_group")
     assert group_N.tolist() == [begin.index(b) for b in begin]
     assert (group_N < np.arange(100)).any() == (tokens == 2)
-    assert list(table_of(found).columns[-2:]) == ["tfidf", "prefix_group"]
+    assert list(table_of(population).columns[-2:]) == ["tfidf", "prefix_group"]

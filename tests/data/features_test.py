@@ -13,12 +13,12 @@ OFFSETS = np.array([0, 4, 6, 10, 13])
 
 def count(samples: int, seed: int = 0, vocab_size: int = 8) -> list[int]:
     seen: list[tuple[str, int, int]] = []
-    found = features.document_frequencies(
+    frequency_V = features.document_frequencies(
         TOKENS, OFFSETS, vocab_size, samples, seed, lambda *n: seen.append(n)
     )
     assert seen[-1] == ("count document frequencies", samples, samples)
-    assert found.dtype == np.int64
-    return found.tolist()
+    assert frequency_V.dtype == np.int64
+    return frequency_V.tolist()
 
 
 def test_hand_computed_example():
@@ -32,27 +32,27 @@ def test_block_size_does_not_affect_frequencies(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_samples_are_drawn_by_seed():
-    found = set()
+    distinct = set()
     for seed in range(20):
         expected = np.zeros(8, int)
         for i in seeds.draw(seed, "population/frequency", 4, 2):
             expected[np.unique(TOKENS[OFFSETS[i] : OFFSETS[i + 1]])] += 1
         assert count(2, seed) == expected.tolist()
-        found.add(tuple(expected.tolist()))
-    assert len(found) > 3
+        distinct.add(tuple(expected.tolist()))
+    assert len(distinct) > 3
 
 
 def tfidf(frequency_V: list[int], samples: int) -> np.ndarray:
-    of = TOKENS, OFFSETS, np.array(frequency_V)
-    return features.mean_tfidf(*of, samples, (1, 2), lambda *_: None)
+    inputs = TOKENS, OFFSETS, np.array(frequency_V)
+    return features.mean_tfidf(*inputs, samples, (1, 2), lambda *_: None)
 
 
 def test_mean_tfidf_of_a_hand_computed_example():
     # idf of 5 and of 6, both in 2 of 4: log(5 / 3) + 1; 2 x 5; none; 6 and 5; 2 x 6
     idf = np.log(5 / 3) + 1
-    found = tfidf([0, 3, 4, 0, 0, 2, 2, 0], 4)
-    assert found.dtype == np.float64
-    np.testing.assert_allclose(found, [2 * idf, np.nan, idf, 2 * idf], rtol=1e-15)
+    tfidf_N = tfidf([0, 3, 4, 0, 0, 2, 2, 0], 4)
+    assert tfidf_N.dtype == np.float64
+    np.testing.assert_allclose(tfidf_N, [2 * idf, np.nan, idf, 2 * idf], rtol=1e-15)
     # of others: a piece in all of 3 has 1, one in none of them log(4) + 1
     np.testing.assert_allclose(
         tfidf([0, 3, 3, 0, 0, 3, 0, 0], 3),
@@ -69,34 +69,34 @@ def test_mean_tfidf_equals_a_slow_reference(monkeypatch: pytest.MonkeyPatch, tok
     flat = rng.integers(0, 30, offsets_N1[-1]).astype(np.uint16)
     frequency_V = features.document_frequencies(flat, offsets_N1, 30, 20, 0, lambda *_: None)
     seen: list[tuple[str, int, int]] = []
-    found = features.mean_tfidf(
+    tfidf_N = features.mean_tfidf(
         flat, offsets_N1, frequency_V, 20, (1, 2), lambda *n: seen.append(n)
     )
     assert seen[-1] == ("compute TF-IDF", 50, 50)
     for n, begin in enumerate(offsets_N1[:-1]):
         text = [int(t) for t in flat[begin : offsets_N1[n + 1]] if t not in (1, 2)]
         values = [text.count(t) * (np.log(21 / (1 + frequency_V[t])) + 1) for t in set(text)]
-        np.testing.assert_allclose(found[n], np.mean(values) if values else np.nan, rtol=1e-13)
+        np.testing.assert_allclose(tfidf_N[n], np.mean(values) if values else np.nan, rtol=1e-13)
 
 
 def test_document_frequencies_and_tfidf(tmp_path: Path):
     written = write(tmp_path / "whole")
     counted = write(tmp_path / "p", frequency_samples=40)
     assert counted.sha256 == written.sha256
-    for found, ids in (
+    for population, ids in (
         (counted, seeds.draw(3, "population/frequency", 100, 40)),
         (written, range(100)),
     ):
         expected = np.zeros(400, int)
         for i in ids:
-            expected[np.unique(found.sample(i))] += 1
-        frequency_V = np.load(found.folder / "document_frequency.npy")
+            expected[np.unique(population.sample(i))] += 1
+        frequency_V = np.load(population.folder / "document_frequency.npy")
         assert frequency_V.dtype == np.int64
         assert frequency_V.tolist() == expected.tolist()
         idf_V = np.log((1 + len(ids)) / (1 + expected)) + 1
-        pieces, times = np.unique(found.sample(7)[1:], return_counts=True)
+        pieces, times = np.unique(population.sample(7)[1:], return_counts=True)
         text = pieces != 1
         np.testing.assert_allclose(
-            found.column("tfidf")[7], (times * idf_V[pieces])[text].mean(), rtol=1e-13
+            population.column("tfidf")[7], (times * idf_V[pieces])[text].mean(), rtol=1e-13
         )
     assert (counted.column("tfidf") != written.column("tfidf")).all()

@@ -19,9 +19,9 @@ def pattern(tmp_path: Path) -> str:
 
 def convert(pattern: str, path: Path, processes: int = 1) -> list[str]:
     """Converts; what was said."""
-    said: list[str] = []
-    hf_c4.convert(pattern, str(path), processes, lambda *n: None, said.append)
-    return said
+    messages: list[str] = []
+    hf_c4.convert(pattern, str(path), processes, lambda *n: None, messages.append)
+    return messages
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -61,7 +61,7 @@ def test_invalid_files_are_named_with_the_line(
     tmp_path: Path, pattern: str, raw: bytes, message: str
 ):
     broken = tmp_path / "hf/c4-train.00001-of-01024.json.gz"
-    sound = broken.read_bytes()
+    original = broken.read_bytes()
     broken.write_bytes(raw)
     refused(
         pattern, tmp_path / "out", f"00001-of-01024.json.gz, {message}.*; download the file again$"
@@ -69,9 +69,9 @@ def test_invalid_files_are_named_with_the_line(
     left = [p.name for p in (tmp_path / "out/c4/en/.3.1.0.unfinished").iterdir()]
     assert not [name for name in left if name.startswith("c4-train.array_record-00001")]
     # The mended file has another size, and costs itself alone.
-    broken.write_bytes(sound)
-    said = convert(pattern, tmp_path / "out")
-    assert said[0] == "C4: 1 of 4 files were converted by an earlier command"
+    broken.write_bytes(original)
+    messages = convert(pattern, tmp_path / "out")
+    assert messages[0] == "C4: 1 of 4 files were converted by an earlier command"
     convert(pattern, tmp_path / "whole")
     assert content(tmp_path / "out/c4/en/3.1.0") == content(tmp_path / "whole/c4/en/3.1.0")
 
@@ -80,10 +80,10 @@ def test_invalid_files_are_named_with_the_line(
 def interrupted(tmp_path: Path, pattern: str) -> Path:
     """The hidden folder of a conversion that stopped at its last file."""
     last = tmp_path / "hf/c4-validation.00000-of-01024.json.gz"
-    sound = last.read_bytes()
-    last.write_bytes(sound[:-9])
+    original = last.read_bytes()
+    last.write_bytes(original[:-9])
     refused(pattern, tmp_path / "out", "not a valid gzip file")
-    last.write_bytes(sound)
+    last.write_bytes(original)
     return tmp_path / "out/c4/en/.3.1.0.unfinished"
 
 
@@ -92,8 +92,10 @@ def texts(path: Path) -> list[str]:
 
 
 def test_only_changed_files_are_converted_again(tmp_path: Path, pattern: str, interrupted: Path):
-    made = {p: p.stat().st_mtime_ns for p in interrupted.glob("c4-train.array_record-*-of-00003")}
-    assert len(made) == 3
+    modified_ns = {
+        p: p.stat().st_mtime_ns for p in interrupted.glob("c4-train.array_record-*-of-00003")
+    }
+    assert len(modified_ns) == 3
     with gzip.open(tmp_path / "hf/c4-train.00001-of-01024.json.gz", "at") as lines:
         lines.write('{"text": "more"}\n')
     assert (
@@ -102,7 +104,9 @@ def test_only_changed_files_are_converted_again(tmp_path: Path, pattern: str, in
     )
     assert texts(tmp_path / "out") == ["one", "two", "three", "more", "four", "five"]
     finished = tmp_path / "out/c4/en/3.1.0"
-    again = [p.name for p in made if (finished / p.name).stat().st_mtime_ns != made[p]]
+    again = [
+        p.name for p in modified_ns if (finished / p.name).stat().st_mtime_ns != modified_ns[p]
+    ]
     assert again == ["c4-train.array_record-00001-of-00003"]
 
 
@@ -167,9 +171,9 @@ def test_unwritable_folders_are_reported(
         refused(pattern, path, message, f"corpus.path={str(path)!r}: ")
     argv = ["corpus", "--config=configs/c4.py:140M", f"--workdir={tmp_path}/w"]
     assert cli.main([*argv, "--config.corpus.path=/proc/x", f"--from-hf-shards={pattern}"]) == 2
-    said = capfd.readouterr().err
-    assert "corpus.path='/proc/x': cannot be written" in said
-    assert "Traceback" not in said
+    err = capfd.readouterr().err
+    assert "corpus.path='/proc/x': cannot be written" in err
+    assert "Traceback" not in err
 
 
 def test_full_disk_is_reported(tmp_path: Path, pattern: str):

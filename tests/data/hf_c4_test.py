@@ -27,10 +27,10 @@ def pattern(tmp_path: Path) -> str:
 
 def convert(pattern: str, path: Path, processes: int = 1) -> list[str]:
     """Converts; what was said."""
-    said: list[str] = []
-    folder = hf_c4.convert(pattern, str(path), processes, lambda *n: None, said.append)
+    messages: list[str] = []
+    folder = hf_c4.convert(pattern, str(path), processes, lambda *n: None, messages.append)
     assert folder == path / "c4/en/3.1.0"
-    return said
+    return messages
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -39,8 +39,8 @@ def content(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.process)])
 def test_tfds_opens_converted_files(tmp_path: Path, pattern: str, processes: int):
-    said = convert(pattern, tmp_path / "out", processes)
-    assert said == [f"C4: converted 4 files to {tmp_path}/out/c4/en/3.1.0"]
+    messages = convert(pattern, tmp_path / "out", processes)
+    assert messages == [f"C4: converted 4 files to {tmp_path}/out/c4/en/3.1.0"]
     names = [f"c4-train.array_record-{k:05d}-of-00003" for k in range(3)]
     names.append("c4-validation.array_record-00000-of-00001")
     assert list(content(tmp_path / "out/c4/en/3.1.0")) == [
@@ -93,7 +93,9 @@ def test_progress_is_in_bytes(tmp_path: Path, pattern: str, monkeypatch: pytest.
     seen: list[tuple[str, int, int]] = []
     hf_c4.convert(pattern, str(tmp_path / "out"), 1, lambda *n: seen.append(n), lambda line: None)
     total = sum(p.stat().st_size for p in (tmp_path / "hf").iterdir())
-    assert {(label, of) for label, _, of in seen} == {("convert C4 (bytes)", total)}
+    assert {(label, total_bytes) for label, _, total_bytes in seen} == {
+        ("convert C4 (bytes)", total)
+    }
     done = [n for _, n, _ in seen]
     assert (done[0], done[-1]) == (0, total)
     assert done == sorted(done)
@@ -103,8 +105,8 @@ def test_progress_is_in_bytes(tmp_path: Path, pattern: str, monkeypatch: pytest.
 def test_finished_conversion_is_reused(tmp_path: Path, pattern: str):
     convert(pattern, tmp_path / "out")
     before = content(tmp_path / "out/c4/en/3.1.0")
-    said = convert(pattern, tmp_path / "out")
-    assert said == [
+    messages = convert(pattern, tmp_path / "out")
+    assert messages == [
         f"C4: reusing {tmp_path}/out/c4/en/3.1.0, converted from these 4 files by an earlier command"
     ]
     assert content(tmp_path / "out/c4/en/3.1.0") == before
@@ -221,8 +223,8 @@ def test_conversion_resumes_after_all_processes_are_killed(tmp_path: Path):
     unfinished = tmp_path / "out/c4/en/.3.1.0.unfinished"
     finished = len(list(unfinished.glob("*.made.json")))
     assert 1 <= finished < 4
-    said = convert(pattern, tmp_path / "out", 2)
-    assert said[0] == f"C4: {finished} of 4 files were converted by an earlier command"
+    messages = convert(pattern, tmp_path / "out", 2)
+    assert messages[0] == f"C4: {finished} of 4 files were converted by an earlier command"
     records = c4.open_records(str(tmp_path / "out"))
     assert [t for t, _ in records.select(np.arange(len(records)))] == [*itertools.chain(*big)]
     made = content(tmp_path / "out/c4/en/3.1.0")
@@ -250,9 +252,9 @@ def test_command_converts_and_builds_the_population(
     (tmp_path / "c.py").write_text(CONFIG)
     argv = [f"--config={tmp_path}/c.py:{tmp_path}/out", f"--workdir={tmp_path}/work"]
     assert cli.main(["corpus", *argv, f"--from-hf-shards={pattern}"]) == 0
-    said = capfd.readouterr().err
-    assert f"C4: converted 4 files to {tmp_path}/out/c4/en/3.1.0" in said
-    assert "corpus: 20 documents, sha256 " in said
+    err = capfd.readouterr().err
+    assert f"C4: converted 4 files to {tmp_path}/out/c4/en/3.1.0" in err
+    assert "corpus: 20 documents, sha256 " in err
     [population] = (tmp_path / "work" / "populations").glob("[!.]*")
     assert len(open_population(population)) == 16
     assert cli.main(["corpus", *argv, f"--from_hf_shards={pattern}"]) == 0

@@ -55,8 +55,8 @@ def test_a_changed_manifest_is_refused(written: Population, tmp_path: Path):
 
 
 def test_every_file_is_verified(tmp_path: Path):
-    made = write(tmp_path / "p", validation_samples=5, frequency_samples=5)
-    for name in made.manifest["files"]:
+    population = write(tmp_path / "p", validation_samples=5, frequency_samples=5)
+    for name in population.manifest["files"]:
         raw = (tmp_path / "p" / name).read_bytes()
         (tmp_path / "p" / name).write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
         with pytest.raises(UserError, match=f"p/{name}: the content does not match"):
@@ -105,11 +105,11 @@ def run_killed() -> Iterator[Callable[[Path, str], tuple[int, str]]]:
         assert server.stdout is not None
         server.stdin.write(f"{folder} {moment}\n")
         server.stdin.flush()
-        said = ""
+        output = ""
         while not (line := server.stdout.readline()).endswith(" end\n"):
             assert line, "it ended"
-            said += line
-        return int(line.split()[0]), said
+            output += line
+        return int(line.split()[0]), output
 
     yield run
     server.communicate()
@@ -119,12 +119,12 @@ def run_killed() -> Iterator[Callable[[Path, str], tuple[int, str]]]:
 def test_kills_leave_a_complete_population_or_none(
     tmp_path: Path, run_killed: Callable[[Path, str], tuple[int, str]]
 ):
-    folder, said = tmp_path / "p", ""
+    folder, output = tmp_path / "p", ""
     for moment in ("samples", "manifest", "rename"):
-        code, said = run_killed(folder, moment)
+        code, output = run_killed(folder, moment)
         assert code == -9
         assert [p.name for p in tmp_path.iterdir()] == [".p.unfinished"]
-    assert said.startswith("population: reusing 5 of 5 parts, tokenized by an earlier command")
+    assert output.startswith("population: reusing 5 of 5 parts, tokenized by an earlier command")
     assert run_killed(folder, "after")[0] == -9
     assert [p.name for p in tmp_path.iterdir()] == ["p"]
     assert run_killed(tmp_path / "q", "never")[0] == 0
@@ -143,12 +143,12 @@ def write_some(folder: Path, identity: str | None, stop: bool, **changes: Any) -
         if stop and done == 30:
             raise Stop
 
-    said: list[str] = []
+    messages: list[str] = []
     provenance = {"corpus_sha256": identity} if identity else {}
     with pytest.MonkeyPatch.context() as patch, contextlib.suppress(Stop):
         patch.setattr(tokenize, "_PART", 10)
-        write(folder, provenance=provenance, progress=progress, log=said.append, **changes)
-    return [line for line in said if "earlier command" in line]
+        write(folder, provenance=provenance, progress=progress, log=messages.append, **changes)
+    return [line for line in messages if "earlier command" in line]
 
 
 @pytest.mark.parametrize(

@@ -41,13 +41,10 @@ def test_samples_are_tokens_of_the_lowercase_text(tmp_path: Path, monkeypatch: p
     assert 10 < cut.sum() < len(p) - 10
     changed = 0
     for i in range(len(p)):
-        whole = [
-            2,
-            *p.tokenizer.encode(p.text(i).lower()),
-            *([] if cut[i] else [1]),
-        ]  # <bos>, <eos>
-        assert low.sample(i).tolist() == whole[:L]
-        changed += whole[:L] != p.sample(i).tolist()
+        # <bos> is 2, <eos> is 1.
+        tokens = [2, *p.tokenizer.encode(p.text(i).lower()), *([] if cut[i] else [1])]
+        assert low.sample(i).tolist() == tokens[:L]
+        changed += tokens[:L] != p.sample(i).tolist()
     assert changed > 40
     np.testing.assert_array_equal(low.lengths_N, np.diff(low.offsets_N1))
     assert max(low.lengths_N) == L

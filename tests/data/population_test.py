@@ -151,12 +151,12 @@ def test_held_out_samples_follow_in_the_draw(written: Population, tmp_path: Path
 
 def test_short_documents_and_repeated_prefixes_are_left_out(tmp_path: Path):
     spm, texts = load_tokenizer(model()), [text for text, _ in documents()]
-    found = write(tmp_path / "p", samples=60, distinct_prefix_tokens=2, min_chars=150)
-    prefixes = [tuple(found.sample(i)[1:3]) for i in range(60)]
+    population = write(tmp_path / "p", samples=60, distinct_prefix_tokens=2, min_chars=150)
+    prefixes = [tuple(population.sample(i)[1:3]) for i in range(60)]
     assert len(set(prefixes)) == 60
-    assert found.column("chars").min() >= 150
+    assert population.column("chars").min() >= 150
     # All that was passed over is too short, or begins like a sample or a document before it.
-    counts = found.manifest["provenance"]["draw"]
+    counts = population.manifest["provenance"]["draw"]
     order = seeds.draw(3, "population/draw", len(texts), len(texts))[: counts["documents"]]
     short = [i for i in order if len(texts[i]) < 150]
     duplicates = counts["identical_token_sequences"] + counts["prefix_duplicates"]
@@ -205,9 +205,11 @@ def test_messages_about_too_few_documents_name_what_is_possible():
 
 
 def test_manifest_records_settings_and_provenance(tmp_path: Path):
-    made = write(tmp_path / "p", settings={"corpus.source": "text"}, provenance={"files": ["a"]})
+    population = write(
+        tmp_path / "p", settings={"corpus.source": "text"}, provenance={"files": ["a"]}
+    )
     manifest = json.loads((tmp_path / "p/manifest.json").read_text())
-    assert manifest == made.manifest
+    assert manifest == population.manifest
     assert manifest["settings"] == {
         "corpus.source": "text",
         "population.samples": 100,

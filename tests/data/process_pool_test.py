@@ -19,13 +19,13 @@ from lm_mia.errors import UserError
 @pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.process)])
 def test_each_task_runs_once(count: int):
     reports: list[tuple[int, int]] = []
-    found = list(
+    results = list(
         process_pool.run_tasks(pool_tasks.square, range(4), count, lambda *r: reports.append(r))
     )
-    assert sorted(found) == [(0, 0), (1, 1), (2, 4), (3, 9)]
+    assert sorted(results) == [(0, 0), (1, 1), (2, 4), (3, 9)]
     assert sorted(reports) == [(0, 0), (1, 1), (2, 2), (3, 3)]
     if count == 1:
-        assert found == sorted(found)
+        assert results == sorted(results)
 
 
 @pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.process)])
@@ -52,12 +52,12 @@ def test_tasks_of_dead_processes_run_again(tmp_path: Path):
     tasks = [tmp_path / name for name in ("a", "dies", "b", "dies too", "c")]
     reports: list[tuple[int, int]] = []
     lost: list[int] = []
-    found = list(
+    results = list(
         process_pool.run_tasks(
             pool_tasks.die_once, tasks, 2, lambda *r: reports.append(r), lost.append
         )
     )
-    assert sorted(found) == [(i, task.name) for i, task in enumerate(tasks)]
+    assert sorted(results) == [(i, task.name) for i, task in enumerate(tasks)]
     assert lost == [-9, -9]
     assert [amount for index, amount in reports if index == 1] == [5, 0, 5]
 

@@ -45,7 +45,7 @@ def drawn(
 ) -> tuple[tokenize.DrawnSamples, list[str], list[tuple[str, int, int]]]:
     lines: list[str] = []
     progress: list[tuple[str, int, int]] = []
-    found = tokenize.draw_samples(
+    draw = tokenize.draw_samples(
         corpus,
         num_samples,
         seed,
@@ -56,12 +56,12 @@ def drawn(
         lines.append,
         clock,
     )
-    return found, lines, progress
+    return draw, lines, progress
 
 
-def counts(found: tokenize.DrawnSamples) -> tuple[int, int, int, int]:
-    identical = found.identical_token_sequences
-    return found.documents, found.too_short, identical, found.prefix_duplicates
+def counts(draw: tokenize.DrawnSamples) -> tuple[int, int, int, int]:
+    identical = draw.identical_token_sequences
+    return draw.documents, draw.too_short, identical, draw.prefix_duplicates
 
 
 def slow_draw(
@@ -110,22 +110,22 @@ def test_draw_equals_a_slow_reference(
     for num_samples in (1, 20, 90):
         for path in (model.parent / "parts").iterdir():
             path.unlink()
-        found, _, _ = drawn(model, num_samples, **rules)
+        draw, _, _ = drawn(model, num_samples, **rules)
         expected = slow_draw(num_samples, CORPUS, 3, min_chars, prefix_tokens)
-        assert (found.position_W.tolist(), *counts(found)) == expected
-        assert found.documents == len(expected[0]) + sum(expected[2:])
-        check_rows(found)
+        assert (draw.position_W.tolist(), *counts(draw)) == expected
+        assert draw.documents == len(expected[0]) + sum(expected[2:])
+        check_rows(draw)
 
 
-def check_rows(found: tokenize.DrawnSamples) -> None:
+def check_rows(draw: tokenize.DrawnSamples) -> None:
     """Asserts that each sample is in a part, with the position of its document."""
     order = seeds.draw(3, "population/draw", len(CORPUS), len(CORPUS))
     record = {
         row["position"]: row["source_record"]
-        for part in found.parts
+        for part in draw.parts
         for row in tokenize.read_part(part, ["position", "source_record"]).to_pylist()
     }
-    for position in found.position_W.tolist():
+    for position in draw.position_W.tolist():
         assert record[position] == f"record {order[position]}"
 
 
@@ -147,7 +147,7 @@ def test_number_of_rounds_does_not_affect_the_draw(
     folder = tmp_path_factory.mktemp("draw")
     (folder / "parts").mkdir()
     (folder / "tokenizer.model").write_bytes(MODEL)
-    found, _, _ = drawn(
+    draw, _, _ = drawn(
         folder / "tokenizer.model",
         num_samples,
         seed=seed,
@@ -156,21 +156,21 @@ def test_number_of_rounds_does_not_affect_the_draw(
         distinct_prefix_tokens=prefix_tokens,
     )
     expected = slow_draw(num_samples, CORPUS, seed, 15, prefix_tokens, length_tokens)
-    assert (found.position_W.tolist(), *counts(found)) == expected
+    assert (draw.position_W.tolist(), *counts(draw)) == expected
 
 
 def test_all_documents_are_read_if_too_few_are_samples(model: Path):
-    found, _, _ = drawn(model, 290, DISTINCT, min_chars=22, length_tokens=40)
+    draw, _, _ = drawn(model, 290, DISTINCT, min_chars=22, length_tokens=40)
     long = sum(len(text) >= 22 for text, _ in DISTINCT)
     assert 0 < long < 290
-    assert len(found.position_W) == long
-    assert counts(found) == (300, 300 - long, 0, 0)
+    assert len(draw.position_W) == long
+    assert counts(draw) == (300, 300 - long, 0, 0)
 
 
 def test_a_draw_without_duplicates_tokenizes_no_spare_documents(model: Path):
-    found, lines, progress = drawn(model, 50, DISTINCT, length_tokens=40)
-    assert found.position_W.tolist() == list(range(50))
-    assert sum(tokenize.read_part(p, ["position"]).num_rows for p in found.parts) == 50
+    draw, lines, progress = drawn(model, 50, DISTINCT, length_tokens=40)
+    assert draw.position_W.tolist() == list(range(50))
+    assert sum(tokenize.read_part(p, ["position"]).num_rows for p in draw.parts) == 50
     assert progress[0] == ("tokenize samples", 0, 50)
     assert progress[-1] == ("tokenize samples", 50, 50)
     assert len(lines) == 1
@@ -186,21 +186,21 @@ def test_identical_token_sequences_are_one_sample(model: Path, monkeypatch: pyte
     texts += ["two  one", "ｔｈｒｅｅ three"]  # have the same tokens after normalization
     texts += ["one two three four one four", "two one two"]  # differ before it
     corpus = [(text, str(i)) for i, text in enumerate(texts)]
-    found, _, _ = drawn(model, len(corpus), corpus, length_tokens=cut)
-    assert counts(found) == (9, 0, 4, 0)
+    draw, _, _ = drawn(model, len(corpus), corpus, length_tokens=cut)
+    assert counts(draw) == (9, 0, 4, 0)
     order = seeds.draw(3, "population/draw", 9, 9).tolist()
     groups = [{0, 3, 4}, {1, 5}, {2, 6}, {7}, {8}]
     first = [min(order.index(i) for i in group) for group in groups]
-    assert found.position_W.tolist() == sorted(first)
+    assert draw.position_W.tolist() == sorted(first)
     assert drawn(model, 5, corpus, length_tokens=cut)[0].position_W.tolist() == sorted(first)
 
 
 def test_speed_is_logged_every_half_minute(model: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(tokenize, "_PART", 60)
     monkeypatch.setattr(tokenize, "_BATCH", 30)
-    made, _, _ = drawn(model, 300, DISTINCT)
-    made.parts[0].unlink()
-    made.parts[3].unlink()
+    draw, _, _ = drawn(model, 300, DISTINCT)
+    draw.parts[0].unlink()
+    draw.parts[3].unlink()
     seconds = itertools.count(step=10)
     _, lines, progress = drawn(model, 300, DISTINCT, clock=lambda: float(next(seconds)))
     # After 10, 20, ... 70 s; parts that existed before do not count for the speed.
@@ -216,9 +216,9 @@ def test_documents_of_a_part_are_close_together_in_the_corpus(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(tokenize, "_PART", 10)
-    found, _, _ = drawn(model, 100, DISTINCT, length_tokens=40)
+    draw, _, _ = drawn(model, 100, DISTINCT, length_tokens=40)
     ranges = []
-    for part in found.parts:
+    for part in draw.parts:
         rows = tokenize.read_part(part, ["position", "source_record"]).to_pylist()
         assert [r["position"] for r in rows] == sorted(r["position"] for r in rows)
         ranges.append(sorted(int(r["source_record"].split()[1]) for r in rows))
@@ -229,12 +229,12 @@ def test_documents_of_a_part_are_close_together_in_the_corpus(
 def test_existing_parts_are_reused(model: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(tokenize, "_PART", 10)
     first, _, _ = drawn(model, 45, DISTINCT, min_chars=22, length_tokens=40)
-    made = {p: p.stat().st_mtime_ns for p in first.parts}
+    modified_ns = {p: p.stat().st_mtime_ns for p in first.parts}
     gone, broken = first.parts[1], first.parts[3]
     gone.unlink()
     broken.write_bytes(b"")
     again, lines, progress = drawn(model, 45, DISTINCT, min_chars=22, length_tokens=40)
-    assert [p for p in again.parts if p.stat().st_mtime_ns != made[p]] == [gone, broken]
+    assert [p for p in again.parts if p.stat().st_mtime_ns != modified_ns[p]] == [gone, broken]
     assert again.position_W.tolist() == first.position_W.tolist()
     n = len([p for p in first.parts if p.name.startswith("0-")])
     assert lines[0] == f"population: reusing {n - 2} of {n} parts, tokenized by an earlier command"
@@ -267,4 +267,4 @@ def test_number_of_processes_does_not_affect_the_draw(model: Path, monkeypatch: 
     assert "by 2 process(es), " in lines[0]
     total = progress[0][2]
     assert ("tokenize samples", total, total) in progress
-    assert np.all(np.diff([done for _, done, of in progress if of == total]) >= 0)
+    assert np.all(np.diff([done for _, done, count in progress if count == total]) >= 0)

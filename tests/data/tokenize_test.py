@@ -62,8 +62,8 @@ def test_short_documents_are_left_out(model: Path):
     long = [i for i, text in enumerate(TEXTS) if len(text) >= 40]
     assert 0 < len(long) < 40
     assert [row["position"] for row in rows] == [7 + 3 * i for i in long]
-    none = write(model.with_name("part"), tokenize.SampleRules(model, 20, min_chars=400))
-    assert none.num_rows == 0
+    no_rows = write(model.with_name("part"), tokenize.SampleRules(model, 20, min_chars=400))
+    assert no_rows.num_rows == 0
 
 
 def prefixes(model: Path, tokens: int, length: int, texts: list[str]) -> list[bytes | None]:

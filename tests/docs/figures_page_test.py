@@ -44,12 +44,12 @@ def test_the_config_says_what_all_figures_cost(figures_page: ModuleType):
     lines = [line.split() for line in text.partition("\nFigures 1 and 5 take")[0].splitlines()]
     for setting in figures_page.SETTINGS:
         needed = figures_page.cost("scaling", setting)
-        said = f"{setting} {needed.models:,} models {figures_page.format_cost(setting, needed)}"
-        assert any(line[: len(said.split())] == said.split() for line in lines), said
+        sentence = f"{setting} {needed.models:,} models {figures_page.format_cost(setting, needed)}"
+        assert any(line[: len(sentence.split())] == sentence.split() for line in lines), sentence
 
 
 @pytest.mark.parametrize(
-    ("setting", "flops", "said"),
+    ("setting", "flops", "expected"),
     [
         ("paper", 4e3 * 3600 * 0.4 * 989e12, "4,000 hours"),
         ("gpu", 0.0123 * 3600 * 0.4 * 989e12, "0.012 hours"),
@@ -57,9 +57,9 @@ def test_the_config_says_what_all_figures_cost(figures_page: ModuleType):
         ("cpu", 1.0, "about 1 minute"),
     ],
 )
-def test_costs_in_words(figures_page: ModuleType, setting: str, flops: float, said: str):
+def test_costs_in_words(figures_page: ModuleType, setting: str, flops: float, expected: str):
     needed = figures_page.Cost(names=("main",), recipes=1, models=1, flops=flops)
-    assert figures_page.format_cost(setting, needed) == said
+    assert figures_page.format_cost(setting, needed) == expected
 
 
 def test_a_check_writes_nothing(

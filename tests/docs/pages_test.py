@@ -44,23 +44,23 @@ def blocks(name: str) -> list[tuple[str, str, str]]:
     """(language, title, code) of each block of a page that is to run."""
     text = (DOCS / name).read_text(encoding="utf-8")
     assert text.count("```") % 2 == 0, f"{name}: a block is not closed"
-    found = [(match[1], match[2] or "", match[3]) for match in BLOCK.finditer(text)]
+    blocks_of_page = [(match[1], match[2] or "", match[3]) for match in BLOCK.finditer(text)]
     if text.startswith("---\nexternal: true\n---"):
-        return [block for block in found if block[1] == "Try it here"]
-    return [block for block in found if block[0] in ("python", "bash")]
+        return [block for block in blocks_of_page if block[1] == "Try it here"]
+    return [block for block in blocks_of_page if block[0] in ("python", "bash")]
 
 
 def flags(texts: Path, command: list[str]) -> list[str]:
     """Flags that make a command on the quickstart, or on a sweep of it, small, unless it sets these fields itself."""
     if not {"--config=quickstart", "--config=sweep.py"} & {*command}:
         return []
-    wanted = {**SMALL, "corpus.path": str(texts)}
+    settings = {**SMALL, "corpus.path": str(texts)}
     if "--config=sweep.py" in command:
-        wanted["extract.samples"] = "0"  # one recipe with extraction is enough
+        settings["extract.samples"] = "0"  # one recipe with extraction is enough
     given = {word.split("=")[0].replace("_", "-") for word in command}
     if "--config.corpus.path" in given:
-        del wanted["corpus.source"]
-    named = {f"--config.{name}": value for name, value in wanted.items()}
+        del settings["corpus.source"]
+    named = {f"--config.{name}": value for name, value in settings.items()}
     return [f"{flag}={value}" for flag, value in named.items() if flag not in given]
 
 

@@ -51,7 +51,7 @@ def cells(line: str) -> list[str]:
 
 def documented(text: str) -> Documented:
     """Parses the page: level-2 headings end with the folder of the tables, level-3 headings are file names."""
-    found: dict[str, dict[str, tuple[str, str]]] = {}
+    columns_by_file: dict[str, dict[str, tuple[str, str]]] = {}
     directory, columns = "", None
     for line in text.splitlines():
         quoted = re.findall(r"`([^`]+)`", line)
@@ -59,13 +59,13 @@ def documented(text: str) -> Documented:
             directory, columns = quoted[-1] if quoted else "", None
         elif line.startswith("### "):
             columns = {}
-            found |= {f"{directory}{name}": columns for name in quoted}
+            columns_by_file |= {f"{directory}{name}": columns for name in quoted}
         elif line.startswith("| `") and columns is not None:
             names, unit, definition = cells(line)
             for name in re.findall(r"`([^`]+)`", names):
-                assert name not in columns, f"{[*found][-1]}: {name} is documented twice"
+                assert name not in columns, f"{[*columns_by_file][-1]}: {name} is documented twice"
                 columns[name] = unit, definition
-    return found
+    return columns_by_file
 
 
 def units(text: str) -> set[str]:
@@ -74,14 +74,14 @@ def units(text: str) -> set[str]:
     return {cells(line)[0] for line in lines[1:]}
 
 
-def expanded(names: Iterable[str], placeholders: Mapping[str, Iterable[str]]) -> set[str]:
-    found = {*names}
+def expanded(columns_on_page: Iterable[str], placeholders: Mapping[str, Iterable[str]]) -> set[str]:
+    columns = {*columns_on_page}
     for word, values in placeholders.items():
-        found = {n.replace(word, v) for n in found for v in (values if word in n else [""])}
-    return found
+        columns = {n.replace(word, v) for n in columns for v in (values if word in n else [""])}
+    return columns
 
 
-def mistakes(on_page: Documented, written: Mapping[str, list[Written]]) -> list[str]:
+def find_differences(on_page: Documented, written: Mapping[str, list[Written]]) -> list[str]:
     """Returns lines that describe how the page differs from the written tables."""
     differences = [
         f"{name}: written, but not documented" for name in written if name not in on_page
@@ -97,7 +97,7 @@ def mistakes(on_page: Documented, written: Mapping[str, list[Written]]) -> list[
     return differences
 
 
-def columns_of(path: Path) -> list[str]:
+def read_columns(path: Path) -> list[str]:
     if path.suffix == ".parquet":
         return pq.read_schema(path).names
     if path.suffix == ".json":
@@ -106,9 +106,9 @@ def columns_of(path: Path) -> list[str]:
         return next(csv.reader(file)) if path.suffix == ".csv" else []
 
 
-def tables_of(workdir: Path) -> dict[str, list[Written]]:
+def find_tables(workdir: Path) -> dict[str, list[Written]]:
     """Returns all tables of a workdir, by their paths on the page."""
-    found: dict[str, list[Written]] = {}
+    tables: dict[str, list[Written]] = {}
     for path in sorted(workdir.rglob("*")):
         name = path.relative_to(workdir).as_posix()
         if not re.match(r"(recipes/[^/]+/|)tables/|populations/.*[.]parquet$", name):
@@ -123,40 +123,40 @@ def tables_of(workdir: Path) -> dict[str, list[Written]]:
         settings = path.parent / "targets.json"
         if settings.is_file():
             placeholders["FPR"] = [f"{fpr:g}" for fpr in json.loads(settings.read_text())["fprs"]]
-        columns = columns_of(path)
+        columns = read_columns(path)
         if name.endswith("ID.parquet"):
             with (path.parents[1] / "targets.csv").open(newline="") as file:
                 lines = [*csv.DictReader(file)]
             placeholders["TARGET"] = [r["target"] for r in lines if r["attack_id"] == path.stem]
-        found.setdefault(name, []).append(Written(path, columns, placeholders))
-    return found
+        tables.setdefault(name, []).append(Written(path, columns, placeholders))
+    return tables
 
 
 @pytest.fixture(scope="module")
 def synthetic(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A workdir of one recipe with all optional tables of decisions."""
-    found = tmp_path_factory.mktemp("synthetic")
+    workdir = tmp_path_factory.mktemp("synthetic")
     settings: dict[str, Any] = {"resample_references": 4, "leave_one_out": True, "bootstraps": 5}
     attacks = ("lira_online", "rmia", "loss")
-    write_workdir(found, samples=100, attacks=attacks, replicas=8, **settings)
-    return found
+    write_workdir(workdir, samples=100, attacks=attacks, replicas=8, **settings)
+    return workdir
 
 
 @pytest.fixture(scope="module")
-def page_of_sweep(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def report_tables(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tables of a report on two recipes and three figures of the synthetic sweep."""
-    found = tmp_path_factory.mktemp("page")
+    output_dir = tmp_path_factory.mktemp("page")
     recipes = io.read_recipes(folder)
     decided = [r for r in recipes.recipes if (r.recipe_dir / "tables" / "flips.json").is_file()]
     others = [r for r in recipes.recipes if r not in decided]
-    two = io.read_recipes(folder, [decided[0].name, others[0].name])
-    comparison.write(found, [*map(comparison.summarize, two.recipes)])
-    shown = [figure_section.make_section("scaling", two, found)]
+    selected = io.read_recipes(folder, [decided[0].name, others[0].name])
+    comparison.write(output_dir, [*map(comparison.summarize, selected.recipes)])
+    shown = [figure_section.make_section("scaling", selected, output_dir)]
     for name in ("fig08_statistic", "tab03_flip_shares_140m"):
-        shown.append(figure_section.make_section(name, recipes, found))
+        shown.append(figure_section.make_section(name, recipes, output_dir))
     assert not any(figure.missing for figure in shown)
-    figure_section.write_claims(found, shown)
-    return found
+    figure_section.write_claims(output_dir, shown)
+    return output_dir
 
 
 @pytest.fixture(scope="module")
@@ -165,8 +165,8 @@ def extracted(
 ) -> Path:
     """A workdir of one recipe after extraction, from a model with random parameters in place of a checkpoint."""
     workdir = tmp_path_factory.mktemp("extracted")
-    made = [r for r in io.read_recipes(folder).recipes if r.config.attack.replicas]
-    recipe = min(made, key=lambda r: r.parameters)
+    with_replicas = [r for r in io.read_recipes(folder).recipes if r.config.attack.replicas]
+    recipe = min(with_replicas, key=lambda r: r.parameters)
     extract = config.Extract(samples=3, prefix_tokens=4, suffix_tokens=3)
     task = SweepRecipe(
         Workdir(workdir), recipe.name, dataclasses.replace(recipe.config, extract=extract)
@@ -177,7 +177,7 @@ def extracted(
         patch.setattr(devices, "environments", lambda *_: ("cpu", [{}]))
         patch.setattr(backend, "start", lambda _: SimpleNamespace(mesh=None, local_mesh=None))
         patch.setattr(
-            scorer, "restore_params", lambda row, step, model, *_: parameters(model.config)
+            scorer, "restore_params", lambda model_seeds, step, model, *_: parameters(model.config)
         )
         pipeline.extract(task, open_population(recipe.population_dir), display)
     return workdir
@@ -185,17 +185,17 @@ def extracted(
 
 @pytest.fixture(scope="module")
 def written(
-    folder: Path, synthetic: Path, page_of_sweep: Path, extracted: Path
+    folder: Path, synthetic: Path, report_tables: Path, extracted: Path
 ) -> dict[str, list[Written]]:
-    found: dict[str, list[Written]] = {}
-    for workdir in (folder, synthetic, page_of_sweep, extracted):
-        for name, tables in tables_of(workdir).items():
-            found.setdefault(name, []).extend(tables)
-    return found
+    all_tables: dict[str, list[Written]] = {}
+    for workdir in (folder, synthetic, report_tables, extracted):
+        for name, tables in find_tables(workdir).items():
+            all_tables.setdefault(name, []).extend(tables)
+    return all_tables
 
 
 def test_page_documents_all_written_tables(written: dict[str, list[Written]]):
-    differences = mistakes(documented(PAGE.read_text(encoding="utf-8")), written)
+    differences = find_differences(documented(PAGE.read_text(encoding="utf-8")), written)
     assert not differences, "docs/tables.md:\n" + "\n".join(differences)
 
 
@@ -209,8 +209,15 @@ def test_columns_have_a_unit_and_a_definition():
 
 def test_page_documents_the_score_store(folder: Path):
     on_page = documented(PAGE.read_text(encoding="utf-8"))[STORE]
-    of_samples = ("sample", *SAMPLE_COLUMNS)
-    coordinates = ("model", "role", *schema.SEEDS, "step", *of_samples, *schema.TOKEN_COLUMNS)
+    sample_coordinates = ("sample", *SAMPLE_COLUMNS)
+    coordinates = (
+        "model",
+        "role",
+        *schema.SEEDS,
+        "step",
+        *sample_coordinates,
+        *schema.TOKEN_COLUMNS,
+    )
     assert {*on_page} == {*schema.VARIABLES, *coordinates}
     for name, (_, _, unit) in schema.VARIABLES.items():
         expected = {"": "none", "share of tokens": "fraction"}.get(unit, unit)
@@ -243,5 +250,5 @@ def test_differences_are_reported(
 ):
     text = PAGE.read_text(encoding="utf-8")
     assert text.count(old) == 1
-    found = mistakes(documented(text.replace(old, new)), written)
-    assert any(f"recipes/NAME/tables/{message}" in line for line in found), found
+    differences = find_differences(documented(text.replace(old, new)), written)
+    assert any(f"recipes/NAME/tables/{message}" in line for line in differences), differences

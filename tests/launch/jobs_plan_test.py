@@ -10,7 +10,8 @@ from tiny_run import tiny
 
 from launch import cli, jobs
 from lm_mia.cli import main as lm_mia_main
-from lm_mia.run import plan, sweep
+from lm_mia.run import plan
+from lm_mia.run.sweep import read_sweep
 
 __all__ = ["tiny"]  # a fixture
 
@@ -29,13 +30,13 @@ def test_jobs_are_blocks_with_missing_models(
     for shard in tiny_run.recipe_of(workdir).glob("scores.zarr/loss/c/5/*"):
         shard.unlink()
     flags = f"--config={tiny.config}", f"--workdir={workdir}", "--models-per-job=2"
-    found = read_plan(capsys, *flags)
-    [r] = found["recipes"]
+    recipes = read_plan(capsys, *flags)
+    [r] = recipes["recipes"]
     assert (r["models"], r["present_models"], r["missing_models"], r["jobs"]) == (6, 5, 1, 1)
     assert r["lengths"] == f"measured in {tiny_run.population_of(workdir)}"
     assert r["missing_chip_hours"] == pytest.approx(r["chip_hours"] / 6)
-    assert found["total"]["jobs"] == 1
-    [j] = jobs.plan_jobs(sweep.read_sweep(tiny.config, str(workdir), ()), sizes(models_per_job=2))
+    assert recipes["total"]["jobs"] == 1
+    [j] = jobs.plan_jobs(read_sweep(tiny.config, str(workdir), ()), sizes(models_per_job=2))
     assert (j.blocks, j.ranges()) == ((2,), ["4:6"])
 
 
@@ -44,12 +45,12 @@ def sizes(device: str = "h100", models_per_job: int = 0, job_hours: float = 4.0)
     return jobs.JobSizes(chip, models_per_job, job_hours, None)
 
 
-def cost_of(model_hours: float, rows: int, of: jobs.JobSizes) -> plan.RecipeCost:
+def cost_of(model_hours: float, num_models: int, job_sizes: jobs.JobSizes) -> plan.RecipeCost:
     """Returns a recipe whose models take `model_hours` on one chip."""
-    [task] = sweep.read_sweep("quickstart", None, ()).recipes
-    found = plan.recipe_cost(task, plan.assumed_lengths(task.config.population.length_tokens))
-    flops = model_hours * 3600 * of.chip.flops * of.chip.mfu * rows
-    return dataclasses.replace(found, models=rows, train_flops=flops, score_flops=0.0)
+    [task] = read_sweep("quickstart", None, ()).recipes
+    cost = plan.recipe_cost(task, plan.assumed_lengths(task.config.population.length_tokens))
+    flops = model_hours * 3600 * job_sizes.chip.flops * job_sizes.chip.mfu * num_models
+    return dataclasses.replace(cost, models=num_models, train_flops=flops, score_flops=0.0)
 
 
 @pytest.mark.parametrize(
@@ -68,22 +69,25 @@ def cost_of(model_hours: float, rows: int, of: jobs.JobSizes) -> plan.RecipeCost
 def test_models_per_job_follow_hours_and_chips(
     model_hours: float, chips: int, sharding: str, models: int
 ):
-    of = sizes()
-    assert jobs.models_per_job(cost_of(model_hours, 130, of), of, chips, sharding) == models
+    job_sizes = sizes()
+    assert (
+        jobs.models_per_job(cost_of(model_hours, 130, job_sizes), job_sizes, chips, sharding)
+        == models
+    )
 
 
 def test_models_per_job_is_limited_to_the_recipe(tmp_path: Path):
-    of = sizes(models_per_job=200)
-    assert jobs.models_per_job(cost_of(1.0, 130, of), of, 8, "none") == 130
+    job_sizes = sizes(models_per_job=200)
+    assert jobs.models_per_job(cost_of(1.0, 130, job_sizes), job_sizes, 8, "none") == 130
 
 
 def test_hours_equal_those_of_lm_mia_plan(capsys: pytest.CaptureFixture[str]):
-    found = read_plan(capsys, f"--config={ROOT / 'configs' / 'c4.py'}", "--device=h100")
-    hours = {r["size"]: r["chip_hours"] for r in found["recipes"]}
+    recipes = read_plan(capsys, f"--config={ROOT / 'configs' / 'c4.py'}", "--device=h100")
+    hours = {r["size"]: r["chip_hours"] for r in recipes["recipes"]}
     assert hours["140M"] == pytest.approx(452, abs=1)
     assert hours["1018M"] == pytest.approx(20_528, abs=1)
-    assert found["total"]["chip_hours"] == pytest.approx(sum(hours.values()))
-    assert sum(r["jobs"] for r in found["recipes"]) == found["total"]["jobs"]
+    assert recipes["total"]["chip_hours"] == pytest.approx(sum(hours.values()))
+    assert sum(r["jobs"] for r in recipes["recipes"]) == recipes["total"]["jobs"]
 
 
 def test_plan_is_printed_as_a_table(

@@ -10,7 +10,7 @@ from tiny_run import tiny
 from launch import cli, slurm
 from lm_mia.config.recipe import recipe_hash
 from lm_mia.errors import UserError
-from lm_mia.run import sweep
+from lm_mia.run.sweep import Sweep, read_sweep
 
 __all__ = ["tiny"]  # a fixture
 
@@ -19,24 +19,24 @@ PODS = "--image=i", "--gpus=8", "--claim=c", "--mount=/data"
 
 
 @pytest.fixture
-def of(tiny: tiny_run.Tiny, tmp_path: Path) -> sweep.Sweep:
+def sweep(tiny: tiny_run.Tiny, tmp_path: Path) -> Sweep:
     """Returns a sweep of two recipes with its population and the first two models of the first recipe."""
     workdir = tiny.copy(tmp_path / "s x")
     for shard in tiny_run.recipe_of(workdir).glob("scores.zarr/loss/c/[2345]/*"):
         shard.unlink()
-    return sweep.read_sweep(tiny_sweep.config_file(tiny, tmp_path), str(workdir), ())
+    return read_sweep(tiny_sweep.config_file(tiny, tmp_path), str(workdir), ())
 
 
-def flags(of: sweep.Sweep, *more: str) -> list[str]:
-    return [f"--config={of.config_arg}", f"--workdir={of.workdir.path}", *more]
+def flags(sweep: Sweep, *more: str) -> list[str]:
+    return [f"--config={sweep.config_arg}", f"--workdir={sweep.workdir.path}", *more]
 
 
 def test_one_array_per_recipe_with_the_missing_blocks(
-    of: sweep.Sweep, capsys: pytest.CaptureFixture[str]
+    sweep: Sweep, capsys: pytest.CaptureFixture[str]
 ):
     more = "--time=10", "--models-per-job=2", "--at-once=1", "--config.figures=a 'b' $(c).py"
-    assert cli.main(["slurm", *flags(of, *more)]) == 0
-    paths = [of.workdir.path / "slurm" / f"models_{task.name}.sbatch" for task in of.recipes]
+    assert cli.main(["slurm", *flags(sweep, *more)]) == 0
+    paths = [sweep.workdir.path / "slurm" / f"models_{task.name}.sbatch" for task in sweep.recipes]
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == [shlex.join(["sbatch", str(path)]) for path in paths]
     first, second = (path.read_text() for path in paths)
@@ -44,8 +44,8 @@ def test_one_array_per_recipe_with_the_missing_blocks(
     assert "#SBATCH --array=0-2%1\n" in second
     assert "  --recipe=tiny \\\n  --recipe-hash=" in first
     assert """'--config.figures=a '"'"'b'"'"' $(c).py'""" in first
-    assert not (of.workdir.path / "slurm" / "corpus.sbatch").exists()
-    assert (of.workdir.path / "logs").is_dir()  # SLURM makes none
+    assert not (sweep.workdir.path / "slurm" / "corpus.sbatch").exists()
+    assert (sweep.workdir.path / "logs").is_dir()  # SLURM makes none
 
 
 def test_missing_corpus_is_submitted_first(
@@ -54,7 +54,7 @@ def test_missing_corpus_is_submitted_first(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ):
-    of = sweep.read_sweep(tiny_sweep.config_file(tiny, tmp_path), str(tmp_path / "s"), ())
+    sweep = read_sweep(tiny_sweep.config_file(tiny, tmp_path), str(tmp_path / "s"), ())
     sent: list[tuple[str, list[str]]] = []
 
     def submit(path: Path, after: list[str]) -> str:
@@ -62,19 +62,19 @@ def test_missing_corpus_is_submitted_first(
         return str(len(sent))
 
     monkeypatch.setattr("launch.slurm.submit", submit)
-    assert cli.main(["slurm", *flags(of, "--time=10", "--submit")]) == 0
-    names = [f"models_{task.name}.sbatch" for task in of.recipes]
+    assert cli.main(["slurm", *flags(sweep, "--time=10", "--submit")]) == 0
+    names = [f"models_{task.name}.sbatch" for task in sweep.recipes]
     assert sent == [("corpus.sbatch", []), (names[0], ["1"]), (names[1], ["1"])]
     assert "job 3" in capsys.readouterr().out
 
 
 def test_several_nodes_without_sharding_are_refused(
-    of: sweep.Sweep, capsys: pytest.CaptureFixture[str]
+    sweep: Sweep, capsys: pytest.CaptureFixture[str]
 ):
-    assert cli.main(["slurm", *flags(of, "--time=10", "--nodes=2")]) == 2
+    assert cli.main(["slurm", *flags(sweep, "--time=10", "--nodes=2")]) == 2
     err = capsys.readouterr().err
     assert err.startswith("--nodes=2, but each model of tiny, epochs=2 is made on one device")
-    assert not (of.workdir.path / "slurm").exists()
+    assert not (sweep.workdir.path / "slurm").exists()
 
 
 def test_next_command_is_printed_if_no_model_is_missing(
@@ -114,12 +114,12 @@ def test_one_jobset_per_job_with_its_command(
     assert cli.main(["jobset", *argv, *PODS]) == 0
     paths = [Path(line.split()[-1]) for line in capsys.readouterr().out.splitlines()]
     assert len(paths) == 2
-    [task, _] = sweep.read_sweep(config, "/data/s", ()).recipes
-    found = list(yaml.safe_load_all(paths[0].read_text()))
-    names = [m["metadata"]["name"] for m in found]
+    [task, _] = read_sweep(config, "/data/s", ()).recipes
+    manifests = list(yaml.safe_load_all(paths[0].read_text()))
+    names = [m["metadata"]["name"] for m in manifests]
     digest = recipe_hash(task.config)
     assert names == [f"lm-mia-{digest}-0-4-tiny", f"lm-mia-{digest}-4-6-tiny"]
-    job = found[1]["spec"]["replicatedJobs"][0]["template"]["spec"]
+    job = manifests[1]["spec"]["replicatedJobs"][0]["template"]["spec"]
     [container] = job["template"]["spec"]["containers"]
     assert container["command"][:6] == [
         "python",
@@ -147,17 +147,17 @@ def test_recipes_with_other_score_points_have_their_own_jobsets(
     argv = "--config=c.py", "--workdir=/data/s", f"--output={tmp_path}/js"
     assert cli.main(["jobset", *argv, *PODS]) == 0
     capsys.readouterr()
-    found = [m for p in Path("js").glob("*") for m in yaml.safe_load_all(p.read_text())]
-    assert len({m["metadata"]["labels"]["lm-mia/recipe"] for m in found}) == 1
-    assert len({m["metadata"]["name"] for m in found}) == len(found) == 2
+    manifests = [m for p in Path("js").glob("*") for m in yaml.safe_load_all(p.read_text())]
+    assert len({m["metadata"]["labels"]["lm-mia/recipe"] for m in manifests}) == 1
+    assert len({m["metadata"]["name"] for m in manifests}) == len(manifests) == 2
 
 
 def test_jobs_of_a_workdir_with_configs_need_no_config(
-    tiny: tiny_run.Tiny, of: sweep.Sweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny: tiny_run.Tiny, sweep: Sweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    workdir = f"--workdir={of.workdir.path}"
+    workdir = f"--workdir={sweep.workdir.path}"
     assert cli.main(["slurm", workdir, "--time=10"]) == 0
-    script = (of.workdir.path / "slurm" / "models_tiny.sbatch").read_text()
+    script = (sweep.workdir.path / "slurm" / "models_tiny.sbatch").read_text()
     assert "--config=" not in script
     assert f"{shlex.quote(workdir)} \\\n  --recipe=tiny " in script
     pods = "--image=i", "--gpus=8", "--claim=c", f"--mount={tmp_path}", f"--output={tmp_path}/js"
@@ -168,8 +168,8 @@ def test_jobs_of_a_workdir_with_configs_need_no_config(
     assert container["command"][4:6] == [workdir, "--recipe=tiny"]
 
 
-def test_invalid_pods_are_refused(of: sweep.Sweep, capsys: pytest.CaptureFixture[str]):
-    assert cli.main(["jobset", *flags(of, *PODS, "--nodes=2")]) == 2
+def test_invalid_pods_are_refused(sweep: Sweep, capsys: pytest.CaptureFixture[str]):
+    assert cli.main(["jobset", *flags(sweep, *PODS, "--nodes=2")]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert [line.split("=")[0].split(",")[0] for line in lines] == [
         "a job has 2 hosts",
@@ -178,7 +178,7 @@ def test_invalid_pods_are_refused(of: sweep.Sweep, capsys: pytest.CaptureFixture
     ]
 
 
-def test_missing_sbatch_is_a_user_error(of: sweep.Sweep, monkeypatch: pytest.MonkeyPatch):
+def test_missing_sbatch_is_a_user_error(sweep: Sweep, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(UserError, match="sbatch"):
-        slurm.submit(of.workdir.path / "x.sbatch")
+        slurm.submit(sweep.workdir.path / "x.sbatch")

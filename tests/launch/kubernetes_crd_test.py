@@ -27,11 +27,11 @@ def golden(kind: str) -> dict[str, Any]:
 def renamed(manifest: dict[str, Any], field: str, name: str) -> tuple[dict[str, Any], str]:
     """Returns the manifest with a renamed field, and the path of that field."""
     manifest = copy.deepcopy(manifest)
-    at: Any = manifest
+    node: Any = manifest
     *parents, last = re.findall(r"\w+", field)
     for part in parents:
-        at = at[int(part) if part.isdecimal() else part]
-    at[name] = at.pop(last)
+        node = node[int(part) if part.isdecimal() else part]
+    node[name] = node.pop(last)
     return manifest, field.removesuffix(last) + name
 
 
@@ -101,8 +101,8 @@ def test_manifests_fit(kind: str, definition: Path):
 def test_misspelled_field_is_reported(field: str, name: str, definition: Path):
     manifest, where = renamed(golden("tpu"), field, name)
     called = "lm-mia-12345e67-8-16-c4"
-    found = crd.problems([golden("gpu"), manifest], definition)
-    assert found == [f"{called}: {where}: no such field"]
+    lines = crd.problems([golden("gpu"), manifest], definition)
+    assert lines == [f"{called}: {where}: no such field"]
 
 
 @pytest.mark.parametrize("kind", ["tpu", "gpu"])

@@ -57,7 +57,9 @@ AWKWARD += [
 ]
 
 
-def made(pods: PodOptions, name: str = NAME, command: list[str] = COMMAND) -> dict[str, Any]:
+def make_manifest(
+    pods: PodOptions, name: str = NAME, command: list[str] = COMMAND
+) -> dict[str, Any]:
     return kubernetes.manifest(name, command, pods, {"lm-mia/recipe": "12345e67"})
 
 
@@ -77,7 +79,7 @@ def parsed(*argv: str) -> PodOptions:
 
 @pytest.mark.parametrize(("kind", "pods"), [("tpu", TPU), ("gpu", GPU)])
 def test_manifests_equal_golden_files(kind: str, pods: PodOptions):
-    path, text = GOLDEN / f"jobset_{kind}.yaml", kubernetes.dump([made(pods)])
+    path, text = GOLDEN / f"jobset_{kind}.yaml", kubernetes.dump([make_manifest(pods)])
     if os.environ.get("UPDATE_GOLDEN"):
         path.write_text(text)
     assert text == path.read_text()
@@ -103,31 +105,35 @@ def test_flags_give_the_same_options():
 )
 def test_hosts_and_chips(pods: PodOptions, kind: str, hosts: int, chips: int):
     assert (pods.accelerator, pods.hosts, pods.chips) == (kind, hosts, chips)
-    job = job_of(made(pods))
+    job = job_of(make_manifest(pods))
     assert job["parallelism"] == job["completions"] == hosts
-    [limit] = pod_of(made(pods))["containers"][0]["resources"]["limits"].values()
+    [limit] = pod_of(make_manifest(pods))["containers"][0]["resources"]["limits"].values()
     assert limit * hosts == chips
 
 
 def test_processes_of_several_hosts_find_each_other():
     three = dataclasses.replace(GPU, nodes=3)
-    [address, count, index] = pod_of(made(three))["containers"][0]["env"]
+    [address, count, index] = pod_of(make_manifest(three))["containers"][0]["env"]
     # what JobSet calls pods: <jobset>-<replicated job>-<its index>-<pod's index>.<jobset>
-    job = made(three)["spec"]["replicatedJobs"][0]["name"]
+    job = make_manifest(three)["spec"]["replicatedJobs"][0]["name"]
     assert address["value"] == f"{NAME}-{job}-0-0.{NAME}:8476"
     assert count["value"] == "3"
     path = index["valueFrom"]["fieldRef"]["fieldPath"]
     assert path == "metadata.annotations['batch.kubernetes.io/job-completion-index']"
-    assert "env" not in pod_of(made(GPU))["containers"][0]
+    assert "env" not in pod_of(make_manifest(GPU))["containers"][0]
 
 
 def test_only_multi_host_slices_have_an_exclusive_node_pool():
     one = dataclasses.replace(TPU, topology="2x2")
-    assert ["annotations" in made(pods)["metadata"] for pods in (TPU, one, GPU)] == [1, 0, 0]
+    assert ["annotations" in make_manifest(pods)["metadata"] for pods in (TPU, one, GPU)] == [
+        1,
+        0,
+        0,
+    ]
 
 
 def test_jobs_without_a_queue_are_not_suspended():
-    alone = made(dataclasses.replace(TPU, queue=""))
+    alone = make_manifest(dataclasses.replace(TPU, queue=""))
     assert "suspend" not in alone["spec"]
     assert alone["metadata"]["labels"] == {"lm-mia/recipe": "12345e67"}
 
@@ -174,7 +180,7 @@ def action(manifest: dict[str, Any], code: int, disrupted: bool) -> str:
     ],
 )
 def test_action_after_each_exit_code(code: int, disrupted: bool, expected: str):
-    assert action(made(TPU), code, disrupted) == expected
+    assert action(make_manifest(TPU), code, disrupted) == expected
 
 
 @pytest.mark.parametrize("pods", [TPU, dataclasses.replace(TPU, topology="8x16"), GPU])
@@ -197,14 +203,14 @@ def test_valid_names_are_kept_and_others_stay_distinct():
 def expanded(argument: str, environment: dict[str, str]) -> str:
     """Expands an argument as kubelet does: $$ becomes $, and $(NAME) the value of a variable that exists."""
 
-    def of(match: re.Match[str]) -> str:
+    def value_of(match: re.Match[str]) -> str:
         return "$" if match[0] == "$$" else environment.get(match[1], match[0])
 
-    return re.sub(r"\$\$|\$\(([^)]*)\)", of, argument)
+    return re.sub(r"\$\$|\$\(([^)]*)\)", value_of, argument)
 
 
 def test_arguments_reach_the_container_unchanged():
-    manifest = made(TPU, command=AWKWARD)
+    manifest = make_manifest(TPU, command=AWKWARD)
     assert list(yaml.safe_load_all(kubernetes.dump([manifest]))) == [manifest]
     command = pod_of(manifest)["containers"][0]["command"]
     assert [
@@ -214,11 +220,11 @@ def test_arguments_reach_the_container_unchanged():
 
 @pytest.mark.parametrize("word", ["12345e67", "0o17", "1e3", "y", "0x1f", "12:30:45"])
 def test_strings_that_look_like_numbers_are_quoted(word: str):
-    assert f'- "{word}"\n' in kubernetes.dump([made(GPU, command=[word])])
+    assert f'- "{word}"\n' in kubernetes.dump([make_manifest(GPU, command=[word])])
 
 
 def test_dump_has_all_manifests_in_order_and_no_aliases():
-    both = [made(TPU, "b"), made(TPU, "a")]
+    both = [make_manifest(TPU, "b"), make_manifest(TPU, "a")]
     text = kubernetes.dump(both)
     assert text.splitlines()[0] == "# kubectl apply -f FILE"
     assert list(yaml.safe_load_all(text)) == both

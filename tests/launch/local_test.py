@@ -22,7 +22,7 @@ from launch import cli, heartbeats, local, model_block
 from launch import jobs as launch_jobs
 from lm_mia.data import subsets
 from lm_mia.errors import UserError
-from lm_mia.run import sweep
+from lm_mia.run.sweep import Sweep, read_sweep
 
 __all__ = ["_on_cpu", "jobs", "tiny"]  # fixtures
 
@@ -38,15 +38,15 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> fake_jobs.Clock:
 def test_killed_job_is_restarted(tiny: tiny_run.Tiny, tmp_path: Path):
     """With real processes: all scores equal those of `lm-mia run`, and the next command is printed."""
     workdir = tiny.copy(tmp_path / "w x", models=False)
-    of = sweep.read_sweep(tiny.config, str(workdir), ["--config.train.workers=1"])
-    command, out = launch_jobs.command(of, [sys.executable], "local"), subprocess.PIPE
+    sweep = read_sweep(tiny.config, str(workdir), ["--config.train.workers=1"])
+    command, out = launch_jobs.command(sweep, [sys.executable], "local"), subprocess.PIPE
     environment = {**os.environ, **tiny.environment}
     process = subprocess.Popen(command, stdout=out, stderr=out, text=True, env=environment)
     with contextlib.suppress(ProcessLookupError):  # where we were too slow to see it alive
-        os.kill(int(str(fake_jobs.wait_for(of, process)["pid"])), signal.SIGKILL)
+        os.kill(int(str(fake_jobs.wait_for(sweep, process)["pid"])), signal.SIGKILL)
     out, err = process.communicate()
     assert process.returncode == 0, err
-    [task] = of.recipes
+    [task] = sweep.recipes
     assert launch_jobs.missing_indices(task) == []
     assert tiny_run.scores(workdir) == tiny_run.scores(tiny.workdir)
     # None if the worker of the killed job had time to finish its model.
@@ -61,12 +61,12 @@ def test_killed_job_is_restarted(tiny: tiny_run.Tiny, tmp_path: Path):
     assert len(scored) in (5, 6)  # 5 if killed between the last shard of a model and its log line
     assert len(set(scored)) == len(scored)
     assert out.splitlines()[-1].strip() == f"lm-mia run '--workdir={workdir}'"
-    assert not fake_jobs.running(of)
+    assert not fake_jobs.running(sweep)
 
 
 @pytest.mark.parametrize("work", [local.run, local.worker])
 def test_sweep_is_finished_although_a_job_dies(
-    work: Callable[[sweep.Sweep], int],
+    work: Callable[[Sweep], int],
     tiny: tiny_run.Tiny,
     tmp_path: Path,
     jobs: fake_jobs.FakeJobs,
@@ -75,27 +75,27 @@ def test_sweep_is_finished_although_a_job_dies(
 ):
     """The models of all recipes are made, by one job per requested worker at a time."""
     config = tiny_sweep.config_file(tiny, tmp_path)
-    of = sweep.read_sweep(config, str(tmp_path / "s x"), ["--config.train.workers=2"])
+    sweep = read_sweep(config, str(tmp_path / "s x"), ["--config.train.workers=2"])
 
     def die(flags: dict[str, str]) -> fake_jobs.Job | None:
         return fake_jobs.Job(-9) if len(jobs.started) == 2 else None
 
     jobs.before = die
-    assert work(of) == 0
-    assert [launch_jobs.missing_indices(task) for task in of.recipes] == [[], []]
-    assert tiny_run.scores(of.workdir.path) == tiny_run.scores(tiny.workdir)
+    assert work(sweep) == 0
+    assert [launch_jobs.missing_indices(task) for task in sweep.recipes] == [[], []]
+    assert tiny_run.scores(sweep.workdir.path) == tiny_run.scores(tiny.workdir)
     assert [flags["recipe"] for flags in jobs.started] == ["tiny"] * 2 + ["epochs=2"] * 2
-    here = model_block.this_worker("", "").job
-    assert [flags["job"] for flags in jobs.started] == [f"{here}-0", f"{here}-1"] * 2
+    this_job = model_block.this_worker("", "").job
+    assert [flags["job"] for flags in jobs.started] == [f"{this_job}-0", f"{this_job}-1"] * 2
     assert {flags["models"] for flags in jobs.started} == {"0:6"}
     workers = {(flags["workers"], flags["config.train.workers"]) for flags in jobs.started}
     assert workers == {("1", "2")}  # (of a job, requested by the user)
-    for task in of.recipes:
+    for task in sweep.recipes:
         stored = task.stored_config()
         assert stored is not None
         assert stored["config"]["train"]["workers"] == 2
     out = capsys.readouterr().out.splitlines()
-    assert shlex.split(out[-1]) == ["lm-mia", "run", f"--workdir={of.workdir.path}"]
+    assert shlex.split(out[-1]) == ["lm-mia", "run", f"--workdir={sweep.workdir.path}"]
     messages = [line.split("  ", 1)[1] for line in out if " UTC  " in line]
     if work is local.run:
         assert messages == []
@@ -123,8 +123,8 @@ def test_workdir_with_configs_needs_no_config_flag(
     assert cli.main(["local", flag, "--config.train.workers=1"]) == 0
     assert [f["recipe"] for f in jobs.started] == ["tiny", "epochs=2"]
     assert all("config" not in f and f["config.train.workers"] == "1" for f in jobs.started)
-    of = sweep.read_sweep(None, str(tmp_path / "s"), ())
-    assert [launch_jobs.missing_indices(task) for task in of.recipes] == [[], []]
+    sweep = read_sweep(None, str(tmp_path / "s"), ())
+    assert [launch_jobs.missing_indices(task) for task in sweep.recipes] == [[], []]
     assert capsys.readouterr().out.splitlines()[-1].strip() == f"lm-mia run {flag}"
 
 
@@ -133,14 +133,14 @@ def test_recipe_keeps_its_folder_under_another_name(
 ):
     workdir = tiny.copy(tmp_path / "w", models=False)
     other = Path(shutil.copy(tiny.config, tmp_path / "other.py"))
-    of = sweep.read_sweep(str(other), str(workdir), ["--config.train.workers=1"])
-    assert local.run(of) == 0
+    sweep = read_sweep(str(other), str(workdir), ["--config.train.workers=1"])
+    assert local.run(sweep) == 0
     assert [flags["recipe"] for flags in jobs.started] == ["tiny"]
     assert tiny_run.scores(workdir) == tiny_run.scores(tiny.workdir)
-    [task] = sweep.read_sweep(None, str(workdir), ()).recipes
+    [task] = read_sweep(None, str(workdir), ()).recipes
     assert task.names == ("tiny", "other")
-    about = [f"--workdir={workdir}", "--models=0:6"]
-    assert cli.main(["make-models", *about, "--recipe=other"]) == 0
+    flags = [f"--workdir={workdir}", "--models=0:6"]
+    assert cli.main(["make-models", *flags, "--recipe=other"]) == 0
 
 
 def test_config_that_changes_during_the_run_is_an_error(
@@ -148,23 +148,23 @@ def test_config_that_changes_during_the_run_is_an_error(
 ):
     """The job reports what has changed, and no other job is started."""
     config = Path(shutil.copy(tiny.config, tmp_path / "tiny.py"))
-    of = sweep.read_sweep(str(config), str(tmp_path / "w"), ["--config.train.workers=1"])
+    sweep = read_sweep(str(config), str(tmp_path / "w"), ["--config.train.workers=1"])
 
     def change(flags: dict[str, str]) -> None:
         config.write_text(config.read_text().replace("batch_size=4", "batch_size=8"))
 
     jobs.before = change
     with pytest.raises(UserError):
-        local.run(of)
+        local.run(sweep)
     assert len(jobs.started) == 1
-    assert [launch_jobs.missing_indices(task) for task in of.recipes] == [[*range(6)]]
+    assert [launch_jobs.missing_indices(task) for task in sweep.recipes] == [[*range(6)]]
 
 
 def test_job_without_progress_is_retried_after_a_minute(
     tiny: tiny_run.Tiny, tmp_path: Path, jobs: fake_jobs.FakeJobs, clock: fake_jobs.Clock
 ):
     workdir = tiny.copy(tmp_path / "w", models=False)
-    of = sweep.read_sweep(tiny.config, str(workdir), ["--config.train.workers=1"])
+    sweep = read_sweep(tiny.config, str(workdir), ["--config.train.workers=1"])
     jobs.not_made = {subsets.requested_seeds(4, 2)[5]}
 
     def free_at_last() -> None:
@@ -172,7 +172,7 @@ def test_job_without_progress_is_retried_after_a_minute(
             jobs.not_made = set()
 
     clock.on_sleep = free_at_last
-    assert local.run(of) == 0
+    assert local.run(sweep) == 0
     # The first job made five models, the second none, and the third the last one.
     assert len(jobs.started) == 3
     assert 1060 <= clock.seconds < 1064
@@ -189,12 +189,12 @@ def test_jobs_are_stopped_with_the_command(
     capsys: pytest.CaptureFixture[str],
 ):
     workdir = tiny.copy(tmp_path / "w", models=False)
-    saves = [
+    saving_command = [
         "sh",
         "-c",
         "trap 'echo saved; exit 143' TERM; echo up; while kill -0 $PPID; do sleep 0.05; done",
     ]
-    monkeypatch.setattr(launch_jobs, "job_command", lambda *_: saves.copy())
+    monkeypatch.setattr(launch_jobs, "job_command", lambda *_: saving_command.copy())
     started: list[subprocess.Popen[bytes]] = []
     start = local.start
     monkeypatch.setattr(local, "start", lambda *a: started.append(start(*a)) or started[-1])
@@ -238,9 +238,9 @@ with heartbeats.RunningRecord(recipe, heartbeats.WorkerInfo("job", "host", os.ge
 def test_jobs_stop_if_their_launcher_is_killed(tmp_path: Path):
     """A job that has written its first heartbeat stops once its launcher is gone."""
     launcher = subprocess.Popen([sys.executable, "-c", LAUNCHER, JOB, str(tmp_path)])
-    while not (found := list(heartbeats.running_jobs(tmp_path))) and launcher.poll() is None:
+    while not (jobs_at_work := list(heartbeats.running_jobs(tmp_path))) and launcher.poll() is None:
         time.sleep(0.01)
-    [(_, record, _)] = found
+    [(_, record, _)] = jobs_at_work
     assert not tiny_run.gone(record["pid"])
     launcher.kill()
     launcher.communicate()
@@ -252,7 +252,7 @@ def test_user_error_of_a_job_is_reported(
     tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     workdir = tiny.copy(tmp_path / "w", models=False)
-    of = sweep.read_sweep(tiny.config, str(workdir), ["--config.train.workers=1"])
+    sweep = read_sweep(tiny.config, str(workdir), ["--config.train.workers=1"])
     command = [
         "sh",
         "-c",
@@ -260,7 +260,7 @@ def test_user_error_of_a_job_is_reported(
     ]
     monkeypatch.setattr(launch_jobs, "job_command", lambda *_: command.copy())
     with pytest.raises(UserError) as caught:
-        local.run(of)
+        local.run(sweep)
     [log] = (workdir / "logs").iterdir()
     assert str(caught.value) == f"JAX_PLATFORMS='abacus': unset it\n({log} has more)"
 
@@ -269,11 +269,11 @@ def test_jobs_that_die_at_once_are_restarted_twice(
     tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     workdir = tiny.copy(tmp_path / "w", models=False)
-    of = sweep.read_sweep(tiny.config, str(workdir), ["--config.train.workers=1"])
-    dies = ["sh", "-c", "echo last words; kill -9 $$"]
-    monkeypatch.setattr(launch_jobs, "job_command", lambda *_: dies.copy())
+    sweep = read_sweep(tiny.config, str(workdir), ["--config.train.workers=1"])
+    dying_command = ["sh", "-c", "echo last words; kill -9 $$"]
+    monkeypatch.setattr(launch_jobs, "job_command", lambda *_: dying_command.copy())
     with pytest.raises(UserError) as caught:
-        local.run(of)
+        local.run(sweep)
     [log] = (workdir / "logs").iterdir()
     assert str(caught.value) == (
         f"{log}: its job ended with code -9, the third in a row without a new model; its last line: last words"
@@ -283,9 +283,9 @@ def test_jobs_that_die_at_once_are_restarted_twice(
 
 def test_mixed_sharding_in_a_sweep_is_refused(tiny: tiny_run.Tiny, tmp_path: Path):
     path = tmp_path / "c.py"
-    more = "\ndef sweep():\n    yield {'compute.sharding': 'fsdp', 'train.epochs': 2}\n"
-    path.write_text(Path(tiny.config).read_text() + more)
-    of = sweep.read_sweep(str(path), str(tmp_path / "s"), ())
-    assert len(of.recipes) == 2
+    sweep_code = "\ndef sweep():\n    yield {'compute.sharding': 'fsdp', 'train.epochs': 2}\n"
+    path.write_text(Path(tiny.config).read_text() + sweep_code)
+    sweep = read_sweep(str(path), str(tmp_path / "s"), ())
+    assert len(sweep.recipes) == 2
     with pytest.raises(UserError, match=r"^compute.sharding: must be the same in all entries"):
-        local.run(of)
+        local.run(sweep)

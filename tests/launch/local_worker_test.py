@@ -14,7 +14,8 @@ from tiny_run import tiny
 from launch import cli, local
 from launch import jobs as launch_jobs
 from lm_mia.data import subsets
-from lm_mia.run import inventory, sweep
+from lm_mia.run import inventory
+from lm_mia.run.sweep import read_sweep
 
 __all__ = ["jobs", "tiny"]  # fixtures
 
@@ -29,26 +30,26 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> fake_jobs.Clock:
 @pytest.mark.process
 def test_models_of_a_lost_machine_are_made_by_another(tiny: tiny_run.Tiny, tmp_path: Path):
     """Bit for bit as by `lm-mia run`, and no model is made twice."""
-    of = sweep.read_sweep(
+    sweep = read_sweep(
         tiny.config, str(tiny.copy(tmp_path / "w", models=False)), ["--config.train.workers=1"]
     )
-    command, out = launch_jobs.command(of, [sys.executable], "worker"), subprocess.PIPE
+    command, out = launch_jobs.command(sweep, [sys.executable], "worker"), subprocess.PIPE
     environment = {**os.environ, **tiny.environment}
     lost, other = (
         subprocess.Popen(command, stdout=out, stderr=out, text=True, env=environment)
         for _ in range(2)
     )
     with contextlib.suppress(AssertionError):  # it has ended, if the other has made all models
-        record = fake_jobs.wait_for(of, lost)
+        record = fake_jobs.wait_for(sweep, lost)
         for pid in (lost.pid, record["pid"], *tiny_run.workers_of(record["pid"])):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
     lost.communicate()
     output = other.communicate()
     assert other.returncode == 0, output
-    assert launch_jobs.missing_indices(of.recipes[0]) == []
-    assert tiny_run.scores(of.workdir.path) == tiny_run.scores(tiny.workdir)
-    scored = tiny_run.events(of.workdir.path, "model_scored")
+    assert launch_jobs.missing_indices(sweep.recipes[0]) == []
+    assert tiny_run.scores(sweep.workdir.path) == tiny_run.scores(tiny.workdir)
+    scored = tiny_run.events(sweep.workdir.path, "model_scored")
     assert len(scored) in (5, 6)  # 5: killed between the last shard of a model and the line
     assert len(set(scored)) == len(scored)
 
@@ -61,12 +62,12 @@ def test_locked_models_are_waited_for_and_then_made(
     capsys: pytest.CaptureFixture[str],
 ):
     """Meanwhile no job is started, the workdir is read every few seconds, and one line reports the wait."""
-    of = sweep.read_sweep(
+    sweep = read_sweep(
         tiny.config, str(tiny.copy(tmp_path / "w", models=False)), ["--config.train.workers=1"]
     )
-    [task] = of.recipes
-    recipe, row = tiny.recipe(of.workdir.path), subsets.requested_seeds(4, 2)[5]
-    jobs.not_made = {row}
+    [task] = sweep.recipes
+    recipe, model = tiny.recipe(sweep.workdir.path), subsets.requested_seeds(4, 2)[5]
+    jobs.not_made = {model}
     looks: list[float] = []
 
     def other_dies() -> None:
@@ -75,12 +76,12 @@ def test_locked_models_are_waited_for_and_then_made(
             assert len(jobs.started) == 1
         else:
             jobs.not_made = set()
-            others.release()
+            other_lock.release()
 
     clock.on_sleep = other_dies
-    others = inventory.model_lock(recipe, row)
-    with others:
-        assert local.worker(of) == 0
+    other_lock = inventory.model_lock(recipe, model)
+    with other_lock:
+        assert local.worker(sweep) == 0
     assert len(jobs.started) == 2
     assert launch_jobs.missing_indices(task) == []
     assert 2000 <= clock.seconds < 2010
@@ -96,7 +97,7 @@ def test_jobs_that_crash_are_restarted_twice(
     capsys: pytest.CaptureFixture[str],
     clock: fake_jobs.Clock,
 ):
-    of = sweep.read_sweep(tiny.config, str(tiny.copy(tmp_path / "w", models=False)), ())
+    sweep = read_sweep(tiny.config, str(tiny.copy(tmp_path / "w", models=False)), ())
     dead: list[Path] = []
 
     def start(command: object, log: Path, environment: object) -> fake_jobs.Job:
@@ -106,7 +107,11 @@ def test_jobs_that_crash_are_restarted_twice(
         return fake_jobs.Job(1)
 
     monkeypatch.setattr(local, "start", start)
-    flags = f"--config={of.config_arg}", f"--workdir={of.workdir.path}", "--config.train.workers=1"
+    flags = (
+        f"--config={sweep.config_arg}",
+        f"--workdir={sweep.workdir.path}",
+        "--config.train.workers=1",
+    )
     assert cli.main(["worker", *flags]) == 2
     line = capsys.readouterr().err.strip().splitlines()[-1]
     assert line == (

@@ -14,11 +14,12 @@ from tiny_run import _on_cpu, tiny
 from launch import cli, heartbeats, jobs, model_block
 from lm_mia.data import subsets
 from lm_mia.errors import DiskError, RendezvousError, UserError, WorkersKilledError
-from lm_mia.run import supervisor, sweep
+from lm_mia.run import supervisor
+from lm_mia.run.sweep import Sweep, SweepRecipe, read_sweep
 
 __all__ = ["_on_cpu", "tiny"]  # fixtures
 
-ROWS = [str(row) for row in subsets.requested_seeds(4, 2)]
+MODELS = [str(model) for model in subsets.requested_seeds(4, 2)]
 Run = Callable[..., bool]
 
 
@@ -29,62 +30,73 @@ def test_job_makes_a_block_of_models(
 ):
     """Twice, which changes nothing; the scores are those of `lm-mia run`."""
     config, folder = tiny_sweep.config_file(tiny, tmp_path), tmp_path / "s"
-    of = sweep.read_sweep(config, str(folder), ["--config.train.workers=1"])
-    task = of.recipes[0]
+    sweep = read_sweep(config, str(folder), ["--config.train.workers=1"])
+    task = sweep.recipes[0]
     log = tmp_path / "log"
-    assert start(of, task, "--models=1:3", "--job=j$(x)", f"--log={log}") == 0
+    assert start(sweep, task, "--models=1:3", "--job=j$(x)", f"--log={log}") == 0
     assert jobs.missing_indices(task) == [0, 3, 4, 5]
     [scored, again] = tiny_run.logged(folder, "model_scored")
-    assert sorted([scored["model"], again["model"]]) == ROWS[1:3]
+    assert sorted([scored["model"], again["model"]]) == MODELS[1:3]
     assert scored["job"] == "j$(x)"
-    whole = tiny_run.scores(tiny.workdir)
-    found = tiny_run.scores(folder)
-    assert found == {name: whole[name] for name in found}
-    assert len(found) == 4  # loss and member of two models
+    all_scores = tiny_run.scores(tiny.workdir)
+    scores = tiny_run.scores(folder)
+    assert scores == {name: all_scores[name] for name in scores}
+    assert len(scores) == 4  # loss and member of two models
     assert not list(task.folder.glob("running/*"))
     before = tiny_run.content(task.folder)
     monkeypatch.setattr(supervisor, "run", lambda *_: pytest.fail("nothing is to be made"))
-    assert start(of, task, "--models=1:3", "--job=j$(x)", f"--log={log}") == 0
+    assert start(sweep, task, "--models=1:3", "--job=j$(x)", f"--log={log}") == 0
     assert tiny_run.content(task.folder) == before
     requested: list[str] = []
 
-    def run(todo: Any, c: Any, workdir: Any, recipe: Any, on_event: Any, only: Any) -> bool:
-        requested.extend(f"{recipe.name} {row}" for row in only)
+    def run(
+        verb: Any, c: Any, workdir: Any, recipe: Any, on_event: Any, selected_models: Any
+    ) -> bool:
+        requested.extend(f"{recipe.name} {model}" for model in selected_models)
         return True
 
     monkeypatch.setattr(supervisor, "run", run)
-    assert start(of, of.recipes[1], "--models=0:1") == 0
-    assert requested == [f"epochs=2 {ROWS[0]}"]
+    assert start(sweep, sweep.recipes[1], "--models=0:1") == 0
+    assert requested == [f"epochs=2 {MODELS[0]}"]
     assert len(list((folder / "populations").glob("[!.]*"))) == 1
 
 
-def start(of: sweep.Sweep, task: sweep.SweepRecipe, *about: str) -> int:
+def start(sweep: Sweep, task: SweepRecipe, *flags: str) -> int:
     """Runs `launch make-models` in this process, with workers in their own processes; returns the exit code."""
-    return cli.main(jobs.job_command(of, ["python"], task, *about)[3:])
+    return cli.main(jobs.job_command(sweep, ["python"], task, *flags)[3:])
 
 
 @pytest.fixture
-def of(tiny: tiny_run.Tiny, tmp_path: Path) -> sweep.Sweep:
+def sweep(tiny: tiny_run.Tiny, tmp_path: Path) -> Sweep:
     """Returns the tiny run without models."""
-    return sweep.read_sweep(tiny.config, str(tiny.copy(tmp_path / "w", models=False)), ())
+    return read_sweep(tiny.config, str(tiny.copy(tmp_path / "w", models=False)), ())
 
 
 @pytest.fixture
-def recipe(of: sweep.Sweep) -> Path:
+def recipe(sweep: Sweep) -> Path:
     """Returns the folder of the recipe."""
-    return of.recipes[0].folder
+    return sweep.recipes[0].folder
 
 
-def block(of: sweep.Sweep, models: str, name: str, log: str = "") -> int:
+def run_block(sweep: Sweep, models: str, name: str, log: str = "") -> int:
     """Runs a job on models of the only recipe; returns its exit code."""
-    return model_block.run(of, of.recipes[0], models, name, log)
+    return model_block.run(sweep, sweep.recipes[0], models, name, log)
 
 
 def failing(*events: dict[str, Any], error: Exception | None = None) -> Run:
     """Returns a `supervisor.run` that starts the first model, then sends these events and raises the error."""
 
-    def run(todo: Any, c: Any, workdir: Any, recipe: Any, on_event: Any, only: Any) -> bool:
-        on_event({"event": "model_started", "model": str(only[0]), "role": "reference", "index": 0})
+    def run(
+        verb: Any, c: Any, workdir: Any, recipe: Any, on_event: Any, selected_models: Any
+    ) -> bool:
+        on_event(
+            {
+                "event": "model_started",
+                "model": str(selected_models[0]),
+                "role": "reference",
+                "index": 0,
+            }
+        )
         for event in events:
             on_event({"index": 0, **event})
         if error is not None:
@@ -98,7 +110,7 @@ CRASH = {"event": "crash", "message": "Traceback ...\n  line 1\nValueError: no s
 
 
 def test_model_is_set_aside_after_three_failures(
-    of: sweep.Sweep,
+    sweep: Sweep,
     recipe: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -106,22 +118,24 @@ def test_model_is_set_aside_after_three_failures(
     """The worker of the first model crashes; the other models only start."""
     requested: list[list[str]] = []
 
-    def run(todo: Any, c: Any, workdir: Any, recipe: Any, on_event: Any, only: Any) -> bool:
-        requested.append([str(row) for row in only])
+    def run(
+        verb: Any, c: Any, workdir: Any, recipe: Any, on_event: Any, selected_models: Any
+    ) -> bool:
+        requested.append([str(model) for model in selected_models])
         crash = failing(CRASH, error=RuntimeError("a worker failed"))
-        return (crash if str(only[0]) == ROWS[0] else failing())(
-            todo, c, workdir, recipe, on_event, only
+        return (crash if str(selected_models[0]) == MODELS[0] else failing())(
+            verb, c, workdir, recipe, on_event, selected_models
         )
 
     monkeypatch.setattr(supervisor, "run", run)
-    assert block(of, "0:2", "job", "the/log") == 3
-    assert requested == [ROWS[:2], ROWS[:2], ROWS[:2], ROWS[1:2]]
-    failures = heartbeats.failures(recipe, ROWS[0])
+    assert run_block(sweep, "0:2", "job", "the/log") == 3
+    assert requested == [MODELS[:2], MODELS[:2], MODELS[:2], MODELS[1:2]]
+    failures = heartbeats.failures(recipe, MODELS[0])
     assert [(f["reason"], f["log"], f["job"]) for f in failures] == [
         ("ValueError: no such thing", "the/log", "job")
     ] * 3
     err = capsys.readouterr().err
-    assert f"{ROWS[0]}: set aside after 3 failures: ValueError: no such thing; delete " in err
+    assert f"{MODELS[0]}: set aside after 3 failures: ValueError: no such thing; delete " in err
     assert list(heartbeats.running_jobs(recipe)) == []
 
 
@@ -136,34 +150,34 @@ def test_model_is_set_aside_after_three_failures(
     ],
 )
 def test_events_that_count_as_failures(
-    of: sweep.Sweep,
+    sweep: Sweep,
     recipe: Path,
     monkeypatch: pytest.MonkeyPatch,
     event: dict[str, Any],
     reason: str,
 ):
     monkeypatch.setattr(supervisor, "run", failing(event, error=UserError("x")))
-    assert block(of, "3:4", "job", "") == 3
-    assert [f["reason"] for f in heartbeats.failures(recipe, ROWS[3])] == [reason] * 3
+    assert run_block(sweep, "3:4", "job", "") == 3
+    assert [f["reason"] for f in heartbeats.failures(recipe, MODELS[3])] == [reason] * 3
 
 
 def test_stopped_worker_is_not_a_failure(
-    of: sweep.Sweep, recipe: Path, monkeypatch: pytest.MonkeyPatch
+    sweep: Sweep, recipe: Path, monkeypatch: pytest.MonkeyPatch
 ):
     lost = {"event": "worker_lost", "exit_code": -signal.SIGTERM, "left": 0}
     monkeypatch.setattr(supervisor, "run", failing(lost, error=None))
-    assert block(of, "3:4", "job", "") == 0
-    assert heartbeats.failures(recipe, ROWS[3]) == []
+    assert run_block(sweep, "3:4", "job", "") == 0
+    assert heartbeats.failures(recipe, MODELS[3]) == []
 
 
 def test_full_disk_is_not_a_failure_of_a_model(
-    of: sweep.Sweep, recipe: Path, monkeypatch: pytest.MonkeyPatch
+    sweep: Sweep, recipe: Path, monkeypatch: pytest.MonkeyPatch
 ):
     full = {"event": "disk", "message": "w: No space left on device"}
     monkeypatch.setattr(supervisor, "run", failing(full, error=DiskError("w: No space")))
     with pytest.raises(DiskError, match="w: No space"):
-        block(of, "0:1", "job", "")
-    assert heartbeats.failures(recipe, ROWS[0]) == []
+        run_block(sweep, "0:1", "job", "")
+    assert heartbeats.failures(recipe, MODELS[0]) == []
     assert list(heartbeats.running_jobs(recipe)) == []
 
 
@@ -172,7 +186,7 @@ def test_full_disk_is_not_a_failure_of_a_model(
     [RendezvousError("did not find each other"), WorkersKilledError("all workers were lost")],
 )
 def test_transient_errors_request_a_restart(
-    of: sweep.Sweep,
+    sweep: Sweep,
     recipe: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -182,9 +196,9 @@ def test_transient_errors_request_a_restart(
         raise error
 
     monkeypatch.setattr(supervisor, "run", run)
-    assert block(of, "0:1", "job", "") == 200
+    assert run_block(sweep, "0:1", "job", "") == 200
     assert str(error) in capsys.readouterr().err
-    assert heartbeats.failures(recipe, ROWS[0]) == []
+    assert heartbeats.failures(recipe, MODELS[0]) == []
 
 
 @pytest.mark.process
@@ -194,21 +208,23 @@ def test_worker_that_crashes_while_saving_exits_at_once(
 ):
     """A file has the name of the checkpoint folder of a model; orbax would otherwise wait for minutes."""
     workdir = tiny.copy(tmp_path / "w", models=False)
-    of = sweep.read_sweep(tiny.config, str(workdir), ["--config.train.workers=1"])
-    [task] = of.recipes
+    sweep = read_sweep(tiny.config, str(workdir), ["--config.train.workers=1"])
+    [task] = sweep.recipes
     recipe = tiny.recipe(workdir)
     (recipe / "checkpoints").mkdir()
-    (recipe / "checkpoints" / ROWS[1]).write_text("")
+    (recipe / "checkpoints" / MODELS[1]).write_text("")
     for _ in range(2):  # so that the next failure is its last
         heartbeats.record_failure(
-            recipe, ROWS[1], "an earlier one", model_block.this_worker("j", "")
+            recipe, MODELS[1], "an earlier one", model_block.this_worker("j", "")
         )
     stopped: list[Any] = []
     stop = supervisor._stop
-    monkeypatch.setattr(supervisor, "_stop", lambda found: stop(stopped.extend(found) or found))
-    assert start(of, task, "--models=0:2", "--job=j") == 3
+    monkeypatch.setattr(
+        supervisor, "_stop", lambda processes: stop(stopped.extend(processes) or processes)
+    )
+    assert start(sweep, task, "--models=0:2", "--job=j") == 3
     assert [process.exitcode for process in stopped] == [1]  # by itself: not killed
-    first, second, third = heartbeats.failures(recipe, ROWS[1])
+    first, second, third = heartbeats.failures(recipe, MODELS[1])
     assert first["reason"] == second["reason"] == "an earlier one" != third["reason"]
     assert jobs.missing_indices(task) == [2, 3, 4, 5]
     assert multiprocessing.active_children() == []
@@ -222,16 +238,16 @@ def test_worker_that_crashes_while_saving_exits_at_once(
     ],
 )
 def test_errors_before_the_first_model_are_raised(
-    of: sweep.Sweep, recipe: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+    sweep: Sweep, recipe: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ):
     def run(*_: Any) -> bool:
         raise error
 
     monkeypatch.setattr(supervisor, "run", run)
     with pytest.raises(type(error)) as caught:
-        block(of, "0:1", "job", "")
+        run_block(sweep, "0:1", "job", "")
     assert caught.value is error
-    assert heartbeats.failures(recipe, ROWS[0]) == []
+    assert heartbeats.failures(recipe, MODELS[0]) == []
     assert list(heartbeats.running_jobs(recipe)) == []
 
 
@@ -239,34 +255,36 @@ def test_failed_sharded_model_is_retried_by_the_scheduler(
     tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     workdir = tiny.copy(tmp_path / "w", models=False)
-    of = sweep.read_sweep(tiny.config, str(workdir), ["--config.compute.sharding=fsdp"])
-    recipe = of.recipes[0].folder
+    sweep = read_sweep(tiny.config, str(workdir), ["--config.compute.sharding=fsdp"])
+    recipe = sweep.recipes[0].folder
     monkeypatch.setattr(supervisor, "run", failing(CRASH, error=RuntimeError("x")))
     with pytest.raises(SystemExit) as ended:
-        block(of, "0:1", "job", "")
+        run_block(sweep, "0:1", "job", "")
     assert ended.value.code == 143
-    assert len(heartbeats.failures(recipe, ROWS[0])) == 1
+    assert len(heartbeats.failures(recipe, MODELS[0])) == 1
 
 
 def test_secondary_process_records_failure_of_the_primary_model(
     tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     workdir = tiny.copy(tmp_path / "w", models=False)
-    of = sweep.read_sweep(tiny.config, str(workdir), ["--config.compute.sharding=fsdp"])
-    recipe = of.recipes[0].folder
+    sweep = read_sweep(tiny.config, str(workdir), ["--config.compute.sharding=fsdp"])
+    recipe = sweep.recipes[0].folder
     first = heartbeats.RunningRecord(recipe, model_block.this_worker("17_3", ""))
     monkeypatch.setenv("SLURM_PROCID", "1")
 
-    def run(todo: Any, c: Any, workdir: Any, recipe: Any, on_event: Any, only: Any) -> bool:
+    def run(
+        verb: Any, c: Any, workdir: Any, recipe: Any, on_event: Any, selected_models: Any
+    ) -> bool:
         on_event({"event": "worker_lost", "exit_code": -9, "left": 0, "index": 0})
         raise AssertionError("the watch stops it")
 
     monkeypatch.setattr(supervisor, "run", run)
     with first.alive():
-        first.begin(ROWS[4])
+        first.begin(MODELS[4])
         with pytest.raises(SystemExit):
-            block(of, "0:6", "17_3", "")
-    [failure] = heartbeats.failures(recipe, ROWS[4])
+            run_block(sweep, "0:6", "17_3", "")
+    [failure] = heartbeats.failures(recipe, MODELS[4])
     assert failure["job"] == "17_3.1"
 
 
@@ -277,16 +295,16 @@ def test_host_has_the_name_of_the_scheduler(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_killed_earlier_run_counts_as_a_failure(
-    of: sweep.Sweep,
+    sweep: Sweep,
     recipe: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ):
     state = heartbeats.RunningRecord(recipe, model_block.this_worker("17_3", "old.log"))
-    state.begin(ROWS[1])
+    state.begin(MODELS[1])
     monkeypatch.setattr(supervisor, "run", failing())
-    assert block(of, "0:2", "17_3", "new.log") == 0
-    [failure] = heartbeats.failures(recipe, ROWS[1])
+    assert run_block(sweep, "0:2", "17_3", "new.log") == 0
+    [failure] = heartbeats.failures(recipe, MODELS[1])
     assert failure["log"] == "old.log"
     assert "its job vanished" in capsys.readouterr().err
 
@@ -303,22 +321,22 @@ def test_invalid_recipe_models_and_workers_are_refused(
     assert capsys.readouterr().err.startswith("--workers=-1: must be at least 0")
 
 
-def test_log_has_version_and_host(of: sweep.Sweep, recipe: Path, monkeypatch: pytest.MonkeyPatch):
+def test_log_has_version_and_host(sweep: Sweep, recipe: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(
         supervisor,
         "run",
         failing(
             {
                 "event": "model_trained",
-                "model": ROWS[0],
+                "model": MODELS[0],
                 "steps": 1,
                 "resumed_at": 0,
                 "seconds": 1.0,
             }
         ),
     )
-    block(of, "0:1", "job", "")
-    [event] = tiny_run.logged(of.workdir.path, "model_trained")
+    run_block(sweep, "0:1", "job", "")
+    [event] = tiny_run.logged(sweep.workdir.path, "model_trained")
     made_by = json.loads((recipe / "config.json").read_text())
     assert event["version"].split()[0] == made_by["lm_mia"]
     assert event["host"] == model_block.this_worker("", "").host

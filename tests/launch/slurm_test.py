@@ -53,15 +53,15 @@ NASTY = [
 
 def test_array_script_equals_golden_file():
     resources = ("gpu,gpu-long", "physics", "normal", "h100|h200")
-    of = SlurmOptions("1-12:00:00", 1, 8, 32, "400G", *resources, at_once=40)
-    written = slurm.script("lm_mia-epochs-3", COMMAND, [0, 1, 2, 5, 7, 8], 8, 70, *PLACES, of)
+    options = SlurmOptions("1-12:00:00", 1, 8, 32, "400G", *resources, at_once=40)
+    written = slurm.script("lm_mia-epochs-3", COMMAND, [0, 1, 2, 5, 7, 8], 8, 70, *PLACES, options)
     assert written == (GOLDEN / "slurm_array.sbatch").read_text()
 
 
 def test_two_node_script_equals_golden_file():
-    of = SlurmOptions("30", nodes=2, setup="/home/me/modules 1.sh", grace_seconds=300)
+    options = SlurmOptions("30", nodes=2, setup="/home/me/modules 1.sh", grace_seconds=300)
     command = [*COMMAND, "--config.compute.sharding=fsdp"]
-    written = slurm.script("lm_mia-epochs-3", command, [0, 1], 1, 2, *PLACES, of)
+    written = slurm.script("lm_mia-epochs-3", command, [0, 1], 1, 2, *PLACES, options)
     assert written == (GOLDEN / "slurm_nodes.sbatch").read_text()
 
 
@@ -89,21 +89,25 @@ class Cluster:
         path = self.folder / "script"
         path.write_text(text)
         subprocess.run(["bash", "-n", str(path)], check=True)
-        about = {"SLURM_ARRAY_JOB_ID": "17", "SLURM_ARRAY_TASK_ID": str(element)}
-        about |= {"SLURM_JOB_ID": "21"} | ({"SLURM_RESTART_COUNT": restarts} if restarts else {})
-        return subprocess.run(["/bin/bash", str(path)], env={**os.environ, **about}).returncode
+        environment = {"SLURM_ARRAY_JOB_ID": "17", "SLURM_ARRAY_TASK_ID": str(element)}
+        environment |= {"SLURM_JOB_ID": "21"} | (
+            {"SLURM_RESTART_COUNT": restarts} if restarts else {}
+        )
+        return subprocess.run(
+            ["/bin/bash", str(path)], env={**os.environ, **environment}
+        ).returncode
 
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    found = Cluster(tmp_path)
+    cluster = Cluster(tmp_path)
     (tmp_path / "bin").mkdir()
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
-    return found
+    return cluster
 
 
-def array(folder: Path, of: SlurmOptions = ONE, command: list[str] = COMMAND) -> str:
-    return slurm.script("name", command, range(5), 8, 35, folder / "logs", folder, of)
+def array(folder: Path, options: SlurmOptions = ONE, command: list[str] = COMMAND) -> str:
+    return slurm.script("name", command, range(5), 8, 35, folder / "logs", folder, options)
 
 
 @pytest.mark.process
@@ -135,8 +139,8 @@ def test_unusual_folder_names_are_quoted(cluster: Cluster, name: str):
     folder.mkdir(exist_ok=True)
     setup = folder / f"{name}.sh"
     setup.write_text(f"pwd -P >'{cluster.folder}/where'\n")
-    of = dataclasses.replace(ONE, setup=str(setup))
-    assert cluster.run(slurm.script("name", COMMAND, [0], 8, 35, folder, folder, of)) == 0
+    options = dataclasses.replace(ONE, setup=str(setup))
+    assert cluster.run(slurm.script("name", COMMAND, [0], 8, 35, folder, folder, options)) == 0
     assert (cluster.folder / "where").read_text() == f"{folder.resolve()}\n"
     assert cluster.called("srun")[-1] == f"--log={folder}/17_0.out"
     assert not list(cluster.folder.rglob("hit"))
@@ -174,15 +178,15 @@ def test_missing_folder_starts_nothing(cluster: Cluster):
 @pytest.mark.process
 def test_failing_setup_script_starts_nothing(cluster: Cluster, capfd: pytest.CaptureFixture[str]):
     (cluster.folder / "x.sh").write_text("(exit 3)\n")
-    of = dataclasses.replace(ONE, setup=str(cluster.folder / "x.sh"))
-    assert cluster.run(array(cluster.folder, of)) == 1
+    options = dataclasses.replace(ONE, setup=str(cluster.folder / "x.sh"))
+    assert cluster.run(array(cluster.folder, options)) == 1
     assert cluster.called("srun") == []
     assert "--setup: code 3" in capfd.readouterr().err
 
 
 def test_corpus_job_has_one_node_and_no_gpus():
-    of = SlurmOptions("4:00:00", nodes=4, gpus_per_node=8, partition="gpu")
-    written = slurm.corpus_script("corpus", COMMAND, *PLACES, of)
+    options = SlurmOptions("4:00:00", nodes=4, gpus_per_node=8, partition="gpu")
+    written = slurm.corpus_script("corpus", COMMAND, *PLACES, options)
     assert "#SBATCH --nodes=1\n#SBATCH --ntasks-per-node=1\n#SBATCH --partition=gpu\n" in written
     assert '#SBATCH --output="/scratch/me/sweep/logs/%j.out"' in written
     assert "gpus" not in written
@@ -220,7 +224,7 @@ def test_block_above_max_array_size_is_refused():
 @pytest.mark.parametrize("where", ["command", "logs", "folder"])
 def test_unprintable_characters_are_refused(bad: str, where: str):
     command = [bad] if where == "command" else COMMAND
-    logs, folder = (Path("/", bad) if where == of else Path("/") for of in ("logs", "folder"))
+    logs, folder = (Path("/", bad) if where == name else Path("/") for name in ("logs", "folder"))
     with pytest.raises(UserError, match="must not contain line breaks"):
         slurm.script("name", command, [0], 1, 1, logs, folder, ONE)
 

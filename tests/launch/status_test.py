@@ -20,157 +20,162 @@ from analysis import page
 from launch import cli, heartbeats, model_block, status
 from lm_mia.cli import main as run
 from lm_mia.data import subsets
-from lm_mia.run import supervisor, sweep
+from lm_mia.run import supervisor
+from lm_mia.run.sweep import Sweep, claim_folders, read_sweep
 
 __all__ = ["_on_cpu", "tiny"]  # fixtures
 
-ROWS = [str(row) for row in subsets.requested_seeds(4, 2)]
+MODELS = [str(model) for model in subsets.requested_seeds(4, 2)]
 
 
 @pytest.fixture
-def of(tiny: tiny_run.Tiny, tmp_path: Path) -> sweep.Sweep:
+def sweep(tiny: tiny_run.Tiny, tmp_path: Path) -> Sweep:
     """Returns a sweep whose first recipe lacks its last three models, and whose second recipe has none."""
     workdir = tiny.copy(tmp_path / "s")
     for shard in tiny_run.recipe_of(workdir).glob("scores.zarr/loss/c/[345]/*"):
         shard.unlink()
-    return sweep.read_sweep(tiny_sweep.config_file(tiny, tmp_path), str(workdir), ())
+    return read_sweep(tiny_sweep.config_file(tiny, tmp_path), str(workdir), ())
 
 
-def recipe_of(of: sweep.Sweep) -> Path:
-    return of.recipes[0].folder
+def first_recipe(sweep: Sweep) -> Path:
+    return sweep.recipes[0].folder
 
 
-def read_status(of: sweep.Sweep, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
-    return whole(of, capsys)["recipes"]
+def read_status(sweep: Sweep, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    return read_json(sweep, capsys)["recipes"]
 
 
-def argv(of: sweep.Sweep, *more: str) -> list[str]:
-    flags, overrides = of.flags()
+def argv(sweep: Sweep, *more: str) -> list[str]:
+    flags, overrides = sweep.flags()
     return ["status", *flags, *overrides, *more]
 
 
-def whole(of: sweep.Sweep, capsys: pytest.CaptureFixture[str], *more: str) -> dict[str, Any]:
+def read_json(sweep: Sweep, capsys: pytest.CaptureFixture[str], *more: str) -> dict[str, Any]:
     capsys.readouterr()
-    assert cli.main(argv(of, "--json", *more)) == 0
+    assert cli.main(argv(sweep, "--json", *more)) == 0
     return json.loads(capsys.readouterr().out)
 
 
-def printed(of: sweep.Sweep, capsys: pytest.CaptureFixture[str], *more: str) -> list[str]:
+def read_lines(sweep: Sweep, capsys: pytest.CaptureFixture[str], *more: str) -> list[str]:
     """Returns the lines below the table."""
     capsys.readouterr()
-    assert cli.main(argv(of, *more)) == 0
+    assert cli.main(argv(sweep, *more)) == 0
     lines = capsys.readouterr().out.splitlines()
     [end] = [i for i, line in enumerate(lines) if line.startswith("└")]
     return [line.rstrip() for line in lines[end + 1 :]]
 
 
-def of_one(tiny: tiny_run.Tiny, workdir: Path, *overrides: str) -> sweep.Sweep:
-    return sweep.read_sweep(tiny.config, str(workdir), overrides)
+def read_tiny_sweep(tiny: tiny_run.Tiny, workdir: Path, *overrides: str) -> Sweep:
+    return read_sweep(tiny.config, str(workdir), overrides)
 
 
-def test_status_counts_models(of: sweep.Sweep, capsys: pytest.CaptureFixture[str]):
-    before = tiny_run.content(of.workdir.path)
-    state = heartbeats.RunningRecord(recipe_of(of), model_block.this_worker("17_3", "a.log"))
+def test_status_counts_models(sweep: Sweep, capsys: pytest.CaptureFixture[str]):
+    before = tiny_run.content(sweep.workdir.path)
+    state = heartbeats.RunningRecord(first_recipe(sweep), model_block.this_worker("17_3", "a.log"))
     with state.alive():
-        state.begin(ROWS[3])
-        state.begin(ROWS[0])  # present already
-        first, second = read_status(of, capsys)
+        state.begin(MODELS[3])
+        state.begin(MODELS[0])  # present already
+        first, second = read_status(sweep, capsys)
     assert (first["models"], first["done"], first["to_score"], first["missing"]) == (6, 3, 3, 2)
     [running] = first["running"]
-    assert (running["model"], running["job"], running["log"]) == (ROWS[3], "17_3", "a.log")
+    assert (running["model"], running["job"], running["log"]) == (MODELS[3], "17_3", "a.log")
     assert datetime.datetime.fromisoformat(running["since"]).tzinfo is not None
     assert (second["models"], second["done"], second["missing"]) == (6, 0, 6)
     assert (first["recipe"], first["names"]) == ("tiny", ["tiny", "references=4"])
     assert (second["recipe"], second["names"]) == ("epochs=2", ["epochs=2"])
     assert (first["tables"], second["tables"]) == ("present", "missing")
-    assert second["folder"] == str(of.recipes[1].folder)
-    after = tiny_run.content(of.workdir.path)
+    assert second["folder"] == str(sweep.recipes[1].folder)
+    after = tiny_run.content(sweep.workdir.path)
     assert {k: v for k, v in after.items() if not k.endswith(".lock")} == {
         k: v for k, v in before.items() if not k.endswith(".lock")
     }
 
 
-def test_failures_per_model_and_per_machine(of: sweep.Sweep, capsys: pytest.CaptureFixture[str]):
-    recipe, by = recipe_of(of), heartbeats.WorkerInfo("j", "bad7", 1, "j.log", "0.1")
-    heartbeats.record_failure(recipe, ROWS[0], "x", by)  # made since
-    heartbeats.record_failure(recipe, ROWS[3], "ValueError: [/a]", by)
+def test_failures_per_model_and_per_machine(sweep: Sweep, capsys: pytest.CaptureFixture[str]):
+    recipe, worker = first_recipe(sweep), heartbeats.WorkerInfo("j", "bad7", 1, "j.log", "0.1")
+    heartbeats.record_failure(recipe, MODELS[0], "x", worker)  # made since
+    heartbeats.record_failure(recipe, MODELS[3], "ValueError: [/a]", worker)
     for reason in ("b", "c", "out of memory"):
-        heartbeats.record_failure(recipe, ROWS[4], reason, by)
+        heartbeats.record_failure(recipe, MODELS[4], reason, worker)
     (recipe / "diverged").mkdir()
-    (recipe / "diverged" / f"{ROWS[5]}.json").write_text("{}")
-    first, _ = read_status(of, capsys)
-    [failing], [aside], [diverged] = first["failing"], first["set_aside"], first["diverged"]
+    (recipe / "diverged" / f"{MODELS[5]}.json").write_text("{}")
+    first, _ = read_status(sweep, capsys)
+    [failing], [set_aside], [diverged] = first["failing"], first["set_aside"], first["diverged"]
     assert (failing["model"], failing["failures"], failing["reason"]) == (
-        ROWS[3],
+        MODELS[3],
         1,
         "ValueError: [/a]",
     )
-    assert (aside["model"], aside["failures"], aside["reason"]) == (ROWS[4], 3, "out of memory")
-    assert aside["log"] == "j.log"
-    assert diverged["model"] == ROWS[5]
+    assert (set_aside["model"], set_aside["failures"], set_aside["reason"]) == (
+        MODELS[4],
+        3,
+        "out of memory",
+    )
+    assert set_aside["log"] == "j.log"
+    assert diverged["model"] == MODELS[5]
     assert first["missing"] == 1
     assert first["hosts"] == {"bad7": {"models": 0, "failures": 5}}
-    status.print_status(of)
+    status.print_status(sweep)
     out = " ".join(capsys.readouterr().out.split())
-    label = of.recipes[0].name
+    label = sweep.recipes[0].name
     assert "machine bad7: 5 failures, 0 models" in out
     last = "the last on bad7"
-    assert f"failing {ROWS[3]} of {label}: 1 failure, {last}: ValueError: [/a]; log: j.log" in out
-    assert f"set aside {ROWS[4]} of {label}: 3 failures, {last}: out of memory; log: j.log" in out
-    assert status.print_summary(of) == 3
+    assert f"failing {MODELS[3]} of {label}: 1 failure, {last}: ValueError: [/a]; log: j.log" in out
+    assert f"set aside {MODELS[4]} of {label}: 3 failures, {last}: out of memory; log: j.log" in out
+    assert status.print_summary(sweep) == 3
 
 
 def test_vanished_job_is_listed(
-    of: sweep.Sweep, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    sweep: Sweep, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    recipe = recipe_of(of)
-    heartbeats.RunningRecord(recipe, model_block.this_worker("17_3", "a.log")).begin(ROWS[3])
+    recipe = first_recipe(sweep)
+    heartbeats.RunningRecord(recipe, model_block.this_worker("17_3", "a.log")).begin(MODELS[3])
     monkeypatch.setattr(heartbeats, "LOST_SECONDS", 0.0)
-    first, _ = read_status(of, capsys)
-    assert [r["model"] for r in first["vanished"]] == [ROWS[3]]
+    first, _ = read_status(sweep, capsys)
+    assert [r["model"] for r in first["vanished"]] == [MODELS[3]]
     assert first["running"] == []
     assert first["missing"] == 3
 
 
 def test_rate_and_remaining_time_come_from_the_log(
-    of: sweep.Sweep, capsys: pytest.CaptureFixture[str]
+    sweep: Sweep, capsys: pytest.CaptureFixture[str]
 ):
     lines = [
-        {"event": "model_scored", "model": row, "last": last, "recipe": name, "host": "h"}
+        {"event": "model_scored", "model": model, "last": last, "recipe": name, "host": "h"}
         | {"time": f"2026-01-01T00:{minute:02}:00.000+00:00"}
-        for row, last, name, minute in (
-            (ROWS[0], True, recipe_of(of).name, 0),
-            (ROWS[1], False, recipe_of(of).name, 1),  # a score point
-            (ROWS[1], True, recipe_of(of).name, 10),
-            (ROWS[1], True, "another", 11),
-            (ROWS[2], True, recipe_of(of).name, 20),
+        for model, last, name, minute in (
+            (MODELS[0], True, first_recipe(sweep).name, 0),
+            (MODELS[1], False, first_recipe(sweep).name, 1),  # a score point
+            (MODELS[1], True, first_recipe(sweep).name, 10),
+            (MODELS[1], True, "another", 11),
+            (MODELS[2], True, first_recipe(sweep).name, 20),
         )
     ]
-    path, trained = of.workdir.path / "metrics.jsonl", {"event": "model_trained", "seconds": 300}
+    path, trained = sweep.workdir.path / "metrics.jsonl", {"event": "model_trained", "seconds": 300}
     lines = [{**lines[0], "time": "2025-12-31T00:00:00.000+00:00"}, *lines]  # before a pause
-    lines.append({**trained, "recipe": recipe_of(of).name})
+    lines.append({**trained, "recipe": first_recipe(sweep).name})
     path.write_text(
         "".join(json.dumps(line) + "\n" for line in lines) + '{"event": "model_scored", "ti'
     )
-    first, second = read_status(of, capsys)
+    first, second = read_status(sweep, capsys)
     assert first["models_per_hour"] == pytest.approx(6)
     assert first["seconds_left"] is None  # nothing is running
-    state = heartbeats.RunningRecord(recipe_of(of), model_block.this_worker("j", ""))
+    state = heartbeats.RunningRecord(first_recipe(sweep), model_block.this_worker("j", ""))
     with state.alive():
-        state.begin(ROWS[3])
-        first, second = read_status(of, capsys)
+        state.begin(MODELS[3])
+        first, second = read_status(sweep, capsys)
     assert first["seconds_left"] == pytest.approx(3 * 600)
     assert first["hosts"] == {"h": {"models": 4, "failures": 0}}
     assert (second["models_per_hour"], second["seconds_left"]) == (None, None)
 
 
-def test_versions_and_other_recipes_are_listed(of: sweep.Sweep, capsys: pytest.CaptureFixture[str]):
-    began, workdir = json.loads((recipe_of(of) / "config.json").read_text()), of.workdir
+def test_versions_and_other_recipes_are_listed(sweep: Sweep, capsys: pytest.CaptureFixture[str]):
+    began, workdir = json.loads((first_recipe(sweep) / "config.json").read_text()), sweep.workdir
     scored = tiny_run.logged(workdir.path, "model_scored")
     workdir.log_event({**scored[0], "version": "9.9.9 abc"})
-    shutil.copytree(recipe_of(of), workdir.recipe_dir("old"))
+    shutil.copytree(first_recipe(sweep), workdir.recipe_dir("old"))
     workdir.config_file.write_text(json.dumps({"recipes": ["tiny", "old"], "figures": []}))
-    status.print_status(of)
+    status.print_status(sweep)
     out = " ".join(capsys.readouterr().out.split())
     first = f"{began['lm_mia']} {(began['commit'] or '')[:9]}".strip()
     assert f"versions tiny: made by several versions of lm_mia: {first} (6), 9.9.9 abc (1)" in out
@@ -178,7 +183,7 @@ def test_versions_and_other_recipes_are_listed(of: sweep.Sweep, capsys: pytest.C
 
 
 def test_watch_ends_if_no_model_is_missing(tiny: tiny_run.Tiny, capsys: pytest.CaptureFixture[str]):
-    assert cli.main(argv(of_one(tiny, tiny.workdir), "--watch")) == 0
+    assert cli.main(argv(read_tiny_sweep(tiny, tiny.workdir), "--watch")) == 0
     assert "6 of 6 done" in capsys.readouterr().err
 
 
@@ -197,22 +202,22 @@ def test_next_command_attacks_and_reports(
     monkeypatch: pytest.MonkeyPatch,
 ):
     workdir = tiny.copy(tmp_path / "s x")
-    found = of_one(tiny, workdir)
-    assert status.print_summary(found) == 0
+    sweep = read_tiny_sweep(tiny, workdir)
+    assert status.print_summary(sweep) == 0
     assert "All models" not in capsys.readouterr().out  # tables and report are there
-    found = of_one(tiny, workdir, "--config.attack.alpha=0.1")
-    assert printed(found, capsys)[-2] == (
+    sweep = read_tiny_sweep(tiny, workdir, "--config.attack.alpha=0.1")
+    assert read_lines(sweep, capsys)[-2] == (
         "All models are present. To attack them and write the report, run:"
     )
-    assert status.print_summary(found) == 0
+    assert status.print_summary(sweep) == 0
     command = capsys.readouterr().out.splitlines()[-1]
     verb, *argv = shlex.split(command)
     assert verb == "lm-mia"
-    flags, overrides = found.flags()
+    flags, overrides = sweep.flags()
     assert argv == ["run", *flags, *overrides]
     monkeypatch.setattr(page, "write_page", held_command.write_no_page)
     assert run(argv) == 0
-    assert [r["tables"] for r in whole(found, capsys)["recipes"]] == ["present"]
+    assert [r["tables"] for r in read_json(sweep, capsys)["recipes"]] == ["present"]
 
 
 def test_next_command_omits_config_if_stored(
@@ -220,11 +225,11 @@ def test_next_command_omits_config_if_stored(
 ):
     workdir = tiny.copy(tmp_path / "s x")
     (workdir / "report.html").unlink()
-    found = of_one(tiny, workdir, "--config.train.workers=1")
-    assert printed(found, capsys)[-1] == f"  lm-mia run '--workdir={workdir}'"
-    found = sweep.read_sweep(None, str(workdir), ["--config.attack.alpha=0.1"])
+    sweep = read_tiny_sweep(tiny, workdir, "--config.train.workers=1")
+    assert read_lines(sweep, capsys)[-1] == f"  lm-mia run '--workdir={workdir}'"
+    sweep = read_sweep(None, str(workdir), ["--config.attack.alpha=0.1"])
     last = f"  lm-mia run '--workdir={workdir}' --config.attack.alpha=0.1"
-    assert printed(found, capsys)[-1] == last
+    assert read_lines(sweep, capsys)[-1] == last
 
 
 def test_next_command_is_limited_to_the_config(
@@ -232,10 +237,10 @@ def test_next_command_is_limited_to_the_config(
 ):
     workdir = tiny.copy(tmp_path / "w")
     (workdir / "report.html").unlink()
-    sweep.claim_folders(sweep.read_sweep(tiny_sweep.config_file(tiny, tmp_path), str(workdir), ()))
-    first = of_one(tiny, workdir)
+    claim_folders(read_sweep(tiny_sweep.config_file(tiny, tmp_path), str(workdir), ()))
+    first = read_tiny_sweep(tiny, workdir)
     flags, _ = first.flags()
-    assert shlex.split(printed(first, capsys)[-1]) == ["lm-mia", "run", *flags]
+    assert shlex.split(read_lines(first, capsys)[-1]) == ["lm-mia", "run", *flags]
 
 
 def test_recipe_without_replicas_has_no_tables(
@@ -243,25 +248,25 @@ def test_recipe_without_replicas_has_no_tables(
 ):
     workdir = tiny.copy(tmp_path / "w")
     shutil.rmtree(tiny_run.recipe_of(workdir) / "tables")
-    found = of_one(tiny, workdir, "--config.attack.replicas=0")
-    [r] = whole(found, capsys)["recipes"]
+    sweep = read_tiny_sweep(tiny, workdir, "--config.attack.replicas=0")
+    [r] = read_json(sweep, capsys)["recipes"]
     assert (r["models"], r["done"], r["tables"]) == (4, 4, "not wanted")
-    assert printed(found, capsys)[-1] == "report      present"  # nothing is left to do
+    assert read_lines(sweep, capsys)[-1] == "report      present"  # nothing is left to do
 
 
 def test_status_of_a_recipe_with_only_a_config(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     workdir = tmp_path / "w"
-    found, _ = sweep.claim_folders(of_one(tiny, workdir))
-    [r] = whole(found, capsys, "--verify")["recipes"]
+    sweep, _ = claim_folders(read_tiny_sweep(tiny, workdir))
+    [r] = read_json(sweep, capsys, "--verify")["recipes"]
     assert (r["models"], r["done"], r["missing"], r["tables"]) == (6, 0, 6, "missing")
     assert r["population"] == {
-        "path": str(found.recipes[0].population_dir),
+        "path": str(sweep.recipes[0].population_dir),
         "samples": None,
         "sha256": None,
     }
-    assert f"population  missing: {found.recipes[0].population_dir}" in printed(found, capsys)
+    assert f"population  missing: {sweep.recipes[0].population_dir}" in read_lines(sweep, capsys)
 
 
 def test_lm_mia_has_the_same_status(tiny: tiny_run.Tiny, capsys: pytest.CaptureFixture[str]):
@@ -289,20 +294,20 @@ def test_status_of_missing_models_tables_and_report(
     recipe = tiny_run.recipe_of(w)
     (recipe / "scores.zarr" / "loss" / "c" / "1" / "0").unlink()
     (recipe / "scores.zarr" / "loss" / "c" / "2" / "0").unlink()
-    shutil.rmtree(recipe / "checkpoints" / ROWS[1])
+    shutil.rmtree(recipe / "checkpoints" / MODELS[1])
     (w / "report.html").unlink()
     before = tiny_run.content(w)
-    found = of_one(tiny, w, "--config.attack.replicas=3")
-    status.print_status(found)
+    sweep = read_tiny_sweep(tiny, w, "--config.attack.replicas=3")
+    status.print_status(sweep)
     out = capsys.readouterr().out.splitlines()
     [cells] = [[cell.strip() for cell in line.split("│")] for line in out if " of 7" in line]
     assert cells[1:6] == ["tiny", "4 of 7", "0", "1", "3"]
     assert "other settings" in cells
-    [r] = whole(found, capsys)["recipes"]
+    [r] = read_json(sweep, capsys)["recipes"]
     assert (r["models"], r["done"], r["to_score"], r["missing"]) == (7, 4, 1, 3)
     assert r["tables"] == "other settings"
     assert r["table_settings"] == {"attack.replicas": [3, 2]}
-    lines = printed(found, capsys)
+    lines = read_lines(sweep, capsys)
     assert (
         "tables      tiny: made with other settings: attack.replicas=2; run `lm-mia attack` to make them again"
         in lines
@@ -312,21 +317,21 @@ def test_status_of_missing_models_tables_and_report(
     assert "report      missing" in lines
     assert tiny_run.content(w) == before
     (recipe / "tables" / "flips.json").unlink()  # as an attack does before it begins to write
-    assert whole(found, capsys)["recipes"][0]["tables"] == "unfinished"
+    assert read_json(sweep, capsys)["recipes"][0]["tables"] == "unfinished"
 
 
 def test_outdated_report_is_reported(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    found = of_one(tiny, tiny.copy(tmp_path / "w"))
-    report = found.workdir.path / "report.html"
+    sweep = read_tiny_sweep(tiny, tiny.copy(tmp_path / "w"))
+    report = sweep.workdir.path / "report.html"
     report.touch()
-    assert printed(found, capsys)[-1] == "report      present"
+    assert read_lines(sweep, capsys)[-1] == "report      present"
     os.utime(report, (0, 0))
     assert "report      older than the tables: run `lm-mia report` to make it again" in (
-        printed(found, capsys)
+        read_lines(sweep, capsys)
     )
-    assert whole(found, capsys)["report"] == "older than the tables"
+    assert read_json(sweep, capsys)["report"] == "older than the tables"
 
 
 @pytest.mark.parametrize("more", [[], ["--json"], ["--watch"], ["--verify"]])
@@ -357,46 +362,44 @@ def test_another_config_is_refused(
     assert "  model.width: 8 -> 16" in capsys.readouterr().err.splitlines()
 
 
-def test_verify_lists_missing_and_corrupt_shards(
-    of: sweep.Sweep, capsys: pytest.CaptureFixture[str]
-):
+def test_verify_lists_missing_and_corrupt_shards(sweep: Sweep, capsys: pytest.CaptureFixture[str]):
     """One recipe of the sweep has no store yet; three models lack their losses."""
-    gone = [recipe_of(of) / f"scores.zarr/loss/c/{row}/0" for row in (3, 4, 5)]
-    lines = printed(of, capsys, "--verify")
+    missing = [first_recipe(sweep) / f"scores.zarr/loss/c/{model}/0" for model in (3, 4, 5)]
+    lines = read_lines(sweep, capsys, "--verify")
     assert [line for line in lines if line.startswith("missing ")] == [
-        f"missing     {path}" for path in gone
+        f"missing     {path}" for path in missing
     ]
-    assert f"scores      {of.recipes[0].name}: 12 shards expected, 3 missing, 0 corrupt" in lines
-    bad = recipe_of(of) / "scores.zarr/member/c/2/0"
-    bad.write_bytes(bad.read_bytes()[::-1])
+    assert f"scores      {sweep.recipes[0].name}: 12 shards expected, 3 missing, 0 corrupt" in lines
+    damaged = first_recipe(sweep) / "scores.zarr/member/c/2/0"
+    damaged.write_bytes(damaged.read_bytes()[::-1])
     capsys.readouterr()
-    assert cli.main(argv(of, "--verify")) == 2
+    assert cli.main(argv(sweep, "--verify")) == 2
     out, err = capsys.readouterr()
-    assert f"corrupt     {bad}" in out.splitlines()
+    assert f"corrupt     {damaged}" in out.splitlines()
     assert err.splitlines()[-1] == (
-        f"{recipe_of(of) / 'scores.zarr'}: 1 corrupt shard; run `lm-mia score --repair` to compute them, and 3 "
+        f"{first_recipe(sweep) / 'scores.zarr'}: 1 corrupt shard; run `lm-mia score --repair` to compute them, and 3 "
         "missing ones, again"
     )
-    assert cli.main(argv(of, "--verify", "--json")) == 2
+    assert cli.main(argv(sweep, "--verify", "--json")) == 2
     first, second = json.loads(capsys.readouterr().out)["recipes"]
     assert first["shards"] == {
         "wanted": 12,
-        "missing": [str(path) for path in gone],
-        "corrupt": [str(bad)],
+        "missing": [str(path) for path in missing],
+        "corrupt": [str(damaged)],
     }
     assert second["shards"] == {"wanted": 0, "missing": [], "corrupt": []}
 
 
-def test_watch_excludes_json_and_verify(of: sweep.Sweep, capsys: pytest.CaptureFixture[str]):
+def test_watch_excludes_json_and_verify(sweep: Sweep, capsys: pytest.CaptureFixture[str]):
     for flag in ("--json", "--verify"):
-        assert cli.main(argv(of, "--watch", flag)) == 2
+        assert cli.main(argv(sweep, "--watch", flag)) == 2
         assert capsys.readouterr().err.startswith("--watch: cannot be combined")
 
 
 @pytest.mark.process
-def test_status_does_not_load_jax(of: sweep.Sweep):
+def test_status_does_not_load_jax(sweep: Sweep):
     code = (
-        f"import sys; from launch import cli; assert cli.main({argv(of, '--verify')!r}) == 0; "
+        f"import sys; from launch import cli; assert cli.main({argv(sweep, '--verify')!r}) == 0; "
         "sys.exit('jax' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -415,7 +418,7 @@ def test_statistics_requested_later_need_no_training(
     (w / "metrics.jsonl").unlink()
 
     def counts(flags: list[str]) -> tuple[int, int, int]:
-        [r] = whole(of_one(tiny, w, *flags), capsys)["recipes"]
+        [r] = read_json(read_tiny_sweep(tiny, w, *flags), capsys)["recipes"]
         return r["models"], r["done"], r["to_score"]
 
     one = ["--config.score.statistics", "min_k_plus_plus"]
@@ -440,6 +443,5 @@ def test_statistics_requested_later_need_no_training(
     assert all(np.isfinite(value).all() for value in values.values())
     assert (values["min_k"] <= -values["loss"] + 1e-6).all()
     assert (values["min_k_plus_plus"] < 0).mean() > 0.9
-    assert (
-        values["lowercase_loss"] != values["loss"]
-    ).mean() > 0.8  # each text begins with a capital, most of them known
+    # Each text begins with a capital letter, which is rarely an unknown token.
+    assert (values["lowercase_loss"] != values["loss"]).mean() > 0.8

@@ -106,9 +106,8 @@ def test_example_worked_by_hand():
 def test_a_fifth_of_the_tokens_is_rounded_down_but_at_least_one(values: int):
     """The lowest k of 0, 1, ..., shuffled, have the mean (k - 1) / 2."""
     k = max(1, sum(5 * i <= values for i in range(1, 10)))
-    value_L1 = np.full(
-        31, -50.0, np.float32
-    )  # after the end of the sample: lower than all values, and never counted
+    # Values after the end of the sample are lower than all others, but never counted.
+    value_L1 = np.full(31, -50.0, np.float32)
     value_L1[:values] = np.random.default_rng(values).permutation(values)
     [mean] = MIN_K(value_L1[None], np.array([values + 1]))
     assert float(mean) == (k - 1) / 2
@@ -173,9 +172,8 @@ def test_z_of_certain_tokens_and_of_those_ruled_out():
         np.repeat(logits_BxLxV, 999, 1), np.ones((1, 1998), np.int32), np.array([1998])
     )
     assert -math.inf < float(statistics["min_k_plus_plus"][0]) < -1e34
-    almost = Z_SCORES(
-        logits_BxLxV * np.float32(0.475), np.array([[0, 0]])
-    )  # e ** -95, so sigma underflows
+    # The probability is e ** -95, so sigma underflows.
+    almost = Z_SCORES(logits_BxLxV * np.float32(0.475), np.array([[0, 0]]))
     assert float(almost[0, 0]) == pytest.approx(-math.exp(47.5), rel=1e-3)
     nearly = np.where(logits_BxLxV > 0, np.float32(30), logits_BxLxV)
     z_rare, z_certain = (float(Z_SCORES(nearly, np.array([[0, token]]))[0, 0]) for token in (0, 2))

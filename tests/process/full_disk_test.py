@@ -10,7 +10,7 @@ from tiny_run import _on_cpu, tiny
 
 from launch import cli, jobs
 from lm_mia.errors import DISK_REMEDY
-from lm_mia.run import sweep
+from lm_mia.run.sweep import read_sweep
 
 __all__ = ["_on_cpu", "tiny"]  # fixtures
 
@@ -32,11 +32,11 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.usefixtures("_on_cpu")
 def test_full_disk_is_one_line_and_models_are_kept(tiny: tiny_run.Tiny, disk: Path):
     workdir = tiny.copy(disk / "w", models=False)
-    of = sweep.read_sweep(tiny.config, str(workdir), ["--config.train.workers=1"])
+    sweep = read_sweep(tiny.config, str(workdir), ["--config.train.workers=1"])
     room = os.statvfs(disk)
     left_bytes = 120_000
     (disk / "filler").write_bytes(bytes(room.f_bavail * room.f_frsize - left_bytes))
-    command = jobs.command(of, [sys.executable], "local")
+    command = jobs.command(sweep, [sys.executable], "local")
     done = subprocess.run(command, capture_output=True, text=True)
     assert "Traceback" not in done.stderr
     assert done.returncode == 2
@@ -44,10 +44,12 @@ def test_full_disk_is_one_line_and_models_are_kept(tiny: tiny_run.Tiny, disk: Pa
     full = [line for line in lines if "No space left on device" in line]
     assert full == [f"{full[0].split(':')[0]}: No space left on device; {DISK_REMEDY}"]
     (disk / "filler").unlink()
-    [task] = of.recipes
+    [task] = sweep.recipes
     assert jobs.missing_indices(task)
     # One job makes what is missing, as the same command would have it do.
-    command = jobs.command(of, ["python"], "make-models", f"--recipe={task.name}", "--models=0:6")
+    command = jobs.command(
+        sweep, ["python"], "make-models", f"--recipe={task.name}", "--models=0:6"
+    )
     assert cli.main(command[3:]) == 0
     assert jobs.missing_indices(task) == []
     assert tiny_run.scores(workdir) == tiny_run.scores(tiny.workdir)

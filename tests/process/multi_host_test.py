@@ -88,12 +88,12 @@ def test_two_processes_with_two_devices_equal_one_device(
     c = load.load_config(tiny.config, list(flags))
     report = lambda e: events.setdefault(e["event"], []).append(e)  # noqa: E731
     tiny_run.work("run", c, w, report)
-    for one, two in zip(stores(w), stores(unbroken), strict=True):
+    for actual, expected in zip(stores(w), stores(unbroken), strict=True):
         for variable in ("loss", "min_k"):
-            [(_, a)] = one.blocks({"values": (variable, models)})
-            [(_, b)] = two.blocks({"values": (variable, models)})
+            [(_, a)] = actual.blocks({"values": (variable, models)})
+            [(_, b)] = expected.blocks({"values": (variable, models)})
             np.testing.assert_allclose(a["values"], b["values"], rtol=2e-5)
-        np.testing.assert_array_equal(one.read(models)[1], two.read(models)[1])
+        np.testing.assert_array_equal(actual.read(models)[1], expected.read(models)[1])
     end, first = stores(w)[-1].read(models)[0], stores(w)[0].read(models)[0]
     assert np.abs(end / first - 1).max() > 0.05
     for name in ("model_started", "model_trained"):
@@ -102,16 +102,18 @@ def test_two_processes_with_two_devices_equal_one_device(
         ("train", ("loss_nats", "gradient_norm")),
         ("model_scored", ("member_loss_nats",)),
     ):
-        both = [
-            sorted((e["model"], e["step"], *(e[key] for key in keys)) for e in found)
-            for found in (events[kind], tiny_run.logged(unbroken, kind))
+        actual_and_expected = [
+            sorted((e["model"], e["step"], *(e[key] for key in keys)) for e in logged)
+            for logged in (events[kind], tiny_run.logged(unbroken, kind))
         ]
-        assert [e[:2] for e in both[0]] == [e[:2] for e in both[1]]
-        assert len(both[0]) == 6 * (STEPS if kind == "train" else len(POINTS) + 1)
-        np.testing.assert_allclose(*([e[2:] for e in found] for found in both), rtol=1e-4)
+        assert [e[:2] for e in actual_and_expected[0]] == [e[:2] for e in actual_and_expected[1]]
+        assert len(actual_and_expected[0]) == 6 * (STEPS if kind == "train" else len(POINTS) + 1)
+        np.testing.assert_allclose(
+            *([e[2:] for e in logged] for logged in actual_and_expected), rtol=1e-4
+        )
     shares = [
-        np.mean([event["padding_share"] for event in found])
-        for found in (events["train"], tiny_run.logged(unbroken, "train"))
+        np.mean([event["padding_share"] for event in logged])
+        for logged in (events["train"], tiny_run.logged(unbroken, "train"))
     ]
     assert 0 < shares[0] < shares[1] < 0.9  # packed; more devices have more empty packed sequences
 
@@ -172,7 +174,7 @@ def test_killed_and_stopped_job_resumes_bitwise_equal(
     assert (trained["model"], trained["resumed_at"]) == (KILLED, POINTS[0])  # saved before the kill
     assert fingerprint(w, KILLED, STEPS) == fingerprint(unbroken, KILLED, STEPS)
     made, expected = tiny_run.scores(w), tiny_run.scores(unbroken)
-    assert made == {name: of for name, of in expected.items() if "/c/3/" not in name}
+    assert made == {name: content for name, content in expected.items() if "/c/3/" not in name}
     # Saved where it was stopped, as the unbroken job saved it there for a score point.
     states = tiny_run.recipe_of(w) / "checkpoints" / STOPPED
     assert sorted(path.name for path in states.iterdir()) == ["3", "6"]

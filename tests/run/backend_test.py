@@ -22,8 +22,8 @@ def in_job(monkeypatch: pytest.MonkeyPatch, index: int, count: int) -> None:
     monkeypatch.setattr(jax, "process_count", lambda: count)
 
 
-def _ends(of: range) -> tuple[int, int]:
-    return of.start, of.stop
+def _ends(samples: range) -> tuple[int, int]:
+    return samples.start, samples.stop
 
 
 def test_single_process_is_primary_and_has_all_samples():
@@ -192,21 +192,26 @@ def start(sharding: str, **environment: str) -> subprocess.CompletedProcess[str]
 
 @pytest.mark.process
 def test_processes_share_the_compilation_cache(tmp_path: Path):
-    two = "--xla_force_host_platform_device_count=2"
-    found = []
+    two_devices = "--xla_force_host_platform_device_count=2"
+    results = []
     for kind in ("none", "fsdp"):
-        done = start(kind, XDG_CACHE_HOME=str(tmp_path), XLA_FLAGS=two)
+        done = start(kind, XDG_CACHE_HOME=str(tmp_path), XLA_FLAGS=two_devices)
         assert done.returncode == 0, done.stderr
-        found.append(json.loads(done.stdout))
-    for (about, lead, size, compiled, again), devices in zip(found, (1, 2), strict=True):
-        assert (about["platform"], about["device"]) == ("cpu", "cpu")
-        assert (about["devices"], size, about["processes"], lead) == (devices, devices, 1, True)
-        assert about["cpu_cores"] == os.cpu_count()
-        assert about["cache"] == str(tmp_path / "lm_mia" / "jax")
+        results.append(json.loads(done.stdout))
+    for (description, lead, size, compiled, again), devices in zip(results, (1, 2), strict=True):
+        assert (description["platform"], description["device"]) == ("cpu", "cpu")
+        assert (description["devices"], size, description["processes"], lead) == (
+            devices,
+            devices,
+            1,
+            True,
+        )
+        assert description["cpu_cores"] == os.cpu_count()
+        assert description["cache"] == str(tmp_path / "lm_mia" / "jax")
         assert compiled["seconds"] > 0
         assert again == {}  # nothing new
     (hits, misses), (later_hits, later_misses) = [
-        (compiled["from_cache"], compiled["compiled"]) for *_, compiled, _ in found
+        (compiled["from_cache"], compiled["compiled"]) for *_, compiled, _ in results
     ]
     assert (hits, later_misses) == (0, 0)
     assert later_hits == misses > 0
@@ -237,7 +242,7 @@ def test_missing_device_is_reported():
 
 
 @pytest.mark.parametrize(
-    ("tasks", "gpus", "found"),
+    ("tasks", "gpus", "expected"),
     [
         ("1", "0,1,2,3", [0, 1, 2, 3]),
         ("1(x16)", "0,1", [0, 1]),
@@ -248,9 +253,9 @@ def test_missing_device_is_reported():
     ],
 )
 def test_one_task_per_node_uses_all_gpus(
-    monkeypatch: pytest.MonkeyPatch, tasks: str, gpus: str, found: list[int] | None
+    monkeypatch: pytest.MonkeyPatch, tasks: str, gpus: str, expected: list[int] | None
 ):
     monkeypatch.delenv("SLURM_STEP_TASKS_PER_NODE", raising=False)
     monkeypatch.setenv("SLURM_TASKS_PER_NODE", tasks)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
-    assert backend._local_gpus() == found
+    assert backend._local_gpus() == expected

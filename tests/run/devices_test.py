@@ -76,8 +76,8 @@ def test_single_gpu_needs_no_environment(monkeypatch: pytest.MonkeyPatch, platfo
 def test_cuda_visible_devices_names_the_gpus(monkeypatch: pytest.MonkeyPatch):
     gpus(monkeypatch, 8)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5, GPU-7f")
-    _, found = devices.environments(0, "none")
-    assert found == [{"CUDA_VISIBLE_DEVICES": "5"}, {"CUDA_VISIBLE_DEVICES": "GPU-7f"}]
+    _, environments = devices.environments(0, "none")
+    assert environments == [{"CUDA_VISIBLE_DEVICES": "5"}, {"CUDA_VISIBLE_DEVICES": "GPU-7f"}]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert devices.environments(0, "none") == ("accelerator", [{}])
 
@@ -89,10 +89,12 @@ def test_workers_share_gpus_and_their_memory(
     monkeypatch: pytest.MonkeyPatch, workers: int, cards: int, fraction: str
 ):
     gpus(monkeypatch, cards)
-    _, found = devices.environments(workers, "none")
+    _, environments = devices.environments(workers, "none")
     name = "XLA_PYTHON_CLIENT_MEM_FRACTION"
-    assert [e["CUDA_VISIBLE_DEVICES"] for e in found] == [str(i % cards) for i in range(workers)]
-    assert [e[name] for e in found] == [fraction] * workers
+    assert [e["CUDA_VISIBLE_DEVICES"] for e in environments] == [
+        str(i % cards) for i in range(workers)
+    ]
+    assert [e[name] for e in environments] == [fraction] * workers
     monkeypatch.setenv(name, "0.2")  # the user's word counts
     assert {e[name] for e in devices.environments(workers, "none")[1]} == {"0.2"}
 
@@ -109,15 +111,15 @@ def test_gpus_are_not_assigned_without_nvidia_smi(
     gpus(monkeypatch, 2)
     monkeypatch.setattr(subprocess, "run", failing)
     assert devices.environments(0, "none") == ("accelerator", [{}])
-    _, found = devices.environments(2, "none")
-    assert found == [{"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.45"}] * 2
+    _, environments = devices.environments(2, "none")
+    assert environments == [{"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.45"}] * 2
 
 
 def test_tpu_chips_are_assigned_to_workers(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "libtpu" or None)
     monkeypatch.setenv("TPU_VISIBLE_CHIPS", "0,2")
-    kind, found = devices.environments(0, "none")
+    kind, environments = devices.environments(0, "none")
     assert kind == "accelerator"
     bounds = {"TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1", "TPU_PROCESS_BOUNDS": "1,1,1"}
-    assert found == [{"TPU_VISIBLE_CHIPS": chip, **bounds} for chip in ("0", "2")]
+    assert environments == [{"TPU_VISIBLE_CHIPS": chip, **bounds} for chip in ("0", "2")]
     assert devices.environments(0, "fsdp") == ("accelerator", [{}])

@@ -77,15 +77,17 @@ def attack(
     """Runs the attack stage; returns its messages."""
     messages: list[str] = []
     made = [(task, open_population(task.population_dir, verify=False)) for task in tasks]
-    wanted = pipeline.requested_attacks(made, [*page.figure_needs(figures), *more])
+    needs_by_recipe = pipeline.requested_attacks(made, [*page.figure_needs(figures), *more])
     for task, population in made:
-        pipeline.attack(task, population, wanted[task.name], lambda *_: None, messages.append)
+        pipeline.attack(
+            task, population, needs_by_recipe[task.name], lambda *_: None, messages.append
+        )
     return messages
 
 
-def counted(requested: int, known: int, computed: int) -> str:
+def attack_counts(requested: int, existing: int, computed: int) -> str:
     attacks = "1 attack" if requested == 1 else f"{requested} attacks"
-    return f"{attacks} requested, {known} already in its tables, {computed} computed"
+    return f"{attacks} requested, {existing} already in its tables, {computed} computed"
 
 
 def content(tasks: Sequence[SweepRecipe]) -> dict[str, bytes]:
@@ -101,15 +103,15 @@ def test_figures_add_attacks_and_nothing_is_computed_twice(
     tasks: list[SweepRecipe], monkeypatch: pytest.MonkeyPatch
 ):
     """Requests LiRA with 2, 4 and 8 references, then RMIA, then both. The other recipe has one attack throughout."""
-    one, six = ON_REPLICAS + 3, ON_REPLICAS + 6
+    num_lira, num_both = ON_REPLICAS + 3, ON_REPLICAS + 6
     assert attack(tasks, LIRA) == [
-        f"attack: main: {counted(one, 0, one)}",
-        f"attack: other: {counted(1, 0, 1)}",
+        f"attack: main: {attack_counts(num_lira, 0, num_lira)}",
+        f"attack: other: {attack_counts(1, 0, 1)}",
     ]
     first = content(tasks)
     assert attack(tasks, BOTH) == [
-        f"attack: main: {counted(six, one, 3)}",
-        f"attack: other: {counted(1, 1, 0)}",
+        f"attack: main: {attack_counts(num_both, num_lira, 3)}",
+        f"attack: other: {attack_counts(1, 1, 0)}",
     ]
     second = content(tasks)
     grown = {"main/targets.csv", "main/target_roc.parquet"}
@@ -118,8 +120,8 @@ def test_figures_add_attacks_and_nothing_is_computed_twice(
 
     monkeypatch.setattr(signals, "fit_attacks", lambda *_: pytest.fail("computed again"))
     assert attack(tasks, LIRA + BOTH) == [
-        f"attack: main: {counted(six, six, 0)}",
-        f"attack: other: {counted(1, 1, 0)}",
+        f"attack: main: {attack_counts(num_both, num_both, 0)}",
+        f"attack: other: {attack_counts(1, 1, 0)}",
     ]
     assert content(tasks) == second
     log = tasks[0].workdir.path / "metrics.jsonl"
@@ -127,11 +129,11 @@ def test_figures_add_attacks_and_nothing_is_computed_twice(
     events = [event for event in events if event["event"] == "attack"]
     names = ("recipe", "requested", "computed", "left_out")
     assert [[event[name] for name in names] for event in events] == [
-        ["main", one, one, 0],
+        ["main", num_lira, num_lira, 0],
         ["other", 1, 1, 0],
-        ["main", six, 3, 0],
+        ["main", num_both, 3, 0],
         ["other", 1, 0, 0],
-        ["main", six, 0, 0],
+        ["main", num_both, 0, 0],
         ["other", 1, 0, 0],
     ]
 
@@ -158,9 +160,9 @@ def test_damaged_tables_of_decisions_are_made_again(
     requested = ON_REPLICAS + 1  # and all references on the targets
     for name, damage in damages:
         damage(tables / name)
-        assert attack(main, []) == [f"attack: main: {counted(requested, 1, ON_REPLICAS)}"]
+        assert attack(main, []) == [f"attack: main: {attack_counts(requested, 1, ON_REPLICAS)}"]
         assert content(main) == before
-        assert attack(main, []) == [f"attack: main: {counted(requested, requested, 0)}"]
+        assert attack(main, []) == [f"attack: main: {attack_counts(requested, requested, 0)}"]
 
 
 def test_decisions_follow_models_and_settings(tasks: list[SweepRecipe]):
@@ -181,13 +183,13 @@ def test_decisions_follow_models_and_settings(tasks: list[SweepRecipe]):
 
 def test_requested_attacks(tasks: list[SweepRecipe]):
     made = [(task, open_population(task.population_dir, verify=False)) for task in tasks]
-    found = pipeline.requested_attacks(made, [])
-    assert list(found) == ["main", "other"]
-    for requested in found.values():  # for the comparison of recipes
-        [everything] = requested.attacks
-        assert (everything.attack, len(everything.references)) == ("lira_online", 8)
+    needs_by_recipe = pipeline.requested_attacks(made, [])
+    assert list(needs_by_recipe) == ["main", "other"]
+    for requested in needs_by_recipe.values():  # for the comparison of recipes
+        [lira] = requested.attacks
+        assert (lira.attack, len(lira.references)) == ("lira_online", 8)
         assert (requested.keep_scores, requested.loss_samples) == (frozenset(), ())
-    found = pipeline.requested_attacks(
+    needs_by_recipe = pipeline.requested_attacks(
         made,
         [
             Need(("o*",), ("rmia",), sample_scores=True),
@@ -196,11 +198,17 @@ def test_requested_attacks(tasks: list[SweepRecipe]):
             Need(("nothing",)),
         ],
     )
-    rmia, everything = found["other"].attacks
-    assert (rmia.attack, everything.attack) == ("rmia", "lira_online")
-    assert found["other"].keep_scores == {rmia.id}
-    assert [found[name].loss_samples for name in ("main", "other")] == [(0, 45, 47), (45,)]
-    assert [found["main"].attacks, found["main"].keep_scores] == [(everything,), frozenset()]
+    rmia, lira = needs_by_recipe["other"].attacks
+    assert (rmia.attack, lira.attack) == ("rmia", "lira_online")
+    assert needs_by_recipe["other"].keep_scores == {rmia.id}
+    assert [needs_by_recipe[name].loss_samples for name in ("main", "other")] == [
+        (0, 45, 47),
+        (45,),
+    ]
+    assert [needs_by_recipe["main"].attacks, needs_by_recipe["main"].keep_scores] == [
+        (lira,),
+        frozenset(),
+    ]
 
 
 def test_sample_losses_are_added_by_figures(tasks: list[SweepRecipe]):
@@ -215,11 +223,11 @@ def test_damaged_store_does_not_stop_other_recipes(tasks: list[SweepRecipe]):
     main, other = tasks
     (main.folder / "scores.zarr" / "zarr.json").write_text("{")
     made = [(task, open_population(task.population_dir, verify=False)) for task in tasks]
-    wanted = pipeline.requested_attacks(made, [Need(("*",))])
-    assert [len(wanted[task.name].attacks) for task in tasks] == [0, 1]
+    needs_by_recipe = pipeline.requested_attacks(made, [Need(("*",))])
+    assert [len(needs_by_recipe[task.name].attacks) for task in tasks] == [0, 1]
     with pytest.raises(UserError, match=r"scores\.zarr.*"):
         attack([main], [])
-    assert attack([other], []) == [f"attack: other: {counted(1, 0, 1)}"]
+    assert attack([other], []) == [f"attack: other: {attack_counts(1, 0, 1)}"]
 
 
 def test_targets_without_enough_models_are_refused(tasks: list[SweepRecipe]):
@@ -245,11 +253,11 @@ def test_tables_of_decisions_are_removed_without_replicas(tasks: list[SweepRecip
 def test_attacks_missing_from_targets_csv_are_computed_again(tasks: list[SweepRecipe]):
     main = tasks[0]
     attack([main], [])
-    whole = (main.folder / "tables" / "targets.csv").read_text()
-    (main.folder / "tables" / "targets.csv").write_text(whole[: len(whole) // 2])
+    original = (main.folder / "tables" / "targets.csv").read_text()
+    (main.folder / "tables" / "targets.csv").write_text(original[: len(original) // 2])
     [message] = attack([main], [])
-    assert message.endswith(counted(ON_REPLICAS + 1, 0, ON_REPLICAS + 1))
-    assert (main.folder / "tables" / "targets.csv").read_text() == whole
+    assert message.endswith(attack_counts(ON_REPLICAS + 1, 0, ON_REPLICAS + 1))
+    assert (main.folder / "tables" / "targets.csv").read_text() == original
 
 
 def test_missing_models_are_reported_without_replicas(tasks: list[SweepRecipe]):

@@ -82,8 +82,8 @@ def argv(verb: str, config: str, folder: Path, *more: str) -> list[str]:
 
 def scores(folder: Path) -> dict[str, bytes]:
     """Returns every score shard of all recipes."""
-    found = tiny_run.content(folder / "recipes")
-    return {k: v for k, v in found.items() if "scores.zarr" in k and "/c/" in k}
+    files = tiny_run.content(folder / "recipes")
+    return {k: v for k, v in files.items() if "scores.zarr" in k and "/c/" in k}
 
 
 def trained(folder: Path, recipe: str) -> int:
@@ -168,8 +168,8 @@ def test_mistakes_and_premature_verbs_write_nothing(
     [line] = refused(argv("extract", config, folder), capsys)
     assert line.startswith("extract.samples=0: nothing to extract")
     tokens = ("--config.extract.prefix_tokens=4", "--config.extract.suffix_tokens=4")
-    none = ("--config.attack.replicas=0", "--config.extract.samples=3")
-    [line] = refused(argv("extract", config, folder, *none, *tokens), capsys)
+    flags = ("--config.attack.replicas=0", "--config.extract.samples=3")
+    [line] = refused(argv("extract", config, folder, *flags, *tokens), capsys)
     assert line.startswith("attack.replicas=0: extraction needs a replica")
     [line] = refused(argv("extract", config, folder, "--config.extract.samples=3", *tokens), capsys)
     assert "no population found; run `lm-mia corpus` first" in line
@@ -187,15 +187,15 @@ def test_report_is_made_although_a_model_diverged(
 ):
     folder, fresh = tmp_path / "w", checkpoint.init_state
 
-    def spoilt(init_seed: int, *of: Any) -> checkpoint.TrainState:
-        state = fresh(init_seed, *of)
+    def corrupted_state(init_seed: int, *args: Any) -> checkpoint.TrainState:
+        state = fresh(init_seed, *args)
         if init_seed == 1:
             scale = state.params["ln_out"]["scale"]
             state.params["ln_out"]["scale"] = scale.at[0].set(float("nan"))
         return state
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "init_state", spoilt)
+        patch.setattr(checkpoint, "init_state", corrupted_state)
         assert cli.main(argv("run", config, folder, "--config.attack.references=6")) == 2
     out, err = capsys.readouterr()
     assert out.endswith(f"report: {folder / 'report.html'}\n")
@@ -242,8 +242,8 @@ def test_page_has_all_recipes_and_figures(
 ):
     folder, drawn = copy(finished, tmp_path / "w"), []
 
-    def write_page(*given: Any) -> None:
-        drawn.append(given[:3])
+    def write_page(*args: Any) -> None:
+        drawn.append(args[:3])
 
     monkeypatch.setattr(page, "write_page", write_page)
     figure = "--config.figures=fig01_references"
@@ -268,16 +268,16 @@ def test_failed_attack_does_not_stop_other_recipes(
     config: str, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     folder = copy(finished, tmp_path / "w")
-    two = Path(config).with_name("two.py")
+    second_config = Path(config).with_name("two.py")
     more = Path(config).read_text() + "    yield {'name': 'deep', 'model.layers': 2}\n"
-    two.write_text(more)
-    assert cli.main(argv("corpus", str(two), folder)) == 0
-    assert cli.main(argv("train", str(two), folder)) == 0
-    assert cli.main(argv("score", str(two), folder)) == 0
+    second_config.write_text(more)
+    assert cli.main(argv("corpus", str(second_config), folder)) == 0
+    assert cli.main(argv("train", str(second_config), folder)) == 0
+    assert cli.main(argv("score", str(second_config), folder)) == 0
     [shard] = (folder / "recipes" / "deep").glob("scores.zarr/loss/c/0/*")
     shard.write_bytes(shard.read_bytes()[::-1])
     capsys.readouterr()
-    assert cli.main(argv("attack", str(two), folder)) == 2
+    assert cli.main(argv("attack", str(second_config), folder)) == 2
     out, err = capsys.readouterr()
     assert [line.partition(":")[0] for line in out.splitlines()] == ["main", "twice", "report"]
     assert err.splitlines()[-1].startswith(f"deep: {shard}: corrupt score shard")

@@ -17,9 +17,8 @@ from lm_mia.run.plan import SampleLengths
 from lm_mia.run.sweep import SweepRecipe
 from lm_mia.run.workdir import Workdir
 
-BASE = resolve(
-    TINY
-)  # 16 samples of at most 8 tokens, 1 layer of 8, 2 steps, 4 references and 2 replicas
+# 16 samples of at most 8 tokens, one layer of width 8, two steps, 4 references and 2 replicas.
+BASE = resolve(TINY)
 C4 = Path(__file__).resolve().parents[2] / "configs" / "c4.py"
 FIVE = SampleLengths(5.0, 27.0, "by hand")
 
@@ -33,12 +32,12 @@ def tasks(entries: Sequence[SweepEntry]) -> list[SweepRecipe]:
     ]
 
 
-def one(c: Config, lengths: SampleLengths = FIVE) -> plan.RecipeCost:
+def cost_of(c: Config, lengths: SampleLengths = FIVE) -> plan.RecipeCost:
     [task] = tasks([({}, c)])
     return plan.recipe_cost(task, lengths)
 
 
-def changed(*changes: tuple[str, Any]) -> Config:
+def changed_config(*changes: tuple[str, Any]) -> Config:
     c = BASE
     for field, value in changes:
         c = change(c, field, value)
@@ -47,7 +46,7 @@ def changed(*changes: tuple[str, Any]) -> Config:
 
 def test_cost_of_a_tiny_recipe():
     vocab = 32_000  # of the default
-    costs = one(changed(("train.epochs", 3)))
+    costs = cost_of(changed_config(("train.epochs", 3)))
     per_token = 6 * (12 * 8**2 + 8 * vocab)
     train_sample, score_sample = (share * (per_token * 5 + 6 * 8 * 27) for share in (1, 1 / 3))
     parameters = 12 * 8**2 + 3 * 8 + (vocab + 8) * 8
@@ -64,27 +63,30 @@ def test_cost_of_a_tiny_recipe():
 
 
 def test_score_points_and_statistics_add_cost():
-    plain = one(BASE)
-    points = one(changed(("score.at_steps", (1,))))
+    plain = cost_of(BASE)
+    points = cost_of(changed_config(("score.at_steps", (1,))))
     assert points.score_points == 2
     assert points.score_flops == pytest.approx(2 * plain.score_flops)
     assert points.store_bytes == 6 * 16 * (2 * 4 + 1)  # who is a member is the same at both
     assert points.score_point_bytes == points.checkpoint_bytes == plain.checkpoint_bytes
-    more = one(
-        changed(("score.at_steps", (1,)), ("score.statistics", ("min_k", "min_k_plus_plus")))
+    more = cost_of(
+        changed_config(("score.at_steps", (1,)), ("score.statistics", ("min_k", "min_k_plus_plus")))
     )
     assert more.store_bytes == 6 * 16 * (2 * 3 * 4 + 1)
     assert more.score_flops == points.score_flops  # from the same pass
-    lower = one(changed(("score.statistics", ("lowercase_loss",))))
+    lower = cost_of(changed_config(("score.statistics", ("lowercase_loss",))))
     assert lower.score_flops == pytest.approx(2 * plain.score_flops)
     held_out = (("population.validation_samples", 8), ("train.validations", 2))
-    assert one(changed(*held_out)).score_flops == pytest.approx(2 * plain.score_flops)
-    assert one(changed(*held_out)).population_bytes == 24 * (5 * 2 + 8 + 52)
+    assert cost_of(changed_config(*held_out)).score_flops == pytest.approx(2 * plain.score_flops)
+    assert cost_of(changed_config(*held_out)).population_bytes == 24 * (5 * 2 + 8 + 52)
     assert all(other.train_flops == plain.train_flops for other in (points, more, lower))
 
 
 def test_large_vocabulary_needs_wider_tokens():
-    sizes = [one(changed(("tokenizer.vocab_size", v))).population_bytes for v in (2**16, 2**16 + 1)]
+    sizes = [
+        cost_of(changed_config(("tokenizer.vocab_size", v))).population_bytes
+        for v in (2**16, 2**16 + 1)
+    ]
     assert sizes == [16 * (5 * 2 + 60), 16 * (5 * 4 + 60)]
 
 
@@ -96,11 +98,11 @@ def test_recipe_is_counted_once_with_all_models():
     requested = tasks(
         entries(
             BASE,
-            changed(("attack.references", 10), ("score.statistics", ("min_k",))),
-            changed(("optimizer.weight_decay", 0.5)),
-            changed(("attack.replicas", 7), ("score.statistics", ("lowercase_loss",))),
-            changed(("train.workers", 3), ("compute.micro_batch_size", 2)),
-            changed(("score.at_steps", (1,))),
+            changed_config(("attack.references", 10), ("score.statistics", ("min_k",))),
+            changed_config(("optimizer.weight_decay", 0.5)),
+            changed_config(("attack.replicas", 7), ("score.statistics", ("lowercase_loss",))),
+            changed_config(("train.workers", 3), ("compute.micro_batch_size", 2)),
+            changed_config(("score.at_steps", (1,))),
         )
     )
     costs = [plan.recipe_cost(task, FIVE, task.config.attack.references) for task in requested]
@@ -111,21 +113,21 @@ def test_recipe_is_counted_once_with_all_models():
     ]
     assert [r.models for r in costs] == [10 + 7, 6, 6]
     assert [r.present_models for r in costs] == [10, 4, 4]
-    both = changed(
+    both = changed_config(
         ("attack.references", 10),
         ("attack.replicas", 7),
         ("score.statistics", ("min_k", "lowercase_loss")),
     )
     merged = {"entries": (0, 1, 3, 4), "overrides": {"n": 0}, "name": "n=0", "present_models": 10}
-    assert costs[0] == dataclasses.replace(one(both), **merged)
+    assert costs[0] == dataclasses.replace(cost_of(both), **merged)
 
 
 def test_totals_count_a_population_once():
     requested = entries(
         BASE,
-        changed(("model.layers", 2)),
-        changed(("population.samples", 32), ("model.layers", 2)),
-        changed(("population.validation_samples", 4), ("model.layers", 3)),
+        changed_config(("model.layers", 2)),
+        changed_config(("population.samples", 32), ("model.layers", 2)),
+        changed_config(("population.validation_samples", 4), ("model.layers", 3)),
     )
     costs = [plan.recipe_cost(task, FIVE) for task in tasks(requested)]
     assert len({r.population for r in costs}) == 3
@@ -136,7 +138,7 @@ def test_totals_count_a_population_once():
 
 
 def test_missing_chip_hours():
-    costs = dataclasses.replace(one(BASE), present_models=4)
+    costs = dataclasses.replace(cost_of(BASE), present_models=4)
     all_rows, missing = plan.chip_hours(costs, 1.0)
     assert missing == pytest.approx(all_rows / 3)
 
@@ -172,24 +174,23 @@ def test_explicit_default_mean_changes_nothing():
 def test_chip_hours_of_the_paper():
     """140M on C4: each of 128 references and 2 replicas trains on 7M samples of 400 tokens and scores 14M."""
     [(_, c), *_] = load.load_sweep(f"{C4}:140M")
-    costs = one(c, plan.assumed_lengths(1024))
+    costs = cost_of(c, plan.assumed_lengths(1024))
     draw_N = np.minimum(np.random.default_rng(1).lognormal(5.689, 1.0, 10**6), 1024)
     weights = 141_557_760 + 24_576_000  # 12 x 20 x 768^2, and the head: 768 x 32,000
     sample = 6 * weights * 400 + 6 * 20 * 768 * (draw_N**2).mean()
-    row = sample * (7_000_000 + (14_000_000 + 20 * 8_192) / 3)
-    hours = 130 * row / (0.4 * 989e12) / 3600
+    flops_per_model = sample * (7_000_000 + (14_000_000 + 20 * 8_192) / 3)
+    hours = 130 * flops_per_model / (0.4 * 989e12) / 3600
     assert plan.chip_hours(costs, 0.4 * 989e12)[0] == pytest.approx(hours, rel=0.005)
     assert hours == pytest.approx(452, abs=3)
-    assert costs.train_tokens == pytest.approx(
-        130 * 2.8e9, rel=1e-3
-    )  # StrongMIA 3.1: 2.8B per model
+    # StrongMIA, Section 3.1: 2.8B tokens per model.
+    assert costs.train_tokens == pytest.approx(130 * 2.8e9, rel=1e-3)
     assert costs.steps_per_model == 54_688
 
 
 def test_sweep_of_c4_equals_the_paper():
     """StrongMIA Table 7: training set sizes in millions, for Figure 2."""
-    swept = load.load_sweep(str(C4))
-    members = {c.model.size: c.population.samples / 2e6 for _, c in swept[1:]}
+    entries = load.load_sweep(str(C4))
+    members = {c.model.size: c.population.samples / 2e6 for _, c in entries[1:]}
     table = {
         "10M": 0.5,
         "44M": 2.2,
@@ -201,10 +202,10 @@ def test_sweep_of_c4_equals_the_paper():
         "1018M": 50.9,
     }
     assert {name: members[name] for name in table} == pytest.approx(table, abs=0.051)
-    assert len(swept) == 11
-    tokens = [one(c, plan.assumed_lengths(1024)) for _, c in swept[1:]]
+    assert len(entries) == 11
+    tokens = [cost_of(c, plan.assumed_lengths(1024)) for _, c in entries[1:]]
     for r in tokens:  # 20 tokens a parameter without embeddings
-        per_row = r.train_tokens / r.models
-        assert per_row / flops.num_non_embedding_parameters(r.layers, r.width) == pytest.approx(
-            20, rel=0.07
-        )
+        tokens_per_model = r.train_tokens / r.models
+        assert tokens_per_model / flops.num_non_embedding_parameters(
+            r.layers, r.width
+        ) == pytest.approx(20, rel=0.07)

@@ -201,20 +201,20 @@ def test_plan_reads_lengths_and_models_of_the_workdir(
     before, population = sorted(tmp_path.rglob("*")), tiny_run.population_of(workdir)
     flags = [f"--config={tiny.config}", f"--workdir={workdir}", "--config.attack.references=10"]
     plan = planned(capsys, *flags)
-    [found] = plan["recipes"]
+    [recipe] = plan["recipes"]
     lengths_N = open_population(population).lengths_N
-    assert found["mean_sample_tokens"] == pytest.approx(lengths_N.mean())
-    assert found["train_tokens"] == pytest.approx(12 * 16 * lengths_N.mean())
+    assert recipe["mean_sample_tokens"] == pytest.approx(lengths_N.mean())
+    assert recipe["train_tokens"] == pytest.approx(12 * 16 * lengths_N.mean())
     square = (np.asarray(lengths_N, float) ** 2).sum()
     expected = flops.training(1, 8, 100, lengths_N.sum(), square)
-    assert found["train_flops"] == pytest.approx(12 / 2 * expected)
-    assert found["lengths"] == f"measured in {population}"
-    assert (found["models"], found["present_models"]) == (12, 6)
+    assert recipe["train_flops"] == pytest.approx(12 / 2 * expected)
+    assert recipe["lengths"] == f"measured in {population}"
+    assert (recipe["models"], recipe["present_models"]) == (12, 6)
     assert plan["total"]["missing_chip_hours"] == pytest.approx(plan["total"]["chip_hours"] / 2)
     # Another recipe: the same samples, but no models of it; another population: not even these.
     flags_of_other = [*flags, "--config.name=other"]
     [other] = planned(capsys, *flags_of_other, "--config.model.layers=2")["recipes"]
-    assert (other["present_models"], other["lengths"]) == (0, found["lengths"])
+    assert (other["present_models"], other["lengths"]) == (0, recipe["lengths"])
     for field in ("population.samples=64", "corpus.min_chars=1"):
         [stranger] = planned(capsys, *flags_of_other, f"--config.{field}")["recipes"]
         assert (stranger["present_models"], stranger["lengths"]) == (0, "assumed as in C4")
@@ -223,7 +223,7 @@ def test_plan_reads_lengths_and_models_of_the_workdir(
     assert sorted(tmp_path.rglob("*")) == before
     # The config is left out; the recipe is the one that is there.
     [same] = planned(capsys, *flags[1:])["recipes"]
-    assert same == found | {"entries": []}
+    assert same == recipe | {"entries": []}
 
 
 def test_plan_refuses_what_run_refuses(
@@ -251,8 +251,8 @@ def test_diverged_model_is_not_present(
     (recipe / "scores.zarr" / "loss" / "c" / "2" / "0").unlink()
     (recipe / "diverged").mkdir()
     (recipe / "diverged" / "reference-02.json").write_text("{}")
-    [found] = planned(capsys, f"--config={tiny.config}", f"--workdir={workdir}")["recipes"]
-    assert (found["models"], found["present_models"]) == (6, 5)
+    [planned_recipe] = planned(capsys, f"--config={tiny.config}", f"--workdir={workdir}")["recipes"]
+    assert (planned_recipe["models"], planned_recipe["present_models"]) == (6, 5)
 
 
 def test_new_workdir_has_no_present_models(

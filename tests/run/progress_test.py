@@ -34,14 +34,14 @@ def scored(model: str, step: int = 40) -> dict[str, object]:
 def worker(
     index: int = 0, devices: int = 1, processes: int = 1, plan: str = "scanned"
 ) -> dict[str, object]:
-    about = {"platform": "cpu", "device": "cpu", "devices": devices, "processes": processes}
+    description = {"platform": "cpu", "device": "cpu", "devices": devices, "processes": processes}
     return {
         "event": "worker",
         "index": index,
         "execution_plan": plan,
         "cache": "/c",
         "is_primary": True,
-    } | about
+    } | description
 
 
 def test_one_bar_per_label_and_an_overall_bar():

@@ -20,7 +20,7 @@ from lm_mia.store.store import Store
 
 __all__ = ["_on_cpu", "tiny"]  # fixtures
 
-ROWS = subsets.requested_seeds(4, 2)
+MODELS = subsets.requested_seeds(4, 2)
 
 
 class Ended:
@@ -34,19 +34,19 @@ class Ended:
 
 
 def test_events_of_all_workers_are_yielded():
-    ends = [multiprocessing.Pipe(duplex=False) for _ in range(3)]
-    for i, (_, theirs) in enumerate(ends):
+    pipes = [multiprocessing.Pipe(duplex=False) for _ in range(3)]
+    for i, (_, theirs) in enumerate(pipes):
         for n in range(i):
             theirs.send({"event": "x", "from": i, "n": n})
         theirs.close()
-    processes: Any = {ours: Ended(-9 if i == 1 else 0) for i, (ours, _) in enumerate(ends)}
-    found = list(supervisor._events(processes))
-    [lost] = [e for e in found if e["event"] == "worker_lost"]
+    processes: Any = {ours: Ended(-9 if i == 1 else 0) for i, (ours, _) in enumerate(pipes)}
+    events = list(supervisor._events(processes))
+    [lost] = [e for e in events if e["event"] == "worker_lost"]
     assert (lost["exit_code"], lost["index"]) == (-9, 1)
-    others = [e for e in found if e is not lost]
+    others = [e for e in events if e is not lost]
     assert sorted((e["from"], e["n"]) for e in others) == [(1, 0), (2, 0), (2, 1)]
     assert all(e["index"] == e["from"] for e in others)
-    for ours, _ in ends:
+    for ours, _ in pipes:
         ours.close()
 
 
@@ -78,21 +78,21 @@ def scripted(
     monkeypatch: pytest.MonkeyPatch, *scripts: tuple[Sequence[supervisor.Event], int]
 ) -> list[Scripted]:
     """Makes the processes that `supervisor.run` starts scripted ones, of these events and exit codes, in order."""
-    made: list[Scripted] = []
+    processes: list[Scripted] = []
 
     def process(target: Any, args: tuple[Any, ...], daemon: bool) -> Scripted:
         assert (target, daemon) == (worker.main, True)
-        made.append(Scripted(args, *scripts[len(made)]))
-        return made[-1]
+        processes.append(Scripted(args, *scripts[len(processes)]))
+        return processes[-1]
 
     monkeypatch.setattr(supervisor, "time", types.SimpleNamespace(monotonic=lambda: 0.0))
     context = types.SimpleNamespace(Pipe=multiprocessing.Pipe, Process=process)
     monkeypatch.setattr(multiprocessing, "get_context", lambda kind: context)
-    return made
+    return processes
 
 
 def run_here(
-    folder: Path, seen: list[supervisor.Event], count: int = 1, only: Any = None
+    folder: Path, seen: list[supervisor.Event], count: int = 1, selected_models: Any = None
 ) -> tuple[bool, config.Config]:
     """Calls `supervisor.run` with all models missing; returns its result and the config."""
     c = config.Config(
@@ -100,15 +100,11 @@ def run_here(
         train=config.Train(batch_size=4, workers=count),
         attack=config.Attack(references=4, replicas=2),
     )
-    return supervisor.run("run", c, folder, folder, seen.append, only), c
+    return supervisor.run("run", c, folder, folder, seen.append, selected_models), c
 
 
-STOPPED_GENTLY = [
-    "terminate",
-    "join for 120 s",
-    "kill",
-    "join",
-]  # to save and exit; killed if it does not
+# A worker has time to save its model and exit, and is killed if it does not.
+STOPPED_GENTLY = ["terminate", "join for 120 s", "kill", "join"]
 
 
 def test_workers_that_do_not_exit_in_time_are_killed(monkeypatch: pytest.MonkeyPatch):
@@ -135,14 +131,14 @@ def test_second_signal_kills_the_workers(monkeypatch: pytest.MonkeyPatch):
             if timeout is not None:
                 raise KeyboardInterrupt
 
-    two: list[Any] = [Interrupted((), [], 0), Scripted((), [], 0)]
+    processes: list[Any] = [Interrupted((), [], 0), Scripted((), [], 0)]
     with pytest.raises(KeyboardInterrupt):
-        supervisor._stop(two)
-    assert [process.done[-2:] for process in two] == [["kill", "join"]] * 2
+        supervisor._stop(processes)
+    assert [process.done[-2:] for process in processes] == [["kill", "join"]] * 2
 
 
 def test_error_if_all_workers_were_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    made, seen = scripted(monkeypatch, ([{"event": "step"}], -9)), list[supervisor.Event]()
+    processes, seen = scripted(monkeypatch, ([{"event": "step"}], -9)), list[supervisor.Event]()
     with pytest.raises(WorkersKilledError) as caught:
         run_here(tmp_path, seen)
     assert str(caught.value) == (
@@ -151,7 +147,7 @@ def test_error_if_all_workers_were_killed(tmp_path: Path, monkeypatch: pytest.Mo
     )
     lost = {"event": "worker_lost", "index": 0, "exit_code": -9, "left": 0}
     assert seen == [{"event": "step", "index": 0}, lost]
-    assert made[0].done == ["join", *STOPPED_GENTLY]
+    assert processes[0].done == ["join", *STOPPED_GENTLY]
 
 
 @pytest.mark.parametrize(
@@ -170,11 +166,11 @@ def test_failure_of_one_worker_stops_all(
     error: Any,
     expected_message: str,
 ):
-    made, seen = scripted(monkeypatch, ([], 0), ([event], 1)), list[supervisor.Event]()
+    processes, seen = scripted(monkeypatch, ([], 0), ([event], 1)), list[supervisor.Event]()
     with pytest.raises(error, match=expected_message):
         run_here(tmp_path, seen, count=2)
     assert seen == [event | {"index": 1}]
-    assert ["terminate" in process.done for process in made] == [True, True]
+    assert ["terminate" in process.done for process in processes] == [True, True]
 
 
 @pytest.mark.parametrize("exit_code", [143, -signal.SIGTERM, None])
@@ -183,40 +179,40 @@ def test_terminated_worker_stops_the_command(
 ):
     """The worker exits with 143, is killed by SIGTERM before it handles signals, or saves its model first."""
     script = ([], exit_code) if exit_code else ([{"event": "preempted"}], 0)
-    made, seen = scripted(monkeypatch, script), list[supervisor.Event]()
+    processes, seen = scripted(monkeypatch, script), list[supervisor.Event]()
     with pytest.raises(SystemExit) as ended:
         run_here(tmp_path, seen)
     assert ended.value.code == 143
     own_event = [] if exit_code else ["preempted"]
     assert [event["event"] for event in seen] == [*own_event, "stopping"]
-    assert made[0].done[-4:] == STOPPED_GENTLY
+    assert processes[0].done[-4:] == STOPPED_GENTLY
 
 
 def test_ctrl_c_stops_the_workers_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    made, seen = scripted(monkeypatch, ([{"event": "step"}], 0)), list[str]()
+    processes, seen = scripted(monkeypatch, ([{"event": "step"}], 0)), list[str]()
 
     def on_event(event: supervisor.Event) -> None:
         seen.append(event["event"])
         if event["event"] == "step":
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(inventory, "missing_models", lambda *_: ROWS)
+    monkeypatch.setattr(inventory, "missing_models", lambda *_: MODELS)
     c = config.Config(train=config.Train(workers=1))
     with pytest.raises(KeyboardInterrupt):
         supervisor.run("run", c, tmp_path, tmp_path, on_event)
     assert seen == ["step", "stopping"]
-    assert made[0].done == STOPPED_GENTLY
+    assert processes[0].done == STOPPED_GENTLY
 
 
 def test_arguments_of_workers_and_primary_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """There are at most as many workers as missing models. Only the primary process of a job runs later stages."""
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    made = scripted(monkeypatch, ([{"event": "worker", "is_primary": True}], 0), ([], 0))
+    processes = scripted(monkeypatch, ([{"event": "worker", "is_primary": True}], 0), ([], 0))
     seen: list[supervisor.Event] = []
-    lead, c = run_here(tmp_path, seen, count=9, only=ROWS[1:3])
+    lead, c = run_here(tmp_path, seen, count=9, selected_models=MODELS[1:3])
     assert lead
-    assert [process.args[1:] for process in made] == [
-        ("run", c, tmp_path, tmp_path, index, 2, {"NPROC": "1"}, ROWS[1:3]) for index in (0, 1)
+    assert [process.args[1:] for process in processes] == [
+        ("run", c, tmp_path, tmp_path, index, 2, {"NPROC": "1"}, MODELS[1:3]) for index in (0, 1)
     ]
     assert seen == [{"event": "worker", "is_primary": True, "index": 0}]
     scripted(monkeypatch, ([{"event": "worker", "is_primary": False}], 0))
@@ -244,7 +240,7 @@ def test_other_workers_make_the_models_of_a_killed_worker(tiny: tiny_run.Tiny, t
     [lost] = [event for event in seen if event["event"] == "worker_lost"]
     assert lost == {"event": "worker_lost", "index": killed, "exit_code": -9, "left": 1}
     assert multiprocessing.active_children() == []
-    assert Store(recipe / "scores.zarr").missing_models(ROWS) == []
+    assert Store(recipe / "scores.zarr").missing_models(MODELS) == []
     assert tiny_run.scores(workdir) == tiny_run.scores(tiny.workdir)
 
 
@@ -271,20 +267,20 @@ def test_sigterm_to_a_worker_that_is_starting(
 
 
 def test_diverged_models_are_reported(tmp_path: Path):
-    supervisor.check_diverged(tmp_path, ROWS)
-    for row in ROWS[1:]:
-        inventory.divergence_file(tmp_path, row).parent.mkdir(exist_ok=True)
-        inventory.divergence_file(tmp_path, row).write_text(json.dumps({}))
+    supervisor.check_diverged(tmp_path, MODELS)
+    for model in MODELS[1:]:
+        inventory.divergence_file(tmp_path, model).parent.mkdir(exist_ok=True)
+        inventory.divergence_file(tmp_path, model).write_text(json.dumps({}))
     with pytest.raises(UserError) as caught:
-        supervisor.check_diverged(tmp_path, ROWS[:2])
+        supervisor.check_diverged(tmp_path, MODELS[:2])
     tail = (
         f": see {tmp_path}/diverged; lower optimizer.peak_learning_rate in a new workdir, or delete these files to try "
         "again"
     )
     assert str(caught.value) == f"1 of 2 models diverged (reference-01){tail}"
     with pytest.raises(UserError) as caught:
-        supervisor.check_diverged(tmp_path, ROWS)
-    names = ", ".join(map(str, ROWS[1:4]))
+        supervisor.check_diverged(tmp_path, MODELS)
+    names = ", ".join(map(str, MODELS[1:4]))
     assert str(caught.value) == f"5 of 6 models diverged ({names}, ...){tail}"
 
 

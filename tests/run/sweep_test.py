@@ -92,13 +92,13 @@ def test_recipes_are_named_by_their_overrides(tmp_path: Path):
 def test_claim_writes_config_and_provenance(file: str, tmp_path: Path):
     folder = tmp_path / "runs" / "a"
     [task] = begin(file, folder).recipes
-    found = stored(folder, "tiny")
-    assert found["config"]["model"]["layers"] == 1
-    assert (found["names"], found["format"], found["later"]) == (["tiny"], recipe.FORMAT, [])
-    assert found["recipe_hash"] == recipe.recipe_hash(task.config)
-    assert found["population"] == task.population_dir.name
-    assert found["population_sha256"] is None
-    assert {"lm_mia", "packages", "commit", "cpu_cores"} < found.keys()
+    facts = stored(folder, "tiny")
+    assert facts["config"]["model"]["layers"] == 1
+    assert (facts["names"], facts["format"], facts["later"]) == (["tiny"], recipe.FORMAT, [])
+    assert facts["recipe_hash"] == recipe.recipe_hash(task.config)
+    assert facts["population"] == task.population_dir.name
+    assert facts["population_sha256"] is None
+    assert {"lm_mia", "packages", "commit", "cpu_cores"} < facts.keys()
     assert json.loads((folder / "config.json").read_text()) == {
         "format": recipe.FORMAT,
         "recipes": ["tiny"],
@@ -319,9 +319,9 @@ def test_later_versions_are_listed_once(file: str, tmp_path: Path, monkeypatch: 
     for commit in ("abc", first["commit"], "def", "abc"):
         monkeypatch.setattr(workdir, "_commit", lambda commit=commit: commit)
         begin(file, tmp_path)
-    found = stored(tmp_path, "tiny")
-    assert [entry["commit"] for entry in found["later"]] == ["abc", "def"]
-    assert {**found, "later": []} == first
+    facts = stored(tmp_path, "tiny")
+    assert [entry["commit"] for entry in facts["later"]] == ["abc", "def"]
+    assert {**facts, "later": []} == first
 
 
 @pytest.mark.parametrize("name", ["file", "file/below", "/proc/nowhere"])

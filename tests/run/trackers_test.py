@@ -15,17 +15,17 @@ from lm_mia.run import trackers
 Events = list[dict[str, Any]]
 
 
-def train(row: str, step: int, loss: float, **more: Any) -> dict[str, Any]:
-    about = {"event": "train", "model": row, "role": "reference", "steps": 8, "epoch": 0}
+def train(model: str, step: int, loss: float, **more: Any) -> dict[str, Any]:
+    event = {"event": "train", "model": model, "role": "reference", "steps": 8, "epoch": 0}
     rates = {"learning_rate": 0.1, "tokens_per_second": None, "mfu": None, "memory_bytes": 5}
-    return about | {"step": step, "loss_nats": loss} | rates | more
+    return event | {"step": step, "loss_nats": loss} | rates | more
 
 
-def scored(row: str, step: int, last: bool) -> dict[str, Any]:
+def scored(model: str, step: int, last: bool) -> dict[str, Any]:
     losses = {"member_loss_nats": 1.0, "nonmember_loss_nats": 2.0, "seconds": 3.0}
     return {
         "event": "model_scored",
-        "model": row,
+        "model": model,
         "role": "replica",
         "step": step,
         "last": last,
@@ -70,24 +70,24 @@ def tracked(names: list[str], folder: Path, events: Events) -> list[str]:
 def read_tensorboard(folder: Path) -> dict[str, Any]:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    found = EventAccumulator(str(folder))
-    found.Reload()
+    events = EventAccumulator(str(folder))
+    events.Reload()
     return {
-        name: [(e.step, pytest.approx(e.tensor_proto.float_val[0])) for e in found.Tensors(name)]
-        for name in found.Tags()["tensors"]
+        name: [(e.step, pytest.approx(e.tensor_proto.float_val[0])) for e in events.Tensors(name)]
+        for name in events.Tags()["tensors"]
     }
 
 
 def records(file: Path) -> Iterator[bytes]:
     """Yields the records of W&B's log: after 7 bytes, (checksum, length, kind, data) in blocks of 32 kB."""
-    data, at, parts = file.read_bytes(), 7, []
-    while at + 7 <= len(data):
-        if (left := 2**15 - at % 2**15) < 7:  # too little for a head: filled up
-            at += left
+    data, offset, parts = file.read_bytes(), 7, []
+    while offset + 7 <= len(data):
+        if (left := 2**15 - offset % 2**15) < 7:  # too little for a head: filled up
+            offset += left
             continue
-        length, kind = struct.unpack("<HB", data[at + 4 : at + 7])
-        parts.append(data[at + 7 : at + 7 + length])
-        at += 7 + length
+        length, kind = struct.unpack("<HB", data[offset + 4 : offset + 7])
+        parts.append(data[offset + 7 : offset + 7 + length])
+        offset += 7 + length
         if kind in (1, 4):  # whole, or the last part
             yield b"".join(parts)
             parts = []
@@ -99,22 +99,20 @@ def read_wandb(run: Path) -> tuple[Any, dict[str, list[tuple[int, float]]]]:
     from wandb.proto import wandb_internal_pb2
 
     wandb.teardown()  # the end of its service process, which writes the file
-    about, history, by = None, {}, []
+    run_record, history, metrics = None, {}, []
     [path] = run.glob("*.wandb")
     for data in records(path):
         record = getattr(wandb_internal_pb2, "Record")()  # noqa: B009 (made at run time: pyright sees none)
         record.ParseFromString(data)
         kind = record.WhichOneof("record_type")
-        about = record.run if kind == "run" else about
-        by += [record.metric.glob_name, record.metric.step_metric] if kind == "metric" else []
+        run_record = record.run if kind == "run" else run_record
+        metrics += [record.metric.glob_name, record.metric.step_metric] if kind == "metric" else []
         items = {i.key or i.nested_key[0]: json.loads(i.value_json) for i in record.history.item}
         for name in items.keys() - {"step", "_step", "_runtime", "_timestamp"}:
             history.setdefault(name, []).append((items["step"], items[name]))
-    assert by == [
-        "*",
-        "step",
-    ]  # not W&B's own step, which would reject earlier steps of a resumed model
-    return about, history
+    # W&B's own step would reject earlier steps of a resumed model.
+    assert metrics == ["*", "step"]
+    return run_record, history
 
 
 def test_tensorboard_logs_metrics(tmp_path: Path):
@@ -143,8 +141,8 @@ with trackers.open_trackers(["tensorboard"], folder, "recipe_x", {{}}, print) as
     os.kill(os.getpid(), signal.SIGKILL)
 """
     assert subprocess.run([sys.executable, "-c", code]).returncode == -9
-    found = read_tensorboard(tmp_path / "tensorboard" / "recipe_x" / "a")
-    assert found == {"validation_loss_nats": [(0, 1.5), (1, 1.5), (2, 1.5)]}
+    metrics = read_tensorboard(tmp_path / "tensorboard" / "recipe_x" / "a")
+    assert metrics == {"validation_loss_nats": [(0, 1.5), (1, 1.5), (2, 1.5)]}
 
 
 @pytest.mark.process
@@ -159,14 +157,18 @@ def test_wandb_logs_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         for path in (tmp_path / "wandb").glob("*-run-*")
     }
     assert set(runs) == {"a", "b"}
-    about, history = read_wandb(runs["a"])
+    run_record, history = read_wandb(runs["a"])
     assert history == EXPECTED
-    assert (about.run_group, about.display_name, about.job_type) == ("recipe_x", "a", "reference")
-    assert about.project == "lm-mia"
-    stored_config = {item.key: item.value_json for item in about.config.update}
+    assert (run_record.run_group, run_record.display_name, run_record.job_type) == (
+        "recipe_x",
+        "a",
+        "reference",
+    )
+    assert run_record.project == "lm-mia"
+    stored_config = {item.key: item.value_json for item in run_record.config.update}
     assert (stored_config["model_name"], stored_config["train"]) == ('"a"', '{"epochs":1}')
     again, _ = read_wandb(runs["b"])
-    assert again.run_id != about.run_id
+    assert again.run_id != run_record.run_id
     tracked(["wandb"], tmp_path, EVENTS[3:4])  # a resumed model continues its run
     assert {read_wandb(path)[0].run_id for path in (tmp_path / "wandb").glob("*recipe_x-b*")} == {
         again.run_id
@@ -177,15 +179,15 @@ def test_number_of_open_runs_is_limited(monkeypatch: pytest.MonkeyPatch, tmp_pat
     log: list[str] = []
 
     def fake(*_: Any) -> Callable[[str, str], trackers.TrackedModel]:
-        def begin(row: str, role: str) -> trackers.TrackedModel:
-            log.append(f"+{row}")
-            return trackers.TrackedModel(lambda step, values: None, lambda: log.append(f"-{row}"))
+        def begin(model: str, role: str) -> trackers.TrackedModel:
+            log.append(f"+{model}")
+            return trackers.TrackedModel(lambda step, values: None, lambda: log.append(f"-{model}"))
 
         return begin
 
     monkeypatch.setattr(trackers, "_tensorboard", fake)
     monkeypatch.setattr(trackers, "_MAX_OPEN", 2)
-    events = [train(row, 0, 1.0) for row in "abacba"]
+    events = [train(model, 0, 1.0) for model in "abacba"]
     tracked(["tensorboard"], tmp_path, [*events, scored("b", 8, last=True)])
     # a is opened, then b, then a speaks again: when c comes, b has been silent for longest, and so on
     assert " ".join(log) == "+a +b -b +c -a +b -c +a -b -a"
@@ -193,7 +195,7 @@ def test_number_of_open_runs_is_limited(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 def test_failing_tracker_is_disabled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     def broken(*_: Any) -> Callable[[str, str], trackers.TrackedModel]:
-        def begin(row: str, role: str) -> trackers.TrackedModel:
+        def begin(model: str, role: str) -> trackers.TrackedModel:
             raise OSError("no space\nleft")
 
         return begin

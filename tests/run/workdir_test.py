@@ -157,10 +157,10 @@ def test_concurrent_log_lines_stay_intact(tmp_path: Path):
 
 
 def test_provenance_is_recorded():
-    found = provenance()
-    assert set(found) == {"lm_mia", "packages", "commit", "cpu_cores"}
-    assert found["packages"]["numpy"] == sys.modules["numpy"].__version__
-    assert found["cpu_cores"] == os.cpu_count()
+    facts = provenance()
+    assert set(facts) == {"lm_mia", "packages", "commit", "cpu_cores"}
+    assert facts["packages"]["numpy"] == sys.modules["numpy"].__version__
+    assert facts["cpu_cores"] == os.cpu_count()
 
 
 def test_commit_is_none_without_git(monkeypatch: pytest.MonkeyPatch):

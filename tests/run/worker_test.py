@@ -26,8 +26,8 @@ __all__ = ["_on_cpu", "tiny"]  # fixtures
 
 Event = worker.Event
 C = config.Config()
-ROWS = subsets.requested_seeds(4, 2)
-NAMES = [str(row) for row in ROWS]
+MODELS = subsets.requested_seeds(4, 2)
+NAMES = [str(model) for model in MODELS]
 
 
 class Pipe:
@@ -125,10 +125,12 @@ def test_only_selected_models_that_are_not_locked_are_made(tiny: tiny_run.Tiny, 
     workdir = tiny.copy(tmp_path / "w", models=False)
     recipe, seen = tiny.recipe(workdir), list[Event]()
     (recipe / "locks").mkdir(exist_ok=True)
-    with filelock.FileLock(recipe / "locks" / f"{ROWS[2]}.lock"):
-        work("run", load.load_config(tiny.config), workdir, seen.append, selected_models=ROWS[1:3])
+    with filelock.FileLock(recipe / "locks" / f"{MODELS[2]}.lock"):
+        work(
+            "run", load.load_config(tiny.config), workdir, seen.append, selected_models=MODELS[1:3]
+        )
     assert [event["model"] for event in seen if event["event"] == "model_scored"] == NAMES[1:2]
-    assert Store(recipe / "scores.zarr").missing_models(ROWS) == [*ROWS[:1], *ROWS[2:]]
+    assert Store(recipe / "scores.zarr").missing_models(MODELS) == [*MODELS[:1], *MODELS[2:]]
 
 
 @pytest.mark.usefixtures("_on_cpu")
@@ -136,8 +138,8 @@ def test_model_finished_by_another_worker_is_not_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """It was missing when the worker listed the models, but is present once the worker holds its lock."""
-    rows = subsets.models_of_config(C)
-    answers = iter([rows[:1], [], []])
+    models = subsets.models_of_config(C)
+    answers = iter([models[:1], [], []])
     monkeypatch.setattr(inventory, "missing_models", lambda *_: next(answers))
     (tmp_path / "locks").mkdir()
     events: list[Any] = []
@@ -187,9 +189,8 @@ def test_locked_models_are_waited_for(
             lock.release()
 
     clock = types.SimpleNamespace(sleep=sleep, monotonic=time.monotonic)
-    monkeypatch.setattr(
-        model_maker, "time", clock
-    )  # the worker's alone: threads of orbax sleep too
+    # Only the worker gets this clock, since threads of orbax sleep, too.
+    monkeypatch.setattr(model_maker, "time", clock)
     work("run", c, workdir, seen.append)
     # what an earlier test had compiled is not compiled again
     reported = [event for event in seen[1:] if event["event"] not in ("scoring", "compiled")]
@@ -211,30 +212,30 @@ def test_divergence_is_recorded_and_other_models_are_made(
     recipe = tiny.recipe(workdir)
     fresh, seen = checkpoint.init_state, []
 
-    def spoilt(init_seed: int, *of: Any) -> checkpoint.TrainState:
-        state = fresh(init_seed, *of)
+    def corrupted_state(init_seed: int, *args: Any) -> checkpoint.TrainState:
+        state = fresh(init_seed, *args)
         if init_seed == 2:
             embed = state.params["token_embed"]
             embed["embedding"] = embed["embedding"].at[5, 1].set(np.inf)
         return state
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "init_state", spoilt)
+        patch.setattr(checkpoint, "init_state", corrupted_state)
         work("run", c, workdir, seen.append)
     [reported] = [event for event in seen if event["event"] == "model_diverged"]
     assert reported["message"].startswith(
         "model reference-02: loss=nan at step 0; lower optimizer."
     )
-    evidence = json.loads(inventory.divergence_file(recipe, ROWS[2]).read_text())
+    evidence = json.loads(inventory.divergence_file(recipe, MODELS[2]).read_text())
     assert {k: v for k, v in reported.items() if k not in ("event", "message")} == evidence
     assert (evidence["step"], evidence["loss_nats"]) == (0, "nan")
-    members = set(np.flatnonzero(subsets.members(ROWS, 32, "balanced")[2]))
+    members = set(np.flatnonzero(subsets.members(MODELS, 32, "balanced")[2]))
     assert len(evidence["samples"]) == 4
     assert set(evidence["samples"]) <= members
     others = [name for name in NAMES if name != "reference-02"]
     assert [event["model"] for event in seen if event["event"] == "model_scored"] == others
     work("run", c, workdir, lambda event: pytest.fail(str(event)) if "model" in event else None)
-    inventory.divergence_file(recipe, ROWS[2]).unlink()
+    inventory.divergence_file(recipe, MODELS[2]).unlink()
     seen.clear()
     work("run", c, workdir, seen.append)
     assert [event["model"] for event in seen if event["event"] == "model_trained"] == [NAMES[2]]
@@ -246,9 +247,13 @@ def test_models_are_scored_at_every_score_point(tiny: tiny_run.Tiny, tmp_path: P
     """Score points do not change the final scores, and a deleted score point is computed again."""
     c = load.load_config(tiny.config, ["--config.score.at_steps=1,3", "--config.attack.step=3"])
     workdir = tiny.copy(tmp_path / "w", models=False)
-    made, recipe, seen = tiny_run.recipe_of(tiny.workdir), tiny_run.recipe_of(workdir), []
+    finished_recipe, recipe, seen = (
+        tiny_run.recipe_of(tiny.workdir),
+        tiny_run.recipe_of(workdir),
+        [],
+    )
     store = open_store(c, recipe)
-    store.create_or_extend(ROWS, {"tokens": np.arange(32)}, {})
+    store.create_or_extend(MODELS, {"tokens": np.arange(32)}, {})
     work("run", c, workdir, seen.append)
     scored = [event for event in seen if event["event"] == "model_scored"]
     assert [(e["model"], e["step"], e["last"]) for e in scored] == [
@@ -257,16 +262,16 @@ def test_models_are_scored_at_every_score_point(tiny: tiny_run.Tiny, tmp_path: P
     for name in NAMES:
         kept = sorted(p.name for p in (recipe / "checkpoints" / name).iterdir())
         assert kept == ["1", "3", "4"]
-    assert store.missing_models(ROWS) == []
-    end, _ = store.read(ROWS)
-    expected, _ = open_store(load.load_config(tiny.config), made).read(ROWS)
+    assert store.missing_models(MODELS) == []
+    end, _ = store.read(MODELS)
+    expected, _ = open_store(load.load_config(tiny.config), finished_recipe).read(MODELS)
     np.testing.assert_array_equal(end, expected)
-    at = [dataclasses.replace(store, step=step).read(ROWS)[0] for step in (1, 3)]
-    assert (at[0].mean(), at[1].mean()) != (end.mean(), end.mean())
-    assert len({values.tobytes() for values in (*at, end)}) == 3
+    losses = [dataclasses.replace(store, step=step).read(MODELS)[0] for step in (1, 3)]
+    assert (losses[0].mean(), losses[1].mean()) != (end.mean(), end.mean())
+    assert len({values.tobytes() for values in (*losses, end)}) == 3
     means = {(e["model"], e["step"]): e["nonmember_loss_nats"] for e in scored}
-    _, member_MxN = store.read(ROWS)
-    for values, step in ((at[0], 1), (at[1], 3), (end, 4)):
+    _, member_MxN = store.read(MODELS)
+    for values, step in ((losses[0], 1), (losses[1], 3), (end, 4)):
         for m, name in enumerate(NAMES):
             assert means[name, step] == pytest.approx(values[m][~member_MxN[m]].mean(), rel=1e-6)
     [shard] = (recipe / "scores.zarr" / "loss" / "c" / "1" / "1").iterdir()
@@ -314,8 +319,8 @@ def test_stop_request_after_the_last_step(
     last = [event["event"] for event in seen if event["event"] not in ("train", "step", "scoring")]
     scored = ["model_scored"] if moment == "while a model is scored" else []
     assert last == ["worker", "model_started", "model_trained", *scored, "preempted"]
-    assert inventory.is_trained(c, recipe, ROWS[0])
-    assert bool(inventory.missing_models("run", c, recipe, ROWS[:1])) == (not scored)
+    assert inventory.is_trained(c, recipe, MODELS[0])
+    assert bool(inventory.missing_models("run", c, recipe, MODELS[:1])) == (not scored)
 
 
 def test_divergence_is_a_user_error_and_preemption_is_not():

@@ -32,11 +32,11 @@ def test_extract_stage_writes_tables_and_skips_finished_ones(
     assert cli.main(tiny.argv("extract", w, *FLAGS)) == 0
     assert "extraction: 9 samples with the highest membership scores" in capsys.readouterr().err
     tables = tiny_run.recipe_of(w) / "tables"
-    found = pd.read_csv(tables / "extraction.csv")
+    table = pd.read_csv(tables / "extraction.csv")
     samples = pd.read_parquet(tables / "samples.parquet")
-    assert found["score"].is_monotonic_decreasing
-    assert found["score"].max() == samples["score"].max()
-    assert (found["log_p_sampled"] < 0).all()
+    assert table["score"].is_monotonic_decreasing
+    assert table["score"].max() == samples["score"].max()
+    assert (table["log_p_sampled"] < 0).all()
     curves = pd.read_csv(tables / "extraction_curves.csv")
     assert set(curves["scheme"]) == {"greedy", "sampled", "chosen"}
 
@@ -58,16 +58,16 @@ def test_extraction_uses_the_replica_of_the_membership_scores(tiny: tiny_run.Tin
     w = tiny.copy(tmp_path / "w")
     tables = tiny_run.recipe_of(w) / "tables"
     facts = tables / "flips.json"
-    made = facts.read_text()
-    assert json.loads(made)["first_target"] == "replica-00"
-    found = []
+    original = facts.read_text()
+    assert json.loads(original)["first_target"] == "replica-00"
+    tables_of_replicas = []
     for order in (0, 1):
-        row = f"replica-{order:02d}"
-        facts.write_text(made.replace("replica-00", row))
+        model = f"replica-{order:02d}"
+        facts.write_text(original.replace("replica-00", model))
         assert cli.main(tiny.argv("extract", w, *FLAGS)) == 0
-        assert json.loads((tables / "extraction.json").read_text())["model"] == row
-        found.append((tables / "extraction.csv").read_text())
-    assert found[0] != found[1]
+        assert json.loads((tables / "extraction.json").read_text())["model"] == model
+        tables_of_replicas.append((tables / "extraction.csv").read_text())
+    assert tables_of_replicas[0] != tables_of_replicas[1]
 
 
 @pytest.mark.usefixtures("_on_cpu")
@@ -97,14 +97,14 @@ def test_damaged_scores_are_reported_and_repaired_bitwise(
     w = tiny.copy(tmp_path / "w")
     before = tiny_run.scores(w)
     store = tiny_run.recipe_of(w) / "scores.zarr"
-    flipped, cut, gone = (store / f"loss/c/{row}/0" for row in (0, 2, 5))
-    whole = flipped.read_bytes()
-    flipped.write_bytes(whole[:9] + bytes([whole[9] ^ 64]) + whole[10:])
-    cut.write_bytes(cut.read_bytes()[:-3])
-    gone.unlink()
+    flipped, truncated, deleted = (store / f"loss/c/{model}/0" for model in (0, 2, 5))
+    original = flipped.read_bytes()
+    flipped.write_bytes(original[:9] + bytes([original[9] ^ 64]) + original[10:])
+    truncated.write_bytes(truncated.read_bytes()[:-3])
+    deleted.unlink()
     assert cli.main(tiny.argv("status", w, "--verify")) == 2
     shown = capsys.readouterr()
-    for path, word in ((flipped, "corrupt"), (cut, "corrupt"), (gone, "missing")):
+    for path, word in ((flipped, "corrupt"), (truncated, "corrupt"), (deleted, "missing")):
         assert f"{word}     {path}" in shown.out
     assert "12 shards expected, 1 missing, 2 corrupt" in shown.out
     assert shown.err.splitlines()[-1] == (

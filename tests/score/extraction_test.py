@@ -128,11 +128,11 @@ def test_extraction_curves_and_summary():
     for name in ("greedy", "sampled", "chosen"):
         results[f"log_p_{name}"] = log_p
     curves = extraction.extraction_curves(results)
-    at = curves[(curves.scheme == "sampled") & (curves.probability == 0.5)]
-    members = at[at["class"] == "members"].set_index("queries")["share"]
+    curve = curves[(curves.scheme == "sampled") & (curves.probability == 0.5)]
+    members = curve[curve["class"] == "members"].set_index("queries")["share"]
     assert members[1] == pytest.approx(1 / 3)
     assert members[100] == pytest.approx(2 / 3)  # 69 queries
-    others = at[at["class"] == "nonmembers"].set_index("queries")["share"]
+    others = curve[curve["class"] == "nonmembers"].set_index("queries")["share"]
     assert (others[100], others[1000]) == (0, 1)  # 347 queries
     assert extraction.summary(results) == (
         "extraction: 4 samples with the highest membership scores (3 members); largest suffix probability 1; "

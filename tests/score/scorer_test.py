@@ -20,7 +20,7 @@ from lm_mia.train import batching, checkpoint, sharding
 from lm_mia.train.optimizer import optimizer
 
 MODEL_CONFIG = transformer.ModelConfig(layers=2, width=8, heads=2, vocab_size=32, length_tokens=8)
-ROW = ModelSeeds("replica", 4, 5, 6)
+SEEDS = ModelSeeds("replica", 4, 5, 6)
 MODEL = transformer.TransformerLM(MODEL_CONFIG)
 MESH = sharding.make_mesh(jax.devices()[:1])
 
@@ -29,11 +29,11 @@ MESH = sharding.make_mesh(jax.devices()[:1])
 def state() -> checkpoint.TrainState:
     """Unlike an initial state, it does not give all tokens nearly the same probability."""
     like = checkpoint.abstract_state(MODEL, optimizer(config.Optimizer()), MESH)
-    zeros = jax.tree.map(lambda of: np.zeros(of.shape, of.dtype), like.opt_state)
+    zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), like.opt_state)
     numbers = like.replace(
         step=np.int32(9), params=parameters(MODEL_CONFIG, noise=0.5), opt_state=zeros
     )
-    return jax.device_put(numbers, jax.tree.map(lambda of: of.sharding, like))
+    return jax.device_put(numbers, jax.tree.map(lambda leaf: leaf.sharding, like))
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +62,8 @@ def test_losses_equal_a_slow_reference(
     micro_batch_size: int,
     chunk_tokens: int,
 ):
-    made = scorer(tiny, micro_batch_size, chunk_tokens)
-    loss_N2 = made.score(state.params, (), 0, 20)["loss"]
+    small_scorer = scorer(tiny, micro_batch_size, chunk_tokens)
+    loss_N2 = small_scorer.score(state.params, (), 0, 20)["loss"]
     assert (loss_N2.dtype, loss_N2.shape) == (np.float32, (20,))
     np.testing.assert_allclose(loss_N2, expected_N2, rtol=1e-5)
     assert loss_N2.argsort().tolist() == expected_N2.argsort().tolist()
@@ -103,9 +103,11 @@ def test_packing_changes_bfloat16_losses_by_their_precision(
 ):
     shape = dataclasses.replace(MODEL_CONFIG, dtype="bfloat16")
 
-    def losses(rows: int) -> np.ndarray:
-        made = dataclasses.replace(scorer(tiny, rows), model=transformer.TransformerLM(shape))
-        return made.score(state.params, (), 0, 20)["loss"]
+    def losses(micro_batch_size: int) -> np.ndarray:
+        bfloat16_scorer = dataclasses.replace(
+            scorer(tiny, micro_batch_size), model=transformer.TransformerLM(shape)
+        )
+        return bfloat16_scorer.score(state.params, (), 0, 20)["loss"]
 
     whole_N2 = losses(4)
     monkeypatch.setattr(batching, "WINDOW_SAMPLES", 6)
@@ -115,8 +117,8 @@ def test_packing_changes_bfloat16_losses_by_their_precision(
 def test_a_host_without_samples_returns_empty_arrays(
     tiny: Population, state: checkpoint.TrainState
 ):
-    found = scorer(tiny).score(state.params, STATISTICS, 7, 7)
-    assert {name: (of.dtype, of.shape) for name, of in found.items()} == {
+    scores = scorer(tiny).score(state.params, STATISTICS, 7, 7)
+    assert {name: (value_N.dtype, value_N.shape) for name, value_N in scores.items()} == {
         name: (np.float32, (0,)) for name in ("loss", *STATISTICS)
     }
 
@@ -128,7 +130,7 @@ def test_a_lost_checkpoint_of_a_score_point_is_an_error_with_a_remedy(
         checkpoint.save(checkpoints, state)
     message = f"model replica-06: the checkpoint of step 6 is lost; delete {tmp_path} and run `lm-mia run` again"
     with pytest.raises(UserError, match=message):
-        restore_params(ROW, 6, MODEL, tmp_path, MESH, MESH)
+        restore_params(SEEDS, 6, MODEL, tmp_path, MESH, MESH)
 
 
 STATISTICS = (
@@ -143,7 +145,7 @@ STATISTICS = (
 
 def slow_statistics(logits: list[np.ndarray], tiny: Population) -> dict[str, list[float]]:
     """Returns statistics of one sample at a time; of at most 7 tokens, the lowest fifth is one."""
-    found: dict[str, list[float]] = {name: [] for name in STATISTICS[:-1]}
+    statistics: dict[str, list[float]] = {name: [] for name in STATISTICS[:-1]}
     for i, of_sample in enumerate(logits):
         x_L = tiny.sample(i)
         z_LxV = of_sample[: len(x_L) - 1]
@@ -152,27 +154,29 @@ def slow_statistics(logits: list[np.ndarray], tiny: Population) -> dict[str, lis
         square_L = (np.exp(log_p_LxV) * log_p_LxV**2).sum(1)
         chosen_L = log_p_LxV[range(len(x_L) - 1), x_L[1:]]
         logit_L = z_LxV[range(len(x_L) - 1), x_L[1:]]
-        found["summed_loss"].append(-chosen_L.sum())
-        found["target_logit"].append(logit_L.mean())
-        found["greedy_match"].append((logit_L == z_LxV.max(1)).mean())
-        found["min_k"].append(chosen_L.min())
-        found["min_k_plus_plus"].append(((chosen_L - mean_L) / np.sqrt(square_L - mean_L**2)).min())
-    return found
+        statistics["summed_loss"].append(-chosen_L.sum())
+        statistics["target_logit"].append(logit_L.mean())
+        statistics["greedy_match"].append((logit_L == z_LxV.max(1)).mean())
+        statistics["min_k"].append(chosen_L.min())
+        statistics["min_k_plus_plus"].append(
+            ((chosen_L - mean_L) / np.sqrt(square_L - mean_L**2)).min()
+        )
+    return statistics
 
 
 def test_statistics_equal_a_slow_reference(
     tiny: Population, state: checkpoint.TrainState, logits: list[np.ndarray]
 ):
-    params, made = state.params, scorer(tiny)
-    loss_N2 = made.score(params, (), 0, 20)["loss"]
+    params, small_scorer = state.params, scorer(tiny)
+    loss_N2 = small_scorer.score(params, (), 0, 20)["loss"]
     expected = slow_statistics(logits, tiny)
     for names in ((), ("min_k_plus_plus",), STATISTICS[:2], STATISTICS[:-1]):
-        found = made.score(params, names, 0, 20)
-        assert set(found) == {"loss", *names}
-        assert found["loss"].tobytes() == loss_N2.tobytes()
+        scores = small_scorer.score(params, names, 0, 20)
+        assert set(scores) == {"loss", *names}
+        assert scores["loss"].tobytes() == loss_N2.tobytes()
         for name in names:
-            assert (found[name].dtype, found[name].shape) == (np.float32, (20,))
-            np.testing.assert_allclose(found[name], expected[name], rtol=2e-5)
+            assert (scores[name].dtype, scores[name].shape) == (np.float32, (20,))
+            np.testing.assert_allclose(scores[name], expected[name], rtol=2e-5)
 
 
 def test_only_the_lowercase_loss_needs_a_second_pass(
@@ -196,15 +200,15 @@ def test_only_the_lowercase_loss_needs_a_second_pass(
 
     monkeypatch.setattr(scorer_module, "lowercase", backwards)
     monkeypatch.setattr(Scorer, "token_statistics", counted)
-    made = scorer(tiny)
+    small_scorer = scorer(tiny)
     for names, count in (((), 1), (STATISTICS[:-1], 1)):
-        made.score(state.params, names, 0, 20)
+        small_scorer.score(state.params, names, 0, 20)
         assert (len(passes), passes.pop()) == (count, tiny)
     assert lowercased == []
     for names in (STATISTICS[-1:], STATISTICS):
-        found = made.score(state.params, names, 0, 20)
-        assert set(found) == {"loss", *names}
-        np.testing.assert_allclose(found["lowercase_loss"], found["loss"][::-1], rtol=1e-6)
+        scores = small_scorer.score(state.params, names, 0, 20)
+        assert set(scores) == {"loss", *names}
+        np.testing.assert_allclose(scores["lowercase_loss"], scores["loss"][::-1], rtol=1e-6)
         assert len(passes) == 2
         passes.clear()
     assert lowercased == [tiny]
@@ -221,9 +225,9 @@ def test_parameters_are_restored_at_score_points_and_at_the_end(
         for step in (6, 8, 9):
             checkpoint.save(checkpoints, after(step))
     for step in (6, 9):
-        assert same(restore_params(ROW, step, MODEL, tmp_path, MESH, MESH), after(step).params)
+        assert same(restore_params(SEEDS, step, MODEL, tmp_path, MESH, MESH), after(step).params)
     with pytest.raises(UserError, match=r"the checkpoint of step 8 is lost"):  # no score point
-        restore_params(ROW, 8, MODEL, tmp_path, MESH, MESH)
+        restore_params(SEEDS, 8, MODEL, tmp_path, MESH, MESH)
 
 
 @pytest.mark.parametrize("step", [6, 9])
@@ -235,8 +239,8 @@ def test_a_model_without_the_checkpoint_of_a_step_is_an_error(
         r"run `lm-mia train` first$"
     )
     with pytest.raises(UserError, match=message):
-        restore_params(ROW, step, MODEL, tmp_path / "nothing", MESH, MESH)
+        restore_params(SEEDS, step, MODEL, tmp_path / "nothing", MESH, MESH)
     with checkpoint.manager(tmp_path / "half") as checkpoints:
         checkpoint.save(checkpoints, state.replace(step=np.int32(5)))
     with pytest.raises(UserError, match=message):
-        restore_params(ROW, step, MODEL, tmp_path / "half", MESH, MESH)
+        restore_params(SEEDS, step, MODEL, tmp_path / "half", MESH, MESH)

@@ -27,14 +27,16 @@ TOKENS["token_sample"] = np.repeat([4, 1, 3], [2, 3, 4])
 
 
 def test_subset_of_a_population_and_its_token_columns(tiny_population: Population):
-    some = take_samples(tiny_population, IDS)
-    assert len(some) == 3
-    for place, i in enumerate(IDS):
-        assert some.sample(place).tolist() == tiny_population.sample(i).tolist()
+    subset = take_samples(tiny_population, IDS)
+    assert len(subset) == 3
+    for position, i in enumerate(IDS):
+        assert subset.sample(position).tolist() == tiny_population.sample(i).tolist()
     columns = token_columns(tiny_population, IDS)
     rows = list(zip(*(columns[name].tolist() for name in schema.TOKEN_COLUMNS), strict=True))
     assert rows == [
-        (i, place, int(piece)) for i in IDS for place, piece in enumerate(tiny_population.sample(i))
+        (i, position, int(piece))
+        for i in IDS
+        for position, piece in enumerate(tiny_population.sample(i))
     ]
     assert all(column_T.dtype == np.int64 for column_T in columns.values())
     assert token_columns(tiny_population, ()) == {}
@@ -49,43 +51,45 @@ def store(path: Path, samples: tuple[int, ...] = (4, 1, 3)) -> Store:
     return Store(path / "scores.zarr", token_samples=samples)
 
 
-def log_probs(row: int) -> np.ndarray:
-    return np.where(np.arange(T) % 4, -row - np.arange(T), np.nan).astype(np.float32)
+def log_probs(model_index: int) -> np.ndarray:
+    return np.where(np.arange(T) % 4, -model_index - np.arange(T), np.nan).astype(np.float32)
 
 
 @pytest.mark.usefixtures("_small_shards")
 def test_token_log_probs_have_their_own_dimension(tmp_path: Path):
     s = store(tmp_path)
     s.create_or_extend(FOUR, COLUMNS, {}, TOKENS)
-    for row in FOUR:
-        s.write_model(row, *values(row))
+    for model in FOUR:
+        s.write_model(model, *values(model))
     assert s.missing_models(FOUR) == FOUR
     assert s.missing_shards(FOUR[0]) == []
-    for m, row in enumerate(FOUR):
-        assert s.is_missing_tokens(row)
-        s.write_tokens(row, log_probs(m))
-        assert not s.is_missing_tokens(row)
+    for m, model in enumerate(FOUR):
+        assert s.is_missing_tokens(model)
+        s.write_tokens(model, log_probs(m))
+        assert not s.is_missing_tokens(model)
     assert s.missing_models(FOUR) == []
     with xr.open_zarr(s.path) as data:
         assert data["token_log_prob"].dims == ("model", "token")
         assert data["token_log_prob"].attrs["units"] == "nats"
-        of = data["token_log_prob"].isel(model=2).set_xindex("token_sample").sel(token_sample=3)
-        np.testing.assert_array_equal(of, log_probs(2)[5:])
+        log_prob = (
+            data["token_log_prob"].isel(model=2).set_xindex("token_sample").sel(token_sample=3)
+        )
+        np.testing.assert_array_equal(log_prob, log_probs(2)[5:])
         for name in schema.TOKEN_COLUMNS:
             np.testing.assert_array_equal(data[name], TOKENS[name])
     # They can be read in blocks, as any other variable.
     blocks = list(s.blocks({"x": ("token_log_prob", FOUR[::-1])}, 4))
-    found = np.concatenate([block["x"] for _, block in blocks], axis=1)
-    np.testing.assert_array_equal(found, [log_probs(m) for m in range(len(FOUR))][::-1])
+    log_prob_MxT = np.concatenate([block["x"] for _, block in blocks], axis=1)
+    np.testing.assert_array_equal(log_prob_MxT, [log_probs(m) for m in range(len(FOUR))][::-1])
     # Of three shards per model, one is deleted and one damaged.
-    gone, bad = (s.path / "token_log_prob" / "c" / part for part in ("1/2", "2/0"))
+    deleted, damaged = (s.path / "token_log_prob" / "c" / part for part in ("1/2", "2/0"))
     before = content(s)
-    gone.unlink()
-    bad.write_bytes(b"x" + bad.read_bytes()[1:])
-    found = check.check_shards(s, FOUR)
-    assert (found.num_shards, found.missing, found.corrupt) == (6 * 9, [gone], [bad])
+    deleted.unlink()
+    damaged.write_bytes(b"x" + damaged.read_bytes()[1:])
+    report = check.check_shards(s, FOUR)
+    assert (report.num_shards, report.missing, report.corrupt) == (6 * 9, [deleted], [damaged])
     assert s.missing_models(FOUR) == [FOUR[1]]
-    bad.unlink()
+    damaged.unlink()
     for m in (1, 2):
         s.write_tokens(FOUR[m], log_probs(m))
     assert content(s) == before
@@ -95,8 +99,8 @@ def test_token_log_probs_have_their_own_dimension(tmp_path: Path):
 def test_other_token_samples_are_refused_until_the_old_are_deleted(tmp_path: Path):
     plain = store(tmp_path, ())
     ensure(plain, FOUR)
-    for row in FOUR:
-        plain.write_model(row, *values(row))
+    for model in FOUR:
+        plain.write_model(model, *values(model))
     s = store(tmp_path)
     assert s.missing_models(FOUR) == FOUR
     s.create_or_extend(FOUR, COLUMNS, {}, TOKENS)
@@ -113,26 +117,26 @@ def test_other_token_samples_are_refused_until_the_old_are_deleted(tmp_path: Pat
     )
     shutil.rmtree(s.path / "token_log_prob")
     assert (plain.missing_models(FOUR), other.missing_models(FOUR)) == ([], FOUR)
-    more = {"token_sample": np.repeat([3, 1, 4], [4, 5, 6])}
-    more |= {name: np.arange(15) for name in schema.TOKEN_COLUMNS[1:]}
-    other.create_or_extend(FOUR, COLUMNS, {}, more)
+    others = {"token_sample": np.repeat([3, 1, 4], [4, 5, 6])}
+    others |= {name: np.arange(15) for name in schema.TOKEN_COLUMNS[1:]}
+    other.create_or_extend(FOUR, COLUMNS, {}, others)
     other.write_tokens(FOUR[1], np.zeros(15, np.float32))
     assert other.missing_models(FOUR) == [FOUR[0], *FOUR[2:]]
     with xr.open_zarr(s.path) as data:
         assert data["token_log_prob"].shape == (6, 15)
-        assert data["token_sample"].values.tolist() == more["token_sample"].tolist()
+        assert data["token_sample"].values.tolist() == others["token_sample"].tolist()
 
 
 @pytest.mark.usefixtures("_small_shards")
 def test_other_token_samples_after_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The token samples of the crashed command were never published and hold no values."""
     s, other = store(tmp_path), store(tmp_path, (4,))
-    more = {name: of[:2] for name, of in TOKENS.items()}
+    first_tokens = {name: column[:2] for name, column in TOKENS.items()}
     with monkeypatch.context() as patch:
         patch.setattr(schema, "consolidate", lambda path: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             s.create_or_extend(FOUR, COLUMNS, {}, TOKENS)
-    other.create_or_extend(FOUR, COLUMNS, {}, more)
+    other.create_or_extend(FOUR, COLUMNS, {}, first_tokens)
     other.write_tokens(FOUR[0], np.zeros(2, np.float32))
     with xr.open_zarr(s.path) as data:
         assert data["token_log_prob"].shape == (6, 2)
@@ -141,8 +145,10 @@ def test_other_token_samples_after_a_crash(tmp_path: Path, monkeypatch: pytest.M
 
 def columns(samples: tuple[int, ...]) -> dict[str, np.ndarray]:
     """Returns token columns with two tokens per sample."""
-    of = {"token_sample": np.repeat(samples, 2)}
-    return of | {name: np.arange(2 * len(samples)) for name in schema.TOKEN_COLUMNS[1:]}
+    columns_of_tokens = {"token_sample": np.repeat(samples, 2)}
+    return columns_of_tokens | {
+        name: np.arange(2 * len(samples)) for name in schema.TOKEN_COLUMNS[1:]
+    }
 
 
 @pytest.mark.parametrize(
@@ -164,8 +170,8 @@ def test_crash_while_token_samples_change(
     """Any list of token samples can be requested afterwards, and losses are never affected."""
     s, plain = store(tmp_path, old), store(tmp_path, ())
     s.create_or_extend(FOUR, COLUMNS, {}, columns(old) if old else {})
-    for row in FOUR:
-        plain.write_model(row, *values(row))
+    for model in FOUR:
+        plain.write_model(model, *values(model))
     shutil.rmtree(s.path / "token_log_prob", ignore_errors=True)
     owner = store_module if crash == "variable_spec" else schema
     with monkeypatch.context() as patch:
@@ -247,7 +253,7 @@ def test_score_stage_adds_token_log_probs(
             np.testing.assert_allclose(-mean_M, data["loss"][:, i], rtol=2e-6)
     after = tiny_run.scores(w)
     assert {name: after[name] for name in before if "/c/" in str(name)} == {
-        name: of for name, of in before.items() if "/c/" in str(name)
+        name: content_of_file for name, content_of_file in before.items() if "/c/" in str(name)
     }
     assert cli.main(tiny.argv("score", w, *flags)) == 0
     assert "6 present, 0 to score" in capsys.readouterr().err

@@ -19,9 +19,9 @@ def state(seed: int = 0, step: int = 5) -> checkpoint.TrainState:
     like = checkpoint.abstract_state(MODEL, TX, sharding.make_mesh(jax.local_devices()[:1]))
     noise = np.random.default_rng(seed)
 
-    def leaf(of: jax.ShapeDtypeStruct) -> jax.Array:
-        is_count = of.dtype == np.int32
-        values = np.full(of.shape, 7 + seed) if is_count else noise.normal(size=of.shape)
-        return jax.device_put(values.astype(of.dtype), of.sharding)
+    def leaf(struct: jax.ShapeDtypeStruct) -> jax.Array:
+        is_count = struct.dtype == np.int32
+        values = np.full(struct.shape, 7 + seed) if is_count else noise.normal(size=struct.shape)
+        return jax.device_put(values.astype(struct.dtype), struct.sharding)
 
     return jax.tree.map(leaf, like).replace(step=jnp.int32(step))

@@ -35,15 +35,15 @@ def problems(manifests: Sequence[Mapping[str, Any]], definition: Path) -> list[s
     Raises:
       ValueError: if the file defines no JobSet.
     """
-    schemas, found = _schemas(definition), list[str]()
+    schemas, lines = _schemas(definition), list[str]()
     for manifest in manifests:
         name, version = manifest["metadata"].get("name"), manifest["apiVersion"].partition("/")[2]
         if version not in schemas:
-            found.append(f"{name}: apiVersion={version}: the file defines {', '.join(schemas)}")
+            lines.append(f"{name}: apiVersion={version}: the file defines {', '.join(schemas)}")
             continue
         errors = jsonschema.Draft7Validator(schemas[version]).iter_errors(manifest)
-        found += [f"{name}: {line}" for error in errors for line in _lines(error)]
-    return found
+        lines += [f"{name}: {line}" for error in errors for line in _lines(error)]
+    return lines
 
 
 def _schemas(definition: Path) -> dict[str, dict[str, Any]]:

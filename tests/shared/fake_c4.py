@@ -80,13 +80,13 @@ def _example(text: str) -> bytes:
 
 
 def hugging_face(
-    folder: Path, splits: Mapping[str, Sequence[Sequence[str]]], of: int = 1024
+    folder: Path, splits: Mapping[str, Sequence[Sequence[str]]], num_files: int = 1024
 ) -> str:
     """Writes json.gz files like those of allenai/c4, one per list of texts, and returns a glob that matches them."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, files in splits.items():
         for number, of_file in enumerate(files):
-            path = folder / f"c4-{name}.{number:05d}-of-{of:05d}.json.gz"
+            path = folder / f"c4-{name}.{number:05d}-of-{num_files:05d}.json.gz"
             with gzip.open(path, "wt") as lines:
                 for i, text in enumerate(of_file):
                     url = f"https://example.org/{name}/{number}/{i}"

@@ -80,17 +80,17 @@ def jobs(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> FakeJobs:
         workdir: Path,
         recipe: Path,
         on_event: Callable[[dict[str, Any]], None],
-        only: Sequence[subsets.ModelSeeds],
+        selected_models: Sequence[subsets.ModelSeeds],
     ) -> bool:
-        for model in inventory.missing_models(verb, c, recipe, list(only)):
+        for model in inventory.missing_models(verb, c, recipe, list(selected_models)):
             if model in fake.not_made:
                 continue
-            about = {"model": str(model), "role": model.role, "index": 0}
-            on_event({"event": "model_started", **about})
+            fields = {"model": str(model), "role": model.role, "index": 0}
+            on_event({"event": "model_started", **fields})
             open_store(c, recipe).write_model(model, *scores[model])
             ended = {"event": "model_scored", "step": inventory.total_steps(c, model), "last": True}
             means = dict.fromkeys(("seconds", "member_loss_nats", "nonmember_loss_nats"), 0.0)
-            on_event(ended | about | means)
+            on_event(ended | fields | means)
         return True
 
     monkeypatch.setattr(supervisor, "run", run)
@@ -98,17 +98,19 @@ def jobs(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> FakeJobs:
     return fake
 
 
-def running(of: Sweep) -> list[dict[str, Any]]:
+def running(sweep: Sweep) -> list[dict[str, Any]]:
     """Returns the records of all jobs of a sweep that are working on a model."""
-    found = [record for task in of.recipes for _, record, _ in heartbeats.running_jobs(task.folder)]
-    return [record for record in found if record["models"]]
+    records = [
+        record for task in sweep.recipes for _, record, _ in heartbeats.running_jobs(task.folder)
+    ]
+    return [record for record in records if record["models"]]
 
 
-def wait_for(of: Sweep, process: subprocess.Popen[str]) -> dict[str, Any]:
+def wait_for(sweep: Sweep, process: subprocess.Popen[str]) -> dict[str, Any]:
     """Waits for a job of this command to work on a model, and returns its record."""
     while process.poll() is None:
         with contextlib.suppress(OSError):
-            for record in running(of):
+            for record in running(sweep):
                 if f"-{process.pid}-" in record["job"]:
                     return record
         time.sleep(0.01)

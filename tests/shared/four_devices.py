@@ -51,64 +51,66 @@ def numbers(tree: Any) -> list[Any]:
 
 def collectives(text: str) -> list[dict[str, Any]]:
     """Returns every collective of a compiled program: its kind, its device groups, and whether it is inside a loop."""
-    found, calls, loops, name = [], {}, set(), ""
+    operations, calls, loops, name = [], {}, set(), ""
     for line in text.splitlines():
         if opened := re.match(r"(?:ENTRY )?%([\w.-]+) \(.*\{$", line):
             name = opened[1]
             calls[name] = set()
-        here = re.findall(r"(?:calls|to_apply|body|condition)=%([\w.-]+)", line)
-        calls.setdefault(name, set()).update(here)
+        called = re.findall(r"(?:calls|to_apply|body|condition)=%([\w.-]+)", line)
+        calls.setdefault(name, set()).update(called)
         if " while(" in line:
-            loops |= set(here)
+            loops |= set(called)
         if kind := re.search(rf"= .*?\b({'|'.join(COLLECTIVES)})(?:-start)?\(", line):
             groups = re.search(r"replica_groups=(\S+),", line)
-            found.append({"kind": kind[1], "in": name, "groups": groups and groups[1]})
+            operations.append({"kind": kind[1], "in": name, "groups": groups and groups[1]})
     while new := {c for n in loops for c in calls.get(n, ())} - loops:
         loops |= new
     assert loops, "the loop over micro-batches"
-    return [c | {"looped": c["in"] in loops} for c in found]
+    return [c | {"looped": c["in"] in loops} for c in operations]
 
 
 def case(name: str, devices: int) -> dict[str, Any]:
-    shape, chosen, _ = CASES[name]
+    shape, plan, _ = CASES[name]
     mesh = sharding.make_mesh(jax.devices()[:devices])
     samples = population()
     model = transformer.TransformerLM(
         dataclasses.replace(
-            shape, scan_layers=chosen.model_config.scan_layers, remat=chosen.model_config.remat
+            shape, scan_layers=plan.model_config.scan_layers, remat=plan.model_config.remat
         )
     )
-    step = make_step(model, OPTIMIZER, chosen.chunk_tokens, mesh)
-    now = state(mesh, shape=shape)
-    at = [
-        arguments(*pack(samples, ids_B, chosen, mesh, len(LENGTHS)), mesh)
+    step = make_step(model, OPTIMIZER, plan.chunk_tokens, mesh)
+    train_state = state(mesh, shape=shape)
+    batches = [
+        arguments(*pack(samples, ids_B, plan, mesh, len(LENGTHS)), mesh)
         for ids_B in (np.arange(16), np.arange(1), np.arange(3, 14))
     ]
-    compiled = step.lower(now, *at[0], np.float32(0.01)).compile()  # type: ignore[attr-defined]
-    leaves = jax.tree.leaves(now)
+    compiled = step.lower(train_state, *batches[0], np.float32(0.01)).compile()  # type: ignore[attr-defined]
+    leaves = jax.tree.leaves(train_state)
     out: dict[str, Any] = {
         "collectives": collectives(compiled.as_text()),
-        "parameters": len(jax.tree.leaves(now.params)),
-        "split": sum(sharding.AXIS in leaf.sharding.spec for leaf in jax.tree.leaves(now.params)),
+        "parameters": len(jax.tree.leaves(train_state.params)),
+        "split": sum(
+            sharding.AXIS in leaf.sharding.spec for leaf in jax.tree.leaves(train_state.params)
+        ),
         "share": [
             [shard.data.size for shard in leaf.addressable_shards] + [leaf.size] for leaf in leaves
         ],
     }
     if name == "odd":
-        mean = make_loss(model, chosen.chunk_tokens, mesh)
-        out["loss"] = [float(mean(now.params, *args)) for args in at]
+        mean = make_loss(model, plan.chunk_tokens, mesh)
+        out["loss"] = [float(mean(train_state.params, *args)) for args in batches]
     metrics = []
-    for args in at:  # one executable for all of them
-        now, of_step = compiled(now, *args, np.float32(0.01))
-        metrics.append({key: float(value) for key, value in of_step.items()})
+    for args in batches:  # one executable for all of them
+        train_state, step_metrics = compiled(train_state, *args, np.float32(0.01))
+        metrics.append({key: float(value) for key, value in step_metrics.items()})
     out["same places"] = all(
         a.sharding == b
-        for a, b in zip(jax.tree.leaves(now), (x.sharding for x in leaves), strict=True)
+        for a, b in zip(jax.tree.leaves(train_state), (x.sharding for x in leaves), strict=True)
     )
     return out | {
         "metrics": metrics,
-        "params": numbers(now.params),
-        "moments": numbers(optax.tree.get(now.opt_state, "nu")),
+        "params": numbers(train_state.params),
+        "moments": numbers(optax.tree.get(train_state.opt_state, "nu")),
     }
 
 
@@ -117,30 +119,35 @@ def checkpoints(folder: Path) -> dict[str, Any]:
     tx = optimizer(OPTIMIZER)
     meshes = {n: sharding.make_mesh(jax.devices()[:n]) for n in (1, 2, 4)}
     states = {n: checkpoint.init_state(5, MODEL, tx, mesh) for n, mesh in meshes.items()}
-    found: dict[str, Any] = {"leaves": len(jax.tree.leaves(states[1]))}
-    found["fresh"] = [same(states[1], states[n]) for n in (2, 4)]
-    prints = {int(checkpoint.fingerprint(state.params)) for state in states.values()}
-    found["fingerprints"] = len(prints)
-    found["restored"] = {}
+    results: dict[str, Any] = {"leaves": len(jax.tree.leaves(states[1]))}
+    results["fresh"] = [same(states[1], states[n]) for n in (2, 4)]
+    fingerprints = {int(checkpoint.fingerprint(state.params)) for state in states.values()}
+    results["fingerprints"] = len(fingerprints)
+    results["restored"] = {}
     for saved in (4, 1):
-        of = folder / str(saved)
+        checkpoint_dir = folder / str(saved)
         leaves = jax.tree.leaves(states[saved])
         parts = [leaf.addressable_shards[0].data.size / leaf.size for leaf in leaves]
-        found[f"smallest part of {saved}"] = min(parts)
-        with checkpoint.manager(of) as manager:
+        results[f"smallest part of {saved}"] = min(parts)
+        with checkpoint.manager(checkpoint_dir) as manager:
             checkpoint.save(manager, states[saved])
-        with checkpoint.manager(of) as manager:
+        with checkpoint.manager(checkpoint_dir) as manager:
             for n, mesh in meshes.items():
-                got = checkpoint.restore(manager, 0, checkpoint.abstract_state(MODEL, tx, mesh))
-                pairs = zip(*map(jax.tree.leaves, (got, states[n])), strict=True)
-                placed = all(a.sharding == b.sharding for a, b in pairs)
-                found["restored"][f"{saved} on {n}"] = [same(got, states[1]), placed]
-                row = subsets.ModelSeeds("reference", 1, 2, 3)
-                params = restore_params(row, 0, MODEL, of, mesh, mesh)
-                on = {d.id for leaf in jax.tree.leaves(params) for d in leaf.devices()}
-                right = [same(params, states[1].params), on == {*range(n)}]
-                found["restored"][f"{saved} scored on {n}"] = right
-    return found
+                restored = checkpoint.restore(
+                    manager, 0, checkpoint.abstract_state(MODEL, tx, mesh)
+                )
+                pairs = zip(*map(jax.tree.leaves, (restored, states[n])), strict=True)
+                has_same_shardings = all(a.sharding == b.sharding for a, b in pairs)
+                results["restored"][f"{saved} on {n}"] = [
+                    same(restored, states[1]),
+                    has_same_shardings,
+                ]
+                seeds = subsets.ModelSeeds("reference", 1, 2, 3)
+                params = restore_params(seeds, 0, MODEL, checkpoint_dir, mesh, mesh)
+                device_ids = {d.id for leaf in jax.tree.leaves(params) for d in leaf.devices()}
+                is_equal = [same(params, states[1].params), device_ids == {*range(n)}]
+                results["restored"][f"{saved} scored on {n}"] = is_equal
+    return results
 
 
 def main() -> None:

@@ -36,12 +36,12 @@ def hold_models() -> None:
             steps: Any,
             folder: Any,
             report: Any,
-            keep: Any,
+            keep_steps: Any,
             should_stop: Any,
         ) -> None:
             held = os.environ.get("HOLD_MODEL") in (None, str(model))
             stop = waiting(should_stop) if held else should_stop
-            train_model(trainer, model, steps, folder, report, keep, stop)
+            train_model(trainer, model, steps, folder, report, keep_steps, stop)
 
         setattr(loop, "train_model", train_held)  # noqa: B010 (a plain assignment is none to pyright)
         work(*args)

@@ -21,10 +21,12 @@ def parameters(
     """Returns numpy arrays, distributed about as initial values are, with noise so that every value has an effect."""
     rng = np.random.default_rng(seed)
 
-    def leaf(path: Any, of: Any) -> np.ndarray:
+    def leaf(path: Any, struct: Any) -> np.ndarray:
         is_scale = path[-1].key == "scale"
-        initial = np.ones(of.shape) if is_scale else rng.normal(0, config.width**-0.5, of.shape)
-        return (initial + noise * rng.standard_normal(of.shape)).astype(np.float32)
+        initial = (
+            np.ones(struct.shape) if is_scale else rng.normal(0, config.width**-0.5, struct.shape)
+        )
+        return (initial + noise * rng.standard_normal(struct.shape)).astype(np.float32)
 
     return jax.tree.map_with_path(leaf, shapes(config))
 

@@ -47,7 +47,7 @@ def make_plan(
 
 @functools.cache
 def parameters(shape: transformer.ModelConfig = MODEL_CONFIG) -> transformer.Params:
-    """Initial weights, with so much noise that each of them affects the output."""
+    """Returns initial weights with so much noise that each of them affects the output."""
     noise, model = np.random.default_rng(0), transformer.TransformerLM(shape)
     return jax.tree.map(
         lambda p: p + 0.1 * noise.standard_normal(p.shape).astype(np.float32),
@@ -58,12 +58,11 @@ def parameters(shape: transformer.ModelConfig = MODEL_CONFIG) -> transformer.Par
 def state(
     mesh: Mesh, recipe: config.Optimizer = OPTIMIZER, shape: transformer.ModelConfig = MODEL_CONFIG
 ) -> checkpoint.TrainState:
-    """The state before the first update, on a mesh: moments and the count of updates are 0."""
-    params = jax.tree.map(
-        np.array, parameters(shape)
-    )  # copies, since an update writes over its state
+    """Returns the state before the first update, on a mesh: moments and the count of updates are 0."""
+    # These are copies, since an update writes over its state.
+    params = jax.tree.map(np.array, parameters(shape))
     moments = jax.eval_shape(optimizer(recipe).init, params)
-    zeros = jax.tree.map(lambda of: np.zeros(of.shape, of.dtype), moments)
+    zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), moments)
     initial = checkpoint.TrainState(step=np.int32(0), params=params, opt_state=zeros)  # pyright: ignore
     return jax.device_put(initial, sharding.named_shardings(initial, mesh))
 

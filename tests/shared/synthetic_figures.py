@@ -59,12 +59,12 @@ def smaller(c: Config, corpus: Path) -> Config:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A workdir of many recipes, without extraction; the first test process that needs it makes it."""
     base = tmp_path_factory.getbasetemp()
-    found = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "figures"
-    with filelock.FileLock(found.with_suffix(".lock")):
-        if not (found / "done").exists():
-            make(found)
-            (found / "done").write_text("")
-    return found / "sweep"
+    shared_folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "figures"
+    with filelock.FileLock(shared_folder.with_suffix(".lock")):
+        if not (shared_folder / "done").exists():
+            make(shared_folder)
+            (shared_folder / "done").write_text("")
+    return shared_folder / "sweep"
 
 
 def make(folder: Path, gain: float = 1.0, prefixes: tuple[str, ...] = ("",)) -> None:
@@ -74,8 +74,8 @@ def make(folder: Path, gain: float = 1.0, prefixes: tuple[str, ...] = ("",)) -> 
         synthetic_sweep = importlib.import_module("synthetic_sweep")
         folder.mkdir(parents=True, exist_ok=True)
         synthetic_sweep.corpus(folder / "corpus.parquet", 1000)
-        some = [e for e in entries(folder / "corpus.parquet") if e[1].name.startswith(prefixes)]
-        tasks = synthetic_sweep.write(folder / "sweep", some, gain)
+        selected = [e for e in entries(folder / "corpus.parquet") if e[1].name.startswith(prefixes)]
+        tasks = synthetic_sweep.write(folder / "sweep", selected, gain)
         synthetic_sweep.attacked(tasks, [*MODULES])
 
 
@@ -109,12 +109,14 @@ def requested(
     needs = page.figure_needs(figures)
     patterns = [pattern for need in needs for pattern in need.recipes]
     names = matching_recipes(patterns, {recipe.name: recipe.names for recipe in recipes.recipes})
-    some = [recipe for recipe in recipes.recipes if recipe.name in names]
-    tasks = [SweepRecipe(Workdir(r.recipe_dir.parents[1]), r.name, r.config, r.names) for r in some]
-    populations = [open_population(r.population_dir, verify=False) for r in some]
-    made = [*zip(tasks, populations, strict=True)]
-    found = pipeline.requested_attacks(made, needs)
-    return [(r, *pair, found[r.name]) for r, pair in zip(some, made, strict=True)]
+    selected = [recipe for recipe in recipes.recipes if recipe.name in names]
+    tasks = [
+        SweepRecipe(Workdir(r.recipe_dir.parents[1]), r.name, r.config, r.names) for r in selected
+    ]
+    populations = [open_population(r.population_dir, verify=False) for r in selected]
+    pairs = [*zip(tasks, populations, strict=True)]
+    needs_by_recipe = pipeline.requested_attacks(pairs, needs)
+    return [(r, *pair, needs_by_recipe[r.name]) for r, pair in zip(selected, pairs, strict=True)]
 
 
 def attack(figures: Sequence[str], recipes: SweepResults) -> None:

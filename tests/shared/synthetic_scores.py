@@ -89,8 +89,8 @@ def write_scores(
       labels: may change the membership in place.
     """
     rng = np.random.default_rng(0)
-    rows = subsets.requested_seeds(c.references, c.replicas)
-    member_MxN = subsets.members(rows, samples, design)
+    models = subsets.requested_seeds(c.references, c.replicas)
+    member_MxN = subsets.members(models, samples, design)
     labels(member_MxN)
     level_N, noise_MxN = rng.normal(4, 0.5, samples), rng.normal(0, 0.2, member_MxN.shape)
     loss_MxN = (level_N - effect * member_MxN + noise_MxN).astype(np.float32)
@@ -102,18 +102,18 @@ def write_scores(
     values = {name: values[name].astype(np.float32) for name in statistics}
     store = Store(folder / "recipe_x" / "scores.zarr", tuple(statistics))
     store.path.parent.mkdir(parents=True)
-    store.create_or_extend(rows, {"tokens": np.arange(samples)}, {})
-    for m, row in enumerate(rows):
+    store.create_or_extend(models, {"tokens": np.arange(samples)}, {})
+    for m, model in enumerate(models):
         if m not in absent:
-            row_values = {name: value_MxN[m] for name, value_MxN in values.items()}
-            store.write_model(row, loss_MxN[m], member_MxN[m], row_values)
-    there = [m for m in range(len(rows)) if m not in absent]
+            statistics_of_model = {name: value_MxN[m] for name, value_MxN in values.items()}
+            store.write_model(model, loss_MxN[m], member_MxN[m], statistics_of_model)
+    present = [m for m in range(len(models)) if m not in absent]
     return SyntheticScores(
         store,
-        sum(m < c.references for m in there),
-        loss_MxN[there],
-        member_MxN[there],
-        {name: value_MxN[there] for name, value_MxN in values.items()},
+        sum(m < c.references for m in present),
+        loss_MxN[present],
+        member_MxN[present],
+        {name: value_MxN[present] for name, value_MxN in values.items()},
     )
 
 

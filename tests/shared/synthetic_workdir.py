@@ -45,7 +45,7 @@ STATISTICS = {"min_k": "min_k", "min_k_plus_plus": "min_k_plus_plus", "lowercase
 class World:
     """Losses of the models of an attack on N samples."""
 
-    rows: Sequence[ModelSeeds]
+    models: Sequence[ModelSeeds]
     loss_MxN: np.ndarray
     member_MxN: np.ndarray
     larger: Sequence[ModelSeeds]
@@ -127,19 +127,21 @@ def write_workdir(
     defaults |= {"attacks": ATTACKS, "bootstraps": 40, "rmia_samples": 100, "band": (0.01, 0.2)}
     c = config.Attack(**(defaults | settings))
     rng = np.random.default_rng(0)
-    rows = subsets.requested_seeds(c.references, c.replicas)
-    member_MxN = subsets.members(rows, samples, design)
+    models = subsets.requested_seeds(c.references, c.replicas)
+    member_MxN = subsets.members(models, samples, design)
     level_N, gain_N = rng.normal(4, 0.6, samples), effect * rng.gamma(2, 0.5, samples)
     loss_MxN = level_N - gain_N * member_MxN + rng.normal(0, 0.25, member_MxN.shape)
-    larger = [r for r in subsets.requested_seeds(c.references + 4, c.replicas + 1) if r not in rows]
-    world = World(rows, loss_MxN.astype(np.float32), member_MxN, larger)
+    larger = [
+        r for r in subsets.requested_seeds(c.references + 4, c.replicas + 1) if r not in models
+    ]
+    world = World(models, loss_MxN.astype(np.float32), member_MxN, larger)
     recipe = folder / "recipes" / name
     store = _write_store(recipe, world, c, absent)
     population = cast(Population, Texts(samples))
     runner.run(store, population, c, recipe / "tables", lambda *_: None, lambda _: None)
     _write_config(folder, name, samples, later)
-    there = [m for m, row in enumerate(rows) if str(row) not in absent]
-    _write_log(folder / "metrics.jsonl", name, world, there, rng)
+    present = [m for m, model in enumerate(models) if str(model) not in absent]
+    _write_log(folder / "metrics.jsonl", name, world, present, rng)
     return recipe
 
 
@@ -153,20 +155,20 @@ def write_extraction(folder: Path, samples: int = 60, level: float = -9.0) -> pd
     """The tables of lm-mia extract for the highest scores, with suffixes of about this log probability."""
     tables, rng = folder / "tables", np.random.default_rng(1)
     scored = pd.read_parquet(tables / "samples.parquet", columns=["id", "member", "score"])
-    found = scored.sort_values("score", ascending=False).head(samples).reset_index(drop=True)
+    table = scored.sort_values("score", ascending=False).head(samples).reset_index(drop=True)
     log_p_N = np.minimum(level + 4 * rng.normal(size=samples), -0.01)
-    found["log_p_greedy"] = np.where(np.arange(samples) % 20 == 0, 0.0, -np.inf)
-    found["log_p_sampled"] = log_p_N
-    found["log_p_chosen"] = np.where(np.arange(samples) % 4 == 0, -np.inf, log_p_N / 2)
+    table["log_p_greedy"] = np.where(np.arange(samples) % 20 == 0, 0.0, -np.inf)
+    table["log_p_sampled"] = log_p_N
+    table["log_p_chosen"] = np.where(np.arange(samples) % 4 == 0, -np.inf, log_p_N / 2)
     for name, every in (("greedy", 20), ("sampled", 30)):
         written = np.arange(samples) % every == 0
-        found[f"exact_{name}"] = found[f"contained_{name}"] = written.astype(float)
-        found[f"overlap_{name}"] = np.where(written, 1.0, 0.25)
+        table[f"exact_{name}"] = table[f"contained_{name}"] = written.astype(float)
+        table[f"overlap_{name}"] = np.where(written, 1.0, 0.25)
     c = config.Extract(samples=samples, prefix_tokens=20, suffix_tokens=30)
-    row = json.loads((tables / "flips.json").read_text())["first_target"]
-    about = {"model": row, "step": 7, "config": dataclasses.asdict(c)}
-    extraction.write_tables(tables, found, c, about)
-    return found
+    target = json.loads((tables / "flips.json").read_text())["first_target"]
+    facts = {"model": target, "step": 7, "config": dataclasses.asdict(c)}
+    extraction.write_tables(tables, table, c, facts)
+    return table
 
 
 def _write_store(folder: Path, world: World, c: config.Attack, absent: Sequence[str]) -> Store:
@@ -174,11 +176,11 @@ def _write_store(folder: Path, world: World, c: config.Attack, absent: Sequence[
     statistics = tuple(STATISTICS[a] for a in c.attacks if a in STATISTICS)
     store = Store(folder / "scores.zarr", statistics)
     samples = world.loss_MxN.shape[1]
-    store.create_or_extend(world.rows, {"tokens": np.arange(samples)}, {})
-    for row, loss_N, member_N in zip(world.rows, world.loss_MxN, world.member_MxN, strict=True):
-        if str(row) not in absent:
+    store.create_or_extend(world.models, {"tokens": np.arange(samples)}, {})
+    for model, loss_N, member_N in zip(world.models, world.loss_MxN, world.member_MxN, strict=True):
+        if str(model) not in absent:
             values = {name: loss_N + 0.01 * i for i, name in enumerate(statistics, 1)}
-            store.write_model(row, loss_N, member_N, values)
+            store.write_model(model, loss_N, member_N, values)
     return store
 
 
@@ -215,30 +217,30 @@ def _write_config(folder: Path, name: str, samples: int, later: tuple[dict[str, 
 
 
 def _write_log(
-    path: Path, recipe: str, world: World, there: list[int], rng: np.random.Generator
+    path: Path, recipe: str, world: World, present: list[int], rng: np.random.Generator
 ) -> None:
     steps = 4 * -(-world.loss_MxN.shape[1] // 2 // 16)
     with path.open("a") as log:
 
         def write(names: dict[str, Any], loss: float, member: float, nonmember: float) -> None:
-            row = {"time": "2026-01-01T00:00:00", **names}
+            common = {"time": "2026-01-01T00:00:00", **names}
             for t in [*range(0, steps - 1, 5), steps - 1]:
                 now = loss + 4 * np.exp(-3 * t / steps) + rng.normal(0, 0.1)
                 event = {"event": "train", "step": t, "steps": steps, "loss_nats": now}
-                log.write(json.dumps(row | event) + "\n")
-            log.write(json.dumps(row | {"event": "model_trained", "seconds": 1.7 * loss}) + "\n")
+                log.write(json.dumps(common | event) + "\n")
+            log.write(json.dumps(common | {"event": "model_trained", "seconds": 1.7 * loss}) + "\n")
             means = {"member_loss_nats": member, "nonmember_loss_nats": nonmember}
-            log.write(json.dumps(row | {"event": "model_scored"} | means) + "\n")
+            log.write(json.dumps(common | {"event": "model_scored"} | means) + "\n")
 
-        def named(row: ModelSeeds) -> dict[str, Any]:
-            return {"model": str(row), "role": row.role, "recipe": recipe}
+        def named(model: ModelSeeds) -> dict[str, Any]:
+            return {"model": str(model), "role": model.role, "recipe": recipe}
 
-        for row in (world.rows[0], *world.larger):  # the first is trained again below
-            write(named(row), FAR, FAR, FAR)
-        for m in there:
+        for model in (world.models[0], *world.larger):  # the first is trained again below
+            write(named(model), FAR, FAR, FAR)
+        for m in present:
             loss_N, member_N = world.loss_MxN[m], world.member_MxN[m]
             means = float(loss_N[member_N].mean()), float(loss_N[~member_N].mean())
-            write(named(world.rows[m]), 3, *means)
-            write(named(world.rows[m]) | {"recipe": OTHER_RECIPE}, FAR, FAR, FAR)
+            write(named(world.models[m]), 3, *means)
+            write(named(world.models[m]) | {"recipe": OTHER_RECIPE}, FAR, FAR, FAR)
         log.write('{"event": "worker_lost"}\n{"event": "waiting", "models": 3}\n')
         log.write('{"event": "train", "model": "refer\n')

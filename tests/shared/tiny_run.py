@@ -77,7 +77,7 @@ class Tiny:
 
     def copy(self, path: Path, models: bool = True) -> Path:
         """Copies the workdir, with its models and their results or without."""
-        made = (
+        results = (
             "scores.*",
             "checkpoints",
             "locks",
@@ -86,7 +86,7 @@ class Tiny:
             "figures",
             "report.html",
         )
-        ignore = None if models else shutil.ignore_patterns(*made)
+        ignore = None if models else shutil.ignore_patterns(*results)
         return Path(shutil.copytree(self.workdir, path, ignore=ignore))
 
     def population(self, path: Path) -> Path:
@@ -131,7 +131,7 @@ class Tiny:
             free.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{free.getsockname()[1]}"
         argv = self.argv("run", workdir, "--config.compute.sharding=fsdp", *more)
-        found = []
+        started = []
         for index in range(processes):
             more_environment = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
             more_environment |= environment
@@ -141,15 +141,15 @@ class Tiny:
                     "JAX_NUM_PROCESSES": str(processes),
                     "JAX_PROCESS_ID": str(index),
                 }
-            found.append(self.start(argv, more_environment))
-        return found
+            started.append(self.start(argv, more_environment))
+        return started
 
     def recipe(self, workdir: Path) -> Path:
         """Creates the recipe's folder in another workdir, with a store that lists the models but has no scores."""
-        made, recipe = recipe_of(self.workdir), recipe_of(workdir)
+        finished_recipe, recipe = recipe_of(self.workdir), recipe_of(workdir)
         recipe.mkdir(parents=True, exist_ok=True)
-        known = Store(made / "scores.zarr").models()
-        Store(recipe / "scores.zarr").create_or_extend(known, {"tokens": np.arange(32)}, {})
+        models = Store(finished_recipe / "scores.zarr").models()
+        Store(recipe / "scores.zarr").create_or_extend(models, {"tokens": np.arange(32)}, {})
         return recipe
 
 
@@ -207,8 +207,8 @@ def logged(workdir: Path, kind: str) -> list[dict[str, Any]]:
     """Returns the events of a kind in the log, without a line that is still being written."""
     log = workdir / "metrics.jsonl"
     lines = log.read_bytes().splitlines(keepends=True) if log.exists() else []
-    found = [json.loads(line) for line in lines if line.endswith(b"\n")]
-    return [event for event in found if event["event"] == kind]
+    complete = [json.loads(line) for line in lines if line.endswith(b"\n")]
+    return [event for event in complete if event["event"] == kind]
 
 
 def events(workdir: Path, kind: str) -> list[str]:
@@ -251,13 +251,13 @@ def content(folder: Path) -> dict[str, bytes]:
 
 def workers_of(pid: int) -> list[int]:
     """Ids of the worker processes below a process, from /proc."""
-    found = []
+    pids = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             parent = int(stat.read_text().rpartition(")")[2].split()[1])
             if parent == pid and b"spawn_main" in (stat.parent / "cmdline").read_bytes():
-                found.append(int(stat.parent.name))
-    return found
+                pids.append(int(stat.parent.name))
+    return pids
 
 
 def gone(pid: int) -> bool:

@@ -96,7 +96,7 @@ class Crash(BaseException):
     """Stands in for a kill: nothing catches it."""
 
 
-def crash(monkeypatch: pytest.MonkeyPatch, at: int, call: Callable[[], None]) -> bool:
+def crash(monkeypatch: pytest.MonkeyPatch, at_write: int, call: Callable[[], None]) -> bool:
     """Calls `call`, which crashes at its at-th write; returns False if it makes fewer writes."""
     steps = 0
 
@@ -104,7 +104,7 @@ def crash(monkeypatch: pytest.MonkeyPatch, at: int, call: Callable[[], None]) ->
         def step(*args: object, **kwargs: object) -> object:
             nonlocal steps
             steps += 1
-            if steps == at:
+            if steps == at_write:
                 raise Crash
             return true(*args, **kwargs)
 

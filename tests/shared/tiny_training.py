@@ -48,10 +48,12 @@ def trainer(
 ) -> loop.Trainer:
     """Returns the trainer of a tiny model, with another update if given."""
     model = transformer.TransformerLM(plan.model_config)
-    made = loop.Trainer(population, model, optimizer_config, train_config, plan, mesh())
-    made.__dict__["step"] = step or _step(model, optimizer_config, plan.chunk_tokens, mesh())
-    made.__dict__["_loss"] = _loss(model, plan.chunk_tokens, mesh())
-    return made
+    trainer_of_plan = loop.Trainer(population, model, optimizer_config, train_config, plan, mesh())
+    trainer_of_plan.__dict__["step"] = step or _step(
+        model, optimizer_config, plan.chunk_tokens, mesh()
+    )
+    trainer_of_plan.__dict__["_loss"] = _loss(model, plan.chunk_tokens, mesh())
+    return trainer_of_plan
 
 
 def run(
@@ -100,11 +102,11 @@ def slow_gradient(params: transformer.Params, x_L: jax.Array, i: int) -> jax.Arr
     return -jax.nn.log_softmax(logits_1xLxV[0, i - 1])[x_L[i]]
 
 
-def ids_of_steps(row: ModelSeeds, design: subsets.Design) -> list[list[int]]:
+def ids_of_steps(model: ModelSeeds, design: subsets.Design) -> list[list[int]]:
     """Returns the sample ids of each step, computed by walking through the order."""
-    ids = [i for i, m in enumerate(subsets.member(row.subset_seed, 20, design)) if m]
+    ids = [i for i, m in enumerate(subsets.member(model.subset_seed, 20, design)) if m]
     plan: list[list[int]] = []
     for epoch in range(2):
-        order = batch_order.epoch_order(row.order_seed, epoch, len(ids)).tolist()
+        order = batch_order.epoch_order(model.order_seed, epoch, len(ids)).tolist()
         plan += [[ids[k] for k in order[low : low + 4]] for low in range(0, len(ids), 4)]
     return plan

@@ -75,13 +75,13 @@ def lost_share(workdir: Path, kills: dict[str, float]) -> tuple[float, int, floa
     count = 0
     for kind in ("model_started", "model_scored"):
         for event in tiny_run.logged(workdir, kind):
-            at = datetime.fromisoformat(event["time"]).timestamp()
+            start_time = datetime.fromisoformat(event["time"]).timestamp()
             if kind == "model_started":
-                began[event["job"], event["model"]] = at
+                began[event["job"], event["model"]] = start_time
             elif event["last"]:
-                total += at - began.pop((event["job"], event["model"]))
-    for (job, _), at in began.items():
-        seconds = max(kills[job.split("-")[-2]] - at, 0.0)
+                total += start_time - began.pop((event["job"], event["model"]))
+    for (job, _), start_time in began.items():
+        seconds = max(kills[job.split("-")[-2]] - start_time, 0.0)
         lost, total, count = lost + seconds, total + seconds, count + 1
     return lost / total, count, total
 
@@ -97,10 +97,10 @@ def main() -> int:
     if not (tiny.folder / "done").exists():
         tiny_run.make(tiny)
     overrides = [f"--config.attack.references={args.models - 2}", "--config.train.workers=1"]
-    whole = sweep.read_sweep(tiny.config, str(args.dir / "whole"), overrides)
+    uninterrupted = sweep.read_sweep(tiny.config, str(args.dir / "whole"), overrides)
     environment = tiny.environment
     subprocess.run(
-        jobs.command(whole, [sys.executable], "local"),
+        jobs.command(uninterrupted, [sys.executable], "local"),
         check=True,
         env={**os.environ, **environment},
     )
@@ -146,7 +146,7 @@ def main() -> int:
         "every model is present": jobs.missing_indices(swept.recipes[0]) == [],
         "no model is logged as scored twice": len(set(scored)) == len(scored),
         "scores equal those of the uninterrupted sweep": tiny_run.scores(swept.workdir.path)
-        == tiny_run.scores(whole.workdir.path),
+        == tiny_run.scores(uninterrupted.workdir.path),
         "less than 10 % was lost": share < 0.1,
     }
     for fact, holds in facts.items():

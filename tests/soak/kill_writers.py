@@ -219,8 +219,9 @@ def _damage(run: Run, unbroken: dict[str, bytes]) -> None:
     """Damages three shards and checks that exactly these are listed and rewritten."""
     before = run.shards()
     flipped, cut, gone = (run.store / name for name in random.sample(sorted(before), 3))
-    whole, at = flipped.read_bytes(), random.randrange(flipped.stat().st_size)
-    flipped.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :])
+    original, position = flipped.read_bytes(), random.randrange(flipped.stat().st_size)
+    bit = bytes([original[position] ^ 1 << position % 8])
+    flipped.write_bytes(original[:position] + bit + original[position + 1 :])
     cut.write_bytes(cut.read_bytes()[: random.randrange(cut.stat().st_size)])
     gone.unlink()
     status = subprocess.run(run.command("status", "--verify"), capture_output=True, text=True)

@@ -48,9 +48,8 @@ def host(index: int) -> Hit:
 
 
 TERM, KILL = signal.SIGTERM, signal.SIGKILL
-CASES: dict[
-    str, tuple[Hit, int, int]
-] = {  # the signal; numbers of processes and devices of the rerun
+# The signal, and the numbers of processes and devices of the rerun.
+CASES: dict[str, tuple[Hit, int, int]] = {
     "SIGTERM command 0": (command(0, TERM), 2, 2),
     "SIGTERM command 1": (command(1, TERM), 2, 2),
     "SIGTERM worker 0": (worker(0, TERM), 2, 2),
@@ -116,14 +115,14 @@ def case(tiny: tiny_run.Tiny, folder: Path, name: str, unbroken: Path) -> bool:
     same = tiny_run.scores(workdir) == tiny_run.scores(unbroken)
     far = float(np.abs(losses(workdir) / losses(unbroken) - 1).max())
     stopped = codes == [143, 143] if "SIGTERM" in name else None not in codes and seconds < 120
-    good = stopped and (same if (processes, devices) == (2, 2) else far < TOLERANCE)
+    passed = stopped and (same if (processes, devices) == (2, 2) else far < TOLERANCE)
     print(
         f"| {name} | {codes[0]}, {codes[1]} | {seconds:.1f} | {step} of {STEPS} | {processes} x {devices} "
         f"| {rerun.get('reference-02')} | {'equal' if same else 'not equal'} | {far:.1e} "
-        f"| {'ok' if good else 'FAILED'} |",
+        f"| {'ok' if passed else 'FAILED'} |",
         flush=True,
     )
-    return good
+    return passed
 
 
 def main() -> int:
@@ -146,19 +145,19 @@ def main() -> int:
         "| hit | exit codes | s until all ended | saved at | rerun on | resumed at | bytes | max rel diff | |"
     )
     print("|---|---|---|---|---|---|---|---|---|")
-    good = True
+    passed = True
     for processes, devices in () if args.only else ((1, 1), (1, 4), (2, 1)):
         other = tiny.population(args.folder / f"unbroken_{processes}x{devices}")
         run(tiny, other, processes, devices)
         far = float(np.abs(losses(other) / losses(unbroken) - 1).max())
-        good &= far < TOLERANCE
+        passed &= far < TOLERANCE
         print(
             f"| nothing | 0 | | | {processes} x {devices} | | | {far:.1e} | {'ok' if far < TOLERANCE else 'FAILED'} |",
             flush=True,
         )
     for name in args.only or CASES:
-        good &= case(tiny, args.folder, name, unbroken)
-    return not good
+        passed &= case(tiny, args.folder, name, unbroken)
+    return not passed
 
 
 if __name__ == "__main__":

@@ -35,9 +35,9 @@ def exact_moments(values: Any) -> tuple[int, float, float]:
 
 
 def assert_same_moments(
-    actual: Moments, place: Any, expected: tuple[int, float, float], rtol: float = 1e-9
+    actual: Moments, index: Any, expected: tuple[int, float, float], rtol: float = 1e-9
 ):
-    count, mean, squares = (a[place] for a in (actual.count, actual.mean, actual.squares))
+    count, mean, squares = (a[index] for a in (actual.count, actual.mean, actual.squares))
     assert count == expected[0]
     assert np.isfinite([mean, squares]).all()
     if count:
@@ -58,8 +58,10 @@ def lira_by_loop(loss_MxN: np.ndarray, member_MxN: np.ndarray, **mode: Any) -> n
     """Scores each model against the others by `lira`."""
     scores = []
     for m, loss_N in enumerate(loss_MxN):
-        rest = np.arange(len(loss_MxN)) != m
-        scores.append(stats.lira(loss_N, loss_MxN[rest], member_MxN[rest], **mode)[0])
+        is_reference_M = np.arange(len(loss_MxN)) != m
+        scores.append(
+            stats.lira(loss_N, loss_MxN[is_reference_M], member_MxN[is_reference_M], **mode)[0]
+        )
     return np.array(scores)
 
 
@@ -254,8 +256,10 @@ def test_blocks_of_samples_add_up(monkeypatch: pytest.MonkeyPatch):
     total = np.sum([stats.leave_one_out_scatter(*part) for part in parts], axis=0)
     np.testing.assert_allclose(stats.leave_one_out_scatter(loss_MxN, member_MxN), total, rtol=1e-12)
     for m in range(5):
-        rest = np.arange(5) != m
-        others = stats.within_sample_scatter(stats.fit_gaussians(loss_MxN[rest], member_MxN[rest]))
+        is_reference_M = np.arange(5) != m
+        others = stats.within_sample_scatter(
+            stats.fit_gaussians(loss_MxN[is_reference_M], member_MxN[is_reference_M])
+        )
         np.testing.assert_allclose(total[m], others, rtol=1e-9)
     for b, part in zip(blocks, parts, strict=True):
         actual = stats.lira_leave_one_out(*part, variance="pooled", scatter_Mx2x2=total)

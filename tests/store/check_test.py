@@ -13,12 +13,9 @@ __all__ = ["_small_shards"]  # fixture
 def test_intact_store_has_no_missing_or_corrupt_shards(tmp_path: Path):
     s = made(tmp_path)
     seen: list[tuple[int, int]] = []
-    found = check.check_shards(s, FOUR, lambda done, of: seen.append((done, of)))
-    assert (found.num_shards, found.missing, found.corrupt) == (
-        36,
-        [],
-        [],
-    )  # 6 models x 2 variables x 3
+    report = check.check_shards(s, FOUR, lambda done, total: seen.append((done, total)))
+    # 6 models, 2 variables, 3 shards of each.
+    assert (report.num_shards, report.missing, report.corrupt) == (36, [], [])
     assert seen == [(i, 36) for i in range(1, 37)]
 
 
@@ -31,18 +28,18 @@ def test_damaged_shards_are_reported_and_repaired_bitwise(tmp_path: Path, name: 
     flipped = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
     for damaged in (flipped, whole[:-5], b""):
         path.write_bytes(damaged)
-        found = check.check_shards(s, FOUR)
-        assert (found.missing, found.corrupt) == ([], [path])
+        report = check.check_shards(s, FOUR)
+        assert (report.missing, report.corrupt) == ([], [path])
     path.unlink()
-    found = check.check_shards(s, FOUR)
-    assert (found.missing, found.corrupt) == ([path], [])
+    report = check.check_shards(s, FOUR)
+    assert (report.missing, report.corrupt) == ([path], [])
     variable, _, index, shard = name.split("/")
     model = FOUR[int(index)]
     [(low, high, names)] = s.missing_shards(model)
     assert names == [variable]
-    of: dict[str, np.ndarray] = dict(zip(("loss", "member"), values(model), strict=True))
-    assert low == int(shard) * (s.missing_shards(model)[0][1] - low) or high == len(of["loss"])
-    s.write_shards(model, low, {variable: of[variable][low:high]})
+    total: dict[str, np.ndarray] = dict(zip(("loss", "member"), values(model), strict=True))
+    assert low == int(shard) * (s.missing_shards(model)[0][1] - low) or high == len(total["loss"])
+    s.write_shards(model, low, {variable: total[variable][low:high]})
     assert content(s) == before
 
 
@@ -50,14 +47,15 @@ def test_shards_of_unscored_models_are_missing(tmp_path: Path):
     s = Store(tmp_path / "scores.zarr")
     ensure(s, FOUR)
     s.write_model(FOUR[1], *values(FOUR[1]))
-    found = check.check_shards(s, FOUR)
-    assert (found.num_shards, len(found.missing), found.corrupt) == (36, 30, [])
-    assert not any(path.parts[-2] == "1" for path in found.missing)
+    report = check.check_shards(s, FOUR)
+    assert (report.num_shards, len(report.missing), report.corrupt) == (36, 30, [])
+    assert not any(path.parts[-2] == "1" for path in report.missing)
 
 
 def test_shards_of_all_checkpoints_are_checked(tmp_path: Path):
     s = open_with_points(tmp_path / "scores.zarr", ())
     ensure(s, FOUR)
-    found = check.check_shards(s, FOUR[:1])
+    report = check.check_shards(s, FOUR[:1])
     points = len(s.steps) + 1
-    assert found.num_shards == len(found.missing) == 3 + 3 * points  # membership has no checkpoints
+    # Membership has no score points.
+    assert report.num_shards == len(report.missing) == 3 + 3 * points

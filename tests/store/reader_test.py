@@ -30,7 +30,7 @@ def _small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Store:
+def filled_store(tmp_path: Path) -> Store:
     s, rng = Store(tmp_path / "scores.zarr"), np.random.default_rng(0)
     s.create_or_extend(SIX, {"tokens": np.arange(SAMPLES)}, {})
     for model in SIX:
@@ -46,22 +46,22 @@ def expected(s: Store, part: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("size", [1, 3, 4, 8, 16, 22, 23, 24, 2**16, 2**70])
-def test_blocks_cover_all_samples_in_order(made: Store, size: int):
-    found = list(made.blocks(PARTS, size))
+def test_blocks_cover_all_samples_in_order(filled_store: Store, size: int):
+    blocks = list(filled_store.blocks(PARTS, size))
     edges = [*range(0, SAMPLES, size), SAMPLES]
-    assert [samples for samples, _ in found] == [
+    assert [samples for samples, _ in blocks] == [
         slice(low, high) for low, high in itertools.pairwise(edges)
     ]
     for part in PARTS:
-        pieces = [block[part] for _, block in found]
+        pieces = [block[part] for _, block in blocks]
         assert {piece.dtype for piece in pieces} == {
             np.dtype(bool if part == "member" else np.float32)
         }
-        np.testing.assert_array_equal(np.concatenate(pieces, axis=1), expected(made, part))
+        np.testing.assert_array_equal(np.concatenate(pieces, axis=1), expected(filled_store, part))
 
 
-def test_small_store_is_one_block_by_default(made: Store):
-    [(samples, block)] = made.blocks(PARTS)
+def test_small_store_is_one_block_by_default(filled_store: Store):
+    [(samples, block)] = filled_store.blocks(PARTS)
     assert samples == slice(0, SAMPLES)
     assert {part: block[part].shape for part in block} == {
         "target": (2, SAMPLES),
@@ -70,33 +70,34 @@ def test_small_store_is_one_block_by_default(made: Store):
     }
 
 
-def test_blocks_of_one_model_no_model_and_no_request(made: Store):
-    [first, *_] = made.blocks({"a": ("loss", SIX[2:3]), "b": ("loss", [])}, 8)
-    np.testing.assert_array_equal(first[1]["a"], made.read(SIX[2:3])[0][:, :8])
+def test_blocks_of_one_model_no_model_and_no_request(filled_store: Store):
+    [first, *_] = filled_store.blocks({"a": ("loss", SIX[2:3]), "b": ("loss", [])}, 8)
+    np.testing.assert_array_equal(first[1]["a"], filled_store.read(SIX[2:3])[0][:, :8])
     assert first[1]["b"].shape == (0, 8)
-    assert list(made.blocks({})) == []
+    assert list(filled_store.blocks({})) == []
 
 
 @pytest.mark.parametrize("size", [0, -1])
-def test_block_size_must_be_positive(made: Store, size: int):
+def test_block_size_must_be_positive(filled_store: Store, size: int):
     with pytest.raises(ValueError, match=f"size={size}: must be 1 or larger"):
-        made.blocks(PARTS, size)
+        filled_store.blocks(PARTS, size)
 
 
-def test_missing_models_raise_immediately_for_requested_variables_only(made: Store):
+def test_missing_models_raise_immediately_for_requested_variables_only(filled_store: Store):
     for name, index in (("loss", 1), ("member", 4), ("member", 5)):
-        (made.path / name / "c" / str(index) / "1").unlink()
+        (filled_store.path / name / "c" / str(index) / "1").unlink()
     with pytest.raises(UserError) as caught:
-        made.blocks(PARTS)
+        filled_store.blocks(PARTS)
     assert str(caught.value) == (
-        f"{made.path}: 2 of 6 models are missing ({SIX[4]}, {SIX[1]}); run `lm-mia run` first"
+        f"{filled_store.path}: 2 of 6 models are missing ({SIX[4]}, {SIX[1]}); run `lm-mia run` first"
     )
-    assert len(list(made.blocks({"target": PARTS["target"]}))) == 1  # losses of 4 and 5 are there
+    # The losses of models 4 and 5 are present.
+    assert len(list(filled_store.blocks({"target": PARTS["target"]}))) == 1
     unknown = ModelSeeds("reference", 7, 7, 7)
     with pytest.raises(UserError, match=r"1 of 1 models are missing \(reference-07\); run"):
-        made.blocks({"x": ("loss", [unknown])})
+        filled_store.blocks({"x": ("loss", [unknown])})
     with pytest.raises(UserError, match=r"1 of 1 models are missing \(reference-00\); run"):
-        made.blocks({"x": ("min_k", SIX[:1])})  # a statistic that the store does not have
+        filled_store.blocks({"x": ("min_k", SIX[:1])})  # a statistic that the store does not have
 
 
 def corrupt(s: Store, *shards: str) -> list[Path]:
@@ -106,28 +107,30 @@ def corrupt(s: Store, *shards: str) -> list[Path]:
     return paths
 
 
-def test_corrupt_shards_raise_at_their_block_and_are_all_named(made: Store):
+def test_corrupt_shards_raise_at_their_block_and_are_all_named(filled_store: Store):
     """Shard 1 begins in the second block of 8, so the first block is returned before the error."""
-    bad = corrupt(made, "loss/c/5/1", "loss/c/2/2", "loss/c/0/1", "member/c/4/1")
-    other = corrupt(made, "member/c/1/0")  # of a model that is not requested
-    found = made.blocks(PARTS, 8)
-    _, first = next(found)
-    np.testing.assert_array_equal(first["target"], expected_of_first(made))
+    corrupt_names = corrupt(filled_store, "loss/c/5/1", "loss/c/2/2", "loss/c/0/1", "member/c/4/1")
+    other = corrupt(filled_store, "member/c/1/0")  # of a model that is not requested
+    blocks = filled_store.blocks(PARTS, 8)
+    _, first = next(blocks)
+    np.testing.assert_array_equal(first["target"], expected_of_first(filled_store))
     with pytest.raises(UserError) as caught:
-        next(found)
+        next(blocks)
     assert str(caught.value).split("\n") == [
         f"{path}: corrupt score shard; run `lm-mia score --repair` to compute it again"
-        for path in bad
+        for path in corrupt_names
     ]
     whole = [SIX[3]]  # models without damage can still be read
-    [(_, block)] = made.blocks({"loss": ("loss", whole), "member": ("member", whole)})
-    np.testing.assert_array_equal(block["loss"], made._open_variable("loss")[3:4].read().result())
+    [(_, block)] = filled_store.blocks({"loss": ("loss", whole), "member": ("member", whole)})
     np.testing.assert_array_equal(
-        block["member"], made._open_variable("member")[3:4].read().result()
+        block["loss"], filled_store._open_variable("loss")[3:4].read().result()
     )
-    for path in [*bad, *other]:
+    np.testing.assert_array_equal(
+        block["member"], filled_store._open_variable("member")[3:4].read().result()
+    )
+    for path in [*corrupt_names, *other]:
         path.unlink()
-    assert made.missing_models(SIX) == [SIX[i] for i in (0, 1, 2, 4, 5)]
+    assert filled_store.missing_models(SIX) == [SIX[i] for i in (0, 1, 2, 4, 5)]
 
 
 def expected_of_first(s: Store) -> np.ndarray:
@@ -135,7 +138,9 @@ def expected_of_first(s: Store) -> np.ndarray:
     return np.stack([np.asarray(array[i, :8].read().result()) for i in (4, 5)])
 
 
-def test_other_read_errors_are_not_called_corruption(made: Store, monkeypatch: pytest.MonkeyPatch):
+def test_other_read_errors_are_not_called_corruption(
+    filled_store: Store, monkeypatch: pytest.MonkeyPatch
+):
     """A disk may fail once; no shard is corrupt then."""
 
     class Broken:
@@ -144,10 +149,10 @@ def test_other_read_errors_are_not_called_corruption(made: Store, monkeypatch: p
 
     monkeypatch.setattr(reader, "_start_reading", lambda *_: {"target": Broken()})
     with pytest.raises(ValueError, match="input/output error"):
-        next(made.blocks(PARTS))
+        next(filled_store.blocks(PARTS))
 
 
-def test_exactly_one_block_is_read_ahead(made: Store, monkeypatch: pytest.MonkeyPatch):
+def test_exactly_one_block_is_read_ahead(filled_store: Store, monkeypatch: pytest.MonkeyPatch):
     """While the caller has one block, one is read; the caller's block is freed before the next is awaited."""
     started: list[tuple[int, int]] = []
     alive: list[weakref.ref] = []
@@ -166,7 +171,7 @@ def test_exactly_one_block_is_read_ahead(made: Store, monkeypatch: pytest.Monkey
         return {name: Noted(future) for name, future in start(parts, low, high).items()}
 
     monkeypatch.setattr(reader, "_start_reading", noted)
-    for samples, block in made.blocks({"x": ("loss", SIX)}, 4):
+    for samples, block in filled_store.blocks({"x": ("loss", SIX)}, 4):
         assert samples == slice(*started[len(alive)])
         alive.append(weakref.ref(block["x"]))
         assert len(started) == min(len(alive) + 1, 6)
@@ -175,26 +180,26 @@ def test_exactly_one_block_is_read_ahead(made: Store, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("ids", [[0], [22, 3, 3, 8], [*range(SAMPLES)], []])
-def test_selected_samples_come_in_requested_order(made: Store, ids: list[int]):
-    found = made.samples(PARTS, ids)
-    assert list(found) == list(PARTS)
+def test_selected_samples_come_in_requested_order(filled_store: Store, ids: list[int]):
+    block = filled_store.samples(PARTS, ids)
+    assert list(block) == list(PARTS)
     for part in PARTS:
-        np.testing.assert_array_equal(found[part], expected(made, part)[:, ids])
+        np.testing.assert_array_equal(block[part], expected(filled_store, part)[:, ids])
 
 
-def test_selected_samples_name_all_corrupt_shards(made: Store):
+def test_selected_samples_name_all_corrupt_shards(filled_store: Store):
     """If any corrupt shard is read, all corrupt shards of the models are named, so that one repair is enough."""
-    bad = corrupt(made, "loss/c/5/1", "loss/c/0/2", "member/c/4/1")
-    corrupt(made, "member/c/1/0")  # of a model that is not requested
+    corrupt_names = corrupt(filled_store, "loss/c/5/1", "loss/c/0/2", "member/c/4/1")
+    corrupt(filled_store, "member/c/1/0")  # of a model that is not requested
     with pytest.raises(UserError) as caught:
-        made.samples(PARTS, [9])
+        filled_store.samples(PARTS, [9])
     assert str(caught.value).split("\n") == [
         f"{path}: corrupt score shard; run `lm-mia score --repair` to compute it again"
-        for path in bad
+        for path in corrupt_names
     ]
-    assert made.samples(PARTS, [3])["target"].shape == (2, 1)
-    bad[0].unlink()
+    assert filled_store.samples(PARTS, [3])["target"].shape == (2, 1)
+    corrupt_names[0].unlink()
     with pytest.raises(
         UserError, match=r"1 of 6 models are missing \(replica-01\); run `lm-mia run`"
     ):
-        made.samples(PARTS, [3])
+        filled_store.samples(PARTS, [3])

@@ -44,8 +44,8 @@ def check(s: Store, wanted: list[ModelSeeds], steps: tuple[int, ...] = EACH) -> 
         loss_MxN, member_MxN = open_with_points(s.path, step=step).read(wanted)
         np.testing.assert_array_equal(loss_MxN, [loss(model, step) for model in wanted])
         np.testing.assert_array_equal(member_MxN, [values(model)[1] for model in wanted])
-        found = open_with_points(s.path, step=step).samples({"x": ("loss", wanted)}, [7, 0])
-        np.testing.assert_array_equal(found["x"], loss_MxN[:, [7, 0]])
+        block = open_with_points(s.path, step=step).samples({"x": ("loss", wanted)}, [7, 0])
+        np.testing.assert_array_equal(block["x"], loss_MxN[:, [7, 0]])
 
 
 def test_xarray_opens_the_store_with_checkpoints(tmp_path: Path):
@@ -117,10 +117,12 @@ def test_deleted_shard_is_missing_at_its_checkpoint_only(tmp_path: Path):
     for name, (k, step) in itertools.product(("loss", "min_k"), enumerate(EACH)):
         (s.path / name / "c" / "3" / str(k) / "1").unlink()
         assert s.missing_models(FOUR) == s.missing_models(FOUR, step) == [FOUR[3]]
-        for at in EACH:
-            assert lacking(s, FOUR[3], at) == ([name] if at == step else [])
-        more = {name: loss(FOUR[3], step, name) for name in ("loss", "min_k")}
-        s.write_model(FOUR[3], more.pop("loss"), values(FOUR[3])[1], more, step)
+        for other_step in EACH:
+            assert lacking(s, FOUR[3], other_step) == ([name] if other_step == step else [])
+        values_of_model = {name: loss(FOUR[3], step, name) for name in ("loss", "min_k")}
+        s.write_model(
+            FOUR[3], values_of_model.pop("loss"), values(FOUR[3])[1], values_of_model, step
+        )
         assert content(s) == before
 
 
@@ -138,16 +140,18 @@ def test_damaged_byte_is_detected_at_its_checkpoint_only(tmp_path: Path):
     s = filled(tmp_path)
     for k, step in enumerate(EACH):
         shard = s.path / "loss" / "c" / "2" / str(k) / "1"
-        whole = shard.read_bytes()
-        middle = len(whole) // 2
-        shard.write_bytes(whole[:middle] + bytes([whole[middle] ^ 16]) + whole[middle + 1 :])
+        original = shard.read_bytes()
+        middle = len(original) // 2
+        shard.write_bytes(
+            original[:middle] + bytes([original[middle] ^ 16]) + original[middle + 1 :]
+        )
         with pytest.raises(UserError) as caught:
             open_with_points(s.path, step=step).read(FOUR)
         assert str(caught.value) == (
             f"{shard}: corrupt score shard; run `lm-mia score --repair` to compute it again"
         )
-        check(s, FOUR, tuple(at for at in EACH if at != step))
-        shard.write_bytes(whole)
+        check(s, FOUR, tuple(other_step for other_step in EACH if other_step != step))
+        shard.write_bytes(original)
 
 
 def test_interrupted_write_is_continued_at_any_shard(
@@ -155,10 +159,10 @@ def test_interrupted_write_is_continued_at_any_shard(
 ):
     """Membership, loss and a statistic have three shards each; the next write adds the missing ones."""
     model, transaction = FOUR[4], store.ts.Transaction
-    whole = open_with_points(tmp_path / "scores.zarr", STATISTICS)
-    ensure(whole, FOUR)
-    shutil.copytree(whole.path, tmp_path / "before.zarr")
-    write(whole, model, 6)
+    complete = open_with_points(tmp_path / "scores.zarr", STATISTICS)
+    ensure(complete, FOUR)
+    shutil.copytree(complete.path, tmp_path / "before.zarr")
+    write(complete, model, 6)
     for cut in range(9):
         left = [transaction] * cut
 
@@ -178,27 +182,27 @@ def test_interrupted_write_is_continued_at_any_shard(
         assert lacking(s, model, 6) == ["member", "loss", "min_k"][max(cut - 6, 0) :]
         assert lacking(s, model, 3) == ["member", "loss", "min_k"][cut >= 7 :]
         write(s, model, 6)
-        assert content(s) == content(whole)
+        assert content(s) == content(complete)
 
 
 def test_creation_recovers_from_a_crash_at_any_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """With a statistic and with checkpoints, which add a coordinate."""
-    whole = open_with_points(tmp_path / "scores.zarr", STATISTICS)
-    ensure(whole, SIX)
-    expected, at, crashed = content(whole), 0, True
+    complete = open_with_points(tmp_path / "scores.zarr", STATISTICS)
+    ensure(complete, SIX)
+    expected, crash_at, crashed = content(complete), 0, True
     while crashed:
-        at += 1
-        (tmp_path / str(at)).mkdir()
-        s = open_with_points(tmp_path / str(at) / "scores.zarr", STATISTICS)
-        crashed = crash(monkeypatch, at, lambda s=s: ensure(s, SIX))
+        crash_at += 1
+        (tmp_path / str(crash_at)).mkdir()
+        s = open_with_points(tmp_path / str(crash_at) / "scores.zarr", STATISTICS)
+        crashed = crash(monkeypatch, crash_at, lambda s=s: ensure(s, SIX))
         # A reader sees no store, or the new one without values.
         assert s.models() in ([], SIX)
         assert s.missing_models(SIX) == SIX
         ensure(s, SIX)
         assert content(s) == expected
-    assert at > 20
+    assert crash_at > 20
 
 
 def test_extension_keeps_existing_shards_bitwise(tmp_path: Path):
@@ -252,9 +256,9 @@ def test_total_steps_alone_add_no_checkpoint_dimension(tmp_path: Path):
     """The end of training is not an additional checkpoint."""
     s = made(tmp_path)
     before = content(s)
-    known = Store(s.path, (), (), END)
-    ensure(known, FOUR)
-    assert known.missing_models(FOUR) == known.missing_models(FOUR, 0) == []
+    without_points = Store(s.path, (), (), END)
+    ensure(without_points, FOUR)
+    assert without_points.missing_models(FOUR) == without_points.missing_models(FOUR, 0) == []
     assert content(s) == before
     assert not (s.path / "step").exists()
 

@@ -72,13 +72,13 @@ def test_extension_recovers_from_a_crash_at_any_step(
     before = made(tmp_path / "unbroken")
     shutil.copytree(before.path, tmp_path / "before.zarr")
     ensure(Store(before.path, statistics), SIX)
-    expected, at, crashed = content(before), 0, True
+    expected, crash_at, crashed = content(before), 0, True
     while crashed:
-        at += 1
-        path = tmp_path / str(at) / "scores.zarr"
+        crash_at += 1
+        path = tmp_path / str(crash_at) / "scores.zarr"
         shutil.copytree(tmp_path / "before.zarr", path)
         s, later = Store(path), Store(path, statistics)
-        crashed = crash(monkeypatch, at, lambda later=later: ensure(later, SIX))
+        crashed = crash(monkeypatch, crash_at, lambda later=later: ensure(later, SIX))
         assert s.models() in (FOUR, FOUR + SIX[4:6])
         # A reader sees the old state or the new one.
         assert s.missing_models(FOUR) == []
@@ -86,7 +86,7 @@ def test_extension_recovers_from_a_crash_at_any_step(
         check(s, FOUR)
         ensure(later, SIX)
         assert content(s) == expected
-    assert at > 20
+    assert crash_at > 20
 
 
 def test_crashed_statistic_is_extended_by_later_models(

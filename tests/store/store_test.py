@@ -202,8 +202,8 @@ def test_models_are_selected_by_name_and_role_without_warnings(tmp_path: Path):
     s = made(tmp_path)
     with xr.open_zarr(s.path) as data:
         np.testing.assert_array_equal(data["loss"].sel(model="reference-03"), values(FOUR[3])[0])
-        some = data["member"].sel(model=["replica-01", "reference-00"])
-        np.testing.assert_array_equal(some, [values(FOUR[5])[1], values(FOUR[0])[1]])
+        selected = data["member"].sel(model=["replica-01", "reference-00"])
+        np.testing.assert_array_equal(selected, [values(FOUR[5])[1], values(FOUR[0])[1]])
         replicas = data.isel(model=np.flatnonzero(data["role"] == "replica"))
         assert replicas["model"].values.tolist() == ["replica-00", "replica-01"]
         assert data.where(data["role"] == "reference", drop=True).sizes["model"] == 4
@@ -278,7 +278,7 @@ def test_duplicate_model_names_raise(tmp_path: Path):
 MORE = ("min_k", "lowercase_loss")
 
 
-def more(model: ModelSeeds, names: tuple[str, ...] = MORE) -> dict[str, np.ndarray]:
+def statistics_of_model(model: ModelSeeds, names: tuple[str, ...] = MORE) -> dict[str, np.ndarray]:
     rng = np.random.default_rng([model.order_seed, 7])
     return {name: rng.normal(size=SAMPLES).astype(np.float32) for name in names}
 
@@ -293,13 +293,15 @@ def test_later_statistic_makes_models_missing_and_keeps_losses(tmp_path: Path):
     assert lacking(s, FOUR[0]) == list(MORE)
     for model in FOUR[:3]:
         loss_N, member_N = values(model)
-        s.write_model(model, loss_N + 1, member_N, more(model))
+        s.write_model(model, loss_N + 1, member_N, statistics_of_model(model))
     assert s.missing_models(FOUR) == FOUR[3:]
     assert {k: v for k, v in content(s).items() if k.startswith(("loss", "member"))} == before
-    [(_, found)] = s.blocks({name: (name, FOUR[:3]) for name in MORE})
+    [(_, block)] = s.blocks({name: (name, FOUR[:3]) for name in MORE})
     for name in MORE:
-        assert found[name].dtype == np.float32
-        np.testing.assert_array_equal(found[name], [more(model)[name] for model in FOUR[:3]])
+        assert block[name].dtype == np.float32
+        np.testing.assert_array_equal(
+            block[name], [statistics_of_model(model)[name] for model in FOUR[:3]]
+        )
     after = content(s)
     for again in (s, old, Store(s.path, MORE[:1])):  # requiring less removes nothing
         ensure(again, FOUR)
@@ -311,7 +313,7 @@ def test_deleted_statistic_shard_matters_only_if_required(tmp_path: Path):
     s = Store(tmp_path / "scores.zarr", MORE)
     ensure(s, FOUR)
     for model in FOUR:
-        s.write_model(model, *values(model), more(model))
+        s.write_model(model, *values(model), statistics_of_model(model))
     before = content(s)
     for name, shard in itertools.product(MORE, range(3)):
         (s.path / name / "c" / "3" / str(shard)).unlink()
@@ -319,7 +321,7 @@ def test_deleted_statistic_shard_matters_only_if_required(tmp_path: Path):
         assert lacking(s, FOUR[3]) == [name]
         [other] = set(MORE) - {name}
         assert Store(s.path, (other,)).missing_models(FOUR) == []
-        s.write_model(FOUR[3], *values(FOUR[3]), {name: more(FOUR[3])[name]})
+        s.write_model(FOUR[3], *values(FOUR[3]), {name: statistics_of_model(FOUR[3])[name]})
         assert content(s) == before
 
 
@@ -327,7 +329,7 @@ def test_new_models_extend_unrequested_statistics(tmp_path: Path):
     s = Store(tmp_path / "scores.zarr", MORE)
     ensure(s, FOUR)
     for model in FOUR:
-        s.write_model(model, *values(model), more(model))
+        s.write_model(model, *values(model), statistics_of_model(model))
     plain = Store(s.path)
     ensure(plain, SIX)
     for model in SIX[4:6]:
@@ -338,12 +340,14 @@ def test_new_models_extend_unrequested_statistics(tmp_path: Path):
         assert {data[name].dims for name in MORE} == {("model", "sample")}
         assert data["min_k"].attrs["units"] == "nats per token"
         assert data["min_k"].isnull().sum("sample").values.tolist() == [0] * 6 + [SAMPLES] * 2
-        np.testing.assert_array_equal(data["lowercase_loss"][2], more(FOUR[2])["lowercase_loss"])
+        np.testing.assert_array_equal(
+            data["lowercase_loss"][2], statistics_of_model(FOUR[2])["lowercase_loss"]
+        )
 
 
 def test_missing_statistic_values_raise(tmp_path: Path):
     s = Store(tmp_path / "scores.zarr", MORE)
     ensure(s, FOUR)
     with pytest.raises(KeyError, match="lowercase_loss"):
-        s.write_model(FOUR[0], *values(FOUR[0]), more(FOUR[0], ("min_k",)))
+        s.write_model(FOUR[0], *values(FOUR[0]), statistics_of_model(FOUR[0], ("min_k",)))
     assert s.missing_models(FOUR) == FOUR

@@ -73,10 +73,10 @@ def test_batch_holds_every_sample_once_for_any_devices(
     assert not segment_RxL[stats.num_micro_batches * M :].any()
     assert segment_RxL[(stats.num_micro_batches - 1) * M :].any()
     for i, n in enumerate(lengths):
-        at = plan.sequence_B[i], slice(plan.start_B[i], plan.start_B[i] + n)
-        assert x_RxL[at].tolist() == samples.sample(i).tolist()
-        assert position_RxL[at].tolist() == list(range(n))
-        assert (segment_RxL[at] == plan.segment_B[i]).all()
+        index = plan.sequence_B[i], slice(plan.start_B[i], plan.start_B[i] + n)
+        assert x_RxL[index].tolist() == samples.sample(i).tolist()
+        assert position_RxL[index].tolist() == list(range(n))
+        assert (segment_RxL[index] == plan.segment_B[i]).all()
     assert (segment_RxL > 0).sum() == sum(lengths) == stats.num_tokens
     # A process has the packed sequences of its own devices, and the stats of the whole batch.
     devices_of_process = sorted(random.sample(range(devices), random.randint(1, devices)))
@@ -93,9 +93,9 @@ def test_process_reads_samples_of_its_devices_only():
     read: list[int] = []
 
     class Watched(np.ndarray):
-        def __getitem__(self, places: Any) -> Any:
-            read.extend(places.tolist())
-            return super().__getitem__(places)
+        def __getitem__(self, index: Any) -> Any:
+            read.extend(index.tolist())
+            return super().__getitem__(index)
 
     whole = population_with([4] * 8, 4)
     samples = dataclasses.replace(whole, tokens=whole.tokens.view(Watched))

@@ -11,13 +11,13 @@ def test_windows_hold_every_token_once_and_restore_its_order(
     tiny: Population, monkeypatch: pytest.MonkeyPatch, size: int, low: int, high: int
 ):
     monkeypatch.setattr(batching, "WINDOW_SAMPLES", size)
-    at = low
+    offset = low
     for w in batching.packed_windows(tiny, low, high, 3):
         count = len(w.length_C)
-        assert w.first_id == at
-        assert (at + count) % size == 0 or at + count == high
+        assert w.first_id == offset
+        assert (offset + count) % size == 0 or offset + count == high
         assert len(w.x_WxL) % 3 == 0
-        begin, end = tiny.offsets_N1[at], tiny.offsets_N1[at + count]
+        begin, end = tiny.offsets_N1[offset], tiny.offsets_N1[offset + count]
         np.testing.assert_array_equal(w.in_sample_order(w.x_WxL), tiny.tokens[begin:end])
         np.testing.assert_array_equal(
             w.in_sample_order(w.position_WxL), np.concatenate([np.arange(n) for n in w.length_C])
@@ -33,8 +33,8 @@ def test_windows_hold_every_token_once_and_restore_its_order(
             )
             assert np.all(np.diff(w.index_T[is_i]) == 1)
         assert len({*zip(sequence_T.tolist(), segment_T.tolist(), strict=True)}) == count
-        at += count
-    assert at == high
+        offset += count
+    assert offset == high
 
 
 def test_c4_like_windows_fill_99_percent(tiny: Population):

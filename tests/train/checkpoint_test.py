@@ -147,17 +147,17 @@ def test_a_partly_deleted_old_checkpoint_does_not_matter(tmp_path: Path):
 
 def test_any_flipped_bit_changes_the_fingerprint():
     part = {"a": jnp.arange(6, dtype=jnp.float32).reshape(2, 3), "b": jnp.int32(5)}
-    whole, seen = int(checkpoint.fingerprint(part)), []
+    fingerprint, seen = int(checkpoint.fingerprint(part)), []
     for name, leaf in part.items():
         words = np.atleast_1d(np.asarray(leaf)).view(np.uint32).reshape(-1)
-        for place in range(words.size):
+        for index in range(words.size):
             for bit in range(32):
                 flipped = words.copy()
-                flipped[place] ^= np.uint32(1 << bit)
+                flipped[index] ^= np.uint32(1 << bit)
                 damaged = flipped.view(np.asarray(leaf).dtype).reshape(leaf.shape)
                 seen.append(int(checkpoint.fingerprint(part | {name: jnp.asarray(damaged)})))
     assert len(seen) == 7 * 32
-    assert whole not in seen
+    assert fingerprint not in seen
 
 
 DAMAGE = """

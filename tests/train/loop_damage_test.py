@@ -19,9 +19,9 @@ from lm_mia.train import loop
 
 def ids_of_step(step: int) -> list[int]:
     members = np.flatnonzero(subsets.member(SEEDS.subset_seed, 20, "exact"))
-    epoch, place = divmod(step, 3)
+    epoch, step_of_epoch = divmod(step, 3)
     order = batch_order.epoch_order(SEEDS.order_seed, epoch, 10)
-    return members[order[4 * place : 4 * place + 4]].tolist()
+    return members[order[4 * step_of_epoch : 4 * step_of_epoch + 4]].tolist()
 
 
 @pytest.mark.parametrize("settings", [TRAIN, OFTEN])

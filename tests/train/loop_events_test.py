@@ -73,8 +73,8 @@ def test_validation_losses_equal_slow_reference(
         assert set(event) == {"event", "model", "role", "step", "steps", "validation_loss_nats"}
         params = newest(tmp_path, event["step"])[1].params
         parts = [
-            float(slow_gradient(params, tiny.pad(np.array([i]))[0], place)[0])
+            float(slow_gradient(params, tiny.pad(np.array([i]))[0], position)[0])
             for i in range(3, 9)
-            for place in range(1, len(tiny.sample(i)))
+            for position in range(1, len(tiny.sample(i)))
         ]
         assert event["validation_loss_nats"] == pytest.approx(np.mean(parts), rel=1e-5)

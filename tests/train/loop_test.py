@@ -59,9 +59,9 @@ def train_slowly(population: Population, seeds: ModelSeeds, design: subsets.Desi
 
     for ids_B in ids_by_step:
         parts = [
-            slow_gradient(params, population.pad(np.array([i]))[0], place)
+            slow_gradient(params, population.pad(np.array([i]))[0], position)
             for i in ids_B
-            for place in range(1, len(population.sample(i)))
+            for position in range(1, len(population.sample(i)))
         ]
         losses.append(sum(float(value) for value, _ in parts) / len(parts))
         grads = [jax.device_get(grad) for _, grad in parts]
@@ -77,15 +77,15 @@ def test_training_equals_slow_reference(tiny: Population, tmp_path: Path, design
     seeds = ModelSeeds("reference", {"exact": 1, "bernoulli": 5}[design], 2, 3)
     members = int(subsets.member(seeds.subset_seed, 20, design).sum())
     assert members == {"exact": 10, "bernoulli": 12}[design]
-    params, losses, norms = train_slowly(tiny, seeds, design)
+    expected, losses, norms = train_slowly(tiny, seeds, design)
     events = run(
         tiny, tmp_path, seeds, train_config=config.Train(subset=design, batch_size=4, epochs=2)
     )
     logged = [event for event in events if event["event"] == "train"]
     np.testing.assert_allclose([e["loss_nats"] for e in logged], losses, rtol=1e-5)
     np.testing.assert_allclose([e["gradient_norm"] for e in logged], norms, rtol=1e-4)
-    got = newest(tmp_path)[1].params
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5), got, params)
+    params = newest(tmp_path)[1].params
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5), params, expected)
 
 
 def test_padded_batches_give_the_same_model(
@@ -126,9 +126,12 @@ def test_padded_batches_give_the_same_model(
 def fewest(lengths: list[int]) -> int:
     """Returns the fewest packed sequences of 8 tokens that hold the samples, by trying all assignments."""
     return min(
-        len(set(rows))
-        for rows in itertools.product(range(len(lengths)), repeat=len(lengths))
-        if all(sum(n for n, r in zip(lengths, rows, strict=True) if r == k) <= 8 for k in rows)
+        len(set(sequences))
+        for sequences in itertools.product(range(len(lengths)), repeat=len(lengths))
+        if all(
+            sum(n for n, r in zip(lengths, sequences, strict=True) if r == k) <= 8
+            for k in sequences
+        )
     )
 
 
@@ -221,9 +224,9 @@ def test_resume_after_interruption_is_bitwise_equal(
     assert same(state, unbroken)
 
 
-@pytest.mark.parametrize("at", range(1, STEPS))
+@pytest.mark.parametrize("last_step", range(1, STEPS))
 def test_resume_after_preemption_is_bitwise_equal(
-    tiny: Population, tmp_path: Path, unbroken: checkpoint.TrainState, at: int
+    tiny: Population, tmp_path: Path, unbroken: checkpoint.TrainState, last_step: int
 ):
     asked_steps: list[int] = []
     events: list[loop.Event] = []
@@ -231,15 +234,15 @@ def test_resume_after_preemption_is_bitwise_equal(
         run(
             tiny,
             tmp_path,
-            should_stop=lambda k: asked_steps.append(k) or k == at,
+            should_stop=lambda k: asked_steps.append(k) or k == last_step,
             report=events.append,
         )
-    assert asked_steps == list(range(1, at + 1))
-    assert newest(tmp_path)[0] == at
+    assert asked_steps == list(range(1, last_step + 1))
+    assert newest(tmp_path)[0] == last_step
     assert "model_trained" not in [event["event"] for event in events]
     again = run(tiny, tmp_path)
-    assert again[-1]["resumed_at"] == at
-    assert [e["step"] for e in again if e["event"] == "train"] == list(range(at, STEPS))
+    assert again[-1]["resumed_at"] == last_step
+    assert [e["step"] for e in again if e["event"] == "train"] == list(range(last_step, STEPS))
     assert same(newest(tmp_path)[1], unbroken)
 
 
@@ -247,13 +250,13 @@ def test_repeated_preemption_is_bitwise_equal(
     tiny: Population, tmp_path: Path, unbroken: checkpoint.TrainState
 ):
     """Each start makes one more step. A stop that is requested at the last step has no effect."""
-    for at in itertools.count(1):
-        if at == STEPS:
+    for num_starts in itertools.count(1):
+        if num_starts == STEPS:
             run(tiny, tmp_path, should_stop=lambda k: True)
             break
         with pytest.raises(loop.PreemptedError):
             run(tiny, tmp_path, should_stop=lambda k: True)
-        assert newest(tmp_path)[0] == at
+        assert newest(tmp_path)[0] == num_starts
     assert same(newest(tmp_path)[1], unbroken)
 
 

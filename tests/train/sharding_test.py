@@ -62,9 +62,9 @@ def test_arrays_on_one_device_are_not_split():
     assert (mesh.size, mesh.axis_names) == (1, (sharding.AXIS,))
     specs = sharding.partition_specs(tree, mesh)
     assert specs == {"a": PartitionSpec(), "b": [PartitionSpec()]}
-    places = sharding.named_shardings(tree, mesh)
-    assert jax.tree.map(lambda place: place.spec, places) == specs
-    assert all(place.mesh == mesh for place in jax.tree.leaves(places))
+    shardings = sharding.named_shardings(tree, mesh)
+    assert jax.tree.map(lambda leaf: leaf.spec, shardings) == specs
+    assert all(leaf.mesh == mesh for leaf in jax.tree.leaves(shardings))
 
 
 @pytest.mark.process

@@ -186,7 +186,10 @@ def test_a_packed_sample_has_the_loss_and_gradient_that_it_has_alone(i: int):
     """To rounding; and bitwise the same for all other samples in its packed sequence."""
     samples, other = population(), population(seed=1)
     tokens = np.concatenate(
-        [(samples if place == SEVERAL[i] else other).sample(place) for place in ALL.tolist()]
+        [
+            (samples if sample_id == SEVERAL[i] else other).sample(sample_id)
+            for sample_id in ALL.tolist()
+        ]
     )
     changed = dataclasses.replace(other, tokens=tokens)
     plan = make_plan(micro_batch_size=LAYOUT.num_sequences)
@@ -268,8 +271,8 @@ def test_no_array_holds_the_logits_of_more_than_a_chunk(scan_layers: bool):
     program = lowered_step(plan)
     for text in (program.as_text(), program.compile().as_text()):
         assert max(sizes_with_axis(text, 997)) == 16 * 997
-    whole = lowered_step(dataclasses.replace(plan, chunk_tokens=64)).as_text()
-    assert max(sizes_with_axis(whole, 997)) == 64 * 997, "larger arrays are found if they exist"
+    unchunked = lowered_step(dataclasses.replace(plan, chunk_tokens=64)).as_text()
+    assert max(sizes_with_axis(unchunked, 997)) == 64 * 997, "larger arrays are found if they exist"
 
 
 def loop_dtypes(jaxpr: Any) -> Iterator[set[str]]:
