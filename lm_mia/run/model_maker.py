@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import filelock
@@ -25,8 +25,7 @@ from lm_mia.data.subsets import ModelSeeds
 from lm_mia.errors import UserError
 from lm_mia.model import transformer
 from lm_mia.run import backend, inventory, preemption
-from lm_mia.run.stages import ModelVerb
-from lm_mia.run.worker import Report
+from lm_mia.run.worker import Report, WorkerTask
 from lm_mia.score.scorer import Scorer, choose_micro_batch_size, restore_params
 from lm_mia.store.store import Store, open_store
 from lm_mia.train import execution, loop
@@ -45,33 +44,26 @@ class _Shard:
 
 
 class ModelMaker:
-    """Makes models of one recipe with the devices of this process, or of its job.
+    """Makes the models of a task with the devices of this process, or of its job.
 
-    The arguments are those of `lm_mia.run.worker.work`.
+    Args:
+      task: the models to make.
+      report: called with each event.
     """
 
-    def __init__(
-        self,
-        verb: ModelVerb,
-        c: config.Config,
-        population_dir: Path,
-        recipe_dir: Path,
-        worker_index: int,
-        num_workers: int,
-        report: Report,
-    ):
-        self._verb: ModelVerb = verb
-        self._config = c
-        self._recipe_dir = recipe_dir
-        self._worker_index, self._num_workers = worker_index, num_workers
+    def __init__(self, task: WorkerTask, report: Report):
+        c = task.config
+        self._task, self._config, self._recipe_dir = task, c, task.recipe_dir
         self._backend = backend.start(c.compute.sharding)
         self._report = report
         self._report_once: Report = report if self._backend.is_primary else lambda event: None
         """Reports only in the primary process, for events of the whole job."""
         self._stop = preemption.Stop()
         self._stop.install()
-        self._population = open_population(population_dir, verify=False)  # verified by the command
-        self._store = open_store(c, recipe_dir)
+        self._population = open_population(
+            task.population_dir, verify=False
+        )  # verified by the command
+        self._store = open_store(c, task.recipe_dir)
         self._checkpoint_steps = config.score_steps(c)
         platform, mesh = self._backend.description["platform"], self._backend.mesh
         plan = execution.plan_execution(
@@ -101,37 +93,21 @@ class ModelMaker:
         report(
             {
                 "event": "worker",
-                "index": worker_index,
+                "index": task.worker_index,
                 "is_primary": self._backend.is_primary,
                 **self._backend.description,
                 "execution_plan": str(plan),
             }
         )
 
-    def run(self, selected_models: Sequence[ModelSeeds] | None = None) -> None:
+    def run(self) -> None:
         """Makes models until none is missing, or until this process is asked to stop.
-
-        Args:
-          selected_models: the models to make, except those that are locked by another process. None: all models; those
-            that are locked are waited for.
 
         Raises:
           UserError: if a checkpoint or the population is missing or damaged, or a score is not finite.
         """
         models = subsets.models_of_config(self._config)  # in the same order in all processes
-        indices = (
-            locked_models(
-                self._verb,
-                self._config,
-                self._recipe_dir,
-                self._worker_index,
-                self._num_workers,
-                selected_models,
-                self._report,
-            )
-            if self._backend.is_primary
-            else iter(())
-        )
+        indices = locked_models(self._task, self._report) if self._backend.is_primary else iter(())
         try:
             while (index := self._backend.broadcast(next(indices, DONE))) != DONE:
                 if index == WAIT:
@@ -156,7 +132,7 @@ class ModelMaker:
         checkpoint_dir = inventory.checkpoint_dir(self._recipe_dir, model)
         total_steps = inventory.total_steps(self._config, model)
         self._report_once({"event": "model_started", "model": str(model), "role": model.role})
-        if self._verb != "score":
+        if self._task.verb != "score":
             with self._stop.defer_sigterm() as should_stop:
                 loop.train_model(
                     self._trainer,
@@ -168,12 +144,12 @@ class ModelMaker:
                     should_stop,
                 )
         self._check_stop()  # train_model does not stop after the last step
-        if self._verb != "train":
+        if self._task.verb != "train":
             for step in (*self._checkpoint_steps, total_steps):
                 self._score(model, step, total_steps, checkpoint_dir)
                 self._check_stop()
         if compilations := self._backend.new_compilations():
-            self._report({"event": "compiled", "index": self._worker_index, **compilations})
+            self._report({"event": "compiled", "index": self._task.worker_index, **compilations})
 
     def _score(self, model: ModelSeeds, step: int, total_steps: int, checkpoint_dir: Path) -> None:
         """Computes and stores the missing statistics of a model at one training step."""
@@ -293,34 +269,28 @@ def _mean_losses(store: Store, model: ModelSeeds) -> dict[str, float]:
     return dict(zip(names, (total_2 / count_2).tolist(), strict=True))
 
 
-def locked_models(
-    verb: ModelVerb,
-    c: config.Config,
-    recipe_dir: Path,
-    worker_index: int,
-    num_workers: int,
-    selected_models: Sequence[ModelSeeds] | None,
-    report: Report,
-) -> Iterator[int]:
+def locked_models(task: WorkerTask, report: Report) -> Iterator[int]:
     """Yields the index of each missing model while its lock is held; yields WAIT if other processes hold all locks.
 
-    Ends when no model is missing; with `selected_models`, also when all missing ones are locked by other processes.
+    Ends when no model is missing; if the task selects models, also when other processes hold the locks of all missing
+    ones.
     """
+    verb, c, recipe_dir = task.verb, task.config, task.recipe_dir
     models = subsets.models_of_config(c)
-    requested = models if selected_models is None else list(selected_models)
+    requested = models if task.selected_models is None else list(task.selected_models)
     while missing := inventory.missing_models(verb, c, recipe_dir, requested):
         has_locked_one = False
         # Workers start at different models, so that they rarely compete for a lock.
-        start = worker_index * len(missing) // num_workers
+        start = task.worker_index * len(missing) // task.num_workers
         for model in missing[start:] + missing[:start]:
             with contextlib.suppress(filelock.Timeout), inventory.model_lock(recipe_dir, model):
-                # Another worker may have made it since.
+                # Another worker may have made it in the meantime.
                 if inventory.missing_models(verb, c, recipe_dir, [model]):
                     has_locked_one = True
                     yield models.index(model)
         if has_locked_one:
             continue
-        if selected_models is not None:
+        if task.selected_models is not None:
             return
         report({"event": "waiting", "models": [str(model) for model in missing]})
         yield WAIT

@@ -27,6 +27,7 @@ from lm_mia.run.progress import Display, plural
 from lm_mia.run.stages import STAGES, ModelVerb, Stage, Verb
 from lm_mia.run.sweep import Sweep, SweepRecipe
 from lm_mia.run.workdir import changed_settings, table_facts
+from lm_mia.run.worker import WorkerTask
 from lm_mia.store import check
 from lm_mia.store.store import open_store, with_stored_statistics
 
@@ -238,12 +239,15 @@ def make_models(
       population: the samples of the recipe.
       display: shows progress.
       repair: whether corrupt scores are removed first and computed again.
-      selected_models: as in `supervisor.run`, whose errors are raised too.
+      selected_models: as in `WorkerTask`.
       log_fields: fields that are added to each event in the log, such as the name of the job.
       watch: also called with each event.
 
     Returns:
       Whether this process runs the stages that follow: True only in the first process of a job.
+
+    Raises:
+      UserError, RuntimeError, SystemExit: as in `supervisor.run`.
     """
     c, recipe_dir = recipe.config, recipe.folder
     if repair:
@@ -285,9 +289,8 @@ def make_models(
                 recipe.workdir.log_event(event | log_fields)
             watch(event)
 
-        is_primary = supervisor.run(
-            verb, c, recipe.population_dir, recipe_dir, on_event, selected_models
-        )
+        task = WorkerTask(verb, c, recipe.population_dir, recipe_dir, selected_models)
+        is_primary = supervisor.run(task, on_event)
     if selected_models is None:
         tally.finish()  # other processes may have made some of the models
     return is_primary

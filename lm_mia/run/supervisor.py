@@ -5,16 +5,16 @@ model is locked while it is made, and the operating system releases the lock whe
 worker takes any model that is missing and not locked.
 """
 
+import dataclasses
 import multiprocessing
 import multiprocessing.connection
 import multiprocessing.process
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from lm_mia import config
 from lm_mia.data import subsets
 from lm_mia.errors import (
     SIGTERM_EXIT_CODE,
@@ -24,7 +24,7 @@ from lm_mia.errors import (
     WorkersKilledError,
 )
 from lm_mia.run import devices, inventory, worker
-from lm_mia.run.stages import ModelVerb
+from lm_mia.run.worker import WorkerTask
 
 Event = dict[str, Any]
 
@@ -35,27 +35,15 @@ _FATAL_EVENTS = (*_ERRORS, "crash", "preempted")  # after these, all workers are
 _GRACE_SECONDS = 120  # for workers to save their state, which may be large and the disk slow
 
 
-def run(
-    verb: ModelVerb,
-    c: config.Config,
-    population_dir: Path,
-    recipe_dir: Path,
-    on_event: Callable[[Event], None],
-    selected_models: Sequence[subsets.ModelSeeds] | None = None,
-) -> bool:
+def run(task: WorkerTask, on_event: Callable[[Event], None]) -> bool:
     """Starts the workers, and returns when no model is missing.
 
     If a worker is killed, the others make its models. If this process is asked to stop, it asks its workers to stop;
     they save the models that they are training.
 
     Args:
-      verb: whether to train models, score them, or both ("run").
-      c: the config.
-      population_dir: folder of the samples.
-      recipe_dir: folder of the recipe.
+      task: the models to make; the index of each worker and their number are filled in.
       on_event: called in this process with each event of each worker; "index" is the number of the worker.
-      selected_models: the models to make, except those that are locked by another process. None: all models; those
-        that are locked are waited for.
 
     Returns:
       Whether this process runs the stages that follow: in a job of several processes, only the first one does.
@@ -67,31 +55,22 @@ def run(
       RuntimeError: if a worker crashed.
       SystemExit: with code 143, if a worker was terminated from outside.
     """
+    c, recipe_dir = task.config, task.recipe_dir
     _, environments = devices.environments(c.train.workers, c.compute.sharding)
+    selected_models = task.selected_models
     models = list(subsets.models_of_config(c) if selected_models is None else selected_models)
     is_primary = True
     if c.compute.sharding == "none":
-        num_missing = len(inventory.missing_models(verb, c, recipe_dir, models))
+        num_missing = len(inventory.missing_models(task.verb, c, recipe_dir, models))
         environments = environments[:num_missing]
     context = multiprocessing.get_context("spawn")
     processes: dict[multiprocessing.connection.Connection, multiprocessing.process.BaseProcess] = {}
     try:
         for index, environment in enumerate(environments):
             receiver, sender = context.Pipe(duplex=False)
+            own_task = dataclasses.replace(task, worker_index=index, num_workers=len(environments))
             process = context.Process(
-                target=worker.main,
-                args=(
-                    sender,
-                    verb,
-                    c,
-                    population_dir,
-                    recipe_dir,
-                    index,
-                    len(environments),
-                    environment,
-                    selected_models,
-                ),
-                daemon=True,
+                target=worker.main, args=(sender, own_task, environment), daemon=True
             )
             process.start()
             sender.close()
@@ -103,7 +82,9 @@ def run(
             is_primary = event.get("is_primary", is_primary)
             on_event(event)
         were_all_killed = all(process.exitcode for process in processes.values())
-        if were_all_killed and (missing := inventory.missing_models(verb, c, recipe_dir, models)):
+        if were_all_killed and (
+            missing := inventory.missing_models(task.verb, c, recipe_dir, models)
+        ):
             raise WorkersKilledError(
                 f"all workers were killed (out of memory?) with {len(missing)} models missing; run the same command "
                 "again to continue: finished models are kept"

@@ -3,6 +3,7 @@
 The command itself never loads JAX: `lm_mia.run.model_maker`, which does, is imported only in the worker.
 """
 
+import dataclasses
 import functools
 import multiprocessing.connection
 import os
@@ -12,7 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from lm_mia import config, errors
+from lm_mia import errors
+from lm_mia.config import Config
 from lm_mia.data.subsets import ModelSeeds
 from lm_mia.errors import UserError
 from lm_mia.run.stages import ModelVerb
@@ -21,87 +23,61 @@ Event = dict[str, Any]
 Report = Callable[[Event], None]
 
 
+@dataclasses.dataclass(frozen=True)
+class WorkerTask:
+    """What a worker process does: the recipe, and the models of it that are trained and scored."""
+
+    verb: ModelVerb
+    """Whether to train models, score them, or both ("run")."""
+    config: Config
+    population_dir: Path
+    """Folder of the samples."""
+    recipe_dir: Path
+    selected_models: Sequence[ModelSeeds] | None = None
+    """The models to make, except those that are locked by another process. None: all models; the worker waits for those
+    that are locked."""
+    worker_index: int = 0
+    """Index of this worker among those of the command."""
+    num_workers: int = 1
+    """Number of workers of the command."""
+
+
 def main(
-    pipe: multiprocessing.connection.Connection,
-    verb: ModelVerb,
-    c: config.Config,
-    population_dir: Path,
-    recipe_dir: Path,
-    worker_index: int,
-    num_workers: int,
-    environment: dict[str, str],
-    selected_models: Sequence[ModelSeeds] | None = None,
+    pipe: multiprocessing.connection.Connection, task: WorkerTask, environment: dict[str, str]
 ) -> None:
     """Runs a worker process. If the command that started it dies, the worker exits at its next report.
 
     Args:
       pipe: receives the events.
-      verb: whether to train models, score them, or both ("run").
-      c: the config.
-      population_dir: folder of the samples.
-      recipe_dir: folder of the recipe.
-      worker_index: index of this worker among those of the command.
-      num_workers: number of workers of the command.
+      task: the models to make.
       environment: environment variables to be set before JAX is loaded.
-      selected_models: as in `work`.
     """
     os.environ |= environment
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command handles Ctrl-C and sends SIGTERM
     try:
-        problem = _problem(
-            functools.partial(
-                work,
-                verb,
-                c,
-                population_dir,
-                recipe_dir,
-                worker_index,
-                num_workers,
-                pipe.send,
-                selected_models,
-            ),
-            recipe_dir,
-        )
-        if problem is None:
+        failure = _failure_event(functools.partial(work, task, pipe.send), task.recipe_dir)
+        if failure is None:
             return
-        pipe.send(problem)
+        pipe.send(failure)
     except BrokenPipeError:
         pass
     # Exit at once: a normal exit would wait for a save that failed, or for processes of the job that wait for this one.
     os._exit(1)
 
 
-def work(
-    verb: ModelVerb,
-    c: config.Config,
-    population_dir: Path,
-    recipe_dir: Path,
-    worker_index: int,
-    num_workers: int,
-    report: Report,
-    selected_models: Sequence[ModelSeeds] | None = None,
-) -> None:
-    """Makes the missing models of a recipe in this process.
-
-    The arguments up to ``num_workers`` are those of `main`.
-
-    Args:
-      report: called with each event.
-      selected_models: the models to make, except those that are locked by another process. None: all models; those
-        that are locked are waited for.
-    """
-    # imported here, since it loads JAX, and the environment must be set before
+def work(task: WorkerTask, report: Report) -> None:
+    """Makes the missing models of a task in this process, and calls `report` with each event."""
+    # Imported here because it loads JAX, and the environment variables must be set first.
     from lm_mia.run.model_maker import ModelMaker
 
-    maker = ModelMaker(verb, c, population_dir, recipe_dir, worker_index, num_workers, report)
-    maker.run(selected_models)
+    ModelMaker(task, report).run()
 
 
-def _problem(act: Callable[[], None], recipe_dir: Path) -> Event | None:
-    """Calls a function; returns the event that describes its failure, or None if it succeeded."""
+def _failure_event(action: Callable[[], None], recipe_dir: Path) -> Event | None:
+    """Runs an action; returns the event that describes its failure, or None if it succeeded."""
     try:
         try:
-            act()
+            action()
         finally:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the process is about to exit
     except UserError as error:

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
@@ -98,13 +99,32 @@ class Trainer:
         )
         return to_global_array(batch, self.mesh), stats
 
+    def init_state(self, seeds: subsets.ModelSeeds) -> TrainState:
+        """Returns the state of a model before its first update."""
+        return checkpoint.init_state(seeds.init_seed, self.model, self.tx, self.mesh)
+
+    def restore_state(self, checkpoints: ocp.CheckpointManager, step: int) -> TrainState:
+        """Restores the checkpoint of a step; raises UserError if it is damaged."""
+        like = checkpoint.abstract_state(self.model, self.tx, self.mesh)
+        return checkpoint.restore(checkpoints, step, like)
+
+    def update(
+        self,
+        state: TrainState,
+        batch: batching.PackedBatch,
+        stats: batching.BatchStats,
+        learning_rate: np.float32,
+    ) -> tuple[TrainState, dict[str, jax.Array]]:
+        """Returns the state after one update, and the metrics of the batch; see `step`."""
+        num_micro_batches = np.int32(stats.num_micro_batches)
+        num_targets = np.float32(stats.num_targets)
+        return self.step(state, batch, num_micro_batches, num_targets, learning_rate)
+
     def validation_loss(self, params: transformer.Params) -> float:
         """Returns the mean loss of the validation samples, in nats per predicted token."""
         batch, stats = self._validation_batch
-        num_micro_batches, num_targets = (
-            np.int32(stats.num_micro_batches),
-            np.float32(stats.num_targets),
-        )
+        num_micro_batches = np.int32(stats.num_micro_batches)
+        num_targets = np.float32(stats.num_targets)
         return float(self._loss(params, batch, num_micro_batches, num_targets))
 
     @functools.cached_property
@@ -176,64 +196,43 @@ def train_model(
     log_every = max(steps // _LOGS_PER_MODEL, 1)
     validations = train_config.validations
     validation_steps = {round(steps * (i + 1) / validations) for i in range(validations)}
-
-    def finite_metrics(step: int, metrics: dict[str, jax.Array]) -> dict[str, float]:
-        values = {name: float(value) for name, value in metrics.items()}
-        if not math.isfinite(values["loss_nats"]):
-            problem = f"loss={values['loss_nats']}"
-            raise _diverged_error(seeds, problem, step, values, order.ids(step))
-        return values
-
+    divergence = _DivergenceCheck(seeds, order)
     with checkpoint.manager(checkpoint_dir, keep_steps) as checkpoints:
         start = checkpoints.latest_step() or 0
         if start == steps:
             return
-        if start:
-            like = checkpoint.abstract_state(trainer.model, trainer.tx, trainer.mesh)
-            state = checkpoint.restore(checkpoints, start, like)
-        else:
-            state = checkpoint.init_state(seeds.init_seed, trainer.model, trainer.tx, trainer.mesh)
+        state = trainer.restore_state(checkpoints, start) if start else trainer.init_state(seeds)
         log = _TrainingLog(trainer, seeds, steps, start, report)
-        saved = time.monotonic()
-        previous_metrics: tuple[int, dict[str, jax.Array]] | None = None
+        last_save_time = time.monotonic()
         for step in range(start, steps):
             batch, stats = trainer.pack(trainer.population, order.ids(step))
-            num_micro_batches = np.int32(stats.num_micro_batches)
-            num_targets = np.float32(stats.num_targets)
-            state, metrics = trainer.step(
-                state, batch, num_micro_batches, num_targets, learning_rate_T[step]
-            )
-            # Checked one step late, so that the device never waits for the host.
-            if previous_metrics:
-                finite_metrics(*previous_metrics)
-            previous_metrics = step, metrics
+            state, metrics = trainer.update(state, batch, stats, learning_rate_T[step])
+            divergence.check_previous_step(step, metrics)
 
             is_last = step == steps - 1
             log.add(stats)
             now = time.monotonic()
             if step % log_every == 0 or is_last:
-                values = finite_metrics(step, metrics)
+                values = divergence.finite_metrics(step, metrics)
                 log.report_metrics(step, order.epoch(step), values, float(learning_rate_T[step]))
             if step + 1 in validation_steps:
                 log.report_validation(step + 1, trainer.validation_loss(state.params))
             log.report_progress(step + 1, now)
 
             is_stopping = should_stop(step + 1) and not is_last
-            is_due = _is_save_due(step, now - saved > 60 * train_config.checkpoint_minutes)
+            save_seconds = 60 * train_config.checkpoint_minutes
+            is_due = _is_save_due(step, now - last_save_time > save_seconds)
             if is_due or is_last or is_stopping or step + 1 in keep_steps:
-                values = finite_metrics(step, metrics)
-                if not _is_finite(state):
-                    problem = "weights or moments not finite"
-                    raise _diverged_error(seeds, problem, step, values, order.ids(step))
+                divergence.check_state(step, metrics, state)
                 checkpoint.save(checkpoints, state)
-                saved = time.monotonic()
+                last_save_time = time.monotonic()
             if is_stopping:
                 raise PreemptedError
     log.report_end()
 
 
 class _BatchOrder:
-    """The samples of each training step of one model."""
+    """The order in which one model sees its samples."""
 
     def __init__(
         self, seeds: subsets.ModelSeeds, train_config: config.Train, num_samples: int
@@ -256,6 +255,44 @@ class _BatchOrder:
         epoch, step_of_epoch = divmod(step, self._steps_per_epoch)
         order_N = self._epoch_order(epoch)
         return batch_order.batch(order_N, self._member_ids_N, step_of_epoch, self._batch_size)
+
+
+class _DivergenceCheck:
+    """Raises DivergedError if the loss or the state of a model is not finite."""
+
+    def __init__(self, seeds: subsets.ModelSeeds, order: _BatchOrder) -> None:
+        self._seeds, self._order = seeds, order
+        self._previous: tuple[int, dict[str, jax.Array]] | None = None
+
+    def check_previous_step(self, step: int, metrics: dict[str, jax.Array]) -> None:
+        """Checks the loss of the previous step; that of this step is checked by the next call.
+
+        The check is one step late, so that the device never waits for the host.
+        """
+        if self._previous:
+            self.finite_metrics(*self._previous)
+        self._previous = step, metrics
+
+    def finite_metrics(self, step: int, metrics: dict[str, jax.Array]) -> dict[str, float]:
+        """Returns the metrics of a step as numbers, after checking the loss; waits for the device."""
+        values = {name: float(value) for name, value in metrics.items()}
+        if not math.isfinite(values["loss_nats"]):
+            raise self._error(f"loss={values['loss_nats']}", step, values)
+        return values
+
+    def check_state(self, step: int, metrics: dict[str, jax.Array], state: TrainState) -> None:
+        """Checks the loss of a step and the state after it; waits for the device."""
+        values = self.finite_metrics(step, metrics)
+        if not _is_finite(state):
+            raise self._error("weights or moments not finite", step, values)
+
+    def _error(self, problem: str, step: int, metrics: dict[str, float]) -> DivergedError:
+        seeds = self._seeds
+        evidence = {"model": str(seeds), "role": seeds.role, "step": step, "what": problem}
+        evidence |= {name: str(value) for name, value in metrics.items()}
+        evidence |= {"samples": self._order.ids(step).tolist()}
+        remedy = "lower optimizer.peak_learning_rate in a new workdir"
+        return DivergedError(f"model {seeds}: {problem} at step {step}; {remedy}", evidence)
 
 
 class _TrainingLog:
@@ -351,17 +388,3 @@ def _peak_memory_bytes(mesh: Mesh) -> int:
         return stats["peak_bytes_in_use"]
     bytes_per_unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * bytes_per_unit
-
-
-def _diverged_error(
-    seeds: subsets.ModelSeeds,
-    problem: str,
-    step: int,
-    metrics: dict[str, float],
-    ids_B: np.ndarray,
-) -> DivergedError:
-    evidence = {"model": str(seeds), "role": seeds.role, "step": step, "what": problem}
-    evidence |= {name: str(value) for name, value in metrics.items()}
-    evidence |= {"samples": ids_B.tolist()}
-    remedy = "lower optimizer.peak_learning_rate in a new workdir"
-    return DivergedError(f"model {seeds}: {problem} at step {step}; {remedy}", evidence)

@@ -16,6 +16,7 @@ from lm_mia.data import subsets
 from lm_mia.errors import DiskError, RendezvousError, UserError, WorkersKilledError
 from lm_mia.run import supervisor
 from lm_mia.run.sweep import Sweep, SweepRecipe, read_sweep
+from lm_mia.run.worker import WorkerTask
 
 __all__ = ["_on_cpu", "tiny"]  # fixtures
 
@@ -49,10 +50,8 @@ def test_job_makes_a_block_of_models(
     assert tiny_run.content(task.folder) == before
     requested: list[str] = []
 
-    def run(
-        verb: Any, c: Any, workdir: Any, recipe: Any, on_event: Any, selected_models: Any
-    ) -> bool:
-        requested.extend(f"{recipe.name} {model}" for model in selected_models)
+    def run(task: WorkerTask, on_event: Any) -> bool:
+        requested.extend(f"{task.recipe_dir.name} {model}" for model in task.selected_models or ())
         return True
 
     monkeypatch.setattr(supervisor, "run", run)
@@ -86,17 +85,10 @@ def run_block(sweep: Sweep, models: str, name: str, log: str = "") -> int:
 def failing(*events: dict[str, Any], error: Exception | None = None) -> Run:
     """Returns a `supervisor.run` that starts the first model, then sends these events and raises the error."""
 
-    def run(
-        verb: Any, c: Any, workdir: Any, recipe: Any, on_event: Any, selected_models: Any
-    ) -> bool:
-        on_event(
-            {
-                "event": "model_started",
-                "model": str(selected_models[0]),
-                "role": "reference",
-                "index": 0,
-            }
-        )
+    def run(task: WorkerTask, on_event: Any) -> bool:
+        assert task.selected_models
+        model = str(task.selected_models[0])
+        on_event({"event": "model_started", "model": model, "role": "reference", "index": 0})
         for event in events:
             on_event({"index": 0, **event})
         if error is not None:
@@ -118,14 +110,10 @@ def test_model_is_set_aside_after_three_failures(
     """The worker of the first model crashes; the other models only start."""
     requested: list[list[str]] = []
 
-    def run(
-        verb: Any, c: Any, workdir: Any, recipe: Any, on_event: Any, selected_models: Any
-    ) -> bool:
-        requested.append([str(model) for model in selected_models])
+    def run(task: WorkerTask, on_event: Any) -> bool:
+        requested.append([str(model) for model in task.selected_models or ()])
         crash = failing(CRASH, error=RuntimeError("a worker failed"))
-        return (crash if str(selected_models[0]) == MODELS[0] else failing())(
-            verb, c, workdir, recipe, on_event, selected_models
-        )
+        return (crash if requested[-1][0] == MODELS[0] else failing())(task, on_event)
 
     monkeypatch.setattr(supervisor, "run", run)
     assert run_block(sweep, "0:2", "job", "the/log") == 3
@@ -273,9 +261,7 @@ def test_secondary_process_records_failure_of_the_primary_model(
     first = heartbeats.RunningRecord(recipe, model_block.this_worker("17_3", ""))
     monkeypatch.setenv("SLURM_PROCID", "1")
 
-    def run(
-        verb: Any, c: Any, workdir: Any, recipe: Any, on_event: Any, selected_models: Any
-    ) -> bool:
+    def run(task: WorkerTask, on_event: Any) -> bool:
         on_event({"event": "worker_lost", "exit_code": -9, "left": 0, "index": 0})
         raise AssertionError("the watch stops it")
 

@@ -16,6 +16,7 @@ from lm_mia.config import load
 from lm_mia.data import subsets
 from lm_mia.errors import DiskError, RendezvousError, UserError, WorkersKilledError
 from lm_mia.run import inventory, supervisor, worker
+from lm_mia.run.worker import WorkerTask
 from lm_mia.store.store import Store
 
 __all__ = ["_on_cpu", "tiny"]  # fixtures
@@ -100,7 +101,7 @@ def run_here(
         train=config.Train(batch_size=4, workers=count),
         attack=config.Attack(references=4, replicas=2),
     )
-    return supervisor.run("run", c, folder, folder, seen.append, selected_models), c
+    return supervisor.run(WorkerTask("run", c, folder, folder, selected_models), seen.append), c
 
 
 # A worker has time to save its model and exit, and is killed if it does not.
@@ -199,7 +200,7 @@ def test_ctrl_c_stops_the_workers_first(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(inventory, "missing_models", lambda *_: MODELS)
     c = config.Config(train=config.Train(workers=1))
     with pytest.raises(KeyboardInterrupt):
-        supervisor.run("run", c, tmp_path, tmp_path, on_event)
+        supervisor.run(WorkerTask("run", c, tmp_path, tmp_path), on_event)
     assert seen == ["step", "stopping"]
     assert processes[0].done == STOPPED_GENTLY
 
@@ -212,7 +213,8 @@ def test_arguments_of_workers_and_primary_process(tmp_path: Path, monkeypatch: p
     lead, c = run_here(tmp_path, seen, count=9, selected_models=MODELS[1:3])
     assert lead
     assert [process.args[1:] for process in processes] == [
-        ("run", c, tmp_path, tmp_path, index, 2, {"NPROC": "1"}, MODELS[1:3]) for index in (0, 1)
+        (WorkerTask("run", c, tmp_path, tmp_path, MODELS[1:3], index, 2), {"NPROC": "1"})
+        for index in (0, 1)
     ]
     assert seen == [{"event": "worker", "is_primary": True, "index": 0}]
     scripted(monkeypatch, ([{"event": "worker", "is_primary": False}], 0))
@@ -235,7 +237,8 @@ def test_other_workers_make_the_models_of_a_killed_worker(tiny: tiny_run.Tiny, t
             assert pid is not None
             os.kill(pid, signal.SIGKILL)
 
-    assert supervisor.run("run", c, tiny_run.population_of(workdir), recipe, kill_one)
+    task = WorkerTask("run", c, tiny_run.population_of(workdir), recipe)
+    assert supervisor.run(task, kill_one)
     [killed] = [event["index"] for event in seen if event["event"] == "train"][:1]
     [lost] = [event for event in seen if event["event"] == "worker_lost"]
     assert lost == {"event": "worker_lost", "index": killed, "exit_code": -9, "left": 1}
@@ -260,8 +263,9 @@ def test_sigterm_to_a_worker_that_is_starting(
         return events(processes)
 
     monkeypatch.setattr(supervisor, "_events", ask)
+    task = WorkerTask("run", c, tiny_run.population_of(workdir), recipe)
     with pytest.raises(SystemExit) as ended:
-        supervisor.run("run", c, tiny_run.population_of(workdir), recipe, lambda event: None)
+        supervisor.run(task, lambda event: None)
     assert ended.value.code == 143
     assert multiprocessing.active_children() == []
 
@@ -286,4 +290,4 @@ def test_diverged_models_are_reported(tmp_path: Path):
 
 def test_no_worker_starts_if_no_model_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(inventory, "missing_models", lambda *_: [])
-    assert supervisor.run("run", config.Config(), tmp_path, tmp_path, print)
+    assert supervisor.run(WorkerTask("run", config.Config(), tmp_path, tmp_path), print)

@@ -26,6 +26,7 @@ __all__ = ["_on_cpu", "tiny"]  # fixtures
 
 Event = worker.Event
 C = config.Config()
+TASK = worker.WorkerTask("run", C, Path(), Path())
 MODELS = subsets.requested_seeds(4, 2)
 NAMES = [str(model) for model in MODELS]
 
@@ -70,7 +71,7 @@ def test_failures_become_events_and_exit_codes(
     pipe: Any = Pipe()
     left: list[int] = []
     monkeypatch.setattr(os, "_exit", left.append)  # which waits for nothing
-    worker.main(pipe, "run", C, Path(), Path(), 0, 1, {"LM_MIA_TEST": "seen"})
+    worker.main(pipe, TASK, {"LM_MIA_TEST": "seen"})
     assert pipe.sent == ([] if expected_event is None else [expected_event])
     assert left == ([] if error is None else [1])
 
@@ -81,13 +82,13 @@ def test_crash_event_has_the_traceback(monkeypatch: pytest.MonkeyPatch):
     left: list[int] = []
     monkeypatch.setattr(os, "_exit", left.append)
     pipe: Any = Pipe()
-    worker.main(pipe, "run", C, Path(), Path(), 0, 1, {})
+    worker.main(pipe, TASK, {})
     [event] = pipe.sent
     assert event["event"] == "crash"
     assert "ZeroDivisionError" in event["message"]
     assert left == [1]
     broken: Any = Pipe(broken=True)
-    worker.main(broken, "run", C, Path(), Path(), 0, 1, {})  # nobody to tell
+    worker.main(broken, TASK, {})  # nobody to tell
     assert left == [1, 1]
 
 
@@ -114,7 +115,7 @@ def test_sigterm_outside_training_exits_with_143(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(worker, "work", terminate)
     pipe: Any = Pipe()
     with pytest.raises(SystemExit) as ended:
-        worker.main(pipe, "run", C, Path(), Path(), 0, 1, {})
+        worker.main(pipe, TASK, {})
     assert ended.value.code == 143
     os.kill(os.getpid(), signal.SIGTERM)
     assert pipe.sent == []
@@ -143,7 +144,9 @@ def test_model_finished_by_another_worker_is_not_made_again(
     monkeypatch.setattr(inventory, "missing_models", lambda *_: next(answers))
     (tmp_path / "locks").mkdir()
     events: list[Any] = []
-    locked = model_maker.locked_models("run", C, tmp_path, 0, 1, None, events.append)
+    locked = model_maker.locked_models(
+        dataclasses.replace(TASK, recipe_dir=tmp_path), events.append
+    )
     assert list(locked) == [model_maker.WAIT]
 
 

@@ -17,11 +17,10 @@ import pytest
 from tiny_run import Tiny, recipe_of
 
 from launch import cli, heartbeats, local
-from lm_mia import config
 from lm_mia.data import subsets
 from lm_mia.run import inventory, supervisor
-from lm_mia.run.stages import ModelVerb
 from lm_mia.run.sweep import Sweep
+from lm_mia.run.worker import WorkerTask
 from lm_mia.store.store import Store, open_store
 
 
@@ -74,15 +73,10 @@ def jobs(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> FakeJobs:
     loss_MxN, member_MxN = store.read(store.models())
     scores = dict(zip(store.models(), zip(loss_MxN, member_MxN, strict=True), strict=True))
 
-    def run(
-        verb: ModelVerb,
-        c: config.Config,
-        workdir: Path,
-        recipe: Path,
-        on_event: Callable[[dict[str, Any]], None],
-        selected_models: Sequence[subsets.ModelSeeds],
-    ) -> bool:
-        for model in inventory.missing_models(verb, c, recipe, list(selected_models)):
+    def run(task: WorkerTask, on_event: Callable[[dict[str, Any]], None]) -> bool:
+        c, recipe = task.config, task.recipe_dir
+        models = list(task.selected_models or ())
+        for model in inventory.missing_models(task.verb, c, recipe, models):
             if model in fake.not_made:
                 continue
             fields = {"model": str(model), "role": model.role, "index": 0}

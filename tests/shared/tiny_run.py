@@ -274,19 +274,13 @@ def work(
     selected_models: Sequence[ModelSeeds] | None = None,
 ) -> None:
     """Does the work of `worker.main` for the tiny run's recipe in this process."""
-    worker.work(verb, c, population_of(workdir), recipe_of(workdir), 0, 1, report, selected_models)
+    population_dir, recipe_dir = population_of(workdir), recipe_of(workdir)
+    worker.work(worker.WorkerTask(verb, c, population_dir, recipe_dir, selected_models), report)
 
 
-def here(
-    verb: ModelVerb,
-    c: config.Config,
-    population_dir: Path,
-    recipe_dir: Path,
-    on_event: Callable[[worker.Event], None],
-    selected_models: Sequence[ModelSeeds] | None,
-) -> bool:
+def here(task: worker.WorkerTask, on_event: Callable[[worker.Event], None]) -> bool:
     """Replaces `supervisor.run`, doing the worker's work in this process."""
-    worker.work(verb, c, population_dir, recipe_dir, 0, 1, on_event, selected_models)
+    worker.work(task, on_event)
     return True
 
 
