@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.csv as pc
 import pyarrow.parquet as pq
 
+from lm_mia.atomic import CSV_MISSING_VALUES
 from lm_mia.config import Config
 from lm_mia.config.needs import PresentModels, assign_roles, score_step
 from lm_mia.config.recipe import from_dict
@@ -204,7 +205,7 @@ _READ_OPTIONS, _PARSE_OPTIONS = (
     pc.ReadOptions(block_size=2**28),
     pc.ParseOptions(newlines_in_values=True),
 )
-_CONVERT_OPTIONS = pc.ConvertOptions(null_values=["", "nan", "NaN"], strings_can_be_null=True)
+_CONVERT_OPTIONS = pc.ConvertOptions(null_values=[*CSV_MISSING_VALUES], strings_can_be_null=True)
 _FLIP_FACTS = (
     "references",
     "replicas",

@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
+from lm_mia.atomic import CSV_MISSING_VALUES
 from lm_mia.config import Config
 from lm_mia.config.recipe import from_dict
 from lm_mia.data.population import Population, open_population
@@ -31,8 +32,6 @@ from lm_mia.run.workdir import Workdir
 if TYPE_CHECKING:  # imported where they are used, since they take about a second to load
     import pandas as pd
     import xarray as xr
-
-_MISSING_VALUES = ["", "nan", "NaN"]  # in CSV tables; "NA" and "null" are texts
 
 
 def open(workdir: str | os.PathLike[str]) -> "Results":
@@ -234,7 +233,7 @@ class RecipeView:
         path = files[name]
         if path.suffix == ".parquet":
             return pd.read_parquet(path)
-        return pd.read_csv(path, keep_default_na=False, na_values=_MISSING_VALUES)
+        return pd.read_csv(path, keep_default_na=False, na_values=[*CSV_MISSING_VALUES])
 
     def samples(self) -> "pd.DataFrame":
         """Reads the sample table of the population.

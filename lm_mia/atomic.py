@@ -45,6 +45,10 @@ def write_atomically(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+CSV_MISSING_VALUES = ("", "nan", "NaN")
+"""The cells of a CSV table that stand for a missing value; other words, such as NA, are texts."""
+
+
 def write_csv(path: Path, table: "pd.DataFrame") -> None:
     """Writes a table as CSV, without its index, and replaces the file atomically."""
     write_atomically(path, table.to_csv(index=False))
