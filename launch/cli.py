@@ -1,7 +1,7 @@
 """The command line: ``python -m launch VERB --config=NAME|FILE.py[:ARG] --workdir=DIR [--config.model.layers=3 ...]``.
 
-Every engine makes the missing models, with the same kind of jobs, and keeps finished ones. Repeating a command
-continues from where the earlier one stopped, and engines may be mixed.
+The engines `local`, `worker`, `slurm` and `jobset` make the missing models with the same kind of jobs, and keep
+finished ones. Repeating a command continues where the earlier one stopped, and engines may be mixed.
 """
 
 import argparse
@@ -21,9 +21,9 @@ VERBS = {
     "local": "make the missing models on this machine, one process per device",
     "slurm": "write SLURM array scripts, and optionally submit them",
     "jobset": "write Kubernetes JobSet manifests",
-    "worker": "like local, but print log lines; for machines that share a workdir",
-    "status": "show which models are done, running, failed and missing, and the time left",
-    "corpus": "build the populations only",
+    "worker": "like local, but print log lines only; for machines that share a workdir",
+    "status": "show which models are done, running, failed and missing, and the remaining time",
+    "corpus": "build the populations, without making any models",
     "make-models": "make a block of models of one recipe; jobs run this command",
 }
 
@@ -39,7 +39,7 @@ _VERBS_OF_FLAG = {
     "--repair": "lm-mia score",
     "--from-hf-shards": "lm-mia corpus",
 }
-"""Flags that only some verbs take, and these verbs."""
+"""Maps each flag that only some verbs accept to these verbs, for error messages."""
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "python -m launch") -> int:
@@ -52,19 +52,19 @@ def _run_command(argv: list[str], prog: str) -> int:
         _top_parser(prog).parse_args(argv[:1])  # prints the help or raises an error
         return 2
     verb = argv[0]
-    wrong: list[str] = []
-    args, overrides = _parser_of_verb(verb, prog).parse_flags(argv[1:], wrong)
-    sweep = sweeps.sweep_from_flags(args, overrides, wrong, needs_workdir=verb != "plan")
+    problems: list[str] = []
+    args, overrides = _parser_of_verb(verb, prog).parse_flags(argv[1:], problems)
+    sweep = sweeps.sweep_from_flags(args, overrides, problems, needs_workdir=verb != "plan")
     if verb == "status" and args.watch and (args.json or args.verify):
-        wrong.append("--watch: cannot be combined with --json or --verify; leave it out")
+        problems.append("--watch: cannot be combined with --json or --verify; leave it out")
     if verb == "make-models" and args.workers < 0:
-        wrong.append(
+        problems.append(
             f"--workers={args.workers}: must be at least 0; 0 uses train.workers of the config"
         )
-    options = collect_errors(wrong, lambda: _options(verb, args))
-    sizes = collect_errors(wrong, lambda: jobs.parse_sizes(args)) if verb in _SIZED else None
-    if wrong or sweep is None:
-        raise UserError("\n".join(wrong))
+    options = collect_errors(problems, lambda: _options(verb, args))
+    sizes = collect_errors(problems, lambda: jobs.parse_sizes(args)) if verb in _SIZED else None
+    if problems or sweep is None:
+        raise UserError("\n".join(problems))
     return _run_verb(verb, args, sweep, sizes, options)
 
 
@@ -82,7 +82,7 @@ def _options(verb: str, args: argparse.Namespace) -> Any:
 
 
 def _run_verb(verb: str, args: argparse.Namespace, sweep: Sweep, sizes: Any, options: Any) -> int:
-    # imported here, so that plans and error messages appear at once
+    # Imported here, so that plans and error messages appear at once.
     if verb == "plan":
         jobs.print_plan(sweep, sizes, as_json=args.json, read_workdir=args.workdir is not None)
         return 0
@@ -113,32 +113,35 @@ def _top_parser(prog: str) -> argparse.ArgumentParser:
     parser = load.Parser(prog, description="Runs sweeps of lm_mia as jobs on one or more machines.")
     parser.epilog = "\n".join(
         [
+            "verbs:",
             *(f"  {verb:12} {summary}" for verb, summary in VERBS.items()),
             "",
-            f"Run `{prog} VERB --help` for the flags of a verb. Example:",
+            f"`{prog} VERB --help` lists the flags of a verb. Example:",
             f"  {prog} plan --config=configs/c4.py --device=h100",
         ]
     )
-    parser.add_argument("verb", choices=VERBS, metavar="VERB")
+    parser.add_argument("verb", choices=VERBS, metavar="VERB", help="one of the verbs below")
     return parser
 
 
 def _parser_of_verb(verb: str, prog: str) -> load.Parser:
-    parser = load.Parser(f"{prog} {verb}", _VERBS_OF_FLAG, description=VERBS[verb])
+    summary = VERBS[verb]
+    description = f"{summary[0].upper()}{summary[1:]}."
+    parser = load.Parser(f"{prog} {verb}", _VERBS_OF_FLAG, description=description)
     config = (
-        "name of an included config, or a Python file; optional if the workdir has a config.json. Every field is also "
-        "a flag: --config.section.field=value"
+        "name of an included config, or a Python file; optional if the workdir has a config.json. Each field of the "
+        "config is a flag, too: --config.section.field=value"
     )
     parser.add_argument("--config", metavar="NAME|FILE.py[:ARG]", help=config)
-    folder = "output folder; a folder that already exists is continued"
+    folder = "output folder; a command continues from the results that it already contains"
     parser.add_argument("--workdir", metavar="DIR", help=folder)
     if verb in ("plan", "status"):
         parser.add_argument("--json", action="store_true", help="print JSON, for scripts")
     if verb == "status":
         parser.add_argument(
-            "--watch", action="store_true", help="refresh until no model is missing"
+            "--watch", action="store_true", help="refresh until no model is missing or running"
         )
-        verify = "read all scores, and list missing and corrupt files"
+        verify = "also read all scores, and list missing and corrupt files"
         parser.add_argument("--verify", action="store_true", help=verify)
     if verb == "make-models":
         parser.add_argument(
@@ -150,7 +153,7 @@ def _parser_of_verb(verb: str, prog: str) -> load.Parser:
             "--models",
             required=True,
             metavar="BEGIN:END",
-            help="range of models of the recipe, such as 8:16; END is exclusive",
+            help="range of models of the recipe, such as 8:16, where END is exclusive",
         )
         parser.add_argument(
             "--job",
@@ -162,7 +165,7 @@ def _parser_of_verb(verb: str, prog: str) -> load.Parser:
             "--log",
             default="",
             metavar="TEXT",
-            help="where to find the output of the job, shown by status",
+            help="where the output of the job can be read, shown by status",
         )
         workers = "number of worker processes (default: train.workers of the config)"
         parser.add_argument("--workers", type=int, default=0, metavar="N", help=workers)

@@ -24,11 +24,13 @@ from lm_mia.atomic import write_atomically
 from lm_mia.data import subsets
 
 MAX_FAILURES = 3
+"""Number of failures at the same checkpoint after which a model is set aside."""
 GIVEN_UP_EXIT_CODE = 3
 """The exit code of a job or command with models that were set aside or diverged."""
 BEAT_SECONDS = 5.0
+"""Interval at which a job touches its record."""
 LOST_SECONDS = 90.0
-"""A job that did not touch its record for this long has vanished."""
+"""A job that has not touched its record for this long is considered to have vanished."""
 PARENT_VARIABLE = "LM_MIA_LAUNCH_PARENT"
 """Environment variable with the id of the process that started the job; the job stops if that process exits."""
 
@@ -41,7 +43,7 @@ class WorkerInfo:
     host: str
     pid: int
     log: str
-    """Where its output can be read."""
+    """Where the output of the process can be read."""
     version: str
     """Version of lm_mia, and the commit."""
 
@@ -55,7 +57,7 @@ def now() -> str:
 
 
 class RunningRecord:
-    """The record of this job: the models that it is making, and since when."""
+    """The record of this job, which lists the models that it is making."""
 
     def __init__(self, recipe_dir: Path, worker_info: WorkerInfo):
         self._path = recipe_dir / "running" / f"{_file_name(worker_info.job)}.json"
@@ -64,17 +66,17 @@ class RunningRecord:
             "since": now(),
             "models": {},
         }
-        self._changing = threading.Lock()
+        self._lock = threading.Lock()
 
     def begin(self, model: str) -> None:
-        """Records that this job starts to make a model."""
-        with self._changing:
+        """Records that this job has started to make a model."""
+        with self._lock:
             self._record["models"][model] = now()
             self._write()
 
     def end(self, model: str) -> None:
         """Records that this job no longer makes a model."""
-        with self._changing:
+        with self._lock:
             if self._record["models"].pop(model, None):
                 self._write()
 
@@ -82,13 +84,13 @@ class RunningRecord:
         self._path.parent.mkdir(exist_ok=True)
         write_atomically(self._path, json.dumps(self._record) + "\n")
 
-    def _beat(self, over: threading.Event) -> None:
+    def _beat(self, is_over: threading.Event) -> None:
         parent, touched = int(os.environ.get(PARENT_VARIABLE, "0")), time.monotonic()
-        while not over.wait(BEAT_SECONDS / 5):
+        while not is_over.wait(BEAT_SECONDS / 5):
             if parent and os.getppid() != parent:  # the launcher was killed
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
-            with self._changing, contextlib.suppress(OSError):
+            with self._lock, contextlib.suppress(OSError):
                 if not self._path.exists():
                     self._write()  # another job considered this one lost
                 elif time.monotonic() - touched > BEAT_SECONDS:
@@ -98,14 +100,14 @@ class RunningRecord:
     @contextlib.contextmanager
     def alive(self) -> Iterator[None]:
         """Keeps the record up to date during the block, and removes it afterwards."""
-        over = threading.Event()
+        is_over = threading.Event()
         self._write()
-        thread = threading.Thread(target=self._beat, args=(over,), daemon=True)
+        thread = threading.Thread(target=self._beat, args=(is_over,), daemon=True)
         thread.start()
         try:
             yield
         finally:
-            over.set()
+            is_over.set()
             thread.join()
             self._path.unlink(missing_ok=True)
 
@@ -120,19 +122,19 @@ def running_jobs(recipe_dir: Path) -> Iterator[tuple[Path, dict[str, Any], float
 
 
 def _file_system_time(folder: Path) -> float:
-    """Returns the time by the clock of the folder's file system, which may be on another machine."""
+    """Returns the time according to the clock of the folder's file system, which may be on another machine."""
     folder.mkdir(exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=folder, prefix=".clock") as file:
         return os.fstat(file.fileno()).st_mtime
 
 
 def reap(recipe_dir: Path, job: str, unfinished: set[str]) -> list[str]:
-    """Removes the records of vanished jobs and of an earlier run of this job, and records failures of their models.
+    """Removes the records of vanished jobs and of earlier runs of this job, and records their models as failed.
 
     Args:
       recipe_dir: folder of the recipe.
       job: name of this job.
-      unfinished: names of the missing models; the others were finished before their job vanished.
+      unfinished: names of the missing models; only these are recorded as failed.
 
     Returns:
       A message for each failure.
@@ -158,7 +160,7 @@ def reap(recipe_dir: Path, job: str, unfinished: set[str]) -> list[str]:
 
 def record_failure(recipe_dir: Path, model: str, reason: str, worker_info: WorkerInfo) -> None:
     """Records that a model failed, and why."""
-    path = _failures(recipe_dir, model)
+    path = _failures_file(recipe_dir, model)
     path.parent.mkdir(exist_ok=True)
     line = {"time": now(), "reason": reason, "saved_step": _saved_step(recipe_dir, model)}
     with open(path, "ab", buffering=0) as file:
@@ -168,7 +170,7 @@ def record_failure(recipe_dir: Path, model: str, reason: str, worker_info: Worke
 def failures(recipe_dir: Path, model: subsets.ModelSeeds | str) -> list[dict[str, Any]]:
     """Returns the failures of a model, in order."""
     try:
-        lines = _failures(recipe_dir, model).read_bytes().splitlines()
+        lines = _failures_file(recipe_dir, model).read_bytes().splitlines()
     except FileNotFoundError:
         return []
     records = [_record(line, (*_INFO_FIELDS, "time", "reason", "saved_step")) for line in lines]
@@ -179,7 +181,7 @@ def _record(text: bytes, names: Sequence[str]) -> dict[str, Any] | None:
     """Parses a JSON object; returns None if it lacks a field or is invalid, for example truncated by a full disk."""
     try:
         record = json.loads(text)
-    except ValueError:  # of UTF-8 too
+    except ValueError:  # not JSON, or not UTF-8
         return None
     return record if isinstance(record, dict) and record.keys() >= set(names) else None
 
@@ -191,11 +193,11 @@ def is_set_aside(recipe_dir: Path, model: subsets.ModelSeeds | str) -> bool:
 
 
 def remedy(recipe_dir: Path, model: subsets.ModelSeeds | str) -> str:
-    """Returns how to retry a model that was set aside."""
-    return f"delete {_failures(recipe_dir, model)} to try again"
+    """Returns the instruction for retrying a model that was set aside."""
+    return f"delete {_failures_file(recipe_dir, model)} to try again"
 
 
-def _failures(recipe_dir: Path, model: subsets.ModelSeeds | str) -> Path:
+def _failures_file(recipe_dir: Path, model: subsets.ModelSeeds | str) -> Path:
     return recipe_dir / "failures" / f"{model}.jsonl"
 
 
@@ -206,7 +208,8 @@ def _saved_step(recipe_dir: Path, model: str) -> int:
 
 
 def _file_name(job: str) -> str:
-    plain = re.sub(r"[^A-Za-z0-9._-]", "_", job)
-    if plain == job and len(job) <= 120:
+    """Returns the name of a job in a form that is valid and unique as a file name."""
+    safe_name = re.sub(r"[^A-Za-z0-9._-]", "_", job)
+    if safe_name == job and len(job) <= 120:
         return job
-    return f"{plain[:100]}-{hashlib.sha256(job.encode()).hexdigest()[:8]}"
+    return f"{safe_name[:100]}-{hashlib.sha256(job.encode()).hexdigest()[:8]}"

@@ -30,7 +30,7 @@ def missing_indices(recipe: SweepRecipe) -> list[int]:
     models, recipe_dir = recipe.models, recipe.folder
     if not recipe_dir.exists():
         return list(range(len(models)))
-    from lm_mia.run import inventory  # imported here: tensorstore takes half a second
+    from lm_mia.run import inventory  # imported here because tensorstore takes half a second
 
     missing = set(inventory.missing_models("run", recipe.config, recipe_dir, models))
     return [
@@ -40,16 +40,18 @@ def missing_indices(recipe: SweepRecipe) -> list[int]:
     ]
 
 
-def command(sweep: Sweep, python: Sequence[str], verb: str, *more: str) -> list[str]:
-    """Returns the arguments of a process that works on a sweep."""
+def command(sweep: Sweep, python: Sequence[str], verb: str, *verb_flags: str) -> list[str]:
+    """Returns the command line of a process that works on a sweep."""
     flags, overrides = sweep.flags()
-    return [*python, "-m", "launch", verb, *flags, *more, *overrides]
+    return [*python, "-m", "launch", verb, *flags, *verb_flags, *overrides]
 
 
-def job_command(sweep: Sweep, python: Sequence[str], recipe: SweepRecipe, *more: str) -> list[str]:
-    """Returns the arguments of a job that makes models of a recipe; `more` selects the models with ``--models``."""
+def job_command(
+    sweep: Sweep, python: Sequence[str], recipe: SweepRecipe, *job_flags: str
+) -> list[str]:
+    """Returns the command line of a job that makes models of a recipe; the flags include ``--models``."""
     recipe_flags = f"--recipe={recipe.name}", f"--recipe-hash={recipe_hash(recipe.config)}"
-    return command(sweep, python, "make-models", *recipe_flags, *more)
+    return command(sweep, python, "make-models", *recipe_flags, *job_flags)
 
 
 def with_absolute_paths(sweep: Sweep) -> Sweep:
@@ -80,8 +82,8 @@ def find_recipe(sweep: Sweep, name: str, expected_hash: str = "") -> SweepRecipe
     if not matches:
         names = ", ".join(recipe.name for recipe in sweep.recipes)
         raise UserError(
-            f"--recipe={name}: there is no such recipe; choose one of {names}, or restore the config if it has changed "
-            "since the job was written"
+            f"--recipe={name}: no such recipe; choose one of {names}, or restore the config if it changed after the "
+            "job was written"
         )
     current_hash = recipe_hash(matches[0].config)
     if expected_hash not in ("", current_hash):
@@ -132,15 +134,15 @@ class JobSizes:
 
     chip: plan.Chip
     models_per_job: int
-    """0: as many as fit in `job_hours`."""
+    """0: as many as take about `job_hours`."""
     job_hours: float
     tokens_per_sample: float | None
-    """Mean length after truncation; None: measured, or that of C4."""
+    """Mean tokens per sample after truncation; None: measured if the population exists, else that of C4."""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags that `parse_sizes` reads."""
-    group = parser.add_argument_group("size of jobs")
+    group = parser.add_argument_group("job size")
     group.add_argument(
         "--models-per-job",
         type=int,
@@ -192,12 +194,13 @@ def model_hours(cost: RecipeCost, sizes: JobSizes) -> float:
 
 
 def models_per_job(cost: RecipeCost, sizes: JobSizes, chips: int, sharding: str) -> int:
-    """Returns how many models a job of about `job_hours` has; at least one per chip if each model runs on one chip."""
+    """Returns the number of models in a job of about `job_hours`; at least one, or one per chip without sharding."""
     if sizes.models_per_job:
         return min(sizes.models_per_job, cost.models)
-    side_by_side = chips if sharding == "none" else 1
-    in_time = sizes.job_hours * chips / model_hours(cost, sizes) / side_by_side
-    return min(max(int(min(in_time, cost.models)), 1) * side_by_side, cost.models)
+    # Without sharding, each chip makes a model of its own.
+    num_parallel = chips if sharding == "none" else 1
+    num_rounds = sizes.job_hours * chips / model_hours(cost, sizes) / num_parallel
+    return min(max(int(min(num_rounds, cost.models)), 1) * num_parallel, cost.models)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -270,7 +273,7 @@ def print_plan(sweep: Sweep, sizes: JobSizes, *, as_json: bool, read_workdir: bo
         table.add_column(name, justify="right", no_wrap=True)
     for j, n in zip(jobs, numbers, strict=True):
         table.add_row(
-            Text(j.recipe.name),  # a plain string would be read as markup
+            Text(j.recipe.name),  # a plain string would be parsed as markup
             f"{n['missing_models']:,}",
             f"{n['jobs']:,}",
             f"{n['models_per_job']:,}",
@@ -282,7 +285,7 @@ def print_plan(sweep: Sweep, sizes: JobSizes, *, as_json: bool, read_workdir: bo
         left = plan.format_number(total["missing_chip_hours"])
         table.add_row("total", f"{total['missing_models']:,}", f"{total['jobs']:,}", "", "", left)
     notes = [
-        "jobs    with one chip each; slurm and jobset need fewer jobs if a job has several chips"
+        "jobs    with one chip each; slurm and jobset write fewer jobs if each has several chips"
     ]
     for j in jobs:
         if len(entries := j.recipe.entries) > 1:
@@ -310,7 +313,7 @@ def _numbers(j: RecipeJobs, sizes: JobSizes) -> dict[str, Any]:
 
 def build_corpus(sweep: Sweep) -> int:
     """Builds the missing populations of a sweep."""
-    # imported here: the score store takes half a second to load, and a plan does not need it
+    # Imported here because the score store takes half a second to load, and plans do not need it.
     from lm_mia.run import pipeline, progress
 
     with progress.display(overall=False) as display:
@@ -321,7 +324,7 @@ def build_corpus(sweep: Sweep) -> int:
 
 
 def multi_machine_problems(jobs: Sequence[RecipeJobs], machines: int, setting: str) -> list[str]:
-    """Returns one line if jobs have several machines, but some recipes have models that cannot span machines."""
+    """Returns one line if jobs have several machines but models of some recipes cannot span machines, else none."""
     names = [j.recipe.name for j in jobs if j.recipe.config.compute.sharding == "none"]
     if machines == 1 or not names:
         return []

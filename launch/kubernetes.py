@@ -1,8 +1,9 @@
 """Writes a Kubernetes JobSet for each job, on a TPU slice or on GPU nodes, optionally queued by Kueue.
 
-The exit code of a job determines what happens to its JobSet. 0: it is complete. 2 and 3: it fails, since running it
-again would not help. Any other code, such as 143 or that of a kill, restarts all its pods, up to a maximum number of
-restarts. The loss of a node also restarts them, and is not counted; this distinction requires JobSet 0.10 or later.
+The exit code of a job determines what happens to its JobSet. 0: the JobSet is complete. 2 and 3: it fails, since
+running the job again would not help. Any other code, such as 143 or that of a killed process, restarts all pods, up to
+a maximum number of restarts. The loss of a node also restarts them but is not counted, which requires JobSet 0.10 or
+later.
 """
 
 import argparse
@@ -29,9 +30,9 @@ from lm_mia.run.sweep import Sweep
 _JOB = "job"  # the only replicated job of a JobSet
 _CONTAINER = "models"
 _PORT = 8476  # of JAX's coordinator
-_KEPT_SECONDS = 86400  # for which a finished JobSet and its output are kept
+_KEPT_SECONDS = 86400  # time for which a finished JobSet and its output are kept
 _DISRUPTED = {"type": "DisruptionTarget", "status": "True"}
-_ENDED = {"containerName": _CONTAINER, "operator": "In", "values": [2, 3]}
+_FINAL_EXIT_CODES = {"containerName": _CONTAINER, "operator": "In", "values": [2, 3]}
 _RULES = [  # otherwise RestartJobSet, which is counted
     {
         "name": "disrupted",
@@ -42,22 +43,22 @@ _RULES = [  # otherwise RestartJobSet, which is counted
     # Last, so that an unexpected message does not cause endless restarts.
     {"name": "ended", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]},
 ]
-_MAX_NAME_LENGTH = 63  # of a pod, since it is also its host name
+_MAX_NAME_LENGTH = 63  # of the name of a pod, which is also its host name
 _LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
-_GKE = "must be the label of an accelerator in GKE"
-_DNS = "must be a DNS-1123 name: lowercase letters, digits and - (not first or last)"
+_GKE_RULE = "must be the label of an accelerator in GKE"
+_DNS_RULE = "must be a DNS-1123 name: lowercase letters, digits and - (not first or last)"
 _PATTERNS = {
     "image": (r"[A-Za-z0-9][A-Za-z0-9_./:@-]*", "must be a container image", "registry/lm_mia:1"),
-    "tpu_type": (r"tpu[A-Za-z0-9_.-]{0,59}[A-Za-z0-9]", _GKE, "tpu-v5-lite-podslice"),
+    "tpu_type": (r"tpu[A-Za-z0-9_.-]{0,59}[A-Za-z0-9]", _GKE_RULE, "tpu-v5-lite-podslice"),
     "topology": (
         r"[1-9]\d{0,3}(x[1-9]\d{0,3}){1,2}",
         "must be the numbers of chips along 2 or 3 axes",
         "4x4",
     ),
-    "gpu_type": (r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", _GKE, "nvidia-h100-80gb"),
-    "queue": (_LABEL, _DNS, "lm-mia"),
-    "namespace": (_LABEL, _DNS, "default"),
-    "claim": (rf"{_LABEL}(\.{_LABEL})*", _DNS, "lm-mia-data"),
+    "gpu_type": (r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", _GKE_RULE, "nvidia-h100-80gb"),
+    "queue": (_LABEL, _DNS_RULE, "lm-mia"),
+    "namespace": (_LABEL, _DNS_RULE, "default"),
+    "claim": (rf"{_LABEL}(\.{_LABEL})*", _DNS_RULE, "lm-mia-data"),
     "mount": (r"/[^:\0\n]*[^:\0\n/]", "must be an absolute path without a colon", "/data"),
 }
 _FLAGS = {
@@ -66,7 +67,7 @@ _FLAGS = {
         "LABEL",
         "TPU type in GKE, such as tpu-v5-lite-podslice; either this or --gpus is required",
     ),
-    "topology": ("4x4", "topology of the TPU slice of a job"),
+    "topology": ("SHAPE", "topology of the TPU slice of a job, such as 4x4 or 2x2x2"),
     "chips_per_host": ("N", "chips per host of the TPU slice"),
     "gpus": ("N", "GPUs per node"),
     "nodes": ("N", "nodes per job on GPUs"),
@@ -76,14 +77,14 @@ _FLAGS = {
     "claim": ("NAME", "PersistentVolumeClaim of the volume that all pods share (required)"),
     "mount": ("DIR", "path at which pods mount the volume, such as /data (required)"),
     "restarts": ("N", "maximum number of restarts of a job, not counting lost nodes"),
-    "grace_seconds": ("S", "seconds between the request to stop and the kill"),
+    "grace_seconds": ("S", "seconds that a pod has to save and exit before it is killed"),
 }
-_LEAST = {"chips_per_host": 1, "gpus": 0, "nodes": 1, "restarts": 0, "grace_seconds": 1}
+_MINIMUMS = {"chips_per_host": 1, "gpus": 0, "nodes": 1, "restarts": 0, "grace_seconds": 1}
 
 
 @dataclasses.dataclass(frozen=True)
 class PodOptions:
-    """The pods of a job. Empty: the default of the cluster."""
+    """The pods of a job. Empty strings select the defaults of the cluster."""
 
     image: str
     """Container image whose working directory is the checkout, and whose ``python`` has the dependencies."""
@@ -108,7 +109,7 @@ class PodOptions:
     restarts: int = 20
     """Maximum number of restarts of a job, not counting lost nodes."""
     grace_seconds: int = 150
-    """Between the request to stop and the kill; workers save their state within 120 s."""
+    """Time that a pod has to save and exit before it is killed; workers save their states within 120 s."""
 
     @property
     def accelerator(self) -> Literal["tpu", "gpu"]:
@@ -129,9 +130,9 @@ class PodOptions:
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags that `parse_options` reads."""
     group, default = parser.add_argument_group("Kubernetes"), PodOptions("")
-    for name, (metavar, what) in _FLAGS.items():
+    for name, (metavar, meaning) in _FLAGS.items():
         value = getattr(default, name)
-        help_text = f"{what} (default: {value})" if value else what
+        help_text = f"{meaning} (default: {value})" if value else meaning
         group.add_argument(
             _flag(name), type=type(value), default=value, metavar=metavar, help=help_text
         )
@@ -142,42 +143,42 @@ def parse_options(args: argparse.Namespace) -> PodOptions:
     options = PodOptions(
         **{field.name: getattr(args, field.name) for field in dataclasses.fields(PodOptions)}
     )
-    wrong = []
+    problems = []
     for name, example in (("image", "IMAGE"), ("claim", "NAME"), ("mount", "/data")):
         if not getattr(options, name):
-            wrong.append(f"{_flag(name)}: missing; add {_flag(name)}={example}")
+            problems.append(f"{_flag(name)}: missing; add {_flag(name)}={example}")
     for name, (pattern, rule, example) in _PATTERNS.items():
         if (value := getattr(options, name)) and not re.fullmatch(pattern, value, re.ASCII):
-            wrong.append(f"{_flag(name)}={value!r}: {rule}; try {_flag(name)}={example}")
-    for name, least in _LEAST.items():
-        if (value := getattr(options, name)) < least:
-            wrong.append(f"{_flag(name)}={value}: must be at least {least}")
-    wrong += _wrong_accelerator(options)
-    if wrong:
-        raise UserError("\n".join(wrong))
+            problems.append(f"{_flag(name)}={value!r}: {rule}; try {_flag(name)}={example}")
+    for name, minimum in _MINIMUMS.items():
+        if (value := getattr(options, name)) < minimum:
+            problems.append(f"{_flag(name)}={value}: must be at least {minimum}")
+    problems += _accelerator_problems(options)
+    if problems:
+        raise UserError("\n".join(problems))
     return options
 
 
 def jobset_name(name: str, options: PodOptions) -> str:
-    """Returns the name of a job's JobSet: the name of the job if it is valid as a part of the names of pods.
+    """Returns the name of a job's JobSet, which is that of the job if the names of pods can contain it.
 
     Otherwise it is converted to lowercase letters, digits and ``-``, truncated, and made unique by a hash of the name.
     """
-    longest = _MAX_NAME_LENGTH - len(f"-{_JOB}-0-{options.hosts - 1}-xxxxx")
-    if re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", name) and len(name) <= longest:
+    max_length = _MAX_NAME_LENGTH - len(f"-{_JOB}-0-{options.hosts - 1}-xxxxx")
+    if re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", name) and len(name) <= max_length:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:8]
     words = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     # The name of a service must start with a letter.
     words = words if words[:1].isalpha() else f"{_JOB}-{words}"
-    return f"{words[: longest - 9].rstrip('-')}-{digest}"
+    return f"{words[: max_length - 9].rstrip('-')}-{digest}"
 
 
 def log_command(name: str, options: PodOptions) -> str:
     """Returns the command that prints the output of a job."""
-    where = f"--namespace={options.namespace} " if options.namespace else ""
-    which = f"--selector=jobset.sigs.k8s.io/jobset-name={jobset_name(name, options)}"
-    return f"kubectl logs {where}{which} --prefix --tail=-1"
+    namespace = f"--namespace={options.namespace} " if options.namespace else ""
+    selector = f"--selector=jobset.sigs.k8s.io/jobset-name={jobset_name(name, options)}"
+    return f"kubectl logs {namespace}{selector} --prefix --tail=-1"
 
 
 def manifest(
@@ -187,19 +188,18 @@ def manifest(
 
     Args:
       name: name of the job; `jobset_name` derives the name of the JobSet.
-      command: its arguments, which are not interpreted by a shell.
+      command: the command line of the job, which is not interpreted by a shell.
       options: the pods of the job.
       labels: Kubernetes labels of the JobSet and its pods.
     """
-    called = jobset_name(name, options)
+    job_set = jobset_name(name, options)
     queue = {"kueue.x-k8s.io/queue-name": options.queue} if options.queue else {}
-    metadata: dict[str, Any] = {"name": called}
+    metadata: dict[str, Any] = {"name": job_set}
     if options.namespace:
         metadata["namespace"] = options.namespace
     metadata["labels"] = {**labels, **queue}
-    if (
-        options.accelerator == "tpu" and options.hosts > 1
-    ):  # a node pool is one slice, and a job must not span two
+    # A node pool is one slice, and a job must not span several.
+    if options.accelerator == "tpu" and options.hosts > 1:
         pool = "cloud.google.com/gke-nodepool"
         metadata["annotations"] = {"alpha.jobset.sigs.k8s.io/exclusive-topology": pool}
     job = {
@@ -210,10 +210,10 @@ def manifest(
         "podFailurePolicy": {
             "rules": [
                 {"action": "FailJob", "onPodConditions": [_DISRUPTED]},
-                {"action": "FailJob", "onExitCodes": _ENDED},
+                {"action": "FailJob", "onExitCodes": _FINAL_EXIT_CODES},
             ]
         },
-        "template": {"metadata": {"labels": dict(labels)}, "spec": _pod(called, command, options)},
+        "template": {"metadata": {"labels": dict(labels)}, "spec": _pod(job_set, command, options)},
     }
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
@@ -232,8 +232,8 @@ def dump(manifests: Sequence[dict[str, Any]]) -> str:
     """Returns JobSets with distinct names as YAML without aliases, in the given order."""
     names = [m["metadata"]["name"] for m in manifests]
     assert len(set(names)) == len(names), names
-    how = {"sort_keys": False, "explicit_start": True, "width": math.inf}
-    return "# kubectl apply -f FILE\n" + yaml.dump_all(manifests, Dumper=_Dumper, **how)
+    yaml_options = {"sort_keys": False, "explicit_start": True, "width": math.inf}
+    return "# kubectl apply -f FILE\n" + yaml.dump_all(manifests, Dumper=_Dumper, **yaml_options)
 
 
 class _Dumper(yaml.SafeDumper):
@@ -249,7 +249,7 @@ class _Dumper(yaml.SafeDumper):
 _Dumper.add_representer(str, _Dumper.represent_str)
 
 
-def _pod(called: str, command: Sequence[str], options: PodOptions) -> dict[str, Any]:
+def _pod(job_set: str, command: Sequence[str], options: PodOptions) -> dict[str, Any]:
     if options.accelerator == "tpu":
         resource, chips = "google.com/tpu", options.chips_per_host
         nodes = {"cloud.google.com/gke-tpu-accelerator": options.tpu_type}
@@ -260,8 +260,10 @@ def _pod(called: str, command: Sequence[str], options: PodOptions) -> dict[str, 
     container = {
         "name": _CONTAINER,
         "image": options.image,
-        "command": [word.replace("$", "$$") for word in command],  # kubelet would expand $(NAME)
-        **({"env": _processes(called, options.hosts)} if options.hosts > 1 else {}),
+        "command": [
+            word.replace("$", "$$") for word in command
+        ],  # otherwise kubelet would expand $(NAME)
+        **({"env": _connection_variables(job_set, options.hosts)} if options.hosts > 1 else {}),
         "resources": {"limits": {resource: chips}},
         "volumeMounts": [{"name": "data", "mountPath": options.mount}],
     }
@@ -275,20 +277,22 @@ def _pod(called: str, command: Sequence[str], options: PodOptions) -> dict[str, 
     }
 
 
-def _processes(called: str, hosts: int) -> list[dict[str, Any]]:
-    """Returns the variables by which the processes of a job find each other: the service names the first pod."""
+def _connection_variables(job_set: str, hosts: int) -> list[dict[str, Any]]:
+    """Returns the environment variables with which the processes of a job connect to the first pod."""
     index = {"fieldPath": "metadata.annotations['batch.kubernetes.io/job-completion-index']"}
     return [
-        {"name": "JAX_COORDINATOR_ADDRESS", "value": f"{called}-{_JOB}-0-0.{called}:{_PORT}"},
+        {"name": "JAX_COORDINATOR_ADDRESS", "value": f"{job_set}-{_JOB}-0-0.{job_set}:{_PORT}"},
         {"name": "JAX_NUM_PROCESSES", "value": str(hosts)},
         {"name": "JAX_PROCESS_ID", "valueFrom": {"fieldRef": index}},
     ]
 
 
-def _wrong_accelerator(options: PodOptions) -> Iterator[str]:
+def _accelerator_problems(options: PodOptions) -> Iterator[str]:
+    """Yields a line for each error in the flags that determine the accelerators."""
     tpu, gpu = options.tpu_type or options.topology, options.gpus > 0 or options.gpu_type
     if tpu and gpu:
-        yield "--tpu-type, --topology, --gpus, --gpu-type: a job has either TPUs or GPUs; leave out one kind of flags"
+        flags = "--tpu-type, --topology, --gpus, --gpu-type"
+        yield f"{flags}: a job has either TPUs or GPUs; leave out the flags of one kind"
     elif not tpu and not gpu:
         yield "--tpu-type, --gpus: missing; add --tpu-type=LABEL --topology=4x4, or --gpus=8"
     elif gpu and not options.gpus:
@@ -296,7 +300,7 @@ def _wrong_accelerator(options: PodOptions) -> Iterator[str]:
     elif tpu and not (options.tpu_type and options.topology):
         yield "--tpu-type, --topology: must be set together; add the missing one"
     if tpu and options.nodes > 1:
-        yield f"--nodes={options.nodes}: the topology determines the number of hosts of a TPU slice; leave it out"
+        yield f"--nodes={options.nodes}: --topology determines the hosts of a TPU slice; leave out --nodes"
     chips = _chips(options.topology)
     if chips and options.chips_per_host > 0 and chips % options.chips_per_host:
         rule = f"its {chips} chips must be a multiple of --chips-per-host={options.chips_per_host}"
@@ -306,8 +310,8 @@ def _wrong_accelerator(options: PodOptions) -> Iterator[str]:
 
 def _chips(topology: str) -> int:
     """Returns the number of chips of a topology, or 0 if it is invalid."""
-    fits = re.fullmatch(_PATTERNS["topology"][0], topology, re.ASCII)
-    return math.prod(map(int, topology.split("x"))) if fits else 0
+    is_valid = re.fullmatch(_PATTERNS["topology"][0], topology, re.ASCII)
+    return math.prod(map(int, topology.split("x"))) if is_valid else 0
 
 
 def _flag(name: str) -> str:
@@ -324,32 +328,32 @@ def write_jobsets(sweep: Sweep, sizes: JobSizes, options: PodOptions, output: Pa
       output: the folder for the manifests.
 
     Raises:
-      UserError: if a job has several hosts but models are not sharded, or if the workdir is not on the volume; nothing
-        is written then.
+      UserError: if a job has several hosts but models are not sharded, or if the workdir is not on the volume. Nothing
+        is written in these cases.
     """
     planned = [j for j in jobs.plan_jobs(sweep, sizes, options.chips) if j.blocks]
-    wrong = multi_machine_problems(planned, options.hosts, f"a job has {options.hosts} hosts")
+    problems = multi_machine_problems(planned, options.hosts, f"a job has {options.hosts} hosts")
     folder = sweep.workdir.path
     if not Path(os.path.normpath(folder)).is_relative_to(options.mount):
-        wrong.append(
-            f"--workdir={folder}: must be below --mount={options.mount}, where pods mount the shared volume"
+        problems.append(
+            f"--workdir={folder}: must be inside --mount={options.mount}, where pods mount the shared volume"
         )
     # Without --config, jobs read the configs of the workdir.
     name = sweep.config_arg.split(":")[0] if sweep.config_arg else ""
     is_file = bool(name) and not load.is_config_name(name)
     if is_file and not Path(os.path.abspath(name)).is_relative_to(Path.cwd()):
-        wrong.append(
-            f"--config={sweep.config_arg}: must be below the current folder, which must be the checkout in the image"
+        problems.append(
+            f"--config={sweep.config_arg}: must be inside the current folder, a checkout that the image also contains"
         )
-    if wrong:
-        raise UserError("\n".join(wrong))
+    if problems:
+        raise UserError("\n".join(problems))
     texts: dict[Path, str] = {}
     for j in planned:
         digest = recipe_hash(j.recipe.config)
         manifests = []
         for block, models in zip(j.blocks, j.ranges(), strict=True):
-            # The recipe's name comes last, where `name_of` truncates it if it is too long. It is needed, since recipes
-            # that differ only in their score points have the same hash.
+            # The recipe's name is needed, since recipes that differ only in their score points have the same hash. It
+            # comes last, where `jobset_name` truncates it if it is too long.
             name = f"lm-mia-{digest}-{models.replace(':', '-')}-{j.recipe.name}"
             job_flags = f"--models={models}", f"--job={name}", f"--log={log_command(name, options)}"
             labels = {"lm-mia/recipe": digest, "lm-mia/block": str(block)}

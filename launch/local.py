@@ -1,10 +1,10 @@
 """``launch local`` and ``launch worker``: make models on this machine, one process per device, until none is missing.
 
-Both verbs run the same loop and differ in what they print: `local` shows the whole sweep, while `worker` prints a line
-when something happens, which suits the log of one machine among many. File locks alone decide which process makes which
-model, so any number of these commands may work on one workdir, on any machines that share it. When one of them dies,
-the operating system releases its locks and the others make its models. There is one process per device, rather than one
-job over all of them, so that a job that runs out of memory does not disturb those on the other devices.
+Both verbs run the same loop and differ only in what they print: `local` shows the whole sweep, while `worker` prints a
+line when something happens, which suits the log of one machine among many. File locks alone determine which process
+makes which model, so any number of these commands may work on one workdir, on any machines that share it. When one of
+them dies, the operating system releases its locks, and the others make its models. Each device has a job of its own, so
+that a job that runs out of memory does not disturb those on the other devices.
 """
 
 import contextlib
@@ -21,11 +21,11 @@ from lm_mia.errors import UserError
 from lm_mia.run import devices, inventory, pipeline, progress
 from lm_mia.run.sweep import Sweep, SweepRecipe
 
-_GRACE_SECONDS = 150  # for a job to save; its own workers have 120
-_MAX_DEATHS = 3  # consecutive ones on a device without a new model
+_GRACE_SECONDS = 150  # time for a job to save and exit; its own workers have 120 s
+_MAX_DEATHS = 3  # consecutive jobs on a device that died without finishing a model
 
-_POLL_SECONDS = 0.2  # between checks of our jobs
-_POLLS = 5  # checks of our jobs per check of the workdir
+_POLL_SECONDS = 0.2  # between checks of our own jobs
+_POLLS = 5  # checks of our own jobs per check of the workdir
 _WAIT_SECONDS = 5.0  # between checks of the workdir while no job of ours runs
 _RETRY_SECONDS = 60.0  # before another job for a recipe whose last job found nothing to do
 
@@ -33,7 +33,7 @@ _RETRY_SECONDS = 60.0  # before another job for a recipe whose last job found no
 def start(
     command: Sequence[str], log: Path, environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    """Starts a process in its own session, so that Ctrl-C reaches only this one; appends its output to the log."""
+    """Starts a process in a session of its own, so that Ctrl-C does not reach it; appends its output to the log."""
     log.parent.mkdir(parents=True, exist_ok=True)
     job_environment = {**os.environ, **environment, heartbeats.PARENT_VARIABLE: str(os.getpid())}
     with open(log, "ab") as output:
@@ -68,9 +68,9 @@ class _Slot:
     recipe: SweepRecipe | None = None
     process: subprocess.Popen[bytes] | None = None
     missing: int = 0
-    """Number of models of the recipe that were missing when the job started."""
+    """Number of the recipe's models that were missing when the job started."""
     deaths: int = 0
-    """Number of consecutive jobs that died without a new model."""
+    """Number of consecutive jobs that died without finishing a model."""
 
 
 def run(sweep: Sweep) -> int:
@@ -82,8 +82,8 @@ def run(sweep: Sweep) -> int:
       0, or 3 if models were set aside or diverged, which the summary lists.
 
     Raises:
-      UserError: a user's mistake that a job reported, or three consecutive jobs that died without a new model.
-      SystemExit: when this process was stopped, after the jobs have saved.
+      UserError: if a job reports invalid input, or three consecutive jobs die without finishing a model.
+      SystemExit: if this process is stopped, after the jobs have saved.
     """
     sweep, slots = _prepare(sweep)
     with status.live_view(sweep) as refresh:
@@ -101,14 +101,14 @@ def worker(sweep: Sweep) -> int:
 def _prepare(sweep: Sweep) -> tuple[Sweep, list[_Slot]]:
     """Builds the missing populations; returns the sweep with its final folders, and a slot for each device."""
     sharding = sweep.recipes[0].config.compute.sharding
-    if any(t.config.compute.sharding != sharding for t in sweep.recipes):
+    if any(recipe.config.compute.sharding != sharding for recipe in sweep.recipes):
         raise UserError(
             "compute.sharding: must be the same in all entries of a sweep, since devices are assigned to jobs once; "
             "launch the entries one after another"
         )
     with progress.display(overall=False) as display:
         sweep, _ = pipeline.build_populations(sweep, display)
-    workers = max(t.config.train.workers for t in sweep.recipes)
+    workers = max(recipe.config.train.workers for recipe in sweep.recipes)
     _, environments = devices.environments(workers, sharding)
     job = model_block.this_worker("", "").job
     logs = sweep.workdir.path / "logs"
@@ -120,7 +120,7 @@ def _work(
 ) -> None:
     """Runs jobs on the devices until no model is missing; calls `refresh` after every check of the workdir."""
     not_before: dict[str, float] = {}
-    waiting = False
+    is_waiting = False
     try:
         while True:
             for slot in slots:
@@ -133,10 +133,10 @@ def _work(
                 if slot.process is None:
                     _start_job(slot, slots, sweep, missing, not_before, say)
             idle = all(slot.process is None for slot in slots)
-            if idle and not waiting:
+            if idle and not is_waiting:
                 count = sum(map(len, missing.values()))
                 say(f"waiting: other processes are making all missing models ({count})")
-            waiting = idle
+            is_waiting = idle
             refresh()
             _sleep(slots)
     finally:
@@ -144,7 +144,7 @@ def _work(
 
 
 def _sleep(slots: list[_Slot]) -> None:
-    """Returns when a job of ours ends, or when it is time to check the workdir again."""
+    """Sleeps until one of our jobs ends, or until it is time to check the workdir again."""
     if all(slot.process is None for slot in slots):
         time.sleep(_WAIT_SECONDS)
         return
@@ -162,7 +162,7 @@ def _start_job(
     not_before: Mapping[str, float],
     say: Callable[[str], None],
 ) -> None:
-    """Starts a job for the first recipe that has more missing models than our jobs, one of them not locked."""
+    """Starts a job for the first recipe with more missing models than jobs of ours, at least one of them not locked."""
     for recipe in sweep.recipes:
         indices = missing[recipe.name]
         own_jobs = sum(s.recipe == recipe for s in slots if s.process is not None)
@@ -170,7 +170,7 @@ def _start_job(
             continue
         models = recipe.models
         if all(inventory.is_locked(recipe.folder, models[i]) for i in indices):
-            continue  # a job would only load JAX and end
+            continue  # a job would load JAX, find nothing to do, and exit
         selection = f"--models=0:{len(models)}", f"--job={slot.log.stem}", f"--log={slot.log}"
         command = jobs.job_command(sweep, [sys.executable], recipe, *selection, "--workers=1")
         slot.recipe, slot.missing = recipe, len(indices)
@@ -180,23 +180,23 @@ def _start_job(
 
 
 def _handle_exit(slot: _Slot, not_before: dict[str, float], say: Callable[[str], None]) -> None:
-    """Handles a job that has ended; raises UserError if starting another one would not help."""
+    """Handles a job that has exited; raises UserError if starting another one would not help."""
     assert slot.process is not None
     assert slot.recipe is not None
     code, recipe, log = slot.process.returncode, slot.recipe, slot.log
     slot.process = slot.recipe = None
     progressed = len(jobs.missing_indices(recipe)) < slot.missing
     if code == 2:
-        raise UserError(f"{_last_line(log)}\n({log} has more)")
+        raise UserError(f"{_last_line(log)}\n(see {log})")
     died = code not in (0, heartbeats.GIVEN_UP_EXIT_CODE)
     slot.deaths = (0 if progressed else slot.deaths) + 1 if died else 0
     if slot.deaths == _MAX_DEATHS:
         raise UserError(
-            f"{log}: its job ended with code {code}, the third in a row without a new model; its last line: "
-            f"{_last_line(log)}"
+            f"{log}: the job exited with code {code}, the third in a row that did not finish a model; the last line of "
+            f"its log: {_last_line(log)}"
         )
     if died:
-        say(f"{log}: its job ended with code {code}")
+        say(f"{log}: the job exited with code {code}")
     elif not progressed:  # another process was faster, or holds the locks of all missing models
         not_before[recipe.name] = time.monotonic() + _RETRY_SECONDS
 
@@ -209,5 +209,5 @@ def _last_line(log: Path) -> str:
 
 
 def _say(line: str) -> None:
-    """Prints a line with the time, for the log of this machine."""
+    """Prints a line, preceded by the time, for the log of this machine."""
     print(f"{heartbeats.now()[:19]} UTC  {line}", flush=True)

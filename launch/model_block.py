@@ -1,9 +1,10 @@
-"""A job: makes some models of one recipe with the workers of this process; it may run anywhere and be repeated.
+"""A job, which makes a block of models of one recipe; it may run on any machine that shares the workdir, and
+repeatedly.
 
-Exit codes. 0: the models are present or locked by another process. 2: a user's mistake. 3: some models were set
+Exit codes. 0: the models are present or locked by another process. 2: the input is invalid. 3: some models were set
 aside or diverged, and the others are present. 143: run the job again; it was stopped and has saved its models, or a
 model that spans several processes failed. 200: run the job again, but only a limited number of times; its processes
-were killed before they started a model, or did not find each other.
+were killed before they started a model, or could not connect to each other.
 """
 
 import dataclasses
@@ -27,6 +28,7 @@ from lm_mia.run.sweep import Sweep, SweepRecipe
 Event = dict[str, Any]
 
 RETRY_EXIT_CODE = 200
+"""The exit code of a job that should be run again a limited number of times."""
 
 
 def run(
@@ -43,7 +45,7 @@ def run(
       sweep: the recipes of the command.
       recipe: the recipe whose models are made.
       block: the models as BEGIN:END, the value of ``--models``.
-      job_name: name of the job, the same when the job is run again; empty: a new name is chosen.
+      job_name: name of the job, which must be the same when the job is run again; empty: a new name is chosen.
       log: where the output of this process can be read.
       num_workers: number of worker processes; 0: as in the config.
 
@@ -51,8 +53,8 @@ def run(
       The exit code.
 
     Raises:
-      UserError: invalid input, or workers that fail before they start a model.
-      SystemExit: with code 143, when stopped.
+      UserError: if the input is invalid, or workers fail before they start a model.
+      SystemExit: with code 143, if the job is stopped.
     """
     models = jobs.selected_models(block, recipe)
     trackers.check_trackers(recipe.config.train.trackers)
@@ -66,7 +68,7 @@ def run(
         one_recipe = dataclasses.replace(sweep, recipes=(recipe,))
         _, [(recipe, population)] = pipeline.build_populations(one_recipe, display)
         if num_workers:
-            # Only after config.json of the recipe was written, which keeps the number that the user requested.
+            # After config.json of the recipe was written, which keeps the number that the config requests.
             train = dataclasses.replace(recipe.config.train, workers=num_workers)
             recipe = dataclasses.replace(
                 recipe, config=dataclasses.replace(recipe.config, train=train)
@@ -107,7 +109,7 @@ def run(
 
 
 def this_worker(name: str, log: str) -> heartbeats.WorkerInfo:
-    """Describes this process; its host is named as the scheduler names it."""
+    """Returns a description of this process, with the name of its host as the scheduler knows it."""
     host = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
     rank = os.environ.get("JAX_PROCESS_ID") or os.environ.get("SLURM_PROCID") or "0"
     made_by = workdir.provenance()
@@ -126,7 +128,7 @@ class _EventWatcher:
     recipe_dir: Path
     worker_info: heartbeats.WorkerInfo
     failures: list[str] = dataclasses.field(default_factory=list)
-    """A line for each failure."""
+    """A message for each failure."""
     running_models: dict[int, str] = dataclasses.field(default_factory=dict)
     """Index of a worker -> name of the model."""
 

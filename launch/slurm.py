@@ -1,9 +1,9 @@
 """Writes SLURM array scripts, whose elements are jobs, and submits them with ``sbatch``.
 
-A job that is asked to stop, before its time limit or by preemption, saves its state, and its script requeues it. The
-script also requeues a job that is killed, for example when it is out of memory, and SLURM requeues one whose node
-fails. It then continues from its checkpoints. A job that does not save within its grace period ends as
-TIMEOUT, and a job that is canceled is not requeued.
+Before its time limit or when it is preempted, a job saves its state, and its script requeues it. The script also
+requeues a job that is killed, for example because it is out of memory, and SLURM requeues a job whose node fails. A
+requeued job continues from its checkpoints. A job that does not save within its grace period ends as TIMEOUT, and a job
+that is canceled is not requeued.
 """
 
 import argparse
@@ -51,7 +51,7 @@ exit $code
 
 @dataclasses.dataclass(frozen=True)
 class SlurmOptions:
-    """The resources that jobs request from SLURM. Empty or 0: the default of the cluster."""
+    """The resources that jobs request from SLURM. Empty strings and 0 select the defaults of the cluster."""
 
     time: str
     """Time limit of a job: H:M:S, or another format of sbatch."""
@@ -69,13 +69,13 @@ class SlurmOptions:
     setup: str = ""
     """A shell script that jobs source first, for example for ``module load``."""
     grace_seconds: int = 120
-    """A job is asked to stop this long before its time limit."""
+    """Time before the limit at which a job is asked to save and stop."""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags that `parse_options` reads."""
     group = parser.add_argument_group("SLURM")
-    for name, default, what in (
+    for name, default, meaning in (
         ("nodes", 1, "nodes per job (default: 1)"),
         ("gpus-per-node", 0, "GPUs per node (default: not requested)"),
         ("cpus-per-task", 0, "CPUs per task; each node runs one task (default: the cluster's)"),
@@ -86,8 +86,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
             "seconds before the time limit at which jobs are asked to save and stop (default: 120)",
         ),
     ):
-        group.add_argument(f"--{name}", type=int, default=default, metavar="N", help=what)
-    for name, value, what in (
+        group.add_argument(f"--{name}", type=int, default=default, metavar="N", help=meaning)
+    for name, metavar, meaning in (
         ("time", "H:M:S", "time limit of a job (required)"),
         ("memory", "SIZE", "memory per node, such as 64G"),
         ("partition", "NAME", "partition of the jobs"),
@@ -96,7 +96,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         ("constraint", "FEATURES", "required features of the nodes"),
         ("setup", "FILE", "shell script that jobs source first, for example to load modules"),
     ):
-        group.add_argument(f"--{name}", default="", metavar=value, help=what)
+        group.add_argument(f"--{name}", default="", metavar=metavar, help=meaning)
 
 
 def parse_options(args: argparse.Namespace) -> SlurmOptions:
@@ -104,28 +104,30 @@ def parse_options(args: argparse.Namespace) -> SlurmOptions:
     options = SlurmOptions(
         **{field.name: getattr(args, field.name) for field in dataclasses.fields(SlurmOptions)}
     )
-    limit_seconds, wrong = _seconds(options.time), []
+    limit_seconds, problems = _seconds(options.time), []
     if not options.time:
-        wrong.append("--time: missing; add --time=4:00:00")
+        problems.append("--time: missing; add --time=4:00:00")
     elif not limit_seconds:
         rule = "must be a time of the form M, M:S, H:M:S, D-H, D-H:M or D-H:M:S, and above 0"
-        wrong.append(f"--time={options.time!r}: {rule}; try --time=4:00:00")
+        problems.append(f"--time={options.time!r}: {rule}; try --time=4:00:00")
     for name, least in (("nodes", 1), ("gpus_per_node", 0), ("cpus_per_task", 0), ("at_once", 0)):
         if (value := getattr(options, name)) < least:
-            wrong.append(f"{_flag(name)}={value}: must be at least {least}")
+            problems.append(f"{_flag(name)}={value}: must be at least {least}")
     for name, (pattern, rule, example) in _PATTERNS.items():
         if not re.fullmatch(pattern, value := getattr(options, name)):
-            wrong.append(f"{_flag(name)}={value!r}: {rule}; try {_flag(name)}={example}")
+            problems.append(f"{_flag(name)}={value!r}: {rule}; try {_flag(name)}={example}")
     if options.setup and not Path(options.setup).is_file():
-        wrong.append(f"--setup={options.setup!r}: no such file; check the spelling")
+        problems.append(f"--setup={options.setup!r}: no such file; check the spelling")
     elif problem := _unprintable(options.setup):
-        wrong.append(f"--setup={options.setup!r}: {problem}")
-    most = min(65535, (limit_seconds or 65536) - 1)  # 65535: SLURM's own limit
-    if not 1 <= options.grace_seconds <= most:
-        rule = f"must be from 1 to {most}, so that jobs run before they are asked to stop"
-        wrong.append(f"--grace-seconds={options.grace_seconds}: {rule}")
-    if wrong:
-        raise UserError("\n".join(wrong))
+        problems.append(f"--setup={options.setup!r}: {problem}")
+    max_grace_seconds = min(65535, (limit_seconds or 65536) - 1)  # 65535: SLURM's limit
+    if not 1 <= options.grace_seconds <= max_grace_seconds:
+        rule = (
+            f"must be from 1 to {max_grace_seconds}, so that jobs run before they are asked to stop"
+        )
+        problems.append(f"--grace-seconds={options.grace_seconds}: {rule}")
+    if problems:
+        raise UserError("\n".join(problems))
     return (
         dataclasses.replace(options, setup=os.path.abspath(options.setup))
         if options.setup
@@ -148,8 +150,8 @@ def script(
 
     Args:
       name: name of the array in the queue: letters, digits, and ``_.+-``.
-      command: the arguments of a job without --models, --job and --log, which each element appends.
-      blocks: numbers of the blocks with missing models; block k has models k n to (k + 1) n - 1, n per job.
+      command: the command line of a job without --models, --job and --log, which each element appends.
+      blocks: numbers of the blocks with missing models; with n models per job, block k has models k n to (k + 1) n - 1.
       models_per_job: number of models per block; the last one may have fewer.
       num_models: number of models of the recipe.
       logs: absolute path of the folder of the logs, which must exist when jobs start.
@@ -181,8 +183,10 @@ def script(
         f"end=$((begin + {models_per_job} < {num_models} ? begin + {models_per_job} : {num_models}))",
     ]
     log = shlex.quote(f"--log={logs}/") + '"$job.out"'
-    more = ['"--models=$begin:$end"', '"--job=$job"', log]
-    return _text(name, head, body, command, more, f"{_escaped(logs)}/%A_%a.out", folder, options)
+    block_flags = ['"--models=$begin:$end"', '"--job=$job"', log]
+    return _text(
+        name, head, body, command, block_flags, f"{_escaped(logs)}/%A_%a.out", folder, options
+    )
 
 
 def corpus_script(
@@ -226,7 +230,7 @@ def submit(path: Path, after: Sequence[str] = ()) -> str:
 
 
 def array_limit() -> int | None:
-    """Returns the limit below which array indices must be (MaxArraySize), or None if SLURM does not report it."""
+    """Returns the exclusive upper limit of array indices (MaxArraySize), or None if SLURM does not report it."""
     try:
         output = _run_slurm_command(["scontrol", "show", "config"])
     except UserError:
@@ -240,12 +244,23 @@ def _text(
     head: Sequence[str],
     body: Sequence[str],
     command: Sequence[str],
-    more: Sequence[str],
+    block_flags: Sequence[str],
     output: str,
     folder: Path,
     options: SlurmOptions,
 ) -> str:
-    """Returns the text of a script. Head, body and more are shell code; the other arguments are quoted here."""
+    """Returns the text of a script.
+
+    Args:
+      name: name of the job in the queue.
+      head: options of sbatch, one per line.
+      body: lines of shell code before the command.
+      command: the command line, which is quoted here.
+      block_flags: further arguments of the command, as shell code.
+      output: path of the log, with replacement symbols of sbatch.
+      folder: folder in which the command runs.
+      options: the resources of the job.
+    """
     assert re.fullmatch("[A-Za-z0-9_.+-]+", name), name
     problems = [
         f"{text!r}: {problem}"
@@ -258,9 +273,11 @@ def _text(
         )
     if problems:
         raise UserError("\n".join(problems))
-    setup = f'source {shlex.quote(options.setup)} || {{ echo "--setup: code $?" >&2; exit 1; }}'
-    # When one task ends, the others get time to end by themselves. If they were killed at once, an error that all tasks
-    # report would look like a job to be requeued. (SLURM sends TERM to what srun starts, since --signal has no "B:".)
+    message = "--setup: the script failed with code $?"
+    setup = f'source {shlex.quote(options.setup)} || {{ echo "{message}" >&2; exit 1; }}'
+    # When one task ends, the others are given time to exit by themselves. If they were killed at once, an error that
+    # all tasks report would look like a job to requeue. (SLURM sends SIGTERM to srun's tasks, since --signal lacks
+    # "B:".)
     srun = f"srun --kill-on-bad-exit=0 --wait={options.grace_seconds}"
     srun += f" --cpus-per-task={options.cpus_per_task}" * (options.cpus_per_task > 0)
     lines = [
@@ -273,7 +290,7 @@ def _text(
         *[setup] * bool(options.setup),
         *body,
         "",
-        " \\\n  ".join([srun, *map(shlex.quote, command), *more]),
+        " \\\n  ".join([srun, *map(shlex.quote, command), *block_flags]),
     ]
     return "\n".join(lines) + _END
 
@@ -325,7 +342,7 @@ def _seconds(time: str) -> int | None:
 def _run_slurm_command(argv: Sequence[str]) -> str:
     """Runs a SLURM command and returns its output; raises UserError with its error message if it fails.
 
-    Variables of a job in which this process may run are removed, since the new job would inherit its resources.
+    If this process runs in a job, the variables of that job are removed, since a new job would inherit its resources.
     """
     kept = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT")
     env = {k: v for k, v in os.environ.items() if not k.startswith("SLURM_") or k in kept}
@@ -336,8 +353,8 @@ def _run_slurm_command(argv: Sequence[str]) -> str:
             f"{argv[0]}: {error.strerror}; run this where the SLURM commands are installed"
         ) from error
     if done.returncode:
-        why = "; ".join(done.stderr.split("\n")).strip("; ") or f"code {done.returncode}"
-        raise UserError(f"{shlex.join(argv)}: {why}")
+        reason = "; ".join(done.stderr.split("\n")).strip("; ") or f"code {done.returncode}"
+        raise UserError(f"{shlex.join(argv)}: {reason}")
     return done.stdout
 
 
@@ -361,17 +378,17 @@ def write_scripts(
         for j in jobs.plan_jobs(sweep, sizes, options.nodes * max(options.gpus_per_node, 1))
         if j.blocks
     ]
-    if wrong := multi_machine_problems(planned, options.nodes, f"--nodes={options.nodes}"):
-        raise UserError(wrong[0])
+    if problems := multi_machine_problems(planned, options.nodes, f"--nodes={options.nodes}"):
+        raise UserError(problems[0])
     if not planned:
         return status.print_summary(sweep)
     scripts, logs = sweep.workdir.path / "slurm", sweep.workdir.path / "logs"
-    python, here, limit = [sys.executable], Path.cwd(), array_limit()
+    python, current_dir, limit = [sys.executable], Path.cwd(), array_limit()
     texts: dict[Path, str] = {}
-    first = scripts / "corpus.sbatch"
+    corpus_path = scripts / "corpus.sbatch"
     if any(not j.recipe.population_dir.exists() for j in planned):
-        texts[first] = corpus_script(
-            "lm_mia-corpus", jobs.command(sweep, python, "corpus"), logs, here, options
+        texts[corpus_path] = corpus_script(
+            "lm_mia-corpus", jobs.command(sweep, python, "corpus"), logs, current_dir, options
         )
     for j in planned:
         command = jobs.job_command(sweep, python, j.recipe)
@@ -382,30 +399,30 @@ def write_scripts(
             j.models_per_job,
             j.cost.models,
             logs,
-            here,
+            current_dir,
             options,
             limit,
         )
     for folder in (scripts, logs):
         folder.mkdir(parents=True, exist_ok=True)
     after: list[str] = []
-    numbers: list[str] = []
+    job_ids: list[str] = []
     for path, text in texts.items():
         write_atomically(path, text)
         if not submit_scripts:
-            after = ["--dependency=afterok:CORPUS"] * (first in texts and path != first)
+            after = ["--dependency=afterok:CORPUS"] * (corpus_path in texts and path != corpus_path)
             print(shlex.join(["sbatch", *after, str(path)]))
             continue
         try:
-            number = submit(path, after)
+            job_id = submit(path, after)
         except UserError as error:
-            sent = "; the scripts listed above were submitted" if numbers else ""
-            raise UserError(f"{path}: not submitted{sent}: {error}") from error
-        numbers.append(number)
-        print(f"{path}: job {number}")
-        if path == first:
-            after = [number]
+            others = "; the scripts listed above were submitted" if job_ids else ""
+            raise UserError(f"{path}: not submitted{others}: {error}") from error
+        job_ids.append(job_id)
+        print(f"{path}: job {job_id}")
+        if path == corpus_path:
+            after = [job_id]
     if not submit_scripts:
-        which = ". CORPUS stands for the job id of the first script" * (first in texts)
-        print(f"The scripts were written but not submitted; add --submit to submit them{which}")
+        note = ". CORPUS stands for the job id of the first script" * (corpus_path in texts)
+        print(f"The scripts were written but not submitted; add --submit to submit them{note}")
     return 0

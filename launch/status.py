@@ -1,6 +1,6 @@
-"""``lm-mia status``, the same as ``launch status``: the state of a sweep, determined from its workdir alone.
+"""``lm-mia status`` and ``launch status``: show the state of a sweep, determined from its workdir alone.
 
-The engines show the same view while they work. Nothing is changed.
+``launch local`` shows the same table while it works. Nothing in the workdir is changed.
 """
 
 import contextlib
@@ -28,19 +28,19 @@ from lm_mia.errors import UserError
 from lm_mia.run import inventory, plan, progress
 from lm_mia.run.progress import plural
 from lm_mia.run.sweep import Sweep, SweepRecipe, require_workdir
-from lm_mia.run.workdir import changed_settings, table_facts
+from lm_mia.run.workdir import changed_settings, table_metadata
 
 _LINE_SECONDS = 10.0  # between lines if the output is not a terminal
 _REFRESH_SECONDS = 2.0  # between updates of --watch
 # Columns that are hidden if all are 0.
-_OPTIONAL = (
+_OPTIONAL_COLUMNS = (
     "to_score",
     "vanished",
     "failing",
     "set_aside",
     "diverged",
 )
-_WIDE = 100  # characters; a console of at least this width has room for bars
+_MIN_WIDTH_OF_BARS = 100  # characters; narrower consoles have no room for progress bars
 _RATE_MODELS = 32  # models over which the rate is averaged
 
 
@@ -49,13 +49,14 @@ def recipe_status(recipe: SweepRecipe) -> dict[str, Any]:
 
     Returns:
       Counts of models: ``models`` (requested), ``done`` (trained and scored), ``to_score`` (trained, not scored) and
-      ``missing`` (not made, and no process is working on them). Lists with one dict per model: ``running``, with model,
-      job, host and since; ``vanished``, the same for jobs that no longer report that they are alive; ``failing``, which
-      failed and will be tried again; ``set_aside`` and ``diverged``, with reason and log. ``models_per_hour`` and
-      ``seconds_left``, None if unknown. ``hosts``: models and failures of each machine. ``made_by``: models of each
-      version of lm_mia. ``population``: its path, samples and sha256, the last two None if it is not built. ``tables``:
-      "present", "missing", "unfinished" (an attack was interrupted), "other settings" or "not wanted" (there are no
-      replicas to attack). ``table_settings``: for "other settings", name -> [requested, made with].
+      ``missing`` (not made, and not being made by any process). Lists with one dict per model: ``running``, with model,
+      job, host and since; ``vanished``, the same for jobs that no longer report that they are alive; ``failing``,
+      models that failed and will be tried again; ``set_aside`` and ``diverged``, with reason and log.
+      ``models_per_hour`` and ``seconds_left``: None if unknown. ``hosts``: numbers of models and failures of each
+      machine. ``made_by``: number of models of each version of lm_mia. ``population``: its path, samples and sha256,
+      the last two None if it is not built. ``tables``: "present", "missing", "unfinished" (an attack was interrupted),
+      "other settings" (than those of the config) or "not wanted" (there are no replicas to attack). ``table_settings``:
+      for "other settings", name -> [requested, made with].
 
     Raises:
       UserError: if the folder has models of another recipe, or files in it are damaged.
@@ -99,7 +100,7 @@ def _population(recipe: SweepRecipe) -> dict[str, Any]:
     """Returns path, size and hash of a recipe's population."""
     facts: dict[str, Any] = {"path": str(recipe.population_dir), "samples": None, "sha256": None}
     if recipe.population_dir.exists():
-        from lm_mia.data.population import open_population  # imported here: pandas takes a second
+        from lm_mia.data.population import open_population  # pandas takes a second
 
         population = open_population(recipe.population_dir, verify=False)
         facts |= {"samples": len(population), "sha256": population.sha256}
@@ -111,7 +112,7 @@ def _tables(recipe: SweepRecipe) -> dict[str, Any]:
     state, settings = "missing", dict[str, Any]()
     if not recipe.config.attack.replicas:
         state = "not wanted"
-    elif table_facts(recipe.folder) is not None:
+    elif table_metadata(recipe.folder) is not None:
         different = changed_settings(recipe.folder, recipe.config)
         settings = {f"attack.{name}": list(both) for name, both in different.items()}
         state = "other settings" if settings else "present"
@@ -121,16 +122,16 @@ def _tables(recipe: SweepRecipe) -> dict[str, Any]:
 
 
 def _report(sweep: Sweep) -> str:
-    """Returns whether the report exists, and whether it is older than the tables."""
+    """Returns the state of the report: "missing", "present" or "older than the tables"."""
     if not sweep.workdir.report.exists():
         return "missing"
-    return "older than the tables" if sweep.workdir.report_is_old() else "present"
+    return "older than the tables" if sweep.workdir.is_report_outdated() else "present"
 
 
 def _add_failures(
     status: dict[str, Any], recipe_dir: Path, model: ModelSeeds, is_unscored: bool
 ) -> None:
-    """Adds the failures of a model, if any."""
+    """Adds the failures of a model to `status`, if any."""
     failures = heartbeats.failures(recipe_dir, model)
     for failure in failures:
         _host(status, failure["host"])["failures"] += 1
@@ -150,16 +151,16 @@ def _host(status: dict[str, Any], name: str) -> dict[str, int]:
 
 
 def _add_log(status: dict[str, Any], recipe: SweepRecipe, stored: dict[str, Any]) -> None:
-    """Adds what follows from the log: recent models per hour, time left, and models of each machine and version."""
+    """Adds what the log shows: recent models per hour, remaining time, and models of each machine and version."""
     ended, longest_seconds = [], 0.0
-    began = f"{stored['lm_mia']} {(stored['commit'] or '')[:9]}".strip()
+    first_version = f"{stored['lm_mia']} {(stored['commit'] or '')[:9]}".strip()
     for event in _events(recipe.workdir.path / "metrics.jsonl", recipe.name):
         if event["event"] == "model_trained":
             longest_seconds = max(longest_seconds, event["seconds"])
         elif event.get("last"):
             ended.append(datetime.fromisoformat(event["time"]))
             # `lm-mia run` records its version only in config.json.
-            version = event.get("version", began)
+            version = event.get("version", first_version)
             status["made_by"][version] = status["made_by"].get(version, 0) + 1
             if "host" in event:
                 _host(status, event["host"])["models"] += 1
@@ -176,7 +177,7 @@ def _add_log(status: dict[str, Any], recipe: SweepRecipe, stored: dict[str, Any]
 
 
 def _events(path: Path, recipe: str) -> Iterator[dict[str, Any]]:
-    """Yields the events of a recipe's models that were trained or scored, from the log of a workdir."""
+    """Yields the events of a recipe's trained and scored models from the log of a workdir."""
     with contextlib.suppress(FileNotFoundError), open(path, "rb") as lines:
         for line in lines:
             if b'"model_scored"' in line or b'"model_trained"' in line:
@@ -229,7 +230,7 @@ def print_status(
         print(json.dumps(status, indent=1))
     else:
         console = _console()
-        console.print(_picture(status, console.width))
+        console.print(_render(status, console.width))
         lines = [line for r in status["recipes"] for line in _shard_lines(r)]
         for line in [*lines, *next_command(sweep, status)]:
             print(line)
@@ -239,7 +240,7 @@ def print_status(
 
 def _verify(sweep: Sweep, status: dict[str, Any]) -> list[str]:
     """Adds the missing and corrupt shards to `status`; returns a line for each recipe that has corrupt ones."""
-    from lm_mia.data.population import open_population  # here: pandas takes a second
+    from lm_mia.data.population import open_population  # pandas takes a second
 
     population_dirs = {recipe.population_dir for recipe in sweep.recipes}
     for folder in (path for path in population_dirs if path.exists()):
@@ -260,8 +261,8 @@ def _verify(sweep: Sweep, status: dict[str, Any]) -> list[str]:
             r["shards"] = {"wanted": shards.num_shards, "missing": missing, "corrupt": corrupt}
             if corrupt:
                 damage.append(
-                    f"{store}: {plural(len(corrupt), 'corrupt shard')}; run `lm-mia score --repair` to compute them, "
-                    f"and {len(missing)} missing ones, again"
+                    f"{store}: {plural(len(corrupt), 'shard')} corrupt and {len(missing)} missing; run "
+                    "`lm-mia score --repair` to compute them again"
                 )
     return damage
 
@@ -277,13 +278,13 @@ def _shard_lines(r: dict[str, Any]) -> Iterator[str]:
 
 
 def print_summary(sweep: Sweep) -> int:
-    """Prints the final summary of an engine: which models were made, which were not, and what to do next.
+    """Prints the final summary of an engine: the state of the sweep, and what to do next.
 
     Returns:
       The exit code: 3 if models were set aside or diverged, else 0.
     """
     status, console = sweep_status(sweep), _console()
-    console.print(_picture(status, console.width))
+    console.print(_render(status, console.width))
     for line in next_command(sweep, status):
         print(line)
     given_up = any(r["set_aside"] or r["diverged"] for r in status["recipes"])
@@ -291,7 +292,7 @@ def print_summary(sweep: Sweep) -> int:
 
 
 def next_command(sweep: Sweep, status: dict[str, Any]) -> list[str]:
-    """Returns lines that say what to do once all models are present, if anything is left to do."""
+    """Returns lines with the next command if all models are present and tables or report are missing; else no lines."""
     recipes = status["recipes"]
     tables = all(r["tables"] in ("present", "not wanted") for r in recipes)
     if (tables and status["report"] != "missing") or any(r["done"] < r["models"] for r in recipes):
@@ -305,14 +306,14 @@ def next_command(sweep: Sweep, status: dict[str, Any]) -> list[str]:
 
 
 def _as_stored(recipe: SweepRecipe) -> bool:
-    """Returns whether the stored config is that of the command, so that the next command needs no --config."""
+    """Returns whether the stored config equals that of the command, so that the next command needs no --config."""
     stored = recipe.stored_config()
     return stored is not None and stored["config"] == to_dict(recipe.config)
 
 
 @contextlib.contextmanager
 def live_view(sweep: Sweep) -> Iterator[Callable[[], bool]]:
-    """A live view while the block runs; yields a function that refreshes it and returns whether models are left."""
+    """Shows the status during the block; yields a function that refreshes it and returns whether work remains."""
     console, last_line_time = _console(), 0.0
     with Live(console=console, auto_refresh=False, transient=True) as live:
 
@@ -320,7 +321,7 @@ def live_view(sweep: Sweep) -> Iterator[Callable[[], bool]]:
             nonlocal last_line_time
             status = sweep_status(sweep)
             if console.is_terminal:
-                live.update(_picture(status, console.width), refresh=True)
+                live.update(_render(status, console.width), refresh=True)
             elif time.monotonic() - last_line_time > _LINE_SECONDS:
                 last_line_time = time.monotonic()
                 lines = [_line(r) for r in status["recipes"]]
@@ -342,9 +343,9 @@ def _console() -> Console:
 
 def _line(r: dict[str, Any]) -> str:
     """Describes a recipe in one line."""
-    left = f", {_time(r['seconds_left'])} left" if r["seconds_left"] is not None else ""
-    bad = len(r["set_aside"]) + len(r["diverged"])
-    given_up = f", {bad} given up" if bad else ""
+    left = f", {_format_duration(r['seconds_left'])} left" if r["seconds_left"] is not None else ""
+    num_given_up = len(r["set_aside"]) + len(r["diverged"])
+    given_up = f", {num_given_up} set aside or diverged" if num_given_up else ""
     return f"{r['recipe']}: {r['done']} of {r['models']} done, {len(r['running'])} running{given_up}{left}"
 
 
@@ -352,20 +353,27 @@ def _count(r: dict[str, Any], name: str) -> int:
     return r[name] if isinstance(r[name], int) else len(r[name])
 
 
-def _picture(status: dict[str, Any], width: int) -> Group:
-    """Returns the table and the lines below it, for a console of this width in characters."""
+def _render(status: dict[str, Any], width: int) -> Group:
+    """Returns the table and the notes below it, for a console of this width in characters."""
     recipes = status["recipes"]
-    kinds = ("running", *(k for k in _OPTIONAL if any(_count(r, k) for r in recipes)), "missing")
+    kinds = (
+        "running",
+        *(k for k in _OPTIONAL_COLUMNS if any(_count(r, k) for r in recipes)),
+        "missing",
+    )
     counts = (kind.replace("_", " ") for kind in kinds)
     table = Table(
-        "recipe", "models", *counts, "per hour", "left", "tables", *[""] * (width >= _WIDE)
+        "recipe",
+        "models",
+        *counts,
+        "per hour",
+        "left",
+        "tables",
+        *[""] * (width >= _MIN_WIDTH_OF_BARS),
     )
     for column in table.columns[1:]:
-        # If the console is narrow, names are wrapped.
-        column.justify, column.no_wrap = (
-            "right",
-            True,
-        )
+        # On a narrow console, only the recipes' names, in the first column, are wrapped.
+        column.justify, column.no_wrap = "right", True
     lines = [
         (r["recipe"], [r], r["models_per_hour"], r["seconds_left"], r["tables"]) for r in recipes
     ]
@@ -374,13 +382,14 @@ def _picture(status: dict[str, Any], width: int) -> Group:
     for label, group, rate, left_seconds, tables in lines:
         requested, done = (sum(r[name] for r in group) for name in ("models", "done"))
         table.add_row(
-            Text(label),  # a plain string would be read as markup
+            Text(label),  # a plain string would be parsed as markup
             f"{done} of {requested}",
             *(str(sum(_count(r, kind) for r in group)) for kind in kinds),
             plan.format_number(rate) if rate else "",
-            _time(left_seconds) if left_seconds is not None else "",
+            _format_duration(left_seconds) if left_seconds is not None else "",
             tables,
-            *[ProgressBar(total=requested, completed=done, width=20)] * (width >= _WIDE),
+            *[ProgressBar(total=requested, completed=done, width=20)]
+            * (width >= _MIN_WIDTH_OF_BARS),
         )
         if len(table.rows) == len(recipes):
             table.add_section()
@@ -430,12 +439,13 @@ def _notes(status: dict[str, Any]) -> list[str]:
     )
     lines.append(f"report      {status['report']}{remedy}")
     lines += [
-        f"other       {path}: a recipe that the config does not have" for path in status["others"]
+        f"other       {path}: a recipe of the workdir that the config does not request"
+        for path in status["others"]
     ]
     return lines
 
 
-def _time(seconds: float) -> str:
-    """Formats a time as hours, minutes and seconds, with days if there are any."""
+def _format_duration(seconds: float) -> str:
+    """Formats a duration as hours, minutes and seconds, and days if there are any."""
     days, rest = divmod(round(seconds), 86_400)
     return f"{days} d " * bool(days) + f"{rest // 3600}:{rest // 60 % 60:02}:{rest % 60:02}"

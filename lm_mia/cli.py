@@ -1,7 +1,7 @@
 """The command line: ``lm-mia VERB --config=NAME|FILE.py[:ARG] --workdir=DIR [--config.model.layers=3 ...]``.
 
 ``run`` builds the corpus, trains, scores and attacks the models, extracts samples and writes the report. Each verb
-makes what is missing and keeps what exists, so repeating a command continues from where an earlier one stopped. Once
+computes what is missing and keeps what exists, so repeating a command continues where an earlier one stopped. Once
 the workdir has a config.json, ``--config`` may be left out.
 
 This module may import every package. Most imports happen only when they are needed, since some take seconds:
@@ -33,7 +33,7 @@ VERBS = {
     "attack": "attack the scored models and write the tables",
     "extract": "compute how easily the most member-like samples can be extracted",
     "report": "draw the figures and write report.html",
-    "status": "show which models are finished, running and missing",
+    "status": "show which models are done, running and missing",
     "plan": "estimate the cost of a config and its sweep, without running anything",
     "launch": "run a sweep as jobs on one or more machines; see lm-mia launch --help",
     "fields": "list all fields of a config; each is a flag, --config.section.field=value",
@@ -49,7 +49,7 @@ _FLAGS_OF_OTHER_VERBS = {
     "--mfu": "lm-mia plan",
     "--tokens-per-sample": "lm-mia plan",
 }
-"""Flags that only some verbs take -> these verbs."""
+"""Maps each flag that only some verbs accept to these verbs, for error messages."""
 _CONFIG_HELP = (
     "name of an included config, such as quickstart, or a Python file whose get_config() is called with ARG; may be "
     "left out if the workdir has a config.json"
@@ -108,7 +108,7 @@ def _make_models(
 
 
 def _make_tables(verb: Verb, sweep: Sweep) -> int:
-    """Makes the tables and the report page, and whatever they need, and prints the results."""
+    """Makes the tables and the report page, and everything that they need, and prints the results."""
     from analysis import page
     from lm_mia.run import pipeline
 
@@ -129,24 +129,24 @@ def _make_tables(verb: Verb, sweep: Sweep) -> int:
 
 
 def _raise_failures(failures: Sequence[str]) -> None:
-    """Raises UserError with the failures, if there are any, that did not stop the other models or recipes."""
+    """Raises UserError with the failures of single models or recipes, if there are any."""
     if failures:
         raise UserError("\n".join(failures))
 
 
 def _read(verb: str, argv: Sequence[str]) -> tuple[argparse.Namespace, Sweep]:
     """Returns the flags of a verb and its recipes; raises UserError with one line per mistake."""
-    mistakes: list[str] = []
-    options, overrides = _parser(verb).parse_flags(argv, mistakes)
+    problems: list[str] = []
+    options, overrides = _parser(verb).parse_flags(argv, problems)
     if verb == "plan":
-        collect_errors(mistakes, lambda: plan.parse_chip(options.device, options.mfu))
-    sweep = sweeps.sweep_from_flags(options, overrides, mistakes, needs_workdir=verb != "plan")
+        collect_errors(problems, lambda: plan.parse_chip(options.device, options.mfu))
+    sweep = sweeps.sweep_from_flags(options, overrides, problems, needs_workdir=verb != "plan")
     if sweep and verb == "plan":
-        collect_errors(mistakes, lambda: plan.check_tokens(options.tokens_per_sample, sweep))
+        collect_errors(problems, lambda: plan.check_tokens(options.tokens_per_sample, sweep))
     if sweep and verb == "corpus" and options.from_hf_shards is not None:
-        collect_errors(mistakes, lambda: _check_shards(options.from_hf_shards, sweep))
-    if mistakes or sweep is None:
-        raise UserError("\n".join(mistakes))
+        collect_errors(problems, lambda: _check_shards(options.from_hf_shards, sweep))
+    if problems or sweep is None:
+        raise UserError("\n".join(problems))
     return options, sweep
 
 
@@ -194,7 +194,7 @@ def _parser(verb: str) -> load.Parser:
     parser.add_argument(
         "--workdir",
         metavar="DIR",
-        help="output folder; using the same folder again continues an earlier command",
+        help="output folder; a command continues from the results that it already contains",
     )
     if verb == "corpus":
         parser.add_argument(
@@ -225,7 +225,7 @@ def _print_fields() -> None:
     for section in (Config, *map(type, sections)):
         docs = load.field_docs(section)
         for field in dataclasses.fields(section):
-            # tyro would otherwise keep the line breaks of the docstring
+            # Otherwise, tyro would keep the line breaks of the docstring.
             field.metadata = {"help": docs.get(field.name)}  # pyright: ignore
     tyro.cli(_Fields, prog="lm-mia VERB", args=["--help"])
 

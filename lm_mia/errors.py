@@ -15,7 +15,7 @@ class UserError(Exception):
 
 
 SIGTERM_EXIT_CODE = 143
-"""Exit code of a command or process that was stopped by SIGTERM, after it has saved its state."""
+"""Exit code of a command or process that was stopped by SIGTERM and has saved its state."""
 
 _DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 
@@ -23,11 +23,11 @@ DISK_REMEDY = "free some space or make the disk writable, and run the same comma
 
 
 class DiskError(UserError):
-    """The disk is full or not writable; the model or file that was being written is not at fault."""
+    """The disk is full or not writable; the model that was being written is not to blame."""
 
 
 class RendezvousError(UserError):
-    """The processes of a job could not connect to each other; they may if they are started again."""
+    """The processes of a job could not connect to each other; starting them again may help."""
 
 
 class WorkersKilledError(UserError):
@@ -50,7 +50,7 @@ def disk_problem(error: BaseException) -> str:
 
 
 def collect_errors(messages: list[str], read: Callable[[], Any]) -> Any:
-    """Returns the result of ``read()``; if it raises UserError, appends the message to ``messages``, returns None."""
+    """Returns the result of ``read()``; if it raises UserError, appends the message to ``messages`` instead."""
     try:
         return read()
     except UserError as error:

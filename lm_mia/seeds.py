@@ -6,7 +6,7 @@ import numpy as np
 
 # `draw` permutes all numbers if there are at most this many. The limit determines what is drawn, so it never changes.
 _MAX_PERMUTED = 2**22
-_BLOCK = 2**22  # random numbers generated at a time
+_BLOCK = 2**22  # random numbers that are generated at a time
 
 
 def rng(seed: int, purpose: str) -> np.random.Generator:
@@ -45,7 +45,7 @@ def draw(seed: int, purpose: str, n: int, k: int) -> np.ndarray:
 
     A longer draw starts with the numbers of a shorter one: ``draw(..., k)[:j]`` equals ``draw(..., j)``. For n up to
     2^22 the result is the start of `permutation`. For larger n, numbers below n are taken from the raw stream in order
-    and repeated ones are dropped, so that time and memory (60 bytes per number) grow with k instead of n.
+    and repetitions are dropped, so that time and memory (60 bytes per number) grow with k instead of n.
 
     Returns:
       drawn_K, int64.
@@ -54,7 +54,7 @@ def draw(seed: int, purpose: str, n: int, k: int) -> np.ndarray:
       ValueError: if k is negative or larger than n.
     """
     if not 0 <= k <= n:
-        raise ValueError(f"draw {k} of {n}")
+        raise ValueError(f"k={k}: must be from 0 to n={n}")
     if n <= _MAX_PERMUTED:
         return permutation(seed, purpose, n)[:k]
     stream = rng(seed, purpose).bit_generator

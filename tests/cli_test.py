@@ -179,7 +179,9 @@ def test_an_empty_text_column_is_refused(
         ),
         (
             ["run", "--config=", "--workdir=w"],
-            ["--config=: names no config; add a name, as --config=quickstart, or leave it out"],
+            [
+                "--config=: empty; give the name of a config, such as --config=quickstart, or leave it out"
+            ],
         ),
     ],
 )
@@ -290,7 +292,7 @@ def test_each_run_reports_a_diverged_model_until_its_record_is_deleted(
 
     monkeypatch.setattr(supervisor, "run", here)
     line = "1 of 6 models diverged (reference-01): see {}; lower optimizer.peak_learning_rate in a new "
-    line += "workdir, or delete these files to try again"
+    line += "workdir, or delete the files of that folder to try again"
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "init_state", with_nan)
         messages = refused(tiny.argv("run", w), capsys)

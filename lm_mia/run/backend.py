@@ -17,7 +17,9 @@ from lm_mia.errors import RendezvousError, UserError
 from lm_mia.run.devices import gpus
 from lm_mia.train import sharding as shardings
 
-_HEARTBEAT_SECONDS = 60  # a process of a job that is silent for this long is considered dead
+_HEARTBEAT_SECONDS = (
+    60  # a process of a job that sends no heartbeat for this long is considered dead
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,8 +35,8 @@ class Backend:
     description: dict[str, Any]
     """For the log: platform, device, devices, processes, CPU cores, and folder of the compilation cache."""
     new_compilations: Callable[[], dict[str, Any]]
-    """Returns the compilations since the last call: their seconds, and how many functions were read from the cache and
-    how many were compiled; empty if there were none."""
+    """Returns the seconds of compilation since the last call, and the numbers of functions that were compiled and read
+    from the cache; empty if there were none."""
 
     @property
     def is_primary(self) -> bool:
@@ -42,7 +44,7 @@ class Backend:
         return jax.process_index() == 0
 
     def broadcast(self, number: int) -> int:
-        """Returns the number that the primary process passed, in every process of the job."""
+        """Returns the primary process's number, in every process of the job."""
         if jax.process_count() == 1:
             return number
         return int(multihost_utils.broadcast_one_to_all(np.int32(number)))
@@ -77,14 +79,14 @@ def start(sharding: Literal["none", "fsdp"]) -> Backend:
     """Initializes JAX in this process and returns its backend.
 
     With sharding "none" the first device of this process is used. With sharding "fsdp" the process joins its job, and
-    all devices of the job are used. The processes of a job find each other by JAX_COORDINATOR_ADDRESS (host:port),
+    all devices of the job are used. The processes of a job connect through JAX_COORDINATOR_ADDRESS (host:port),
     JAX_NUM_PROCESSES and JAX_PROCESS_ID, or as `jax.distributed.initialize` does under SLURM, Open MPI, Kubernetes and
     on TPU pods. Without any of these, the job has one process.
 
     The compilation cache is the folder JAX_COMPILATION_CACHE_DIR, or lm_mia's folder in the user's cache folder.
 
     Raises:
-      UserError: if the requested platform has no device, or the processes of the job do not find each other.
+      UserError: if the requested platform has no device, or the processes of the job cannot connect to each other.
     """
     cache = _enable_compilation_cache()
     new_compilations = _count_compilations()
@@ -137,14 +139,15 @@ def _join_job() -> None:
         )
     except (RuntimeError, ValueError) as error:
         if not address and "coordinator_address should be defined" in str(error):
-            return  # JAX detects no cluster: a job of one process
+            return  # JAX detects no cluster, so the job has one process
         raise RendezvousError(
-            f"compute.sharding='fsdp': the processes of the job did not find each other ({error})"
+            f"compute.sharding='fsdp': the processes of the job could not connect to each other ({error}); check that "
+            "all of them are running and can reach the first one"
         ) from error
 
 
 def _local_gpus() -> list[int] | None:
-    """Returns all GPUs of this node if SLURM runs one task per node; JAX would use only the first of them."""
+    """Returns the indices of all GPUs of this node if SLURM runs one task per node; JAX would use only the first."""
     tasks = os.environ.get("SLURM_STEP_TASKS_PER_NODE") or os.environ.get(
         "SLURM_TASKS_PER_NODE", ""
     )
@@ -154,7 +157,7 @@ def _local_gpus() -> list[int] | None:
 
 
 def _check_job(address: str, num_processes: int, process_index: int) -> None:
-    """Raises UserError for addresses and numbers that JAX would reject with unclear errors."""
+    """Raises UserError for settings that JAX would reject with unclear messages."""
     host, _, port = address.rpartition(":")
     problems = []
     if not (host and port.isdecimal() and 0 < int(port) < 2**16):
@@ -177,7 +180,7 @@ def _enable_compilation_cache() -> str:
         Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lm_mia" / "jax"
     )
     jax.config.update("jax_compilation_cache_dir", folder)
-    # Small functions are cached too, since hundreds of processes would compile them again.
+    # Small functions are cached, too, since hundreds of processes would otherwise compile them again.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     return folder

@@ -18,9 +18,9 @@ def environments(
     """Returns the kind of device, and the environment variables that each worker process needs before it loads JAX.
 
     Without sharding there is one single-threaded process per CPU core, or one process per accelerator, which sees only
-    that accelerator. On CPUs, several models at a time are faster than several threads per model, and the bits of a
-    model then depend neither on the number of cores nor on that of workers. With sharding "fsdp" there is one process,
-    which sees all devices.
+    that accelerator. On CPUs, training several models at a time is faster than using several threads per model, and
+    makes the results bitwise independent of the numbers of cores and workers. With sharding "fsdp" there is one
+    process, which sees all devices.
 
     Args:
       num_workers: number of processes; 0: one per core or accelerator. If there are more processes than accelerators,
@@ -44,7 +44,7 @@ def environments(
 
 
 def _accelerators() -> tuple[Kind, list[dict[str, str]]]:
-    """Returns the kind of device, and for each accelerator the environment in which only that one is visible.
+    """Returns the kind of device, and the environment variables that make only that accelerator visible, for each one.
 
     The list is empty if the accelerators cannot be listed.
     """
@@ -65,7 +65,7 @@ def _num_cores() -> int:
 
 
 def gpus() -> Sequence[str]:
-    """Returns the names of the NVIDIA GPUs: those of CUDA_VISIBLE_DEVICES if it is set, else those of the driver."""
+    """Returns the names of the NVIDIA GPUs: those in CUDA_VISIBLE_DEVICES if it is set, else those of the driver."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return [name.strip() for name in visible.split(",") if name.strip()]
@@ -84,7 +84,7 @@ def _tpu_chips() -> Sequence[str]:
 
 
 def _single_chip_environment(chip: str) -> dict[str, str]:
-    """Returns the variables by which libtpu uses only this chip."""
+    """Returns the environment variables that restrict libtpu to this chip."""
     return {
         "TPU_VISIBLE_CHIPS": chip,
         "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1",

@@ -49,7 +49,7 @@ def is_trained(c: Config, recipe_dir: Path, model: ModelSeeds) -> bool:
     return (checkpoint_dir(recipe_dir, model) / str(total_steps(c, model))).is_dir()
 
 
-@functools.cache  # a Bernoulli subset must be drawn to be counted
+@functools.cache  # the size of a Bernoulli subset is known only after drawing it
 def total_steps(c: Config, model: ModelSeeds) -> int:
     """Returns the number of training steps of a model."""
     if c.train.subset != "bernoulli":
@@ -64,24 +64,24 @@ def checkpoint_dir(recipe_dir: Path, model: ModelSeeds) -> Path:
 
 
 def divergence_file(recipe_dir: Path, model: ModelSeeds) -> Path:
-    """Returns the file that exists if a model diverged, and describes where."""
+    """Returns the path of the file that describes how a model diverged; it exists only if the model did."""
     return recipe_dir / "diverged" / f"{model}.json"
 
 
 def model_lock(recipe_dir: Path, model: ModelSeeds) -> filelock.FileLock:
     """Returns the lock under which a model is trained and scored; acquiring a held lock raises `filelock.Timeout`.
 
-    The operating system releases it when the process that holds it dies, also on another machine.
+    The operating system releases it when the process that holds it dies, even on another machine.
     """
     return filelock.FileLock(recipe_dir / "locks" / f"{model}.lock", timeout=0)
 
 
 def is_locked(recipe_dir: Path, model: ModelSeeds) -> bool:
     """Returns whether a process is currently training or scoring a model."""
-    held = model_lock(recipe_dir, model)
-    if not Path(held.lock_file).exists():
+    lock = model_lock(recipe_dir, model)
+    if not Path(lock.lock_file).exists():
         return False
-    with contextlib.suppress(filelock.Timeout), held:
+    with contextlib.suppress(filelock.Timeout), lock:
         return False
     return True
 

@@ -30,13 +30,13 @@ from lm_mia.score.scorer import Scorer, choose_micro_batch_size, restore_params
 from lm_mia.store.store import Store, open_store
 from lm_mia.train import execution, loop
 
-DONE, WAIT = -1, -2  # in place of the index of the next model
+DONE, WAIT = -1, -2  # broadcast instead of the index of the next model
 _WAIT_SECONDS = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
 class _Shard:
-    """A shard of samples low to high (exclusive) for which variables of the store are missing."""
+    """A shard of samples, low to high (exclusive), and the variables of the store that are missing for it."""
 
     low: int
     high: int
@@ -57,7 +57,7 @@ class ModelMaker:
         self._backend = backend.start(c.compute.sharding)
         self._report = report
         self._report_once: Report = report if self._backend.is_primary else lambda event: None
-        """Reports only in the primary process, for events of the whole job."""
+        """Reports in the primary process only; for events of the whole job."""
         self._stop = preemption.Stop()
         self._stop.install()
         self._population = open_population(
@@ -153,7 +153,7 @@ class ModelMaker:
 
     def _score(self, model: ModelSeeds, step: int, total_steps: int, checkpoint_dir: Path) -> None:
         """Computes and stores the missing statistics of a model at one training step."""
-        store_step = 0 if step == total_steps else step  # the store calls the end of training 0
+        store_step = 0 if step == total_steps else step  # in the store, 0 is the end of training
         shards = self._missing_shards(model, store_step)
         is_missing_tokens = self._backend.broadcast(
             self._backend.is_primary and self._store.is_missing_tokens(model, store_step)
@@ -161,7 +161,7 @@ class ModelMaker:
         if not (shards or is_missing_tokens):
             return
         began = time.monotonic()
-        # Deferred, since interrupting orbax would leave threads behind that use a closed event loop.
+        # SIGTERM is deferred, since interrupting orbax would leave threads behind that use a closed event loop.
         with self._stop.defer_sigterm():
             params = restore_params(
                 model,
@@ -179,7 +179,7 @@ class ModelMaker:
             self._check_stop()
         if not self._backend.is_primary:
             return
-        if is_missing_tokens:  # these are few samples, for which the other processes wait
+        if is_missing_tokens:  # so few samples that the primary process scores them alone
             log_prob_T = self._scorer.token_log_probs(params, self._store.token_samples)
             self._store.write_tokens(model, log_prob_T, store_step)
         self._report(
@@ -195,9 +195,9 @@ class ModelMaker:
         )
 
     def _missing_shards(self, model: ModelSeeds, store_step: int) -> list[_Shard]:
-        """Returns the shards that the primary process finds missing, in all processes of the job.
+        """Returns the missing shards, the same in all processes of the job.
 
-        The others do not look themselves, since a shared folder may show them an older state.
+        Only the primary process lists the store, since the others may see an older state of a shared folder.
         """
         broadcast, variables = self._backend.broadcast, self._store.variables
         missing = self._store.missing_shards(model, store_step) if self._backend.is_primary else []
@@ -219,7 +219,7 @@ class ModelMaker:
         step: int,
         total_steps: int,
     ) -> Mapping[str, np.ndarray]:
-        """Returns the values of the shard's variables; every process of the job scores a part of the samples."""
+        """Returns the values of the shard's variables; every process of the job scores some of the samples."""
         num_samples = len(self._population)
         points = (*self._checkpoint_steps, total_steps)
 
@@ -238,9 +238,9 @@ class ModelMaker:
         }
         for name, value_C in values.items():
             if count := int((~np.isfinite(value_C)).sum()):
-                what = "losses are" if name == "loss" else f"values of {name} are"
+                values_text = "losses are" if name == "loss" else f"values of {name} are"
                 raise UserError(
-                    f"model {model}: {count} {what} not finite; its scores are not stored"
+                    f"model {model}: {count} {values_text} not finite; its scores are not stored"
                 )
         if "member" in shard.variables:
             member_N = subsets.member(model.subset_seed, num_samples, self._config.train.subset)
@@ -279,16 +279,16 @@ def locked_models(task: WorkerTask, report: Report) -> Iterator[int]:
     models = subsets.models_of_config(c)
     requested = models if task.selected_models is None else list(task.selected_models)
     while missing := inventory.missing_models(verb, c, recipe_dir, requested):
-        has_locked_one = False
+        has_made_model = False
         # Workers start at different models, so that they rarely compete for a lock.
         start = task.worker_index * len(missing) // task.num_workers
         for model in missing[start:] + missing[:start]:
             with contextlib.suppress(filelock.Timeout), inventory.model_lock(recipe_dir, model):
                 # Another worker may have made it in the meantime.
                 if inventory.missing_models(verb, c, recipe_dir, [model]):
-                    has_locked_one = True
+                    has_made_model = True
                     yield models.index(model)
-        if has_locked_one:
+        if has_made_model:
             continue
         if task.selected_models is not None:
             return

@@ -1,4 +1,4 @@
-"""Runs the stages of a command on all recipes of a config and its sweep; each stage makes what is missing.
+"""Runs the stages of a command on all recipes of a sweep; each stage computes only what is missing.
 
 The models of all recipes are made before any tables.
 """
@@ -26,12 +26,12 @@ from lm_mia.run import sweep as sweeps
 from lm_mia.run.progress import Display, plural
 from lm_mia.run.stages import STAGES, ModelVerb, Stage, Verb
 from lm_mia.run.sweep import Sweep, SweepRecipe
-from lm_mia.run.workdir import changed_settings, table_facts
+from lm_mia.run.workdir import changed_settings, table_metadata
 from lm_mia.run.worker import WorkerTask
 from lm_mia.store import check
 from lm_mia.store.store import open_store, with_stored_statistics
 
-Made = list[tuple[SweepRecipe, Population]]
+RecipePopulations = list[tuple[SweepRecipe, Population]]
 
 
 def run(
@@ -49,16 +49,16 @@ def run(
       verb: a key of `STAGES`.
       sweep: the recipes.
       draw: makes the report page; called last, and required if the verb has the stage "report".
-      figure_needs: what figures need from the stage "attack" in addition to the tables of decisions.
-      from_hf_shards: for "corpus", the files that are first converted to a C4 dataset.
+      figure_needs: what the figures need from the stage "attack" in addition to the tables of decisions.
+      from_hf_shards: for "corpus", a glob of files that are first converted to a C4 dataset.
       repair: for "score", whether corrupt scores are removed and computed again.
 
     Returns:
-      The recipes for which everything was made (None in all processes of a job but the first, which does the rest), and
-      a line for each recipe that had a failure, such as models that diverged.
+      The sweep with the recipes whose stages succeeded (None in all processes of a job except the first, which alone
+      runs the stages after "score"), and a line for each failure, such as models that diverged.
 
     Raises:
-      UserError: invalid input of any kind, or no recipe could be attacked.
+      UserError: if any input is invalid, or no recipe could be attacked.
       SystemExit: with code 143, if a worker was terminated from outside.
     """
     stages = STAGES[verb]
@@ -75,17 +75,17 @@ def run(
             # Fails before anything is written if there is no population.
             for recipe in sweep.recipes:
                 open_population(recipe.population_dir, verify=False)
-        sweep, made = build_populations(sweep, display)
+        sweep, recipe_populations = build_populations(sweep, display)
         if {"train", "score"} & {*stages}:
             assert verb in ("run", "train", "score")
-            is_primary, diverged = _make_all_models(verb, made, display, repair)
+            is_primary, diverged = _make_all_models(verb, recipe_populations, display, repair)
             if not is_primary:
                 return None, diverged
         if {"attack", "extract", "report"} & {*stages}:
-            # Two commands may get here at once, but only one may write tables and figures at a time.
+            # Only one command at a time may write tables and figures.
             with _exclusive_lock(sweep.workdir.path / ".report.lock", display):
-                failed = _make_tables(stages, made, figure_needs, display)
-                if len(failed) == len(made):
+                failed = _make_tables(stages, recipe_populations, figure_needs, display)
+                if len(failed) == len(recipe_populations):
                     raise UserError("\n".join([*failed.values(), *diverged]))
                 display.stage(0.04)
                 if "report" in stages:
@@ -96,7 +96,7 @@ def run(
 
 
 def _check(verb: Verb, sweep: Sweep) -> None:
-    """Raises UserError for mistakes that would otherwise show only after hours, or in the middle of a stage."""
+    """Raises UserError for errors that would otherwise be noticed only after hours, or in the middle of a stage."""
     configs = [recipe.config for recipe in sweep.recipes]
     if verb in ("run", "train", "score"):
         trackers.check_trackers(sorted({name for c in configs for name in c.train.trackers}))
@@ -114,7 +114,7 @@ def _check(verb: Verb, sweep: Sweep) -> None:
         check_tables([recipe for recipe in sweep.recipes if _extracts(recipe)])
     if verb == "report":
         attacked = [recipe for recipe in sweep.recipes if recipe.config.attack.replicas]
-        with_tables = [recipe for recipe in attacked if table_facts(recipe.folder)]
+        with_tables = [recipe for recipe in attacked if table_metadata(recipe.folder)]
         check_tables(with_tables or (attacked if len(sweep.recipes) == 1 else []))
 
 
@@ -131,15 +131,15 @@ def check_tables(recipes: Sequence[SweepRecipe]) -> None:
     for recipe in recipes:
         if not recipe.population_dir.exists():
             open_population(recipe.population_dir, verify=False)
-        if table_facts(recipe.folder) is None:
+        if table_metadata(recipe.folder) is None:
             raise UserError(
                 f"{recipe.folder / FLIPS_JSON}: no finished tables; run `lm-mia attack` first"
             )
     different = [
         f"attack.{name}={_format_value(requested)}: the tables in {recipe.folder} were made with "
-        f"{_format_value(made)}; use this value, or run `lm-mia attack` first"
+        f"{_format_value(used)}; use this value, or run `lm-mia attack` first"
         for recipe in recipes
-        for name, (requested, made) in changed_settings(recipe.folder, recipe.config).items()
+        for name, (requested, used) in changed_settings(recipe.folder, recipe.config).items()
     ]
     if different:
         raise UserError("\n".join(different))
@@ -149,14 +149,14 @@ def _format_value(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else repr(value)
 
 
-def build_populations(sweep: Sweep, display: Display) -> tuple[Sweep, Made]:
+def build_populations(sweep: Sweep, display: Display) -> tuple[Sweep, RecipePopulations]:
     """Runs the corpus stage: claims the folders of all recipes, and builds or opens the population of each.
 
     Returns:
       The sweep, with the final folders of the recipes, and each recipe with its population.
 
     Raises:
-      UserError: invalid input; everything that was created is removed if there was no population before.
+      UserError: if the input is invalid; what this command created is then removed, unless a population exists.
     """
     sweep, disclaim = sweeps.claim_folders(sweep)
     for message in dict.fromkeys(m for recipe in sweep.recipes for m in recipe.kept_settings):
@@ -169,11 +169,16 @@ def build_populations(sweep: Sweep, display: Display) -> tuple[Sweep, Made]:
         # Read, deduplicate, train the vocabulary, tokenize.
         display.stage(0.1 / len(sweep.recipes), num_parts=4)
         c = recipe.config
-        show = display.update, display.say
         try:
             if recipe.population_dir not in built:
                 population = build.build_population(
-                    c.corpus, c.tokenizer, c.population, recipe.population_dir, *show, open_corpus
+                    c.corpus,
+                    c.tokenizer,
+                    c.population,
+                    recipe.population_dir,
+                    display.update,
+                    display.say,
+                    open_corpus,
                 )
                 built[recipe.population_dir] = population
                 display.say("\n".join(build.describe(population)))
@@ -181,7 +186,7 @@ def build_populations(sweep: Sweep, display: Display) -> tuple[Sweep, Made]:
             disclaim()
             if len(sweep.recipes) > 1 and str(error).startswith("population.samples="):
                 raise UserError(
-                    f"{recipe.name}: {error}; or, if the sweep sets it, leave out the entries or figures that need it"
+                    f"{recipe.name}: {error}; or leave out the entries or figures of the sweep that need more samples"
                 ) from error
             raise
         sweeps.record_population(recipe, built[recipe.population_dir].sha256)
@@ -189,7 +194,7 @@ def build_populations(sweep: Sweep, display: Display) -> tuple[Sweep, Made]:
 
 
 def _make_all_models(
-    verb: ModelVerb, made: Made, display: Display, repair: bool
+    verb: ModelVerb, recipe_populations: RecipePopulations, display: Display, repair: bool
 ) -> tuple[bool, list[str]]:
     """Makes the models of all recipes.
 
@@ -198,19 +203,21 @@ def _make_all_models(
     """
     costs = [
         plan.recipe_cost(recipe, plan.assumed_lengths(recipe.config.population.length_tokens))
-        for recipe, _ in made
+        for recipe, _ in recipe_populations
     ]
     flops = [cost.train_flops + cost.score_flops for cost in costs]
     is_primary, diverged = True, []
-    for number, ((recipe, population), share) in enumerate(zip(made, flops, strict=True), 1):
+    for number, ((recipe, population), share) in enumerate(
+        zip(recipe_populations, flops, strict=True), 1
+    ):
         display.stage(0.8 * share / sum(flops), num_parts=2)
-        if len(made) > 1:
-            display.say(f"recipe {number} of {len(made)}: {recipe.name}")
+        if len(recipe_populations) > 1:
+            display.say(f"recipe {number} of {len(recipe_populations)}: {recipe.name}")
         is_primary &= make_models(verb, recipe, population, display, repair=repair)
         try:
             supervisor.check_diverged(recipe.folder, recipe.models)
         except UserError as error:
-            diverged.append(_with_recipe_name(recipe, error, len(made)))
+            diverged.append(_with_recipe_name(recipe, error, len(recipe_populations)))
         else:
             display.say("models: all present")
     return is_primary, diverged
@@ -265,11 +272,11 @@ def make_models(
     requested = recipe.models if selected_models is None else list(selected_models)
     missing, is_primary = inventory.missing_models(verb, c, recipe_dir, requested), True
     trained = sum(inventory.is_trained(c, recipe_dir, model) for model in missing)
-    left = f"{len(missing)} to {'train and score' if verb == 'run' else verb}"
+    work = f"{len(missing)} to {'train and score' if verb == 'run' else verb}"
     if verb == "run" and trained:
-        left = f"{len(missing) - trained} to train, {len(missing)} to score"
+        work = f"{len(missing) - trained} to train, {len(missing)} to score"
     display.say(
-        f"models: {len(requested)} requested, {len(requested) - len(missing)} present, {left}"
+        f"models: {len(requested)} requested, {len(requested) - len(missing)} present, {work}"
     )
     log_fields = {"recipe": recipe.name, **log_fields}
     event = {"event": "models", "verb": verb, "requested": len(requested), "missing": len(missing)}
@@ -311,12 +318,12 @@ def _remove_corrupt(c: config.Config, recipe_dir: Path, display: Display) -> Non
 
 @contextlib.contextmanager
 def _exclusive_lock(path: Path, display: Display) -> Iterator[None]:
-    """Holds a lock during the block; prints a message if another command holds it."""
+    """Holds a lock during the block; prints a message before waiting for another command that holds it."""
     lock = filelock.FileLock(path)
     try:
         lock.acquire(timeout=0)
     except filelock.Timeout:
-        display.say("waiting for another process, which is writing the tables of this workdir")
+        display.say("waiting for another process that is writing the tables of this workdir")
         lock.acquire()
     try:
         yield
@@ -325,37 +332,46 @@ def _exclusive_lock(path: Path, display: Display) -> Iterator[None]:
 
 
 def _make_tables(
-    stages: Sequence[Stage], made: Made, figure_needs: Sequence[Need | LossNeed], display: Display
+    stages: Sequence[Stage],
+    recipe_populations: RecipePopulations,
+    figure_needs: Sequence[Need | LossNeed],
+    display: Display,
 ) -> dict[str, str]:
     """Runs the attack and extract stages for each recipe; returns the failures: name of the recipe -> message."""
     failed = {}
-    wanted = requested_attacks(made, figure_needs) if "attack" in stages else {}
-    for recipe, population in made:
-        display.stage(0.06 / len(made), num_parts=3)
+    needed_by_recipe = (
+        requested_attacks(recipe_populations, figure_needs) if "attack" in stages else {}
+    )
+    for recipe, population in recipe_populations:
+        display.stage(0.06 / len(recipe_populations), num_parts=3)
         try:
-            if "attack" in stages and (_attacks(recipe) or wanted[recipe.name].loss_samples):
-                attack(recipe, population, wanted[recipe.name], display.update, display.say)
+            if "attack" in stages and (
+                _attacks(recipe) or needed_by_recipe[recipe.name].loss_samples
+            ):
+                attack(
+                    recipe, population, needed_by_recipe[recipe.name], display.update, display.say
+                )
             if "extract" in stages and _extracts(recipe):
                 extract(recipe, population, display)
         except UserError as error:  # for example too few models, because some diverged
-            failed[recipe.name] = _with_recipe_name(recipe, error, len(made))
+            failed[recipe.name] = _with_recipe_name(recipe, error, len(recipe_populations))
     return failed
 
 
 def requested_attacks(
-    made: Made, figure_needs: Sequence[Need | LossNeed]
+    recipe_populations: RecipePopulations, figure_needs: Sequence[Need | LossNeed]
 ) -> dict[str, RecipeNeeds]:
-    """Returns what the attacks stage computes for each recipe in addition to its tables of decisions."""
-    # imported here, since scipy and pandas take a second to load, and most jobs only make models
+    """Returns what the stage "attack" computes for each recipe in addition to its tables of decisions."""
+    # Imported here because scipy and pandas take a second to load, and most jobs only make models.
     from lm_mia.attacks import models
 
     recipes = {}
-    for recipe, _ in made:
+    for recipe, _ in recipe_populations:
         try:
             present = models.model_numbers(
                 models.present_models(open_store(recipe.config, recipe.folder))
             )
-        except UserError:  # `attack` reports the damaged store, and the other recipes continue
+        except UserError:  # `attack` reports the damaged store; the other recipes continue
             present = PresentModels((), ())
         recipes[recipe.name] = RecipeModels((recipe.name, *recipe.names), recipe.config, present)
     return needs.recipe_needs(figure_needs, recipes)
@@ -368,14 +384,14 @@ def attack(
     progress: Callable[[str, float, float], None],
     say: Callable[[str], None],
 ) -> None:
-    """Makes the tables of a recipe from its scores; arguments and errors are those of `lm_mia.attacks.runner.run`.
+    """Computes the tables of a recipe from its scores; arguments and errors are those of `lm_mia.attacks.runner.run`.
 
     Also raises UserError if there are too few models for any attack.
     """
     from lm_mia.attacks import runner
 
     c = recipe.config
-    # Only the statistics that the attacks need have to be present, not all that the config requests.
+    # Only the statistics that the attacks need must be present, not all that the config requests.
     needed = tuple(
         config.ATTACK_STATISTICS[name]
         for name in c.attack.attacks
@@ -387,7 +403,7 @@ def attack(
     if not counts["requested"] and not requested.loss_samples:
         raise UserError(
             f"{recipe.folder}: too few models are present to attack any of its attack.targets={c.attack.targets} "
-            f"targets with {needs.MIN_REFERENCES} references or more; run `lm-mia run` first"
+            f"targets with at least {needs.MIN_REFERENCES} references; run `lm-mia run` first"
         )
     already_computed = counts["requested"] - counts["computed"] - counts["left_out"]
     left_out = f", {counts['left_out']} left out" if counts["left_out"] else ""
@@ -404,18 +420,18 @@ def extract(recipe: SweepRecipe, population: Population, display: Display) -> No
     Nothing is computed if the tables already have the results.
     """
     c, tables = recipe.config, recipe.folder / "tables"
-    facts = table_facts(recipe.folder)
-    assert facts is not None, "checked before, or just written"
-    [model_seeds] = [seeds for seeds in recipe.models if str(seeds) == facts["first_target"]]
+    metadata = table_metadata(recipe.folder)
+    assert metadata is not None, "checked before, or just written"
+    [model_seeds] = [seeds for seeds in recipe.models if str(seeds) == metadata["first_target"]]
     step = c.attack.step or inventory.total_steps(c, model_seeds)
     inputs = {"model": str(model_seeds), "step": step, "config": dataclasses.asdict(c.extract)}
-    inputs |= {"samples_sha256": facts["tables"]["samples.parquet"]}
+    inputs |= {"samples_sha256": metadata["tables"]["samples.parquet"]}
     if is_current(recipe.folder / EXTRACTION_JSON, inputs):
         display.say(f"extract: {recipe.name}: the results are already in its tables")
         return
     [environment, *_] = devices.environments(1, "none")[1]
     os.environ |= environment
-    # imported here, since they load JAX, which no other stage needs in this process
+    # Imported here because they load JAX, which no other stage needs in this process.
     from lm_mia.model import transformer
     from lm_mia.run import backend
     from lm_mia.score import extraction

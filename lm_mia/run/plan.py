@@ -27,22 +27,22 @@ from lm_mia.run.sweep import Sweep, SweepRecipe
 # tokens, the mean is 400 (StrongMIA Appendix G), and a tenth of the samples is truncated.
 _LOG_MEAN, _LOG_STD = 5.689, 1.0
 _STATE_BYTES = 3 * 4  # a parameter and its two moments, float32
-# Bytes per sample of samples.parquet, compressed; nearly all of them are two names that look random.
+# Compressed bytes per sample of samples.parquet; nearly all are those of source_record and text_sha256.
 _TABLE_BYTES = 52
 
-_ARCHITECTURE_WIDTH = 120  # characters of the tables of modules
-_MEASURED_SAMPLES = 2**20  # samples whose lengths are measured; they are in random order
-_WIDEST = 400  # characters of a table
+_ARCHITECTURE_WIDTH = 120  # of the tables of modules, in characters
+_MEASURED_SAMPLES = 2**20  # lengths are measured on the first samples, which are in random order
+_MAX_WIDTH = 400  # of a table, in characters
 
 
 @dataclasses.dataclass(frozen=True)
 class SampleLengths:
-    """Means over samples of their numbers of tokens and of the squares of these."""
+    """The mean length of samples, and the mean of their squared lengths."""
 
     mean_tokens: float
     mean_square_tokens: float
     description: str
-    """How they were determined."""
+    """How the means were determined, such as "assumed as in C4"."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +88,7 @@ def assumed_lengths(length_tokens: int, mean_tokens: float | None = None) -> Sam
         mean, square = _truncated_moments(_LOG_MEAN, length_tokens)
         return SampleLengths(mean, square, "assumed as in C4")
     low, high = math.log(mean_tokens) - _LOG_STD, math.log(length_tokens) + 9 * _LOG_STD
-    for _ in range(60):  # the mean grows with that of the logarithms
+    for _ in range(60):  # bisection: the mean increases with the mean of the logarithms
         middle = (low + high) / 2
         low, high = (
             (middle, high)
@@ -122,12 +122,12 @@ def recipe_cost(recipe: SweepRecipe, lengths: SampleLengths, present_models: int
     num_score_points = len(config.score_steps(c)) + 1
     per_sample = (m.layers, m.width, vocab_size, lengths.mean_tokens, lengths.mean_square_tokens)
     trained = c.train.epochs * samples / 2
-    # the lower-cased text is a second pass; all other statistics come with the loss
+    # "lowercase_loss" needs a second forward pass; all other statistics come with the loss
     passes = num_score_points * (2 if "lowercase_loss" in c.score.statistics else 1)
     scored = passes * samples + c.train.validations * held_out
     parameters = flops.num_parameters(m.layers, m.width, vocab_size, c.population.length_tokens)
     token_bytes = 2 if vocab_size <= 2**16 else 4
-    sample_bytes = token_bytes * lengths.mean_tokens + 8 + _TABLE_BYTES  # 8: where it begins
+    sample_bytes = token_bytes * lengths.mean_tokens + 8 + _TABLE_BYTES  # 8: its offset
     return RecipeCost(
         entries=recipe.entries,
         overrides=recipe.overrides,
@@ -201,7 +201,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_cost_flags(group: argparse._ArgumentGroup) -> None:
-    """Adds the flags for `chip_of` and `check_tokens`."""
+    """Adds the flags for `parse_chip` and `check_tokens`."""
     group.add_argument(
         "--device",
         metavar="NAME",
@@ -210,13 +210,13 @@ def add_cost_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--mfu",
         type=float,
-        help="model FLOPs utilization: fraction of the chip's peak that is used (default: 0.4)",
+        help="model FLOPs utilization: fraction of the chip's peak rate that is achieved (default: 0.4)",
     )
     group.add_argument(
         "--tokens-per-sample",
         type=float,
         metavar="N",
-        help="mean tokens per sample after truncation (default: measured if the corpus exists, else as in C4)",
+        help="mean tokens per sample after truncation (default: measured if the population exists, else that of C4)",
     )
 
 
@@ -230,8 +230,8 @@ def print_plan(
     """
     check_tokens(tokens_per_sample, sweep)
     costs = [
-        recipe_cost(t, sample_lengths(t, tokens_per_sample), count_present(t))
-        for t in sweep.recipes
+        recipe_cost(r, sample_lengths(r, tokens_per_sample), count_present(r))
+        for r in sweep.recipes
     ]
     if as_json_text:
         print(json.dumps(as_json(costs, chip), indent=1))
@@ -258,23 +258,25 @@ def as_json(costs: Sequence[RecipeCost], chip: Chip) -> dict[str, Any]:
 def parse_chip(device: str | None, mfu: float | None) -> Chip:
     """Returns the chip of --device and --mfu; raises UserError with one line for each invalid flag."""
     name, share = "h100" if device is None else device, 0.4 if mfu is None else mfu
-    bad = []
+    problems = []
     if not 0 < share <= 1:
-        bad.append(f"--mfu={share}: must be above 0 and at most 1; try --mfu=0.4")
+        problems.append(f"--mfu={share}: must be above 0 and at most 1; try --mfu=0.4")
     rate = flops.chip_peak(name)
     if rate is None:
         try:
             rate, name = float(name) * 1e12, f"a chip of {float(name):g} TFLOP/s"
         except ValueError:
             names = ", ".join(flops.DEVICE_NAMES)
-            bad.append(
+            problems.append(
                 f"--device={name}: unknown chip; choose one of {names}, or give its dense bfloat16 rate in TFLOP/s"
             )
         else:
             if not 0 < rate < float("inf"):
-                bad.append(f"--device={device}: must be a finite rate above 0, in TFLOP/s")
-    if bad:
-        raise UserError("\n".join(bad))
+                problems.append(
+                    f"--device={device}: must be a finite rate above 0, in TFLOP/s; try --device=h100"
+                )
+    if problems:
+        raise UserError("\n".join(problems))
     assert rate is not None
     return Chip(name, rate, share)
 
@@ -284,7 +286,7 @@ def check_tokens(mean: float | None, sweep: Sweep) -> None:
     shortest = min(recipe.config.population.length_tokens for recipe in sweep.recipes)
     if mean is not None and not 3 <= mean <= shortest:
         raise UserError(
-            f"--tokens-per-sample={mean:g}: must lie between 3 and population.length_tokens={shortest}, at which "
+            f"--tokens-per-sample={mean:g}: must be from 3 to population.length_tokens={shortest}, the length to which "
             "samples are truncated"
         )
 
@@ -302,7 +304,7 @@ def sample_lengths(recipe: SweepRecipe, tokens_per_sample: float | None = None) 
 
 
 def count_present(recipe: SweepRecipe) -> int:
-    """Returns how many of a recipe's models are trained and scored, judging by file names alone."""
+    """Returns the number of a recipe's models that are trained and scored, judging by file names alone."""
     if not recipe.folder.exists():
         return 0
     from lm_mia.store.store import open_store  # here: tensorstore and zarr take half a second
@@ -348,10 +350,10 @@ def print_costs(costs: Sequence[RecipeCost], chip: Chip) -> None:
 def print_architectures(sweep: Sweep) -> None:
     """Prints a table of modules, output shapes and parameters for each distinct model architecture of a sweep.
 
-    Only shapes are computed, on no device. The parameters of all layers are stacked along their first axis.
+    Only shapes are computed, without any device. The parameters of all layers are stacked along their first axis.
     """
-    os.environ["JAX_PLATFORMS"] = "cpu"  # an accelerator that exists must not be started
-    import jax  # here, since the other tables do without it
+    os.environ["JAX_PLATFORMS"] = "cpu"  # do not initialize accelerators
+    import jax  # imported here because the other tables do not need it
     from flax.linen.summary import tabulate
 
     from lm_mia.model.transformer import ModelConfig, TransformerLM
@@ -376,10 +378,10 @@ def print_architectures(sweep: Sweep) -> None:
 
 
 def print_table(table: Table, notes: Sequence[str]) -> None:
-    """Prints a table of numbers in full, however narrow the terminal is, and lines of text below it."""
+    """Prints a table without truncating its numbers, even on a narrow terminal, and notes below it."""
     console = Console()
     # It is better to wrap a line than to truncate a number.
-    needed = console.measure(table, options=console.options.update(width=_WIDEST)).maximum
+    needed = console.measure(table, options=console.options.update(width=_MAX_WIDTH)).maximum
     console = Console(width=max(console.width, needed))
     console.print(table)
     for line in notes:
@@ -424,8 +426,10 @@ def format_bytes(amount: float) -> str:
 
 
 def _footnotes(costs: Sequence[RecipeCost], chip: Chip, total: dict[str, float]) -> list[str]:
-    where = {(r.mean_sample_tokens, r.lengths) for r in costs}
-    samples = "; ".join(f"{mean:.0f} per sample on average, {said}" for mean, said in sorted(where))
+    lengths = {(r.mean_sample_tokens, r.lengths) for r in costs}
+    samples = "; ".join(
+        f"{mean:.0f} per sample on average, {source}" for mean, source in sorted(lengths)
+    )
     entries = sum(len(r.entries) for r in costs)
     shared = entries - len([cost for cost in costs if cost.entries])
     left = total["missing_chip_hours"]

@@ -1,4 +1,4 @@
-"""Handles SIGTERM in a worker: during training it stops at the end of a step, otherwise at once."""
+"""Handles SIGTERM in a worker, which stops at the end of a step if it is training, and otherwise at once."""
 
 import contextlib
 import dataclasses
@@ -24,8 +24,8 @@ class Stop:
     def install(self) -> None:
         """Installs the signal handlers.
 
-        In a job of several processes, SIGTERM is left to JAX's preemption service, by which the processes agree on the
-        step at which they stop. SIGINT (Ctrl-C) is ignored: the command that started the worker handles it, and sends
+        In a job of several processes, JAX's preemption service handles SIGTERM: the processes agree on the step at
+        which they stop. SIGINT (Ctrl-C) is ignored: the command that started the worker handles it, and sends
         SIGTERM.
         """
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -48,9 +48,9 @@ class Stop:
             self.is_deferred = False
 
     def should_stop(self) -> bool:
-        """Returns whether to stop here.
+        """Returns whether to stop now.
 
-        All processes of a job must call it at the same points, and all get the same answer.
+        All processes of a job must call it at the same points, and all get the same result.
         """
         if jax.process_count() > 1:
             # The service needs numbers that only increase, over all models, and returns True at only one of them.

@@ -94,7 +94,7 @@ def display(overall: bool) -> Iterator[Display]:
     console = Console(stderr=True)
     columns: list[Any] = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn()]
     columns += [TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn(), TimeRemainingColumn()]
-    # Workers finish their models at about the same time, so the rate must be averaged over more than the usual 30 s.
+    # Workers finish their models at about the same time, so average the rate over more than the default of 30 s.
     with Progress(*columns, console=console, speed_estimate_period=300) as progress:
         try:
             yield Display(console, progress, overall)
@@ -113,7 +113,7 @@ class Tally:
       display: where they are shown.
       verb: whether models are trained, scored, or both ("run").
       requested: number of requested models.
-      missing: number of these that are to be made.
+      missing: number of these that this command makes.
     """
 
     def __init__(self, display: Display, verb: ModelVerb, requested: int, missing: int):
@@ -147,7 +147,7 @@ class Tally:
         elif kind == "stopping":
             say("stopping: the workers are saving the models that they are training")
         elif kind == "waiting":
-            # Models that workers of this command are making need no message.
+            # Models that workers of this command are making are not reported.
             others = sorted(set(event["models"]) - self._started)
             if others and not self._has_reported_waiting:
                 say(f"waiting for models locked by another process: {', '.join(others)}")

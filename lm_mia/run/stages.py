@@ -1,4 +1,4 @@
-"""The verbs of the command line that make something, and the stages that each of them runs."""
+"""The verbs of the command line that compute something, and the stages that each of them runs."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -30,9 +30,9 @@ Event = dict[str, Any]
 
 # exit codes of a worker that was terminated by SIGTERM while it was not training
 _STOPPED_EXIT_CODES = (SIGTERM_EXIT_CODE, -signal.SIGTERM)
-_ERRORS = {"user_error": UserError, "disk": DiskError, "rendezvous": RendezvousError}
-_FATAL_EVENTS = (*_ERRORS, "crash", "preempted")  # after these, all workers are stopped
-_GRACE_SECONDS = 120  # for workers to save their state, which may be large and the disk slow
+_ERROR_TYPES = {"user_error": UserError, "disk": DiskError, "rendezvous": RendezvousError}
+_FATAL_EVENTS = (*_ERROR_TYPES, "crash", "preempted")  # after these, all workers are stopped
+_GRACE_SECONDS = 120  # for workers to save their states, which takes long if the disk is slow
 
 
 def run(task: WorkerTask, on_event: Callable[[Event], None]) -> bool:
@@ -49,9 +49,9 @@ def run(task: WorkerTask, on_event: Callable[[Event], None]) -> bool:
       Whether this process runs the stages that follow: in a job of several processes, only the first one does.
 
     Raises:
-      UserError: invalid input that a worker found; finished models are kept. DiskError if the disk is full or not
-        writable, RendezvousError if the processes of a job did not find each other, WorkersKilledError if all workers
-        were killed.
+      UserError: if a worker reports invalid input; finished models are kept. DiskError if the disk is full or not
+        writable, RendezvousError if the processes of a job could not connect to each other, WorkersKilledError if all
+        workers were killed.
       RuntimeError: if a worker crashed.
       SystemExit: with code 143, if a worker was terminated from outside.
     """
@@ -99,7 +99,7 @@ def run(task: WorkerTask, on_event: Callable[[Event], None]) -> bool:
 
 def _raise_failure(event: Event) -> None:
     """Raises the error that an event of a worker describes, if it describes one."""
-    if error := _ERRORS.get(event["event"]):
+    if error := _ERROR_TYPES.get(event["event"]):
         raise error(event["message"])
     if event["event"] == "crash":
         raise RuntimeError(f"a worker crashed:\n{event['message']}")
@@ -117,7 +117,7 @@ def check_diverged(recipe_dir: Path, models: list[subsets.ModelSeeds]) -> None:
         folder = inventory.divergence_file(recipe_dir, diverged[0]).parent
         raise UserError(
             f"{len(diverged)} of {len(models)} models diverged ({names}): see {folder}; lower "
-            "optimizer.peak_learning_rate in a new workdir, or delete these files to try again"
+            "optimizer.peak_learning_rate in a new workdir, or delete the files of that folder to try again"
         )
 
 
@@ -129,7 +129,7 @@ def _stop(processes: list[multiprocessing.process.BaseProcess]) -> None:
     try:
         for process in processes:
             process.join(max(deadline - time.monotonic(), 0))
-    finally:  # also if this process gets a second signal
+    finally:  # even if this process receives a second signal
         for process in processes:
             process.kill()
             process.join()
@@ -138,18 +138,18 @@ def _stop(processes: list[multiprocessing.process.BaseProcess]) -> None:
 def _events(
     processes: dict[multiprocessing.connection.Connection, multiprocessing.process.BaseProcess],
 ) -> Iterator[Event]:
-    """Yields the events of all workers until all have exited; a worker that is killed adds the event "worker_lost"."""
-    index_of = {pipe: index for index, pipe in enumerate(processes)}
-    while index_of:
-        for pipe in multiprocessing.connection.wait(index_of):
+    """Yields the events of all workers until all have exited, and "worker_lost" for each that exits with an error."""
+    index_by_pipe = {pipe: index for index, pipe in enumerate(processes)}
+    while index_by_pipe:
+        for pipe in multiprocessing.connection.wait(index_by_pipe):
             assert isinstance(pipe, multiprocessing.connection.Connection)
             try:
                 event = pipe.recv()
             except (EOFError, ConnectionResetError):
-                index = index_of.pop(pipe)
+                index = index_by_pipe.pop(pipe)
                 processes[pipe].join()
                 if exit_code := processes[pipe].exitcode:
                     lost = {"event": "worker_lost", "index": index, "exit_code": exit_code}
-                    yield lost | {"left": len(index_of)}
+                    yield lost | {"left": len(index_by_pipe)}
             else:
-                yield {**event, "index": index_of[pipe]}
+                yield {**event, "index": index_by_pipe[pipe]}

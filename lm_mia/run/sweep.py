@@ -1,6 +1,7 @@
-"""The recipes that a command works on, from the config and its sweep, and their folders in the workdir.
+"""Determines the recipes that a command works on, and their folders in the workdir.
 
-A single config is a sweep of one. Without ``--config``, the command works on all recipes of the workdir.
+The recipes come from the config and its sweep; a single config is a sweep of one. Without ``--config``, they are all
+recipes of the workdir.
 """
 
 import argparse
@@ -35,11 +36,11 @@ from lm_mia.run.workdir import Workdir, contains_models, provenance
 
 @dataclasses.dataclass(frozen=True)
 class SweepRecipe:
-    """One recipe of a command, and where its files are."""
+    """One recipe of a command, and the folders of its files."""
 
     workdir: Workdir
     name: str
-    """The name of the recipe's folder, which is shown in messages."""
+    """The name of the recipe's folder, which also identifies the recipe in messages."""
     config: Config
     names: tuple[str, ...] = ()
     """All names that the command gives to the recipe."""
@@ -51,7 +52,7 @@ class SweepRecipe:
     other_names: frozenset[str] = frozenset()
     """Names of the other recipes of the command."""
     kept_settings: tuple[str, ...] = ()
-    """A message for each setting of the command that is lower than that of an earlier command, which is kept."""
+    """A message for each attack setting for which the larger value of an earlier command is kept."""
 
     @property
     def folder(self) -> Path:
@@ -60,7 +61,7 @@ class SweepRecipe:
 
     @property
     def population_dir(self) -> Path:
-        """The folder of the population, which need not exist yet."""
+        """The folder of the recipe's population, which need not exist yet."""
         return self.workdir.population_dir(population_hash(self.config))
 
     @property
@@ -69,7 +70,11 @@ class SweepRecipe:
         return subsets.models_of_config(self.config)
 
     def stored_config(self) -> dict[str, Any] | None:
-        """Returns the recipe's config.json, or None; raises UserError if the folder has models of another recipe."""
+        """Returns the recipe's config.json, or None if it does not exist.
+
+        Raises:
+          UserError: if the folder has models of another recipe.
+        """
         stored = self.workdir.read_recipe_config(self.name)
         if stored is None:
             return None
@@ -77,16 +82,16 @@ class SweepRecipe:
             contains_models(self.folder)
             or self.workdir.population_dir(stored["population"]).exists()
         ):
-            return stored  # nothing has been made yet, so any config is allowed
-        lines = differences(stored["config"], self.config)
+            return stored  # there are no results yet, so any config is allowed
+        changes = differences(stored["config"], self.config)
         if stored["format"] != FORMAT:
-            lines.append(
+            changes.append(
                 f"format: {stored['format']!r} -> {FORMAT!r} (this version of lm_mia would train different models)"
             )
-        if lines:
+        if changes:
             raise UserError(
                 f"--workdir={self.workdir.path}: its recipe {self.name} has a different config:\n"
-                + "\n".join(f"  {line}" for line in lines)
+                + "\n".join(f"  {change}" for change in changes)
                 + "\n  choose another --workdir, or restore these fields"
             )
         return stored
@@ -97,49 +102,49 @@ class Sweep:
     """The recipes of a command."""
 
     config_arg: str | None
-    """The value of ``--config``; None: the recipes of the workdir are used."""
+    """The value of ``--config``; None if the recipes were read from the workdir."""
     workdir: Workdir
     overrides: tuple[str, ...]
     """Flags such as ``--config.section.field=value``, which apply to all recipes."""
     recipes: tuple[SweepRecipe, ...]
     figures: tuple[str, ...]
-    """Figures of papers that the report page shows."""
+    """The paper figures that the report page shows."""
 
     def flags(self) -> tuple[list[str], tuple[str, ...]]:
-        """Returns the flags of another command on the same recipes: (config and workdir, overrides)."""
+        """Returns the flags with which another command works on the same recipes: (config and workdir, overrides)."""
         config_flag = [f"--config={self.config_arg}"] if self.config_arg else []
         return [*config_flag, f"--workdir={self.workdir.path}"], self.overrides
 
 
 def sweep_from_flags(
-    args: argparse.Namespace, overrides: Sequence[str], wrong: list[str], *, needs_workdir: bool
+    args: argparse.Namespace, overrides: Sequence[str], problems: list[str], *, needs_workdir: bool
 ) -> Sweep | None:
-    """Returns the sweep of the flags of a command, as `read_sweep` does.
+    """Returns the sweep that the flags of a command describe, as `read_sweep` does; None if a flag is invalid.
 
     Args:
-      args: has ``config`` and ``workdir``, which may be None.
+      args: the attributes ``config`` and ``workdir``, each of which may be None.
       overrides: as in `read_sweep`.
-      wrong: the mistakes so far; those found here are added. A flag is reported as missing only if no other flag is
-        wrong, since it may have been misspelt.
-      needs_workdir: whether the command needs a workdir even if it has a config.
+      problems: error messages about other flags; those about these flags are appended. A missing flag is reported only
+        if there are no other errors, since it may have been misspelled.
+      needs_workdir: whether the command requires a workdir even if it has a config.
     """
     lacks_workdir = needs_workdir and not args.workdir
-    if not wrong:
+    if not problems:
         if lacks_workdir:
-            begin = "" if args.config else ", and --config=quickstart to start a new run"
-            wrong.append(f"--workdir: missing; add --workdir=runs/quickstart{begin}")
+            also = "" if args.config else ", and --config=quickstart to start a new run"
+            problems.append(f"--workdir: missing; add --workdir=runs/quickstart{also}")
         elif not args.config and not args.workdir:
-            wrong.append("--config: missing; add --config=quickstart")
-    if args.config == "" and not wrong:  # such as --config=$CONFIG of a variable that is not set
-        wrong.append(
-            "--config=: names no config; add a name, as --config=quickstart, or leave it out"
+            problems.append("--config: missing; add --config=quickstart")
+    if args.config == "" and not problems:  # for example --config=$CONFIG if CONFIG is not set
+        problems.append(
+            "--config=: empty; give the name of a config, such as --config=quickstart, or leave it out"
         )
-    if not args.config and wrong:
+    if not args.config and problems:
         return None
-    if lacks_workdir:  # report the mistakes in the config as well
-        collect_errors(wrong, lambda: load.load_sweep(args.config, overrides))
+    if lacks_workdir:  # also report errors in the config
+        collect_errors(problems, lambda: load.load_sweep(args.config, overrides))
         return None
-    return collect_errors(wrong, lambda: read_sweep(args.config, args.workdir, overrides))
+    return collect_errors(problems, lambda: read_sweep(args.config, args.workdir, overrides))
 
 
 def read_sweep(config_arg: str | None, folder: str | None, overrides: Sequence[str]) -> Sweep:
@@ -148,11 +153,11 @@ def read_sweep(config_arg: str | None, folder: str | None, overrides: Sequence[s
     Args:
       config_arg: ``FILE.py``, or the name of an included config; either may be followed by ``:ARG``. None: the recipes
         of the workdir, with the settings of their last command.
-      folder: the workdir, which need not exist if there is a config. None: no folder is read, as for a plan.
+      folder: the workdir, which need not exist if there is a config. None: no folder is read, as for `lm-mia plan`.
       overrides: flags such as ``--config.section.field=value``, which apply to all recipes.
 
     Raises:
-      UserError: with one line per mistake in the config and its sweep, or if a folder of the workdir has models of
+      UserError: with one line per error in the config and its sweep, or if a folder of the workdir has models of
         another recipe.
     """
     workdir = Workdir(Path("WORKDIR" if folder is None else folder))
@@ -170,7 +175,8 @@ def read_sweep(config_arg: str | None, folder: str | None, overrides: Sequence[s
     ]
     all_names = {name for request in requests for name in request.names}
     recipes = [
-        dataclasses.replace(t, other_names=frozenset(all_names - {*t.names})) for t in recipes
+        dataclasses.replace(recipe, other_names=frozenset(all_names - {*recipe.names}))
+        for recipe in recipes
     ]
     for recipe in recipes if folder is not None else ():
         recipe.stored_config()
@@ -184,9 +190,10 @@ def _with_absolute_paths(figures: Sequence[str]) -> tuple[str, ...]:
 
 
 def _recipe_of_request(workdir: Workdir, request: RecipeRequest) -> SweepRecipe:
-    """Returns the recipe of a request, in the folder that already has it under any name, or else in a new folder."""
+    """Returns the requested recipe, with the folder that already holds it under any name, or a new folder."""
     c, name = request.config, request.names[0]
-    # A derived name may be that of another recipe, whose folder has a hash in its name if both were in one command.
+    # A name that is derived from overrides may belong to another recipe of the workdir. This recipe is then in a folder
+    # with a hash in its name, if an earlier command requested both.
     if workdir.read_recipe_config(name) is None or (
         not c.name and _stored_key(workdir, name) != recipe_key(c)
     ):
@@ -198,11 +205,11 @@ def _recipe_of_request(workdir: Workdir, request: RecipeRequest) -> SweepRecipe:
         if alias != name and workdir.read_recipe_config(alias):
             raise UserError(
                 f"--workdir={workdir.path}: name={alias!r} is now a name of recipe {name}, but the workdir has another "
-                f"recipe {alias}; choose another --workdir, or another name"
+                f"recipe of this name; choose another --workdir, or another name"
             )
     stored = workdir.read_recipe_config(name)
     if c.name and stored and _stored_key(workdir, name) == recipe_key(c):
-        # Several commands may share a named recipe, so models and statistics that only other commands need are kept.
+        # Several commands may share a named recipe, so keep models and statistics that only other commands need.
         c = merge_configs(c, from_dict(stored["config"]))
     kept = tuple(
         f"attack.{field.name}={value!r}: recipe {name} keeps the larger value {larger!r} of an earlier command; leave "
@@ -217,7 +224,7 @@ def _recipe_of_request(workdir: Workdir, request: RecipeRequest) -> SweepRecipe:
 
 
 def _stored_key(workdir: Workdir, name: str) -> tuple[Any, ...] | None:
-    """Returns the `recipe_key` of a recipe of the workdir, or None if another format or version of lm_mia made it."""
+    """Returns the `recipe_key` of a recipe of the workdir, or None if it has another format or unknown fields."""
     stored = workdir.read_recipe_config(name)
     if stored is None or stored["format"] != FORMAT:
         return None
@@ -228,6 +235,7 @@ def _stored_key(workdir: Workdir, name: str) -> tuple[Any, ...] | None:
 
 
 def _recipes_of_workdir(workdir: Workdir, overrides: Sequence[str]) -> Sweep:
+    """Returns the recipes of a workdir, with the settings of their last command and the overrides."""
     contents = require_workdir(workdir)
     if any(word.startswith("--config.name") for word in overrides):
         raise UserError(
@@ -245,10 +253,10 @@ def _recipes_of_workdir(workdir: Workdir, overrides: Sequence[str]) -> Sweep:
                 f"{workdir.recipe_dir(name) / 'config.json'}: was written by another version of lm_mia, with other "
                 f"fields (format {stored['format']}; this version has format {FORMAT}); choose another --workdir"
             ) from error
-        if wrong := load.type_errors(c):
+        if problems := load.type_errors(c):
             raise UserError(
                 "\n".join(
-                    f"{workdir.recipe_dir(name) / 'config.json'}: {s}" for s in wrong.values()
+                    f"{workdir.recipe_dir(name) / 'config.json'}: {s}" for s in problems.values()
                 )
             )
         recipe = SweepRecipe(
@@ -258,8 +266,8 @@ def _recipes_of_workdir(workdir: Workdir, overrides: Sequence[str]) -> Sweep:
         recipes.append(recipe)
     if not recipes:
         raise UserError(f"--workdir={workdir.path}: has no recipes yet; add --config=quickstart")
-    given = any(word.startswith("--config.figures") for word in overrides)
-    figures = recipes[0].config.figures if given else tuple(contents["figures"])
+    is_overridden = any(word.startswith("--config.figures") for word in overrides)
+    figures = recipes[0].config.figures if is_overridden else tuple(contents["figures"])
     return Sweep(None, workdir, tuple(overrides), tuple(recipes), _with_absolute_paths(figures))
 
 
@@ -267,7 +275,7 @@ def require_workdir(workdir: Workdir) -> dict[str, Any]:
     """Returns the workdir's config.json; raises UserError if the folder or this file does not exist."""
     if not workdir.config_file.exists():
         exists = workdir.path.is_dir()
-        problem = "no command has started there" if exists else "there is no such folder"
+        problem = "no command has been started in this folder" if exists else "no such folder"
         raise UserError(
             f"--workdir={workdir.path}: {problem}; check the spelling, or start with `lm-mia run --config=quickstart`"
         )
@@ -275,9 +283,10 @@ def require_workdir(workdir: Workdir) -> dict[str, Any]:
 
 
 def claim_folders(sweep: Sweep) -> tuple[Sweep, Callable[[], None]]:
-    """Writes config.json of the workdir and of every recipe before any work, under a lock.
+    """Writes the config.json files of the workdir and of every recipe, under a lock, before any work starts.
 
-    The recorded package versions and commit are those of the first command; later ones are appended to a list.
+    The recorded package versions and commit are those of the first command; those of later commands are appended to a
+    list.
 
     Returns:
       The sweep, whose recipes use folders that another command may just have created for the same recipes, and a
@@ -297,15 +306,18 @@ def claim_folders(sweep: Sweep) -> tuple[Sweep, Callable[[], None]]:
 
     try:
         lock = workdir.path / ".config.lock"
-        folders = [workdir.path, workdir.path / "recipes"]
-        created += [p for p in (*reversed(workdir.path.parents), *folders, lock) if not p.exists()]
-        folders[1].mkdir(parents=True, exist_ok=True)
+        recipes_dir = workdir.path / "recipes"
+        paths = (*reversed(workdir.path.parents), workdir.path, recipes_dir, lock)
+        created += [path for path in paths if not path.exists()]
+        recipes_dir.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(lock):
             recipes = _with_current_folders(sweep)
             names = {*workdir.recipe_names(), *(recipe.name for recipe in recipes)}
             for recipe in recipes:
                 old = recipe.stored_config()
-                write(recipe.folder / "config.json", _content(recipe, old, made_by, names), old)
+                write(
+                    recipe.folder / "config.json", _recipe_config(recipe, old, made_by, names), old
+                )
             _move_aliases(workdir, recipes)
             old = workdir.read_config()
             listed = [*old["recipes"], *(recipe.name for recipe in recipes)]
@@ -323,12 +335,12 @@ def claim_folders(sweep: Sweep) -> tuple[Sweep, Callable[[], None]]:
             return
         with contextlib.suppress(OSError, UserError), filelock.FileLock(lock):
             contents = workdir.read_config()
-            ours = {path.parent.name for path in created if path.parent.parent == folders[1]}
-            if theirs := [name for name in contents["recipes"] if name not in ours]:
-                # Another command has begun here since: it needs the file.
-                text = json.dumps(contents | {"recipes": theirs}, indent=1) + "\n"
+            own_names = {path.parent.name for path in created if path.parent.parent == recipes_dir}
+            if others := [name for name in contents["recipes"] if name not in own_names]:
+                # Another command, which needs the file, has started in this workdir in the meantime.
+                text = json.dumps(contents | {"recipes": others}, indent=1) + "\n"
                 write_atomically(workdir.config_file, text)
-            kept = {workdir.config_file, lock} if theirs else set[Path]()
+            kept = {workdir.config_file, lock} if others else set[Path]()
             for path in reversed(created):
                 with contextlib.suppress(OSError):
                     if path not in kept:
@@ -338,7 +350,7 @@ def claim_folders(sweep: Sweep) -> tuple[Sweep, Callable[[], None]]:
 
 
 def _with_current_folders(sweep: Sweep) -> list[SweepRecipe]:
-    """Returns the recipes with their current folders: another command may have created some since they were read."""
+    """Returns the recipes with their current folders, some of which another command may have just created."""
     if sweep.config_arg is None:  # the settings are those of the workdir and the flags
         names = {recipe.name for recipe in sweep.recipes}
         current = _recipes_of_workdir(sweep.workdir, sweep.overrides).recipes
@@ -359,22 +371,22 @@ def _with_current_folders(sweep: Sweep) -> list[SweepRecipe]:
 
 
 def _move_aliases(workdir: Workdir, recipes: Sequence[SweepRecipe]) -> None:
-    """Removes the names of the command's recipes from other recipes of the workdir, which were called so before."""
-    ours = {recipe.name for recipe in recipes}
-    taken = ours.union(*(recipe.names for recipe in recipes))
+    """Removes the names of the command's recipes from other recipes of the workdir, whose aliases they were."""
+    own_names = {recipe.name for recipe in recipes}
+    taken = own_names.union(*(recipe.names for recipe in recipes))
     for name in workdir.recipe_names():
         stored = workdir.read_recipe_config(name)
         assert stored is not None
         kept = [n for n in stored["names"] if n == name or n not in taken]
-        if name not in ours and kept != stored["names"]:
+        if name not in own_names and kept != stored["names"]:
             text = json.dumps(stored | {"names": kept}, indent=1) + "\n"
             write_atomically(workdir.recipe_dir(name) / "config.json", text)
 
 
-def _content(
+def _recipe_config(
     recipe: SweepRecipe, old: dict[str, Any] | None, made_by: dict[str, Any], folders: set[str]
 ) -> dict[str, Any]:
-    """Returns a recipe's config.json; `folders` are the recipes of the workdir, whose names are not aliases."""
+    """Returns the content of a recipe's config.json; names of `folders`, the workdir's recipes, are not aliases."""
     names = [*(old["names"] if old else [recipe.name]), *recipe.names]
     makers = [{name: old[name] for name in made_by}, *old["later"]] if old else [made_by]
     later = [*makers[1:], *([] if made_by in makers else [made_by])]
@@ -397,7 +409,11 @@ def _content(
 
 
 def record_population(recipe: SweepRecipe, sha256: str) -> None:
-    """Stores the population's hash in the recipe's config.json; UserError if its models have another population."""
+    """Stores the population's hash in the recipe's config.json.
+
+    Raises:
+      UserError: if the models of the recipe were trained on another population.
+    """
     path = recipe.folder / "config.json"
     with filelock.FileLock(recipe.workdir.path / ".config.lock"):
         stored = recipe.stored_config()
@@ -411,6 +427,6 @@ def record_population(recipe: SweepRecipe, sha256: str) -> None:
         if recorded and contains_models(recipe.folder):
             raise UserError(
                 f"{recipe.population_dir}: its samples (sha256 {sha256[:12]}) differ from those of the models in "
-                f"{recipe.folder} ({recorded[:12]}); restore the folder, or choose another --workdir"
+                f"{recipe.folder} (sha256 {recorded[:12]}); restore the folder, or choose another --workdir"
             )
         write_atomically(path, json.dumps(stored | {"population_sha256": sha256}, indent=1) + "\n")

@@ -25,10 +25,10 @@ METRICS = {
     "validation": ("validation_loss_nats",),
     "model_scored": ("member_loss_nats", "nonmember_loss_nats"),
 }
-"""The fields that are tracked, by event: each field of an event is logged under its name at the step of the event."""
+"""The tracked fields of each event; they are logged under their names, at the step of the event."""
 
 _MAX_OPEN = 64
-"""Maximum number of open runs per tracker. The one without events for longest is closed, and reopened if needed."""
+"""Maximum number of open runs per tracker. The least recently used one is closed, and reopened if needed."""
 
 
 class TrackedModel(NamedTuple):
@@ -42,21 +42,21 @@ class TrackedModel(NamedTuple):
 
 def check_trackers(names: Sequence[str]) -> None:
     """Raises UserError if a tracker is not installed or needs a login. Imports nothing if `names` is empty."""
-    bad = [
-        f"train.trackers={name!r}: not installed; run it with its extra, `uv run --extra {name} lm-mia ...`"
+    problems = [
+        f"train.trackers={name!r}: not installed; install its extra, `uv run --extra {name} lm-mia ...`"
         for name in names
         if importlib.util.find_spec(name) is None
     ]
-    if bad:
-        raise UserError("\n".join(bad))
+    if problems:
+        raise UserError("\n".join(problems))
     if "wandb" in names:
-        import wandb  # here, since it takes seconds and few runs need it
+        import wandb  # imported here because it takes seconds, and few runs need it
 
         mode = wandb.setup().settings.mode  # from WANDB_MODE or the settings of W&B
-        sends = mode in ("online", "shared")
-        if sends and not wandb.login(prompt=False, verify=False):
+        is_online = mode in ("online", "shared")
+        if is_online and not wandb.login(prompt=False, verify=False):
             raise UserError(
-                "train.trackers='wandb': nobody is logged in; run `uv run --extra wandb wandb login`, or set "
+                "train.trackers='wandb': not logged in to W&B; run `uv run --extra wandb wandb login`, or set "
                 "WANDB_MODE=offline"
             )
 
@@ -74,7 +74,7 @@ def open_trackers(
     TensorBoard: ``WORKDIR/tensorboard/RECIPE/MODEL``. W&B: one run per model, in the group RECIPE of the project
     WANDB_PROJECT (default: lm-mia); a model that is resumed in the same workdir continues its run.
 
-    If a tracker fails while models are trained, this is reported once and the tracker is not used any more; training
+    If a tracker fails while models are trained, the failure is reported, the tracker is disabled, and training
     continues.
 
     Args:
@@ -133,17 +133,17 @@ def _errors_disable_tracker(
 ) -> Iterator[None]:
     try:
         yield
-    # Full disks and lost networks raise errors of many types in trackers.
+    # Trackers raise errors of many types if the disk is full or the network is lost.
     except Exception as error:
         del active[name]
         problem = " ".join(f"{type(error).__name__}: {error}".split())
-        say(f"{name} failed and is not used any more ({problem}); metrics.jsonl has everything")
+        say(f"{name} failed and was disabled ({problem}); metrics.jsonl has all metrics")
 
 
 def _tensorboard(
     workdir: Path, recipe: str, settings: Mapping[str, Any]
 ) -> Callable[[str, str], TrackedModel]:
-    # Here, since it is an extra. This writer needs no TensorFlow.
+    # Imported here because it is an extra. This writer does not need TensorFlow.
     from tensorboard.summary import Writer
 
     def start_run(model: str, role: str) -> TrackedModel:
@@ -162,7 +162,7 @@ def _tensorboard(
 def _wandb(
     workdir: Path, recipe: str, settings: Mapping[str, Any]
 ) -> Callable[[str, str], TrackedModel]:
-    import wandb  # here, since it is an extra
+    import wandb  # imported here because it is an extra
 
     quiet = wandb.Settings(silent=True, console="off", x_disable_stats=True)
     workdir_hash = hashlib.sha256(str(workdir.absolute()).encode()).hexdigest()[:8]
@@ -175,7 +175,7 @@ def _wandb(
             name=model,
             id=f"{recipe}-{model}-{workdir_hash}",  # a resumed model has the same id
             resume="allow",
-            reinit="create_new",  # several are open at once
+            reinit="create_new",  # several runs are open at the same time
             dir=workdir,
             config={**settings, "recipe": recipe, "model_name": model, "role": role},
             settings=quiet,

@@ -23,8 +23,8 @@ from lm_mia.atomic import EXTRACTION_JSON, FLIPS_JSON, TARGETS_CSV
 from lm_mia.config import recipe as recipes
 from lm_mia.errors import UserError
 
-_STORED = ("names", "recipe_hash", "population", "population_sha256", "format")
-_MADE_BY = ("lm_mia", "packages", "commit", "cpu_cores")
+_RECIPE_FIELDS = ("names", "recipe_hash", "population", "population_sha256", "format")
+_PROVENANCE_FIELDS = ("lm_mia", "packages", "commit", "cpu_cores")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Workdir:
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"--workdir={self.path}: is a file; choose a writable folder")
         old = [self.path / "population", *self.path.glob("recipe_*"), *self.path.glob("*/recipe_*")]
-        # recipes/recipe_small is a recipe of this version
+        # But recipes/recipe_small is a recipe of this version.
         if any(path.exists() and path.parent != self.path / "recipes" for path in old):
             raise UserError(
                 f"--workdir={self.path}: was made by an earlier version of lm_mia, whose layout this version does not "
@@ -64,9 +64,12 @@ class Workdir:
             )
 
     def read_config(self) -> dict[str, Any]:
-        """Returns config.json, with "recipes" and "figures"; errors as in `stored`.
+        """Returns the content of config.json, with at least "recipes" and "figures".
 
-        If there is no file (it may have been lost), the recipes are those that have models, and there are no figures.
+        If the file is missing, the recipes are those that have models, and there are no figures.
+
+        Raises:
+          UserError: if the file was not written by lm_mia, or is damaged.
         """
         stored = _read(self.config_file)
         if stored is None:
@@ -75,39 +78,40 @@ class Workdir:
             )
             return {"recipes": recipes, "figures": []}
         for name in ("recipes", "figures"):
-            if not _is_texts(stored.get(name)):
-                raise _not_ours(self.config_file)
+            if not _is_list_of_strings(stored.get(name)):
+                raise _invalid_config_error(self.config_file)
         if any(Path(name).name != name for name in stored["recipes"]):
-            raise _not_ours(self.config_file)
+            raise _invalid_config_error(self.config_file)
         return stored
 
     def read_recipe_config(self, name: str) -> dict[str, Any] | None:
-        """Returns config.json of a recipe, or None if there is none yet.
+        """Returns the content of a recipe's config.json, or None if the recipe does not exist yet.
 
         Raises:
-          UserError: if the file was not written by lm_mia, or was edited, or is missing although there are models.
+          UserError: if the file was not written by lm_mia, was edited, or is missing although there are models.
         """
         folder = self.recipe_dir(name)
         stored = _read(folder / "config.json")
         if stored is None:
             if contains_models(folder):
                 raise UserError(
-                    f"{folder / 'config.json'}: missing, but there are models; restore it or choose another --workdir"
+                    f"{folder / 'config.json'}: missing, but there are models in its folder; restore "
+                    "it, or choose another --workdir"
                 )
             return None
         if (
-            not {"config", "later", *_STORED, *_MADE_BY} <= stored.keys()
+            not {"config", "later", *_RECIPE_FIELDS, *_PROVENANCE_FIELDS} <= stored.keys()
             or not isinstance(stored["config"], dict)
-            or not _is_texts(stored["names"])
+            or not _is_list_of_strings(stored["names"])
         ):
-            raise _not_ours(folder / "config.json")
+            raise _invalid_config_error(folder / "config.json")
         stored_hash = stored["recipe_hash"]
         if stored["format"] == recipes.FORMAT and stored_hash != recipes.stored_recipe_hash(
             stored["config"]
         ):
             raise UserError(
-                f"{folder / 'config.json'}: its config does not fit its recipe_hash={stored_hash}, so it was "
-                "edited, or written by another version of lm_mia; put the file back, or choose another --workdir"
+                f"{folder / 'config.json'}: its config does not match its recipe_hash={stored_hash}: the file was "
+                "edited, or written by another version of lm_mia; restore it, or choose another --workdir"
             )
         return stored
 
@@ -116,14 +120,14 @@ class Workdir:
         return [name for name in self.read_config()["recipes"] if self.read_recipe_config(name)]
 
     def log_event(self, event: Mapping[str, Any]) -> None:
-        """Appends a line to metrics.jsonl; lines stay whole even if several processes append at the same time."""
+        """Appends a line to metrics.jsonl; lines stay intact if several processes append at the same time."""
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
         line = json.dumps({"time": now, **event}) + "\n"
         with open(self.path / "metrics.jsonl", "ab", buffering=0) as file:
             file.write(line.encode())
 
-    def report_is_old(self) -> bool:
-        """Returns whether the tables of some recipe are newer than the report."""
+    def is_report_outdated(self) -> bool:
+        """Returns whether the report is older than the tables of any recipe."""
         files = (
             (self.path / "recipes").glob(f"*/{FLIPS_JSON}"),
             (self.path / "recipes").glob(f"*/{EXTRACTION_JSON}"),
@@ -137,7 +141,7 @@ class Workdir:
         )
 
 
-def _is_texts(value: object) -> bool:
+def _is_list_of_strings(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(part, str) for part in value)
 
 
@@ -146,26 +150,26 @@ def contains_models(recipe_dir: Path) -> bool:
     return (recipe_dir / "scores.zarr").exists() or (recipe_dir / "checkpoints").exists()
 
 
-def table_facts(recipe_dir: Path) -> dict[str, Any] | None:
-    """Returns flips.json of a recipe, with at least "config" (the settings), "first_target" and "tables" (digests).
+def table_metadata(recipe_dir: Path) -> dict[str, Any] | None:
+    """Returns the content of a recipe's flips.json, or None if the tables are missing or incomplete.
 
-    None if the tables are missing or unfinished.
+    It has at least "config" (the attack settings), "first_target" and "tables" (digests of the files).
     """
     path = recipe_dir / FLIPS_JSON
     if not path.exists():
         return None
     try:
         stored = json.loads(path.read_text())
-        facts = {"config": dict(stored["config"]), "tables": dict(stored["tables"])}
-        return {**stored, **facts, "first_target": stored["first_target"]}
+        checked = {"config": dict(stored["config"]), "tables": dict(stored["tables"])}
+        return {**stored, **checked, "first_target": stored["first_target"]}
     except (ValueError, LookupError, TypeError) as error:
         raise UserError(f"{path}: damaged; run `lm-mia attack` again") from error
 
 
 def changed_settings(recipe_dir: Path, c: config.Config) -> dict[str, tuple[Any, Any]]:
     """Returns the attack settings in which finished tables differ from the config: name -> (config, tables)."""
-    facts, requested = table_facts(recipe_dir), config.to_dict(c)["attack"]
-    used = facts["config"] if facts else requested
+    metadata, requested = table_metadata(recipe_dir), config.to_dict(c)["attack"]
+    used = metadata["config"] if metadata else requested
     return {n: (requested[n], used.get(n)) for n in requested if used.get(n) != requested[n]}
 
 
@@ -175,13 +179,13 @@ def _read(path: Path) -> dict[str, Any] | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
-        raise _not_ours(path) from error
+        raise _invalid_config_error(path) from error
     if not isinstance(content, dict):
-        raise _not_ours(path)
+        raise _invalid_config_error(path)
     return content
 
 
-def _not_ours(path: Path) -> UserError:
+def _invalid_config_error(path: Path) -> UserError:
     return UserError(f"{path}: not a config written by lm-mia; choose another --workdir")
 
 
@@ -206,7 +210,7 @@ def provenance() -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    """The commit of the checkout, with "+" if there are uncommitted changes; None outside a checkout."""
+    """Returns the commit of the checkout, with "+" if there are uncommitted changes; None outside a checkout."""
     git = ["git", "-C", str(Path(__file__).parent)]
     try:
         head = subprocess.run(

@@ -103,7 +103,7 @@ def test_sweep_is_finished_although_a_job_dies(
         assert [line.partition(": ")[2][:16] for line in messages] == [
             "6 models missing",
             "6 models missing",
-            "its job ended wi",
+            "the job exited w",
             "6 models missing",
             "6 models missing",
         ]
@@ -262,7 +262,7 @@ def test_user_error_of_a_job_is_reported(
     with pytest.raises(UserError) as caught:
         local.run(sweep)
     [log] = (workdir / "logs").iterdir()
-    assert str(caught.value) == f"JAX_PLATFORMS='abacus': unset it\n({log} has more)"
+    assert str(caught.value) == f"JAX_PLATFORMS='abacus': unset it\n(see {log})"
 
 
 def test_jobs_that_die_at_once_are_restarted_twice(
@@ -276,7 +276,8 @@ def test_jobs_that_die_at_once_are_restarted_twice(
         local.run(sweep)
     [log] = (workdir / "logs").iterdir()
     assert str(caught.value) == (
-        f"{log}: its job ended with code -9, the third in a row without a new model; its last line: last words"
+        f"{log}: the job exited with code -9, the third in a row that did not finish a model; the last "
+        "line of its log: last words"
     )
     assert log.read_text() == "last words\n" * 3
 

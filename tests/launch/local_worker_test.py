@@ -115,8 +115,8 @@ def test_jobs_that_crash_are_restarted_twice(
     assert cli.main(["worker", *flags]) == 2
     line = capsys.readouterr().err.strip().splitlines()[-1]
     assert line == (
-        f"{dead[0]}: its job ended with code 1, the third in a row without a new model; its last line: "
-        "ValueError: no such thing"
+        f"{dead[0]}: the job exited with code 1, the third in a row that did not finish a model; the last "
+        "line of its log: ValueError: no such thing"
     )
     assert len(dead) == 3
 

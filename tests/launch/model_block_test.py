@@ -171,7 +171,10 @@ def test_full_disk_is_not_a_failure_of_a_model(
 
 @pytest.mark.parametrize(
     "error",
-    [RendezvousError("did not find each other"), WorkersKilledError("all workers were lost")],
+    [
+        RendezvousError("could not connect to each other"),
+        WorkersKilledError("all workers were lost"),
+    ],
 )
 def test_transient_errors_request_a_restart(
     sweep: Sweep,

@@ -181,7 +181,7 @@ def test_failing_setup_script_starts_nothing(cluster: Cluster, capfd: pytest.Cap
     options = dataclasses.replace(ONE, setup=str(cluster.folder / "x.sh"))
     assert cluster.run(array(cluster.folder, options)) == 1
     assert cluster.called("srun") == []
-    assert "--setup: code 3" in capfd.readouterr().err
+    assert "--setup: the script failed with code 3" in capfd.readouterr().err
 
 
 def test_corpus_job_has_one_node_and_no_gpus():

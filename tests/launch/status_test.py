@@ -179,7 +179,10 @@ def test_versions_and_other_recipes_are_listed(sweep: Sweep, capsys: pytest.Capt
     out = " ".join(capsys.readouterr().out.split())
     first = f"{began['lm_mia']} {(began['commit'] or '')[:9]}".strip()
     assert f"versions tiny: made by several versions of lm_mia: {first} (6), 9.9.9 abc (1)" in out
-    assert f"other {workdir.recipe_dir('old')}: a recipe that the config does not have" in out
+    assert (
+        f"other {workdir.recipe_dir('old')}: a recipe of the workdir that the config does not request"
+        in out
+    )
 
 
 def test_watch_ends_if_no_model_is_missing(tiny: tiny_run.Tiny, capsys: pytest.CaptureFixture[str]):
@@ -340,7 +343,7 @@ def test_missing_or_empty_workdir_is_refused(
 ):
     new = tmp_path / "new"
     for config in [f"--config={tiny.config}"], []:
-        for rule in "there is no such folder", "no command has started there":
+        for rule in "no such folder", "no command has been started in this folder":
             assert cli.main(["status", *config, f"--workdir={new}", *more]) == 2
             out, err = capsys.readouterr()
             assert out == ""
@@ -377,8 +380,8 @@ def test_verify_lists_missing_and_corrupt_shards(sweep: Sweep, capsys: pytest.Ca
     out, err = capsys.readouterr()
     assert f"corrupt     {damaged}" in out.splitlines()
     assert err.splitlines()[-1] == (
-        f"{first_recipe(sweep) / 'scores.zarr'}: 1 corrupt shard; run `lm-mia score --repair` to compute them, and 3 "
-        "missing ones, again"
+        f"{first_recipe(sweep) / 'scores.zarr'}: 1 shard corrupt and 3 missing; run `lm-mia score --repair` to "
+        "compute them again"
     )
     assert cli.main(argv(sweep, "--verify", "--json")) == 2
     first, second = json.loads(capsys.readouterr().out)["recipes"]

@@ -123,7 +123,7 @@ def test_sweep_runs_all_stages_and_resumes(
     assert cli.main(argv("status", config, folder, "--verify")) == 2
     output = capsys.readouterr()
     assert f"corrupt     {shard}" in output.out
-    assert "run `lm-mia score --repair` to compute them" in output.err
+    assert "run `lm-mia score --repair` to compute them again" in output.err
     assert cli.main(argv("score", config, folder, "--repair")) == 0
     assert scores(folder) == before
 
@@ -232,7 +232,7 @@ def test_too_few_documents_are_reported_before_any_work(
     messages = refused(argv("run", config.replace("several", "many"), tmp_path / "w"), capsys)
     assert messages[-1].startswith("large: population.samples=1000: the corpus has ")
     assert messages[-1].endswith(
-        "or, if the sweep sets it, leave out the entries or figures that need it"
+        "or leave out the entries or figures of the sweep that need more samples"
     )
     assert not (tmp_path / "w").exists()
 

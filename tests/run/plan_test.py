@@ -137,7 +137,7 @@ def test_mistakes_are_reported_without_output(
         ]
     for bad in ("2", "65", "nan"):
         [line] = wrong(capsys, *plan, f"--tokens-per-sample={bad}")
-        assert "must lie between 3 and population.length_tokens=64" in line
+        assert "must be from 3 to population.length_tokens=64" in line
     assert wrong(capsys, *plan, "--config.model.layer=3") == [
         "--config.model.layer: no such field; did you mean --config.model.layers?"
     ]

@@ -278,8 +278,8 @@ def test_diverged_models_are_reported(tmp_path: Path):
     with pytest.raises(UserError) as caught:
         supervisor.check_diverged(tmp_path, MODELS[:2])
     tail = (
-        f": see {tmp_path}/diverged; lower optimizer.peak_learning_rate in a new workdir, or delete these files to try "
-        "again"
+        f": see {tmp_path}/diverged; lower optimizer.peak_learning_rate in a new workdir, or delete the files of "
+        "that folder to try again"
     )
     assert str(caught.value) == f"1 of 2 models diverged (reference-01){tail}"
     with pytest.raises(UserError) as caught:

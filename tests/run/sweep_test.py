@@ -128,7 +128,7 @@ def test_workdir_without_recipes_needs_a_config(file: str, tmp_path: Path):
     (tmp_path / "w").mkdir()
     [line] = failure(lambda: read_sweep(None, w, ()))
     assert line.startswith(
-        f"--workdir={w}: no command has started there; check the spelling, or start with"
+        f"--workdir={w}: no command has been started in this folder; check the spelling, or start with"
     )
     begin(file, tmp_path / "w")
     changed = stored(tmp_path / "w", "tiny")
@@ -251,8 +251,8 @@ def test_alias_that_names_another_recipe_is_refused(tmp_path: Path):
     used(begin(named(tmp_path / "a.py", "a", "[{'name': 'b', 'train.epochs': 2}]"), w))
     both = named(tmp_path / "a.py", "a", "[{'name': 'b'}]")
     assert failure(lambda: begin(both, w)) == [
-        f"--workdir={w}: name='b' is now a name of recipe a, but the workdir has another recipe b; choose another "
-        "--workdir, or another name"
+        f"--workdir={w}: name='b' is now a name of recipe a, but the workdir has another recipe of this name; "
+        "choose another --workdir, or another name"
     ]
 
 
@@ -264,7 +264,7 @@ def test_edited_config_is_refused(file: str, tmp_path: Path):
     path.write_text(json.dumps(edited))
     for config_arg in (None, file):
         [line] = failure(lambda config_arg=config_arg: begin(config_arg, tmp_path / "w"))
-        assert line.startswith(f"{path}: its config does not fit its recipe_hash=")
+        assert line.startswith(f"{path}: its config does not match its recipe_hash=")
         assert "edited" in line
 
 

@@ -203,7 +203,7 @@ def test_failing_tracker_is_disabled(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setattr(trackers, "_wandb", broken)
     assert tracked(["wandb", "tensorboard"], tmp_path, EVENTS) == [
-        "wandb failed and is not used any more (OSError: no space left); metrics.jsonl has everything"
+        "wandb failed and was disabled (OSError: no space left); metrics.jsonl has all metrics"
     ]
     assert read_tensorboard(tmp_path / "tensorboard" / "recipe_x" / "a") == EXPECTED
 
@@ -224,7 +224,7 @@ def test_missing_extra_is_reported_first(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(UserError) as caught:
         tracked(["tensorboard", "wandb"], tmp_path, EVENTS)
     assert str(caught.value).split("\n") == [
-        f"train.trackers={name!r}: not installed; run it with its extra, `uv run --extra {name} lm-mia ...`"
+        f"train.trackers={name!r}: not installed; install its extra, `uv run --extra {name} lm-mia ...`"
         for name in ("tensorboard", "wandb")
     ]
     assert list(tmp_path.iterdir()) == []
@@ -243,7 +243,7 @@ def test_wandb_online_needs_a_login(tmp_path: Path):
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("train.trackers='wandb': nobody is logged in;")
+    assert done.stdout.startswith("train.trackers='wandb': not logged in to W&B;")
 
 
 @pytest.mark.process

@@ -12,7 +12,13 @@ from lm_mia import config
 from lm_mia.atomic import FLIPS_JSON
 from lm_mia.errors import UserError
 from lm_mia.run import workdir
-from lm_mia.run.workdir import Workdir, changed_settings, contains_models, provenance, table_facts
+from lm_mia.run.workdir import (
+    Workdir,
+    changed_settings,
+    contains_models,
+    provenance,
+    table_metadata,
+)
 
 
 def test_paths(tmp_path: Path):
@@ -85,7 +91,9 @@ def test_models_without_a_config_are_an_error(tmp_path: Path):
     assert w.read_recipe_config("a") is None
     (w.recipe_dir("a") / "scores.zarr").mkdir(parents=True)
     assert contains_models(w.recipe_dir("a"))
-    with pytest.raises(UserError, match=r"config.json: missing, but there are models; restore it"):
+    with pytest.raises(
+        UserError, match=r"config.json: missing, but there are models in its folder; restore it"
+    ):
         w.read_recipe_config("a")
 
 
@@ -102,7 +110,7 @@ def write_facts(recipe: Path, attack: dict[str, Any]) -> None:
 
 
 def test_settings_of_tables_are_compared_with_the_config(tmp_path: Path):
-    assert table_facts(tmp_path) is None
+    assert table_metadata(tmp_path) is None
     assert changed_settings(tmp_path, TINY) == {}
     attack = config.to_dict(TINY)["attack"]
     write_facts(tmp_path, attack)
@@ -112,18 +120,18 @@ def test_settings_of_tables_are_compared_with_the_config(tmp_path: Path):
     for text in ("{", "{}", "[]", of_an_earlier_version):
         (tmp_path / FLIPS_JSON).write_text(text)
         with pytest.raises(UserError, match=r"flips.json: damaged; run `lm-mia attack` again"):
-            table_facts(tmp_path)
+            table_metadata(tmp_path)
 
 
 def test_report_is_outdated_if_tables_are_newer(tmp_path: Path):
     w = Workdir(tmp_path)
-    assert not w.report_is_old()
+    assert not w.is_report_outdated()
     w.report.write_text("")
     write_facts(w.recipe_dir("a"), {})
     os.utime(w.report, (100, 100))
-    assert w.report_is_old()
+    assert w.is_report_outdated()
     os.utime(w.recipe_dir("a") / FLIPS_JSON, (50, 50))
-    assert not w.report_is_old()
+    assert not w.is_report_outdated()
 
 
 def test_log_lines_are_json_with_a_time(tmp_path: Path):

@@ -108,7 +108,7 @@ def test_damaged_scores_are_reported_and_repaired_bitwise(
         assert f"{word}     {path}" in shown.out
     assert "12 shards expected, 1 missing, 2 corrupt" in shown.out
     assert shown.err.splitlines()[-1] == (
-        f"{store}: 2 corrupt shards; run `lm-mia score --repair` to compute them, and 1 missing ones, again"
+        f"{store}: 2 shards corrupt and 1 missing; run `lm-mia score --repair` to compute them again"
     )
     assert cli.main(tiny.argv("score", w, "--repair", "--config.train.workers=1")) == 0
     assert tiny_run.scores(w) == before
