@@ -204,7 +204,7 @@ def test_later_stages_need_a_population(
     population = w / "populations" / tiny.population_name
     line = f"{population}: no population found; run `lm-mia corpus` first"
     if verb == "status":
-        line = f"--workdir={w}: there is no such folder; check the spelling, or start with `lm-mia run "
+        line = f"--workdir={w}: no such folder; check the spelling, or start with `lm-mia run "
         line += "--config=quickstart`"
     assert refused(tiny.argv(verb, w), capsys) == [line]
     assert list(tmp_path.iterdir()) == []

@@ -47,7 +47,7 @@ def last_seen(order_seed: int, member_2N: np.ndarray, batch_size: int, steps: in
 
     Returns:
       step_2N, int64: the step, counted from 0 over all epochs; -1 for samples that the model has not seen, which are
-        the non-members and, during the first epoch, the members that come later in it.
+        the non-members and, during the first epoch, the members later in the order.
     """
     num_members = int(np.count_nonzero(member_2N))
     step_N = np.full(num_members, -1, np.int64)

@@ -3,7 +3,7 @@
 The tokenizer is trained or loaded, documents are drawn at random and tokenized in parts, and the parts are merged in
 segments, so that memory grows only slowly with the number of samples.
 
-N: samples, S: samples of a segment, P: parts, R: rows of the parts that contain a segment, V: pieces of the vocabulary.
+N: samples, S: samples of a segment, R: rows of the parts that contain a segment, V: pieces of the vocabulary.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ SCHEMA = pa.schema(
     [("id", pa.int64()), ("source_record", pa.string()), ("text_sha256", pa.string())]
     + [(name, pa.int64()) for name in ("chars", "tokens", "unk", "zlib_bytes")]
 )
-# Limits of a segment, of which a few copies are in memory at a time.
+# Maximum size of a segment; a few copies of it are in memory at a time.
 _SEGMENT_TOKENS, _SEGMENT_SAMPLES = 2**28, 2**18
 
 
@@ -62,24 +62,24 @@ def build_population(
     """Builds the population of these settings unless the folder contains it, and opens it.
 
     An existing population is checked (its hashes, the settings and, for docstrings, the versions of the packages) and
-    reused. It never changes: the source files are not read again and may have changed or been removed. Otherwise the
-    corpus is read, all checks are made and the tokenizer is trained before anything is written.
+    reused. It never changes: the source files, which may have changed or been removed, are not read again. Otherwise,
+    the corpus is read, all settings are checked and the tokenizer is trained before anything is written.
 
     Processes that build the same folder at the same time take turns, and the later ones reuse the result of the first.
-    A command that was killed leaves its vocabulary and tokenized parts to the next one. A vocabulary is also copied
-    from another population in the same parent folder if it was trained on the same documents.
+    The vocabulary and the tokenized parts of a command that was killed are reused by the next one. A vocabulary is also
+    copied from another population in the same parent folder if it was trained on the same documents.
 
     Args:
-      config_corpus: source of the documents, and the number of processes that tokenize them.
-      config_tokenizer: vocabulary, which is trained or given.
-      config_population: 2N, seed, length, and the other settings of the population.
+      config_corpus: the source of the documents, and the number of processes that tokenize them.
+      config_tokenizer: the vocabulary, which is trained or loaded.
+      config_population: size, seed, length, and other settings of the population.
       folder: folder of the population; a hidden lock file is created next to it.
       progress: called often during every step.
       log: called with lines about reused work and processes that died.
-      opener: `open_corpus`, or the result of `caching_opener`.
+      opener: `open_corpus`, or a function that `caching_opener` returned.
 
     Raises:
-      UserError: if an input is invalid, or if the folder contains a damaged population or one of other settings.
+      UserError: if the input is invalid, or the folder contains a damaged population or one with other settings.
     """
     settings: dict[str, Any] = {
         f"{name}.{field}": value
@@ -87,7 +87,7 @@ def build_population(
         for field, value in dataclasses.asdict(section).items()
         if f"{name}.{field}" != "corpus.processes"  # affects the speed, not the result
     }
-    if folder.is_symlink():  # to a population that several workdirs share
+    if folder.is_symlink():  # a link to a population that several workdirs share
         folder = folder.resolve()
     expected = settings | _population_settings(config_population)
     if _is_occupied(folder):
@@ -108,10 +108,12 @@ def build_population(
     if given:
         model = given.read_bytes()
     elif saved.exists():
-        log("vocabulary: reusing the one that an earlier command trained")
+        log("vocabulary: reusing the vocabulary that an earlier command trained")
         model = saved.read_bytes()
     elif sibling := _sibling_vocabulary(folder, vocabulary_key):
-        log(f"vocabulary: reusing that of {sibling.parent}, trained on the same documents")
+        log(
+            f"vocabulary: reusing that of {sibling.parent}, which was trained on the same documents"
+        )
         model = sibling.read_bytes()
     else:
         model = tokenizer.train_on_corpus(source, *training, progress)
@@ -140,7 +142,7 @@ def describe(population: Population) -> list[str]:
     drawn, prefix_tokens = provenance["draw"], settings["population.distinct_prefix_tokens"]
     reasons = {
         "too_short": "too short",
-        "identical_token_sequences": "with the same tokens as an earlier document, after cutting at "
+        "identical_token_sequences": "with the same tokens as an earlier document, after truncation to "
         f"{population.length_tokens} tokens",
         "prefix_duplicates": f"with the same first {prefix_tokens} tokens as an earlier document",
     }
@@ -166,7 +168,7 @@ def _training_arguments(settings: Mapping[str, Any]) -> tuple[int, int, int, int
 
 
 def _saved_vocabulary(folder: Path, vocabulary_key: list[Any]) -> Path:
-    """Returns the path of a trained vocabulary until the population is complete; its name depends on the key."""
+    """Returns the path at which a trained vocabulary is kept until the population is complete."""
     digest = hashlib.sha256(json.dumps(vocabulary_key).encode()).hexdigest()[:16]
     return unfinished_folder(folder) / f"vocabulary-{digest}.model"
 
@@ -174,7 +176,7 @@ def _saved_vocabulary(folder: Path, vocabulary_key: list[Any]) -> Path:
 def _sibling_vocabulary(folder: Path, vocabulary_key: list[Any]) -> Path | None:
     """Returns the vocabulary of a population in the same parent folder that was trained on the same documents."""
     for path in sorted(folder.parent.glob("*/manifest.json")):
-        # A damaged population is reported where it is used; one without these settings was not made by a config.
+        # A damaged population is reported when it is used; one without these settings was not built from a config.
         with contextlib.suppress(UserError, KeyError):
             manifest = open_population(path.parent, verify=False).manifest
             settings, sha256 = manifest["settings"], manifest["provenance"]["corpus_sha256"]
@@ -195,7 +197,7 @@ def _reuse(folder: Path, expected: Mapping[str, Any]) -> Population:
     settings = population.manifest["settings"]
     differences = [
         f"{name}={expected.get(name)!r}: the population in {folder} was built with "
-        f"{settings.get(name)!r}; set it back, or use another --workdir"
+        f"{settings.get(name)!r}; restore this value, or use another --workdir"
         for name in sorted(expected.keys() | settings.keys())
         if expected.get(name) != settings.get(name)
     ]
@@ -210,7 +212,7 @@ def _reuse(folder: Path, expected: Mapping[str, Any]) -> Population:
         ]
     if differences:
         raise UserError("\n".join(differences))
-    # It may exist if a command was killed between its last two steps.
+    # This folder still exists if a command was killed between its last two steps.
     shutil.rmtree(unfinished_folder(folder), ignore_errors=True)
     return population
 
@@ -239,11 +241,11 @@ def write_population(
     progress: ProgressCallback = no_progress,
     log: Log = no_log,
 ) -> Population:
-    """Draws the samples and writes the population; the same documents and spec always give the same bytes.
+    """Draws the samples and writes the population; the same documents and spec always give the same files.
 
     Everything is written to a hidden folder next to ``folder``, the manifest last, and renamed at the end, so that a
-    process that is killed leaves a complete population or none. Parts that it had tokenized are reused by the next
-    process with the same arguments, and removed by one with other arguments. Only one process may write at a time;
+    process that is killed leaves either a complete population or none. The parts that it tokenized are reused by the
+    next process with the same arguments, and removed by one with other arguments. Only one process may write at a time;
     `build_population` takes a lock.
 
     Args:
@@ -296,7 +298,7 @@ def write_population(
     }
     (new / "manifest.json").write_bytes(manifest_bytes(manifest))
     os.replace(new, folder)
-    # Whichever command finds the population next removes this folder if this one is killed here.
+    # If this process is killed here, the next command that opens the population removes this folder.
     shutil.rmtree(unfinished_folder(folder), ignore_errors=True)
     return open_population(folder, verify=False)
 
@@ -387,20 +389,22 @@ def check_num_samples(
       samples: 2N.
       validation_samples: number of held-out samples.
       documents: number of documents that can be samples.
-      description: what these documents are, for the message.
+      description: describes these documents in the message.
     """
     if samples + validation_samples <= documents:
         return
     if validation_samples and documents - validation_samples < 2 <= documents:
-        kept = samples if samples <= documents else 2
+        num_samples = samples if samples <= documents else 2
         raise UserError(
             f"population.validation_samples={validation_samples}: the corpus has only {documents} {description}; use "
-            f"at most {documents - kept} with population.samples={kept}"
+            f"at most {documents - num_samples} with population.samples={num_samples}"
         )
     largest = max(documents - validation_samples, 0) // 2 * 2
-    also = f" with population.validation_samples={validation_samples}" if validation_samples else ""
+    condition = (
+        f" with population.validation_samples={validation_samples}" if validation_samples else ""
+    )
     raise UserError(
-        f"population.samples={samples}: the corpus has only {documents} {description}; use at most {largest}{also}"
+        f"population.samples={samples}: the corpus has only {documents} {description}; use at most {largest}{condition}"
     )
 
 
@@ -428,13 +432,13 @@ def write_sample_files(
 ) -> None:
     """Writes tokens.npy, offsets.npy and samples.parquet, with a prefix to their names.
 
-    The files depend on the samples alone, not on how these are divided into parts.
+    The content of the files depends only on the samples, not on how they are divided into parts.
 
     Args:
       folder: existing folder for the files.
       prefix: "" or "validation_".
       parts: files that `lm_mia.data.tokenize` wrote.
-      position_N: ascending positions in the draw of the samples; sample i is the i-th of them.
+      position_N: ascending positions of the samples in the draw; sample i has the i-th position.
       length_tokens: the maximum number of tokens of a sample.
       vocab_size: determines the width of a stored token.
       progress: called after each segment.
@@ -443,7 +447,7 @@ def write_sample_files(
     dtype = np.dtype(token_type.to_pandas_dtype())
     header = {"descr": dtype.str, "fortran_order": False, "shape": (0,)}
     step = max(min(_SEGMENT_TOKENS // length_tokens, _SEGMENT_SAMPLES), 1)
-    # The row of each part at which each segment begins, and the last one ends; parts are sorted by position.
+    # The rows of each part, which is sorted by position, at which segments begin and the last one ends.
     starts = np.append(position_N[::step], position_N[-1] + 1)
     bounds = [
         np.searchsorted(tokenize.read_part(part, ["position"])["position"].to_numpy(), starts)
@@ -454,7 +458,7 @@ def write_sample_files(
         (folder / f"{prefix}tokens.npy").open("wb") as file,
         pq.ParquetWriter(folder / f"{prefix}samples.parquet", SCHEMA, compression="zstd") as table,
     ):
-        # NumPy pads headers, so this one is as long as the final one, which is written once the length is known.
+        # NumPy pads headers, so this one is as long as the final one, which is written when the length is known.
         np.lib.format.write_array_header_1_0(file, header)
         for segment, low in enumerate(range(0, len(position_N), step)):
             position_S = position_N[low : low + step]
@@ -497,7 +501,7 @@ def _read_rows(
 
 
 def add_columns(path: Path, columns: Mapping[str, np.ndarray]) -> None:
-    """Adds columns, each of shape N, to a sample table; the table is copied a few hundred thousand rows at a time."""
+    """Adds columns of shape N to a sample table, which is copied a few hundred thousand rows at a time."""
     new, low = path.with_suffix(".new"), 0
     with pq.ParquetFile(path) as file:
         schema = file.schema_arrow

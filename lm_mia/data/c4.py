@@ -28,7 +28,7 @@ _REMEDY = (
 
 @dataclasses.dataclass(frozen=True)
 class Records:
-    """The records of a split; item i is (text, ``SPLIT:i``), without whitespace at both ends of the text."""
+    """The records of a split; item i is (text, ``SPLIT:i``), where whitespace at both ends of the text is removed."""
 
     data_dir: Path
     split: str
@@ -46,7 +46,7 @@ class Records:
         return next(iter(self.select(np.array([i]))))
 
     def select(self, index_K: np.ndarray) -> Sequence[Document]:
-        """Returns these records in this order; they are read when iterated over."""
+        """Returns these records, in this order; they are read when the result is iterated over."""
         return _SelectedRecords(self, index_K)
 
     @property
@@ -104,7 +104,7 @@ def open_records(path: str, split: str = "train") -> Records:
         existing = [
             f"{p.parent.name}/{p.name}" for p in sorted((data_dir / "c4").glob("*/[0-9]*.*.*"))
         ]
-        versions = f"it contains {', '.join(existing)}" if existing else "it contains no C4 at all"
+        versions = f"it contains {', '.join(existing)}" if existing else "it does not contain C4"
         raise UserError(
             f"{setting}: {NAME.as_posix()}/{VERSION} is not in this folder ({versions}); {_REMEDY}"
         )
@@ -112,7 +112,7 @@ def open_records(path: str, split: str = "train") -> Records:
     formats = info["formats"]
     if "array_record" not in formats:
         raise UserError(
-            f"{setting}: its C4 is in {formats[0]} files, which cannot be read by index; convert it to array_record "
+            f"{setting}: its C4 is in {formats[0]} files, which cannot be read by index; convert them to array_record "
             f"with `tfds convert_format --dataset_version_path={folder} --out_file_format=array_record`, or {_REMEDY}"
         )
     splits = info["splits"]
@@ -169,8 +169,8 @@ def _info(folder: Path, setting: str) -> dict[str, Any]:
 def _read(records: Records, index_K: np.ndarray) -> Iterator[bytes]:
     """Yields the raw records with these ascending indices.
 
-    Only a few files are open at a time: the index of one of the files of C4 takes 20 MB, so that those of all 1,024
-    files would take 20 GB.
+    Only a few files are open at a time: the index of each file of C4 takes 20 MB, so that those of all 1,024 files
+    would take 20 GB.
     """
     ends = np.cumsum([n for _, n in records.shards])
     shard_K = np.searchsorted(ends, index_K, side="right")

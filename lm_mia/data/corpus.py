@@ -58,7 +58,7 @@ CorpusOpener = Callable[[config.Corpus, ProgressCallback], Corpus]
 
 
 def caching_opener() -> CorpusOpener:
-    """Returns an `open_corpus` that keeps the last corpus, so that several populations of one corpus read it once."""
+    """Returns an `open_corpus` that caches the last corpus, so that several populations of one corpus read it once."""
     return functools.lru_cache(maxsize=1)(open_corpus)
 
 
@@ -92,7 +92,7 @@ def read(corpus: config.Corpus, progress: ProgressCallback = no_progress) -> InM
             f"corpus.min_chars={corpus.min_chars}: none of the {len(texts)} documents is that long; the longest has "
             f"{longest} characters, so use at most {longest}"
         )
-    # Imported here because scipy takes half a second to load and most commands find a finished population.
+    # Imported here because scipy takes half a second to load, and most commands reuse a population.
     from lm_mia.data import dedup
 
     distinct = long_enough

@@ -28,7 +28,7 @@ def without_near_duplicates(
 
     A shingle is a run of 8 consecutive words, separated by whitespace; a text with fewer words is a single shingle. Two
     texts are linked if they share at least half of the distinct shingles of the text that has fewer of them. Clusters
-    are the connected components of these links, so that a chain of links is one cluster.
+    are the connected components of these links, so that texts that are linked through others are in one cluster.
 
     The result is exact. Memory is bounded, since the products are computed in blocks and reduced to components at once.
     Time grows with the sum over shingles of their squared document counts: a shingle that k texts share costs k^2.
@@ -75,7 +75,7 @@ def first_of_each_label(label_D: np.ndarray) -> np.ndarray:
 
 
 def shingle_matrix(texts: Sequence[str]) -> sp.csr_array:
-    """Returns the binary int32 matrix shingles_DxS, which says which text contains which distinct shingle."""
+    """Returns shingles_DxS, int32: 1 where a text contains a distinct shingle, and 0 elsewhere."""
     word_id: dict[str, int] = {"": 0}
     ids: list[int] = []
     lengths: list[int] = []

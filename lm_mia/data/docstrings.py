@@ -2,8 +2,8 @@
 
 Only direct dependencies are read, so that every installation has them. The JAX packages are left out because their
 versions depend on the accelerator, the standard library because it changes with the Python version, and test folders
-because their docstrings are few and rarely prose. Only files that are listed in the wheels are read, so that caches and
-plugins have no effect. The files are parsed, never imported.
+because their docstrings are few and rarely prose. Only files that the wheels list are read, so that caches and plugins
+have no effect. The files are parsed, never imported.
 """
 
 import ast

@@ -6,10 +6,10 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 ProgressCallback = Callable[[str, int, int], None]
-"""``progress(label, done, total)``, called often enough for a progress bar."""
+"""``progress(label, done, total)``, which is called often enough for a progress bar."""
 
 Log = Callable[[str], None]
-"""``log(line)``, called with lines for the user."""
+"""``log(line)``, which is called with lines for the user."""
 
 Document = tuple[str, str]
 """A text and its source record, which says where in the corpus the text is."""
@@ -27,7 +27,7 @@ class SupportsSelect(Documents, Protocol):
     """A corpus that other processes can read directly, so that texts are not sent between processes."""
 
     def select(self, index_K: np.ndarray, /) -> Sequence[Document]:
-        """Returns these documents in this order, read only when iterated over; it can be pickled without its texts."""
+        """Returns these documents, in this order; texts are read when iterated over and are not pickled."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Features of the samples of a population: document frequencies, mean TF-IDF, and groups with a common prefix.
+"""Features of a population's samples: document frequencies, mean TF-IDF, and groups with a common prefix.
 
 N: samples, V: pieces of the vocabulary, B: samples of a block, T: tokens of a block.
 """
@@ -83,7 +83,7 @@ def mean_tfidf(
     tfidf_N = np.full(N, np.nan)
     low = 0
     while low < N:
-        # As many samples as fit into a block of tokens, but at least one.
+        # All samples that fit into a block of tokens, but at least one.
         high = int(np.searchsorted(offsets_N1, offsets_N1[low] + _BLOCK_TOKENS, side="right")) - 1
         high = min(max(high, low + 1), low + 2**32 // V, N)
         begin, end = int(offsets_N1[low]), int(offsets_N1[high])
@@ -112,8 +112,8 @@ def prefix_digest(tokens: Sequence[int] | np.ndarray, prefix_tokens: int) -> byt
 
 
 def first_with_same_digest(digest_Nx2: np.ndarray) -> np.ndarray:
-    """Returns first_N, int64: the lowest index whose digest, a pair of uint64, equals that of each index."""
-    # Stable: the lowest of several indices with equal digests comes first.
+    """Returns first_N, int64: for each index, the lowest index with the same digest, which is a pair of uint64."""
+    # A stable sort, so that of several indices with equal digests, the lowest comes first.
     order = np.lexsort(digest_Nx2.T)
     sorted_Nx2 = digest_Nx2[order]
     is_new_N = np.ones(len(order), bool)

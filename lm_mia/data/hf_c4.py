@@ -1,9 +1,9 @@
 """Converts the json.gz files of allenai/c4 on Hugging Face to the TFDS dataset that `lm_mia.data.c4` reads.
 
-Each json.gz file becomes one ArrayRecord file. These are written to a hidden folder next to that of the dataset, each
-under a temporary name that is then replaced. A conversion that was killed continues with the files that are missing or
-whose json.gz file has changed its size, for example after an incomplete download. Renaming the folder at the end makes
-the dataset visible.
+Each json.gz file becomes one ArrayRecord file, which is written under a temporary name and then renamed, in a hidden
+folder next to that of the dataset. A conversion that was killed continues with the files that are missing or whose
+json.gz file has another size, for example after an incomplete download. Renaming the folder at the end makes the
+dataset visible.
 """
 
 import contextlib
@@ -37,12 +37,12 @@ class _Shard:
 
     source: Path
     bytes: int
-    """Size of the source."""
+    """Size of the source file."""
     target: Path
 
 
 def convert(pattern: str, path: str, processes: int, progress: ProgressCallback, log: Log) -> Path:
-    """Converts files to ``c4/en/3.1.0`` in a TFDS data folder, unless this was done before.
+    """Converts files to ``c4/en/3.1.0`` in a TFDS data folder, unless an earlier command has done so.
 
     Records keep their order. Files are renumbered in the order of their names, so that any subset of the 1,024 files of
     C4 can be converted. Fields that the files do not contain (content-length, content-type) are empty.
@@ -66,7 +66,7 @@ def convert(pattern: str, path: str, processes: int, progress: ProgressCallback,
     sources = _find_files(pattern)
     plan = {name: source.stat().st_size for name, source in sources.items()}
     unfinished = folder.with_name(f".{folder.name}.unfinished")
-    remedy = "choose another corpus.path, give the same files, or delete the folder"
+    remedy = "choose another corpus.path, convert the same files, or delete the folder"
     with _reporting_write_errors(data_dir):
         folder.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder.with_name(f".{folder.name}.lock")).acquire()
@@ -89,7 +89,7 @@ def convert(pattern: str, path: str, processes: int, progress: ProgressCallback,
         splits = _plan_shards(sources, plan, unfinished)
         all_shards = [shard for shards in splits.values() for shard in shards]
         info = unfinished / "dataset_info.json"
-        # It is written after all files, when the notes about them may have been removed already.
+        # dataset_info.json is written after all files; the notes about them may have been removed since.
         if not (info.exists() and before == plan and all(s.target.exists() for s in all_shards)):
             with _reporting_write_errors(data_dir):
                 unfinished.mkdir(exist_ok=True)
@@ -129,7 +129,7 @@ def _find_files(pattern: str) -> dict[str, Path]:
 
 @contextlib.contextmanager
 def _reporting_write_errors(data_dir: Path) -> Iterator[None]:
-    """Raises UserError for errors in writing to the folder; ArrayRecord raises RuntimeError."""
+    """Converts errors in writing to the folder to UserError; those of ArrayRecord are RuntimeErrors."""
     try:
         yield
     except (OSError, RuntimeError) as error:
@@ -142,7 +142,7 @@ def _reporting_write_errors(data_dir: Path) -> Iterator[None]:
 def _plan_shards(
     sources: dict[str, Path], sizes: dict[str, int], folder: Path
 ) -> dict[str, list[_Shard]]:
-    """Returns the shards of each split, whose ArrayRecord files go to the folder."""
+    """Returns the shards of each split, with ArrayRecord files in the folder."""
     splits: dict[str, list[Path]] = {}
     for name, source in sources.items():
         splits.setdefault(name[3:].split(".")[0], []).append(source)
@@ -177,7 +177,9 @@ def _convert_missing(
         progress("convert C4 (bytes)", done + sum(running.values()), total)
 
     def on_death(exit_code: int) -> None:
-        log(f"a converting process ended with code {exit_code}; its file will be converted again")
+        log(
+            f"a process ended with code {exit_code}; the file that it was converting will be converted again"
+        )
 
     progress("convert C4 (bytes)", done, total)
     count = max(min(process_pool.num_processes(processes), len(missing)), 1)
@@ -195,10 +197,9 @@ def _convert(shard: _Shard, report: process_pool.Report) -> None:
     from array_record.python.array_record_module import ArrayRecordWriter
 
     temporary = shard.target.with_suffix(f".{os.getpid()}")
-    with _reporting_write_errors(
-        shard.target.parents[3]
-    ):  # DATA_DIR of DATA_DIR/c4/en/.3.1.0.unfinished/NAME
-        _note_path(shard).unlink(missing_ok=True)  # it may be about an earlier file of this name
+    data_dir = shard.target.parents[3]  # of DATA_DIR/c4/en/.3.1.0.unfinished/NAME
+    with _reporting_write_errors(data_dir):
+        _note_path(shard).unlink(missing_ok=True)  # it may describe an earlier file of this name
         # group_size:1 stores one record per chunk, as TFDS does, which is the cheapest to read by index.
         writer = ArrayRecordWriter(str(temporary), "group_size:1")
         records = size = 0
@@ -208,7 +209,7 @@ def _convert(shard: _Shard, report: process_pool.Report) -> None:
                 records, size = records + 1, size + len(raw)
             writer.close()
         except BaseException:
-            with contextlib.suppress(RuntimeError):  # repeats the error of writing
+            with contextlib.suppress(RuntimeError):  # closing repeats the error of writing
                 writer.close()
             temporary.unlink(missing_ok=True)
             raise
@@ -247,14 +248,14 @@ def _read_examples(shard: _Shard, report: process_pool.Report) -> Iterator[bytes
 
 
 def _field(record: object, name: str) -> str:
-    """Returns a field of a record; raises TypeError if the record is not one of C4."""
+    """Returns a field of a record; raises TypeError if it is not a valid record of C4."""
     if not isinstance(record, dict):
         raise TypeError("not a JSON object")
     if name == "text" and "text" not in record:
         raise TypeError(f"no field 'text', only {', '.join(map(repr, record))}")
     value = record.get(name, "")
     if not isinstance(value, str):
-        raise TypeError(f"field {name!r} is not a text")
+        raise TypeError(f"field {name!r} is not a string")
     return value
 
 
@@ -265,7 +266,7 @@ def _write_metadata(folder: Path, splits: dict[str, list[_Shard]]) -> None:
     tfds.features.FeaturesDict({name: tfds.features.Text() for name in FEATURES}).save_config(
         str(folder)
     )
-    notes_of = {
+    notes_by_split = {
         split: [_load_json(_note_path(shard)) for shard in shards]
         for split, shards in splits.items()
     }
@@ -283,7 +284,7 @@ def _write_metadata(folder: Path, splits: dict[str, list[_Shard]]) -> None:
                 "shardLengths": [str(note["records"]) for note in notes],
                 "filepathTemplate": "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
             }
-            for split, notes in notes_of.items()
+            for split, notes in notes_by_split.items()
         ],
     }
     _save_json(folder / "dataset_info.json", info)
@@ -307,7 +308,7 @@ def _save_json(path: Path, content: Any) -> None:
 
 
 def _load_json(path: Path) -> Any:
-    """Returns the content of a JSON file; None if it is missing or invalid."""
+    """Returns the content of a JSON file, or None if it is missing or invalid."""
     try:
         return json.loads(path.read_bytes())
     except (OSError, ValueError):

@@ -3,10 +3,10 @@
 The folder of a population contains:
 
 - `tokens.npy`: the tokens of all samples, concatenated; no two samples have the same tokens.
-- `offsets.npy`: where each sample starts in `tokens.npy`, and where the last one ends.
+- `offsets.npy`: the index in `tokens.npy` at which each sample starts, and the end of the last one.
 - `samples.parquet`: the sample table, with one row per sample.
-- `document_frequency.npy`: int64, the number of samples that contain each piece, of ``population.frequency_samples``
-  samples or of all.
+- `document_frequency.npy`: int64, for each piece, the number of samples that contain it, among
+  ``population.frequency_samples`` samples or all of them.
 - `tokenizer.model`: the sentencepiece model.
 - `manifest.json`: hashes of the other files, settings, and provenance.
 - `validation_tokens.npy`, `validation_offsets.npy` and `validation_samples.parquet`, if the settings request held-out
@@ -59,7 +59,7 @@ class Population:
 
     @property
     def sha256(self) -> str:
-        """A hash of tokens, offsets and tokenizer, which identifies the dataset wherever its folder is."""
+        """A hash of tokens, offsets and tokenizer, which identifies the dataset independently of its folder."""
         return dataset_sha256(self.manifest["files"], self.prefix)
 
     @property
@@ -69,7 +69,7 @@ class Population:
 
     @property
     def length_tokens(self) -> int:
-        """L: the number of tokens at which samples are cut."""
+        """L: the number of tokens to which samples are truncated."""
         return self.manifest["settings"]["population.length_tokens"]
 
     @functools.cached_property
@@ -81,7 +81,7 @@ class Population:
         """Reads one column of the sample table (samples.parquet).
 
         Columns of text: source_record, text_sha256. Columns of type int64: id, chars (of the whole text), tokens and
-        unk (of the stored sample, which is cut), zlib_bytes (of the whole text in UTF-8, at level 6) and prefix_group
+        unk (of the stored, truncated sample), zlib_bytes (of the whole text in UTF-8, at level 6) and prefix_group
         (the ID of the first sample that starts with the same ``population.group_prefix_tokens`` tokens). Column of type
         float64: tfidf (see `features.mean_tfidf`). Held-out samples do not have prefix_group and tfidf.
 
@@ -104,7 +104,7 @@ class Population:
         return sentencepiece.SentencePieceProcessor(model_file=str(self.folder / "tokenizer.model"))
 
     def text(self, i: int) -> str:
-        """Returns the text of the tokens of sample i, which is cut and has normalized whitespace."""
+        """Returns the text of sample i, decoded from its tokens; it is truncated and has normalized whitespace."""
         return self.tokenizer.decode(self.sample(i).tolist())
 
     def sample(self, i: int) -> np.ndarray:
@@ -130,7 +130,7 @@ def open_population(folder: Path, *, verify: bool = True) -> Population:
 
     Args:
       folder: folder that `lm_mia.data.build` wrote.
-      verify: whether to compare the hash of each file (at about 1 GB/s) with the manifest, and not only its size.
+      verify: whether to compare not only the size of each file with the manifest, but also its hash (about 1 GB/s).
 
     Raises:
       UserError: if there is no population, or a file is missing or corrupt; the message names the file.
@@ -170,7 +170,7 @@ def read_manifest(folder: Path, verify: bool) -> dict[str, Any]:
 
     Args:
       folder: folder of the population.
-      verify: whether to compare the hash of each file (at about 1 GB/s), and not only its size.
+      verify: whether to compare not only the size of each file, but also its hash (about 1 GB/s).
 
     Raises:
       UserError: if there is no population, or a file is missing or corrupt; the message names the file.
@@ -181,7 +181,7 @@ def read_manifest(folder: Path, verify: bool) -> dict[str, Any]:
         if not path.is_file():
             raise _corrupt(path, "the file is missing")
         if path.stat().st_size != expected["bytes"]:
-            raise _corrupt(path, f"the file does not have {expected['bytes']} bytes")
+            raise _corrupt(path, f"the size of the file is not {expected['bytes']} bytes")
         if verify and _file_sha256(path) != expected["sha256"]:
             raise _corrupt(path, "the content does not match the hash in manifest.json")
     return manifest
@@ -261,9 +261,9 @@ def token_columns(population: Population, ids_S: Sequence[int]) -> dict[str, np.
 def lowercase(population: Population) -> Population:
     """Returns the same samples in lower case, in memory: the text of each is converted and tokenized again.
 
-    The text is that of the sample's tokens, so text after the cut is not included. A sample that ended with <eos> still
-    does, unless it has become too long, and all are cut at the same length as before. An unknown token (<unk>) stays
-    unknown. A sample without capital letters keeps its tokens, except for a space at the cut.
+    The text is decoded from the sample's tokens, so it does not include truncated text. A sample that ended with <eos>
+    still does, unless it has become too long, and all are truncated to the same length as before. An unknown token
+    (<unk>) stays unknown. A sample without capital letters keeps its tokens, except for a space where it was truncated.
 
     This processes about 50,000 samples of 128 tokens per second and takes 2 bytes per token. Sample table and hashes
     are those of the original.

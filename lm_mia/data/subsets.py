@@ -1,6 +1,6 @@
 """Seeds of the models of a recipe, and membership as a pure function of (subset_seed, 2N, design).
 
-References have training subsets of their own; the replicas of a target share the subset and the initial weights, and
+Each reference has a training subset of its own. The replicas of a target share their subset and initial weights, and
 differ in the order of their batches.
 
 M: models, N2: samples of the population (2N).
@@ -18,7 +18,7 @@ from lm_mia.seeds import coins, permutation
 Design = Literal["exact", "bernoulli", "balanced"]
 Role = Literal["reference", "replica"]
 
-# Subset seed and init seed of the target, far above those of any number of references. It is even, so that in the
+# Subset seed and init seed of the target, larger than those of any reference. It is even, so that in the
 # balanced design the target is the first model of its own pair, never the complement of a reference.
 TARGET_SEED = 2**31
 

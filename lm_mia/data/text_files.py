@@ -18,7 +18,7 @@ SUFFIXES = {"text": (".txt",), "jsonl": (".jsonl", ".jsonl.gz"), "parquet": (".p
 def read(
     source: str, path: str, column: str, progress: Callable[[int, int], None]
 ) -> tuple[list[str], list[str], list[str]]:
-    """Reads every text of the files, including empty ones; null counts as empty.
+    """Reads all texts of the files, including empty ones; null counts as an empty text.
 
     Args:
       source: text (one document per file), jsonl (one per line) or parquet (one per row).
@@ -123,7 +123,7 @@ def _field(record: object, column: str) -> str:
     """Returns the text in the column of a record.
 
     Raises:
-      TypeError: if the record is not an object, or the value is not a text.
+      TypeError: if the record is not an object, or the value is not a string.
       KeyError: if the column is missing; its argument is the list of columns.
       UnicodeEncodeError: if the text contains lone surrogates.
     """
@@ -133,7 +133,7 @@ def _field(record: object, column: str) -> str:
         raise KeyError(list(record))
     text = "" if record[column] is None else record[column]
     if not isinstance(text, str):
-        raise TypeError(f"column {column!r} is not a text")
+        raise TypeError(f"column {column!r} is not a string")
     text.encode()  # fails for lone surrogates, which are valid in JSON but not in UTF-8
     return text
 
@@ -146,7 +146,7 @@ def _read_parquet(path: Path, column: str) -> Iterator[tuple[str, str]]:
             kind = file.schema_arrow.field(column).type
             if not any(is_kind(kind) for is_kind in _STRINGS):
                 raise UserError(
-                    f"corpus.column={column!r}: the column has type {kind} in {path}; choose a column of texts"
+                    f"corpus.column={column!r}: the column has type {kind} in {path}; choose a column of strings"
                 )
             row = 0
             for batch in file.iter_batches(columns=[column]):

@@ -1,9 +1,9 @@
 """Draws documents in random order, tokenizes them in parts, and selects the samples of a population.
 
-The seed determines the order; the position of a document is its index in that order. A document is a sample if it is
-long enough and no earlier such document has the same tokens after cutting or, if this is requested, the same first
-tokens. The first W samples are taken. The selection depends on the seed and the corpus alone, not on how many documents
-were tokenized at a time, or by which process.
+The seed determines the order; the position of a document is its index in that order. A document becomes a sample if it
+is long enough and its truncated token sequence, and on request its first tokens, differ from those of all earlier
+documents that are long enough. The first W samples are selected. The selection depends only on the seed and the corpus,
+not on the number of documents that are tokenized at a time, or on the processes that do so.
 
 Each part covers a few thousand documents and is one Arrow file, with one row per document that is long enough, sorted
 by position. Parts are written atomically, so that a run that was killed continues from the parts that exist.
@@ -38,7 +38,7 @@ _BATCH = 512  # documents between two progress reports
 _PART = 4096  # documents per part
 _LARGE_DRAW, _LARGE_PART = 2**22, 16_384  # larger draws have larger parts, and so fewer files
 _LOG_SECONDS = 30  # time between log lines about the speed
-_MIN_PARALLEL_PARTS = 4  # one process tokenizes fewer parts before others would have started
+_MIN_PARALLEL_PARTS = 4  # fewer parts are tokenized before other processes would have started
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,12 +48,12 @@ class SampleRules:
     tokenizer: Path
     """The sentencepiece model file."""
     length_tokens: int
-    """Samples are ``<bos> pieces <eos>``, cut at this many tokens."""
+    """Samples are ``<bos> pieces <eos>``, truncated to this number of tokens."""
     min_chars: int = 0
     """Documents with fewer characters are left out."""
     distinct_prefix_tokens: int = 0
-    """If above 0, documents whose first tokens after <bos>, this many of them, equal those of an earlier document are
-    left out."""
+    """Number of tokens after <bos> that are compared: a document is left out if an earlier one begins with the same
+    tokens. 0: they are not compared."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,10 +80,10 @@ def part_schema(vocab_size: int) -> pa.Schema:
 
 
 def write_part(part: Part, report: Report) -> None:
-    """Tokenizes the documents of a part and writes its file, under a temporary name that is then replaced."""
+    """Tokenizes the documents of a part, and writes its file atomically."""
     tokenizer = _load_tokenizer(part.rules.tokenizer)
     schema = part_schema(tokenizer.get_piece_size())
-    # A process of a run that was just killed may still be writing the same part, with the same content.
+    # A process of a command that was just killed may still be writing the same part, with the same content.
     temporary = part.path.with_suffix(f".{os.getpid()}")
     documents = zip(part.position_P.tolist(), part.documents, strict=True)
     batches: list[pa.RecordBatch] = []
@@ -106,11 +106,15 @@ def _tokenize(
 ) -> pa.RecordBatch:
     """Returns the rows of those documents of a batch, each with its position, that are long enough."""
     bos, eos, unk = tokenizer.bos_id(), tokenizer.eos_id(), tokenizer.unk_id()
-    kept = [(at, text, rec) for at, (text, rec) in batch if len(text) >= rules.min_chars]
+    kept = [
+        (position, text, record)
+        for position, (text, record) in batch
+        if len(text) >= rules.min_chars
+    ]
     texts = [text for _, text, _ in kept]
     # A single thread, because the processes share the cores.
-    pieces_of = tokenizer.encode(texts, out_type=int, num_threads=1) if texts else []
-    samples = [[bos, *pieces, eos][: rules.length_tokens] for pieces in pieces_of]
+    pieces_by_text = tokenizer.encode(texts, out_type=int, num_threads=1) if texts else []
+    samples = [[bos, *pieces, eos][: rules.length_tokens] for pieces in pieces_by_text]
     raws = [text.encode() for text in texts]
     tokens = pa.array(samples, schema.field("tokens").type)
     values = {
@@ -155,7 +159,7 @@ def is_complete(path: Path) -> bool:
 
 
 def read_part(path: Path, names: list[str]) -> pa.Table:
-    """Returns columns of a part, memory-mapped, so that only what is used is read."""
+    """Returns columns of a part, memory-mapped, so that only the values that are used are read."""
     with pa.memory_map(str(path)) as source:
         return pa.ipc.open_file(source).read_all().select(names)
 
@@ -178,7 +182,7 @@ class DrawnSamples:
     too_short: int
     """Documents with fewer than ``min_chars`` characters."""
     identical_token_sequences: int
-    """Documents whose tokens, after cutting, equal those of an earlier document."""
+    """Documents whose truncated token sequence equals that of an earlier document."""
     prefix_duplicates: int
     """Other documents whose first tokens equal those of an earlier document."""
 
@@ -202,8 +206,8 @@ def draw_samples(
       documents: the corpus.
       num_samples: W.
       seed: seed of the draw.
-      rules: how documents become samples, and which are left out.
-      folder: folder of the parts, which is used for this corpus and these arguments alone.
+      rules: how documents become samples.
+      folder: folder of the parts, which is used only for this corpus and these arguments.
       processes: number of processes that tokenize; 0: one per CPU core.
       progress: called after every few hundred documents.
       log: called with lines about reused parts, processes that died, and the speed.
@@ -237,7 +241,7 @@ def draw_samples(
                 identical_token_sequences=identical,
                 prefix_duplicates=long_enough - len(position_W) - identical,
             )
-        # As many more documents as are needed if the share of samples stays the same, and some spare ones.
+        # Enough documents if the fraction that are samples stays the same, and some spare ones.
         more = math.ceil(1.1 * missing * total / max(len(position_W), 1)) + 64
         tokenized, total = total, min(total + more, 4 * total, len(documents))
 
@@ -292,10 +296,15 @@ def _write_missing_parts(
         show()
 
     def on_death(exit_code: int) -> None:
-        log(f"a tokenizing process ended with code {exit_code}; its part will be tokenized again")
+        log(
+            f"a process ended with code {exit_code}; the part that it was tokenizing will be tokenized again"
+        )
 
     show()
-    parts = (Part(path, at, select(documents, index), rules) for path, at, index in missing)
+    parts = (
+        Part(path, position_P, select(documents, index_P), rules)
+        for path, position_P, index_P in missing
+    )
     is_small = len(missing) < _MIN_PARALLEL_PARTS
     count = 1 if is_small else min(process_pool.num_processes(processes), len(missing))
     with contextlib.closing(
@@ -305,16 +314,16 @@ def _write_missing_parts(
             running.pop(index, None)
             finished += len(missing[index][1])
             show()
-    made, seconds = finished - reused, clock() - start
-    if made:
+    num_tokenized, seconds = finished - reused, clock() - start
+    if num_tokenized:
         log(
-            f"population: {made:,} documents tokenized in {seconds:.1f} s by {count} process(es), "
-            f"{made / seconds:,.0f} per second"
+            f"population: {num_tokenized:,} documents tokenized in {seconds:.1f} s by {count} process(es), "
+            f"{num_tokenized / seconds:,.0f} per second"
         )
 
 
 def _compare(parts: list[Path], rules: SampleRules) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Compares the documents that are long enough with each other.
+    """Compares the documents that are long enough with all earlier ones.
 
     Returns:
       position_S, int64, ascending; is_repeated_S, bool: whether an earlier document has the same tokens; and
@@ -324,13 +333,13 @@ def _compare(parts: list[Path], rules: SampleRules) -> tuple[np.ndarray, np.ndar
     position_S = np.concatenate([read_part(p, ["position"])["position"].to_numpy() for p in parts])
     order = np.argsort(position_S)
     is_first_S = is_sample_S = _is_first(parts, "sequence_digest", order)
-    if rules.distinct_prefix_tokens:  # which implies that sequences are distinct
+    if rules.distinct_prefix_tokens:  # distinct prefixes imply distinct sequences
         is_sample_S = _is_first(parts, "prefix_digest", order)
     return position_S[order], ~is_first_S, is_sample_S
 
 
 def _is_first(parts: list[Path], column: str, order: np.ndarray) -> np.ndarray:
-    """Returns whether the digest of each document, in the given order, differs from all before it; bool."""
+    """Returns is_first_S, bool: whether each document's digest differs from those of all earlier ones."""
     digest_Sx2 = np.concatenate(
         [_digest_pairs(read_part(part, [column])[column]) for part in parts]
     )

@@ -14,16 +14,16 @@ from lm_mia.errors import UserError
 
 SPECIAL_IDS = {"pad": 0, "eos": 1, "bos": 2, "unk": 3}
 TRAINER_THREADS = 2
-"""Constant, because the vocabulary depends on the number of threads."""
-_CHUNK_CHARS = 16_000  # longer texts are divided
+"""A constant, because the vocabulary depends on the number of threads."""
+_CHUNK_CHARS = 16_000  # longer texts are split
 _READ_DOCUMENTS = 4096  # documents read at a time
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int) -> bytes:
     """Trains a sentencepiece unigram model with exactly ``vocab_size`` pieces on all texts.
 
-    The same texts give the same bytes: the number of threads is fixed, and no texts are sampled. Newlines are treated
-    as spaces, as in encoding.
+    The same texts give the same bytes, since the number of threads is fixed and all texts are used. Newlines are
+    treated as spaces, as in encoding.
 
     Returns:
       The serialized model.
@@ -167,7 +167,7 @@ def train_on_corpus(
 def _drawn_texts(
     source: Documents, num_documents: int, seed: int, min_chars: int, progress: ProgressCallback
 ) -> Iterator[str]:
-    """Yields the first texts of a draw that are long enough, each round of them in the order of the corpus.
+    """Yields the first texts of a draw that are long enough, those of each round in the order of the corpus.
 
     K: documents of a round.
     """

@@ -1,7 +1,7 @@
 """Extraction: how well the first replica reproduces the samples with the highest membership scores.
 
 The first tokens of a sample are the prefix, and the next ones the suffix. Both are the tokens that the model was
-trained on, <bos> included: nothing is padded, decoded or tokenized again. Extraction is measured by the probability of
+trained on, including <bos>: nothing is padded, decoded or tokenized again. Extraction is measured by the probability of
 the suffix (`lm_mia.stats.suffix_log_prob`), and by comparing the suffix with texts that the model generates.
 
 B: samples per call, P: tokens of a prefix, S: tokens of a suffix, T = P + S, G: tokens of a generated text,
@@ -50,7 +50,7 @@ def select_samples(
     Args:
       samples: columns id, member and score. Samples whose score is NaN are left out.
       population: gives the samples' lengths. Samples too short for prefix and suffix are left out.
-      extract_config: how many samples, and the lengths of prefix and suffix.
+      extract_config: the number of samples, and the lengths of prefix and suffix.
 
     Returns:
       id, member and score of at most ``extract_config.samples`` samples, by decreasing score; ties by increasing id.
@@ -65,7 +65,7 @@ def select_samples(
     if not len(selected):
         raise UserError(
             f"extract.prefix_tokens={prefix_tokens}, extract.suffix_tokens={suffix_tokens}: no sample has {min_tokens} "
-            f"tokens and a membership score; the longest sample has {population.lengths_N.max()} tokens; lower one of "
+            f"tokens and a membership score (the longest sample has {population.lengths_N.max()} tokens); lower one of "
             "the two"
         )
     ranked = selected.sort_values(["score", "id"], ascending=[False, True])
@@ -106,8 +106,8 @@ def extract(
         contained_NAME: 1 if a generated text contains the suffix.
         overlap_NAME: length of the longest common subsequence of suffix and generated text, over S.
 
-      With several generated texts per sample, the last three are the best of ``extract_config.generations`` texts. They
-      are absent for schemes that draw at random if it is 0.
+      With several generated texts per sample, the last three are those of the best of ``extract_config.generations``
+      texts. If this number is 0, they are absent for schemes that draw at random.
     """
     rows: list[dict[str, Any]] = []
     P = extract_config.prefix_tokens
@@ -156,7 +156,7 @@ def generate_texts(
 ) -> dict[str, list[list[np.ndarray]]]:
     """Generates texts that continue the samples' prefixes.
 
-    What is drawn depends only on the scheme's name, the sample's id and the number of the text.
+    Random draws depend only on the scheme's name, the sample's id and the number of the text.
 
     Returns:
       {name of a scheme: texts_G of each sample}: ``extract_config.generations`` texts per sample, or one if the scheme
@@ -211,7 +211,7 @@ def write_tables(
     tables_dir: Path,
     results: pd.DataFrame,
     extract_config: config.Extract,
-    facts: dict[str, Any],
+    inputs: dict[str, Any],
 ) -> None:
     """Writes extraction.csv and extraction_curves.csv and, last, extraction.json, which describes them.
 
@@ -219,7 +219,7 @@ def write_tables(
       tables_dir: folder of the recipe's tables.
       results: result of `extract`.
       extract_config: the settings of the extraction.
-      facts: which model, settings and membership scores the tables were made from.
+      inputs: the model, settings and membership scores from which the tables were computed.
     """
     path = tables_dir / EXTRACTION_JSON.name
     path.unlink(missing_ok=True)
@@ -227,7 +227,7 @@ def write_tables(
     write_csv(tables_dir / "extraction_curves.csv", extraction_curves(results))
     schemes = {name: str(scheme) for name, scheme in sampling_schemes(extract_config).items()}
     write_completion_marker(
-        path, facts | {"schemes": schemes}, ["extraction.csv", "extraction_curves.csv"]
+        path, inputs | {"schemes": schemes}, ["extraction.csv", "extraction_curves.csv"]
     )
 
 

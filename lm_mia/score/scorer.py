@@ -1,8 +1,9 @@
 """Computes the loss and the statistics of every sample under a model, in one forward pass over packed sequences.
 
-The values of tokens are copied from the devices and reduced to samples on the host, in float64 and in a fixed order.
-The number of packed sequences per call, packing and the number of hosts change a loss only by rounding: by at most 2e-6
-of its value if activations are float32, and by at most 5e-3 if they are bfloat16 (tests/score/scorer_test.py).
+Values per token are copied from the devices and reduced to values per sample on the host, in float64 and in fixed
+order. The number of packed sequences per call, packing and the number of hosts change a loss only by rounding: by at
+most 2e-6 of its value if activations are float32, and by at most 5e-3 if they are bfloat16
+(tests/score/scorer_test.py).
 
 C: samples of a window, T: tokens of these samples, W: packed sequences of a window, R: packed sequences of a call,
 L: tokens of a packed sequence, S: requested samples.
@@ -43,7 +44,7 @@ def choose_micro_batch_size(requested: int, length_tokens: int, platform: str) -
     Args:
       requested: ``score.micro_batch_size`` of a config.
       length_tokens: L.
-      platform: "cpu" or another one.
+      platform: "cpu", "gpu" or "tpu".
     """
     tokens = _CPU_TOKENS if platform == "cpu" else _DEVICE_TOKENS
     return requested or max(tokens // length_tokens, 1)
@@ -85,7 +86,7 @@ def make_score(
 
 @dataclasses.dataclass(frozen=True)
 class Scorer:
-    """Scores samples under any model of a recipe; compiled functions and lower-cased text are made once and kept."""
+    """Scores samples under any model of a recipe; compiled functions and lowercase samples are cached."""
 
     model: TransformerLM
     population: Population
@@ -118,7 +119,7 @@ class Scorer:
         Returns:
           float32 arrays.
         """
-        # The same order in all processes of a job, since they exchange the values one after another.
+        # In the same order in all processes of a job, which exchange the values one after another.
         names = ["loss", *(name for name in statistics if name != "lowercase_loss")]
         num_passes = 2 if "lowercase_loss" in statistics else 1
         values = self._score(
@@ -183,7 +184,7 @@ class Scorer:
         Args:
           params: as `restore_params` returns them.
           population: the samples.
-          names: names of statistics, of which those of `losses.token_statistics` that they need are computed.
+          names: names of statistics; the values of `losses.token_statistics` that they need are computed.
           low: the first sample.
           high: the sample after the last one.
         """
@@ -222,7 +223,7 @@ class Scorer:
 def sample_statistics(
     length_C: np.ndarray, value_T: dict[str, np.ndarray], names: Collection[str]
 ) -> dict[str, np.ndarray]:
-    """Returns statistics of samples from values of their tokens, ``{name: value_C}``, float32; sums are float64.
+    """Returns ``{name: value_C}``, float32: statistics of samples, from values of their tokens; sums are float64.
 
     Args:
       length_C: number of tokens of each sample, at least 2. The first token is not predicted and not used.

@@ -30,7 +30,7 @@ def check_shards(
     models: Sequence[ModelSeeds],
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> ShardReport:
-    """Reads all shards of models, at the end of training and at all of `Store.steps`, and compares their checksums.
+    """Reads all shards of models, at all of `Store.steps` and the end of training, and checks their checksums.
 
     Args:
       store: the score store; its `variables` are checked.

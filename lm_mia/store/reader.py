@@ -36,7 +36,7 @@ def read_blocks(selections: Mapping[str, ModelSelection], num_samples: int, size
     Only these two blocks are in memory.
 
     Raises:
-      UserError: if shards of the selections have wrong checksums; names all of them and the remedy.
+      UserError: if shards of the selections have wrong checksums; the message names all of them and the remedy.
     """
     pending = _start_reading(selections, 0, min(size, num_samples))
     for low in range(0, num_samples, size):
@@ -49,14 +49,14 @@ def read_blocks(selections: Mapping[str, ModelSelection], num_samples: int, size
             raise
         pending = _start_reading(selections, high, min(high + size, num_samples))
         yield slice(low, high), block
-        # Otherwise it would stay in memory, with the caller's, until the next block is read.
+        # Otherwise, this reference would keep the block in memory until the next one is read.
         del block
 
 
 def read_samples(
     selections: Mapping[str, ModelSelection], ids_S: Sequence[int]
 ) -> dict[str, np.ndarray]:
-    """Returns {name: value_RxS} of selected samples; reads only their chunks; raises the errors of `read_blocks`."""
+    """Returns {name: value_RxS} of selected samples, reading only their chunks; raises the errors of `read_blocks`."""
     pending = {
         name: selection.array.oindex[selection.index_R, list(ids_S)].read()
         for name, selection in selections.items()
@@ -111,7 +111,7 @@ def _start_reading(
     """Starts to read a block: one read per selection, which tensorstore spreads over its threads."""
     pending = {}
     for name, selection in selections.items() if low < high else ():
-        # NumPy's memory is faster than tensorstore's own, since NumPy asks the system for huge pages.
+        # NumPy's memory is faster than tensorstore's own, since NumPy requests huge pages.
         shape = len(selection.index_R), high - low
         value_RxC = np.empty(shape, selection.array.dtype.numpy_dtype)
         target = ts.array(value_RxC, copy=False, write=True)

@@ -31,7 +31,7 @@ SHARD_SAMPLES, CHUNK_SAMPLES = 2**22, 2**16
 TOKENS = "token_log_prob"
 """The only variable with one value per token of selected samples instead of one value per sample."""
 TOKEN_COLUMNS = ("token_sample", "token_position", "token_piece")
-"""Coordinates of these tokens: the id of the sample, the position in it (0: <bos>), and the id in the vocabulary."""
+"""Coordinates of these tokens: id of the sample, position in the sample (0: <bos>), and id in the vocabulary."""
 _NATS = "nats per token"
 VARIABLES = {  # name -> type, fill value and units
     "member": ("bool", False, ""),
@@ -130,7 +130,7 @@ class StoreContents:
 
 
 def read_contents(path: Path) -> StoreContents | None:
-    """Returns the contents of a store, or None if there is no store yet; raises UserError if it is damaged."""
+    """Returns the contents of a store, or None if it does not exist yet; raises UserError if it is damaged."""
     if not (path / "zarr.json").exists():
         return None
     try:
@@ -138,7 +138,7 @@ def read_contents(path: Path) -> StoreContents | None:
         consolidated = group.metadata.consolidated_metadata
         names = set() if consolidated is None else set(consolidated.metadata)
         if not (path / TOKENS / "zarr.json").exists():
-            names.discard(TOKENS)  # deleted by the user, to store tokens of other samples
+            names.discard(TOKENS)  # the user deleted it, to store other samples
         if "loss" not in names:
             return None
         name_M, role_M = _read_coordinate(group, "model"), _read_coordinate(group, "role")
@@ -150,7 +150,7 @@ def read_contents(path: Path) -> StoreContents | None:
         ModelSeeds(cast(Role, str(role)), *map(int, seeds))
         for role, *seeds in zip(role_M, *seeds_3xM, strict=True)
     ]
-    # A lost chunk of a coordinate reads as its fill value, without an error.
+    # A missing chunk of a coordinate is read as its fill value, without an error.
     if name_M.tolist() != [model.name for model in models] or any((s < 0).any() for s in seeds_3xM):
         raise damaged_store_error(path, "model, role or seeds")
     if (step_K < 0).any():
@@ -164,7 +164,7 @@ def check_contents(
     checkpoint_steps: tuple[int, ...],
     requested_samples: tuple[int, ...],
 ) -> None:
-    """Raises UserError if a store has other checkpoints than requested, or tokens of other samples (if any)."""
+    """Raises UserError if a store has other checkpoints than requested, or log-probabilities for other samples."""
     if contents.checkpoint_steps != checkpoint_steps:
         stored, requested = (
             f"steps {', '.join(map(str, steps))}" if steps else "the end of training only"
@@ -254,7 +254,7 @@ def write_coordinates(
 
     Args:
       path: folder of the store.
-      coordinates: dimension -> name -> values. Empty coordinates are not written, and others stay as they are.
+      coordinates: dimension -> name -> values. Empty ones are not written, and existing other ones are kept.
       attributes: attributes of the group.
     """
     group = zarr.open_group(path, mode="a")
@@ -274,8 +274,8 @@ def consolidate(path: Path) -> None:
 
 
 def _write_coordinate(path: Path, dimension: str, values: np.ndarray) -> None:
-    """Creates or extends a one-dimensional coordinate; chunks are so long that extending it rewrites a single file."""
-    # A command that crashed may have left a coordinate that is not in the consolidated metadata, so look for the file.
+    """Creates or extends a one-dimensional coordinate; its chunks are so long that extending it rewrites one file."""
+    # Looks for the file, since the coordinate of a command that crashed may not be in the consolidated metadata.
     if (path / "zarr.json").exists():
         array = zarr.open_array(path, mode="r+")
         array.resize(values.shape)
@@ -289,7 +289,8 @@ def _write_coordinate(path: Path, dimension: str, values: np.ndarray) -> None:
             dimension_names=[dimension],
             # A chunk of strings would take 512 KiB without compression.
             compressors=[ZstdCodec(), Crc32cCodec()] if is_text else [Crc32cCodec()],
-            fill_value="" if is_text else -1,  # not a valid value, so that a lost chunk is noticed
+            # An invalid value, so that a missing chunk is noticed.
+            fill_value="" if is_text else -1,
         )
     array[:] = values
 

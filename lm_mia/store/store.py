@@ -45,11 +45,11 @@ from lm_mia.store.schema import (
 
 @dataclasses.dataclass(frozen=True)
 class Store:
-    """A score store and what its models are required to have; every method reads the current state on disk."""
+    """A score store and the values that its models must have; every method reads the current state on disk."""
 
     path: Path
     statistics: tuple[str, ...] = ()
-    """Variables that a model must have in addition to `loss` and `member`; the store may hold more."""
+    """Variables that a model must have in addition to `loss` and `member`; the store may contain others."""
     steps: tuple[int, ...] = ()
     """Training steps, ascending, after which every model is scored in addition to the end of training."""
     total_steps: int = 0
@@ -73,9 +73,9 @@ class Store:
 
     @property
     def requirement(self) -> str:
-        """What models must have in addition to the loss at the end of training, as the end of a message.
+        """The values that models must have in addition to the loss at the end of training, for the end of a message.
 
-        For example " (with min_k, at step 64)"; empty if nothing else is required.
+        For example " (with min_k, at step 64)"; empty if there are none.
         """
         parts = [f"with {', '.join(self.statistics)}"] if self.statistics else []
         parts += [f"at step {self.step}"] if self.step else []
@@ -90,7 +90,7 @@ class Store:
     ) -> None:
         """Creates the store if it does not exist, and adds the models and statistics that it does not have yet.
 
-        New models hold no values until they are written.
+        New models have no values until these are written.
 
         Args:
           models: the required models; new ones are appended in this order.
@@ -128,20 +128,20 @@ class Store:
             schema.consolidate(self.path)
 
     def _create_or_extend_variable(
-        self, name: str, known_names: set[str], num_models: int, sizes: Mapping[str, int]
+        self, name: str, consolidated_names: set[str], num_models: int, sizes: Mapping[str, int]
     ) -> None:
-        """Creates a required variable, or gives an existing one the number of models.
+        """Creates a required variable, or resizes an existing one to the number of models.
 
         Args:
           name: name of the variable.
-          known_names: variables in the consolidated metadata.
+          consolidated_names: variables in the consolidated metadata.
           num_models: number of models of the store.
           sizes: lengths of the dimensions "sample" and "token".
         """
         path = self.path / name
         exists = (path / "zarr.json").exists()
-        # A token variable that was never consolidated holds no values and may be of other tokens.
-        recreate = name == TOKENS and name not in known_names
+        # A token variable that was never consolidated has no values and may be for other tokens.
+        recreate = name == TOKENS and name not in consolidated_names
         if name in self.variables and (not exists or recreate):
             size = sizes[last_dimension(name)]
             spec = variable_spec(
@@ -151,7 +151,7 @@ class Store:
         elif not exists:
             return
         array = self._open_variable(name, write=True)
-        # This also undoes an interrupted extension, whose models hold no values yet.
+        # This also undoes an interrupted extension, whose models have no values yet.
         shape = [num_models, *[None] * (array.rank - 1)]
         array.resize(exclusive_max=shape, resize_metadata_only=True).result()
 
@@ -177,9 +177,9 @@ class Store:
     def missing_models(
         self, models: Sequence[ModelSeeds], step: int | None = None
     ) -> list[ModelSeeds]:
-        """Returns those of the models that are not present, in their order; `step` as in `is_present`."""
+        """Returns the models that are not present, in the given order; `step` as in `is_present`."""
         present_M = self.is_present(step)
-        # Not strict: another process may append models in the meantime, which are missing.
+        # Not strict, since another process may have appended models in the meantime, which are missing.
         zipped = zip(self.models(), present_M, strict=False)
         present = {model for model, is_present in zipped if is_present}
         return [model for model in models if model not in present]
@@ -200,7 +200,7 @@ class Store:
         Args:
           model: a model of the store.
           loss_nats_N2, member_N2: loss and membership of every sample.
-          statistics: name -> value_N2, at least of the required statistics that the model does not have yet.
+          statistics: name -> value_N2; must include the required statistics that the model does not have yet.
           step: one of `steps`, or 0 for the end of training.
         """
         values = {"member": member_N2, "loss": loss_nats_N2, **statistics}
@@ -250,8 +250,8 @@ class Store:
           step: one of `steps`, or 0 for the end of training.
 
         Returns:
-          The first sample of the shard, the end of the shard, and the variables without it, in the order in which they
-          are written.
+          The first sample of the shard, the end of the shard (exclusive), and the variables for which it is missing, in
+          the order in which they are written.
         """
         return self._missing_shards(self.models().index(model), step)
 
@@ -261,7 +261,7 @@ class Store:
         return find_missing_shards({name: self._open_variable(name) for name in keys}, keys)
 
     def read(self, models: Sequence[ModelSeeds]) -> tuple[np.ndarray, np.ndarray]:
-        """Returns (loss_nats_MxN2 float32, member_MxN2 bool) of models at `Store.step`; raises as `blocks`."""
+        """Returns (loss_nats_MxN2 float32, member_MxN2 bool) of models at `Store.step`; raises errors as `blocks`."""
         requests = {name: (name, models) for name in ("loss", "member")}
         [(_, values)] = self.blocks(requests, sys.maxsize)
         return values["loss"], values["member"]
@@ -276,8 +276,8 @@ class Store:
 
         Args:
           requests: name of a result -> (variable, models). The models must be present; a model may be repeated.
-          size: number of samples per block, best a multiple of 2^16, the chunk size of the store; the last block may be
-            shorter.
+          size: number of samples per block, preferably a multiple of 2^16, the chunk size of the store; the last block
+            may be shorter.
 
         Returns:
           An iterator of (slice of samples, {name of a result: value_RxC}), in the data type of the variable: bool or
@@ -362,7 +362,7 @@ class Store:
         return self.steps.index(step) if step else len(self.steps)
 
     def checkpoint_key(self, name: str, step: int) -> tuple[int, ...]:
-        """Returns the indices between model and shard in the keys of a variable: the checkpoint, if it has any."""
+        """Returns the indices between model and shard in the keys of a variable: that of the checkpoint, or none."""
         if checkpoint_shape(name, len(self._checkpoint_steps)):
             return (self._checkpoint_index(step),)
         return ()
@@ -375,11 +375,11 @@ class Store:
         return array
 
     def _open_variable(self, name: str, write: bool = False) -> ts.TensorStore:
-        opening = {"driver": "zarr3", "kvstore": kvstore(self.path / name)}
-        # Otherwise a shard that holds only fill values would never be written, and its model would stay missing.
-        opening |= {"store_data_equal_to_fill_value": True}
+        spec = {"driver": "zarr3", "kvstore": kvstore(self.path / name)}
+        # Otherwise, a shard with only fill values would never be written, and its model would stay missing.
+        spec |= {"store_data_equal_to_fill_value": True}
         try:
-            array = ts.open(opening, read=True, write=write, open=True).result()
+            array = ts.open(spec, read=True, write=write, open=True).result()
         except ValueError as error:
             raise schema.damaged_store_error(self.path, f"{name}/zarr.json") from error
         if array.shape[1:-1] != checkpoint_shape(name, len(self._checkpoint_steps)):
@@ -393,8 +393,8 @@ def complete_models(
     """Returns complete_MxK, bool: which models have all shards of a variable at each checkpoint.
 
     Args:
-      array: the variable, or None if the store does not have it: then no model is complete. Membership has no
-        checkpoints and counts at each of them.
+      array: the variable, or None if the store does not have it, so that no model is complete. Membership, which has no
+        checkpoints, counts at each of them.
       num_models: number of models, M.
       num_checkpoints: number of checkpoints, K.
     """
@@ -413,11 +413,11 @@ def complete_models(
 def find_missing_shards(
     arrays: Mapping[str, ts.TensorStore], key_prefixes: Mapping[str, tuple[int, ...]]
 ) -> list[tuple[int, int, list[str]]]:
-    """Returns (low, high, names) of each range of samples whose shard some of the arrays do not have, in order.
+    """Returns (low, high, names) of each range of samples whose shard is missing from some arrays, in order.
 
     Args:
       arrays: name -> array; all have the same number of samples per shard.
-      key_prefixes: name -> the indices before the shard's number in its key.
+      key_prefixes: name -> the indices that precede the number of a shard in its key.
     """
     names: dict[int, list[str]] = {}
     size = num_samples = 0
@@ -425,7 +425,7 @@ def find_missing_shards(
         size, num_samples = samples_per_shard(array), array.shape[-1]
         assert array.kvstore is not None
         folder = "/".join(("c", *map(str, key_prefixes[name]), ""))
-        # "0" is the character after "/".
+        # "0" is the character that follows "/" in ASCII.
         keys = array.kvstore.list(ts.KvStore.KeyRange(folder, folder[:-1] + "0")).result()
         existing = {int(key.decode().rpartition("/")[2]) for key in keys}
         for shard in range(-(-num_samples // size)):
@@ -446,7 +446,7 @@ def open_store(c: config.Config, recipe_dir: Path) -> Store:
 
 
 def with_stored_statistics(c: config.Config, recipe_dir: Path) -> config.Config:
-    """Returns the config with all statistics and token samples that the recipe's score store has added to it."""
+    """Returns the config, extended by all statistics and token samples in the recipe's score store."""
     path = recipe_dir / "scores.zarr"
     if (contents := schema.read_contents(path)) is None:
         return c

@@ -17,7 +17,7 @@ import numpy as np
 from lm_mia.data.population import Population
 
 WINDOW_SAMPLES = 2**13
-"""Samples per window: enough to fill packed sequences to 99 %, few enough to be packed while a device computes."""
+"""Samples per window: enough to fill packed sequences to 99%, and few enough to be packed while a device computes."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -36,9 +36,9 @@ class PackingPlan:
 def plan_packing(length_B: np.ndarray, length_tokens: int) -> PackingPlan:
     """Plans how to pack samples into few sequences.
 
-    Samples are taken by decreasing length. Each goes into the packed sequence where it leaves the least space, or into
-    a new one if it fits nowhere. Batches of 128 C4-like samples fill their packed sequences to about 98 %, and are
-    planned in about 0.1 ms.
+    Samples are placed in order of decreasing length. Each goes into the packed sequence where it leaves the least
+    space, or into a new one if it fits nowhere. Batches of 128 C4-like samples fill their packed sequences to about
+    98%, and planning them takes about 0.1 ms.
 
     Args:
       length_B: number of tokens of each sample.
@@ -113,7 +113,7 @@ def pack_batch(
     num_devices: int = 1,
     device_indices: Collection[int] | None = None,
 ) -> tuple[PackedBatch, BatchStats]:
-    """Lays samples out as planned.
+    """Arranges samples in packed sequences as planned.
 
     The layout does not depend on the devices; they only determine which process holds which packed sequences.
 
@@ -124,7 +124,8 @@ def pack_batch(
       micro_batches: N.
       micro_batch_size: packed sequences per device and micro-batch; M is this times num_devices.
       num_devices: devices over which each micro-batch is spread.
-      device_indices: devices whose packed sequences are returned; only their samples are read. None: all devices.
+      device_indices: devices whose packed sequences are returned; only the samples in these are read. None: all
+        devices.
 
     Returns:
       The arrays, in which M covers the given devices only, and the sizes of the whole batch.

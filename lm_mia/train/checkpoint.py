@@ -1,8 +1,8 @@
-"""The training state of a model: initial, saved and restored.
+"""Initializes, saves and restores the training state of a model.
 
-Orbax saves whole states in a folder of the model, each under its number of updates. Saving is atomic: what an
-interrupted save leaves behind does not count as a checkpoint, and is removed when the folder is opened again. A state
-may be spread over several devices and hosts, and may be restored on other ones.
+Orbax saves each state in the model's folder, under its number of updates. Saving is atomic: the files of an interrupted
+save do not count as a checkpoint, and are removed when the folder is opened again. A state may be sharded over several
+devices and hosts, and may be restored on different ones.
 """
 
 import functools
@@ -25,11 +25,11 @@ from lm_mia.model.transformer import Params, TransformerLM
 from lm_mia.seeds import rng
 from lm_mia.train import sharding
 
-_PARTS = ("params", "opt_state")  # the items of a checkpoint; its name is the step
+_PARTS = ("params", "opt_state")  # the items of a checkpoint, whose name is the step
 
 
 class TrainState(struct.PyTreeNode):
-    """Everything that training continues from."""
+    """Everything that is needed to continue training."""
 
     step: jax.Array
     """int32, the number of updates."""
@@ -85,14 +85,14 @@ def _new_state(
     return TrainState(step=jnp.int32(0), params=params, opt_state=tx.init(params))
 
 
-def manager(folder: Path, keep_steps: Sequence[int] = ()) -> ocp.CheckpointManager:
+def manager(folder: Path, kept_steps: Sequence[int] = ()) -> ocp.CheckpointManager:
     """Returns an orbax manager for a model's folder, which keeps the newest checkpoint and those of some steps.
 
-    It must be closed, or used as a context. In a job of several processes, all of them must call this function and
-    those below.
+    It must be closed, or used as a context manager. In a job of several processes, all of them must call this function,
+    `save`, `restore` and `restore_params`.
     """
-    # Not the option cleanup_tmp_directories: its thread outlives the manager, and the next manager would find folders
-    # that are partly deleted.
+    # The option cleanup_tmp_directories is not used: its thread outlives the manager, and the next manager would find
+    # folders that are partly deleted.
     if jax.process_index() == 0:
         for unfinished in folder.glob(f"*{ocp.utils.TMP_DIR_SUFFIX}*"):
             shutil.rmtree(unfinished)
@@ -100,7 +100,7 @@ def manager(folder: Path, keep_steps: Sequence[int] = ()) -> ocp.CheckpointManag
         multihost_utils.sync_global_devices(f"removed unfinished checkpoints of {folder.name}")
     policies = ocp.checkpoint_managers
     preserved = policies.AnyPreservationPolicy(
-        [policies.LatestN(1), policies.CustomSteps(list(keep_steps))]
+        [policies.LatestN(1), policies.CustomSteps(list(kept_steps))]
     )
     options = ocp.CheckpointManagerOptions(preservation_policy=preserved)
     return _Manager(folder.absolute(), options=options)
@@ -119,8 +119,8 @@ class _Manager(ocp.CheckpointManager):
 def fingerprint(tree: Any) -> jax.Array:
     """Returns a 32-bit checksum of all bits of a pytree.
 
-    It is a sum of words, weighted by odd numbers that depend on their positions. It changes if any one bit does, and,
-    being a sum of integers, does not depend on the devices.
+    It is a sum of 32-bit words, weighted by odd numbers that depend on their positions. It changes if any single bit
+    changes and, as a sum of integers, does not depend on the devices.
     """
     total = jnp.uint32(0)
     for i, leaf in enumerate(jax.tree.leaves(tree)):
@@ -149,7 +149,8 @@ def restore(checkpoints: ocp.CheckpointManager, step: int, like: TrainState) -> 
       like: a state with the same shapes and dtypes, or `abstract_state`; its shardings are those of the result.
 
     Raises:
-      UserError: if the checkpoint cannot be read or differs in any bit from what was saved. Names its folder.
+      UserError: if the checkpoint cannot be read or differs in any bit from the saved state; the message
+        names its folder.
     """
     parts = _restore(checkpoints, step, {name: getattr(like, name) for name in _PARTS})
     step_sharding = like.step.sharding
@@ -174,11 +175,11 @@ def _restore(checkpoints: ocp.CheckpointManager, step: int, like: dict[str, Any]
         checksums = {name: int(fingerprint(restored[name])) for name in like}
         is_intact = checksums.items() <= restored["fingerprint"].items()
     except Exception as error:  # the parts of orbax raise errors of many types
-        raise UserError(_damaged(folder)) from error
+        raise UserError(_damaged_message(folder)) from error
     if not is_intact:
-        raise UserError(_damaged(folder))
+        raise UserError(_damaged_message(folder))
     return {name: restored[name] for name in like}
 
 
-def _damaged(folder: str) -> str:
+def _damaged_message(folder: str) -> str:
     return f"{folder}: damaged checkpoint; delete it and run the same command again"

@@ -1,4 +1,4 @@
-"""The execution plan: how training is computed on the devices at hand, from the section ``compute`` of a config."""
+"""The execution plan: how training is computed on the available devices, from the section ``compute`` of a config."""
 
 import dataclasses
 from typing import Literal
@@ -44,14 +44,14 @@ def plan_execution(
     memory_bytes: int | None = None,
     num_devices: int = 1,
 ) -> ExecutionPlan:
-    """Returns the plan for a platform: what the config requests, and what is fastest where it requests "auto".
+    """Returns the plan for a platform: the values that the config requests, and the fastest ones instead of "auto".
 
     Micro-batches: small ones save memory and leave few empty sequences in the last micro-batch of a batch; large ones
-    keep a device busy. About 2,048 tokens on CPUs and 8,192 elsewhere, and at most an eighth of a device's samples,
-    were fastest.
+    keep a device busy. About 2,048 tokens on CPUs and 8,192 on other devices, and at most an eighth of a device's
+    samples, were fastest in benchmarks.
 
-    Layers: unrolled and without rematerialization, which is fastest, if the activations that they keep for the backward
-    pass take less than half of the memory; else scanned and recomputed.
+    Layers: unrolled and without rematerialization, which is fastest, if the activations for the backward pass take less
+    than half of the memory; otherwise scanned and with rematerialization.
 
     Args:
       compute: the section of the config.
@@ -122,9 +122,9 @@ def choose_attention(
     """
     obstacles: dict[AttentionKind, list[str]] = {"cudnn": [], "pallas": [], "xla": []}
     if platform not in ("gpu", "cuda"):
-        obstacles["cudnn"].append(f"it needs an NVIDIA GPU, this is a {platform}")
+        obstacles["cudnn"].append(f"it needs an NVIDIA GPU, but the platform is {platform}")
     if platform != "tpu":
-        obstacles["pallas"].append(f"it needs a TPU, this is a {platform}")
+        obstacles["pallas"].append(f"it needs a TPU, but the platform is {platform}")
     for kind, problems in obstacles.items():
         problems += validate.unmet_attention_requirements(kind, dtype, head_width, length_tokens)
     if requested != "auto":

@@ -1,4 +1,4 @@
-"""Training of one model from start to end, resumable at any step, bit for bit.
+"""Trains one model from start to end; training can be resumed at any checkpoint, with bitwise equal results.
 
 B: samples of a batch, N: members, T: training steps.
 """
@@ -42,8 +42,8 @@ from lm_mia.train.step import (
 Event = dict[str, Any]
 
 _LOGS_PER_MODEL = 20  # training losses logged per model
-_PROGRESS_SECONDS = 0.2  # between events for progress bars
-_BROADCAST_STEPS = 32  # between decisions of the processes of a job on whether to save
+_PROGRESS_SECONDS = 0.2  # time between events for progress bars
+_BROADCAST_STEPS = 32  # steps between decisions of a job's processes on whether to save
 
 
 class DivergedError(UserError):
@@ -60,7 +60,7 @@ class PreemptedError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Trainer:
-    """What all models of a recipe share: data, settings, devices, and functions that are compiled on first use."""
+    """Data, settings and devices that all models of a recipe share, and functions that are compiled on first use."""
 
     population: Population
     model: transformer.TransformerLM
@@ -82,7 +82,7 @@ class Trainer:
     def pack(
         self, population: Population, ids_B: np.ndarray
     ) -> tuple[batching.PackedBatch, batching.BatchStats]:
-        """Packs samples and places them on the mesh; each process reads the samples of its own devices only."""
+        """Packs samples and places them on the mesh; each process reads only the samples of its own devices."""
         length_B = population.lengths_N[ids_B]
         packing_plan = batching.plan_packing(length_B, population.length_tokens)
         num_devices, micro_batch_size = self.mesh.size, self.plan.micro_batch_size
@@ -167,7 +167,7 @@ def train_model(
     steps: int,
     checkpoint_dir: Path,
     report: Callable[[Event], None],
-    keep_steps: Sequence[int] = (),
+    kept_steps: Sequence[int] = (),
     should_stop: Callable[[int], bool] = lambda step: False,
 ) -> None:
     """Trains a model to its end, from its newest checkpoint if it has one, and saves its final state.
@@ -181,14 +181,14 @@ def train_model(
       checkpoint_dir: folder of this model's checkpoints.
       report: called with events: "step" for progress bars, "train" with losses and throughput, "validation" with the
         validation loss, and "model_trained" at the end.
-      keep_steps: steps after which the state is saved and kept.
+      kept_steps: steps after which the state is saved and kept.
       should_stop: called after each step with the number of steps done. Once it returns True, the state is saved and
         training stops. It must return the same value in all processes of a job.
 
     Raises:
       DivergedError: at the first loss that is not finite, or if a state to be saved is not finite. The newest
         checkpoint is still a finite state.
-      PreemptedError: after should_stop returned True before the last step.
+      PreemptedError: if should_stop returned True before the last step.
     """
     train_config = trainer.train_config
     order = _BatchOrder(seeds, train_config, len(trainer.population))
@@ -197,7 +197,7 @@ def train_model(
     validations = train_config.validations
     validation_steps = {round(steps * (i + 1) / validations) for i in range(validations)}
     divergence = _DivergenceCheck(seeds, order)
-    with checkpoint.manager(checkpoint_dir, keep_steps) as checkpoints:
+    with checkpoint.manager(checkpoint_dir, kept_steps) as checkpoints:
         start = checkpoints.latest_step() or 0
         if start == steps:
             return
@@ -222,7 +222,7 @@ def train_model(
             is_stopping = should_stop(step + 1) and not is_last
             save_seconds = 60 * train_config.checkpoint_minutes
             is_due = _is_save_due(step, now - last_save_time > save_seconds)
-            if is_due or is_last or is_stopping or step + 1 in keep_steps:
+            if is_due or is_last or is_stopping or step + 1 in kept_steps:
                 divergence.check_state(step, metrics, state)
                 checkpoint.save(checkpoints, state)
                 last_save_time = time.monotonic()
@@ -324,7 +324,7 @@ class _TrainingLog:
     def report_metrics(
         self, step: int, epoch: int, metrics: dict[str, float], learning_rate: float
     ) -> None:
-        """Reports an event "train", with the throughput since the one before it."""
+        """Reports an event "train", with the throughput since the previous one."""
         seconds = time.monotonic() - self._logged
         throughput = self._trainer.throughput(self._num_tokens, self._sum_squared_lengths, seconds)
         if step == self._start:  # the first step includes compilation
@@ -367,7 +367,7 @@ class _TrainingLog:
 
 
 def _is_save_due(step: int, is_due: bool) -> bool:
-    """Returns whether a save is due by the clock of the first process, which decides for all processes of a job."""
+    """Returns whether a save is due in the first process, whose clock decides for all processes of a job."""
     if jax.process_count() == 1:
         return is_due
     if step % _BROADCAST_STEPS:

@@ -11,7 +11,7 @@ import optax
 from lm_mia import config
 from lm_mia.errors import UserError
 
-# The paper does not print these; they are the defaults of NanoDO, which it used.
+# The paper does not report these; they are the defaults of NanoDO, which it used.
 _B1, _B2, _EPS = 0.9, 0.98, 1e-9
 
 
@@ -31,7 +31,7 @@ def learning_rates(optimizer_config: config.Optimizer, steps: int) -> np.ndarray
     final = optimizer_config.final_learning_rate
     if steps <= warmup:
         raise UserError(
-            f"optimizer.warmup_steps={warmup}: must be less than the {steps} training steps; lower it"
+            f"optimizer.warmup_steps={warmup}: must be less than the number of training steps, {steps}; lower it"
         )
     decay = {
         "cosine": optax.cosine_decay_schedule(peak, steps - warmup, alpha=final / peak),

@@ -1,9 +1,9 @@
-"""Training one model on several devices, each of which holds a part of every parameter and of every batch.
+"""Shards the training of one model over several devices, each of which holds a part of every parameter and batch.
 
 Parameters, moments and gradients are split over one mesh axis (fully sharded data parallelism). A step gathers the
-parameters once, sums the micro-batches of each device without communication, and gives each device its part of the
-summed gradient: one all-gather and one reduce-scatter per parameter and step. That is as many bytes as one all-reduce,
-the least that plain data parallelism needs. On one device, nothing is communicated.
+parameters once, sums the gradients of each device's micro-batches without communication, and gives each device its part
+of the total: one all-gather and one reduce-scatter per parameter and step. These transfer as many bytes as one
+all-reduce, the minimum for plain data parallelism. With one device, there is no communication.
 """
 
 from collections.abc import Sequence
@@ -22,11 +22,11 @@ def make_mesh(devices: Sequence[Any]) -> Mesh:
 
 
 def partition_spec(shape: Sequence[int], num_devices: int) -> PartitionSpec:
-    """Returns how an array is split: along its longest axis that the number of devices divides, or not at all."""
-    even = [i for i, size in enumerate(shape) if size % num_devices == 0 and size > 0]
-    if num_devices == 1 or not even:
+    """Returns how an array is sharded: along the longest axis that is divisible by the number of devices, if any."""
+    divisible = [i for i, size in enumerate(shape) if size % num_devices == 0 and size > 0]
+    if num_devices == 1 or not divisible:
         return PartitionSpec()
-    longest = max(even, key=lambda i: (shape[i], -i))
+    longest = max(divisible, key=lambda i: (shape[i], -i))
     return PartitionSpec(*(AXIS if i == longest else None for i in range(longest + 1)))
 
 

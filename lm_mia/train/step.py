@@ -32,19 +32,20 @@ def make_step(
 ) -> Step:
     """Returns the compiled update.
 
-    It is called with ``(state, batch, num_micro_batches, num_targets, learning_rate)``, of which the state is donated:
+    It is called with ``(state, batch, num_micro_batches, num_targets, learning_rate)``, where the state is donated:
 
     - state: a `TrainState` on the mesh, as `checkpoint.init_state` and `checkpoint.restore` return it.
     - batch: as `to_global_array` returns it.
     - num_micro_batches, num_targets: of `batching.BatchStats`.
-    - learning_rate: for this step.
+    - learning_rate: that of this step.
 
     It returns the new state, and ``{"loss_nats", "gradient_norm"}`` of the old one: the mean loss per predicted token,
     and the norm of the gradient before clipping.
 
     The gradient of the mean loss over all predicted tokens is the sum of the gradients of the micro-batches, divided
-    once. The number of micro-batches is not part of the compiled shapes, so that batches of any size, and all models of
-    a recipe, share one executable. Devices do not communicate before their sums are added; see `sharding`.
+    once by the number of tokens. The number of micro-batches is not part of the compiled shapes, so that batches of any
+    size, and all models of a recipe, share one executable. Devices do not communicate before their sums are added; see
+    `sharding`.
 
     Args:
       model: the model.
@@ -89,8 +90,8 @@ def make_step(
             check_vma=False,
         )(state.params, batch, num_micro_batches)
         grads = jax.tree.map(lambda g: g / num_targets, grads)
-        # All arrays are sharded alike and all operations but the norm are elementwise, so that the compiler adds
-        # a single collective, the sum of one number.
+        # All arrays are sharded alike, and all operations except the norm are elementwise, so that the compiler adds a
+        # single collective, the sum of one number per device.
         updates, opt_state = tx.update(grads, state.opt_state, state.params)
         updates = jax.tree.map(lambda u: -learning_rate * u, updates)
         params: Any = optax.apply_updates(state.params, updates)

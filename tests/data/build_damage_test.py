@@ -197,10 +197,10 @@ def test_killed_builds_resume(
 
     monkeypatch.setattr(tokenize, "_PART", 150)
     population = build.build_population(source, PIECES, SIZES, folder, kill_one, messages.append)
-    assert messages[0] == "vocabulary: reusing the one that an earlier command trained"
+    assert messages[0] == "vocabulary: reusing the vocabulary that an earlier command trained"
     assert messages[1].startswith("population: reusing ")
     assert messages[1].endswith(" parts, tokenized by an earlier command")
-    assert "a tokenizing process ended with code -9; " in "\n".join(messages)
+    assert "a process ended with code -9; the part that it was tokenizing" in "\n".join(messages)
     assert content(population.folder) == content(built.folder)
     assert not (folder.parent / ".population.unfinished").exists()
 

@@ -105,7 +105,7 @@ def test_missing_folders_and_versions_are_reported(changed: Path, tmp_path: Path
     (tmp_path / "empty").mkdir()
     refused(
         tmp_path / "empty",
-        r"c4/en/3.1.0 is not in this folder \(it contains no C4 at all\); set corpus.path",
+        r"c4/en/3.1.0 is not in this folder \(it does not contain C4\); set corpus.path",
     )
     (changed / "c4/en/3.1.0").rename(changed / "c4/en/3.0.1")
     (changed / "c4/realnewslike/2.3.0").mkdir(parents=True)

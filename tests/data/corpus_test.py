@@ -132,7 +132,10 @@ def test_other_settings_are_refused(tmp_path: Path, source: config.Corpus):
             "corpus.min_chars=100: .* 200",
         ),
         ((source, config.Tokenizer(vocab_size=310), SIZES), "tokenizer.vocab_size=310: .* 300"),
-        ((source, PIECES, dataclasses.replace(SIZES, seed=2)), "population.seed=2: .* with 1; set"),
+        (
+            (source, PIECES, dataclasses.replace(SIZES, seed=2)),
+            "population.seed=2: .* with 1; restore",
+        ),
     ):
         with pytest.raises(UserError, match=message):
             build.build_population(*changed, folder)
@@ -253,7 +256,7 @@ def test_stopped_build_resumes(tmp_path: Path, source: config.Corpus):
         source, PIECES, SIZES, folder, lambda *n: labels.append(n[0]), messages.append
     )
     assert messages == [
-        "vocabulary: reusing the one that an earlier command trained",
+        "vocabulary: reusing the vocabulary that an earlier command trained",
         *["population: reusing 1 of 1 parts, tokenized by an earlier command"] * 2,
     ]
     assert "train tokenizer" not in labels
@@ -266,5 +269,5 @@ def test_stopped_build_resumes(tmp_path: Path, source: config.Corpus):
         f"{built.manifest['provenance']['corpus_sha256']}",
         f"vocabulary: 300 pieces, sha256 {built.manifest['files']['tokenizer.model']['sha256']}",
         f"population: 60 samples, sha256 {built.sha256}",
-        "draw: 61 documents, 1 left out: 1 with the same tokens as an earlier document, after cutting at 32 tokens",
+        "draw: 61 documents, 1 left out: 1 with the same tokens as an earlier document, after truncation to 32 tokens",
     ]

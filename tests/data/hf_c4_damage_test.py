@@ -51,8 +51,11 @@ GOOD = b'{"text": "a", "url": "u", "timestamp": "t"}\n'
             "line 3: no field 'text', only 'url'",
         ),
         (gzip.compress(b'["text"]\n', mtime=0), "line 1: not a JSON object"),
-        (gzip.compress(b'{"text": null}\n', mtime=0), "line 1: field 'text' is not a text"),
-        (gzip.compress(b'{"text": "a", "url": 3}\n', mtime=0), "line 1: field 'url' is not a text"),
+        (gzip.compress(b'{"text": null}\n', mtime=0), "line 1: field 'text' is not a string"),
+        (
+            gzip.compress(b'{"text": "a", "url": 3}\n', mtime=0),
+            "line 1: field 'url' is not a string",
+        ),
         (gzip.compress(GOOD + b'{"text": "\xff"}\n', mtime=0), "line 2: not UTF-8"),
         (gzip.compress(b'{"text": "\\ud800"}\n', mtime=0), "line 1: not UTF-8"),
     ],

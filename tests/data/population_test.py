@@ -299,7 +299,7 @@ def test_no_two_samples_have_the_same_tokens(tmp_path: Path, length_tokens: int,
     }
     assert build.describe(written)[-1] == (
         f"draw: {looked} documents, {looked - distinct} left out: {looked - distinct} with the same tokens as an "
-        f"earlier document, after cutting at {length_tokens} tokens"
+        f"earlier document, after truncation to {length_tokens} tokens"
     )
 
 

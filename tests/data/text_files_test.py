@@ -66,7 +66,7 @@ def test_parquet_files_are_read(tmp_path: Path, kind: pa.DataType):
         ("x.jsonl", b'{"text": "a"}\n\xff\n', r"x.jsonl, line 2: not UTF-8"),
         ("x.jsonl", b'{"text": "\\ud800"}\n', r"x.jsonl, line 1: not UTF-8 \(surrogates"),
         ("x.jsonl", b"[1]\n", r"x.jsonl, line 1: not a JSON object"),
-        ("x.jsonl", b'{"text": 5}\n', r"x.jsonl, line 1: column 'text' is not a text"),
+        ("x.jsonl", b'{"text": 5}\n', r"x.jsonl, line 1: column 'text' is not a string"),
         (
             "x.jsonl",
             b'{"a": "", "b": 2}',

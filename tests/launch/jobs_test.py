@@ -68,8 +68,8 @@ def test_unknown_recipe_is_refused(sweep: Sweep):
     with pytest.raises(UserError) as caught:
         jobs.find_recipe(sweep, "epochs=3")
     assert str(caught.value) == (
-        "--recipe=epochs=3: there is no such recipe; choose one of tiny, epochs=2, or restore the config if it has "
-        "changed since the job was written"
+        "--recipe=epochs=3: no such recipe; choose one of tiny, epochs=2, or restore the config if it "
+        "changed after the job was written"
     )
 
 

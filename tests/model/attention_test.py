@@ -203,12 +203,14 @@ def test_what_does_not_exist_here_is_refused_with_all_reasons_in_one_line():
     with pytest.raises(UserError) as error:
         choose_attention("cudnn", "cpu", "float32", 132, 1023)
     assert str(error.value) == (
-        "compute.attention='cudnn': it needs an NVIDIA GPU, this is a cpu; it needs model.dtype=bfloat16, "
+        "compute.attention='cudnn': it needs an NVIDIA GPU, but the platform is cpu; it needs model.dtype=bfloat16, "
         "not float32; it needs model.width / model.heads divisible by 8, not 132; it needs "
         "model.width / model.heads of at most 128, not 132; it needs an even population.length_tokens, "
         "not 1023; set --config.compute.attention=auto"
     )
-    with pytest.raises(UserError, match=r"it needs a TPU, this is a gpu; it .* by 128, not 100;"):
+    with pytest.raises(
+        UserError, match=r"it needs a TPU, but the platform is gpu; it .* by 128, not 100;"
+    ):
         choose_attention("pallas", "gpu", "bfloat16", 64, 100)
     with pytest.raises(UserError, match=r"compute.attention='pallas': .*divisible by 128, not 100"):
         choose_attention("pallas", "tpu", "bfloat16", 64, 100)

@@ -160,8 +160,8 @@ def test_rendezvous_error(monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(UserError) as caught:
         backend._join_job()
     assert str(caught.value) == (
-        "compute.sharding='fsdp': the processes of the job could not connect to each other (DEADLINE_EXCEEDED: barrier); "
-        "check that all of them are running and can reach the first one"
+        "compute.sharding='fsdp': the processes of the job could not connect to each other "
+        "(DEADLINE_EXCEEDED: barrier); check that all of them are running and can reach the first one"
     )
     [(args, options)] = calls
     assert args == ("127.0.0.1:1", 2, 1)

@@ -235,7 +235,7 @@ def test_targets_without_enough_models_are_refused(tasks: list[SweepRecipe]):
     for model in range(1, 8):  # one of the eight references is left
         shutil.rmtree(other.folder / "scores.zarr" / "loss" / "c" / str(model))
     with pytest.raises(
-        UserError, match=r"other: too few models .* attack.targets=4 targets with 2"
+        UserError, match=r"other: too few models .* attack.targets=4 targets with at least 2"
     ):
         attack([other], [])
 

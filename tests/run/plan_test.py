@@ -133,7 +133,7 @@ def test_mistakes_are_reported_without_output(
         assert len(wrong(capsys, *plan, bad)) == 1
     for bad in ("0", "-3", "nan", "inf"):
         assert wrong(capsys, *plan, f"--device={bad}") == [
-            f"--device={bad}: must be a finite rate above 0, in TFLOP/s"
+            f"--device={bad}: must be a finite rate above 0, in TFLOP/s; try --device=h100"
         ]
     for bad in ("2", "65", "nan"):
         [line] = wrong(capsys, *plan, f"--tokens-per-sample={bad}")

@@ -124,7 +124,7 @@ def test_recipes_of_the_workdir_are_used_without_config(file: str, tmp_path: Pat
 def test_workdir_without_recipes_needs_a_config(file: str, tmp_path: Path):
     w = str(tmp_path / "w")
     [line] = failure(lambda: read_sweep(None, w, ()))
-    assert line.startswith(f"--workdir={w}: there is no such folder; check the spelling")
+    assert line.startswith(f"--workdir={w}: no such folder; check the spelling")
     (tmp_path / "w").mkdir()
     [line] = failure(lambda: read_sweep(None, w, ()))
     assert line.startswith(

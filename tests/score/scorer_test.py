@@ -126,7 +126,7 @@ def test_a_host_without_samples_returns_empty_arrays(
 def test_a_lost_checkpoint_of_a_score_point_is_an_error_with_a_remedy(
     tmp_path: Path, state: checkpoint.TrainState
 ):
-    with checkpoint.manager(tmp_path, keep_steps=[6]) as checkpoints:
+    with checkpoint.manager(tmp_path, kept_steps=[6]) as checkpoints:
         checkpoint.save(checkpoints, state)
     message = f"model replica-06: the checkpoint of step 6 is lost; delete {tmp_path} and run `lm-mia run` again"
     with pytest.raises(UserError, match=message):
@@ -221,7 +221,7 @@ def test_parameters_are_restored_at_score_points_and_at_the_end(
         params = jax.tree.map(lambda p: p + step, state.params)
         return state.replace(step=np.int32(step), params=params)
 
-    with checkpoint.manager(tmp_path, keep_steps=[6]) as checkpoints:
+    with checkpoint.manager(tmp_path, kept_steps=[6]) as checkpoints:
         for step in (6, 8, 9):
             checkpoint.save(checkpoints, after(step))
     for step in (6, 9):
