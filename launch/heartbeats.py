@@ -85,7 +85,7 @@ class RunningRecord:
         write_atomically(self._path, json.dumps(self._record) + "\n")
 
     def _beat(self, is_over: threading.Event) -> None:
-        parent, touched = int(os.environ.get(PARENT_VARIABLE, "0")), time.monotonic()
+        parent, last_touch = int(os.environ.get(PARENT_VARIABLE, "0")), time.monotonic()
         while not is_over.wait(BEAT_SECONDS / 5):
             if parent and os.getppid() != parent:  # the launcher was killed
                 os.kill(os.getpid(), signal.SIGTERM)
@@ -93,9 +93,9 @@ class RunningRecord:
             with self._lock, contextlib.suppress(OSError):
                 if not self._path.exists():
                     self._write()  # another job considered this one lost
-                elif time.monotonic() - touched > BEAT_SECONDS:
+                elif time.monotonic() - last_touch > BEAT_SECONDS:
                     os.utime(self._path)
-                    touched = time.monotonic()
+                    last_touch = time.monotonic()
 
     @contextlib.contextmanager
     def alive(self) -> Iterator[None]:
@@ -188,8 +188,8 @@ def _record(text: bytes, names: Sequence[str]) -> dict[str, Any] | None:
 
 def is_set_aside(recipe_dir: Path, model: subsets.ModelSeeds | str) -> bool:
     """Returns whether a model failed three times in succession at the same checkpoint."""
-    last = [f["saved_step"] for f in failures(recipe_dir, model)[-MAX_FAILURES:]]
-    return len(last) == MAX_FAILURES and len(set(last)) == 1
+    last_steps = [f["saved_step"] for f in failures(recipe_dir, model)[-MAX_FAILURES:]]
+    return len(last_steps) == MAX_FAILURES and len(set(last_steps)) == 1
 
 
 def remedy(recipe_dir: Path, model: subsets.ModelSeeds | str) -> str:

@@ -162,19 +162,19 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def parse_sizes(flags: argparse.Namespace) -> JobSizes:
     """Returns the values of the flags; raises UserError with one line for each invalid flag."""
-    wrong, chip = [], None
+    problems, chip = [], None
     try:
         chip = plan.parse_chip(flags.device, flags.mfu)
     except UserError as error:
-        wrong.append(str(error))
+        problems.append(str(error))
     if flags.models_per_job < 0:
-        wrong.append(
+        problems.append(
             f"--models-per-job={flags.models_per_job}: must be 1 or larger, or 0 to use --job-hours"
         )
     if not (0 < flags.job_hours < math.inf):
-        wrong.append(f"--job-hours={flags.job_hours:g}: must be above 0; try --job-hours=4")
-    if wrong or chip is None:
-        raise UserError("\n".join(wrong))
+        problems.append(f"--job-hours={flags.job_hours:g}: must be above 0; try --job-hours=4")
+    if problems or chip is None:
+        raise UserError("\n".join(problems))
     return JobSizes(chip, flags.models_per_job, flags.job_hours, flags.tokens_per_sample)
 
 
@@ -282,8 +282,10 @@ def print_plan(sweep: Sweep, sizes: JobSizes, *, as_json: bool, read_workdir: bo
         )
     if len(jobs) > 1:
         table.add_section()
-        left = plan.format_number(total["missing_chip_hours"])
-        table.add_row("total", f"{total['missing_models']:,}", f"{total['jobs']:,}", "", "", left)
+        missing_hours = plan.format_number(total["missing_chip_hours"])
+        table.add_row(
+            "total", f"{total['missing_models']:,}", f"{total['jobs']:,}", "", "", missing_hours
+        )
     notes = [
         "jobs    with one chip each; slurm and jobset write fewer jobs if each has several chips"
     ]
@@ -317,8 +319,10 @@ def build_corpus(sweep: Sweep) -> int:
     from lm_mia.run import pipeline, progress
 
     with progress.display(overall=False) as display:
-        _, made = pipeline.build_populations(sweep, display)
-        for path, population in {recipe.population_dir: p for recipe, p in made}.items():
+        _, recipe_populations = pipeline.build_populations(sweep, display)
+        for path, population in {
+            recipe.population_dir: p for recipe, p in recipe_populations
+        }.items():
             display.say(f"{path}: {len(population)} samples, sha256 {population.sha256}")
     return 0
 

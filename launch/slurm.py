@@ -344,8 +344,8 @@ def _run_slurm_command(argv: Sequence[str]) -> str:
 
     If this process runs in a job, the variables of that job are removed, since a new job would inherit its resources.
     """
-    kept = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT")
-    env = {k: v for k, v in os.environ.items() if not k.startswith("SLURM_") or k in kept}
+    kept_variables = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT")
+    env = {k: v for k, v in os.environ.items() if not k.startswith("SLURM_") or k in kept_variables}
     try:
         done = subprocess.run(argv, capture_output=True, text=True, env=env)
     except OSError as error:

@@ -114,7 +114,7 @@ def _tables(recipe: SweepRecipe) -> dict[str, Any]:
         state = "not wanted"
     elif table_metadata(recipe.folder) is not None:
         different = changed_settings(recipe.folder, recipe.config)
-        settings = {f"attack.{name}": list(both) for name, both in different.items()}
+        settings = {f"attack.{name}": list(values) for name, values in different.items()}
         state = "other settings" if settings else "present"
     elif (recipe.folder / FLIPS_JSON.parent).exists():
         state = "unfinished"
@@ -142,8 +142,8 @@ def _add_failures(
         status["diverged"].append({"model": str(model), "reason": "diverged", "log": str(diverged)})
     elif failures:
         kind = "set_aside" if heartbeats.is_set_aside(recipe_dir, model) else "failing"
-        last = {k: failures[-1][k] for k in ("reason", "log", "host", "job", "time")}
-        status[kind].append({"model": str(model), "failures": len(failures), **last})
+        last_failure = {k: failures[-1][k] for k in ("reason", "log", "host", "job", "time")}
+        status[kind].append({"model": str(model), "failures": len(failures), **last_failure})
 
 
 def _host(status: dict[str, Any], name: str) -> dict[str, int]:
@@ -172,8 +172,8 @@ def _add_log(status: dict[str, Any], recipe: SweepRecipe, stored: dict[str, Any]
     if sum(gaps) > 0:
         status["models_per_hour"] = len(gaps) / sum(gaps) * 3600
         if status["running"]:
-            left = status["missing"] + len(status["running"])
-            status["seconds_left"] = left / status["models_per_hour"] * 3600
+            num_left = status["missing"] + len(status["running"])
+            status["seconds_left"] = num_left / status["models_per_hour"] * 3600
 
 
 def _events(path: Path, recipe: str) -> Iterator[dict[str, Any]]:
@@ -343,10 +343,12 @@ def _console() -> Console:
 
 def _line(r: dict[str, Any]) -> str:
     """Describes a recipe in one line."""
-    left = f", {_format_duration(r['seconds_left'])} left" if r["seconds_left"] is not None else ""
+    time_left = (
+        f", {_format_duration(r['seconds_left'])} left" if r["seconds_left"] is not None else ""
+    )
     num_given_up = len(r["set_aside"]) + len(r["diverged"])
     given_up = f", {num_given_up} set aside or diverged" if num_given_up else ""
-    return f"{r['recipe']}: {r['done']} of {r['models']} done, {len(r['running'])} running{given_up}{left}"
+    return f"{r['recipe']}: {r['done']} of {r['models']} done, {len(r['running'])} running{given_up}{time_left}"
 
 
 def _count(r: dict[str, Any], name: str) -> int:
@@ -427,9 +429,13 @@ def _notes(status: dict[str, Any]) -> list[str]:
             by = ", ".join(f"{version} ({count})" for version, count in r["made_by"].items())
             lines.append(f"versions    {r['recipe']}: made by several versions of lm_mia: {by}")
         if r["table_settings"]:
-            made = ", ".join(f"{name}={made!r}" for name, (_, made) in r["table_settings"].items())
+            made_with = ", ".join(
+                f"{name}={used!r}" for name, (_, used) in r["table_settings"].items()
+            )
             remedy = "run `lm-mia attack` to make them again"
-            lines.append(f"tables      {r['recipe']}: made with other settings: {made}; {remedy}")
+            lines.append(
+                f"tables      {r['recipe']}: made with other settings: {made_with}; {remedy}"
+            )
     populations = {r["population"]["path"]: r["population"] for r in status["recipes"]}
     for path, p in populations.items():
         built = f"{p['samples']} samples, sha256 {p['sha256']}"

@@ -135,7 +135,7 @@ def _raise_failures(failures: Sequence[str]) -> None:
 
 
 def _read(verb: str, argv: Sequence[str]) -> tuple[argparse.Namespace, Sweep]:
-    """Returns the flags of a verb and its recipes; raises UserError with one line per mistake."""
+    """Returns the flags of a verb and its recipes; raises UserError with one line per problem."""
     problems: list[str] = []
     options, overrides = _parser(verb).parse_flags(argv, problems)
     if verb == "plan":

@@ -37,10 +37,10 @@ class WorkersKilledError(UserError):
 def disk_problem(error: BaseException) -> str:
     """Returns the system's message if an error was caused by a disk that is full or not writable; otherwise ""."""
     chain: list[BaseException] = [error]
-    while following := chain[-1].__cause__ or chain[-1].__context__:
-        if following in chain:
+    while next_error := chain[-1].__cause__ or chain[-1].__context__:
+        if next_error in chain:
             break
-        chain.append(following)
+        chain.append(next_error)
     for number in _DISK_ERRNOS:
         # TensorStore and Orbax include this text in the messages of their own errors.
         message = os.strerror(number)
@@ -90,9 +90,9 @@ def exit_code(action: Callable[[], int]) -> int:
         return _disk_exit_code(error, "disk")
 
 
-def _disk_exit_code(error: Exception, where: str) -> int:
+def _disk_exit_code(error: Exception, location: str) -> int:
     """Prints a message and returns 2 if the disk is full or not writable; otherwise raises the error again."""
     if not (problem := disk_problem(error)):
         raise error
-    print(f"{where}: {problem}; {DISK_REMEDY}", file=sys.stderr)
+    print(f"{location}: {problem}; {DISK_REMEDY}", file=sys.stderr)
     return 2

@@ -64,8 +64,8 @@ def draw(seed: int, purpose: str, n: int, k: int) -> np.ndarray:
         # The expected number of draws until k distinct numbers have been seen (coupon collector), and some more.
         expected = n * np.log((n - len(first_K)) / max(n - k, 0.5))
         count = min(int(1.001 * expected) + 1000, max(2 * k, _BLOCK))
-        more = _uniform_below(stream, n, unused_bits, count)
-        candidates = np.concatenate([first_K, more])
+        new_numbers = _uniform_below(stream, n, unused_bits, count)
+        candidates = np.concatenate([first_K, new_numbers])
         first_index = np.unique(candidates, return_index=True)[1]
         first_index.sort()
         first_K = candidates[first_index]

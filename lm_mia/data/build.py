@@ -92,9 +92,9 @@ def build_population(
     expected = settings | _population_settings(config_population)
     if _is_occupied(folder):
         return _reuse(folder, expected)
-    given = Path(config_tokenizer.path) if config_tokenizer.path else None
-    if given:
-        load_tokenizer(given, config_tokenizer.vocab_size)
+    tokenizer_path = Path(config_tokenizer.path) if config_tokenizer.path else None
+    if tokenizer_path:
+        load_tokenizer(tokenizer_path, config_tokenizer.vocab_size)
     source = opener(config_corpus, progress)
     check_num_samples(
         config_population.samples,
@@ -105,8 +105,8 @@ def build_population(
     *_, min_chars = training = _training_arguments(expected)
     vocabulary_key = [source.sha256, *training, metadata.version("sentencepiece")]
     saved = _saved_vocabulary(folder, vocabulary_key)
-    if given:
-        model = given.read_bytes()
+    if tokenizer_path:
+        model = tokenizer_path.read_bytes()
     elif saved.exists():
         log("vocabulary: reusing the vocabulary that an earlier command trained")
         model = saved.read_bytes()
@@ -121,7 +121,7 @@ def build_population(
     with FileLock(folder.with_name(f".{folder.name}.lock")):
         if _is_occupied(folder):
             return _reuse(folder, expected)
-        if not given:
+        if not tokenizer_path:
             saved.parent.mkdir(exist_ok=True)
             _write_and_rename(saved, model)
         spec = PopulationSpec(config_population, model, min_chars, settings, source.provenance)
@@ -285,10 +285,10 @@ def write_population(
             len(drawn.position_W),
             _describe_draw(drawn),
         )
-    new = unfinished_folder(folder) / "population"
-    new.mkdir()
-    names = _write_files(new, drawn, spec, spm, progress)
-    manifest["files"] = describe_files(new, names)
+    new_folder = unfinished_folder(folder) / "population"
+    new_folder.mkdir()
+    names = _write_files(new_folder, drawn, spec, spm, progress)
+    manifest["files"] = describe_files(new_folder, names)
     manifest["sha256"] = dataset_sha256(manifest["files"])
     manifest["provenance"]["draw"] = {
         "documents": drawn.documents,
@@ -296,8 +296,8 @@ def write_population(
         "identical_token_sequences": drawn.identical_token_sequences,
         "prefix_duplicates": drawn.prefix_duplicates,
     }
-    (new / "manifest.json").write_bytes(manifest_bytes(manifest))
-    os.replace(new, folder)
+    (new_folder / "manifest.json").write_bytes(manifest_bytes(manifest))
+    os.replace(new_folder, folder)
     # If this process is killed here, the next command that opens the population removes this folder.
     shutil.rmtree(unfinished_folder(folder), ignore_errors=True)
     return open_population(folder, verify=False)
@@ -502,14 +502,14 @@ def _read_rows(
 
 def add_columns(path: Path, columns: Mapping[str, np.ndarray]) -> None:
     """Adds columns of shape N to a sample table, which is copied a few hundred thousand rows at a time."""
-    new, low = path.with_suffix(".new"), 0
+    new_path, low = path.with_suffix(".new"), 0
     with pq.ParquetFile(path) as file:
         schema = file.schema_arrow
         for name, column_N in columns.items():
             schema = schema.append(pa.field(name, pa.from_numpy_dtype(column_N.dtype)))
-        with pq.ParquetWriter(new, schema, compression="zstd") as table:
+        with pq.ParquetWriter(new_path, schema, compression="zstd") as table:
             for batch in file.iter_batches(_SEGMENT_SAMPLES):
                 rows = slice(low, low := low + len(batch))
                 added = [pa.array(column_N[rows]) for column_N in columns.values()]
                 table.write_batch(pa.record_batch([*batch.columns, *added], schema))
-    new.replace(path)
+    new_path.replace(path)

@@ -174,9 +174,9 @@ def _read(records: Records, index_K: np.ndarray) -> Iterator[bytes]:
     """
     ends = np.cumsum([n for _, n in records.shards])
     shard_K = np.searchsorted(ends, index_K, side="right")
-    touched = np.unique(shard_K)
-    for first in range(0, len(touched), _OPEN_FILES):
-        shards = touched[first : first + _OPEN_FILES]
+    shard_indices = np.unique(shard_K)
+    for first in range(0, len(shard_indices), _OPEN_FILES):
+        shards = shard_indices[first : first + _OPEN_FILES]
         low, high = np.searchsorted(shard_K, [shards[0], shards[-1] + 1])
         raws, error = _try_read(records, index_K[low:high])
         if error:

@@ -98,10 +98,15 @@ def convert(pattern: str, path: str, processes: int, progress: ProgressCallback,
             _convert_missing(all_shards, processes, progress, log)
             with _reporting_write_errors(data_dir):
                 _write_metadata(unfinished, splits)
-        kept = {"hf_shards.json", "features.json", info.name, *(s.target.name for s in all_shards)}
+        dataset_files = {
+            "hf_shards.json",
+            "features.json",
+            info.name,
+            *(s.target.name for s in all_shards),
+        }
         with _reporting_write_errors(data_dir):
             for file in unfinished.iterdir():  # notes, and temporary files of killed processes
-                if file.name not in kept:
+                if file.name not in dataset_files:
                     file.unlink()
             os.replace(unfinished, folder)
     log(f"C4: converted {len(plan)} files to {folder}")

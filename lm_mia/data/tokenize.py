@@ -106,20 +106,20 @@ def _tokenize(
 ) -> pa.RecordBatch:
     """Returns the rows of those documents of a batch, each with its position, that are long enough."""
     bos, eos, unk = tokenizer.bos_id(), tokenizer.eos_id(), tokenizer.unk_id()
-    kept = [
+    long_enough = [
         (position, text, record)
         for position, (text, record) in batch
         if len(text) >= rules.min_chars
     ]
-    texts = [text for _, text, _ in kept]
+    texts = [text for _, text, _ in long_enough]
     # A single thread, because the processes share the cores.
     pieces_by_text = tokenizer.encode(texts, out_type=int, num_threads=1) if texts else []
     samples = [[bos, *pieces, eos][: rules.length_tokens] for pieces in pieces_by_text]
     raws = [text.encode() for text in texts]
     tokens = pa.array(samples, schema.field("tokens").type)
     values = {
-        "position": [position for position, _, _ in kept],
-        "source_record": [record for _, _, record in kept],
+        "position": [position for position, _, _ in long_enough],
+        "source_record": [record for _, _, record in long_enough],
         "text_sha256": [hashlib.sha256(raw).hexdigest() for raw in raws],
         "chars": [len(text) for text in texts],
         "unk": [sample.count(unk) for sample in samples],
@@ -230,20 +230,20 @@ def draw_samples(
         position_W = position_S[is_sample_S][:num_samples]
         missing = num_samples - len(position_W)
         if not missing or total == len(documents):
-            last = total - 1 if missing else int(position_W[-1])
-            long_enough = int(np.searchsorted(position_S, last, side="right"))
+            last_position = total - 1 if missing else int(position_W[-1])
+            long_enough = int(np.searchsorted(position_S, last_position, side="right"))
             identical = int(is_repeated_S[:long_enough].sum())
             return DrawnSamples(
                 position_W,
                 parts,
-                documents=last + 1,
-                too_short=last + 1 - long_enough,
+                documents=last_position + 1,
+                too_short=last_position + 1 - long_enough,
                 identical_token_sequences=identical,
                 prefix_duplicates=long_enough - len(position_W) - identical,
             )
         # Enough documents if the fraction that are samples stays the same, and some spare ones.
-        more = math.ceil(1.1 * missing * total / max(len(position_W), 1)) + 64
-        tokenized, total = total, min(total + more, 4 * total, len(documents))
+        num_more = math.ceil(1.1 * missing * total / max(len(position_W), 1)) + 64
+        tokenized, total = total, min(total + num_more, 4 * total, len(documents))
 
 
 _PartPlan = tuple[Path, np.ndarray, np.ndarray]

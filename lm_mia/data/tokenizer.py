@@ -183,7 +183,7 @@ def _drawn_texts(
         drawn = total
         for low in range(0, len(index_K), _READ_DOCUMENTS):
             pairs = select(source, index_K[low : low + _READ_DOCUMENTS])
-            kept = [text for text, _ in pairs if len(text) >= min_chars]
-            yield from kept
-            num_found += len(kept)
+            long_enough = [text for text, _ in pairs if len(text) >= min_chars]
+            yield from long_enough
+            num_found += len(long_enough)
             progress("read documents for the vocabulary", num_found, num_documents)

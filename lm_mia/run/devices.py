@@ -70,10 +70,10 @@ def gpus() -> Sequence[str]:
     if visible is not None:
         return [name.strip() for name in visible.split(",") if name.strip()]
     try:
-        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60)
+        result = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
         return []
-    return re.findall(r"^GPU (\d+):", listed.stdout, re.MULTILINE)
+    return re.findall(r"^GPU (\d+):", result.stdout, re.MULTILINE)
 
 
 def _tpu_chips() -> Sequence[str]:

@@ -432,7 +432,7 @@ def _footnotes(costs: Sequence[RecipeCost], chip: Chip, total: dict[str, float])
     )
     entries = sum(len(r.entries) for r in costs)
     shared = entries - len([cost for cost in costs if cost.entries])
-    left = total["missing_chip_hours"]
+    missing_hours = total["missing_chip_hours"]
     lines = [
         f"chip-hours   of {chip.name}, {chip.flops / 1e12:g} TFLOP/s of dense bfloat16, at an MFU of {chip.mfu:g}",
         f"tokens       without padding; {samples} (--tokens-per-sample sets another mean)",
@@ -446,7 +446,8 @@ def _footnotes(costs: Sequence[RecipeCost], chip: Chip, total: dict[str, float])
         )
     if total["present_models"]:
         lines.append(
-            f"left         {left:,.3g} chip-hours, for the {total['models'] - total['present_models']} missing models"
+            f"left         {missing_hours:,.3g} chip-hours, for the "
+            f"{total['models'] - total['present_models']} missing models"
         )
     if shared:
         lines.append(

@@ -131,8 +131,8 @@ def sweep_from_flags(
     lacks_workdir = needs_workdir and not args.workdir
     if not problems:
         if lacks_workdir:
-            also = "" if args.config else ", and --config=quickstart to start a new run"
-            problems.append(f"--workdir: missing; add --workdir=runs/quickstart{also}")
+            start_hint = "" if args.config else ", and --config=quickstart to start a new run"
+            problems.append(f"--workdir: missing; add --workdir=runs/quickstart{start_hint}")
         elif not args.config and not args.workdir:
             problems.append("--config: missing; add --config=quickstart")
     if args.config == "" and not problems:  # for example --config=$CONFIG if CONFIG is not set
@@ -211,7 +211,7 @@ def _recipe_of_request(workdir: Workdir, request: RecipeRequest) -> SweepRecipe:
     if c.name and stored and _stored_key(workdir, name) == recipe_key(c):
         # Several commands may share a named recipe, so keep models and statistics that only other commands need.
         c = merge_configs(c, from_dict(stored["config"]))
-    kept = tuple(
+    kept_messages = tuple(
         f"attack.{field.name}={value!r}: recipe {name} keeps the larger value {larger!r} of an earlier command; leave "
         "out --config to lower it"
         for field in dataclasses.fields(c.attack)
@@ -219,7 +219,13 @@ def _recipe_of_request(workdir: Workdir, request: RecipeRequest) -> SweepRecipe:
         != (larger := getattr(c.attack, field.name))
     )
     return SweepRecipe(
-        workdir, name, c, request.names, request.entries, request.overrides, kept_settings=kept
+        workdir,
+        name,
+        c,
+        request.names,
+        request.entries,
+        request.overrides,
+        kept_settings=kept_messages,
     )
 
 
@@ -320,9 +326,9 @@ def claim_folders(sweep: Sweep) -> tuple[Sweep, Callable[[], None]]:
                 )
             _move_aliases(workdir, recipes)
             old = workdir.read_config()
-            listed = [*old["recipes"], *(recipe.name for recipe in recipes)]
+            all_names = [*old["recipes"], *(recipe.name for recipe in recipes)]
             figures = [*old["figures"], *sweep.figures]
-            content = {"format": FORMAT, "recipes": listed, "figures": figures}
+            content = {"format": FORMAT, "recipes": all_names, "figures": figures}
             content |= {k: list(dict.fromkeys(content[k])) for k in ("recipes", "figures")}
             write(workdir.config_file, content, old)
     except OSError as error:
@@ -340,10 +346,10 @@ def claim_folders(sweep: Sweep) -> tuple[Sweep, Callable[[], None]]:
                 # Another command, which needs the file, has started in this workdir in the meantime.
                 text = json.dumps(contents | {"recipes": others}, indent=1) + "\n"
                 write_atomically(workdir.config_file, text)
-            kept = {workdir.config_file, lock} if others else set[Path]()
+            kept_paths = {workdir.config_file, lock} if others else set[Path]()
             for path in reversed(created):
                 with contextlib.suppress(OSError):
-                    if path not in kept:
+                    if path not in kept_paths:
                         path.rmdir() if path.is_dir() else path.unlink()
 
     return dataclasses.replace(sweep, recipes=tuple(recipes)), disclaim
@@ -373,13 +379,13 @@ def _with_current_folders(sweep: Sweep) -> list[SweepRecipe]:
 def _move_aliases(workdir: Workdir, recipes: Sequence[SweepRecipe]) -> None:
     """Removes the names of the command's recipes from other recipes of the workdir, whose aliases they were."""
     own_names = {recipe.name for recipe in recipes}
-    taken = own_names.union(*(recipe.names for recipe in recipes))
+    taken_names = own_names.union(*(recipe.names for recipe in recipes))
     for name in workdir.recipe_names():
         stored = workdir.read_recipe_config(name)
         assert stored is not None
-        kept = [n for n in stored["names"] if n == name or n not in taken]
-        if name not in own_names and kept != stored["names"]:
-            text = json.dumps(stored | {"names": kept}, indent=1) + "\n"
+        kept_names = [n for n in stored["names"] if n == name or n not in taken_names]
+        if name not in own_names and kept_names != stored["names"]:
+            text = json.dumps(stored | {"names": kept_names}, indent=1) + "\n"
             write_atomically(workdir.recipe_dir(name) / "config.json", text)
 
 

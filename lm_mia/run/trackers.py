@@ -95,13 +95,13 @@ def open_trackers(
     def track(event: Event) -> None:
         kind = event["event"]
         values = {k: event[k] for k in METRICS.get(kind, ()) if event.get(k) is not None}
-        last = kind == "model_diverged" or (kind == "model_scored" and event["last"])
+        is_last = kind == "model_diverged" or (kind == "model_scored" and event["last"])
         for name in list(active):
             with _errors_disable_tracker(name, active, say):
                 if values:
                     run = _open_run(runs[name], event, active[name])
                     run.log(event["step"], values)
-                if last and event["model"] in runs[name]:
+                if is_last and event["model"] in runs[name]:
                     runs[name].pop(event["model"]).finish()
 
     try:

@@ -55,9 +55,13 @@ class Workdir:
         """Raises UserError if the path is a file, or a workdir of an earlier version, which had another layout."""
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"--workdir={self.path}: is a file; choose a writable folder")
-        old = [self.path / "population", *self.path.glob("recipe_*"), *self.path.glob("*/recipe_*")]
+        old_paths = [
+            self.path / "population",
+            *self.path.glob("recipe_*"),
+            *self.path.glob("*/recipe_*"),
+        ]
         # But recipes/recipe_small is a recipe of this version.
-        if any(path.exists() and path.parent != self.path / "recipes" for path in old):
+        if any(path.exists() and path.parent != self.path / "recipes" for path in old_paths):
             raise UserError(
                 f"--workdir={self.path}: was made by an earlier version of lm_mia, whose layout this version does not "
                 "read; choose another --workdir"

@@ -177,10 +177,10 @@ def check_contents(
     if not requested_samples or TOKENS not in contents.names:
         return
     if (stored_samples := token_samples(path)) != requested_samples:
-        listed = ", ".join(map(str, stored_samples[:5])) + (", ..." if stored_samples[5:] else "")
+        ids_text = ", ".join(map(str, stored_samples[:5])) + (", ..." if stored_samples[5:] else "")
         raise UserError(
             f"score.token_samples: {path} has log-probabilities of the tokens of other samples, or in another order "
-            f"({len(stored_samples)} samples: {listed}); request these samples, or delete {path / TOKENS} to store "
+            f"({len(stored_samples)} samples: {ids_text}); request these samples, or delete {path / TOKENS} to store "
             "those of the requested samples instead"
         )
 

@@ -331,11 +331,11 @@ class Store:
     ) -> NoReturn:
         all_models = list(dict.fromkeys(m for models in requested.values() for m in models))
         names = [str(model) for model in all_models if model in missing]
-        listed = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+        names_text = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
         at_step = f" at step {self.step}" if self.step else ""
         raise UserError(
-            f"{self.path}: {len(names)} of {len(all_models)} models are missing{at_step} ({listed}); run `lm-mia run` "
-            "first"
+            f"{self.path}: {len(names)} of {len(all_models)} models are missing{at_step} ({names_text}); run "
+            "`lm-mia run` first"
         )
 
     def _read_contents(self) -> tuple[list[ModelSeeds], set[str]]:
